@@ -1,0 +1,114 @@
+#pragma once
+/// The two ends that do I/O: Source reads a checkpoint, Sink writes one beside its final place.
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "glu_ckpt/tensor.hpp"
+
+namespace glu_ckpt {
+
+/// What `config.json` says that names alone do not. Absent fields: no such file or key.
+struct ModelHints {
+  std::string model_type;
+  std::optional<i64> num_hidden_layers;
+  /// Experts per MoE layer, where one number holds for all layers.
+  std::optional<i64> num_experts;
+};
+
+/// Provenance: what an earlier run (or `stamp`) recorded about a checkpoint. Keys are the contract's
+/// without the `glu_ckpt.` prefix: version, naming, experts, glu, shared_glu, digest, source_digest,
+/// num_hidden_layers. Values are the strings as stored.
+using Record = std::map<std::string, std::string>;
+
+/// A file of the checkpoint directory that holds no tensors, e.g. config.json.
+struct ExtraFile {
+  /// Path relative to the checkpoint directory.
+  std::string name;
+  std::filesystem::path path;
+};
+
+/// A checkpoint opened for reading. Headers are read and checked on opening; tensor bytes only by
+/// read(). Files are opened read-only.
+class Source {
+ public:
+  virtual ~Source() = default;
+  virtual const Inventory& inventory() const = 0;
+  virtual const ModelHints& hints() const = 0;
+  /// From `__metadata__` of the shards and from glu_ckpt.json; empty when neither has one.
+  virtual const Record& record() const = 0;
+  /// Other `__metadata__` entries of the shards, first shard first where they disagree.
+  virtual const std::map<std::string, std::string>& metadata() const = 0;
+  virtual const std::vector<ExtraFile>& extra_files() const = 0;
+  /// The path it was opened by.
+  virtual const std::filesystem::path& path() const = 0;
+  /// Bytes of all tensor files, headers included.
+  virtual i64 file_bytes() const = 0;
+  /// Fills `out` from byte `offset` of tensor `tensor` (an index into inventory().tensors).
+  /// Thread safe. Throws Io, FileTruncated.
+  virtual void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const = 0;
+};
+
+/// Opens a .safetensors file, a directory with shards (with or without an index) or a Hugging Face
+/// snapshot of symlinks. Throws NotFound, NotSupported and the header, index and config errors.
+std::unique_ptr<Source> open_source(const std::filesystem::path& path);
+
+/// One tensor to be written: its place within its shard is fixed before any byte is.
+struct OutputTensor {
+  std::string name;
+  Dtype dtype = Dtype::U8;
+  std::vector<i64> shape;
+  i64 bytes = 0;
+  /// Index of the shard, 0-based.
+  u32 shard = 0;
+  /// Offset in the shard's data section.
+  i64 offset = 0;
+};
+
+struct SinkOptions {
+  /// A name ending in .safetensors makes one file; anything else a directory.
+  std::filesystem::path path;
+  /// `__metadata__` entries carried over from the source.
+  std::map<std::string, std::string> metadata;
+  std::vector<ExtraFile> extra_files;
+  /// Replace what is at `path`; the old one goes only when the new one is complete.
+  bool overwrite = false;
+  /// A record of the same keys and lengths as the final one; it fixes the size of the headers.
+  Record record;
+  /// The command line options that made this output, for glu_ckpt.json.
+  std::map<std::string, std::string> options;
+};
+
+/// A checkpoint being written into `<path>.partial`. Destroying it without commit() removes the
+/// staging directory and leaves `path` as it was.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  /// Writes at the tensor's final place. Thread safe; every byte must be written once, in any order.
+  virtual void write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) = 0;
+  /// Writes the headers with the final record, flushes the shards to the disk, then writes the index,
+  /// the other files and glu_ckpt.json.
+  virtual void finish(const Record& record) = 0;
+  /// Where a finished but not committed checkpoint can be opened.
+  virtual std::filesystem::path staged_path() const = 0;
+  /// Flushes the directory and renames it to its final path.
+  virtual void commit() = 0;
+  /// Bytes of all files written so far, headers included.
+  virtual i64 bytes_written() const = 0;
+};
+
+/// `tensors` are grouped by shard and sorted by offset; every shard's data section is tiled.
+/// Throws OutputExists, Io, NoSpace.
+std::unique_ptr<Sink> create_sink(const SinkOptions& options, const std::vector<OutputTensor>& tensors);
+
+/// Adds `record` to a checkpoint in place: `__metadata__` of a single file is rewritten through a
+/// temporary file and a rename, a directory gets glu_ckpt.json only. Tensor bytes stay untouched.
+void write_record(const std::filesystem::path& path, const Record& record);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,102 @@
+#pragma once
+/// Failures. The library throws `Error`; it never prints and never exits.
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace glu_ckpt {
+
+/// Every way a run can fail. The one table in src/core/error.cpp gives each a slug (stable once
+/// released) and an exit status.
+enum class ErrorCode {
+  Usage,
+  UnknownNaming,
+  // the input is broken, hostile or of a kind not supported
+  NotFound,
+  NotSupported,
+  FileTruncated,
+  HeaderTooSmall,
+  HeaderTooLarge,
+  HeaderLength,
+  HeaderUtf8,
+  HeaderJson,
+  HeaderDepth,
+  HeaderField,
+  DuplicateKey,
+  MetadataNotString,
+  BadNumber,
+  DtypeUnknown,
+  ShapeOverflow,
+  SubByteShape,
+  SizeMismatch,
+  OffsetsReversed,
+  OffsetsOverlap,
+  OffsetsHole,
+  OffsetsPastEnd,
+  TrailingBytes,
+  IndexJson,
+  IndexPath,
+  IndexMissingShard,
+  IndexStale,
+  IndexIncomplete,
+  ConfigJson,
+  ExpertMissing,
+  ExpertExtra,
+  ExpertShape,
+  ExpertDtype,
+  BiasIncomplete,
+  PartMissing,
+  UnexplainedKey,
+  RecordInvalid,
+  RecordContradicts,
+  SourceChanged,
+  // refused
+  AmbiguousNaming,
+  RedundantKeys,
+  UnknownGlu,
+  GluConflict,
+  NotGated,
+  NotDivisible,
+  RaggedExperts,
+  AlreadyInLayout,
+  NoExperts,
+  NotExact,
+  NoSpelling,
+  NameCollision,
+  OutputExists,
+  OutputInsideSource,
+  PlanUnproved,
+  // the machine failed
+  Io,
+  NoSpace,
+  NoMemory,
+  NoDevice,
+  VerifyFailed,
+  Interrupted,
+};
+
+/// Short stable name of a code, e.g. "offsets-overlap".
+std::string_view slug(ErrorCode code);
+/// Exit status of the command line program for a code, 2..6.
+int exit_status(ErrorCode code);
+
+/// A failure: a code for programs and a sentence for people that names file, tensor and numbers
+/// and says what to do.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message, std::string file = {}, std::string tensor = {})
+      : std::runtime_error(message), code_(code), file_(std::move(file)), tensor_(std::move(tensor)) {}
+  ErrorCode code() const { return code_; }
+  /// Path of the file at fault; empty when none is.
+  const std::string& file() const { return file_; }
+  /// Name of the tensor at fault; empty when none is.
+  const std::string& tensor() const { return tensor_; }
+
+ private:
+  ErrorCode code_;
+  std::string file_;
+  std::string tensor_;
+};
+
+}  // namespace glu_ckpt

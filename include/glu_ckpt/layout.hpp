@@ -1,0 +1,166 @@
+#pragma once
+/// Layouts: how a family names, groups and orients its experts, and which one a checkpoint uses.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "glu_ckpt/checkpoint.hpp"
+#include "glu_ckpt/tensor.hpp"
+
+namespace glu_ckpt {
+
+/// Indexed: one tensor per expert. Grouped: one tensor with a leading expert axis.
+enum class Experts { Indexed, Grouped };
+
+/// How the gate and up rows of FC1 are arranged. The gate comes first.
+struct Glu {
+  enum class Kind {
+    /// Gate and up are two tensors.
+    Split,
+    /// [gate; up], F rows each.
+    Contiguous,
+    /// `block_rows` gate rows, `block_rows` up rows, and so on (TransformerEngine's
+    /// glu_interleave_size).
+    Interleaved,
+    /// Fused, and nothing says in which order. Only moves that keep FC1 whole are possible.
+    Unknown,
+    /// FC1 has no gate (Nemotron's squared ReLU).
+    None,
+  };
+  Kind kind = Kind::Unknown;
+  /// Rows of one block, for Interleaved only.
+  i64 block_rows = 0;
+  bool operator==(const Glu&) const = default;
+};
+
+/// "split", "contiguous", "interleaved:32", "unknown", "none".
+std::string to_string(const Glu& glu);
+std::string_view to_string(Experts experts);
+/// Parses what a person may ask for: split, contiguous, interleaved (= interleaved:32),
+/// interleaved:K with K >= 1. Throws Usage.
+Glu parse_glu(std::string_view text);
+Experts parse_experts(std::string_view text);
+
+enum class ExpertSet { Routed, Shared };
+enum class Role { Gate, Up, Down, GateUp };
+/// What is stored about a matrix beside its weight: a bias [out], or scales per row block.
+enum class TensorKind { Weight, Bias, Scale };
+
+std::string_view to_string(ExpertSet set);
+std::string_view to_string(Role role);
+std::string_view to_string(TensorKind kind);
+
+/// Orientation of a stored matrix: OutIn is nn.Linear's [out, in]; InOut the transpose, used as x @ W.
+enum class Axes { OutIn, InOut };
+
+/// Where one logical matrix [rows = out, cols = in] lies inside one stored tensor. Bytes from the
+/// tensor's first byte of element (r, c):
+///   offset + (r / block_rows) * block_step + (r % block_rows) * row_step + c * col_step
+struct Placement {
+  i64 offset = 0;
+  i64 block_rows = 1;
+  i64 block_step = 0;
+  i64 row_step = 0;
+  i64 col_step = 0;
+};
+
+/// One logical matrix of one expert and where its bytes are. Shape [rows, cols]; a bias is [rows, 1].
+struct Matrix {
+  /// Index into the inventory, or into the plan's outputs.
+  std::size_t tensor = 0;
+  Role role = Role::Gate;
+  TensorKind kind = TensorKind::Weight;
+  Dtype dtype = Dtype::U8;
+  i64 expert = 0;
+  i64 rows = 0;
+  i64 cols = 0;
+  i64 element_bytes = 1;
+  Placement place;
+};
+
+struct Naming;
+
+/// The experts of one layer, routed or shared, of the weights or of one optimizer state.
+struct ExpertBlock {
+  /// "model" for weights; "exp_avg", ... for `optimizer.state.exp_avg.` twins.
+  std::string state;
+  /// What stands before the layer stack in the keys, e.g. "module." or "language_model.".
+  std::string scope;
+  /// "decoder", "mtp", ...: which stack of layers.
+  std::string stack;
+  /// The exact text before the layer number, so that `--naming keep` prints what it read.
+  std::string stack_prefix;
+  i64 layer = 0;
+  ExpertSet set = ExpertSet::Routed;
+  i64 num_experts = 1;
+  i64 hidden_size = 0;
+  /// F; -1 where it differs by expert.
+  i64 intermediate_size = 0;
+  Axes axes = Axes::OutIn;
+  /// Of the weights, and of the biases (Megatron's flags for them are independent).
+  Experts experts = Experts::Indexed;
+  Experts bias_experts = Experts::Indexed;
+  /// Whether FC1 is stored as one tensor.
+  bool fused = false;
+  Glu glu;
+  std::vector<Matrix> matrices;
+};
+
+/// "3", "mtp.0", "talker.7": the layer's name in reports and in digest identities.
+std::string layer_label(const ExpertBlock& block);
+
+/// The four answers of a layout (docs/architecture.md).
+struct LayoutAnswers {
+  std::string naming;
+  /// "indexed", "grouped" or "mixed".
+  std::string experts;
+  Glu glu;
+  /// "option", "record", "naming" or "none": what settled `glu`.
+  std::string glu_source;
+  /// Absent without shared experts.
+  std::optional<Glu> shared_glu;
+};
+
+/// What the user said about the source.
+struct SourceAnswers {
+  std::optional<std::string> naming;
+  std::optional<Glu> glu;
+  std::optional<Glu> shared_glu;
+};
+
+/// Which layout explains a checkpoint.
+struct Recognition {
+  const Naming* naming = nullptr;
+  LayoutAnswers layout;
+  std::vector<ExpertBlock> blocks;
+  /// Indices of the tensors that are not expert matrices, in inventory order.
+  std::vector<std::size_t> others;
+  /// What is wrong but stops only conversions, as sentences.
+  std::vector<std::string> problems;
+  /// Layers of the main stack, from config.json or the record: later ones are MTP layers.
+  std::optional<i64> num_hidden_layers;
+};
+
+/// Pure: names, shapes, config hints and record in; layout out. Never guesses an order of gate and
+/// up rows: where neither the user, nor the record, nor a named family settles it, glu is Unknown.
+/// Throws the expert, record, ambiguity and conflict errors of ErrorCode.
+Recognition recognize(const Inventory& inventory, const ModelHints& hints, const Record& record,
+                      const SourceAnswers& answers);
+
+/// A row of the table of namings; nullptr where none has that name or lists that model_type.
+const Naming* find_naming(std::string_view name);
+
+/// One line of `glu-ckpt layouts`.
+struct NamingSummary {
+  std::string name;
+  std::vector<std::string> model_types;
+  std::string axes;
+  std::string experts;
+  std::string glu;
+  std::string example;
+};
+std::vector<NamingSummary> naming_summaries();
+
+}  // namespace glu_ckpt

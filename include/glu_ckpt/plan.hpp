@@ -1,0 +1,80 @@
+#pragma once
+/// A plan: the tensors to write and the moves that fill them. Pure: no I/O, no device.
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "glu_ckpt/checkpoint.hpp"
+#include "glu_ckpt/layout.hpp"
+
+namespace glu_ckpt {
+
+/// One loop level of a Move. Steps are bytes.
+struct MoveDim {
+  i64 count = 1;
+  i64 src_step = 0;
+  i64 dst_step = 0;
+  bool operator==(const MoveDim&) const = default;
+};
+
+/// The plan's only instruction: a strided copy of runs of bytes from one tensor into another.
+/// For all indices i_l < dims[l].count it copies `run_bytes` bytes from
+/// src_offset + sum(i_l * src_step) to dst_offset + sum(i_l * dst_step), both counted from the
+/// tensors' first bytes. dims are sorted by dst_step, largest first; unused ones have count 1.
+struct Move {
+  std::size_t src = 0;
+  std::size_t dst = 0;
+  i64 src_offset = 0;
+  i64 dst_offset = 0;
+  std::array<MoveDim, 4> dims{};
+  i64 run_bytes = 0;
+
+  i64 runs() const { return dims[0].count * dims[1].count * dims[2].count * dims[3].count; }
+  i64 bytes() const { return runs() * run_bytes; }
+};
+
+/// The moves that take a matrix of [rows, cols] elements from one place to another. One move where
+/// the block sizes nest, otherwise one for each piece of a common period.
+std::vector<Move> matrix_moves(const Matrix& from, const Matrix& to);
+
+/// What the user asked for; an empty answer keeps the source's.
+struct TargetAnswers {
+  std::optional<std::string> naming;
+  std::optional<Experts> experts;
+  std::optional<Experts> bias_experts;
+  std::optional<Glu> glu;
+  std::optional<Glu> shared_glu;
+};
+
+struct PlanOptions {
+  TargetAnswers to;
+  /// Bytes of tensor data per shard; a larger tensor gets a shard of its own.
+  i64 max_shard_bytes = 5'000'000'000;
+  /// Plan even where source and target layout are the same.
+  bool force = false;
+};
+
+struct Plan {
+  /// Grouped by shard, sorted by offset within one.
+  std::vector<OutputTensor> outputs;
+  /// Sorted by dst; the moves of output t are [first_move[t], first_move[t + 1]).
+  std::vector<Move> moves;
+  std::vector<std::size_t> first_move;
+  u32 num_shards = 0;
+  LayoutAnswers from;
+  LayoutAnswers to;
+  i64 bytes = 0;
+  /// What the user should know, as sentences.
+  std::vector<std::string> notes;
+};
+
+/// Throws the refusals of ErrorCode. The result satisfies check_plan().
+Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOptions& options);
+
+/// Proves that every output byte is written exactly once and every source byte read exactly once.
+/// Throws PlanUnproved, naming the tensor.
+void check_plan(const Inventory& inventory, const Plan& plan);
+
+}  // namespace glu_ckpt

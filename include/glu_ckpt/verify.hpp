@@ -1,0 +1,72 @@
+#pragma once
+/// Digests, and whether two checkpoints in whatever layouts hold the same model.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "glu_ckpt/execute.hpp"
+#include "glu_ckpt/layout.hpp"
+
+namespace glu_ckpt {
+
+/// Layout-invariant fingerprint: the sum mod 2^128 of one XXH3-128 leaf per matrix row and per 1 MiB
+/// block of every other tensor (docs/architecture.md, "Digest").
+struct Digest {
+  u64 low = 0;
+  u64 high = 0;
+  /// Logical matrices plus other tensors.
+  i64 tensors = 0;
+  i64 bytes = 0;
+  bool operator==(const Digest&) const = default;
+};
+
+/// "gck1:<32 hex>:<tensors>:<bytes>".
+std::string to_string(const Digest& digest);
+std::optional<Digest> parse_digest(std::string_view text);
+
+/// A source and what was recognized in it.
+struct Model {
+  const Source* source = nullptr;
+  const Recognition* recognition = nullptr;
+};
+
+/// Reads every tensor byte once. The order of gate and up rows must be known, or FC1 is hashed whole.
+Digest compute_digest(const Model& model, const Backend& backend, const ExecuteOptions& options);
+
+/// The first element that differs, in the order layer, set, expert, role, row, column.
+struct Difference {
+  std::string layer;
+  std::string set;
+  i64 expert = 0;
+  std::string role;
+  std::string kind;
+  /// Name of A's tensor.
+  std::string tensor;
+  i64 row = 0;
+  i64 column = 0;
+  /// Element bits as hexadecimal, e.g. "0x3f80".
+  std::string a;
+  std::string b;
+  /// What the difference looks like ("gate and up are swapped"), or empty.
+  std::string hint;
+};
+
+/// What verify found. Differences are values, not failures.
+struct Verdict {
+  bool equal = false;
+  Digest a;
+  Digest b;
+  /// Matrices and tensors of A that B lacks, and the other way round.
+  std::vector<std::string> missing;
+  std::vector<std::string> extra;
+  std::optional<Difference> first_difference;
+  /// Matrices and tensors that both have and that differ.
+  i64 differing = 0;
+  /// Same tensor names, dtypes and shapes, and equal: a byte-identical copy.
+  bool same_layout = false;
+};
+
+Verdict verify(const Model& a, const Model& b, const Backend& backend, const ExecuteOptions& options);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,127 @@
+#include "core/json.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace glu_ckpt {
+
+JsonDocument::JsonDocument(std::string_view text, std::size_t max_depth) {
+  auto error = parser_.allocate(std::max<std::size_t>(text.size(), 64), max_depth);
+  if (!error) error = parser_.parse(text.data(), text.size()).get(root_);
+  if (!error) return;
+  message_ = simdjson::error_message(error);
+  if (error == simdjson::UTF8_ERROR)
+    fault_ = JsonFault::Utf8;
+  else if (error == simdjson::DEPTH_ERROR)
+    fault_ = JsonFault::Depth;
+  else
+    fault_ = JsonFault::Syntax;
+}
+
+std::string json_string(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    switch (c) {
+      case '"': out += "\\\""; break;
+      case '\\': out += "\\\\"; break;
+      case '\n': out += "\\n"; break;
+      case '\r': out += "\\r"; break;
+      case '\t': out += "\\t"; break;
+      case '\b': out += "\\b"; break;
+      case '\f': out += "\\f"; break;
+      default:
+        if (byte < 0x20)
+          out += fmt::format("\\u{:04x}", byte);
+        else
+          out += c;
+    }
+  }
+  return out + '"';
+}
+
+void JsonWriter::newline(std::size_t depth) {
+  if (indent_ == 0) return;
+  text_ += '\n';
+  text_.append(depth * static_cast<std::size_t>(indent_), ' ');
+}
+
+void JsonWriter::separate() {
+  if (after_key_) {
+    after_key_ = false;
+    return;
+  }
+  if (has_member_.empty()) return;
+  if (has_member_.back()) text_ += ',';
+  has_member_.back() = true;
+  newline(has_member_.size());
+}
+
+void JsonWriter::raw(std::string_view text) {
+  separate();
+  text_ += text;
+}
+
+JsonWriter& JsonWriter::begin_object() {
+  raw("{");
+  has_member_.push_back(false);
+  return *this;
+}
+
+JsonWriter& JsonWriter::end_object() {
+  const bool had = has_member_.back();
+  has_member_.pop_back();
+  if (had) newline(has_member_.size());
+  text_ += '}';
+  return *this;
+}
+
+JsonWriter& JsonWriter::begin_array() {
+  raw("[");
+  has_member_.push_back(false);
+  return *this;
+}
+
+JsonWriter& JsonWriter::end_array() {
+  const bool had = has_member_.back();
+  has_member_.pop_back();
+  if (had) newline(has_member_.size());
+  text_ += ']';
+  return *this;
+}
+
+JsonWriter& JsonWriter::key(std::string_view name) {
+  separate();
+  text_ += json_string(name);
+  text_ += indent_ == 0 ? ":" : ": ";
+  after_key_ = true;
+  return *this;
+}
+
+JsonWriter& JsonWriter::value(std::string_view text) {
+  raw(json_string(text));
+  return *this;
+}
+
+JsonWriter& JsonWriter::value(i64 number) {
+  raw(fmt::format("{}", number));
+  return *this;
+}
+
+JsonWriter& JsonWriter::value(double number) {
+  raw(std::isfinite(number) ? fmt::format("{}", number) : "null");
+  return *this;
+}
+
+JsonWriter& JsonWriter::value(bool flag) {
+  raw(flag ? "true" : "false");
+  return *this;
+}
+
+JsonWriter& JsonWriter::null() {
+  raw("null");
+  return *this;
+}
+
+}  // namespace glu_ckpt
