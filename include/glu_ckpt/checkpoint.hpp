@@ -107,6 +107,9 @@ class Sink {
 /// Throws OutputExists, Io, NoSpace.
 std::unique_ptr<Sink> create_sink(const SinkOptions& options, const std::vector<OutputTensor>& tensors);
 
+/// Makes later reads of a flushed checkpoint come from the device rather than from the page cache.
+void drop_page_cache(const std::filesystem::path& path);
+
 /// Adds `record` to a checkpoint in place: `__metadata__` of a single file is rewritten through a
 /// temporary file and a rename, a directory gets glu_ckpt.json only. Tensor bytes stay untouched.
 void write_record(const std::filesystem::path& path, const Record& record);

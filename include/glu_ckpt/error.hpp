@@ -78,7 +78,7 @@ enum class ErrorCode {
 
 /// Short stable name of a code, e.g. "offsets-overlap".
 std::string_view slug(ErrorCode code);
-/// Exit status of the command line program for a code, 2..6.
+/// Exit status of the command line program for a code, 1..6.
 int exit_status(ErrorCode code);
 
 /// A failure: a code for programs and a sentence for people that names file, tensor and numbers

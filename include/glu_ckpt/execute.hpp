@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "glu_ckpt/checkpoint.hpp"
 #include "glu_ckpt/plan.hpp"
@@ -36,6 +38,9 @@ struct ExecuteOptions {
 /// Reads through `source` and writes every byte of `plan` once through `sink`, in any order.
 void execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
              const ExecuteOptions& options);
+
+/// Bytes of the buffers that execute() will have allocated at the most.
+i64 planned_buffer_bytes(const Plan& plan, int jobs, i64 memory_bytes);
 
 /// Reads bytes [begin, end) of a tensor that `moves` describe into `out`, taking every byte from
 /// `source`. `scratch` bounds the memory used for gathering short runs.

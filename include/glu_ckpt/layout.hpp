@@ -82,17 +82,18 @@ struct Matrix {
 
 struct Naming;
 
-/// The experts of one layer, routed or shared, of the weights or of one optimizer state.
+/// The experts of one layer, routed or shared.
 struct ExpertBlock {
-  /// "model" for weights; "exp_avg", ... for `optimizer.state.exp_avg.` twins.
-  std::string state;
+  /// "model": the weights themselves, as against an optimizer's twins of them.
+  std::string state = "model";
   /// What stands before the layer stack in the keys, e.g. "module." or "language_model.".
   std::string scope;
   /// "decoder", "mtp", ...: which stack of layers.
   std::string stack;
-  /// The exact text before the layer number, so that `--naming keep` prints what it read.
-  std::string stack_prefix;
   i64 layer = 0;
+  /// The keys' text up to the expert part, layer number included, so that `--naming keep` prints what
+  /// it read.
+  std::string key_prefix;
   ExpertSet set = ExpertSet::Routed;
   i64 num_experts = 1;
   i64 hidden_size = 0;
@@ -137,6 +138,9 @@ struct Recognition {
   std::vector<ExpertBlock> blocks;
   /// Indices of the tensors that are not expert matrices, in inventory order.
   std::vector<std::size_t> others;
+  /// Those of `others` that look like parts of experts but that no row explains, e.g. scales of a
+  /// quantized family. A change of layout would leave them behind, so it refuses.
+  std::vector<std::size_t> unexplained;
   /// What is wrong but stops only conversions, as sentences.
   std::vector<std::string> problems;
   /// Layers of the main stack, from config.json or the record: later ones are MTP layers.

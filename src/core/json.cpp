@@ -15,6 +15,8 @@ JsonDocument::JsonDocument(std::string_view text, std::size_t max_depth) {
     fault_ = JsonFault::Utf8;
   else if (error == simdjson::DEPTH_ERROR)
     fault_ = JsonFault::Depth;
+  else if (error == simdjson::NUMBER_ERROR)
+    fault_ = JsonFault::Number;
   else
     fault_ = JsonFault::Syntax;
 }

@@ -11,7 +11,8 @@
 
 namespace glu_ckpt {
 
-enum class JsonFault { None, Utf8, Depth, Syntax };
+/// Number: a token that is no JSON number, or one that fits neither 64 bits nor a double.
+enum class JsonFault { None, Utf8, Depth, Number, Syntax };
 
 /// A parsed document. Strings point into the parser, so the object must outlive what it returned.
 class JsonDocument {

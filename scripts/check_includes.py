@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Checks who includes whom, and that file names are unique. See docs/architecture.md, "Rooms".
+
+Prints one line per offence and exits 1 if there is one.
+"""
+
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SUFFIXES = {".hpp", ".cpp", ".h", ".cu", ".cuh"}
+
+# Folder of the including file -> folders it may include from. Public headers are open to all.
+MAY_INCLUDE = {
+    "core": {"core"},
+    "layout": {"core", "layout"},
+    "plan": {"core", "layout", "plan"},
+    "io": {"core", "io"},
+    "format": {"core", "io", "format"},
+    "kernels": {"core", "kernels"},
+    "exec": {"core", "layout", "plan", "io", "kernels", "exec"},
+    "verify": {"core", "layout", "plan", "io", "kernels", "exec", "verify"},
+    "report": {"core", "report"},
+    "cli": {"core", "layout", "plan", "io", "format", "exec", "verify", "report", "cli"},
+}
+
+# Third-party headers that only some folders may see.
+ONLY_IN = [
+    (re.compile(r"^CLI/"), {"cli"}),
+    (re.compile(r"^simdjson"), {"core", "format"}),
+]
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+STANDARD = re.compile(r"^[a-z_0-9]+$")
+
+
+def sources():
+    """(path relative to the root, room) of every file the rules speak of."""
+    for top in ("include", "src", "kernels"):
+        for path in sorted((ROOT / top).rglob("*")):
+            if path.is_file() and path.suffix in SUFFIXES:
+                relative = path.relative_to(ROOT)
+                room = {"include": "public", "kernels": "kernels"}.get(top) or relative.parts[1]
+                yield relative, room
+
+
+def offence_of(room, bracket, target):
+    """What is wrong with one #include, or None."""
+    folder = target.split("/")[0] if "/" in target else None
+    if bracket == "<":
+        if room == "public" and not STANDARD.match(target):
+            return "a public header includes only the standard library and glu_ckpt/"
+        for pattern, rooms in ONLY_IN:
+            if pattern.match(target) and room not in rooms:
+                return f"seen only in {', '.join(sorted(rooms))}"
+        return None
+    if folder == "glu_ckpt":
+        return None
+    if room == "public":
+        return "a public header includes only the standard library and glu_ckpt/"
+    if folder is None:
+        return 'written as "folder/file.hpp"'
+    if folder not in MAY_INCLUDE[room]:
+        return f"{room} may include only {', '.join(sorted(MAY_INCLUDE[room]))} and glu_ckpt/"
+    return None
+
+
+def main():
+    offences = []
+    seen = {}
+    for path, room in sources():
+        if room != "public" and room not in MAY_INCLUDE:
+            offences.append(f"{path}: no such room; add it to docs/architecture.md and to this script")
+            continue
+        if path.name in seen:
+            offences.append(f"{path}: the name is taken by {seen[path.name]}")
+        seen.setdefault(path.name, path)
+        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1):
+            match = INCLUDE.match(line)
+            if match and (offence := offence_of(room, *match.groups())):
+                offences.append(f"{path}:{number}: {match.group(2)}: {offence}")
+    for offence in offences:
+        print(offence)
+    if not seen:
+        print("no source files found")
+        return 1
+    if not offences:
+        print(f"{len(seen)} files keep the rules")
+    return 1 if offences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

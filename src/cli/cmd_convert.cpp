@@ -1,0 +1,159 @@
+/// convert and plan: the way of the data from the first call to the last.
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "cli/session.hpp"
+#include "core/fail.hpp"
+#include "report/report.hpp"
+
+namespace glu_ckpt::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_inside(const fs::path& inner, const fs::path& outer) {
+  const auto [end, at] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
+  return end == outer.end() || (std::next(end) == outer.end() && end->empty());
+}
+
+/// Refused before any work: outputs that exist, or that would change the source.
+void check_output(const Options& options) {
+  const fs::path dst = fs::weakly_canonical(options.output);
+  const fs::path src = fs::weakly_canonical(options.input);
+  const bool inside = fs::is_directory(src) ? is_inside(dst, src) : dst == src;
+  if (inside || is_inside(src, dst))
+    fail(ErrorCode::OutputInsideSource, {options.output, {}},
+         "{}: the output and the source {} overlap; the source is never written to", options.output, options.input);
+  if (fs::exists(fs::symlink_status(options.output)) && !options.overwrite)
+    fail(ErrorCode::OutputExists, {options.output, {}}, "{} exists; choose another name, or --overwrite to replace it",
+         options.output);
+}
+
+Record make_record(const Recognition& recognition, const Plan& plan, const std::optional<Digest>& digest) {
+  Record record{{"version", GLU_CKPT_VERSION},
+                {"naming", plan.to.naming},
+                {"experts", plan.to.experts},
+                {"glu", to_string(plan.to.glu)}};
+  if (plan.to.shared_glu) record["shared_glu"] = to_string(*plan.to.shared_glu);
+  if (digest) record["digest"] = record["source_digest"] = to_string(*digest);
+  if (recognition.num_hidden_layers) record["num_hidden_layers"] = fmt::format("{}", *recognition.num_hidden_layers);
+  return record;
+}
+
+Digest digest_with_progress(const Options& options, const Opened& opened, const Backend& backend,
+                            const std::string& title) {
+  report::Progress progress(progress_style(options), title, tensor_bytes(opened.source->inventory()));
+  return compute_digest(opened.model(), backend, execute_options(options, progress));
+}
+
+/// The source's digest, checked against its own record.
+Digest source_digest(const Options& options, const Opened& opened, const Backend& backend) {
+  const Digest digest = digest_with_progress(options, opened, backend, "reading source");
+  const auto recorded = opened.source->record().find("digest");
+  if (recorded != opened.source->record().end() && recorded->second != to_string(digest))
+    fail(ErrorCode::RecordContradicts, {options.input, {}},
+         "{}: its record says {}, its tensors give {}: it has changed since it was written. If that was meant, remove "
+         "the record; otherwise find an intact copy",
+         options.input, recorded->second, to_string(digest));
+  return digest;
+}
+
+void check_staged(const Options& options, const Sink& sink, const Digest& expected, const Backend& backend) {
+  if (options.verify == VerifyMode::Readback) drop_page_cache(sink.staged_path());
+  const Opened staged = open_model(sink.staged_path().string(), {});
+  const Digest found = digest_with_progress(options, staged, backend, "verifying");
+  if (found != expected)
+    fail(ErrorCode::VerifyFailed, {options.output, {}},
+         "what was written is not what was read: {} written, {} expected. Nothing was kept; check the disk and memory of "
+         "this machine",
+         to_string(found), to_string(expected));
+}
+
+i64 peak_memory() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return i64{1024} * usage.ru_maxrss;
+}
+
+void print_report(const Options& options, const report::Conversion& conversion) {
+  if (options.json) {
+    print_out(report::conversion_json(conversion) + "\n");
+    return;
+  }
+  if (!options.quiet)
+    for (const std::string& note : conversion.plan->notes) fmt::print(stderr, "glu-ckpt: note: {}\n", note);
+  if (!options.quiet) print_out(report::conversion_text(conversion));
+}
+
+/// A refusal is what a plan is asked for, so it is part of the answer as well as the error.
+int report_refusal(const Options& options, const Error& error) {
+  constexpr int kExitRefused = 4;
+  if (exit_status(error.code()) == kExitRefused && options.json) {
+    report::Conversion conversion;
+    conversion.output = options.output;
+    conversion.dry_run = true;
+    conversion.refusals.push_back(error.what());
+    print_out(report::conversion_json(conversion) + "\n");
+  }
+  throw error;
+}
+
+int show_plan(const Options& options) {
+  try {
+    check_output(options);
+    const Opened opened = open_model(options.input, options.from);
+    const Plan plan =
+        make_plan(opened.source->inventory(), opened.recognition, {options.to, options.max_shard_bytes, options.force});
+    check_plan(opened.source->inventory(), plan);
+    report::Conversion conversion{options.output, &plan, true, 0, 0, 0, make_backend(options.device)->name(), {}, {}, {}};
+    conversion.bytes_written = plan.bytes;
+    conversion.peak_memory = peak_memory() + planned_buffer_bytes(plan, options.jobs, options.memory_bytes);
+    print_report(options, conversion);
+    return 0;
+  } catch (const Error& error) {
+    return report_refusal(options, error);
+  }
+}
+
+}  // namespace
+
+int cmd_convert(const Options& options) {
+  if (options.command == Command::Plan) return show_plan(options);
+  check_output(options);
+  watch_signals();
+  const auto start = std::chrono::steady_clock::now();
+  const auto backend = make_backend(options.device);
+  const Opened opened = open_model(options.input, options.from);
+  const Inventory& have = opened.source->inventory();
+  const Plan plan = make_plan(have, opened.recognition, {options.to, options.max_shard_bytes, options.force});
+  check_plan(have, plan);
+  // Without a known order there is no layout-invariant digest to record; the copy is checked all the same.
+  const bool known = !has_unknown_glu(opened.recognition);
+  std::optional<Digest> digest;
+  if (options.verify != VerifyMode::None) digest = source_digest(options, opened, *backend);
+  const Record record = make_record(opened.recognition, plan, known ? digest : std::nullopt);
+  const auto sink = create_sink({options.output, opened.source->metadata(), opened.source->extra_files(),
+                                 options.overwrite, record, options.typed},
+                                plan.outputs);
+  {
+    report::Progress progress(progress_style(options), "converting", plan.bytes);
+    execute(plan, *opened.source, *sink, *backend, execute_options(options, progress));
+  }
+  sink->finish(record);
+  if (digest) check_staged(options, *sink, *digest, *backend);
+  sink->commit();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  report::Conversion conversion{options.output,  &plan,          false, sink->bytes_written(), seconds.count(),
+                                peak_memory(), backend->name(), {},    {},                    {}};
+  if (known) conversion.digest = digest;
+  if (digest) conversion.verified = options.verify == VerifyMode::Readback ? "readback" : "digest";
+  print_report(options, conversion);
+  return 0;
+}
+
+}  // namespace glu_ckpt::cli

@@ -1,0 +1,33 @@
+#include <fmt/format.h>
+
+#include "cli/session.hpp"
+#include "core/fail.hpp"
+#include "core/json.hpp"
+
+namespace glu_ckpt::cli {
+
+int cmd_stamp(const Options& options) {
+  if (!options.from.glu && !options.from.shared_glu)
+    fail(ErrorCode::Usage, {}, "stamp needs --glu or --shared-glu: what is it that you know?");
+  const Opened opened = open_model(options.input, options.from);
+  const Recognition& recognition = opened.recognition;
+  if (recognition.blocks.empty())
+    fail(ErrorCode::NoExperts, {options.input, {}}, "{}: no expert tensors were recognized", options.input);
+  Record record = opened.source->record();
+  record["version"] = GLU_CKPT_VERSION;
+  record["naming"] = recognition.layout.naming;
+  record["experts"] = recognition.layout.experts;
+  record["glu"] = to_string(recognition.layout.glu);
+  if (recognition.layout.shared_glu) record["shared_glu"] = to_string(*recognition.layout.shared_glu);
+  write_record(options.input, record);
+  const std::string said = fmt::format("{}: recorded {}, {}, {}", options.input, record["naming"], record["experts"],
+                                       record["glu"]);
+  if (options.json)
+    print_out(JsonWriter().begin_object().field("path", options.input).field("naming", record["naming"])
+                  .field("experts", record["experts"]).field("glu", record["glu"]).end_object().text() + "\n");
+  else if (!options.quiet)
+    print_out(said + "\n");
+  return 0;
+}
+
+}  // namespace glu_ckpt::cli

@@ -1,0 +1,24 @@
+#include "cli/session.hpp"
+#include "report/report.hpp"
+
+namespace glu_ckpt::cli {
+
+int cmd_verify(const Options& options) {
+  const Opened a = open_model(options.input, options.from);
+  const Opened b = open_model(options.output, {options.to.naming, options.to.glu, options.to.shared_glu});
+  require_known_glu(a, "--from-glu");
+  require_known_glu(b, "--to-glu");
+  watch_signals();
+  const auto backend = make_backend(options.device);
+  Verdict verdict;
+  {
+    report::Progress progress(progress_style(options), "verify",
+                              tensor_bytes(a.source->inventory()) + tensor_bytes(b.source->inventory()));
+    verdict = verify(a.model(), b.model(), *backend, execute_options(options, progress));
+  }
+  print_out(options.json ? report::verdict_json(verdict) + "\n" : report::verdict_text(verdict));
+  constexpr int kExitDiffers = 1;
+  return verdict.equal ? 0 : kExitDiffers;
+}
+
+}  // namespace glu_ckpt::cli

@@ -1,0 +1,281 @@
+#include "cli/options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <thread>
+
+#include "core/checked_math.hpp"
+#include "core/fail.hpp"
+
+namespace glu_ckpt::cli {
+namespace {
+
+constexpr const char* kExamples = R"(Rewrites the expert weights of a Mixture-of-Experts checkpoint from one layout to another, bit for bit.
+
+Examples:
+  glu-ckpt inspect Qwen3-30B-A3B
+  glu-ckpt convert Qwen3-30B-A3B out --naming megatron --experts grouped --glu interleaved:32
+  glu-ckpt convert out back --naming hf:qwen3_moe --experts indexed --glu split
+  glu-ckpt verify Qwen3-30B-A3B out
+  glu-ckpt stamp old_megatron --glu contiguous
+)";
+
+/// Option values as typed, before they mean anything.
+struct Texts {
+  std::string naming, experts, bias_experts, glu, shared_glu;
+  std::string from_naming, from_glu, from_shared_glu;
+  std::string to_naming, to_glu, to_shared_glu;
+  std::string max_shard, max_memory, verify = "digest", progress = "auto", format = "keep";
+};
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row[b.size()];
+}
+
+/// "; did you mean X?", or nothing where nothing is near.
+std::string suggestion(const std::string& typed, const std::vector<std::string>& known) {
+  std::string best;
+  std::size_t least = typed.size() / 3 + 2;
+  for (const std::string& word : known)
+    if (const std::size_t distance = edit_distance(typed, word); distance < least) {
+      least = distance;
+      best = word;
+    }
+  return best.empty() ? "" : "; did you mean " + best + "?";
+}
+
+class Parser {
+ public:
+  Parser() : app_(kExamples, "glu-ckpt") {
+    app_.set_version_flag("--version", "glu-ckpt " GLU_CKPT_VERSION);
+    app_.require_subcommand(1);
+    add_inspect();
+    add_convert(Command::Convert, "convert", "write DST in another layout, verified");
+    add_convert(Command::Plan, "plan", "say what convert would do; write nothing");
+    add_verify();
+    add_digest();
+    add_stamp();
+    CLI::App* layouts = add(Command::Layouts, "layouts", "the table of namings");
+    layouts->add_flag("--json", options_.json, "one JSON object on stdout");
+  }
+
+  std::optional<Options> parse(int argc, const char* const* argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::Success& success) {
+      app_.exit(success);
+      return std::nullopt;
+    } catch (const CLI::ParseError& error) {
+      fail(ErrorCode::Usage, {}, "{}{}", error.what(), hint(argc, argv));
+    }
+    interpret();
+    return options_;
+  }
+
+ private:
+  CLI::App* add(Command command, const std::string& name, const std::string& about) {
+    CLI::App* sub = app_.add_subcommand(name, about);
+    sub->callback([this, command] { options_.command = command; });
+    return sub;
+  }
+
+  void add_common(CLI::App* sub) {
+    sub->add_flag("--json", options_.json, "one JSON object on stdout");
+    sub->add_flag("-q,--quiet", options_.quiet, "no progress, no notes");
+    sub->add_flag("-v,--verbose", options_.verbose, "say more");
+  }
+
+  void add_from(CLI::App* sub) {
+    sub->add_option("--from-naming", texts_.from_naming, "the source's naming, where its keys fit several");
+    sub->add_option("--from-glu", texts_.from_glu, "the source's order of gate and up: contiguous, interleaved:K");
+    sub->add_option("--from-shared-glu", texts_.from_shared_glu, "the same for its shared expert");
+  }
+
+  void add_work(CLI::App* sub) {
+    sub->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core)")->check(CLI::Range(1, 1024));
+    sub->add_option("--max-memory", texts_.max_memory, "bytes of all buffers together (default 1GiB)");
+    sub->add_option("--device", options_.device, "auto, cpu or cuda[:N]");
+    sub->add_option("--progress", texts_.progress, "auto, always, never or json")
+        ->check(CLI::IsMember({"auto", "always", "never", "json"}));
+  }
+
+  void add_inspect() {
+    CLI::App* sub = add(Command::Inspect, "inspect", "what is it: layout, layers, experts, shapes; reads headers only");
+    sub->add_option("PATH", options_.input, "file or directory")->required();
+    add_from(sub);
+    add_common(sub);
+  }
+
+  void add_convert(Command command, const std::string& name, const std::string& about) {
+    CLI::App* sub = add(command, name, about);
+    sub->add_option("SRC", options_.input, "file or directory")->required();
+    sub->add_option("DST", options_.output, "directory, or one file if it ends in .safetensors")->required();
+    sub->add_option("--naming", texts_.naming, "naming to write (`glu-ckpt layouts`); default keep");
+    sub->add_option("--experts", texts_.experts, "indexed or grouped; default keep");
+    sub->add_option("--bias-experts", texts_.bias_experts, "the same for biases alone; default as --experts");
+    sub->add_option("--glu", texts_.glu, "split, contiguous or interleaved:K; default keep");
+    sub->add_option("--shared-glu", texts_.shared_glu, "the same for the shared expert; default keep");
+    add_from(sub);
+    sub->add_option("--format", texts_.format, "keep or safetensors")->check(CLI::IsMember({"keep", "safetensors"}));
+    sub->add_option("--max-shard-size", texts_.max_shard, "tensor bytes per shard (default 5GB)");
+    sub->add_option("--verify", texts_.verify, "digest, readback (from the disk, not the page cache) or none")
+        ->check(CLI::IsMember({"digest", "readback", "none"}));
+    sub->add_flag("--force", options_.force, "convert even if the source has that layout already");
+    sub->add_flag("--overwrite", options_.overwrite, "replace DST once the new one is complete");
+    if (command == Command::Convert) sub->add_flag("--dry-run", options_.dry_run, "same as plan");
+    add_work(sub);
+    add_common(sub);
+  }
+
+  void add_verify() {
+    CLI::App* sub = add(Command::Verify, "verify", "are these the same model, in whatever two layouts?");
+    sub->add_option("A", options_.input, "file or directory")->required();
+    sub->add_option("B", options_.output, "file or directory")->required();
+    add_from(sub);
+    sub->add_option("--to-naming", texts_.to_naming, "as --from-naming, for B");
+    sub->add_option("--to-glu", texts_.to_glu, "as --from-glu, for B");
+    sub->add_option("--to-shared-glu", texts_.to_shared_glu, "as --from-shared-glu, for B");
+    add_work(sub);
+    add_common(sub);
+  }
+
+  void add_digest() {
+    CLI::App* sub = add(Command::Digest, "digest", "one fingerprint, the same for every layout of the same weights");
+    sub->add_option("PATH", options_.input, "file or directory")->required();
+    add_from(sub);
+    add_work(sub);
+    add_common(sub);
+  }
+
+  void add_stamp() {
+    CLI::App* sub = add(Command::Stamp, "stamp", "record a layout that you know and the file does not say");
+    sub->add_option("PATH", options_.input, "file or directory")->required();
+    sub->add_option("--glu", texts_.from_glu, "contiguous or interleaved:K");
+    sub->add_option("--shared-glu", texts_.from_shared_glu, "the same for the shared expert");
+    sub->add_option("--naming", texts_.from_naming, "the naming, where the keys fit several");
+    add_common(sub);
+  }
+
+  /// What a mistyped option or command may have been.
+  std::string hint(int argc, const char* const* argv) const {
+    std::vector<std::string> commands;
+    for (const CLI::App* sub : app_.get_subcommands([](const CLI::App*) { return true; }))
+      commands.push_back(sub->get_name());
+    if (argc > 1 && argv[1][0] != '-' && std::ranges::find(commands, argv[1]) == commands.end())
+      return suggestion(argv[1], commands);
+    if (argc < 2) return "; run glu-ckpt --help";
+    std::vector<std::string> names;
+    const CLI::App* sub = argv[1][0] == '-' ? &app_ : app_.get_subcommand(argv[1]);
+    for (const CLI::Option* option : sub->get_options())
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (int i = 2; i < argc; ++i) {
+      const std::string typed = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
+      if (typed.starts_with("--") && std::ranges::find(names, typed) == names.end()) return suggestion(typed, names);
+    }
+    return "";
+  }
+
+  static void answer(const std::string& text, std::optional<Glu>& glu) {
+    if (!text.empty() && text != "keep") glu = parse_glu(text);
+  }
+
+  static void answer_naming(const std::string& text, std::optional<std::string>& naming) {
+    if (text.empty() || text == "keep") return;
+    if (find_naming(text) == nullptr) {
+      std::vector<std::string> known;
+      for (const NamingSummary& row : naming_summaries()) {
+        known.push_back(row.name);
+        for (const std::string& type : row.model_types) known.push_back("hf:" + type);
+      }
+      fail(ErrorCode::UnknownNaming, {}, "'{}' is not a naming{} `glu-ckpt layouts` lists them", text,
+           suggestion(text, known).empty() ? ";" : suggestion(text, known));
+    }
+    naming = text;
+  }
+
+  void interpret() {
+    answer_naming(texts_.naming, options_.to.naming);
+    if (!texts_.experts.empty() && texts_.experts != "keep") options_.to.experts = parse_experts(texts_.experts);
+    if (!texts_.bias_experts.empty() && texts_.bias_experts != "keep")
+      options_.to.bias_experts = parse_experts(texts_.bias_experts);
+    answer(texts_.glu, options_.to.glu);
+    answer(texts_.shared_glu, options_.to.shared_glu);
+    answer_naming(texts_.from_naming, options_.from.naming);
+    answer(texts_.from_glu, options_.from.glu);
+    answer(texts_.from_shared_glu, options_.from.shared_glu);
+    answer_naming(texts_.to_naming, options_.to.naming);
+    answer(texts_.to_glu, options_.to.glu);
+    answer(texts_.to_shared_glu, options_.to.shared_glu);
+    if (!texts_.max_shard.empty()) options_.max_shard_bytes = parse_size(texts_.max_shard);
+    if (!texts_.max_memory.empty()) options_.memory_bytes = parse_size(texts_.max_memory);
+    constexpr i64 kLeastMemory = i64{1} << 20;
+    if (options_.memory_bytes < kLeastMemory) fail(ErrorCode::Usage, {}, "--max-memory must be at least 1MiB");
+    if (options_.max_shard_bytes < 1) fail(ErrorCode::Usage, {}, "--max-shard-size must be at least 1 byte");
+    if (options_.jobs == 0) options_.jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    options_.verify = texts_.verify == "none"     ? VerifyMode::None
+                      : texts_.verify == "digest" ? VerifyMode::Digest
+                                                  : VerifyMode::Readback;
+    options_.progress = texts_.progress == "always"  ? ProgressMode::Always
+                        : texts_.progress == "never" ? ProgressMode::Never
+                        : texts_.progress == "json"  ? ProgressMode::Json
+                                                     : ProgressMode::Auto;
+    if (options_.dry_run) options_.command = Command::Plan;
+    remember("naming", texts_.naming);
+    remember("experts", texts_.experts);
+    remember("bias_experts", texts_.bias_experts);
+    remember("glu", texts_.glu);
+    remember("shared_glu", texts_.shared_glu);
+    remember("from_naming", texts_.from_naming);
+    remember("from_glu", texts_.from_glu);
+    remember("from_shared_glu", texts_.from_shared_glu);
+    remember("max_shard_size", texts_.max_shard);
+  }
+
+  void remember(const std::string& name, const std::string& text) {
+    if (!text.empty()) options_.typed[name] = text;
+  }
+
+  CLI::App app_;
+  Options options_;
+  Texts texts_;
+};
+
+}  // namespace
+
+i64 parse_size(const std::string& text) {
+  struct Unit {
+    std::string_view name;
+    i64 bytes;
+  };
+  static constexpr Unit kUnits[] = {
+      {"", 1},           {"B", 1},
+      {"K", 1LL << 10},  {"KiB", 1LL << 10}, {"KB", 1'000},
+      {"M", 1LL << 20},  {"MiB", 1LL << 20}, {"MB", 1'000'000},
+      {"G", 1LL << 30},  {"GiB", 1LL << 30}, {"GB", 1'000'000'000},
+      {"T", 1LL << 40},  {"TiB", 1LL << 40}, {"TB", 1'000'000'000'000},
+  };
+  i64 number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  if (error == std::errc() && number >= 0)
+    for (const Unit& known : kUnits)
+      if (known.name == unit)
+        if (const auto bytes = checked_mul(number, known.bytes)) return *bytes;
+  fail(ErrorCode::Usage, {}, "'{}' is not a size; say for example 512MiB or 5GB", text);
+}
+
+std::optional<Options> parse_options(int argc, const char* const* argv) { return Parser().parse(argc, argv); }
+
+}  // namespace glu_ckpt::cli

@@ -1,0 +1,54 @@
+#pragma once
+/// What the user asked for. CLI11 is seen only in options.cpp.
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "glu_ckpt/execute.hpp"
+#include "glu_ckpt/plan.hpp"
+#include "glu_ckpt/verify.hpp"
+
+namespace glu_ckpt::cli {
+
+enum class Command { Inspect, Convert, Plan, Verify, Digest, Stamp, Layouts };
+enum class VerifyMode { None, Digest, Readback };
+enum class ProgressMode { Auto, Always, Never, Json };
+
+struct Options {
+  Command command = Command::Inspect;
+  std::string input;
+  /// DST of convert and plan; B of verify.
+  std::string output;
+  SourceAnswers from;
+  TargetAnswers to;
+  i64 max_shard_bytes = 5'000'000'000;
+  i64 memory_bytes = i64{1} << 30;
+  int jobs = 0;
+  std::string device = "auto";
+  VerifyMode verify = VerifyMode::Digest;
+  ProgressMode progress = ProgressMode::Auto;
+  bool dry_run = false;
+  bool force = false;
+  bool overwrite = false;
+  bool json = false;
+  bool quiet = false;
+  bool verbose = false;
+  /// Layout options as typed, for the record.
+  std::map<std::string, std::string> typed;
+};
+
+/// Empty when help or the version was asked for and printed. Throws Usage.
+std::optional<Options> parse_options(int argc, const char* const* argv);
+
+/// Bytes: "64MiB", "5GB" (decimal), "1G" (binary, as dd and rclone have it), "4096". Throws Usage.
+i64 parse_size(const std::string& text);
+
+int cmd_inspect(const Options& options);
+int cmd_convert(const Options& options);
+int cmd_verify(const Options& options);
+int cmd_digest(const Options& options);
+int cmd_stamp(const Options& options);
+int cmd_layouts(const Options& options);
+
+}  // namespace glu_ckpt::cli

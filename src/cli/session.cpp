@@ -1,0 +1,81 @@
+#include "cli/session.hpp"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+
+#include "core/fail.hpp"
+
+namespace glu_ckpt::cli {
+namespace {
+
+std::atomic<int> stop_signal{0};
+
+void note_signal(int number) { stop_signal = number; }
+
+}  // namespace
+
+Opened open_model(const std::string& path, const SourceAnswers& answers) {
+  Opened opened;
+  opened.source = open_source(path);
+  const Source& source = *opened.source;
+  opened.recognition = recognize(source.inventory(), source.hints(), source.record(), answers);
+  return opened;
+}
+
+bool has_unknown_glu(const Recognition& recognition) {
+  for (const ExpertBlock& block : recognition.blocks)
+    if (block.glu.kind == Glu::Kind::Unknown) return true;
+  return false;
+}
+
+void require_known_glu(const Opened& opened, const std::string& option) {
+  for (const ExpertBlock& block : opened.recognition.blocks)
+    if (block.glu.kind == Glu::Kind::Unknown)
+      fail(ErrorCode::UnknownGlu, {opened.source->path().string(), {}},
+           "{}: layer {}, {} experts: names and shapes do not tell in which order FC1 holds gate and up. Say {} "
+           "contiguous|interleaved:K if you know, or record it once with `glu-ckpt stamp`",
+           opened.source->path().string(), layer_label(block), to_string(block.set),
+           block.set == ExpertSet::Shared ? option.substr(0, option.rfind("glu")) + "shared-glu" : option);
+}
+
+report::ProgressStyle progress_style(const Options& options) {
+  if (options.quiet || options.progress == ProgressMode::Never) return report::ProgressStyle::None;
+  if (options.progress == ProgressMode::Json) return report::ProgressStyle::Json;
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  if (options.progress == ProgressMode::Always || terminal)
+    return terminal ? report::ProgressStyle::Bar : report::ProgressStyle::Lines;
+  return report::ProgressStyle::Lines;
+}
+
+ExecuteOptions execute_options(const Options& options, report::Progress& progress) {
+  ExecuteOptions execution;
+  execution.jobs = options.jobs;
+  execution.memory_bytes = options.memory_bytes;
+  execution.on_progress = [&progress](i64 bytes) {
+    progress.add(bytes);
+    if (const int number = stop_signal; number != 0)
+      fail(ErrorCode::Interrupted, {}, "stopped by signal {}; the unfinished output was removed, run the same command again",
+           number);
+  };
+  return execution;
+}
+
+void watch_signals() {
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) std::signal(number, note_signal);
+}
+
+void print_out(const std::string& text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (!written) fail(ErrorCode::Io, {}, "cannot write to standard output");
+}
+
+i64 tensor_bytes(const Inventory& inventory) {
+  i64 bytes = 0;
+  for (const TensorRef& tensor : inventory.tensors) bytes += tensor.bytes;
+  return bytes;
+}
+
+}  // namespace glu_ckpt::cli

@@ -1,0 +1,40 @@
+#pragma once
+/// What several commands do alike: opening, recognizing, progress, stopping on a signal.
+
+#include <memory>
+#include <string>
+
+#include "cli/options.hpp"
+#include "report/progress.hpp"
+
+namespace glu_ckpt::cli {
+
+/// A source and what was recognized in it.
+struct Opened {
+  std::unique_ptr<Source> source;
+  Recognition recognition;
+  Model model() const { return {source.get(), &recognition}; }
+};
+
+Opened open_model(const std::string& path, const SourceAnswers& answers);
+
+/// Throws UnknownGlu where the order of gate and up of any layer is unknown; `option` names the way to
+/// say it.
+void require_known_glu(const Opened& opened, const std::string& option);
+
+bool has_unknown_glu(const Recognition& recognition);
+
+report::ProgressStyle progress_style(const Options& options);
+
+/// Execution options that report to `progress` and throw Interrupted after a signal.
+ExecuteOptions execute_options(const Options& options, report::Progress& progress);
+
+/// From here on SIGINT, SIGTERM and SIGUSR1 are noticed at the next finished piece of work.
+void watch_signals();
+
+/// Prints to stdout and checks that it arrived.
+void print_out(const std::string& text);
+
+i64 tensor_bytes(const Inventory& inventory);
+
+}  // namespace glu_ckpt::cli

@@ -1,0 +1,13 @@
+#pragma once
+/// A fixed number of workers over a numbered list of tasks.
+
+#include <cstddef>
+#include <functional>
+
+namespace glu_ckpt {
+
+/// Calls `task(index, worker)` for every index < count, each once, from `jobs` threads; indices are
+/// handed out in order. The first exception stops the handing out and is rethrown here.
+void parallel_for(std::size_t count, int jobs, const std::function<void(std::size_t, int)>& task);
+
+}  // namespace glu_ckpt

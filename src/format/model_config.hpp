@@ -1,0 +1,18 @@
+#pragma once
+/// The few facts of a Hugging Face config.json that tensor names do not tell, as text: opens no file.
+
+#include <string>
+#include <string_view>
+
+#include "glu_ckpt/checkpoint.hpp"
+
+namespace glu_ckpt {
+
+/// A config.json longer than this is refused.
+inline constexpr i64 kMaxConfigBytes = i64{16} << 20;
+
+/// Fields of an unexpected type are ignored, since only hints are read; a text that is not a JSON object
+/// or whose model_type is no string throws ConfigJson. `file` is for messages.
+ModelHints parse_config(std::string_view text, const std::string& file);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,34 @@
+#pragma once
+/// model.safetensors.index.json, as text: opens no file.
+///
+///   {"metadata": {"total_size": BYTES, ...}, "weight_map": {TENSOR: SHARD}}
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "glu_ckpt/tensor.hpp"
+
+namespace glu_ckpt {
+
+/// Which shard each tensor is in. Shard names are stored once: an index may have 200,000 tensors.
+struct ShardIndex {
+  struct Entry {
+    std::string tensor;
+    /// Index into `files`.
+    u32 file = 0;
+  };
+  /// Sorted.
+  std::vector<std::string> files;
+  /// Sorted by tensor.
+  std::vector<Entry> entries;
+};
+
+/// Throws IndexJson, DuplicateKey and, for a shard outside the directory, IndexPath. `file` is for messages.
+ShardIndex parse_index(std::string_view text, const std::string& file);
+
+/// As transformers writes it: indented by 2, keys sorted, with a final newline.
+std::string print_index(const std::map<std::string, std::string>& weight_map, i64 total_bytes, i64 total_parameters);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,403 @@
+#include "layout/expert_block.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "core/checked_math.hpp"
+#include "core/fail.hpp"
+#include "layout/placement.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// A stored matrix of one expert.
+struct MatrixShape {
+  i64 rows = 0;
+  i64 cols = 0;
+  bool operator==(const MatrixShape&) const = default;
+};
+
+/// Rows that one scale covers, as in DeepSeek-V3's 128 x 128 FP8 blocks.
+constexpr i64 kScaleRows = 128;
+
+class BlockChecker {
+ public:
+  BlockChecker(ExpertBlock block, BlockParts parts, const BlockContext& context)
+      : context_(context), inventory_(*context.inventory) {
+    shape_.block = std::move(block);
+    shape_.parts = std::move(parts);
+  }
+
+  BlockShape run() {
+    shape_.block.axes = shape_.block.set == ExpertSet::Shared ? Axes::OutIn : context_.naming->axes;
+    for (auto& [key, tensors] : shape_.parts) std::sort(tensors.begin(), tensors.end());
+    check_granularity();
+    check_roles();
+    find_num_experts();
+    for (const auto& [key, tensors] : shape_.parts) check_indices(key, tensors);
+    check_weights();
+    for (const auto& [key, tensors] : shape_.parts)
+      if (std::get<TensorKind>(key) != TensorKind::Weight) check_companion(key, tensors);
+    return std::move(shape_);
+  }
+
+ private:
+  const TensorRef& tensor(std::size_t index) const { return inventory_.tensors[index]; }
+  std::string label() const {
+    return fmt::format("layer {} {} experts", layer_label(shape_.block), to_string(shape_.block.set));
+  }
+  const PartTensors* part(TensorKind kind, Role role) const {
+    for (const Experts experts : {Experts::Indexed, Experts::Grouped})
+      if (const auto found = shape_.parts.find({kind, experts, role}); found != shape_.parts.end())
+        return &found->second;
+    return nullptr;
+  }
+  const TensorRef& any_tensor() const { return tensor(shape_.parts.begin()->second.front().second); }
+
+  /// The upstream rules differ on redundant sets, so neither set may be dropped silently.
+  void check_granularity() {
+    for (const auto& [key, tensors] : shape_.parts) {
+      const auto [kind, experts, role] = key;
+      if (experts == Experts::Indexed && shape_.parts.count({kind, Experts::Grouped, role}) > 0) {
+        const TensorRef& grouped = tensor(shape_.parts.at({kind, Experts::Grouped, role}).front().second);
+        fail(ErrorCode::RedundantKeys, {{}, grouped.name},
+             "{}: both the grouped '{}' and indexed tensors such as '{}' are present. Megatron-LM's load hook leaves "
+             "both sets and reads the one that its moe_single_grouped_{} flag names; TransformerEngine drops the "
+             "other set. Remove the set that is not meant",
+             label(), grouped.name, tensor(tensors.front().second).name, to_string(kind));
+      }
+      auto& mode = kind == TensorKind::Bias ? shape_.block.bias_experts : shape_.block.experts;
+      mode = experts;
+    }
+    std::set<std::pair<TensorKind, Experts>> modes;
+    for (const auto& [key, tensors] : shape_.parts) modes.insert({std::get<0>(key), std::get<1>(key)});
+    for (const TensorKind kind : {TensorKind::Weight, TensorKind::Bias, TensorKind::Scale})
+      if (modes.count({kind, Experts::Indexed}) + modes.count({kind, Experts::Grouped}) > 1)
+        fail(ErrorCode::NotSupported, {{}, any_tensor().name}, "{}: some {} tensors are grouped and some indexed",
+             label(), to_string(kind));
+  }
+
+  void check_roles() {
+    const auto has = [&](Role role) { return part(TensorKind::Weight, role) != nullptr; };
+    if (has(Role::GateUp) && (has(Role::Gate) || has(Role::Up)))
+      fail(ErrorCode::RedundantKeys, {{}, tensor(part(TensorKind::Weight, Role::GateUp)->front().second).name},
+           "{}: FC1 is present both fused ('{}') and as separate gate and up tensors; remove one of the two", label(),
+           tensor(part(TensorKind::Weight, Role::GateUp)->front().second).name);
+    shape_.block.fused = has(Role::GateUp);
+    if (!has(Role::Down)) missing("FC2 (down)");
+    if (!shape_.block.fused && !has(Role::Up)) missing(has(Role::Gate) ? "up" : "FC1 (gate and up)");
+    if (!shape_.block.fused && !has(Role::Gate)) shape_.block.glu = {Glu::Kind::None, 0};
+  }
+
+  [[noreturn]] void missing(std::string_view what) const {
+    fail(ErrorCode::PartMissing, {{}, any_tensor().name}, "{}: '{}' is there, but no {} weight", label(),
+         any_tensor().name, what);
+  }
+
+  static bool is_indexed(const ExpertBlock& block) {
+    return block.set == ExpertSet::Routed && block.experts == Experts::Indexed;
+  }
+
+  void find_num_experts() {
+    ExpertBlock& block = shape_.block;
+    block.num_experts = 1;
+    if (block.set == ExpertSet::Shared) return;
+    for (const auto& [key, tensors] : shape_.parts)
+      if (std::get<Experts>(key) == Experts::Indexed)
+        block.num_experts = std::max(block.num_experts, tensors.back().first + 1);
+    if (block.experts == Experts::Grouped) block.num_experts = grouped_experts();
+    if (!context_.num_experts || *context_.num_experts == block.num_experts) return;
+    const bool extra = block.num_experts > *context_.num_experts;
+    fail(extra ? ErrorCode::ExpertExtra : ErrorCode::ExpertMissing, {{}, any_tensor().name},
+         "{}: {} experts are stored, config.json says {}", label(), block.num_experts, *context_.num_experts);
+  }
+
+  /// E of a grouped block: the leading axis; for stacked [E * rows, cols] tensors what FC1 and FC2 agree
+  /// on; for flat ones what the router's shape says.
+  i64 grouped_experts() const {
+    const TensorRef& down = tensor(part(TensorKind::Weight, Role::Down)->front().second);
+    const PartTensors* first = part(TensorKind::Weight, Role::GateUp);
+    if (first == nullptr) first = part(TensorKind::Weight, Role::Up);
+    const TensorRef& fc1 = tensor(first->front().second);
+    for (const TensorRef* weight : {&fc1, &down})
+      if (weight->shape.size() == 3) return weight->shape[0];
+    const bool stacked = fc1.shape.size() == 2 && down.shape.size() == 2 && shape_.block.axes == Axes::OutIn;
+    if (stacked && fc1.shape[1] > 0 && down.shape[0] > 0 && down.shape[0] % fc1.shape[1] == 0)
+      return down.shape[0] / fc1.shape[1];
+    if (context_.router_shape) return context_.router_shape->first;
+    if (context_.num_experts) return *context_.num_experts;
+    fail(ErrorCode::ExpertShape, {{}, fc1.name},
+         "{}: '{}' {} has no expert axis, and neither its FC2 nor a router weight says how many experts it holds",
+         label(), fc1.name, shape_text(fc1.shape));
+  }
+
+  void check_indices(const BlockParts::key_type& key, const PartTensors& tensors) const {
+    const auto [kind, experts, role] = key;
+    if (shape_.block.set == ExpertSet::Shared || experts == Experts::Grouped) return;
+    i64 expected = 0;
+    for (const auto& [expert, index] : tensors) {
+      if (expert != expected) break;
+      ++expected;
+    }
+    if (expected == shape_.block.num_experts) return;
+    const TensorRef& near = tensor(tensors.back().second);
+    if (kind != TensorKind::Weight)
+      fail(ErrorCode::BiasIncomplete, {{}, near.name}, "{}: '{}' is there, but expert {} of {} has no {}", label(),
+           near.name, expected, shape_.block.num_experts, to_string(kind));
+    // An index that only some parts have is one expert too many rather than one too few elsewhere.
+    if (expected == static_cast<i64>(tensors.size()) && expected + 1 == shape_.block.num_experts && only_one_longer())
+      fail(ErrorCode::ExpertExtra, {{}, near.name}, "{}: expert {} is present in part, but has no {} beside '{}'",
+           label(), expected, to_string(role), near.name);
+    fail(ErrorCode::ExpertMissing, {{}, near.name}, "{}: expert {} of {} has no {} tensor such as '{}'", label(),
+         expected, shape_.block.num_experts, to_string(role), near.name);
+  }
+
+  /// Whether exactly one part holds the last expert.
+  bool only_one_longer() const {
+    i64 longest = 0;
+    for (const auto& [key, tensors] : shape_.parts)
+      if (tensors.back().first + 1 == shape_.block.num_experts) ++longest;
+    return longest == 1 && shape_.parts.size() > 2;
+  }
+
+  /// Shape of one expert's stored matrix in [out, in] terms, whatever the storage.
+  MatrixShape matrix_shape(const TensorRef& ref, bool grouped) const {
+    std::vector<i64> shape = ref.shape;
+    const i64 experts = shape_.block.num_experts;
+    if (grouped && shape.size() == 3 && shape[0] == experts) {
+      shape.erase(shape.begin());
+    } else if (grouped && shape.size() == 2 && shape_.block.axes == Axes::OutIn && shape[0] % experts == 0) {
+      shape[0] /= experts;
+    } else if (grouped) {
+      return {};
+    }
+    if (shape.size() != 2 || shape[0] <= 0 || shape[1] <= 0) return {};
+    if (shape_.block.axes == Axes::InOut) std::swap(shape[0], shape[1]);
+    return {shape[0], shape[1]};
+  }
+
+  [[noreturn]] void bad_shape(const TensorRef& ref, const std::string& expected) const {
+    fail(ErrorCode::ExpertShape, {{}, ref.name}, "{}: '{}' has shape {}, expected {}", label(), ref.name,
+         shape_text(ref.shape), expected);
+  }
+
+  void check_weights() {
+    ExpertBlock& block = shape_.block;
+    const bool indexed = is_indexed(block);
+    const i64 slots = indexed ? block.num_experts : 1;
+    for (const auto& [key, tensors] : shape_.parts) check_dtypes(tensors);
+    if (flat_weights()) return take_flat_shapes();
+    const PartTensors& downs = *part(TensorKind::Weight, Role::Down);
+    for (i64 e = 0; e < slots; ++e) {
+      const TensorRef& down_ref = tensor(downs[static_cast<std::size_t>(e)].second);
+      const MatrixShape down = matrix_shape(down_ref, grouped());
+      if (down.rows <= 0) bad_shape(down_ref, expected_text("H", "F"));
+      if (e == 0) block.hidden_size = down.rows;
+      if (down.rows != block.hidden_size)
+        bad_shape(down_ref, fmt::format("H = {} as in the other experts", block.hidden_size));
+      shape_.intermediate.push_back(down.cols);
+      for (const Role role : {Role::GateUp, Role::Gate, Role::Up})
+        if (const PartTensors* tensors = part(TensorKind::Weight, role))
+          check_fc1(tensor((*tensors)[static_cast<std::size_t>(e)].second), role, down.cols);
+    }
+    const i64 first = shape_.intermediate.front();
+    const bool ragged = std::ranges::any_of(shape_.intermediate, [&](i64 f) { return f != first; });
+    block.intermediate_size = ragged ? -1 : first;
+    if (!indexed) shape_.intermediate.assign(static_cast<std::size_t>(block.num_experts), first);
+  }
+
+  bool grouped() const { return shape_.block.set == ExpertSet::Routed && shape_.block.experts == Experts::Grouped; }
+
+  std::string expected_text(std::string_view out, std::string_view in) const {
+    const bool out_in = shape_.block.axes == Axes::OutIn;
+    return fmt::format("[{}{}, {}]", grouped() ? fmt::format("{}, ", shape_.block.num_experts) : "", out_in ? out : in,
+                       out_in ? in : out);
+  }
+
+  void check_fc1(const TensorRef& ref, Role role, i64 intermediate) {
+    const MatrixShape fc1 = matrix_shape(ref, grouped());
+    const i64 hidden = shape_.block.hidden_size;
+    const i64 rows = role == Role::GateUp ? 2 * intermediate : intermediate;
+    if (fc1 == MatrixShape{rows, hidden}) return;
+    if (role == Role::GateUp && fc1 == MatrixShape{intermediate, hidden} &&
+        (shape_.block.glu.kind == Glu::Kind::None || shape_.intermediate.size() == 1)) {
+      shape_.block.glu = {Glu::Kind::None, 0};
+      return;
+    }
+    bad_shape(ref, fmt::format("{} beside an FC2 with F = {}, H = {}",
+                               expected_text(fmt::format("{}", rows), fmt::format("{}", hidden)), intermediate, hidden));
+  }
+
+  bool flat_weights() const {
+    if (!grouped()) return false;
+    return tensor(part(TensorKind::Weight, Role::Down)->front().second).shape.size() == 1;
+  }
+
+  /// Flat [E * 2F * H] buffers: H from the router, F from FC2, and FC1 must agree.
+  void take_flat_shapes() {
+    ExpertBlock& block = shape_.block;
+    const TensorRef& down = tensor(part(TensorKind::Weight, Role::Down)->front().second);
+    if (!context_.router_shape || block.axes != Axes::OutIn)
+      bad_shape(down, "a router weight [E, H] beside it, which gives a flat tensor its shape");
+    const i64 hidden = context_.router_shape->second;
+    const i64 row = block.num_experts * hidden;
+    if (row <= 0 || down.shape[0] <= 0 || down.shape[0] % row != 0)
+      bad_shape(down, fmt::format("a multiple of E * H = {}", row));
+    block.hidden_size = hidden;
+    block.intermediate_size = down.shape[0] / row;
+    shape_.intermediate.assign(static_cast<std::size_t>(block.num_experts), block.intermediate_size);
+    for (const Role role : {Role::GateUp, Role::Gate, Role::Up}) {
+      const PartTensors* tensors = part(TensorKind::Weight, role);
+      if (tensors == nullptr) continue;
+      const TensorRef& fc1 = tensor(tensors->front().second);
+      const i64 elements = checked_product(fc1.shape).value_or(0);
+      if (role == Role::GateUp && elements == row * block.intermediate_size)
+        block.glu = {Glu::Kind::None, 0};
+      else if (elements != row * block.intermediate_size * (role == Role::GateUp ? 2 : 1))
+        bad_shape(fc1, fmt::format("E * F * H with E = {}, F = {}, H = {}", block.num_experts, block.intermediate_size,
+                                   hidden));
+    }
+  }
+
+  void check_dtypes(const PartTensors& tensors) const {
+    const TensorRef& first = tensor(tensors.front().second);
+    for (const auto& [expert, index] : tensors)
+      if (tensor(index).dtype != first.dtype)
+        fail(ErrorCode::ExpertDtype, {{}, tensor(index).name}, "{}: '{}' is {}, but '{}' is {}", label(),
+             tensor(index).name, dtype_name(tensor(index).dtype), first.name, dtype_name(first.dtype));
+  }
+
+  /// Biases and scales: the same fusing as the weight, on all experts or on none, shapes to match.
+  void check_companion(const BlockParts::key_type& key, const PartTensors& tensors) {
+    const auto [kind, experts, role] = key;
+    const TensorRef& first = tensor(tensors.front().second);
+    if (part(TensorKind::Weight, role) == nullptr)
+      fail(ErrorCode::PartMissing, {{}, first.name}, "{}: '{}' has no weight beside it", label(), first.name);
+    if ((role == Role::Gate && part(kind, Role::Up) == nullptr) ||
+        (role == Role::Up && shape_.block.glu.kind != Glu::Kind::None && part(kind, Role::Gate) == nullptr))
+      fail(ErrorCode::BiasIncomplete, {{}, first.name}, "{}: '{}' is there, but not its {} twin", label(), first.name,
+           role == Role::Gate ? "up" : "gate");
+    for (const auto& [expert, index] : tensors) check_companion_shape(kind, experts, role, tensor(index), expert);
+  }
+
+  void check_companion_shape(TensorKind kind, Experts experts, Role role, const TensorRef& ref, i64 expert) const {
+    const i64 f = shape_.intermediate[static_cast<std::size_t>(expert)];
+    const bool doubled = role == Role::GateUp && shape_.block.glu.kind != Glu::Kind::None;
+    const i64 rows = role == Role::Down ? shape_.block.hidden_size : doubled ? 2 * f : f;
+    const i64 cols = role == Role::Down ? f : shape_.block.hidden_size;
+    const i64 count = shape_.block.set == ExpertSet::Routed && experts == Experts::Grouped ? shape_.block.num_experts : 1;
+    const auto ceil_div = [](i64 a, i64 b) { return (a + b - 1) / b; };
+    if (kind == TensorKind::Bias) {
+      const bool fits = checked_product(ref.shape) == count * rows &&
+                        (ref.shape.size() <= 2 || (ref.shape.size() == 3 && ref.shape[1] == 1));
+      if (!fits) bad_shape(ref, count == 1 ? fmt::format("[{}]", rows) : fmt::format("[{}, {}]", count, rows));
+      return;
+    }
+    std::vector<i64> expected{ceil_div(rows, kScaleRows), ceil_div(cols, kScaleRows)};
+    if (shape_.block.axes == Axes::InOut) std::swap(expected[0], expected[1]);
+    if (count > 1) expected.insert(expected.begin(), count);
+    if (ref.shape != expected) bad_shape(ref, shape_text(expected) + ", one scale per 128 x 128 block");
+  }
+
+  const BlockContext& context_;
+  const Inventory& inventory_;
+  BlockShape shape_;
+};
+
+/// Bytes of one element for moving; sub-byte elements move as whole rows of bytes.
+i64 whole_bytes(Dtype dtype) { return std::max(1, dtype_bits(dtype) / 8); }
+
+struct Extents {
+  i64 rows;
+  i64 cols;
+};
+
+/// Rows and columns of one expert's stored matrix of this kind, given those of the weight.
+Extents stored_extents(TensorKind kind, Extents weight, const TensorRef& ref) {
+  const auto blocks = [](i64 n) { return (n + kScaleRows - 1) / kScaleRows; };
+  if (kind == TensorKind::Bias) return {weight.rows, 1};
+  if (kind == TensorKind::Scale) return {blocks(weight.rows), blocks(weight.cols)};
+  const int bits = dtype_bits(ref.dtype);
+  if (bits >= 8) return weight;
+  if (weight.cols * bits % 8 != 0)
+    fail(ErrorCode::NotExact, {{}, ref.name}, "'{}': rows of {} {} values do not end on a byte", ref.name, weight.cols,
+         dtype_name(ref.dtype));
+  return {weight.rows, weight.cols * bits / 8};
+}
+
+}  // namespace
+
+BlockShape check_block(ExpertBlock block, BlockParts parts, const BlockContext& context) {
+  return BlockChecker(std::move(block), std::move(parts), context).run();
+}
+
+void add_matrices(BlockShape& shape, const Inventory& inventory) {
+  ExpertBlock& block = shape.block;
+  for (const auto& [key, tensors] : shape.parts) {
+    const auto [kind, experts, role] = key;
+    const bool grouped = block.set == ExpertSet::Routed && experts == Experts::Grouped;
+    for (i64 e = 0; e < block.num_experts; ++e) {
+      const std::size_t index = tensors[grouped ? 0 : static_cast<std::size_t>(e)].second;
+      const TensorRef& ref = inventory.tensors[index];
+      const i64 f = shape.intermediate[static_cast<std::size_t>(e)];
+      const bool gated_fc1 = role == Role::GateUp && block.glu.kind != Glu::Kind::None;
+      const Extents weight = role == Role::Down ? Extents{block.hidden_size, f}
+                                                : Extents{gated_fc1 ? 2 * f : f, block.hidden_size};
+      const Extents stored = stored_extents(kind, weight, ref);
+      if (dtype_bits(ref.dtype) < 8 && block.axes == Axes::InOut)
+        fail(ErrorCode::NotExact, {{}, ref.name}, "'{}': a transposed sub-byte tensor cannot be cut into rows",
+             ref.name);
+      const StoredPart part{kind == TensorKind::Bias ? Axes::OutIn : block.axes, stored.rows, stored.cols,
+                            whole_bytes(ref.dtype), grouped ? e : 0};
+      const auto add = [&](Role as, i64 rows, bool fused, i64 block_rows) {
+        block.matrices.push_back({index, as, kind, ref.dtype, e, rows, stored.cols, part.element_bytes,
+                                  place_matrix(part, as, fused, block_rows)});
+      };
+      if (role == Role::GateUp && block.glu.kind == Glu::Kind::None) {
+        add(Role::Up, stored.rows, false, 0);
+      } else if (role != Role::GateUp || block.glu.kind == Glu::Kind::Unknown) {
+        add(role, stored.rows, false, 0);
+      } else {
+        const i64 block_rows = fused_block_rows(block.glu, f, kind, ref.name);
+        add(Role::Gate, stored.rows / 2, true, block_rows);
+        add(Role::Up, stored.rows / 2, true, block_rows);
+      }
+    }
+  }
+}
+
+i64 fused_block_rows(const Glu& glu, i64 intermediate, TensorKind kind, const std::string& name) {
+  const i64 rows = glu.kind == Glu::Kind::Interleaved ? glu.block_rows : intermediate;
+  if (intermediate % rows != 0)
+    fail(ErrorCode::NotDivisible, {{}, name}, "{}: {} rows; interleaved:{} needs a multiple of {}", name,
+         2 * intermediate, rows, 2 * rows);
+  if (kind != TensorKind::Scale) return rows;
+  if (rows % kScaleRows != 0)
+    fail(ErrorCode::NotExact, {{}, name},
+         "{}: one scale covers {} x {} weights, so blocks of {} gate and up rows would share scales; K must be a "
+         "multiple of {}, or dequantize first",
+         name, kScaleRows, kScaleRows, rows, kScaleRows);
+  return rows / kScaleRows;
+}
+
+bool axes_fit(const BlockParts& parts, const Inventory& inventory, Axes axes) {
+  const auto find = [&](Role role) -> const TensorRef* {
+    for (const Experts experts : {Experts::Indexed, Experts::Grouped})
+      if (const auto it = parts.find({TensorKind::Weight, experts, role}); it != parts.end())
+        return &inventory.tensors[it->second.front().second];
+    return nullptr;
+  };
+  const TensorRef* down = find(Role::Down);
+  const TensorRef* fused = find(Role::GateUp);
+  const TensorRef* fc1 = fused != nullptr ? fused : find(Role::Up);
+  if (down == nullptr || fc1 == nullptr || down->shape.size() < 2 || fc1->shape.size() < 2) return true;
+  const auto out_in = [&](const TensorRef& ref) {
+    MatrixShape shape{ref.shape[ref.shape.size() - 2], ref.shape.back()};
+    if (axes == Axes::InOut) std::swap(shape.rows, shape.cols);
+    return shape;
+  };
+  const MatrixShape second = out_in(*down);
+  return out_in(*fc1) == MatrixShape{second.cols * (fused != nullptr ? 2 : 1), second.rows};
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,51 @@
+#pragma once
+/// One layer's experts from the keys that a naming matched: completeness, shapes, matrices.
+
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "layout/key_pattern.hpp"
+
+namespace glu_ckpt {
+
+/// The tensors of one part of a block, e.g. all `gate_proj.weight`: (expert, tensor index).
+using PartTensors = std::vector<std::pair<i64, std::size_t>>;
+
+/// All parts of a block, by how they are stored.
+using BlockParts = std::map<std::tuple<TensorKind, Experts, Role>, PartTensors>;
+
+/// What is known about a block beside its own tensors.
+struct BlockContext {
+  const Inventory* inventory = nullptr;
+  const Naming* naming = nullptr;
+  /// E and H as the router's shape says; for flat grouped tensors.
+  std::optional<std::pair<i64, i64>> router_shape;
+  /// From config.json, for blocks that it speaks about.
+  std::optional<i64> num_experts;
+};
+
+/// Fills everything of `block` but `glu` of fused FC1s and the matrices. Throws the expert errors.
+struct BlockShape {
+  ExpertBlock block;
+  BlockParts parts;
+  /// F of each expert.
+  std::vector<i64> intermediate;
+};
+BlockShape check_block(ExpertBlock block, BlockParts parts, const BlockContext& context);
+
+/// Adds the matrices once `block.glu` is settled. Throws NotDivisible.
+void add_matrices(BlockShape& shape, const Inventory& inventory);
+
+/// Gate rows per block of a fused FC1's tensor of this kind: K, or F when contiguous; for scales in rows
+/// of scales. Throws NotDivisible where F is not a multiple of K, NotExact where a block of weights
+/// would share scales with its neighbour.
+i64 fused_block_rows(const Glu& glu, i64 intermediate, TensorKind kind, const std::string& name);
+
+/// Whether FC1 and FC2 together have the shapes of this orientation. With E, F, H > 0 never true of
+/// both: [2F, H] with [H, F] against [H, 2F] with [F, H] would need H = F and H = 2F.
+bool axes_fit(const BlockParts& parts, const Inventory& inventory, Axes axes);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,148 @@
+#include "layout/key_pattern.hpp"
+
+#include <charconv>
+#include <unordered_map>
+
+#include "core/fail.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr std::size_t kMaxDigits = 9;
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Whether digits at [begin, end) of `key` are a number by the rule in the header.
+bool is_number(std::string_view key, std::size_t begin, std::size_t end) {
+  if (end - begin > kMaxDigits) return false;
+  if (key[begin] == '0' && end - begin > 1) return false;
+  const std::size_t dot = key.rfind('.', begin);
+  const std::size_t start = dot == std::string_view::npos ? 0 : dot + 1;
+  const std::string_view before = key.substr(start, begin - start);
+  if (before == "weight" || before == "bias") return true;
+  return before.empty() && (end == key.size() || key[end] == '.');
+}
+
+std::string replace(std::string text, std::string_view what, std::string_view with) {
+  const std::size_t at = text.find(what);
+  if (at != std::string::npos) text.replace(at, what.size(), with);
+  return text;
+}
+
+struct KindWord {
+  std::string_view dotted;
+  std::string_view suffix;
+};
+
+constexpr KindWord kind_word(TensorKind kind) {
+  switch (kind) {
+    case TensorKind::Weight: return {"weight", ""};
+    case TensorKind::Bias: return {"bias", "_bias"};
+    case TensorKind::Scale: return {"weight_scale_inv", "_scale_inv"};
+  }
+  return {};
+}
+
+std::string_view last_component(std::string_view text) {
+  const std::size_t dot = text.rfind('.');
+  return dot == std::string_view::npos ? text : text.substr(dot + 1);
+}
+
+class PatternTable {
+ public:
+  PatternTable() {
+    for (const Naming& naming : namings())
+      for (const StackPrefix& stack : naming.stacks) {
+        add_parts(naming, stack, ExpertSet::Routed, Experts::Indexed);
+        add_parts(naming, stack, ExpertSet::Routed, Experts::Grouped);
+        add_parts(naming, stack, ExpertSet::Shared, Experts::Indexed);
+      }
+    for (const KeyPattern& pattern : patterns_) by_last_[last_component(pattern.skeleton)].push_back(&pattern);
+  }
+
+  std::vector<const KeyPattern*> match(const KeySkeleton& key) const {
+    std::vector<const KeyPattern*> found;
+    const auto bucket = by_last_.find(last_component(key.text));
+    if (bucket == by_last_.end()) return found;
+    for (const KeyPattern* pattern : bucket->second)
+      if (fits(key.text, *pattern)) found.push_back(pattern);
+    return found;
+  }
+
+ private:
+  static bool fits(std::string_view key, const KeyPattern& pattern) {
+    if (!key.ends_with(pattern.skeleton)) return false;
+    const std::size_t scope = key.size() - pattern.skeleton.size();
+    if (scope == 0) return true;
+    return !pattern.stack->anchored && key[scope - 1] == '.' && !key.starts_with("optimizer.");
+  }
+
+  void add_parts(const Naming& naming, const StackPrefix& stack, ExpertSet set, Experts experts) {
+    const PartNames& names = part_names(naming, set, experts);
+    for (const Role role : {Role::GateUp, Role::Gate, Role::Up, Role::Down})
+      for (const TensorKind kind : {TensorKind::Weight, TensorKind::Bias, TensorKind::Scale})
+        add(naming, stack, set, experts, role, kind, part_template(names, role));
+  }
+
+  void add(const Naming& naming, const StackPrefix& stack, ExpertSet set, Experts experts, Role role, TensorKind kind,
+           std::string_view part) {
+    // Megatron holds no scales, and `weight_scale_inv7` would be nobody's key.
+    const bool has_expert = part.find("{E}") != std::string_view::npos;
+    if (part.empty() || (kind == TensorKind::Scale && naming.plain_fc1_is_fused)) return;
+    std::string skeleton = std::string(stack.before) + "#" + std::string(stack.after) + print_part(part, kind, "#");
+    patterns_.push_back({&naming, &stack, set, experts, role, kind, std::move(skeleton), has_expert});
+  }
+
+  std::vector<KeyPattern> patterns_;
+  std::unordered_map<std::string_view, std::vector<const KeyPattern*>> by_last_;
+};
+
+const PatternTable& pattern_table() {
+  static const PatternTable table;
+  return table;
+}
+
+}  // namespace
+
+KeySkeleton skeletonize(std::string_view key) {
+  KeySkeleton skeleton;
+  skeleton.text.reserve(key.size());
+  for (std::size_t at = 0; at < key.size();) {
+    if (!is_digit(key[at])) {
+      skeleton.text += key[at++];
+      continue;
+    }
+    std::size_t end = at;
+    while (end < key.size() && is_digit(key[end])) ++end;
+    if (is_number(key, at, end)) {
+      i64 number = 0;
+      std::from_chars(key.data() + at, key.data() + end, number);
+      skeleton.numbers.push_back(number);
+      skeleton.widths.push_back(static_cast<int>(end - at));
+      skeleton.text += '#';
+    } else {
+      skeleton.text += key.substr(at, end - at);
+    }
+    at = end;
+  }
+  return skeleton;
+}
+
+std::vector<const KeyPattern*> match_patterns(const KeySkeleton& skeleton) { return pattern_table().match(skeleton); }
+
+KeyParts parse_key(std::string_view key, const KeySkeleton& skeleton, const KeyPattern& pattern) {
+  const std::size_t used = pattern.has_expert ? 2 : 1;
+  const std::size_t first = skeleton.numbers.size() - used;
+  std::size_t tail = pattern.skeleton.size();
+  for (std::size_t i = first; i < skeleton.numbers.size(); ++i) tail += static_cast<std::size_t>(skeleton.widths[i] - 1);
+  return {key.substr(0, key.size() - tail), skeleton.numbers[first], pattern.has_expert ? skeleton.numbers.back() : 0};
+}
+
+std::string print_part(std::string_view part_template, TensorKind kind, std::string_view expert) {
+  std::string text(part_template);
+  text = replace(std::move(text), "{E}", expert);
+  text = replace(std::move(text), "{K}", kind_word(kind).dotted);
+  return replace(std::move(text), "{_K}", kind_word(kind).suffix);
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,51 @@
+#pragma once
+/// Matching keys against the templates of the layout table, and printing keys from them.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "layout/layout_table.hpp"
+
+namespace glu_ckpt {
+
+/// A key with its layer and expert numbers taken out. A number is a run of decimal digits that is a
+/// whole component, or that follows `weight` or `bias` at a component's start; digits elsewhere
+/// (`linear_fc1`, `w13`) are part of a name, and so are padded numbers.
+struct KeySkeleton {
+  /// '#' stands for each number.
+  std::string text;
+  std::vector<i64> numbers;
+  /// Digits of each number as written.
+  std::vector<int> widths;
+};
+KeySkeleton skeletonize(std::string_view key);
+
+/// One template of one row, for one stack of layers.
+struct KeyPattern {
+  const Naming* naming = nullptr;
+  const StackPrefix* stack = nullptr;
+  ExpertSet set = ExpertSet::Routed;
+  Experts experts = Experts::Indexed;
+  Role role = Role::Gate;
+  TensorKind kind = TensorKind::Weight;
+  std::string skeleton;
+  bool has_expert = false;
+};
+
+/// All patterns that explain keys of this skeleton, in table order.
+std::vector<const KeyPattern*> match_patterns(const KeySkeleton& skeleton);
+
+/// What a key says once a pattern explains it.
+struct KeyParts {
+  /// In front of the stack prefix.
+  std::string_view scope;
+  i64 layer = 0;
+  i64 expert = 0;
+};
+KeyParts parse_key(std::string_view key, const KeySkeleton& skeleton, const KeyPattern& pattern);
+
+/// The template with its kind and expert filled in.
+std::string print_part(std::string_view part_template, TensorKind kind, std::string_view expert);
+
+}  // namespace glu_ckpt

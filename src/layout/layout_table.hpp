@@ -1,0 +1,72 @@
+#pragma once
+/// The table of namings: the only place that knows how a family spells its expert keys.
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "glu_ckpt/layout.hpp"
+
+namespace glu_ckpt {
+
+/// How one stack of layers is spelled: `before`, the layer number, `after`.
+struct StackPrefix {
+  std::string_view stack;
+  std::string_view before;
+  std::string_view after = ".";
+  /// Nothing may stand in front of it: for prefixes so short that they end others.
+  bool anchored = false;
+};
+
+/// Key templates after the stack prefix; an empty one does not exist. {E} expert index; {K} the word
+/// weight, bias or weight_scale_inv; {_K} the suffix "", _bias or _scale_inv.
+struct PartNames {
+  std::string_view gate_up;
+  std::string_view gate;
+  std::string_view up;
+  std::string_view down;
+};
+
+/// A naming: one row of the table. Every row can print every combination of indexed or grouped,
+/// split or fused, so that any layout can be written in any naming; the forms that software other
+/// than this tool reads and writes are the native ones.
+struct Naming {
+  std::string_view name;
+  /// Further values of config.json's model_type that are spelled the same way.
+  std::span<const std::string_view> model_types;
+  std::span<const StackPrefix> stacks;
+  PartNames indexed{};
+  PartNames grouped{};
+  /// Of the shared expert, always [out, in]; empty templates where the family has none.
+  PartNames shared{};
+  /// Of routed experts.
+  Axes axes = Axes::OutIn;
+  /// What the family's own software stores under a native fused key; Unknown where it may be either.
+  Glu::Kind fused_glu = Glu::Kind::Unknown;
+  i64 fused_block_rows = 0;
+  bool native_indexed_split = false;
+  bool native_indexed_fused = false;
+  bool native_grouped_split = false;
+  bool native_grouped_fused = false;
+  bool native_shared_fused = false;
+  /// FC1 without a gate is spelled like the fused one (Megatron) or like up (Hugging Face).
+  bool plain_fc1_is_fused = false;
+  /// Layers of the main stack numbered from num_hidden_layers on are MTP layers.
+  bool mtp_follows_decoder = false;
+  /// [E, H]: read for E and H where experts are stored flat.
+  std::string_view router{};
+};
+
+std::span<const Naming> namings();
+
+/// The glu arrangement that the row's own software stores in a native fused tensor.
+Glu fixed_glu(const Naming& naming);
+
+/// The templates of one kind of expert.
+const PartNames& part_names(const Naming& naming, ExpertSet set, Experts experts);
+std::string_view part_template(const PartNames& names, Role role);
+
+/// Whether the family's own software reads and writes this form.
+bool is_native(const Naming& naming, ExpertSet set, Experts experts, bool fused);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,25 @@
+#pragma once
+/// Where the matrices of an expert lie inside stored tensors: the one function behind every layout.
+
+#include <vector>
+
+#include "glu_ckpt/layout.hpp"
+
+namespace glu_ckpt {
+
+/// A stored tensor that holds matrices of one or all experts.
+struct StoredPart {
+  Axes axes = Axes::OutIn;
+  /// Rows of the stored matrix of one expert: F, 2F for a fused FC1, H for FC2.
+  i64 stored_rows = 0;
+  i64 cols = 0;
+  i64 element_bytes = 1;
+  /// Index of the expert within the tensor; 0 for an indexed one.
+  i64 slot = 0;
+};
+
+/// Place of `role` in `part`. For Gate and Up of a fused FC1, `block_rows` is K (F for contiguous);
+/// for everything else the matrix is the whole of its slot.
+Placement place_matrix(const StoredPart& part, Role role, bool fused, i64 block_rows);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,185 @@
+#include "plan/target_block.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "core/fail.hpp"
+#include "layout/expert_block.hpp"
+#include "layout/key_pattern.hpp"
+#include "layout/placement.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+std::string block_text(const ExpertBlock& block) {
+  return fmt::format("layer {} {} experts", layer_label(block), to_string(block.set));
+}
+
+/// The keys' text up to the expert part, in the spelling of `naming`.
+std::string renamed_prefix(const ExpertBlock& block, const Recognition& from, const Naming& naming) {
+  const auto print = [&](std::string_view stack_name, i64 layer) -> std::string {
+    for (const StackPrefix& stack : naming.stacks)
+      if (stack.stack == stack_name) return fmt::format("{}{}{}{}", block.scope, stack.before, layer, stack.after);
+    return {};
+  };
+  const bool appended = naming.mtp_follows_decoder && block.stack == "mtp" && from.num_hidden_layers;
+  std::string text = appended ? print("decoder", block.layer + *from.num_hidden_layers) : print(block.stack, block.layer);
+  if (text.empty())
+    fail(ErrorCode::NoSpelling, {}, "{}: naming {} has no place for layers of stack '{}'{}", block_text(block),
+         naming.name, block.stack,
+         naming.mtp_follows_decoder ? "; config.json with num_hidden_layers would say where they go" : "");
+  return text;
+}
+
+void check_glu_change(const ExpertBlock& block, const Glu& asked, const Recognition& from) {
+  if (block.glu.kind == Glu::Kind::None)
+    fail(ErrorCode::NotGated, {}, "{} have no gate (FC1 and FC2 are of one width), so there is nothing to make {}",
+         block_text(block), to_string(asked));
+  if (block.glu.kind == Glu::Kind::Unknown)
+    fail(ErrorCode::UnknownGlu, {},
+         "{}: names and shapes do not tell in which order FC1 of naming {} holds gate and up. Say {} "
+         "contiguous|interleaved:K if you know, or record it once with `glu-ckpt stamp PATH --glu G`",
+         block_text(block), from.layout.naming,
+         block.set == ExpertSet::Shared ? "--from-shared-glu" : "--from-glu");
+}
+
+bool is_fused(const Glu& glu, const Naming& naming) {
+  if (glu.kind == Glu::Kind::None) return naming.plain_fc1_is_fused;
+  return glu.kind != Glu::Kind::Split;
+}
+
+/// Rows of the stored tensor, per expert, that `matrix` ends up in.
+i64 stored_rows(const Matrix& matrix, Role stored_as) {
+  const bool half = stored_as == Role::GateUp && (matrix.role == Role::Gate || matrix.role == Role::Up);
+  return half ? 2 * matrix.rows : matrix.rows;
+}
+
+/// Builds the outputs of one block: one per (role as stored, kind) and, if indexed, expert.
+class BlockWriter {
+ public:
+  BlockWriter(const ExpertBlock& block, const BlockTarget& target, const Inventory& inventory,
+              std::vector<DraftOutput>& outputs)
+      : block_(block), target_(target), inventory_(inventory), outputs_(outputs) {}
+
+  void run() {
+    for (const Matrix& matrix : block_.matrices) add(matrix);
+  }
+
+ private:
+  Role stored_role(Role role) const {
+    if (role != Role::Gate && role != Role::Up) return role;
+    if (block_.glu.kind == Glu::Kind::None) return target_.naming->plain_fc1_is_fused ? Role::GateUp : Role::Up;
+    return is_fused(target_.glu, *target_.naming) ? Role::GateUp : role;
+  }
+
+  bool is_grouped(TensorKind kind) const {
+    if (block_.set == ExpertSet::Shared) return false;
+    return (kind == TensorKind::Bias ? target_.bias_experts : target_.experts) == Experts::Grouped;
+  }
+
+  void add(const Matrix& from) {
+    const bool grouped = is_grouped(from.kind);
+    const Role role = stored_role(from.role);
+    const i64 expert = grouped ? 0 : from.expert;
+    const auto key = std::tuple{role, from.kind, expert};
+    auto found = index_.find(key);
+    if (found == index_.end()) {
+      found = index_.emplace(key, outputs_.size()).first;
+      outputs_.push_back(make_output(from, role, grouped));
+    }
+    DraftOutput& output = outputs_[found->second];
+    if (output.dtype != from.dtype)
+      fail(ErrorCode::NotExact, {{}, inventory_.tensors[from.tensor].name},
+           "{}: gate is {} and up is {}; one tensor cannot hold both", output.name, dtype_name(output.dtype),
+           dtype_name(from.dtype));
+    const Matrix to = place(from, role, grouped, output.name);
+    for (const Move& move : matrix_moves(from, to)) output.moves.push_back(move);
+  }
+
+  Matrix place(const Matrix& from, Role role, bool grouped, const std::string& name) const {
+    Matrix to = from;
+    const bool gated = role == Role::GateUp && (from.role == Role::Gate || from.role == Role::Up) &&
+                       block_.glu.kind != Glu::Kind::None;
+    const i64 rows = gated ? stored_rows(from, role) : from.rows;
+    const StoredPart part{axes_of(from.kind), rows, from.cols, from.element_bytes, grouped ? from.expert : 0};
+    // Scales count blocks of rows, so K is checked against the weight's F.
+    const i64 intermediate = from.kind == TensorKind::Scale ? weight_rows(from) : from.rows;
+    to.place = place_matrix(part, from.role, gated,
+                            gated ? fused_block_rows(target_.glu, intermediate, from.kind, name) : 0);
+    return to;
+  }
+
+  Axes axes_of(TensorKind kind) const { return kind == TensorKind::Bias ? Axes::OutIn : target_.axes; }
+
+  i64 weight_rows(const Matrix& scale) const {
+    for (const Matrix& matrix : block_.matrices)
+      if (matrix.kind == TensorKind::Weight && matrix.role == scale.role && matrix.expert == scale.expert)
+        return matrix.rows;
+    return scale.rows;
+  }
+
+  DraftOutput make_output(const Matrix& from, Role role, bool grouped) const {
+    const Naming& naming = *target_.naming;
+    const PartNames& names = part_names(naming, block_.set, grouped ? Experts::Grouped : Experts::Indexed);
+    const std::string_view part = part_template(names, role);
+    if (part.empty())
+      fail(ErrorCode::NoSpelling, {{}, inventory_.tensors[from.tensor].name},
+           "{}: naming {} has no spelling for {} experts' {}", block_text(block_), naming.name, to_string(block_.set),
+           to_string(role));
+    if (from.kind == TensorKind::Scale && naming.plain_fc1_is_fused)
+      fail(ErrorCode::NoSpelling, {{}, inventory_.tensors[from.tensor].name},
+           "{}: naming {} holds no block scales; dequantize first", block_text(block_), naming.name);
+    DraftOutput output;
+    output.name = target_.key_prefix + print_part(part, from.kind, fmt::format("{}", from.expert));
+    output.dtype = from.dtype;
+    const int bits = dtype_bits(from.dtype);
+    const i64 rows = block_.glu.kind == Glu::Kind::None ? from.rows : stored_rows(from, role);
+    if (grouped) output.shape.push_back(block_.num_experts);
+    output.shape.push_back(rows);
+    if (from.kind != TensorKind::Bias) output.shape.push_back(from.cols * from.element_bytes * 8 / bits);
+    if (axes_of(from.kind) == Axes::InOut) std::swap(output.shape[output.shape.size() - 2], output.shape.back());
+    output.bytes = (grouped ? block_.num_experts : 1) * rows * from.cols * from.element_bytes;
+    return output;
+  }
+
+  const ExpertBlock& block_;
+  const BlockTarget& target_;
+  const Inventory& inventory_;
+  std::vector<DraftOutput>& outputs_;
+  std::map<std::tuple<Role, TensorKind, i64>, std::size_t> index_;
+};
+
+}  // namespace
+
+BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const TargetAnswers& to) {
+  BlockTarget target;
+  const Naming* asked = to.naming ? find_naming(*to.naming) : from.naming;
+  if (asked == nullptr)
+    fail(ErrorCode::UnknownNaming, {}, "'{}' is not a naming; `glu-ckpt layouts` lists them", *to.naming);
+  target.naming = asked;
+  const bool renamed = asked != from.naming;
+  target.key_prefix = renamed ? renamed_prefix(block, from, *asked) : block.key_prefix;
+  target.axes = block.set == ExpertSet::Shared ? Axes::OutIn : asked->axes;
+  target.experts = to.experts.value_or(block.experts);
+  target.bias_experts = to.bias_experts.value_or(to.experts.value_or(block.bias_experts));
+  const auto& glu = block.set == ExpertSet::Shared ? to.shared_glu : to.glu;
+  target.glu = glu.value_or(block.glu);
+  if (glu && *glu != block.glu) check_glu_change(block, *glu, from);
+  // FC1 of unknown order may be regrouped or moved between namings that fix no order; anything else
+  // would claim one.
+  const bool claims = renamed && is_native(*asked, block.set, target.experts, true) &&
+                      fixed_glu(*asked).kind != Glu::Kind::Unknown;
+  if (block.glu.kind == Glu::Kind::Unknown && (claims || target.axes != block.axes))
+    check_glu_change(block, fixed_glu(*asked), from);
+  if (block.intermediate_size < 0 && target.experts == Experts::Grouped)
+    fail(ErrorCode::RaggedExperts, {}, "{} differ in width, so they cannot be one grouped tensor; use --experts indexed",
+         block_text(block));
+  return target;
+}
+
+void add_block_outputs(const ExpertBlock& block, const BlockTarget& target, const Inventory& inventory,
+                       std::vector<DraftOutput>& outputs) {
+  BlockWriter(block, target, inventory, outputs).run();
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,146 @@
+/// Field names are the contract's; fields are only ever added.
+
+#include "core/json.hpp"
+#include "report/report.hpp"
+
+namespace glu_ckpt::report {
+namespace {
+
+void write_layout(JsonWriter& json, const LayoutAnswers& layout) {
+  json.begin_object();
+  json.field("naming", layout.naming).field("experts", layout.experts).field("glu", to_string(layout.glu));
+  json.key("shared_glu");
+  if (layout.shared_glu)
+    json.value(to_string(*layout.shared_glu));
+  else
+    json.null();
+  json.field("glu_source", layout.glu_source);
+  json.end_object();
+}
+
+void write_list(JsonWriter& json, std::string_view name, const std::vector<std::string>& items) {
+  json.key(name).begin_array();
+  for (const std::string& item : items) json.value(item);
+  json.end_array();
+}
+
+/// A size that differs between layers is null.
+void write_number(JsonWriter& json, std::string_view name, i64 number) {
+  json.key(name);
+  if (number < 0)
+    json.null();
+  else
+    json.value(number);
+}
+
+/// A number for layers of the main stack, a string such as "mtp.0" for others.
+void write_layer(JsonWriter& json, const std::string& label) {
+  if (label.find_first_not_of("0123456789") != std::string::npos)
+    json.field("layer", label);
+  else
+    json.field("layer", static_cast<i64>(std::stoll(label)));
+}
+
+}  // namespace
+
+std::string inspection_json(const Inspection& inspection) {
+  const Totals sums = totals(inspection);
+  const Inventory& inventory = inspection.source->inventory();
+  JsonWriter json;
+  json.begin_object().field("format", "safetensors").key("layout");
+  if (inspection.recognition != nullptr && !inspection.recognition->blocks.empty())
+    write_layout(json, inspection.recognition->layout);
+  else
+    json.null();
+  json.field("moe_layers", sums.moe_layers);
+  write_number(json, "num_experts", sums.num_experts);
+  write_number(json, "hidden_size", sums.hidden_size);
+  write_number(json, "moe_intermediate_size", sums.intermediate_size);
+  write_list(json, "dtypes", sums.dtypes);
+  json.field("tensors", static_cast<i64>(inventory.tensors.size()));
+  json.field("files", static_cast<i64>(inventory.files.size()));
+  json.field("bytes", inspection.source->file_bytes());
+  json.field("optimizer", sums.optimizer);
+  write_list(json, "problems", inspection.problems);
+  return json.end_object().text();
+}
+
+std::string conversion_json(const Conversion& conversion) {
+  JsonWriter json;
+  json.begin_object().field("output", conversion.output);
+  json.key("from");
+  if (conversion.plan != nullptr)
+    write_layout(json, conversion.plan->from);
+  else
+    json.null();
+  json.key("to");
+  if (conversion.plan != nullptr)
+    write_layout(json, conversion.plan->to);
+  else
+    json.null();
+  json.field("tensors_written", conversion.plan != nullptr ? static_cast<i64>(conversion.plan->outputs.size()) : i64{0});
+  json.field("bytes_written", conversion.bytes_written).field("bytes_cloned", i64{0});
+  json.field("seconds", conversion.seconds);
+  json.field("bytes_per_second",
+             conversion.seconds > 0 ? static_cast<double>(conversion.bytes_written) / conversion.seconds : 0.0);
+  json.field("peak_memory", conversion.peak_memory).field("device", conversion.device);
+  json.key("digest");
+  if (conversion.digest)
+    json.value(to_string(*conversion.digest));
+  else
+    json.null();
+  json.key("verified");
+  if (conversion.verified.empty())
+    json.null();
+  else
+    json.value(conversion.verified);
+  write_list(json, "refusals", conversion.refusals);
+  write_list(json, "notes", conversion.plan != nullptr ? conversion.plan->notes : std::vector<std::string>{});
+  return json.end_object().text();
+}
+
+std::string verdict_json(const Verdict& verdict) {
+  JsonWriter json;
+  json.begin_object().field("equal", verdict.equal);
+  json.field("digest_a", to_string(verdict.a)).field("digest_b", to_string(verdict.b));
+  write_list(json, "missing", verdict.missing);
+  write_list(json, "extra", verdict.extra);
+  json.key("first_difference");
+  if (const auto& first = verdict.first_difference) {
+    json.begin_object();
+    if (first->role.empty()) {
+      json.key("layer").null().key("expert").null().key("role").null();
+    } else {
+      write_layer(json, first->layer);
+      json.field("expert", first->expert).field("role", first->role);
+    }
+    json.field("row", first->row).field("column", first->column).field("a", first->a).field("b", first->b);
+    json.field("set", first->set).field("kind", first->kind).field("tensor", first->tensor).field("hint", first->hint);
+    json.end_object();
+  } else {
+    json.null();
+  }
+  json.key("forward").begin_array().end_array();
+  json.field("differing", verdict.differing).field("same_layout", verdict.same_layout);
+  return json.end_object().text();
+}
+
+std::string layouts_json(const std::vector<NamingSummary>& rows) {
+  JsonWriter json;
+  json.begin_object().key("layouts").begin_array();
+  for (const NamingSummary& row : rows) {
+    json.begin_object().field("naming", row.name).field("experts", row.experts).field("axes", row.axes);
+    json.field("glu", row.glu).field("example", row.example);
+    write_list(json, "model_types", row.model_types);
+    json.end_object();
+  }
+  return json.end_array().end_object().text();
+}
+
+std::string error_json(const Error& error) {
+  JsonWriter json;
+  json.begin_object().field("error", slug(error.code())).field("message", std::string_view(error.what()));
+  return json.field("file", error.file()).field("tensor", error.tensor()).end_object().text();
+}
+
+}  // namespace glu_ckpt::report

@@ -1,0 +1,37 @@
+#pragma once
+/// How far long work is, on stderr: a bar on a terminal, a line every ten seconds elsewhere.
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <string>
+
+#include "glu_ckpt/tensor.hpp"
+
+namespace glu_ckpt::report {
+
+enum class ProgressStyle { None, Bar, Lines, Json };
+
+class Progress {
+ public:
+  Progress(ProgressStyle style, std::string title, i64 total_bytes);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  /// Thread safe.
+  void add(i64 bytes);
+
+ private:
+  void print(bool last);
+
+  ProgressStyle style_;
+  std::string title_;
+  i64 total_;
+  std::atomic<i64> done_{0};
+  std::chrono::steady_clock::time_point start_;
+  std::chrono::steady_clock::time_point printed_;
+  bool printed_any_ = false;
+  std::mutex mutex_;
+};
+
+}  // namespace glu_ckpt::report

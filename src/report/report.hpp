@@ -1,0 +1,62 @@
+#pragma once
+/// What the commands found, as text for people and as JSON for programs.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "glu_ckpt/checkpoint.hpp"
+#include "glu_ckpt/error.hpp"
+#include "glu_ckpt/layout.hpp"
+#include "glu_ckpt/plan.hpp"
+#include "glu_ckpt/verify.hpp"
+
+namespace glu_ckpt::report {
+
+struct Inspection {
+  const Source* source = nullptr;
+  /// Null where recognition failed; `problems` then says why.
+  const Recognition* recognition = nullptr;
+  std::vector<std::string> problems;
+};
+
+struct Conversion {
+  std::string output;
+  const Plan* plan = nullptr;
+  bool dry_run = false;
+  i64 bytes_written = 0;
+  double seconds = 0;
+  /// Bytes; an estimate for a plan.
+  i64 peak_memory = 0;
+  std::string device;
+  std::optional<Digest> digest;
+  /// "digest", "readback" or empty.
+  std::string verified;
+  std::vector<std::string> refusals;
+};
+
+std::string inspection_text(const Inspection& inspection);
+std::string inspection_json(const Inspection& inspection);
+std::string conversion_text(const Conversion& conversion);
+std::string conversion_json(const Conversion& conversion);
+std::string verdict_text(const Verdict& verdict);
+std::string verdict_json(const Verdict& verdict);
+std::string layouts_text(const std::vector<NamingSummary>& rows);
+std::string layouts_json(const std::vector<NamingSummary>& rows);
+std::string error_json(const Error& error);
+
+/// "1.31 TB", decimal units as disks are sold.
+std::string size_text(i64 bytes);
+
+/// Totals that both reports print.
+struct Totals {
+  i64 moe_layers = 0;
+  i64 num_experts = 0;
+  i64 hidden_size = 0;
+  i64 intermediate_size = 0;
+  std::vector<std::string> dtypes;
+  bool optimizer = false;
+};
+Totals totals(const Inspection& inspection);
+
+}  // namespace glu_ckpt::report

@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "report/report.hpp"
+
+namespace glu_ckpt::report {
+namespace {
+
+std::string layout_text(const LayoutAnswers& layout) {
+  std::string text = fmt::format("{}, {}, {}", layout.naming, layout.experts, to_string(layout.glu));
+  if (layout.shared_glu) text += fmt::format(", shared expert {}", to_string(*layout.shared_glu));
+  return text;
+}
+
+std::string number_or_mixed(i64 number) { return number < 0 ? "mixed" : fmt::format("{}", number); }
+
+std::string difference_text(const Difference& difference) {
+  std::string text;
+  if (difference.role.empty()) {
+    text = fmt::format("first difference: {}", difference.tensor);
+  } else {
+    text = fmt::format("first difference: layer {}, {} expert {}, {} {}", difference.layer, difference.set,
+                       difference.expert, difference.role, difference.kind);
+  }
+  text += fmt::format(", row {}, column {}: {} in A, {} in B\n", difference.row, difference.column, difference.a,
+                      difference.b);
+  if (!difference.role.empty()) text += fmt::format("  in A's tensor {}\n", difference.tensor);
+  if (!difference.hint.empty()) text += fmt::format("  {}\n", difference.hint);
+  return text;
+}
+
+std::string list_text(const std::string& title, const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) text += fmt::format("{}: {}\n", title, names[i]);
+  if (names.size() > kShown) text += fmt::format("{}: and {} more\n", title, names.size() - kShown);
+  return text;
+}
+
+}  // namespace
+
+std::string size_text(i64 bytes) {
+  constexpr std::string_view kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+  auto amount = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (amount >= 1000 && unit + 1 < std::size(kUnits)) {
+    amount /= 1000;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", amount, kUnits[unit]);
+}
+
+Totals totals(const Inspection& inspection) {
+  Totals sums;
+  std::set<std::string> dtypes;
+  for (const TensorRef& tensor : inspection.source->inventory().tensors) {
+    dtypes.insert(std::string(dtype_name(tensor.dtype)));
+    sums.optimizer |= tensor.name.starts_with("optimizer.");
+  }
+  sums.dtypes.assign(dtypes.begin(), dtypes.end());
+  if (inspection.recognition == nullptr) return sums;
+  const auto merge = [&](i64& into, i64 value) { into = sums.moe_layers == 0 || into == value ? value : -1; };
+  for (const ExpertBlock& block : inspection.recognition->blocks) {
+    if (block.set == ExpertSet::Shared) continue;
+    merge(sums.num_experts, block.num_experts);
+    merge(sums.hidden_size, block.hidden_size);
+    merge(sums.intermediate_size, block.intermediate_size);
+    ++sums.moe_layers;
+  }
+  return sums;
+}
+
+std::string inspection_text(const Inspection& inspection) {
+  const Source& source = *inspection.source;
+  const Totals sums = totals(inspection);
+  std::string text = fmt::format("path        {}\n", source.path().string());
+  text += fmt::format("format      safetensors, {} file{}, {} ({} bytes)\n", source.inventory().files.size(),
+                      source.inventory().files.size() == 1 ? "" : "s", size_text(source.file_bytes()),
+                      source.file_bytes());
+  text += fmt::format("tensors     {}, {}\n", source.inventory().tensors.size(), fmt::join(sums.dtypes, " "));
+  if (inspection.recognition != nullptr && !inspection.recognition->blocks.empty()) {
+    const LayoutAnswers& layout = inspection.recognition->layout;
+    text += fmt::format("layout      {}\n", layout_text(layout));
+    text += fmt::format("glu from    {}\n", layout.glu_source);
+    text += fmt::format("moe layers  {}: {} experts, hidden size {}, intermediate size {}\n", sums.moe_layers,
+                        number_or_mixed(sums.num_experts), number_or_mixed(sums.hidden_size),
+                        number_or_mixed(sums.intermediate_size));
+    if (layout.glu.kind == Glu::Kind::Unknown)
+      text += "            the order of gate and up in FC1 is unknown: give --from-glu, or record it with glu-ckpt stamp\n";
+  } else if (inspection.recognition != nullptr) {
+    text += "layout      no experts\n";
+  }
+  for (const std::string& problem : inspection.problems) text += fmt::format("problem     {}\n", problem);
+  return text;
+}
+
+std::string conversion_text(const Conversion& conversion) {
+  const Plan& plan = *conversion.plan;
+  std::string text = fmt::format("from        {}\n", layout_text(plan.from));
+  text += fmt::format("to          {}\n", layout_text(plan.to));
+  text += fmt::format("{} {}\n", conversion.dry_run ? "would write" : "wrote      ", conversion.output);
+  text += fmt::format("            {} tensors in {} file{}, {} ({} bytes)\n", plan.outputs.size(), plan.num_shards,
+                      plan.num_shards == 1 ? "" : "s", size_text(plan.bytes), plan.bytes);
+  if (conversion.dry_run) {
+    text += fmt::format("moves       {}, peak memory about {}\n", plan.moves.size(), size_text(conversion.peak_memory));
+    return text;
+  }
+  text += fmt::format("time        {:.2f} s, {}/s, peak memory {}\n", conversion.seconds,
+                      size_text(static_cast<i64>(static_cast<double>(plan.bytes) / std::max(conversion.seconds, 1e-9))),
+                      size_text(conversion.peak_memory));
+  if (conversion.digest) text += fmt::format("digest      {}\n", to_string(*conversion.digest));
+  text += fmt::format("verified    {}\n", conversion.verified.empty() ? "no" : conversion.verified);
+  return text;
+}
+
+std::string verdict_text(const Verdict& verdict) {
+  std::string text;
+  if (verdict.equal) {
+    text = fmt::format("equal: the same {} matrices and tensors, {}\n", verdict.a.tensors, size_text(verdict.a.bytes));
+    if (verdict.same_layout) text += "every tensor is byte-identical, with the same name, dtype and shape\n";
+    return text + to_string(verdict.a) + "\n";
+  }
+  text = fmt::format("different: {} differ, {} missing from B, {} only in B\n", verdict.differing,
+                     verdict.missing.size(), verdict.extra.size());
+  if (verdict.first_difference) text += difference_text(*verdict.first_difference);
+  text += list_text("missing", verdict.missing) + list_text("extra", verdict.extra);
+  return text + fmt::format("A {}\nB {}\n", to_string(verdict.a), to_string(verdict.b));
+}
+
+std::string layouts_text(const std::vector<NamingSummary>& rows) {
+  std::string text = fmt::format("{:<26}{:<18}{:<12}{:<36}{}\n", "NAMING", "EXPERTS", "AXES", "GLU", "EXAMPLE KEY");
+  for (const NamingSummary& row : rows) {
+    text += fmt::format("{:<26}{:<18}{:<12}{:<36}{}\n", row.name, row.experts, row.axes, row.glu, row.example);
+    if (!row.model_types.empty()) text += fmt::format("  also hf: {}\n", fmt::join(row.model_types, ", "));
+  }
+  text += "\nEvery naming can be written with indexed or grouped experts and any glu arrangement; listed is what the\n"
+          "family's own software stores.\n";
+  return text;
+}
+
+}  // namespace glu_ckpt::report

@@ -1,0 +1,201 @@
+/// The layout-invariant digest. Rows are found through the source's own placements, never through a
+/// plan, so it is a second, independent walk over every layout.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "exec/thread_pool.hpp"
+#include "verify/items.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Other tensors are hashed in blocks, so that a difference is located without a second pass.
+constexpr i64 kBlockBytes = i64{1} << 20;
+/// Rows are gathered in batches of about this size.
+constexpr i64 kBatchBytes = i64{16} << 20;
+
+Item matrix_item(const ExpertBlock& block, const Matrix& matrix) {
+  Item item;
+  const std::string layer = layer_label(block);
+  const bool shared = block.set == ExpertSet::Shared;
+  item.order = {block.stack == "decoder" ? 0 : 1, block.scope + block.stack, block.layer, shared ? 1 : 0,
+                matrix.expert,                    static_cast<int>(matrix.role), static_cast<int>(matrix.kind), ""};
+  item.identity = fmt::format("{}/{}/{}/{}/{}/{}/{}/{}/{}", block.state, layer, to_string(block.set), matrix.expert,
+                              to_string(matrix.role), to_string(matrix.kind), dtype_name(matrix.dtype), matrix.rows,
+                              matrix.cols);
+  item.label = fmt::format("layer {} {}{} {} {} {} [{}, {}]", layer, to_string(block.set),
+                           shared ? " expert" : fmt::format(" expert {}", matrix.expert), to_string(matrix.role),
+                           to_string(matrix.kind), dtype_name(matrix.dtype), matrix.rows, matrix.cols);
+  item.block = &block;
+  item.matrix = &matrix;
+  item.tensor = matrix.tensor;
+  item.bytes = matrix.rows * matrix.cols * matrix.element_bytes;
+  return item;
+}
+
+Item other_item(const TensorRef& tensor, std::size_t index) {
+  Item item;
+  item.order = {2, "", 0, 0, 0, 0, 0, tensor.name};
+  item.identity = fmt::format("{}/{}/{}", tensor.name, dtype_name(tensor.dtype), fmt::join(tensor.shape, "x"));
+  item.label = fmt::format("{} {} {}", tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape));
+  item.tensor = index;
+  item.bytes = tensor.bytes;
+  return item;
+}
+
+/// The same matrix, dense in [out, in] order.
+Matrix dense(const Matrix& matrix) {
+  Matrix to = matrix;
+  to.tensor = 0;
+  to.place = {0, matrix.rows, 0, matrix.cols * matrix.element_bytes, matrix.element_bytes};
+  to.place.block_step = matrix.rows * to.place.row_step;
+  return to;
+}
+
+/// One worker's buffers.
+struct Workspace {
+  std::vector<std::byte> rows;
+  std::vector<std::byte> scratch;
+};
+
+class ItemHasher {
+ public:
+  ItemHasher(const Model& model, const Backend& backend, const ExecuteOptions& options)
+      : source_(*model.source), backend_(backend), options_(options) {
+    buffer_bytes_ = std::max<i64>(4096, options.memory_bytes / (2 * std::max(1, options.jobs)));
+  }
+
+  void hash(Item& item, Workspace& space) const {
+    if (item.matrix != nullptr)
+      hash_matrix(item, space);
+    else
+      hash_blocks(item, space);
+  }
+
+ private:
+  void hash_matrix(Item& item, Workspace& space) const {
+    const Matrix& matrix = *item.matrix;
+    const i64 row_bytes = matrix.cols * matrix.element_bytes;
+    const std::vector<Move> moves = matrix_moves(matrix, dense(matrix));
+    // A transposed matrix is read whole where it fits: every batch of its rows touches all of it.
+    const bool transposed = matrix.place.col_step != matrix.element_bytes;
+    const i64 wanted = transposed ? buffer_bytes_ : std::min(kBatchBytes, buffer_bytes_);
+    const i64 batch = std::clamp<i64>(wanted / std::max<i64>(row_bytes, 1), 1, matrix.rows);
+    const auto needed = static_cast<std::size_t>(batch * row_bytes);
+    if (space.rows.size() < needed) space.rows.resize(needed);
+    for (i64 first = 0; first < matrix.rows; first += batch) {
+      const i64 count = std::min(batch, matrix.rows - first);
+      gather(moves, source_, backend_, first * row_bytes, (first + count) * row_bytes, space.rows.data(), space.scratch,
+             buffer_bytes_);
+      for (i64 r = 0; r < count; ++r)
+        add_leaf(item, first + r, {space.rows.data() + r * row_bytes, static_cast<std::size_t>(row_bytes)});
+      progress(count * row_bytes);
+    }
+  }
+
+  void hash_blocks(Item& item, Workspace& space) const {
+    if (space.rows.size() < static_cast<std::size_t>(kBlockBytes)) space.rows.resize(kBlockBytes);
+    // A tensor without bytes still counts: its block 0 is empty.
+    for (i64 begin = 0, block = 0; begin < item.bytes || block == 0; begin += kBlockBytes, ++block) {
+      const std::span bytes(space.rows.data(), static_cast<std::size_t>(std::min(kBlockBytes, item.bytes - begin)));
+      if (!bytes.empty()) source_.read(item.tensor, begin, bytes);
+      add_leaf(item, block, bytes);
+      progress(static_cast<i64>(bytes.size()));
+    }
+  }
+
+  static void add_leaf(Item& item, i64 index, std::span<const std::byte> bytes) {
+    fmt::memory_buffer identity;
+    fmt::format_to(std::back_inserter(identity), "{}/{}", item.identity, index);
+    item.sum += hash128(bytes, hash64({identity.data(), identity.size()}));
+  }
+
+  void progress(i64 bytes) const {
+    if (options_.on_progress) options_.on_progress(bytes);
+  }
+
+  const Source& source_;
+  const Backend& backend_;
+  const ExecuteOptions& options_;
+  i64 buffer_bytes_ = 0;
+};
+
+template <typename Number>
+bool parse_number(std::string_view text, Number& number, int base) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+std::vector<Item> list_items(const Model& model) {
+  std::vector<Item> items;
+  for (const ExpertBlock& block : model.recognition->blocks)
+    for (const Matrix& matrix : block.matrices) items.push_back(matrix_item(block, matrix));
+  const auto& tensors = model.source->inventory().tensors;
+  for (const std::size_t index : model.recognition->others) items.push_back(other_item(tensors[index], index));
+  std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.order < b.order; });
+  return items;
+}
+
+void hash_items(const Model& model, const Backend& backend, const ExecuteOptions& options, std::vector<Item>& items) {
+  const ItemHasher hasher(model, backend, options);
+  std::vector<Workspace> spaces(static_cast<std::size_t>(std::max(1, options.jobs)));
+  parallel_for(items.size(), options.jobs,
+               [&](std::size_t i, int worker) { hasher.hash(items[i], spaces[static_cast<std::size_t>(worker)]); });
+}
+
+Digest sum_items(const std::vector<Item>& items) {
+  Hash128 sum;
+  Digest digest;
+  for (const Item& item : items) {
+    sum += item.sum;
+    ++digest.tensors;
+    digest.bytes += item.bytes;
+  }
+  digest.low = sum.low;
+  digest.high = sum.high;
+  return digest;
+}
+
+Digest compute_digest(const Model& model, const Backend& backend, const ExecuteOptions& options) {
+  std::vector<Item> items = list_items(model);
+  hash_items(model, backend, options, items);
+  return sum_items(items);
+}
+
+std::vector<std::byte> read_rows(const Model& model, const Matrix& matrix, const Backend& backend, i64 first,
+                                 i64 count) {
+  const i64 row_bytes = matrix.cols * matrix.element_bytes;
+  std::vector<std::byte> rows(static_cast<std::size_t>(count * row_bytes));
+  std::vector<std::byte> scratch;
+  gather(matrix_moves(matrix, dense(matrix)), *model.source, backend, first * row_bytes, (first + count) * row_bytes,
+         rows.data(), scratch, kBatchBytes);
+  return rows;
+}
+
+std::string to_string(const Digest& digest) {
+  return fmt::format("gck1:{}:{}:{}", hex({digest.low, digest.high}), digest.tensors, digest.bytes);
+}
+
+std::optional<Digest> parse_digest(std::string_view text) {
+  constexpr std::string_view kPrefix = "gck1:";
+  constexpr std::size_t kHexDigits = 32;
+  if (!text.starts_with(kPrefix) || text.size() < kPrefix.size() + kHexDigits + 1) return std::nullopt;
+  text.remove_prefix(kPrefix.size());
+  Digest digest;
+  const std::string_view counts = text.substr(kHexDigits + 1);
+  const std::size_t colon = counts.find(':');
+  if (text[kHexDigits] != ':' || colon == std::string_view::npos) return std::nullopt;
+  const bool parsed = parse_number(text.substr(0, 16), digest.high, 16) &&
+                      parse_number(text.substr(16, 16), digest.low, 16) &&
+                      parse_number(counts.substr(0, colon), digest.tensors, 10) &&
+                      parse_number(counts.substr(colon + 1), digest.bytes, 10);
+  return parsed ? std::optional(digest) : std::nullopt;
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,43 @@
+#pragma once
+/// A model as the digest sees it: logical matrices and other tensors, each with an identity that no
+/// layout changes.
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "core/hash.hpp"
+#include "glu_ckpt/verify.hpp"
+
+namespace glu_ckpt {
+
+struct Item {
+  /// Sorts items in the order of reports: stack, layer, set, expert, role, kind; other tensors last, by
+  /// name.
+  std::tuple<int, std::string, i64, int, i64, int, int, std::string> order;
+  /// The identity without its last field: dtype and shape included.
+  std::string identity;
+  /// For people: "layer 3 routed expert 7 gate weight BF16 [768, 2048]", or the tensor's name.
+  std::string label;
+  /// Null for other tensors.
+  const ExpertBlock* block = nullptr;
+  const Matrix* matrix = nullptr;
+  std::size_t tensor = 0;
+  i64 bytes = 0;
+  /// Sum of the leaves; filled by hash_items().
+  Hash128 sum;
+};
+
+/// Sorted by `order`.
+std::vector<Item> list_items(const Model& model);
+
+/// Reads every byte of the model once.
+void hash_items(const Model& model, const Backend& backend, const ExecuteOptions& options, std::vector<Item>& items);
+
+Digest sum_items(const std::vector<Item>& items);
+
+/// Rows [first, first + count) of a matrix, dense and in [out, in] order.
+std::vector<std::byte> read_rows(const Model& model, const Matrix& matrix, const Backend& backend, i64 first,
+                                 i64 count);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,139 @@
+/// Compares two models item by item, and names the first element that differs.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "verify/diagnose.hpp"
+#include "verify/items.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+std::string element_bits(const std::byte* element, i64 bytes) {
+  std::string text = "0x";
+  for (i64 i = bytes - 1; i >= 0; --i) text += fmt::format("{:02x}", std::to_integer<unsigned>(element[i]));
+  return text;
+}
+
+/// Index of the first byte that differs, or -1.
+i64 first_differing_byte(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+  const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin());
+  return x == a.end() ? -1 : x - a.begin();
+}
+
+Difference describe(const Model& a, const Item& item) {
+  Difference difference;
+  difference.tensor = a.source->inventory().tensors[item.tensor].name;
+  if (item.matrix == nullptr) return difference;
+  difference.layer = layer_label(*item.block);
+  difference.set = to_string(item.block->set);
+  difference.expert = item.matrix->expert;
+  difference.role = to_string(item.matrix->role);
+  difference.kind = to_string(item.matrix->kind);
+  return difference;
+}
+
+void locate(Difference& difference, i64 element, i64 cols, i64 element_bytes, const std::byte* a, const std::byte* b) {
+  difference.row = element / cols;
+  difference.column = element % cols;
+  difference.a = element_bits(a, element_bytes);
+  difference.b = element_bits(b, element_bytes);
+}
+
+Difference locate_in_matrix(const Model& a, const Item& x, const Model& b, const Item& y, const Backend& backend) {
+  Difference difference = describe(a, x);
+  const Matrix& matrix = *x.matrix;
+  const i64 bytes = matrix.element_bytes;
+  const auto left = read_rows(a, matrix, backend, 0, matrix.rows);
+  const auto right = read_rows(b, *y.matrix, backend, 0, matrix.rows);
+  const i64 at = first_differing_byte(left, right);
+  if (at < 0) return difference;
+  const i64 element = at / bytes;
+  locate(difference, element, matrix.cols, bytes, left.data() + element * bytes, right.data() + element * bytes);
+  difference.hint = diagnose(a, x, b, y, backend);
+  return difference;
+}
+
+Difference locate_in_tensor(const Model& a, const Item& x, const Model& b, const Item& y) {
+  Difference difference = describe(a, x);
+  const TensorRef& tensor = a.source->inventory().tensors[x.tensor];
+  const i64 cols = tensor.shape.empty() ? 1 : std::max<i64>(1, tensor.shape.back());
+  const i64 bytes = std::max(1, dtype_bits(tensor.dtype) / 8);
+  constexpr i64 kChunk = i64{1} << 20;
+  for (i64 begin = 0; begin < tensor.bytes; begin += kChunk) {
+    const auto size = static_cast<std::size_t>(std::min(kChunk, tensor.bytes - begin));
+    std::vector<std::byte> left(size);
+    std::vector<std::byte> right(size);
+    a.source->read(x.tensor, begin, left);
+    b.source->read(y.tensor, begin, right);
+    const i64 at = first_differing_byte(left, right);
+    if (at < 0) continue;
+    const i64 local = at / bytes * bytes;
+    locate(difference, (begin + local) / bytes, cols, bytes, left.data() + local, right.data() + local);
+    break;
+  }
+  return difference;
+}
+
+bool same_tensors(const Model& a, const Model& b) {
+  auto x = a.source->inventory().tensors;
+  auto y = b.source->inventory().tensors;
+  const auto by_name = [](const TensorRef& p, const TensorRef& q) { return p.name < q.name; };
+  std::sort(x.begin(), x.end(), by_name);
+  std::sort(y.begin(), y.end(), by_name);
+  return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](const TensorRef& p, const TensorRef& q) {
+    return p.name == q.name && p.dtype == q.dtype && p.shape == q.shape;
+  });
+}
+
+/// Whether equal names hold the same matrices at the same places, so that equal digests mean equal bytes.
+bool same_order(const Model& a, const Model& b) {
+  const auto& x = a.recognition->layout;
+  const auto& y = b.recognition->layout;
+  const auto arrangement = [](const LayoutAnswers& layout) {
+    return std::pair(to_string(layout.glu), layout.shared_glu ? to_string(*layout.shared_glu) : std::string());
+  };
+  return arrangement(x) == arrangement(y) && a.recognition->naming == b.recognition->naming;
+}
+
+}  // namespace
+
+Verdict verify(const Model& a, const Model& b, const Backend& backend, const ExecuteOptions& options) {
+  std::vector<Item> left = list_items(a);
+  std::vector<Item> right = list_items(b);
+  hash_items(a, backend, options, left);
+  hash_items(b, backend, options, right);
+  Verdict verdict;
+  verdict.a = sum_items(left);
+  verdict.b = sum_items(right);
+  const Item* first_left = nullptr;
+  const Item* first_right = nullptr;
+  const auto rank = [](const Item& item) { return std::tie(item.order, item.identity); };
+  for (auto x = left.begin(), y = right.begin(); x != left.end() || y != right.end();) {
+    if (y == right.end() || (x != left.end() && rank(*x) < rank(*y))) {
+      verdict.missing.push_back(x++->label);
+    } else if (x == left.end() || rank(*y) < rank(*x)) {
+      verdict.extra.push_back(y++->label);
+    } else {
+      if (!(x->sum == y->sum)) {
+        if (verdict.differing++ == 0) {
+          first_left = &*x;
+          first_right = &*y;
+        }
+      }
+      ++x;
+      ++y;
+    }
+  }
+  if (first_left != nullptr)
+    verdict.first_difference = first_left->matrix != nullptr
+                                   ? locate_in_matrix(a, *first_left, b, *first_right, backend)
+                                   : locate_in_tensor(a, *first_left, b, *first_right);
+  verdict.equal = verdict.missing.empty() && verdict.extra.empty() && verdict.differing == 0 && verdict.a == verdict.b;
+  verdict.same_layout = verdict.equal && same_tensors(a, b) && same_order(a, b);
+  return verdict;
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,71 @@
+/// Opens every broken checkpoint of testdata/malformed/format and compares the error with the manifest.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "glu_ckpt/checkpoint.hpp"
+#include "glu_ckpt/error.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Case {
+  std::string path;
+  std::string slug;
+  int status = 0;
+};
+
+fs::path gallery() {
+  const char* testdata = std::getenv("GLU_CKPT_TESTDATA");
+  return fs::path(testdata == nullptr ? "testdata" : testdata) / "malformed" / "format";
+}
+
+std::vector<Case> read_manifest() {
+  std::ifstream manifest(gallery() / "manifest.tsv");
+  std::vector<Case> cases;
+  for (std::string line; std::getline(manifest, line);) {
+    std::istringstream fields(line);
+    Case item;
+    std::getline(fields, item.path, '\t');
+    std::getline(fields, item.slug, '\t');
+    fields >> item.status;
+    cases.push_back(item);
+  }
+  return cases;
+}
+
+TEST(FormatGallery, EveryCaseGivesItsError) {
+  const auto cases = read_manifest();
+  ASSERT_GT(cases.size(), 100u) << "run scripts/make_malformed.py, or set GLU_CKPT_TESTDATA";
+  for (const Case& item : cases) {
+    SCOPED_TRACE(item.path);
+    try {
+      open_source(gallery() / item.path);
+      ADD_FAILURE() << "opened, but should have failed as " << item.slug;
+    } catch (const Error& error) {
+      EXPECT_EQ(slug(error.code()), item.slug) << error.what();
+      EXPECT_EQ(exit_status(error.code()), item.status);
+      EXPECT_NE(std::string(error.what()).find(gallery().string()), std::string::npos)
+          << "names no file: " << error.what();
+    }
+  }
+}
+
+TEST(FormatGallery, ManifestListsEveryCase) {
+  std::set<std::string> listed{"manifest.tsv"};
+  for (const Case& item : read_manifest()) listed.insert(item.path);
+  for (const auto& entry : fs::directory_iterator(gallery()))
+    EXPECT_TRUE(listed.contains(entry.path().filename().string())) << entry.path();
+}
+
+}  // namespace
+}  // namespace glu_ckpt
