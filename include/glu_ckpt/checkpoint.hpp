@@ -46,6 +46,9 @@ class Source {
   /// Other `__metadata__` entries of the shards, first shard first where they disagree.
   virtual const std::map<std::string, std::string>& metadata() const = 0;
   virtual const std::vector<ExtraFile>& extra_files() const = 0;
+  /// Names of weight files in the directory that are not part of this checkpoint: other formats, and
+  /// safetensors files that neither the index nor `model.safetensors` makes one of its shards.
+  virtual std::vector<std::string> left_out() const { return {}; }
   /// The path it was opened by.
   virtual const std::filesystem::path& path() const = 0;
   /// Bytes of all tensor files, headers included.

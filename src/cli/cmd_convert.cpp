@@ -80,6 +80,16 @@ i64 peak_memory() {
   return i64{1024} * usage.ru_maxrss;
 }
 
+/// The plan, proved, with what the user should know about the source beside it.
+Plan proved_plan(const Options& options, const Opened& opened) {
+  const Inventory& have = opened.source->inventory();
+  Plan plan = make_plan(have, opened.recognition, {options.to, options.max_shard_bytes, options.force});
+  check_plan(have, plan);
+  for (const std::string& name : opened.source->left_out())
+    plan.notes.push_back(fmt::format("{} is not part of the checkpoint and is left behind", name));
+  return plan;
+}
+
 void print_report(const Options& options, const report::Conversion& conversion) {
   if (options.json) {
     print_out(report::conversion_json(conversion) + "\n");
@@ -107,9 +117,7 @@ int show_plan(const Options& options) {
   try {
     check_output(options);
     const Opened opened = open_model(options.input, options.from);
-    const Plan plan =
-        make_plan(opened.source->inventory(), opened.recognition, {options.to, options.max_shard_bytes, options.force});
-    check_plan(opened.source->inventory(), plan);
+    const Plan plan = proved_plan(options, opened);
     report::Conversion conversion{options.output, &plan, true, 0, 0, 0, make_backend(options.device)->name(), {}, {}, {}};
     conversion.bytes_written = plan.bytes;
     conversion.peak_memory = peak_memory() + planned_buffer_bytes(plan, options.jobs, options.memory_bytes);
@@ -129,9 +137,7 @@ int cmd_convert(const Options& options) {
   const auto start = std::chrono::steady_clock::now();
   const auto backend = make_backend(options.device);
   const Opened opened = open_model(options.input, options.from);
-  const Inventory& have = opened.source->inventory();
-  const Plan plan = make_plan(have, opened.recognition, {options.to, options.max_shard_bytes, options.force});
-  check_plan(have, plan);
+  const Plan plan = proved_plan(options, opened);
   // Without a known order there is no layout-invariant digest to record; the copy is checked all the same.
   const bool known = !has_unknown_glu(opened.recognition);
   std::optional<Digest> digest;

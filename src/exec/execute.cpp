@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
-#include "exec/thread_pool.hpp"
+#include "core/parallel.hpp"
 #include "glu_ckpt/execute.hpp"
 
 namespace glu_ckpt {

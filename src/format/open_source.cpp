@@ -23,8 +23,8 @@ constexpr std::array<std::string_view, 7> kOtherFormats = {".bin", ".pt", ".pth"
 struct Listing {
   std::vector<std::string> shards;
   std::vector<std::string> indexes;
-  /// A checkpoint of another kind, or empty.
-  std::string other;
+  /// Weights of other kinds.
+  std::vector<std::string> others;
 };
 
 bool is_shard(std::string_view name) { return name.ends_with(kShardSuffix) && !name.starts_with('.'); }
@@ -65,7 +65,7 @@ Listing list_directory(const std::vector<fs::directory_entry>& entries) {
     const std::string name = entry.path().filename().string();
     if (is_shard(name)) listing.shards.push_back(name);
     if (is_index(name)) listing.indexes.push_back(name);
-    if (is_other_format(name)) listing.other = name;
+    if (is_other_format(name)) listing.others.push_back(name);
   }
   return listing;
 }
@@ -77,6 +77,8 @@ void add_directory(const fs::path& directory, const std::string& prefix, std::ve
 void add_entry(const fs::directory_entry& entry, const std::string& prefix, std::vector<ExtraFile>& extra) {
   const std::string name = entry.path().filename().string();
   if (name.starts_with('.') || name.ends_with(".partial") || is_shard(name) || is_index(name)) return;
+  // Weights in a layout that the output no longer has must not lie beside it.
+  if (is_other_format(name)) return;
   if (prefix.empty() && name == kRecordFileName) return;
   std::error_code ignored;
   if (is_file(entry.path()))
@@ -113,18 +115,17 @@ bool has_all_shards(const ShardIndex& index, const fs::path& directory) {
                      [&](const auto& name) { return is_there(directory / name); });
 }
 
-/// Fills shards and index. A complete model.safetensors beside an index whose shards are gone is what
-/// merging the shards leaves behind.
+/// Fills shards and index. Without an index, model.safetensors alone is the checkpoint, as it is for
+/// transformers. Beside an index whose shards are gone it is what merging the shards leaves behind.
 void pick_shards(CheckpointFiles& files, const Listing& listing) {
-  files.shards = listing.shards;
+  const auto& shards = listing.shards;
+  const bool has_single = std::find(shards.begin(), shards.end(), kSingleFile) != shards.end();
+  files.shards = has_single ? std::vector{std::string(kSingleFile)} : shards;
   const std::string index_name = pick_index(listing, files.directory);
   if (index_name.empty()) return;
   const fs::path path = files.directory / index_name;
   ShardIndex index = parse_index(read_small_file(path, kMaxIndexBytes, ErrorCode::IndexJson), path.string());
-  const auto& shards = listing.shards;
-  const bool has_single = std::find(shards.begin(), shards.end(), kSingleFile) != shards.end();
   if (has_single && !has_all_shards(index, files.directory)) {
-    files.shards = {std::string(kSingleFile)};
     return;
   }
   files.shards = index.files;
@@ -135,9 +136,16 @@ void pick_shards(CheckpointFiles& files, const Listing& listing) {
 [[noreturn]] void fail_nothing_found(const fs::path& directory, const Listing& listing) {
   const std::string name = directory.string();
   const std::string found =
-      listing.other.empty() ? "" : fmt::format("; {} is of a kind that cannot be read yet", listing.other);
+      listing.others.empty() ? "" : fmt::format("; {} is of a kind that cannot be read yet", listing.others.front());
   fail(ErrorCode::NotSupported, {name, {}}, "{}: no checkpoint found: looked for *.safetensors and {}{}", name,
        kIndexFile, found);
+}
+
+std::vector<std::string> find_left_out(const Listing& listing, const std::vector<std::string>& shards) {
+  std::vector<std::string> left_out = listing.others;
+  for (const std::string& name : listing.shards)
+    if (std::find(shards.begin(), shards.end(), name) == shards.end()) left_out.push_back(name);
+  return left_out;
 }
 
 fs::path if_file(const fs::path& path) { return is_file(path) ? path : fs::path(); }
@@ -150,6 +158,7 @@ CheckpointFiles find_in_directory(const fs::path& path) {
   files.directory = path;
   pick_shards(files, listing);
   if (files.shards.empty() && !files.index) fail_nothing_found(path, listing);
+  files.left_out = find_left_out(listing, files.shards);
   files.config = if_file(path / "config.json");
   files.record = if_file(path / kRecordFileName);
   files.extra_files = find_extra_files(entries);

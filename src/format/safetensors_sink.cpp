@@ -6,19 +6,21 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "core/parallel.hpp"
 #include "format/record_file.hpp"
 #include "format/safetensors_header.hpp"
 #include "format/safetensors_index.hpp"
 #include "format/safetensors_source.hpp"
 #include "glu_ckpt/checkpoint.hpp"
 #include "io/file.hpp"
-#include "io/parallel.hpp"
 #include "io/staged_dir.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
+/// Enough to keep a fast disk busy with flushes, and hashing at several GB/s a thread.
+constexpr int kFileThreads = 8;
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
 struct Shard {
@@ -90,7 +92,7 @@ class SafetensorsSink final : public Sink {
 
   void finish(const Record& record) override {
     for (const Shard& shard : shards_) write_header(shard, record);
-    for_each_parallel(shards_.size(), [&](std::size_t i) { shards_[i].file.sync(); });
+    parallel_for(shards_.size(), kFileThreads, [&](std::size_t i, int) { shards_[i].file.sync(); });
     if (single_file_) return;
     if (shards_.size() > 1) write_index();
     for (const ExtraFile& extra : options_.extra_files) copy_extra_file(extra);
@@ -160,7 +162,7 @@ class SafetensorsSink final : public Sink {
     const i64 bytes = from.size();
     const File to = File::create(path);
     to.copy_from(from, 0, 0, bytes);
-    to.set_mode(from.mode() | 0200);
+    to.set_mode((from.mode() & 0777) | 0200);
     to.sync();
     bytes_written_ += bytes;
   }
@@ -179,8 +181,8 @@ class SafetensorsSink final : public Sink {
   void write_record_file(const Record& record) {
     const std::vector<std::string> names(names_.begin(), names_.end());
     RecordFile content{record, options_.options, std::vector<FileHash>(names.size())};
-    for_each_parallel(names.size(),
-                      [&](std::size_t i) { content.files[i] = hash_file(staged_.path() / names[i], names[i]); });
+    parallel_for(names.size(), kFileThreads,
+                 [&](std::size_t i, int) { content.files[i] = hash_file(staged_.path() / names[i], names[i]); });
     write_text(kRecordFileName, print_record_json(content));
   }
 

@@ -11,7 +11,6 @@ namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-
 /// Tensor numbers sorted by name; names in two files are an error.
 std::vector<u32> sorted_by_name(const Inventory& inventory, const fs::path& directory) {
   const auto& tensors = inventory.tensors;
@@ -64,7 +63,7 @@ File open_shard(const CheckpointFiles& files, const std::string& name) {
 
 class SafetensorsSource final : public Source {
  public:
-  explicit SafetensorsSource(const CheckpointFiles& files) : path_(files.path), extra_files_(files.extra_files) {
+  explicit SafetensorsSource(const CheckpointFiles& files) : path_(files.path), extra_files_(files.extra_files), left_out_(files.left_out) {
     raise_open_file_limit();  // every shard stays open
     RecordMerger records;
     for (const std::string& name : files.shards) add_shard(open_shard(files, name), name, records);
@@ -86,6 +85,7 @@ class SafetensorsSource final : public Source {
   const Record& record() const override { return record_; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
   const std::vector<ExtraFile>& extra_files() const override { return extra_files_; }
+  std::vector<std::string> left_out() const override { return left_out_; }
   const fs::path& path() const override { return path_; }
   i64 file_bytes() const override { return file_bytes_; }
 
@@ -122,6 +122,7 @@ class SafetensorsSource final : public Source {
 
   fs::path path_;
   std::vector<ExtraFile> extra_files_;
+  std::vector<std::string> left_out_;
   std::vector<File> shards_;
   Inventory inventory_;
   ModelHints hints_;

@@ -29,6 +29,7 @@ struct CheckpointFiles {
   std::filesystem::path config;
   std::filesystem::path record;
   std::vector<ExtraFile> extra_files;
+  std::vector<std::string> left_out;
 };
 
 /// Reads and checks all headers, and the index against them.

@@ -5,7 +5,6 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
-#include "layout/placement.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -16,9 +15,6 @@ struct MatrixShape {
   i64 cols = 0;
   bool operator==(const MatrixShape&) const = default;
 };
-
-/// Rows that one scale covers, as in DeepSeek-V3's 128 x 128 FP8 blocks.
-constexpr i64 kScaleRows = 128;
 
 class BlockChecker {
  public:
@@ -304,80 +300,10 @@ class BlockChecker {
   BlockShape shape_;
 };
 
-/// Bytes of one element for moving; sub-byte elements move as whole rows of bytes.
-i64 whole_bytes(Dtype dtype) { return std::max(1, dtype_bits(dtype) / 8); }
-
-struct Extents {
-  i64 rows;
-  i64 cols;
-};
-
-/// Rows and columns of one expert's stored matrix of this kind, given those of the weight.
-Extents stored_extents(TensorKind kind, Extents weight, const TensorRef& ref) {
-  const auto blocks = [](i64 n) { return (n + kScaleRows - 1) / kScaleRows; };
-  if (kind == TensorKind::Bias) return {weight.rows, 1};
-  if (kind == TensorKind::Scale) return {blocks(weight.rows), blocks(weight.cols)};
-  const int bits = dtype_bits(ref.dtype);
-  if (bits >= 8) return weight;
-  if (weight.cols * bits % 8 != 0)
-    fail(ErrorCode::NotExact, {{}, ref.name}, "'{}': rows of {} {} values do not end on a byte", ref.name, weight.cols,
-         dtype_name(ref.dtype));
-  return {weight.rows, weight.cols * bits / 8};
-}
-
 }  // namespace
 
 BlockShape check_block(ExpertBlock block, BlockParts parts, const BlockContext& context) {
   return BlockChecker(std::move(block), std::move(parts), context).run();
-}
-
-void add_matrices(BlockShape& shape, const Inventory& inventory) {
-  ExpertBlock& block = shape.block;
-  for (const auto& [key, tensors] : shape.parts) {
-    const auto [kind, experts, role] = key;
-    const bool grouped = block.set == ExpertSet::Routed && experts == Experts::Grouped;
-    for (i64 e = 0; e < block.num_experts; ++e) {
-      const std::size_t index = tensors[grouped ? 0 : static_cast<std::size_t>(e)].second;
-      const TensorRef& ref = inventory.tensors[index];
-      const i64 f = shape.intermediate[static_cast<std::size_t>(e)];
-      const bool gated_fc1 = role == Role::GateUp && block.glu.kind != Glu::Kind::None;
-      const Extents weight = role == Role::Down ? Extents{block.hidden_size, f}
-                                                : Extents{gated_fc1 ? 2 * f : f, block.hidden_size};
-      const Extents stored = stored_extents(kind, weight, ref);
-      if (dtype_bits(ref.dtype) < 8 && block.axes == Axes::InOut)
-        fail(ErrorCode::NotExact, {{}, ref.name}, "'{}': a transposed sub-byte tensor cannot be cut into rows",
-             ref.name);
-      const StoredPart part{kind == TensorKind::Bias ? Axes::OutIn : block.axes, stored.rows, stored.cols,
-                            whole_bytes(ref.dtype), grouped ? e : 0};
-      const auto add = [&](Role as, i64 rows, bool fused, i64 block_rows) {
-        block.matrices.push_back({index, as, kind, ref.dtype, e, rows, stored.cols, part.element_bytes,
-                                  place_matrix(part, as, fused, block_rows)});
-      };
-      if (role == Role::GateUp && block.glu.kind == Glu::Kind::None) {
-        add(Role::Up, stored.rows, false, 0);
-      } else if (role != Role::GateUp || block.glu.kind == Glu::Kind::Unknown) {
-        add(role, stored.rows, false, 0);
-      } else {
-        const i64 block_rows = fused_block_rows(block.glu, f, kind, ref.name);
-        add(Role::Gate, stored.rows / 2, true, block_rows);
-        add(Role::Up, stored.rows / 2, true, block_rows);
-      }
-    }
-  }
-}
-
-i64 fused_block_rows(const Glu& glu, i64 intermediate, TensorKind kind, const std::string& name) {
-  const i64 rows = glu.kind == Glu::Kind::Interleaved ? glu.block_rows : intermediate;
-  if (intermediate % rows != 0)
-    fail(ErrorCode::NotDivisible, {{}, name}, "{}: {} rows; interleaved:{} needs a multiple of {}", name,
-         2 * intermediate, rows, 2 * rows);
-  if (kind != TensorKind::Scale) return rows;
-  if (rows % kScaleRows != 0)
-    fail(ErrorCode::NotExact, {{}, name},
-         "{}: one scale covers {} x {} weights, so blocks of {} gate and up rows would share scales; K must be a "
-         "multiple of {}, or dequantize first",
-         name, kScaleRows, kScaleRows, rows, kScaleRows);
-  return rows / kScaleRows;
 }
 
 bool axes_fit(const BlockParts& parts, const Inventory& inventory, Axes axes) {

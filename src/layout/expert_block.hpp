@@ -17,6 +17,9 @@ using PartTensors = std::vector<std::pair<i64, std::size_t>>;
 /// All parts of a block, by how they are stored.
 using BlockParts = std::map<std::tuple<TensorKind, Experts, Role>, PartTensors>;
 
+/// Rows and columns of weights that one scale covers: DeepSeek-V3's FP8 blocks.
+constexpr i64 kScaleRows = 128;
+
 /// What is known about a block beside its own tensors.
 struct BlockContext {
   const Inventory* inventory = nullptr;
@@ -27,13 +30,14 @@ struct BlockContext {
   std::optional<i64> num_experts;
 };
 
-/// Fills everything of `block` but `glu` of fused FC1s and the matrices. Throws the expert errors.
+/// A block whose parts are complete and of matching shapes.
 struct BlockShape {
   ExpertBlock block;
   BlockParts parts;
   /// F of each expert.
   std::vector<i64> intermediate;
 };
+/// Fills everything of `block` but `glu` of fused FC1s and the matrices. Throws the expert errors.
 BlockShape check_block(ExpertBlock block, BlockParts parts, const BlockContext& context);
 
 /// Adds the matrices once `block.glu` is settled. Throws NotDivisible.

@@ -14,7 +14,7 @@ using Bytes = std::vector<std::byte>;
 class Diagnosis {
  public:
   Diagnosis(const Model& a, const Item& x, const Model& b, const Item& y, const Backend& backend)
-      : a_(a), x_(x), b_(b), y_(y), backend_(backend), wanted_(read(a, *x.matrix)) {}
+      : x_(x), b_(b), y_(y), backend_(backend), wanted_(read(a, *x.matrix)) {}
 
   std::string run() const {
     if (std::string text = other_matrix(); !text.empty()) return text;
@@ -84,7 +84,6 @@ class Diagnosis {
     return "B's matrix is the transpose of A's";
   }
 
-  const Model& a_;
   const Item& x_;
   const Model& b_;
   const Item& y_;

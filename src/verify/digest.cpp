@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "exec/thread_pool.hpp"
+#include "core/parallel.hpp"
 #include "verify/items.hpp"
 
 namespace glu_ckpt {

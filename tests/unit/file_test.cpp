@@ -11,7 +11,6 @@
 #include <functional>
 #include <stdexcept>
 
-#include "io/parallel.hpp"
 #include "io/staged_dir.hpp"
 
 namespace glu_ckpt {
@@ -188,21 +187,6 @@ TEST_F(StagedDirTest, ReplacingASymlinkLeavesItsTarget) {
   staged.commit();
   EXPECT_EQ(get(dir_ / "target" / "f"), "kept");
   EXPECT_FALSE(fs::is_symlink(dir_ / "out"));
-}
-
-TEST(ForEachParallel, CallsEachOnce) {
-  std::vector<std::atomic<int>> calls(1000);
-  for_each_parallel(calls.size(), [&](std::size_t i) { ++calls[i]; });
-  for (const auto& count : calls) EXPECT_EQ(count, 1);
-  for_each_parallel(0, [](std::size_t) { FAIL(); });
-}
-
-TEST(ForEachParallel, ThrowsTheFirstFailure) {
-  EXPECT_THROW(for_each_parallel(100,
-                                 [](std::size_t i) {
-                                   if (i == 7) throw std::runtime_error("7");
-                                 }),
-               std::runtime_error);
 }
 
 }  // namespace

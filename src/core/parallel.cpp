@@ -1,4 +1,4 @@
-#include "exec/thread_pool.hpp"
+#include "core/parallel.hpp"
 
 #include <algorithm>
 #include <atomic>

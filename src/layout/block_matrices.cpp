@@ -1,0 +1,97 @@
+/// The matrices of a block: where each gate, up and down of each expert lies in the stored tensors.
+
+#include <algorithm>
+
+#include "core/fail.hpp"
+#include "layout/expert_block.hpp"
+#include "layout/placement.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Bytes of one element for moving; sub-byte elements move as whole rows of bytes.
+i64 whole_bytes(Dtype dtype) { return std::max(1, dtype_bits(dtype) / 8); }
+
+/// Of one expert's matrix.
+struct Extents {
+  i64 rows;
+  i64 cols;
+};
+
+/// Rows and columns of one expert's stored matrix of this kind, given those of the weight.
+Extents stored_extents(TensorKind kind, Extents weight, const TensorRef& ref) {
+  const auto blocks = [](i64 n) { return (n + kScaleRows - 1) / kScaleRows; };
+  if (kind == TensorKind::Bias) return {weight.rows, 1};
+  if (kind == TensorKind::Scale) return {blocks(weight.rows), blocks(weight.cols)};
+  const int bits = dtype_bits(ref.dtype);
+  if (bits >= 8) return weight;
+  if (weight.cols * bits % 8 != 0)
+    fail(ErrorCode::NotExact, {{}, ref.name}, "'{}': rows of {} {} values do not end on a byte", ref.name, weight.cols,
+         dtype_name(ref.dtype));
+  return {weight.rows, weight.cols * bits / 8};
+}
+
+/// Adds the matrices of one stored part, such as all `gate_up_proj` weights.
+class PartMatrices {
+ public:
+  PartMatrices(BlockShape& shape, const Inventory& inventory, const BlockParts::key_type& key)
+      : shape_(shape), block_(shape.block), inventory_(inventory), kind_(std::get<TensorKind>(key)),
+        role_(std::get<Role>(key)),
+        grouped_(block_.set == ExpertSet::Routed && std::get<Experts>(key) == Experts::Grouped) {}
+
+  void add_all(const PartTensors& tensors) {
+    for (i64 e = 0; e < block_.num_experts; ++e) add(e, tensors[grouped_ ? 0 : static_cast<std::size_t>(e)].second);
+  }
+
+ private:
+  void add(i64 expert, std::size_t tensor) {
+    const TensorRef& ref = inventory_.tensors[tensor];
+    const i64 f = shape_.intermediate[static_cast<std::size_t>(expert)];
+    const bool fused = role_ == Role::GateUp && block_.glu.kind != Glu::Kind::None;
+    const Extents weight =
+        role_ == Role::Down ? Extents{block_.hidden_size, f} : Extents{fused ? 2 * f : f, block_.hidden_size};
+    const Extents stored = stored_extents(kind_, weight, ref);
+    if (dtype_bits(ref.dtype) < 8 && block_.axes == Axes::InOut)
+      fail(ErrorCode::NotExact, {{}, ref.name}, "'{}': a transposed sub-byte tensor cannot be cut into rows", ref.name);
+    const StoredPart part{kind_ == TensorKind::Bias ? Axes::OutIn : block_.axes, stored.rows, stored.cols,
+                          whole_bytes(ref.dtype), grouped_ ? expert : 0};
+    const auto place = [&](Role role, i64 rows, bool half, i64 block_rows) {
+      block_.matrices.push_back({tensor, role, kind_, ref.dtype, expert, rows, stored.cols, part.element_bytes,
+                                 place_matrix(part, role, half, block_rows)});
+    };
+    if (!fused) return place(role_ == Role::GateUp ? Role::Up : role_, stored.rows, false, 0);
+    if (block_.glu.kind == Glu::Kind::Unknown) return place(role_, stored.rows, false, 0);
+    const i64 block_rows = fused_block_rows(block_.glu, f, kind_, ref.name);
+    place(Role::Gate, stored.rows / 2, true, block_rows);
+    place(Role::Up, stored.rows / 2, true, block_rows);
+  }
+
+  BlockShape& shape_;
+  ExpertBlock& block_;
+  const Inventory& inventory_;
+  TensorKind kind_;
+  Role role_;
+  bool grouped_;
+};
+
+}  // namespace
+
+void add_matrices(BlockShape& shape, const Inventory& inventory) {
+  for (const auto& [key, tensors] : shape.parts) PartMatrices(shape, inventory, key).add_all(tensors);
+}
+
+i64 fused_block_rows(const Glu& glu, i64 intermediate, TensorKind kind, const std::string& name) {
+  const i64 rows = glu.kind == Glu::Kind::Interleaved ? glu.block_rows : intermediate;
+  if (intermediate % rows != 0)
+    fail(ErrorCode::NotDivisible, {{}, name}, "{}: {} rows; interleaved:{} needs a multiple of {}", name,
+         2 * intermediate, rows, 2 * rows);
+  if (kind != TensorKind::Scale) return rows;
+  if (rows % kScaleRows != 0)
+    fail(ErrorCode::NotExact, {{}, name},
+         "{}: one scale covers {} x {} weights, so blocks of {} gate and up rows would share scales; K must be a "
+         "multiple of {}, or dequantize first",
+         name, kScaleRows, kScaleRows, rows, kScaleRows);
+  return rows / kScaleRows;
+}
+
+}  // namespace glu_ckpt

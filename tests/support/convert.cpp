@@ -1,0 +1,84 @@
+#include "support/convert.hpp"
+
+namespace glu_ckpt::support {
+
+Recognition recognize_source(const Source& source, const SourceAnswers& answers) {
+  return recognize(source.inventory(), source.hints(), source.record(), answers);
+}
+
+Converted convert(const MemorySource& source, const Recognition& recognition, const PlanOptions& options,
+                  const ExecuteOptions& execution) {
+  Converted result;
+  result.plan = make_plan(source.inventory(), recognition, options);
+  check_plan(source.inventory(), result.plan);
+  MemorySink sink(result.plan.outputs);
+  execute(result.plan, source, sink, *make_backend("cpu"), execution);
+  EXPECT_EQ(sink.first_fault(), "");
+  result.tensors = sink.tensors();
+  return result;
+}
+
+PlanOptions options_for(const ModelSpec& model, const Spelling& spelling) {
+  PlanOptions options;
+  options.to.naming = spelling.naming;
+  options.to.experts = spelling.experts;
+  options.to.bias_experts = spelling.bias_experts;
+  if (model.blocks.front().gated) {
+    options.to.glu = spelling.glu;
+    options.to.shared_glu = spelling.shared_glu;
+  }
+  options.force = true;
+  return options;
+}
+
+Digest digest_of(const Source& source, const SourceAnswers& answers) {
+  const Recognition recognition = recognize_source(source, answers);
+  return compute_digest({&source, &recognition}, *make_backend("cpu"), {});
+}
+
+void expect_converts(const ModelSpec& model, const Spelling& from, const Spelling& to, const ExecuteOptions& execution,
+                     i64 max_shard_bytes) {
+  SCOPED_TRACE(from.describe() + "  ->  " + to.describe());
+  try {
+    const MemorySource source = make_source(model, from);
+    const Recognition recognition = recognize_source(source);
+    PlanOptions options = options_for(model, to);
+    options.max_shard_bytes = max_shard_bytes;
+    const Converted converted = convert(source, recognition, options, execution);
+    EXPECT_TRUE(same_tensors(build(model, to), converted.tensors));
+    expect_good_shards(converted.plan, max_shard_bytes);
+    const MemorySource target(converted.tensors, {}, record_of(model, to));
+    EXPECT_EQ(to_string(digest_of(target)), to_string(digest_of(source)));
+  } catch (const Error& error) {
+    ADD_FAILURE() << slug(error.code()) << ": " << error.what();
+  }
+}
+
+void expect_good_shards(const Plan& plan, i64 max_shard_bytes) {
+  ASSERT_EQ(plan.first_move.size(), plan.outputs.size() + 1);
+  i64 offset = 0;
+  i64 tensors_in_shard = 0;
+  for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
+    const OutputTensor& output = plan.outputs[i];
+    const bool first = i == 0 || plan.outputs[i - 1].shard != output.shard;
+    if (first) {
+      EXPECT_EQ(output.shard, i == 0 ? 0 : plan.outputs[i - 1].shard + 1);
+      offset = 0;
+      tensors_in_shard = 0;
+    } else {
+      const OutputTensor& before = plan.outputs[i - 1];
+      EXPECT_TRUE(before.dtype > output.dtype || (before.dtype == output.dtype && before.name < output.name))
+          << before.name << " before " << output.name;
+    }
+    EXPECT_EQ(output.offset, offset) << output.name;
+    EXPECT_EQ(output.bytes, tensor_bytes(output.dtype, output.shape)) << output.name;
+    offset += output.bytes;
+    tensors_in_shard += output.bytes > 0 ? 1 : 0;
+    EXPECT_TRUE(offset <= max_shard_bytes || tensors_in_shard == 1) << "shard " << output.shard << " is too large";
+  }
+  if (!plan.outputs.empty()) {
+    EXPECT_EQ(plan.num_shards, plan.outputs.back().shard + 1);
+  }
+}
+
+}  // namespace glu_ckpt::support

@@ -1,0 +1,78 @@
+#include "support/memory_checkpoint.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace glu_ckpt::support {
+
+i64 tensor_bytes(Dtype dtype, const std::vector<i64>& shape) {
+  i64 elements = 1;
+  for (const i64 extent : shape) elements *= extent;
+  return (elements * dtype_bits(dtype) + 7) / 8;
+}
+
+Inventory make_inventory(const std::vector<MemoryTensor>& tensors) {
+  Inventory inventory;
+  inventory.files.emplace_back("memory");
+  i64 offset = 0;
+  for (const MemoryTensor& tensor : tensors) {
+    const i64 bytes = tensor_bytes(tensor.dtype, tensor.shape);
+    inventory.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, bytes, 0, offset});
+    offset += bytes;
+  }
+  return inventory;
+}
+
+MemorySource::MemorySource(std::vector<MemoryTensor> tensors, ModelHints hints, Record record)
+    : tensors_(std::move(tensors)),
+      inventory_(make_inventory(tensors_)),
+      hints_(std::move(hints)),
+      record_(std::move(record)) {
+  for (const MemoryTensor& tensor : tensors_) {
+    if (tensor_bytes(tensor.dtype, tensor.shape) != static_cast<i64>(tensor.bytes.size()))
+      throw std::logic_error(tensor.name + ": bytes and shape disagree");
+    file_bytes_ += static_cast<i64>(tensor.bytes.size());
+  }
+}
+
+void MemorySource::read(std::size_t tensor, i64 offset, std::span<std::byte> out) const {
+  const auto& bytes = tensors_.at(tensor).bytes;
+  if (offset < 0 || offset + static_cast<i64>(out.size()) > static_cast<i64>(bytes.size()))
+    throw std::out_of_range(fmt::format("{}: read of [{}, {}) in {} bytes", tensors_[tensor].name, offset,
+                                        offset + static_cast<i64>(out.size()), bytes.size()));
+  std::copy_n(bytes.begin() + offset, out.size(), out.begin());
+}
+
+MemorySink::MemorySink(const std::vector<OutputTensor>& outputs) {
+  constexpr std::byte kPoison{0xA5};
+  for (const OutputTensor& output : outputs) {
+    const auto bytes = static_cast<std::size_t>(output.bytes);
+    tensors_.push_back({output.name, output.dtype, output.shape, std::vector<std::byte>(bytes, kPoison)});
+    writes_.emplace_back(bytes);
+  }
+}
+
+void MemorySink::write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) {
+  // A lock, as a doubly written byte should be counted and not be a data race.
+  const std::lock_guard lock(mutex_);
+  auto& data = tensors_.at(tensor).bytes;
+  if (offset < 0 || offset + static_cast<i64>(bytes.size()) > static_cast<i64>(data.size()))
+    throw std::out_of_range(tensors_[tensor].name + ": write outside the tensor");
+  std::copy(bytes.begin(), bytes.end(), data.begin() + offset);
+  const auto first = writes_[tensor].begin() + offset;
+  std::for_each(first, first + static_cast<i64>(bytes.size()), [](std::uint8_t& count) { ++count; });
+  bytes_written_ += static_cast<i64>(bytes.size());
+}
+
+std::string MemorySink::first_fault() const {
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    const auto fault = std::ranges::find_if(writes_[t], [](std::uint8_t count) { return count != 1; });
+    if (fault != writes_[t].end())
+      return fmt::format("{}: byte {} was written {} times", tensors_[t].name, fault - writes_[t].begin(), *fault);
+  }
+  return {};
+}
+
+}  // namespace glu_ckpt::support

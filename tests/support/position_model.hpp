@@ -1,0 +1,77 @@
+#pragma once
+/// Models whose elements say where they belong, spelled in any layout by the index maps written out.
+///
+/// Nothing here uses src/layout/placement.cpp or src/plan: a mistake there cannot hide itself. Only the
+/// key templates of the table are shared.
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "glu_ckpt/layout.hpp"
+#include "layout/layout_table.hpp"
+#include "support/memory_checkpoint.hpp"
+
+namespace glu_ckpt::support {
+
+/// One layer's experts.
+struct BlockSpec {
+  std::string stack = "decoder";
+  i64 layer = 0;
+  ExpertSet set = ExpertSet::Routed;
+  i64 hidden = 4;
+  /// F of each expert; as many as there are experts.
+  std::vector<i64> widths = {4, 4};
+  bool gated = true;
+  bool bias = false;
+  /// One F32 scale per 128 x 128 block.
+  bool scales = false;
+  Dtype dtype = Dtype::U64;
+};
+
+struct ModelSpec {
+  std::vector<BlockSpec> blocks;
+  std::vector<MemoryTensor> others;
+  /// In front of the stack prefix.
+  std::string scope;
+  std::optional<i64> num_hidden_layers;
+};
+
+/// A layout to spell a model in.
+struct Spelling {
+  std::string naming = "megatron";
+  Experts experts = Experts::Indexed;
+  Experts bias_experts = Experts::Indexed;
+  Glu glu = {Glu::Kind::Split, 0};
+  Glu shared_glu = {Glu::Kind::Split, 0};
+  std::string describe() const;
+};
+
+inline Glu split() { return {Glu::Kind::Split, 0}; }
+inline Glu contiguous() { return {Glu::Kind::Contiguous, 0}; }
+inline Glu interleaved(i64 block_rows) { return {Glu::Kind::Interleaved, block_rows}; }
+
+/// The tensors of the model in this layout.
+std::vector<MemoryTensor> build(const ModelSpec& model, const Spelling& spelling);
+
+/// As above, with a record that says which layout it is, as every output has.
+MemorySource make_source(const ModelSpec& model, const Spelling& spelling);
+Record record_of(const ModelSpec& model, const Spelling& spelling);
+
+/// The element that belongs at a logical place. Elements of 8 and of 4 bytes hold all of the place in
+/// fields; shorter ones count places, modulo a prime.
+u64 element_code(const BlockSpec& block, i64 expert, Role role, TensorKind kind, i64 row, i64 col, i64 element_bytes);
+
+/// Equal names, dtypes, shapes and bytes, in whatever order. A failure says which element stands where.
+::testing::AssertionResult same_tensors(const std::vector<MemoryTensor>& expected,
+                                        const std::vector<MemoryTensor>& actual);
+
+/// `count` experts of one width.
+std::vector<i64> widths(i64 count, i64 width);
+/// Tensors that are no experts: several dtypes, a scalar, an empty one, one that starts like an expert's.
+std::vector<MemoryTensor> other_tensors();
+const Naming& naming_row(const std::string& name);
+
+}  // namespace glu_ckpt::support
