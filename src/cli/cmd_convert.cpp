@@ -21,6 +21,18 @@ bool is_inside(const fs::path& inner, const fs::path& outer) {
   return end == outer.end() || (std::next(end) == outer.end() && end->empty());
 }
 
+/// Whether --overwrite may remove it: an empty directory, a checkpoint, or a safetensors file.
+bool is_replaceable(const fs::path& path) {
+  if (!fs::is_directory(path)) return path.extension() == ".safetensors";
+  bool empty = true;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    empty = false;
+    const fs::path name = entry.path().filename();
+    if (name == "glu_ckpt.json" || name.extension() == ".safetensors") return true;
+  }
+  return empty;
+}
+
 /// Refused before any work: outputs that exist, or that would change the source.
 void check_output(const Options& options) {
   const fs::path dst = fs::weakly_canonical(options.output);
@@ -29,9 +41,13 @@ void check_output(const Options& options) {
   if (inside || is_inside(src, dst))
     fail(ErrorCode::OutputInsideSource, {options.output, {}},
          "{}: the output and the source {} overlap; the source is never written to", options.output, options.input);
-  if (fs::exists(fs::symlink_status(options.output)) && !options.overwrite)
+  if (!fs::exists(fs::symlink_status(options.output))) return;
+  if (!options.overwrite)
     fail(ErrorCode::OutputExists, {options.output, {}}, "{} exists; choose another name, or --overwrite to replace it",
          options.output);
+  if (!is_replaceable(options.output))
+    fail(ErrorCode::OutputExists, {options.output, {}},
+         "{} exists and is not a checkpoint, so --overwrite does not remove it; choose another name", options.output);
 }
 
 Record make_record(const Recognition& recognition, const Plan& plan, const std::optional<Digest>& digest) {
