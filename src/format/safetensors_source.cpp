@@ -61,6 +61,29 @@ File open_shard(const CheckpointFiles& files, const std::string& name) {
   }
 }
 
+/// torch.distributed.checkpoint's HuggingFaceStorageWriter writes one file a rank whose shapes are those
+/// of slices; only its consolidated files hold whole tensors.
+void refuse_slices(const std::map<std::string, std::string>& metadata, const std::string& file) {
+  const auto info = metadata.find("DCP_SHARDING_INFO");
+  if (info == metadata.end() || info->second.find_first_of("123456789") == std::string::npos) return;
+  const std::string shard = fs::path(file).filename().string();
+  if (shard.starts_with("shard-"))
+    fail(ErrorCode::NotSupported, {file, {}},
+         "{}: holds one rank's slices of tensors (DCP_SHARDING_INFO), not whole ones; consolidate them first", file);
+}
+
+/// A header that does not start as JSON is refused before all of it, up to 100 MB, is read.
+void check_opening(const File& file, i64 header_bytes) {
+  if (header_bytes == 0) return;
+  std::array<char, 64> opening{};
+  const auto head = std::span(opening).first(static_cast<std::size_t>(std::min<i64>(header_bytes, 64)));
+  file.pread_exact(std::as_writable_bytes(head), kHeaderPrefixBytes);
+  if (head.front() == '{' || head.front() == ' ' || head.front() == '\t' || head.front() == '\n') return;
+  const std::string name = file.path().string();
+  if (static_cast<unsigned char>(head.front()) >= 0x80) return;  // the parser says whether it is UTF-8
+  fail(ErrorCode::HeaderJson, {name, {}}, "{}: the header does not start with '{{'", name);
+}
+
 class SafetensorsSource final : public Source {
  public:
   explicit SafetensorsSource(const CheckpointFiles& files) : path_(files.path), extra_files_(files.extra_files), left_out_(files.left_out) {
@@ -114,6 +137,7 @@ class SafetensorsSource final : public Source {
       inventory_.tensors.push_back(std::move(tensor));
     }
     records.add(take_record(header.metadata), file.path().string());
+    refuse_slices(header.metadata, file.path().string());
     metadata_.merge(header.metadata);
     inventory_.files.push_back(name);
     file_bytes_ += file.size();
@@ -140,6 +164,7 @@ ParsedHeader read_header(const File& file) {
   const auto head = std::span(prefix).first(static_cast<std::size_t>(std::min(file_bytes, kHeaderPrefixBytes)));
   file.pread_exact(head, 0);
   const i64 length = check_header_length(head, file_bytes, name);
+  check_opening(file, length);
   std::string json(static_cast<std::size_t>(length), '\0');
   file.pread_exact(std::as_writable_bytes(std::span(json)), kHeaderPrefixBytes);
   const i64 data_start = kHeaderPrefixBytes + length;

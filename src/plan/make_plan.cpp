@@ -122,6 +122,14 @@ void describe_target(const ExpertBlock& block, const BlockTarget& target, Layout
   }
 }
 
+[[noreturn]] void fail_unexplained(const Inventory& inventory, const Recognition& from) {
+  const std::string& name = inventory.tensors[from.unexplained.front()].name;
+  fail(ErrorCode::UnexplainedKey, {{}, name},
+       "'{}' looks like part of an expert, but {} does not explain it; moving the weights would leave it behind. "
+       "Quantized formats whose scales this version does not know must be dequantized first",
+       name, from.naming != nullptr ? "naming " + from.layout.naming : "no naming");
+}
+
 }  // namespace
 
 Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOptions& options) {
@@ -129,6 +137,7 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   plan.from = from.layout;
   plan.to.naming = options.to.naming.value_or(from.layout.naming);
   plan.to.glu_source = "option";
+  if (from.blocks.empty() && !from.unexplained.empty()) fail_unexplained(inventory, from);
   if (from.blocks.empty())
     fail(ErrorCode::NoExperts, {}, "no expert tensors were recognized, so there is no layout to change");
   std::vector<DraftOutput> drafts;
@@ -144,11 +153,7 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   if (identity && !options.force)
     fail(ErrorCode::AlreadyInLayout, {}, "the source is {} {} {} already; --force copies it all the same",
          plan.to.naming, plan.to.experts, to_string(plan.to.glu));
-  if (!identity && !from.unexplained.empty())
-    fail(ErrorCode::UnexplainedKey, {{}, inventory.tensors[from.unexplained.front()].name},
-         "'{}' looks like part of an expert, but naming {} does not explain it; moving the weights would leave it "
-         "behind",
-         inventory.tensors[from.unexplained.front()].name, from.layout.naming);
+  if (!identity && !from.unexplained.empty()) fail_unexplained(inventory, from);
   check_unique(drafts);
   place_outputs(std::move(drafts), options.max_shard_bytes, plan);
   if (plan.to.naming != plan.from.naming)
