@@ -50,6 +50,20 @@ void check_output(const Options& options) {
          "{} exists and is not a checkpoint, so --overwrite does not remove it; choose another name", options.output);
 }
 
+/// The files may lie elsewhere than the path says: a snapshot's symlinks point into a shared cache.
+void check_output_is_no_source(const Options& options, const Source& source) {
+  const fs::path dst = fs::weakly_canonical(options.output);
+  const fs::path directory = fs::is_directory(source.path()) ? source.path() : source.path().parent_path();
+  std::vector<fs::path> files;
+  for (const std::string& name : source.inventory().files) files.push_back(directory / name);
+  for (const ExtraFile& extra : source.extra_files()) files.push_back(extra.path);
+  for (const fs::path& file : files)
+    if (is_inside(fs::weakly_canonical(file), dst))
+      fail(ErrorCode::OutputInsideSource, {options.output, {}},
+           "{}: writing it would replace {}, which the source reads; the source is never written to", options.output,
+           file.string());
+}
+
 Record make_record(const Recognition& recognition, const Plan& plan, const std::optional<Digest>& digest) {
   Record record{{"version", GLU_CKPT_VERSION},
                 {"naming", plan.to.naming},
@@ -98,6 +112,7 @@ i64 peak_memory() {
 
 /// The plan, proved, with what the user should know about the source beside it.
 Plan proved_plan(const Options& options, const Opened& opened) {
+  check_output_is_no_source(options, *opened.source);
   const Inventory& have = opened.source->inventory();
   Plan plan = make_plan(have, opened.recognition, {options.to, options.max_shard_bytes, options.force});
   check_plan(have, plan);

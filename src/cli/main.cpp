@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
 #include <new>
 #include <string_view>
@@ -46,6 +47,8 @@ bool wants_json(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A file size limit is an error to report, not a reason to vanish.
+  std::signal(SIGXFSZ, SIG_IGN);
   const bool json = wants_json(argc, argv);
   try {
     const auto options = cli::parse_options(argc, argv);

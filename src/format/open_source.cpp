@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <system_error>
 
 #include "core/fail.hpp"
@@ -115,6 +116,30 @@ bool has_all_shards(const ShardIndex& index, const fs::path& directory) {
                      [&](const auto& name) { return is_there(directory / name); });
 }
 
+/// The N of model-00001-of-0000N.safetensors, or 0.
+std::size_t shards_promised(std::string_view name) {
+  constexpr std::string_view kOf = "-of-";
+  const std::size_t at = name.rfind(kOf);
+  if (at == std::string_view::npos) return 0;
+  std::size_t count = 0;
+  const char* const end = name.data() + name.size() - kShardSuffix.size();
+  const auto [rest, error] = std::from_chars(name.data() + at + kOf.size(), end, count);
+  return error == std::errc() && rest == end ? count : 0;
+}
+
+/// Without an index, names that count the shards are all that tells a cut-off download from a whole one.
+void check_promised_shards(const fs::path& directory, const std::vector<std::string>& shards) {
+  for (const std::string& name : shards) {
+    const std::size_t promised = shards_promised(name);
+    const auto of_same = [&](const std::string& other) { return shards_promised(other) == promised; };
+    const auto found = static_cast<std::size_t>(std::count_if(shards.begin(), shards.end(), of_same));
+    if (promised > found)
+      fail(ErrorCode::IndexMissingShard, {(directory / name).string(), {}},
+           "{}: is one of {} shards by its name, but only {} are here; is the download complete?",
+           (directory / name).string(), promised, found);
+  }
+}
+
 /// Fills shards and index. Without an index, model.safetensors alone is the checkpoint, as it is for
 /// transformers. Beside an index whose shards are gone it is what merging the shards leaves behind.
 void pick_shards(CheckpointFiles& files, const Listing& listing) {
@@ -122,7 +147,7 @@ void pick_shards(CheckpointFiles& files, const Listing& listing) {
   const bool has_single = std::find(shards.begin(), shards.end(), kSingleFile) != shards.end();
   files.shards = has_single ? std::vector{std::string(kSingleFile)} : shards;
   const std::string index_name = pick_index(listing, files.directory);
-  if (index_name.empty()) return;
+  if (index_name.empty()) return check_promised_shards(files.directory, files.shards);
   const fs::path path = files.directory / index_name;
   ShardIndex index = parse_index(read_small_file(path, kMaxIndexBytes, ErrorCode::IndexJson), path.string());
   if (has_single && !has_all_shards(index, files.directory)) {

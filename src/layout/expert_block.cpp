@@ -213,13 +213,12 @@ class BlockChecker {
   void check_fc1(const TensorRef& ref, Role role, i64 intermediate) {
     const MatrixShape fc1 = matrix_shape(ref, grouped());
     const i64 hidden = shape_.block.hidden_size;
-    const i64 rows = role == Role::GateUp ? 2 * intermediate : intermediate;
-    if (fc1 == MatrixShape{rows, hidden}) return;
-    if (role == Role::GateUp && fc1 == MatrixShape{intermediate, hidden} &&
-        (shape_.block.glu.kind == Glu::Kind::None || shape_.intermediate.size() == 1)) {
+    // The first expert's FC1 tells whether there is a gate; the others must agree.
+    if (role == Role::GateUp && shape_.intermediate.size() == 1 && fc1 == MatrixShape{intermediate, hidden})
       shape_.block.glu = {Glu::Kind::None, 0};
-      return;
-    }
+    const bool gated = shape_.block.glu.kind != Glu::Kind::None;
+    const i64 rows = role == Role::GateUp && gated ? 2 * intermediate : intermediate;
+    if (fc1 == MatrixShape{rows, hidden}) return;
     bad_shape(ref, fmt::format("{} beside an FC2 with F = {}, H = {}",
                                expected_text(fmt::format("{}", rows), fmt::format("{}", hidden)), intermediate, hidden));
   }
@@ -281,7 +280,8 @@ class BlockChecker {
     const bool doubled = role == Role::GateUp && shape_.block.glu.kind != Glu::Kind::None;
     const i64 rows = role == Role::Down ? shape_.block.hidden_size : doubled ? 2 * f : f;
     const i64 cols = role == Role::Down ? f : shape_.block.hidden_size;
-    const i64 count = shape_.block.set == ExpertSet::Routed && experts == Experts::Grouped ? shape_.block.num_experts : 1;
+    const bool stacked = shape_.block.set == ExpertSet::Routed && experts == Experts::Grouped;
+    const i64 count = stacked ? shape_.block.num_experts : 1;
     const auto ceil_div = [](i64 a, i64 b) { return (a + b - 1) / b; };
     if (kind == TensorKind::Bias) {
       const bool fits = checked_product(ref.shape) == count * rows &&
@@ -291,7 +291,7 @@ class BlockChecker {
     }
     std::vector<i64> expected{ceil_div(rows, kScaleRows), ceil_div(cols, kScaleRows)};
     if (shape_.block.axes == Axes::InOut) std::swap(expected[0], expected[1]);
-    if (count > 1) expected.insert(expected.begin(), count);
+    if (stacked) expected.insert(expected.begin(), count);
     if (ref.shape != expected) bad_shape(ref, shape_text(expected) + ", one scale per 128 x 128 block");
   }
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <set>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/fail.hpp"
 #include "layout/expert_block.hpp"
@@ -26,15 +26,37 @@ struct BlockDraft {
   BlockParts parts;
 };
 
-bool is_expert_like(std::string_view name) {
-  static constexpr std::string_view kExempt[] = {"_extra_state", "e_score_correction_bias", "expert_bias",
-                                                 "gate_weight", "router"};
-  const bool inside = name.find(".experts.") != std::string_view::npos ||
-                      name.find(".shared_experts.") != std::string_view::npos ||
-                      name.find(".shared_expert.") != std::string_view::npos;
-  if (!inside) return false;
-  return std::ranges::none_of(kExempt, [&](std::string_view word) { return name.find(word) != std::string_view::npos; });
-}
+/// Names that may be parts of experts without being one of their matrices: scales, zero points, packed
+/// forms. They stand under `experts`, or beside a known matrix.
+class ExpertLikeNames {
+ public:
+  explicit ExpertLikeNames(std::size_t count) { beside_.reserve(count); }
+
+  /// `name` is a matrix: `x.weight` has its companions in `x.`, a packed `x` in `x_...`.
+  void add_matrix(std::string_view name) {
+    const std::size_t dot = name.rfind('.');
+    const std::string_view last = name.substr(dot + 1);
+    const bool suffixed = last.starts_with("weight") || last.starts_with("bias");
+    beside_.insert(suffixed ? name.substr(0, dot) : name);
+  }
+
+  bool contains(std::string_view name) const {
+    static constexpr std::string_view kExempt[] = {"_extra_state", "e_score_correction_bias", "expert_bias",
+                                                   "gate_weight", "router"};
+    const auto has = [&](std::string_view word) { return name.find(word) != std::string_view::npos; };
+    if (std::ranges::any_of(kExempt, has)) return false;
+    if (has(".experts.") || has(".shared_experts.") || has(".shared_expert.")) return true;
+    const std::size_t dot = name.rfind('.');
+    if (dot == std::string_view::npos) return false;
+    if (beside_.contains(name.substr(0, dot))) return true;
+    for (std::size_t cut = name.find('_', dot); cut != std::string_view::npos; cut = name.find('_', cut + 1))
+      if (beside_.contains(name.substr(0, cut))) return true;
+    return false;
+  }
+
+ private:
+  std::unordered_set<std::string_view> beside_;
+};
 
 const std::string* find_entry(const Record& record, const std::string& key) {
   const auto found = record.find(key);
@@ -257,10 +279,12 @@ class Recognizer {
     }
     const BlockId id{block.scope, block.stack, block.layer, block.set};
     auto [it, added] = drafts.try_emplace(id);
-    if (added) {
-      block.key_prefix = fmt::format("{}{}{}{}", key.scope, pattern.stack->before, key.layer, pattern.stack->after);
+    block.key_prefix = fmt::format("{}{}{}{}", key.scope, pattern.stack->before, key.layer, pattern.stack->after);
+    if (added)
       it->second.block = std::move(block);
-    }
+    else if (it->second.block.key_prefix != block.key_prefix)
+      fail(ErrorCode::RedundantKeys, {{}, std::string(name)}, "layer {} is present twice: as '{}...' and as '{}'",
+           layer_label(block), it->second.block.key_prefix, name);
     PartTensors& part = it->second.parts[{pattern.kind, pattern.experts, pattern.role}];
     part.emplace_back(key.expert, index);
     if (!pattern.has_expert && part.size() > 1)
@@ -293,7 +317,7 @@ class Recognizer {
       add_matrices(shape, inventory_);
       result_.blocks.push_back(std::move(block));
     }
-    check_one_hidden_size();
+    list_ragged_blocks();
   }
 
   /// The order of gate and up in a fused FC1, from whoever knows: the user, the record, the family.
@@ -309,7 +333,7 @@ class Recognizer {
       conflict(shared, *asked, fmt::format("the record says {}", to_string(*recorded)));
     if (asked && !recorded && by_naming.kind != Glu::Kind::Unknown && *asked != by_naming)
       conflict(shared, *asked, fmt::format("{} is {}", result_.layout.naming, to_string(by_naming)));
-    if (asked || recorded) {
+    if ((asked || recorded) && (asked ? *asked : *recorded).kind != Glu::Kind::Split) {
       source = asked ? "option" : "record";
       return asked ? *asked : *recorded;
     }
@@ -338,6 +362,7 @@ class Recognizer {
     const bool shared = block.set == ExpertSet::Shared;
     const auto& asked = shared ? answers_.shared_glu : answers_.glu;
     const auto recorded = recorded_glu(shared ? "shared_glu" : "glu");
+    check_recorded_gate(shape, shared ? "shared_glu" : "glu");
     if (!asked && !recorded) return;
     const Glu& answer = asked ? *asked : *recorded;
     const ErrorCode code = asked ? ErrorCode::GluConflict : ErrorCode::RecordContradicts;
@@ -346,12 +371,10 @@ class Recognizer {
     if (block.glu.kind == Glu::Kind::None)
       fail(code, {{}, name}, "{} says {}, but layer {} has no gate: FC1 and FC2 are of one width", who,
            to_string(answer), layer_label(block));
-    // A checkpoint may mix packed and per-expert layers; an answer must then be true of some of them.
+    // A checkpoint may mix packed and per-expert layers; an answer is then about the packed ones.
     const bool split = answer.kind == Glu::Kind::Split;
-    const auto agrees = [&](const BlockShape& other) {
-      return other.block.set == block.set && other.block.fused != split;
-    };
-    if (split == block.fused && std::ranges::none_of(shapes_, agrees))
+    const auto is_packed = [&](const BlockShape& other) { return other.block.set == block.set && other.block.fused; };
+    if (block.fused ? split : !split && std::ranges::none_of(shapes_, is_packed))
       fail(code, {{}, name}, "{} says {}, but gate and up of layer {} are {}, such as '{}'", who, to_string(answer),
            layer_label(block), block.fused ? "one tensor" : "two tensors", name);
     if (answer.kind != Glu::Kind::Interleaved || !block.fused) return;
@@ -362,7 +385,14 @@ class Recognizer {
              2 * f, 2 * answer.block_rows);
   }
 
-  void check_one_hidden_size() {
+  void check_recorded_gate(const BlockShape& shape, const std::string& key) const {
+    const std::string* text = find_entry(record_, key);
+    if (text == nullptr || *text != "none" || shape.block.glu.kind == Glu::Kind::None) return;
+    fail(ErrorCode::RecordContradicts, {}, "the record says that there is no gate ({}: none), but layer {} has one", key,
+         layer_label(shape.block));
+  }
+
+  void list_ragged_blocks() {
     for (const ExpertBlock& block : result_.blocks)
       if (block.intermediate_size < 0)
         result_.problems.push_back(fmt::format("layer {}: experts differ in width; they cannot be grouped",
@@ -372,13 +402,22 @@ class Recognizer {
   // ---- the rest ---------------------------------------------------------------------------------
 
   void list_others() {
-    std::vector<bool> taken(inventory_.tensors.size());
+    std::vector<i64> covered(inventory_.tensors.size(), -1);
+    ExpertLikeNames expert_like(inventory_.tensors.size());
     for (const ExpertBlock& block : result_.blocks)
-      for (const Matrix& matrix : block.matrices) taken[matrix.tensor] = true;
+      for (const Matrix& matrix : block.matrices) {
+        i64& bytes = covered[matrix.tensor];
+        if (bytes < 0) expert_like.add_matrix(tensor(matrix.tensor).name);
+        bytes = std::max<i64>(bytes, 0) + matrix.rows * matrix.cols * matrix.element_bytes;
+      }
     for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) {
-      if (taken[i]) continue;
+      if (covered[i] == tensor(i).bytes) continue;
+      // A digest that left bytes of an expert out would call different models equal.
+      if (covered[i] >= 0)
+        fail(ErrorCode::ExpertShape, {{}, tensor(i).name}, "'{}' has {} bytes, but its matrices have {}", tensor(i).name,
+             tensor(i).bytes, covered[i]);
       result_.others.push_back(i);
-      if (is_expert_like(tensor(i).name)) result_.unexplained.push_back(i);
+      if (expert_like.contains(tensor(i).name)) result_.unexplained.push_back(i);
     }
     if (!result_.unexplained.empty())
       result_.problems.push_back(fmt::format("{} tensors look like parts of experts but no naming explains them, such "
@@ -391,7 +430,7 @@ class Recognizer {
     bool seen = false;
     for (const ExpertBlock& block : result_.blocks) {
       if (block.set == ExpertSet::Shared) {
-        if (!layout.shared_glu) layout.shared_glu = block.glu;
+        if (!layout.shared_glu || block.fused) layout.shared_glu = block.glu;
         continue;
       }
       const std::string experts(to_string(block.experts));
@@ -402,6 +441,7 @@ class Recognizer {
       } else if (layout.experts != experts) {
         layout.experts = "mixed";
       }
+      if (block.fused) layout.glu = block.glu;
       seen = true;
     }
     if (layout.glu_source.empty()) layout.glu_source = "none";

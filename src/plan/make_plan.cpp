@@ -109,8 +109,10 @@ void note_foreign_form(const ExpertBlock& block, const BlockTarget& target, Plan
 }
 
 void describe_target(const ExpertBlock& block, const BlockTarget& target, LayoutAnswers& to) {
+  // Where packed and per-expert layers are mixed, the answer is about the packed ones.
+  const bool fused = target.glu.kind != Glu::Kind::Split;
   if (block.set == ExpertSet::Shared) {
-    if (!to.shared_glu) to.shared_glu = target.glu;
+    if (!to.shared_glu || fused) to.shared_glu = target.glu;
     return;
   }
   const std::string experts(to_string(target.experts));
@@ -120,6 +122,7 @@ void describe_target(const ExpertBlock& block, const BlockTarget& target, Layout
   } else if (to.experts != experts) {
     to.experts = "mixed";
   }
+  if (fused) to.glu = target.glu;
 }
 
 [[noreturn]] void fail_unexplained(const Inventory& inventory, const Recognition& from) {

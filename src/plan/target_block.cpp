@@ -129,6 +129,10 @@ class BlockWriter {
     if (from.kind == TensorKind::Scale && naming.plain_fc1_is_fused)
       fail(ErrorCode::NoSpelling, {{}, inventory_.tensors[from.tensor].name},
            "{}: naming {} holds no block scales; dequantize first", block_text(block_), naming.name);
+    if (dtype_bits(from.dtype) < 8 && axes_of(from.kind) == Axes::InOut)
+      fail(ErrorCode::NotExact, {{}, inventory_.tensors[from.tensor].name},
+           "{}: naming {} transposes its experts, and elements of {} bits cannot be moved one by one",
+           block_text(block_), naming.name, dtype_bits(from.dtype));
     DraftOutput output;
     output.name = target_.key_prefix + print_part(part, from.kind, fmt::format("{}", from.expert));
     output.dtype = from.dtype;
@@ -167,7 +171,7 @@ BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const
   if (glu && *glu != block.glu) check_glu_change(block, *glu, from);
   // FC1 of unknown order may be regrouped or moved between namings that fix no order; anything else
   // would claim one.
-  const bool claims = renamed && is_native(*asked, block.set, target.experts, true) &&
+  const bool claims = is_native(*asked, block.set, target.experts, true) &&
                       fixed_glu(*asked).kind != Glu::Kind::Unknown;
   if (block.glu.kind == Glu::Kind::Unknown && (claims || target.axes != block.axes))
     check_glu_change(block, fixed_glu(*asked), from);

@@ -35,23 +35,27 @@ Difference describe(const Model& a, const Item& item) {
   return difference;
 }
 
-void locate(Difference& difference, i64 element, i64 cols, i64 element_bytes, const std::byte* a, const std::byte* b) {
+/// Names the element around byte `at` of a row-major tensor. Of packed sub-byte elements, which share
+/// bytes, the first in the byte is named and the whole byte shown.
+void locate(Difference& difference, Dtype dtype, i64 cols, i64 at, const std::byte* a, const std::byte* b) {
+  const int bits = dtype_bits(dtype);
+  const i64 bytes = std::max(1, bits / 8);
+  const i64 element = at * 8 / bits;
   difference.row = element / cols;
   difference.column = element % cols;
-  difference.a = element_bits(a, element_bytes);
-  difference.b = element_bits(b, element_bytes);
+  difference.a = element_bits(a - at % bytes, bytes);
+  difference.b = element_bits(b - at % bytes, bytes);
 }
 
 Difference locate_in_matrix(const Model& a, const Item& x, const Model& b, const Item& y, const Backend& backend) {
   Difference difference = describe(a, x);
   const Matrix& matrix = *x.matrix;
-  const i64 bytes = matrix.element_bytes;
   const auto left = read_rows(a, matrix, backend, 0, matrix.rows);
   const auto right = read_rows(b, *y.matrix, backend, 0, matrix.rows);
   const i64 at = first_differing_byte(left, right);
   if (at < 0) return difference;
-  const i64 element = at / bytes;
-  locate(difference, element, matrix.cols, bytes, left.data() + element * bytes, right.data() + element * bytes);
+  const i64 cols = matrix.cols * matrix.element_bytes * 8 / dtype_bits(matrix.dtype);
+  locate(difference, matrix.dtype, cols, at, left.data() + at, right.data() + at);
   difference.hint = diagnose(a, x, b, y, backend);
   return difference;
 }
@@ -60,7 +64,6 @@ Difference locate_in_tensor(const Model& a, const Item& x, const Model& b, const
   Difference difference = describe(a, x);
   const TensorRef& tensor = a.source->inventory().tensors[x.tensor];
   const i64 cols = tensor.shape.empty() ? 1 : std::max<i64>(1, tensor.shape.back());
-  const i64 bytes = std::max(1, dtype_bits(tensor.dtype) / 8);
   constexpr i64 kChunk = i64{1} << 20;
   for (i64 begin = 0; begin < tensor.bytes; begin += kChunk) {
     const auto size = static_cast<std::size_t>(std::min(kChunk, tensor.bytes - begin));
@@ -70,8 +73,7 @@ Difference locate_in_tensor(const Model& a, const Item& x, const Model& b, const
     b.source->read(y.tensor, begin, right);
     const i64 at = first_differing_byte(left, right);
     if (at < 0) continue;
-    const i64 local = at / bytes * bytes;
-    locate(difference, (begin + local) / bytes, cols, bytes, left.data() + local, right.data() + local);
+    locate(difference, tensor.dtype, cols, begin + at, left.data() + at, right.data() + at);
     break;
   }
   return difference;

@@ -67,13 +67,13 @@ TEST(IndexMap, WorkedExample) {
 }
 
 TEST(IndexMap, EveryElementSize) {
-  for (const Dtype dtype : {Dtype::BOOL, Dtype::F8_E4M3, Dtype::F8_E8M0, Dtype::I16, Dtype::F16, Dtype::BF16, Dtype::F32,
-                            Dtype::I32, Dtype::C64, Dtype::F64, Dtype::I64}) {
+  for (const Dtype dtype : {Dtype::BOOL, Dtype::F8_E4M3, Dtype::F8_E8M0, Dtype::I16, Dtype::F16, Dtype::BF16,
+                            Dtype::F32, Dtype::I32, Dtype::C64, Dtype::F64, Dtype::I64}) {
     SCOPED_TRACE(dtype_name(dtype));
     const ModelSpec model = one_layer(3, 6, 5, dtype);
     expect_converts(model, megatron(Experts::Indexed, split()), megatron(Experts::Grouped, interleaved(3)));
-    expect_converts(model, megatron(Experts::Grouped, interleaved(2)), {"hf:gpt_oss", Experts::Grouped, Experts::Grouped,
-                                                                         interleaved(1), split()});
+    expect_converts(model, megatron(Experts::Grouped, interleaved(2)),
+                    {"hf:gpt_oss", Experts::Grouped, Experts::Grouped, interleaved(1), split()});
   }
 }
 
@@ -88,14 +88,19 @@ TEST(IndexMap, SubByteElements) {
   }
 }
 
-/// No transposing of elements that share a byte, and no rows that end within one.
-TEST(IndexMap, SubByteElementsThatCannotBeMovedAreRefused) {
-  ModelSpec model = one_layer(2, 4, 4, Dtype::F4);
-  model.blocks.front().bias = false;
-  const MemorySource source = make_source(model, megatron(Experts::Grouped, contiguous()));
-  const Recognition recognition = recognize_source(source);
-  PlanOptions options = options_for(model, {"hf:gpt_oss", Experts::Grouped, Experts::Grouped, interleaved(1), split()});
-  expect_error(ErrorCode::NotExact, [&] { make_plan(source.inventory(), recognition, options); });
+/// Elements that share a byte cannot change places with elements of other rows.
+TEST(IndexMap, TransposingSubByteElementsIsRefused) {
+  for (const Dtype dtype : {Dtype::F4, Dtype::F6_E2M3}) {
+    ModelSpec model = one_layer(2, 4, 4, dtype);
+    model.blocks.front().bias = false;
+    const MemorySource source = make_source(model, megatron(Experts::Grouped, contiguous()));
+    const Recognition recognition = recognize_source(source);
+    const Spelling turned{"hf:gpt_oss", Experts::Grouped, Experts::Grouped, interleaved(1), split()};
+    expect_error(ErrorCode::NotExact, [&] { make_plan(source.inventory(), recognition, options_for(model, turned)); });
+  }
+}
+
+TEST(IndexMap, SubByteRowsThatEndWithinAByteAreRefused) {
   const std::vector<MemoryTensor> odd{{"decoder.layers.0.mlp.experts.linear_fc1.weight0", Dtype::F4, {4, 3}, {}},
                                       {"decoder.layers.0.mlp.experts.linear_fc2.weight0", Dtype::F4, {3, 2}, {}}};
   expect_error(ErrorCode::NotExact, [&] { recognize(make_inventory(odd), {}, {}, {}); });

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <random>
 
 #include "support/convert.hpp"
@@ -58,12 +59,14 @@ TEST_P(EveryNaming, EveryLayoutToEveryOther) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(RoundTrip, EveryNaming, ::testing::Range(std::size_t{0}, namings().size()), [](const auto& info) {
-  std::string name(namings()[info.param].name);
+std::string row_name(const ::testing::TestParamInfo<std::size_t>& param) {
+  std::string name(namings()[param.param].name);
   for (char& c : name)
     if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
   return name;
-});
+}
+
+INSTANTIATE_TEST_SUITE_P(RoundTrip, EveryNaming, ::testing::Range(std::size_t{0}, namings().size()), row_name);
 
 /// A random spelling in a random naming, both ways, compared with the model spelled directly.
 TEST(RoundTrip, AcrossNamings) {

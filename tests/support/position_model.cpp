@@ -193,10 +193,12 @@ u64 element_code(const BlockSpec& block, i64 expert, Role role, TensorKind kind,
   const auto role_code = static_cast<u64>(role);
   const auto kind_code = static_cast<u64>(kind);
   if (element_bytes == 8)
-    return u(block.layer) << 56 | set << 54 | u(expert) << 40 | role_code << 38 | kind_code << 36 | u(row) << 18 | u(col);
+    return u(block.layer) << 56 | set << 54 | u(expert) << 40 | role_code << 38 | kind_code << 36 | u(row) << 18 |
+           u(col);
   if (element_bytes == 4)
     return (u(block.layer) << 30 | (set & 1) << 29 | u(expert) << 22 | role_code << 20 | kind_code << 18 | u(row) << 9 |
-            u(col)) & 0xffffffffu;
+            u(col)) &
+           0xffffffffu;
   // Shifts by a row, a column or a half change the count by numbers that are coprime to the modulus.
   u64 code = u(block.layer) * 4 + set;
   code = code * 131 + u(expert);
@@ -241,9 +243,9 @@ MemorySource make_source(const ModelSpec& model, const Spelling& spelling) {
     if (found == by_name.end()) return ::testing::AssertionFailure() << "'" << want.name << "' is missing";
     const MemoryTensor& have = *found->second;
     if (have.dtype != want.dtype || have.shape != want.shape || have.bytes.size() != want.bytes.size())
-      return ::testing::AssertionFailure() << "'" << want.name << "' is " << dtype_name(have.dtype)
-                                           << shape_text(have.shape) << ", expected " << dtype_name(want.dtype)
-                                           << shape_text(want.shape);
+      return ::testing::AssertionFailure()
+             << "'" << want.name << "' is " << dtype_name(have.dtype) << shape_text(have.shape) << ", expected "
+             << dtype_name(want.dtype) << shape_text(want.shape);
     if (have.bytes != want.bytes) return ::testing::AssertionFailure() << first_difference(want, have);
     by_name.erase(found);
   }

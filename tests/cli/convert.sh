@@ -1,0 +1,174 @@
+# What convert makes of its options: forms of output, sharding, determinism, stamping, replacing.
+
+convert_forms() {
+  local family hf out=$WORK/forms there back reference
+  there=(--naming megatron --experts grouped --glu interleaved:2)
+  for family in mixtral qwen3_moe qwen2_moe deepseek_v3; do
+    hf=$TESTDATA/hf/$family
+    reference=$(digest "$hf")
+    status "$family to megatron" 0 convert "$hf" "$out.a" "${there[@]}" -q
+    status "$family back" 0 convert "$out.a" "$out.b" --naming "hf:$family" --experts indexed --glu split -q
+    check "$family: the same tensors after the round" [ "$(tensors "$hf")" == "$(tensors "$out.b")" ]
+    check "$family: one digest in all layouts" [ "$reference $reference" == "$(digest "$out.a") $(digest "$out.b")" ]
+    status "$family: verify across layouts" 0 verify "$hf" "$out.a"
+    check "$family: files beside the tensors" cmp -s "$hf/generation_config.json" "$out.a/generation_config.json"
+    rm -rf "$out"*
+  done
+  hf=$TESTDATA/hf/gpt_oss
+  status "gpt_oss to megatron" 0 convert "$hf" "$out.a" --naming megatron --experts indexed --glu contiguous -q
+  status "gpt_oss back" 0 convert "$out.a" "$out.b" --naming hf:gpt_oss --experts grouped --glu interleaved:1 -q
+  check "gpt_oss: the same tensors after the round" [ "$(tensors "$hf")" == "$(tensors "$out.b")" ]
+  hf=$TESTDATA/hf/mixtral
+  status "to one file" 0 convert "$hf" "$out.safetensors" "${there[@]}" -q
+  check "to one file: a file, nothing else" [ -f "$out.safetensors" -a ! -e "$out.safetensors.partial" ]
+  back=(--naming hf:mixtral --experts indexed --glu split)
+  status "from one file" 0 convert "$out.safetensors" "$out.c" "${back[@]}" -q
+  check "from one file: the same tensors" [ "$(tensors "$hf")" == "$(tensors "$out.c")" ]
+  status "--force" 0 convert "$hf" "$out.f" --force -q
+  check "--force: the same tensors" [ "$(tensors "$hf")" == "$(tensors "$out.f")" ]
+  status "--verify readback" 0 convert "$hf" "$out.r" "${there[@]}" --verify readback --json
+  check "--verify readback: said so" [ "$(json_get 'v["verified"]')" == readback ]
+  status "--verify none" 0 convert "$hf" "$out.n" "${there[@]}" --verify none --json
+  check "--verify none: said so" [ "$(json_get 'v["verified"]')" == None ]
+  status "a name with blanks and a trailing slash" 0 convert "$hf" "$out a b/" "${there[@]}" -q
+  check "a name with blanks: there" [ -d "$out a b" ]
+  (cd "$WORK" && "$PROGRAM" convert "$hf" relative "${there[@]}" -q)
+  check "a relative name" [ -d "$WORK/relative" ]
+  (cd "$WORK" && "$PROGRAM" convert "$hf" -q "${there[@]}" -- -dash)
+  check "a name that starts with a dash" [ -d "$WORK/-dash" ]
+  rm -rf "$out"* "$WORK/relative" "$WORK/-dash"
+}
+
+sharding() {
+  local hf=$TESTDATA/hf/deepseek_v3 out=$WORK/shards
+  status "--max-shard-size" 0 convert "$hf" "$out" --naming megatron --glu contiguous --max-shard-size 8KiB -q
+  check "several shards" [ "$(ls "$out"/model-*-of-*.safetensors | wc -l)" -gt 2 ]
+  check "the index lists every tensor, its shard and the total" python3 - "$out" <<'PY'
+import glob, json, os, struct, sys
+index = json.load(open(os.path.join(sys.argv[1], "model.safetensors.index.json")))
+seen, total = {}, 0
+for path in glob.glob(os.path.join(sys.argv[1], "*.safetensors")):
+    raw = open(path, "rb").read()
+    size = struct.unpack("<Q", raw[:8])[0]
+    assert (8 + size) % 8 == 0, "unaligned data"
+    for name, t in json.loads(raw[8:8 + size]).items():
+        if name != "__metadata__":
+            assert name not in seen
+            seen[name] = os.path.basename(path)
+            total += t["data_offsets"][1] - t["data_offsets"][0]
+sys.exit(not (index["weight_map"] == seen and index["metadata"]["total_size"] == total))
+PY
+  check "the same digest" [ "$(digest "$hf")" == "$(digest "$out")" ]
+  status "back into one" 0 convert "$out" "$out.one" --glu split -q
+  check "one shard, no index" [ -f "$out.one/model.safetensors" -a ! -e "$out.one/model.safetensors.index.json" ]
+  status "a tensor per shard" 0 convert "$hf" "$out.each" --force --max-shard-size 1 -q
+  check "a tensor per shard: the same tensors" [ "$(tensors "$hf")" == "$(tensors "$out.each")" ]
+  rm -rf "$out"*
+}
+
+determinism() {
+  local hf=$TESTDATA/hf/deepseek_v3 out=$WORK/same first jobs
+  local to=(--naming megatron --experts grouped --glu interleaved:2 --max-shard-size 16KiB -q)
+  status "-j 1" 0 convert "$hf" "$out.1" "${to[@]}" -j 1
+  first=$(tree_sum "$out.1")
+  for jobs in 2 4; do
+    status "-j $jobs" 0 convert "$hf" "$out.$jobs" "${to[@]}" -j "$jobs"
+    check "-j $jobs: the same bytes" [ "$first" == "$(tree_sum "$out.$jobs")" ]
+  done
+  status "--max-memory 1MiB" 0 convert "$hf" "$out.m" "${to[@]}" --max-memory 1MiB
+  check "--max-memory 1MiB: the same bytes" [ "$first" == "$(tree_sum "$out.m")" ]
+  cp -r "$hf" "$out.source"
+  chmod -R a-w "$out.source"
+  status "another path of the source, read-only" 0 convert "$out.source" "$out.p" "${to[@]}"
+  check "another path: the same bytes" [ "$first" == "$(tree_sum "$out.p")" ]
+  chmod -R u+w "$out.source"
+  rm -rf "$out"*
+}
+
+stamping() {
+  local bare=$TESTDATA/malformed/layout/glu_unknown work=$WORK/stamp before
+  cp -r "$bare" "$work"
+  before=$(sha256sum <"$work/model.safetensors")
+  status "stamp a directory" 0 stamp "$work" --glu contiguous
+  check "its shards stay" [ "$before" == "$(sha256sum <"$work/model.safetensors")" ]
+  status "convert without --from-glu" 0 convert "$work" "$work.to" --glu interleaved:2 -q
+  status "the same answer" 0 convert "$bare" "$work.ref" --from-glu contiguous --glu interleaved:2 -q
+  check "stamped and told are the same" [ "$(tensors "$work.to")" == "$(tensors "$work.ref")" ]
+  status "stamp it otherwise" 4 stamp "$work" --glu interleaved:2
+  status "stamp it again" 0 stamp "$work" --glu contiguous -q && check "stamp -q is silent" [ -z "$OUT$ERR" ]
+  cp "$bare/model.safetensors" "$work.safetensors"
+  chmod 640 "$work.safetensors"
+  before=$(tensors "$work.safetensors")
+  status "stamp a file" 0 stamp "$work.safetensors" --glu interleaved:2
+  check "a file keeps its tensors" [ "$before" == "$(tensors "$work.safetensors")" ]
+  check "a file keeps its mode" [ "$(stat -c %a "$work.safetensors")" == 640 ]
+  check "nothing beside it" absent "$work.safetensors.partial"
+  status "read what was stamped" 0 inspect "$work.safetensors" --json
+  check "it says so" [ "$(json_get 'v["layout"]["glu"], v["layout"]["glu_source"]')" == \
+    "('interleaved:2', 'record')" ]
+  # What is stamped must be what a reader takes it for, also where only some layers are fused.
+  cp -r "$TESTDATA/malformed/layout/glu_of_one_layer_for_all" "$work.mixed"
+  if status "stamp a mixed checkpoint" 0 stamp "$work.mixed" --glu interleaved:2; then
+    check "stamped and told are the same, mixed" [ "$(digest "$work.mixed")" == \
+      "$(digest "$TESTDATA/malformed/layout/glu_of_one_layer_for_all" --from-glu interleaved:2)" ]
+  fi
+  status "convert a mixed checkpoint" 0 convert "$TESTDATA/malformed/layout/glu_of_one_layer_for_all" "$work.m" \
+    --from-glu interleaved:2 --experts grouped -q
+  rm -rf "$work"*
+}
+
+differing() {
+  local hf=$TESTDATA/hf/mixtral other=$WORK/other
+  cp -r "$hf" "$other"
+  python3 - "$other" <<'PY'
+import glob, json, os, struct, sys
+for path in sorted(glob.glob(os.path.join(sys.argv[1], "*.safetensors"))):
+    raw = bytearray(open(path, "rb").read())
+    size = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(bytes(raw[8:8 + size]))
+    for name, t in header.items():
+        if name.endswith("layers.1.block_sparse_moe.experts.2.w3.weight"):
+            cols = t["shape"][1]
+            raw[8 + size + t["data_offsets"][0] + (3 * cols + 5) * (2 if "16" in t["dtype"] else 4)] ^= 1
+            open(path, "wb").write(raw)
+PY
+  status "verify of two models" 1 verify "$hf" "$other" --json
+  check "the first difference" [ "$(json_get \
+    '[v["first_difference"][k] for k in ("layer", "expert", "role", "row", "column")]')" == "[1, 2, 'up', 3, 5]" ]
+  check "not equal" [ "$(json_get 'v["equal"]')" == False ]
+  status "verify of two models as text" 1 verify "$hf" "$other"
+  check "digests differ" [ "$(digest "$hf")" != "$(digest "$other")" ]
+  # No byte of an expert may be left out of the digest.
+  local lame=$TESTDATA/malformed/layout/gate_on_one_expert_only
+  cp -r "$lame" "$other.lame"
+  printf '\377' | dd of="$other.lame/model.safetensors" bs=1 conv=notrunc status=none \
+    seek=$(($(stat -c %s "$lame/model.safetensors") - 66))
+  check "the byte differs" [ "$(cmp -s "$lame/model.safetensors" "$other.lame/model.safetensors"; echo $?)" == 1 ]
+  "$PROGRAM" verify "$lame" "$other.lame" >/dev/null 2>&1
+  check "files that differ in an expert are never equal" [ $? != 0 ]
+  status "verify against another family" 1 verify "$hf" "$TESTDATA/hf/qwen3_moe" -q
+  # A checkpoint whose record is wrong about the order is another model.
+  status "interleaved" 0 convert "$hf" "$other.i" --naming megatron --glu interleaved:2 -q
+  status "contiguous" 0 convert "$hf" "$other.c" --naming megatron --glu contiguous -q
+  status "verify of equal ones" 0 verify "$other.i" "$other.c"
+  python3 - "$other.i" <<'PY'
+import json, struct, sys
+path = sys.argv[1] + "/model.safetensors"
+raw = open(path, "rb").read()
+size = struct.unpack("<Q", raw[:8])[0]
+header = json.loads(raw[8:8 + size])
+header["__metadata__"]["glu_ckpt.glu"] = "contiguous"
+text = json.dumps(header, separators=(",", ":")).encode()
+text += b" " * (-len(text) % 8)
+open(path, "wb").write(struct.pack("<Q", len(text)) + text + raw[8 + size:])
+side = sys.argv[1] + "/glu_ckpt.json"
+record = json.load(open(side))
+record["glu"] = "contiguous"
+json.dump(record, open(side, "w"))
+PY
+  status "a record that lies is found by digest" 3 digest "$other.i" -q
+  status "a record that lies is found by convert" 3 convert "$other.i" "$other.l" --glu interleaved:4 -q
+  status "a record that lies is found by verify" 1 verify "$other.c" "$other.i"
+  check "and what it is instead is named" has "$OUT" "interleaved:2, not as contiguous"
+  rm -rf "$other"*
+}

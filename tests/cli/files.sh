@@ -1,0 +1,164 @@
+# Where checkpoints come from and go to: caches of symlinks, special files, extra files, what is in the way.
+
+# Lays files out as the Hugging Face cache does; prints the snapshot.
+make_snapshot() {
+  local from=$1 cache=$2 file
+  mkdir -p "$cache/blobs" "$cache/snapshots/abc"
+  for file in "$from"/*; do
+    local blob
+    blob=$(sha256sum <"$file" | cut -c1-40)
+    cp "$file" "$cache/blobs/$blob"
+    ln -s "../../blobs/$blob" "$cache/snapshots/abc/$(basename "$file")"
+  done
+}
+
+checkpoint_forms() {
+  local hf=$TESTDATA/hf/mixtral work=$WORK/cache reference before
+  local to=(--naming megatron --experts grouped --glu interleaved:2 -q)
+  reference=$(digest "$hf")
+  make_snapshot "$hf" "$work"
+  before=$(tree_sum "$work")
+  status "a snapshot of symlinks" 0 convert "$work/snapshots/abc" "$work.out" "${to[@]}"
+  check "a snapshot: the same model" [ "$reference" == "$(digest "$work.out")" ]
+  check "a snapshot: extra files are files" [ -f "$work.out/config.json" -a ! -L "$work.out/config.json" ]
+  check "a snapshot: extra files verbatim" cmp -s "$hf/config.json" "$work.out/config.json"
+  check "a snapshot is unchanged" [ "$before" == "$(tree_sum "$work")" ]
+  status "the place of the blobs is part of the source" 4 convert "$work/snapshots/abc" "$work/blobs" "${to[@]}" --overwrite
+  check "the blobs are unchanged" [ "$before" == "$(tree_sum "$work")" ]
+  cp -r "$hf" "$work.plain"
+  rm "$work.plain/model.safetensors.index.json"
+  status "a directory without index" 0 convert "$work.plain" "$work.out2" "${to[@]}"
+  check "without index: the same model" [ "$reference" == "$(digest "$work.out2")" ]
+  rm "$work.plain/model-00002-of-00002.safetensors"
+  status "a directory without index, a shard missing" 3 convert "$work.plain" "$work.out3" "${to[@]}"
+  check "nothing of it" absent "$work.out3"
+  # Shards say in their names how many there are: what an interrupted download left is no checkpoint.
+  mkdir "$work.cut"
+  cp "$TESTDATA/tiny/megatron_bias/model.safetensors" "$work.cut/model-00001-of-00002.safetensors"
+  status "a directory without index, a shard missing by its name" 3 convert "$work.cut" "$work.out6" \
+    --from-glu contiguous --glu interleaved:2
+  check "nothing of it" absent "$work.out6"
+  # The source is what the symlinks point to.
+  mkdir "$work.links" "$work.data"
+  "$PROGRAM" convert "$hf" "$work.data/all.safetensors" --force -q
+  cp "$work.data/all.safetensors" "$work.data.copy"
+  ln -s "$work.data/all.safetensors" "$work.links/model.safetensors"
+  cp "$hf/config.json" "$work.links"
+  status "--overwrite of what a symlink of the source points to" 4 convert "$work.links" "$work.data/all.safetensors" \
+    "${to[@]}" --overwrite
+  check "it is unchanged" cmp -s "$work.data/all.safetensors" "$work.data.copy"
+  cp -r "$hf" "$work.extra"
+  mkdir -p "$work.extra/tokenizer/deep"
+  printf '\0\377 bytes' >"$work.extra/tokenizer/deep/vocab.bin2"
+  printf 'x' >"$work.extra/README with blanks.md"
+  : >"$work.extra/empty.txt"
+  chmod 755 "$work.extra/empty.txt"
+  status "extra files" 0 convert "$work.extra" "$work.out4" "${to[@]}"
+  local name
+  for name in tokenizer/deep/vocab.bin2 "README with blanks.md" empty.txt config.json; do
+    check "extra file $name" cmp -s "$work.extra/$name" "$work.out4/$name"
+  done
+  # A file stored in any order of its tensors is the same model.
+  python3 - "$hf" "$work.shuffled" <<'PY'
+import glob, json, os, random, shutil, struct, sys
+random.seed(1)
+os.mkdir(sys.argv[2])
+shutil.copy(sys.argv[1] + "/config.json", sys.argv[2])
+tensors = []
+for path in sorted(glob.glob(sys.argv[1] + "/*.safetensors")):
+    raw = open(path, "rb").read()
+    size = struct.unpack("<Q", raw[:8])[0]
+    for name, t in json.loads(raw[8:8 + size]).items():
+        if name != "__metadata__":
+            begin, end = (8 + size + o for o in t["data_offsets"])
+            tensors.append((name, t["dtype"], t["shape"], raw[begin:end]))
+for number in range(3):
+    mine = tensors[number::3]
+    random.shuffle(mine)
+    header, data = {}, b""
+    for name, dtype, shape, bytes_ in mine:
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(bytes_)]}
+        data += bytes_
+    text = json.dumps({k: header[k] for k in sorted(header, key=lambda _: random.random())}).encode()
+    with open(f"{sys.argv[2]}/part{number}.safetensors", "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text + data)
+PY
+  status "tensors in any order" 0 convert "$work.shuffled" "$work.out5" "${to[@]}"
+  check "tensors in any order: the same model" [ "$reference" == "$(digest "$work.out5")" ]
+  check "tensors in any order: the same tensors" [ "$(tensors "$work.out")" == "$(tensors "$work.out5")" ]
+  rm -rf "$work"*
+}
+
+overwriting() {
+  local hf=$TESTDATA/hf/mixtral out=$WORK/over before
+  local to=(--naming megatron --experts grouped --glu interleaved:2 -q)
+  mkdir "$out.mine"
+  echo mine >"$out.mine/mine"
+  status "--overwrite of what is no checkpoint" 4 convert "$hf" "$out.mine" "${to[@]}" --overwrite
+  check "what is no checkpoint stays" [ "$(cat "$out.mine/mine")" == mine ]
+  rm -r "$out.mine"
+  cp -r "$TESTDATA/hf/qwen3_moe" "$out"
+  echo old >"$out/old"
+  status "DST is there" 4 convert "$hf" "$out" "${to[@]}" && check "DST is there: said so" has "$ERR" "[output-exists]"
+  check "DST is there: untouched" [ "$(cat "$out/old")" == old ]
+  status "--overwrite of a refused conversion" 4 convert "$hf" "$out" --overwrite -q
+  check "the old one is still there" [ "$(cat "$out/old")" == old ]
+  status "--overwrite" 0 convert "$hf" "$out" "${to[@]}" --overwrite
+  check "the old one is gone, the new one complete" [ ! -e "$out/old" -a -f "$out/model.safetensors" ]
+  check "nothing else is left" [ "$(ls -d "$out"*)" == "$out" ]
+  cp "$TESTDATA/malformed/layout/sound/model.safetensors" "$out.safetensors"
+  status "a file is there" 4 convert "$hf" "$out.safetensors" "${to[@]}"
+  status "--overwrite of a file" 0 convert "$hf" "$out.safetensors" "${to[@]}" --overwrite
+  check "the file is replaced" [ "$(digest "$out.safetensors")" == "$(digest "$hf")" ]
+  ln -s nowhere "$out.link"
+  status "a dangling symlink is in the way" 4 convert "$hf" "$out.link" "${to[@]}"
+  mkdir "$out.new.partial"
+  echo mine >"$out.new.partial/mine"
+  status "DST.partial is there" 4 convert "$hf" "$out.new" "${to[@]}"
+  check "DST.partial is untouched" [ "$(cat "$out.new.partial/mine")" == mine ]
+  check "DST.partial: no DST" absent "$out.new"
+  # The last moment at which the old one can be lost is a failing verification or a full disk: a limit on file
+  # sizes stands for both.
+  before=$(tree_sum "$out")
+  (ulimit -f 1; "$PROGRAM" convert "$hf" "$out" --naming megatron --glu contiguous --overwrite -q >/dev/null 2>&1) 2>/dev/null
+  check "a failed --overwrite keeps the old one" [ "$before" == "$(tree_sum "$out")" ]
+  rm -rf "$out"*
+}
+
+special_sources() {
+  local work=$WORK/special
+  mkdir "$work"
+  mkfifo "$work/fifo.safetensors"
+  mkdir "$work/holds_fifo" "$work/empty" "$work/loop"
+  mkfifo "$work/holds_fifo/model.safetensors"
+  ln -s loop.safetensors "$work/loop.safetensors"
+  python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' "$work/socket.safetensors"
+  local source
+  for source in "$work/fifo.safetensors" "$work/holds_fifo" "$work/socket.safetensors" /dev/null /dev/zero "$work/empty"; do
+    "timeout" 5 "$PROGRAM" convert "$source" "$work/out" --glu contiguous >"$WORK/.out" 2>"$WORK/.err"
+    check "source $source: refused, not waited for" [ $? == 3 ]
+    check "source $source: no output" absent "$work/out"
+  done
+  "$PROGRAM" inspect "$work/loop.safetensors" >/dev/null 2>&1
+  check "a symlink to itself" grep -qx '[35]' <<<$?
+  status "nothing there" 3 inspect "$work/nothing" && check "nothing there: said so" has "$ERR" "[not-found]"
+  status "an empty name" 3 inspect ""
+  rm -rf "$work"
+}
+
+permissions() {
+  if [[ $(id -u) == 0 ]]; then
+    skip "unreadable shard, read-only destination: root may do everything"
+    return
+  fi
+  local hf=$TESTDATA/hf/mixtral work=$WORK/perm
+  cp -r "$hf" "$work"
+  chmod 000 "$work/model-00002-of-00002.safetensors"
+  status "an unreadable shard" 5 convert "$work" "$work.out" --naming megatron --glu contiguous
+  check "an unreadable shard: named" has "$ERR" model-00002-of-00002
+  mkdir "$work.ro"
+  chmod 555 "$work.ro"
+  status "a read-only destination" 5 convert "$hf" "$work.ro/out" --naming megatron --glu contiguous
+  chmod -R u+w "$work" "$work.ro"
+  rm -rf "$work"*
+}

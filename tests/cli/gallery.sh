@@ -1,0 +1,85 @@
+# The layout gallery: every command of the manifest must be refused with the status and slug it names, quickly, in
+# little memory, leaving no output and an untouched source.
+
+measure_kib() {
+  # Peak resident memory of a command, in KiB; its stdout is dropped and its stderr kept.
+  local peak=$WORK/.peak
+  if [[ -x /usr/bin/time ]]; then
+    /usr/bin/time -q -f %M -o "$peak" "$@" >/dev/null 2>"$WORK/.err" </dev/null
+    local got=$?
+    PEAK=$(tail -n 1 "$peak")
+    return $got
+  fi
+  PEAK=0
+  "$@" >/dev/null 2>"$WORK/.err" </dev/null
+}
+
+gallery() {
+  local root=$TESTDATA/malformed/layout area=$WORK/gallery case command expected slug before begin took got error
+  local limit_ms=1000
+  ((SANITIZED)) && limit_ms=20000
+  mkdir -p "$area"
+  while IFS=$'\t' read -r case command expected slug; do
+    [[ $case == \#* || -z $case ]] && continue
+    if [[ $case != "$previous" ]]; then
+      rm -rf "$area/in"
+      cp -r "$root/$case" "$area/in"
+      before=$(tree_sum "$area/in")
+      previous=$case
+    fi
+    command=${command//\{IN\}/$area/in}
+    command=${command//\{OUT\}/$area/out}
+    begin=$(date +%s%N)
+    # shellcheck disable=SC2086 -- the manifest's arguments are separated by blanks
+    measure_kib "$PROGRAM" $command
+    got=$?
+    took=$((($(date +%s%N) - begin) / 1000000))
+    error=$(cat "$WORK/.err")
+    if [[ $got != "$expected" ]] || ! has "$error" "[$slug]"; then
+      bad "gallery $case: exit $got, expected $expected [$slug]: $command :: ${error:0:400}"
+    elif ((took > limit_ms)); then
+      bad "gallery $case: took $took ms: $command"
+    elif ((!SANITIZED && PEAK > 65536)); then
+      bad "gallery $case: used $PEAK KiB: $command"
+    else
+      pass
+    fi
+    find "$area" -mindepth 1 -maxdepth 1 ! -name in -printf 'left behind: %f\n' -exec rm -rf {} + >"$WORK/.left"
+    # shellcheck disable=SC2086
+    "$PROGRAM" $command --json >"$WORK/.out" 2>"$WORK/.err" </dev/null
+    got=$?
+    error=$(tail -n 1 "$WORK/.err")
+    if [[ $got == "$expected" && $error == '{"error":"'"$slug"'","message":"'*'}' ]]; then
+      pass
+    else
+      bad "gallery $case --json: exit $got, expected $expected and {\"error\":\"$slug\"}: $command :: ${error:0:400}"
+    fi
+    if [[ ! -s $WORK/.left && $(ls -A "$area") == in && $(tree_sum "$area/in") == "$before" ]]; then
+      pass
+    else
+      bad "gallery $case: left something behind, or changed the source: $command"
+      find "$area" -mindepth 1 -maxdepth 1 ! -name in -exec rm -rf {} +
+      previous=
+    fi
+  done <"$root/manifest.tsv"
+  rm -rf "$area"
+}
+
+# There and back again: the digest stays, every tensor is what it was.
+tiny() {
+  local root=$TESTDATA/tiny case there back area=$WORK/tiny
+  while IFS=$'\t' read -r case there back; do
+    [[ $case == \#* || -z $case ]] && continue
+    rm -rf "$area"
+    mkdir -p "$area"
+    # shellcheck disable=SC2086
+    status "tiny $case there" 0 convert "$root/$case" "$area/there" $there -q || continue
+    # shellcheck disable=SC2086
+    status "tiny $case back" 0 convert "$area/there" "$area/back" $back -q || continue
+    check "tiny $case: the same tensors" [ "$(tensors "$root/$case")" == "$(tensors "$area/back")" ]
+    check "tiny $case: the same digest" [ "$(digest "$area/there")" == "$(digest "$area/back")" ]
+    status "tiny $case: verify" 0 verify "$area/there" "$area/back"
+    status "tiny $case: inspect" 0 inspect "$area/there"
+  done <"$root/manifest.tsv"
+  rm -rf "$area"
+}

@@ -1,0 +1,80 @@
+# What the scripts of this directory share. Sourced by run_cli.sh, which sets PROGRAM, TESTDATA and WORK.
+
+PASSED=0
+FAILED=0
+
+pass() { PASSED=$((PASSED + 1)); }
+bad() {
+  FAILED=$((FAILED + 1))
+  printf 'FAIL %s\n' "$*"
+}
+skip() { printf 'skip %s\n' "$*"; }
+
+# check NAME COMMAND...: the command must succeed.
+check() {
+  local name=$1
+  shift
+  if "$@"; then pass; else bad "$name"; fi
+}
+
+# status NAME EXPECTED ARGUMENTS...: runs the program; stdout and stderr land in $OUT and $ERR.
+OUT= ERR=
+status() {
+  local name=$1 expected=$2 got
+  shift 2
+  "$PROGRAM" "$@" >"$WORK/.out" 2>"$WORK/.err" </dev/null
+  got=$?
+  OUT=$(cat "$WORK/.out")
+  ERR=$(cat "$WORK/.err")
+  if [[ $got == "$expected" ]]; then
+    pass
+  else
+    bad "$name: exit $got, expected $expected: glu-ckpt $* :: $(head -c 400 "$WORK/.err")"
+    return 1
+  fi
+}
+
+has() { [[ $1 == *"$2"* ]]; }
+absent() { [[ ! -e $1 && ! -L $1 ]]; }
+
+# One line per file below a directory: name and checksum. Equal texts mean equal trees.
+tree_sum() { (cd "$1" && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum); }
+
+# json FIELD...: stdout was exactly one JSON object with these fields.
+json() {
+  python3 - "$WORK/.out" "$@" <<'PY'
+import json, sys
+value = json.loads(open(sys.argv[1], encoding="utf-8").read())
+missing = [name for name in sys.argv[2:] if name not in value]
+sys.exit(f"not an object with {missing}" if missing or not isinstance(value, dict) else 0)
+PY
+}
+
+# json_get EXPRESSION: evaluates it on the object `v` that stdout was.
+json_get() {
+  python3 -c 'import json, sys
+v = json.load(open(sys.argv[1], encoding="utf-8"))
+print(eval(sys.argv[2]))' "$WORK/.out" "$1"
+}
+
+# digest PATH OPTIONS...: the fingerprint alone.
+digest() { "$PROGRAM" digest "$@" -q 2>&1; }
+
+# tensors PATH: name, dtype, shape and bytes of every tensor, whatever the file and the order.
+tensors() {
+  python3 - "$1" <<'PY'
+import glob, hashlib, json, os, struct, sys
+path = sys.argv[1]
+files = sorted(glob.glob(os.path.join(path, "*.safetensors"))) if os.path.isdir(path) else [path]
+lines = []
+for name in files:
+    raw = open(name, "rb").read()
+    size = struct.unpack("<Q", raw[:8])[0]
+    for key, t in json.loads(raw[8:8 + size]).items():
+        if key == "__metadata__":
+            continue
+        begin, end = (8 + size + o for o in t["data_offsets"])
+        lines.append(f"{key} {t['dtype']} {t['shape']} {hashlib.sha256(raw[begin:end]).hexdigest()}")
+print("\n".join(sorted(lines)))
+PY
+}

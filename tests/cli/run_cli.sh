@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Tests of the program as a program: statuses, streams, files left behind, signals, limits.
+# usage: run_cli.sh PROGRAM [GROUP...]
+set -u
+export LC_ALL=C
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+PROGRAM=$(realpath "${1:?usage: run_cli.sh PROGRAM [GROUP...]}") || exit 2
+shift
+TESTDATA=${GLU_CKPT_TESTDATA:-$(realpath "$HERE/../../testdata")}
+WORK=$(mktemp -d)
+trap 'chmod -R u+w "$WORK" 2>/dev/null; rm -rf "$WORK"' EXIT
+unset NO_COLOR
+
+# Under AddressSanitizer memory and address space say nothing about the program.
+SANITIZED=0
+if [[ -n ${GLU_CKPT_SANITIZED:-} ]] || LC_ALL=C grep -aqF __asan_init "$PROGRAM"; then SANITIZED=1; fi
+
+for part in lib gallery streams convert files interrupt; do
+  # shellcheck source=/dev/null
+  source "$HERE/$part.sh"
+done
+
+ALL=(gallery tiny streams help_and_usage json_output convert_forms sharding determinism stamping checkpoint_forms
+  overwriting special_sources memory_limit signals file_size_limit permissions differing)
+for group in "${@:-${ALL[@]}}"; do
+  previous=
+  "$group"
+done
+printf '%d passed, %d failed\n' "$PASSED" "$FAILED"
+((FAILED == 0))

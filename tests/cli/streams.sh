@@ -1,0 +1,73 @@
+# Who prints what where: data to stdout, everything else to stderr; --json, -q, --help, --version, suggestions.
+
+streams() {
+  local hf=$TESTDATA/hf/mixtral out=$WORK/streams
+  status "inspect" 0 inspect "$hf" && check "inspect: stderr is empty" [ -z "$ERR" ]
+  check "inspect names the layout" has "$OUT" "hf:mixtral"
+  status "convert" 0 convert "$hf" "$out" --naming megatron --glu interleaved:2 --experts grouped
+  check "convert: no error text" [ -z "$(grep -i error <<<"$ERR")" ]
+  status "convert -q" 0 convert "$hf" "$out.q" --naming megatron --glu interleaved:2 --experts grouped -q
+  check "convert -q is silent" [ -z "$OUT$ERR" ]
+  status "digest" 0 digest "$hf" && check "digest: one line on stdout" [ "$(wc -l <"$WORK/.out")" == 1 ]
+  check "digest: its form" grep -Eqx 'gck1:[0-9a-f]{32}:[0-9]+:[0-9]+' "$WORK/.out"
+  status "layouts" 0 layouts && check "layouts lists megatron" has "$OUT" megatron
+  status "an error" 4 convert "$hf" "$out.e"
+  check "an error: nothing on stdout" [ -z "$OUT" ]
+  check "an error: one line" [ "$(wc -l <"$WORK/.err")" == 1 ]
+  status "an error --json" 4 convert "$hf" "$out.e" --json
+  check "an error --json: nothing on stdout" [ -z "$OUT" ]
+  status "--progress always off a terminal" 0 convert "$hf" "$out.p" --naming megatron --glu contiguous --progress always
+  check "no carriage returns or escapes off a terminal" [ -z "$(grep -a $'[\r\e]' "$WORK/.err")" ]
+  "$PROGRAM" inspect "$hf" >/dev/full 2>"$WORK/.err"
+  check "a full stdout is noticed" [ $? == 5 ]
+  rm -rf "$out"*
+}
+
+help_and_usage() {
+  status "--help" 0 --help && check "--help opens with examples" has "$(head -n 8 "$WORK/.out")" "glu-ckpt convert"
+  local command
+  for command in inspect convert plan verify digest stamp; do
+    status "$command --help" 0 "$command" --help
+    check "$command --help shows its options" has "$OUT" "--json"
+  done
+  status "--version" 0 --version && check "--version" grep -Eq '[0-9]+\.[0-9]+\.[0-9]+' "$WORK/.out"
+  status "no command" 2 && check "no command: on stderr" has "$ERR" "[usage]"
+  status "a mistyped option" 2 convert a b --gluu split && check "it is suggested" has "$ERR" "did you mean --glu"
+  status "a mistyped command" 2 convrt a b && check "it is suggested" has "$ERR" "did you mean convert"
+  status "a mistyped naming" 2 convert a b --naming megatrn && check "it is suggested" has "$ERR" "did you mean megatron"
+  status "usage as JSON" 2 convert --json && check "usage as JSON" has "$ERR" '{"error":"usage"'
+}
+
+json_output() {
+  local hf=$TESTDATA/hf/qwen2_moe out=$WORK/json
+  status "inspect --json" 0 inspect "$hf" --json
+  check "inspect --json" json format layout moe_layers num_experts hidden_size moe_intermediate_size dtypes tensors \
+    files bytes optimizer problems
+  check "inspect --json: layout" [ "$(json_get 'sorted(v["layout"])')" == \
+    "['experts', 'glu', 'glu_source', 'naming', 'shared_glu']" ]
+  local fields=(output from to tensors_written bytes_written bytes_cloned seconds bytes_per_second peak_memory device
+    digest verified refusals)
+  status "plan --json" 0 plan "$hf" "$out" --naming megatron --glu interleaved:2 --shared-glu contiguous --json
+  check "plan --json" json "${fields[@]}"
+  check "plan --json: unverified" [ "$(json_get 'v["verified"]')" == None ]
+  check "plan writes nothing" [ -z "$(ls -d "$out"* 2>/dev/null)" ]
+  status "plan --json of a refusal" 4 plan "$hf" "$out" --json
+  check "plan --json of a refusal" json "${fields[@]}"
+  check "plan --json tells the refusal" [ "$(json_get 'len(v["refusals"])')" == 1 ]
+  status "convert --dry-run" 0 convert "$hf" "$out" --naming megatron --glu interleaved:2 --dry-run --json
+  check "convert --dry-run writes nothing" absent "$out"
+  status "convert --json" 0 convert "$hf" "$out" --naming megatron --glu interleaved:2 --shared-glu contiguous --json
+  check "convert --json" json "${fields[@]}"
+  check "convert --json: verified" [ "$(json_get 'v["verified"]')" == digest ]
+  check "convert --json: to" [ "$(json_get 'v["to"]["naming"], v["to"]["glu"], v["to"]["shared_glu"]')" == \
+    "('megatron', 'interleaved:2', 'contiguous')" ]
+  check "convert --json: the digest" [ "$(json_get 'v["digest"]')" == "$(digest "$out")" ]
+  status "verify --json" 0 verify "$hf" "$out" --json
+  check "verify --json" json equal digest_a digest_b missing extra first_difference forward
+  check "verify --json: equal" [ "$(json_get 'v["equal"], v["first_difference"]')" == "(True, None)" ]
+  status "digest --json" 0 digest "$hf" --json && check "digest --json" json digest
+  status "layouts --json" 0 layouts --json && check "layouts --json" json layouts
+  status "unknown glu --json" 0 inspect "$TESTDATA/malformed/layout/glu_unknown" --json
+  check "an unknown glu is \"unknown\"" [ "$(json_get 'v["layout"]["glu"]')" == unknown ]
+  rm -rf "$out"*
+}

@@ -1,0 +1,168 @@
+#include <atomic>
+#include <cstring>
+
+#include "support/convert.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+using namespace support;
+
+ModelSpec model_of(i64 hidden, i64 width) {
+  ModelSpec model;
+  BlockSpec block;
+  block.hidden = hidden;
+  block.widths = widths(4, width);
+  block.bias = true;
+  block.dtype = Dtype::BF16;
+  model.blocks.push_back(block);
+  return model;
+}
+
+const Spelling kContiguous{"megatron", Experts::Indexed, Experts::Indexed, contiguous(), split()};
+const Spelling kPacked{"hf:gpt_oss", Experts::Grouped, Experts::Grouped, interleaved(1), split()};
+
+/// Notes every read, so that a test sees how much was read how often.
+class CountingSource final : public Source {
+ public:
+  explicit CountingSource(const MemorySource& source) : source_(source) {}
+  const Inventory& inventory() const override { return source_.inventory(); }
+  const ModelHints& hints() const override { return source_.hints(); }
+  const Record& record() const override { return source_.record(); }
+  const std::map<std::string, std::string>& metadata() const override { return source_.metadata(); }
+  const std::vector<ExtraFile>& extra_files() const override { return source_.extra_files(); }
+  const std::filesystem::path& path() const override { return source_.path(); }
+  i64 file_bytes() const override { return source_.file_bytes(); }
+  void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const override {
+    bytes += static_cast<i64>(out.size());
+    largest = std::max(largest.load(), static_cast<i64>(out.size()));
+    if (fail_after >= 0 && bytes > fail_after) throw Error(ErrorCode::Io, "planted");
+    source_.read(tensor, offset, out);
+  }
+  mutable std::atomic<i64> bytes{0};
+  mutable std::atomic<i64> largest{0};
+  i64 fail_after = -1;
+
+ private:
+  const MemorySource& source_;
+};
+
+TEST(Execute, BuffersKeepWithinTheMemoryAllowed) {
+  const ModelSpec model = model_of(64, 96);
+  const MemorySource source = make_source(model, kContiguous);
+  const Plan plan = make_plan(source.inventory(), recognize_source(source), options_for(model, kPacked));
+  for (const int jobs : {1, 2, 4}) {
+    const CountingSource counting(source);
+    MemorySink sink(plan.outputs);
+    ExecuteOptions options;
+    options.jobs = jobs;
+    options.memory_bytes = 64 << 10;
+    execute(plan, counting, sink, *make_backend("cpu"), options);
+    EXPECT_EQ(sink.first_fault(), "");
+    EXPECT_LE(counting.largest, options.memory_bytes / (2 * jobs));
+    EXPECT_LE(planned_buffer_bytes(plan, jobs, options.memory_bytes), options.memory_bytes);
+  }
+}
+
+/// Where matrices fit into a buffer, a transpose reads its source about once.
+TEST(Execute, ReadsAboutOnce) {
+  const ModelSpec model = model_of(64, 96);
+  const MemorySource source = make_source(model, kContiguous);
+  const Plan plan = make_plan(source.inventory(), recognize_source(source), options_for(model, kPacked));
+  const CountingSource counting(source);
+  MemorySink sink(plan.outputs);
+  execute(plan, counting, sink, *make_backend("cpu"), {});
+  EXPECT_LE(counting.bytes, 2 * plan.bytes);
+}
+
+TEST(Execute, ReportsEveryByteOnce) {
+  const ModelSpec model = model_of(64, 96);
+  const MemorySource source = make_source(model, kContiguous);
+  std::atomic<i64> reported{0};
+  ExecuteOptions options;
+  options.jobs = 3;
+  options.memory_bytes = 30'000;
+  options.on_progress = [&](i64 bytes) { reported += bytes; };
+  const Converted converted = convert(source, recognize_source(source), options_for(model, kPacked), options);
+  EXPECT_EQ(reported, converted.plan.bytes);
+  EXPECT_EQ(converted.plan.bytes, source.file_bytes());
+}
+
+/// The same bytes, whatever the number of workers and the memory.
+TEST(Execute, IsDeterministic) {
+  const ModelSpec model = model_of(33, 12);
+  const MemorySource source = make_source(model, kContiguous);
+  const Recognition recognition = recognize_source(source);
+  const Converted first = convert(source, recognition, options_for(model, kPacked));
+  for (int jobs = 1; jobs <= 4; ++jobs) {
+    ExecuteOptions options;
+    options.jobs = jobs;
+    options.memory_bytes = 8 << 10;
+    EXPECT_TRUE(
+        same_tensors(first.tensors, convert(source, recognition, options_for(model, kPacked), options).tensors));
+  }
+}
+
+TEST(Execute, AFailureInAWorkerComesOut) {
+  const ModelSpec model = model_of(64, 96);
+  const MemorySource source = make_source(model, kContiguous);
+  const Plan plan = make_plan(source.inventory(), recognize_source(source), options_for(model, kPacked));
+  for (const int jobs : {1, 4}) {
+    CountingSource counting(source);
+    counting.fail_after = 10'000;
+    MemorySink sink(plan.outputs);
+    ExecuteOptions options;
+    options.jobs = jobs;
+    options.memory_bytes = 16 << 10;
+    expect_error(
+        ErrorCode::Io, [&] { execute(plan, counting, sink, *make_backend("cpu"), options); }, "planted");
+  }
+}
+
+/// NaN payloads, negative zeros and subnormals are bits like any others.
+TEST(Execute, MovesBitsAndComputesNothing) {
+  const std::vector<std::uint32_t> patterns{0x7fc00001, 0x7f800001, 0xffc12345, 0x80000000,
+                                            0x00000001, 0x807fffff, 0x7f7fffff, 0xff800000};
+  ModelSpec model = model_of(8, 4);
+  model.blocks[0].dtype = Dtype::F32;
+  std::vector<MemoryTensor> tensors = build(model, kContiguous);
+  for (MemoryTensor& tensor : tensors)
+    for (std::size_t i = 0; i < tensor.bytes.size() / 4; ++i)
+      std::memcpy(&tensor.bytes[4 * i], &patterns[i % patterns.size()], 4);
+  const MemorySource source(tensors, {}, record_of(model, kContiguous));
+  const Converted there = convert(source, recognize_source(source), options_for(model, kPacked));
+  const MemorySource middle(there.tensors, {}, record_of(model, kPacked));
+  EXPECT_EQ(digest_of(source), digest_of(middle));
+  const Converted back = convert(middle, recognize_source(middle), options_for(model, kContiguous));
+  EXPECT_TRUE(same_tensors(tensors, back.tensors));
+}
+
+TEST(Execute, GatherAnyRange) {
+  const ModelSpec model = model_of(5, 12);
+  const MemorySource source = make_source(model, kContiguous);
+  const Converted whole = convert(source, recognize_source(source), options_for(model, kPacked));
+  std::vector<std::byte> scratch;
+  for (std::size_t t = 0; t < whole.plan.outputs.size(); ++t) {
+    const std::span<const Move> moves(whole.plan.moves.data() + whole.plan.first_move[t],
+                                      whole.plan.moves.data() + whole.plan.first_move[t + 1]);
+    const i64 bytes = whole.plan.outputs[t].bytes;
+    for (i64 begin = 0; begin <= bytes; begin += 7)
+      for (const i64 length : {0, 1, 2, 3, 50, 333}) {
+        const i64 end = std::min(bytes, begin + length);
+        std::vector<std::byte> out(static_cast<std::size_t>(end - begin) + 1, std::byte{0x5A});
+        gather(moves, source, *make_backend("cpu"), begin, end, out.data(), scratch, 4096);
+        EXPECT_TRUE(std::equal(out.begin(), out.end() - 1, whole.tensors[t].bytes.begin() + begin));
+        EXPECT_EQ(out.back(), std::byte{0x5A});
+      }
+  }
+}
+
+TEST(Execute, Backends) {
+  EXPECT_EQ(make_backend("auto")->name(), "cpu");
+  EXPECT_EQ(make_backend("cpu")->name(), "cpu");
+  expect_error(ErrorCode::NoDevice, [] { make_backend("cuda:0"); });
+  expect_error(ErrorCode::Usage, [] { make_backend("tpu"); });
+}
+
+}  // namespace
+}  // namespace glu_ckpt
