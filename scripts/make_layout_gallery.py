@@ -96,6 +96,14 @@ def megatron_grouped(e=E, f=F, h=H, layer=0):
     return {base + "linear_fc1.weight": [e, 2 * f, h], base + "linear_fc2.weight": [e, h, f]}
 
 
+def mixtral(layer):
+    out = {}
+    for e in range(E):
+        base = f"model.layers.{layer}.block_sparse_moe.experts.{e}."
+        out.update({base + "w1.weight": [F, H], base + "w3.weight": [F, H], base + "w2.weight": [H, F]})
+    return out
+
+
 def shared(name="shared_expert", f=F, h=H, layer=0):
     base = f"model.layers.{layer}.mlp.{name}."
     return {base + "gate_proj.weight": [f, h], base + "up_proj.weight": [f, h], base + "down_proj.weight": [h, f]}
@@ -136,6 +144,12 @@ class Gallery:
         for name, content in (("config.json", config), ("glu_ckpt.json", sidecar)):
             if content is not None:
                 (directory / name).write_text(json.dumps(content, indent=2) + "\n")
+
+    def add_shard(self, case, tensors):
+        """Makes the case's file the first of two shards that no index lists."""
+        directory = self.root / case
+        (directory / "model.safetensors").rename(directory / "a.safetensors")
+        (directory / "b.safetensors").write_bytes(safetensors(tensors))
 
     def expect(self, case, command, status, slug):
         self.lines.append(f"{case}\t{command}\t{status}\t{slug}\n")
@@ -226,7 +240,25 @@ def naming(g):
     g.case("packed_out_in_of_in_out_family", packed(), "convert {IN} {OUT} --glu contiguous", 3, "expert-shape",
            config={"model_type": "gpt_oss"})
     g.expect("packed_out_in_of_in_out_family",
-             "convert {IN} {OUT} --from-naming hf:openai_privacy_filter --glu interleaved:2", 3, "expert-shape")
+             "convert {IN} {OUT} --from-naming hf:openai_privacy_filter --glu interleaved:2", 4, "glu-conflict")
+    g.case("from_naming_against_config", packed(in_out=True, bias=True),
+           "convert {IN} {OUT} --from-naming hf:gpt_oss --naming megatron --experts indexed --glu contiguous", 4,
+           "glu-conflict", config={"model_type": "openai_privacy_filter"})
+    g.case("mxfp4_experts",
+           {HF0 + "gate_up_proj_blocks": ("U8", [E, 2 * F, 1, 16]), HF0 + "gate_up_proj_scales": ("U8", [E, 2 * F, 1]),
+            HF0 + "gate_up_proj_bias": [E, 2 * F], HF0 + "down_proj_bias": [E, H]},
+           "convert {IN} {OUT} --glu contiguous", 3, "not-supported", config={"model_type": "gpt_oss"})
+    g.expect("mxfp4_experts", "inspect {IN}", 3, "not-supported")
+    g.case("scoped_keys_without_a_place", megatron(prefix="language_model.decoder.layers."),
+           "convert {IN} {OUT} --naming torchtitan --from-glu contiguous --glu split --experts grouped", 4,
+           "no-spelling")
+    g.case("companion_named_like_the_shared_gate", {**proj(), HF0 + "0.gate_weight_scale": [F]},
+           "convert {IN} {OUT} --experts grouped --glu contiguous", 3, "unexplained-key", config=QWEN3)
+    g.case("bias_transposed", {**megatron_grouped(), MEG0 + "linear_fc1.bias": [2 * F, E]},
+           "convert {IN} {OUT} --from-glu contiguous --glu interleaved:2", 3, "expert-shape")
+    g.case("record_in_one_shard_only", megatron([0, 1]), "convert {IN} {OUT} --glu interleaved:2", 4, "unknown-glu",
+           metadata=record(version="0.1.0", naming="megatron", experts="indexed", glu="contiguous"))
+    g.add_shard("record_in_one_shard_only", megatron([0, 1], layer=1))
     g.case("from_naming_explains_nothing", proj(), "convert {IN} {OUT} --from-naming megatron --glu interleaved:2", 3,
            "unexplained-key", config=QWEN3)
     g.case("two_families", {**proj(), **{k: v for k, v in megatron(layer=1).items()}},
@@ -458,6 +490,9 @@ def tiny(root):
     case("many_experts", proj(range(12), f=2, h=2), "--naming megatron --experts grouped --glu interleaved:1",
          "--naming hf:qwen3_moe --experts indexed --glu split",
          config={"model_type": "qwen3_moe", "num_experts": 12})
+    case("mtp_layers_by_number", {**mixtral(0), **mixtral(1)},
+         "--naming hf:deepseek_v3 --experts grouped --glu contiguous", "--naming hf:mixtral --experts indexed --glu split",
+         config={"model_type": "mixtral", "num_hidden_layers": 1})
     case("block_scales",
          {**{k: ("F8_E4M3", v) for k, v in proj([0, 1], f=256, h=8).items()},
           **{k + "_scale_inv": ("F32", [2, 1] if "down" not in k else [1, 2])

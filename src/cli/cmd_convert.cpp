@@ -33,6 +33,20 @@ bool is_replaceable(const fs::path& path) {
   return empty;
 }
 
+/// What create_sink() would find in the way, found before the source is read.
+void check_staging(const fs::path& output) {
+  const fs::path named = output.has_filename() ? output : output.parent_path();
+  const fs::path parent = named.has_parent_path() ? named.parent_path() : fs::path(".");
+  if (!fs::is_directory(parent))
+    fail(ErrorCode::NotFound, {output.string(), {}}, "{}: there is no directory {} to make it in", output.string(),
+         parent.string());
+  const fs::path partial = named.string() + ".partial";
+  if (fs::exists(fs::symlink_status(partial)))
+    fail(ErrorCode::OutputExists, {partial.string(), {}},
+         "{}: exists already: an earlier run did not finish, or another is running; remove it and run again",
+         partial.string());
+}
+
 /// Refused before any work: outputs that exist, or that would change the source.
 void check_output(const Options& options) {
   const fs::path dst = fs::weakly_canonical(options.output);
@@ -41,6 +55,7 @@ void check_output(const Options& options) {
   if (inside || is_inside(src, dst))
     fail(ErrorCode::OutputInsideSource, {options.output, {}},
          "{}: the output and the source {} overlap; the source is never written to", options.output, options.input);
+  check_staging(options.output);
   if (!fs::exists(fs::symlink_status(options.output))) return;
   if (!options.overwrite)
     fail(ErrorCode::OutputExists, {options.output, {}}, "{} exists; choose another name, or --overwrite to replace it",
@@ -99,8 +114,8 @@ void check_staged(const Options& options, const Sink& sink, const Digest& expect
   const Digest found = digest_with_progress(options, staged, backend, "verifying");
   if (found != expected)
     fail(ErrorCode::VerifyFailed, {options.output, {}},
-         "what was written is not what was read: {} written, {} expected. Nothing was kept; check the disk and memory of "
-         "this machine",
+         "what was written does not read back as the same model: {} written, {} expected. Nothing was kept. Either this "
+         "machine's disk or memory fails, or the output's layout is taken for another one: then please report it",
          to_string(found), to_string(expected));
 }
 

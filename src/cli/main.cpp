@@ -33,7 +33,7 @@ int report_error(const Error& error, bool json) {
   if (json)
     fmt::print(stderr, "{}\n", report::error_json(error));
   else
-    fmt::print(stderr, "glu-ckpt: error: {} [{}]\n", error.what(), slug(error.code()));
+    fmt::print(stderr, "glu-ckpt: error: {} [{}]\n", report::printable(error.what()), slug(error.code()));
   return exit_status(error.code());
 }
 

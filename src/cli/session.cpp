@@ -64,7 +64,7 @@ ExecuteOptions execute_options(const Options& options, report::Progress& progres
 }
 
 void watch_signals() {
-  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) std::signal(number, note_signal);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) std::signal(number, note_signal);
 }
 
 void print_out(const std::string& text) {

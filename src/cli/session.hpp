@@ -29,7 +29,7 @@ report::ProgressStyle progress_style(const Options& options);
 /// Execution options that report to `progress` and throw Interrupted after a signal.
 ExecuteOptions execute_options(const Options& options, report::Progress& progress);
 
-/// From here on SIGINT, SIGTERM and SIGUSR1 are noticed at the next finished piece of work.
+/// From here on SIGINT, SIGTERM, SIGHUP and SIGUSR1 are noticed at the next finished piece of work.
 void watch_signals();
 
 /// Prints to stdout and checks that it arrived.

@@ -88,8 +88,13 @@ class SafetensorsSource final : public Source {
  public:
   explicit SafetensorsSource(const CheckpointFiles& files) : path_(files.path), extra_files_(files.extra_files), left_out_(files.left_out) {
     raise_open_file_limit();  // every shard stays open
+    std::vector<Record> shard_records;
+    for (const std::string& name : files.shards) shard_records.push_back(add_shard(open_shard(files, name), name));
     RecordMerger records;
-    for (const std::string& name : files.shards) add_shard(open_shard(files, name), name, records);
+    // What some shards say of themselves says nothing about one that another tool wrote.
+    if (std::ranges::none_of(shard_records, [](const Record& record) { return record.empty(); }))
+      for (std::size_t i = 0; i < shard_records.size(); ++i)
+        records.add(shard_records[i], shards_[i].path().string());
     const std::vector<u32> order = sorted_by_name(inventory_, files.directory);
     if (files.index) check_index(files, inventory_, order);
     if (!files.config.empty()) {
@@ -129,19 +134,21 @@ class SafetensorsSource final : public Source {
   }
 
  private:
-  void add_shard(File file, const std::string& name, RecordMerger& records) {
+  /// Returns what the shard records.
+  Record add_shard(File file, const std::string& name) {
     ParsedHeader header = read_header(file);
     const auto number = static_cast<u32>(inventory_.files.size());
     for (TensorRef& tensor : header.tensors) {
       tensor.file = number;
       inventory_.tensors.push_back(std::move(tensor));
     }
-    records.add(take_record(header.metadata), file.path().string());
+    Record record = take_record(header.metadata);
     refuse_slices(header.metadata, file.path().string());
     metadata_.merge(header.metadata);
     inventory_.files.push_back(name);
     file_bytes_ += file.size();
     shards_.push_back(std::move(file));
+    return record;
   }
 
   fs::path path_;

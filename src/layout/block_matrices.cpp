@@ -84,7 +84,7 @@ i64 fused_block_rows(const Glu& glu, i64 intermediate, TensorKind kind, const st
   const i64 rows = glu.kind == Glu::Kind::Interleaved ? glu.block_rows : intermediate;
   if (intermediate % rows != 0)
     fail(ErrorCode::NotDivisible, {{}, name}, "{}: {} rows; interleaved:{} needs a multiple of {}", name,
-         2 * intermediate, rows, 2 * rows);
+         2 * intermediate, rows, u64{2} * static_cast<u64>(rows));
   if (kind != TensorKind::Scale) return rows;
   if (rows % kScaleRows != 0)
     fail(ErrorCode::NotExact, {{}, name},

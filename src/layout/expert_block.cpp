@@ -284,8 +284,9 @@ class BlockChecker {
     const i64 count = stacked ? shape_.block.num_experts : 1;
     const auto ceil_div = [](i64 a, i64 b) { return (a + b - 1) / b; };
     if (kind == TensorKind::Bias) {
-      const bool fits = checked_product(ref.shape) == count * rows &&
-                        (ref.shape.size() <= 2 || (ref.shape.size() == 3 && ref.shape[1] == 1));
+      // [E, rows]; TransformerEngine may hold [E, 1, rows], and Megatron reads flat ones too.
+      const auto is = [&](const std::vector<i64>& shape) { return ref.shape == shape; };
+      const bool fits = is({count * rows}) || (stacked && (is({count, rows}) || is({count, 1, rows})));
       if (!fits) bad_shape(ref, count == 1 ? fmt::format("[{}]", rows) : fmt::format("[{}, {}]", count, rows));
       return;
     }

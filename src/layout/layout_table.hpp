@@ -51,7 +51,7 @@ struct Naming {
   bool native_shared_fused = false;
   /// FC1 without a gate is spelled like the fused one (Megatron) or like up (Hugging Face).
   bool plain_fc1_is_fused = false;
-  /// Layers of the main stack numbered from num_hidden_layers on are MTP layers.
+  /// MTP layers are numbered on from the main stack's, rather than in a stack of their own.
   bool mtp_follows_decoder = false;
   /// [E, H]: read for E and H where experts are stored flat.
   std::string_view router{};

@@ -41,10 +41,11 @@ class ExpertLikeNames {
   }
 
   bool contains(std::string_view name) const {
-    static constexpr std::string_view kExempt[] = {"_extra_state", "e_score_correction_bias", "expert_bias",
-                                                   "gate_weight", "router"};
+    static constexpr std::string_view kExempt[] = {"e_score_correction_bias", "expert_bias", "gate_weight"};
     const auto has = [&](std::string_view word) { return name.find(word) != std::string_view::npos; };
-    if (std::ranges::any_of(kExempt, has)) return false;
+    const std::string_view last = name.substr(name.rfind('.') + 1);
+    if (last.starts_with("_extra_state") || has(".router.")) return false;
+    if (std::ranges::find(kExempt, last) != std::end(kExempt)) return false;
     if (has(".experts.") || has(".shared_experts.") || has(".shared_expert.")) return true;
     const std::size_t dot = name.rfind('.');
     if (dot == std::string_view::npos) return false;
@@ -70,7 +71,10 @@ class Recognizer {
 
   Recognition run() {
     group_keys();
+    refuse_mxfp4();
     read_num_hidden_layers();
+    recorded_glu("glu");
+    recorded_glu("shared_glu");
     choose_naming();
     if (result_.naming != nullptr) {
       draft_blocks();
@@ -96,14 +100,25 @@ class Recognizer {
     }
   }
 
+  /// The hub releases of gpt-oss: packed E2M1 blocks and E8M0 scales in place of weights.
+  void refuse_mxfp4() const {
+    for (const KeyGroup& group : groups_) {
+      const std::string& name = tensor(group.tensors.front()).name;
+      if (name.ends_with(".experts.gate_up_proj_blocks"))
+        fail(ErrorCode::NotSupported, {{}, name},
+             "'{}': MXFP4 experts (blocks and scales) are not supported by this version; save the model in bf16 first",
+             name);
+    }
+  }
+
   void read_num_hidden_layers() {
     result_.num_hidden_layers = hints_.num_hidden_layers;
     const std::string* recorded = find_entry(record_, "num_hidden_layers");
     if (recorded == nullptr) return;
     i64 layers = 0;
     const auto [end, error] = std::from_chars(recorded->data(), recorded->data() + recorded->size(), layers);
-    if (error != std::errc() || end != recorded->data() + recorded->size() || layers < 0)
-      fail(ErrorCode::RecordInvalid, {}, "the record's num_hidden_layers '{}' is not a number", *recorded);
+    if (error != std::errc() || end != recorded->data() + recorded->size() || layers < 1)
+      fail(ErrorCode::RecordInvalid, {}, "the record's num_hidden_layers '{}' is not a number of layers", *recorded);
     result_.num_hidden_layers = layers;
   }
 
@@ -139,6 +154,23 @@ class Recognizer {
     choose_unnamed(candidates);
   }
 
+  /// Without a record, config.json is an answer as good as --from-naming; where both fit the keys and
+  /// read them differently, one of them is wrong.
+  void check_family_agrees(const Naming& naming, const std::string& name) const {
+    if (find_entry(record_, "naming") != nullptr) return;
+    const Naming* other = nullptr;
+    for (const Naming& row : namings()) {
+      if (!lists_model_type(row) || first_unexplained(row) != nullptr) continue;
+      if (&row == &naming || agree({&naming, &row})) return;
+      other = &row;
+    }
+    if (other != nullptr)
+      fail(ErrorCode::GluConflict, {},
+           "--from-naming says {}, but config.json names {}, which reads the same keys differently. Both cannot be true; "
+           "find out which one is",
+           name, hints_.model_type);
+  }
+
   void choose_named(const std::string& name, std::string_view who, ErrorCode code) {
     const Naming* naming = find_naming(name);
     if (naming == nullptr) {
@@ -148,6 +180,7 @@ class Recognizer {
     }
     if (const TensorRef* key = first_unexplained(*naming))
       fail(code, {{}, key->name}, "{} says the naming is {}, which does not explain '{}'", who, name, key->name);
+    if (code == ErrorCode::UnexplainedKey) check_family_agrees(*naming, name);
     std::vector<const Naming*> rows{naming};
     for (const Naming& other : namings())
       if (&other != naming && "hf:" + hints_.model_type == name && lists_model_type(other) &&
@@ -272,8 +305,8 @@ class Recognizer {
     block.stack = pattern.stack->stack;
     block.layer = key.layer;
     block.set = pattern.set;
-    if (pattern.naming->mtp_follows_decoder && block.stack == "decoder" && result_.num_hidden_layers &&
-        block.layer >= *result_.num_hidden_layers) {
+    // The label must not depend on the naming, so every row counts alike.
+    if (block.stack == "decoder" && result_.num_hidden_layers && block.layer >= *result_.num_hidden_layers) {
       block.stack = "mtp";
       block.layer -= *result_.num_hidden_layers;
     }
@@ -382,7 +415,7 @@ class Recognizer {
       if (f % answer.block_rows != 0)
         fail(asked ? ErrorCode::NotDivisible : ErrorCode::RecordContradicts, {{}, name},
              "{} says interleaved:{}, but '{}' has {} rows, which is no multiple of {}", who, answer.block_rows, name,
-             2 * f, 2 * answer.block_rows);
+             2 * f, u64{2} * static_cast<u64>(answer.block_rows));
   }
 
   void check_recorded_gate(const BlockShape& shape, const std::string& key) const {

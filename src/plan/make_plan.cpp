@@ -128,9 +128,9 @@ void describe_target(const ExpertBlock& block, const BlockTarget& target, Layout
 [[noreturn]] void fail_unexplained(const Inventory& inventory, const Recognition& from) {
   const std::string& name = inventory.tensors[from.unexplained.front()].name;
   fail(ErrorCode::UnexplainedKey, {{}, name},
-       "'{}' looks like part of an expert, but {} does not explain it; moving the weights would leave it behind. "
-       "Quantized formats whose scales this version does not know must be dequantized first",
-       name, from.naming != nullptr ? "naming " + from.layout.naming : "no naming");
+       "'{}' looks like part of an expert, but {}; moving the weights would leave it behind. Quantized formats whose "
+       "scales this version does not know must be dequantized first",
+       name, from.naming != nullptr ? "naming " + from.layout.naming + " does not explain it" : "no naming explains it");
 }
 
 }  // namespace

@@ -19,14 +19,14 @@ std::string block_text(const ExpertBlock& block) {
 std::string renamed_prefix(const ExpertBlock& block, const Recognition& from, const Naming& naming) {
   const auto print = [&](std::string_view stack_name, i64 layer) -> std::string {
     for (const StackPrefix& stack : naming.stacks)
-      if (stack.stack == stack_name) return fmt::format("{}{}{}{}", block.scope, stack.before, layer, stack.after);
+      if (stack.stack == stack_name && (block.scope.empty() || !stack.anchored)) return fmt::format("{}{}{}{}", block.scope, stack.before, layer, stack.after);
     return {};
   };
   const bool appended = naming.mtp_follows_decoder && block.stack == "mtp" && from.num_hidden_layers;
   std::string text = appended ? print("decoder", block.layer + *from.num_hidden_layers) : print(block.stack, block.layer);
   if (text.empty())
-    fail(ErrorCode::NoSpelling, {}, "{}: naming {} has no place for layers of stack '{}'{}", block_text(block),
-         naming.name, block.stack,
+    fail(ErrorCode::NoSpelling, {}, "{}: naming {} has no place for layers of stack '{}{}'{}", block_text(block),
+         naming.name, block.scope, block.stack,
          naming.mtp_follows_decoder ? "; config.json with num_hidden_layers would say where they go" : "");
   return text;
 }

@@ -45,6 +45,10 @@ std::string layouts_text(const std::vector<NamingSummary>& rows);
 std::string layouts_json(const std::vector<NamingSummary>& rows);
 std::string error_json(const Error& error);
 
+/// `text` with control characters written as \xNN and cut at a length that a terminal can bear: names in
+/// a file are not to be trusted.
+std::string printable(std::string_view text);
+
 /// "1.31 TB", decimal units as disks are sold.
 std::string size_text(i64 bytes);
 

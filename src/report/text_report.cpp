@@ -20,14 +20,14 @@ std::string number_or_mixed(i64 number) { return number < 0 ? "mixed" : fmt::for
 std::string difference_text(const Difference& difference) {
   std::string text;
   if (difference.role.empty()) {
-    text = fmt::format("first difference: {}", difference.tensor);
+    text = fmt::format("first difference: {}", printable(difference.tensor));
   } else {
     text = fmt::format("first difference: layer {}, {} expert {}, {} {}", difference.layer, difference.set,
                        difference.expert, difference.role, difference.kind);
   }
   text += fmt::format(", row {}, column {}: {} in A, {} in B\n", difference.row, difference.column, difference.a,
                       difference.b);
-  if (!difference.role.empty()) text += fmt::format("  in A's tensor {}\n", difference.tensor);
+  if (!difference.role.empty()) text += fmt::format("  in A's tensor {}\n", printable(difference.tensor));
   if (!difference.hint.empty()) text += fmt::format("  {}\n", difference.hint);
   return text;
 }
@@ -35,12 +35,25 @@ std::string difference_text(const Difference& difference) {
 std::string list_text(const std::string& title, const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 8;
   std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) text += fmt::format("{}: {}\n", title, names[i]);
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) text += fmt::format("{}: {}\n", title, printable(names[i]));
   if (names.size() > kShown) text += fmt::format("{}: and {} more\n", title, names.size() - kShown);
   return text;
 }
 
 }  // namespace
+
+std::string printable(std::string_view text) {
+  constexpr std::size_t kMostBytes = 4000;
+  std::string out;
+  for (const char c : text.substr(0, kMostBytes)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f)
+      out += fmt::format("\\x{:02x}", byte);
+    else
+      out += c;
+  }
+  return text.size() > kMostBytes ? out + "..." : out;
+}
 
 std::string size_text(i64 bytes) {
   constexpr std::string_view kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
@@ -93,7 +106,7 @@ std::string inspection_text(const Inspection& inspection) {
   } else if (inspection.recognition != nullptr) {
     text += "layout      no experts\n";
   }
-  for (const std::string& problem : inspection.problems) text += fmt::format("problem     {}\n", problem);
+  for (const std::string& problem : inspection.problems) text += fmt::format("problem     {}\n", printable(problem));
   return text;
 }
 

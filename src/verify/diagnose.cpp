@@ -14,7 +14,7 @@ using Bytes = std::vector<std::byte>;
 class Diagnosis {
  public:
   Diagnosis(const Model& a, const Item& x, const Model& b, const Item& y, const Backend& backend)
-      : x_(x), b_(b), y_(y), backend_(backend), wanted_(read(a, *x.matrix)) {}
+      : a_(a), x_(x), b_(b), y_(y), backend_(backend), wanted_(read(a, *x.matrix)) {}
 
   std::string run() const {
     if (std::string text = other_matrix(); !text.empty()) return text;
@@ -36,6 +36,8 @@ class Diagnosis {
   std::string other_matrix() const {
     for (const Matrix& matrix : y_.block->matrices) {
       if (&matrix == y_.matrix || !comparable(matrix) || read(b_, matrix) != wanted_) continue;
+      // Where A holds the same data twice, finding it elsewhere proves nothing.
+      if (is_twin_in_a(matrix)) continue;
       if (matrix.expert == x_.matrix->expert)
         return fmt::format("B holds A's {} rows as {}: gate and up look swapped", to_string(x_.matrix->role),
                            to_string(matrix.role));
@@ -44,6 +46,13 @@ class Diagnosis {
                            matrix.expert);
     }
     return {};
+  }
+
+  bool is_twin_in_a(const Matrix& there) const {
+    for (const Matrix& matrix : x_.block->matrices)
+      if (matrix.expert == there.expert && matrix.role == there.role && matrix.kind == there.kind)
+        return read(a_, matrix) == wanted_;
+    return false;
   }
 
   /// B's fused FC1 would give A's rows if it were read with another K.
@@ -84,6 +93,7 @@ class Diagnosis {
     return "B's matrix is the transpose of A's";
   }
 
+  const Model& a_;
   const Item& x_;
   const Model& b_;
   const Item& y_;
