@@ -36,8 +36,7 @@ struct ExecuteOptions {
 };
 
 /// Reads through `source` and writes every byte of `plan` once through `sink`, in any order.
-void execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
-             const ExecuteOptions& options);
+void execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend, const ExecuteOptions& options);
 
 /// Bytes of the buffers that execute() will have allocated at the most.
 i64 planned_buffer_bytes(const Plan& plan, int jobs, i64 memory_bytes);

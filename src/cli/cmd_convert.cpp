@@ -113,10 +113,11 @@ void check_staged(const Options& options, const Sink& sink, const Digest& expect
   const Opened staged = open_model(sink.staged_path().string(), {});
   const Digest found = digest_with_progress(options, staged, backend, "verifying");
   if (found != expected)
-    fail(ErrorCode::VerifyFailed, {options.output, {}},
-         "what was written does not read back as the same model: {} written, {} expected. Nothing was kept. Either this "
-         "machine's disk or memory fails, or the output's layout is taken for another one: then please report it",
-         to_string(found), to_string(expected));
+    fail(
+        ErrorCode::VerifyFailed, {options.output, {}},
+        "what was written does not read back as the same model: {} written, {} expected. Nothing was kept. Either this "
+        "machine's disk or memory fails, or the output's layout is taken for another one: then please report it",
+        to_string(found), to_string(expected));
 }
 
 i64 peak_memory() {
@@ -164,7 +165,8 @@ int show_plan(const Options& options) {
     check_output(options);
     const Opened opened = open_model(options.input, options.from);
     const Plan plan = proved_plan(options, opened);
-    report::Conversion conversion{options.output, &plan, true, 0, 0, 0, make_backend(options.device)->name(), {}, {}, {}};
+    report::Conversion conversion{
+        options.output, &plan, true, 0, 0, 0, make_backend(options.device)->name(), {}, {}, {}};
     conversion.bytes_written = plan.bytes;
     conversion.peak_memory = peak_memory() + planned_buffer_bytes(plan, options.jobs, options.memory_bytes);
     print_report(options, conversion);
@@ -200,8 +202,8 @@ int cmd_convert(const Options& options) {
   if (digest) check_staged(options, *sink, *digest, *backend);
   sink->commit();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  report::Conversion conversion{options.output,  &plan,          false, sink->bytes_written(), seconds.count(),
-                                peak_memory(), backend->name(), {},    {},                    {}};
+  report::Conversion conversion{
+      options.output, &plan, false, sink->bytes_written(), seconds.count(), peak_memory(), backend->name(), {}, {}, {}};
   if (known) conversion.digest = digest;
   if (digest) conversion.verified = options.verify == VerifyMode::Readback ? "readback" : "digest";
   print_report(options, conversion);

@@ -16,8 +16,14 @@ int cmd_digest(const Options& options) {
   }
   const std::string text = to_string(digest);
   if (options.json)
-    print_out(JsonWriter().begin_object().field("digest", text).field("tensors", digest.tensors)
-                  .field("bytes", digest.bytes).end_object().text() + "\n");
+    print_out(JsonWriter()
+                  .begin_object()
+                  .field("digest", text)
+                  .field("tensors", digest.tensors)
+                  .field("bytes", digest.bytes)
+                  .end_object()
+                  .text() +
+              "\n");
   else
     print_out(text + "\n");
   const auto recorded = opened.source->record().find("digest");

@@ -20,11 +20,18 @@ int cmd_stamp(const Options& options) {
   record["glu"] = to_string(recognition.layout.glu);
   if (recognition.layout.shared_glu) record["shared_glu"] = to_string(*recognition.layout.shared_glu);
   write_record(options.input, record);
-  const std::string said = fmt::format("{}: recorded {}, {}, {}", options.input, record["naming"], record["experts"],
-                                       record["glu"]);
+  const std::string said =
+      fmt::format("{}: recorded {}, {}, {}", options.input, record["naming"], record["experts"], record["glu"]);
   if (options.json)
-    print_out(JsonWriter().begin_object().field("path", options.input).field("naming", record["naming"])
-                  .field("experts", record["experts"]).field("glu", record["glu"]).end_object().text() + "\n");
+    print_out(JsonWriter()
+                  .begin_object()
+                  .field("path", options.input)
+                  .field("naming", record["naming"])
+                  .field("experts", record["experts"])
+                  .field("glu", record["glu"])
+                  .end_object()
+                  .text() +
+              "\n");
   else if (!options.quiet)
     print_out(said + "\n");
   return 0;

@@ -56,7 +56,8 @@ int main(int argc, char** argv) {
   } catch (const Error& error) {
     return report_error(error, json);
   } catch (const std::bad_alloc&) {
-    return report_error(Error(ErrorCode::NoMemory, "out of memory; a smaller --max-memory or fewer --jobs may help"), json);
+    return report_error(Error(ErrorCode::NoMemory, "out of memory; a smaller --max-memory or fewer --jobs may help"),
+                        json);
   } catch (const std::exception& error) {
     return report_error(Error(ErrorCode::Io, error.what()), json);
   }

@@ -11,7 +11,8 @@
 namespace glu_ckpt::cli {
 namespace {
 
-constexpr const char* kExamples = R"(Rewrites the expert weights of a Mixture-of-Experts checkpoint from one layout to another, bit for bit.
+constexpr const char* kExamples =
+    R"(Rewrites the expert weights of a Mixture-of-Experts checkpoint from one layout to another, bit for bit.
 
 Examples:
   glu-ckpt inspect Qwen3-30B-A3B
@@ -260,11 +261,20 @@ i64 parse_size(const std::string& text) {
     i64 bytes;
   };
   static constexpr Unit kUnits[] = {
-      {"", 1},           {"B", 1},
-      {"K", 1LL << 10},  {"KiB", 1LL << 10}, {"KB", 1'000},
-      {"M", 1LL << 20},  {"MiB", 1LL << 20}, {"MB", 1'000'000},
-      {"G", 1LL << 30},  {"GiB", 1LL << 30}, {"GB", 1'000'000'000},
-      {"T", 1LL << 40},  {"TiB", 1LL << 40}, {"TB", 1'000'000'000'000},
+      {"", 1},
+      {"B", 1},
+      {"K", 1LL << 10},
+      {"KiB", 1LL << 10},
+      {"KB", 1'000},
+      {"M", 1LL << 20},
+      {"MiB", 1LL << 20},
+      {"MB", 1'000'000},
+      {"G", 1LL << 30},
+      {"GiB", 1LL << 30},
+      {"GB", 1'000'000'000},
+      {"T", 1LL << 40},
+      {"TiB", 1LL << 40},
+      {"TB", 1'000'000'000'000},
   };
   i64 number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

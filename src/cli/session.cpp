@@ -57,8 +57,8 @@ ExecuteOptions execute_options(const Options& options, report::Progress& progres
   execution.on_progress = [&progress](i64 bytes) {
     progress.add(bytes);
     if (const int number = stop_signal; number != 0)
-      fail(ErrorCode::Interrupted, {}, "stopped by signal {}; the unfinished output was removed, run the same command again",
-           number);
+      fail(ErrorCode::Interrupted, {},
+           "stopped by signal {}; the unfinished output was removed, run the same command again", number);
   };
   return execution;
 }

@@ -1,11 +1,12 @@
 /// Output-driven execution: a task is a range of one output tensor's bytes. A worker gathers it from the
 /// source into its buffer and writes it once, at its final place; tasks may run in any order.
 
+#include "glu_ckpt/execute.hpp"
+
 #include <algorithm>
 
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
-#include "glu_ckpt/execute.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -88,8 +89,10 @@ struct Gather {
       for (i64 j = 0; j < d[1].count; ++j)
         for (i64 k = 0; k < d[2].count; ++k)
           for (i64 l = 0; l < d[3].count; ++l) {
-            const i64 src = move.src_offset + i * d[0].src_step + j * d[1].src_step + k * d[2].src_step + l * d[3].src_step;
-            const i64 dst = move.dst_offset + i * d[0].dst_step + j * d[1].dst_step + k * d[2].dst_step + l * d[3].dst_step;
+            const i64 src =
+                move.src_offset + i * d[0].src_step + j * d[1].src_step + k * d[2].src_step + l * d[3].src_step;
+            const i64 dst =
+                move.dst_offset + i * d[0].dst_step + j * d[1].dst_step + k * d[2].dst_step + l * d[3].dst_step;
             source.read(move.src, src, {out + (dst - begin), static_cast<std::size_t>(move.run_bytes)});
           }
   }

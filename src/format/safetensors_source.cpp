@@ -86,15 +86,15 @@ void check_opening(const File& file, i64 header_bytes) {
 
 class SafetensorsSource final : public Source {
  public:
-  explicit SafetensorsSource(const CheckpointFiles& files) : path_(files.path), extra_files_(files.extra_files), left_out_(files.left_out) {
+  explicit SafetensorsSource(const CheckpointFiles& files)
+      : path_(files.path), extra_files_(files.extra_files), left_out_(files.left_out) {
     raise_open_file_limit();  // every shard stays open
     std::vector<Record> shard_records;
     for (const std::string& name : files.shards) shard_records.push_back(add_shard(open_shard(files, name), name));
     RecordMerger records;
     // What some shards say of themselves says nothing about one that another tool wrote.
     if (std::ranges::none_of(shard_records, [](const Record& record) { return record.empty(); }))
-      for (std::size_t i = 0; i < shard_records.size(); ++i)
-        records.add(shard_records[i], shards_[i].path().string());
+      for (std::size_t i = 0; i < shard_records.size(); ++i) records.add(shard_records[i], shards_[i].path().string());
     const std::vector<u32> order = sorted_by_name(inventory_, files.directory);
     if (files.index) check_index(files, inventory_, order);
     if (!files.config.empty()) {

@@ -68,8 +68,8 @@ Experts parse_experts(std::string_view text) {
 }
 
 std::string layer_label(const ExpertBlock& block) {
-  const std::string number = block.stack == "decoder" ? fmt::format("{}", block.layer)
-                                                      : fmt::format("{}.{}", block.stack, block.layer);
+  const std::string number =
+      block.stack == "decoder" ? fmt::format("{}", block.layer) : fmt::format("{}.{}", block.stack, block.layer);
   return block.scope + number;
 }
 

@@ -35,7 +35,10 @@ Extents stored_extents(TensorKind kind, Extents weight, const TensorRef& ref) {
 class PartMatrices {
  public:
   PartMatrices(BlockShape& shape, const Inventory& inventory, const BlockParts::key_type& key)
-      : shape_(shape), block_(shape.block), inventory_(inventory), kind_(std::get<TensorKind>(key)),
+      : shape_(shape),
+        block_(shape.block),
+        inventory_(inventory),
+        kind_(std::get<TensorKind>(key)),
         role_(std::get<Role>(key)),
         grouped_(block_.set == ExpertSet::Routed && std::get<Experts>(key) == Experts::Grouped) {}
 

@@ -219,8 +219,9 @@ class BlockChecker {
     const bool gated = shape_.block.glu.kind != Glu::Kind::None;
     const i64 rows = role == Role::GateUp && gated ? 2 * intermediate : intermediate;
     if (fc1 == MatrixShape{rows, hidden}) return;
-    bad_shape(ref, fmt::format("{} beside an FC2 with F = {}, H = {}",
-                               expected_text(fmt::format("{}", rows), fmt::format("{}", hidden)), intermediate, hidden));
+    bad_shape(ref,
+              fmt::format("{} beside an FC2 with F = {}, H = {}",
+                          expected_text(fmt::format("{}", rows), fmt::format("{}", hidden)), intermediate, hidden));
   }
 
   bool flat_weights() const {

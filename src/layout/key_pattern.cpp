@@ -134,7 +134,8 @@ KeyParts parse_key(std::string_view key, const KeySkeleton& skeleton, const KeyP
   const std::size_t used = pattern.has_expert ? 2 : 1;
   const std::size_t first = skeleton.numbers.size() - used;
   std::size_t tail = pattern.skeleton.size();
-  for (std::size_t i = first; i < skeleton.numbers.size(); ++i) tail += static_cast<std::size_t>(skeleton.widths[i] - 1);
+  for (std::size_t i = first; i < skeleton.numbers.size(); ++i)
+    tail += static_cast<std::size_t>(skeleton.widths[i] - 1);
   return {key.substr(0, key.size() - tail), skeleton.numbers[first], pattern.has_expert ? skeleton.numbers.back() : 0};
 }
 

@@ -1,12 +1,12 @@
 #include "layout/layout_table.hpp"
 
-#include "layout/key_pattern.hpp"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+
+#include "layout/key_pattern.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -62,14 +62,14 @@ constexpr Names kSparseGrouped{"block_sparse_moe.experts.w13{_K}", "block_sparse
 constexpr Names kSparseShared{
     "block_sparse_moe.shared_experts.gate_up_proj.{K}", "block_sparse_moe.shared_experts.gate_proj.{K}",
     "block_sparse_moe.shared_experts.up_proj.{K}", "block_sparse_moe.shared_experts.down_proj.{K}"};
-constexpr Names kFeedForwardIndexed{
-    "feed_forward.experts.{E}.gate_up_proj.{K}", "feed_forward.experts.{E}.gate_proj.{K}",
-    "feed_forward.experts.{E}.up_proj.{K}", "feed_forward.experts.{E}.down_proj.{K}"};
+constexpr Names kFeedForwardIndexed{"feed_forward.experts.{E}.gate_up_proj.{K}",
+                                    "feed_forward.experts.{E}.gate_proj.{K}", "feed_forward.experts.{E}.up_proj.{K}",
+                                    "feed_forward.experts.{E}.down_proj.{K}"};
 constexpr Names kFeedForwardGrouped{"feed_forward.experts.gate_up_proj{_K}", "feed_forward.experts.gate_proj{_K}",
                                     "feed_forward.experts.up_proj{_K}", "feed_forward.experts.down_proj{_K}"};
-constexpr Names kFeedForwardShared{
-    "feed_forward.shared_expert.gate_up_proj.{K}", "feed_forward.shared_expert.gate_proj.{K}",
-    "feed_forward.shared_expert.up_proj.{K}", "feed_forward.shared_expert.down_proj.{K}"};
+constexpr Names kFeedForwardShared{"feed_forward.shared_expert.gate_up_proj.{K}",
+                                   "feed_forward.shared_expert.gate_proj.{K}", "feed_forward.shared_expert.up_proj.{K}",
+                                   "feed_forward.shared_expert.down_proj.{K}"};
 // Packed families store no `.weight`: their indexed forms are spelled without it too, so that the
 // two orientations never share a key.
 constexpr Names kPackedIndexed{"mlp.experts.{E}.gate_up_proj{_K}", "mlp.experts.{E}.gate_proj{_K}",
@@ -445,7 +445,9 @@ std::vector<NamingSummary> naming_summaries() {
     rows.push_back({std::string(naming.name),
                     {naming.model_types.begin(), naming.model_types.end()},
                     naming.axes == Axes::OutIn ? "[out, in]" : "[in, out]",
-                    indexed && grouped ? "indexed, grouped" : indexed ? "indexed" : "grouped",
+                    indexed && grouped ? "indexed, grouped"
+                    : indexed          ? "indexed"
+                                       : "grouped",
                     native_glu_text(naming),
                     fmt::format("{}{{L}}{}{}", stack.before, stack.after,
                                 print_part(split ? names.up : names.gate_up, TensorKind::Weight, "{E}"))});

@@ -166,7 +166,8 @@ class Recognizer {
     }
     if (other != nullptr)
       fail(ErrorCode::GluConflict, {},
-           "--from-naming says {}, but config.json names {}, which reads the same keys differently. Both cannot be true; "
+           "--from-naming says {}, but config.json names {}, which reads the same keys differently. Both cannot be "
+           "true; "
            "find out which one is",
            name, hints_.model_type);
   }
@@ -328,7 +329,8 @@ class Recognizer {
   void draft_blocks() {
     for (auto& [id, draft] : make_drafts(*result_.naming)) {
       BlockContext context{&inventory_, result_.naming, router_shape(draft.block), std::nullopt};
-      if (draft.block.set == ExpertSet::Routed && draft.block.stack == "decoder") context.num_experts = hints_.num_experts;
+      if (draft.block.set == ExpertSet::Routed && draft.block.stack == "decoder")
+        context.num_experts = hints_.num_experts;
       shapes_.push_back(check_block(std::move(draft.block), std::move(draft.parts), context));
     }
   }
@@ -345,8 +347,7 @@ class Recognizer {
     for (BlockShape& shape : shapes_) check_answer_fits(shape);
     for (BlockShape& shape : shapes_) {
       ExpertBlock& block = shape.block;
-      if (block.glu.kind != Glu::Kind::None)
-        block.glu = block.fused ? fused_glu(block) : Glu{Glu::Kind::Split, 0};
+      if (block.glu.kind != Glu::Kind::None) block.glu = block.fused ? fused_glu(block) : Glu{Glu::Kind::Split, 0};
       add_matrices(shape, inventory_);
       result_.blocks.push_back(std::move(block));
     }
@@ -421,15 +422,15 @@ class Recognizer {
   void check_recorded_gate(const BlockShape& shape, const std::string& key) const {
     const std::string* text = find_entry(record_, key);
     if (text == nullptr || *text != "none" || shape.block.glu.kind == Glu::Kind::None) return;
-    fail(ErrorCode::RecordContradicts, {}, "the record says that there is no gate ({}: none), but layer {} has one", key,
-         layer_label(shape.block));
+    fail(ErrorCode::RecordContradicts, {}, "the record says that there is no gate ({}: none), but layer {} has one",
+         key, layer_label(shape.block));
   }
 
   void list_ragged_blocks() {
     for (const ExpertBlock& block : result_.blocks)
       if (block.intermediate_size < 0)
-        result_.problems.push_back(fmt::format("layer {}: experts differ in width; they cannot be grouped",
-                                               layer_label(block)));
+        result_.problems.push_back(
+            fmt::format("layer {}: experts differ in width; they cannot be grouped", layer_label(block)));
   }
 
   // ---- the rest ---------------------------------------------------------------------------------
@@ -447,15 +448,16 @@ class Recognizer {
       if (covered[i] == tensor(i).bytes) continue;
       // A digest that left bytes of an expert out would call different models equal.
       if (covered[i] >= 0)
-        fail(ErrorCode::ExpertShape, {{}, tensor(i).name}, "'{}' has {} bytes, but its matrices have {}", tensor(i).name,
-             tensor(i).bytes, covered[i]);
+        fail(ErrorCode::ExpertShape, {{}, tensor(i).name}, "'{}' has {} bytes, but its matrices have {}",
+             tensor(i).name, tensor(i).bytes, covered[i]);
       result_.others.push_back(i);
       if (expert_like.contains(tensor(i).name)) result_.unexplained.push_back(i);
     }
     if (!result_.unexplained.empty())
-      result_.problems.push_back(fmt::format("{} tensors look like parts of experts but no naming explains them, such "
-                                             "as '{}'",
-                                             result_.unexplained.size(), tensor(result_.unexplained.front()).name));
+      result_.problems.push_back(
+          fmt::format("{} tensors look like parts of experts but no naming explains them, such "
+                      "as '{}'",
+                      result_.unexplained.size(), tensor(result_.unexplained.front()).name));
   }
 
   void summarize() {

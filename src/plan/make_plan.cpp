@@ -85,7 +85,8 @@ void place_outputs(std::vector<DraftOutput> drafts, i64 max_shard_bytes, Plan& p
       move.dst = plan.outputs.size();
       plan.moves.push_back(move);
     }
-    plan.outputs.push_back({std::move(draft.name), draft.dtype, std::move(draft.shape), draft.bytes, shards[i], offset});
+    plan.outputs.push_back(
+        {std::move(draft.name), draft.dtype, std::move(draft.shape), draft.bytes, shards[i], offset});
     offset += draft.bytes;
     plan.bytes += draft.bytes;
   }
@@ -95,8 +96,8 @@ void place_outputs(std::vector<DraftOutput> drafts, i64 max_shard_bytes, Plan& p
 void note_foreign_form(const ExpertBlock& block, const BlockTarget& target, Plan& plan) {
   if (block.glu.kind == Glu::Kind::None) return;
   const bool fused = target.glu.kind != Glu::Kind::Split;
-  const std::string form = fmt::format("{} experts as {}, {}", to_string(block.set), to_string(target.experts),
-                                       to_string(target.glu));
+  const std::string form =
+      fmt::format("{} experts as {}, {}", to_string(block.set), to_string(target.experts), to_string(target.glu));
   std::string note;
   if (!is_native(*target.naming, block.set, target.experts, fused)) {
     note = fmt::format("{}: software that reads {} does not store them so", form, target.naming->name);
@@ -130,7 +131,8 @@ void describe_target(const ExpertBlock& block, const BlockTarget& target, Layout
   fail(ErrorCode::UnexplainedKey, {{}, name},
        "'{}' looks like part of an expert, but {}; moving the weights would leave it behind. Quantized formats whose "
        "scales this version does not know must be dequantized first",
-       name, from.naming != nullptr ? "naming " + from.layout.naming + " does not explain it" : "no naming explains it");
+       name,
+       from.naming != nullptr ? "naming " + from.layout.naming + " does not explain it" : "no naming explains it");
 }
 
 }  // namespace

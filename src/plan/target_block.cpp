@@ -19,11 +19,13 @@ std::string block_text(const ExpertBlock& block) {
 std::string renamed_prefix(const ExpertBlock& block, const Recognition& from, const Naming& naming) {
   const auto print = [&](std::string_view stack_name, i64 layer) -> std::string {
     for (const StackPrefix& stack : naming.stacks)
-      if (stack.stack == stack_name && (block.scope.empty() || !stack.anchored)) return fmt::format("{}{}{}{}", block.scope, stack.before, layer, stack.after);
+      if (stack.stack == stack_name && (block.scope.empty() || !stack.anchored))
+        return fmt::format("{}{}{}{}", block.scope, stack.before, layer, stack.after);
     return {};
   };
   const bool appended = naming.mtp_follows_decoder && block.stack == "mtp" && from.num_hidden_layers;
-  std::string text = appended ? print("decoder", block.layer + *from.num_hidden_layers) : print(block.stack, block.layer);
+  std::string text =
+      appended ? print("decoder", block.layer + *from.num_hidden_layers) : print(block.stack, block.layer);
   if (text.empty())
     fail(ErrorCode::NoSpelling, {}, "{}: naming {} has no place for layers of stack '{}{}'{}", block_text(block),
          naming.name, block.scope, block.stack,
@@ -39,8 +41,7 @@ void check_glu_change(const ExpertBlock& block, const Glu& asked, const Recognit
     fail(ErrorCode::UnknownGlu, {},
          "{}: names and shapes do not tell in which order FC1 of naming {} holds gate and up. Say {} "
          "contiguous|interleaved:K if you know, or record it once with `glu-ckpt stamp PATH --glu G`",
-         block_text(block), from.layout.naming,
-         block.set == ExpertSet::Shared ? "--from-shared-glu" : "--from-glu");
+         block_text(block), from.layout.naming, block.set == ExpertSet::Shared ? "--from-shared-glu" : "--from-glu");
 }
 
 bool is_fused(const Glu& glu, const Naming& naming) {
@@ -104,8 +105,8 @@ class BlockWriter {
     const StoredPart part{axes_of(from.kind), rows, from.cols, from.element_bytes, grouped ? from.expert : 0};
     // Scales count blocks of rows, so K is checked against the weight's F.
     const i64 intermediate = from.kind == TensorKind::Scale ? weight_rows(from) : from.rows;
-    to.place = place_matrix(part, from.role, gated,
-                            gated ? fused_block_rows(target_.glu, intermediate, from.kind, name) : 0);
+    to.place =
+        place_matrix(part, from.role, gated, gated ? fused_block_rows(target_.glu, intermediate, from.kind, name) : 0);
     return to;
   }
 
@@ -171,13 +172,13 @@ BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const
   if (glu && *glu != block.glu) check_glu_change(block, *glu, from);
   // FC1 of unknown order may be regrouped or moved between namings that fix no order; anything else
   // would claim one.
-  const bool claims = is_native(*asked, block.set, target.experts, true) &&
-                      fixed_glu(*asked).kind != Glu::Kind::Unknown;
+  const bool claims =
+      is_native(*asked, block.set, target.experts, true) && fixed_glu(*asked).kind != Glu::Kind::Unknown;
   if (block.glu.kind == Glu::Kind::Unknown && (claims || target.axes != block.axes))
     check_glu_change(block, fixed_glu(*asked), from);
   if (block.intermediate_size < 0 && target.experts == Experts::Grouped)
-    fail(ErrorCode::RaggedExperts, {}, "{} differ in width, so they cannot be one grouped tensor; use --experts indexed",
-         block_text(block));
+    fail(ErrorCode::RaggedExperts, {},
+         "{} differ in width, so they cannot be one grouped tensor; use --experts indexed", block_text(block));
   return target;
 }
 

@@ -78,7 +78,8 @@ std::string conversion_json(const Conversion& conversion) {
     write_layout(json, conversion.plan->to);
   else
     json.null();
-  json.field("tensors_written", conversion.plan != nullptr ? static_cast<i64>(conversion.plan->outputs.size()) : i64{0});
+  json.field("tensors_written",
+             conversion.plan != nullptr ? static_cast<i64>(conversion.plan->outputs.size()) : i64{0});
   json.field("bytes_written", conversion.bytes_written).field("bytes_cloned", i64{0});
   json.field("seconds", conversion.seconds);
   json.field("bytes_per_second",

@@ -35,7 +35,8 @@ std::string difference_text(const Difference& difference) {
 std::string list_text(const std::string& title, const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 8;
   std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) text += fmt::format("{}: {}\n", title, printable(names[i]));
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i)
+    text += fmt::format("{}: {}\n", title, printable(names[i]));
   if (names.size() > kShown) text += fmt::format("{}: and {} more\n", title, names.size() - kShown);
   return text;
 }
@@ -90,9 +91,9 @@ std::string inspection_text(const Inspection& inspection) {
   const Source& source = *inspection.source;
   const Totals sums = totals(inspection);
   std::string text = fmt::format("path        {}\n", source.path().string());
-  text += fmt::format("format      safetensors, {} file{}, {} ({} bytes)\n", source.inventory().files.size(),
-                      source.inventory().files.size() == 1 ? "" : "s", size_text(source.file_bytes()),
-                      source.file_bytes());
+  text +=
+      fmt::format("format      safetensors, {} file{}, {} ({} bytes)\n", source.inventory().files.size(),
+                  source.inventory().files.size() == 1 ? "" : "s", size_text(source.file_bytes()), source.file_bytes());
   text += fmt::format("tensors     {}, {}\n", source.inventory().tensors.size(), fmt::join(sums.dtypes, " "));
   if (inspection.recognition != nullptr && !inspection.recognition->blocks.empty()) {
     const LayoutAnswers& layout = inspection.recognition->layout;
@@ -102,7 +103,8 @@ std::string inspection_text(const Inspection& inspection) {
                         number_or_mixed(sums.num_experts), number_or_mixed(sums.hidden_size),
                         number_or_mixed(sums.intermediate_size));
     if (layout.glu.kind == Glu::Kind::Unknown)
-      text += "            the order of gate and up in FC1 is unknown: give --from-glu, or record it with glu-ckpt stamp\n";
+      text +=
+          "            the order of gate and up in FC1 is unknown: give --from-glu, or record it with glu-ckpt stamp\n";
   } else if (inspection.recognition != nullptr) {
     text += "layout      no experts\n";
   }
@@ -149,8 +151,9 @@ std::string layouts_text(const std::vector<NamingSummary>& rows) {
     text += fmt::format("{:<26}{:<18}{:<12}{:<36}{}\n", row.name, row.experts, row.axes, row.glu, row.example);
     if (!row.model_types.empty()) text += fmt::format("  also hf: {}\n", fmt::join(row.model_types, ", "));
   }
-  text += "\nEvery naming can be written with indexed or grouped experts and any glu arrangement; listed is what the\n"
-          "family's own software stores.\n";
+  text +=
+      "\nEvery naming can be written with indexed or grouped experts and any glu arrangement; listed is what the\n"
+      "family's own software stores.\n";
   return text;
 }
 

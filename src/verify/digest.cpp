@@ -22,11 +22,12 @@ Item matrix_item(const ExpertBlock& block, const Matrix& matrix) {
   Item item;
   const std::string layer = layer_label(block);
   const bool shared = block.set == ExpertSet::Shared;
-  item.order = {block.stack == "decoder" ? 0 : 1, block.scope + block.stack, block.layer, shared ? 1 : 0,
-                matrix.expert,                    static_cast<int>(matrix.role), static_cast<int>(matrix.kind), ""};
-  item.identity = fmt::format("{}/{}/{}/{}/{}/{}/{}/{}/{}", block.state, layer, to_string(block.set), matrix.expert,
-                              to_string(matrix.role), to_string(matrix.kind), dtype_name(matrix.dtype), matrix.rows,
-                              matrix.cols);
+  item.order = {
+      block.stack == "decoder" ? 0 : 1, block.scope + block.stack,     block.layer, shared ? 1 : 0, matrix.expert,
+      static_cast<int>(matrix.role),    static_cast<int>(matrix.kind), ""};
+  item.identity =
+      fmt::format("{}/{}/{}/{}/{}/{}/{}/{}/{}", block.state, layer, to_string(block.set), matrix.expert,
+                  to_string(matrix.role), to_string(matrix.kind), dtype_name(matrix.dtype), matrix.rows, matrix.cols);
   item.label = fmt::format("layer {} {}{} {} {} {} [{}, {}]", layer, to_string(block.set),
                            shared ? " expert" : fmt::format(" expert {}", matrix.expert), to_string(matrix.role),
                            to_string(matrix.kind), dtype_name(matrix.dtype), matrix.rows, matrix.cols);

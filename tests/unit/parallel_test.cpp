@@ -18,9 +18,9 @@ TEST(ParallelFor, CallsEachOnce) {
 
 TEST(ParallelFor, ThrowsTheFirstFailure) {
   EXPECT_THROW(parallel_for(100, 8,
-                                 [](std::size_t i, int) {
-                                   if (i == 7) throw std::runtime_error("7");
-                                 }),
+                            [](std::size_t i, int) {
+                              if (i == 7) throw std::runtime_error("7");
+                            }),
                std::runtime_error);
 }
 
