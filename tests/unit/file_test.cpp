@@ -12,20 +12,12 @@
 #include <stdexcept>
 
 #include "io/staged_dir.hpp"
+#include "support/slug_of.hpp"
 
 namespace glu_ckpt {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string slug_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return std::string(slug(error.code()));
-  }
-  return "none";
-}
 
 void put(const fs::path& path, const std::string& text) { std::ofstream(path) << text; }
 std::string get(const fs::path& path) { return read_small_file(path, 1000, ErrorCode::Io); }

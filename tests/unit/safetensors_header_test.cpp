@@ -8,20 +8,12 @@
 #include <functional>
 
 #include "glu_ckpt/error.hpp"
+#include "support/slug_of.hpp"
 
 namespace glu_ckpt {
 namespace {
 
 constexpr i64 kLastDtype = static_cast<i64>(Dtype::U64);
-
-std::string slug_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return std::string(slug(error.code()));
-  }
-  return "none";
-}
 
 std::string parse_slug(std::string_view json, i64 data_bytes) {
   return slug_of([&] { parse_header(json, data_bytes, "x"); });

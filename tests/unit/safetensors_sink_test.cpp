@@ -13,20 +13,12 @@
 #include "glu_ckpt/checkpoint.hpp"
 #include "glu_ckpt/error.hpp"
 #include "io/file.hpp"
+#include "support/slug_of.hpp"
 
 namespace glu_ckpt {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string slug_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return std::string(slug(error.code()));
-  }
-  return "none";
-}
 
 std::string get(const fs::path& path) { return read_small_file(path, 1 << 20, ErrorCode::Io); }
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "glu_ckpt/error.hpp"
+#include "support/slug_of.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -17,15 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kIndex = "model.safetensors.index.json";
-
-std::string slug_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return std::string(slug(error.code()));
-  }
-  return "none";
-}
 
 /// A shard of U8 vectors filled with the first letter of their names.
 std::string shard(const std::vector<std::string>& names, i64 bytes = 4,
