@@ -1,0 +1,177 @@
+#include "layout/choose_naming.hpp"
+
+#include <algorithm>
+
+#include "core/fail.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+class NamingChooser {
+ public:
+  NamingChooser(const KeyGroups& keys, const ModelHints& hints, const Record& record, const SourceAnswers& answers,
+                std::optional<i64> num_hidden_layers)
+      : keys_(keys), hints_(hints), record_(record), answers_(answers), num_hidden_layers_(num_hidden_layers) {}
+
+  ChosenNaming run() {
+    if (answers_.naming) return choose_named(*answers_.naming, "--from-naming", ErrorCode::UnexplainedKey);
+    if (keys_.any_explained() == nullptr) return {};
+    if (const std::string* naming = record_naming())
+      return choose_named(*naming, "the record", ErrorCode::RecordContradicts);
+    std::vector<const Naming*> candidates = explaining_namings();
+    if (candidates.empty()) no_naming_fits();
+    std::vector<const Naming*> named;
+    for (const Naming* naming : candidates)
+      if (lists_model_type(*naming)) named.push_back(naming);
+    if (!named.empty()) return choose_by_shape(named, "hf:" + hints_.model_type);
+    if (agree(candidates)) return {candidates.front(), std::string(candidates.front()->name), true};
+    return choose_unnamed(candidates);
+  }
+
+ private:
+  const std::string* record_naming() const {
+    const auto found = record_.find("naming");
+    return found == record_.end() ? nullptr : &found->second;
+  }
+
+  /// The record, or else config.json, is an answer as good as --from-naming; where both fit the keys and
+  /// read them differently, one of them is wrong.
+  void check_family_agrees(const Naming& naming, const std::string& name) const {
+    if (const std::string* recorded = record_naming()) {
+      const Naming* row = find_naming(*recorded);
+      if (row == nullptr || (keys_.first_unexplained(*row) == nullptr && agree({&naming, row}))) return;
+      fail(ErrorCode::GluConflict, {},
+           "--from-naming says {}, but the record says {}. Both cannot be true; find out which "
+           "one is",
+           name, *recorded);
+    }
+    const Naming* other = nullptr;
+    for (const Naming& row : namings()) {
+      if (!lists_model_type(row) || keys_.first_unexplained(row) != nullptr) continue;
+      if (&row == &naming || agree({&naming, &row})) return;
+      other = &row;
+    }
+    if (other != nullptr)
+      fail(ErrorCode::GluConflict, {},
+           "--from-naming says {}, but config.json names {}, which reads the same keys differently. Both cannot be "
+           "true; find out which one is",
+           name, hints_.model_type);
+  }
+
+  ChosenNaming choose_named(const std::string& name, std::string_view who, ErrorCode code) {
+    const Naming* naming = find_naming(name);
+    if (naming == nullptr) {
+      if (code == ErrorCode::RecordContradicts)
+        fail(ErrorCode::RecordInvalid, {}, "the record names the unknown naming '{}'", name);
+      fail(ErrorCode::UnknownNaming, {}, "'{}' is not a naming; `glu-ckpt layouts` lists them", name);
+    }
+    if (const TensorRef* key = keys_.first_unexplained(*naming))
+      fail(code, {{}, key->name}, "{} says the naming is {}, which does not explain '{}'", who, name, key->name);
+    if (code == ErrorCode::UnexplainedKey) check_family_agrees(*naming, name);
+    std::vector<const Naming*> rows{naming};
+    for (const Naming& other : namings())
+      if (&other != naming && "hf:" + hints_.model_type == name && lists_model_type(other) &&
+          keys_.first_unexplained(other) == nullptr)
+        rows.push_back(&other);
+    return choose_by_shape(rows, name);
+  }
+
+  std::vector<const Naming*> explaining_namings() const {
+    std::vector<const Naming*> found;
+    for (const Naming& naming : namings())
+      if (keys_.first_unexplained(naming) == nullptr) found.push_back(&naming);
+    return found;
+  }
+
+  [[noreturn]] void no_naming_fits() const {
+    const Naming* best = &namings().front();
+    std::size_t most = 0;
+    for (const Naming& naming : namings()) {
+      std::size_t explained = 0;
+      for (const KeyGroup& group : keys_.groups())
+        if (group.pattern_of(naming) != nullptr) explained += group.tensors.size();
+      if (explained > most) {
+        most = explained;
+        best = &naming;
+      }
+    }
+    const TensorRef* key = keys_.first_unexplained(*best);
+    fail(ErrorCode::UnexplainedKey, {{}, key->name},
+         "no single naming explains all expert keys: {} fits best, but not '{}'", best->name, key->name);
+  }
+
+  bool lists_model_type(const Naming& naming) const {
+    if (hints_.model_type.empty()) return false;
+    return naming.name == "hf:" + hints_.model_type ||
+           std::ranges::find(naming.model_types, hints_.model_type) != naming.model_types.end();
+  }
+
+  /// Whether all rows read the keys at hand alike: same axes, same order of gate and up, same nativeness.
+  bool agree(const std::vector<const Naming*>& rows) const {
+    for (const KeyGroup& group : keys_.groups()) {
+      if (group.patterns.empty()) continue;
+      const KeyPattern* first = group.pattern_of(*rows.front());
+      for (const Naming* row : rows) {
+        const KeyPattern* pattern = group.pattern_of(*row);
+        if (pattern->role != first->role || pattern->set != first->set || pattern->experts != first->experts)
+          return false;
+        if (pattern->set == ExpertSet::Routed && row->axes != rows.front()->axes) return false;
+        if (pattern->role == Role::GateUp && pattern_fixed_glu(*pattern) != pattern_fixed_glu(*first)) return false;
+      }
+    }
+    return true;
+  }
+
+  static Glu pattern_fixed_glu(const KeyPattern& pattern) {
+    return is_native(*pattern.naming, pattern.set, pattern.experts, true) ? fixed_glu(*pattern.naming) : Glu{};
+  }
+
+  /// Rows of one family that differ in orientation: FC1's and FC2's shapes together decide.
+  ChosenNaming choose_by_shape(const std::vector<const Naming*>& rows, const std::string& name) {
+    const Naming* chosen = rows.front();
+    for (auto row = rows.rbegin(); row != rows.rend(); ++row)
+      if (shapes_fit(**row)) chosen = *row;
+    return {chosen, rows.size() > 1 && chosen != rows.front() ? std::string(chosen->name) : name, true};
+  }
+
+  bool shapes_fit(const Naming& naming) const {
+    for (const auto& [id, draft] : keys_.drafts(naming, num_hidden_layers_))
+      if (draft.block.set == ExpertSet::Routed && !axes_fit(draft.parts, keys_.inventory(), naming.axes)) return false;
+    return true;
+  }
+
+  /// Several families fit and read the keys differently. Shapes may settle the axes, but never the order
+  /// of gate and up: only the user can.
+  ChosenNaming choose_unnamed(const std::vector<const Naming*>& candidates) {
+    std::vector<const Naming*> fitting;
+    for (const Naming* naming : candidates)
+      if (shapes_fit(*naming)) fitting.push_back(naming);
+    const bool one_axes = !fitting.empty() && std::ranges::all_of(fitting, [&](const Naming* naming) {
+      return naming->axes == fitting.front()->axes;
+    });
+    if (answers_.glu && one_axes) return {fitting.front(), std::string(fitting.front()->name), false};
+    std::string names;
+    for (const Naming* naming : fitting.empty() ? candidates : fitting)
+      names += (names.empty() ? "" : ", ") + std::string(naming->name);
+    const TensorRef& key = *keys_.any_explained();
+    fail(ErrorCode::AmbiguousNaming, {{}, key.name},
+         "'{}' is spelled alike by families that store gate and up in different orders ({}), and no config.json names "
+         "one. Say --from-naming NAME, or --from-glu",
+         key.name, names);
+  }
+
+  const KeyGroups& keys_;
+  const ModelHints& hints_;
+  const Record& record_;
+  const SourceAnswers& answers_;
+  std::optional<i64> num_hidden_layers_;
+};
+
+}  // namespace
+
+ChosenNaming choose_naming(const KeyGroups& keys, const ModelHints& hints, const Record& record,
+                           const SourceAnswers& answers, std::optional<i64> num_hidden_layers) {
+  return NamingChooser(keys, hints, record, answers, num_hidden_layers).run();
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,43 @@
+#pragma once
+/// Which tensors that no template explains may still belong to experts.
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_set>
+
+namespace glu_ckpt {
+
+/// Names that may be parts of experts without being one of their matrices: scales, zero points, packed
+/// forms. They stand under `experts`, or beside a known matrix.
+class ExpertLikeNames {
+ public:
+  explicit ExpertLikeNames(std::size_t count) { beside_.reserve(count); }
+
+  /// `name` is a matrix: `x.weight` has its companions in `x.`, a packed `x` in `x_...`.
+  void add_matrix(std::string_view name) {
+    const std::size_t dot = name.rfind('.');
+    const std::string_view last = name.substr(dot + 1);
+    const bool suffixed = last.starts_with("weight") || last.starts_with("bias");
+    beside_.insert(suffixed ? name.substr(0, dot) : name);
+  }
+
+  bool contains(std::string_view name) const {
+    static constexpr std::string_view kExempt[] = {"e_score_correction_bias", "expert_bias", "gate_weight"};
+    const auto has = [&](std::string_view word) { return name.find(word) != std::string_view::npos; };
+    const std::string_view last = name.substr(name.rfind('.') + 1);
+    if (last.starts_with("_extra_state") || has(".router.")) return false;
+    if (std::ranges::find(kExempt, last) != std::end(kExempt)) return false;
+    if (has(".experts.") || has(".shared_experts.") || has(".shared_expert.")) return true;
+    const std::size_t dot = name.rfind('.');
+    if (dot == std::string_view::npos) return false;
+    if (beside_.contains(name.substr(0, dot))) return true;
+    for (std::size_t cut = name.find('_', dot); cut != std::string_view::npos; cut = name.find('_', cut + 1))
+      if (beside_.contains(name.substr(0, cut))) return true;
+    return false;
+  }
+
+ private:
+  std::unordered_set<std::string_view> beside_;
+};
+
+}  // namespace glu_ckpt

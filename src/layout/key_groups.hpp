@@ -1,0 +1,56 @@
+#pragma once
+/// The keys of an inventory, grouped by what they look like, and the blocks that a naming makes of them.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "layout/expert_block.hpp"
+#include "layout/key_pattern.hpp"
+
+namespace glu_ckpt {
+
+/// All keys of one skeleton share their patterns, so patterns are matched once per skeleton.
+struct KeyGroup {
+  std::vector<const KeyPattern*> patterns;
+  std::vector<std::size_t> tensors;
+
+  /// The pattern of `naming` that explains these keys, or nullptr.
+  const KeyPattern* pattern_of(const Naming& naming) const;
+};
+
+/// What identifies a block: scope, stack, layer, set.
+using BlockId = std::tuple<std::string, std::string, i64, ExpertSet>;
+
+struct BlockDraft {
+  ExpertBlock block;
+  BlockParts parts;
+};
+
+class KeyGroups {
+ public:
+  explicit KeyGroups(const Inventory& inventory);
+
+  const Inventory& inventory() const { return inventory_; }
+  const std::vector<KeyGroup>& groups() const { return groups_; }
+  /// A key that some row explains, or nullptr.
+  const TensorRef* any_explained() const;
+  /// The first key of an expert that `naming` cannot explain, although some row can; nullptr if none.
+  const TensorRef* first_unexplained(const Naming& naming) const;
+  /// The tensors that `naming` explains, block by block. Layers of the main stack from `num_hidden_layers`
+  /// on are MTP layers. Throws RedundantKeys where one layer is present twice.
+  std::map<BlockId, BlockDraft> drafts(const Naming& naming, std::optional<i64> num_hidden_layers) const;
+
+ private:
+  const TensorRef& tensor(std::size_t index) const { return inventory_.tensors[index]; }
+  void add_to_draft(std::map<BlockId, BlockDraft>& drafts, const KeyPattern& pattern, std::size_t index,
+                    std::optional<i64> num_hidden_layers) const;
+
+  const Inventory& inventory_;
+  std::vector<KeySkeleton> skeletons_;
+  std::vector<KeyGroup> groups_;
+};
+
+}  // namespace glu_ckpt
