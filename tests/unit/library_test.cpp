@@ -28,7 +28,9 @@ class Library : public testing::Test {
 };
 
 TEST_F(Library, ConvertsAndVerifies) {
-  const fs::path input = fs::path(std::getenv("GLU_CKPT_TESTDATA")) / "hf" / "qwen3_moe";
+  const char* const testdata = std::getenv("GLU_CKPT_TESTDATA");
+  ASSERT_NE(testdata, nullptr) << "set GLU_CKPT_TESTDATA to the folder testdata";
+  const fs::path input = fs::path(testdata) / "hf" / "qwen3_moe";
   const auto source = open_source(input);
   const Recognition have = recognize(source->inventory(), source->hints(), source->record(), {});
   ASSERT_EQ(have.layout.naming, "hf:qwen3_moe");
