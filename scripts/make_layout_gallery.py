@@ -244,6 +244,15 @@ def naming(g):
     g.case("from_naming_against_config", packed(in_out=True, bias=True),
            "convert {IN} {OUT} --from-naming hf:gpt_oss --naming megatron --experts indexed --glu contiguous", 4,
            "glu-conflict", config={"model_type": "openai_privacy_filter"})
+    g.case("from_naming_against_text_config", packed(in_out=True, prefix="language_model.model.layers."),
+           "convert {IN} {OUT} --from-naming hf:openai_privacy_filter --naming megatron --experts indexed", 4,
+           "glu-conflict", config={"model_type": "internvl", "text_config": {"model_type": "gpt_oss"}})
+    g.case("router_counts_more_experts", {**proj(), "model.layers.0.mlp.gate.weight": [E + 1, H]},
+           "convert {IN} {OUT} --experts grouped --glu contiguous", 3, "expert-missing")
+    g.case("router_counts_fewer_experts", {**megatron_grouped(), "decoder.layers.0.mlp.router.weight": [E - 1, H]},
+           "convert {IN} {OUT} --experts indexed", 3, "expert-extra")
+    g.case("no_experts_in_the_expert_axis", megatron_grouped(e=0), "convert {IN} {OUT} --experts indexed", 3,
+           "expert-shape")
     g.case("mxfp4_experts",
            {HF0 + "gate_up_proj_blocks": ("U8", [E, 2 * F, 1, 16]), HF0 + "gate_up_proj_scales": ("U8", [E, 2 * F, 1]),
             HF0 + "gate_up_proj_bias": [E, 2 * F], HF0 + "down_proj_bias": [E, H]},
@@ -493,6 +502,10 @@ def tiny(root):
     case("mtp_layers_by_number", {**mixtral(0), **mixtral(1)},
          "--naming hf:deepseek_v3 --experts grouped --glu contiguous", "--naming hf:mixtral --experts indexed --glu split",
          config={"model_type": "mixtral", "num_hidden_layers": 1})
+    case("wrapped_language_model", packed(in_out=True, bias=True, prefix="language_model.model.layers."),
+         "--naming megatron --experts indexed --glu interleaved:2",
+         "--naming hf:gpt_oss --experts grouped --glu interleaved:1",
+         config={"model_type": "internvl", "text_config": {"model_type": "gpt_oss"}})
     case("block_scales",
          {**{k: ("F8_E4M3", v) for k, v in proj([0, 1], f=256, h=8).items()},
           **{k + "_scale_inv": ("F32", [2, 1] if "down" not in k else [1, 2])

@@ -17,6 +17,8 @@ namespace glu_ckpt {
 /// What `config.json` says that names alone do not. Absent fields: no such file or key.
 struct ModelHints {
   std::string model_type;
+  /// Of `text_config`: the language model inside a multimodal one.
+  std::string text_model_type;
   std::optional<i64> num_hidden_layers;
   /// Experts per MoE layer, where one number holds for all layers.
   std::optional<i64> num_experts;

@@ -134,6 +134,8 @@ struct SourceAnswers {
 /// Which layout explains a checkpoint.
 struct Recognition {
   const Naming* naming = nullptr;
+  /// False where several families spell the keys alike and nobody named one; `naming` is then one of them.
+  bool naming_settled = true;
   LayoutAnswers layout;
   std::vector<ExpertBlock> blocks;
   /// Indices of the tensors that are not expert matrices, in inventory order.

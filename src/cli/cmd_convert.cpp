@@ -21,16 +21,19 @@ bool is_inside(const fs::path& inner, const fs::path& outer) {
   return end == outer.end() || (std::next(end) == outer.end() && end->empty());
 }
 
-/// Whether --overwrite may remove it: an empty directory, a checkpoint, or a safetensors file.
+/// Whether --overwrite may remove it: an empty directory, a safetensors file, or a checkpoint with no
+/// other checkpoint in a directory below it.
 bool is_replaceable(const fs::path& path) {
   if (!fs::is_directory(path)) return path.extension() == ".safetensors";
-  bool empty = true;
-  for (const auto& entry : fs::directory_iterator(path)) {
-    empty = false;
-    const fs::path name = entry.path().filename();
-    if (name == "glu_ckpt.json" || name.extension() == ".safetensors") return true;
+  if (fs::is_empty(path)) return true;
+  bool checkpoint = false;
+  for (auto it = fs::recursive_directory_iterator(path); it != fs::recursive_directory_iterator(); ++it) {
+    const std::string name = it->path().filename().string();
+    if (it.depth() > 0 && it->path().extension() == ".safetensors") return false;
+    if (it.depth() == 0)
+      checkpoint |= name == "glu_ckpt.json" || name == "model.safetensors" || name.ends_with(".safetensors.index.json");
   }
-  return empty;
+  return checkpoint;
 }
 
 /// What create_sink() would find in the way, found before the source is read.
@@ -80,10 +83,9 @@ void check_output_is_no_source(const Options& options, const Source& source) {
 }
 
 Record make_record(const Recognition& recognition, const Plan& plan, const std::optional<Digest>& digest) {
-  Record record{{"version", GLU_CKPT_VERSION},
-                {"naming", plan.to.naming},
-                {"experts", plan.to.experts},
-                {"glu", to_string(plan.to.glu)}};
+  Record record{{"version", GLU_CKPT_VERSION}, {"experts", plan.to.experts}, {"glu", to_string(plan.to.glu)}};
+  // A family that nobody named is not to be believed later.
+  if (recognition.naming_settled || plan.to.naming != plan.from.naming) record["naming"] = plan.to.naming;
   if (plan.to.shared_glu) record["shared_glu"] = to_string(*plan.to.shared_glu);
   if (digest) record["digest"] = record["source_digest"] = to_string(*digest);
   if (recognition.num_hidden_layers) record["num_hidden_layers"] = fmt::format("{}", *recognition.num_hidden_layers);

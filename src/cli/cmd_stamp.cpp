@@ -15,18 +15,19 @@ int cmd_stamp(const Options& options) {
     fail(ErrorCode::NoExperts, {options.input, {}}, "{}: no expert tensors were recognized", options.input);
   Record record = opened.source->record();
   record["version"] = GLU_CKPT_VERSION;
-  record["naming"] = recognition.layout.naming;
+  if (recognition.naming_settled) record["naming"] = recognition.layout.naming;
   record["experts"] = recognition.layout.experts;
   record["glu"] = to_string(recognition.layout.glu);
   if (recognition.layout.shared_glu) record["shared_glu"] = to_string(*recognition.layout.shared_glu);
   write_record(options.input, record);
+  const std::string naming = recognition.naming_settled ? recognition.layout.naming : "no naming";
   const std::string said =
-      fmt::format("{}: recorded {}, {}, {}", options.input, record["naming"], record["experts"], record["glu"]);
+      fmt::format("{}: recorded {}, {}, {}", options.input, naming, record["experts"], record["glu"]);
   if (options.json)
     print_out(JsonWriter()
                   .begin_object()
                   .field("path", options.input)
-                  .field("naming", record["naming"])
+                  .field("naming", naming)
                   .field("experts", record["experts"])
                   .field("glu", record["glu"])
                   .end_object()

@@ -79,6 +79,7 @@ class Parser {
       app_.exit(success);
       return std::nullopt;
     } catch (const CLI::ParseError& error) {
+      refuse_unknown_command(argc, argv);
       fail(ErrorCode::Usage, {}, "{}{}", error.what(), hint(argc, argv));
     }
     interpret();
@@ -169,13 +170,16 @@ class Parser {
     add_common(sub);
   }
 
-  /// What a mistyped option or command may have been.
-  std::string hint(int argc, const char* const* argv) const {
+  void refuse_unknown_command(int argc, const char* const* argv) const {
     std::vector<std::string> commands;
     for (const CLI::App* sub : app_.get_subcommands([](const CLI::App*) { return true; }))
       commands.push_back(sub->get_name());
     if (argc > 1 && argv[1][0] != '-' && std::ranges::find(commands, argv[1]) == commands.end())
-      return suggestion(argv[1], commands);
+      fail(ErrorCode::Usage, {}, "'{}' is not a command{}", argv[1], suggestion(argv[1], commands));
+  }
+
+  /// What a mistyped option may have been.
+  std::string hint(int argc, const char* const* argv) const {
     if (argc < 2) return "; run glu-ckpt --help";
     std::vector<std::string> names;
     const CLI::App* sub = argv[1][0] == '-' ? &app_ : app_.get_subcommand(argv[1]);

@@ -80,6 +80,7 @@ std::optional<i64> find_num_experts(const object& fields) {
 
 ModelHints read_hints(const object& fields, const std::string& file) {
   return {.model_type = find_model_type(fields, file),
+          .text_model_type = {},
           .num_hidden_layers = find_integer(fields, "num_hidden_layers", 1),
           .num_experts = find_num_experts(fields)};
 }
@@ -93,6 +94,7 @@ ModelHints read_config(const JsonDocument& document, const std::string& file) {
   if (find(root, "text_config", nested) == nullptr || nested.get(text_config)) return hints;
   // Multimodal models keep the language model's numbers one level down.
   ModelHints inner = read_hints(text_config, file);
+  hints.text_model_type = inner.model_type;
   if (hints.model_type.empty()) hints.model_type = inner.model_type;
   if (!hints.num_hidden_layers) hints.num_hidden_layers = inner.num_hidden_layers;
   if (!hints.num_experts) hints.num_experts = inner.num_experts;

@@ -73,31 +73,33 @@ Listing list_directory(const std::vector<fs::directory_entry>& entries) {
 
 /// Files of a subdirectory, unless a checkpoint is in it: the `original/` of some repositories holds the
 /// same weights again.
-void add_directory(const fs::path& directory, const std::string& prefix, std::vector<ExtraFile>& extra);
+void add_directory(const fs::path& directory, const std::string& prefix, CheckpointFiles& files);
 
-void add_entry(const fs::directory_entry& entry, const std::string& prefix, std::vector<ExtraFile>& extra) {
+void add_entry(const fs::directory_entry& entry, const std::string& prefix, CheckpointFiles& files) {
   const std::string name = entry.path().filename().string();
   if (name.starts_with('.') || name.ends_with(".partial") || is_shard(name) || is_index(name)) return;
   // Weights in a layout that the output no longer has must not lie beside it.
-  if (is_other_format(name)) return;
+  if (is_other_format(name)) {
+    if (!prefix.empty()) files.left_out.push_back(prefix + name);
+    return;
+  }
   if (prefix.empty() && name == kRecordFileName) return;
   std::error_code ignored;
   if (is_file(entry.path()))
-    extra.push_back({prefix + name, entry.path()});
+    files.extra_files.push_back({prefix + name, entry.path()});
   else if (fs::is_directory(entry.symlink_status(ignored)))  // not through symlinks, which could make a cycle
-    add_directory(entry.path(), prefix + name + "/", extra);
+    add_directory(entry.path(), prefix + name + "/", files);
+  else
+    files.left_out.push_back(prefix + name);
 }
 
-void add_directory(const fs::path& directory, const std::string& prefix, std::vector<ExtraFile>& extra) {
+void add_directory(const fs::path& directory, const std::string& prefix, CheckpointFiles& files) {
   const auto entries = sorted_entries(directory);
-  if (!list_directory(entries).shards.empty()) return;
-  for (const auto& entry : entries) add_entry(entry, prefix, extra);
-}
-
-std::vector<ExtraFile> find_extra_files(const std::vector<fs::directory_entry>& entries) {
-  std::vector<ExtraFile> extra;
-  for (const auto& entry : entries) add_entry(entry, {}, extra);
-  return extra;
+  if (!list_directory(entries).shards.empty()) {
+    files.left_out.push_back(prefix);
+    return;
+  }
+  for (const auto& entry : entries) add_entry(entry, prefix, files);
 }
 
 /// The index to use, or empty.
@@ -186,7 +188,7 @@ CheckpointFiles find_in_directory(const fs::path& path) {
   files.left_out = find_left_out(listing, files.shards);
   files.config = if_file(path / "config.json");
   files.record = if_file(path / kRecordFileName);
-  files.extra_files = find_extra_files(entries);
+  for (const auto& entry : entries) add_entry(entry, {}, files);
   return files;
 }
 

@@ -11,7 +11,11 @@ class NamingChooser {
  public:
   NamingChooser(const KeyGroups& keys, const ModelHints& hints, const Record& record, const SourceAnswers& answers,
                 std::optional<i64> num_hidden_layers)
-      : keys_(keys), hints_(hints), record_(record), answers_(answers), num_hidden_layers_(num_hidden_layers) {}
+      : keys_(keys),
+        model_type_(known_model_type(hints)),
+        record_(record),
+        answers_(answers),
+        num_hidden_layers_(num_hidden_layers) {}
 
   ChosenNaming run() {
     if (answers_.naming) return choose_named(*answers_.naming, "--from-naming", ErrorCode::UnexplainedKey);
@@ -23,7 +27,7 @@ class NamingChooser {
     std::vector<const Naming*> named;
     for (const Naming* naming : candidates)
       if (lists_model_type(*naming)) named.push_back(naming);
-    if (!named.empty()) return choose_by_shape(named, "hf:" + hints_.model_type);
+    if (!named.empty()) return choose_by_shape(named, "hf:" + model_type_);
     if (agree(candidates)) return {candidates.front(), std::string(candidates.front()->name), true};
     return choose_unnamed(candidates);
   }
@@ -55,7 +59,7 @@ class NamingChooser {
       fail(ErrorCode::GluConflict, {},
            "--from-naming says {}, but config.json names {}, which reads the same keys differently. Both cannot be "
            "true; find out which one is",
-           name, hints_.model_type);
+           name, model_type_);
   }
 
   ChosenNaming choose_named(const std::string& name, std::string_view who, ErrorCode code) {
@@ -70,7 +74,7 @@ class NamingChooser {
     if (code == ErrorCode::UnexplainedKey) check_family_agrees(*naming, name);
     std::vector<const Naming*> rows{naming};
     for (const Naming& other : namings())
-      if (&other != naming && "hf:" + hints_.model_type == name && lists_model_type(other) &&
+      if (&other != naming && "hf:" + model_type_ == name && lists_model_type(other) &&
           keys_.first_unexplained(other) == nullptr)
         rows.push_back(&other);
     return choose_by_shape(rows, name);
@@ -100,10 +104,16 @@ class NamingChooser {
          "no single naming explains all expert keys: {} fits best, but not '{}'", best->name, key->name);
   }
 
+  /// The model_type that a row lists: of a multimodal wrapper that no row knows, its language model's.
+  static std::string known_model_type(const ModelHints& hints) {
+    if (find_naming("hf:" + hints.model_type) != nullptr || hints.text_model_type.empty()) return hints.model_type;
+    return hints.text_model_type;
+  }
+
   bool lists_model_type(const Naming& naming) const {
-    if (hints_.model_type.empty()) return false;
-    return naming.name == "hf:" + hints_.model_type ||
-           std::ranges::find(naming.model_types, hints_.model_type) != naming.model_types.end();
+    if (model_type_.empty()) return false;
+    return naming.name == "hf:" + model_type_ ||
+           std::ranges::find(naming.model_types, model_type_) != naming.model_types.end();
   }
 
   /// Whether all rows read the keys at hand alike: same axes, same order of gate and up, same nativeness.
@@ -149,7 +159,8 @@ class NamingChooser {
     const bool one_axes = !fitting.empty() && std::ranges::all_of(fitting, [&](const Naming* naming) {
       return naming->axes == fitting.front()->axes;
     });
-    if (answers_.glu && one_axes) return {fitting.front(), std::string(fitting.front()->name), false};
+    if ((answers_.glu || record_.contains("glu")) && one_axes)
+      return {fitting.front(), std::string(fitting.front()->name), false};
     std::string names;
     for (const Naming* naming : fitting.empty() ? candidates : fitting)
       names += (names.empty() ? "" : ", ") + std::string(naming->name);
@@ -161,7 +172,7 @@ class NamingChooser {
   }
 
   const KeyGroups& keys_;
-  const ModelHints& hints_;
+  std::string model_type_;
   const Record& record_;
   const SourceAnswers& answers_;
   std::optional<i64> num_hidden_layers_;

@@ -32,6 +32,7 @@ class BlockChecker {
     find_num_experts();
     for (const auto& [key, tensors] : shape_.parts) check_indices(key, tensors);
     check_weights();
+    check_router();
     for (const auto& [key, tensors] : shape_.parts)
       if (std::get<TensorKind>(key) != TensorKind::Weight) check_companion(key, tensors);
     return std::move(shape_);
@@ -108,6 +109,17 @@ class BlockChecker {
          "{}: {} experts are stored, config.json says {}", label(), block.num_experts, *context_.num_experts);
   }
 
+  /// A router [E, H] beside the experts counts them too.
+  void check_router() const {
+    const ExpertBlock& block = shape_.block;
+    if (block.set != ExpertSet::Routed || !context_.router_shape) return;
+    const auto [experts, hidden] = *context_.router_shape;
+    if (hidden != block.hidden_size || experts == block.num_experts) return;
+    const bool extra = block.num_experts > experts;
+    fail(extra ? ErrorCode::ExpertExtra : ErrorCode::ExpertMissing, {{}, any_tensor().name},
+         "{}: {} experts are stored, but the router beside them has {} rows", label(), block.num_experts, experts);
+  }
+
   /// E of a grouped block: the leading axis; for stacked [E * rows, cols] tensors what FC1 and FC2 agree
   /// on; for flat ones what the router's shape says.
   i64 grouped_experts() const {
@@ -116,7 +128,10 @@ class BlockChecker {
     if (first == nullptr) first = part(TensorKind::Weight, Role::Up);
     const TensorRef& fc1 = tensor(first->front().second);
     for (const TensorRef* weight : {&fc1, &down})
-      if (weight->shape.size() == 3) return weight->shape[0];
+      if (weight->shape.size() == 3) {
+        if (weight->shape[0] == 0) bad_shape(*weight, "at least one expert");
+        return weight->shape[0];
+      }
     const bool stacked = fc1.shape.size() == 2 && down.shape.size() == 2 && shape_.block.axes == Axes::OutIn;
     if (stacked && fc1.shape[1] > 0 && down.shape[0] > 0 && down.shape[0] % fc1.shape[1] == 0)
       return down.shape[0] / fc1.shape[1];

@@ -29,7 +29,7 @@ class Recognizer {
     ChosenNaming chosen = choose_naming(keys_, hints_, record_, answers_, result_.num_hidden_layers);
     result_.naming = chosen.naming;
     result_.layout.naming = std::move(chosen.name);
-    family_known_ = chosen.family_known;
+    result_.naming_settled = chosen.family_known;
     if (result_.naming != nullptr) {
       draft_blocks();
       finish_blocks();
@@ -100,7 +100,7 @@ class Recognizer {
     const bool shared = block.set == ExpertSet::Shared;
     const auto& asked = shared ? answers_.shared_glu : answers_.glu;
     const auto recorded = recorded_glu(shared ? "shared_glu" : "glu");
-    const Glu by_naming = family_known_ && is_native(*result_.naming, block.set, block.experts, true)
+    const Glu by_naming = result_.naming_settled && is_native(*result_.naming, block.set, block.experts, true)
                               ? fixed_glu(*result_.naming)
                               : Glu{};
     std::string& source = shared ? shared_source_ : result_.layout.glu_source;
@@ -142,7 +142,7 @@ class Recognizer {
     const Glu& answer = asked ? *asked : *recorded;
     const ErrorCode code = asked ? ErrorCode::GluConflict : ErrorCode::RecordContradicts;
     const std::string who = asked ? (shared ? "--from-shared-glu" : "--from-glu") : "the record";
-    const std::string& name = inventory_.tensors[shape.parts.begin()->second.front().second].name;
+    const std::string& name = fc1_name(shape);
     if (block.glu.kind == Glu::Kind::None)
       fail(code, {{}, name}, "{} says {}, but layer {} has no gate: FC1 and FC2 are of one width", who,
            to_string(answer), layer_label(block));
@@ -158,6 +158,13 @@ class Recognizer {
         fail(asked ? ErrorCode::NotDivisible : ErrorCode::RecordContradicts, {{}, name},
              "{} says interleaved:{}, but '{}' has {} rows, which is no multiple of {}", who, answer.block_rows, name,
              2 * f, u64{2} * static_cast<u64>(answer.block_rows));
+  }
+
+  const std::string& fc1_name(const BlockShape& shape) const {
+    for (const auto& [key, tensors] : shape.parts)
+      if (std::get<Role>(key) != Role::Down && std::get<TensorKind>(key) == TensorKind::Weight)
+        return tensor(tensors.front().second).name;
+    return tensor(shape.parts.begin()->second.front().second).name;
   }
 
   void check_recorded_gate(const BlockShape& shape, const std::string& key) const {
@@ -237,7 +244,6 @@ class Recognizer {
   const SourceAnswers& answers_;
   std::vector<BlockShape> shapes_;
   mutable std::unordered_map<std::string_view, std::size_t> by_name_;
-  bool family_known_ = false;
   std::string shared_source_;
   Recognition result_;
 };

@@ -95,6 +95,20 @@ overwriting() {
   mkdir "$out.mine"
   echo mine >"$out.mine/mine"
   status "--overwrite of what is no checkpoint" 4 convert "$hf" "$out.mine" "${to[@]}" --overwrite
+  # A folder of models is no checkpoint, also when a stray shard lies in it.
+  mkdir -p "$out.models/other"
+  cp "$TESTDATA/tiny/megatron_bias/model.safetensors" "$out.models/stray.safetensors"
+  cp "$TESTDATA/tiny/megatron_bias/model.safetensors" "$out.models/other/model.safetensors"
+  cp "$TESTDATA/tiny/megatron_bias/model.safetensors" "$out.models/model.safetensors"
+  status "--overwrite of a folder of models" 4 convert "$hf" "$out.models" "${to[@]}" --overwrite
+  check "the models are there" [ -f "$out.models/other/model.safetensors" ]
+  # Keys that several families spell alike: what nobody said is not recorded.
+  mkdir "$out.alike"
+  cp "$TESTDATA/hf/gpt_oss/model.safetensors" "$out.alike"
+  status "stamp what several families spell alike" 0 stamp "$out.alike" --glu interleaved:1
+  check "no family is recorded" [ "$(grep -c '"naming"' "$out.alike/glu_ckpt.json")" == 0 ]
+  status "it can be read" 0 convert "$out.alike" "$out.alike.out" --glu contiguous -q
+  check "and is the same model" [ "$(digest "$out.alike.out")" == "$(digest "$TESTDATA/hf/gpt_oss")" ]
   check "what is no checkpoint stays" [ "$(cat "$out.mine/mine")" == mine ]
   rm -r "$out.mine"
   cp -r "$TESTDATA/hf/qwen3_moe" "$out"

@@ -350,12 +350,18 @@ TEST(VerifyLies, MissingSharedExpert) {
 }
 
 TEST(VerifyLies, MissingLastExpert) {
-  const Verdict verdict = lied(kIndexed, [](Tensors& tensors) {
+  const auto erase_expert = [](Tensors& tensors) {
     std::erase_if(tensors, [](const auto& t) {
       return t.name.find("layers.1.mlp.experts") != std::string::npos && t.name.ends_with("11");
     });
+  };
+  // The router beside the experts counts one more, so this is no checkpoint at all.
+  EXPECT_THROW(lied(kIndexed, erase_expert), Error);
+  const Verdict verdict = lied(kIndexed, [&](Tensors& tensors) {
+    erase_expert(tensors);
+    std::erase_if(tensors, [](const auto& t) { return t.name.find("layers.1.mlp.router") != std::string::npos; });
   });
-  ASSERT_EQ(verdict.missing.size(), 6u);
+  ASSERT_EQ(verdict.missing.size(), 7u);
   EXPECT_NE(verdict.missing[0].find("expert 11"), std::string::npos);
 }
 
