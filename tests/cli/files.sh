@@ -109,6 +109,7 @@ overwriting() {
   check "no family is recorded" [ "$(grep -c '"naming"' "$out.alike/glu_ckpt.json")" == 0 ]
   status "it can be read" 0 convert "$out.alike" "$out.alike.out" --glu contiguous -q
   check "and is the same model" [ "$(digest "$out.alike.out")" == "$(digest "$TESTDATA/hf/gpt_oss")" ]
+  rm -r "$out.models" "$out.alike" "$out.alike.out"
   check "what is no checkpoint stays" [ "$(cat "$out.mine/mine")" == mine ]
   rm -r "$out.mine"
   cp -r "$TESTDATA/hf/qwen3_moe" "$out"
