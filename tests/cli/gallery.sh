@@ -65,6 +65,29 @@ gallery() {
   rm -rf "$area"
 }
 
+# The format gallery: a broken file is refused from its headers alone, quickly and in little memory.
+formats() {
+  local root=$TESTDATA/malformed/format path slug expected begin took got error limit_ms=1000
+  ((SANITIZED)) && limit_ms=20000
+  while IFS=$'\t' read -r path slug expected; do
+    [[ $path == \#* || -z $path ]] && continue
+    begin=$(date +%s%N)
+    measure_kib "$PROGRAM" inspect "$root/$path"
+    got=$?
+    took=$((($(date +%s%N) - begin) / 1000000))
+    error=$(cat "$WORK/.err")
+    if [[ $got != "$expected" ]] || ! has "$error" "[$slug]"; then
+      bad "format $path: exit $got, expected $expected [$slug] :: ${error:0:400}"
+    elif ((took > limit_ms)); then
+      bad "format $path: took $took ms"
+    elif ((!SANITIZED && PEAK > 65536)); then
+      bad "format $path: used $PEAK KiB"
+    else
+      pass
+    fi
+  done <"$root/manifest.tsv"
+}
+
 # There and back again: the digest stays, every tensor is what it was.
 tiny() {
   local root=$TESTDATA/tiny case there back area=$WORK/tiny
