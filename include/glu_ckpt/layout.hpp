@@ -129,6 +129,8 @@ struct SourceAnswers {
   std::optional<std::string> naming;
   std::optional<Glu> glu;
   std::optional<Glu> shared_glu;
+  /// What messages put before "naming", "glu" and "shared-glu" to name the option that gave the answer.
+  std::string option_prefix = "--from-";
 };
 
 /// Which layout explains a checkpoint.

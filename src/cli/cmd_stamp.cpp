@@ -9,7 +9,9 @@ namespace glu_ckpt::cli {
 int cmd_stamp(const Options& options) {
   if (!options.from.glu && !options.from.shared_glu)
     fail(ErrorCode::Usage, {}, "stamp needs --glu or --shared-glu: what is it that you know?");
-  const Opened opened = open_model(options.input, options.from);
+  SourceAnswers answers = options.from;
+  answers.option_prefix = "--";
+  const Opened opened = open_model(options.input, answers);
   const Recognition& recognition = opened.recognition;
   if (recognition.blocks.empty())
     fail(ErrorCode::NoExperts, {options.input, {}}, "{}: no expert tensors were recognized", options.input);

@@ -18,7 +18,8 @@ class NamingChooser {
         num_hidden_layers_(num_hidden_layers) {}
 
   ChosenNaming run() {
-    if (answers_.naming) return choose_named(*answers_.naming, "--from-naming", ErrorCode::UnexplainedKey);
+    if (answers_.naming)
+      return choose_named(*answers_.naming, answers_.option_prefix + "naming", ErrorCode::UnexplainedKey);
     if (keys_.any_explained() == nullptr) return {};
     if (const std::string* naming = record_naming())
       return choose_named(*naming, "the record", ErrorCode::RecordContradicts);
@@ -45,9 +46,9 @@ class NamingChooser {
       const Naming* row = find_naming(*recorded);
       if (row == nullptr || (keys_.first_unexplained(*row) == nullptr && agree({&naming, row}))) return;
       fail(ErrorCode::GluConflict, {},
-           "--from-naming says {}, but the record says {}. Both cannot be true; find out which "
+           "{}naming says {}, but the record says {}. Both cannot be true; find out which "
            "one is",
-           name, *recorded);
+           answers_.option_prefix, name, *recorded);
     }
     const Naming* other = nullptr;
     for (const Naming& row : namings()) {
@@ -57,9 +58,9 @@ class NamingChooser {
     }
     if (other != nullptr)
       fail(ErrorCode::GluConflict, {},
-           "--from-naming says {}, but config.json names {}, which reads the same keys differently. Both cannot be "
+           "{}naming says {}, but config.json names {}, which reads the same keys differently. Both cannot be "
            "true; find out which one is",
-           name, model_type_);
+           answers_.option_prefix, name, model_type_);
   }
 
   ChosenNaming choose_named(const std::string& name, std::string_view who, ErrorCode code) {

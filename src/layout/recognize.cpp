@@ -116,9 +116,9 @@ class Recognizer {
     return by_naming;
   }
 
-  [[noreturn]] static void conflict(bool shared, const Glu& asked, const std::string& other) {
+  [[noreturn]] void conflict(bool shared, const Glu& asked, const std::string& other) const {
     fail(ErrorCode::GluConflict, {}, "{} says {}, but {}. Both cannot be true; find out which one is",
-         shared ? "--from-shared-glu" : "--from-glu", to_string(asked), other);
+         answers_.option_prefix + (shared ? "shared-glu" : "glu"), to_string(asked), other);
   }
 
   std::optional<Glu> recorded_glu(const std::string& key) const {
@@ -141,7 +141,7 @@ class Recognizer {
     if (!asked && !recorded) return;
     const Glu& answer = asked ? *asked : *recorded;
     const ErrorCode code = asked ? ErrorCode::GluConflict : ErrorCode::RecordContradicts;
-    const std::string who = asked ? (shared ? "--from-shared-glu" : "--from-glu") : "the record";
+    const std::string who = asked ? answers_.option_prefix + (shared ? "shared-glu" : "glu") : "the record";
     const std::string& name = fc1_name(shape);
     if (block.glu.kind == Glu::Kind::None)
       fail(code, {{}, name}, "{} says {}, but layer {} has no gate: FC1 and FC2 are of one width", who,
