@@ -1,0 +1,31 @@
+#pragma once
+/// Reads pickles of protocols 2 to 5 with a closed list of opcodes and names. Executes nothing.
+
+#include <string>
+#include <string_view>
+
+#include "format/pickle_graph.hpp"
+
+namespace glu_ckpt {
+
+/// Which names a pickle may hold: those of tensors and state dicts, or those of a .metadata file.
+enum class PickleNames { Torch, DcpMetadata };
+
+/// What a name may be used for.
+enum class NameUse {
+  /// Not in the list.
+  Refused,
+  /// May stand as a value (a dtype, a storage type, an enum's class), not be called.
+  Value,
+  /// May be called by REDUCE or NEWOBJ as well.
+  Callable,
+};
+NameUse name_use(PickleNames names, std::string_view module, std::string_view name);
+
+/// Reads one pickle at the start of graph.source().substr(begin) and returns its root; `*end` is set to the
+/// position after STOP. `file` is for messages, which give the byte offset too.
+/// Throws the Pickle* errors.
+PickleRef read_pickle(PickleGraph& graph, PickleNames names, const std::string& file, std::size_t begin = 0,
+                      std::size_t* end = nullptr);
+
+}  // namespace glu_ckpt

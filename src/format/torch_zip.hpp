@@ -1,0 +1,40 @@
+#pragma once
+/// The zip container of torch.save: every record stored, none compressed. Reads directories; opens no file,
+/// so that it can be fuzzed as it is.
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "glu_ckpt/tensor.hpp"
+
+namespace glu_ckpt {
+
+/// A record as the central directory and its local header agree on it.
+struct ZipRecord {
+  /// Without the archive's prefix: "data.pkl", "data/0".
+  std::string name;
+  /// Of the first byte of data, from the start of the zip.
+  i64 offset = 0;
+  i64 bytes = 0;
+  u32 crc = 0;
+};
+
+struct ZipDirectory {
+  /// What stands before the first '/' of every name.
+  std::string prefix;
+  /// In the order of the central directory.
+  std::vector<ZipRecord> records;
+  const ZipRecord* find(std::string_view name) const;
+};
+
+/// Fills a span from an offset of the zip.
+using ReadAt = std::function<void(std::span<std::byte>, i64)>;
+
+/// `bytes` long zip, which may be a part of a file (an item of a .distcp). `who` names it in messages.
+/// Throws ZipDirectory, ZipCompressed, ZipLocalHeader, ZipOverlap.
+ZipDirectory read_zip_directory(const ReadAt& read, i64 bytes, const std::string& who);
+
+}  // namespace glu_ckpt
