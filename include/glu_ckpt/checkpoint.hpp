@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "glu_ckpt/tensor.hpp"
@@ -29,6 +31,17 @@ struct ModelHints {
 /// num_hidden_layers. Values are the strings as stored.
 using Record = std::map<std::string, std::string>;
 
+/// How a checkpoint is stored.
+enum class Format {
+  Safetensors,
+  /// torch.save: zip files, `pytorch_model.bin`, Megatron's `mp_rank_XX/model_optim_rng.pt`.
+  Torch,
+  /// torch.distributed.checkpoint and Megatron's `torch_dist`: `.metadata` and `__R_I.distcp`.
+  TorchDist,
+};
+/// "safetensors", "torch", "torch-dist".
+std::string_view to_string(Format format);
+
 /// A file of the checkpoint directory that holds no tensors, e.g. config.json.
 struct ExtraFile {
   /// Path relative to the checkpoint directory.
@@ -36,11 +49,53 @@ struct ExtraFile {
   std::filesystem::path path;
 };
 
+/// One step into a nested state dict: a key, or an index of a list.
+struct PathKey {
+  std::string text;
+  bool is_index = false;
+  bool operator==(const PathKey&) const = default;
+};
+using KeyPath = std::vector<PathKey>;
+
+/// A named object of a torch-dist checkpoint that is no tensor, e.g. `common_state/shard_0_1`. Its bytes are
+/// a torch zip, which nothing here looks into.
+struct NamedObject {
+  std::string name;
+  i64 bytes = 0;
+};
+
+/// The nested objects of one torch file, with a placeholder for each tensor.
+struct TorchTree {
+  /// Relative to the checkpoint directory: "mp_rank_00/model_optim_rng.pt".
+  std::string file;
+  /// What the names of its tensors begin with: "mp_rank_00/", or nothing.
+  std::string prefix;
+  /// A pickle in which the persistent id ('glu_ckpt', NAME) stands for a tensor.
+  std::string pickle;
+};
+
+/// What a checkpoint holds besides tensors and files: how its own format nests and wraps them. Another
+/// format keeps it in `glu_ckpt.extras`, so that the way back is exact.
+struct Structure {
+  std::vector<TorchTree> trees;
+  std::vector<NamedObject> objects;
+  /// Where PyTorch's planner says a name of a torch-dist checkpoint comes from (`planner_data`), for tensors
+  /// and objects.
+  std::map<std::string, KeyPath> paths;
+  /// Files that are written anew rather than copied: Megatron's metadata.json (its text) and integrity.json.
+  std::string metadata_json;
+  bool has_integrity = false;
+  /// "iter_0000100" and the tracker's text, where the source was opened by the directory above.
+  std::string iteration_dir;
+  std::string tracker;
+};
+
 /// A checkpoint opened for reading. Headers are read and checked on opening; tensor bytes only by
 /// read(). Files are opened read-only.
 class Source {
  public:
   virtual ~Source() = default;
+  virtual Format format() const { return Format::Safetensors; }
   virtual const Inventory& inventory() const = 0;
   virtual const ModelHints& hints() const = 0;
   /// From `__metadata__` of the shards and from glu_ckpt.json; empty when neither has one.
@@ -58,10 +113,20 @@ class Source {
   /// Fills `out` from byte `offset` of tensor `tensor` (an index into inventory().tensors).
   /// Thread safe. Throws Io, FileTruncated.
   virtual void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const = 0;
+  virtual const Structure& structure() const;
+  /// The bytes of structure().objects[object]. Thread safe.
+  virtual std::vector<std::byte> read_object(std::size_t object) const;
+  /// Reads what opening left unread and checks it: the items of a torch-dist checkpoint, the checksums that
+  /// the files themselves hold. Throws the errors of the format. `on_progress` gets bytes read.
+  virtual void check_contents(int jobs, const std::function<void(i64)>& on_progress) const;
+  /// Bytes that check_contents() will read.
+  virtual i64 checked_bytes() const { return 0; }
 };
 
-/// Opens a .safetensors file, a directory with shards (with or without an index) or a Hugging Face
-/// snapshot of symlinks. Throws NotFound, NotSupported and the header, index and config errors.
+/// Opens a .safetensors, .pt, .pth or .bin file, a directory with shards (with or without an index), a
+/// Hugging Face snapshot of symlinks, a torch.distributed.checkpoint directory, or a Megatron `iter_*`
+/// directory of either kind or the one above it (then the tracker file picks). Throws NotFound, NotSupported
+/// and the errors of the format.
 std::unique_ptr<Source> open_source(const std::filesystem::path& path);
 
 /// One tensor to be written: its place within its shard is fixed before any byte is.
@@ -74,10 +139,12 @@ struct OutputTensor {
   u32 shard = 0;
   /// Offset in the shard's data section.
   i64 offset = 0;
+  /// The source tensor whose place in a nested state dict it takes.
+  std::string from{};
 };
 
 struct SinkOptions {
-  /// A name ending in .safetensors makes one file; anything else a directory.
+  /// A name ending in .safetensors, .pt, .pth or .bin makes one file; anything else a directory.
   std::filesystem::path path;
   /// `__metadata__` entries carried over from the source.
   std::map<std::string, std::string> metadata;
@@ -88,6 +155,9 @@ struct SinkOptions {
   Record record;
   /// The command line options that made this output, for glu_ckpt.json.
   std::map<std::string, std::string> options;
+  Format format = Format::Safetensors;
+  /// Whose structure() the output keeps; may be null.
+  const Source* source = nullptr;
 };
 
 /// A checkpoint being written into `<path>.partial`. Destroying it without commit() removes the

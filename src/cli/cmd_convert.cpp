@@ -194,7 +194,8 @@ int cmd_convert(const Options& options) {
   if (options.verify != VerifyMode::None) digest = source_digest(options, opened, *backend);
   const Record record = make_record(opened.recognition, plan, known ? digest : std::nullopt);
   const auto sink = create_sink({options.output, opened.source->metadata(), opened.source->extra_files(),
-                                 options.overwrite, record, options.typed},
+                                 options.overwrite, record, options.typed, Format::Safetensors,
+                                 opened.source.get()},
                                 plan.outputs);
   {
     report::Progress progress(progress_style(options), "converting", plan.bytes);

@@ -66,7 +66,11 @@ u32 assign_shards(std::vector<DraftOutput>& drafts, i64 max_shard_bytes, std::ve
   return shard + 1;
 }
 
-void place_outputs(std::vector<DraftOutput> drafts, i64 max_shard_bytes, Plan& plan) {
+const std::string& first_source(const DraftOutput& draft, const Inventory& inventory) {
+  return draft.moves.empty() ? draft.name : inventory.tensors[draft.moves.front().src].name;
+}
+
+void place_outputs(std::vector<DraftOutput> drafts, i64 max_shard_bytes, const Inventory& inventory, Plan& plan) {
   std::vector<u32> shards;
   plan.num_shards = assign_shards(drafts, max_shard_bytes, shards);
   std::vector<std::size_t> order(drafts.size());
@@ -85,8 +89,9 @@ void place_outputs(std::vector<DraftOutput> drafts, i64 max_shard_bytes, Plan& p
       move.dst = plan.outputs.size();
       plan.moves.push_back(move);
     }
+    std::string from = first_source(draft, inventory);
     plan.outputs.push_back(
-        {std::move(draft.name), draft.dtype, std::move(draft.shape), draft.bytes, shards[i], offset});
+        {std::move(draft.name), draft.dtype, std::move(draft.shape), draft.bytes, shards[i], offset, std::move(from)});
     offset += draft.bytes;
     plan.bytes += draft.bytes;
   }
@@ -160,7 +165,7 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
          plan.to.naming, plan.to.experts, to_string(plan.to.glu));
   if (!identity && !from.unexplained.empty()) fail_unexplained(inventory, from);
   check_unique(drafts);
-  place_outputs(std::move(drafts), options.max_shard_bytes, plan);
+  place_outputs(std::move(drafts), options.max_shard_bytes, inventory, plan);
   if (plan.to.naming != plan.from.naming)
     plan.notes.push_back("only expert tensors are renamed; everything else keeps its name");
   return plan;
