@@ -222,7 +222,7 @@ PickleRef add_tensor(PickleGraph& graph, Dtype dtype, const std::vector<i64>& sh
   std::vector<PickleRef> size;
   std::vector<PickleRef> stride;
   for (const i64 extent : elements) size.push_back(graph.add_int(extent));
-  for (const i64 step : dense_strides(elements, 1)) stride.push_back(graph.add_int(step));
+  for (const i64 step : dense_strides(elements, 1)) stride.push_back(graph.add_int(std::max<i64>(1, step)));
   const PickleRef hooks = graph.add_call(graph.add_global("collections", "OrderedDict"), graph.add_tuple({}));
   std::vector<PickleRef> arguments = {graph.add_persistent(id),
                                       graph.add_int(0),

@@ -27,6 +27,9 @@ struct ZipDirectory {
   std::string prefix;
   /// In the order of the central directory.
   std::vector<ZipRecord> records;
+  /// Indices of `records` by ascending name: lookups stay fast however many there are.
+  std::vector<u32> by_name;
+  /// Null where there is none.
   const ZipRecord* find(std::string_view name) const;
 };
 
