@@ -1,0 +1,3 @@
+#include "format/torch_zip.hpp"
+
+#include <gtest/gtest.h>
