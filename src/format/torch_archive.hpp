@@ -1,0 +1,70 @@
+#pragma once
+/// One torch zip being written: positions first, then bytes in any order, then headers and checksums.
+
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "format/zip_layout.hpp"
+#include "io/file.hpp"
+
+namespace glu_ckpt {
+
+/// The checksum of bytes that arrive in any order.
+class PiecewiseCrc {
+ public:
+  /// Thread safe.
+  void add(i64 offset, std::span<const std::byte> bytes);
+  /// Of `total` bytes. Throws Io where a byte is missing or was written twice.
+  u32 finish(i64 total, const std::string& what) const;
+
+ private:
+  struct Part {
+    i64 bytes;
+    u32 crc;
+  };
+  /// Joins two neighbours if they touch; returns the part that `b` is in then.
+  std::map<i64, Part>::iterator join(std::map<i64, Part>::iterator a, std::map<i64, Part>::iterator b);
+
+  std::mutex mutex_;
+  std::map<i64, Part> parts_;
+};
+
+/// A small record that stands beside the storages: its bytes may change until finish(), not its length.
+struct TextRecord {
+  std::string name;
+  std::string text;
+};
+
+class TorchArchive {
+ public:
+  /// `pickle` is data.pkl; storage i is the record `data/i`; `more` follow at the end.
+  TorchArchive(const std::string& prefix, std::string pickle, const std::vector<i64>& storage_bytes,
+               std::vector<TextRecord> more = {});
+
+  i64 total_bytes() const { return layout_.total_bytes(); }
+  /// From the start of the zip.
+  i64 storage_offset(std::size_t storage) const { return layout_.data_offset(storages_[storage]); }
+  i64 storage_bytes(std::size_t storage) const { return layout_.data_bytes(storages_[storage]); }
+  /// Writes everything but the storages' bytes. `base` is where the zip starts in the file; `crcs` has one
+  /// entry a storage. Returns the bytes written.
+  i64 write_rest(const File& file, i64 base, std::span<const u32> crcs) const;
+  /// Another text of the same length for a record of `more`.
+  void replace(std::size_t more, std::string text);
+
+ private:
+  void add_text(std::string name, std::string text);
+
+  ZipLayout layout_;
+  /// By record number; storages have none.
+  std::map<std::size_t, std::string> texts_;
+  std::vector<std::size_t> storages_;
+  std::vector<std::size_t> more_;
+};
+
+/// What torch.save would call the archive: the file's stem, or "archive" where it is not ASCII.
+std::string archive_prefix(const std::string& file_name);
+
+}  // namespace glu_ckpt

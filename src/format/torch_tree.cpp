@@ -1,0 +1,401 @@
+#include "format/torch_tree.hpp"
+
+#include <unordered_map>
+#include <unordered_set>
+
+#include "core/fail.hpp"
+#include "format/pickle_reader.hpp"
+#include "format/pickle_writer.hpp"
+#include "format/torch_tensor.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr int kMaxDepth = 200;
+constexpr std::string_view kPlaceholder = "glu_ckpt";
+constexpr std::string_view kWrapper = "model";
+
+/// Whether items() alternates keys and values.
+bool is_mapping(const PickleGraph& graph, PickleRef node) {
+  if (graph.kind(node) == PickleKind::Dict) return true;
+  return graph.kind(node) == PickleKind::Call && graph.kind(graph.function(node)) == PickleKind::Global &&
+         graph.module(graph.function(node)) == "collections" &&
+         (graph.name(graph.function(node)) == "OrderedDict" || graph.name(graph.function(node)) == "defaultdict");
+}
+
+bool is_sequence(const PickleGraph& graph, PickleRef node) {
+  return graph.kind(node) == PickleKind::List || graph.kind(node) == PickleKind::Tuple;
+}
+
+/// ('glu_ckpt', NAME).
+PickleRef add_placeholder(PickleGraph& graph, const std::string& name) {
+  return graph.add_persistent(graph.add_tuple({graph.add_string(std::string(kPlaceholder)), graph.add_string(name)}));
+}
+
+std::optional<std::string> placeholder_name(const PickleGraph& graph, PickleRef node) {
+  if (graph.kind(node) != PickleKind::Persistent || graph.kind(graph.arguments(node)) != PickleKind::Tuple)
+    return std::nullopt;
+  const auto items = graph.items(graph.arguments(node));
+  if (items.size() != 2 || graph.kind(items[0]) != PickleKind::String || graph.text(items[0]) != kPlaceholder ||
+      graph.kind(items[1]) != PickleKind::String)
+    return std::nullopt;
+  return std::string(graph.text(items[1]));
+}
+
+/// A key as part of a name.
+std::string key_text(const PickleGraph& graph, PickleRef key, int depth = 0) {
+  switch (graph.kind(key)) {
+    case PickleKind::String: return std::string(graph.text(key));
+    case PickleKind::Int: return fmt::format("{}", graph.integer(key));
+    case PickleKind::Bool: return graph.boolean(key) ? "True" : "False";
+    case PickleKind::None: return "None";
+    case PickleKind::Global: return fmt::format("{}.{}", graph.module(key), graph.name(key));
+    case PickleKind::Tuple: {
+      if (depth > kMaxDepth) return "(...)";
+      std::string text = "(";
+      for (const PickleRef item : graph.items(key))
+        text += (text.size() > 1 ? ", " : "") + key_text(graph, item, depth + 1);
+      return text + ")";
+    }
+    default: return fmt::format("<{}>", static_cast<int>(graph.kind(key)));
+  }
+}
+
+/// Which nodes have a tensor, or a placeholder of one, somewhere below them.
+class TensorFinder {
+ public:
+  TensorFinder(const PickleGraph& graph, const std::string& file)
+      : graph_(graph), file_(file), state_(graph.size(), State::Unknown) {}
+
+  bool below(PickleRef node, int depth = 0) {
+    constexpr int kMaxLinks = 2000;
+    if (depth > kMaxLinks) fail(ErrorCode::PickleDepth, {file_, {}}, "{}: objects are nested too deeply", file_);
+    State& state = state_[node];
+    if (state != State::Unknown) return state == State::Yes;
+    state = State::No;  // until proved otherwise: a cycle alone holds no tensor
+    const bool found = look(node, depth);
+    state_[node] = found ? State::Yes : State::No;
+    return found;
+  }
+
+ private:
+  enum class State : std::uint8_t { Unknown, No, Yes };
+
+  bool look(PickleRef node, int depth) {
+    const PickleKind kind = graph_.kind(node);
+    if (kind == PickleKind::Persistent || is_tensor(graph_, node)) return true;
+    bool found = false;
+    if (kind == PickleKind::Call || kind == PickleKind::New) found = below(graph_.arguments(node), depth + 1);
+    if (kind == PickleKind::Call || kind == PickleKind::New || kind == PickleKind::Dict)
+      for (const PickleRef state : graph_.states(node)) found = below(state, depth + 1) || found;
+    const bool has_items = kind == PickleKind::List || kind == PickleKind::Tuple || kind == PickleKind::Set ||
+                           kind == PickleKind::FrozenSet || kind == PickleKind::Dict || kind == PickleKind::Call ||
+                           kind == PickleKind::New;
+    if (has_items)
+      for (const PickleRef item : graph_.items(node)) found = below(item, depth + 1) || found;
+    return found;
+  }
+
+  const PickleGraph& graph_;
+  const std::string& file_;
+  std::vector<State> state_;
+};
+
+/// What stands in place of a tensor or placeholder: any number of (key, node).
+struct Replacement {
+  std::string key;
+  PickleRef node;
+};
+
+/// Copies a tree container by container, and asks what to put where a tensor was.
+class TreeCopier {
+ public:
+  TreeCopier(const PickleGraph& from, PickleGraph& to, std::string file)
+      : from_(from), to_(to), file_(std::move(file)), finder_(from, file_) {}
+  virtual ~TreeCopier() = default;
+
+  PickleRef run(PickleRef root) {
+    drop_wrapper_ = wraps_model(root);
+    return copy(root, {}, 0);
+  }
+
+ protected:
+  /// For the tensor `node` of this name under `key`.
+  virtual std::vector<Replacement> replace(PickleRef node, const std::string& key, const std::string& name) = 0;
+  /// After all else was put into the dict in which new tensors belong.
+  virtual std::vector<Replacement> additions() { return {}; }
+
+  const PickleGraph& from_;
+  PickleGraph& to_;
+  std::string file_;
+
+ private:
+  /// The top-level key "model" over a dict of tensors.
+  bool wraps_model(PickleRef root) {
+    if (!is_mapping(from_, root)) return false;
+    const auto items = pairs(root);
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2)
+      if (is_wrapper_key(items[i]) && is_mapping(from_, items[i + 1]) && finder_.below(items[i + 1])) return true;
+    return false;
+  }
+
+  bool is_wrapper_key(PickleRef key) const {
+    return from_.kind(key) == PickleKind::String && from_.text(key) == kWrapper;
+  }
+
+  /// Alternating keys and values; an OrderedDict may have got them as a list of pairs.
+  std::vector<PickleRef> pairs(PickleRef node) const {
+    std::vector<PickleRef> items = from_.items(node);
+    if (from_.kind(node) != PickleKind::Call || from_.kind(from_.arguments(node)) != PickleKind::Tuple) return items;
+    std::vector<PickleRef> given;
+    for (const PickleRef argument : from_.items(from_.arguments(node)))
+      if (from_.kind(argument) == PickleKind::List)
+        for (const PickleRef pair : from_.items(argument))
+          if (is_sequence(from_, pair) && from_.items(pair).size() == 2)
+            for (const PickleRef part : from_.items(pair)) given.push_back(part);
+    given.insert(given.end(), items.begin(), items.end());
+    return given;
+  }
+
+  PickleRef copy(PickleRef node, const std::string& path, int depth) {
+    // Containers that are shared are copied each time, so a small file could grow without end.
+    const std::size_t limit = 4 * from_.size() + 1000;
+    if (++visits_ > limit) fail(ErrorCode::PickleLimit, {file_, {}}, "{}: shared objects expand without end", file_);
+    if (depth > kMaxDepth)
+      fail(ErrorCode::PickleDepth, {file_, {}}, "{}: objects are nested more than {} deep at '{}'", file_, kMaxDepth,
+           path);
+    if (!finder_.below(node)) return to_.import(from_, node);
+    if (is_mapping(from_, node)) return copy_mapping(node, path, depth);
+    if (is_sequence(from_, node)) return copy_sequence(node, path, depth);
+    fail(ErrorCode::NotSupported, {file_, path},
+         "{}: '{}' is an object with tensors inside it, which is not supported; save its tensors in dicts or lists",
+         file_, path);
+  }
+
+  bool holds_tensor(PickleRef node) const {
+    return is_tensor(from_, node) || from_.kind(node) == PickleKind::Persistent;
+  }
+
+  PickleRef copy_mapping(PickleRef node, const std::string& path, int depth) {
+    const auto items = pairs(node);
+    std::vector<PickleRef> copied;
+    bool wraps = false;
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+      const std::string key = key_text(from_, items[i]);
+      const bool wrapper = depth == 0 && drop_wrapper_ && is_wrapper_key(items[i]);
+      wraps |= wrapper;
+      const std::string name = wrapper ? std::string() : path.empty() ? key : path + "." + key;
+      if (holds_tensor(items[i + 1])) {
+        for (const Replacement& with : replace(items[i + 1], key, name)) {
+          copied.push_back(with.key == key ? to_.import(from_, items[i]) : to_.add_string(with.key));
+          copied.push_back(with.node);
+        }
+      } else {
+        copied.push_back(to_.import(from_, items[i]));
+        copied.push_back(copy(items[i + 1], name, depth + 1));
+      }
+    }
+    const bool takes_new = drop_wrapper_ ? depth == 1 && path.empty() : depth == 0;
+    if (takes_new && !added_) {
+      added_ = true;
+      for (const Replacement& with : additions()) {
+        copied.push_back(to_.add_string(with.key));
+        copied.push_back(with.node);
+      }
+    }
+    if (from_.kind(node) == PickleKind::Dict) return to_.add_container(PickleKind::Dict, copied);
+    return copy_ordered_dict(node, copied);
+  }
+
+  PickleRef copy_ordered_dict(PickleRef node, const std::vector<PickleRef>& items) {
+    const bool ordered = from_.name(from_.function(node)) == "OrderedDict";
+    const PickleRef arguments = ordered ? to_.add_tuple({}) : to_.import(from_, from_.arguments(node));
+    const PickleRef made = to_.add_call(to_.import(from_, from_.function(node)), arguments);
+    to_.extend(made, items);
+    for (const PickleRef state : from_.states(node)) to_.add_state(made, to_.import(from_, state));
+    return made;
+  }
+
+  PickleRef copy_sequence(PickleRef node, const std::string& path, int depth) {
+    std::vector<PickleRef> copied;
+    const auto items = from_.items(node);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const std::string key = fmt::format("{}", i);
+      const std::string name = path.empty() ? key : path + "." + key;
+      if (!holds_tensor(items[i])) {
+        copied.push_back(copy(items[i], name, depth + 1));
+        continue;
+      }
+      const auto with = replace(items[i], key, name);
+      if (with.size() != 1)
+        fail(ErrorCode::NotSupported, {file_, name},
+             "{}: '{}' stands in a list, where no tensor can be added or taken away", file_, name);
+      copied.push_back(with.front().node);
+    }
+    return to_.add_container(from_.kind(node), copied);
+  }
+
+  TensorFinder finder_;
+  bool drop_wrapper_ = false;
+  bool added_ = false;
+  std::size_t visits_ = 0;
+};
+
+/// Tensors -> placeholders.
+class ContentsReader final : public TreeCopier {
+ public:
+  using TreeCopier::TreeCopier;
+  std::vector<TorchContents::Found> tensors;
+
+ private:
+  std::vector<Replacement> replace(PickleRef node, const std::string& key, const std::string& name) override {
+    if (!is_tensor(from_, node))
+      fail(ErrorCode::TorchObject, {file_, name}, "{}: '{}' is a bare storage; only tensors are supported", file_,
+           name);
+    if (!names_.insert(name).second)
+      fail(ErrorCode::DuplicateKey, {file_, name}, "{}: two tensors are called '{}'", file_, name);
+    tensors.push_back({name, node});
+    return {{key, add_placeholder(to_, name)}};
+  }
+
+  std::unordered_set<std::string> names_;
+};
+
+/// Placeholders -> outputs.
+class TreeFiller final : public TreeCopier {
+ public:
+  TreeFiller(const PickleGraph& from, PickleGraph& to, const TorchTree& tree, const std::vector<OutputTensor>& outputs,
+             std::span<const std::size_t> members, const MakeTensor& make)
+      : TreeCopier(from, to, tree.file), tree_(tree), outputs_(outputs), make_(make) {
+    for (const std::size_t output : members) by_source_[local(outputs_[output].from)].push_back(output);
+  }
+
+ private:
+  std::string local(const std::string& name) const {
+    return name.starts_with(tree_.prefix) ? name.substr(tree_.prefix.size()) : name;
+  }
+
+  std::vector<Replacement> replace(PickleRef node, const std::string& key, const std::string&) override {
+    const auto from = placeholder_name(from_, node);
+    if (!from)
+      fail(ErrorCode::ExtrasInvalid, {file_, {}}, "{}: an object's pickle holds a storage instead of a name", file_);
+    std::vector<Replacement> made;
+    const auto found = by_source_.find(*from);
+    if (found == by_source_.end()) return made;
+    for (const std::size_t output : found->second)
+      made.push_back({renamed_key(key, *from, local(outputs_[output].name)), make_(to_, output)});
+    by_source_.erase(found);
+    return made;
+  }
+
+  /// Outputs whose source is not in this tree. They are added in the order of their numbers.
+  std::vector<Replacement> additions() override {
+    std::vector<std::size_t> rest;
+    for (const auto& [from, outputs] : by_source_)
+      if (!in_tree(from)) rest.insert(rest.end(), outputs.begin(), outputs.end());
+    std::sort(rest.begin(), rest.end());
+    std::vector<Replacement> made;
+    for (const std::size_t output : rest) made.push_back({local(outputs_[output].name), make_(to_, output)});
+    return made;
+  }
+
+  bool in_tree(const std::string& name) {
+    if (!listed_) {
+      listed_ = true;
+      for (PickleRef node = 0; node < from_.size(); ++node)
+        if (auto held = placeholder_name(from_, node)) held_.insert(std::move(*held));
+    }
+    return held_.contains(name);
+  }
+
+  const TorchTree& tree_;
+  const std::vector<OutputTensor>& outputs_;
+  const MakeTensor& make_;
+  std::unordered_map<std::string, std::vector<std::size_t>> by_source_;
+  bool listed_ = false;
+  std::unordered_set<std::string> held_;
+};
+
+bool is_flat(const PickleGraph& graph, PickleRef root) {
+  if (!is_mapping(graph, root) || !graph.states(root).empty()) return false;
+  const auto items = graph.items(root);
+  for (std::size_t i = 0; i + 1 < items.size(); i += 2)
+    if (graph.kind(items[i]) != PickleKind::String || !is_tensor(graph, items[i + 1])) return false;
+  return true;
+}
+
+/// Dicts are walked, as PyTorch's planner does; anything else without tensors is one object.
+void list_objects(const PickleGraph& graph, PickleRef node, const std::string& path, int depth, TensorFinder& finder,
+                  std::vector<TreeObject>& found) {
+  const bool walk = is_mapping(graph, node) || (is_sequence(graph, node) && finder.below(node));
+  const auto items = walk ? graph.items(node) : std::vector<PickleRef>();
+  if (graph.kind(node) == PickleKind::Persistent) return;
+  if (items.empty() || depth > kMaxDepth) {
+    found.push_back({path, node});
+    return;
+  }
+  const std::size_t step = is_mapping(graph, node) ? 2 : 1;
+  for (std::size_t i = 0; i + step <= items.size(); i += step) {
+    const std::string key = step == 2 ? key_text(graph, items[i]) : fmt::format("{}", i);
+    list_objects(graph, items[i + step - 1], path.empty() ? key : path + "." + key, depth + 1, finder, found);
+  }
+}
+
+}  // namespace
+
+std::vector<TreeObject> objects_of_tree(const PickleGraph& graph, PickleRef root, const std::string& file) {
+  TensorFinder finder(graph, file);
+  std::vector<TreeObject> found;
+  list_objects(graph, root, {}, 0, finder, found);
+  return found;
+}
+
+std::string renamed_key(const std::string& key, const std::string& from, const std::string& output) {
+  if (from == output) return key;
+  if (!from.ends_with(key)) return output;
+  const std::string_view head = std::string_view(from).substr(0, from.size() - key.size());
+  return output.starts_with(head) ? output.substr(head.size()) : output;
+}
+
+TorchContents read_contents(const PickleGraph& graph, PickleRef root, const std::string& file) {
+  PickleGraph tree;
+  ContentsReader reader(graph, tree, file);
+  TorchContents contents;
+  if (is_tensor(graph, root))
+    fail(ErrorCode::NotSupported, {file, {}},
+         "{}: holds one tensor without a name; only dicts of tensors are supported", file);
+  const PickleRef copied = reader.run(root);
+  contents.tensors = std::move(reader.tensors);
+  contents.pickle = write_pickle(tree, copied);
+  contents.flat = is_flat(graph, root);
+  return contents;
+}
+
+PickleRef place_in_tree(const TorchTree& tree, const std::vector<OutputTensor>& outputs,
+                        std::span<const std::size_t> members, PickleGraph& graph, const MakeTensor& make) {
+  PickleGraph from(tree.pickle);
+  const PickleRef root = read_pickle(from, PickleNames::Torch, tree.file);
+  std::size_t placed = 0;
+  const MakeTensor count = [&](PickleGraph& into, std::size_t output) {
+    ++placed;
+    return make(into, output);
+  };
+  const PickleRef made = TreeFiller(from, graph, tree, outputs, members, count).run(root);
+  if (placed != members.size())
+    fail(ErrorCode::ExtrasInvalid, {tree.file, {}},
+         "{}: {} of its {} tensors have no place among its objects, which are not one dict", tree.file,
+         members.size() - placed, members.size());
+  return made;
+}
+
+TorchTree rename_in_tree(const TorchTree& tree, const std::vector<OutputTensor>& outputs,
+                         std::span<const std::size_t> members) {
+  PickleGraph graph;
+  const PickleRef root = place_in_tree(tree, outputs, members, graph, [&](PickleGraph& into, std::size_t output) {
+    const std::string& name = outputs[output].name;
+    return add_placeholder(into, name.starts_with(tree.prefix) ? name.substr(tree.prefix.size()) : name);
+  });
+  return {tree.file, tree.prefix, write_pickle(graph, root)};
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,58 @@
+#pragma once
+/// The nested objects of a torch file without its tensors: which names its tensors get, and the way back
+/// from names to nested objects.
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "format/pickle_graph.hpp"
+#include "glu_ckpt/checkpoint.hpp"
+
+namespace glu_ckpt {
+
+/// Tensors found in a file, and the rest of it.
+struct TorchContents {
+  struct Found {
+    /// The keys on the way to it, joined by '.'; the key "model" at the top is left out, as it wraps the model
+    /// rather than belongs to its names.
+    std::string name;
+    PickleRef node;
+  };
+  std::vector<Found> tensors;
+  /// See TorchTree::pickle.
+  std::string pickle;
+  /// Whether there is nothing but one dict of tensors.
+  bool flat = false;
+};
+
+/// `file` is for messages. Throws DuplicateKey, NotSupported, PickleDepth, PickleLimit.
+TorchContents read_contents(const PickleGraph& graph, PickleRef root, const std::string& file);
+
+/// Puts a node for output number `output` into `graph`.
+using MakeTensor = std::function<PickleRef(PickleGraph& graph, std::size_t output)>;
+
+/// Rebuilds the tree in `graph` with the outputs in place of the tensors that they come from: an output
+/// takes the place of `from`, under a key that differs as its name differs from that tensor's. Tensors that
+/// no output comes from are left out; outputs from none are added to the model's dict, or the top one.
+/// `members` are the outputs that belong to this tree.
+PickleRef place_in_tree(const TorchTree& tree, const std::vector<OutputTensor>& outputs,
+                        std::span<const std::size_t> members, PickleGraph& graph, const MakeTensor& make);
+
+/// The same tree with placeholders for the outputs.
+TorchTree rename_in_tree(const TorchTree& tree, const std::vector<OutputTensor>& outputs,
+                         std::span<const std::size_t> members);
+
+/// Objects of a tree that are no tensors, each with its dotted name: what a torch-dist checkpoint has as
+/// entries of their own.
+struct TreeObject {
+  std::string name;
+  PickleRef node;
+};
+std::vector<TreeObject> objects_of_tree(const PickleGraph& graph, PickleRef root, const std::string& file);
+
+/// Key of `output` where its source `from` has the key `key`: the part of the name that the two share stays.
+std::string renamed_key(const std::string& key, const std::string& from, const std::string& output);
+
+}  // namespace glu_ckpt
