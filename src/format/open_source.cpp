@@ -6,8 +6,9 @@
 #include <system_error>
 
 #include "core/fail.hpp"
+#include "format/checkpoint_files.hpp"
 #include "format/record_file.hpp"
-#include "format/safetensors_source.hpp"
+#include "io/file.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
@@ -214,7 +215,7 @@ std::unique_ptr<Source> open_source(const fs::path& path) {
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found) fail_errno(ENOENT, "open", path);
   if (error) fail_errno(error.value(), "open", path);
-  return read_checkpoint(fs::is_directory(status) ? find_in_directory(path) : find_file(path));
+  return read_safetensors(fs::is_directory(status) ? find_in_directory(path) : find_file(path));
 }
 
 }  // namespace glu_ckpt

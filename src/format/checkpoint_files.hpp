@@ -1,0 +1,42 @@
+#pragma once
+/// The files that make up a checkpoint, as open_source() found them, and the Source of each format.
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "format/safetensors_index.hpp"
+#include "glu_ckpt/checkpoint.hpp"
+
+namespace glu_ckpt {
+
+struct CheckpointFiles {
+  Format format = Format::Safetensors;
+  /// What the user gave.
+  std::filesystem::path path;
+  /// Where shard names start from.
+  std::filesystem::path directory;
+  /// In the order they are read; the .distcp files of torch-dist are named by its .metadata instead.
+  std::vector<std::string> shards;
+  std::optional<ShardIndex> index;
+  /// For messages; empty without an index.
+  std::string index_file;
+  /// Empty where there is none.
+  std::filesystem::path config;
+  std::filesystem::path record;
+  /// glu_ckpt.extras.
+  std::filesystem::path extras;
+  std::vector<ExtraFile> extra_files;
+  std::vector<std::string> left_out;
+  /// Where Megatron's tracker picked the directory: see Structure.
+  std::string iteration_dir;
+  std::string tracker;
+};
+
+std::unique_ptr<Source> read_safetensors(const CheckpointFiles& files);
+std::unique_ptr<Source> read_torch(const CheckpointFiles& files);
+std::unique_ptr<Source> read_torch_dist(const CheckpointFiles& files);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,89 @@
+#include "format/file_source.hpp"
+
+#include <algorithm>
+
+#include "core/fail.hpp"
+#include "format/model_config.hpp"
+
+namespace glu_ckpt {
+namespace fs = std::filesystem;
+namespace {
+
+[[noreturn]] void fail_stale(const CheckpointFiles& files, const ShardIndex::Entry& entry) {
+  const std::string& shard = files.index->files[entry.file];
+  fail(ErrorCode::IndexStale, {files.index_file, entry.tensor}, "{}: says tensor '{}' is in {}, which does not have it",
+       files.index_file, entry.tensor, shard);
+}
+
+[[noreturn]] void fail_unlisted(const CheckpointFiles& files, const TensorRef& tensor) {
+  fail(ErrorCode::IndexIncomplete, {files.index_file, tensor.name}, "{}: does not list tensor '{}', which is in {}",
+       files.index_file, tensor.name, files.shards[tensor.file]);
+}
+
+}  // namespace
+
+void FileSource::read_side_files() {
+  if (!files_.config.empty()) {
+    const std::string text = read_small_file(files_.config, kMaxConfigBytes, ErrorCode::ConfigJson);
+    hints_ = parse_config(text, files_.config.string());
+  }
+  if (!files_.record.empty()) {
+    const std::string text = read_small_file(files_.record, kMaxRecordBytes, ErrorCode::RecordInvalid);
+    records_.add(parse_record_json(text, files_.record.string()).record, files_.record.string());
+  }
+  structure_.iteration_dir = files_.iteration_dir;
+  structure_.tracker = files_.tracker;
+}
+
+const TensorRef& FileSource::checked_range(std::size_t tensor, i64 offset, i64 bytes) const {
+  const TensorRef& from = inventory_.tensors.at(tensor);
+  if (offset < 0 || offset > from.bytes || bytes > from.bytes - offset)
+    fail(ErrorCode::Io, {files_.path.string(), from.name}, "{}: bytes [{}, {}) of '{}' were asked for; it has {}",
+         files_.path.string(), offset, offset + bytes, from.name, from.bytes);
+  return from;
+}
+
+std::vector<u32> FileSource::sorted_by_name() const {
+  const auto& tensors = inventory_.tensors;
+  std::vector<u32> order(tensors.size());
+  for (u32 i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(), [&](u32 a, u32 b) { return tensors[a].name < tensors[b].name; });
+  const auto twice =
+      std::adjacent_find(order.begin(), order.end(), [&](u32 a, u32 b) { return tensors[a].name == tensors[b].name; });
+  if (twice == order.end()) return order;
+  const TensorRef& tensor = tensors[*twice];
+  const TensorRef& other = tensors[*std::next(twice)];
+  fail(ErrorCode::DuplicateKey, {files_.directory.string(), tensor.name}, "{}: tensor '{}' is in both {} and {}",
+       files_.directory.string(), tensor.name, inventory_.files[tensor.file], inventory_.files[other.file]);
+}
+
+/// Walks index and tensors, both sorted by name, side by side. The shards are the index's own list, so
+/// equal file numbers mean equal files.
+void FileSource::check_index(const std::vector<u32>& order) const {
+  auto at = order.begin();
+  for (const ShardIndex::Entry& entry : files_.index->entries) {
+    const TensorRef* tensor = at == order.end() ? nullptr : &inventory_.tensors[*at];
+    if (tensor != nullptr && tensor->name < entry.tensor) fail_unlisted(files_, *tensor);
+    if (tensor == nullptr || tensor->name != entry.tensor || tensor->file != entry.file) fail_stale(files_, entry);
+    ++at;
+  }
+  if (at != order.end()) fail_unlisted(files_, inventory_.tensors[*at]);
+}
+
+File FileSource::open_shard(const std::string& name) const {
+  const fs::path path = files_.directory / name;
+  try {
+    return File::open_read(path);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::NotFound || !files_.index) throw;
+    fail(ErrorCode::IndexMissingShard, {files_.index_file, {}}, "{}: lists the shard {}, which does not exist",
+         files_.index_file, name);
+  }
+}
+
+void FileSource::fail_shrunk(const Error& error, const TensorRef& tensor) const {
+  fail(ErrorCode::SourceChanged, {error.file(), tensor.name}, "{}: became shorter while it was read: {}", error.file(),
+       error.what());
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,66 @@
+#pragma once
+/// What the Sources of all formats have in common: files that are not tensors, hints, records.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "format/checkpoint_files.hpp"
+#include "format/record_file.hpp"
+#include "io/file.hpp"
+
+namespace glu_ckpt {
+
+class FileSource : public Source {
+ public:
+  explicit FileSource(const CheckpointFiles& files) : files_(files) {}
+
+  Format format() const override { return files_.format; }
+  const Inventory& inventory() const override { return inventory_; }
+  const ModelHints& hints() const override { return hints_; }
+  const Record& record() const override { return records_.merged(); }
+  const std::map<std::string, std::string>& metadata() const override { return metadata_; }
+  const std::vector<ExtraFile>& extra_files() const override { return files_.extra_files; }
+  std::vector<std::string> left_out() const override { return files_.left_out; }
+  const std::filesystem::path& path() const override { return files_.path; }
+  i64 file_bytes() const override { return file_bytes_; }
+  const Structure& structure() const override { return structure_; }
+
+ protected:
+  /// config.json and glu_ckpt.json, once the shards' own records are in.
+  void read_side_files();
+  /// Throws Io where [offset, offset + bytes) is not within the tensor.
+  const TensorRef& checked_range(std::size_t tensor, i64 offset, i64 bytes) const;
+  /// Throws DuplicateKey; returns tensor numbers sorted by name.
+  std::vector<u32> sorted_by_name() const;
+  /// Both ways. Throws IndexStale, IndexIncomplete.
+  void check_index(const std::vector<u32>& order) const;
+  /// Throws IndexMissingShard where an index names it and it is not there.
+  File open_shard(const std::string& name) const;
+  /// What a read of an open file throws, as what it means: the file was whole when it was opened.
+  template <typename Read>
+  void guard_read(const TensorRef& tensor, const Read& read) const;
+
+  CheckpointFiles files_;
+  Inventory inventory_;
+  ModelHints hints_;
+  RecordMerger records_;
+  std::map<std::string, std::string> metadata_;
+  Structure structure_;
+  i64 file_bytes_ = 0;
+
+ private:
+  [[noreturn]] void fail_shrunk(const Error& error, const TensorRef& tensor) const;
+};
+
+template <typename Read>
+void FileSource::guard_read(const TensorRef& tensor, const Read& read) const {
+  try {
+    read();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::FileTruncated) throw;
+    fail_shrunk(error, tensor);
+  }
+}
+
+}  // namespace glu_ckpt
