@@ -316,7 +316,7 @@ class DirectoryReader {
     const i64 extra_bytes = load<u16>(header, 28);
     check_names_agree(entry, header);
     const i64 offset = at + extra_in_header + extra_bytes;
-    if (offset > extent_.offset || entry.bytes > extent_.offset - offset)
+    if (entry.bytes > extent_.offset - offset)
       fail_at(ErrorCode::ZipOverlap, at, "'{}' has {} bytes at {}, which do not end before the directory at {}",
               entry.name, entry.bytes, offset, extent_.offset);
     check_sizes_agree(entry, extra_in_header + extra_bytes <= usual_bytes

@@ -415,8 +415,8 @@ TEST(TorchZip, RefusesBrokenEntries) {
                  {"disk", with(zip, at + 34, 2, 1)},
                  {"saturated size without the wide one", with(zip, at + 24, 4, 0xFFFFFFFF)},
                  {"saturated offset without the wide one", with(zip, at + 42, 4, 0xFFFFFFFF)},
-                 {"NUL in the name", with(zip, at + 50, 1, 0)},
-                 {"no UTF-8", with(zip, at + 50, 1, 0xFF)},
+                 {"NUL in the name", with(zip, at + 56, 1, 0)},
+                 {"no UTF-8", with(zip, at + 56, 1, 0xFF)},
                  {"other prefix", with_text(zip, at + 46, "arkhive/")},
                  {"shorter prefix", with_text(zip, at + 46, "archiv/e")},
                  {"prefix without a folder", with_text(zip, at + 46, "archive.")},
@@ -427,6 +427,9 @@ TEST(TorchZip, RefusesBrokenEntries) {
                  {"twice", plain_zip({{"x/d", "abc"}, {"x/e", "1"}, {"x/d", "abc"}})},
                  {"one entry too few", plain_zip({{"x/d", "abc"}}).replace(40, 0, central_header({"x/e", ""}, 0))},
              });
+  for (const std::size_t field : {28u, 30u, 32u})
+    EXPECT_NE(message_for(with(zip, at + field, 2, 60000)).find("at byte 1078 of the zip: the entry ends after"),
+              std::string::npos);
 }
 
 TEST(TorchZip, RefusesBrokenWideValues) {
