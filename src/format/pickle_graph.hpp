@@ -3,9 +3,12 @@
 /// that says what would have been called with what.
 
 #include <deque>
+#include <initializer_list>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "glu_ckpt/tensor.hpp"
@@ -66,6 +69,10 @@ class PickleGraph {
   /// Of List, Tuple, Set, FrozenSet, Dict; of Call and New what APPENDS or SETITEMS put into the object
   /// (an OrderedDict's pairs, alternating).
   std::vector<PickleRef> items(PickleRef node) const;
+  /// Whether items() is not empty, without copying them.
+  bool has_items(PickleRef node) const;
+  /// Of a Call or New with items: whether they are keys and values (SETITEMS) or single ones (APPENDS).
+  bool items_are_pairs(PickleRef node) const;
   /// What BUILD gave a Call or New (or a Dict), in order; nearly always none or one.
   std::vector<PickleRef> states(PickleRef node) const;
 
@@ -75,7 +82,7 @@ class PickleGraph {
   PickleRef add_float(double value);
   /// `kind` is BigInt, String, Bytes or ByteArray. The view must point into source() or live as long.
   PickleRef add_view(PickleKind kind, std::string_view text);
-  /// The same with text of the graph's own.
+  /// The same with a text that the graph keeps.
   PickleRef add_text(PickleKind kind, std::string text);
   PickleRef add_string(std::string text) { return add_text(PickleKind::String, std::move(text)); }
   /// `kind` is List, Tuple, Set, FrozenSet or Dict (items alternate keys and values).
@@ -85,15 +92,77 @@ class PickleGraph {
   PickleRef add_call(PickleRef function, PickleRef arguments);
   PickleRef add_new(PickleRef type, PickleRef arguments);
   PickleRef add_persistent(PickleRef id);
-  /// Appends to the items of a List, Set, Dict, Call or New.
+  /// Appends to the items of a List, Set, Dict, Call or New; those of the last three alternate keys and values.
   void extend(PickleRef node, std::span<const PickleRef> items);
+  /// Appends single items to a Call or New, as of a deque. One object takes either pairs or single items.
+  void extend_single(PickleRef node, std::span<const PickleRef> items);
   void add_state(PickleRef node, PickleRef state);
-  /// Copies a value of another graph, sharing and cycles included, into this one.
+  /// Copies a value of another graph, sharing and cycles included, into this one, which keeps nothing of the
+  /// other's text. Not recursive: any depth will do.
   PickleRef import(const PickleGraph& other, PickleRef node);
 
  private:
-  // Implementation: compact nodes (16 bytes), items in one pool by segments, so that a .metadata of
-  // hundreds of MB stays within a few times its size.
+  static constexpr u32 kNone = ~u32{0};
+
+  /// What Node::c of a Call, New or Dict is.
+  enum class Extras : std::uint8_t { Nothing, OneState, Index };
+
+  /// 16 bytes, so that a .metadata of hundreds of MB stays within a few times its size.
+  ///   Int, Float                       b and c: the value
+  ///   BigInt, String, Bytes, ByteArray a: length; b and c: the address of the text
+  ///   Tuple, FrozenSet                 a: where the items begin in pool_; b: how many
+  ///   List, Set, Dict                  a, b: the chain of items; c: a Dict's extras
+  ///   Global                           a: index into names_
+  ///   Call, New                        a: function; b: arguments; c: extras
+  ///   Persistent                       b: arguments
+  struct Node {
+    PickleKind kind = PickleKind::None;
+    Extras extras = Extras::Nothing;
+    /// The value of a Bool; of a Call or New, that its items are single.
+    bool flag = false;
+    u32 a = 0;
+    u32 b = 0;
+    u32 c = 0;
+  };
+
+  /// Segments of pool_: count, index of the next segment or kNone, items.
+  struct Chain {
+    u32 head = kNone;
+    u32 tail = kNone;
+  };
+
+  struct Extra {
+    Chain items;
+    Chain states;
+  };
+
+  struct Name {
+    std::string_view module;
+    std::string_view name;
+  };
+
+  const Node& at(PickleRef node) const;
+  Node& at(PickleRef node);
+  PickleRef add_node(Node node);
+  PickleRef add_wide(PickleKind kind, u64 value);
+  PickleRef add_object(PickleKind kind, PickleRef function, PickleRef arguments);
+  Extra& extra(Node& node);
+  void extend_object(PickleRef node, std::span<const PickleRef> items, bool single);
+  void append(Chain& chain, std::span<const PickleRef> items);
+  void append_to_pool(std::span<const PickleRef> items);
+  void set_items(Node& node, std::span<const PickleRef> items);
+  std::vector<PickleRef> read_chain(Chain chain) const;
+
+  class Import;
+
+  std::string source_;
+  /// Deques: they grow without a copy that would double the peak.
+  std::deque<Node> nodes_;
+  std::deque<u32> pool_;
+  std::deque<Extra> extras_;
+  std::deque<std::string> texts_;
+  std::vector<Name> names_;
+  std::map<std::pair<std::string_view, std::string_view>, PickleRef> globals_;
 };
 
 }  // namespace glu_ckpt
