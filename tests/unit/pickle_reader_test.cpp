@@ -162,6 +162,10 @@ TEST(PickleReader, MemoizeTakesTheNumberOfSlotsInUse) {
   EXPECT_EQ(read_and_show(pickle(bytes_of("](K\x01q\x01K\x02\x94K\x03q\x00K\x04\x94h\x00h\x01h\x02"
                                           "e"))),
             "[1 2 3 4 3 2 4]");
+  // A slot that is set again still counts once.
+  EXPECT_EQ(read_and_show(pickle(bytes_of("](K\x01q\x01K\x02q\x00K\x03q\x01K\x04\x94h\x01h\x02"
+                                          "e"))),
+            "[1 2 3 4 3 4]");
 }
 
 TEST(PickleReader, ReadsOnePickleAfterAnother) {
@@ -408,6 +412,7 @@ TEST(PickleNames, TheListOfEachKindOfFile) {
       {"builtins", "open", kRefused, kRefused},
       {"builtins", "set frozenset", kRefused, kRefused},
       {"builtins", "frozen", kRefused, kRefused},
+      {"builtins", "ozenset", kRefused, kRefused},
       {"builtins", "", kRefused, kRefused},
       {"os", "system", kRefused, kRefused},
       {"posix", "system", kRefused, kRefused},

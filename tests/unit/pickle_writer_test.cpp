@@ -166,6 +166,11 @@ TEST(PickleWriter, RefusesATupleAmongItsOwnItems) {
   const PickleRef tuple = graph.add_tuple({list});
   graph.extend(list, std::vector{tuple});
   EXPECT_EQ(slug_of([&] { write_pickle(graph, tuple); }), "pickle-depth");
+  // Here the list is in the memo, so going on would end, with two tuples in place of one.
+  const PickleRef both = graph.add_container(PickleKind::List, {});
+  const PickleRef pair = graph.add_tuple({both, both});
+  graph.extend(both, std::vector{pair});
+  EXPECT_EQ(slug_of([&] { write_pickle(graph, pair); }), "pickle-depth");
   // From the list's side it can be written: the list is in the memo when the tuple asks for it.
   EXPECT_EQ(write_pickle(graph, list), bytes_of("\x80\x02]q\x00h\x00\x85"
                                                 "a."));
