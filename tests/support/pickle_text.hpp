@@ -30,7 +30,7 @@ inline std::string show(const PickleGraph& graph, PickleRef node);
 
 inline std::string show_all(const PickleGraph& graph, const std::vector<PickleRef>& nodes) {
   std::string text;
-  for (const PickleRef node : nodes) text += (text.empty() ? "" : " ") + show(graph, node);
+  for (const PickleRef node : nodes) text += fmt::format("{}{}", text.empty() ? "" : " ", show(graph, node));
   return text;
 }
 
@@ -47,7 +47,7 @@ inline std::string show_object(const PickleGraph& graph, PickleRef node, std::st
     text +=
         fmt::format("{}{}", graph.items_are_pairs(node) ? " pairs " : " items ", show_all(graph, graph.items(node)));
   const auto states = graph.states(node);
-  return states.empty() ? text : text + " built " + show_all(graph, states);
+  return states.empty() ? text : fmt::format("{} built {}", text, show_all(graph, states));
 }
 
 /// Of a value without cycles: [list] (tuple) {dict, keys and values alternating} s[set] f[frozenset] m.name
@@ -57,7 +57,7 @@ inline std::string show(const PickleGraph& graph, PickleRef node) {
     case PickleKind::None: return "None";
     case PickleKind::Bool: return graph.boolean(node) ? "True" : "False";
     case PickleKind::Int: return fmt::format("{}", graph.integer(node));
-    case PickleKind::BigInt: return "0x" + show_hex(graph.text(node));
+    case PickleKind::BigInt: return fmt::format("0x{}", show_hex(graph.text(node)));
     case PickleKind::Float: return fmt::format("{:.17g}f", graph.number(node));
     case PickleKind::String: return fmt::format("'{}'", graph.text(node));
     case PickleKind::Bytes: return fmt::format("b'{}'", show_hex(graph.text(node)));
@@ -74,7 +74,7 @@ inline std::string show(const PickleGraph& graph, PickleRef node) {
     case PickleKind::Global: return fmt::format("{}.{}", graph.module(node), graph.name(node));
     case PickleKind::Call: return show_object(graph, node, "call");
     case PickleKind::New: return show_object(graph, node, "new");
-    case PickleKind::Persistent: return "persistent:" + show(graph, graph.arguments(node));
+    case PickleKind::Persistent: return fmt::format("persistent:{}", show(graph, graph.arguments(node)));
   }
   return "?";
 }
