@@ -65,6 +65,7 @@ constexpr NameRow kNames[] = {
     {"collections", "OrderedDict defaultdict Counter deque", NameUse::Callable, kBoth},
     {"builtins", kBuiltins, NameUse::Callable, kBoth},
     {"__builtin__", kBuiltins, NameUse::Callable, kBoth},
+    {"__builtin__", "xrange long unicode", NameUse::Callable, kBoth},
     {"copyreg", "_reconstructor", NameUse::Callable, kBoth},
     {"copy_reg", "_reconstructor", NameUse::Callable, kBoth},
     {"_codecs", "encode", NameUse::Callable, kBoth},

@@ -350,18 +350,17 @@ class Reader {
   void need_callable(PickleRef function, PickleRef arguments) const {
     if (graph_.kind(function) != PickleKind::Global)
       refuse(ErrorCode::PickleCall, "the pickle calls a value that is not a name; it was not run");
-    if (name_use(names_, graph_.module(function), graph_.name(function)) != NameUse::Callable &&
-        !is_enum_lookup(function, arguments))
+    if (name_use(names_, graph_.module(function), graph_.name(function)) != NameUse::Callable)
       refuse(ErrorCode::PickleCall, "the pickle calls {}, which checkpoints hold only as a value; it was not run",
              name_of(function));
     if (graph_.kind(arguments) != PickleKind::Tuple)
       refuse(ErrorCode::PickleCall, "the arguments for {} are not a tuple", name_of(function));
   }
 
-  /// getattr(enum class, 'MEMBER'), which is how Python 3.11.0 to 3.11.3 pickle a member of an enum.
+  /// getattr(enum class, 'MEMBER'), which is how Python 3.11.2 pickles a member of an enum.
   bool is_enum_lookup(PickleRef function, PickleRef arguments) const {
-    if (names_ != PickleNames::DcpMetadata || graph_.name(function) != "getattr") return false;
-    if (graph_.kind(arguments) != PickleKind::Tuple) return false;
+    if (names_ != PickleNames::DcpMetadata || graph_.kind(function) != PickleKind::Global) return false;
+    if (graph_.name(function) != "getattr" || graph_.kind(arguments) != PickleKind::Tuple) return false;
     const std::vector<PickleRef> items = graph_.items(arguments);
     if (items.size() != 2 || graph_.kind(items[0]) != PickleKind::Global) return false;
     const std::string_view type = graph_.name(items[0]);
@@ -373,7 +372,7 @@ class Reader {
     need(2);
     const PickleRef arguments = pop();
     const PickleRef function = pop();
-    need_callable(function, arguments);
+    if (!is_enum_lookup(function, arguments)) need_callable(function, arguments);
     push(graph_.add_call(function, arguments));
   }
 
