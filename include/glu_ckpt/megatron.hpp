@@ -80,7 +80,8 @@ struct GroupedModule {
 GroupedModule gate_single_params(GroupedModule module, bool single_param_enabled);
 
 /// What happens to a key in the other form where the wanted form is there already, and to an
-/// incomplete set of indexed keys beside a grouped one.
+/// incomplete set of indexed keys beside a grouped one. A TEGroupedLinear on today's TransformerEngine
+/// cleans up first; Megatron-LM's hook comes after it. Modules of `te.ops` have neither.
 enum class RedundantKeys {
   /// Both stay, and one indexed key is enough to keep a grouped one whole. Megatron-LM's hook [te_ext
   /// _normalize_grouped_parameter_keys].

@@ -136,6 +136,7 @@ TEST_P(GroupedKeysProperty, FoldStacksAndSplitGivesEveryTensorBack) {
     const StateDict back = GetParam()(folded, item, false);
     EXPECT_EQ(sorted_text(back), sorted_text(item.dict));
     EXPECT_EQ(text(GetParam()(back, item, false)), text(back)) << "splitting twice is splitting once";
+    EXPECT_EQ(sorted_text(GetParam()(back, item, true)), sorted_text(folded));
   }
 }
 

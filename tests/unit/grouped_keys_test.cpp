@@ -150,6 +150,16 @@ TEST(SplitGrouped, RefusesImpossibleNumbers) {
   nibbles.shape = {2, 3};
   nibbles.pieces = {{0, 0, 3}};
   expect_error(ErrorCode::SubByteShape, [&] { split_grouped(nibbles, "w", 2); });
+  nibbles.shape = {1, 3};
+  nibbles.pieces = {{0, 0, 1}};
+  expect_error(ErrorCode::SubByteShape, [&] { split_grouped(nibbles, "w", 1); });
+  tensor = state_tensor({2, 2});
+  tensor.pieces[0].offset = -1;
+  expect_error(ErrorCode::BadNumber, [&] { split_grouped(tensor, "w", 2); });
+  StateTensor quantized = grouped_object({2, 2}, true);
+  quantized.num_members.reset();
+  quantized.shape = {2, -2};
+  expect_error(ErrorCode::BadNumber, [&] { split_grouped(quantized, "w", 2); });
 }
 
 // ---- Megatron-LM ----------------------------------------------------------------------------------
@@ -209,6 +219,11 @@ TEST(LeaveKeys, M8FoldThenSplitGivesTheTensorsBack) {
   const StateDict dict = state_dict({{"layer.weight0", {3}}, {"layer.weight1", {3}}});
   const StateDict folded = leave(dict, weight_only(2, kGrouped));
   EXPECT_EQ(text(leave(folded, weight_only(2, kIndexed))), text(dict));
+}
+
+TEST(LeaveKeys, SplitThenFoldGivesTheTensorBack) {
+  const StateDict dict = state_dict({{"layer.weight", {2, 3}}});
+  EXPECT_EQ(text(leave(leave(dict, weight_only(2, kIndexed)), weight_only(2, kGrouped))), text(dict));
 }
 
 TEST(LeaveKeys, NothingToDoIsNothingDone) {
@@ -300,6 +315,11 @@ TEST(LeaveKeys, OnlyEqualMembersFold) {
       ErrorCode::ExpertShape, [&] { leave(dict, weight_only(2, kGrouped)); }, "'layer.weight1' is [1, 2]");
   dict = state_dict({{"layer.weight0", {2}}, {"layer.weight1", {2}}});
   dict[1].tensor.dtype = Dtype::I32;
+  expect_error(
+      ErrorCode::ExpertDtype, [&] { leave(dict, weight_only(2, kGrouped)); }, "layer.weight1");
+  dict[1] = dict[0];
+  dict[1].key = "layer.weight1";
+  dict[1].tensor.storage = Storage::Quantized;
   expect_error(
       ErrorCode::ExpertDtype, [&] { leave(dict, weight_only(2, kGrouped)); }, "layer.weight1");
   dict[1].tensor = grouped_object({2}, false);
@@ -454,6 +474,18 @@ TEST(CleanUpKeys, ABiasCountsOnlyWhereTheModuleUsesOne) {
   const StateDict dict = state_dict({{"layer.bias", {2, 1, 3}}, {"layer.bias0", {3}}, {"layer.bias1", {3}}});
   for (const bool grouped : {kGrouped, kIndexed})
     EXPECT_EQ(text(clean_up(dict, {2, grouped, grouped, false})), text(dict));
+}
+
+/// In a model on today's TransformerEngine the remap runs before Megatron-LM's hook, which then finds nothing to do.
+TEST(CleanUpKeys, LeaveNothingToMegatronsHook) {
+  const StateDict both = state_dict({{"layer.weight", {2, 2}}, {"layer.weight0", {2}}, {"layer.weight1", {2}}});
+  const StateDict partial = state_dict({{"layer.weight", {2, 2}}, {"layer.weight1", {2}}});
+  for (const StateDict& dict : {both, partial})
+    for (const bool grouped : {kGrouped, kIndexed}) {
+      const StateDict cleaned = clean_up(dict, weight_only(2, grouped));
+      EXPECT_NE(text(cleaned), text(dict));
+      EXPECT_EQ(text(leave(cleaned, weight_only(2, grouped))), text(cleaned));
+    }
 }
 
 // ---- names and gates ------------------------------------------------------------------------------
