@@ -20,4 +20,5 @@ fi
 # Nothing may be fetched: models and their configurations are made here.
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
 cd "$here"
-"$python" -m pytest -q --tb=short -p no:cacheprovider --basetemp="$work/pytest" "$@"
+"$python" -m pytest -q --tb=short --show-capture=no --disable-warnings \
+  -p no:cacheprovider --basetemp="$work/pytest" "$@"

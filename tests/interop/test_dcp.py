@@ -188,6 +188,7 @@ def test_optimizer_state_follows_the_grouping_of_its_weight(glu, tmp_path):
 
 def test_optimizer_state_is_dropped_when_asked(glu, tmp_path):
     save_one(tmp_path / "saved", writers.model() | writers.optimizer())
-    there = glu.convert(tmp_path / "saved", *CONTIGUOUS, "--glu", "interleaved:32", "--optimizer", "drop")
+    options = ("--from-glu", "contiguous", "--glu", "interleaved:32", "--optimizer", "drop")
+    there = glu.convert(tmp_path / "saved", *options)
     assert sorted(dcp.FileSystemReader(there).read_metadata().state_dict_metadata) == sorted(writers.model())
     assert_same(load_one(there, writers.model()), writers.interleaved(writers.model(), 32))

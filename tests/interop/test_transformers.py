@@ -8,7 +8,7 @@ from glu_program import assert_same, load_safetensors
 
 COMMON = {
     "vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 8, "max_position_embeddings": 64, "intermediate_size": 64, "pad_token_id": 0,
+    "head_dim": 8, "max_position_embeddings": 64, "intermediate_size": 64, "num_experts_per_tok": 2, "pad_token_id": 0,
 }  # fmt: skip
 MEGATRON = ("--naming", "megatron", "--experts", "grouped", "--glu", "interleaved:32")
 
