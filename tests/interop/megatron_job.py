@@ -6,6 +6,7 @@ A process of its own, since Megatron's state is global and its writers start pro
 hold, as their own parameters and states, to the file TENSORS.
 """
 
+import faulthandler
 import sys
 
 
@@ -74,6 +75,8 @@ def held_tensors(model, optimizer):
 def main(rank, world, rendezvous, action, checkpoint, tensors, seed):
     import megatron_on_cpu
 
+    # Where a process that writes files dies, Megatron waits for it for ever.
+    faulthandler.dump_traceback_later(150, exit=True)
     megatron_on_cpu.install()
     import torch
     from megatron.core import dist_checkpointing
@@ -92,6 +95,7 @@ def main(rank, world, rendezvous, action, checkpoint, tensors, seed):
         optimizer.load_state_dict(loaded["optimizer"])
     save_file(held_tensors(model, optimizer), tensors)
     torch.distributed.destroy_process_group()
+    faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":
