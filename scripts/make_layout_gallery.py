@@ -300,9 +300,19 @@ def naming(g):
     g.case("lora_that_nothing_explains",
            {**megatron(), MEG0 + "linear_fc1.adapter.linear_out.weight": [2 * F, 2]},
            "convert {IN} {OUT} --from-glu contiguous --glu interleaved:2", 3, "unexplained-key")
-    g.case("optimizer_state_left_behind",
-           {**megatron(), **{"optimizer.state.exp_avg." + k: ("F32", v) for k, v in megatron().items()}},
+    g.case("optimizer_state_of_other_shapes",
+           {**megatron(), **{"optimizer.state.exp_avg." + k: ("F32", [*v, 1]) for k, v in megatron().items()}},
            "convert {IN} {OUT} --from-glu contiguous --glu interleaved:2", 3, "unexplained-key")
+    twins = {"optimizer.state.exp_avg." + k: ("F32", v) for k, v in megatron().items()}
+    g.case("optimizer_state_lacks_an_expert",
+           {**megatron(), **{k: v for k, v in twins.items() if not k.endswith("linear_fc1.weight1")}},
+           "convert {IN} {OUT} --from-glu contiguous --glu interleaved:2", 3, "expert-missing")
+    g.case("optimizer_step_of_an_expert",
+           {**megatron(), **{f"optimizer.state.{k}.step": ("F32", []) for k in megatron()}},
+           "convert {IN} {OUT} --from-glu contiguous --experts grouped", 4, "not-exact")
+    bucket = "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.bfloat16, torch.bfloat16).bucket_idx_0.param"
+    g.case("optimizer_buckets", {**megatron(), bucket: ("F32", [64])},
+           "convert {IN} {OUT} --from-glu contiguous --glu interleaved:2", 4, "optimizer-buckets")
     fp8 = {k: ("F8_E4M3", v) for k, v in proj(f=64, h=16).items()}
     scales = {k + "_scale_inv": ("F32", [1, 1]) for k in fp8}
     g.case("block_scales_cut_by_k", {**fp8, **scales}, "convert {IN} {OUT} --experts grouped --glu interleaved:32", 4,
