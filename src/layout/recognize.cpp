@@ -343,11 +343,16 @@ class Recognizer {
   void list_others() {
     std::vector<i64> covered(inventory_.tensors.size(), -1);
     ExpertLikeNames expert_like(inventory_.tensors.size());
+    const auto cover = [&](std::size_t index, i64 rows, const Matrix& matrix) {
+      i64& bytes = covered[index];
+      if (bytes < 0) expert_like.add_matrix(tensor(index).name);
+      bytes = std::max<i64>(bytes, 0) + rows * matrix.cols * matrix.element_bytes;
+    };
     for (const ExpertBlock& block : result_.blocks)
       for (const Matrix& matrix : block.matrices) {
-        i64& bytes = covered[matrix.tensor];
-        if (bytes < 0) expert_like.add_matrix(tensor(matrix.tensor).name);
-        bytes = std::max<i64>(bytes, 0) + matrix.rows * matrix.cols * matrix.element_bytes;
+        const i64 rows = matrix.tail ? matrix.tail->first_row : matrix.rows;
+        cover(matrix.tensor, rows, matrix);
+        if (matrix.tail) cover(matrix.tail->tensor, matrix.rows - rows, matrix);
       }
     for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) {
       if (covered[i] == tensor(i).bytes || std::ranges::binary_search(dropped_, i)) continue;

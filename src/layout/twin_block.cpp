@@ -46,12 +46,14 @@ void check_experts(const ExpertBlock& block, const PartKey& key, const PartTenso
            inventory.tensors[index].name, dtype_name(inventory.tensors[index].dtype), first.name,
            dtype_name(first.dtype));
   if (block.set == ExpertSet::Shared || std::get<Experts>(key) == Experts::Grouped) return;
-  i64 expected = 0;
-  for (const auto& [expert, index] : tensors) expected += expert == expected ? 1 : 0;
-  if (expected == block.num_experts && static_cast<i64>(tensors.size()) == expected) return;
-  fail(expected < block.num_experts ? ErrorCode::ExpertMissing : ErrorCode::ExpertExtra, {{}, first.name},
-       "{}: the weights have {} experts, but expert {} is {} beside '{}'", label(block), block.num_experts, expected,
-       expected < block.num_experts ? "missing" : "one too many", first.name);
+  i64 present = 0;
+  for (const auto& [expert, index] : tensors) present += expert == present ? 1 : 0;
+  const auto stored = static_cast<i64>(tensors.size());
+  if (present == block.num_experts && stored == present) return;
+  const bool missing = present < block.num_experts;
+  fail(missing ? ErrorCode::ExpertMissing : ErrorCode::ExpertExtra, {{}, first.name},
+       "{}: the weights have {} experts, but expert {} is {} beside '{}'", label(block), block.num_experts,
+       missing ? present : tensors.back().first, missing ? "missing" : "one too many", first.name);
 }
 
 /// One part of each kind and role, indexed or grouped; FC1 whole, or both gate and up.

@@ -51,17 +51,29 @@ struct RowsIn {
   i64 last;
 };
 
+/// Of an odd number of blocks one lies in the middle. Cut off from the others, it leaves gate and up as many
+/// blocks in each tensor, which the proof of a plan needs to pair them.
 std::vector<RowsIn> tensors_of(const Matrix& matrix) {
   if (!matrix.tail) return {{matrix.tensor, matrix.place, 0, matrix.rows}};
   const MatrixTail& tail = *matrix.tail;
-  return {{matrix.tensor, matrix.place, 0, tail.first_row}, {tail.tensor, tail.place, tail.first_row, matrix.rows}};
+  const i64 middle = (matrix.rows - matrix.place.block_rows) / 2;
+  std::vector<i64> cuts{0, tail.first_row, matrix.rows};
+  if (2 * tail.first_row > matrix.rows) cuts.insert(cuts.begin() + 1, middle);
+  if (2 * tail.first_row < matrix.rows) cuts.insert(cuts.begin() + 2, middle + matrix.place.block_rows);
+  std::vector<RowsIn> parts;
+  for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+    const bool first = cuts[i] < tail.first_row;
+    parts.push_back({first ? matrix.tensor : tail.tensor, first ? matrix.place : tail.place, cuts[i], cuts[i + 1]});
+  }
+  return parts;
 }
 
 /// The moves of some rows from one tensor to one other.
 class RowMoves {
  public:
-  RowMoves(const RowsIn& from, const RowsIn& to, const Matrix& matrix, std::vector<Move>& moves)
-      : from_(from), to_(to), s_(from.place), d_(to.place), matrix_(matrix), moves_(moves) {}
+  /// `single`: each piece of a period a move of its own.
+  RowMoves(const RowsIn& from, const RowsIn& to, const Matrix& matrix, bool single, std::vector<Move>& moves)
+      : from_(from), to_(to), s_(from.place), d_(to.place), matrix_(matrix), single_(single), moves_(moves) {}
 
   void add(i64 first, i64 last) {
     const i64 period = std::lcm(s_.block_rows, d_.block_rows);
@@ -74,6 +86,8 @@ class RowMoves {
       const bool whole = begin == head && end == body;
       if (nested)
         add_nested(begin, end, whole ? period : end - begin);
+      else if (single_)
+        add_pieces(begin, end, 1, period);
       else
         add_pieces(begin, whole ? begin + period : end, whole ? (end - begin) / period : 1, period);
     }
@@ -127,6 +141,7 @@ class RowMoves {
   const Placement& s_;
   const Placement& d_;
   const Matrix& matrix_;
+  bool single_;
   std::vector<Move>& moves_;
 };
 
@@ -138,7 +153,8 @@ std::vector<Move> matrix_moves(const Matrix& from, const Matrix& to) {
     for (const RowsIn& target : tensors_of(to)) {
       const i64 first = std::max(source.first, target.first);
       const i64 last = std::min(source.last, target.last);
-      if (first < last) RowMoves(source, target, from, moves).add(first, last);
+      const bool single = from.tail.has_value() || to.tail.has_value();
+      if (first < last) RowMoves(source, target, from, single, moves).add(first, last);
     }
   for (Move& move : moves) normalize(move);
   return moves;

@@ -81,11 +81,11 @@ class LayerStacker {
   void decide(const Group& group) {
     const ExpertBlock& first = block(group.blocks.front());
     bool stacked = is_uniform(group) && is_wanted(group);
-    if (const auto weights = decided_.find(first.set); first.is_twin() && weights != decided_.end())
-      stacked = stacked && weights->second;
-    if (!first.is_twin()) decided_[first.set] = stacked;
-    if (!stacked) return;
     const auto layers = static_cast<i64>(group.blocks.size());
+    if (const auto weights = decided_.find(first.set); first.is_twin() && weights != decided_.end())
+      stacked = is_uniform(group) && weights->second == layers;
+    if (!first.is_twin()) decided_[first.set] = stacked ? layers : 0;
+    if (!stacked) return;
     for (const std::size_t i : group.blocks) {
       targets_[i].stacked_layers = layers;
       targets_[i].layer_slot = block(i).layer;
@@ -101,23 +101,31 @@ class LayerStacker {
       const i64 layer = block(i).layer;
       if (layer < 0 || layer >= static_cast<i64>(count) || block(i).intermediate_size < 0) return false;
       seen[static_cast<std::size_t>(layer)] = true;
-      const bool indexed = targets_[i].experts == Experts::Indexed || targets_[i].bias_experts == Experts::Indexed;
-      if (block(i).set == ExpertSet::Routed && indexed) return false;
+      if (has_indexed(i)) return false;
       if (targets_[i].glu != targets_[first].glu || !same_matrices(block(i), block(first))) return false;
     }
     return std::ranges::find(seen, false) == seen.end();
+  }
+
+  /// Whether some of its tensors are to hold one expert each.
+  bool has_indexed(std::size_t i) const {
+    if (block(i).set == ExpertSet::Shared) return false;
+    return std::ranges::any_of(block(i).matrices, [&](const Matrix& matrix) {
+      const bool bias = matrix.kind == TensorKind::Bias;
+      return (bias ? targets_[i].bias_experts : targets_[i].experts) == Experts::Indexed;
+    });
   }
 
   bool is_wanted(const Group& group) const {
     const std::size_t first = group.blocks.front();
     const ExpertBlock& example = block(first);
     if (example.stacked_layers > 0) return true;
+    const auto layers = static_cast<i64>(group.blocks.size());
+    // Keys of one model are numbered all or none.
+    if (const auto routed = decided_.find(ExpertSet::Routed); routed != decided_.end()) return routed->second == layers;
     // What is kept as it was stays numbered.
     const bool grouped = example.set == ExpertSet::Shared || example.experts == Experts::Grouped;
     if (targets_[first].naming == from_.naming && grouped) return false;
-    // Keys of one model are numbered all or none.
-    if (const auto routed = decided_.find(ExpertSet::Routed); routed != decided_.end() && !routed->second) return false;
-    const auto layers = static_cast<i64>(group.blocks.size());
     if (from_.num_hidden_layers.value_or(layers) != layers) return false;
     if (others_.stacked != 0) return others_.stacked == layers;
     return !others_.numbered;
@@ -126,8 +134,8 @@ class LayerStacker {
   const Recognition& from_;
   std::vector<BlockTarget>& targets_;
   OtherLayers others_;
-  /// By set of the weights.
-  std::map<ExpertSet, bool> decided_;
+  /// Layers that share tensors, or 0, by set of the weights.
+  std::map<ExpertSet, i64> decided_;
 };
 
 }  // namespace
