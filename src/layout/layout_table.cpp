@@ -460,23 +460,36 @@ const Naming* find_naming(std::string_view name) {
   return nullptr;
 }
 
+namespace {
+
+/// A key of FC1 in the form that the family's software writes first of all.
+std::string example_key(const Naming& naming) {
+  const StackPrefix& stack = naming.stacks.front();
+  if (naming.stacks_layers) {
+    const std::string part = print_part(naming.grouped.gate_up, TensorKind::Weight, "");
+    return fmt::format("{}{} or {}{}", stack.before, part, print_stack(stack, "{L}", ""), part);
+  }
+  const bool indexed = naming.native_indexed_split || naming.native_indexed_fused;
+  const PartNames& names = indexed ? naming.indexed : naming.grouped;
+  const bool split = indexed ? !naming.native_indexed_fused : naming.native_grouped_split;
+  return print_stack(stack, "{L}", "") + print_part(split ? names.up : names.gate_up, TensorKind::Weight, "{E}");
+}
+
+}  // namespace
+
 std::vector<NamingSummary> naming_summaries() {
   std::vector<NamingSummary> rows;
   for (const Naming& naming : kNamings) {
     const bool indexed = naming.native_indexed_split || naming.native_indexed_fused;
     const bool grouped = naming.native_grouped_split || naming.native_grouped_fused;
-    const PartNames& names = indexed ? naming.indexed : naming.grouped;
-    const bool split = indexed ? !naming.native_indexed_fused : naming.native_grouped_split;
-    const StackPrefix& stack = naming.stacks.front();
-    rows.push_back(
-        {std::string(naming.name),
-         {naming.model_types.begin(), naming.model_types.end()},
-         naming.axes == Axes::OutIn ? "[out, in]" : "[in, out]",
-         indexed && grouped ? "indexed, grouped"
-         : indexed          ? "indexed"
-                            : "grouped",
-         native_glu_text(naming),
-         print_stack(stack, "{L}", "") + print_part(split ? names.up : names.gate_up, TensorKind::Weight, "{E}")});
+    rows.push_back({std::string(naming.name),
+                    {naming.model_types.begin(), naming.model_types.end()},
+                    naming.axes == Axes::OutIn ? "[out, in]" : "[in, out]",
+                    indexed && grouped ? "indexed, grouped"
+                    : indexed          ? "indexed"
+                                       : "grouped",
+                    native_glu_text(naming),
+                    example_key(naming)});
   }
   return rows;
 }
