@@ -95,7 +95,10 @@ Record make_record(const Recognition& recognition, const Plan& plan, const std::
 
 Digest digest_with_progress(const Options& options, const Opened& opened, const Backend& backend,
                             const std::string& title) {
-  report::Progress progress(progress_style(options), title, tensor_bytes(opened.source->inventory()));
+  const Inventory& inventory = opened.source->inventory();
+  i64 bytes = tensor_bytes(inventory);
+  for (const std::size_t index : opened.recognition.dropped) bytes -= inventory.tensors[index].bytes;
+  report::Progress progress(progress_style(options), title, bytes);
   return compute_digest(opened.model(), backend, execute_options(options, progress));
 }
 

@@ -93,11 +93,15 @@ class PartMatrices {
 
   void add_halved(i64 expert, Role role, std::size_t first, std::size_t second) {
     const TensorRef& ref = inventory_.tensors[first];
+    const TensorRef& rest = inventory_.tensors[second];
+    if (ref.dtype != rest.dtype)
+      fail(ErrorCode::ExpertDtype, {{}, rest.name}, "'{}' is {}, but '{}', the other half of FC1, is {}", rest.name,
+           dtype_name(rest.dtype), ref.name, dtype_name(ref.dtype));
     const Extents stored = stored_extents(kind_, {width(expert), block_.hidden_size}, ref);
     const StoredPart part = stored_part(expert, stored, ref.dtype);
     HalvedPlaces places = place_halved(part, role, fused_block_rows(block_.glu, width(expert), kind_, ref.name));
     places.first.offset += layer_offset(ref);
-    places.tail.offset += layer_offset(inventory_.tensors[second]);
+    places.tail.offset += layer_offset(rest);
     block_.matrices.push_back({first, role, kind_, ref.dtype, expert, stored.rows, stored.cols, part.element_bytes,
                                places.first, MatrixTail{places.tail_row, second, places.tail}});
   }

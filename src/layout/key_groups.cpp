@@ -71,6 +71,16 @@ std::map<BlockId, BlockDraft> KeyGroups::drafts(const Naming& naming, std::optio
   return found;
 }
 
+std::string KeyGroups::stack_fault(const std::map<BlockId, BlockDraft>& drafts, const ExpertBlock& block,
+                                   const KeyParts& key, const TensorRef& ref) {
+  if (ref.shape.size() < 2 || ref.shape[0] < 1 || ref.shape[0] > kMaxStackedLayers)
+    return fmt::format("a leading axis of 1 to {} layers", kMaxStackedLayers);
+  const auto other = drafts.find({block.state, block.scope, key.stack, 0, block.set});
+  if (other == drafts.end()) return {};
+  const i64 layers = other->second.block.stacked_layers;
+  return layers == 0 || layers == ref.shape[0] ? "" : fmt::format("{} layers as others under '{}'", layers, key.prefix);
+}
+
 void KeyGroups::add_to_drafts(std::map<BlockId, BlockDraft>& drafts, const KeyPattern& pattern, std::size_t index,
                               std::optional<i64> num_hidden_layers) const {
   const TensorRef& ref = tensor(index);
@@ -94,9 +104,12 @@ void KeyGroups::add_to_drafts(std::map<BlockId, BlockDraft>& drafts, const KeyPa
     add_to_draft(drafts, block, pattern, key.expert, index);
   };
   if (!pattern.stacked_layers) return add_layer(key.layer);
-  if (ref.shape.size() < 2 || ref.shape[0] < 1 || ref.shape[0] > kMaxStackedLayers)
-    fail(ErrorCode::ExpertShape, {{}, ref.name}, "'{}' has shape {}, expected a leading axis of 1 to {} layers",
-         ref.name, shape_text(ref.shape), kMaxStackedLayers);
+  if (const std::string fault = stack_fault(drafts, block, key, ref); !fault.empty()) {
+    // A state of another shape than the weight's is no twin of it, which is not an error yet.
+    if (block.is_twin()) return;
+    fail(ErrorCode::ExpertShape, {{}, ref.name}, "'{}' has shape {}, expected {}", ref.name, shape_text(ref.shape),
+         fault);
+  }
   block.stacked_layers = ref.shape[0];
   for (block.layer_slot = 0; block.layer_slot < block.stacked_layers; ++block.layer_slot) add_layer(block.layer_slot);
 }
@@ -111,9 +124,6 @@ void KeyGroups::add_to_draft(std::map<BlockId, BlockDraft>& drafts, ExpertBlock 
   else if (it->second.block.key_prefix != block.key_prefix || it->second.block.key_suffix != block.key_suffix)
     fail(ErrorCode::RedundantKeys, {{}, std::string(name)}, "layer {} is present twice: as '{}...{}' and as '{}'",
          layer_label(block), it->second.block.key_prefix, it->second.block.key_suffix, name);
-  else if (it->second.block.stacked_layers != block.stacked_layers)
-    fail(ErrorCode::ExpertShape, {{}, std::string(name)}, "'{}' has {} layers, but others under '{}' have {}", name,
-         block.stacked_layers, block.key_prefix, it->second.block.stacked_layers);
   PartTensors& part = it->second.parts[{pattern.kind, pattern.experts, pattern.role}];
   part.emplace_back(expert, index);
   if (!pattern.has_expert && part.size() > 1)

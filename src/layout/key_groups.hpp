@@ -59,6 +59,9 @@ class KeyGroups {
   std::size_t group_of(const ModelKey& key, GroupIds& ids);
   void add_to_drafts(std::map<BlockId, BlockDraft>& drafts, const KeyPattern& pattern, std::size_t index,
                      std::optional<i64> num_hidden_layers) const;
+  /// What a tensor with a leading axis of layers should have been; empty where it is sound.
+  static std::string stack_fault(const std::map<BlockId, BlockDraft>& drafts, const ExpertBlock& block,
+                                 const KeyParts& key, const TensorRef& ref);
   void add_to_draft(std::map<BlockId, BlockDraft>& drafts, ExpertBlock block, const KeyPattern& pattern, i64 expert,
                     std::size_t index) const;
 

@@ -2,16 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <set>
-#include <unordered_map>
 
-#include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "layout/choose_naming.hpp"
+#include "layout/collect_blocks.hpp"
 #include "layout/expert_like_names.hpp"
 #include "layout/optimizer_keys.hpp"
-#include "layout/twin_block.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -60,7 +57,7 @@ class Recognizer {
     result_.layout.naming = std::move(chosen.name);
     result_.naming_settled = chosen.family_known;
     if (result_.naming != nullptr) {
-      draft_blocks();
+      collect();
       finish_blocks();
     }
     list_others();
@@ -96,99 +93,12 @@ class Recognizer {
 
   // ---- blocks -----------------------------------------------------------------------------------
 
-  void draft_blocks() {
-    auto drafts = keys_.drafts(*result_.naming, result_.num_hidden_layers);
-    for (auto& [id, draft] : drafts)
-      if (!draft.block.is_twin()) add_block(std::move(draft), true);
-    num_weight_blocks_ = shapes_.size();
-    for (std::size_t i = 0; i < num_weight_blocks_; ++i) {
-      const ExpertBlock& block = shapes_[i].block;
-      weights_by_layer_[{block.stack, block.layer, block.set}].push_back(i);
-    }
-    for (auto& [id, draft] : drafts)
-      if (draft.block.is_twin()) add_twin(std::move(draft));
-    for (const auto& [block, scalars] : scalars_) bind_scalars(block, scalars);
-  }
-
-  void add_block(BlockDraft draft, bool counted) {
-    const std::optional<std::pair<i64, i64>> router = router_shape(draft.block);
-    const bool shard = !shard_folder(draft.block.scope).empty();
-    BlockContext context{&inventory_, result_.naming, shard, counted ? router : std::nullopt, std::nullopt};
-    if (counted && !shard && draft.block.set == ExpertSet::Routed && draft.block.stack == "decoder")
-      context.num_experts = hints_.num_experts;
-    shapes_.push_back(check_block(std::move(draft.block), std::move(draft.parts), context));
-  }
-
-  /// The optimizer's twins are cut like the weights they belong to. Alone in a checkpoint they must be
-  /// complete; there a state of single elements says nothing about experts.
-  void add_twin(BlockDraft draft) {
-    if (const std::optional<std::size_t> weights = weights_of(draft.block)) {
-      TwinParts sorted = sort_twin_parts(draft.block, draft.parts, shapes_[*weights], inventory_);
-      misfits_.insert(misfits_.end(), sorted.misfits.begin(), sorted.misfits.end());
-      if (!sorted.scalars.empty()) scalars_.emplace_back(draft.block, std::move(sorted.scalars));
-      if (!sorted.twins.empty())
-        shapes_.push_back(check_twin(std::move(draft.block), std::move(sorted.twins), shapes_[*weights], inventory_));
-      return;
-    }
-    const bool scalars = std::ranges::all_of(draft.parts, [&](const auto& part) {
-      return std::ranges::all_of(
-          part.second, [&](const auto& entry) { return checked_product(tensor(entry.second).shape).value_or(0) == 1; });
-    });
-    if (scalars)
-      scalars_.emplace_back(std::move(draft.block), std::move(draft.parts));
-    else
-      add_block(std::move(draft), false);
-  }
-
-  /// The weights of the same layer: under the same scope, or the only ones of the same shard.
-  std::optional<std::size_t> weights_of(const ExpertBlock& twin) const {
-    const auto blocks = weights_by_layer_.find({twin.stack, twin.layer, twin.set});
-    if (blocks == weights_by_layer_.end()) return std::nullopt;
-    std::optional<std::size_t> found;
-    int candidates = 0;
-    for (const std::size_t i : blocks->second) {
-      const std::string& scope = shapes_[i].block.scope;
-      if (scope == twin.scope) return i;
-      if (shard_folder(scope) != shard_folder(twin.scope)) continue;
-      found = i;
-      ++candidates;
-    }
-    return candidates == 1 ? found : std::nullopt;
-  }
-
-  static std::optional<std::size_t> tensor_of(const BlockShape& shape, const BlockParts::key_type& key, i64 expert) {
-    const auto part = shape.parts.find(key);
-    if (part == shape.parts.end()) return std::nullopt;
-    const auto at = std::ranges::find(part->second, expert, &PartTensors::value_type::first);
-    return at == part->second.end() ? std::nullopt : std::optional(at->second);
-  }
-
-  /// A step of the optimizer belongs to the tensor it is a step of.
-  void bind_scalars(const ExpertBlock& block, const BlockParts& scalars) {
-    std::vector<const BlockShape*> owners;
-    if (const auto weights = weights_of(block)) owners.push_back(&shapes_[*weights]);
-    // Without the weights, another state of the same tensor will do.
-    for (std::size_t i = num_weight_blocks_; i < shapes_.size() && owners.empty(); ++i) {
-      const ExpertBlock& twin = shapes_[i].block;
-      if (std::tie(twin.scope, twin.stack, twin.layer, twin.set) ==
-          std::tie(block.scope, block.stack, block.layer, block.set))
-        owners.push_back(&shapes_[i]);
-    }
-    for (const BlockShape* owner : owners)
-      for (const auto& part : scalars)
-        for (const auto& entry : part.second)
-          if (const auto weight = tensor_of(*owner, part.first, entry.first))
-            result_.bound.push_back({entry.second, *weight});
-  }
-
-  std::optional<std::pair<i64, i64>> router_shape(const ExpertBlock& block) const {
-    if (by_name_.empty())
-      for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) by_name_.emplace(tensor(i).name, i);
-    const auto found = by_name_.find(block.key_prefix + std::string(result_.naming->router));
-    if (found == by_name_.end()) return std::nullopt;
-    const std::vector<i64> shape = layer_shape(block, tensor(found->second));
-    if (shape.size() != 2) return std::nullopt;
-    return std::pair{shape[0], shape[1]};
+  void collect() {
+    CollectedBlocks found = collect_blocks(keys_, *result_.naming, hints_.num_experts, result_.num_hidden_layers);
+    shapes_ = std::move(found.shapes);
+    num_weight_blocks_ = found.num_weight_blocks;
+    misfits_ = std::move(found.misfits);
+    result_.bound = std::move(found.bound);
   }
 
   void finish_blocks() {
@@ -446,13 +356,10 @@ class Recognizer {
   /// First the weights', then the optimizer's.
   std::vector<BlockShape> shapes_;
   std::size_t num_weight_blocks_ = 0;
-  std::map<std::tuple<std::string, i64, ExpertSet>, std::vector<std::size_t>> weights_by_layer_;
   /// Sets of the weights or of their twins that hold FC1 as one tensor in some layer.
   std::set<std::pair<ExpertSet, bool>> packed_;
-  /// States of one element a tensor, and those of shapes that are not the weights'.
-  std::vector<std::pair<ExpertBlock, BlockParts>> scalars_;
+  /// An optimizer's tensors of shapes that are not the weights'.
   std::vector<std::size_t> misfits_;
-  mutable std::unordered_map<std::string_view, std::size_t> by_name_;
   std::string other_source_;
   Recognition result_;
 };

@@ -21,6 +21,8 @@ bool is_twin_shape(const ExpertBlock& block, const TensorRef& ref, const PartKey
                    const BlockShape& model, const Inventory& inventory) {
   const auto [kind, experts, role] = key;
   const std::vector<i64> shape = layer_shape(block, ref);
+  const bool both_stacked = block.stacked_layers > 0 && model.block.stacked_layers > 0;
+  if (both_stacked && block.stacked_layers != model.block.stacked_layers) return false;
   if (const auto same = model.parts.find(key); same != model.parts.end()) {
     const TensorRef& weight = inventory.tensors[same->second.front().second];
     const bool ragged = model.block.intermediate_size < 0;

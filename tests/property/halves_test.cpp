@@ -153,6 +153,15 @@ TEST(Halves, OfAContiguousFc1AreGateAndUp) {
   }
 }
 
+TEST(Halves, HaveOneDtype) {
+  const HalvesCase item = cases().front();
+  std::vector<MemoryTensor> tensors = cut(build(item.model, item.fused), "");
+  for (MemoryTensor& tensor : tensors)
+    if (tensor.name.ends_with("_v")) tensor.dtype = Dtype::I64;
+  expect_error(
+      ErrorCode::ExpertDtype, [&] { recognize_source(MemorySource(tensors), item.answers); }, "other half");
+}
+
 TEST(Halves, OtherNamingsHaveNone) {
   ModelSpec model;
   model.blocks.emplace_back();

@@ -104,6 +104,28 @@ TEST(TwinBlock, AnotherShapeStopsChangesOfLayout) {
   EXPECT_TRUE(same_tensors(all, convert(source, found, options).tensors));
 }
 
+/// fully_sharded_model_space: slices folded into other axes.
+TEST(TwinBlock, FoldedSlicesOfStackedLayers) {
+  const std::string prefix = "decoder.layers.mlp.experts.experts.";
+  const std::vector<MemoryTensor> weights{{prefix + "linear_fc1.weight", Dtype::BF16, {2, 4, 8, 3}, {}},
+                                          {prefix + "linear_fc2.weight", Dtype::BF16, {2, 4, 3, 4}, {}}};
+  const std::vector<std::vector<i64>> shapes[] = {{{1, 2, 8, 3, 4}, {1, 2, 3, 4, 4}},
+                                                  {{2, 2, 8, 3, 2}, {1, 4, 3, 4, 2}},
+                                                  {{4, 4, 8, 3}, {4, 4, 3, 4}},
+                                                  {{1, 4, 8, 3}, {1, 4, 3, 4}},
+                                                  {{192}, {96}},
+                                                  {{}, {}}};
+  for (const auto& pair : shapes) {
+    std::vector<MemoryTensor> all = weights;
+    for (std::size_t i = 0; i < 2; ++i) all.push_back({kState + weights[i].name, Dtype::F32, pair[i], {}});
+    const Recognition found = recognized(all);
+    SCOPED_TRACE(shape_text(pair[0]));
+    EXPECT_EQ(count_twins(found), 0u);
+    EXPECT_EQ(found.unexplained, (std::vector<std::size_t>{2, 3}));
+    EXPECT_FALSE(found.problems.empty());
+  }
+}
+
 TEST(TwinBlock, StepsStayWithTheirKeys) {
   std::vector<MemoryTensor> all = tensors(false);
   const std::vector<MemoryTensor> weights = all;
