@@ -184,7 +184,8 @@ struct Recognition {
   /// Those of `others` that say something about one expert tensor under its key. They stay as they are, so
   /// that key must stay, too.
   std::vector<BoundTensor> bound;
-  /// Those of `others` that are an optimizer's flat buckets: no names inside, order unknown.
+  /// Those of `others` that are an optimizer's state of parameters that it does not name: flat buckets, or
+  /// parameters by number.
   std::vector<std::size_t> buckets;
   /// The optimizer's tensors, where SourceAnswers::drop_optimizer said to leave them out. Not in `others`.
   std::vector<std::size_t> dropped;

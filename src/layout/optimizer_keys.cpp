@@ -68,6 +68,17 @@ bool is_bucket_key(std::string_view name) {
   return dtypes != name.npos && name.find(").", dtypes) != name.npos;
 }
 
+bool is_unnamed_state_key(std::string_view name) {
+  if (!is_optimizer_tensor(name)) return false;
+  const auto is_number = [](std::string_view text) {
+    return text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  const std::vector<StateKey> readings = read_state_key(name);
+  return readings.empty() || std::ranges::any_of(readings, [&](const StateKey& key) {
+           return is_number(key.state) || is_number(key.model_key);
+         });
+}
+
 std::string_view shard_folder(std::string_view name) {
   if (!name.starts_with("mp_rank_")) return {};
   const std::size_t slash = name.find('/');

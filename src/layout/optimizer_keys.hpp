@@ -24,6 +24,10 @@ std::vector<StateKey> read_state_key(std::string_view name);
 /// Whether it is a flat bucket of the distributed optimizer: parameters end to end, without their names.
 bool is_bucket_key(std::string_view name);
 
+/// Whether the key of an optimizer's tensor names no parameter: torch.optim counts them, as in
+/// "optimizer.state.7.exp_avg" or "optimizer.fp32_from_fp16_params.0.7".
+bool is_unnamed_state_key(std::string_view name);
+
 /// "mp_rank_00_003/" in front of keys of one shard of Megatron's legacy format; empty where there is none.
 std::string_view shard_folder(std::string_view name);
 

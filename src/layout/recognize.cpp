@@ -4,6 +4,7 @@
 #include <charconv>
 #include <set>
 
+#include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "layout/choose_naming.hpp"
 #include "layout/collect_blocks.hpp"
@@ -284,10 +285,13 @@ class Recognizer {
     result_.unexplained = misfits_;
     std::vector<std::size_t> alike;
     for (const std::size_t i : result_.others) {
-      if (is_bucket_key(tensor(i).name))
+      const TensorRef& ref = tensor(i);
+      if (is_bucket_key(ref.name))
         result_.buckets.push_back(i);
-      else if (!std::ranges::binary_search(known, i) && expert_like.contains(tensor(i).name))
+      else if (!std::ranges::binary_search(known, i) && expert_like.contains(ref.name))
         alike.push_back(i);
+      else if (is_unnamed_state_key(ref.name) && checked_product(ref.shape).value_or(2) > 1)
+        result_.buckets.push_back(i);
     }
     list_problems(alike);
     result_.unexplained.insert(result_.unexplained.end(), alike.begin(), alike.end());
@@ -305,8 +309,9 @@ class Recognizer {
           misfits_.size(), tensor(misfits_.front()).name, shape_text(tensor(misfits_.front()).shape)));
     if (!result_.buckets.empty())
       result_.problems.push_back(fmt::format(
-          "{} tensors are flat buckets of the distributed optimizer, such as '{}'; the layout cannot change while they "
-          "are there (--optimizer drop leaves them out, or save once with --dist-ckpt-optim-fully-reshardable)",
+          "{} tensors of the optimizer do not say which parameters they belong to, such as '{}': flat buckets, or "
+          "parameters by number; the layout cannot change while they are there (--optimizer drop leaves them out, or "
+          "save once with --dist-ckpt-optim-fully-reshardable)",
           result_.buckets.size(), tensor(result_.buckets.front()).name));
   }
 

@@ -148,8 +148,10 @@ void check_nothing_left_behind(const Inventory& inventory, const Recognition& fr
   if (!from.buckets.empty()) {
     const std::string& name = inventory.tensors[from.buckets.front()].name;
     fail(ErrorCode::OptimizerBuckets, {{}, name},
-         "'{}' is a flat bucket of the distributed optimizer: parameters end to end, in an order that nothing in the "
-         "checkpoint tells, so it cannot follow its weights into another layout. Leave the optimizer out with "
+         "'{}' is optimizer state without its parameters' names: a flat bucket, or a parameter by number. Nothing in "
+         "the "
+         "checkpoint tells which weights it belongs to, so it cannot follow them into another layout. Leave the "
+         "optimizer out with "
          "--optimizer drop, or save once with --dist-ckpt-optim-fully-reshardable and convert that",
          name);
   }

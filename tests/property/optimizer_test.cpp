@@ -319,7 +319,8 @@ TEST(Optimizer, Drop) {
 TEST(Optimizer, BucketsStopAChangeOfLayout) {
   for (const std::string name :
        {"optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.bfloat16, torch.bfloat16).bucket_idx_0.param",
-        "0.(torch.bfloat16, torch.float32).exp_avg"}) {
+        "0.(torch.bfloat16, torch.float32).exp_avg", "optimizer.optimizer.state.7.exp_avg",
+        "optimizer.fp32_from_fp16_params.0.7"}) {
     ModelSpec model = model_of(1, 8, true);
     std::erase_if(model.blocks, [](const BlockSpec& block) { return block.state != "model"; });
     MemoryTensor bucket{name, Dtype::F32, {2}, {}};

@@ -44,6 +44,15 @@ TEST(OptimizerKeys, Buckets) {
     EXPECT_FALSE(is_bucket_key(name)) << name;
 }
 
+TEST(OptimizerKeys, ParametersByNumber) {
+  for (const char* name : {"optimizer.state.7.exp_avg", "mp_rank_00/optimizer.optimizer.state.12.exp_avg_sq",
+                           "optimizer.fp32_from_fp16_params.0.7", "optimizer.state.exp_avg.3"})
+    EXPECT_TRUE(is_unnamed_state_key(name)) << name;
+  for (const char* name : {"optimizer.state.exp_avg.decoder.layers.0.w", "optimizer.state.scale.exp_avg",
+                           "decoder.layers.0.mlp.experts.linear_fc1.weight0", "state.7.exp_avg"})
+    EXPECT_FALSE(is_unnamed_state_key(name)) << name;
+}
+
 TEST(OptimizerKeys, WhatDropLeavesOut) {
   for (const char* name : {"optimizer.state.exp_avg.w", "chained_12.optimizer.param_groups.0.lr", "optim.state.w.step",
                            "mp_rank_00_003/optimizer.x", "mp_rank_00/chained_0.optimizer_state_dict.x",
