@@ -29,8 +29,7 @@ class BlockCollector {
     for (const auto& [block, scalars] : scalars_) bind_scalars(block, scalars);
     // Once for each tensor, though it holds several layers.
     std::ranges::sort(found_.misfits);
-    const auto rest = std::ranges::unique(found_.misfits);
-    found_.misfits.erase(rest.begin(), rest.end());
+    found_.misfits.erase(std::unique(found_.misfits.begin(), found_.misfits.end()), found_.misfits.end());
     return std::move(found_);
   }
 
