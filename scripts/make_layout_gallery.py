@@ -300,9 +300,19 @@ def naming(g):
     g.case("lora_that_nothing_explains",
            {**megatron(), MEG0 + "linear_fc1.adapter.linear_out.weight": [2 * F, 2]},
            "convert {IN} {OUT} --from-glu contiguous --glu interleaved:2", 3, "unexplained-key")
-    g.case("optimizer_state_left_behind",
-           {**megatron(), **{"optimizer.state.exp_avg." + k: ("F32", v) for k, v in megatron().items()}},
+    g.case("optimizer_state_of_other_shapes",
+           {**megatron(), **{"optimizer.state.exp_avg." + k: ("F32", [*v, 1]) for k, v in megatron().items()}},
            "convert {IN} {OUT} --from-glu contiguous --glu interleaved:2", 3, "unexplained-key")
+    twins = {"optimizer.state.exp_avg." + k: ("F32", v) for k, v in megatron().items()}
+    g.case("optimizer_state_lacks_an_expert",
+           {**megatron(), **{k: v for k, v in twins.items() if not k.endswith("linear_fc1.weight1")}},
+           "convert {IN} {OUT} --from-glu contiguous --glu interleaved:2", 3, "expert-missing")
+    g.case("optimizer_step_of_an_expert",
+           {**megatron(), **{f"optimizer.state.{k}.step": ("F32", []) for k in megatron()}},
+           "convert {IN} {OUT} --from-glu contiguous --experts grouped", 4, "not-exact")
+    bucket = "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.bfloat16, torch.bfloat16).bucket_idx_0.param"
+    g.case("optimizer_buckets", {**megatron(), bucket: ("F32", [64])},
+           "convert {IN} {OUT} --from-glu contiguous --glu interleaved:2", 4, "optimizer-buckets")
     fp8 = {k: ("F8_E4M3", v) for k, v in proj(f=64, h=16).items()}
     scales = {k + "_scale_inv": ("F32", [1, 1]) for k in fp8}
     g.case("block_scales_cut_by_k", {**fp8, **scales}, "convert {IN} {OUT} --experts grouped --glu interleaved:32", 4,
@@ -468,6 +478,28 @@ def tiny(root):
     case("megatron_not_gated", megatron(gated=False), "--experts grouped", "--experts indexed")
     case("megatron_ragged", {**megatron([0, 1]), **megatron([2], f=6)}, "--from-glu contiguous --glu interleaved:2",
          "--glu contiguous")
+    dist = {"linear_fc1.weight": [2, E, 2 * F, H], "linear_fc2.weight": [2, E, H, F], "linear_fc1.bias": [2, E, 2 * F]}
+    stacked = {**{"decoder.layers.mlp.experts.experts." + k: v for k, v in dist.items()},
+               "decoder.layers.mlp.shared_experts.linear_fc1.weight": [2, 2 * F, H],
+               "decoder.layers.mlp.shared_experts.linear_fc2.weight": [2, H, F],
+               "decoder.layers.mlp.router.weight": [2, E, H], "decoder.layers.self_attention.linear_proj.weight": [2, H, H]}
+    states = {f"optimizer.state.{s}.{k}": ("F32", v) for s in ("param", "exp_avg", "exp_avg_sq")
+              for k, v in stacked.items()}
+    case("megatron_dist_optimizer", {**stacked, **states},
+         "--from-glu interleaved:2 --from-shared-glu contiguous "
+         "--naming megatron --experts indexed --glu interleaved:4 --shared-glu interleaved:2",
+         "--naming megatron-dist --experts grouped --glu interleaved:2 --shared-glu contiguous")
+    halves = {f"{MEG0}linear_fc1.weight{e}_{half}": [F, H] for e in range(E) for half in "wv"}
+    halves.update({f"{MEG0}linear_fc2.weight{e}": [H, F] for e in range(E)})
+    case("megatron_fsdp",
+         {**{"model.module." + k: v for k, v in halves.items()},
+          **{f"optimizer.state.module.module.module.{k}.{s}": ("F32", v) for k, v in halves.items()
+             for s in ("exp_avg", "exp_avg_sq")}},
+         "--experts grouped --glu interleaved:2", "--experts indexed --glu split")
+    case("megatron_legacy_shards",
+         {**{f"mp_rank_00_00{r}/{k}": v for r in range(2) for k, v in megatron().items()},
+          **{f"mp_rank_00_00{r}/{MEG0.replace('experts.', 'router.weight')}": [2 * E, H] for r in range(2)}},
+         "--from-glu contiguous --glu interleaved:2", "--glu contiguous")
     case("deepseek_mtp",
          {**dense(), **proj(layer=1), **shared("shared_experts", layer=1), **proj(layer=2),
           **shared("shared_experts", layer=2), "model.layers.1.mlp.gate.e_score_correction_bias": ("F32", [E]),

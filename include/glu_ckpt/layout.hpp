@@ -55,7 +55,7 @@ std::string_view to_string(TensorKind kind);
 /// Orientation of a stored matrix: OutIn is nn.Linear's [out, in]; InOut the transpose, used as x @ W.
 enum class Axes { OutIn, InOut };
 
-/// Where one logical matrix [rows = out, cols = in] lies inside one stored tensor. Bytes from the
+/// Where rows of one logical matrix [rows = out, cols = in] lie inside one stored tensor. Bytes from the
 /// tensor's first byte of element (r, c):
 ///   offset + (r / block_rows) * block_step + (r % block_rows) * row_step + c * col_step
 struct Placement {
@@ -64,6 +64,15 @@ struct Placement {
   i64 block_step = 0;
   i64 row_step = 0;
   i64 col_step = 0;
+};
+
+/// The last rows of a matrix, where they lie in another tensor than the first ones.
+struct MatrixTail {
+  /// Rows from this one on.
+  i64 first_row = 0;
+  std::size_t tensor = 0;
+  /// Counted in the matrix's own rows, so the offset, which is that of row 0, may be negative.
+  Placement place;
 };
 
 /// One logical matrix of one expert and where its bytes are. Shape [rows, cols]; a bias is [rows, 1].
@@ -78,22 +87,32 @@ struct Matrix {
   i64 cols = 0;
   i64 element_bytes = 1;
   Placement place;
+  /// Of gate and up where an interleaved FC1 is cut in the middle into two tensors.
+  std::optional<MatrixTail> tail;
 };
 
 struct Naming;
 
 /// The experts of one layer, routed or shared.
 struct ExpertBlock {
-  /// "model": the weights themselves, as against an optimizer's twins of them.
+  /// "model": the weights themselves. Otherwise the optimizer's twins of them: "exp_avg", "param", ...
   std::string state = "model";
   /// What stands before the layer stack in the keys, e.g. "module." or "language_model.".
   std::string scope;
-  /// "decoder", "mtp", ...: which stack of layers.
+  /// "decoder", "mtp", ...: which stack of layers; "mtp.2" for the stack inside the third MTP layer.
   std::string stack;
   i64 layer = 0;
   /// The keys' text up to the expert part, layer number included, so that `--naming keep` prints what
   /// it read.
   std::string key_prefix;
+  /// The part of `key_prefix` in front of the layer stack, e.g. "optimizer.state.exp_avg.".
+  std::string key_scope;
+  /// What follows the expert part: ".exp_avg" where the optimizer's keys end in the state.
+  std::string key_suffix;
+  /// Layers in each of the block's tensors, where a leading axis counts them; else 0.
+  i64 stacked_layers = 0;
+  /// This layer's index on that axis.
+  i64 layer_slot = 0;
   ExpertSet set = ExpertSet::Routed;
   i64 num_experts = 1;
   i64 hidden_size = 0;
@@ -105,8 +124,12 @@ struct ExpertBlock {
   Experts bias_experts = Experts::Indexed;
   /// Whether FC1 is stored as one tensor.
   bool fused = false;
+  /// Whether gate and up are the two tensors that an interleaved FC1, cut in the middle, leaves.
+  bool halved = false;
   Glu glu;
   std::vector<Matrix> matrices;
+
+  bool is_twin() const { return state != "model"; }
 };
 
 /// "3", "mtp.0", "talker.7": the layer's name in reports and in digest identities.
@@ -122,6 +145,8 @@ struct LayoutAnswers {
   std::string glu_source;
   /// Absent without shared experts.
   std::optional<Glu> shared_glu;
+  /// Of the optimizer's twins of routed FC1s; absent without any.
+  std::optional<Glu> optimizer_glu;
 };
 
 /// What the user said about the source.
@@ -129,8 +154,19 @@ struct SourceAnswers {
   std::optional<std::string> naming;
   std::optional<Glu> glu;
   std::optional<Glu> shared_glu;
-  /// What messages put before "naming", "glu" and "shared-glu" to name the option that gave the answer.
+  /// What messages put before "naming", "glu", ... to name the option that gave the answer.
   std::string option_prefix = "--from-";
+  /// Of the optimizer's twins of routed experts, where it is not `glu`.
+  std::optional<Glu> optimizer_glu = std::nullopt;
+  /// Go on as if the optimizer's tensors were not there.
+  bool drop_optimizer = false;
+};
+
+/// A tensor that belongs to an expert's tensor without having its shape, e.g. the step of its optimizer.
+struct BoundTensor {
+  std::size_t tensor = 0;
+  /// The expert's.
+  std::size_t weight = 0;
 };
 
 /// Which layout explains a checkpoint.
@@ -145,6 +181,16 @@ struct Recognition {
   /// Those of `others` that look like parts of experts but that no row explains, e.g. scales of a
   /// quantized family. A change of layout would leave them behind, so it refuses.
   std::vector<std::size_t> unexplained;
+  /// Those of `others` that say something about one expert tensor under its key. They stay as they are, so
+  /// that key must stay, too.
+  std::vector<BoundTensor> bound;
+  /// Those of `others` that are an optimizer's state of parameters that it does not name: flat buckets, or
+  /// parameters by number.
+  std::vector<std::size_t> buckets;
+  /// The optimizer's tensors, where SourceAnswers::drop_optimizer said to leave them out. Not in `others`.
+  std::vector<std::size_t> dropped;
+  /// Whether the order of the optimizer's twins was taken from --from-glu, which speaks of the weights.
+  bool optimizer_glu_assumed = false;
   /// What is wrong but stops only conversions, as sentences.
   std::vector<std::string> problems;
   /// Layers of the main stack, from config.json or the record: later ones are MTP layers.
@@ -156,6 +202,21 @@ struct Recognition {
 /// Throws the expert, record, ambiguity and conflict errors of ErrorCode.
 Recognition recognize(const Inventory& inventory, const ModelHints& hints, const Record& record,
                       const SourceAnswers& answers);
+
+/// Whether a tensor of this name is an optimizer's: its states, its buckets and what else stands beside them.
+bool is_optimizer_tensor(std::string_view name);
+
+/// Rows [first, first + count).
+struct RowRange {
+  i64 first = 0;
+  i64 count = 0;
+  bool operator==(const RowRange&) const = default;
+};
+
+/// Which rows of the whole FC1 [2F, H] stand, in this order, in the FC1 of tensor-parallel rank `rank` of
+/// `tp`: two ranges of a contiguous one, one range of an interleaved one. Throws NotDivisible where the
+/// rank's share of F is no whole number of rows, or of blocks.
+std::vector<RowRange> tp_shard_rows(const Glu& glu, i64 intermediate, i64 tp, i64 rank);
 
 /// A row of the table of namings; nullptr where none has that name or lists that model_type.
 const Naming* find_naming(std::string_view name);

@@ -63,6 +63,8 @@ struct Plan {
   std::vector<Move> moves;
   std::vector<std::size_t> first_move;
   u32 num_shards = 0;
+  /// Source tensors that are left out on request; sorted.
+  std::vector<std::size_t> dropped;
   LayoutAnswers from;
   LayoutAnswers to;
   i64 bytes = 0;
@@ -73,7 +75,8 @@ struct Plan {
 /// Throws the refusals of ErrorCode. The result satisfies check_plan().
 Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOptions& options);
 
-/// Proves that every output byte is written exactly once and every source byte read exactly once.
+/// Proves that every output byte is written exactly once and every source byte read exactly once, but
+/// for the dropped tensors, of which none is read.
 /// Throws PlanUnproved, naming the tensor.
 void check_plan(const Inventory& inventory, const Plan& plan);
 

@@ -36,6 +36,8 @@ Digest compute_digest(const Model& model, const Backend& backend, const ExecuteO
 
 /// The first element that differs, in the order layer, set, expert, role, row, column.
 struct Difference {
+  /// "model", or which of the optimizer's states.
+  std::string state;
   std::string layer;
   std::string set;
   i64 expert = 0;

@@ -87,6 +87,7 @@ Record make_record(const Recognition& recognition, const Plan& plan, const std::
   // A family that nobody named is not to be believed later.
   if (recognition.naming_settled || plan.to.naming != plan.from.naming) record["naming"] = plan.to.naming;
   if (plan.to.shared_glu) record["shared_glu"] = to_string(*plan.to.shared_glu);
+  if (plan.to.optimizer_glu) record["optimizer_glu"] = to_string(*plan.to.optimizer_glu);
   if (digest) record["digest"] = record["source_digest"] = to_string(*digest);
   if (recognition.num_hidden_layers) record["num_hidden_layers"] = fmt::format("{}", *recognition.num_hidden_layers);
   return record;
@@ -94,7 +95,10 @@ Record make_record(const Recognition& recognition, const Plan& plan, const std::
 
 Digest digest_with_progress(const Options& options, const Opened& opened, const Backend& backend,
                             const std::string& title) {
-  report::Progress progress(progress_style(options), title, tensor_bytes(opened.source->inventory()));
+  const Inventory& inventory = opened.source->inventory();
+  i64 bytes = tensor_bytes(inventory);
+  for (const std::size_t index : opened.recognition.dropped) bytes -= inventory.tensors[index].bytes;
+  report::Progress progress(progress_style(options), title, bytes);
   return compute_digest(opened.model(), backend, execute_options(options, progress));
 }
 
@@ -102,7 +106,9 @@ Digest digest_with_progress(const Options& options, const Opened& opened, const 
 Digest source_digest(const Options& options, const Opened& opened, const Backend& backend) {
   const Digest digest = digest_with_progress(options, opened, backend, "reading source");
   const auto recorded = opened.source->record().find("digest");
-  if (recorded != opened.source->record().end() && recorded->second != to_string(digest))
+  // The record's digest is of everything, so it says nothing about what is left after a drop.
+  const bool comparable = recorded != opened.source->record().end() && opened.recognition.dropped.empty();
+  if (comparable && recorded->second != to_string(digest))
     fail(ErrorCode::RecordContradicts, {options.input, {}},
          "{}: its record says {}, its tensors give {}: it has changed since it was written. If that was meant, remove "
          "the record; otherwise find an intact copy",
@@ -134,6 +140,8 @@ Plan proved_plan(const Options& options, const Opened& opened) {
   const Inventory& have = opened.source->inventory();
   Plan plan = make_plan(have, opened.recognition, {options.to, options.max_shard_bytes, options.force});
   check_plan(have, plan);
+  if (!plan.dropped.empty())
+    plan.notes.push_back(fmt::format("{} tensors of the optimizer are left out", plan.dropped.size()));
   for (const std::string& name : opened.source->left_out())
     plan.notes.push_back(fmt::format("{} is not part of the checkpoint and is left behind", name));
   return plan;

@@ -7,8 +7,8 @@
 namespace glu_ckpt::cli {
 
 int cmd_stamp(const Options& options) {
-  if (!options.from.glu && !options.from.shared_glu)
-    fail(ErrorCode::Usage, {}, "stamp needs --glu or --shared-glu: what is it that you know?");
+  if (!options.from.glu && !options.from.shared_glu && !options.from.optimizer_glu)
+    fail(ErrorCode::Usage, {}, "stamp needs --glu, --shared-glu or --optimizer-glu: what is it that you know?");
   SourceAnswers answers = options.from;
   answers.option_prefix = "--";
   const Opened opened = open_model(options.input, answers);
@@ -21,6 +21,7 @@ int cmd_stamp(const Options& options) {
   record["experts"] = recognition.layout.experts;
   record["glu"] = to_string(recognition.layout.glu);
   if (recognition.layout.shared_glu) record["shared_glu"] = to_string(*recognition.layout.shared_glu);
+  if (recognition.layout.optimizer_glu) record["optimizer_glu"] = to_string(*recognition.layout.optimizer_glu);
   write_record(options.input, record);
   const std::string naming = recognition.naming_settled ? recognition.layout.naming : "no naming";
   const std::string said =

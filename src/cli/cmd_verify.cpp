@@ -5,7 +5,7 @@ namespace glu_ckpt::cli {
 
 int cmd_verify(const Options& options) {
   const Opened a = open_model(options.input, options.from);
-  const Opened b = open_model(options.output, {options.to.naming, options.to.glu, options.to.shared_glu, "--to-"});
+  const Opened b = open_model(options.output, options.other);
   require_known_glu(a, "--from-glu");
   require_known_glu(b, "--to-glu");
   watch_signals();

@@ -25,9 +25,9 @@ Examples:
 /// Option values as typed, before they mean anything.
 struct Texts {
   std::string naming, experts, bias_experts, glu, shared_glu;
-  std::string from_naming, from_glu, from_shared_glu;
-  std::string to_naming, to_glu, to_shared_glu;
-  std::string max_shard, max_memory, verify = "digest", progress = "auto", format = "keep";
+  std::string from_naming, from_glu, from_shared_glu, from_optimizer_glu;
+  std::string to_naming, to_glu, to_shared_glu, to_optimizer_glu;
+  std::string max_shard, max_memory, verify = "digest", progress = "auto", format = "keep", optimizer = "keep";
 };
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -103,6 +103,8 @@ class Parser {
     sub->add_option("--from-naming", texts_.from_naming, "the source's naming, where its keys fit several");
     sub->add_option("--from-glu", texts_.from_glu, "the source's order of gate and up: contiguous, interleaved:K");
     sub->add_option("--from-shared-glu", texts_.from_shared_glu, "the same for its shared expert");
+    sub->add_option("--from-optimizer-glu", texts_.from_optimizer_glu,
+                    "the same for the optimizer's state of routed experts; default as --from-glu");
   }
 
   void add_work(CLI::App* sub) {
@@ -131,6 +133,8 @@ class Parser {
     sub->add_option("--shared-glu", texts_.shared_glu, "the same for the shared expert; default keep");
     add_from(sub);
     sub->add_option("--format", texts_.format, "keep or safetensors")->check(CLI::IsMember({"keep", "safetensors"}));
+    sub->add_option("--optimizer", texts_.optimizer, "keep, or drop: leave the optimizer's tensors out")
+        ->check(CLI::IsMember({"keep", "drop"}));
     sub->add_option("--max-shard-size", texts_.max_shard, "tensor bytes per shard (default 5GB)");
     sub->add_option("--verify", texts_.verify, "digest, readback (from the disk, not the page cache) or none")
         ->check(CLI::IsMember({"digest", "readback", "none"}));
@@ -149,6 +153,7 @@ class Parser {
     sub->add_option("--to-naming", texts_.to_naming, "as --from-naming, for B");
     sub->add_option("--to-glu", texts_.to_glu, "as --from-glu, for B");
     sub->add_option("--to-shared-glu", texts_.to_shared_glu, "as --from-shared-glu, for B");
+    sub->add_option("--to-optimizer-glu", texts_.to_optimizer_glu, "as --from-optimizer-glu, for B");
     add_work(sub);
     add_common(sub);
   }
@@ -166,6 +171,7 @@ class Parser {
     sub->add_option("PATH", options_.input, "file or directory")->required();
     sub->add_option("--glu", texts_.from_glu, "contiguous or interleaved:K");
     sub->add_option("--shared-glu", texts_.from_shared_glu, "the same for the shared expert");
+    sub->add_option("--optimizer-glu", texts_.from_optimizer_glu, "the same for the optimizer's state");
     sub->add_option("--naming", texts_.from_naming, "the naming, where the keys fit several");
     add_common(sub);
   }
@@ -220,9 +226,13 @@ class Parser {
     answer_naming(texts_.from_naming, options_.from.naming);
     answer(texts_.from_glu, options_.from.glu);
     answer(texts_.from_shared_glu, options_.from.shared_glu);
-    answer_naming(texts_.to_naming, options_.to.naming);
-    answer(texts_.to_glu, options_.to.glu);
-    answer(texts_.to_shared_glu, options_.to.shared_glu);
+    answer(texts_.from_optimizer_glu, options_.from.optimizer_glu);
+    options_.from.drop_optimizer = texts_.optimizer == "drop";
+    options_.other.option_prefix = "--to-";
+    answer_naming(texts_.to_naming, options_.other.naming);
+    answer(texts_.to_glu, options_.other.glu);
+    answer(texts_.to_shared_glu, options_.other.shared_glu);
+    answer(texts_.to_optimizer_glu, options_.other.optimizer_glu);
     if (!texts_.max_shard.empty()) options_.max_shard_bytes = parse_size(texts_.max_shard);
     if (!texts_.max_memory.empty()) options_.memory_bytes = parse_size(texts_.max_memory);
     constexpr i64 kLeastMemory = i64{1} << 20;
@@ -245,6 +255,8 @@ class Parser {
     remember("from_naming", texts_.from_naming);
     remember("from_glu", texts_.from_glu);
     remember("from_shared_glu", texts_.from_shared_glu);
+    remember("from_optimizer_glu", texts_.from_optimizer_glu);
+    if (texts_.optimizer != "keep") remember("optimizer", texts_.optimizer);
     remember("max_shard_size", texts_.max_shard);
   }
 

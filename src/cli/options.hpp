@@ -21,6 +21,8 @@ struct Options {
   /// DST of convert and plan; B of verify.
   std::string output;
   SourceAnswers from;
+  /// What verify's B is.
+  SourceAnswers other;
   TargetAnswers to;
   i64 max_shard_bytes = 5'000'000'000;
   i64 memory_bytes = i64{1} << 30;

@@ -13,6 +13,11 @@ namespace {
 
 std::atomic<int> stop_signal{0};
 
+std::string answer_about(const ExpertBlock& block) {
+  if (block.set == ExpertSet::Shared) return "shared-glu";
+  return block.is_twin() ? "optimizer-glu" : "glu";
+}
+
 void note_signal(int number) { stop_signal = number; }
 
 }  // namespace
@@ -35,10 +40,10 @@ void require_known_glu(const Opened& opened, const std::string& option) {
   for (const ExpertBlock& block : opened.recognition.blocks)
     if (block.glu.kind == Glu::Kind::Unknown)
       fail(ErrorCode::UnknownGlu, {opened.source->path().string(), {}},
-           "{}: layer {}, {} experts: names and shapes do not tell in which order FC1 holds gate and up. Say {} "
+           "{}: {}layer {}, {} experts: names and shapes do not tell in which order FC1 holds gate and up. Say {} "
            "contiguous|interleaved:K if you know, or record it once with `glu-ckpt stamp`",
-           opened.source->path().string(), layer_label(block), to_string(block.set),
-           block.set == ExpertSet::Shared ? option.substr(0, option.rfind("glu")) + "shared-glu" : option);
+           opened.source->path().string(), block.is_twin() ? block.state + " of " : "", layer_label(block),
+           to_string(block.set), option.substr(0, option.rfind("glu")) + answer_about(block));
 }
 
 report::ProgressStyle progress_style(const Options& options) {

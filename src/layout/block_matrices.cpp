@@ -4,6 +4,7 @@
 
 #include "core/fail.hpp"
 #include "layout/expert_block.hpp"
+#include "layout/optimizer_names.hpp"
 #include "layout/placement.hpp"
 
 namespace glu_ckpt {
@@ -46,27 +47,63 @@ class PartMatrices {
     for (i64 e = 0; e < block_.num_experts; ++e) add(e, tensors[grouped_ ? 0 : static_cast<std::size_t>(e)].second);
   }
 
+  /// `tensors` are the first halves of interleaved FC1s, `second` the others.
+  void add_halved(const PartTensors& tensors, const PartTensors& second) {
+    for (i64 e = 0; e < block_.num_experts; ++e) {
+      const std::size_t i = grouped_ ? 0 : static_cast<std::size_t>(e);
+      for (const Role role : {Role::Gate, Role::Up}) add_halved(e, role, tensors[i].second, second[i].second);
+    }
+  }
+
  private:
+  i64 width(i64 expert) const { return shape_.intermediate[static_cast<std::size_t>(expert)]; }
+
+  StoredPart stored_part(i64 expert, Extents stored, Dtype dtype) const {
+    return {kind_ == TensorKind::Bias ? Axes::OutIn : block_.axes, stored.rows, stored.cols, whole_bytes(dtype),
+            grouped_ ? expert : 0};
+  }
+
+  /// From the first byte of a tensor to the first of this layer in it.
+  i64 layer_offset(const TensorRef& ref) const {
+    return block_.stacked_layers > 0 ? block_.layer_slot * (ref.bytes / block_.stacked_layers) : 0;
+  }
+
   void add(i64 expert, std::size_t tensor) {
     const TensorRef& ref = inventory_.tensors[tensor];
-    const i64 f = shape_.intermediate[static_cast<std::size_t>(expert)];
+    const i64 f = width(expert);
     const bool fused = role_ == Role::GateUp && block_.glu.kind != Glu::Kind::None;
     const Extents weight =
         role_ == Role::Down ? Extents{block_.hidden_size, f} : Extents{fused ? 2 * f : f, block_.hidden_size};
     const Extents stored = stored_extents(kind_, weight, ref);
     if (dtype_bits(ref.dtype) < 8 && block_.axes == Axes::InOut)
       fail(ErrorCode::NotExact, {{}, ref.name}, "'{}': a transposed sub-byte tensor cannot be cut into rows", ref.name);
-    const StoredPart part{kind_ == TensorKind::Bias ? Axes::OutIn : block_.axes, stored.rows, stored.cols,
-                          whole_bytes(ref.dtype), grouped_ ? expert : 0};
+    const StoredPart part = stored_part(expert, stored, ref.dtype);
     const auto place = [&](Role role, i64 rows, bool half, i64 block_rows) {
-      block_.matrices.push_back({tensor, role, kind_, ref.dtype, expert, rows, stored.cols, part.element_bytes,
-                                 place_matrix(part, role, half, block_rows)});
+      Placement at = place_matrix(part, role, half, block_rows);
+      at.offset += layer_offset(ref);
+      block_.matrices.push_back(
+          {tensor, role, kind_, ref.dtype, expert, rows, stored.cols, part.element_bytes, at, std::nullopt});
     };
     if (!fused) return place(role_ == Role::GateUp ? Role::Up : role_, stored.rows, false, 0);
     if (block_.glu.kind == Glu::Kind::Unknown) return place(role_, stored.rows, false, 0);
     const i64 block_rows = fused_block_rows(block_.glu, f, kind_, ref.name);
     place(Role::Gate, stored.rows / 2, true, block_rows);
     place(Role::Up, stored.rows / 2, true, block_rows);
+  }
+
+  void add_halved(i64 expert, Role role, std::size_t first, std::size_t second) {
+    const TensorRef& ref = inventory_.tensors[first];
+    const TensorRef& rest = inventory_.tensors[second];
+    if (ref.dtype != rest.dtype)
+      fail(ErrorCode::ExpertDtype, {{}, rest.name}, "'{}' is {}, but '{}', the other half of FC1, is {}", rest.name,
+           dtype_name(rest.dtype), ref.name, dtype_name(ref.dtype));
+    const Extents stored = stored_extents(kind_, {width(expert), block_.hidden_size}, ref);
+    const StoredPart part = stored_part(expert, stored, ref.dtype);
+    HalvedPlaces places = place_halved(part, role, fused_block_rows(block_.glu, width(expert), kind_, ref.name));
+    places.first.offset += layer_offset(ref);
+    places.tail.offset += layer_offset(rest);
+    block_.matrices.push_back({first, role, kind_, ref.dtype, expert, stored.rows, stored.cols, part.element_bytes,
+                               places.first, MatrixTail{places.tail_row, second, places.tail}});
   }
 
   BlockShape& shape_;
@@ -80,14 +117,22 @@ class PartMatrices {
 }  // namespace
 
 void add_matrices(BlockShape& shape, const Inventory& inventory) {
-  for (const auto& [key, tensors] : shape.parts) PartMatrices(shape, inventory, key).add_all(tensors);
+  for (const auto& [key, tensors] : shape.parts) {
+    const auto [kind, experts, role] = key;
+    PartMatrices matrices(shape, inventory, key);
+    if (!shape.block.halved || role == Role::Down)
+      matrices.add_all(tensors);
+    else if (role == Role::Gate)
+      matrices.add_halved(tensors, shape.parts.at({kind, experts, Role::Up}));
+  }
 }
 
 i64 fused_block_rows(const Glu& glu, i64 intermediate, TensorKind kind, const std::string& name) {
   const i64 rows = glu.kind == Glu::Kind::Interleaved ? glu.block_rows : intermediate;
   if (intermediate % rows != 0)
-    fail(ErrorCode::NotDivisible, {{}, name}, "{}: {} rows; interleaved:{} needs a multiple of {}", name,
-         2 * intermediate, rows, u64{2} * static_cast<u64>(rows));
+    fail(ErrorCode::NotDivisible, {{}, name}, "{}: {} rows; interleaved:{} needs a multiple of {}{}", name,
+         2 * intermediate, rows, u64{2} * static_cast<u64>(rows),
+         shard_folder(name).empty() ? "" : " in each shard: K must divide its share of F");
   if (kind != TensorKind::Scale) return rows;
   if (rows % kScaleRows != 0)
     fail(ErrorCode::NotExact, {{}, name},

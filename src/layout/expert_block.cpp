@@ -49,6 +49,7 @@ class BlockChecker {
         return &found->second;
     return nullptr;
   }
+  std::vector<i64> shape_of(const TensorRef& ref) const { return layer_shape(shape_.block, ref); }
   const TensorRef& any_tensor() const { return tensor(shape_.parts.begin()->second.front().second); }
 
   /// The upstream rules differ on redundant sets, so neither set may be dropped silently.
@@ -115,31 +116,34 @@ class BlockChecker {
     if (block.set != ExpertSet::Routed || !context_.router_shape) return;
     const auto [experts, hidden] = *context_.router_shape;
     if (hidden != block.hidden_size || experts == block.num_experts) return;
+    if (context_.shard && experts % block.num_experts == 0) return;
     const bool extra = block.num_experts > experts;
     fail(extra ? ErrorCode::ExpertExtra : ErrorCode::ExpertMissing, {{}, any_tensor().name},
-         "{}: {} experts are stored, but the router beside them has {} rows", label(), block.num_experts, experts);
+         "{}: {} experts are stored, but the router beside them has {} rows{}", label(), block.num_experts, experts,
+         context_.shard ? ", which is no multiple" : "");
   }
 
   /// E of a grouped block: the leading axis; for stacked [E * rows, cols] tensors what FC1 and FC2 agree
   /// on; for flat ones what the router's shape says.
   i64 grouped_experts() const {
-    const TensorRef& down = tensor(part(TensorKind::Weight, Role::Down)->front().second);
+    const TensorRef& down_ref = tensor(part(TensorKind::Weight, Role::Down)->front().second);
     const PartTensors* first = part(TensorKind::Weight, Role::GateUp);
     if (first == nullptr) first = part(TensorKind::Weight, Role::Up);
-    const TensorRef& fc1 = tensor(first->front().second);
-    for (const TensorRef* weight : {&fc1, &down})
-      if (weight->shape.size() == 3) {
-        if (weight->shape[0] == 0) bad_shape(*weight, "at least one expert");
-        return weight->shape[0];
+    const TensorRef& fc1_ref = tensor(first->front().second);
+    const std::vector<i64> fc1 = shape_of(fc1_ref);
+    const std::vector<i64> down = shape_of(down_ref);
+    for (const TensorRef* weight : {&fc1_ref, &down_ref})
+      if (const std::vector<i64> shape = shape_of(*weight); shape.size() == 3) {
+        if (shape[0] == 0) bad_shape(*weight, "at least one expert");
+        return shape[0];
       }
-    const bool stacked = fc1.shape.size() == 2 && down.shape.size() == 2 && shape_.block.axes == Axes::OutIn;
-    if (stacked && fc1.shape[1] > 0 && down.shape[0] > 0 && down.shape[0] % fc1.shape[1] == 0)
-      return down.shape[0] / fc1.shape[1];
-    if (context_.router_shape) return context_.router_shape->first;
+    const bool stacked = fc1.size() == 2 && down.size() == 2 && shape_.block.axes == Axes::OutIn;
+    if (stacked && fc1[1] > 0 && down[0] > 0 && down[0] % fc1[1] == 0) return down[0] / fc1[1];
+    if (context_.router_shape && !context_.shard) return context_.router_shape->first;
     if (context_.num_experts) return *context_.num_experts;
-    fail(ErrorCode::ExpertShape, {{}, fc1.name},
+    fail(ErrorCode::ExpertShape, {{}, fc1_ref.name},
          "{}: '{}' {} has no expert axis, and neither its FC2 nor a router weight says how many experts it holds",
-         label(), fc1.name, shape_text(fc1.shape));
+         label(), fc1_ref.name, shape_text(fc1_ref.shape));
   }
 
   void check_indices(const BlockParts::key_type& key, const PartTensors& tensors) const {
@@ -173,7 +177,7 @@ class BlockChecker {
 
   /// Shape of one expert's stored matrix in [out, in] terms, whatever the storage.
   MatrixShape matrix_shape(const TensorRef& ref, bool grouped) const {
-    std::vector<i64> shape = ref.shape;
+    std::vector<i64> shape = shape_of(ref);
     const i64 experts = shape_.block.num_experts;
     if (grouped && shape.size() == 3 && shape[0] == experts) {
       shape.erase(shape.begin());
@@ -188,8 +192,11 @@ class BlockChecker {
   }
 
   [[noreturn]] void bad_shape(const TensorRef& ref, const std::string& expected) const {
-    fail(ErrorCode::ExpertShape, {{}, ref.name}, "{}: '{}' has shape {}, expected {}", label(), ref.name,
-         shape_text(ref.shape), expected);
+    fail(
+        ErrorCode::ExpertShape, {{}, ref.name}, "{}: '{}' has shape {}, expected {}", label(), ref.name,
+        shape_text(ref.shape),
+        expected + (shape_.block.stacked_layers > 0 ? fmt::format(" for each of {} layers", shape_.block.stacked_layers)
+                                                    : ""));
   }
 
   void check_weights() {
@@ -241,7 +248,7 @@ class BlockChecker {
 
   bool flat_weights() const {
     if (!grouped()) return false;
-    return tensor(part(TensorKind::Weight, Role::Down)->front().second).shape.size() == 1;
+    return shape_of(tensor(part(TensorKind::Weight, Role::Down)->front().second)).size() == 1;
   }
 
   /// Flat [E * 2F * H] buffers: H from the router, F from FC2, and FC1 must agree.
@@ -252,16 +259,16 @@ class BlockChecker {
       bad_shape(down, "a router weight [E, H] beside it, which gives a flat tensor its shape");
     const i64 hidden = context_.router_shape->second;
     const i64 row = block.num_experts * hidden;
-    if (row <= 0 || down.shape[0] <= 0 || down.shape[0] % row != 0)
-      bad_shape(down, fmt::format("a multiple of E * H = {}", row));
+    const i64 size = shape_of(down)[0];
+    if (row <= 0 || size <= 0 || size % row != 0) bad_shape(down, fmt::format("a multiple of E * H = {}", row));
     block.hidden_size = hidden;
-    block.intermediate_size = down.shape[0] / row;
+    block.intermediate_size = size / row;
     shape_.intermediate.assign(static_cast<std::size_t>(block.num_experts), block.intermediate_size);
     for (const Role role : {Role::GateUp, Role::Gate, Role::Up}) {
       const PartTensors* tensors = part(TensorKind::Weight, role);
       if (tensors == nullptr) continue;
       const TensorRef& fc1 = tensor(tensors->front().second);
-      const i64 elements = checked_product(fc1.shape).value_or(0);
+      const i64 elements = checked_product(shape_of(fc1)).value_or(0);
       if (role == Role::GateUp && elements == row * block.intermediate_size)
         block.glu = {Glu::Kind::None, 0};
       else if (elements != row * block.intermediate_size * (role == Role::GateUp ? 2 : 1))
@@ -301,7 +308,7 @@ class BlockChecker {
     const auto ceil_div = [](i64 a, i64 b) { return (a + b - 1) / b; };
     if (kind == TensorKind::Bias) {
       // [E, rows]; TransformerEngine may hold [E, 1, rows], and Megatron reads flat ones too.
-      const auto is = [&](const std::vector<i64>& shape) { return ref.shape == shape; };
+      const auto is = [&](const std::vector<i64>& shape) { return shape_of(ref) == shape; };
       const bool fits = is({count * rows}) || (stacked && (is({count, rows}) || is({count, 1, rows})));
       if (!fits) bad_shape(ref, count == 1 ? fmt::format("[{}]", rows) : fmt::format("[{}, {}]", count, rows));
       return;
@@ -309,7 +316,7 @@ class BlockChecker {
     std::vector<i64> expected{ceil_div(rows, kScaleRows), ceil_div(cols, kScaleRows)};
     if (shape_.block.axes == Axes::InOut) std::swap(expected[0], expected[1]);
     if (stacked) expected.insert(expected.begin(), count);
-    if (ref.shape != expected) bad_shape(ref, shape_text(expected) + ", one scale per 128 x 128 block");
+    if (shape_of(ref) != expected) bad_shape(ref, shape_text(expected) + ", one scale per 128 x 128 block");
   }
 
   const BlockContext& context_;
@@ -318,6 +325,10 @@ class BlockChecker {
 };
 
 }  // namespace
+
+std::vector<i64> layer_shape(const ExpertBlock& block, const TensorRef& ref) {
+  return {ref.shape.begin() + (block.stacked_layers > 0 && !ref.shape.empty() ? 1 : 0), ref.shape.end()};
+}
 
 BlockShape check_block(ExpertBlock block, BlockParts parts, const BlockContext& context) {
   return BlockChecker(std::move(block), std::move(parts), context).run();

@@ -24,6 +24,8 @@ constexpr i64 kScaleRows = 128;
 struct BlockContext {
   const Inventory* inventory = nullptr;
   const Naming* naming = nullptr;
+  /// Of a shard: the router knows all experts, the shard holds its share of them.
+  bool shard = false;
   /// E and H as the router's shape says; for flat grouped tensors.
   std::optional<std::pair<i64, i64>> router_shape;
   /// From config.json, for blocks that it speaks about.
@@ -39,6 +41,9 @@ struct BlockShape {
 };
 /// Fills everything of `block` but `glu` of fused FC1s and the matrices. Throws the expert errors.
 BlockShape check_block(ExpertBlock block, BlockParts parts, const BlockContext& context);
+
+/// The shape of one layer's part of a tensor: without the leading axis of layers, if the block has one.
+std::vector<i64> layer_shape(const ExpertBlock& block, const TensorRef& ref);
 
 /// Adds the matrices once `block.glu` is settled. Throws NotDivisible.
 void add_matrices(BlockShape& shape, const Inventory& inventory);

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "glu_ckpt/layout.hpp"
+
 namespace glu_ckpt {
 
 /// Names that may be parts of experts without being one of their matrices: scales, zero points, packed
@@ -25,8 +27,13 @@ class ExpertLikeNames {
     static constexpr std::string_view kExempt[] = {"e_score_correction_bias", "expert_bias", "gate_weight"};
     const auto has = [&](std::string_view word) { return name.find(word) != std::string_view::npos; };
     const std::string_view last = name.substr(name.rfind('.') + 1);
-    if (last.starts_with("_extra_state") || has(".router.")) return false;
+    if (has("._extra_state") || has(".router.")) return false;
     if (std::ranges::find(kExempt, last) != std::end(kExempt)) return false;
+    // An optimizer's keys may end in the name of the state.
+    const std::string_view owner = name.substr(0, name.size() - std::min(name.size(), last.size() + 1));
+    if (is_optimizer_tensor(name) &&
+        std::ranges::any_of(kExempt, [&](std::string_view word) { return owner.ends_with(word); }))
+      return false;
     if (has(".experts.") || has(".shared_experts.") || has(".shared_expert.")) return true;
     const std::size_t dot = name.rfind('.');
     if (dot == std::string_view::npos) return false;

@@ -5,14 +5,16 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "layout/expert_block.hpp"
 #include "layout/key_pattern.hpp"
+#include "layout/optimizer_names.hpp"
 
 namespace glu_ckpt {
 
-/// All keys of one skeleton share their patterns, so patterns are matched once per skeleton.
+/// Keys of one skeleton share their patterns, so patterns are matched once per skeleton.
 struct KeyGroup {
   std::vector<const KeyPattern*> patterns;
   std::vector<std::size_t> tensors;
@@ -21,8 +23,8 @@ struct KeyGroup {
   const KeyPattern* pattern_of(const Naming& naming) const;
 };
 
-/// What identifies a block: scope, stack, layer, set.
-using BlockId = std::tuple<std::string, std::string, i64, ExpertSet>;
+/// What identifies a block: state, scope, stack, layer, set.
+using BlockId = std::tuple<std::string, std::string, std::string, i64, ExpertSet>;
 
 struct BlockDraft {
   ExpertBlock block;
@@ -31,7 +33,8 @@ struct BlockDraft {
 
 class KeyGroups {
  public:
-  explicit KeyGroups(const Inventory& inventory);
+  /// Leaves the tensors `skipped` (sorted) out.
+  KeyGroups(const Inventory& inventory, const std::vector<std::size_t>& skipped);
 
   const Inventory& inventory() const { return inventory_; }
   const std::vector<KeyGroup>& groups() const { return groups_; }
@@ -44,12 +47,27 @@ class KeyGroups {
   std::map<BlockId, BlockDraft> drafts(const Naming& naming, std::optional<i64> num_hidden_layers) const;
 
  private:
+  /// A key as a key of the model: whole, or without what an optimizer adds to it.
+  struct ModelKey {
+    StateKey reading;
+    KeySkeleton skeleton;
+  };
+
   const TensorRef& tensor(std::size_t index) const { return inventory_.tensors[index]; }
-  void add_to_draft(std::map<BlockId, BlockDraft>& drafts, const KeyPattern& pattern, std::size_t index,
-                    std::optional<i64> num_hidden_layers) const;
+  using GroupIds = std::unordered_map<std::string, std::size_t>;
+  void add_key(std::size_t index, GroupIds& ids);
+  std::size_t group_of(const ModelKey& key, GroupIds& ids);
+  void add_to_drafts(std::map<BlockId, BlockDraft>& drafts, const KeyPattern& pattern, std::size_t index,
+                     std::optional<i64> num_hidden_layers) const;
+  /// What a tensor with a leading axis of layers should have been; empty where it is sound.
+  static std::string stack_fault(const std::map<BlockId, BlockDraft>& drafts, const ExpertBlock& block,
+                                 const KeyParts& key, const TensorRef& ref);
+  void add_to_draft(std::map<BlockId, BlockDraft>& drafts, ExpertBlock block, const KeyPattern& pattern, i64 expert,
+                    std::size_t index) const;
 
   const Inventory& inventory_;
-  std::vector<KeySkeleton> skeletons_;
+  /// By tensor.
+  std::vector<ModelKey> keys_;
   std::vector<KeyGroup> groups_;
 };
 

@@ -74,7 +74,7 @@ class PatternTable {
     if (!key.ends_with(pattern.skeleton)) return false;
     const std::size_t scope = key.size() - pattern.skeleton.size();
     if (scope == 0) return true;
-    return !pattern.stack->anchored && key[scope - 1] == '.' && !key.starts_with("optimizer.");
+    return key[scope - 1] == '/' || (!pattern.stack->anchored && key[scope - 1] == '.');
   }
 
   void add_parts(const Naming& naming, const StackPrefix& stack, ExpertSet set, Experts experts) {
@@ -89,8 +89,12 @@ class PatternTable {
     // Megatron holds no scales, and `weight_scale_inv7` would be nobody's key.
     const bool has_expert = part.find("{E}") != std::string_view::npos;
     if (part.empty() || (kind == TensorKind::Scale && naming.plain_fc1_is_fused)) return;
-    std::string skeleton = std::string(stack.before) + "#" + std::string(stack.after) + print_part(part, kind, "#");
-    patterns_.push_back({&naming, &stack, set, experts, role, kind, std::move(skeleton), has_expert});
+    const std::string text = print_part(part, kind, "#");
+    const std::string skeleton = print_stack(stack, "#", "#") + text;
+    patterns_.push_back({&naming, &stack, set, experts, role, kind, skeleton, text.size(), has_expert, false});
+    if (naming.stacks_layers && stack.stack == "decoder" && !has_expert)
+      patterns_.push_back(
+          {&naming, &stack, set, experts, role, kind, std::string(stack.before) + text, text.size(), false, true});
   }
 
   std::vector<KeyPattern> patterns_;
@@ -131,12 +135,23 @@ KeySkeleton skeletonize(std::string_view key) {
 std::vector<const KeyPattern*> match_patterns(const KeySkeleton& skeleton) { return pattern_table().match(skeleton); }
 
 KeyParts parse_key(std::string_view key, const KeySkeleton& skeleton, const KeyPattern& pattern) {
-  const std::size_t used = pattern.has_expert ? 2 : 1;
+  const bool nested = pattern.stack->nested;
+  const std::size_t used = (pattern.has_expert ? 1u : 0u) + (pattern.stacked_layers ? 0u : 1u) + (nested ? 1u : 0u);
   const std::size_t first = skeleton.numbers.size() - used;
-  std::size_t tail = pattern.skeleton.size();
-  for (std::size_t i = first; i < skeleton.numbers.size(); ++i)
-    tail += static_cast<std::size_t>(skeleton.widths[i] - 1);
-  return {key.substr(0, key.size() - tail), skeleton.numbers[first], pattern.has_expert ? skeleton.numbers.back() : 0};
+  const auto spread = [&](std::size_t from) {
+    std::size_t more = 0;
+    for (std::size_t i = from; i < skeleton.numbers.size(); ++i)
+      more += static_cast<std::size_t>(skeleton.widths[i] - 1);
+    return more;
+  };
+  KeyParts parts;
+  parts.scope = key.substr(0, key.size() - pattern.skeleton.size() - spread(first));
+  const std::size_t expert = skeleton.numbers.size() - (pattern.has_expert ? 1 : 0);
+  parts.prefix = key.substr(0, key.size() - pattern.part_size - spread(expert));
+  parts.stack = nested ? fmt::format("{}.{}", pattern.stack->stack, skeleton.numbers[first]) : pattern.stack->stack;
+  if (!pattern.stacked_layers) parts.layer = skeleton.numbers[first + (nested ? 1 : 0)];
+  if (pattern.has_expert) parts.expert = skeleton.numbers.back();
+  return parts;
 }
 
 std::string print_part(std::string_view part_template, TensorKind kind, std::string_view expert) {

@@ -30,7 +30,11 @@ struct KeyPattern {
   Role role = Role::Gate;
   TensorKind kind = TensorKind::Weight;
   std::string skeleton;
+  /// Characters of `skeleton` from the expert part on.
+  std::size_t part_size = 0;
   bool has_expert = false;
+  /// No layer number: the tensor has a leading axis of layers instead.
+  bool stacked_layers = false;
 };
 
 /// All patterns that explain keys of this skeleton, in table order.
@@ -40,6 +44,10 @@ std::vector<const KeyPattern*> match_patterns(const KeySkeleton& skeleton);
 struct KeyParts {
   /// In front of the stack prefix.
   std::string_view scope;
+  /// Up to the expert part.
+  std::string_view prefix;
+  /// "decoder", or with the outer layer's number in it where the stack is nested.
+  std::string stack;
   i64 layer = 0;
   i64 expert = 0;
 };

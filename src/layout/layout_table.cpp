@@ -34,6 +34,7 @@ constexpr auto kMegatronStacks = std::to_array<StackPrefix>({
     {"decoder", "decoder.layers."},
     {"mtp", "mtp.layers.", ".transformer_layer."},
     {"mtp", "mtp.layers.", ".mtp_model_layer."},
+    {"mtp", "mtp.layers.", ".mtp_model_layer.layers.", false, true},
 });
 constexpr auto kTorchtitanStacks = std::to_array<StackPrefix>({{"decoder", "layers.", ".", true}});
 constexpr auto kNemotronStacks = std::to_array<StackPrefix>({
@@ -112,6 +113,7 @@ constexpr auto kNamings = std::to_array<Naming>({
      .native_grouped_fused = true,
      .native_shared_fused = true,
      .plain_fc1_is_fused = true,
+     .halves_by_position = true,
      .router = "mlp.router.weight"},
     // Megatron-Core SequentialMLP.
     {.name = "megatron-sequential",
@@ -126,6 +128,25 @@ constexpr auto kNamings = std::to_array<Naming>({
      .native_indexed_fused = true,
      .native_shared_fused = true,
      .plain_fc1_is_fused = true,
+     .halves_by_position = true,
+     .router = "mlp.router.weight"},
+    // Megatron-Core torch_dist: one key for all experts, and for all layers where they are alike. The indexed
+    // form is that of singleton_local_shards.
+    {.name = "megatron-dist",
+     .model_types = kNone,
+     .stacks = kMegatronStacks,
+     .indexed = {"mlp.experts.experts.{E}.linear_fc1.{K}", "mlp.experts.experts.{E}.linear_fc1.{K}_w",
+                 "mlp.experts.experts.{E}.linear_fc1.{K}_v", "mlp.experts.experts.{E}.linear_fc2.{K}"},
+     .grouped = {"mlp.experts.experts.linear_fc1.{K}", "mlp.experts.experts.linear_fc1.{K}_w",
+                 "mlp.experts.experts.linear_fc1.{K}_v", "mlp.experts.experts.linear_fc2.{K}"},
+     .shared = {"mlp.shared_experts.linear_fc1.{K}", "mlp.shared_experts.linear_fc1.{K}_w",
+                "mlp.shared_experts.linear_fc1.{K}_v", "mlp.shared_experts.linear_fc2.{K}"},
+     .native_indexed_split = true,
+     .native_grouped_fused = true,
+     .native_shared_fused = true,
+     .plain_fc1_is_fused = true,
+     .halves_by_position = true,
+     .stacks_layers = true,
      .router = "mlp.router.weight"},
     // Hugging Face, one tensor per expert and projection.
     {.name = "hf:qwen3_moe",
@@ -400,6 +421,11 @@ std::string native_glu_text(const Naming& naming) {
 
 std::span<const Naming> namings() { return kNamings; }
 
+std::string print_stack(const StackPrefix& prefix, std::string_view layer, std::string_view outer) {
+  if (prefix.nested) return fmt::format("{}{}{}{}.", prefix.before, outer, prefix.after, layer);
+  return fmt::format("{}{}{}", prefix.before, layer, prefix.after);
+}
+
 Glu fixed_glu(const Naming& naming) { return {naming.fused_glu, naming.fused_block_rows}; }
 
 const PartNames& part_names(const Naming& naming, ExpertSet set, Experts experts) {
@@ -434,14 +460,28 @@ const Naming* find_naming(std::string_view name) {
   return nullptr;
 }
 
+namespace {
+
+/// A key of FC1 in the form that the family's software writes first of all.
+std::string example_key(const Naming& naming) {
+  const StackPrefix& stack = naming.stacks.front();
+  if (naming.stacks_layers) {
+    const std::string part = print_part(naming.grouped.gate_up, TensorKind::Weight, "");
+    return fmt::format("{}{} or {}{}", stack.before, part, print_stack(stack, "{L}", ""), part);
+  }
+  const bool indexed = naming.native_indexed_split || naming.native_indexed_fused;
+  const PartNames& names = indexed ? naming.indexed : naming.grouped;
+  const bool split = indexed ? !naming.native_indexed_fused : naming.native_grouped_split;
+  return print_stack(stack, "{L}", "") + print_part(split ? names.up : names.gate_up, TensorKind::Weight, "{E}");
+}
+
+}  // namespace
+
 std::vector<NamingSummary> naming_summaries() {
   std::vector<NamingSummary> rows;
   for (const Naming& naming : kNamings) {
     const bool indexed = naming.native_indexed_split || naming.native_indexed_fused;
     const bool grouped = naming.native_grouped_split || naming.native_grouped_fused;
-    const PartNames& names = indexed ? naming.indexed : naming.grouped;
-    const bool split = indexed ? !naming.native_indexed_fused : naming.native_grouped_split;
-    const StackPrefix& stack = naming.stacks.front();
     rows.push_back({std::string(naming.name),
                     {naming.model_types.begin(), naming.model_types.end()},
                     naming.axes == Axes::OutIn ? "[out, in]" : "[in, out]",
@@ -449,8 +489,7 @@ std::vector<NamingSummary> naming_summaries() {
                     : indexed          ? "indexed"
                                        : "grouped",
                     native_glu_text(naming),
-                    fmt::format("{}{{L}}{}{}", stack.before, stack.after,
-                                print_part(split ? names.up : names.gate_up, TensorKind::Weight, "{E}"))});
+                    example_key(naming)});
   }
   return rows;
 }

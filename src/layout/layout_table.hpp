@@ -16,7 +16,13 @@ struct StackPrefix {
   std::string_view after = ".";
   /// Nothing may stand in front of it: for prefixes so short that they end others.
   bool anchored = false;
+  /// A second stack stands in each layer: `before`, the outer number, `after`, the inner number, ".". Its
+  /// layers are called "<stack>.<outer>.<inner>".
+  bool nested = false;
 };
+
+/// The keys' text from the stack to the expert part. `outer` counts for nested stacks only.
+std::string print_stack(const StackPrefix& prefix, std::string_view layer, std::string_view outer);
 
 /// Key templates after the stack prefix; an empty one does not exist. {E} expert index; {K} the word
 /// weight, bias or weight_scale_inv; {_K} the suffix "", _bias or _scale_inv.
@@ -53,6 +59,11 @@ struct Naming {
   bool plain_fc1_is_fused = false;
   /// MTP layers are numbered on from the main stack's, rather than in a stack of their own.
   bool mtp_follows_decoder = false;
+  /// Gate and up as two tensors are FC1 cut in the middle, whatever the order of its rows.
+  bool halves_by_position = false;
+  /// Where all layers of the main stack are alike, grouped and shared experts are stored with a leading layer
+  /// axis, and the keys have no layer number.
+  bool stacks_layers = false;
   /// [E, H]: read for E and H where experts are stored flat.
   std::string_view router{};
 };

@@ -19,4 +19,15 @@ Placement place_matrix(const StoredPart& part, Role role, bool fused, i64 block_
   return place;
 }
 
+HalvedPlaces place_halved(const StoredPart& half, Role role, i64 block_rows) {
+  HalvedPlaces places;
+  places.first = place_matrix(half, role, true, block_rows);
+  places.tail = places.first;
+  places.tail.offset -= half.stored_rows * places.first.row_step;
+  // Of F / K blocks of FC1's first half every other one is the gate's, beginning with the first.
+  const i64 blocks = half.stored_rows / block_rows;
+  places.tail_row = (role == Role::Gate ? (blocks + 1) / 2 : blocks / 2) * block_rows;
+  return places;
+}
+
 }  // namespace glu_ckpt

@@ -22,4 +22,14 @@ struct StoredPart {
 /// for everything else the matrix is the whole of its slot.
 Placement place_matrix(const StoredPart& part, Role role, bool fused, i64 block_rows);
 
+/// Gate or up of an interleaved FC1 [2F, cols] that is cut in the middle into two tensors like `half`, the
+/// first with rows [0, F). K = `block_rows` divides F and is less.
+struct HalvedPlaces {
+  Placement first;
+  /// Of the rows from `tail_row` on, in the second tensor.
+  Placement tail;
+  i64 tail_row = 0;
+};
+HalvedPlaces place_halved(const StoredPart& half, Role role, i64 block_rows);
+
 }  // namespace glu_ckpt

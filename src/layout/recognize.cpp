@@ -2,14 +2,35 @@
 
 #include <algorithm>
 #include <charconv>
-#include <unordered_map>
+#include <set>
 
+#include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "layout/choose_naming.hpp"
+#include "layout/collect_blocks.hpp"
 #include "layout/expert_like_names.hpp"
+#include "layout/optimizer_names.hpp"
 
 namespace glu_ckpt {
 namespace {
+
+/// An answer about the order of gate and up, and who gave it.
+struct GluAnswer {
+  std::optional<Glu> asked;
+  std::optional<Glu> recorded;
+  /// The option without its prefix, and the record's entry.
+  std::string_view option;
+  std::string key;
+
+  const std::optional<Glu>& best() const { return asked ? asked : recorded; }
+};
+
+std::vector<std::size_t> optimizer_tensors(const Inventory& inventory) {
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < inventory.tensors.size(); ++i)
+    if (is_optimizer_tensor(inventory.tensors[i].name)) found.push_back(i);
+  return found;
+}
 
 const std::string* find_entry(const Record& record, const std::string& key) {
   const auto found = record.find(key);
@@ -19,19 +40,25 @@ const std::string* find_entry(const Record& record, const std::string& key) {
 class Recognizer {
  public:
   Recognizer(const Inventory& inventory, const ModelHints& hints, const Record& record, const SourceAnswers& answers)
-      : inventory_(inventory), keys_(inventory), hints_(hints), record_(record), answers_(answers) {}
+      : inventory_(inventory),
+        dropped_(answers.drop_optimizer ? optimizer_tensors(inventory) : std::vector<std::size_t>()),
+        keys_(inventory, dropped_),
+        hints_(hints),
+        record_(record),
+        answers_(answers) {}
 
   Recognition run() {
     refuse_mxfp4();
     read_num_hidden_layers();
     recorded_glu("glu");
     recorded_glu("shared_glu");
+    recorded_glu("optimizer_glu");
     ChosenNaming chosen = choose_naming(keys_, hints_, record_, answers_, result_.num_hidden_layers);
     result_.naming = chosen.naming;
     result_.layout.naming = std::move(chosen.name);
     result_.naming_settled = chosen.family_known;
     if (result_.naming != nullptr) {
-      draft_blocks();
+      collect();
       finish_blocks();
     }
     list_others();
@@ -67,58 +94,91 @@ class Recognizer {
 
   // ---- blocks -----------------------------------------------------------------------------------
 
-  void draft_blocks() {
-    for (auto& [id, draft] : keys_.drafts(*result_.naming, result_.num_hidden_layers)) {
-      BlockContext context{&inventory_, result_.naming, router_shape(draft.block), std::nullopt};
-      if (draft.block.set == ExpertSet::Routed && draft.block.stack == "decoder")
-        context.num_experts = hints_.num_experts;
-      shapes_.push_back(check_block(std::move(draft.block), std::move(draft.parts), context));
-    }
-  }
-
-  std::optional<std::pair<i64, i64>> router_shape(const ExpertBlock& block) const {
-    if (by_name_.empty())
-      for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) by_name_.emplace(tensor(i).name, i);
-    const auto found = by_name_.find(block.key_prefix + std::string(result_.naming->router));
-    if (found == by_name_.end() || tensor(found->second).shape.size() != 2) return std::nullopt;
-    return std::pair{tensor(found->second).shape[0], tensor(found->second).shape[1]};
+  void collect() {
+    CollectedBlocks found = collect_blocks(keys_, *result_.naming, hints_.num_experts, result_.num_hidden_layers);
+    shapes_ = std::move(found.shapes);
+    num_weight_blocks_ = found.num_weight_blocks;
+    misfits_ = std::move(found.misfits);
+    result_.bound = std::move(found.bound);
   }
 
   void finish_blocks() {
+    for (const BlockShape& shape : shapes_)
+      if (shape.block.fused) packed_.insert({shape.block.set, shape.block.is_twin()});
     for (BlockShape& shape : shapes_) check_answer_fits(shape);
+    for (BlockShape& shape : shapes_)
+      if (shape.block.glu.kind != Glu::Kind::None) settle_glu(shape.block);
     for (BlockShape& shape : shapes_) {
-      ExpertBlock& block = shape.block;
-      if (block.glu.kind != Glu::Kind::None) block.glu = block.fused ? fused_glu(block) : Glu{Glu::Kind::Split, 0};
       add_matrices(shape, inventory_);
-      result_.blocks.push_back(std::move(block));
+      result_.blocks.push_back(std::move(shape.block));
     }
     list_ragged_blocks();
   }
 
+  void settle_glu(ExpertBlock& block) {
+    if (block.fused) {
+      block.glu = fused_glu(block);
+      return;
+    }
+    block.glu = {Glu::Kind::Split, 0};
+    const GluAnswer answer = answer_for(block);
+    block.halved = answer.best() && is_halved(block, *answer.best());
+    if (!block.halved) return;
+    if (answer.asked && answer.recorded && *answer.asked != *answer.recorded)
+      conflict(answer, fmt::format("the record says {}", to_string(*answer.recorded)));
+    block.glu = *answer.best();
+    source_of(block) = answer.asked ? "option" : "record";
+  }
+
+  /// Whether gate and up as two tensors are the halves of an interleaved FC1. Contiguous ones are the same
+  /// as gate and up.
+  bool is_halved(const ExpertBlock& block, const Glu& answer) const {
+    return result_.naming->halves_by_position && answer.kind == Glu::Kind::Interleaved &&
+           answer.block_rows < block.intermediate_size && !has_packed_like(block);
+  }
+
+  /// Whether blocks like this one, of this layer or another, hold FC1 as one tensor.
+  bool has_packed_like(const ExpertBlock& block) const { return packed_.contains({block.set, block.is_twin()}); }
+
+  /// What the user and the record say about a block. The optimizer's twins are taken to be like the weights
+  /// unless someone says otherwise.
+  GluAnswer answer_for(const ExpertBlock& block) const {
+    if (block.set == ExpertSet::Shared)
+      return {answers_.shared_glu, recorded_glu("shared_glu"), "shared-glu", "shared_glu"};
+    const auto recorded = recorded_glu("optimizer_glu");
+    if (block.is_twin() && (answers_.optimizer_glu || recorded))
+      return {answers_.optimizer_glu, recorded, "optimizer-glu", "optimizer_glu"};
+    return {answers_.glu, recorded_glu("glu"), "glu", "glu"};
+  }
+
+  /// Who settled the order of blocks like this one; only that of the routed weights is reported.
+  std::string& source_of(const ExpertBlock& block) {
+    const bool reported = block.set == ExpertSet::Routed && (!block.is_twin() || num_weight_blocks_ == 0);
+    return reported ? result_.layout.glu_source : other_source_;
+  }
+
   /// The order of gate and up in a fused FC1, from whoever knows: the user, the record, the family.
   Glu fused_glu(const ExpertBlock& block) {
-    const bool shared = block.set == ExpertSet::Shared;
-    const auto& asked = shared ? answers_.shared_glu : answers_.glu;
-    const auto recorded = recorded_glu(shared ? "shared_glu" : "glu");
+    const GluAnswer answer = answer_for(block);
     const Glu by_naming = result_.naming_settled && is_native(*result_.naming, block.set, block.experts, true)
                               ? fixed_glu(*result_.naming)
                               : Glu{};
-    std::string& source = shared ? shared_source_ : result_.layout.glu_source;
-    if (asked && recorded && *asked != *recorded)
-      conflict(shared, *asked, fmt::format("the record says {}", to_string(*recorded)));
-    if (asked && !recorded && by_naming.kind != Glu::Kind::Unknown && *asked != by_naming)
-      conflict(shared, *asked, fmt::format("{} is {}", result_.layout.naming, to_string(by_naming)));
-    if ((asked || recorded) && (asked ? *asked : *recorded).kind != Glu::Kind::Split) {
-      source = asked ? "option" : "record";
-      return asked ? *asked : *recorded;
+    if (answer.asked && answer.recorded && *answer.asked != *answer.recorded)
+      conflict(answer, fmt::format("the record says {}", to_string(*answer.recorded)));
+    if (answer.asked && !answer.recorded && by_naming.kind != Glu::Kind::Unknown && *answer.asked != by_naming)
+      conflict(answer, fmt::format("{} is {}", result_.layout.naming, to_string(by_naming)));
+    if (answer.best() && answer.best()->kind != Glu::Kind::Split) {
+      source_of(block) = answer.asked ? "option" : "record";
+      if (block.is_twin() && answer.option == "glu" && !answer.recorded) result_.optimizer_glu_assumed = true;
+      return *answer.best();
     }
-    source = by_naming.kind == Glu::Kind::Unknown ? "none" : "naming";
+    source_of(block) = by_naming.kind == Glu::Kind::Unknown ? "none" : "naming";
     return by_naming;
   }
 
-  [[noreturn]] void conflict(bool shared, const Glu& asked, const std::string& other) const {
-    fail(ErrorCode::GluConflict, {}, "{} says {}, but {}. Both cannot be true; find out which one is",
-         answers_.option_prefix + (shared ? "shared-glu" : "glu"), to_string(asked), other);
+  [[noreturn]] void conflict(const GluAnswer& answer, const std::string& other) const {
+    fail(ErrorCode::GluConflict, {}, "{}{} says {}, but {}. Both cannot be true; find out which one is",
+         answers_.option_prefix, answer.option, to_string(*answer.asked), other);
   }
 
   std::optional<Glu> recorded_glu(const std::string& key) const {
@@ -134,30 +194,38 @@ class Recognizer {
   /// An answer about FC1's order must be possible for the tensors it speaks about.
   void check_answer_fits(const BlockShape& shape) const {
     const ExpertBlock& block = shape.block;
-    const bool shared = block.set == ExpertSet::Shared;
-    const auto& asked = shared ? answers_.shared_glu : answers_.glu;
-    const auto recorded = recorded_glu(shared ? "shared_glu" : "glu");
-    check_recorded_gate(shape, shared ? "shared_glu" : "glu");
-    if (!asked && !recorded) return;
-    const Glu& answer = asked ? *asked : *recorded;
-    const ErrorCode code = asked ? ErrorCode::GluConflict : ErrorCode::RecordContradicts;
-    const std::string who = asked ? answers_.option_prefix + (shared ? "shared-glu" : "glu") : "the record";
+    if (!has_fc1(shape)) return;
+    const GluAnswer given = answer_for(block);
+    check_recorded_gate(shape, given.key);
+    if (!given.best()) return;
+    const Glu& answer = *given.best();
+    const ErrorCode code = given.asked ? ErrorCode::GluConflict : ErrorCode::RecordContradicts;
+    const std::string who = given.asked ? fmt::format("{}{}", answers_.option_prefix, given.option) : "the record";
     const std::string& name = fc1_name(shape);
     if (block.glu.kind == Glu::Kind::None)
       fail(code, {{}, name}, "{} says {}, but layer {} has no gate: FC1 and FC2 are of one width", who,
            to_string(answer), layer_label(block));
     // A checkpoint may mix packed and per-expert layers; an answer is then about the packed ones.
     const bool split = answer.kind == Glu::Kind::Split;
-    const auto is_packed = [&](const BlockShape& other) { return other.block.set == block.set && other.block.fused; };
-    if (block.fused ? split : !split && std::ranges::none_of(shapes_, is_packed))
+    const bool about_packed = has_packed_like(block);
+    if (block.fused ? split : !split && !about_packed && !result_.naming->halves_by_position)
       fail(code, {{}, name}, "{} says {}, but gate and up of layer {} are {}, such as '{}'", who, to_string(answer),
            layer_label(block), block.fused ? "one tensor" : "two tensors", name);
-    if (answer.kind != Glu::Kind::Interleaved || !block.fused) return;
+    if (answer.kind != Glu::Kind::Interleaved || (!block.fused && about_packed)) return;
+    if (!block.fused && block.intermediate_size < 0)
+      fail(ErrorCode::NotSupported, {{}, name},
+           "{} says {}, but the experts of layer {} differ in width and gate and up are two tensors", who,
+           to_string(answer), layer_label(block));
     for (const i64 f : shape.intermediate)
       if (f % answer.block_rows != 0)
-        fail(asked ? ErrorCode::NotDivisible : ErrorCode::RecordContradicts, {{}, name},
+        fail(given.asked ? ErrorCode::NotDivisible : ErrorCode::RecordContradicts, {{}, name},
              "{} says interleaved:{}, but '{}' has {} rows, which is no multiple of {}", who, answer.block_rows, name,
-             2 * f, u64{2} * static_cast<u64>(answer.block_rows));
+             block.fused ? 2 * f : f, u64{block.fused ? 2u : 1u} * static_cast<u64>(answer.block_rows));
+  }
+
+  /// The optimizer may have states of FC2 alone.
+  static bool has_fc1(const BlockShape& shape) {
+    return std::ranges::any_of(shape.parts, [](const auto& part) { return std::get<Role>(part.first) != Role::Down; });
   }
 
   const std::string& fc1_name(const BlockShape& shape) const {
@@ -176,7 +244,7 @@ class Recognizer {
 
   void list_ragged_blocks() {
     for (const ExpertBlock& block : result_.blocks)
-      if (block.intermediate_size < 0)
+      if (block.intermediate_size < 0 && !block.is_twin())
         result_.problems.push_back(
             fmt::format("layer {}: experts differ in width; they cannot be grouped", layer_label(block)));
   }
@@ -186,48 +254,95 @@ class Recognizer {
   void list_others() {
     std::vector<i64> covered(inventory_.tensors.size(), -1);
     ExpertLikeNames expert_like(inventory_.tensors.size());
+    const auto cover = [&](std::size_t index, i64 rows, const Matrix& matrix) {
+      i64& bytes = covered[index];
+      if (bytes < 0) expert_like.add_matrix(tensor(index).name);
+      bytes = std::max<i64>(bytes, 0) + rows * matrix.cols * matrix.element_bytes;
+    };
     for (const ExpertBlock& block : result_.blocks)
       for (const Matrix& matrix : block.matrices) {
-        i64& bytes = covered[matrix.tensor];
-        if (bytes < 0) expert_like.add_matrix(tensor(matrix.tensor).name);
-        bytes = std::max<i64>(bytes, 0) + matrix.rows * matrix.cols * matrix.element_bytes;
+        const i64 rows = matrix.tail ? matrix.tail->first_row : matrix.rows;
+        cover(matrix.tensor, rows, matrix);
+        if (matrix.tail) cover(matrix.tail->tensor, matrix.rows - rows, matrix);
       }
     for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) {
-      if (covered[i] == tensor(i).bytes) continue;
+      if (covered[i] == tensor(i).bytes || std::ranges::binary_search(dropped_, i)) continue;
       // A digest that left bytes of an expert out would call different models equal.
       if (covered[i] >= 0)
         fail(ErrorCode::ExpertShape, {{}, tensor(i).name}, "'{}' has {} bytes, but its matrices have {}",
              tensor(i).name, tensor(i).bytes, covered[i]);
       result_.others.push_back(i);
-      if (expert_like.contains(tensor(i).name)) result_.unexplained.push_back(i);
     }
-    if (!result_.unexplained.empty())
+    sort_others(expert_like);
+    result_.dropped = dropped_;
+  }
+
+  void sort_others(const ExpertLikeNames& expert_like) {
+    std::vector<std::size_t> known;
+    for (const BoundTensor& bound : result_.bound) known.push_back(bound.tensor);
+    known.insert(known.end(), misfits_.begin(), misfits_.end());
+    std::ranges::sort(known);
+    result_.unexplained = misfits_;
+    std::vector<std::size_t> alike;
+    for (const std::size_t i : result_.others) {
+      const TensorRef& ref = tensor(i);
+      if (is_bucket_key(ref.name))
+        result_.buckets.push_back(i);
+      else if (!std::ranges::binary_search(known, i) && expert_like.contains(ref.name))
+        alike.push_back(i);
+      else if (is_unnamed_state_key(ref.name) && checked_product(ref.shape).value_or(2) > 1)
+        result_.buckets.push_back(i);
+    }
+    list_problems(alike);
+    result_.unexplained.insert(result_.unexplained.end(), alike.begin(), alike.end());
+  }
+
+  void list_problems(const std::vector<std::size_t>& alike) {
+    if (!alike.empty())
       result_.problems.push_back(
-          fmt::format("{} tensors look like parts of experts but no naming explains them, such "
-                      "as '{}'",
-                      result_.unexplained.size(), tensor(result_.unexplained.front()).name));
+          fmt::format("{} tensors look like parts of experts but no naming explains them, such as '{}'", alike.size(),
+                      tensor(alike.front()).name));
+    if (!misfits_.empty())
+      result_.problems.push_back(fmt::format(
+          "{} tensors of the optimizer's state do not have their weights' shapes, such as '{}' {}; the layout cannot "
+          "change while they are there (--optimizer drop leaves them out)",
+          misfits_.size(), tensor(misfits_.front()).name, shape_text(tensor(misfits_.front()).shape)));
+    if (!result_.buckets.empty())
+      result_.problems.push_back(fmt::format(
+          "{} tensors of the optimizer do not say which parameters they belong to, such as '{}': flat buckets, or "
+          "parameters by number; the layout cannot change while they are there (--optimizer drop leaves them out, or "
+          "save once with --dist-ckpt-optim-fully-reshardable)",
+          result_.buckets.size(), tensor(result_.buckets.front()).name));
   }
 
   void summarize() {
     LayoutAnswers& layout = result_.layout;
-    bool seen = false;
+    const bool weights = num_weight_blocks_ > 0;
     for (const ExpertBlock& block : result_.blocks) {
-      if (block.set == ExpertSet::Shared) {
-        if (!layout.shared_glu || block.fused) layout.shared_glu = block.glu;
-        continue;
-      }
-      const std::string experts(to_string(block.experts));
-      if (!seen) {
-        layout.experts = experts;
-        layout.glu = block.glu;
-        if (block.glu.kind == Glu::Kind::Split || block.glu.kind == Glu::Kind::None) layout.glu_source = "naming";
-      } else if (layout.experts != experts) {
-        layout.experts = "mixed";
-      }
-      if (block.fused) layout.glu = block.glu;
-      seen = true;
+      const bool has_fc1 = std::ranges::any_of(block.matrices, [](const Matrix& m) { return m.role != Role::Down; });
+      if (block.is_twin() && block.set == ExpertSet::Routed && has_fc1 && (!layout.optimizer_glu || block.fused))
+        layout.optimizer_glu = block.glu;
+      if (!weights || !block.is_twin()) summarize(block);
     }
     if (layout.glu_source.empty()) layout.glu_source = "none";
+  }
+
+  void summarize(const ExpertBlock& block) {
+    LayoutAnswers& layout = result_.layout;
+    if (block.set == ExpertSet::Shared) {
+      if (!layout.shared_glu || block.fused) layout.shared_glu = block.glu;
+      return;
+    }
+    const std::string experts(to_string(block.experts));
+    if (layout.experts.empty()) {
+      layout.experts = experts;
+      layout.glu = block.glu;
+      const bool by_keys = !block.fused && !block.halved;
+      if (by_keys || block.glu.kind == Glu::Kind::None) layout.glu_source = "naming";
+    } else if (layout.experts != experts) {
+      layout.experts = "mixed";
+    }
+    if (block.fused) layout.glu = block.glu;
   }
 
   void check_record() const {
@@ -238,13 +353,19 @@ class Recognizer {
   }
 
   const Inventory& inventory_;
+  std::vector<std::size_t> dropped_;
   KeyGroups keys_;
   const ModelHints& hints_;
   const Record& record_;
   const SourceAnswers& answers_;
+  /// First the weights', then the optimizer's.
   std::vector<BlockShape> shapes_;
-  mutable std::unordered_map<std::string_view, std::size_t> by_name_;
-  std::string shared_source_;
+  std::size_t num_weight_blocks_ = 0;
+  /// Sets of the weights or of their twins that hold FC1 as one tensor in some layer.
+  std::set<std::pair<ExpertSet, bool>> packed_;
+  /// An optimizer's tensors of shapes that are not the weights'.
+  std::vector<std::size_t> misfits_;
+  std::string other_source_;
   Recognition result_;
 };
 

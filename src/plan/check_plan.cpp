@@ -105,6 +105,12 @@ void check_tensor(const std::vector<const Move*>& moves, bool destination, const
        name, moves.size(), total, destination ? "write" : "read", bytes);
 }
 
+void check_unread(const std::vector<const Move*>& moves, const std::string& name) {
+  if (moves.empty()) return;
+  fail(ErrorCode::PlanUnproved, {{}, name}, "'{}' is to be left out, but {} moves read it; nothing was written", name,
+       moves.size());
+}
+
 }  // namespace
 
 void check_plan(const Inventory& inventory, const Plan& plan) {
@@ -121,6 +127,10 @@ void check_plan(const Inventory& inventory, const Plan& plan) {
   for (std::size_t s = 0; s < inventory.tensors.size(); ++s) {
     of_tensor.clear();
     while (next != by_source.end() && (*next)->src == s) of_tensor.push_back(*next++);
+    if (std::ranges::binary_search(plan.dropped, s)) {
+      check_unread(of_tensor, inventory.tensors[s].name);
+      continue;
+    }
     check_tensor(of_tensor, false, inventory.tensors[s].name, inventory.tensors[s].bytes);
   }
 }

@@ -6,7 +6,7 @@
 
 #include "core/fail.hpp"
 #include "core/natural_order.hpp"
-#include "plan/target_block.hpp"
+#include "plan/stacked_layers.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -99,8 +99,8 @@ void place_outputs(std::vector<DraftOutput> drafts, i64 max_shard_bytes, const I
 }
 
 void note_foreign_form(const ExpertBlock& block, const BlockTarget& target, Plan& plan) {
-  if (block.glu.kind == Glu::Kind::None) return;
-  const bool fused = target.glu.kind != Glu::Kind::Split;
+  if (block.glu.kind == Glu::Kind::None || block.is_twin()) return;
+  const bool fused = target.glu.kind != Glu::Kind::Split && !target.halved;
   const std::string form =
       fmt::format("{} experts as {}, {}", to_string(block.set), to_string(target.experts), to_string(target.glu));
   std::string note;
@@ -112,6 +112,13 @@ void note_foreign_form(const ExpertBlock& block, const BlockTarget& target, Plan
                        target.naming->name, to_string(fixed));
   }
   if (!note.empty() && std::ranges::find(plan.notes, note) == plan.notes.end()) plan.notes.push_back(std::move(note));
+}
+
+void describe_twin(const ExpertBlock& block, const BlockTarget& target, LayoutAnswers& to) {
+  const bool has_fc1 =
+      std::ranges::any_of(block.matrices, [](const Matrix& matrix) { return matrix.role != Role::Down; });
+  if (block.set == ExpertSet::Shared || !has_fc1) return;
+  if (!to.optimizer_glu || target.glu.kind != Glu::Kind::Split) to.optimizer_glu = target.glu;
 }
 
 void describe_target(const ExpertBlock& block, const BlockTarget& target, LayoutAnswers& to) {
@@ -140,6 +147,59 @@ void describe_target(const ExpertBlock& block, const BlockTarget& target, Layout
        from.naming != nullptr ? "naming " + from.layout.naming + " does not explain it" : "no naming explains it");
 }
 
+/// An optimizer's tensors that cannot follow their weights.
+void check_nothing_left_behind(const Inventory& inventory, const Recognition& from,
+                               const std::vector<DraftOutput>& outputs) {
+  if (!from.buckets.empty()) {
+    const std::string& name = inventory.tensors[from.buckets.front()].name;
+    fail(ErrorCode::OptimizerBuckets, {{}, name},
+         "'{}' is optimizer state without its parameters' names: a flat bucket, or a parameter by number. Nothing in "
+         "the "
+         "checkpoint tells which weights it belongs to, so it cannot follow them into another layout. Leave the "
+         "optimizer out with "
+         "--optimizer drop, or save once with --dist-ckpt-optim-fully-reshardable and convert that",
+         name);
+  }
+  if (!from.unexplained.empty()) fail_unexplained(inventory, from);
+  if (from.bound.empty()) return;
+  std::unordered_set<std::string_view> names;
+  for (const DraftOutput& output : outputs) names.insert(output.name);
+  for (const BoundTensor& bound : from.bound) {
+    const std::string& name = inventory.tensors[bound.tensor].name;
+    const std::string& weight = inventory.tensors[bound.weight].name;
+    if (!names.contains(weight))
+      fail(
+          ErrorCode::NotExact, {{}, name},
+          "'{}' says something about '{}' alone, which would no longer be a tensor of its own; keep the naming and the "
+          "grouping, or leave the optimizer out with --optimizer drop",
+          name, weight);
+  }
+}
+
+std::vector<BlockTarget> make_targets(const Inventory& inventory, const Recognition& from, const TargetAnswers& to) {
+  std::vector<BlockTarget> targets;
+  targets.reserve(from.blocks.size());
+  for (const ExpertBlock& block : from.blocks) targets.push_back(make_target(block, from, to));
+  stack_targets(inventory, from, targets);
+  return targets;
+}
+
+void describe_targets(const Recognition& from, const std::vector<BlockTarget>& targets, Plan& plan) {
+  const bool weights = std::ranges::any_of(from.blocks, [](const ExpertBlock& block) { return !block.is_twin(); });
+  bool reordered = false;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    const ExpertBlock& block = from.blocks[i];
+    if (block.is_twin()) describe_twin(block, targets[i], plan.to);
+    if (!block.is_twin() || !weights) describe_target(block, targets[i], plan.to);
+    note_foreign_form(block, targets[i], plan);
+    reordered |= block.is_twin() && block.set == ExpertSet::Routed && targets[i].glu != block.glu;
+  }
+  if (from.optimizer_glu_assumed && reordered)
+    plan.notes.push_back(
+        "the optimizer's state was taken to be in the same order as the weights. Checkpoints of Megatron-Bridge may "
+        "hold contiguous weights beside interleaved state: then say --from-optimizer-glu");
+}
+
 }  // namespace
 
 Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOptions& options) {
@@ -150,22 +210,20 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   if (from.blocks.empty() && !from.unexplained.empty()) fail_unexplained(inventory, from);
   if (from.blocks.empty())
     fail(ErrorCode::NoExperts, {}, "no expert tensors were recognized, so there is no layout to change");
-  std::vector<DraftOutput> drafts;
-  drafts.reserve(inventory.tensors.size());
-  for (const ExpertBlock& block : from.blocks) {
-    const BlockTarget target = make_target(block, from, options.to);
-    add_block_outputs(block, target, inventory, drafts);
-    describe_target(block, target, plan.to);
-    note_foreign_form(block, target, plan);
-  }
-  for (const std::size_t index : from.others) drafts.push_back(pass_through(inventory.tensors[index], index));
-  const bool identity = is_identity(drafts, inventory);
+  const std::vector<BlockTarget> targets = make_targets(inventory, from, options.to);
+  DraftOutputs drafts;
+  drafts.list.reserve(inventory.tensors.size());
+  for (std::size_t i = 0; i < targets.size(); ++i) add_block_outputs(from.blocks[i], targets[i], inventory, drafts);
+  describe_targets(from, targets, plan);
+  for (const std::size_t index : from.others) drafts.list.push_back(pass_through(inventory.tensors[index], index));
+  plan.dropped = from.dropped;
+  const bool identity = from.dropped.empty() && is_identity(drafts.list, inventory);
   if (identity && !options.force)
     fail(ErrorCode::AlreadyInLayout, {}, "the source is {} {} {} already; --force copies it all the same",
          plan.to.naming, plan.to.experts, to_string(plan.to.glu));
-  if (!identity && !from.unexplained.empty()) fail_unexplained(inventory, from);
-  check_unique(drafts);
-  place_outputs(std::move(drafts), options.max_shard_bytes, inventory, plan);
+  if (!is_identity(drafts.list, inventory)) check_nothing_left_behind(inventory, from, drafts.list);
+  check_unique(drafts.list);
+  place_outputs(std::move(drafts.list), options.max_shard_bytes, inventory, plan);
   if (plan.to.naming != plan.from.naming)
     plan.notes.push_back("only expert tensors are renamed; everything else keeps its name");
   return plan;

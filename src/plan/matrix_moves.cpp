@@ -43,56 +43,119 @@ void normalize(Move& move) {
     if (dim.count == 1) dim = {};
 }
 
-Move base_move(const Matrix& from, const Matrix& to, i64 row) {
-  Move move;
-  move.src = from.tensor;
-  move.dst = to.tensor;
-  move.src_offset = row_offset(from.place, row);
-  move.dst_offset = row_offset(to.place, row);
-  move.run_bytes = from.element_bytes;
-  return move;
+/// Rows [first, last) of a matrix in one tensor.
+struct RowsIn {
+  std::size_t tensor;
+  Placement place;
+  i64 first;
+  i64 last;
+};
+
+/// Of an odd number of blocks one lies in the middle. Cut off from the others, it leaves gate and up as many
+/// blocks in each tensor, which the proof of a plan needs to pair them.
+std::vector<RowsIn> tensors_of(const Matrix& matrix) {
+  if (!matrix.tail) return {{matrix.tensor, matrix.place, 0, matrix.rows}};
+  const MatrixTail& tail = *matrix.tail;
+  const i64 middle = (matrix.rows - matrix.place.block_rows) / 2;
+  std::vector<i64> cuts{0, tail.first_row, matrix.rows};
+  if (2 * tail.first_row > matrix.rows) cuts.insert(cuts.begin() + 1, middle);
+  if (2 * tail.first_row < matrix.rows) cuts.insert(cuts.begin() + 2, middle + matrix.place.block_rows);
+  std::vector<RowsIn> parts;
+  for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+    const bool first = cuts[i] < tail.first_row;
+    parts.push_back({first ? matrix.tensor : tail.tensor, first ? matrix.place : tail.place, cuts[i], cuts[i + 1]});
+  }
+  return parts;
 }
 
-/// Block sizes where the larger is a multiple of the smaller: one move with a loop per level.
-Move nested_move(const Matrix& from, const Matrix& to) {
-  const Placement& s = from.place;
-  const Placement& d = to.place;
-  const i64 small = std::min(s.block_rows, d.block_rows);
-  const i64 large = std::max(s.block_rows, d.block_rows);
-  Move move = base_move(from, to, 0);
-  const auto outer_step = [&](const Placement& p) { return large / p.block_rows * p.block_step; };
-  const auto middle_step = [&](const Placement& p) {
-    return p.block_rows == small ? p.block_step : small * p.row_step;
-  };
-  move.dims = {{{from.rows / large, outer_step(s), outer_step(d)},
-                {large / small, middle_step(s), middle_step(d)},
-                {small, s.row_step, d.row_step},
-                {from.cols, s.col_step, d.col_step}}};
-  return move;
-}
+/// The moves of some rows from one tensor to one other.
+class RowMoves {
+ public:
+  /// `single`: each piece of a period a move of its own.
+  RowMoves(const RowsIn& from, const RowsIn& to, const Matrix& matrix, bool single, std::vector<Move>& moves)
+      : from_(from), to_(to), s_(from.place), d_(to.place), matrix_(matrix), single_(single), moves_(moves) {}
+
+  void add(i64 first, i64 last) {
+    const i64 period = std::lcm(s_.block_rows, d_.block_rows);
+    const bool nested = period == std::max(s_.block_rows, d_.block_rows);
+    // A part of a period at either end, whole ones between.
+    const i64 head = std::min(last, (first + period - 1) / period * period);
+    const i64 body = std::max(head, last / period * period);
+    for (const auto& [begin, end] : {std::pair{first, head}, {head, body}, {body, last}}) {
+      if (begin == end) continue;
+      const bool whole = begin == head && end == body;
+      if (nested)
+        add_nested(begin, end, whole ? period : end - begin);
+      else if (single_)
+        add_pieces(begin, end, 1, period);
+      else
+        add_pieces(begin, whole ? begin + period : end, whole ? (end - begin) / period : 1, period);
+    }
+  }
+
+ private:
+  Move base_move(i64 row) const {
+    Move move;
+    move.src = from_.tensor;
+    move.dst = to_.tensor;
+    move.src_offset = row_offset(s_, row);
+    move.dst_offset = row_offset(d_, row);
+    move.run_bytes = matrix_.element_bytes;
+    return move;
+  }
+
+  /// Block sizes where the larger is a multiple of the smaller: one move with a loop per level. Rows
+  /// [begin, end) are groups of `group` rows, each within one of the larger blocks.
+  void add_nested(i64 begin, i64 end, i64 group) {
+    const i64 small = std::min(s_.block_rows, d_.block_rows);
+    const i64 large = std::max(s_.block_rows, d_.block_rows);
+    const auto outer_step = [&](const Placement& p) { return large / p.block_rows * p.block_step; };
+    const auto middle_step = [&](const Placement& p) {
+      return p.block_rows == small ? p.block_step : small * p.row_step;
+    };
+    Move move = base_move(begin);
+    move.dims = {{{(end - begin) / group, outer_step(s_), outer_step(d_)},
+                  {group / small, middle_step(s_), middle_step(d_)},
+                  {small, s_.row_step, d_.row_step},
+                  {matrix_.cols, s_.col_step, d_.col_step}}};
+    moves_.push_back(move);
+  }
+
+  /// The blocks cut rows [begin, end) into pieces; each recurs `count` times, a period apart.
+  void add_pieces(i64 begin, i64 end, i64 count, i64 period) {
+    for (i64 row = begin; row < end;) {
+      const i64 next =
+          std::min({end, row - row % s_.block_rows + s_.block_rows, row - row % d_.block_rows + d_.block_rows});
+      Move move = base_move(row);
+      move.dims = {{{count, period / s_.block_rows * s_.block_step, period / d_.block_rows * d_.block_step},
+                    {next - row, s_.row_step, d_.row_step},
+                    {matrix_.cols, s_.col_step, d_.col_step},
+                    {}}};
+      moves_.push_back(move);
+      row = next;
+    }
+  }
+
+  const RowsIn& from_;
+  const RowsIn& to_;
+  const Placement& s_;
+  const Placement& d_;
+  const Matrix& matrix_;
+  bool single_;
+  std::vector<Move>& moves_;
+};
 
 }  // namespace
 
 std::vector<Move> matrix_moves(const Matrix& from, const Matrix& to) {
   std::vector<Move> moves;
-  const Placement& s = from.place;
-  const Placement& d = to.place;
-  const i64 period = std::lcm(s.block_rows, d.block_rows);
-  if (period == std::max(s.block_rows, d.block_rows)) {
-    moves.push_back(nested_move(from, to));
-  } else {
-    // The blocks cut one period of rows into pieces; each piece recurs with the same steps.
-    for (i64 row = 0; row < period;) {
-      const i64 end = std::min(row - row % s.block_rows + s.block_rows, row - row % d.block_rows + d.block_rows);
-      Move move = base_move(from, to, row);
-      move.dims = {{{from.rows / period, period / s.block_rows * s.block_step, period / d.block_rows * d.block_step},
-                    {end - row, s.row_step, d.row_step},
-                    {from.cols, s.col_step, d.col_step},
-                    {}}};
-      moves.push_back(move);
-      row = end;
+  for (const RowsIn& source : tensors_of(from))
+    for (const RowsIn& target : tensors_of(to)) {
+      const i64 first = std::max(source.first, target.first);
+      const i64 last = std::min(source.last, target.last);
+      const bool single = from.tail.has_value() || to.tail.has_value();
+      if (first < last) RowMoves(source, target, from, single, moves).add(first, last);
     }
-  }
   for (Move& move : moves) normalize(move);
   return moves;
 }

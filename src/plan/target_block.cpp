@@ -12,15 +12,26 @@ namespace glu_ckpt {
 namespace {
 
 std::string block_text(const ExpertBlock& block) {
-  return fmt::format("layer {} {} experts", layer_label(block), to_string(block.set));
+  return fmt::format("{}layer {} {} experts", block.is_twin() ? block.state + " of " : "", layer_label(block),
+                     to_string(block.set));
+}
+
+/// How `stack` is spelled by a row that has it; empty otherwise.
+std::string spell_stack(const StackPrefix& prefix, const std::string& stack, i64 layer, bool stacked) {
+  if (stacked) return std::string(stack == prefix.stack ? prefix.before : "");
+  const std::string number = fmt::format("{}", layer);
+  const std::string outer = std::string(prefix.stack) + ".";
+  if (prefix.nested && stack.starts_with(outer)) return print_stack(prefix, number, stack.substr(outer.size()));
+  return !prefix.nested && stack == prefix.stack ? print_stack(prefix, number, "") : "";
 }
 
 /// The keys' text up to the expert part, in the spelling of `naming`.
-std::string renamed_prefix(const ExpertBlock& block, const Recognition& from, const Naming& naming) {
-  const auto print = [&](std::string_view stack_name, i64 layer) -> std::string {
-    for (const StackPrefix& stack : naming.stacks)
-      if (stack.stack == stack_name && (block.scope.empty() || !stack.anchored))
-        return fmt::format("{}{}{}{}", block.scope, stack.before, layer, stack.after);
+std::string renamed_prefix(const ExpertBlock& block, const Recognition& from, const Naming& naming, bool stacked) {
+  const auto print = [&](const std::string& stack, i64 layer) -> std::string {
+    for (const StackPrefix& prefix : naming.stacks)
+      if (block.scope.empty() || block.scope.ends_with('/') || !prefix.anchored)
+        if (const std::string text = spell_stack(prefix, stack, layer, stacked); !text.empty())
+          return block.key_scope + text;
     return {};
   };
   const bool appended = naming.mtp_follows_decoder && block.stack == "mtp" && from.num_hidden_layers;
@@ -33,6 +44,11 @@ std::string renamed_prefix(const ExpertBlock& block, const Recognition& from, co
   return text;
 }
 
+std::string_view option_for(const ExpertBlock& block) {
+  if (block.set == ExpertSet::Shared) return "--from-shared-glu";
+  return block.is_twin() ? "--from-optimizer-glu" : "--from-glu";
+}
+
 void check_glu_change(const ExpertBlock& block, const Glu& asked, const Recognition& from) {
   if (block.glu.kind == Glu::Kind::None)
     fail(ErrorCode::NotGated, {}, "{} have no gate (FC1 and FC2 are of one width), so there is nothing to make {}",
@@ -41,7 +57,7 @@ void check_glu_change(const ExpertBlock& block, const Glu& asked, const Recognit
     fail(ErrorCode::UnknownGlu, {},
          "{}: names and shapes do not tell in which order FC1 of naming {} holds gate and up. Say {} "
          "contiguous|interleaved:K if you know, or record it once with `glu-ckpt stamp PATH --glu G`",
-         block_text(block), from.layout.naming, block.set == ExpertSet::Shared ? "--from-shared-glu" : "--from-glu");
+         block_text(block), from.layout.naming, option_for(block));
 }
 
 bool is_fused(const Glu& glu, const Naming& naming) {
@@ -58,8 +74,7 @@ i64 stored_rows(const Matrix& matrix, Role stored_as) {
 /// Builds the outputs of one block: one per (role as stored, kind) and, if indexed, expert.
 class BlockWriter {
  public:
-  BlockWriter(const ExpertBlock& block, const BlockTarget& target, const Inventory& inventory,
-              std::vector<DraftOutput>& outputs)
+  BlockWriter(const ExpertBlock& block, const BlockTarget& target, const Inventory& inventory, DraftOutputs& outputs)
       : block_(block), target_(target), inventory_(inventory), outputs_(outputs) {}
 
   void run() {
@@ -70,7 +85,7 @@ class BlockWriter {
   Role stored_role(Role role) const {
     if (role != Role::Gate && role != Role::Up) return role;
     if (block_.glu.kind == Glu::Kind::None) return target_.naming->plain_fc1_is_fused ? Role::GateUp : Role::Up;
-    return is_fused(target_.glu, *target_.naming) ? Role::GateUp : role;
+    return is_fused(target_.glu, *target_.naming) && !target_.halved ? Role::GateUp : role;
   }
 
   bool is_grouped(TensorKind kind) const {
@@ -81,24 +96,52 @@ class BlockWriter {
   void add(const Matrix& from) {
     const bool grouped = is_grouped(from.kind);
     const Role role = stored_role(from.role);
+    if (target_.halved && role != Role::Down) return add_halved(from, grouped);
+    const std::size_t output = output_for(from, role, grouped);
+    const Matrix to = place(from, role, grouped, outputs_.list[output].name);
+    for (const Move& move : matrix_moves(from, to)) outputs_.list[output].moves.push_back(move);
+  }
+
+  /// Gate and up each lie in both halves.
+  void add_halved(const Matrix& from, bool grouped) {
+    const std::size_t halves[] = {output_for(from, Role::Gate, grouped), output_for(from, Role::Up, grouped)};
+    const StoredPart half{axes_of(from.kind), from.rows, from.cols, from.element_bytes, grouped ? from.expert : 0};
+    const i64 block_rows = fused_block_rows(target_.glu, from.rows, from.kind, outputs_.list[halves[0]].name);
+    HalvedPlaces places = place_halved(half, from.role, block_rows);
+    places.first.offset += layer_offset(from, grouped, from.rows);
+    places.tail.offset += layer_offset(from, grouped, from.rows);
+    Matrix to = from;
+    to.tensor = 0;
+    to.place = places.first;
+    to.tail = MatrixTail{places.tail_row, 1, places.tail};
+    for (const Move& move : matrix_moves(from, to)) outputs_.list[halves[move.dst]].moves.push_back(move);
+  }
+
+  std::size_t output_for(const Matrix& from, Role role, bool grouped) {
     const i64 expert = grouped ? 0 : from.expert;
     const auto key = std::tuple{role, from.kind, expert};
     auto found = index_.find(key);
-    if (found == index_.end()) {
-      found = index_.emplace(key, outputs_.size()).first;
-      outputs_.push_back(make_output(from, role, grouped));
-    }
-    DraftOutput& output = outputs_[found->second];
+    if (found == index_.end()) found = index_.emplace(key, find_or_make(from, role, grouped)).first;
+    const DraftOutput& output = outputs_.list[found->second];
     if (output.dtype != from.dtype)
       fail(ErrorCode::NotExact, {{}, inventory_.tensors[from.tensor].name},
            "{}: gate is {} and up is {}; one tensor cannot hold both", output.name, dtype_name(output.dtype),
            dtype_name(from.dtype));
-    const Matrix to = place(from, role, grouped, output.name);
-    for (const Move& move : matrix_moves(from, to)) output.moves.push_back(move);
+    return found->second;
+  }
+
+  std::size_t find_or_make(const Matrix& from, Role role, bool grouped) {
+    DraftOutput output = make_output(from, role, grouped);
+    if (target_.stacked_layers > 0)
+      if (const auto other = outputs_.shared.find(output.name); other != outputs_.shared.end()) return other->second;
+    if (target_.stacked_layers > 0) outputs_.shared.emplace(output.name, outputs_.list.size());
+    outputs_.list.push_back(std::move(output));
+    return outputs_.list.size() - 1;
   }
 
   Matrix place(const Matrix& from, Role role, bool grouped, const std::string& name) const {
     Matrix to = from;
+    to.tail.reset();
     const bool gated = role == Role::GateUp && (from.role == Role::Gate || from.role == Role::Up) &&
                        block_.glu.kind != Glu::Kind::None;
     const i64 rows = gated ? stored_rows(from, role) : from.rows;
@@ -107,7 +150,13 @@ class BlockWriter {
     const i64 intermediate = from.kind == TensorKind::Scale ? weight_rows(from) : from.rows;
     to.place =
         place_matrix(part, from.role, gated, gated ? fused_block_rows(target_.glu, intermediate, from.kind, name) : 0);
+    to.place.offset += layer_offset(from, grouped, rows);
     return to;
+  }
+
+  /// From the first byte of an output to the first of this layer in it.
+  i64 layer_offset(const Matrix& from, bool grouped, i64 rows) const {
+    return target_.layer_slot * (grouped ? block_.num_experts : 1) * rows * from.cols * from.element_bytes;
   }
 
   Axes axes_of(TensorKind kind) const { return kind == TensorKind::Bias ? Axes::OutIn : target_.axes; }
@@ -135,22 +184,24 @@ class BlockWriter {
            "{}: naming {} transposes its experts, and elements of {} bits cannot be moved one by one",
            block_text(block_), naming.name, dtype_bits(from.dtype));
     DraftOutput output;
-    output.name = target_.key_prefix + print_part(part, from.kind, fmt::format("{}", from.expert));
+    output.name = target_.key_prefix + print_part(part, from.kind, fmt::format("{}", from.expert)) + block_.key_suffix;
     output.dtype = from.dtype;
     const int bits = dtype_bits(from.dtype);
     const i64 rows = block_.glu.kind == Glu::Kind::None ? from.rows : stored_rows(from, role);
+    if (target_.stacked_layers > 0) output.shape.push_back(target_.stacked_layers);
     if (grouped) output.shape.push_back(block_.num_experts);
     output.shape.push_back(rows);
     if (from.kind != TensorKind::Bias) output.shape.push_back(from.cols * from.element_bytes * 8 / bits);
     if (axes_of(from.kind) == Axes::InOut) std::swap(output.shape[output.shape.size() - 2], output.shape.back());
-    output.bytes = (grouped ? block_.num_experts : 1) * rows * from.cols * from.element_bytes;
+    output.bytes = std::max<i64>(target_.stacked_layers, 1) * (grouped ? block_.num_experts : 1) * rows * from.cols *
+                   from.element_bytes;
     return output;
   }
 
   const ExpertBlock& block_;
   const BlockTarget& target_;
   const Inventory& inventory_;
-  std::vector<DraftOutput>& outputs_;
+  DraftOutputs& outputs_;
   std::map<std::tuple<Role, TensorKind, i64>, std::size_t> index_;
 };
 
@@ -162,13 +213,14 @@ BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const
   if (asked == nullptr)
     fail(ErrorCode::UnknownNaming, {}, "'{}' is not a naming; `glu-ckpt layouts` lists them", *to.naming);
   target.naming = asked;
-  const bool renamed = asked != from.naming;
-  target.key_prefix = renamed ? renamed_prefix(block, from, *asked) : block.key_prefix;
   target.axes = block.set == ExpertSet::Shared ? Axes::OutIn : asked->axes;
   target.experts = to.experts.value_or(block.experts);
   target.bias_experts = to.bias_experts.value_or(to.experts.value_or(block.bias_experts));
   const auto& glu = block.set == ExpertSet::Shared ? to.shared_glu : to.glu;
   target.glu = glu.value_or(block.glu);
+  const bool same_form = asked == from.naming && target.experts == block.experts;
+  target.halved = block.halved && !glu && asked->halves_by_position &&
+                  (same_form || is_native(*asked, block.set, target.experts, false));
   if (glu && *glu != block.glu) check_glu_change(block, *glu, from);
   // FC1 of unknown order may be regrouped or moved between namings that fix no order; anything else
   // would claim one.
@@ -182,8 +234,14 @@ BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const
   return target;
 }
 
+void set_key_prefix(const ExpertBlock& block, const Recognition& from, BlockTarget& target) {
+  const bool stacked = target.stacked_layers > 0;
+  const bool kept = target.naming == from.naming && stacked == (block.stacked_layers > 0);
+  target.key_prefix = kept ? block.key_prefix : renamed_prefix(block, from, *target.naming, stacked);
+}
+
 void add_block_outputs(const ExpertBlock& block, const BlockTarget& target, const Inventory& inventory,
-                       std::vector<DraftOutput>& outputs) {
+                       DraftOutputs& outputs) {
   BlockWriter(block, target, inventory, outputs).run();
 }
 

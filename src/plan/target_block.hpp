@@ -2,6 +2,7 @@
 /// One layer's experts in the layout asked for: the tensors to write and where each matrix goes.
 
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "glu_ckpt/plan.hpp"
@@ -23,17 +24,32 @@ struct BlockTarget {
   const Naming* naming = nullptr;
   /// Text of the keys up to the expert part.
   std::string key_prefix;
+  /// Layers that share the block's tensors along a leading axis, or 0, and the index of this one on it.
+  i64 stacked_layers = 0;
+  i64 layer_slot = 0;
   Axes axes = Axes::OutIn;
   Experts experts = Experts::Indexed;
   Experts bias_experts = Experts::Indexed;
   Glu glu;
+  /// Gate and up as the halves of an interleaved FC1.
+  bool halved = false;
 };
 
-/// Throws the refusals of ErrorCode that a single block can cause.
+/// All but the key prefix and whether layers share tensors. Throws the refusals of ErrorCode that a single
+/// block can cause.
 BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const TargetAnswers& to);
 
-/// Appends the block's tensors to `outputs`; the moves' dst is left for the caller.
+/// Once naming and stacked_layers are settled. Throws NoSpelling.
+void set_key_prefix(const ExpertBlock& block, const Recognition& from, BlockTarget& target);
+
+/// The tensors to write while they grow block by block; the moves' dst is left for the caller.
+struct DraftOutputs {
+  std::vector<DraftOutput> list;
+  /// Tensors that several layers share, by name.
+  std::unordered_map<std::string, std::size_t> shared;
+};
+
 void add_block_outputs(const ExpertBlock& block, const BlockTarget& target, const Inventory& inventory,
-                       std::vector<DraftOutput>& outputs);
+                       DraftOutputs& outputs);
 
 }  // namespace glu_ckpt

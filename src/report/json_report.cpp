@@ -15,6 +15,7 @@ void write_layout(JsonWriter& json, const LayoutAnswers& layout) {
   else
     json.null();
   json.field("glu_source", layout.glu_source);
+  if (layout.optimizer_glu) json.field("optimizer_glu", to_string(*layout.optimizer_glu));
   json.end_object();
 }
 
@@ -116,7 +117,11 @@ std::string verdict_json(const Verdict& verdict) {
       json.field("expert", first->expert).field("role", first->role);
     }
     json.field("row", first->row).field("column", first->column).field("a", first->a).field("b", first->b);
-    json.field("set", first->set).field("kind", first->kind).field("tensor", first->tensor).field("hint", first->hint);
+    json.field("state", first->state)
+        .field("set", first->set)
+        .field("kind", first->kind)
+        .field("tensor", first->tensor)
+        .field("hint", first->hint);
     json.end_object();
   } else {
     json.null();

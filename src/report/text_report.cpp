@@ -12,6 +12,7 @@ namespace {
 std::string layout_text(const LayoutAnswers& layout) {
   std::string text = fmt::format("{}, {}, {}", layout.naming, layout.experts, to_string(layout.glu));
   if (layout.shared_glu) text += fmt::format(", shared expert {}", to_string(*layout.shared_glu));
+  if (layout.optimizer_glu) text += fmt::format(", optimizer {}", to_string(*layout.optimizer_glu));
   return text;
 }
 
@@ -22,7 +23,8 @@ std::string difference_text(const Difference& difference) {
   if (difference.role.empty()) {
     text = fmt::format("first difference: {}", printable(difference.tensor));
   } else {
-    text = fmt::format("first difference: layer {}, {} expert {}, {} {}", difference.layer, difference.set,
+    const std::string of = difference.state == "model" ? "" : printable(difference.state) + " of ";
+    text = fmt::format("first difference: {}layer {}, {} expert {}, {} {}", of, difference.layer, difference.set,
                        difference.expert, difference.role, difference.kind);
   }
   text += fmt::format(", row {}, column {}: {} in A, {} in B\n", difference.row, difference.column, difference.a,
@@ -72,13 +74,15 @@ Totals totals(const Inspection& inspection) {
   std::set<std::string> dtypes;
   for (const TensorRef& tensor : inspection.source->inventory().tensors) {
     dtypes.insert(std::string(dtype_name(tensor.dtype)));
-    sums.optimizer |= tensor.name.starts_with("optimizer.");
+    sums.optimizer |= is_optimizer_tensor(tensor.name);
   }
   sums.dtypes.assign(dtypes.begin(), dtypes.end());
   if (inspection.recognition == nullptr) return sums;
   const auto merge = [&](i64& into, i64 value) { into = sums.moe_layers == 0 || into == value ? value : -1; };
-  for (const ExpertBlock& block : inspection.recognition->blocks) {
-    if (block.set == ExpertSet::Shared) continue;
+  const auto& blocks = inspection.recognition->blocks;
+  const bool weights = std::ranges::any_of(blocks, [](const ExpertBlock& block) { return !block.is_twin(); });
+  for (const ExpertBlock& block : blocks) {
+    if (block.set == ExpertSet::Shared || (block.is_twin() && weights)) continue;
     merge(sums.num_experts, block.num_experts);
     merge(sums.hidden_size, block.hidden_size);
     merge(sums.intermediate_size, block.intermediate_size);

@@ -71,11 +71,11 @@ class Diagnosis {
   }
 
   Matrix replaced(const Matrix& matrix, i64 block_rows) const {
-    const bool grouped = y_.block->set == ExpertSet::Routed && y_.block->experts == Experts::Grouped;
-    const StoredPart part{y_.block->axes, 2 * matrix.rows, matrix.cols, matrix.element_bytes,
-                          grouped ? matrix.expert : 0};
+    const StoredPart part{y_.block->axes, 2 * matrix.rows, matrix.cols, matrix.element_bytes, 0};
     Matrix other = matrix;
     other.place = place_matrix(part, matrix.role, true, block_rows);
+    // FC1 begins where it did, in whichever slot of its tensor.
+    other.place.offset += matrix.place.offset - place_matrix(part, matrix.role, true, matrix.place.block_rows).offset;
     return other;
   }
 

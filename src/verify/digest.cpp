@@ -22,15 +22,23 @@ Item matrix_item(const ExpertBlock& block, const Matrix& matrix) {
   Item item;
   const std::string layer = layer_label(block);
   const bool shared = block.set == ExpertSet::Shared;
-  item.order = {
-      block.stack == "decoder" ? 0 : 1, block.scope + block.stack,     block.layer, shared ? 1 : 0, matrix.expert,
-      static_cast<int>(matrix.role),    static_cast<int>(matrix.kind), ""};
+  const int rank = block.is_twin() ? 2 : block.stack == "decoder" ? 0 : 1;
+  const std::string stack = (block.is_twin() ? block.state + " " : "") + block.scope + block.stack;
+  item.order = {rank,
+                stack,
+                block.layer,
+                shared ? 1 : 0,
+                matrix.expert,
+                static_cast<int>(matrix.role),
+                static_cast<int>(matrix.kind),
+                ""};
   item.identity =
       fmt::format("{}/{}/{}/{}/{}/{}/{}/{}/{}", block.state, layer, to_string(block.set), matrix.expert,
                   to_string(matrix.role), to_string(matrix.kind), dtype_name(matrix.dtype), matrix.rows, matrix.cols);
-  item.label = fmt::format("layer {} {}{} {} {} {} [{}, {}]", layer, to_string(block.set),
-                           shared ? " expert" : fmt::format(" expert {}", matrix.expert), to_string(matrix.role),
-                           to_string(matrix.kind), dtype_name(matrix.dtype), matrix.rows, matrix.cols);
+  item.label =
+      fmt::format("{}layer {} {}{} {} {} {} [{}, {}]", block.is_twin() ? block.state + " of " : "", layer,
+                  to_string(block.set), shared ? " expert" : fmt::format(" expert {}", matrix.expert),
+                  to_string(matrix.role), to_string(matrix.kind), dtype_name(matrix.dtype), matrix.rows, matrix.cols);
   item.block = &block;
   item.matrix = &matrix;
   item.tensor = matrix.tensor;
@@ -40,7 +48,7 @@ Item matrix_item(const ExpertBlock& block, const Matrix& matrix) {
 
 Item other_item(const TensorRef& tensor, std::size_t index) {
   Item item;
-  item.order = {2, "", 0, 0, 0, 0, 0, tensor.name};
+  item.order = {3, "", 0, 0, 0, 0, 0, tensor.name};
   item.identity = fmt::format("{}/{}/{}", tensor.name, dtype_name(tensor.dtype), fmt::join(tensor.shape, "x"));
   item.label = fmt::format("{} {} {}", tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape));
   item.tensor = index;
@@ -52,6 +60,7 @@ Item other_item(const TensorRef& tensor, std::size_t index) {
 Matrix dense(const Matrix& matrix) {
   Matrix to = matrix;
   to.tensor = 0;
+  to.tail.reset();
   to.place = {0, matrix.rows, 0, matrix.cols * matrix.element_bytes, matrix.element_bytes};
   to.place.block_step = matrix.rows * to.place.row_step;
   return to;

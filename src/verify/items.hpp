@@ -12,8 +12,8 @@
 namespace glu_ckpt {
 
 struct Item {
-  /// Sorts items in the order of reports: stack, layer, set, expert, role, kind; other tensors last, by
-  /// name.
+  /// Sorts items in the order of reports: stack, layer, set, expert, role, kind; the optimizer's twins after
+  /// the weights, state by state; other tensors last, by name.
   std::tuple<int, std::string, i64, int, i64, int, int, std::string> order;
   /// The identity without its last field: dtype and shape included.
   std::string identity;

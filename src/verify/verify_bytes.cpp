@@ -27,6 +27,7 @@ Difference describe(const Model& a, const Item& item) {
   Difference difference;
   difference.tensor = a.source->inventory().tensors[item.tensor].name;
   if (item.matrix == nullptr) return difference;
+  difference.state = item.block->state;
   difference.layer = layer_label(*item.block);
   difference.set = to_string(item.block->set);
   difference.expert = item.matrix->expert;
@@ -95,7 +96,8 @@ bool same_order(const Model& a, const Model& b) {
   const auto& x = a.recognition->layout;
   const auto& y = b.recognition->layout;
   const auto arrangement = [](const LayoutAnswers& layout) {
-    return std::pair(to_string(layout.glu), layout.shared_glu ? to_string(*layout.shared_glu) : std::string());
+    const auto text = [](const std::optional<Glu>& glu) { return glu ? to_string(*glu) : std::string(); };
+    return std::tuple(to_string(layout.glu), text(layout.shared_glu), text(layout.optimizer_glu));
   };
   return arrangement(x) == arrangement(y) && a.recognition->naming == b.recognition->naming;
 }

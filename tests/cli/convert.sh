@@ -85,6 +85,38 @@ determinism() {
   rm -rf "$out"*
 }
 
+# An optimizer's states: left out, told apart, recorded.
+optimizer() {
+  local full=$TESTDATA/tiny/megatron_dist_optimizer work=$WORK/optimizer said
+  said=(--from-glu contiguous --from-shared-glu contiguous)
+  mkdir -p "$work"
+  status "inspect sees the optimizer" 0 inspect "$full" --json
+  check "it says so" [ "$(json_get 'v["optimizer"], v["layout"]["optimizer_glu"]')" == "(True, 'unknown')" ]
+  status "--optimizer drop" 0 convert "$full" "$work/dropped" "${said[@]}" --optimizer drop --json
+  check "drop was verified" [ "$(json_get 'v["verified"]')" == digest ]
+  check "drop leaves the rest as it is" [ "$(tensors "$full" | grep -v ^optimizer)" == "$(tensors "$work/dropped")" ]
+  status "drop it again" 4 convert "$work/dropped" "$work/again" --optimizer drop
+  check "there is nothing left to drop" has "$ERR" already-in-layout
+  status "inspect sees none" 0 inspect "$work/dropped" --json
+  check "no optimizer" [ "$(json_get 'v["optimizer"], v["layout"].get("optimizer_glu")')" == "(False, None)" ]
+  status "what is assumed is said" 0 convert "$full" "$work/a" "${said[@]}" --glu interleaved:2
+  check "assumed: said so" has "$ERR" --from-optimizer-glu
+  status "another order" 0 convert "$full" "$work/b" "${said[@]}" --from-optimizer-glu interleaved:2 --glu contiguous
+  check "told: nothing assumed" [ -z "$ERR" ]
+  status "drop from a recorded one" 0 convert "$work/a" "$work/c" --optimizer drop --glu contiguous -q
+  check "dropped early or late" [ "$(tensors "$work/c")" == "$(tensors "$work/dropped")" ]
+  status "told otherwise is another model" 1 verify "$work/b" "$full" --to-glu contiguous --to-shared-glu contiguous
+  check "the state is named" has "$OUT" "exp_avg of layer 0"
+  status "told alike is the same" 0 verify "$work/b" "$full" --to-glu contiguous --to-shared-glu contiguous \
+    --to-optimizer-glu interleaved:2
+  cp -r "$full" "$work/stamped"
+  status "stamp --optimizer-glu" 0 stamp "$work/stamped" --glu contiguous --shared-glu contiguous \
+    --optimizer-glu interleaved:2 -q
+  status "verify what is stamped" 0 verify "$work/stamped" "$work/b"
+  status "--optimizer sometimes" 2 convert "$full" "$work/d" --optimizer sometimes
+  rm -rf "$work"
+}
+
 stamping() {
   local bare=$TESTDATA/malformed/layout/glu_unknown work=$WORK/stamp before
   cp -r "$bare" "$work"

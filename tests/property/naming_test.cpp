@@ -62,8 +62,7 @@ TEST(NamingTable, EveryTemplateMatchesItself) {
             const std::string_view part = part_template(part_names(naming, set, experts), role);
             if (part.empty()) continue;
             const std::string scope = stack.anchored ? "" : "module.";
-            const std::string key =
-                fmt::format("{}{}{}{}{}", scope, stack.before, 12, stack.after, print_part(part, kind, "103"));
+            const std::string key = scope + print_stack(stack, "12", "7") + print_part(part, kind, "103");
             SCOPED_TRACE(key);
             const KeySkeleton skeleton = skeletonize(key);
             // A stack whose prefix ends another's leaves a longer scope: the first pattern is the one used.
@@ -83,6 +82,8 @@ TEST(NamingTable, EveryTemplateMatchesItself) {
             const KeyParts parts = parse_key(key, skeleton, *own);
             EXPECT_EQ(parts.scope, scope);
             EXPECT_EQ(parts.layer, 12);
+            EXPECT_EQ(parts.stack, stack.nested ? fmt::format("{}.7", stack.stack) : stack.stack);
+            EXPECT_EQ(parts.prefix, scope + print_stack(stack, "12", "7"));
             EXPECT_EQ(parts.expert, own->has_expert ? 103 : 0);
             EXPECT_EQ(own->has_expert, set == ExpertSet::Routed && experts == Experts::Indexed);
             ++keys;

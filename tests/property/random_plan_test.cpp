@@ -46,7 +46,8 @@ class CaseMaker {
       item.model.blocks.back().hidden = hidden;
     }
     if (!a.stacks.front().anchored && !b.stacks.front().anchored && coin()) item.model.scope = "module.module.";
-    if (coin()) item.model.others = other_tensors();
+    // Without other layers whose keys are numbered, megatron-dist would stack those of the experts.
+    if (coin() || b.stacks_layers) item.model.others = other_tensors();
     item.from = spelling(a, ragged);
     item.to = spelling(b, ragged);
     item.execution.jobs = 1 + static_cast<int>(below(4));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <stdexcept>
 
@@ -25,12 +26,23 @@ std::string spell_part(std::string_view part, TensorKind kind, i64 expert) {
   return replaced(replaced(std::move(text), "{K}", word[0]), "{_K}", word[1]);
 }
 
-std::string spell_prefix(const ModelSpec& model, const BlockSpec& block, const Naming& naming) {
+bool is_twin(const BlockSpec& block) { return block.state != "model"; }
+
+Glu glu_of(const BlockSpec& block, const Spelling& spelling) {
+  if (block.set == ExpertSet::Shared) return spelling.shared_glu;
+  return is_twin(block) ? spelling.optimizer_glu.value_or(spelling.glu) : spelling.glu;
+}
+
+bool is_stacked(const BlockSpec& block, bool stacked) { return stacked && block.stack == "decoder"; }
+
+std::string spell_prefix(const ModelSpec& model, const BlockSpec& block, const Naming& naming, bool stacked) {
   const bool appended = naming.mtp_follows_decoder && block.stack == "mtp" && model.num_hidden_layers.has_value();
   const std::string wanted = appended ? "decoder" : block.stack;
   const i64 layer = block.layer + (appended ? *model.num_hidden_layers : 0);
   for (const StackPrefix& stack : naming.stacks)
-    if (stack.stack == wanted) return fmt::format("{}{}{}{}", model.scope, stack.before, layer, stack.after);
+    if (stack.stack == wanted)
+      return block.before + model.scope + std::string(stack.before) +
+             (is_stacked(block, stacked) ? std::string() : fmt::format("{}{}", layer, stack.after));
   throw std::logic_error("no such stack");
 }
 
@@ -40,20 +52,21 @@ class BlockBuilder {
       : block_(block),
         spelling_(spelling),
         naming_(naming_row(spelling.naming)),
-        prefix_(spell_prefix(model, block, naming_)),
-        glu_(block.set == ExpertSet::Shared ? spelling.shared_glu : spelling.glu),
+        prefix_(spell_prefix(model, block, naming_, spelling.stacked)),
+        glu_(glu_of(block, spelling)),
         out_(out) {}
 
   void run() {
     for (const TensorKind kind : {TensorKind::Weight, TensorKind::Bias, TensorKind::Scale}) {
       if ((kind == TensorKind::Bias && !block_.bias) || (kind == TensorKind::Scale && !block_.scales)) continue;
+      if (block_.fc1_weights_only && kind != TensorKind::Weight) continue;
       if (!block_.gated)
         add_part(naming_.plain_fc1_is_fused ? Role::GateUp : Role::Up, kind);
       else if (glu_.kind == Glu::Kind::Split)
         for (const Role role : {Role::Gate, Role::Up}) add_part(role, kind);
       else
         add_part(Role::GateUp, kind);
-      add_part(Role::Down, kind);
+      if (!block_.fc1_weights_only) add_part(Role::Down, kind);
     }
   }
 
@@ -131,10 +144,26 @@ class BlockBuilder {
     for (i64 e = 0; e < count; ++e) {
       const Grid grid = stored(e, role, kind);
       if (experts == Experts::Indexed || e == 0)
-        out_.push_back({prefix_ + spell_part(part, kind, e), dtype_of(kind), shape_of(grid, kind), {}});
-      if (experts == Experts::Grouped && e == 0) out_.back().shape.insert(out_.back().shape.begin(), count);
-      append(grid, kind, out_.back().bytes);
+        start_tensor(prefix_ + spell_part(part, kind, e) + block_.after, grid, kind,
+                     experts == Experts::Grouped ? count : 0);
+      append(grid, kind, out_[current_].bytes);
     }
+  }
+
+  /// Layers come in order, so those that share a tensor append to it.
+  void start_tensor(const std::string& name, const Grid& grid, TensorKind kind, i64 experts) {
+    const bool stacked = is_stacked(block_, spelling_.stacked);
+    const auto found = std::find_if(out_.begin(), out_.end(), [&](const auto& tensor) { return tensor.name == name; });
+    current_ = static_cast<std::size_t>(found - out_.begin());
+    if (stacked && found != out_.end()) {
+      ++found->shape[0];
+      return;
+    }
+    current_ = out_.size();
+    std::vector<i64> shape = shape_of(grid, kind);
+    if (experts > 0) shape.insert(shape.begin(), experts);
+    if (stacked) shape.insert(shape.begin(), 1);
+    out_.push_back({name, dtype_of(kind), shape, {}});
   }
 
   const BlockSpec& block_;
@@ -143,6 +172,7 @@ class BlockBuilder {
   std::string prefix_;
   Glu glu_;
   std::vector<MemoryTensor>& out_;
+  std::size_t current_ = 0;
 };
 
 std::string place_text(u64 code, std::size_t element_bytes) {
@@ -181,20 +211,23 @@ const Naming& naming_row(const std::string& name) {
 }
 
 std::string Spelling::describe() const {
-  return fmt::format("{} {} (bias {}) {} shared {}", naming, to_string(experts), to_string(bias_experts),
-                     to_string(glu), to_string(shared_glu));
+  return fmt::format("{} {} (bias {}) {} shared {} optimizer {}{}", naming, to_string(experts), to_string(bias_experts),
+                     to_string(glu), to_string(shared_glu), to_string(optimizer_glu.value_or(glu)),
+                     stacked ? " stacked" : "");
 }
 
 std::vector<i64> widths(i64 count, i64 width) { return std::vector<i64>(static_cast<std::size_t>(count), width); }
 
 u64 element_code(const BlockSpec& block, i64 expert, Role role, TensorKind kind, i64 row, i64 col, i64 element_bytes) {
   const auto u = [](i64 value) { return static_cast<u64>(value); };
+  constexpr std::string_view kStates[] = {"model", "param", "exp_avg", "exp_avg_sq"};
+  const auto state = static_cast<u64>(std::ranges::find(kStates, block.state) - std::begin(kStates)) << 62;
   const u64 set = (block.set == ExpertSet::Shared ? 1u : 0u) | (block.stack == "mtp" ? 2u : 0u);
   const auto role_code = static_cast<u64>(role);
   const auto kind_code = static_cast<u64>(kind);
   if (element_bytes == 8)
-    return u(block.layer) << 56 | set << 54 | u(expert) << 40 | role_code << 38 | kind_code << 36 | u(row) << 18 |
-           u(col);
+    return state | u(block.layer) << 56 | set << 54 | u(expert) << 40 | role_code << 38 | kind_code << 36 |
+           u(row) << 18 | u(col);
   if (element_bytes == 4)
     return (u(block.layer) << 30 | (set & 1) << 29 | u(expert) << 22 | role_code << 20 | kind_code << 18 | u(row) << 9 |
             u(col)) &
@@ -207,6 +240,17 @@ u64 element_code(const BlockSpec& block, i64 expert, Role role, TensorKind kind,
   code = code * 67 + u(row);
   code = code * 71 + u(col);
   return code % (element_bytes == 2 ? 65521 : 251);
+}
+
+void add_twins(ModelSpec& model, const std::vector<std::string>& states) {
+  const std::vector<BlockSpec> weights = model.blocks;
+  for (const std::string& state : states)
+    for (BlockSpec block : weights) {
+      block.state = state;
+      block.before = fmt::format("optimizer.state.{}.", state);
+      block.dtype = Dtype::F64;
+      model.blocks.push_back(block);
+    }
 }
 
 std::vector<MemoryTensor> build(const ModelSpec& model, const Spelling& spelling) {
@@ -222,6 +266,7 @@ Record record_of(const ModelSpec& model, const Spelling& spelling) {
                 {"naming", spelling.naming},
                 {"experts", std::string(to_string(spelling.experts))},
                 {"glu", gated ? to_string(spelling.glu) : "none"}};
+  if (spelling.optimizer_glu) record["optimizer_glu"] = to_string(*spelling.optimizer_glu);
   for (const BlockSpec& block : model.blocks)
     if (block.set == ExpertSet::Shared) record["shared_glu"] = gated ? to_string(spelling.shared_glu) : "none";
   if (model.num_hidden_layers) record["num_hidden_layers"] = fmt::format("{}", *model.num_hidden_layers);

@@ -29,6 +29,12 @@ struct BlockSpec {
   /// One F32 scale per 128 x 128 block.
   bool scales = false;
   Dtype dtype = Dtype::U64;
+  /// Of an optimizer's twin: its state, what its keys add in front and behind, and whether it has the weights
+  /// of FC1 alone. Its elements must have 8 bytes to differ from the weights'.
+  std::string state = "model";
+  std::string before = {};
+  std::string after = {};
+  bool fc1_weights_only = false;
 };
 
 struct ModelSpec {
@@ -46,12 +52,19 @@ struct Spelling {
   Experts bias_experts = Experts::Indexed;
   Glu glu = {Glu::Kind::Split, 0};
   Glu shared_glu = {Glu::Kind::Split, 0};
+  /// Of the optimizer's twins of routed experts, where it is not `glu`.
+  std::optional<Glu> optimizer_glu = std::nullopt;
+  /// Layers of the main stack share their tensors.
+  bool stacked = false;
   std::string describe() const;
 };
 
 inline Glu split() { return {Glu::Kind::Split, 0}; }
 inline Glu contiguous() { return {Glu::Kind::Contiguous, 0}; }
 inline Glu interleaved(i64 block_rows) { return {Glu::Kind::Interleaved, block_rows}; }
+
+/// The optimizer's twins of all blocks: Megatron's keys.
+void add_twins(ModelSpec& model, const std::vector<std::string>& states);
 
 /// The tensors of the model in this layout.
 std::vector<MemoryTensor> build(const ModelSpec& model, const Spelling& spelling);

@@ -1,0 +1,148 @@
+#include "plan/stacked_layers.hpp"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "core/fail.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr std::string_view kStack = "decoder.layers.";
+
+/// What keys beside the experts say about how the checkpoint numbers its layers.
+struct OtherLayers {
+  /// L of tensors with a layer axis; 0 where there are none, -1 where they disagree.
+  i64 stacked = 0;
+  bool numbered = false;
+};
+
+bool starts_component(std::string_view name, std::size_t at) {
+  return at == 0 || name[at - 1] == '.' || name[at - 1] == '/';
+}
+
+OtherLayers look_at_others(const Inventory& inventory, const Recognition& from) {
+  constexpr std::string_view kLayers = "layers.";
+  OtherLayers seen;
+  for (const std::size_t index : from.others) {
+    const TensorRef& ref = inventory.tensors[index];
+    const std::string_view name = ref.name;
+    const std::size_t at = name.find(kLayers);
+    if (at == name.npos || !starts_component(name, at) || at + kLayers.size() >= name.size()) continue;
+    const char next = name[at + kLayers.size()];
+    const bool is_number = next >= '0' && next <= '9';
+    // Layers of multi-token prediction are always numbered.
+    if (is_number && !name.substr(0, at).ends_with("mtp.")) seen.numbered = true;
+    if (is_number || !name.substr(0, at + kLayers.size()).ends_with(kStack) || ref.shape.empty()) continue;
+    if (seen.stacked == 0) seen.stacked = ref.shape[0];
+    if (seen.stacked != ref.shape[0]) seen.stacked = -1;
+  }
+  return seen;
+}
+
+/// The blocks that would share tensors: one set of experts of one state and scope.
+struct Group {
+  std::vector<std::size_t> blocks;
+};
+
+/// What must be equal in all layers.
+auto extents(const ExpertBlock& block) {
+  return std::tuple(block.num_experts, block.hidden_size, block.intermediate_size, block.glu.kind, block.glu.block_rows,
+                    block.matrices.size());
+}
+
+bool same_matrices(const ExpertBlock& a, const ExpertBlock& b) {
+  return extents(a) == extents(b) && std::ranges::equal(a.matrices, b.matrices, [](const Matrix& x, const Matrix& y) {
+           return std::tie(x.role, x.kind, x.expert, x.dtype, x.rows, x.cols) ==
+                  std::tie(y.role, y.kind, y.expert, y.dtype, y.rows, y.cols);
+         });
+}
+
+class LayerStacker {
+ public:
+  LayerStacker(const Inventory& inventory, const Recognition& from, std::vector<BlockTarget>& targets)
+      : from_(from), targets_(targets), others_(look_at_others(inventory, from)) {}
+
+  void run() {
+    std::map<std::tuple<bool, std::string, std::string, ExpertSet>, Group> groups;
+    for (std::size_t i = 0; i < from_.blocks.size(); ++i) {
+      const ExpertBlock& block = from_.blocks[i];
+      if (block.stack == "decoder" && targets_[i].naming->stacks_layers)
+        groups[{block.is_twin(), block.state, block.scope, block.set}].blocks.push_back(i);
+    }
+    // Weights come first, and the optimizer's twins follow them.
+    for (const auto& [id, group] : groups) decide(group);
+  }
+
+ private:
+  const ExpertBlock& block(std::size_t i) const { return from_.blocks[i]; }
+
+  void decide(const Group& group) {
+    const ExpertBlock& first = block(group.blocks.front());
+    bool stacked = is_uniform(group) && is_wanted(group);
+    const auto layers = static_cast<i64>(group.blocks.size());
+    if (const auto weights = decided_.find(first.set); first.is_twin() && weights != decided_.end())
+      stacked = is_uniform(group) && weights->second == layers;
+    if (!first.is_twin()) decided_[first.set] = stacked ? layers : 0;
+    if (!stacked) return;
+    for (const std::size_t i : group.blocks) {
+      targets_[i].stacked_layers = layers;
+      targets_[i].layer_slot = block(i).layer;
+    }
+  }
+
+  /// All layers from 0 on, one like the other, none of experts that have a tensor each.
+  bool is_uniform(const Group& group) const {
+    const std::size_t count = group.blocks.size();
+    const std::size_t first = group.blocks.front();
+    std::vector<bool> seen(count);
+    for (const std::size_t i : group.blocks) {
+      const i64 layer = block(i).layer;
+      if (layer < 0 || layer >= static_cast<i64>(count) || block(i).intermediate_size < 0) return false;
+      seen[static_cast<std::size_t>(layer)] = true;
+      if (has_indexed(i)) return false;
+      if (targets_[i].glu != targets_[first].glu || !same_matrices(block(i), block(first))) return false;
+    }
+    return std::ranges::find(seen, false) == seen.end();
+  }
+
+  /// Whether some of its tensors are to hold one expert each.
+  bool has_indexed(std::size_t i) const {
+    if (block(i).set == ExpertSet::Shared) return false;
+    return std::ranges::any_of(block(i).matrices, [&](const Matrix& matrix) {
+      const bool bias = matrix.kind == TensorKind::Bias;
+      return (bias ? targets_[i].bias_experts : targets_[i].experts) == Experts::Indexed;
+    });
+  }
+
+  bool is_wanted(const Group& group) const {
+    const std::size_t first = group.blocks.front();
+    const ExpertBlock& example = block(first);
+    if (example.stacked_layers > 0) return true;
+    const auto layers = static_cast<i64>(group.blocks.size());
+    // Keys of one model are numbered all or none.
+    if (const auto routed = decided_.find(ExpertSet::Routed); routed != decided_.end()) return routed->second == layers;
+    // What is kept as it was stays numbered.
+    const bool grouped = example.set == ExpertSet::Shared || example.experts == Experts::Grouped;
+    if (targets_[first].naming == from_.naming && grouped) return false;
+    if (from_.num_hidden_layers.value_or(layers) != layers) return false;
+    if (others_.stacked != 0) return others_.stacked == layers;
+    return !others_.numbered;
+  }
+
+  const Recognition& from_;
+  std::vector<BlockTarget>& targets_;
+  OtherLayers others_;
+  /// Layers that share tensors, or 0, by set of the weights.
+  std::map<ExpertSet, i64> decided_;
+};
+
+}  // namespace
+
+void stack_targets(const Inventory& inventory, const Recognition& from, std::vector<BlockTarget>& targets) {
+  LayerStacker(inventory, from, targets).run();
+  for (std::size_t i = 0; i < targets.size(); ++i) set_key_prefix(from.blocks[i], from, targets[i]);
+}
+
+}  // namespace glu_ckpt

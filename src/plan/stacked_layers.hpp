@@ -1,0 +1,14 @@
+#pragma once
+/// Whether the layers of a stack are to share their tensors, with a leading axis that counts them.
+
+#include <vector>
+
+#include "plan/target_block.hpp"
+
+namespace glu_ckpt {
+
+/// Decides for all blocks together and completes their targets: stacked_layers and key_prefix. `targets` are those
+/// of `from.blocks`.
+void stack_targets(const Inventory& inventory, const Recognition& from, std::vector<BlockTarget>& targets);
+
+}  // namespace glu_ckpt
