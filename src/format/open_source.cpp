@@ -376,9 +376,9 @@ std::unique_ptr<Source> read_checkpoint(const CheckpointFiles& files) {
   switch (files.format) {
     case Format::Safetensors: return read_safetensors(files);
     case Format::Torch: return read_torch(files);
-    case Format::TorchDist: break;
+    case Format::TorchDist: return read_torch_dist(files);
   }
-  fail(ErrorCode::NotSupported, {files.path.string(), {}}, "{}: torch-dist cannot be read", files.path.string());
+  return nullptr;
 }
 
 }  // namespace
