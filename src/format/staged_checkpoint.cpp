@@ -40,6 +40,11 @@ void StagedCheckpoint::write_text(const std::string& name, std::string_view text
   count(static_cast<i64>(text.size()));
 }
 
+void StagedCheckpoint::write_tracker(std::string_view text) {
+  write_small_file(staged_.path() / "latest_checkpointed_iteration.txt", text);
+  count(static_cast<i64>(text.size()));
+}
+
 void StagedCheckpoint::copy_extra_files() {
   for (const ExtraFile& extra : options_.extra_files) copy_extra_file(extra);
 }
