@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "format/checkpoint_files.hpp"
 #include "format/dcp_metadata.hpp"
 #include "glu_ckpt/error.hpp"
 #include "io/file.hpp"
+#include "support/dist_checkpoint.hpp"
 #include "support/slug_of.hpp"
 
 namespace glu_ckpt {
@@ -19,14 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 fs::path testdata(const std::string& name) { return fs::path(std::getenv("GLU_CKPT_TESTDATA")) / name; }
-
-std::unique_ptr<Source> open_dist(const fs::path& path) {
-  CheckpointFiles files;
-  files.format = Format::TorchDist;
-  files.path = path;
-  files.directory = path;
-  return read_torch_dist(files);
-}
 
 const TensorRef* find(const Source& source, const std::string& name) {
   const auto& tensors = source.inventory().tensors;
