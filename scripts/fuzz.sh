@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes the parsers: scripts/fuzz.sh [SECONDS] [TARGET...], by default 600 s each of header, index, config, zip and pickle.
+# Fuzzes the parsers: scripts/fuzz.sh [SECONDS] [TARGET...], by default 600 s each of header, index, config, zip, pickle and dcp.
 # Needs clang with libFuzzer. New inputs are kept under build-fuzz/; a finding stops the run and names its input.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seconds=${1:-600}
 shift || true
 targets=("$@")
-[[ ${#targets[@]} -gt 0 ]] || targets=(header index config zip pickle)
+[[ ${#targets[@]} -gt 0 ]] || targets=(header index config zip pickle dcp)
 
 bash scripts/install_deps.sh tests
 mkdir -p build-fuzz
