@@ -98,14 +98,15 @@ confined() {
 # The gallery of torch files: as above, and nothing of a hostile pickle may have run. Sound ones are read, and hold
 # one model.
 torch_files() {
-  local root=$TESTDATA/malformed/torch area=$WORK/torch case command expected slug got error sound=
+  local root=$TESTDATA/malformed/torch area=$WORK/torch case command arguments expected slug got error sound=
   local address_kib=$((4 << 20))
   ((SANITIZED)) && address_kib=0
   mkdir -p "$area"
   while IFS=$'\t' read -r case command expected slug; do
     [[ $case == \#* || -z $case ]] && continue
+    arguments=${command//\{IN\}/$root/$case}
     # shellcheck disable=SC2086 -- the manifest's arguments are separated by blanks
-    confined 10 "$address_kib" "$area" "$PROGRAM" ${command//\{IN\}/$root/$case} --json
+    confined 10 "$address_kib" "$area" "$PROGRAM" ${arguments//\{OUT\}/$area/out} --json
     got=$?
     error=$(tail -n 1 "$WORK/.err")
     if [[ $got != "$expected" ]] || ((got)) && [[ $error != '{"error":"'"$slug"'","message":"'*'","file":"'[!\"]* ]]; then
