@@ -766,7 +766,7 @@ class Dcp:
 
 def dcp_metadata(g):
     metadata = Dcp().files()[".metadata"]
-    g.directory("dcp_without_metadata", "dcp-metadata", Dcp().data)
+    g.directory("dcp_without_metadata", "not-supported", Dcp().data)
     g.directory("dcp_metadata_empty", "pickle-truncated", Dcp().files(b""))
     g.directory("dcp_metadata_garbage", "pickle-opcode", Dcp().files(b"\x93NUMPY garbage, not a pickle"))
     g.directory("dcp_metadata_truncated", "pickle-truncated", Dcp().files(metadata[: len(metadata) // 2]))
@@ -796,7 +796,7 @@ def dcp_metadata(g):
     g.directory("dcp_metadata_entry_a_number", "dcp-metadata", dcp.files())
     dcp = Dcp()
     dcp.state_extra[text(GATE)] = dcp.tensor_metadata(UP)
-    g.directory("dcp_metadata_tensor_twice", "duplicate-key", dcp.files())
+    g.directory("dcp_metadata_tensor_twice", "dcp-metadata", dcp.files())
     dcp = Dcp()
     dcp.tensors[UP]["dtype"] = "qint8"
     g.directory("dcp_metadata_dtype_quantized", "not-supported", dcp.files())
@@ -811,7 +811,14 @@ def dcp_chunks(g):
         g.directory("dcp_" + name, slug, dcp.files(), command)
 
     def chunks(*new):
-        return lambda dcp: dcp.tensors[GATE].update(chunks=list(new))
+        """Other chunks, each with an item of its own."""
+        def change(dcp):
+            content = item(GATE, [F // 2, H], bf16(GATE)[:F * H])
+            dcp.tensors[GATE]["chunks"] = new
+            dcp.storage = [entry for entry in dcp.storage if entry["name"] != GATE]
+            for offsets, _ in new:
+                dcp.append(GATE, offsets, "__0_0.distcp", content)
+        return change
 
     def size(new):
         return lambda dcp: dcp.tensors[GATE].update(size=new)
@@ -828,15 +835,15 @@ def dcp_chunks(g):
     case("chunk_twice", "chunk-overlap", chunks(low, high, high))
     case("chunk_past_end", "chunk-bounds", chunks(low, ([2, 0], [3, H])))
     case("chunk_beyond", "chunk-bounds", chunks(low, ([5, 0], [2, H])))
-    case("chunk_negative_offset", "chunk-bounds", chunks(([-1, 0], [3, H]), high))
-    case("chunk_negative_size", "chunk-bounds", chunks(low, ([2, 0], [-2, H])))
+    case("chunk_negative_offset", "dcp-metadata", chunks(([-1, 0], [3, H]), high))
+    case("chunk_negative_size", "dcp-metadata", chunks(low, ([2, 0], [-2, H])))
     case("chunk_offset_2_63_minus_1", "chunk-bounds", chunks(low, ([top, 0], [2, H])))
     case("chunk_size_2_63_minus_1", "chunk-bounds", chunks(low, ([2, 0], [top, H])))
     case("chunk_of_another_rank", "chunk-bounds", chunks(low, ([2], [2])))
     case("chunk_of_two_ranks", "chunk-bounds", chunks(low, ([2, 0], [2, H, 1])))
     case("chunks_diagonal", "chunk-hole", chunks(([0, 0], [2, 1]), ([2, 1], [2, 1])))
     case("size_2_64", "shape-overflow", size([1 << 32, 1 << 32]))
-    case("size_negative", "shape-overflow", size([-F, -H]))
+    case("size_negative", "dcp-metadata", size([-F, -H]))
     case("size_greater", "chunk-hole", size([F + 1, H]))
     case("size_less", "chunk-bounds", size([F - 1, H]))
 
@@ -849,13 +856,14 @@ def dcp_chunks(g):
          lambda dcp: dcp.data.update({"__1_0.distcp": dcp.data["__1_0.distcp"][:-1]}))
     case("file_empty", "dcp-item-range", lambda dcp: dcp.data.update({"__1_0.distcp": b""}))
     for name, path in {"parent": "../__0_0.distcp", "inner_parent": "a/../../__0_0.distcp", "absolute": "/etc/passwd",
-                       "empty": "", "dot": ".", "nul": "__0_0.distcp\0"}.items():
-        case("path_" + name, "dcp-metadata", move(2, path=path))
+                       "empty": "", "nul": "__0_0.distcp\0"}.items():
+        case("path_" + name, "index-path", move(2, path=path))
+    case("path_of_the_directory", "not-supported", move(2, path="."))
     case("item_past_end", "dcp-item-range", move(2, length=1 << 40))
     case("item_begins_past_end", "dcp-item-range", move(2, begin=1 << 40))
-    case("item_offset_negative", "dcp-item-range", move(2, begin=-1))
-    case("item_length_negative", "dcp-item-range", move(2, length=-1))
-    case("item_end_overflows", "dcp-item-range", move(2, begin=top, length=top))
+    case("item_offset_negative", "dcp-metadata", move(2, begin=-1))
+    case("item_length_negative", "dcp-metadata", move(2, length=-1))
+    case("item_end_overflows", "dcp-metadata", move(2, begin=top, length=top))
     case("items_overlap", "dcp-item-overlap", lambda dcp: dcp.entry(2).update(begin=dcp.entry(2)["begin"] - 1))
     case("items_the_same", "dcp-item-overlap",
          lambda dcp: dcp.entry(2).update(begin=dcp.entry(0)["begin"], length=dcp.entry(0)["length"]))
