@@ -54,6 +54,8 @@ struct PlanOptions {
   i64 max_shard_bytes = 5'000'000'000;
   /// Plan even where source and target layout are the same.
   bool force = false;
+  /// The output is of another format than the source, so that a plan which moves nothing is one, too.
+  bool new_format = false;
 };
 
 struct Plan {

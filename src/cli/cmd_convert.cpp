@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <set>
 
 #include "cli/session.hpp"
 #include "core/fail.hpp"
+#include "format/structure_view.hpp"
 #include "report/report.hpp"
 
 namespace glu_ckpt::cli {
@@ -21,17 +23,33 @@ bool is_inside(const fs::path& inner, const fs::path& outer) {
   return end == outer.end() || (std::next(end) == outer.end() && end->empty());
 }
 
-/// Whether --overwrite may remove it: an empty directory, a safetensors file, or a checkpoint with no
-/// other checkpoint in a directory below it.
+/// Megatron keeps the iterations of a run side by side: more than one must not go.
+bool only_one_iteration(const fs::path& path) {
+  i64 directories = 0;
+  for (const auto& entry : fs::directory_iterator(path)) directories += entry.is_directory() ? 1 : 0;
+  return directories == 1;
+}
+
+bool is_tensor_file(const fs::path& path) {
+  static const std::set<std::string> kSuffixes = {".safetensors", ".pt", ".pth", ".bin", ".distcp"};
+  return kSuffixes.contains(path.extension().string());
+}
+
+/// Whether --overwrite may remove it: an empty directory, a file of tensors, or a checkpoint with no other
+/// checkpoint in a directory below it.
 bool is_replaceable(const fs::path& path) {
-  if (!fs::is_directory(path)) return path.extension() == ".safetensors";
+  if (!fs::is_directory(path)) return is_tensor_file(path);
   if (fs::is_empty(path)) return true;
+  if (fs::exists(path / "latest_checkpointed_iteration.txt")) return only_one_iteration(path);
   bool checkpoint = false;
   for (auto it = fs::recursive_directory_iterator(path); it != fs::recursive_directory_iterator(); ++it) {
     const std::string name = it->path().filename().string();
-    if (it.depth() > 0 && it->path().extension() == ".safetensors") return false;
+    const bool rank = it.depth() == 1 && it->path().parent_path().filename().string().starts_with("mp_rank_");
+    if (it.depth() > 0 && !rank && is_tensor_file(it->path())) return false;
     if (it.depth() == 0)
-      checkpoint |= name == "glu_ckpt.json" || name == "model.safetensors" || name.ends_with(".safetensors.index.json");
+      checkpoint |= name == "glu_ckpt.json" || name == "model.safetensors" || name == ".metadata" ||
+                    name.ends_with(".safetensors.index.json") || name == "pytorch_model.bin" ||
+                    name == "pytorch_model.bin.index.json" || name.starts_with("mp_rank_");
   }
   return checkpoint;
 }
@@ -71,7 +89,8 @@ void check_output(const Options& options) {
 /// The files may lie elsewhere than the path says: a snapshot's symlinks point into a shared cache.
 void check_output_is_no_source(const Options& options, const Source& source) {
   const fs::path dst = fs::weakly_canonical(options.output);
-  const fs::path directory = fs::is_directory(source.path()) ? source.path() : source.path().parent_path();
+  const fs::path directory =
+      fs::is_directory(source.path()) ? source.path() / source.structure().iteration_dir : source.path().parent_path();
   std::vector<fs::path> files;
   for (const std::string& name : source.inventory().files) files.push_back(directory / name);
   for (const ExtraFile& extra : source.extra_files()) files.push_back(extra.path);
@@ -82,10 +101,29 @@ void check_output_is_no_source(const Options& options, const Source& source) {
            file.string());
 }
 
+/// The format of DST: as asked, or what its extension says, or the source's.
+Format target_format(const Options& options, const Source& source) {
+  const std::string suffix = fs::path(options.output).extension().string();
+  const bool torch = suffix == ".pt" || suffix == ".pth" || suffix == ".bin";
+  const std::optional<Format> named = suffix == ".safetensors" ? std::optional(Format::Safetensors)
+                                      : torch                  ? std::optional(Format::Torch)
+                                                               : std::nullopt;
+  if (named && options.format && *named != *options.format)
+    fail(ErrorCode::Usage, {options.output, {}}, "{}: a name that ends in {} is a {} file, but --format says {}",
+         options.output, suffix, to_string(*named), to_string(*options.format));
+  return options.format ? *options.format : named.value_or(source.format());
+}
+
 Record make_record(const Recognition& recognition, const Plan& plan, const std::optional<Digest>& digest) {
-  Record record{{"version", GLU_CKPT_VERSION}, {"experts", plan.to.experts}, {"glu", to_string(plan.to.glu)}};
+  Record record{{"version", GLU_CKPT_VERSION}};
+  const bool has_experts = !recognition.blocks.empty();
+  if (has_experts) {
+    record["experts"] = plan.to.experts;
+    record["glu"] = to_string(plan.to.glu);
+  }
   // A family that nobody named is not to be believed later.
-  if (recognition.naming_settled || plan.to.naming != plan.from.naming) record["naming"] = plan.to.naming;
+  if (has_experts && (recognition.naming_settled || plan.to.naming != plan.from.naming))
+    record["naming"] = plan.to.naming;
   if (plan.to.shared_glu) record["shared_glu"] = to_string(*plan.to.shared_glu);
   if (plan.to.optimizer_glu) record["optimizer_glu"] = to_string(*plan.to.optimizer_glu);
   if (digest) record["digest"] = record["source_digest"] = to_string(*digest);
@@ -104,6 +142,7 @@ Digest digest_with_progress(const Options& options, const Opened& opened, const 
 
 /// The source's digest, checked against its own record.
 Digest source_digest(const Options& options, const Opened& opened, const Backend& backend) {
+  check_contents(options, *opened.source, "checking source");
   const Digest digest = digest_with_progress(options, opened, backend, "reading source");
   const auto recorded = opened.source->record().find("digest");
   // The record's digest is of everything, so it says nothing about what is left after a drop.
@@ -119,6 +158,7 @@ Digest source_digest(const Options& options, const Opened& opened, const Backend
 void check_staged(const Options& options, const Sink& sink, const Digest& expected, const Backend& backend) {
   if (options.verify == VerifyMode::Readback) drop_page_cache(sink.staged_path());
   const Opened staged = open_model(sink.staged_path().string(), {});
+  check_contents(options, *staged.source, "checking checksums");
   const Digest found = digest_with_progress(options, staged, backend, "verifying");
   if (found != expected)
     fail(
@@ -138,7 +178,9 @@ i64 peak_memory() {
 Plan proved_plan(const Options& options, const Opened& opened) {
   check_output_is_no_source(options, *opened.source);
   const Inventory& have = opened.source->inventory();
-  Plan plan = make_plan(have, opened.recognition, {options.to, options.max_shard_bytes, options.force});
+  Plan plan = make_plan(have, opened.recognition,
+                        {options.to, options.max_shard_bytes, options.force,
+                         target_format(options, *opened.source) != opened.source->format()});
   check_plan(have, plan);
   if (!plan.dropped.empty())
     plan.notes.push_back(fmt::format("{} tensors of the optimizer are left out", plan.dropped.size()));
@@ -201,9 +243,10 @@ int cmd_convert(const Options& options) {
   std::optional<Digest> digest;
   if (options.verify != VerifyMode::None) digest = source_digest(options, opened, *backend);
   const Record record = make_record(opened.recognition, plan, known ? digest : std::nullopt);
+  const Format format = target_format(options, *opened.source);
+  const StructureView structured(*opened.source, format, options.from.drop_optimizer);
   const auto sink = create_sink({options.output, opened.source->metadata(), opened.source->extra_files(),
-                                 options.overwrite, record, options.typed, Format::Safetensors,
-                                 opened.source.get()},
+                                 options.overwrite, record, options.typed, format, &structured},
                                 plan.outputs);
   {
     report::Progress progress(progress_style(options), "converting", plan.bytes);

@@ -9,6 +9,7 @@ int cmd_digest(const Options& options) {
   require_known_glu(opened, "--from-glu");
   watch_signals();
   const auto backend = make_backend(options.device);
+  check_contents(options, *opened.source, "checking checksums");
   Digest digest;
   {
     report::Progress progress(progress_style(options), "digest", tensor_bytes(opened.source->inventory()));

@@ -10,6 +10,8 @@ int cmd_verify(const Options& options) {
   require_known_glu(b, "--to-glu");
   watch_signals();
   const auto backend = make_backend(options.device);
+  check_contents(options, *a.source, "checking A");
+  check_contents(options, *b.source, "checking B");
   Verdict verdict;
   {
     report::Progress progress(progress_style(options), "verify",

@@ -125,14 +125,16 @@ class Parser {
   void add_convert(Command command, const std::string& name, const std::string& about) {
     CLI::App* sub = add(command, name, about);
     sub->add_option("SRC", options_.input, "file or directory")->required();
-    sub->add_option("DST", options_.output, "directory, or one file if it ends in .safetensors")->required();
+    sub->add_option("DST", options_.output, "directory, or one file if it ends in .safetensors, .pt, .pth or .bin")
+        ->required();
     sub->add_option("--naming", texts_.naming, "naming to write (`glu-ckpt layouts`); default keep");
     sub->add_option("--experts", texts_.experts, "indexed or grouped; default keep");
     sub->add_option("--bias-experts", texts_.bias_experts, "the same for biases alone; default as --experts");
     sub->add_option("--glu", texts_.glu, "split, contiguous or interleaved:K; default keep");
     sub->add_option("--shared-glu", texts_.shared_glu, "the same for the shared expert; default keep");
     add_from(sub);
-    sub->add_option("--format", texts_.format, "keep or safetensors")->check(CLI::IsMember({"keep", "safetensors"}));
+    sub->add_option("--format", texts_.format, "keep, safetensors, torch or torch-dist")
+        ->check(CLI::IsMember({"keep", "safetensors", "torch", "torch-dist"}));
     sub->add_option("--optimizer", texts_.optimizer, "keep, or drop: leave the optimizer's tensors out")
         ->check(CLI::IsMember({"keep", "drop"}));
     sub->add_option("--max-shard-size", texts_.max_shard, "tensor bytes per shard (default 5GB)");
@@ -246,6 +248,8 @@ class Parser {
                         : texts_.progress == "never" ? ProgressMode::Never
                         : texts_.progress == "json"  ? ProgressMode::Json
                                                      : ProgressMode::Auto;
+    for (const Format format : {Format::Safetensors, Format::Torch, Format::TorchDist})
+      if (texts_.format == to_string(format)) options_.format = format;
     if (options_.dry_run) options_.command = Command::Plan;
     remember("naming", texts_.naming);
     remember("experts", texts_.experts);
@@ -257,6 +261,7 @@ class Parser {
     remember("from_shared_glu", texts_.from_shared_glu);
     remember("from_optimizer_glu", texts_.from_optimizer_glu);
     if (texts_.optimizer != "keep") remember("optimizer", texts_.optimizer);
+    if (options_.format) remember("format", texts_.format);
     remember("max_shard_size", texts_.max_shard);
   }
 

@@ -28,6 +28,8 @@ struct Options {
   i64 memory_bytes = i64{1} << 30;
   int jobs = 0;
   std::string device = "auto";
+  /// Empty keeps the source's, or takes the one that DST's extension names.
+  std::optional<Format> format;
   VerifyMode verify = VerifyMode::Digest;
   ProgressMode progress = ProgressMode::Auto;
   bool dry_run = false;

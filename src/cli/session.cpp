@@ -68,6 +68,11 @@ ExecuteOptions execute_options(const Options& options, report::Progress& progres
   return execution;
 }
 
+void check_contents(const Options& options, const Source& source, const std::string& title) {
+  report::Progress progress(progress_style(options), title, source.checked_bytes());
+  source.check_contents(options.jobs, execute_options(options, progress).on_progress);
+}
+
 void watch_signals() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) std::signal(number, note_signal);
 }

@@ -32,6 +32,10 @@ ExecuteOptions execute_options(const Options& options, report::Progress& progres
 /// From here on SIGINT, SIGTERM, SIGHUP and SIGUSR1 are noticed at the next finished piece of work.
 void watch_signals();
 
+/// Checks what the files say of their own bytes (Source::check_contents), with progress.
+void check_contents(const Options& options, const Source& source, const std::string& title);
+
+
 /// Prints to stdout and checks that it arrived.
 void print_out(const std::string& text);
 

@@ -2,8 +2,10 @@
 
 #include "format/create_sink.hpp"
 
+#include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "format/safetensors_sink.hpp"
+#include "format/torch_sink.hpp"
 
 namespace glu_ckpt {
 
@@ -13,8 +15,20 @@ void check_write_range(const OutputTensor& tensor, i64 offset, i64 count) {
          offset + count, tensor.name, tensor.bytes);
 }
 
+i64 count_parameters(const std::vector<OutputTensor>& tensors) {
+  i64 total = 0;
+  for (const OutputTensor& tensor : tensors) total += checked_product(tensor.shape).value_or(0);
+  return total;
+}
+
 std::unique_ptr<Sink> create_sink(const SinkOptions& options, const std::vector<OutputTensor>& tensors) {
-  return create_safetensors_sink(options, tensors);
+  switch (options.format) {
+    case Format::Safetensors: return create_safetensors_sink(options, tensors);
+    case Format::Torch: return create_torch_sink(options, tensors);
+    case Format::TorchDist: break;
+  }
+  fail(ErrorCode::NotSupported, {options.path.string(), {}}, "{}: format {} cannot be written", options.path.string(),
+       to_string(options.format));
 }
 
 }  // namespace glu_ckpt

@@ -31,9 +31,23 @@ void FileSource::read_side_files() {
     const std::string text = read_small_file(files_.record, kMaxRecordBytes, ErrorCode::RecordInvalid);
     records_.add(parse_record_json(text, files_.record.string()).record, files_.record.string());
   }
+  if (!files_.extras.empty()) take_extras(Extras::open(files_.extras));
   structure_.iteration_dir = files_.iteration_dir;
   structure_.tracker = files_.tracker;
 }
+
+void FileSource::take_extras(Extras extras) {
+  extras_ = std::move(extras);
+  const Structure& from = extras_.structure();
+  if (files_.format != Format::Torch) structure_.trees = from.trees;
+  if (files_.format == Format::TorchDist) return;
+  structure_.objects = from.objects;
+  structure_.paths = from.paths;
+  structure_.metadata_json = from.metadata_json;
+  structure_.has_integrity = from.has_integrity;
+}
+
+std::vector<std::byte> FileSource::read_object(std::size_t object) const { return extras_.read_object(object); }
 
 const TensorRef& FileSource::checked_range(std::size_t tensor, i64 offset, i64 bytes) const {
   const TensorRef& from = inventory_.tensors.at(tensor);

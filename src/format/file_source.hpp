@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "format/checkpoint_files.hpp"
+#include "format/extras.hpp"
 #include "format/record_file.hpp"
 #include "io/file.hpp"
 
@@ -25,9 +26,13 @@ class FileSource : public Source {
   const std::filesystem::path& path() const override { return files_.path; }
   i64 file_bytes() const override { return file_bytes_; }
   const Structure& structure() const override { return structure_; }
+  /// Objects that came out of extras; a torch-dist Source reads its own.
+  std::vector<std::byte> read_object(std::size_t object) const override;
 
  protected:
-  /// config.json and glu_ckpt.json, once the shards' own records are in.
+  /// Takes over what the format itself does not hold.
+  void take_extras(Extras extras);
+  /// config.json, glu_ckpt.json and glu_ckpt.extras, once the shards' own records are in.
   void read_side_files();
   /// Throws Io where [offset, offset + bytes) is not within the tensor.
   const TensorRef& checked_range(std::size_t tensor, i64 offset, i64 bytes) const;
@@ -50,6 +55,8 @@ class FileSource : public Source {
   i64 file_bytes_ = 0;
 
  private:
+  Extras extras_;
+
   [[noreturn]] void fail_shrunk(const Error& error, const TensorRef& tensor) const;
 };
 

@@ -7,6 +7,7 @@
 
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
+#include "format/extras.hpp"
 #include "format/record_file.hpp"
 #include "io/file.hpp"
 
@@ -17,19 +18,42 @@ namespace {
 constexpr std::string_view kShardSuffix = ".safetensors";
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+constexpr std::string_view kTorchIndexFile = "pytorch_model.bin.index.json";
+constexpr std::string_view kTrackerFile = "latest_checkpointed_iteration.txt";
+constexpr std::string_view kRankPrefix = "mp_rank_";
 constexpr i64 kMaxIndexBytes = i64{1} << 30;
+constexpr i64 kMaxTrackerBytes = 256;
 
-/// Checkpoints of other kinds, by what their names end in; named in the refusal so that nobody searches.
-constexpr std::array<std::string_view, 7> kOtherFormats = {".bin", ".pt", ".pth", ".distcp", ".ckpt", ".gguf", ".npz"};
+constexpr std::array<std::string_view, 3> kTorchSuffixes = {".bin", ".pt", ".pth"};
+/// Weights of kinds that are not read, named in the refusal so that nobody searches.
+constexpr std::array<std::string_view, 3> kOtherFormats = {".ckpt", ".gguf", ".npz"};
+/// Files of a trainer that hold no model.
+constexpr std::array<std::string_view, 9> kTrainerFiles = {"training_args.bin", "optimizer.bin",  "optimizer.pt",
+                                                           "scheduler.pt",      "scheduler.bin",  "rng_state",
+                                                           "scaler.pt",         "random_states_", "sampler"};
+/// Of a torch-dist directory, written anew.
+constexpr std::array<std::string_view, 2> kDistFiles = {"metadata.json", "integrity.json"};
 
 struct Listing {
   std::vector<std::string> shards;
   std::vector<std::string> indexes;
+  std::vector<std::string> torch;
   /// Weights of other kinds.
   std::vector<std::string> others;
 };
 
+template <typename List>
+bool ends_with_any(std::string_view name, const List& suffixes) {
+  return std::any_of(suffixes.begin(), suffixes.end(), [&](auto suffix) { return name.ends_with(suffix); });
+}
+
+template <typename List>
+bool starts_with_any(std::string_view name, const List& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(), [&](auto prefix) { return name.starts_with(prefix); });
+}
+
 bool is_shard(std::string_view name) { return name.ends_with(kShardSuffix) && !name.starts_with('.'); }
+bool is_torch(std::string_view name) { return ends_with_any(name, kTorchSuffixes) && !name.starts_with('.'); }
 
 /// model.safetensors.index.json and variants such as model.safetensors.index.fp16.json.
 bool is_index(std::string_view name) {
@@ -37,7 +61,7 @@ bool is_index(std::string_view name) {
 }
 
 bool is_other_format(std::string_view name) {
-  return std::any_of(kOtherFormats.begin(), kOtherFormats.end(), [&](auto suffix) { return name.ends_with(suffix); });
+  return is_torch(name) || name.ends_with(".distcp") || ends_with_any(name, kOtherFormats);
 }
 
 /// Follows symlinks: files of a Hugging Face snapshot point into ../../blobs.
@@ -67,6 +91,7 @@ Listing list_directory(const std::vector<fs::directory_entry>& entries) {
     const std::string name = entry.path().filename().string();
     if (is_shard(name)) listing.shards.push_back(name);
     if (is_index(name)) listing.indexes.push_back(name);
+    if (is_torch(name)) listing.torch.push_back(name);
     if (is_other_format(name)) listing.others.push_back(name);
   }
   return listing;
@@ -84,7 +109,7 @@ void add_entry(const fs::directory_entry& entry, const std::string& prefix, Chec
     if (!prefix.empty()) files.left_out.push_back(prefix + name);
     return;
   }
-  if (prefix.empty() && name == kRecordFileName) return;
+  if (prefix.empty() && (name == kRecordFileName || name == kExtrasFileName)) return;
   std::error_code ignored;
   if (is_file(entry.path()))
     files.extra_files.push_back({prefix + name, entry.path()});
@@ -164,19 +189,99 @@ void pick_shards(CheckpointFiles& files, const Listing& listing) {
 [[noreturn]] void fail_nothing_found(const fs::path& directory, const Listing& listing) {
   const std::string name = directory.string();
   const std::string found =
-      listing.others.empty() ? "" : fmt::format("; {} is of a kind that cannot be read yet", listing.others.front());
-  fail(ErrorCode::NotSupported, {name, {}}, "{}: no checkpoint found: looked for *.safetensors and {}{}", name,
-       kIndexFile, found);
+      listing.others.empty() ? "" : fmt::format("; {} is of a kind that cannot be read", listing.others.front());
+  fail(ErrorCode::NotSupported, {name, {}},
+       "{}: no checkpoint found: looked for *.safetensors, {}, pytorch_model*.bin, *.pt, .metadata and mp_rank_*{}",
+       name, kIndexFile, found);
 }
 
 std::vector<std::string> find_left_out(const Listing& listing, const std::vector<std::string>& shards) {
   std::vector<std::string> left_out = listing.others;
-  for (const std::string& name : listing.shards)
-    if (std::find(shards.begin(), shards.end(), name) == shards.end()) left_out.push_back(name);
+  left_out.insert(left_out.end(), listing.shards.begin(), listing.shards.end());
+  std::erase_if(left_out, [&](const std::string& name) { return std::ranges::find(shards, name) != shards.end(); });
   return left_out;
 }
 
 fs::path if_file(const fs::path& path) { return is_file(path) ? path : fs::path(); }
+
+// ---- torch files --------------------------------------------------------------------------------
+
+/// Megatron's files of one rank, where they are.
+void add_rank_files(const fs::path& directory, const std::string& prefix, CheckpointFiles& files) {
+  for (const auto& entry : sorted_entries(directory)) {
+    const std::string name = entry.path().filename().string();
+    if (is_torch(name))
+      files.shards.push_back(prefix + name);
+    else if (is_file(entry.path()))
+      files.extra_files.push_back({prefix + name, entry.path()});
+  }
+}
+
+bool is_rank_directory(const fs::directory_entry& entry) {
+  return entry.path().filename().string().starts_with(kRankPrefix) && entry.is_directory();
+}
+
+/// Which of the directory's torch files are the model.
+std::vector<std::string> pick_torch_files(const fs::path& directory, const std::vector<std::string>& torch) {
+  std::vector<std::string> models;
+  for (const std::string& name : torch)
+    if (!starts_with_any(name, kTrainerFiles)) models.push_back(name);
+  const auto has = [&](std::string_view name) { return std::ranges::find(models, name) != models.end(); };
+  if (has("pytorch_model.bin")) return {"pytorch_model.bin"};
+  if (has("model_optim_rng.pt")) {
+    std::erase_if(models, [](const std::string& name) {
+      return name != "model_optim_rng.pt" && name != "distrib_optim.pt" && !name.starts_with("layer_wise_optimizer_");
+    });
+    return models;
+  }
+  const bool counted = std::ranges::all_of(models, [](const auto& name) { return name.find("-of-") != name.npos; });
+  if (models.size() > 1 && !counted)
+    fail(ErrorCode::NotSupported, {directory.string(), {}},
+         "{}: has several torch files ({}, {}); name the one that you mean", directory.string(), models[0], models[1]);
+  if (counted) check_promised_shards(directory, models);
+  return models;
+}
+
+void pick_torch(CheckpointFiles& files, const Listing& listing) {
+  files.format = Format::Torch;
+  const fs::path index = files.directory / kTorchIndexFile;
+  const bool single = std::ranges::find(listing.torch, "pytorch_model.bin") != listing.torch.end();
+  if (is_file(index)) {
+    ShardIndex parsed = parse_index(read_small_file(index, kMaxIndexBytes, ErrorCode::IndexJson), index.string());
+    if (!single || has_all_shards(parsed, files.directory)) {
+      files.shards = parsed.files;
+      files.index = std::move(parsed);
+      files.index_file = index.string();
+      return;
+    }
+  }
+  files.shards = pick_torch_files(files.directory, listing.torch);
+}
+
+// ---- torch-dist directories ---------------------------------------------------------------------
+
+/// Everything but the tensors' own files: common.pt, run_config.yaml, tokenizer/, modelopt_state/.
+void add_dist_entry(const fs::directory_entry& entry, const std::string& prefix, CheckpointFiles& files) {
+  const std::string name = entry.path().filename().string();
+  const bool top = prefix.empty();
+  if (name.ends_with(".partial") || is_shard(name)) return;
+  if (top && (name.starts_with('.') || name.ends_with(".distcp") || name == kRecordFileName ||
+              name == kExtrasFileName || std::ranges::find(kDistFiles, name) != kDistFiles.end()))
+    return;
+  std::error_code ignored;
+  if (is_file(entry.path())) {
+    files.extra_files.push_back({prefix + name, entry.path()});
+  } else if (fs::is_directory(entry.symlink_status(ignored))) {
+    const auto inner = sorted_entries(entry.path());
+    if (!list_directory(inner).shards.empty()) {
+      files.left_out.push_back(prefix + name + "/");  // Megatron-Bridge's hf/: the same weights in another layout
+      return;
+    }
+    for (const auto& below : inner) add_dist_entry(below, prefix + name + "/", files);
+  }
+}
+
+// ---- directories --------------------------------------------------------------------------------
 
 CheckpointFiles find_in_directory(const fs::path& path) {
   const auto entries = sorted_entries(path);
@@ -184,12 +289,67 @@ CheckpointFiles find_in_directory(const fs::path& path) {
   CheckpointFiles files;
   files.path = path;
   files.directory = path;
-  pick_shards(files, listing);
-  if (files.shards.empty() && !files.index) fail_nothing_found(path, listing);
-  files.left_out = find_left_out(listing, files.shards);
   files.config = if_file(path / "config.json");
   files.record = if_file(path / kRecordFileName);
-  for (const auto& entry : entries) add_entry(entry, {}, files);
+  files.extras = if_file(path / kExtrasFileName);
+  if (is_file(path / ".metadata")) {
+    files.format = Format::TorchDist;
+    for (const auto& entry : entries) add_dist_entry(entry, {}, files);
+    for (const std::string& name : listing.shards) files.left_out.push_back(name);
+    return files;
+  }
+  const bool ranks = std::ranges::any_of(entries, is_rank_directory);
+  if (ranks) {
+    files.format = Format::Torch;
+    for (const auto& entry : entries)
+      if (is_rank_directory(entry))
+        add_rank_files(entry.path(), entry.path().filename().string() + "/", files);
+      else
+        add_entry(entry, {}, files);
+    files.left_out.insert(files.left_out.end(), listing.others.begin(), listing.others.end());
+    return files;
+  }
+  if (listing.shards.empty() && listing.indexes.empty() && (!listing.torch.empty() || is_file(path / kTorchIndexFile)))
+    pick_torch(files, listing);
+  else
+    pick_shards(files, listing);
+  if (files.shards.empty() && !files.index) fail_nothing_found(path, listing);
+  files.left_out = find_left_out(listing, files.shards);
+  const bool has_torch_index = files.format == Format::Torch && files.index;
+  for (const auto& entry : entries)
+    if (!has_torch_index || entry.path().filename() != kTorchIndexFile) add_entry(entry, {}, files);
+  return files;
+}
+
+/// The directory that Megatron's tracker file names: "release", or iter_ and a number of at least 7 digits.
+std::string tracked_directory(const fs::path& tracker, std::string text) {
+  const std::string name = tracker.string();
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ' || text.back() == '\r')) text.pop_back();
+  if (text == "release") return text;
+  constexpr std::size_t kMaxDigits = 12;
+  const bool digits = !text.empty() && text.size() <= kMaxDigits &&
+                      std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+  if (!digits)
+    fail(ErrorCode::TrackerInvalid, {name, {}}, "{}: holds neither a number of an iteration nor 'release'", name);
+  return fmt::format("iter_{:07}", std::stoll(text));
+}
+
+CheckpointFiles follow_tracker(const fs::path& path) {
+  const fs::path tracker = path / kTrackerFile;
+  const std::string text = read_small_file(tracker, kMaxTrackerBytes, ErrorCode::TrackerInvalid);
+  const std::string inner = tracked_directory(tracker, text);
+  std::error_code ignored;
+  if (!fs::is_directory(path / inner, ignored))
+    fail(ErrorCode::TrackerInvalid, {tracker.string(), {}}, "{}: names {}, which is not there", tracker.string(),
+         inner);
+  CheckpointFiles files = find_in_directory(path / inner);
+  files.path = path;
+  files.iteration_dir = inner;
+  files.tracker = text;
+  for (const auto& entry : sorted_entries(path)) {
+    const std::string name = entry.path().filename().string();
+    if (name != inner && name != kTrackerFile && !name.starts_with('.')) files.left_out.push_back(name);
+  }
   return files;
 }
 
@@ -198,14 +358,27 @@ CheckpointFiles find_file(const fs::path& path) {
   const std::string name = path.string();
   if (is_index(path.filename().string()))
     fail(ErrorCode::NotSupported, {name, {}}, "{}: is an index; give the directory it is in", name);
-  if (is_other_format(name))
-    fail(ErrorCode::NotSupported, {name, {}}, "{}: only safetensors checkpoints can be read yet", name);
+  if (name.ends_with(".distcp") || path.filename() == ".metadata")
+    fail(ErrorCode::NotSupported, {name, {}}, "{}: is part of a distributed checkpoint; give the directory it is in",
+         name);
+  if (is_other_format(name) && !is_torch(path.filename().string()))
+    fail(ErrorCode::NotSupported, {name, {}}, "{}: is of a kind that cannot be read", name);
   CheckpointFiles files;
+  if (is_torch(path.filename().string())) files.format = Format::Torch;
   files.path = path;
   files.directory = directory_of(path);
   files.shards = {path.filename().string()};
   files.config = if_file(files.directory / "config.json");
   return files;
+}
+
+std::unique_ptr<Source> read_checkpoint(const CheckpointFiles& files) {
+  switch (files.format) {
+    case Format::Safetensors: return read_safetensors(files);
+    case Format::Torch: return read_torch(files);
+    case Format::TorchDist: return read_torch_dist(files);
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -215,7 +388,8 @@ std::unique_ptr<Source> open_source(const fs::path& path) {
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found) fail_errno(ENOENT, "open", path);
   if (error) fail_errno(error.value(), "open", path);
-  return read_safetensors(fs::is_directory(status) ? find_in_directory(path) : find_file(path));
+  if (!fs::is_directory(status)) return read_checkpoint(find_file(path));
+  return read_checkpoint(is_file(path / kTrackerFile) ? follow_tracker(path) : find_in_directory(path));
 }
 
 }  // namespace glu_ckpt

@@ -2,10 +2,12 @@
 
 #include <system_error>
 
+#include "core/base64.hpp"
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
 #include "format/create_sink.hpp"
+#include "format/extras.hpp"
 #include "format/record_file.hpp"
 #include "format/safetensors_header.hpp"
 #include "format/safetensors_index.hpp"
@@ -57,17 +59,13 @@ std::vector<Shard> group_by_shard(const std::vector<OutputTensor>& tensors) {
   return shards;
 }
 
-i64 count_parameters(const std::vector<OutputTensor>& tensors) {
-  i64 total = 0;
-  for (const OutputTensor& tensor : tensors) total += checked_product(tensor.shape).value_or(0);
-  return total;
-}
-
 class SafetensorsSink final : public Sink {
  public:
   SafetensorsSink(const SinkOptions& options, const std::vector<OutputTensor>& tensors)
       : options_(options), tensors_(tensors), shards_(group_by_shard(tensors)), out_(options, {}) {
     raise_open_file_limit();  // every shard stays open
+    if (options_.source != nullptr && needs_extras(options_.source->structure(), Format::Safetensors))
+      print_structure();
     for (u32 number = 0; number < shards_.size(); ++number) create_shard(number);
   }
 
@@ -84,6 +82,7 @@ class SafetensorsSink final : public Sink {
     parallel_for(shards_.size(), kFileThreads, [&](std::size_t i, int) { shards_[i].file.sync(); });
     if (out_.single_file()) return;
     if (shards_.size() > 1) write_index();
+    if (!extras_.empty()) out_.write_text(std::string(kExtrasFileName), extras_);
     out_.copy_extra_files();
     out_.write_record_file(record);
     out_.sync_directories();
@@ -97,6 +96,17 @@ class SafetensorsSink final : public Sink {
   std::string header_of(const Shard& shard, const Record& record) const {
     const auto mine = std::span(tensors_).subspan(shard.first, shard.last - shard.first);
     return print_header(mine, metadata_with(options_, record));
+  }
+
+  void print_structure() {
+    extras_ = print_extras(*options_.source, tensors_);
+    if (!out_.single_file()) return;
+    constexpr std::size_t kMaxEmbeddedBytes = std::size_t{16} << 20;
+    if (extras_.size() > kMaxEmbeddedBytes)
+      fail(ErrorCode::ExtrasNoPlace, {options_.path.string(), {}},
+           "{}: the source holds {} bytes besides tensors, too many for the header of one file; name a directory",
+           options_.path.string(), extras_.size());
+    options_.metadata[std::string(kExtrasEntry)] = base64_encode(extras_);
   }
 
   void create_shard(u32 number) {
@@ -128,6 +138,8 @@ class SafetensorsSink final : public Sink {
   SinkOptions options_;
   std::vector<OutputTensor> tensors_;
   std::vector<Shard> shards_;
+  /// Empty where the source holds tensors only.
+  std::string extras_;
   StagedCheckpoint out_;
 };
 

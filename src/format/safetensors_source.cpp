@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
+#include "core/base64.hpp"
 #include "core/fail.hpp"
 #include "format/file_source.hpp"
 
@@ -61,6 +63,10 @@ class SafetensorsSource final : public FileSource {
       tensor.file = number;
       inventory_.tensors.push_back(std::move(tensor));
     }
+    if (const auto extras = header.metadata.find(std::string(kExtrasEntry)); extras != header.metadata.end()) {
+      take_embedded_extras(extras->second, file.path().string());
+      header.metadata.erase(extras);
+    }
     Record record = take_record(header.metadata);
     refuse_slices(header.metadata, file.path().string());
     metadata_.merge(header.metadata);
@@ -68,6 +74,16 @@ class SafetensorsSource final : public FileSource {
     file_bytes_ += file.size();
     shards_.push_back(std::move(file));
     return record;
+  }
+
+  void take_embedded_extras(const std::string& text, const std::string& file) {
+    const auto bytes = base64_decode(text);
+    if (!bytes) fail(ErrorCode::ExtrasInvalid, {file, {}}, "{}: its {} is not base64", file, kExtrasEntry);
+    const auto zip = std::make_shared<std::string>(*bytes);
+    const ReadAt read = [zip](std::span<std::byte> out, i64 offset) {
+      std::memcpy(out.data(), zip->data() + offset, out.size());
+    };
+    take_extras(Extras(read, static_cast<i64>(zip->size()), file));
   }
 
   std::vector<File> shards_;

@@ -6,6 +6,7 @@
 
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
+#include "format/extras.hpp"
 #include "format/record_file.hpp"
 #include "io/file.hpp"
 
@@ -40,13 +41,19 @@ void StagedCheckpoint::write_text(const std::string& name, std::string_view text
   count(static_cast<i64>(text.size()));
 }
 
+void StagedCheckpoint::write_tracker(std::string_view text) {
+  if (inner_.empty()) return;
+  write_small_file(staged_.path() / "latest_checkpointed_iteration.txt", text);
+  count(static_cast<i64>(text.size()));
+}
+
 void StagedCheckpoint::copy_extra_files() {
   for (const ExtraFile& extra : options_.extra_files) copy_extra_file(extra);
 }
 
 /// What was written here stays: an extra file of the same name is from the source's own layout.
 void StagedCheckpoint::copy_extra_file(const ExtraFile& extra) {
-  if (extra.name == kRecordFileName || names_.contains(extra.name)) return;
+  if (extra.name == kRecordFileName || extra.name == kExtrasFileName || names_.contains(extra.name)) return;
   const fs::path path = claim(extra.name);
   const File from = File::open_read(extra.path);
   const i64 bytes = from.size();

@@ -28,6 +28,8 @@ class StagedCheckpoint {
   std::filesystem::path claim(const std::string& name);
   /// A small file, flushed.
   void write_text(const std::string& name, std::string_view text);
+  /// Megatron's tracker file, beside the directory `inner`.
+  void write_tracker(std::string_view text);
   /// Copies the source's other files, except those that were written here.
   void copy_extra_files();
   /// glu_ckpt.json with the hashes of all files so far; the last file of a directory.

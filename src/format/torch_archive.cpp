@@ -97,6 +97,20 @@ i64 TorchArchive::write_rest(const File& file, i64 base, std::span<const u32> cr
   return written;
 }
 
+std::string print_object_zip(const std::string& pickle) {
+  const std::pair<std::string_view, std::string> records[] = {
+      {"data.pkl", pickle}, {"byteorder", "little"}, {"version", "3\n"}};
+  ZipLayout layout("archive");
+  for (const auto& [name, text] : records) layout.add(name, static_cast<i64>(text.size()));
+  std::string zip;
+  std::vector<u32> crcs;
+  for (std::size_t i = 0; i < std::size(records); ++i) {
+    crcs.push_back(crc32_of(std::as_bytes(std::span(records[i].second))));
+    zip += layout.header(i) + records[i].second + layout.descriptor(i, crcs[i]);
+  }
+  return zip + layout.directory(crcs);
+}
+
 std::string archive_prefix(const std::string& file_name) {
   const std::string stem = file_name.substr(0, file_name.rfind('.'));
   const bool ascii = std::ranges::all_of(stem, [](char c) { return c > ' ' && c < 0x7F && c != '/'; });

@@ -64,6 +64,9 @@ class TorchArchive {
   std::vector<std::size_t> more_;
 };
 
+/// The bytes of a torch zip that holds an object without tensors: what torch.save(object) writes.
+std::string print_object_zip(const std::string& pickle);
+
 /// What torch.save would call the archive: the file's stem, or "archive" where it is not ASCII.
 std::string archive_prefix(const std::string& file_name);
 

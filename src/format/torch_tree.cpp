@@ -3,6 +3,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/base64.hpp"
+#include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "format/pickle_reader.hpp"
 #include "format/pickle_writer.hpp"
@@ -14,6 +16,8 @@ namespace {
 constexpr int kMaxDepth = 200;
 constexpr std::string_view kPlaceholder = "glu_ckpt";
 constexpr std::string_view kWrapper = "model";
+/// States of generators have a few KB.
+constexpr i64 kMaxEmbeddedBytes = i64{1} << 20;
 
 /// Whether items() alternates keys and values.
 bool is_mapping(const PickleGraph& graph, PickleRef node) {
@@ -40,6 +44,35 @@ std::optional<std::string> placeholder_name(const PickleGraph& graph, PickleRef 
       graph.kind(items[1]) != PickleKind::String)
     return std::nullopt;
   return std::string(graph.text(items[1]));
+}
+
+/// ('glu_ckpt_tensor', DTYPE, SHAPE, BASE64).
+constexpr std::string_view kEmbedded = "glu_ckpt_tensor";
+
+PickleRef add_embedded(PickleGraph& graph, const EmbeddedTensor& tensor) {
+  std::vector<PickleRef> shape;
+  for (const i64 extent : tensor.shape) shape.push_back(graph.add_int(extent));
+  return graph.add_persistent(graph.add_tuple(
+      {graph.add_string(std::string(kEmbedded)), graph.add_string(std::string(dtype_name(tensor.dtype))),
+       graph.add_container(PickleKind::Tuple, shape), graph.add_string(base64_encode(tensor.bytes))}));
+}
+
+std::optional<EmbeddedTensor> read_embedded(const PickleGraph& graph, PickleRef node, const std::string& file) {
+  if (graph.kind(node) != PickleKind::Persistent || graph.kind(graph.arguments(node)) != PickleKind::Tuple)
+    return std::nullopt;
+  const auto items = graph.items(graph.arguments(node));
+  const auto is_text = [&](std::size_t i) { return graph.kind(items[i]) == PickleKind::String; };
+  if (items.size() != 4 || !is_text(0) || graph.text(items[0]) != kEmbedded || !is_text(1) || !is_text(3))
+    return std::nullopt;
+  const auto dtype = dtype_from_name(graph.text(items[1]));
+  auto bytes = base64_decode(graph.text(items[3]));
+  EmbeddedTensor tensor{dtype.value_or(Dtype::U8), read_integers(graph, items[2], file, std::string(kEmbedded)), {}};
+  const auto count = checked_product(tensor.shape);
+  const auto bits = count ? checked_mul(*count, dtype_bits(tensor.dtype)) : std::nullopt;
+  if (!dtype || !bytes || !bits || *bits != 8 * std::ssize(*bytes))
+    fail(ErrorCode::ExtrasInvalid, {file, {}}, "{}: a tensor that is kept among the objects is damaged", file);
+  tensor.bytes = std::move(*bytes);
+  return tensor;
 }
 
 /// A key as part of a name.
@@ -117,6 +150,12 @@ class TreeCopier {
   PickleRef run(PickleRef root) {
     drop_wrapper_ = wraps_model(root);
     return copy(root, {}, 0);
+  }
+
+  /// Whether a name is of a random number generator's state beside the model.
+  bool is_generator(const std::string& name) const {
+    const std::string top = name.substr(0, name.find('.'));
+    return drop_wrapper_ && (top == "rng" || top.ends_with("rng_state") || top.ends_with("rng_states"));
   }
 
  protected:
@@ -244,7 +283,8 @@ class TreeCopier {
 /// Tensors -> placeholders.
 class ContentsReader final : public TreeCopier {
  public:
-  using TreeCopier::TreeCopier;
+  ContentsReader(const PickleGraph& from, PickleGraph& to, const std::string& file, const ReadTensor& read)
+      : TreeCopier(from, to, file), read_(read) {}
   std::vector<TorchContents::Found> tensors;
 
  private:
@@ -254,10 +294,16 @@ class ContentsReader final : public TreeCopier {
            name);
     if (!names_.insert(name).second)
       fail(ErrorCode::DuplicateKey, {file_, name}, "{}: two tensors are called '{}'", file_, name);
+    if (is_generator(name)) {
+      const TorchTensor tensor = read_tensor(from_, node, file_, name);
+      if (tensor.bytes() <= kMaxEmbeddedBytes)
+        return {{key, add_embedded(to_, {tensor.dtype, tensor.value_shape(), read_(tensor, name)})}};
+    }
     tensors.push_back({name, node});
     return {{key, add_placeholder(to_, name)}};
   }
 
+  const ReadTensor& read_;
   std::unordered_set<std::string> names_;
 };
 
@@ -276,6 +322,8 @@ class TreeFiller final : public TreeCopier {
   }
 
   std::vector<Replacement> replace(PickleRef node, const std::string& key, const std::string&) override {
+    if (auto embedded = read_embedded(from_, node, file_))
+      return {{key, make_.embedded ? make_.embedded(to_, std::move(*embedded)) : to_.import(from_, node)}};
     const auto from = placeholder_name(from_, node);
     if (!from)
       fail(ErrorCode::ExtrasInvalid, {file_, {}}, "{}: an object's pickle holds a storage instead of a name", file_);
@@ -283,7 +331,7 @@ class TreeFiller final : public TreeCopier {
     const auto found = by_source_.find(*from);
     if (found == by_source_.end()) return made;
     for (const std::size_t output : found->second)
-      made.push_back({renamed_key(key, *from, local(outputs_[output].name)), make_(to_, output)});
+      made.push_back({renamed_key(key, *from, local(outputs_[output].name)), make_.output(to_, output)});
     by_source_.erase(found);
     return made;
   }
@@ -295,7 +343,7 @@ class TreeFiller final : public TreeCopier {
       if (!in_tree(from)) rest.insert(rest.end(), outputs.begin(), outputs.end());
     std::sort(rest.begin(), rest.end());
     std::vector<Replacement> made;
-    for (const std::size_t output : rest) made.push_back({local(outputs_[output].name), make_(to_, output)});
+    for (const std::size_t output : rest) made.push_back({local(outputs_[output].name), make_.output(to_, output)});
     return made;
   }
 
@@ -320,7 +368,9 @@ bool is_flat(const PickleGraph& graph, PickleRef root) {
   if (!is_mapping(graph, root) || !graph.states(root).empty()) return false;
   const auto items = graph.items(root);
   for (std::size_t i = 0; i + 1 < items.size(); i += 2)
-    if (graph.kind(items[i]) != PickleKind::String || !is_tensor(graph, items[i + 1])) return false;
+    if (graph.kind(items[i]) != PickleKind::String ||
+        (!is_tensor(graph, items[i + 1]) && !placeholder_name(graph, items[i + 1])))
+      return false;
   return true;
 }
 
@@ -343,6 +393,26 @@ void list_objects(const PickleGraph& graph, PickleRef node, const std::string& p
 
 }  // namespace
 
+TorchTree without_keys(const TorchTree& tree, const std::function<bool(const std::string& key)>& dropped) {
+  PickleGraph from(tree.pickle);
+  const PickleRef root = read_pickle(from, PickleNames::Torch, tree.file);
+  if (!is_mapping(from, root)) return tree;
+  PickleGraph graph;
+  std::vector<PickleRef> kept;
+  const auto items = from.items(root);
+  for (std::size_t i = 0; i + 1 < items.size(); i += 2)
+    if (!dropped(key_text(from, items[i]))) {
+      kept.push_back(graph.import(from, items[i]));
+      kept.push_back(graph.import(from, items[i + 1]));
+    }
+  PickleRef made = graph.add_container(PickleKind::Dict, {});
+  if (from.kind(root) == PickleKind::Call)
+    made = graph.add_call(graph.import(from, from.function(root)), graph.import(from, from.arguments(root)));
+  graph.extend(made, kept);
+  for (const PickleRef state : from.states(root)) graph.add_state(made, graph.import(from, state));
+  return {tree.file, tree.prefix, write_pickle(graph, made)};
+}
+
 std::vector<TreeObject> objects_of_tree(const PickleGraph& graph, PickleRef root, const std::string& file) {
   TensorFinder finder(graph, file);
   std::vector<TreeObject> found;
@@ -357,9 +427,15 @@ std::string renamed_key(const std::string& key, const std::string& from, const s
   return output.starts_with(head) ? output.substr(head.size()) : output;
 }
 
-TorchContents read_contents(const PickleGraph& graph, PickleRef root, const std::string& file) {
+bool is_flat_tree(const TorchTree& tree) {
+  PickleGraph graph(tree.pickle);
+  const PickleRef root = read_pickle(graph, PickleNames::Torch, tree.file);
+  return is_flat(graph, root);
+}
+
+TorchContents read_contents(const PickleGraph& graph, PickleRef root, const std::string& file, const ReadTensor& read) {
   PickleGraph tree;
-  ContentsReader reader(graph, tree, file);
+  ContentsReader reader(graph, tree, file, read);
   TorchContents contents;
   if (is_tensor(graph, root))
     fail(ErrorCode::NotSupported, {file, {}},
@@ -376,9 +452,10 @@ PickleRef place_in_tree(const TorchTree& tree, const std::vector<OutputTensor>& 
   PickleGraph from(tree.pickle);
   const PickleRef root = read_pickle(from, PickleNames::Torch, tree.file);
   std::size_t placed = 0;
-  const MakeTensor count = [&](PickleGraph& into, std::size_t output) {
+  MakeTensor count = make;
+  count.output = [&](PickleGraph& into, std::size_t output) {
     ++placed;
-    return make(into, output);
+    return make.output(into, output);
   };
   const PickleRef made = TreeFiller(from, graph, tree, outputs, members, count).run(root);
   if (placed != members.size())
@@ -391,10 +468,12 @@ PickleRef place_in_tree(const TorchTree& tree, const std::vector<OutputTensor>& 
 TorchTree rename_in_tree(const TorchTree& tree, const std::vector<OutputTensor>& outputs,
                          std::span<const std::size_t> members) {
   PickleGraph graph;
-  const PickleRef root = place_in_tree(tree, outputs, members, graph, [&](PickleGraph& into, std::size_t output) {
+  MakeTensor make;
+  make.output = [&](PickleGraph& into, std::size_t output) {
     const std::string& name = outputs[output].name;
     return add_placeholder(into, name.starts_with(tree.prefix) ? name.substr(tree.prefix.size()) : name);
-  });
+  };
+  const PickleRef root = place_in_tree(tree, outputs, members, graph, make);
   return {tree.file, tree.prefix, write_pickle(graph, root)};
 }
 

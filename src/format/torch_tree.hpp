@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "format/pickle_graph.hpp"
+#include "format/torch_tensor.hpp"
 #include "glu_ckpt/checkpoint.hpp"
 
 namespace glu_ckpt {
@@ -27,11 +28,27 @@ struct TorchContents {
   bool flat = false;
 };
 
-/// `file` is for messages. Throws DuplicateKey, NotSupported, PickleDepth, PickleLimit.
-TorchContents read_contents(const PickleGraph& graph, PickleRef root, const std::string& file);
+/// Reads all bytes of a tensor, dense and row-major.
+using ReadTensor = std::function<std::string(const TorchTensor& tensor, const std::string& name)>;
 
-/// Puts a node for output number `output` into `graph`.
-using MakeTensor = std::function<PickleRef(PickleGraph& graph, std::size_t output)>;
+/// States of random number generators beside a wrapped model ("rng_state") are objects rather than weights:
+/// they stay in the tree, bytes and all, for which `read` is called. `file` is for messages. Throws
+/// DuplicateKey, NotSupported, PickleDepth, PickleLimit.
+TorchContents read_contents(const PickleGraph& graph, PickleRef root, const std::string& file, const ReadTensor& read);
+
+/// A small tensor that is kept in a tree.
+struct EmbeddedTensor {
+  Dtype dtype = Dtype::U8;
+  std::vector<i64> shape;
+  std::string bytes;
+};
+
+/// Puts nodes for tensors into `graph`.
+struct MakeTensor {
+  std::function<PickleRef(PickleGraph& graph, std::size_t output)> output;
+  /// Null keeps them embedded.
+  std::function<PickleRef(PickleGraph& graph, EmbeddedTensor tensor)> embedded;
+};
 
 /// Rebuilds the tree in `graph` with the outputs in place of the tensors that they come from: an output
 /// takes the place of `from`, under a key that differs as its name differs from that tensor's. Tensors that
@@ -40,9 +57,15 @@ using MakeTensor = std::function<PickleRef(PickleGraph& graph, std::size_t outpu
 PickleRef place_in_tree(const TorchTree& tree, const std::vector<OutputTensor>& outputs,
                         std::span<const std::size_t> members, PickleGraph& graph, const MakeTensor& make);
 
+/// Whether there is nothing but one dict of tensors.
+bool is_flat_tree(const TorchTree& tree);
+
 /// The same tree with placeholders for the outputs.
 TorchTree rename_in_tree(const TorchTree& tree, const std::vector<OutputTensor>& outputs,
                          std::span<const std::size_t> members);
+
+/// The tree without those keys of the top-level dict for which `dropped` holds.
+TorchTree without_keys(const TorchTree& tree, const std::function<bool(const std::string& key)>& dropped);
 
 /// Objects of a tree that are no tensors, each with its dotted name: what a torch-dist checkpoint has as
 /// entries of their own.

@@ -207,8 +207,11 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   plan.from = from.layout;
   plan.to.naming = options.to.naming.value_or(from.layout.naming);
   plan.to.glu_source = "option";
-  if (from.blocks.empty() && !from.unexplained.empty()) fail_unexplained(inventory, from);
-  if (from.blocks.empty())
+  const bool asks_layout = options.to.naming || options.to.experts || options.to.bias_experts || options.to.glu ||
+                           options.to.shared_glu;
+  const bool only_format = options.new_format && !asks_layout;
+  if (from.blocks.empty() && !from.unexplained.empty() && !only_format) fail_unexplained(inventory, from);
+  if (from.blocks.empty() && !only_format)
     fail(ErrorCode::NoExperts, {}, "no expert tensors were recognized, so there is no layout to change");
   const std::vector<BlockTarget> targets = make_targets(inventory, from, options.to);
   DraftOutputs drafts;
@@ -218,7 +221,7 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   for (const std::size_t index : from.others) drafts.list.push_back(pass_through(inventory.tensors[index], index));
   plan.dropped = from.dropped;
   const bool identity = from.dropped.empty() && is_identity(drafts.list, inventory);
-  if (identity && !options.force)
+  if (identity && !options.force && !options.new_format)
     fail(ErrorCode::AlreadyInLayout, {}, "the source is {} {} {} already; --force copies it all the same",
          plan.to.naming, plan.to.experts, to_string(plan.to.glu));
   if (!is_identity(drafts.list, inventory)) check_nothing_left_behind(inventory, from, drafts.list);

@@ -48,7 +48,7 @@ std::string inspection_json(const Inspection& inspection) {
   const Totals sums = totals(inspection);
   const Inventory& inventory = inspection.source->inventory();
   JsonWriter json;
-  json.begin_object().field("format", "safetensors").key("layout");
+  json.begin_object().field("format", to_string(inspection.source->format())).key("layout");
   if (inspection.recognition != nullptr && !inspection.recognition->blocks.empty())
     write_layout(json, inspection.recognition->layout);
   else

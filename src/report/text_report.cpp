@@ -95,9 +95,9 @@ std::string inspection_text(const Inspection& inspection) {
   const Source& source = *inspection.source;
   const Totals sums = totals(inspection);
   std::string text = fmt::format("path        {}\n", source.path().string());
-  text +=
-      fmt::format("format      safetensors, {} file{}, {} ({} bytes)\n", source.inventory().files.size(),
-                  source.inventory().files.size() == 1 ? "" : "s", size_text(source.file_bytes()), source.file_bytes());
+  text += fmt::format("format      {}, {} file{}, {} ({} bytes)\n", to_string(source.format()),
+                      source.inventory().files.size(), source.inventory().files.size() == 1 ? "" : "s",
+                      size_text(source.file_bytes()), source.file_bytes());
   text += fmt::format("tensors     {}, {}\n", source.inventory().tensors.size(), fmt::join(sums.dtypes, " "));
   if (inspection.recognition != nullptr && !inspection.recognition->blocks.empty()) {
     const LayoutAnswers& layout = inspection.recognition->layout;

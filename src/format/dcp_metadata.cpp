@@ -1,0 +1,483 @@
+#include "format/dcp_metadata.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <numeric>
+#include <tuple>
+#include <unordered_map>
+
+#include "core/checked_math.hpp"
+#include "core/fail.hpp"
+#include "format/pickle_reader.hpp"
+#include "format/pickle_writer.hpp"
+#include "format/torch_dtype.hpp"
+#include "format/torch_tensor.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
+
+/// Of a field that an object does not have.
+constexpr PickleRef kAbsent = ~PickleRef{0};
+
+/// An entry of storage_data.
+struct StoredItem {
+  std::string_view name;
+  bool has_start = false;
+  std::vector<i64> start;
+  DcpItem item;
+};
+
+class MetadataReader {
+ public:
+  MetadataReader(std::string text, const std::string& file) : graph_(std::move(text)), file_(file) {}
+
+  DcpMetadata read() {
+    const PickleRef root = read_pickle(graph_, PickleNames::DcpMetadata, file_);
+    // Megatron's subclass is MCoreMetadata.
+    if (!class_of(root).ends_with("Metadata")) fail_metadata({}, "holds no Metadata object");
+    const auto [entries, storage, planner] =
+        fields<3>(root, {"state_dict_metadata", "storage_data", "planner_data"}, {});
+    read_entries(entries);
+    read_storage(storage);
+    if (planner != kAbsent && graph_.kind(planner) != PickleKind::None) read_paths(planner);
+    place_items();
+    for (const DcpTensor& tensor : out_.tensors) check_tiling(tensor, file_);
+    return std::move(out_);
+  }
+
+ private:
+  [[noreturn]] void fail_metadata(std::string_view name, std::string_view what) const {
+    if (name.empty()) fail(ErrorCode::DcpMetadata, {file_, {}}, "{}: {}", file_, what);
+    fail(ErrorCode::DcpMetadata, {file_, std::string(name)}, "{}: '{}': {}", file_, name, what);
+  }
+
+  /// The class of an object; empty where the node is none.
+  std::string_view class_of(PickleRef node) const {
+    if (node == kAbsent) return {};
+    const PickleKind kind = graph_.kind(node);
+    if (kind != PickleKind::New && kind != PickleKind::Call) return {};
+    const PickleRef type = graph_.function(node);
+    return graph_.kind(type) == PickleKind::Global ? graph_.name(type) : std::string_view();
+  }
+
+  bool is_text(PickleRef node) const { return node != kAbsent && graph_.kind(node) == PickleKind::String; }
+
+  /// Attributes of an object by name; the others are not looked at.
+  template <std::size_t N>
+  std::array<PickleRef, N> fields(PickleRef object, const std::array<std::string_view, N>& names,
+                                  std::string_view entry) const {
+    std::array<PickleRef, N> found;
+    found.fill(kAbsent);
+    for (const PickleRef state : graph_.states(object)) {
+      if (graph_.kind(state) != PickleKind::Dict) fail_metadata(entry, "an object's attributes are no dict");
+      const auto items = graph_.items(state);
+      for (std::size_t i = 0; i + 1 < items.size(); i += 2)
+        for (std::size_t n = 0; n < N; ++n)
+          if (is_text(items[i]) && graph_.text(items[i]) == names[n]) found[n] = items[i + 1];
+    }
+    return found;
+  }
+
+  std::vector<PickleRef> dict_items(PickleRef node, std::string_view what) const {
+    if (node == kAbsent || graph_.kind(node) != PickleKind::Dict) fail_metadata({}, fmt::format("{} is no dict", what));
+    return graph_.items(node);
+  }
+
+  i64 size_value(PickleRef node, std::string_view name, std::string_view what) const {
+    if (node == kAbsent || graph_.kind(node) != PickleKind::Int || graph_.integer(node) < 0)
+      fail_metadata(name, fmt::format("{} is no size", what));
+    return graph_.integer(node);
+  }
+
+  /// torch.Size((2, 3)), or the tuple alone.
+  std::vector<i64> extents(PickleRef node, std::string_view name, std::string_view what) const {
+    if (class_of(node) == "Size") {
+      const PickleRef arguments = graph_.arguments(node);
+      const auto items =
+          graph_.kind(arguments) == PickleKind::Tuple ? graph_.items(arguments) : std::vector<PickleRef>();
+      node = items.size() == 1 ? items[0] : kAbsent;
+    }
+    if (node == kAbsent || (graph_.kind(node) != PickleKind::Tuple && graph_.kind(node) != PickleKind::List))
+      fail_metadata(name, fmt::format("{} is no torch.Size", what));
+    std::vector<i64> numbers;
+    for (const PickleRef item : graph_.items(node)) numbers.push_back(size_value(item, name, what));
+    return numbers;
+  }
+
+  void read_entries(PickleRef node) {
+    const auto items = dict_items(node, "state_dict_metadata");
+    out_.tensors.reserve(items.size() / 2);
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+      if (!is_text(items[i])) fail_metadata({}, "a key of state_dict_metadata is no string");
+      const std::string_view name = graph_.text(items[i]);
+      const std::string_view type = class_of(items[i + 1]);
+      if (type == "BytesStorageMetadata")
+        out_.objects.push_back({std::string(name), {}});
+      else if (type == "TensorStorageMetadata")
+        out_.tensors.push_back(read_tensor(name, items[i + 1]));
+      else
+        fail_metadata(name, "is neither a tensor nor bytes");
+    }
+  }
+
+  DcpTensor read_tensor(std::string_view name, PickleRef node) const {
+    const auto [properties, size, chunks] = fields<3>(node, {"properties", "size", "chunks"}, name);
+    const TorchDtype& dtype = read_dtype(properties, name);
+    DcpTensor tensor{std::string(name), dtype.dtype, extents(size, name, "size"), {}};
+    check_size(tensor, dtype);
+    if (chunks == kAbsent || graph_.kind(chunks) != PickleKind::List) fail_metadata(name, "chunks is no list");
+    for (const PickleRef chunk : graph_.items(chunks)) {
+      if (class_of(chunk) != "ChunkStorageMetadata") fail_metadata(name, "a chunk is no ChunkStorageMetadata");
+      const auto [offsets, sizes] = fields<2>(chunk, {"offsets", "sizes"}, name);
+      tensor.chunks.push_back({extents(offsets, name, "offsets"), extents(sizes, name, "sizes"), {}});
+    }
+    return tensor;
+  }
+
+  /// TensorProperties: a tuple that begins with dtype and layout.
+  const TorchDtype& read_dtype(PickleRef node, std::string_view name) const {
+    if (class_of(node) != "TensorProperties") fail_metadata(name, "properties are no TensorProperties");
+    const auto states = graph_.states(node);
+    if (states.size() != 1 || graph_.kind(states[0]) != PickleKind::Tuple)
+      fail_metadata(name, "TensorProperties are no tuple");
+    const auto items = graph_.items(states[0]);
+    if (items.size() < 2 || graph_.kind(items[0]) != PickleKind::Global || graph_.module(items[0]) != "torch")
+      fail_metadata(name, "has no dtype");
+    check_layout(items[1], name);
+    const TorchDtype* dtype = torch_dtype_named(graph_.name(items[0]));
+    if (dtype == nullptr)
+      fail(ErrorCode::NotSupported, {file_, std::string(name)}, "{}: '{}' is of dtype torch.{}, which is not supported",
+           file_, name, graph_.name(items[0]));
+    return *dtype;
+  }
+
+  /// torch.serialization._get_layout("torch.strided").
+  void check_layout(PickleRef node, std::string_view name) const {
+    if (graph_.kind(node) != PickleKind::Call || graph_.kind(graph_.arguments(node)) != PickleKind::Tuple) return;
+    const auto items = graph_.items(graph_.arguments(node));
+    if (items.size() == 1 && is_text(items[0]) && graph_.text(items[0]) != "torch.strided")
+      fail(ErrorCode::NotSupported, {file_, std::string(name)},
+           "{}: '{}' has the layout {}; only dense tensors are supported", file_, name, graph_.text(items[0]));
+  }
+
+  void check_size(const DcpTensor& tensor, const TorchDtype& dtype) const {
+    const auto count = checked_product(tensor.shape);
+    // In values, so that no later count of them can overflow either.
+    const auto bytes = count ? checked_mul(*count, std::max(dtype.element_bytes, dtype.values)) : std::nullopt;
+    const bool countable = tensor.shape.empty() || checked_mul(tensor.shape.back(), dtype.values).has_value();
+    if (!bytes || !countable)
+      fail(ErrorCode::ShapeOverflow, {file_, tensor.name}, "{}: '{}' has the impossible shape {}", file_, tensor.name,
+           shape_text(tensor.shape));
+    if (tensor.shape.empty() && dtype.values > 1)
+      fail(ErrorCode::NotSupported, {file_, tensor.name}, "{}: '{}' is a single element of {} values", file_,
+           tensor.name, dtype.values);
+  }
+
+  void read_storage(PickleRef node) {
+    const auto items = dict_items(node, "storage_data");
+    stored_.reserve(items.size() / 2);
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+      if (class_of(items[i]) != "MetadataIndex") fail_metadata({}, "a key of storage_data is no MetadataIndex");
+      const auto [fqn, offset] = fields<2>(items[i], {"fqn", "offset"}, {});
+      if (!is_text(fqn)) fail_metadata({}, "an fqn of storage_data is no string");
+      StoredItem stored;
+      stored.name = graph_.text(fqn);
+      stored.has_start = offset != kAbsent && graph_.kind(offset) != PickleKind::None;
+      if (stored.has_start) stored.start = extents(offset, stored.name, "offset");
+      stored.item = read_item(items[i + 1], stored.name);
+      stored_.push_back(std::move(stored));
+    }
+  }
+
+  DcpItem read_item(PickleRef node, std::string_view name) {
+    if (class_of(node) != "_StorageInfo") fail_metadata(name, "its storage is no _StorageInfo");
+    const auto [path, offset, length, transforms] =
+        fields<4>(node, {"relative_path", "offset", "length", "transform_descriptors"}, name);
+    if (transforms != kAbsent && graph_.kind(transforms) != PickleKind::None &&
+        (graph_.kind(transforms) != PickleKind::List || graph_.has_items(transforms)))
+      fail(ErrorCode::NotSupported, {file_, std::string(name)},
+           "{}: '{}' is compressed or encrypted by an extension; save it without extensions", file_, name);
+    if (!is_text(path)) fail_metadata(name, "relative_path is no string");
+    const DcpItem item{file_number(graph_.text(path), name), size_value(offset, name, "offset"),
+                       size_value(length, name, "length")};
+    if (!checked_add(item.offset, item.length)) fail_metadata(name, "offset and length are too large");
+    return item;
+  }
+
+  u32 file_number(std::string_view path, std::string_view name) {
+    const auto [at, is_new] = files_.try_emplace(path, static_cast<u32>(out_.files.size()));
+    if (!is_new) return at->second;
+    const std::filesystem::path parts{std::string(path)};
+    if (path.empty() || path.find('\0') != std::string_view::npos || parts.is_absolute() ||
+        std::ranges::any_of(parts, [](const std::filesystem::path& part) { return part == ".."; }))
+      fail(ErrorCode::IndexPath, {file_, std::string(name)},
+           "{}: '{}' is said to be in '{}', which is not a path within the checkpoint", file_, name, path);
+    out_.files.emplace_back(path);
+    return at->second;
+  }
+
+  void read_paths(PickleRef node) {
+    out_.has_planner_data = true;
+    const auto items = dict_items(node, "planner_data");
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+      if (!is_text(items[i])) fail_metadata({}, "a key of planner_data is no string");
+      out_.paths.insert_or_assign(std::string(graph_.text(items[i])), read_path(items[i + 1], graph_.text(items[i])));
+    }
+  }
+
+  KeyPath read_path(PickleRef node, std::string_view name) const {
+    if (graph_.kind(node) != PickleKind::Tuple && graph_.kind(node) != PickleKind::List)
+      fail_metadata(name, "its path in planner_data is no tuple");
+    KeyPath path;
+    for (const PickleRef item : graph_.items(node)) {
+      if (graph_.kind(item) == PickleKind::Int)
+        path.push_back({fmt::format("{}", graph_.integer(item)), true});
+      else if (is_text(item))
+        path.push_back({std::string(graph_.text(item)), false});
+      else
+        fail_metadata(name, "its path in planner_data holds neither strings nor numbers alone");
+    }
+    if (path.empty()) fail_metadata(name, "its path in planner_data is empty");
+    return path;
+  }
+
+  // Names sorted once: tensors are numbered from 0, objects after them.
+  std::string_view entry_name(u32 entry) const {
+    return entry < out_.tensors.size() ? out_.tensors[entry].name : out_.objects[entry - out_.tensors.size()].name;
+  }
+
+  std::vector<u32> entries_by_name() const {
+    std::vector<u32> order(out_.tensors.size() + out_.objects.size());
+    std::iota(order.begin(), order.end(), u32{0});
+    std::sort(order.begin(), order.end(), [&](u32 a, u32 b) { return entry_name(a) < entry_name(b); });
+    for (std::size_t i = 1; i < order.size(); ++i)
+      if (entry_name(order[i]) == entry_name(order[i - 1]))
+        fail_metadata(entry_name(order[i]), "is listed twice in state_dict_metadata");
+    return order;
+  }
+
+  /// Walks entries and items, both sorted by name, side by side.
+  void place_items() {
+    const std::vector<u32> entries = entries_by_name();
+    std::sort(stored_.begin(), stored_.end(), [](const StoredItem& a, const StoredItem& b) {
+      const int order = a.name.compare(b.name);
+      return order != 0 ? order < 0 : a.start < b.start;
+    });
+    auto at = stored_.begin();
+    for (const u32 entry : entries) {
+      const std::string_view name = entry_name(entry);
+      if (at != stored_.end() && at->name < name) break;
+      const auto first = at;
+      while (at != stored_.end() && at->name == name) ++at;
+      const std::span<const StoredItem> items(first, at);
+      if (entry < out_.tensors.size())
+        place_chunks(out_.tensors[entry], items);
+      else
+        place_object(out_.objects[entry - out_.tensors.size()], items);
+    }
+    if (at != stored_.end()) fail_metadata(at->name, "has data in storage_data but is not in state_dict_metadata");
+  }
+
+  void place_object(DcpObject& object, std::span<const StoredItem> items) const {
+    if (items.size() != 1)
+      fail_metadata(object.name, fmt::format("bytes with {} entries in storage_data, not one", items.size()));
+    object.item = items[0].item;
+  }
+
+  static bool has_elements(const DcpChunk& chunk) { return std::ranges::find(chunk.shape, 0) == chunk.shape.end(); }
+
+  /// Ranks without a part of a tensor write chunks without elements, whose start may be another chunk's: those need
+  /// no item of their own.
+  void place_chunks(DcpTensor& tensor, std::span<const StoredItem> items) const {
+    std::stable_sort(tensor.chunks.begin(), tensor.chunks.end(), [](const DcpChunk& a, const DcpChunk& b) {
+      return a.start != b.start ? a.start < b.start : has_elements(a) && !has_elements(b);
+    });
+    std::vector<DcpChunk> placed;
+    placed.reserve(tensor.chunks.size());
+    std::size_t next = 0;
+    for (DcpChunk& chunk : tensor.chunks) {
+      const bool again = !placed.empty() && placed.back().start == chunk.start;
+      if (again && has_elements(chunk))
+        fail(ErrorCode::ChunkOverlap, {file_, tensor.name}, "{}: '{}' has two chunks at {}", file_, tensor.name,
+             shape_text(chunk.start));
+      if (again) continue;
+      const bool has_item = next < items.size() && items[next].has_start && items[next].start == chunk.start;
+      if (!has_item && !has_elements(chunk)) continue;
+      if (!has_item) fail_unmatched(tensor, chunk.start, items.subspan(next));
+      chunk.item = items[next++].item;
+      placed.push_back(std::move(chunk));
+    }
+    if (next != items.size())
+      fail_metadata(tensor.name,
+                    fmt::format("storage_data has {} at {}, which is no chunk or one already seen",
+                                items[next].has_start ? "an item" : "bytes", shape_text(items[next].start)));
+    tensor.chunks = std::move(placed);
+  }
+
+  [[noreturn]] void fail_unmatched(const DcpTensor& tensor, const std::vector<i64>& start,
+                                   std::span<const StoredItem> left) const {
+    const std::string next = left.empty() ? "" : fmt::format(" (the next is at {})", shape_text(left[0].start));
+    fail_metadata(tensor.name, fmt::format("storage_data has no item for the chunk at {}{}", shape_text(start), next));
+  }
+
+  PickleGraph graph_;
+  const std::string& file_;
+  DcpMetadata out_;
+  std::vector<StoredItem> stored_;
+  std::map<std::string_view, u32> files_;
+};
+
+/// The way back: every node that several entries can share is made once.
+class MetadataPrinter {
+ public:
+  explicit MetadataPrinter(const DcpMetadata& metadata) : metadata_(metadata) {}
+
+  std::string print() {
+    for (const std::string& file : metadata_.files) files_.push_back(graph_.add_string(file));
+    for (const DcpTensor& tensor : metadata_.tensors) add_tensor(tensor);
+    for (const DcpObject& object : metadata_.objects) add_object(object);
+    const PickleRef none = graph_.add_none();
+    const PickleRef root =
+        object("Metadata", {{"state_dict_metadata", graph_.add_container(PickleKind::Dict, entries_)},
+                            {"planner_data", metadata_.has_planner_data ? planner_data() : none},
+                            {"storage_data", graph_.add_container(PickleKind::Dict, storage_)},
+                            {"storage_meta", none},
+                            {"version", none}});
+    return write_pickle(graph_, root);
+  }
+
+ private:
+  using Fields = std::initializer_list<std::pair<std::string_view, PickleRef>>;
+
+  PickleRef key(std::string_view text) {
+    const auto [at, is_new] = keys_.try_emplace(text, 0);
+    if (is_new) at->second = graph_.add_string(std::string(text));
+    return at->second;
+  }
+
+  PickleRef object_of(std::string_view module, std::string_view type, Fields fields) {
+    const PickleRef made = graph_.add_new(graph_.add_global(module, type), graph_.add_tuple({}));
+    std::vector<PickleRef> items;
+    for (const auto& [name, value] : fields) {
+      items.push_back(key(name));
+      items.push_back(value);
+    }
+    if (!items.empty()) graph_.add_state(made, graph_.add_container(PickleKind::Dict, items));
+    return made;
+  }
+
+  PickleRef object(std::string_view type, Fields fields) { return object_of(kMetadataModule, type, fields); }
+
+  PickleRef item(const DcpItem& item) {
+    return object_of("torch.distributed.checkpoint.filesystem", "_StorageInfo",
+                     {{"relative_path", files_[item.file]},
+                      {"offset", graph_.add_int(item.offset)},
+                      {"length", graph_.add_int(item.length)}});
+  }
+
+  void add_object(const DcpObject& entry) {
+    const PickleRef name = graph_.add_string(entry.name);
+    entries_.insert(entries_.end(), {name, object("BytesStorageMetadata", {})});
+    const PickleRef index = object("MetadataIndex", {{"fqn", name}, {"index", graph_.add_none()}});
+    storage_.insert(storage_.end(), {index, item(entry.item)});
+  }
+
+  void add_tensor(const DcpTensor& tensor) {
+    const PickleRef name = graph_.add_string(tensor.name);
+    std::vector<PickleRef> chunks;
+    for (const DcpChunk& chunk : tensor.chunks) {
+      const PickleRef start = add_size(graph_, chunk.start);
+      chunks.push_back(object("ChunkStorageMetadata", {{"offsets", start}, {"sizes", add_size(graph_, chunk.shape)}}));
+      const PickleRef index = object("MetadataIndex", {{"fqn", name}, {"index", graph_.add_none()}, {"offset", start}});
+      storage_.insert(storage_.end(), {index, item(chunk.item)});
+    }
+    const PickleRef entry =
+        object("TensorStorageMetadata", {{"properties", properties(tensor.dtype)},
+                                         {"size", add_size(graph_, tensor.shape)},
+                                         {"chunks", graph_.add_container(PickleKind::List, chunks)}});
+    entries_.insert(entries_.end(), {name, entry});
+  }
+
+  /// (dtype, layout, requires_grad, memory format, pin_memory).
+  PickleRef properties(Dtype dtype) {
+    const auto [at, is_new] = properties_.try_emplace(dtype, 0);
+    if (!is_new) return at->second;
+    const PickleRef layout = graph_.add_call(graph_.add_global("torch.serialization", "_get_layout"),
+                                             graph_.add_tuple({graph_.add_string("torch.strided")}));
+    const PickleRef contiguous = graph_.add_call(graph_.add_global(kMetadataModule, "_MEM_FORMAT_ENCODING"),
+                                                 graph_.add_tuple({graph_.add_int(0)}));
+    const PickleRef state = graph_.add_tuple({graph_.add_global("torch", torch_dtype(dtype)->name), layout,
+                                              graph_.add_bool(false), contiguous, graph_.add_bool(false)});
+    at->second = object("TensorProperties", {});
+    graph_.add_state(at->second, state);
+    return at->second;
+  }
+
+  PickleRef planner_data() {
+    std::vector<PickleRef> items;
+    for (const auto& [name, path] : metadata_.paths) {
+      std::vector<PickleRef> steps;
+      for (const PathKey& step : path) steps.push_back(path_step(step));
+      items.push_back(graph_.add_string(name));
+      items.push_back(graph_.add_container(PickleKind::Tuple, steps));
+    }
+    return graph_.add_container(PickleKind::Dict, items);
+  }
+
+  PickleRef path_step(const PathKey& step) {
+    i64 index = 0;
+    const char* end = step.text.data() + step.text.size();
+    const auto [stop, error] = std::from_chars(step.text.data(), end, index);
+    const bool is_number = step.is_index && error == std::errc() && stop == end;
+    return is_number ? graph_.add_int(index) : key(step.text);
+  }
+
+  const DcpMetadata& metadata_;
+  PickleGraph graph_;
+  std::vector<PickleRef> files_;
+  std::vector<PickleRef> entries_;
+  std::vector<PickleRef> storage_;
+  std::map<Dtype, PickleRef> properties_;
+  std::unordered_map<std::string_view, PickleRef> keys_;
+};
+
+/// An item with the entry that it is of.
+struct OwnedItem {
+  DcpItem item;
+  std::string_view name;
+};
+
+}  // namespace
+
+DcpMetadata read_dcp_metadata(std::string text, const std::string& file) {
+  if (static_cast<i64>(text.size()) > kMaxDcpMetadataBytes)
+    fail(ErrorCode::DcpMetadata, {file, {}}, "{}: has {} bytes; more than {} are not read", file, text.size(),
+         kMaxDcpMetadataBytes);
+  return MetadataReader(std::move(text), file).read();
+}
+
+void check_item_overlaps(const DcpMetadata& metadata, const std::string& file) {
+  std::vector<OwnedItem> items;
+  for (const DcpTensor& tensor : metadata.tensors)
+    for (const DcpChunk& chunk : tensor.chunks) items.push_back({chunk.item, tensor.name});
+  for (const DcpObject& object : metadata.objects) items.push_back({object.item, object.name});
+  std::sort(items.begin(), items.end(), [](const OwnedItem& a, const OwnedItem& b) {
+    return std::tie(a.item.file, a.item.offset) < std::tie(b.item.file, b.item.offset);
+  });
+  for (std::size_t i = 1; i < items.size(); ++i) {
+    const DcpItem& before = items[i - 1].item;
+    const DcpItem& item = items[i].item;
+    if (before.file == item.file && item.offset < before.offset + before.length)
+      fail(ErrorCode::DcpItemOverlap, {file, std::string(items[i].name)},
+           "{}: in {}, bytes [{}, {}) of '{}' overlap [{}, {}) of '{}'", file, metadata.files[item.file], item.offset,
+           item.offset + item.length, items[i].name, before.offset, before.offset + before.length, items[i - 1].name);
+  }
+}
+
+std::string print_dcp_metadata(const DcpMetadata& metadata) { return MetadataPrinter(metadata).print(); }
+
+}  // namespace glu_ckpt

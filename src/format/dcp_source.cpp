@@ -1,0 +1,367 @@
+/// torch.distributed.checkpoint directories as a Source. Opening reads `.metadata` alone: an item, a zip inside a
+/// .distcp file, is opened when its first byte is wanted, as there may be 100,000 of them.
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <system_error>
+#include <tuple>
+
+#include "core/crc32.hpp"
+#include "core/fail.hpp"
+#include "core/parallel.hpp"
+#include "format/dcp_metadata.hpp"
+#include "format/file_source.hpp"
+#include "format/pickle_reader.hpp"
+#include "format/torch_tensor.hpp"
+#include "format/torch_zip.hpp"
+
+namespace glu_ckpt {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr i64 kMaxJsonBytes = i64{64} << 20;
+/// Of one tensor: some 200 bytes; a subclass's attributes may make it longer.
+constexpr i64 kMaxItemPickleBytes = i64{64} << 20;
+constexpr i64 kBlockBytes = i64{1} << 20;
+
+std::string name_of(const DcpMetadata& metadata, const DcpItem& item) {
+  return fmt::format("{} at {}", metadata.files[item.file], item.offset);
+}
+
+/// The bytes of the tensor between which a chunk lies.
+struct Extent {
+  i64 begin;
+  i64 end;
+  /// The largest end of this and all chunks of the tensor before it.
+  i64 max_end;
+};
+
+class DcpSource final : public FileSource {
+ public:
+  explicit DcpSource(const CheckpointFiles& files) : FileSource(files) {
+    const fs::path path = files_.directory / kDcpMetadataName;
+    metadata_ = read_dcp_metadata(read_small_file(path, kMaxDcpMetadataBytes, ErrorCode::DcpMetadata), path.string());
+    open_files(path.string());
+    check_item_ranges(path.string());
+    refuse_shared_items();
+    check_item_overlaps(metadata_, path.string());
+    sort_by_place();
+    fill_inventory();
+    fill_extents();
+    read_structure();
+    read_side_files();
+  }
+
+  void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const override {
+    const TensorRef& to = checked_range(tensor, offset, static_cast<i64>(out.size()));
+    const DcpTensor& from = metadata_.tensors[tensor];
+    const i64 element_bytes = torch_dtype(from.dtype)->element_bytes;
+    const i64 end = offset + static_cast<i64>(out.size());
+    const auto first = extents_.begin() + static_cast<std::ptrdiff_t>(first_chunk_[tensor]);
+    const auto last = extents_.begin() + static_cast<std::ptrdiff_t>(first_chunk_[tensor + 1]);
+    auto at = std::partition_point(first, last, [&](const Extent& extent) { return extent.begin < end; });
+    while (at != first && std::prev(at)->max_end > offset) {
+      --at;
+      if (at->end <= offset) continue;
+      const auto chunk = static_cast<std::size_t>(at - first);
+      const File& file = data_files_[from.chunks[chunk].item.file];
+      guard_read(to, [&] {
+        read_piece(piece_of(tensor, chunk), from.shape, element_bytes, offset, out,
+                   [&](std::span<std::byte> part, i64 position) { file.pread_exact(part, position); });
+      });
+    }
+  }
+
+  std::vector<std::byte> read_object(std::size_t object) const override {
+    const DcpItem& item = metadata_.objects.at(object).item;
+    std::vector<std::byte> bytes(static_cast<std::size_t>(item.length));
+    data_files_[item.file].pread_exact(bytes, item.offset);
+    return bytes;
+  }
+
+  i64 checked_bytes() const override { return item_bytes_; }
+
+  void check_contents(int jobs, const std::function<void(i64)>& on_progress) const override {
+    struct Task {
+      u32 entry;
+      u32 chunk;
+    };
+    std::vector<Task> tasks;
+    const auto num_tensors = static_cast<u32>(metadata_.tensors.size());
+    for (u32 tensor = 0; tensor < num_tensors; ++tensor)
+      for (u32 chunk = 0; chunk < metadata_.tensors[tensor].chunks.size(); ++chunk) tasks.push_back({tensor, chunk});
+    for (u32 object = 0; object < metadata_.objects.size(); ++object) tasks.push_back({num_tensors + object, 0});
+    parallel_for(tasks.size(), jobs, [&](std::size_t i, int) {
+      const Task& task = tasks[i];
+      if (task.entry < num_tensors)
+        check_chunk(metadata_.tensors[task.entry], metadata_.tensors[task.entry].chunks[task.chunk], on_progress);
+      else
+        check_object(metadata_.objects[task.entry - num_tensors], on_progress);
+    });
+  }
+
+ private:
+  void open_files(const std::string& metadata_file) {
+    raise_open_file_limit();
+    for (const std::string& name : metadata_.files) {
+      try {
+        data_files_.push_back(File::open_read(files_.directory / name));
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::NotFound) throw;
+        fail(ErrorCode::DcpMissingFile, {metadata_file, {}}, "{}: says that tensors are in {}, which does not exist",
+             metadata_file, name);
+      }
+      file_sizes_.push_back(data_files_.back().size());
+      file_bytes_ += file_sizes_.back();
+    }
+    inventory_.files = metadata_.files;
+  }
+
+  template <typename Visit>
+  void for_each_item(const Visit& visit) const {
+    for (const DcpTensor& tensor : metadata_.tensors)
+      for (const DcpChunk& chunk : tensor.chunks) visit(chunk.item, tensor.name);
+    for (const DcpObject& object : metadata_.objects) visit(object.item, object.name);
+  }
+
+  void check_item_ranges(const std::string& metadata_file) {
+    for_each_item([&](const DcpItem& item, const std::string& name) {
+      const i64 file_bytes = file_sizes_[item.file];
+      if (item.offset > file_bytes || item.length > file_bytes - item.offset)
+        fail(ErrorCode::DcpItemRange, {metadata_file, name},
+             "{}: '{}' is said to be at bytes [{}, {}) of {}, which has {}; it is cut short, or of another save",
+             metadata_file, name, item.offset, item.offset + item.length, metadata_.files[item.file], file_bytes);
+      item_bytes_ += item.length;
+    });
+  }
+
+  /// SerializationFormat.SAFETENSORS puts all tensors of a file into one blob, at one offset.
+  void refuse_shared_items() const {
+    std::vector<std::pair<u32, i64>> places;
+    for_each_item([&](const DcpItem& item, const std::string&) { places.emplace_back(item.file, item.offset); });
+    std::sort(places.begin(), places.end());
+    for (auto at = std::adjacent_find(places.begin(), places.end()); at != places.end();
+         at = std::adjacent_find(std::next(at), places.end()))
+      refuse_safetensors({at->first, at->second, file_sizes_[at->first] - at->second});
+  }
+
+  void refuse_safetensors(const DcpItem& item) const {
+    std::array<std::byte, 9> head{};
+    if (item.length < static_cast<i64>(head.size())) return;
+    data_files_[item.file].pread_exact(head, item.offset);
+    u64 header_bytes = 0;
+    std::memcpy(&header_bytes, head.data(), sizeof header_bytes);
+    if (head[8] != std::byte{'{'} || header_bytes > static_cast<u64>(item.length)) return;
+    fail(ErrorCode::NotSupported, {data_files_[item.file].path().string(), {}},
+         "{}: holds safetensors rather than torch zips (SerializationFormat.SAFETENSORS); save the checkpoint with the "
+         "format TORCH_SAVE",
+         name_of(metadata_, item));
+  }
+
+  static std::pair<u32, i64> place_of(const DcpTensor& tensor) {
+    std::pair<u32, i64> first{std::numeric_limits<u32>::max(), 0};
+    for (const DcpChunk& chunk : tensor.chunks) first = std::min(first, {chunk.item.file, chunk.item.offset});
+    return first;
+  }
+
+  /// As they lie on the disk: file by file, each tensor where its first chunk is.
+  void sort_by_place() {
+    std::vector<std::pair<std::pair<u32, i64>, u32>> order;
+    for (u32 i = 0; i < metadata_.tensors.size(); ++i) order.emplace_back(place_of(metadata_.tensors[i]), i);
+    std::sort(order.begin(), order.end());
+    std::vector<DcpTensor> sorted;
+    sorted.reserve(order.size());
+    for (const auto& [place, i] : order) sorted.push_back(std::move(metadata_.tensors[i]));
+    metadata_.tensors = std::move(sorted);
+  }
+
+  void fill_inventory() {
+    for (const DcpTensor& tensor : metadata_.tensors) {
+      TensorRef ref{tensor.name, tensor.dtype, tensor.shape, torch_dtype(tensor.dtype)->element_bytes, 0, 0};
+      for (const i64 extent : tensor.shape) ref.bytes *= extent;
+      if (!ref.shape.empty()) ref.shape.back() *= torch_dtype(tensor.dtype)->values;
+      if (!tensor.chunks.empty()) std::tie(ref.file, ref.offset) = place_of(tensor);
+      inventory_.tensors.push_back(std::move(ref));
+    }
+  }
+
+  /// The metadata has the chunks by ascending start, which is the order of their beginnings.
+  void fill_extents() {
+    first_chunk_.push_back(0);
+    for (const DcpTensor& tensor : metadata_.tensors) {
+      Extent last{0, 0, 0};
+      for (const DcpChunk& chunk : tensor.chunks) {
+        last = extent_after(last, tensor, chunk);
+        extents_.push_back(last);
+      }
+      first_chunk_.push_back(extents_.size());
+    }
+    pieces_.resize(extents_.size());
+  }
+
+  /// One without elements may begin past the end of its row: it takes the place of the one before.
+  static Extent extent_after(const Extent& before, const DcpTensor& tensor, const DcpChunk& chunk) {
+    const i64 element_bytes = torch_dtype(tensor.dtype)->element_bytes;
+    const auto [begin, end] = piece_extent({chunk.start, chunk.shape, {}, 0}, tensor.shape, element_bytes);
+    if (begin == end) return {before.begin, before.begin, before.max_end};
+    return {begin, end, std::max(before.max_end, end)};
+  }
+
+  void read_structure() {
+    for (const DcpObject& object : metadata_.objects) structure_.objects.push_back({object.name, object.item.length});
+    structure_.paths = std::move(metadata_.paths);
+    std::error_code ignored;
+    const fs::path json = files_.directory / "metadata.json";
+    if (fs::exists(json, ignored))
+      structure_.metadata_json = read_small_file(json, kMaxJsonBytes, ErrorCode::DcpMetadata);
+    structure_.has_integrity = fs::exists(files_.directory / "integrity.json", ignored);
+  }
+
+  /// Where a chunk's elements are in its file; opens the item on the first call.
+  const TensorPiece& piece_of(std::size_t tensor, std::size_t chunk) const {
+    const std::size_t number = first_chunk_[tensor] + chunk;
+    const std::lock_guard lock(mutexes_[number % mutexes_.size()]);
+    std::unique_ptr<TensorPiece>& piece = pieces_[number];
+    if (!piece) {
+      const DcpTensor& of = metadata_.tensors[tensor];
+      piece = std::make_unique<TensorPiece>(read_item(of, of.chunks[chunk], open_item(of.chunks[chunk].item)));
+    }
+    return *piece;
+  }
+
+  void read_from_item(const DcpItem& item, i64 offset, std::span<std::byte> out) const {
+    data_files_[item.file].pread_exact(out, item.offset + offset);
+  }
+
+  std::string read_record(const DcpItem& item, const ZipRecord& record) const {
+    std::string text(static_cast<std::size_t>(record.bytes), '\0');
+    read_from_item(item, record.offset, std::as_writable_bytes(std::span(text)));
+    return text;
+  }
+
+  ZipDirectory open_item(const DcpItem& item) const {
+    if (!starts_with_zip(item)) refuse_safetensors(item);
+    return read_zip_directory([&](std::span<std::byte> out, i64 offset) { read_from_item(item, offset, out); },
+                              item.length, path_of(item));
+  }
+
+  bool starts_with_zip(const DcpItem& item) const {
+    std::array<std::byte, 2> head{};
+    if (item.length < 2) return false;
+    read_from_item(item, 0, head);
+    return head[0] == std::byte{'P'} && head[1] == std::byte{'K'};
+  }
+
+  /// For messages: "/dir/__0_0.distcp at 1577".
+  std::string path_of(const DcpItem& item) const {
+    return fmt::format("{} at {}", data_files_[item.file].path().string(), item.offset);
+  }
+
+  TensorPiece read_item(const DcpTensor& tensor, const DcpChunk& chunk, const ZipDirectory& directory) const {
+    const std::string who = path_of(chunk.item);
+    check_byte_order(chunk.item, directory);
+    const ZipRecord* pickle = directory.find("data.pkl");
+    if (pickle == nullptr || pickle->bytes > kMaxItemPickleBytes)
+      fail(ErrorCode::DcpItemMismatch, {who, tensor.name}, "{}: the item of '{}' has no data.pkl of a tensor", who,
+           tensor.name);
+    PickleGraph graph(read_record(chunk.item, *pickle));
+    const PickleRef root = read_pickle(graph, PickleNames::Torch, who);
+    if (!is_tensor(graph, root))
+      fail(ErrorCode::DcpItemMismatch, {who, tensor.name}, "{}: the item of '{}' holds no tensor", who, tensor.name);
+    const TorchTensor found = read_tensor(graph, root, who, tensor.name);
+    check_same(tensor, chunk, found, who);
+    TensorPiece piece = found.piece(chunk.item.offset + storage_offset(directory, found, who, tensor.name));
+    piece.start = chunk.start;
+    return piece;
+  }
+
+  void check_byte_order(const DcpItem& item, const ZipDirectory& directory) const {
+    const ZipRecord* order = directory.find("byteorder");
+    if (order == nullptr || order->bytes != 3 || read_record(item, *order) != "big") return;
+    fail(ErrorCode::NotSupported, {path_of(item), {}}, "{}: was saved on a big-endian machine", path_of(item));
+  }
+
+  static void check_same(const DcpTensor& tensor, const DcpChunk& chunk, const TorchTensor& found,
+                         const std::string& who) {
+    if (found.dtype == tensor.dtype && found.shape == chunk.shape) return;
+    fail(ErrorCode::DcpItemMismatch, {who, tensor.name},
+         "{}: holds a chunk of {} {}; .metadata says that '{}' has {} {} there", who, dtype_name(found.dtype),
+         shape_text(found.shape), tensor.name, dtype_name(tensor.dtype), shape_text(chunk.shape));
+  }
+
+  static i64 storage_offset(const ZipDirectory& directory, const TorchTensor& tensor, const std::string& who,
+                            const std::string& name) {
+    const ZipRecord* storage = directory.find("data/" + tensor.storage);
+    const i64 held = storage == nullptr ? -1 : storage->bytes;
+    if (held < tensor.storage_bytes)
+      fail(ErrorCode::TorchStorage, {who, name}, "{}: the storage data/{} of '{}' has {} bytes; its tensor says {}",
+           who, tensor.storage, name, std::max<i64>(0, held), tensor.storage_bytes);
+    return storage->offset;
+  }
+
+  void check_chunk(const DcpTensor& tensor, const DcpChunk& chunk, const std::function<void(i64)>& on_progress) const {
+    const ZipDirectory directory = open_item(chunk.item);
+    read_item(tensor, chunk, directory);
+    check_crcs(chunk.item, directory, on_progress);
+  }
+
+  /// What an object's zip holds is its owner's affair; some are plain pickles.
+  void check_object(const DcpObject& object, const std::function<void(i64)>& on_progress) const {
+    if (starts_with_zip(object.item))
+      check_crcs(object.item, open_item(object.item), on_progress);
+    else if (on_progress)
+      on_progress(object.item.length);
+  }
+
+  void check_crcs(const DcpItem& item, const ZipDirectory& directory,
+                  const std::function<void(i64)>& on_progress) const {
+    i64 reported = 0;
+    const auto report = [&](i64 bytes) {
+      reported += bytes;
+      if (on_progress) on_progress(bytes);
+    };
+    // torch.serialization.set_crc32_options(False) leaves them all 0.
+    const bool recorded =
+        std::ranges::any_of(directory.records, [](const ZipRecord& record) { return record.crc != 0; });
+    if (recorded)
+      for (const ZipRecord& record : directory.records) check_crc(item, record, report);
+    report(item.length - reported);
+  }
+
+  void check_crc(const DcpItem& item, const ZipRecord& record, const std::function<void(i64)>& report) const {
+    std::vector<std::byte> block(static_cast<std::size_t>(std::min(record.bytes, kBlockBytes)));
+    u32 crc = 0;
+    for (i64 done = 0; done < record.bytes;) {
+      const auto part = std::span(block).first(static_cast<std::size_t>(std::min(record.bytes - done, kBlockBytes)));
+      read_from_item(item, record.offset + done, part);
+      crc = crc32_of(part, crc);
+      done += static_cast<i64>(part.size());
+      report(static_cast<i64>(part.size()));
+    }
+    if (crc != record.crc)
+      fail(ErrorCode::ZipCrc, {data_files_[item.file].path().string(), {}},
+           "{}: the record {} of {} bytes at {} has the CRC32 {:08x}, not the recorded {:08x}: the bytes are damaged",
+           data_files_[item.file].path().string(), record.name, record.bytes, item.offset + record.offset, crc,
+           record.crc);
+  }
+
+  DcpMetadata metadata_;
+  std::vector<File> data_files_;
+  std::vector<i64> file_sizes_;
+  i64 item_bytes_ = 0;
+  /// Of all chunks, tensor by tensor; those of tensor t begin at first_chunk_[t].
+  std::vector<Extent> extents_;
+  std::vector<std::size_t> first_chunk_;
+  /// By chunk; null until an item was opened. Guarded by mutexes_.
+  mutable std::vector<std::unique_ptr<TensorPiece>> pieces_;
+  mutable std::array<std::mutex, 64> mutexes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> read_torch_dist(const CheckpointFiles& files) { return std::make_unique<DcpSource>(files); }
+
+}  // namespace glu_ckpt

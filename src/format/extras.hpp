@@ -1,0 +1,57 @@
+#pragma once
+/// glu_ckpt.extras: what a checkpoint of another format held besides tensors and files. A zip of stored
+/// records, so that any unzip can look into it: `extras.json`, `tree/N` (pickles), `object/N` (torch zips).
+
+#include <string>
+#include <vector>
+
+#include "format/torch_zip.hpp"
+#include "glu_ckpt/checkpoint.hpp"
+
+namespace glu_ckpt {
+
+inline constexpr std::string_view kExtrasFileName = "glu_ckpt.extras";
+/// Of a safetensors file that stands alone: the same as base64 among its `__metadata__`.
+inline constexpr std::string_view kExtrasEntry = "glu_ckpt.extras";
+
+/// An opened extras zip.
+class Extras {
+ public:
+  Extras() = default;
+  /// `read` reads from the zip's start and lives on in this object; `name` is for messages. Throws
+  /// ExtrasInvalid and the errors of the zip.
+  Extras(ReadAt read, i64 bytes, std::string name);
+  /// Of a file of its own.
+  static Extras open(const std::filesystem::path& path);
+
+  const Structure& structure() const { return structure_; }
+  std::vector<std::byte> read_object(std::size_t object) const;
+
+ private:
+  std::string read_text(const std::string& record) const;
+  void parse(const std::string& json);
+
+  ReadAt read_;
+  std::string name_;
+  ZipDirectory zip_;
+  Structure structure_;
+};
+
+/// What must go into extras where the output is of `format` and its names are those of `outputs`; empty
+/// where the format holds it all itself.
+bool needs_extras(const Structure& structure, Format format);
+
+/// The trees with the outputs in place of the tensors that they come from.
+std::vector<TorchTree> renamed_trees(const std::vector<TorchTree>& trees, const std::vector<OutputTensor>& outputs);
+
+/// The bytes of an extras zip. `source` provides the objects.
+std::string print_extras(const Source& source, const std::vector<OutputTensor>& outputs);
+
+/// Which tree each output belongs to, by the longest prefix of its name; trees.size() where none does.
+std::vector<std::size_t> tree_of_outputs(const std::vector<TorchTree>& trees, const std::vector<OutputTensor>& outputs);
+
+/// Where the output's place in a nested state dict is, for all outputs whose source has a path.
+std::map<std::string, KeyPath> renamed_paths(const std::map<std::string, KeyPath>& paths,
+                                             const std::vector<OutputTensor>& outputs);
+
+}  // namespace glu_ckpt

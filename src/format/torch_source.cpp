@@ -1,0 +1,317 @@
+/// Files of torch.save as one Source: zips, and the older stream of pickles.
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+
+#include "core/checked_math.hpp"
+#include "core/crc32.hpp"
+#include "core/fail.hpp"
+#include "core/parallel.hpp"
+#include "format/extras.hpp"
+#include "format/file_source.hpp"
+#include "format/pickle_reader.hpp"
+#include "format/torch_tensor.hpp"
+#include "format/torch_tree.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr i64 kMaxPickleBytes = i64{1} << 30;
+/// The pickles of a file of the older kind stand before its storages.
+constexpr i64 kMaxLegacyHead = i64{256} << 20;
+constexpr i64 kCheckBlockBytes = i64{1} << 20;
+/// PROTO 2, LONG1 of 10 bytes: torch.serialization.MAGIC_NUMBER.
+constexpr std::array<unsigned char, 14> kLegacyMagic = {0x80, 0x02, 0x8A, 0x0A, 0x6C, 0xFC, 0x9C,
+                                                        0x46, 0xF9, 0x20, 0x6A, 0xA8, 0x50, 0x19};
+
+/// A storage's bytes in its file.
+struct StoredRange {
+  i64 offset = 0;
+  i64 bytes = 0;
+};
+
+class TorchSource final : public FileSource {
+ public:
+  explicit TorchSource(const CheckpointFiles& files) : FileSource(files) {
+    raise_open_file_limit();
+    for (const std::string& name : files_.shards) add_file(open_shard(name), name);
+    keep_trees();
+    const std::vector<u32> order = sorted_by_name();
+    if (files_.index) check_index(order);
+    read_side_files();
+  }
+
+  void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const override {
+    const TensorRef& from = checked_range(tensor, offset, static_cast<i64>(out.size()));
+    const File& file = opened_[from.file].file;
+    const Stored& stored = stored_[tensor];
+    const ReadFile read_file = [&](std::span<std::byte> to, i64 at) { file.pread_exact(to, at); };
+    guard_read(from,
+               [&] { read_piece(stored.piece, stored.piece.shape, stored.element_bytes, offset, out, read_file); });
+  }
+
+  void check_contents(int jobs, const std::function<void(i64)>& on_progress) const override {
+    std::vector<std::pair<std::size_t, std::size_t>> records;
+    for (std::size_t f = 0; f < opened_.size(); ++f)
+      if (has_checksums(opened_[f].zip))
+        for (std::size_t r = 0; r < opened_[f].zip.records.size(); ++r) records.emplace_back(f, r);
+    parallel_for(records.size(), jobs, [&](std::size_t i, int) {
+      check_record(opened_[records[i].first], opened_[records[i].first].zip.records[records[i].second], on_progress);
+    });
+  }
+
+  i64 checked_bytes() const override {
+    i64 bytes = 0;
+    for (const OpenFile& file : opened_)
+      if (has_checksums(file.zip))
+        for (const ZipRecord& record : file.zip.records) bytes += record.bytes;
+    return bytes;
+  }
+
+ private:
+  struct OpenFile {
+    File file;
+    /// Empty for a file of the older kind.
+    ZipDirectory zip;
+  };
+  struct Stored {
+    TensorPiece piece;
+    i64 element_bytes = 1;
+  };
+  struct PendingTree {
+    TorchTree tree;
+    bool flat = false;
+  };
+
+  /// torch.serialization.set_crc32_options(False) leaves them all zero.
+  static bool has_checksums(const ZipDirectory& zip) {
+    return std::ranges::any_of(zip.records, [](const ZipRecord& record) { return record.crc != 0; });
+  }
+
+  static void check_record(const OpenFile& from, const ZipRecord& record, const std::function<void(i64)>& on_progress) {
+    std::vector<std::byte> block(static_cast<std::size_t>(std::min(record.bytes, kCheckBlockBytes)));
+    u32 crc = 0;
+    for (i64 done = 0; done < record.bytes;) {
+      const auto part =
+          std::span(block).first(static_cast<std::size_t>(std::min(record.bytes - done, kCheckBlockBytes)));
+      from.file.pread_exact(part, record.offset + done);
+      crc = crc32_of(part, crc);
+      done += static_cast<i64>(part.size());
+      if (on_progress) on_progress(static_cast<i64>(part.size()));
+    }
+    const std::string name = from.file.path().string();
+    if (crc != record.crc)
+      fail(ErrorCode::ZipCrc, {name, record.name},
+           "{}: the {} bytes of record '{}' at byte {} have the checksum {:08x}, the zip says {:08x}: the file is "
+           "damaged",
+           name, record.bytes, record.name, record.offset, crc, record.crc);
+  }
+
+  void add_file(File file, const std::string& name) {
+    file_bytes_ += file.size();
+    inventory_.files.push_back(name);
+    opened_.push_back({std::move(file), {}});
+    std::array<unsigned char, kLegacyMagic.size()> head{};
+    const File& opened = opened_.back().file;
+    if (opened.size() >= static_cast<i64>(head.size())) opened.pread_exact(std::as_writable_bytes(std::span(head)), 0);
+    if (head == kLegacyMagic)
+      add_legacy(name);
+    else
+      add_zip(name);
+  }
+
+  // ---- zips -------------------------------------------------------------------------------------
+
+  void add_zip(const std::string& name) {
+    OpenFile& opened = opened_.back();
+    const std::string path = opened.file.path().string();
+    const ReadAt read = [&](std::span<std::byte> out, i64 offset) { opened.file.pread_exact(out, offset); };
+    opened.zip = read_zip_directory(read, opened.file.size(), path);
+    const ZipRecord* byteorder = opened.zip.find("byteorder");
+    if (byteorder != nullptr && read_text(*byteorder, path) != "little")
+      fail(ErrorCode::NotSupported, {path, {}}, "{}: is of a big-endian machine, which is not supported", path);
+    const ZipRecord* pickle = opened.zip.find("data.pkl");
+    if (pickle == nullptr)
+      fail(ErrorCode::TorchObject, {path, {}}, "{}: has no record data.pkl, so torch.save did not write it", path);
+    PickleGraph graph(read_text(*pickle, path));
+    const PickleRef root = read_pickle(graph, PickleNames::Torch, path);
+    add_tensors(graph, root, name, [&](const TorchTensor& tensor, const std::string& tensor_name) {
+      const ZipRecord* record = opened.zip.find("data/" + tensor.storage);
+      if (record == nullptr)
+        fail(ErrorCode::TorchStorage, {path, tensor_name}, "{}: '{}': its storage data/{} is not in the zip", path,
+             tensor_name, tensor.storage);
+      return StoredRange{record->offset, record->bytes};
+    });
+    take_own_records(path);
+  }
+
+  /// What glu-ckpt wrote into a file that stands alone.
+  void take_own_records(const std::string& path) {
+    const ZipDirectory& zip = opened_.back().zip;
+    if (const ZipRecord* record = zip.find(kRecordFileName); record != nullptr)
+      records_.add(parse_record_json(read_text(*record, path), path).record, path);
+    if (const ZipRecord* record = zip.find(kExtrasFileName); record != nullptr) {
+      const auto file = std::make_shared<File>(File::open_read(path));
+      const i64 begin = record->offset;
+      take_extras(
+          Extras([file, begin](std::span<std::byte> out, i64 offset) { file->pread_exact(out, begin + offset); },
+                 record->bytes, path));
+    }
+  }
+
+  std::string read_text(const ZipRecord& record, const std::string& path) const {
+    if (record.bytes > kMaxPickleBytes)
+      fail(ErrorCode::PickleLimit, {path, {}}, "{}: record '{}' has {} bytes; at most {} are read", path, record.name,
+           record.bytes, kMaxPickleBytes);
+    std::string text(static_cast<std::size_t>(record.bytes), '\0');
+    opened_.back().file.pread_exact(std::as_writable_bytes(std::span(text)), record.offset);
+    if (has_checksums(opened_.back().zip) && crc32_of(std::as_bytes(std::span(text))) != record.crc)
+      fail(ErrorCode::ZipCrc, {path, record.name},
+           "{}: record '{}' at byte {} does not have the checksum that the zip gives: the file is damaged", path,
+           record.name, record.offset);
+    return text;
+  }
+
+  // ---- the older kind ---------------------------------------------------------------------------
+
+  /// Magic number, protocol version, machine facts, the object, the keys of its storages; then each storage
+  /// as a count of elements and its bytes.
+  void add_legacy(const std::string& name) {
+    const File& file = opened_.back().file;
+    const std::string path = file.path().string();
+    std::string head(static_cast<std::size_t>(std::min(file.size(), kMaxLegacyHead)), '\0');
+    file.pread_exact(std::as_writable_bytes(std::span(head)), 0);
+    PickleGraph graph(std::move(head));
+    std::array<PickleRef, 5> parts{};
+    std::size_t at = 0;
+    for (PickleRef& part : parts) part = read_pickle(graph, PickleNames::Torch, path, at, &at);
+    check_machine(graph, parts[2], path);
+    std::map<std::string, i64> element_bytes;
+    const ReadTensor read = [&](const TorchTensor& tensor, const std::string&) {
+      element_bytes[tensor.storage] = torch_dtype(tensor.dtype)->element_bytes;
+      return std::string(static_cast<std::size_t>(tensor.bytes()), '\0');
+    };
+    const TorchContents contents = read_contents(graph, parts[3], path, read);
+    for (const TorchContents::Found& found : contents.tensors) {
+      const TorchTensor tensor = read_tensor(graph, found.node, path, found.name);
+      element_bytes[tensor.storage] = torch_dtype(tensor.dtype)->element_bytes;
+    }
+    const auto ranges = legacy_storages(graph, parts[4], static_cast<i64>(at), element_bytes);
+    add_tensors(graph, parts[3], name, [&](const TorchTensor& tensor, const std::string& tensor_name) {
+      const auto found = ranges.find(tensor.storage);
+      if (found == ranges.end())
+        fail(ErrorCode::TorchStorage, {path, tensor_name}, "{}: '{}': its storage {} is not in the file", path,
+             tensor_name, tensor.storage);
+      return found->second;
+    });
+  }
+
+  static void check_machine(const PickleGraph& graph, PickleRef facts, const std::string& path) {
+    if (graph.kind(facts) != PickleKind::Dict) return;
+    const auto items = graph.items(facts);
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2)
+      if (graph.kind(items[i]) == PickleKind::String && graph.text(items[i]) == "little_endian" &&
+          graph.kind(items[i + 1]) == PickleKind::Bool && !graph.boolean(items[i + 1]))
+        fail(ErrorCode::NotSupported, {path, {}}, "{}: is of a big-endian machine, which is not supported", path);
+  }
+
+  std::map<std::string, StoredRange> legacy_storages(const PickleGraph& graph, PickleRef keys, i64 at,
+                                                     const std::map<std::string, i64>& element_bytes) const {
+    const File& file = opened_.back().file;
+    const std::string path = file.path().string();
+    std::map<std::string, StoredRange> ranges;
+    if (graph.kind(keys) != PickleKind::List)
+      fail(ErrorCode::TorchObject, {path, {}}, "{}: the list of storages is no list", path);
+    for (const PickleRef key : graph.items(keys)) {
+      const std::string name = graph.kind(key) == PickleKind::String ? std::string(graph.text(key)) : std::string();
+      const auto size = element_bytes.find(name);
+      if (size == element_bytes.end())
+        fail(ErrorCode::TorchStorage, {path, {}}, "{}: no tensor says what storage '{}' holds", path, name);
+      i64 count = 0;
+      if (file.size() - at < static_cast<i64>(sizeof count)) fail_short(path, name, at);
+      file.pread_exact(std::as_writable_bytes(std::span(&count, 1)), at);
+      at += static_cast<i64>(sizeof count);
+      const auto bytes = checked_mul(count, size->second);
+      if (count < 0 || !bytes || *bytes > file.size() - at) fail_short(path, name, at);
+      ranges[name] = {at, *bytes};
+      at += *bytes;
+    }
+    return ranges;
+  }
+
+  [[noreturn]] static void fail_short(const std::string& path, const std::string& storage, i64 at) {
+    fail(ErrorCode::FileTruncated, {path, {}}, "{}: storage '{}' at byte {} runs past the end of the file", path,
+         storage, at);
+  }
+
+  // ---- tensors ----------------------------------------------------------------------------------
+
+  static StoredRange checked_storage(StoredRange storage, const TorchTensor& tensor, const std::string& path,
+                                     const std::string& name) {
+    if (storage.bytes < tensor.storage_bytes)
+      fail(ErrorCode::TorchStorage, {path, name}, "{}: '{}' needs a storage of {} bytes; data/{} at byte {} has {}",
+           path, name, tensor.storage_bytes, tensor.storage, storage.offset, storage.bytes);
+    return storage;
+  }
+
+  template <typename FindStorage>
+  void add_tensors(const PickleGraph& graph, PickleRef root, const std::string& name, const FindStorage& find) {
+    const std::string path = opened_.back().file.path().string();
+    const ReadTensor read_all = [&](const TorchTensor& tensor, const std::string& tensor_name) {
+      std::string bytes(static_cast<std::size_t>(tensor.bytes()), '\0');
+      const StoredRange storage = checked_storage(find(tensor, tensor_name), tensor, path, tensor_name);
+      const ReadFile read_file = [&](std::span<std::byte> to, i64 at) { opened_.back().file.pread_exact(to, at); };
+      read_piece(tensor.piece(storage.offset), tensor.shape, torch_dtype(tensor.dtype)->element_bytes, 0,
+                 std::as_writable_bytes(std::span(bytes)), read_file);
+      return bytes;
+    };
+    TorchContents contents = read_contents(graph, root, path, read_all);
+    const std::string prefix = prefix_of(name);
+    const auto number = static_cast<u32>(opened_.size() - 1);
+    std::vector<std::pair<TensorRef, Stored>> found;
+    for (const TorchContents::Found& entry : contents.tensors) {
+      const TorchTensor tensor = read_tensor(graph, entry.node, path, entry.name);
+      const StoredRange storage = checked_storage(find(tensor, entry.name), tensor, path, entry.name);
+      TensorRef ref{prefix + entry.name, tensor.dtype, tensor.value_shape(),
+                    tensor.bytes(),      number,       storage.offset + tensor.offset};
+      found.emplace_back(std::move(ref),
+                         Stored{tensor.piece(storage.offset), torch_dtype(tensor.dtype)->element_bytes});
+    }
+    std::stable_sort(found.begin(), found.end(),
+                     [](const auto& a, const auto& b) { return a.first.offset < b.first.offset; });
+    for (auto& [ref, stored] : found) {
+      inventory_.tensors.push_back(std::move(ref));
+      stored_.push_back(std::move(stored));
+    }
+    trees_.push_back({{name, prefix, std::move(contents.pickle)}, contents.flat});
+  }
+
+  /// "mp_rank_00/" for Megatron's model_optim_rng.pt; the file of flat buckets beside it holds optimizer state
+  /// under other keys.
+  static std::string prefix_of(const std::string& name) {
+    const std::size_t slash = name.rfind('/');
+    const std::string directory = slash == std::string::npos ? std::string() : name.substr(0, slash + 1);
+    return name.ends_with("distrib_optim.pt") ? directory + "optimizer.distrib_optim." : directory;
+  }
+
+  /// Shards of one flat state dict have no objects to keep.
+  void keep_trees() {
+    const bool flat = std::ranges::all_of(trees_, [](const PendingTree& tree) { return tree.flat; });
+    if (flat && trees_.size() > 1 &&
+        std::ranges::all_of(trees_, [](const PendingTree& tree) { return tree.tree.prefix.empty(); }))
+      return;
+    structure_.trees.clear();
+    for (PendingTree& tree : trees_) structure_.trees.push_back(std::move(tree.tree));
+  }
+
+  std::vector<OpenFile> opened_;
+  std::vector<Stored> stored_;
+  std::vector<PendingTree> trees_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> read_torch(const CheckpointFiles& files) { return std::make_unique<TorchSource>(files); }
+
+}  // namespace glu_ckpt
