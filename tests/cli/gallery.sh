@@ -88,6 +88,45 @@ formats() {
   done <"$root/manifest.tsv"
 }
 
+# confined SECONDS KIB DIRECTORY COMMAND...: runs it there, for no longer, in no more address space (0: no limit).
+confined() {
+  measure_kib bash -c 'cd "$3" || exit 125
+    (($2 == 0)) || ulimit -v "$2"
+    exec timeout "$1" "${@:4}"' _ "$@"
+}
+
+# The gallery of torch files: as above, and nothing of a hostile pickle may have run. Sound ones are read, and hold
+# one model.
+torch_files() {
+  local root=$TESTDATA/malformed/torch area=$WORK/torch case command arguments expected slug got error sound=
+  local address_kib=$((4 << 20))
+  ((SANITIZED)) && address_kib=0
+  mkdir -p "$area"
+  while IFS=$'\t' read -r case command expected slug; do
+    [[ $case == \#* || -z $case ]] && continue
+    arguments=${command//\{IN\}/$root/$case}
+    # shellcheck disable=SC2086 -- the manifest's arguments are separated by blanks
+    confined 10 "$address_kib" "$area" "$PROGRAM" ${arguments//\{OUT\}/$area/out} --json
+    got=$?
+    error=$(tail -n 1 "$WORK/.err")
+    if [[ $got != "$expected" ]] || ((got)) && [[ $error != '{"error":"'"$slug"'","message":"'*'","file":"'[!\"]* ]]; then
+      bad "torch $case: exit $got, expected $expected [$slug]: $command :: ${error:0:400}"
+    elif ((!SANITIZED && PEAK > 65536)); then
+      bad "torch $case: used $PEAK KiB: $command"
+    else
+      pass
+    fi
+    if [[ -n $(ls -A "$area") ]]; then
+      bad "torch $case: left something behind: $(ls -A "$area")"
+      rm -rf "${area:?}"/*
+    fi
+    [[ $expected == 0 && $command == digest* ]] || continue
+    sound=${sound:-$(digest "$root/$case")}
+    check "torch $case: the one digest" [ "$sound" == "$(digest "$root/$case")" ]
+  done <"$root/manifest.tsv"
+  rm -rf "$area"
+}
+
 # There and back again: the digest stays, every tensor is what it was.
 tiny() {
   local root=$TESTDATA/tiny case there back area=$WORK/tiny
