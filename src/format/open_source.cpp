@@ -155,7 +155,7 @@ std::size_t shards_promised(std::string_view name) {
   const std::size_t at = name.rfind(kOf);
   if (at == std::string_view::npos) return 0;
   std::size_t count = 0;
-  const char* const end = name.data() + name.size() - kShardSuffix.size();
+  const char* const end = name.data() + name.rfind('.');
   const auto [rest, error] = std::from_chars(name.data() + at + kOf.size(), end, count);
   return error == std::errc() && rest == end ? count : 0;
 }

@@ -186,18 +186,22 @@ class TorchSource final : public FileSource {
     std::array<PickleRef, 5> parts{};
     std::size_t at = 0;
     for (PickleRef& part : parts) part = read_pickle(graph, PickleNames::Torch, path, at, &at);
+    constexpr i64 kProtocolVersion = 1001;
+    if (graph.kind(parts[1]) != PickleKind::Int || graph.integer(parts[1]) != kProtocolVersion)
+      fail(ErrorCode::NotSupported, {path, {}}, "{}: is not of protocol version {} of torch.save", path,
+           kProtocolVersion);
     check_machine(graph, parts[2], path);
-    std::map<std::string, i64> element_bytes;
+    std::map<std::string, i64> unit_bytes;
     const ReadTensor read = [&](const TorchTensor& tensor, const std::string&) {
-      element_bytes[tensor.storage] = torch_dtype(tensor.dtype)->element_bytes;
+      unit_bytes[tensor.storage] = tensor.storage_unit;
       return std::string(static_cast<std::size_t>(tensor.bytes()), '\0');
     };
     const TorchContents contents = read_contents(graph, parts[3], path, read);
     for (const TorchContents::Found& found : contents.tensors) {
       const TorchTensor tensor = read_tensor(graph, found.node, path, found.name);
-      element_bytes[tensor.storage] = torch_dtype(tensor.dtype)->element_bytes;
+      unit_bytes[tensor.storage] = tensor.storage_unit;
     }
-    const auto ranges = legacy_storages(graph, parts[4], static_cast<i64>(at), element_bytes);
+    const auto ranges = legacy_storages(graph, parts[4], static_cast<i64>(at), unit_bytes);
     add_tensors(graph, parts[3], name, [&](const TorchTensor& tensor, const std::string& tensor_name) {
       const auto found = ranges.find(tensor.storage);
       if (found == ranges.end())
@@ -217,7 +221,7 @@ class TorchSource final : public FileSource {
   }
 
   std::map<std::string, StoredRange> legacy_storages(const PickleGraph& graph, PickleRef keys, i64 at,
-                                                     const std::map<std::string, i64>& element_bytes) const {
+                                                     const std::map<std::string, i64>& unit_bytes) const {
     const File& file = opened_.back().file;
     const std::string path = file.path().string();
     std::map<std::string, StoredRange> ranges;
@@ -225,8 +229,8 @@ class TorchSource final : public FileSource {
       fail(ErrorCode::TorchObject, {path, {}}, "{}: the list of storages is no list", path);
     for (const PickleRef key : graph.items(keys)) {
       const std::string name = graph.kind(key) == PickleKind::String ? std::string(graph.text(key)) : std::string();
-      const auto size = element_bytes.find(name);
-      if (size == element_bytes.end())
+      const auto size = unit_bytes.find(name);
+      if (size == unit_bytes.end())
         fail(ErrorCode::TorchStorage, {path, {}}, "{}: no tensor says what storage '{}' holds", path, name);
       i64 count = 0;
       if (file.size() - at < static_cast<i64>(sizeof count)) fail_short(path, name, at);
@@ -237,6 +241,13 @@ class TorchSource final : public FileSource {
       ranges[name] = {at, *bytes};
       at += *bytes;
     }
+    for (const auto& [storage, unit] : unit_bytes)
+      if (!ranges.contains(storage))
+        fail(ErrorCode::TorchStorage, {path, {}}, "{}: a tensor needs storage '{}', which is not in the file", path,
+             storage);
+    if (at != file.size())
+      fail(ErrorCode::TrailingBytes, {path, {}}, "{}: {} bytes follow the last storage, which ends at byte {}", path,
+           file.size() - at, at);
     return ranges;
   }
 

@@ -103,6 +103,7 @@ struct TensorReader {
     if (count < 0 || !bytes)
       fail(ErrorCode::TorchStorage, {file, name}, "{}: '{}': a storage of {} elements", file, name, count);
     tensor.storage_bytes = *bytes;
+    tensor.storage_unit = dtype == nullptr ? 1 : dtype->element_bytes;
     return dtype;
   }
 

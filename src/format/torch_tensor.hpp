@@ -21,6 +21,8 @@ struct TorchTensor {
   /// The storage's record is `data/<key>`.
   std::string storage;
   i64 storage_bytes = 0;
+  /// Bytes of what the storage's size is counted in: an element, or 1 where it is untyped.
+  i64 storage_unit = 1;
 
   i64 bytes() const;
   /// The shape that safetensors would have.

@@ -75,8 +75,27 @@ std::optional<EmbeddedTensor> read_embedded(const PickleGraph& graph, PickleRef 
   return tensor;
 }
 
+/// What walking shared objects as a tree may cost, in nodes and bytes of names: a file can only ask for so
+/// many times its own size.
+class WalkBudget {
+ public:
+  WalkBudget(const PickleGraph& graph, const std::string& file)
+      : file_(file), left_(16 * (graph.source().size() + graph.size()) + (std::size_t{1} << 20)) {}
+
+  void spend(std::size_t amount) {
+    if (amount > left_)
+      fail(ErrorCode::PickleLimit, {file_, {}}, "{}: shared objects expand to many times the file's size", file_);
+    left_ -= amount;
+  }
+
+ private:
+  const std::string& file_;
+  std::size_t left_;
+};
+
 /// A key as part of a name.
-std::string key_text(const PickleGraph& graph, PickleRef key, int depth = 0) {
+std::string key_text(const PickleGraph& graph, PickleRef key, WalkBudget& budget, int depth = 0) {
+  budget.spend(1);
   switch (graph.kind(key)) {
     case PickleKind::String: return std::string(graph.text(key));
     case PickleKind::Int: return fmt::format("{}", graph.integer(key));
@@ -87,7 +106,7 @@ std::string key_text(const PickleGraph& graph, PickleRef key, int depth = 0) {
       if (depth > kMaxDepth) return "(...)";
       std::string text = "(";
       for (const PickleRef item : graph.items(key))
-        text += (text.size() > 1 ? ", " : "") + key_text(graph, item, depth + 1);
+        text += (text.size() > 1 ? ", " : "") + key_text(graph, item, budget, depth + 1);
       return text + ")";
     }
     default: return fmt::format("<{}>", static_cast<int>(graph.kind(key)));
@@ -144,7 +163,7 @@ struct Replacement {
 class TreeCopier {
  public:
   TreeCopier(const PickleGraph& from, PickleGraph& to, std::string file)
-      : from_(from), to_(to), file_(std::move(file)), finder_(from, file_) {}
+      : from_(from), to_(to), file_(std::move(file)), finder_(from, file_), budget_(from, file_) {}
   virtual ~TreeCopier() = default;
 
   PickleRef run(PickleRef root) {
@@ -197,9 +216,7 @@ class TreeCopier {
   }
 
   PickleRef copy(PickleRef node, const std::string& path, int depth) {
-    // Containers that are shared are copied each time, so a small file could grow without end.
-    const std::size_t limit = 4 * from_.size() + 1000;
-    if (++visits_ > limit) fail(ErrorCode::PickleLimit, {file_, {}}, "{}: shared objects expand without end", file_);
+    budget_.spend(1 + path.size());  // containers that are shared are copied each time
     if (depth > kMaxDepth)
       fail(ErrorCode::PickleDepth, {file_, {}}, "{}: objects are nested more than {} deep at '{}'", file_, kMaxDepth,
            path);
@@ -220,11 +237,12 @@ class TreeCopier {
     std::vector<PickleRef> copied;
     bool wraps = false;
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
-      const std::string key = key_text(from_, items[i]);
+      const std::string key = key_text(from_, items[i], budget_);
       const bool wrapper = depth == 0 && drop_wrapper_ && is_wrapper_key(items[i]);
       wraps |= wrapper;
       const std::string name = wrapper ? std::string() : path.empty() ? key : path + "." + key;
       if (holds_tensor(items[i + 1])) {
+        budget_.spend(1 + name.size());
         for (const Replacement& with : replace(items[i + 1], key, name)) {
           copied.push_back(with.key == key ? to_.import(from_, items[i]) : to_.add_string(with.key));
           copied.push_back(with.node);
@@ -265,6 +283,7 @@ class TreeCopier {
         copied.push_back(copy(items[i], name, depth + 1));
         continue;
       }
+      budget_.spend(1 + name.size());
       const auto with = replace(items[i], key, name);
       if (with.size() != 1)
         fail(ErrorCode::NotSupported, {file_, name},
@@ -277,7 +296,7 @@ class TreeCopier {
   TensorFinder finder_;
   bool drop_wrapper_ = false;
   bool added_ = false;
-  std::size_t visits_ = 0;
+  WalkBudget budget_;
 };
 
 /// Tensors -> placeholders.
@@ -376,7 +395,8 @@ bool is_flat(const PickleGraph& graph, PickleRef root) {
 
 /// Dicts are walked, as PyTorch's planner does; anything else without tensors is one object.
 void list_objects(const PickleGraph& graph, PickleRef node, const std::string& path, int depth, TensorFinder& finder,
-                  std::vector<TreeObject>& found) {
+                  WalkBudget& budget, std::vector<TreeObject>& found) {
+  budget.spend(1 + path.size());
   const bool walk = is_mapping(graph, node) || (is_sequence(graph, node) && finder.below(node));
   const auto items = walk ? graph.items(node) : std::vector<PickleRef>();
   if (graph.kind(node) == PickleKind::Persistent) return;
@@ -386,8 +406,8 @@ void list_objects(const PickleGraph& graph, PickleRef node, const std::string& p
   }
   const std::size_t step = is_mapping(graph, node) ? 2 : 1;
   for (std::size_t i = 0; i + step <= items.size(); i += step) {
-    const std::string key = step == 2 ? key_text(graph, items[i]) : fmt::format("{}", i);
-    list_objects(graph, items[i + step - 1], path.empty() ? key : path + "." + key, depth + 1, finder, found);
+    const std::string key = step == 2 ? key_text(graph, items[i], budget) : fmt::format("{}", i);
+    list_objects(graph, items[i + step - 1], path.empty() ? key : path + "." + key, depth + 1, finder, budget, found);
   }
 }
 
@@ -398,10 +418,11 @@ TorchTree without_keys(const TorchTree& tree, const std::function<bool(const std
   const PickleRef root = read_pickle(from, PickleNames::Torch, tree.file);
   if (!is_mapping(from, root)) return tree;
   PickleGraph graph;
+  WalkBudget budget(from, tree.file);
   std::vector<PickleRef> kept;
   const auto items = from.items(root);
   for (std::size_t i = 0; i + 1 < items.size(); i += 2)
-    if (!dropped(key_text(from, items[i]))) {
+    if (!dropped(key_text(from, items[i], budget))) {
       kept.push_back(graph.import(from, items[i]));
       kept.push_back(graph.import(from, items[i + 1]));
     }
@@ -416,7 +437,8 @@ TorchTree without_keys(const TorchTree& tree, const std::function<bool(const std
 std::vector<TreeObject> objects_of_tree(const PickleGraph& graph, PickleRef root, const std::string& file) {
   TensorFinder finder(graph, file);
   std::vector<TreeObject> found;
-  list_objects(graph, root, {}, 0, finder, found);
+  WalkBudget budget(graph, file);
+  list_objects(graph, root, {}, 0, finder, budget, found);
   return found;
 }
 
