@@ -221,7 +221,7 @@ def write_directories():
     interleaved = {"glu_ckpt.json": {"glu": "interleaved:32"}}
     directory("record_contradicts", "record-contradicts", {"model.safetensors": marked, **interleaved})
     directory("no_checkpoint", "not-supported", {"readme.txt": "nothing here\n"})
-    directory("other_format", "not-supported", {"pytorch_model.bin": b"PK\x03\x04", "config.json": {}})
+    directory("other_format", "not-supported", {"model.gguf": b"GGUF", "config.json": {}})
 
 
 def main():
