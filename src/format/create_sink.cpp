@@ -4,6 +4,7 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "format/dcp_sink.hpp"
 #include "format/safetensors_sink.hpp"
 #include "format/torch_sink.hpp"
 
@@ -25,10 +26,9 @@ std::unique_ptr<Sink> create_sink(const SinkOptions& options, const std::vector<
   switch (options.format) {
     case Format::Safetensors: return create_safetensors_sink(options, tensors);
     case Format::Torch: return create_torch_sink(options, tensors);
-    case Format::TorchDist: break;
+    case Format::TorchDist: return create_torch_dist_sink(options, tensors);
   }
-  fail(ErrorCode::NotSupported, {options.path.string(), {}}, "{}: format {} cannot be written", options.path.string(),
-       to_string(options.format));
+  return nullptr;
 }
 
 }  // namespace glu_ckpt

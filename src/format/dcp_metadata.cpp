@@ -165,11 +165,12 @@ class MetadataReader {
   }
 
   void check_size(const DcpTensor& tensor, const TorchDtype& dtype) const {
-    const auto count = checked_product(tensor.shape);
-    // In values, so that no later count of them can overflow either.
+    // Steps along the axes must not overflow either where another axis has no extent.
+    std::vector<i64> extents = tensor.shape;
+    for (i64& extent : extents) extent = std::max<i64>(1, extent);
+    const auto count = checked_product(extents);
     const auto bytes = count ? checked_mul(*count, std::max(dtype.element_bytes, dtype.values)) : std::nullopt;
-    const bool countable = tensor.shape.empty() || checked_mul(tensor.shape.back(), dtype.values).has_value();
-    if (!bytes || !countable)
+    if (!bytes)
       fail(ErrorCode::ShapeOverflow, {file_, tensor.name}, "{}: '{}' has the impossible shape {}", file_, tensor.name,
            shape_text(tensor.shape));
     if (tensor.shape.empty() && dtype.values > 1)

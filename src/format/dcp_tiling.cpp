@@ -10,8 +10,9 @@
 namespace glu_ckpt {
 namespace {
 
-/// Steps that one tensor may take: tilings that occur need a few for each chunk, and no file may make it minutes.
-constexpr i64 kMaxSteps = i64{200} << 20;
+/// Steps that a tensor may take for each of its chunks: tilings that occur need a few, and no file may make it minutes.
+constexpr i64 kStepsPerChunk = 128;
+constexpr i64 kFreeSteps = i64{1} << 20;
 
 bool is_empty(const DcpChunk& chunk) {
   return std::ranges::any_of(chunk.shape, [](i64 extent) { return extent == 0; });
@@ -141,7 +142,7 @@ class TilingCheck {
 
   void spend(i64 steps) {
     steps_ += steps;
-    if (steps_ > kMaxSteps)
+    if (steps_ > kFreeSteps + kStepsPerChunk * static_cast<i64>(order_.size()))
       fail(ErrorCode::NotSupported, {file_, tensor_.name},
            "{}: the {} chunks of '{}' are cut too irregularly to be checked; save it again with whole tensors", file_,
            tensor_.chunks.size(), tensor_.name);

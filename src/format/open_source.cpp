@@ -31,6 +31,8 @@ constexpr std::array<std::string_view, 3> kOtherFormats = {".ckpt", ".gguf", ".n
 constexpr std::array<std::string_view, 9> kTrainerFiles = {"training_args.bin", "optimizer.bin",  "optimizer.pt",
                                                            "scheduler.pt",      "scheduler.bin",  "rng_state",
                                                            "scaler.pt",         "random_states_", "sampler"};
+/// Files of a torch-dist directory that hold objects, in whatever format the tensors are kept now.
+constexpr std::array<std::string_view, 3> kSideFiles = {"common.pt", "train_state.pt", "latest_train_state.pt"};
 /// Of a torch-dist directory, written anew.
 constexpr std::array<std::string_view, 2> kDistFiles = {"metadata.json", "integrity.json"};
 
@@ -53,7 +55,10 @@ bool starts_with_any(std::string_view name, const List& prefixes) {
 }
 
 bool is_shard(std::string_view name) { return name.ends_with(kShardSuffix) && !name.starts_with('.'); }
-bool is_torch(std::string_view name) { return ends_with_any(name, kTorchSuffixes) && !name.starts_with('.'); }
+bool is_torch(std::string_view name) {
+  return ends_with_any(name, kTorchSuffixes) && !name.starts_with('.') &&
+         std::ranges::find(kSideFiles, name) == kSideFiles.end();
+}
 
 /// model.safetensors.index.json and variants such as model.safetensors.index.fp16.json.
 bool is_index(std::string_view name) {

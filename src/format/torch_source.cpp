@@ -21,9 +21,9 @@ constexpr i64 kMaxPickleBytes = i64{1} << 30;
 /// The pickles of a file of the older kind stand before its storages.
 constexpr i64 kMaxLegacyHead = i64{256} << 20;
 constexpr i64 kCheckBlockBytes = i64{1} << 20;
-/// PROTO 2, LONG1 of 10 bytes: torch.serialization.MAGIC_NUMBER.
-constexpr std::array<unsigned char, 14> kLegacyMagic = {0x80, 0x02, 0x8A, 0x0A, 0x6C, 0xFC, 0x9C,
-                                                        0x46, 0xF9, 0x20, 0x6A, 0xA8, 0x50, 0x19};
+/// LONG1 of 10 bytes: torch.serialization.MAGIC_NUMBER, which follows PROTO and, from protocol 4 on, FRAME.
+constexpr std::string_view kLegacyMagic = "\x8A\x0A\x6C\xFC\x9C\x46\xF9\x20\x6A\xA8\x50\x19";
+constexpr i64 kLegacyHeadBytes = 32;
 
 /// A storage's bytes in its file.
 struct StoredRange {
@@ -112,10 +112,10 @@ class TorchSource final : public FileSource {
     file_bytes_ += file.size();
     inventory_.files.push_back(name);
     opened_.push_back({std::move(file), {}});
-    std::array<unsigned char, kLegacyMagic.size()> head{};
     const File& opened = opened_.back().file;
-    if (opened.size() >= static_cast<i64>(head.size())) opened.pread_exact(std::as_writable_bytes(std::span(head)), 0);
-    if (head == kLegacyMagic)
+    std::string head(static_cast<std::size_t>(std::min(opened.size(), kLegacyHeadBytes)), '\0');
+    opened.pread_exact(std::as_writable_bytes(std::span(head)), 0);
+    if (head.starts_with('\x80') && head.find(kLegacyMagic) != std::string::npos)
       add_legacy(name);
     else
       add_zip(name);

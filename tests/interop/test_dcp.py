@@ -106,7 +106,7 @@ def test_reads_what_ranks_save(glu, saved, world, one_file):
 
 def test_number_of_ranks_does_not_change_the_digest(glu, saved):
     assert len({glu.digest(saved(world, True), "--from-glu", "contiguous") for world in WORLDS}) == 1
-    glu.run("verify", saved(1, True), saved(4, False))
+    glu.run("verify", saved(1, True), saved(4, False), "--from-glu", "contiguous", "--to-glu", "contiguous")
 
 
 def test_objects_travel_with_the_tensors(glu, saved):

@@ -62,15 +62,16 @@ def with_module_metadata():
 
 
 def nested():
-    """Megatron's model_optim_rng.pt in small. The names of tensors are their ways, but for `model` at the top."""
-    extra = {"rng_state.0.torch": writers.random_bits(16, dtype=torch.uint8), "lists.1.deep": writers.random_bits(3)}
+    """Megatron's model_optim_rng.pt in small. The names of tensors are their ways, but for `model` at the top. The
+    states of random number generators are objects rather than tensors of the model."""
+    extra = {"lists.1.deep": writers.random_bits(3)}
     saved = {
         "checkpoint_version": 3.0,
         "iteration": 2**40,
         "args": argparse.Namespace(num_experts=4, lr=1e-4, bf16=torch.bfloat16, name="näme", shape=torch.Size([2, 3])),
         "model": writers.model(),
         "optimizer": {"param_groups": [{"lr": 0.5, "betas": (0.9, 0.95), "step": 7, "flags": {1, 2}}, {}]},
-        "rng_state": [{"torch": extra["rng_state.0.torch"], "numpy": numpy.random.RandomState(3).get_state()}],
+        "rng_state": [{"torch": writers.random_bits(16, dtype=torch.uint8), "numpy": numpy.random.RandomState(3).get_state()}],
         "lists": [None, {"deep": extra["lists.1.deep"]}, b"bytes\0\xff", True, -(2**70), float("inf")],
     }
     return saved, writers.model() | extra
@@ -152,19 +153,21 @@ def test_digests_agree_across_formats(glu, tmp_path, case):
     options = ("--from-glu", "contiguous")
     digests = {glu.digest(tmp_path / name, *options) for name in ("a.pt", "b.pt", "c.safetensors")}
     assert len(digests) == 1
-    glu.run("verify", tmp_path / "a.pt", tmp_path / "c.safetensors")
+    glu.run("verify", tmp_path / "a.pt", tmp_path / "c.safetensors", *options, "--to-glu", "contiguous")
 
 
 def test_reads_shards_with_an_index(glu, tmp_path):
     tensors = writers.model()
+    sharded = tmp_path / "sharded"
+    sharded.mkdir()
     names = list(tensors)
     weight_map = {}
     for i in range(3):
         file = f"pytorch_model-{i + 1:05d}-of-00003.bin"
-        torch.save({name: tensors[name] for name in names[i::3]}, tmp_path / file)
+        torch.save({name: tensors[name] for name in names[i::3]}, sharded / file)
         weight_map |= {name: file for name in names[i::3]}
-    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-    assert_same(glu.read(tmp_path), tensors)
+    (sharded / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    assert_same(glu.read(sharded), tensors)
 
 
 # With computed offsets torch does not look where a record is: it must lie where torch would have put it.

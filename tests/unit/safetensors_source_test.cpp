@@ -192,14 +192,14 @@ TEST_F(SourceTest, MergesRecords) {
 TEST_F(SourceTest, RefusesWhatIsNoCheckpoint) {
   EXPECT_EQ(open_slug("none"), "not-found");
   EXPECT_EQ(open_slug(), "not-supported");
-  put("pytorch_model.bin", "");
+  put("model.gguf", "");
   try {
     open_source(dir_);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("pytorch_model.bin"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("model.gguf"), std::string::npos) << error.what();
   }
-  EXPECT_EQ(open_slug("pytorch_model.bin"), "not-supported");
+  EXPECT_EQ(open_slug("model.gguf"), "not-supported");
   ASSERT_EQ(::mkfifo((dir_ / "f.safetensors").c_str(), 0600), 0);
   EXPECT_EQ(open_slug("f.safetensors"), "not-supported");
   EXPECT_EQ(open_slug(), "not-supported");

@@ -1,0 +1,18 @@
+#pragma once
+/// integrity.json of Megatron: the SHA-256 of every other file of the checkpoint.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace glu_ckpt {
+
+inline constexpr std::string_view kIntegrityName = "integrity.json";
+
+/// Its text for the files `names` under `root`, each of which is read once.
+std::string print_integrity(const std::filesystem::path& root, const std::vector<std::string>& names);
+
+/// 64 hexadecimal digits. Reads the file once, in blocks.
+std::string sha256_of_file(const std::filesystem::path& path);
+
+}  // namespace glu_ckpt
