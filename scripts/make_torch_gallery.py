@@ -510,6 +510,7 @@ def broken_storages(g):
     g.pickle("record_missing", "torch-storage", with_gate(tensor("3")))
     g.pickle("record_outside", "torch-storage", with_gate(tensor("../../../../etc/passwd")))
     g.pickle("record_is_the_pickle", "torch-storage", with_gate(tensor("../data.pkl")))
+    g.file("record_longer_than_numel", "torch-storage", torch_file(data=[bf16(GATE) + b"\0\0", bf16(UP), bf16(DOWN)]))
     g.file("record_empty", "torch-storage", torch_file(data=[b"", bf16(UP), bf16(DOWN)]))
     g.file("big_endian", "not-supported", zipped(torch_records(byteorder=b"big")))
     g.file("byteorder_unknown", "not-supported", zipped(torch_records(byteorder=b"middle")))
@@ -1015,7 +1016,6 @@ def sound(g):
         b"0" + get(i % 2) + get(i % 2) + b"\x86" + put(1 - i % 2) for i in range(60))
     g.sound("shared_60_levels", torch_file(beside(shared)))
     g.sound("list_in_itself", torch_file(beside(b"]" + put(0) + get(0) + b"a")))
-    g.sound("record_longer_than_numel", torch_file(data=[bf16(GATE) + b"\0\0", bf16(UP), bf16(DOWN)]))
     g.sound("dcp", Dcp().files())
 
 
