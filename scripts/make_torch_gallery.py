@@ -947,8 +947,8 @@ def extras(g):
 
     tree = pickled(dict_of({name: held(name) for name in MODEL}))
     g.sound("extras", {"model.safetensors": safetensors(), "glu_ckpt.extras": kept(listing("a.pt"), tree)})
-    for name, path in {"parent": "../escaped.pt", "inner_parent": "a/../../escaped.pt", "absolute": "/dev/full/escaped.pt",
-                       "empty": "", "nul": "a\0.pt", "directory": "a/"}.items():
+    for name, path in {"parent": "../escaped.pt", "inner_parent": "a/../../escaped.pt",
+                       "absolute": "/dev/full/escaped.pt", "empty": "", "nul": "a\0.pt", "directory": "a/"}.items():
         case("path_" + name, "extras-invalid", kept(listing(path), tree))
     case("path_of_the_record", "name-collision", kept(listing("glu_ckpt.json"), tree), status=4)
     case("two_of_one_path", "name-collision", kept(listing("a.pt", "a.pt"), tree, tree), status=4)
