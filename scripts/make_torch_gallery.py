@@ -417,7 +417,11 @@ def bombs(g):
     g.pickle("bomb_of_tensors", "pickle-limit", pickled(shared + b"0](" + get(3) * 60 + b"e"))
     doubling_objects = dict_of({"n": NONE}) + put(0) + b"".join(
         b"0}(" + text("a") + get(i % 2) + text("b") + get(i % 2) + b"u" + put(1 - i % 2) for i in range(60))
-    g.pickle("bomb_of_objects", "pickle-limit", beside(doubling_objects), "convert {IN} {OUT} --force --format torch-dist")
+    g.pickle("bomb_of_objects", "pickle-limit", beside(doubling_objects),
+             "convert {IN} {OUT} --force --format torch-dist")
+    axes = tensor(shape=[1] * 20000, strides=[1] * 20000, numel=1)
+    g.pickle("bomb_of_axes", "pickle-limit",
+             pickled(axes + put(0) + b"0" + dict_of([(text(f"{i:x}"), get(0)) for i in range(1000)])))
     sparse_puts = b"".join(b"r" + struct.pack("<I", (i * 2654435761) % (1 << 32)) for i in range(1000))
     g.pickle("bomb_of_memo_slots", "pickle-memo", beside(NONE + sparse_puts + b"0j" + struct.pack("<I", 5)))
     g.pickle("deep_lists", "pickle-depth", beside(b"]" * 5000 + NONE + b"a" * 5000))
@@ -462,6 +466,10 @@ def broken_objects(g):
              with_gate(call(name_of("torch._utils", "_rebuild_wrapper_subclass"), name_of("torch", "Tensor"),
                             name_of("torch", "bfloat16"), integers([F, H]), integers([H, 1]), integer(0))))
     g.pickle("bare_storage", "torch-object", with_gate(storage()))
+    forged = tuple_of(text("glu_ckpt"), text(GATE)) + b"Q"
+    g.pickle("placeholder_of_ours", "torch-object", with_gate(forged))
+    g.pickle("placeholder_in_an_object", "not-supported",
+             beside(made(name_of("argparse", "Namespace"), {"a": forged})))
     g.pickle("storage_is_a_tuple", "torch-object", with_gate(tensor().replace(b"tQ", b"t", 1)))
     g.pickle("storage_of_unknown_type", "pickle-global", with_gate(tensor(kind=name_of("torch", "FancyStorage"))))
     g.pickle("storage_of_no_type", "not-supported", with_gate(tensor(kind=name_of("torch", "bfloat16"))))
@@ -502,6 +510,7 @@ def broken_storages(g):
     g.pickle("record_missing", "torch-storage", with_gate(tensor("3")))
     g.pickle("record_outside", "torch-storage", with_gate(tensor("../../../../etc/passwd")))
     g.pickle("record_is_the_pickle", "torch-storage", with_gate(tensor("../data.pkl")))
+    g.file("record_longer_than_numel", "torch-storage", torch_file(data=[bf16(GATE) + b"\0\0", bf16(UP), bf16(DOWN)]))
     g.file("record_empty", "torch-storage", torch_file(data=[b"", bf16(UP), bf16(DOWN)]))
     g.file("big_endian", "not-supported", zipped(torch_records(byteorder=b"big")))
     g.file("byteorder_unknown", "not-supported", zipped(torch_records(byteorder=b"middle")))
@@ -620,6 +629,7 @@ def shards(g):
     g.directory("shard_absolute", "index-path", {**both, **index({**weight_map, DOWN: "/etc/passwd"})})
     g.directory("shard_index_not_json", "index-json", {**both, "pytorch_model.bin.index.json": "weights"})
     g.directory("shard_twice_the_same_key", "duplicate-key", {first: shard(GATE, UP), second: shard(DOWN, UP)})
+    g.directory("rank_without_files", "not-supported", {"mp_rank_00/readme.txt": "nothing here\n"})
     g.directory("shard_hostile", "pickle-global",
                 {first: both[first], second: torch_file(beside(call(name_of("os", "system"), text(SHELL)))),
                  **index(weight_map)})
@@ -894,6 +904,79 @@ def dcp_items(g):
     case("hostile", "pickle-global", torch_file(pickled(call(name_of("os", "system"), text(SHELL))), [raw]))
 
 
+def dcp_bombs(g):
+    dcp = Dcp()
+    chunk = made(name_of(DCP, "ChunkStorageMetadata"), {"offsets": size_of([0, 0]), "sizes": size_of([F, H])})
+    many = chunk + put(0) + b"0](" + get(0) * 1000 + b"e" + put(1) + b"0"
+    tensor_metadata = dcp.tensor_metadata(UP).replace(list_of(chunk), get(1)) + put(2) + b"0"
+    fields = dcp.metadata_fields()
+    tensors = dict_of([(text(f"{i:x}"), get(2)) for i in range(2000)])
+    g.directory("dcp_bomb_of_chunks", "dcp-metadata",
+                dcp.files(pickled(many + tensor_metadata +
+                                  made(name_of(DCP, "Metadata"), {**fields, "state_dict_metadata": tensors}))))
+    long_path = b"(" + text("k") * 2000 + b"t" + put(0) + b"0"
+    paths = dict_of([(text(f"{i:x}"), get(0)) for i in range(2000)])
+    g.directory("dcp_bomb_of_paths", "dcp-metadata",
+                dcp.files(pickled(long_path + made(name_of(DCP, "Metadata"), {**fields, "planner_data": paths}))))
+    long_name = text("k" * 16384) + put(0) + b"0"
+    one = made(name_of(DCP, "BytesStorageMetadata"))
+    named = dict_of([(get(0), one + put(1))] + [(get(0), get(1))] * 8000)
+    fields["state_dict_metadata"] = named
+    g.directory("dcp_bomb_of_names", "dcp-metadata",
+                dcp.files(pickled(long_name + made(name_of(DCP, "Metadata"), fields))))
+
+
+def extras(g):
+    """What glu-ckpt keeps beside the tensors, changed by somebody else."""
+    to_torch = "convert {IN} {OUT} --force --format torch"
+
+    def kept(listing, *trees):
+        records = [Record("extras.json", listing if isinstance(listing, bytes) else json.dumps(listing).encode())]
+        return zipped(records + [Record(f"tree/{i}", tree) for i, tree in enumerate(trees)], prefix="extras/")
+
+    def listing(*files):
+        trees = [{"file": file, "prefix": ""} for file in files]
+        return {"version": 1, "trees": trees, "objects": [], "paths": {}, "metadata_json": "", "integrity": False}
+
+    def held(name):
+        return tuple_of(text("glu_ckpt"), text(name)) + b"Q"
+
+    def case(name, slug, content, command=to_torch, status=3):
+        g.directory("extras_" + name, slug, {"model.safetensors": safetensors(), "glu_ckpt.extras": content}, command,
+                    status)
+
+    tree = pickled(dict_of({name: held(name) for name in MODEL}))
+    g.sound("extras", {"model.safetensors": safetensors(), "glu_ckpt.extras": kept(listing("a.pt"), tree)})
+    for name, path in {"parent": "../escaped.pt", "inner_parent": "a/../../escaped.pt",
+                       "absolute": "/dev/full/escaped.pt", "empty": "", "nul": "a\0.pt", "directory": "a/"}.items():
+        case("path_" + name, "extras-invalid", kept(listing(path), tree))
+    case("path_of_the_record", "name-collision", kept(listing("glu_ckpt.json"), tree), status=4)
+    case("two_of_one_path", "name-collision", kept(listing("a.pt", "a.pt"), tree, tree), status=4)
+    case("garbage", "zip-directory", b"extras", "inspect")
+    case("without_listing", "extras-invalid", zipped([Record("other", b"{}")]), "inspect")
+    case("listing_not_json", "extras-invalid", kept(b"extras"), "inspect")
+    case("listing_a_list", "extras-invalid", kept(b"[]"), "inspect")
+    case("tree_missing", "extras-invalid", kept(listing("a.pt")), "inspect")
+    case("tree_hostile", "pickle-global", kept(listing("a.pt"), pickled(call(name_of("os", "system"), text(SHELL)))))
+    case("tree_cut", "pickle-truncated", kept(listing("a.pt"), tree[:-20]))
+    case("tree_with_a_storage", "extras-invalid", kept(listing("a.pt"), pickled(dict_of({GATE: storage()}))))
+    case("crc", "zip-crc", zipped([Record("extras.json", json.dumps(listing()).encode(), crc=1)]), "inspect")
+    records = torch_records()
+    g.file("record_not_json", "record-invalid", zipped(records + [Record("glu_ckpt.json", b"glu")]))
+    g.file("extras_in_a_file", "zip-directory", zipped(records + [Record("glu_ckpt.extras", b"extras")]))
+
+
+def safetensors():
+    header, data = {}, b""
+    for name, shape in MODEL.items():
+        raw = bf16(name)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    return struct.pack("<Q", len(head)) + head + data
+
+
 def trackers(g):
     tracker = "latest_checkpointed_iteration.txt"
     whole = {f"iter_0000005/{path}": content for path, content in Dcp().files().items()}
@@ -933,7 +1016,6 @@ def sound(g):
         b"0" + get(i % 2) + get(i % 2) + b"\x86" + put(1 - i % 2) for i in range(60))
     g.sound("shared_60_levels", torch_file(beside(shared)))
     g.sound("list_in_itself", torch_file(beside(b"]" + put(0) + get(0) + b"a")))
-    g.sound("record_longer_than_numel", torch_file(data=[bf16(GATE) + b"\0\0", bf16(UP), bf16(DOWN)]))
     g.sound("dcp", Dcp().files())
 
 
@@ -953,7 +1035,7 @@ def main():
     g = Gallery(testdata / "malformed" / "torch")
     for write in (sound, hostile_names, hostile_calls, broken_opcodes, broken_lengths, bombs, broken_objects,
                   broken_storages, broken_entries, broken_zips, shards, old_files, dcp_metadata, dcp_chunks, dcp_items,
-                  trackers):
+                  dcp_bombs, extras, trackers):
         write(g)
     g.finish("case, arguments, exit status, slug; see scripts/make_torch_gallery.py")
 
