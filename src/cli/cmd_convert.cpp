@@ -244,7 +244,8 @@ int cmd_convert(const Options& options) {
   if (options.verify != VerifyMode::None) digest = source_digest(options, opened, *backend);
   const Record record = make_record(opened.recognition, plan, known ? digest : std::nullopt);
   const Format format = target_format(options, *opened.source);
-  const StructureView structured(*opened.source, format, options.from.drop_optimizer);
+  const StructureView structured(*opened.source, format,
+                                 options.from.drop_optimizer ? IsDropped(is_optimizer_tensor) : IsDropped());
   const auto sink = create_sink({options.output, opened.source->metadata(), opened.source->extra_files(),
                                  options.overwrite, record, options.typed, format, &structured},
                                 plan.outputs);

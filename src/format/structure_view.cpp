@@ -6,32 +6,31 @@
 #include "format/pickle_writer.hpp"
 #include "format/torch_archive.hpp"
 #include "format/torch_tree.hpp"
-#include "glu_ckpt/layout.hpp"
 
 namespace glu_ckpt {
 
-StructureView::StructureView(const Source& source, Format target, bool drop)
+StructureView::StructureView(const Source& source, Format target, const IsDropped& is_dropped)
     : source_(source), structure_(source.structure()) {
   for (std::size_t i = 0; i < structure_.objects.size(); ++i) origins_.push_back({i, {}});
-  if (drop) drop_optimizer();
+  if (is_dropped) drop(is_dropped);
   if (target == Format::TorchDist && structure_.objects.empty()) add_tree_objects();
 }
 
-void StructureView::drop_optimizer() {
+void StructureView::drop(const IsDropped& is_dropped) {
   std::vector<NamedObject> objects;
   std::vector<Origin> origins;
   for (std::size_t i = 0; i < structure_.objects.size(); ++i)
-    if (!is_optimizer_tensor(structure_.objects[i].name)) {
+    if (!is_dropped(structure_.objects[i].name)) {
       objects.push_back(structure_.objects[i]);
       origins.push_back(std::move(origins_[i]));
     }
   structure_.objects = std::move(objects);
   origins_ = std::move(origins);
-  std::erase_if(structure_.paths, [](const auto& entry) { return is_optimizer_tensor(entry.first); });
+  std::erase_if(structure_.paths, [&](const auto& entry) { return is_dropped(entry.first); });
   // A file of which nothing is left, Megatron's distrib_optim.pt, goes away.
-  std::erase_if(structure_.trees, [](const TorchTree& tree) { return is_optimizer_tensor(tree.prefix); });
+  std::erase_if(structure_.trees, [&](const TorchTree& tree) { return is_dropped(tree.prefix); });
   for (TorchTree& tree : structure_.trees)
-    tree = without_keys(tree, [](const std::string& key) { return is_optimizer_tensor(key + "."); });
+    tree = without_keys(tree, [&](const std::string& key) { return is_dropped(key + "."); });
 }
 
 void StructureView::add_tree_objects() {

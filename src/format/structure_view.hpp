@@ -1,18 +1,23 @@
 #pragma once
 /// A Source as a Sink of another format is to see it: the same tensors, objects as that format has them.
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "glu_ckpt/checkpoint.hpp"
 
 namespace glu_ckpt {
 
+/// Whether an object or tensor of this name is left out.
+using IsDropped = std::function<bool(std::string_view name)>;
+
 /// Tensors, files and metadata are the source's own. `target` torch-dist turns the objects of torch files
-/// into entries; with `drop_optimizer` the optimizer's objects go as its tensors do.
+/// into entries; objects for which `is_dropped` holds go, as the tensors of the plan did.
 class StructureView final : public Source {
  public:
-  StructureView(const Source& source, Format target, bool drop_optimizer);
+  StructureView(const Source& source, Format target, const IsDropped& is_dropped);
 
   Format format() const override { return source_.format(); }
   const Inventory& inventory() const override { return source_.inventory(); }
@@ -29,7 +34,7 @@ class StructureView final : public Source {
   std::vector<std::byte> read_object(std::size_t object) const override;
 
  private:
-  void drop_optimizer();
+  void drop(const IsDropped& is_dropped);
   void add_tree_objects();
 
   const Source& source_;
