@@ -27,7 +27,7 @@ struct ModelHints {
 };
 
 /// Provenance: what an earlier run (or `stamp`) recorded about a checkpoint. Keys are the contract's
-/// without the `glu_ckpt.` prefix: version, naming, experts, glu, shared_glu, digest, source_digest,
+/// without the `glu_ckpt.` prefix: version, naming, experts, glu, shared_glu, optimizer_glu, digest, source_digest,
 /// num_hidden_layers. Values are the strings as stored.
 using Record = std::map<std::string, std::string>;
 

@@ -18,8 +18,9 @@ constexpr std::string_view kPrefix = "glu_ckpt.";
 constexpr std::string_view kUnknown = "unknown";
 constexpr std::size_t kMaxDepth = 64;
 constexpr i64 kBlockBytes = i64{1} << 20;
-constexpr std::array<std::string_view, 8> kKnownFields = {"version",    "naming", "experts",       "glu",
-                                                          "shared_glu", "digest", "source_digest", "num_hidden_layers"};
+constexpr auto kKnownFields =
+    std::to_array<std::string_view>({"version", "naming", "experts", "glu", "shared_glu", "optimizer_glu", "digest",
+                                     "source_digest", "num_hidden_layers"});
 
 bool is_known(std::string_view key) {
   return std::find(kKnownFields.begin(), kKnownFields.end(), key) != kKnownFields.end();
