@@ -296,7 +296,7 @@ class DcpSource final : public FileSource {
                             const std::string& name) {
     const ZipRecord* storage = directory.find("data/" + tensor.storage);
     const i64 held = storage == nullptr ? -1 : storage->bytes;
-    if (held < tensor.storage_bytes)
+    if (held != tensor.storage_bytes)
       fail(ErrorCode::TorchStorage, {who, name}, "{}: the storage data/{} of '{}' has {} bytes; its tensor says {}",
            who, tensor.storage, name, std::max<i64>(0, held), tensor.storage_bytes);
     return storage->offset;

@@ -43,6 +43,18 @@ std::string print_json(const Structure& structure, const std::vector<TorchTree>&
   return json.end_object().text();
 }
 
+/// A path below a directory, written plainly: anything else could make files elsewhere.
+bool is_plain_path(std::string_view path) {
+  if (path.empty() || path.find('\0') != path.npos || path.find('\\') != path.npos) return false;
+  for (std::size_t begin = 0; begin <= path.size();) {
+    const std::size_t end = std::min(path.find('/', begin), path.size());
+    const std::string_view part = path.substr(begin, end - begin);
+    if (part.empty() || part == "." || part == "..") return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
 }  // namespace
 
 Extras::Extras(ReadAt read, i64 bytes, std::string name) : read_(std::move(read)), name_(std::move(name)) {
@@ -87,6 +99,7 @@ void Extras::parse(const std::string& text) {
     std::string_view file;
     std::string_view prefix;
     if (tree["file"].get(file) || tree["prefix"].get(prefix)) invalid("a tree lacks file or prefix");
+    if (!is_plain_path(file)) invalid("a tree's file is not a path below the checkpoint's directory");
     const std::string record = fmt::format("tree/{}", structure_.trees.size());
     structure_.trees.push_back({std::string(file), std::string(prefix), read_text(record)});
   }

@@ -194,7 +194,10 @@ void pick_shards(CheckpointFiles& files, const Listing& listing) {
 [[noreturn]] void fail_nothing_found(const fs::path& directory, const Listing& listing) {
   const std::string name = directory.string();
   const std::string found =
-      listing.others.empty() ? "" : fmt::format("; {} is of a kind that cannot be read", listing.others.front());
+      listing.others.empty() ? ""
+      : listing.others.front().ends_with(".distcp")
+          ? fmt::format("; {} is of a distributed checkpoint, but its .metadata is missing", listing.others.front())
+          : fmt::format("; {} is of a kind that cannot be read", listing.others.front());
   fail(ErrorCode::NotSupported, {name, {}},
        "{}: no checkpoint found: looked for *.safetensors, {}, pytorch_model*.bin, *.pt, .metadata and mp_rank_*{}",
        name, kIndexFile, found);
@@ -312,6 +315,7 @@ CheckpointFiles find_in_directory(const fs::path& path) {
       else
         add_entry(entry, {}, files);
     files.left_out.insert(files.left_out.end(), listing.others.begin(), listing.others.end());
+    if (files.shards.empty()) fail_nothing_found(path, listing);
     return files;
   }
   if (listing.shards.empty() && listing.indexes.empty() && (!listing.torch.empty() || is_file(path / kTorchIndexFile)))

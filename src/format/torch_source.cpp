@@ -260,7 +260,7 @@ class TorchSource final : public FileSource {
 
   static StoredRange checked_storage(StoredRange storage, const TorchTensor& tensor, const std::string& path,
                                      const std::string& name) {
-    if (storage.bytes < tensor.storage_bytes)
+    if (storage.bytes != tensor.storage_bytes)
       fail(ErrorCode::TorchStorage, {path, name}, "{}: '{}' needs a storage of {} bytes; data/{} at byte {} has {}",
            path, name, tensor.storage_bytes, tensor.storage, storage.offset, storage.bytes);
     return storage;

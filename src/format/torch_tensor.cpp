@@ -9,6 +9,7 @@ namespace glu_ckpt {
 namespace {
 
 constexpr std::string_view kUtils = "torch._utils";
+constexpr std::size_t kMaxAxes = 64;
 /// Of a tensor whose elements share storage (expand()): more than this is a bomb rather than a view.
 constexpr i64 kMaxExpandedBytes = i64{1} << 30;
 
@@ -118,6 +119,9 @@ struct TensorReader {
   /// Turns strides and offset into bytes and checks that the last element is in the storage.
   void check_geometry(TorchTensor& tensor, i64 element_bytes) const {
     if (tensor.strides.size() != tensor.shape.size()) fail_strides(tensor, element_bytes);
+    if (tensor.shape.size() > kMaxAxes)
+      fail(ErrorCode::TorchStrides, {file, name}, "{}: '{}' has {} axes; torch has at most {}", file, name,
+           tensor.shape.size(), kMaxAxes);
     const auto count = checked_product(tensor.shape);
     const auto bytes = count ? checked_mul(*count, element_bytes) : std::nullopt;
     if (!bytes || std::ranges::any_of(tensor.shape, [](i64 extent) { return extent < 0; }))
@@ -139,7 +143,9 @@ struct TensorReader {
       std::ranges::fill(tensor.strides, 0);
     }
     tensor.offset *= element_bytes;
-    for (i64& stride : tensor.strides) stride *= element_bytes;
+    // The stride of an axis of one element is never used, and may be anything.
+    for (std::size_t axis = 0; axis < tensor.shape.size(); ++axis)
+      tensor.strides[axis] = tensor.shape[axis] > 1 ? tensor.strides[axis] * element_bytes : element_bytes;
   }
 };
 

@@ -235,11 +235,9 @@ class TreeCopier {
   PickleRef copy_mapping(PickleRef node, const std::string& path, int depth) {
     const auto items = pairs(node);
     std::vector<PickleRef> copied;
-    bool wraps = false;
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       const std::string key = key_text(from_, items[i], budget_);
       const bool wrapper = depth == 0 && drop_wrapper_ && is_wrapper_key(items[i]);
-      wraps |= wrapper;
       const std::string name = wrapper ? std::string() : path.empty() ? key : path + "." + key;
       if (holds_tensor(items[i + 1])) {
         budget_.spend(1 + name.size());
