@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes the parsers: scripts/fuzz.sh [SECONDS] [TARGET...], by default 600 s each of header, index, config, zip,
-# pickle and dcp. Needs clang with libFuzzer. New inputs are kept under build-fuzz/; a finding stops the run and names its input.
+# pickle and dcp. Needs clang with libFuzzer. New inputs are kept under build-fuzz/; a finding stops the run and names
+# its input.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -24,7 +24,7 @@ std::string get(const fs::path& path) { return read_small_file(path, 1 << 24, Er
 std::vector<std::byte> content_of(std::size_t tensor, i64 bytes) {
   std::vector<std::byte> content(static_cast<std::size_t>(bytes));
   for (std::size_t i = 0; i < content.size(); ++i)
-    content[i] = static_cast<std::byte>(tensor * 31 + i * 7 + (i >> 8) * 11);
+    content[i] = static_cast<std::byte>(tensor * 31 + i * 7 + (i >> 8) * 11 + (i >> 16) * 13);
   return content;
 }
 

@@ -258,6 +258,42 @@ TEST_F(DcpSourceTest, AFileThatShrinksIsSeen) {
   EXPECT_EQ(slug_of([&] { read_all(*source, 0); }), "source-changed");
 }
 
+/// A column beside two blocks: it begins first and ends after the first block.
+TEST_F(DcpSourceTest, ChunksWithinTheReachOfOthers) {
+  const auto item = [](std::vector<i64> shape) {
+    MadeItem made;
+    made.count = shape[0] * shape[1];
+    made.stored_bytes = made.count * 2;
+    made.strides = {shape[1], 1};
+    made.shape = std::move(shape);
+    return made.zip();
+  };
+  const std::string column = item({4, 1});
+  const std::string block = item({2, 3});
+  const auto at = [&](i64 blocks, const std::string& zip) {
+    const auto offset =
+        blocks == 0 ? std::size_t{0} : column.size() + static_cast<std::size_t>(blocks - 1) * block.size();
+    return DcpItem{0, static_cast<i64>(offset), static_cast<i64>(zip.size())};
+  };
+  metadata_.tensors = {
+      {"t",
+       Dtype::BF16,
+       {4, 4},
+       {{{0, 0}, {4, 1}, at(0, column)}, {{0, 1}, {2, 3}, at(1, block)}, {{2, 1}, {2, 3}, at(2, block)}}}};
+  write(".metadata", print_dcp_metadata(metadata_));
+  write("__0_0.distcp", column + block + block);
+  const std::vector<int> want = {0, 1, 0, 1, 2, 3, 4, 5, 2, 3, 6, 7, 8, 9, 10, 11,
+                                 4, 5, 0, 1, 2, 3, 4, 5, 6, 7, 6, 7, 8, 9, 10, 11};
+  const auto source = open_dist(dir_);
+  for (std::size_t begin = 0; begin < want.size(); ++begin)
+    for (std::size_t end = begin; end <= want.size(); ++end) {
+      std::vector<std::byte> part(end - begin, std::byte{0xEE});
+      source->read(0, static_cast<i64>(begin), part);
+      for (std::size_t i = begin; i < end; ++i)
+        ASSERT_EQ(std::to_integer<int>(part[i - begin]), want[i]) << begin << " " << end << " " << i;
+    }
+}
+
 /// Many threads ask for the same unopened chunks at once.
 TEST(DcpSource, ReadsFromManyThreads) {
   const auto source = open_dist(testdata("torch/dcp2"));
