@@ -420,7 +420,7 @@ def bombs(g):
     g.pickle("bomb_of_objects", "pickle-limit", beside(doubling_objects),
              "convert {IN} {OUT} --force --format torch-dist")
     axes = tensor(shape=[1] * 20000, strides=[1] * 20000, numel=1)
-    g.pickle("bomb_of_axes", "pickle-limit",
+    g.pickle("bomb_of_axes", "torch-strides",
              pickled(axes + put(0) + b"0" + dict_of([(text(f"{i:x}"), get(0)) for i in range(1000)])))
     sparse_puts = b"".join(b"r" + struct.pack("<I", (i * 2654435761) % (1 << 32)) for i in range(1000))
     g.pickle("bomb_of_memo_slots", "pickle-memo", beside(NONE + sparse_puts + b"0j" + struct.pack("<I", 5)))

@@ -25,6 +25,11 @@ struct StoredItem {
   DcpItem item;
 };
 
+/// torch's own limit.
+constexpr std::size_t kMaxAxes = 64;
+/// What a chunk or a step of a path counts for in the budget, roughly its size in memory.
+constexpr std::size_t kChunkCost = 16;
+
 class MetadataReader {
  public:
   MetadataReader(std::string text, const std::string& file) : graph_(std::move(text)), file_(file) {}
@@ -56,6 +61,13 @@ class MetadataReader {
     if (kind != PickleKind::New && kind != PickleKind::Call) return {};
     const PickleRef type = graph_.function(node);
     return graph_.kind(type) == PickleKind::Global ? graph_.name(type) : std::string_view();
+  }
+
+  /// Parts of a pickle may be shared, so a small file could ask for any amount of memory; real ones share
+  /// little.
+  void spend(std::size_t amount, std::string_view name) const {
+    if (amount > budget_) fail_metadata(name, "shares parts that expand to many times the file's size");
+    budget_ -= amount;
   }
 
   bool is_text(PickleRef node) const { return node != kAbsent && graph_.kind(node) == PickleKind::String; }
@@ -98,7 +110,10 @@ class MetadataReader {
     if (node == kAbsent || (graph_.kind(node) != PickleKind::Tuple && graph_.kind(node) != PickleKind::List))
       fail_metadata(name, fmt::format("{} is no torch.Size", what));
     std::vector<i64> numbers;
-    for (const PickleRef item : graph_.items(node)) numbers.push_back(size_value(item, name, what));
+    const auto items = graph_.items(node);
+    if (items.size() > kMaxAxes) fail_metadata(name, fmt::format("{} has {} axes", what, items.size()));
+    spend(items.size() + 1, name);
+    for (const PickleRef item : items) numbers.push_back(size_value(item, name, what));
     return numbers;
   }
 
@@ -108,6 +123,7 @@ class MetadataReader {
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       if (!is_text(items[i])) fail_metadata({}, "a key of state_dict_metadata is no string");
       const std::string_view name = graph_.text(items[i]);
+      spend(name.size(), {});
       const std::string_view type = class_of(items[i + 1]);
       if (type == "BytesStorageMetadata")
         out_.objects.push_back({std::string(name), {}});
@@ -125,6 +141,7 @@ class MetadataReader {
     check_size(tensor, dtype);
     if (chunks == kAbsent || graph_.kind(chunks) != PickleKind::List) fail_metadata(name, "chunks is no list");
     for (const PickleRef chunk : graph_.items(chunks)) {
+      spend(kChunkCost, name);
       if (class_of(chunk) != "ChunkStorageMetadata") fail_metadata(name, "a chunk is no ChunkStorageMetadata");
       const auto [offsets, sizes] = fields<2>(chunk, {"offsets", "sizes"}, name);
       tensor.chunks.push_back({extents(offsets, name, "offsets"), extents(sizes, name, "sizes"), {}});
@@ -220,6 +237,7 @@ class MetadataReader {
     const auto items = dict_items(node, "planner_data");
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       if (!is_text(items[i])) fail_metadata({}, "a key of planner_data is no string");
+      spend(graph_.text(items[i]).size(), {});
       out_.paths.insert_or_assign(std::string(graph_.text(items[i])), read_path(items[i + 1], graph_.text(items[i])));
     }
   }
@@ -229,6 +247,7 @@ class MetadataReader {
       fail_metadata(name, "its path in planner_data is no tuple");
     KeyPath path;
     for (const PickleRef item : graph_.items(node)) {
+      spend(kChunkCost + (is_text(item) ? graph_.text(item).size() : 0), name);
       if (graph_.kind(item) == PickleKind::Int)
         path.push_back({fmt::format("{}", graph_.integer(item)), true});
       else if (is_text(item))
@@ -324,6 +343,7 @@ class MetadataReader {
   DcpMetadata out_;
   std::vector<StoredItem> stored_;
   std::map<std::string_view, u32> files_;
+  mutable std::size_t budget_ = 16 * graph_.source().size() + (std::size_t{1} << 20);
 };
 
 /// An item with the entry that it is of.
