@@ -22,7 +22,10 @@ int cmd_stamp(const Options& options) {
   record["glu"] = to_string(recognition.layout.glu);
   if (recognition.layout.shared_glu) record["shared_glu"] = to_string(*recognition.layout.shared_glu);
   if (recognition.layout.optimizer_glu) record["optimizer_glu"] = to_string(*recognition.layout.optimizer_glu);
-  write_record(options.input, record);
+  const std::string& iteration = opened.source->structure().iteration_dir;
+  write_record(
+      iteration.empty() ? std::filesystem::path(options.input) : options.input / std::filesystem::path(iteration),
+      record);
   const std::string naming = recognition.naming_settled ? recognition.layout.naming : "no naming";
   const std::string said =
       fmt::format("{}: recorded {}, {}, {}", options.input, naming, record["experts"], record["glu"]);

@@ -59,6 +59,10 @@ every_format() {
 # The directory above the iterations in, the same out; one file per rank, each by itself.
 legacy_ranks() {
   local source=$TESTDATA/megatron/legacy_tp2 out=$WORK/legacy
+  cp -r "$source" "$WORK/stamped" && chmod -R u+w "$WORK/stamped"
+  status "stamp" 0 stamp "$WORK/stamped" --glu contiguous -q
+  status "what was stamped is read" 0 digest "$WORK/stamped" -q
+  status "no stamp in a torch file" 3 stamp "$TESTDATA/torch/pytorch_model.bin" --glu contiguous -q
   status "buckets refuse" 4 convert "$source" "$out" --from-glu contiguous --glu interleaved:16 -q
   check "buckets are named" has "$ERR" "distrib_optim"
   check "buckets: ways out" has "$ERR" "--dist-ckpt-optim-fully-reshardable"
