@@ -200,7 +200,7 @@ std::unique_ptr<Sink> create_safetensors_sink(const SinkOptions& options, const 
 void write_record(const fs::path& path, const Record& record) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return write_record_to_directory(path, record);
-  if (path.extension() != ".safetensors")
+  if (names_single_file(path) && path.extension() != ".safetensors")
     fail(ErrorCode::NotSupported, {path.string(), {}},
          "{}: a record can be added to a safetensors file or to a directory; give this file a directory of its own and "
          "stamp that",
