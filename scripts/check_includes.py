@@ -29,6 +29,7 @@ MAY_INCLUDE = {
 ONLY_IN = [
     (re.compile(r"^CLI/"), {"cli"}),
     (re.compile(r"^simdjson"), {"core", "format"}),
+    (re.compile(r"^(cuda|cub/|thrust/)"), {"kernels", "exec"}),
 ]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

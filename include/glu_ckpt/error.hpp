@@ -100,6 +100,7 @@ enum class ErrorCode {
   NoSpace,
   NoMemory,
   NoDevice,
+  DeviceFailed,
   VerifyFailed,
   Interrupted,
 };

@@ -99,6 +99,7 @@ constexpr auto kRows = std::to_array<Row>({
     {ErrorCode::NoSpace, "no-space", 5},
     {ErrorCode::NoMemory, "no-memory", 5},
     {ErrorCode::NoDevice, "no-device", 5},
+    {ErrorCode::DeviceFailed, "device-failed", 5},
     {ErrorCode::VerifyFailed, "verify-failed", 1},
     {ErrorCode::Interrupted, "interrupted", 6},
 });

@@ -32,6 +32,8 @@ TEST(Error, StatusesOfTheContract) {
   EXPECT_EQ(exit_status(ErrorCode::AlreadyInLayout), 4);
   EXPECT_EQ(exit_status(ErrorCode::OutputExists), 4);
   EXPECT_EQ(exit_status(ErrorCode::NoSpace), 5);
+  EXPECT_EQ(exit_status(ErrorCode::NoDevice), 5);
+  EXPECT_EQ(exit_status(ErrorCode::DeviceFailed), 5);
   EXPECT_EQ(exit_status(ErrorCode::Interrupted), 6);
 }
 

@@ -1,0 +1,38 @@
+#pragma once
+/// What GPU code needs of this library's callers: no CUDA header, so that a build without nvcc compiles it too.
+/// Functions that take a GpuStream are asynchronous on it, allocate nothing, and throw Error(NoDevice) in a build
+/// without CUDA.
+
+#include <string>
+
+#include "glu_ckpt/tensor.hpp"
+
+/// What cudaStream_t points to.
+struct CUstream_st;
+
+namespace glu_ckpt {
+
+using GpuStream = CUstream_st*;
+
+/// Whether kernels were compiled in.
+bool built_with_cuda();
+/// GPUs that this process can use; 0 without a driver, and in a build without CUDA.
+int cuda_device_count();
+/// Why cuda_device_count() is 0, as a sentence for people; empty where it is not.
+std::string why_no_cuda();
+
+/// What is asked of a device before work is given to it.
+struct CudaDevice {
+  int index = 0;
+  std::string name;
+  /// 90 for compute capability 9.0.
+  int compute_capability = 0;
+  int multiprocessors = 0;
+  i64 memory_bytes = 0;
+  i64 free_bytes = 0;
+};
+
+/// Throws NoDevice where there is no device of that index.
+CudaDevice cuda_device(int index);
+
+}  // namespace glu_ckpt

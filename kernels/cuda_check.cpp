@@ -1,0 +1,49 @@
+#include "kernels/cuda_check.hpp"
+
+#include <string_view>
+
+#include "core/fail.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// The path below the source root, so that a message does not depend on where the program was built.
+std::string_view short_path(std::string_view file) {
+  const auto at = file.rfind("kernels/");
+  const auto src = file.rfind("src/");
+  if (at != std::string_view::npos) return file.substr(at);
+  return src != std::string_view::npos ? file.substr(src) : file;
+}
+
+bool no_device(cudaError_t status) {
+  return status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver || status == cudaErrorInvalidDevice ||
+         status == cudaErrorSystemNotReady || status == cudaErrorSystemDriverMismatch;
+}
+
+}  // namespace
+
+void cuda_fail(cudaError_t status, const char* call, const char* file, int line) {
+  const ErrorCode code = no_device(status)                     ? ErrorCode::NoDevice
+                         : status == cudaErrorMemoryAllocation ? ErrorCode::NoMemory
+                                                               : ErrorCode::DeviceFailed;
+  fail(code, {}, "{} ({}:{}): {}: {}", call, short_path(file), line, cudaGetErrorName(status),
+       cudaGetErrorString(status));
+}
+
+void cuda_launch_fail(cudaError_t status, const char* kernel, const std::string& shape) {
+  fail(ErrorCode::DeviceFailed, {}, "kernel {} on {}: {}: {}", kernel, shape, cudaGetErrorName(status),
+       cudaGetErrorString(status));
+}
+
+void cuda_memory_fail(cudaError_t status, const char* what, i64 wanted_bytes) {
+  if (status != cudaErrorMemoryAllocation) cuda_fail(status, what, "kernels/device_buffer.hpp", 0);
+  // The failed allocation leaves an error behind that the next check would report as its own.
+  (void)cudaGetLastError();
+  std::size_t free_bytes = 0, total_bytes = 0;
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
+    fail(ErrorCode::NoMemory, {}, "no {} of {} bytes", what, wanted_bytes);
+  fail(ErrorCode::NoMemory, {}, "no {} of {} bytes: the device has {} of {} bytes free; lower --device-memory", what,
+       wanted_bytes, free_bytes, total_bytes);
+}
+
+}  // namespace glu_ckpt

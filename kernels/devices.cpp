@@ -1,0 +1,52 @@
+#include <cuda_runtime_api.h>
+
+#include "core/fail.hpp"
+#include "glu_ckpt/cuda.hpp"
+#include "kernels/cuda_check.hpp"
+
+namespace glu_ckpt {
+
+bool built_with_cuda() { return true; }
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    // The call leaves its error behind, which a later check would take for its own.
+    (void)cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+std::string why_no_cuda() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  (void)cudaGetLastError();
+  if (status == cudaSuccess && count > 0) return {};
+  return status == cudaSuccess ? "the driver lists no device" : cudaGetErrorString(status);
+}
+
+CudaDevice cuda_device(int index) {
+  const int count = cuda_device_count();
+  if (count == 0) fail(ErrorCode::NoDevice, {}, "cuda:{}: {}; use --device cpu", index, why_no_cuda());
+  if (index < 0 || index >= count)
+    fail(ErrorCode::NoDevice, {}, "cuda:{}: there are {} devices here, numbered from 0", index, count);
+  cudaDeviceProp properties{};
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  int before = 0;
+  CUDA_CHECK(cudaGetDevice(&before));
+  CUDA_CHECK(cudaSetDevice(index));
+  std::size_t free_bytes = 0, total_bytes = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  CUDA_CHECK(cudaSetDevice(before));
+  CudaDevice device;
+  device.index = index;
+  device.name = properties.name;
+  device.compute_capability = properties.major * 10 + properties.minor;
+  device.multiprocessors = properties.multiProcessorCount;
+  device.memory_bytes = static_cast<i64>(total_bytes);
+  device.free_bytes = static_cast<i64>(free_bytes);
+  return device;
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,34 @@
+/// In the place of the kernels where nvcc is missing.
+
+#include "core/fail.hpp"
+#include "glu_ckpt/cuda.hpp"
+#include "glu_ckpt/device_copy.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+[[noreturn]] void no_cuda(const char* what) { fail(ErrorCode::NoDevice, {}, "{}: {}", what, why_no_cuda()); }
+
+}  // namespace
+
+bool built_with_cuda() { return false; }
+int cuda_device_count() { return 0; }
+std::string why_no_cuda() { return "this build has no CUDA: there was no nvcc when it was configured"; }
+CudaDevice cuda_device(int index) {
+  fail(ErrorCode::NoDevice, {}, "cuda:{}: {}; use --device cpu", index, why_no_cuda());
+}
+
+void device_copy(std::span<const Move>, std::span<const std::byte* const>, std::span<std::byte* const>, GpuStream) {
+  no_cuda("device_copy");
+}
+
+struct InPlacePermutation::State {};
+InPlacePermutation::InPlacePermutation(const InPlaceGlu&, std::byte*, i64, GpuStream) {
+  no_cuda("InPlacePermutation");
+}
+InPlacePermutation::~InPlacePermutation() = default;
+InPlacePermutation::InPlacePermutation(InPlacePermutation&&) noexcept = default;
+InPlacePermutation& InPlacePermutation::operator=(InPlacePermutation&&) noexcept = default;
+void InPlacePermutation::run(std::byte*, GpuStream) const { no_cuda("InPlacePermutation"); }
+
+}  // namespace glu_ckpt

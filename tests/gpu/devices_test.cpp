@@ -1,0 +1,28 @@
+#include <gtest/gtest.h>
+
+#include "glu_ckpt/cuda.hpp"
+#include "support/slug_of.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+TEST(Devices, AreDescribed) {
+  for (int i = 0; i < cuda_device_count(); ++i) {
+    const CudaDevice device = cuda_device(i);
+    EXPECT_EQ(device.index, i);
+    EXPECT_FALSE(device.name.empty());
+    EXPECT_GE(device.compute_capability, 80);
+    EXPECT_GT(device.multiprocessors, 0);
+    EXPECT_GT(device.memory_bytes, 0);
+    EXPECT_LE(device.free_bytes, device.memory_bytes);
+  }
+  EXPECT_TRUE(why_no_cuda().empty());
+}
+
+TEST(Devices, OneTooManyIsRefused) {
+  EXPECT_EQ(slug_of([] { cuda_device(cuda_device_count()); }), "no-device");
+  EXPECT_EQ(slug_of([] { cuda_device(-1); }), "no-device");
+}
+
+}  // namespace
+}  // namespace glu_ckpt

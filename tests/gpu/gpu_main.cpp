@@ -1,0 +1,16 @@
+/// GPU tests where there is a GPU; elsewhere status 77, which Meson shows as skipped.
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "glu_ckpt/cuda.hpp"
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (glu_ckpt::cuda_device_count() == 0) {
+    std::printf("skipped: %s\n", glu_ckpt::why_no_cuda().c_str());
+    return 77;
+  }
+  return RUN_ALL_TESTS();
+}
