@@ -46,6 +46,9 @@ CudaDevice cuda_device(int index) {
   device.multiprocessors = properties.multiProcessorCount;
   device.memory_bytes = static_cast<i64>(total_bytes);
   device.free_bytes = static_cast<i64>(free_bytes);
+  int driver = 0;
+  CUDA_CHECK(cudaDriverGetVersion(&driver));
+  device.driver = std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10);
   return device;
 }
 

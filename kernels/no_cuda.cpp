@@ -1,6 +1,7 @@
 /// In the place of the kernels where nvcc is missing.
 
 #include "core/fail.hpp"
+#include "glu_ckpt/bench.hpp"
 #include "glu_ckpt/cuda.hpp"
 #include "glu_ckpt/device_copy.hpp"
 
@@ -18,14 +19,14 @@ CudaDevice cuda_device(int index) {
   fail(ErrorCode::NoDevice, {}, "cuda:{}: {}; use --device cpu", index, why_no_cuda());
 }
 
+std::vector<KernelFigure> bench_kernels(const KernelBenchOptions&) { no_cuda("bench kernels"); }
+
 void device_copy(std::span<const Move>, std::span<const std::byte* const>, std::span<std::byte* const>, GpuStream) {
   no_cuda("device_copy");
 }
 
 struct InPlacePermutation::State {};
-InPlacePermutation::InPlacePermutation(const InPlaceGlu&, std::byte*, i64, GpuStream) {
-  no_cuda("InPlacePermutation");
-}
+InPlacePermutation::InPlacePermutation(const InPlaceGlu&, std::byte*, i64, GpuStream) { no_cuda("InPlacePermutation"); }
 InPlacePermutation::~InPlacePermutation() = default;
 InPlacePermutation::InPlacePermutation(InPlacePermutation&&) noexcept = default;
 InPlacePermutation& InPlacePermutation::operator=(InPlacePermutation&&) noexcept = default;

@@ -30,7 +30,12 @@ struct CudaDevice {
   int multiprocessors = 0;
   i64 memory_bytes = 0;
   i64 free_bytes = 0;
+  /// Of CUDA that the driver supports, "13.0".
+  std::string driver;
 };
+
+/// N of "cuda:N", 0 of "cuda". Throws Usage.
+int cuda_index(const std::string& device);
 
 /// Throws NoDevice where there is no device of that index.
 CudaDevice cuda_device(int index);

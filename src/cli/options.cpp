@@ -68,6 +68,7 @@ class Parser {
     add_verify();
     add_digest();
     add_stamp();
+    add_bench();
     CLI::App* layouts = add(Command::Layouts, "layouts", "the table of namings");
     layouts->add_flag("--json", options_.json, "one JSON object on stdout");
   }
@@ -176,6 +177,15 @@ class Parser {
     sub->add_option("--optimizer-glu", texts_.from_optimizer_glu, "the same for the optimizer's state");
     sub->add_option("--naming", texts_.from_naming, "the naming, where the keys fit several");
     add_common(sub);
+  }
+
+  void add_bench() {
+    CLI::App* bench = app_.add_subcommand("bench", "speeds, each beside this machine's own ceiling in the same run");
+    bench->require_subcommand(1);
+    CLI::App* kernels = bench->add_subcommand("kernels", "the GPU's layout kernels beside cudaMemcpyAsync");
+    kernels->callback([this] { options_.command = Command::BenchKernels; });
+    kernels->add_option("--device", options_.device, "cuda or cuda:N (default cuda:0)");
+    kernels->add_flag("--json", options_.json, "one JSON object on stdout");
   }
 
   void refuse_unknown_command(int argc, const char* const* argv) const {

@@ -11,7 +11,7 @@
 
 namespace glu_ckpt::cli {
 
-enum class Command { Inspect, Convert, Plan, Verify, Digest, Stamp, Layouts };
+enum class Command { Inspect, Convert, Plan, Verify, Digest, Stamp, BenchKernels, Layouts };
 enum class VerifyMode { None, Digest, Readback };
 enum class ProgressMode { Auto, Always, Never, Json };
 
@@ -53,6 +53,7 @@ int cmd_convert(const Options& options);
 int cmd_verify(const Options& options);
 int cmd_digest(const Options& options);
 int cmd_stamp(const Options& options);
+int cmd_bench_kernels(const Options& options);
 int cmd_layouts(const Options& options);
 
 }  // namespace glu_ckpt::cli

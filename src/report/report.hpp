@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "glu_ckpt/bench.hpp"
 #include "glu_ckpt/checkpoint.hpp"
+#include "glu_ckpt/cuda.hpp"
 #include "glu_ckpt/error.hpp"
 #include "glu_ckpt/layout.hpp"
 #include "glu_ckpt/plan.hpp"
@@ -43,6 +45,9 @@ std::string verdict_text(const Verdict& verdict);
 std::string verdict_json(const Verdict& verdict);
 std::string layouts_text(const std::vector<NamingSummary>& rows);
 std::string layouts_json(const std::vector<NamingSummary>& rows);
+std::string kernel_bench_heading(const CudaDevice& device);
+std::string kernel_figure_text(const KernelFigure& figure);
+std::string kernel_bench_json(const CudaDevice& device, const std::vector<KernelFigure>& figures);
 std::string error_json(const Error& error);
 
 /// `text` with control characters written as \xNN and cut at a length that a terminal can bear: names in

@@ -1,0 +1,249 @@
+/// `glu-ckpt bench kernels`. Buffers rotate, so that a small tensor is not read from the cache it was written to.
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "glu_ckpt/bench.hpp"
+#include "glu_ckpt/device_copy.hpp"
+#include "kernels/device_buffer.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr i64 kBf16 = 2;
+/// More adds nothing to a figure.
+constexpr i64 kMostTensorBytes = i64{5} << 30;
+/// Of every buffer together, rotated over by small tensors: several times the 60 MB of an H200's cache.
+constexpr i64 kRotationBytes = i64{512} << 20;
+/// Launches between two events take about this long, which drowns the events' own half microsecond.
+constexpr double kBatchMicroseconds = 1000;
+
+struct ExpertShape {
+  const char* model;
+  i64 experts;
+  /// 2F and H.
+  i64 rows;
+  i64 hidden;
+};
+
+constexpr ExpertShape kModels[] = {
+    {"DeepSeek-V3", 64, 4096, 7168},   {"Kimi-K2", 96, 4096, 7168},      {"Qwen3-30B", 128, 1536, 2048},
+    {"gpt-oss-120b", 128, 5760, 2880}, {"Mixtral-8x7B", 8, 28672, 4096},
+};
+
+i64 expert_bytes(const ExpertShape& shape) { return shape.rows * shape.hidden * kBf16; }
+
+/// Source and target memory, and what the timing needs.
+class Bench {
+ public:
+  explicit Bench(const KernelBenchOptions& options) : options_(options) {
+    const CudaDevice device = cuda_device(options.device);
+    CUDA_CHECK(cudaSetDevice(options.device));
+    const i64 allowed = options.memory_bytes > 0 ? options.memory_bytes : device.free_bytes / 10 * 9;
+    pool_bytes_ = std::min(kMostTensorBytes, (allowed - kScratchBytes) / 2) / 4096 * 4096;
+    src_ = DeviceBuffer(pool_bytes_);
+    dst_ = DeviceBuffer(pool_bytes_);
+    scratch_ = DeviceBuffer(kScratchBytes);
+    fill(src_);
+    fill(dst_);
+  }
+
+  /// How many experts fit into a pool.
+  i64 fitting(const ExpertShape& shape) const {
+    return std::clamp<i64>(pool_bytes_ / expert_bytes(shape), 1, shape.experts);
+  }
+
+  using Launch = std::function<void(std::byte* src, std::byte* dst, cudaStream_t stream)>;
+
+  /// Microseconds of `launch` and of `reference`, medians of rounds in turn.
+  std::pair<double, double> time(i64 tensor_bytes, const Launch& launch, const Launch& reference) {
+    const i64 slot = (tensor_bytes + 4095) / 4096 * 4096;
+    const i64 slots = std::clamp<i64>(kRotationBytes / slot, 1, pool_bytes_ / slot);
+    // Once over all, to warm up and to see how many fill a batch.
+    const double once = batch(launch, slot, slots, static_cast<int>(slots));
+    batch(reference, slot, slots, static_cast<int>(slots));
+    const int launches = static_cast<int>(std::clamp(kBatchMicroseconds / std::max(once, 1.0), 1.0, 500.0));
+    std::vector<double> a, b;
+    for (int round = 0; round < options_.rounds; ++round) {
+      a.push_back(batch(launch, slot, slots, launches));
+      b.push_back(batch(reference, slot, slots, launches));
+    }
+    return {median(a), median(b)};
+  }
+
+  void report(KernelFigure figure) {
+    if (options_.on_figure) options_.on_figure(figure);
+    figures_.push_back(std::move(figure));
+  }
+  std::vector<KernelFigure> take_figures() { return std::move(figures_); }
+
+  std::byte* scratch() const { return scratch_.data(); }
+  static constexpr i64 kScratchBytes = i64{256} << 20;
+  cudaStream_t stream() const { return stream_.get(); }
+
+ private:
+  /// Not zeros: data that never changes draws less power and runs faster.
+  static void fill(const DeviceBuffer& buffer) {
+    std::vector<u32> pattern(std::size_t{1} << 22);
+    u32 state = 1;
+    for (u32& word : pattern) word = state = state * 1664525 + 1013904223;
+    const i64 bytes = static_cast<i64>(pattern.size() * sizeof(u32));
+    for (i64 at = 0; at < buffer.bytes(); at += bytes)
+      CUDA_CHECK(cudaMemcpy(buffer.data() + at, pattern.data(),
+                            static_cast<std::size_t>(std::min(bytes, buffer.bytes() - at)), cudaMemcpyHostToDevice));
+  }
+
+  /// Microseconds a launch takes in a row of `launches`.
+  double batch(const Launch& launch, i64 slot, i64 slots, int launches) {
+    CUDA_CHECK(cudaEventRecord(begin_.get(), stream()));
+    for (int i = 0; i < launches; ++i) {
+      const i64 at = next_++ % slots * slot;
+      launch(src_.data() + at, dst_.data() + at, stream());
+    }
+    CUDA_CHECK(cudaEventRecord(end_.get(), stream()));
+    CUDA_CHECK(cudaEventSynchronize(end_.get()));
+    float milliseconds = 0;
+    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()));
+    return static_cast<double>(milliseconds) * 1e3 / launches;
+  }
+
+  static double median(std::vector<double> values) {
+    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+    return values[values.size() / 2];
+  }
+
+  const KernelBenchOptions& options_;
+  i64 pool_bytes_ = 0;
+  DeviceBuffer src_, dst_, scratch_;
+  CudaStream stream_;
+  CudaEvent begin_, end_;
+  i64 next_ = 0;
+  std::vector<KernelFigure> figures_;
+};
+
+Bench::Launch plain_copy(i64 bytes) {
+  return [bytes](std::byte* src, std::byte* dst, cudaStream_t stream) {
+    CUDA_CHECK(cudaMemcpyAsync(dst, src, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
+  };
+}
+
+/// Gate and up of every expert of [E, 2F, H], from contiguous to interleaved:K or back.
+std::vector<Move> glu_moves(const ExpertShape& shape, i64 experts, i64 block_rows, bool interleave) {
+  const i64 row = shape.hidden * kBf16, block = block_rows * row, half = shape.rows / 2 * row;
+  std::vector<Move> moves;
+  for (i64 e = 0; e < experts; ++e)
+    for (i64 h = 0; h < 2; ++h) {
+      Move move;
+      move.src_offset = e * 2 * half + h * half;
+      move.dst_offset = e * 2 * half + h * block;
+      move.dims[0] = {shape.rows / 2 / block_rows, block, 2 * block};
+      move.run_bytes = block;
+      if (!interleave) {
+        std::swap(move.src_offset, move.dst_offset);
+        std::swap(move.dims[0].src_step, move.dims[0].dst_step);
+      }
+      moves.push_back(move);
+    }
+  return moves;
+}
+
+/// gpt-oss's own [E, H, 2F] with gate and up in turn, to [E, 2F, H] in halves, or back.
+std::vector<Move> turn_moves(const ExpertShape& shape, i64 experts, bool there) {
+  const i64 row = shape.hidden * kBf16, width = shape.rows / 2;
+  std::vector<Move> moves;
+  for (i64 e = 0; e < experts; ++e)
+    for (i64 h = 0; h < 2; ++h) {
+      Move move;
+      move.src_offset = e * expert_bytes(shape) + h * kBf16;
+      move.dst_offset = e * expert_bytes(shape) + h * width * row;
+      move.dims[0] = {width, 2 * kBf16, row};
+      move.dims[1] = {shape.hidden, shape.rows * kBf16, kBf16};
+      move.run_bytes = kBf16;
+      if (!there) {
+        std::swap(move.src_offset, move.dst_offset);
+        for (MoveDim& dim : move.dims) std::swap(dim.src_step, dim.dst_step);
+      }
+      moves.push_back(move);
+    }
+  return moves;
+}
+
+/// The same moves with every expert in a tensor of its own on the source side.
+void make_indexed(std::vector<Move>& moves, i64 bytes) {
+  for (Move& move : moves) {
+    move.src = static_cast<std::size_t>(move.src_offset / bytes);
+    move.src_offset %= bytes;
+  }
+}
+
+std::string glu_text(bool interleave, i64 block_rows) {
+  return (interleave ? "interleave:" : "de-interleave:") + std::to_string(block_rows);
+}
+
+std::vector<i64> shape_of(const ExpertShape& shape, i64 experts) { return {experts, shape.rows, shape.hidden}; }
+
+void bench_moves(Bench& bench, const ExpertShape& shape, i64 experts, const std::vector<Move>& moves,
+                 const std::string& kernel, const std::string& what) {
+  const i64 bytes = experts * expert_bytes(shape);
+  std::size_t sources = 1;
+  for (const Move& move : moves) sources = std::max(sources, move.src + 1);
+  const auto launch = [&](std::byte* src, std::byte* dst, cudaStream_t stream) {
+    std::vector<const std::byte*> srcs;
+    for (std::size_t s = 0; s < sources; ++s) srcs.push_back(src + static_cast<i64>(s) * expert_bytes(shape));
+    device_copy(moves, srcs, std::span(&dst, 1), stream);
+  };
+  const auto [own, copy] = bench.time(bytes, launch, plain_copy(bytes));
+  bench.report({kernel, shape.model, what, shape_of(shape, experts), 2 * bytes, own, "cudaMemcpyAsync", copy});
+}
+
+void bench_in_place(Bench& bench, const ExpertShape& shape, i64 experts, i64 block_rows, bool interleave) {
+  const i64 bytes = experts * expert_bytes(shape);
+  InPlaceGlu glu;
+  glu.experts = experts;
+  glu.expert_step = expert_bytes(shape);
+  glu.rows = shape.rows;
+  glu.row_bytes = shape.hidden * kBf16;
+  glu.block_rows = block_rows;
+  glu.interleave = interleave;
+  const InPlacePermutation permutation(glu, bench.scratch(), in_place_scratch_bytes(glu, Bench::kScratchBytes),
+                                       bench.stream());
+  const std::vector<Move> moves = glu_moves(shape, experts, block_rows, interleave);
+  const auto in_place = [&](std::byte*, std::byte* dst, cudaStream_t stream) { permutation.run(dst, stream); };
+  const auto out_of_place = [&](std::byte* src, std::byte* dst, cudaStream_t stream) {
+    const std::byte* from = src;
+    device_copy(moves, std::span(&from, 1), std::span(&dst, 1), stream);
+  };
+  const auto [own, other] = bench.time(bytes, in_place, out_of_place);
+  bench.report({"in_place", shape.model, glu_text(interleave, block_rows), shape_of(shape, experts), 2 * bytes, own,
+                "strided_copy", other});
+}
+
+}  // namespace
+
+std::vector<KernelFigure> bench_kernels(const KernelBenchOptions& options) {
+  Bench bench(options);
+  for (const ExpertShape& shape : kModels) {
+    const i64 experts = bench.fitting(shape);
+    for (const i64 block_rows : {32, 8, 1})
+      for (const bool interleave : {true, false})
+        bench_moves(bench, shape, experts, glu_moves(shape, experts, block_rows, interleave), "strided_copy",
+                    glu_text(interleave, block_rows));
+    auto indexed = glu_moves(shape, experts, 32, true);
+    make_indexed(indexed, expert_bytes(shape));
+    bench_moves(bench, shape, experts, indexed, "strided_copy", "indexed to grouped, " + glu_text(true, 32));
+    for (const i64 block_rows : {32, 1})
+      for (const bool interleave : {true, false})
+        bench_moves(bench, shape, 1, glu_moves(shape, 1, block_rows, interleave), "strided_copy",
+                    glu_text(interleave, block_rows));
+    for (const i64 block_rows : {32, 8, 1})
+      for (const bool interleave : {true, false}) bench_in_place(bench, shape, experts, block_rows, interleave);
+    if (std::string_view(shape.model) != "gpt-oss-120b") continue;
+    for (const bool there : {true, false})
+      bench_moves(bench, shape, experts, turn_moves(shape, experts, there), "transpose_copy",
+                  there ? "[E, H, 2F] in turn to [E, 2F, H] halves" : "[E, 2F, H] halves to [E, H, 2F] in turn");
+  }
+  return bench.take_figures();
+}
+
+}  // namespace glu_ckpt
