@@ -13,7 +13,9 @@ void device_copy(std::span<const Move> moves, std::span<const std::byte* const> 
       fail(ErrorCode::Usage, {}, "device_copy: a move from tensor {} to {}; addresses were given of {} and {}",
            move.src, move.dst, srcs.size(), dsts.size());
   for (const CopyBatch& batch : fold_moves(moves, srcs, dsts)) {
-    if (const auto transpose = find_transpose(batch.shape))
+    // Elements at odd addresses can only be moved in pieces.
+    const auto transpose = find_transpose(batch.shape);
+    if (transpose && copy_word_bytes(batch) == transpose->element_bytes)
       transpose_copy(*transpose, batch.pairs, stream);
     else
       strided_copy(batch, stream);

@@ -129,8 +129,9 @@ int copy_word_bytes(const CopyBatch& batch) {
   for (const MoveDim& dim : batch.shape.dims) bits |= static_cast<u64>(dim.src_step) | static_cast<u64>(dim.dst_step);
   for (const CopyPair& pair : batch.pairs)
     bits |= reinterpret_cast<std::uintptr_t>(pair.src) | reinterpret_cast<std::uintptr_t>(pair.dst);
-  if (bits % 16 == 0) return 16;
-  return bits % 4 == 0 ? 4 : bits % 2 == 0 ? 2 : 1;
+  for (const int word : {16, 8, 4, 2})
+    if (bits % static_cast<u64>(word) == 0) return word;
+  return 1;
 }
 
 }  // namespace glu_ckpt

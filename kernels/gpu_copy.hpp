@@ -46,7 +46,7 @@ struct CopyBatch {
 std::vector<CopyBatch> fold_moves(std::span<const Move> moves, std::span<const std::byte* const> srcs,
                                   std::span<std::byte* const> dsts);
 
-/// The widest word, of 16, 4, 2 or 1 bytes, that divides the run, every step and every address.
+/// The widest word, of 16, 8, 4, 2 or 1 bytes, that divides the run, every step and every address.
 int copy_word_bytes(const CopyBatch& batch);
 
 }  // namespace glu_ckpt

@@ -152,6 +152,7 @@ void strided_copy(const CopyBatch& batch, GpuStream stream) {
   if (batch.bytes() == 0) return;
   switch (copy_word_bytes(batch)) {
     case 16: return launch_parts<uint4>(batch.shape, batch.pairs, stream);
+    case 8: return launch_parts<uint2>(batch.shape, batch.pairs, stream);
     case 4: return launch_parts<u32>(batch.shape, batch.pairs, stream);
     case 2: return launch_parts<std::uint16_t>(batch.shape, batch.pairs, stream);
     default: return launch_parts<std::uint8_t>(batch.shape, batch.pairs, stream);

@@ -123,7 +123,7 @@ TEST(GpuCopy, WordsDivideEveryNumber) {
   batch.pairs = {{memory, memory + 32}};
   EXPECT_EQ(copy_word_bytes(batch), 16);
   batch.pairs = {{memory, memory + 32}, {memory, memory + 8}};
-  EXPECT_EQ(copy_word_bytes(batch), 4);
+  EXPECT_EQ(copy_word_bytes(batch), 8);
   batch.pairs = {{memory, memory + 32}};
   batch.shape.dims[0] = {2, 32, 34};
   batch.shape.num_dims = 1;
