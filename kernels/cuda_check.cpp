@@ -20,30 +20,37 @@ bool no_device(cudaError_t status) {
          status == cudaErrorSystemNotReady || status == cudaErrorSystemDriverMismatch;
 }
 
+ErrorCode code_of(cudaError_t status) {
+  if (no_device(status)) return ErrorCode::NoDevice;
+  return status == cudaErrorMemoryAllocation ? ErrorCode::NoMemory : ErrorCode::DeviceFailed;
+}
+
 }  // namespace
 
 void cuda_fail(cudaError_t status, const char* call, const char* file, int line) {
-  const ErrorCode code = no_device(status)                     ? ErrorCode::NoDevice
-                         : status == cudaErrorMemoryAllocation ? ErrorCode::NoMemory
-                                                               : ErrorCode::DeviceFailed;
-  fail(code, {}, "{} ({}:{}): {}: {}", call, short_path(file), line, cudaGetErrorName(status),
+  fail(code_of(status), {}, "{} ({}:{}): {}: {}", call, short_path(file), line, cudaGetErrorName(status),
        cudaGetErrorString(status));
 }
 
 void cuda_launch_fail(cudaError_t status, const char* kernel, const std::string& shape) {
-  fail(ErrorCode::DeviceFailed, {}, "kernel {} on {}: {}: {}", kernel, shape, cudaGetErrorName(status),
+  fail(code_of(status), {}, "kernel {} on {}: {}: {}", kernel, shape, cudaGetErrorName(status),
        cudaGetErrorString(status));
 }
 
-void cuda_memory_fail(cudaError_t status, const char* what, i64 wanted_bytes) {
-  if (status != cudaErrorMemoryAllocation) cuda_fail(status, what, "kernels/device_buffer.hpp", 0);
+void device_memory_fail(cudaError_t status, i64 wanted_bytes) {
+  if (status != cudaErrorMemoryAllocation) cuda_fail(status, "cudaMalloc", "kernels/device_buffer.hpp", 0);
   // The failed allocation leaves an error behind that the next check would report as its own.
   (void)cudaGetLastError();
   std::size_t free_bytes = 0, total_bytes = 0;
-  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
-    fail(ErrorCode::NoMemory, {}, "no {} of {} bytes", what, wanted_bytes);
-  fail(ErrorCode::NoMemory, {}, "no {} of {} bytes: the device has {} of {} bytes free; lower --device-memory", what,
+  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  fail(ErrorCode::NoMemory, {}, "device memory: {} bytes are needed and {} of {} are free; lower --device-memory",
        wanted_bytes, free_bytes, total_bytes);
+}
+
+void pinned_memory_fail(cudaError_t status, i64 wanted_bytes) {
+  if (status != cudaErrorMemoryAllocation) cuda_fail(status, "cudaMallocHost", "kernels/device_buffer.hpp", 0);
+  (void)cudaGetLastError();
+  fail(ErrorCode::NoMemory, {}, "page-locked host memory: {} bytes are needed; lower --max-memory", wanted_bytes);
 }
 
 }  // namespace glu_ckpt

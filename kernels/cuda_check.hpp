@@ -13,10 +13,11 @@ namespace glu_ckpt {
 
 /// Throws NoDevice, NoMemory or DeviceFailed, naming the call and where it stands.
 [[noreturn]] void cuda_fail(cudaError_t status, const char* call, const char* file, int line);
-/// Throws DeviceFailed, naming the kernel and the shape it was launched on.
+/// The same, naming the kernel and the shape it was launched on.
 [[noreturn]] void cuda_launch_fail(cudaError_t status, const char* kernel, const std::string& shape);
-/// Throws NoMemory with the bytes wanted and those free; `what` says whose memory.
-[[noreturn]] void cuda_memory_fail(cudaError_t status, const char* what, i64 wanted_bytes);
+/// Throw NoMemory with the bytes wanted, and those free on the current device.
+[[noreturn]] void device_memory_fail(cudaError_t status, i64 wanted_bytes);
+[[noreturn]] void pinned_memory_fail(cudaError_t status, i64 wanted_bytes);
 
 #define CUDA_CHECK(call)                                                                \
   do {                                                                                  \

@@ -17,7 +17,7 @@ class DeviceBuffer {
   explicit DeviceBuffer(i64 bytes) : bytes_(bytes) {
     if (bytes == 0) return;
     if (const cudaError_t status = cudaMalloc(&data_, static_cast<std::size_t>(bytes)); status != cudaSuccess)
-      cuda_memory_fail(status, "device memory", bytes);
+      device_memory_fail(status, bytes);
   }
   DeviceBuffer(DeviceBuffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -44,7 +44,7 @@ class PinnedBuffer {
   explicit PinnedBuffer(i64 bytes) : bytes_(bytes) {
     if (bytes == 0) return;
     if (const cudaError_t status = cudaMallocHost(&data_, static_cast<std::size_t>(bytes)); status != cudaSuccess)
-      cuda_memory_fail(status, "pinned host memory", bytes);
+      pinned_memory_fail(status, bytes);
   }
   PinnedBuffer(PinnedBuffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}

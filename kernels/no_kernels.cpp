@@ -1,9 +1,10 @@
 /// In the place of the kernels where nvcc is missing.
 
 #include "core/fail.hpp"
-#include "glu_ckpt/bench.hpp"
 #include "glu_ckpt/cuda.hpp"
 #include "glu_ckpt/device_copy.hpp"
+#include "glu_ckpt/diff.hpp"
+#include "glu_ckpt/offsets.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -19,8 +20,6 @@ CudaDevice cuda_device(int index) {
   fail(ErrorCode::NoDevice, {}, "cuda:{}: {}; use --device cpu", index, why_no_cuda());
 }
 
-std::vector<KernelFigure> bench_kernels(const KernelBenchOptions&) { no_cuda("bench kernels"); }
-
 void device_copy(std::span<const Move>, std::span<const std::byte* const>, std::span<std::byte* const>, GpuStream) {
   no_cuda("device_copy");
 }
@@ -31,5 +30,12 @@ InPlacePermutation::~InPlacePermutation() = default;
 InPlacePermutation::InPlacePermutation(InPlacePermutation&&) noexcept = default;
 InPlacePermutation& InPlacePermutation::operator=(InPlacePermutation&&) noexcept = default;
 void InPlacePermutation::run(std::byte*, GpuStream) const { no_cuda("InPlacePermutation"); }
+DiffStats diff_stats(const void*, const void*, i64, Dtype, GpuStream) { no_cuda("diff_stats"); }
+
+void splits_to_offsets_multi(const SplitSizes&, std::span<const OffsetOutput>, u32*, GpuStream) {
+  no_cuda("splits_to_offsets_multi");
+}
+void check_offset_flags(std::span<const OffsetOutput>, const u32*, GpuStream) { no_cuda("check_offset_flags"); }
+OffsetArrays::OffsetArrays(i64, std::span<const OffsetSpec>) { no_cuda("OffsetArrays"); }
 
 }  // namespace glu_ckpt
