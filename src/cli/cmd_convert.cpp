@@ -217,10 +217,13 @@ int show_plan(const Options& options) {
     check_output(options);
     const Opened opened = open_model(options.input, options.from);
     const Plan plan = proved_plan(options, opened);
-    report::Conversion conversion{
-        options.output, &plan, true, 0, 0, 0, make_backend(options.device)->name(), {}, {}, {}};
+    const auto backend = open_backend(options, gathered_bytes(plan));
+    report::Conversion conversion{options.output, &plan, true, 0, 0, 0, backend->name(), {}, {}, {}};
     conversion.bytes_written = plan.bytes;
-    conversion.peak_memory = peak_memory() + planned_buffer_bytes(plan, options.jobs, options.memory_bytes);
+    ExecuteOptions execution;
+    execution.jobs = options.jobs;
+    execution.memory_bytes = options.memory_bytes;
+    conversion.peak_memory = peak_memory() + planned_buffer_bytes(plan, *backend, execution);
     print_report(options, conversion);
     return 0;
   } catch (const Error& error) {
@@ -235,9 +238,9 @@ int cmd_convert(const Options& options) {
   check_output(options);
   watch_signals();
   const auto start = std::chrono::steady_clock::now();
-  const auto backend = make_backend(options.device);
   const Opened opened = open_model(options.input, options.from);
   const Plan plan = proved_plan(options, opened);
+  const auto backend = open_backend(options, gathered_bytes(plan));
   // Without a known order there is no layout-invariant digest to record; the copy is checked all the same.
   const bool known = !has_unknown_glu(opened.recognition);
   std::optional<Digest> digest;

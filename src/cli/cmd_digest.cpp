@@ -8,7 +8,7 @@ int cmd_digest(const Options& options) {
   const Opened opened = open_model(options.input, options.from);
   require_known_glu(opened, "--from-glu");
   watch_signals();
-  const auto backend = make_backend(options.device);
+  const auto backend = open_backend(options, 0);
   check_contents(options, *opened.source, "checking checksums");
   Digest digest;
   {

@@ -9,7 +9,7 @@ int cmd_verify(const Options& options) {
   require_known_glu(a, "--from-glu");
   require_known_glu(b, "--to-glu");
   watch_signals();
-  const auto backend = make_backend(options.device);
+  const auto backend = open_backend(options, 0);
   check_contents(options, *a.source, "checking A");
   check_contents(options, *b.source, "checking B");
   Verdict verdict;

@@ -27,7 +27,8 @@ struct Texts {
   std::string naming, experts, bias_experts, glu, shared_glu;
   std::string from_naming, from_glu, from_shared_glu, from_optimizer_glu;
   std::string to_naming, to_glu, to_shared_glu, to_optimizer_glu;
-  std::string max_shard, max_memory, verify = "digest", progress = "auto", format = "keep", optimizer = "keep";
+  std::string max_shard, max_memory, device_memory, verify = "digest", progress = "auto", format = "keep",
+                                                    optimizer = "keep";
 };
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -69,6 +70,7 @@ class Parser {
     add_digest();
     add_stamp();
     add_bench();
+    add_doctor();
     CLI::App* layouts = add(Command::Layouts, "layouts", "the table of namings");
     layouts->add_flag("--json", options_.json, "one JSON object on stdout");
   }
@@ -111,7 +113,8 @@ class Parser {
   void add_work(CLI::App* sub) {
     sub->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core)")->check(CLI::Range(1, 1024));
     sub->add_option("--max-memory", texts_.max_memory, "bytes of all buffers together (default 1GiB)");
-    sub->add_option("--device", options_.device, "auto, cpu or cuda[:N]");
+    sub->add_option("--device", options_.device, "auto, cpu, cuda, cuda:N or cuda:all (default auto)");
+    sub->add_option("--device-memory", texts_.device_memory, "bytes of the buffers on each GPU (default 1GiB)");
     sub->add_option("--progress", texts_.progress, "auto, always, never or json")
         ->check(CLI::IsMember({"auto", "always", "never", "json"}));
   }
@@ -188,6 +191,13 @@ class Parser {
     kernels->add_flag("--json", options_.json, "one JSON object on stdout");
   }
 
+  void add_doctor() {
+    CLI::App* sub = add(Command::Doctor, "doctor", "device, filesystem and I/O paths in use, and why");
+    sub->add_option("PATH", options_.input, "where a checkpoint would be written (default: here)");
+    sub->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core)")->check(CLI::Range(1, 1024));
+    sub->add_flag("--json", options_.json, "one JSON object on stdout");
+  }
+
   void refuse_unknown_command(int argc, const char* const* argv) const {
     std::vector<std::string> commands;
     for (const CLI::App* sub : app_.get_subcommands([](const CLI::App*) { return true; }))
@@ -247,8 +257,11 @@ class Parser {
     answer(texts_.to_optimizer_glu, options_.other.optimizer_glu);
     if (!texts_.max_shard.empty()) options_.max_shard_bytes = parse_size(texts_.max_shard);
     if (!texts_.max_memory.empty()) options_.memory_bytes = parse_size(texts_.max_memory);
+    if (!texts_.device_memory.empty()) options_.backend.device_memory_bytes = parse_size(texts_.device_memory);
     constexpr i64 kLeastMemory = i64{1} << 20;
     if (options_.memory_bytes < kLeastMemory) fail(ErrorCode::Usage, {}, "--max-memory must be at least 1MiB");
+    if (options_.backend.device_memory_bytes < kLeastMemory)
+      fail(ErrorCode::Usage, {}, "--device-memory must be at least 1MiB");
     if (options_.max_shard_bytes < 1) fail(ErrorCode::Usage, {}, "--max-shard-size must be at least 1 byte");
     if (options_.jobs == 0) options_.jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     options_.verify = texts_.verify == "none"     ? VerifyMode::None

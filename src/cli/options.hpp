@@ -11,7 +11,7 @@
 
 namespace glu_ckpt::cli {
 
-enum class Command { Inspect, Convert, Plan, Verify, Digest, Stamp, BenchKernels, Layouts };
+enum class Command { Inspect, Convert, Plan, Verify, Digest, Stamp, BenchKernels, Doctor, Layouts };
 enum class VerifyMode { None, Digest, Readback };
 enum class ProgressMode { Auto, Always, Never, Json };
 
@@ -28,6 +28,7 @@ struct Options {
   i64 memory_bytes = i64{1} << 30;
   int jobs = 0;
   std::string device = "auto";
+  BackendOptions backend;
   /// Empty keeps the source's, or takes the one that DST's extension names.
   std::optional<Format> format;
   VerifyMode verify = VerifyMode::Digest;
@@ -54,6 +55,7 @@ int cmd_verify(const Options& options);
 int cmd_digest(const Options& options);
 int cmd_stamp(const Options& options);
 int cmd_bench_kernels(const Options& options);
+int cmd_doctor(const Options& options);
 int cmd_layouts(const Options& options);
 
 }  // namespace glu_ckpt::cli

@@ -1,5 +1,6 @@
 #include "cli/session.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -44,6 +45,13 @@ void require_known_glu(const Opened& opened, const std::string& option) {
            "contiguous|interleaved:K if you know, or record it once with `glu-ckpt stamp`",
            opened.source->path().string(), block.is_twin() ? block.state + " of " : "", layer_label(block),
            to_string(block.set), option.substr(0, option.rfind("glu")) + answer_about(block));
+}
+
+std::unique_ptr<Backend> open_backend(const Options& options, i64 gathered) {
+  if (options.device != "auto") return make_backend(options.device, options.backend);
+  const DeviceChoice choice = choose_device(gathered, options.jobs);
+  if (options.verbose) fmt::print(stderr, "glu-ckpt: device {}: {}\n", choice.device, choice.reason);
+  return make_backend(choice.device, options.backend);
 }
 
 report::ProgressStyle progress_style(const Options& options) {

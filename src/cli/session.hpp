@@ -24,6 +24,10 @@ void require_known_glu(const Opened& opened, const std::string& option);
 
 bool has_unknown_glu(const Recognition& recognition);
 
+/// The device that --device names; for auto the one that is faster for so many gathered bytes, 0 where bytes are only
+/// hashed. With -v says on stderr why.
+std::unique_ptr<Backend> open_backend(const Options& options, i64 gathered);
+
 report::ProgressStyle progress_style(const Options& options);
 
 /// Execution options that report to `progress` and throw Interrupted after a signal.
@@ -34,7 +38,6 @@ void watch_signals();
 
 /// Checks what the files say of their own bytes (Source::check_contents), with progress.
 void check_contents(const Options& options, const Source& source, const std::string& title);
-
 
 /// Prints to stdout and checks that it arrived.
 void print_out(const std::string& text);

@@ -6,6 +6,8 @@
 
 #include "glu_ckpt/bench.hpp"
 #include "glu_ckpt/device_copy.hpp"
+#include "glu_ckpt/diff.hpp"
+#include "glu_ckpt/offsets.hpp"
 #include "kernels/device_buffer.hpp"
 
 namespace glu_ckpt {
@@ -222,6 +224,33 @@ void bench_in_place(Bench& bench, const ExpertShape& shape, i64 experts, i64 blo
                 "strided_copy", other});
 }
 
+/// The five arrays that a grouped MLP asks for, of DeepSeek-V3's widths.
+void bench_offsets(Bench& bench, i64 groups) {
+  const std::vector<OffsetSpec> specs = {{1, false, Dtype::I32},
+                                         {1, true, Dtype::I64},
+                                         {7168, true, Dtype::I64},
+                                         {2048, true, Dtype::I64},
+                                         {7168, true, Dtype::I64}};
+  const std::vector<i64> rows(static_cast<std::size_t>(groups), 37);
+  const DeviceBuffer splits(groups * static_cast<i64>(sizeof(i64)));
+  CUDA_CHECK(cudaMemcpy(splits.data(), rows.data(), static_cast<std::size_t>(splits.bytes()), cudaMemcpyHostToDevice));
+  const OffsetArrays arrays(groups, specs);
+  const auto launch = [&](std::byte*, std::byte*, cudaStream_t stream) {
+    splits_to_offsets_multi({splits.data(), Dtype::I64, groups}, arrays.outputs(), arrays.flags(), stream);
+  };
+  const double own = bench.time(1, launch, launch).first;
+  bench.report({"splits_to_offsets", "", "5 arrays, one launch", {groups}, 0, own, "", 0});
+}
+
+void bench_diff(Bench& bench, const ExpertShape& shape, i64 experts) {
+  const i64 bytes = experts * expert_bytes(shape);
+  const auto launch = [&](std::byte* src, std::byte* dst, cudaStream_t stream) {
+    (void)diff_stats(src, dst, bytes / kBf16, Dtype::BF16, stream);
+  };
+  const auto [own, copy] = bench.time(bytes, launch, plain_copy(bytes));
+  bench.report({"diff_stats", shape.model, "bf16", shape_of(shape, experts), 2 * bytes, own, "cudaMemcpyAsync", copy});
+}
+
 }  // namespace
 
 std::vector<KernelFigure> bench_kernels(const KernelBenchOptions& options) {
@@ -246,6 +275,8 @@ std::vector<KernelFigure> bench_kernels(const KernelBenchOptions& options) {
       bench_moves(bench, shape, experts, turn_moves(shape, experts, there), "transpose_copy",
                   there ? "[E, H, 2F] in turn to [E, 2F, H] halves" : "[E, 2F, H] halves to [E, H, 2F] in turn");
   }
+  bench_diff(bench, kModels[0], bench.fitting(kModels[0]));
+  for (const i64 groups : {8, 64, 256}) bench_offsets(bench, groups);
   return bench.take_figures();
 }
 

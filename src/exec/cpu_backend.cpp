@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/fail.hpp"
-#include "glu_ckpt/execute.hpp"
+#include "exec/backends.hpp"
+#include "exec/move_parts.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -42,30 +42,52 @@ void copy_inner(const Move& move, const std::byte* src, std::byte* dst) {
   }
 }
 
+/// Gathers into one buffer; the other holds windows of the source.
+class CpuWorker final : public Backend::Worker {
+ public:
+  CpuWorker(const Backend& backend, i64 buffer_bytes) : backend_(backend), buffer_bytes_(buffer_bytes) {}
+
+  std::span<const std::byte> produce(std::span<const Move> moves, const Source& source, i64 begin, i64 end) override {
+    const auto bytes = static_cast<std::size_t>(end - begin);
+    if (buffer_.size() < bytes) buffer_.resize(bytes);
+    gather(moves, source, backend_, begin, end, buffer_.data(), scratch_, buffer_bytes_);
+    return {buffer_.data(), bytes};
+  }
+
+ private:
+  const Backend& backend_;
+  i64 buffer_bytes_;
+  std::vector<std::byte> buffer_, scratch_;
+};
+
 class CpuBackend final : public Backend {
  public:
-  void copy(const Move& move, const std::byte* src, std::byte* dst) const override {
-    // Loops in use come first in a move; the inner two are the ones worth tiling.
-    Move inner = move;
-    const auto idle = [](const MoveDim& dim) { return dim.count == 1; };
-    std::stable_partition(inner.dims.begin(), inner.dims.end(), idle);
-    const MoveDim& a = inner.dims[0];
-    const MoveDim& b = inner.dims[1];
-    for (i64 i = 0; i < a.count; ++i)
-      for (i64 j = 0; j < b.count; ++j)
-        copy_inner(inner, src + move.src_offset + i * a.src_step + j * b.src_step,
-                   dst + move.dst_offset + i * a.dst_step + j * b.dst_step);
+  void copy(const Move& move, const std::byte* src, std::byte* dst) const override { copy_in_host(move, src, dst); }
+  int workers(int jobs) const override { return std::max(1, jobs); }
+  i64 buffer_bytes(int workers, i64 memory_bytes) const override {
+    return std::max<i64>(kDirectRunBytes, memory_bytes / (2 * workers));
+  }
+  std::unique_ptr<Worker> make_worker(int, i64 buffer_bytes) const override {
+    return std::make_unique<CpuWorker>(*this, buffer_bytes);
   }
   std::string name() const override { return "cpu"; }
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(const std::string& device) {
-  if (device == "auto" || device == "cpu") return std::make_unique<CpuBackend>();
-  if (device.starts_with("cuda"))
-    fail(ErrorCode::NoDevice, {}, "device '{}': this build has no CUDA backend; use --device cpu", device);
-  fail(ErrorCode::Usage, {}, "'{}' is not a device: use auto, cpu or cuda[:N]", device);
+void copy_in_host(const Move& move, const std::byte* src, std::byte* dst) {
+  // Loops in use come first in a move; the inner two are the ones worth tiling.
+  Move inner = move;
+  const auto idle = [](const MoveDim& dim) { return dim.count == 1; };
+  std::stable_partition(inner.dims.begin(), inner.dims.end(), idle);
+  const MoveDim& a = inner.dims[0];
+  const MoveDim& b = inner.dims[1];
+  for (i64 i = 0; i < a.count; ++i)
+    for (i64 j = 0; j < b.count; ++j)
+      copy_inner(inner, src + move.src_offset + i * a.src_step + j * b.src_step,
+                 dst + move.dst_offset + i * a.dst_step + j * b.dst_step);
 }
+
+std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend>(); }
 
 }  // namespace glu_ckpt

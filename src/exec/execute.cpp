@@ -7,65 +7,15 @@
 
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
+#include "exec/move_parts.hpp"
 
 namespace glu_ckpt {
 namespace {
 
-/// Runs of a page or more are read straight to their place; shorter ones through a scratch buffer, as a
-/// system call costs about what copying a page does.
-constexpr i64 kDirectRunBytes = 4096;
 /// Long runs gain nothing from larger tasks, and small tasks spread over the workers.
 constexpr i64 kTaskBytes = i64{8} << 20;
 /// Short runs want a task to hold whole matrices, so that a transpose reads its source once.
 constexpr i64 kGatherTaskBytes = i64{128} << 20;
-/// A gather reads gaps along with data while they are at most this many times the data.
-constexpr i64 kMaxReadWaste = 8;
-
-i64 extent(const Move& move, bool source, std::size_t from_dim) {
-  i64 bytes = move.run_bytes;
-  for (std::size_t l = from_dim; l < move.dims.size(); ++l)
-    bytes += (move.dims[l].count - 1) * (source ? move.dims[l].src_step : move.dims[l].dst_step);
-  return bytes;
-}
-
-Move slice(const Move& move, std::size_t dim, i64 first, i64 count) {
-  Move part = move;
-  part.src_offset += first * move.dims[dim].src_step;
-  part.dst_offset += first * move.dims[dim].dst_step;
-  part.dims[dim].count = count;
-  if (count == 1) part.dims[dim] = {};
-  return part;
-}
-
-/// Calls `use` with parts of `move` that together write exactly its bytes in [begin, end). Loops are
-/// sorted by dst_step and do not overlap, so at most two slices a level are cut.
-template <typename Use>
-void clip(const Move& move, std::size_t dim, i64 begin, i64 end, const Use& use) {
-  const i64 low = move.dst_offset;
-  if (low >= begin && low + extent(move, false, 0) <= end) return use(move);
-  if (low >= end || low + extent(move, false, 0) <= begin) return;
-  while (dim < move.dims.size() && move.dims[dim].count == 1) ++dim;
-  if (dim == move.dims.size()) {
-    Move part = move;
-    const i64 skip = std::max<i64>(0, begin - low);
-    part.src_offset += skip;
-    part.dst_offset += skip;
-    part.run_bytes = std::min(end, low + move.run_bytes) - part.dst_offset;
-    return use(part);
-  }
-  const i64 step = move.dims[dim].dst_step;
-  const i64 count = move.dims[dim].count;
-  const i64 inner = extent(move, false, dim + 1);
-  // Slices [first, last) reach into the range; [whole_first, whole_last) lie in it altogether.
-  const i64 first = begin <= low + inner - 1 ? 0 : (begin - low - inner) / step + 1;
-  const i64 last = std::min(count, (end - low + step - 1) / step);
-  const i64 whole_first = std::min(last, begin <= low ? 0 : (begin - low + step - 1) / step);
-  const i64 whole_last = std::max(whole_first, std::min(last, end < low + inner ? 0 : (end - low - inner) / step + 1));
-  for (i64 i = first; i < whole_first; ++i) clip(slice(move, dim, i, 1), dim, begin, end, use);
-  if (whole_last > whole_first) use(slice(move, dim, whole_first, whole_last - whole_first));
-  for (i64 i = whole_last; i < last; ++i) clip(slice(move, dim, i, 1), dim, begin, end, use);
-}
-
 /// One gather call: where to read from and where byte `begin` of the range goes.
 struct Gather {
   const Source& source;
@@ -77,10 +27,12 @@ struct Gather {
 
   void fetch(const Move& move) const {
     if (move.run_bytes >= kDirectRunBytes || move.runs() == 1) return read_runs(move);
-    const i64 window = extent(move, true, 0);
+    const i64 window = source_window(move);
     if (window <= scratch_bytes && (window <= kDirectRunBytes || window <= kMaxReadWaste * move.bytes()))
       return read_window(move, window);
-    halve(move);
+    const auto [low, high] = halve_move(move);
+    fetch(low);
+    fetch(high);
   }
 
   void read_runs(const Move& move) const {
@@ -105,26 +57,7 @@ struct Gather {
     local.dst_offset -= begin;
     backend.copy(local, scratch.data(), out);
   }
-
-  /// Splits along the loop that spreads furthest over the source.
-  void halve(const Move& move) const {
-    std::size_t widest = 0;
-    i64 spread = 0;
-    for (std::size_t l = 0; l < move.dims.size(); ++l)
-      if (const i64 bytes = (move.dims[l].count - 1) * move.dims[l].src_step; bytes > spread) {
-        spread = bytes;
-        widest = l;
-      }
-    const i64 count = move.dims[widest].count;
-    fetch(slice(move, widest, 0, count / 2));
-    fetch(slice(move, widest, count / 2, count - count / 2));
-  }
 };
-
-/// Each worker has two buffers of this size: one gathers, one is what short runs are read into.
-i64 worker_buffer_bytes(int jobs, i64 memory_bytes) {
-  return std::max<i64>(kDirectRunBytes, memory_bytes / (2 * std::max(1, jobs)));
-}
 
 struct Task {
   std::size_t tensor;
@@ -150,33 +83,31 @@ std::vector<Task> make_tasks(const Plan& plan, i64 buffer_bytes) {
 void gather(std::span<const Move> moves, const Source& source, const Backend& backend, i64 begin, i64 end,
             std::byte* out, std::vector<std::byte>& scratch, i64 scratch_bytes) {
   const Gather gather{source, backend, out, begin, scratch, scratch_bytes};
-  for (const Move& move : moves) clip(move, 0, begin, end, [&](const Move& part) { gather.fetch(part); });
+  for (const Move& move : moves) clip_move(move, begin, end, [&](const Move& part) { gather.fetch(part); });
 }
 
-i64 planned_buffer_bytes(const Plan& plan, int jobs, i64 memory_bytes) {
-  const i64 buffer_bytes = worker_buffer_bytes(jobs, memory_bytes);
+i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
+  const int workers = backend.workers(options.jobs);
   i64 largest = 0;
-  for (const Task& task : make_tasks(plan, buffer_bytes)) largest = std::max(largest, task.end - task.begin);
-  return 2 * std::max(1, jobs) * largest;
+  for (const Task& task : make_tasks(plan, backend.buffer_bytes(workers, options.memory_bytes)))
+    largest = std::max(largest, task.end - task.begin);
+  return 2 * workers * largest;
 }
 
 void execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
              const ExecuteOptions& options) {
-  const int jobs = std::max(1, options.jobs);
-  const i64 buffer_bytes = worker_buffer_bytes(jobs, options.memory_bytes);
+  const int count = backend.workers(options.jobs);
+  const i64 buffer_bytes = backend.buffer_bytes(count, options.memory_bytes);
   const std::vector<Task> tasks = make_tasks(plan, buffer_bytes);
-  std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(jobs));
-  std::vector<std::vector<std::byte>> scratch(static_cast<std::size_t>(jobs));
-  parallel_for(tasks.size(), jobs, [&](std::size_t index, int worker) {
+  std::vector<std::unique_ptr<Backend::Worker>> workers(static_cast<std::size_t>(count));
+  parallel_for(tasks.size(), count, [&](std::size_t index, int number) {
     const Task& task = tasks[index];
-    auto& buffer = buffers[static_cast<std::size_t>(worker)];
-    const auto bytes = static_cast<std::size_t>(task.end - task.begin);
-    if (buffer.size() < bytes) buffer.resize(bytes);
+    // Made by the thread that uses it: a GPU is chosen for each thread.
+    auto& worker = workers[static_cast<std::size_t>(number)];
+    if (!worker) worker = backend.make_worker(number, buffer_bytes);
     const std::span<const Move> moves(plan.moves.data() + plan.first_move[task.tensor],
                                       plan.moves.data() + plan.first_move[task.tensor + 1]);
-    gather(moves, source, backend, task.begin, task.end, buffer.data(), scratch[static_cast<std::size_t>(worker)],
-           buffer_bytes);
-    sink.write(task.tensor, task.begin, {buffer.data(), bytes});
+    sink.write(task.tensor, task.begin, worker->produce(moves, source, task.begin, task.end));
     if (options.on_progress) options.on_progress(task.end - task.begin);
   });
 }

@@ -1,10 +1,17 @@
-/// In the place of bench_kernels.cpp where nvcc is missing.
+/// In the place of cuda_backend.cpp and bench_kernels.cpp where nvcc is missing.
 
 #include "core/fail.hpp"
+#include "exec/backends.hpp"
 #include "glu_ckpt/bench.hpp"
 #include "glu_ckpt/cuda.hpp"
 
 namespace glu_ckpt {
+
+std::unique_ptr<Backend> make_cuda_backend(const std::vector<int>& devices, const BackendOptions&) {
+  fail(ErrorCode::NoDevice, {}, "cuda:{}: {}; use --device cpu", devices.front(), why_no_cuda());
+}
+
+GpuRates measure_gpu(int device) { fail(ErrorCode::NoDevice, {}, "cuda:{}: {}", device, why_no_cuda()); }
 
 std::vector<KernelFigure> bench_kernels(const KernelBenchOptions&) {
   fail(ErrorCode::NoDevice, {}, "bench kernels: {}", why_no_cuda());

@@ -207,8 +207,8 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   plan.from = from.layout;
   plan.to.naming = options.to.naming.value_or(from.layout.naming);
   plan.to.glu_source = "option";
-  const bool asks_layout = options.to.naming || options.to.experts || options.to.bias_experts || options.to.glu ||
-                           options.to.shared_glu;
+  const bool asks_layout =
+      options.to.naming || options.to.experts || options.to.bias_experts || options.to.glu || options.to.shared_glu;
   const bool only_format = options.new_format && !asks_layout;
   if (from.blocks.empty() && !from.unexplained.empty() && !only_format) fail_unexplained(inventory, from);
   if (from.blocks.empty() && !only_format)

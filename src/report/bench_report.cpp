@@ -10,13 +10,13 @@ std::string kernel_bench_heading(const CudaDevice& device) {
   return fmt::format(
       "{}, cuda:{}, {} multiprocessors, driver for CUDA {}\n"
       "times are medians; GB/s count bytes read and written; `of` is the speed over that of the reference\n\n"
-      "{:<15} {:<13} {:<42} {:<18} {:>9} {:>8} {:>7} {}\n",
+      "{:<17} {:<13} {:<42} {:<18} {:>9} {:>8} {:>7} {}\n",
       device.name, device.index, device.multiprocessors, device.driver, "kernel", "model", "what", "shape", "us",
       "GB/s", "of", "reference");
 }
 
 std::string kernel_figure_text(const KernelFigure& figure) {
-  return fmt::format("{:<15} {:<13} {:<42} {:<18} {:>9.1f} {:>8} {:>7} {}\n", figure.kernel, figure.model, figure.what,
+  return fmt::format("{:<17} {:<13} {:<42} {:<18} {:>9.1f} {:>8} {:>7} {}\n", figure.kernel, figure.model, figure.what,
                      fmt::format("[{}]", fmt::join(figure.shape, ", ")), figure.microseconds,
                      figure.bytes > 0 ? fmt::format("{:.0f}", figure.gb_per_s()) : "-",
                      figure.reference.empty() ? "-" : fmt::format("{:.3f}", figure.ratio()), figure.reference);

@@ -9,6 +9,7 @@
 #include "glu_ckpt/checkpoint.hpp"
 #include "glu_ckpt/cuda.hpp"
 #include "glu_ckpt/error.hpp"
+#include "glu_ckpt/execute.hpp"
 #include "glu_ckpt/layout.hpp"
 #include "glu_ckpt/plan.hpp"
 #include "glu_ckpt/verify.hpp"
@@ -37,6 +38,32 @@ struct Conversion {
   std::vector<std::string> refusals;
 };
 
+/// What the machine offers, and what is made of it.
+struct Doctor {
+  /// Rates are bytes per second.
+  struct Gpu {
+    CudaDevice device;
+    double open_seconds = 0;
+    double upload_rate = 0;
+    double download_rate = 0;
+    double turn_rate = 0;
+  };
+  int cores = 0;
+  double cpu_copy_rate = 0;
+  double cpu_turn_rate = 0;
+  bool cuda_built = false;
+  /// Why there is no GPU; empty where there is one.
+  std::string no_cuda;
+  std::vector<Gpu> gpus;
+  DeviceChoice long_runs;
+  DeviceChoice single_elements;
+  std::string path;
+  std::string filesystem;
+  i64 free_bytes = 0;
+  int jobs = 0;
+  i64 memory_bytes = 0;
+};
+
 std::string inspection_text(const Inspection& inspection);
 std::string inspection_json(const Inspection& inspection);
 std::string conversion_text(const Conversion& conversion);
@@ -45,6 +72,8 @@ std::string verdict_text(const Verdict& verdict);
 std::string verdict_json(const Verdict& verdict);
 std::string layouts_text(const std::vector<NamingSummary>& rows);
 std::string layouts_json(const std::vector<NamingSummary>& rows);
+std::string doctor_text(const Doctor& doctor);
+std::string doctor_json(const Doctor& doctor);
 std::string kernel_bench_heading(const CudaDevice& device);
 std::string kernel_figure_text(const KernelFigure& figure);
 std::string kernel_bench_json(const CudaDevice& device, const std::vector<KernelFigure>& figures);

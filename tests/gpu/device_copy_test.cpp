@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "glu_ckpt/error.hpp"
-#include "kernels/device_buffer.hpp"
+#include "gpu/guarded_array.hpp"
 #include "kernels/strided_copy.hpp"
 #include "support/copy_cases.hpp"
 
@@ -12,51 +12,19 @@ namespace {
 
 using namespace support;
 
-/// On both sides of every target, and in the target before anything is written.
-constexpr std::byte kPoison{0xa5};
-constexpr i64 kGuardBytes = 256;
-
-/// One tensor on the device between two guards.
-class GuardedTensor {
- public:
-  GuardedTensor(std::span<const std::byte> content, i64 misaligned)
-      : bytes_(static_cast<i64>(content.size())),
-        start_(kGuardBytes + misaligned),
-        buffer_(bytes_ + 2 * kGuardBytes + 16) {
-    CUDA_CHECK(cudaMemset(buffer_.data(), static_cast<int>(kPoison), static_cast<std::size_t>(buffer_.bytes())));
-    CUDA_CHECK(cudaMemcpy(data(), content.data(), content.size(), cudaMemcpyHostToDevice));
-  }
-  std::byte* data() const { return buffer_.data() + start_; }
-
-  /// What is there now; the guards must be whole.
-  std::vector<std::byte> content() const {
-    std::vector<std::byte> all(static_cast<std::size_t>(buffer_.bytes()));
-    CUDA_CHECK(cudaMemcpy(all.data(), buffer_.data(), all.size(), cudaMemcpyDeviceToHost));
-    const auto first = all.begin() + start_, last = first + bytes_;
-    for (auto at = all.begin(); at != first; ++at) EXPECT_EQ(*at, kPoison) << "in front of the tensor";
-    for (auto at = last; at != all.end(); ++at) EXPECT_EQ(*at, kPoison) << "behind the tensor";
-    return {first, last};
-  }
-
- private:
-  i64 bytes_;
-  i64 start_;
-  DeviceBuffer buffer_;
-};
-
 void expect_copies(const CopyCase& item) {
   SCOPED_TRACE(item.name);
   std::vector<std::vector<std::byte>> src, want;
   std::vector<const std::byte*> host_srcs, srcs;
   std::vector<std::byte*> host_dsts, dsts;
-  std::vector<GuardedTensor> device_src, device_dst;
+  std::vector<GuardedArray> device_src, device_dst;
   for (std::size_t t = 0; t < item.src_bytes.size(); ++t) {
     src.push_back(coded_bytes(item.src_bytes[t], static_cast<i64>(t)));
     device_src.emplace_back(src.back(), item.misaligned);
   }
   for (const i64 bytes : item.dst_bytes) {
-    want.emplace_back(static_cast<std::size_t>(bytes), kPoison);
-    device_dst.emplace_back(want.back(), item.misaligned);
+    want.emplace_back(static_cast<std::size_t>(bytes), std::byte{0xa5});
+    device_dst.emplace_back(bytes, item.misaligned);
   }
   for (const auto& tensor : src) host_srcs.push_back(tensor.data());
   for (auto& tensor : want) host_dsts.push_back(tensor.data());
@@ -67,8 +35,11 @@ void expect_copies(const CopyCase& item) {
   CudaStream stream;
   device_copy(item.moves, srcs, dsts, stream.get());
   CUDA_CHECK(cudaStreamSynchronize(stream.get()));
-  for (std::size_t t = 0; t < want.size(); ++t) ASSERT_TRUE(device_dst[t].content() == want[t]) << "target " << t;
-  for (std::size_t t = 0; t < src.size(); ++t) ASSERT_TRUE(device_src[t].content() == src[t]) << "source " << t;
+  for (std::size_t t = 0; t < want.size(); ++t) {
+    ASSERT_TRUE(device_dst[t].download() == want[t]) << "target " << t;
+    ASSERT_TRUE(device_dst[t].guards_intact()) << "target " << t;
+  }
+  for (std::size_t t = 0; t < src.size(); ++t) ASSERT_TRUE(device_src[t].download() == src[t]) << "source " << t;
 }
 
 TEST(DeviceCopy, AgreesWithTheOracle) {
@@ -118,7 +89,7 @@ void expect_in_place(const GluSizes& sizes, bool interleave, i64 most_scratch, i
   std::byte* to = want.data();
   strided_copy_ref(item.moves, std::span(&from, 1), std::span(&to, 1));
 
-  const GuardedTensor tensor(content, misaligned);
+  const GuardedArray tensor(content, misaligned);
   InPlaceGlu glu;
   glu.experts = sizes.experts;
   glu.rows = 2 * sizes.width;
@@ -127,13 +98,13 @@ void expect_in_place(const GluSizes& sizes, bool interleave, i64 most_scratch, i
   glu.block_rows = sizes.block_rows;
   glu.interleave = interleave;
   CudaStream stream;
-  const GuardedTensor scratch(
-      std::vector<std::byte>(static_cast<std::size_t>(in_place_scratch_bytes(glu, most_scratch))), 0);
-  const InPlacePermutation permutation(glu, scratch.data(), in_place_scratch_bytes(glu, most_scratch), stream.get());
+  const GuardedArray scratch(in_place_scratch_bytes(glu, most_scratch));
+  const InPlacePermutation permutation(glu, scratch.data(), scratch.bytes(), stream.get());
   permutation.run(tensor.data(), stream.get());
   CUDA_CHECK(cudaStreamSynchronize(stream.get()));
-  ASSERT_TRUE(tensor.content() == want);
-  (void)scratch.content();
+  ASSERT_TRUE(tensor.download() == want);
+  EXPECT_TRUE(tensor.guards_intact());
+  EXPECT_TRUE(scratch.guards_intact());
 }
 
 TEST(InPlacePermutation, AgreesWithTheOracle) {

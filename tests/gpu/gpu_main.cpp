@@ -1,10 +1,12 @@
-/// GPU tests where there is a GPU; elsewhere status 77, which Meson shows as skipped.
+/// GPU tests where there is a GPU; elsewhere status 77, which Meson shows as skipped. The property suites that convert
+/// are built into this program too and convert through all GPUs.
 
 #include <gtest/gtest.h>
 
 #include <cstdio>
 
 #include "glu_ckpt/cuda.hpp"
+#include "support/convert.hpp"
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
@@ -12,5 +14,6 @@ int main(int argc, char** argv) {
     std::printf("skipped: %s\n", glu_ckpt::why_no_cuda().c_str());
     return 77;
   }
+  glu_ckpt::support::test_device() = "cuda:all";
   return RUN_ALL_TESTS();
 }

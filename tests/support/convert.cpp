@@ -2,6 +2,11 @@
 
 namespace glu_ckpt::support {
 
+std::string& test_device() {
+  static std::string device = "cpu";
+  return device;
+}
+
 Recognition recognize_source(const Source& source, const SourceAnswers& answers) {
   return recognize(source.inventory(), source.hints(), source.record(), answers);
 }
@@ -12,7 +17,7 @@ Converted convert(const MemorySource& source, const Recognition& recognition, co
   result.plan = make_plan(source.inventory(), recognition, options);
   check_plan(source.inventory(), result.plan);
   MemorySink sink(result.plan.outputs);
-  execute(result.plan, source, sink, *make_backend("cpu"), execution);
+  execute(result.plan, source, sink, *make_backend(test_device()), execution);
   EXPECT_EQ(sink.first_fault(), "");
   result.tensors = sink.tensors();
   return result;

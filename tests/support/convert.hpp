@@ -9,6 +9,9 @@
 
 namespace glu_ckpt::support {
 
+/// The device that convert() and all that uses it execute on: "cpu" until a test program says otherwise.
+std::string& test_device();
+
 struct Converted {
   Plan plan;
   std::vector<MemoryTensor> tensors;

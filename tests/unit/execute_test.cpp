@@ -1,6 +1,9 @@
+#include <fmt/format.h>
+
 #include <atomic>
 #include <cstring>
 
+#include "glu_ckpt/cuda.hpp"
 #include "support/convert.hpp"
 
 namespace glu_ckpt {
@@ -60,7 +63,7 @@ TEST(Execute, BuffersKeepWithinTheMemoryAllowed) {
     execute(plan, counting, sink, *make_backend("cpu"), options);
     EXPECT_EQ(sink.first_fault(), "");
     EXPECT_LE(counting.largest, options.memory_bytes / (2 * jobs));
-    EXPECT_LE(planned_buffer_bytes(plan, jobs, options.memory_bytes), options.memory_bytes);
+    EXPECT_LE(planned_buffer_bytes(plan, *make_backend("cpu"), options), options.memory_bytes);
   }
 }
 
@@ -158,10 +161,16 @@ TEST(Execute, GatherAnyRange) {
 }
 
 TEST(Execute, Backends) {
-  EXPECT_EQ(make_backend("auto")->name(), "cpu");
   EXPECT_EQ(make_backend("cpu")->name(), "cpu");
-  expect_error(ErrorCode::NoDevice, [] { make_backend("cuda:0"); });
-  expect_error(ErrorCode::Usage, [] { make_backend("tpu"); });
+  for (const char* unknown : {"tpu", "cuda:", "cuda:-1", "cuda:1x", "cudaa", "cuda:all2"})
+    expect_error(
+        ErrorCode::Usage, [&] { make_backend(unknown); }, unknown);
+  expect_error(ErrorCode::NoDevice, [] { make_backend(fmt::format("cuda:{}", cuda_device_count())); });
+  if (cuda_device_count() > 0) return;
+  expect_error(ErrorCode::NoDevice, [] { make_backend("cuda"); });
+  expect_error(ErrorCode::NoDevice, [] { make_backend("cuda:all"); });
+  EXPECT_EQ(choose_device(i64{1} << 40, 1).device, "cpu");
+  EXPECT_FALSE(choose_device(0, 1).reason.empty());
 }
 
 }  // namespace

@@ -1,0 +1,37 @@
+#include <thread>
+
+#include "cli/session.hpp"
+#include "exec/backends.hpp"
+#include "glu_ckpt/cuda.hpp"
+#include "io/filesystem.hpp"
+#include "report/report.hpp"
+
+namespace glu_ckpt::cli {
+
+int cmd_doctor(const Options& options) {
+  report::Doctor doctor;
+  const std::string path = options.input.empty() ? "." : options.input;
+  const FilesystemInfo filesystem = filesystem_of(path);
+  doctor.path = path;
+  doctor.filesystem = filesystem.type;
+  doctor.free_bytes = filesystem.free_bytes;
+  doctor.cores = static_cast<int>(std::thread::hardware_concurrency());
+  doctor.jobs = options.jobs;
+  doctor.memory_bytes = options.memory_bytes;
+  const CpuRates cpu = measure_cpu();
+  doctor.cpu_copy_rate = cpu.copy_bytes_per_second;
+  doctor.cpu_turn_rate = cpu.turn_bytes_per_second;
+  doctor.cuda_built = built_with_cuda();
+  doctor.no_cuda = why_no_cuda();
+  for (int index = 0; index < cuda_device_count(); ++index) {
+    const GpuRates rates = measure_gpu(index);
+    doctor.gpus.push_back({cuda_device(index), rates.open_seconds, rates.upload_bytes_per_second,
+                           rates.download_bytes_per_second, rates.turn_bytes_per_second});
+  }
+  doctor.long_runs = choose_device(0, options.jobs);
+  doctor.single_elements = choose_device(i64{1} << 40, options.jobs);
+  print_out(options.json ? report::doctor_json(doctor) + "\n" : report::doctor_text(doctor));
+  return 0;
+}
+
+}  // namespace glu_ckpt::cli

@@ -1,0 +1,38 @@
+#pragma once
+/// The backends behind make_backend().
+
+#include <memory>
+#include <vector>
+
+#include "glu_ckpt/execute.hpp"
+
+namespace glu_ckpt {
+
+/// One move in host memory, on this thread, in tiles that suit its caches.
+void copy_in_host(const Move& move, const std::byte* src, std::byte* dst);
+
+std::unique_ptr<Backend> make_cpu_backend();
+
+/// GPUs by index, at least one; workers take turns. Throws NoDevice.
+std::unique_ptr<Backend> make_cuda_backend(const std::vector<int>& devices, const BackendOptions& options);
+
+/// What a conversion through the GPU reaches for single elements: host memory to pinned memory excluded, upload,
+/// kernel and download in turn. Throws NoDevice, DeviceFailed.
+struct GpuRates {
+  /// Seconds until the GPU was ready for its first work.
+  double open_seconds = 0;
+  double upload_bytes_per_second = 0;
+  double download_bytes_per_second = 0;
+  /// Upload, transpose and download of one buffer after the other.
+  double turn_bytes_per_second = 0;
+};
+GpuRates measure_gpu(int device);
+
+/// Bytes per second at which one thread turns single elements of 2 bytes, and copies runs of a page.
+struct CpuRates {
+  double turn_bytes_per_second = 0;
+  double copy_bytes_per_second = 0;
+};
+CpuRates measure_cpu();
+
+}  // namespace glu_ckpt

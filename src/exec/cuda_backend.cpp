@@ -1,0 +1,242 @@
+/// Conversion through GPUs. Every worker owns a place in a ring: pinned buffers for what was read and what will be
+/// written, device buffers for both, and a stream. Its steps follow one another: read, upload, kernel, download,
+/// write; the workers' steps overlap, so that disk, both directions of the bus, and the kernels are busy at once.
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <memory>
+
+#include "exec/backends.hpp"
+#include "exec/move_parts.hpp"
+#include "glu_ckpt/cuda.hpp"
+#include "glu_ckpt/device_copy.hpp"
+#include "kernels/device_buffer.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Fewer leave a disk or the bus idle while a worker is at another step.
+constexpr int kLeastWorkers = 4;
+/// Windows start at multiples of this, so that runs which are aligned in the source are aligned on the device.
+constexpr i64 kWindowAlignment = 256;
+
+i64 round_up(i64 bytes) { return (bytes + kWindowAlignment - 1) / kWindowAlignment * kWindowAlignment; }
+
+/// A buffer on both sides of the bus.
+struct MirroredBuffer {
+  PinnedBuffer host;
+  DeviceBuffer device;
+
+  /// Grows to `bytes`; what was in it is lost.
+  void reserve(i64 bytes) {
+    if (host.bytes() >= bytes) return;
+    host = {};
+    device = {};
+    host = PinnedBuffer(bytes);
+    device = DeviceBuffer(bytes);
+  }
+};
+
+/// The whole range as one run, where it is one: it needs no GPU.
+const Move* only_run(const std::vector<Move>& parts, i64 bytes) {
+  return parts.size() == 1 && parts[0].runs() == 1 && parts[0].run_bytes == bytes ? parts.data() : nullptr;
+}
+
+class CudaWorker final : public Backend::Worker {
+ public:
+  CudaWorker(int device, i64 buffer_bytes) : buffer_bytes_(buffer_bytes) {
+    CUDA_CHECK(cudaSetDevice(device));
+    stream_ = std::make_unique<CudaStream>();
+    // A spinning wait would take the core that another worker reads with.
+    done_ = std::make_unique<CudaEvent>(cudaEventBlockingSync | cudaEventDisableTiming);
+  }
+
+  std::span<const std::byte> produce(std::span<const Move> moves, const Source& source, i64 begin, i64 end) override {
+    const i64 bytes = end - begin;
+    output_.reserve(bytes);
+    std::vector<Move> parts;
+    for (const Move& move : moves) clip_move(move, begin, end, [&](const Move& part) { parts.push_back(part); });
+    const std::span<std::byte> result(output_.host.data(), static_cast<std::size_t>(bytes));
+    if (const Move* run = only_run(parts, bytes)) {
+      source.read(run->src, run->src_offset, result);
+      return result;
+    }
+    for (Move& part : parts) {
+      part.dst_offset -= begin;
+      load(part, source);
+    }
+    flush();
+    CUDA_CHECK(cudaMemcpyAsync(output_.host.data(), output_.device.data(), result.size(), cudaMemcpyDeviceToHost,
+                               stream_->get()));
+    wait();
+    return result;
+  }
+
+ private:
+  /// Reads what a part wants into the input buffer, and queues it. Dense windows are read whole, long runs one by one.
+  void load(const Move& part, const Source& source) {
+    const i64 window = source_window(part);
+    const bool whole = window == part.bytes() || part.run_bytes < kDirectRunBytes;
+    const i64 wanted = whole ? window : part.bytes();
+    const bool wasteful = whole && window > kDirectRunBytes && window > kMaxReadWaste * part.bytes();
+    if (part.runs() > 1 && (wasteful || round_up(wanted) > buffer_bytes_)) {
+      const auto [low, high] = halve_move(part);
+      load(low, source);
+      load(high, source);
+      return;
+    }
+    if (used_ + round_up(wanted) > buffer_bytes_) flush();
+    input_.reserve(buffer_bytes_);
+    queued_.push_back(whole ? read_window(part, source, window) : read_runs(part, source));
+    used_ += round_up(wanted);
+  }
+
+  Move read_window(const Move& part, const Source& source, i64 window) {
+    source.read(part.src, part.src_offset, {input_.host.data() + used_, static_cast<std::size_t>(window)});
+    Move local = part;
+    local.src = local.dst = 0;
+    local.src_offset = used_;
+    return local;
+  }
+
+  Move read_runs(const Move& part, const Source& source) {
+    Move local = part;
+    local.src = local.dst = 0;
+    local.src_offset = used_;
+    i64 step = part.run_bytes;
+    for (std::size_t l = part.dims.size(); l-- > 0;) {
+      local.dims[l].src_step = step;
+      step *= part.dims[l].count;
+    }
+    const auto& d = part.dims;
+    i64 at = used_;
+    for (i64 i = 0; i < d[0].count; ++i)
+      for (i64 j = 0; j < d[1].count; ++j)
+        for (i64 k = 0; k < d[2].count; ++k)
+          for (i64 l = 0; l < d[3].count; ++l, at += part.run_bytes)
+            source.read(part.src,
+                        part.src_offset + i * d[0].src_step + j * d[1].src_step + k * d[2].src_step + l * d[3].src_step,
+                        {input_.host.data() + at, static_cast<std::size_t>(part.run_bytes)});
+    return local;
+  }
+
+  /// Uploads and executes what is queued, and waits until the input buffer may be filled again.
+  void flush() {
+    if (queued_.empty()) return;
+    CUDA_CHECK(cudaMemcpyAsync(input_.device.data(), input_.host.data(), static_cast<std::size_t>(used_),
+                               cudaMemcpyHostToDevice, stream_->get()));
+    const std::byte* const src = input_.device.data();
+    std::byte* const dst = output_.device.data();
+    device_copy(queued_, std::span(&src, 1), std::span(&dst, 1), stream_->get());
+    queued_.clear();
+    used_ = 0;
+    wait();
+  }
+
+  void wait() {
+    CUDA_CHECK(cudaEventRecord(done_->get(), stream_->get()));
+    CUDA_CHECK(cudaEventSynchronize(done_->get()));
+  }
+
+  i64 buffer_bytes_;
+  MirroredBuffer input_, output_;
+  std::unique_ptr<CudaStream> stream_;
+  std::unique_ptr<CudaEvent> done_;
+  std::vector<Move> queued_;
+  i64 used_ = 0;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(const std::vector<int>& devices, const BackendOptions& options) : devices_(devices), options_(options) {
+    for (const int device : devices)
+      if (device >= cuda_device_count()) (void)cuda_device(device);
+    opened_ = std::async(std::launch::async, [devices] {
+      for (const int device : devices) {
+        CUDA_CHECK(cudaSetDevice(device));
+        CUDA_CHECK(cudaFree(nullptr));
+      }
+    });
+  }
+
+  void copy(const Move& move, const std::byte* src, std::byte* dst) const override { copy_in_host(move, src, dst); }
+  int workers(int jobs) const override { return std::max(jobs, kLeastWorkers * static_cast<int>(devices_.size())); }
+  i64 buffer_bytes(int workers, i64 memory_bytes) const override {
+    const int on_one = (workers + static_cast<int>(devices_.size()) - 1) / static_cast<int>(devices_.size());
+    const i64 bytes = std::min(memory_bytes / (2 * workers), options_.device_memory_bytes / (2 * on_one));
+    return std::max(kDirectRunBytes, bytes / kWindowAlignment * kWindowAlignment);
+  }
+  std::unique_ptr<Worker> make_worker(int number, i64 buffer_bytes) const override {
+    opened_.wait();
+    return std::make_unique<CudaWorker>(devices_[static_cast<std::size_t>(number) % devices_.size()], buffer_bytes);
+  }
+  std::string name() const override {
+    std::string name = "cuda";
+    char before = ':';
+    for (const int device : devices_) {
+      name += before;
+      name += std::to_string(device);
+      before = ',';
+    }
+    return name;
+  }
+
+ private:
+  std::vector<int> devices_;
+  BackendOptions options_;
+  std::future<void> opened_;
+};
+
+float elapsed_seconds(const CudaEvent& begin, const CudaEvent& end) {
+  CUDA_CHECK(cudaEventSynchronize(end.get()));
+  float milliseconds = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
+  return milliseconds / 1e3F;
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(const std::vector<int>& devices, const BackendOptions& options) {
+  return std::make_unique<CudaBackend>(devices, options);
+}
+
+GpuRates measure_gpu(int device) {
+  // A [2048, 4096] matrix of 2-byte elements.
+  constexpr i64 kRows = 2048, kCols = 4096, kBytes = kRows * kCols * 2;
+  GpuRates rates;
+  const auto start = std::chrono::steady_clock::now();
+  (void)cuda_device(device);
+  CUDA_CHECK(cudaSetDevice(device));
+  MirroredBuffer input, output;
+  input.reserve(kBytes);
+  output.reserve(kBytes);
+  std::fill_n(input.host.data(), kBytes, std::byte{1});
+  const CudaStream stream;
+  const CudaEvent begin, uploaded, turned, end;
+  Move turn;
+  turn.dims[0] = {kCols, 2, kRows * 2};
+  turn.dims[1] = {kRows, kCols * 2, 2};
+  turn.run_bytes = 2;
+  const std::byte* const src = input.device.data();
+  std::byte* const dst = output.device.data();
+  // The first round loads the kernel.
+  for (int round = 0; round < 2; ++round) {
+    if (round == 1)
+      rates.open_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    CUDA_CHECK(cudaEventRecord(begin.get(), stream.get()));
+    CUDA_CHECK(cudaMemcpyAsync(input.device.data(), input.host.data(), kBytes, cudaMemcpyHostToDevice, stream.get()));
+    CUDA_CHECK(cudaEventRecord(uploaded.get(), stream.get()));
+    device_copy(std::span(&turn, 1), std::span(&src, 1), std::span(&dst, 1), stream.get());
+    CUDA_CHECK(cudaEventRecord(turned.get(), stream.get()));
+    CUDA_CHECK(cudaMemcpyAsync(output.host.data(), output.device.data(), kBytes, cudaMemcpyDeviceToHost, stream.get()));
+    CUDA_CHECK(cudaEventRecord(end.get(), stream.get()));
+    CUDA_CHECK(cudaStreamSynchronize(stream.get()));
+  }
+  rates.upload_bytes_per_second = kBytes / elapsed_seconds(begin, uploaded);
+  rates.download_bytes_per_second = kBytes / elapsed_seconds(turned, end);
+  rates.turn_bytes_per_second = kBytes / elapsed_seconds(begin, end);
+  return rates;
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,43 @@
+#include "io/filesystem.hpp"
+
+#include <sys/vfs.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/fail.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+struct Magic {
+  long number;
+  const char* name;
+};
+
+/// linux/magic.h, and the numbers that network filesystems give themselves.
+constexpr Magic kMagics[] = {
+    {0xef53, "ext4"},    {0x58465342, "xfs"},    {0x9123683e, "btrfs"}, {0x01021994, "tmpfs"},
+    {0x6969, "nfs"},     {0x0bd00bd0, "lustre"}, {0x47504653, "gpfs"},  {0x794c7630, "overlayfs"},
+    {0x2fc12fc1, "zfs"}, {0x65735546, "fuse"},   {0x00c36400, "ceph"},  {0x19830326, "beegfs"},
+    {0x01021997, "9p"},  {0x4d44, "vfat"},       {0xf2f52010, "f2fs"},  {0xff534d42, "cifs"},
+};
+
+}  // namespace
+
+FilesystemInfo filesystem_of(const std::filesystem::path& path) {
+  std::filesystem::path at = std::filesystem::absolute(path);
+  while (!std::filesystem::exists(at) && at.has_relative_path()) at = at.parent_path();
+  struct statfs stat {};
+  if (statfs(at.c_str(), &stat) != 0)
+    fail(ErrorCode::Io, {at.string(), {}}, "{}: statfs: {}", at.string(), std::strerror(errno));
+  FilesystemInfo info;
+  info.type = fmt::format("{:#x}", static_cast<unsigned long>(stat.f_type));
+  for (const Magic& magic : kMagics)
+    if (magic.number == stat.f_type) info.type = magic.name;
+  info.free_bytes = static_cast<i64>(stat.f_bavail) * static_cast<i64>(stat.f_bsize);
+  info.total_bytes = static_cast<i64>(stat.f_blocks) * static_cast<i64>(stat.f_bsize);
+  return info;
+}
+
+}  // namespace glu_ckpt

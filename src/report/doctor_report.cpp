@@ -1,0 +1,65 @@
+#include <fmt/format.h>
+
+#include "core/json.hpp"
+#include "report/report.hpp"
+
+namespace glu_ckpt::report {
+namespace {
+
+std::string rate_text(double bytes_per_second) { return fmt::format("{:.1f} GB/s", bytes_per_second / 1e9); }
+
+std::string line(std::string_view name, const std::string& text) { return fmt::format("{:<11} {}\n", name, text); }
+
+}  // namespace
+
+std::string doctor_text(const Doctor& doctor) {
+  std::string text =
+      line("glu-ckpt", fmt::format("{}, {} CUDA kernels", GLU_CKPT_VERSION, doctor.cuda_built ? "with" : "without"));
+  text += line("cpu", fmt::format("{} cores; one copies pages at {}, turns single 2-byte elements at {}", doctor.cores,
+                                  rate_text(doctor.cpu_copy_rate), rate_text(doctor.cpu_turn_rate)));
+  if (doctor.gpus.empty()) text += line("cuda", "none: " + doctor.no_cuda);
+  for (const Doctor::Gpu& gpu : doctor.gpus)
+    text +=
+        line(fmt::format("cuda:{}", gpu.device.index),
+             fmt::format("{}, compute capability {}.{}, {} multiprocessors, {} of {} free, driver for CUDA {}; opened "
+                         "in {:.2f} s; up {}, down {}, single elements there and back {}",
+                         gpu.device.name, gpu.device.compute_capability / 10, gpu.device.compute_capability % 10,
+                         gpu.device.multiprocessors, size_text(gpu.device.free_bytes),
+                         size_text(gpu.device.memory_bytes), gpu.device.driver, gpu.open_seconds,
+                         rate_text(gpu.upload_rate), rate_text(gpu.download_rate), rate_text(gpu.turn_rate)));
+  text += line("auto", fmt::format("runs of a page or more: {}: {}", doctor.long_runs.device, doctor.long_runs.reason));
+  text += line("", fmt::format("1.1 TB of single elements: {}: {}", doctor.single_elements.device,
+                               doctor.single_elements.reason));
+  text += line("filesystem",
+               fmt::format("{}: {}, {} free", printable(doctor.path), doctor.filesystem, size_text(doctor.free_bytes)));
+  text += line("i/o", fmt::format("pread and pwrite by {} threads, buffers of {} together (--jobs, --max-memory)",
+                                  doctor.jobs, size_text(doctor.memory_bytes)));
+  return text;
+}
+
+std::string doctor_json(const Doctor& doctor) {
+  JsonWriter json;
+  json.begin_object().field("version", GLU_CKPT_VERSION).field("cuda_built", doctor.cuda_built);
+  json.key("cpu").begin_object().field("cores", doctor.cores);
+  json.field("copy_bytes_per_second", doctor.cpu_copy_rate).field("turn_bytes_per_second", doctor.cpu_turn_rate);
+  json.end_object().key("gpus").begin_array();
+  for (const Doctor::Gpu& gpu : doctor.gpus) {
+    json.begin_object().field("index", gpu.device.index).field("name", gpu.device.name);
+    json.field("compute_capability", gpu.device.compute_capability).field("memory_bytes", gpu.device.memory_bytes);
+    json.field("free_bytes", gpu.device.free_bytes).field("cuda_driver", gpu.device.driver);
+    json.field("open_seconds", gpu.open_seconds).field("upload_bytes_per_second", gpu.upload_rate);
+    json.field("download_bytes_per_second", gpu.download_rate).field("turn_bytes_per_second", gpu.turn_rate);
+    json.end_object();
+  }
+  json.end_array().field("no_cuda", doctor.no_cuda).key("auto").begin_object();
+  json.key("long_runs").begin_object().field("device", doctor.long_runs.device);
+  json.field("reason", doctor.long_runs.reason).end_object();
+  json.key("single_elements").begin_object().field("device", doctor.single_elements.device);
+  json.field("reason", doctor.single_elements.reason).end_object().end_object();
+  json.key("filesystem").begin_object().field("path", doctor.path).field("type", doctor.filesystem);
+  json.field("free_bytes", doctor.free_bytes).end_object();
+  json.key("io").begin_object().field("paths", "pread/pwrite").field("jobs", doctor.jobs);
+  return json.field("memory_bytes", doctor.memory_bytes).end_object().end_object().text();
+}
+
+}  // namespace glu_ckpt::report
