@@ -314,8 +314,9 @@ class DirectoryReader {
     const i64 at = entry.header_offset;
     const i64 extra_in_header = zip::kLocalBytes + std::ssize(entry.name);
     if (at > extent_.offset - extra_in_header)
-      fail_at(ErrorCode::ZipLocalHeader, at, "the local header of '{}' does not fit before the directory at {}",
-              entry.name, extent_.offset);
+      fail_at(ErrorCode::ZipLocalHeader, tail_.offset_of(entry.name),
+              "the local header of '{}' is said to be at {}, which does not fit before the directory at {}", entry.name,
+              at, extent_.offset);
     const i64 usual_bytes = std::min(extra_in_header + kUsualExtraBytes, extent_.offset - at);
     const Bytes header = bytes_at(at, usual_bytes);
     const i64 extra_bytes = load<u16>(header, 28);
