@@ -41,8 +41,14 @@ has_place() {
     return
   fi
   [[ $2 =~ '"message":"'[^\"]*': byte '([0-9]+)': ' ]] || return 0
-  bytes=$(stat -Lc %s "$file") && ((BASH_REMATCH[1] <= bytes))
+  bytes=$(stat -Lc %s "$file") && ((BASH_REMATCH[1] <= bytes)) || return 1
+  # What a pickle names it names with GLOBAL or STACK_GLOBAL, wherever in the file the pickle lies.
+  [[ $2 != *": the pickle names "* ]] || [[ $(byte_at "$file" "${BASH_REMATCH[1]}") == @(63|93) ]] || return 1
+  [[ ! $2 =~ ': byte '([0-9]+)': opcode 0x'([0-9a-f]+) || $(byte_at "$file" "${BASH_REMATCH[1]}") == "${BASH_REMATCH[2]}" ]]
 }
+
+# byte_at FILE POSITION: two hexadecimal digits.
+byte_at() { od -An -tx1 -j "$2" -N 1 "$1" | tr -d ' '; }
 
 # Whether all of the cases that have no byte were among the manifest's and need to be.
 no_byte_list() {
