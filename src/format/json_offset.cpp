@@ -1,5 +1,6 @@
 #include "format/json_offset.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>

@@ -140,6 +140,7 @@ TEST(JsonOffset, FindsEveryMemberAndItem) {
   for (unsigned seed = 0; seed < 500; ++seed) {
     const NumberedText made(seed);
     ASSERT_EQ(JsonDocument(made.text, 8).fault(), JsonFault::None) << made.text;
+    ASSERT_EQ(fault_at(made.text), static_cast<i64>(made.text.size())) << made.text;
     for (const NumberedText::Part& part : made.parts)
       ASSERT_EQ(offset_of(made.text, part.steps), part.offset) << made.text << " depth " << part.steps.size();
     parts += made.parts.size();

@@ -428,8 +428,7 @@ TEST(TorchZip, RefusesBrokenEntries) {
                  {"one entry too few", plain_zip({{"x/d", "abc"}}).replace(40, 0, central_header({"x/e", ""}, 0))},
              });
   for (const std::size_t field : {28u, 30u, 32u})
-    EXPECT_NE(message_for(with(zip, at + field, 2, 60000)).find("byte 1078: the entry ends after"),
-              std::string::npos);
+    EXPECT_NE(message_for(with(zip, at + field, 2, 60000)).find("byte 1078: the entry ends after"), std::string::npos);
 }
 
 TEST(TorchZip, RefusesBrokenWideValues) {
@@ -487,8 +486,7 @@ TEST(TorchZip, RefusesLocalHeadersThatSayOtherwise) {
              });
   EXPECT_EQ(slug_for(with(with(zip, kLocal + 18, 4, 12), kLocal + 22, 4, 12)), "none") << "the same sizes";
   EXPECT_EQ(slug_for(with(zip, kLocal + 14, 4, 0x3AE021B3)), "none") << "the same crc";
-  EXPECT_NE(message_for(with(zip, kLocal, 4, 0)).find("byte 598: there is no local header"),
-            std::string::npos);
+  EXPECT_NE(message_for(with(zip, kLocal, 4, 0)).find("byte 598: there is no local header"), std::string::npos);
 }
 
 TEST(TorchZip, RefusesWideLocalSizesThatSayOtherwise) {
