@@ -12,28 +12,12 @@ import json
 import shutil
 import struct
 import sys
-import zlib
 from pathlib import Path
+
+from gallery_bytes import filler, product
 
 E, F, H = 3, 4, 8
 ITEM_BYTES = {"BF16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1}
-
-
-def count(shape):
-    n = 1
-    for d in shape:
-        n *= d
-    return n
-
-
-def filler(name, size):
-    """Bytes that differ from position to position and from tensor to tensor."""
-    state = zlib.crc32(name.encode()) | 1
-    out = bytearray()
-    while len(out) < size:
-        state = (state * 1664525 + 1013904223) & 0xFFFFFFFF
-        out += struct.pack("<H", state >> 16)
-    return bytes(out[:size])
 
 
 def safetensors(tensors, metadata=None):
@@ -43,7 +27,7 @@ def safetensors(tensors, metadata=None):
         header["__metadata__"] = metadata
     for name, spec in tensors.items():
         dtype, shape = spec if isinstance(spec, tuple) else ("BF16", spec)
-        raw = filler(name, count(shape) * ITEM_BYTES[dtype])
+        raw = filler(name, product(shape) * ITEM_BYTES[dtype])
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     text = json.dumps(header, separators=(",", ":")).encode()

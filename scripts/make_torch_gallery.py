@@ -17,6 +17,8 @@ import sys
 import zlib
 from pathlib import Path
 
+from gallery_bytes import filler, product
+
 E, F, H = 1, 4, 2
 PREFIX = "model.layers.0.mlp.experts.0."
 MODEL = {PREFIX + "gate_proj.weight": [F, H], PREFIX + "up_proj.weight": [F, H], PREFIX + "down_proj.weight": [H, F]}
@@ -26,25 +28,8 @@ PYTHON = "open('EXECUTED', 'w')"
 M64 = 1 << 64
 
 
-def product(shape):
-    n = 1
-    for extent in shape:
-        n *= extent
-    return n
-
-
 def strides_of(shape):
     return [product(shape[i + 1:]) for i in range(len(shape))]
-
-
-def filler(name, size):
-    """Bytes that differ from position to position and from tensor to tensor."""
-    state = zlib.crc32(name.encode()) | 1
-    out = bytearray()
-    while len(out) < size:
-        state = (state * 1664525 + 1013904223) & 0xFFFFFFFF
-        out += struct.pack("<H", state >> 16)
-    return bytes(out[:size])
 
 
 def bf16(name):

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "glu_ckpt/error.hpp"
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
@@ -72,6 +73,8 @@ struct TorchTree {
   std::string prefix;
   /// A pickle in which the persistent id ('glu_ckpt', NAME) stands for a tensor.
   std::string pickle;
+  /// What the pickle was read or made from.
+  InputPart from = {};
 };
 
 /// What a checkpoint holds besides tensors and files: how its own format nests and wraps them. Another

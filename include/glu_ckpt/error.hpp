@@ -1,6 +1,7 @@
 #pragma once
 /// Failures. The library throws `Error`; it never prints and never exits.
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -109,6 +110,21 @@ enum class ErrorCode {
 std::string_view slug(ErrorCode code);
 /// Exit status of the command line program for a code, 1..6.
 int exit_status(ErrorCode code);
+
+/// Bytes of an input file that something is read from, for errors: they name the file and count from its start.
+struct InputPart {
+  InputPart() = default;
+  InputPart(std::string path, std::int64_t first = 0, std::string within = {})
+      : file(std::move(path)), begin(first), inside(std::move(within)) {}
+  InputPart(const char* path) : file(path) {}
+
+  std::string file;
+  /// Position of the part's first byte in the file. Negative where the bytes were made from the file's, so that no
+  /// position means anything.
+  std::int64_t begin = 0;
+  /// Where the file holds the bytes encoded, what was decoded: positions count from its start instead.
+  std::string inside;
+};
 
 /// A failure: a code for programs and a sentence for people that names file, tensor and numbers
 /// and says what to do.

@@ -178,9 +178,11 @@ i64 peak_memory() {
 Plan proved_plan(const Options& options, const Opened& opened) {
   check_output_is_no_source(options, *opened.source);
   const Inventory& have = opened.source->inventory();
-  Plan plan = make_plan(have, opened.recognition,
-                        {options.to, options.max_shard_bytes, options.force,
-                         target_format(options, *opened.source) != opened.source->format()});
+  Plan plan = with_place(*opened.source, [&] {
+    return make_plan(have, opened.recognition,
+                     {options.to, options.max_shard_bytes, options.force,
+                      target_format(options, *opened.source) != opened.source->format()});
+  });
   check_plan(have, plan);
   if (!plan.dropped.empty())
     plan.notes.push_back(fmt::format("{} tensors of the optimizer are left out", plan.dropped.size()));

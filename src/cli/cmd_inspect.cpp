@@ -11,7 +11,8 @@ int cmd_inspect(const Options& options) {
   };
   Recognition recognition;
   try {
-    recognition = recognize(source->inventory(), source->hints(), source->record(), options.from);
+    recognition = with_place(
+        *source, [&] { return recognize(source->inventory(), source->hints(), source->record(), options.from); });
   } catch (const Error& error) {
     // What can be told is told all the same; the exit status is the problem's.
     inspection.problems.push_back(error.what());

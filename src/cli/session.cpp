@@ -3,14 +3,21 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
+#include <optional>
 
 #include "core/fail.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
+
+/// Exit statuses of errors about the source.
+constexpr int kBrokenStatus = 3;
+constexpr int kRefusedStatus = 4;
 
 std::atomic<int> stop_signal{0};
 
@@ -21,13 +28,33 @@ std::string answer_about(const ExpertBlock& block) {
 
 void note_signal(int number) { stop_signal = number; }
 
+/// The file of the source that holds the tensor.
+std::filesystem::path file_of(const Source& source, const TensorRef& tensor) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(source.path(), ignored)) return source.path();
+  return source.path() / source.structure().iteration_dir / source.inventory().files.at(tensor.file);
+}
+
 }  // namespace
+
+void fail_with_place(const Error& error, const Source& source) {
+  const int status = exit_status(error.code());
+  if (!error.file().empty() || (status != kBrokenStatus && status != kRefusedStatus)) throw error;
+  const auto& tensors = source.inventory().tensors;
+  const auto named = std::ranges::find(tensors, error.tensor(), &TensorRef::name);
+  if (error.tensor().empty() || named == tensors.end())
+    fail_at(error.code(), {source.path().string(), std::nullopt, error.tensor()}, "{}", error.what());
+  // A sound tensor that cannot be converted has no byte at fault.
+  const auto offset = status == kBrokenStatus ? std::optional(named->offset) : std::nullopt;
+  fail_at(error.code(), {file_of(source, *named).string(), offset, error.tensor()}, "{}", error.what());
+}
 
 Opened open_model(const std::string& path, const SourceAnswers& answers) {
   Opened opened;
   opened.source = open_source(path);
   const Source& source = *opened.source;
-  opened.recognition = recognize(source.inventory(), source.hints(), source.record(), answers);
+  opened.recognition =
+      with_place(source, [&] { return recognize(source.inventory(), source.hints(), source.record(), answers); });
   return opened;
 }
 

@@ -16,6 +16,20 @@ struct Opened {
   Model model() const { return {source.get(), &recognition}; }
 };
 
+/// Throws `error` again: with the file of the source that it is about and, where the source is broken and holds the
+/// tensor at fault, the byte at which that begins. An error that names a file stays as it is.
+[[noreturn]] void fail_with_place(const Error& error, const Source& source);
+
+/// What `work` returns, which knows a source's names, shapes and records alone.
+template <typename Work>
+auto with_place(const Source& source, const Work& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    fail_with_place(error, source);
+  }
+}
+
 Opened open_model(const std::string& path, const SourceAnswers& answers);
 
 /// Throws UnknownGlu where the order of gate and up of any layer is unknown; `option` names the way to

@@ -32,27 +32,46 @@ constexpr std::size_t kChunkCost = 16;
 
 class MetadataReader {
  public:
-  MetadataReader(std::string text, const std::string& file) : graph_(std::move(text)), file_(file) {}
+  MetadataReader(std::string text, const std::string& file) : graph_(std::move(text)), part_(file) {}
 
   DcpMetadata read() {
-    const PickleRef root = read_pickle(graph_, PickleNames::DcpMetadata, file_);
+    const PickleRef root = read_pickle(graph_, PickleNames::DcpMetadata, part_);
     // Megatron's subclass is MCoreMetadata.
-    if (!class_of(root).ends_with("Metadata")) fail_metadata({}, "holds no Metadata object");
+    if (!class_of(root).ends_with("Metadata")) fail_metadata(root, {}, "holds no Metadata object");
     const auto [entries, storage, planner] =
         fields<3>(root, {"state_dict_metadata", "storage_data", "planner_data"}, {});
+    entry_ = root;
     read_entries(entries);
+    entry_ = root;
     read_storage(storage);
+    entry_ = root;
     if (planner != kAbsent && graph_.kind(planner) != PickleKind::None) read_paths(planner);
     place_items();
-    for (const DcpTensor& tensor : out_.tensors) check_tiling(tensor, file_);
+    for (const DcpTensor& tensor : out_.tensors) check_tiling(tensor, part_);
     return std::move(out_);
   }
 
  private:
-  [[noreturn]] void fail_metadata(std::string_view name, std::string_view what) const {
-    if (name.empty()) fail(ErrorCode::DcpMetadata, {file_, {}}, "{}: {}", file_, what);
-    fail(ErrorCode::DcpMetadata, {file_, std::string(name)}, "{}: '{}': {}", file_, name, what);
+  /// The node itself where it has a position of its own, otherwise the entry that is being read.
+  WhereAt where(PickleRef node, std::string_view name) const {
+    const std::optional<i64> own = node == kAbsent ? std::nullopt : graph_.position(node);
+    return {part_, own ? own : entry_ == kAbsent ? std::nullopt : graph_.position(entry_), std::string(name)};
   }
+
+  /// A pair is where its value is, or its key where that is a value without a place of its own.
+  void enter(PickleRef key, PickleRef value) { entry_ = graph_.position(value) ? value : key; }
+
+  [[noreturn]] void fail_metadata(const WhereAt& where, std::string_view what) const {
+    if (where.tensor.empty()) fail_at(ErrorCode::DcpMetadata, where, "{}", what);
+    fail_at(ErrorCode::DcpMetadata, where, "'{}': {}", where.tensor, what);
+  }
+
+  [[noreturn]] void fail_metadata(PickleRef node, std::string_view name, std::string_view what) const {
+    fail_metadata(where(node, name), what);
+  }
+
+  /// Of an entry or item, for when the graph is no longer looked at.
+  u32 position_of(PickleRef node) const { return static_cast<u32>(graph_.position(node).value_or(0)); }
 
   /// The class of an object; empty where the node is none.
   std::string_view class_of(PickleRef node) const {
@@ -66,7 +85,7 @@ class MetadataReader {
   /// Parts of a pickle may be shared, so a small file could ask for any amount of memory; real ones share
   /// little.
   void spend(std::size_t amount, std::string_view name) const {
-    if (amount > budget_) fail_metadata(name, "shares parts that expand to many times the file's size");
+    if (amount > budget_) fail_metadata(entry_, name, "shares parts that expand to many times the file's size");
     budget_ -= amount;
   }
 
@@ -79,7 +98,7 @@ class MetadataReader {
     std::array<PickleRef, N> found;
     found.fill(kAbsent);
     for (const PickleRef state : graph_.states(object)) {
-      if (graph_.kind(state) != PickleKind::Dict) fail_metadata(entry, "an object's attributes are no dict");
+      if (graph_.kind(state) != PickleKind::Dict) fail_metadata(state, entry, "an object's attributes are no dict");
       const auto items = graph_.items(state);
       for (std::size_t i = 0; i + 1 < items.size(); i += 2)
         for (std::size_t n = 0; n < N; ++n)
@@ -89,13 +108,14 @@ class MetadataReader {
   }
 
   std::vector<PickleRef> dict_items(PickleRef node, std::string_view what) const {
-    if (node == kAbsent || graph_.kind(node) != PickleKind::Dict) fail_metadata({}, fmt::format("{} is no dict", what));
+    if (node == kAbsent || graph_.kind(node) != PickleKind::Dict)
+      fail_metadata(node, {}, fmt::format("{} is no dict", what));
     return graph_.items(node);
   }
 
   i64 size_value(PickleRef node, std::string_view name, std::string_view what) const {
     if (node == kAbsent || graph_.kind(node) != PickleKind::Int || graph_.integer(node) < 0)
-      fail_metadata(name, fmt::format("{} is no size", what));
+      fail_metadata(node, name, fmt::format("{} is no size", what));
     return graph_.integer(node);
   }
 
@@ -108,10 +128,10 @@ class MetadataReader {
       node = items.size() == 1 ? items[0] : kAbsent;
     }
     if (node == kAbsent || (graph_.kind(node) != PickleKind::Tuple && graph_.kind(node) != PickleKind::List))
-      fail_metadata(name, fmt::format("{} is no torch.Size", what));
+      fail_metadata(node, name, fmt::format("{} is no torch.Size", what));
     std::vector<i64> numbers;
     const auto items = graph_.items(node);
-    if (items.size() > kMaxAxes) fail_metadata(name, fmt::format("{} has {} axes", what, items.size()));
+    if (items.size() > kMaxAxes) fail_metadata(node, name, fmt::format("{} has {} axes", what, items.size()));
     spend(items.size() + 1, name);
     for (const PickleRef item : items) numbers.push_back(size_value(item, name, what));
     return numbers;
@@ -121,48 +141,50 @@ class MetadataReader {
     const auto items = dict_items(node, "state_dict_metadata");
     out_.tensors.reserve(items.size() / 2);
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
-      if (!is_text(items[i])) fail_metadata({}, "a key of state_dict_metadata is no string");
+      enter(items[i], items[i + 1]);
+      if (!is_text(items[i])) fail_metadata(items[i], {}, "a key of state_dict_metadata is no string");
       const std::string_view name = graph_.text(items[i]);
       spend(name.size(), {});
       const std::string_view type = class_of(items[i + 1]);
       if (type == "BytesStorageMetadata")
-        out_.objects.push_back({std::string(name), {}});
+        out_.objects.push_back({std::string(name), {}, position_of(items[i + 1])});
       else if (type == "TensorStorageMetadata")
         out_.tensors.push_back(read_tensor(name, items[i + 1]));
       else
-        fail_metadata(name, "is neither a tensor nor bytes");
+        fail_metadata(items[i], name, "is neither a tensor nor bytes");
     }
   }
 
   DcpTensor read_tensor(std::string_view name, PickleRef node) const {
     const auto [properties, size, chunks] = fields<3>(node, {"properties", "size", "chunks"}, name);
     const TorchDtype& dtype = read_dtype(properties, name);
-    DcpTensor tensor{std::string(name), dtype.dtype, extents(size, name, "size"), {}};
-    check_size(tensor, dtype);
-    if (chunks == kAbsent || graph_.kind(chunks) != PickleKind::List) fail_metadata(name, "chunks is no list");
+    DcpTensor tensor{std::string(name), dtype.dtype, extents(size, name, "size"), {}, position_of(node)};
+    check_size(tensor, dtype, size);
+    if (chunks == kAbsent || graph_.kind(chunks) != PickleKind::List) fail_metadata(chunks, name, "chunks is no list");
     for (const PickleRef chunk : graph_.items(chunks)) {
       spend(kChunkCost, name);
-      if (class_of(chunk) != "ChunkStorageMetadata") fail_metadata(name, "a chunk is no ChunkStorageMetadata");
+      if (class_of(chunk) != "ChunkStorageMetadata") fail_metadata(chunk, name, "a chunk is no ChunkStorageMetadata");
       const auto [offsets, sizes] = fields<2>(chunk, {"offsets", "sizes"}, name);
-      tensor.chunks.push_back({extents(offsets, name, "offsets"), extents(sizes, name, "sizes"), {}});
+      tensor.chunks.push_back(
+          {extents(offsets, name, "offsets"), extents(sizes, name, "sizes"), {}, position_of(chunk)});
     }
     return tensor;
   }
 
   /// TensorProperties: a tuple that begins with dtype and layout.
   const TorchDtype& read_dtype(PickleRef node, std::string_view name) const {
-    if (class_of(node) != "TensorProperties") fail_metadata(name, "properties are no TensorProperties");
+    if (class_of(node) != "TensorProperties") fail_metadata(node, name, "properties are no TensorProperties");
     const auto states = graph_.states(node);
     if (states.size() != 1 || graph_.kind(states[0]) != PickleKind::Tuple)
-      fail_metadata(name, "TensorProperties are no tuple");
+      fail_metadata(node, name, "TensorProperties are no tuple");
     const auto items = graph_.items(states[0]);
     if (items.size() < 2 || graph_.kind(items[0]) != PickleKind::Global || graph_.module(items[0]) != "torch")
-      fail_metadata(name, "has no dtype");
+      fail_metadata(node, name, "has no dtype");
     check_layout(items[1], name);
     const TorchDtype* dtype = torch_dtype_named(graph_.name(items[0]));
     if (dtype == nullptr)
-      fail(ErrorCode::NotSupported, {file_, std::string(name)}, "{}: '{}' is of dtype torch.{}, which is not supported",
-           file_, name, graph_.name(items[0]));
+      fail_at(ErrorCode::NotSupported, where(node, name), "'{}' is of dtype torch.{}, which is not supported", name,
+              graph_.name(items[0]));
     return *dtype;
   }
 
@@ -171,31 +193,33 @@ class MetadataReader {
     if (graph_.kind(node) != PickleKind::Call || graph_.kind(graph_.arguments(node)) != PickleKind::Tuple) return;
     const auto items = graph_.items(graph_.arguments(node));
     if (items.size() == 1 && is_text(items[0]) && graph_.text(items[0]) != "torch.strided")
-      fail(ErrorCode::NotSupported, {file_, std::string(name)},
-           "{}: '{}' has the layout {}; only dense tensors are supported", file_, name, graph_.text(items[0]));
+      fail_at(ErrorCode::NotSupported, where(node, name), "'{}' has the layout {}; only dense tensors are supported",
+              name, graph_.text(items[0]));
   }
 
-  void check_size(const DcpTensor& tensor, const TorchDtype& dtype) const {
+  void check_size(const DcpTensor& tensor, const TorchDtype& dtype, PickleRef node) const {
     // Steps along the axes must not overflow either where another axis has no extent.
     std::vector<i64> extents = tensor.shape;
     for (i64& extent : extents) extent = std::max<i64>(1, extent);
     const auto count = checked_product(extents);
     const auto bytes = count ? checked_mul(*count, std::max(dtype.element_bytes, dtype.values)) : std::nullopt;
     if (!bytes)
-      fail(ErrorCode::ShapeOverflow, {file_, tensor.name}, "{}: '{}' has the impossible shape {}", file_, tensor.name,
-           shape_text(tensor.shape));
+      fail_at(ErrorCode::ShapeOverflow, where(node, tensor.name), "'{}' has the impossible shape {}", tensor.name,
+              shape_text(tensor.shape));
     if (tensor.shape.empty() && dtype.values > 1)
-      fail(ErrorCode::NotSupported, {file_, tensor.name}, "{}: '{}' is a single element of {} values", file_,
-           tensor.name, dtype.values);
+      fail_at(ErrorCode::NotSupported, where(node, tensor.name), "'{}' is a single element of {} values", tensor.name,
+              dtype.values);
   }
 
   void read_storage(PickleRef node) {
     const auto items = dict_items(node, "storage_data");
     stored_.reserve(items.size() / 2);
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
-      if (class_of(items[i]) != "MetadataIndex") fail_metadata({}, "a key of storage_data is no MetadataIndex");
+      enter(items[i], items[i + 1]);
+      if (class_of(items[i]) != "MetadataIndex")
+        fail_metadata(items[i], {}, "a key of storage_data is no MetadataIndex");
       const auto [fqn, offset] = fields<2>(items[i], {"fqn", "offset"}, {});
-      if (!is_text(fqn)) fail_metadata({}, "an fqn of storage_data is no string");
+      if (!is_text(fqn)) fail_metadata(items[i], {}, "an fqn of storage_data is no string");
       StoredItem stored;
       stored.name = graph_.text(fqn);
       stored.has_start = offset != kAbsent && graph_.kind(offset) != PickleKind::None;
@@ -206,28 +230,29 @@ class MetadataReader {
   }
 
   DcpItem read_item(PickleRef node, std::string_view name) {
-    if (class_of(node) != "_StorageInfo") fail_metadata(name, "its storage is no _StorageInfo");
+    if (class_of(node) != "_StorageInfo") fail_metadata(node, name, "its storage is no _StorageInfo");
     const auto [path, offset, length, transforms] =
         fields<4>(node, {"relative_path", "offset", "length", "transform_descriptors"}, name);
     if (transforms != kAbsent && graph_.kind(transforms) != PickleKind::None &&
         (graph_.kind(transforms) != PickleKind::List || graph_.has_items(transforms)))
-      fail(ErrorCode::NotSupported, {file_, std::string(name)},
-           "{}: '{}' is compressed or encrypted by an extension; save it without extensions", file_, name);
-    if (!is_text(path)) fail_metadata(name, "relative_path is no string");
-    const DcpItem item{file_number(graph_.text(path), name), size_value(offset, name, "offset"),
-                       size_value(length, name, "length")};
-    if (!checked_add(item.offset, item.length)) fail_metadata(name, "offset and length are too large");
+      fail_at(ErrorCode::NotSupported, where(node, name),
+              "'{}' is compressed or encrypted by an extension; save it without extensions", name);
+    if (!is_text(path)) fail_metadata(path, name, "relative_path is no string");
+    const DcpItem item{file_number(path, name), size_value(offset, name, "offset"), size_value(length, name, "length"),
+                       position_of(node)};
+    if (!checked_add(item.offset, item.length)) fail_metadata(node, name, "offset and length are too large");
     return item;
   }
 
-  u32 file_number(std::string_view path, std::string_view name) {
+  u32 file_number(PickleRef node, std::string_view name) {
+    const std::string_view path = graph_.text(node);
     const auto [at, is_new] = files_.try_emplace(path, static_cast<u32>(out_.files.size()));
     if (!is_new) return at->second;
     const std::filesystem::path parts{std::string(path)};
     if (path.empty() || path.find('\0') != std::string_view::npos || parts.is_absolute() ||
         std::ranges::any_of(parts, [](const std::filesystem::path& part) { return part == ".."; }))
-      fail(ErrorCode::IndexPath, {file_, std::string(name)},
-           "{}: '{}' is said to be in '{}', which is not a path within the checkpoint", file_, name, path);
+      fail_at(ErrorCode::IndexPath, where(node, name),
+              "'{}' is said to be in '{}', which is not a path within the checkpoint", name, path);
     out_.files.emplace_back(path);
     return at->second;
   }
@@ -236,7 +261,8 @@ class MetadataReader {
     out_.has_planner_data = true;
     const auto items = dict_items(node, "planner_data");
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
-      if (!is_text(items[i])) fail_metadata({}, "a key of planner_data is no string");
+      enter(items[i], items[i + 1]);
+      if (!is_text(items[i])) fail_metadata(items[i], {}, "a key of planner_data is no string");
       spend(graph_.text(items[i]).size(), {});
       out_.paths.insert_or_assign(std::string(graph_.text(items[i])), read_path(items[i + 1], graph_.text(items[i])));
     }
@@ -244,7 +270,7 @@ class MetadataReader {
 
   KeyPath read_path(PickleRef node, std::string_view name) const {
     if (graph_.kind(node) != PickleKind::Tuple && graph_.kind(node) != PickleKind::List)
-      fail_metadata(name, "its path in planner_data is no tuple");
+      fail_metadata(node, name, "its path in planner_data is no tuple");
     KeyPath path;
     for (const PickleRef item : graph_.items(node)) {
       spend(kChunkCost + (is_text(item) ? graph_.text(item).size() : 0), name);
@@ -253,9 +279,9 @@ class MetadataReader {
       else if (is_text(item))
         path.push_back({std::string(graph_.text(item)), false});
       else
-        fail_metadata(name, "its path in planner_data holds neither strings nor numbers alone");
+        fail_metadata(item, name, "its path in planner_data holds neither strings nor numbers alone");
     }
-    if (path.empty()) fail_metadata(name, "its path in planner_data is empty");
+    if (path.empty()) fail_metadata(node, name, "its path in planner_data is empty");
     return path;
   }
 
@@ -263,6 +289,12 @@ class MetadataReader {
   std::string_view entry_name(u32 entry) const {
     return entry < out_.tensors.size() ? out_.tensors[entry].name : out_.objects[entry - out_.tensors.size()].name;
   }
+  u32 entry_position(u32 entry) const {
+    return entry < out_.tensors.size() ? out_.tensors[entry].listed_at
+                                       : out_.objects[entry - out_.tensors.size()].listed_at;
+  }
+
+  WhereAt listed(u32 position, std::string_view name) const { return {part_, position, std::string(name)}; }
 
   std::vector<u32> entries_by_name() const {
     std::vector<u32> order(out_.tensors.size() + out_.objects.size());
@@ -270,7 +302,8 @@ class MetadataReader {
     std::sort(order.begin(), order.end(), [&](u32 a, u32 b) { return entry_name(a) < entry_name(b); });
     for (std::size_t i = 1; i < order.size(); ++i)
       if (entry_name(order[i]) == entry_name(order[i - 1]))
-        fail_metadata(entry_name(order[i]), "is listed twice in state_dict_metadata");
+        fail_metadata(listed(std::max(entry_position(order[i]), entry_position(order[i - 1])), entry_name(order[i])),
+                      "is listed twice in state_dict_metadata");
     return order;
   }
 
@@ -293,12 +326,14 @@ class MetadataReader {
       else
         place_object(out_.objects[entry - out_.tensors.size()], items);
     }
-    if (at != stored_.end()) fail_metadata(at->name, "has data in storage_data but is not in state_dict_metadata");
+    if (at != stored_.end())
+      fail_metadata(listed(at->item.listed_at, at->name), "has data in storage_data but is not in state_dict_metadata");
   }
 
   void place_object(DcpObject& object, std::span<const StoredItem> items) const {
     if (items.size() != 1)
-      fail_metadata(object.name, fmt::format("bytes with {} entries in storage_data, not one", items.size()));
+      fail_metadata(listed(items.empty() ? object.listed_at : items.back().item.listed_at, object.name),
+                    fmt::format("bytes with {} entries in storage_data, not one", items.size()));
     object.item = items[0].item;
   }
 
@@ -316,30 +351,34 @@ class MetadataReader {
     for (DcpChunk& chunk : tensor.chunks) {
       const bool again = !placed.empty() && placed.back().start == chunk.start;
       if (again && has_elements(chunk))
-        fail(ErrorCode::ChunkOverlap, {file_, tensor.name}, "{}: '{}' has two chunks at {}", file_, tensor.name,
-             shape_text(chunk.start));
+        fail_at(ErrorCode::ChunkOverlap, listed(chunk.listed_at, tensor.name),
+                "'{}' has two chunks at {}; the other is listed at byte {}", tensor.name, shape_text(chunk.start),
+                placed.back().listed_at);
       if (again) continue;
       const bool has_item = next < items.size() && items[next].has_start && items[next].start == chunk.start;
       if (!has_item && !has_elements(chunk)) continue;
-      if (!has_item) fail_unmatched(tensor, chunk.start, items.subspan(next));
+      if (!has_item) fail_unmatched(tensor, chunk, items.subspan(next));
       chunk.item = items[next++].item;
       placed.push_back(std::move(chunk));
     }
     if (next != items.size())
-      fail_metadata(tensor.name,
+      fail_metadata(listed(items[next].item.listed_at, tensor.name),
                     fmt::format("storage_data has {} at {}, which is no chunk or one already seen",
                                 items[next].has_start ? "an item" : "bytes", shape_text(items[next].start)));
     tensor.chunks = std::move(placed);
   }
 
-  [[noreturn]] void fail_unmatched(const DcpTensor& tensor, const std::vector<i64>& start,
+  [[noreturn]] void fail_unmatched(const DcpTensor& tensor, const DcpChunk& chunk,
                                    std::span<const StoredItem> left) const {
     const std::string next = left.empty() ? "" : fmt::format(" (the next is at {})", shape_text(left[0].start));
-    fail_metadata(tensor.name, fmt::format("storage_data has no item for the chunk at {}{}", shape_text(start), next));
+    fail_metadata(listed(chunk.listed_at, tensor.name),
+                  fmt::format("storage_data has no item for the chunk at {}{}", shape_text(chunk.start), next));
   }
 
   PickleGraph graph_;
-  const std::string& file_;
+  const InputPart part_;
+  /// The entry that is being read.
+  PickleRef entry_ = kAbsent;
   DcpMetadata out_;
   std::vector<StoredItem> stored_;
   std::map<std::string_view, u32> files_;
@@ -356,8 +395,8 @@ struct OwnedItem {
 
 DcpMetadata read_dcp_metadata(std::string text, const std::string& file) {
   if (static_cast<i64>(text.size()) > kMaxDcpMetadataBytes)
-    fail(ErrorCode::DcpMetadata, {file, {}}, "{}: has {} bytes; more than {} are not read", file, text.size(),
-         kMaxDcpMetadataBytes);
+    fail_at(ErrorCode::DcpMetadata, {file, kMaxDcpMetadataBytes}, "goes on to {} bytes; more than {} are not read",
+            text.size(), kMaxDcpMetadataBytes);
   return MetadataReader(std::move(text), file).read();
 }
 
@@ -373,9 +412,10 @@ void check_item_overlaps(const DcpMetadata& metadata, const std::string& file) {
     const DcpItem& before = items[i - 1].item;
     const DcpItem& item = items[i].item;
     if (before.file == item.file && item.offset < before.offset + before.length)
-      fail(ErrorCode::DcpItemOverlap, {file, std::string(items[i].name)},
-           "{}: in {}, bytes [{}, {}) of '{}' overlap [{}, {}) of '{}'", file, metadata.files[item.file], item.offset,
-           item.offset + item.length, items[i].name, before.offset, before.offset + before.length, items[i - 1].name);
+      fail_at(ErrorCode::DcpItemOverlap, {file, item.listed_at, std::string(items[i].name)},
+              "bytes [{}, {}) of {} are said to be '{}', and by byte {} that [{}, {}) are '{}'", item.offset,
+              item.offset + item.length, metadata.files[item.file], items[i].name, before.listed_at, before.offset,
+              before.offset + before.length, items[i - 1].name);
   }
 }
 

@@ -19,6 +19,8 @@ struct DcpItem {
   u32 file = 0;
   i64 offset = 0;
   i64 length = 0;
+  /// Position in `.metadata` of what says so, for errors.
+  u32 listed_at = 0;
 };
 
 /// A box of a tensor. Start and shape count torch elements.
@@ -26,6 +28,8 @@ struct DcpChunk {
   std::vector<i64> start;
   std::vector<i64> shape;
   DcpItem item;
+  /// As of an item.
+  u32 listed_at = 0;
 };
 
 struct DcpTensor {
@@ -35,11 +39,15 @@ struct DcpTensor {
   std::vector<i64> shape;
   /// By ascending start.
   std::vector<DcpChunk> chunks;
+  /// As of an item.
+  u32 listed_at = 0;
 };
 
 struct DcpObject {
   std::string name;
   DcpItem item;
+  /// As of an item.
+  u32 listed_at = 0;
 };
 
 struct DcpMetadata {
@@ -66,6 +74,6 @@ std::string print_dcp_metadata(const DcpMetadata& metadata);
 
 /// Throws ChunkBounds, ChunkOverlap, ChunkHole unless the chunks tile `tensor.shape`. Chunks without elements do not
 /// count.
-void check_tiling(const DcpTensor& tensor, const std::string& file);
+void check_tiling(const DcpTensor& tensor, const InputPart& part);
 
 }  // namespace glu_ckpt

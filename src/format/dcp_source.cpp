@@ -27,10 +27,6 @@ constexpr i64 kMaxJsonBytes = i64{64} << 20;
 constexpr i64 kMaxItemPickleBytes = i64{64} << 20;
 constexpr i64 kBlockBytes = i64{1} << 20;
 
-std::string name_of(const DcpMetadata& metadata, const DcpItem& item) {
-  return fmt::format("{} at {}", metadata.files[item.file], item.offset);
-}
-
 /// The bytes of the tensor between which a chunk lies.
 struct Extent {
   i64 begin;
@@ -110,14 +106,24 @@ class DcpSource final : public FileSource {
       try {
         data_files_.push_back(File::open_read(files_.directory / name));
       } catch (const Error& error) {
-        if (error.code() != ErrorCode::NotFound) throw;
-        fail(ErrorCode::DcpMissingFile, {metadata_file, {}}, "{}: says that tensors are in {}, which does not exist",
-             metadata_file, name);
+        if (error.code() != ErrorCode::NotFound && error.code() != ErrorCode::NotSupported) throw;
+        const bool missing = error.code() == ErrorCode::NotFound;
+        fail_at(missing ? ErrorCode::DcpMissingFile : error.code(), {metadata_file, first_mention(name)},
+                "says that tensors are in {}, which {}", name, missing ? "does not exist" : "is no regular file");
       }
       file_sizes_.push_back(data_files_.back().size());
       file_bytes_ += file_sizes_.back();
     }
     inventory_.files = metadata_.files;
+  }
+
+  /// Where the metadata first names a file.
+  i64 first_mention(const std::string& name) const {
+    u32 first = std::numeric_limits<u32>::max();
+    for_each_item([&](const DcpItem& item, const std::string&) {
+      if (metadata_.files[item.file] == name) first = std::min(first, item.listed_at);
+    });
+    return first;
   }
 
   template <typename Visit>
@@ -131,9 +137,10 @@ class DcpSource final : public FileSource {
     for_each_item([&](const DcpItem& item, const std::string& name) {
       const i64 file_bytes = file_sizes_[item.file];
       if (item.offset > file_bytes || item.length > file_bytes - item.offset)
-        fail(ErrorCode::DcpItemRange, {metadata_file, name},
-             "{}: '{}' is said to be at bytes [{}, {}) of {}, which has {}; it is cut short, or of another save",
-             metadata_file, name, item.offset, item.offset + item.length, metadata_.files[item.file], file_bytes);
+        fail_at(
+            ErrorCode::DcpItemRange, {metadata_file, item.listed_at, name},
+            "'{}' is said to be at bytes [{}, {}) of {}, which ends at byte {}; it is cut short, or of another save",
+            name, item.offset, item.offset + item.length, metadata_.files[item.file], file_bytes);
       item_bytes_ += item.length;
     });
   }
@@ -155,10 +162,9 @@ class DcpSource final : public FileSource {
     u64 header_bytes = 0;
     std::memcpy(&header_bytes, head.data(), sizeof header_bytes);
     if (head[8] != std::byte{'{'} || header_bytes > static_cast<u64>(item.length)) return;
-    fail(ErrorCode::NotSupported, {data_files_[item.file].path().string(), {}},
-         "{}: holds safetensors rather than torch zips (SerializationFormat.SAFETENSORS); save the checkpoint with the "
-         "format TORCH_SAVE",
-         name_of(metadata_, item));
+    fail_at(ErrorCode::NotSupported, {part_of_item(item), 0},
+            "holds safetensors rather than torch zips (SerializationFormat.SAFETENSORS); save the checkpoint with the "
+            "format TORCH_SAVE");
   }
 
   static std::pair<u32, i64> place_of(const DcpTensor& tensor) {
@@ -245,7 +251,7 @@ class DcpSource final : public FileSource {
   ZipDirectory open_item(const DcpItem& item) const {
     if (!starts_with_zip(item)) refuse_safetensors(item);
     return read_zip_directory([&](std::span<std::byte> out, i64 offset) { read_from_item(item, offset, out); },
-                              item.length, path_of(item));
+                              item.length, part_of_item(item));
   }
 
   bool starts_with_zip(const DcpItem& item) const {
@@ -255,25 +261,26 @@ class DcpSource final : public FileSource {
     return head[0] == std::byte{'P'} && head[1] == std::byte{'K'};
   }
 
-  /// For messages: "/dir/__0_0.distcp at 1577".
-  std::string path_of(const DcpItem& item) const {
-    return fmt::format("{} at {}", data_files_[item.file].path().string(), item.offset);
+  InputPart part_of_item(const DcpItem& item, i64 offset = 0) const {
+    return {data_files_[item.file].path().string(), item.offset + offset};
   }
 
   TensorPiece read_item(const DcpTensor& tensor, const DcpChunk& chunk, const ZipDirectory& directory) const {
-    const std::string who = path_of(chunk.item);
+    const InputPart item = part_of_item(chunk.item);
     check_byte_order(chunk.item, directory);
-    const ZipRecord* pickle = directory.find("data.pkl");
-    if (pickle == nullptr || pickle->bytes > kMaxItemPickleBytes)
-      fail(ErrorCode::DcpItemMismatch, {who, tensor.name}, "{}: the item of '{}' has no data.pkl of a tensor", who,
-           tensor.name);
-    PickleGraph graph(read_record(chunk.item, *pickle));
-    const PickleRef root = read_pickle(graph, PickleNames::Torch, who);
+    const ZipRecord* record = directory.find("data.pkl");
+    if (record == nullptr || record->bytes > kMaxItemPickleBytes)
+      fail_at(ErrorCode::DcpItemMismatch, {item, record == nullptr ? directory.offset : record->offset, tensor.name},
+              "the item of '{}' has no data.pkl of a tensor", tensor.name);
+    PickleGraph graph(read_record(chunk.item, *record));
+    const InputPart pickle = part_of_item(chunk.item, record->offset);
+    const PickleRef root = read_pickle(graph, PickleNames::Torch, pickle);
+    const WhereAt here{pickle, graph.position(root).value_or(0), tensor.name};
     if (!is_tensor(graph, root))
-      fail(ErrorCode::DcpItemMismatch, {who, tensor.name}, "{}: the item of '{}' holds no tensor", who, tensor.name);
-    const TorchTensor found = read_tensor(graph, root, who, tensor.name);
-    check_same(tensor, chunk, found, who);
-    TensorPiece piece = found.piece(chunk.item.offset + storage_offset(directory, found, who, tensor.name));
+      fail_at(ErrorCode::DcpItemMismatch, here, "the item of '{}' holds no tensor", tensor.name);
+    const TorchTensor found = read_tensor(graph, root, pickle, tensor.name);
+    check_same(tensor, chunk, found, here);
+    TensorPiece piece = found.piece(chunk.item.offset + storage_offset(directory, found, item, here));
     piece.start = chunk.start;
     return piece;
   }
@@ -281,24 +288,27 @@ class DcpSource final : public FileSource {
   void check_byte_order(const DcpItem& item, const ZipDirectory& directory) const {
     const ZipRecord* order = directory.find("byteorder");
     if (order == nullptr || order->bytes != 3 || read_record(item, *order) != "big") return;
-    fail(ErrorCode::NotSupported, {path_of(item), {}}, "{}: was saved on a big-endian machine", path_of(item));
+    fail_at(ErrorCode::NotSupported, {part_of_item(item), order->offset}, "was saved on a big-endian machine");
   }
 
   static void check_same(const DcpTensor& tensor, const DcpChunk& chunk, const TorchTensor& found,
-                         const std::string& who) {
+                         const WhereAt& here) {
     if (found.dtype == tensor.dtype && found.shape == chunk.shape) return;
-    fail(ErrorCode::DcpItemMismatch, {who, tensor.name},
-         "{}: holds a chunk of {} {}; .metadata says that '{}' has {} {} there", who, dtype_name(found.dtype),
-         shape_text(found.shape), tensor.name, dtype_name(tensor.dtype), shape_text(chunk.shape));
+    fail_at(ErrorCode::DcpItemMismatch, here,
+            "holds a chunk of {} {}; .metadata says at byte {} that '{}' has {} {} there", dtype_name(found.dtype),
+            shape_text(found.shape), chunk.listed_at, tensor.name, dtype_name(tensor.dtype), shape_text(chunk.shape));
   }
 
-  static i64 storage_offset(const ZipDirectory& directory, const TorchTensor& tensor, const std::string& who,
-                            const std::string& name) {
+  static i64 storage_offset(const ZipDirectory& directory, const TorchTensor& tensor, const InputPart& item,
+                            const WhereAt& here) {
     const ZipRecord* storage = directory.find("data/" + tensor.storage);
-    const i64 held = storage == nullptr ? -1 : storage->bytes;
-    if (held != tensor.storage_bytes)
-      fail(ErrorCode::TorchStorage, {who, name}, "{}: the storage data/{} of '{}' has {} bytes; its tensor says {}",
-           who, tensor.storage, name, std::max<i64>(0, held), tensor.storage_bytes);
+    if (storage == nullptr)
+      fail_at(ErrorCode::TorchStorage, here, "'{}' is in the storage data/{}, which the item does not have",
+              here.tensor, tensor.storage);
+    if (storage->bytes != tensor.storage_bytes)
+      fail_at(ErrorCode::TorchStorage, {item, storage->offset, here.tensor},
+              "the storage data/{} of '{}' has {} bytes; its tensor says {}", tensor.storage, here.tensor,
+              storage->bytes, tensor.storage_bytes);
     return storage->offset;
   }
 
@@ -342,10 +352,9 @@ class DcpSource final : public FileSource {
       report(static_cast<i64>(part.size()));
     }
     if (crc != record.crc)
-      fail(ErrorCode::ZipCrc, {data_files_[item.file].path().string(), {}},
-           "{}: the record {} of {} bytes at {} has the CRC32 {:08x}, not the recorded {:08x}: the bytes are damaged",
-           data_files_[item.file].path().string(), record.name, record.bytes, item.offset + record.offset, crc,
-           record.crc);
+      fail_at(ErrorCode::ZipCrc, {part_of_item(item), record.offset},
+              "the record {} of {} bytes has the CRC32 {:08x}, not the recorded {:08x}: the bytes are damaged",
+              record.name, record.bytes, crc, record.crc);
   }
 
   DcpMetadata metadata_;

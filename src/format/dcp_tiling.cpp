@@ -22,7 +22,7 @@ bool is_empty(const DcpChunk& chunk) {
 /// (a pinwheel) are compared with their neighbours, and their volumes added up.
 class TilingCheck {
  public:
-  TilingCheck(const DcpTensor& tensor, const std::string& file) : tensor_(tensor), file_(file) {
+  TilingCheck(const DcpTensor& tensor, const InputPart& part) : tensor_(tensor), part_(part) {
     for (u32 i = 0; i < tensor.chunks.size(); ++i)
       if (!is_empty(tensor.chunks[i])) order_.push_back(i);
   }
@@ -143,48 +143,53 @@ class TilingCheck {
   void spend(i64 steps) {
     steps_ += steps;
     if (steps_ > kFreeSteps + kStepsPerChunk * static_cast<i64>(order_.size()))
-      fail(ErrorCode::NotSupported, {file_, tensor_.name},
-           "{}: the {} chunks of '{}' are cut too irregularly to be checked; save it again with whole tensors", file_,
-           tensor_.chunks.size(), tensor_.name);
+      fail_at(ErrorCode::NotSupported, where(tensor_.listed_at),
+              "the {} chunks of '{}' are cut too irregularly to be checked; save it again with whole tensors",
+              tensor_.chunks.size(), tensor_.name);
   }
 
-  [[noreturn]] void fail_hole(const std::vector<i64>& where) const {
-    fail(ErrorCode::ChunkHole, {file_, tensor_.name},
-         "{}: no chunk of '{}' {} holds what is at or after {}; a loader would leave it as it was", file_, tensor_.name,
-         shape_text(tensor_.shape), shape_text(where));
+  WhereAt where(u32 listed_at) const { return {part_, listed_at, tensor_.name}; }
+
+  [[noreturn]] void fail_hole(const std::vector<i64>& position) const {
+    fail_at(ErrorCode::ChunkHole, where(tensor_.listed_at),
+            "no chunk of '{}' {} holds what is at or after {}; a loader would leave it as it was", tensor_.name,
+            shape_text(tensor_.shape), shape_text(position));
   }
 
   [[noreturn]] void fail_overlap(const DcpChunk& a, const DcpChunk& b) const {
-    fail(ErrorCode::ChunkOverlap, {file_, tensor_.name},
-         "{}: chunks of '{}' overlap: {} at {} and {} at {}; which of them is right is not to be known", file_,
-         tensor_.name, shape_text(a.shape), shape_text(a.start), shape_text(b.shape), shape_text(b.start));
+    fail_at(ErrorCode::ChunkOverlap, where(b.listed_at),
+            "chunks of '{}' overlap: {} at {}, and {} at {} (listed at byte {}); which of them is right is not to be "
+            "known",
+            tensor_.name, shape_text(b.shape), shape_text(b.start), shape_text(a.shape), shape_text(a.start),
+            a.listed_at);
   }
 
   const DcpTensor& tensor_;
-  const std::string& file_;
+  const InputPart& part_;
   std::vector<u32> order_;
   std::vector<Part> parts_;
   i64 steps_ = 0;
 };
 
-void check_bounds(const DcpTensor& tensor, const std::string& file) {
+void check_bounds(const DcpTensor& tensor, const InputPart& part) {
   for (const DcpChunk& chunk : tensor.chunks) {
     bool inside = chunk.start.size() == tensor.shape.size() && chunk.shape.size() == tensor.shape.size();
     for (std::size_t axis = 0; inside && axis < tensor.shape.size(); ++axis)
       inside = chunk.start[axis] >= 0 && chunk.shape[axis] >= 0 && chunk.start[axis] <= tensor.shape[axis] &&
                chunk.shape[axis] <= tensor.shape[axis] - chunk.start[axis];
     if (!inside)
-      fail(ErrorCode::ChunkBounds, {file, tensor.name}, "{}: a chunk {} at {} does not lie within '{}' {}", file,
-           shape_text(chunk.shape), shape_text(chunk.start), tensor.name, shape_text(tensor.shape));
+      fail_at(ErrorCode::ChunkBounds, {part, chunk.listed_at, tensor.name},
+              "a chunk {} at {} does not lie within '{}' {}", shape_text(chunk.shape), shape_text(chunk.start),
+              tensor.name, shape_text(tensor.shape));
   }
 }
 
 }  // namespace
 
-void check_tiling(const DcpTensor& tensor, const std::string& file) {
-  check_bounds(tensor, file);
+void check_tiling(const DcpTensor& tensor, const InputPart& part) {
+  check_bounds(tensor, part);
   const bool whole = tensor.chunks.size() == 1 && tensor.chunks[0].shape == tensor.shape;
-  if (!whole) TilingCheck(tensor, file).run();
+  if (!whole) TilingCheck(tensor, part).run();
 }
 
 }  // namespace glu_ckpt

@@ -5,6 +5,7 @@
 #include "core/crc32.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "format/json_offset.hpp"
 #include "format/torch_tree.hpp"
 #include "format/zip_layout.hpp"
 #include "io/file.hpp"
@@ -15,6 +16,7 @@ namespace {
 using simdjson::dom::element;
 
 constexpr std::string_view kJsonRecord = "extras.json";
+constexpr std::size_t kMaxDepth = 16;
 constexpr i64 kMaxJsonBytes = i64{256} << 20;
 
 void print_path(JsonWriter& json, const KeyPath& path) {
@@ -57,9 +59,9 @@ bool is_plain_path(std::string_view path) {
 
 }  // namespace
 
-Extras::Extras(ReadAt read, i64 bytes, std::string name) : read_(std::move(read)), name_(std::move(name)) {
-  zip_ = read_zip_directory(read_, bytes, name_);
-  parse(read_text(std::string(kJsonRecord)));
+Extras::Extras(ReadAt read, i64 bytes, InputPart part) : read_(std::move(read)), part_(std::move(part)) {
+  zip_ = read_zip_directory(read_, bytes, part_);
+  parse(read_text(std::string(kJsonRecord), {part_, zip_.offset}));
 }
 
 Extras Extras::open(const std::filesystem::path& path) {
@@ -68,72 +70,132 @@ Extras Extras::open(const std::filesystem::path& path) {
           path.string()};
 }
 
-std::string Extras::read_text(const std::string& record) const {
+std::string Extras::read_text(const std::string& record, const WhereAt& wanted) const {
   const ZipRecord* found = zip_.find(record);
-  if (found == nullptr || found->bytes > kMaxJsonBytes)
-    fail(ErrorCode::ExtrasInvalid, {name_, {}}, "{}: record '{}' is missing or too large", name_, record);
+  if (found == nullptr) fail_at(ErrorCode::ExtrasInvalid, wanted, "record '{}' is missing", record);
+  if (found->bytes > kMaxJsonBytes)
+    fail_at(ErrorCode::ExtrasInvalid, {part_, found->offset}, "record '{}' has {} bytes; at most {} are read", record,
+            found->bytes, kMaxJsonBytes);
   std::string text(static_cast<std::size_t>(found->bytes), '\0');
   read_(std::as_writable_bytes(std::span(text)), found->offset);
-  if (crc32_of(std::as_bytes(std::span(text))) != found->crc)
-    fail(ErrorCode::ZipCrc, {name_, {}}, "{}: record '{}' does not have the checksum that the zip gives", name_,
-         record);
+  check_crc(*found, std::as_bytes(std::span(text)));
   return text;
 }
 
-void Extras::parse(const std::string& text) {
-  const auto invalid = [&](std::string_view what) {
-    fail(ErrorCode::ExtrasInvalid, {name_, {}}, "{}: {}: {}", name_, kJsonRecord, what);
-  };
-  const JsonDocument document(text, 16);
-  if (document.fault() != JsonFault::None) invalid("is not JSON: " + document.message());
-  const element root = document.root();
-  simdjson::dom::array trees;
-  simdjson::dom::array objects;
-  simdjson::dom::object paths;
-  std::string_view metadata;
-  if (root["trees"].get(trees) || root["objects"].get(objects) || root["paths"].get(paths) ||
-      root["metadata_json"].get(metadata) || root["integrity"].get(structure_.has_integrity))
-    invalid("lacks trees, objects, paths, metadata_json or integrity");
-  structure_.metadata_json = metadata;
-  for (const element tree : trees) {
-    std::string_view file;
-    std::string_view prefix;
-    if (tree["file"].get(file) || tree["prefix"].get(prefix)) invalid("a tree lacks file or prefix");
-    if (!is_plain_path(file)) invalid("a tree's file is not a path below the checkpoint's directory");
-    const std::string record = fmt::format("tree/{}", structure_.trees.size());
-    structure_.trees.push_back({std::string(file), std::string(prefix), read_text(record)});
+void Extras::check_crc(const ZipRecord& record, std::span<const std::byte> bytes) const {
+  if (crc32_of(bytes) != record.crc)
+    fail_at(ErrorCode::ZipCrc, {part_, record.offset}, "record '{}' does not have the checksum that the zip gives",
+            record.name);
+}
+
+/// Reads extras.json. Errors give the position of the member or item that they are about.
+class Extras::ListingReader {
+ public:
+  ListingReader(Extras& extras, std::string_view text) : extras_(extras), text_(text) {}
+
+  void read() {
+    const JsonDocument document(text_, kMaxDepth);
+    if (document.fault() != JsonFault::None)
+      fail_invalid(json_fault_offset(text_, document.fault(), kMaxDepth), "is not JSON: " + document.message());
+    simdjson::dom::object root;
+    if (document.root().get(root)) fail_invalid(json_offset(text_, {}), "is not a JSON object");
+    simdjson::dom::array trees;
+    simdjson::dom::array objects;
+    simdjson::dom::object paths;
+    std::string_view metadata;
+    if (root["trees"].get(trees) || root["objects"].get(objects) || root["paths"].get(paths) ||
+        root["metadata_json"].get(metadata) || root["integrity"].get(extras_.structure_.has_integrity))
+      fail_invalid(json_offset(text_, {}), "lacks trees, objects, paths, metadata_json or integrity");
+    extras_.structure_.metadata_json = metadata;
+    read_trees(trees, number_of(root, "trees"));
+    read_objects(objects, number_of(root, "objects"));
+    read_paths(paths, number_of(root, "paths"));
   }
-  for (const element object : objects) {
-    std::string_view object_name;
-    const ZipRecord* record = zip_.find(fmt::format("object/{}", structure_.objects.size()));
-    if (object.get(object_name) || record == nullptr) invalid("an object lacks its name or its record");
-    structure_.objects.push_back({std::string(object_name), record->bytes});
+
+ private:
+  [[noreturn]] void fail_invalid(i64 offset, std::string_view what) const {
+    fail_at(ErrorCode::ExtrasInvalid, at(offset), "{}: {}", kJsonRecord, what);
   }
-  for (const auto& [key, steps] : paths) {
+
+  WhereAt at(i64 offset) const { return {extras_.part_, extras_.zip_.find(kJsonRecord)->offset + offset}; }
+
+  static std::size_t number_of(const simdjson::dom::object& root, std::string_view name) {
+    std::size_t number = 0;
+    for (const auto& [key, value] : root) {
+      if (key == name) break;
+      ++number;
+    }
+    return number;
+  }
+
+  void read_trees(const simdjson::dom::array& items, std::size_t member) {
+    std::vector<TorchTree>& trees = extras_.structure_.trees;
+    for (const element item : items) {
+      const auto here = [&] { return json_offset(text_, {member, trees.size()}); };
+      TorchTree tree;
+      std::string_view file;
+      std::string_view prefix;
+      if (item["file"].get(file) || item["prefix"].get(prefix)) fail_invalid(here(), "a tree lacks file or prefix");
+      if (!is_plain_path(file)) fail_invalid(here(), "a tree's file is not a path below the checkpoint's directory");
+      tree.file = file;
+      tree.prefix = prefix;
+      const std::string record = fmt::format("tree/{}", trees.size());
+      const bool is_there = extras_.zip_.find(record) != nullptr;
+      tree.pickle = extras_.read_text(record, at(is_there ? 0 : here()));
+      tree.from = extras_.part_;
+      tree.from.begin += extras_.zip_.find(record)->offset;
+      trees.push_back(std::move(tree));
+    }
+  }
+
+  void read_objects(const simdjson::dom::array& items, std::size_t member) {
+    std::vector<NamedObject>& objects = extras_.structure_.objects;
+    for (const element item : items) {
+      std::string_view name;
+      const ZipRecord* record = extras_.zip_.find(fmt::format("object/{}", objects.size()));
+      if (item.get(name) || record == nullptr)
+        fail_invalid(json_offset(text_, {member, objects.size()}), "an object lacks its name or its record");
+      objects.push_back({std::string(name), record->bytes});
+    }
+  }
+
+  void read_paths(const simdjson::dom::object& items, std::size_t member) {
+    std::size_t number = 0;
+    for (const auto& [key, steps] : items) {
+      simdjson::dom::array array;
+      if (steps.get(array)) fail_invalid(json_offset(text_, {member, number}), "a path is no array");
+      extras_.structure_.paths.emplace(std::string(key), read_path(array, member, number));
+      ++number;
+    }
+  }
+
+  KeyPath read_path(const simdjson::dom::array& steps, std::size_t member, std::size_t number) const {
     KeyPath path;
-    simdjson::dom::array array;
-    if (steps.get(array)) invalid("a path is no array");
-    for (const element step : array) {
-      std::string_view key_text;
+    for (const element step : steps) {
+      std::string_view text;
       i64 index = 0;
-      if (!step.get(key_text))
-        path.push_back({std::string(key_text), false});
+      if (!step.get(text))
+        path.push_back({std::string(text), false});
       else if (!step.get(index))
         path.push_back({fmt::format("{}", index), true});
       else
-        invalid("a path holds something else than keys and indices");
+        fail_invalid(json_offset(text_, {member, number, path.size()}),
+                     "a path holds something else than keys and indices");
     }
-    structure_.paths.emplace(std::string(key), std::move(path));
+    return path;
   }
-}
+
+  Extras& extras_;
+  std::string_view text_;
+};
+
+void Extras::parse(const std::string& json) { ListingReader(*this, json).read(); }
 
 std::vector<std::byte> Extras::read_object(std::size_t object) const {
   const ZipRecord& record = *zip_.find(fmt::format("object/{}", object));
   std::vector<std::byte> bytes(static_cast<std::size_t>(record.bytes));
   read_(bytes, record.offset);
-  if (crc32_of(bytes) != record.crc)
-    fail(ErrorCode::ZipCrc, {name_, {}}, "{}: object '{}' does not have the checksum that the zip gives", name_,
-         structure_.objects.at(object).name);
+  check_crc(record, bytes);
   return bytes;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/fail.hpp"
 #include "format/torch_zip.hpp"
 #include "glu_ckpt/checkpoint.hpp"
 
@@ -18,9 +19,9 @@ inline constexpr std::string_view kExtrasEntry = "glu_ckpt.extras";
 class Extras {
  public:
   Extras() = default;
-  /// `read` reads from the zip's start and lives on in this object; `name` is for messages. Throws
-  /// ExtrasInvalid and the errors of the zip.
-  Extras(ReadAt read, i64 bytes, std::string name);
+  /// `read` reads from the zip's start and lives on in this object; `part` is the zip. Throws ExtrasInvalid and the
+  /// errors of the zip.
+  Extras(ReadAt read, i64 bytes, InputPart part);
   /// Of a file of its own.
   static Extras open(const std::filesystem::path& path);
 
@@ -28,11 +29,14 @@ class Extras {
   std::vector<std::byte> read_object(std::size_t object) const;
 
  private:
-  std::string read_text(const std::string& record) const;
+  /// Of a record that `wanted` says there is.
+  std::string read_text(const std::string& record, const WhereAt& wanted) const;
+  void check_crc(const ZipRecord& record, std::span<const std::byte> bytes) const;
   void parse(const std::string& json);
+  class ListingReader;
 
   ReadAt read_;
-  std::string name_;
+  InputPart part_;
   ZipDirectory zip_;
   Structure structure_;
 };

@@ -1,6 +1,7 @@
 #include "format/file_source.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/fail.hpp"
 #include "format/model_config.hpp"
@@ -9,15 +10,21 @@ namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
+/// Where the index lists the entry. Reads the index again, whose text is not kept.
+WhereAt listed(const InputPart& part, const ShardIndex& index, const ShardIndex::Entry& entry) {
+  const std::string text = read_small_file(part.file, std::numeric_limits<i64>::max(), ErrorCode::IndexJson);
+  return {part, offset_of_entry(text, index, entry), entry.tensor};
+}
+
 [[noreturn]] void fail_stale(const CheckpointFiles& files, const ShardIndex::Entry& entry) {
-  const std::string& shard = files.index->files[entry.file];
-  fail(ErrorCode::IndexStale, {files.index_file, entry.tensor}, "{}: says tensor '{}' is in {}, which does not have it",
-       files.index_file, entry.tensor, shard);
+  fail_at(ErrorCode::IndexStale, listed(files.index_file, *files.index, entry),
+          "says tensor '{}' is in {}, which does not have it", entry.tensor, files.index->files[entry.file]);
 }
 
 [[noreturn]] void fail_unlisted(const CheckpointFiles& files, const TensorRef& tensor) {
-  fail(ErrorCode::IndexIncomplete, {files.index_file, tensor.name}, "{}: does not list tensor '{}', which is in {}",
-       files.index_file, tensor.name, files.shards[tensor.file]);
+  fail(ErrorCode::IndexIncomplete, {files.index_file, tensor.name},
+       "{}: does not list tensor '{}', which is at byte {} of {}", files.index_file, tensor.name, tensor.offset,
+       files.shards[tensor.file]);
 }
 
 }  // namespace
@@ -29,11 +36,15 @@ void FileSource::read_side_files() {
   }
   if (!files_.record.empty()) {
     const std::string text = read_small_file(files_.record, kMaxRecordBytes, ErrorCode::RecordInvalid);
-    records_.add(parse_record_json(text, files_.record.string()).record, files_.record.string());
+    add_record(text, files_.record.string());
   }
   if (!files_.extras.empty()) take_extras(Extras::open(files_.extras));
   structure_.iteration_dir = files_.iteration_dir;
   structure_.tracker = files_.tracker;
+}
+
+void FileSource::add_record(std::string_view text, const InputPart& part) {
+  records_.add(parse_record_json(text, part).record, part, text);
 }
 
 void FileSource::take_extras(Extras extras) {
@@ -67,8 +78,9 @@ std::vector<u32> FileSource::sorted_by_name() const {
   if (twice == order.end()) return order;
   const TensorRef& tensor = tensors[*twice];
   const TensorRef& other = tensors[*std::next(twice)];
-  fail(ErrorCode::DuplicateKey, {files_.directory.string(), tensor.name}, "{}: tensor '{}' is in both {} and {}",
-       files_.directory.string(), tensor.name, inventory_.files[tensor.file], inventory_.files[other.file]);
+  fail_at(ErrorCode::DuplicateKey,
+          {(files_.directory / inventory_.files[other.file]).string(), other.offset, other.name},
+          "tensor '{}' is here, and also at byte {} of {}", other.name, tensor.offset, inventory_.files[tensor.file]);
 }
 
 /// Walks index and tensors, both sorted by name, side by side. The shards are the index's own list, so
@@ -90,8 +102,10 @@ File FileSource::open_shard(const std::string& name) const {
     return File::open_read(path);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::NotFound || !files_.index) throw;
-    fail(ErrorCode::IndexMissingShard, {files_.index_file, {}}, "{}: lists the shard {}, which does not exist",
-         files_.index_file, name);
+    const auto lists = [&](const ShardIndex::Entry& entry) { return files_.index->files[entry.file] == name; };
+    const auto entry = std::ranges::find_if(files_.index->entries, lists);
+    fail_at(ErrorCode::IndexMissingShard, listed(files_.index_file, *files_.index, *entry),
+            "lists the shard {}, which does not exist", name);
   }
 }
 

@@ -30,6 +30,8 @@ class FileSource : public Source {
   std::vector<std::byte> read_object(std::size_t object) const override;
 
  protected:
+  /// A record of its own, read from `part`. Throws RecordInvalid, RecordContradicts.
+  void add_record(std::string_view text, const InputPart& part);
   /// Takes over what the format itself does not hold.
   void take_extras(Extras extras);
   /// config.json, glu_ckpt.json and glu_ckpt.extras, once the shards' own records are in.

@@ -5,6 +5,7 @@
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "format/json_offset.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -27,7 +28,8 @@ bool is_python_number(std::string_view token) {
 }
 
 /// Configs are written by Python, so they hold Infinity ("time_step_limit" of hybrid Mamba models) and
-/// huge integers. Strict JSON has neither; as null they are ignored like other values of no use here.
+/// huge integers. Strict JSON has neither; as empty strings, padded so that positions stay what they are, they are
+/// ignored like other values of no use here.
 std::string without_python_numbers(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -39,37 +41,38 @@ std::string without_python_numbers(std::string_view text) {
     const bool is_token = !in_string && starts_value(text[i]);
     while (is_token && next < text.size() && !ends_value(text[next])) ++next;
     const std::string_view token = text.substr(i, next - i);
-    out += is_token && is_python_number(token) ? std::string_view("null") : token;
+    if (is_token && is_python_number(token))
+      out.append("\"\"").append(token.size() - 2, ' ');
+    else
+      out += token;
     i = next;
   }
   return out;
 }
 
+/// A member of an object, and which one it is.
+struct Member {
+  element value;
+  std::size_t number = 0;
+};
+
 /// The last entry of that name, as Python's json takes it.
-const element* find(const object& fields, std::string_view name, element& found) {
-  const element* result = nullptr;
+std::optional<Member> find(const object& fields, std::string_view name) {
+  std::optional<Member> found;
+  std::size_t number = 0;
   for (const auto& [key, value] : fields) {
-    if (key != name) continue;
-    found = value;
-    result = &found;
+    if (key == name) found = Member{value, number};
+    ++number;
   }
-  return result;
+  return found;
 }
 
 std::optional<i64> find_integer(const object& fields, std::string_view name, i64 at_least) {
-  element value;
+  const auto found = find(fields, name);
   i64 number = 0;
-  if (find(fields, name, value) == nullptr || !(value.is_int64() || value.is_uint64())) return std::nullopt;
-  if (value.get(number) || number < at_least) return std::nullopt;
+  if (!found || !(found->value.is_int64() || found->value.is_uint64())) return std::nullopt;
+  if (found->value.get(number) || number < at_least) return std::nullopt;
   return number;
-}
-
-std::string find_model_type(const object& fields, const std::string& file) {
-  element value;
-  std::string_view text;
-  if (find(fields, "model_type", value) == nullptr || value.is_null()) return {};
-  if (value.get(text)) fail(ErrorCode::ConfigJson, {file, {}}, "{}: model_type is not a string", file);
-  return std::string(text);
 }
 
 std::optional<i64> find_num_experts(const object& fields) {
@@ -78,40 +81,66 @@ std::optional<i64> find_num_experts(const object& fields) {
   return std::nullopt;
 }
 
-ModelHints read_hints(const object& fields, const std::string& file) {
-  return {.model_type = find_model_type(fields, file),
-          .text_model_type = {},
-          .num_hidden_layers = find_integer(fields, "num_hidden_layers", 1),
-          .num_experts = find_num_experts(fields)};
-}
+class ConfigReader {
+ public:
+  ConfigReader(std::string_view text, const InputPart& part) : text_(text), part_(part) {}
 
-ModelHints read_config(const JsonDocument& document, const std::string& file) {
-  object root;
-  if (document.root().get(root)) fail(ErrorCode::ConfigJson, {file, {}}, "{}: is not a JSON object", file);
-  ModelHints hints = read_hints(root, file);
-  element nested;
-  object text_config;
-  if (find(root, "text_config", nested) == nullptr || nested.get(text_config)) return hints;
-  // Multimodal models keep the language model's numbers one level down.
-  ModelHints inner = read_hints(text_config, file);
-  hints.text_model_type = inner.model_type;
-  if (hints.model_type.empty()) hints.model_type = inner.model_type;
-  if (!hints.num_hidden_layers) hints.num_hidden_layers = inner.num_hidden_layers;
-  if (!hints.num_experts) hints.num_experts = inner.num_experts;
-  return hints;
-}
+  ModelHints read(const JsonDocument& document) const {
+    object root;
+    if (document.root().get(root))
+      fail_at(ErrorCode::ConfigJson, {part_, json_offset(text_, {})}, "is not a JSON object");
+    ModelHints hints = read_hints(root, std::nullopt);
+    object text_config;
+    const auto nested = find(root, "text_config");
+    if (!nested || nested->value.get(text_config)) return hints;
+    // Multimodal models keep the language model's numbers one level down.
+    ModelHints inner = read_hints(text_config, nested->number);
+    hints.text_model_type = inner.model_type;
+    if (hints.model_type.empty()) hints.model_type = inner.model_type;
+    if (!hints.num_hidden_layers) hints.num_hidden_layers = inner.num_hidden_layers;
+    if (!hints.num_experts) hints.num_experts = inner.num_experts;
+    return hints;
+  }
+
+ private:
+  /// `below` is the member of the root that `fields` is, if it is not the root itself.
+  ModelHints read_hints(const object& fields, std::optional<std::size_t> below) const {
+    return {.model_type = find_model_type(fields, below),
+            .text_model_type = {},
+            .num_hidden_layers = find_integer(fields, "num_hidden_layers", 1),
+            .num_experts = find_num_experts(fields)};
+  }
+
+  std::string find_model_type(const object& fields, std::optional<std::size_t> below) const {
+    const auto found = find(fields, "model_type");
+    std::string_view text;
+    if (!found || found->value.is_null()) return {};
+    if (found->value.get(text)) {
+      const i64 offset = below ? json_offset(text_, {*below, found->number}) : json_offset(text_, {found->number});
+      fail_at(ErrorCode::ConfigJson, {part_, offset}, "model_type is not a string");
+    }
+    return std::string(text);
+  }
+
+  std::string_view text_;
+  const InputPart& part_;
+};
 
 }  // namespace
 
 ModelHints parse_config(std::string_view text, const std::string& file) {
+  const InputPart part(file);
   if (text.size() > static_cast<std::size_t>(kMaxConfigBytes))
-    fail(ErrorCode::ConfigJson, {file, {}}, "{}: is {} bytes long; at most {} are read", file, text.size(),
-         kMaxConfigBytes);
+    fail_at(ErrorCode::ConfigJson, {part, kMaxConfigBytes}, "goes on to {} bytes; at most {} are read", text.size(),
+            kMaxConfigBytes);
+  const ConfigReader reader(text, part);
   const JsonDocument document(text, kMaxDepth);
-  if (document.fault() == JsonFault::None) return read_config(document, file);
-  const JsonDocument second(without_python_numbers(text), kMaxDepth);
-  if (second.fault() == JsonFault::None) return read_config(second, file);
-  fail(ErrorCode::ConfigJson, {file, {}}, "{}: is not JSON: {}", file, document.message());
+  if (document.fault() == JsonFault::None) return reader.read(document);
+  const std::string strict = without_python_numbers(text);
+  const JsonDocument second(strict, kMaxDepth);
+  if (second.fault() == JsonFault::None) return reader.read(second);
+  fail_at(ErrorCode::ConfigJson, {part, json_fault_offset(strict, second.fault(), kMaxDepth)}, "is not JSON: {}",
+          second.message());
 }
 
 }  // namespace glu_ckpt

@@ -332,14 +332,16 @@ CheckpointFiles find_in_directory(const fs::path& path) {
 
 /// The directory that Megatron's tracker file names: "release", or iter_ and a number of at least 7 digits.
 std::string tracked_directory(const fs::path& tracker, std::string text) {
-  const std::string name = tracker.string();
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ' || text.back() == '\r')) text.pop_back();
   if (text == "release") return text;
   constexpr std::size_t kMaxDigits = 12;
   const bool digits = !text.empty() && text.size() <= kMaxDigits &&
                       std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
-  if (!digits)
-    fail(ErrorCode::TrackerInvalid, {name, {}}, "{}: holds neither a number of an iteration nor 'release'", name);
+  if (!digits) {
+    const std::size_t good = std::min(kMaxDigits, std::min(text.size(), text.find_first_not_of("0123456789")));
+    fail_at(ErrorCode::TrackerInvalid, {tracker.string(), static_cast<i64>(good)},
+            "the tracker holds neither a number of an iteration nor 'release'");
+  }
   return fmt::format("iter_{:07}", std::stoll(text));
 }
 
@@ -349,8 +351,7 @@ CheckpointFiles follow_tracker(const fs::path& path) {
   const std::string inner = tracked_directory(tracker, text);
   std::error_code ignored;
   if (!fs::is_directory(path / inner, ignored))
-    fail(ErrorCode::TrackerInvalid, {tracker.string(), {}}, "{}: names {}, which is not there", tracker.string(),
-         inner);
+    fail_at(ErrorCode::TrackerInvalid, {tracker.string(), 0}, "names {}, which is not there", inner);
   CheckpointFiles files = find_in_directory(path / inner);
   files.path = path;
   files.iteration_dir = inner;

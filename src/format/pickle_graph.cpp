@@ -51,6 +51,12 @@ PickleGraph::PickleGraph(std::string text) : source_(std::move(text)) {
 std::string_view PickleGraph::source() const { return source_; }
 std::size_t PickleGraph::size() const { return nodes_.size(); }
 
+std::optional<i64> PickleGraph::position(PickleRef node) const {
+  if (node >= positions_.size() || positions_[node] == kNotRead || kind(node) == PickleKind::Global)
+    return std::nullopt;
+  return positions_[node];
+}
+
 const PickleGraph::Node& PickleGraph::at(PickleRef node) const {
   assert(node < nodes_.size());
   return nodes_[node];
@@ -141,6 +147,10 @@ PickleRef PickleGraph::add_node(Node node) {
   // Leaves room for kNone, which stands for no node.
   if (nodes_.size() >= kNone) fail(ErrorCode::PickleLimit, {}, "a pickle of more than {} values", kNone);
   nodes_.push_back(node);
+  if (position_ != kNotRead) {
+    positions_.resize(nodes_.size() - 1, kNotRead);
+    positions_.push_back(position_);
+  }
   return static_cast<PickleRef>(nodes_.size() - 1);
 }
 

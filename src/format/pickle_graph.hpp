@@ -5,6 +5,7 @@
 #include <deque>
 #include <initializer_list>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -56,6 +57,12 @@ class PickleGraph {
 
   std::string_view source() const;
   std::size_t size() const;
+  /// Where in source() the opcode is that made the node. None for nodes that were not read, for names, and for
+  /// None, Bools, small integers and (), which are one node each.
+  std::optional<i64> position(PickleRef node) const;
+  /// Nodes added from now on are made by the opcode there; kNotRead: by none.
+  void set_position(u32 position) { position_ = position; }
+  static constexpr u32 kNotRead = ~u32{0};
 
   PickleKind kind(PickleRef node) const;
   bool boolean(PickleRef node) const;
@@ -158,6 +165,9 @@ class PickleGraph {
   std::string source_;
   /// Deques: they grow without a copy that would double the peak.
   std::deque<Node> nodes_;
+  /// By node; shorter than nodes_ where the last ones were not read.
+  std::deque<u32> positions_;
+  u32 position_ = kNotRead;
   std::deque<u32> pool_;
   std::deque<Extra> extras_;
   std::deque<std::string> texts_;

@@ -138,13 +138,14 @@ class Memo {
 
 class Reader {
  public:
-  Reader(PickleGraph& graph, PickleNames names, const std::string& file, std::size_t begin)
-      : graph_(graph), names_(names), file_(file), text_(graph.source()), at_(begin), op_at_(begin) {}
+  Reader(PickleGraph& graph, PickleNames names, const InputPart& part, std::size_t begin)
+      : graph_(graph), names_(names), part_(part), text_(graph.source()), at_(begin), op_at_(begin) {}
 
   PickleRef run() {
     read_protocol();
     while (read_opcode()) {
     }
+    graph_.set_position(PickleGraph::kNotRead);
     return stack_.back();
   }
 
@@ -153,7 +154,7 @@ class Reader {
  private:
   template <typename... Args>
   [[noreturn]] void refuse(ErrorCode code, fmt::format_string<Args...> text, Args&&... args) const {
-    fail(code, {file_, {}}, "{}: byte {}: {}", file_, op_at_, fmt::format(text, std::forward<Args>(args)...));
+    fail_at(code, {part_, static_cast<i64>(op_at_)}, text, std::forward<Args>(args)...);
   }
 
   // arguments of opcodes
@@ -432,6 +433,7 @@ class Reader {
   /// False after STOP.
   bool read_opcode() {
     op_at_ = at_;
+    graph_.set_position(static_cast<u32>(op_at_));
     const u64 op = take_number(1);
     switch (op) {
       case kStop: stop(); return false;
@@ -504,7 +506,7 @@ class Reader {
 
   PickleGraph& graph_;
   const PickleNames names_;
-  const std::string& file_;
+  const InputPart& part_;
   const std::string_view text_;
   std::size_t at_;
   /// Where the opcode at hand begins, for messages.
@@ -516,9 +518,9 @@ class Reader {
 
 }  // namespace
 
-PickleRef read_pickle(PickleGraph& graph, PickleNames names, const std::string& file, std::size_t begin,
+PickleRef read_pickle(PickleGraph& graph, PickleNames names, const InputPart& part, std::size_t begin,
                       std::size_t* end) {
-  Reader reader(graph, names, file, std::min(begin, graph.source().size()));
+  Reader reader(graph, names, part, std::min(begin, graph.source().size()));
   const PickleRef root = reader.run();
   if (end != nullptr) *end = reader.end();
   return root;

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "format/pickle_graph.hpp"
+#include "glu_ckpt/error.hpp"
 
 namespace glu_ckpt {
 
@@ -23,9 +24,9 @@ enum class NameUse {
 NameUse name_use(PickleNames names, std::string_view module, std::string_view name);
 
 /// Reads one pickle at the start of graph.source().substr(begin) and returns its root; `*end` is set to the
-/// position after STOP. `file` is for messages, which give the byte offset too.
+/// position after STOP. `part` is what source() was read from. Nodes get their position().
 /// Throws the Pickle* errors.
-PickleRef read_pickle(PickleGraph& graph, PickleNames names, const std::string& file, std::size_t begin = 0,
+PickleRef read_pickle(PickleGraph& graph, PickleNames names, const InputPart& part, std::size_t begin = 0,
                       std::size_t* end = nullptr);
 
 }  // namespace glu_ckpt

@@ -6,6 +6,7 @@
 #include "core/fail.hpp"
 #include "core/hash.hpp"
 #include "core/json.hpp"
+#include "format/json_offset.hpp"
 #include "io/file.hpp"
 
 namespace glu_ckpt {
@@ -26,51 +27,79 @@ bool is_known(std::string_view key) {
   return std::find(kKnownFields.begin(), kKnownFields.end(), key) != kKnownFields.end();
 }
 
-[[noreturn]] void fail_invalid(const std::string& file, std::string_view what) {
-  fail(ErrorCode::RecordInvalid, {file, {}}, "{}: {}", file, what);
-}
+class RecordReader {
+ public:
+  RecordReader(std::string_view text, const InputPart& part) : text_(text), part_(part) {}
 
-std::map<std::string, std::string> read_options(const element& value, const std::string& file) {
-  object fields;
-  if (value.get(fields)) fail_invalid(file, "options is not an object");
-  std::map<std::string, std::string> options;
-  for (const auto& [key, item] : fields) {
+  RecordFile read() {
+    const JsonDocument document(text_, kMaxDepth);
+    if (document.fault() != JsonFault::None)
+      fail_invalid(json_fault_offset(text_, document.fault(), kMaxDepth), "is not JSON: " + document.message());
+    object fields;
+    if (document.root().get(fields)) fail_invalid(json_offset(text_, {}), "is not a JSON object");
+    for (const auto& [key, value] : fields) {
+      read_field(key, value);
+      ++field_;
+    }
+    return std::move(content_);
+  }
+
+ private:
+  [[noreturn]] void fail_invalid(i64 offset, std::string_view what) const {
+    fail_at(ErrorCode::RecordInvalid, {part_, offset}, "{}", what);
+  }
+
+  /// The field that is being read.
+  i64 field_at() const { return json_offset(text_, {field_}); }
+
+  void read_options(const element& value) {
+    object fields;
+    if (value.get(fields)) fail_invalid(field_at(), "options is not an object");
+    std::size_t number = 0;
+    for (const auto& [key, item] : fields) {
+      std::string_view text;
+      if (item.get(text))
+        fail_invalid(json_offset(text_, {field_, number}), fmt::format("option '{}' is not a string", key));
+      content_.options.insert_or_assign(std::string(key), text);
+      ++number;
+    }
+  }
+
+  void read_files(const element& value) {
+    simdjson::dom::array array;
+    if (value.get(array)) fail_invalid(field_at(), "files is not an array");
+    std::size_t number = 0;
+    for (const element item : array) {
+      std::string_view name;
+      std::string_view hash;
+      i64 bytes = 0;
+      if (item["name"].get(name) || item["bytes"].get(bytes) || item["xxh3_128"].get(hash))
+        fail_invalid(json_offset(text_, {field_, number}), "files holds something else than {name, bytes, xxh3_128}");
+      content_.files.push_back({std::string(name), bytes, std::string(hash)});
+      ++number;
+    }
+  }
+
+  void read_field(std::string_view key, const element& value) {
     std::string_view text;
-    if (item.get(text)) fail_invalid(file, fmt::format("option '{}' is not a string", key));
-    options.insert_or_assign(std::string(key), text);
+    if (key == "options") {
+      content_.options.clear();
+      read_options(value);
+    } else if (key == "files") {
+      content_.files.clear();
+      read_files(value);
+    } else if (!value.get(text)) {
+      if (!content_.record.emplace(key, text).second) fail_invalid(field_at(), fmt::format("'{}' is there twice", key));
+    } else if (is_known(key)) {
+      fail_invalid(field_at(), fmt::format("'{}' is not a string", key));
+    }
   }
-  return options;
-}
 
-FileHash read_file_hash(const element& value, const std::string& file) {
-  std::string_view name;
-  std::string_view hash;
-  i64 bytes = 0;
-  if (value["name"].get(name) || value["bytes"].get(bytes) || value["xxh3_128"].get(hash))
-    fail_invalid(file, "files holds something else than {name, bytes, xxh3_128}");
-  return {std::string(name), bytes, std::string(hash)};
-}
-
-std::vector<FileHash> read_files(const element& value, const std::string& file) {
-  simdjson::dom::array array;
-  if (value.get(array)) fail_invalid(file, "files is not an array");
-  std::vector<FileHash> files;
-  for (const element item : array) files.push_back(read_file_hash(item, file));
-  return files;
-}
-
-void read_field(RecordFile& content, std::string_view key, const element& value, const std::string& file) {
-  std::string_view text;
-  if (key == "options") {
-    content.options = read_options(value, file);
-  } else if (key == "files") {
-    content.files = read_files(value, file);
-  } else if (!value.get(text)) {
-    if (!content.record.emplace(key, text).second) fail_invalid(file, fmt::format("'{}' is there twice", key));
-  } else if (is_known(key)) {
-    fail_invalid(file, fmt::format("'{}' is not a string", key));
-  }
-}
+  std::string_view text_;
+  const InputPart& part_;
+  RecordFile content_;
+  std::size_t field_ = 0;
+};
 
 /// "name": "value" pairs on one line each; `indent` is the text before them.
 void print_strings(std::string& out, const std::map<std::string, std::string>& fields, std::string_view indent) {
@@ -92,14 +121,18 @@ void print_files(std::string& out, const std::vector<FileHash>& files) {
 
 }  // namespace
 
-RecordFile parse_record_json(std::string_view text, const std::string& file) {
+RecordFile parse_record_json(std::string_view text, const InputPart& part) { return RecordReader(text, part).read(); }
+
+std::optional<i64> record_offset(std::string_view text, std::string_view field) {
   const JsonDocument document(text, kMaxDepth);
-  if (document.fault() != JsonFault::None) fail_invalid(file, "is not JSON: " + document.message());
   object fields;
-  if (document.root().get(fields)) fail_invalid(file, "is not a JSON object");
-  RecordFile content;
-  for (const auto& [key, value] : fields) read_field(content, key, value, file);
-  return content;
+  if (document.fault() != JsonFault::None || document.root().get(fields)) return std::nullopt;
+  std::size_t number = 0;
+  for (const auto& [key, value] : fields) {
+    if (key == field) return json_offset(text, {number});
+    ++number;
+  }
+  return std::nullopt;
 }
 
 std::string print_record_json(const RecordFile& content) {
@@ -130,15 +163,15 @@ void put_record(std::map<std::string, std::string>& metadata, const Record& reco
   for (const auto& [key, value] : record) metadata.insert_or_assign(std::string(kPrefix) + key, value);
 }
 
-void RecordMerger::add(const Record& record, const std::string& file) {
+void RecordMerger::add(const Record& record, const InputPart& part, std::string_view text) {
   for (const auto& [key, value] : record) {
     const auto [at, is_new] = merged_.emplace(key, value);
     if (!is_new && (value == at->second || value == kUnknown)) continue;
     if (!is_new && key != "version" && at->second != kUnknown)
-      fail(ErrorCode::RecordContradicts, {file, {}}, "{}: says {} is '{}', but {} says '{}'", file, key, value,
-           origin_[key], at->second);
+      fail_at(ErrorCode::RecordContradicts, {part, record_offset(text, key)}, "says {} is '{}', but {} says '{}'", key,
+              value, origin_[key], at->second);
     at->second = value;
-    origin_[key] = file;
+    origin_[key] = part.file;
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,7 +34,10 @@ struct RecordFile {
 };
 
 /// Throws RecordInvalid. Fields that are not known and no strings are ignored: a later version may write them.
-RecordFile parse_record_json(std::string_view text, const std::string& file);
+/// `part` is what the text was read from.
+RecordFile parse_record_json(std::string_view text, const InputPart& part);
+/// Where the field stands in the text of a record; none where it does not.
+std::optional<i64> record_offset(std::string_view text, std::string_view field);
 /// Record fields first, then the options, then one line for each file.
 std::string print_record_json(const RecordFile& content);
 
@@ -47,7 +51,8 @@ class RecordMerger {
  public:
   /// Throws RecordContradicts where two answers differ. "unknown" is no answer, and a version only says
   /// who wrote last, so neither contradicts.
-  void add(const Record& record, const std::string& file);
+  /// `text` is that of the record where it is one of its own, and `part` what it was read from.
+  void add(const Record& record, const InputPart& part, std::string_view text = {});
   const Record& merged() const { return merged_; }
 
  private:

@@ -32,7 +32,7 @@ void check_opening(const File& file, i64 header_bytes) {
   if (head.front() == '{' || head.front() == ' ' || head.front() == '\t' || head.front() == '\n') return;
   const std::string name = file.path().string();
   if (static_cast<unsigned char>(head.front()) >= 0x80) return;  // the parser says whether it is UTF-8
-  fail(ErrorCode::HeaderJson, {name, {}}, "{}: the header does not start with '{{'", name);
+  fail_at(ErrorCode::HeaderJson, {name, kHeaderPrefixBytes}, "the header does not start with '{{'");
 }
 
 class SafetensorsSource final : public FileSource {
@@ -83,7 +83,7 @@ class SafetensorsSource final : public FileSource {
     const ReadAt read = [zip](std::span<std::byte> out, i64 offset) {
       std::memcpy(out.data(), zip->data() + offset, out.size());
     };
-    take_extras(Extras(read, static_cast<i64>(zip->size()), file));
+    take_extras(Extras(read, static_cast<i64>(zip->size()), {file, 0, std::string(kExtrasEntry)}));
   }
 
   std::vector<File> shards_;

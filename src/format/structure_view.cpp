@@ -36,8 +36,9 @@ void StructureView::drop(const IsDropped& is_dropped) {
 void StructureView::add_tree_objects() {
   for (const TorchTree& tree : structure_.trees) {
     PickleGraph graph(tree.pickle);
-    const PickleRef root = read_pickle(graph, PickleNames::Torch, tree.file);
-    for (const TreeObject& object : objects_of_tree(graph, root, tree.file)) {
+    const InputPart part = part_of(tree);
+    const PickleRef root = read_pickle(graph, PickleNames::Torch, part);
+    for (const TreeObject& object : objects_of_tree(graph, root, part)) {
       std::string bytes = print_object_zip(write_pickle(graph, object.node));
       structure_.objects.push_back({tree.prefix + object.name, static_cast<i64>(bytes.size())});
       origins_.push_back({0, std::move(bytes)});

@@ -100,12 +100,10 @@ class TorchSource final : public FileSource {
       done += static_cast<i64>(part.size());
       if (on_progress) on_progress(static_cast<i64>(part.size()));
     }
-    const std::string name = from.file.path().string();
     if (crc != record.crc)
-      fail(ErrorCode::ZipCrc, {name, record.name},
-           "{}: the {} bytes of record '{}' at byte {} have the checksum {:08x}, the zip says {:08x}: the file is "
-           "damaged",
-           name, record.bytes, record.name, record.offset, crc, record.crc);
+      fail_at(ErrorCode::ZipCrc, {from.file.path().string(), record.offset, record.name},
+              "the {} bytes of record '{}' have the checksum {:08x}, the zip says {:08x}: the file is damaged",
+              record.bytes, record.name, crc, record.crc);
   }
 
   void add_file(File file, const std::string& name) {
@@ -130,17 +128,19 @@ class TorchSource final : public FileSource {
     opened.zip = read_zip_directory(read, opened.file.size(), path);
     const ZipRecord* byteorder = opened.zip.find("byteorder");
     if (byteorder != nullptr && read_text(*byteorder, path) != "little")
-      fail(ErrorCode::NotSupported, {path, {}}, "{}: is of a big-endian machine, which is not supported", path);
+      fail_at(ErrorCode::NotSupported, {path, byteorder->offset}, "is of a big-endian machine, which is not supported");
     const ZipRecord* pickle = opened.zip.find("data.pkl");
     if (pickle == nullptr)
-      fail(ErrorCode::TorchObject, {path, {}}, "{}: has no record data.pkl, so torch.save did not write it", path);
+      fail_at(ErrorCode::TorchObject, {path, opened.zip.offset},
+              "the directory of the zip has no record data.pkl, so torch.save did not write it");
     PickleGraph graph(read_text(*pickle, path));
-    const PickleRef root = read_pickle(graph, PickleNames::Torch, path);
-    add_tensors(graph, root, name, [&](const TorchTensor& tensor, const std::string& tensor_name) {
+    const InputPart part(path, pickle->offset);
+    const PickleRef root = read_pickle(graph, PickleNames::Torch, part);
+    add_tensors(graph, root, part, name, [&](const TorchTensor& tensor, const WhereAt& where) {
       const ZipRecord* record = opened.zip.find("data/" + tensor.storage);
       if (record == nullptr)
-        fail(ErrorCode::TorchStorage, {path, tensor_name}, "{}: '{}': its storage data/{} is not in the zip", path,
-             tensor_name, tensor.storage);
+        fail_at(ErrorCode::TorchStorage, where, "'{}': its storage data/{} is not in the zip", where.tensor,
+                tensor.storage);
       return StoredRange{record->offset, record->bytes};
     });
     take_own_records(path);
@@ -150,26 +150,25 @@ class TorchSource final : public FileSource {
   void take_own_records(const std::string& path) {
     const ZipDirectory& zip = opened_.back().zip;
     if (const ZipRecord* record = zip.find(kRecordFileName); record != nullptr)
-      records_.add(parse_record_json(read_text(*record, path), path).record, path);
+      add_record(read_text(*record, path), {path, record->offset});
     if (const ZipRecord* record = zip.find(kExtrasFileName); record != nullptr) {
       const auto file = std::make_shared<File>(File::open_read(path));
       const i64 begin = record->offset;
       take_extras(
           Extras([file, begin](std::span<std::byte> out, i64 offset) { file->pread_exact(out, begin + offset); },
-                 record->bytes, path));
+                 record->bytes, {path, begin}));
     }
   }
 
   std::string read_text(const ZipRecord& record, const std::string& path) const {
     if (record.bytes > kMaxPickleBytes)
-      fail(ErrorCode::PickleLimit, {path, {}}, "{}: record '{}' has {} bytes; at most {} are read", path, record.name,
-           record.bytes, kMaxPickleBytes);
+      fail_at(ErrorCode::PickleLimit, {path, record.offset}, "record '{}' has {} bytes; at most {} are read",
+              record.name, record.bytes, kMaxPickleBytes);
     std::string text(static_cast<std::size_t>(record.bytes), '\0');
     opened_.back().file.pread_exact(std::as_writable_bytes(std::span(text)), record.offset);
     if (has_checksums(opened_.back().zip) && crc32_of(std::as_bytes(std::span(text))) != record.crc)
-      fail(ErrorCode::ZipCrc, {path, record.name},
-           "{}: record '{}' at byte {} does not have the checksum that the zip gives: the file is damaged", path,
-           record.name, record.offset);
+      fail_at(ErrorCode::ZipCrc, {path, record.offset, record.name},
+              "record '{}' does not have the checksum that the zip gives: the file is damaged", record.name);
     return text;
   }
 
@@ -182,108 +181,113 @@ class TorchSource final : public FileSource {
     const std::string path = file.path().string();
     std::string head(static_cast<std::size_t>(std::min(file.size(), kMaxLegacyHead)), '\0');
     file.pread_exact(std::as_writable_bytes(std::span(head)), 0);
+    const InputPart part(path);
     PickleGraph graph(std::move(head));
     std::array<PickleRef, 5> parts{};
-    std::size_t at = 0;
-    for (PickleRef& part : parts) part = read_pickle(graph, PickleNames::Torch, path, at, &at);
+    /// Where each of them begins, and where the storages do.
+    std::array<std::size_t, 6> begins{};
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      parts[i] = read_pickle(graph, PickleNames::Torch, part, begins[i], &begins[i + 1]);
     constexpr i64 kProtocolVersion = 1001;
     if (graph.kind(parts[1]) != PickleKind::Int || graph.integer(parts[1]) != kProtocolVersion)
-      fail(ErrorCode::NotSupported, {path, {}}, "{}: is not of protocol version {} of torch.save", path,
-           kProtocolVersion);
-    check_machine(graph, parts[2], path);
+      fail_at(ErrorCode::NotSupported, {part, static_cast<i64>(begins[1])},
+              "is not of protocol version {} of torch.save", kProtocolVersion);
+    check_machine(graph, parts[2], {part, static_cast<i64>(begins[2])});
     std::map<std::string, i64> unit_bytes;
     const ReadTensor read = [&](const TorchTensor& tensor, const std::string&) {
       unit_bytes[tensor.storage] = tensor.storage_unit;
       return std::string(static_cast<std::size_t>(tensor.bytes()), '\0');
     };
-    const TorchContents contents = read_contents(graph, parts[3], path, read);
+    const TorchContents contents = read_contents(graph, parts[3], part, read);
     for (const TorchContents::Found& found : contents.tensors) {
-      const TorchTensor tensor = read_tensor(graph, found.node, path, found.name);
+      const TorchTensor tensor = read_tensor(graph, found.node, part, found.name);
       unit_bytes[tensor.storage] = tensor.storage_unit;
     }
-    const auto ranges = legacy_storages(graph, parts[4], static_cast<i64>(at), unit_bytes);
-    add_tensors(graph, parts[3], name, [&](const TorchTensor& tensor, const std::string& tensor_name) {
+    const auto ranges =
+        legacy_storages(graph, parts[4], {part, static_cast<i64>(begins[4])}, static_cast<i64>(begins[5]), unit_bytes);
+    add_tensors(graph, parts[3], part, name, [&](const TorchTensor& tensor, const WhereAt& where) {
       const auto found = ranges.find(tensor.storage);
       if (found == ranges.end())
-        fail(ErrorCode::TorchStorage, {path, tensor_name}, "{}: '{}': its storage {} is not in the file", path,
-             tensor_name, tensor.storage);
+        fail_at(ErrorCode::TorchStorage, where, "'{}': its storage {} is not in the file", where.tensor,
+                tensor.storage);
       return found->second;
     });
   }
 
-  static void check_machine(const PickleGraph& graph, PickleRef facts, const std::string& path) {
+  static void check_machine(const PickleGraph& graph, PickleRef facts, const WhereAt& where) {
     if (graph.kind(facts) != PickleKind::Dict) return;
     const auto items = graph.items(facts);
     for (std::size_t i = 0; i + 1 < items.size(); i += 2)
       if (graph.kind(items[i]) == PickleKind::String && graph.text(items[i]) == "little_endian" &&
           graph.kind(items[i + 1]) == PickleKind::Bool && !graph.boolean(items[i + 1]))
-        fail(ErrorCode::NotSupported, {path, {}}, "{}: is of a big-endian machine, which is not supported", path);
+        fail_at(ErrorCode::NotSupported, where, "is of a big-endian machine, which is not supported");
   }
 
-  std::map<std::string, StoredRange> legacy_storages(const PickleGraph& graph, PickleRef keys, i64 at,
-                                                     const std::map<std::string, i64>& unit_bytes) const {
+  /// `listed` is where the keys are, `at` where the first storage is.
+  std::map<std::string, StoredRange> legacy_storages(const PickleGraph& graph, PickleRef keys, const WhereAt& listed,
+                                                     i64 at, const std::map<std::string, i64>& unit_bytes) const {
     const File& file = opened_.back().file;
-    const std::string path = file.path().string();
     std::map<std::string, StoredRange> ranges;
     if (graph.kind(keys) != PickleKind::List)
-      fail(ErrorCode::TorchObject, {path, {}}, "{}: the list of storages is no list", path);
+      fail_at(ErrorCode::TorchObject, listed, "the list of storages is no list");
     for (const PickleRef key : graph.items(keys)) {
       const std::string name = graph.kind(key) == PickleKind::String ? std::string(graph.text(key)) : std::string();
       const auto size = unit_bytes.find(name);
       if (size == unit_bytes.end())
-        fail(ErrorCode::TorchStorage, {path, {}}, "{}: no tensor says what storage '{}' holds", path, name);
+        fail_at(ErrorCode::TorchStorage, {listed.part, graph.position(key).value_or(*listed.offset)},
+                "no tensor says what storage '{}' holds", name);
       i64 count = 0;
-      if (file.size() - at < static_cast<i64>(sizeof count)) fail_short(path, name, at);
+      if (file.size() - at < static_cast<i64>(sizeof count)) fail_short(listed.part, name, at, file.size());
       file.pread_exact(std::as_writable_bytes(std::span(&count, 1)), at);
       at += static_cast<i64>(sizeof count);
       const auto bytes = checked_mul(count, size->second);
-      if (count < 0 || !bytes || *bytes > file.size() - at) fail_short(path, name, at);
+      if (count < 0 || !bytes || *bytes > file.size() - at) fail_short(listed.part, name, at, file.size());
       ranges[name] = {at, *bytes};
       at += *bytes;
     }
     for (const auto& [storage, unit] : unit_bytes)
       if (!ranges.contains(storage))
-        fail(ErrorCode::TorchStorage, {path, {}}, "{}: a tensor needs storage '{}', which is not in the file", path,
-             storage);
+        fail_at(ErrorCode::TorchStorage, listed, "a tensor needs storage '{}', which is not in the list", storage);
     if (at != file.size())
-      fail(ErrorCode::TrailingBytes, {path, {}}, "{}: {} bytes follow the last storage, which ends at byte {}", path,
-           file.size() - at, at);
+      fail_at(ErrorCode::TrailingBytes, {listed.part, at}, "{} bytes follow the last storage, which ends there",
+              file.size() - at);
     return ranges;
   }
 
-  [[noreturn]] static void fail_short(const std::string& path, const std::string& storage, i64 at) {
-    fail(ErrorCode::FileTruncated, {path, {}}, "{}: storage '{}' at byte {} runs past the end of the file", path,
-         storage, at);
+  [[noreturn]] static void fail_short(const InputPart& part, const std::string& storage, i64 at, i64 file_bytes) {
+    fail_at(ErrorCode::FileTruncated, {part, file_bytes}, "the file ends here, but storage '{}' at byte {} goes on",
+            storage, at);
   }
 
   // ---- tensors ----------------------------------------------------------------------------------
 
-  static StoredRange checked_storage(StoredRange storage, const TorchTensor& tensor, const std::string& path,
-                                     const std::string& name) {
+  static StoredRange checked_storage(StoredRange storage, const TorchTensor& tensor, const WhereAt& where) {
     if (storage.bytes != tensor.storage_bytes)
-      fail(ErrorCode::TorchStorage, {path, name}, "{}: '{}' needs a storage of {} bytes; data/{} at byte {} has {}",
-           path, name, tensor.storage_bytes, tensor.storage, storage.offset, storage.bytes);
+      fail_at(ErrorCode::TorchStorage, where, "'{}' needs a storage of {} bytes; data/{} at byte {} has {}",
+              where.tensor, tensor.storage_bytes, tensor.storage, storage.offset, storage.bytes);
     return storage;
   }
 
   template <typename FindStorage>
-  void add_tensors(const PickleGraph& graph, PickleRef root, const std::string& name, const FindStorage& find) {
-    const std::string path = opened_.back().file.path().string();
+  void add_tensors(const PickleGraph& graph, PickleRef root, const InputPart& part, const std::string& name,
+                   const FindStorage& find) {
     const ReadTensor read_all = [&](const TorchTensor& tensor, const std::string& tensor_name) {
       std::string bytes(static_cast<std::size_t>(tensor.bytes()), '\0');
-      const StoredRange storage = checked_storage(find(tensor, tensor_name), tensor, path, tensor_name);
+      const WhereAt where{part, graph.position(root), tensor_name};
+      const StoredRange storage = checked_storage(find(tensor, where), tensor, where);
       const ReadFile read_file = [&](std::span<std::byte> to, i64 at) { opened_.back().file.pread_exact(to, at); };
       read_piece(tensor.piece(storage.offset), tensor.shape, torch_dtype(tensor.dtype)->element_bytes, 0,
                  std::as_writable_bytes(std::span(bytes)), read_file);
       return bytes;
     };
-    TorchContents contents = read_contents(graph, root, path, read_all);
+    TorchContents contents = read_contents(graph, root, part, read_all);
     const std::string prefix = prefix_of(name);
     const auto number = static_cast<u32>(opened_.size() - 1);
     std::vector<std::pair<TensorRef, Stored>> found;
     for (const TorchContents::Found& entry : contents.tensors) {
-      const TorchTensor tensor = read_tensor(graph, entry.node, path, entry.name);
-      const StoredRange storage = checked_storage(find(tensor, entry.name), tensor, path, entry.name);
+      const TorchTensor tensor = read_tensor(graph, entry.node, part, entry.name);
+      const WhereAt where{part, graph.position(entry.node), entry.name};
+      const StoredRange storage = checked_storage(find(tensor, where), tensor, where);
       TensorRef ref{prefix + entry.name, tensor.dtype, tensor.value_shape(),
                     tensor.bytes(),      number,       storage.offset + tensor.offset};
       found.emplace_back(std::move(ref),
@@ -295,7 +299,7 @@ class TorchSource final : public FileSource {
       inventory_.tensors.push_back(std::move(ref));
       stored_.push_back(std::move(stored));
     }
-    trees_.push_back({{name, prefix, std::move(contents.pickle)}, contents.flat});
+    trees_.push_back({{name, prefix, std::move(contents.pickle), {part.file, -1}}, contents.flat});
   }
 
   /// "mp_rank_00/" for Megatron's model_optim_rng.pt; the file of flat buckets beside it holds optimizer state

@@ -15,45 +15,51 @@ constexpr i64 kMaxExpandedBytes = i64{1} << 30;
 
 struct TensorReader {
   const PickleGraph& graph;
-  const std::string& file;
+  /// All of the tensor, which an error is about where no part of it is.
+  const PickleRef root;
+  const InputPart& part;
   const std::string& name;
 
-  [[noreturn]] void fail_object(std::string_view what) const {
-    fail(ErrorCode::TorchObject, {file, name}, "{}: '{}': {}", file, name, what);
+  WhereAt where(PickleRef node) const {
+    const std::optional<i64> own = graph.position(node);
+    return {part, own ? own : graph.position(root), name};
   }
 
-  [[noreturn]] void fail_kind(std::string_view what) const {
-    fail(ErrorCode::NotSupported, {file, name},
-         "{}: '{}' is {}, which is not supported; save it as a plain tensor (dequantized, dense, gathered)", file, name,
-         what);
+  [[noreturn]] void fail_object(PickleRef node, std::string_view what) const {
+    fail_at(ErrorCode::TorchObject, where(node), "'{}': {}", name, what);
+  }
+
+  [[noreturn]] void fail_kind(PickleRef node, std::string_view what) const {
+    fail_at(ErrorCode::NotSupported, where(node),
+            "'{}' is {}, which is not supported; save it as a plain tensor (dequantized, dense, gathered)", name, what);
   }
 
   std::vector<PickleRef> tuple(PickleRef node, std::size_t at_least) const {
-    if (graph.kind(node) != PickleKind::Tuple) fail_object("arguments are no tuple");
+    if (graph.kind(node) != PickleKind::Tuple) fail_object(node, "arguments are no tuple");
     std::vector<PickleRef> items = graph.items(node);
-    if (items.size() < at_least) fail_object("too few arguments");
+    if (items.size() < at_least) fail_object(node, "too few arguments");
     return items;
   }
 
   i64 integer(PickleRef node) const {
-    if (graph.kind(node) != PickleKind::Int) fail_object("a number is no integer");
+    if (graph.kind(node) != PickleKind::Int) fail_object(node, "a number is no integer");
     return graph.integer(node);
   }
 
-  TorchTensor read(PickleRef node) const {
-    if (graph.kind(node) != PickleKind::Call) fail_object("is no tensor");
-    return rebuild(graph.function(node), graph.arguments(node), 0);
+  TorchTensor read() const {
+    if (graph.kind(root) != PickleKind::Call) fail_object(root, "is no tensor");
+    return rebuild(graph.function(root), graph.arguments(root), 0);
   }
 
   TorchTensor rebuild(PickleRef function, PickleRef arguments, int depth) const {
     constexpr int kMaxWrappers = 4;
-    if (depth > kMaxWrappers || graph.kind(function) != PickleKind::Global) fail_object("is no tensor");
+    if (depth > kMaxWrappers || graph.kind(function) != PickleKind::Global) fail_object(arguments, "is no tensor");
     const std::string_view how = graph.name(function);
     if (how == "_rebuild_tensor_v2" || how == "_rebuild_tensor_v3" || how == "_rebuild_tensor")
       return read_call(how, tuple(arguments, how == "_rebuild_tensor_v3" ? 7 : 4));
     if (how == "_rebuild_parameter" || how == "_rebuild_parameter_with_state") {
       const PickleRef inner = tuple(arguments, 1)[0];
-      if (graph.kind(inner) != PickleKind::Call) fail_object("is a parameter of something else than a tensor");
+      if (graph.kind(inner) != PickleKind::Call) fail_object(inner, "is a parameter of something else than a tensor");
       return rebuild(graph.function(inner), graph.arguments(inner), depth + 1);
     }
     if (how == "_rebuild_from_type_v2") {
@@ -64,9 +70,9 @@ struct TensorReader {
                          is_global(graph, type, "torch.nn.parameter", "Buffer");
       if (plain) return rebuild(items[0], items[2], depth + 1);
       if (graph.kind(type) == PickleKind::Global)
-        fail_kind(fmt::format("a {}.{}", graph.module(type), graph.name(type)));
+        fail_kind(arguments, fmt::format("a {}.{}", graph.module(type), graph.name(type)));
     }
-    fail_kind(fmt::format("rebuilt by {}.{}", graph.module(function), how));
+    fail_kind(arguments, fmt::format("rebuilt by {}.{}", graph.module(function), how));
   }
 
   TorchTensor read_call(std::string_view how, const std::vector<PickleRef>& items) const {
@@ -74,14 +80,15 @@ struct TensorReader {
     const TorchDtype* dtype = read_storage(items[0], tensor);
     if (how == "_rebuild_tensor_v3") {
       const PickleRef named = items[6];
-      if (graph.kind(named) != PickleKind::Global || graph.module(named) != "torch") fail_object("dtype is no dtype");
+      if (graph.kind(named) != PickleKind::Global || graph.module(named) != "torch")
+        fail_object(named, "dtype is no dtype");
       dtype = torch_dtype_named(graph.name(named));
-      if (dtype == nullptr) fail_kind(fmt::format("of dtype {}", graph.name(named)));
+      if (dtype == nullptr) fail_kind(named, fmt::format("of dtype {}", graph.name(named)));
     }
-    if (dtype == nullptr) fail_kind("in an untyped storage without a dtype");
+    if (dtype == nullptr) fail_kind(items[0], "in an untyped storage without a dtype");
     tensor.dtype = dtype->dtype;
-    tensor.shape = read_integers(graph, items[2], file, name);
-    tensor.strides = read_integers(graph, items[3], file, name);
+    tensor.shape = read_integers(graph, items[2], part, name);
+    tensor.strides = read_integers(graph, items[3], part, name);
     tensor.offset = integer(items[1]);
     check_geometry(tensor, dtype->element_bytes);
     return tensor;
@@ -89,44 +96,44 @@ struct TensorReader {
 
   /// ('storage', type, key, location, numel[, view]): returns the dtype of a typed storage.
   const TorchDtype* read_storage(PickleRef node, TorchTensor& tensor) const {
-    if (graph.kind(node) != PickleKind::Persistent) fail_object("storage is no persistent id");
+    if (graph.kind(node) != PickleKind::Persistent) fail_object(node, "storage is no persistent id");
     const auto items = tuple(graph.arguments(node), 5);
     if (graph.kind(items[0]) != PickleKind::String || graph.text(items[0]) != "storage" ||
         graph.kind(items[1]) != PickleKind::Global || graph.kind(items[2]) != PickleKind::String)
-      fail_object("storage is no ('storage', type, key, location, size)");
-    if (items.size() > 5 && graph.kind(items[5]) != PickleKind::None) fail_kind("a view of a storage in an old file");
+      fail_object(node, "storage is no ('storage', type, key, location, size)");
+    if (items.size() > 5 && graph.kind(items[5]) != PickleKind::None)
+      fail_kind(node, "a view of a storage in an old file");
     tensor.storage = graph.text(items[2]);
     const i64 count = integer(items[4]);
     const std::string_view type = graph.name(items[1]);
     const TorchDtype* dtype = torch_dtype_of_storage(type);
-    if (dtype == nullptr && type != "UntypedStorage") fail_kind(fmt::format("in a {}", type));
+    if (dtype == nullptr && type != "UntypedStorage") fail_kind(node, fmt::format("in a {}", type));
     const auto bytes = checked_mul(count, dtype == nullptr ? 1 : dtype->element_bytes);
     if (count < 0 || !bytes)
-      fail(ErrorCode::TorchStorage, {file, name}, "{}: '{}': a storage of {} elements", file, name, count);
+      fail_at(ErrorCode::TorchStorage, where(items[4]), "'{}': a storage of {} elements", name, count);
     tensor.storage_bytes = *bytes;
     tensor.storage_unit = dtype == nullptr ? 1 : dtype->element_bytes;
     return dtype;
   }
 
   [[noreturn]] void fail_strides(const TorchTensor& tensor, i64 element_bytes) const {
-    fail(ErrorCode::TorchStrides, {file, name},
-         "{}: '{}' of shape {}, strides {}, offset {} and {} bytes an element does not lie within its storage of {} "
-         "bytes",
-         file, name, shape_text(tensor.shape), shape_text(tensor.strides), tensor.offset, element_bytes,
-         tensor.storage_bytes);
+    fail_at(
+        ErrorCode::TorchStrides, where(root),
+        "'{}' of shape {}, strides {}, offset {} and {} bytes an element does not lie within its storage of {} bytes",
+        name, shape_text(tensor.shape), shape_text(tensor.strides), tensor.offset, element_bytes, tensor.storage_bytes);
   }
 
   /// Turns strides and offset into bytes and checks that the last element is in the storage.
   void check_geometry(TorchTensor& tensor, i64 element_bytes) const {
     if (tensor.strides.size() != tensor.shape.size()) fail_strides(tensor, element_bytes);
     if (tensor.shape.size() > kMaxAxes)
-      fail(ErrorCode::TorchStrides, {file, name}, "{}: '{}' has {} axes; torch has at most {}", file, name,
-           tensor.shape.size(), kMaxAxes);
+      fail_at(ErrorCode::TorchStrides, where(root), "'{}' has {} axes; torch has at most {}", name, tensor.shape.size(),
+              kMaxAxes);
     const auto count = checked_product(tensor.shape);
     const auto bytes = count ? checked_mul(*count, element_bytes) : std::nullopt;
     if (!bytes || std::ranges::any_of(tensor.shape, [](i64 extent) { return extent < 0; }))
-      fail(ErrorCode::ShapeOverflow, {file, name}, "{}: '{}' has the impossible shape {}", file, name,
-           shape_text(tensor.shape));
+      fail_at(ErrorCode::ShapeOverflow, where(root), "'{}' has the impossible shape {}", name,
+              shape_text(tensor.shape));
     std::optional<i64> last = tensor.offset;
     for (std::size_t axis = 0; axis < tensor.shape.size(); ++axis) {
       if (tensor.strides[axis] < 0) fail_strides(tensor, element_bytes);
@@ -179,17 +186,17 @@ bool is_tensor(const PickleGraph& graph, PickleRef node) {
   return module == kUtils || module == "torch._tensor" || module == "torch.tensor";
 }
 
-TorchTensor read_tensor(const PickleGraph& graph, PickleRef node, const std::string& file, const std::string& name) {
-  return TensorReader{graph, file, name}.read(node);
+TorchTensor read_tensor(const PickleGraph& graph, PickleRef node, const InputPart& part, const std::string& name) {
+  return TensorReader{graph, node, part, name}.read();
 }
 
-std::vector<i64> read_integers(const PickleGraph& graph, PickleRef node, const std::string& file,
+std::vector<i64> read_integers(const PickleGraph& graph, PickleRef node, const InputPart& part,
                                const std::string& name) {
-  const TensorReader reader{graph, file, name};
+  const TensorReader reader{graph, node, part, name};
   if (graph.kind(node) == PickleKind::Call && is_global(graph, graph.function(node), "torch", "Size"))
     node = reader.tuple(graph.arguments(node), 1)[0];
   if (graph.kind(node) != PickleKind::Tuple && graph.kind(node) != PickleKind::List)
-    reader.fail_object("a shape is no tuple");
+    reader.fail_object(node, "a shape is no tuple");
   std::vector<i64> numbers;
   for (const PickleRef item : graph.items(node)) numbers.push_back(reader.integer(item));
   return numbers;

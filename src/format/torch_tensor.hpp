@@ -7,6 +7,7 @@
 #include "format/pickle_graph.hpp"
 #include "format/tensor_pieces.hpp"
 #include "format/torch_dtype.hpp"
+#include "glu_ckpt/error.hpp"
 
 namespace glu_ckpt {
 
@@ -34,9 +35,9 @@ struct TorchTensor {
 /// Whether the node rebuilds a tensor or a parameter, of a kind that is supported or not.
 bool is_tensor(const PickleGraph& graph, PickleRef node);
 
-/// Checks that every element is within the storage. `file` and `name` are for messages. Throws NotSupported,
-/// TorchObject, TorchStorage, TorchStrides.
-TorchTensor read_tensor(const PickleGraph& graph, PickleRef node, const std::string& file, const std::string& name);
+/// Checks that every element is within the storage. `part` is what the graph was read from; `name` is for messages.
+/// Throws NotSupported, TorchObject, TorchStorage, TorchStrides.
+TorchTensor read_tensor(const PickleGraph& graph, PickleRef node, const InputPart& part, const std::string& name);
 
 /// The call that rebuilds a dense tensor that fills the storage `key`. `shape` counts values. Throws
 /// NotExact where torch has no such dtype.
@@ -46,7 +47,7 @@ PickleRef add_tensor(PickleGraph& graph, Dtype dtype, const std::vector<i64>& sh
 /// torch.Size(shape).
 PickleRef add_size(PickleGraph& graph, const std::vector<i64>& shape);
 /// A tuple of integers, torch.Size or not. Throws TorchObject.
-std::vector<i64> read_integers(const PickleGraph& graph, PickleRef node, const std::string& file,
+std::vector<i64> read_integers(const PickleGraph& graph, PickleRef node, const InputPart& part,
                                const std::string& name);
 /// Whether the node is this name, e.g. is_global(graph, n, "torch", "Size").
 bool is_global(const PickleGraph& graph, PickleRef node, std::string_view module, std::string_view name);

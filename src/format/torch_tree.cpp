@@ -57,7 +57,7 @@ PickleRef add_embedded(PickleGraph& graph, const EmbeddedTensor& tensor) {
        graph.add_container(PickleKind::Tuple, shape), graph.add_string(base64_encode(tensor.bytes))}));
 }
 
-std::optional<EmbeddedTensor> read_embedded(const PickleGraph& graph, PickleRef node, const std::string& file) {
+std::optional<EmbeddedTensor> read_embedded(const PickleGraph& graph, PickleRef node, const InputPart& part) {
   if (graph.kind(node) != PickleKind::Persistent || graph.kind(graph.arguments(node)) != PickleKind::Tuple)
     return std::nullopt;
   const auto items = graph.items(graph.arguments(node));
@@ -66,36 +66,54 @@ std::optional<EmbeddedTensor> read_embedded(const PickleGraph& graph, PickleRef 
     return std::nullopt;
   const auto dtype = dtype_from_name(graph.text(items[1]));
   auto bytes = base64_decode(graph.text(items[3]));
-  EmbeddedTensor tensor{dtype.value_or(Dtype::U8), read_integers(graph, items[2], file, std::string(kEmbedded)), {}};
+  EmbeddedTensor tensor{dtype.value_or(Dtype::U8), read_integers(graph, items[2], part, std::string(kEmbedded)), {}};
   const auto count = checked_product(tensor.shape);
   const auto bits = count ? checked_mul(*count, dtype_bits(tensor.dtype)) : std::nullopt;
   if (!dtype || !bytes || !bits || *bits != 8 * std::ssize(*bytes))
-    fail(ErrorCode::ExtrasInvalid, {file, {}}, "{}: a tensor that is kept among the objects is damaged", file);
+    fail_at(ErrorCode::ExtrasInvalid, {part, graph.position(node)},
+            "a tensor that is kept among the objects is damaged");
   tensor.bytes = std::move(*bytes);
   return tensor;
 }
+
+/// Where a walk is: the latest node that has a position of its own, as values such as None have none.
+class Whereabouts {
+ public:
+  Whereabouts(const PickleGraph& graph, const InputPart& part) : graph_(graph), part_(part) {}
+
+  void visit(PickleRef node) {
+    if (const auto position = graph_.position(node)) position_ = position;
+  }
+  WhereAt here(std::string tensor = {}) const { return {part_, position_, std::move(tensor)}; }
+
+ private:
+  const PickleGraph& graph_;
+  const InputPart& part_;
+  std::optional<i64> position_;
+};
 
 /// What walking shared objects as a tree may cost, in nodes and bytes of names: a file can only ask for so
 /// many times its own size.
 class WalkBudget {
  public:
-  WalkBudget(const PickleGraph& graph, const std::string& file)
-      : file_(file), left_(16 * (graph.source().size() + graph.size()) + (std::size_t{1} << 20)) {}
+  WalkBudget(const PickleGraph& graph, const InputPart& part)
+      : at_(graph, part), left_(16 * (graph.source().size() + graph.size()) + (std::size_t{1} << 20)) {}
 
-  void spend(std::size_t amount) {
+  void spend(std::size_t amount, PickleRef node) {
+    at_.visit(node);
     if (amount > left_)
-      fail(ErrorCode::PickleLimit, {file_, {}}, "{}: shared objects expand to many times the file's size", file_);
+      fail_at(ErrorCode::PickleLimit, at_.here(), "shared objects expand to many times the file's size");
     left_ -= amount;
   }
 
  private:
-  const std::string& file_;
+  Whereabouts at_;
   std::size_t left_;
 };
 
 /// A key as part of a name.
 std::string key_text(const PickleGraph& graph, PickleRef key, WalkBudget& budget, int depth = 0) {
-  budget.spend(1);
+  budget.spend(1, key);
   switch (graph.kind(key)) {
     case PickleKind::String: return std::string(graph.text(key));
     case PickleKind::Int: return fmt::format("{}", graph.integer(key));
@@ -116,12 +134,13 @@ std::string key_text(const PickleGraph& graph, PickleRef key, WalkBudget& budget
 /// Which nodes have a tensor, or a placeholder of one, somewhere below them.
 class TensorFinder {
  public:
-  TensorFinder(const PickleGraph& graph, const std::string& file)
-      : graph_(graph), file_(file), state_(graph.size(), State::Unknown) {}
+  TensorFinder(const PickleGraph& graph, const InputPart& part)
+      : graph_(graph), at_(graph, part), state_(graph.size(), State::Unknown) {}
 
   bool below(PickleRef node, int depth = 0) {
     constexpr int kMaxLinks = 2000;
-    if (depth > kMaxLinks) fail(ErrorCode::PickleDepth, {file_, {}}, "{}: objects are nested too deeply", file_);
+    at_.visit(node);
+    if (depth > kMaxLinks) fail_at(ErrorCode::PickleDepth, at_.here(), "objects are nested too deeply");
     State& state = state_[node];
     if (state != State::Unknown) return state == State::Yes;
     state = State::No;  // until proved otherwise: a cycle alone holds no tensor
@@ -149,7 +168,7 @@ class TensorFinder {
   }
 
   const PickleGraph& graph_;
-  const std::string& file_;
+  Whereabouts at_;
   std::vector<State> state_;
 };
 
@@ -162,8 +181,8 @@ struct Replacement {
 /// Copies a tree container by container, and asks what to put where a tensor was.
 class TreeCopier {
  public:
-  TreeCopier(const PickleGraph& from, PickleGraph& to, std::string file)
-      : from_(from), to_(to), file_(std::move(file)), finder_(from, file_), budget_(from, file_) {}
+  TreeCopier(const PickleGraph& from, PickleGraph& to, const InputPart& part)
+      : from_(from), to_(to), part_(part), at_(from, part_), finder_(from, part_), budget_(from, part_) {}
   virtual ~TreeCopier() = default;
 
   PickleRef run(PickleRef root) {
@@ -185,7 +204,8 @@ class TreeCopier {
 
   const PickleGraph& from_;
   PickleGraph& to_;
-  std::string file_;
+  const InputPart part_;
+  Whereabouts at_;
 
  private:
   /// The top-level key "model" over a dict of tensors.
@@ -216,16 +236,16 @@ class TreeCopier {
   }
 
   PickleRef copy(PickleRef node, const std::string& path, int depth) {
-    budget_.spend(1 + path.size());  // containers that are shared are copied each time
+    at_.visit(node);
+    budget_.spend(1 + path.size(), node);  // containers that are shared are copied each time
     if (depth > kMaxDepth)
-      fail(ErrorCode::PickleDepth, {file_, {}}, "{}: objects are nested more than {} deep at '{}'", file_, kMaxDepth,
-           path);
+      fail_at(ErrorCode::PickleDepth, at_.here(), "objects are nested more than {} deep at '{}'", kMaxDepth, path);
     if (!finder_.below(node)) return to_.import(from_, node);
     if (is_mapping(from_, node)) return copy_mapping(node, path, depth);
     if (is_sequence(from_, node)) return copy_sequence(node, path, depth);
-    fail(ErrorCode::NotSupported, {file_, path},
-         "{}: '{}' is an object with tensors inside it, which is not supported; save its tensors in dicts or lists",
-         file_, path);
+    fail_at(ErrorCode::NotSupported, at_.here(path),
+            "'{}' is an object with tensors inside it, which is not supported; save its tensors in dicts or lists",
+            path);
   }
 
   bool holds_tensor(PickleRef node) const {
@@ -240,7 +260,8 @@ class TreeCopier {
       const bool wrapper = depth == 0 && drop_wrapper_ && is_wrapper_key(items[i]);
       const std::string name = wrapper ? std::string() : path.empty() ? key : path + "." + key;
       if (holds_tensor(items[i + 1])) {
-        budget_.spend(1 + name.size());
+        at_.visit(items[i + 1]);
+        budget_.spend(1 + name.size(), items[i + 1]);
         for (const Replacement& with : replace(items[i + 1], key, name)) {
           copied.push_back(with.key == key ? to_.import(from_, items[i]) : to_.add_string(with.key));
           copied.push_back(with.node);
@@ -281,11 +302,12 @@ class TreeCopier {
         copied.push_back(copy(items[i], name, depth + 1));
         continue;
       }
-      budget_.spend(1 + name.size());
+      at_.visit(items[i]);
+      budget_.spend(1 + name.size(), items[i]);
       const auto with = replace(items[i], key, name);
       if (with.size() != 1)
-        fail(ErrorCode::NotSupported, {file_, name},
-             "{}: '{}' stands in a list, where no tensor can be added or taken away", file_, name);
+        fail_at(ErrorCode::NotSupported, at_.here(name),
+                "'{}' stands in a list, where no tensor can be added or taken away", name);
       copied.push_back(with.front().node);
     }
     return to_.add_container(from_.kind(node), copied);
@@ -300,19 +322,18 @@ class TreeCopier {
 /// Tensors -> placeholders.
 class ContentsReader final : public TreeCopier {
  public:
-  ContentsReader(const PickleGraph& from, PickleGraph& to, const std::string& file, const ReadTensor& read)
-      : TreeCopier(from, to, file), read_(read) {}
+  ContentsReader(const PickleGraph& from, PickleGraph& to, const InputPart& part, const ReadTensor& read)
+      : TreeCopier(from, to, part), read_(read) {}
   std::vector<TorchContents::Found> tensors;
 
  private:
   std::vector<Replacement> replace(PickleRef node, const std::string& key, const std::string& name) override {
     if (!is_tensor(from_, node))
-      fail(ErrorCode::TorchObject, {file_, name}, "{}: '{}' is a bare storage; only tensors are supported", file_,
-           name);
+      fail_at(ErrorCode::TorchObject, at_.here(name), "'{}' is a bare storage; only tensors are supported", name);
     if (!names_.insert(name).second)
-      fail(ErrorCode::DuplicateKey, {file_, name}, "{}: two tensors are called '{}'", file_, name);
+      fail_at(ErrorCode::DuplicateKey, at_.here(name), "two tensors are called '{}'", name);
     if (is_generator(name)) {
-      const TorchTensor tensor = read_tensor(from_, node, file_, name);
+      const TorchTensor tensor = read_tensor(from_, node, part_, name);
       if (tensor.bytes() <= kMaxEmbeddedBytes)
         return {{key, add_embedded(to_, {tensor.dtype, tensor.value_shape(), read_(tensor, name)})}};
     }
@@ -329,7 +350,7 @@ class TreeFiller final : public TreeCopier {
  public:
   TreeFiller(const PickleGraph& from, PickleGraph& to, const TorchTree& tree, const std::vector<OutputTensor>& outputs,
              std::span<const std::size_t> members, const MakeTensor& make)
-      : TreeCopier(from, to, tree.file), tree_(tree), outputs_(outputs), make_(make) {
+      : TreeCopier(from, to, part_of(tree)), tree_(tree), outputs_(outputs), make_(make) {
     for (const std::size_t output : members) by_source_[local(outputs_[output].from)].push_back(output);
   }
 
@@ -339,11 +360,10 @@ class TreeFiller final : public TreeCopier {
   }
 
   std::vector<Replacement> replace(PickleRef node, const std::string& key, const std::string&) override {
-    if (auto embedded = read_embedded(from_, node, file_))
+    if (auto embedded = read_embedded(from_, node, part_))
       return {{key, make_.embedded ? make_.embedded(to_, std::move(*embedded)) : to_.import(from_, node)}};
     const auto from = placeholder_name(from_, node);
-    if (!from)
-      fail(ErrorCode::ExtrasInvalid, {file_, {}}, "{}: an object's pickle holds a storage instead of a name", file_);
+    if (!from) fail_at(ErrorCode::ExtrasInvalid, at_.here(), "an object's pickle holds a storage instead of a name");
     std::vector<Replacement> made;
     const auto found = by_source_.find(*from);
     if (found == by_source_.end()) return made;
@@ -394,7 +414,7 @@ bool is_flat(const PickleGraph& graph, PickleRef root) {
 /// Dicts are walked, as PyTorch's planner does; anything else without tensors is one object.
 void list_objects(const PickleGraph& graph, PickleRef node, const std::string& path, int depth, TensorFinder& finder,
                   WalkBudget& budget, std::vector<TreeObject>& found) {
-  budget.spend(1 + path.size());
+  budget.spend(1 + path.size(), node);
   const bool walk = is_mapping(graph, node) || (is_sequence(graph, node) && finder.below(node));
   const auto items = walk ? graph.items(node) : std::vector<PickleRef>();
   if (graph.kind(node) == PickleKind::Persistent) return;
@@ -411,12 +431,15 @@ void list_objects(const PickleGraph& graph, PickleRef node, const std::string& p
 
 }  // namespace
 
+InputPart part_of(const TorchTree& tree) { return tree.from.file.empty() ? InputPart(tree.file, -1) : tree.from; }
+
 TorchTree without_keys(const TorchTree& tree, const std::function<bool(const std::string& key)>& dropped) {
   PickleGraph from(tree.pickle);
-  const PickleRef root = read_pickle(from, PickleNames::Torch, tree.file);
+  const PickleRef root = read_pickle(from, PickleNames::Torch, part_of(tree));
   if (!is_mapping(from, root)) return tree;
   PickleGraph graph;
-  WalkBudget budget(from, tree.file);
+  const InputPart part = part_of(tree);
+  WalkBudget budget(from, part);
   std::vector<PickleRef> kept;
   const auto items = from.items(root);
   for (std::size_t i = 0; i + 1 < items.size(); i += 2)
@@ -432,10 +455,10 @@ TorchTree without_keys(const TorchTree& tree, const std::function<bool(const std
   return {tree.file, tree.prefix, write_pickle(graph, made)};
 }
 
-std::vector<TreeObject> objects_of_tree(const PickleGraph& graph, PickleRef root, const std::string& file) {
-  TensorFinder finder(graph, file);
+std::vector<TreeObject> objects_of_tree(const PickleGraph& graph, PickleRef root, const InputPart& part) {
+  TensorFinder finder(graph, part);
   std::vector<TreeObject> found;
-  WalkBudget budget(graph, file);
+  WalkBudget budget(graph, part);
   list_objects(graph, root, {}, 0, finder, budget, found);
   return found;
 }
@@ -449,17 +472,17 @@ std::string renamed_key(const std::string& key, const std::string& from, const s
 
 bool is_flat_tree(const TorchTree& tree) {
   PickleGraph graph(tree.pickle);
-  const PickleRef root = read_pickle(graph, PickleNames::Torch, tree.file);
+  const PickleRef root = read_pickle(graph, PickleNames::Torch, part_of(tree));
   return is_flat(graph, root);
 }
 
-TorchContents read_contents(const PickleGraph& graph, PickleRef root, const std::string& file, const ReadTensor& read) {
+TorchContents read_contents(const PickleGraph& graph, PickleRef root, const InputPart& part, const ReadTensor& read) {
   PickleGraph tree;
-  ContentsReader reader(graph, tree, file, read);
+  ContentsReader reader(graph, tree, part, read);
   TorchContents contents;
   if (is_tensor(graph, root))
-    fail(ErrorCode::NotSupported, {file, {}},
-         "{}: holds one tensor without a name; only dicts of tensors are supported", file);
+    fail_at(ErrorCode::NotSupported, {part, graph.position(root)},
+            "holds one tensor without a name; only dicts of tensors are supported");
   const PickleRef copied = reader.run(root);
   contents.tensors = std::move(reader.tensors);
   contents.pickle = write_pickle(tree, copied);
@@ -470,7 +493,7 @@ TorchContents read_contents(const PickleGraph& graph, PickleRef root, const std:
 PickleRef place_in_tree(const TorchTree& tree, const std::vector<OutputTensor>& outputs,
                         std::span<const std::size_t> members, PickleGraph& graph, const MakeTensor& make) {
   PickleGraph from(tree.pickle);
-  const PickleRef root = read_pickle(from, PickleNames::Torch, tree.file);
+  const PickleRef root = read_pickle(from, PickleNames::Torch, part_of(tree));
   std::size_t placed = 0;
   MakeTensor count = make;
   count.output = [&](PickleGraph& into, std::size_t output) {
@@ -479,9 +502,9 @@ PickleRef place_in_tree(const TorchTree& tree, const std::vector<OutputTensor>& 
   };
   const PickleRef made = TreeFiller(from, graph, tree, outputs, members, count).run(root);
   if (placed != members.size())
-    fail(ErrorCode::ExtrasInvalid, {tree.file, {}},
-         "{}: {} of its {} tensors have no place among its objects, which are not one dict", tree.file,
-         members.size() - placed, members.size());
+    fail_at(ErrorCode::ExtrasInvalid, {part_of(tree), from.position(root)},
+            "{} of its {} tensors have no place among its objects, which are not one dict", members.size() - placed,
+            members.size());
   return made;
 }
 

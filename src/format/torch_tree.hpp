@@ -32,9 +32,9 @@ struct TorchContents {
 using ReadTensor = std::function<std::string(const TorchTensor& tensor, const std::string& name)>;
 
 /// States of random number generators beside a wrapped model ("rng_state") are objects rather than weights:
-/// they stay in the tree, bytes and all, for which `read` is called. `file` is for messages. Throws
+/// they stay in the tree, bytes and all, for which `read` is called. `part` is what the graph was read from. Throws
 /// DuplicateKey, NotSupported, PickleDepth, PickleLimit.
-TorchContents read_contents(const PickleGraph& graph, PickleRef root, const std::string& file, const ReadTensor& read);
+TorchContents read_contents(const PickleGraph& graph, PickleRef root, const InputPart& part, const ReadTensor& read);
 
 /// A small tensor that is kept in a tree.
 struct EmbeddedTensor {
@@ -57,6 +57,9 @@ struct MakeTensor {
 PickleRef place_in_tree(const TorchTree& tree, const std::vector<OutputTensor>& outputs,
                         std::span<const std::size_t> members, PickleGraph& graph, const MakeTensor& make);
 
+/// What errors about a tree name.
+InputPart part_of(const TorchTree& tree);
+
 /// Whether there is nothing but one dict of tensors.
 bool is_flat_tree(const TorchTree& tree);
 
@@ -73,7 +76,7 @@ struct TreeObject {
   std::string name;
   PickleRef node;
 };
-std::vector<TreeObject> objects_of_tree(const PickleGraph& graph, PickleRef root, const std::string& file);
+std::vector<TreeObject> objects_of_tree(const PickleGraph& graph, PickleRef root, const InputPart& part);
 
 /// Key of `output` where its source `from` has the key `key`: the part of the name that the two share stays.
 std::string renamed_key(const std::string& key, const std::string& from, const std::string& output);

@@ -56,6 +56,11 @@ class Tail {
     begin_ = begin;
   }
 
+  /// Where in the zip a view of these bytes begins.
+  i64 offset_of(std::string_view view) const {
+    return begin_ + (view.data() - reinterpret_cast<const char*>(bytes_.data()));
+  }
+
   Bytes at(i64 offset, i64 bytes) const {
     return Bytes(bytes_).subspan(static_cast<std::size_t>(offset - begin_), static_cast<std::size_t>(bytes));
   }
@@ -92,13 +97,14 @@ struct Extent {
 
 class DirectoryReader {
  public:
-  DirectoryReader(const ReadAt& read, i64 zip_bytes, const std::string& who)
-      : read_(read), zip_bytes_(zip_bytes), who_(who), tail_(read, zip_bytes) {}
+  DirectoryReader(const ReadAt& read, i64 zip_bytes, const InputPart& part)
+      : read_(read), zip_bytes_(zip_bytes), part_(part), tail_(read, zip_bytes) {}
 
   ZipDirectory read() {
     find_directory();
     read_entries();
     ZipDirectory directory;
+    directory.offset = extent_.offset;
     directory.prefix = common_prefix();
     directory.records = locate_records(directory.prefix.size() + 1);
     check_overlap();
@@ -109,8 +115,7 @@ class DirectoryReader {
  private:
   template <typename... Args>
   [[noreturn]] void fail_at(ErrorCode code, i64 offset, fmt::format_string<Args...> text, Args&&... args) const {
-    fail(code, {who_, {}}, "{}: at byte {} of the zip: {}", who_, offset,
-         fmt::format(text, std::forward<Args>(args)...));
+    glu_ckpt::fail_at(code, {part_, offset}, text, std::forward<Args>(args)...);
   }
 
   /// Where the end record is that the bytes at hand hold, if they do: its comment ends with the zip.
@@ -128,9 +133,9 @@ class DirectoryReader {
     if (const auto at = search_end_record()) return *at;
     tail_.reach(std::max<i64>(0, zip_bytes_ - zip::kEndBytes - kMaxCommentBytes));
     if (const auto at = search_end_record()) return *at;
-    fail(ErrorCode::ZipDirectory, {who_, {}},
-         "{}: none of the {} bytes begins the end record of a zip; is it cut off, or not from torch.save?", who_,
-         zip_bytes_);
+    fail_at(ErrorCode::ZipDirectory, zip_bytes_,
+            "the zip ends here, but none of its {} bytes begins the end record; is it cut off, or not from torch.save?",
+            zip_bytes_);
   }
 
   void find_directory() {
@@ -281,9 +286,9 @@ class DirectoryReader {
     const std::string_view prefix = first.substr(0, first.find('/'));
     for (const Entry& entry : entries_)
       if (!entry.name.starts_with(prefix) || entry.name.substr(prefix.size(), 1) != "/")
-        fail(ErrorCode::ZipDirectory, {who_, {}},
-             "{}: '{}' does not begin with '{}/'; all names in a zip of torch.save begin with the same folder", who_,
-             entry.name, prefix);
+        fail_at(ErrorCode::ZipDirectory, tail_.offset_of(entry.name),
+                "'{}' does not begin with '{}/'; all names in a zip of torch.save begin with the same folder",
+                entry.name, prefix);
     return std::string(prefix);
   }
 
@@ -309,8 +314,9 @@ class DirectoryReader {
     const i64 at = entry.header_offset;
     const i64 extra_in_header = zip::kLocalBytes + std::ssize(entry.name);
     if (at > extent_.offset - extra_in_header)
-      fail_at(ErrorCode::ZipLocalHeader, at, "the local header of '{}' does not fit before the directory at {}",
-              entry.name, extent_.offset);
+      fail_at(ErrorCode::ZipLocalHeader, tail_.offset_of(entry.name),
+              "the local header of '{}' is said to be at {}, which does not fit before the directory at {}", entry.name,
+              at, extent_.offset);
     const i64 usual_bytes = std::min(extra_in_header + kUsualExtraBytes, extent_.offset - at);
     const Bytes header = bytes_at(at, usual_bytes);
     const i64 extra_bytes = load<u16>(header, 28);
@@ -386,13 +392,14 @@ class DirectoryReader {
     const auto twice = std::adjacent_find(order.begin(), order.end(),
                                           [&](u32 a, u32 b) { return records[a].name == records[b].name; });
     if (twice != order.end())
-      fail(ErrorCode::ZipDirectory, {who_, {}}, "{}: the record '{}' is there twice", who_, records[*twice].name);
+      fail_at(ErrorCode::ZipDirectory, records[*std::next(twice)].offset, "the record '{}' is there twice, also at {}",
+              records[*twice].name, records[*twice].offset);
     return order;
   }
 
   const ReadAt& read_;
   i64 zip_bytes_;
-  const std::string& who_;
+  const InputPart& part_;
   Tail tail_;
   DirectoryExtent extent_;
   std::vector<Entry> entries_;
@@ -409,8 +416,8 @@ const ZipRecord* ZipDirectory::find(std::string_view name) const {
   return &records[*place];
 }
 
-ZipDirectory read_zip_directory(const ReadAt& read, i64 bytes, const std::string& who) {
-  return DirectoryReader(read, bytes, who).read();
+ZipDirectory read_zip_directory(const ReadAt& read, i64 bytes, const InputPart& part) {
+  return DirectoryReader(read, bytes, part).read();
 }
 
 }  // namespace glu_ckpt

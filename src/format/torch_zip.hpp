@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "glu_ckpt/error.hpp"
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
@@ -23,6 +24,8 @@ struct ZipRecord {
 };
 
 struct ZipDirectory {
+  /// Of the central directory, from the start of the zip.
+  i64 offset = 0;
   /// What stands before the first '/' of every name.
   std::string prefix;
   /// In the order of the central directory.
@@ -36,8 +39,8 @@ struct ZipDirectory {
 /// Fills a span from an offset of the zip.
 using ReadAt = std::function<void(std::span<std::byte>, i64)>;
 
-/// `bytes` long zip, which may be a part of a file (an item of a .distcp). `who` names it in messages.
+/// `bytes` long zip, which may be a part of a file (an item of a .distcp). `part` is where it lies.
 /// Throws ZipDirectory, ZipCompressed, ZipLocalHeader, ZipOverlap.
-ZipDirectory read_zip_directory(const ReadAt& read, i64 bytes, const std::string& who);
+ZipDirectory read_zip_directory(const ReadAt& read, i64 bytes, const InputPart& part);
 
 }  // namespace glu_ckpt

@@ -173,7 +173,7 @@ std::string read_small_file(const fs::path& path, i64 max_bytes, ErrorCode too_l
   const File file = File::open_read(path);
   const i64 bytes = file.size();
   if (bytes > max_bytes)
-    fail(too_large, {path.string(), {}}, "{}: is {} bytes long; at most {} are read", path.string(), bytes, max_bytes);
+    fail_at(too_large, {path.string(), max_bytes}, "goes on to {} bytes; at most {} are read", bytes, max_bytes);
   std::string text(static_cast<std::size_t>(bytes), '\0');
   file.pread_exact(std::as_writable_bytes(std::span(text)), 0);
   return text;

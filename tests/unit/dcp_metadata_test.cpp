@@ -96,6 +96,20 @@ std::string slug_with(const Parts& parts) {
   return slug_of([&] { read_dcp_metadata(Crafted(parts).text(), "x/.metadata"); });
 }
 
+/// The byte that the error names, as "x/.metadata: byte N: ".
+char opcode_at_fault(const Parts& parts) {
+  const std::string pickle = Crafted(parts).text();
+  try {
+    read_dcp_metadata(pickle, "x/.metadata");
+  } catch (const Error& error) {
+    const std::string_view message = error.what();
+    constexpr std::string_view kHead = "x/.metadata: byte ";
+    if (!message.starts_with(kHead)) return '?';
+    return pickle.at(std::stoul(std::string(message.substr(kHead.size()))));
+  }
+  return '!';
+}
+
 Make integer(i64 value) {
   return [value](PickleGraph& graph) { return graph.add_int(value); };
 }
@@ -210,6 +224,23 @@ TEST(DcpMetadata, PlannerData) {
   EXPECT_EQ(slug_with({{"planner", planner([](PickleGraph& graph) { return graph.add_tuple({}); })}}), "dcp-metadata");
   EXPECT_EQ(slug_with({{"planner", planner([](PickleGraph& graph) { return graph.add_tuple({graph.add_none()}); })}}),
             "dcp-metadata");
+}
+
+/// What is wrong has a byte of its own, or is in an entry that has one.
+TEST(DcpMetadata, ErrorsNameTheOpcodeAtFault) {
+  const Make string = [](PickleGraph& graph) { return graph.add_string("no such thing"); };
+  const Make number = [](PickleGraph& graph) { return graph.add_int(-70000); };
+  const Make none = [](PickleGraph& graph) { return graph.add_none(); };
+  for (const char* part : {"size", "chunk", "offsets", "sizes", "properties", "index", "info", "offset", "length"})
+    EXPECT_EQ(opcode_at_fault({{part, string}}), 'X') << part;
+  for (const char* part : {"fqn", "path"})
+    EXPECT_EQ(opcode_at_fault({{part, number}}), part == std::string("fqn") ? '\x81' : 'J') << part;
+  // None is one value wherever it stands.
+  for (const char* part : {"size", "properties", "info", "offset", "length", "path"})
+    EXPECT_EQ(opcode_at_fault({{part, none}}), '\x81') << part;
+  EXPECT_EQ(opcode_at_fault({{"dtype", global("qint8")}}), '\x81');
+  EXPECT_EQ(opcode_at_fault({{"sizes", extents({3, 3})}}), '\x81');
+  EXPECT_EQ(opcode_at_fault({{"start", extents({1, 0})}}), '\x81');
 }
 
 DcpTensor tensor_of(std::vector<i64> shape, const std::vector<std::pair<std::vector<i64>, std::vector<i64>>>& boxes) {

@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "core/fail.hpp"
+
 namespace glu_ckpt {
 namespace {
 
@@ -43,6 +45,25 @@ TEST(Error, KeepsFileAndTensor) {
   EXPECT_STREQ(error.what(), "text");
   EXPECT_EQ(error.file(), "file");
   EXPECT_EQ(error.tensor(), "tensor");
+}
+
+std::string message_at(const InputPart& part, std::optional<std::int64_t> offset) {
+  try {
+    fail_at(ErrorCode::Io, {part, offset, "tensor"}, "is {}", "bad");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.file(), part.file);
+    EXPECT_EQ(error.tensor(), "tensor");
+    return error.what();
+  }
+  return {};
+}
+
+TEST(FailAt, NamesTheByteOfTheFile) {
+  EXPECT_EQ(message_at("x.pt", 7), "x.pt: byte 7: is bad");
+  EXPECT_EQ(message_at({"x.pt", 100}, 7), "x.pt: byte 107: is bad");
+  EXPECT_EQ(message_at({"x.pt", 100}, std::nullopt), "x.pt: is bad");
+  EXPECT_EQ(message_at({"x.pt", 0, "extras"}, 7), "x.pt: byte 7 of its extras: is bad");
+  EXPECT_EQ(message_at({"x.pt", -1}, 7), "x.pt: is bad");
 }
 
 }  // namespace

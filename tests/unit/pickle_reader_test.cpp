@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "support/pickle_text.hpp"
 #include "support/slug_of.hpp"
 
@@ -360,6 +362,41 @@ TEST(PickleReader, KeepsOneNodeOfASharedValue) {
   const std::size_t before = graph.size();
   read_pickle(graph, PickleNames::Torch, "x.pt");
   EXPECT_EQ(graph.size() - before, 62u);
+}
+
+/// The opcodes that make a node of the kind.
+std::string makers(PickleKind kind) {
+  switch (kind) {
+    case PickleKind::Int: return "JKM\x8a\x8b";
+    case PickleKind::String: return "XUT\x8c\x8d";
+    case PickleKind::List: return "]";
+    case PickleKind::Dict: return "}";
+    case PickleKind::Tuple: return "t\x85\x86\x87";
+    case PickleKind::Call: return "R";
+    case PickleKind::New: return "\x81";
+    case PickleKind::Persistent: return "Q";
+    default: return {};
+  }
+}
+
+TEST(PickleReader, EveryNodeIsAtTheOpcodeThatMadeIt) {
+  for (const auto& [seed, names] :
+       {std::pair("tensor", PickleNames::Torch), std::pair("dcp_metadata", PickleNames::DcpMetadata)}) {
+    PickleGraph graph(pickle_seed(seed));
+    const std::size_t shared = graph.size();
+    read_pickle(graph, names, "x.pt");
+    std::set<i64> positions;
+    for (PickleRef node = 0; node < graph.size(); ++node) {
+      const auto position = graph.position(node);
+      EXPECT_EQ(position.has_value(), node >= shared && graph.kind(node) != PickleKind::Global) << node;
+      if (!position) continue;
+      EXPECT_TRUE(positions.insert(*position).second) << *position;
+      EXPECT_NE(makers(graph.kind(node)).find(graph.source()[static_cast<std::size_t>(*position)]), std::string::npos)
+          << seed << ": byte " << *position;
+    }
+    EXPECT_GT(positions.size(), 5u);
+    EXPECT_FALSE(graph.position(graph.add_string("made")));
+  }
 }
 
 TEST(PickleReader, AListMayHoldItself) {

@@ -127,7 +127,7 @@ TEST(ParseHeader, SaysWhatFileAndTensorAreAtFault) {
     EXPECT_EQ(error.file(), "dir/x.safetensors");
     EXPECT_EQ(error.tensor(), "a.weight");
     EXPECT_STREQ(error.what(),
-                 "dir/x.safetensors: tensor 'a.weight': F32 [3] takes 12 bytes, but its data_offsets span 8");
+                 "dir/x.safetensors: byte 9: tensor 'a.weight': F32 [3] takes 12 bytes, but its data_offsets span 8");
   }
 }
 

@@ -178,5 +178,25 @@ TEST(RenamedKey, KeepsWhatTheNamesShare) {
   EXPECT_EQ(renamed_key("w0", "a.b.w0", "x.y"), "x.y");
 }
 
+/// A tree of glu_ckpt.extras lies in that file as it is; one that was made lies nowhere.
+TEST(TorchTree, ErrorsNameWhereATreeWasRead) {
+  PickleGraph graph;
+  const PickleRef storage = graph.add_persistent(graph.add_tuple({graph.add_string("storage")}));
+  const std::string pickle =
+      write_pickle(graph, graph.add_container(PickleKind::Dict, std::vector{graph.add_string("w"), storage}));
+  const auto message = [&](const TorchTree& tree) {
+    try {
+      rename_in_tree(tree, {}, {});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string what = "an object's pickle holds a storage instead of a name";
+  EXPECT_EQ(message({"a.pt", "", pickle, {}}), "a.pt: " + what);
+  const std::string byte = std::to_string(100 + pickle.find('Q'));
+  EXPECT_EQ(message({"a.pt", "", pickle, {"d/x", 100}}), "d/x: byte " + byte + ": " + what);
+}
+
 }  // namespace
 }  // namespace glu_ckpt
