@@ -62,10 +62,15 @@ class CudaWorker final : public Backend::Worker {
       source.read(run->src, run->src_offset, result);
       return result;
     }
+    std::vector<Piece> pieces;
+    i64 wanted_bytes = 0;
     for (Move& part : parts) {
       part.dst_offset -= begin;
-      load(part, source);
+      add_pieces(part, pieces);
     }
+    for (const Piece& piece : pieces) wanted_bytes += round_up(piece.wanted);
+    input_.reserve(std::min(buffer_bytes_, wanted_bytes));
+    for (const Piece& piece : pieces) load(piece, source);
     flush();
     CUDA_CHECK(cudaMemcpyAsync(output_.host.data(), output_.device.data(), result.size(), cudaMemcpyDeviceToHost,
                                stream_->get()));
@@ -74,22 +79,34 @@ class CudaWorker final : public Backend::Worker {
   }
 
  private:
-  /// Reads what a part wants into the input buffer, and queues it. Dense windows are read whole, long runs one by one.
-  void load(const Move& part, const Source& source) {
+  /// Part of a move that fits into the input buffer.
+  struct Piece {
+    Move move;
+    /// Read as one window of the source, gaps included, or run by run.
+    bool whole = false;
+    i64 wanted = 0;
+  };
+
+  /// Dense windows are read whole, long runs one by one; short runs in windows that are not too wasteful.
+  void add_pieces(const Move& part, std::vector<Piece>& pieces) const {
     const i64 window = source_window(part);
     const bool whole = window == part.bytes() || part.run_bytes < kDirectRunBytes;
     const i64 wanted = whole ? window : part.bytes();
     const bool wasteful = whole && window > kDirectRunBytes && window > kMaxReadWaste * part.bytes();
-    if (part.runs() > 1 && (wasteful || round_up(wanted) > buffer_bytes_)) {
-      const auto [low, high] = halve_move(part);
-      load(low, source);
-      load(high, source);
+    if (part.runs() == 1 || (!wasteful && round_up(wanted) <= buffer_bytes_)) {
+      pieces.push_back({part, whole, wanted});
       return;
     }
-    if (used_ + round_up(wanted) > buffer_bytes_) flush();
-    input_.reserve(buffer_bytes_);
-    queued_.push_back(whole ? read_window(part, source, window) : read_runs(part, source));
-    used_ += round_up(wanted);
+    const auto [low, high] = halve_move(part);
+    add_pieces(low, pieces);
+    add_pieces(high, pieces);
+  }
+
+  /// Reads what a piece wants into the input buffer, and queues it.
+  void load(const Piece& piece, const Source& source) {
+    if (used_ + round_up(piece.wanted) > input_.host.bytes()) flush();
+    queued_.push_back(piece.whole ? read_window(piece.move, source, piece.wanted) : read_runs(piece.move, source));
+    used_ += round_up(piece.wanted);
   }
 
   Move read_window(const Move& part, const Source& source, i64 window) {

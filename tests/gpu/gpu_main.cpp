@@ -1,5 +1,5 @@
-/// GPU tests where there is a GPU; elsewhere status 77, which Meson shows as skipped. The property suites that convert
-/// are built into this program too and convert through all GPUs.
+/// GPU tests where there is a GPU; elsewhere status 77, which Meson shows as skipped. Some of the property
+/// suites are built into this program too, and convert through all GPUs here.
 
 #include <gtest/gtest.h>
 
