@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# What CI cannot run: the GPU tests alone and under compute-sanitizer, then the kernels' speeds.
+#   scripts/gpu_check.sh [BUILD-FOLDER]
+# On a machine with a GPU, in a build with nvcc. Status 77 where there is no GPU.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+build=${1:-build}
+tests=$build/tests/gpu_tests
+[[ -x $tests ]] || tests=$build/gpu_tests
+export GLU_CKPT_TESTDATA=$PWD/testdata
+
+headline() { printf '\n== %s\n' "$*"; }
+
+headline "GPU tests"
+timeout 300 "$tests" --gtest_brief=1
+
+# Hundreds of random conversions and gigabytes add time to a sanitizer and no new code paths.
+few='-RandomPlan*:*MoreWordsThanThirtyTwoBits*:*IndicesAre64Bits*:*OnMillions*:*AFailureNamesTheShape*'
+for tool in memcheck racecheck; do
+  headline "compute-sanitizer $tool"
+  timeout 300 compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" --gtest_brief=1 --gtest_filter="$few"
+done
+
+headline "speeds"
+"$build/glu-ckpt" bench kernels
