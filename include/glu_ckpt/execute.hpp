@@ -29,6 +29,10 @@ class Backend {
   virtual ~Backend() = default;
   /// Copies in host memory as `move` says; `src` and `dst` are where offset 0 of the move's tensors would be.
   virtual void copy(const Move& move, const std::byte* src, std::byte* dst) const = 0;
+  /// Waits until the device is open. Throws NoDevice, DeviceFailed.
+  virtual void ready() const {}
+  /// Bytes of a tensor that a worker makes at a time, where runs are long.
+  virtual i64 task_bytes() const = 0;
   /// Threads that keep it busy where the user allows `jobs`.
   virtual int workers(int jobs) const = 0;
   /// Bytes of each of a worker's two host buffers, where all together may have `memory_bytes`.
@@ -44,8 +48,8 @@ struct BackendOptions {
   i64 device_memory_bytes = i64{1} << 30;
 };
 
-/// "cpu", "cuda", "cuda:N" or "cuda:all". Throws NoDevice, Usage. A GPU is opened in the background, which takes a few
-/// tenths of a second; make_worker() waits for it.
+/// "cpu", "cuda", "cuda:N" or "cuda:all". A GPU is opened in the background, which takes a few tenths of a second;
+/// ready() says whether it could be. Throws Usage; NoDevice where there is none at all.
 std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOptions& options = {});
 
 /// What `--device auto` takes, and why, as a sentence.

@@ -220,6 +220,7 @@ int show_plan(const Options& options) {
     const Opened opened = open_model(options.input, options.from);
     const Plan plan = proved_plan(options, opened);
     const auto backend = open_backend(options, gathered_bytes(plan));
+    backend->ready();
     report::Conversion conversion{options.output, &plan, true, 0, 0, 0, backend->name(), {}, {}, {}};
     conversion.bytes_written = plan.bytes;
     ExecuteOptions execution;
@@ -240,13 +241,17 @@ int cmd_convert(const Options& options) {
   check_output(options);
   watch_signals();
   const auto start = std::chrono::steady_clock::now();
+  // A GPU that was named opens while the source is read; auto is decided by the plan.
+  std::unique_ptr<Backend> backend;
+  if (options.device != "auto") backend = open_backend(options, 0);
   const Opened opened = open_model(options.input, options.from);
   const Plan plan = proved_plan(options, opened);
-  const auto backend = open_backend(options, gathered_bytes(plan));
+  if (!backend) backend = open_backend(options, gathered_bytes(plan));
   // Without a known order there is no layout-invariant digest to record; the copy is checked all the same.
   const bool known = !has_unknown_glu(opened.recognition);
   std::optional<Digest> digest;
   if (options.verify != VerifyMode::None) digest = source_digest(options, opened, *backend);
+  backend->ready();
   const Record record = make_record(opened.recognition, plan, known ? digest : std::nullopt);
   const Format format = target_format(options, *opened.source);
   const StructureView structured(*opened.source, format,

@@ -9,6 +9,7 @@ int cmd_digest(const Options& options) {
   require_known_glu(opened, "--from-glu");
   watch_signals();
   const auto backend = open_backend(options, 0);
+  backend->ready();
   check_contents(options, *opened.source, "checking checksums");
   Digest digest;
   {

@@ -10,6 +10,7 @@ int cmd_verify(const Options& options) {
   require_known_glu(b, "--to-glu");
   watch_signals();
   const auto backend = open_backend(options, 0);
+  backend->ready();
   check_contents(options, *a.source, "checking A");
   check_contents(options, *b.source, "checking B");
   Verdict verdict;

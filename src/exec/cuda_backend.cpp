@@ -167,16 +167,19 @@ class CudaWorker final : public Backend::Worker {
 class CudaBackend final : public Backend {
  public:
   CudaBackend(const std::vector<int>& devices, const BackendOptions& options) : devices_(devices), options_(options) {
-    for (const int device : devices)
-      if (device >= cuda_device_count()) (void)cuda_device(device);
     opened_ = std::async(std::launch::async, [devices] {
       for (const int device : devices) {
+        (void)cuda_device(device);
         CUDA_CHECK(cudaSetDevice(device));
         CUDA_CHECK(cudaFree(nullptr));
       }
     });
   }
 
+  void ready() const override { opened_.get(); }
+  // Page-locking memory costs more than small transfers do: of 4.8 GB on an H200 with 16 workers, 0.8 s in tasks of
+  // 2 MiB and 1.0 s in tasks of 8 MiB.
+  i64 task_bytes() const override { return i64{2} << 20; }
   void copy(const Move& move, const std::byte* src, std::byte* dst) const override { copy_in_host(move, src, dst); }
   int workers(int jobs) const override { return std::max(jobs, kLeastWorkers * static_cast<int>(devices_.size())); }
   i64 buffer_bytes(int workers, i64 memory_bytes) const override {
@@ -185,7 +188,7 @@ class CudaBackend final : public Backend {
     return std::max(kDirectRunBytes, bytes / kWindowAlignment * kWindowAlignment);
   }
   std::unique_ptr<Worker> make_worker(int number, i64 buffer_bytes) const override {
-    opened_.wait();
+    ready();
     return std::make_unique<CudaWorker>(devices_[static_cast<std::size_t>(number) % devices_.size()], buffer_bytes);
   }
   std::string name() const override {
@@ -202,7 +205,7 @@ class CudaBackend final : public Backend {
  private:
   std::vector<int> devices_;
   BackendOptions options_;
-  std::future<void> opened_;
+  std::shared_future<void> opened_;
 };
 
 float elapsed_seconds(const CudaEvent& begin, const CudaEvent& end) {

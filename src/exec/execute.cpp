@@ -12,8 +12,6 @@
 namespace glu_ckpt {
 namespace {
 
-/// Long runs gain nothing from larger tasks, and small tasks spread over the workers.
-constexpr i64 kTaskBytes = i64{8} << 20;
 /// Short runs want a task to hold whole matrices, so that a transpose reads its source once.
 constexpr i64 kGatherTaskBytes = i64{128} << 20;
 /// One gather call: where to read from and where byte `begin` of the range goes.
@@ -65,13 +63,13 @@ struct Task {
   i64 end;
 };
 
-std::vector<Task> make_tasks(const Plan& plan, i64 buffer_bytes) {
+std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffer_bytes) {
   std::vector<Task> tasks;
   for (std::size_t t = 0; t < plan.outputs.size(); ++t) {
     bool short_runs = false;
     for (std::size_t m = plan.first_move[t]; m < plan.first_move[t + 1]; ++m)
       short_runs |= plan.moves[m].run_bytes < kDirectRunBytes;
-    const i64 size = std::min(buffer_bytes, short_runs ? kGatherTaskBytes : kTaskBytes);
+    const i64 size = std::min(buffer_bytes, short_runs ? kGatherTaskBytes : backend.task_bytes());
     for (i64 begin = 0; begin < plan.outputs[t].bytes; begin += size)
       tasks.push_back({t, begin, std::min(begin + size, plan.outputs[t].bytes)});
   }
@@ -89,7 +87,7 @@ void gather(std::span<const Move> moves, const Source& source, const Backend& ba
 i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
   const int workers = backend.workers(options.jobs);
   i64 largest = 0;
-  for (const Task& task : make_tasks(plan, backend.buffer_bytes(workers, options.memory_bytes)))
+  for (const Task& task : make_tasks(plan, backend, backend.buffer_bytes(workers, options.memory_bytes)))
     largest = std::max(largest, task.end - task.begin);
   return 2 * workers * largest;
 }
@@ -98,7 +96,7 @@ void execute(const Plan& plan, const Source& source, Sink& sink, const Backend& 
              const ExecuteOptions& options) {
   const int count = backend.workers(options.jobs);
   const i64 buffer_bytes = backend.buffer_bytes(count, options.memory_bytes);
-  const std::vector<Task> tasks = make_tasks(plan, buffer_bytes);
+  const std::vector<Task> tasks = make_tasks(plan, backend, buffer_bytes);
   std::vector<std::unique_ptr<Backend::Worker>> workers(static_cast<std::size_t>(count));
   parallel_for(tasks.size(), count, [&](std::size_t index, int number) {
     const Task& task = tasks[index];

@@ -165,9 +165,9 @@ TEST(Execute, Backends) {
   for (const char* unknown : {"tpu", "cuda:", "cuda:-1", "cuda:1x", "cudaa", "cuda:all2"})
     expect_error(
         ErrorCode::Usage, [&] { make_backend(unknown); }, unknown);
-  expect_error(ErrorCode::NoDevice, [] { make_backend(fmt::format("cuda:{}", cuda_device_count())); });
+  expect_error(ErrorCode::NoDevice, [] { make_backend(fmt::format("cuda:{}", cuda_device_count()))->ready(); });
   if (cuda_device_count() > 0) return;
-  expect_error(ErrorCode::NoDevice, [] { make_backend("cuda"); });
+  expect_error(ErrorCode::NoDevice, [] { make_backend("cuda")->ready(); });
   expect_error(ErrorCode::NoDevice, [] { make_backend("cuda:all"); });
   EXPECT_EQ(choose_device(i64{1} << 40, 1).device, "cpu");
   EXPECT_FALSE(choose_device(0, 1).reason.empty());
