@@ -1,4 +1,4 @@
-/// One thread moves two words. Words are numbered run by run, in the order of the shape's loops.
+/// One thread moves one or two words. Words are numbered run by run, in the order of the shape's loops.
 
 #include <cuda_runtime.h>
 
@@ -13,12 +13,13 @@
 namespace glu_ckpt {
 namespace {
 
-/// Blocks of 128 threads with two words each: 0.99 of cudaMemcpyAsync on an H200 for [64, 4096, 7168] bf16 at K = 32,
-/// 8 and 1, and 0.98 for one expert of 59 MB. 256 threads and 4 words: 0.976; 1024 and 4: 0.985, but 0.92 of a copy of
-/// 6 MB; a persistent grid of bulk (TMA) copies through shared memory: 0.91.
+/// 128 threads a block. On an H200, of cudaMemcpyAsync in the same run: for [64, 4096, 7168] bf16 at K = 32, 8 and 1
+/// one word a thread reaches 0.995 and two 0.992, for one expert of 59 MB two reach 0.98 and one 0.97. 256 threads and
+/// 4 words: 0.976; 1024 and 4: 0.985, but 0.92 of a copy of 6 MB; a persistent grid of bulk (TMA) copies through shared
+/// memory: 0.91.
 constexpr int kThreads = 128;
-constexpr int kWordsPerThread = 2;
-constexpr u32 kWordsPerBlock = kThreads * kWordsPerThread;
+/// From here on a copy is bound by device memory alone, and one word a thread is enough.
+constexpr i64 kOneWordBytes = i64{256} << 20;
 
 /// Numbers of words and runs are 32 bits on the device; larger copies are cut on the host.
 constexpr i64 kMaxWordsPerPair = i64{1} << 31;
@@ -58,11 +59,11 @@ __device__ __forceinline__ void locate(const KernelShape& shape, u32 index, i64&
   }
 }
 
-template <typename Word, int kDims, int kPairs>
+template <typename Word, int kDims, int kPairs, int kWordsPerThread>
 __global__ void __launch_bounds__(kThreads)
     strided_copy_kernel(const __grid_constant__ KernelShape shape, const __grid_constant__ KernelPairs<kPairs> pairs) {
   const CopyPair pair = pairs.pair[kPairs == 1 ? 0 : blockIdx.y];
-  const u32 first = blockIdx.x * kWordsPerBlock + threadIdx.x;
+  const u32 first = blockIdx.x * (kThreads * kWordsPerThread) + threadIdx.x;
   Word words[kWordsPerThread];
   i64 dst[kWordsPerThread];
 #pragma unroll
@@ -83,22 +84,26 @@ std::string describe(const CopyShape& shape, std::size_t pairs) {
   return text + std::to_string(shape.run_bytes) + " bytes]";
 }
 
-template <typename Word, int kDims, int kPairs>
+template <typename Word, int kDims, int kPairs, int kWordsPerThread>
 void launch(const CopyShape& shape, const KernelShape& kernel_shape, std::span<const CopyPair> pairs,
             cudaStream_t stream) {
+  constexpr u32 kWordsPerBlock = kThreads * kWordsPerThread;
   KernelPairs<kPairs> arguments;
   std::copy(pairs.begin(), pairs.end(), arguments.pair);
   const dim3 grid((kernel_shape.words + kWordsPerBlock - 1) / kWordsPerBlock, static_cast<unsigned>(pairs.size()));
-  strided_copy_kernel<Word, kDims, kPairs><<<grid, kThreads, 0, stream>>>(kernel_shape, arguments);
+  strided_copy_kernel<Word, kDims, kPairs, kWordsPerThread><<<grid, kThreads, 0, stream>>>(kernel_shape, arguments);
   check_launch("strided_copy", [&] { return describe(shape, pairs.size()); });
 }
 
 template <typename Word, int kDims>
 void launch_pairs(const CopyShape& shape, const KernelShape& kernel_shape, std::span<const CopyPair> pairs,
                   cudaStream_t stream) {
-  if (pairs.size() == 1) return launch<Word, kDims, 1>(shape, kernel_shape, pairs, stream);
+  const bool large = shape.bytes() * static_cast<i64>(pairs.size()) >= kOneWordBytes;
+  if (pairs.size() == 1)
+    return large ? launch<Word, kDims, 1, 1>(shape, kernel_shape, pairs, stream)
+                 : launch<Word, kDims, 1, 2>(shape, kernel_shape, pairs, stream);
   for (std::size_t first = 0; first < pairs.size(); first += kMaxPairsPerLaunch)
-    launch<Word, kDims, kMaxPairsPerLaunch>(
+    launch<Word, kDims, kMaxPairsPerLaunch, 2>(
         shape, kernel_shape, pairs.subspan(first, std::min<std::size_t>(kMaxPairsPerLaunch, pairs.size() - first)),
         stream);
 }

@@ -31,8 +31,8 @@ class Backend {
   virtual void copy(const Move& move, const std::byte* src, std::byte* dst) const = 0;
   /// Waits until the device is open. Throws NoDevice, DeviceFailed.
   virtual void ready() const {}
-  /// Bytes of a tensor that a worker makes at a time, where runs are long.
-  virtual i64 task_bytes() const = 0;
+  /// Bytes of a tensor that a worker makes at a time, where its runs are long, or short ones have to be gathered.
+  virtual i64 task_bytes(bool short_runs) const = 0;
   /// Threads that keep it busy where the user allows `jobs`.
   virtual int workers(int jobs) const = 0;
   /// Bytes of each of a worker's two host buffers, where all together may have `memory_bytes`.

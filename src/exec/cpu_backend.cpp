@@ -63,8 +63,9 @@ class CpuWorker final : public Backend::Worker {
 class CpuBackend final : public Backend {
  public:
   void copy(const Move& move, const std::byte* src, std::byte* dst) const override { copy_in_host(move, src, dst); }
-  // Long runs gain nothing from larger tasks, and small tasks spread over the workers.
-  i64 task_bytes() const override { return i64{8} << 20; }
+  // Long runs gain nothing from larger tasks, and small tasks spread over the workers. Short runs want a task to hold
+  // whole matrices, so that a transpose reads its source once.
+  i64 task_bytes(bool short_runs) const override { return i64{short_runs ? 128 : 8} << 20; }
   int workers(int jobs) const override { return std::max(1, jobs); }
   i64 buffer_bytes(int workers, i64 memory_bytes) const override {
     return std::max<i64>(kDirectRunBytes, memory_bytes / (2 * workers));

@@ -12,8 +12,6 @@
 namespace glu_ckpt {
 namespace {
 
-/// Short runs want a task to hold whole matrices, so that a transpose reads its source once.
-constexpr i64 kGatherTaskBytes = i64{128} << 20;
 /// One gather call: where to read from and where byte `begin` of the range goes.
 struct Gather {
   const Source& source;
@@ -63,13 +61,26 @@ struct Task {
   i64 end;
 };
 
+/// Bytes of a task of one tensor. Where runs are short it is as many whole moves as fit, such as experts: cut anywhere
+/// else, a transpose reads the pieces of its source that both neighbours want twice.
+i64 task_bytes(std::span<const Move> moves, const Backend& backend, i64 buffer_bytes) {
+  bool short_runs = false;
+  i64 move_bytes = 1;
+  for (const Move& move : moves) {
+    short_runs |= move.run_bytes < kDirectRunBytes;
+    move_bytes = std::max(move_bytes, target_window(move));
+  }
+  const i64 bytes = std::min(buffer_bytes, backend.task_bytes(short_runs));
+  if (!short_runs || move_bytes > buffer_bytes) return bytes;
+  return std::max(move_bytes, bytes / move_bytes * move_bytes);
+}
+
 std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffer_bytes) {
   std::vector<Task> tasks;
   for (std::size_t t = 0; t < plan.outputs.size(); ++t) {
-    bool short_runs = false;
-    for (std::size_t m = plan.first_move[t]; m < plan.first_move[t + 1]; ++m)
-      short_runs |= plan.moves[m].run_bytes < kDirectRunBytes;
-    const i64 size = std::min(buffer_bytes, short_runs ? kGatherTaskBytes : backend.task_bytes());
+    const std::span<const Move> moves(plan.moves.data() + plan.first_move[t],
+                                      plan.moves.data() + plan.first_move[t + 1]);
+    const i64 size = task_bytes(moves, backend, buffer_bytes);
     for (i64 begin = 0; begin < plan.outputs[t].bytes; begin += size)
       tasks.push_back({t, begin, std::min(begin + size, plan.outputs[t].bytes)});
   }

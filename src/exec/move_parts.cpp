@@ -52,6 +52,7 @@ void clip(const Move& move, std::size_t dim, i64 begin, i64 end, const std::func
 }  // namespace
 
 i64 source_window(const Move& move) { return extent(move, true, 0); }
+i64 target_window(const Move& move) { return extent(move, false, 0); }
 
 void clip_move(const Move& move, i64 begin, i64 end, const std::function<void(const Move&)>& use) {
   clip(move, 0, begin, end, use);

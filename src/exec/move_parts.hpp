@@ -16,6 +16,8 @@ constexpr i64 kMaxReadWaste = 8;
 
 /// Bytes from the first byte that a move reads to behind the last.
 i64 source_window(const Move& move);
+/// The same of what it writes.
+i64 target_window(const Move& move);
 
 /// Calls `use` with parts of `move` that together write exactly its bytes in [begin, end).
 void clip_move(const Move& move, i64 begin, i64 end, const std::function<void(const Move&)>& use);
