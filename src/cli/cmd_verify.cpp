@@ -12,6 +12,8 @@ int cmd_verify(const Options& options) {
   const auto backend = open_backend(options, 0);
   check_contents(options, *a.source, "checking A");
   check_contents(options, *b.source, "checking B");
+  check_twin_orders(options, a, options.from);
+  check_twin_orders(options, b, options.other);
   Verdict verdict;
   {
     report::Progress progress(progress_style(options), "verify",
