@@ -246,6 +246,7 @@ int cmd_convert(const Options& options) {
   if (options.device != "auto") backend = open_backend(options, 0);
   const Opened opened = open_model(options.input, options.from);
   const Plan plan = proved_plan(options, opened);
+  check_twin_orders(options, opened, options.from);
   if (!backend) backend = open_backend(options, gathered_bytes(plan));
   // Without a known order there is no layout-invariant digest to record; the copy is checked all the same.
   const bool known = !has_unknown_glu(opened.recognition);

@@ -11,6 +11,7 @@ int cmd_digest(const Options& options) {
   const auto backend = open_backend(options, 0);
   backend->ready();
   check_contents(options, *opened.source, "checking checksums");
+  check_twin_orders(options, opened, options.from);
   Digest digest;
   {
     report::Progress progress(progress_style(options), "digest", tensor_bytes(opened.source->inventory()));

@@ -13,6 +13,8 @@ int cmd_verify(const Options& options) {
   backend->ready();
   check_contents(options, *a.source, "checking A");
   check_contents(options, *b.source, "checking B");
+  check_twin_orders(options, a, options.from);
+  check_twin_orders(options, b, options.other);
   Verdict verdict;
   {
     report::Progress progress(progress_style(options), "verify",

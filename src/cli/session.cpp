@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "core/fail.hpp"
+#include "verify/check_twins.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
@@ -106,6 +107,16 @@ ExecuteOptions execute_options(const Options& options, report::Progress& progres
 void check_contents(const Options& options, const Source& source, const std::string& title) {
   report::Progress progress(progress_style(options), title, source.checked_bytes());
   source.check_contents(options.jobs, execute_options(options, progress).on_progress);
+}
+
+void check_twin_orders(const Options& options, const Opened& opened, const SourceAnswers& answers) {
+  const TwinCheck found =
+      with_place(*opened.source, [&] { return check_twins(opened.model(), answers.option_prefix); });
+  if (!options.verbose || found.agreeing + found.undecided + found.unread == 0) return;
+  fmt::print(stderr,
+             "glu-ckpt: {}: {} sampled rows of the master weights of {} FC1s round to the weights; {} FC1s say nothing "
+             "about their order, {} were not looked at\n",
+             opened.source->path().string(), found.rows, found.agreeing, found.undecided, found.unread);
 }
 
 void watch_signals() {

@@ -53,6 +53,10 @@ void watch_signals();
 /// Checks what the files say of their own bytes (Source::check_contents), with progress.
 void check_contents(const Options& options, const Source& source, const std::string& title);
 
+/// Throws GluConflict where the optimizer's master weights contradict the answers (check_twins). Reads a sample of
+/// rows; with -v says on stderr what it told.
+void check_twin_orders(const Options& options, const Opened& opened, const SourceAnswers& answers);
+
 /// Prints to stdout and checks that it arrived.
 void print_out(const std::string& text);
 

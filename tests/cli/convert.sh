@@ -117,6 +117,97 @@ optimizer() {
   rm -rf "$work"
 }
 
+# mixed_model DIR GATE_ROWS [stale]: FC1s in contiguous order, beside states in blocks of so many gate rows; the master
+# weights round to the weights, unless they are stale. F = 8.
+mixed_model() {
+  mkdir -p "$1"
+  python3 - "$@" <<'PY'
+import json, struct, sys
+path, block, stale = sys.argv[1], int(sys.argv[2]), len(sys.argv) > 3
+F, H, EXPERTS = 8, 5, 3
+tensors = {}
+
+def codes(layer, expert, rows, cols, part):
+    return [[0x3000 + ((layer * EXPERTS + expert) * 2 + part) * 256 + r * cols + c for c in range(cols)]
+            for r in range(rows)]
+
+def states_order(rows):
+    return [rows[p // block % 2 * F + p // (2 * block) * block + p % block] for p in range(2 * F)]
+
+def put(name, dtype, rows):
+    data = b"".join(struct.pack("<%d%s" % (len(r), "H" if dtype == "BF16" else "I"), *r) for r in rows)
+    tensors[name] = dtype, [len(rows), len(rows[0])], data
+
+for layer in range(2):
+    for expert in range(EXPERTS):
+        for part, (name, rows, cols) in enumerate([("linear_fc1", 2 * F, H), ("linear_fc2", H, F)]):
+            key = f"decoder.layers.{layer}.mlp.experts.{name}.weight{expert}"
+            weight = codes(layer, expert, rows, cols, part)
+            state = weight if part else states_order(weight)
+            put(key, "BF16", weight)
+            wide = [[(code << 16) + (0x9000 if stale else (code * 77) % 0x8000) for code in row] for row in state]
+            put("optimizer.state.param." + key, "F32", wide)
+            put("optimizer.state.exp_avg." + key, "F32", [[code * 3 for code in row] for row in state])
+header, end = {}, 0
+for name, (dtype, shape, data) in tensors.items():
+    header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + len(data)]}
+    end += len(data)
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+with open(path + "/model.safetensors", "wb") as out:
+    out.write(struct.pack("<Q", len(text)) + text + b"".join(data for _, _, data in tensors.values()))
+PY
+}
+
+# An optimizer's state in another order than its weights: the master weights give it away.
+twin_orders() {
+  local work=$WORK/twins told from=--from-optimizer-glu
+  mixed_model "$work/alike" 8
+  mixed_model "$work/mixed" 4
+  mixed_model "$work/stale" 4 stale
+  status "alike" 0 convert "$work/alike" "$work/alike2" --from-glu contiguous --glu interleaved:2 -v
+  check "alike: what was looked at" has "$ERR" "sampled rows of the master weights of 2 FC1s round to the weights"
+  for told in "" "$from contiguous" "$from interleaved:2" "--verify none"; do
+    # shellcheck disable=SC2086
+    status "mixed, $told" 4 convert "$work/mixed" "$work/no" --from-glu contiguous --glu interleaved:2 $told
+    check "mixed: refused for what it is" has "$ERR" "[glu-conflict]"
+    check "mixed: the file" has "$ERR" "$work/mixed/model.safetensors"
+    check "mixed: the layer" has "$ERR" "layer 0, routed experts"
+    check "mixed: what to say" has "$ERR" "$from interleaved:4"
+    check "mixed: nothing was written" absent "$work/no"
+    check "mixed: nothing is left over" absent "$work/no.partial"
+  done
+  status "mixed: digest" 4 digest "$work/mixed" --from-glu contiguous
+  status "mixed: verify, as A" 4 verify "$work/mixed" "$work/alike" --from-glu contiguous --to-glu contiguous
+  status "mixed: verify, as B" 4 verify "$work/alike" "$work/mixed" --from-glu contiguous --to-glu contiguous
+  check "mixed: B's option" has "$ERR" "--to-optimizer-glu interleaved:4"
+  status "mixed: the weights told wrongly" 4 digest "$work/mixed" --from-glu interleaved:2 "$from" interleaved:4
+  check "mixed: the weights' order" has "$ERR" "--from-glu contiguous --from-optimizer-glu interleaved:4"
+  status "mixed: headers do not show it" 0 plan "$work/mixed" "$work/no" --from-glu contiguous --glu interleaved:2 -q
+  status "mixed: inspect" 0 inspect "$work/mixed" --from-glu contiguous -q
+  status "mixed: without the states" 0 convert "$work/mixed" "$work/dropped" --from-glu contiguous --glu interleaved:2 \
+    --optimizer drop -q
+  status "mixed: told rightly" 0 convert "$work/mixed" "$work/mixed2" --from-glu contiguous "$from" interleaved:4 \
+    --glu interleaved:2
+  check "mixed: nothing to say" [ -z "$ERR" ]
+  check "mixed and alike become one" [ "$(tensors "$work/mixed2")" == "$(tensors "$work/alike2")" ]
+  check "digests agree" [ "$(digest "$work/mixed" --from-glu contiguous "$from" interleaved:4)" == \
+    "$(digest "$work/alike" --from-glu contiguous)" ]
+  status "mixed: a record that is wrong" 0 stamp "$work/mixed" --glu contiguous --optimizer-glu interleaved:2 -q
+  status "a record is a claim" 4 digest "$work/mixed"
+  check "a record: way out" has "$ERR" "remove it"
+  status "stale masters prove nothing" 0 convert "$work/stale" "$work/stale2" --from-glu contiguous \
+    --glu interleaved:2 -v
+  check "stale: looked at all the same" has "$ERR" "2 FC1s say nothing about their order"
+  # Megatron's own, one step after its start.
+  status "Megatron's masters" 0 digest "$TESTDATA/megatron/homogeneous" --from-glu contiguous \
+    --from-shared-glu contiguous -v
+  check "Megatron's masters round to the weights" has "$ERR" "of 4 FC1s round to the weights"
+  status "Megatron's, told otherwise" 4 digest "$TESTDATA/megatron/homogeneous" --from-glu contiguous \
+    --from-shared-glu contiguous "$from" interleaved:32
+  rm -rf "$work"
+}
+
 stamping() {
   local bare=$TESTDATA/malformed/layout/glu_unknown work=$WORK/stamp before
   cp -r "$bare" "$work"

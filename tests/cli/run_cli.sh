@@ -20,7 +20,7 @@ for part in lib gallery streams convert every_format files interrupt; do
   source "$HERE/$part.sh"
 done
 
-ALL=(gallery formats torch_files tiny every_format legacy_ranks objects_travel streams help_and_usage json_output convert_forms sharding determinism optimizer stamping checkpoint_forms
+ALL=(gallery formats torch_files tiny every_format legacy_ranks objects_travel streams help_and_usage json_output convert_forms sharding determinism optimizer twin_orders stamping checkpoint_forms
   overwriting special_sources memory_limit signals file_size_limit permissions differing)
 for group in "${@:-${ALL[@]}}"; do
   previous=

@@ -106,7 +106,8 @@ TEST(RandomPlan, WritesEveryByteOnceAndInItsPlace) {
                              item.model.blocks.size(), item.model.blocks[0].widths.size(),
                              item.model.blocks[0].widths[0], item.model.blocks[0].hidden, item.execution.jobs,
                              item.execution.memory_bytes));
-    expect_converts(item.model, item.from, item.to, item.execution, item.max_shard_bytes);
+    EXPECT_TRUE(converts(item.model, item.from, item.to, item.execution, item.max_shard_bytes))
+        << item.from.describe() << "  ->  " << item.to.describe();
   }
 }
 
@@ -129,8 +130,9 @@ TEST(RandomPlan, BlockSizesThatDoNotNest) {
         model.blocks.push_back(block);
         ExecuteOptions small;
         small.memory_bytes = 8 << 10;
-        expect_converts(model, {naming, experts, experts, interleaved(pair.from), split()},
-                        {naming, Experts::Grouped, Experts::Indexed, interleaved(pair.to), split()}, small);
+        EXPECT_TRUE(converts(model, {naming, experts, experts, interleaved(pair.from), split()},
+                             {naming, Experts::Grouped, Experts::Indexed, interleaved(pair.to), split()}, small))
+            << naming << " " << to_string(experts) << ", K " << pair.from << " to " << pair.to;
       }
   }
 }
@@ -155,7 +157,8 @@ TEST(RandomPlan, LargeTensorsInLittleMemory) {
         ExecuteOptions execution;
         execution.jobs = jobs;
         execution.memory_bytes = jobs == 1 ? 9001 : 100'003;
-        expect_converts(model, from, to, execution);
+        EXPECT_TRUE(converts(model, from, to, execution))
+            << from.describe() << "  ->  " << to.describe() << ", " << jobs << " jobs";
       }
 }
 

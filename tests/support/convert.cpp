@@ -41,8 +41,8 @@ Digest digest_of(const Source& source, const SourceAnswers& answers) {
   return compute_digest({&source, &recognition}, *make_backend("cpu"), {});
 }
 
-void expect_converts(const ModelSpec& model, const Spelling& from, const Spelling& to, const ExecuteOptions& execution,
-                     i64 max_shard_bytes) {
+::testing::AssertionResult converts(const ModelSpec& model, const Spelling& from, const Spelling& to,
+                                    const ExecuteOptions& execution, i64 max_shard_bytes) {
   SCOPED_TRACE(from.describe() + "  ->  " + to.describe());
   try {
     const MemorySource source = make_source(model, from);
@@ -50,13 +50,21 @@ void expect_converts(const ModelSpec& model, const Spelling& from, const Spellin
     PlanOptions options = options_for(model, to);
     options.max_shard_bytes = max_shard_bytes;
     const Converted converted = convert(source, recognition, options, execution);
-    EXPECT_TRUE(same_tensors(build(model, to), converted.tensors));
     expect_good_shards(converted.plan, max_shard_bytes);
+    if (const auto same = same_tensors(build(model, to), converted.tensors); !same) return same;
     const MemorySource target(converted.tensors, {}, record_of(model, to));
-    EXPECT_EQ(to_string(digest_of(target)), to_string(digest_of(source)));
+    const std::string expected = to_string(digest_of(source));
+    const std::string found = to_string(digest_of(target));
+    if (found == expected) return ::testing::AssertionSuccess();
+    return ::testing::AssertionFailure() << "the digest is " << found << ", expected " << expected;
   } catch (const Error& error) {
-    ADD_FAILURE() << slug(error.code()) << ": " << error.what();
+    return ::testing::AssertionFailure() << slug(error.code()) << ": " << error.what();
   }
+}
+
+void expect_converts(const ModelSpec& model, const Spelling& from, const Spelling& to, const ExecuteOptions& execution,
+                     i64 max_shard_bytes) {
+  EXPECT_TRUE(converts(model, from, to, execution, max_shard_bytes)) << from.describe() << "  ->  " << to.describe();
 }
 
 void expect_good_shards(const Plan& plan, i64 max_shard_bytes) {

@@ -30,6 +30,9 @@ PlanOptions options_for(const ModelSpec& model, const Spelling& spelling);
 Digest digest_of(const Source& source, const SourceAnswers& answers = {});
 
 /// Converts from one spelling to another and compares with the model spelled there directly.
+::testing::AssertionResult converts(const ModelSpec& model, const Spelling& from, const Spelling& to,
+                                    const ExecuteOptions& execution = {}, i64 max_shard_bytes = i64{1} << 40);
+/// Expects that it does.
 void expect_converts(const ModelSpec& model, const Spelling& from, const Spelling& to,
                      const ExecuteOptions& execution = {}, i64 max_shard_bytes = i64{1} << 40);
 

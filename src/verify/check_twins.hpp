@@ -1,0 +1,28 @@
+#pragma once
+/// Whether an optimizer's master weights bear out the orders of gate and up rows that were answered for a checkpoint.
+
+#include <string>
+
+#include "glu_ckpt/verify.hpp"
+
+namespace glu_ckpt {
+
+/// What check_twins() could tell.
+struct TwinCheck {
+  /// FC1s of one layer, routed or shared, whose sampled rows all fit.
+  i64 agreeing = 0;
+  /// Rows compared in those.
+  i64 rows = 0;
+  /// Those without evidence: stale or differently rounded masters, rows that are all alike.
+  i64 undecided = 0;
+  /// Those that were not looked at, as the bound of bytes to read was reached.
+  i64 unread = 0;
+};
+
+/// Compares, in the first and the last expert of each FC1 whose order is known, a sample of rows of the weights with
+/// the master weights rounded to their dtype. A model weight is its master weight rounded, so where rows do not fit in
+/// the orders claimed but do in exactly one other, an answer is wrong. Never chooses an order, and never takes missing
+/// evidence for a contradiction. `option_prefix` is SourceAnswers::option_prefix. Throws GluConflict.
+TwinCheck check_twins(const Model& model, const std::string& option_prefix);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,52 @@
+#pragma once
+/// In which orders of gate and up rows an optimizer's master weights fit their weights. Pure: which stored row belongs
+/// to which, and what a sample of rows says about the orders that somebody claimed.
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "glu_ckpt/layout.hpp"
+
+namespace glu_ckpt {
+
+/// Orders of a fused FC1 [2F, H]; split is as good as contiguous.
+struct TwinOrders {
+  Glu weights;
+  Glu states;
+};
+
+/// The stored row, 0 to 2F, of the states that belongs to stored row `row` of the weights.
+i64 matching_row(const TwinOrders& orders, i64 intermediate, i64 row);
+
+/// Stored rows of the weights that tell orders apart, ascending: some spread evenly, and each K that divides F, where
+/// interleaved:K has its first up row.
+std::vector<i64> sampled_rows(i64 intermediate);
+
+/// All orders in which FC1s whose F are multiples of `width` can stand: contiguous, and interleaved:K where K divides
+/// it. Without the one that has blocks of `width` rows, which is contiguous if all are of one width.
+std::vector<Glu> possible_orders(i64 width);
+
+/// What a sample of rows says about the orders that were claimed.
+struct OrderEvidence {
+  enum class Kind {
+    /// No order explains the states, or too many do.
+    None,
+    Agrees,
+    /// The states do not fit as claimed, and do fit in `states` or if the weights stand in `weights`.
+    Contradicts,
+  };
+  Kind kind = Kind::None;
+  /// The only order of the states that fits the weights in the order claimed.
+  std::optional<Glu> states;
+  /// The only order of the weights that fits the states in the order claimed.
+  std::optional<Glu> weights;
+};
+
+/// `agrees` tells whether all sampled rows fit in some orders; it is asked about the claimed ones first, and about
+/// others only where those do not fit.
+OrderEvidence judge_orders(const TwinOrders& claimed, const std::vector<Glu>& possible_weights,
+                           const std::vector<Glu>& possible_states,
+                           const std::function<bool(const TwinOrders&)>& agrees);
+
+}  // namespace glu_ckpt
