@@ -31,6 +31,9 @@ class Backend {
   virtual void copy(const Move& move, const std::byte* src, std::byte* dst) const = 0;
   /// Waits until the device is open. Throws NoDevice, DeviceFailed.
   virtual void ready() const {}
+  /// Gives the device back in the background, for programs that need it no more: on a GPU everything that this process
+  /// holds there is lost. All workers must be gone, and none can be made afterwards.
+  virtual void release() {}
   /// Bytes of a tensor that a worker makes at a time, where its runs are long, or short ones have to be gathered.
   virtual i64 task_bytes(bool short_runs) const = 0;
   /// Threads that keep it busy where the user allows `jobs`.

@@ -264,6 +264,7 @@ int cmd_convert(const Options& options) {
     report::Progress progress(progress_style(options), "converting", plan.bytes);
     execute(plan, *opened.source, *sink, *backend, execute_options(options, progress));
   }
+  backend->release();
   sink->finish(record);
   if (digest) check_staged(options, *sink, *digest, *backend);
   sink->commit();

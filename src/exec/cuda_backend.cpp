@@ -177,6 +177,14 @@ class CudaBackend final : public Backend {
   }
 
   void ready() const override { opened_.get(); }
+  // A tenth of a second, which would otherwise pass at the program's end.
+  void release() override {
+    released_ = std::async(std::launch::async, [devices = devices_] {
+      // A failure changes nothing for a process that is done with the device.
+      for (const int device : devices)
+        if (cudaSetDevice(device) == cudaSuccess) (void)cudaDeviceReset();
+    });
+  }
   // Page-locking memory costs more than small transfers do: of 4.8 GB on an H200 with 16 workers, 0.8 s in tasks of
   // 2 MiB and 1.0 s in tasks of 8 MiB.
   i64 task_bytes(bool short_runs) const override { return i64{short_runs ? 16 : 2} << 20; }
@@ -206,6 +214,7 @@ class CudaBackend final : public Backend {
   std::vector<int> devices_;
   BackendOptions options_;
   std::shared_future<void> opened_;
+  std::future<void> released_;
 };
 
 float elapsed_seconds(const CudaEvent& begin, const CudaEvent& end) {
