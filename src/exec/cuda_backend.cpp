@@ -16,8 +16,10 @@
 namespace glu_ckpt {
 namespace {
 
-/// Fewer leave a disk or the bus idle while a worker is at another step.
+/// Workers on one GPU. Fewer leave a disk or the bus idle while a worker is at another step; more only page-lock more
+/// memory, which the driver does one call at a time, a millisecond for every few MiB.
 constexpr int kLeastWorkers = 4;
+constexpr int kMostWorkers = 8;
 /// Windows start at multiples of this, so that runs which are aligned in the source are aligned on the device.
 constexpr i64 kWindowAlignment = 256;
 
@@ -187,9 +189,12 @@ class CudaBackend final : public Backend {
   }
   // Page-locking memory costs more than small transfers do: of 4.8 GB on an H200 with 16 workers, 0.8 s in tasks of
   // 2 MiB and 1.0 s in tasks of 8 MiB.
-  i64 task_bytes(bool short_runs) const override { return i64{short_runs ? 16 : 2} << 20; }
+  i64 task_bytes(bool short_runs) const override { return i64{short_runs ? 8 : 2} << 20; }
   void copy(const Move& move, const std::byte* src, std::byte* dst) const override { copy_in_host(move, src, dst); }
-  int workers(int jobs) const override { return std::max(jobs, kLeastWorkers * static_cast<int>(devices_.size())); }
+  int workers(int jobs) const override {
+    const int gpus = static_cast<int>(devices_.size());
+    return std::clamp(jobs, kLeastWorkers * gpus, kMostWorkers * gpus);
+  }
   i64 buffer_bytes(int workers, i64 memory_bytes) const override {
     const int on_one = (workers + static_cast<int>(devices_.size()) - 1) / static_cast<int>(devices_.size());
     const i64 bytes = std::min(memory_bytes / (2 * workers), options_.device_memory_bytes / (2 * on_one));
