@@ -2,9 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <functional>
-
 #include "kernels/fast_division.hpp"
 #include "kernels/strided_copy.hpp"
 #include "kernels/transpose_copy.hpp"
@@ -15,59 +12,14 @@ namespace {
 
 using namespace support;
 
-/// A case's tensors in host memory, and where they begin.
-struct HostTensors {
-  explicit HostTensors(const CopyCase& item) {
-    for (std::size_t t = 0; t < item.src_bytes.size(); ++t)
-      src.push_back(coded_bytes(item.src_bytes[t], static_cast<i64>(t)));
-    for (const i64 bytes : item.dst_bytes) dst.emplace_back(static_cast<std::size_t>(bytes), std::byte{0xa5});
-    for (const auto& tensor : src) srcs.push_back(tensor.data());
-    for (auto& tensor : dst) dsts.push_back(tensor.data());
-  }
-  std::vector<std::vector<std::byte>> src, dst;
-  std::vector<const std::byte*> srcs;
-  std::vector<std::byte*> dsts;
-};
-
-void copy_loops(const CopyShape& shape, int dim, const std::byte* src, std::byte* dst) {
-  if (dim == shape.num_dims) {
-    std::copy_n(src, shape.run_bytes, dst);
-    return;
-  }
-  const MoveDim& loop = shape.dims[static_cast<std::size_t>(dim)];
-  for (i64 i = 0; i < loop.count; ++i) copy_loops(shape, dim + 1, src + i * loop.src_step, dst + i * loop.dst_step);
-}
-
-i64 axis_offset(const TransposeAxis& axis, i64 index) {
-  return index % axis.low_count * axis.low_step + index / axis.low_count * axis.high_step;
-}
-
-void turn(const TransposeShape& shape, int dim, const std::byte* src, std::byte* dst) {
-  if (dim < shape.outer.num_dims) {
-    const MoveDim& loop = shape.outer.dims[static_cast<std::size_t>(dim)];
-    for (i64 i = 0; i < loop.count; ++i) turn(shape, dim + 1, src + i * loop.src_step, dst + i * loop.dst_step);
-    return;
-  }
-  for (i64 a = 0; a < shape.across.count(); ++a)
-    for (i64 d = 0; d < shape.down.count(); ++d)
-      std::copy_n(src + a * shape.element_bytes + axis_offset(shape.down, d), shape.element_bytes,
-                  dst + d * shape.element_bytes + axis_offset(shape.across, a));
-}
-
 TEST(GpuCopy, FoldedMovesCopyWhatTheMovesSay) {
   for (const CopyCase& item : copy_cases()) {
     SCOPED_TRACE(item.name);
     HostTensors want(item), got(item), turned(item);
     strided_copy_ref(item.moves, want.srcs, want.dsts);
-    for (const CopyBatch& batch : fold_moves(item.moves, got.srcs, got.dsts))
-      for (const CopyPair& pair : batch.pairs) copy_loops(batch.shape, 0, pair.src, pair.dst);
+    copy_folded(item, got, false);
     ASSERT_EQ(got.dst, want.dst);
-    for (const CopyBatch& batch : fold_moves(item.moves, turned.srcs, turned.dsts))
-      for (const CopyPair& pair : batch.pairs)
-        if (const auto transpose = find_transpose(batch.shape))
-          turn(*transpose, 0, pair.src, pair.dst);
-        else
-          copy_loops(batch.shape, 0, pair.src, pair.dst);
+    copy_folded(item, turned, true);
     ASSERT_EQ(turned.dst, want.dst);
   }
 }

@@ -1,0 +1,44 @@
+/// What a launch is made of, over random moves: the same bytes go to the same places.
+
+#include <gtest/gtest.h>
+
+#include "kernels/strided_copy.hpp"
+#include "kernels/transpose_copy.hpp"
+#include "support/copy_cases.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+using namespace support;
+
+constexpr unsigned kCases = 4000;
+
+TEST(FoldMoves, CopyWhatTheMovesSay) {
+  int transposes = 0, high_across = 0, high_down = 0, folded = 0;
+  for (unsigned seed = 1; seed <= kCases; ++seed) {
+    SCOPED_TRACE(seed);
+    const CopyCase item = random_copy_case(seed);
+    HostTensors want(item), got(item), turned(item);
+    strided_copy_ref(item.moves, want.srcs, want.dsts);
+    copy_folded(item, got, false);
+    ASSERT_EQ(got.dst, want.dst);
+    copy_folded(item, turned, true);
+    ASSERT_EQ(turned.dst, want.dst);
+    for (const CopyBatch& batch : fold_moves(item.moves, got.srcs, got.dsts)) {
+      folded += batch.pairs.size() < item.moves.size() ? 1 : 0;
+      if (const auto transpose = find_transpose(batch.shape)) {
+        ++transposes;
+        high_across += transpose->across.high_count > 1 ? 1 : 0;
+        high_down += transpose->down.high_count > 1 ? 1 : 0;
+      }
+    }
+  }
+  // The cases would show nothing if these did not come up.
+  EXPECT_GT(folded, 1000);
+  EXPECT_GT(transposes, 200);
+  EXPECT_GT(high_across, 20);
+  EXPECT_GT(high_down, 20);
+}
+
+}  // namespace
+}  // namespace glu_ckpt
