@@ -97,6 +97,26 @@ TEST(GpuCopy, GptOssIsATransposeOfPairs) {
   EXPECT_TRUE(transposes_in_vectors(*shape, {}));
 }
 
+/// More places or tiles than a launch can number go to strided_copy(), which cuts what is too large.
+TEST(GpuCopy, TransposesFitOneLaunch) {
+  const auto found = [](i64 across, i64 down, i64 planes) {
+    CopyShape shape;
+    shape.run_bytes = 1;
+    shape.dims[0] = {planes, across * down, across * down};
+    shape.dims[1] = {across, 1, down};
+    shape.dims[2] = {down, across, 1};
+    shape.num_dims = 3;
+    return find_transpose(shape).has_value();
+  };
+  constexpr i64 kBillion = i64{1} << 30;
+  EXPECT_TRUE(found(2 * kBillion - 1, 8, 2));
+  EXPECT_FALSE(found(2 * kBillion, 8, 2));
+  EXPECT_FALSE(found(8, 4 * kBillion + 8, 2));
+  EXPECT_TRUE(found(8, 8, 2 * kBillion - 1));
+  EXPECT_FALSE(found(8, 8, 2 * kBillion));
+  EXPECT_FALSE(found(40, 40, kBillion));
+}
+
 TEST(GpuCopy, RowsAreNoTranspose) {
   const CopyCase item = interleave_case({2, 32, 64, 8, 2}, true, false, false);
   HostTensors tensors(item);
