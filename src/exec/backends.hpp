@@ -1,6 +1,7 @@
 #pragma once
 /// The backends behind make_backend().
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -34,5 +35,9 @@ struct CpuRates {
   double copy_bytes_per_second = 0;
 };
 CpuRates measure_cpu();
+
+/// cuda:0 where it turns more bytes per second than so many threads at `thread_rate` each, as `measure` says. The CPU
+/// where it does not, and where measuring throws: a GPU that is full or broken is a reason, not a failure.
+DeviceChoice faster_device(double thread_rate, int threads, const std::function<GpuRates()>& measure);
 
 }  // namespace glu_ckpt

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "exec/backends.hpp"
 #include "glu_ckpt/cuda.hpp"
 #include "support/convert.hpp"
 
@@ -170,7 +171,28 @@ TEST(Execute, Backends) {
   expect_error(ErrorCode::NoDevice, [] { make_backend("cuda"); });
   expect_error(ErrorCode::NoDevice, [] { make_backend("cuda:all"); });
   EXPECT_EQ(choose_device(i64{1} << 40, 1).device, "cpu");
-  EXPECT_FALSE(choose_device(0, 1).reason.empty());
+}
+
+/// Where there is nothing to gain, no GPU is asked: the reason is the same on every machine.
+TEST(Execute, LittleToGatherNeedsNoGpu) {
+  for (const i64 bytes : {i64{0}, i64{1}, i64{1} << 20}) {
+    const DeviceChoice choice = choose_device(bytes, 1);
+    EXPECT_EQ(choice.device, "cpu");
+    EXPECT_NE(choice.reason.find("a GPU"), std::string::npos) << choice.reason;
+  }
+}
+
+TEST(Execute, AutoTakesTheFasterDevice) {
+  GpuRates rates;
+  rates.turn_bytes_per_second = 8e9;
+  EXPECT_EQ(faster_device(1e9, 7, [&] { return rates; }).device, "cuda:0");
+  EXPECT_EQ(faster_device(1e9, 9, [&] { return rates; }).device, "cpu");
+}
+
+TEST(Execute, AutoDoesWithoutAGpuThatFails) {
+  const DeviceChoice choice = faster_device(1e9, 1, []() -> GpuRates { throw Error(ErrorCode::NoMemory, "planted"); });
+  EXPECT_EQ(choice.device, "cpu");
+  EXPECT_NE(choice.reason.find("planted"), std::string::npos) << choice.reason;
 }
 
 }  // namespace
