@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "glu_ckpt/bench.hpp"
 #include "glu_ckpt/cuda.hpp"
 #include "kernels/device_buffer.hpp"
 #include "support/slug_of.hpp"
@@ -23,6 +24,15 @@ TEST(Devices, AreDescribed) {
 TEST(Devices, OneTooManyIsRefused) {
   EXPECT_EQ(slug_of([] { cuda_device(cuda_device_count()); }), "no-device");
   EXPECT_EQ(slug_of([] { cuda_device(-1); }), "no-device");
+}
+
+/// Not one expert of the largest model would fit.
+TEST(Devices, TooLittleMemoryForABenchIsRefused) {
+  for (const i64 bytes : {i64{1}, i64{300} << 20, i64{700} << 20}) {
+    KernelBenchOptions options;
+    options.memory_bytes = bytes;
+    EXPECT_EQ(slug_of([&] { bench_kernels(options); }), "no-memory") << bytes;
+  }
 }
 
 /// A caller that catches an error and goes on must not meet it again.
