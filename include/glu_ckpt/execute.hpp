@@ -74,7 +74,7 @@ struct ExecuteOptions {
 /// Reads through `source` and writes every byte of `plan` once through `sink`, in any order.
 void execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend, const ExecuteOptions& options);
 
-/// Bytes of the host buffers that execute() will have allocated at the most.
+/// Bytes of the host buffers that execute() will have allocated at the most, alignment on a GPU aside.
 i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const ExecuteOptions& options);
 
 /// Reads bytes [begin, end) of a tensor that `moves` describe into `out`, taking every byte from

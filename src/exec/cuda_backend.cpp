@@ -63,13 +63,17 @@ class CudaWorker final : public Backend::Worker {
       return result;
     }
     std::vector<Piece> pieces;
-    i64 wanted_bytes = 0;
+    i64 wanted_bytes = 0, largest_piece = 0;
     for (Move& part : parts) {
       part.dst_offset -= begin;
       add_pieces(part, pieces);
     }
-    for (const Piece& piece : pieces) wanted_bytes += round_up(piece.wanted);
-    input_.reserve(std::min(buffer_bytes_, wanted_bytes));
+    for (const Piece& piece : pieces) {
+      wanted_bytes += round_up(piece.wanted);
+      largest_piece = std::max(largest_piece, round_up(piece.wanted));
+    }
+    // Many pieces of a few bytes are mostly alignment; planned_buffer_bytes() does not count on more.
+    input_.reserve(std::min({buffer_bytes_, wanted_bytes, std::max(largest_piece, kMaxReadWaste * bytes)}));
     for (const Piece& piece : pieces) load(piece, source);
     flush();
     CUDA_CHECK(cudaMemcpyAsync(output_.host.data(), output_.device.data(), result.size(), cudaMemcpyDeviceToHost,

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "core/fail.hpp"
+#include "core/grow_buffer.hpp"
 #include "core/parallel.hpp"
 #include "exec/move_parts.hpp"
 
@@ -50,7 +50,7 @@ struct Gather {
   }
 
   void read_window(const Move& move, i64 window) const {
-    if (static_cast<i64>(scratch.size()) < window) scratch.resize(static_cast<std::size_t>(window));
+    grow_buffer(scratch, window);
     source.read(move.src, move.src_offset, {scratch.data(), static_cast<std::size_t>(window)});
     Move local = move;
     local.src_offset = 0;
@@ -63,6 +63,7 @@ struct Task {
   std::size_t tensor;
   i64 begin;
   i64 end;
+  bool short_runs;
 };
 
 std::vector<Task> make_tasks(const Plan& plan, i64 buffer_bytes) {
@@ -73,7 +74,7 @@ std::vector<Task> make_tasks(const Plan& plan, i64 buffer_bytes) {
       short_runs |= plan.moves[m].run_bytes < kDirectRunBytes;
     const i64 size = std::min(buffer_bytes, short_runs ? kGatherTaskBytes : kTaskBytes);
     for (i64 begin = 0; begin < plan.outputs[t].bytes; begin += size)
-      tasks.push_back({t, begin, std::min(begin + size, plan.outputs[t].bytes)});
+      tasks.push_back({t, begin, std::min(begin + size, plan.outputs[t].bytes), short_runs});
   }
   return tasks;
 }
@@ -88,10 +89,15 @@ void gather(std::span<const Move> moves, const Source& source, const Backend& ba
 
 i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
   const int workers = backend.workers(options.jobs);
-  i64 largest = 0;
-  for (const Task& task : make_tasks(plan, backend.buffer_bytes(workers, options.memory_bytes)))
-    largest = std::max(largest, task.end - task.begin);
-  return 2 * workers * largest;
+  const i64 buffer_bytes = backend.buffer_bytes(workers, options.memory_bytes);
+  i64 largest = 0, largest_window = 0;
+  for (const Task& task : make_tasks(plan, buffer_bytes)) {
+    const i64 bytes = task.end - task.begin;
+    largest = std::max(largest, bytes);
+    // What is read may have gaps in it; see kMaxReadWaste.
+    largest_window = std::max(largest_window, task.short_runs ? kMaxReadWaste * bytes : bytes);
+  }
+  return workers * (largest + std::min(buffer_bytes, std::max(kDirectRunBytes, largest_window)));
 }
 
 void execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
