@@ -45,11 +45,19 @@ const Move* only_run(const std::vector<Move>& parts, i64 bytes) {
 
 class CudaWorker final : public Backend::Worker {
  public:
-  CudaWorker(int device, i64 buffer_bytes) : buffer_bytes_(buffer_bytes) {
+  CudaWorker(int device, i64 buffer_bytes) : device_(device), buffer_bytes_(buffer_bytes) {
     CUDA_CHECK(cudaSetDevice(device));
     stream_ = std::make_unique<CudaStream>();
     // A spinning wait would take the core that another worker reads with.
     done_ = std::make_unique<CudaEvent>(cudaEventBlockingSync | cudaEventDisableTiming);
+  }
+  CudaWorker(const CudaWorker&) = delete;
+  CudaWorker& operator=(const CudaWorker&) = delete;
+  // By another thread, whose device may be one that nothing else here opens: freeing would. After an error the buffers
+  // may still be in use.
+  ~CudaWorker() override {
+    (void)cudaSetDevice(device_);
+    (void)cudaStreamSynchronize(stream_->get());
   }
 
   std::span<const std::byte> produce(std::span<const Move> moves, const Source& source, i64 begin, i64 end) override {
@@ -160,6 +168,7 @@ class CudaWorker final : public Backend::Worker {
     CUDA_CHECK(cudaEventSynchronize(done_->get()));
   }
 
+  int device_;
   i64 buffer_bytes_;
   MirroredBuffer input_, output_;
   std::unique_ptr<CudaStream> stream_;

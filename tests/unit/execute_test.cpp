@@ -119,7 +119,7 @@ TEST(Execute, AFailureInAWorkerComesOut) {
     options.jobs = jobs;
     options.memory_bytes = 16 << 10;
     expect_error(
-        ErrorCode::Io, [&] { execute(plan, counting, sink, *make_backend("cpu"), options); }, "planted");
+        ErrorCode::Io, [&] { execute(plan, counting, sink, *make_backend(test_device()), options); }, "planted");
   }
 }
 
