@@ -12,18 +12,6 @@ namespace {
 
 using namespace support;
 
-TEST(GpuCopy, FoldedMovesCopyWhatTheMovesSay) {
-  for (const CopyCase& item : copy_cases()) {
-    SCOPED_TRACE(item.name);
-    HostTensors want(item), got(item), turned(item);
-    strided_copy_ref(item.moves, want.srcs, want.dsts);
-    copy_folded(item, got, false);
-    ASSERT_EQ(got.dst, want.dst);
-    copy_folded(item, turned, true);
-    ASSERT_EQ(turned.dst, want.dst);
-  }
-}
-
 /// One launch for a tensor or for a batch of experts, not one for each.
 TEST(GpuCopy, ExpertsShareABatch) {
   const GluSizes sizes{64, 64, 128, 32, 2};
