@@ -60,7 +60,7 @@ i64 gathered_bytes(const Plan& plan);
 /// The faster device for so many gathered bytes, by measurement where there is something to gain: both sides turn a
 /// sample of single elements, the GPU through pinned memory and back. A GPU that cannot be used
 /// is not chosen.
-DeviceChoice choose_device(i64 gathered_bytes, int jobs);
+DeviceChoice choose_device(i64 gathered_bytes, int jobs, const BackendOptions& options = {});
 
 struct ExecuteOptions {
   /// Worker threads; a backend may want more. Each owns two buffers.

@@ -57,20 +57,25 @@ CpuRates measure_cpu() {
   return rates;
 }
 
-DeviceChoice faster_device(double thread_rate, int threads, const std::function<GpuRates()>& measure) {
-  double gpu_rate = 0;
+DeviceChoice faster_device(double thread_rate, int threads, i64 device_memory_bytes,
+                           const std::function<GpuRates()>& measure) {
+  GpuRates gpu;
   try {
-    gpu_rate = measure().turn_bytes_per_second;
+    gpu = measure();
   } catch (const Error& error) {
     return {"cpu", fmt::format("cuda:0 cannot be used: {}", error.what())};
   }
+  if (gpu.free_bytes < device_memory_bytes)
+    return {"cpu",
+            fmt::format("cuda:0 has {} bytes free, and --device-memory is {}", gpu.free_bytes, device_memory_bytes)};
+  const double gpu_rate = gpu.turn_bytes_per_second;
   return {gpu_rate > thread_rate * threads ? "cuda:0" : "cpu",
           fmt::format("measured on single elements: cuda:0 {:.1f} GB/s there and back, a CPU thread {:.1f} GB/s, of "
                       "which {} run",
                       gpu_rate / 1e9, thread_rate / 1e9, threads)};
 }
 
-DeviceChoice choose_device(i64 gathered_bytes, int jobs) {
+DeviceChoice choose_device(i64 gathered_bytes, int jobs, const BackendOptions& options) {
   if (gathered_bytes == 0)
     return {"cpu", "every run is a page or longer, so the reads put it in place; a GPU would only add a detour"};
   if (gathered_bytes < kLeastBytes)
@@ -86,7 +91,7 @@ DeviceChoice choose_device(i64 gathered_bytes, int jobs) {
             fmt::format("{} threads gather {:.2f} GB of single elements in about {:.1f} s; opening a GPU takes as "
                         "long",
                         threads, static_cast<double>(gathered_bytes) / 1e9, cpu_seconds)};
-  return faster_device(thread_rate, threads, [] { return measure_gpu(0); });
+  return faster_device(thread_rate, threads, options.device_memory_bytes, [] { return measure_gpu(0); });
 }
 
 }  // namespace glu_ckpt

@@ -236,7 +236,7 @@ GpuRates measure_gpu(int device) {
   constexpr i64 kRows = 2048, kCols = 4096, kBytes = kRows * kCols * 2;
   GpuRates rates;
   const auto start = std::chrono::steady_clock::now();
-  (void)cuda_device(device);
+  rates.free_bytes = cuda_device(device).free_bytes;
   CUDA_CHECK(cudaSetDevice(device));
   MirroredBuffer input, output;
   input.reserve(kBytes);

@@ -216,12 +216,16 @@ TEST(Execute, LittleToGatherNeedsNoGpu) {
 TEST(Execute, AutoTakesTheFasterDevice) {
   GpuRates rates;
   rates.turn_bytes_per_second = 8e9;
-  EXPECT_EQ(faster_device(1e9, 7, [&] { return rates; }).device, "cuda:0");
-  EXPECT_EQ(faster_device(1e9, 9, [&] { return rates; }).device, "cpu");
+  rates.free_bytes = 1000;
+  const auto measure = [&] { return rates; };
+  EXPECT_EQ(faster_device(1e9, 7, 1000, measure).device, "cuda:0");
+  EXPECT_EQ(faster_device(1e9, 9, 1000, measure).device, "cpu");
+  EXPECT_EQ(faster_device(1e9, 7, 1001, measure).device, "cpu");
 }
 
 TEST(Execute, AutoDoesWithoutAGpuThatFails) {
-  const DeviceChoice choice = faster_device(1e9, 1, []() -> GpuRates { throw Error(ErrorCode::NoMemory, "planted"); });
+  const DeviceChoice choice =
+      faster_device(1e9, 1, 0, []() -> GpuRates { throw Error(ErrorCode::NoMemory, "planted"); });
   EXPECT_EQ(choice.device, "cpu");
   EXPECT_NE(choice.reason.find("planted"), std::string::npos) << choice.reason;
 }
