@@ -28,6 +28,8 @@ ErrorCode code_of(cudaError_t status) {
 }  // namespace
 
 void cuda_fail(cudaError_t status, const char* call, const char* file, int line) {
+  // The runtime remembers it, and the next check of a launch would report it as its own.
+  (void)cudaGetLastError();
   fail(code_of(status), {}, "{} ({}:{}): {}: {}", call, short_path(file), line, cudaGetErrorName(status),
        cudaGetErrorString(status));
 }
@@ -39,7 +41,6 @@ void cuda_launch_fail(cudaError_t status, const char* kernel, const std::string&
 
 void device_memory_fail(cudaError_t status, i64 wanted_bytes) {
   if (status != cudaErrorMemoryAllocation) cuda_fail(status, "cudaMalloc", "kernels/device_buffer.hpp", 0);
-  // The failed allocation leaves an error behind that the next check would report as its own.
   (void)cudaGetLastError();
   std::size_t free_bytes = 0, total_bytes = 0;
   CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));

@@ -23,7 +23,11 @@ std::string why_no_cuda() {
   const cudaError_t status = cudaGetDeviceCount(&count);
   (void)cudaGetLastError();
   if (status == cudaSuccess && count > 0) return {};
-  return status == cudaSuccess ? "the driver lists no device" : cudaGetErrorString(status);
+  if (status == cudaSuccess) return "the driver lists no device";
+  // CUDA calls a driver that is missing too old.
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) return "no NVIDIA driver is installed";
+  return cudaGetErrorString(status);
 }
 
 CudaDevice cuda_device(int index) {

@@ -8,6 +8,9 @@ namespace {
 /// Shorter axes leave most of a tile empty.
 constexpr i64 kShortestAxis = 8;
 
+/// Places on an axis and tiles are numbered in 32 bits, and a grid has at most 2^31 - 1 blocks in a row.
+constexpr i64 kMostNumbers = (i64{1} << 31) - 1;
+
 bool is_element(i64 bytes) { return bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8; }
 
 /// Index of the loop that steps by `step` on one side, leaving out `taken`; -1 if there is none.
@@ -15,6 +18,14 @@ int find_loop(const CopyShape& shape, i64 MoveDim::*side, i64 step, int taken) {
   for (int d = 0; d < shape.num_dims; ++d)
     if (d != taken && shape.dims[static_cast<std::size_t>(d)].*side == step) return d;
   return -1;
+}
+
+bool can_be_numbered(const TransposeShape& shape) {
+  if (shape.across.count() > kMostNumbers || shape.down.count() > kMostNumbers) return false;
+  const auto tiles = [](const TransposeAxis& axis) {
+    return (axis.count() + kLeastTransposeTile - 1) / kLeastTransposeTile;
+  };
+  return shape.outer.runs() <= kMostNumbers / tiles(shape.down) / tiles(shape.across);
 }
 
 }  // namespace
@@ -50,6 +61,7 @@ std::optional<TransposeShape> find_transpose(const CopyShape& shape) {
   for (int d = 0; d < shape.num_dims; ++d)
     if (d != across_low && d != across_high && d != down_low && d != down_high)
       result.outer.dims[static_cast<std::size_t>(result.outer.num_dims++)] = dim(d);
+  if (!can_be_numbered(result)) return std::nullopt;
   return result;
 }
 

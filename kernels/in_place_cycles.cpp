@@ -1,6 +1,7 @@
 #include "kernels/in_place_cycles.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 
 #include "core/fail.hpp"
@@ -59,9 +60,14 @@ InPlaceSchedule in_place_schedule(const InPlaceGlu& glu, i64 most_bytes) {
   return schedule;
 }
 
-void scratch_too_small(i64 wanted_bytes, i64 given_bytes) {
-  fail(ErrorCode::Usage, {}, "in_place_glu: {} bytes of scratch; {} are needed for one expert", given_bytes,
-       wanted_bytes);
+void check_in_place_scratch(const InPlaceSchedule& schedule, const std::byte* scratch, i64 scratch_bytes) {
+  const i64 wanted_bytes = schedule.scratch_bytes();
+  if (scratch_bytes < wanted_bytes)
+    fail(ErrorCode::Usage, {}, "in_place_glu: {} bytes of scratch; {} are needed for one expert", scratch_bytes,
+         wanted_bytes);
+  if (wanted_bytes > 0 && (scratch == nullptr || reinterpret_cast<std::uintptr_t>(scratch) % 16 != 0))
+    fail(ErrorCode::Usage, {}, "in_place_glu: scratch at {}; an address that is a multiple of 16 is needed",
+         static_cast<const void*>(scratch));
 }
 
 i64 in_place_scratch_bytes(const InPlaceGlu& glu, i64 most_bytes) {

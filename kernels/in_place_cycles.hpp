@@ -43,7 +43,7 @@ struct InPlaceSchedule {
 /// Throws Usage where K does not divide F.
 InPlaceSchedule in_place_schedule(const InPlaceGlu& glu, i64 most_bytes);
 
-/// Throws Usage; worded where fmt compiles.
-[[noreturn]] void scratch_too_small(i64 wanted_bytes, i64 given_bytes);
+/// Throws Usage for scratch that is null, not aligned to 16 bytes or too small. Here, because fmt compiles here.
+void check_in_place_scratch(const InPlaceSchedule& schedule, const std::byte* scratch, i64 scratch_bytes);
 
 }  // namespace glu_ckpt

@@ -139,7 +139,7 @@ struct InPlacePermutation::State {
 InPlacePermutation::InPlacePermutation(const InPlaceGlu& glu, std::byte* scratch, i64 scratch_bytes, GpuStream stream)
     : state_(std::make_unique<State>(State{glu, in_place_schedule(glu, scratch_bytes), scratch})) {
   const InPlaceSchedule& schedule = state_->schedule;
-  if (scratch_bytes < schedule.scratch_bytes()) scratch_too_small(schedule.scratch_bytes(), scratch_bytes);
+  check_in_place_scratch(schedule, scratch, scratch_bytes);
   CUDA_CHECK(cudaMemcpyAsync(scratch, schedule.segments.data(), schedule.segments.size() * sizeof(CycleSegment),
                              cudaMemcpyHostToDevice, stream));
 }

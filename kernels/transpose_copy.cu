@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kAcross* kDown)
 }
 
 /// Sides of a tile of single elements, and how many of its rows the threads take at once.
-constexpr int kTile = 32;
+constexpr int kTile = kLeastTransposeTile;
 constexpr int kTileRows = 8;
 
 /// The slower path: any count, any step, any address.

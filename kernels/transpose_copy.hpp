@@ -9,6 +9,9 @@
 
 namespace glu_ckpt {
 
+/// Elements a side of the smallest tile, of the path for any step and address.
+constexpr int kLeastTransposeTile = 32;
+
 /// Elements that are consecutive on one side. On the other side they lie `low_step` bytes apart, and `high_step` from
 /// one group of low_count to the next: gate and up in turn are two of the low loop.
 struct TransposeAxis {
@@ -32,8 +35,8 @@ struct TransposeShape {
   CopyShape outer;
 };
 
-/// The shape as a transpose, where its runs are single elements of 1, 2, 4 or 8 bytes and both axes are long enough
-/// for tiles to pay; otherwise nothing, and strided_copy() is the kernel. Pure.
+/// The shape as a transpose, where its runs are single elements of 1, 2, 4 or 8 bytes, both axes are long enough for
+/// tiles to pay, and one launch can number places and tiles; otherwise nothing, and strided_copy() is the kernel. Pure.
 std::optional<TransposeShape> find_transpose(const CopyShape& shape);
 
 /// Whether rows on both sides can be read and written 16 bytes at a time. Pure.

@@ -41,15 +41,16 @@ i64 in_place_scratch_bytes(const InPlaceGlu& glu, i64 most_bytes = i64{256} << 2
 class InPlacePermutation {
  public:
   /// Uploads a table to `scratch`: device memory, aligned to 16 bytes, of in_place_scratch_bytes() or more, the
-  /// caller's, and in use as long as this object is. Throws Usage where K does not divide F or the scratch is too
-  /// small.
+  /// caller's, and in use as long as this object is; a run() on another stream has to wait for it. Throws Usage where K
+  /// does not divide F or the scratch is too small or not aligned.
   InPlacePermutation(const InPlaceGlu& glu, std::byte* scratch, i64 scratch_bytes, GpuStream stream);
   ~InPlacePermutation();
   InPlacePermutation(InPlacePermutation&&) noexcept;
   InPlacePermutation& operator=(InPlacePermutation&&) noexcept;
 
   /// `data` is the device address of the first expert; fast where it and the bytes of K rows are multiples of 16.
-  /// Asynchronous; a graph can capture it. Throws DeviceFailed with the shape.
+  /// Asynchronous; a graph can capture it. Runs share the scratch, so one has to end before the next begins. Throws
+  /// DeviceFailed with the shape.
   void run(std::byte* data, GpuStream stream) const;
 
  private:

@@ -65,8 +65,9 @@ struct DeviceChoice {
 i64 gathered_bytes(const Plan& plan);
 
 /// The faster device for so many gathered bytes, by measurement where there is something to gain: both sides turn a
-/// sample of single elements, the GPU through pinned memory and back.
-DeviceChoice choose_device(i64 gathered_bytes, int jobs);
+/// sample of single elements, the GPU through pinned memory and back. A GPU that cannot be used
+/// is not chosen.
+DeviceChoice choose_device(i64 gathered_bytes, int jobs, const BackendOptions& options = {});
 
 struct ExecuteOptions {
   /// Worker threads; a backend may want more. Each owns two buffers.
@@ -80,7 +81,7 @@ struct ExecuteOptions {
 /// Reads through `source` and writes every byte of `plan` once through `sink`, in any order.
 void execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend, const ExecuteOptions& options);
 
-/// Bytes of the host buffers that execute() will have allocated at the most.
+/// Bytes of the host buffers that execute() will have allocated at the most, alignment on a GPU aside.
 i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const ExecuteOptions& options);
 
 /// Reads bytes [begin, end) of a tensor that `moves` describe into `out`, taking every byte from

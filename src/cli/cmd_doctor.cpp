@@ -3,10 +3,32 @@
 #include "cli/session.hpp"
 #include "exec/backends.hpp"
 #include "glu_ckpt/cuda.hpp"
+#include "glu_ckpt/error.hpp"
 #include "io/filesystem.hpp"
 #include "report/report.hpp"
 
 namespace glu_ckpt::cli {
+namespace {
+
+/// A GPU that is full, broken or another's is a finding.
+report::Doctor::Gpu examine(int index) {
+  try {
+    const GpuRates rates = measure_gpu(index);
+    return {cuda_device(index),
+            {},
+            rates.open_seconds,
+            rates.upload_bytes_per_second,
+            rates.download_bytes_per_second,
+            rates.turn_bytes_per_second};
+  } catch (const Error& error) {
+    report::Doctor::Gpu gpu;
+    gpu.device.index = index;
+    gpu.fault = error.what();
+    return gpu;
+  }
+}
+
+}  // namespace
 
 int cmd_doctor(const Options& options) {
   report::Doctor doctor;
@@ -23,11 +45,7 @@ int cmd_doctor(const Options& options) {
   doctor.cpu_turn_rate = cpu.turn_bytes_per_second;
   doctor.cuda_built = built_with_cuda();
   doctor.no_cuda = why_no_cuda();
-  for (int index = 0; index < cuda_device_count(); ++index) {
-    const GpuRates rates = measure_gpu(index);
-    doctor.gpus.push_back({cuda_device(index), rates.open_seconds, rates.upload_bytes_per_second,
-                           rates.download_bytes_per_second, rates.turn_bytes_per_second});
-  }
+  for (int index = 0; index < cuda_device_count(); ++index) doctor.gpus.push_back(examine(index));
   doctor.long_runs = choose_device(0, options.jobs);
   doctor.single_elements = choose_device(i64{1} << 40, options.jobs);
   print_out(options.json ? report::doctor_json(doctor) + "\n" : report::doctor_text(doctor));

@@ -77,7 +77,7 @@ void require_known_glu(const Opened& opened, const std::string& option) {
 
 std::unique_ptr<Backend> open_backend(const Options& options, i64 gathered) {
   if (options.device != "auto") return make_backend(options.device, options.backend);
-  const DeviceChoice choice = choose_device(gathered, options.jobs);
+  const DeviceChoice choice = choose_device(gathered, options.jobs, options.backend);
   if (options.verbose) fmt::print(stderr, "glu-ckpt: device {}: {}\n", choice.device, choice.reason);
   return make_backend(choice.device, options.backend);
 }

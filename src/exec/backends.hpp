@@ -1,6 +1,7 @@
 #pragma once
 /// The backends behind make_backend().
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -19,6 +20,8 @@ std::unique_ptr<Backend> make_cuda_backend(const std::vector<int>& devices, cons
 /// What a conversion through the GPU reaches for single elements: host memory to pinned memory excluded, upload,
 /// kernel and download in turn. Throws NoDevice, DeviceFailed.
 struct GpuRates {
+  /// Device memory before anything was allocated.
+  i64 free_bytes = 0;
   /// Seconds until the GPU was ready for its first work.
   double open_seconds = 0;
   double upload_bytes_per_second = 0;
@@ -34,5 +37,11 @@ struct CpuRates {
   double copy_bytes_per_second = 0;
 };
 CpuRates measure_cpu();
+
+/// cuda:0 where it turns more bytes per second than so many threads at `thread_rate` each, as `measure` says. The CPU
+/// where it does not, where its memory does not hold the buffers, and where measuring throws: a GPU that is full or
+/// broken is a reason, not a failure.
+DeviceChoice faster_device(double thread_rate, int threads, i64 device_memory_bytes,
+                           const std::function<GpuRates()>& measure);
 
 }  // namespace glu_ckpt

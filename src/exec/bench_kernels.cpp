@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/fail.hpp"
 #include "glu_ckpt/bench.hpp"
 #include "glu_ckpt/device_copy.hpp"
 #include "glu_ckpt/diff.hpp"
@@ -43,6 +44,11 @@ class Bench {
     const CudaDevice device = cuda_device(options.device);
     CUDA_CHECK(cudaSetDevice(options.device));
     const i64 allowed = options.memory_bytes > 0 ? options.memory_bytes : device.free_bytes / 10 * 9;
+    const i64 largest = expert_bytes(*std::ranges::max_element(kModels, {}, expert_bytes));
+    if (allowed < 2 * largest + kScratchBytes)
+      fail(ErrorCode::NoMemory, {},
+           "bench kernels: {} bytes of cuda:{}'s memory are needed, {} may be used; {} are free",
+           2 * largest + kScratchBytes, options.device, allowed, device.free_bytes);
     pool_bytes_ = std::min(kMostTensorBytes, (allowed - kScratchBytes) / 2) / 4096 * 4096;
     src_ = DeviceBuffer(pool_bytes_);
     dst_ = DeviceBuffer(pool_bytes_);

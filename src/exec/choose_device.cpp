@@ -3,17 +3,22 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "exec/backends.hpp"
 #include "exec/move_parts.hpp"
 #include "glu_ckpt/cuda.hpp"
+#include "glu_ckpt/error.hpp"
 
 namespace glu_ckpt {
 namespace {
 
-/// Below this a GPU, which takes a few tenths of a second to open, cannot win: not even asked.
+/// Below this a GPU, which takes a few tenths of a second to open, cannot win: not even opened.
 constexpr double kLeastSeconds = 1.0;
+/// Below this any one thread is done within kLeastSeconds: not even measured, nor asked for a driver.
+constexpr i64 kLeastBytes = i64{256} << 20;
 
 /// A [side, side] matrix of 2-byte elements, turned: 32 MiB, more than a core's caches hold.
 constexpr i64 kSampleSide = 4096;
@@ -52,21 +57,41 @@ CpuRates measure_cpu() {
   return rates;
 }
 
-DeviceChoice choose_device(i64 gathered_bytes, int jobs) {
-  if (cuda_device_count() == 0) return {"cpu", why_no_cuda()};
+DeviceChoice faster_device(double thread_rate, int threads, i64 device_memory_bytes,
+                           const std::function<GpuRates()>& measure) {
+  GpuRates gpu;
+  try {
+    gpu = measure();
+  } catch (const Error& error) {
+    return {"cpu", fmt::format("cuda:0 cannot be used: {}", error.what())};
+  }
+  if (gpu.free_bytes < device_memory_bytes)
+    return {"cpu",
+            fmt::format("cuda:0 has {} bytes free, and --device-memory is {}", gpu.free_bytes, device_memory_bytes)};
+  const double gpu_rate = gpu.turn_bytes_per_second;
+  return {gpu_rate > thread_rate * threads ? "cuda:0" : "cpu",
+          fmt::format("measured on single elements: cuda:0 {:.1f} GB/s there and back, a CPU thread {:.1f} GB/s, of "
+                      "which {} run",
+                      gpu_rate / 1e9, thread_rate / 1e9, threads)};
+}
+
+DeviceChoice choose_device(i64 gathered_bytes, int jobs, const BackendOptions& options) {
   if (gathered_bytes == 0)
     return {"cpu", "every run is a page or longer, so the reads put it in place; a GPU would only add a detour"};
-  const double cpu_rate = measure_cpu().turn_bytes_per_second * jobs;
-  const double cpu_seconds = static_cast<double>(gathered_bytes) / cpu_rate;
+  if (gathered_bytes < kLeastBytes)
+    return {"cpu", fmt::format("{:.1f} MB of short runs are gathered before a GPU is open",
+                               static_cast<double>(gathered_bytes) / 1e6)};
+  if (cuda_device_count() == 0) return {"cpu", why_no_cuda()};
+  // More threads than cores gather no faster.
+  const int threads = std::min(jobs, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  const double thread_rate = measure_cpu().turn_bytes_per_second;
+  const double cpu_seconds = static_cast<double>(gathered_bytes) / (thread_rate * threads);
   if (cpu_seconds < kLeastSeconds)
     return {"cpu",
             fmt::format("{} threads gather {:.2f} GB of single elements in about {:.1f} s; opening a GPU takes as "
                         "long",
-                        jobs, static_cast<double>(gathered_bytes) / 1e9, cpu_seconds)};
-  const double gpu_rate = measure_gpu(0).turn_bytes_per_second;
-  const std::string measured = fmt::format("measured on single elements: cuda:0 {:.1f} GB/s, {} threads {:.1f} GB/s",
-                                           gpu_rate / 1e9, jobs, cpu_rate / 1e9);
-  return {gpu_rate > cpu_rate ? "cuda:0" : "cpu", measured};
+                        threads, static_cast<double>(gathered_bytes) / 1e9, cpu_seconds)};
+  return faster_device(thread_rate, threads, options.device_memory_bytes, [] { return measure_gpu(0); });
 }
 
 }  // namespace glu_ckpt

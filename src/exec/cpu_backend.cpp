@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/grow_buffer.hpp"
 #include "exec/backends.hpp"
 #include "exec/move_parts.hpp"
 
@@ -48,10 +49,9 @@ class CpuWorker final : public Backend::Worker {
   CpuWorker(const Backend& backend, i64 buffer_bytes) : backend_(backend), buffer_bytes_(buffer_bytes) {}
 
   std::span<const std::byte> produce(std::span<const Move> moves, const Source& source, i64 begin, i64 end) override {
-    const auto bytes = static_cast<std::size_t>(end - begin);
-    if (buffer_.size() < bytes) buffer_.resize(bytes);
+    grow_buffer(buffer_, end - begin);
     gather(moves, source, backend_, begin, end, buffer_.data(), scratch_, buffer_bytes_);
-    return {buffer_.data(), bytes};
+    return {buffer_.data(), static_cast<std::size_t>(end - begin)};
   }
 
  private:

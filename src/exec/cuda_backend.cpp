@@ -6,6 +6,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <tuple>
 
 #include "exec/backends.hpp"
 #include "exec/move_parts.hpp"
@@ -47,11 +48,19 @@ const Move* only_run(const std::vector<Move>& parts, i64 bytes) {
 
 class CudaWorker final : public Backend::Worker {
  public:
-  CudaWorker(int device, i64 buffer_bytes) : buffer_bytes_(buffer_bytes) {
+  CudaWorker(int device, i64 buffer_bytes) : device_(device), buffer_bytes_(buffer_bytes) {
     CUDA_CHECK(cudaSetDevice(device));
     stream_ = std::make_unique<CudaStream>();
     // A spinning wait would take the core that another worker reads with.
     done_ = std::make_unique<CudaEvent>(cudaEventBlockingSync | cudaEventDisableTiming);
+  }
+  CudaWorker(const CudaWorker&) = delete;
+  CudaWorker& operator=(const CudaWorker&) = delete;
+  // By another thread, whose device may be one that nothing else here opens: freeing would. After an error the buffers
+  // may still be in use.
+  ~CudaWorker() override {
+    (void)cudaSetDevice(device_);
+    (void)cudaStreamSynchronize(stream_->get());
   }
 
   std::span<const std::byte> produce(std::span<const Move> moves, const Source& source, i64 begin, i64 end) override {
@@ -65,13 +74,18 @@ class CudaWorker final : public Backend::Worker {
       return result;
     }
     std::vector<Piece> pieces;
-    i64 wanted_bytes = 0;
     for (Move& part : parts) {
       part.dst_offset -= begin;
       add_pieces(part, pieces);
     }
-    for (const Piece& piece : pieces) wanted_bytes += round_up(piece.wanted);
-    input_.reserve(std::min(buffer_bytes_, wanted_bytes));
+    share_windows(pieces);
+    i64 wanted_bytes = 0, largest_piece = 0;
+    for (const Piece& piece : pieces) {
+      wanted_bytes += round_up(piece.wanted);
+      largest_piece = std::max(largest_piece, round_up(piece.wanted));
+    }
+    // Many pieces of a few bytes are mostly alignment; planned_buffer_bytes() does not count on more.
+    input_.reserve(std::min({buffer_bytes_, wanted_bytes, std::max(largest_piece, kMaxReadWaste * bytes)}));
     for (const Piece& piece : pieces) load(piece, source);
     flush();
     CUDA_CHECK(cudaMemcpyAsync(output_.host.data(), output_.device.data(), result.size(), cudaMemcpyDeviceToHost,
@@ -81,11 +95,13 @@ class CudaWorker final : public Backend::Worker {
   }
 
  private:
-  /// Part of a move that fits into the input buffer.
+  /// What is read at once, and fits into the input buffer: a window of the source, gaps included, that several moves
+  /// may want something of; or the runs of one move, packed.
   struct Piece {
-    Move move;
-    /// Read as one window of the source, gaps included, or run by run.
-    bool whole = false;
+    std::vector<Move> moves;
+    bool window = false;
+    std::size_t src = 0;
+    i64 begin = 0;
     i64 wanted = 0;
   };
 
@@ -96,7 +112,7 @@ class CudaWorker final : public Backend::Worker {
     const i64 wanted = whole ? window : part.bytes();
     const bool wasteful = whole && window > kDirectRunBytes && window > kMaxReadWaste * part.bytes();
     if (part.runs() == 1 || (!wasteful && round_up(wanted) <= buffer_bytes_)) {
-      pieces.push_back({part, whole, wanted});
+      pieces.push_back({{part}, whole, part.src, part.src_offset, wanted});
       return;
     }
     const auto [low, high] = halve_move(part);
@@ -104,22 +120,47 @@ class CudaWorker final : public Backend::Worker {
     add_pieces(high, pieces);
   }
 
-  /// Reads what a piece wants into the input buffer, and queues it.
+  /// Windows that overlap or touch become one: gate and up in turn are read once, and moved in one launch.
+  void share_windows(std::vector<Piece>& pieces) const {
+    std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
+      return std::tuple(!a.window, a.src, a.begin) < std::tuple(!b.window, b.src, b.begin);
+    });
+    std::size_t last = 0;
+    for (std::size_t i = 1; i < pieces.size(); ++i) {
+      Piece& open = pieces[last];
+      Piece& next = pieces[i];
+      const i64 end = std::max(open.begin + open.wanted, next.begin + next.wanted);
+      if (next.window && next.src == open.src && next.begin <= open.begin + open.wanted &&
+          round_up(end - open.begin) <= buffer_bytes_) {
+        open.wanted = end - open.begin;
+        open.moves.insert(open.moves.end(), next.moves.begin(), next.moves.end());
+      } else if (++last != i) {
+        pieces[last] = std::move(next);
+      }
+    }
+    if (!pieces.empty()) pieces.resize(last + 1);
+  }
+
+  /// Reads what a piece wants into the input buffer, and queues its moves.
   void load(const Piece& piece, const Source& source) {
     if (used_ + round_up(piece.wanted) > input_.host.bytes()) flush();
-    queued_.push_back(piece.whole ? read_window(piece.move, source, piece.wanted) : read_runs(piece.move, source));
+    if (piece.window)
+      read_window(piece, source);
+    else
+      read_runs(piece.moves.front(), source);
     used_ += round_up(piece.wanted);
   }
 
-  Move read_window(const Move& part, const Source& source, i64 window) {
-    source.read(part.src, part.src_offset, {input_.host.data() + used_, static_cast<std::size_t>(window)});
-    Move local = part;
-    local.src = local.dst = 0;
-    local.src_offset = used_;
-    return local;
+  void read_window(const Piece& piece, const Source& source) {
+    source.read(piece.src, piece.begin, {input_.host.data() + used_, static_cast<std::size_t>(piece.wanted)});
+    for (Move local : piece.moves) {
+      local.src = local.dst = 0;
+      local.src_offset += used_ - piece.begin;
+      queued_.push_back(local);
+    }
   }
 
-  Move read_runs(const Move& part, const Source& source) {
+  void read_runs(const Move& part, const Source& source) {
     Move local = part;
     local.src = local.dst = 0;
     local.src_offset = used_;
@@ -137,7 +178,7 @@ class CudaWorker final : public Backend::Worker {
             source.read(part.src,
                         part.src_offset + i * d[0].src_step + j * d[1].src_step + k * d[2].src_step + l * d[3].src_step,
                         {input_.host.data() + at, static_cast<std::size_t>(part.run_bytes)});
-    return local;
+    queued_.push_back(local);
   }
 
   /// Uploads and executes what is queued, and waits until the input buffer may be filled again.
@@ -158,6 +199,7 @@ class CudaWorker final : public Backend::Worker {
     CUDA_CHECK(cudaEventSynchronize(done_->get()));
   }
 
+  int device_;
   i64 buffer_bytes_;
   MirroredBuffer input_, output_;
   std::unique_ptr<CudaStream> stream_;
@@ -240,7 +282,7 @@ GpuRates measure_gpu(int device) {
   constexpr i64 kRows = 2048, kCols = 4096, kBytes = kRows * kCols * 2;
   GpuRates rates;
   const auto start = std::chrono::steady_clock::now();
-  (void)cuda_device(device);
+  rates.free_bytes = cuda_device(device).free_bytes;
   CUDA_CHECK(cudaSetDevice(device));
   MirroredBuffer input, output;
   input.reserve(kBytes);

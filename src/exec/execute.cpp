@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "core/fail.hpp"
+#include "core/grow_buffer.hpp"
 #include "core/parallel.hpp"
 #include "exec/move_parts.hpp"
 
@@ -46,7 +46,7 @@ struct Gather {
   }
 
   void read_window(const Move& move, i64 window) const {
-    if (static_cast<i64>(scratch.size()) < window) scratch.resize(static_cast<std::size_t>(window));
+    grow_buffer(scratch, window);
     source.read(move.src, move.src_offset, {scratch.data(), static_cast<std::size_t>(window)});
     Move local = move;
     local.src_offset = 0;
@@ -59,17 +59,18 @@ struct Task {
   std::size_t tensor;
   i64 begin;
   i64 end;
+  bool short_runs;
 };
+
+bool has_short_runs(std::span<const Move> moves) {
+  return std::ranges::any_of(moves, [](const Move& move) { return move.run_bytes < kDirectRunBytes; });
+}
 
 /// Bytes of a task of one tensor. Where runs are short it is as many whole moves as fit, such as experts: cut anywhere
 /// else, a transpose reads the pieces of its source that both neighbours want twice.
-i64 task_bytes(std::span<const Move> moves, const Backend& backend, i64 buffer_bytes) {
-  bool short_runs = false;
+i64 task_bytes(std::span<const Move> moves, bool short_runs, const Backend& backend, i64 buffer_bytes) {
   i64 move_bytes = 1;
-  for (const Move& move : moves) {
-    short_runs |= move.run_bytes < kDirectRunBytes;
-    move_bytes = std::max(move_bytes, target_window(move));
-  }
+  for (const Move& move : moves) move_bytes = std::max(move_bytes, target_window(move));
   const i64 bytes = std::min(buffer_bytes, backend.task_bytes(short_runs));
   if (!short_runs || move_bytes > buffer_bytes) return bytes;
   return std::max(move_bytes, bytes / move_bytes * move_bytes);
@@ -80,9 +81,10 @@ std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffe
   for (std::size_t t = 0; t < plan.outputs.size(); ++t) {
     const std::span<const Move> moves(plan.moves.data() + plan.first_move[t],
                                       plan.moves.data() + plan.first_move[t + 1]);
-    const i64 size = task_bytes(moves, backend, buffer_bytes);
+    const bool short_runs = has_short_runs(moves);
+    const i64 size = task_bytes(moves, short_runs, backend, buffer_bytes);
     for (i64 begin = 0; begin < plan.outputs[t].bytes; begin += size)
-      tasks.push_back({t, begin, std::min(begin + size, plan.outputs[t].bytes)});
+      tasks.push_back({t, begin, std::min(begin + size, plan.outputs[t].bytes), short_runs});
   }
   return tasks;
 }
@@ -97,10 +99,15 @@ void gather(std::span<const Move> moves, const Source& source, const Backend& ba
 
 i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
   const int workers = backend.workers(options.jobs);
-  i64 largest = 0;
-  for (const Task& task : make_tasks(plan, backend, backend.buffer_bytes(workers, options.memory_bytes)))
-    largest = std::max(largest, task.end - task.begin);
-  return 2 * workers * largest;
+  const i64 buffer_bytes = backend.buffer_bytes(workers, options.memory_bytes);
+  i64 largest = 0, largest_window = 0;
+  for (const Task& task : make_tasks(plan, backend, buffer_bytes)) {
+    const i64 bytes = task.end - task.begin;
+    largest = std::max(largest, bytes);
+    // What is read may have gaps in it; see kMaxReadWaste.
+    largest_window = std::max(largest_window, task.short_runs ? kMaxReadWaste * bytes : bytes);
+  }
+  return workers * (largest + std::min(buffer_bytes, std::max(kDirectRunBytes, largest_window)));
 }
 
 void execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,

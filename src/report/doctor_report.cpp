@@ -10,6 +10,29 @@ std::string rate_text(double bytes_per_second) { return fmt::format("{:.1f} GB/s
 
 std::string line(std::string_view name, const std::string& text) { return fmt::format("{:<11} {}\n", name, text); }
 
+std::string gpu_text(const Doctor::Gpu& gpu) {
+  if (!gpu.fault.empty()) return "cannot be used: " + gpu.fault;
+  return fmt::format(
+      "{}, compute capability {}.{}, {} multiprocessors, {} of {} free, driver for CUDA {}; opened in {:.2f} s; up {}, "
+      "down {}, single elements there and back {}",
+      gpu.device.name, gpu.device.compute_capability / 10, gpu.device.compute_capability % 10,
+      gpu.device.multiprocessors, size_text(gpu.device.free_bytes), size_text(gpu.device.memory_bytes),
+      gpu.device.driver, gpu.open_seconds, rate_text(gpu.upload_rate), rate_text(gpu.download_rate),
+      rate_text(gpu.turn_rate));
+}
+
+void write_gpu(JsonWriter& json, const Doctor::Gpu& gpu) {
+  json.begin_object().field("index", gpu.device.index).field("fault", gpu.fault);
+  if (gpu.fault.empty()) {
+    json.field("name", gpu.device.name).field("compute_capability", gpu.device.compute_capability);
+    json.field("memory_bytes", gpu.device.memory_bytes).field("free_bytes", gpu.device.free_bytes);
+    json.field("cuda_driver", gpu.device.driver).field("open_seconds", gpu.open_seconds);
+    json.field("upload_bytes_per_second", gpu.upload_rate).field("download_bytes_per_second", gpu.download_rate);
+    json.field("turn_bytes_per_second", gpu.turn_rate);
+  }
+  json.end_object();
+}
+
 }  // namespace
 
 std::string doctor_text(const Doctor& doctor) {
@@ -18,15 +41,7 @@ std::string doctor_text(const Doctor& doctor) {
   text += line("cpu", fmt::format("{} cores; one copies pages at {}, turns single 2-byte elements at {}", doctor.cores,
                                   rate_text(doctor.cpu_copy_rate), rate_text(doctor.cpu_turn_rate)));
   if (doctor.gpus.empty()) text += line("cuda", "none: " + doctor.no_cuda);
-  for (const Doctor::Gpu& gpu : doctor.gpus)
-    text +=
-        line(fmt::format("cuda:{}", gpu.device.index),
-             fmt::format("{}, compute capability {}.{}, {} multiprocessors, {} of {} free, driver for CUDA {}; opened "
-                         "in {:.2f} s; up {}, down {}, single elements there and back {}",
-                         gpu.device.name, gpu.device.compute_capability / 10, gpu.device.compute_capability % 10,
-                         gpu.device.multiprocessors, size_text(gpu.device.free_bytes),
-                         size_text(gpu.device.memory_bytes), gpu.device.driver, gpu.open_seconds,
-                         rate_text(gpu.upload_rate), rate_text(gpu.download_rate), rate_text(gpu.turn_rate)));
+  for (const Doctor::Gpu& gpu : doctor.gpus) text += line(fmt::format("cuda:{}", gpu.device.index), gpu_text(gpu));
   text += line("auto", fmt::format("runs of a page or more: {}: {}", doctor.long_runs.device, doctor.long_runs.reason));
   text += line("", fmt::format("1.1 TB of single elements: {}: {}", doctor.single_elements.device,
                                doctor.single_elements.reason));
@@ -43,14 +58,7 @@ std::string doctor_json(const Doctor& doctor) {
   json.key("cpu").begin_object().field("cores", doctor.cores);
   json.field("copy_bytes_per_second", doctor.cpu_copy_rate).field("turn_bytes_per_second", doctor.cpu_turn_rate);
   json.end_object().key("gpus").begin_array();
-  for (const Doctor::Gpu& gpu : doctor.gpus) {
-    json.begin_object().field("index", gpu.device.index).field("name", gpu.device.name);
-    json.field("compute_capability", gpu.device.compute_capability).field("memory_bytes", gpu.device.memory_bytes);
-    json.field("free_bytes", gpu.device.free_bytes).field("cuda_driver", gpu.device.driver);
-    json.field("open_seconds", gpu.open_seconds).field("upload_bytes_per_second", gpu.upload_rate);
-    json.field("download_bytes_per_second", gpu.download_rate).field("turn_bytes_per_second", gpu.turn_rate);
-    json.end_object();
-  }
+  for (const Doctor::Gpu& gpu : doctor.gpus) write_gpu(json, gpu);
   json.end_array().field("no_cuda", doctor.no_cuda).key("auto").begin_object();
   json.key("long_runs").begin_object().field("device", doctor.long_runs.device);
   json.field("reason", doctor.long_runs.reason).end_object();

@@ -43,6 +43,8 @@ struct Doctor {
   /// Rates are bytes per second.
   struct Gpu {
     CudaDevice device;
+    /// Why it cannot be used; then nothing but the index is known. Else empty.
+    std::string fault;
     double open_seconds = 0;
     double upload_rate = 0;
     double download_rate = 0;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/grow_buffer.hpp"
 #include "core/parallel.hpp"
 #include "verify/items.hpp"
 
@@ -95,8 +96,7 @@ class ItemHasher {
     const bool transposed = matrix.place.col_step != matrix.element_bytes;
     const i64 wanted = transposed ? buffer_bytes_ : std::min(kBatchBytes, buffer_bytes_);
     const i64 batch = std::clamp<i64>(wanted / std::max<i64>(row_bytes, 1), 1, matrix.rows);
-    const auto needed = static_cast<std::size_t>(batch * row_bytes);
-    if (space.rows.size() < needed) space.rows.resize(needed);
+    grow_buffer(space.rows, batch * row_bytes);
     for (i64 first = 0; first < matrix.rows; first += batch) {
       const i64 count = std::min(batch, matrix.rows - first);
       gather(moves, source_, backend_, first * row_bytes, (first + count) * row_bytes, space.rows.data(), space.scratch,
@@ -108,7 +108,7 @@ class ItemHasher {
   }
 
   void hash_blocks(Item& item, Workspace& space) const {
-    if (space.rows.size() < static_cast<std::size_t>(kBlockBytes)) space.rows.resize(kBlockBytes);
+    grow_buffer(space.rows, kBlockBytes);
     // A tensor without bytes still counts: its block 0 is empty.
     for (i64 begin = 0, block = 0; begin < item.bytes || block == 0; begin += kBlockBytes, ++block) {
       const std::span bytes(space.rows.data(), static_cast<std::size_t>(std::min(kBlockBytes, item.bytes - begin)));

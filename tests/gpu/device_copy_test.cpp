@@ -46,6 +46,14 @@ TEST(DeviceCopy, AgreesWithTheOracle) {
   for (const CopyCase& item : copy_cases()) expect_copies(item);
 }
 
+TEST(DeviceCopy, RandomMovesAgreeWithTheOracle) {
+  for (unsigned seed = 1; seed <= 500; ++seed) {
+    SCOPED_TRACE(seed);
+    expect_copies(random_copy_case(seed));
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST(DeviceCopy, MoreExpertsThanOneLaunchTakes) {
   expect_copies(interleave_case({kMaxPairsPerLaunch + 77, 8, 4, 4, 2}, true, true, true));
   expect_copies(turn_case({kMaxPairsPerLaunch + 77, 8, 8, 4, 2}, true));

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include "glu_ckpt/bench.hpp"
 #include "glu_ckpt/cuda.hpp"
+#include "kernels/device_buffer.hpp"
 #include "support/slug_of.hpp"
 
 namespace glu_ckpt {
@@ -22,6 +24,25 @@ TEST(Devices, AreDescribed) {
 TEST(Devices, OneTooManyIsRefused) {
   EXPECT_EQ(slug_of([] { cuda_device(cuda_device_count()); }), "no-device");
   EXPECT_EQ(slug_of([] { cuda_device(-1); }), "no-device");
+}
+
+/// Not one expert of the largest model would fit.
+TEST(Devices, TooLittleMemoryForABenchIsRefused) {
+  for (const i64 bytes : {i64{1}, i64{300} << 20, i64{700} << 20}) {
+    KernelBenchOptions options;
+    options.memory_bytes = bytes;
+    EXPECT_EQ(slug_of([&] { bench_kernels(options); }), "no-memory") << bytes;
+  }
+}
+
+/// A caller that catches an error and goes on must not meet it again.
+TEST(Devices, AnErrorIsReportedOnce) {
+  EXPECT_EQ(slug_of([] { CUDA_CHECK(cudaSetDevice(cuda_device_count())); }), "no-device");
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_EQ(slug_of([] { const DeviceBuffer too_large(i64{1} << 60); }), "no-memory");
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_EQ(slug_of([] { const PinnedBuffer too_large(i64{1} << 60); }), "no-memory");
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-/// GPU tests where there is a GPU; elsewhere status 77, which Meson shows as skipped. Some of the property
+/// GPU tests where there is a GPU; elsewhere status 77, which Meson shows as skipped. Some of the unit and property
 /// suites are built into this program too, and convert through all GPUs here.
 
 #include <gtest/gtest.h>

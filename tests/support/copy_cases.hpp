@@ -42,4 +42,20 @@ std::vector<CopyCase> copy_cases();
 /// Bytes of which every eight differ from all others in all tensors.
 std::vector<std::byte> coded_bytes(i64 count, i64 tensor);
 
+/// Moves as no plan would make them, but as device_copy() takes them: up to seven loops, some in the moves and some as
+/// moves of their own, gaps, negative steps, bytes that are read twice, several tensors, any order, holes in it, moves
+/// of nothing. No byte is written twice. At most 64 KiB are moved; everything follows from the seed.
+CopyCase random_copy_case(unsigned seed);
+
+/// A case's tensors in host memory, and where they begin. Targets hold 0xa5.
+struct HostTensors {
+  explicit HostTensors(const CopyCase& item);
+  std::vector<std::vector<std::byte>> src, dst;
+  std::vector<const std::byte*> srcs;
+  std::vector<std::byte*> dsts;
+};
+
+/// Executes what fold_moves() makes of the moves, loop by loop; with `transposes`, what find_transpose() makes of that.
+void copy_folded(const CopyCase& item, HostTensors& tensors, bool transposes);
+
 }  // namespace glu_ckpt::support

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "exec/backends.hpp"
 #include "glu_ckpt/cuda.hpp"
 #include "support/convert.hpp"
 
@@ -118,7 +119,7 @@ TEST(Execute, AFailureInAWorkerComesOut) {
     options.jobs = jobs;
     options.memory_bytes = 16 << 10;
     expect_error(
-        ErrorCode::Io, [&] { execute(plan, counting, sink, *make_backend("cpu"), options); }, "planted");
+        ErrorCode::Io, [&] { execute(plan, counting, sink, *make_backend(test_device()), options); }, "planted");
   }
 }
 
@@ -160,6 +161,37 @@ TEST(Execute, GatherAnyRange) {
   }
 }
 
+/// Every byte of an even index: windows are twice as long as what is wanted of them.
+TEST(Execute, ScratchGrowsNoFurtherThanAllowed) {
+  constexpr i64 kScratchBytes = 60'000;
+  const MemorySource source({{"a", Dtype::U8, {100'000}, std::vector<std::byte>(100'000)}}, {}, {});
+  std::vector<std::byte> scratch, out(100'000);
+  for (i64 count = 1000; count <= 30'000; count += 9000) {
+    Move move;
+    move.dims[0] = {count, 2, 1};
+    move.run_bytes = 1;
+    gather(std::span(&move, 1), source, *make_backend("cpu"), 0, count, out.data(), scratch, kScratchBytes);
+    EXPECT_GE(scratch.size(), static_cast<std::size_t>(count));
+    EXPECT_LE(scratch.capacity(), static_cast<std::size_t>(kScratchBytes));
+  }
+}
+
+/// The promise of a plan: what its workers will have allocated, windows with gaps included.
+TEST(Execute, PlannedBuffersHoldWhatIsRead) {
+  const ModelSpec model = model_of(64, 96);
+  const MemorySource source = make_source(model, kPacked);
+  const Spelling apart{"hf:qwen3_moe", Experts::Indexed, Experts::Indexed, split(), split()};
+  const Plan plan = make_plan(source.inventory(), recognize_source(source), options_for(model, apart));
+  const CountingSource counting(source);
+  MemorySink sink(plan.outputs);
+  const ExecuteOptions options;
+  i64 largest_output = 0;
+  for (const OutputTensor& output : plan.outputs) largest_output = std::max(largest_output, output.bytes);
+  execute(plan, counting, sink, *make_backend("cpu"), options);
+  EXPECT_GT(counting.largest, largest_output);
+  EXPECT_LE(largest_output + counting.largest, planned_buffer_bytes(plan, *make_backend("cpu"), options));
+}
+
 TEST(Execute, Backends) {
   EXPECT_EQ(make_backend("cpu")->name(), "cpu");
   for (const char* unknown : {"tpu", "cuda:", "cuda:-1", "cuda:1x", "cudaa", "cuda:all2"})
@@ -170,7 +202,32 @@ TEST(Execute, Backends) {
   expect_error(ErrorCode::NoDevice, [] { make_backend("cuda")->ready(); });
   expect_error(ErrorCode::NoDevice, [] { make_backend("cuda:all"); });
   EXPECT_EQ(choose_device(i64{1} << 40, 1).device, "cpu");
-  EXPECT_FALSE(choose_device(0, 1).reason.empty());
+}
+
+/// Where there is nothing to gain, no GPU is asked: the reason is the same on every machine.
+TEST(Execute, LittleToGatherNeedsNoGpu) {
+  for (const i64 bytes : {i64{0}, i64{1}, i64{1} << 20}) {
+    const DeviceChoice choice = choose_device(bytes, 1);
+    EXPECT_EQ(choice.device, "cpu");
+    EXPECT_NE(choice.reason.find("a GPU"), std::string::npos) << choice.reason;
+  }
+}
+
+TEST(Execute, AutoTakesTheFasterDevice) {
+  GpuRates rates;
+  rates.turn_bytes_per_second = 8e9;
+  rates.free_bytes = 1000;
+  const auto measure = [&] { return rates; };
+  EXPECT_EQ(faster_device(1e9, 7, 1000, measure).device, "cuda:0");
+  EXPECT_EQ(faster_device(1e9, 9, 1000, measure).device, "cpu");
+  EXPECT_EQ(faster_device(1e9, 7, 1001, measure).device, "cpu");
+}
+
+TEST(Execute, AutoDoesWithoutAGpuThatFails) {
+  const DeviceChoice choice =
+      faster_device(1e9, 1, 0, []() -> GpuRates { throw Error(ErrorCode::NoMemory, "planted"); });
+  EXPECT_EQ(choice.device, "cpu");
+  EXPECT_NE(choice.reason.find("planted"), std::string::npos) << choice.reason;
 }
 
 }  // namespace

@@ -2,9 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <functional>
-
 #include "kernels/fast_division.hpp"
 #include "kernels/strided_copy.hpp"
 #include "kernels/transpose_copy.hpp"
@@ -14,63 +11,6 @@ namespace glu_ckpt {
 namespace {
 
 using namespace support;
-
-/// A case's tensors in host memory, and where they begin.
-struct HostTensors {
-  explicit HostTensors(const CopyCase& item) {
-    for (std::size_t t = 0; t < item.src_bytes.size(); ++t)
-      src.push_back(coded_bytes(item.src_bytes[t], static_cast<i64>(t)));
-    for (const i64 bytes : item.dst_bytes) dst.emplace_back(static_cast<std::size_t>(bytes), std::byte{0xa5});
-    for (const auto& tensor : src) srcs.push_back(tensor.data());
-    for (auto& tensor : dst) dsts.push_back(tensor.data());
-  }
-  std::vector<std::vector<std::byte>> src, dst;
-  std::vector<const std::byte*> srcs;
-  std::vector<std::byte*> dsts;
-};
-
-void copy_loops(const CopyShape& shape, int dim, const std::byte* src, std::byte* dst) {
-  if (dim == shape.num_dims) {
-    std::copy_n(src, shape.run_bytes, dst);
-    return;
-  }
-  const MoveDim& loop = shape.dims[static_cast<std::size_t>(dim)];
-  for (i64 i = 0; i < loop.count; ++i) copy_loops(shape, dim + 1, src + i * loop.src_step, dst + i * loop.dst_step);
-}
-
-i64 axis_offset(const TransposeAxis& axis, i64 index) {
-  return index % axis.low_count * axis.low_step + index / axis.low_count * axis.high_step;
-}
-
-void turn(const TransposeShape& shape, int dim, const std::byte* src, std::byte* dst) {
-  if (dim < shape.outer.num_dims) {
-    const MoveDim& loop = shape.outer.dims[static_cast<std::size_t>(dim)];
-    for (i64 i = 0; i < loop.count; ++i) turn(shape, dim + 1, src + i * loop.src_step, dst + i * loop.dst_step);
-    return;
-  }
-  for (i64 a = 0; a < shape.across.count(); ++a)
-    for (i64 d = 0; d < shape.down.count(); ++d)
-      std::copy_n(src + a * shape.element_bytes + axis_offset(shape.down, d), shape.element_bytes,
-                  dst + d * shape.element_bytes + axis_offset(shape.across, a));
-}
-
-TEST(GpuCopy, FoldedMovesCopyWhatTheMovesSay) {
-  for (const CopyCase& item : copy_cases()) {
-    SCOPED_TRACE(item.name);
-    HostTensors want(item), got(item), turned(item);
-    strided_copy_ref(item.moves, want.srcs, want.dsts);
-    for (const CopyBatch& batch : fold_moves(item.moves, got.srcs, got.dsts))
-      for (const CopyPair& pair : batch.pairs) copy_loops(batch.shape, 0, pair.src, pair.dst);
-    ASSERT_EQ(got.dst, want.dst);
-    for (const CopyBatch& batch : fold_moves(item.moves, turned.srcs, turned.dsts))
-      for (const CopyPair& pair : batch.pairs)
-        if (const auto transpose = find_transpose(batch.shape))
-          turn(*transpose, 0, pair.src, pair.dst);
-        else
-          copy_loops(batch.shape, 0, pair.src, pair.dst);
-    ASSERT_EQ(turned.dst, want.dst);
-  }
-}
 
 /// One launch for a tensor or for a batch of experts, not one for each.
 TEST(GpuCopy, ExpertsShareABatch) {
@@ -143,6 +83,26 @@ TEST(GpuCopy, GptOssIsATransposeOfPairs) {
   EXPECT_EQ(shape->down, (TransposeAxis{160, 1, 2 * 96 * 2, 0}));
   EXPECT_EQ(shape->outer.runs(), 3);
   EXPECT_TRUE(transposes_in_vectors(*shape, {}));
+}
+
+/// More places or tiles than a launch can number go to strided_copy(), which cuts what is too large.
+TEST(GpuCopy, TransposesFitOneLaunch) {
+  const auto found = [](i64 across, i64 down, i64 planes) {
+    CopyShape shape;
+    shape.run_bytes = 1;
+    shape.dims[0] = {planes, across * down, across * down};
+    shape.dims[1] = {across, 1, down};
+    shape.dims[2] = {down, across, 1};
+    shape.num_dims = 3;
+    return find_transpose(shape).has_value();
+  };
+  constexpr i64 kBillion = i64{1} << 30;
+  EXPECT_TRUE(found(2 * kBillion - 1, 8, 2));
+  EXPECT_FALSE(found(2 * kBillion, 8, 2));
+  EXPECT_FALSE(found(8, 4 * kBillion + 8, 2));
+  EXPECT_TRUE(found(8, 8, 2 * kBillion - 1));
+  EXPECT_FALSE(found(8, 8, 2 * kBillion));
+  EXPECT_FALSE(found(40, 40, kBillion));
 }
 
 TEST(GpuCopy, RowsAreNoTranspose) {

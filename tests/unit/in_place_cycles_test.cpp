@@ -69,6 +69,22 @@ TEST(InPlaceCycles, ScratchIsBounded) {
   EXPECT_LT(in_place_scratch_bytes(glu), 4096);
 }
 
+TEST(InPlaceCycles, ScratchMustDo) {
+  const InPlaceSchedule schedule = in_place_schedule({2, 2000 * 16, 2000, 16, 1, true}, 0);
+  alignas(16) std::byte place[32];
+  const i64 bytes = schedule.scratch_bytes();
+  EXPECT_NO_THROW(check_in_place_scratch(schedule, place, bytes));
+  const auto refused = [&](const std::byte* scratch, i64 given, const std::string& word) {
+    support::expect_error(
+        ErrorCode::Usage, [&] { check_in_place_scratch(schedule, scratch, given); }, word);
+  };
+  refused(place, bytes - 1, std::to_string(bytes));
+  refused(place + 8, bytes, "multiple of 16");
+  refused(nullptr, bytes, "multiple of 16");
+  // Nothing moves, so nothing is needed.
+  EXPECT_NO_THROW(check_in_place_scratch(in_place_schedule({1, 0, 64, 16, 32, true}, 0), nullptr, 0));
+}
+
 TEST(InPlaceCycles, BlocksMustDivideTheHalves) {
   const InPlaceGlu glu{1, 0, 96, 8, 32, true};
   support::expect_error(
