@@ -198,22 +198,35 @@ class Parser {
     sub->add_flag("--json", options_.json, "one JSON object on stdout");
   }
 
+  /// The command that the words spell, as far as they spell one, and the number of the first word behind it.
+  std::pair<const CLI::App*, int> deepest_command(int argc, const char* const* argv) const {
+    const CLI::App* app = &app_;
+    int next = 1;
+    for (; next < argc; ++next) {
+      const auto commands = app->get_subcommands([&](const CLI::App* sub) { return sub->get_name() == argv[next]; });
+      if (commands.empty()) break;
+      app = commands.front();
+    }
+    return {app, next};
+  }
+
   void refuse_unknown_command(int argc, const char* const* argv) const {
+    const auto [app, next] = deepest_command(argc, argv);
     std::vector<std::string> commands;
-    for (const CLI::App* sub : app_.get_subcommands([](const CLI::App*) { return true; }))
+    for (const CLI::App* sub : app->get_subcommands([](const CLI::App*) { return true; }))
       commands.push_back(sub->get_name());
-    if (argc > 1 && argv[1][0] != '-' && std::ranges::find(commands, argv[1]) == commands.end())
-      fail(ErrorCode::Usage, {}, "'{}' is not a command{}", argv[1], suggestion(argv[1], commands));
+    if (!commands.empty() && next < argc && argv[next][0] != '-')
+      fail(ErrorCode::Usage, {}, "'{}' is not a command{}", argv[next], suggestion(argv[next], commands));
   }
 
   /// What a mistyped option may have been.
   std::string hint(int argc, const char* const* argv) const {
     if (argc < 2) return "; run glu-ckpt --help";
+    const auto [app, next] = deepest_command(argc, argv);
     std::vector<std::string> names;
-    const CLI::App* sub = argv[1][0] == '-' ? &app_ : app_.get_subcommand(argv[1]);
-    for (const CLI::Option* option : sub->get_options())
+    for (const CLI::Option* option : app->get_options())
       for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-    for (int i = 2; i < argc; ++i) {
+    for (int i = next; i < argc; ++i) {
       const std::string typed = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
       if (typed.starts_with("--") && std::ranges::find(names, typed) == names.end()) return suggestion(typed, names);
     }

@@ -73,7 +73,7 @@ class Bench {
     batch(reference, slot, slots, static_cast<int>(slots));
     const int launches = static_cast<int>(std::clamp(kBatchMicroseconds / std::max(once, 1.0), 1.0, 500.0));
     std::vector<double> a, b;
-    for (int round = 0; round < options_.rounds; ++round) {
+    for (int round = 0; round < std::max(1, options_.rounds); ++round) {
       a.push_back(batch(launch, slot, slots, launches));
       b.push_back(batch(reference, slot, slots, launches));
     }

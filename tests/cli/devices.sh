@@ -19,6 +19,8 @@ devices() {
   status "--device auto" 0 convert "$hf" "$out" --naming megatron --glu interleaved:2 --device auto -v
   check "--device auto -v says why" has "$ERR" "device cpu: "
   status "bench without a word" 2 bench
+  status "bench of a mistyped word" 2 bench kernls && check "it is suggested" has "$ERR" "did you mean kernels"
+  status "bench with a mistyped option" 2 bench kernels --devic cuda && check "it is suggested" has "$ERR" "did you mean --device"
   status "bench kernels on the CPU" 2 bench kernels --device cpu
   [[ $gpus -gt 0 ]] || { status "bench kernels without a GPU" 5 bench kernels --json && check "no-device" has "$ERR" '"no-device"'; }
   rm -rf "$out"
