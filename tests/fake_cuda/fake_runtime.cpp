@@ -70,7 +70,7 @@ struct Runtime {
   std::set<CUevent_st*> events;
   Usage device[kMostDevices];
   Usage pinned;
-  int resets = 0;
+  int resets[kMostDevices] = {};
   std::vector<std::string> offences;
   std::string failing_call;
   int calls_to_failure = 0;
@@ -154,72 +154,62 @@ Runtime& runtime() {
   return runtime;
 }
 
-/// One call: alone, and failing where a test wants it to.
+/// The runtime, for one thread at a time.
+class Locked {
+ public:
+  Runtime* operator->() { return &runtime_; }
+  Runtime& operator*() { return runtime_; }
+
+ private:
+  Runtime& runtime_ = runtime();
+  std::lock_guard<std::mutex> lock_{runtime_.mutex};
+};
+
+/// One call of the API, which fails where a test wants it to.
 template <typename Action>
 cudaError_t call(const std::string& name, const Action& action) {
-  Runtime& cuda = runtime();
-  const std::lock_guard lock(cuda.mutex);
-  cudaError_t status = cuda.planned_failure(name);
-  if (status == cudaSuccess) status = action(cuda);
+  Locked cuda;
+  cudaError_t status = cuda->planned_failure(name);
+  if (status == cudaSuccess) status = action(*cuda);
   if (status != cudaSuccess) last_error = status;
   return status;
-}
-
-template <typename Value>
-Value look(Value Runtime::*member) {
-  const std::lock_guard lock(runtime().mutex);
-  return runtime().*member;
 }
 
 }  // namespace
 
 void start(int devices) {
-  Runtime& cuda = runtime();
-  const std::lock_guard lock(cuda.mutex);
-  cuda.devices = devices;
-  for (Usage& use : cuda.device) use.peak_bytes = use.bytes;
-  cuda.pinned.peak_bytes = cuda.pinned.bytes;
-  cuda.resets = 0;
-  cuda.offences.clear();
-  cuda.failing_call.clear();
+  Locked cuda;
+  cuda->devices = devices;
+  for (Usage& use : cuda->device) use.peak_bytes = use.bytes;
+  cuda->pinned.peak_bytes = cuda->pinned.bytes;
+  std::ranges::fill(cuda->resets, 0);
+  cuda->failing_call.clear();
   current_device = 0;
   last_error = cudaSuccess;
 }
 
 void fail_call(const std::string& name, int nth, cudaError_t status) {
-  Runtime& cuda = runtime();
-  const std::lock_guard lock(cuda.mutex);
-  cuda.failing_call = name;
-  cuda.calls_to_failure = nth;
-  cuda.failure = status;
+  Locked cuda;
+  cuda->failing_call = name;
+  cuda->calls_to_failure = nth;
+  cuda->failure = status;
 }
 
 bool call_failed() {
-  Runtime& cuda = runtime();
-  const std::lock_guard lock(cuda.mutex);
-  return !cuda.failing_call.empty() && cuda.calls_to_failure == 0;
+  Locked cuda;
+  return !cuda->failing_call.empty() && cuda->calls_to_failure == 0;
 }
 
-Usage device_usage(int device) {
-  Runtime& cuda = runtime();
-  const std::lock_guard lock(cuda.mutex);
-  return cuda.device[static_cast<std::size_t>(device)];
-}
-
-Usage pinned_usage() { return look(&Runtime::pinned); }
-int device_resets() { return look(&Runtime::resets); }
+Usage device_usage(int device) { return Locked()->device[static_cast<std::size_t>(device)]; }
+Usage pinned_usage() { return Locked()->pinned; }
+int device_resets(int device) { return Locked()->resets[static_cast<std::size_t>(device)]; }
 
 int live_objects() {
-  Runtime& cuda = runtime();
-  const std::lock_guard lock(cuda.mutex);
-  return static_cast<int>(cuda.allocations.size() + cuda.streams.size() + cuda.events.size());
+  Locked cuda;
+  return static_cast<int>(cuda->allocations.size() + cuda->streams.size() + cuda->events.size());
 }
 
-std::vector<std::string> take_offences() {
-  Runtime& cuda = runtime();
-  const std::lock_guard lock(cuda.mutex);
-  return std::exchange(cuda.offences, {});
-}
+std::vector<std::string> take_offences() { return std::exchange(Locked()->offences, {}); }
 
 cudaError_t launch(const std::string& name, cudaStream_t stream, std::vector<Range> used, std::function<void()> work) {
   return call(name, [&](Runtime& cuda) {
@@ -281,7 +271,7 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaDeviceReset() {
   return call("cudaDeviceReset", [](Runtime& cuda) {
     const auto here = [](const auto* object) { return object->device == current_device; };
-    ++cuda.resets;
+    ++cuda.resets[static_cast<std::size_t>(current_device)];
     if (std::ranges::any_of(cuda.streams, here) || std::ranges::any_of(cuda.events, here) ||
         std::ranges::any_of(cuda.allocations, [&](const auto& memory) { return here(&memory.second); }))
       return cuda.offend(fmt::format("cuda:{} is reset while something of it is in use", current_device));
@@ -337,6 +327,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return call("cudaStreamDestroy", [&](Runtime& cuda) {
     if (cuda.streams.erase(stream) == 0) return cudaErrorInvalidResourceHandle;
     cuda.check_current(stream->device, "a stream");
+    // CUDA lets this pass too, but then nobody can tell when the memory in use may be freed.
+    if (!stream->queue.empty()) cuda.offend("a stream with queued work is destroyed");
     stream->run_until(stream->queued());
     delete stream;
     return cudaSuccess;

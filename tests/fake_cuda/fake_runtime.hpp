@@ -21,7 +21,8 @@ namespace glu_ckpt::fake_cuda {
 constexpr i64 kDeviceBytes = i64{1} << 28;
 constexpr int kMostDevices = 2;
 
-/// Starts over: so many devices, no planned failure, nothing used, the first device current on this thread.
+/// Starts over: so many devices, no planned failure, peaks and resets forgotten, the first device current on this
+/// thread.
 void start(int devices = kMostDevices);
 
 /// The nth call of `name` from now on, over all threads, gives `status` and does nothing. One at a time.
@@ -38,10 +39,10 @@ Usage pinned_usage();
 /// Allocations, streams and events that were not given back.
 int live_objects();
 /// Calls of cudaDeviceReset.
-int device_resets();
+int device_resets(int device);
 
-/// What the program did that CUDA does not forgive, as sentences: memory freed that a queued copy uses, addresses
-/// outside of what was allocated, work on another device than the stream's.
+/// What was done that has no place in a program, as sentences: memory freed or streams destroyed that queued work
+/// uses, copies beyond what was allocated, objects of one device given back while another is current.
 std::vector<std::string> take_offences();
 
 /// Bytes that queued work reads or writes, in device memory.

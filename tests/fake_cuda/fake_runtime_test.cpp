@@ -91,6 +91,16 @@ TEST(FakeRuntime, MemoryInUseIsNotFreed) {
   EXPECT_EQ(fake_cuda::take_offences(), std::vector<std::string>{"1000 bytes are freed that queued work uses"});
 }
 
+TEST(FakeRuntime, AStreamInUseIsNotDestroyed) {
+  const PinnedBuffer host(kBytes);
+  const DeviceBuffer device(kBytes);
+  {
+    const CudaStream stream;
+    CUDA_CHECK(cudaMemcpyAsync(device.data(), host.data(), kBytes, cudaMemcpyHostToDevice, stream.get()));
+  }
+  EXPECT_EQ(fake_cuda::take_offences(), std::vector<std::string>{"a stream with queued work is destroyed"});
+}
+
 TEST(FakeRuntime, CopiesStayWithinTheirMemory) {
   Bench bench;
   const auto copy = [&](std::byte* to, const std::byte* from, std::size_t bytes) {
