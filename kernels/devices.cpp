@@ -1,5 +1,7 @@
 #include <cuda_runtime_api.h>
 
+#include <future>
+
 #include "core/fail.hpp"
 #include "glu_ckpt/cuda.hpp"
 #include "kernels/cuda_check.hpp"
@@ -30,19 +32,17 @@ std::string why_no_cuda() {
   return cudaGetErrorString(status);
 }
 
-CudaDevice cuda_device(int index) {
-  const int count = cuda_device_count();
-  if (count == 0) fail(ErrorCode::NoDevice, {}, "cuda:{}: {}; use --device cpu", index, why_no_cuda());
-  if (index < 0 || index >= count)
-    fail(ErrorCode::NoDevice, {}, "cuda:{}: there are {} devices here, numbered from 0", index, count);
+namespace {
+
+/// On a thread of its own: to set the device, and to set it back, opens both.
+CudaDevice describe(int index) {
+  CUDA_CHECK(cudaSetDevice(index));
   cudaDeviceProp properties{};
   CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
-  int before = 0;
-  CUDA_CHECK(cudaGetDevice(&before));
-  CUDA_CHECK(cudaSetDevice(index));
   std::size_t free_bytes = 0, total_bytes = 0;
   CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-  CUDA_CHECK(cudaSetDevice(before));
+  int driver = 0;
+  CUDA_CHECK(cudaDriverGetVersion(&driver));
   CudaDevice device;
   device.index = index;
   device.name = properties.name;
@@ -50,10 +50,18 @@ CudaDevice cuda_device(int index) {
   device.multiprocessors = properties.multiProcessorCount;
   device.memory_bytes = static_cast<i64>(total_bytes);
   device.free_bytes = static_cast<i64>(free_bytes);
-  int driver = 0;
-  CUDA_CHECK(cudaDriverGetVersion(&driver));
   device.driver = std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10);
   return device;
+}
+
+}  // namespace
+
+CudaDevice cuda_device(int index) {
+  const int count = cuda_device_count();
+  if (count == 0) fail(ErrorCode::NoDevice, {}, "cuda:{}: {}; use --device cpu", index, why_no_cuda());
+  if (index < 0 || index >= count)
+    fail(ErrorCode::NoDevice, {}, "cuda:{}: there are {} devices here, numbered from 0", index, count);
+  return std::async(std::launch::async, describe, index).get();
 }
 
 }  // namespace glu_ckpt

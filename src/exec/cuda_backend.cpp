@@ -33,7 +33,7 @@ struct MirroredBuffer {
 
   /// Grows to `bytes`; what was in it is lost.
   void reserve(i64 bytes) {
-    if (host.bytes() >= bytes) return;
+    if (host.bytes() >= bytes && device.bytes() >= bytes) return;
     host = {};
     device = {};
     host = PinnedBuffer(bytes);
