@@ -7,6 +7,8 @@
 namespace glu_ckpt {
 
 JsonDocument::JsonDocument(std::string_view text, std::size_t max_depth) {
+  // The parser copies even no bytes, and must not be given no address to copy them from.
+  if (text.data() == nullptr) text = "";
   auto error = parser_.allocate(std::max<std::size_t>(text.size(), 64), max_depth);
   if (!error) error = parser_.parse(text.data(), text.size()).get(root_);
   if (!error) return;

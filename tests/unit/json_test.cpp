@@ -52,5 +52,10 @@ TEST(JsonWriter, WhatJsonHasNoWordForIsNull) {
   EXPECT_EQ(writer.text(), "[null]");
 }
 
+TEST(JsonDocument, NoTextIsASyntaxFault) {
+  EXPECT_EQ(JsonDocument(std::string_view(), 8).fault(), JsonFault::Syntax);
+  EXPECT_EQ(JsonDocument("", 8).fault(), JsonFault::Syntax);
+}
+
 }  // namespace
 }  // namespace glu_ckpt
