@@ -131,7 +131,7 @@ struct LayerOptions {
   /// Compute wholly in fp32 instead of in the weights' dtype.
   bool fp32 = false;
   int jobs = 1;
-  /// Weights of this many bytes are read at a time, one expert at the least.
+  /// At most so many bytes of weights are held at a time, but one expert at the least.
   i64 memory_bytes = i64{1} << 30;
   /// Called with bytes read, from any worker thread.
   std::function<void(i64)> on_progress = {};

@@ -67,13 +67,16 @@ class LayerRun {
   }
 
   std::vector<std::byte> run() {
+    // No more at a time than what the allocator hands out again without new pages.
+    constexpr i64 kBatchBytes = i64{128} << 20;
+    const i64 batch_bytes = std::min(options_.memory_bytes, kBatchBytes);
     sums_.assign(x_.size(), 0.0F);
     const i64 num_experts = block_.num_experts;
     for (i64 first = 0; first < num_experts;) {
       i64 last = first;
       for (i64 bytes = 0; last < num_experts; ++last) {
         if (count(last) > 0) bytes += expert_bytes(expert_matrices(block_, last));
-        if (last > first && bytes > options_.memory_bytes) break;
+        if (last > first && bytes > batch_bytes) break;
       }
       run_experts(first, last);
       first = last;

@@ -86,9 +86,10 @@ LoadedExpert load_expert(const Source& source, const std::vector<const Matrix*>&
   const Ranges ranges = tensor_ranges(matrices);
   std::map<std::size_t, const std::byte*> data;
   for (const auto& [tensor, range] : ranges) {
-    auto& buffer = loaded.buffers.emplace_back(static_cast<std::size_t>(range.end - range.begin));
-    source.read(tensor, range.begin, buffer);
-    data[tensor] = buffer.data();
+    const auto size = static_cast<std::size_t>(range.end - range.begin);
+    std::byte* const bytes = loaded.buffers.emplace_back(std::make_unique_for_overwrite<std::byte[]>(size)).get();
+    source.read(tensor, range.begin, {bytes, size});
+    data[tensor] = bytes;
   }
   const auto part = [&](std::size_t tensor, Placement place) {
     place.offset -= ranges.at(tensor).begin;

@@ -1,6 +1,7 @@
 #pragma once
 /// One expert's weights in memory, as the checkpoint stores them.
 
+#include <memory>
 #include <vector>
 
 #include "glu_ckpt/forward.hpp"
@@ -12,7 +13,7 @@ namespace glu_ckpt {
 struct LoadedExpert {
   ExpertWeights weights;
   /// One for each stored tensor.
-  std::vector<std::vector<std::byte>> buffers;
+  std::vector<std::unique_ptr<std::byte[]>> buffers;
 };
 
 /// The matrices of an expert of a block.
