@@ -67,7 +67,7 @@ class LayerRun {
   }
 
   std::vector<std::byte> run() {
-    // No more at a time than what the allocator hands out again without new pages.
+    // Enough for all threads to read; the buffers are used again and again.
     constexpr i64 kBatchBytes = i64{128} << 20;
     const i64 batch_bytes = std::min(options_.memory_bytes, kBatchBytes);
     sums_.assign(x_.size(), 0.0F);
@@ -108,26 +108,26 @@ class LayerRun {
     std::vector<i64> used;
     for (i64 e = first; e < last; ++e)
       if (count(e) > 0) used.push_back(e);
-    std::vector<LoadedExpert> loaded(used.size());
+    loaded_.resize(std::max(loaded_.size(), used.size()));
     parallel_for(used.size(), options_.jobs, [&](std::size_t i, int) {
       const auto matrices = expert_matrices(block_, used[i]);
-      loaded[i] = load_expert(source_, matrices);
+      load_expert(source_, matrices, loaded_[i]);
       if (options_.on_progress) options_.on_progress(expert_bytes(matrices));
     });
     // Rows beyond these are for another turn: what an activation takes per row is bounded, too.
     constexpr i64 kRows = 4096;
     i64 most = 0;
     for (const i64 e : used) most = std::max(most, count(e));
-    for (i64 begin = 0; begin < most; begin += kRows) run_rows(used, loaded, begin, begin + kRows);
+    for (i64 begin = 0; begin < most; begin += kRows) run_rows(used, begin, begin + kRows);
   }
 
   /// Rows [begin, end) of each of these experts.
-  void run_rows(const std::vector<i64>& used, const std::vector<LoadedExpert>& loaded, i64 begin, i64 end) {
+  void run_rows(const std::vector<i64>& used, i64 begin, i64 end) {
     std::vector<ExpertWeights> experts;
     std::vector<i64> splits;
     std::vector<i64> places;
     for (std::size_t i = 0; i < used.size(); ++i) {
-      experts.push_back(loaded[i].weights);
+      experts.push_back(loaded_[i].weights);
       const i64 from = first_[static_cast<std::size_t>(used[i])];
       const i64 rows = std::clamp<i64>(count(used[i]) - begin, 0, end - begin);
       splits.push_back(rows);
@@ -170,6 +170,8 @@ class LayerRun {
   std::vector<float> sums_;
   std::vector<i64> first_;
   std::vector<i64> order_;
+  /// Of one batch after the other.
+  std::vector<LoadedExpert> loaded_;
 };
 
 }  // namespace

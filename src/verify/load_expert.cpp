@@ -4,6 +4,7 @@
 #include <map>
 
 #include "core/fail.hpp"
+#include "core/grow_buffer.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -81,15 +82,17 @@ i64 expert_bytes(const std::vector<const Matrix*>& matrices) {
   return bytes;
 }
 
-LoadedExpert load_expert(const Source& source, const std::vector<const Matrix*>& matrices) {
-  LoadedExpert loaded;
+void load_expert(const Source& source, const std::vector<const Matrix*>& matrices, LoadedExpert& loaded) {
   const Ranges ranges = tensor_ranges(matrices);
+  loaded.weights = {};
+  loaded.buffers.resize(std::max(loaded.buffers.size(), ranges.size()));
   std::map<std::size_t, const std::byte*> data;
+  std::size_t next = 0;
   for (const auto& [tensor, range] : ranges) {
-    const auto size = static_cast<std::size_t>(range.end - range.begin);
-    std::byte* const bytes = loaded.buffers.emplace_back(std::make_unique_for_overwrite<std::byte[]>(size)).get();
-    source.read(tensor, range.begin, {bytes, size});
-    data[tensor] = bytes;
+    std::vector<std::byte>& buffer = loaded.buffers[next++];
+    grow_buffer(buffer, range.end - range.begin);
+    source.read(tensor, range.begin, {buffer.data(), static_cast<std::size_t>(range.end - range.begin)});
+    data[tensor] = buffer.data();
   }
   const auto part = [&](std::size_t tensor, Placement place) {
     place.offset -= ranges.at(tensor).begin;
@@ -106,7 +109,6 @@ LoadedExpert load_expert(const Source& source, const std::vector<const Matrix*>&
     if (to.tail_row > 0) to.first = part(matrix->tensor, matrix->place);
     if (to.tail_row < to.rows) to.tail = part(matrix->tail->tensor, matrix->tail->place);
   }
-  return loaded;
 }
 
 }  // namespace glu_ckpt

@@ -1,7 +1,6 @@
 #pragma once
 /// One expert's weights in memory, as the checkpoint stores them.
 
-#include <memory>
 #include <vector>
 
 #include "glu_ckpt/forward.hpp"
@@ -13,7 +12,7 @@ namespace glu_ckpt {
 struct LoadedExpert {
   ExpertWeights weights;
   /// One for each stored tensor.
-  std::vector<std::unique_ptr<std::byte[]>> buffers;
+  std::vector<std::vector<std::byte>> buffers;
 };
 
 /// The matrices of an expert of a block.
@@ -22,8 +21,9 @@ std::vector<const Matrix*> expert_matrices(const ExpertBlock& block, i64 expert)
 /// Bytes that load_expert() reads and keeps.
 i64 expert_bytes(const std::vector<const Matrix*>& matrices);
 
-/// Reads from each tensor the bytes from the first to the last of the expert's. Throws NotSupported for scales and
-/// dtypes that cannot be computed with, UnknownGlu where the order of gate and up is unknown.
-LoadedExpert load_expert(const Source& source, const std::vector<const Matrix*>& matrices);
+/// Reads from each tensor the bytes from the first to the last of the expert's, into the buffers that `loaded` has:
+/// pages that are new cost more than the reading. Throws NotSupported for scales and dtypes that cannot be computed
+/// with, UnknownGlu where the order of gate and up is unknown.
+void load_expert(const Source& source, const std::vector<const Matrix*>& matrices, LoadedExpert& loaded);
 
 }  // namespace glu_ckpt
