@@ -63,6 +63,9 @@ forward() {
   status "forward --activation" 0 "${run[@]}" --overwrite -q --activation reglu
   check "another activation: another answer" [ "$(sha256sum <"$y")" != "$answer" ]
   status "forward --compute fp32" 0 "${run[@]}" --overwrite --compute fp32 && check "fp32: y is F32" has "$OUT" "F32 [5, 64]"
+  tokens "$dir/none.safetensors" tokens=0
+  status "no tokens" 0 forward "$hf" --layer 1 --input "$dir/none.safetensors" --output "$dir/o.safetensors" --overwrite
+  check "no tokens: no answers" has "$OUT" "BF16 [0, 64]"
   tokens "$dir/f32.safetensors" x=F32
   cp "$y" "$dir/fp32"
   status "fp32 takes x in F32" 0 forward "$hf" --layer 1 --input "$dir/f32.safetensors" --output "$y" --overwrite --compute fp32

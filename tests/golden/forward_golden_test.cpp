@@ -1,5 +1,6 @@
 /// The experts of testdata/hf, in their own layout and converted, against what transformers' modules answered.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -83,7 +84,9 @@ class Answers {
   std::vector<std::byte> of(const GoldenLayer& layer, bool fp32, i64 memory_bytes = i64{1} << 30) const {
     for (const ExpertBlock& block : recognition_.blocks) {
       if (block.set != ExpertSet::Routed || layer_label(block) != layer.label) continue;
-      const RoutedTokens tokens{24, 2, Dtype::BF16, layer.x, layer.index, layer.weights};
+      const auto count = static_cast<i64>(layer.x.size()) / (2 * block.hidden_size);
+      const auto top_k = static_cast<i64>(layer.index.size()) / count;
+      const RoutedTokens tokens{count, top_k, Dtype::BF16, layer.x, layer.index, layer.weights};
       LayerOptions options;
       options.activation = choose_activation(source_.hints(), {}, true);
       options.fp32 = fp32;
@@ -165,6 +168,24 @@ TEST_P(ForwardGolden, EveryLayoutGivesTheSameBytes) {
       }
   EXPECT_GE(layouts, 20);
   RecordProperty("layouts", layouts);
+}
+
+/// Four experts a token: sums of four terms depend on their order, which is not that of the router's answer.
+TEST_P(ForwardGolden, TheOrderOfATokensExpertsIsTheirNumber) {
+  const auto source = open_source(testdata() / "hf" / GetParam());
+  GoldenLayer layer = golden_layers(GetParam())[0];
+  layer.x.resize(layer.x.size() / 2);
+  for (std::size_t i = 0; i < layer.index.size(); ++i) layer.index[i] = static_cast<i64>(i % 4);
+  GoldenLayer other = layer;
+  for (std::size_t t = 0; t < other.index.size(); t += 4) {
+    std::reverse(other.index.begin() + static_cast<std::ptrdiff_t>(t),
+                 other.index.begin() + static_cast<std::ptrdiff_t>(t + 4));
+    std::reverse(other.weights.begin() + static_cast<std::ptrdiff_t>(t),
+                 other.weights.begin() + static_cast<std::ptrdiff_t>(t + 4));
+  }
+  const Answers answers(*source);
+  for (const i64 memory_bytes : {i64{1}, i64{1} << 30})
+    EXPECT_EQ(answers.of(other, true, memory_bytes), answers.of(layer, true));
 }
 
 TEST_P(ForwardGolden, AWrongOrderIsSeen) {
