@@ -25,6 +25,13 @@ struct ModelHints {
   std::optional<i64> num_hidden_layers;
   /// Experts per MoE layer, where one number holds for all layers.
   std::optional<i64> num_experts;
+  /// "silu", "gelu_pytorch_tanh", ...; empty where there is none.
+  std::string hidden_act = {};
+  /// The clamp of gate and up.
+  std::optional<double> swiglu_limit = std::nullopt;
+  /// The first other field, or value of another type, that begins with "swiglu_": the activation is not what hidden_act
+  /// says.
+  std::string swiglu_other = {};
 };
 
 /// Provenance: what an earlier run (or `stamp`) recorded about a checkpoint. Keys are the contract's

@@ -24,6 +24,7 @@ int run(const cli::Options& options) {
     case cli::Command::Verify: return cli::cmd_verify(options);
     case cli::Command::Digest: return cli::cmd_digest(options);
     case cli::Command::Stamp: return cli::cmd_stamp(options);
+    case cli::Command::Forward: return cli::cmd_forward(options);
     case cli::Command::BenchKernels: return cli::cmd_bench_kernels(options);
     case cli::Command::Doctor: return cli::cmd_doctor(options);
     case cli::Command::Layouts: return cli::cmd_layouts(options);

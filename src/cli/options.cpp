@@ -28,7 +28,7 @@ struct Texts {
   std::string from_naming, from_glu, from_shared_glu, from_optimizer_glu;
   std::string to_naming, to_glu, to_shared_glu, to_optimizer_glu;
   std::string max_shard, max_memory, device_memory, verify = "digest", progress = "auto", format = "keep",
-                                                    optimizer = "keep";
+                                                    optimizer = "keep", activation, compute = "weights";
 };
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -69,6 +69,7 @@ class Parser {
     add_verify();
     add_digest();
     add_stamp();
+    add_forward();
     add_bench();
     add_doctor();
     CLI::App* layouts = add(Command::Layouts, "layouts", "the table of namings");
@@ -182,6 +183,29 @@ class Parser {
     add_common(sub);
   }
 
+  void add_forward() {
+    CLI::App* sub = add(Command::Forward, "forward", "run one layer's experts on given tokens");
+    sub->add_option("CKPT", options_.input, "file or directory")->required();
+    sub->add_option("--layer", options_.forward.layer, "the layer, as `inspect` numbers it: 3, mtp.0")->required();
+    sub->add_option("--input", options_.forward.tokens,
+                    "safetensors file with x [T, H], index [T, top_k] I64 and weights [T, top_k]")
+        ->required();
+    sub->add_option("--output", options_.output, "safetensors file to write y [T, H] to")->required();
+    sub->add_option("--activation", texts_.activation,
+                    "swiglu, clamped_swiglu, geglu_tanh, geglu_erf, quick_geglu, clamped_quick_geglu, reglu, glu or "
+                    "squared_relu; default as config.json says");
+    sub->add_option("--alpha", options_.forward.activation.alpha, "of the quick GeGLUs (default 1.702)");
+    sub->add_option("--limit", options_.forward.activation.limit, "where clamped kinds clamp");
+    sub->add_option("--offset", options_.forward.activation.offset, "added to the linear term of the quick GeGLUs");
+    sub->add_option("--compute", texts_.compute, "weights (their dtype, sums in fp32) or fp32 (default weights)")
+        ->check(CLI::IsMember({"weights", "fp32"}));
+    sub->add_flag("--overwrite", options_.overwrite, "replace the output file");
+    add_from(sub);
+    sub->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core)")->check(CLI::Range(1, 1024));
+    sub->add_option("--max-memory", texts_.max_memory, "bytes of weights read at a time (default 1GiB)");
+    add_common(sub);
+  }
+
   void add_bench() {
     CLI::App* bench = app_.add_subcommand("bench", "speeds, each beside this machine's own ceiling in the same run");
     bench->require_subcommand(1);
@@ -286,6 +310,8 @@ class Parser {
                                                      : ProgressMode::Auto;
     for (const Format format : {Format::Safetensors, Format::Torch, Format::TorchDist})
       if (texts_.format == to_string(format)) options_.format = format;
+    if (!texts_.activation.empty()) options_.forward.activation.kind = parse_activation(texts_.activation);
+    options_.forward.fp32 = texts_.compute == "fp32";
     if (options_.dry_run) options_.command = Command::Plan;
     remember("naming", texts_.naming);
     remember("experts", texts_.experts);

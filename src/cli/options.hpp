@@ -6,19 +6,30 @@
 #include <string>
 
 #include "glu_ckpt/execute.hpp"
+#include "glu_ckpt/forward.hpp"
 #include "glu_ckpt/plan.hpp"
 #include "glu_ckpt/verify.hpp"
 
 namespace glu_ckpt::cli {
 
-enum class Command { Inspect, Convert, Plan, Verify, Digest, Stamp, BenchKernels, Doctor, Layouts };
+enum class Command { Inspect, Convert, Plan, Verify, Digest, Stamp, Forward, BenchKernels, Doctor, Layouts };
 enum class VerifyMode { None, Digest, Readback };
 enum class ProgressMode { Auto, Always, Never, Json };
+
+/// Of the command forward.
+struct ForwardAnswers {
+  /// The layer's label.
+  std::string layer;
+  /// The file that holds x, index and weights.
+  std::string tokens;
+  ActivationAnswers activation;
+  bool fp32 = false;
+};
 
 struct Options {
   Command command = Command::Inspect;
   std::string input;
-  /// DST of convert and plan; B of verify.
+  /// DST of convert and plan; B of verify; where forward writes y.
   std::string output;
   SourceAnswers from;
   /// What verify's B is.
@@ -29,6 +40,7 @@ struct Options {
   int jobs = 0;
   std::string device = "auto";
   BackendOptions backend;
+  ForwardAnswers forward;
   /// Empty keeps the source's, or takes the one that DST's extension names.
   std::optional<Format> format;
   VerifyMode verify = VerifyMode::Digest;
@@ -54,6 +66,7 @@ int cmd_convert(const Options& options);
 int cmd_verify(const Options& options);
 int cmd_digest(const Options& options);
 int cmd_stamp(const Options& options);
+int cmd_forward(const Options& options);
 int cmd_bench_kernels(const Options& options);
 int cmd_doctor(const Options& options);
 int cmd_layouts(const Options& options);

@@ -65,14 +65,17 @@ bool has_unknown_glu(const Recognition& recognition) {
   return false;
 }
 
+void require_known_glu(const Opened& opened, const ExpertBlock& block, const std::string& option) {
+  if (block.glu.kind != Glu::Kind::Unknown) return;
+  fail(ErrorCode::UnknownGlu, {opened.source->path().string(), {}},
+       "{}: {}layer {}, {} experts: names and shapes do not tell in which order FC1 holds gate and up. Say {} "
+       "contiguous|interleaved:K if you know, or record it once with `glu-ckpt stamp`",
+       opened.source->path().string(), block.is_twin() ? block.state + " of " : "", layer_label(block),
+       to_string(block.set), option.substr(0, option.rfind("glu")) + answer_about(block));
+}
+
 void require_known_glu(const Opened& opened, const std::string& option) {
-  for (const ExpertBlock& block : opened.recognition.blocks)
-    if (block.glu.kind == Glu::Kind::Unknown)
-      fail(ErrorCode::UnknownGlu, {opened.source->path().string(), {}},
-           "{}: {}layer {}, {} experts: names and shapes do not tell in which order FC1 holds gate and up. Say {} "
-           "contiguous|interleaved:K if you know, or record it once with `glu-ckpt stamp`",
-           opened.source->path().string(), block.is_twin() ? block.state + " of " : "", layer_label(block),
-           to_string(block.set), option.substr(0, option.rfind("glu")) + answer_about(block));
+  for (const ExpertBlock& block : opened.recognition.blocks) require_known_glu(opened, block, option);
 }
 
 std::unique_ptr<Backend> open_backend(const Options& options, i64 gathered) {

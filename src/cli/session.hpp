@@ -36,6 +36,9 @@ Opened open_model(const std::string& path, const SourceAnswers& answers);
 /// say it.
 void require_known_glu(const Opened& opened, const std::string& option);
 
+/// The same of one layer.
+void require_known_glu(const Opened& opened, const ExpertBlock& block, const std::string& option);
+
 bool has_unknown_glu(const Recognition& recognition);
 
 /// The device that --device names; for auto the one that is faster for so many gathered bytes, 0 where bytes are only

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
@@ -17,6 +18,8 @@ constexpr std::size_t kMaxDepth = 64;
 /// Families spell it differently; the first that is a number counts.
 constexpr std::array<std::string_view, 4> kExpertKeys = {"num_experts", "num_local_experts", "n_routed_experts",
                                                          "moe_num_experts"};
+
+constexpr std::array<std::string_view, 3> kActivationKeys = {"hidden_act", "hidden_activation", "mlp_hidden_act"};
 
 bool starts_value(char c) { return c == '-' || c == 'I' || c == 'N' || (c >= '0' && c <= '9'); }
 bool ends_value(char c) { return c == ',' || c == ']' || c == '}' || c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
@@ -81,6 +84,31 @@ std::optional<i64> find_num_experts(const object& fields) {
   return std::nullopt;
 }
 
+std::optional<double> find_number(const object& fields, std::string_view name) {
+  const auto found = find(fields, name);
+  double number = 0;
+  if (!found || !found->value.is_number() || found->value.get(number)) return std::nullopt;
+  return number;
+}
+
+/// The text of the first of these fields that has one.
+std::string find_text(const object& fields, std::span<const std::string_view> names) {
+  for (const std::string_view name : names) {
+    const auto found = find(fields, name);
+    std::string_view text;
+    if (found && !found->value.get(text)) return std::string(text);
+  }
+  return {};
+}
+
+/// What says of the activation more than its name and one limit.
+std::string find_swiglu_other(const object& fields) {
+  for (const auto& [key, value] : fields)
+    if (key.starts_with("swiglu_") && !value.is_null() && !(key == "swiglu_limit" && value.is_number()))
+      return std::string(key);
+  return {};
+}
+
 class ConfigReader {
  public:
   ConfigReader(std::string_view text, const InputPart& part) : text_(text), part_(part) {}
@@ -99,6 +127,10 @@ class ConfigReader {
     if (hints.model_type.empty()) hints.model_type = inner.model_type;
     if (!hints.num_hidden_layers) hints.num_hidden_layers = inner.num_hidden_layers;
     if (!hints.num_experts) hints.num_experts = inner.num_experts;
+    // The activation of the language model, not of what stands around it.
+    if (!inner.hidden_act.empty()) hints.hidden_act = inner.hidden_act;
+    if (inner.swiglu_limit) hints.swiglu_limit = inner.swiglu_limit;
+    if (!inner.swiglu_other.empty()) hints.swiglu_other = inner.swiglu_other;
     return hints;
   }
 
@@ -108,7 +140,10 @@ class ConfigReader {
     return {.model_type = find_model_type(fields, below),
             .text_model_type = {},
             .num_hidden_layers = find_integer(fields, "num_hidden_layers", 1),
-            .num_experts = find_num_experts(fields)};
+            .num_experts = find_num_experts(fields),
+            .hidden_act = find_text(fields, kActivationKeys),
+            .swiglu_limit = find_number(fields, "swiglu_limit"),
+            .swiglu_other = find_swiglu_other(fields)};
   }
 
   std::string find_model_type(const object& fields, std::optional<std::size_t> below) const {

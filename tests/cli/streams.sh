@@ -26,7 +26,7 @@ streams() {
 help_and_usage() {
   status "--help" 0 --help && check "--help opens with examples" has "$(head -n 8 "$WORK/.out")" "glu-ckpt convert"
   local command
-  for command in inspect convert plan verify digest stamp; do
+  for command in inspect convert plan verify digest stamp forward; do
     status "$command --help" 0 "$command" --help
     check "$command --help shows its options" has "$OUT" "--json"
   done

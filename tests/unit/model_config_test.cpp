@@ -34,6 +34,21 @@ TEST(ModelConfig, TakesTheFirstSpellingThatIsANumber) {
   EXPECT_EQ(parse(R"({"num_experts":0})").num_experts, 0);
 }
 
+TEST(ModelConfig, ReadsTheActivation) {
+  const auto hints = parse(R"({"hidden_act":"silu","swiglu_limit":7.5})");
+  EXPECT_EQ(hints.hidden_act, "silu");
+  EXPECT_EQ(hints.swiglu_limit, 7.5);
+  EXPECT_EQ(hints.swiglu_other, "");
+  EXPECT_EQ(parse(R"({"hidden_act":null,"mlp_hidden_act":"relu2"})").hidden_act, "relu2");
+  EXPECT_EQ(parse(R"({"swiglu_limit":7})").swiglu_limit, 7);
+  EXPECT_EQ(parse(R"({"swiglu_limit":null})").swiglu_other, "");
+  EXPECT_EQ(parse(R"({"swiglu_limit":[7,null]})").swiglu_other, "swiglu_limit");
+  EXPECT_EQ(parse(R"({"swiglu_limit":7,"swiglu_alpha":1.7})").swiglu_other, "swiglu_alpha");
+  const auto nested = parse(R"({"hidden_act":"gelu","text_config":{"hidden_act":"silu","swiglu_limit":3}})");
+  EXPECT_EQ(nested.hidden_act, "silu");
+  EXPECT_EQ(nested.swiglu_limit, 3);
+}
+
 TEST(ModelConfig, LooksIntoTextConfig) {
   const auto hints = parse(R"({"model_type":"outer","text_config":{"model_type":"inner","num_hidden_layers":3,)"
                            R"("num_experts":4}})");

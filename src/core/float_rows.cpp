@@ -1,0 +1,75 @@
+#include "core/float_rows.hpp"
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "core/round_float.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+using u16 = std::uint16_t;
+
+float from_bf16(u16 bits) { return std::bit_cast<float>(static_cast<u32>(bits) << 16); }
+
+float from_f16(u16 bits) {
+  constexpr u32 kInfinity = 0x7c00;
+  // The exponent's bias is 112 less than that of fp32. Subnormals are subnormal in fp32 too until they are multiplied.
+  constexpr float kBias = 0x1p112F;
+  const u32 magnitude = bits & u32{0x7fff};
+  const u32 sign = (bits & u32{0x8000}) << 16;
+  const u32 finite = std::bit_cast<u32>(std::bit_cast<float>(magnitude << 13) * kBias);
+  const u32 special = 0x7f80'0000 | (magnitude << 13 & 0x007f'ffff);
+  return std::bit_cast<float>(sign | (magnitude >= kInfinity ? special : finite));
+}
+
+template <typename Widen>
+void widen_u16(const std::byte* data, std::span<float> out, Widen widen) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    u16 bits = 0;
+    std::memcpy(&bits, data + i * sizeof bits, sizeof bits);
+    out[i] = widen(bits);
+  }
+}
+
+u16 narrow(float value, Dtype dtype) {
+  const u32 bits = std::bit_cast<u32>(value);
+  return dtype == Dtype::BF16 ? round_to_bf16(bits) : round_to_f16(bits);
+}
+
+}  // namespace
+
+float widen_element(const std::byte* data, Dtype dtype) {
+  float value = 0;
+  widen_row(data, dtype, {&value, 1});
+  return value;
+}
+
+void widen_row(const std::byte* data, Dtype dtype, std::span<float> out) {
+  if (dtype == Dtype::BF16)
+    widen_u16(data, out, from_bf16);
+  else if (dtype == Dtype::F16)
+    widen_u16(data, out, from_f16);
+  else
+    std::memcpy(out.data(), data, out.size_bytes());
+}
+
+void narrow_row(std::span<const float> values, Dtype dtype, std::byte* out) {
+  if (dtype == Dtype::F32) {
+    std::memcpy(out, values.data(), values.size_bytes());
+    return;
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const u16 bits = narrow(values[i], dtype);
+    std::memcpy(out + i * sizeof bits, &bits, sizeof bits);
+  }
+}
+
+float round_to(float value, Dtype dtype) {
+  if (dtype == Dtype::F32) return value;
+  const u16 bits = narrow(value, dtype);
+  return dtype == Dtype::BF16 ? from_bf16(bits) : from_f16(bits);
+}
+
+}  // namespace glu_ckpt

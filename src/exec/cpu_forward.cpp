@@ -1,0 +1,209 @@
+/// The grouped MLP on a CPU. Two passes, FC1 with the activation and FC2, each over blocks of an expert's rows.
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/checked_math.hpp"
+#include "core/fail.hpp"
+#include "core/float_rows.hpp"
+#include "core/parallel.hpp"
+#include "exec/activation.hpp"
+#include "exec/dot_products.hpp"
+#include "kernels/grouped_mlp.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Rows of a weight that are widened together: 256 KiB at 4096 columns, which stays in the second cache.
+constexpr i64 kBlockRows = 16;
+
+i64 row_offset(const Placement& place, i64 row) {
+  return place.offset + row / place.block_rows * place.block_step + row % place.block_rows * place.row_step;
+}
+
+const std::byte* row_data(const StoredMatrix& matrix, i64 row) {
+  const StoredMatrix::Part& part = row < matrix.tail_row ? matrix.first : matrix.tail;
+  return part.data + row_offset(part.place, row);
+}
+
+i64 col_step(const StoredMatrix& matrix, i64 row) {
+  return (row < matrix.tail_row ? matrix.first : matrix.tail).place.col_step;
+}
+
+/// Rows [first, first + count) as fp32, each followed by zeros up to `padded`.
+void widen_rows(const StoredMatrix& matrix, i64 first, i64 count, i64 padded, float* out) {
+  const i64 element_bytes = dtype_bits(matrix.dtype) / 8;
+  for (i64 r = 0; r < count; ++r) std::fill(out + r * padded + matrix.cols, out + (r + 1) * padded, 0.0F);
+  if (col_step(matrix, first) == element_bytes) {
+    for (i64 r = 0; r < count; ++r)
+      widen_row(row_data(matrix, first + r), matrix.dtype, {out + r * padded, static_cast<std::size_t>(matrix.cols)});
+    return;
+  }
+  // Transposed: a column's rows are neighbours, so they are taken together.
+  const std::byte* rows[kBlockRows];
+  for (i64 r = 0; r < count; ++r) rows[r] = row_data(matrix, first + r);
+  for (i64 c = 0; c < matrix.cols; ++c)
+    for (i64 r = 0; r < count; ++r)
+      out[r * padded + c] = widen_element(rows[r] + c * col_step(matrix, first + r), matrix.dtype);
+}
+
+float bias_at(const StoredMatrix& bias, i64 row) {
+  return bias.is_there() ? widen_element(row_data(bias, row), bias.dtype) : 0.0F;
+}
+
+/// Rows of one expert's weight, and its rows of x.
+struct Task {
+  const ExpertWeights* expert = nullptr;
+  i64 first_token = 0;
+  i64 tokens = 0;
+  i64 first_row = 0;
+  i64 rows = 0;
+};
+
+/// One worker's buffers.
+struct Workspace {
+  std::vector<float> weights;
+  std::vector<float> gate;
+  std::vector<float> up;
+};
+
+void grow(std::vector<float>& buffer, i64 size) {
+  if (static_cast<i64>(buffer.size()) < size) buffer.resize(static_cast<std::size_t>(size));
+}
+
+class HostMlp {
+ public:
+  HostMlp(const GroupedMlp& mlp, std::span<const i64> splits, const float* probs)
+      : mlp_(mlp), splits_(splits), probs_(probs), hidden_(padded_cols(mlp.hidden)) {
+    for (const i64 split : splits) tokens_ += split;
+    for (const ExpertWeights& expert : mlp.experts) width_ = std::max(width_, padded_cols(expert.up.rows));
+    round_probs();
+  }
+
+  void run(const std::byte* x, std::byte* out, int jobs) {
+    widen_x(x);
+    middle_.assign(buffer_size(width_), 0.0F);
+    std::vector<Workspace> spaces(static_cast<std::size_t>(std::max(1, jobs)));
+    const auto pass = [&](const std::vector<Task>& tasks, auto&& step) {
+      parallel_for(tasks.size(), jobs,
+                   [&](std::size_t i, int worker) { step(tasks[i], spaces[static_cast<std::size_t>(worker)]); });
+    };
+    pass(tasks([](const ExpertWeights& expert) { return expert.up.rows; }),
+         [&](const Task& task, Workspace& space) { first_linear(task, space); });
+    pass(tasks([](const ExpertWeights& expert) { return expert.down.rows; }),
+         [&](const Task& task, Workspace& space) { second_linear(task, space, out); });
+  }
+
+ private:
+  std::size_t buffer_size(i64 cols) const {
+    const auto size = checked_mul(tokens_, cols);
+    if (!size || !checked_mul(*size, sizeof(float)))
+      fail(ErrorCode::ShapeOverflow, {}, "{} tokens of {} values: too many", tokens_, cols);
+    return static_cast<std::size_t>(*size);
+  }
+
+  void round_probs() {
+    rounded_probs_.reserve(static_cast<std::size_t>(tokens_));
+    for (i64 t = 0; t < tokens_; ++t) rounded_probs_.push_back(round_to(probs_[t], mlp_.compute));
+  }
+
+  void widen_x(const std::byte* x) {
+    const i64 row_bytes = mlp_.hidden * dtype_bits(mlp_.compute) / 8;
+    x_.assign(buffer_size(hidden_), 0.0F);
+    for (i64 t = 0; t < tokens_; ++t)
+      widen_row(x + t * row_bytes, mlp_.compute, {x_.data() + t * hidden_, static_cast<std::size_t>(mlp_.hidden)});
+  }
+
+  template <typename Rows>
+  std::vector<Task> tasks(const Rows& rows_of) const {
+    std::vector<Task> tasks;
+    i64 first_token = 0;
+    for (std::size_t e = 0; e < splits_.size(); first_token += splits_[e++]) {
+      const ExpertWeights& expert = mlp_.experts[e];
+      const i64 rows = rows_of(expert);
+      for (i64 r = 0; r < rows && splits_[e] > 0; r += kBlockRows)
+        tasks.push_back({&expert, first_token, splits_[e], r, std::min(kBlockRows, rows - r)});
+    }
+    return tasks;
+  }
+
+  /// sums[t * kBlockRows + r]: the task's tokens times its rows of `matrix`.
+  static void multiply(const Task& task, const StoredMatrix& matrix, const float* x, i64 x_step, Workspace& space,
+                       std::vector<float>& sums) {
+    const i64 cols = padded_cols(matrix.cols);
+    grow(space.weights, kBlockRows * cols);
+    grow(sums, task.tokens * kBlockRows);
+    widen_rows(matrix, task.first_row, task.rows, cols, space.weights.data());
+    dot_products({.x = x + task.first_token * x_step,
+                  .x_step = x_step,
+                  .tokens = task.tokens,
+                  .w = space.weights.data(),
+                  .rows = task.rows,
+                  .cols = cols,
+                  .out = sums.data(),
+                  .out_step = kBlockRows});
+  }
+
+  void first_linear(const Task& task, Workspace& space) {
+    const ExpertWeights& expert = *task.expert;
+    const bool gated = mlp_.activation.is_gated();
+    if (gated) multiply(task, expert.gate, x_.data(), hidden_, space, space.gate);
+    multiply(task, expert.up, x_.data(), hidden_, space, space.up);
+    for (i64 r = 0; r < task.rows; ++r) {
+      const i64 row = task.first_row + r;
+      const float gate_bias = bias_at(expert.gate_bias, row);
+      const float up_bias = bias_at(expert.up_bias, row);
+      for (i64 t = 0; t < task.tokens; ++t) {
+        const auto at = static_cast<std::size_t>(t * kBlockRows + r);
+        const float a = gated ? with_bias(space.gate[at], expert.gate_bias, gate_bias) : 0.0F;
+        const float u = with_bias(space.up[at], expert.up_bias, up_bias);
+        const i64 token = task.first_token + t;
+        const float scaled = activate(mlp_.activation, a, u) * rounded_probs_[static_cast<std::size_t>(token)];
+        middle_[static_cast<std::size_t>(token * width_ + row)] = round_to(scaled, mlp_.compute);
+      }
+    }
+  }
+
+  /// Without a bias nothing is added, not even 0: it would turn -0 into 0.
+  float with_bias(float sum, const StoredMatrix& bias, float value) const {
+    return round_to(bias.is_there() ? sum + value : sum, mlp_.compute);
+  }
+
+  void second_linear(const Task& task, Workspace& space, std::byte* out) const {
+    const StoredMatrix& bias = task.expert->down_bias;
+    multiply(task, task.expert->down, middle_.data(), width_, space, space.up);
+    if (bias.is_there())
+      for (i64 r = 0; r < task.rows; ++r)
+        for (i64 t = 0; t < task.tokens; ++t) {
+          float& sum = space.up[static_cast<std::size_t>(t * kBlockRows + r)];
+          sum = std::fma(bias_at(bias, task.first_row + r), probs_[task.first_token + t], sum);
+        }
+    const i64 element_bytes = dtype_bits(mlp_.compute) / 8;
+    for (i64 t = 0; t < task.tokens; ++t)
+      narrow_row({space.up.data() + t * kBlockRows, static_cast<std::size_t>(task.rows)}, mlp_.compute,
+                 out + ((task.first_token + t) * mlp_.hidden + task.first_row) * element_bytes);
+  }
+
+  const GroupedMlp& mlp_;
+  std::span<const i64> splits_;
+  const float* probs_;
+  i64 tokens_ = 0;
+  /// Values per row of x_ and of middle_, padded.
+  i64 hidden_ = 0;
+  i64 width_ = 0;
+  std::vector<float> rounded_probs_;
+  std::vector<float> x_;
+  /// What FC2 takes.
+  std::vector<float> middle_;
+};
+
+}  // namespace
+
+void grouped_mlp_host(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
+                      void* out, int jobs) {
+  check_grouped_mlp(mlp, rows, splits);
+  HostMlp(mlp, splits, probs).run(static_cast<const std::byte*>(x), static_cast<std::byte*>(out), jobs);
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,33 @@
+#pragma once
+/// The inner products of a CPU's grouped MLP.
+
+#include "glu_ckpt/tensor.hpp"
+
+namespace glu_ckpt {
+
+/// Partial sums of one inner product.
+inline constexpr i64 kDotLanes = 16;
+
+/// Columns rounded up to whole rounds of the lanes.
+constexpr i64 padded_cols(i64 cols) { return (cols + kDotLanes - 1) / kDotLanes * kDotLanes; }
+
+/// out[t * out_step + r] = sum over k < cols of x[t * x_step + k] * w[r * cols + k], for t < tokens and r < rows.
+struct DotProducts {
+  const float* x = nullptr;
+  i64 x_step = 0;
+  i64 tokens = 0;
+  const float* w = nullptr;
+  i64 rows = 0;
+  /// A multiple of kDotLanes.
+  i64 cols = 0;
+  float* out = nullptr;
+  i64 out_step = 0;
+};
+
+/// In the order that grouped_mlp_host() promises.
+void dot_products(const DotProducts& dots);
+
+/// The same with the shortest registers, which every processor has.
+void dot_products_plain(const DotProducts& dots);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,63 @@
+#pragma once
+/// Experts with random weights, spelled in memory in any order of rows, and what they should compute.
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "glu_ckpt/forward.hpp"
+#include "support/float64_mlp.hpp"
+
+namespace glu_ckpt::support {
+
+/// How an expert's FC1 lies in memory.
+struct Fc1Order {
+  std::string name;
+  /// Gate and up in one tensor, in blocks of so many rows; 0: two tensors.
+  i64 block_rows = 0;
+  /// [in, out], of FC2 as well.
+  bool transposed = false;
+  /// The fused tensor is cut in the middle into two.
+  bool halved = false;
+};
+
+/// The orders that F rows can be in.
+std::vector<Fc1Order> fc1_orders(i64 width);
+
+struct MlpShape {
+  i64 hidden = 8;
+  /// F of each expert.
+  std::vector<i64> widths = {8, 8};
+  Dtype dtype = Dtype::BF16;
+  Activation activation;
+  bool bias = false;
+};
+
+/// Weights that have the values of their dtype exactly, in double.
+std::vector<PlainExpert> random_experts(const MlpShape& shape, std::mt19937& random);
+
+/// The same in memory.
+class StoredExperts {
+ public:
+  StoredExperts(const MlpShape& shape, const std::vector<PlainExpert>& experts, const Fc1Order& order);
+  const std::vector<ExpertWeights>& experts() const { return experts_; }
+
+ private:
+  /// Matrices [rows, cols] one after the other in one new buffer.
+  StoredMatrix store(const std::vector<double>& values, i64 rows, bool transposed);
+  void store_fused(const PlainExpert& expert, ExpertWeights& weights, const Fc1Order& order, i64 width, bool bias);
+  const std::byte* keep(const std::vector<double>& values);
+
+  Dtype dtype_;
+  std::vector<std::vector<std::byte>> buffers_;
+  std::vector<ExpertWeights> experts_;
+};
+
+/// Values of `dtype`, rounded to nearest, as bytes; and back.
+std::vector<std::byte> to_bytes(const std::vector<double>& values, Dtype dtype);
+std::vector<double> to_doubles(std::span<const std::byte> bytes, Dtype dtype);
+
+/// Normal deviates that `dtype` has.
+std::vector<double> random_values(std::size_t count, double scale, Dtype dtype, std::mt19937& random);
+
+}  // namespace glu_ckpt::support
