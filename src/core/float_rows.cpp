@@ -47,6 +47,8 @@ float widen_element(const std::byte* data, Dtype dtype) {
 }
 
 void widen_row(const std::byte* data, Dtype dtype, std::span<float> out) {
+  // Rows of no tokens may have no address, which memcpy must not be given.
+  if (out.empty()) return;
   if (dtype == Dtype::BF16)
     widen_u16(data, out, from_bf16);
   else if (dtype == Dtype::F16)
@@ -56,6 +58,7 @@ void widen_row(const std::byte* data, Dtype dtype, std::span<float> out) {
 }
 
 void narrow_row(std::span<const float> values, Dtype dtype, std::byte* out) {
+  if (values.empty()) return;
   if (dtype == Dtype::F32) {
     std::memcpy(out, values.data(), values.size_bytes());
     return;

@@ -40,5 +40,12 @@ TEST(FloatRows, RoundToNearestEven) {
   EXPECT_EQ(round_to(1.1F, Dtype::F32), 1.1F);
 }
 
+TEST(FloatRows, NoElementsNeedNoAddress) {
+  for (const Dtype dtype : {Dtype::BF16, Dtype::F16, Dtype::F32}) {
+    widen_row(nullptr, dtype, {});
+    narrow_row({}, dtype, nullptr);
+  }
+}
+
 }  // namespace
 }  // namespace glu_ckpt
