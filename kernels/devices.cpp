@@ -58,7 +58,7 @@ CudaDevice describe(int index) {
 
 CudaDevice cuda_device(int index) {
   const int count = cuda_device_count();
-  if (count == 0) fail(ErrorCode::NoDevice, {}, "cuda:{}: {}; use --device cpu", index, why_no_cuda());
+  if (count == 0) fail(ErrorCode::NoDevice, {}, "cuda:{}: {}", index, why_no_cuda());
   if (index < 0 || index >= count)
     fail(ErrorCode::NoDevice, {}, "cuda:{}: there are {} devices here, numbered from 0", index, count);
   return std::async(std::launch::async, describe, index).get();

@@ -16,9 +16,7 @@ namespace {
 bool built_with_cuda() { return false; }
 int cuda_device_count() { return 0; }
 std::string why_no_cuda() { return "this build has no CUDA: there was no nvcc when it was configured"; }
-CudaDevice cuda_device(int index) {
-  fail(ErrorCode::NoDevice, {}, "cuda:{}: {}; use --device cpu", index, why_no_cuda());
-}
+CudaDevice cuda_device(int index) { fail(ErrorCode::NoDevice, {}, "cuda:{}: {}", index, why_no_cuda()); }
 
 void device_copy(std::span<const Move>, std::span<const std::byte* const>, std::span<std::byte* const>, GpuStream) {
   no_cuda("device_copy");

@@ -72,7 +72,7 @@ struct NamedObject {
   i64 bytes = 0;
 };
 
-/// The nested objects of one torch file, with a placeholder for each tensor.
+/// The nested objects of one torch file, with a stand-in for each tensor.
 struct TorchTree {
   /// Relative to the checkpoint directory: "mp_rank_00/model_optim_rng.pt".
   std::string file;

@@ -1,7 +1,7 @@
 #pragma once
 /// What GPU code needs of this library's callers: no CUDA header, so that a build without nvcc compiles it too.
-/// Functions that take a GpuStream are asynchronous on it, allocate nothing, and throw Error(NoDevice) in a build
-/// without CUDA.
+/// Functions that take a GpuStream are asynchronous on it and allocate no device memory, where they do not say
+/// otherwise themselves; in a build without CUDA they throw Error(NoDevice).
 
 #include <string>
 

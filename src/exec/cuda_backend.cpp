@@ -8,6 +8,7 @@
 #include <memory>
 #include <tuple>
 
+#include "core/fail.hpp"
 #include "exec/backends.hpp"
 #include "exec/move_parts.hpp"
 #include "glu_ckpt/cuda.hpp"
@@ -212,6 +213,8 @@ class CudaBackend final : public Backend {
  public:
   CudaBackend(const std::vector<int>& devices, const BackendOptions& options) : devices_(devices), options_(options) {
     opened_ = std::async(std::launch::async, [devices] {
+      if (cuda_device_count() == 0)
+        fail(ErrorCode::NoDevice, {}, "cuda:{}: {}; use --device cpu", devices.front(), why_no_cuda());
       for (const int device : devices) {
         (void)cuda_device(device);
         CUDA_CHECK(cudaSetDevice(device));

@@ -131,7 +131,7 @@ std::string key_text(const PickleGraph& graph, PickleRef key, WalkBudget& budget
   }
 }
 
-/// Which nodes have a tensor, or a placeholder of one, somewhere below them.
+/// Which nodes have a tensor, or a stand-in for one, somewhere below them.
 class TensorFinder {
  public:
   TensorFinder(const PickleGraph& graph, const InputPart& part)
@@ -172,7 +172,7 @@ class TensorFinder {
   std::vector<State> state_;
 };
 
-/// What stands in place of a tensor or placeholder: any number of (key, node).
+/// What stands in place of a tensor or its stand-in: any number of (key, node).
 struct Replacement {
   std::string key;
   PickleRef node;
