@@ -28,13 +28,15 @@ __device__ inline void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-/// Arrives at the same barrier of block `rank` of the cluster.
+/// Arrives at the same barrier of block `rank` of the cluster. Orders memory for its own block only, which is enough
+/// where matrix instructions alone read what the barrier guards; with the cluster's scope it would be a fence that
+/// stops the warp for half of its time.
 __device__ inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{\n"
       ".reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
       "}\n" ::"r"(shared_address(barrier)),
       "r"(rank)
       : "memory");
@@ -78,7 +80,8 @@ __device__ inline void tensor_map_prefetch(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/// What the second cache does with lines: createpolicy's evict_first and evict_last, for all of them.
+/// What the second cache does with lines: createpolicy's evict_normal, evict_first and evict_last, for all of them.
+constexpr uint64_t kEvictNormal = 0x1000000000000000;
 constexpr uint64_t kEvictFirst = 0x12F0000000000000;
 constexpr uint64_t kEvictLast = 0x14F0000000000000;
 
@@ -98,6 +101,18 @@ __device__ inline void load_tile_3d(void* to, const CUtensorMap* map, uint64_t* 
       " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(to)),
       "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "l"(policy)
       : "memory");
+}
+
+/// Brings a box as far as the second cache.
+__device__ inline void prefetch_tile_2d(const CUtensorMap* map, int c0, int c1) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(c0), "r"(c1)
+               : "memory");
+}
+
+__device__ inline void prefetch_tile_3d(const CUtensorMap* map, int c0, int c1, int c2) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map), "r"(c0), "r"(c1),
+               "r"(c2)
+               : "memory");
 }
 
 /// To the same place in all blocks of the cluster that `mask` names; each one's barrier is told of its bytes.

@@ -57,9 +57,9 @@ __device__ void load_tiles(const MatrixLayer& layer, Shared& shared, int tiles_n
       hopper::barrier_wait(&shared.empty[ring.stage], ring.parity ^ 1);
       hopper::barrier_expect(&shared.full[ring.stage], kStageBytes);
       std::byte* const stage = shared.stages[ring.stage];
-      hopper::load_tile_2d(stage, &layer.x, &shared.full[ring.stage], step * kTileCols, row, hopper::kEvictLast);
+      hopper::load_tile_2d(stage, &layer.x, &shared.full[ring.stage], step * kTileCols, row, hopper::kEvictNormal);
       weights.load<true>(stage + kLeftBytes + rank * kHalfBytes, &shared.full[ring.stage], step * kTileCols,
-                         hopper::kEvictLast);
+                         hopper::kEvictNormal);
     }
   }
   // A block must not end while the other one's copies and arrivals are still to come.
@@ -94,19 +94,18 @@ __device__ void write_rows(const MatrixLayer& layer, std::byte* buffer, i64 row,
   }
 }
 
-template <typename Element, LayerKind kKind>
+template <typename Finisher>
 __device__ void write_tile(const MatrixLayer& layer, const TilePlace& place, i64 row, std::byte* buffer,
-                           const float (&sums)[128]) {
+                           const float (&sums)[128], const Finisher& finish) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const float p[2] = {probability<Element, kKind>(layer, row + lane / 4, place.row_end),
-                      probability<Element, kKind>(layer, row + lane / 4 + 8, place.row_end)};
-  const int first_col = place.n * tile_cols(kKind);
+  const float p[2] = {finish.probability(row + lane / 4, place.row_end),
+                      finish.probability(row + lane / 4 + 8, place.row_end)};
+  const int first_col = place.n * tile_cols(Finisher::kKind);
 #pragma unroll
-  for (int half = 0; half < tile_cols(kKind) / kHalfRows; ++half) {
+  for (int half = 0; half < tile_cols(Finisher::kKind) / kHalfRows; ++half) {
     const int col = first_col + half * kHalfRows;
-    write_rows<Element>(layer, buffer, row, place.row_end, col, [&](int i) {
-      return finish<Element, kKind>(layer, place.expert, col + i / 4 * 8 + lane % 4 * 2 + i % 2, sums[half * 64 + i],
-                                    sums[64 + i], p[i / 2 % 2]);
+    write_rows<typename Finisher::Element>(layer, buffer, row, place.row_end, col, [&](int i) {
+      return finish(col + i / 4 * 8 + lane % 4 * 2 + i % 2, sums[half * 64 + i], sums[64 + i], p[i / 2 % 2]);
     });
   }
 }
@@ -147,7 +146,9 @@ __device__ void multiply_tiles(const MatrixLayer& layer, Shared& shared, int til
     }
     hopper::mma_wait<0>();
     release(last);
-    write_tile<Element, kKind>(layer, place, place.row + rank * kBlockRows + group * 64 + warp * 16, buffer, sums);
+    const i64 row = place.row + rank * kBlockRows + group * 64 + warp * 16;
+    with_finish<Element, kKind>(layer, place.expert,
+                                [&](const auto& finish) { write_tile(layer, place, row, buffer, sums, finish); });
   }
 }
 
@@ -167,10 +168,10 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   }
   hopper::cluster_sync();
   if (threadIdx.x < kWarpgroup) {
-    hopper::give_registers<24>();
+    hopper::give_registers<40>();
     if (threadIdx.x == 0) load_tiles(layer, shared, tiles_n);
   } else {
-    hopper::take_registers<240>();
+    hopper::take_registers<232>();
     multiply_tiles<Element, kKind>(layer, shared, tiles_n);
   }
 #else
