@@ -109,6 +109,11 @@ void make_expert_tiles(const i64* splits, i64 num_experts, i64 rows, i32 tile_ro
                [&] { return std::to_string(num_experts) + " splits of " + std::to_string(rows) + " rows"; });
 }
 
+void prepare_expert_tiles() {
+  cudaFuncAttributes attributes{};
+  CUDA_CHECK(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(expert_tiles_kernel)));
+}
+
 void check_split_status(const SplitStatus* device_status, GpuStream stream) {
   SplitStatus status;
   CUDA_CHECK(cudaMemcpyAsync(&status, device_status, sizeof status, cudaMemcpyDeviceToHost, stream));
