@@ -9,20 +9,6 @@
 #include "kernels/linear_launch.hpp"
 
 namespace glu_ckpt {
-namespace {
-
-/// The address that a product reads or writes, without the others, which may hold anything.
-LinearRows used_rows(LinearProduct product, const LinearRows& rows) {
-  switch (product) {
-    case LinearProduct::Forward: return {rows.rows, rows.x, nullptr, rows.out};
-    case LinearProduct::InputGrad: return {rows.rows, nullptr, rows.dy, rows.out};
-    case LinearProduct::WeightGrad: return {rows.rows, rows.x, rows.dy, nullptr};
-  }
-  return {};
-}
-
-}  // namespace
-
 struct DeviceGroupedLinear::State {
   /// What is kept of it are sizes: the caller's lists of addresses may be gone by then.
   GroupedLinear linear;
@@ -48,29 +34,14 @@ struct DeviceGroupedLinear::State {
   ExpertTiles tiles() const { return expert_tiles_at(schedule.data(), linear.num_experts); }
 
   LinearOperands operands(const LinearRows& rows) const {
-    const LinearShape shape = linear_shape(linear);
-    const bool by_experts = linear.product == LinearProduct::WeightGrad;
-    LinearOperands operands;
-    operands.a = linear.product == LinearProduct::Forward ? rows.x : rows.dy;
-    operands.b = by_experts ? rows.x : nullptr;
-    operands.c = rows.out;
-    operands.matrices = reinterpret_cast<const void* const*>(table.data());
-    operands.tiles = tiles();
-    operands.num_experts = static_cast<i32>(linear.num_experts);
-    operands.m = shape.m;
-    operands.n = shape.n;
-    operands.k = shape.k;
-    operands.b_along_k = linear.product == LinearProduct::Forward;
-    operands.accumulate = linear.accumulate;
-    return operands;
+    return linear_operands(linear, rows, reinterpret_cast<const void* const*>(table.data()), tiles());
   }
 
-  void run(const LinearRows& given, const i64* splits, GpuStream stream) const {
-    check_linear_rows(linear, given);
+  void run(const LinearRows& rows, const i64* splits, GpuStream stream) const {
+    check_linear_rows(linear, rows);
     if (splits == nullptr) fail(ErrorCode::Usage, {}, "the pointer to {} splits is null", linear.num_experts);
     if (reinterpret_cast<std::uintptr_t>(splits) % alignof(i64) != 0)
       fail(ErrorCode::Usage, {}, "splits at {} are not aligned to I64", static_cast<const void*>(splits));
-    const LinearRows rows = used_rows(linear.product, given);
     const LinearOperands now = operands(rows);
     (void)linear_blocks(linear.dtype, now, rows.rows);
     make_expert_tiles(splits, linear.num_experts, rows.rows,

@@ -1,5 +1,6 @@
 #include "kernels/linear_args.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 
@@ -133,15 +134,45 @@ i64 linear_blocks(Dtype dtype, const LinearOperands& operands, i64 rows) {
   return *blocks;
 }
 
+LinearOperands linear_operands(const GroupedLinear& linear, const LinearRows& rows, const void* const* table,
+                               const ExpertTiles& tiles) {
+  LinearOperands operands;
+  operands.matrices = table;
+  operands.tiles = tiles;
+  operands.num_experts = static_cast<i32>(linear.num_experts);
+  operands.accumulate = linear.accumulate;
+  operands.b_along_k = linear.product == LinearProduct::Forward;
+  switch (linear.product) {
+    case LinearProduct::Forward:
+      operands.a = rows.x;
+      operands.c = rows.out;
+      operands.n = linear.out_features;
+      operands.k = linear.in_features;
+      break;
+    case LinearProduct::InputGrad:
+      operands.a = rows.dy;
+      operands.c = rows.out;
+      operands.n = linear.in_features;
+      operands.k = linear.out_features;
+      break;
+    case LinearProduct::WeightGrad:
+      operands.a = rows.dy;
+      operands.b = rows.x;
+      operands.m = linear.out_features;
+      operands.n = linear.in_features;
+      break;
+  }
+  return operands;
+}
+
 bool is_wide(const GroupedLinear& linear, const LinearRows& rows, std::span<const void* const> matrices) {
   const i64 bytes = element_bytes(linear.dtype);
+  const auto wide = [](const void* data) { return is_aligned(data, kWideBytes); };
   if (linear.in_features * bytes % kWideBytes != 0 || linear.out_features * bytes % kWideBytes != 0) return false;
-  // What a product does not use may be anywhere: it is null, as a rule.
-  if (!is_aligned(rows.x, kWideBytes) || !is_aligned(rows.dy, kWideBytes) || !is_aligned(rows.out, kWideBytes))
-    return false;
-  for (const void* matrix : matrices)
-    if (!is_aligned(matrix, kWideBytes)) return false;
-  return true;
+  if (linear.product != LinearProduct::InputGrad && !wide(rows.x)) return false;
+  if (linear.product != LinearProduct::Forward && !wide(rows.dy)) return false;
+  if (linear.product != LinearProduct::WeightGrad && !wide(rows.out)) return false;
+  return std::all_of(matrices.begin(), matrices.end(), wide);
 }
 
 }  // namespace glu_ckpt

@@ -19,26 +19,7 @@ void check_host_splits(const GroupedLinear& linear, i64 rows, std::span<const i6
 /// One address per expert, of W or dW; after check_linear().
 std::vector<const void*> matrix_addresses(const GroupedLinear& linear);
 
-/// One product C[m, n] = sum over k of A[m, k] B[n, k] per expert, as it is made of x, dy and W.
-struct LinearShape {
-  /// Columns of a row of A's and B's tensors, as they lie: the features.
-  i64 n = 0;
-  /// Number of products of an element; 0 of WeightGrad, where it is the expert's rows.
-  i64 k = 0;
-  /// Rows of C; 0 of those whose rows are the expert's.
-  i64 m = 0;
-};
-
-constexpr LinearShape linear_shape(const GroupedLinear& linear) {
-  switch (linear.product) {
-    case LinearProduct::Forward: return {linear.out_features, linear.in_features, 0};
-    case LinearProduct::InputGrad: return {linear.in_features, linear.out_features, 0};
-    case LinearProduct::WeightGrad: return {linear.in_features, 0, linear.out_features};
-  }
-  return {};
-}
-
-/// Whether every row of every operand begins at a multiple of 16 bytes.
+/// Whether every row of every operand that the product has begins at a multiple of 16 bytes.
 bool is_wide(const GroupedLinear& linear, const LinearRows& rows, std::span<const void* const> matrices);
 
 /// Dtype of what is written.

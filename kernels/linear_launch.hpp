@@ -1,6 +1,7 @@
 #pragma once
 /// The two kernels of the grouped linear layer, as its classes see them.
 
+#include "glu_ckpt/grouped_linear.hpp"
 #include "kernels/linear_tiles.hpp"
 
 namespace glu_ckpt {
@@ -25,6 +26,10 @@ struct LinearOperands {
   bool b_along_k = true;
   bool accumulate = false;
 };
+
+/// Of one run. `table` holds one address per expert, of W or dW, where a kernel can read it.
+LinearOperands linear_operands(const GroupedLinear& linear, const LinearRows& rows, const void* const* table,
+                               const ExpertTiles& tiles);
 
 /// Rows of a tile, for make_expert_tiles().
 i32 linear_tile_rows(Dtype dtype, i64 rows, i64 num_experts);

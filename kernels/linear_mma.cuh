@@ -4,41 +4,10 @@
 /// products: operands differ only in which of their axes is dense in memory. Sums take k from first to last, 16 at a
 /// time, whatever the tile; what is behind the last k counts as 0.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "kernels/linear_launch.hpp"
+#include "kernels/mma_instructions.cuh"
 
 namespace glu_ckpt::linear {
-
-using u16 = std::uint16_t;
-
-struct Bf16 {
-  static __device__ void mma(float (&sums)[4], const u32 (&a)[4], const u32* b) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-  }
-  static __device__ u16 narrow(float value) { return __bfloat16_as_ushort(__float2bfloat16_rn(value)); }
-  static __device__ float widen(u16 bits) { return __bfloat162float(__ushort_as_bfloat16(bits)); }
-};
-
-struct Fp16 {
-  static __device__ void mma(float (&sums)[4], const u32 (&a)[4], const u32* b) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-  }
-  static __device__ u16 narrow(float value) { return __half_as_ushort(__float2half_rn(value)); }
-  static __device__ float widen(u16 bits) { return __half2float(__ushort_as_half(bits)); }
-};
-
-/// 16 bytes, or as many zeros where nothing is there to be read.
-__device__ inline void copy_piece(u32 to, const u16* from, bool there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
-}
 
 /// The first `count` elements of a piece at any address, and zeros for the rest.
 __device__ inline void gather_piece(u32 to, const u16* from, i64 count) {
@@ -46,31 +15,15 @@ __device__ inline void gather_piece(u32 to, const u16* from, i64 count) {
 #pragma unroll
   for (int i = 0; i < kPiece; ++i)
     if (i < count) words[i / 2] |= static_cast<u32>(from[i]) << (16 * (i % 2));
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
-               "r"(words[3])
-               : "memory");
-}
-
-__device__ inline void close_stage() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-/// Until all but the newest `kOpen` stages of this thread have come.
-template <int kOpen>
-__device__ void wait_for_stages() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
+  store_piece(to, words);
 }
 
 template <Along kAlong>
-__device__ void load_fragment(u32 (&fragment)[4], u32 address) {
+__device__ void load_fragment(u32 (&fragment)[4], u32 row) {
   if constexpr (kAlong == Along::K) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
-                 : "r"(address)
-                 : "memory");
+    load_matrices(fragment, row);
   } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
-                 : "r"(address)
-                 : "memory");
+    load_transposed(fragment, row);
   }
 }
 
@@ -274,11 +227,10 @@ __device__ TileWork work_by_experts(const LinearOperands& args, const TilePlace&
 
 template <typename Element, typename Tile, Along kA, Along kB, bool kWide>
 __device__ void multiply_tile(const TileWork& work, WarpSums<Element, Tile, kA, kB>& sums) {
-  extern __shared__ __align__(128) unsigned char shared_tiles[];
   constexpr u32 kABytes = Tile::kABytes;
   constexpr u32 kStageBytes = Tile::kStageBytes;
   constexpr int kStages = Tile::kStages;
-  const auto stages = static_cast<u32>(__cvta_generic_to_shared(shared_tiles));
+  const u32 stages = dynamic_shared();
   TileLoader<kA, Tile::kRows, Tile::kThreads, kWide> a(work.a);
   TileLoader<kB, kMmaCols, Tile::kThreads, kWide> b(work.b);
   const auto steps = static_cast<i32>((work.k + kMmaDepth - 1) / kMmaDepth);
