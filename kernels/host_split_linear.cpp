@@ -132,6 +132,8 @@ struct GroupedLinearHostSplits::State {
     check_linear(given);
     linear.weights = {};
     linear.grads = {};
+    if (engine == LinearEngine::Cublas && !why_no_cublas().empty())
+      fail(ErrorCode::NoDevice, {}, "{}", why_no_cublas());
     if (engine == LinearEngine::Cublas || (engine == LinearEngine::Auto && why_no_cublas().empty())) {
       cublas.emplace(given);
     } else {

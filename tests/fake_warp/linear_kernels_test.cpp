@@ -154,8 +154,10 @@ TEST(LinearKernels, MoreStepsThanStages) {
 TEST(LinearKernels, SeveralTilesOfRowsAndColumns) {
   // 129 and 257 rows begin another tile, or two; 264 columns are three.
   for (const LinearProduct product : {LinearProduct::Forward, LinearProduct::InputGrad}) {
-    expect_as_host({product, Dtype::BF16, 264, 264, {129, 1, 0, 257}, 3}, {false, true, true});
-    expect_as_host({product, Dtype::F16, 72, 264, {33, 1, 0, 65}, 3}, {true, true, true});
+    const bool forward = product == LinearProduct::Forward;
+    const i64 in = forward ? 72 : 264, out = forward ? 264 : 72;
+    expect_as_host({product, Dtype::BF16, in, out, {129, 1, 0, 257}, 3}, {false, true, true});
+    expect_as_host({product, Dtype::F16, in, out, {33, 1, 0, 65}, 3}, {true, true, true});
   }
   expect_as_host({LinearProduct::WeightGrad, Dtype::BF16, 264, 264, {129, 1, 0}, 3}, {false, true, true});
 }

@@ -126,6 +126,10 @@ Float64Linear float64_linear(const LinearCase& c, const LinearData& data) {
   return result;
 }
 
+std::vector<double> output_values(const LinearCase& c, const std::vector<std::byte>& output) {
+  return to_doubles(output, c.output_dtype());
+}
+
 double linear_tolerance(Dtype dtype, double value, double magnitude) {
   const double relative = dtype == Dtype::BF16 ? 1.6e-2 : dtype == Dtype::F16 ? 1e-3 : 1.3e-6;
   return relative * std::fabs(value) + std::max(1e-5, std::ldexp(magnitude, -21));

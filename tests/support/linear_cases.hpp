@@ -54,6 +54,8 @@ struct Float64Linear {
 };
 Float64Linear float64_linear(const LinearCase& c, const LinearData& data);
 
+std::vector<double> output_values(const LinearCase& c, const std::vector<std::byte>& output);
+
 /// What is wrong with `output`, element by element, as a sentence about the first; empty if nothing is. Elements that
 /// are not written must hold what data.output does.
 std::string linear_fault(const LinearCase& c, const LinearData& data, const std::vector<std::byte>& output);
