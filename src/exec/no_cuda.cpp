@@ -1,4 +1,4 @@
-/// In the place of cuda_backend.cpp and bench_kernels.cpp where nvcc is missing.
+/// In the place of cuda_backend.cpp and the benches where nvcc is missing.
 
 #include "core/fail.hpp"
 #include "exec/backends.hpp"
@@ -15,6 +15,10 @@ GpuRates measure_gpu(int device) { fail(ErrorCode::NoDevice, {}, "cuda:{}: {}", 
 
 std::vector<KernelFigure> bench_kernels(const KernelBenchOptions&) {
   fail(ErrorCode::NoDevice, {}, "bench kernels: {}", why_no_cuda());
+}
+
+ForwardBench bench_forward(const ForwardBenchOptions&) {
+  fail(ErrorCode::NoDevice, {}, "bench forward: {}; --device cpu measures the CPU", why_no_cuda());
 }
 
 }  // namespace glu_ckpt
