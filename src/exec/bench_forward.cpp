@@ -187,15 +187,15 @@ class Bench {
     figure.shape = fitting(shape, tokens);
     figure.tokens_per_expert = tokens;
     const Cell cell(figure.shape, tokens, dense_.has_value(), timer_->stream());
-    std::vector<EventTimer::Work> works{[&](cudaStream_t stream) { cell.run(stream); },
-                                        [&](cudaStream_t stream) { cell.read(stream); }};
+    std::vector<EventTimer::Work> works{[&](cudaStream_t stream) { cell.read(stream); },
+                                        [&](cudaStream_t stream) { cell.run(stream); }};
     if (dense_) {
       works.emplace_back([&](cudaStream_t stream) { cell.run_cublas(stream); });
       works.emplace_back([&](cudaStream_t stream) { dense_->run(stream); });
     }
     const std::vector<double> medians = timer_->in_turn(works, options_.rounds, kMostMicroseconds);
-    figure.microseconds = medians[0];
-    figure.read_microseconds = medians[1];
+    figure.read_microseconds = medians[0];
+    figure.microseconds = medians[1];
     if (dense_) {
       figure.cublas_microseconds = medians[2];
       figure.dense_microseconds = medians[3];
