@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "glu_ckpt/execute.hpp"
 #include "glu_ckpt/forward.hpp"
@@ -12,7 +13,19 @@
 
 namespace glu_ckpt::cli {
 
-enum class Command { Inspect, Convert, Plan, Verify, Digest, Stamp, Forward, BenchKernels, Doctor, Layouts };
+enum class Command {
+  Inspect,
+  Convert,
+  Plan,
+  Verify,
+  Digest,
+  Stamp,
+  Forward,
+  BenchKernels,
+  BenchForward,
+  Doctor,
+  Layouts
+};
 enum class VerifyMode { None, Digest, Readback };
 enum class ProgressMode { Auto, Always, Never, Json };
 
@@ -24,6 +37,15 @@ struct ForwardAnswers {
   std::string tokens;
   ActivationAnswers activation;
   bool fp32 = false;
+};
+
+/// Of the command bench forward.
+struct BenchAnswers {
+  /// Empty for all.
+  std::string model;
+  /// Per expert; empty for the usual ones.
+  std::vector<i64> tokens;
+  int rounds = 11;
 };
 
 struct Options {
@@ -41,6 +63,7 @@ struct Options {
   std::string device = "auto";
   BackendOptions backend;
   ForwardAnswers forward;
+  BenchAnswers bench;
   /// Empty keeps the source's, or takes the one that DST's extension names.
   std::optional<Format> format;
   VerifyMode verify = VerifyMode::Digest;
@@ -68,6 +91,7 @@ int cmd_digest(const Options& options);
 int cmd_stamp(const Options& options);
 int cmd_forward(const Options& options);
 int cmd_bench_kernels(const Options& options);
+int cmd_bench_forward(const Options& options);
 int cmd_doctor(const Options& options);
 int cmd_layouts(const Options& options);
 
