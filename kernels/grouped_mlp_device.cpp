@@ -251,12 +251,17 @@ void DeviceGroupedMlp::State::run_matrix(const void* x, i64 rows, const i64* spl
     require_aligned(x, 16, "x");
   }
   make_expert_tiles(splits, experts, rows, height.tile_rows, tiles, stream);
-  launch_matrix_layer({first, make_rows_map(x, compute, rows, hidden, pitch, height.box_rows),
-                       reinterpret_cast<const WeightMap*>(first_weights.data())},
-                      height, multiprocessors, stream);
-  launch_matrix_layer({second, make_rows_map(middle.data(), compute, rows, width, middle_pitch, height.box_rows),
-                       reinterpret_cast<const WeightMap*>(second_weights.data())},
-                      height, multiprocessors, stream);
+  const auto launch = [&](const MlpLayer& layer, const void* left, i64 left_pitch, const DeviceBuffer& weights) {
+    MatrixLayer matrix{layer,
+                       make_rows_map(left, compute, rows, layer.depth, left_pitch, height.box_rows),
+                       {},
+                       reinterpret_cast<const WeightMap*>(weights.data())};
+    if (layer.wide_stores)
+      matrix.out_map = make_rows_map(layer.out, compute, rows, layer.cols, layer.out_pitch, kStoreRows);
+    launch_matrix_layer(matrix, height, multiprocessors, stream);
+  };
+  launch(first, x, pitch, first_weights);
+  launch(second, middle.data(), middle_pitch, second_weights);
 }
 
 void DeviceGroupedMlp::State::run_plain(const void* x, i64 rows, const i64* splits, const MlpLayer& first,

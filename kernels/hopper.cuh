@@ -125,6 +125,24 @@ __device__ inline void load_tile_3d_multicast(void* to, const CUtensorMap* map, 
       : "memory");
 }
 
+/// Makes this thread's stores to shared memory known to the copy engine.
+__device__ inline void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// What of a box lies within the tensor, from shared to global memory; belongs to the thread's current group of stores.
+__device__ inline void store_tile_2d(const CUtensorMap* map, const void* from, int c0, int c1) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+               "r"(shared_address(from)), "r"(c0), "r"(c1)
+               : "memory");
+}
+__device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Until the shared memory of all but this thread's newest `kPending` groups has been read.
+template <int kPending>
+__device__ inline void store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+/// Until all of this thread's stores are done.
+__device__ inline void store_wait_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
 template <int kRegisters>
 __device__ inline void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));

@@ -64,6 +64,14 @@ __device__ inline float activate(const Activation& activation, float a, float u)
   if constexpr (kKind == ActivationKind::SquaredRelu) return at_least(u, 0) * at_least(u, 0);
 }
 
+/// The probability of a row as Finish takes it; rows behind the expert's have none.
+template <typename Element, LayerKind kKind>
+__device__ inline float probability(const MlpLayer& layer, i64 row, i64 row_end) {
+  if (kKind == LayerKind::Linear && layer.bias[0] == nullptr) return 1;
+  const float p = row < row_end ? __ldg(layer.probs + row) : 0.0F;
+  return kKind == LayerKind::Linear ? p : round_as<Element>(p);
+}
+
 /// What follows a layer's sums, as a type: which is decided once for a tile, not for each of its elements.
 template <typename ElementType, LayerKind kLayerKind, ActivationKind kActivationKind>
 struct Finish {
@@ -91,13 +99,6 @@ struct Finish {
         return activate<Element, kActivationKind>(layer.activation, first, round_as<Element>(second)) * p;
       }
     }
-  }
-
-  /// The probability of a row; rows behind the expert's have none.
-  __device__ float probability(i64 row, i64 row_end) const {
-    if (kKind == LayerKind::Linear && first_bias == nullptr) return 1;
-    const float p = row < row_end ? __ldg(layer.probs + row) : 0.0F;
-    return kKind == LayerKind::Linear ? p : round_as<Element>(p);
   }
 
  private:

@@ -111,7 +111,8 @@ __device__ void write_tile(const MatrixLayer& layer, const TilePlace& place, int
     const int col = half_row(kKind, place.n, half) + group * kGroupRows;
     write_columns<typename Finisher::Element, kRows>(layer, buffer, place, group, col, [&](int i) {
       const i64 row = place.row + i / 4 * 8 + lane % 4 * 2 + i % 2;
-      return finish(col + in_group + i / 2 % 2 * 8, sums[half][i], sums[1][i], finish.probability(row, place.row_end));
+      return finish(col + in_group + i / 2 % 2 * 8, sums[half][i], sums[1][i],
+                    probability<typename Finisher::Element, kKind>(layer, row, place.row_end));
     });
   }
 }

@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) plain_layer(const __grid_constant__ 
     for (int i = 0; i < kEach; ++i) {
       const i64 r = row + y + kSide * i;
       if (r >= row_end) continue;
-      const float p = finish.probability(r, row_end);
+      const float p = probability<Element, kKind>(layer, r, row_end);
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
         const int c = first + x + kSide * j;
