@@ -309,7 +309,8 @@ cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t bytes, cudaM
     if (!cuda.holds(from, stream->device, !down) || !cuda.holds(to, stream->device, down))
       return cuda.offend(
           fmt::format("a copy of {} bytes is not between pinned memory and cuda:{}", bytes, stream->device));
-    if (down) std::memset(dst, kPoison, bytes);
+    // What is queued before it on its stream, such as an upload from the same buffer, comes first.
+    if (down && !cuda.uses(*stream, cuda.find(to))) std::memset(dst, kPoison, bytes);
     stream->queue.push_back({{from, to}, [=] { std::memcpy(dst, src, bytes); }});
     return cudaSuccess;
   });
