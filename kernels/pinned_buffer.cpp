@@ -1,6 +1,7 @@
-/// Page-locked memory that costs little to get. CUDA gets pages from the kernel one small page at a time while it keeps
-/// every other call of the process waiting, copies included. Here the calling thread maps huge pages and touches them
-/// first, so that all that is left for CUDA is to lock a few of them.
+/// Page-locked memory that costs little to get. For a large buffer CUDA gets pages from the kernel, one small page at a
+/// time, while it keeps every other call of the process waiting, copies included. Here the calling thread maps huge
+/// pages and touches them first, so that all that is left for CUDA is to lock a few of them. Small buffers CUDA takes
+/// from pages that it holds already.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -23,24 +24,20 @@ void unmap(std::byte* data, i64 bytes) {
 i64 page_bytes() { return ::sysconf(_SC_PAGESIZE); }
 i64 round_up(i64 bytes, i64 unit) { return (bytes + unit - 1) / unit * unit; }
 
-/// Pages that are there already, whole huge ones first. Null where the system gives none.
+/// Huge pages that are there already, and small ones for the rest: no more is used than was asked for. Null where the
+/// system gives none.
 std::byte* map_pages(i64 bytes) {
   const i64 page = page_bytes();
   const i64 wanted = round_up(bytes, page);
-  const i64 slack = wanted < kHugePageBytes ? 0 : kHugePageBytes;
-  void* const mapped = ::mmap(nullptr, static_cast<std::size_t>(wanted + slack), PROT_READ | PROT_WRITE,
+  void* const mapped = ::mmap(nullptr, static_cast<std::size_t>(wanted + kHugePageBytes), PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
-  auto* data = static_cast<std::byte*>(mapped);
-  if (slack > 0) {
-    const auto address = static_cast<i64>(reinterpret_cast<std::uintptr_t>(data));
-    const i64 skipped = round_up(address, kHugePageBytes) - address;
-    unmap(data, skipped);
-    data += skipped;
-    unmap(data + wanted, slack - skipped);
-    // What is left beyond whole huge pages stays small, so that no more is used than was asked for.
-    (void)::madvise(data, static_cast<std::size_t>(wanted), MADV_HUGEPAGE);
-  }
+  const auto address = static_cast<i64>(reinterpret_cast<std::uintptr_t>(mapped));
+  const i64 skipped = round_up(address, kHugePageBytes) - address;
+  std::byte* const data = static_cast<std::byte*>(mapped) + skipped;
+  unmap(data - skipped, skipped);
+  unmap(data + wanted, kHugePageBytes - skipped);
+  (void)::madvise(data, static_cast<std::size_t>(wanted), MADV_HUGEPAGE);
   for (i64 at = 0; at < wanted; at += page) static_cast<volatile std::byte*>(data)[at] = std::byte{0};
   return data;
 }
@@ -50,7 +47,7 @@ std::byte* map_pages(i64 bytes) {
 PinnedBuffer::PinnedBuffer(i64 bytes) : bytes_(bytes) {
   if (bytes == 0) return;
   const auto size = static_cast<std::size_t>(bytes);
-  data_ = map_pages(bytes);
+  if (bytes >= kHugePageBytes) data_ = map_pages(bytes);
   if (data_ != nullptr) {
     mapped_ = cudaHostRegister(data_, size, cudaHostRegisterDefault) == cudaSuccess;
     if (mapped_) return;

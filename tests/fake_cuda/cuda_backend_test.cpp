@@ -201,13 +201,13 @@ TEST(CudaBackend, NoMemoryAtAnyAllocation) {
 
 /// What CUDA does not lock is asked of CUDA itself.
 TEST(CudaBackend, HostMemoryThatCannotBeRegistered) {
-  const Job job(model_of(128, 256), kContiguous, kPacked);
+  const Job job(model_of(512, 1024), kContiguous, kPacked);
   for (const char* device : {"cuda:0", "cuda:all"})
-    for (int nth = 1; nth <= 8; ++nth) {
+    for (int nth = 1; nth <= 3; ++nth) {
       SCOPED_TRACE(fmt::format("{}: cudaHostRegister {}", device, nth));
       fake_cuda::start();
       fake_cuda::fail_call("cudaHostRegister", nth, cudaErrorNotSupported);
-      EXPECT_TRUE(job.runs(*make_backend(device), options_of(2, kLittleMemory)));
+      EXPECT_TRUE(job.runs(*make_backend(device), options_of(2, i64{64} << 20)));
       EXPECT_TRUE(fake_cuda::call_failed() || nth > 1);
       EXPECT_EQ(fake_cuda::live_objects(), 0);
       EXPECT_EQ(fake_cuda::take_offences(), std::vector<std::string>{});
