@@ -1,0 +1,43 @@
+#pragma once
+/// The grouped MLP on tensors that are in GPU memory.
+
+#include <memory>
+
+#include "glu_ckpt/cuda.hpp"
+#include "glu_ckpt/forward.hpp"
+
+namespace glu_ckpt {
+
+/// The experts of one layer on a GPU, as grouped_mlp_host() describes them: FC1, activation and probability are one
+/// kernel, FC2 is the second. Splits stay on the device, so a captured graph replays with new splits.
+///
+/// Every sum is made in one order, which depends on sizes and dtypes only, never on the layout or on where a tensor
+/// lies: equal weights in two layouts give equal bits, and so do two runs. The order is not the CPU's.
+class DeviceGroupedMlp {
+ public:
+  /// `mlp.experts` point to device memory, which has to stay as long as this object does; all have one width F. Experts
+  /// of one grouped tensor and experts in tensors of their own are the same to it. Takes device memory for what lies
+  /// between the two kernels, for `max_rows` rows, and a copy of weights whose layout the kernels cannot read as it is:
+  /// those whose block K is not a multiple of 8 nor a power of two, whose columns are not dense or whose rows do not
+  /// begin at multiples of 16 bytes. Such copies are made on `stream`.
+  /// Throws as grouped_mlp_host() does, and NoMemory, DeviceFailed.
+  DeviceGroupedMlp(const GroupedMlp& mlp, i64 max_rows, GpuStream stream);
+  ~DeviceGroupedMlp();
+  DeviceGroupedMlp(DeviceGroupedMlp&&) noexcept;
+  DeviceGroupedMlp& operator=(DeviceGroupedMlp&&) noexcept;
+
+  /// x [rows, H], splits [E], probs [rows] and out [rows, H] are device memory, rows at most max_rows. Runs on
+  /// `stream` without waiting for it. Rows of `out` behind the last split keep what they hold. Splits that are negative
+  /// or take more than `rows` rows leave all of `out` as it is; check_splits() tells. Runs of one object share its
+  /// memory, so they have to follow one another.
+  void run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, GpuStream stream) const;
+
+  /// Whether the newest run's splits were right. Waits for `stream`. Throws Usage with the numbers.
+  void check_splits(GpuStream stream) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace glu_ckpt
