@@ -31,12 +31,13 @@ constexpr i64 kProbability = i64{1} << 40;
 }  // namespace
 
 SeededTokens::SeededTokens(u64 seed, std::string_view block, i64 num_experts, i64 hidden)
-    : key_(mix(seed + kStep) ^ hash64(block)), hidden_(hidden) {
-  const auto pick = [&](i64 index) { return static_cast<i64>(draw(key_, index) >> 32) % num_experts; };
+    : key_(mix(mix(seed) ^ hash64(block))), hidden_(hidden) {
+  const u64 sizes = mix(~key_);
+  const auto pick = [&](i64 index) { return static_cast<i64>(draw(sizes, index) >> 32) % num_experts; };
   if (num_experts > 1) lonely_ = pick(0);
   if (num_experts > 2) single_ = (lonely_ + 1 + pick(1) % (num_experts - 1)) % num_experts;
   for (i64 e = 0; e < num_experts; ++e)
-    counts_.push_back(e == single_ ? 1 : num_experts == 1 ? 4 : 1 + scaled(draw(key_, 2 + e), kMostTokens));
+    counts_.push_back(e == single_ ? 1 : num_experts == 1 ? 4 : 1 + scaled(draw(sizes, 2 + e), kMostTokens));
 }
 
 i64 SeededTokens::total() const { return std::accumulate(counts_.begin(), counts_.end(), i64{0}); }
@@ -47,7 +48,7 @@ void SeededTokens::fill(i64 expert, Dtype dtype, std::byte* x, float* probs) con
   constexpr i64 kValuesPerDraw = 4;
   std::vector<float> row(static_cast<std::size_t>(hidden_));
   for (i64 t = 0; t < count(expert); ++t) {
-    const u64 token = mix(key_ ^ draw(static_cast<u64>(expert), t));
+    const u64 token = draw(draw(key_, expert), t);
     for (i64 c = 0; c < hidden_; ++c) {
       const u64 bits = draw(token, c / kValuesPerDraw) >> c % kValuesPerDraw * 16;
       row[static_cast<std::size_t>(c)] = static_cast<float>(scaled(bits, 2 * kMostValue + 1) - kMostValue) * kUnit;
