@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
@@ -34,6 +35,20 @@ std::string activation_text(const Activation& activation) {
                      activation.limit, activation.offset);
 }
 
+bool has_tensor(const Source& source, const std::string& name) {
+  const auto& tensors = source.inventory().tensors;
+  return std::ranges::find(tensors, name, &TensorRef::name) != tensors.end();
+}
+
+/// Throws what verify_forward() would, of the tensors that are in the way.
+void check_forward(const Opened& a, const Opened& b, const VerifyForwardOptions& forward) {
+  try {
+    (void)forward_bytes(a.model(), b.model(), forward);
+  } catch (const Error& error) {
+    fail_with_place(error, has_tensor(*a.source, error.tensor()) ? *a.source : *b.source);
+  }
+}
+
 }  // namespace
 
 VerifyForwardOptions forward_options(const Options& options, const Opened& a, const Opened& b) {
@@ -51,7 +66,7 @@ VerifyForwardOptions forward_options(const Options& options, const Opened& a, co
   forward.seed = options.forward.seed;
   forward.jobs = options.jobs;
   forward.memory_bytes = options.memory_bytes;
-  (void)forward_bytes(a.model(), b.model(), forward);
+  check_forward(a, b, forward);
   return forward;
 }
 

@@ -140,10 +140,10 @@ std::string layer_forward_text(const LayerForward& layer) {
   if (!layer.fault.empty()) return fmt::format("{}: cannot be compared: {}", of, layer.fault);
   if (layer.differing_bits > 0)
     return fmt::format(
-        "{}: {} bits of what they compute differ, in {} experts of which {} is the first; by {:.3g} at the most, "
+        "{}: {} bits of what they compute differ, first in expert {}, {} experts in all; by {:.3g} at the most, "
         "{:.3g} "
         "of the value",
-        of, layer.differing_bits, layer.differing_experts, layer.first_expert, layer.max_abs, layer.max_rel);
+        of, layer.differing_bits, layer.first_expert, layer.differing_experts, layer.max_abs, layer.max_rel);
   if (!layer.control_caught)
     return fmt::format(
         "{}: B's weights, read in a wrong layout, compute the same as in the right one, so that they do proves nothing",
@@ -170,16 +170,18 @@ std::string bytes_text(const Verdict& verdict) {
 /// Layers that are not as they should be, or one line for all.
 std::string forward_text(const std::vector<LayerForward>& layers) {
   i64 tokens = 0;
+  std::set<std::string> labels;
   std::vector<std::string> wrong;
   for (const LayerForward& layer : layers) {
     tokens += layer.tokens;
+    labels.insert(layer.layer);
     if (!layer.ok()) wrong.push_back(layer_forward_text(layer));
   }
   if (!wrong.empty()) return list_text("forward", wrong);
   return fmt::format(
-      "forward: the experts of {} layers compute the same: 0 bits differ on {} tokens; in a wrong layout they did "
+      "forward: the experts of {} layer{} compute the same: 0 bits differ on {} tokens; in a wrong layout they did "
       "not\n",
-      layers.size(), tokens);
+      labels.size(), labels.size() == 1 ? "" : "s", tokens);
 }
 
 }  // namespace
