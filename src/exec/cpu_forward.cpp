@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
+#include "core/grow_buffer.hpp"
 #include "core/parallel.hpp"
 #include "exec/activation.hpp"
 #include "exec/dot_products.hpp"
@@ -15,7 +18,7 @@
 namespace glu_ckpt {
 namespace {
 
-/// Rows of a weight that are widened together: 256 KiB at 4096 columns, which stays in the second cache.
+/// Rows of a weight that are taken together: 128 KiB of bf16 at 4096 columns, which stays in the second cache.
 constexpr i64 kBlockRows = 16;
 
 i64 row_offset(const Placement& place, i64 row) {
@@ -31,21 +34,38 @@ i64 col_step(const StoredMatrix& matrix, i64 row) {
   return (row < matrix.tail_row ? matrix.first : matrix.tail).place.col_step;
 }
 
-/// Rows [first, first + count) as fp32, each followed by zeros up to `padded`.
-void widen_rows(const StoredMatrix& matrix, i64 first, i64 count, i64 padded, float* out) {
+/// Of a transposed matrix: a column's rows are neighbours, so they are taken together.
+template <typename Element>
+void gather_columns(const std::byte* const* rows, i64 count, i64 cols, i64 col_step_bytes, i64 row_bytes,
+                    std::byte* out) {
+  for (i64 c = 0; c < cols; ++c)
+    for (i64 r = 0; r < count; ++r)
+      std::memcpy(out + r * row_bytes + c * static_cast<i64>(sizeof(Element)), rows[r] + c * col_step_bytes,
+                  sizeof(Element));
+}
+
+/// Where rows [first, first + count) begin, each `padded` elements of which those past the matrix's columns are 0: in
+/// the matrix itself, or gathered in `buffer`. Either way they are elements of its dtype: every layout then goes
+/// through the same instructions, which matters where two NaNs meet.
+void find_rows(const StoredMatrix& matrix, i64 first, i64 count, i64 padded, std::vector<std::byte>& buffer,
+               const std::byte** rows) {
   const i64 element_bytes = dtype_bits(matrix.dtype) / 8;
-  for (i64 r = 0; r < count; ++r) std::fill(out + r * padded + matrix.cols, out + (r + 1) * padded, 0.0F);
-  if (col_step(matrix, first) == element_bytes) {
-    for (i64 r = 0; r < count; ++r)
-      widen_row(row_data(matrix, first + r), matrix.dtype, {out + r * padded, static_cast<std::size_t>(matrix.cols)});
-    return;
-  }
-  // Transposed: a column's rows are neighbours, so they are taken together.
-  const std::byte* rows[kBlockRows];
   for (i64 r = 0; r < count; ++r) rows[r] = row_data(matrix, first + r);
-  for (i64 c = 0; c < matrix.cols; ++c)
+  const i64 step = col_step(matrix, first);
+  if (step == element_bytes && padded == matrix.cols) return;
+  const i64 row_bytes = padded * element_bytes;
+  grow_buffer(buffer, count * row_bytes);
+  for (i64 r = 0; r < count; ++r)
+    std::memset(buffer.data() + r * row_bytes + matrix.cols * element_bytes, 0,
+                static_cast<std::size_t>((padded - matrix.cols) * element_bytes));
+  if (step == element_bytes)
     for (i64 r = 0; r < count; ++r)
-      out[r * padded + c] = widen_element(rows[r] + c * col_step(matrix, first + r), matrix.dtype);
+      std::memcpy(buffer.data() + r * row_bytes, rows[r], static_cast<std::size_t>(matrix.cols * element_bytes));
+  else if (element_bytes == 2)
+    gather_columns<std::uint16_t>(rows, count, matrix.cols, step, row_bytes, buffer.data());
+  else
+    gather_columns<std::uint32_t>(rows, count, matrix.cols, step, row_bytes, buffer.data());
+  for (i64 r = 0; r < count; ++r) rows[r] = buffer.data() + r * row_bytes;
 }
 
 float bias_at(const StoredMatrix& bias, i64 row) {
@@ -63,7 +83,8 @@ struct Task {
 
 /// One worker's buffers.
 struct Workspace {
-  std::vector<float> weights;
+  /// Weights that do not lie in rows.
+  std::vector<std::byte> gathered;
   std::vector<float> gate;
   std::vector<float> up;
 };
@@ -132,13 +153,14 @@ class HostMlp {
   static void multiply(const Task& task, const StoredMatrix& matrix, const float* x, i64 x_step, Workspace& space,
                        std::vector<float>& sums) {
     const i64 cols = padded_cols(matrix.cols);
-    grow(space.weights, kBlockRows * cols);
     grow(sums, task.tokens * kBlockRows);
-    widen_rows(matrix, task.first_row, task.rows, cols, space.weights.data());
+    const std::byte* rows[kBlockRows];
+    find_rows(matrix, task.first_row, task.rows, cols, space.gathered, rows);
     dot_products({.x = x + task.first_token * x_step,
                   .x_step = x_step,
                   .tokens = task.tokens,
-                  .w = space.weights.data(),
+                  .w = rows,
+                  .dtype = matrix.dtype,
                   .rows = task.rows,
                   .cols = cols,
                   .out = sums.data(),
