@@ -172,24 +172,29 @@ class HostMlp {
     const bool gated = mlp_.activation.is_gated();
     if (gated) multiply(task, expert.gate, x_.data(), hidden_, space, space.gate);
     multiply(task, expert.up, x_.data(), hidden_, space, space.up);
+    float gate_bias[kBlockRows];
+    float up_bias[kBlockRows];
     for (i64 r = 0; r < task.rows; ++r) {
-      const i64 row = task.first_row + r;
-      const float gate_bias = bias_at(expert.gate_bias, row);
-      const float up_bias = bias_at(expert.up_bias, row);
-      for (i64 t = 0; t < task.tokens; ++t) {
-        const auto at = static_cast<std::size_t>(t * kBlockRows + r);
-        const float a = gated ? with_bias(space.gate[at], expert.gate_bias, gate_bias) : 0.0F;
-        const float u = with_bias(space.up[at], expert.up_bias, up_bias);
-        const i64 token = task.first_token + t;
-        const float scaled = activate(mlp_.activation, a, u) * rounded_probs_[static_cast<std::size_t>(token)];
-        middle_[static_cast<std::size_t>(token * width_ + row)] = round_to(scaled, mlp_.compute);
-      }
+      gate_bias[r] = bias_at(expert.gate_bias, task.first_row + r);
+      up_bias[r] = bias_at(expert.up_bias, task.first_row + r);
+    }
+    const auto rows = static_cast<std::size_t>(task.rows);
+    for (i64 t = 0; t < task.tokens; ++t) {
+      const std::span<float> a(gated ? space.gate.data() + t * kBlockRows : nullptr, gated ? rows : 0);
+      const std::span<float> u(space.up.data() + t * kBlockRows, rows);
+      round_sums(a, expert.gate_bias, gate_bias);
+      round_sums(u, expert.up_bias, up_bias);
+      const i64 token = task.first_token + t;
+      activate_row(mlp_.activation, a, u, rounded_probs_[static_cast<std::size_t>(token)], mlp_.compute,
+                   {middle_.data() + token * width_ + task.first_row, rows});
     }
   }
 
   /// Without a bias nothing is added, not even 0: it would turn -0 into 0.
-  float with_bias(float sum, const StoredMatrix& bias, float value) const {
-    return round_to(bias.is_there() ? sum + value : sum, mlp_.compute);
+  void round_sums(std::span<float> sums, const StoredMatrix& bias, const float* values) const {
+    if (bias.is_there())
+      for (std::size_t r = 0; r < sums.size(); ++r) sums[r] += values[r];
+    for (float& sum : sums) sum = round_to(sum, mlp_.compute);
   }
 
   void second_linear(const Task& task, Workspace& space, std::byte* out) const {

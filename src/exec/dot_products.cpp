@@ -16,6 +16,21 @@ using DotFunction = void(const DotProducts&);
 
 #define ALWAYS_INLINE __attribute__((always_inline)) static inline
 
+typedef float Floats4 __attribute__((vector_size(16)));
+typedef float Floats8 __attribute__((vector_size(32)));
+typedef float Floats16 __attribute__((vector_size(64)));
+
+// The upper half of the lanes is added to the lower half, until there are four.
+ALWAYS_INLINE void fold(const Floats4& lanes, Floats4& sums) { sums = lanes; }
+ALWAYS_INLINE void fold(const Floats8& lanes, Floats4& sums) {
+  sums = __builtin_shufflevector(lanes, lanes, 0, 1, 2, 3) + __builtin_shufflevector(lanes, lanes, 4, 5, 6, 7);
+}
+ALWAYS_INLINE void fold(const Floats16& lanes, Floats4& sums) {
+  const Floats8 half = __builtin_shufflevector(lanes, lanes, 0, 1, 2, 3, 4, 5, 6, 7) +
+                       __builtin_shufflevector(lanes, lanes, 8, 9, 10, 11, 12, 13, 14, 15);
+  fold(half, sums);
+}
+
 /// Registers of 16, 32 and 64 bytes. Not one template: g++ 12 has no __builtin_convertvector of dependent types. Values
 /// go by reference, for without these registers they have no agreed way to be returned.
 template <int kBytes>
@@ -82,10 +97,13 @@ struct FromF16 {
   }
 };
 
-float sum_lanes(float* lanes) {
-  for (i64 half = kDotLanes / 2; half > 0; half /= 2)
-    for (i64 l = 0; l < half; ++l) lanes[l] += lanes[l + half];
-  return lanes[0];
+/// What is left of four lanes: lane 0 and 2, lane 1 and 3, and those two. Of one sum, and of four at once.
+ALWAYS_INLINE float add_four(const Floats4& a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+ALWAYS_INLINE void add_four(const Floats4& a, const Floats4& b, const Floats4& c, const Floats4& d, float* out) {
+  const Floats4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Floats4 cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  const Floats4 sums = __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+  std::memcpy(out, &sums, sizeof sums);
 }
 
 /// A tile of kTokens by kRows inner products, with registers of kBytes.
@@ -112,12 +130,19 @@ struct Tile {
           for (int r = 0; r < kRows; ++r) sums[t][r][p] += values * weights[r];
         }
       }
-    for (int t = 0; t < kTokens; ++t)
+    for (int t = 0; t < kTokens; ++t) {
+      Floats4 left[kRows];
       for (int r = 0; r < kRows; ++r) {
-        float lanes[kDotLanes];
-        std::memcpy(lanes, sums[t][r], sizeof lanes);
-        dots.out[(token + t) * dots.out_step + row + r] = sum_lanes(lanes);
+        for (int half = kParts / 2; half > 0; half /= 2)
+          for (int p = 0; p < half; ++p) sums[t][r][p] += sums[t][r][p + half];
+        fold(sums[t][r][0], left[r]);
       }
+      float* const out = dots.out + (token + t) * dots.out_step + row;
+      if constexpr (kRows == 4)
+        add_four(left[0], left[1], left[2], left[3], out);
+      else
+        for (int r = 0; r < kRows; ++r) out[r] = add_four(left[r]);
+    }
   }
 };
 
