@@ -167,7 +167,7 @@ void activate_row(const Activation& activation, std::span<const float> a, std::s
                   Dtype dtype, std::span<float> out) {
   static RowFunction* const function = choose_function();
   function({activation, a.empty() ? nullptr : a.data(), u.data(), scale, out.data(), static_cast<i64>(u.size())});
-  for (float& value : out) value = round_to(value, dtype);
+  round_row(out, dtype);
 }
 
 }  // namespace glu_ckpt

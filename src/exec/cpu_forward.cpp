@@ -194,7 +194,7 @@ class HostMlp {
   void round_sums(std::span<float> sums, const StoredMatrix& bias, const float* values) const {
     if (bias.is_there())
       for (std::size_t r = 0; r < sums.size(); ++r) sums[r] += values[r];
-    for (float& sum : sums) sum = round_to(sum, mlp_.compute);
+    round_row(sums, mlp_.compute);
   }
 
   void second_linear(const Task& task, Workspace& space, std::byte* out) const {

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "core/fail.hpp"
 #include "exec/mlp_runners.hpp"
 #include "glu_ckpt/cuda.hpp"
@@ -12,8 +14,9 @@ class CpuMlpRunner final : public MlpRunner {
            void* out) override {
     grouped_mlp_host(mlp, x, rows, splits, probs, out, jobs_);
   }
-  // Enough for all threads to read, and small beside the memory of any machine that has the checkpoint.
-  i64 batch_bytes() const override { return i64{32} << 20; }
+  // Work for all threads, and so little that what was read is still in the last cache: with two threads batches of 20
+  // MiB pass 10.4 GB/s through 2 s of processor time, those of 64 MiB 8.0.
+  i64 batch_bytes() const override { return std::min(i64{10} * jobs_, i64{256}) << 20; }
   std::string name() const override { return "cpu"; }
 
  private:
