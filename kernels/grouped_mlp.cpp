@@ -90,13 +90,18 @@ void check_splits(std::size_t num_experts, i64 rows, std::span<const i64> splits
 
 }  // namespace
 
-void check_grouped_mlp(const GroupedMlp& mlp, i64 rows, std::span<const i64> splits) {
-  if (rows < 0 || mlp.hidden < 1) fail(ErrorCode::Usage, {}, "x is [{}, {}]", rows, mlp.hidden);
+void check_mlp(const GroupedMlp& mlp) {
+  if (mlp.hidden < 1) fail(ErrorCode::Usage, {}, "rows of x have {} values", mlp.hidden);
   if (!is_float(mlp.compute))
     fail(ErrorCode::NotSupported, {}, "compute dtype {}; only BF16, F16 and F32 can be computed with",
          dtype_name(mlp.compute));
   check_activation(mlp.activation);
   for (std::size_t e = 0; e < mlp.experts.size(); ++e) ExpertChecker(mlp, e).check();
+}
+
+void check_grouped_mlp(const GroupedMlp& mlp, i64 rows, std::span<const i64> splits) {
+  if (rows < 0) fail(ErrorCode::Usage, {}, "x is [{}, {}]", rows, mlp.hidden);
+  check_mlp(mlp);
   check_splits(mlp.experts.size(), rows, splits);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-/// What every grouped MLP asks of its arguments.
+/// What every grouped MLP asks of its arguments. Nothing that is pointed to is read.
 
 #include <span>
 
@@ -7,7 +7,10 @@
 
 namespace glu_ckpt {
 
-/// The contract of grouped_mlp_host(): shapes, dtypes, constants and splits. Reads nothing that is pointed to.
+/// Shapes, dtypes and constants of the experts.
+void check_mlp(const GroupedMlp& mlp);
+
+/// The contract of grouped_mlp_host(): check_mlp(), rows and splits.
 void check_grouped_mlp(const GroupedMlp& mlp, i64 rows, std::span<const i64> splits);
 
 }  // namespace glu_ckpt

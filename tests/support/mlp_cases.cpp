@@ -170,4 +170,39 @@ void StoredExperts::store_fused(const PlainExpert& expert, ExpertWeights& weight
   to_up = {dtype_, width, cols, {first, up_place}, {second, tail(up_place)}, k == width ? 0 : width / 2};
 }
 
+MlpCall::MlpCall(const MlpShape& mlp_shape, std::vector<i64> token_splits, unsigned seed)
+    : random(seed), shape(mlp_shape), splits(std::move(token_splits)), experts(random_experts(shape, random)) {
+  for (const i64 split : splits) rows += split;
+  x = random_values(static_cast<std::size_t>(rows * shape.hidden), 1, shape.dtype, random);
+  for (const double p : random_values(static_cast<std::size_t>(rows), 0.5, shape.dtype, random))
+    probs.push_back(static_cast<float>(p));
+}
+
+std::vector<double> MlpCall::expected() const {
+  const Activation& activation = shape.activation;
+  const PlainActivation plain{std::string(to_string(activation.kind)), activation.alpha, activation.limit,
+                              activation.offset};
+  std::vector<double> out;
+  i64 row = 0;
+  for (std::size_t e = 0; e < splits.size(); ++e)
+    for (i64 t = 0; t < splits[e]; ++t, ++row) {
+      const auto begin = x.begin() + row * shape.hidden;
+      const auto y = plain_mlp(experts[e], plain, {begin, begin + shape.hidden}, probs[static_cast<std::size_t>(row)]);
+      out.insert(out.end(), y.begin(), y.end());
+    }
+  return out;
+}
+
+double rms(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value * value;
+  return std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> difference(a.size());
+  for (std::size_t i = 0; i < a.size(); ++i) difference[i] = a[i] - b[i];
+  return rms(difference) / rms(b);
+}
+
 }  // namespace glu_ckpt::support

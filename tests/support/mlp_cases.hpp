@@ -41,6 +41,8 @@ class StoredExperts {
  public:
   StoredExperts(const MlpShape& shape, const std::vector<PlainExpert>& experts, const Fc1Order& order);
   const std::vector<ExpertWeights>& experts() const { return experts_; }
+  /// What the experts' matrices lie in.
+  const std::vector<std::vector<std::byte>>& buffers() const { return buffers_; }
 
  private:
   /// Matrices [rows, cols] one after the other in one new buffer.
@@ -56,6 +58,27 @@ class StoredExperts {
 /// Values of `dtype`, rounded to nearest, as bytes; and back.
 std::vector<std::byte> to_bytes(const std::vector<double>& values, Dtype dtype);
 std::vector<double> to_doubles(std::span<const std::byte> bytes, Dtype dtype);
+
+/// Experts, tokens and probabilities of one call.
+struct MlpCall {
+  /// The same for the same arguments.
+  MlpCall(const MlpShape& mlp_shape, std::vector<i64> token_splits, unsigned seed);
+  /// What the formulas give in double, [rows, hidden].
+  std::vector<double> expected() const;
+
+  std::mt19937 random;
+  MlpShape shape;
+  std::vector<i64> splits;
+  std::vector<PlainExpert> experts;
+  /// Sum of the splits.
+  i64 rows = 0;
+  std::vector<double> x;
+  std::vector<float> probs;
+};
+
+double rms(const std::vector<double>& values);
+/// rms of the difference, in units of that of b.
+double distance(const std::vector<double>& a, const std::vector<double>& b);
 
 /// Normal deviates that `dtype` has.
 std::vector<double> random_values(std::size_t count, double scale, Dtype dtype, std::mt19937& random);

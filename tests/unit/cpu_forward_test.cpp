@@ -21,19 +21,8 @@ constexpr Dtype kDtypes[] = {Dtype::BF16, Dtype::F16, Dtype::F32};
 /// Constants that are nobody's default, and a limit that clamps much.
 Activation some_activation(ActivationKind kind) { return {kind, 1.3F, 0.75F, 0.5F}; }
 
-PlainActivation plain(const Activation& activation) {
-  return {std::string(to_string(activation.kind)), activation.alpha, activation.limit, activation.offset};
-}
-
-/// Experts, tokens and probabilities of one call.
-struct Call {
-  Call(const MlpShape& mlp_shape, std::vector<i64> token_splits, unsigned seed)
-      : random(seed), shape(mlp_shape), splits(std::move(token_splits)), experts(random_experts(shape, random)) {
-    for (const i64 split : splits) rows += split;
-    x = random_values(static_cast<std::size_t>(rows * shape.hidden), 1, shape.dtype, random);
-    for (const double p : random_values(static_cast<std::size_t>(rows), 0.5, shape.dtype, random))
-      probs.push_back(static_cast<float>(p));
-  }
+struct Call : MlpCall {
+  using MlpCall::MlpCall;
 
   std::vector<std::byte> run(const Fc1Order& order, Dtype compute, int jobs = 1) const {
     const StoredExperts stored(shape, experts, order);
@@ -43,40 +32,7 @@ struct Call {
                      probs.data(), out.data(), jobs);
     return out;
   }
-
-  std::vector<double> expected() const {
-    std::vector<double> out;
-    i64 row = 0;
-    for (std::size_t e = 0; e < splits.size(); ++e)
-      for (i64 t = 0; t < splits[e]; ++t, ++row) {
-        const auto begin = x.begin() + row * shape.hidden;
-        const auto y = plain_mlp(experts[e], plain(shape.activation), {begin, begin + shape.hidden},
-                                 probs[static_cast<std::size_t>(row)]);
-        out.insert(out.end(), y.begin(), y.end());
-      }
-    return out;
-  }
-
-  std::mt19937 random;
-  MlpShape shape;
-  std::vector<i64> splits;
-  std::vector<PlainExpert> experts;
-  i64 rows = 0;
-  std::vector<double> x;
-  std::vector<float> probs;
 };
-
-double rms(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double value : values) sum += value * value;
-  return std::sqrt(sum / static_cast<double>(values.size()));
-}
-
-double distance(const std::vector<double>& a, const std::vector<double>& b) {
-  std::vector<double> difference(a.size());
-  for (std::size_t i = 0; i < a.size(); ++i) difference[i] = a[i] - b[i];
-  return rms(difference) / rms(b);
-}
 
 const Fc1Order kSplit{"split", 0, false, false};
 

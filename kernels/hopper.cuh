@@ -1,0 +1,209 @@
+#pragma once
+/// Hopper's own instructions (sm_90a): barriers in shared memory, the tensor copy engine, and the matrix instructions
+/// that read both operands from shared memory. Names and operands are those of the PTX ISA, chapters "mbarrier",
+/// "cp.async.bulk.tensor" and "wgmma".
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace glu_ckpt::hopper {
+
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+/// A barrier in shared memory: a phase ends when `count` threads have arrived and all announced bytes have come.
+__device__ inline void barrier_init(uint64_t* barrier, uint32_t count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count));
+}
+
+/// Makes initialised barriers known to the other block of the cluster and to the copy engine.
+__device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ inline void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+/// Arrives at the same barrier of block `rank` of the cluster.
+__device__ inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+
+/// Arrives and announces bytes that the copy engine will bring.
+__device__ inline void barrier_expect(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+/// Waits for the end of the phase of this parity.
+__device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+__device__ inline uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+__device__ inline void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/// The copy engine keeps tensor maps in a cache of its own; this drops what it has of one in global memory.
+__device__ inline void tensor_map_acquire(const CUtensorMap* map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+}
+
+__device__ inline void tensor_map_prefetch(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/// What the second cache does with lines: createpolicy's evict_first and evict_last, for all of them.
+constexpr uint64_t kEvictFirst = 0x12F0000000000000;
+constexpr uint64_t kEvictLast = 0x14F0000000000000;
+
+__device__ inline void load_tile_2d(void* to, const CUtensorMap* map, uint64_t* barrier, int c0, int c1,
+                                    uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
+      "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "l"(policy)
+      : "memory");
+}
+
+__device__ inline void load_tile_3d(void* to, const CUtensorMap* map, uint64_t* barrier, int c0, int c1, int c2,
+                                    uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(to)),
+      "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "l"(policy)
+      : "memory");
+}
+
+/// To the same place in all blocks of the cluster that `mask` names; each one's barrier is told of its bytes.
+__device__ inline void load_tile_3d_multicast(void* to, const CUtensorMap* map, uint64_t* barrier, int c0, int c1,
+                                              int c2, uint16_t mask, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(shared_address(to)),
+      "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "h"(mask), "l"(policy)
+      : "memory");
+}
+
+template <int kRegisters>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kRegisters>
+__device__ inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+/// Of one warpgroup, by a number from 1 to 15.
+__device__ inline void warpgroup_sync(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
+
+/// A tile of rows of 128 bytes in shared memory, swizzled by 128 bytes as the copy engine writes it, whose address is a
+/// multiple of 1024: groups of 8 rows lie 1024 bytes apart. 32 bytes, 16 columns, farther on is 2 more.
+__device__ inline uint64_t tile_descriptor(const void* tile) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kGroupBytes = 1024;
+  const uint64_t address = shared_address(tile);
+  return kSwizzle128 | (kGroupBytes >> 4) << 32 | uint64_t{1} << 16 | (address & 0x3FFFF) >> 4;
+}
+
+/// Before the first matrix instruction that touches registers which other instructions wrote.
+__device__ inline void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Until at most `kPending` groups are under way.
+template <int kPending>
+__device__ inline void mma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// The operands of one instruction are up to 128 registers, which PTX wants one by one.
+#define GLU_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define GLU_F16(i) GLU_F4(i), GLU_F4(i + 4), GLU_F4(i + 8), GLU_F4(i + 12)
+#define GLU_F64(i) GLU_F16(i), GLU_F16(i + 16), GLU_F16(i + 32), GLU_F16(i + 48)
+#define GLU_P10(t) "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9"
+#define GLU_P30 GLU_P10() ", " GLU_P10(1) ", " GLU_P10(2)
+#define GLU_P60 GLU_P30 ", " GLU_P10(3) ", " GLU_P10(4) ", " GLU_P10(5)
+#define GLU_P120 \
+  GLU_P60 ", " GLU_P10(6) ", " GLU_P10(7) ", " GLU_P10(8) ", " GLU_P10(9) ", " GLU_P10(10) ", " GLU_P10(11)
+#define GLU_MMA_OF(type, n, registers, a, b, add, ...)                                                                 \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" n "k16.f32." type \
+               "." type " {" registers "}, " a ", " b ", add, 1, 1, 0, 0;\n}\n"                                        \
+               : __VA_ARGS__                                                                                           \
+               : "l"(first), "l"(second), "r"(keep))
+#define GLU_MMA(n, registers, a, b, add, ...)                 \
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>)       \
+    GLU_MMA_OF("bf16", n, registers, a, b, add, __VA_ARGS__); \
+  else                                                        \
+    GLU_MMA_OF("f16", n, registers, a, b, add, __VA_ARGS__)
+
+/// d[64, kCols] = first[64, 16] second[kCols, 16]^T, plus d if `keep`. Of a warpgroup's thread t, with lane l in warp
+/// w, d[4 j + i] is row 16 w + l / 4 + (i / 2) 8, column 8 j + (l % 4) 2 + i % 2. Asynchronous.
+template <typename Element, int kCols>
+__device__ inline void multiply_add(float (&d)[kCols / 2], uint64_t first, uint64_t second, int keep) {
+  if constexpr (kCols == 8) {
+    GLU_MMA("8", "%0, %1, %2, %3", "%4", "%5", "%6", GLU_F4(0));
+  } else if constexpr (kCols == 16) {
+    GLU_MMA("16", "%0, %1, %2, %3, %4, %5, %6, %7", "%8", "%9", "%10", GLU_F4(0), GLU_F4(4));
+  } else if constexpr (kCols == 32) {
+    GLU_MMA("32", GLU_P10() ", %10, %11, %12, %13, %14, %15", "%16", "%17", "%18", GLU_F16(0));
+  } else if constexpr (kCols == 64) {
+    GLU_MMA("64", GLU_P30 ", %30, %31", "%32", "%33", "%34", GLU_F16(0), GLU_F16(16));
+  } else if constexpr (kCols == 128) {
+    GLU_MMA("128", GLU_P60 ", %60, %61, %62, %63", "%64", "%65", "%66", GLU_F64(0));
+  } else {
+    static_assert(kCols == 256);
+    GLU_MMA("256", GLU_P120 ", %120, %121, %122, %123, %124, %125, %126, %127", "%128", "%129", "%130", GLU_F64(0),
+            GLU_F64(64));
+  }
+}
+
+#undef GLU_F4
+#undef GLU_F16
+#undef GLU_F64
+#undef GLU_P10
+#undef GLU_P30
+#undef GLU_P60
+#undef GLU_P120
+#undef GLU_MMA_OF
+#undef GLU_MMA
+
+/// Four 8 x 8 matrices of 16-bit values, as multiply_add() leaves them in the lanes, to shared memory: lane l gives the
+/// address of row l % 8 of matrix l / 8.
+__device__ inline void store_matrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
+}
+
+/// The same, two matrices, transposed: lanes give the addresses of columns.
+__device__ inline void store_columns(uint32_t address, uint32_t a, uint32_t b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b)
+               : "memory");
+}
+
+}  // namespace glu_ckpt::hopper

@@ -1,0 +1,269 @@
+#include "glu_ckpt/device_forward.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "guarded_array.hpp"
+#include "support/mlp_cases.hpp"
+#include "support/slug_of.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+using namespace support;
+
+constexpr ActivationKind kKinds[] = {
+    ActivationKind::Swiglu,   ActivationKind::ClampedSwiglu, ActivationKind::GegluTanh,
+    ActivationKind::GegluErf, ActivationKind::QuickGeglu,    ActivationKind::ClampedQuickGeglu,
+    ActivationKind::Reglu,    ActivationKind::Glu,           ActivationKind::SquaredRelu};
+constexpr Dtype kDtypes[] = {Dtype::BF16, Dtype::F16, Dtype::F32};
+const Fc1Order kSplit{"split", 0, false, false};
+/// As many rows an expert as make every kernel and height of tiles run.
+const std::vector<i64> kSplitsOfAllHeights[] = {
+    {5, 0, 9, 1}, {17, 40, 0, 3}, {70, 0, 129, 1}, {128, 300, 2, 9}, {600, 1, 0, 300}};
+
+Activation some_activation(ActivationKind kind) { return {kind, 1.3F, 0.75F, 0.5F}; }
+
+/// Experts in device memory, each buffer `shift` bytes behind a multiple of 256.
+class DeviceExperts {
+ public:
+  DeviceExperts(const StoredExperts& stored, i64 shift) : experts_(stored.experts()) {
+    for (const auto& buffer : stored.buffers()) arrays_.emplace_back(buffer, shift);
+    for (ExpertWeights& expert : experts_)
+      for (StoredMatrix* const matrix :
+           {&expert.gate, &expert.up, &expert.down, &expert.gate_bias, &expert.up_bias, &expert.down_bias}) {
+        move(stored, matrix->first.data);
+        move(stored, matrix->tail.data);
+      }
+  }
+  std::span<const ExpertWeights> experts() const { return experts_; }
+
+ private:
+  void move(const StoredExperts& stored, const std::byte*& data) const {
+    for (std::size_t i = 0; data != nullptr && i < arrays_.size(); ++i) {
+      const auto& buffer = stored.buffers()[i];
+      if (data < buffer.data() || data >= buffer.data() + buffer.size()) continue;
+      data = arrays_[i].data() + (data - buffer.data());
+      return;
+    }
+  }
+
+  std::vector<ExpertWeights> experts_;
+  std::vector<GuardedArray> arrays_;
+};
+
+/// A call on a GPU, whose results and guards are checked for being written whole and no farther.
+struct DeviceCall : MlpCall {
+  using MlpCall::MlpCall;
+
+  std::vector<std::byte> run(const Fc1Order& order, Dtype compute, i64 shift = 0) const {
+    const StoredExperts stored(shape, experts, order);
+    const DeviceExperts weights(stored, shift);
+    const GuardedArray device_x(to_bytes(x, compute));
+    const GuardedArray device_splits(splits);
+    const GuardedArray device_probs(probs);
+    const GuardedArray out(device_x.bytes());
+    const DeviceGroupedMlp mlp({shape.hidden, compute, shape.activation, weights.experts()}, rows, nullptr);
+    mlp.run(device_x.data(), rows, reinterpret_cast<const i64*>(device_splits.data()),
+            reinterpret_cast<const float*>(device_probs.data()), out.data(), nullptr);
+    mlp.check_splits(nullptr);
+    EXPECT_TRUE(out.guards_intact());
+    EXPECT_TRUE(device_x.guards_intact());
+    return out.download();
+  }
+};
+
+MlpShape shape_of(i64 hidden, i64 width, Dtype dtype, ActivationKind kind, bool bias) {
+  return {hidden, std::vector<i64>(4, width), dtype, some_activation(kind), bias};
+}
+
+double bound(Dtype compute) {
+  return compute == Dtype::F32 ? 1e-6 : 2 * std::ldexp(1.0, compute == Dtype::BF16 ? -8 : -11);
+}
+
+TEST(DeviceForward, EveryActivationAgreesWithTheFormulasInDouble) {
+  unsigned seed = 1;
+  for (const ActivationKind kind : kKinds)
+    for (const Dtype dtype : kDtypes)
+      for (const bool bias : {false, true})
+        for (const Dtype compute : {dtype, Dtype::F32}) {
+          const DeviceCall call(shape_of(40, 24, dtype, kind, bias), {3, 0, 5, 1}, seed++);
+          SCOPED_TRACE(std::string(to_string(kind)) + " " + std::string(dtype_name(dtype)) + " in " +
+                       std::string(dtype_name(compute)) + (bias ? ", biases" : ""));
+          EXPECT_LT(distance(to_doubles(call.run(kSplit, compute), compute), call.expected()), bound(compute));
+        }
+}
+
+TEST(DeviceForward, EveryHeightOfTilesAgreesWithTheFormulasInDouble) {
+  unsigned seed = 200;
+  for (const auto& splits : kSplitsOfAllHeights)
+    for (const Dtype dtype : kDtypes)
+      for (const ActivationKind kind : {ActivationKind::Swiglu, ActivationKind::SquaredRelu})
+        for (const bool bias : {false, true}) {
+          // More than a tile of columns and of weight rows, and a rest of either.
+          const DeviceCall call(shape_of(328, 200, dtype, kind, bias), splits, seed++);
+          SCOPED_TRACE(std::to_string(call.rows) + " rows, " + std::string(dtype_name(dtype)));
+          EXPECT_LT(distance(to_doubles(call.run(kSplit, dtype), dtype), call.expected()), bound(dtype));
+        }
+}
+
+TEST(DeviceForward, EveryLayoutGivesTheSameBits) {
+  unsigned seed = 400;
+  for (const auto& splits : {kSplitsOfAllHeights[0], kSplitsOfAllHeights[2], kSplitsOfAllHeights[4]})
+    for (const i64 width : {i64{64}, i64{24}, i64{192}})
+      for (const Dtype dtype : {Dtype::BF16, Dtype::F32}) {
+        const DeviceCall call(shape_of(72, width, dtype, ActivationKind::Swiglu, width == 24), splits, seed++);
+        const auto expected = call.run(kSplit, dtype);
+        for (const Fc1Order& order : fc1_orders(width))
+          ASSERT_EQ(call.run(order, dtype), expected) << order.name << ", F " << width << ", " << call.rows << " rows";
+      }
+}
+
+TEST(DeviceForward, SizesAndStartsOfAnyKindGiveTheSameBits) {
+  // 37 columns begin at odd addresses, in x and in the result too; 2 bytes off, nothing is at a multiple of 16.
+  for (const auto& [hidden, width] : {std::pair<i64, i64>{37, 21}, {40, 24}, {64, 128}}) {
+    const DeviceCall call(shape_of(hidden, width, Dtype::BF16, ActivationKind::Swiglu, true), {3, 0, 150, 1}, 31);
+    const auto expected = call.run(kSplit, Dtype::BF16);
+    EXPECT_LT(distance(to_doubles(expected, Dtype::BF16), call.expected()), bound(Dtype::BF16));
+    for (const Fc1Order& order : fc1_orders(width))
+      for (const i64 shift : {i64{0}, i64{2}})
+        ASSERT_EQ(call.run(order, Dtype::BF16, shift), expected) << order.name << ", shift " << shift;
+  }
+}
+
+TEST(DeviceForward, ATokenHasTheSameBitsWhereverItsExpertBegins) {
+  // The same tokens behind other experts' rows, in a call of as many rows an expert.
+  for (const auto& splits : kSplitsOfAllHeights) {
+    const DeviceCall call(shape_of(136, 72, Dtype::BF16, ActivationKind::Swiglu, false), splits, 77);
+    EXPECT_EQ(call.run(kSplit, Dtype::BF16), call.run(kSplit, Dtype::BF16));
+  }
+}
+
+/// Weights and buffers that stay, for several runs.
+struct Fixture {
+  Fixture(const DeviceCall& call, Dtype dtype)
+      : stored(call.shape, call.experts, {"interleaved:8", 8, false, false}),
+        weights(stored, 0),
+        x(to_bytes(call.x, dtype)),
+        probs(call.probs),
+        out(x.bytes()),
+        splits(call.splits),
+        rows(call.rows),
+        mlp({call.shape.hidden, dtype, call.shape.activation, weights.experts()}, call.rows, nullptr) {}
+
+  void run(GpuStream stream) const {
+    mlp.run(x.data(), rows, reinterpret_cast<const i64*>(splits.data()), reinterpret_cast<const float*>(probs.data()),
+            out.data(), stream);
+  }
+  void poison() const { CUDA_CHECK(cudaMemset(out.data(), 0x5a, static_cast<std::size_t>(out.bytes()))); }
+
+  StoredExperts stored;
+  DeviceExperts weights;
+  GuardedArray x, probs, out, splits;
+  i64 rows;
+  DeviceGroupedMlp mlp;
+};
+
+TEST(DeviceForward, AGraphReplaysWithNewSplits) {
+  for (const Dtype dtype : {Dtype::BF16, Dtype::F32})
+    for (const i64 rows : {i64{30}, i64{200}, i64{900}}) {
+      const DeviceCall call(shape_of(72, 64, dtype, ActivationKind::Swiglu, true), {rows, 0, 0, 0}, 5);
+      Fixture fixture(call, dtype);
+      const CudaStream stream;
+      cudaGraph_t graph{};
+      cudaGraphExec_t executable{};
+      CUDA_CHECK(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
+      fixture.run(stream.get());
+      CUDA_CHECK(cudaStreamEndCapture(stream.get(), &graph));
+      CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+      std::mt19937 random(9);
+      for (int i = 0; i < 100; ++i) {
+        std::vector<i64> splits;
+        i64 left = rows;
+        for (int e = 0; e < 4; ++e) {
+          splits.push_back(std::uniform_int_distribution<i64>(0, left)(random));
+          left -= splits.back();
+        }
+        std::ranges::shuffle(splits, random);
+        fixture.splits.upload(splits);
+        fixture.poison();
+        CUDA_CHECK(cudaGraphLaunch(executable, stream.get()));
+        fixture.mlp.check_splits(stream.get());
+        const auto replayed = fixture.out.download();
+        fixture.poison();
+        fixture.run(stream.get());
+        CUDA_CHECK(cudaStreamSynchronize(stream.get()));
+        ASSERT_EQ(fixture.out.download(), replayed) << "replay " << i;
+        // What no expert took keeps what it held.
+        const auto tail = static_cast<std::size_t>((rows - left) * 72 * dtype_bits(dtype) / 8);
+        for (std::size_t b = tail; b < replayed.size(); ++b) ASSERT_EQ(replayed[b], std::byte{0x5a}) << "byte " << b;
+      }
+      CUDA_CHECK(cudaGraphExecDestroy(executable));
+      CUDA_CHECK(cudaGraphDestroy(graph));
+    }
+}
+
+TEST(DeviceForward, WrongSplitsWriteNothing) {
+  const DeviceCall call(shape_of(72, 64, Dtype::BF16, ActivationKind::Swiglu, false), {4, 4, 4, 4}, 6);
+  Fixture fixture(call, Dtype::BF16);
+  const auto message = [&](const std::vector<i64>& splits) -> std::string {
+    fixture.splits.upload(splits);
+    fixture.poison();
+    fixture.run(nullptr);
+    for (const std::byte value : fixture.out.download()) EXPECT_EQ(value, std::byte{0x5a});
+    try {
+      fixture.mlp.check_splits(nullptr);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Usage);
+      return error.what();
+    }
+    return "";
+  };
+  const std::string negative = message({4, -2, 4, 4});
+  EXPECT_NE(negative.find("-2"), std::string::npos) << negative;
+  const std::string too_many = message({4, 4, 4, 5});
+  EXPECT_NE(too_many.find("16"), std::string::npos) << too_many;
+  EXPECT_EQ(message({0, 0, 0, 0}), "");
+}
+
+TEST(DeviceForward, WrongArgumentsAreRefusedWithTheNumbers) {
+  const DeviceCall call(shape_of(72, 64, Dtype::BF16, ActivationKind::Swiglu, false), {4, 4, 4, 4}, 6);
+  const Fixture fixture(call, Dtype::BF16);
+  const auto run = [&](const std::byte* x, i64 rows) {
+    fixture.mlp.run(x, rows, reinterpret_cast<const i64*>(fixture.splits.data()),
+                    reinterpret_cast<const float*>(fixture.probs.data()), fixture.out.data(), nullptr);
+  };
+  EXPECT_EQ(slug_of([&] { run(fixture.x.data(), 17); }), "usage");
+  EXPECT_EQ(slug_of([&] { run(fixture.x.data(), -1); }), "usage");
+  EXPECT_EQ(slug_of([&] { run(fixture.x.data() + 2, 8); }), "usage");
+  EXPECT_EQ(slug_of([&] { run(nullptr, 8); }), "usage");
+  std::vector<ExpertWeights> experts(fixture.weights.experts().begin(), fixture.weights.experts().end());
+  experts[2].up.rows = 32;
+  EXPECT_EQ(slug_of([&] { const DeviceGroupedMlp mlp({72, Dtype::BF16, {}, experts}, 8, nullptr); }), "usage");
+}
+
+TEST(DeviceForward, NoRowsAndNoTokens) {
+  const DeviceCall call(shape_of(72, 64, Dtype::BF16, ActivationKind::Swiglu, false), {0, 0, 9, 0}, 6);
+  const Fixture fixture(call, Dtype::BF16);
+  fixture.poison();
+  GuardedArray none(std::vector<i64>{0, 0, 0, 0});
+  fixture.mlp.run(nullptr, 0, reinterpret_cast<const i64*>(none.data()), nullptr, nullptr, nullptr);
+  fixture.mlp.check_splits(nullptr);
+  fixture.mlp.run(fixture.x.data(), 9, reinterpret_cast<const i64*>(none.data()),
+                  reinterpret_cast<const float*>(fixture.probs.data()), fixture.out.data(), nullptr);
+  for (const std::byte value : fixture.out.download()) ASSERT_EQ(value, std::byte{0x5a});
+}
+
+TEST(DeviceForward, NansStayNans) {
+  for (const ActivationKind kind : kKinds) {
+    DeviceCall call(shape_of(72, 64, Dtype::BF16, kind, false), {2, 2, 2, 2}, 8);
+    call.x[72 * 3 + 5] = std::nan("");
+    const auto out = to_doubles(call.run(kSplit, Dtype::BF16), Dtype::BF16);
+    for (std::size_t i = 0; i < out.size(); ++i) ASSERT_EQ(std::isnan(out[i]), i / 72 == 3) << to_string(kind) << i;
+  }
+}
+
+}  // namespace
+}  // namespace glu_ckpt
