@@ -140,9 +140,7 @@ ALWAYS_INLINE void run_row(const Row& row) {
 
 #if defined(__x86_64__)
 
-__attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512"))) void row_avx512(const Row& row) {
-  run_row(row);
-}
+__attribute__((target("avx512f,avx512dq,avx512vl"))) void row_avx512(const Row& row) { run_row(row); }
 __attribute__((target("avx2"))) void row_avx2(const Row& row) { run_row(row); }
 
 #endif

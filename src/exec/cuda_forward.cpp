@@ -106,7 +106,6 @@ class CudaMlpRunner final : public MlpRunner {
 
   void run(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
            void* out) override {
-    check_widths(mlp);
     CUDA_CHECK(cudaSetDevice(device_));
     const std::vector<Upload> uploads = uploads_of(mlp.experts);
     upload(uploads);
@@ -120,7 +119,7 @@ class CudaMlpRunner final : public MlpRunner {
     copy_up(at.probs, probs, rows * static_cast<i64>(sizeof(float)));
     // Rows behind the last split keep what they hold.
     copy_up(at.out, out, row_bytes);
-    const DeviceGroupedMlp device(moved, rows, stream_->get());
+    const DeviceGroupedMlp device(moved, std::max<i64>(1, rows), stream_->get());
     device.run(at.x, rows, reinterpret_cast<const i64*>(at.splits), reinterpret_cast<const float*>(at.probs), at.out,
                stream_->get());
     device.check_splits(stream_->get());
@@ -142,14 +141,6 @@ class CudaMlpRunner final : public MlpRunner {
     std::byte* splits;
     std::byte* probs;
   };
-
-  static void check_widths(const GroupedMlp& mlp) {
-    for (std::size_t e = 1; e < mlp.experts.size(); ++e)
-      if (mlp.experts[e].up.rows != mlp.experts[0].up.rows)
-        fail(ErrorCode::NotSupported, {},
-             "experts of {} and {} rows in one layer do not run on a GPU; use --device cpu", mlp.experts[0].up.rows,
-             mlp.experts[e].up.rows);
-  }
 
   static void reserve(DeviceBuffer& buffer, i64 bytes) {
     if (buffer.bytes() >= bytes) return;
