@@ -88,6 +88,66 @@ std::vector<ExpertWeights> on_device(std::span<const ExpertWeights> experts, con
   return moved;
 }
 
+/// Copies between any host memory and a device's, by way of page-locked memory: two halves, one of which is filled
+/// while the other is on its way.
+class PinnedCopies {
+ public:
+  /// Queues the copy; `from` is free at once.
+  void up(std::byte* to, const void* from, i64 bytes, cudaStream_t stream) {
+    const auto* next = static_cast<const std::byte*>(from);
+    while (bytes > 0) {
+      if (used_ == kHalfBytes) change_halves(stream);
+      const i64 size = std::min(bytes, kHalfBytes - used_);
+      std::byte* const at = place();
+      std::memcpy(at, next, static_cast<std::size_t>(size));
+      CUDA_CHECK(cudaMemcpyAsync(to, at, static_cast<std::size_t>(size), cudaMemcpyHostToDevice, stream));
+      used_ += size;
+      next += size;
+      to += size;
+      bytes -= size;
+    }
+  }
+
+  /// Waits for the stream and the bytes.
+  void down(void* to, const std::byte* from, i64 bytes, cudaStream_t stream) {
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    used_ = 0;
+    auto* next = static_cast<std::byte*>(to);
+    while (bytes > 0) {
+      const i64 size = std::min(bytes, kHalfBytes);
+      CUDA_CHECK(cudaMemcpyAsync(place(), from, static_cast<std::size_t>(size), cudaMemcpyDeviceToHost, stream));
+      CUDA_CHECK(cudaStreamSynchronize(stream));
+      std::memcpy(next, place(), static_cast<std::size_t>(size));
+      next += size;
+      from += size;
+      bytes -= size;
+    }
+  }
+
+ private:
+  static constexpr i64 kHalfBytes = i64{8} << 20;
+
+  std::byte* place() {
+    if (memory_.bytes() == 0) memory_ = PinnedBuffer(2 * kHalfBytes);
+    return memory_.data() + half_ * kHalfBytes + used_;
+  }
+
+  void change_halves(cudaStream_t stream) {
+    CUDA_CHECK(cudaEventRecord(copied_[half_].get(), stream));
+    queued_[half_] = true;
+    half_ = 1 - half_;
+    if (queued_[half_]) CUDA_CHECK(cudaEventSynchronize(copied_[half_].get()));
+    used_ = 0;
+  }
+
+  PinnedBuffer memory_;
+  int half_ = 0;
+  i64 used_ = 0;
+  CudaEvent copied_[2] = {CudaEvent(cudaEventBlockingSync | cudaEventDisableTiming),
+                          CudaEvent(cudaEventBlockingSync | cudaEventDisableTiming)};
+  bool queued_[2] = {};
+};
+
 class CudaMlpRunner final : public MlpRunner {
  public:
   CudaMlpRunner(int device, const BackendOptions& options) : device_(device), options_(options) {
@@ -95,6 +155,7 @@ class CudaMlpRunner final : public MlpRunner {
     (void)cuda_device(device);
     CUDA_CHECK(cudaSetDevice(device));
     stream_ = std::make_unique<CudaStream>();
+    copies_ = std::make_unique<PinnedCopies>();
   }
   CudaMlpRunner(const CudaMlpRunner&) = delete;
   CudaMlpRunner& operator=(const CudaMlpRunner&) = delete;
@@ -123,10 +184,7 @@ class CudaMlpRunner final : public MlpRunner {
     device.run(at.x, rows, reinterpret_cast<const i64*>(at.splits), reinterpret_cast<const float*>(at.probs), at.out,
                stream_->get());
     device.check_splits(stream_->get());
-    if (row_bytes > 0)
-      CUDA_CHECK(
-          cudaMemcpyAsync(out, at.out, static_cast<std::size_t>(row_bytes), cudaMemcpyDeviceToHost, stream_->get()));
-    CUDA_CHECK(cudaStreamSynchronize(stream_->get()));
+    copies_->down(out, at.out, row_bytes, stream_->get());
   }
 
   // Half of the memory is for what the kernels take: copies of weights that they cannot read in place.
@@ -153,10 +211,7 @@ class CudaMlpRunner final : public MlpRunner {
     for (const Upload& piece : uploads) copy_up(weights_.data() + piece.at, piece.begin, piece.end - piece.begin);
   }
 
-  void copy_up(std::byte* to, const void* from, i64 bytes) const {
-    if (bytes > 0)
-      CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, stream_->get()));
-  }
+  void copy_up(std::byte* to, const void* from, i64 bytes) { copies_->up(to, from, bytes, stream_->get()); }
 
   Rows reserve_rows(i64 row_bytes, i64 rows, i64 num_experts) {
     const i64 x = 0, out = round_up(row_bytes), splits = 2 * out;
@@ -168,6 +223,7 @@ class CudaMlpRunner final : public MlpRunner {
   int device_;
   BackendOptions options_;
   std::unique_ptr<CudaStream> stream_;
+  std::unique_ptr<PinnedCopies> copies_;
   DeviceBuffer weights_;
   DeviceBuffer rows_;
 };

@@ -69,8 +69,9 @@ std::vector<LayerForward> forward_of(const MemorySource& a, const MemorySource& 
                                      const VerifyForwardOptions& options = {}, MlpRunner* runner = nullptr) {
   const Recognition left = recognize_source(a);
   const Recognition right = recognize_source(b);
-  const auto cpu = make_mlp_runner("cpu", 2);
-  return verify_forward({&a, &left}, {&b, &right}, runner == nullptr ? *cpu : *runner, options);
+  if (runner != nullptr) return verify_forward({&a, &left}, {&b, &right}, *runner, options);
+  const auto own = make_mlp_runner(test_device() == "cuda:all" ? "cuda" : test_device(), 2);
+  return verify_forward({&a, &left}, {&b, &right}, *own, options);
 }
 
 void expect_same(const std::vector<LayerForward>& layers, std::size_t count) {
