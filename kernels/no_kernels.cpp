@@ -39,6 +39,7 @@ void DeviceGroupedMlp::run(const void*, i64, const i64*, const float*, void*, Gp
   no_cuda("DeviceGroupedMlp");
 }
 void DeviceGroupedMlp::check_splits(GpuStream) const { no_cuda("DeviceGroupedMlp"); }
+
 DiffStats diff_stats(const void*, const void*, i64, Dtype, GpuStream) { no_cuda("diff_stats"); }
 
 void splits_to_offsets_multi(const SplitSizes&, std::span<const OffsetOutput>, u32*, GpuStream) {

@@ -33,6 +33,15 @@ void widen_u16(const std::byte* data, std::span<float> out, Widen widen) {
   }
 }
 
+/// round_to_bf16(), as fp32 again and without a branch, so that the compiler can take several at a time.
+inline u32 rounded_to_bf16(u32 bits) {
+  constexpr u32 kInfinity = 0x7f80'0000;
+  constexpr u32 kQuiet = 0x0040'0000;
+  // Just less than half of a unit, or half where the kept part is odd: the carry is what rounds to nearest even.
+  const u32 rounded = bits + 0x7fff + (bits >> 16 & 1);
+  return ((bits & 0x7fff'ffff) > kInfinity ? bits | kQuiet : rounded) & 0xffff'0000;
+}
+
 u16 narrow(float value, Dtype dtype) {
   const u32 bits = std::bit_cast<u32>(value);
   return dtype == Dtype::BF16 ? round_to_bf16(bits) : round_to_f16(bits);
@@ -63,10 +72,19 @@ void narrow_row(std::span<const float> values, Dtype dtype, std::byte* out) {
     std::memcpy(out, values.data(), values.size_bytes());
     return;
   }
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const u16 bits = narrow(values[i], dtype);
-    std::memcpy(out + i * sizeof bits, &bits, sizeof bits);
-  }
+  const auto put = [&](std::size_t i, u16 bits) { std::memcpy(out + i * sizeof bits, &bits, sizeof bits); };
+  if (dtype == Dtype::BF16)
+    for (std::size_t i = 0; i < values.size(); ++i)
+      put(i, static_cast<u16>(rounded_to_bf16(std::bit_cast<u32>(values[i])) >> 16));
+  else
+    for (std::size_t i = 0; i < values.size(); ++i) put(i, round_to_f16(std::bit_cast<u32>(values[i])));
+}
+
+void round_row(std::span<float> values, Dtype dtype) {
+  if (dtype == Dtype::BF16)
+    for (float& value : values) value = std::bit_cast<float>(rounded_to_bf16(std::bit_cast<u32>(value)));
+  else if (dtype == Dtype::F16)
+    for (float& value : values) value = from_f16(round_to_f16(std::bit_cast<u32>(value)));
 }
 
 float round_to(float value, Dtype dtype) {

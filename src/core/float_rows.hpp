@@ -14,6 +14,8 @@ float widen_element(const std::byte* data, Dtype dtype);
 void widen_row(const std::byte* data, Dtype dtype, std::span<float> out);
 /// As bits of `dtype`.
 void narrow_row(std::span<const float> values, Dtype dtype, std::byte* out);
+/// Each value rounded to the values that `dtype` has.
+void round_row(std::span<float> values, Dtype dtype);
 /// `value` rounded to the values that `dtype` has.
 float round_to(float value, Dtype dtype);
 

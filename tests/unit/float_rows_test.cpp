@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/round_float.hpp"
 #include "support/mlp_cases.hpp"
 
 namespace glu_ckpt {
@@ -45,6 +46,30 @@ TEST(FloatRows, NoElementsNeedNoAddress) {
     widen_row(nullptr, dtype, {});
     narrow_row({}, dtype, nullptr);
   }
+}
+
+/// One value of each sign, exponent and upper mantissa, at every place where rounding turns.
+TEST(FloatRows, RoundManyAsOne) {
+  for (const Dtype dtype : {Dtype::BF16, Dtype::F16, Dtype::F32})
+    for (const u32 low : {0x0000U, 0x0001U, 0x0fffU, 0x1000U, 0x1001U, 0x2000U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU}) {
+      std::vector<float> values;
+      for (u32 high = 0; high < 0x1'0000; ++high) values.push_back(std::bit_cast<float>(high << 16 | low));
+      std::vector<float> rounded = values;
+      round_row(rounded, dtype);
+      std::vector<std::byte> narrow(values.size() * 4);
+      narrow_row(values, dtype, narrow.data());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const u32 bits = std::bit_cast<u32>(values[i]);
+        const u32 expected = std::bit_cast<u32>(round_to(values[i], dtype));
+        ASSERT_EQ(std::bit_cast<u32>(rounded[i]), expected) << dtype_name(dtype) << " " << bits;
+        ASSERT_EQ(std::bit_cast<u32>(
+                      widen_element(narrow.data() + i * static_cast<std::size_t>(dtype_bits(dtype) / 8), dtype)),
+                  expected);
+        if (dtype == Dtype::BF16) {
+          ASSERT_EQ(expected >> 16, round_to_bf16(bits));
+        }
+      }
+    }
 }
 
 }  // namespace
