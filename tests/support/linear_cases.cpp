@@ -46,6 +46,9 @@ LinearData::LinearData(const LinearCase& c, std::mt19937& random)
       dy(random_tensor(c.rows() * c.out, c.dtype, random)),
       weights(random_tensor(c.num_experts() * c.in * c.out, c.dtype, random)),
       output(static_cast<std::size_t>(c.output_size() * bytes_of(c.output_dtype())), std::byte{0xa5}) {
+  // No rows have an address too, for kernels count on from it.
+  x.reserve(1);
+  dy.reserve(1);
   if (!c.accumulate) return;
   output = random_tensor(c.output_size(), c.output_dtype(), random);
   // Some are -0, which shows whether 0 was added where nothing is.
