@@ -10,25 +10,31 @@
 
 namespace glu_ckpt {
 struct DeviceGroupedLinear::State {
-  /// What is kept of it are sizes: the caller's lists of addresses may be gone by then.
+  /// Sizes and dtypes alone: the caller's list of addresses may be gone when it runs.
   GroupedLinear linear;
   std::vector<const void*> matrices;
   DeviceBuffer table;
   DeviceBuffer schedule;
 
   State(const GroupedLinear& given, GpuStream stream)
-      : linear((check_linear(given), given)),
+      : linear(checked_sizes(given)),
         matrices(matrix_addresses(given)),
         table(std::ssize(matrices) * static_cast<i64>(sizeof(void*))),
         schedule(expert_tiles_bytes(given.num_experts)) {
-    linear.weights = {};
-    linear.grads = {};
     prepare_linear(linear.dtype, operands({}));
     const auto bytes = static_cast<std::size_t>(table.bytes());
     CUDA_CHECK(cudaMemcpyAsync(table.data(), matrices.data(), bytes, cudaMemcpyHostToDevice, stream));
     // Before the first run there are no wrong splits.
     CUDA_CHECK(cudaMemsetAsync(schedule.data(), 0, static_cast<std::size_t>(schedule.bytes()), stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
+  }
+
+  static GroupedLinear checked_sizes(const GroupedLinear& given) {
+    check_linear(given);
+    GroupedLinear sizes = given;
+    sizes.weights = {};
+    sizes.grads = {};
+    return sizes;
   }
 
   ExpertTiles tiles() const { return expert_tiles_at(schedule.data(), linear.num_experts); }

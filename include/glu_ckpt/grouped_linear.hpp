@@ -81,8 +81,9 @@ void grouped_linear_host(const GroupedLinear& linear, const LinearRows& rows, st
 /// row is not a multiple of 16 bytes, 16-bit dtypes take a slower way, with the same bits.
 class DeviceGroupedLinear {
  public:
-  /// Takes device memory for addresses and a schedule, 36 bytes an expert; waits for `stream`. What `linear` points to
-  /// is device memory. Throws as grouped_linear_host() does, and NoMemory, DeviceFailed.
+  /// On the current device, for runs on streams of that device. Takes memory there for addresses and a schedule, 20
+  /// bytes an expert; waits for `stream`. What `linear` points to is device memory. Throws as grouped_linear_host()
+  /// does, and NoMemory, DeviceFailed.
   DeviceGroupedLinear(const GroupedLinear& linear, GpuStream stream);
   ~DeviceGroupedLinear();
   DeviceGroupedLinear(DeviceGroupedLinear&&) noexcept;
@@ -115,14 +116,15 @@ enum class LinearEngine {
 /// The same with splits in host memory.
 class GroupedLinearHostSplits {
  public:
-  /// Takes device memory: of cuBLAS's own, and 32 MiB as its workspace, so that a graph can capture its runs. Throws as
+  /// On the current device. Takes memory there: cuBLAS's own, and 32 MiB as its workspace. Throws as
   /// DeviceGroupedLinear does; NoDevice where LinearEngine::Cublas is asked for and is not there.
   GroupedLinearHostSplits(const GroupedLinear& linear, LinearEngine engine, GpuStream stream);
   ~GroupedLinearHostSplits();
   GroupedLinearHostSplits(GroupedLinearHostSplits&&) noexcept;
   GroupedLinearHostSplits& operator=(GroupedLinearHostSplits&&) noexcept;
 
-  /// Waits for nothing; a graph that captures it keeps these splits. Throws Usage for wrong splits, before anything is
+  /// Waits for nothing. A graph can capture it, by cuBLAS once a run was not captured, which loads its kernels; the
+  /// graph keeps these splits. Throws Usage for wrong splits, before anything is
   /// launched. Runs of one object have to follow one another.
   void run(const LinearRows& rows, std::span<const i64> splits, GpuStream stream) const;
 

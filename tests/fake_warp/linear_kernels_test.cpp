@@ -142,6 +142,7 @@ TEST(LinearKernels, MoreStepsThanStages) {
   // 5 steps of 64 and a part of one, for the products over features and for those over rows.
   for (const LinearProduct product : kProducts)
     for (const Dtype dtype : {Dtype::BF16, Dtype::F16}) {
+      if (dtype == Dtype::F16 && product != LinearProduct::Forward) continue;  // differs in its mma alone
       // One tile that is 328 or 340 deep.
       LinearCase c = {product, dtype, 24, 24, {5}, 1};
       if (product == LinearProduct::Forward) c.in = 328;
@@ -152,11 +153,11 @@ TEST(LinearKernels, MoreStepsThanStages) {
 }
 
 TEST(LinearKernels, SeveralTilesOfRowsAndColumns) {
-  // 129 and 257 rows begin another tile, or two; 264 columns are three.
+  // 129 rows are two tiles, 33 and 65 are two and three of the small ones; 264 columns are three.
   for (const LinearProduct product : {LinearProduct::Forward, LinearProduct::InputGrad}) {
     const bool forward = product == LinearProduct::Forward;
-    const i64 in = forward ? 72 : 264, out = forward ? 264 : 72;
-    expect_as_host({product, Dtype::BF16, in, out, {129, 1, 0, 257}, 3}, {false, true, true});
+    const i64 in = forward ? 24 : 264, out = forward ? 264 : 24;
+    expect_as_host({product, Dtype::BF16, in, out, {129, 1, 0}, 3}, {false, true, true});
     expect_as_host({product, Dtype::F16, in, out, {33, 1, 0, 65}, 3}, {true, true, true});
   }
   expect_as_host({LinearProduct::WeightGrad, Dtype::BF16, 264, 264, {129, 1, 0}, 3}, {false, true, true});

@@ -46,7 +46,17 @@ LinearData::LinearData(const LinearCase& c, std::mt19937& random)
       dy(random_tensor(c.rows() * c.out, c.dtype, random)),
       weights(random_tensor(c.num_experts() * c.in * c.out, c.dtype, random)),
       output(static_cast<std::size_t>(c.output_size() * bytes_of(c.output_dtype())), std::byte{0xa5}) {
-  if (c.accumulate) output = random_tensor(c.output_size(), c.output_dtype(), random);
+  // No rows have an address too, for kernels count on from it.
+  x.reserve(1);
+  dy.reserve(1);
+  if (!c.accumulate) return;
+  output = random_tensor(c.output_size(), c.output_dtype(), random);
+  // Some are -0, which shows whether 0 was added where nothing is.
+  const i64 bytes = bytes_of(c.output_dtype());
+  for (i64 i = 0; i < c.output_size(); i += 7) {
+    std::fill_n(output.begin() + i * bytes, bytes, std::byte{0});
+    output[static_cast<std::size_t>((i + 1) * bytes - 1)] = std::byte{0x80};
+  }
 }
 
 GroupedLinear linear_at(const LinearCase& c, void* matrices) {
