@@ -53,7 +53,7 @@ Ranges tensor_ranges(const std::vector<const Matrix*>& matrices) {
 /// Where a matrix of this role and kind belongs.
 StoredMatrix& slot(ExpertWeights& weights, const Matrix& matrix, const std::string& name) {
   const bool bias = matrix.kind == TensorKind::Bias;
-  if (matrix.kind == TensorKind::Scale)
+  if (is_scale(matrix.kind))
     fail(ErrorCode::NotSupported, {{}, name},
          "'{}': scales of quantized weights; only BF16, F16 and F32 can be computed "
          "with",
