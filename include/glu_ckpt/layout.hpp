@@ -69,13 +69,13 @@ struct Placement {
 };
 
 /// How scales cover a weight, and how they are stored. The least multiples are more than 1 where the stored matrix is
-/// padded; what its padding holds means nothing.
+/// padded; what its padding holds means nothing. In bytes, for there is one with each matrix of a checkpoint.
 struct ScaleGrid {
   /// Weights that one scale covers; 1 x 1 for what is no scale.
-  i64 rows = 1;
-  i64 cols = 1;
-  i64 row_multiple = 1;
-  i64 col_multiple = 1;
+  std::uint8_t rows = 1;
+  std::uint8_t cols = 1;
+  std::uint8_t row_multiple = 1;
+  std::uint8_t col_multiple = 1;
   bool operator==(const ScaleGrid&) const = default;
 };
 
@@ -96,6 +96,7 @@ struct Matrix {
   Role role = Role::Gate;
   TensorKind kind = TensorKind::Weight;
   Dtype dtype = Dtype::U8;
+  ScaleGrid grid = {};
   i64 expert = 0;
   i64 rows = 0;
   i64 cols = 0;
@@ -103,7 +104,6 @@ struct Matrix {
   Placement place;
   /// Of gate and up where an interleaved FC1 is cut in the middle into two tensors.
   std::optional<MatrixTail> tail;
-  ScaleGrid grid = {};
 };
 
 struct Naming;

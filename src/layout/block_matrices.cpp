@@ -92,7 +92,7 @@ class PartMatrices {
       Placement at = place_matrix(part, role, half, block_rows);
       at.offset += layer_offset(ref);
       block_.matrices.push_back(
-          {tensor, role, kind_, ref.dtype, expert, rows, stored.cols, part.element_bytes, at, std::nullopt, grid});
+          {tensor, role, kind_, ref.dtype, grid, expert, rows, stored.cols, part.element_bytes, at, std::nullopt});
     };
     if (!fused) return place(role_ == Role::GateUp ? Role::Up : role_, stored.rows, false, 0);
     if (block_.glu.kind == Glu::Kind::Unknown) return place(role_, stored.rows, false, 0);
@@ -113,8 +113,17 @@ class PartMatrices {
     HalvedPlaces places = place_halved(part, role, fused_block_rows(block_.glu, width(expert), {}, ref.name));
     places.first.offset += layer_offset(ref);
     places.tail.offset += layer_offset(rest);
-    block_.matrices.push_back({first, role, kind_, ref.dtype, expert, stored.rows, stored.cols, part.element_bytes,
-                               places.first, MatrixTail{places.tail_row, second, places.tail}});
+    block_.matrices.push_back({first,
+                               role,
+                               kind_,
+                               ref.dtype,
+                               {},
+                               expert,
+                               stored.rows,
+                               stored.cols,
+                               part.element_bytes,
+                               places.first,
+                               MatrixTail{places.tail_row, second, places.tail}});
   }
 
   BlockShape& shape_;
