@@ -3,6 +3,7 @@
 #include "core/fail.hpp"
 #include "glu_ckpt/cuda.hpp"
 #include "glu_ckpt/device_copy.hpp"
+#include "glu_ckpt/device_forward.hpp"
 #include "glu_ckpt/diff.hpp"
 #include "glu_ckpt/mxfp8.hpp"
 #include "glu_ckpt/offsets.hpp"
@@ -29,6 +30,17 @@ InPlacePermutation::~InPlacePermutation() = default;
 InPlacePermutation::InPlacePermutation(InPlacePermutation&&) noexcept = default;
 InPlacePermutation& InPlacePermutation::operator=(InPlacePermutation&&) noexcept = default;
 void InPlacePermutation::run(std::byte*, GpuStream) const { no_cuda("InPlacePermutation"); }
+
+struct DeviceGroupedMlp::State {};
+DeviceGroupedMlp::DeviceGroupedMlp(const GroupedMlp&, i64, GpuStream) { no_cuda("DeviceGroupedMlp"); }
+DeviceGroupedMlp::~DeviceGroupedMlp() = default;
+DeviceGroupedMlp::DeviceGroupedMlp(DeviceGroupedMlp&&) noexcept = default;
+DeviceGroupedMlp& DeviceGroupedMlp::operator=(DeviceGroupedMlp&&) noexcept = default;
+void DeviceGroupedMlp::run(const void*, i64, const i64*, const float*, void*, GpuStream) const {
+  no_cuda("DeviceGroupedMlp");
+}
+void DeviceGroupedMlp::check_splits(GpuStream) const { no_cuda("DeviceGroupedMlp"); }
+
 DiffStats diff_stats(const void*, const void*, i64, Dtype, GpuStream) { no_cuda("diff_stats"); }
 
 void splits_to_offsets_multi(const SplitSizes&, std::span<const OffsetOutput>, u32*, GpuStream) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -67,6 +68,7 @@ Activation choose_activation(const ModelHints& hints, const ActivationAnswers& a
 
 /// A matrix [rows, cols] in memory, in any layout.
 struct StoredMatrix {
+  /// No step is negative, so the bytes that a part reaches lie between its first and its last element.
   struct Part {
     const std::byte* data = nullptr;
     /// Of the matrix's own row 0, counted from `data`.
@@ -114,6 +116,24 @@ struct GroupedMlp {
 void grouped_mlp_host(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
                       void* out, int jobs);
 
+/// Where a grouped MLP is run. All that is handed over lies in host memory.
+class MlpRunner {
+ public:
+  virtual ~MlpRunner() = default;
+  /// As grouped_mlp_host() describes it, each with an order of its own for every sum; waits for the result. On a GPU
+  /// all experts must have one width F. Throws what grouped_mlp_host() throws, and NoMemory, DeviceFailed.
+  virtual void run(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
+                   void* out) = 0;
+  /// Bytes of weights that are a good meal at a time.
+  virtual i64 batch_bytes() const = 0;
+  /// "cpu" or "cuda:0".
+  virtual std::string name() const = 0;
+};
+
+/// "cpu", "cuda" or "cuda:N"; `jobs` are threads of the CPU. Device memory is bounded by BackendOptions. Throws Usage,
+/// NoDevice, DeviceFailed.
+std::unique_ptr<MlpRunner> make_mlp_runner(const std::string& device, int jobs, const BackendOptions& options = {});
+
 /// Tokens and the experts that a router chose for them.
 struct RoutedTokens {
   i64 tokens = 0;
@@ -135,6 +155,8 @@ struct LayerOptions {
   i64 memory_bytes = i64{1} << 30;
   /// Called with bytes read, from any worker thread.
   std::function<void(i64)> on_progress = {};
+  /// Where it computes; null: on the CPU with `jobs` threads.
+  MlpRunner* runner = nullptr;
 };
 
 /// The dtype that a layer computes in: that of its weights, which must be one. Throws NotSupported.

@@ -54,6 +54,27 @@ struct Difference {
   std::string hint;
 };
 
+/// What running the experts of one layer, routed or shared, of A and of B on the same tokens showed.
+struct LayerForward {
+  std::string layer;
+  std::string set;
+  /// Why the two could not be run side by side: sizes or dtypes differ, or one lacks the layer. Then all else is empty.
+  std::string fault;
+  i64 tokens = 0;
+  /// Bits of the outputs that differ; NaNs are bits like others.
+  i64 differing_bits = 0;
+  /// Of |a - b| and |a - b| / |a|, as DiffStats counts them.
+  double max_abs = 0;
+  double max_rel = 0;
+  /// The first expert whose outputs differ, and how many do.
+  i64 first_expert = -1;
+  i64 differing_experts = 0;
+  /// Whether B's weights, taken for another layout than theirs, gave other bits.
+  bool control_caught = false;
+
+  bool ok() const { return fault.empty() && differing_bits == 0 && control_caught; }
+};
+
 /// What verify found. Differences are values, not failures.
 struct Verdict {
   bool equal = false;
@@ -67,8 +88,11 @@ struct Verdict {
   i64 differing = 0;
   /// Same tensor names, dtypes and shapes, and equal: a byte-identical copy.
   bool same_layout = false;
+  /// By layer, where the experts were run too; `equal` is false unless each is ok().
+  std::vector<LayerForward> forward;
 };
 
+/// Compares bytes.
 Verdict verify(const Model& a, const Model& b, const Backend& backend, const ExecuteOptions& options);
 
 }  // namespace glu_ckpt

@@ -168,10 +168,27 @@ void check_staged(const Options& options, const Sink& sink, const Digest& expect
         to_string(found), to_string(expected));
 }
 
+/// The source's experts beside the staged copy's.
+void check_forward(const Options& options, const Opened& opened, const Sink& sink) {
+  const Opened staged = open_model(sink.staged_path().string(), {});
+  const auto runner = open_runner(options);
+  const VerifyForwardOptions forward = forward_options(options, opened, staged);
+  for (const LayerForward& layer : run_forward(options, opened, staged, *runner, forward))
+    if (!layer.ok())
+      fail(ErrorCode::VerifyFailed, {options.output, {}},
+           "{}. Nothing was kept; if the source's experts are sound, please report it",
+           report::layer_forward_text(layer));
+}
+
 i64 peak_memory() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return i64{1024} * usage.ru_maxrss;
+}
+
+std::string verified_text(VerifyMode mode) {
+  if (mode == VerifyMode::Forward) return "forward";
+  return mode == VerifyMode::Readback ? "readback" : "digest";
 }
 
 /// The plan, proved, with what the user should know about the source beside it.
@@ -248,6 +265,11 @@ int cmd_convert(const Options& options) {
   const Plan plan = proved_plan(options, opened);
   check_twin_orders(options, opened, options.from);
   if (!backend) backend = open_backend(options, gathered_bytes(plan));
+  if (options.verify == VerifyMode::Forward) {
+    require_known_glu(opened, "--from-glu");
+    // What is wrong with running the source's experts shows before anything is written.
+    (void)forward_options(options, opened, opened);
+  }
   // Without a known order there is no layout-invariant digest to record; the copy is checked all the same.
   const bool known = !has_unknown_glu(opened.recognition);
   std::optional<Digest> digest;
@@ -264,15 +286,17 @@ int cmd_convert(const Options& options) {
     report::Progress progress(progress_style(options), "converting", plan.bytes);
     execute(plan, *opened.source, *sink, *backend, execute_options(options, progress));
   }
-  backend->release();
+  // What is given back is lost to the whole process, and the experts need it again.
+  if (options.verify != VerifyMode::Forward) backend->release();
   sink->finish(record);
   if (digest) check_staged(options, *sink, *digest, *backend);
+  if (options.verify == VerifyMode::Forward) check_forward(options, opened, *sink);
   sink->commit();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   report::Conversion conversion{
       options.output, &plan, false, sink->bytes_written(), seconds.count(), peak_memory(), backend->name(), {}, {}, {}};
   if (known) conversion.digest = digest;
-  if (digest) conversion.verified = options.verify == VerifyMode::Readback ? "readback" : "digest";
+  if (digest) conversion.verified = verified_text(options.verify);
   print_report(options, conversion);
   return 0;
 }

@@ -148,6 +148,7 @@ std::string report(const Options& options, const ExpertBlock& block, const Layer
              .field("limit", static_cast<double>(layer.activation.limit))
              .field("offset", static_cast<double>(layer.activation.offset))
              .field("dtype", dtype_name(dtype))
+             .field("device", layer.runner->name())
              .end_object()
              .text() +
          "\n";
@@ -161,6 +162,7 @@ int cmd_forward(const Options& options) {
   const ExpertBlock& block = find_layer(opened, options.forward.layer);
   require_known_glu(opened, block, "--from-glu");
   watch_signals();
+  const auto runner = open_runner(options);
   LayerOptions layer;
   const TokenFile file = TokenReader(options.forward.tokens).read(block);
   const Dtype dtype = with_place(source, [&] { return compute_dtype(opened.model(), block, options.forward.fp32); });
@@ -171,6 +173,9 @@ int cmd_forward(const Options& options) {
   layer.fp32 = options.forward.fp32;
   layer.jobs = options.jobs;
   layer.memory_bytes = options.memory_bytes;
+  layer.runner = runner.get();
+  check_contents(options, source, "checking");
+  check_twin_orders(options, opened, options.from);
   const std::vector<i64> shape{file.tokens.tokens, block.hidden_size};
   std::vector<std::byte> y;
   try {

@@ -11,6 +11,12 @@ int cmd_verify(const Options& options) {
   watch_signals();
   const auto backend = open_backend(options, 0);
   backend->ready();
+  std::unique_ptr<MlpRunner> runner;
+  VerifyForwardOptions forward;
+  if (options.forward.verify) {
+    runner = open_runner(options);
+    forward = forward_options(options, a, b);
+  }
   check_contents(options, *a.source, "checking A");
   check_contents(options, *b.source, "checking B");
   check_twin_orders(options, a, options.from);
@@ -20,6 +26,10 @@ int cmd_verify(const Options& options) {
     report::Progress progress(progress_style(options), "verify",
                               tensor_bytes(a.source->inventory()) + tensor_bytes(b.source->inventory()));
     verdict = verify(a.model(), b.model(), *backend, execute_options(options, progress));
+  }
+  if (runner) {
+    verdict.forward = run_forward(options, a, b, *runner, forward);
+    for (const LayerForward& layer : verdict.forward) verdict.equal = verdict.equal && layer.ok();
   }
   print_out(options.json ? report::verdict_json(verdict) + "\n" : report::verdict_text(verdict));
   constexpr int kExitDiffers = 1;

@@ -18,7 +18,7 @@ Examples:
   glu-ckpt inspect Qwen3-30B-A3B
   glu-ckpt convert Qwen3-30B-A3B out --naming megatron --experts grouped --glu interleaved:32
   glu-ckpt convert out back --naming hf:qwen3_moe --experts indexed --glu split
-  glu-ckpt verify Qwen3-30B-A3B out
+  glu-ckpt verify Qwen3-30B-A3B out --forward
   glu-ckpt stamp old_megatron --glu contiguous
 )";
 
@@ -120,6 +120,21 @@ class Parser {
         ->check(CLI::IsMember({"auto", "always", "never", "json"}));
   }
 
+  /// What experts compute, and in what. Options for when they are run.
+  std::vector<CLI::Option*> add_activation(CLI::App* sub) {
+    return {
+        sub->add_option("--activation", texts_.activation,
+                        "swiglu, clamped_swiglu, geglu_tanh, geglu_erf, quick_geglu, clamped_quick_geglu, reglu, glu "
+                        "or squared_relu; default as config.json says"),
+        sub->add_option("--alpha", options_.forward.activation.alpha, "of the quick GeGLUs (default 1.702)"),
+        sub->add_option("--limit", options_.forward.activation.limit, "where clamped kinds clamp"),
+        sub->add_option("--offset", options_.forward.activation.offset, "added to the linear term of the quick GeGLUs"),
+        sub->add_option(
+               "--compute", texts_.compute,
+               "weights (their dtype, sums in fp32) or fp32, which shows smaller differences (default weights)")
+            ->check(CLI::IsMember({"weights", "fp32"}))};
+  }
+
   void add_inspect() {
     CLI::App* sub = add(Command::Inspect, "inspect", "what is it: layout, layers, experts, shapes; reads headers only");
     sub->add_option("PATH", options_.input, "file or directory")->required();
@@ -143,8 +158,11 @@ class Parser {
     sub->add_option("--optimizer", texts_.optimizer, "keep, or drop: leave the optimizer's tensors out")
         ->check(CLI::IsMember({"keep", "drop"}));
     sub->add_option("--max-shard-size", texts_.max_shard, "tensor bytes per shard (default 5GB)");
-    sub->add_option("--verify", texts_.verify, "digest, readback (from the disk, not the page cache) or none")
-        ->check(CLI::IsMember({"digest", "readback", "none"}));
+    sub->add_option(
+           "--verify", texts_.verify,
+           "digest, readback (from the disk, not the page cache), forward (the experts compute the same, too) or none")
+        ->check(CLI::IsMember({"digest", "readback", "forward", "none"}));
+    add_activation(sub);
     sub->add_flag("--force", options_.force, "convert even if the source has that layout already");
     sub->add_flag("--overwrite", options_.overwrite, "replace DST once the new one is complete");
     if (command == Command::Convert) sub->add_flag("--dry-run", options_.dry_run, "same as plan");
@@ -161,6 +179,13 @@ class Parser {
     sub->add_option("--to-glu", texts_.to_glu, "as --from-glu, for B");
     sub->add_option("--to-shared-glu", texts_.to_shared_glu, "as --from-shared-glu, for B");
     sub->add_option("--to-optimizer-glu", texts_.to_optimizer_glu, "as --from-optimizer-glu, for B");
+    CLI::Option* forward = sub->add_flag("--forward", options_.forward.verify,
+                                         "run the experts of both on the same tokens, too: no bit may differ");
+    std::vector<CLI::Option*> others = add_activation(sub);
+    others.push_back(
+        sub->add_option("--layers", options_.forward.layers, "only these, as `inspect` numbers them: 3,5-7,mtp.0"));
+    others.push_back(sub->add_option("--seed", options_.forward.seed, "of the tokens (default 0)"));
+    for (CLI::Option* option : others) option->needs(forward);
     add_work(sub);
     add_common(sub);
   }
@@ -191,18 +216,13 @@ class Parser {
                     "safetensors file with x [T, H], index [T, top_k] I64 and weights [T, top_k]")
         ->required();
     sub->add_option("--output", options_.output, "safetensors file to write y [T, H] to")->required();
-    sub->add_option("--activation", texts_.activation,
-                    "swiglu, clamped_swiglu, geglu_tanh, geglu_erf, quick_geglu, clamped_quick_geglu, reglu, glu or "
-                    "squared_relu; default as config.json says");
-    sub->add_option("--alpha", options_.forward.activation.alpha, "of the quick GeGLUs (default 1.702)");
-    sub->add_option("--limit", options_.forward.activation.limit, "where clamped kinds clamp");
-    sub->add_option("--offset", options_.forward.activation.offset, "added to the linear term of the quick GeGLUs");
-    sub->add_option("--compute", texts_.compute, "weights (their dtype, sums in fp32) or fp32 (default weights)")
-        ->check(CLI::IsMember({"weights", "fp32"}));
+    add_activation(sub);
     sub->add_flag("--overwrite", options_.overwrite, "replace the output file");
     add_from(sub);
     sub->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core)")->check(CLI::Range(1, 1024));
     sub->add_option("--max-memory", texts_.max_memory, "bytes of weights read at a time (default 1GiB)");
+    sub->add_option("--device", options_.device, "auto, cpu, cuda or cuda:N (default auto, which is cpu)");
+    sub->add_option("--device-memory", texts_.device_memory, "bytes of the buffers on a GPU (default 1GiB)");
     add_common(sub);
   }
 
@@ -301,9 +321,10 @@ class Parser {
       fail(ErrorCode::Usage, {}, "--device-memory must be at least 1MiB");
     if (options_.max_shard_bytes < 1) fail(ErrorCode::Usage, {}, "--max-shard-size must be at least 1 byte");
     if (options_.jobs == 0) options_.jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    options_.verify = texts_.verify == "none"     ? VerifyMode::None
-                      : texts_.verify == "digest" ? VerifyMode::Digest
-                                                  : VerifyMode::Readback;
+    options_.verify = texts_.verify == "none"      ? VerifyMode::None
+                      : texts_.verify == "digest"  ? VerifyMode::Digest
+                      : texts_.verify == "forward" ? VerifyMode::Forward
+                                                   : VerifyMode::Readback;
     options_.progress = texts_.progress == "always"  ? ProgressMode::Always
                         : texts_.progress == "never" ? ProgressMode::Never
                         : texts_.progress == "json"  ? ProgressMode::Json

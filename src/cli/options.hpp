@@ -13,10 +13,10 @@
 namespace glu_ckpt::cli {
 
 enum class Command { Inspect, Convert, Plan, Verify, Digest, Stamp, Forward, BenchKernels, Doctor, Layouts };
-enum class VerifyMode { None, Digest, Readback };
+enum class VerifyMode { None, Digest, Readback, Forward };
 enum class ProgressMode { Auto, Always, Never, Json };
 
-/// Of the command forward.
+/// Of running the experts: the command forward, verify --forward, convert --verify forward.
 struct ForwardAnswers {
   /// The layer's label.
   std::string layer;
@@ -24,6 +24,10 @@ struct ForwardAnswers {
   std::string tokens;
   ActivationAnswers activation;
   bool fp32 = false;
+  /// Of verify: whether to run the experts at all, which layers, and on which tokens.
+  bool verify = false;
+  std::string layers;
+  u64 seed = 0;
 };
 
 struct Options {

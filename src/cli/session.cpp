@@ -85,6 +85,10 @@ std::unique_ptr<Backend> open_backend(const Options& options, i64 gathered) {
   return make_backend(choice.device, options.backend);
 }
 
+std::unique_ptr<MlpRunner> open_runner(const Options& options) {
+  return make_mlp_runner(options.device == "auto" ? "cpu" : options.device, options.jobs, options.backend);
+}
+
 report::ProgressStyle progress_style(const Options& options) {
   if (options.quiet || options.progress == ProgressMode::Never) return report::ProgressStyle::None;
   if (options.progress == ProgressMode::Json) return report::ProgressStyle::Json;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/options.hpp"
+#include "glu_ckpt/verify_forward.hpp"
 #include "report/progress.hpp"
 
 namespace glu_ckpt::cli {
@@ -45,6 +46,10 @@ bool has_unknown_glu(const Recognition& recognition);
 /// hashed. With -v says on stderr why.
 std::unique_ptr<Backend> open_backend(const Options& options, i64 gathered);
 
+/// Where --device has the experts run. For auto on the CPU: with a few tokens for each expert the weights pass through
+/// once, and they have to be read by the CPU first.
+std::unique_ptr<MlpRunner> open_runner(const Options& options);
+
 report::ProgressStyle progress_style(const Options& options);
 
 /// Execution options that report to `progress` and throw Interrupted after a signal.
@@ -59,6 +64,14 @@ void check_contents(const Options& options, const Source& source, const std::str
 /// Throws GluConflict where the optimizer's master weights contradict the answers (check_twins). Reads a sample of
 /// rows; with -v says on stderr what it told.
 void check_twin_orders(const Options& options, const Opened& opened, const SourceAnswers& answers);
+
+/// How to run the experts of both models, whose config.json must not disagree about it; where only one has a
+/// config.json, that speaks for both. Throws Usage, and what choose_activation() and forward_bytes() throw.
+VerifyForwardOptions forward_options(const Options& options, const Opened& a, const Opened& b);
+
+/// verify_forward() with progress; with -v says on stderr how fast.
+std::vector<LayerForward> run_forward(const Options& options, const Opened& a, const Opened& b, MlpRunner& runner,
+                                      VerifyForwardOptions forward);
 
 /// Prints to stdout and checks that it arrived.
 void print_out(const std::string& text);

@@ -4,31 +4,47 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/float_rows.hpp"
+
+#define ALWAYS_INLINE __attribute__((always_inline)) static inline
+
 namespace glu_ckpt {
 namespace {
 
 /// exp(x) to about 1e-15 of its value for |x| <= 700; farther out as at the border, which fp32 does not tell from 0 and
-/// infinity. A NaN stays one.
-double exp_basic(double x) {
+/// infinity. A NaN stays one. Without a branch, so that the compiler can take several at a time.
+ALWAYS_INLINE double exp_basic(double x) {
   constexpr double kBorder = 700;
   constexpr double kLog2E = 1.4426950408889634;
   // ln 2 in two parts, the first with so few bits that n times it is exact.
   constexpr double kLn2High = 0x1.62e42feep-1;
   constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
-  // Added and subtracted, it rounds to an integer.
+  // Added and subtracted, it rounds to an integer, which is also what the sum's bits are more than its own.
   constexpr double kRounder = 0x1.8p52;
-  if (std::isnan(x)) return x;
-  x = x < -kBorder ? -kBorder : x > kBorder ? kBorder : x;
-  const double n = (x * kLog2E + kRounder) - kRounder;
-  const double r = (x - n * kLn2High) - n * kLn2Low;
+  const double inside = x < -kBorder ? -kBorder : x > kBorder ? kBorder : x;
+  const double shifted = inside * kLog2E + kRounder;
+  const double n = shifted - kRounder;
+  const double r = (inside - n * kLn2High) - n * kLn2Low;
   // Taylor's series; |r| <= 0.35, so the first term left out is below 1e-16.
-  constexpr int kTerms = 13;
-  double sum = 1;
-  for (int i = kTerms; i > 0; --i) sum = 1 + sum * r / i;
-  return sum * std::bit_cast<double>((static_cast<std::int64_t>(n) + 1023) << 52);
+  double sum = 1 + r / 13;
+  sum = 1 + sum * r / 12;
+  sum = 1 + sum * r / 11;
+  sum = 1 + sum * r / 10;
+  sum = 1 + sum * r / 9;
+  sum = 1 + sum * r / 8;
+  sum = 1 + sum * r / 7;
+  sum = 1 + sum * r / 6;
+  sum = 1 + sum * r / 5;
+  sum = 1 + sum * r / 4;
+  sum = 1 + sum * r / 3;
+  sum = 1 + sum * r / 2;
+  sum = 1 + sum * r;
+  const i64 exponent = std::bit_cast<i64>(shifted) - std::bit_cast<i64>(kRounder);
+  const double result = sum * std::bit_cast<double>(static_cast<u64>(exponent + 1023) << 52);
+  return std::isnan(x) ? x : result;
 }
 
-float sigmoid(float v) { return static_cast<float>(1 / (1 + exp_basic(-static_cast<double>(v)))); }
+ALWAYS_INLINE float sigmoid(float v) { return static_cast<float>(1 / (1 + exp_basic(-static_cast<double>(v)))); }
 
 /// 1 - Phi(|a|), the tail of the normal distribution, for |a| / sqrt(2) = y.
 double normal_tail(double y) {
@@ -58,21 +74,19 @@ float normal_distribution(float a) {
 }
 
 // Written so that every comparison with a NaN keeps it.
-float at_most(float v, float limit) { return v > limit ? limit : v; }
-float clamp_both(float v, float limit) { return v > limit ? limit : v < -limit ? -limit : v; }
-float at_least_zero(float v) { return v < 0 ? 0 : v; }
+ALWAYS_INLINE float at_most(float v, float limit) { return v > limit ? limit : v; }
+ALWAYS_INLINE float clamp_both(float v, float limit) { return v > limit ? limit : v < -limit ? -limit : v; }
+ALWAYS_INLINE float at_least_zero(float v) { return v < 0 ? 0 : v; }
 
-float gelu_tanh_argument(float a) {
+ALWAYS_INLINE float gelu_tanh_argument(float a) {
   constexpr float kLinear = 0.79788456F;
   constexpr float kCubic = 0.03567741F;
   return 2 * (a * (kLinear + kCubic * a * a));
 }
 
-}  // namespace
-
-float activate(const Activation& activation, float a, float u) {
+ALWAYS_INLINE float activate_one(ActivationKind kind, const Activation& activation, float a, float u) {
   const float limit = activation.limit;
-  switch (activation.kind) {
+  switch (kind) {
     case ActivationKind::Swiglu: return a * sigmoid(a) * u;
     case ActivationKind::ClampedSwiglu: {
       const float ac = at_most(a, limit);
@@ -90,6 +104,70 @@ float activate(const Activation& activation, float a, float u) {
     case ActivationKind::SquaredRelu: return at_least_zero(u) * at_least_zero(u);
   }
   return std::nanf("");
+}
+
+/// One row's arguments.
+struct Row {
+  const Activation& activation;
+  const float* a;
+  const float* u;
+  float scale;
+  float* out;
+  i64 count;
+};
+
+using RowFunction = void(const Row&);
+
+template <ActivationKind kKind>
+ALWAYS_INLINE void run_kind(const Row& row) {
+  const float* const a = row.a == nullptr ? row.u : row.a;
+  for (i64 i = 0; i < row.count; ++i) row.out[i] = activate_one(kKind, row.activation, a[i], row.u[i]) * row.scale;
+}
+
+ALWAYS_INLINE void run_row(const Row& row) {
+  switch (row.activation.kind) {
+    case ActivationKind::Swiglu: return run_kind<ActivationKind::Swiglu>(row);
+    case ActivationKind::ClampedSwiglu: return run_kind<ActivationKind::ClampedSwiglu>(row);
+    case ActivationKind::GegluTanh: return run_kind<ActivationKind::GegluTanh>(row);
+    case ActivationKind::GegluErf: return run_kind<ActivationKind::GegluErf>(row);
+    case ActivationKind::QuickGeglu: return run_kind<ActivationKind::QuickGeglu>(row);
+    case ActivationKind::ClampedQuickGeglu: return run_kind<ActivationKind::ClampedQuickGeglu>(row);
+    case ActivationKind::Reglu: return run_kind<ActivationKind::Reglu>(row);
+    case ActivationKind::Glu: return run_kind<ActivationKind::Glu>(row);
+    case ActivationKind::SquaredRelu: return run_kind<ActivationKind::SquaredRelu>(row);
+  }
+}
+
+#if defined(__x86_64__)
+
+__attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512"))) void row_avx512(const Row& row) {
+  run_row(row);
+}
+__attribute__((target("avx2"))) void row_avx2(const Row& row) { run_row(row); }
+
+#endif
+
+void row_plain(const Row& row) { run_row(row); }
+
+RowFunction* choose_function() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) return row_avx512;
+  if (__builtin_cpu_supports("avx2")) return row_avx2;
+#endif
+  return row_plain;
+}
+
+}  // namespace
+
+float activate(const Activation& activation, float a, float u) {
+  return activate_one(activation.kind, activation, a, u);
+}
+
+void activate_row(const Activation& activation, std::span<const float> a, std::span<const float> u, float scale,
+                  Dtype dtype, std::span<float> out) {
+  static RowFunction* const function = choose_function();
+  function({activation, a.empty() ? nullptr : a.data(), u.data(), scale, out.data(), static_cast<i64>(u.size())});
+  for (float& value : out) value = round_to(value, dtype);
 }
 
 }  // namespace glu_ckpt

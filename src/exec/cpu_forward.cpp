@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
+#include "core/grow_buffer.hpp"
 #include "core/parallel.hpp"
 #include "exec/activation.hpp"
 #include "exec/dot_products.hpp"
@@ -15,7 +18,7 @@
 namespace glu_ckpt {
 namespace {
 
-/// Rows of a weight that are widened together: 256 KiB at 4096 columns, which stays in the second cache.
+/// Rows of a weight that are taken together: 128 KiB of bf16 at 4096 columns, which stays in the second cache.
 constexpr i64 kBlockRows = 16;
 
 i64 row_offset(const Placement& place, i64 row) {
@@ -31,21 +34,38 @@ i64 col_step(const StoredMatrix& matrix, i64 row) {
   return (row < matrix.tail_row ? matrix.first : matrix.tail).place.col_step;
 }
 
-/// Rows [first, first + count) as fp32, each followed by zeros up to `padded`.
-void widen_rows(const StoredMatrix& matrix, i64 first, i64 count, i64 padded, float* out) {
+/// Of a transposed matrix: a column's rows are neighbours, so they are taken together.
+template <typename Element>
+void gather_columns(const std::byte* const* rows, i64 count, i64 cols, i64 col_step_bytes, i64 row_bytes,
+                    std::byte* out) {
+  for (i64 c = 0; c < cols; ++c)
+    for (i64 r = 0; r < count; ++r)
+      std::memcpy(out + r * row_bytes + c * static_cast<i64>(sizeof(Element)), rows[r] + c * col_step_bytes,
+                  sizeof(Element));
+}
+
+/// Where rows [first, first + count) begin, each `padded` elements of which those past the matrix's columns are 0: in
+/// the matrix itself, or gathered in `buffer`. Either way they are elements of its dtype: every layout then goes
+/// through the same instructions, which matters where two NaNs meet.
+void find_rows(const StoredMatrix& matrix, i64 first, i64 count, i64 padded, std::vector<std::byte>& buffer,
+               const std::byte** rows) {
   const i64 element_bytes = dtype_bits(matrix.dtype) / 8;
-  for (i64 r = 0; r < count; ++r) std::fill(out + r * padded + matrix.cols, out + (r + 1) * padded, 0.0F);
-  if (col_step(matrix, first) == element_bytes) {
-    for (i64 r = 0; r < count; ++r)
-      widen_row(row_data(matrix, first + r), matrix.dtype, {out + r * padded, static_cast<std::size_t>(matrix.cols)});
-    return;
-  }
-  // Transposed: a column's rows are neighbours, so they are taken together.
-  const std::byte* rows[kBlockRows];
   for (i64 r = 0; r < count; ++r) rows[r] = row_data(matrix, first + r);
-  for (i64 c = 0; c < matrix.cols; ++c)
+  const i64 step = col_step(matrix, first);
+  if (step == element_bytes && padded == matrix.cols) return;
+  const i64 row_bytes = padded * element_bytes;
+  grow_buffer(buffer, count * row_bytes);
+  for (i64 r = 0; r < count; ++r)
+    std::memset(buffer.data() + r * row_bytes + matrix.cols * element_bytes, 0,
+                static_cast<std::size_t>((padded - matrix.cols) * element_bytes));
+  if (step == element_bytes)
     for (i64 r = 0; r < count; ++r)
-      out[r * padded + c] = widen_element(rows[r] + c * col_step(matrix, first + r), matrix.dtype);
+      std::memcpy(buffer.data() + r * row_bytes, rows[r], static_cast<std::size_t>(matrix.cols * element_bytes));
+  else if (element_bytes == 2)
+    gather_columns<std::uint16_t>(rows, count, matrix.cols, step, row_bytes, buffer.data());
+  else
+    gather_columns<std::uint32_t>(rows, count, matrix.cols, step, row_bytes, buffer.data());
+  for (i64 r = 0; r < count; ++r) rows[r] = buffer.data() + r * row_bytes;
 }
 
 float bias_at(const StoredMatrix& bias, i64 row) {
@@ -63,7 +83,8 @@ struct Task {
 
 /// One worker's buffers.
 struct Workspace {
-  std::vector<float> weights;
+  /// Weights that do not lie in rows.
+  std::vector<std::byte> gathered;
   std::vector<float> gate;
   std::vector<float> up;
 };
@@ -132,13 +153,14 @@ class HostMlp {
   static void multiply(const Task& task, const StoredMatrix& matrix, const float* x, i64 x_step, Workspace& space,
                        std::vector<float>& sums) {
     const i64 cols = padded_cols(matrix.cols);
-    grow(space.weights, kBlockRows * cols);
     grow(sums, task.tokens * kBlockRows);
-    widen_rows(matrix, task.first_row, task.rows, cols, space.weights.data());
+    const std::byte* rows[kBlockRows];
+    find_rows(matrix, task.first_row, task.rows, cols, space.gathered, rows);
     dot_products({.x = x + task.first_token * x_step,
                   .x_step = x_step,
                   .tokens = task.tokens,
-                  .w = space.weights.data(),
+                  .w = rows,
+                  .dtype = matrix.dtype,
                   .rows = task.rows,
                   .cols = cols,
                   .out = sums.data(),
@@ -150,24 +172,29 @@ class HostMlp {
     const bool gated = mlp_.activation.is_gated();
     if (gated) multiply(task, expert.gate, x_.data(), hidden_, space, space.gate);
     multiply(task, expert.up, x_.data(), hidden_, space, space.up);
+    float gate_bias[kBlockRows];
+    float up_bias[kBlockRows];
     for (i64 r = 0; r < task.rows; ++r) {
-      const i64 row = task.first_row + r;
-      const float gate_bias = bias_at(expert.gate_bias, row);
-      const float up_bias = bias_at(expert.up_bias, row);
-      for (i64 t = 0; t < task.tokens; ++t) {
-        const auto at = static_cast<std::size_t>(t * kBlockRows + r);
-        const float a = gated ? with_bias(space.gate[at], expert.gate_bias, gate_bias) : 0.0F;
-        const float u = with_bias(space.up[at], expert.up_bias, up_bias);
-        const i64 token = task.first_token + t;
-        const float scaled = activate(mlp_.activation, a, u) * rounded_probs_[static_cast<std::size_t>(token)];
-        middle_[static_cast<std::size_t>(token * width_ + row)] = round_to(scaled, mlp_.compute);
-      }
+      gate_bias[r] = bias_at(expert.gate_bias, task.first_row + r);
+      up_bias[r] = bias_at(expert.up_bias, task.first_row + r);
+    }
+    const auto rows = static_cast<std::size_t>(task.rows);
+    for (i64 t = 0; t < task.tokens; ++t) {
+      const std::span<float> a(gated ? space.gate.data() + t * kBlockRows : nullptr, gated ? rows : 0);
+      const std::span<float> u(space.up.data() + t * kBlockRows, rows);
+      round_sums(a, expert.gate_bias, gate_bias);
+      round_sums(u, expert.up_bias, up_bias);
+      const i64 token = task.first_token + t;
+      activate_row(mlp_.activation, a, u, rounded_probs_[static_cast<std::size_t>(token)], mlp_.compute,
+                   {middle_.data() + token * width_ + task.first_row, rows});
     }
   }
 
   /// Without a bias nothing is added, not even 0: it would turn -0 into 0.
-  float with_bias(float sum, const StoredMatrix& bias, float value) const {
-    return round_to(bias.is_there() ? sum + value : sum, mlp_.compute);
+  void round_sums(std::span<float> sums, const StoredMatrix& bias, const float* values) const {
+    if (bias.is_there())
+      for (std::size_t r = 0; r < sums.size(); ++r) sums[r] += values[r];
+    for (float& sum : sums) sum = round_to(sum, mlp_.compute);
   }
 
   void second_linear(const Task& task, Workspace& space, std::byte* out) const {

@@ -1,6 +1,8 @@
 #pragma once
 /// The inner products of a CPU's grouped MLP.
 
+#include <cstddef>
+
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
@@ -11,12 +13,15 @@ inline constexpr i64 kDotLanes = 16;
 /// Columns rounded up to whole rounds of the lanes.
 constexpr i64 padded_cols(i64 cols) { return (cols + kDotLanes - 1) / kDotLanes * kDotLanes; }
 
-/// out[t * out_step + r] = sum over k < cols of x[t * x_step + k] * w[r * cols + k], for t < tokens and r < rows.
+/// out[t * out_step + r] = sum over k < cols of x[t * x_step + k] * w[r][k], for t < tokens and r < rows.
 struct DotProducts {
   const float* x = nullptr;
   i64 x_step = 0;
   i64 tokens = 0;
-  const float* w = nullptr;
+  /// Where each row of weights begins; its elements are of `dtype`, one behind the other, at any address.
+  const std::byte* const* w = nullptr;
+  /// BF16, F16 or F32.
+  Dtype dtype = Dtype::F32;
   i64 rows = 0;
   /// A multiple of kDotLanes.
   i64 cols = 0;

@@ -42,6 +42,24 @@ void write_layer(JsonWriter& json, const std::string& label) {
     json.field("layer", static_cast<i64>(std::stoll(label)));
 }
 
+/// What was not run has no figures; an infinite one is null, too.
+void write_forward(JsonWriter& json, const LayerForward& layer) {
+  json.begin_object();
+  write_layer(json, layer.layer);
+  json.field("tokens", layer.tokens);
+  if (layer.fault.empty())
+    json.field("differing_bits", layer.differing_bits).field("max_abs", layer.max_abs).field("max_rel", layer.max_rel);
+  else
+    json.key("differing_bits").null().key("max_abs").null().key("max_rel").null();
+  json.field("control_caught", layer.control_caught).field("set", layer.set);
+  json.key("first_expert");
+  if (layer.first_expert >= 0)
+    json.value(layer.first_expert);
+  else
+    json.null();
+  json.field("differing_experts", layer.differing_experts).field("fault", layer.fault).end_object();
+}
+
 }  // namespace
 
 std::string inspection_json(const Inspection& inspection) {
@@ -126,7 +144,9 @@ std::string verdict_json(const Verdict& verdict) {
   } else {
     json.null();
   }
-  json.key("forward").begin_array().end_array();
+  json.key("forward").begin_array();
+  for (const LayerForward& layer : verdict.forward) write_forward(json, layer);
+  json.end_array();
   json.field("differing", verdict.differing).field("same_layout", verdict.same_layout);
   return json.end_object().text();
 }

@@ -33,7 +33,7 @@ struct Conversion {
   i64 peak_memory = 0;
   std::string device;
   std::optional<Digest> digest;
-  /// "digest", "readback" or empty.
+  /// "digest", "readback", "forward" or empty.
   std::string verified;
   std::vector<std::string> refusals;
 };
@@ -71,6 +71,8 @@ std::string inspection_json(const Inspection& inspection);
 std::string conversion_text(const Conversion& conversion);
 std::string conversion_json(const Conversion& conversion);
 std::string verdict_text(const Verdict& verdict);
+/// One sentence: what running this layer's experts showed.
+std::string layer_forward_text(const LayerForward& layer);
 std::string verdict_json(const Verdict& verdict);
 std::string layouts_text(const std::vector<NamingSummary>& rows);
 std::string layouts_json(const std::vector<NamingSummary>& rows);

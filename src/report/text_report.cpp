@@ -135,9 +135,27 @@ std::string conversion_text(const Conversion& conversion) {
   return text;
 }
 
-std::string verdict_text(const Verdict& verdict) {
+std::string layer_forward_text(const LayerForward& layer) {
+  const std::string of = fmt::format("layer {}, {} experts", printable(layer.layer), layer.set);
+  if (!layer.fault.empty()) return fmt::format("{}: cannot be compared: {}", of, layer.fault);
+  if (layer.differing_bits > 0)
+    return fmt::format(
+        "{}: {} bits of what they compute differ, first in expert {}, {} experts in all; by {:.3g} at the most, "
+        "{:.3g} "
+        "of the value",
+        of, layer.differing_bits, layer.first_expert, layer.differing_experts, layer.max_abs, layer.max_rel);
+  if (!layer.control_caught)
+    return fmt::format(
+        "{}: B's weights, read in a wrong layout, compute the same as in the right one, so that they do proves nothing",
+        of);
+  return fmt::format("{}: 0 bits differ on {} tokens", of, layer.tokens);
+}
+
+namespace {
+
+std::string bytes_text(const Verdict& verdict) {
   std::string text;
-  if (verdict.equal) {
+  if (verdict.missing.empty() && verdict.extra.empty() && verdict.differing == 0 && verdict.a == verdict.b) {
     text = fmt::format("equal: the same {} matrices and tensors, {}\n", verdict.a.tensors, size_text(verdict.a.bytes));
     if (verdict.same_layout) text += "every tensor is byte-identical, with the same name, dtype and shape\n";
     return text + to_string(verdict.a) + "\n";
@@ -147,6 +165,29 @@ std::string verdict_text(const Verdict& verdict) {
   if (verdict.first_difference) text += difference_text(*verdict.first_difference);
   text += list_text("missing", verdict.missing) + list_text("extra", verdict.extra);
   return text + fmt::format("A {}\nB {}\n", to_string(verdict.a), to_string(verdict.b));
+}
+
+/// Layers that are not as they should be, or one line for all.
+std::string forward_text(const std::vector<LayerForward>& layers) {
+  i64 tokens = 0;
+  std::set<std::string> labels;
+  std::vector<std::string> wrong;
+  for (const LayerForward& layer : layers) {
+    tokens += layer.tokens;
+    labels.insert(layer.layer);
+    if (!layer.ok()) wrong.push_back(layer_forward_text(layer));
+  }
+  if (!wrong.empty()) return list_text("forward", wrong);
+  return fmt::format(
+      "forward: the experts of {} layer{} compute the same: 0 bits differ on {} tokens; in a wrong layout they did "
+      "not\n",
+      labels.size(), labels.size() == 1 ? "" : "s", tokens);
+}
+
+}  // namespace
+
+std::string verdict_text(const Verdict& verdict) {
+  return bytes_text(verdict) + (verdict.forward.empty() ? "" : forward_text(verdict.forward));
 }
 
 std::string layouts_text(const std::vector<NamingSummary>& rows) {

@@ -7,7 +7,6 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
-#include "core/parallel.hpp"
 #include "glu_ckpt/forward.hpp"
 #include "verify/load_expert.hpp"
 
@@ -57,7 +56,8 @@ class LayerRun {
         tokens_(tokens),
         options_(options),
         hidden_(block.hidden_size),
-        compute_(compute_dtype(model, block, options.fp32)) {
+        compute_(compute_dtype(model, block, options.fp32)),
+        experts_(stored_experts(block)) {
     check_sizes(tokens, hidden_);
     check_dtype(tokens, compute_);
     x_.resize(static_cast<std::size_t>(tokens.tokens * hidden_));
@@ -67,15 +67,19 @@ class LayerRun {
   }
 
   std::vector<std::byte> run() {
-    // Enough for all threads to read; the buffers are used again and again.
-    constexpr i64 kBatchBytes = i64{128} << 20;
-    const i64 batch_bytes = std::min(options_.memory_bytes, kBatchBytes);
+    std::unique_ptr<MlpRunner> own;
+    runner_ = options_.runner;
+    if (runner_ == nullptr) {
+      own = make_mlp_runner("cpu", options_.jobs);
+      runner_ = own.get();
+    }
+    const i64 batch_bytes = std::min(options_.memory_bytes, runner_->batch_bytes());
     sums_.assign(x_.size(), 0.0F);
     const i64 num_experts = block_.num_experts;
     for (i64 first = 0; first < num_experts;) {
       i64 last = first;
       for (i64 bytes = 0; last < num_experts; ++last) {
-        if (count(last) > 0) bytes += expert_bytes(expert_matrices(block_, last));
+        if (count(last) > 0) bytes += expert(last).held_bytes;
         if (last > first && bytes > batch_bytes) break;
       }
       run_experts(first, last);
@@ -87,6 +91,7 @@ class LayerRun {
   }
 
  private:
+  const StoredExpert& expert(i64 number) const { return experts_[static_cast<std::size_t>(number)]; }
   i64 element_bytes() const { return dtype_bits(compute_) / 8; }
   i64 count(i64 expert) const {
     return first_[static_cast<std::size_t>(expert) + 1] - first_[static_cast<std::size_t>(expert)];
@@ -108,26 +113,21 @@ class LayerRun {
     std::vector<i64> used;
     for (i64 e = first; e < last; ++e)
       if (count(e) > 0) used.push_back(e);
-    loaded_.resize(std::max(loaded_.size(), used.size()));
-    parallel_for(used.size(), options_.jobs, [&](std::size_t i, int) {
-      const auto matrices = expert_matrices(block_, used[i]);
-      load_expert(source_, matrices, loaded_[i]);
-      if (options_.on_progress) options_.on_progress(expert_bytes(matrices));
-    });
+    std::vector<const StoredExpert*> wanted;
+    for (const i64 e : used) wanted.push_back(&expert(e));
+    const auto weights = load_experts(source_, wanted, buffer_, options_.jobs, options_.on_progress);
     // Rows beyond these are for another turn: what an activation takes per row is bounded, too.
     constexpr i64 kRows = 4096;
     i64 most = 0;
     for (const i64 e : used) most = std::max(most, count(e));
-    for (i64 begin = 0; begin < most; begin += kRows) run_rows(used, begin, begin + kRows);
+    for (i64 begin = 0; begin < most; begin += kRows) run_rows(used, weights, begin, begin + kRows);
   }
 
   /// Rows [begin, end) of each of these experts.
-  void run_rows(const std::vector<i64>& used, i64 begin, i64 end) {
-    std::vector<ExpertWeights> experts;
+  void run_rows(const std::vector<i64>& used, const std::vector<ExpertWeights>& weights, i64 begin, i64 end) {
     std::vector<i64> splits;
     std::vector<i64> places;
     for (std::size_t i = 0; i < used.size(); ++i) {
-      experts.push_back(loaded_[i].weights);
       const i64 from = first_[static_cast<std::size_t>(used[i])];
       const i64 rows = std::clamp<i64>(count(used[i]) - begin, 0, end - begin);
       splits.push_back(rows);
@@ -144,8 +144,8 @@ class LayerRun {
       narrow_row(token_row(x_, place), compute_, x.data() + r * row_bytes);
       probs.push_back(tokens_.weights[static_cast<std::size_t>(place)]);
     }
-    const GroupedMlp mlp{hidden_, compute_, options_.activation, experts};
-    grouped_mlp_host(mlp, x.data(), rows, splits, probs.data(), out.data(), options_.jobs);
+    const GroupedMlp mlp{hidden_, compute_, options_.activation, weights};
+    runner_->run(mlp, x.data(), rows, splits, probs.data(), out.data());
     std::vector<float> values(static_cast<std::size_t>(hidden_));
     for (i64 r = 0; r < rows; ++r) {
       widen_row(out.data() + r * row_bytes, compute_, values);
@@ -170,8 +170,10 @@ class LayerRun {
   std::vector<float> sums_;
   std::vector<i64> first_;
   std::vector<i64> order_;
+  std::vector<StoredExpert> experts_;
+  MlpRunner* runner_ = nullptr;
   /// Of one batch after the other.
-  std::vector<LoadedExpert> loaded_;
+  WeightBuffer buffer_;
 };
 
 }  // namespace

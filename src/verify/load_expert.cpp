@@ -2,12 +2,17 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 
 #include "core/fail.hpp"
-#include "core/grow_buffer.hpp"
+#include "core/parallel.hpp"
 
 namespace glu_ckpt {
 namespace {
+
+constexpr i64 kLineBytes = 64;
+/// Windows are read in pieces of this size, so that all threads have some.
+constexpr i64 kPieceBytes = i64{1} << 20;
 
 /// Bytes [begin, end) of one tensor.
 struct Range {
@@ -67,48 +72,90 @@ StoredMatrix& slot(ExpertWeights& weights, const Matrix& matrix, const std::stri
   fail(ErrorCode::UnknownGlu, {{}, name}, "'{}': the order of gate and up is unknown", name);
 }
 
-}  // namespace
-
-std::vector<const Matrix*> expert_matrices(const ExpertBlock& block, i64 expert) {
-  std::vector<const Matrix*> matrices;
-  for (const Matrix& matrix : block.matrices)
-    if (matrix.expert == expert) matrices.push_back(&matrix);
-  return matrices;
-}
-
-i64 expert_bytes(const std::vector<const Matrix*>& matrices) {
-  i64 bytes = 0;
-  for (const auto& [tensor, range] : tensor_ranges(matrices)) bytes += range.end - range.begin;
-  return bytes;
-}
-
-void load_expert(const Source& source, const std::vector<const Matrix*>& matrices, LoadedExpert& loaded) {
-  const Ranges ranges = tensor_ranges(matrices);
-  loaded.weights = {};
-  loaded.buffers.resize(std::max(loaded.buffers.size(), ranges.size()));
-  std::map<std::size_t, const std::byte*> data;
-  std::size_t next = 0;
-  for (const auto& [tensor, range] : ranges) {
-    std::vector<std::byte>& buffer = loaded.buffers[next++];
-    grow_buffer(buffer, range.end - range.begin);
-    source.read(tensor, range.begin, {buffer.data(), static_cast<std::size_t>(range.end - range.begin)});
-    data[tensor] = buffer.data();
-  }
+/// The matrices of an expert whose windows stand at `data`.
+ExpertWeights place_expert(const Source& source, const StoredExpert& expert, const std::byte* data) {
+  ExpertWeights weights;
   const auto part = [&](std::size_t tensor, Placement place) {
-    place.offset -= ranges.at(tensor).begin;
-    return StoredMatrix::Part{data.at(tensor), place};
+    const auto window = std::ranges::find(expert.windows, tensor, &ExpertWindow::tensor);
+    place.offset -= window->begin;
+    return StoredMatrix::Part{data + window->at, place};
   };
-  for (const Matrix* const matrix : matrices) {
-    StoredMatrix& to = slot(loaded.weights, *matrix, source.inventory().tensors[matrix->tensor].name);
+  for (const Matrix* const matrix : expert.matrices) {
+    StoredMatrix& to = slot(weights, *matrix, source.inventory().tensors[matrix->tensor].name);
     to = {.dtype = matrix->dtype,
           .rows = matrix->rows,
           .cols = matrix->cols,
           .first = {},
           .tail = {},
           .tail_row = head_rows(*matrix)};
+    if (matrix->rows == 0 || matrix->cols == 0) continue;
     if (to.tail_row > 0) to.first = part(matrix->tensor, matrix->place);
     if (to.tail_row < to.rows) to.tail = part(matrix->tail->tensor, matrix->tail->place);
   }
+  return weights;
+}
+
+/// Bytes that are read at once.
+struct Piece {
+  std::size_t tensor = 0;
+  i64 offset = 0;
+  std::span<std::byte> out;
+};
+
+}  // namespace
+
+std::vector<StoredExpert> stored_experts(const ExpertBlock& block) {
+  std::vector<StoredExpert> experts(static_cast<std::size_t>(block.num_experts));
+  for (const Matrix& matrix : block.matrices)
+    experts.at(static_cast<std::size_t>(matrix.expert)).matrices.push_back(&matrix);
+  for (StoredExpert& expert : experts)
+    for (const auto& [tensor, range] : tensor_ranges(expert.matrices)) {
+      expert.windows.push_back({tensor, range.begin, range.end, expert.held_bytes});
+      expert.bytes += range.end - range.begin;
+      expert.held_bytes += (range.end - range.begin + kLineBytes - 1) / kLineBytes * kLineBytes;
+    }
+  return experts;
+}
+
+std::byte* WeightBuffer::reserve(i64 bytes) {
+  if (bytes > bytes_) {
+    release();
+    data_.reset(
+        static_cast<std::byte*>(::operator new (static_cast<std::size_t>(bytes), std::align_val_t{kLineBytes})));
+    bytes_ = bytes;
+  }
+  return data_.get();
+}
+
+void WeightBuffer::release() {
+  data_.reset();
+  bytes_ = 0;
+}
+
+void WeightBuffer::Free::operator()(std::byte* data) const { ::operator delete (data, std::align_val_t{kLineBytes}); }
+
+std::vector<ExpertWeights> load_experts(const Source& source, const std::vector<const StoredExpert*>& experts,
+                                        WeightBuffer& buffer, int jobs, const std::function<void(i64)>& on_progress) {
+  i64 held_bytes = 0;
+  for (const StoredExpert* const expert : experts) held_bytes += expert->held_bytes;
+  std::byte* data = buffer.reserve(held_bytes);
+  std::vector<ExpertWeights> weights;
+  std::vector<Piece> pieces;
+  for (const StoredExpert* const expert : experts) {
+    weights.push_back(place_expert(source, *expert, data));
+    for (const ExpertWindow& window : expert->windows)
+      for (i64 begin = window.begin; begin < window.end; begin += kPieceBytes) {
+        const i64 size = std::min(kPieceBytes, window.end - begin);
+        pieces.push_back(
+            {window.tensor, begin, {data + window.at + begin - window.begin, static_cast<std::size_t>(size)}});
+      }
+    data += expert->held_bytes;
+  }
+  parallel_for(pieces.size(), jobs, [&](std::size_t i, int) {
+    source.read(pieces[i].tensor, pieces[i].offset, pieces[i].out);
+    if (on_progress) on_progress(static_cast<i64>(pieces[i].out.size()));
+  });
+  return weights;
 }
 
 }  // namespace glu_ckpt

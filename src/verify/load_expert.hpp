@@ -1,6 +1,8 @@
 #pragma once
-/// One expert's weights in memory, as the checkpoint stores them.
+/// Experts' weights in memory, as the checkpoint stores them.
 
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "glu_ckpt/forward.hpp"
@@ -8,22 +10,47 @@
 
 namespace glu_ckpt {
 
-/// The bytes of an expert, and where its matrices lie in them.
-struct LoadedExpert {
-  ExpertWeights weights;
-  /// One for each stored tensor.
-  std::vector<std::vector<std::byte>> buffers;
+/// Bytes [begin, end) of a stored tensor, and where they begin among what an expert takes in memory.
+struct ExpertWindow {
+  std::size_t tensor = 0;
+  i64 begin = 0;
+  i64 end = 0;
+  i64 at = 0;
 };
 
-/// The matrices of an expert of a block.
-std::vector<const Matrix*> expert_matrices(const ExpertBlock& block, i64 expert);
+/// What of a checkpoint is one expert's.
+struct StoredExpert {
+  std::vector<const Matrix*> matrices;
+  /// One for each tensor: from the first to the last of its bytes that are the expert's.
+  std::vector<ExpertWindow> windows;
+  /// Bytes to read, and bytes in memory, where each window begins a cache line.
+  i64 bytes = 0;
+  i64 held_bytes = 0;
+};
 
-/// Bytes that load_expert() reads and keeps.
-i64 expert_bytes(const std::vector<const Matrix*>& matrices);
+/// The experts of a block, by number.
+std::vector<StoredExpert> stored_experts(const ExpertBlock& block);
 
-/// Reads from each tensor the bytes from the first to the last of the expert's, into the buffers that `loaded` has:
-/// pages that are new cost more than the reading. Throws NotSupported for scales and dtypes that cannot be computed
-/// with, UnknownGlu where the order of gate and up is unknown.
-void load_expert(const Source& source, const std::vector<const Matrix*>& matrices, LoadedExpert& loaded);
+/// Memory that is used again and again: pages that are new cost more than the reading. Aligned to cache lines, not
+/// filled.
+class WeightBuffer {
+ public:
+  /// Room for `bytes`; what was in it is lost.
+  std::byte* reserve(i64 bytes);
+  void release();
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const;
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  i64 bytes_ = 0;
+};
+
+/// Reads these experts into `buffer`, one behind the other, with `jobs` threads. Pointers are good until the buffer is
+/// used again. `on_progress` gets bytes read, from any thread. Throws NotSupported for scales, UnknownGlu where the
+/// order of gate and up is unknown, and what reading throws.
+std::vector<ExpertWeights> load_experts(const Source& source, const std::vector<const StoredExpert*>& experts,
+                                        WeightBuffer& buffer, int jobs, const std::function<void(i64)>& on_progress);
 
 }  // namespace glu_ckpt

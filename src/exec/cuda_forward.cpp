@@ -1,0 +1,190 @@
+/// Experts on a GPU: what lies in host memory goes up, the answers come down, and everything on one stream.
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "core/fail.hpp"
+#include "exec/mlp_runners.hpp"
+#include "glu_ckpt/cuda.hpp"
+#include "glu_ckpt/device_forward.hpp"
+#include "kernels/device_buffer.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Every upload begins at a multiple of this, so that rows are aligned on the device where they are in their window.
+constexpr i64 kAlignment = 256;
+
+i64 round_up(i64 bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+/// Host memory [begin, end) and where it goes, counted from the device buffer's first byte.
+struct Upload {
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+  i64 at = 0;
+};
+
+/// From the first to the last byte of rows [first_row, last_row) of a part; no step is negative.
+Upload window_of(const StoredMatrix::Part& part, const StoredMatrix& matrix, i64 first_row, i64 last_row) {
+  const Placement& place = part.place;
+  const auto row = [&](i64 r) {
+    return place.offset + r / place.block_rows * place.block_step + r % place.block_rows * place.row_step;
+  };
+  const i64 last = row(last_row - 1) + (matrix.cols - 1) * place.col_step + dtype_bits(matrix.dtype) / 8;
+  return {part.data + row(first_row), part.data + last, 0};
+}
+
+/// Calls `visit(part, matrix, first_row, last_row)` for every part of every matrix that is there.
+template <typename Weights, typename Visit>
+void for_parts(Weights& weights, const Visit& visit) {
+  for (auto* const matrix :
+       {&weights.gate, &weights.up, &weights.down, &weights.gate_bias, &weights.up_bias, &weights.down_bias}) {
+    if (!matrix->is_there() || matrix->rows < 1 || matrix->cols < 1) continue;
+    if (matrix->tail_row > 0) visit(matrix->first, *matrix, i64{0}, matrix->tail_row);
+    if (matrix->tail_row < matrix->rows) visit(matrix->tail, *matrix, matrix->tail_row, matrix->rows);
+  }
+}
+
+/// What of host memory the experts reach. Windows that overlap, as of gate and up in turn, are one upload; those that
+/// only touch may be of two allocations.
+std::vector<Upload> uploads_of(std::span<const ExpertWeights> experts) {
+  std::vector<Upload> windows;
+  for (const ExpertWeights& expert : experts)
+    for_parts(expert, [&](const StoredMatrix::Part& part, const StoredMatrix& matrix, i64 first, i64 last) {
+      windows.push_back(window_of(part, matrix, first, last));
+    });
+  std::ranges::sort(windows, std::less<>(), &Upload::begin);
+  std::vector<Upload> uploads;
+  for (const Upload& window : windows)
+    if (!uploads.empty() && std::less<>()(window.begin, uploads.back().end))
+      uploads.back().end = std::max(uploads.back().end, window.end, std::less<>());
+    else
+      uploads.push_back(window);
+  i64 at = 0;
+  for (Upload& upload : uploads) {
+    upload.at = at;
+    at += round_up(upload.end - upload.begin);
+  }
+  return uploads;
+}
+
+i64 device_bytes(const std::vector<Upload>& uploads) {
+  return uploads.empty() ? 0 : uploads.back().at + round_up(uploads.back().end - uploads.back().begin);
+}
+
+/// The experts with the device's addresses: each first byte where its upload put it.
+std::vector<ExpertWeights> on_device(std::span<const ExpertWeights> experts, const std::vector<Upload>& uploads,
+                                     const std::byte* base) {
+  std::vector<ExpertWeights> moved(experts.begin(), experts.end());
+  for (ExpertWeights& expert : moved)
+    for_parts(expert, [&](StoredMatrix::Part& part, const StoredMatrix& matrix, i64 first, i64 last) {
+      const Upload window = window_of(part, matrix, first, last);
+      const auto next = std::ranges::upper_bound(uploads, window.begin, std::less<>(), &Upload::begin);
+      const Upload& upload = *std::prev(next);
+      part.place.offset += upload.at + (part.data - upload.begin);
+      part.data = base;
+    });
+  return moved;
+}
+
+class CudaMlpRunner final : public MlpRunner {
+ public:
+  CudaMlpRunner(int device, const BackendOptions& options) : device_(device), options_(options) {
+    if (cuda_device_count() == 0) fail(ErrorCode::NoDevice, {}, "cuda:{}: {}; use --device cpu", device, why_no_cuda());
+    (void)cuda_device(device);
+    CUDA_CHECK(cudaSetDevice(device));
+    stream_ = std::make_unique<CudaStream>();
+  }
+  CudaMlpRunner(const CudaMlpRunner&) = delete;
+  CudaMlpRunner& operator=(const CudaMlpRunner&) = delete;
+  // After an error the buffers may still be in use.
+  ~CudaMlpRunner() override {
+    (void)cudaSetDevice(device_);
+    (void)cudaStreamSynchronize(stream_->get());
+  }
+
+  void run(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
+           void* out) override {
+    check_widths(mlp);
+    CUDA_CHECK(cudaSetDevice(device_));
+    const std::vector<Upload> uploads = uploads_of(mlp.experts);
+    upload(uploads);
+    const auto experts = on_device(mlp.experts, uploads, weights_.data());
+    GroupedMlp moved = mlp;
+    moved.experts = experts;
+    const i64 row_bytes = rows * mlp.hidden * dtype_bits(mlp.compute) / 8;
+    const Rows at = reserve_rows(row_bytes, rows, static_cast<i64>(splits.size()));
+    copy_up(at.x, x, row_bytes);
+    copy_up(at.splits, splits.data(), static_cast<i64>(splits.size_bytes()));
+    copy_up(at.probs, probs, rows * static_cast<i64>(sizeof(float)));
+    // Rows behind the last split keep what they hold.
+    copy_up(at.out, out, row_bytes);
+    const DeviceGroupedMlp device(moved, rows, stream_->get());
+    device.run(at.x, rows, reinterpret_cast<const i64*>(at.splits), reinterpret_cast<const float*>(at.probs), at.out,
+               stream_->get());
+    device.check_splits(stream_->get());
+    if (row_bytes > 0)
+      CUDA_CHECK(
+          cudaMemcpyAsync(out, at.out, static_cast<std::size_t>(row_bytes), cudaMemcpyDeviceToHost, stream_->get()));
+    CUDA_CHECK(cudaStreamSynchronize(stream_->get()));
+  }
+
+  // Half of the memory is for what the kernels take: copies of weights that they cannot read in place.
+  i64 batch_bytes() const override { return std::min(options_.device_memory_bytes / 2, i64{256} << 20); }
+  std::string name() const override { return fmt::format("cuda:{}", device_); }
+
+ private:
+  /// Places in rows_.
+  struct Rows {
+    std::byte* x;
+    std::byte* out;
+    std::byte* splits;
+    std::byte* probs;
+  };
+
+  static void check_widths(const GroupedMlp& mlp) {
+    for (std::size_t e = 1; e < mlp.experts.size(); ++e)
+      if (mlp.experts[e].up.rows != mlp.experts[0].up.rows)
+        fail(ErrorCode::NotSupported, {},
+             "experts of {} and {} rows in one layer do not run on a GPU; use --device cpu", mlp.experts[0].up.rows,
+             mlp.experts[e].up.rows);
+  }
+
+  static void reserve(DeviceBuffer& buffer, i64 bytes) {
+    if (buffer.bytes() >= bytes) return;
+    buffer = {};
+    buffer = DeviceBuffer(bytes);
+  }
+
+  void upload(const std::vector<Upload>& uploads) {
+    reserve(weights_, device_bytes(uploads));
+    for (const Upload& piece : uploads) copy_up(weights_.data() + piece.at, piece.begin, piece.end - piece.begin);
+  }
+
+  void copy_up(std::byte* to, const void* from, i64 bytes) const {
+    if (bytes > 0)
+      CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, stream_->get()));
+  }
+
+  Rows reserve_rows(i64 row_bytes, i64 rows, i64 num_experts) {
+    const i64 x = 0, out = round_up(row_bytes), splits = 2 * out;
+    const i64 probs = splits + round_up(num_experts * static_cast<i64>(sizeof(i64)));
+    reserve(rows_, probs + round_up(rows * static_cast<i64>(sizeof(float))) + kAlignment);
+    return {rows_.data() + x, rows_.data() + out, rows_.data() + splits, rows_.data() + probs};
+  }
+
+  int device_;
+  BackendOptions options_;
+  std::unique_ptr<CudaStream> stream_;
+  DeviceBuffer weights_;
+  DeviceBuffer rows_;
+};
+
+}  // namespace
+
+std::unique_ptr<MlpRunner> make_cuda_mlp_runner(int device, const BackendOptions& options) {
+  return std::make_unique<CudaMlpRunner>(device, options);
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,326 @@
+/// The experts of two models, each in its own layout, on the same tokens.
+///
+/// A layer's experts are run in batches, A's and B's by turns, while the next ones are read. Which experts make a batch
+/// is decided once for both sides: sums are made per expert, so it changes no bit, but a message names the same place.
+
+#include "glu_ckpt/verify_forward.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <future>
+#include <optional>
+
+#include "core/fail.hpp"
+#include "glu_ckpt/diff.hpp"
+#include "verify/choose_layers.hpp"
+#include "verify/load_expert.hpp"
+#include "verify/seeded_tokens.hpp"
+#include "verify/wrong_layout.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// The experts of one layer in A and in B; null where one of them lacks them.
+struct LayerPair {
+  const ExpertBlock* a = nullptr;
+  const ExpertBlock* b = nullptr;
+  const ExpertBlock& any() const { return a != nullptr ? *a : *b; }
+  std::string label() const { return layer_label(any()); }
+};
+
+/// A's layers in its order, then those that only B has.
+std::vector<LayerPair> layer_pairs(const Model& a, const Model& b) {
+  std::vector<LayerPair> pairs;
+  for (const ExpertBlock& block : a.recognition->blocks)
+    if (!block.is_twin()) pairs.push_back({&block, nullptr});
+  for (const ExpertBlock& block : b.recognition->blocks) {
+    if (block.is_twin()) continue;
+    const auto same = std::ranges::find_if(pairs, [&](const LayerPair& pair) {
+      return pair.a != nullptr && pair.a->set == block.set && layer_label(*pair.a) == layer_label(block);
+    });
+    if (same != pairs.end())
+      same->b = &block;
+    else
+      pairs.push_back({nullptr, &block});
+  }
+  return pairs;
+}
+
+std::vector<LayerPair> chosen_pairs(const Model& a, const Model& b, const std::string& layers) {
+  std::vector<LayerPair> pairs = layer_pairs(a, b);
+  if (pairs.empty()) fail(ErrorCode::NoExperts, {}, "neither A nor B has experts to run; leave --forward out");
+  std::vector<std::string> labels;
+  for (const LayerPair& pair : pairs)
+    if (std::ranges::find(labels, pair.label()) == labels.end()) labels.push_back(pair.label());
+  labels = choose_layers(labels, layers);
+  std::erase_if(pairs, [&](const LayerPair& pair) { return std::ranges::find(labels, pair.label()) == labels.end(); });
+  return pairs;
+}
+
+bool is_gated(const ExpertBlock& block) { return block.glu.kind != Glu::Kind::None; }
+
+/// Why the two sides cannot be compared, or nothing.
+std::string fault_of(const LayerPair& pair, Dtype compute_a, Dtype compute_b) {
+  if (pair.b == nullptr) return "only in A";
+  if (pair.a == nullptr) return "only in B";
+  const auto number = [](std::string_view what, i64 a, i64 b) {
+    return fmt::format("{} {} in A, {} in B", what, a, b);
+  };
+  if (pair.a->num_experts != pair.b->num_experts) return number("experts", pair.a->num_experts, pair.b->num_experts);
+  if (pair.a->hidden_size != pair.b->hidden_size)
+    return number("hidden size", pair.a->hidden_size, pair.b->hidden_size);
+  if (compute_a != compute_b) return fmt::format("{} in A, {} in B", dtype_name(compute_a), dtype_name(compute_b));
+  if (is_gated(*pair.a) != is_gated(*pair.b)) return fmt::format("a gate only in {}", is_gated(*pair.a) ? "A" : "B");
+  return {};
+}
+
+/// One layer's work.
+struct LayerWork {
+  LayerPair pair;
+  Dtype compute = Dtype::F32;
+  /// Of A and B; empty where there is a fault.
+  std::vector<StoredExpert> experts[2];
+  LayerForward result;
+};
+
+std::vector<LayerWork> plan_layers(const Model& a, const Model& b, const VerifyForwardOptions& options) {
+  std::vector<LayerWork> layers;
+  for (const LayerPair& pair : chosen_pairs(a, b, options.layers)) {
+    LayerWork& layer = layers.emplace_back();
+    layer.pair = pair;
+    layer.result.layer = pair.label();
+    layer.result.set = to_string(pair.any().set);
+    const Dtype compute_a = pair.a != nullptr ? compute_dtype(a, *pair.a, options.fp32) : Dtype::F32;
+    const Dtype compute_b = pair.b != nullptr ? compute_dtype(b, *pair.b, options.fp32) : Dtype::F32;
+    layer.compute = compute_a;
+    layer.result.fault = fault_of(pair, compute_a, compute_b);
+    if (!layer.result.fault.empty()) continue;
+    layer.experts[0] = stored_experts(*pair.a);
+    layer.experts[1] = stored_experts(*pair.b);
+  }
+  return layers;
+}
+
+/// Experts [first, last) of a layer, of A (side 0) or of B.
+struct Batch {
+  std::size_t layer = 0;
+  i64 first = 0;
+  i64 last = 0;
+  int side = 0;
+  i64 held_bytes = 0;
+};
+
+i64 held_bytes(const LayerWork& layer, int side, i64 first, i64 last) {
+  i64 bytes = 0;
+  for (i64 e = first; e < last; ++e) bytes += layer.experts[side][static_cast<std::size_t>(e)].held_bytes;
+  return bytes;
+}
+
+/// A's and B's by turns.
+std::vector<Batch> plan_batches(const std::vector<LayerWork>& layers, i64 most_bytes) {
+  std::vector<Batch> batches;
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    const auto count = static_cast<i64>(layers[l].experts[0].size());
+    for (i64 first = 0; first < count;) {
+      const auto size = [&](i64 end) {
+        return std::max(held_bytes(layers[l], 0, first, end), held_bytes(layers[l], 1, first, end));
+      };
+      i64 last = first + 1;
+      while (last < count && size(last + 1) <= most_bytes) ++last;
+      for (const int side : {0, 1}) batches.push_back({l, first, last, side, held_bytes(layers[l], side, first, last)});
+      first = last;
+    }
+  }
+  return batches;
+}
+
+/// Rows of a batch that are one expert's.
+struct ExpertRows {
+  i64 expert = 0;
+  i64 first = 0;
+  i64 count = 0;
+};
+
+/// The tokens of a batch: of all experts in turn but the lonely one, whose rows are the last.
+struct BatchTokens {
+  std::vector<ExpertRows> rows;
+  /// Of the experts together, and of the lonely one on its own; the latter empty where it is not in the batch.
+  std::vector<i64> splits;
+  std::vector<i64> lonely_splits;
+  i64 together = 0;
+  i64 total = 0;
+  std::vector<std::byte> x;
+  std::vector<float> probs;
+};
+
+BatchTokens make_tokens(const SeededTokens& tokens, const Batch& batch, Dtype dtype, i64 row_bytes) {
+  BatchTokens made;
+  const i64 lonely = tokens.lonely_expert();
+  const auto add = [&](i64 expert) {
+    made.rows.push_back({expert, made.total, tokens.count(expert)});
+    made.total += tokens.count(expert);
+  };
+  for (i64 e = batch.first; e < batch.last; ++e) {
+    made.splits.push_back(e == lonely ? 0 : tokens.count(e));
+    if (e != lonely) add(e);
+  }
+  made.together = made.total;
+  if (batch.first <= lonely && lonely < batch.last) {
+    made.lonely_splits.assign(made.splits.size(), 0);
+    made.lonely_splits[static_cast<std::size_t>(lonely - batch.first)] = tokens.count(lonely);
+    add(lonely);
+  }
+  made.x.resize(static_cast<std::size_t>(made.total * row_bytes));
+  made.probs.resize(static_cast<std::size_t>(made.total));
+  for (const ExpertRows& rows : made.rows)
+    tokens.fill(rows.expert, dtype, made.x.data() + rows.first * row_bytes, made.probs.data() + rows.first);
+  return made;
+}
+
+i64 differing_bits(std::span<const std::byte> a, std::span<const std::byte> b) {
+  i64 bits = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) bits += std::popcount(std::to_integer<unsigned>(a[i] ^ b[i]));
+  return bits;
+}
+
+class ForwardVerifier {
+ public:
+  ForwardVerifier(const Model& a, const Model& b, MlpRunner& runner, const VerifyForwardOptions& options)
+      : sources_{a.source, b.source},
+        runner_(runner),
+        options_(options),
+        layers_(plan_layers(a, b, options)),
+        batches_(plan_batches(layers_, std::min(options.memory_bytes / 2, runner.batch_bytes()))) {}
+
+  std::vector<LayerForward> run() {
+    std::vector<ExpertWeights> next;
+    for (std::size_t i = 0; i < batches_.size(); ++i) {
+      std::vector<ExpertWeights> weights = i == 0 || !fits_beside(i) ? load(i) : std::move(next);
+      std::future<std::vector<ExpertWeights>> reading;
+      if (i + 1 < batches_.size() && fits_beside(i + 1))
+        reading = std::async(std::launch::async, [this, i] { return load(i + 1); });
+      compute(batches_[i], weights);
+      if (reading.valid())
+        next = reading.get();
+      else
+        buffers_[i % 2].release();
+    }
+    std::vector<LayerForward> results;
+    for (LayerWork& layer : layers_) results.push_back(std::move(layer.result));
+    return results;
+  }
+
+ private:
+  /// Whether batch i can be read while the one before it is computed with.
+  bool fits_beside(std::size_t i) const {
+    return batches_[i - 1].held_bytes + batches_[i].held_bytes <= options_.memory_bytes;
+  }
+
+  std::vector<ExpertWeights> load(std::size_t i) {
+    const Batch& batch = batches_[i];
+    std::vector<const StoredExpert*> experts;
+    for (i64 e = batch.first; e < batch.last; ++e)
+      experts.push_back(&layers_[batch.layer].experts[batch.side][static_cast<std::size_t>(e)]);
+    return load_experts(*sources_[batch.side], experts, buffers_[i % 2], options_.jobs, options_.on_progress);
+  }
+
+  void compute(const Batch& batch, const std::vector<ExpertWeights>& weights) {
+    LayerWork& layer = layers_[batch.layer];
+    const i64 hidden = layer.pair.a->hidden_size;
+    row_bytes_ = hidden * dtype_bits(layer.compute) / 8;
+    const GroupedMlp mlp{hidden, layer.compute, options_.activation, weights};
+    if (batch.side == 0) {
+      // A batch's tokens are the same for both, and A's answers are kept until B's are there.
+      if (batch.first == 0)
+        tokens_.emplace(options_.seed, layer.result.layer + "/" + layer.result.set, layer.pair.a->num_experts, hidden);
+      batch_tokens_ = make_tokens(*tokens_, batch, layer.compute, row_bytes_);
+      run_batch(mlp, out_[0]);
+      return;
+    }
+    run_batch(mlp, out_[1]);
+    compare(layer);
+    if (!layer.result.control_caught) layer.result.control_caught = is_control_caught(mlp, batch);
+  }
+
+  void run_batch(const GroupedMlp& mlp, std::vector<std::byte>& out) {
+    const BatchTokens& tokens = batch_tokens_;
+    out.resize(tokens.x.size());
+    const i64 at = tokens.together * row_bytes_;
+    runner_.run(mlp, tokens.x.data(), tokens.together, tokens.splits, tokens.probs.data(), out.data());
+    if (!tokens.lonely_splits.empty())
+      runner_.run(mlp, tokens.x.data() + at, tokens.total - tokens.together, tokens.lonely_splits,
+                  tokens.probs.data() + tokens.together, out.data() + at);
+  }
+
+  std::span<const std::byte> rows_of(const std::vector<std::byte>& out, const ExpertRows& rows) const {
+    return std::span(out).subspan(static_cast<std::size_t>(rows.first * row_bytes_),
+                                  static_cast<std::size_t>(rows.count * row_bytes_));
+  }
+
+  void compare(LayerWork& layer) const {
+    LayerForward& result = layer.result;
+    result.tokens += batch_tokens_.total;
+    for (const ExpertRows& rows : batch_tokens_.rows) {
+      const auto a = rows_of(out_[0], rows);
+      const auto b = rows_of(out_[1], rows);
+      if (std::memcmp(a.data(), b.data(), a.size()) == 0) continue;
+      result.differing_bits += differing_bits(a, b);
+      const i64 count = static_cast<i64>(a.size()) * 8 / dtype_bits(layer.compute);
+      const DiffStats stats = diff_stats_host(a.data(), b.data(), count, layer.compute);
+      result.max_abs = std::max(result.max_abs, stats.max_abs);
+      result.max_rel = std::max(result.max_rel, stats.max_rel);
+      ++result.differing_experts;
+      if (result.first_expert < 0 || rows.expert < result.first_expert) result.first_expert = rows.expert;
+    }
+  }
+
+  /// Whether any of the batch's experts, taken for another layout, gives other bits than A's.
+  bool is_control_caught(const GroupedMlp& mlp, const Batch& batch) {
+    for (const ExpertRows& rows : batch_tokens_.rows) {
+      const auto expected = rows_of(out_[0], rows);
+      std::vector<std::byte> out(expected.size());
+      for (const ExpertWeights& wrong :
+           wrong_layouts(mlp.experts[static_cast<std::size_t>(rows.expert - batch.first)])) {
+        GroupedMlp control = mlp;
+        control.experts = {&wrong, 1};
+        runner_.run(control, batch_tokens_.x.data() + rows.first * row_bytes_, rows.count, {&rows.count, 1},
+                    batch_tokens_.probs.data() + rows.first, out.data());
+        if (std::memcmp(out.data(), expected.data(), out.size()) != 0) return true;
+      }
+    }
+    return false;
+  }
+
+  const Source* sources_[2];
+  MlpRunner& runner_;
+  const VerifyForwardOptions& options_;
+  std::vector<LayerWork> layers_;
+  std::vector<Batch> batches_;
+  /// Batches use them by turns.
+  WeightBuffer buffers_[2];
+  std::optional<SeededTokens> tokens_;
+  BatchTokens batch_tokens_;
+  i64 row_bytes_ = 0;
+  /// What A and B answered to the batch's tokens.
+  std::vector<std::byte> out_[2];
+};
+
+}  // namespace
+
+std::vector<LayerForward> verify_forward(const Model& a, const Model& b, MlpRunner& runner,
+                                         const VerifyForwardOptions& options) {
+  return ForwardVerifier(a, b, runner, options).run();
+}
+
+i64 forward_bytes(const Model& a, const Model& b, const VerifyForwardOptions& options) {
+  i64 bytes = 0;
+  for (const LayerWork& layer : plan_layers(a, b, options))
+    for (const auto& experts : layer.experts)
+      for (const StoredExpert& expert : experts) bytes += expert.bytes;
+  return bytes;
+}
+
+}  // namespace glu_ckpt
