@@ -32,12 +32,19 @@ void check_dtype(std::string_view what, Dtype dtype, bool with_f16) {
 
 i64 value_bytes(Dtype dtype) { return dtype_bits(dtype) / 8; }
 
+using DecodeTable = std::array<float, 256>;
+
 /// The values of all codes.
-std::array<float, 256> decode_table(const Fp8Format& format) {
-  std::array<float, 256> table{};
-  for (std::size_t code = 0; code < table.size(); ++code)
-    table[code] = fp8_decoded(static_cast<std::uint8_t>(code), format);
-  return table;
+const DecodeTable& decode_table(Dtype element) {
+  const auto make = [](const Fp8Format& format) {
+    DecodeTable table{};
+    for (std::size_t code = 0; code < table.size(); ++code)
+      table[code] = fp8_decoded(static_cast<std::uint8_t>(code), format);
+    return table;
+  };
+  static const DecodeTable e4m3 = make(kE4m3);
+  static const DecodeTable e5m2 = make(kE5m2);
+  return element == Dtype::F8_E5M2 ? e5m2 : e4m3;
 }
 
 /// A NaN does not count: every comparison with it is false.
@@ -180,7 +187,7 @@ std::optional<i64> mx_dequantize_host(const MxFormat& format, const std::uint8_t
                                       i64 scale_step, void* values, Dtype to) {
   check_dtype("values", to, false);
   mx_scale_extents(format);
-  const std::array<float, 256> decoded = decode_table(format_of(format.element));
+  const DecodeTable& decoded = decode_table(format.element);
   std::vector<float> row(static_cast<std::size_t>(format.cols));
   std::optional<i64> inexact;
   for (i64 r = 0; r < format.rows; ++r) {
