@@ -1,7 +1,8 @@
+#include "kernels/mx_arguments.hpp"
+
 #include <cstdint>
 
 #include "core/fail.hpp"
-#include "kernels/mxfp8.hpp"
 
 namespace glu_ckpt {
 

@@ -12,7 +12,7 @@
 #include "kernels/cuda_check.hpp"
 #include "kernels/fast_division.hpp"
 #include "kernels/load_once.cuh"
-#include "kernels/mxfp8.hpp"
+#include "kernels/mx_arguments.hpp"
 
 namespace glu_ckpt {
 namespace {
