@@ -8,7 +8,8 @@
 ///                  kernels as above.
 ///   no GPU         grouped_linear_host().
 /// Their sums differ in order. Let s be the sum of the absolute values of an element's products. Two ways agree within
-/// 1.6e-2 (bf16), 1e-3 (fp16) or 1.3e-6 (fp32) of the element, plus 1e-5 or 2^-21 s, whichever is more.
+/// 1.6e-2 (bf16), 1e-3 (fp16) or 1.3e-6 (fp32) of the element, plus 1e-5 or 2^-21 s, whichever is more;
+/// where cuBLAS adds to a dW, of the element and the old one together, for it rounds the product before it adds it.
 
 #include <memory>
 #include <span>

@@ -106,7 +106,8 @@ std::vector<std::byte> host_output(const LinearCase& c, const LinearData& data, 
 Float64Linear float64_linear(const LinearCase& c, const LinearData& data) {
   const auto x = to_doubles(data.x, c.dtype), dy = to_doubles(data.dy, c.dtype), w = to_doubles(data.weights, c.dtype);
   const auto size = static_cast<std::size_t>(c.output_size());
-  Float64Linear result{std::vector<double>(size, 0), std::vector<double>(size, 0), std::vector<char>(size, 0)};
+  Float64Linear result{std::vector<double>(size, 0), std::vector<double>(size, 0), std::vector<char>(size, 0),
+                       std::vector<double>(size, 0)};
   const bool by_experts = c.product == LinearProduct::WeightGrad;
   if (by_experts) std::fill(result.written.begin(), result.written.end(), 1);
   const auto add = [&](i64 at, double a, double b) {
@@ -131,6 +132,7 @@ Float64Linear float64_linear(const LinearCase& c, const LinearData& data) {
     for (std::size_t i = 0; i < size; ++i) {
       result.values[i] += old[i];
       result.magnitudes[i] += std::fabs(old[i]);
+      result.before[i] = std::fabs(old[i]);
     }
   }
   return result;
@@ -145,7 +147,8 @@ double linear_tolerance(Dtype dtype, double value, double magnitude) {
   return relative * std::fabs(value) + std::max(1e-5, std::ldexp(magnitude, -21));
 }
 
-std::string linear_fault(const LinearCase& c, const LinearData& data, const std::vector<std::byte>& output) {
+std::string linear_fault(const LinearCase& c, const LinearData& data, const std::vector<std::byte>& output,
+                         bool by_cublas) {
   if (output.size() != data.output.size()) return fmt::format("{} bytes", output.size());
   const Float64Linear expected = float64_linear(c, data);
   const auto values = to_doubles(output, c.output_dtype());
@@ -158,7 +161,8 @@ std::string linear_fault(const LinearCase& c, const LinearData& data, const std:
     }
     const double off = std::fabs(values[i] - expected.values[i]);
     // Not a comparison with >, which a NaN would pass.
-    if (!(off <= linear_tolerance(c.output_dtype(), expected.values[i], expected.magnitudes[i])))
+    const double value = std::fabs(expected.values[i]) + (by_cublas ? expected.before[i] : 0);
+    if (!(off <= linear_tolerance(c.output_dtype(), value, expected.magnitudes[i])))
       return fmt::format("element {} is {}, expected {}", i, values[i], expected.values[i]);
   }
   return {};

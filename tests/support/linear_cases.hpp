@@ -51,6 +51,8 @@ struct Float64Linear {
   std::vector<double> magnitudes;
   /// 0 where nothing is written.
   std::vector<char> written;
+  /// Absolute values of what was accumulated to; else zeros.
+  std::vector<double> before;
 };
 Float64Linear float64_linear(const LinearCase& c, const LinearData& data);
 
@@ -58,7 +60,9 @@ std::vector<double> output_values(const LinearCase& c, const std::vector<std::by
 
 /// What is wrong with `output`, element by element, as a sentence about the first; empty if nothing is. Elements that
 /// are not written must hold what data.output does.
-std::string linear_fault(const LinearCase& c, const LinearData& data, const std::vector<std::byte>& output);
+/// `by_cublas`: by its tolerance, which is wider where it accumulates.
+std::string linear_fault(const LinearCase& c, const LinearData& data, const std::vector<std::byte>& output,
+                         bool by_cublas = false);
 
 /// The tolerance of grouped_linear.hpp.
 double linear_tolerance(Dtype dtype, double value, double magnitude);
