@@ -49,7 +49,7 @@ void device_memory_fail(cudaError_t status, i64 wanted_bytes) {
 }
 
 void pinned_memory_fail(cudaError_t status, i64 wanted_bytes) {
-  if (status != cudaErrorMemoryAllocation) cuda_fail(status, "cudaMallocHost", "kernels/device_buffer.hpp", 0);
+  if (status != cudaErrorMemoryAllocation) cuda_fail(status, "cudaMallocHost", "kernels/pinned_buffer.cpp", 0);
   (void)cudaGetLastError();
   fail(ErrorCode::NoMemory, {}, "page-locked host memory: {} bytes are needed; lower --max-memory", wanted_bytes);
 }

@@ -38,12 +38,13 @@ __global__ void copy_dense_kernel(const StoredMatrix* matrices, i64 count, i64 r
   }
 }
 
-__global__ void widen_biases_kernel(const StoredMatrix* biases, i64 count, i64 rows, float* out) {
-  for (i64 i = static_cast<i64>(blockIdx.x) * kThreads + threadIdx.x; i < count * rows;
+__global__ void widen_biases_kernel(const StoredMatrix* biases, i64 count, i64 rows, float* out, i64 pitch) {
+  for (i64 i = static_cast<i64>(blockIdx.x) * kThreads + threadIdx.x; i < count * pitch;
        i += static_cast<i64>(gridDim.x) * kThreads) {
-    const StoredMatrix& bias = biases[i / rows];
-    const bool there = bias.first.data != nullptr || bias.tail.data != nullptr;
-    out[i] = there ? stored_value(stored_row(bias, i % rows).data, bias.dtype) : 0.0F;
+    const StoredMatrix& bias = biases[i / pitch];
+    const i64 row = i % pitch;
+    const bool there = row < rows && (bias.first.data != nullptr || bias.tail.data != nullptr);
+    out[i] = there ? stored_value(stored_row(bias, row).data, bias.dtype) : 0.0F;
   }
 }
 
@@ -64,8 +65,9 @@ void copy_dense(const StoredMatrix* matrices, i64 count, i64 rows, i64 cols, voi
   });
 }
 
-void widen_biases(const StoredMatrix* biases, i64 count, i64 rows, float* out, GpuStream stream) {
-  widen_biases_kernel<<<blocks(count * rows, kThreads, kMostBlocks), kThreads, 0, stream>>>(biases, count, rows, out);
+void widen_biases(const StoredMatrix* biases, i64 count, i64 rows, float* out, i64 pitch, GpuStream stream) {
+  widen_biases_kernel<<<blocks(count * pitch, kThreads, kMostBlocks), kThreads, 0, stream>>>(biases, count, rows, out,
+                                                                                             pitch);
   check_launch("widen_biases", [&] { return std::to_string(count) + " of " + std::to_string(rows); });
 }
 

@@ -10,8 +10,8 @@ namespace glu_ckpt {
 /// with `pitch` elements from one row to the next. Elements between cols and pitch are not written. Asynchronous.
 void copy_dense(const StoredMatrix* matrices, i64 count, i64 rows, i64 cols, void* out, i64 pitch, GpuStream stream);
 
-/// Of `count` biases [rows, 1] of any layout and dtype the fp32 values [count, rows]; those of a bias that is not there
-/// are 0.
-void widen_biases(const StoredMatrix* biases, i64 count, i64 rows, float* out, GpuStream stream);
+/// Of `count` biases [rows, 1] of any layout and dtype the fp32 values [count, pitch]; those of a bias that is not
+/// there and those behind its rows are 0.
+void widen_biases(const StoredMatrix* biases, i64 count, i64 rows, float* out, i64 pitch, GpuStream stream);
 
 }  // namespace glu_ckpt

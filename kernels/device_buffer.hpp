@@ -37,30 +37,31 @@ class DeviceBuffer {
   i64 bytes_ = 0;
 };
 
-/// Page-locked host memory, which a device copies from and to without a detour.
+/// Page-locked host memory, which a device copies from and to without a detour. Throws NoMemory, DeviceFailed.
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
-  explicit PinnedBuffer(i64 bytes) : bytes_(bytes) {
-    if (bytes == 0) return;
-    if (const cudaError_t status = cudaMallocHost(&data_, static_cast<std::size_t>(bytes)); status != cudaSuccess)
-      pinned_memory_fail(status, bytes);
-  }
+  explicit PinnedBuffer(i64 bytes);
   PinnedBuffer(PinnedBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        mapped_(std::exchange(other.mapped_, false)) {}
   PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(mapped_, other.mapped_);
     return *this;
   }
-  ~PinnedBuffer() { (void)cudaFreeHost(data_); }
+  ~PinnedBuffer();
 
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  std::byte* data() const { return data_; }
   i64 bytes() const { return bytes_; }
 
  private:
-  void* data_ = nullptr;
+  std::byte* data_ = nullptr;
   i64 bytes_ = 0;
+  /// This process's own pages, which CUDA only locked.
+  bool mapped_ = false;
 };
 
 /// A stream that does not wait for the default one.

@@ -77,6 +77,8 @@ constexpr i32 expert_of_tile(const i32* first_tile, i32 num_experts, i32 tile) {
 /// max_expert_tiles() <= 2^31 - 1.
 void make_expert_tiles(const i64* splits, i64 num_experts, i64 rows, i32 tile_rows, const ExpertTiles& tiles,
                        GpuStream stream);
+/// Loads the kernel on the current device, so that a launch can be captured.
+void prepare_expert_tiles();
 
 /// The oracle, all in host memory.
 void make_expert_tiles_ref(std::span<const i64> splits, i64 rows, i32 tile_rows, const ExpertTiles& tiles);

@@ -57,15 +57,16 @@ std::vector<StoredMatrix> members(const GroupedMlp& mlp, Member member) {
   return matrices;
 }
 
-/// Of the experts' biases fp32 [experts, rows]; empty where no expert has one.
+/// Of the experts' biases fp32 [experts, rows rounded up]; empty where no expert has one.
 DeviceBuffer device_biases(const GroupedMlp& mlp, Member member, i64 rows, GpuStream stream) {
   const std::vector<StoredMatrix> biases = members(mlp, member);
   if (std::ranges::none_of(biases, &StoredMatrix::is_there)) return {};
   const auto count = static_cast<i64>(biases.size());
   const DeviceBuffer stored = upload(biases, stream);
-  DeviceBuffer values(buffer_bytes(count, rows, 1, sizeof(float)));
+  const i64 pitch = round_up(rows, kBiasMultiple);
+  DeviceBuffer values(buffer_bytes(count, pitch, 1, sizeof(float)));
   widen_biases(reinterpret_cast<const StoredMatrix*>(stored.data()), count, rows,
-               reinterpret_cast<float*>(values.data()), stream);
+               reinterpret_cast<float*>(values.data()), pitch, stream);
   CUDA_CHECK(cudaStreamSynchronize(stream));
   return values;
 }
@@ -198,7 +199,7 @@ DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream
     }
     return upload(maps, stream);
   };
-  first_weights = pairs(mapped.back().maps().size() > 0 && activation.is_gated() ? mapped[2] : mapped[0], mapped[0]);
+  first_weights = pairs(activation.is_gated() ? mapped[2] : mapped[0], mapped[0]);
   second_weights = pairs(mapped[1], mapped[1]);
 }
 
@@ -215,6 +216,7 @@ MlpLayer DeviceGroupedMlp::State::first_layer(const float* probs) const {
   const auto values = [](const DeviceBuffer& bias) { return reinterpret_cast<const float*>(bias.data()); };
   layer.bias[0] = values(activation.is_gated() ? gate_bias : up_bias);
   layer.bias[1] = values(up_bias);
+  layer.bias_pitch = round_up(width, kBiasMultiple);
   layer.probs = probs;
   layer.activation = activation;
   layer.tiles = tiles;
@@ -231,6 +233,7 @@ MlpLayer DeviceGroupedMlp::State::second_layer(const float* probs, void* out) co
   layer.wide_stores = hidden % kRowMultiple == 0 && reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
   layer.bias[0] = reinterpret_cast<const float*>(down_bias.data());
   layer.bias[1] = nullptr;
+  layer.bias_pitch = round_up(hidden, kBiasMultiple);
   return layer;
 }
 
@@ -248,12 +251,17 @@ void DeviceGroupedMlp::State::run_matrix(const void* x, i64 rows, const i64* spl
     require_aligned(x, 16, "x");
   }
   make_expert_tiles(splits, experts, rows, height.tile_rows, tiles, stream);
-  launch_matrix_layer({first, make_rows_map(x, compute, rows, hidden, pitch, height.box_rows),
-                       reinterpret_cast<const WeightMap*>(first_weights.data())},
-                      height, multiprocessors, stream);
-  launch_matrix_layer({second, make_rows_map(middle.data(), compute, rows, width, middle_pitch, height.box_rows),
-                       reinterpret_cast<const WeightMap*>(second_weights.data())},
-                      height, multiprocessors, stream);
+  const auto launch = [&](const MlpLayer& layer, const void* left, i64 left_pitch, const DeviceBuffer& weights) {
+    MatrixLayer matrix{layer,
+                       make_rows_map(left, compute, rows, layer.depth, left_pitch, height.box_rows),
+                       {},
+                       reinterpret_cast<const WeightMap*>(weights.data())};
+    if (layer.wide_stores)
+      matrix.out_map = make_rows_map(layer.out, compute, rows, layer.cols, layer.out_pitch, kStoreRows);
+    launch_matrix_layer(matrix, height, multiprocessors, stream);
+  };
+  launch(first, x, pitch, first_weights);
+  launch(second, middle.data(), middle_pitch, second_weights);
 }
 
 void DeviceGroupedMlp::State::run_plain(const void* x, i64 rows, const i64* splits, const MlpLayer& first,

@@ -28,13 +28,15 @@ __device__ inline void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-/// Arrives at the same barrier of block `rank` of the cluster.
+/// Arrives at the same barrier of block `rank` of the cluster. Orders memory for its own block only, which is enough
+/// where matrix instructions alone read what the barrier guards; with the cluster's scope it would be a fence that
+/// stops the warp for half of its time.
 __device__ inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{\n"
       ".reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
       "}\n" ::"r"(shared_address(barrier)),
       "r"(rank)
       : "memory");
@@ -78,7 +80,8 @@ __device__ inline void tensor_map_prefetch(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/// What the second cache does with lines: createpolicy's evict_first and evict_last, for all of them.
+/// What the second cache does with lines: createpolicy's evict_normal, evict_first and evict_last, for all of them.
+constexpr uint64_t kEvictNormal = 0x1000000000000000;
 constexpr uint64_t kEvictFirst = 0x12F0000000000000;
 constexpr uint64_t kEvictLast = 0x14F0000000000000;
 
@@ -100,6 +103,18 @@ __device__ inline void load_tile_3d(void* to, const CUtensorMap* map, uint64_t* 
       : "memory");
 }
 
+/// Brings a box as far as the second cache.
+__device__ inline void prefetch_tile_2d(const CUtensorMap* map, int c0, int c1) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(c0), "r"(c1)
+               : "memory");
+}
+
+__device__ inline void prefetch_tile_3d(const CUtensorMap* map, int c0, int c1, int c2) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map), "r"(c0), "r"(c1),
+               "r"(c2)
+               : "memory");
+}
+
 /// To the same place in all blocks of the cluster that `mask` names; each one's barrier is told of its bytes.
 __device__ inline void load_tile_3d_multicast(void* to, const CUtensorMap* map, uint64_t* barrier, int c0, int c1,
                                               int c2, uint16_t mask, uint64_t policy) {
@@ -109,6 +124,24 @@ __device__ inline void load_tile_3d_multicast(void* to, const CUtensorMap* map, 
       "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "h"(mask), "l"(policy)
       : "memory");
 }
+
+/// Makes this thread's stores to shared memory known to the copy engine.
+__device__ inline void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// What of a box lies within the tensor, from shared to global memory; belongs to the thread's current group of stores.
+__device__ inline void store_tile_2d(const CUtensorMap* map, const void* from, int c0, int c1) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+               "r"(shared_address(from)), "r"(c0), "r"(c1)
+               : "memory");
+}
+__device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Until the shared memory of all but this thread's newest `kPending` groups has been read.
+template <int kPending>
+__device__ inline void store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+/// Until all of this thread's stores are done.
+__device__ inline void store_wait_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 template <int kRegisters>
 __device__ inline void take_registers() {

@@ -18,10 +18,15 @@ struct WeightMap {
   int box_rows = 0;
 };
 
+/// Rows of the result that a warp stores at once.
+inline constexpr int kStoreRows = 16;
+
 /// Weights are taken in halves of kHalfRows rows: of gate and of up for Gated, else neighbours.
 struct MatrixLayer : MlpLayer {
   /// The left side: [rows, depth], boxes of kTileCols columns.
   CUtensorMap x;
+  /// The result, boxes of kTileCols columns and kStoreRows rows; only where wide_stores.
+  CUtensorMap out_map;
   /// Two for each expert in device memory, the halves' (the same twice where halves are neighbours).
   const WeightMap* weights = nullptr;
 };

@@ -62,33 +62,48 @@ __device__ inline int half_row(LayerKind kind, int n, int half) {
   return kind == LayerKind::Gated ? n * kHalfRows : (2 * n + half) * kHalfRows;
 }
 
-/// One half of a tile's weights, of all blocks in `mask` where that is more than this one.
-struct HalfLoader {
-  const WeightMap* weights;
-  int row;
-  int block_rows;
-  int box_rows;
-
+/// Loads one half of a tile's weights.
+class HalfLoader {
+ public:
   __device__ HalfLoader(const MatrixLayer& layer, const TilePlace& place, int half)
-      : weights(layer.weights + 2 * place.expert + half),
-        row(half_row(layer.kind, place.n, half)),
-        block_rows(__ldg(&weights->block_rows)),
-        box_rows(__ldg(&weights->box_rows)) {
-    hopper::tensor_map_acquire(&weights->map);
+      : map_(&layer.weights[2 * place.expert + half].map),
+        row_(half_row(layer.kind, place.n, half)),
+        block_rows_(__ldg(&layer.weights[2 * place.expert + half].block_rows)),
+        box_rows_(__ldg(&layer.weights[2 * place.expert + half].box_rows)),
+        block_(row_ / block_rows_),
+        in_block_(row_ - block_ * block_rows_) {
+    hopper::tensor_map_acquire(map_);
   }
 
+  /// Of columns `col` on; to both blocks of a cluster if kMulticast.
   template <bool kMulticast>
   __device__ void load(std::byte* to, uint64_t* barrier, int col, uint64_t policy) const {
-    for (int r = 0; r < kHalfRows; r += box_rows) {
-      const int block = (row + r) / block_rows;
-      const int in_block = (row + r) - block * block_rows;
+    int block = block_;
+    int in_block = in_block_;
+    for (int r = 0; r < kHalfRows; r += box_rows_) {
       std::byte* const place = to + r * kTileRowBytes;
       if constexpr (kMulticast)
-        hopper::load_tile_3d_multicast(place, &weights->map, barrier, col, in_block, block, 3, policy);
+        hopper::load_tile_3d_multicast(place, map_, barrier, col, in_block, block, 3, policy);
       else
-        hopper::load_tile_3d(place, &weights->map, barrier, col, in_block, block, policy);
+        hopper::load_tile_3d(place, map_, barrier, col, in_block, block, policy);
+      in_block += box_rows_;
+      if (in_block >= block_rows_) {
+        in_block = 0;
+        ++block;
+      }
     }
   }
+
+  /// The first box, as far as the second cache: most halves have no other one.
+  __device__ void prefetch(int col) const { hopper::prefetch_tile_3d(map_, col, in_block_, block_); }
+
+ private:
+  const CUtensorMap* map_;
+  int row_;
+  int block_rows_;
+  int box_rows_;
+  int block_;
+  int in_block_;
 };
 
 /// 16 bytes of a row of the result, columns `col` to `col` + 8. Rows that begin at multiples of 16 bytes are written in

@@ -16,6 +16,9 @@ enum class LayerKind {
 };
 
 /// Pointers are to device memory.
+/// Columns of the widest tile.
+inline constexpr i64 kBiasMultiple = 256;
+
 struct MlpLayer {
   LayerKind kind = LayerKind::Linear;
   /// Of the left side and the result, to which values are rounded.
@@ -30,8 +33,10 @@ struct MlpLayer {
   i64 out_pitch = 0;
   /// Rows of the result begin at multiples of 16 bytes.
   bool wide_stores = false;
-  /// fp32 [experts, cols], or null: of gate and up for Gated, else the first only.
+  /// fp32 [experts, bias_pitch], or null: of gate and up for Gated, else the first only. The pitch is `cols` rounded
+  /// up to a multiple of kBiasMultiple, so that a whole tile's columns can be read.
   const float* bias[2] = {};
+  i64 bias_pitch = 0;
   /// fp32, one for each row.
   const float* probs = nullptr;
   Activation activation;

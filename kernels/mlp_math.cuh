@@ -45,55 +45,92 @@ __device__ inline float sigmoid(float v) {
 __device__ inline float at_most(float value, float limit) { return value > limit ? limit : value; }
 __device__ inline float at_least(float value, float limit) { return value < limit ? limit : value; }
 
-/// The activation of gate a and linear term u. `kind` and constants are the same for a whole launch, so branches on
-/// them cost little.
-template <typename Element>
+/// The activation of gate a and linear term u.
+template <typename Element, ActivationKind kKind>
 __device__ inline float activate(const Activation& activation, float a, float u) {
-  switch (activation.kind) {
-    case ActivationKind::Swiglu: return a * sigmoid<Element>(a) * u;
-    case ActivationKind::ClampedSwiglu:
-      a = at_most(a, activation.limit);
-      u = at_least(at_most(u, activation.limit), -activation.limit);
-      return a * sigmoid<Element>(a) * u;
-    case ActivationKind::GegluTanh: return a * sigmoid<Element>(2 * a * (0.79788456F + 0.03567741F * a * a)) * u;
-    case ActivationKind::GegluErf: return a * normcdff(a) * u;
-    case ActivationKind::QuickGeglu: return a * sigmoid<Element>(activation.alpha * a) * (u + activation.offset);
-    case ActivationKind::ClampedQuickGeglu:
-      a = at_most(a, activation.limit);
-      u = at_least(at_most(u, activation.limit), -activation.limit);
-      return a * sigmoid<Element>(activation.alpha * a) * (u + activation.offset);
-    case ActivationKind::Reglu: return at_least(a, 0) * u;
-    case ActivationKind::Glu: return sigmoid<Element>(a) * u;
-    case ActivationKind::SquaredRelu: return at_least(u, 0) * at_least(u, 0);
+  if constexpr (kKind == ActivationKind::ClampedSwiglu || kKind == ActivationKind::ClampedQuickGeglu) {
+    a = at_most(a, activation.limit);
+    u = at_least(at_most(u, activation.limit), -activation.limit);
   }
-  return 0;
+  if constexpr (kKind == ActivationKind::Swiglu || kKind == ActivationKind::ClampedSwiglu)
+    return a * sigmoid<Element>(a) * u;
+  if constexpr (kKind == ActivationKind::QuickGeglu || kKind == ActivationKind::ClampedQuickGeglu)
+    return a * sigmoid<Element>(activation.alpha * a) * (u + activation.offset);
+  if constexpr (kKind == ActivationKind::GegluTanh)
+    return a * sigmoid<Element>(2 * a * (0.79788456F + 0.03567741F * a * a)) * u;
+  if constexpr (kKind == ActivationKind::GegluErf) return a * normcdff(a) * u;
+  if constexpr (kKind == ActivationKind::Reglu) return at_least(a, 0) * u;
+  if constexpr (kKind == ActivationKind::Glu) return sigmoid<Element>(a) * u;
+  if constexpr (kKind == ActivationKind::SquaredRelu) return at_least(u, 0) * at_least(u, 0);
 }
 
-__device__ inline float bias_of(const MlpLayer& layer, int which, int expert, int col) {
-  return col < layer.cols ? __ldg(layer.bias[which] + static_cast<i64>(expert) * layer.cols + col) : 0.0F;
-}
-
-/// One element of the result before it is narrowed. `p` is the probability, rounded to Element for FC1.
-template <typename Element, LayerKind kKind>
-__device__ inline float finish(const MlpLayer& layer, int expert, int col, float first, float second, float p) {
-  if constexpr (kKind == LayerKind::Linear) {
-    return layer.bias[0] != nullptr ? fmaf(bias_of(layer, 0, expert, col), p, first) : first;
-  } else if constexpr (kKind == LayerKind::Ungated) {
-    const float u = round_as<Element>(layer.bias[0] != nullptr ? first + bias_of(layer, 0, expert, col) : first);
-    return activate<Element>(layer.activation, 0, u) * p;
-  } else {
-    const float a = round_as<Element>(layer.bias[0] != nullptr ? first + bias_of(layer, 0, expert, col) : first);
-    const float u = round_as<Element>(layer.bias[1] != nullptr ? second + bias_of(layer, 1, expert, col) : second);
-    return activate<Element>(layer.activation, a, u) * p;
-  }
-}
-
-/// The probability as finish() takes it; rows behind the expert's have none.
+/// The probability of a row as Finish takes it; rows behind the expert's have none.
 template <typename Element, LayerKind kKind>
 __device__ inline float probability(const MlpLayer& layer, i64 row, i64 row_end) {
   if (kKind == LayerKind::Linear && layer.bias[0] == nullptr) return 1;
   const float p = row < row_end ? __ldg(layer.probs + row) : 0.0F;
   return kKind == LayerKind::Linear ? p : round_as<Element>(p);
+}
+
+/// What follows a layer's sums, as a type: which is decided once for a tile, not for each of its elements.
+template <typename ElementType, LayerKind kLayerKind, ActivationKind kActivationKind>
+struct Finish {
+  using Element = ElementType;
+  static constexpr LayerKind kKind = kLayerKind;
+  const MlpLayer& layer;
+  /// Biases of the expert, or null.
+  const float* first_bias;
+  const float* second_bias;
+
+  __device__ Finish(const MlpLayer& mlp_layer, int expert)
+      : layer(mlp_layer), first_bias(bias_of(0, expert)), second_bias(bias_of(1, expert)) {}
+
+  /// One element of the result before it is narrowed. `p` as probability() gives it.
+  __device__ float operator()(int col, float first, float second, float p) const {
+    if constexpr (kKind == LayerKind::Linear) {
+      return first_bias != nullptr ? fmaf(__ldg(first_bias + col), p, first) : first;
+    } else {
+      if (first_bias != nullptr) first += __ldg(first_bias + col);
+      first = round_as<Element>(first);
+      if constexpr (kKind == LayerKind::Ungated) {
+        return activate<Element, kActivationKind>(layer.activation, 0, first) * p;
+      } else {
+        if (second_bias != nullptr) second += __ldg(second_bias + col);
+        return activate<Element, kActivationKind>(layer.activation, first, round_as<Element>(second)) * p;
+      }
+    }
+  }
+
+ private:
+  __device__ const float* bias_of(int which, int expert) const {
+    const float* const bias = layer.bias[which];
+    return bias != nullptr ? bias + static_cast<i64>(expert) * layer.bias_pitch : nullptr;
+  }
+};
+
+/// Calls `use` with the layer's Finish for an expert.
+template <typename Element, LayerKind kKind, typename Use>
+__device__ inline void with_finish(const MlpLayer& layer, int expert, const Use& use) {
+  if constexpr (kKind == LayerKind::Linear) {
+    use(Finish<Element, kKind, ActivationKind::Swiglu>(layer, expert));
+  } else if constexpr (kKind == LayerKind::Ungated) {
+    use(Finish<Element, kKind, ActivationKind::SquaredRelu>(layer, expert));
+  } else {
+#define GLU_USE(kind) \
+  case ActivationKind::kind: use(Finish<Element, kKind, ActivationKind::kind>(layer, expert)); break
+    switch (layer.activation.kind) {
+      GLU_USE(Swiglu);
+      GLU_USE(ClampedSwiglu);
+      GLU_USE(GegluTanh);
+      GLU_USE(GegluErf);
+      GLU_USE(QuickGeglu);
+      GLU_USE(ClampedQuickGeglu);
+      GLU_USE(Reglu);
+      GLU_USE(Glu);
+      case ActivationKind::SquaredRelu: break;
+    }
+#undef GLU_USE
+  }
 }
 
 }  // namespace glu_ckpt

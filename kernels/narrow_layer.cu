@@ -99,19 +99,20 @@ __device__ void write_columns(const MatrixLayer& layer, std::byte* buffer, const
   hopper::warpgroup_sync(1 + group);
 }
 
-template <typename Element, LayerKind kKind, int kRows>
+template <int kRows, typename Finisher>
 __device__ void write_tile(const MatrixLayer& layer, const TilePlace& place, int group, std::byte* buffer,
-                           const float (&sums)[2][kRows / 2]) {
+                           const float (&sums)[2][kRows / 2], const Finisher& finish) {
+  constexpr LayerKind kKind = Finisher::kKind;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const int lane = thread % 32;
   const int in_group = thread / 32 * 16 + lane / 4;
 #pragma unroll
   for (int half = 0; half < tile_cols(kKind) / kHalfRows; ++half) {
     const int col = half_row(kKind, place.n, half) + group * kGroupRows;
-    write_columns<Element, kRows>(layer, buffer, place, group, col, [&](int i) {
+    write_columns<typename Finisher::Element, kRows>(layer, buffer, place, group, col, [&](int i) {
       const i64 row = place.row + i / 4 * 8 + lane % 4 * 2 + i % 2;
-      const float p = probability<Element, kKind>(layer, row, place.row_end);
-      return finish<Element, kKind>(layer, place.expert, col + in_group + i / 2 % 2 * 8, sums[half][i], sums[1][i], p);
+      return finish(col + in_group + i / 2 % 2 * 8, sums[half][i], sums[1][i],
+                    probability<typename Finisher::Element, kKind>(layer, row, place.row_end));
     });
   }
 }
@@ -150,7 +151,8 @@ __device__ void multiply_tiles(const MatrixLayer& layer, Shared<kRows>& shared, 
     }
     hopper::mma_wait<0>();
     if (tells) hopper::barrier_arrive(&shared.empty[last]);
-    write_tile<Element, kKind, kRows>(layer, place, group, buffer, sums);
+    with_finish<Element, kKind>(
+        layer, place.expert, [&](const auto& finish) { write_tile<kRows>(layer, place, group, buffer, sums, finish); });
   }
 }
 

@@ -5,6 +5,7 @@
 #include "glu_ckpt/device_copy.hpp"
 #include "glu_ckpt/device_forward.hpp"
 #include "glu_ckpt/diff.hpp"
+#include "glu_ckpt/mxfp8.hpp"
 #include "glu_ckpt/offsets.hpp"
 
 namespace glu_ckpt {
@@ -46,6 +47,15 @@ void splits_to_offsets_multi(const SplitSizes&, std::span<const OffsetOutput>, u
   no_cuda("splits_to_offsets_multi");
 }
 void check_offset_flags(std::span<const OffsetOutput>, const u32*, GpuStream) { no_cuda("check_offset_flags"); }
+
+void mx_quantize(const MxFormat&, const void*, Dtype, std::uint8_t*, std::uint8_t*, i64, GpuStream) {
+  no_cuda("mx_quantize");
+}
+void mx_dequantize(const MxFormat&, const std::uint8_t*, const std::uint8_t*, i64, void*, Dtype, GpuStream) {
+  no_cuda("mx_dequantize");
+}
+void mx_swizzle(const MxFormat&, const std::uint8_t*, std::uint8_t*, GpuStream) { no_cuda("mx_swizzle"); }
+void mx_unswizzle(const MxFormat&, const std::uint8_t*, std::uint8_t*, GpuStream) { no_cuda("mx_unswizzle"); }
 OffsetArrays::OffsetArrays(i64, std::span<const OffsetSpec>) { no_cuda("OffsetArrays"); }
 
 }  // namespace glu_ckpt

@@ -89,19 +89,21 @@ __global__ void __launch_bounds__(kThreads) plain_layer(const __grid_constant__ 
         for (int j = 0; j < kEach; ++j) sums[w][i][j] += part[w][i][j];
     __syncthreads();
   }
+  with_finish<Element, kKind>(layer, expert, [&](const auto& finish) {
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const i64 r = row + y + kSide * i;
-    if (r >= row_end) continue;
-    const float p = probability<Element, kKind>(layer, r, row_end);
+    for (int i = 0; i < kEach; ++i) {
+      const i64 r = row + y + kSide * i;
+      if (r >= row_end) continue;
+      const float p = probability<Element, kKind>(layer, r, row_end);
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int c = first + x + kSide * j;
-      if (c >= layer.cols) continue;
-      static_cast<Element*>(layer.out)[r * layer.out_pitch + c] =
-          narrow<Element>(finish<Element, kKind>(layer, expert, c, sums[0][i][j], sums[kWeights - 1][i][j], p));
+      for (int j = 0; j < kEach; ++j) {
+        const int c = first + x + kSide * j;
+        if (c >= layer.cols) continue;
+        static_cast<Element*>(layer.out)[r * layer.out_pitch + c] =
+            narrow<Element>(finish(c, sums[0][i][j], sums[kWeights - 1][i][j], p));
+      }
     }
-  }
+  });
 }
 
 template <typename Element>

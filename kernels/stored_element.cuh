@@ -7,8 +7,8 @@ namespace glu_ckpt {
 
 /// The first byte of row r, and the bytes from one of its columns to the next.
 struct StoredRow {
-  const std::byte* data = nullptr;
-  i64 col_step = 0;
+  const std::byte* data;
+  i64 col_step;
 };
 
 __device__ inline StoredRow stored_row(const StoredMatrix& matrix, i64 row) {

@@ -19,9 +19,9 @@ constexpr int kThreads = kWarpgroup * (1 + kConsumers);
 constexpr int kCluster = 2;
 constexpr int kLeftBytes = kBlockRows * kTileRowBytes;
 constexpr int kStageBytes = kLeftBytes + 2 * kHalfBytes;
-/// A warp's 16 rows of 128 columns on their way out.
-constexpr int kOutRowBytes = kHalfRows * 2;
-constexpr int kOutBytes = kConsumers * 64 * kOutRowBytes;
+/// A warp's rows of kTileCols columns on their way out, of which each warp has two.
+constexpr int kSquareBytes = kStoreRows * kTileRowBytes;
+constexpr int kOutBytes = kConsumers * 4 * 2 * kSquareBytes;
 
 struct Shared {
   alignas(1024) std::byte stages[kStages][kStageBytes];
@@ -57,57 +57,70 @@ __device__ void load_tiles(const MatrixLayer& layer, Shared& shared, int tiles_n
       hopper::barrier_wait(&shared.empty[ring.stage], ring.parity ^ 1);
       hopper::barrier_expect(&shared.full[ring.stage], kStageBytes);
       std::byte* const stage = shared.stages[ring.stage];
-      hopper::load_tile_2d(stage, &layer.x, &shared.full[ring.stage], step * kTileCols, row, hopper::kEvictLast);
+      hopper::load_tile_2d(stage, &layer.x, &shared.full[ring.stage], step * kTileCols, row, hopper::kEvictNormal);
       weights.load<true>(stage + kLeftBytes + rank * kHalfBytes, &shared.full[ring.stage], step * kTileCols,
-                         hopper::kEvictLast);
+                         hopper::kEvictNormal);
     }
   }
   // A block must not end while the other one's copies and arrivals are still to come.
   for (int i = 0; i < kStages; ++i, ring.next()) hopper::barrier_wait(&shared.empty[ring.stage], ring.parity ^ 1);
 }
 
-/// 128 columns of a warp's 16 rows through shared memory, so that a row leaves in pieces of 16 bytes side by side.
-/// Piece c of row r lies at c ^ r % 8, without which all rows' pieces would share their banks.
+/// 64 columns of a warp's 16 rows through shared memory, so that a row leaves in one piece. Piece c of row r lies at
+/// c ^ r % 8, as the copy engine reads it; without that all rows' pieces would share their banks. Rows that are all the
+/// expert's are stored by the copy engine, others one by one.
 template <typename Element, typename Value>
-__device__ void write_rows(const MatrixLayer& layer, std::byte* buffer, i64 row, i64 row_end, int col,
-                           const Value& value) {
+__device__ void write_square(const MatrixLayer& layer, std::byte* buffer, i64 row, i64 row_end, int col,
+                             const Value& value) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint32_t base = hopper::shared_address(buffer);
   const int matrix_row = lane / 8 % 2 * 8 + lane % 8;
+  // The other buffer's store may still be under way, this one's is not.
+  if (lane == 0) hopper::store_wait_read<1>();
   __syncwarp();
 #pragma unroll
-  for (int chunk = 0; chunk < kHalfRows / 8; chunk += 2) {
+  for (int chunk = 0; chunk < kTileCols / 8; chunk += 2) {
     const int piece = (chunk + lane / 16) ^ (lane % 8);
-    hopper::store_matrices(base + matrix_row * kOutRowBytes + piece * 16,
+    hopper::store_matrices(base + matrix_row * kTileRowBytes + piece * 16,
                            pack<Element>(value(chunk * 4), value(chunk * 4 + 1)),
                            pack<Element>(value(chunk * 4 + 2), value(chunk * 4 + 3)),
                            pack<Element>(value(chunk * 4 + 4), value(chunk * 4 + 5)),
                            pack<Element>(value(chunk * 4 + 6), value(chunk * 4 + 7)));
   }
+  if (layer.wide_stores && row + kStoreRows <= row_end) {
+    hopper::publish_shared();
+    __syncwarp();
+    if (lane == 0) {
+      hopper::store_tile_2d(&layer.out_map, buffer, col, static_cast<int>(row));
+      hopper::store_commit();
+    }
+    return;
+  }
   __syncwarp();
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int r = i * 2 + lane / 16;
-    const int piece = lane % 16;
-    const uint4 words = *reinterpret_cast<const uint4*>(buffer + r * kOutRowBytes + (piece ^ (r % 8)) * 16);
+  for (int i = 0; i < 4; ++i) {
+    const int r = i * 4 + lane / 8;
+    const int piece = lane % 8;
+    const uint4 words = *reinterpret_cast<const uint4*>(buffer + r * kTileRowBytes + (piece ^ (r % 8)) * 16);
     if (row + r < row_end && col + piece * 8 < layer.cols) store_piece<Element>(layer, row + r, col + piece * 8, words);
   }
+  __syncwarp();
 }
 
-template <typename Element, LayerKind kKind>
+/// A warp's 16 rows of a tile; p are the probabilities of this thread's two.
+template <typename Finisher>
 __device__ void write_tile(const MatrixLayer& layer, const TilePlace& place, i64 row, std::byte* buffer,
-                           const float (&sums)[128]) {
+                           const float (&sums)[128], const float (&p)[2], const Finisher& finish) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const float p[2] = {probability<Element, kKind>(layer, row + lane / 4, place.row_end),
-                      probability<Element, kKind>(layer, row + lane / 4 + 8, place.row_end)};
-  const int first_col = place.n * tile_cols(kKind);
+  const int first_col = place.n * tile_cols(Finisher::kKind);
 #pragma unroll
-  for (int half = 0; half < tile_cols(kKind) / kHalfRows; ++half) {
-    const int col = first_col + half * kHalfRows;
-    write_rows<Element>(layer, buffer, row, place.row_end, col, [&](int i) {
-      return finish<Element, kKind>(layer, place.expert, col + i / 4 * 8 + lane % 4 * 2 + i % 2, sums[half * 64 + i],
-                                    sums[64 + i], p[i / 2 % 2]);
-    });
+  for (int square = 0; square < tile_cols(Finisher::kKind) / kTileCols; ++square) {
+    const int col = first_col + square * kTileCols;
+    write_square<typename Finisher::Element>(
+        layer, buffer + square % 2 * kSquareBytes, row, place.row_end, col, [&](int i) {
+          constexpr int kEach = kTileCols / 2;
+          return finish(col + i / 4 * 8 + lane % 4 * 2 + i % 2, sums[square * kEach + i],
+                        sums[(64 + square * kEach + i) % 128], p[i / 2 % 2]);
+        });
   }
 }
 
@@ -115,8 +128,10 @@ template <typename Element, LayerKind kKind>
 __device__ void multiply_tiles(const MatrixLayer& layer, Shared& shared, int tiles_n) {
   const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto rank = static_cast<int>(hopper::cluster_rank());
-  std::byte* const buffer = shared.out + (group * 4 + warp) * 16 * kOutRowBytes;
+  const int own_row = rank * kBlockRows + group * 64 + warp * kStoreRows;
+  std::byte* const buffer = shared.out + (group * 4 + warp) * 2 * kSquareBytes;
   TileWalk walk(layer, kBlockRows * kCluster, tiles_n);
   const int steps = (layer.depth + kTileCols - 1) / kTileCols;
   // Threads 0 and 1 of a warpgroup tell the blocks 0 and 1.
@@ -126,8 +141,15 @@ __device__ void multiply_tiles(const MatrixLayer& layer, Shared& shared, int til
   };
   Ring ring;
   const i64 count = walk.count();
-  for (i64 tile = blockIdx.x / kCluster; tile < count; tile += gridDim.x / kCluster) {
-    const TilePlace place = walk.at(tile);
+  const i64 stride = gridDim.x / kCluster;
+  i64 tile = blockIdx.x / kCluster;
+  TilePlace next = tile < count ? walk.at(tile) : TilePlace{};
+  while (tile < count) {
+    const TilePlace place = next;
+    const i64 row = place.row + own_row;
+    const float p[2] = {probability<Element, kKind>(layer, row + lane / 4, place.row_end),
+                        probability<Element, kKind>(layer, row + lane / 4 + 8, place.row_end)};
+    tile += stride;
     float sums[128];
     int last = 0;
     for (int step = 0; step < steps; ++step, ring.next()) {
@@ -144,11 +166,15 @@ __device__ void multiply_tiles(const MatrixLayer& layer, Shared& shared, int til
       hopper::mma_wait<1>();
       if (step > 0) release(last);
       last = ring.stage;
+      // While the matrix units are busy.
+      if (step == 0 && tile < count) next = walk.at(tile);
     }
     hopper::mma_wait<0>();
     release(last);
-    write_tile<Element, kKind>(layer, place, place.row + rank * kBlockRows + group * 64 + warp * 16, buffer, sums);
+    with_finish<Element, kKind>(layer, place.expert,
+                                [&](const auto& finish) { write_tile(layer, place, row, buffer, sums, p, finish); });
   }
+  if (lane == 0) hopper::store_wait_all();
 }
 
 template <typename Element, LayerKind kKind>
@@ -159,6 +185,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == 0) {
     hopper::tensor_map_prefetch(&layer.x);
+    if (layer.wide_stores) hopper::tensor_map_prefetch(&layer.out_map);
     for (int i = 0; i < kStages; ++i) {
       hopper::barrier_init(&shared.full[i], 1);
       hopper::barrier_init(&shared.empty[i], kConsumers * kCluster);
@@ -167,10 +194,10 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   }
   hopper::cluster_sync();
   if (threadIdx.x < kWarpgroup) {
-    hopper::give_registers<24>();
+    hopper::give_registers<40>();
     if (threadIdx.x == 0) load_tiles(layer, shared, tiles_n);
   } else {
-    hopper::take_registers<240>();
+    hopper::take_registers<232>();
     multiply_tiles<Element, kKind>(layer, shared, tiles_n);
   }
 #else

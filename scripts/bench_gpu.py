@@ -1,12 +1,19 @@
 #!/usr/bin/env python3
-"""Compares the layout kernels with PyTorch's formula for the same permutation, in one run on one GPU.
+"""Compares glu-ckpt's kernels with PyTorch, in one run on one GPU.
 
-    scripts/bench_gpu.py [--glu-ckpt PATH] [--json]
+    scripts/bench_gpu.py [kernels|forward] [--glu-ckpt PATH] [--json] [--model M] [--tokens N,N]
+
+kernels (the default): the layout kernels beside PyTorch's formula for the same permutation.
 
 The formula is the one that training code uses: view FC1 as [2, F/K, K, H], exchange the first two axes, make it
 contiguous. It is timed as it is (eager), and compiled for one static shape with mode="max-autotune". Needs torch with
 CUDA, and a glu-ckpt built with it. Each PyTorch figure stands beside a device copy timed in turn with it; the kernels'
 figures come from `glu-ckpt bench kernels`, which does the same.
+
+forward: the grouped MLP beside torch._grouped_mm, SwiGLU and torch._grouped_mm on the shapes of `glu-ckpt bench
+forward`. PyTorch's FC1 is in halves, and its activation eager, or compiled for one static shape. The program runs
+before and after PyTorch; its time is the mean of its two medians, and both are printed. --model and --tokens choose
+figures, as for the program.
 """
 
 import argparse
@@ -109,6 +116,88 @@ def speedups(own, others):
                    "times_as_fast": figure["microseconds"] / mine["microseconds"]}
 
 
+def swiglu(z, probs):
+    """[T, 2F] in halves to [T, F], times each row's probability."""
+    gate, linear = z.chunk(2, dim=-1)
+    return torch.nn.functional.silu(gate) * linear * probs
+
+
+def torch_forward(figure):
+    """Microseconds of PyTorch on the shape of one of the program's figures: (compiled, eager)."""
+    experts, hidden, width = (figure[key] for key in ("num_experts", "hidden_size", "moe_intermediate_size"))
+    tokens = figure["tokens_per_expert"]
+    rows = experts * tokens
+
+    def values(*shape, deviation):
+        return torch.randn(*shape, dtype=torch.bfloat16, device="cuda").mul_(deviation)
+
+    x, probs = values(rows, hidden, deviation=1), torch.rand(rows, 1, device="cuda").to(torch.bfloat16)
+    # As they are stored, [out, in], and seen as [in, out]: the inner axis of both operands is the summed one.
+    fc1 = values(experts, 2 * width, hidden, deviation=hidden**-0.5).transpose(1, 2)
+    fc2 = values(experts, hidden, width, deviation=width**-0.5).transpose(1, 2)
+    ends = torch.arange(1, experts + 1, device="cuda", dtype=torch.int32) * tokens
+
+    def forward(activation):
+        return torch._grouped_mm(activation(torch._grouped_mm(x, fc1, offs=ends), probs), fc2, offs=ends)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(swiglu, dynamic=False)
+    got, want = (forward(activation)[:4096].float() for activation in (compiled, swiglu))
+    assert (got - want).abs().max() < 0.25 * want.pow(2).mean().sqrt()
+    del got, want
+    works = [lambda: forward(compiled), lambda: forward(swiglu)]
+    launches = max(1, min(50, round(1000 / batch_us(works[0], 1))))
+    return in_turn(*works, launches=launches)
+
+
+def forward_figures(arguments):
+    """One row for each figure of the program, with PyTorch's times and the ratios."""
+    before = own_forward(arguments)
+    others = []
+    for figure in before["figures"]:
+        others.append(torch_forward(figure))
+        torch.cuda.empty_cache()
+    after = own_forward(arguments)
+    rows = []
+    for first, (compiled, eager), second in zip(before["figures"], others, after["figures"]):
+        own = (first["microseconds"] + second["microseconds"]) / 2
+        flops, weight_bytes = first["tflops"] * first["microseconds"], first["weight_bytes"]
+        rows.append({
+            "model": first["model"], "tokens_per_expert": first["tokens_per_expert"],
+            "num_experts": first["num_experts"], "microseconds": own,
+            "microseconds_before": first["microseconds"], "microseconds_after": second["microseconds"],
+            "tflops": flops / own, "weight_gb_per_s": weight_bytes / own / 1e3,
+            "of_read": (first["of_read"] + second["of_read"]) / 2,
+            "torch_compiled_microseconds": compiled, "torch_compiled_tflops": flops / compiled,
+            "torch_eager_microseconds": eager, "times_torch_compiled": compiled / own, "times_torch_eager": eager / own,
+        })
+    return before, after, rows
+
+
+def own_forward(arguments):
+    filters = [f"--{name}={value}" for name in ("model", "tokens") if (value := getattr(arguments, name))]
+    run = subprocess.run([arguments.glu_ckpt, "bench", "forward", "--json", *filters], check=True,
+                         stdout=subprocess.PIPE, text=True)
+    return json.loads(run.stdout)
+
+
+def report_forward(arguments):
+    before, after, rows = forward_figures(arguments)
+    if arguments.json:
+        print(json.dumps({"device": before["device"], "cuda_driver": before["cuda_driver"], "torch": torch.__version__,
+                          "before": before["figures"], "after": after["figures"], "figures": rows}))
+        return
+    print(f"{before['device']}, driver for CUDA {before['cuda_driver']}, torch {torch.__version__}")
+    print(f"{'model':13} {'tokens':>6} {'us':>9} {'before':>9} {'after':>9} {'TFLOP/s':>8} {'GB/s':>6} {'of read':>8}"
+          f" {'compiled':>9} {'TFLOP/s':>8} {'eager':>9} {'x compiled':>10} {'x eager':>8}")
+    for row in rows:
+        print(f"{row['model']:13} {row['tokens_per_expert']:6} {row['microseconds']:9.1f}"
+              f" {row['microseconds_before']:9.1f} {row['microseconds_after']:9.1f} {row['tflops']:8.1f}"
+              f" {row['weight_gb_per_s']:6.0f} {row['of_read']:8.3f} {row['torch_compiled_microseconds']:9.1f}"
+              f" {row['torch_compiled_tflops']:8.1f} {row['torch_eager_microseconds']:9.1f}"
+              f" {row['times_torch_compiled']:10.3f} {row['times_torch_eager']:8.3f}")
+
+
 def table(figures):
     for f in figures:
         rate = f"{f['gb_per_s']:8.0f}" if f.get("gb_per_s") else "       -"
@@ -119,12 +208,18 @@ def table(figures):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="?", choices=("kernels", "forward"), default="kernels", help="what to measure")
     parser.add_argument("--glu-ckpt", default="glu-ckpt", help="the program to measure")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--model", help="forward: of this model alone")
+    parser.add_argument("--tokens", help="forward: so many tokens per expert; 8, or 1,8,64")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("bench_gpu: PyTorch sees no GPU", file=sys.stderr)
         return 77
+    if arguments.what == "forward":
+        report_forward(arguments)
+        return 0
     own = own_figures(arguments.glu_ckpt)
     others = list(torch_figures())
     faster = list(speedups(own["figures"], others))

@@ -41,4 +41,77 @@ struct KernelBenchOptions {
 /// Throws NoDevice, NoMemory, DeviceFailed.
 std::vector<KernelFigure> bench_kernels(const KernelBenchOptions& options);
 
+/// The experts of one layer: E, H and F.
+struct ForwardShape {
+  std::string model;
+  i64 experts = 0;
+  i64 hidden = 0;
+  i64 width = 0;
+};
+
+/// One layer's experts on tokens in even splits: bf16, SwiGLU, FC1 [E, 2F, H] in interleaved:32. Times are medians over
+/// rounds in which everything takes turns, in microseconds, and 0 for what did not run.
+struct ForwardFigure {
+  ForwardShape shape;
+  i64 tokens_per_expert = 0;
+  double microseconds = 0;
+  /// FC1, SwiGLU in a kernel of its own and FC2, through cuBLAS.
+  double cublas_microseconds = 0;
+  /// A plain read of the same weights.
+  double read_microseconds = 0;
+  /// One dense bf16 product of 8192 x 8192 matrices through cuBLAS.
+  double dense_microseconds = 0;
+  /// Largest difference between a value of ours and one of cuBLAS's, in units of the rms of ours.
+  double cublas_difference = 0;
+
+  /// Bytes of FC1 and FC2, each of which is read once at the least.
+  i64 weight_bytes() const { return 6 * shape.experts * shape.hidden * shape.width; }
+  double flops() const {
+    return 6.0 * static_cast<double>(shape.experts * tokens_per_expert) *
+           static_cast<double>(shape.hidden * shape.width);
+  }
+  double tflops() const { return flops() / microseconds / 1e6; }
+  double weight_gb_per_s() const { return static_cast<double>(weight_bytes()) / microseconds / 1e3; }
+  double read_gb_per_s() const { return static_cast<double>(weight_bytes()) / read_microseconds / 1e3; }
+  /// Speeds over those of the two ceilings, and over cuBLAS's.
+  double of_read() const { return read_microseconds / microseconds; }
+  double of_dense() const { return tflops() / dense_tflops(); }
+  double times_cublas() const { return cublas_microseconds / microseconds; }
+  double dense_tflops() const { return 2.0 * 8192 * 8192 * 8192 / dense_microseconds / 1e6; }
+};
+
+struct ForwardBenchOptions {
+  /// The GPU. bench_forward_host() takes none.
+  int device = 0;
+  /// Threads of bench_forward_host().
+  int jobs = 1;
+  /// Bytes to use at most: on a GPU 0 for nine tenths of what is free. Layers are cut to as many experts as fit.
+  i64 memory_bytes = 0;
+  /// Of forward_shapes(); empty for all of them on a GPU, and for Qwen3-30B on a CPU.
+  std::string model;
+  /// Tokens per expert; empty for 1, 8, 64, 256, 1024, 4096 on a GPU and 1, 4, 16 on a CPU.
+  std::vector<i64> tokens;
+  /// At most; fewer where a figure would take more than a few seconds.
+  int rounds = 11;
+  /// Called with every figure as it is made.
+  std::function<void(const ForwardFigure&)> on_figure;
+};
+
+struct ForwardBench {
+  std::vector<ForwardFigure> figures;
+  /// Why there are no figures of cuBLAS; empty where there are.
+  std::string no_cublas;
+};
+
+/// DeepSeek-V3 (64 of its 256 experts, the share of each GPU where four hold a layer), Qwen3-30B, Mixtral-8x7B.
+std::vector<ForwardShape> forward_shapes();
+
+/// Times DeviceGroupedMlp beside cuBLAS, a plain read of the weights and a dense product. Throws Usage for a model that
+/// is not listed and tokens below 1, NoDevice, NoMemory, DeviceFailed, and VerifyFailed where ours and cuBLAS's answers
+/// are not the same but for rounding.
+ForwardBench bench_forward(const ForwardBenchOptions& options);
+
+/// Times grouped_mlp_host() beside a plain read of the weights by as many threads.
+ForwardBench bench_forward_host(const ForwardBenchOptions& options);
+
 }  // namespace glu_ckpt

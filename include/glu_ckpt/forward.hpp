@@ -159,13 +159,14 @@ struct LayerOptions {
   MlpRunner* runner = nullptr;
 };
 
-/// The dtype that a layer computes in: that of its weights, which must be one. Throws NotSupported.
+/// The dtype that a layer computes in: that of its weights, which must be one; bf16 for MXFP8, whose values it holds.
+/// Throws NotSupported.
 Dtype compute_dtype(const Model& model, const ExpertBlock& block, bool fp32);
 
 /// y [tokens, H] in the compute dtype: for each token the sum over its experts, each as grouped_mlp_host() leaves it,
 /// added in fp32 from the lowest expert to the highest (one expert's by position in `index`) and rounded once. Reads
 /// the experts that have tokens, once each. Throws TokensInvalid for sizes, an index beyond the experts and NaNs,
-/// with the numbers.
+/// with the numbers; NotExact where a value of an MXFP8 weight is none of bf16's.
 std::vector<std::byte> forward_layer(const Model& model, const ExpertBlock& block, const RoutedTokens& tokens,
                                      const LayerOptions& options);
 

@@ -45,8 +45,10 @@ Experts parse_experts(std::string_view text);
 
 enum class ExpertSet { Routed, Shared };
 enum class Role { Gate, Up, Down, GateUp };
-/// What is stored about a matrix beside its weight: a bias [out], or scales per row block.
-enum class TensorKind { Weight, Bias, Scale };
+/// What is stored about a matrix beside its weight: a bias [out], or scales of blocks, which families call
+/// weight_scale_inv or weight_scale. Either way a weight is worth its value times its block's scale.
+enum class TensorKind { Weight, Bias, Scale, PlainScale };
+constexpr bool is_scale(TensorKind kind) { return kind == TensorKind::Scale || kind == TensorKind::PlainScale; }
 
 std::string_view to_string(ExpertSet set);
 std::string_view to_string(Role role);
@@ -66,6 +68,17 @@ struct Placement {
   i64 col_step = 0;
 };
 
+/// How scales cover a weight, and how they are stored. The least multiples are more than 1 where the stored matrix is
+/// padded; what its padding holds means nothing. In bytes, for there is one with each matrix of a checkpoint.
+struct ScaleGrid {
+  /// Weights that one scale covers; 1 x 1 for what is no scale.
+  std::uint8_t rows = 1;
+  std::uint8_t cols = 1;
+  std::uint8_t row_multiple = 1;
+  std::uint8_t col_multiple = 1;
+  bool operator==(const ScaleGrid&) const = default;
+};
+
 /// The last rows of a matrix, where they lie in another tensor than the first ones.
 struct MatrixTail {
   /// Rows from this one on.
@@ -75,13 +88,15 @@ struct MatrixTail {
   Placement place;
 };
 
-/// One logical matrix of one expert and where its bytes are. Shape [rows, cols]; a bias is [rows, 1].
+/// One logical matrix of one expert and where its bytes are. Shape [rows, cols]; a bias is [rows, 1]; scales without
+/// their padding.
 struct Matrix {
   /// Index into the inventory, or into the plan's outputs.
   std::size_t tensor = 0;
   Role role = Role::Gate;
   TensorKind kind = TensorKind::Weight;
   Dtype dtype = Dtype::U8;
+  ScaleGrid grid = {};
   i64 expert = 0;
   i64 rows = 0;
   i64 cols = 0;

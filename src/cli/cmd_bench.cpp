@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "cli/session.hpp"
 #include "glu_ckpt/bench.hpp"
 #include "glu_ckpt/cuda.hpp"
@@ -17,6 +19,32 @@ int cmd_bench_kernels(const Options& options) {
   }
   const auto figures = bench_kernels(bench);
   if (options.json) print_out(report::kernel_bench_json(device, figures) + "\n");
+  return 0;
+}
+
+int cmd_bench_forward(const Options& options) {
+  ForwardBenchOptions bench;
+  bench.model = options.bench.model;
+  bench.tokens = options.bench.tokens;
+  bench.rounds = options.bench.rounds;
+  bench.jobs = options.jobs;
+  const bool on_cpu = options.device == "cpu";
+  if (on_cpu) bench.memory_bytes = options.memory_bytes;
+  if (!on_cpu && options.device != "auto") bench.device = cuda_index(options.device);
+  const CudaDevice device = on_cpu ? CudaDevice{} : cuda_device(bench.device);
+  // Not before the first figure: what is refused leaves no table.
+  std::string heading = on_cpu ? report::host_forward_bench_heading(bench.jobs) : report::forward_bench_heading(device);
+  if (!options.json)
+    bench.on_figure = [&heading](const ForwardFigure& figure) {
+      print_out(std::exchange(heading, {}) + report::forward_figure_text(figure));
+    };
+  const ForwardBench result = on_cpu ? bench_forward_host(bench) : bench_forward(bench);
+  if (options.json)
+    print_out(
+        (on_cpu ? report::host_forward_bench_json(bench.jobs, result) : report::forward_bench_json(device, result)) +
+        "\n");
+  else if (!on_cpu && !result.no_cublas.empty())
+    print_out(fmt::format("\ncuBLAS and the dense product were not measured: {}\n", result.no_cublas));
   return 0;
 }
 

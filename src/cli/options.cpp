@@ -7,6 +7,7 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "glu_ckpt/bench.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
@@ -233,6 +234,25 @@ class Parser {
     kernels->callback([this] { options_.command = Command::BenchKernels; });
     kernels->add_option("--device", options_.device, "cuda or cuda:N (default cuda:0)");
     kernels->add_flag("--json", options_.json, "one JSON object on stdout");
+    std::vector<std::string> models;
+    for (const ForwardShape& shape : forward_shapes()) models.push_back(shape.model);
+    CLI::App* forward = bench->add_subcommand(
+        "forward", "the grouped MLP beside cuBLAS, a plain read of the weights and a dense product");
+    forward->callback([this] { options_.command = Command::BenchForward; });
+    forward->add_option("--device", options_.device, "cuda, cuda:N or cpu (default cuda:0)");
+    forward->add_option("--model", options_.bench.model, "one of them alone; on the CPU (default Qwen3-30B) too")
+        ->check(CLI::IsMember(models));
+    forward
+        ->add_option("--tokens", options_.bench.tokens,
+                     "per expert: 8, or 1,8,64 (default 1,8,64,256,1024,4096; on the CPU 1,4,16)")
+        ->delimiter(',')
+        ->check(CLI::Range(1, 1 << 24));
+    forward->add_option("--rounds", options_.bench.rounds, "rounds at most (default 11)")->check(CLI::Range(1, 1000));
+    forward->add_option("-j,--jobs", options_.jobs, "threads on the CPU (default: one per core)")
+        ->check(CLI::Range(1, 1024));
+    forward->add_option("--max-memory", texts_.max_memory,
+                        "bytes on the CPU; layers are cut to the experts that fit (default 1GiB)");
+    forward->add_flag("--json", options_.json, "one JSON object on stdout");
   }
 
   void add_doctor() {

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "glu_ckpt/execute.hpp"
 #include "glu_ckpt/forward.hpp"
@@ -12,7 +13,19 @@
 
 namespace glu_ckpt::cli {
 
-enum class Command { Inspect, Convert, Plan, Verify, Digest, Stamp, Forward, BenchKernels, Doctor, Layouts };
+enum class Command {
+  Inspect,
+  Convert,
+  Plan,
+  Verify,
+  Digest,
+  Stamp,
+  Forward,
+  BenchKernels,
+  BenchForward,
+  Doctor,
+  Layouts
+};
 enum class VerifyMode { None, Digest, Readback, Forward };
 enum class ProgressMode { Auto, Always, Never, Json };
 
@@ -30,6 +43,15 @@ struct ForwardAnswers {
   u64 seed = 0;
 };
 
+/// Of the command bench forward.
+struct BenchAnswers {
+  /// Empty for all.
+  std::string model;
+  /// Per expert; empty for the usual ones.
+  std::vector<i64> tokens;
+  int rounds = 11;
+};
+
 struct Options {
   Command command = Command::Inspect;
   std::string input;
@@ -45,6 +67,7 @@ struct Options {
   std::string device = "auto";
   BackendOptions backend;
   ForwardAnswers forward;
+  BenchAnswers bench;
   /// Empty keeps the source's, or takes the one that DST's extension names.
   std::optional<Format> format;
   VerifyMode verify = VerifyMode::Digest;
@@ -72,6 +95,7 @@ int cmd_digest(const Options& options);
 int cmd_stamp(const Options& options);
 int cmd_forward(const Options& options);
 int cmd_bench_kernels(const Options& options);
+int cmd_bench_forward(const Options& options);
 int cmd_doctor(const Options& options);
 int cmd_layouts(const Options& options);
 

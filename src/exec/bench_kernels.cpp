@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
+#include "exec/event_timer.hpp"
 #include "glu_ckpt/bench.hpp"
 #include "glu_ckpt/device_copy.hpp"
 #include "glu_ckpt/diff.hpp"
@@ -19,8 +20,6 @@ constexpr i64 kBf16 = 2;
 constexpr i64 kMostTensorBytes = i64{5} << 30;
 /// Of every buffer together, rotated over by small tensors: several times the 60 MB of an H200's cache.
 constexpr i64 kRotationBytes = i64{512} << 20;
-/// Launches between two events take about this long, which drowns the events' own half microsecond.
-constexpr double kBatchMicroseconds = 1000;
 
 struct ExpertShape {
   const char* model;
@@ -69,13 +68,13 @@ class Bench {
     const i64 slot = (tensor_bytes + 4095) / 4096 * 4096;
     const i64 slots = std::clamp<i64>(kRotationBytes / slot, 1, pool_bytes_ / slot);
     // Once over all, to warm up and to see how many fill a batch.
-    const double once = batch(launch, slot, slots, static_cast<int>(slots));
-    batch(reference, slot, slots, static_cast<int>(slots));
-    const int launches = static_cast<int>(std::clamp(kBatchMicroseconds / std::max(once, 1.0), 1.0, 500.0));
+    const EventTimer::Work own = rotating(launch, slot, slots), other = rotating(reference, slot, slots);
+    const int launches = launches_in_a_batch(timer_.batch(own, static_cast<int>(slots)));
+    timer_.batch(other, static_cast<int>(slots));
     std::vector<double> a, b;
     for (int round = 0; round < std::max(1, options_.rounds); ++round) {
-      a.push_back(batch(launch, slot, slots, launches));
-      b.push_back(batch(reference, slot, slots, launches));
+      a.push_back(timer_.batch(own, launches));
+      b.push_back(timer_.batch(other, launches));
     }
     return {median(a), median(b)};
   }
@@ -88,7 +87,7 @@ class Bench {
 
   std::byte* scratch() const { return scratch_.data(); }
   static constexpr i64 kScratchBytes = i64{256} << 20;
-  cudaStream_t stream() const { return stream_.get(); }
+  cudaStream_t stream() const { return timer_.stream(); }
 
  private:
   /// Not zeros: data that never changes draws less power and runs faster.
@@ -102,33 +101,18 @@ class Bench {
                             static_cast<std::size_t>(std::min(bytes, buffer.bytes() - at)), cudaMemcpyHostToDevice));
   }
 
-  /// Microseconds a launch takes in a row of `launches`. One more goes first, untimed: what a launch leaves in the
-  /// cache to be written back is paid for by the next, which must be one of its own kind.
-  double batch(const Launch& launch, i64 slot, i64 slots, int launches) {
-    const auto next = [&] {
+  /// `launch` on the next pair of slots each time.
+  EventTimer::Work rotating(const Launch& launch, i64 slot, i64 slots) {
+    return [this, &launch, slot, slots](cudaStream_t stream) {
       const i64 at = next_++ % slots * slot;
-      launch(src_.data() + at, dst_.data() + at, stream());
+      launch(src_.data() + at, dst_.data() + at, stream);
     };
-    next();
-    CUDA_CHECK(cudaEventRecord(begin_.get(), stream()));
-    for (int i = 0; i < launches; ++i) next();
-    CUDA_CHECK(cudaEventRecord(end_.get(), stream()));
-    CUDA_CHECK(cudaEventSynchronize(end_.get()));
-    float milliseconds = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()));
-    return static_cast<double>(milliseconds) * 1e3 / launches;
-  }
-
-  static double median(std::vector<double> values) {
-    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-    return values[values.size() / 2];
   }
 
   const KernelBenchOptions& options_;
   i64 pool_bytes_ = 0;
   DeviceBuffer src_, dst_, scratch_;
-  CudaStream stream_;
-  CudaEvent begin_, end_;
+  EventTimer timer_;
   i64 next_ = 0;
   std::vector<KernelFigure> figures_;
 };

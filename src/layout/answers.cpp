@@ -41,7 +41,8 @@ std::string_view to_string(TensorKind kind) {
   switch (kind) {
     case TensorKind::Weight: return "weight";
     case TensorKind::Bias: return "bias";
-    case TensorKind::Scale: return "scale";
+    case TensorKind::Scale:
+    case TensorKind::PlainScale: return "scale";
   }
   return {};
 }

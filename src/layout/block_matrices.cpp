@@ -6,6 +6,7 @@
 #include "layout/expert_block.hpp"
 #include "layout/optimizer_names.hpp"
 #include "layout/placement.hpp"
+#include "layout/scale_grid.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -13,17 +14,11 @@ namespace {
 /// Bytes of one element for moving; sub-byte elements move as whole rows of bytes.
 i64 whole_bytes(Dtype dtype) { return std::max(1, dtype_bits(dtype) / 8); }
 
-/// Of one expert's matrix.
-struct Extents {
-  i64 rows;
-  i64 cols;
-};
-
-/// Rows and columns of one expert's stored matrix of this kind, given those of the weight.
-Extents stored_extents(TensorKind kind, Extents weight, const TensorRef& ref) {
-  const auto blocks = [](i64 n) { return (n + kScaleRows - 1) / kScaleRows; };
+/// Rows and columns of one expert's matrix of this kind, given those of the weight.
+MatrixExtents matrix_extents(TensorKind kind, const MatrixExtents& weight, const ScaleGrid& grid,
+                             const TensorRef& ref) {
   if (kind == TensorKind::Bias) return {weight.rows, 1};
-  if (kind == TensorKind::Scale) return {blocks(weight.rows), blocks(weight.cols)};
+  if (is_scale(kind)) return scale_extents(grid, weight);
   const int bits = dtype_bits(ref.dtype);
   if (bits >= 8) return weight;
   if (weight.cols * bits % 8 != 0)
@@ -58,9 +53,23 @@ class PartMatrices {
  private:
   i64 width(i64 expert) const { return shape_.intermediate[static_cast<std::size_t>(expert)]; }
 
-  StoredPart stored_part(i64 expert, Extents stored, Dtype dtype) const {
-    return {kind_ == TensorKind::Bias ? Axes::OutIn : block_.axes, stored.rows, stored.cols, whole_bytes(dtype),
-            grouped_ ? expert : 0};
+  StoredPart stored_part(i64 expert, const MatrixExtents& matrix, const ScaleGrid& grid, Dtype dtype) const {
+    const MatrixExtents stored = padded(grid, matrix);
+    return {kind_ == TensorKind::Bias ? Axes::OutIn : block_.axes,
+            matrix.rows,
+            stored.cols,
+            whole_bytes(dtype),
+            grouped_ ? expert : 0,
+            stored.rows - matrix.rows};
+  }
+
+  /// Of the weight beside these tensors.
+  ScaleGrid grid_of(const TensorRef& ref, const MatrixExtents& weight) const {
+    if (!is_scale(kind_)) return {};
+    for (const Experts experts : {Experts::Indexed, Experts::Grouped})
+      if (const auto found = shape_.parts.find({TensorKind::Weight, experts, role_}); found != shape_.parts.end())
+        return scale_grid(inventory_.tensors[found->second.front().second], ref, weight, block_.axes);
+    return kFp8Blocks;
   }
 
   /// From the first byte of a tensor to the first of this layer in it.
@@ -72,21 +81,22 @@ class PartMatrices {
     const TensorRef& ref = inventory_.tensors[tensor];
     const i64 f = width(expert);
     const bool fused = role_ == Role::GateUp && block_.glu.kind != Glu::Kind::None;
-    const Extents weight =
-        role_ == Role::Down ? Extents{block_.hidden_size, f} : Extents{fused ? 2 * f : f, block_.hidden_size};
-    const Extents stored = stored_extents(kind_, weight, ref);
+    const MatrixExtents weight = role_ == Role::Down ? MatrixExtents{block_.hidden_size, f}
+                                                     : MatrixExtents{fused ? 2 * f : f, block_.hidden_size};
+    const ScaleGrid grid = grid_of(ref, weight);
+    const MatrixExtents stored = matrix_extents(kind_, weight, grid, ref);
     if (dtype_bits(ref.dtype) < 8 && block_.axes == Axes::InOut)
       fail(ErrorCode::NotExact, {{}, ref.name}, "'{}': a transposed sub-byte tensor cannot be cut into rows", ref.name);
-    const StoredPart part = stored_part(expert, stored, ref.dtype);
+    const StoredPart part = stored_part(expert, stored, grid, ref.dtype);
     const auto place = [&](Role role, i64 rows, bool half, i64 block_rows) {
       Placement at = place_matrix(part, role, half, block_rows);
       at.offset += layer_offset(ref);
       block_.matrices.push_back(
-          {tensor, role, kind_, ref.dtype, expert, rows, stored.cols, part.element_bytes, at, std::nullopt});
+          {tensor, role, kind_, ref.dtype, grid, expert, rows, stored.cols, part.element_bytes, at, std::nullopt});
     };
     if (!fused) return place(role_ == Role::GateUp ? Role::Up : role_, stored.rows, false, 0);
     if (block_.glu.kind == Glu::Kind::Unknown) return place(role_, stored.rows, false, 0);
-    const i64 block_rows = fused_block_rows(block_.glu, f, kind_, ref.name);
+    const i64 block_rows = fused_block_rows(block_.glu, f, grid, ref.name);
     place(Role::Gate, stored.rows / 2, true, block_rows);
     place(Role::Up, stored.rows / 2, true, block_rows);
   }
@@ -97,13 +107,23 @@ class PartMatrices {
     if (ref.dtype != rest.dtype)
       fail(ErrorCode::ExpertDtype, {{}, rest.name}, "'{}' is {}, but '{}', the other half of FC1, is {}", rest.name,
            dtype_name(rest.dtype), ref.name, dtype_name(ref.dtype));
-    const Extents stored = stored_extents(kind_, {width(expert), block_.hidden_size}, ref);
-    const StoredPart part = stored_part(expert, stored, ref.dtype);
-    HalvedPlaces places = place_halved(part, role, fused_block_rows(block_.glu, width(expert), kind_, ref.name));
+    // Namings that cut FC1 in the middle hold no scales.
+    const MatrixExtents stored = matrix_extents(kind_, {width(expert), block_.hidden_size}, {}, ref);
+    const StoredPart part = stored_part(expert, stored, {}, ref.dtype);
+    HalvedPlaces places = place_halved(part, role, fused_block_rows(block_.glu, width(expert), {}, ref.name));
     places.first.offset += layer_offset(ref);
     places.tail.offset += layer_offset(rest);
-    block_.matrices.push_back({first, role, kind_, ref.dtype, expert, stored.rows, stored.cols, part.element_bytes,
-                               places.first, MatrixTail{places.tail_row, second, places.tail}});
+    block_.matrices.push_back({first,
+                               role,
+                               kind_,
+                               ref.dtype,
+                               {},
+                               expert,
+                               stored.rows,
+                               stored.cols,
+                               part.element_bytes,
+                               places.first,
+                               MatrixTail{places.tail_row, second, places.tail}});
   }
 
   BlockShape& shape_;
@@ -127,19 +147,18 @@ void add_matrices(BlockShape& shape, const Inventory& inventory) {
   }
 }
 
-i64 fused_block_rows(const Glu& glu, i64 intermediate, TensorKind kind, const std::string& name) {
+i64 fused_block_rows(const Glu& glu, i64 intermediate, const ScaleGrid& grid, const std::string& name) {
   const i64 rows = glu.kind == Glu::Kind::Interleaved ? glu.block_rows : intermediate;
   if (intermediate % rows != 0)
     fail(ErrorCode::NotDivisible, {{}, name}, "{}: {} rows; interleaved:{} needs a multiple of {}{}", name,
          2 * intermediate, rows, u64{2} * static_cast<u64>(rows),
          shard_folder(name).empty() ? "" : " in each shard: K must divide its share of F");
-  if (kind != TensorKind::Scale) return rows;
-  if (rows % kScaleRows != 0)
+  if (rows % grid.rows != 0)
     fail(ErrorCode::NotExact, {{}, name},
          "{}: one scale covers {} x {} weights, so blocks of {} gate and up rows would share scales; K must be a "
          "multiple of {}, or dequantize first",
-         name, kScaleRows, kScaleRows, rows, kScaleRows);
-  return rows / kScaleRows;
+         name, grid.rows, grid.cols, rows, grid.rows);
+  return rows / grid.rows;
 }
 
 }  // namespace glu_ckpt

@@ -5,6 +5,7 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "layout/scale_grid.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -69,7 +70,7 @@ class BlockChecker {
     }
     std::set<std::pair<TensorKind, Experts>> modes;
     for (const auto& [key, tensors] : shape_.parts) modes.insert({std::get<0>(key), std::get<1>(key)});
-    for (const TensorKind kind : {TensorKind::Weight, TensorKind::Bias, TensorKind::Scale})
+    for (const TensorKind kind : {TensorKind::Weight, TensorKind::Bias, TensorKind::Scale, TensorKind::PlainScale})
       if (modes.count({kind, Experts::Indexed}) + modes.count({kind, Experts::Grouped}) > 1)
         fail(ErrorCode::NotSupported, {{}, any_tensor().name}, "{}: some {} tensors are grouped and some indexed",
              label(), to_string(kind));
@@ -295,6 +296,9 @@ class BlockChecker {
         (role == Role::Up && shape_.block.glu.kind != Glu::Kind::None && part(kind, Role::Gate) == nullptr))
       fail(ErrorCode::BiasIncomplete, {{}, first.name}, "{}: '{}' is there, but not its {} twin", label(), first.name,
            role == Role::Gate ? "up" : "gate");
+    if (kind == TensorKind::PlainScale && part(TensorKind::Scale, role) != nullptr)
+      fail(ErrorCode::RedundantKeys, {{}, first.name}, "{}: both '{}' and '{}' are scales of one weight", label(),
+           first.name, tensor(part(TensorKind::Scale, role)->front().second).name);
     for (const auto& [expert, index] : tensors) check_companion_shape(kind, experts, role, tensor(index), expert);
   }
 
@@ -305,7 +309,6 @@ class BlockChecker {
     const i64 cols = role == Role::Down ? f : shape_.block.hidden_size;
     const bool stacked = shape_.block.set == ExpertSet::Routed && experts == Experts::Grouped;
     const i64 count = stacked ? shape_.block.num_experts : 1;
-    const auto ceil_div = [](i64 a, i64 b) { return (a + b - 1) / b; };
     if (kind == TensorKind::Bias) {
       // [E, rows]; TransformerEngine may hold [E, 1, rows], and Megatron reads flat ones too.
       const auto is = [&](const std::vector<i64>& shape) { return shape_of(ref) == shape; };
@@ -313,10 +316,32 @@ class BlockChecker {
       if (!fits) bad_shape(ref, count == 1 ? fmt::format("[{}]", rows) : fmt::format("[{}, {}]", count, rows));
       return;
     }
-    std::vector<i64> expected{ceil_div(rows, kScaleRows), ceil_div(cols, kScaleRows)};
-    if (shape_.block.axes == Axes::InOut) std::swap(expected[0], expected[1]);
-    if (stacked) expected.insert(expected.begin(), count);
-    if (shape_of(ref) != expected) bad_shape(ref, shape_text(expected) + ", one scale per 128 x 128 block");
+    check_scale_shape(role, ref, {rows, cols}, stacked ? count : 0);
+  }
+
+  /// `count` is 0 for an indexed tensor.
+  void check_scale_shape(Role role, const TensorRef& ref, const MatrixExtents& weight, i64 count) const {
+    const bool transposed = shape_.block.axes == Axes::InOut;
+    const TensorRef& weight_ref = tensor(part(TensorKind::Weight, role)->front().second);
+    if (transposed && is_mx_scale(weight_ref, ref))
+      fail(ErrorCode::NotExact, {{}, ref.name},
+           "'{}' holds scales of blocks of 32 of a transposed weight, which this version does not know; dequantize "
+           "first",
+           ref.name);
+    const ScaleGrid grid = scale_grid(weight_ref, ref, weight, shape_.block.axes);
+    const auto shape_for = [&](const ScaleGrid& of) {
+      const MatrixExtents stored = stored_extents(of, weight);
+      std::vector<i64> shape{stored.rows, stored.cols};
+      if (transposed) std::swap(shape[0], shape[1]);
+      if (count > 0) shape.insert(shape.begin(), count);
+      return shape;
+    };
+    if (shape_of(ref) == shape_for(grid)) return;
+    std::string expected = shape_text(shape_for(kFp8Blocks)) + ", one scale per 128 x 128 block";
+    if (can_be_mx(weight_ref.dtype, ref.dtype))
+      expected += fmt::format(", or {}, one per 1 x 32 block; swizzled ones must be put in rows first",
+                              shape_text(shape_for(kMxGrids[0])));
+    bad_shape(ref, expected);
   }
 
   const BlockContext& context_;

@@ -17,9 +17,6 @@ using PartTensors = std::vector<std::pair<i64, std::size_t>>;
 /// All parts of a block, by how they are stored.
 using BlockParts = std::map<std::tuple<TensorKind, Experts, Role>, PartTensors>;
 
-/// Rows and columns of weights that one scale covers: DeepSeek-V3's FP8 blocks.
-constexpr i64 kScaleRows = 128;
-
 /// What is known about a block beside its own tensors.
 struct BlockContext {
   const Inventory* inventory = nullptr;
@@ -48,10 +45,10 @@ std::vector<i64> layer_shape(const ExpertBlock& block, const TensorRef& ref);
 /// Adds the matrices once `block.glu` is settled. Throws NotDivisible.
 void add_matrices(BlockShape& shape, const Inventory& inventory);
 
-/// Gate rows per block of a fused FC1's tensor of this kind: K, or F when contiguous; for scales in rows
+/// Gate rows per block of a fused FC1's tensor of this grid: K, or F when contiguous; for scales in rows
 /// of scales. Throws NotDivisible where F is not a multiple of K, NotExact where a block of weights
 /// would share scales with its neighbour.
-i64 fused_block_rows(const Glu& glu, i64 intermediate, TensorKind kind, const std::string& name);
+i64 fused_block_rows(const Glu& glu, i64 intermediate, const ScaleGrid& grid, const std::string& name);
 
 /// Whether FC1 and FC2 together have the shapes of this orientation. With E, F, H > 0 never true of
 /// both: [2F, H] with [H, F] against [H, 2F] with [F, H] would need H = F and H = 2F.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
+#include "layout/scale_grid.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -30,22 +31,35 @@ KeyGroups::KeyGroups(const Inventory& inventory, const std::vector<std::size_t>&
 void KeyGroups::add_key(std::size_t index, GroupIds& ids) {
   const std::string_view name = tensor(index).name;
   ModelKey& key = keys_[index];
+  const bool known = !is_foreign_scale(tensor(index));
   for (const StateKey& reading : read_state_key(name)) {
     key = {reading, skeletonize(reading.model_key)};
-    if (KeyGroup& group = groups_[group_of(key, ids)]; !group.patterns.empty()) return group.tensors.push_back(index);
+    if (KeyGroup& group = groups_[group_of(key, known, ids)]; !group.patterns.empty())
+      return group.tensors.push_back(index);
   }
   key = {{{}, {}, name, {}, is_optimizer_tensor(name) ? std::string_view() : "model"}, skeletonize(name)};
-  groups_[group_of(key, ids)].tensors.push_back(index);
+  groups_[group_of(key, known, ids)].tensors.push_back(index);
 }
 
-std::size_t KeyGroups::group_of(const ModelKey& key, GroupIds& ids) {
+bool KeyGroups::is_foreign_scale(const TensorRef& ref) {
+  constexpr std::string_view kSuffix = "_scale";
+  const std::string_view name = ref.name;
+  if (!name.ends_with(kSuffix)) return false;
+  if (by_name_.empty())
+    for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) by_name_.emplace(tensor(i).name, i);
+  const auto weight = by_name_.find(name.substr(0, name.size() - kSuffix.size()));
+  return weight == by_name_.end() || !is_mx_scale(tensor(weight->second), ref);
+}
+
+std::size_t KeyGroups::group_of(const ModelKey& key, bool known, GroupIds& ids) {
   const StateKey& reading = key.reading;
-  std::string id = fmt::format("{} {} {} {}{}{}", reading.before.size(), reading.after.size(), reading.state,
+  std::string id = fmt::format("{} {} {} {} {}{}{}", known, reading.before.size(), reading.after.size(), reading.state,
                                reading.before, key.skeleton.text, reading.after);
   const auto [it, added] = ids.try_emplace(std::move(id), groups_.size());
   // What is an optimizer's, but no state of an expert, ends like an expert's key by chance.
   if (added)
-    groups_.push_back({reading.state.empty() ? std::vector<const KeyPattern*>() : match_patterns(key.skeleton), {}});
+    groups_.push_back(
+        {reading.state.empty() || !known ? std::vector<const KeyPattern*>() : match_patterns(key.skeleton), {}});
   return it->second;
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -56,7 +57,10 @@ class KeyGroups {
   const TensorRef& tensor(std::size_t index) const { return inventory_.tensors[index]; }
   using GroupIds = std::unordered_map<std::string, std::size_t>;
   void add_key(std::size_t index, GroupIds& ids);
-  std::size_t group_of(const ModelKey& key, GroupIds& ids);
+  /// `known` is false where no pattern may explain the key.
+  std::size_t group_of(const ModelKey& key, bool known, GroupIds& ids);
+  /// Whether a tensor is called like the scales of MXFP8 and is none: many formats call theirs `weight_scale`.
+  bool is_foreign_scale(const TensorRef& ref);
   void add_to_drafts(std::map<BlockId, BlockDraft>& drafts, const KeyPattern& pattern, std::size_t index,
                      std::optional<i64> num_hidden_layers) const;
   /// What a tensor with a leading axis of layers should have been; empty where it is sound.
@@ -69,6 +73,8 @@ class KeyGroups {
   /// By tensor.
   std::vector<ModelKey> keys_;
   std::vector<KeyGroup> groups_;
+  /// Filled when a key is first asked for.
+  std::unordered_map<std::string_view, std::size_t> by_name_;
 };
 
 }  // namespace glu_ckpt

@@ -39,6 +39,7 @@ constexpr KindWord kind_word(TensorKind kind) {
     case TensorKind::Weight: return {"weight", ""};
     case TensorKind::Bias: return {"bias", "_bias"};
     case TensorKind::Scale: return {"weight_scale_inv", "_scale_inv"};
+    case TensorKind::PlainScale: return {"weight_scale", "_scale"};
   }
   return {};
 }
@@ -80,7 +81,7 @@ class PatternTable {
   void add_parts(const Naming& naming, const StackPrefix& stack, ExpertSet set, Experts experts) {
     const PartNames& names = part_names(naming, set, experts);
     for (const Role role : {Role::GateUp, Role::Gate, Role::Up, Role::Down})
-      for (const TensorKind kind : {TensorKind::Weight, TensorKind::Bias, TensorKind::Scale})
+      for (const TensorKind kind : {TensorKind::Weight, TensorKind::Bias, TensorKind::Scale, TensorKind::PlainScale})
         add(naming, stack, set, experts, role, kind, part_template(names, role));
   }
 
@@ -88,7 +89,7 @@ class PatternTable {
            std::string_view part) {
     // Megatron holds no scales, and `weight_scale_inv7` would be nobody's key.
     const bool has_expert = part.find("{E}") != std::string_view::npos;
-    if (part.empty() || (kind == TensorKind::Scale && naming.plain_fc1_is_fused)) return;
+    if (part.empty() || (is_scale(kind) && naming.plain_fc1_is_fused)) return;
     const std::string text = print_part(part, kind, "#");
     const std::string skeleton = print_stack(stack, "#", "#") + text;
     patterns_.push_back({&naming, &stack, set, experts, role, kind, skeleton, text.size(), has_expert, false});

@@ -25,7 +25,7 @@ struct StackPrefix {
 std::string print_stack(const StackPrefix& prefix, std::string_view layer, std::string_view outer);
 
 /// Key templates after the stack prefix; an empty one does not exist. {E} expert index; {K} the word
-/// weight, bias or weight_scale_inv; {_K} the suffix "", _bias or _scale_inv.
+/// weight, bias, weight_scale_inv or weight_scale; {_K} the suffix "", _bias, _scale_inv or _scale.
 struct PartNames {
   std::string_view gate_up;
   std::string_view gate;

@@ -7,7 +7,7 @@ Placement place_matrix(const StoredPart& part, Role role, bool fused, i64 block_
   Placement place;
   place.row_step = part.element_bytes * (out_in ? part.cols : 1);
   place.col_step = part.element_bytes * (out_in ? 1 : part.stored_rows);
-  place.offset = part.slot * part.stored_rows * part.cols * part.element_bytes;
+  place.offset = part.slot * (part.stored_rows + part.padding_rows) * part.cols * part.element_bytes;
   if (!fused || (role != Role::Gate && role != Role::Up)) {
     place.block_rows = part.stored_rows;
     place.block_step = part.stored_rows * place.row_step;

@@ -12,10 +12,13 @@ struct StoredPart {
   Axes axes = Axes::OutIn;
   /// Rows of the stored matrix of one expert: F, 2F for a fused FC1, H for FC2.
   i64 stored_rows = 0;
+  /// As stored, padding included.
   i64 cols = 0;
   i64 element_bytes = 1;
   /// Index of the expert within the tensor; 0 for an indexed one.
   i64 slot = 0;
+  /// Behind the rows of each expert.
+  i64 padding_rows = 0;
 };
 
 /// Place of `role` in `part`. For Gate and Up of a fused FC1, `block_rows` is K (F for contiguous);

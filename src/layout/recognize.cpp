@@ -10,6 +10,7 @@
 #include "layout/collect_blocks.hpp"
 #include "layout/expert_like_names.hpp"
 #include "layout/optimizer_names.hpp"
+#include "layout/scale_grid.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -257,12 +258,12 @@ class Recognizer {
     const auto cover = [&](std::size_t index, i64 rows, const Matrix& matrix) {
       i64& bytes = covered[index];
       if (bytes < 0) expert_like.add_matrix(tensor(index).name);
-      bytes = std::max<i64>(bytes, 0) + rows * matrix.cols * matrix.element_bytes;
+      bytes = std::max<i64>(bytes, 0) + rows * padded(matrix.grid, {rows, matrix.cols}).cols * matrix.element_bytes;
     };
     for (const ExpertBlock& block : result_.blocks)
       for (const Matrix& matrix : block.matrices) {
         const i64 rows = matrix.tail ? matrix.tail->first_row : matrix.rows;
-        cover(matrix.tensor, rows, matrix);
+        cover(matrix.tensor, rows + padding_rows(matrix, shares_tensor(block, matrix)), matrix);
         if (matrix.tail) cover(matrix.tail->tensor, matrix.rows - rows, matrix);
       }
     for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) {

@@ -28,7 +28,7 @@ bool is_twin_shape(const ExpertBlock& block, const TensorRef& ref, const PartKey
     const bool ragged = model.block.intermediate_size < 0;
     if (!ragged && shape == layer_shape(model.block, weight)) return true;
   }
-  if (kind == TensorKind::Scale || expert >= model.block.num_experts) return false;
+  if (is_scale(kind) || expert >= model.block.num_experts) return false;
   const i64 f = model.intermediate[static_cast<std::size_t>(expert)];
   const bool doubled = role == Role::GateUp && model.block.glu.kind != Glu::Kind::None;
   std::vector<i64> expected{role == Role::Down ? model.block.hidden_size : doubled ? 2 * f : f};

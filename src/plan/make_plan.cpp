@@ -139,12 +139,16 @@ void describe_target(const ExpertBlock& block, const BlockTarget& target, Layout
 }
 
 [[noreturn]] void fail_unexplained(const Inventory& inventory, const Recognition& from) {
-  const std::string& name = inventory.tensors[from.unexplained.front()].name;
-  fail(ErrorCode::UnexplainedKey, {{}, name},
+  const TensorRef& ref = inventory.tensors[from.unexplained.front()];
+  const bool byte_scale = (ref.dtype == Dtype::U8 || ref.dtype == Dtype::F8_E8M0) && ref.name.ends_with("_scale");
+  fail(ErrorCode::UnexplainedKey, {{}, ref.name},
        "'{}' looks like part of an expert, but {}; moving the weights would leave it behind. Quantized formats whose "
-       "scales this version does not know must be dequantized first",
-       name,
-       from.naming != nullptr ? "naming " + from.layout.naming + " does not explain it" : "no naming explains it");
+       "scales this version does not know must be dequantized first{}",
+       ref.name,
+       from.naming != nullptr ? "naming " + from.layout.naming + " does not explain it" : "no naming explains it",
+       byte_scale
+           ? fmt::format("; its shape {} is none of MXFP8's, whose scales must not be swizzled", shape_text(ref.shape))
+           : "");
 }
 
 /// An optimizer's tensors that cannot follow their weights.

@@ -7,6 +7,7 @@
 #include "layout/expert_block.hpp"
 #include "layout/key_pattern.hpp"
 #include "layout/placement.hpp"
+#include "layout/scale_grid.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -99,14 +100,44 @@ class BlockWriter {
     if (target_.halved && role != Role::Down) return add_halved(from, grouped);
     const std::size_t output = output_for(from, role, grouped);
     const Matrix to = place(from, role, grouped, outputs_.list[output].name);
-    for (const Move& move : matrix_moves(from, to)) outputs_.list[output].moves.push_back(move);
+    const i64 padding_cols = padded(from.grid, {from.rows, from.cols}).cols - from.cols;
+    Matrix wide_from = from;
+    Matrix wide_to = to;
+    wide_from.cols += padding_cols;
+    wide_to.cols += padding_cols;
+    for (const Move& move : matrix_moves(wide_from, wide_to)) outputs_.list[output].moves.push_back(move);
+    add_padding_rows(wide_from, wide_to, role, outputs_.list[output]);
+  }
+
+  /// The rows behind the last one of padded scales. They hold nothing, and are moved so that a plan reads and writes
+  /// every byte; where FC1 is fused or cut, there would be more or less of them.
+  void add_padding_rows(const Matrix& from, const Matrix& to, Role role, DraftOutput& output) const {
+    const i64 have = padding_rows(from, shares_tensor(block_, from));
+    if (const i64 want = padding_rows(to, role == Role::GateUp && is_gated(to)); have != want)
+      fail(ErrorCode::NotExact, {{}, inventory_.tensors[from.tensor].name},
+           "'{}': scales padded to a multiple of {} rows, of which {} hold no scale; '{}' would have {} of them. Store "
+           "the scales without padding, or keep gate and up as they are",
+           inventory_.tensors[from.tensor].name, from.grid.row_multiple, have, output.name, want);
+    if (have == 0) return;
+    Move move;
+    move.src = from.tensor;
+    const i64 first = from.rows * (shares_tensor(block_, from) ? 2 : 1);
+    move.src_offset = from.place.offset + first * from.place.row_step;
+    move.dst_offset = to.place.offset + first * to.place.row_step;
+    move.run_bytes = have * from.place.row_step;
+    output.moves.push_back(move);
+  }
+
+  /// Whether a fused FC1 holds this matrix and another.
+  bool is_gated(const Matrix& matrix) const {
+    return (matrix.role == Role::Gate || matrix.role == Role::Up) && block_.glu.kind != Glu::Kind::None;
   }
 
   /// Gate and up each lie in both halves.
   void add_halved(const Matrix& from, bool grouped) {
     const std::size_t halves[] = {output_for(from, Role::Gate, grouped), output_for(from, Role::Up, grouped)};
-    const StoredPart half{axes_of(from.kind), from.rows, from.cols, from.element_bytes, grouped ? from.expert : 0};
-    const i64 block_rows = fused_block_rows(target_.glu, from.rows, from.kind, outputs_.list[halves[0]].name);
+    const StoredPart half{axes_of(from.kind), from.rows, from.cols, from.element_bytes, grouped ? from.expert : 0, 0};
+    const i64 block_rows = fused_block_rows(target_.glu, from.rows, from.grid, outputs_.list[halves[0]].name);
     HalvedPlaces places = place_halved(half, from.role, block_rows);
     places.first.offset += layer_offset(from, grouped, from.rows);
     places.tail.offset += layer_offset(from, grouped, from.rows);
@@ -142,14 +173,15 @@ class BlockWriter {
   Matrix place(const Matrix& from, Role role, bool grouped, const std::string& name) const {
     Matrix to = from;
     to.tail.reset();
-    const bool gated = role == Role::GateUp && (from.role == Role::Gate || from.role == Role::Up) &&
-                       block_.glu.kind != Glu::Kind::None;
+    const bool gated = role == Role::GateUp && is_gated(from);
     const i64 rows = gated ? stored_rows(from, role) : from.rows;
-    const StoredPart part{axes_of(from.kind), rows, from.cols, from.element_bytes, grouped ? from.expert : 0};
+    const MatrixExtents stored = padded(from.grid, {rows, from.cols});
+    const i64 slot = grouped ? from.expert : 0;
+    const StoredPart part{axes_of(from.kind), rows, stored.cols, from.element_bytes, slot, stored.rows - rows};
     // Scales count blocks of rows, so K is checked against the weight's F.
-    const i64 intermediate = from.kind == TensorKind::Scale ? weight_rows(from) : from.rows;
+    const i64 intermediate = is_scale(from.kind) ? weight_rows(from) : from.rows;
     to.place =
-        place_matrix(part, from.role, gated, gated ? fused_block_rows(target_.glu, intermediate, from.kind, name) : 0);
+        place_matrix(part, from.role, gated, gated ? fused_block_rows(target_.glu, intermediate, from.grid, name) : 0);
     to.place.offset += layer_offset(from, grouped, rows);
     return to;
   }
@@ -176,9 +208,14 @@ class BlockWriter {
       fail(ErrorCode::NoSpelling, {{}, inventory_.tensors[from.tensor].name},
            "{}: naming {} has no spelling for {} experts' {}", block_text(block_), naming.name, to_string(block_.set),
            to_string(role));
-    if (from.kind == TensorKind::Scale && naming.plain_fc1_is_fused)
+    if (is_scale(from.kind) && naming.plain_fc1_is_fused)
       fail(ErrorCode::NoSpelling, {{}, inventory_.tensors[from.tensor].name},
            "{}: naming {} holds no block scales; dequantize first", block_text(block_), naming.name);
+    if (from.grid != ScaleGrid{} && from.grid != kFp8Blocks && axes_of(from.kind) == Axes::InOut)
+      fail(ErrorCode::NotExact, {{}, inventory_.tensors[from.tensor].name},
+           "'{}': naming {} transposes its experts, and nothing that reads it knows scales of {} x {} blocks there; "
+           "dequantize first",
+           inventory_.tensors[from.tensor].name, naming.name, from.grid.rows, from.grid.cols);
     if (dtype_bits(from.dtype) < 8 && axes_of(from.kind) == Axes::InOut)
       fail(ErrorCode::NotExact, {{}, inventory_.tensors[from.tensor].name},
            "{}: naming {} transposes its experts, and elements of {} bits cannot be moved one by one",
@@ -187,14 +224,15 @@ class BlockWriter {
     output.name = target_.key_prefix + print_part(part, from.kind, fmt::format("{}", from.expert)) + block_.key_suffix;
     output.dtype = from.dtype;
     const int bits = dtype_bits(from.dtype);
-    const i64 rows = block_.glu.kind == Glu::Kind::None ? from.rows : stored_rows(from, role);
+    const MatrixExtents stored =
+        padded(from.grid, {block_.glu.kind == Glu::Kind::None ? from.rows : stored_rows(from, role), from.cols});
     if (target_.stacked_layers > 0) output.shape.push_back(target_.stacked_layers);
     if (grouped) output.shape.push_back(block_.num_experts);
-    output.shape.push_back(rows);
-    if (from.kind != TensorKind::Bias) output.shape.push_back(from.cols * from.element_bytes * 8 / bits);
+    output.shape.push_back(stored.rows);
+    if (from.kind != TensorKind::Bias) output.shape.push_back(stored.cols * from.element_bytes * 8 / bits);
     if (axes_of(from.kind) == Axes::InOut) std::swap(output.shape[output.shape.size() - 2], output.shape.back());
-    output.bytes = std::max<i64>(target_.stacked_layers, 1) * (grouped ? block_.num_experts : 1) * rows * from.cols *
-                   from.element_bytes;
+    output.bytes = std::max<i64>(target_.stacked_layers, 1) * (grouped ? block_.num_experts : 1) * stored.rows *
+                   stored.cols * from.element_bytes;
     return output;
   }
 

@@ -5,6 +5,54 @@
 #include "report/report.hpp"
 
 namespace glu_ckpt::report {
+namespace {
+
+/// What a forward pass is timed on, whatever the device.
+constexpr const char* kForwardSubject =
+    "grouped MLP, bf16, SwiGLU, interleaved:32, even splits; times are medians of rounds in turn; GB/s count the "
+    "weights\n";
+
+std::string forward_columns() {
+  return fmt::format("{:<13} {:>4} {:>6} {:>6} {:>7} {:>10} {:>8} {:>7} {:>8} {:>8} {:>8} {:>7} {:>8}\n", "model", "E",
+                     "H", "F", "tokens", "us", "TFLOP/s", "GB/s", "of read", "of dense", "x cuBLAS", "read", "dense");
+}
+
+std::string or_dash(bool there, double number, int digits) {
+  return there ? fmt::format("{:.{}f}", number, digits) : "-";
+}
+
+void write_device(JsonWriter& json, const CudaDevice& device) {
+  json.field("device", device.name).field("index", device.index).field("multiprocessors", device.multiprocessors);
+  json.field("cuda_driver", device.driver).field("dtype", "BF16");
+}
+
+void write_forward_figure(JsonWriter& json, const ForwardFigure& figure) {
+  json.begin_object().field("model", figure.shape.model).field("num_experts", figure.shape.experts);
+  json.field("hidden_size", figure.shape.hidden).field("moe_intermediate_size", figure.shape.width);
+  json.field("tokens_per_expert", figure.tokens_per_expert).field("weight_bytes", figure.weight_bytes());
+  json.field("microseconds", figure.microseconds).field("tflops", figure.tflops());
+  json.field("weight_gb_per_s", figure.weight_gb_per_s());
+  json.field("read_microseconds", figure.read_microseconds).field("read_gb_per_s", figure.read_gb_per_s());
+  json.field("of_read", figure.of_read());
+  if (figure.cublas_microseconds > 0) {
+    json.field("cublas_microseconds", figure.cublas_microseconds).field("times_cublas", figure.times_cublas());
+    json.field("cublas_difference", figure.cublas_difference);
+    json.field("dense_microseconds", figure.dense_microseconds).field("dense_tflops", figure.dense_tflops());
+    json.field("of_dense", figure.of_dense());
+  }
+  json.end_object();
+}
+
+void write_forward_bench(JsonWriter& json, const ForwardBench& bench) {
+  json.field("glu", "interleaved:32").field("activation", "swiglu");
+  json.key("no_cublas");
+  bench.no_cublas.empty() ? json.null() : json.value(bench.no_cublas);
+  json.key("figures").begin_array();
+  for (const ForwardFigure& figure : bench.figures) write_forward_figure(json, figure);
+  json.end_array();
+}
+
+}  // namespace
 
 std::string kernel_bench_heading(const CudaDevice& device) {
   return fmt::format(
@@ -25,8 +73,7 @@ std::string kernel_figure_text(const KernelFigure& figure) {
 std::string kernel_bench_json(const CudaDevice& device, const std::vector<KernelFigure>& figures) {
   JsonWriter json;
   json.begin_object();
-  json.field("device", device.name).field("index", device.index).field("multiprocessors", device.multiprocessors);
-  json.field("cuda_driver", device.driver).field("dtype", "BF16");
+  write_device(json, device);
   json.key("figures").begin_array();
   for (const KernelFigure& figure : figures) {
     json.begin_object().field("kernel", figure.kernel).field("model", figure.model).field("what", figure.what);
@@ -41,6 +88,48 @@ std::string kernel_bench_json(const CudaDevice& device, const std::vector<Kernel
     json.end_object();
   }
   return json.end_array().end_object().text();
+}
+
+std::string forward_bench_heading(const CudaDevice& device) {
+  return fmt::format(
+      "{}, cuda:{}, {} multiprocessors, driver for CUDA {}\n{}"
+      "`of read` is the speed over a plain read of the weights, `of dense` over a dense 8192^3 product, `x cuBLAS` "
+      "over\n"
+      "FC1, SwiGLU and FC2 through cuBLAS, in the same rounds; `read` and `dense` are those ceilings in GB/s and "
+      "TFLOP/s\n\n"
+      "{}",
+      device.name, device.index, device.multiprocessors, device.driver, kForwardSubject, forward_columns());
+}
+
+std::string host_forward_bench_heading(int jobs) {
+  return fmt::format(
+      "cpu, {} threads\n{}`of read` is the speed over a plain read of the weights, `read` that ceiling in GB/s\n\n{}",
+      jobs, kForwardSubject, forward_columns());
+}
+
+std::string forward_figure_text(const ForwardFigure& figure) {
+  const ForwardShape& shape = figure.shape;
+  const bool cublas = figure.cublas_microseconds > 0;
+  return fmt::format("{:<13} {:>4} {:>6} {:>6} {:>7} {:>10.1f} {:>8.3g} {:>7.0f} {:>8.3f} {:>8} {:>8} {:>7.0f} {:>8}\n",
+                     shape.model, shape.experts, shape.hidden, shape.width, figure.tokens_per_expert,
+                     figure.microseconds, figure.tflops(), figure.weight_gb_per_s(), figure.of_read(),
+                     or_dash(cublas, figure.of_dense(), 3), or_dash(cublas, figure.times_cublas(), 3),
+                     figure.read_gb_per_s(), or_dash(cublas, figure.dense_tflops(), 1));
+}
+
+std::string forward_bench_json(const CudaDevice& device, const ForwardBench& bench) {
+  JsonWriter json;
+  json.begin_object();
+  write_device(json, device);
+  write_forward_bench(json, bench);
+  return json.end_object().text();
+}
+
+std::string host_forward_bench_json(int jobs, const ForwardBench& bench) {
+  JsonWriter json;
+  json.begin_object().field("device", "cpu").field("jobs", jobs).field("dtype", "BF16");
+  write_forward_bench(json, bench);
+  return json.end_object().text();
 }
 
 }  // namespace glu_ckpt::report

@@ -81,6 +81,11 @@ std::string doctor_json(const Doctor& doctor);
 std::string kernel_bench_heading(const CudaDevice& device);
 std::string kernel_figure_text(const KernelFigure& figure);
 std::string kernel_bench_json(const CudaDevice& device, const std::vector<KernelFigure>& figures);
+std::string forward_bench_heading(const CudaDevice& device);
+std::string host_forward_bench_heading(int jobs);
+std::string forward_figure_text(const ForwardFigure& figure);
+std::string forward_bench_json(const CudaDevice& device, const ForwardBench& bench);
+std::string host_forward_bench_json(int jobs, const ForwardBench& bench);
 std::string error_json(const Error& error);
 
 /// `text` with control characters written as \xNN and cut at a length that a terminal can bear: names in

@@ -8,6 +8,7 @@
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
 #include "glu_ckpt/forward.hpp"
+#include "verify/dequantize_expert.hpp"
 #include "verify/load_expert.hpp"
 
 namespace glu_ckpt {
@@ -179,20 +180,21 @@ class LayerRun {
 }  // namespace
 
 Dtype compute_dtype(const Model& model, const ExpertBlock& block, bool fp32) {
+  const Dequantized dequantized(block);
   const Matrix* first = nullptr;
   for (const Matrix& matrix : block.matrices) {
     const std::string& name = model.source->inventory().tensors[matrix.tensor].name;
-    if (!is_float(matrix.dtype))
-      fail(ErrorCode::NotSupported, {{}, name}, "'{}' is {}; only BF16, F16 and F32 can be computed with", name,
+    if (!is_float(dequantized.dtype(matrix)))
+      fail(ErrorCode::NotSupported, {{}, name}, "'{}' is {}; only BF16, F16, F32 and MXFP8 can be computed with", name,
            dtype_name(matrix.dtype));
     if (matrix.kind != TensorKind::Weight) continue;
     if (first == nullptr) first = &matrix;
-    if (!fp32 && matrix.dtype != first->dtype)
+    if (!fp32 && dequantized.dtype(matrix) != dequantized.dtype(*first))
       fail(ErrorCode::NotSupported, {{}, name}, "'{}' is {}, other weights of layer {} are {}; compute in fp32", name,
            dtype_name(matrix.dtype), layer_label(block), dtype_name(first->dtype));
   }
   if (first == nullptr) fail(ErrorCode::NoExperts, {}, "layer {} has no weights", layer_label(block));
-  return fp32 ? Dtype::F32 : first->dtype;
+  return fp32 ? Dtype::F32 : dequantized.dtype(*first);
 }
 
 std::vector<std::byte> forward_layer(const Model& model, const ExpertBlock& block, const RoutedTokens& tokens,

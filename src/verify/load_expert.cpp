@@ -6,6 +6,7 @@
 
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
+#include "verify/dequantize_expert.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -58,9 +59,9 @@ Ranges tensor_ranges(const std::vector<const Matrix*>& matrices) {
 /// Where a matrix of this role and kind belongs.
 StoredMatrix& slot(ExpertWeights& weights, const Matrix& matrix, const std::string& name) {
   const bool bias = matrix.kind == TensorKind::Bias;
-  if (matrix.kind == TensorKind::Scale)
+  if (is_scale(matrix.kind))
     fail(ErrorCode::NotSupported, {{}, name},
-         "'{}': scales of quantized weights; only BF16, F16 and F32 can be computed "
+         "'{}': scales of quantized weights; only BF16, F16, F32 and MXFP8 can be computed "
          "with",
          name);
   switch (matrix.role) {
@@ -72,17 +73,25 @@ StoredMatrix& slot(ExpertWeights& weights, const Matrix& matrix, const std::stri
   fail(ErrorCode::UnknownGlu, {{}, name}, "'{}': the order of gate and up is unknown", name);
 }
 
+const ExpertWindow& window_of(const StoredExpert& expert, std::size_t tensor) {
+  return *std::ranges::find(expert.windows, tensor, &ExpertWindow::tensor);
+}
+
 /// The matrices of an expert whose windows stand at `data`.
 ExpertWeights place_expert(const Source& source, const StoredExpert& expert, const std::byte* data) {
   ExpertWeights weights;
   const auto part = [&](std::size_t tensor, Placement place) {
-    const auto window = std::ranges::find(expert.windows, tensor, &ExpertWindow::tensor);
-    place.offset -= window->begin;
-    return StoredMatrix::Part{data + window->at, place};
+    const ExpertWindow& window = window_of(expert, tensor);
+    if (window.wide_at >= 0) return StoredMatrix::Part{data + window.wide_at, widened(place, window.begin)};
+    place.offset -= window.begin;
+    return StoredMatrix::Part{data + window.at, place};
   };
+  const std::vector<QuantizedWeight> quantized = quantized_weights(expert.matrices);
   for (const Matrix* const matrix : expert.matrices) {
+    if (std::ranges::find(quantized, matrix, &QuantizedWeight::scales) != quantized.end()) continue;
     StoredMatrix& to = slot(weights, *matrix, source.inventory().tensors[matrix->tensor].name);
-    to = {.dtype = matrix->dtype,
+    const bool wide = std::ranges::find(quantized, matrix, &QuantizedWeight::weight) != quantized.end();
+    to = {.dtype = wide ? Dtype::BF16 : matrix->dtype,
           .rows = matrix->rows,
           .cols = matrix->cols,
           .first = {},
@@ -93,6 +102,20 @@ ExpertWeights place_expert(const Source& source, const StoredExpert& expert, con
     if (to.tail_row < to.rows) to.tail = part(matrix->tail->tensor, matrix->tail->place);
   }
   return weights;
+}
+
+/// A quantized weight of an expert that stands at `data`.
+struct DequantizeTask {
+  QuantizedWeight quantized;
+  const StoredExpert* expert = nullptr;
+  std::byte* data = nullptr;
+};
+
+void dequantize(const Source& source, const DequantizeTask& task) {
+  const ExpertWindow& window = window_of(*task.expert, task.quantized.weight->tensor);
+  const ExpertWindow& scales = window_of(*task.expert, task.quantized.scales->tensor);
+  dequantize_weight(task.quantized, {task.data + window.at, window.begin}, {task.data + scales.at, scales.begin},
+                    task.data + window.wide_at, source.inventory().tensors[window.tensor].name);
 }
 
 /// Bytes that are read at once.
@@ -108,12 +131,21 @@ std::vector<StoredExpert> stored_experts(const ExpertBlock& block) {
   std::vector<StoredExpert> experts(static_cast<std::size_t>(block.num_experts));
   for (const Matrix& matrix : block.matrices)
     experts.at(static_cast<std::size_t>(matrix.expert)).matrices.push_back(&matrix);
-  for (StoredExpert& expert : experts)
+  const auto hold = [](StoredExpert& expert, i64 bytes) {
+    const i64 at = expert.held_bytes;
+    expert.held_bytes += (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+    return at;
+  };
+  for (StoredExpert& expert : experts) {
     for (const auto& [tensor, range] : tensor_ranges(expert.matrices)) {
-      expert.windows.push_back({tensor, range.begin, range.end, expert.held_bytes});
+      expert.windows.push_back({tensor, range.begin, range.end, hold(expert, range.end - range.begin)});
       expert.bytes += range.end - range.begin;
-      expert.held_bytes += (range.end - range.begin + kLineBytes - 1) / kLineBytes * kLineBytes;
     }
+    for (const QuantizedWeight& quantized : quantized_weights(expert.matrices))
+      if (const auto window = std::ranges::find(expert.windows, quantized.weight->tensor, &ExpertWindow::tensor);
+          window->wide_at < 0)
+        window->wide_at = hold(expert, 2 * (window->end - window->begin));
+  }
   return experts;
 }
 
@@ -141,6 +173,7 @@ std::vector<ExpertWeights> load_experts(const Source& source, const std::vector<
   std::byte* data = buffer.reserve(held_bytes);
   std::vector<ExpertWeights> weights;
   std::vector<Piece> pieces;
+  std::vector<DequantizeTask> tasks;
   for (const StoredExpert* const expert : experts) {
     weights.push_back(place_expert(source, *expert, data));
     for (const ExpertWindow& window : expert->windows)
@@ -149,12 +182,15 @@ std::vector<ExpertWeights> load_experts(const Source& source, const std::vector<
         pieces.push_back(
             {window.tensor, begin, {data + window.at + begin - window.begin, static_cast<std::size_t>(size)}});
       }
+    for (const QuantizedWeight& quantized : quantized_weights(expert->matrices))
+      tasks.push_back({quantized, expert, data});
     data += expert->held_bytes;
   }
   parallel_for(pieces.size(), jobs, [&](std::size_t i, int) {
     source.read(pieces[i].tensor, pieces[i].offset, pieces[i].out);
     if (on_progress) on_progress(static_cast<i64>(pieces[i].out.size()));
   });
+  parallel_for(tasks.size(), jobs, [&](std::size_t i, int) { dequantize(source, tasks[i]); });
   return weights;
 }
 

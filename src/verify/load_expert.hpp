@@ -16,6 +16,8 @@ struct ExpertWindow {
   i64 begin = 0;
   i64 end = 0;
   i64 at = 0;
+  /// Where these weights stand once they were dequantized to bf16; -1 where they are not quantized.
+  i64 wide_at = -1;
 };
 
 /// What of a checkpoint is one expert's.
@@ -23,7 +25,7 @@ struct StoredExpert {
   std::vector<const Matrix*> matrices;
   /// One for each tensor: from the first to the last of its bytes that are the expert's.
   std::vector<ExpertWindow> windows;
-  /// Bytes to read, and bytes in memory, where each window begins a cache line.
+  /// Bytes to read, and bytes in memory, where each window begins a cache line and what is dequantized is held twice.
   i64 bytes = 0;
   i64 held_bytes = 0;
 };
@@ -48,8 +50,9 @@ class WeightBuffer {
 };
 
 /// Reads these experts into `buffer`, one behind the other, with `jobs` threads. Pointers are good until the buffer is
-/// used again. `on_progress` gets bytes read, from any thread. Throws NotSupported for scales, UnknownGlu where the
-/// order of gate and up is unknown, and what reading throws.
+/// used again. Weights in MXFP8 become bf16. `on_progress` gets bytes read, from any thread. Throws NotSupported for
+/// other scales, NotExact where a value is none of bf16's, UnknownGlu where the order of gate and up is unknown, and
+/// what reading throws.
 std::vector<ExpertWeights> load_experts(const Source& source, const std::vector<const StoredExpert*>& experts,
                                         WeightBuffer& buffer, int jobs, const std::function<void(i64)>& on_progress);
 

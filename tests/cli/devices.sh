@@ -22,6 +22,19 @@ devices() {
   status "bench of a mistyped word" 2 bench kernls && check "it is suggested" has "$ERR" "did you mean kernels"
   status "bench with a mistyped option" 2 bench kernels --devic cuda && check "it is suggested" has "$ERR" "did you mean --device"
   status "bench kernels on the CPU" 2 bench kernels --device cpu
+  status "bench forward on the CPU" 0 bench forward --device cpu --tokens 1,3 --max-memory 20MiB -j 2 --rounds 2 --json
+  check "bench forward --json" json device jobs dtype glu activation no_cublas figures
+  check "bench forward --json: as many experts as fit" \
+    [ "$(json_get '[(f["model"], f["num_experts"], f["tokens_per_expert"]) for f in v["figures"]]')" == "[('Qwen3-30B', 2, 1), ('Qwen3-30B', 2, 3)]" ]
+  check "bench forward --json: figures agree with each other" [ "$(json_get 'all(abs(f["weight_gb_per_s"] * f["microseconds"] - f["weight_bytes"] / 1e3) < 1 and f["weight_bytes"] == 6 * f["num_experts"] * f["hidden_size"] * f["moe_intermediate_size"] and abs(f["tflops"] * f["microseconds"] * 1e6 - f["weight_bytes"] * f["tokens_per_expert"]) < 1e3 and abs(f["of_read"] * f["microseconds"] - f["read_microseconds"]) < 1e-3 for f in v["figures"])')" == True ]
+  status "bench forward as text" 0 bench forward --device cpu --tokens 1 --max-memory 10MiB --rounds 1
+  check "bench forward as text: one line" [ "$(grep -c '^Qwen3-30B' <<<"$OUT")" == 1 ]
+  status "bench forward without room for an expert" 5 bench forward --device cpu --tokens 1 --max-memory 5MiB
+  check "nothing is printed" [ -z "$OUT" ] && check "the bytes are named" has "$ERR" "take 9456640 bytes, 5242880 may be used"
+  status "bench forward of a model that is not there" 2 bench forward --device cpu --model Qwen
+  check "those that are there are named" has "$ERR" "Qwen3-30B"
+  status "bench forward with no tokens" 2 bench forward --device cpu --tokens 0
+  status "bench forward on a GPU too many" 5 bench forward --device "cuda:$gpus" && check "no-device" has "$ERR" "[no-device]"
   [[ $gpus -gt 0 ]] || { status "bench kernels without a GPU" 5 bench kernels --json && check "no-device" has "$ERR" '"no-device"'; }
   rm -rf "$out"
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <new>
@@ -23,11 +24,15 @@ struct Work {
   std::function<void()> run;
 };
 
-/// Memory of a device, or pinned memory that was allocated while the device was current.
+/// Memory of a device, or host memory that was allocated or registered while the device was current.
+enum class Kind { Device, Pinned, Registered };
+
 struct Allocation {
   std::size_t bytes = 0;
   int device = 0;
-  bool pinned = false;
+  Kind kind = Kind::Device;
+
+  bool pinned() const { return kind != Kind::Device; }
 };
 
 }  // namespace
@@ -58,6 +63,7 @@ namespace {
 /// What memory holds before anything was copied to it, and a target of a download until it is waited for.
 constexpr int kPoison = 0xDB;
 constexpr std::size_t kAlignment = 256;
+constexpr i64 kUnlimited = std::numeric_limits<i64>::max();
 
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
@@ -70,6 +76,7 @@ struct Runtime {
   std::set<CUevent_st*> events;
   Usage device[kMostDevices];
   Usage pinned;
+  i64 most_pinned = kUnlimited;
   int resets[kMostDevices] = {};
   std::vector<std::string> offences;
   std::string failing_call;
@@ -87,25 +94,40 @@ struct Runtime {
   }
 
   Usage& usage(const Allocation& memory) {
-    return memory.pinned ? pinned : device[static_cast<std::size_t>(memory.device)];
+    return memory.pinned() ? pinned : device[static_cast<std::size_t>(memory.device)];
   }
 
-  cudaError_t allocate(void** data, std::size_t bytes, bool is_pinned) {
-    const Allocation memory{bytes, current_device, is_pinned};
+  bool has_room(const Allocation& memory) {
+    return usage(memory).bytes + static_cast<i64>(memory.bytes) <= (memory.pinned() ? most_pinned : kDeviceBytes);
+  }
+
+  void add(void* data, const Allocation& memory) {
+    allocations[static_cast<const std::byte*>(data)] = memory;
     Usage& use = usage(memory);
-    if (!is_pinned && use.bytes + static_cast<i64>(bytes) > kDeviceBytes) return cudaErrorMemoryAllocation;
+    use.bytes += static_cast<i64>(memory.bytes);
+    use.peak_bytes = std::max(use.peak_bytes, use.bytes);
+  }
+
+  cudaError_t allocate(void** data, std::size_t bytes, Kind kind) {
+    const Allocation memory{bytes, current_device, kind};
+    if (!has_room(memory)) return cudaErrorMemoryAllocation;
     *data = ::operator new(bytes, std::align_val_t(kAlignment));
     std::memset(*data, kPoison, bytes);
-    allocations[static_cast<const std::byte*>(*data)] = memory;
-    use.bytes += static_cast<i64>(bytes);
-    use.peak_bytes = std::max(use.peak_bytes, use.bytes);
+    add(*data, memory);
     return cudaSuccess;
   }
 
-  cudaError_t release(void* data, bool is_pinned) {
+  cudaError_t lock(void* data, std::size_t bytes) {
+    const Allocation memory{bytes, current_device, Kind::Registered};
+    if (!has_room(memory)) return cudaErrorMemoryAllocation;
+    add(data, memory);
+    return cudaSuccess;
+  }
+
+  cudaError_t release(void* data, Kind kind) {
     if (data == nullptr) return cudaSuccess;
     const auto found = allocations.find(static_cast<const std::byte*>(data));
-    if (found == allocations.end() || found->second.pinned != is_pinned)
+    if (found == allocations.end() || found->second.kind != kind)
       return offend("memory is freed that was not allocated so");
     const Allocation memory = found->second;
     check_current(memory.device, "memory");
@@ -116,7 +138,7 @@ struct Runtime {
     }
     usage(memory).bytes -= static_cast<i64>(memory.bytes);
     allocations.erase(found);
-    ::operator delete(data, std::align_val_t(kAlignment));
+    if (kind != Kind::Registered) ::operator delete(data, std::align_val_t(kAlignment));
     return cudaSuccess;
   }
 
@@ -138,7 +160,7 @@ struct Runtime {
 
   bool holds(Range range, int on_device, bool is_pinned) const {
     const auto found = find(range);
-    return found != allocations.end() && found->second.pinned == is_pinned &&
+    return found != allocations.end() && found->second.pinned() == is_pinned &&
            (is_pinned || found->second.device == on_device);
   }
 
@@ -183,6 +205,7 @@ void start(int devices) {
   for (Usage& use : cuda->device) use.peak_bytes = use.bytes;
   cuda->pinned.peak_bytes = cuda->pinned.bytes;
   std::ranges::fill(cuda->resets, 0);
+  cuda->most_pinned = kUnlimited;
   cuda->failing_call.clear();
   current_device = 0;
   last_error = cudaSuccess;
@@ -194,6 +217,8 @@ void fail_call(const std::string& name, int nth, cudaError_t status) {
   cuda->calls_to_failure = nth;
   cuda->failure = status;
 }
+
+void limit_pinned(i64 bytes) { Locked()->most_pinned = bytes; }
 
 bool call_failed() {
   Locked cuda;
@@ -289,16 +314,23 @@ cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
 }
 
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
-  return call("cudaMalloc", [&](Runtime& cuda) { return cuda.allocate(data, bytes, false); });
+  return call("cudaMalloc", [&](Runtime& cuda) { return cuda.allocate(data, bytes, Kind::Device); });
 }
 cudaError_t cudaMallocHost(void** data, std::size_t bytes) {
-  return call("cudaMallocHost", [&](Runtime& cuda) { return cuda.allocate(data, bytes, true); });
+  return call("cudaMallocHost", [&](Runtime& cuda) { return cuda.allocate(data, bytes, Kind::Pinned); });
 }
 cudaError_t cudaFree(void* data) {
-  return call("cudaFree", [&](Runtime& cuda) { return cuda.release(data, false); });
+  return call("cudaFree", [&](Runtime& cuda) { return cuda.release(data, Kind::Device); });
 }
 cudaError_t cudaFreeHost(void* data) {
-  return call("cudaFreeHost", [&](Runtime& cuda) { return cuda.release(data, true); });
+  return call("cudaFreeHost", [&](Runtime& cuda) { return cuda.release(data, Kind::Pinned); });
+}
+
+cudaError_t cudaHostRegister(void* data, std::size_t bytes, unsigned) {
+  return call("cudaHostRegister", [&](Runtime& cuda) { return cuda.lock(data, bytes); });
+}
+cudaError_t cudaHostUnregister(void* data) {
+  return call("cudaHostUnregister", [&](Runtime& cuda) { return cuda.release(data, Kind::Registered); });
 }
 
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
@@ -309,7 +341,8 @@ cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t bytes, cudaM
     if (!cuda.holds(from, stream->device, !down) || !cuda.holds(to, stream->device, down))
       return cuda.offend(
           fmt::format("a copy of {} bytes is not between pinned memory and cuda:{}", bytes, stream->device));
-    if (down) std::memset(dst, kPoison, bytes);
+    // What is queued before it on its stream, such as an upload from the same buffer, comes first.
+    if (down && !cuda.uses(*stream, cuda.find(to))) std::memset(dst, kPoison, bytes);
     stream->queue.push_back({{from, to}, [=] { std::memcpy(dst, src, bytes); }});
     return cudaSuccess;
   });

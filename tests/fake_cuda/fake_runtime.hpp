@@ -21,14 +21,17 @@ namespace glu_ckpt::fake_cuda {
 constexpr i64 kDeviceBytes = i64{1} << 28;
 constexpr int kMostDevices = 2;
 
-/// Starts over: so many devices, no planned failure, peaks and resets forgotten, the first device current on this
-/// thread.
+/// Starts over: so many devices, no limit of pinned memory, no planned failure, peaks and resets forgotten, the first
+/// device current on this thread.
 void start(int devices = kMostDevices);
 
 /// The nth call of `name` from now on, over all threads, gives `status` and does nothing. One at a time.
 void fail_call(const std::string& name, int nth, cudaError_t status);
 /// Whether it came to that.
 bool call_failed();
+
+/// No more memory than this is page-locked at a time.
+void limit_pinned(i64 bytes);
 
 struct Usage {
   i64 bytes = 0;

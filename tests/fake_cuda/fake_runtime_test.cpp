@@ -50,9 +50,19 @@ TEST(FakeRuntime, AnUploadTakesWhatIsThereWhenItIsWaitedFor) {
   bench.fill(1);
   bench.upload();
   bench.fill(2);
+  bench.wait();
   bench.download();
   bench.wait();
-  EXPECT_TRUE(bench.holds(0xDB));
+  EXPECT_TRUE(bench.holds(2));
+}
+
+TEST(FakeRuntime, ADownloadIntoWhatIsBeingUploadedComesAfterIt) {
+  Bench bench;
+  bench.fill(1);
+  bench.upload();
+  bench.download();
+  bench.wait();
+  EXPECT_TRUE(bench.holds(1));
 }
 
 TEST(FakeRuntime, ADownloadIsNotThereBeforeItIsWaitedFor) {
@@ -73,11 +83,13 @@ TEST(FakeRuntime, AnEventIsWaitedForUpToWhereItWasRecorded) {
   CUDA_CHECK(cudaEventSynchronize(event.get()));
   bench.fill(2);
   CUDA_CHECK(cudaEventRecord(event.get(), bench.stream.get()));
-  bench.download();
+  const Bench other;
+  CUDA_CHECK(
+      cudaMemcpyAsync(other.host.data(), bench.device.data(), kBytes, cudaMemcpyDeviceToHost, bench.stream.get()));
   CUDA_CHECK(cudaEventSynchronize(event.get()));
-  EXPECT_TRUE(bench.holds(0xDB));
+  EXPECT_TRUE(other.holds(0xDB));
   bench.wait();
-  EXPECT_FALSE(bench.holds(1));
+  EXPECT_TRUE(other.holds(2));
 }
 
 TEST(FakeRuntime, MemoryInUseIsNotFreed) {

@@ -20,7 +20,8 @@ std::string replaced(std::string text, const std::string& what, const std::strin
 }
 
 std::string spell_part(std::string_view part, TensorKind kind, i64 expert) {
-  const char* words[][2] = {{"weight", ""}, {"bias", "_bias"}, {"weight_scale_inv", "_scale_inv"}};
+  const char* words[][2] = {
+      {"weight", ""}, {"bias", "_bias"}, {"weight_scale_inv", "_scale_inv"}, {"weight_scale", "_scale"}};
   const auto& word = words[static_cast<int>(kind)];
   std::string text = replaced(std::string(part), "{E}", fmt::format("{}", expert));
   return replaced(replaced(std::move(text), "{K}", word[0]), "{_K}", word[1]);
@@ -71,7 +72,7 @@ class BlockBuilder {
   }
 
  private:
-  Dtype dtype_of(TensorKind kind) const { return kind == TensorKind::Scale ? Dtype::F32 : block_.dtype; }
+  Dtype dtype_of(TensorKind kind) const { return kind == TensorKind::Scale ? block_.scale_spec.dtype : block_.dtype; }
 
   Grid logical(i64 expert, Role role, TensorKind kind) const {
     const i64 width = block_.widths[static_cast<std::size_t>(expert)];
@@ -79,8 +80,8 @@ class BlockBuilder {
     i64 cols = role == Role::Down ? width : block_.hidden;
     if (kind == TensorKind::Bias) cols = 1;
     if (kind == TensorKind::Scale) {
-      rows = ceil_div(rows, 128);
-      cols = ceil_div(cols, 128);
+      rows = ceil_div(rows, block_.scale_spec.rows);
+      cols = ceil_div(cols, block_.scale_spec.cols);
     }
     const int bits = dtype_bits(dtype_of(kind));
     if (bits < 8) cols = cols * bits / 8;
@@ -98,15 +99,28 @@ class BlockBuilder {
     const std::size_t f = contiguous.size();
     for (auto& row : logical(expert, Role::Up, kind)) contiguous.push_back(std::move(row));
     if (glu_.kind != Glu::Kind::Interleaved) return contiguous;
-    const auto k = static_cast<std::size_t>(kind == TensorKind::Scale ? glu_.block_rows / 128 : glu_.block_rows);
+    const auto k = static_cast<std::size_t>(kind == TensorKind::Scale ? glu_.block_rows / block_.scale_spec.rows
+                                                                      : glu_.block_rows);
     Grid mixed;
     for (std::size_t p = 0; p < 2 * f; ++p) mixed.push_back(contiguous[(p / k) % 2 * f + p / (2 * k) * k + p % k]);
     return mixed;
   }
 
   Grid stored(i64 expert, Role role, TensorKind kind) const {
-    if (role == Role::GateUp) return block_.gated ? fused(expert, kind) : logical(expert, Role::Up, kind);
-    return logical(expert, role, kind);
+    if (role == Role::GateUp && block_.gated) return padded(fused(expert, kind), kind);
+    return padded(logical(expert, role == Role::GateUp ? Role::Up : role, kind), kind);
+  }
+
+  Grid padded(Grid grid, TensorKind kind) const {
+    if (kind != TensorKind::Scale) return grid;
+    const auto up = [](std::size_t size, i64 multiple) {
+      return static_cast<std::size_t>(ceil_div(static_cast<i64>(size), multiple) * multiple);
+    };
+    constexpr u64 kPadding = 0xfe;
+    for (auto& row : grid) row.resize(up(row.size(), block_.scale_spec.col_multiple), kPadding);
+    const std::vector<u64> blank(grid.front().size(), kPadding);
+    grid.resize(up(grid.size(), block_.scale_spec.row_multiple), blank);
+    return grid;
   }
 
   bool transposed(TensorKind kind) const {
@@ -136,6 +150,10 @@ class BlockBuilder {
     return transposed(kind) ? std::vector<i64>{cols, rows} : std::vector<i64>{rows, cols};
   }
 
+  TensorKind spelled(TensorKind kind) const {
+    return kind == TensorKind::Scale && block_.scale_spec.plain ? TensorKind::PlainScale : kind;
+  }
+
   void add_part(Role role, TensorKind kind) {
     const Experts wanted = kind == TensorKind::Bias ? spelling_.bias_experts : spelling_.experts;
     const Experts experts = block_.set == ExpertSet::Shared ? Experts::Indexed : wanted;
@@ -144,7 +162,7 @@ class BlockBuilder {
     for (i64 e = 0; e < count; ++e) {
       const Grid grid = stored(e, role, kind);
       if (experts == Experts::Indexed || e == 0)
-        start_tensor(prefix_ + spell_part(part, kind, e) + block_.after, grid, kind,
+        start_tensor(prefix_ + spell_part(part, spelled(kind), e) + block_.after, grid, kind,
                      experts == Experts::Grouped ? count : 0);
       append(grid, kind, out_[current_].bytes);
     }

@@ -16,6 +16,17 @@
 
 namespace glu_ckpt::support {
 
+/// Scales of blocks of a weight, stored in multiples of rows and columns; what pads them is 0xfe.
+struct ScaleSpec {
+  i64 rows = 128;
+  i64 cols = 128;
+  i64 row_multiple = 1;
+  i64 col_multiple = 1;
+  Dtype dtype = Dtype::F32;
+  /// Whether they are called weight_scale, rather than weight_scale_inv.
+  bool plain = false;
+};
+
 /// One layer's experts.
 struct BlockSpec {
   std::string stack = "decoder";
@@ -26,8 +37,8 @@ struct BlockSpec {
   std::vector<i64> widths = {4, 4};
   bool gated = true;
   bool bias = false;
-  /// One F32 scale per 128 x 128 block.
   bool scales = false;
+  ScaleSpec scale_spec = {};
   Dtype dtype = Dtype::U64;
   /// Of an optimizer's twin: its state, what its keys add in front and behind, and whether it has the weights
   /// of FC1 alone. Its elements must have 8 bytes to differ from the weights'.

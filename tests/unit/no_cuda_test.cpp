@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include "glu_ckpt/bench.hpp"
 #include "glu_ckpt/cuda.hpp"
+#include "glu_ckpt/device_forward.hpp"
+#include "glu_ckpt/token_padding.hpp"
 #include "support/slug_of.hpp"
 
 namespace glu_ckpt {
@@ -13,6 +16,14 @@ TEST(NoCuda, WithoutADeviceTheReasonIsGiven) {
   if (!built_with_cuda()) {
     EXPECT_EQ(cuda_device_count(), 0);
   }
+}
+
+TEST(NoCuda, WhatNeedsADeviceRefuses) {
+  if (cuda_device_count() > 0) return;
+  EXPECT_EQ(slug_of([] { bench_forward({}); }), "no-device");
+  if (built_with_cuda()) return;
+  EXPECT_EQ(slug_of([] { pad_rows_device({}, nullptr, 1, nullptr, nullptr); }), "no-device");
+  EXPECT_EQ(slug_of([] { DeviceGroupedMlp({}, 0, nullptr); }), "no-device");
 }
 
 }  // namespace

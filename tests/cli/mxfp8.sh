@@ -1,0 +1,116 @@
+# Checkpoints in MXFP8: weights in fp8, and a byte for 32 of them.
+
+# write_mxfp8 DIR SCALES WORD: two layers of three experts, F = 64, H = 96; SCALES are rows, columns or padded, WORD is
+# what they are called. Elements and scales say their place. FC2 has scales too.
+write_mxfp8() {
+  python3 - "$@" <<'PY'
+import json, os, struct, sys
+path, scales, word = sys.argv[1:]
+E, F, H = 3, 64, 96
+
+def up(n, m):
+    return -(-n // m) * m
+
+header, data = {"__metadata__": {"format": "pt"}}, b""
+
+def put(name, dtype, shape, raw):
+    global data
+    header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+    data += raw
+
+for layer in range(2):
+    base = f"model.layers.{layer}.mlp."
+    put(base + "gate.weight", "BF16", [E, H], struct.pack(f"<{E * H}H", *(0x3c00 + i % 255 for i in range(E * H))))
+    for e in range(E):
+        for p, part in enumerate(("gate_proj", "up_proj", "down_proj")):
+            rows, cols = (H, F) if part == "down_proj" else (F, H)
+            seed = ((layer * 131 + e) * 3 + p) * 67
+            code = bytes((seed + r * 71 + c * 37) % 112 for r in range(rows) for c in range(cols))
+            name = f"{base}experts.{e}.{part}."
+            put(name + "weight", "F8_E4M3", [rows, cols], code)
+            r, c = (rows // 32, cols) if scales == "columns" else (rows, cols // 32)
+            stored = (up(r, 128), up(c, 4)) if scales == "padded" else (r, c)
+            # About 2^-7. Padding is none of the values in use.
+            raw = bytes(119 + (seed + i * 29 + j * 13) % 3 if i < r and j < c else 255
+                        for i in range(stored[0]) for j in range(stored[1]))
+            put(name + word, "U8", list(stored), raw)
+os.makedirs(path, exist_ok=True)
+text = json.dumps(header).encode()
+open(os.path.join(path, "model.safetensors"), "wb").write(struct.pack("<Q", len(text)) + text + data)
+json.dump({"model_type": "qwen3_moe", "num_experts": E, "num_hidden_layers": 2, "hidden_act": "silu"},
+          open(os.path.join(path, "config.json"), "w"))
+PY
+}
+
+# there_and_back NAME SRC OPTIONS...: another layout has the digest of the source, computes the same bits, and turned
+# back it has the same tensors.
+there_and_back() {
+  local name=$1 src=$2 there=$WORK/mx_there back=$WORK/mx_back
+  shift 2
+  rm -rf "$there" "$back"
+  status "$name: plan" 0 plan "$src" "$there" "$@" || return
+  status "$name: convert" 0 convert "$src" "$there" "$@" -q || return
+  check "$name: digest" [ "$(digest "$src")" == "$(digest "$there")" ]
+  status "$name: verify" 0 verify "$src" "$there" --forward --json -q
+  check "$name: zero bits" [ "$(json_get 'len(v["forward"]) == 2 and all(
+    l["differing_bits"] == 0 and l["control_caught"] for l in v["forward"])')" == True ]
+  status "$name: back" 0 convert "$there" "$back" --experts indexed --glu split -q
+  check "$name: the same tensors" [ "$(tensors "$src")" == "$(tensors "$back")" ]
+}
+
+mxfp8_converts() {
+  local scales word src=$WORK/mx
+  for scales in rows columns; do
+    for word in weight_scale weight_scale_inv; do
+      rm -rf "$src"
+      write_mxfp8 "$src" $scales $word
+      there_and_back "mxfp8 $scales $word grouped" "$src" --experts grouped
+      there_and_back "mxfp8 $scales $word interleaved" "$src" --experts grouped --glu interleaved:32
+      there_and_back "mxfp8 $scales $word contiguous" "$src" --glu contiguous
+    done
+  done
+  rm -rf "$src"
+  write_mxfp8 "$src" rows weight_scale
+  there_and_back "mxfp8 rows of 8" "$src" --experts grouped --glu interleaved:8
+  status "mxfp8 is recognized" 0 inspect "$src" --json
+  check "mxfp8: no problems" [ "$(json_get 'v["problems"] == [] and "U8" in v["dtypes"] and "F8_E4M3" in v["dtypes"]')" == True ]
+}
+
+mxfp8_refusals() {
+  local src=$WORK/mx out=$WORK/mx_out k
+  rm -rf "$src" "$out"
+  write_mxfp8 "$src" columns weight_scale
+  for k in 1 8 16; do
+    status "mxfp8 columns cut by $k" 4 convert "$src" "$out" --glu interleaved:$k
+    check "mxfp8 columns cut by $k: says so" has "$ERR" "32 x 1"
+  done
+  rm -rf "$src"
+  write_mxfp8 "$src" padded weight_scale
+  status "mxfp8 padded rows in other numbers" 4 convert "$src" "$out" --glu contiguous
+  check "mxfp8 padded: says so" has "$ERR" "padded"
+  there_and_back "mxfp8 padded, regrouped" "$src" --experts grouped
+  rm -rf "$src"
+  write_mxfp8 "$src" rows weight_scale
+  status "mxfp8 transposed" 4 convert "$src" "$out" --naming hf:gpt_oss --experts grouped --glu interleaved:1
+  status "mxfp8 for megatron" 4 convert "$src" "$out" --naming megatron --glu interleaved:32
+  check "mxfp8: nothing was written" absent "$out"
+}
+
+# One scale byte is another model.
+mxfp8_differs() {
+  local src=$WORK/mx other=$WORK/mx_other
+  rm -rf "$src" "$other"
+  write_mxfp8 "$src" rows weight_scale
+  cp -r "$src" "$other"
+  python3 - "$other/model.safetensors" <<'PY'
+import json, struct, sys
+raw = bytearray(open(sys.argv[1], "rb").read())
+size = struct.unpack("<Q", raw[:8])[0]
+begin = 8 + size + json.loads(raw[8:8 + size])["model.layers.1.mlp.experts.2.up_proj.weight_scale"]["data_offsets"][0]
+raw[begin:begin + 6] = raw[begin + 3:begin + 6] + raw[begin:begin + 3]
+open(sys.argv[1], "wb").write(raw)
+PY
+  status "mxfp8 with two scale rows exchanged" 1 verify "$src" "$other" --forward --json -q
+  check "mxfp8: where they differ" [ "$(json_get 'v["first_difference"]["layer"], v["first_difference"]["expert"], v["first_difference"]["role"], v["first_difference"]["row"]')" == "(1, 2, 'up', 0)" ]
+  check "mxfp8: seen by running it" [ "$(json_get '[l["layer"] for l in v["forward"] if l["differing_bits"] > 0]')" == "[1]" ]
+}

@@ -1,0 +1,95 @@
+#include "fake_warp/fake_block.hpp"
+
+#include <ucontext.h>
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+namespace fake_warp {
+namespace {
+
+constexpr std::size_t kStackBytes = 256 * 1024;
+constexpr unsigned kWarp = 32;
+
+enum class Wait { Warp, Block, Ended };
+
+struct Fiber {
+  ucontext_t context{};
+  std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
+  Wait wait = Wait::Warp;
+};
+
+ucontext_t scheduler;
+Fiber* current = nullptr;
+const std::function<void()>* body = nullptr;
+
+void switch_to(ucontext_t& from, ucontext_t& to) {
+  if (swapcontext(&from, &to) != 0) std::abort();
+}
+
+void fiber_main() {
+  (*body)();
+  current->wait = Wait::Ended;
+  switch_to(current->context, scheduler);
+}
+
+void pause(Wait wait) {
+  current->wait = wait;
+  switch_to(current->context, scheduler);
+}
+
+/// One step of all lanes, and what they wait for then. Lanes of a warp that wait for different things would
+/// hang a GPU.
+Wait step_warp(std::vector<Fiber>& fibers, unsigned first) {
+  for (unsigned lane = 0; lane < kWarp; ++lane) {
+    current = &fibers[first + lane];
+    threadIdx.x = first + lane;
+    switch_to(scheduler, current->context);
+  }
+  const Wait wait = fibers[first].wait;
+  for (unsigned lane = 1; lane < kWarp; ++lane)
+    if (fibers[first + lane].wait != wait) std::abort();
+  return wait;
+}
+
+/// Until it comes to a barrier of the block, or to its end.
+Wait run_warp(std::vector<Fiber>& fibers, unsigned first) {
+  if (fibers[first].wait == Wait::Ended) return Wait::Ended;
+  Wait wait = Wait::Warp;
+  while (wait == Wait::Warp) wait = step_warp(fibers, first);
+  return wait;
+}
+
+/// Apart from everything else, for getcontext() may return twice.
+void begin_fiber(Fiber& fiber) {
+  if (getcontext(&fiber.context) != 0) std::abort();
+  fiber.context.uc_stack.ss_sp = fiber.stack.get();
+  fiber.context.uc_stack.ss_size = kStackBytes;
+  fiber.context.uc_link = nullptr;
+  makecontext(&fiber.context, fiber_main, 0);
+}
+
+}  // namespace
+
+void run_block(unsigned block, unsigned threads, const std::function<void()>& thread) {
+  blockIdx.x = block;
+  blockDim.x = threads;
+  body = &thread;
+  std::vector<Fiber> fibers(threads);
+  for (Fiber& fiber : fibers) begin_fiber(fiber);
+  unsigned ended = 0;
+  while (ended < threads) {
+    ended = 0;
+    for (unsigned first = 0; first < threads; first += kWarp)
+      if (run_warp(fibers, first) == Wait::Ended) ended += kWarp;
+    // A barrier that some warps never reach.
+    if (ended != 0 && ended != threads) std::abort();
+  }
+}
+
+void wait_for_block() { pause(Wait::Block); }
+void wait_for_warp() { pause(Wait::Warp); }
+unsigned lane() { return threadIdx.x % kWarp; }
+
+}  // namespace fake_warp
