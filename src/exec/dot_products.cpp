@@ -154,14 +154,14 @@ ALWAYS_INLINE void run_rows(const DotProducts& dots, i64 token) {
   for (i64 r = whole_rows; r < dots.rows; ++r) Tile<From, kBytes, kTokens, 1>::run(dots, token, r);
 }
 
-/// Tokens in groups of at most kMost, as alike as can be: 7 are 4 and 3, each of which passes over the weights once.
+/// Tokens in groups of at most kMost, as alike as can be: 9 are 5 and 4, each of which passes over the weights once.
 template <template <int> typename From, int kBytes, int kMost, int kRows>
 ALWAYS_INLINE void run_tokens(const DotProducts& dots) {
   const i64 groups = (dots.tokens + kMost - 1) / kMost;
   i64 token = 0;
   for (i64 g = groups; g > 0; --g) {
     const i64 count = (dots.tokens - token + g - 1) / g;
-    static_assert(kMost <= 6);
+    static_assert(kMost <= 7);
     if (count == 1) run_rows<From, kBytes, 1, kRows>(dots, token);
     if constexpr (kMost >= 2)
       if (count == 2) run_rows<From, kBytes, 2, kRows>(dots, token);
@@ -173,6 +173,8 @@ ALWAYS_INLINE void run_tokens(const DotProducts& dots) {
       if (count == 5) run_rows<From, kBytes, 5, kRows>(dots, token);
     if constexpr (kMost >= 6)
       if (count == 6) run_rows<From, kBytes, 6, kRows>(dots, token);
+    if constexpr (kMost >= 7)
+      if (count == 7) run_rows<From, kBytes, 7, kRows>(dots, token);
     token += count;
   }
 }
@@ -191,7 +193,7 @@ ALWAYS_INLINE void run_dtype(const DotProducts& dots) {
 #if defined(__x86_64__)
 
 __attribute__((target("avx512f,avx512bw,avx512vl"))) void dot_avx512(const DotProducts& dots) {
-  run_dtype<64, 6, 4>(dots);
+  run_dtype<64, 7, 4>(dots);
 }
 __attribute__((target("avx2"))) void dot_avx2(const DotProducts& dots) { run_dtype<32, 2, 2>(dots); }
 
