@@ -14,11 +14,14 @@ headline() { printf '\n== %s\n' "$*"; }
 headline "GPU tests"
 timeout 300 "$tests" --gtest_brief=1
 
+headline "every layout of every checkpoint in testdata computes the same"
+GLU_CKPT_TEST_DEVICE=cuda timeout 300 tests/cli/run_cli.sh "$build/glu-ckpt" forward_families forward_tiny
+
 # Hundreds of random conversions and gigabytes add time to a sanitizer and no new code paths.
 # Failed calls are not reported: a test asks for more memory than there is, and CUDA_CHECK sees every call.
 few='-RandomPlan*:*MoreWordsThanThirtyTwoBits*:*IndicesAre64Bits*:*OnMillions*:*AFailureNamesTheShape*'
 # racecheck slows large blocks down by thousands.
-slow=':*Every16BitValue*:*Halves*'
+slow=':*Every16BitValue*:*Halves*:*BenchForward*'
 for tool in memcheck racecheck; do
   headline "compute-sanitizer $tool"
   quiet=(--report-api-errors no) filter=$few
@@ -28,3 +31,4 @@ done
 
 headline "speeds"
 "$build/glu-ckpt" bench kernels
+"$build/glu-ckpt" bench forward

@@ -1,10 +1,13 @@
 # verify --forward and convert --verify forward: the experts of both sides on the same tokens.
 
+# Where experts run: GLU_CKPT_TEST_DEVICE, for machines with a GPU, or the CPU.
+forward_device=(--device "${GLU_CKPT_TEST_DEVICE:-cpu}")
+
 # same NAME A B ARGUMENTS...: every layer of A and B computes the same, and the control was caught.
 same() {
   local name=$1
   shift
-  status "$name" 0 verify "$@" --forward --json -q || return
+  status "$name" 0 verify "$@" --forward "${forward_device[@]}" --json -q || return
   check "$name: zero bits" [ "$(json_get 'v["equal"] and len(v["forward"]) > 0 and all(
     l["differing_bits"] == 0 and l["max_abs"] == 0 and l["max_rel"] == 0 and l["control_caught"] is True
     and l["tokens"] > 0 and l["fault"] == "" for l in v["forward"])')" == True ]
@@ -48,7 +51,8 @@ forward_tiny() {
     [[ $name == one_of_everything ]] && expected=1
     [[ $name == block_scales ]] && expected=3
     # shellcheck disable=SC2046
-    status "$name: forward" "$expected" verify "$TESTDATA/tiny/$name" "$out" --forward --activation "$activation" -q \
+    status "$name: forward" "$expected" verify "$TESTDATA/tiny/$name" "$out" --forward "${forward_device[@]}" \
+      --activation "$activation" -q \
       $(grep -oE -- '--from-(naming|glu|shared-glu|optimizer-glu) [^ ]+' <<<"$there")
     [[ $expected == 1 ]] && check "$name: says that it proves nothing" has "$OUT" "proves nothing"
     [[ $expected == 3 ]] && check "$name: says where" has "$ERR" "$TESTDATA/tiny/$name/model.safetensors: byte"
