@@ -72,7 +72,6 @@ TEST(CudaForward, FailuresNameTheCallAndLeaveNothing) {
   const Call call;
   for (const auto& [name, status, code] :
        {std::tuple{"cudaMalloc", cudaErrorMemoryAllocation, ErrorCode::NoMemory},
-        std::tuple{"cudaMallocHost", cudaErrorMemoryAllocation, ErrorCode::NoMemory},
         std::tuple{"cudaMemcpyAsync", cudaErrorLaunchFailure, ErrorCode::DeviceFailed},
         std::tuple{"grouped_mlp", cudaErrorLaunchFailure, ErrorCode::DeviceFailed},
         std::tuple{"cudaStreamSynchronize", cudaErrorLaunchFailure, ErrorCode::DeviceFailed}}) {
