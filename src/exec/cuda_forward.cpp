@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "core/fail.hpp"
@@ -9,6 +10,7 @@
 #include "glu_ckpt/cuda.hpp"
 #include "glu_ckpt/device_forward.hpp"
 #include "kernels/device_buffer.hpp"
+#include "kernels/grouped_mlp.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -86,6 +88,13 @@ std::vector<ExpertWeights> on_device(std::span<const ExpertWeights> experts, con
       part.data = base;
     });
   return moved;
+}
+
+/// Behind the experts that have the width F of number `first` and follow it: a launch takes one width.
+std::size_t end_of_width(const std::vector<ExpertWeights>& experts, std::size_t first) {
+  std::size_t last = first + 1;
+  while (last < experts.size() && experts[last].up.rows == experts[first].up.rows) ++last;
+  return last;
 }
 
 /// Copies between any host memory and a device's, by way of page-locked memory: two halves, one of which is filled
@@ -167,6 +176,7 @@ class CudaMlpRunner final : public MlpRunner {
 
   void run(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
            void* out) override {
+    check_grouped_mlp(mlp, rows, splits);
     CUDA_CHECK(cudaSetDevice(device_));
     const std::vector<Upload> uploads = uploads_of(mlp.experts);
     upload(uploads);
@@ -180,10 +190,16 @@ class CudaMlpRunner final : public MlpRunner {
     copy_up(at.probs, probs, rows * static_cast<i64>(sizeof(float)));
     // Rows behind the last split keep what they hold.
     copy_up(at.out, out, row_bytes);
-    const DeviceGroupedMlp device(moved, std::max<i64>(1, rows), stream_->get());
-    device.run(at.x, rows, reinterpret_cast<const i64*>(at.splits), reinterpret_cast<const float*>(at.probs), at.out,
-               stream_->get());
-    device.check_splits(stream_->get());
+    i64 row = 0;
+    for (std::size_t first = 0; first < experts.size();) {
+      const std::size_t last = end_of_width(experts, first);
+      const i64 taken = std::accumulate(splits.begin() + static_cast<std::ptrdiff_t>(first),
+                                        splits.begin() + static_cast<std::ptrdiff_t>(last), i64{0});
+      moved.experts = std::span(experts).subspan(first, last - first);
+      run_width(moved, at, row, taken, first);
+      row += taken;
+      first = last;
+    }
     copies_->down(out, at.out, row_bytes, stream_->get());
   }
 
@@ -209,6 +225,16 @@ class CudaMlpRunner final : public MlpRunner {
   void upload(const std::vector<Upload>& uploads) {
     reserve(weights_, device_bytes(uploads));
     for (const Upload& piece : uploads) copy_up(weights_.data() + piece.at, piece.begin, piece.end - piece.begin);
+  }
+
+  /// Experts of one width, number `first` on, and their rows, number `row` on.
+  void run_width(const GroupedMlp& mlp, const Rows& at, i64 row, i64 rows, std::size_t first) {
+    const i64 row_bytes = mlp.hidden * dtype_bits(mlp.compute) / 8;
+    const DeviceGroupedMlp device(mlp, std::max<i64>(1, rows), stream_->get());
+    device.run(at.x + row * row_bytes, rows, reinterpret_cast<const i64*>(at.splits) + first,
+               reinterpret_cast<const float*>(at.probs) + row, at.out + row * row_bytes, stream_->get());
+    // The object and its memory are needed until then.
+    device.check_splits(stream_->get());
   }
 
   void copy_up(std::byte* to, const void* from, i64 bytes) { copies_->up(to, from, bytes, stream_->get()); }

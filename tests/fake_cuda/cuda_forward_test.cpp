@@ -37,6 +37,17 @@ TEST(CudaForward, GivesWhatTheKernelsGive) {
   for (const Fc1Order& order : fc1_orders(8)) EXPECT_EQ(call.run(*cuda, order), call.run(*cpu, order)) << order.name;
 }
 
+TEST(CudaForward, ExpertsOfSeveralWidths) {
+  Call call;
+  call.shape.widths = {8, 24, 24, 8, 16};
+  call.experts = random_experts(call.shape, call.random);
+  call.splits = {1, 2, 0, 1, 2};
+  const auto cpu = make_mlp_runner("cpu", 1);
+  const auto cuda = make_mlp_runner("cuda", 1);
+  for (const Fc1Order& order : {Fc1Order{"split", 0, false, false}, {"interleaved:4", 4, false, false}})
+    EXPECT_EQ(call.run(*cuda, order), call.run(*cpu, order)) << order.name;
+}
+
 TEST(CudaForward, NoRowsAtAll) {
   Call call;
   const auto cuda = make_mlp_runner("cuda", 1);

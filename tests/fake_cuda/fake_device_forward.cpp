@@ -1,5 +1,6 @@
 /// In the place of the kernels of the grouped MLP: the CPU's, queued on the stream as launches are.
 
+#include "core/fail.hpp"
 #include "fake_cuda/fake_runtime.hpp"
 #include "glu_ckpt/device_forward.hpp"
 #include "kernels/cuda_check.hpp"
@@ -38,6 +39,8 @@ struct DeviceGroupedMlp::State {
 DeviceGroupedMlp::DeviceGroupedMlp(const GroupedMlp& mlp, i64 max_rows, GpuStream)
     : state_(new State{mlp, {mlp.experts.begin(), mlp.experts.end()}, max_rows}) {
   check_mlp(mlp);
+  for (const ExpertWeights& expert : mlp.experts)
+    if (expert.up.rows != mlp.experts[0].up.rows) fail(ErrorCode::NotSupported, {}, "widths differ");
   state_->mlp.experts = state_->experts;
 }
 DeviceGroupedMlp::~DeviceGroupedMlp() = default;
