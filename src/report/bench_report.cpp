@@ -95,7 +95,8 @@ std::string forward_bench_heading(const CudaDevice& device) {
       "{}, cuda:{}, {} multiprocessors, driver for CUDA {}\n{}"
       "`of read` is the speed over a plain read of the weights, `of dense` over a dense 8192^3 product, `x cuBLAS` "
       "over\n"
-      "FC1, SwiGLU and FC2 through cuBLAS, in the same rounds; `read` and `dense` are those ceilings in GB/s and "
+      "FC1, SwiGLU and FC2 through cuBLAS; all but the dense product take turns. `read` and `dense` are ceilings in "
+      "GB/s and "
       "TFLOP/s\n\n"
       "{}",
       device.name, device.index, device.multiprocessors, device.driver, kForwardSubject, forward_columns());
