@@ -116,23 +116,23 @@ struct GroupedMlp {
 void grouped_mlp_host(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
                       void* out, int jobs);
 
-/// Where a grouped MLP is run. All that is handed over lies in host memory.
+/// Where a grouped MLP is run. All that is handed over lies in host memory. Several threads may call one object at the
+/// same time.
 class MlpRunner {
  public:
   virtual ~MlpRunner() = default;
-  /// As grouped_mlp_host() describes it, each with an order of its own for every sum; waits for the result. On a GPU
-  /// all experts must have one width F. Throws what grouped_mlp_host() throws, and NoMemory, DeviceFailed.
+  /// As grouped_mlp_host() describes it, each with an order of its own for every sum; waits for the result. `jobs` are
+  /// threads of the CPU, where that computes. Throws what grouped_mlp_host() throws, and NoMemory, DeviceFailed.
   virtual void run(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
-                   void* out) = 0;
-  /// Bytes of weights that are a good meal at a time.
-  virtual i64 batch_bytes() const = 0;
+                   void* out, int jobs) = 0;
+  /// Bytes of weights that are a good meal for a call with `jobs` threads.
+  virtual i64 batch_bytes(int jobs) const = 0;
   /// "cpu" or "cuda:0".
   virtual std::string name() const = 0;
 };
 
-/// "cpu", "cuda" or "cuda:N"; `jobs` are threads of the CPU. Device memory is bounded by BackendOptions. Throws Usage,
-/// NoDevice, DeviceFailed.
-std::unique_ptr<MlpRunner> make_mlp_runner(const std::string& device, int jobs, const BackendOptions& options = {});
+/// "cpu", "cuda" or "cuda:N". Device memory is bounded by BackendOptions. Throws Usage, NoDevice, DeviceFailed.
+std::unique_ptr<MlpRunner> make_mlp_runner(const std::string& device, const BackendOptions& options = {});
 
 /// Tokens and the experts that a router chose for them.
 struct RoutedTokens {

@@ -86,7 +86,7 @@ std::unique_ptr<Backend> open_backend(const Options& options, i64 gathered) {
 }
 
 std::unique_ptr<MlpRunner> open_runner(const Options& options) {
-  return make_mlp_runner(options.device == "auto" ? "cpu" : options.device, options.jobs, options.backend);
+  return make_mlp_runner(options.device == "auto" ? "cpu" : options.device, options.backend);
 }
 
 report::ProgressStyle progress_style(const Options& options) {

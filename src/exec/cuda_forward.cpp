@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <vector>
 
@@ -174,9 +175,11 @@ class CudaMlpRunner final : public MlpRunner {
     (void)cudaStreamSynchronize(stream_->get());
   }
 
-  void run(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
-           void* out) override {
+  void run(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs, void* out,
+           int) override {
     check_grouped_mlp(mlp, rows, splits);
+    // One stream, one set of buffers: calls follow one another.
+    const std::lock_guard lock(mutex_);
     CUDA_CHECK(cudaSetDevice(device_));
     const std::vector<Upload> uploads = uploads_of(mlp.experts);
     upload(uploads);
@@ -204,7 +207,7 @@ class CudaMlpRunner final : public MlpRunner {
   }
 
   // Half of the memory is for what the kernels take: copies of weights that they cannot read in place.
-  i64 batch_bytes() const override { return std::min(options_.device_memory_bytes / 2, i64{256} << 20); }
+  i64 batch_bytes(int) const override { return std::min(options_.device_memory_bytes / 2, i64{256} << 20); }
   std::string name() const override { return fmt::format("cuda:{}", device_); }
 
  private:
@@ -248,6 +251,7 @@ class CudaMlpRunner final : public MlpRunner {
 
   int device_;
   BackendOptions options_;
+  std::mutex mutex_;
   std::unique_ptr<CudaStream> stream_;
   std::unique_ptr<PinnedCopies> copies_;
   DeviceBuffer weights_;

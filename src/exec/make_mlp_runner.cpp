@@ -9,26 +9,19 @@ namespace {
 
 class CpuMlpRunner final : public MlpRunner {
  public:
-  explicit CpuMlpRunner(int jobs) : jobs_(jobs) {}
-  void run(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
-           void* out) override {
-    grouped_mlp_host(mlp, x, rows, splits, probs, out, jobs_);
+  void run(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs, void* out,
+           int jobs) override {
+    grouped_mlp_host(mlp, x, rows, splits, probs, out, jobs);
   }
-  // Work for all threads, and so little that what was read is still in the last cache: with two threads batches of 20
-  // MiB pass 10.4 GB/s through 2 s of processor time, those of 64 MiB 8.0.
-  i64 batch_bytes() const override { return std::min(i64{10} * jobs_, i64{256}) << 20; }
+  // So much that starting threads costs little, so little that what was read is still in the last cache.
+  i64 batch_bytes(int jobs) const override { return std::min(i64{20} * jobs, i64{256}) << 20; }
   std::string name() const override { return "cpu"; }
-
- private:
-  int jobs_;
 };
 
 }  // namespace
 
-std::unique_ptr<MlpRunner> make_cpu_mlp_runner(int jobs) { return std::make_unique<CpuMlpRunner>(jobs); }
-
-std::unique_ptr<MlpRunner> make_mlp_runner(const std::string& device, int jobs, const BackendOptions& options) {
-  if (device == "cpu") return make_cpu_mlp_runner(jobs);
+std::unique_ptr<MlpRunner> make_mlp_runner(const std::string& device, const BackendOptions& options) {
+  if (device == "cpu") return std::make_unique<CpuMlpRunner>();
   if (!device.starts_with("cuda"))
     fail(ErrorCode::Usage, {}, "'{}' is not a device that experts run on: use cpu, cuda or cuda:N", device);
   if (device == "cuda:all") fail(ErrorCode::Usage, {}, "cuda:all: experts run on one GPU: use cuda or cuda:N");

@@ -1,13 +1,11 @@
 #pragma once
-/// The runners behind make_mlp_runner().
+/// The runner of a GPU behind make_mlp_runner().
 
 #include <memory>
 
 #include "glu_ckpt/forward.hpp"
 
 namespace glu_ckpt {
-
-std::unique_ptr<MlpRunner> make_cpu_mlp_runner(int jobs);
 
 /// Throws NoDevice, DeviceFailed.
 std::unique_ptr<MlpRunner> make_cuda_mlp_runner(int device, const BackendOptions& options);

@@ -71,10 +71,10 @@ class LayerRun {
     std::unique_ptr<MlpRunner> own;
     runner_ = options_.runner;
     if (runner_ == nullptr) {
-      own = make_mlp_runner("cpu", options_.jobs);
+      own = make_mlp_runner("cpu");
       runner_ = own.get();
     }
-    const i64 batch_bytes = std::min(options_.memory_bytes, runner_->batch_bytes());
+    const i64 batch_bytes = std::min(options_.memory_bytes, runner_->batch_bytes(options_.jobs));
     sums_.assign(x_.size(), 0.0F);
     const i64 num_experts = block_.num_experts;
     for (i64 first = 0; first < num_experts;) {
@@ -146,7 +146,7 @@ class LayerRun {
       probs.push_back(tokens_.weights[static_cast<std::size_t>(place)]);
     }
     const GroupedMlp mlp{hidden_, compute_, options_.activation, weights};
-    runner_->run(mlp, x.data(), rows, splits, probs.data(), out.data());
+    runner_->run(mlp, x.data(), rows, splits, probs.data(), out.data(), options_.jobs);
     std::vector<float> values(static_cast<std::size_t>(hidden_));
     for (i64 r = 0; r < rows; ++r) {
       widen_row(out.data() + r * row_bytes, compute_, values);

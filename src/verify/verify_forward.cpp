@@ -1,7 +1,7 @@
 /// The experts of two models, each in its own layout, on the same tokens.
 ///
-/// A layer's experts are run in batches, A's and B's by turns, while the next ones are read. Which experts make a batch
-/// is decided once for both sides: sums are made per expert, so it changes no bit, but a message names the same place.
+/// A layer's experts are run in batches, A's and then B's. Which experts make a batch is decided once for both sides: a
+/// GPU's kernels are chosen by the rows of a call.
 
 #include "glu_ckpt/verify_forward.hpp"
 
@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <future>
-#include <optional>
+#include <mutex>
 
 #include "core/fail.hpp"
+#include "core/parallel.hpp"
 #include "glu_ckpt/diff.hpp"
 #include "verify/choose_layers.hpp"
 #include "verify/load_expert.hpp"
@@ -104,33 +104,31 @@ std::vector<LayerWork> plan_layers(const Model& a, const Model& b, const VerifyF
   return layers;
 }
 
-/// Experts [first, last) of a layer, of A (side 0) or of B.
+/// Experts [first, last) of a layer, of A and then of B.
 struct Batch {
   std::size_t layer = 0;
   i64 first = 0;
   i64 last = 0;
-  int side = 0;
-  i64 held_bytes = 0;
 };
 
-i64 held_bytes(const LayerWork& layer, int side, i64 first, i64 last) {
-  i64 bytes = 0;
-  for (i64 e = first; e < last; ++e) bytes += layer.experts[side][static_cast<std::size_t>(e)].held_bytes;
-  return bytes;
+i64 held_bytes(const LayerWork& layer, const Batch& batch) {
+  i64 most = 0;
+  for (const auto& side : layer.experts) {
+    i64 bytes = 0;
+    for (i64 e = batch.first; e < batch.last; ++e) bytes += side[static_cast<std::size_t>(e)].held_bytes;
+    most = std::max(most, bytes);
+  }
+  return most;
 }
 
-/// A's and B's by turns.
 std::vector<Batch> plan_batches(const std::vector<LayerWork>& layers, i64 most_bytes) {
   std::vector<Batch> batches;
   for (std::size_t l = 0; l < layers.size(); ++l) {
     const auto count = static_cast<i64>(layers[l].experts[0].size());
     for (i64 first = 0; first < count;) {
-      const auto size = [&](i64 end) {
-        return std::max(held_bytes(layers[l], 0, first, end), held_bytes(layers[l], 1, first, end));
-      };
       i64 last = first + 1;
-      while (last < count && size(last + 1) <= most_bytes) ++last;
-      for (const int side : {0, 1}) batches.push_back({l, first, last, side, held_bytes(layers[l], side, first, last)});
+      while (last < count && held_bytes(layers[l], {l, first, last + 1}) <= most_bytes) ++last;
+      batches.push_back({l, first, last});
       first = last;
     }
   }
@@ -186,86 +184,88 @@ i64 differing_bits(std::span<const std::byte> a, std::span<const std::byte> b) {
   return bits;
 }
 
+/// What one thread works with.
+struct Lane {
+  WeightBuffer buffer;
+  BatchTokens tokens;
+  i64 row_bytes = 0;
+  /// What A, B and B in a wrong layout answered to the batch's tokens.
+  std::vector<std::byte> out[3];
+};
+
+/// Threads take batch after batch, each with a lane of its own, and do all of one: while one reads, others compute.
 class ForwardVerifier {
  public:
   ForwardVerifier(const Model& a, const Model& b, MlpRunner& runner, const VerifyForwardOptions& options)
-      : sources_{a.source, b.source},
-        runner_(runner),
-        options_(options),
-        layers_(plan_layers(a, b, options)),
-        batches_(plan_batches(layers_, std::min(options.memory_bytes / 2, runner.batch_bytes()))) {}
+      : sources_{a.source, b.source}, runner_(runner), options_(options), layers_(plan_layers(a, b, options)) {
+    // Two at the least, so that reading does not wait for computing.
+    const int wanted = std::max(2, options.jobs);
+    batches_ = plan_batches(layers_, std::min(options.memory_bytes / wanted, runner.batch_bytes(1)));
+    i64 most = 1;
+    for (const Batch& batch : batches_) most = std::max(most, held_bytes(layers_[batch.layer], batch));
+    lanes_ = static_cast<int>(std::clamp<i64>(options.memory_bytes / most, 1, wanted));
+    jobs_ = std::max(1, options.jobs / lanes_);
+  }
 
   std::vector<LayerForward> run() {
-    std::vector<ExpertWeights> next;
-    for (std::size_t i = 0; i < batches_.size(); ++i) {
-      std::vector<ExpertWeights> weights = i == 0 || !fits_beside(i) ? load(i) : std::move(next);
-      std::future<std::vector<ExpertWeights>> reading;
-      if (i + 1 < batches_.size() && fits_beside(i + 1))
-        reading = std::async(std::launch::async, [this, i] { return load(i + 1); });
-      compute(batches_[i], weights);
-      if (reading.valid())
-        next = reading.get();
-      else
-        buffers_[i % 2].release();
-    }
+    std::vector<Lane> lanes(static_cast<std::size_t>(lanes_));
+    parallel_for(batches_.size(), lanes_,
+                 [&](std::size_t i, int lane) { run_batch(batches_[i], lanes[static_cast<std::size_t>(lane)]); });
     std::vector<LayerForward> results;
     for (LayerWork& layer : layers_) results.push_back(std::move(layer.result));
     return results;
   }
 
  private:
-  /// Whether batch i can be read while the one before it is computed with.
-  bool fits_beside(std::size_t i) const {
-    return batches_[i - 1].held_bytes + batches_[i].held_bytes <= options_.memory_bytes;
-  }
-
-  std::vector<ExpertWeights> load(std::size_t i) {
-    const Batch& batch = batches_[i];
-    std::vector<const StoredExpert*> experts;
-    for (i64 e = batch.first; e < batch.last; ++e)
-      experts.push_back(&layers_[batch.layer].experts[batch.side][static_cast<std::size_t>(e)]);
-    return load_experts(*sources_[batch.side], experts, buffers_[i % 2], options_.jobs, options_.on_progress);
-  }
-
-  void compute(const Batch& batch, const std::vector<ExpertWeights>& weights) {
+  void run_batch(const Batch& batch, Lane& lane) {
     LayerWork& layer = layers_[batch.layer];
     const i64 hidden = layer.pair.a->hidden_size;
-    row_bytes_ = hidden * dtype_bits(layer.compute) / 8;
-    const GroupedMlp mlp{hidden, layer.compute, options_.activation, weights};
-    if (batch.side == 0) {
-      // A batch's tokens are the same for both, and A's answers are kept until B's are there.
-      if (batch.first == 0)
-        tokens_.emplace(options_.seed, layer.result.layer + "/" + layer.result.set, layer.pair.a->num_experts, hidden);
-      batch_tokens_ = make_tokens(*tokens_, batch, layer.compute, row_bytes_);
-      run_batch(mlp, out_[0]);
-      return;
+    lane.row_bytes = hidden * dtype_bits(layer.compute) / 8;
+    const SeededTokens tokens(options_.seed, layer.result.layer + "/" + layer.result.set, layer.pair.a->num_experts,
+                              hidden);
+    lane.tokens = make_tokens(tokens, batch, layer.compute, lane.row_bytes);
+    for (const int side : {0, 1}) {
+      const std::vector<ExpertWeights> weights = load(batch, side, lane);
+      const GroupedMlp mlp{hidden, layer.compute, options_.activation, weights};
+      run_experts(mlp, lane, lane.out[side]);
+      if (side == 0) continue;
+      compare(layer, lane);
+      if (wants_control(layer) && is_control_caught(mlp, lane)) {
+        const std::lock_guard lock(mutex_);
+        layer.result.control_caught = true;
+      }
     }
-    run_batch(mlp, out_[1]);
-    compare(layer);
-    if (!layer.result.control_caught) layer.result.control_caught = is_control_caught(mlp);
   }
 
-  void run_batch(const GroupedMlp& mlp, std::vector<std::byte>& out) {
-    const BatchTokens& tokens = batch_tokens_;
+  std::vector<ExpertWeights> load(const Batch& batch, int side, Lane& lane) const {
+    std::vector<const StoredExpert*> experts;
+    for (i64 e = batch.first; e < batch.last; ++e)
+      experts.push_back(&layers_[batch.layer].experts[side][static_cast<std::size_t>(e)]);
+    return load_experts(*sources_[side], experts, lane.buffer, jobs_, options_.on_progress);
+  }
+
+  void run_experts(const GroupedMlp& mlp, const Lane& lane, std::vector<std::byte>& out) const {
+    const BatchTokens& tokens = lane.tokens;
     out.resize(tokens.x.size());
-    const i64 at = tokens.together * row_bytes_;
-    runner_.run(mlp, tokens.x.data(), tokens.together, tokens.splits, tokens.probs.data(), out.data());
+    const i64 at = tokens.together * lane.row_bytes;
+    runner_.run(mlp, tokens.x.data(), tokens.together, tokens.splits, tokens.probs.data(), out.data(), jobs_);
     if (!tokens.lonely_splits.empty())
       runner_.run(mlp, tokens.x.data() + at, tokens.total - tokens.together, tokens.lonely_splits,
-                  tokens.probs.data() + tokens.together, out.data() + at);
+                  tokens.probs.data() + tokens.together, out.data() + at, jobs_);
   }
 
-  std::span<const std::byte> rows_of(const std::vector<std::byte>& out, const ExpertRows& rows) const {
-    return std::span(out).subspan(static_cast<std::size_t>(rows.first * row_bytes_),
-                                  static_cast<std::size_t>(rows.count * row_bytes_));
-  }
-
-  void compare(LayerWork& layer) const {
+  void compare(LayerWork& layer, const Lane& lane) {
+    const auto rows_of = [&](int side, const ExpertRows& rows) {
+      return std::span(lane.out[side])
+          .subspan(static_cast<std::size_t>(rows.first * lane.row_bytes),
+                   static_cast<std::size_t>(rows.count * lane.row_bytes));
+    };
+    const std::lock_guard lock(mutex_);
     LayerForward& result = layer.result;
-    result.tokens += batch_tokens_.total;
-    for (const ExpertRows& rows : batch_tokens_.rows) {
-      const auto a = rows_of(out_[0], rows);
-      const auto b = rows_of(out_[1], rows);
+    result.tokens += lane.tokens.total;
+    for (const ExpertRows& rows : lane.tokens.rows) {
+      const auto a = rows_of(0, rows);
+      const auto b = rows_of(1, rows);
       if (std::memcmp(a.data(), b.data(), a.size()) == 0) continue;
       result.differing_bits += differing_bits(a, b);
       const i64 count = static_cast<i64>(a.size()) * 8 / dtype_bits(layer.compute);
@@ -277,9 +277,14 @@ class ForwardVerifier {
     }
   }
 
+  bool wants_control(const LayerWork& layer) {
+    const std::lock_guard lock(mutex_);
+    return !layer.result.control_caught;
+  }
+
   /// Whether any of the batch's experts, taken for another layout, gives other bits than A's. All of them are, in the
   /// same calls as before, so that nothing but the layout is another one.
-  bool is_control_caught(const GroupedMlp& mlp) {
+  bool is_control_caught(const GroupedMlp& mlp, Lane& lane) const {
     std::vector<std::vector<ExpertWeights>> layouts;
     std::size_t most = 0;
     for (const ExpertWeights& expert : mlp.experts) {
@@ -292,8 +297,8 @@ class ForwardVerifier {
         if (i < layouts[e].size()) wrong[e] = layouts[e][i];
       GroupedMlp control = mlp;
       control.experts = wrong;
-      run_batch(control, out_[2]);
-      if (out_[2] != out_[0]) return true;
+      run_experts(control, lane, lane.out[2]);
+      if (lane.out[2] != lane.out[0]) return true;
     }
     return false;
   }
@@ -303,13 +308,11 @@ class ForwardVerifier {
   const VerifyForwardOptions& options_;
   std::vector<LayerWork> layers_;
   std::vector<Batch> batches_;
-  /// Batches use them by turns.
-  WeightBuffer buffers_[2];
-  std::optional<SeededTokens> tokens_;
-  BatchTokens batch_tokens_;
-  i64 row_bytes_ = 0;
-  /// What A, B and B in a wrong layout answered to the batch's tokens.
-  std::vector<std::byte> out_[3];
+  /// Threads that take batches, and those that each of them may start.
+  int lanes_ = 1;
+  int jobs_ = 1;
+  /// Guards the layers' results.
+  std::mutex mutex_;
 };
 
 }  // namespace

@@ -83,7 +83,7 @@ int run(const char* path_a, const char* path_b, int jobs, int rounds) {
   const Model right{b.get(), &in_b};
   VerifyForwardOptions options;
   options.jobs = jobs;
-  const auto runner = make_mlp_runner("cpu", jobs);
+  const auto runner = make_mlp_runner("cpu");
   std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(jobs), std::vector<std::byte>(1 << 20));
   std::vector<Seconds> reads, forwards;
   bool ok = true;

@@ -23,7 +23,7 @@ struct Call {
   std::vector<std::byte> run(MlpRunner& runner, const Fc1Order& order) const {
     const StoredExperts stored(shape, experts, order);
     std::vector<std::byte> out(x.size(), std::byte{0xa5});
-    runner.run({16, Dtype::BF16, {}, stored.experts()}, x.data(), rows, splits, probs.data(), out.data());
+    runner.run({16, Dtype::BF16, {}, stored.experts()}, x.data(), rows, splits, probs.data(), out.data(), 1);
     return out;
   }
 };
@@ -31,8 +31,8 @@ struct Call {
 /// Rows behind the last split included.
 TEST(CudaForward, GivesWhatTheKernelsGive) {
   const Call call;
-  const auto cpu = make_mlp_runner("cpu", 1);
-  const auto cuda = make_mlp_runner("cuda:1", 1);
+  const auto cpu = make_mlp_runner("cpu");
+  const auto cuda = make_mlp_runner("cuda:1");
   EXPECT_EQ(cuda->name(), "cuda:1");
   for (const Fc1Order& order : fc1_orders(8)) EXPECT_EQ(call.run(*cuda, order), call.run(*cpu, order)) << order.name;
 }
@@ -42,15 +42,15 @@ TEST(CudaForward, ExpertsOfSeveralWidths) {
   call.shape.widths = {8, 24, 24, 8, 16};
   call.experts = random_experts(call.shape, call.random);
   call.splits = {1, 2, 0, 1, 2};
-  const auto cpu = make_mlp_runner("cpu", 1);
-  const auto cuda = make_mlp_runner("cuda", 1);
+  const auto cpu = make_mlp_runner("cpu");
+  const auto cuda = make_mlp_runner("cuda");
   for (const Fc1Order& order : {Fc1Order{"split", 0, false, false}, {"interleaved:4", 4, false, false}})
     EXPECT_EQ(call.run(*cuda, order), call.run(*cpu, order)) << order.name;
 }
 
 TEST(CudaForward, NoRowsAtAll) {
   Call call;
-  const auto cuda = make_mlp_runner("cuda", 1);
+  const auto cuda = make_mlp_runner("cuda");
   call.rows = 0;
   call.x.clear();
   call.splits = {0, 0, 0};
@@ -66,11 +66,12 @@ TEST(CudaForward, ManyBytes) {
   const StoredExperts stored(call.shape, call.experts, {"interleaved:32", 32, false, false});
   const auto answer = [&](MlpRunner& runner) {
     std::vector<std::byte> out(call.x.size());
-    runner.run({512, Dtype::F32, {}, stored.experts()}, call.x.data(), 7, call.splits, call.probs.data(), out.data());
+    runner.run({512, Dtype::F32, {}, stored.experts()}, call.x.data(), 7, call.splits, call.probs.data(), out.data(),
+               1);
     return out;
   };
-  const auto cuda = make_mlp_runner("cuda", 1);
-  const auto cpu = make_mlp_runner("cpu", 2);
+  const auto cuda = make_mlp_runner("cuda");
+  const auto cpu = make_mlp_runner("cpu");
   EXPECT_EQ(answer(*cuda), answer(*cpu));
   EXPECT_EQ(answer(*cuda), answer(*cpu));
   // Gate and up are uploaded once, though they share their bytes.
@@ -89,7 +90,7 @@ TEST(CudaForward, FailuresNameTheCallAndLeaveNothing) {
     SCOPED_TRACE(name);
     for (int nth = 1; nth < 100; ++nth) {
       fake_cuda::start();
-      const auto cuda = make_mlp_runner("cuda", 1);
+      const auto cuda = make_mlp_runner("cuda");
       fake_cuda::fail_call(name, nth, status);
       try {
         call.run(*cuda, {"interleaved:2", 2, false, false});
@@ -105,14 +106,14 @@ TEST(CudaForward, FailuresNameTheCallAndLeaveNothing) {
 
 TEST(CudaForward, RefusesDevicesThatAreNotThere) {
   expect_error(
-      ErrorCode::NoDevice, [] { make_mlp_runner("cuda:2", 1); }, "cuda:2");
+      ErrorCode::NoDevice, [] { make_mlp_runner("cuda:2"); }, "cuda:2");
   expect_error(
-      ErrorCode::Usage, [] { make_mlp_runner("cuda:all", 1); }, "one GPU");
+      ErrorCode::Usage, [] { make_mlp_runner("cuda:all"); }, "one GPU");
   expect_error(
-      ErrorCode::Usage, [] { make_mlp_runner("gpu", 1); }, "'gpu'");
+      ErrorCode::Usage, [] { make_mlp_runner("gpu"); }, "'gpu'");
   fake_cuda::start(0);
   expect_error(
-      ErrorCode::NoDevice, [] { make_mlp_runner("cuda", 1); }, "--device cpu");
+      ErrorCode::NoDevice, [] { make_mlp_runner("cuda"); }, "--device cpu");
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ class Answers {
       options.fp32 = fp32;
       options.jobs = 2;
       options.memory_bytes = memory_bytes;
-      const auto runner = make_mlp_runner(test_device() == "cuda:all" ? "cuda" : test_device(), options.jobs);
+      const auto runner = make_mlp_runner(test_device() == "cuda:all" ? "cuda" : test_device());
       options.runner = runner.get();
       return forward_layer({&source_, &recognition_}, block, tokens, options);
     }

@@ -156,7 +156,7 @@ TEST(ForwardMxfp8, VerifyForwardSeesTheSameModelAndAnotherOne) {
     const MemorySource other(tensors, {}, record_of(model, to));
     const Recognition a = recognize_source(hub);
     const Recognition b = recognize_source(other);
-    const auto runner = make_mlp_runner("cpu", 2);
+    const auto runner = make_mlp_runner("cpu");
     return verify_forward({&hub, &a}, {&other, &b}, *runner, {});
   };
   const auto same = verify_against(stored);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <set>
 
 #include "core/float_rows.hpp"
@@ -70,7 +71,7 @@ std::vector<LayerForward> forward_of(const MemorySource& a, const MemorySource& 
   const Recognition left = recognize_source(a);
   const Recognition right = recognize_source(b);
   if (runner != nullptr) return verify_forward({&a, &left}, {&b, &right}, *runner, options);
-  const auto own = make_mlp_runner(test_device() == "cuda:all" ? "cuda" : test_device(), 2);
+  const auto own = make_mlp_runner(test_device() == "cuda:all" ? "cuda" : test_device());
   return verify_forward({&a, &left}, {&b, &right}, *own, options);
 }
 
@@ -372,8 +373,9 @@ TEST(VerifyForwardControl, LooksForAnExpertThatTells) {
 /// Passes calls on, and looks at them.
 class WatchedRunner : public MlpRunner {
  public:
-  void run(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
-           void* out) override {
+  void run(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs, void* out,
+           int) override {
+    const std::lock_guard lock(mutex_);
     ++calls;
     most_experts = std::max(most_experts, mlp.experts.size());
     i64 sum = 0;
@@ -388,13 +390,16 @@ class WatchedRunner : public MlpRunner {
     }
     answer(mlp, x, rows, splits, probs, out);
   }
-  i64 batch_bytes() const override { return meal; }
+  i64 batch_bytes(int) const override { return meal; }
   std::string name() const override { return "watched"; }
 
   i64 calls = 0;
   std::size_t most_experts = 0;
   std::set<i64> counts;
   i64 meal = i64{1} << 30;
+
+ private:
+  std::mutex mutex_;
 
  protected:
   virtual void answer(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
