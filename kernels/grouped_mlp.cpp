@@ -53,10 +53,21 @@ class ExpertChecker {
     if (!is_float(matrix.dtype))
       fail(ErrorCode::NotSupported, {}, "{}: {}; only BF16, F16 and F32 can be computed with",
            matrix_text(number_, name), dtype_name(matrix.dtype));
-    if (matrix.tail_row < 0 || matrix.tail_row > matrix.rows ||
-        (matrix.tail_row < matrix.rows && matrix.tail.data == nullptr))
-      fail(ErrorCode::Usage, {}, "{}: {} rows whose tail begins at {}", matrix_text(number_, name), matrix.rows,
-           matrix.tail_row);
+    if (matrix.tail_row < 0 || matrix.tail_row > matrix.rows || !part_is_there(matrix.first, matrix.tail_row) ||
+        !part_is_there(matrix.tail, matrix.rows - matrix.tail_row))
+      fail(ErrorCode::Usage, {}, "{}: {} rows whose tail begins at {}{}", matrix_text(number_, name), matrix.rows,
+           matrix.tail_row, matrix.first.data == nullptr ? ", and no first rows" : "");
+    if (matrix.tail_row > 0) blocks(name, matrix, matrix.first.place.block_rows);
+    if (matrix.tail_row < matrix.rows) blocks(name, matrix, matrix.tail.place.block_rows);
+  }
+
+  static bool part_is_there(const StoredMatrix::Part& part, i64 rows) { return rows == 0 || part.data != nullptr; }
+
+  /// One block may be longer than the matrix.
+  void blocks(std::string_view name, const StoredMatrix& matrix, i64 block_rows) const {
+    if (block_rows < 1 || (block_rows < matrix.rows && matrix.rows % block_rows != 0))
+      fail(ErrorCode::Usage, {}, "{}: {} rows in blocks of {}; the block must divide the rows",
+           matrix_text(number_, name), matrix.rows, block_rows);
   }
 
   const GroupedMlp& mlp_;

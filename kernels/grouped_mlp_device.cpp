@@ -161,6 +161,8 @@ DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream
   if (rows < 1 || rows > kMost || hidden > kMost || width > kMost || experts > kMost)
     fail(ErrorCode::Usage, {}, "{} rows, {} experts of {} x {}: at least one row, none of them above {}", rows, experts,
          hidden, width, kMost);
+  // Before the first run there are no wrong splits.
+  CUDA_CHECK(cudaMemsetAsync(tiles_memory.data(), 0, static_cast<std::size_t>(tiles_memory.bytes()), stream));
   int device = 0;
   int major = 0;
   CUDA_CHECK(cudaGetDevice(&device));

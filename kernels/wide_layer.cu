@@ -105,6 +105,8 @@ __device__ void write_square(const MatrixLayer& layer, std::byte* buffer, i64 ro
     const uint4 words = *reinterpret_cast<const uint4*>(buffer + r * kTileRowBytes + (piece ^ (r % 8)) * 16);
     if (row + r < row_end && col + piece * 8 < layer.cols) store_piece<Element>(layer, row + r, col + piece * 8, words);
   }
+  // A group for every square, be it empty: the wait above counts them to know whose buffer is free.
+  if (lane == 0) hopper::store_commit();
   __syncwarp();
 }
 

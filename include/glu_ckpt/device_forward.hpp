@@ -29,10 +29,13 @@ class DeviceGroupedMlp {
   /// x [rows, H], splits [E], probs [rows] and out [rows, H] are device memory, rows at most max_rows. Runs on
   /// `stream` without waiting for it. Rows of `out` behind the last split keep what they hold. Splits that are negative
   /// or take more than `rows` rows leave all of `out` as it is; check_splits() tells. Runs of one object share its
-  /// memory, so they have to follow one another.
+  /// memory, so they have to follow one another. Throws Usage, before anything is launched, for other rows and for
+  /// addresses that are null or not aligned to their dtype; where Hopper's matrix instructions are used (16-bit dtypes)
+  /// and rows of x are multiples of 16 bytes, x has to begin at one, too. Throws DeviceFailed.
   void run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, GpuStream stream) const;
 
-  /// Whether the newest run's splits were right. Waits for `stream`. Throws Usage with the numbers.
+  /// Whether the newest run's splits were right; before the first one nothing is wrong. Waits for `stream`. Throws Usage
+  /// with the numbers.
   void check_splits(GpuStream stream) const;
 
  private:

@@ -26,6 +26,21 @@ void check_bytes(std::string_view name, i64 bytes, i64 rows, i64 row_bytes) {
     fail(ErrorCode::Usage, {}, "{}: {} bytes, expected {} rows of {}", name, bytes, rows, row_bytes);
 }
 
+/// The fields are open to all: copies must not leave their memory whatever is in them.
+void check_sums(const TokenPadding& padding) {
+  i64 rows = 0;
+  i64 padded_rows = 0;
+  for (std::size_t e = 0; e < padding.splits.size(); ++e) {
+    const i64 split = padding.splits[e], padded = padding.padded_splits[e];
+    if (split < 0 || padded < split) fail(ErrorCode::Usage, {}, "split {} is {}, with padding {}", e, split, padded);
+    rows = checked_sum(rows, split, e);
+    padded_rows = checked_sum(padded_rows, padded, e);
+  }
+  if (rows != padding.rows || padded_rows != padding.padded_rows)
+    fail(ErrorCode::Usage, {}, "the splits take {} rows, with padding {}; expected {} and {}", rows, padded_rows,
+         padding.rows, padding.padded_rows);
+}
+
 }  // namespace
 
 i64 token_alignment(TokenRecipe recipe, bool grouped_tensor) {
@@ -58,6 +73,7 @@ std::vector<PaddingRun> padding_runs(const TokenPadding& padding, i64 row_bytes)
          padding.padded_splits.size());
   if (!checked_mul(padding.padded_rows, row_bytes))
     fail(ErrorCode::ShapeOverflow, {}, "{} rows of {} bytes: too many", padding.padded_rows, row_bytes);
+  check_sums(padding);
   std::vector<PaddingRun> runs;
   PaddingRun next;
   for (std::size_t e = 0; e < padding.splits.size(); ++e) {

@@ -247,6 +247,7 @@ TEST(DeviceForward, WrongArgumentsAreRefusedWithTheNumbers) {
 TEST(DeviceForward, NoRowsAndNoTokens) {
   const DeviceCall call(shape_of(72, 64, Dtype::BF16, ActivationKind::Swiglu, false), {0, 0, 9, 0}, 6);
   const Fixture fixture(call, Dtype::BF16);
+  fixture.mlp.check_splits(nullptr);
   fixture.poison();
   GuardedArray none(std::vector<i64>{0, 0, 0, 0});
   fixture.mlp.run(nullptr, 0, reinterpret_cast<const i64*>(none.data()), nullptr, nullptr, nullptr);

@@ -222,6 +222,31 @@ TEST_F(CpuForwardRefuses, Shapes) {
   expect(ErrorCode::Usage, "[4, 8], expected [4, 9]");
 }
 
+TEST_F(CpuForwardRefuses, BlocksThatDoNotDivideTheRows) {
+  for (const i64 block_rows : {0, -1, 3}) {
+    experts = stored.experts();
+    experts[1].gate.first.place.block_rows = block_rows;
+    expect(ErrorCode::Usage, "expert 1, gate: 4 rows in blocks of " + std::to_string(block_rows));
+  }
+}
+
+TEST_F(CpuForwardRefuses, PartsThatAreNotThere) {
+  experts[0].up.tail = experts[0].up.first;
+  experts[0].up.tail_row = 2;
+  experts[0].up.first = {};
+  expect(ErrorCode::Usage, "expert 0, up: 4 rows whose tail begins at 2, and no first rows");
+  experts = stored.experts();
+  experts[0].up.tail_row = 2;
+  expect(ErrorCode::Usage, "expert 0, up: 4 rows whose tail begins at 2");
+  experts[0].up.tail_row = 5;
+  expect(ErrorCode::Usage, "expert 0, up: 4 rows whose tail begins at 5");
+  experts = stored.experts();
+  experts[0].up.tail = experts[0].up.first;
+  experts[0].up.tail.place.block_rows = 3;
+  experts[0].up.tail_row = 2;
+  expect(ErrorCode::Usage, "expert 0, up: 4 rows in blocks of 3");
+}
+
 TEST_F(CpuForwardRefuses, DtypesAndConstants) {
   compute = Dtype::F16;
   expect(ErrorCode::NotSupported, "BF16, but the computation is in F16");

@@ -82,6 +82,22 @@ TEST(TokenPadding, WhatCannotBeIsRefused) {
   EXPECT_EQ(slug_of([&] { pad_rows(large, {}, 4, {}); }), "shape-overflow");
 }
 
+/// A padding that somebody filled in themselves must not make copies leave their memory.
+TEST(TokenPadding, NumbersThatContradictEachOtherAreRefused) {
+  std::vector<std::byte> rows(5), padded(8);
+  const auto slug_of_padding = [&](const TokenPadding& padding) {
+    const std::string forth = slug_of([&] { pad_rows(padding, rows, 1, padded); });
+    EXPECT_EQ(slug_of([&] { unpad_rows(padding, padded, 1, rows); }), forth);
+    return forth;
+  };
+  EXPECT_EQ(slug_of_padding({{3, 2}, {4, 4}, 5, 8}), "none");
+  EXPECT_EQ(slug_of_padding({{3, 3}, {4, 4}, 5, 8}), "usage");
+  EXPECT_EQ(slug_of_padding({{3, 2}, {4, 5}, 5, 8}), "usage");
+  EXPECT_EQ(slug_of_padding({{4, 1}, {3, 5}, 5, 8}), "usage");
+  EXPECT_EQ(slug_of_padding({{-1, 6}, {2, 6}, 5, 8}), "usage");
+  EXPECT_EQ(slug_of_padding({{3, 2}, {8}, 5, 8}), "usage");
+}
+
 /// Each row of the padded tensor is a token's, in order, or zeros; and the way back gives the tokens.
 TEST(TokenPadding, ThereAndBack) {
   std::mt19937 random(1);
