@@ -11,6 +11,19 @@ constexpr int kWarpgroup = 128;
 constexpr int kTileRowBytes = kTileCols * 2;
 constexpr int kHalfBytes = kHalfRows * kTileRowBytes;
 
+/// Which of the stages that loads go through in turn, and the parity of its phase.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 /// Where a tile of the result lies.
 struct TilePlace {
   int expert = 0;

@@ -36,18 +36,6 @@ struct Shared {
   uint64_t empty[S::kStages];
 };
 
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 template <int kRows>
 __device__ void load_tiles(const MatrixLayer& layer, Shared<kRows>& shared, int tiles_n) {
   using S = Sizes<kRows>;

@@ -31,23 +31,11 @@ struct Shared {
   uint64_t empty[kStages];
 };
 
-/// Which stage, and the parity of its phase.
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 __device__ void load_tiles(const MatrixLayer& layer, Shared& shared, int tiles_n) {
   const auto rank = static_cast<int>(hopper::cluster_rank());
   TileWalk walk(layer, kBlockRows * kCluster, tiles_n);
   const int steps = (layer.depth + kTileCols - 1) / kTileCols;
-  Ring ring;
+  Ring<kStages> ring;
   const i64 count = walk.count();
   for (i64 tile = blockIdx.x / kCluster; tile < count; tile += gridDim.x / kCluster) {
     const TilePlace place = walk.at(tile);
@@ -96,8 +84,6 @@ __device__ void write_square(const MatrixLayer& layer, std::byte* buffer, i64 ro
     }
     return;
   }
-  // An empty group, so that the buffers keep taking turns in the count of groups.
-  if (lane == 0) hopper::store_commit();
   __syncwarp();
   for (int i = 0; i < 4; ++i) {
     const int r = i * 4 + lane / 8;
@@ -143,7 +129,7 @@ __device__ void multiply_tiles(const MatrixLayer& layer, Shared& shared, int til
   const auto release = [&](int stage) {
     if (to_tell < kCluster) hopper::barrier_arrive_at(&shared.empty[stage], to_tell);
   };
-  Ring ring;
+  Ring<kStages> ring;
   const i64 count = walk.count();
   const i64 stride = gridDim.x / kCluster;
   i64 tile = blockIdx.x / kCluster;

@@ -14,17 +14,10 @@ namespace {
 
 using namespace support;
 
-constexpr ActivationKind kKinds[] = {
-    ActivationKind::Swiglu,   ActivationKind::ClampedSwiglu, ActivationKind::GegluTanh,
-    ActivationKind::GegluErf, ActivationKind::QuickGeglu,    ActivationKind::ClampedQuickGeglu,
-    ActivationKind::Reglu,    ActivationKind::Glu,           ActivationKind::SquaredRelu};
-constexpr Dtype kDtypes[] = {Dtype::BF16, Dtype::F16, Dtype::F32};
 const Fc1Order kSplit{"split", 0, false, false};
 /// As many rows an expert as make every kernel and height of tiles run.
 const std::vector<i64> kSplitsOfAllHeights[] = {
     {5, 0, 9, 1}, {17, 40, 0, 3}, {70, 0, 129, 1}, {128, 300, 2, 9}, {600, 1, 0, 300}};
-
-Activation some_activation(ActivationKind kind) { return {kind, 1.3F, 0.75F, 0.5F}; }
 
 /// Experts in device memory, each buffer `shift` bytes behind a multiple of 256.
 class DeviceExperts {
@@ -85,8 +78,8 @@ double bound(Dtype compute) {
 
 TEST(DeviceForward, EveryActivationAgreesWithTheFormulasInDouble) {
   unsigned seed = 1;
-  for (const ActivationKind kind : kKinds)
-    for (const Dtype dtype : kDtypes)
+  for (const ActivationKind kind : kActivationKinds)
+    for (const Dtype dtype : kFloatDtypes)
       for (const bool bias : {false, true})
         for (const Dtype compute : {dtype, Dtype::F32}) {
           const DeviceCall call(shape_of(40, 24, dtype, kind, bias), {3, 0, 5, 1}, seed++);
@@ -99,7 +92,7 @@ TEST(DeviceForward, EveryActivationAgreesWithTheFormulasInDouble) {
 TEST(DeviceForward, EveryHeightOfTilesAgreesWithTheFormulasInDouble) {
   unsigned seed = 200;
   for (const auto& splits : kSplitsOfAllHeights)
-    for (const Dtype dtype : kDtypes)
+    for (const Dtype dtype : kFloatDtypes)
       for (const ActivationKind kind : {ActivationKind::Swiglu, ActivationKind::SquaredRelu})
         for (const bool bias : {false, true}) {
           // More than a tile of columns and of weight rows, and a rest of either.
@@ -258,7 +251,7 @@ TEST(DeviceForward, NoRowsAndNoTokens) {
 }
 
 TEST(DeviceForward, NansStayNans) {
-  for (const ActivationKind kind : kKinds) {
+  for (const ActivationKind kind : kActivationKinds) {
     DeviceCall call(shape_of(72, 64, Dtype::BF16, kind, false), {2, 2, 2, 2}, 8);
     call.x[72 * 3 + 5] = std::nan("");
     const auto out = to_doubles(call.run(kSplit, Dtype::BF16), Dtype::BF16);

@@ -10,6 +10,15 @@
 
 namespace glu_ckpt::support {
 
+inline constexpr ActivationKind kActivationKinds[] = {
+    ActivationKind::Swiglu,   ActivationKind::ClampedSwiglu, ActivationKind::GegluTanh,
+    ActivationKind::GegluErf, ActivationKind::QuickGeglu,    ActivationKind::ClampedQuickGeglu,
+    ActivationKind::Reglu,    ActivationKind::Glu,           ActivationKind::SquaredRelu};
+inline constexpr Dtype kFloatDtypes[] = {Dtype::BF16, Dtype::F16, Dtype::F32};
+
+/// Constants that are nobody's default, and a limit that clamps much.
+inline Activation some_activation(ActivationKind kind) { return {kind, 1.3F, 0.75F, 0.5F}; }
+
 /// How an expert's FC1 lies in memory.
 struct Fc1Order {
   std::string name;

@@ -12,15 +12,6 @@ namespace {
 
 using namespace support;
 
-constexpr ActivationKind kKinds[] = {
-    ActivationKind::Swiglu,   ActivationKind::ClampedSwiglu, ActivationKind::GegluTanh,
-    ActivationKind::GegluErf, ActivationKind::QuickGeglu,    ActivationKind::ClampedQuickGeglu,
-    ActivationKind::Reglu,    ActivationKind::Glu,           ActivationKind::SquaredRelu};
-constexpr Dtype kDtypes[] = {Dtype::BF16, Dtype::F16, Dtype::F32};
-
-/// Constants that are nobody's default, and a limit that clamps much.
-Activation some_activation(ActivationKind kind) { return {kind, 1.3F, 0.75F, 0.5F}; }
-
 struct Call : MlpCall {
   using MlpCall::MlpCall;
 
@@ -43,8 +34,8 @@ TEST(CpuForward, AgreesWithTheFormulasInDouble) {
     return compute == Dtype::F32 ? 1e-6 : 2 * std::ldexp(1.0, compute == Dtype::BF16 ? -8 : -11);
   };
   unsigned seed = 1;
-  for (const ActivationKind kind : kKinds)
-    for (const Dtype dtype : kDtypes)
+  for (const ActivationKind kind : kActivationKinds)
+    for (const Dtype dtype : kFloatDtypes)
       for (const bool bias : {false, true})
         for (const Dtype compute : {dtype, Dtype::F32}) {
           const Call call({37, {24, 9, 16, 33}, dtype, some_activation(kind), bias}, {3, 0, 5, 1}, seed++);
@@ -60,7 +51,7 @@ TEST(CpuForward, AgreesWithTheFormulasInDouble) {
 TEST(CpuForward, EveryLayoutGivesTheSameBits) {
   unsigned seed = 100;
   for (const i64 width : {i64{1}, i64{6}, i64{24}, i64{40}})
-    for (const Dtype dtype : kDtypes)
+    for (const Dtype dtype : kFloatDtypes)
       for (const bool bias : {false, true}) {
         const Call call(
             {width == 6 ? 16 : 21, {width, width, width}, dtype, some_activation(ActivationKind::Swiglu), bias},
@@ -158,7 +149,7 @@ TEST(CpuForward, IsTheDocumentedSequenceOfRoundings) {
 }
 
 TEST(CpuForward, NaNComesOutOfEveryActivation) {
-  for (const ActivationKind kind : kKinds)
+  for (const ActivationKind kind : kActivationKinds)
     for (const bool in_gate : {true, false}) {
       const Activation activation = some_activation(kind);
       if (in_gate && !activation.is_gated()) continue;
