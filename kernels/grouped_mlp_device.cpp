@@ -169,7 +169,7 @@ DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream
   CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
   constexpr int kHopper = 9;
-  by_matrix = major == kHopper && compute != Dtype::F32;
+  by_matrix = GLU_CKPT_HOPPER_KERNELS && major == kHopper && compute != Dtype::F32;
   gate_bias = device_biases(mlp, &ExpertWeights::gate_bias, width, stream);
   up_bias = device_biases(mlp, &ExpertWeights::up_bias, width, stream);
   down_bias = device_biases(mlp, &ExpertWeights::down_bias, hidden, stream);
