@@ -27,8 +27,9 @@ class Backend {
   };
 
   virtual ~Backend() = default;
-  /// Copies in host memory as `move` says; `src` and `dst` are where offset 0 of the move's tensors would be.
-  virtual void copy(const Move& move, const std::byte* src, std::byte* dst) const = 0;
+  /// Copies in host memory as `moves` say; `src` and `dst` are where offset 0 of every move's tensors would be. No byte
+  /// may be written twice.
+  virtual void copy(std::span<const Move> moves, const std::byte* src, std::byte* dst) const = 0;
   /// Waits until the device is open. Throws NoDevice, DeviceFailed.
   virtual void ready() const {}
   /// Gives the device back in the background, for programs that need it no more: on a GPU everything that this process

@@ -3,14 +3,16 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "glu_ckpt/execute.hpp"
 
 namespace glu_ckpt {
 
-/// One move in host memory, on this thread, in tiles that suit its caches.
-void copy_in_host(const Move& move, const std::byte* src, std::byte* dst);
+/// Moves in host memory, on this thread, in tiles that suit its caches. `src` and `dst` are where offset 0 of every
+/// move's tensors lies; no byte is written twice.
+void copy_in_host(std::span<const Move> moves, const std::byte* src, std::byte* dst);
 
 std::unique_ptr<Backend> make_cpu_backend();
 

@@ -51,9 +51,9 @@ CpuRates measure_cpu() {
   copy.run_bytes = kDirectRunBytes;
   CpuRates rates;
   // The first run of each pays for touching the memory.
-  copy_in_host(copy, src.data(), dst.data());
-  rates.copy_bytes_per_second = kBytes / seconds([&] { copy_in_host(copy, src.data(), dst.data()); });
-  rates.turn_bytes_per_second = kBytes / seconds([&] { copy_in_host(turn, src.data(), dst.data()); });
+  copy_in_host(std::span(&copy, 1), src.data(), dst.data());
+  rates.copy_bytes_per_second = kBytes / seconds([&] { copy_in_host(std::span(&copy, 1), src.data(), dst.data()); });
+  rates.turn_bytes_per_second = kBytes / seconds([&] { copy_in_host(std::span(&turn, 1), src.data(), dst.data()); });
   return rates;
 }
 

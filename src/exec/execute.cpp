@@ -8,51 +8,77 @@
 #include "core/grow_buffer.hpp"
 #include "core/parallel.hpp"
 #include "exec/move_parts.hpp"
+#include "exec/read_pieces.hpp"
 
 namespace glu_ckpt {
 namespace {
 
-/// One gather call: where to read from and where byte `begin` of the range goes.
-struct Gather {
-  const Source& source;
-  const Backend& backend;
-  std::byte* out;
-  i64 begin;
-  std::vector<std::byte>& scratch;
-  i64 scratch_bytes;
+/// Windows lie in the scratch buffer at multiples of this, so that a register's load crosses no line of the cache.
+constexpr i64 kWindowAlignment = 16;
 
-  void fetch(const Move& move) const {
-    if (move.run_bytes >= kDirectRunBytes || move.runs() == 1) return read_runs(move);
-    const i64 window = source_window(move);
-    if (window <= scratch_bytes && (window <= kDirectRunBytes || window <= kMaxReadWaste * move.bytes()))
-      return read_window(move, window);
-    const auto [low, high] = halve_move(move);
-    fetch(low);
-    fetch(high);
-  }
+/// One gather call: where to read from and where byte `begin` of the range goes.
+class Gather {
+ public:
+  Gather(const Source& source, const Backend& backend, std::byte* out, i64 begin, std::vector<std::byte>& scratch)
+      : source_(source), backend_(backend), out_(out), begin_(begin), scratch_(scratch) {}
 
   void read_runs(const Move& move) const {
-    const auto& d = move.dims;
-    for (i64 i = 0; i < d[0].count; ++i)
-      for (i64 j = 0; j < d[1].count; ++j)
-        for (i64 k = 0; k < d[2].count; ++k)
-          for (i64 l = 0; l < d[3].count; ++l) {
-            const i64 src =
-                move.src_offset + i * d[0].src_step + j * d[1].src_step + k * d[2].src_step + l * d[3].src_step;
-            const i64 dst =
-                move.dst_offset + i * d[0].dst_step + j * d[1].dst_step + k * d[2].dst_step + l * d[3].dst_step;
-            source.read(move.src, src, {out + (dst - begin), static_cast<std::size_t>(move.run_bytes)});
-          }
+    for_each_run(move, [&](i64 src, i64 dst) {
+      source_.read(move.src, src, {out_ + (dst - begin_), static_cast<std::size_t>(move.run_bytes)});
+    });
   }
 
-  void read_window(const Move& move, i64 window) const {
-    grow_buffer(scratch, window);
-    source.read(move.src, move.src_offset, {scratch.data(), static_cast<std::size_t>(window)});
-    Move local = move;
-    local.src_offset = 0;
-    local.dst_offset -= begin;
-    backend.copy(local, scratch.data(), out);
+  /// Reads windows into as much scratch as holds them all, within the limit, and moves on what is there before the next
+  /// one would not fit: gate and up are in it together, and leave it together.
+  void read_pieces(const std::vector<Piece>& pieces, i64 range_bytes, i64 limit_bytes) {
+    i64 wanted_bytes = 0, largest = 0;
+    for (const Piece& piece : pieces)
+      if (!is_run(piece)) {
+        wanted_bytes += room(piece);
+        largest = std::max(largest, room(piece));
+      }
+    // Many pieces of a few bytes are mostly alignment; planned_buffer_bytes() does not count on more.
+    const i64 scratch_bytes = std::min({limit_bytes, wanted_bytes, std::max(largest, kMaxReadWaste * range_bytes)});
+    grow_buffer(scratch_, scratch_bytes);
+    for (const Piece& piece : pieces) {
+      if (is_run(piece)) {
+        read_runs(piece.moves.front());
+        continue;
+      }
+      if (used_ + room(piece) > scratch_bytes) flush();
+      read_window(piece);
+    }
+    flush();
   }
+
+ private:
+  static i64 room(const Piece& piece) { return round_up(piece.wanted, kWindowAlignment); }
+  static bool is_run(const Piece& piece) { return piece.moves.size() == 1 && piece.moves.front().runs() == 1; }
+
+  void read_window(const Piece& piece) {
+    source_.read(piece.src, piece.begin, {scratch_.data() + used_, static_cast<std::size_t>(piece.wanted)});
+    for (Move local : piece.moves) {
+      local.src = local.dst = 0;
+      local.src_offset += used_ - piece.begin;
+      local.dst_offset -= begin_;
+      queued_.push_back(local);
+    }
+    used_ += room(piece);
+  }
+
+  void flush() {
+    if (!queued_.empty()) backend_.copy(queued_, scratch_.data(), out_);
+    queued_.clear();
+    used_ = 0;
+  }
+
+  const Source& source_;
+  const Backend& backend_;
+  std::byte* out_;
+  i64 begin_;
+  std::vector<std::byte>& scratch_;
+  std::vector<Move> queued_;
+  i64 used_ = 0;
 };
 
 struct Task {
@@ -66,26 +92,28 @@ bool has_short_runs(std::span<const Move> moves) {
   return std::ranges::any_of(moves, [](const Move& move) { return move.run_bytes < kDirectRunBytes; });
 }
 
-/// Bytes of a task of one tensor. Where runs are short it is as many whole moves as fit, such as experts: cut anywhere
-/// else, a transpose reads the pieces of its source that both neighbours want twice.
-i64 task_bytes(std::span<const Move> moves, bool short_runs, const Backend& backend, i64 buffer_bytes) {
-  i64 move_bytes = 1;
-  for (const Move& move : moves) move_bytes = std::max(move_bytes, target_window(move));
-  const i64 bytes = std::min(buffer_bytes, backend.task_bytes(short_runs));
-  if (!short_runs || move_bytes > buffer_bytes) return bytes;
-  return std::max(move_bytes, bytes / move_bytes * move_bytes);
+/// Cuts a tensor into tasks. Where runs are short it is cut between moves, such as experts, as far as a buffer holds
+/// them: cut anywhere else, a transpose reads the pieces of its source that both neighbours want twice.
+void add_tasks(std::span<const Move> moves, std::size_t tensor, i64 bytes, const Backend& backend, i64 buffer_bytes,
+               std::vector<Task>& tasks) {
+  const bool short_runs = has_short_runs(moves);
+  const i64 size = std::min(buffer_bytes, backend.task_bytes(short_runs));
+  std::vector<i64> ends;
+  if (short_runs) ends = stretch_ends(moves);
+  auto next = ends.begin();
+  for (i64 begin = 0, end = 0; begin < bytes; begin = end) {
+    while (next != ends.end() && *next <= begin + size) end = *next++;
+    if (end == begin && next != ends.end()) end = std::min(*next, begin + buffer_bytes);
+    if (end == begin) end = std::min(bytes, begin + size);
+    tasks.push_back({tensor, begin, end, short_runs});
+  }
 }
 
 std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffer_bytes) {
   std::vector<Task> tasks;
-  for (std::size_t t = 0; t < plan.outputs.size(); ++t) {
-    const std::span<const Move> moves(plan.moves.data() + plan.first_move[t],
-                                      plan.moves.data() + plan.first_move[t + 1]);
-    const bool short_runs = has_short_runs(moves);
-    const i64 size = task_bytes(moves, short_runs, backend, buffer_bytes);
-    for (i64 begin = 0; begin < plan.outputs[t].bytes; begin += size)
-      tasks.push_back({t, begin, std::min(begin + size, plan.outputs[t].bytes), short_runs});
-  }
+  for (std::size_t t = 0; t < plan.outputs.size(); ++t)
+    add_tasks({plan.moves.data() + plan.first_move[t], plan.moves.data() + plan.first_move[t + 1]}, t,
+              plan.outputs[t].bytes, backend, buffer_bytes, tasks);
   return tasks;
 }
 
@@ -93,8 +121,17 @@ std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffe
 
 void gather(std::span<const Move> moves, const Source& source, const Backend& backend, i64 begin, i64 end,
             std::byte* out, std::vector<std::byte>& scratch, i64 scratch_bytes) {
-  const Gather gather{source, backend, out, begin, scratch, scratch_bytes};
-  for (const Move& move : moves) clip_move(move, begin, end, [&](const Move& part) { gather.fetch(part); });
+  Gather gather(source, backend, out, begin, scratch);
+  std::vector<Move> parts;
+  for (const Move& move : moves)
+    clip_move(move, begin, end, [&](const Move& part) {
+      if (part.run_bytes >= kDirectRunBytes)
+        gather.read_runs(part);
+      else
+        parts.push_back(part);
+    });
+  if (!parts.empty())
+    gather.read_pieces(make_pieces(parts, scratch_bytes, kWindowAlignment), end - begin, scratch_bytes);
 }
 
 i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {

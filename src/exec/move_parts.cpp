@@ -58,6 +58,20 @@ void clip_move(const Move& move, i64 begin, i64 end, const std::function<void(co
   clip(move, 0, begin, end, use);
 }
 
+std::vector<i64> stretch_ends(std::span<const Move> moves) {
+  std::vector<std::pair<i64, i64>> ranges;
+  for (const Move& move : moves)
+    if (move.bytes() > 0) ranges.emplace_back(move.dst_offset, move.dst_offset + target_window(move));
+  std::ranges::sort(ranges);
+  std::vector<i64> ends;
+  for (const auto& [begin, end] : ranges)
+    if (ends.empty() || begin >= ends.back())
+      ends.push_back(end);
+    else
+      ends.back() = std::max(ends.back(), end);
+  return ends;
+}
+
 std::pair<Move, Move> halve_move(const Move& move) {
   std::size_t widest = 0;
   i64 spread = 0;

@@ -3,6 +3,8 @@
 
 #include <functional>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "glu_ckpt/plan.hpp"
 
@@ -21,6 +23,22 @@ i64 target_window(const Move& move);
 
 /// Calls `use` with parts of `move` that together write exactly its bytes in [begin, end).
 void clip_move(const Move& move, i64 begin, i64 end, const std::function<void(const Move&)>& use);
+
+/// Calls `use` with where each run begins, in the source and in the target.
+template <typename Use>
+void for_each_run(const Move& move, const Use& use) {
+  const auto& d = move.dims;
+  for (i64 i = 0; i < d[0].count; ++i)
+    for (i64 j = 0; j < d[1].count; ++j)
+      for (i64 k = 0; k < d[2].count; ++k)
+        for (i64 l = 0; l < d[3].count; ++l)
+          use(move.src_offset + i * d[0].src_step + j * d[1].src_step + k * d[2].src_step + l * d[3].src_step,
+              move.dst_offset + i * d[0].dst_step + j * d[1].dst_step + k * d[2].dst_step + l * d[3].dst_step);
+}
+
+/// Where a target can be cut and every move that writes to it stays whole: ends of stretches, in order, the last one
+/// where the moves end. Gate and up in turn are one stretch, experts one each.
+std::vector<i64> stretch_ends(std::span<const Move> moves);
 
 /// The two halves of a move of more than one run, cut along the loop that spreads furthest over the source.
 std::pair<Move, Move> halve_move(const Move& move);

@@ -79,6 +79,25 @@ TEST(Execute, ReadsAboutOnce) {
   EXPECT_LE(counting.bytes, 2 * plan.bytes);
 }
 
+/// Tasks end between experts, and gate and up in turn are read together: into one tensor from either side, each byte is
+/// read once.
+TEST(Execute, ReadsOnceWhateverTheTasks) {
+  const ModelSpec model = model_of(64, 96);
+  for (const auto& [from, to] : {std::pair(kContiguous, kPacked), std::pair(kPacked, kContiguous)}) {
+    const MemorySource source = make_source(model, from);
+    const Plan plan = make_plan(source.inventory(), recognize_source(source), options_for(model, to));
+    for (const i64 memory_bytes : {i64{120'000}, i64{240'000}, i64{1} << 30}) {
+      const CountingSource counting(source);
+      MemorySink sink(plan.outputs);
+      ExecuteOptions options;
+      options.memory_bytes = memory_bytes;
+      execute(plan, counting, sink, *make_backend("cpu"), options);
+      EXPECT_EQ(sink.first_fault(), "");
+      EXPECT_EQ(counting.bytes, plan.bytes) << memory_bytes;
+    }
+  }
+}
+
 TEST(Execute, ReportsEveryByteOnce) {
   const ModelSpec model = model_of(64, 96);
   const MemorySource source = make_source(model, kContiguous);
