@@ -55,7 +55,7 @@ class TokenReader {
     file.tokens.tokens = x_ref.shape[0];
     const auto& shape = tensor(index).shape;
     if (shape.size() != 2 || shape[0] != file.tokens.tokens || shape[1] < 1)
-      refuse(tensor(index), fmt::format("[{}, top_k]", file.tokens.tokens));
+      refuse(tensor(index), fmt::format("[{}, top_k], top_k at least 1", file.tokens.tokens));
     if (tensor(weights).shape != shape) refuse(tensor(weights), shape_text(shape));
     file.tokens.top_k = shape[1];
     file.tokens.x_dtype = x_ref.dtype;
@@ -174,6 +174,8 @@ int cmd_forward(const Options& options) {
   layer.jobs = options.jobs;
   layer.memory_bytes = options.memory_bytes;
   layer.runner = runner.get();
+  // Refused before anything is computed; nothing is left where a run is killed later.
+  (void)StagedDir(options.output, options.overwrite);
   check_contents(options, source, "checking");
   check_twin_orders(options, opened, options.from);
   const std::vector<i64> shape{file.tokens.tokens, block.hidden_size};
