@@ -33,6 +33,7 @@ const ExpertBlock& find_layer(const Opened& opened, const std::string& layer) {
     labels.push_back(layer_label(block));
   }
   const std::string path = opened.source->path().string();
+  if (labels.empty()) fail(ErrorCode::NoExperts, {path, {}}, "{}: there are no experts to run", path);
   fail(ErrorCode::LayerMissing, {path, {}}, "{}: there are no experts in a layer {}; layers with experts: {}", path,
        layer, fmt::join(labels, ", "));
 }
