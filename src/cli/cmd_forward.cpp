@@ -33,6 +33,7 @@ const ExpertBlock& find_layer(const Opened& opened, const std::string& layer) {
     labels.push_back(layer_label(block));
   }
   const std::string path = opened.source->path().string();
+  if (labels.empty()) fail(ErrorCode::NoExperts, {path, {}}, "{}: there are no experts to run", path);
   fail(ErrorCode::LayerMissing, {path, {}}, "{}: there are no experts in a layer {}; layers with experts: {}", path,
        layer, fmt::join(labels, ", "));
 }
@@ -55,7 +56,7 @@ class TokenReader {
     file.tokens.tokens = x_ref.shape[0];
     const auto& shape = tensor(index).shape;
     if (shape.size() != 2 || shape[0] != file.tokens.tokens || shape[1] < 1)
-      refuse(tensor(index), fmt::format("[{}, top_k]", file.tokens.tokens));
+      refuse(tensor(index), fmt::format("[{}, top_k], top_k at least 1", file.tokens.tokens));
     if (tensor(weights).shape != shape) refuse(tensor(weights), shape_text(shape));
     file.tokens.top_k = shape[1];
     file.tokens.x_dtype = x_ref.dtype;
@@ -174,6 +175,8 @@ int cmd_forward(const Options& options) {
   layer.jobs = options.jobs;
   layer.memory_bytes = options.memory_bytes;
   layer.runner = runner.get();
+  // Refused before anything is computed; nothing is left where a run is killed later.
+  (void)StagedDir(options.output, options.overwrite);
   check_contents(options, source, "checking");
   check_twin_orders(options, opened, options.from);
   const std::vector<i64> shape{file.tokens.tokens, block.hidden_size};

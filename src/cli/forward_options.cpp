@@ -40,10 +40,11 @@ bool has_tensor(const Source& source, const std::string& name) {
   return std::ranges::find(tensors, name, &TensorRef::name) != tensors.end();
 }
 
-/// Throws what verify_forward() would, of the tensors that are in the way.
-void check_forward(const Opened& a, const Opened& b, const VerifyForwardOptions& forward) {
+/// Calls `action`; what it throws of a tensor says the file that holds it, A's where both have one of that name.
+template <typename Action>
+auto with_places(const Opened& a, const Opened& b, const Action& action) {
   try {
-    (void)forward_bytes(a.model(), b.model(), forward);
+    return action();
   } catch (const Error& error) {
     fail_with_place(error, has_tensor(*a.source, error.tensor()) ? *a.source : *b.source);
   }
@@ -66,7 +67,8 @@ VerifyForwardOptions forward_options(const Options& options, const Opened& a, co
   forward.seed = options.forward.seed;
   forward.jobs = options.jobs;
   forward.memory_bytes = options.memory_bytes;
-  check_forward(a, b, forward);
+  // Throws what verify_forward() would.
+  with_places(a, b, [&] { (void)forward_bytes(a.model(), b.model(), forward); });
   return forward;
 }
 
@@ -78,7 +80,7 @@ std::vector<LayerForward> run_forward(const Options& options, const Opened& a, c
   {
     report::Progress progress(progress_style(options), "running experts", bytes);
     forward.on_progress = execute_options(options, progress).on_progress;
-    layers = verify_forward(a.model(), b.model(), runner, forward);
+    layers = with_places(a, b, [&] { return verify_forward(a.model(), b.model(), runner, forward); });
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (options.verbose)

@@ -32,6 +32,14 @@ struct Texts {
                                                     optimizer = "keep", activation, compute = "weights";
 };
 
+/// What is wrong with a number of 64 bits, or nothing: CLI11 itself takes -1 for 2^64 - 1.
+std::string u64_fault(const std::string& text) {
+  u64 number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size()) return {};
+  return "'" + text + "' is not a number from 0 to 2^64 - 1";
+}
+
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -185,7 +193,8 @@ class Parser {
     std::vector<CLI::Option*> others = add_activation(sub);
     others.push_back(
         sub->add_option("--layers", options_.forward.layers, "only these, as `inspect` numbers them: 3,5-7,mtp.0"));
-    others.push_back(sub->add_option("--seed", options_.forward.seed, "of the tokens (default 0)"));
+    others.push_back(sub->add_option("--seed", options_.forward.seed, "of the tokens (default 0)")
+                         ->check(CLI::Validator(u64_fault, "0 to 2^64 - 1")));
     for (CLI::Option* option : others) option->needs(forward);
     add_work(sub);
     add_common(sub);

@@ -7,7 +7,7 @@
 namespace glu_ckpt {
 
 /// Calls `task(index, worker)` for every index < count, each once, from `jobs` threads; indices are
-/// handed out in order. The first exception stops the handing out and is rethrown here.
+/// handed out in order. An exception stops the handing out; that of the lowest index is rethrown here.
 void parallel_for(std::size_t count, int jobs, const std::function<void(std::size_t, int)>& task);
 
 }  // namespace glu_ckpt

@@ -58,9 +58,10 @@ class LayerRun {
         options_(options),
         hidden_(block.hidden_size),
         compute_(compute_dtype(model, block, options.fp32)),
+        dequantized_(block),
         experts_(stored_experts(block)) {
-    check_sizes(tokens, hidden_);
     check_dtype(tokens, compute_);
+    check_sizes(tokens, hidden_);
     x_.resize(static_cast<std::size_t>(tokens.tokens * hidden_));
     widen_row(tokens.x.data(), tokens.x_dtype, x_);
     check_values(tokens, x_, hidden_, block.num_experts);
@@ -74,15 +75,9 @@ class LayerRun {
       own = make_mlp_runner("cpu");
       runner_ = own.get();
     }
-    const i64 batch_bytes = std::min(options_.memory_bytes, runner_->batch_bytes(options_.jobs));
     sums_.assign(x_.size(), 0.0F);
-    const i64 num_experts = block_.num_experts;
-    for (i64 first = 0; first < num_experts;) {
-      i64 last = first;
-      for (i64 bytes = 0; last < num_experts; ++last) {
-        if (count(last) > 0) bytes += expert(last).held_bytes;
-        if (last > first && bytes > batch_bytes) break;
-      }
+    for (i64 first = 0; first < block_.num_experts;) {
+      const i64 last = end_of_batch(first);
       run_experts(first, last);
       first = last;
     }
@@ -96,6 +91,30 @@ class LayerRun {
   i64 element_bytes() const { return dtype_bits(compute_) / 8; }
   i64 count(i64 expert) const {
     return first_[static_cast<std::size_t>(expert) + 1] - first_[static_cast<std::size_t>(expert)];
+  }
+
+  /// Batches are counted in bytes of values, which every layout has alike: on a GPU the order of sums depends on how
+  /// many experts and rows are run together. What an expert takes in memory differs, and bounds them only where it
+  /// must.
+  i64 end_of_batch(i64 first) const {
+    i64 last = first;
+    i64 bytes = 0;
+    i64 held_bytes = 0;
+    for (; last < block_.num_experts; ++last) {
+      if (count(last) == 0) continue;
+      bytes += value_bytes(expert(last));
+      held_bytes += expert(last).held_bytes;
+      if (last > first && (bytes > runner_->batch_bytes(options_.jobs) || held_bytes > options_.memory_bytes)) break;
+    }
+    return last;
+  }
+
+  /// Of an expert's weights and biases, as they are computed with.
+  i64 value_bytes(const StoredExpert& stored) const {
+    i64 bytes = 0;
+    for (const Matrix* const matrix : stored.matrices)
+      if (!is_scale(matrix->kind)) bytes += matrix->rows * matrix->cols * dtype_bits(dequantized_.dtype(*matrix)) / 8;
+    return bytes;
   }
 
   /// order_[first_[e]] on are the places in `index` that hold e, in order.
@@ -171,6 +190,7 @@ class LayerRun {
   std::vector<float> sums_;
   std::vector<i64> first_;
   std::vector<i64> order_;
+  Dequantized dequantized_;
   std::vector<StoredExpert> experts_;
   MlpRunner* runner_ = nullptr;
   /// Of one batch after the other.

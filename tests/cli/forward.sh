@@ -107,6 +107,11 @@ shape=swapped|'weights' is [2, 5], expected [5, 2]
 index_dtype=F64|'index' is F64, expected I64
 x=F32|x is F32; the weights are BF16
 EOF
+  tokens "$dir/nan.safetensors" nan=67
+  touch "$dir/there.safetensors"
+  status "an output that is there is refused before anything is computed" 4 forward "$hf" --layer 0 \
+    --input "$dir/nan.safetensors" --output "$dir/there.safetensors"
+  check "it is as it was" [ ! -s "$dir/there.safetensors" ]
   refuses "an input that is not there" 3 "nowhere" "$hf" --layer 0 --input "$dir/nowhere.safetensors"
   refuses "an unknown activation" 2 "there are swiglu" "$hf" --layer 0 --input "$in" --activation swigloo
   refuses "a clamp without a limit" 4 "say --limit" "$hf" --layer 0 --input "$in" --activation clamped_swiglu

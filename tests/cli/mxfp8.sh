@@ -114,3 +114,27 @@ PY
   check "mxfp8: where they differ" [ "$(json_get 'v["first_difference"]["layer"], v["first_difference"]["expert"], v["first_difference"]["role"], v["first_difference"]["row"]')" == "(1, 2, 'up', 0)" ]
   check "mxfp8: seen by running it" [ "$(json_get '[l["layer"] for l in v["forward"] if l["differing_bits"] > 0]')" == "[1]" ]
 }
+
+# Scales that bf16 cannot follow, of all weights: the same one is named every time, and the file that holds it.
+mxfp8_beyond_bf16() {
+  local src=$WORK/mx_beyond out=$WORK/mx_out i
+  rm -rf "$src" "$out"
+  write_mxfp8 "$src" rows weight_scale
+  python3 - "$src/model.safetensors" <<'PY'
+import json, struct, sys
+raw = bytearray(open(sys.argv[1], "rb").read())
+size = struct.unpack("<Q", raw[:8])[0]
+for name, tensor in json.loads(raw[8:8 + size]).items():
+    if name.endswith("weight_scale"):
+        begin, end = (8 + size + offset for offset in tensor["data_offsets"])
+        raw[begin:end] = b"\xfe" * (end - begin)
+open(sys.argv[1], "wb").write(raw)
+PY
+  for i in 1 2 3; do
+    status "mxfp8 beyond bf16: verify --forward" 4 verify "$src" "$src" --forward -q -j 8
+    check "mxfp8 beyond bf16: where, not $ERR" has "$ERR" "$src/model.safetensors: 'model.layers.0.mlp.experts.0.gate_proj.weight'"
+  done
+  status "mxfp8 beyond bf16: convert --verify forward" 4 convert "$src" "$out" --experts grouped --verify forward -q
+  check "mxfp8 beyond bf16: where, not $ERR" has "$ERR" "$src/model.safetensors: 'model.layers.0.mlp.experts.0.gate_proj.weight'"
+  check "mxfp8 beyond bf16: nothing is left" absent "$out"
+}

@@ -21,7 +21,7 @@ for part in lib gallery streams devices convert every_format files forward verif
 done
 
 ALL=(gallery formats torch_files tiny every_format legacy_ranks objects_travel streams help_and_usage json_output devices convert_forms sharding determinism optimizer twin_orders stamping checkpoint_forms
-  overwriting special_sources forward forward_refusals verify_forward forward_families forward_tiny mxfp8_converts mxfp8_refusals mxfp8_differs memory_limit signals file_size_limit permissions differing)
+  overwriting special_sources forward forward_refusals verify_forward forward_families forward_tiny mxfp8_converts mxfp8_refusals mxfp8_differs mxfp8_beyond_bf16 memory_limit signals file_size_limit permissions differing)
 for group in "${@:-${ALL[@]}}"; do
   previous=
   "$group"

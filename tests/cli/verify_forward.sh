@@ -98,6 +98,11 @@ verify_forward() {
   status "--layers that is no list" 2 verify "$hf" "$out" --forward --layers 1,,2
   status "--layers without --forward" 2 verify "$hf" "$out" --layers 1
   status "--seed without --forward" 2 verify "$hf" "$out" --seed 1
+  local seed
+  for seed in -1 18446744073709551616 1x ''; do
+    status "--seed '$seed'" 2 verify "$hf" "$out" --forward "--seed=$seed"
+  done
+  status "the largest seed" 0 verify "$hf" "$out" --forward --seed 18446744073709551615
 
   # A sign of one weight of layer 1: the bytes and the answers of that layer differ, and the seed chooses by how much.
   cp -r "$hf" "$dir/bad"

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
+#include <string>
+#include <thread>
 #include <vector>
 
 namespace glu_ckpt {
@@ -22,6 +25,24 @@ TEST(ParallelFor, ThrowsTheFirstFailure) {
                               if (i == 7) throw std::runtime_error("7");
                             }),
                std::runtime_error);
+}
+
+/// Whichever fails first by the clock.
+TEST(ParallelFor, ThrowsTheLowestFailure) {
+  std::atomic<bool> later_failed = false;
+  try {
+    parallel_for(100, 4, [&](std::size_t i, int) {
+      if (i == 7) {
+        while (!later_failed) std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+      if (i == 8) later_failed = true;
+      if (i >= 7) throw std::runtime_error(std::to_string(i));
+    });
+    FAIL();
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "7");
+  }
 }
 
 }  // namespace
