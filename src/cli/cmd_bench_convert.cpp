@@ -57,15 +57,15 @@ std::vector<OutputTensor> bench_tensors(i64 bytes) {
   const bool small = bytes < kLargestSmall;
   const i64 hidden = small ? kSmallHidden : kHidden, width = small ? kSmallWidth : kWidth;
   const i64 experts = std::max<i64>(1, bytes / (6 * hidden * width));
-  const i64 a_layer = std::min(experts, kMostExperts);
+  const i64 layers = (experts + kMostExperts - 1) / kMostExperts;
   std::vector<OutputTensor> tensors;
   i64 offset = 0;
   const auto add = [&](const std::string& name, const std::vector<i64>& shape) {
     tensors.push_back({name, Dtype::BF16, shape, 2 * shape[0] * shape[1], 0, offset});
     offset += tensors.back().bytes;
   };
-  for (i64 layer = 0; layer < experts / a_layer; ++layer)
-    for (i64 e = 0; e < a_layer; ++e) {
+  for (i64 layer = 0; layer < layers; ++layer)
+    for (i64 e = 0; e < experts / layers; ++e) {
       const std::string expert = fmt::format("model.layers.{}.mlp.experts.{}.", layer, e);
       add(expert + "gate_proj.weight", {width, hidden});
       add(expert + "up_proj.weight", {width, hidden});
