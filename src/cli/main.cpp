@@ -27,6 +27,7 @@ int run(const cli::Options& options) {
     case cli::Command::Forward: return cli::cmd_forward(options);
     case cli::Command::BenchKernels: return cli::cmd_bench_kernels(options);
     case cli::Command::BenchForward: return cli::cmd_bench_forward(options);
+    case cli::Command::BenchConvert: return cli::cmd_bench_convert(options);
     case cli::Command::Doctor: return cli::cmd_doctor(options);
     case cli::Command::Layouts: return cli::cmd_layouts(options);
   }

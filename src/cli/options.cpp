@@ -29,7 +29,7 @@ struct Texts {
   std::string from_naming, from_glu, from_shared_glu, from_optimizer_glu;
   std::string to_naming, to_glu, to_shared_glu, to_optimizer_glu;
   std::string max_shard, max_memory, device_memory, verify = "digest", progress = "auto", format = "keep",
-                                                    optimizer = "keep", activation, compute = "weights";
+                                                    optimizer = "keep", activation, compute = "weights", bench_size;
 };
 
 /// What is wrong with a number of 64 bits, or nothing: CLI11 itself takes -1 for 2^64 - 1.
@@ -262,6 +262,15 @@ class Parser {
     forward->add_option("--max-memory", texts_.max_memory,
                         "bytes on the CPU; layers are cut to the experts that fit (default 1GiB)");
     forward->add_flag("--json", options_.json, "one JSON object on stdout");
+    CLI::App* convert =
+        bench->add_subcommand("convert", "conversions beside a copy and a plain write of the same bytes");
+    convert->callback([this] { options_.command = Command::BenchConvert; });
+    convert->add_option("--dir", options_.bench.dir, "where to write; nothing is left there (default: here)");
+    convert->add_option("--size", texts_.bench_size, "bytes of the checkpoint that is converted (default 1GiB)");
+    convert->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core)")
+        ->check(CLI::Range(1, 1024));
+    convert->add_option("--max-memory", texts_.max_memory, "bytes of all buffers together (default 1GiB)");
+    convert->add_flag("--json", options_.json, "one JSON object on stdout");
   }
 
   void add_doctor() {
@@ -344,6 +353,8 @@ class Parser {
     if (!texts_.max_shard.empty()) options_.max_shard_bytes = parse_size(texts_.max_shard);
     if (!texts_.max_memory.empty()) options_.memory_bytes = parse_size(texts_.max_memory);
     if (!texts_.device_memory.empty()) options_.backend.device_memory_bytes = parse_size(texts_.device_memory);
+    if (!texts_.bench_size.empty()) options_.bench.size_bytes = parse_size(texts_.bench_size);
+    if (options_.bench.size_bytes < 1) fail(ErrorCode::Usage, {}, "--size must be at least 1 byte");
     constexpr i64 kLeastMemory = i64{1} << 20;
     if (options_.memory_bytes < kLeastMemory) fail(ErrorCode::Usage, {}, "--max-memory must be at least 1MiB");
     if (options_.backend.device_memory_bytes < kLeastMemory)

@@ -23,6 +23,7 @@ enum class Command {
   Forward,
   BenchKernels,
   BenchForward,
+  BenchConvert,
   Doctor,
   Layouts
 };
@@ -43,13 +44,16 @@ struct ForwardAnswers {
   u64 seed = 0;
 };
 
-/// Of the command bench forward.
+/// Of the commands bench forward and bench convert.
 struct BenchAnswers {
   /// Empty for all.
   std::string model;
   /// Per expert; empty for the usual ones.
   std::vector<i64> tokens;
   int rounds = 11;
+  /// Where bench convert writes, and how much of a checkpoint.
+  std::string dir = ".";
+  i64 size_bytes = i64{1} << 30;
 };
 
 struct Options {
@@ -96,6 +100,7 @@ int cmd_stamp(const Options& options);
 int cmd_forward(const Options& options);
 int cmd_bench_kernels(const Options& options);
 int cmd_bench_forward(const Options& options);
+int cmd_bench_convert(const Options& options);
 int cmd_doctor(const Options& options);
 int cmd_layouts(const Options& options);
 

@@ -133,4 +133,41 @@ std::string host_forward_bench_json(int jobs, const ForwardBench& bench) {
   return json.end_object().text();
 }
 
+std::string convert_bench_text(const ConvertBench& bench) {
+  std::string text = fmt::format(
+      "{} in {}, {} threads, page cache warm; medians of {} rounds in turn, down to the disk\n"
+      "a conversion includes its digests; `of copy` and `of write` are its speed over theirs\n\n{:<53} {:>8} {:>7} "
+      "{:>8} {:>8}\n",
+      size_text(bench.bytes), printable(bench.dir), bench.jobs, bench.rounds, "what", "seconds", "GB/s", "of copy",
+      "of write");
+  const auto add = [&](const std::string& what, double seconds) {
+    text += fmt::format("{:<53} {:>8.3f} {:>7.2f} {:>8.2f} {:>8.2f}\n", what, seconds,
+                        static_cast<double>(bench.bytes) / seconds / 1e9, bench.copy_seconds / seconds,
+                        bench.write_seconds / seconds);
+  };
+  for (const ConvertBench::Figure& figure : bench.conversions) add(figure.what, figure.seconds);
+  add("copy, and fsync", bench.copy_seconds);
+  add("sequential write, and fsync", bench.write_seconds);
+  return text;
+}
+
+std::string convert_bench_json(const ConvertBench& bench) {
+  JsonWriter json;
+  json.begin_object().field("dir", bench.dir).field("bytes", bench.bytes).field("jobs", bench.jobs);
+  json.field("rounds", bench.rounds);
+  const auto rate = [&](double seconds) { return static_cast<double>(bench.bytes) / seconds / 1e9; };
+  json.key("figures").begin_array();
+  for (const ConvertBench::Figure& figure : bench.conversions) {
+    json.begin_object().field("what", figure.what).field("seconds", figure.seconds);
+    json.field("gb_per_s", rate(figure.seconds)).field("of_copy", bench.copy_seconds / figure.seconds);
+    json.field("of_write", bench.write_seconds / figure.seconds).end_object();
+  }
+  json.end_array();
+  json.key("copy").begin_object().field("seconds", bench.copy_seconds);
+  json.field("gb_per_s", rate(bench.copy_seconds)).end_object();
+  json.key("write").begin_object().field("seconds", bench.write_seconds);
+  json.field("gb_per_s", rate(bench.write_seconds)).end_object();
+  return json.end_object().text();
+}
+
 }  // namespace glu_ckpt::report

@@ -66,6 +66,23 @@ struct Doctor {
   i64 memory_bytes = 0;
 };
 
+/// Conversions of one checkpoint beside other ways to write as many bytes, all on the same disk and down to it. Seconds
+/// are medians of rounds in turn.
+struct ConvertBench {
+  struct Figure {
+    std::string what;
+    double seconds = 0;
+  };
+  std::string dir;
+  /// Of the checkpoint's file.
+  i64 bytes = 0;
+  int jobs = 0;
+  int rounds = 0;
+  double copy_seconds = 0;
+  double write_seconds = 0;
+  std::vector<Figure> conversions;
+};
+
 std::string inspection_text(const Inspection& inspection);
 std::string inspection_json(const Inspection& inspection);
 std::string conversion_text(const Conversion& conversion);
@@ -86,6 +103,9 @@ std::string host_forward_bench_heading(int jobs);
 std::string forward_figure_text(const ForwardFigure& figure);
 std::string forward_bench_json(const CudaDevice& device, const ForwardBench& bench);
 std::string host_forward_bench_json(int jobs, const ForwardBench& bench);
+std::string convert_bench_text(const ConvertBench& bench);
+std::string convert_bench_json(const ConvertBench& bench);
+
 std::string error_json(const Error& error);
 
 /// `text` with control characters written as \xNN and cut at a length that a terminal can bear: names in

@@ -1,0 +1,205 @@
+/// `glu-ckpt bench convert`: whole conversions beside a copy of the same bytes and a plain write of them, in turn.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+
+#include "cli/session.hpp"
+#include "core/fail.hpp"
+#include "io/file.hpp"
+#include "report/report.hpp"
+
+namespace glu_ckpt::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kRounds = 3;
+/// What `cp` copies at a time, and more than any system call costs.
+constexpr i64 kCopyBytes = i64{256} << 10;
+constexpr i64 kWriteBytes = i64{4} << 20;
+/// Experts of Qwen3-30B, 9.4 MB each, and for small sizes little ones.
+constexpr i64 kHidden = 2048, kWidth = 768, kSmallHidden = 256, kSmallWidth = 64;
+constexpr i64 kLargestSmall = i64{64} << 20;
+constexpr i64 kMostExperts = 64;
+
+/// A directory of its own, gone with all that is in it however the command ends.
+class ScratchDir {
+ public:
+  explicit ScratchDir(const fs::path& parent) {
+    if (!fs::is_directory(parent))
+      fail(ErrorCode::NotFound, {parent.string(), {}}, "{}: there is no such directory", parent.string());
+    std::string name = (parent / "glu-ckpt-bench.XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) fail_errno(errno, "create", name);
+    path_ = name;
+  }
+  ScratchDir(const ScratchDir&) = delete;
+  ScratchDir& operator=(const ScratchDir&) = delete;
+  ~ScratchDir() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+/// Layers of experts as Hugging Face names them, of about so many bytes: at least one layer of one expert.
+std::vector<OutputTensor> bench_tensors(i64 bytes) {
+  const bool small = bytes < kLargestSmall;
+  const i64 hidden = small ? kSmallHidden : kHidden, width = small ? kSmallWidth : kWidth;
+  const i64 experts = std::max<i64>(1, bytes / (6 * hidden * width));
+  const i64 layers = (experts + kMostExperts - 1) / kMostExperts;
+  std::vector<OutputTensor> tensors;
+  i64 offset = 0;
+  const auto add = [&](const std::string& name, const std::vector<i64>& shape) {
+    tensors.push_back({name, Dtype::BF16, shape, 2 * shape[0] * shape[1], 0, offset});
+    offset += tensors.back().bytes;
+  };
+  for (i64 layer = 0; layer < layers; ++layer)
+    for (i64 e = 0; e < experts / layers; ++e) {
+      const std::string expert = fmt::format("model.layers.{}.mlp.experts.{}.", layer, e);
+      add(expert + "gate_proj.weight", {width, hidden});
+      add(expert + "up_proj.weight", {width, hidden});
+      add(expert + "down_proj.weight", {hidden, width});
+    }
+  return tensors;
+}
+
+/// Bits that no filesystem can compress, the same ones each time.
+void fill(std::span<std::byte> bytes, u64 seed) {
+  u64 state = seed;
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof state) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    const u64 word = state ^ (state >> 29);
+    std::memcpy(bytes.data() + at, &word, std::min(sizeof word, bytes.size() - at));
+  }
+}
+
+/// One benchmark: a source in a directory of its own, and the ways to write its bytes again.
+class ConvertBench {
+ public:
+  explicit ConvertBench(const Options& options)
+      : options_(options),
+        dir_(options.bench.dir),
+        quiet_(report::ProgressStyle::None, "", 0),
+        stop_if_signalled_(execute_options(options, quiet_).on_progress) {
+    const std::vector<OutputTensor> tensors = bench_tensors(options.bench.size_bytes);
+    const auto sink = create_sink({source_path(), {}, {}, false, {}, {}, Format::Safetensors, nullptr}, tensors);
+    std::vector<std::byte> bytes;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      bytes.resize(static_cast<std::size_t>(tensors[t].bytes));
+      fill(bytes, t);
+      sink->write(t, 0, bytes);
+      stop_if_signalled_(tensors[t].bytes);
+    }
+    sink->finish({});
+    sink->commit();
+    file_bytes_ = File::open_read(source_file()).size();
+  }
+
+  i64 file_bytes() const { return file_bytes_; }
+
+  double convert(const std::string& naming, const Glu& glu) const {
+    Options one = options_;
+    one.command = Command::Convert;
+    one.input = source_path().string();
+    one.output = target_path().string();
+    one.from.naming = "hf:qwen3_moe";
+    one.to.naming = naming;
+    one.to.experts = Experts::Grouped;
+    one.to.glu = glu;
+    one.device = "cpu";
+    one.json = false;
+    one.quiet = true;
+    return timed([&] { (void)cmd_convert(one); });
+  }
+
+  double copy() const {
+    return timed([&] {
+      const File from = File::open_read(source_file());
+      const File to = File::create(target_path());
+      std::vector<std::byte> buffer(static_cast<std::size_t>(kCopyBytes));
+      for_pieces(kCopyBytes, [&](i64 at, std::size_t bytes) {
+        from.pread_exact({buffer.data(), bytes}, at);
+        to.pwrite_exact({buffer.data(), bytes}, at);
+      });
+      to.sync();
+    });
+  }
+
+  double write() const {
+    std::vector<std::byte> buffer(static_cast<std::size_t>(kWriteBytes));
+    fill(buffer, 1);
+    return timed([&] {
+      const File to = File::create(target_path());
+      for_pieces(kWriteBytes, [&](i64 at, std::size_t bytes) { to.pwrite_exact({buffer.data(), bytes}, at); });
+      to.sync();
+    });
+  }
+
+ private:
+  fs::path source_path() const { return dir_.path() / "source"; }
+  fs::path source_file() const { return source_path() / "model.safetensors"; }
+  fs::path target_path() const { return dir_.path() / "target"; }
+
+  template <typename Work>
+  void for_pieces(i64 piece_bytes, const Work& work) const {
+    for (i64 at = 0; at < file_bytes_; at += piece_bytes) {
+      const i64 bytes = std::min(piece_bytes, file_bytes_ - at);
+      work(at, static_cast<std::size_t>(bytes));
+      stop_if_signalled_(bytes);
+    }
+  }
+
+  /// Seconds of `work`, whose target is gone afterwards.
+  template <typename Work>
+  double timed(const Work& work) const {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    fs::remove_all(target_path());
+    return seconds.count();
+  }
+
+  const Options& options_;
+  ScratchDir dir_;
+  report::Progress quiet_;
+  std::function<void(i64)> stop_if_signalled_;
+  i64 file_bytes_ = 0;
+};
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+int cmd_bench_convert(const Options& options) {
+  watch_signals();
+  const ConvertBench bench(options);
+  std::vector<double> blocks, turned, copies, writes;
+  for (int round = 0; round < kRounds; ++round) {
+    copies.push_back(bench.copy());
+    blocks.push_back(bench.convert("megatron", parse_glu("interleaved:32")));
+    writes.push_back(bench.write());
+    turned.push_back(bench.convert("hf:gpt_oss", parse_glu("interleaved:1")));
+  }
+  report::ConvertBench result{
+      options.bench.dir, bench.file_bytes(), options.jobs, kRounds, median(copies), median(writes), {}};
+  result.conversions = {{"hf:qwen3_moe to megatron, grouped, interleaved:32", median(blocks)},
+                        {"hf:qwen3_moe to hf:gpt_oss, every element transposed", median(turned)}};
+  print_out(options.json ? report::convert_bench_json(result) + "\n" : report::convert_bench_text(result));
+  return 0;
+}
+
+}  // namespace glu_ckpt::cli
