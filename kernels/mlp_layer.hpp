@@ -15,10 +15,10 @@ enum class LayerKind {
   Linear,
 };
 
-/// Pointers are to device memory.
 /// Columns of the widest tile.
 inline constexpr i64 kBiasMultiple = 256;
 
+/// Pointers are to device memory.
 struct MlpLayer {
   LayerKind kind = LayerKind::Linear;
   /// Of the left side and the result, to which values are rounded.

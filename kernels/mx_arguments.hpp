@@ -2,6 +2,7 @@
 /// The device functions of glu_ckpt/mxfp8.hpp: what launchers share. Their oracles are the functions for the host.
 
 #include <initializer_list>
+#include <optional>
 
 #include "glu_ckpt/mxfp8.hpp"
 
@@ -15,9 +16,9 @@ struct MxPointer {
   i64 alignment;
 };
 
-/// The contract of one call, for a matrix with elements: throws Usage. `values` is the dtype of values, U8 for calls
+/// The contract of one call, for a matrix with elements: throws Usage. `values` is the dtype of values, empty for calls
 /// that take none.
-void check_mx_call(const char* call, const MxFormat& format, Dtype values, bool with_f16, i64 scale_step,
+void check_mx_call(const char* call, const MxFormat& format, std::optional<Dtype> values, bool with_f16, i64 scale_step,
                    std::initializer_list<MxPointer> pointers);
 
 }  // namespace glu_ckpt

@@ -496,7 +496,7 @@ void mx_dequantize(const MxFormat& format, const u8* data, const u8* scales, i64
 void mx_swizzle(const MxFormat& format, const u8* compact, u8* swizzled, GpuStream stream) {
   const i64 bytes = compact_bytes(format);
   if (bytes == 0) return;
-  check_mx_call("mx_swizzle", format, Dtype::U8, false, mx_compact_extents(format).cols,
+  check_mx_call("mx_swizzle", format, std::nullopt, false, mx_compact_extents(format).cols,
                 {{"compact", compact, 1}, {"swizzled", swizzled, 1}});
   if (!aligned(compact, 4) || !aligned(swizzled, 16)) return swizzle_any(format, compact, swizzled, false, stream);
   swizzle_kernel<<<grid_of(bytes / 16, kThreads), kThreads, 0, stream>>>(compact, reinterpret_cast<uint4*>(swizzled),
@@ -507,7 +507,7 @@ void mx_swizzle(const MxFormat& format, const u8* compact, u8* swizzled, GpuStre
 void mx_unswizzle(const MxFormat& format, const u8* swizzled, u8* compact, GpuStream stream) {
   const i64 bytes = compact_bytes(format);
   if (bytes == 0) return;
-  check_mx_call("mx_unswizzle", format, Dtype::U8, false, mx_compact_extents(format).cols,
+  check_mx_call("mx_unswizzle", format, std::nullopt, false, mx_compact_extents(format).cols,
                 {{"swizzled", swizzled, 1}, {"compact", compact, 1}});
   if (!aligned(compact, 4) || !aligned(swizzled, 4)) return swizzle_any(format, swizzled, compact, true, stream);
   unswizzle_kernel<<<grid_of(bytes / 4, kThreads), kThreads, 0, stream>>>(swizzled, reinterpret_cast<u32*>(compact),

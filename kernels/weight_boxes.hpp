@@ -21,8 +21,9 @@ struct WeightBoxes {
   int box_rows = 0;
 };
 
-/// Nothing where the copy engine cannot read the matrix as it is stored: 16-bit elements, dense columns, addresses and
-/// steps of multiples of 16 bytes; K a power of two or a multiple of 8, or one block. Pure.
+/// Nothing where the copy engine cannot read the matrix as it is stored. It wants all rows in one tensor, 16-bit
+/// elements, dense columns, addresses and steps of multiples of 16 bytes; K a power of two or a multiple of 8, or one
+/// block. Pure.
 std::optional<WeightBoxes> weight_boxes(const StoredMatrix& matrix);
 
 /// A dense matrix with `pitch` elements from one row to the next.

@@ -18,8 +18,8 @@ class DeviceGroupedMlp {
   /// `mlp.experts` point to device memory, which has to stay as long as this object does; all have one width F. Experts
   /// of one grouped tensor and experts in tensors of their own are the same to it. Takes device memory for what lies
   /// between the two kernels, for `max_rows` rows, and a copy of weights whose layout the kernels cannot read as it is:
-  /// those whose block K is not a multiple of 8 nor a power of two, whose columns are not dense or whose rows do not
-  /// begin at multiples of 16 bytes. Such copies are made on `stream`.
+  /// those whose block K is not a multiple of 8 nor a power of two, whose columns are not dense, whose rows do not
+  /// begin at multiples of 16 bytes or lie in two tensors. Such copies are made on `stream`, which is waited for.
   /// Throws as grouped_mlp_host() does, and NoMemory, DeviceFailed.
   DeviceGroupedMlp(const GroupedMlp& mlp, i64 max_rows, GpuStream stream);
   ~DeviceGroupedMlp();
@@ -34,8 +34,8 @@ class DeviceGroupedMlp {
   /// and rows of x are multiples of 16 bytes, x has to begin at one, too. Throws DeviceFailed.
   void run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, GpuStream stream) const;
 
-  /// Whether the newest run's splits were right; before the first one nothing is wrong. Waits for `stream`. Throws Usage
-  /// with the numbers.
+  /// Whether the newest run's splits were right; before the first one nothing is wrong. Waits for `stream`. Throws
+  /// Usage with the numbers.
   void check_splits(GpuStream stream) const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -126,11 +127,26 @@ TEST(DeviceForward, SizesAndStartsOfAnyKindGiveTheSameBits) {
   }
 }
 
-TEST(DeviceForward, ATokenHasTheSameBitsWhereverItsExpertBegins) {
-  // The same tokens behind other experts' rows, in a call of as many rows an expert.
+TEST(DeviceForward, RunTwiceGivesTheSameBits) {
   for (const auto& splits : kSplitsOfAllHeights) {
     const DeviceCall call(shape_of(136, 72, Dtype::BF16, ActivationKind::Swiglu, false), splits, 77);
     EXPECT_EQ(call.run(kSplit, Dtype::BF16), call.run(kSplit, Dtype::BF16));
+  }
+}
+
+TEST(DeviceForward, ATokenHasTheSameBitsWhereverItsExpertBegins) {
+  // The experts change places, with their tokens, in a call of as many rows an expert.
+  for (const auto& splits : kSplitsOfAllHeights) {
+    const DeviceCall call(shape_of(136, 72, Dtype::BF16, ActivationKind::Swiglu, true), splits, 77);
+    const auto first = static_cast<std::ptrdiff_t>(splits[0]);
+    DeviceCall turned = call;
+    std::ranges::rotate(turned.experts, turned.experts.begin() + 1);
+    std::ranges::rotate(turned.splits, turned.splits.begin() + 1);
+    std::ranges::rotate(turned.probs, turned.probs.begin() + first);
+    std::ranges::rotate(turned.x, turned.x.begin() + first * 136);
+    auto expected = call.run(kSplit, Dtype::BF16);
+    std::ranges::rotate(expected, expected.begin() + first * 136 * 2);
+    EXPECT_EQ(turned.run(kSplit, Dtype::BF16), expected) << call.rows << " rows";
   }
 }
 

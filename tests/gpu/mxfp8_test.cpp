@@ -239,12 +239,14 @@ TEST(Mxfp8OnDevice, MistakesAreFoundBeforeTheLaunch) {
   };
   EXPECT_EQ(quantize(format, nullptr, Dtype::BF16, 4), "usage");
   EXPECT_EQ(quantize(format, bytes + 1, Dtype::BF16, 4), "usage");
-  EXPECT_EQ(quantize(format, bytes, Dtype::I32, 4), "usage");
+  for (const Dtype dtype : {Dtype::I32, Dtype::U8, Dtype::F8_E4M3, Dtype::F64})
+    EXPECT_EQ(quantize(format, bytes, dtype, 4), "usage");
   EXPECT_EQ(quantize(format, bytes, Dtype::BF16, 0), "usage");
   EXPECT_EQ(quantize({32, 33, MxAxis::Row, Dtype::F8_E4M3}, bytes, Dtype::BF16, 4), "usage");
   EXPECT_EQ(quantize({33, 32, MxAxis::Column, Dtype::F8_E4M3}, bytes, Dtype::BF16, 64), "usage");
   EXPECT_EQ(quantize({32, 32, MxAxis::Row, Dtype::U8}, bytes, Dtype::BF16, 4), "usage");
-  EXPECT_EQ(slug_of([&] { mx_dequantize(format, bytes, bytes, 4, bytes, Dtype::F16, stream.get()); }), "usage");
+  for (const Dtype dtype : {Dtype::F16, Dtype::U8})
+    EXPECT_EQ(slug_of([&] { mx_dequantize(format, bytes, bytes, 4, bytes, dtype, stream.get()); }), "usage");
   EXPECT_EQ(slug_of([&] { mx_swizzle(format, bytes, nullptr, stream.get()); }), "usage");
   // Nothing to do is no mistake.
   EXPECT_EQ(quantize({0, 32, MxAxis::Row, Dtype::F8_E4M3}, nullptr, Dtype::BF16, 4), "none");
