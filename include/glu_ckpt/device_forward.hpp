@@ -9,7 +9,8 @@
 namespace glu_ckpt {
 
 /// The experts of one layer on a GPU, as grouped_mlp_host() describes them: FC1, activation and probability are one
-/// kernel, FC2 is the second. Splits stay on the device, so a captured graph replays with new splits.
+/// kernel, FC2 is the second. Splits stay on the device, so a captured graph replays with new splits. Let a run() of as
+/// many rows go before the one that is captured: CUDA loads a kernel when it is first launched.
 ///
 /// Every sum is made in one order, which depends on sizes and dtypes only, never on the layout or on where a tensor
 /// lies: equal weights in two layouts give equal bits, and so do two runs. The order is not the CPU's.
