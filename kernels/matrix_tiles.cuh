@@ -25,7 +25,7 @@ struct Ring {
 };
 
 /// Where a tile of the result lies.
-struct TilePlace {
+struct LayerTile {
   int expert = 0;
   /// Of the left side; rows at `row_end` and behind are not this expert's.
   i64 row = 0;
@@ -44,7 +44,7 @@ class TileWalk {
 
   /// Tiles of kGroup heights follow one another for each n, so that those which run together share weights and rows in
   /// the cache.
-  __device__ TilePlace at(i64 tile) {
+  __device__ LayerTile at(i64 tile) {
     constexpr int kGroup = 4;
     while (tile >= static_cast<i64>(__ldg(layer_.tiles.first_tile + expert_ + 1)) * tiles_n_) ++expert_;
     const int first = __ldg(layer_.tiles.first_tile + expert_);
@@ -78,7 +78,7 @@ __device__ inline int half_row(LayerKind kind, int n, int half) {
 /// Loads one half of a tile's weights.
 class HalfLoader {
  public:
-  __device__ HalfLoader(const MatrixLayer& layer, const TilePlace& place, int half)
+  __device__ HalfLoader(const MatrixLayer& layer, const LayerTile& place, int half)
       : map_(&layer.weights[2 * place.expert + half].map),
         row_(half_row(layer.kind, place.n, half)),
         block_rows_(__ldg(&layer.weights[2 * place.expert + half].block_rows)),

@@ -44,7 +44,7 @@ __device__ void load_tiles(const MatrixLayer& layer, Shared<kRows>& shared, int 
   Ring<S::kStages> ring;
   const i64 count = walk.count();
   for (i64 tile = blockIdx.x; tile < count; tile += gridDim.x) {
-    const TilePlace place = walk.at(tile);
+    const LayerTile place = walk.at(tile);
     const HalfLoader first(layer, place, 0);
     const HalfLoader second(layer, place, 1);
     for (int step = 0; step < steps; ++step, ring.next()) {
@@ -63,7 +63,7 @@ __device__ void load_tiles(const MatrixLayer& layer, Shared<kRows>& shared, int 
 /// A warpgroup's kGroupRows columns of all rows through shared memory, where they are turned. Piece c of row r lies at
 /// c ^ r % 8, so that rows' pieces have banks of their own.
 template <typename Element, int kRows, typename Value>
-__device__ void write_columns(const MatrixLayer& layer, std::byte* buffer, const TilePlace& place, int group, int col,
+__device__ void write_columns(const MatrixLayer& layer, std::byte* buffer, const LayerTile& place, int group, int col,
                               const Value& value) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const int lane = thread % 32;
@@ -88,7 +88,7 @@ __device__ void write_columns(const MatrixLayer& layer, std::byte* buffer, const
 }
 
 template <int kRows, typename Finisher>
-__device__ void write_tile(const MatrixLayer& layer, const TilePlace& place, int group, std::byte* buffer,
+__device__ void write_tile(const MatrixLayer& layer, const LayerTile& place, int group, std::byte* buffer,
                            const float (&sums)[2][kRows / 2], const Finisher& finish) {
   constexpr LayerKind kKind = Finisher::kKind;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
@@ -116,7 +116,7 @@ __device__ void multiply_tiles(const MatrixLayer& layer, Shared<kRows>& shared, 
   Ring<S::kStages> ring;
   const i64 count = walk.count();
   for (i64 tile = blockIdx.x; tile < count; tile += gridDim.x) {
-    const TilePlace place = walk.at(tile);
+    const LayerTile place = walk.at(tile);
     float sums[2][kRows / 2];
     int last = 0;
     for (int step = 0; step < steps; ++step, ring.next()) {

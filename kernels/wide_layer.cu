@@ -38,7 +38,7 @@ __device__ void load_tiles(const MatrixLayer& layer, Shared& shared, int tiles_n
   Ring<kStages> ring;
   const i64 count = walk.count();
   for (i64 tile = blockIdx.x / kCluster; tile < count; tile += gridDim.x / kCluster) {
-    const TilePlace place = walk.at(tile);
+    const LayerTile place = walk.at(tile);
     const HalfLoader weights(layer, place, rank);
     const int row = static_cast<int>(place.row) + rank * kBlockRows;
     for (int step = 0; step < steps; ++step, ring.next()) {
@@ -98,7 +98,7 @@ __device__ void write_square(const MatrixLayer& layer, std::byte* buffer, i64 ro
 
 /// A warp's 16 rows of a tile; p are the probabilities of this thread's two.
 template <typename Finisher>
-__device__ void write_tile(const MatrixLayer& layer, const TilePlace& place, i64 row, std::byte* buffer,
+__device__ void write_tile(const MatrixLayer& layer, const LayerTile& place, i64 row, std::byte* buffer,
                            const float (&sums)[128], const float (&p)[2], const Finisher& finish) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_col = place.n * tile_cols(Finisher::kKind);
@@ -133,9 +133,9 @@ __device__ void multiply_tiles(const MatrixLayer& layer, Shared& shared, int til
   const i64 count = walk.count();
   const i64 stride = gridDim.x / kCluster;
   i64 tile = blockIdx.x / kCluster;
-  TilePlace next = tile < count ? walk.at(tile) : TilePlace{};
+  LayerTile next = tile < count ? walk.at(tile) : LayerTile{};
   while (tile < count) {
-    const TilePlace place = next;
+    const LayerTile place = next;
     const i64 row = place.row + own_row;
     const float p[2] = {probability<Element, kKind>(layer, row + lane / 4, place.row_end),
                         probability<Element, kKind>(layer, row + lane / 4 + 8, place.row_end)};

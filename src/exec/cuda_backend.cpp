@@ -27,7 +27,7 @@ constexpr int kMostWorkers = 6;
 /// Windows start at multiples of this, so that runs which are aligned in the source are aligned on the device.
 constexpr i64 kWindowAlignment = 256;
 
-i64 room(const Piece& piece) { return round_up(piece.wanted, kWindowAlignment); }
+i64 room(const ReadPiece& piece) { return round_up(piece.wanted, kWindowAlignment); }
 
 /// Makes room for `bytes`; what was in it is lost.
 template <typename Buffer>
@@ -70,9 +70,9 @@ class CudaWorker final : public Backend::Worker {
       return result;
     }
     for (Move& part : parts) part.dst_offset -= begin;
-    const std::vector<Piece> pieces = make_pieces(parts, buffer_bytes_, kWindowAlignment);
+    const std::vector<ReadPiece> pieces = make_pieces(parts, buffer_bytes_, kWindowAlignment);
     i64 wanted_bytes = 0, largest_piece = 0;
-    for (const Piece& piece : pieces) {
+    for (const ReadPiece& piece : pieces) {
       wanted_bytes += room(piece);
       largest_piece = std::max(largest_piece, room(piece));
     }
@@ -81,7 +81,7 @@ class CudaWorker final : public Backend::Worker {
     reserve(host_, std::max(bytes, input_bytes));
     reserve(output_, bytes);
     reserve(input_, input_bytes);
-    for (const Piece& piece : pieces) load(piece, source);
+    for (const ReadPiece& piece : pieces) load(piece, source);
     launch();
     // After the upload from the same buffer, since both are on one stream.
     CUDA_CHECK(cudaMemcpyAsync(host_.data(), output_.data(), static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost,
@@ -92,7 +92,7 @@ class CudaWorker final : public Backend::Worker {
 
  private:
   /// Reads what a piece wants into the input buffer, and queues its moves.
-  void load(const Piece& piece, const Source& source) {
+  void load(const ReadPiece& piece, const Source& source) {
     if (used_ + room(piece) > input_.bytes()) {
       launch();
       wait();
@@ -104,7 +104,7 @@ class CudaWorker final : public Backend::Worker {
     used_ += room(piece);
   }
 
-  void read_window(const Piece& piece, const Source& source) {
+  void read_window(const ReadPiece& piece, const Source& source) {
     source.read(piece.src, piece.begin, {host_.data() + used_, static_cast<std::size_t>(piece.wanted)});
     for (Move local : piece.moves) {
       local.src = local.dst = 0;

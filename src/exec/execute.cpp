@@ -30,9 +30,9 @@ class Gather {
 
   /// Reads windows into as much scratch as holds them all, within the limit, and moves on what is there before the next
   /// one would not fit: gate and up are in it together, and leave it together.
-  void read_pieces(const std::vector<Piece>& pieces, i64 range_bytes, i64 limit_bytes) {
+  void read_pieces(const std::vector<ReadPiece>& pieces, i64 range_bytes, i64 limit_bytes) {
     i64 wanted_bytes = 0, largest = 0;
-    for (const Piece& piece : pieces)
+    for (const ReadPiece& piece : pieces)
       if (!is_run(piece)) {
         wanted_bytes += room(piece);
         largest = std::max(largest, room(piece));
@@ -40,7 +40,7 @@ class Gather {
     // Many pieces of a few bytes are mostly alignment; planned_buffer_bytes() does not count on more.
     const i64 scratch_bytes = std::min({limit_bytes, wanted_bytes, std::max(largest, kMaxReadWaste * range_bytes)});
     grow_buffer(scratch_, scratch_bytes);
-    for (const Piece& piece : pieces) {
+    for (const ReadPiece& piece : pieces) {
       if (is_run(piece)) {
         read_runs(piece.moves.front());
         continue;
@@ -52,10 +52,10 @@ class Gather {
   }
 
  private:
-  static i64 room(const Piece& piece) { return round_up(piece.wanted, kWindowAlignment); }
-  static bool is_run(const Piece& piece) { return piece.moves.size() == 1 && piece.moves.front().runs() == 1; }
+  static i64 room(const ReadPiece& piece) { return round_up(piece.wanted, kWindowAlignment); }
+  static bool is_run(const ReadPiece& piece) { return piece.moves.size() == 1 && piece.moves.front().runs() == 1; }
 
-  void read_window(const Piece& piece) {
+  void read_window(const ReadPiece& piece) {
     source_.read(piece.src, piece.begin, {scratch_.data() + used_, static_cast<std::size_t>(piece.wanted)});
     for (Move local : piece.moves) {
       local.src = local.dst = 0;

@@ -14,7 +14,7 @@ struct Limit {
   bool holds(i64 wanted) const { return round_up(wanted, alignment) <= bytes; }
 };
 
-void add_pieces(const Move& move, const Limit& limit, std::vector<Piece>& pieces) {
+void add_pieces(const Move& move, const Limit& limit, std::vector<ReadPiece>& pieces) {
   const i64 window = source_window(move);
   const bool whole = window == move.bytes() || move.run_bytes < kDirectRunBytes;
   const i64 wanted = whole ? window : move.bytes();
@@ -28,14 +28,14 @@ void add_pieces(const Move& move, const Limit& limit, std::vector<Piece>& pieces
   add_pieces(high, limit, pieces);
 }
 
-void share_windows(const Limit& limit, std::vector<Piece>& pieces) {
-  std::ranges::stable_sort(pieces, [](const Piece& a, const Piece& b) {
+void share_windows(const Limit& limit, std::vector<ReadPiece>& pieces) {
+  std::ranges::stable_sort(pieces, [](const ReadPiece& a, const ReadPiece& b) {
     return std::tuple(!a.window, a.src, a.begin) < std::tuple(!b.window, b.src, b.begin);
   });
   std::size_t last = 0;
   for (std::size_t i = 1; i < pieces.size(); ++i) {
-    Piece& open = pieces[last];
-    Piece& next = pieces[i];
+    ReadPiece& open = pieces[last];
+    ReadPiece& next = pieces[i];
     const i64 end = std::max(open.begin + open.wanted, next.begin + next.wanted);
     if (next.window && next.src == open.src && next.begin <= open.begin + open.wanted &&
         limit.holds(end - open.begin)) {
@@ -50,9 +50,9 @@ void share_windows(const Limit& limit, std::vector<Piece>& pieces) {
 
 }  // namespace
 
-std::vector<Piece> make_pieces(std::span<const Move> moves, i64 limit_bytes, i64 alignment) {
+std::vector<ReadPiece> make_pieces(std::span<const Move> moves, i64 limit_bytes, i64 alignment) {
   const Limit limit{limit_bytes, alignment};
-  std::vector<Piece> pieces;
+  std::vector<ReadPiece> pieces;
   for (const Move& move : moves) add_pieces(move, limit, pieces);
   share_windows(limit, pieces);
   return pieces;

@@ -13,7 +13,7 @@ constexpr i64 round_up(i64 bytes, i64 alignment) { return (bytes + alignment - 1
 
 /// What is read at once: a window of the source, gaps included, that several moves may want something of; or the runs
 /// of one move.
-struct Piece {
+struct ReadPiece {
   std::vector<Move> moves;
   bool window = false;
   std::size_t src = 0;
@@ -27,6 +27,6 @@ struct Piece {
 /// window is neither is halved. Windows that overlap or touch become one: gate and up in turn are read once, and moved
 /// together. But for single runs no piece is longer than `limit_bytes`, rounded up to `alignment`. Windows come first,
 /// in the source's order.
-std::vector<Piece> make_pieces(std::span<const Move> moves, i64 limit_bytes, i64 alignment);
+std::vector<ReadPiece> make_pieces(std::span<const Move> moves, i64 limit_bytes, i64 alignment);
 
 }  // namespace glu_ckpt

@@ -45,7 +45,7 @@ TEST(ReadPieces, HoldWhatTheirMovesRead) {
               alignment = i64{1} << number(0, 8);
     const std::vector<Move> moves{half_of(width, hidden, false), half_of(width, hidden, true)};
     std::vector<int> written(static_cast<std::size_t>(4 * width * hidden));
-    for (const Piece& piece : make_pieces(moves, limit, alignment)) {
+    for (const ReadPiece& piece : make_pieces(moves, limit, alignment)) {
       const bool run = piece.moves.size() == 1 && piece.moves[0].runs() == 1;
       EXPECT_TRUE(run || round_up(piece.wanted, alignment) <= limit);
       for (const Move& move : piece.moves) {
