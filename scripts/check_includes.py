@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks who includes whom, and that file names are unique. See docs/architecture.md, "Rooms".
+"""Checks who includes whom, and that names of files and of shared types are unique. See docs/architecture.md, "Rooms".
 
 Prints one line per offence and exits 1 if there is one.
 """
@@ -33,6 +33,9 @@ ONLY_IN = [
 ]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+# Types of one name in two places are one to the linker, which takes either's functions for both.
+NAMESPACE = re.compile(r"^namespace ([\w:]*) ?\{|^\}  // namespace ?([\w:]*)$")
+TYPE = re.compile(r"^(?:struct|class) (\w+)(?: final)?(?: : [^;]*)? \{")
 STANDARD = re.compile(r"^[a-z_0-9]+$")
 
 
@@ -67,9 +70,20 @@ def offence_of(room, bracket, target):
     return None
 
 
+def shared_types(lines):
+    """(line number, name with its namespaces) of the types that other files' code can mean, too."""
+    names = []
+    for number, line in enumerate(lines, 1):
+        if match := NAMESPACE.match(line):
+            names = names + [match.group(1)] if line.startswith("namespace") else names[:-1]
+        elif (match := TYPE.match(line)) and "" not in names:
+            yield number, "::".join([*names, match.group(1)])
+
+
 def main():
     offences = []
     seen = {}
+    types = {}
     for path, room in sources():
         if room != "public" and room not in MAY_INCLUDE:
             offences.append(f"{path}: no such room; add it to docs/architecture.md and to this script")
@@ -77,7 +91,12 @@ def main():
         if path.name in seen:
             offences.append(f"{path}: the name is taken by {seen[path.name]}")
         seen.setdefault(path.name, path)
-        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1):
+        lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+        for number, name in shared_types(lines):
+            if name in types:
+                offences.append(f"{path}:{number}: {name} is defined in {types[name]}, too")
+            types.setdefault(name, f"{path}:{number}")
+        for number, line in enumerate(lines, 1):
             match = INCLUDE.match(line)
             if match and (offence := offence_of(room, *match.groups())):
                 offences.append(f"{path}:{number}: {match.group(2)}: {offence}")
