@@ -5,11 +5,10 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "core/float_rows.hpp"
 
 namespace glu_ckpt {
 namespace {
-
-bool is_float(Dtype dtype) { return dtype == Dtype::BF16 || dtype == Dtype::F16 || dtype == Dtype::F32; }
 
 /// What a message calls a matrix: "expert 3, gate".
 std::string matrix_text(std::size_t expert, std::string_view name) {

@@ -5,6 +5,7 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "core/round_up.hpp"
 #include "glu_ckpt/device_forward.hpp"
 #include "kernels/dense_weights.hpp"
 #include "kernels/device_buffer.hpp"
@@ -17,8 +18,6 @@ namespace {
 
 /// Elements of 16 bits in 16 bytes: rows that the copy engine reads begin at multiples of that.
 constexpr i64 kRowMultiple = 8;
-
-i64 round_up(i64 value, i64 multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 i64 buffer_bytes(i64 count, i64 rows, i64 cols, i64 element_bytes) {
   const auto elements = checked_mul(rows, cols);

@@ -6,6 +6,7 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "core/float_rows.hpp"
 #include "kernels/linear_launch.hpp"
 
 namespace glu_ckpt {
@@ -13,7 +14,6 @@ namespace {
 
 constexpr i64 kWideBytes = 16;
 
-bool is_float(Dtype dtype) { return dtype == Dtype::BF16 || dtype == Dtype::F16 || dtype == Dtype::F32; }
 i64 element_bytes(Dtype dtype) { return dtype_bits(dtype) / 8; }
 bool is_aligned(const void* data, i64 bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
 

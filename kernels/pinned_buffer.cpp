@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "core/round_up.hpp"
 #include "kernels/device_buffer.hpp"
 
 namespace glu_ckpt {
@@ -22,7 +23,6 @@ void unmap(std::byte* data, i64 bytes) {
 }
 
 i64 page_bytes() { return ::sysconf(_SC_PAGESIZE); }
-i64 round_up(i64 bytes, i64 unit) { return (bytes + unit - 1) / unit * unit; }
 
 /// Huge pages that are there already, and small ones for the rest: no more is used than was asked for. Null where the
 /// system gives none.

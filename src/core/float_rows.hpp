@@ -8,7 +8,10 @@
 
 namespace glu_ckpt {
 
-/// Element `index` of elements of BF16, F16 or F32 at any address.
+/// Whether these functions take it: BF16, F16 or F32.
+constexpr bool is_float(Dtype dtype) { return dtype == Dtype::BF16 || dtype == Dtype::F16 || dtype == Dtype::F32; }
+
+/// One element at any address.
 float widen_element(const std::byte* data, Dtype dtype);
 /// `out` gets as many elements as it holds, from `data` on.
 void widen_row(const std::byte* data, Dtype dtype, std::span<float> out);

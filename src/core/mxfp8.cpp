@@ -9,6 +9,7 @@
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
 #include "core/mxfp8_bits.hpp"
+#include "core/round_up.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -16,8 +17,6 @@ namespace {
 /// Of compact scales: along the axis without blocks, and along the other.
 constexpr i64 kTileOuter = 128;
 constexpr i64 kTileBlocks = 4;
-
-i64 round_up(i64 value, i64 multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 const Fp8Format& format_of(Dtype element) {
   if (element == Dtype::F8_E4M3) return kE4m3;

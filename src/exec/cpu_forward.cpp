@@ -14,16 +14,13 @@
 #include "exec/activation.hpp"
 #include "exec/dot_products.hpp"
 #include "kernels/grouped_mlp.hpp"
+#include "layout/placement.hpp"
 
 namespace glu_ckpt {
 namespace {
 
 /// Rows of a weight that are taken together: 128 KiB of bf16 at 4096 columns, which stays in the second cache.
 constexpr i64 kBlockRows = 16;
-
-i64 row_offset(const Placement& place, i64 row) {
-  return place.offset + row / place.block_rows * place.block_step + row % place.block_rows * place.row_step;
-}
 
 const std::byte* row_data(const StoredMatrix& matrix, i64 row) {
   const StoredMatrix::Part& part = row < matrix.tail_row ? matrix.first : matrix.tail;

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "core/fail.hpp"
+#include "core/round_up.hpp"
 #include "exec/backends.hpp"
 #include "exec/move_parts.hpp"
 #include "exec/read_pieces.hpp"

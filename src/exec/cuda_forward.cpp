@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "core/fail.hpp"
+#include "core/round_up.hpp"
 #include "exec/mlp_runners.hpp"
 #include "glu_ckpt/cuda.hpp"
 #include "glu_ckpt/device_forward.hpp"
 #include "kernels/device_buffer.hpp"
 #include "kernels/grouped_mlp.hpp"
+#include "layout/placement.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -19,7 +21,7 @@ namespace {
 /// Every upload begins at a multiple of this, so that rows are aligned on the device where they are in their window.
 constexpr i64 kAlignment = 256;
 
-i64 round_up(i64 bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+i64 aligned(i64 bytes) { return round_up(bytes, kAlignment); }
 
 /// Host memory [begin, end) and where it goes, counted from the device buffer's first byte.
 struct Upload {
@@ -31,11 +33,8 @@ struct Upload {
 /// From the first to the last byte of rows [first_row, last_row) of a part; no step is negative.
 Upload window_of(const StoredMatrix::Part& part, const StoredMatrix& matrix, i64 first_row, i64 last_row) {
   const Placement& place = part.place;
-  const auto row = [&](i64 r) {
-    return place.offset + r / place.block_rows * place.block_step + r % place.block_rows * place.row_step;
-  };
-  const i64 last = row(last_row - 1) + (matrix.cols - 1) * place.col_step + dtype_bits(matrix.dtype) / 8;
-  return {part.data + row(first_row), part.data + last, 0};
+  const i64 last = row_offset(place, last_row - 1) + (matrix.cols - 1) * place.col_step + dtype_bits(matrix.dtype) / 8;
+  return {part.data + row_offset(place, first_row), part.data + last, 0};
 }
 
 /// Calls `visit(part, matrix, first_row, last_row)` for every part of every matrix that is there.
@@ -67,13 +66,13 @@ std::vector<Upload> uploads_of(std::span<const ExpertWeights> experts) {
   i64 at = 0;
   for (Upload& upload : uploads) {
     upload.at = at;
-    at += round_up(upload.end - upload.begin);
+    at += aligned(upload.end - upload.begin);
   }
   return uploads;
 }
 
 i64 device_bytes(const std::vector<Upload>& uploads) {
-  return uploads.empty() ? 0 : uploads.back().at + round_up(uploads.back().end - uploads.back().begin);
+  return uploads.empty() ? 0 : uploads.back().at + aligned(uploads.back().end - uploads.back().begin);
 }
 
 /// The experts with the device's addresses: each first byte where its upload put it.
@@ -243,9 +242,9 @@ class CudaMlpRunner final : public MlpRunner {
   void copy_up(std::byte* to, const void* from, i64 bytes) { copies_->up(to, from, bytes, stream_->get()); }
 
   Rows reserve_rows(i64 row_bytes, i64 rows, i64 num_experts) {
-    const i64 x = 0, out = round_up(row_bytes), splits = 2 * out;
-    const i64 probs = splits + round_up(num_experts * static_cast<i64>(sizeof(i64)));
-    reserve(rows_, probs + round_up(rows * static_cast<i64>(sizeof(float))) + kAlignment);
+    const i64 x = 0, out = aligned(row_bytes), splits = 2 * out;
+    const i64 probs = splits + aligned(num_experts * static_cast<i64>(sizeof(i64)));
+    reserve(rows_, probs + aligned(rows * static_cast<i64>(sizeof(float))) + kAlignment);
     return {rows_.data() + x, rows_.data() + out, rows_.data() + splits, rows_.data() + probs};
   }
 

@@ -7,6 +7,7 @@
 
 #include "core/grow_buffer.hpp"
 #include "core/parallel.hpp"
+#include "core/round_up.hpp"
 #include "exec/move_parts.hpp"
 #include "exec/read_pieces.hpp"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "core/round_up.hpp"
 #include "exec/move_parts.hpp"
 
 namespace glu_ckpt {

@@ -8,9 +8,6 @@
 
 namespace glu_ckpt {
 
-/// `bytes`, or the next multiple of `alignment`.
-constexpr i64 round_up(i64 bytes, i64 alignment) { return (bytes + alignment - 1) / alignment * alignment; }
-
 /// What is read at once: a window of the source, gaps included, that several moves may want something of; or the runs
 /// of one move.
 struct ReadPiece {

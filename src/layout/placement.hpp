@@ -7,6 +7,11 @@
 
 namespace glu_ckpt {
 
+/// The first byte of a row.
+constexpr i64 row_offset(const Placement& place, i64 row) {
+  return place.offset + row / place.block_rows * place.block_step + row % place.block_rows * place.row_step;
+}
+
 /// A stored tensor that holds matrices of one or all experts.
 struct StoredPart {
   Axes axes = Axes::OutIn;

@@ -4,13 +4,10 @@
 #include <numeric>
 
 #include "glu_ckpt/plan.hpp"
+#include "layout/placement.hpp"
 
 namespace glu_ckpt {
 namespace {
-
-i64 row_offset(const Placement& place, i64 row) {
-  return place.offset + (row / place.block_rows) * place.block_step + (row % place.block_rows) * place.row_step;
-}
 
 /// Sorts the loops, and folds what is adjacent on both sides into longer runs and fewer loops.
 void normalize(Move& move) {

@@ -2,16 +2,13 @@
 
 #include "core/fail.hpp"
 #include "glu_ckpt/mxfp8.hpp"
+#include "layout/placement.hpp"
 #include "layout/scale_grid.hpp"
 
 namespace glu_ckpt {
 namespace {
 
 bool is_mx_scales(const Matrix& matrix) { return is_scale(matrix.kind) && matrix.grid != kFp8Blocks; }
-
-i64 row_offset(const Placement& place, i64 row) {
-  return place.offset + row / place.block_rows * place.block_step + row % place.block_rows * place.row_step;
-}
 
 const std::uint8_t* at(const TensorBytes& bytes, i64 offset) {
   return reinterpret_cast<const std::uint8_t*>(bytes.data + (offset - bytes.begin));

@@ -14,8 +14,6 @@
 namespace glu_ckpt {
 namespace {
 
-bool is_float(Dtype dtype) { return dtype == Dtype::BF16 || dtype == Dtype::F16 || dtype == Dtype::F32; }
-
 void check_sizes(const RoutedTokens& tokens, i64 hidden) {
   const auto expect = [](std::string_view name, std::size_t have, i64 rows, i64 cols) {
     const auto count = checked_mul(rows, cols);

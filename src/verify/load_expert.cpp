@@ -6,6 +6,7 @@
 
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
+#include "layout/placement.hpp"
 #include "verify/dequantize_expert.hpp"
 
 namespace glu_ckpt {
@@ -21,10 +22,7 @@ struct Range {
   i64 end = 0;
 };
 
-i64 element_offset(const Placement& place, i64 row, i64 col) {
-  return place.offset + row / place.block_rows * place.block_step + row % place.block_rows * place.row_step +
-         col * place.col_step;
-}
+i64 element_offset(const Placement& place, i64 row, i64 col) { return row_offset(place, row) + col * place.col_step; }
 
 /// Steps are never negative, so the first element lies first and the last one last.
 Range part_range(const Placement& place, i64 first_row, i64 last_row, const Matrix& matrix) {

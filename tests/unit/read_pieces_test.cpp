@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "core/round_up.hpp"
 #include "exec/move_parts.hpp"
 
 namespace glu_ckpt {
