@@ -4,43 +4,20 @@
 #include <cstring>
 #include <functional>
 
-#include "support/convert.hpp"
+#include "support/lying_model.hpp"
 
 namespace glu_ckpt {
 namespace {
 
 using namespace support;
 
-using Tensors = std::vector<MemoryTensor>;
-
-constexpr i64 kExperts = 12;
-constexpr i64 kWidth = 8;
-constexpr i64 kHidden = 8;
-
-/// H = F, and E a multiple of 2K for K = 2: the sizes at which faults keep every shape as it was.
 ModelSpec model_of() {
-  ModelSpec model;
-  for (const i64 layer : {1, 3}) {
-    BlockSpec block;
-    block.layer = layer;
-    block.hidden = kHidden;
-    block.widths = widths(kExperts, kWidth);
-    block.bias = true;
-    block.dtype = Dtype::F64;
-    model.blocks.push_back(block);
-    block.set = ExpertSet::Shared;
-    block.widths = {16};
-    model.blocks.push_back(block);
-  }
+  ModelSpec model = lying_model(Dtype::F64);
   model.others = other_tensors();
   model.others.push_back({"decoder.layers.1.mlp.router.weight", Dtype::F32, {kExperts, kHidden}, {}});
   for (i64 i = 0; i < kExperts * kHidden * 4; ++i) model.others.back().bytes.push_back(static_cast<std::byte>(i % 253));
   return model;
 }
-
-const Spelling kA{"hf:deepseek_v3", Experts::Indexed, Experts::Indexed, split(), split()};
-const Spelling kIndexed{"megatron", Experts::Indexed, Experts::Indexed, interleaved(2), interleaved(4)};
-const Spelling kGrouped{"megatron", Experts::Grouped, Experts::Grouped, interleaved(2), interleaved(4)};
 
 Verdict verdict_of(const MemorySource& a, const MemorySource& b) {
   const Recognition left = recognize_source(a);
@@ -60,12 +37,6 @@ Verdict lied(const Spelling& spelling, const std::function<void(Tensors&)>& lie)
   EXPECT_FALSE(verdict.same_layout);
   EXPECT_FALSE(verdict.a == verdict.b) << "the digests do not show it";
   return verdict;
-}
-
-MemoryTensor& named(Tensors& tensors, const std::string& name) {
-  const auto found = std::ranges::find(tensors, name, &MemoryTensor::name);
-  if (found == tensors.end()) throw std::logic_error("no tensor " + name);
-  return *found;
 }
 
 void drop(Tensors& tensors, const std::string& part) {
@@ -89,26 +60,6 @@ void expect_hint(const Verdict& verdict, const std::string& word) {
 
 constexpr i64 kElement = 8;
 constexpr i64 kRow = kHidden * kElement;
-
-std::string fc1(i64 expert, const std::string& kind = "weight", i64 layer = 1) {
-  return "decoder.layers." + std::to_string(layer) + ".mlp.experts.linear_fc1." + kind + std::to_string(expert);
-}
-std::string fc2(i64 expert) { return "decoder.layers.1.mlp.experts.linear_fc2.weight" + std::to_string(expert); }
-
-void swap_rows(MemoryTensor& tensor, i64 a, i64 b, i64 row_bytes = kRow) {
-  std::swap_ranges(tensor.bytes.begin() + a * row_bytes, tensor.bytes.begin() + (a + 1) * row_bytes,
-                   tensor.bytes.begin() + b * row_bytes);
-}
-
-/// Rows of an FC1 in contiguous order, then in blocks of k.
-void reorder(MemoryTensor& tensor, i64 from_k, i64 to_k) {
-  const auto position = [](i64 half, i64 row, i64 k) { return row / k * 2 * k + half * k + row % k; };
-  const auto before = tensor.bytes;
-  for (const i64 half : {0, 1})
-    for (i64 row = 0; row < kWidth; ++row)
-      std::copy_n(before.begin() + position(half, row, from_k) * kRow, kRow,
-                  tensor.bytes.begin() + position(half, row, to_k) * kRow);
-}
 
 TEST(Verify, EqualModelsInAnyTwoLayouts) {
   const ModelSpec model = model_of();

@@ -9,36 +9,15 @@
 #include <set>
 
 #include "core/float_rows.hpp"
-#include "support/convert.hpp"
+#include "support/lying_model.hpp"
 
 namespace glu_ckpt {
 namespace {
 
 using namespace support;
 
-using Tensors = std::vector<MemoryTensor>;
-
-constexpr i64 kExperts = 12;
-constexpr i64 kWidth = 8;
-constexpr i64 kHidden = 8;
-
-/// H = F, and E a multiple of 2K for K = 2: the sizes at which faults keep every shape as it was.
 ModelSpec model_of(Dtype dtype = Dtype::F32, bool bias = true, bool gated = true) {
-  ModelSpec model;
-  for (const i64 layer : {1, 3}) {
-    BlockSpec block;
-    block.layer = layer;
-    block.hidden = kHidden;
-    block.widths = widths(kExperts, kWidth);
-    block.bias = bias;
-    block.gated = gated;
-    block.dtype = dtype;
-    model.blocks.push_back(block);
-    block.set = ExpertSet::Shared;
-    block.widths = {16};
-    model.blocks.push_back(block);
-  }
-  return model;
+  return lying_model(dtype, bias, gated);
 }
 
 /// Elements that say their place become multiples of 1/512 up to 1/4 on both sides of 0, which all dtypes have.
@@ -56,9 +35,6 @@ Tensors with_values(Tensors tensors) {
   return tensors;
 }
 
-const Spelling kA{"hf:deepseek_v3", Experts::Indexed, Experts::Indexed, split(), split()};
-const Spelling kIndexed{"megatron", Experts::Indexed, Experts::Indexed, interleaved(2), interleaved(4)};
-const Spelling kGrouped{"megatron", Experts::Grouped, Experts::Grouped, interleaved(2), interleaved(4)};
 const Spelling kContiguous{"megatron", Experts::Grouped, Experts::Indexed, contiguous(), contiguous()};
 const Spelling kTurns{"megatron", Experts::Indexed, Experts::Grouped, interleaved(1), interleaved(16)};
 
@@ -127,37 +103,11 @@ TEST(VerifyForward, WithoutAGate) {
 
 // ---- lies ---------------------------------------------------------------------------------------
 
-MemoryTensor& named(Tensors& tensors, const std::string& name) {
-  const auto found = std::ranges::find(tensors, name, &MemoryTensor::name);
-  if (found == tensors.end()) throw std::logic_error("no tensor " + name);
-  return *found;
-}
-
-std::string fc1(i64 expert, const std::string& kind = "weight", i64 layer = 1) {
-  return "decoder.layers." + std::to_string(layer) + ".mlp.experts.linear_fc1." + kind + std::to_string(expert);
-}
-std::string fc2(i64 expert) { return "decoder.layers.1.mlp.experts.linear_fc2.weight" + std::to_string(expert); }
-
 constexpr i64 kElement = 4;
 constexpr i64 kRow = kHidden * kElement;
 
-void swap_rows(MemoryTensor& tensor, i64 a, i64 b, i64 row_bytes = kRow) {
-  std::swap_ranges(tensor.bytes.begin() + a * row_bytes, tensor.bytes.begin() + (a + 1) * row_bytes,
-                   tensor.bytes.begin() + b * row_bytes);
-}
-
 void rotate(MemoryTensor& tensor, i64 bytes) {
   std::rotate(tensor.bytes.begin(), tensor.bytes.begin() + bytes, tensor.bytes.end());
-}
-
-/// Rows of an FC1 in blocks of from_k, then in blocks of to_k.
-void reorder(MemoryTensor& tensor, i64 from_k, i64 to_k) {
-  const auto position = [](i64 half, i64 row, i64 k) { return row / k * 2 * k + half * k + row % k; };
-  const auto before = tensor.bytes;
-  for (const i64 half : {0, 1})
-    for (i64 row = 0; row < kWidth; ++row)
-      std::copy_n(before.begin() + position(half, row, from_k) * kRow, kRow,
-                  tensor.bytes.begin() + position(half, row, to_k) * kRow);
 }
 
 /// The model in one layout beside the model in another, with a fault that `lie` plants; the same with A and B
