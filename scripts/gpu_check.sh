@@ -26,7 +26,7 @@ for tool in memcheck racecheck; do
   headline "compute-sanitizer $tool"
   quiet=(--report-api-errors no) filter=$few
   [[ $tool == memcheck ]] || { quiet=() filter=$few$slow; }
-  timeout -k 5 300 compute-sanitizer --tool "$tool" "${quiet[@]}" --error-exitcode 9 "$tests" --gtest_brief=1 --gtest_filter="$filter"
+  timeout -k 5 900 compute-sanitizer --tool "$tool" "${quiet[@]}" --error-exitcode 9 "$tests" --gtest_brief=1 --gtest_filter="$filter"
 done
 
 headline "speeds"
