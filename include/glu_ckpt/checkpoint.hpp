@@ -123,6 +123,8 @@ class Source {
   /// Fills `out` from byte `offset` of tensor `tensor` (an index into inventory().tensors).
   /// Thread safe. Throws Io, FileTruncated.
   virtual void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const = 0;
+  /// The same into several places, one after the other.
+  virtual void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> outs) const;
   virtual const Structure& structure() const;
   /// The bytes of structure().objects[object]. Thread safe.
   virtual std::vector<std::byte> read_object(std::size_t object) const;
@@ -177,6 +179,12 @@ class Sink {
   virtual ~Sink() = default;
   /// Writes at the tensor's final place. Thread safe; every byte must be written once, in any order.
   virtual void write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) = 0;
+  /// Where the tensor's first byte lies in its file; -1 where it is cut in pieces, or in no file.
+  virtual i64 file_offset(std::size_t tensor) const;
+  /// Bytes that an earlier run wrote, as they are now. Thread safe.
+  virtual void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const;
+  /// Takes bytes that an earlier run wrote, and that are right, as written. Thread safe.
+  virtual void adopt(std::size_t tensor, i64 offset, std::span<const std::byte> bytes);
   /// Writes the headers with the final record, flushes the shards to the disk, then writes the index,
   /// the other files and glu_ckpt.json.
   virtual void finish(const Record& record) = 0;

@@ -1,5 +1,5 @@
 #pragma once
-/// The only place tensor bytes move.
+/// The only place tensor bytes move, and where they are hashed as they pass.
 
 #include <cstddef>
 #include <functional>
@@ -13,6 +13,57 @@
 
 namespace glu_ckpt {
 
+/// Leaves of the digest, summed mod 2^128, how many they are, and of how many bytes.
+struct LeafSum {
+  u64 low = 0;
+  u64 high = 0;
+  i64 leaves = 0;
+  i64 bytes = 0;
+  LeafSum& operator+=(const LeafSum& other);
+  bool operator==(const LeafSum&) const = default;
+};
+
+/// Hashes the leaves (rows, blocks) that lie in bytes of a checkpoint's tensors, wherever those pass. Thread safe.
+class LeafHasher {
+ public:
+  virtual ~LeafHasher() = default;
+  /// Adds every leaf that lies wholly in `bytes`, which begin at `offset` of `tensor`.
+  virtual void add(std::size_t tensor, i64 offset, std::span<const std::byte> bytes, LeafSum& sum) const = 0;
+  /// The same, but only leaves that `moves` read; their offsets count from the tensor's first byte.
+  virtual void add_used(std::size_t tensor, i64 offset, std::span<const std::byte> bytes, std::span<const Move> moves,
+                        LeafSum& sum) const = 0;
+  /// Where [begin, end) of a tensor is to be cut so that no leaf is: the last such place at or before `end`, else the
+  /// first one behind it, else `end`.
+  virtual i64 cut(std::size_t tensor, i64 begin, i64 end) const = 0;
+};
+
+/// Reads what a range of the output is made of, and hashes the source's leaves as they pass. For one thread.
+class RangeReader {
+ public:
+  explicit RangeReader(const Source& source, const LeafHasher* hasher = nullptr) : source_(source), hasher_(hasher) {}
+
+  /// A run of which every byte is wanted.
+  struct Run {
+    std::size_t tensor = 0;
+    i64 offset = 0;
+    std::span<std::byte> out;
+  };
+  /// Runs that follow each other in the source are read by one call. Reorders them.
+  void read_runs(std::vector<Run>& runs);
+  /// `out.size()` bytes from `offset` on, of which `moves` want some.
+  void read_window(std::size_t tensor, i64 offset, std::span<std::byte> out, std::span<const Move> moves);
+
+  const LeafSum& sum() const { return sum_; }
+
+ private:
+  const Source& source_;
+  const LeafHasher* hasher_;
+  LeafSum sum_;
+};
+
+/// What direct I/O aligns memory and files to.
+inline constexpr i64 kPageBytes = 4096;
+
 /// Where moves are executed.
 class Backend {
  public:
@@ -20,10 +71,10 @@ class Backend {
   class Worker {
    public:
     virtual ~Worker() = default;
-    /// Bytes [begin, end) of the tensor that `moves` describe, every byte read from `source`. At most as many as the
-    /// buffers hold; valid until the next call.
-    virtual std::span<const std::byte> produce(std::span<const Move> moves, const Source& source, i64 begin,
-                                               i64 end) = 0;
+    /// Bytes [begin, end) of the tensor that `moves` describe, every byte read through `reader`. At most as many as the
+    /// buffers hold; valid until the next call. Their address is `phase` mod kPageBytes, as direct I/O wants it.
+    virtual std::span<const std::byte> produce(std::span<const Move> moves, RangeReader& reader, i64 begin, i64 end,
+                                               i64 phase) = 0;
   };
 
   virtual ~Backend() = default;
@@ -37,8 +88,10 @@ class Backend {
   virtual void release() {}
   /// Bytes of a tensor that a worker makes at a time, where its runs are long, or short ones have to be gathered.
   virtual i64 task_bytes(bool short_runs) const = 0;
-  /// Threads that keep it busy where the user allows `jobs`.
+  /// Threads that keep it and a disk busy where the user allows `jobs`.
   virtual int workers(int jobs) const = 0;
+  /// How many of those may read, compute and hash at a time; the others wait for the disk to write.
+  virtual int computing(int jobs) const { return workers(jobs); }
   /// Bytes of each of a worker's two host buffers, where all together may have `memory_bytes`.
   virtual i64 buffer_bytes(int workers, i64 memory_bytes) const = 0;
   /// `number` counts the workers from 0; called by the thread that will use it. Throws NoMemory, DeviceFailed.
@@ -70,6 +123,22 @@ i64 gathered_bytes(const Plan& plan);
 /// is not chosen.
 DeviceChoice choose_device(i64 gathered_bytes, int jobs, const BackendOptions& options = {});
 
+/// The leaves of one range of the output: those that were read for it, and those that it holds.
+struct RangeSums {
+  LeafSum source;
+  LeafSum output;
+  RangeSums& operator+=(const RangeSums& other);
+  bool operator==(const RangeSums&) const = default;
+};
+
+/// Bytes [begin, end) of an output tensor, written.
+struct DoneRange {
+  std::size_t tensor = 0;
+  i64 begin = 0;
+  i64 end = 0;
+  RangeSums sums;
+};
+
 struct ExecuteOptions {
   /// Worker threads; a backend may want more. Each owns two buffers.
   int jobs = 1;
@@ -77,17 +146,31 @@ struct ExecuteOptions {
   i64 memory_bytes = i64{1} << 30;
   /// Called with the bytes finished since the last call, from any worker thread.
   std::function<void(i64)> on_progress;
+  /// Of the source and of the output; null where nothing is to be hashed.
+  const LeafHasher* source_leaves = nullptr;
+  const LeafHasher* output_leaves = nullptr;
+  /// Called once a range is written, from any worker thread.
+  std::function<void(const DoneRange&)> on_done;
+  /// Ranges that need not be written again. No two overlap.
+  std::vector<DoneRange> done;
 };
 
-/// Reads through `source` and writes every byte of `plan` once through `sink`, in any order.
-void execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend, const ExecuteOptions& options);
+/// Reads through `source` and writes every byte of `plan` that is not in `options.done` once through `sink`, in any
+/// order. Returns the leaves of what it wrote.
+RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
+                  const ExecuteOptions& options);
+
+/// Of ranges that an earlier run wrote through `sink`, those whose bytes still hash to their sums. Their bytes are
+/// adopted by the sink; all others are to be written again.
+std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, Sink& sink, const Backend& backend,
+                                    const ExecuteOptions& options);
 
 /// Bytes of the host buffers that execute() will have allocated at the most, alignment on a GPU aside.
 i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const ExecuteOptions& options);
 
 /// Reads bytes [begin, end) of a tensor that `moves` describe into `out`, taking every byte from
-/// `source`. `scratch` bounds the memory used for gathering short runs.
-void gather(std::span<const Move> moves, const Source& source, const Backend& backend, i64 begin, i64 end,
+/// `reader`. `scratch` bounds the memory used for gathering short runs.
+void gather(std::span<const Move> moves, RangeReader& reader, const Backend& backend, i64 begin, i64 end,
             std::byte* out, std::vector<std::byte>& scratch, i64 scratch_bytes);
 
 }  // namespace glu_ckpt

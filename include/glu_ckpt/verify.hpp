@@ -1,6 +1,7 @@
 #pragma once
 /// Digests, and whether two checkpoints in whatever layouts hold the same model.
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,29 @@ struct Model {
 
 /// Reads every tensor byte once. The order of gate and up rows must be known, or FC1 is hashed whole.
 Digest compute_digest(const Model& model, const Backend& backend, const ExecuteOptions& options);
+
+/// The leaves of a model whose bytes pass somewhere else, such as a conversion's, in any order. It finds them through
+/// the placements of its own recognition, never through a plan.
+class ModelLeaves final : public LeafHasher {
+ public:
+  /// Keeps references to both.
+  ModelLeaves(const Inventory& inventory, const Recognition& recognition);
+  ~ModelLeaves() override;
+  ModelLeaves(const ModelLeaves&) = delete;
+  ModelLeaves& operator=(const ModelLeaves&) = delete;
+
+  void add(std::size_t tensor, i64 offset, std::span<const std::byte> bytes, LeafSum& sum) const override;
+  void add_used(std::size_t tensor, i64 offset, std::span<const std::byte> bytes, std::span<const Move> moves,
+                LeafSum& sum) const override;
+  i64 cut(std::size_t tensor, i64 begin, i64 end) const override;
+  /// The model's digest, where `sum` has as many leaves, of as many bytes, as the model. Absent where some passed in
+  /// parts only, such as rows of a transposed matrix that no buffer held whole.
+  std::optional<Digest> digest(const LeafSum& sum) const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
 
 /// The first element that differs, in the order layer, set, expert, role, row, column.
 struct Difference {

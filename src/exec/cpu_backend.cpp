@@ -3,39 +3,30 @@
 #include <algorithm>
 #include <memory>
 
-#include "core/grow_buffer.hpp"
 #include "exec/backends.hpp"
+#include "exec/host_buffer.hpp"
 #include "exec/move_parts.hpp"
 
 namespace glu_ckpt {
 namespace {
-
-/// Lines of the cache, and the longest registers: a range begins at the start of one, so that a transpose writes whole
-/// lines where the rows of its target do.
-constexpr i64 kLineBytes = 64;
-
-std::byte* next_line(std::byte* at) {
-  void* line = at;
-  std::size_t room = kLineBytes;
-  return static_cast<std::byte*>(std::align(kLineBytes, 1, line, room));
-}
 
 /// Gathers into one buffer; the other holds windows of the source.
 class CpuWorker final : public Backend::Worker {
  public:
   CpuWorker(const Backend& backend, i64 buffer_bytes) : backend_(backend), buffer_bytes_(buffer_bytes) {}
 
-  std::span<const std::byte> produce(std::span<const Move> moves, const Source& source, i64 begin, i64 end) override {
-    grow_buffer(buffer_, end - begin + kLineBytes);
-    std::byte* const out = next_line(buffer_.data());
-    gather(moves, source, backend_, begin, end, out, scratch_, buffer_bytes_);
+  std::span<const std::byte> produce(std::span<const Move> moves, RangeReader& reader, i64 begin, i64 end,
+                                     i64 phase) override {
+    std::byte* const out = buffer_.reserve(end - begin, phase);
+    gather(moves, reader, backend_, begin, end, out, scratch_, buffer_bytes_);
     return {out, static_cast<std::size_t>(end - begin)};
   }
 
  private:
   const Backend& backend_;
   i64 buffer_bytes_;
-  std::vector<std::byte> buffer_, scratch_;
+  HostBuffer buffer_;
+  std::vector<std::byte> scratch_;
 };
 
 class CpuBackend final : public Backend {
@@ -45,7 +36,9 @@ class CpuBackend final : public Backend {
   }
   // Longer runs gain nothing, and small tasks spread over the workers and stay in the caches until they are written.
   i64 task_bytes(bool) const override { return i64{8} << 20; }
-  int workers(int jobs) const override { return std::max(1, jobs); }
+  // A direct write keeps no core busy, so half as many again, and two at the least, wait for the disk meanwhile.
+  int workers(int jobs) const override { return computing(jobs) + std::max(2, jobs / 2); }
+  int computing(int jobs) const override { return std::max(1, jobs); }
   i64 buffer_bytes(int workers, i64 memory_bytes) const override {
     return std::max<i64>(kDirectRunBytes, memory_bytes / (2 * workers));
   }

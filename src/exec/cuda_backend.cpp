@@ -60,14 +60,16 @@ class CudaWorker final : public Backend::Worker {
     (void)cudaStreamSynchronize(stream_->get());
   }
 
-  std::span<const std::byte> produce(std::span<const Move> moves, const Source& source, i64 begin, i64 end) override {
+  std::span<const std::byte> produce(std::span<const Move> moves, RangeReader& reader, i64 begin, i64 end,
+                                     i64 phase) override {
     const i64 bytes = end - begin;
     std::vector<Move> parts;
     for (const Move& move : moves) clip_move(move, begin, end, [&](const Move& part) { parts.push_back(part); });
     if (const Move* run = only_run(parts, bytes)) {
-      reserve(host_, bytes);
-      const std::span<std::byte> result(host_.data(), static_cast<std::size_t>(bytes));
-      source.read(run->src, run->src_offset, result);
+      reserve(host_, bytes + phase);
+      const std::span<std::byte> result(host_.data() + phase, static_cast<std::size_t>(bytes));
+      std::vector<RangeReader::Run> only = {{run->src, run->src_offset, result}};
+      reader.read_runs(only);
       return result;
     }
     for (Move& part : parts) part.dst_offset -= begin;
@@ -79,34 +81,35 @@ class CudaWorker final : public Backend::Worker {
     }
     // Many pieces of a few bytes are mostly alignment; planned_buffer_bytes() does not count on more.
     const i64 input_bytes = std::min({buffer_bytes_, wanted_bytes, std::max(largest_piece, kMaxReadWaste * bytes)});
-    reserve(host_, std::max(bytes, input_bytes));
+    reserve(host_, std::max(bytes + phase, input_bytes));
     reserve(output_, bytes);
     reserve(input_, input_bytes);
-    for (const ReadPiece& piece : pieces) load(piece, source);
+    for (const ReadPiece& piece : pieces) load(piece, reader);
     launch();
     // After the upload from the same buffer, since both are on one stream.
-    CUDA_CHECK(cudaMemcpyAsync(host_.data(), output_.data(), static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost,
-                               stream_->get()));
+    CUDA_CHECK(cudaMemcpyAsync(host_.data() + phase, output_.data(), static_cast<std::size_t>(bytes),
+                               cudaMemcpyDeviceToHost, stream_->get()));
     wait();
-    return {host_.data(), static_cast<std::size_t>(bytes)};
+    return {host_.data() + phase, static_cast<std::size_t>(bytes)};
   }
 
  private:
   /// Reads what a piece wants into the input buffer, and queues its moves.
-  void load(const ReadPiece& piece, const Source& source) {
+  void load(const ReadPiece& piece, RangeReader& reader) {
     if (used_ + room(piece) > input_.bytes()) {
       launch();
       wait();
     }
     if (piece.window)
-      read_window(piece, source);
+      read_window(piece, reader);
     else
-      read_runs(piece.moves.front(), source);
+      read_runs(piece.moves.front(), reader);
     used_ += room(piece);
   }
 
-  void read_window(const ReadPiece& piece, const Source& source) {
-    source.read(piece.src, piece.begin, {host_.data() + used_, static_cast<std::size_t>(piece.wanted)});
+  void read_window(const ReadPiece& piece, RangeReader& reader) {
+    reader.read_window(piece.src, piece.begin, {host_.data() + used_, static_cast<std::size_t>(piece.wanted)},
+                       piece.moves);
     for (Move local : piece.moves) {
       local.src = local.dst = 0;
       local.src_offset += used_ - piece.begin;
@@ -114,7 +117,7 @@ class CudaWorker final : public Backend::Worker {
     }
   }
 
-  void read_runs(const Move& part, const Source& source) {
+  void read_runs(const Move& part, RangeReader& reader) {
     Move local = part;
     local.src = local.dst = 0;
     local.src_offset = used_;
@@ -124,10 +127,12 @@ class CudaWorker final : public Backend::Worker {
       step *= part.dims[l].count;
     }
     i64 at = used_;
+    std::vector<RangeReader::Run> runs;
     for_each_run(part, [&](i64 src, i64) {
-      source.read(part.src, src, {host_.data() + at, static_cast<std::size_t>(part.run_bytes)});
+      runs.push_back({part.src, src, {host_.data() + at, static_cast<std::size_t>(part.run_bytes)}});
       at += part.run_bytes;
     });
+    reader.read_runs(runs);
     queued_.push_back(local);
   }
 

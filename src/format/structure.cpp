@@ -14,6 +14,13 @@ std::string_view to_string(Format format) {
   return {};
 }
 
+void Source::read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> outs) const {
+  for (const std::span<std::byte> out : outs) {
+    read(tensor, offset, out);
+    offset += static_cast<i64>(out.size());
+  }
+}
+
 const Structure& Source::structure() const {
   static const Structure empty;
   return empty;
@@ -21,6 +28,16 @@ const Structure& Source::structure() const {
 
 std::vector<std::byte> Source::read_object(std::size_t object) const {
   fail(ErrorCode::Io, {path().string(), {}}, "{}: object {} was asked for; it has none", path().string(), object);
+}
+
+i64 Sink::file_offset(std::size_t) const { return -1; }
+
+void Sink::read_back(std::size_t, i64, std::span<std::byte>) const {
+  fail(ErrorCode::Io, {}, "this output cannot be gone on with");
+}
+
+void Sink::adopt(std::size_t, i64, std::span<const std::byte>) {
+  fail(ErrorCode::Io, {}, "this output cannot be gone on with");
 }
 
 void Source::check_contents(int, const std::function<void(i64)>&) const {}

@@ -14,8 +14,6 @@
 namespace glu_ckpt {
 namespace {
 
-/// Other tensors are hashed in blocks, so that a difference is located without a second pass.
-constexpr i64 kBlockBytes = i64{1} << 20;
 /// Rows are gathered in batches of about this size.
 constexpr i64 kBatchBytes = i64{16} << 20;
 
@@ -57,16 +55,6 @@ Item other_item(const TensorRef& tensor, std::size_t index) {
   return item;
 }
 
-/// The same matrix, dense in [out, in] order.
-Matrix dense(const Matrix& matrix) {
-  Matrix to = matrix;
-  to.tensor = 0;
-  to.tail.reset();
-  to.place = {0, matrix.rows, 0, matrix.cols * matrix.element_bytes, matrix.element_bytes};
-  to.place.block_step = matrix.rows * to.place.row_step;
-  return to;
-}
-
 /// One worker's buffers.
 struct Workspace {
   std::vector<std::byte> rows;
@@ -91,7 +79,7 @@ class ItemHasher {
   void hash_matrix(Item& item, Workspace& space) const {
     const Matrix& matrix = *item.matrix;
     const i64 row_bytes = matrix.cols * matrix.element_bytes;
-    const std::vector<Move> moves = matrix_moves(matrix, dense(matrix));
+    const std::vector<Move> moves = matrix_moves(matrix, dense_matrix(matrix));
     // A transposed matrix is read whole where it fits: every batch of its rows touches all of it.
     const bool transposed = matrix.place.col_step != matrix.element_bytes;
     const i64 wanted = transposed ? buffer_bytes_ : std::min(kBatchBytes, buffer_bytes_);
@@ -99,7 +87,8 @@ class ItemHasher {
     grow_buffer(space.rows, batch * row_bytes);
     for (i64 first = 0; first < matrix.rows; first += batch) {
       const i64 count = std::min(batch, matrix.rows - first);
-      gather(moves, source_, backend_, first * row_bytes, (first + count) * row_bytes, space.rows.data(), space.scratch,
+      RangeReader reader(source_);
+      gather(moves, reader, backend_, first * row_bytes, (first + count) * row_bytes, space.rows.data(), space.scratch,
              buffer_bytes_);
       for (i64 r = 0; r < count; ++r)
         add_leaf(item, first + r, {space.rows.data() + r * row_bytes, static_cast<std::size_t>(row_bytes)});
@@ -108,10 +97,10 @@ class ItemHasher {
   }
 
   void hash_blocks(Item& item, Workspace& space) const {
-    grow_buffer(space.rows, kBlockBytes);
+    grow_buffer(space.rows, kLeafBlockBytes);
     // A tensor without bytes still counts: its block 0 is empty.
-    for (i64 begin = 0, block = 0; begin < item.bytes || block == 0; begin += kBlockBytes, ++block) {
-      const std::span bytes(space.rows.data(), static_cast<std::size_t>(std::min(kBlockBytes, item.bytes - begin)));
+    for (i64 begin = 0, block = 0; begin < item.bytes || block == 0; begin += kLeafBlockBytes, ++block) {
+      const std::span bytes(space.rows.data(), static_cast<std::size_t>(std::min(kLeafBlockBytes, item.bytes - begin)));
       if (!bytes.empty()) source_.read(item.tensor, begin, bytes);
       add_leaf(item, block, bytes);
       progress(static_cast<i64>(bytes.size()));
@@ -119,9 +108,7 @@ class ItemHasher {
   }
 
   static void add_leaf(Item& item, i64 index, std::span<const std::byte> bytes) {
-    fmt::memory_buffer identity;
-    fmt::format_to(std::back_inserter(identity), "{}/{}", item.identity, index);
-    item.sum += hash128(bytes, hash64({identity.data(), identity.size()}));
+    item.sum += hash_leaf(item, index, bytes);
   }
 
   void progress(i64 bytes) const {
@@ -142,12 +129,29 @@ bool parse_number(std::string_view text, Number& number, int base) {
 
 }  // namespace
 
-std::vector<Item> list_items(const Model& model) {
+Matrix dense_matrix(const Matrix& matrix) {
+  Matrix to = matrix;
+  to.tensor = 0;
+  to.tail.reset();
+  to.place = {0, matrix.rows, 0, matrix.cols * matrix.element_bytes, matrix.element_bytes};
+  to.place.block_step = matrix.rows * to.place.row_step;
+  return to;
+}
+
+Hash128 hash_leaf(const Item& item, i64 index, std::span<const std::byte> bytes) {
+  fmt::memory_buffer identity;
+  identity.append(item.identity);
+  identity.push_back('/');
+  const fmt::format_int digits(index);
+  identity.append(digits.data(), digits.data() + digits.size());
+  return hash128(bytes, hash64({identity.data(), identity.size()}));
+}
+
+std::vector<Item> list_items(const Inventory& inventory, const Recognition& recognition) {
   std::vector<Item> items;
-  for (const ExpertBlock& block : model.recognition->blocks)
+  for (const ExpertBlock& block : recognition.blocks)
     for (const Matrix& matrix : block.matrices) items.push_back(matrix_item(block, matrix));
-  const auto& tensors = model.source->inventory().tensors;
-  for (const std::size_t index : model.recognition->others) items.push_back(other_item(tensors[index], index));
+  for (const std::size_t index : recognition.others) items.push_back(other_item(inventory.tensors[index], index));
   std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.order < b.order; });
   return items;
 }
@@ -173,7 +177,7 @@ Digest sum_items(const std::vector<Item>& items) {
 }
 
 Digest compute_digest(const Model& model, const Backend& backend, const ExecuteOptions& options) {
-  std::vector<Item> items = list_items(model);
+  std::vector<Item> items = list_items(model.source->inventory(), *model.recognition);
   hash_items(model, backend, options, items);
   return sum_items(items);
 }
@@ -183,7 +187,8 @@ std::vector<std::byte> read_rows(const Model& model, const Matrix& matrix, const
   const i64 row_bytes = matrix.cols * matrix.element_bytes;
   std::vector<std::byte> rows(static_cast<std::size_t>(count * row_bytes));
   std::vector<std::byte> scratch;
-  gather(matrix_moves(matrix, dense(matrix)), *model.source, backend, first * row_bytes, (first + count) * row_bytes,
+  RangeReader reader(*model.source);
+  gather(matrix_moves(matrix, dense_matrix(matrix)), reader, backend, first * row_bytes, (first + count) * row_bytes,
          rows.data(), scratch, kBatchBytes);
   return rows;
 }

@@ -2,6 +2,7 @@
 /// A model as the digest sees it: logical matrices and other tensors, each with an identity that no
 /// layout changes.
 
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -28,8 +29,17 @@ struct Item {
   Hash128 sum;
 };
 
-/// Sorted by `order`.
-std::vector<Item> list_items(const Model& model);
+/// Sorted by `order`. They point into `recognition`.
+std::vector<Item> list_items(const Inventory& inventory, const Recognition& recognition);
+
+/// Tensors that hold no expert matrices are hashed in blocks, so that a difference is located without a second pass.
+inline constexpr i64 kLeafBlockBytes = i64{1} << 20;
+
+/// The leaf of row, or block, number `index`.
+Hash128 hash_leaf(const Item& item, i64 index, std::span<const std::byte> bytes);
+
+/// The same matrix, dense in [out, in] order, at the start of tensor 0.
+Matrix dense_matrix(const Matrix& matrix);
 
 /// Reads every byte of the model once.
 void hash_items(const Model& model, const Backend& backend, const ExecuteOptions& options, std::vector<Item>& items);

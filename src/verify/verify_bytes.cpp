@@ -105,8 +105,8 @@ bool same_order(const Model& a, const Model& b) {
 }  // namespace
 
 Verdict verify(const Model& a, const Model& b, const Backend& backend, const ExecuteOptions& options) {
-  std::vector<Item> left = list_items(a);
-  std::vector<Item> right = list_items(b);
+  std::vector<Item> left = list_items(a.source->inventory(), *a.recognition);
+  std::vector<Item> right = list_items(b.source->inventory(), *b.recognition);
   hash_items(a, backend, options, left);
   hash_items(b, backend, options, right);
   Verdict verdict;

@@ -56,7 +56,8 @@ struct Job {
   std::vector<std::byte> first_tensor(const Backend& backend, int worker, i64 buffer_bytes) const {
     const std::span moves(plan.moves.data(), plan.moves.data() + plan.first_move[1]);
     const auto made = backend.make_worker(worker, buffer_bytes);
-    const auto bytes = made->produce(moves, source, 0, plan.outputs[0].bytes);
+    RangeReader reader(source);
+    const auto bytes = made->produce(moves, reader, 0, plan.outputs[0].bytes, 0);
     return {bytes.begin(), bytes.end()};
   }
 };

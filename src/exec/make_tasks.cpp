@@ -1,0 +1,104 @@
+#include "exec/make_tasks.hpp"
+
+#include <algorithm>
+
+#include "exec/move_parts.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+bool has_short_runs(std::span<const Move> moves) {
+  return std::ranges::any_of(moves, [](const Move& move) { return move.run_bytes < kDirectRunBytes; });
+}
+
+std::span<const Move> moves_of(const Plan& plan, std::size_t tensor) {
+  return {plan.moves.data() + plan.first_move[tensor], plan.moves.data() + plan.first_move[tensor + 1]};
+}
+
+/// Bytes that a worker would like to make at a time: a task, or the longest stretch where runs are short.
+i64 longest_task(const Plan& plan, const Backend& backend) {
+  i64 longest = 0;
+  for (std::size_t t = 0; t < plan.outputs.size(); ++t) {
+    const std::span<const Move> moves = moves_of(plan, t);
+    const bool short_runs = has_short_runs(moves);
+    longest = std::max(longest, std::min(plan.outputs[t].bytes, backend.task_bytes(short_runs)));
+    if (!short_runs) continue;
+    i64 begin = 0;
+    for (const i64 end : stretch_ends(moves)) {
+      longest = std::max(longest, end - begin);
+      begin = end;
+    }
+  }
+  return longest;
+}
+
+/// Cuts one tensor.
+class Cutter {
+ public:
+  Cutter(const Plan& plan, std::size_t tensor, const Backend& backend, i64 buffer_bytes, const LeafHasher* leaves)
+      : tensor_(tensor), buffer_bytes_(buffer_bytes), leaves_(leaves) {
+    const std::span<const Move> moves = moves_of(plan, tensor);
+    short_runs_ = has_short_runs(moves);
+    size_ = std::min(buffer_bytes, backend.task_bytes(short_runs_));
+    if (short_runs_) ends_ = stretch_ends(moves);
+  }
+
+  void cut(i64 begin, const i64 end, std::vector<Task>& tasks) const {
+    while (begin < end) {
+      const i64 next = std::min(end, next_end(begin));
+      tasks.push_back({tensor_, begin, next, short_runs_});
+      begin = next;
+    }
+  }
+
+ private:
+  /// Where runs are short, between moves, such as experts, as far as a buffer holds them: cut anywhere else, a
+  /// transpose reads the pieces of its source that both neighbours want twice. Otherwise between leaves.
+  i64 next_end(i64 begin) const {
+    const auto after = std::ranges::upper_bound(ends_, begin);
+    auto beyond = std::ranges::upper_bound(ends_, begin + size_);
+    if (beyond != after) return *std::prev(beyond);
+    if (after != ends_.end() && *after <= begin + buffer_bytes_) return *after;
+    const i64 wanted = begin + (after == ends_.end() ? size_ : buffer_bytes_);
+    if (leaves_ == nullptr) return wanted;
+    const i64 between = leaves_->cut(tensor_, begin, wanted);
+    return between <= begin + buffer_bytes_ ? between : wanted;
+  }
+
+  std::size_t tensor_;
+  i64 buffer_bytes_;
+  const LeafHasher* leaves_;
+  bool short_runs_ = false;
+  i64 size_ = 0;
+  std::vector<i64> ends_;
+};
+
+}  // namespace
+
+Crew make_crew(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
+  const i64 wanted = 2 * std::max<i64>(1, longest_task(plan, backend));
+  Crew crew;
+  crew.workers = static_cast<int>(std::clamp<i64>(options.memory_bytes / wanted, 1, backend.workers(options.jobs)));
+  crew.buffer_bytes = backend.buffer_bytes(crew.workers, options.memory_bytes);
+  return crew;
+}
+
+std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffer_bytes,
+                             const ExecuteOptions& options) {
+  std::vector<DoneRange> done = options.done;
+  std::ranges::sort(done, {}, [](const DoneRange& range) { return std::pair(range.tensor, range.begin); });
+  auto next = done.begin();
+  std::vector<Task> tasks;
+  for (std::size_t t = 0; t < plan.outputs.size(); ++t) {
+    const Cutter cutter(plan, t, backend, buffer_bytes, options.output_leaves);
+    i64 begin = 0;
+    for (; next != done.end() && next->tensor == t; ++next) {
+      cutter.cut(begin, next->begin, tasks);
+      begin = next->end;
+    }
+    cutter.cut(begin, plan.outputs[t].bytes, tasks);
+  }
+  return tasks;
+}
+
+}  // namespace glu_ckpt

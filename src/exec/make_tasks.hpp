@@ -1,0 +1,33 @@
+#pragma once
+/// How a plan's outputs are cut into the ranges that workers produce.
+
+#include <vector>
+
+#include "glu_ckpt/execute.hpp"
+
+namespace glu_ckpt {
+
+/// Bytes [begin, end) of output `tensor`.
+struct Task {
+  std::size_t tensor = 0;
+  i64 begin = 0;
+  i64 end = 0;
+  /// Some of its runs are shorter than a page.
+  bool short_runs = false;
+};
+
+/// The threads of a conversion and what each of their two buffers holds.
+struct Crew {
+  int workers = 1;
+  i64 buffer_bytes = 0;
+};
+
+/// As many workers as the backend wants, but no more than have room for the longest stretch each: a buffer that holds
+/// part of an expert costs more than a worker brings.
+Crew make_crew(const Plan& plan, const Backend& backend, const ExecuteOptions& options);
+
+/// All bytes but those of `options.done`, in the order of the outputs. No task is longer than `buffer_bytes` unless one
+/// leaf is.
+std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffer_bytes, const ExecuteOptions& options);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,46 @@
+/// Reads for one range of the output, and the sums of leaves that go with ranges.
+
+#include <algorithm>
+#include <tuple>
+
+#include "glu_ckpt/execute.hpp"
+
+namespace glu_ckpt {
+
+LeafSum& LeafSum::operator+=(const LeafSum& other) {
+  const u64 sum = low + other.low;
+  high += other.high + (sum < low ? 1 : 0);
+  low = sum;
+  leaves += other.leaves;
+  bytes += other.bytes;
+  return *this;
+}
+
+RangeSums& RangeSums::operator+=(const RangeSums& other) {
+  source += other.source;
+  output += other.output;
+  return *this;
+}
+
+void RangeReader::read_runs(std::vector<Run>& runs) {
+  std::ranges::sort(runs, {}, [](const Run& run) { return std::tuple(run.tensor, run.offset); });
+  std::vector<std::span<std::byte>> outs;
+  for (std::size_t first = 0, last = 0; first < runs.size(); first = last) {
+    outs.clear();
+    i64 end = runs[first].offset;
+    for (; last < runs.size() && runs[last].tensor == runs[first].tensor && runs[last].offset == end; ++last) {
+      outs.push_back(runs[last].out);
+      end += static_cast<i64>(runs[last].out.size());
+    }
+    source_.read_scattered(runs[first].tensor, runs[first].offset, outs);
+  }
+  if (hasher_ == nullptr) return;
+  for (const Run& run : runs) hasher_->add(run.tensor, run.offset, run.out, sum_);
+}
+
+void RangeReader::read_window(std::size_t tensor, i64 offset, std::span<std::byte> out, std::span<const Move> moves) {
+  source_.read(tensor, offset, out);
+  if (hasher_ != nullptr) hasher_->add_used(tensor, offset, out, moves, sum_);
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,247 @@
+/// Leaves of the digest in bytes that pass: which rows and blocks lie in them, by the model's own placements.
+
+#include <algorithm>
+#include <array>
+
+#include "core/grow_buffer.hpp"
+#include "exec/backends.hpp"
+#include "exec/move_parts.hpp"
+#include "layout/placement.hpp"
+#include "verify/items.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Rows of a transposed matrix are turned in batches of about this size, which caches hold.
+constexpr i64 kBatchBytes = i64{1} << 20;
+
+/// What of one item lies in one tensor: rows [first, last) of a matrix, or all blocks of another tensor.
+struct Part {
+  const Item* item = nullptr;
+  Placement place;
+  i64 first = 0;
+  i64 last = 0;
+  i64 leaf_bytes = 0;
+  /// Rows are not dense in the tensor, so they are there all together or not at all.
+  bool transposed = false;
+  /// First byte of it in the tensor, and the one behind the last.
+  i64 begin = 0;
+  i64 end = 0;
+  /// The furthest end of this part and all before it.
+  i64 reach = 0;
+
+  bool has_blocks() const { return item->matrix == nullptr; }
+  i64 offset(i64 leaf) const { return has_blocks() ? leaf * kLeafBlockBytes : row_offset(place, leaf); }
+  i64 bytes(i64 leaf) const {
+    return has_blocks() ? std::min(kLeafBlockBytes, item->bytes - leaf * kLeafBlockBytes) : leaf_bytes;
+  }
+  /// The first leaf that begins at or behind `at`.
+  i64 leaf_from(i64 at) const {
+    i64 low = first, high = last;
+    while (low < high) {
+      const i64 middle = low + (high - low) / 2;
+      if (offset(middle) < at)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low;
+  }
+};
+
+Part part_of(const Item& item, const Placement& place, i64 first, i64 last) {
+  const Matrix& matrix = *item.matrix;
+  Part part{&item, place, first, last, matrix.cols * matrix.element_bytes};
+  part.transposed = matrix.cols > 1 && place.col_step != matrix.element_bytes;
+  part.begin = row_offset(place, first);
+  part.end = row_offset(place, last - 1) + (matrix.cols - 1) * place.col_step + matrix.element_bytes;
+  return part;
+}
+
+/// The bytes that moves read. Loops of a move do not overlap, so a byte is found from the longest step down.
+class ReadBytes {
+ public:
+  explicit ReadBytes(std::span<const Move> moves) : moves_(moves.begin(), moves.end()) {
+    for (Move& move : moves_) std::ranges::sort(move.dims, std::greater(), &MoveDim::src_step);
+  }
+
+  bool hold(i64 offset) const {
+    return std::ranges::any_of(moves_, [offset](const Move& move) {
+      i64 left = offset - move.src_offset;
+      for (const MoveDim& dim : move.dims)
+        if (dim.count > 1 && dim.src_step > 0)
+          left -= std::min(dim.count - 1, std::max<i64>(left, 0) / dim.src_step) * dim.src_step;
+      return left >= 0 && left < move.run_bytes;
+    });
+  }
+
+ private:
+  std::vector<Move> moves_;
+};
+
+/// Bytes of a tensor in memory.
+struct Passing {
+  i64 begin = 0;
+  std::span<const std::byte> bytes;
+  /// Null where all bytes count.
+  const ReadBytes* used = nullptr;
+
+  i64 end() const { return begin + static_cast<i64>(bytes.size()); }
+  std::span<const std::byte> at(i64 offset, i64 count) const {
+    return bytes.subspan(static_cast<std::size_t>(offset - begin), static_cast<std::size_t>(count));
+  }
+  bool counts(i64 first, i64 behind) const {
+    return used == nullptr || first == behind || (used->hold(first) && used->hold(behind - 1));
+  }
+};
+
+void add_leaf(const Item& item, i64 leaf, std::span<const std::byte> bytes, LeafSum& sum) {
+  const Hash128 hash = hash_leaf(item, leaf, bytes);
+  sum += {hash.low, hash.high, 1, static_cast<i64>(bytes.size())};
+}
+
+void add_dense(const Part& part, const Passing& passing, LeafSum& sum) {
+  for (i64 leaf = part.leaf_from(passing.begin); leaf < part.last; ++leaf) {
+    const i64 begin = part.offset(leaf), end = begin + part.bytes(leaf);
+    if (end > passing.end()) return;
+    if (passing.counts(begin, end)) add_leaf(*part.item, leaf, passing.at(begin, end - begin), sum);
+  }
+}
+
+void add_transposed(const Part& part, const Passing& passing, LeafSum& sum) {
+  if (part.begin < passing.begin || part.end > passing.end() || !passing.counts(part.begin, part.end)) return;
+  Matrix matrix = *part.item->matrix;
+  matrix.place = part.place;
+  matrix.tail.reset();
+  const std::vector<Move> moves = matrix_moves(matrix, dense_matrix(matrix));
+  const i64 batch = std::max<i64>(1, kBatchBytes / part.leaf_bytes);
+  thread_local std::vector<std::byte> rows;
+  for (i64 first = part.first; first < part.last; first += batch) {
+    const i64 last = std::min(part.last, first + batch);
+    const i64 begin = first * part.leaf_bytes;
+    grow_buffer(rows, (last - first) * part.leaf_bytes);
+    std::vector<Move> local;
+    for (const Move& move : moves)
+      clip_move(move, begin, last * part.leaf_bytes, [&](Move clipped) {
+        clipped.src_offset -= passing.begin;
+        clipped.dst_offset -= begin;
+        local.push_back(clipped);
+      });
+    copy_in_host(local, passing.bytes.data(), rows.data());
+    for (i64 leaf = first; leaf < last; ++leaf)
+      add_leaf(*part.item, leaf,
+               {rows.data() + (leaf - first) * part.leaf_bytes, static_cast<std::size_t>(part.leaf_bytes)}, sum);
+  }
+}
+
+}  // namespace
+
+struct ModelLeaves::Parts {
+  std::vector<Item> items;
+  /// By tensor, and within one sorted by `begin`.
+  std::vector<std::vector<Part>> of_tensor;
+  /// Blocks of tensors without bytes, which never pass.
+  LeafSum empty;
+  i64 leaves = 0;
+  i64 bytes = 0;
+
+  std::span<const Part> reaching(std::size_t tensor, i64 at) const {
+    const std::vector<Part>& parts = of_tensor.at(tensor);
+    return {std::ranges::upper_bound(parts, at, {}, &Part::reach), parts.end()};
+  }
+
+  /// The leaf that has bytes on both sides of `at`: its first byte and the one behind its last.
+  std::optional<std::pair<i64, i64>> leaf_around(std::size_t tensor, i64 at) const {
+    for (const Part& part : reaching(tensor, at)) {
+      if (part.begin >= at) break;
+      if (part.end <= at) continue;
+      if (part.transposed) return std::pair(part.begin, part.end);
+      const i64 leaf = part.leaf_from(at) - 1;
+      const i64 begin = part.offset(leaf), end = begin + part.bytes(leaf);
+      if (end > at) return std::pair(begin, end);
+    }
+    return std::nullopt;
+  }
+
+  void add(std::size_t tensor, const Passing& passing, LeafSum& sum) const {
+    for (const Part& part : reaching(tensor, passing.begin)) {
+      if (part.begin >= passing.end()) break;
+      if (part.transposed)
+        add_transposed(part, passing, sum);
+      else
+        add_dense(part, passing, sum);
+    }
+  }
+
+  void place(const Item& item) {
+    if (item.matrix == nullptr) return place_blocks(item);
+    const Matrix& matrix = *item.matrix;
+    const i64 head = matrix.tail ? matrix.tail->first_row : matrix.rows;
+    leaves += matrix.rows;
+    bytes += item.bytes;
+    if (head > 0) of_tensor.at(matrix.tensor).push_back(part_of(item, matrix.place, 0, head));
+    if (head < matrix.rows)
+      of_tensor.at(matrix.tail->tensor).push_back(part_of(item, matrix.tail->place, head, matrix.rows));
+  }
+
+  void place_blocks(const Item& item) {
+    if (item.bytes == 0) {
+      add_leaf(item, 0, {}, empty);
+      return;
+    }
+    Part part{&item, {}, 0, (item.bytes + kLeafBlockBytes - 1) / kLeafBlockBytes};
+    part.end = item.bytes;
+    leaves += part.last;
+    bytes += item.bytes;
+    of_tensor.at(item.tensor).push_back(part);
+  }
+};
+
+ModelLeaves::ModelLeaves(const Inventory& inventory, const Recognition& recognition)
+    : parts_(std::make_unique<Parts>()) {
+  parts_->items = list_items(inventory, recognition);
+  parts_->of_tensor.resize(inventory.tensors.size());
+  for (const Item& item : parts_->items) parts_->place(item);
+  for (std::vector<Part>& parts : parts_->of_tensor) {
+    std::ranges::sort(parts, {}, &Part::begin);
+    i64 reach = 0;
+    for (Part& part : parts) part.reach = reach = std::max(reach, part.end);
+  }
+}
+
+ModelLeaves::~ModelLeaves() = default;
+
+void ModelLeaves::add(std::size_t tensor, i64 offset, std::span<const std::byte> bytes, LeafSum& sum) const {
+  parts_->add(tensor, {offset, bytes}, sum);
+}
+
+void ModelLeaves::add_used(std::size_t tensor, i64 offset, std::span<const std::byte> bytes,
+                           std::span<const Move> moves, LeafSum& sum) const {
+  i64 used_bytes = 0;
+  for (const Move& move : moves) used_bytes += move.bytes();
+  if (used_bytes == static_cast<i64>(bytes.size())) return add(tensor, offset, bytes, sum);
+  const ReadBytes used(moves);
+  parts_->add(tensor, {offset, bytes, &used}, sum);
+}
+
+i64 ModelLeaves::cut(std::size_t tensor, i64 begin, i64 end) const {
+  i64 at = end;
+  while (const auto leaf = parts_->leaf_around(tensor, at)) {
+    at = leaf->first;
+    if (at > begin) continue;
+    // Nothing ends before: behind the leaves that are in the way.
+    at = end;
+    while (const auto next = parts_->leaf_around(tensor, at)) at = next->second;
+    return at;
+  }
+  return at;
+}
+
+std::optional<Digest> ModelLeaves::digest(const LeafSum& sum) const {
+  if (sum.leaves != parts_->leaves || sum.bytes != parts_->bytes) return std::nullopt;
+  LeafSum all = sum;
+  all += parts_->empty;
+  return Digest{all.low, all.high, static_cast<i64>(parts_->items.size()), parts_->bytes};
+}
+
+}  // namespace glu_ckpt
