@@ -20,16 +20,18 @@ MAY_INCLUDE = {
     "io": {"core", "io"},
     "format": {"core", "io", "format"},
     "kernels": {"core", "kernels"},
-    "exec": {"core", "layout", "plan", "io", "kernels", "exec"},
-    "verify": {"core", "layout", "plan", "io", "kernels", "exec", "verify"},
+    "ranks": {"core", "ranks"},
+    "exec": {"core", "layout", "plan", "io", "kernels", "ranks", "exec"},
+    "verify": {"core", "layout", "plan", "io", "kernels", "ranks", "exec", "verify"},
     "report": {"core", "report"},
-    "cli": {"core", "layout", "plan", "io", "format", "exec", "verify", "report", "cli"},
+    "cli": {"core", "layout", "plan", "io", "format", "ranks", "exec", "verify", "report", "cli"},
 }
 
 # Third-party headers that only some folders may see.
 ONLY_IN = [
     (re.compile(r"^CLI/"), {"cli"}),
     (re.compile(r"^simdjson"), {"core", "format"}),
+    (re.compile(r"^mpi"), {"ranks"}),
     (re.compile(r"^(cuda|cub/|thrust/)"), {"kernels", "exec"}),
 ]
 

@@ -1,0 +1,50 @@
+#include "cli/run.hpp"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdio>
+#include <string_view>
+
+#include "report/report.hpp"
+
+namespace glu_ckpt::cli {
+
+int run(const Options& options) {
+  switch (options.command) {
+    case Command::Inspect: return cmd_inspect(options);
+    case Command::Convert:
+    case Command::Plan: return cmd_convert(options);
+    case Command::Verify: return cmd_verify(options);
+    case Command::Digest: return cmd_digest(options);
+    case Command::Stamp: return cmd_stamp(options);
+    case Command::Forward: return cmd_forward(options);
+    case Command::BenchKernels: return cmd_bench_kernels(options);
+    case Command::BenchForward: return cmd_bench_forward(options);
+    case Command::BenchConvert: return cmd_bench_convert(options);
+    case Command::Doctor: return cmd_doctor(options);
+    case Command::Layouts: return cmd_layouts(options);
+  }
+  return 0;
+}
+
+int report_error(const std::string& program, const Error& error, bool json) {
+  if (json)
+    fmt::print(stderr, "{}\n", report::error_json(error));
+  else
+    fmt::print(stderr, "{}: error: {} [{}]\n", program, report::printable(error.what()), slug(error.code()));
+  return exit_status(error.code());
+}
+
+bool wants_json(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i)
+    if (std::string_view(argv[i]) == "--json") return true;
+  return false;
+}
+
+void prepare_process() {
+  // A file size limit is an error to report, not a reason to vanish.
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+}  // namespace glu_ckpt::cli

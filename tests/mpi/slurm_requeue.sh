@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# docs/glu-ckpt.sbatch under a real Slurm on this machine, with a stand-in for the program that is stopped once. By hand,
+# as root, with Debian's slurm-wlm: tests/mpi/slurm_requeue.sh. Exits 77 where that cannot be.
+set -u
+export LC_ALL=C
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+SCRIPT=$(realpath "$HERE/../../docs/glu-ckpt.sbatch")
+for command in slurmctld slurmd sbatch srun; do
+  if [[ $(id -u) != 0 ]] || ! command -v $command >/dev/null; then
+    echo "needs root and slurm-wlm"
+    exit 77
+  fi
+done
+WORK=$(mktemp -d)
+trap 'stop_slurm; rm -rf "$WORK"' EXIT
+# shellcheck source=/dev/null
+source "$HERE/../cli/lib.sh"
+# shellcheck source=/dev/null
+source "$HERE/slurm_cluster.sh"
+
+# Each rank notes its arguments, then works until it is stopped; after a requeue it finds the job done. Told to fail it does.
+export GLU_CKPT_MPI=$WORK/stand_in GLU_CKPT_LAUNCHER="srun --kill-on-bad-exit=1" STAND_IN=$WORK/ranks
+cat >"$GLU_CKPT_MPI" <<'STAND_IN'
+#!/usr/bin/env bash
+trap 'exit 6' USR1
+log=$STAND_IN/$SLURM_JOB_ID.$SLURM_PROCID
+printf '[%s]' "$@" >>"$log"
+echo >>"$log"
+[[ $2 == broken ]] && exit 3
+(($(wc -l <"$log") > 1)) && exit 0
+while :; do sleep 0.1; done
+STAND_IN
+chmod +x "$GLU_CKPT_MPI"
+
+# field JOB NAME: of what Slurm says about the job.
+field() { scontrol show job "$1" | grep -oP "(^|\s)$2=\K\S+"; }
+
+# until_true SECONDS COMMAND...
+until_true() {
+  local left=$(($1 * 10))
+  shift
+  until "$@"; do
+    ((left-- > 0)) || return 1
+    sleep 0.1
+  done
+}
+is() { [[ $(field "$1" "$2") == "$3" ]]; }
+lines_are() { [[ -e $1 && $(wc -l <"$1") == "$2" ]]; }
+submit() {
+  sbatch --parsable --nodes=1 --ntasks-per-node=2 --cpus-per-task=1 --output="$WORK/out.%j" "$SCRIPT" "$@"
+}
+
+requeues_itself() {
+  local job
+  job=$(submit "a source" dst --glu interleaved:32)
+  check "both ranks run" until_true 20 lines_are "$STAND_IN/$job.0" 1
+  check "both ranks run" until_true 20 lines_are "$STAND_IN/$job.1" 1
+  # What --signal=B:USR1@120 does when the time is nearly up.
+  scancel --batch --signal=USR1 "$job"
+  check "is queued again" until_true 20 is "$job" Restarts 1
+  check "ends well the second time" until_true 60 is "$job" JobState COMPLETED
+  check "by itself" is "$job" Restarts 1
+  check "is told what it was told, and to resume" test "$(<"$STAND_IN/$job.1")" == \
+    "$(printf '[convert][a source][dst][--glu][interleaved:32][--resume]\n%.0s' 1 2)"
+  check "says so in one log" test "$(grep -c "queued again" "$WORK/out.$job")" == 1
+}
+
+fails_for_good() {
+  local job
+  job=$(submit broken dst)
+  check "fails" until_true 20 is "$job" JobState FAILED
+  check "with the program's status" is "$job" ExitCode 3:0
+  check "and is not queued again" is "$job" Restarts 0
+}
+
+mkdir "$STAND_IN"
+if ! start_slurm "$WORK/slurm"; then
+  echo "Slurm does not start"
+  exit 1
+fi
+requeues_itself
+fails_for_good
+((FAILED == 0)) || tail -n 20 "$WORK"/out.* "$WORK"/slurm/*.log
+printf '%d passed, %d failed\n' "$PASSED" "$FAILED"
+((FAILED == 0))
