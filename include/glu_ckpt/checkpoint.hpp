@@ -155,6 +155,9 @@ struct OutputTensor {
   std::string from{};
 };
 
+/// What data phases are modulo: the largest block in which file systems share extents.
+inline constexpr i64 kDataPhaseBytes = 4096;
+
 struct SinkOptions {
   /// A name ending in .safetensors, .pt, .pth or .bin makes one file; anything else a directory.
   std::filesystem::path path;
@@ -170,6 +173,9 @@ struct SinkOptions {
   Format format = Format::Safetensors;
   /// Whose structure() the output keeps; may be null.
   const Source* source = nullptr;
+  /// Where the data section of each shard begins in its file, modulo kDataPhaseBytes; multiples of 8. Shards behind the
+  /// last one listed, and formats other than safetensors, begin where their headers end.
+  std::vector<i64> data_phases{};
 };
 
 /// A checkpoint being written into `<path>.partial`. Destroying it without commit() removes the

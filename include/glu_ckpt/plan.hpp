@@ -65,6 +65,9 @@ struct Plan {
   std::vector<Move> moves;
   std::vector<std::size_t> first_move;
   u32 num_shards = 0;
+  /// Of each shard: where its data section should begin in its file, modulo kDataPhaseBytes, for the most pages of the
+  /// source to be pages of the output. Depends on nothing but the inventory and the moves.
+  std::vector<i64> data_phases;
   /// Source tensors that are left out on request; sorted.
   std::vector<std::size_t> dropped;
   LayoutAnswers from;

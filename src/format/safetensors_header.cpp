@@ -8,6 +8,7 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "core/round_up.hpp"
 #include "format/json_offset.hpp"
 
 namespace glu_ckpt {
@@ -271,6 +272,13 @@ std::string length_prefix(u64 length) {
   return prefix;
 }
 
+std::size_t padded_length(std::size_t length, std::optional<i64> data_phase) {
+  const i64 least = round_up(static_cast<i64>(length), 8);
+  if (!data_phase) return static_cast<std::size_t>(least);
+  const i64 padding = (*data_phase - kHeaderPrefixBytes - least) % kDataPhaseBytes;
+  return static_cast<std::size_t>(least + (padding < 0 ? padding + kDataPhaseBytes : padding));
+}
+
 }  // namespace
 
 i64 check_header_length(std::span<const std::byte> prefix, i64 file_bytes, const std::string& file) {
@@ -319,7 +327,13 @@ ParsedHeader parse_header(std::string_view json, i64 data_bytes, const std::stri
   return header;
 }
 
-std::string print_header(std::span<const OutputTensor> tensors, const std::map<std::string, std::string>& metadata) {
+std::optional<i64> shareable_phase(i64 offset) {
+  if (offset % 8 != 0) return std::nullopt;
+  return offset % kDataPhaseBytes;
+}
+
+std::string print_header(std::span<const OutputTensor> tensors, const std::map<std::string, std::string>& metadata,
+                         std::optional<i64> data_phase) {
   std::string json = "{";
   if (!metadata.empty()) json += json_string(kMetadataKey) + ":" + print_metadata(metadata);
   for (const OutputTensor& tensor : tensors) {
@@ -327,7 +341,7 @@ std::string print_header(std::span<const OutputTensor> tensors, const std::map<s
     print_tensor(json, tensor);
   }
   json += '}';
-  json.resize((json.size() + 7) / 8 * 8, ' ');
+  json.resize(padded_length(json.size(), data_phase), ' ');
   if (json.size() > static_cast<std::size_t>(kMaxHeaderBytes))
     fail(ErrorCode::HeaderTooLarge, {},
          "the header of a shard of {} tensors would be {} bytes long; at most {} are allowed: give a smaller "

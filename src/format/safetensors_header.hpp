@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,8 +39,14 @@ i64 check_header_length(std::span<const std::byte> prefix, i64 file_bytes, const
 /// Reads and checks the JSON of a file whose data section is `data_bytes` long. `file` is for messages.
 ParsedHeader parse_header(std::string_view json, i64 data_bytes, const std::string& file);
 
-/// N and the JSON of one shard whose tensors are sorted by offset, padded so that N is a multiple of 8.
+/// The data phase of a data section that begins at `offset`, or none where that is no multiple of 8: readers map
+/// tensors from where they lie, so alignment goes before sharing.
+std::optional<i64> shareable_phase(i64 offset);
+
+/// N and the JSON of one shard whose tensors are sorted by offset, padded so that N is a multiple of 8 and, with a
+/// `data_phase` (a multiple of 8 below kDataPhaseBytes), so that the data section begins at it modulo kDataPhaseBytes.
 /// Compact, fields in the reference writer's order, metadata keys sorted. Throws HeaderTooLarge.
-std::string print_header(std::span<const OutputTensor> tensors, const std::map<std::string, std::string>& metadata);
+std::string print_header(std::span<const OutputTensor> tensors, const std::map<std::string, std::string>& metadata,
+                         std::optional<i64> data_phase = std::nullopt);
 
 }  // namespace glu_ckpt

@@ -96,7 +96,10 @@ class SafetensorsSink final : public Sink {
  private:
   std::string header_of(const Shard& shard, const Record& record) const {
     const auto mine = std::span(tensors_).subspan(shard.first, shard.last - shard.first);
-    return print_header(mine, metadata_with(options_, record));
+    const auto number = static_cast<std::size_t>(&shard - shards_.data());
+    const auto phase =
+        number < options_.data_phases.size() ? std::optional(options_.data_phases[number]) : std::nullopt;
+    return print_header(mine, metadata_with(options_, record), phase);
   }
 
   void print_structure() {
@@ -158,7 +161,8 @@ void write_record_to_file(const fs::path& path, const Record& record) {
   const i64 data_start = old.size() - data_bytes;
   std::vector<OutputTensor> tensors;
   for (const TensorRef& tensor : header.tensors) tensors.push_back(as_output(tensor, data_start));
-  const std::string text = print_header(tensors, header.metadata);
+  // In phase with the old file, so that a file system that can share extents copies nothing.
+  const std::string text = print_header(tensors, header.metadata, shareable_phase(data_start));
   const auto header_bytes = static_cast<i64>(text.size());
 
   StagedDir staged(path, /*overwrite=*/true);

@@ -6,6 +6,7 @@
 
 #include "core/fail.hpp"
 #include "core/natural_order.hpp"
+#include "plan/shard_phase.hpp"
 #include "plan/stacked_layers.hpp"
 
 namespace glu_ckpt {
@@ -231,6 +232,7 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   if (!is_identity(drafts.list, inventory)) check_nothing_left_behind(inventory, from, drafts.list);
   check_unique(drafts.list);
   place_outputs(std::move(drafts.list), options.max_shard_bytes, inventory, plan);
+  plan.data_phases = choose_data_phases(inventory, plan);
   if (plan.to.naming != plan.from.naming)
     plan.notes.push_back("only expert tensors are renamed; everything else keeps its name");
   return plan;

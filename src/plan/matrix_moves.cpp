@@ -3,42 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include "glu_ckpt/plan.hpp"
 #include "layout/placement.hpp"
+#include "plan/join_moves.hpp"
 
 namespace glu_ckpt {
 namespace {
-
-/// Sorts the loops, and folds what is adjacent on both sides into longer runs and fewer loops.
-void normalize(Move& move) {
-  auto& dims = move.dims;
-  const auto idle_last = [](const MoveDim& a, const MoveDim& b) {
-    if ((a.count == 1) != (b.count == 1)) return b.count == 1;
-    return a.dst_step > b.dst_step;
-  };
-  for (bool changed = true; changed;) {
-    changed = false;
-    std::stable_sort(dims.begin(), dims.end(), idle_last);
-    for (MoveDim& dim : dims)
-      if (dim.count > 1 && dim.src_step == move.run_bytes && dim.dst_step == move.run_bytes) {
-        move.run_bytes *= dim.count;
-        dim = {};
-        changed = true;
-      }
-    for (std::size_t i = 0; i + 1 < dims.size(); ++i) {
-      MoveDim& outer = dims[i];
-      MoveDim& inner = dims[i + 1];
-      if (inner.count == 1 || outer.src_step != inner.count * inner.src_step ||
-          outer.dst_step != inner.count * inner.dst_step)
-        continue;
-      inner.count *= outer.count;
-      outer = {};
-      changed = true;
-    }
-  }
-  for (MoveDim& dim : dims)
-    if (dim.count == 1) dim = {};
-}
 
 /// Rows [first, last) of a matrix in one tensor.
 struct RowsIn {
@@ -153,7 +122,7 @@ std::vector<Move> matrix_moves(const Matrix& from, const Matrix& to) {
       const bool single = from.tail.has_value() || to.tail.has_value();
       if (first < last) RowMoves(source, target, from, single, moves).add(first, last);
     }
-  for (Move& move : moves) normalize(move);
+  for (Move& move : moves) fold_loops(move);
   return moves;
 }
 

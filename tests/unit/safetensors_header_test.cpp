@@ -169,6 +169,30 @@ TEST(PrintHeader, EscapesAndParsesBack) {
 
 TEST(PrintHeader, WithoutTensorsIsAnObject) { EXPECT_EQ(json_of(print_header({}, {})), "{}      "); }
 
+TEST(PrintHeader, EndsWhereTheDataPhaseSays) {
+  for (std::size_t length = 1; length < 20; ++length)
+    for (const i64 phase : {0, 8, 56, 64, 72, 2048, 4088}) {
+      const std::vector<OutputTensor> tensors = {{std::string(length, 'n'), Dtype::U8, {3}, 3, 0, 0}};
+      const std::string plain = print_header(tensors, {{"k", "v"}});
+      const std::string printed = print_header(tensors, {{"k", "v"}}, phase);
+      EXPECT_EQ(static_cast<i64>(printed.size()) % kDataPhaseBytes, phase);
+      EXPECT_LT(printed.size(), plain.size() + static_cast<std::size_t>(kDataPhaseBytes));
+      u64 length_field = 0;
+      std::memcpy(&length_field, printed.data(), 8);
+      EXPECT_EQ(length_field, printed.size() - 8);
+      EXPECT_EQ(printed.substr(8, plain.size() - 8), json_of(plain));
+      EXPECT_EQ(printed.find_first_not_of(' ', plain.size()), std::string::npos);
+      EXPECT_EQ(parse_header(json_of(printed), 3, "x").tensors[0].name, tensors[0].name);
+    }
+}
+
+TEST(PrintHeader, KeepsAPhaseOnlyWhereNumbersStayAligned) {
+  EXPECT_EQ(shareable_phase(0), 0);
+  EXPECT_EQ(shareable_phase(3 * 4096 + 1016), 1016);
+  EXPECT_EQ(shareable_phase(4), std::nullopt);
+  EXPECT_EQ(shareable_phase(1017), std::nullopt);
+}
+
 TEST(PrintHeader, RefusesMoreThanReadersTake) {
   const std::vector<OutputTensor> tensors = {{std::string(100'000'001, 'a'), Dtype::U8, {0}, 0, 0, 0}};
   EXPECT_EQ(slug_of([&] { print_header(tensors, {}); }), "header-too-large");

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <functional>
 
@@ -107,6 +108,37 @@ TEST_F(SinkTest, WritesShardsAndTheirIndex) {
   EXPECT_NE(text.find("\"total_size\": 39"), std::string::npos) << text;
   EXPECT_NE(text.find("\"total_parameters\": 13"), std::string::npos) << text;
   EXPECT_EQ(parse_index(text, "x").entries.size(), 4u);
+}
+
+i64 data_start(const fs::path& path) {
+  const std::string text = get(path);
+  u64 length = 0;
+  std::memcpy(&length, text.data(), sizeof length);
+  return kHeaderPrefixBytes + static_cast<i64>(length);
+}
+
+TEST_F(SinkTest, BeginsTheDataOfEachShardAtItsPhase) {
+  SinkOptions with = options("out");
+  with.data_phases = {1016, 0};
+  const auto sink = create_sink(with, kTwoShards);
+  write_all(*sink, kTwoShards);
+  sink->finish(kFinal);
+  sink->commit();
+  expect_same(*open_source(dir_ / "out"), kTwoShards);
+  EXPECT_EQ(data_start(dir_ / "out" / "model-00001-of-00002.safetensors") % kDataPhaseBytes, 1016);
+  EXPECT_EQ(data_start(dir_ / "out" / "model-00002-of-00002.safetensors") % kDataPhaseBytes, 0);
+}
+
+TEST_F(SinkTest, StampsAFileInPhase) {
+  SinkOptions with = options("m.safetensors");
+  with.data_phases = {2056};
+  const auto sink = create_sink(with, kOneShard);
+  write_all(*sink, kOneShard);
+  sink->finish(kFinal);
+  sink->commit();
+  write_record(dir_ / "m.safetensors", {{"shared_glu", std::string(50, 's')}});
+  expect_same(*open_source(dir_ / "m.safetensors"), kOneShard);
+  EXPECT_EQ(data_start(dir_ / "m.safetensors") % kDataPhaseBytes, 2056);
 }
 
 TEST_F(SinkTest, RecordsEveryFileWithItsHash) {

@@ -1,0 +1,70 @@
+#include "plan/shard_phase.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "plan/clone_parts.hpp"
+#include "plan/join_moves.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr i64 kPhaseStep = 8;
+constexpr std::size_t kNumPhases = kDataPhaseBytes / kPhaseStep;
+
+/// Bytes that could be shared at one phase.
+struct Votes {
+  i64 in_long_runs = 0;
+  i64 in_all_runs = 0;
+  auto operator<=>(const Votes&) const = default;
+};
+
+using Ballot = std::array<Votes, kNumPhases>;
+
+/// The phase that all runs of a move ask for, if it is one.
+std::optional<std::size_t> phase_of(const Move& move, i64 src_at, i64 dst_at) {
+  for (const MoveDim& dim : move.dims)
+    if ((dim.src_step - dim.dst_step) % kDataPhaseBytes != 0) return std::nullopt;
+  i64 phase = (src_at + move.src_offset - dst_at - move.dst_offset) % kDataPhaseBytes;
+  if (phase < 0) phase += kDataPhaseBytes;
+  if (phase % kPhaseStep != 0) return std::nullopt;
+  return static_cast<std::size_t>(phase / kPhaseStep);
+}
+
+/// Bytes of whole blocks in one run: of the first where all lie alike, else what each has at the least.
+i64 shareable_bytes(const Move& move, i64 src_at) {
+  const bool alike =
+      std::ranges::all_of(move.dims, [](const MoveDim& dim) { return dim.src_step % kDataPhaseBytes == 0; });
+  if (alike) return whole_blocks(src_at + move.src_offset, move.run_bytes, kDataPhaseBytes).bytes();
+  return std::max<i64>(0, (move.run_bytes + 1) / kDataPhaseBytes - 1) * kDataPhaseBytes;
+}
+
+void vote(const Move& move, i64 src_at, i64 dst_at, Ballot& ballot) {
+  if (move.run_bytes < kDataPhaseBytes) return;
+  const auto phase = phase_of(move, src_at, dst_at);
+  if (!phase) return;
+  const i64 bytes = shareable_bytes(move, src_at);
+  if (bytes >= kWorthCloningBytes) ballot[*phase].in_long_runs += bytes * move.runs();
+  ballot[*phase].in_all_runs += bytes * move.runs();
+}
+
+}  // namespace
+
+std::vector<i64> choose_data_phases(const Inventory& inventory, const Plan& plan) {
+  std::vector<i64> phases;
+  phases.reserve(plan.num_shards);
+  std::size_t t = 0;
+  for (u32 shard = 0; shard < plan.num_shards; ++shard) {
+    Ballot ballot{};
+    for (; t < plan.outputs.size() && plan.outputs[t].shard == shard; ++t) {
+      const auto moves = std::span(plan.moves).subspan(plan.first_move[t], plan.first_move[t + 1] - plan.first_move[t]);
+      for (const Move& move : join_moves(moves))
+        vote(move, inventory.tensors[move.src].offset, plan.outputs[t].offset, ballot);
+    }
+    // the first of equals
+    phases.push_back(kPhaseStep * (std::ranges::max_element(ballot) - ballot.begin()));
+  }
+  return phases;
+}
+
+}  // namespace glu_ckpt
