@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks who includes whom, and that names of files and of shared types are unique. See docs/architecture.md, "Rooms".
+"""Checks who includes whom, that names of files and of shared types are unique, and that src/io and src/format reach
+the disk through src/io/system_calls.cpp alone. See docs/architecture.md, "Rooms".
 
 Prints one line per offence and exits 1 if there is one.
 """
@@ -36,6 +37,31 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 # Types of one name in two places are one to the linker, which takes either's functions for both.
 NAMESPACE = re.compile(r"^namespace ([\w:]*) ?\{|^\}  // namespace ?([\w:]*)$")
 TYPE = re.compile(r"^(?:struct|class) (\w+)(?: final)?(?: : [^;]*)? \{")
+# A disk is reached in one place, so that tests can put another file system there. std::filesystem is for paths.
+DISK_ROOMS = {"io", "format"}
+DISK_PLACE = {"system_calls.hpp", "system_calls.cpp"}
+# Who calls it: each durable step is one function there, for everyone else.
+CALLERS = {"directory.cpp", "file.cpp", "filesystem.cpp"}
+# Staging as it is done now makes its subdirectories itself.
+DISK_EXCEPTIONS = {"staged_checkpoint.cpp"}
+CALLS = (
+    "access|chmod|close|closedir|copy_file_range|creat|fallocate|fchmod|fclose|fdatasync|fdopen|flock|fopen|fread|fstat"
+    "|fstatat|fsync|ftruncate|fwrite|ioctl|link|linkat|lockf|lstat|mkdir|mkdirat|mkdtemp|mkostemp|mkstemp|mmap|msync"
+    "|open|openat|opendir|posix_fadvise|posix_fallocate|pread|preadv|preadv2|pwrite|pwritev|pwritev2|read|readahead"
+    "|readdir|readlink|readlinkat|realpath|remove|rename|renameat|renameat2|rmdir|sendfile|splice|stat|statfs|statvfs"
+    "|symlink|sync|sync_file_range|syncfs|syscall|truncate|unlink|unlinkat|utimensat|write"
+)
+# Names that methods and locals have, too, count with "::" before them only.
+SHARED_WORDS = set("access close link open read remove rename splice stat sync truncate write".split())
+LONE_CALLS = "|".join(word for word in CALLS.split("|") if word not in SHARED_WORDS)
+DISK = [
+    re.compile(rf"(?<![\w>:])::(?:{CALLS})\("),
+    re.compile(rf"(?<![\w:.>])(?:std::)?(?:{LONE_CALLS})\("),
+    re.compile(r"\bstd::(?:rename|tmpfile)\("),
+    re.compile(r"\bstd::(?:basic_)?[io]?f(?:stream|ilebuf)\b"),
+    re.compile(r"\b(?:fs|filesystem)::(?!path\b|absolute\b)\w+"),
+]
+SYSTEM_CALLS = re.compile(r"\bsystem_calls\(\)")
 STANDARD = re.compile(r"^[a-z_0-9]+$")
 
 
@@ -80,6 +106,19 @@ def shared_types(lines):
             yield number, "::".join([*names, match.group(1)])
 
 
+def disk_offence(path, room, line):
+    """What in a line of code reaches the disk past the one place for it, or None."""
+    if room not in DISK_ROOMS or path.name in DISK_PLACE | DISK_EXCEPTIONS:
+        return None
+    code = line.split("//")[0]
+    for pattern in DISK:
+        if found := pattern.search(code):
+            return f"{found.group(0).rstrip('(')}: the disk is reached through system_calls() alone"
+    if SYSTEM_CALLS.search(code) and path.name not in CALLERS:
+        return f"system_calls() is called in {', '.join(sorted(CALLERS))} alone"
+    return None
+
+
 def main():
     offences = []
     seen = {}
@@ -100,6 +139,8 @@ def main():
             match = INCLUDE.match(line)
             if match and (offence := offence_of(room, *match.groups())):
                 offences.append(f"{path}:{number}: {match.group(2)}: {offence}")
+            if offence := disk_offence(path, room, line):
+                offences.append(f"{path}:{number}: {offence}")
     for offence in offences:
         print(offence)
     if not seen:

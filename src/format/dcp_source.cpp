@@ -219,11 +219,9 @@ class DcpSource final : public FileSource {
   void read_structure() {
     for (const DcpObject& object : metadata_.objects) structure_.objects.push_back({object.name, object.item.length});
     structure_.paths = std::move(metadata_.paths);
-    std::error_code ignored;
     const fs::path json = files_.directory / "metadata.json";
-    if (fs::exists(json, ignored))
-      structure_.metadata_json = read_small_file(json, kMaxJsonBytes, ErrorCode::DcpMetadata);
-    structure_.has_integrity = fs::exists(files_.directory / "integrity.json", ignored);
+    if (path_exists(json)) structure_.metadata_json = read_small_file(json, kMaxJsonBytes, ErrorCode::DcpMetadata);
+    structure_.has_integrity = path_exists(files_.directory / "integrity.json");
   }
 
   /// Where a chunk's elements are in its file; opens the item on the first call.

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
-#include <system_error>
 
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/extras.hpp"
 #include "format/record_file.hpp"
+#include "io/directory.hpp"
 #include "io/file.hpp"
 
 namespace glu_ckpt {
@@ -69,31 +70,16 @@ bool is_other_format(std::string_view name) {
   return is_torch(name) || name.ends_with(".distcp") || ends_with_any(name, kOtherFormats);
 }
 
-/// Follows symlinks: files of a Hugging Face snapshot point into ../../blobs.
-bool is_file(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_regular_file(path, ignored);
-}
-
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
-std::vector<fs::directory_entry> sorted_entries(const fs::path& directory) {
-  std::error_code error;
-  std::vector<fs::directory_entry> entries;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
-    entries.push_back(*it);
-  if (error) fail_errno(error.value(), "list", directory);
-  std::sort(entries.begin(), entries.end());
+std::vector<fs::path> sorted_entries(const fs::path& directory) {
+  std::vector<fs::path> entries;
+  for (const std::string& name : list_directory(directory)) entries.push_back(directory / name);
   return entries;
 }
 
-Listing list_directory(const std::vector<fs::directory_entry>& entries) {
+Listing listing_of(const std::vector<fs::path>& entries) {
   Listing listing;
   for (const auto& entry : entries) {
-    const std::string name = entry.path().filename().string();
+    const std::string name = entry.filename().string();
     if (is_shard(name)) listing.shards.push_back(name);
     if (is_index(name)) listing.indexes.push_back(name);
     if (is_torch(name)) listing.torch.push_back(name);
@@ -106,8 +92,8 @@ Listing list_directory(const std::vector<fs::directory_entry>& entries) {
 /// same weights again.
 void add_directory(const fs::path& directory, const std::string& prefix, CheckpointFiles& files);
 
-void add_entry(const fs::directory_entry& entry, const std::string& prefix, CheckpointFiles& files) {
-  const std::string name = entry.path().filename().string();
+void add_entry(const fs::path& entry, const std::string& prefix, CheckpointFiles& files) {
+  const std::string name = entry.filename().string();
   if (name.starts_with('.') || name.ends_with(".partial") || is_shard(name) || is_index(name)) return;
   // Weights in a layout that the output no longer has must not lie beside it.
   if (is_other_format(name)) {
@@ -115,18 +101,17 @@ void add_entry(const fs::directory_entry& entry, const std::string& prefix, Chec
     return;
   }
   if (prefix.empty() && (name == kRecordFileName || name == kExtrasFileName)) return;
-  std::error_code ignored;
-  if (is_file(entry.path()))
-    files.extra_files.push_back({prefix + name, entry.path()});
-  else if (fs::is_directory(entry.symlink_status(ignored)))  // not through symlinks, which could make a cycle
-    add_directory(entry.path(), prefix + name + "/", files);
+  if (is_file(entry))
+    files.extra_files.push_back({prefix + name, entry});
+  else if (link_kind(entry) == PathKind::Directory)  // not through symlinks, which could make a cycle
+    add_directory(entry, prefix + name + "/", files);
   else
     files.left_out.push_back(prefix + name);
 }
 
 void add_directory(const fs::path& directory, const std::string& prefix, CheckpointFiles& files) {
   const auto entries = sorted_entries(directory);
-  if (!list_directory(entries).shards.empty()) {
+  if (!listing_of(entries).shards.empty()) {
     files.left_out.push_back(prefix);
     return;
   }
@@ -146,7 +131,7 @@ std::string pick_index(const Listing& listing, const fs::path& directory) {
 
 bool has_all_shards(const ShardIndex& index, const fs::path& directory) {
   return std::all_of(index.files.begin(), index.files.end(),
-                     [&](const auto& name) { return is_there(directory / name); });
+                     [&](const auto& name) { return path_exists(directory / name); });
 }
 
 /// The N of model-00001-of-0000N.safetensors, or 0.
@@ -217,16 +202,16 @@ fs::path if_file(const fs::path& path) { return is_file(path) ? path : fs::path(
 /// Megatron's files of one rank, where they are.
 void add_rank_files(const fs::path& directory, const std::string& prefix, CheckpointFiles& files) {
   for (const auto& entry : sorted_entries(directory)) {
-    const std::string name = entry.path().filename().string();
+    const std::string name = entry.filename().string();
     if (is_torch(name))
       files.shards.push_back(prefix + name);
-    else if (is_file(entry.path()))
-      files.extra_files.push_back({prefix + name, entry.path()});
+    else if (is_file(entry))
+      files.extra_files.push_back({prefix + name, entry});
   }
 }
 
-bool is_rank_directory(const fs::directory_entry& entry) {
-  return entry.path().filename().string().starts_with(kRankPrefix) && entry.is_directory();
+bool is_rank_directory(const fs::path& entry) {
+  return entry.filename().string().starts_with(kRankPrefix) && is_directory_at(entry);
 }
 
 /// Which of the directory's torch files are the model.
@@ -269,19 +254,18 @@ void pick_torch(CheckpointFiles& files, const Listing& listing) {
 // ---- torch-dist directories ---------------------------------------------------------------------
 
 /// Everything but the tensors' own files: common.pt, run_config.yaml, tokenizer/, modelopt_state/.
-void add_dist_entry(const fs::directory_entry& entry, const std::string& prefix, CheckpointFiles& files) {
-  const std::string name = entry.path().filename().string();
+void add_dist_entry(const fs::path& entry, const std::string& prefix, CheckpointFiles& files) {
+  const std::string name = entry.filename().string();
   const bool top = prefix.empty();
   if (name.ends_with(".partial") || is_shard(name)) return;
   if (top && (name.starts_with('.') || name.ends_with(".distcp") || name == kRecordFileName ||
               name == kExtrasFileName || std::ranges::find(kDistFiles, name) != kDistFiles.end()))
     return;
-  std::error_code ignored;
-  if (is_file(entry.path())) {
-    files.extra_files.push_back({prefix + name, entry.path()});
-  } else if (fs::is_directory(entry.symlink_status(ignored))) {
-    const auto inner = sorted_entries(entry.path());
-    if (!list_directory(inner).shards.empty()) {
+  if (is_file(entry)) {
+    files.extra_files.push_back({prefix + name, entry});
+  } else if (link_kind(entry) == PathKind::Directory) {
+    const auto inner = sorted_entries(entry);
+    if (!listing_of(inner).shards.empty()) {
       files.left_out.push_back(prefix + name + "/");  // Megatron-Bridge's hf/: the same weights in another layout
       return;
     }
@@ -293,7 +277,7 @@ void add_dist_entry(const fs::directory_entry& entry, const std::string& prefix,
 
 CheckpointFiles find_in_directory(const fs::path& path) {
   const auto entries = sorted_entries(path);
-  const Listing listing = list_directory(entries);
+  const Listing listing = listing_of(entries);
   CheckpointFiles files;
   files.path = path;
   files.directory = path;
@@ -311,7 +295,7 @@ CheckpointFiles find_in_directory(const fs::path& path) {
     files.format = Format::Torch;
     for (const auto& entry : entries)
       if (is_rank_directory(entry))
-        add_rank_files(entry.path(), entry.path().filename().string() + "/", files);
+        add_rank_files(entry, entry.filename().string() + "/", files);
       else
         add_entry(entry, {}, files);
     files.left_out.insert(files.left_out.end(), listing.others.begin(), listing.others.end());
@@ -326,7 +310,7 @@ CheckpointFiles find_in_directory(const fs::path& path) {
   files.left_out = find_left_out(listing, files.shards);
   const bool has_torch_index = files.format == Format::Torch && files.index;
   for (const auto& entry : entries)
-    if (!has_torch_index || entry.path().filename() != kTorchIndexFile) add_entry(entry, {}, files);
+    if (!has_torch_index || entry.filename() != kTorchIndexFile) add_entry(entry, {}, files);
   return files;
 }
 
@@ -349,15 +333,14 @@ CheckpointFiles follow_tracker(const fs::path& path) {
   const fs::path tracker = path / kTrackerFile;
   const std::string text = read_small_file(tracker, kMaxTrackerBytes, ErrorCode::TrackerInvalid);
   const std::string inner = tracked_directory(tracker, text);
-  std::error_code ignored;
-  if (!fs::is_directory(path / inner, ignored))
+  if (!is_directory_at(path / inner))
     fail_at(ErrorCode::TrackerInvalid, {tracker.string(), 0}, "names {}, which is not there", inner);
   CheckpointFiles files = find_in_directory(path / inner);
   files.path = path;
   files.iteration_dir = inner;
   files.tracker = text;
   for (const auto& entry : sorted_entries(path)) {
-    const std::string name = entry.path().filename().string();
+    const std::string name = entry.filename().string();
     if (name != inner && name != kTrackerFile && !name.starts_with('.')) files.left_out.push_back(name);
   }
   return files;
@@ -394,11 +377,9 @@ std::unique_ptr<Source> read_checkpoint(const CheckpointFiles& files) {
 }  // namespace
 
 std::unique_ptr<Source> open_source(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) fail_errno(ENOENT, "open", path);
-  if (error) fail_errno(error.value(), "open", path);
-  if (!fs::is_directory(status)) return read_checkpoint(find_file(path));
+  const PathKind kind = path_kind(path);
+  if (kind == PathKind::Missing) fail_errno(ENOENT, "open", path);
+  if (kind != PathKind::Directory) return read_checkpoint(find_file(path));
   return read_checkpoint(is_file(path / kTrackerFile) ? follow_tracker(path) : find_in_directory(path));
 }
 

@@ -13,6 +13,7 @@
 #include "format/safetensors_index.hpp"
 #include "format/safetensors_source.hpp"
 #include "format/staged_checkpoint.hpp"
+#include "io/directory.hpp"
 #include "io/file.hpp"
 
 namespace glu_ckpt {
@@ -175,8 +176,7 @@ void write_record_to_file(const fs::path& path, const Record& record) {
 void write_record_to_directory(const fs::path& directory, const Record& record) {
   const fs::path path = directory / kRecordFileName;
   RecordFile content;
-  std::error_code ignored;
-  if (fs::exists(path, ignored))
+  if (path_exists(path))
     content = parse_record_json(read_small_file(path, kMaxRecordBytes, ErrorCode::RecordInvalid), path.string());
   for (const auto& [key, value] : record) content.record.insert_or_assign(key, value);
   replace_small_file(path, print_record_json(content));
@@ -198,8 +198,7 @@ std::unique_ptr<Sink> create_safetensors_sink(const SinkOptions& options, const 
 }
 
 void write_record(const fs::path& path, const Record& record) {
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return write_record_to_directory(path, record);
+  if (is_directory_at(path)) return write_record_to_directory(path, record);
   if (names_single_file(path) && path.extension() != ".safetensors")
     fail(ErrorCode::NotSupported, {path.string(), {}},
          "{}: a record can be added to a safetensors file or to a directory; give this file a directory of its own and "

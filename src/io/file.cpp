@@ -1,17 +1,19 @@
 #include "io/file.hpp"
 
 #include <fcntl.h>
+#include <limits.h>
+#include <sys/file.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "core/fail.hpp"
+#include "io/system_calls.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
@@ -35,14 +37,51 @@ void check_regular(const struct stat& info, const fs::path& path) {
 
 struct stat stat_of(int descriptor, const fs::path& path) {
   struct stat info {};
-  if (::fstat(descriptor, &info) != 0) fail_errno(errno, "stat", path);
+  if (system_calls().fstat(descriptor, &info) != 0) fail_errno(errno, "stat", path);
   return info;
 }
 
+i64 nanoseconds(const timespec& time) { return i64{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
+
 /// Errors that say "this filesystem or pair of files cannot do it", after which the plain way is taken.
 bool is_unsupported(int error) {
-  return error == EOPNOTSUPP || error == ENOSYS || error == EINVAL || error == EXDEV || error == EBADF;
+  return error == EOPNOTSUPP || error == ENOSYS || error == EINVAL || error == EXDEV || error == EBADF ||
+         error == ENOTTY;
 }
+
+std::size_t bytes_of(std::span<const iovec> pieces) {
+  std::size_t bytes = 0;
+  for (const iovec& piece : pieces) bytes += piece.iov_len;
+  return bytes;
+}
+
+/// Pieces of which some bytes are done, from the front; what is left of them fits one call.
+class PiecesLeft {
+ public:
+  explicit PiecesLeft(std::span<const iovec> pieces) : pieces_(pieces) { skip(0); }
+
+  bool empty() const { return pieces_.empty(); }
+  std::span<const iovec> next() {
+    const std::size_t count = std::min(pieces_.size(), window_.size());
+    std::copy_n(pieces_.begin(), count, window_.begin());
+    window_[0].iov_base = static_cast<char*>(window_[0].iov_base) + done_;
+    window_[0].iov_len -= done_;
+    return std::span(window_).first(count);
+  }
+  void skip(std::size_t bytes) {
+    done_ += bytes;
+    while (!pieces_.empty() && done_ >= pieces_.front().iov_len) {
+      done_ -= pieces_.front().iov_len;
+      pieces_ = pieces_.subspan(1);
+    }
+  }
+
+ private:
+  std::span<const iovec> pieces_;
+  /// Of the first piece.
+  std::size_t done_ = 0;
+  std::array<iovec, IOV_MAX> window_;
+};
 
 }  // namespace
 
@@ -67,78 +106,140 @@ File& File::operator=(File&& other) noexcept {
 }
 
 File::~File() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  if (descriptor_ >= 0) system_calls().close(descriptor_);
 }
 
-File File::open_read(const fs::path& path) {
+File File::open_regular(const fs::path& path, int flags) {
+  SystemCalls& calls = system_calls();
   // Looked at before it is opened, since opening alone acts on some devices; and again after, since it
   // may have been replaced in between. O_NONBLOCK: a FIFO without a writer must not hang.
   struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) fail_errno(errno, "open", path);
+  if (calls.stat(path.c_str(), &info) != 0) fail_errno(errno, "open", path);
   check_regular(info, path);
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) fail_errno(errno, "open", path);
-  File file(descriptor, path);
-  check_regular(stat_of(descriptor, path), path);
+  File file(uninterrupted([&] { return calls.open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0); }), path);
+  if (!file.is_open()) {
+    if ((flags & O_DIRECT) != 0 && is_unsupported(errno)) return file;
+    fail_errno(errno, "open", path);
+  }
+  check_regular(stat_of(file.descriptor_, path), path);
+  return file;
+}
+
+File File::open_read(const fs::path& path) { return open_regular(path, O_RDONLY); }
+File File::open_write(const fs::path& path) { return open_regular(path, O_RDWR); }
+File File::open_direct(const fs::path& path) { return open_regular(path, O_RDWR | O_DIRECT); }
+
+File File::try_create(const fs::path& path, mode_t mode) {
+  SystemCalls& calls = system_calls();
+  const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
+  File file(uninterrupted([&] { return calls.open(path.c_str(), flags, mode); }), path);
+  if (!file.is_open() && errno != EEXIST) fail_errno(errno, "create", path);
   return file;
 }
 
 File File::create(const fs::path& path, mode_t mode) {
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-  if (descriptor < 0) fail_errno(errno, "create", path);
-  return File(descriptor, path);
+  File file = try_create(path, mode);
+  if (!file.is_open()) fail_errno(EEXIST, "create", path);
+  return file;
 }
 
 i64 File::size() const { return stat_of(descriptor_, path_).st_size; }
 mode_t File::mode() const { return stat_of(descriptor_, path_).st_mode & 07777; }
 
+FileIdentity File::identity() const {
+  const struct stat info = stat_of(descriptor_, path_);
+  return {info.st_dev, info.st_ino, info.st_size, nanoseconds(info.st_mtim), nanoseconds(info.st_ctim)};
+}
+
+bool File::is_at(const fs::path& path) const {
+  struct stat there {};
+  if (system_calls().stat(path.c_str(), &there) != 0) return false;
+  const struct stat here = stat_of(descriptor_, path_);
+  return here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+}
+
 void File::set_mode(mode_t mode) const {
-  if (::fchmod(descriptor_, mode) != 0) fail_errno(errno, "set the mode of", path_);
+  if (uninterrupted([&] { return system_calls().fchmod(descriptor_, mode); }) != 0)
+    fail_errno(errno, "set the mode of", path_);
+}
+
+void File::fail_truncated(i64 end, std::size_t wanted, i64 offset) const {
+  fail(ErrorCode::FileTruncated, {path_.string(), {}}, "{}: ends at byte {}; {} bytes from {} were wanted",
+       path_.string(), end, wanted, offset);
 }
 
 void File::pread_exact(std::span<std::byte> out, i64 offset) const {
+  SystemCalls& calls = system_calls();
   std::size_t done = 0;
   while (done < out.size()) {
     const i64 at = offset + static_cast<i64>(done);
-    const ssize_t got = ::pread(descriptor_, out.data() + done, out.size() - done, at);
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got =
+        uninterrupted([&] { return calls.pread(descriptor_, out.data() + done, out.size() - done, at); });
     if (got < 0) fail_errno(errno, "read", path_);
-    if (got == 0)
-      fail(ErrorCode::FileTruncated, {path_.string(), {}}, "{}: ends at byte {}; {} bytes from {} were wanted",
-           path_.string(), at, out.size(), offset);
+    if (got == 0) fail_truncated(at, out.size(), offset);
     done += static_cast<std::size_t>(got);
   }
 }
 
+void File::preadv_exact(std::span<const iovec> pieces, i64 offset) const {
+  SystemCalls& calls = system_calls();
+  i64 at = offset;
+  for (PiecesLeft left(pieces); !left.empty();) {
+    const std::span<const iovec> now = left.next();
+    const ssize_t got =
+        uninterrupted([&] { return calls.preadv(descriptor_, now.data(), static_cast<int>(now.size()), at); });
+    if (got < 0) fail_errno(errno, "read", path_);
+    if (got == 0) fail_truncated(at, bytes_of(pieces), offset);
+    left.skip(static_cast<std::size_t>(got));
+    at += got;
+  }
+}
+
 void File::pwrite_exact(std::span<const std::byte> bytes, i64 offset) const {
+  SystemCalls& calls = system_calls();
   std::size_t done = 0;
   while (done < bytes.size()) {
+    const i64 at = offset + static_cast<i64>(done);
     const ssize_t put =
-        ::pwrite(descriptor_, bytes.data() + done, bytes.size() - done, offset + static_cast<i64>(done));
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail_errno(errno, "write", path_);
+        uninterrupted([&] { return calls.pwrite(descriptor_, bytes.data() + done, bytes.size() - done, at); });
+    // Nothing written and no error would go on for ever.
+    if (put <= 0) fail_errno(put == 0 ? EIO : errno, "write", path_);
     done += static_cast<std::size_t>(put);
+  }
+}
+
+void File::pwritev_exact(std::span<const iovec> pieces, i64 offset) const {
+  SystemCalls& calls = system_calls();
+  for (PiecesLeft left(pieces); !left.empty();) {
+    const std::span<const iovec> now = left.next();
+    const ssize_t put =
+        uninterrupted([&] { return calls.pwritev(descriptor_, now.data(), static_cast<int>(now.size()), offset); });
+    if (put <= 0) fail_errno(put == 0 ? EIO : errno, "write", path_);
+    left.skip(static_cast<std::size_t>(put));
+    offset += put;
   }
 }
 
 void File::reserve(i64 bytes) const {
   if (bytes == 0) return;
   // Not posix_fallocate: where the filesystem cannot, that writes to every block instead of saying so.
-  while (::fallocate(descriptor_, 0, 0, bytes) != 0) {
-    if (errno == EINTR) continue;
-    if (!is_unsupported(errno)) fail_errno(errno, fmt::format("reserve {} bytes", bytes), path_);
-    if (::ftruncate(descriptor_, bytes) != 0) fail_errno(errno, fmt::format("set the size to {}", bytes), path_);
-    return;
-  }
+  if (uninterrupted([&] { return system_calls().fallocate(descriptor_, 0, 0, bytes); }) == 0) return;
+  if (!is_unsupported(errno)) fail_errno(errno, fmt::format("reserve {} bytes", bytes), path_);
+  set_size(bytes);
+}
+
+void File::set_size(i64 bytes) const {
+  if (uninterrupted([&] { return system_calls().ftruncate(descriptor_, bytes); }) != 0)
+    fail_errno(errno, fmt::format("set the size to {}", bytes), path_);
 }
 
 void File::copy_from(const File& source, i64 source_offset, i64 offset, i64 bytes) const {
   while (bytes > 0) {
-    off_t from = source_offset;
-    off_t to = offset;
+    i64 from = source_offset;
+    i64 to = offset;
     const auto wanted = static_cast<std::size_t>(std::min<i64>(bytes, i64{1} << 30));
-    const ssize_t put = ::copy_file_range(source.descriptor_, &from, descriptor_, &to, wanted, 0);
-    if (put < 0 && errno == EINTR) continue;
+    const ssize_t put = uninterrupted(
+        [&] { return system_calls().copy_file_range(source.descriptor_, &from, descriptor_, &to, wanted); });
     if (put < 0 && !is_unsupported(errno)) fail_errno(errno, "write", path_);
     // Zero at a position inside the file is what some kernels say for files they cannot copy this way.
     if (put <= 0) return copy_through_memory(source, source_offset, offset, bytes);
@@ -146,6 +247,15 @@ void File::copy_from(const File& source, i64 source_offset, i64 offset, i64 byte
     offset += put;
     bytes -= put;
   }
+}
+
+bool File::try_clone_from(const File& source, i64 source_offset, i64 offset, i64 bytes) const {
+  if (bytes == 0) return true;
+  const int failed = uninterrupted(
+      [&] { return system_calls().clone_range(source.descriptor_, source_offset, bytes, descriptor_, offset); });
+  if (failed == 0) return true;
+  if (is_unsupported(errno)) return false;
+  fail_errno(errno, "clone into", path_);
 }
 
 void File::copy_through_memory(const File& source, i64 source_offset, i64 offset, i64 bytes) const {
@@ -159,14 +269,25 @@ void File::copy_through_memory(const File& source, i64 source_offset, i64 offset
   }
 }
 
-void File::drop_cache() const {
-  // Advice only: a filesystem that ignores it still gives the right bytes.
-  (void)::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
+// Advice only: a filesystem that ignores it still gives the right bytes.
+void File::drop_cache() const { (void)system_calls().posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED); }
+void File::will_need(i64 offset, i64 bytes) const {
+  (void)system_calls().posix_fadvise(descriptor_, offset, bytes, POSIX_FADV_WILLNEED);
+}
+void File::start_writeback(i64 offset, i64 bytes) const {
+  (void)system_calls().sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);
 }
 
 void File::sync() const {
-  while (::fsync(descriptor_) != 0)
-    if (errno != EINTR) fail_errno(errno, "flush", path_);
+  if (uninterrupted([&] { return system_calls().fsync(descriptor_); }) != 0) fail_errno(errno, "flush", path_);
+}
+
+LockResult File::try_lock() const {
+  if (uninterrupted([&] { return system_calls().flock(descriptor_, LOCK_EX | LOCK_NB); }) == 0)
+    return LockResult::Locked;
+  if (errno == EWOULDBLOCK) return LockResult::Busy;
+  if (errno == ENOLCK || is_unsupported(errno)) return LockResult::Unsupported;
+  fail_errno(errno, "lock", path_);
 }
 
 std::string read_small_file(const fs::path& path, i64 max_bytes, ErrorCode too_large) {
@@ -192,28 +313,11 @@ void replace_small_file(const fs::path& path, std::string_view text) {
     write_small_file(partial, text);
     rename_path(partial, path);
   } catch (...) {
-    std::error_code ignored;
-    fs::remove(partial, ignored);
+    (void)remove_tree(partial);
     throw;
   }
   sync_directory(directory_of(path));
 }
-
-void sync_directory(const fs::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) fail_errno(errno, "open", path);
-  const int failed = ::fsync(descriptor);
-  const int error = errno;
-  ::close(descriptor);
-  // Some network filesystems cannot flush a directory and say EINVAL.
-  if (failed != 0 && error != EINVAL) fail_errno(error, "flush", path);
-}
-
-void rename_path(const fs::path& from, const fs::path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) fail_errno(errno, fmt::format("rename to {}", to.string()), from);
-}
-
-fs::path directory_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
 void raise_open_file_limit() {
   // Capped: with an unlimited hard limit some kernels and tools size tables by the soft one.

@@ -1,8 +1,8 @@
 #pragma once
-/// Files and directories of the local disk: an owned descriptor whose reads and writes are done in full or
-/// throw, and the few directory operations that durable output needs.
+/// An owned descriptor whose reads and writes are done in full or throw, and small files in one call.
 
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include <cstddef>
 #include <filesystem>
@@ -12,8 +12,22 @@
 
 #include "glu_ckpt/error.hpp"
 #include "glu_ckpt/tensor.hpp"
+#include "io/directory.hpp"
 
 namespace glu_ckpt {
+
+/// Which file it is, and whether it is as it was: a file whose identity changed was replaced or written to.
+struct FileIdentity {
+  u64 dev = 0;
+  u64 ino = 0;
+  i64 size = 0;
+  i64 mtime_ns = 0;
+  i64 ctime_ns = 0;
+  bool operator==(const FileIdentity&) const = default;
+};
+
+/// Unsupported: the filesystem has no locks.
+enum class LockResult { Locked, Busy, Unsupported };
 
 /// An open regular file. Reads and writes give their offset, so any number of threads may use one File.
 class File {
@@ -28,6 +42,14 @@ class File {
   static File open_read(const std::filesystem::path& path);
   /// Makes a new file; one that exists already is an Io error.
   static File create(const std::filesystem::path& path, mode_t mode = 0666);
+  /// Not open where the name is taken.
+  static File try_create(const std::filesystem::path& path, mode_t mode = 0666);
+
+  /// An existing file for reading and writing. Throws as open_read().
+  static File open_write(const std::filesystem::path& path);
+  /// The same past the page cache (O_DIRECT): offset, length and address of whatever is read or written are multiples
+  /// of the filesystem's block. Not open where the filesystem has no such access.
+  static File open_direct(const std::filesystem::path& path);
 
   bool is_open() const { return descriptor_ >= 0; }
   const std::filesystem::path& path() const { return path_; }
@@ -35,22 +57,41 @@ class File {
   /// Permission bits.
   mode_t mode() const;
   void set_mode(mode_t mode) const;
+  FileIdentity identity() const;
+  /// Whether `path` (of this file, or another) still names this file.
+  bool is_at(const std::filesystem::path& path) const;
 
   /// Fills `out` from `offset`. Throws FileTruncated where the file ends first, else Io.
   void pread_exact(std::span<std::byte> out, i64 offset) const;
+  /// Fills the pieces one after another, as many as there are.
+  void preadv_exact(std::span<const iovec> pieces, i64 offset) const;
   /// Throws NoSpace, Io.
   void pwrite_exact(std::span<const std::byte> bytes, i64 offset) const;
+  void pwritev_exact(std::span<const iovec> pieces, i64 offset) const;
   /// Makes the file `bytes` long with its blocks allocated where the filesystem can. Throws NoSpace, Io.
   void reserve(i64 bytes) const;
+  /// Cuts the file, or lengthens it by zeros.
+  void set_size(i64 bytes) const;
   /// Copies `bytes` bytes inside the kernel (a reflink where the filesystem has them).
   void copy_from(const File& source, i64 source_offset, i64 offset, i64 bytes) const;
+  /// Lets the file share blocks with the source (FICLONERANGE). False, with nothing done, where the filesystem or these
+  /// offsets, which must be multiples of its block, do not allow it. Throws NoSpace, Io.
+  bool try_clone_from(const File& source, i64 source_offset, i64 offset, i64 bytes) const;
   /// Blocks until data and size are on the disk.
   void sync() const;
   /// Advises the kernel to forget the file's clean pages, so that reads come from the device.
   void drop_cache() const;
+  /// Advises the kernel to write these bytes out now, without waiting for it.
+  void start_writeback(i64 offset, i64 bytes) const;
+  /// Advises the kernel to read these bytes ahead.
+  void will_need(i64 offset, i64 bytes) const;
+  /// Locks the file against every other open of it, in this process and others, until it is closed. Does not wait.
+  LockResult try_lock() const;
 
  private:
   File(int descriptor, std::filesystem::path path) : descriptor_(descriptor), path_(std::move(path)) {}
+  static File open_regular(const std::filesystem::path& path, int flags);
+  [[noreturn]] void fail_truncated(i64 end, std::size_t wanted, i64 offset) const;
   void copy_through_memory(const File& source, i64 source_offset, i64 offset, i64 bytes) const;
 
   int descriptor_ = -1;
@@ -66,11 +107,6 @@ std::string read_small_file(const std::filesystem::path& path, i64 max_bytes, Er
 void write_small_file(const std::filesystem::path& path, std::string_view text);
 /// Replaces `path` by `text` in one step: `<path>.partial`, fsync, rename, fsync of the directory.
 void replace_small_file(const std::filesystem::path& path, std::string_view text);
-
-void sync_directory(const std::filesystem::path& path);
-void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
-/// The directory a path is in; "." for a bare name.
-std::filesystem::path directory_of(const std::filesystem::path& path);
 
 /// Lifts the soft limit of open files to the hard one, for checkpoints of many shards.
 void raise_open_file_limit();

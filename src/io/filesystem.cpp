@@ -1,11 +1,11 @@
 #include "io/filesystem.hpp"
 
-#include <sys/vfs.h>
-
 #include <cerrno>
 #include <cstring>
 
 #include "core/fail.hpp"
+#include "io/directory.hpp"
+#include "io/system_calls.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -27,9 +27,9 @@ constexpr Magic kMagics[] = {
 
 FilesystemInfo filesystem_of(const std::filesystem::path& path) {
   std::filesystem::path at = std::filesystem::absolute(path);
-  while (!std::filesystem::exists(at) && at.has_relative_path()) at = at.parent_path();
+  while (!path_exists(at) && at.has_relative_path()) at = at.parent_path();
   struct statfs stat {};
-  if (statfs(at.c_str(), &stat) != 0)
+  if (system_calls().statfs(at.c_str(), &stat) != 0)
     fail(ErrorCode::Io, {at.string(), {}}, "{}: statfs: {}", at.string(), std::strerror(errno));
   FilesystemInfo info;
   info.type = fmt::format("{:#x}", static_cast<unsigned long>(stat.f_type));

@@ -1,33 +1,21 @@
 #include "io/staged_dir.hpp"
 
-#include <fcntl.h>
 #include <stdio.h>
-#include <sys/stat.h>
 
 #include <cerrno>
-#include <system_error>
 
 #include "core/fail.hpp"
+#include "io/directory.hpp"
 #include "io/file.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-/// True for a dangling symlink too: it is in the way.
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
-}
-
 /// Without the trailing slash, and with a name where "." or ".." was given.
 fs::path named_path(const fs::path& path) {
-  fs::path named = path.has_filename() ? path : path.parent_path();
-  if (named.filename() != "." && named.filename() != "..") return named;
-  std::error_code error;
-  named = fs::canonical(named, error);
-  if (error) fail_errno(error.value(), "find", path);
-  return named;
+  const fs::path named = path.has_filename() ? path : path.parent_path();
+  return named.filename() != "." && named.filename() != ".." ? named : canonical_path(named);
 }
 
 [[noreturn]] void fail_exists(const fs::path& path) {
@@ -35,50 +23,149 @@ fs::path named_path(const fs::path& path) {
        path.string());
 }
 
-int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
-  return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0 ? 0 : errno;
+[[noreturn]] void fail_busy(const fs::path& staging) {
+  fail(ErrorCode::OutputBusy, {staging.string(), {}}, "{}: another run is writing this output; wait until it ends",
+       staging.string());
+}
+
+/// Says whether the staging directory, which is in the way, is of a run that goes on.
+[[noreturn]] void fail_staging_exists(const fs::path& staging, const fs::path& journal) {
+  const std::string name = staging.string();
+  if (link_kind(staging) != PathKind::Directory || link_kind(journal) != PathKind::File)
+    fail(ErrorCode::OutputExists, {name, {}},
+         "{}: exists already: an earlier run did not finish, or another is running; remove it and run again", name);
+  if (File::open_write(journal).try_lock() == LockResult::Busy) fail_busy(staging);
+  fail(ErrorCode::OutputExists, {name, {}}, "{}: an earlier run did not finish: --resume continues it, or remove it",
+       name);
 }
 
 bool is_unsupported(int error) { return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP; }
 
 }  // namespace
 
-StagedDir::StagedDir(const fs::path& final_path, bool overwrite)
+StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode, std::string_view fingerprint)
     : final_(named_path(final_path)), staging_(final_), overwrite_(overwrite) {
   staging_ += ".partial";
-  if (!overwrite_ && is_there(final_)) fail_exists(final_);
-  // mkdir, not a look before it: of two runs at once, one gets the directory and the other this error.
-  if (::mkdir(staging_.c_str(), 0777) == 0) return;
-  if (errno == EEXIST)
-    fail(ErrorCode::OutputExists, {staging_.string(), {}},
-         "{}: exists already: an earlier run did not finish, or another is running; remove it and run again",
-         staging_.string());
-  if (errno == ENOENT)
+  if (mode == StagedMode::Join) {
+    if (link_kind(staging_) != PathKind::Directory)
+      fail(ErrorCode::NotFound, {staging_.string(), {}}, "{}: the run to join has not made it", staging_.string());
+    return;
+  }
+  if (!overwrite_ && name_taken(final_)) fail_exists(final_);
+  const PathKind above = path_kind(directory_of(final_));
+  if (above == PathKind::Missing || above == PathKind::File)
     fail(ErrorCode::NotFound, {final_.string(), {}}, "{}: the directory it would be in does not exist",
          final_.string());
-  fail_errno(errno, "create", staging_);
+  // mkdir, not a look before it: of two runs at once, one gets the directory and the other an error.
+  if (make_directory(staging_))
+    create(fingerprint);
+  else if (mode == StagedMode::Resume && !fingerprint.empty() && link_kind(staging_) == PathKind::Directory)
+    resume(fingerprint);
+  else
+    fail_staging_exists(staging_, journal_path());
+  owned_ = true;
 }
 
 StagedDir::~StagedDir() {
-  if (committed_) return;
-  std::error_code ignored;
-  fs::remove_all(staging_, ignored);
+  if (owned_) remove_all();
+}
+
+void StagedDir::create(std::string_view fingerprint) {
+  if (fingerprint.empty()) return;
+  try {
+    File file = File::try_create(journal_path());
+    // A run that resumes may have found the directory while it was empty: it is that run's now.
+    if (!file.is_open() || file.try_lock() == LockResult::Busy || file.size() != 0) fail_busy(staging_);
+    begin_journal(std::make_unique<Journal>(std::move(file)), fingerprint);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::OutputBusy) remove_all();
+    throw;
+  }
+}
+
+void StagedDir::resume(std::string_view fingerprint) {
+  File file;
+  if (link_kind(journal_path()) == PathKind::Missing) {
+    if (!list_directory(staging_).empty()) fail_staging_exists(staging_, journal_path());
+    file = File::try_create(journal_path());
+  } else {
+    file = File::open_write(journal_path());
+  }
+  if (!file.is_open() || file.try_lock() == LockResult::Busy) fail_busy(staging_);
+  // The run that had the lock may have ended, and its journal with it, since the file was opened.
+  if (!file.is_at(journal_path())) fail_busy(staging_);
+  take_over(std::make_unique<Journal>(std::move(file)), fingerprint);
+}
+
+void StagedDir::take_over(std::unique_ptr<Journal> journal, std::string_view fingerprint) {
+  if (!journal->header()) {
+    // Nothing is written before the header is on the disk, so nothing here is worth keeping.
+    if (const int error = remove_others(); error != 0) fail_errno(error, "empty", staging_);
+    return begin_journal(std::move(journal), fingerprint);
+  }
+  if (*journal->header() != fingerprint)
+    fail(
+        ErrorCode::ResumeMismatch, {staging_.string(), {}},
+        "{}: the run that did not finish had another source or other options; repeat that one, or remove the directory",
+        staging_.string());
+  journal_ = std::move(journal);
+  resumed_ = true;
+}
+
+void StagedDir::begin_journal(std::unique_ptr<Journal> journal, std::string_view fingerprint) {
+  journal_ = std::move(journal);
+  journal_->begin(fingerprint);
+  sync_directory(staging_);
+  sync_directory(directory_of(staging_));
+}
+
+/// Throws for nothing: it is called where something has failed already.
+void StagedDir::remove_all() {
+  // The journal last, and its lock after it: while anything else is here, no other run may take it over.
+  (void)remove_others();
+  const int error = remove_tree(staging_);
+  journal_.reset();
+  // A network filesystem keeps an open file under another name until it is closed. Not the whole tree again: it may be
+  // another run's by now.
+  if (error != 0) (void)remove_empty_directory(staging_);
+}
+
+/// Everything but the journal. Returns the errno of the first failure.
+int StagedDir::remove_others() const {
+  std::vector<std::string> names;
+  try {
+    names = list_directory(staging_);
+  } catch (const Error&) {
+    return EIO;
+  }
+  int first = 0;
+  for (const std::string& name : names) {
+    if (name == kJournalName) continue;
+    const int error = remove_tree(staging_ / name);
+    if (first == 0) first = error;
+  }
+  return first;
 }
 
 void StagedDir::commit() {
+  if (journal_) {
+    if (const int error = remove_tree(journal_path()); error != 0) fail_errno(error, "remove", journal_path());
+    // Closed before the rename: a network filesystem keeps an open file in the directory under another name.
+    journal_.reset();
+  }
   sync_directory(staging_);
   install(staging_);
 }
 
+/// The journal stays until the file is in its place, so that a run which stops before that can be resumed.
 void StagedDir::commit_file(const std::string& name) {
   sync_directory(staging_);
   install(staging_ / name);
-  std::error_code ignored;
-  fs::remove_all(staging_, ignored);
+  remove_all();
 }
 
 void StagedDir::install(const fs::path& from) {
-  if (overwrite_ && is_there(final_))
+  if (overwrite_ && name_taken(final_))
     install_over(from);
   else
     install_new(from);
@@ -87,12 +174,12 @@ void StagedDir::install(const fs::path& from) {
 void StagedDir::install_new(const fs::path& from) {
   int error = rename_with(from, final_, RENAME_NOREPLACE);
   if (is_unsupported(error)) {
-    if (is_there(final_)) fail_exists(final_);
+    if (name_taken(final_)) fail_exists(final_);
     error = rename_with(from, final_, 0);
   }
   if (error == EEXIST) fail_exists(final_);
   if (error != 0) fail_errno(error, "rename to its final path", from);
-  committed_ = true;
+  owned_ = false;
   sync_directory(directory_of(final_));
 }
 
@@ -107,10 +194,9 @@ void StagedDir::install_over(const fs::path& from) {
   } else if (error != 0) {
     fail_errno(error, "exchange with the old output", from);
   }
-  committed_ = true;
+  owned_ = false;
   sync_directory(directory_of(final_));
-  std::error_code ignored;
-  fs::remove_all(old, ignored);
+  (void)remove_tree(old);
 }
 
 }  // namespace glu_ckpt

@@ -1,17 +1,38 @@
 #pragma once
 /// Output that appears whole or not at all: written into `<final>.partial`, then renamed.
+///
+/// With a fingerprint, a text that says what the run was asked, the first thing in `<final>.partial` is a journal with
+/// it. The run that works there holds a lock on the journal, and where it stops, another one may resume: take the
+/// directory over with all that is in it.
 
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <string_view>
+
+#include "io/journal.hpp"
 
 namespace glu_ckpt {
 
-/// A staging directory beside its final path. Unless commit() or commit_file() is reached, the
+/// Create: a new staging directory. Resume: one of an earlier run with the same fingerprint, else a new one. Join: that
+/// of another process of the same run, which alone commits or removes it.
+enum class StagedMode { Create, Resume, Join };
+
+/// A staging directory beside its final path. Unless commit(), commit_file() or keep() is reached, the
 /// destructor removes it and leaves the final path as it was.
 class StagedDir {
  public:
-  /// Throws OutputExists where the final path (unless `overwrite`) or the staging directory is there.
-  StagedDir(const std::filesystem::path& final_path, bool overwrite);
+  /// Name of the journal in the staging directory.
+  static constexpr std::string_view kJournalName = "journal";
+
+  /// Without a fingerprint there is no journal, and Resume is Create.
+  ///
+  /// Throws OutputExists where the final path (unless `overwrite`) is there; where the staging directory is, for
+  /// Create; where it holds something and no journal, for Resume. OutputBusy where another run works in it.
+  /// ResumeMismatch where the earlier run was asked something else. NotFound where the directory above, or for Join the
+  /// staging directory, is missing. NoSpace, Io.
+  StagedDir(const std::filesystem::path& final_path, bool overwrite, StagedMode mode = StagedMode::Create,
+            std::string_view fingerprint = {});
   StagedDir(const StagedDir&) = delete;
   StagedDir& operator=(const StagedDir&) = delete;
   ~StagedDir();
@@ -19,12 +40,28 @@ class StagedDir {
   const std::filesystem::path& path() const { return staging_; }
   const std::filesystem::path& final_path() const { return final_; }
 
-  /// Renames the directory to the final path. What was there before is removed after that.
+  /// False without a fingerprint, and for Join.
+  bool has_journal() const { return journal_ != nullptr; }
+  /// Only where has_journal().
+  Journal& journal() const { return *journal_; }
+  /// Whether an earlier run's journal was taken over, with whatever else is in the directory.
+  bool resumed() const { return resumed_; }
+  /// The destructor then leaves the directory for a later run to resume.
+  void keep() { owned_ = false; }
+
+  /// Removes the journal and renames the directory to the final path. What was there before is removed after that.
   void commit();
   /// Renames the file `name` in it to the final path and removes the directory.
   void commit_file(const std::string& name);
 
  private:
+  void create(std::string_view fingerprint);
+  void resume(std::string_view fingerprint);
+  void take_over(std::unique_ptr<Journal> journal, std::string_view fingerprint);
+  void begin_journal(std::unique_ptr<Journal> journal, std::string_view fingerprint);
+  std::filesystem::path journal_path() const { return staging_ / kJournalName; }
+  void remove_all();
+  int remove_others() const;
   void install(const std::filesystem::path& from);
   void install_new(const std::filesystem::path& from);
   void install_over(const std::filesystem::path& from);
@@ -32,7 +69,10 @@ class StagedDir {
   std::filesystem::path final_;
   std::filesystem::path staging_;
   bool overwrite_;
-  bool committed_ = false;
+  /// The directory goes with this object.
+  bool owned_ = false;
+  bool resumed_ = false;
+  std::unique_ptr<Journal> journal_;
 };
 
 }  // namespace glu_ckpt

@@ -2,11 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
+
+#include "support/both_systems.hpp"
+#include "support/slug_of.hpp"
+
 namespace glu_ckpt {
 namespace {
 
-TEST(Filesystem, KnowsWhatThePathLiesOn) {
-  const FilesystemInfo here = filesystem_of(".");
+using FilesystemTest = BothSystems;
+GLU_CKPT_ON_BOTH(FilesystemTest);
+
+TEST_P(FilesystemTest, KnowsWhatThePathLiesOn) {
+  const FilesystemInfo here = filesystem_of(dir_);
   EXPECT_FALSE(here.type.empty());
   EXPECT_GT(here.total_bytes, 0);
   EXPECT_GE(here.free_bytes, 0);
@@ -14,12 +22,24 @@ TEST(Filesystem, KnowsWhatThePathLiesOn) {
 }
 
 /// An output is asked about before it is made.
-TEST(Filesystem, OfAPathThatIsNotThereYet) {
-  EXPECT_EQ(filesystem_of("no/such/directory/yet").type, filesystem_of(".").type);
+TEST_P(FilesystemTest, OfAPathThatIsNotThereYet) {
+  EXPECT_EQ(filesystem_of(dir_ / "no/such/directory/yet").type, filesystem_of(dir_).type);
   EXPECT_EQ(filesystem_of("/no/such/directory").total_bytes, filesystem_of("/").total_bytes);
 }
 
+TEST(Filesystem, FreeSpaceIsThatOfThePath) {
+  MemorySystem memory;
+  const SystemCallsScope scope(memory);
+  memory.set_free_bytes(100 * 4096);
+  EXPECT_EQ(filesystem_of("/none/yet").free_bytes, 100 * 4096);
+  EXPECT_EQ(filesystem_of("/").type, "ext4");
+  memory.fail(CallKind::Statfs, 3, EIO);
+  EXPECT_EQ(slug_of([] { filesystem_of("/"); }), "io");
+}
+
 TEST(Filesystem, OneWithoutANameIsANumber) { EXPECT_EQ(filesystem_of("/proc").type, "0x9fa0"); }
+
+TEST(Filesystem, OfARelativePath) { EXPECT_EQ(filesystem_of(".").total_bytes, filesystem_of("none/yet").total_bytes); }
 
 }  // namespace
 }  // namespace glu_ckpt

@@ -1,0 +1,105 @@
+#include "io/directory.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "core/fail.hpp"
+#include "io/file.hpp"
+#include "io/system_calls.hpp"
+
+namespace glu_ckpt {
+namespace fs = std::filesystem;
+namespace {
+
+PathKind kind_of(int failed, const struct stat& info) {
+  if (failed != 0) return errno == ENOENT || errno == ENOTDIR ? PathKind::Missing : PathKind::Unknown;
+  if (S_ISREG(info.st_mode)) return PathKind::File;
+  if (S_ISDIR(info.st_mode)) return PathKind::Directory;
+  return S_ISLNK(info.st_mode) ? PathKind::Symlink : PathKind::Other;
+}
+
+int errno_of(int failed) { return failed == 0 || errno == ENOENT ? 0 : errno; }
+
+}  // namespace
+
+PathKind path_kind(const fs::path& path) {
+  struct stat info {};
+  return kind_of(system_calls().stat(path.c_str(), &info), info);
+}
+
+PathKind link_kind(const fs::path& path) {
+  struct stat info {};
+  return kind_of(system_calls().lstat(path.c_str(), &info), info);
+}
+
+bool path_exists(const fs::path& path) {
+  const PathKind kind = path_kind(path);
+  return kind != PathKind::Missing && kind != PathKind::Unknown;
+}
+
+bool name_taken(const fs::path& path) {
+  struct stat info {};
+  const PathKind kind = kind_of(system_calls().lstat(path.c_str(), &info), info);
+  if (kind == PathKind::Unknown) fail_errno(errno, "stat", path);
+  return kind != PathKind::Missing;
+}
+
+std::vector<std::string> list_directory(const fs::path& path) {
+  std::vector<std::string> names;
+  if (system_calls().list(path.c_str(), names) != 0) fail_errno(errno, "list", path);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+fs::path canonical_path(const fs::path& path) {
+  std::string found;
+  if (system_calls().realpath(path.c_str(), found) != 0) fail_errno(errno, "find", path);
+  return found;
+}
+
+bool make_directory(const fs::path& path) {
+  if (system_calls().mkdir(path.c_str(), 0777) == 0) return true;
+  if (errno == EEXIST) return false;
+  fail_errno(errno, "create", path);
+}
+
+int remove_tree(const fs::path& path) {
+  SystemCalls& calls = system_calls();
+  if (link_kind(path) != PathKind::Directory) return errno_of(calls.unlink(path.c_str()));
+  std::vector<std::string> names;
+  int first = errno_of(calls.list(path.c_str(), names));
+  for (const std::string& name : names) {
+    const int error = remove_tree(path / name);
+    if (first == 0) first = error;
+  }
+  const int error = errno_of(calls.rmdir(path.c_str()));
+  return first != 0 ? first : error;
+}
+
+int remove_empty_directory(const fs::path& path) { return system_calls().rmdir(path.c_str()) == 0 ? 0 : errno; }
+
+void sync_directory(const fs::path& path) {
+  SystemCalls& calls = system_calls();
+  const int descriptor = uninterrupted([&] { return calls.open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
+  if (descriptor < 0) fail_errno(errno, "open", path);
+  const int failed = uninterrupted([&] { return calls.fsync(descriptor); });
+  const int error = errno;
+  calls.close(descriptor);
+  // Some network filesystems cannot flush a directory and say EINVAL.
+  if (failed != 0 && error != EINVAL) fail_errno(error, "flush", path);
+}
+
+void rename_path(const fs::path& from, const fs::path& to) {
+  if (system_calls().rename(from.c_str(), to.c_str()) != 0)
+    fail_errno(errno, fmt::format("rename to {}", to.string()), from);
+}
+
+int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
+  return system_calls().renameat2(from.c_str(), to.c_str(), flags) == 0 ? 0 : errno;
+}
+
+fs::path directory_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+
+}  // namespace glu_ckpt

@@ -1,0 +1,46 @@
+#pragma once
+/// Directories and names: what is there, made, removed, renamed and flushed.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace glu_ckpt {
+
+/// Missing: no such name, or a symlink to nowhere. Unknown: it cannot be looked at, for want of permission for example.
+enum class PathKind { Missing, File, Directory, Symlink, Other, Unknown };
+
+/// Follows symlinks, so never Symlink.
+PathKind path_kind(const std::filesystem::path& path);
+/// Of the name itself: Symlink where it is one, wherever it leads.
+PathKind link_kind(const std::filesystem::path& path);
+
+inline bool is_file(const std::filesystem::path& path) { return path_kind(path) == PathKind::File; }
+inline bool is_directory_at(const std::filesystem::path& path) { return path_kind(path) == PathKind::Directory; }
+bool path_exists(const std::filesystem::path& path);
+/// True for a dangling symlink too: it is in the way. Throws Io where that cannot be seen.
+bool name_taken(const std::filesystem::path& path);
+
+/// Names in a directory, sorted by their bytes. Throws NotFound, Io.
+std::vector<std::string> list_directory(const std::filesystem::path& path);
+/// Without symlinks, "." and "..". The path must exist. Throws NotFound, Io.
+std::filesystem::path canonical_path(const std::filesystem::path& path);
+
+/// False where the name is taken, by whatever. Throws NotFound where the directory above is missing, NoSpace, Io.
+bool make_directory(const std::filesystem::path& path);
+/// A file, a symlink (not what it points to), or a directory with everything in it. What is gone already is no error.
+/// Goes on after an error; returns the errno of the first, 0 when nothing is left.
+int remove_tree(const std::filesystem::path& path);
+/// Returns 0 or an errno.
+int remove_empty_directory(const std::filesystem::path& path);
+
+/// Makes names that were created, renamed or removed in a directory durable.
+void sync_directory(const std::filesystem::path& path);
+/// Replaces what is at `to`.
+void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
+/// renameat2 with RENAME_NOREPLACE or RENAME_EXCHANGE. Returns 0 or an errno.
+int rename_with(const std::filesystem::path& from, const std::filesystem::path& to, unsigned flags);
+/// The directory a path is in; "." for a bare name.
+std::filesystem::path directory_of(const std::filesystem::path& path);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,56 @@
+#pragma once
+/// An append-only log of what a run has done, for a later run to go on from.
+///
+/// On disk, one record after another, numbers little-endian:
+///
+///     u32   "GCJ1"
+///     u32   bytes of the content
+///     u64   low half of XXH3-128 over the record with zeros in this place, seeded with its position in the file
+///     ...   content
+///
+/// The first record is the header, which says what the run was asked; the others are entries. The position in the
+/// checksum keeps what a crash left of another record from passing for one. Records count up to the first that does not
+/// check: a crash may leave a tail of anything.
+
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/file.hpp"
+
+namespace glu_ckpt {
+
+class Journal {
+ public:
+  /// Reads the file, open for writing, and cuts off its torn tail. The file may be empty.
+  /// Throws OutputExists, leaving it as it is, where it does not begin as a journal does: whole, torn, or as zeros.
+  explicit Journal(File file);
+
+  /// None where the file was empty or torn in its first record.
+  const std::optional<std::string>& header() const { return header_; }
+  /// Those that the file had, in their order.
+  const std::vector<std::vector<std::byte>>& entries() const { return entries_; }
+
+  /// Empties the file, writes the header and flushes it.
+  void begin(std::string_view header);
+  /// Adds an entry by one write. Not flushed: what a crash takes is done again. Any number of threads may call it.
+  /// Where it throws, the entries before it stay, and the next one takes its place.
+  void append(std::span<const std::byte> entry);
+  void sync() const { file_.sync(); }
+
+ private:
+  void read();
+  std::optional<std::vector<std::byte>> read_record(i64 offset, i64 end) const;
+
+  File file_;
+  std::mutex mutex_;
+  /// Where the next record goes.
+  i64 end_ = 0;
+  std::optional<std::string> header_;
+  std::vector<std::vector<std::byte>> entries_;
+};
+
+}  // namespace glu_ckpt
