@@ -155,8 +155,17 @@ struct OutputTensor {
   std::string from{};
 };
 
+<<<<<<< HEAD
 /// What data phases are modulo: the largest block in which file systems share extents.
 inline constexpr i64 kDataPhaseBytes = 4096;
+=======
+/// A run's own log of what it has written (src/io/journal.hpp).
+class Journal;
+
+/// Create: a new output. Resume: what an earlier run with the same fingerprint left in the staging directory, else a
+/// new output. Join: the staging directory of another process of this run, which alone finishes and commits it.
+enum class SinkMode { Create, Resume, Join };
+>>>>>>> 7632ce38c80d93d07299b28db0b73660b07e2f29
 
 struct SinkOptions {
   /// A name ending in .safetensors, .pt, .pth or .bin makes one file; anything else a directory.
@@ -173,26 +182,55 @@ struct SinkOptions {
   Format format = Format::Safetensors;
   /// Whose structure() the output keeps; may be null.
   const Source* source = nullptr;
+<<<<<<< HEAD
   /// Where the data section of each shard begins in its file, modulo kDataPhaseBytes; multiples of 8. Shards behind the
   /// last one listed, and formats other than safetensors, begin where their headers end.
   std::vector<i64> data_phases{};
+=======
+  SinkMode mode = SinkMode::Create;
+  /// What the run was asked, as a text. With one there is a journal, and the staging directory can be kept and resumed.
+  std::string fingerprint = {};
+>>>>>>> 7632ce38c80d93d07299b28db0b73660b07e2f29
 };
 
-/// A checkpoint being written into `<path>.partial`. Destroying it without commit() removes the
-/// staging directory and leaves `path` as it was.
+/// A checkpoint being written into `<path>.partial`. Destroying it without commit() or keep() removes the
+/// staging directory and leaves `path` as it was; one that has joined leaves both.
 class Sink {
  public:
   virtual ~Sink() = default;
   /// Writes at the tensor's final place. Thread safe; every byte must be written once, in any order.
   virtual void write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) = 0;
+<<<<<<< HEAD
   /// Where the tensor's first byte lies in its file; -1 where it is cut in pieces, or in no file.
   virtual i64 file_offset(std::size_t tensor) const;
   /// Bytes that an earlier run wrote, as they are now. Thread safe.
   virtual void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const;
   /// Takes bytes that an earlier run wrote, and that are right, as written. Thread safe.
   virtual void adopt(std::size_t tensor, i64 offset, std::span<const std::byte> bytes);
+=======
+  /// The other way round: bytes that were written, by this run or the one that is resumed. Thread safe. Throws Io.
+  virtual void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const = 0;
+  /// Counts as write() of bytes that are known to be in place already. Thread safe.
+  virtual void adopt(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) = 0;
+  /// Where byte 0 of the tensor lies in its file; -1 where it is cut into pieces that do not follow one another. Memory
+  /// at the same position of its page is written without another copy.
+  virtual i64 file_offset(std::size_t tensor) const = 0;
+  /// Only where SinkOptions::fingerprint is not empty, and not for Join.
+  virtual bool has_journal() const { return false; }
+  /// Throws Io where there is none.
+  virtual Journal& journal() = 0;
+  /// Whether an earlier run's files and journal were taken over.
+  virtual bool resumed() const { return false; }
+  /// Leaves the staging directory in place for a later run to resume.
+  virtual void keep() {}
+  /// What finish() has to know of the bytes that this process wrote, for a process that joined the run; the files are
+  /// flushed. Empty where there is nothing to know. Called once, after all writes.
+  virtual std::vector<std::byte> export_sums() { return {}; }
+  /// Takes what another process exported. Throws Io where it is damaged.
+  virtual void import_sums(std::span<const std::byte> /*sums*/) {}
+>>>>>>> 7632ce38c80d93d07299b28db0b73660b07e2f29
   /// Writes the headers with the final record, flushes the shards to the disk, then writes the index,
-  /// the other files and glu_ckpt.json.
+  /// the other files and glu_ckpt.json. Throws Io in a process that joined.
   virtual void finish(const Record& record) = 0;
   /// Where a finished but not committed checkpoint can be opened.
   virtual std::filesystem::path staged_path() const = 0;
@@ -203,7 +241,7 @@ class Sink {
 };
 
 /// `tensors` are grouped by shard and sorted by offset; every shard's data section is tiled.
-/// Throws OutputExists, Io, NoSpace.
+/// Throws OutputExists, OutputBusy, ResumeMismatch, Io, NoSpace.
 std::unique_ptr<Sink> create_sink(const SinkOptions& options, const std::vector<OutputTensor>& tensors);
 
 /// Makes later reads of a flushed checkpoint come from the device rather than from the page cache.

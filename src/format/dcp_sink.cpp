@@ -87,26 +87,51 @@ class DcpSink final : public Sink {
   }
 
   void write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override {
-    const OutputTensor& to = tensors_.at(tensor);
-    check_write_range(to, offset, static_cast<i64>(bytes.size()));
-    const Chunking& cut = cuts_[tensor];
-    const auto written = static_cast<i64>(bytes.size());
-    while (!bytes.empty()) {
-      const i64 within = offset % cut.chunk_bytes;
-      Item& item = items_[cut.first_item + static_cast<std::size_t>(offset / cut.chunk_bytes)];
-      const auto part = bytes.first(std::min(bytes.size(), static_cast<std::size_t>(cut.chunk_bytes - within)));
-      files_[to.shard].pwrite_exact(part, item.base + cut.data_offset + within);
-      item.crc.add(within, part);
-      bytes = bytes.subspan(part.size());
-      offset += static_cast<i64>(part.size());
-    }
-    out_.count(written);
+    for_each_part(tensor, offset, bytes,
+                  [&](std::size_t item, i64 within, i64 position, std::span<const std::byte> part) {
+                    file_of(tensor).write(part, position);
+                    items_[item].crc.add(within, part);
+                  });
+    out_.count(static_cast<i64>(bytes.size()));
+  }
+
+  void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const override {
+    for_each_part(tensor, offset, out, [&](std::size_t, i64, i64 position, std::span<std::byte> part) {
+      file_of(tensor).read(part, position);
+    });
+  }
+
+  void adopt(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override {
+    for_each_part(tensor, offset, bytes,
+                  [&](std::size_t item, i64 within, i64 position, std::span<const std::byte> part) {
+                    file_of(tensor).add_written(part, position);
+                    items_[item].crc.add(within, part);
+                  });
+    out_.count(static_cast<i64>(bytes.size()));
+  }
+
+  i64 file_offset(std::size_t tensor) const override {
+    const Chunking& cut = cuts_.at(tensor);
+    return cut.count == 1 ? items_[cut.first_item].base + cut.data_offset : -1;
+  }
+
+  std::vector<std::byte> export_sums() override {
+    out_.flush_files();
+    std::vector<std::byte> sums;
+    for (std::size_t i = 0; i < items_.size(); ++i) items_[i].crc.export_to(sums, i);
+    return sums;
+  }
+
+  void import_sums(std::span<const std::byte> sums) override {
+    for (const CrcPiece& piece : read_crc_pieces(sums))
+      items_.at(piece.number).crc.add_sum(piece.offset, piece.bytes, static_cast<u32>(piece.crc));
   }
 
   void finish(const Record& record) override {
+    out_.require_owner("finish");
     write_objects();
     parallel_for(tensors_.size(), kFileThreads, [&](std::size_t i, int) { write_zips(i); });
-    parallel_for(files_.size(), kFileThreads, [&](std::size_t i, int) { files_[i].sync(); });
+    out_.publish_files();
     write_metadata_json();
     if (needs_extras(structure_, Format::TorchDist))
       out_.write_text(std::string(kExtrasFileName), print_extras(*options_.source, tensors_));
@@ -119,11 +144,33 @@ class DcpSink final : public Sink {
     out_.sync_directories();
   }
 
+  bool has_journal() const override { return out_.has_journal(); }
+  Journal& journal() override { return out_.journal(); }
+  bool resumed() const override { return out_.resumed(); }
+  void keep() override { out_.keep(); }
   fs::path staged_path() const override { return out_.staged_path(); }
   void commit() override { out_.commit(); }
   i64 bytes_written() const override { return out_.bytes_written(); }
 
  private:
+  OutputFile& file_of(std::size_t tensor) const { return *files_[tensors_[tensor].shard]; }
+
+  /// visit(number of the item, offset within its chunk, position in the file, part of `bytes`) for each chunk that the
+  /// range reaches.
+  template <typename Bytes, typename Visit>
+  void for_each_part(std::size_t tensor, i64 offset, Bytes bytes, const Visit& visit) const {
+    check_write_range(tensors_.at(tensor), offset, static_cast<i64>(bytes.size()));
+    const Chunking& cut = cuts_[tensor];
+    while (!bytes.empty()) {
+      const i64 within = offset % cut.chunk_bytes;
+      const std::size_t item = cut.first_item + static_cast<std::size_t>(offset / cut.chunk_bytes);
+      const auto part = bytes.first(std::min(bytes.size(), static_cast<std::size_t>(cut.chunk_bytes - within)));
+      visit(item, within, items_[item].base + cut.data_offset + within, part);
+      bytes = bytes.subspan(part.size());
+      offset += static_cast<i64>(part.size());
+    }
+  }
+
   /// Objects first, then tensors, without gaps, as PyTorch's own writer does.
   void place_items() {
     file_bytes_.resize(tensors_.empty() ? 1 : tensors_.back().shard + std::size_t{1});
@@ -158,9 +205,9 @@ class DcpSink final : public Sink {
     raise_open_file_limit();  // every file stays open
     for (std::size_t shard = 0; shard < file_bytes_.size(); ++shard) {
       file_names_.push_back(fmt::format("__0_{}.distcp", shard));
-      files_.push_back(File::create(out_.claim(file_names_.back())));
-      files_.back().reserve(file_bytes_[shard]);
+      files_.push_back(&out_.open_file(file_names_.back(), file_bytes_[shard]));
     }
+    out_.remove_others();
   }
 
   void write_objects() {
@@ -171,7 +218,7 @@ class DcpSink final : public Sink {
         fail(ErrorCode::SourceChanged, {options_.source->path().string(), object.name},
              "{}: '{}' has {} bytes; it had {}", options_.source->path().string(), object.name, bytes.size(),
              object.bytes);
-      files_[0].pwrite_exact(bytes, object_offsets_[i]);
+      files_[0]->write(bytes, object_offsets_[i]);
       out_.count(object.bytes);
     }
   }
@@ -183,7 +230,7 @@ class DcpSink final : public Sink {
     for (i64 i = 0; i < cut.count; ++i) {
       const Item& item = items_[cut.first_item + static_cast<std::size_t>(i)];
       const u32 crc = item.crc.finish(cut.chunk_bytes, tensors_[tensor].name);
-      out_.count(archive.write_rest(files_[tensors_[tensor].shard], item.base, {&crc, 1}));
+      out_.count(archive.write_rest(file_of(tensor), item.base, {&crc, 1}));
     }
   }
 
@@ -242,7 +289,7 @@ class DcpSink final : public Sink {
   Structure structure_;
   StagedCheckpoint out_;
   std::vector<std::string> file_names_;
-  std::vector<File> files_;
+  std::vector<OutputFile*> files_;
   std::vector<i64> file_bytes_;
   std::vector<i64> object_offsets_;
   std::vector<Chunking> cuts_;

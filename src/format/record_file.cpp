@@ -175,6 +175,10 @@ void RecordMerger::add(const Record& record, const InputPart& part, std::string_
   }
 }
 
+FileHash hash_text(std::string_view text, const std::string& name) {
+  return {name, std::ssize(text), hex(hash128(std::as_bytes(std::span(text)), 0))};
+}
+
 FileHash hash_file(const std::filesystem::path& path, const std::string& name) {
   const File file = File::open_read(path);
   const i64 bytes = file.size();

@@ -22,6 +22,7 @@ inline constexpr i64 kMaxRecordBytes = i64{64} << 20;
 struct FileHash {
   std::string name;
   i64 bytes = 0;
+  /// 32 hexadecimal digits.
   std::string xxh3_128;
   bool operator==(const FileHash&) const = default;
 };
@@ -61,6 +62,7 @@ class RecordMerger {
   std::map<std::string, std::string> origin_;
 };
 
+FileHash hash_text(std::string_view text, const std::string& name);
 /// Reads the file once, in blocks.
 FileHash hash_file(const std::filesystem::path& path, const std::string& name);
 

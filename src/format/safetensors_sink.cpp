@@ -5,7 +5,6 @@
 #include "core/base64.hpp"
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
-#include "core/parallel.hpp"
 #include "format/create_sink.hpp"
 #include "format/extras.hpp"
 #include "format/record_file.hpp"
@@ -24,7 +23,7 @@ constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
 struct Shard {
   std::string name;
-  File file;
+  OutputFile* file = nullptr;
   i64 header_bytes = 0;
   i64 data_bytes = 0;
   /// Its tensors are [first, last) of the outputs.
@@ -68,19 +67,40 @@ class SafetensorsSink final : public Sink {
     if (options_.source != nullptr && needs_extras(options_.source->structure(), Format::Safetensors))
       print_structure();
     for (u32 number = 0; number < shards_.size(); ++number) create_shard(number);
+    out_.remove_others();
   }
 
   void write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override {
-    const OutputTensor& to = tensors_.at(tensor);
-    check_write_range(to, offset, static_cast<i64>(bytes.size()));
-    const Shard& shard = shards_[to.shard];
-    shard.file.pwrite_exact(bytes, shard.header_bytes + to.offset + offset);
+    check_write_range(tensors_.at(tensor), offset, static_cast<i64>(bytes.size()));
+    file_of(tensor).write(bytes, file_offset(tensor) + offset);
     out_.count(static_cast<i64>(bytes.size()));
   }
 
+  void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const override {
+    check_write_range(tensors_.at(tensor), offset, static_cast<i64>(out.size()));
+    file_of(tensor).read(out, file_offset(tensor) + offset);
+  }
+
+  void adopt(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override {
+    check_write_range(tensors_.at(tensor), offset, static_cast<i64>(bytes.size()));
+    file_of(tensor).add_written(bytes, file_offset(tensor) + offset);
+    out_.count(static_cast<i64>(bytes.size()));
+  }
+
+  i64 file_offset(std::size_t tensor) const override {
+    const OutputTensor& to = tensors_.at(tensor);
+    return shards_[to.shard].header_bytes + to.offset;
+  }
+
+  std::vector<std::byte> export_sums() override {
+    out_.flush_files();
+    return {};
+  }
+
   void finish(const Record& record) override {
+    out_.require_owner("finish");
     for (const Shard& shard : shards_) write_header(shard, record);
-    parallel_for(shards_.size(), kFileThreads, [&](std::size_t i, int) { shards_[i].file.sync(); });
+    out_.publish_files();
     if (out_.single_file()) return;
     if (shards_.size() > 1) write_index();
     if (!extras_.empty()) out_.write_text(std::string(kExtrasFileName), extras_);
@@ -89,11 +109,18 @@ class SafetensorsSink final : public Sink {
     out_.sync_directories();
   }
 
+  bool has_journal() const override { return out_.has_journal(); }
+  Journal& journal() override { return out_.journal(); }
+  bool resumed() const override { return out_.resumed(); }
+  void keep() override { out_.keep(); }
   fs::path staged_path() const override { return out_.staged_path(); }
   void commit() override { out_.commit(); }
   i64 bytes_written() const override { return out_.bytes_written(); }
 
  private:
+  OutputFile& file_of(std::size_t tensor) const { return *shards_[tensors_[tensor].shard].file; }
+
+  /// Its length is where the data begin, whatever the record's values are.
   std::string header_of(const Shard& shard, const Record& record) const {
     const auto mine = std::span(tensors_).subspan(shard.first, shard.last - shard.first);
     const auto number = static_cast<std::size_t>(&shard - shards_.data());
@@ -117,8 +144,7 @@ class SafetensorsSink final : public Sink {
     Shard& shard = shards_[number];
     shard.name = out_.single_file() ? out_.file_name() : shard_name(number, static_cast<u32>(shards_.size()));
     shard.header_bytes = static_cast<i64>(header_of(shard, options_.record).size());
-    shard.file = File::create(out_.claim(shard.name));
-    shard.file.reserve(shard.header_bytes + shard.data_bytes);
+    shard.file = &out_.open_file(shard.name, shard.header_bytes + shard.data_bytes);
   }
 
   void write_header(const Shard& shard, const Record& record) {
@@ -127,7 +153,7 @@ class SafetensorsSink final : public Sink {
       fail(ErrorCode::RecordInvalid, {shard.name, {}},
            "{}: the final record makes a header of {} bytes; {} were kept free for it", shard.name, header.size(),
            shard.header_bytes);
-    shard.file.pwrite_exact(std::as_bytes(std::span(header)), 0);
+    shard.file->write(std::as_bytes(std::span(header)), 0);
     out_.count(shard.header_bytes);
   }
 

@@ -2,16 +2,46 @@
 
 #include <algorithm>
 #include <array>
-#include <system_error>
+#include <cerrno>
 
 #include "core/fail.hpp"
+#include "core/hash.hpp"
 #include "core/parallel.hpp"
 #include "format/extras.hpp"
-#include "format/record_file.hpp"
+#include "io/directory.hpp"
 #include "io/file.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
+namespace {
+
+constexpr i64 kCopyBytes = i64{1} << 20;
+
+StagedMode staged_mode(SinkMode mode) {
+  switch (mode) {
+    case SinkMode::Create: return StagedMode::Create;
+    case SinkMode::Resume: return StagedMode::Resume;
+    case SinkMode::Join: return StagedMode::Join;
+  }
+  return StagedMode::Create;
+}
+
+/// Hashed on the way.
+FileHash copy_file(const File& from, const File& to, const std::string& name) {
+  const i64 bytes = from.size();
+  std::vector<std::byte> block(static_cast<std::size_t>(std::min(bytes, kCopyBytes)));
+  StreamHash hash;
+  for (i64 done = 0; done < bytes;) {
+    const auto part = std::span(block).first(static_cast<std::size_t>(std::min(bytes - done, kCopyBytes)));
+    from.pread_exact(part, done);
+    hash.update(part);
+    to.pwrite_exact(part, done);
+    done += std::ssize(part);
+  }
+  return {name, bytes, hex(hash.finish())};
+}
+
+}  // namespace
 
 bool names_single_file(const fs::path& path) {
   static constexpr std::array<std::string_view, 4> kSuffixes = {".safetensors", ".pt", ".pth", ".bin"};
@@ -23,12 +53,19 @@ StagedCheckpoint::StagedCheckpoint(const SinkOptions& options, const std::string
     : options_(options),
       inner_(names_single_file(options.path) ? std::string() : inner),
       single_file_(names_single_file(options.path)),
-      staged_(options.path, options.overwrite) {
+      staged_(options.path, options.overwrite, staged_mode(options.mode), options.fingerprint) {
   if (!inner_.empty()) make_subdirectories(inner_);
+}
+
+void StagedCheckpoint::require_owner(std::string_view action) const {
+  if (!owns())
+    fail(ErrorCode::Io, {options_.path.string(), {}},
+         "{}: a process that joined the run cannot {} it; the one that made it does", options_.path.string(), action);
 }
 
 fs::path StagedCheckpoint::root() const { return staged_.path() / inner_; }
 
+/// Where a file of this name is to be created; its directories are made.
 fs::path StagedCheckpoint::claim(const std::string& name) {
   if (!names_.insert(name).second)
     fail(ErrorCode::NameCollision, {name, {}}, "two output files would be called '{}'", name);
@@ -36,8 +73,48 @@ fs::path StagedCheckpoint::claim(const std::string& name) {
   return root() / name;
 }
 
+OutputFile& StagedCheckpoint::open_file(const std::string& name, i64 bytes) {
+  const fs::path path = claim(name);
+  file_names_.push_back(name);
+  // Resume without an earlier run is a new output.
+  const bool is_new = options_.mode == SinkMode::Resume && !staged_.resumed();
+  return files_.emplace_back(path, bytes, is_new ? StagedMode::Create : staged_mode(options_.mode));
+}
+
+void StagedCheckpoint::remove_others() {
+  if (!staged_.resumed()) return;
+  std::set<fs::path> keep = {staged_.path() / StagedDir::kJournalName};
+  for (const OutputFile& file : files_)
+    for (const fs::path& name : file.names()) keep.insert(name);
+  remove_others_in(staged_.path(), keep);
+}
+
+void StagedCheckpoint::remove_others_in(const fs::path& directory, const std::set<fs::path>& keep) {
+  for (const std::string& name : list_directory(directory)) {
+    const fs::path path = directory / name;
+    if (keep.contains(path)) continue;
+    const bool is_ours = subdirectories_.contains(path.lexically_relative(staged_.path()));
+    if (is_ours && link_kind(path) == PathKind::Directory) {
+      remove_others_in(path, keep);
+    } else if (const int error = remove_tree(path); error != 0) {
+      fail_errno(error, "remove", path);
+    }
+  }
+}
+
+void StagedCheckpoint::publish_files() {
+  parallel_for(files_.size(), kFileThreads, [&](std::size_t i, int) { files_[i].publish(); });
+  for (std::size_t i = 0; i < files_.size(); ++i)
+    hashes_[file_names_[i]] = {file_names_[i], files_[i].bytes(), hex(files_[i].hash())};
+}
+
+void StagedCheckpoint::flush_files() {
+  parallel_for(files_.size(), kFileThreads, [&](std::size_t i, int) { files_[i].flush(); });
+}
+
 void StagedCheckpoint::write_text(const std::string& name, std::string_view text) {
   write_small_file(claim(name), text);
+  hashes_[name] = hash_text(text, name);
   count(static_cast<i64>(text.size()));
 }
 
@@ -56,31 +133,27 @@ void StagedCheckpoint::copy_extra_file(const ExtraFile& extra) {
   if (extra.name == kRecordFileName || extra.name == kExtrasFileName || names_.contains(extra.name)) return;
   const fs::path path = claim(extra.name);
   const File from = File::open_read(extra.path);
-  const i64 bytes = from.size();
   const File to = File::create(path);
-  to.copy_from(from, 0, 0, bytes);
+  hashes_[extra.name] = copy_file(from, to, extra.name);
   to.set_mode((from.mode() & 0777) | 0200);
   to.sync();
-  count(bytes);
+  count(hashes_[extra.name].bytes);
 }
 
 void StagedCheckpoint::make_subdirectories(const fs::path& relative) {
-  std::error_code error;
   fs::path path;
   for (const fs::path& part : relative) {
     if (part.empty()) continue;
     path /= part;
-    fs::create_directory(staged_.path() / path, error);
-    if (error) fail_errno(error.value(), "create", staged_.path() / path);
+    const fs::path directory = staged_.path() / path;
+    if (!make_directory(directory) && !is_directory_at(directory)) fail_errno(EEXIST, "create", directory);
     subdirectories_.insert(path);
   }
 }
 
 void StagedCheckpoint::write_record_file(const Record& record) {
-  const std::vector<std::string> names(names_.begin(), names_.end());
-  RecordFile content{record, options_.options, std::vector<FileHash>(names.size())};
-  parallel_for(names.size(), kFileThreads,
-               [&](std::size_t i, int) { content.files[i] = hash_file(root() / names[i], names[i]); });
+  RecordFile content{record, options_.options, {}};
+  for (const auto& [name, hash] : hashes_) content.files.push_back(hash);
   write_text(std::string(kRecordFileName), print_record_json(content));
 }
 
@@ -91,10 +164,17 @@ void StagedCheckpoint::sync_directories() const {
 fs::path StagedCheckpoint::staged_path() const { return single_file_ ? staged_.path() / file_name() : staged_.path(); }
 
 void StagedCheckpoint::commit() {
+  require_owner("commit");
   if (single_file_)
     staged_.commit_file(file_name());
   else
     staged_.commit();
+}
+
+Journal& StagedCheckpoint::journal() {
+  if (!has_journal())
+    fail(ErrorCode::Io, {options_.path.string(), {}}, "{}: this run keeps no journal", options_.path.string());
+  return staged_.journal();
 }
 
 }  // namespace glu_ckpt

@@ -1,14 +1,17 @@
 #pragma once
-/// What every Sink does the same way: files in a staging directory, the source's other files beside them,
-/// glu_ckpt.json over all of them, one rename.
+/// What every Sink does the same way: large files and small ones in a staging directory, the source's other files
+/// beside them, glu_ckpt.json over all of them, one rename.
 
 #include <atomic>
+#include <deque>
 #include <filesystem>
-#include <mutex>
+#include <map>
 #include <set>
 #include <string>
 
+#include "format/record_file.hpp"
 #include "glu_ckpt/checkpoint.hpp"
+#include "io/output_file.hpp"
 #include "io/staged_dir.hpp"
 
 namespace glu_ckpt {
@@ -24,8 +27,19 @@ class StagedCheckpoint {
   bool single_file() const { return single_file_; }
   /// The only file's name, where the output is one file.
   std::string file_name() const { return staged_.final_path().filename().string(); }
-  /// Where a file of this name (relative to the checkpoint, subdirectories are made) is to be created.
-  std::filesystem::path claim(const std::string& name);
+  /// False in a process that joined: it writes tensors, and nothing else.
+  bool owns() const { return options_.mode != SinkMode::Join; }
+  /// Throws Io unless owns(): `action` is what only the run's first process does.
+  void require_owner(std::string_view action) const;
+
+  /// A file for tensors, of a name relative to the checkpoint; its space is reserved. It stays where it is.
+  OutputFile& open_file(const std::string& name, i64 bytes);
+  /// After the last open_file(): of an earlier run's files all others go, and are written anew.
+  void remove_others();
+  /// All of them, under their final names and on the disk.
+  void publish_files();
+  void flush_files();
+
   /// A small file, flushed.
   void write_text(const std::string& name, std::string_view text);
   /// Megatron's tracker file, beside the directory `inner`.
@@ -38,6 +52,11 @@ class StagedCheckpoint {
 
   std::filesystem::path staged_path() const;
   void commit();
+  bool has_journal() const { return staged_.has_journal(); }
+  /// Throws Io where there is none.
+  Journal& journal();
+  bool resumed() const { return staged_.resumed(); }
+  void keep() { staged_.keep(); }
 
   void count(i64 bytes) { bytes_written_ += bytes; }
   i64 bytes_written() const { return bytes_written_; }
@@ -46,14 +65,21 @@ class StagedCheckpoint {
   std::filesystem::path root() const;
 
  private:
+  std::filesystem::path claim(const std::string& name);
   void make_subdirectories(const std::filesystem::path& relative);
   void copy_extra_file(const ExtraFile& extra);
+  void remove_others_in(const std::filesystem::path& directory, const std::set<std::filesystem::path>& keep);
 
   SinkOptions options_;
   std::string inner_;
   bool single_file_;
   StagedDir staged_;
+  /// A deque: files stay where they are.
+  std::deque<OutputFile> files_;
+  std::vector<std::string> file_names_;
   std::set<std::string> names_;
+  /// By name.
+  std::map<std::string, FileHash> hashes_;
   /// Relative to the staging directory.
   std::set<std::filesystem::path> subdirectories_;
   std::atomic<i64> bytes_written_{0};

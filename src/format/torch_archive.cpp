@@ -1,6 +1,7 @@
 #include "format/torch_archive.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/crc32.hpp"
 #include "core/fail.hpp"
@@ -8,8 +9,11 @@
 namespace glu_ckpt {
 
 void PiecewiseCrc::add(i64 offset, std::span<const std::byte> bytes) {
-  if (bytes.empty()) return;
-  const Part part{static_cast<i64>(bytes.size()), crc32_of(bytes)};
+  if (!bytes.empty()) add_sum(offset, static_cast<i64>(bytes.size()), crc32_of(bytes));
+}
+
+void PiecewiseCrc::add_sum(i64 offset, i64 bytes, u32 crc) {
+  const Part part{bytes, crc};
   const std::lock_guard lock(mutex_);
   auto [at, added] = parts_.try_emplace(offset, part);
   if (!added) at->second.bytes = -1;  // written twice: finish() says so
@@ -25,6 +29,24 @@ std::map<i64, PiecewiseCrc::Part>::iterator PiecewiseCrc::join(std::map<i64, Par
   a->second = {a->second.bytes + b->second.bytes, crc32_join(a->second.crc, b->second.crc, b->second.bytes)};
   parts_.erase(b);
   return a;
+}
+
+void PiecewiseCrc::export_to(std::vector<std::byte>& out, u64 number) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [offset, part] : parts_) {
+    const CrcPiece piece{number, offset, part.bytes, part.crc};
+    const auto bytes = std::as_bytes(std::span(&piece, 1));
+    out.insert(out.end(), bytes.begin(), bytes.end());
+  }
+}
+
+std::vector<CrcPiece> read_crc_pieces(std::span<const std::byte> exported) {
+  if (exported.size() % sizeof(CrcPiece) != 0)
+    fail(ErrorCode::Io, {}, "another process of the run sent {} bytes of checksums, which is no whole number of them",
+         exported.size());
+  std::vector<CrcPiece> pieces(exported.size() / sizeof(CrcPiece));
+  if (!pieces.empty()) std::memcpy(pieces.data(), exported.data(), exported.size());
+  return pieces;
 }
 
 u32 PiecewiseCrc::finish(i64 total, const std::string& what) const {
@@ -63,7 +85,7 @@ void TorchArchive::replace(std::size_t more, std::string text) {
   old = std::move(text);
 }
 
-i64 TorchArchive::write_rest(const File& file, i64 base, std::span<const u32> crcs) const {
+i64 TorchArchive::write_rest(OutputFile& file, i64 base, std::span<const u32> crcs) const {
   std::vector<u32> all(layout_.size());
   for (const auto& [record, text] : texts_) all[record] = crc32_of(std::as_bytes(std::span(text)));
   for (std::size_t i = 0; i < storages_.size(); ++i) all[storages_[i]] = crcs[i];
@@ -72,7 +94,7 @@ i64 TorchArchive::write_rest(const File& file, i64 base, std::span<const u32> cr
   std::string pending;
   i64 at = 0;
   const auto flush = [&] {
-    file.pwrite_exact(std::as_bytes(std::span(pending)), base + at);
+    file.write(std::as_bytes(std::span(pending)), base + at);
     written += static_cast<i64>(pending.size());
     pending.clear();
   };

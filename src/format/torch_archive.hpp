@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "format/zip_layout.hpp"
-#include "io/file.hpp"
+#include "io/output_file.hpp"
 
 namespace glu_ckpt {
 
@@ -17,6 +17,10 @@ class PiecewiseCrc {
  public:
   /// Thread safe.
   void add(i64 offset, std::span<const std::byte> bytes);
+  /// What another PiecewiseCrc has of the same bytes. Thread safe.
+  void add_sum(i64 offset, i64 bytes, u32 crc);
+  /// Appends its pieces, which read_crc_pieces() finds again under this number.
+  void export_to(std::vector<std::byte>& out, u64 number) const;
   /// Of `total` bytes. Throws Io where a byte is missing or was written twice.
   u32 finish(i64 total, const std::string& what) const;
 
@@ -28,9 +32,19 @@ class PiecewiseCrc {
   /// Joins two neighbours if they touch; returns the part that `b` is in then.
   std::map<i64, Part>::iterator join(std::map<i64, Part>::iterator a, std::map<i64, Part>::iterator b);
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<i64, Part> parts_;
 };
+
+/// A piece of the checksum number `number`.
+struct CrcPiece {
+  u64 number = 0;
+  i64 offset = 0;
+  i64 bytes = 0;
+  u64 crc = 0;
+};
+/// What export_to() appended. Throws Io where that was cut.
+std::vector<CrcPiece> read_crc_pieces(std::span<const std::byte> exported);
 
 /// A small record that stands beside the storages: its bytes may change until finish(), not its length.
 struct TextRecord {
@@ -50,7 +64,7 @@ class TorchArchive {
   i64 storage_bytes(std::size_t storage) const { return layout_.data_bytes(storages_[storage]); }
   /// Writes everything but the storages' bytes. `base` is where the zip starts in the file; `crcs` has one
   /// entry a storage. Returns the bytes written.
-  i64 write_rest(const File& file, i64 base, std::span<const u32> crcs) const;
+  i64 write_rest(OutputFile& file, i64 base, std::span<const u32> crcs) const;
   /// Another text of the same length for a record of `more`.
   void replace(std::size_t more, std::string text);
 

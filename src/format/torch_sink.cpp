@@ -53,20 +53,48 @@ class TorchSink final : public Sink {
     raise_open_file_limit();
     if (needs_extras(structure_, Format::Torch)) extras_ = print_extras(*options_.source, tensors_);
     for (TorchFile& file : divide()) create_file(std::move(file));
+    out_.remove_others();
   }
 
   void write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override {
     check_write_range(tensors_.at(tensor), offset, static_cast<i64>(bytes.size()));
-    const Place& place = places_[tensor];
-    const Open& open = files_[place.file];
-    open.file.pwrite_exact(bytes, open.archive.storage_offset(place.storage) + offset);
-    crcs_[tensor].add(offset, bytes);
-    out_.count(static_cast<i64>(bytes.size()));
+    file_of(tensor).write(bytes, file_offset(tensor) + offset);
+    add_written(tensor, offset, bytes);
+  }
+
+  void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const override {
+    check_write_range(tensors_.at(tensor), offset, static_cast<i64>(out.size()));
+    file_of(tensor).read(out, file_offset(tensor) + offset);
+  }
+
+  void adopt(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override {
+    check_write_range(tensors_.at(tensor), offset, static_cast<i64>(bytes.size()));
+    file_of(tensor).add_written(bytes, file_offset(tensor) + offset);
+    add_written(tensor, offset, bytes);
+  }
+
+  i64 file_offset(std::size_t tensor) const override {
+    const Place& place = places_.at(tensor);
+    return files_[place.file].archive.storage_offset(place.storage);
+  }
+
+  std::vector<std::byte> export_sums() override {
+    out_.flush_files();
+    std::vector<std::byte> sums;
+    for (std::size_t i = 0; i < crcs_.size(); ++i) crcs_[i].export_to(sums, i);
+    return sums;
+  }
+
+  void import_sums(std::span<const std::byte> sums) override {
+    for (const CrcPiece& piece : read_crc_pieces(sums))
+      crcs_.at(piece.number).add_sum(piece.offset, piece.bytes, static_cast<u32>(piece.crc));
   }
 
   void finish(const Record& record) override {
+    out_.require_owner("finish");
     if (out_.single_file()) files_.front().archive.replace(0, print_record(record));
     parallel_for(files_.size(), kFileThreads, [&](std::size_t i, int) { finish_file(files_[i]); });
+    out_.publish_files();
     if (out_.single_file()) return;
     if (is_sharded_) write_index();
     if (!extras_.empty()) out_.write_text(std::string(kExtrasFileName), extras_);
@@ -76,6 +104,10 @@ class TorchSink final : public Sink {
     out_.sync_directories();
   }
 
+  bool has_journal() const override { return out_.has_journal(); }
+  Journal& journal() override { return out_.journal(); }
+  bool resumed() const override { return out_.resumed(); }
+  void keep() override { out_.keep(); }
   fs::path staged_path() const override { return out_.staged_path(); }
   void commit() override { out_.commit(); }
   i64 bytes_written() const override { return out_.bytes_written(); }
@@ -88,13 +120,20 @@ class TorchSink final : public Sink {
     std::size_t storage = 0;
   };
   struct Open {
-    File file;
+    OutputFile* file = nullptr;
     TorchArchive archive;
     /// Output numbers by storage; kEmbedded for tensors that came out of the tree.
     std::vector<std::size_t> storages;
     std::vector<u32> embedded_crcs;
     std::string name;
   };
+
+  OutputFile& file_of(std::size_t tensor) const { return *files_[places_[tensor].file].file; }
+
+  void add_written(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) {
+    crcs_[tensor].add(offset, bytes);
+    out_.count(static_cast<i64>(bytes.size()));
+  }
 
   std::string print_record(const Record& record) const { return print_record_json({record, options_.options, {}}); }
 
@@ -168,17 +207,16 @@ class TorchSink final : public Sink {
     if (out_.single_file() && !extras_.empty()) more.push_back({std::string(kExtrasFileName), extras_});
     const std::string base_name = fs::path(file.name).filename().string();
     TorchArchive archive(archive_prefix(base_name), write_pickle(graph, root), sizes, std::move(more));
-    File created = File::create(out_.claim(file.name));
-    created.reserve(archive.total_bytes());
+    OutputFile& created = out_.open_file(file.name, archive.total_bytes());
     std::vector<u32> crcs;
     for (const auto& [storage, bytes] : embedded) {
       const auto content = std::as_bytes(std::span(bytes));
-      created.pwrite_exact(content, archive.storage_offset(storage));
-      out_.count(std::ssize(bytes));
       crcs.push_back(crc32_of(content));
+      if (!out_.owns()) continue;
+      created.write(content, archive.storage_offset(storage));
+      out_.count(std::ssize(bytes));
     }
-    files_.push_back(
-        {std::move(created), std::move(archive), std::move(storages), std::move(crcs), std::move(file.name)});
+    files_.push_back({&created, std::move(archive), std::move(storages), std::move(crcs), std::move(file.name)});
   }
 
   PickleRef flat_dict(PickleGraph& graph, const std::vector<std::size_t>& members, const MakeTensor& make) const {
@@ -196,8 +234,7 @@ class TorchSink final : public Sink {
     for (const std::size_t output : open.storages)
       crcs.push_back(output == kEmbedded ? *embedded++
                                          : crcs_[output].finish(tensors_[output].bytes, tensors_[output].name));
-    out_.count(open.archive.write_rest(open.file, 0, crcs));
-    open.file.sync();
+    out_.count(open.archive.write_rest(*open.file, 0, crcs));
   }
 
   void write_index() {

@@ -66,6 +66,19 @@ void MemorySink::write(std::size_t tensor, i64 offset, std::span<const std::byte
   bytes_written_ += static_cast<i64>(bytes.size());
 }
 
+void MemorySink::read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const {
+  const auto& data = tensors_.at(tensor).bytes;
+  if (offset < 0 || offset + static_cast<i64>(out.size()) > static_cast<i64>(data.size()))
+    throw std::out_of_range(tensors_[tensor].name + ": read outside the tensor");
+  std::copy_n(data.begin() + offset, out.size(), out.begin());
+}
+
+void MemorySink::adopt(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) {
+  write(tensor, offset, bytes);
+}
+
+Journal& MemorySink::journal() { throw std::logic_error("a checkpoint in memory has no journal"); }
+
 std::string MemorySink::first_fault() const {
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     const auto fault = std::ranges::find_if(writes_[t], [](std::uint8_t count) { return count != 1; });

@@ -50,6 +50,10 @@ class MemorySink final : public Sink {
  public:
   explicit MemorySink(const std::vector<OutputTensor>& outputs);
   void write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override;
+  void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const override;
+  void adopt(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override;
+  i64 file_offset(std::size_t) const override { return 0; }
+  Journal& journal() override;
   void finish(const Record&) override {}
   std::filesystem::path staged_path() const override { return {}; }
   void commit() override {}

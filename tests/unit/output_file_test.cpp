@@ -1,0 +1,213 @@
+#include "io/output_file.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "core/parallel.hpp"
+#include "support/slug_of.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr i64 kPage = 4096;
+
+/// Byte i is a function of i that no two pages share.
+std::vector<std::byte> content_of(i64 bytes) {
+  std::vector<std::byte> content(static_cast<std::size_t>(bytes));
+  for (std::size_t i = 0; i < content.size(); ++i)
+    content[i] = static_cast<std::byte>(i * 7 + (i >> 8) * 13 + (i >> 16) * 31 + (i >> 20) * 3);
+  return content;
+}
+
+/// Memory that lies in its page where byte `phase` of a file lies in its own.
+class PagedCopy {
+ public:
+  PagedCopy(std::span<const std::byte> bytes, i64 phase) : memory_(bytes.size() + 2 * kPage) {
+    const auto at = reinterpret_cast<std::uintptr_t>(memory_.data());
+    first_ = (static_cast<std::size_t>(phase) + 2 * kPage - at % kPage) % kPage;
+    std::ranges::copy(bytes, memory_.begin() + static_cast<std::ptrdiff_t>(first_));
+    span_ = std::span<const std::byte>(memory_).subspan(first_, bytes.size());
+  }
+  std::span<const std::byte> span() const { return span_; }
+
+ private:
+  std::vector<std::byte> memory_;
+  std::size_t first_ = 0;
+  std::span<const std::byte> span_;
+};
+
+struct Piece {
+  i64 begin = 0;
+  i64 bytes = 0;
+};
+
+/// Pieces that tile [0, bytes), in random order.
+std::vector<Piece> random_pieces(i64 bytes, i64 largest, std::mt19937& random) {
+  std::vector<Piece> pieces;
+  for (i64 at = 0; at < bytes;) {
+    // Many small ones among the large, so that edges share pages and blocks.
+    const i64 most = random() % 3 == 0 ? 3000 : largest;
+    const i64 count = std::min<i64>(bytes - at, 1 + static_cast<i64>(random() % static_cast<unsigned>(most)));
+    pieces.push_back({at, count});
+    at += count;
+  }
+  std::shuffle(pieces.begin(), pieces.end(), random);
+  return pieces;
+}
+
+class OutputFileTest : public testing::Test {
+ protected:
+  OutputFileTest() {
+    std::string pattern = (fs::path(testing::TempDir()) / "output_file_XXXXXX").string();
+    dir_ = ::mkdtemp(pattern.data());
+  }
+  ~OutputFileTest() override { fs::remove_all(dir_); }
+
+  void expect_published(const OutputFile& file, std::span<const std::byte> content) const {
+    std::vector<std::byte> found(content.size());
+    const File read = File::open_read(file.path());
+    ASSERT_EQ(read.size(), std::ssize(content));
+    read.pread_exact(found, 0);
+    EXPECT_TRUE(std::ranges::equal(found, content));
+    EXPECT_EQ(file.hash(), hash128(content, 0));
+    EXPECT_EQ(std::distance(fs::directory_iterator(dir_), {}), 1);
+  }
+
+  fs::path dir_;
+};
+
+void write_piece(OutputFile& file, std::span<const std::byte> content, const Piece& piece, i64 phase_error) {
+  const auto part = content.subspan(static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.bytes));
+  file.write(PagedCopy(part, piece.begin + phase_error).span(), piece.begin);
+}
+
+TEST_F(OutputFileTest, AnyPiecesByAnyThreadsGiveTheFile) {
+  std::mt19937 random(1);
+  for (const i64 bytes : {i64{0}, i64{1}, i64{240}, i64{241}, i64{1024}, i64{1025}, i64{65536}, i64{5'000'003}})
+    // Aligned memory goes past the cache, other memory through it.
+    for (const i64 phase_error : {0, 1}) {
+      SCOPED_TRACE(bytes);
+      const auto content = content_of(bytes);
+      OutputFile file(dir_ / "f", bytes, StagedMode::Create);
+      const auto pieces = random_pieces(bytes, 700'000, random);
+      parallel_for(pieces.size(), 4, [&](std::size_t i, int) { write_piece(file, content, pieces[i], phase_error); });
+      EXPECT_FALSE(fs::exists(dir_ / "f"));
+      EXPECT_EQ(fs::file_size(dir_ / "f.partial"), static_cast<std::uintmax_t>(bytes));
+      file.publish();
+      expect_published(file, content);
+      fs::remove(dir_ / "f");
+    }
+}
+
+TEST_F(OutputFileTest, SpaceIsReservedFirst) {
+  const OutputFile file(dir_ / "f", 100'000, StagedMode::Create);
+  EXPECT_EQ(fs::file_size(dir_ / "f.partial"), 100'000u);
+  EXPECT_NE(slug_of([&] { OutputFile(dir_ / "g", i64{1} << 60, StagedMode::Create); }), "none");
+}
+
+TEST_F(OutputFileTest, ReadsWhatWasWritten) {
+  const auto content = content_of(300'000);
+  OutputFile file(dir_ / "f", 300'000, StagedMode::Create);
+  write_piece(file, content, {0, 300'000}, 0);
+  std::vector<std::byte> middle(100'001);
+  file.read(middle, 99'999);
+  EXPECT_TRUE(std::ranges::equal(middle, std::span(content).subspan(99'999, middle.size())));
+}
+
+/// The first run writes some pieces and stops, the second takes over those and writes the rest.
+TEST_F(OutputFileTest, ResumesUnderEitherName) {
+  std::mt19937 random(2);
+  constexpr i64 kBytes = 2'000'001;
+  const auto content = content_of(kBytes);
+  for (const bool was_published : {false, true}) {
+    const auto pieces = random_pieces(kBytes, 300'000, random);
+    const std::size_t half = pieces.size() / 2;
+    {
+      OutputFile first(dir_ / "f", kBytes, StagedMode::Create);
+      for (std::size_t i = 0; i < half; ++i) write_piece(first, content, pieces[i], 0);
+      if (was_published) first.publish();
+    }
+    OutputFile second(dir_ / "f", kBytes, StagedMode::Resume);
+    for (std::size_t i = 0; i < half; ++i) {
+      std::vector<std::byte> found(static_cast<std::size_t>(pieces[i].bytes));
+      second.read(found, pieces[i].begin);
+      ASSERT_TRUE(std::ranges::equal(
+          found, std::span(content).subspan(static_cast<std::size_t>(pieces[i].begin), found.size())));
+      second.add_written(found, pieces[i].begin);
+    }
+    for (std::size_t i = half; i < pieces.size(); ++i) write_piece(second, content, pieces[i], 0);
+    second.publish();
+    expect_published(second, content);
+    fs::remove(dir_ / "f");
+  }
+}
+
+/// What an earlier run's sums say is not believed: after a crash its bytes may be others.
+TEST_F(OutputFileTest, SumsOfAnEarlierRunCountForNothing) {
+  const auto content = content_of(50'000);
+  {
+    OutputFile first(dir_ / "f", 50'000, StagedMode::Create);
+    write_piece(first, std::vector<std::byte>(50'000, std::byte{1}), {0, 50'000}, 0);
+  }
+  EXPECT_TRUE(fs::exists(dir_ / "f.sums"));
+  File::open_write(dir_ / "f.partial").pwrite_exact(content, 0);
+  OutputFile second(dir_ / "f", 50'000, StagedMode::Resume);
+  second.publish();
+  expect_published(second, content);
+}
+
+TEST_F(OutputFileTest, AShorterFileIsReservedAgainALongerOneRefused) {
+  const auto content = content_of(10'000);
+  write_small_file(dir_ / "f.partial", "short");
+  {
+    OutputFile file(dir_ / "f", 10'000, StagedMode::Resume);
+    write_piece(file, content, {0, 10'000}, 0);
+    file.publish();
+    expect_published(file, content);
+  }
+  EXPECT_EQ(slug_of([&] { OutputFile(dir_ / "f", 9'999, StagedMode::Resume); }), "resume-mismatch");
+}
+
+TEST_F(OutputFileTest, AnotherProcessWritesToo) {
+  constexpr i64 kBytes = 1'000'003;
+  const auto content = content_of(kBytes);
+  EXPECT_EQ(slug_of([&] { OutputFile(dir_ / "f", kBytes, StagedMode::Join); }), "not-found");
+  OutputFile first(dir_ / "f", kBytes, StagedMode::Create);
+  EXPECT_EQ(slug_of([&] { OutputFile(dir_ / "f", kBytes + 1, StagedMode::Join); }), "io");
+  std::mt19937 random(3);
+  const auto pieces = random_pieces(kBytes, 200'000, random);
+  {
+    OutputFile other(dir_ / "f", kBytes, StagedMode::Join);
+    for (std::size_t i = 0; i < pieces.size(); ++i) write_piece(i % 2 == 0 ? first : other, content, pieces[i], 0);
+    other.flush();
+  }
+  first.publish();
+  expect_published(first, content);
+}
+
+/// Blocks whose sums are missing are read back, those between known ones too.
+TEST_F(OutputFileTest, SumsThatAreLostAreMadeAgain) {
+  constexpr i64 kBytes = 3'000'001;
+  const auto content = content_of(kBytes);
+  std::mt19937 random(4);
+  OutputFile file(dir_ / "f", kBytes, StagedMode::Create);
+  write_piece(file, content, {0, kBytes}, 0);
+  const File sums = File::open_write(dir_ / "f.sums");
+  EXPECT_EQ(sums.size(), chained_blocks(kBytes) * i64{sizeof(BlockSum)});
+  const BlockSum none{};
+  for (int i = 0; i < 500; ++i)
+    sums.pwrite_exact(std::as_bytes(std::span(&none, 1)),
+                      static_cast<i64>(random() % static_cast<unsigned>(chained_blocks(kBytes))) * i64{sizeof none});
+  // A wrong sum would give a wrong hash: none is made from nothing.
+  file.publish();
+  expect_published(file, content);
+}
+
+}  // namespace
+}  // namespace glu_ckpt
