@@ -133,6 +133,10 @@ class Source {
   virtual void check_contents(int jobs, const std::function<void(i64)>& on_progress) const;
   /// Bytes that check_contents() will read.
   virtual i64 checked_bytes() const { return 0; }
+  /// Throws SourceChanged where a file is no longer what it was when it was opened: written to, cut, or replaced.
+  virtual void check_unchanged() const {}
+  /// Its files, a line each: name, bytes, and when it was last written.
+  virtual std::string identity() const { return {}; }
 };
 
 /// Opens a .safetensors, .pt, .pth or .bin file, a directory with shards (with or without an index), a
@@ -155,17 +159,15 @@ struct OutputTensor {
   std::string from{};
 };
 
-<<<<<<< HEAD
 /// What data phases are modulo: the largest block in which file systems share extents.
 inline constexpr i64 kDataPhaseBytes = 4096;
-=======
+
 /// A run's own log of what it has written (src/io/journal.hpp).
 class Journal;
 
 /// Create: a new output. Resume: what an earlier run with the same fingerprint left in the staging directory, else a
 /// new output. Join: the staging directory of another process of this run, which alone finishes and commits it.
 enum class SinkMode { Create, Resume, Join };
->>>>>>> 7632ce38c80d93d07299b28db0b73660b07e2f29
 
 struct SinkOptions {
   /// A name ending in .safetensors, .pt, .pth or .bin makes one file; anything else a directory.
@@ -182,15 +184,12 @@ struct SinkOptions {
   Format format = Format::Safetensors;
   /// Whose structure() the output keeps; may be null.
   const Source* source = nullptr;
-<<<<<<< HEAD
   /// Where the data section of each shard begins in its file, modulo kDataPhaseBytes; multiples of 8. Shards behind the
   /// last one listed, and formats other than safetensors, begin where their headers end.
   std::vector<i64> data_phases{};
-=======
   SinkMode mode = SinkMode::Create;
   /// What the run was asked, as a text. With one there is a journal, and the staging directory can be kept and resumed.
   std::string fingerprint = {};
->>>>>>> 7632ce38c80d93d07299b28db0b73660b07e2f29
 };
 
 /// A checkpoint being written into `<path>.partial`. Destroying it without commit() or keep() removes the
@@ -200,14 +199,6 @@ class Sink {
   virtual ~Sink() = default;
   /// Writes at the tensor's final place. Thread safe; every byte must be written once, in any order.
   virtual void write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) = 0;
-<<<<<<< HEAD
-  /// Where the tensor's first byte lies in its file; -1 where it is cut in pieces, or in no file.
-  virtual i64 file_offset(std::size_t tensor) const;
-  /// Bytes that an earlier run wrote, as they are now. Thread safe.
-  virtual void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const;
-  /// Takes bytes that an earlier run wrote, and that are right, as written. Thread safe.
-  virtual void adopt(std::size_t tensor, i64 offset, std::span<const std::byte> bytes);
-=======
   /// The other way round: bytes that were written, by this run or the one that is resumed. Thread safe. Throws Io.
   virtual void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const = 0;
   /// Counts as write() of bytes that are known to be in place already. Thread safe.
@@ -228,7 +219,6 @@ class Sink {
   virtual std::vector<std::byte> export_sums() { return {}; }
   /// Takes what another process exported. Throws Io where it is damaged.
   virtual void import_sums(std::span<const std::byte> /*sums*/) {}
->>>>>>> 7632ce38c80d93d07299b28db0b73660b07e2f29
   /// Writes the headers with the final record, flushes the shards to the disk, then writes the index,
   /// the other files and glu_ckpt.json. Throws Io in a process that joined.
   virtual void finish(const Record& record) = 0;

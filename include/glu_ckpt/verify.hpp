@@ -52,11 +52,18 @@ class ModelLeaves final : public LeafHasher {
   /// The model's digest, where `sum` has as many leaves, of as many bytes, as the model. Absent where some passed in
   /// parts only, such as rows of a transposed matrix that no buffer held whole.
   std::optional<Digest> digest(const LeafSum& sum) const;
+  /// A digest of this model's size, whose sum is 0: as long, printed, as the real one.
+  Digest blank() const;
 
  private:
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };
+
+/// The first matrix or tensor that one of two models has and the other lacks, by its label; empty where both consist of
+/// the same ones. Reads names, dtypes and shapes alone.
+std::string first_unlike(const Inventory& a, const Recognition& a_recognition, const Inventory& b,
+                         const Recognition& b_recognition);
 
 /// The first element that differs, in the order layer, set, expert, role, row, column.
 struct Difference {

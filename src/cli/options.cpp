@@ -174,6 +174,7 @@ class Parser {
     add_activation(sub);
     sub->add_flag("--force", options_.force, "convert even if the source has that layout already");
     sub->add_flag("--overwrite", options_.overwrite, "replace DST once the new one is complete");
+    sub->add_flag("--resume", options_.resume, "go on with what a stopped run left in DST.partial, if there is any");
     if (command == Command::Convert) sub->add_flag("--dry-run", options_.dry_run, "same as plan");
     add_work(sub);
     add_common(sub);

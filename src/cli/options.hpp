@@ -79,6 +79,8 @@ struct Options {
   bool dry_run = false;
   bool force = false;
   bool overwrite = false;
+  /// Go on with what an earlier run left in DST.partial.
+  bool resume = false;
   bool json = false;
   bool quiet = false;
   bool verbose = false;

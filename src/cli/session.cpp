@@ -104,9 +104,7 @@ ExecuteOptions execute_options(const Options& options, report::Progress& progres
   execution.memory_bytes = options.memory_bytes;
   execution.on_progress = [&progress](i64 bytes) {
     progress.add(bytes);
-    if (const int number = stop_signal; number != 0)
-      fail(ErrorCode::Interrupted, {},
-           "stopped by signal {}; the unfinished output was removed, run the same command again", number);
+    if (const int number = stop_signal; number != 0) fail(ErrorCode::Interrupted, {}, "stopped by signal {}", number);
   };
   return execution;
 }

@@ -105,6 +105,7 @@ class DcpSource final : public FileSource {
     for (const std::string& name : metadata_.files) {
       try {
         data_files_.push_back(File::open_read(files_.directory / name));
+        watch(data_files_.back(), name);
       } catch (const Error& error) {
         if (error.code() != ErrorCode::NotFound && error.code() != ErrorCode::NotSupported) throw;
         const bool missing = error.code() == ErrorCode::NotFound;

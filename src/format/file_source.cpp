@@ -96,10 +96,39 @@ void FileSource::check_index(const std::vector<u32>& order) const {
   if (at != order.end()) fail_unlisted(files_, inventory_.tensors[*at]);
 }
 
-File FileSource::open_shard(const std::string& name) const {
+void FileSource::watch(const File& file, const std::string& name) {
+  watched_.push_back({file.path(), name, file.identity()});
+}
+
+void FileSource::check_unchanged() const {
+  for (const Watched& watched : watched_) {
+    const std::string name = watched.path.string();
+    if (path_kind(watched.path) != PathKind::File)
+      fail(ErrorCode::SourceChanged, {name, {}}, "{}: is no longer there; it was when this run began", name);
+    const FileIdentity was = watched.identity, now = File::open_read(watched.path).identity();
+    if (now.size != was.size)
+      fail(ErrorCode::SourceChanged, {name, {}}, "{}: has {} bytes; it had {} when this run began", name, now.size,
+           was.size);
+    // The status, which links and permissions change too, says nothing about the content.
+    if (now.dev != was.dev || now.ino != was.ino || now.mtime_ns != was.mtime_ns)
+      fail(ErrorCode::SourceChanged, {name, {}}, "{}: was {} while this run read it; run again", name,
+           now.ino == was.ino ? "written to" : "replaced");
+  }
+}
+
+std::string FileSource::identity() const {
+  std::string text;
+  for (const Watched& watched : watched_)
+    text += fmt::format("file {} {} {}\n", watched.name, watched.identity.size, watched.identity.mtime_ns);
+  return text;
+}
+
+File FileSource::open_shard(const std::string& name) {
   const fs::path path = files_.directory / name;
   try {
-    return File::open_read(path);
+    File file = File::open_read(path);
+    watch(file, name);
+    return file;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::NotFound || !files_.index) throw;
     const auto lists = [&](const ShardIndex::Entry& entry) { return files_.index->files[entry.file] == name; };

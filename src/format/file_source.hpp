@@ -28,6 +28,8 @@ class FileSource : public Source {
   const Structure& structure() const override { return structure_; }
   /// Objects that came out of extras; a torch-dist Source reads its own.
   std::vector<std::byte> read_object(std::size_t object) const override;
+  void check_unchanged() const override;
+  std::string identity() const override;
 
  protected:
   /// A record of its own, read from `part`. Throws RecordInvalid, RecordContradicts.
@@ -43,7 +45,9 @@ class FileSource : public Source {
   /// Both ways. Throws IndexStale, IndexIncomplete.
   void check_index(const std::vector<u32>& order) const;
   /// Throws IndexMissingShard where an index names it and it is not there.
-  File open_shard(const std::string& name) const;
+  File open_shard(const std::string& name);
+  /// Has check_unchanged() look at a file that tensors are read from.
+  void watch(const File& file, const std::string& name);
   /// What a read of an open file throws, as what it means: the file was whole when it was opened.
   template <typename Read>
   void guard_read(const TensorRef& tensor, const Read& read) const;
@@ -57,6 +61,13 @@ class FileSource : public Source {
   i64 file_bytes_ = 0;
 
  private:
+  struct Watched {
+    std::filesystem::path path;
+    std::string name;
+    FileIdentity identity;
+  };
+
+  std::vector<Watched> watched_;
   Extras extras_;
 
   [[noreturn]] void fail_shrunk(const Error& error, const TensorRef& tensor) const;

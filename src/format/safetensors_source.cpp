@@ -54,6 +54,17 @@ class SafetensorsSource final : public FileSource {
     guard_read(from, [&] { shards_[from.file].pread_exact(out, from.offset + offset); });
   }
 
+  void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> outs) const override {
+    std::vector<iovec> pieces;
+    i64 bytes = 0;
+    for (const std::span<std::byte> out : outs) {
+      pieces.push_back({out.data(), out.size()});
+      bytes += static_cast<i64>(out.size());
+    }
+    const TensorRef& from = checked_range(tensor, offset, bytes);
+    guard_read(from, [&] { shards_[from.file].preadv_exact(pieces, from.offset + offset); });
+  }
+
  private:
   /// Returns what the shard records.
   Record add_shard(File file, const std::string& name) {

@@ -30,16 +30,6 @@ std::vector<std::byte> Source::read_object(std::size_t object) const {
   fail(ErrorCode::Io, {path().string(), {}}, "{}: object {} was asked for; it has none", path().string(), object);
 }
 
-i64 Sink::file_offset(std::size_t) const { return -1; }
-
-void Sink::read_back(std::size_t, i64, std::span<std::byte>) const {
-  fail(ErrorCode::Io, {}, "this output cannot be gone on with");
-}
-
-void Sink::adopt(std::size_t, i64, std::span<const std::byte>) {
-  fail(ErrorCode::Io, {}, "this output cannot be gone on with");
-}
-
 void Source::check_contents(int, const std::function<void(i64)>&) const {}
 
 }  // namespace glu_ckpt

@@ -163,13 +163,14 @@ void check_numbers(const Plan& plan) {
 }  // namespace
 
 std::vector<std::byte> plan_bytes(const Plan& plan) {
-  const auto& [outputs, moves, first_move, num_shards, dropped, from, to, bytes, notes] = plan;
+  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, from, to, bytes, notes] = plan;
   ByteWriter out;
   out.text(kFirstText);
   write(out, outputs);
   write(out, moves);
   write(out, first_move);
   write(out, num_shards);
+  write(out, data_phases);
   write(out, dropped);
   write(out, from);
   write(out, to);
@@ -189,6 +190,8 @@ Plan parse_plan_bytes(std::span<const std::byte> bytes) {
   plan.moves = read_items(in, kMoveBytes, read_move);
   plan.first_move = read_items(in, kNumberBytes, read_index);
   plan.num_shards = read_u32(in);
+  plan.data_phases =
+      read_items(in, kNumberBytes, [](ByteReader& phases) { return phases.number(0, kDataPhaseBytes - 1); });
   plan.dropped = read_items(in, kNumberBytes, read_index);
   plan.from = read_answers(in);
   plan.to = read_answers(in);

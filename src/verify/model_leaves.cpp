@@ -244,4 +244,14 @@ std::optional<Digest> ModelLeaves::digest(const LeafSum& sum) const {
   return Digest{all.low, all.high, static_cast<i64>(parts_->items.size()), parts_->bytes};
 }
 
+Digest ModelLeaves::blank() const { return {0, 0, static_cast<i64>(parts_->items.size()), parts_->bytes}; }
+
+std::string first_unlike(const Inventory& a, const Recognition& a_recognition, const Inventory& b,
+                         const Recognition& b_recognition) {
+  const std::vector<Item> left = list_items(a, a_recognition), right = list_items(b, b_recognition);
+  const auto [x, y] = std::ranges::mismatch(left, right, {}, &Item::identity, &Item::identity);
+  if (x != left.end()) return x->label;
+  return y == right.end() ? std::string() : y->label;
+}
+
 }  // namespace glu_ckpt

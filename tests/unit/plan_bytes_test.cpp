@@ -22,6 +22,7 @@ Plan every_field() {
                 {23, 1, 33, 43, {{{71, 72, 73}, {1, 0, 0}, {1, 0, 0}, {1, 0, 0}}}, 65}};
   plan.first_move = {0, 2, 3, 3};
   plan.num_shards = 2;
+  plan.data_phases = {8, 4088};
   plan.dropped = {4, 81};
   plan.from = {"hf:x", "indexed", {Glu::Kind::Interleaved, 32}, "option", Glu{Glu::Kind::Split, 0}, std::nullopt};
   plan.to = {"megatron", "grouped", {Glu::Kind::None, 0}, "naming", std::nullopt, Glu{Glu::Kind::Contiguous, 0}};
@@ -63,13 +64,14 @@ void expect_equal(const LayoutAnswers& a, const LayoutAnswers& b) {
 
 /// Does not compile once a Plan has gained a field that it does not compare.
 void expect_equal(const Plan& a, const Plan& b) {
-  const auto& [outputs, moves, first_move, num_shards, dropped, from, to, bytes, notes] = a;
+  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, from, to, bytes, notes] = a;
   ASSERT_EQ(outputs.size(), b.outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) expect_equal(outputs[i], b.outputs[i]);
   ASSERT_EQ(moves.size(), b.moves.size());
   for (std::size_t i = 0; i < moves.size(); ++i) expect_equal(moves[i], b.moves[i]);
   EXPECT_EQ(first_move, b.first_move);
   EXPECT_EQ(num_shards, b.num_shards);
+  EXPECT_EQ(data_phases, b.data_phases);
   EXPECT_EQ(dropped, b.dropped);
   expect_equal(from, b.from);
   expect_equal(to, b.to);

@@ -1,0 +1,15 @@
+#pragma once
+/// Whether DST may be written.
+
+#include "cli/options.hpp"
+
+namespace glu_ckpt::cli {
+
+/// Throws OutputExists, OutputInsideSource, NotFound. Reads names only.
+void check_output(const Options& options);
+
+/// The files may lie elsewhere than the path says: a snapshot's symlinks point into a shared cache.
+/// Throws OutputInsideSource.
+void check_output_is_no_source(const Options& options, const Source& source);
+
+}  // namespace glu_ckpt::cli

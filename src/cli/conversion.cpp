@@ -1,0 +1,246 @@
+#include "cli/conversion.hpp"
+
+#include <fmt/format.h>
+
+#include <new>
+
+#include "core/fail.hpp"
+#include "core/hash.hpp"
+#include "exec/done_journal.hpp"
+#include "format/structure_view.hpp"
+#include "plan/plan_bytes.hpp"
+#include "report/report.hpp"
+
+namespace glu_ckpt::cli {
+namespace {
+
+/// The output as its own names, shapes and record describe it: what a reader of the finished checkpoint sees.
+struct OutputModel {
+  Inventory inventory;
+  Recognition recognition;
+};
+
+OutputModel output_model(const Plan& plan, const Source& source, const Record& record) {
+  OutputModel model;
+  for (const OutputTensor& output : plan.outputs)
+    model.inventory.tensors.push_back(
+        {output.name, output.dtype, output.shape, output.bytes, output.shard, output.offset});
+  for (u32 shard = 0; shard < plan.num_shards; ++shard) model.inventory.files.push_back(fmt::format("shard {}", shard));
+  model.recognition = recognize(model.inventory, source.hints(), record, {});
+  return model;
+}
+
+Record make_record(const Recognition& recognition, const Plan& plan, const std::optional<Digest>& digest) {
+  Record record{{"version", GLU_CKPT_VERSION}};
+  const bool has_experts = !recognition.blocks.empty();
+  if (has_experts) {
+    record["experts"] = plan.to.experts;
+    record["glu"] = to_string(plan.to.glu);
+  }
+  // A family that nobody named is not to be believed later.
+  if (has_experts && (recognition.naming_settled || plan.to.naming != plan.from.naming))
+    record["naming"] = plan.to.naming;
+  if (plan.to.shared_glu) record["shared_glu"] = to_string(*plan.to.shared_glu);
+  if (plan.to.optimizer_glu) record["optimizer_glu"] = to_string(*plan.to.optimizer_glu);
+  if (digest) record["digest"] = record["source_digest"] = to_string(*digest);
+  if (recognition.num_hidden_layers) record["num_hidden_layers"] = fmt::format("{}", *recognition.num_hidden_layers);
+  return record;
+}
+
+/// Everything that decides about the output's bytes, so that a run is only resumed as itself.
+std::string fingerprint_of(const Options& options, const Opened& opened, const Plan& plan, Format format) {
+  const Hash128 planned = hash128(plan_bytes(plan), 0);
+  std::string text = fmt::format("glu-ckpt {}\nplan {}\nformat {}\noverwrite {}\n", GLU_CKPT_VERSION, hex(planned),
+                                 to_string(format), options.overwrite);
+  for (const auto& [name, value] : options.typed) text += fmt::format("option {} {}\n", name, value);
+  return text + opened.source->identity();
+}
+
+bool is_resumable(ErrorCode code) {
+  constexpr int kMachineFailed = 5, kStopped = 6;
+  return exit_status(code) == kMachineFailed || exit_status(code) == kStopped;
+}
+
+class Conversion {
+ public:
+  Conversion(const Options& options, const Opened& opened, const Plan& plan, Format format, Backend& backend)
+      : options_(options),
+        opened_(opened),
+        plan_(plan),
+        format_(format),
+        backend_(backend),
+        known_(!has_unknown_glu(opened.recognition)),
+        source_leaves_(opened.source->inventory(), opened.recognition),
+        output_(output_model(plan, *opened.source, record_of(source_leaves_.blank()))),
+        output_leaves_(output_.inventory, output_.recognition) {}
+
+  Converted run() {
+    check_contents(options_, *opened_.source, "checking source");
+    backend_.ready();
+    create();
+    try {
+      move();
+      // What is given back is lost to the whole process, and the experts need it again.
+      if (options_.verify != VerifyMode::Forward) backend_.release();
+      const std::optional<Digest> digest = source_digest();
+      opened_.source->check_unchanged();
+      finish(digest);
+      return {known_ ? digest : std::nullopt, sink_->bytes_written()};
+    } catch (const Error& error) {
+      if (!is_resumable(error.code())) throw;
+      sink_->keep();
+      throw Error(error.code(),
+                  fmt::format("{}. What is done is kept in {}.partial: the same command with --resume goes on with it",
+                              error.what(), options_.output),
+                  error.file(), error.tensor());
+    } catch (const std::bad_alloc&) {
+      sink_->keep();
+      throw;
+    }
+  }
+
+ private:
+  Record record_of(const std::optional<Digest>& digest) const {
+    const bool recorded = known_ && options_.verify != VerifyMode::None;
+    return make_record(opened_.recognition, plan_, recorded ? digest : std::nullopt);
+  }
+
+  void create() {
+    const StructureView structured(*opened_.source, format_,
+                                   options_.from.drop_optimizer ? IsDropped(is_optimizer_tensor) : IsDropped());
+    SinkOptions to;
+    to.path = options_.output;
+    to.metadata = opened_.source->metadata();
+    to.extra_files = opened_.source->extra_files();
+    to.overwrite = options_.overwrite;
+    to.record = record_of(source_leaves_.blank());
+    to.options = options_.typed;
+    to.format = format_;
+    structure_ = std::make_unique<StructureView>(structured);
+    to.source = structure_.get();
+    to.mode = options_.resume ? SinkMode::Resume : SinkMode::Create;
+    to.data_phases = plan_.data_phases;
+    to.fingerprint = fingerprint_of(options_, opened_, plan_, format_);
+    sink_ = create_sink(to, plan_.outputs);
+  }
+
+  /// Every byte of the output, by this run or by the one before.
+  void move() {
+    const std::vector<DoneRange> done = prove_earlier();
+    for (const DoneRange& range : done) sums_ += range.sums;
+    i64 left = plan_.bytes;
+    for (const DoneRange& range : done) left -= range.end - range.begin;
+    report::Progress progress(progress_style(options_), "converting", left);
+    ExecuteOptions execution = execute_options(options_, progress);
+    if (options_.verify != VerifyMode::None) execution.source_leaves = &source_leaves_;
+    execution.output_leaves = &output_leaves_;
+    execution.done = done;
+    execution.on_done = [this](const DoneRange& range) { append_done(sink_->journal(), range); };
+    sums_ += execute(plan_, *opened_.source, *sink_, backend_, execution);
+  }
+
+  std::vector<DoneRange> prove_earlier() {
+    if (!sink_->resumed()) return {};
+    std::vector<DoneRange> ranges = read_done(sink_->journal());
+    i64 bytes = 0;
+    for (const DoneRange& range : ranges) bytes += range.end - range.begin;
+    report::Progress progress(progress_style(options_), "checking what is done", bytes);
+    ExecuteOptions execution = execute_options(options_, progress);
+    execution.output_leaves = &output_leaves_;
+    ranges = prove_ranges(std::move(ranges), plan_, *sink_, backend_, execution);
+    i64 proved = 0;
+    for (const DoneRange& range : ranges) proved += range.end - range.begin;
+    if (!options_.quiet)
+      fmt::print(stderr, "glu-ckpt: resumed: {} of {} are done already\n", report::size_text(proved),
+                 report::size_text(plan_.bytes));
+    return ranges;
+  }
+
+  /// The digest of what was read, checked against the source's own record and against what was written.
+  std::optional<Digest> source_digest() {
+    if (options_.verify == VerifyMode::None) return std::nullopt;
+    const std::optional<Digest> passed = source_leaves_.digest(sums_.source);
+    const Digest digest = passed ? *passed : digest_of(opened_.model(), "reading source again");
+    const auto recorded = opened_.source->record().find("digest");
+    // The record's digest is of everything, so it says nothing about what is left after a drop.
+    const bool comparable = recorded != opened_.source->record().end() && opened_.recognition.dropped.empty();
+    if (comparable && recorded->second != to_string(digest))
+      fail(
+          ErrorCode::RecordContradicts, {options_.input, {}},
+          "{}: its record says {}, its tensors give {}: it has changed since it was written. If that was meant, remove "
+          "the record; otherwise find an intact copy",
+          options_.input, recorded->second, to_string(digest));
+    if (const auto written = output_leaves_.digest(sums_.output)) check_digest(*written, digest);
+    return digest;
+  }
+
+  Digest digest_of(const Model& model, const std::string& title) const {
+    i64 bytes = tensor_bytes(model.source->inventory());
+    for (const std::size_t index : model.recognition->dropped) bytes -= model.source->inventory().tensors[index].bytes;
+    report::Progress progress(progress_style(options_), title, bytes);
+    return compute_digest(model, backend_, execute_options(options_, progress));
+  }
+
+  void check_digest(const Digest& found, const Digest& expected) const {
+    if (found == expected) return;
+    fail(
+        ErrorCode::VerifyFailed, {options_.output, {}},
+        "what was written is not the same model: {} written, {} expected. Nothing was kept. Either this machine's disk "
+        "or memory fails, or the output's layout is taken for another one: then please report it",
+        to_string(found), to_string(expected));
+  }
+
+  void finish(const std::optional<Digest>& digest) {
+    sink_->finish(record_of(digest));
+    if (digest) check_staged(*digest);
+    sink_->commit();
+  }
+
+  /// The finished files, opened as any reader would, before they get their name.
+  void check_staged(const Digest& expected) {
+    if (options_.verify == VerifyMode::Readback) drop_page_cache(sink_->staged_path());
+    const Opened staged = open_model(sink_->staged_path().string(), {});
+    if (const std::string unlike =
+            first_unlike(output_.inventory, output_.recognition, staged.source->inventory(), staged.recognition);
+        !unlike.empty())
+      fail(ErrorCode::VerifyFailed, {options_.output, {}},
+           "what was written opens as another model than was planned: {}. Nothing was kept; please report it", unlike);
+    if (options_.verify == VerifyMode::Readback) check_contents(options_, *staged.source, "checking checksums");
+    if (options_.verify == VerifyMode::Readback || !output_leaves_.digest(sums_.output))
+      check_digest(digest_of(staged.model(), "verifying"), expected);
+    if (options_.verify == VerifyMode::Forward) check_forward(staged);
+  }
+
+  /// The source's experts beside the staged copy's.
+  void check_forward(const Opened& staged) const {
+    const auto runner = open_runner(options_);
+    const VerifyForwardOptions forward = forward_options(options_, opened_, staged);
+    for (const LayerForward& layer : run_forward(options_, opened_, staged, *runner, forward))
+      if (!layer.ok())
+        fail(ErrorCode::VerifyFailed, {options_.output, {}},
+             "{}. Nothing was kept; if the source's experts are sound, please report it",
+             report::layer_forward_text(layer));
+  }
+
+  const Options& options_;
+  const Opened& opened_;
+  const Plan& plan_;
+  Format format_;
+  Backend& backend_;
+  /// Without a known order there is no layout-invariant digest to record; the copy is checked all the same.
+  bool known_;
+  ModelLeaves source_leaves_;
+  OutputModel output_;
+  ModelLeaves output_leaves_;
+  std::unique_ptr<StructureView> structure_;
+  std::unique_ptr<Sink> sink_;
+  RangeSums sums_;
+};
+
+}  // namespace
+
+Converted convert(const Options& options, const Opened& opened, const Plan& plan, Format format, Backend& backend) {
+  return Conversion(options, opened, plan, format, backend).run();
+}
+
+}  // namespace glu_ckpt::cli

@@ -1,0 +1,18 @@
+#pragma once
+/// One conversion, from a proved plan to a committed output.
+
+#include "cli/session.hpp"
+
+namespace glu_ckpt::cli {
+
+struct Converted {
+  /// Where the order of gate and up rows is known, so that it is layout-invariant, and unless --verify none.
+  std::optional<Digest> digest;
+  i64 bytes_written = 0;
+};
+
+/// Writes the output, or goes on with what an earlier run wrote, and proves it. Where it is stopped, or the machine
+/// fails, what is done stays in DST.partial for --resume; after any other failure nothing stays.
+Converted convert(const Options& options, const Opened& opened, const Plan& plan, Format format, Backend& backend);
+
+}  // namespace glu_ckpt::cli

@@ -1,0 +1,44 @@
+#include "exec/done_journal.hpp"
+
+#include <array>
+#include <cstring>
+
+namespace glu_ckpt {
+namespace {
+
+/// An entry: the tensor, begin and end, then of the source's and of the output's leaves the sum's low and high half,
+/// the number and the bytes; 64 bits each, little-endian, as every machine that this runs on has them.
+constexpr std::size_t kFields = 11;
+using Fields = std::array<i64, kFields>;
+
+void put_sum(const LeafSum& sum, i64* at) {
+  at[0] = static_cast<i64>(sum.low);
+  at[1] = static_cast<i64>(sum.high);
+  at[2] = sum.leaves;
+  at[3] = sum.bytes;
+}
+
+LeafSum take_sum(const i64* at) { return {static_cast<u64>(at[0]), static_cast<u64>(at[1]), at[2], at[3]}; }
+
+}  // namespace
+
+void append_done(Journal& journal, const DoneRange& range) {
+  Fields fields{static_cast<i64>(range.tensor), range.begin, range.end};
+  put_sum(range.sums.source, &fields[3]);
+  put_sum(range.sums.output, &fields[7]);
+  journal.append(std::as_bytes(std::span(fields)));
+}
+
+std::vector<DoneRange> read_done(const Journal& journal) {
+  std::vector<DoneRange> ranges;
+  for (const std::vector<std::byte>& entry : journal.entries()) {
+    Fields fields{};
+    if (entry.size() != sizeof fields) continue;
+    std::memcpy(fields.data(), entry.data(), sizeof fields);
+    ranges.push_back(
+        {static_cast<std::size_t>(fields[0]), fields[1], fields[2], {take_sum(&fields[3]), take_sum(&fields[7])}});
+  }
+  return ranges;
+}
+
+}  // namespace glu_ckpt

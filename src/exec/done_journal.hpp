@@ -1,0 +1,17 @@
+#pragma once
+/// Finished ranges in the journal of a run.
+
+#include <vector>
+
+#include "glu_ckpt/execute.hpp"
+#include "io/journal.hpp"
+
+namespace glu_ckpt {
+
+/// Thread safe.
+void append_done(Journal& journal, const DoneRange& range);
+
+/// In the order in which they were finished. Entries of another size are of another version's, and left out.
+std::vector<DoneRange> read_done(const Journal& journal);
+
+}  // namespace glu_ckpt
