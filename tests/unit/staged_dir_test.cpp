@@ -318,6 +318,36 @@ TEST_P(StagedDirCrash, AtEveryCallOfCreationCanBeResumed) {
   }
 }
 
+/// Once it is made, it is durable.
+TEST_P(StagedDirCrash, AfterCreationIsResumed) {
+  MemorySystem memory;
+  const SystemCallsScope scope(memory);
+  memory.put("/dir/x", "");
+  const StagedDir staged("/dir/out", false, StagedMode::Create, kAsked);
+  memory.crash(GetParam());
+  StagedDir resumed("/dir/out", false, StagedMode::Resume, kAsked);
+  EXPECT_TRUE(resumed.resumed());
+  resumed.keep();
+}
+
+/// A file that could not be renamed is still there to resume with, by its name.
+TEST_P(StagedDirCrash, AFailedRenameLosesNothing) {
+  MemorySystem memory;
+  const SystemCallsScope scope(memory);
+  memory.put("/dir/x", "");
+  {
+    StagedDir staged("/dir/f", false, StagedMode::Create, kAsked);
+    write_small_file(staged.path() / "f", "new");
+    memory.reset();
+    memory.fail(CallKind::Rename, 1, EIO);
+    EXPECT_EQ(slug_of([&] { staged.commit_file("f"); }), "io");
+    staged.keep();
+  }
+  memory.crash(GetParam());
+  EXPECT_EQ(memory.get("/dir/f.partial/f"), "new");
+  EXPECT_TRUE(StagedDir("/dir/f", false, StagedMode::Resume, kAsked).resumed());
+}
+
 /// The output is whole or is not there; and an entry of the journal is never about what was lost.
 TEST_P(StagedDirCrash, AtEveryCallOfARunLosesNothingThatWasDone) {
   const i64 calls = calls_of_run();
