@@ -476,6 +476,28 @@ TEST(StagedDir, AResumeThatComesFirstKeepsTheDirectory) {
   other.reset();
 }
 
+/// The run that had the directory ends while another looks at it.
+TEST(StagedDir, ADirectoryThatGoesAwayWasBusy) {
+  for (const CallKind kind : {CallKind::List, CallKind::Open}) {
+    MemorySystem memory;
+    const SystemCallsScope scope(memory);
+    make_directory("/out.partial");
+    if (kind == CallKind::Open) memory.put("/out.partial/journal", "");
+    memory.reset();
+    memory.fail(kind, 1, ENOENT);
+    EXPECT_EQ(slug_of([] { StagedDir("/out", false, StagedMode::Resume, kAsked); }), "output-busy");
+  }
+}
+
+/// Another user's journal cannot be opened; what is in the way is said all the same.
+TEST(StagedDir, AJournalThatCannotBeOpenedIsInTheWay) {
+  MemorySystem memory;
+  const SystemCallsScope scope(memory);
+  memory.put("/out.partial/journal", "");
+  memory.fail(CallKind::Open, 1, EACCES);
+  EXPECT_EQ(slug_of([] { StagedDir("/out", false, StagedMode::Create, kAsked); }), "output-exists");
+}
+
 /// The run that had the journal ends between its opening and its locking here.
 TEST(StagedDir, AJournalThatIsGoneIsNotLocked) {
   MemorySystem memory;
