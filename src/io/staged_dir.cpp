@@ -28,13 +28,22 @@ fs::path named_path(const fs::path& path) {
        staging.string());
 }
 
+/// A journal that cannot be opened is taken for one of another user's run that has ended.
+bool is_locked(const fs::path& journal) {
+  try {
+    return File::open_write(journal).try_lock() == LockResult::Busy;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 /// Says whether the staging directory, which is in the way, is of a run that goes on.
 [[noreturn]] void fail_staging_exists(const fs::path& staging, const fs::path& journal) {
   const std::string name = staging.string();
   if (link_kind(staging) != PathKind::Directory || link_kind(journal) != PathKind::File)
     fail(ErrorCode::OutputExists, {name, {}},
          "{}: exists already: an earlier run did not finish, or another is running; remove it and run again", name);
-  if (File::open_write(journal).try_lock() == LockResult::Busy) fail_busy(staging);
+  if (is_locked(journal)) fail_busy(staging);
   fail(ErrorCode::OutputExists, {name, {}}, "{}: an earlier run did not finish: --resume continues it, or remove it",
        name);
 }
@@ -85,16 +94,24 @@ void StagedDir::create(std::string_view fingerprint) {
 
 void StagedDir::resume(std::string_view fingerprint) {
   File file;
-  if (link_kind(journal_path()) == PathKind::Missing) {
-    if (!list_directory(staging_).empty()) fail_staging_exists(staging_, journal_path());
-    file = File::try_create(journal_path());
-  } else {
-    file = File::open_write(journal_path());
+  try {
+    file = open_journal();
+  } catch (const Error& error) {
+    // The run that had the directory has just ended, and removed or renamed it.
+    if (error.code() == ErrorCode::NotFound) fail_busy(staging_);
+    throw;
   }
   if (!file.is_open() || file.try_lock() == LockResult::Busy) fail_busy(staging_);
-  // The run that had the lock may have ended, and its journal with it, since the file was opened.
+  // The same, since the file was opened.
   if (!file.is_at(journal_path())) fail_busy(staging_);
   take_over(std::make_unique<Journal>(std::move(file)), fingerprint);
+}
+
+/// Of the staging directory that is there; a new one if that is empty. Not open where another run was quicker.
+File StagedDir::open_journal() const {
+  if (link_kind(journal_path()) != PathKind::Missing) return File::open_write(journal_path());
+  if (!list_directory(staging_).empty()) fail_staging_exists(staging_, journal_path());
+  return File::try_create(journal_path());
 }
 
 void StagedDir::take_over(std::unique_ptr<Journal> journal, std::string_view fingerprint) {

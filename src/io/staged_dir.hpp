@@ -57,6 +57,7 @@ class StagedDir {
  private:
   void create(std::string_view fingerprint);
   void resume(std::string_view fingerprint);
+  File open_journal() const;
   void take_over(std::unique_ptr<Journal> journal, std::string_view fingerprint);
   void begin_journal(std::unique_ptr<Journal> journal, std::string_view fingerprint);
   std::filesystem::path journal_path() const { return staging_ / kJournalName; }

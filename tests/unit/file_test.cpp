@@ -368,6 +368,30 @@ TEST(FileFaults, EveryFailureIsTold) {
   EXPECT_EQ(told, whole.calls - memory.calls(CallKind::Close));
 }
 
+/// The old text or the new one at any moment, the new one once it is said to be there, and nothing beside it.
+TEST(FileFaults, AReplacedFileIsOneOrTheOther) {
+  for (const Crash crash : kCrashes)
+    for (i64 n = 1;; ++n) {
+      SCOPED_TRACE(n);
+      MemorySystem memory;
+      const SystemCallsScope scope(memory);
+      memory.put("/d/f", "old");
+      memory.stop_at(n);
+      const std::string slug = slug_of([] { replace_small_file("/d/f", "new"); });
+      const bool ended = memory.calls() < n;
+      memory.crash(crash);
+      const auto text = memory.get("/d/f");
+      EXPECT_TRUE(text == "new" || (text == "old" && slug != "none"));
+      if (ended) break;
+    }
+  MemorySystem memory;
+  const SystemCallsScope scope(memory);
+  memory.put("/d/f", "old");
+  memory.fail(CallKind::Rename, 1, EIO);
+  EXPECT_EQ(slug_of([] { replace_small_file("/d/f", "new"); }), "io");
+  EXPECT_EQ(memory.tree("/d"), std::vector<std::string>{"f"});
+}
+
 TEST(FileFaults, AFullDiskIsNoSpace) {
   for (const auto kind : {CallKind::Reserve, CallKind::Write, CallKind::Copy, CallKind::Sync})
     EXPECT_EQ(run_with([&](MemorySystem& memory) { memory.fail(kind, 1, ENOSPC); }).slug, "no-space");

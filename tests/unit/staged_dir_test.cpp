@@ -318,6 +318,36 @@ TEST_P(StagedDirCrash, AtEveryCallOfCreationCanBeResumed) {
   }
 }
 
+/// Once it is made, it is durable.
+TEST_P(StagedDirCrash, AfterCreationIsResumed) {
+  MemorySystem memory;
+  const SystemCallsScope scope(memory);
+  memory.put("/dir/x", "");
+  const StagedDir staged("/dir/out", false, StagedMode::Create, kAsked);
+  memory.crash(GetParam());
+  StagedDir resumed("/dir/out", false, StagedMode::Resume, kAsked);
+  EXPECT_TRUE(resumed.resumed());
+  resumed.keep();
+}
+
+/// A file that could not be renamed is still there to resume with, by its name.
+TEST_P(StagedDirCrash, AFailedRenameLosesNothing) {
+  MemorySystem memory;
+  const SystemCallsScope scope(memory);
+  memory.put("/dir/x", "");
+  {
+    StagedDir staged("/dir/f", false, StagedMode::Create, kAsked);
+    write_small_file(staged.path() / "f", "new");
+    memory.reset();
+    memory.fail(CallKind::Rename, 1, EIO);
+    EXPECT_EQ(slug_of([&] { staged.commit_file("f"); }), "io");
+    staged.keep();
+  }
+  memory.crash(GetParam());
+  EXPECT_EQ(memory.get("/dir/f.partial/f"), "new");
+  EXPECT_TRUE(StagedDir("/dir/f", false, StagedMode::Resume, kAsked).resumed());
+}
+
 /// The output is whole or is not there; and an entry of the journal is never about what was lost.
 TEST_P(StagedDirCrash, AtEveryCallOfARunLosesNothingThatWasDone) {
   const i64 calls = calls_of_run();
@@ -444,6 +474,28 @@ TEST(StagedDir, AResumeThatComesFirstKeepsTheDirectory) {
   EXPECT_EQ(other->journal().header(), kAsked);
   EXPECT_TRUE(memory.get("/out.partial/journal"));
   other.reset();
+}
+
+/// The run that had the directory ends while another looks at it.
+TEST(StagedDir, ADirectoryThatGoesAwayWasBusy) {
+  for (const CallKind kind : {CallKind::List, CallKind::Open}) {
+    MemorySystem memory;
+    const SystemCallsScope scope(memory);
+    make_directory("/out.partial");
+    if (kind == CallKind::Open) memory.put("/out.partial/journal", "");
+    memory.reset();
+    memory.fail(kind, 1, ENOENT);
+    EXPECT_EQ(slug_of([] { StagedDir("/out", false, StagedMode::Resume, kAsked); }), "output-busy");
+  }
+}
+
+/// Another user's journal cannot be opened; what is in the way is said all the same.
+TEST(StagedDir, AJournalThatCannotBeOpenedIsInTheWay) {
+  MemorySystem memory;
+  const SystemCallsScope scope(memory);
+  memory.put("/out.partial/journal", "");
+  memory.fail(CallKind::Open, 1, EACCES);
+  EXPECT_EQ(slug_of([] { StagedDir("/out", false, StagedMode::Create, kAsked); }), "output-exists");
 }
 
 /// The run that had the journal ends between its opening and its locking here.
