@@ -1,7 +1,9 @@
 #include "io/output_file.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
+#include <new>
 
 #include "core/fail.hpp"
 #include "core/round_up.hpp"
@@ -17,6 +19,20 @@ constexpr std::size_t kMinDirectBytes = std::size_t{64} << 10;
 constexpr i64 kSumBytes = sizeof(BlockSum);
 /// Sums are read, and blocks read back, by this many bytes.
 constexpr i64 kPieceBytes = i64{1} << 20;
+
+/// Moved to a page's start at once, of memory that lies elsewhere in its page.
+constexpr i64 kMovedBytes = i64{2} << 20;
+
+struct FreePages {
+  void operator()(std::byte* pages) const { ::operator delete[](pages, std::align_val_t{kPageBytes}); }
+};
+using MovedPages = std::unique_ptr<std::byte[], FreePages>;
+
+/// One buffer for each thread that writes such memory, as long as the thread runs.
+const MovedPages& moved_pages() {
+  thread_local const MovedPages pages(new (std::align_val_t{kPageBytes}) std::byte[kMovedBytes]);
+  return pages;
+}
 
 fs::path with_suffix(fs::path path, const char* suffix) { return path += suffix; }
 fs::path partial_of(const fs::path& path) { return with_suffix(path, ".partial"); }
@@ -81,11 +97,24 @@ void OutputFile::write(std::span<const std::byte> from, i64 offset) {
   // Pages that the range fills: nobody else's bytes are in them, so that no page is written both ways.
   const i64 begin = round_up(offset, kPageBytes) - offset;
   const i64 end = (offset + count) / kPageBytes * kPageBytes - offset;
-  const bool aligned = page_phase(from.data()) == offset % kPageBytes;
-  if (!use_direct_ || !aligned || from.size() < kMinDirectBytes) return write_buffered(from, offset);
+  if (!use_direct_ || from.size() < kMinDirectBytes) return write_buffered(from, offset);
   write_buffered(part_of(from, 0, begin), offset);
-  write_direct(part_of(from, begin, end), offset + begin);
+  if (page_phase(from.data()) == offset % kPageBytes)
+    write_direct(part_of(from, begin, end), offset + begin);
+  else
+    write_moved(part_of(from, begin, end), offset + begin);
   write_buffered(part_of(from, end, count), offset + end);
+}
+
+/// The page cache would copy it as well, and then have its pages to find, to mark and to write.
+void OutputFile::write_moved(std::span<const std::byte> from, i64 offset) {
+  const MovedPages& pages = moved_pages();
+  const auto count = static_cast<i64>(from.size());
+  for (i64 done = 0; done < count; done += kMovedBytes) {
+    const auto part = part_of(from, done, std::min(done + kMovedBytes, count));
+    std::memcpy(pages.get(), part.data(), part.size());
+    write_direct({pages.get(), part.size()}, offset + done);
+  }
 }
 
 void OutputFile::write_direct(std::span<const std::byte> from, i64 offset) {

@@ -29,11 +29,13 @@ class OutputFile {
 
   const std::filesystem::path& path() const { return path_; }
   i64 bytes() const { return bytes_; }
+  /// Whether whole pages go past the page cache. False where the filesystem has no such access or refused a write.
+  bool is_direct() const { return use_direct_; }
   /// The names that it may have on the disk before publish(), those of files beside it included.
   std::vector<std::filesystem::path> names() const;
 
-  /// Thread safe; ranges do not overlap. Whole pages go past the page cache where `from` lies in its page of memory
-  /// where `offset` lies in its page of the file. Throws NoSpace, Io.
+  /// Thread safe; ranges do not overlap. Where `from` lies in its page of memory as `offset` lies in its page of the
+  /// file, whole pages go to the disk as they are; else they are copied first. Throws NoSpace, Io.
   void write(std::span<const std::byte> from, i64 offset);
   /// Bytes that are in the file already. Thread safe.
   void add_written(std::span<const std::byte> from, i64 offset);
@@ -49,6 +51,7 @@ class OutputFile {
  private:
   void open(StagedMode mode);
   void open_sums(StagedMode mode);
+  void write_moved(std::span<const std::byte> from, i64 offset);
   void write_direct(std::span<const std::byte> from, i64 offset);
   void write_buffered(std::span<const std::byte> from, i64 offset);
   void drop_sums();

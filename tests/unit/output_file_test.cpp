@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <random>
 #include <vector>
 
 #include "core/parallel.hpp"
+#include "io/directory.hpp"
+#include "support/memory_system.hpp"
 #include "support/slug_of.hpp"
 
 namespace glu_ckpt {
@@ -90,15 +93,18 @@ void write_piece(OutputFile& file, std::span<const std::byte> content, const Pie
 TEST_F(OutputFileTest, AnyPiecesByAnyThreadsGiveTheFile) {
   std::mt19937 random(1);
   for (const i64 bytes : {i64{0}, i64{1}, i64{240}, i64{241}, i64{1024}, i64{1025}, i64{65536}, i64{5'000'003}})
-    // Aligned memory goes past the cache, other memory through it.
+    // Memory that lies in its page as the file does is written as it is, other memory is moved first.
     for (const i64 phase_error : {0, 1}) {
       SCOPED_TRACE(bytes);
       const auto content = content_of(bytes);
       OutputFile file(dir_ / "f", bytes, StagedMode::Create);
       const auto pieces = random_pieces(bytes, 700'000, random);
+      const bool is_direct = file.is_direct();
       parallel_for(pieces.size(), 4, [&](std::size_t i, int) { write_piece(file, content, pieces[i], phase_error); });
       EXPECT_FALSE(fs::exists(dir_ / "f"));
       EXPECT_EQ(fs::file_size(dir_ / "f.partial"), static_cast<std::uintmax_t>(bytes));
+      // A write that is not whole pages would be refused, and all others take the slow way from then on.
+      EXPECT_EQ(file.is_direct(), is_direct);
       file.publish();
       expect_published(file, content);
       fs::remove(dir_ / "f");
@@ -191,22 +197,113 @@ TEST_F(OutputFileTest, AnotherProcessWritesToo) {
   expect_published(first, content);
 }
 
-/// Blocks whose sums are missing are read back, those between known ones too.
+/// Blocks whose sums are missing are read back, those between known ones too. More than one piece of all that is done
+/// piece by piece: 16 MiB of the file whose sums are read at once, 2 MiB of memory that is moved.
 TEST_F(OutputFileTest, SumsThatAreLostAreMadeAgain) {
-  constexpr i64 kBytes = 3'000'001;
+  constexpr i64 kBytes = 20'000'001;
+  constexpr i64 kSumBytes = sizeof(BlockSum);
   const auto content = content_of(kBytes);
   std::mt19937 random(4);
-  OutputFile file(dir_ / "f", kBytes, StagedMode::Create);
-  write_piece(file, content, {0, kBytes}, 0);
-  const File sums = File::open_write(dir_ / "f.sums");
-  EXPECT_EQ(sums.size(), chained_blocks(kBytes) * i64{sizeof(BlockSum)});
-  const BlockSum none{};
-  for (int i = 0; i < 500; ++i)
-    sums.pwrite_exact(std::as_bytes(std::span(&none, 1)),
-                      static_cast<i64>(random() % static_cast<unsigned>(chained_blocks(kBytes))) * i64{sizeof none});
-  // A wrong sum would give a wrong hash: none is made from nothing.
-  file.publish();
-  expect_published(file, content);
+  for (const i64 phase_error : {0, 1}) {
+    OutputFile file(dir_ / "f", kBytes, StagedMode::Create);
+    write_piece(file, content, {0, kBytes}, phase_error);
+    const File sums = File::open_write(dir_ / "f.sums");
+    EXPECT_EQ(sums.size(), chained_blocks(kBytes) * kSumBytes);
+    const BlockSum none{};
+    for (int i = 0; i < 5000; ++i)
+      sums.pwrite_exact(std::as_bytes(std::span(&none, 1)),
+                        static_cast<i64>(random() % static_cast<unsigned>(chained_blocks(kBytes))) * kSumBytes);
+    file.publish();
+    expect_published(file, content);
+    fs::remove(dir_ / "f");
+  }
+}
+
+/// The same on a file system in memory, where calls can fail.
+class OutputFileFaults : public testing::Test {
+ protected:
+  static constexpr i64 kBytes = 300'001;
+
+  /// Writes and publishes "/f" by one thread; returns the slug of its error.
+  std::string run() {
+    return slug_of([&] {
+      OutputFile file("/f", kBytes, StagedMode::Create);
+      std::mt19937 random(5);
+      for (const Piece& piece : random_pieces(kBytes, 150'000, random))
+        write_piece(file, content_, piece, piece.begin % 2);
+      file.publish();
+      EXPECT_EQ(file.hash(), hash128(content_, 0));
+    });
+  }
+
+  void expect_file() const {
+    const auto found = memory_.get("/f");
+    ASSERT_TRUE(found);
+    EXPECT_TRUE(std::ranges::equal(std::as_bytes(std::span(*found)), content_));
+    EXPECT_EQ(memory_.tree("/"), std::vector<std::string>{"f"});
+  }
+
+  MemorySystem memory_;
+  SystemCallsScope scope_{memory_};
+  const std::vector<std::byte> content_ = content_of(kBytes);
+};
+
+TEST_F(OutputFileFaults, WorksWithoutWhatAFilesystemMayLack) {
+  memory_.allow_direct(false);
+  EXPECT_EQ(run(), "none");
+  expect_file();
+  remove_tree("/f");
+  memory_.allow_direct(true);
+  memory_.allow_reserve(false);
+  EXPECT_EQ(run(), "none");
+  expect_file();
+}
+
+TEST_F(OutputFileFaults, WritesAndReadsMayBeShort) {
+  for (const Transfer transfer : {Transfer::Half, Transfer::Whole}) {
+    memory_.set_transfer(transfer);
+    memory_.interrupt(true);
+    EXPECT_EQ(run(), "none");
+    expect_file();
+    remove_tree("/f");
+  }
+}
+
+/// Where any one call fails, the run says so, or its file is right all the same.
+TEST_F(OutputFileFaults, AFaultIsNeverAWrongFile) {
+  ASSERT_EQ(run(), "none");
+  const i64 calls = memory_.calls();
+  int survived = 0;
+  for (const int error : {EIO, ENOSPC, EINVAL})
+    for (i64 number = 1; number <= calls; ++number) {
+      SCOPED_TRACE(number);
+      for (const char* name : {"/f", "/f.partial", "/f.sums"}) remove_tree(name);
+      memory_.reset();
+      memory_.fail(number, error);
+      const std::string result = run();
+      memory_.reset();
+      if (result == "none") {
+        ++survived;
+        const auto found = memory_.get("/f");
+        ASSERT_TRUE(found);
+        EXPECT_TRUE(std::ranges::equal(std::as_bytes(std::span(*found)), content_));
+      } else {
+        EXPECT_TRUE(result == "io" || result == "no-space") << result;
+      }
+    }
+  EXPECT_GT(survived, 0);  // of writes past the cache, and of sums
+}
+
+TEST_F(OutputFileFaults, WhatIsPublishedSurvivesAPowerCut) {
+  for (const Crash crash : kCrashes) {
+    ASSERT_EQ(run(), "none");
+    sync_directory("/");
+    memory_.crash(crash);
+    const auto found = memory_.get("/f");
+    ASSERT_TRUE(found);
+    EXPECT_TRUE(std::ranges::equal(std::as_bytes(std::span(*found)), content_));
+    remove_tree("/f");
+  }
 }
 
 }  // namespace
