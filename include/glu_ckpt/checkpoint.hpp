@@ -153,7 +153,7 @@ struct OutputTensor {
   std::string from{};
 };
 
-/// What data phases are modulo: the largest block in which file systems share extents.
+/// What data phases are modulo: the block in which XFS and btrfs share extents unless they were made otherwise.
 inline constexpr i64 kDataPhaseBytes = 4096;
 
 struct SinkOptions {
