@@ -159,7 +159,7 @@ struct OutputTensor {
   std::string from{};
 };
 
-/// What data phases are modulo: the largest block in which file systems share extents.
+/// What data phases are modulo: the block in which XFS and btrfs share extents unless they were made otherwise.
 inline constexpr i64 kDataPhaseBytes = 4096;
 
 /// A run's own log of what it has written (src/io/journal.hpp).
