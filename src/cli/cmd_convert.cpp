@@ -120,7 +120,9 @@ int cmd_convert(const Options& options) {
     // What is wrong with running the source's experts shows before anything is written.
     (void)forward_options(options, opened, opened);
   }
-  const Converted converted = convert(options, opened, plan, target_format(options, *opened.source), *backend);
+  const std::optional<Converted> complete = find_complete(options, opened, plan, *backend);
+  const Converted converted =
+      complete ? *complete : convert(options, opened, plan, target_format(options, *opened.source), *backend);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   report::Conversion conversion{
       options.output,   &plan, false, converted.bytes_written, seconds.count(), peak_memory(), backend->name(),

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <new>
+#include <set>
+#include <tuple>
 
 #include "core/fail.hpp"
 #include "core/hash.hpp"
 #include "exec/done_journal.hpp"
 #include "format/structure_view.hpp"
+#include "io/directory.hpp"
 #include "plan/plan_bytes.hpp"
 #include "report/report.hpp"
 
@@ -59,6 +62,27 @@ std::string fingerprint_of(const Options& options, const Opened& opened, const P
 bool is_resumable(ErrorCode code) {
   constexpr int kMachineFailed = 5, kStopped = 6;
   return exit_status(code) == kMachineFailed || exit_status(code) == kStopped;
+}
+
+/// Names, dtypes, shapes and order of the rows.
+bool same_layout(const Inventory& a, const Recognition& a_recognition, const Inventory& b,
+                 const Recognition& b_recognition) {
+  const auto tensors = [](const Inventory& inventory) {
+    std::set<std::tuple<std::string, Dtype, std::vector<i64>>> all;
+    for (const TensorRef& tensor : inventory.tensors) all.emplace(tensor.name, tensor.dtype, tensor.shape);
+    return all;
+  };
+  const LayoutAnswers &x = a_recognition.layout, &y = b_recognition.layout;
+  return tensors(a) == tensors(b) && x.glu == y.glu && x.shared_glu == y.shared_glu &&
+         x.optimizer_glu == y.optimizer_glu;
+}
+
+Digest digest_with_progress(const Options& options, const Model& model, const Backend& backend,
+                            const std::string& title) {
+  i64 bytes = tensor_bytes(model.source->inventory());
+  for (const std::size_t index : model.recognition->dropped) bytes -= model.source->inventory().tensors[index].bytes;
+  report::Progress progress(progress_style(options), title, bytes);
+  return compute_digest(model, backend, execute_options(options, progress));
 }
 
 class Conversion {
@@ -160,7 +184,8 @@ class Conversion {
   std::optional<Digest> source_digest() {
     if (options_.verify == VerifyMode::None) return std::nullopt;
     const std::optional<Digest> passed = source_leaves_.digest(sums_.source);
-    const Digest digest = passed ? *passed : digest_of(opened_.model(), "reading source again");
+    const Digest digest =
+        passed ? *passed : digest_with_progress(options_, opened_.model(), backend_, "reading source again");
     const auto recorded = opened_.source->record().find("digest");
     // The record's digest is of everything, so it says nothing about what is left after a drop.
     const bool comparable = recorded != opened_.source->record().end() && opened_.recognition.dropped.empty();
@@ -172,13 +197,6 @@ class Conversion {
           options_.input, recorded->second, to_string(digest));
     if (const auto written = output_leaves_.digest(sums_.output)) check_digest(*written, digest);
     return digest;
-  }
-
-  Digest digest_of(const Model& model, const std::string& title) const {
-    i64 bytes = tensor_bytes(model.source->inventory());
-    for (const std::size_t index : model.recognition->dropped) bytes -= model.source->inventory().tensors[index].bytes;
-    report::Progress progress(progress_style(options_), title, bytes);
-    return compute_digest(model, backend_, execute_options(options_, progress));
   }
 
   void check_digest(const Digest& found, const Digest& expected) const {
@@ -207,7 +225,7 @@ class Conversion {
            "what was written opens as another model than was planned: {}. Nothing was kept; please report it", unlike);
     if (options_.verify == VerifyMode::Readback) check_contents(options_, *staged.source, "checking checksums");
     if (options_.verify == VerifyMode::Readback || !output_leaves_.digest(sums_.output))
-      check_digest(digest_of(staged.model(), "verifying"), expected);
+      check_digest(digest_with_progress(options_, staged.model(), backend_, "verifying"), expected);
     if (options_.verify == VerifyMode::Forward) check_forward(staged);
   }
 
@@ -238,6 +256,30 @@ class Conversion {
 };
 
 }  // namespace
+
+std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan,
+                                       const Backend& backend) {
+  const std::filesystem::path output = options.output;
+  const std::filesystem::path partial = (output.has_filename() ? output : output.parent_path()).string() + ".partial";
+  if (!options.resume || options.overwrite || !path_exists(output)) return std::nullopt;
+  const auto fail_other = [&](const std::string& why) {
+    fail(ErrorCode::OutputExists, {options.output, {}},
+         "{} exists, and {}; choose another name, or --overwrite to replace it", options.output, why);
+  };
+  if (name_taken(partial)) fail_other(fmt::format("so does {}", partial.string()));
+  const Opened there = open_model(options.output, {});
+  const OutputModel wanted = output_model(plan, *opened.source, make_record(opened.recognition, plan, std::nullopt));
+  if (!same_layout(wanted.inventory, wanted.recognition, there.source->inventory(), there.recognition))
+    fail_other("is not what this run would write");
+  const Digest digest = digest_with_progress(options, opened.model(), backend, "comparing");
+  const auto recorded = there.source->record().find("source_digest");
+  const std::string of_output = recorded != there.source->record().end()
+                                    ? recorded->second
+                                    : to_string(digest_with_progress(options, there.model(), backend, "verifying"));
+  if (of_output != to_string(digest)) fail_other("was made from another source");
+  if (!options.quiet) fmt::print(stderr, "glu-ckpt: {} is complete: the earlier run had finished\n", options.output);
+  return Converted{has_unknown_glu(opened.recognition) ? std::nullopt : std::optional(digest), 0};
+}
 
 Converted convert(const Options& options, const Opened& opened, const Plan& plan, Format format, Backend& backend) {
   return Conversion(options, opened, plan, format, backend).run();
