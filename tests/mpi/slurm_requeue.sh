@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# docs/glu-ckpt.sbatch under a real Slurm on this machine, with a stand-in for the program that is stopped once. By hand,
-# as root, with Debian's slurm-wlm: tests/mpi/slurm_requeue.sh. Exits 77 where that cannot be.
+# docs/glu-ckpt.sbatch under a real Slurm on this machine, with a stand-in for the program that is stopped once. Exits 77
+# without Debian's slurm-wlm, or where not run by root.
 set -u
 export LC_ALL=C
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -18,7 +18,8 @@ source "$HERE/../cli/lib.sh"
 # shellcheck source=/dev/null
 source "$HERE/slurm_cluster.sh"
 
-# Each rank notes its arguments, then works until it is stopped; after a requeue it finds the job done. Told to fail it does.
+# Each rank notes its arguments, then works until it is stopped; after a requeue it finds the job done. It fails when told
+# to.
 export GLU_CKPT_MPI=$WORK/stand_in GLU_CKPT_LAUNCHER="srun --kill-on-bad-exit=1" STAND_IN=$WORK/ranks
 cat >"$GLU_CKPT_MPI" <<'STAND_IN'
 #!/usr/bin/env bash
