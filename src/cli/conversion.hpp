@@ -2,6 +2,7 @@
 /// One conversion, from a proved plan to a committed output.
 
 #include "cli/session.hpp"
+#include "ranks/ranks.hpp"
 
 namespace glu_ckpt::cli {
 
@@ -18,7 +19,9 @@ std::optional<Converted> find_complete(const Options& options, const Opened& ope
                                        const Backend& backend);
 
 /// Writes the output, or goes on with what an earlier run wrote, and proves it. Where it is stopped, or the machine
-/// fails, what is done stays in DST.partial for --resume; after any other failure nothing stays.
-Converted convert(const Options& options, const Opened& opened, const Plan& plan, Format format, Backend& backend);
+/// fails, what is done stays in DST.partial for --resume; after any other failure nothing stays. All ranks call it
+/// together, with the same plan; rank 0 makes the output and commits it, and what it returns is of all of them.
+Converted convert(const Options& options, const Opened& opened, const Plan& plan, Format format, Backend& backend,
+                  Ranks& ranks);
 
 }  // namespace glu_ckpt::cli
