@@ -204,7 +204,9 @@ class Conversion {
       left += task_bytes.back();
     }
     TaskQueue queue(ranks_, task_bytes);
-    report::Progress progress(progress_style(options_), "converting", left);
+    StageTimes times;
+    execution.times = &times;
+    report::Progress progress(progress_style(options_), "converting", left, &times);
     execution.on_progress = execute_options(options_, progress).on_progress;
     if (options_.verify != VerifyMode::None) execution.source_leaves = &source_leaves_;
     execution.on_done = [this](const DoneRange& range) { append_done(sink_->journal(), range); };

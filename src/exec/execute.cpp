@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <semaphore>
 #include <tuple>
@@ -42,6 +43,10 @@ i64 memory_phase(const Sink& sink, std::size_t tensor, i64 begin) {
   return offset < 0 ? 0 : (offset + begin) % kPageBytes;
 }
 
+using Clock = std::chrono::steady_clock;
+
+i64 nanoseconds(Clock::time_point from, Clock::time_point to) { return (to - from) / std::chrono::nanoseconds(1); }
+
 i64 bytes_of(const DoneRange& range) { return range.end - range.begin; }
 
 }  // namespace
@@ -73,14 +78,23 @@ RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, cons
                                       plan.moves.data() + plan.first_move[task.tensor + 1]);
     DoneRange done{task.tensor, task.begin, task.end, {}};
     const std::span<const std::byte> bytes = turns.take([&] {
+      const auto start = Clock::now();
       RangeReader reader(source, options.source_leaves);
       const auto made =
           worker->produce(moves, reader, task.begin, task.end, memory_phase(sink, task.tensor, task.begin));
+      const auto produced = Clock::now();
       done.sums.source = reader.sum();
       if (options.output_leaves != nullptr) options.output_leaves->add(task.tensor, task.begin, made, done.sums.output);
+      if (options.times != nullptr) {
+        options.times->reading += reader.reading_ns();
+        options.times->hashing += reader.hashing_ns() + nanoseconds(produced, Clock::now());
+        options.times->moving += nanoseconds(start, produced) - reader.reading_ns() - reader.hashing_ns();
+      }
       return made;
     });
+    const auto start = Clock::now();
     sink.write(task.tensor, task.begin, bytes);
+    if (options.times != nullptr) options.times->writing += nanoseconds(start, Clock::now());
     sums[static_cast<std::size_t>(number)] += done.sums;
     if (options.on_done) options.on_done(done);
     if (options.on_progress) options.on_progress(bytes_of(done));
