@@ -165,13 +165,15 @@ int StagedDir::remove_others() const {
 }
 
 void StagedDir::commit() {
-  if (journal_) {
-    if (const int error = remove_tree(journal_path()); error != 0) fail_errno(error, "remove", journal_path());
-    // Closed before the rename: a network filesystem keeps an open file in the directory under another name.
-    journal_.reset();
-  }
   sync_directory(staging_);
   install(staging_);
+  if (!journal_) return;
+  // Locked up to here, so that nobody resumed what was about to be renamed. Closed before it is removed: a network
+  // filesystem keeps an open file under another name.
+  journal_.reset();
+  const fs::path journal = final_ / kJournalName;
+  if (const int error = remove_tree(journal); error != 0) fail_errno(error, "remove", journal);
+  sync_directory(final_);
 }
 
 /// The journal stays until the file is in its place, so that a run which stops before that can be resumed.

@@ -22,8 +22,8 @@ enum class StagedMode { Create, Resume, Join };
 /// destructor removes it and leaves the final path as it was.
 class StagedDir {
  public:
-  /// Name of the journal in the staging directory.
-  static constexpr std::string_view kJournalName = "journal";
+  /// Name of the journal in the staging directory, and until commit() has ended in the output: readers pass it over.
+  static constexpr std::string_view kJournalName = "glu_ckpt.journal";
 
   /// Without a fingerprint there is no journal, and Resume is Create.
   ///
@@ -49,7 +49,8 @@ class StagedDir {
   /// The destructor then leaves the directory for a later run to resume.
   void keep() { owned_ = false; }
 
-  /// Removes the journal and renames the directory to the final path. What was there before is removed after that.
+  /// Renames the directory to the final path, then removes what was there before, and last the journal: a run that is
+  /// killed on the way leaves a directory that can be resumed or an output that is whole.
   void commit();
   /// Renames the file `name` in it to the final path and removes the directory.
   void commit_file(const std::string& name);
