@@ -58,6 +58,7 @@ class StagedDir {
  private:
   void create(std::string_view fingerprint);
   void resume(std::string_view fingerprint);
+  void clear_up(std::string_view fingerprint) const;
   File open_journal() const;
   void take_over(std::unique_ptr<Journal> journal, std::string_view fingerprint);
   void begin_journal(std::unique_ptr<Journal> journal, std::string_view fingerprint);
@@ -67,6 +68,7 @@ class StagedDir {
   void install(const std::filesystem::path& from);
   void install_new(const std::filesystem::path& from);
   void install_over(const std::filesystem::path& from);
+  void remove_journal_of_output() const;
 
   std::filesystem::path final_;
   std::filesystem::path staging_;
