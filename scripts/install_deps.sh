@@ -74,3 +74,6 @@ fi
 if [[ ${1:-} == tests ]] && ! command -v ccache >/dev/null; then
   install ccache || echo "install_deps: no ccache; a second build will not be faster" >&2
 fi
+if [[ ${1:-} == tests ]] && ! command -v slurmctld >/dev/null; then
+  install slurm-wlm || echo "install_deps: no Slurm; the batch script stays untested" >&2
+fi

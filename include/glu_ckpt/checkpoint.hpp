@@ -159,7 +159,7 @@ struct OutputTensor {
   std::string from{};
 };
 
-/// What data phases are modulo: the largest block in which file systems share extents.
+/// What data phases are modulo: the block in which XFS and btrfs share extents unless they were made otherwise.
 inline constexpr i64 kDataPhaseBytes = 4096;
 
 /// A run's own log of what it has written (src/io/journal.hpp).
@@ -190,6 +190,8 @@ struct SinkOptions {
   SinkMode mode = SinkMode::Create;
   /// What the run was asked, as a text. With one there is a journal, and the staging directory can be kept and resumed.
   std::string fingerprint = {};
+  /// Of a process that joins; each has a journal of its own.
+  int rank = 0;
 };
 
 /// A checkpoint being written into `<path>.partial`. Destroying it without commit() or keep() removes the
@@ -206,7 +208,7 @@ class Sink {
   /// Where byte 0 of the tensor lies in its file; -1 where it is cut into pieces that do not follow one another. Memory
   /// at the same position of its page is written without another copy.
   virtual i64 file_offset(std::size_t tensor) const = 0;
-  /// Only where SinkOptions::fingerprint is not empty, and not for Join.
+  /// Only where SinkOptions::fingerprint is not empty.
   virtual bool has_journal() const { return false; }
   /// Throws Io where there is none.
   virtual Journal& journal() = 0;

@@ -106,10 +106,11 @@ void check_output(const Options& options) {
          "{}: the output and the source {} overlap; the source is never written to", options.output, options.input);
   check_staging(options);
   if (!name_taken(options.output)) return;
-  if (!options.overwrite)
+  // --resume of a run that had finished: whether DST is its output shows once the plan is known.
+  if (!options.overwrite && !options.resume)
     fail(ErrorCode::OutputExists, {options.output, {}}, "{} exists; choose another name, or --overwrite to replace it",
          options.output);
-  if (!is_replaceable(options.output))
+  if (options.overwrite && !is_replaceable(options.output))
     fail(ErrorCode::OutputExists, {options.output, {}},
          "{} exists and is not a checkpoint, so --overwrite does not remove it; choose another name", options.output);
 }

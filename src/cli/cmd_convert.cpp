@@ -10,6 +10,7 @@
 #include "cli/conversion.hpp"
 #include "cli/session.hpp"
 #include "core/fail.hpp"
+#include "plan/plan_bytes.hpp"
 #include "report/report.hpp"
 
 namespace glu_ckpt::cli {
@@ -81,7 +82,71 @@ int report_refusal(const Options& options, const Error& error) {
   throw error;
 }
 
-int show_plan(const Options& options) {
+/// Made and proved by rank 0 alone.
+Plan shared_plan(const Options& options, const Opened& opened, Ranks& ranks) {
+  Plan plan;
+  at_first_rank(ranks, [&] { plan = proved_plan(options, opened); });
+  if (ranks.size() == 1) return plan;
+  const std::vector<std::byte> bytes = ranks.broadcast(ranks.rank() == 0 ? plan_bytes(plan) : std::vector<std::byte>());
+  together(ranks, [&] {
+    if (ranks.rank() == 0) return;
+    plan = parse_plan_bytes(bytes);
+    const i64 tensors = std::ssize(opened.source->inventory().tensors);
+    for (const Move& move : plan.moves)
+      if (static_cast<i64>(move.src) >= tensors)
+        fail(ErrorCode::SourceChanged, {options.input, {}},
+             "{}: has {} tensors here, and more at rank 0; all ranks must see the same files", options.input, tensors);
+  });
+  return plan;
+}
+
+}  // namespace
+
+int cmd_convert(const Options& options, Ranks& ranks) {
+  at_first_rank(ranks, [&] { check_output(options); });
+  watch_signals();
+  const auto start = std::chrono::steady_clock::now();
+  // A GPU that was named opens while the source is read; auto is decided by the plan.
+  std::unique_ptr<Backend> backend;
+  Opened opened;
+  together(ranks, [&] {
+    if (options.device != "auto") backend = open_backend(options, 0);
+    opened = open_model(options.input, options.from);
+  });
+  const Plan plan = shared_plan(options, opened, ranks);
+  std::optional<Converted> complete;
+  together(ranks, [&] {
+    if (!backend) backend = open_backend(options, gathered_bytes(plan));
+  });
+  at_first_rank(ranks, [&] {
+    check_twin_orders(options, opened, options.from);
+    if (options.verify == VerifyMode::Forward) {
+      require_known_glu(opened, "--from-glu");
+      // What is wrong with running the source's experts shows before anything is written.
+      (void)forward_options(options, opened, opened);
+    }
+    complete = find_complete(options, opened, plan, *backend);
+  });
+  const bool is_complete = !ranks.broadcast(std::vector<std::byte>(complete ? 1 : 0)).empty();
+  const Format format = target_format(options, *opened.source);
+  const Converted converted =
+      is_complete ? complete.value_or(Converted()) : convert(options, opened, plan, format, *backend, ranks);
+  if (ranks.rank() != 0) return 0;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  report::Conversion conversion{
+      options.output,   &plan, false, converted.bytes_written, seconds.count(), peak_memory(), backend->name(),
+      converted.digest, {},    {}};
+  if (options.verify != VerifyMode::None) conversion.verified = verified_text(options.verify);
+  print_report(options, conversion);
+  return 0;
+}
+
+int cmd_convert(const Options& options) {
+  const auto alone = make_single_rank();
+  return cmd_convert(options, *alone);
+}
+
+int cmd_plan(const Options& options) {
   try {
     check_output(options);
     const Opened opened = open_model(options.input, options.from);
@@ -99,35 +164,6 @@ int show_plan(const Options& options) {
   } catch (const Error& error) {
     return report_refusal(options, error);
   }
-}
-
-}  // namespace
-
-int cmd_convert(const Options& options) {
-  if (options.command == Command::Plan) return show_plan(options);
-  check_output(options);
-  watch_signals();
-  const auto start = std::chrono::steady_clock::now();
-  // A GPU that was named opens while the source is read; auto is decided by the plan.
-  std::unique_ptr<Backend> backend;
-  if (options.device != "auto") backend = open_backend(options, 0);
-  const Opened opened = open_model(options.input, options.from);
-  const Plan plan = proved_plan(options, opened);
-  check_twin_orders(options, opened, options.from);
-  if (!backend) backend = open_backend(options, gathered_bytes(plan));
-  if (options.verify == VerifyMode::Forward) {
-    require_known_glu(opened, "--from-glu");
-    // What is wrong with running the source's experts shows before anything is written.
-    (void)forward_options(options, opened, opened);
-  }
-  const Converted converted = convert(options, opened, plan, target_format(options, *opened.source), *backend);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  report::Conversion conversion{
-      options.output,   &plan, false, converted.bytes_written, seconds.count(), peak_memory(), backend->name(),
-      converted.digest, {},    {}};
-  if (options.verify != VerifyMode::None) conversion.verified = verified_text(options.verify);
-  print_report(options, conversion);
-  return 0;
 }
 
 }  // namespace glu_ckpt::cli

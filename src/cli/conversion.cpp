@@ -3,12 +3,18 @@
 #include <fmt/format.h>
 
 #include <new>
+#include <set>
+#include <tuple>
 
+#include "core/byte_fields.hpp"
 #include "core/fail.hpp"
 #include "core/hash.hpp"
 #include "exec/done_journal.hpp"
+#include "exec/make_tasks.hpp"
 #include "format/structure_view.hpp"
+#include "io/directory.hpp"
 #include "plan/plan_bytes.hpp"
+#include "ranks/task_queue.hpp"
 #include "report/report.hpp"
 
 namespace glu_ckpt::cli {
@@ -56,15 +62,43 @@ std::string fingerprint_of(const Options& options, const Opened& opened, const P
   return text + opened.source->identity();
 }
 
+std::vector<std::byte> bytes_of(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
 bool is_resumable(ErrorCode code) {
   constexpr int kMachineFailed = 5, kStopped = 6;
   return exit_status(code) == kMachineFailed || exit_status(code) == kStopped;
 }
 
+/// Names, dtypes, shapes and order of the rows.
+bool same_layout(const Inventory& a, const Recognition& a_recognition, const Inventory& b,
+                 const Recognition& b_recognition) {
+  const auto tensors = [](const Inventory& inventory) {
+    std::set<std::tuple<std::string, Dtype, std::vector<i64>>> all;
+    for (const TensorRef& tensor : inventory.tensors) all.emplace(tensor.name, tensor.dtype, tensor.shape);
+    return all;
+  };
+  const LayoutAnswers &x = a_recognition.layout, &y = b_recognition.layout;
+  return tensors(a) == tensors(b) && x.glu == y.glu && x.shared_glu == y.shared_glu &&
+         x.optimizer_glu == y.optimizer_glu;
+}
+
+Digest digest_with_progress(const Options& options, const Model& model, const Backend& backend,
+                            const std::string& title) {
+  i64 bytes = tensor_bytes(model.source->inventory());
+  for (const std::size_t index : model.recognition->dropped) bytes -= model.source->inventory().tensors[index].bytes;
+  report::Progress progress(progress_style(options), title, bytes);
+  return compute_digest(model, backend, execute_options(options, progress));
+}
+
 class Conversion {
  public:
-  Conversion(const Options& options, const Opened& opened, const Plan& plan, Format format, Backend& backend)
-      : options_(options),
+  Conversion(const Options& options, const Opened& opened, const Plan& plan, Format format, Backend& backend,
+             Ranks& ranks)
+      : ranks_(ranks),
+        options_(options),
         opened_(opened),
         plan_(plan),
         format_(format),
@@ -75,26 +109,27 @@ class Conversion {
         output_leaves_(output_.inventory, output_.recognition) {}
 
   Converted run() {
-    check_contents(options_, *opened_.source, "checking source");
-    backend_.ready();
+    at_first_rank(ranks_, [&] { check_contents(options_, *opened_.source, "checking source"); });
+    together(ranks_, [&] { backend_.ready(); });
     create();
     try {
       move();
       // What is given back is lost to the whole process, and the experts need it again.
       if (options_.verify != VerifyMode::Forward) backend_.release();
-      const std::optional<Digest> digest = source_digest();
-      opened_.source->check_unchanged();
-      finish(digest);
-      return {known_ ? digest : std::nullopt, sink_->bytes_written()};
+      together(ranks_, [&] { opened_.source->check_unchanged(); });
+      sum_ranks();
+      std::optional<Digest> digest;
+      at_first_rank(ranks_, [&] {
+        digest = source_digest();
+        finish(digest);
+      });
+      return {known_ ? digest : std::nullopt, bytes_written_ + sink_->bytes_written()};
     } catch (const Error& error) {
-      if (!is_resumable(error.code())) throw;
-      sink_->keep();
-      throw Error(error.code(),
-                  fmt::format("{}. What is done is kept in {}.partial: the same command with --resume goes on with it",
-                              error.what(), options_.output),
-                  error.file(), error.tensor());
+      keep_if_resumable(error.code());
+      if (ranks_.size() > 1 || !is_resumable(error.code())) throw;
+      throw Error(error.code(), fmt::format("{}. {}", error.what(), how_to_resume()), error.file(), error.tensor());
     } catch (const std::bad_alloc&) {
-      sink_->keep();
+      keep_if_resumable(ErrorCode::NoMemory);
       throw;
     }
   }
@@ -105,7 +140,32 @@ class Conversion {
     return make_record(opened_.recognition, plan_, recorded ? digest : std::nullopt);
   }
 
+  std::string how_to_resume() const {
+    return fmt::format("What is done is kept in {}.partial: the same command with --resume goes on with it",
+                       options_.output);
+  }
+
+  void keep_if_resumable(ErrorCode code) {
+    if (is_resumable(code)) sink_->keep();
+  }
+
+  /// Rank 0 makes the staging directory, and then the others find it.
   void create() {
+    const std::string fingerprint = fingerprint_of(options_, opened_, plan_, format_);
+    const std::vector<std::byte> first = ranks_.broadcast(bytes_of(fingerprint));
+    together(ranks_, [&] {
+      if (first == bytes_of(fingerprint)) return;
+      fail(ErrorCode::SourceChanged, {options_.input, {}},
+           "{}: its files have other sizes or dates here than at rank 0; all ranks must see the same ones",
+           options_.input);
+    });
+    at_first_rank(ranks_, [&] { open_sink(options_.resume ? SinkMode::Resume : SinkMode::Create, fingerprint); });
+    together(ranks_, [&] {
+      if (ranks_.rank() != 0) open_sink(SinkMode::Join, fingerprint);
+    });
+  }
+
+  void open_sink(SinkMode mode, const std::string& fingerprint) {
     const StructureView structured(*opened_.source, format_,
                                    options_.from.drop_optimizer ? IsDropped(is_optimizer_tensor) : IsDropped());
     SinkOptions to;
@@ -118,49 +178,113 @@ class Conversion {
     to.format = format_;
     structure_ = std::make_unique<StructureView>(structured);
     to.source = structure_.get();
-    to.mode = options_.resume ? SinkMode::Resume : SinkMode::Create;
+    to.mode = mode;
+    to.rank = ranks_.rank();
     to.data_phases = plan_.data_phases;
-    to.fingerprint = fingerprint_of(options_, opened_, plan_, format_);
+    to.fingerprint = fingerprint;
     sink_ = create_sink(to, plan_.outputs);
   }
 
   /// Every byte of the output, by this run or by the one before.
   void move() {
     const std::vector<DoneRange> done = prove_earlier();
-    for (const DoneRange& range : done) sums_ += range.sums;
-    i64 left = plan_.bytes;
-    for (const DoneRange& range : done) left -= range.end - range.begin;
-    report::Progress progress(progress_style(options_), "converting", left);
-    ExecuteOptions execution = execute_options(options_, progress);
-    if (options_.verify != VerifyMode::None) execution.source_leaves = &source_leaves_;
+    if (ranks_.rank() == 0)
+      for (const DoneRange& range : done) sums_ += range.sums;
+    ExecuteOptions execution;
     execution.output_leaves = &output_leaves_;
     execution.done = done;
+    execution.jobs = options_.jobs;
+    execution.memory_bytes = options_.memory_bytes;
+    // Rank 0's, since another rank with other hardware would cut them elsewhere.
+    const std::vector<Task> tasks = share_tasks(make_tasks(plan_, backend_, execution));
+    std::vector<i64> task_bytes;
+    i64 left = 0;
+    for (const Task& task : tasks) {
+      task_bytes.push_back(task.end - task.begin);
+      left += task_bytes.back();
+    }
+    TaskQueue queue(ranks_, task_bytes);
+    report::Progress progress(progress_style(options_), "converting", left);
+    execution.on_progress = execute_options(options_, progress).on_progress;
+    if (options_.verify != VerifyMode::None) execution.source_leaves = &source_leaves_;
     execution.on_done = [this](const DoneRange& range) { append_done(sink_->journal(), range); };
-    sums_ += execute(plan_, *opened_.source, *sink_, backend_, execution);
+    together(ranks_, [&] {
+      sums_ += execute_tasks(plan_, *opened_.source, *sink_, backend_, execution, tasks, [&] { return queue.next(); });
+    });
   }
 
+  std::vector<Task> share_tasks(std::vector<Task> tasks) {
+    if (ranks_.size() == 1) return tasks;
+    ByteWriter out;
+    out.number(std::ssize(tasks));
+    for (const Task& task : tasks)
+      for (const i64 number : {static_cast<i64>(task.tensor), task.begin, task.end, i64{task.short_runs}})
+        out.number(number);
+    const std::vector<std::byte> bytes = ranks_.broadcast(out.take());
+    ByteReader in(bytes, "a list of tasks");
+    tasks.resize(in.count(4 * sizeof(i64)));
+    for (Task& task : tasks) {
+      task.tensor = static_cast<std::size_t>(in.number(0, std::ssize(plan_.outputs) - 1));
+      task.begin = in.number(0, plan_.outputs[task.tensor].bytes);
+      task.end = in.number(task.begin, plan_.outputs[task.tensor].bytes);
+      task.short_runs = in.number(0, 1) == 1;
+    }
+    return tasks;
+  }
+
+  /// What the earlier run wrote and what still is as it was then: each rank looks at a share.
   std::vector<DoneRange> prove_earlier() {
-    if (!sink_->resumed()) return {};
-    std::vector<DoneRange> ranges = read_done(sink_->journal());
+    std::vector<DoneRange> mine;
+    const auto found = ranks_.broadcast(done_bytes(sink_->resumed() ? read_done(sink_->journal()) : mine));
+    const std::vector<DoneRange> all = parse_done(found);
+    if (all.empty()) return {};
     i64 bytes = 0;
-    for (const DoneRange& range : ranges) bytes += range.end - range.begin;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (static_cast<int>(i % static_cast<std::size_t>(ranks_.size())) == ranks_.rank()) {
+        mine.push_back(all[i]);
+        bytes += all[i].end - all[i].begin;
+      }
     report::Progress progress(progress_style(options_), "checking what is done", bytes);
     ExecuteOptions execution = execute_options(options_, progress);
     execution.output_leaves = &output_leaves_;
-    ranges = prove_ranges(std::move(ranges), plan_, *sink_, backend_, execution);
-    i64 proved = 0;
-    for (const DoneRange& range : ranges) proved += range.end - range.begin;
+    together(ranks_, [&] { mine = prove_ranges(std::move(mine), plan_, *sink_, backend_, execution); });
+    std::vector<DoneRange> proved;
+    for (const std::vector<std::byte>& part : ranks_.gather(done_bytes(mine)))
+      for (const DoneRange& range : parse_done(part)) proved.push_back(range);
+    proved = parse_done(ranks_.broadcast(done_bytes(proved)));
+    i64 proved_bytes = 0;
+    for (const DoneRange& range : proved) proved_bytes += range.end - range.begin;
     if (!options_.quiet)
-      fmt::print(stderr, "glu-ckpt: resumed: {} of {} are done already\n", report::size_text(proved),
+      fmt::print(stderr, "glu-ckpt: resumed: {} of {} are done already\n", report::size_text(proved_bytes),
                  report::size_text(plan_.bytes));
-    return ranges;
+    return proved;
+  }
+
+  /// Brings to rank 0 what the others know of the bytes that they wrote.
+  void sum_ranks() {
+    if (ranks_.size() == 1) return;
+    std::vector<std::byte> sums;
+    together(ranks_, [&] {
+      if (ranks_.rank() != 0) sums = sink_->export_sums();
+    });
+    const auto all_sums = ranks_.gather(sums);
+    const auto all_ranges = ranks_.gather(done_bytes(std::vector{DoneRange{0, 0, sink_->bytes_written(), sums_}}));
+    at_first_rank(ranks_, [&] {
+      for (std::size_t rank = 1; rank < all_ranges.size(); ++rank) {
+        sink_->import_sums(all_sums[rank]);
+        const DoneRange range = parse_done(all_ranges[rank]).at(0);
+        sums_ += range.sums;
+        bytes_written_ += range.end;
+      }
+    });
   }
 
   /// The digest of what was read, checked against the source's own record and against what was written.
   std::optional<Digest> source_digest() {
     if (options_.verify == VerifyMode::None) return std::nullopt;
     const std::optional<Digest> passed = source_leaves_.digest(sums_.source);
-    const Digest digest = passed ? *passed : digest_of(opened_.model(), "reading source again");
+    const Digest digest =
+        passed ? *passed : digest_with_progress(options_, opened_.model(), backend_, "reading source again");
     const auto recorded = opened_.source->record().find("digest");
     // The record's digest is of everything, so it says nothing about what is left after a drop.
     const bool comparable = recorded != opened_.source->record().end() && opened_.recognition.dropped.empty();
@@ -172,13 +296,6 @@ class Conversion {
           options_.input, recorded->second, to_string(digest));
     if (const auto written = output_leaves_.digest(sums_.output)) check_digest(*written, digest);
     return digest;
-  }
-
-  Digest digest_of(const Model& model, const std::string& title) const {
-    i64 bytes = tensor_bytes(model.source->inventory());
-    for (const std::size_t index : model.recognition->dropped) bytes -= model.source->inventory().tensors[index].bytes;
-    report::Progress progress(progress_style(options_), title, bytes);
-    return compute_digest(model, backend_, execute_options(options_, progress));
   }
 
   void check_digest(const Digest& found, const Digest& expected) const {
@@ -207,7 +324,7 @@ class Conversion {
            "what was written opens as another model than was planned: {}. Nothing was kept; please report it", unlike);
     if (options_.verify == VerifyMode::Readback) check_contents(options_, *staged.source, "checking checksums");
     if (options_.verify == VerifyMode::Readback || !output_leaves_.digest(sums_.output))
-      check_digest(digest_of(staged.model(), "verifying"), expected);
+      check_digest(digest_with_progress(options_, staged.model(), backend_, "verifying"), expected);
     if (options_.verify == VerifyMode::Forward) check_forward(staged);
   }
 
@@ -222,6 +339,7 @@ class Conversion {
              report::layer_forward_text(layer));
   }
 
+  Ranks& ranks_;
   const Options& options_;
   const Opened& opened_;
   const Plan& plan_;
@@ -235,12 +353,39 @@ class Conversion {
   std::unique_ptr<StructureView> structure_;
   std::unique_ptr<Sink> sink_;
   RangeSums sums_;
+  /// By other ranks.
+  i64 bytes_written_ = 0;
 };
 
 }  // namespace
 
-Converted convert(const Options& options, const Opened& opened, const Plan& plan, Format format, Backend& backend) {
-  return Conversion(options, opened, plan, format, backend).run();
+std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan,
+                                       const Backend& backend) {
+  const std::filesystem::path output = options.output;
+  const std::filesystem::path partial = (output.has_filename() ? output : output.parent_path()).string() + ".partial";
+  if (!options.resume || options.overwrite || !path_exists(output)) return std::nullopt;
+  const auto fail_other = [&](const std::string& why) {
+    fail(ErrorCode::OutputExists, {options.output, {}},
+         "{} exists, and {}; choose another name, or --overwrite to replace it", options.output, why);
+  };
+  if (name_taken(partial)) fail_other(fmt::format("so does {}", partial.string()));
+  const Opened there = open_model(options.output, {});
+  const OutputModel wanted = output_model(plan, *opened.source, make_record(opened.recognition, plan, std::nullopt));
+  if (!same_layout(wanted.inventory, wanted.recognition, there.source->inventory(), there.recognition))
+    fail_other("is not what this run would write");
+  const Digest digest = digest_with_progress(options, opened.model(), backend, "comparing");
+  const auto recorded = there.source->record().find("source_digest");
+  const std::string of_output = recorded != there.source->record().end()
+                                    ? recorded->second
+                                    : to_string(digest_with_progress(options, there.model(), backend, "verifying"));
+  if (of_output != to_string(digest)) fail_other("was made from another source");
+  if (!options.quiet) fmt::print(stderr, "glu-ckpt: {} is complete: the earlier run had finished\n", options.output);
+  return Converted{has_unknown_glu(opened.recognition) ? std::nullopt : std::optional(digest), 0};
+}
+
+Converted convert(const Options& options, const Opened& opened, const Plan& plan, Format format, Backend& backend,
+                  Ranks& ranks) {
+  return Conversion(options, opened, plan, format, backend, ranks).run();
 }
 
 }  // namespace glu_ckpt::cli

@@ -2,6 +2,7 @@
 /// One conversion, from a proved plan to a committed output.
 
 #include "cli/session.hpp"
+#include "ranks/ranks.hpp"
 
 namespace glu_ckpt::cli {
 
@@ -11,8 +12,16 @@ struct Converted {
   i64 bytes_written = 0;
 };
 
+/// For --resume: what an earlier run wrote, if it had finished before it was stopped, so that DST is there. Nothing
+/// where DST is not, or is to be replaced. Throws OutputExists where DST is not what this run would write: other
+/// tensors, another layout, or another source's. Reads all of the source.
+std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan,
+                                       const Backend& backend);
+
 /// Writes the output, or goes on with what an earlier run wrote, and proves it. Where it is stopped, or the machine
-/// fails, what is done stays in DST.partial for --resume; after any other failure nothing stays.
-Converted convert(const Options& options, const Opened& opened, const Plan& plan, Format format, Backend& backend);
+/// fails, what is done stays in DST.partial for --resume; after any other failure nothing stays. All ranks call it
+/// together, with the same plan; rank 0 makes the output and commits it, and what it returns is of all of them.
+Converted convert(const Options& options, const Opened& opened, const Plan& plan, Format format, Backend& backend,
+                  Ranks& ranks);
 
 }  // namespace glu_ckpt::cli

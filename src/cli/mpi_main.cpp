@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/run.hpp"
+#include "cli/session.hpp"
 #include "core/byte_fields.hpp"
 #include "core/current_error.hpp"
 #include "ranks/mpi_ranks.hpp"
@@ -33,6 +34,9 @@ int run_ranks(Ranks& ranks, int argc, char** argv) {
   at_first_rank(ranks, [&] { options = cli::parse_options(argc, argv); });
   if (shared_status(ranks, options ? 1 : 0) == 0) return 0;
   if (ranks.rank() != 0) options = silent(cli::parse_options(argc, argv).value());
+  // From here to the end of the process: whatever starts the ranks ends those that are left once the first has ended.
+  if (options->command == cli::Command::Convert) cli::watch_signals();
+  if (options->command == cli::Command::Convert) return cli::cmd_convert(*options, ranks);
   int status = 0;
   at_first_rank(ranks, [&] { status = cli::run(*options); });
   return shared_status(ranks, status);

@@ -10,6 +10,7 @@
 #include "glu_ckpt/forward.hpp"
 #include "glu_ckpt/plan.hpp"
 #include "glu_ckpt/verify.hpp"
+#include "ranks/ranks.hpp"
 
 namespace glu_ckpt::cli {
 
@@ -96,6 +97,9 @@ i64 parse_size(const std::string& text);
 
 int cmd_inspect(const Options& options);
 int cmd_convert(const Options& options);
+/// By all ranks together; rank 0 reports.
+int cmd_convert(const Options& options, Ranks& ranks);
+int cmd_plan(const Options& options);
 int cmd_verify(const Options& options);
 int cmd_digest(const Options& options);
 int cmd_stamp(const Options& options);

@@ -13,8 +13,8 @@ namespace glu_ckpt::cli {
 int run(const Options& options) {
   switch (options.command) {
     case Command::Inspect: return cmd_inspect(options);
-    case Command::Convert:
-    case Command::Plan: return cmd_convert(options);
+    case Command::Convert: return cmd_convert(options);
+    case Command::Plan: return cmd_plan(options);
     case Command::Verify: return cmd_verify(options);
     case Command::Digest: return cmd_digest(options);
     case Command::Stamp: return cmd_stamp(options);

@@ -3,36 +3,52 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 namespace glu_ckpt {
 
-void parallel_for(std::size_t count, int jobs, const std::function<void(std::size_t, int)>& task) {
-  std::atomic<std::size_t> next{0};
+void parallel_until(int jobs, const std::function<std::int64_t()>& next,
+                    const std::function<void(std::size_t, int)>& task) {
+  std::atomic<bool> stop{false};
   std::mutex mutex;
   // The first task's that fails: tasks begin in order, so those before it run to their end and it is always the same.
   std::exception_ptr failure;
-  std::size_t failed = count;
+  std::size_t failed = std::numeric_limits<std::size_t>::max();
   const auto work = [&](int worker) {
     std::size_t i = 0;
     try {
-      for (i = next++; i < count; i = next++) task(i, worker);
+      while (!stop) {
+        const std::int64_t number = next();
+        if (number < 0) return;
+        i = static_cast<std::size_t>(number);
+        task(i, worker);
+      }
     } catch (...) {
-      next = count;
+      stop = true;
       const std::lock_guard lock(mutex);
-      if (i >= failed) return;
+      if (failure && i >= failed) return;
       failed = i;
       failure = std::current_exception();
     }
   };
-  const int threads = static_cast<int>(std::min<std::size_t>(count, static_cast<std::size_t>(std::max(jobs, 1))));
   std::vector<std::thread> pool;
-  for (int worker = 1; worker < threads; ++worker) pool.emplace_back(work, worker);
+  for (int worker = 1; worker < std::max(jobs, 1); ++worker) pool.emplace_back(work, worker);
   work(0);
   for (std::thread& thread : pool) thread.join();
   if (failure) std::rethrow_exception(failure);
+}
+
+void parallel_for(std::size_t count, int jobs, const std::function<void(std::size_t, int)>& task) {
+  std::atomic<std::int64_t> given{0};
+  const auto next = [&] {
+    const std::int64_t number = given++;
+    return number < static_cast<std::int64_t>(count) ? number : -1;
+  };
+  parallel_until(static_cast<int>(std::min<std::size_t>(count, static_cast<std::size_t>(std::max(jobs, 1)))), next,
+                 task);
 }
 
 }  // namespace glu_ckpt

@@ -2,6 +2,7 @@
 /// A fixed number of workers over a numbered list of tasks.
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 
 namespace glu_ckpt {
@@ -9,5 +10,10 @@ namespace glu_ckpt {
 /// Calls `task(index, worker)` for every index < count, each once, from `jobs` threads; indices are
 /// handed out in order. An exception stops the handing out; that of the lowest index is rethrown here.
 void parallel_for(std::size_t count, int jobs, const std::function<void(std::size_t, int)>& task);
+
+/// The same for numbers that come from `next`, which any thread calls, until it gives a negative one. Each thread
+/// begins no other task after a failure; that of the least number is rethrown.
+void parallel_until(int jobs, const std::function<std::int64_t()>& next,
+                    const std::function<void(std::size_t, int)>& task);
 
 }  // namespace glu_ckpt

@@ -20,24 +20,46 @@ void put_sum(const LeafSum& sum, i64* at) {
 
 LeafSum take_sum(const i64* at) { return {static_cast<u64>(at[0]), static_cast<u64>(at[1]), at[2], at[3]}; }
 
-}  // namespace
-
-void append_done(Journal& journal, const DoneRange& range) {
+Fields fields_of(const DoneRange& range) {
   Fields fields{static_cast<i64>(range.tensor), range.begin, range.end};
   put_sum(range.sums.source, &fields[3]);
   put_sum(range.sums.output, &fields[7]);
+  return fields;
+}
+
+DoneRange range_of(const std::byte* bytes) {
+  Fields fields{};
+  std::memcpy(fields.data(), bytes, sizeof fields);
+  return {static_cast<std::size_t>(fields[0]), fields[1], fields[2], {take_sum(&fields[3]), take_sum(&fields[7])}};
+}
+
+}  // namespace
+
+void append_done(Journal& journal, const DoneRange& range) {
+  const Fields fields = fields_of(range);
   journal.append(std::as_bytes(std::span(fields)));
 }
 
 std::vector<DoneRange> read_done(const Journal& journal) {
   std::vector<DoneRange> ranges;
-  for (const std::vector<std::byte>& entry : journal.entries()) {
-    Fields fields{};
-    if (entry.size() != sizeof fields) continue;
-    std::memcpy(fields.data(), entry.data(), sizeof fields);
-    ranges.push_back(
-        {static_cast<std::size_t>(fields[0]), fields[1], fields[2], {take_sum(&fields[3]), take_sum(&fields[7])}});
+  for (const std::vector<std::byte>& entry : journal.entries())
+    if (entry.size() == sizeof(Fields)) ranges.push_back(range_of(entry.data()));
+  return ranges;
+}
+
+std::vector<std::byte> done_bytes(std::span<const DoneRange> ranges) {
+  std::vector<std::byte> bytes(ranges.size() * sizeof(Fields));
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const Fields fields = fields_of(ranges[i]);
+    std::memcpy(bytes.data() + i * sizeof fields, fields.data(), sizeof fields);
   }
+  return bytes;
+}
+
+std::vector<DoneRange> parse_done(std::span<const std::byte> bytes) {
+  std::vector<DoneRange> ranges;
+  for (; bytes.size() >= sizeof(Fields); bytes = bytes.subspan(sizeof(Fields)))
+    ranges.push_back(range_of(bytes.data()));
   return ranges;
 }
 

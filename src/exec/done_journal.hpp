@@ -1,6 +1,8 @@
 #pragma once
 /// Finished ranges in the journal of a run.
 
+#include <cstddef>
+#include <span>
 #include <vector>
 
 #include "glu_ckpt/execute.hpp"
@@ -13,5 +15,9 @@ void append_done(Journal& journal, const DoneRange& range);
 
 /// In the order in which they were finished. Entries of another size are of another version's, and left out.
 std::vector<DoneRange> read_done(const Journal& journal);
+
+/// Ranges as bytes, for another process of this run.
+std::vector<std::byte> done_bytes(std::span<const DoneRange> ranges);
+std::vector<DoneRange> parse_done(std::span<const std::byte> bytes);
 
 }  // namespace glu_ckpt

@@ -4,6 +4,7 @@
 #include "glu_ckpt/execute.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <semaphore>
 #include <tuple>
@@ -57,14 +58,13 @@ i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const Execute
   return workers * (largest + std::min(buffer_bytes, std::max(kDirectRunBytes, largest_window)));
 }
 
-RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
-                  const ExecuteOptions& options) {
+RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
+                        const ExecuteOptions& options, std::span<const Task> tasks, const std::function<i64()>& next) {
   const Crew crew = make_crew(plan, backend, options);
-  const std::vector<Task> tasks = make_tasks(plan, backend, crew.buffer_bytes, options);
   std::vector<std::unique_ptr<Backend::Worker>> workers(static_cast<std::size_t>(crew.workers));
   std::vector<RangeSums> sums(workers.size());
   Turns turns(backend.computing(options.jobs));
-  parallel_for(tasks.size(), crew.workers, [&](std::size_t index, int number) {
+  parallel_until(crew.workers, next, [&](std::size_t index, int number) {
     const Task& task = tasks[index];
     // Made by the thread that uses it: a GPU is chosen for each thread.
     auto& worker = workers[static_cast<std::size_t>(number)];
@@ -88,6 +88,16 @@ RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Back
   RangeSums total;
   for (const RangeSums& sum : sums) total += sum;
   return total;
+}
+
+RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
+                  const ExecuteOptions& options) {
+  const std::vector<Task> tasks = make_tasks(plan, backend, options);
+  std::atomic<i64> given{0};
+  return execute_tasks(plan, source, sink, backend, options, tasks, [&] {
+    const i64 number = given++;
+    return number < std::ssize(tasks) ? number : -1;
+  });
 }
 
 std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, Sink& sink, const Backend& backend,

@@ -101,4 +101,8 @@ std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffe
   return tasks;
 }
 
+std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
+  return make_tasks(plan, backend, make_crew(plan, backend, options).buffer_bytes, options);
+}
+
 }  // namespace glu_ckpt

@@ -30,4 +30,11 @@ Crew make_crew(const Plan& plan, const Backend& backend, const ExecuteOptions& o
 /// leaf is.
 std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffer_bytes, const ExecuteOptions& options);
 
+/// The tasks that execute() makes of a plan. Whoever shares them with other processes gives theirs to all.
+std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, const ExecuteOptions& options);
+
+/// execute() of those `tasks` whose numbers `next` gives, until it gives a negative one; any thread calls it.
+RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
+                        const ExecuteOptions& options, std::span<const Task> tasks, const std::function<i64()>& next);
+
 }  // namespace glu_ckpt

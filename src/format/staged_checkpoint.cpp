@@ -53,7 +53,7 @@ StagedCheckpoint::StagedCheckpoint(const SinkOptions& options, const std::string
     : options_(options),
       inner_(names_single_file(options.path) ? std::string() : inner),
       single_file_(names_single_file(options.path)),
-      staged_(options.path, options.overwrite, staged_mode(options.mode), options.fingerprint) {
+      staged_(options.path, options.overwrite, staged_mode(options.mode), options.fingerprint, options.rank) {
   if (!inner_.empty()) make_subdirectories(inner_);
 }
 

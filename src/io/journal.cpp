@@ -94,4 +94,11 @@ void Journal::append(std::span<const std::byte> entry) {
   end_ += static_cast<i64>(record.size());
 }
 
+void Journal::take_over(const Journal& other) {
+  for (const std::vector<std::byte>& entry : other.entries_) {
+    append(entry);
+    entries_.push_back(entry);
+  }
+}
+
 }  // namespace glu_ckpt

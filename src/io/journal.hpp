@@ -40,6 +40,8 @@ class Journal {
   /// Where it throws, the entries before it stay, and the next one takes its place.
   void append(std::span<const std::byte> entry);
   void sync() const { file_.sync(); }
+  /// Adds another journal's entries, to the file and to entries().
+  void take_over(const Journal& other);
 
  private:
   void read();

@@ -52,12 +52,16 @@ bool is_unsupported(int error) { return error == EINVAL || error == ENOSYS || er
 
 }  // namespace
 
-StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode, std::string_view fingerprint)
+StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode, std::string_view fingerprint,
+                     int rank)
     : final_(named_path(final_path)), staging_(final_), overwrite_(overwrite) {
   staging_ += ".partial";
   if (mode == StagedMode::Join) {
     if (link_kind(staging_) != PathKind::Directory)
       fail(ErrorCode::NotFound, {staging_.string(), {}}, "{}: the run to join has not made it", staging_.string());
+    if (fingerprint.empty()) return;
+    journal_ = std::make_unique<Journal>(File::create(fmt::format("{}.{}", journal_path().string(), rank)));
+    journal_->begin(fingerprint);
     return;
   }
   if (!overwrite_ && name_taken(final_)) fail_exists(final_);
@@ -148,7 +152,26 @@ void StagedDir::take_over(std::unique_ptr<Journal> journal, std::string_view fin
         "{}: the run that did not finish had another source or other options; repeat that one, or remove the directory",
         staging_.string());
   journal_ = std::move(journal);
+  take_rank_journals(fingerprint);
   resumed_ = true;
+}
+
+/// Names of the journals of processes that joined the run.
+std::vector<std::string> StagedDir::rank_journals() const {
+  std::vector<std::string> names = list_directory(staging_);
+  std::erase_if(names, [](const std::string& name) { return !name.starts_with(std::string(kJournalName) + "."); });
+  return names;
+}
+
+void StagedDir::take_rank_journals(std::string_view fingerprint) {
+  const std::vector<std::string> names = rank_journals();
+  for (const std::string& name : names) {
+    const Journal other(File::open_write(staging_ / name));
+    if (other.header() && *other.header() == fingerprint) journal_->take_over(other);
+  }
+  if (!names.empty()) journal_->sync();
+  for (const std::string& name : names)
+    if (const int error = remove_tree(staging_ / name); error != 0) fail_errno(error, "remove", staging_ / name);
 }
 
 void StagedDir::begin_journal(std::unique_ptr<Journal> journal, std::string_view fingerprint) {
@@ -187,6 +210,8 @@ int StagedDir::remove_others() const {
 }
 
 void StagedDir::commit() {
+  for (const std::string& name : rank_journals())
+    if (const int error = remove_tree(staging_ / name); error != 0) fail_errno(error, "remove", staging_ / name);
   sync_directory(staging_);
   install(staging_);
   if (!journal_) return;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "io/journal.hpp"
 
@@ -31,8 +32,11 @@ class StagedDir {
   /// Create; where it holds something and no journal, for Resume. OutputBusy where another run works in it.
   /// ResumeMismatch where the earlier run was asked something else. NotFound where the directory above, or for Join the
   /// staging directory, is missing. NoSpace, Io.
+  ///
+  /// `rank` is that of a process that joins: it keeps a journal of its own, `<journal>.<rank>`, whose entries a later
+  /// run that resumes finds in its own.
   StagedDir(const std::filesystem::path& final_path, bool overwrite, StagedMode mode = StagedMode::Create,
-            std::string_view fingerprint = {});
+            std::string_view fingerprint = {}, int rank = 0);
   StagedDir(const StagedDir&) = delete;
   StagedDir& operator=(const StagedDir&) = delete;
   ~StagedDir();
@@ -40,7 +44,7 @@ class StagedDir {
   const std::filesystem::path& path() const { return staging_; }
   const std::filesystem::path& final_path() const { return final_; }
 
-  /// False without a fingerprint, and for Join.
+  /// False without a fingerprint.
   bool has_journal() const { return journal_ != nullptr; }
   /// Only where has_journal().
   Journal& journal() const { return *journal_; }
@@ -65,6 +69,8 @@ class StagedDir {
   std::filesystem::path journal_path() const { return staging_ / kJournalName; }
   void remove_all();
   int remove_others() const;
+  std::vector<std::string> rank_journals() const;
+  void take_rank_journals(std::string_view fingerprint);
   void install(const std::filesystem::path& from);
   void install_new(const std::filesystem::path& from);
   void install_over(const std::filesystem::path& from);

@@ -33,11 +33,11 @@ ByteRange whole_blocks(i64 offset, i64 bytes, i64 block) {
 
 CloneMap::CloneMap(std::span<const Move> moves, std::span<const i64> src_at, i64 dst_at, CloneLimits limits)
     : dst_at_(dst_at), limits_(limits) {
-  limits_.min_bytes = std::max(limits_.min_bytes, limits_.block);
   if (dst_at < 0) return;
+  const i64 least = std::max(limits.block, std::min(limits.min_bytes, limits.min_even_bytes));
   for (const Move& move : join_moves(moves)) {
     const i64 at = src_at[move.src];
-    if (at < 0 || move.run_bytes < limits_.min_bytes) continue;
+    if (at < 0 || move.run_bytes < least) continue;
     if (can_be_in_phase(move, at + move.src_offset, dst_at + move.dst_offset, limits_.block))
       moves_.push_back({move, at});
   }
@@ -76,7 +76,7 @@ void CloneMap::add_run(const Candidate& from, i64 src, i64 dst, ByteRange range,
   const i64 shift = from.src_at + src - dst_at_ - dst;
   if (shift % limits_.block != 0) return;
   const i64 bytes = from.move.run_bytes;
-  if (whole_blocks(dst_at_ + dst, bytes, limits_.block).bytes() < limits_.min_bytes) return;
+  if (!limits_.accept(whole_blocks(dst_at_ + dst, bytes, limits_.block).bytes(), bytes)) return;
   const i64 begin = std::max(dst, range.begin);
   const i64 end = std::min(dst + bytes, range.end);
   if (begin >= end) return;

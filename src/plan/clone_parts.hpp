@@ -8,8 +8,11 @@
 
 namespace glu_ckpt {
 
-/// Reading back a file of shared extents takes a seek for each; from this many bytes on that does not show.
-inline constexpr i64 kWorthCloningBytes = i64{128} << 10;
+/// Runs that are worth cloning. Where a run does not begin and end with a block, the block that it shares with the next
+/// run is written between two clones, and a file of many such blocks is read back at a fraction of the disk's speed
+/// unless the clones between them are long. Without them, short extents cost little.
+inline constexpr i64 kWorthCloningBytes = i64{384} << 10;
+inline constexpr i64 kWorthCloningEvenBytes = i64{64} << 10;
 
 /// Bytes [begin, end).
 struct ByteRange {
@@ -40,8 +43,15 @@ struct CloneParts {
 struct CloneLimits {
   /// What offsets and lengths must be multiples of, in both files: the file system's block.
   i64 block = kDataPhaseBytes;
-  /// Shorter runs are written.
+  /// Runs with fewer bytes in whole blocks are written.
   i64 min_bytes = kWorthCloningBytes;
+  /// The same of runs that are all whole blocks.
+  i64 min_even_bytes = kWorthCloningEvenBytes;
+
+  /// Whether a run is cloned that has `whole` of its `bytes` in whole blocks.
+  bool accept(i64 whole, i64 bytes) const {
+    return whole >= block && whole >= (whole == bytes ? min_even_bytes : min_bytes);
+  }
 };
 
 /// The runs of one output tensor that can be cloned: the whole blocks of the runs of its joined moves.

@@ -44,7 +44,7 @@ void vote(const Move& move, i64 src_at, i64 dst_at, Ballot& ballot) {
   const auto phase = phase_of(move, src_at, dst_at);
   if (!phase) return;
   const i64 bytes = shareable_bytes(move, src_at);
-  if (bytes >= kWorthCloningBytes) ballot[*phase].in_long_runs += bytes * move.runs();
+  if (CloneLimits{}.accept(bytes, move.run_bytes)) ballot[*phase].in_long_runs += bytes * move.runs();
   ballot[*phase].in_all_runs += bytes * move.runs();
 }
 

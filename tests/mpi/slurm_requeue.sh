@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# docs/glu-ckpt.sbatch under a real Slurm on this machine, with a stand-in for the program that is stopped once. By hand,
-# as root, with Debian's slurm-wlm: tests/mpi/slurm_requeue.sh. Exits 77 where that cannot be.
+# docs/glu-ckpt.sbatch under a real Slurm on this machine, with a stand-in for the program that is stopped once. Exits
+# 77 without Debian's slurm-wlm, or where not run by root.
 set -u
 export LC_ALL=C
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -18,7 +18,8 @@ source "$HERE/../cli/lib.sh"
 # shellcheck source=/dev/null
 source "$HERE/slurm_cluster.sh"
 
-# Each rank notes its arguments, then works until it is stopped; after a requeue it finds the job done. Told to fail it does.
+# Each rank notes its arguments, then works until it is stopped; after a requeue it finds the job done. It fails
+# when told to.
 export GLU_CKPT_MPI=$WORK/stand_in GLU_CKPT_LAUNCHER="srun --kill-on-bad-exit=1" STAND_IN=$WORK/ranks
 cat >"$GLU_CKPT_MPI" <<'STAND_IN'
 #!/usr/bin/env bash
@@ -60,8 +61,8 @@ requeues_itself() {
   check "is queued again" until_true 20 is "$job" Restarts 1
   check "ends well the second time" until_true 60 is "$job" JobState COMPLETED
   check "by itself" is "$job" Restarts 1
-  check "is told what it was told, and to resume" test "$(<"$STAND_IN/$job.1")" == \
-    "$(printf '[convert][a source][dst][--glu][interleaved:32][--resume]\n%.0s' 1 2)"
+  check "is told what it was told, its cores, and to resume" test "$(<"$STAND_IN/$job.1")" == \
+    "$(printf '[convert][a source][dst][--glu][interleaved:32][--jobs][1][--resume]\n%.0s' 1 2)"
   check "says so in one log" test "$(grep -c "queued again" "$WORK/out.$job")" == 1
 }
 

@@ -44,7 +44,9 @@ std::vector<CloneRun> clones_by_runs(const Case& item) {
       if (at < 0 || (at + src - item.dst_at - dst) % item.limits.block != 0) return;
       const ByteRange blocks = whole_blocks(item.dst_at + dst, move.run_bytes, item.limits.block);
       const i64 first = blocks.begin - item.dst_at;
-      if (blocks.bytes() >= std::max(item.limits.block, item.limits.min_bytes))
+      const bool even = blocks.bytes() == move.run_bytes;
+      const i64 least = even ? item.limits.min_even_bytes : item.limits.min_bytes;
+      if (blocks.bytes() >= item.limits.block && blocks.bytes() >= least)
         clones.push_back({move.src, src + first - dst, first, blocks.bytes()});
     });
   std::ranges::sort(clones, {}, &CloneRun::dst_offset);
@@ -125,7 +127,7 @@ Matrix half_of(std::size_t tensor, i64 first, i64 rows, i64 cols, i64 block_rows
 Case random_case(std::mt19937& random) {
   const auto pick = [&](std::initializer_list<i64> of) { return of.begin()[random() % of.size()]; };
   Case item;
-  item.limits = {pick({1, 4, 16, 32}), pick({0, 16, 50, 200})};
+  item.limits = {pick({1, 4, 16, 32}), pick({0, 16, 50, 200}), pick({0, 16, 50, 200})};
   item.dst_at = pick({0, 7, 8, 16, 48, 100});
   const i64 rows = 12, cols = pick({3, 4, 8, 16}), from = pick({1, 2, 3, 4, 6, 12}), to = pick({from, 1, 2, 4, 12});
   const i64 expert_bytes = 2 * rows * cols * 2;
@@ -172,10 +174,27 @@ TEST(CloneParts, TakesTheRunsOfALoopThatFit) {
   item.moves = {move};
   item.src_at = {0};
   item.bytes = 6 * 64;
-  item.limits = {16, 16};
+  item.limits = {16, 16, 16};
   std::mt19937 random(1);
   expect_splits(item, random);
   EXPECT_EQ(CloneMap(item.moves, item.src_at, 0, item.limits).parts(0, item.bytes).cloned.size(), 3u);
+}
+
+TEST(CloneParts, TakesShorterRunsWhereNothingIsWrittenBetweenThem) {
+  Case item;
+  item.moves.resize(1);
+  item.moves[0].run_bytes = 64;
+  item.bytes = 64;
+  item.limits = {16, 65, 64};
+  item.src_at = {16};
+  const auto cloned = [&] {
+    return CloneMap(item.moves, item.src_at, item.src_at[0], item.limits).parts(0, 64).cloned;
+  };
+  EXPECT_EQ(cloned().size(), 1u);
+  item.src_at = {17};
+  EXPECT_TRUE(cloned().empty());
+  item.limits.min_bytes = 48;
+  EXPECT_EQ(cloned(), (std::vector<CloneRun>{{0, 15, 15, 48}}));
 }
 
 TEST(CloneParts, WithoutAPlaceInAFileAllIsWritten) {
@@ -183,7 +202,7 @@ TEST(CloneParts, WithoutAPlaceInAFileAllIsWritten) {
   item.moves.resize(1);
   item.moves[0].run_bytes = 64;
   item.bytes = 64;
-  item.limits = {16, 16};
+  item.limits = {16, 16, 16};
   const std::vector<i64> nowhere = {-1}, here = {32};
   for (const auto& [src_at, dst_at] : {std::pair(nowhere, i64{0}), {here, -1}, {here, 8}}) {
     const CloneMap map(item.moves, src_at, dst_at, item.limits);
@@ -211,7 +230,7 @@ TEST(CloneParts, WalksOnlyTheRunsOfTheRange) {
   Move move;
   move.run_bytes = 4096;
   move.dims[0] = {i64{1} << 40, 8192, 8192};
-  const CloneMap map(std::vector{move}, std::vector<i64>{4096}, 4096, {4096, 4096});
+  const CloneMap map(std::vector{move}, std::vector<i64>{4096}, 4096, {4096, 4096, 4096});
   const i64 middle = i64{1} << 52;
   const CloneParts parts = map.parts(middle, middle + 3 * 8192);
   ASSERT_EQ(parts.cloned.size(), 3u);

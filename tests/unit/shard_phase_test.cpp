@@ -54,7 +54,7 @@ struct Placed {
 };
 
 /// Bytes that would be cloned were the data section of a shard to begin at `phase`.
-i64 cloned_at(const Placed& placed, u32 shard, i64 phase, i64 min_bytes) {
+i64 cloned_at(const Placed& placed, u32 shard, i64 phase, const CloneLimits& limits) {
   std::vector<i64> src_at;
   for (const TensorRef& tensor : placed.inventory.tensors) src_at.push_back(tensor.offset);
   i64 bytes = 0;
@@ -65,7 +65,7 @@ i64 cloned_at(const Placed& placed, u32 shard, i64 phase, i64 min_bytes) {
     const std::size_t last =
         t + 1 < placed.plan.outputs.size() ? placed.plan.first_move[t + 1] : placed.plan.moves.size();
     const CloneMap map(std::span(placed.plan.moves).subspan(first, last - first), src_at, phase + output.offset,
-                       {kDataPhaseBytes, min_bytes});
+                       limits);
     for (const CloneRun& run : map.parts(0, output.bytes).cloned) bytes += run.bytes;
   }
   return bytes;
@@ -105,6 +105,22 @@ TEST(DataPhase, FollowsTheLongRunsBeforeTheManyShortOnes) {
   EXPECT_EQ(placed.phases(), (std::vector<i64>{8}));
 }
 
+/// Gate and up in turn on both sides are long runs only together.
+TEST(DataPhase, CountsRunsThatTouchAsOne) {
+  Placed placed;
+  placed.add_source(8, i64{1} << 20);
+  placed.begin_output(0, 0, i64{1} << 20);
+  for (const i64 half : {0, 1}) {
+    Move move;
+    move.src_offset = move.dst_offset = half * 16384;
+    move.run_bytes = 16384;
+    move.dims[0] = {32, 32768, 32768};
+    placed.add_move(move);
+  }
+  placed.pass(0, 16 + (i64{1} << 20), i64{1} << 20, kWorthCloningBytes + 2 * kDataPhaseBytes);
+  EXPECT_EQ(placed.phases(), (std::vector<i64>{8}));
+}
+
 TEST(DataPhase, DoesNotDependOnTheShardsAround) {
   Placed alone, among;
   alone.pass(0, 1016, 0, i64{1} << 20);
@@ -122,7 +138,7 @@ Placed random_placed(std::mt19937& random) {
     i64 at = 0;
     const i64 tensors = 1 + below(6);
     for (i64 i = 0; i < tensors; ++i) {
-      const i64 run = (1 + below(70)) * kDataPhaseBytes;
+      const i64 run = (1 + below(200)) * kDataPhaseBytes;
       const i64 count = 1 + below(3);
       const i64 begin = 8 * below(4) + 4096 * below(3);
       if (below(2) == 0) {
@@ -156,8 +172,7 @@ TEST(DataPhase, SharesTheMost) {
     ASSERT_EQ(phases.size(), 2u);
     for (const u32 shard : {0u, 1u}) {
       const auto shared = [&](i64 phase) {
-        return std::pair(cloned_at(placed, shard, phase, kWorthCloningBytes),
-                         cloned_at(placed, shard, phase, kDataPhaseBytes));
+        return std::pair(cloned_at(placed, shard, phase, {}), cloned_at(placed, shard, phase, {kDataPhaseBytes, 0, 0}));
       };
       std::pair<i64, i64> most{-1, -1};
       i64 best = 0;
