@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <mutex>
-#include <semaphore>
 #include <tuple>
 
 #include "core/parallel.hpp"
@@ -25,16 +25,34 @@ class Turns {
 
   template <typename Work>
   auto take(const Work& work) {
-    free_.acquire();
+    acquire();
     struct Release {
-      std::counting_semaphore<>& free;
-      ~Release() { free.release(); }
-    } const release{free_};
+      Turns& turns;
+      ~Release() { turns.release(); }
+    } const release{*this};
     return work();
   }
 
  private:
-  std::counting_semaphore<> free_;
+  // Not std::counting_semaphore: that of libstdc++ 12 and before wakes nobody when it is released twice in a row, and
+  // of two waiting workers one then sleeps for ever.
+  void acquire() {
+    std::unique_lock lock(mutex_);
+    freed_.wait(lock, [&] { return free_ > 0; });
+    --free_;
+  }
+
+  void release() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++free_;
+    }
+    freed_.notify_one();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable freed_;
+  int free_;
 };
 
 /// Where a byte of a tensor has to lie in memory so that it can go to its file directly.

@@ -158,7 +158,10 @@ FileIdentity File::identity() const {
 
 bool File::is_at(const fs::path& path) const {
   struct stat there {};
-  if (system_calls().stat(path.c_str(), &there) != 0) return false;
+  if (system_calls().stat(path.c_str(), &there) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    fail_errno(errno, "look at", path);
+  }
   const struct stat here = stat_of(descriptor_, path_);
   return here.st_dev == there.st_dev && here.st_ino == there.st_ino;
 }

@@ -62,7 +62,7 @@ class File {
   mode_t mode() const;
   void set_mode(mode_t mode) const;
   FileIdentity identity() const;
-  /// Whether `path` (of this file, or another) still names this file.
+  /// Whether `path` (of this file, or another) still names this file. Throws Io where that cannot be seen.
   bool is_at(const std::filesystem::path& path) const;
 
   /// Fills `out` from `offset`. Throws FileTruncated where the file ends first, else Io.
