@@ -145,6 +145,7 @@ int cmd_convert(const Options& options, Ranks& ranks) {
     opened = open_model(options.input, options.from);
   });
   const Plan plan = shared_plan(options, opened, ranks);
+  const Format format = target_format(options, *opened.source);
   std::optional<Converted> complete;
   together(ranks, [&] {
     if (!backend) backend = open_backend(options, gathered_bytes(plan));
@@ -156,10 +157,9 @@ int cmd_convert(const Options& options, Ranks& ranks) {
       // What is wrong with running the source's experts shows before anything is written.
       (void)forward_options(options, opened, opened);
     }
-    complete = find_complete(options, opened, plan, *backend);
+    complete = find_complete(options, opened, plan, format, *backend);
   });
   const bool is_complete = !ranks.broadcast(std::vector<std::byte>(complete ? 1 : 0)).empty();
-  const Format format = target_format(options, *opened.source);
   const Converted converted =
       is_complete ? complete.value_or(Converted()) : convert(options, opened, plan, format, *backend, ranks);
   if (ranks.rank() != 0) return 0;

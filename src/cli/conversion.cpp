@@ -13,6 +13,7 @@
 #include "exec/make_tasks.hpp"
 #include "format/structure_view.hpp"
 #include "io/directory.hpp"
+#include "io/staged_dir.hpp"
 #include "plan/plan_bytes.hpp"
 #include "ranks/task_queue.hpp"
 #include "report/report.hpp"
@@ -361,7 +362,7 @@ class Conversion {
 
 }  // namespace
 
-std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan,
+std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan, Format format,
                                        const Backend& backend) {
   const std::filesystem::path output = options.output;
   const std::filesystem::path partial = (output.has_filename() ? output : output.parent_path()).string() + ".partial";
@@ -370,7 +371,6 @@ std::optional<Converted> find_complete(const Options& options, const Opened& ope
     fail(ErrorCode::OutputExists, {options.output, {}},
          "{} exists, and {}; choose another name, or --overwrite to replace it", options.output, why);
   };
-  if (name_taken(partial)) fail_other(fmt::format("so does {}", partial.string()));
   const Opened there = open_model(options.output, {});
   const OutputModel wanted = output_model(plan, *opened.source, make_record(opened.recognition, plan, std::nullopt));
   if (!same_layout(wanted.inventory, wanted.recognition, there.source->inventory(), there.recognition))
@@ -381,6 +381,9 @@ std::optional<Converted> find_complete(const Options& options, const Opened& ope
                                     ? recorded->second
                                     : to_string(digest_with_progress(options, there.model(), backend, "verifying"));
   if (of_output != to_string(digest)) fail_other("was made from another source");
+  // A run that was killed once its output was in its place: what else it left goes with this.
+  if (name_taken(partial) || path_exists(output / StagedDir::kJournalName))
+    StagedDir(output, true, StagedMode::Resume, fingerprint_of(options, opened, plan, format));
   if (!options.quiet) fmt::print(stderr, "glu-ckpt: {} is complete: the earlier run had finished\n", options.output);
   return Converted{has_unknown_glu(opened.recognition) ? std::nullopt : std::optional(digest), 0};
 }

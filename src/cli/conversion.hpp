@@ -14,8 +14,9 @@ struct Converted {
 
 /// For --resume: what an earlier run wrote, if it had finished before it was stopped, so that DST is there. Nothing
 /// where DST is not, or is to be replaced. Throws OutputExists where DST is not what this run would write: other
-/// tensors, another layout, or another source's. Reads all of the source.
-std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan,
+/// tensors, another layout, or another source's; ResumeMismatch, OutputBusy where DST.partial is another run's. Reads
+/// all of the source.
+std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan, Format format,
                                        const Backend& backend);
 
 /// Writes the output, or goes on with what an earlier run wrote, and proves it. Where it is stopped, or the machine

@@ -162,7 +162,10 @@ void OutputFile::publish() {
   file_.sync();
   direct_ = File();
   if (file_.path() != path_) rename_path(file_.path(), path_);
-  if (sums_.is_open()) drop_sums();
+  if (!sums_.is_open()) return;
+  // Not as while it is written: what stays would be part of the output.
+  if (const int error = remove_tree(sums_of(path_)); error != 0) fail_errno(error, "remove", sums_of(path_));
+  use_sums_ = false;
   sums_ = File();
 }
 

@@ -82,7 +82,7 @@ StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode
 }
 
 StagedDir::~StagedDir() {
-  if (owned_) remove_all();
+  if (owned_) (void)remove_all();
 }
 
 void StagedDir::create(std::string_view fingerprint) {
@@ -93,7 +93,7 @@ void StagedDir::create(std::string_view fingerprint) {
     if (!file.is_open() || file.try_lock() == LockResult::Busy || file.size() != 0) fail_busy(staging_);
     begin_journal(std::make_unique<Journal>(std::move(file)), fingerprint);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::OutputBusy) remove_all();
+    if (error.code() != ErrorCode::OutputBusy) (void)remove_all();
     throw;
   }
 }
@@ -181,15 +181,21 @@ void StagedDir::begin_journal(std::unique_ptr<Journal> journal, std::string_view
   sync_directory(directory_of(staging_));
 }
 
-/// Throws for nothing: it is called where something has failed already.
-void StagedDir::remove_all() {
+/// Throws for nothing: it is called where something has failed already. Returns an errno where something stays, then
+/// with the journal.
+int StagedDir::remove_all() {
   // The journal last, and its lock after it: while anything else is here, no other run may take it over.
-  (void)remove_others();
-  const int error = remove_tree(staging_);
+  if (remove_others() != 0)
+    if (const int error = remove_others(); error != 0) return error;
+  if (remove_tree(staging_) == 0) {
+    journal_.reset();
+    return 0;
+  }
   journal_.reset();
   // A network filesystem keeps an open file under another name until it is closed. Not the whole tree again: it may be
   // another run's by now.
-  if (error != 0) (void)remove_empty_directory(staging_);
+  const int error = remove_empty_directory(staging_);
+  return error == ENOENT ? 0 : error;
 }
 
 /// Everything but the journal. Returns the errno of the first failure.
@@ -225,7 +231,7 @@ void StagedDir::commit() {
 void StagedDir::commit_file(const std::string& name) {
   sync_directory(staging_);
   install(staging_ / name);
-  remove_all();
+  if (const int error = remove_all(); error != 0) fail_errno(error, "remove", staging_);
 }
 
 void StagedDir::install(const fs::path& from) {

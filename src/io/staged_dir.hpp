@@ -67,7 +67,7 @@ class StagedDir {
   void take_over(std::unique_ptr<Journal> journal, std::string_view fingerprint);
   void begin_journal(std::unique_ptr<Journal> journal, std::string_view fingerprint);
   std::filesystem::path journal_path() const { return staging_ / kJournalName; }
-  void remove_all();
+  int remove_all();
   int remove_others() const;
   std::vector<std::string> rank_journals() const;
   void take_rank_journals(std::string_view fingerprint);
