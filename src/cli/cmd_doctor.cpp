@@ -1,6 +1,5 @@
-#include <thread>
-
 #include "cli/session.hpp"
+#include "core/usable_cores.hpp"
 #include "exec/backends.hpp"
 #include "glu_ckpt/cuda.hpp"
 #include "glu_ckpt/error.hpp"
@@ -37,7 +36,7 @@ int cmd_doctor(const Options& options) {
   doctor.path = path;
   doctor.filesystem = filesystem.type;
   doctor.free_bytes = filesystem.free_bytes;
-  doctor.cores = static_cast<int>(std::thread::hardware_concurrency());
+  doctor.cores = usable_cores();
   doctor.jobs = options.jobs;
   doctor.memory_bytes = options.memory_bytes;
   const CpuRates cpu = measure_cpu();
