@@ -181,7 +181,7 @@ RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Back
 
 /// Of ranges that an earlier run wrote through `sink`, those whose bytes still hash to their sums. Their bytes are
 /// adopted by the sink; all others are to be written again.
-std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, Sink& sink, const Backend& backend,
+std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, Sink& sink,
                                     const ExecuteOptions& options);
 
 /// Bytes of the host buffers that execute() will have allocated at the most, alignment on a GPU aside.

@@ -1,6 +1,5 @@
-#include <thread>
-
 #include "cli/session.hpp"
+#include "core/usable_cores.hpp"
 #include "exec/backends.hpp"
 #include "glu_ckpt/cuda.hpp"
 #include "glu_ckpt/error.hpp"
@@ -42,7 +41,7 @@ int cmd_doctor(const Options& options) {
   doctor.io_known = io.known;
   doctor.direct_io = io.direct;
   doctor.clones = io.clones;
-  doctor.cores = static_cast<int>(std::thread::hardware_concurrency());
+  doctor.cores = usable_cores();
   doctor.jobs = options.jobs;
   doctor.memory_bytes = options.memory_bytes;
   const CpuRates cpu = measure_cpu();

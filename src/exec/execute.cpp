@@ -132,15 +132,17 @@ RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Back
   });
 }
 
-std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, Sink& sink, const Backend& backend,
+std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, Sink& sink,
                                     const ExecuteOptions& options) {
-  const int count = std::max(1, options.jobs);
-  const i64 buffer_bytes = backend.buffer_bytes(count, options.memory_bytes);
   const auto is_strange = [&](const DoneRange& range) {
     return range.tensor >= plan.outputs.size() || range.begin < 0 || range.begin >= range.end ||
-           range.end > plan.outputs[range.tensor].bytes || bytes_of(range) > buffer_bytes;
+           range.end > plan.outputs[range.tensor].bytes || bytes_of(range) > options.memory_bytes;
   };
   std::erase_if(ranges, is_strange);
+  // Fewer threads than jobs where ranges are long, as when they were made (make_crew).
+  i64 longest = 1;
+  for (const DoneRange& range : ranges) longest = std::max(longest, bytes_of(range));
+  const auto count = static_cast<int>(std::clamp<i64>(options.memory_bytes / longest, 1, std::max(1, options.jobs)));
   // Two runs may have written the same range; one of the two is enough.
   std::ranges::sort(ranges, {},
                     [](const DoneRange& range) { return std::tuple(range.tensor, range.begin, range.end); });
