@@ -5,6 +5,7 @@
 #include <string>
 
 #include "glu_ckpt/tensor.hpp"
+#include "io/file.hpp"
 
 namespace glu_ckpt {
 
@@ -14,9 +15,14 @@ struct FilesystemInfo {
   /// For this user.
   i64 free_bytes = 0;
   i64 total_bytes = 0;
+  i64 block_bytes = 0;
 };
 
 /// Of the nearest directory that exists at or above `path`. Throws Io.
 FilesystemInfo filesystem_of(const std::filesystem::path& path);
+
+/// Whether a file in this directory can share blocks of `block_bytes` bytes with `source`: tried with a file that has
+/// no name. False as well where the directory cannot hold such a file.
+bool can_clone_into(const std::filesystem::path& directory, const File& source, i64 block_bytes);
 
 }  // namespace glu_ckpt
