@@ -36,8 +36,9 @@ i64 peak_memory() {
   return i64{1024} * usage.ru_maxrss;
 }
 
-std::string verified_text(VerifyMode mode) {
+std::string verified_text(VerifyMode mode, const Converted& converted) {
   if (mode == VerifyMode::Forward) return "forward";
+  if (converted.sample) return "sample";
   return mode == VerifyMode::Readback ? "readback" : "digest";
 }
 
@@ -88,7 +89,7 @@ int show_plan(const Options& options) {
     const Plan plan = proved_plan(options, opened);
     const auto backend = open_backend(options, gathered_bytes(plan));
     backend->ready();
-    report::Conversion conversion{options.output, &plan, true, 0, 0, 0, backend->name(), {}, {}, {}};
+    report::Conversion conversion{options.output, &plan, true, 0, 0, 0, backend->name(), {}, {}, {}, 0, 0, 0};
     conversion.bytes_written = plan.bytes;
     ExecuteOptions execution;
     execution.jobs = options.jobs;
@@ -122,10 +123,25 @@ int cmd_convert(const Options& options) {
   }
   const Converted converted = convert(options, opened, plan, target_format(options, *opened.source), *backend);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  report::Conversion conversion{
-      options.output,   &plan, false, converted.bytes_written, seconds.count(), peak_memory(), backend->name(),
-      converted.digest, {},    {}};
-  if (options.verify != VerifyMode::None) conversion.verified = verified_text(options.verify);
+  report::Conversion conversion{options.output,
+                                &plan,
+                                false,
+                                converted.bytes_written,
+                                seconds.count(),
+                                peak_memory(),
+                                backend->name(),
+                                converted.digest,
+                                {},
+                                {},
+                                0,
+                                0,
+                                0};
+  if (options.verify != VerifyMode::None) conversion.verified = verified_text(options.verify, converted);
+  conversion.bytes_cloned = converted.bytes_cloned;
+  if (converted.sample) {
+    conversion.rows_sampled = converted.sample->rows;
+    conversion.bytes_sampled = converted.sample->bytes;
+  }
   print_report(options, conversion);
   return 0;
 }

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <mutex>
 #include <new>
+#include <set>
 
+#include "cli/choose_clones.hpp"
 #include "core/fail.hpp"
 #include "core/hash.hpp"
 #include "exec/done_journal.hpp"
@@ -48,12 +51,22 @@ Record make_record(const Recognition& recognition, const Plan& plan, const std::
 }
 
 /// Everything that decides about the output's bytes, so that a run is only resumed as itself.
-std::string fingerprint_of(const Options& options, const Opened& opened, const Plan& plan, Format format) {
+std::string fingerprint_of(const Options& options, const Opened& opened, const Plan& plan, Format format,
+                           i64 bytes_to_clone) {
   const Hash128 planned = hash128(plan_bytes(plan), 0);
   std::string text = fmt::format("glu-ckpt {}\nplan {}\nformat {}\noverwrite {}\n", GLU_CKPT_VERSION, hex(planned),
                                  to_string(format), options.overwrite);
+  // What will be cloned has no digest, so that the headers are others.
+  if (bytes_to_clone > 0)
+    text += fmt::format("clones {} verify {}\n", bytes_to_clone, static_cast<int>(options.verify));
   for (const auto& [name, value] : options.typed) text += fmt::format("option {} {}\n", name, value);
   return text + opened.source->identity();
+}
+
+i64 total_bytes(const std::vector<DoneRange>& ranges) {
+  i64 bytes = 0;
+  for (const DoneRange& range : ranges) bytes += range.end - range.begin;
+  return bytes;
 }
 
 bool is_resumable(ErrorCode code) {
@@ -69,9 +82,10 @@ class Conversion {
         plan_(plan),
         format_(format),
         backend_(backend),
+        clones_(choose_clones(options, *opened.source, plan, format)),
         known_(!has_unknown_glu(opened.recognition)),
         source_leaves_(opened.source->inventory(), opened.recognition),
-        output_(output_model(plan, *opened.source, record_of(source_leaves_.blank()))),
+        output_(output_model(plan, *opened.source, record_of(digest_to_record(source_leaves_.blank())))),
         output_leaves_(output_.inventory, output_.recognition) {}
 
   Converted run() {
@@ -85,7 +99,7 @@ class Conversion {
       const std::optional<Digest> digest = source_digest();
       opened_.source->check_unchanged();
       finish(digest);
-      return {known_ ? digest : std::nullopt, sink_->bytes_written()};
+      return {known_ ? digest : std::nullopt, sink_->bytes_written(), bytes_cloned_, sample_};
     } catch (const Error& error) {
       if (!is_resumable(error.code())) throw;
       sink_->keep();
@@ -105,6 +119,35 @@ class Conversion {
     return make_record(opened_.recognition, plan_, recorded ? digest : std::nullopt);
   }
 
+  /// Whether what is cloned will not be read: then the only digest to record is that of the source's own record.
+  bool is_inherited() const { return !clones_.empty() && options_.verify == VerifyMode::Digest; }
+  /// Whether that has come to be; the file system may have refused all clones.
+  bool is_sampled() const { return is_inherited() && bytes_cloned_ > 0; }
+
+  /// What there is to record, where the digest of the bytes is or will be `digest`.
+  std::optional<Digest> digest_to_record(const std::optional<Digest>& digest) const {
+    return is_inherited() ? recorded_digest() : digest;
+  }
+
+  /// The record's digest is of everything, so it says nothing about what is left after a drop.
+  std::optional<Digest> recorded_digest() const {
+    const auto recorded = opened_.source->record().find("digest");
+    if (recorded == opened_.source->record().end() || !opened_.recognition.dropped.empty()) return std::nullopt;
+    const std::optional<Digest> digest = parse_digest(recorded->second);
+    const Digest blank = source_leaves_.blank();
+    if (!digest || digest->tensors != blank.tensors || digest->bytes != blank.bytes)
+      fail_contradicted(recorded->second,
+                        fmt::format("{} matrices and tensors of {} bytes", blank.tensors, blank.bytes));
+    return digest;
+  }
+
+  [[noreturn]] void fail_contradicted(const std::string& recorded, const std::string& found) const {
+    fail(ErrorCode::RecordContradicts, {options_.input, {}},
+         "{}: its record says {}, its tensors give {}: it has changed since it was written. If that was meant, remove "
+         "the record; otherwise find an intact copy",
+         options_.input, recorded, found);
+  }
+
   void create() {
     const StructureView structured(*opened_.source, format_,
                                    options_.from.drop_optimizer ? IsDropped(is_optimizer_tensor) : IsDropped());
@@ -113,65 +156,91 @@ class Conversion {
     to.metadata = opened_.source->metadata();
     to.extra_files = opened_.source->extra_files();
     to.overwrite = options_.overwrite;
-    to.record = record_of(source_leaves_.blank());
+    to.record = record_of(digest_to_record(source_leaves_.blank()));
     to.options = options_.typed;
     to.format = format_;
     structure_ = std::make_unique<StructureView>(structured);
     to.source = structure_.get();
     to.mode = options_.resume ? SinkMode::Resume : SinkMode::Create;
     to.data_phases = plan_.data_phases;
-    to.fingerprint = fingerprint_of(options_, opened_, plan_, format_);
+    to.cloned_shards = clones_.shards();
+    to.fingerprint = fingerprint_of(options_, opened_, plan_, format_, clones_.bytes());
     sink_ = create_sink(to, plan_.outputs);
   }
 
   /// Every byte of the output, by this run or by the one before.
   void move() {
-    const std::vector<DoneRange> done = prove_earlier();
-    for (const DoneRange& range : done) sums_ += range.sums;
-    i64 left = plan_.bytes;
-    for (const DoneRange& range : done) left -= range.end - range.begin;
-    report::Progress progress(progress_style(options_), "converting", left);
+    std::vector<DoneRange> done = clone();
+    bytes_cloned_ = total_bytes(done);
+    for (const DoneRange& range : prove_earlier()) {
+      done.push_back(range);
+      count(range);
+    }
+    report::Progress progress(progress_style(options_), "converting", plan_.bytes - total_bytes(done));
     ExecuteOptions execution = execute_options(options_, progress);
     if (options_.verify != VerifyMode::None) execution.source_leaves = &source_leaves_;
     execution.output_leaves = &output_leaves_;
-    execution.done = done;
-    execution.on_done = [this](const DoneRange& range) { append_done(sink_->journal(), range); };
-    sums_ += execute(plan_, *opened_.source, *sink_, backend_, execution);
+    execution.done = std::move(done);
+    execution.on_done = [this](const DoneRange& range) {
+      count(range);
+      // What holds no whole leaves could never be proved.
+      if (range.sums.output.bytes == range.end - range.begin) append_done(sink_->journal(), range);
+    };
+    (void)execute(plan_, *opened_.source, *sink_, backend_, execution);
+  }
+
+  /// Thread safe.
+  void count(const DoneRange& range) {
+    const std::lock_guard lock(mutex_);
+    sums_ += range.sums;
+    if (!clones_.has(range.tensor)) sums_of_whole_ += range.sums;
+  }
+
+  /// Made again on --resume: that costs less than finding out what is there.
+  std::vector<DoneRange> clone() {
+    if (clones_.empty()) return {};
+    report::Progress progress(progress_style(options_), "cloning", clones_.bytes());
+    return clone_ranges(clones_, *opened_.source, *sink_, execute_options(options_, progress));
   }
 
   std::vector<DoneRange> prove_earlier() {
     if (!sink_->resumed()) return {};
     std::vector<DoneRange> ranges = read_done(sink_->journal());
-    i64 bytes = 0;
-    for (const DoneRange& range : ranges) bytes += range.end - range.begin;
-    report::Progress progress(progress_style(options_), "checking what is done", bytes);
+    report::Progress progress(progress_style(options_), "checking what is done", total_bytes(ranges));
     ExecuteOptions execution = execute_options(options_, progress);
     execution.output_leaves = &output_leaves_;
     ranges = prove_ranges(std::move(ranges), plan_, *sink_, backend_, execution);
-    i64 proved = 0;
-    for (const DoneRange& range : ranges) proved += range.end - range.begin;
     if (!options_.quiet)
-      fmt::print(stderr, "glu-ckpt: resumed: {} of {} are done already\n", report::size_text(proved),
-                 report::size_text(plan_.bytes));
+      fmt::print(stderr, "glu-ckpt: resumed: {} of {} are done already\n",
+                 report::size_text(total_bytes(ranges) + bytes_cloned_), report::size_text(plan_.bytes));
     return ranges;
   }
 
   /// The digest of what was read, checked against the source's own record and against what was written.
   std::optional<Digest> source_digest() {
     if (options_.verify == VerifyMode::None) return std::nullopt;
+    if (is_sampled()) {
+      check_whole();
+      return recorded_digest();
+    }
     const std::optional<Digest> passed = source_leaves_.digest(sums_.source);
     const Digest digest = passed ? *passed : digest_of(opened_.model(), "reading source again");
     const auto recorded = opened_.source->record().find("digest");
     // The record's digest is of everything, so it says nothing about what is left after a drop.
     const bool comparable = recorded != opened_.source->record().end() && opened_.recognition.dropped.empty();
-    if (comparable && recorded->second != to_string(digest))
-      fail(
-          ErrorCode::RecordContradicts, {options_.input, {}},
-          "{}: its record says {}, its tensors give {}: it has changed since it was written. If that was meant, remove "
-          "the record; otherwise find an intact copy",
-          options_.input, recorded->second, to_string(digest));
+    if (comparable && recorded->second != to_string(digest)) fail_contradicted(recorded->second, to_string(digest));
     if (const auto written = output_leaves_.digest(sums_.output)) check_digest(*written, digest);
     return digest;
+  }
+
+  /// Of tensors that were written whole, both sides passed; of the others a sample is read later.
+  void check_whole() const {
+    const auto& [source, output] = sums_of_whole_;
+    if (source.leaves != output.leaves || source.bytes != output.bytes || source == output) return;
+    fail(ErrorCode::VerifyFailed, {options_.output, {}},
+         "of the {} rows and blocks that were written, other bytes were read. Nothing was kept. Either this machine's "
+         "memory fails, or the output's layout is taken for another one: then please report it",
+         output.leaves);
   }
 
   Digest digest_of(const Model& model, const std::string& title) const {
@@ -191,13 +260,13 @@ class Conversion {
   }
 
   void finish(const std::optional<Digest>& digest) {
-    sink_->finish(record_of(digest));
-    if (digest) check_staged(*digest);
+    sink_->finish(record_of(digest_to_record(digest)));
+    if (options_.verify != VerifyMode::None) check_staged(digest);
     sink_->commit();
   }
 
   /// The finished files, opened as any reader would, before they get their name.
-  void check_staged(const Digest& expected) {
+  void check_staged(const std::optional<Digest>& expected) {
     if (options_.verify == VerifyMode::Readback) drop_page_cache(sink_->staged_path());
     const Opened staged = open_model(sink_->staged_path().string(), {});
     if (const std::string unlike =
@@ -206,9 +275,30 @@ class Conversion {
       fail(ErrorCode::VerifyFailed, {options_.output, {}},
            "what was written opens as another model than was planned: {}. Nothing was kept; please report it", unlike);
     if (options_.verify == VerifyMode::Readback) check_contents(options_, *staged.source, "checking checksums");
-    if (options_.verify == VerifyMode::Readback || !output_leaves_.digest(sums_.output))
-      check_digest(digest_of(staged.model(), "verifying"), expected);
+    if (is_sampled())
+      check_sample(staged);
+    else if (options_.verify == VerifyMode::Readback || !output_leaves_.digest(sums_.output))
+      check_digest(digest_of(staged.model(), "verifying"), *expected);
     if (options_.verify == VerifyMode::Forward) check_forward(staged);
+  }
+
+  /// Rows of all tensors that have clones, by the staged copy's own placements beside the source's.
+  void check_sample(const Opened& staged) {
+    std::set<std::string> names;
+    for (std::size_t t = 0; t < plan_.outputs.size(); ++t)
+      if (clones_.has(t)) names.insert(plan_.outputs[t].name);
+    std::vector<std::size_t> tensors;
+    const auto& there = staged.source->inventory().tensors;
+    for (std::size_t t = 0; t < there.size(); ++t)
+      if (names.contains(there[t].name)) tensors.push_back(t);
+    ExecuteOptions execution;
+    execution.jobs = options_.jobs;
+    sample_ = sample_rows(opened_.model(), staged.model(), tensors, backend_, execution, options_.forward.seed);
+    if (!sample_->difference.empty())
+      fail(ErrorCode::VerifyFailed, {options_.output, {}},
+           "what was cloned is not what the source holds: {} differs. Nothing was kept. Either this machine's disk "
+           "fails, or the output's layout is taken for another one: then please report it",
+           sample_->difference);
   }
 
   /// The source's experts beside the staged copy's.
@@ -227,6 +317,7 @@ class Conversion {
   const Plan& plan_;
   Format format_;
   Backend& backend_;
+  ClonePlan clones_;
   /// Without a known order there is no layout-invariant digest to record; the copy is checked all the same.
   bool known_;
   ModelLeaves source_leaves_;
@@ -234,7 +325,12 @@ class Conversion {
   ModelLeaves output_leaves_;
   std::unique_ptr<StructureView> structure_;
   std::unique_ptr<Sink> sink_;
+  std::mutex mutex_;
   RangeSums sums_;
+  /// Of tensors of which nothing is cloned.
+  RangeSums sums_of_whole_;
+  i64 bytes_cloned_ = 0;
+  std::optional<Sample> sample_;
 };
 
 }  // namespace

@@ -2,13 +2,18 @@
 /// One conversion, from a proved plan to a committed output.
 
 #include "cli/session.hpp"
+#include "verify/sample_rows.hpp"
 
 namespace glu_ckpt::cli {
 
 struct Converted {
   /// Where the order of gate and up rows is known, so that it is layout-invariant, and unless --verify none.
   std::optional<Digest> digest;
+  /// Without what was cloned.
   i64 bytes_written = 0;
+  i64 bytes_cloned = 0;
+  /// Where what was cloned was proved by the plan and a sample.
+  std::optional<Sample> sample;
 };
 
 /// Writes the output, or goes on with what an earlier run wrote, and proves it. Where it is stopped, or the machine

@@ -43,6 +43,53 @@ i64 memory_phase(const Sink& sink, std::size_t tensor, i64 begin) {
 
 i64 bytes_of(const DoneRange& range) { return range.end - range.begin; }
 
+/// Tasks that one worker does in one go: neighbours of a few bytes each, as there are between clones, else one alone.
+std::vector<std::span<const Task>> make_batches(std::span<const Task> tasks) {
+  constexpr i64 kSmallBytes = i64{32} << 10;
+  constexpr std::size_t kMostTasks = 64;
+  const auto is_small = [](const Task& task) { return task.end - task.begin < kSmallBytes; };
+  std::vector<std::span<const Task>> batches;
+  while (!tasks.empty()) {
+    std::size_t count = 1;
+    if (is_small(tasks.front()))
+      while (count < std::min(tasks.size(), kMostTasks) && is_small(tasks[count])) ++count;
+    batches.push_back(tasks.first(count));
+    tasks = tasks.subspan(count);
+  }
+  return batches;
+}
+
+/// Finds the moves of a range, so that one of a few bytes does not cost a look at all moves of its tensor.
+class MovesByPlace {
+ public:
+  explicit MovesByPlace(const Plan& plan) : first_move_(plan.first_move), moves_(plan.moves), reach_(moves_.size()) {
+    for (std::size_t t = 0; t + 1 < first_move_.size(); ++t) {
+      const auto first = moves_.begin() + static_cast<std::ptrdiff_t>(first_move_[t]);
+      const auto last = moves_.begin() + static_cast<std::ptrdiff_t>(first_move_[t + 1]);
+      std::ranges::stable_sort(first, last, {}, &Move::dst_offset);
+      i64 reach = 0;
+      for (auto move = first; move != last; ++move)
+        reach_[static_cast<std::size_t>(move - moves_.begin())] = reach =
+            std::max(reach, move->dst_offset + target_window(*move));
+    }
+  }
+
+  /// All that write to [begin, end) of a tensor, and maybe others.
+  std::span<const Move> of(const Task& task) const {
+    const auto first = reach_.begin() + static_cast<std::ptrdiff_t>(first_move_[task.tensor]);
+    const auto last = reach_.begin() + static_cast<std::ptrdiff_t>(first_move_[task.tensor + 1]);
+    const auto from = static_cast<std::size_t>(std::upper_bound(first, last, task.begin) - reach_.begin());
+    const std::span<const Move> behind(moves_.data() + from, moves_.data() + first_move_[task.tensor + 1]);
+    return {behind.begin(), std::ranges::lower_bound(behind, task.end, {}, &Move::dst_offset)};
+  }
+
+ private:
+  const std::vector<std::size_t>& first_move_;
+  std::vector<Move> moves_;
+  /// The furthest end of a move and of all before it in its tensor.
+  std::vector<i64> reach_;
+};
+
 }  // namespace
 
 i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
@@ -61,29 +108,44 @@ RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Back
                   const ExecuteOptions& options) {
   const Crew crew = make_crew(plan, backend, options);
   const std::vector<Task> tasks = make_tasks(plan, backend, crew.buffer_bytes, options);
+  const std::vector<std::span<const Task>> batches = make_batches(tasks);
   std::vector<std::unique_ptr<Backend::Worker>> workers(static_cast<std::size_t>(crew.workers));
   std::vector<RangeSums> sums(workers.size());
+  const MovesByPlace moves_by_place(plan);
   Turns turns(backend.computing(options.jobs));
-  parallel_for(tasks.size(), crew.workers, [&](std::size_t index, int number) {
-    const Task& task = tasks[index];
+  const auto produce = [&](Backend::Worker& worker, const Task& task, RangeSums& of_task) {
+    RangeReader reader(source, options.source_leaves);
+    const auto made = worker.produce(moves_by_place.of(task), reader, task.begin, task.end,
+                                     memory_phase(sink, task.tensor, task.begin));
+    of_task.source = reader.sum();
+    if (options.output_leaves != nullptr) options.output_leaves->add(task.tensor, task.begin, made, of_task.output);
+    return made;
+  };
+  const auto write = [&](const Task& task, std::span<const std::byte> bytes, const RangeSums& of_task, int number) {
+    sink.write(task.tensor, task.begin, bytes);
+    sums[static_cast<std::size_t>(number)] += of_task;
+    const DoneRange done{task.tensor, task.begin, task.end, of_task};
+    if (options.on_done) options.on_done(done);
+    if (options.on_progress) options.on_progress(bytes_of(done));
+  };
+  parallel_for(batches.size(), crew.workers, [&](std::size_t index, int number) {
     // Made by the thread that uses it: a GPU is chosen for each thread.
     auto& worker = workers[static_cast<std::size_t>(number)];
     if (!worker) worker = backend.make_worker(number, crew.buffer_bytes);
-    const std::span<const Move> moves(plan.moves.data() + plan.first_move[task.tensor],
-                                      plan.moves.data() + plan.first_move[task.tensor + 1]);
-    DoneRange done{task.tensor, task.begin, task.end, {}};
-    const std::span<const std::byte> bytes = turns.take([&] {
-      RangeReader reader(source, options.source_leaves);
-      const auto made =
-          worker->produce(moves, reader, task.begin, task.end, memory_phase(sink, task.tensor, task.begin));
-      done.sums.source = reader.sum();
-      if (options.output_leaves != nullptr) options.output_leaves->add(task.tensor, task.begin, made, done.sums.output);
-      return made;
+    const std::span<const Task> batch = batches[index];
+    if (batch.size() == 1) {
+      RangeSums of_task;
+      const auto bytes = turns.take([&] { return produce(*worker, batch.front(), of_task); });
+      return write(batch.front(), bytes, of_task, number);
+    }
+    // So few bytes at a time wait for no disk.
+    turns.take([&] {
+      for (const Task& task : batch) {
+        RangeSums of_task;
+        const auto bytes = produce(*worker, task, of_task);
+        write(task, bytes, of_task, number);
+      }
     });
-    sink.write(task.tensor, task.begin, bytes);
-    sums[static_cast<std::size_t>(number)] += done.sums;
-    if (options.on_done) options.on_done(done);
-    if (options.on_progress) options.on_progress(bytes_of(done));
   });
   RangeSums total;
   for (const RangeSums& sum : sums) total += sum;
