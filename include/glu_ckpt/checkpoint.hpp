@@ -219,7 +219,7 @@ class Sink {
   /// What finish() has to know of the bytes that this process wrote, for a process that joined the run; the files are
   /// flushed. Empty where there is nothing to know. Called once, after all writes.
   virtual std::vector<std::byte> export_sums() { return {}; }
-  /// Takes what another process exported. Throws Io where it is damaged.
+  /// Takes what another process exported; its bytes are not read from an older cache. Throws Io where it is damaged.
   virtual void import_sums(std::span<const std::byte> /*sums*/) {}
   /// Writes the headers with the final record, flushes the shards to the disk, then writes the index,
   /// the other files and glu_ckpt.json. Throws Io in a process that joined.

@@ -10,6 +10,10 @@
 #include "cli/conversion.hpp"
 #include "cli/session.hpp"
 #include "core/fail.hpp"
+#include "exec/probe.hpp"
+#include "io/directory.hpp"
+#include "io/file.hpp"
+#include "io/filesystem.hpp"
 #include "plan/plan_bytes.hpp"
 #include "report/report.hpp"
 
@@ -80,6 +84,33 @@ int report_refusal(const Options& options, const Error& error) {
     print_out(report::conversion_json(conversion) + "\n");
   }
   throw error;
+}
+
+std::filesystem::path parent_of(const std::string& output) {
+  const fs::path path = output;
+  return directory_of(path.has_filename() ? path : path.parent_path());
+}
+
+/// Tensors, headers, the source's other files, and while the run lasts the sums of the files' hashes.
+void add_disk(const Options& options, const Opened& opened, const Plan& plan, report::Conversion& conversion) {
+  constexpr i64 kHeaderBytes = 256, kSumsShare = 16;
+  i64 bytes = plan.bytes + plan.bytes / kSumsShare + kHeaderBytes * std::ssize(plan.outputs);
+  for (const ExtraFile& extra : opened.source->extra_files()) bytes += File::open_read(extra.path).size();
+  const FilesystemInfo filesystem = filesystem_of(parent_of(options.output));
+  conversion.disk_needed = bytes;
+  conversion.disk_free = filesystem.free_bytes;
+  conversion.filesystem = filesystem.type;
+}
+
+std::optional<ProbedRate> probe(const Options& options, const Opened& opened, const Plan& plan,
+                                const Backend& backend) {
+  constexpr double kSeconds = 2;
+  watch_signals();
+  report::Progress progress(report::ProgressStyle::None, "", 0);
+  ExecuteOptions execution = execute_options(options, progress);
+  const ModelLeaves leaves(opened.source->inventory(), opened.recognition);
+  if (options.verify != VerifyMode::None) execution.source_leaves = &leaves;
+  return probe_rate(plan, *opened.source, parent_of(options.output), backend, execution, kSeconds);
 }
 
 /// Made and proved by rank 0 alone.
@@ -159,6 +190,9 @@ int cmd_plan(const Options& options) {
     execution.jobs = options.jobs;
     execution.memory_bytes = options.memory_bytes;
     conversion.peak_memory = peak_memory() + planned_buffer_bytes(plan, *backend, execution);
+    add_disk(options, opened, plan, conversion);
+    if (const auto rate = probe(options, opened, plan, *backend); rate && rate->bytes > 0)
+      conversion.estimated_seconds = rate->seconds * static_cast<double>(plan.bytes) / static_cast<double>(rate->bytes);
     print_report(options, conversion);
     return 0;
   } catch (const Error& error) {

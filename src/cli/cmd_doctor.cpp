@@ -1,9 +1,9 @@
-#include <thread>
-
 #include "cli/session.hpp"
+#include "core/usable_cores.hpp"
 #include "exec/backends.hpp"
 #include "glu_ckpt/cuda.hpp"
 #include "glu_ckpt/error.hpp"
+#include "io/directory.hpp"
 #include "io/filesystem.hpp"
 #include "report/report.hpp"
 
@@ -37,7 +37,11 @@ int cmd_doctor(const Options& options) {
   doctor.path = path;
   doctor.filesystem = filesystem.type;
   doctor.free_bytes = filesystem.free_bytes;
-  doctor.cores = static_cast<int>(std::thread::hardware_concurrency());
+  const IoAbilities io = io_abilities(is_directory_at(path) ? std::filesystem::path(path) : directory_of(path));
+  doctor.io_known = io.known;
+  doctor.direct_io = io.direct;
+  doctor.clones = io.clones;
+  doctor.cores = usable_cores();
   doctor.jobs = options.jobs;
   doctor.memory_bytes = options.memory_bytes;
   const CpuRates cpu = measure_cpu();

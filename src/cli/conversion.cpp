@@ -124,11 +124,11 @@ class Conversion {
         digest = source_digest();
         finish(digest);
       });
-      return {known_ ? digest : std::nullopt, bytes_written_ + sink_->bytes_written()};
+      return {known_ ? digest : std::nullopt, bytes_written_ + (sink_ ? sink_->bytes_written() : 0)};
     } catch (const Error& error) {
       keep_if_resumable(error.code());
-      if (ranks_.size() > 1 || !is_resumable(error.code())) throw;
-      throw Error(error.code(), fmt::format("{}. {}", error.what(), how_to_resume()), error.file(), error.tensor());
+      if (!is_resumable(error.code())) throw;
+      fail_resumable(error);
     } catch (const std::bad_alloc&) {
       keep_if_resumable(ErrorCode::NoMemory);
       throw;
@@ -147,7 +147,13 @@ class Conversion {
   }
 
   void keep_if_resumable(ErrorCode code) {
-    if (is_resumable(code)) sink_->keep();
+    if (sink_ && is_resumable(code)) sink_->keep();
+  }
+
+  [[noreturn]] void fail_resumable(const Error& error) const {
+    const Error told(error.code(), fmt::format("{}. {}", error.what(), how_to_resume()), error.file(), error.tensor());
+    if (const auto* of_rank = dynamic_cast<const RankError*>(&error)) throw RankError(of_rank->rank(), told);
+    throw told;
   }
 
   /// Rank 0 makes the staging directory, and then the others find it.
@@ -161,9 +167,15 @@ class Conversion {
            options_.input);
     });
     at_first_rank(ranks_, [&] { open_sink(options_.resume ? SinkMode::Resume : SinkMode::Create, fingerprint); });
-    together(ranks_, [&] {
-      if (ranks_.rank() != 0) open_sink(SinkMode::Join, fingerprint);
-    });
+    try {
+      together(ranks_, [&] {
+        if (ranks_.rank() != 0) open_sink(SinkMode::Join, fingerprint);
+      });
+    } catch (const Error&) {
+      // A rank that cannot join is no reason to lose what an earlier run did.
+      if (sink_ && sink_->resumed()) sink_->keep();
+      throw;
+    }
   }
 
   void open_sink(SinkMode mode, const std::string& fingerprint) {
@@ -205,7 +217,9 @@ class Conversion {
       left += task_bytes.back();
     }
     TaskQueue queue(ranks_, task_bytes);
-    report::Progress progress(progress_style(options_), "converting", left);
+    StageTimes times;
+    execution.times = &times;
+    report::Progress progress(progress_style(options_), "converting", left, &times);
     execution.on_progress = execute_options(options_, progress).on_progress;
     if (options_.verify != VerifyMode::None) execution.source_leaves = &source_leaves_;
     execution.on_done = [this](const DoneRange& range) { append_done(sink_->journal(), range); };
@@ -248,7 +262,7 @@ class Conversion {
     report::Progress progress(progress_style(options_), "checking what is done", bytes);
     ExecuteOptions execution = execute_options(options_, progress);
     execution.output_leaves = &output_leaves_;
-    together(ranks_, [&] { mine = prove_ranges(std::move(mine), plan_, *sink_, backend_, execution); });
+    together(ranks_, [&] { mine = prove_ranges(std::move(mine), plan_, *sink_, execution); });
     std::vector<DoneRange> proved;
     for (const std::vector<std::byte>& part : ranks_.gather(done_bytes(mine)))
       for (const DoneRange& range : parse_done(part)) proved.push_back(range);
@@ -270,6 +284,8 @@ class Conversion {
     });
     const auto all_sums = ranks_.gather(sums);
     const auto all_ranges = ranks_.gather(done_bytes(std::vector{DoneRange{0, 0, sink_->bytes_written(), sums_}}));
+    // Closed before rank 0 removes the journals: a network filesystem keeps an open file under another name.
+    if (ranks_.rank() != 0) sink_.reset();
     at_first_rank(ranks_, [&] {
       for (std::size_t rank = 1; rank < all_ranges.size(); ++rank) {
         sink_->import_sums(all_sums[rank]);

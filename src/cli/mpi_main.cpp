@@ -12,6 +12,8 @@ namespace {
 
 using namespace glu_ckpt;
 
+constexpr const char* kProgram = "glu-ckpt-mpi";
+
 /// What one rank has to say is enough, unless it fails.
 cli::Options silent(cli::Options options) {
   options.quiet = true;
@@ -31,9 +33,9 @@ int shared_status(Ranks& ranks, int status) {
 int run_ranks(Ranks& ranks, int argc, char** argv) {
   std::optional<cli::Options> options;
   // Rank 0 first: what is wrong with the command line, or the help that was asked for, is printed once.
-  at_first_rank(ranks, [&] { options = cli::parse_options(argc, argv); });
+  at_first_rank(ranks, [&] { options = cli::parse_options(argc, argv, kProgram); });
   if (shared_status(ranks, options ? 1 : 0) == 0) return 0;
-  if (ranks.rank() != 0) options = silent(cli::parse_options(argc, argv).value());
+  if (ranks.rank() != 0) options = silent(cli::parse_options(argc, argv, kProgram).value());
   // From here to the end of the process: whatever starts the ranks ends those that are left once the first has ended.
   if (options->command == cli::Command::Convert) cli::watch_signals();
   if (options->command == cli::Command::Convert) return cli::cmd_convert(*options, ranks);
@@ -43,7 +45,7 @@ int run_ranks(Ranks& ranks, int argc, char** argv) {
 }
 
 std::string program_name(const Ranks& ranks) {
-  return ranks.size() == 1 ? "glu-ckpt-mpi" : fmt::format("glu-ckpt-mpi: rank {}", ranks.rank());
+  return ranks.size() == 1 ? kProgram : fmt::format("{}: rank {}", kProgram, ranks.rank());
 }
 
 /// All ranks return the same status, so that whatever started them sees it, whichever rank's it looks at.
@@ -70,6 +72,6 @@ int main(int argc, char** argv) {
     MpiProgram program(argc, argv);
     return main_of_rank(program, argc, argv);
   } catch (...) {
-    return cli::report_error("glu-ckpt-mpi", current_error(), cli::wants_json(argc, argv));
+    return cli::report_error(kProgram, current_error(), cli::wants_json(argc, argv));
   }
 }

@@ -3,25 +3,33 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <thread>
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "core/usable_cores.hpp"
 #include "glu_ckpt/bench.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
 
-constexpr const char* kExamples =
-    R"(Rewrites the expert weights of a Mixture-of-Experts checkpoint from one layout to another, bit for bit.
+constexpr std::string_view kAbout =
+    "Rewrites the expert weights of a Mixture-of-Experts checkpoint from one layout to another, bit for "
+    "bit.\n\nExamples:";
 
-Examples:
-  glu-ckpt inspect Qwen3-30B-A3B
-  glu-ckpt convert Qwen3-30B-A3B out --naming megatron --experts grouped --glu interleaved:32
-  glu-ckpt convert out back --naming hf:qwen3_moe --experts indexed --glu split
-  glu-ckpt verify Qwen3-30B-A3B out --forward
-  glu-ckpt stamp old_megatron --glu contiguous
-)";
+/// Behind the program's name.
+constexpr std::string_view kExamples[] = {
+    "inspect Qwen3-30B-A3B",
+    "convert Qwen3-30B-A3B out --naming megatron --experts grouped --glu interleaved:32",
+    "convert out back --naming hf:qwen3_moe --experts indexed --glu split",
+    "verify Qwen3-30B-A3B out --forward",
+    "stamp old_megatron --glu contiguous",
+};
+
+std::string about(const std::string& program) {
+  std::string text(kAbout);
+  for (const std::string_view example : kExamples) text += fmt::format("\n  {} {}", program, example);
+  return text + "\n";
+}
 
 /// Option values as typed, before they mean anything.
 struct Texts {
@@ -69,8 +77,8 @@ std::string suggestion(const std::string& typed, const std::vector<std::string>&
 
 class Parser {
  public:
-  Parser() : app_(kExamples, "glu-ckpt") {
-    app_.set_version_flag("--version", "glu-ckpt " GLU_CKPT_VERSION);
+  explicit Parser(const std::string& program) : app_(about(program), program), program_(program) {
+    app_.set_version_flag("--version", program + " " GLU_CKPT_VERSION);
     app_.require_subcommand(1);
     add_inspect();
     add_convert(Command::Convert, "convert", "write DST in another layout, verified");
@@ -121,7 +129,8 @@ class Parser {
   }
 
   void add_work(CLI::App* sub) {
-    sub->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core)")->check(CLI::Range(1, 1024));
+    sub->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core that it may run on)")
+        ->check(CLI::Range(1, 1024));
     sub->add_option("--max-memory", texts_.max_memory, "bytes of all buffers together (default 1GiB)");
     sub->add_option("--device", options_.device, "auto, cpu, cuda, cuda:N or cuda:all (default auto)");
     sub->add_option("--device-memory", texts_.device_memory, "bytes of the buffers on each GPU (default 1GiB)");
@@ -230,7 +239,8 @@ class Parser {
     add_activation(sub);
     sub->add_flag("--overwrite", options_.overwrite, "replace the output file");
     add_from(sub);
-    sub->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core)")->check(CLI::Range(1, 1024));
+    sub->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core that it may run on)")
+        ->check(CLI::Range(1, 1024));
     sub->add_option("--max-memory", texts_.max_memory, "bytes of weights read at a time (default 1GiB)");
     sub->add_option("--device", options_.device, "auto, cpu, cuda or cuda:N (default auto, which is cpu)");
     sub->add_option("--device-memory", texts_.device_memory, "bytes of the buffers on a GPU (default 1GiB)");
@@ -258,7 +268,7 @@ class Parser {
         ->delimiter(',')
         ->check(CLI::Range(1, 1 << 24));
     forward->add_option("--rounds", options_.bench.rounds, "rounds at most (default 11)")->check(CLI::Range(1, 1000));
-    forward->add_option("-j,--jobs", options_.jobs, "threads on the CPU (default: one per core)")
+    forward->add_option("-j,--jobs", options_.jobs, "threads on the CPU (default: one per core that it may run on)")
         ->check(CLI::Range(1, 1024));
     forward->add_option("--max-memory", texts_.max_memory,
                         "bytes on the CPU; layers are cut to the experts that fit (default 1GiB)");
@@ -268,7 +278,7 @@ class Parser {
     convert->callback([this] { options_.command = Command::BenchConvert; });
     convert->add_option("--dir", options_.bench.dir, "where to write; nothing is left there (default: here)");
     convert->add_option("--size", texts_.bench_size, "bytes of the checkpoint that is converted (default 1GiB)");
-    convert->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core)")
+    convert->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core that it may run on)")
         ->check(CLI::Range(1, 1024));
     convert->add_option("--max-memory", texts_.max_memory, "bytes of all buffers together (default 1GiB)");
     convert->add_flag("--json", options_.json, "one JSON object on stdout");
@@ -277,7 +287,8 @@ class Parser {
   void add_doctor() {
     CLI::App* sub = add(Command::Doctor, "doctor", "device, filesystem and I/O paths in use, and why");
     sub->add_option("PATH", options_.input, "where a checkpoint would be written (default: here)");
-    sub->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core)")->check(CLI::Range(1, 1024));
+    sub->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core that it may run on)")
+        ->check(CLI::Range(1, 1024));
     sub->add_flag("--json", options_.json, "one JSON object on stdout");
   }
 
@@ -304,7 +315,7 @@ class Parser {
 
   /// What a mistyped option may have been.
   std::string hint(int argc, const char* const* argv) const {
-    if (argc < 2) return "; run glu-ckpt --help";
+    if (argc < 2) return "; run " + program_ + " --help";
     const auto [app, next] = deepest_command(argc, argv);
     std::vector<std::string> names;
     for (const CLI::Option* option : app->get_options())
@@ -361,7 +372,7 @@ class Parser {
     if (options_.backend.device_memory_bytes < kLeastMemory)
       fail(ErrorCode::Usage, {}, "--device-memory must be at least 1MiB");
     if (options_.max_shard_bytes < 1) fail(ErrorCode::Usage, {}, "--max-shard-size must be at least 1 byte");
-    if (options_.jobs == 0) options_.jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    if (options_.jobs == 0) options_.jobs = usable_cores();
     options_.verify = texts_.verify == "none"      ? VerifyMode::None
                       : texts_.verify == "digest"  ? VerifyMode::Digest
                       : texts_.verify == "forward" ? VerifyMode::Forward
@@ -394,6 +405,7 @@ class Parser {
   }
 
   CLI::App app_;
+  std::string program_;
   Options options_;
   Texts texts_;
 };
@@ -431,6 +443,8 @@ i64 parse_size(const std::string& text) {
   fail(ErrorCode::Usage, {}, "'{}' is not a size; say for example 512MiB or 5GB", text);
 }
 
-std::optional<Options> parse_options(int argc, const char* const* argv) { return Parser().parse(argc, argv); }
+std::optional<Options> parse_options(int argc, const char* const* argv, const std::string& program) {
+  return Parser(program).parse(argc, argv);
+}
 
 }  // namespace glu_ckpt::cli

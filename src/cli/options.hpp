@@ -89,8 +89,8 @@ struct Options {
   std::map<std::string, std::string> typed;
 };
 
-/// Empty when help or the version was asked for and printed. Throws Usage.
-std::optional<Options> parse_options(int argc, const char* const* argv);
+/// Empty when help or the version was asked for and printed. Throws Usage. `program` is what help calls this program.
+std::optional<Options> parse_options(int argc, const char* const* argv, const std::string& program = "glu-ckpt");
 
 /// Bytes: "64MiB", "5GB" (decimal), "1G" (binary, as dd and rclone have it), "4096". Throws Usage.
 i64 parse_size(const std::string& text);

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 
+#include "core/usable_cores.hpp"
 #include "exec/backends.hpp"
 #include "exec/move_parts.hpp"
 #include "glu_ckpt/cuda.hpp"
@@ -83,7 +83,7 @@ DeviceChoice choose_device(i64 gathered_bytes, int jobs, const BackendOptions& o
                                static_cast<double>(gathered_bytes) / 1e6)};
   if (cuda_device_count() == 0) return {"cpu", why_no_cuda()};
   // More threads than cores gather no faster.
-  const int threads = std::min(jobs, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  const int threads = std::min(jobs, usable_cores());
   const double thread_rate = measure_cpu().turn_bytes_per_second;
   const double cpu_seconds = static_cast<double>(gathered_bytes) / (thread_rate * threads);
   if (cpu_seconds < kLeastSeconds)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <tuple>
@@ -60,6 +61,10 @@ i64 memory_phase(const Sink& sink, std::size_t tensor, i64 begin) {
   return offset < 0 ? 0 : (offset + begin) % kPageBytes;
 }
 
+using Clock = std::chrono::steady_clock;
+
+i64 nanoseconds(Clock::time_point from, Clock::time_point to) { return (to - from) / std::chrono::nanoseconds(1); }
+
 i64 bytes_of(const DoneRange& range) { return range.end - range.begin; }
 
 }  // namespace
@@ -91,14 +96,23 @@ RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, cons
                                       plan.moves.data() + plan.first_move[task.tensor + 1]);
     DoneRange done{task.tensor, task.begin, task.end, {}};
     const std::span<const std::byte> bytes = turns.take([&] {
+      const auto start = Clock::now();
       RangeReader reader(source, options.source_leaves);
       const auto made =
           worker->produce(moves, reader, task.begin, task.end, memory_phase(sink, task.tensor, task.begin));
+      const auto produced = Clock::now();
       done.sums.source = reader.sum();
       if (options.output_leaves != nullptr) options.output_leaves->add(task.tensor, task.begin, made, done.sums.output);
+      if (options.times != nullptr) {
+        options.times->reading += reader.reading_ns();
+        options.times->hashing += reader.hashing_ns() + nanoseconds(produced, Clock::now());
+        options.times->moving += nanoseconds(start, produced) - reader.reading_ns() - reader.hashing_ns();
+      }
       return made;
     });
+    const auto start = Clock::now();
     sink.write(task.tensor, task.begin, bytes);
+    if (options.times != nullptr) options.times->writing += nanoseconds(start, Clock::now());
     sums[static_cast<std::size_t>(number)] += done.sums;
     if (options.on_done) options.on_done(done);
     if (options.on_progress) options.on_progress(bytes_of(done));
@@ -118,15 +132,17 @@ RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Back
   });
 }
 
-std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, Sink& sink, const Backend& backend,
+std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, Sink& sink,
                                     const ExecuteOptions& options) {
-  const int count = std::max(1, options.jobs);
-  const i64 buffer_bytes = backend.buffer_bytes(count, options.memory_bytes);
   const auto is_strange = [&](const DoneRange& range) {
     return range.tensor >= plan.outputs.size() || range.begin < 0 || range.begin >= range.end ||
-           range.end > plan.outputs[range.tensor].bytes || bytes_of(range) > buffer_bytes;
+           range.end > plan.outputs[range.tensor].bytes || bytes_of(range) > options.memory_bytes;
   };
   std::erase_if(ranges, is_strange);
+  // Fewer threads than jobs where ranges are long, as when they were made (make_crew).
+  i64 longest = 1;
+  for (const DoneRange& range : ranges) longest = std::max(longest, bytes_of(range));
+  const auto count = static_cast<int>(std::clamp<i64>(options.memory_bytes / longest, 1, std::max(1, options.jobs)));
   // Two runs may have written the same range; one of the two is enough.
   std::ranges::sort(ranges, {},
                     [](const DoneRange& range) { return std::tuple(range.tensor, range.begin, range.end); });

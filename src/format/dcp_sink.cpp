@@ -123,6 +123,7 @@ class DcpSink final : public Sink {
   }
 
   void import_sums(std::span<const std::byte> sums) override {
+    out_.see_others();
     for (const CrcPiece& piece : read_crc_pieces(sums))
       items_.at(piece.number).crc.add_sum(piece.offset, piece.bytes, static_cast<u32>(piece.crc));
   }

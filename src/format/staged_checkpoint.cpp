@@ -112,6 +112,11 @@ void StagedCheckpoint::flush_files() {
   parallel_for(files_.size(), kFileThreads, [&](std::size_t i, int) { files_[i].flush(); });
 }
 
+void StagedCheckpoint::see_others() {
+  if (!sees_others_) parallel_for(files_.size(), kFileThreads, [&](std::size_t i, int) { files_[i].see_others(); });
+  sees_others_ = true;
+}
+
 void StagedCheckpoint::write_text(const std::string& name, std::string_view text) {
   write_small_file(claim(name), text);
   hashes_[name] = hash_text(text, name);

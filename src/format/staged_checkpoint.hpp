@@ -39,6 +39,8 @@ class StagedCheckpoint {
   /// All of them, under their final names and on the disk.
   void publish_files();
   void flush_files();
+  /// The files as other processes, which have flushed them, wrote to them. Does nothing from the second call on.
+  void see_others();
 
   /// A small file, flushed.
   void write_text(const std::string& name, std::string_view text);
@@ -83,6 +85,7 @@ class StagedCheckpoint {
   /// Relative to the staging directory.
   std::set<std::filesystem::path> subdirectories_;
   std::atomic<i64> bytes_written_{0};
+  bool sees_others_ = false;
 };
 
 /// Threads that flush or hash files: enough to keep a fast disk busy.

@@ -86,6 +86,7 @@ class TorchSink final : public Sink {
   }
 
   void import_sums(std::span<const std::byte> sums) override {
+    out_.see_others();
     for (const CrcPiece& piece : read_crc_pieces(sums))
       crcs_.at(piece.number).add_sum(piece.offset, piece.bytes, static_cast<u32>(piece.crc));
   }

@@ -143,6 +143,11 @@ File File::create(const fs::path& path, mode_t mode) {
   return file;
 }
 
+File File::unnamed(const fs::path& directory, bool direct) {
+  const int flags = O_TMPFILE | O_RDWR | O_CLOEXEC | (direct ? O_DIRECT : 0);
+  return File(uninterrupted([&] { return system_calls().open(directory.c_str(), flags, 0600); }), directory);
+}
+
 i64 File::size() const { return stat_of(descriptor_, path_).st_size; }
 mode_t File::mode() const { return stat_of(descriptor_, path_).st_mode & 07777; }
 

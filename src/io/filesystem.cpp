@@ -5,6 +5,7 @@
 
 #include "core/fail.hpp"
 #include "io/directory.hpp"
+#include "io/file.hpp"
 #include "io/system_calls.hpp"
 
 namespace glu_ckpt {
@@ -38,6 +39,22 @@ FilesystemInfo filesystem_of(const std::filesystem::path& path) {
   info.free_bytes = static_cast<i64>(stat.f_bavail) * static_cast<i64>(stat.f_bsize);
   info.total_bytes = static_cast<i64>(stat.f_blocks) * static_cast<i64>(stat.f_bsize);
   return info;
+}
+
+IoAbilities io_abilities(const std::filesystem::path& directory) {
+  constexpr i64 kBlockBytes = i64{64} << 10;
+  IoAbilities abilities;
+  const File from = File::unnamed(directory, false), to = File::unnamed(directory, false);
+  if (!from.is_open() || !to.is_open()) return abilities;
+  abilities.known = true;
+  abilities.direct = File::unnamed(directory, true).is_open();
+  try {
+    from.pwrite_exact(std::vector<std::byte>(kBlockBytes), 0);
+    abilities.clones = to.try_clone_from(from, 0, 0, kBlockBytes);
+  } catch (const Error&) {
+    abilities.clones = false;
+  }
+  return abilities;
 }
 
 }  // namespace glu_ckpt

@@ -16,6 +16,17 @@ struct FilesystemInfo {
   i64 total_bytes = 0;
 };
 
+/// What the filesystem of a directory can do, tried on files without a name.
+struct IoAbilities {
+  /// False where the directory cannot be written to, or has no files without a name; then nothing else is known.
+  bool known = false;
+  /// Writes past the page cache.
+  bool direct = false;
+  /// Files that share blocks.
+  bool clones = false;
+};
+IoAbilities io_abilities(const std::filesystem::path& directory);
+
 /// Of the nearest directory that exists at or above `path`. Throws Io.
 FilesystemInfo filesystem_of(const std::filesystem::path& path);
 

@@ -157,6 +157,22 @@ void OutputFile::drop_sums() {
   remove_tree(sums_of(path_));
 }
 
+void OutputFile::flush() {
+  file_.sync();
+  if (!use_sums_) return;
+  try {
+    sums_.sync();
+  } catch (const Error&) {
+    drop_sums();
+  }
+}
+
+void OutputFile::see_others() {
+  flush();
+  file_.drop_cache();
+  if (use_sums_) sums_.drop_cache();
+}
+
 void OutputFile::publish() {
   hash_ = compute_hash();
   file_.sync();

@@ -41,8 +41,12 @@ class OutputFile {
   void add_written(std::span<const std::byte> from, i64 offset);
   void read(std::span<std::byte> out, i64 offset) const { file_.pread_exact(out, offset); }
 
-  /// Blocks until what was written is on the disk.
-  void flush() const { file_.sync(); }
+  /// Blocks until what was written, and what is known of its hash, is where other processes find it, on other machines
+  /// too. Nothing is written by this process after that.
+  void flush();
+  /// Once all other processes have flushed. A machine's cache of a network filesystem may hold a page as it was before
+  /// another machine wrote to it; this forgets what is cached of the file, which reads then take from where it lies.
+  void see_others();
   /// Completes the hash, flushes the file and gives it its name. Nothing is written after that.
   void publish();
   /// After publish().

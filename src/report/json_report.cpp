@@ -114,6 +114,14 @@ std::string conversion_json(const Conversion& conversion) {
     json.null();
   else
     json.value(conversion.verified);
+  if (conversion.dry_run) {
+    json.field("disk_needed", conversion.disk_needed).field("disk_free", conversion.disk_free);
+    json.field("filesystem", conversion.filesystem).key("estimated_seconds");
+    if (conversion.estimated_seconds)
+      json.value(*conversion.estimated_seconds);
+    else
+      json.null();
+  }
   write_list(json, "refusals", conversion.refusals);
   write_list(json, "notes", conversion.plan != nullptr ? conversion.plan->notes : std::vector<std::string>{});
   return json.end_object().text();

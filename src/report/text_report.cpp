@@ -125,6 +125,10 @@ std::string conversion_text(const Conversion& conversion) {
                       plan.num_shards == 1 ? "" : "s", size_text(plan.bytes), plan.bytes);
   if (conversion.dry_run) {
     text += fmt::format("moves       {}, peak memory about {}\n", plan.moves.size(), size_text(conversion.peak_memory));
+    text += fmt::format("disk needed {} of {} free on {}\n", size_text(conversion.disk_needed),
+                        size_text(conversion.disk_free), conversion.filesystem);
+    if (conversion.estimated_seconds)
+      text += fmt::format("takes about {:.1f} s, by a sample of the work\n", *conversion.estimated_seconds);
     return text;
   }
   text += fmt::format("time        {:.2f} s, {}/s, peak memory {}\n", conversion.seconds,

@@ -24,6 +24,8 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 
 # shellcheck source=/dev/null
 source "$HERE/../cli/lib.sh"
+# shellcheck source=/dev/null
+source "$HERE/kills.sh"
 
 # ranks NAME EXPECTED N COMMAND...: mpirun's status; stdout and stderr land in $OUT and $ERR.
 ranks() {
@@ -62,9 +64,10 @@ rank_is_lost() {
 
 one_voice() {
   ranks "help" 0 3 "$MPI_PROGRAM" --help
-  check "help is printed once" once "$OUT" "Usage:"
+  check "help is printed once" once "$OUT" "Usage: glu-ckpt-mpi"
+  check "help is about this program" test "$(count_of "$OUT" "  glu-ckpt ")" == 0
   ranks "version" 0 3 "$MPI_PROGRAM" --version
-  check "the version is printed once" test "$(wc -l <<<"$OUT")" == 1
+  check "the version is printed once" test "$OUT" == "$("$PROGRAM" --version | sed 's/^glu-ckpt/glu-ckpt-mpi/')"
   ranks "usage" 2 3 "$MPI_PROGRAM" convert --glue
   check "a wrong option is told once" once "$ERR" "[usage]"
   ranks "not found" 3 3 "$MPI_PROGRAM" inspect "$WORK/none"
@@ -93,5 +96,6 @@ ranks_agree
 rank_is_lost
 one_voice
 same_bytes
+whole_conversions
 printf '%d passed, %d failed\n' "$PASSED" "$FAILED"
 ((FAILED == 0))

@@ -1,10 +1,13 @@
 #include "io/staged_dir.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <functional>
 #include <memory>
+#include <set>
 
 #include "support/both_systems.hpp"
 #include "support/slug_of.hpp"
@@ -235,17 +238,83 @@ TEST_P(StagedDirTest, WhatIsOfNoRunIsLeftAlone) {
 }
 
 TEST_P(StagedDirTest, JoinsWhatAnotherProcessMade) {
-  const auto join = [&] { return std::make_unique<StagedDir>(dir_ / "out", false, StagedMode::Join, kAsked); };
+  const auto join = [&] { return std::make_unique<StagedDir>(dir_ / "out", false, StagedMode::Join, kAsked, 1); };
   EXPECT_EQ(slug_of([&] { join(); }), "not-found");
   const StagedDir first(dir_ / "out", false, StagedMode::Create, kAsked);
   {
     const auto joined = join();
     EXPECT_EQ(joined->path(), first.path());
-    EXPECT_FALSE(joined->has_journal());
+    EXPECT_TRUE(joined->has_journal());
     EXPECT_FALSE(joined->resumed());
     put_text(joined->path() / "f", "1");
   }
   EXPECT_EQ(get_text(first.path() / "f"), "1");
+}
+
+std::string journal_name(int rank) {
+  return rank == 0 ? std::string(StagedDir::kJournalName) : fmt::format("{}.{}", StagedDir::kJournalName, rank);
+}
+
+std::vector<std::string> texts_of(const Journal& journal) {
+  std::vector<std::string> texts;
+  for (const auto& entry : journal.entries())
+    texts.emplace_back(reinterpret_cast<const char*>(entry.data()), entry.size());
+  return texts;
+}
+
+/// Rank r of 4 writes the entries "r a" and "r b" to its journal and all of them stop.
+void run_four_ranks(const fs::path& out) {
+  StagedDir first(out, false, StagedMode::Create, kAsked);
+  for (int rank = 0; rank < 4; ++rank) {
+    const StagedDir joined(out, false, StagedMode::Join, rank == 0 ? "" : kAsked, rank);
+    Journal& journal = rank == 0 ? first.journal() : joined.journal();
+    for (const char* what : {"a", "b"}) journal.append(bytes_of(fmt::format("{} {}", rank, what)));
+  }
+  first.keep();
+}
+
+TEST_P(StagedDirTest, ResumesWhatAllRanksDid) {
+  run_four_ranks(dir_ / "out");
+  const std::vector<std::string> all = {"0 a", "0 b", "1 a", "1 b", "2 a", "2 b", "3 a", "3 b"};
+  for (int again = 0; again < 2; ++again) {
+    StagedDir staged(dir_ / "out", false, StagedMode::Resume, kAsked);
+    EXPECT_TRUE(staged.resumed());
+    EXPECT_EQ(list_directory(staged.path()), std::vector<std::string>{journal_name(0)});
+    auto texts = texts_of(staged.journal());
+    std::ranges::sort(texts);
+    EXPECT_EQ(texts, all);
+    staged.keep();
+  }
+}
+
+/// A rank's journal that a crash tore, emptied or left without its header, or one of another run, says what it can.
+TEST_P(StagedDirTest, WhatIsWrongInARanksJournalIsLeftOut) {
+  run_four_ranks(dir_ / "out");
+  const fs::path partial = dir_ / "out.partial";
+  const std::string torn = get_text(partial / journal_name(1));
+  put_text(partial / journal_name(1), torn.substr(0, torn.size() - 1));
+  put_text(partial / journal_name(2), torn.substr(0, 7));
+  {
+    Journal other(File::open_write(partial / journal_name(3)));
+    other.begin("something else");
+    other.append(bytes_of("3 c"));
+  }
+  put_text(partial / journal_name(4), "");
+  put_text(partial / journal_name(5), std::string(100, '\0'));
+  StagedDir staged(dir_ / "out", false, StagedMode::Resume, kAsked);
+  EXPECT_EQ(texts_of(staged.journal()), (std::vector<std::string>{"0 a", "0 b", "1 a"}));
+  EXPECT_EQ(list_directory(staged.path()), std::vector<std::string>{journal_name(0)});
+}
+
+/// Any order of ranks, and of more than ten.
+TEST_P(StagedDirTest, CommitsWithoutTheJournalsOfRanks) {
+  StagedDir first(dir_ / "out", false, StagedMode::Create, kAsked);
+  for (const int rank : {1, 2, 10, 11}) StagedDir(dir_ / "out", false, StagedMode::Join, kAsked, rank);
+  EXPECT_EQ(slug_of([&] { StagedDir(dir_ / "out", false, StagedMode::Join, kAsked, 10); }), "io");
+  put_text(first.path() / "f", "1");
+  EXPECT_EQ(list_directory(first.path()).size(), 6u);
+  first.commit();
+  EXPECT_EQ(list_directory(dir_ / "out"), std::vector<std::string>{"f"});
 }
 
 /// Where there are no locks, nobody is kept out, and all else is the same.
@@ -329,6 +398,40 @@ TEST_P(StagedDirCrash, AfterCreationIsResumed) {
   StagedDir resumed("/dir/out", false, StagedMode::Resume, kAsked);
   EXPECT_TRUE(resumed.resumed());
   resumed.keep();
+}
+
+/// Wherever a resume stops while it takes the ranks' journals in, the next one finds every entry, once or twice.
+TEST_P(StagedDirCrash, TakingRanksJournalsInLosesNothing) {
+  const auto prepare = [](MemorySystem& memory) {
+    memory.put("/dir/x", "");
+    run_four_ranks("/dir/out");
+    // As after a flush: what is lost otherwise was never told to be done.
+    for (int rank = 0; rank < 4; ++rank)
+      memory.put("/dir/out.partial/" + journal_name(rank), get_text("/dir/out.partial/" + journal_name(rank)));
+    memory.reset();
+  };
+  i64 calls = 0;
+  {
+    MemorySystem memory;
+    const SystemCallsScope scope(memory);
+    prepare(memory);
+    StagedDir("/dir/out", false, StagedMode::Resume, kAsked).keep();
+    calls = memory.calls();
+  }
+  ASSERT_GT(calls, 20);
+  for (i64 n = 1; n <= calls; ++n) {
+    SCOPED_TRACE(n);
+    MemorySystem memory;
+    const SystemCallsScope scope(memory);
+    prepare(memory);
+    memory.stop_at(n);
+    (void)slug_of([] { StagedDir("/dir/out", false, StagedMode::Resume, kAsked).keep(); });
+    memory.crash(GetParam());
+    StagedDir staged("/dir/out", false, StagedMode::Resume, kAsked);
+    const auto texts = texts_of(staged.journal());
+    EXPECT_EQ(std::set(texts.begin(), texts.end()).size(), 8u);
+    staged.keep();
+  }
 }
 
 /// A file that could not be renamed is still there to resume with, by its name.
