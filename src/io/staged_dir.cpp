@@ -187,15 +187,13 @@ int StagedDir::remove_all() {
   // The journal last, and its lock after it: while anything else is here, no other run may take it over.
   if (remove_others() != 0)
     if (const int error = remove_others(); error != 0) return error;
-  if (remove_tree(staging_) == 0) {
-    journal_.reset();
-    return 0;
-  }
+  const int error = remove_tree(staging_);
   journal_.reset();
+  if (error == 0) return 0;
   // A network filesystem keeps an open file under another name until it is closed. Not the whole tree again: it may be
   // another run's by now.
-  const int error = remove_empty_directory(staging_);
-  return error == ENOENT ? 0 : error;
+  const int again = remove_empty_directory(staging_);
+  return again == 0 || again == ENOENT ? 0 : error;
 }
 
 /// Everything but the journal. Returns the errno of the first failure.

@@ -360,6 +360,7 @@ for _ in range(50):
     shutil.rmtree(out + ".partial", ignore_errors=True)
 sys.exit("no run was met at work")
 PY
+  [[ $? == 0 ]] || { bad "a run that was left"; return 1; }
   kept "a run that was left" "$1"
 }
 
@@ -378,7 +379,7 @@ refused() {
 resume_mismatch() {
   fault_source
   local out=$WORK/mismatch journal=$WORK/mismatch.partial/glu_ckpt.journal to=("${FAULT_TO[@]}")
-  leave_partial "$out"
+  leave_partial "$out" || return
   FAULT_TO=("${to[@]/6MB/7MB}")
   refused "other shards" resume-mismatch "$out"
   FAULT_TO=("${to[@]/interleaved:32/contiguous}")
@@ -394,7 +395,7 @@ resume_mismatch() {
   resumes "other jobs" "$out" -j 3 --max-memory 8MiB --progress never
   rm -rf "$out"
 
-  leave_partial "$out"
+  leave_partial "$out" || return
   cp "$journal" "$WORK/journal"
   printf 'dear diary, ' >"$journal"
   refused "a journal of somebody else's" output-exists "$out"
@@ -403,23 +404,23 @@ resume_mismatch() {
   resumes "a journal with a torn tail" "$out"
   rm -rf "$out"
 
-  leave_partial "$out"
+  leave_partial "$out" || return
   truncate -s $(($(stat -c %s "$journal") - 5)) "$journal"
   resumes "a journal cut off" "$out"
   rm -rf "$out"
 
-  leave_partial "$out"
+  leave_partial "$out" || return
   printf '\xff' | dd of="$journal" bs=1 seek=$(($(stat -c %s "$journal") / 2)) conv=notrunc status=none
   resumes "a journal with a wrong byte" "$out"
   rm -rf "$out"
 
-  leave_partial "$out"
+  leave_partial "$out" || return
   truncate -s 40 "$journal"
   resumes "a journal cut off in its header" "$out"
   rm -rf "$out"
 
   # Bytes that rot while nobody looks are not taken over.
-  leave_partial "$out"
+  leave_partial "$out" || return
   local file
   for file in "$out".partial/*.safetensors*; do
     [[ -s $file ]] && printf '\xa5\x5a\xa5' | dd of="$file" bs=1 seek=100000 conv=notrunc status=none
