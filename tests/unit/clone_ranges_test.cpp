@@ -1,6 +1,7 @@
 #include "exec/clone_ranges.hpp"
 
-#include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <numeric>
 
 #include "format/record_file.hpp"
@@ -312,17 +313,36 @@ TEST_F(CloneTest, ASampleOfAllRowsFindsOneByte) {
   EXPECT_EQ(sample("/source", "/out", {400'000, i64{1} << 40}).difference, "");
 }
 
+void expect_places(const Source& source, bool all) {
+  for (std::size_t t = 0; t < source.inventory().tensors.size(); ++t) {
+    const FilePlace place = source.place(t);
+    if (all) {
+      ASSERT_NE(place.file, nullptr);
+    }
+    if (place.file == nullptr) continue;
+    std::vector<std::byte> read(static_cast<std::size_t>(source.inventory().tensors[t].bytes)), there(read.size());
+    source.read(t, 0, read);
+    place.file->pread_exact(there, place.offset);
+    EXPECT_EQ(read, there) << source.inventory().tensors[t].name;
+  }
+}
+
 TEST_F(CloneTest, PlacesAreWhereBytesAre) {
   put("/source", kIndexed);
-  const auto source = open_source("/source");
-  for (std::size_t t = 0; t < source->inventory().tensors.size(); ++t) {
-    const FilePlace place = source->place(t);
-    ASSERT_NE(place.file, nullptr);
-    std::vector<std::byte> read(static_cast<std::size_t>(source->inventory().tensors[t].bytes)), there(read.size());
-    source->read(t, 0, read);
-    place.file->pread_exact(there, place.offset);
-    EXPECT_EQ(read, there);
+  expect_places(*open_source("/source"), true);
+}
+
+/// Views with strides, which are nowhere, among them.
+TEST(FilePlaces, AreWhereBytesAreInTorchFiles) {
+  i64 files = 0;
+  const std::filesystem::path root = std::filesystem::path(std::getenv("GLU_CKPT_TESTDATA")) / "torch";
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
+    const std::string suffix = entry.path().extension().string();
+    if (suffix != ".pt" && suffix != ".pth" && suffix != ".bin") continue;
+    expect_places(*open_source(entry.path()), false);
+    ++files;
   }
+  EXPECT_GT(files, 0);
 }
 
 }  // namespace
