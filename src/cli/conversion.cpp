@@ -365,7 +365,7 @@ class Conversion {
   std::optional<Digest> source_digest() {
     if (options_.verify == VerifyMode::None) return std::nullopt;
     if (is_sampled()) {
-      check_whole();
+      whole_checked_ = check_whole();
       return recorded_digest();
     }
     const std::optional<Digest> passed = source_leaves_.digest(sums_.source);
@@ -379,10 +379,15 @@ class Conversion {
     return digest;
   }
 
-  /// Of tensors that were written whole, both sides passed; of the others a sample is read later.
-  void check_whole() const {
+  /// Of tensors that were written whole, both sides passed; of the others a sample is read later. False where some
+  /// leaves passed in parts only.
+  bool check_whole() const {
+    i64 bytes = 0;
+    for (std::size_t t = 0; t < plan_.outputs.size(); ++t)
+      if (!clones_.has(t)) bytes += plan_.outputs[t].bytes;
     const auto& [source, output] = sums_of_whole_;
-    if (source.leaves != output.leaves || source.bytes != output.bytes || source == output) return;
+    if (source.leaves != output.leaves || source.bytes != output.bytes) return false;
+    if (source == output) return output.bytes == bytes;
     fail(ErrorCode::VerifyFailed, {options_.output, {}},
          "of the {} rows and blocks that were written, other bytes were read. Nothing was kept. Either this machine's "
          "memory fails, or the output's layout is taken for another one: then please report it",
@@ -421,11 +426,12 @@ class Conversion {
     if (options_.verify == VerifyMode::Forward) check_forward(staged);
   }
 
-  /// Rows of all tensors that have clones, by the staged copy's own placements beside the source's.
+  /// Rows of all tensors that have clones, or that check_whole() did not see whole, by the staged copy's own placements
+  /// beside the source's.
   void check_sample(const Opened& staged) {
     std::set<std::string> names;
     for (std::size_t t = 0; t < plan_.outputs.size(); ++t)
-      if (clones_.has(t)) names.insert(plan_.outputs[t].name);
+      if (clones_.has(t) || !whole_checked_) names.insert(plan_.outputs[t].name);
     std::vector<std::size_t> tensors;
     const auto& there = staged.source->inventory().tensors;
     for (std::size_t t = 0; t < there.size(); ++t)
@@ -471,6 +477,7 @@ class Conversion {
   i64 bytes_written_ = 0;
   /// Of tensors of which nothing is cloned.
   RangeSums sums_of_whole_;
+  bool whole_checked_ = false;
   i64 bytes_cloned_ = 0;
   std::optional<Sample> sample_;
 };

@@ -1,6 +1,7 @@
 #include "exec/clone_ranges.hpp"
 
-#include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <numeric>
 
 #include "format/record_file.hpp"
@@ -290,7 +291,7 @@ TEST_F(CloneTest, ASampleFindsClonesOfOtherBytes) {
   }
 }
 
-/// With enough rows no byte is left out.
+/// With enough rows no byte is left out, and with three for each tensor neither its first row nor its last.
 TEST_F(CloneTest, ASampleOfAllRowsFindsOneByte) {
   put("/source", kIndexed);
   convert(*open_source("/source"), "/out", kGrouped, kAll);
@@ -307,22 +308,44 @@ TEST_F(CloneTest, ASampleOfAllRowsFindsOneByte) {
     file.pwrite_exact({&other, 1}, place.offset + at);
     const Sample whole = sample("/source", "/out", {400'000, i64{1} << 40});
     EXPECT_NE(whole.difference.find("down weight"), std::string::npos) << at << ": " << whole.difference;
+    const i64 few = 3 * std::ssize(out->inventory().tensors);
+    if (at == 0 || at == found.bytes - 1)
+      for (const u64 seed : {0, 1, 2}) EXPECT_NE(sample("/source", "/out", {few, i64{1} << 40}, seed).difference, "");
     file.pwrite_exact({&byte, 1}, place.offset + at);
   }
   EXPECT_EQ(sample("/source", "/out", {400'000, i64{1} << 40}).difference, "");
 }
 
+void expect_places(const Source& source, bool all) {
+  for (std::size_t t = 0; t < source.inventory().tensors.size(); ++t) {
+    const FilePlace place = source.place(t);
+    if (all) {
+      ASSERT_NE(place.file, nullptr);
+    }
+    if (place.file == nullptr) continue;
+    std::vector<std::byte> read(static_cast<std::size_t>(source.inventory().tensors[t].bytes)), there(read.size());
+    source.read(t, 0, read);
+    place.file->pread_exact(there, place.offset);
+    EXPECT_EQ(read, there) << source.inventory().tensors[t].name;
+  }
+}
+
 TEST_F(CloneTest, PlacesAreWhereBytesAre) {
   put("/source", kIndexed);
-  const auto source = open_source("/source");
-  for (std::size_t t = 0; t < source->inventory().tensors.size(); ++t) {
-    const FilePlace place = source->place(t);
-    ASSERT_NE(place.file, nullptr);
-    std::vector<std::byte> read(static_cast<std::size_t>(source->inventory().tensors[t].bytes)), there(read.size());
-    source->read(t, 0, read);
-    place.file->pread_exact(there, place.offset);
-    EXPECT_EQ(read, there);
+  expect_places(*open_source("/source"), true);
+}
+
+/// Views with strides, which are nowhere, among them.
+TEST(FilePlaces, AreWhereBytesAreInTorchFiles) {
+  i64 files = 0;
+  const std::filesystem::path root = std::filesystem::path(std::getenv("GLU_CKPT_TESTDATA")) / "torch";
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
+    const std::string suffix = entry.path().extension().string();
+    if (suffix != ".pt" && suffix != ".pth" && suffix != ".bin") continue;
+    expect_places(*open_source(entry.path()), false);
+    ++files;
   }
+  EXPECT_GT(files, 0);
 }
 
 }  // namespace
