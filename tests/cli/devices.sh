@@ -8,6 +8,10 @@ devices() {
   status "doctor --json" 0 doctor -j 3 --json
   check "doctor --json" json version cuda_built cpu gpus no_cuda auto filesystem io
   check "doctor --json: jobs" [ "$(json_get 'v["io"]["jobs"]')" == 3 ]
+  taskset -c "$(taskset -cp $$ | grep -o '[0-9]*$')" "$PROGRAM" doctor --json >"$WORK/.out" 2>"$WORK/.err" </dev/null
+  check "one processor of several: one thread" [ "$(json_get '(v["io"]["jobs"], v["cpu"]["cores"])')" == "(1, 1)" ]
+  status "doctor --json of all of them" 0 doctor --json
+  check "as many threads as processors that it may run on" [ "$(json_get 'v["io"]["jobs"]')" == "$(nproc)" ]
   check "doctor --json: the reason where there is no GPU" [ "$(json_get '(v["no_cuda"] == "") == (v["gpus"] != [])')" == True ]
   check "doctor --json: long runs go to the CPU" [ "$(json_get 'v["auto"]["long_runs"]["device"]')" == cpu ]
   gpus=$(json_get 'len(v["gpus"])')

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# docs/glu-ckpt.sbatch under a real Slurm on this machine, with a stand-in for the program that is stopped once. Exits
-# 77 without Debian's slurm-wlm, or where not run by root.
+# docs/glu-ckpt.sbatch under a real Slurm on this machine: with a stand-in for the program that is stopped once, and
+# with the program itself. Exits 77 without Debian's slurm-wlm, or where not run by root.
+# usage: slurm_requeue.sh [PROGRAM MPI_PROGRAM]
 set -u
 export LC_ALL=C
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+PROGRAM=${1:+$(realpath "$1")}
+MPI_PROGRAM=${2:+$(realpath "$2")}
 SCRIPT=$(realpath "$HERE/../../docs/glu-ckpt.sbatch")
 for command in slurmctld slurmd sbatch srun; do
   if [[ $(id -u) != 0 ]] || ! command -v $command >/dev/null; then
@@ -15,6 +18,8 @@ WORK=$(mktemp -d)
 trap 'stop_slurm; rm -rf "$WORK"' EXIT
 # shellcheck source=/dev/null
 source "$HERE/../cli/lib.sh"
+# shellcheck source=/dev/null
+source "$HERE/kills.sh"
 # shellcheck source=/dev/null
 source "$HERE/slurm_cluster.sh"
 
@@ -74,6 +79,37 @@ fails_for_good() {
   check "and is not queued again" is "$job" Restarts 0
 }
 
+# Two ranks of the program, stopped in the middle; the second run completes what the first began.
+converts_for_real() {
+  local job pids=() tries=0
+  make_model "$WORK/model"
+  "$PROGRAM" convert "$WORK/model" "$WORK/whole" "${LAYOUT[@]}" -q || bad "convert without Slurm"
+  mkdir "$WORK/pids"
+  export PIDS=$WORK/pids MPI_PROGRAM OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  cat >"$GLU_CKPT_MPI" <<'RANK'
+#!/usr/bin/env bash
+echo $$ >"$PIDS/${SLURM_RESTART_COUNT:-0}.$SLURM_PROCID"
+exec "$MPI_PROGRAM" "$@"
+RANK
+  # The script's own way of starting ranks.
+  unset GLU_CKPT_LAUNCHER
+  OUTPUT=$WORK/converted
+  job=$(submit "$WORK/model" "$OUTPUT" "${LAYOUT[@]}" --max-memory 2MiB)
+  until (($(journals | wc -l) == 2)) || ((++tries > 6000)); do sleep 0.005; done
+  mapfile -t pids < <(cat "$PIDS"/0.*)
+  kill -STOP "${pids[@]}"
+  check "both ranks are seen in the middle" is_kept
+  scancel --batch --signal=USR1 "$job"
+  sleep 1
+  kill -CONT "${pids[@]}"
+  check "the program is queued again" until_true 30 is "$job" Restarts 1
+  check "and completes: $(tail -n 3 "$WORK/out.$job")" until_true 60 is "$job" JobState COMPLETED
+  check "what was done is kept" grep -q "resumed: " "$WORK/out.$job"
+  check "the signal is told once" test "$(grep -c "\[interrupted\]" "$WORK/out.$job")" == 1
+  check "the bytes of one process" test "$(tree_sum "$OUTPUT")" == "$(tree_sum "$WORK/whole")"
+  check "nothing else is left" absent "$OUTPUT.partial"
+}
+
 mkdir "$STAND_IN"
 if ! start_slurm "$WORK/slurm"; then
   echo "Slurm does not start"
@@ -81,6 +117,7 @@ if ! start_slurm "$WORK/slurm"; then
 fi
 requeues_itself
 fails_for_good
+[[ -n $MPI_PROGRAM ]] && converts_for_real
 ((FAILED == 0)) || tail -n 20 "$WORK"/out.* "$WORK"/slurm/*.log
 printf '%d passed, %d failed\n' "$PASSED" "$FAILED"
 ((FAILED == 0))

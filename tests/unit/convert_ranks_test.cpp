@@ -13,7 +13,7 @@
 #include <iterator>
 #include <map>
 #include <mutex>
-#include <set>
+#include <thread>
 
 #include "cli/options.hpp"
 #include "io/staged_dir.hpp"
@@ -49,14 +49,17 @@ thread_local int this_rank = 0;
 /// What becomes of a rank that has done a little.
 enum class Fault { None, WriteFails, DiskIsFull, SourceIsShort };
 
-/// The kernel's file system, where one rank's writing or reading goes wrong. The others wait for that, so that all have
-/// done something by then, but nobody everything.
+/// The kernel's file system, where one rank's writing or reading goes wrong. The others wait for that, and until they
+/// are stopped, so that all have done something by then, but nobody everything.
 class FaultyDisk final : public SystemCalls {
  public:
   FaultyDisk(Fault fault, int rank, const fs::path& source) : fault_(fault), rank_(rank), source_(source.string()) {}
 
   i64 tensor_writes() const { return writes_; }
   bool has_failed() const { return failed_; }
+  int rank() const { return rank_; }
+  /// The rank that fails, which says when it has stopped the others.
+  void watch(Ranks& ranks) { ranks_ = &ranks; }
 
   int open(const char* path, int flags, mode_t mode) override {
     const int descriptor = SystemCalls::open(path, flags, mode);
@@ -122,7 +125,11 @@ class FaultyDisk final : public SystemCalls {
       has_failed_.notify_all();
       return !few;
     }
-    if (!few) has_failed_.wait_for(lock, std::chrono::seconds(30), [&] { return failed_.load(); });
+    if (few || gave_up_) return false;
+    gave_up_ = !has_failed_.wait_for(lock, std::chrono::seconds(30), [&] { return failed_.load(); });
+    lock.unlock();
+    for (int i = 0; i < 10'000 && !gave_up_ && !ranks_.load()->stopped(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return false;
   }
 
@@ -135,6 +142,9 @@ class FaultyDisk final : public SystemCalls {
   std::map<int, int> calls_;
   std::atomic<i64> writes_{0};
   std::atomic<bool> failed_{false};
+  /// A test that would wait for ever fails instead.
+  std::atomic<bool> gave_up_{false};
+  std::atomic<Ranks*> ranks_{nullptr};
 };
 
 /// What each rank threw.
@@ -177,10 +187,12 @@ class ConvertRanks : public testing::Test {
   }
 
   /// What every rank threw, by rank.
-  static std::vector<Thrown> thrown(const std::function<cli::Options(int)>& options, int ranks) {
+  static std::vector<Thrown> thrown(const std::function<cli::Options(int)>& options, int ranks,
+                                    FaultyDisk* disk = nullptr) {
     std::vector<Thrown> all(static_cast<std::size_t>(ranks));
     run_thread_ranks(ranks, [&](Ranks& mine) {
       this_rank = mine.rank();
+      if (disk != nullptr && disk->rank() == mine.rank()) disk->watch(mine);
       try {
         (void)cli::cmd_convert(options(mine.rank()), mine);
       } catch (const RankError& error) {
@@ -194,7 +206,7 @@ class ConvertRanks : public testing::Test {
   std::vector<Thrown> fail_at(Fault fault, int failing, int ranks, const cli::Options& asked) const {
     FaultyDisk disk(fault, failing, source_);
     const SystemCallsScope scope(disk);
-    const auto all = thrown([&](int) { return asked; }, ranks);
+    const auto all = thrown([&](int) { return asked; }, ranks, &disk);
     EXPECT_TRUE(disk.has_failed());
     return all;
   }
