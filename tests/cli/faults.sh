@@ -148,7 +148,7 @@ clear()
 print(f"     kills: {count} at up to {1.1 * sorted(took)[1]:.2f} s: {seen}", file=sys.stderr)
 for line in bad[:10]:
     print("FAIL", line)
-if seen["partial"] < int(count) // 4:
+if seen["partial"] < int(count) // 10:
     bad.append(f"too few kills met a run at work: {seen}")
     print("FAIL", bad[-1])
 sys.exit(1 if bad else 0)
