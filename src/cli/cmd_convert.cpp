@@ -41,8 +41,9 @@ i64 peak_memory() {
   return i64{1024} * usage.ru_maxrss;
 }
 
-std::string verified_text(VerifyMode mode) {
+std::string verified_text(VerifyMode mode, const Converted& converted) {
   if (mode == VerifyMode::Forward) return "forward";
+  if (converted.sample) return "sample";
   return mode == VerifyMode::Readback ? "readback" : "digest";
 }
 
@@ -167,7 +168,12 @@ int cmd_convert(const Options& options, Ranks& ranks) {
   report::Conversion conversion{
       options.output,   &plan, false, converted.bytes_written, seconds.count(), peak_memory(), backend->name(),
       converted.digest, {},    {}};
-  if (options.verify != VerifyMode::None) conversion.verified = verified_text(options.verify);
+  if (options.verify != VerifyMode::None) conversion.verified = verified_text(options.verify, converted);
+  conversion.bytes_cloned = converted.bytes_cloned;
+  if (converted.sample) {
+    conversion.rows_sampled = converted.sample->rows;
+    conversion.bytes_sampled = converted.sample->bytes;
+  }
   print_report(options, conversion);
   return 0;
 }
@@ -184,7 +190,7 @@ int cmd_plan(const Options& options) {
     const Plan plan = proved_plan(options, opened);
     const auto backend = open_backend(options, gathered_bytes(plan));
     backend->ready();
-    report::Conversion conversion{options.output, &plan, true, 0, 0, 0, backend->name(), {}, {}, {}};
+    report::Conversion conversion{options.output, &plan, true, 0, 0, 0, backend->name(), {}, {}, {}, 0, 0, 0};
     conversion.bytes_written = plan.bytes;
     ExecuteOptions execution;
     execution.jobs = options.jobs;

@@ -3,13 +3,18 @@
 
 #include "cli/session.hpp"
 #include "ranks/ranks.hpp"
+#include "verify/sample_rows.hpp"
 
 namespace glu_ckpt::cli {
 
 struct Converted {
   /// Where the order of gate and up rows is known, so that it is layout-invariant, and unless --verify none.
   std::optional<Digest> digest;
+  /// Without what was cloned.
   i64 bytes_written = 0;
+  i64 bytes_cloned = 0;
+  /// Where what was cloned was proved by the plan and a sample.
+  std::optional<Sample> sample;
 };
 
 /// For --resume: what an earlier run wrote, if it had finished before it was stopped, so that DST is there. Nothing

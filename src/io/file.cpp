@@ -229,11 +229,18 @@ void File::pwritev_exact(std::span<const iovec> pieces, i64 offset) const {
 }
 
 void File::reserve(i64 bytes) const {
-  if (bytes == 0) return;
+  if (bytes > 0 && !try_reserve(0, bytes)) set_size(bytes);
+}
+
+void File::reserve_part(i64 offset, i64 bytes) const {
+  if (bytes > 0) (void)try_reserve(offset, bytes);
+}
+
+bool File::try_reserve(i64 offset, i64 bytes) const {
   // Not posix_fallocate: where the filesystem cannot, that writes to every block instead of saying so.
-  if (uninterrupted([&] { return system_calls().fallocate(descriptor_, 0, 0, bytes); }) == 0) return;
+  if (uninterrupted([&] { return system_calls().fallocate(descriptor_, 0, offset, bytes); }) == 0) return true;
   if (!is_unsupported(errno)) fail_errno(errno, fmt::format("reserve {} bytes", bytes), path_);
-  set_size(bytes);
+  return false;
 }
 
 void File::set_size(i64 bytes) const {

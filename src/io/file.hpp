@@ -74,6 +74,8 @@ class File {
   void pwritev_exact(std::span<const iovec> pieces, i64 offset) const;
   /// Makes the file `bytes` long with its blocks allocated where the filesystem can. Throws NoSpace, Io.
   void reserve(i64 bytes) const;
+  /// Allocates the blocks of a part of the file where the filesystem can. Throws NoSpace, Io.
+  void reserve_part(i64 offset, i64 bytes) const;
   /// Cuts the file, or lengthens it by zeros.
   void set_size(i64 bytes) const;
   /// Copies `bytes` bytes inside the kernel (a reflink where the filesystem has them).
@@ -95,6 +97,7 @@ class File {
  private:
   File(int descriptor, std::filesystem::path path) : descriptor_(descriptor), path_(std::move(path)) {}
   static File open_regular(const std::filesystem::path& path, int flags);
+  bool try_reserve(i64 offset, i64 bytes) const;
   [[noreturn]] void fail_truncated(i64 end, std::size_t wanted, i64 offset) const;
   void copy_through_memory(const File& source, i64 source_offset, i64 offset, i64 bytes) const;
 

@@ -38,6 +38,7 @@ FilesystemInfo filesystem_of(const std::filesystem::path& path) {
     if (magic.number == stat.f_type) info.type = magic.name;
   info.free_bytes = static_cast<i64>(stat.f_bavail) * static_cast<i64>(stat.f_bsize);
   info.total_bytes = static_cast<i64>(stat.f_blocks) * static_cast<i64>(stat.f_bsize);
+  info.block_bytes = static_cast<i64>(stat.f_bsize);
   return info;
 }
 
@@ -55,6 +56,17 @@ IoAbilities io_abilities(const std::filesystem::path& directory) {
     abilities.clones = false;
   }
   return abilities;
+}
+
+bool can_clone_into(const std::filesystem::path& directory, const File& source, i64 block_bytes) {
+  const File probe = File::unnamed(directory, false);
+  if (!probe.is_open() || source.size() < block_bytes) return false;
+  try {
+    return probe.try_clone_from(source, 0, 0, block_bytes);
+  } catch (const Error&) {
+    // Where the disk fails, writing says so.
+    return false;
+  }
 }
 
 }  // namespace glu_ckpt

@@ -33,7 +33,7 @@ struct Conversion {
   i64 peak_memory = 0;
   std::string device;
   std::optional<Digest> digest;
-  /// "digest", "readback", "forward" or empty.
+  /// "digest", "sample", "readback", "forward" or empty.
   std::string verified;
   std::vector<std::string> refusals;
   /// Of a plan: what DST needs on its filesystem at the most, and what that has.
@@ -42,6 +42,11 @@ struct Conversion {
   std::string filesystem = {};
   /// By a sample; absent where none could be taken.
   std::optional<double> estimated_seconds = {};
+  /// Shared with the source's files; bytes_written is without them.
+  i64 bytes_cloned = 0;
+  /// Rows and blocks that were compared, and their bytes, where `verified` is "sample".
+  i64 rows_sampled = 0;
+  i64 bytes_sampled = 0;
 };
 
 /// What the machine offers, and what is made of it.
