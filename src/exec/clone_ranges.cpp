@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 #include "core/parallel.hpp"
 #include "core/round_up.hpp"
@@ -67,8 +68,10 @@ std::vector<DoneRange> clone_ranges(const ClonePlan& clones, const Source& sourc
                                     const ExecuteOptions& options) {
   std::vector<std::vector<DoneRange>> cloned(clones.shards().size());
   parallel_for(clones.shards().size(), options.jobs, [&](std::size_t index, int) {
-    for (const ClonePlan::Piece& piece :
-         std::ranges::equal_range(clones.pieces(), clones.shards()[index], {}, &ClonePlan::Piece::shard))
+    const u32 shard = clones.shards()[index];
+    const auto first = std::ranges::lower_bound(clones.pieces(), shard, {}, &ClonePlan::Piece::shard);
+    const auto last = std::ranges::upper_bound(clones.pieces(), shard, {}, &ClonePlan::Piece::shard);
+    for (const ClonePlan::Piece& piece : std::span(first, last))
       for (const CloneRun& run : clones.runs(piece)) {
         FilePlace from = source.place(run.src);
         from.offset += run.src_offset;
