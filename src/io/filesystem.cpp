@@ -1,7 +1,6 @@
 #include "io/filesystem.hpp"
 
 #include <cerrno>
-#include <cstring>
 
 #include "core/fail.hpp"
 #include "io/directory.hpp"
@@ -30,8 +29,7 @@ FilesystemInfo filesystem_of(const std::filesystem::path& path) {
   std::filesystem::path at = std::filesystem::absolute(path);
   while (!path_exists(at) && at.has_relative_path()) at = at.parent_path();
   struct statfs stat {};
-  if (system_calls().statfs(at.c_str(), &stat) != 0)
-    fail(ErrorCode::Io, {at.string(), {}}, "{}: statfs: {}", at.string(), std::strerror(errno));
+  if (system_calls().statfs(at.c_str(), &stat) != 0) fail_errno(errno, "look at the filesystem of", at);
   FilesystemInfo info;
   info.type = fmt::format("{:#x}", static_cast<unsigned long>(stat.f_type));
   for (const Magic& magic : kMagics)
