@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks who includes whom, that names of files and of shared types are unique, and that src/io and src/format reach
-the disk through src/io/system_calls.cpp alone. See docs/architecture.md, "Rooms".
+"""Checks who includes whom, that names of files and of shared types are unique, and that src/io, src/format
+and what decides about a conversion's output reach the disk through src/io/system_calls.cpp alone. See docs/architecture.md, "Rooms".
 
 Prints one line per offence and exits 1 if there is one.
 """
@@ -41,6 +41,7 @@ NAMESPACE = re.compile(r"^namespace ([\w:]*) ?\{|^\}  // namespace ?([\w:]*)$")
 TYPE = re.compile(r"^(?:struct|class) (\w+)(?: final)?(?: : [^;]*)? \{")
 # A disk is reached in one place, so that tests can put another file system there. std::filesystem is for paths.
 DISK_ROOMS = {"io", "format"}
+DISK_FILES = {"check_output.cpp", "conversion.cpp"}
 DISK_PLACE = {"system_calls.hpp", "system_calls.cpp"}
 # Who calls it: each durable step is one function there, for everyone else.
 CALLERS = {"directory.cpp", "file.cpp", "filesystem.cpp"}
@@ -110,7 +111,7 @@ def shared_types(lines):
 
 def disk_offence(path, room, line):
     """What in a line of code reaches the disk past the one place for it, or None."""
-    if room not in DISK_ROOMS or path.name in DISK_PLACE | DISK_EXCEPTIONS:
+    if room not in DISK_ROOMS and path.name not in DISK_FILES or path.name in DISK_PLACE | DISK_EXCEPTIONS:
         return None
     code = line.split("//")[0]
     for pattern in DISK:

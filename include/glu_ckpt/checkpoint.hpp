@@ -100,6 +100,15 @@ struct Structure {
   std::string tracker;
 };
 
+/// An open file (src/io/file.hpp).
+class File;
+
+/// Where bytes lie, one after the other, in a file; nowhere where `file` is null.
+struct FilePlace {
+  const File* file = nullptr;
+  i64 offset = 0;
+};
+
 /// A checkpoint opened for reading. Headers are read and checked on opening; tensor bytes only by
 /// read(). Files are opened read-only.
 class Source {
@@ -125,6 +134,9 @@ class Source {
   virtual void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const = 0;
   /// The same into several places, one after the other.
   virtual void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> outs) const;
+  /// Where byte 0 of the tensor lies if its bytes are one range of one file as read() gives them; else nowhere. The
+  /// file is the Source's own and open for reading only.
+  virtual FilePlace place(std::size_t /*tensor*/) const { return {}; }
   virtual const Structure& structure() const;
   /// The bytes of structure().objects[object]. Thread safe.
   virtual std::vector<std::byte> read_object(std::size_t object) const;
@@ -187,6 +199,9 @@ struct SinkOptions {
   /// Where the data section of each shard begins in its file, modulo kDataPhaseBytes; multiples of 8. Shards behind the
   /// last one listed, and formats other than safetensors, begin where their headers end.
   std::vector<i64> data_phases{};
+  /// Shards into which bytes will be cloned, sorted. Space is reserved for what is written to them alone, and their
+  /// files get no hash. Safetensors only.
+  std::vector<u32> cloned_shards{};
   SinkMode mode = SinkMode::Create;
   /// What the run was asked, as a text. With one there is a journal, and the staging directory can be kept and resumed.
   std::string fingerprint = {};
@@ -201,6 +216,10 @@ class Sink {
   virtual ~Sink() = default;
   /// Writes at the tensor's final place. Thread safe; every byte must be written once, in any order.
   virtual void write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) = 0;
+  /// Has `bytes` bytes from `offset` of the tensor on share the blocks of a file that holds them already. Thread safe.
+  /// False, with nothing done, where the file system does not allow it for these places; then they are to be written.
+  /// Only in SinkOptions::cloned_shards. Throws NoSpace, Io.
+  virtual bool clone(std::size_t /*tensor*/, i64 /*offset*/, const FilePlace& /*from*/, i64 /*bytes*/) { return false; }
   /// The other way round: bytes that were written, by this run or the one that is resumed. Thread safe. Throws Io.
   virtual void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const = 0;
   /// Counts as write() of bytes that are known to be in place already. Thread safe.
@@ -228,7 +247,7 @@ class Sink {
   virtual std::filesystem::path staged_path() const = 0;
   /// Flushes the directory and renames it to its final path.
   virtual void commit() = 0;
-  /// Bytes of all files written so far, headers included.
+  /// Bytes of all files written so far, headers included, and without those that were cloned.
   virtual i64 bytes_written() const = 0;
 };
 

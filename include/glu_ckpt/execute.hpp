@@ -1,6 +1,7 @@
 #pragma once
 /// The only place tensor bytes move, and where they are hashed as they pass.
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -37,6 +38,15 @@ class LeafHasher {
   virtual i64 cut(std::size_t tensor, i64 begin, i64 end) const = 0;
 };
 
+/// Where the time of all workers went, in nanoseconds.
+struct StageTimes {
+  std::atomic<i64> reading{0};
+  std::atomic<i64> hashing{0};
+  /// Putting bytes in place in memory, or the way through a GPU.
+  std::atomic<i64> moving{0};
+  std::atomic<i64> writing{0};
+};
+
 /// Reads what a range of the output is made of, and hashes the source's leaves as they pass. For one thread.
 class RangeReader {
  public:
@@ -54,11 +64,18 @@ class RangeReader {
   void read_window(std::size_t tensor, i64 offset, std::span<std::byte> out, std::span<const Move> moves);
 
   const LeafSum& sum() const { return sum_; }
+  /// What its calls took.
+  i64 reading_ns() const { return reading_ns_; }
+  i64 hashing_ns() const { return hashing_ns_; }
 
  private:
+  void read_sorted(std::span<const Run> runs) const;
+
   const Source& source_;
   const LeafHasher* hasher_;
   LeafSum sum_;
+  i64 reading_ns_ = 0;
+  i64 hashing_ns_ = 0;
 };
 
 /// What direct I/O aligns memory and files to.
@@ -151,6 +168,8 @@ struct ExecuteOptions {
   const LeafHasher* output_leaves = nullptr;
   /// Called once a range is written, from any worker thread.
   std::function<void(const DoneRange&)> on_done;
+  /// Where not null, what the workers spend is added.
+  StageTimes* times = nullptr;
   /// Ranges that need not be written again. No two overlap.
   std::vector<DoneRange> done;
 };

@@ -118,6 +118,8 @@ class ConvertBench {
     one.to.experts = Experts::Grouped;
     one.to.glu = glu;
     one.device = "cpu";
+    // Beside copies, bytes have to be moved.
+    one.reflink = ReflinkMode::Never;
     one.json = false;
     one.quiet = true;
     return timed([&] { (void)cmd_convert(one); });

@@ -10,6 +10,10 @@
 #include "cli/conversion.hpp"
 #include "cli/session.hpp"
 #include "core/fail.hpp"
+#include "exec/probe.hpp"
+#include "io/directory.hpp"
+#include "io/file.hpp"
+#include "io/filesystem.hpp"
 #include "plan/plan_bytes.hpp"
 #include "report/report.hpp"
 
@@ -37,8 +41,9 @@ i64 peak_memory() {
   return i64{1024} * usage.ru_maxrss;
 }
 
-std::string verified_text(VerifyMode mode) {
+std::string verified_text(VerifyMode mode, const Converted& converted) {
   if (mode == VerifyMode::Forward) return "forward";
+  if (converted.sample) return "sample";
   return mode == VerifyMode::Readback ? "readback" : "digest";
 }
 
@@ -82,6 +87,33 @@ int report_refusal(const Options& options, const Error& error) {
   throw error;
 }
 
+std::filesystem::path parent_of(const std::string& output) {
+  const fs::path path = output;
+  return directory_of(path.has_filename() ? path : path.parent_path());
+}
+
+/// Tensors, headers, the source's other files, and while the run lasts the sums of the files' hashes.
+void add_disk(const Options& options, const Opened& opened, const Plan& plan, report::Conversion& conversion) {
+  constexpr i64 kHeaderBytes = 256, kSumsShare = 16;
+  i64 bytes = plan.bytes + plan.bytes / kSumsShare + kHeaderBytes * std::ssize(plan.outputs);
+  for (const ExtraFile& extra : opened.source->extra_files()) bytes += File::open_read(extra.path).size();
+  const FilesystemInfo filesystem = filesystem_of(parent_of(options.output));
+  conversion.disk_needed = bytes;
+  conversion.disk_free = filesystem.free_bytes;
+  conversion.filesystem = filesystem.type;
+}
+
+std::optional<ProbedRate> probe(const Options& options, const Opened& opened, const Plan& plan,
+                                const Backend& backend) {
+  constexpr double kSeconds = 2;
+  watch_signals();
+  report::Progress progress(report::ProgressStyle::None, "", 0);
+  ExecuteOptions execution = execute_options(options, progress);
+  const ModelLeaves leaves(opened.source->inventory(), opened.recognition);
+  if (options.verify != VerifyMode::None) execution.source_leaves = &leaves;
+  return probe_rate(plan, *opened.source, parent_of(options.output), backend, execution, kSeconds);
+}
+
 /// Made and proved by rank 0 alone.
 Plan shared_plan(const Options& options, const Opened& opened, Ranks& ranks) {
   Plan plan;
@@ -114,6 +146,7 @@ int cmd_convert(const Options& options, Ranks& ranks) {
     opened = open_model(options.input, options.from);
   });
   const Plan plan = shared_plan(options, opened, ranks);
+  const Format format = target_format(options, *opened.source);
   std::optional<Converted> complete;
   together(ranks, [&] {
     if (!backend) backend = open_backend(options, gathered_bytes(plan));
@@ -125,10 +158,9 @@ int cmd_convert(const Options& options, Ranks& ranks) {
       // What is wrong with running the source's experts shows before anything is written.
       (void)forward_options(options, opened, opened);
     }
-    complete = find_complete(options, opened, plan, *backend);
+    complete = find_complete(options, opened, plan, format, *backend);
   });
   const bool is_complete = !ranks.broadcast(std::vector<std::byte>(complete ? 1 : 0)).empty();
-  const Format format = target_format(options, *opened.source);
   const Converted converted =
       is_complete ? complete.value_or(Converted()) : convert(options, opened, plan, format, *backend, ranks);
   if (ranks.rank() != 0) return 0;
@@ -136,7 +168,12 @@ int cmd_convert(const Options& options, Ranks& ranks) {
   report::Conversion conversion{
       options.output,   &plan, false, converted.bytes_written, seconds.count(), peak_memory(), backend->name(),
       converted.digest, {},    {}};
-  if (options.verify != VerifyMode::None) conversion.verified = verified_text(options.verify);
+  if (options.verify != VerifyMode::None) conversion.verified = verified_text(options.verify, converted);
+  conversion.bytes_cloned = converted.bytes_cloned;
+  if (converted.sample) {
+    conversion.rows_sampled = converted.sample->rows;
+    conversion.bytes_sampled = converted.sample->bytes;
+  }
   print_report(options, conversion);
   return 0;
 }
@@ -153,12 +190,15 @@ int cmd_plan(const Options& options) {
     const Plan plan = proved_plan(options, opened);
     const auto backend = open_backend(options, gathered_bytes(plan));
     backend->ready();
-    report::Conversion conversion{options.output, &plan, true, 0, 0, 0, backend->name(), {}, {}, {}};
+    report::Conversion conversion{options.output, &plan, true, 0, 0, 0, backend->name(), {}, {}, {}, 0, 0, 0};
     conversion.bytes_written = plan.bytes;
     ExecuteOptions execution;
     execution.jobs = options.jobs;
     execution.memory_bytes = options.memory_bytes;
     conversion.peak_memory = peak_memory() + planned_buffer_bytes(plan, *backend, execution);
+    add_disk(options, opened, plan, conversion);
+    if (const auto rate = probe(options, opened, plan, *backend); rate && rate->bytes > 0)
+      conversion.estimated_seconds = rate->seconds * static_cast<double>(plan.bytes) / static_cast<double>(rate->bytes);
     print_report(options, conversion);
     return 0;
   } catch (const Error& error) {

@@ -3,6 +3,7 @@
 #include "exec/backends.hpp"
 #include "glu_ckpt/cuda.hpp"
 #include "glu_ckpt/error.hpp"
+#include "io/directory.hpp"
 #include "io/filesystem.hpp"
 #include "report/report.hpp"
 
@@ -36,6 +37,10 @@ int cmd_doctor(const Options& options) {
   doctor.path = path;
   doctor.filesystem = filesystem.type;
   doctor.free_bytes = filesystem.free_bytes;
+  const IoAbilities io = io_abilities(is_directory_at(path) ? std::filesystem::path(path) : directory_of(path));
+  doctor.io_known = io.known;
+  doctor.direct_io = io.direct;
+  doctor.clones = io.clones;
   doctor.cores = usable_cores();
   doctor.jobs = options.jobs;
   doctor.memory_bytes = options.memory_bytes;

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <mutex>
 #include <new>
 #include <set>
 #include <tuple>
 
+#include "cli/choose_clones.hpp"
 #include "core/byte_fields.hpp"
 #include "core/fail.hpp"
 #include "core/hash.hpp"
@@ -13,6 +15,7 @@
 #include "exec/make_tasks.hpp"
 #include "format/structure_view.hpp"
 #include "io/directory.hpp"
+#include "io/staged_dir.hpp"
 #include "plan/plan_bytes.hpp"
 #include "ranks/task_queue.hpp"
 #include "report/report.hpp"
@@ -54,10 +57,14 @@ Record make_record(const Recognition& recognition, const Plan& plan, const std::
 }
 
 /// Everything that decides about the output's bytes, so that a run is only resumed as itself.
-std::string fingerprint_of(const Options& options, const Opened& opened, const Plan& plan, Format format) {
+std::string fingerprint_of(const Options& options, const Opened& opened, const Plan& plan, Format format,
+                           i64 bytes_to_clone) {
   const Hash128 planned = hash128(plan_bytes(plan), 0);
   std::string text = fmt::format("glu-ckpt {}\nplan {}\nformat {}\noverwrite {}\n", GLU_CKPT_VERSION, hex(planned),
                                  to_string(format), options.overwrite);
+  // What will be cloned has no digest, so that the headers are others.
+  if (bytes_to_clone > 0)
+    text += fmt::format("clones {} verify {}\n", bytes_to_clone, static_cast<int>(options.verify));
   for (const auto& [name, value] : options.typed) text += fmt::format("option {} {}\n", name, value);
   return text + opened.source->identity();
 }
@@ -65,6 +72,12 @@ std::string fingerprint_of(const Options& options, const Opened& opened, const P
 std::vector<std::byte> bytes_of(const std::string& text) {
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
+}
+
+i64 total_bytes(const std::vector<DoneRange>& ranges) {
+  i64 bytes = 0;
+  for (const DoneRange& range : ranges) bytes += range.end - range.begin;
+  return bytes;
 }
 
 bool is_resumable(ErrorCode code) {
@@ -103,9 +116,10 @@ class Conversion {
         plan_(plan),
         format_(format),
         backend_(backend),
+        clones_(ranks.size() > 1 ? ClonePlan() : choose_clones(options, *opened.source, plan, format)),
         known_(!has_unknown_glu(opened.recognition)),
         source_leaves_(opened.source->inventory(), opened.recognition),
-        output_(output_model(plan, *opened.source, record_of(source_leaves_.blank()))),
+        output_(output_model(plan, *opened.source, record_of(digest_to_record(source_leaves_.blank())))),
         output_leaves_(output_.inventory, output_.recognition) {}
 
   Converted run() {
@@ -123,7 +137,8 @@ class Conversion {
         digest = source_digest();
         finish(digest);
       });
-      return {known_ ? digest : std::nullopt, bytes_written_ + (sink_ ? sink_->bytes_written() : 0)};
+      return {known_ ? digest : std::nullopt, bytes_written_ + (sink_ ? sink_->bytes_written() : 0), bytes_cloned_,
+              sample_};
     } catch (const Error& error) {
       keep_if_resumable(error.code());
       if (!is_resumable(error.code())) throw;
@@ -138,6 +153,35 @@ class Conversion {
   Record record_of(const std::optional<Digest>& digest) const {
     const bool recorded = known_ && options_.verify != VerifyMode::None;
     return make_record(opened_.recognition, plan_, recorded ? digest : std::nullopt);
+  }
+
+  /// Whether what is cloned will not be read: then the only digest to record is that of the source's own record.
+  bool is_inherited() const { return !clones_.empty() && options_.verify == VerifyMode::Digest; }
+  /// Whether that has come to be; the file system may have refused all clones.
+  bool is_sampled() const { return is_inherited() && bytes_cloned_ > 0; }
+
+  /// What there is to record, where the digest of the bytes is or will be `digest`.
+  std::optional<Digest> digest_to_record(const std::optional<Digest>& digest) const {
+    return is_inherited() ? recorded_digest() : digest;
+  }
+
+  /// The record's digest is of everything, so it says nothing about what is left after a drop.
+  std::optional<Digest> recorded_digest() const {
+    const auto recorded = opened_.source->record().find("digest");
+    if (recorded == opened_.source->record().end() || !opened_.recognition.dropped.empty()) return std::nullopt;
+    const std::optional<Digest> digest = parse_digest(recorded->second);
+    const Digest blank = source_leaves_.blank();
+    if (!digest || digest->tensors != blank.tensors || digest->bytes != blank.bytes)
+      fail_contradicted(recorded->second,
+                        fmt::format("{} matrices and tensors of {} bytes", blank.tensors, blank.bytes));
+    return digest;
+  }
+
+  [[noreturn]] void fail_contradicted(const std::string& recorded, const std::string& found) const {
+    fail(ErrorCode::RecordContradicts, {options_.input, {}},
+         "{}: its record says {}, its tensors give {}: it has changed since it was written. If that was meant, remove "
+         "the record; otherwise find an intact copy",
+         options_.input, recorded, found);
   }
 
   std::string how_to_resume() const {
@@ -157,7 +201,7 @@ class Conversion {
 
   /// Rank 0 makes the staging directory, and then the others find it.
   void create() {
-    const std::string fingerprint = fingerprint_of(options_, opened_, plan_, format_);
+    const std::string fingerprint = fingerprint_of(options_, opened_, plan_, format_, clones_.bytes());
     const std::vector<std::byte> first = ranks_.broadcast(bytes_of(fingerprint));
     together(ranks_, [&] {
       if (first == bytes_of(fingerprint)) return;
@@ -185,7 +229,7 @@ class Conversion {
     to.metadata = opened_.source->metadata();
     to.extra_files = opened_.source->extra_files();
     to.overwrite = options_.overwrite;
-    to.record = record_of(source_leaves_.blank());
+    to.record = record_of(digest_to_record(source_leaves_.blank()));
     to.options = options_.typed;
     to.format = format_;
     structure_ = std::make_unique<StructureView>(structured);
@@ -193,18 +237,22 @@ class Conversion {
     to.mode = mode;
     to.rank = ranks_.rank();
     to.data_phases = plan_.data_phases;
+    to.cloned_shards = clones_.shards();
     to.fingerprint = fingerprint;
     sink_ = create_sink(to, plan_.outputs);
   }
 
   /// Every byte of the output, by this run or by the one before.
   void move() {
-    const std::vector<DoneRange> done = prove_earlier();
-    if (ranks_.rank() == 0)
-      for (const DoneRange& range : done) sums_ += range.sums;
+    std::vector<DoneRange> done = clone();
+    bytes_cloned_ = total_bytes(done);
+    for (const DoneRange& range : prove_earlier()) {
+      done.push_back(range);
+      if (ranks_.rank() == 0) count(range);
+    }
     ExecuteOptions execution;
     execution.output_leaves = &output_leaves_;
-    execution.done = done;
+    execution.done = std::move(done);
     execution.jobs = options_.jobs;
     execution.memory_bytes = options_.memory_bytes;
     // Rank 0's, since another rank with other hardware would cut them elsewhere.
@@ -216,13 +264,33 @@ class Conversion {
       left += task_bytes.back();
     }
     TaskQueue queue(ranks_, task_bytes);
-    report::Progress progress(progress_style(options_), "converting", left);
+    StageTimes times;
+    execution.times = &times;
+    report::Progress progress(progress_style(options_), "converting", left, &times);
     execution.on_progress = execute_options(options_, progress).on_progress;
     if (options_.verify != VerifyMode::None) execution.source_leaves = &source_leaves_;
-    execution.on_done = [this](const DoneRange& range) { append_done(sink_->journal(), range); };
+    execution.on_done = [this](const DoneRange& range) {
+      count(range);
+      // What holds no whole leaves could never be proved.
+      if (range.sums.output.bytes == range.end - range.begin) append_done(sink_->journal(), range);
+    };
     together(ranks_, [&] {
-      sums_ += execute_tasks(plan_, *opened_.source, *sink_, backend_, execution, tasks, [&] { return queue.next(); });
+      (void)execute_tasks(plan_, *opened_.source, *sink_, backend_, execution, tasks, [&] { return queue.next(); });
     });
+  }
+
+  /// Thread safe.
+  void count(const DoneRange& range) {
+    const std::lock_guard lock(mutex_);
+    sums_ += range.sums;
+    if (!clones_.has(range.tensor)) sums_of_whole_ += range.sums;
+  }
+
+  /// Made again on --resume: that costs less than finding out what is there.
+  std::vector<DoneRange> clone() {
+    if (clones_.empty()) return {};
+    report::Progress progress(progress_style(options_), "cloning", clones_.bytes());
+    return clone_ranges(clones_, *opened_.source, *sink_, execute_options(options_, progress));
   }
 
   std::vector<Task> share_tasks(std::vector<Task> tasks) {
@@ -267,8 +335,8 @@ class Conversion {
     i64 proved_bytes = 0;
     for (const DoneRange& range : proved) proved_bytes += range.end - range.begin;
     if (!options_.quiet)
-      fmt::print(stderr, "glu-ckpt: resumed: {} of {} are done already\n", report::size_text(proved_bytes),
-                 report::size_text(plan_.bytes));
+      fmt::print(stderr, "glu-ckpt: resumed: {} of {} are done already\n",
+                 report::size_text(proved_bytes + bytes_cloned_), report::size_text(plan_.bytes));
     return proved;
   }
 
@@ -296,20 +364,34 @@ class Conversion {
   /// The digest of what was read, checked against the source's own record and against what was written.
   std::optional<Digest> source_digest() {
     if (options_.verify == VerifyMode::None) return std::nullopt;
+    if (is_sampled()) {
+      whole_checked_ = check_whole();
+      return recorded_digest();
+    }
     const std::optional<Digest> passed = source_leaves_.digest(sums_.source);
     const Digest digest =
         passed ? *passed : digest_with_progress(options_, opened_.model(), backend_, "reading source again");
     const auto recorded = opened_.source->record().find("digest");
     // The record's digest is of everything, so it says nothing about what is left after a drop.
     const bool comparable = recorded != opened_.source->record().end() && opened_.recognition.dropped.empty();
-    if (comparable && recorded->second != to_string(digest))
-      fail(
-          ErrorCode::RecordContradicts, {options_.input, {}},
-          "{}: its record says {}, its tensors give {}: it has changed since it was written. If that was meant, remove "
-          "the record; otherwise find an intact copy",
-          options_.input, recorded->second, to_string(digest));
+    if (comparable && recorded->second != to_string(digest)) fail_contradicted(recorded->second, to_string(digest));
     if (const auto written = output_leaves_.digest(sums_.output)) check_digest(*written, digest);
     return digest;
+  }
+
+  /// Of tensors that were written whole, both sides passed; of the others a sample is read later. False where some
+  /// leaves passed in parts only.
+  bool check_whole() const {
+    i64 bytes = 0;
+    for (std::size_t t = 0; t < plan_.outputs.size(); ++t)
+      if (!clones_.has(t)) bytes += plan_.outputs[t].bytes;
+    const auto& [source, output] = sums_of_whole_;
+    if (source.leaves != output.leaves || source.bytes != output.bytes) return false;
+    if (source == output) return output.bytes == bytes;
+    fail(ErrorCode::VerifyFailed, {options_.output, {}},
+         "of the {} rows and blocks that were written, other bytes were read. Nothing was kept. Either this machine's "
+         "memory fails, or the output's layout is taken for another one: then please report it",
+         output.leaves);
   }
 
   void check_digest(const Digest& found, const Digest& expected) const {
@@ -322,13 +404,13 @@ class Conversion {
   }
 
   void finish(const std::optional<Digest>& digest) {
-    sink_->finish(record_of(digest));
-    if (digest) check_staged(*digest);
+    sink_->finish(record_of(digest_to_record(digest)));
+    if (options_.verify != VerifyMode::None) check_staged(digest);
     sink_->commit();
   }
 
   /// The finished files, opened as any reader would, before they get their name.
-  void check_staged(const Digest& expected) {
+  void check_staged(const std::optional<Digest>& expected) {
     if (options_.verify == VerifyMode::Readback) drop_page_cache(sink_->staged_path());
     const Opened staged = open_model(sink_->staged_path().string(), {});
     if (const std::string unlike =
@@ -337,9 +419,31 @@ class Conversion {
       fail(ErrorCode::VerifyFailed, {options_.output, {}},
            "what was written opens as another model than was planned: {}. Nothing was kept; please report it", unlike);
     if (options_.verify == VerifyMode::Readback) check_contents(options_, *staged.source, "checking checksums");
-    if (options_.verify == VerifyMode::Readback || !output_leaves_.digest(sums_.output))
-      check_digest(digest_with_progress(options_, staged.model(), backend_, "verifying"), expected);
+    if (is_sampled())
+      check_sample(staged);
+    else if (options_.verify == VerifyMode::Readback || !output_leaves_.digest(sums_.output))
+      check_digest(digest_with_progress(options_, staged.model(), backend_, "verifying"), *expected);
     if (options_.verify == VerifyMode::Forward) check_forward(staged);
+  }
+
+  /// Rows of all tensors that have clones, or that check_whole() did not see whole, by the staged copy's own placements
+  /// beside the source's.
+  void check_sample(const Opened& staged) {
+    std::set<std::string> names;
+    for (std::size_t t = 0; t < plan_.outputs.size(); ++t)
+      if (clones_.has(t) || !whole_checked_) names.insert(plan_.outputs[t].name);
+    std::vector<std::size_t> tensors;
+    const auto& there = staged.source->inventory().tensors;
+    for (std::size_t t = 0; t < there.size(); ++t)
+      if (names.contains(there[t].name)) tensors.push_back(t);
+    ExecuteOptions execution;
+    execution.jobs = options_.jobs;
+    sample_ = sample_rows(opened_.model(), staged.model(), tensors, backend_, execution, options_.forward.seed);
+    if (!sample_->difference.empty())
+      fail(ErrorCode::VerifyFailed, {options_.output, {}},
+           "what was cloned is not what the source holds: {} differs. Nothing was kept. Either this machine's disk "
+           "fails, or the output's layout is taken for another one: then please report it",
+           sample_->difference);
   }
 
   /// The source's experts beside the staged copy's.
@@ -359,6 +463,7 @@ class Conversion {
   const Plan& plan_;
   Format format_;
   Backend& backend_;
+  ClonePlan clones_;
   /// Without a known order there is no layout-invariant digest to record; the copy is checked all the same.
   bool known_;
   ModelLeaves source_leaves_;
@@ -366,14 +471,20 @@ class Conversion {
   ModelLeaves output_leaves_;
   std::unique_ptr<StructureView> structure_;
   std::unique_ptr<Sink> sink_;
+  std::mutex mutex_;
   RangeSums sums_;
   /// By other ranks.
   i64 bytes_written_ = 0;
+  /// Of tensors of which nothing is cloned.
+  RangeSums sums_of_whole_;
+  bool whole_checked_ = false;
+  i64 bytes_cloned_ = 0;
+  std::optional<Sample> sample_;
 };
 
 }  // namespace
 
-std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan,
+std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan, Format format,
                                        const Backend& backend) {
   const std::filesystem::path output = options.output;
   const std::filesystem::path partial = (output.has_filename() ? output : output.parent_path()).string() + ".partial";
@@ -382,7 +493,6 @@ std::optional<Converted> find_complete(const Options& options, const Opened& ope
     fail(ErrorCode::OutputExists, {options.output, {}},
          "{} exists, and {}; choose another name, or --overwrite to replace it", options.output, why);
   };
-  if (name_taken(partial)) fail_other(fmt::format("so does {}", partial.string()));
   const Opened there = open_model(options.output, {});
   const OutputModel wanted = output_model(plan, *opened.source, make_record(opened.recognition, plan, std::nullopt));
   if (!same_layout(wanted.inventory, wanted.recognition, there.source->inventory(), there.recognition))
@@ -393,8 +503,13 @@ std::optional<Converted> find_complete(const Options& options, const Opened& ope
                                     ? recorded->second
                                     : to_string(digest_with_progress(options, there.model(), backend, "verifying"));
   if (of_output != to_string(digest)) fail_other("was made from another source");
+  // A run that was killed once its output was in its place: what else it left goes with this.
+  if (name_taken(partial) || path_exists(output / StagedDir::kJournalName))
+    StagedDir(
+        output, true, StagedMode::Resume,
+        fingerprint_of(options, opened, plan, format, choose_clones(options, *opened.source, plan, format).bytes()));
   if (!options.quiet) fmt::print(stderr, "glu-ckpt: {} is complete: the earlier run had finished\n", options.output);
-  return Converted{has_unknown_glu(opened.recognition) ? std::nullopt : std::optional(digest), 0};
+  return Converted{has_unknown_glu(opened.recognition) ? std::nullopt : std::optional(digest), 0, 0, std::nullopt};
 }
 
 Converted convert(const Options& options, const Opened& opened, const Plan& plan, Format format, Backend& backend,

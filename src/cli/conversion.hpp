@@ -3,19 +3,25 @@
 
 #include "cli/session.hpp"
 #include "ranks/ranks.hpp"
+#include "verify/sample_rows.hpp"
 
 namespace glu_ckpt::cli {
 
 struct Converted {
   /// Where the order of gate and up rows is known, so that it is layout-invariant, and unless --verify none.
   std::optional<Digest> digest;
+  /// Without what was cloned.
   i64 bytes_written = 0;
+  i64 bytes_cloned = 0;
+  /// Where what was cloned was proved by the plan and a sample.
+  std::optional<Sample> sample;
 };
 
 /// For --resume: what an earlier run wrote, if it had finished before it was stopped, so that DST is there. Nothing
 /// where DST is not, or is to be replaced. Throws OutputExists where DST is not what this run would write: other
-/// tensors, another layout, or another source's. Reads all of the source.
-std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan,
+/// tensors, another layout, or another source's; ResumeMismatch, OutputBusy where DST.partial is another run's. Reads
+/// all of the source.
+std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan, Format format,
                                        const Backend& backend);
 
 /// Writes the output, or goes on with what an earlier run wrote, and proves it. Where it is stopped, or the machine

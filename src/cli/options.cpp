@@ -36,8 +36,9 @@ struct Texts {
   std::string naming, experts, bias_experts, glu, shared_glu;
   std::string from_naming, from_glu, from_shared_glu, from_optimizer_glu;
   std::string to_naming, to_glu, to_shared_glu, to_optimizer_glu;
-  std::string max_shard, max_memory, device_memory, verify = "digest", progress = "auto", format = "keep",
-                                                    optimizer = "keep", activation, compute = "weights", bench_size;
+  std::string max_shard, max_memory, device_memory, verify = "digest", progress = "auto", reflink = "auto",
+                                                    format = "keep", optimizer = "keep", activation,
+                                                    compute = "weights", bench_size;
 };
 
 /// What is wrong with a number of 64 bits, or nothing: CLI11 itself takes -1 for 2^64 - 1.
@@ -180,6 +181,10 @@ class Parser {
            "--verify", texts_.verify,
            "digest, readback (from the disk, not the page cache), forward (the experts compute the same, too) or none")
         ->check(CLI::IsMember({"digest", "readback", "forward", "none"}));
+    sub->add_option("--reflink", texts_.reflink,
+                    "auto (blocks of the output are the source's where the filesystem can share them and long runs "
+                    "stay), always (short runs, too) or never (default auto)")
+        ->check(CLI::IsMember({"auto", "always", "never"}));
     add_activation(sub);
     sub->add_flag("--force", options_.force, "convert even if the source has that layout already");
     sub->add_flag("--overwrite", options_.overwrite, "replace DST once the new one is complete");
@@ -377,6 +382,9 @@ class Parser {
                       : texts_.verify == "digest"  ? VerifyMode::Digest
                       : texts_.verify == "forward" ? VerifyMode::Forward
                                                    : VerifyMode::Readback;
+    options_.reflink = texts_.reflink == "always"  ? ReflinkMode::Always
+                       : texts_.reflink == "never" ? ReflinkMode::Never
+                                                   : ReflinkMode::Auto;
     options_.progress = texts_.progress == "always"  ? ProgressMode::Always
                         : texts_.progress == "never" ? ProgressMode::Never
                         : texts_.progress == "json"  ? ProgressMode::Json

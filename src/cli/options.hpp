@@ -29,6 +29,7 @@ enum class Command {
   Layouts
 };
 enum class VerifyMode { None, Digest, Readback, Forward };
+enum class ReflinkMode { Auto, Always, Never };
 enum class ProgressMode { Auto, Always, Never, Json };
 
 /// Of running the experts: the command forward, verify --forward, convert --verify forward.
@@ -76,6 +77,7 @@ struct Options {
   /// Empty keeps the source's, or takes the one that DST's extension names.
   std::optional<Format> format;
   VerifyMode verify = VerifyMode::Digest;
+  ReflinkMode reflink = ReflinkMode::Auto;
   ProgressMode progress = ProgressMode::Auto;
   bool dry_run = false;
   bool force = false;

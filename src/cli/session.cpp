@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "core/fail.hpp"
+#include "io/directory.hpp"
 #include "verify/check_twins.hpp"
 
 namespace glu_ckpt::cli {
@@ -31,8 +32,7 @@ void note_signal(int number) { stop_signal = number; }
 
 /// The file of the source that holds the tensor.
 std::filesystem::path file_of(const Source& source, const TensorRef& tensor) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(source.path(), ignored)) return source.path();
+  if (!is_directory_at(source.path())) return source.path();
   return source.path() / source.structure().iteration_dir / source.inventory().files.at(tensor.file);
 }
 

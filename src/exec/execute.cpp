@@ -5,8 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
-#include <semaphore>
 #include <tuple>
 
 #include "core/parallel.hpp"
@@ -24,16 +25,34 @@ class Turns {
 
   template <typename Work>
   auto take(const Work& work) {
-    free_.acquire();
+    acquire();
     struct Release {
-      std::counting_semaphore<>& free;
-      ~Release() { free.release(); }
-    } const release{free_};
+      Turns& turns;
+      ~Release() { turns.release(); }
+    } const release{*this};
     return work();
   }
 
  private:
-  std::counting_semaphore<> free_;
+  // Not std::counting_semaphore: that of libstdc++ 12 and before wakes nobody when it is released twice in a row, and
+  // of two waiting workers one then sleeps for ever.
+  void acquire() {
+    std::unique_lock lock(mutex_);
+    freed_.wait(lock, [&] { return free_ > 0; });
+    --free_;
+  }
+
+  void release() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++free_;
+    }
+    freed_.notify_one();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable freed_;
+  int free_;
 };
 
 /// Where a byte of a tensor has to lie in memory so that it can go to its file directly.
@@ -42,7 +61,42 @@ i64 memory_phase(const Sink& sink, std::size_t tensor, i64 begin) {
   return offset < 0 ? 0 : (offset + begin) % kPageBytes;
 }
 
+using Clock = std::chrono::steady_clock;
+
+i64 nanoseconds(Clock::time_point from, Clock::time_point to) { return (to - from) / std::chrono::nanoseconds(1); }
+
 i64 bytes_of(const DoneRange& range) { return range.end - range.begin; }
+
+/// Finds the moves of a range, so that one of a few bytes does not cost a look at all moves of its tensor.
+class MovesByPlace {
+ public:
+  explicit MovesByPlace(const Plan& plan) : first_move_(plan.first_move), moves_(plan.moves), reach_(moves_.size()) {
+    for (std::size_t t = 0; t + 1 < first_move_.size(); ++t) {
+      const auto first = moves_.begin() + static_cast<std::ptrdiff_t>(first_move_[t]);
+      const auto last = moves_.begin() + static_cast<std::ptrdiff_t>(first_move_[t + 1]);
+      std::ranges::stable_sort(first, last, {}, &Move::dst_offset);
+      i64 reach = 0;
+      for (auto move = first; move != last; ++move)
+        reach_[static_cast<std::size_t>(move - moves_.begin())] = reach =
+            std::max(reach, move->dst_offset + target_window(*move));
+    }
+  }
+
+  /// All that write to [begin, end) of a tensor, and maybe others.
+  std::span<const Move> of(const Task& task) const {
+    const auto first = reach_.begin() + static_cast<std::ptrdiff_t>(first_move_[task.tensor]);
+    const auto last = reach_.begin() + static_cast<std::ptrdiff_t>(first_move_[task.tensor + 1]);
+    const auto from = static_cast<std::size_t>(std::upper_bound(first, last, task.begin) - reach_.begin());
+    const std::span<const Move> behind(moves_.data() + from, moves_.data() + first_move_[task.tensor + 1]);
+    return {behind.begin(), std::ranges::lower_bound(behind, task.end, {}, &Move::dst_offset)};
+  }
+
+ private:
+  const std::vector<std::size_t>& first_move_;
+  std::vector<Move> moves_;
+  /// The furthest end of a move and of all before it in its tensor.
+  std::vector<i64> reach_;
+};
 
 }  // namespace
 
@@ -63,24 +117,33 @@ RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, cons
   const Crew crew = make_crew(plan, backend, options);
   std::vector<std::unique_ptr<Backend::Worker>> workers(static_cast<std::size_t>(crew.workers));
   std::vector<RangeSums> sums(workers.size());
+  const MovesByPlace moves_by_place(plan);
   Turns turns(backend.computing(options.jobs));
+  const auto run = [&](Backend::Worker& worker, const Task& task, DoneRange& done) {
+    const auto start = Clock::now();
+    RangeReader reader(source, options.source_leaves);
+    const auto made = worker.produce(moves_by_place.of(task), reader, task.begin, task.end,
+                                     memory_phase(sink, task.tensor, task.begin));
+    const auto produced = Clock::now();
+    done.sums.source = reader.sum();
+    if (options.output_leaves != nullptr) options.output_leaves->add(task.tensor, task.begin, made, done.sums.output);
+    if (options.times != nullptr) {
+      options.times->reading += reader.reading_ns();
+      options.times->hashing += reader.hashing_ns() + nanoseconds(produced, Clock::now());
+      options.times->moving += nanoseconds(start, produced) - reader.reading_ns() - reader.hashing_ns();
+    }
+    return made;
+  };
   parallel_until(crew.workers, next, [&](std::size_t index, int number) {
     const Task& task = tasks[index];
     // Made by the thread that uses it: a GPU is chosen for each thread.
     auto& worker = workers[static_cast<std::size_t>(number)];
     if (!worker) worker = backend.make_worker(number, crew.buffer_bytes);
-    const std::span<const Move> moves(plan.moves.data() + plan.first_move[task.tensor],
-                                      plan.moves.data() + plan.first_move[task.tensor + 1]);
     DoneRange done{task.tensor, task.begin, task.end, {}};
-    const std::span<const std::byte> bytes = turns.take([&] {
-      RangeReader reader(source, options.source_leaves);
-      const auto made =
-          worker->produce(moves, reader, task.begin, task.end, memory_phase(sink, task.tensor, task.begin));
-      done.sums.source = reader.sum();
-      if (options.output_leaves != nullptr) options.output_leaves->add(task.tensor, task.begin, made, done.sums.output);
-      return made;
-    });
+    const std::span<const std::byte> bytes = turns.take([&] { return run(*worker, task, done); });
+    const auto start = Clock::now();
     sink.write(task.tensor, task.begin, bytes);
+    if (options.times != nullptr) options.times->writing += nanoseconds(start, Clock::now());
     sums[static_cast<std::size_t>(number)] += done.sums;
     if (options.on_done) options.on_done(done);
     if (options.on_progress) options.on_progress(bytes_of(done));

@@ -1,11 +1,28 @@
 /// Reads for one range of the output, and the sums of leaves that go with ranges.
 
 #include <algorithm>
+#include <chrono>
 #include <tuple>
 
 #include "glu_ckpt/execute.hpp"
 
 namespace glu_ckpt {
+namespace {
+
+/// Adds the nanoseconds of a scope.
+class Stopwatch {
+ public:
+  explicit Stopwatch(i64& total) : total_(total) {}
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  ~Stopwatch() { total_ += (std::chrono::steady_clock::now() - start_) / std::chrono::nanoseconds(1); }
+
+ private:
+  i64& total_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
 
 LeafSum& LeafSum::operator+=(const LeafSum& other) {
   const u64 sum = low + other.low;
@@ -24,6 +41,16 @@ RangeSums& RangeSums::operator+=(const RangeSums& other) {
 
 void RangeReader::read_runs(std::vector<Run>& runs) {
   std::ranges::sort(runs, {}, [](const Run& run) { return std::tuple(run.tensor, run.offset); });
+  {
+    const Stopwatch watch(reading_ns_);
+    read_sorted(runs);
+  }
+  if (hasher_ == nullptr) return;
+  const Stopwatch watch(hashing_ns_);
+  for (const Run& run : runs) hasher_->add(run.tensor, run.offset, run.out, sum_);
+}
+
+void RangeReader::read_sorted(std::span<const Run> runs) const {
   std::vector<std::span<std::byte>> outs;
   for (std::size_t first = 0, last = 0; first < runs.size(); first = last) {
     outs.clear();
@@ -34,13 +61,16 @@ void RangeReader::read_runs(std::vector<Run>& runs) {
     }
     source_.read_scattered(runs[first].tensor, runs[first].offset, outs);
   }
-  if (hasher_ == nullptr) return;
-  for (const Run& run : runs) hasher_->add(run.tensor, run.offset, run.out, sum_);
 }
 
 void RangeReader::read_window(std::size_t tensor, i64 offset, std::span<std::byte> out, std::span<const Move> moves) {
-  source_.read(tensor, offset, out);
-  if (hasher_ != nullptr) hasher_->add_used(tensor, offset, out, moves, sum_);
+  {
+    const Stopwatch watch(reading_ns_);
+    source_.read(tensor, offset, out);
+  }
+  if (hasher_ == nullptr) return;
+  const Stopwatch watch(hashing_ns_);
+  hasher_->add_used(tensor, offset, out, moves, sum_);
 }
 
 }  // namespace glu_ckpt

@@ -11,6 +11,7 @@
 #include "format/record_file.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
+#include "io/staged_dir.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
@@ -70,9 +71,11 @@ bool is_other_format(std::string_view name) {
   return is_torch(name) || name.ends_with(".distcp") || ends_with_any(name, kOtherFormats);
 }
 
+/// Without the journal of a run that was killed after it had put its output in place.
 std::vector<fs::path> sorted_entries(const fs::path& directory) {
   std::vector<fs::path> entries;
-  for (const std::string& name : list_directory(directory)) entries.push_back(directory / name);
+  for (const std::string& name : list_directory(directory))
+    if (name != StagedDir::kJournalName) entries.push_back(directory / name);
   return entries;
 }
 

@@ -73,7 +73,8 @@ class RecordReader {
       std::string_view name;
       std::string_view hash;
       i64 bytes = 0;
-      if (item["name"].get(name) || item["bytes"].get(bytes) || item["xxh3_128"].get(hash))
+      if (item["name"].get(name) || item["bytes"].get(bytes) ||
+          (item["xxh3_128"].get(hash) && item["xxh3_128"].error() != simdjson::NO_SUCH_FIELD))
         fail_invalid(json_offset(text_, {field_, number}), "files holds something else than {name, bytes, xxh3_128}");
       content_.files.push_back({std::string(name), bytes, std::string(hash)});
       ++number;
@@ -113,8 +114,9 @@ void print_strings(std::string& out, const std::map<std::string, std::string>& f
 void print_files(std::string& out, const std::vector<FileHash>& files) {
   const char* separator = "";
   for (const FileHash& file : files) {
-    out += fmt::format("{}    {{\"name\": {}, \"bytes\": {}, \"xxh3_128\": {}}}", separator, json_string(file.name),
-                       file.bytes, json_string(file.xxh3_128));
+    out += fmt::format("{}    {{\"name\": {}, \"bytes\": {}", separator, json_string(file.name), file.bytes);
+    if (!file.xxh3_128.empty()) out += fmt::format(", \"xxh3_128\": {}", json_string(file.xxh3_128));
+    out += "}";
     separator = ",\n";
   }
 }

@@ -4,6 +4,8 @@
 ///   {"version": "...", "naming": "...", ...,
 ///    "options": {"--glu": "interleaved:32", ...},
 ///    "files": [{"name": "model.safetensors", "bytes": 123, "xxh3_128": "<32 hex>"}, ...]}
+///
+/// A file of which parts were cloned has no xxh3_128: nobody read them.
 
 #include <filesystem>
 #include <map>
@@ -22,7 +24,7 @@ inline constexpr i64 kMaxRecordBytes = i64{64} << 20;
 struct FileHash {
   std::string name;
   i64 bytes = 0;
-  /// 32 hexadecimal digits.
+  /// 32 hexadecimal digits; empty where it is not known.
   std::string xxh3_128;
   bool operator==(const FileHash&) const = default;
 };

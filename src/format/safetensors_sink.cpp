@@ -1,5 +1,6 @@
 #include "format/safetensors_sink.hpp"
 
+#include <algorithm>
 #include <system_error>
 
 #include "core/base64.hpp"
@@ -76,6 +77,12 @@ class SafetensorsSink final : public Sink {
     out_.count(static_cast<i64>(bytes.size()));
   }
 
+  bool clone(std::size_t tensor, i64 offset, const FilePlace& from, i64 bytes) override {
+    check_write_range(tensors_.at(tensor), offset, bytes);
+    if (!is_cloned(tensors_[tensor].shard)) return false;
+    return file_of(tensor).try_clone_from(*from.file, from.offset, file_offset(tensor) + offset, bytes);
+  }
+
   void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const override {
     check_write_range(tensors_.at(tensor), offset, static_cast<i64>(out.size()));
     file_of(tensor).read(out, file_offset(tensor) + offset);
@@ -122,6 +129,8 @@ class SafetensorsSink final : public Sink {
  private:
   OutputFile& file_of(std::size_t tensor) const { return *shards_[tensors_[tensor].shard].file; }
 
+  bool is_cloned(u32 shard) const { return std::ranges::binary_search(options_.cloned_shards, shard); }
+
   /// Its length is where the data begin, whatever the record's values are.
   std::string header_of(const Shard& shard, const Record& record) const {
     const auto mine = std::span(tensors_).subspan(shard.first, shard.last - shard.first);
@@ -146,7 +155,8 @@ class SafetensorsSink final : public Sink {
     Shard& shard = shards_[number];
     shard.name = out_.single_file() ? out_.file_name() : shard_name(number, static_cast<u32>(shards_.size()));
     shard.header_bytes = static_cast<i64>(header_of(shard, options_.record).size());
-    shard.file = &out_.open_file(shard.name, shard.header_bytes + shard.data_bytes);
+    const Space space = is_cloned(number) ? Space::AsWritten : Space::All;
+    shard.file = &out_.open_file(shard.name, shard.header_bytes + shard.data_bytes, space);
   }
 
   void write_header(const Shard& shard, const Record& record) {

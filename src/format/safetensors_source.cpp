@@ -54,6 +54,11 @@ class SafetensorsSource final : public FileSource {
     guard_read(from, [&] { shards_[from.file].pread_exact(out, from.offset + offset); });
   }
 
+  FilePlace place(std::size_t tensor) const override {
+    const TensorRef& from = inventory_.tensors.at(tensor);
+    return {&shards_[from.file], from.offset};
+  }
+
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> outs) const override {
     std::vector<iovec> pieces;
     i64 bytes = 0;

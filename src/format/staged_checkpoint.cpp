@@ -73,12 +73,12 @@ fs::path StagedCheckpoint::claim(const std::string& name) {
   return root() / name;
 }
 
-OutputFile& StagedCheckpoint::open_file(const std::string& name, i64 bytes) {
+OutputFile& StagedCheckpoint::open_file(const std::string& name, i64 bytes, Space space) {
   const fs::path path = claim(name);
   file_names_.push_back(name);
   // Resume without an earlier run is a new output.
   const bool is_new = options_.mode == SinkMode::Resume && !staged_.resumed();
-  return files_.emplace_back(path, bytes, is_new ? StagedMode::Create : staged_mode(options_.mode));
+  return files_.emplace_back(path, bytes, is_new ? StagedMode::Create : staged_mode(options_.mode), space);
 }
 
 void StagedCheckpoint::remove_others() {
@@ -105,7 +105,7 @@ void StagedCheckpoint::remove_others_in(const fs::path& directory, const std::se
 void StagedCheckpoint::publish_files() {
   parallel_for(files_.size(), kFileThreads, [&](std::size_t i, int) { files_[i].publish(); });
   for (std::size_t i = 0; i < files_.size(); ++i)
-    hashes_[file_names_[i]] = {file_names_[i], files_[i].bytes(), hex(files_[i].hash())};
+    hashes_[file_names_[i]] = {file_names_[i], files_[i].bytes(), files_[i].hash() ? hex(*files_[i].hash()) : ""};
 }
 
 void StagedCheckpoint::flush_files() {

@@ -33,7 +33,7 @@ class StagedCheckpoint {
   void require_owner(std::string_view action) const;
 
   /// A file for tensors, of a name relative to the checkpoint; its space is reserved. It stays where it is.
-  OutputFile& open_file(const std::string& name, i64 bytes);
+  OutputFile& open_file(const std::string& name, i64 bytes, Space space = Space::All);
   /// After the last open_file(): of an earlier run's files all others go, and are written anew.
   void remove_others();
   /// All of them, under their final names and on the disk.

@@ -51,6 +51,12 @@ class TorchSource final : public FileSource {
                [&] { read_piece(stored.piece, stored.piece.shape, stored.element_bytes, offset, out, read_file); });
   }
 
+  FilePlace place(std::size_t tensor) const override {
+    const Stored& stored = stored_.at(tensor);
+    if (stored.piece.strides != dense_strides(stored.piece.shape, stored.element_bytes)) return {};
+    return {&opened_[inventory_.tensors[tensor].file].file, stored.piece.offset};
+  }
+
   void check_contents(int jobs, const std::function<void(i64)>& on_progress) const override {
     std::vector<std::pair<std::size_t, std::size_t>> records;
     for (std::size_t f = 0; f < opened_.size(); ++f)

@@ -13,8 +13,15 @@ namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-PathKind kind_of(int failed, const struct stat& info) {
-  if (failed != 0) return errno == ENOENT || errno == ENOTDIR ? PathKind::Missing : PathKind::Unknown;
+bool is_about_the_name(int error) {
+  return error == EACCES || error == EPERM || error == ELOOP || error == ENAMETOOLONG;
+}
+
+/// A disk that fails says nothing about what is there: to take that for Missing would leave out a part of a checkpoint.
+PathKind kind_of(int failed, const struct stat& info, const fs::path& path) {
+  if (failed != 0 && (errno == ENOENT || errno == ENOTDIR)) return PathKind::Missing;
+  if (failed != 0 && is_about_the_name(errno)) return PathKind::Unknown;
+  if (failed != 0) fail_errno(errno, "look at", path);
   if (S_ISREG(info.st_mode)) return PathKind::File;
   if (S_ISDIR(info.st_mode)) return PathKind::Directory;
   return S_ISLNK(info.st_mode) ? PathKind::Symlink : PathKind::Other;
@@ -26,12 +33,12 @@ int errno_of(int failed) { return failed == 0 || errno == ENOENT ? 0 : errno; }
 
 PathKind path_kind(const fs::path& path) {
   struct stat info {};
-  return kind_of(system_calls().stat(path.c_str(), &info), info);
+  return kind_of(system_calls().stat(path.c_str(), &info), info, path);
 }
 
 PathKind link_kind(const fs::path& path) {
   struct stat info {};
-  return kind_of(system_calls().lstat(path.c_str(), &info), info);
+  return kind_of(system_calls().lstat(path.c_str(), &info), info, path);
 }
 
 bool path_exists(const fs::path& path) {
@@ -41,7 +48,7 @@ bool path_exists(const fs::path& path) {
 
 bool name_taken(const fs::path& path) {
   struct stat info {};
-  const PathKind kind = kind_of(system_calls().lstat(path.c_str(), &info), info);
+  const PathKind kind = kind_of(system_calls().lstat(path.c_str(), &info), info, path);
   if (kind == PathKind::Unknown) fail_errno(errno, "stat", path);
   return kind != PathKind::Missing;
 }
@@ -67,7 +74,9 @@ bool make_directory(const fs::path& path) {
 
 int remove_tree(const fs::path& path) {
   SystemCalls& calls = system_calls();
-  if (link_kind(path) != PathKind::Directory) return errno_of(calls.unlink(path.c_str()));
+  struct stat info {};
+  if (const int error = errno_of(calls.lstat(path.c_str(), &info)); error != 0) return error;
+  if (!S_ISDIR(info.st_mode)) return errno_of(calls.unlink(path.c_str()));
   std::vector<std::string> names;
   int first = errno_of(calls.list(path.c_str(), names));
   for (const std::string& name : names) {

@@ -7,7 +7,8 @@
 
 namespace glu_ckpt {
 
-/// Missing: no such name, or a symlink to nowhere. Unknown: it cannot be looked at, for want of permission for example.
+/// Missing: no such name, or a symlink to nowhere. Unknown: its name does not let it be looked at, for want of
+/// permission for example. Where it is the disk that fails, all of these throw Io.
 enum class PathKind { Missing, File, Directory, Symlink, Other, Unknown };
 
 /// Follows symlinks, so never Symlink.

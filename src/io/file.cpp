@@ -143,6 +143,11 @@ File File::create(const fs::path& path, mode_t mode) {
   return file;
 }
 
+File File::unnamed(const fs::path& directory, bool direct) {
+  const int flags = O_TMPFILE | O_RDWR | O_CLOEXEC | (direct ? O_DIRECT : 0);
+  return File(uninterrupted([&] { return system_calls().open(directory.c_str(), flags, 0600); }), directory);
+}
+
 i64 File::size() const { return stat_of(descriptor_, path_).st_size; }
 mode_t File::mode() const { return stat_of(descriptor_, path_).st_mode & 07777; }
 
@@ -153,7 +158,10 @@ FileIdentity File::identity() const {
 
 bool File::is_at(const fs::path& path) const {
   struct stat there {};
-  if (system_calls().stat(path.c_str(), &there) != 0) return false;
+  if (system_calls().stat(path.c_str(), &there) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    fail_errno(errno, "look at", path);
+  }
   const struct stat here = stat_of(descriptor_, path_);
   return here.st_dev == there.st_dev && here.st_ino == there.st_ino;
 }
@@ -221,11 +229,18 @@ void File::pwritev_exact(std::span<const iovec> pieces, i64 offset) const {
 }
 
 void File::reserve(i64 bytes) const {
-  if (bytes == 0) return;
+  if (bytes > 0 && !try_reserve(0, bytes)) set_size(bytes);
+}
+
+void File::reserve_part(i64 offset, i64 bytes) const {
+  if (bytes > 0) (void)try_reserve(offset, bytes);
+}
+
+bool File::try_reserve(i64 offset, i64 bytes) const {
   // Not posix_fallocate: where the filesystem cannot, that writes to every block instead of saying so.
-  if (uninterrupted([&] { return system_calls().fallocate(descriptor_, 0, 0, bytes); }) == 0) return;
+  if (uninterrupted([&] { return system_calls().fallocate(descriptor_, 0, offset, bytes); }) == 0) return true;
   if (!is_unsupported(errno)) fail_errno(errno, fmt::format("reserve {} bytes", bytes), path_);
-  set_size(bytes);
+  return false;
 }
 
 void File::set_size(i64 bytes) const {

@@ -51,6 +51,10 @@ class File {
   /// of the filesystem's block. Not open where the filesystem has no such access.
   static File open_direct(const std::filesystem::path& path);
 
+  /// A file without a name in `directory`, gone once it is closed; `direct` as open_direct(). Not open where the
+  /// filesystem has no such files, or the directory cannot be written to.
+  static File unnamed(const std::filesystem::path& directory, bool direct);
+
   bool is_open() const { return descriptor_ >= 0; }
   const std::filesystem::path& path() const { return path_; }
   i64 size() const;
@@ -58,7 +62,7 @@ class File {
   mode_t mode() const;
   void set_mode(mode_t mode) const;
   FileIdentity identity() const;
-  /// Whether `path` (of this file, or another) still names this file.
+  /// Whether `path` (of this file, or another) still names this file. Throws Io where that cannot be seen.
   bool is_at(const std::filesystem::path& path) const;
 
   /// Fills `out` from `offset`. Throws FileTruncated where the file ends first, else Io.
@@ -70,6 +74,8 @@ class File {
   void pwritev_exact(std::span<const iovec> pieces, i64 offset) const;
   /// Makes the file `bytes` long with its blocks allocated where the filesystem can. Throws NoSpace, Io.
   void reserve(i64 bytes) const;
+  /// Allocates the blocks of a part of the file where the filesystem can. Throws NoSpace, Io.
+  void reserve_part(i64 offset, i64 bytes) const;
   /// Cuts the file, or lengthens it by zeros.
   void set_size(i64 bytes) const;
   /// Copies `bytes` bytes inside the kernel (a reflink where the filesystem has them).
@@ -91,6 +97,7 @@ class File {
  private:
   File(int descriptor, std::filesystem::path path) : descriptor_(descriptor), path_(std::move(path)) {}
   static File open_regular(const std::filesystem::path& path, int flags);
+  bool try_reserve(i64 offset, i64 bytes) const;
   [[noreturn]] void fail_truncated(i64 end, std::size_t wanted, i64 offset) const;
   void copy_through_memory(const File& source, i64 source_offset, i64 offset, i64 bytes) const;
 

@@ -5,6 +5,7 @@
 
 #include "core/fail.hpp"
 #include "io/directory.hpp"
+#include "io/file.hpp"
 #include "io/system_calls.hpp"
 
 namespace glu_ckpt {
@@ -37,7 +38,35 @@ FilesystemInfo filesystem_of(const std::filesystem::path& path) {
     if (magic.number == stat.f_type) info.type = magic.name;
   info.free_bytes = static_cast<i64>(stat.f_bavail) * static_cast<i64>(stat.f_bsize);
   info.total_bytes = static_cast<i64>(stat.f_blocks) * static_cast<i64>(stat.f_bsize);
+  info.block_bytes = static_cast<i64>(stat.f_bsize);
   return info;
+}
+
+IoAbilities io_abilities(const std::filesystem::path& directory) {
+  constexpr i64 kBlockBytes = i64{64} << 10;
+  IoAbilities abilities;
+  const File from = File::unnamed(directory, false), to = File::unnamed(directory, false);
+  if (!from.is_open() || !to.is_open()) return abilities;
+  abilities.known = true;
+  abilities.direct = File::unnamed(directory, true).is_open();
+  try {
+    from.pwrite_exact(std::vector<std::byte>(kBlockBytes), 0);
+    abilities.clones = to.try_clone_from(from, 0, 0, kBlockBytes);
+  } catch (const Error&) {
+    abilities.clones = false;
+  }
+  return abilities;
+}
+
+bool can_clone_into(const std::filesystem::path& directory, const File& source, i64 block_bytes) {
+  const File probe = File::unnamed(directory, false);
+  if (!probe.is_open() || source.size() < block_bytes) return false;
+  try {
+    return probe.try_clone_from(source, 0, 0, block_bytes);
+  } catch (const Error&) {
+    // Where the disk fails, writing says so.
+    return false;
+  }
 }
 
 }  // namespace glu_ckpt

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "glu_ckpt/tensor.hpp"
+#include "io/file.hpp"
 
 namespace glu_ckpt {
 
@@ -14,9 +15,25 @@ struct FilesystemInfo {
   /// For this user.
   i64 free_bytes = 0;
   i64 total_bytes = 0;
+  i64 block_bytes = 0;
 };
+
+/// What the filesystem of a directory can do, tried on files without a name.
+struct IoAbilities {
+  /// False where the directory cannot be written to, or has no files without a name; then nothing else is known.
+  bool known = false;
+  /// Writes past the page cache.
+  bool direct = false;
+  /// Files that share blocks.
+  bool clones = false;
+};
+IoAbilities io_abilities(const std::filesystem::path& directory);
 
 /// Of the nearest directory that exists at or above `path`. Throws Io.
 FilesystemInfo filesystem_of(const std::filesystem::path& path);
+
+/// Whether a file in this directory can share blocks of `block_bytes` bytes with `source`: tried with a file that has
+/// no name. False as well where the directory cannot hold such a file.
+bool can_clone_into(const std::filesystem::path& directory, const File& source, i64 block_bytes);
 
 }  // namespace glu_ckpt

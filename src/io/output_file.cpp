@@ -16,6 +16,8 @@ namespace {
 constexpr i64 kPageBytes = 4096;
 /// A write past the cache waits for the disk: that of fewer bytes costs more than the copy it saves.
 constexpr std::size_t kMinDirectBytes = std::size_t{64} << 10;
+/// Written at once, it is reserved first where the file as a whole is not.
+constexpr i64 kReservedBytes = i64{1} << 20;
 constexpr i64 kSumBytes = sizeof(BlockSum);
 /// Sums are read, and blocks read back, by this many bytes.
 constexpr i64 kPieceBytes = i64{1} << 20;
@@ -46,7 +48,8 @@ std::span<const std::byte> part_of(std::span<const std::byte> bytes, i64 begin, 
 
 }  // namespace
 
-OutputFile::OutputFile(const fs::path& path, i64 bytes, StagedMode mode) : path_(path), bytes_(bytes) {
+OutputFile::OutputFile(const fs::path& path, i64 bytes, StagedMode mode, Space space)
+    : path_(path), bytes_(bytes), space_(space) {
   open(mode);
   if (mode == StagedMode::Join) {
     if (file_.size() != bytes_)
@@ -57,7 +60,10 @@ OutputFile::OutputFile(const fs::path& path, i64 bytes, StagedMode mode) : path_
       fail(ErrorCode::ResumeMismatch, {path_.string(), {}},
            "{}: has {} bytes, but {} are to be written: the earlier run wrote something else; remove it and run again",
            file_.path().string(), file_.size(), bytes_);
-    file_.reserve(bytes_);
+    if (space_ == Space::All)
+      file_.reserve(bytes_);
+    else
+      file_.set_size(bytes_);
   }
   direct_ = File::open_direct(file_.path());
   use_direct_ = direct_.is_open();
@@ -75,7 +81,7 @@ void OutputFile::open(StagedMode mode) {
 }
 
 void OutputFile::open_sums(StagedMode mode) {
-  if (chained_blocks(bytes_) == 0) return;
+  if (chained_blocks(bytes_) == 0 || space_ == Space::AsWritten) return;
   const fs::path path = sums_of(path_);
   if (mode == StagedMode::Join) {
     // Gone where the process that made it could not write it.
@@ -94,6 +100,7 @@ std::vector<fs::path> OutputFile::names() const { return {path_, partial_of(path
 void OutputFile::write(std::span<const std::byte> from, i64 offset) {
   add_written(from, offset);
   const auto count = static_cast<i64>(from.size());
+  if (space_ == Space::AsWritten && count >= kReservedBytes) file_.reserve_part(offset, count);
   // Pages that the range fills: nobody else's bytes are in them, so that no page is written both ways.
   const i64 begin = round_up(offset, kPageBytes) - offset;
   const i64 end = (offset + count) / kPageBytes * kPageBytes - offset;
@@ -174,11 +181,14 @@ void OutputFile::see_others() {
 }
 
 void OutputFile::publish() {
-  hash_ = compute_hash();
+  if (space_ == Space::All) hash_ = compute_hash();
   file_.sync();
   direct_ = File();
   if (file_.path() != path_) rename_path(file_.path(), path_);
-  if (sums_.is_open()) drop_sums();
+  if (!sums_.is_open()) return;
+  // Not as while it is written: what stays would be part of the output.
+  if (const int error = remove_tree(sums_of(path_)); error != 0) fail_errno(error, "remove", sums_of(path_));
+  use_sums_ = false;
   sums_ = File();
 }
 

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,12 +19,16 @@
 
 namespace glu_ckpt {
 
+/// What is reserved when a file is made: all of it, or nothing, where parts will be cloned; a reserved block that a
+/// clone then replaces has to be free all the same.
+enum class Space { All, AsWritten };
+
 class OutputFile {
  public:
   /// Create: a new file of `bytes` bytes. Resume: what an earlier run left under either name, or a new one. Join: what
   /// another process of this run made. Throws NoSpace, Io; ResumeMismatch where the earlier file is longer; NotFound
   /// where there is none to join.
-  OutputFile(const std::filesystem::path& path, i64 bytes, StagedMode mode);
+  OutputFile(const std::filesystem::path& path, i64 bytes, StagedMode mode, Space space = Space::All);
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
@@ -37,6 +42,11 @@ class OutputFile {
   /// Thread safe; ranges do not overlap. Where `from` lies in its page of memory as `offset` lies in its page of the
   /// file, whole pages go to the disk as they are; else they are copied first. Throws NoSpace, Io.
   void write(std::span<const std::byte> from, i64 offset);
+  /// Shares blocks of another file; all offsets are multiples of the filesystem's block. Thread safe. False, with
+  /// nothing done, where that cannot be. Only with Space::AsWritten. Throws NoSpace, Io.
+  bool try_clone_from(const File& source, i64 source_offset, i64 offset, i64 bytes) const {
+    return file_.try_clone_from(source, source_offset, offset, bytes);
+  }
   /// Bytes that are in the file already. Thread safe.
   void add_written(std::span<const std::byte> from, i64 offset);
   void read(std::span<std::byte> out, i64 offset) const { file_.pread_exact(out, offset); }
@@ -49,8 +59,8 @@ class OutputFile {
   void see_others();
   /// Completes the hash, flushes the file and gives it its name. Nothing is written after that.
   void publish();
-  /// After publish().
-  const Hash128& hash() const { return hash_; }
+  /// After publish(). None with Space::AsWritten: what is cloned is not read.
+  const std::optional<Hash128>& hash() const { return hash_; }
 
  private:
   void open(StagedMode mode);
@@ -65,6 +75,7 @@ class OutputFile {
 
   std::filesystem::path path_;
   i64 bytes_;
+  Space space_;
   /// Through the page cache, and past it; the latter not open where the filesystem has no such access.
   File file_;
   File direct_;
@@ -72,7 +83,7 @@ class OutputFile {
   std::atomic<bool> use_direct_{false};
   /// Cleared where the sums could not be written; then all blocks are read back.
   std::atomic<bool> use_sums_{false};
-  Hash128 hash_;
+  std::optional<Hash128> hash_;
 };
 
 }  // namespace glu_ckpt

@@ -69,10 +69,12 @@ StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode
   if (above == PathKind::Missing || above == PathKind::File)
     fail(ErrorCode::NotFound, {final_.string(), {}}, "{}: the directory it would be in does not exist",
          final_.string());
+  const bool can_resume = mode == StagedMode::Resume && !fingerprint.empty();
+  if (can_resume && overwrite_) clear_up(fingerprint);
   // mkdir, not a look before it: of two runs at once, one gets the directory and the other an error.
   if (make_directory(staging_))
     create(fingerprint);
-  else if (mode == StagedMode::Resume && !fingerprint.empty() && link_kind(staging_) == PathKind::Directory)
+  else if (can_resume && link_kind(staging_) == PathKind::Directory)
     resume(fingerprint);
   else
     fail_staging_exists(staging_, journal_path());
@@ -80,7 +82,7 @@ StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode
 }
 
 StagedDir::~StagedDir() {
-  if (owned_) remove_all();
+  if (owned_) (void)remove_all();
 }
 
 void StagedDir::create(std::string_view fingerprint) {
@@ -91,9 +93,29 @@ void StagedDir::create(std::string_view fingerprint) {
     if (!file.is_open() || file.try_lock() == LockResult::Busy || file.size() != 0) fail_busy(staging_);
     begin_journal(std::make_unique<Journal>(std::move(file)), fingerprint);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::OutputBusy) remove_all();
+    if (error.code() != ErrorCode::OutputBusy) (void)remove_all();
     throw;
   }
+}
+
+/// Of a run that was killed after it had exchanged its output with what was there before, which is then called as the
+/// staging directory. The journal in the output tells: it goes last.
+void StagedDir::clear_up(std::string_view fingerprint) const {
+  const fs::path journal = final_ / kJournalName;
+  if (link_kind(journal) != PathKind::File || link_kind(journal_path()) != PathKind::Missing) return;
+  File file = File::open_write(journal);
+  if (file.try_lock() == LockResult::Busy) fail_busy(staging_);
+  const Journal found(std::move(file));
+  if (found.header() != fingerprint) return;
+  if (const int error = remove_tree(staging_); error != 0) fail_errno(error, "remove", staging_);
+  sync_directory(directory_of(staging_));
+  remove_journal_of_output();
+}
+
+void StagedDir::remove_journal_of_output() const {
+  const fs::path journal = final_ / kJournalName;
+  if (const int error = remove_tree(journal); error != 0) fail_errno(error, "remove", journal);
+  sync_directory(final_);
 }
 
 void StagedDir::resume(std::string_view fingerprint) {
@@ -159,15 +181,19 @@ void StagedDir::begin_journal(std::unique_ptr<Journal> journal, std::string_view
   sync_directory(directory_of(staging_));
 }
 
-/// Throws for nothing: it is called where something has failed already.
-void StagedDir::remove_all() {
+/// Throws for nothing: it is called where something has failed already. Returns an errno where something stays, then
+/// with the journal.
+int StagedDir::remove_all() {
   // The journal last, and its lock after it: while anything else is here, no other run may take it over.
-  (void)remove_others();
+  if (remove_others() != 0)
+    if (const int error = remove_others(); error != 0) return error;
   const int error = remove_tree(staging_);
   journal_.reset();
+  if (error == 0) return 0;
   // A network filesystem keeps an open file under another name until it is closed. Not the whole tree again: it may be
   // another run's by now.
-  if (error != 0) (void)remove_empty_directory(staging_);
+  const int again = remove_empty_directory(staging_);
+  return again == 0 || again == ENOENT ? 0 : error;
 }
 
 /// Everything but the journal. Returns the errno of the first failure.
@@ -188,21 +214,22 @@ int StagedDir::remove_others() const {
 }
 
 void StagedDir::commit() {
-  for (const std::string& name : rank_journals()) (void)remove_tree(staging_ / name);
-  if (journal_) {
-    if (const int error = remove_tree(journal_path()); error != 0) fail_errno(error, "remove", journal_path());
-    // Closed before the rename: a network filesystem keeps an open file in the directory under another name.
-    journal_.reset();
-  }
+  for (const std::string& name : rank_journals())
+    if (const int error = remove_tree(staging_ / name); error != 0) fail_errno(error, "remove", staging_ / name);
   sync_directory(staging_);
   install(staging_);
+  if (!journal_) return;
+  // Locked up to here, so that nobody resumed what was about to be renamed. Closed before it is removed: a network
+  // filesystem keeps an open file under another name.
+  journal_.reset();
+  remove_journal_of_output();
 }
 
 /// The journal stays until the file is in its place, so that a run which stops before that can be resumed.
 void StagedDir::commit_file(const std::string& name) {
   sync_directory(staging_);
   install(staging_ / name);
-  remove_all();
+  if (const int error = remove_all(); error != 0) fail_errno(error, "remove", staging_);
 }
 
 void StagedDir::install(const fs::path& from) {
@@ -225,6 +252,12 @@ void StagedDir::install_new(const fs::path& from) {
 }
 
 void StagedDir::install_over(const fs::path& from) {
+  if (link_kind(from) != PathKind::Directory && link_kind(final_) != PathKind::Directory) {
+    // What was there before goes with its name, at once.
+    rename_path(from, final_);
+    owned_ = false;
+    return sync_directory(directory_of(final_));
+  }
   fs::path old = from;
   const int error = rename_with(from, final_, RENAME_EXCHANGE);
   if (is_unsupported(error)) {
@@ -237,7 +270,8 @@ void StagedDir::install_over(const fs::path& from) {
   }
   owned_ = false;
   sync_directory(directory_of(final_));
-  (void)remove_tree(old);
+  if (const int kept = remove_tree(old); kept != 0) fail_errno(kept, "remove what was replaced,", old);
+  sync_directory(directory_of(final_));
 }
 
 }  // namespace glu_ckpt

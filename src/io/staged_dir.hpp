@@ -23,8 +23,8 @@ enum class StagedMode { Create, Resume, Join };
 /// destructor removes it and leaves the final path as it was.
 class StagedDir {
  public:
-  /// Name of the journal in the staging directory.
-  static constexpr std::string_view kJournalName = "journal";
+  /// Name of the journal in the staging directory, and until commit() has ended in the output: readers pass it over.
+  static constexpr std::string_view kJournalName = "glu_ckpt.journal";
 
   /// Without a fingerprint there is no journal, and Resume is Create.
   ///
@@ -53,7 +53,8 @@ class StagedDir {
   /// The destructor then leaves the directory for a later run to resume.
   void keep() { owned_ = false; }
 
-  /// Removes the journal and renames the directory to the final path. What was there before is removed after that.
+  /// Renames the directory to the final path, then removes what was there before, and last the journal: a run that is
+  /// killed on the way leaves a directory that can be resumed or an output that is whole.
   void commit();
   /// Renames the file `name` in it to the final path and removes the directory.
   void commit_file(const std::string& name);
@@ -61,17 +62,19 @@ class StagedDir {
  private:
   void create(std::string_view fingerprint);
   void resume(std::string_view fingerprint);
+  void clear_up(std::string_view fingerprint) const;
   File open_journal() const;
   void take_over(std::unique_ptr<Journal> journal, std::string_view fingerprint);
   void begin_journal(std::unique_ptr<Journal> journal, std::string_view fingerprint);
   std::filesystem::path journal_path() const { return staging_ / kJournalName; }
-  void remove_all();
+  int remove_all();
   int remove_others() const;
   std::vector<std::string> rank_journals() const;
   void take_rank_journals(std::string_view fingerprint);
   void install(const std::filesystem::path& from);
   void install_new(const std::filesystem::path& from);
   void install_over(const std::filesystem::path& from);
+  void remove_journal_of_output() const;
 
   std::filesystem::path final_;
   std::filesystem::path staging_;

@@ -47,7 +47,15 @@ std::string doctor_text(const Doctor& doctor) {
                                doctor.single_elements.reason));
   text += line("filesystem",
                fmt::format("{}: {}, {} free", printable(doctor.path), doctor.filesystem, size_text(doctor.free_bytes)));
-  text += line("i/o", fmt::format("pread and pwrite by {} threads, buffers of {} together (--jobs, --max-memory)",
+  if (!doctor.io_known)
+    text += line("", "what else it can do is not known: no unnamed file can be made there");
+  else
+    text += line("", fmt::format("writes go {}; blocks {}",
+                                 doctor.direct_io ? "past the page cache (O_DIRECT)"
+                                                  : "through the page cache: it has no O_DIRECT",
+                                 doctor.clones ? "can be shared with the source (--reflink)" : "cannot be shared"));
+  text += line("i/o", fmt::format("preadv and pwrite by threads, of which {} compute, buffers of {} together (--jobs, "
+                                  "--max-memory)",
                                   doctor.jobs, size_text(doctor.memory_bytes)));
   return text;
 }
@@ -65,8 +73,12 @@ std::string doctor_json(const Doctor& doctor) {
   json.key("single_elements").begin_object().field("device", doctor.single_elements.device);
   json.field("reason", doctor.single_elements.reason).end_object().end_object();
   json.key("filesystem").begin_object().field("path", doctor.path).field("type", doctor.filesystem);
-  json.field("free_bytes", doctor.free_bytes).end_object();
-  json.key("io").begin_object().field("paths", "pread/pwrite").field("jobs", doctor.jobs);
+  json.field("free_bytes", doctor.free_bytes).field("io_known", doctor.io_known);
+  json.field("direct_io", doctor.direct_io).field("clones", doctor.clones).end_object();
+  json.key("io")
+      .begin_object()
+      .field("paths", doctor.direct_io ? "preadv/pwrite, O_DIRECT" : "preadv/pwrite")
+      .field("jobs", doctor.jobs);
   return json.field("memory_bytes", doctor.memory_bytes).end_object().end_object().text();
 }
 

@@ -99,10 +99,12 @@ std::string conversion_json(const Conversion& conversion) {
     json.null();
   json.field("tensors_written",
              conversion.plan != nullptr ? static_cast<i64>(conversion.plan->outputs.size()) : i64{0});
-  json.field("bytes_written", conversion.bytes_written).field("bytes_cloned", i64{0});
+  json.field("bytes_written", conversion.bytes_written).field("bytes_cloned", conversion.bytes_cloned);
   json.field("seconds", conversion.seconds);
   json.field("bytes_per_second",
-             conversion.seconds > 0 ? static_cast<double>(conversion.bytes_written) / conversion.seconds : 0.0);
+             conversion.seconds > 0
+                 ? static_cast<double>(conversion.bytes_written + conversion.bytes_cloned) / conversion.seconds
+                 : 0.0);
   json.field("peak_memory", conversion.peak_memory).field("device", conversion.device);
   json.key("digest");
   if (conversion.digest)
@@ -114,6 +116,14 @@ std::string conversion_json(const Conversion& conversion) {
     json.null();
   else
     json.value(conversion.verified);
+  if (conversion.dry_run) {
+    json.field("disk_needed", conversion.disk_needed).field("disk_free", conversion.disk_free);
+    json.field("filesystem", conversion.filesystem).key("estimated_seconds");
+    if (conversion.estimated_seconds)
+      json.value(*conversion.estimated_seconds);
+    else
+      json.null();
+  }
   write_list(json, "refusals", conversion.refusals);
   write_list(json, "notes", conversion.plan != nullptr ? conversion.plan->notes : std::vector<std::string>{});
   return json.end_object().text();

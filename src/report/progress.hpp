@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "glu_ckpt/execute.hpp"
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt::report {
@@ -14,7 +15,8 @@ enum class ProgressStyle { None, Bar, Lines, Json };
 
 class Progress {
  public:
-  Progress(ProgressStyle style, std::string title, i64 total_bytes);
+  /// With `times`, says which stage the work spends most of its time in.
+  Progress(ProgressStyle style, std::string title, i64 total_bytes, const StageTimes* times = nullptr);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -27,6 +29,7 @@ class Progress {
   ProgressStyle style_;
   std::string title_;
   i64 total_;
+  const StageTimes* times_;
   std::atomic<i64> done_{0};
   std::chrono::steady_clock::time_point start_;
   std::chrono::steady_clock::time_point printed_;

@@ -33,9 +33,20 @@ struct Conversion {
   i64 peak_memory = 0;
   std::string device;
   std::optional<Digest> digest;
-  /// "digest", "readback", "forward" or empty.
+  /// "digest", "sample", "readback", "forward" or empty.
   std::string verified;
   std::vector<std::string> refusals;
+  /// Of a plan: what DST needs on its filesystem at the most, and what that has.
+  i64 disk_needed = 0;
+  i64 disk_free = 0;
+  std::string filesystem = {};
+  /// By a sample; absent where none could be taken.
+  std::optional<double> estimated_seconds = {};
+  /// Shared with the source's files; bytes_written is without them.
+  i64 bytes_cloned = 0;
+  /// Rows and blocks that were compared, and their bytes, where `verified` is "sample".
+  i64 rows_sampled = 0;
+  i64 bytes_sampled = 0;
 };
 
 /// What the machine offers, and what is made of it.
@@ -62,6 +73,10 @@ struct Doctor {
   std::string path;
   std::string filesystem;
   i64 free_bytes = 0;
+  /// Whether it was tried what the filesystem can do: write past the page cache, share blocks between files.
+  bool io_known = false;
+  bool direct_io = false;
+  bool clones = false;
   int jobs = 0;
   i64 memory_bytes = 0;
 };

@@ -125,13 +125,29 @@ std::string conversion_text(const Conversion& conversion) {
                       plan.num_shards == 1 ? "" : "s", size_text(plan.bytes), plan.bytes);
   if (conversion.dry_run) {
     text += fmt::format("moves       {}, peak memory about {}\n", plan.moves.size(), size_text(conversion.peak_memory));
+    text += fmt::format("disk needed {} of {} free on {}\n", size_text(conversion.disk_needed),
+                        size_text(conversion.disk_free), conversion.filesystem);
+    if (conversion.estimated_seconds)
+      text += fmt::format("takes about {:.1f} s, by a sample of the work\n", *conversion.estimated_seconds);
     return text;
   }
+  if (conversion.bytes_cloned > 0)
+    text += fmt::format("cloned      {} ({} bytes), which share their blocks with the source\n",
+                        size_text(conversion.bytes_cloned), conversion.bytes_cloned);
   text += fmt::format("time        {:.2f} s, {}/s, peak memory {}\n", conversion.seconds,
                       size_text(static_cast<i64>(static_cast<double>(plan.bytes) / std::max(conversion.seconds, 1e-9))),
                       size_text(conversion.peak_memory));
-  if (conversion.digest) text += fmt::format("digest      {}\n", to_string(*conversion.digest));
+  const bool sampled = conversion.verified == "sample";
+  if (conversion.digest)
+    text += fmt::format("digest      {}{}\n", to_string(*conversion.digest),
+                        sampled ? ", as the source's record has it" : "");
   text += fmt::format("verified    {}\n", conversion.verified.empty() ? "no" : conversion.verified);
+  if (sampled)
+    text += fmt::format(
+        "            the plan is proved; {} rows and blocks ({}) are the same in both; other bytes that were cloned "
+        "were "
+        "not read (--verify readback reads them)\n",
+        conversion.rows_sampled, size_text(conversion.bytes_sampled));
   return text;
 }
 

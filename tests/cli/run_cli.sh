@@ -8,14 +8,14 @@ PROGRAM=$(realpath "${1:?usage: run_cli.sh PROGRAM [GROUP...]}") || exit 2
 shift
 TESTDATA=${GLU_CKPT_TESTDATA:-$(realpath "$HERE/../../testdata")}
 WORK=$(mktemp -d)
-trap 'chmod -R u+w "$WORK" 2>/dev/null; rm -rf "$WORK"' EXIT
+trap 'umount "$WORK/xfs" 2>/dev/null; chmod -R u+w "$WORK" 2>/dev/null; rm -rf "$WORK"' EXIT
 unset NO_COLOR
 
 # Under AddressSanitizer memory and address space say nothing about the program.
 SANITIZED=0
 if [[ -n ${GLU_CKPT_SANITIZED:-} ]] || LC_ALL=C grep -aqF __asan_init "$PROGRAM"; then SANITIZED=1; fi
 
-for part in lib bench_convert gallery streams devices convert every_format files forward verify_forward mxfp8 interrupt; do
+for part in lib bench_convert gallery streams devices convert every_format files forward verify_forward mxfp8 memory faults reflink; do
   # shellcheck source=/dev/null
   source "$HERE/$part.sh"
 done
@@ -23,7 +23,8 @@ done
 ALL=(gallery formats torch_files tiny every_format legacy_ranks objects_travel streams help_and_usage json_output
   devices bench_convert convert_forms sharding determinism optimizer twin_orders stamping checkpoint_forms
   overwriting special_sources forward forward_refusals verify_forward forward_families forward_tiny mxfp8_converts
-  mxfp8_refusals mxfp8_differs mxfp8_beyond_bf16 memory_limit signals file_size_limit permissions differing)
+  mxfp8_refusals mxfp8_differs mxfp8_beyond_bf16 memory_limit permissions differing
+  kills signals no_room file_size_limit source_changes unreadable_source resume_mismatch two_at_once peak_memory reflink)
 for group in "${@:-${ALL[@]}}"; do
   previous=
   "$group"

@@ -382,6 +382,13 @@ int MemorySystem::open(const char* path, int flags, mode_t mode) {
     if ((flags & O_DIRECT) != 0 && !can_direct_) return -EINVAL;
     const bool writes = (flags & O_ACCMODE) != O_RDONLY;
     if (place.node && S_ISLNK(place.node->mode)) return -ELOOP;
+    if ((flags & O_TMPFILE) == O_TMPFILE) {
+      if (!place.node || !place.node->is_directory()) return -ENOTDIR;
+      if (!writes) return -EINVAL;
+      place = {};
+      place.node = make_node(S_IFREG | (mode & 07777 & ~022u));
+      return add_descriptor(place.node, flags);
+    }
     if (place.node && place.node->is_directory() && writes) return -EISDIR;
     if (place.node && !place.node->is_directory() && (flags & O_DIRECTORY) != 0) return -ENOTDIR;
     if (!place.node) {
@@ -392,10 +399,14 @@ int MemorySystem::open(const char* path, int flags, mode_t mode) {
       place.node->bytes.resize(0);
       touch(*place.node);
     }
-    const int descriptor = next_descriptor_++;
-    open_[descriptor] = std::make_unique<OpenFile>(OpenFile{place.node, flags});
-    return descriptor;
+    return add_descriptor(place.node, flags);
   });
+}
+
+int MemorySystem::add_descriptor(const NodePtr& node, int flags) {
+  const int descriptor = next_descriptor_++;
+  open_[descriptor] = std::make_unique<OpenFile>(OpenFile{node, flags});
+  return descriptor;
 }
 
 int MemorySystem::close(int descriptor) {

@@ -162,6 +162,7 @@ class MemorySystem final : public SystemCalls {
   int find(const std::string& path, bool follow, Place& place, int links = 0) const;
   NodePtr directory_for(const std::filesystem::path& path);
   OpenFile* opened(int descriptor) const;
+  int add_descriptor(const NodePtr& node, int flags);
   int stat_node(const Node& node, struct stat* info) const;
   int stat_path(const char* path, bool follow, struct stat* info);
   ssize_t move_bytes(int descriptor, const iovec* pieces, int count, i64 offset, bool write);

@@ -143,7 +143,11 @@ TEST(Directory, ADirectoryThatCannotBeFlushedIsNoError) {
 TEST(Directory, WhatCannotBeSeenIsNotCalledFree) {
   MemorySystem memory;
   const SystemCallsScope scope(memory);
-  memory.fail(CallKind::Stat, 1, EIO);
+  for (i64 n = 1; n <= 6; ++n) memory.fail(CallKind::Stat, n, n == 6 ? EACCES : EIO);
+  for (const auto look : {+[] { (void)name_taken("/d"); }, +[] { (void)path_exists("/d"); },
+                          +[] { (void)is_file("/d"); }, +[] { (void)link_kind("/d"); }})
+    EXPECT_EQ(slug_of(look), "io");
+  EXPECT_EQ(remove_tree("/d"), EIO);
   EXPECT_EQ(slug_of([] { (void)name_taken("/d"); }), "io");
 }
 

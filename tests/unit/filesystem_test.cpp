@@ -41,5 +41,25 @@ TEST(Filesystem, OneWithoutANameIsANumber) { EXPECT_EQ(filesystem_of("/proc").ty
 
 TEST(Filesystem, OfARelativePath) { EXPECT_EQ(filesystem_of(".").total_bytes, filesystem_of("none/yet").total_bytes); }
 
+TEST(Filesystem, TriesACloneAndLeavesNothing) {
+  MemorySystem memory;
+  const SystemCallsScope scope(memory);
+  make_directory("/out");
+  memory.put("/source", std::string(5000, 'x'));
+  memory.put("/short", std::string(4095, 'x'));
+  const File source = File::open_read("/source");
+  EXPECT_FALSE(can_clone_into("/out", source, 4096));
+  memory.allow_clone(true);
+  EXPECT_TRUE(can_clone_into("/out", source, 4096));
+  EXPECT_FALSE(can_clone_into("/out", File::open_read("/short"), 4096));
+  EXPECT_FALSE(can_clone_into("/none", source, 4096));
+  EXPECT_FALSE(can_clone_into("/short", source, 4096));
+  memory.reset();
+  memory.fail(CallKind::Clone, 1, EIO);
+  EXPECT_FALSE(can_clone_into("/out", source, 4096));
+  EXPECT_TRUE(memory.tree("/out").empty());
+  EXPECT_EQ(memory.open_descriptors(), 1);
+}
+
 }  // namespace
 }  // namespace glu_ckpt

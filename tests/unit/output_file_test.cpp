@@ -306,5 +306,30 @@ TEST_F(OutputFileFaults, WhatIsPublishedSurvivesAPowerCut) {
   }
 }
 
+/// What is cloned takes no space, so none of it may be asked for beforehand.
+TEST(OutputFile, ReservesOnlyWhatIsWrittenBetweenClones) {
+  MemorySystem memory;
+  memory.allow_clone(true);
+  const SystemCallsScope scope(memory);
+  const std::vector<std::byte> content = content_of(4 << 20);
+  const auto text = std::string_view(reinterpret_cast<const char*>(content.data()), content.size());
+  memory.put("/source", text);
+  const File source = File::open_read("/source");
+  memory.reset();
+  OutputFile file("/out", std::ssize(content), StagedMode::Create, Space::AsWritten);
+  EXPECT_EQ(memory.calls(CallKind::Reserve), 0);
+  EXPECT_TRUE(file.try_clone_from(source, kPage, kPage, 1 << 20));
+  EXPECT_FALSE(file.try_clone_from(source, kPage + 8, kPage, kPage));
+  const i64 end = kPage + (1 << 20);
+  file.write(std::span(content).first(kPage), 0);
+  EXPECT_EQ(memory.calls(CallKind::Reserve), 0);
+  file.write(std::span(content).subspan(static_cast<std::size_t>(end)), end);
+  EXPECT_EQ(memory.calls(CallKind::Reserve), 1);
+  file.publish();
+  EXPECT_FALSE(file.hash());
+  EXPECT_EQ(memory.get("/out"), text);
+  EXPECT_EQ(memory.tree("/"), (std::vector<std::string>{"out", "source"}));
+}
+
 }  // namespace
 }  // namespace glu_ckpt

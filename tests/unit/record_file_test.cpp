@@ -45,6 +45,15 @@ TEST(RecordJson, ParsesBack) {
   EXPECT_TRUE(empty.record.empty() && empty.options.empty() && empty.files.empty());
 }
 
+/// Of files that were cloned nobody knows it.
+TEST(RecordJson, FilesNeedNoHash) {
+  const RecordFile content{{}, {}, {{"a", 3, ""}, {"b", 4, "11"}}};
+  const std::string text = print_record_json(content);
+  EXPECT_NE(text.find(R"({"name": "a", "bytes": 3},)"), std::string::npos) << text;
+  EXPECT_EQ(parse_record_json(text, "x").files, content.files);
+  EXPECT_EQ(parse_slug(R"({"files":[{"name":"a","bytes":3,"xxh3_128":null}]})"), "record-invalid");
+}
+
 TEST(RecordJson, IgnoresWhatALaterVersionMayAdd) {
   EXPECT_EQ(parse_record_json(R"({"new":[1],"newer":"x","glu":"split"})", "x").record,
             (Record{{"glu", "split"}, {"newer", "x"}}));

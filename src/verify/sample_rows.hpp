@@ -1,0 +1,32 @@
+#pragma once
+/// Compares a sample of two models' bytes, where reading all of them would cost more than making one from the other.
+
+#include <span>
+#include <string>
+
+#include "glu_ckpt/verify.hpp"
+
+namespace glu_ckpt {
+
+struct SampleLimits {
+  /// Rows of matrices, and blocks of 4 KiB of other tensors, of all tensors together.
+  i64 rows = 768;
+  i64 bytes = i64{16} << 20;
+};
+
+struct Sample {
+  /// What was compared, and how many bytes of each model that was.
+  i64 rows = 0;
+  i64 bytes = 0;
+  /// The first row found that differs, for people; empty where all are equal.
+  std::string difference;
+};
+
+/// Of each of `tensors`, which are b's, the first and the last row and, as far as the limits go, some that `seed`
+/// chooses; where there are too many tensors for that, of as many as `seed` chooses. Each side is read by its own
+/// placements. Of matrices that are stored transposed the first elements of a row stand for it. Both models consist of
+/// the same matrices and tensors (first_unlike()).
+Sample sample_rows(const Model& a, const Model& b, std::span<const std::size_t> tensors, const Backend& backend,
+                   const ExecuteOptions& options, u64 seed, const SampleLimits& limits = {});
+
+}  // namespace glu_ckpt

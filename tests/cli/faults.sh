@@ -1,0 +1,499 @@
+# What may befall a run: kills, signals, full disks, sources that change, other runs. Whatever it is, DST is absent or
+# whole, or DST.partial resumes to the bytes of a run that nothing disturbed; and the source is as it was.
+
+# The conversion of all groups here, of the source $FAULT_SRC.
+FAULT_TO=(--naming megatron --experts grouped --glu interleaved:32 --max-shard-size 6MB)
+
+# make_model DIR EXPERTS LAYERS F H [sparse]: experts of BF16 in two shards, and a config.json. With sparse the shard,
+# then one alone, holds zeros that take no disk.
+make_model() {
+  python3 - "$@" <<'PY'
+import json, os, random, struct, sys
+path, experts, layers, f, h = sys.argv[1], *map(int, sys.argv[2:6])
+sparse = len(sys.argv) > 6
+os.mkdir(path)
+names = [(f"model.layers.{l}.mlp.experts.{e}.{part}_proj.weight", [h, f] if part == "down" else [f, h])
+         for l in range(layers) for e in range(experts) for part in ("gate", "up", "down")]
+count = 1 if sparse else 2
+weight_map = {}
+for shard in range(count):
+    header, at = {}, 0
+    file = f"model-0000{shard + 1}-of-0000{count}.safetensors"
+    for name, shape in names[shard::count]:
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + 2 * f * h]}
+        weight_map[name] = file
+        at += 2 * f * h
+    text = json.dumps(header).encode()
+    with open(os.path.join(path, file), "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        if sparse:
+            out.truncate(8 + len(text) + at)
+        else:
+            out.write(random.Random(shard).randbytes(at))
+json.dump({"metadata": {}, "weight_map": weight_map}, open(os.path.join(path, "model.safetensors.index.json"), "w"))
+json.dump({"model_type": "qwen3_moe", "num_experts": experts}, open(os.path.join(path, "config.json"), "w"))
+PY
+}
+
+# A source of some 20 MB, what comes of it, and the source's own checksums.
+fault_source() {
+  FAULT_SRC=$WORK/fault_src FAULT_REF=$WORK/fault_ref
+  [[ -d $FAULT_REF ]] && return
+  make_model "$FAULT_SRC" 8 2 512 384
+  "$PROGRAM" convert "$FAULT_SRC" "$FAULT_REF" "${FAULT_TO[@]}" -q || bad "the reference conversion"
+  FAULT_REF_SUM=$(tree_sum "$FAULT_REF")
+  FAULT_SRC_SUM=$(tree_sum "$FAULT_SRC")
+}
+
+# run_fault DST OPTIONS...: converts; the status lands in $GOT, stderr in $ERR.
+GOT=
+run_fault() {
+  local out=$1
+  shift
+  "$PROGRAM" convert "$FAULT_SRC" "$out" "${FAULT_TO[@]}" -q "$@" >/dev/null 2>"$WORK/.err" </dev/null
+  GOT=$?
+  ERR=$(cat "$WORK/.err")
+}
+
+# resumes NAME DST: --resume ends well, with the bytes of the reference and with nothing beside it.
+resumes() {
+  local name=$1 out=$2
+  shift 2
+  run_fault "$out" --resume "$@"
+  [[ $GOT == 0 ]] || { bad "$name: --resume: exit $GOT: ${ERR:0:400}"; return 1; }
+  [[ $(tree_sum "$out") == "$FAULT_REF_SUM" ]] || { bad "$name: resumed to other bytes"; return 1; }
+  absent "$out.partial" || { bad "$name: DST.partial is left"; return 1; }
+  pass
+}
+
+# kept NAME DST: no DST, but work in progress with a journal.
+kept() {
+  check "$1: no DST" absent "$2"
+  check "$1: a journal" [ -f "$2.partial/glu_ckpt.journal" ]
+}
+
+# nothing_left NAME DST
+nothing_left() {
+  check "$1: no DST" absent "$2"
+  check "$1: no DST.partial" absent "$2.partial"
+}
+
+source_untouched() { check "$1: the source is untouched" [ "$(tree_sum "$FAULT_SRC")" == "$FAULT_SRC_SUM" ]; }
+
+# ---- kills
+
+kills() {
+  fault_source
+  # In Python: delays below a millisecond, and no shell to start in between.
+  python3 - "$PROGRAM" "$FAULT_SRC" "$WORK/killed" "$FAULT_REF" "$((SANITIZED ? 40 : 200))" "${FAULT_TO[@]}" <<'PY'
+import filecmp, os, random, shutil, signal, subprocess, sys, time
+program, source, out, reference, count, *to = sys.argv[1:]
+partial = out + ".partial"
+command = [program, "convert", source, out, *to, "-q"]
+
+def files(root):
+    return {os.path.relpath(os.path.join(at, name), root): os.path.join(at, name)
+            for at, _, names in os.walk(root) for name in names}
+
+def differs(root, stray=()):
+    mine = {name: path for name, path in files(root).items() if name not in stray}
+    want = files(reference)
+    if mine.keys() != want.keys():
+        return f"has {sorted(mine)}, expected {sorted(want)}"
+    return next((name for name in want if not filecmp.cmp(mine[name], want[name], shallow=False)), None)
+
+def clear():
+    for path in (out, partial):
+        shutil.rmtree(path, ignore_errors=True)
+
+took = []
+for _ in range(3):
+    clear()
+    start = time.monotonic()
+    subprocess.run(command, check=True)
+    took.append(time.monotonic() - start)
+rng = random.Random(20)
+seen = {"nothing": 0, "partial": 0, "whole": 0}
+bad = []
+for number in range(int(count)):
+    clear()
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(rng.uniform(0, 1.1 * sorted(took)[1]))
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    kills = rng.choice([0, 0, 0, 1])
+    while True:
+        what = "whole" if os.path.lexists(out) else "partial" if os.path.lexists(partial) else "nothing"
+        seen[what] += 1
+        # A directory that has just been made may still be empty.
+        if what == "partial" and os.listdir(partial) and "glu_ckpt.journal" not in os.listdir(partial):
+            bad.append(f"kill {number}: DST.partial without a journal: {os.listdir(partial)}")
+        if what == "whole" and (why := differs(out, ["glu_ckpt.journal"])):
+            bad.append(f"kill {number}: DST is not whole: {why}")
+        if kills == 0:
+            break
+        kills -= 1
+        run = subprocess.Popen([*command, "--resume"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0, sorted(took)[1]))
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    done = subprocess.run([*command, "--resume"], capture_output=True, text=True)
+    if done.returncode != 0:
+        bad.append(f"kill {number} ({what}): --resume: exit {done.returncode}: {done.stderr[:300]}")
+    elif why := differs(out):
+        bad.append(f"kill {number} ({what}): resumed to other bytes: {why}")
+    elif os.path.lexists(partial):
+        bad.append(f"kill {number} ({what}): DST.partial is left")
+clear()
+print(f"     kills: {count} at up to {1.1 * sorted(took)[1]:.2f} s: {seen}", file=sys.stderr)
+for line in bad[:10]:
+    print("FAIL", line)
+if seen["partial"] < int(count) // 4:
+    bad.append(f"too few kills met a run at work: {seen}")
+    print("FAIL", bad[-1])
+sys.exit(1 if bad else 0)
+PY
+  check "kill -9 at random moments" [ $? == 0 ]
+  source_untouched kills
+}
+
+# ---- signals
+
+# stopped_by SIGNAL OPTIONS...: slowed by one worker and small buffers, so that the signal meets the run at work.
+stopped_by() {
+  local signal=$1 out=$WORK/stopped pid tries=0
+  shift
+  # A background command of a script ignores SIGINT unless job control is on.
+  set -m
+  "$PROGRAM" convert "$WORK/fault_big" "$out" "${FAULT_TO[@]}" -q "$@" >/dev/null 2>"$WORK/.err" </dev/null &
+  pid=$!
+  set +m
+  while [[ ! -e $out.partial/glu_ckpt.journal ]] && ((tries++ < 600)) && kill -0 $pid 2>/dev/null; do sleep 0.02; done
+  kill -s "$signal" $pid 2>/dev/null
+  wait $pid 2>/dev/null
+  GOT=$?
+  ERR=$(cat "$WORK/.err")
+  check "SIG$signal: exit 6, got $GOT: ${ERR:0:300}" [ $GOT == 6 ]
+  check "SIG$signal: named" has "$ERR" "[interrupted]"
+  check "SIG$signal: says how to go on" has "$ERR" "--resume"
+  kept "SIG$signal" "$out"
+}
+
+signals() {
+  local signal reference
+  make_model "$WORK/fault_big" 8 8 1024 1024
+  "$PROGRAM" convert "$WORK/fault_big" "$WORK/big_ref" "${FAULT_TO[@]}" -q
+  reference=$(tree_sum "$WORK/big_ref")
+  for signal in TERM INT USR1; do
+    stopped_by $signal -j 1 --max-memory 1MiB
+    status "SIG$signal: without --resume" 4 convert "$WORK/fault_big" "$WORK/stopped" "${FAULT_TO[@]}" -q
+    check "SIG$signal: says --resume" has "$ERR" "--resume"
+    kept "SIG$signal, refused" "$WORK/stopped"
+    status "SIG$signal: --resume" 0 convert "$WORK/fault_big" "$WORK/stopped" "${FAULT_TO[@]}" --resume
+    check "SIG$signal: the same bytes" [ "$(tree_sum "$WORK/stopped")" == "$reference" ]
+    check "SIG$signal: no DST.partial" absent "$WORK/stopped.partial"
+    status "SIG$signal: --resume once more" 0 convert "$WORK/fault_big" "$WORK/stopped" "${FAULT_TO[@]}" --resume -q
+    check "SIG$signal: still the same bytes" [ "$(tree_sum "$WORK/stopped")" == "$reference" ]
+    rm -rf "$WORK/stopped"
+  done
+  rm -rf "$WORK/fault_big" "$WORK/big_ref"
+}
+
+# ---- no room
+
+# full_disk NAME MOUNT: MOUNT holds less than the output. Room is what a file there gives back.
+full_disk() {
+  local name=$1 at=$2 out=$2/out free
+  fault_source
+  free=$(df -Pk "$at" | awk 'END { print $4 }')
+  head -c $(((free - 8000) * 1024)) /dev/zero >"$at/filler"
+  run_fault "$out"
+  check "$name: exit 5, got $GOT: ${ERR:0:300}" [ "$GOT" == 5 ]
+  check "$name: named" has "$ERR" "[no-space]"
+  check "$name: no DST" absent "$out"
+  check "$name: nothing, or a journal" [ ! -e "$out.partial" -o -f "$out.partial/glu_ckpt.journal" ]
+  run_fault "$out" --resume
+  check "$name: resumed without room: exit 5, got $GOT: ${ERR:0:300}" [ "$GOT" == 5 ]
+  rm "$at/filler"
+  resumes "$name" "$out"
+  # Less and less room: it may give out at any step.
+  rm -rf "$out"
+  local room used
+  used=$(du -sk "$FAULT_REF" | cut -f1)
+  free=$(df -Pk "$at" | awk 'END { print $4 }')
+  for room in 0 40 400 4000 $((used / 2)) $((used - 600)) $((used - 100)) $((used - 20)) $((used + 20)); do
+    ((free > room)) || continue
+    head -c $(((free - room) * 1024)) /dev/zero >"$at/filler" 2>/dev/null
+    run_fault "$out"
+    [[ $GOT == 0 ]] || check "$name: room for $room KiB: no-space, got $GOT: ${ERR:0:200}" has "$ERR" "[no-space]"
+    rm "$at/filler"
+    resumes "$name: room for $room KiB" "$out"
+    rm -rf "$out" "$out.partial"
+  done
+}
+
+no_room() {
+  local at=$WORK/mount
+  mkdir "$at"
+  if ! mount -t tmpfs -o size=48m tmpfs "$at" 2>/dev/null; then
+    skip "a full tmpfs: mounting is not permitted"
+  else
+    full_disk "a full tmpfs" "$at"
+    umount "$at"
+  fi
+  truncate -s 64M "$WORK/disk.img"
+  if ! mkfs.ext4 -qF -m 0 "$WORK/disk.img" 2>/dev/null || ! mount -o loop "$WORK/disk.img" "$at" 2>/dev/null; then
+    skip "a full ext4: mounting is not permitted"
+  else
+    full_disk "a full ext4" "$at"
+    umount "$at"
+  fi
+  rm -rf "$WORK/disk.img" "$at"
+}
+
+# The shell's own files are small.
+file_size_limit() {
+  fault_source
+  local out=$WORK/limited blocks
+  for blocks in 2 64 1024 4000; do # of 1024 bytes
+    GOT=$(
+      ulimit -f $blocks
+      "$PROGRAM" convert "$FAULT_SRC" "$out" "${FAULT_TO[@]}" -q >/dev/null 2>"$WORK/.err" </dev/null
+      echo $?
+    )
+    check "files of $blocks KiB at most: exit 5, got $GOT" [ "$GOT" == 5 ]
+    check "files of $blocks KiB at most: no DST" absent "$out"
+    resumes "files of $blocks KiB at most" "$out"
+    rm -rf "$out"
+  done
+}
+
+# ---- the source
+
+# Stops the run while it writes, changes the source, and lets it go on.
+# changed_under NAME SLUG COMMAND...: COMMAND gets the source's directory.
+changed_under() {
+  local name=$1 slugs=$2 src=$WORK/changing out=$WORK/changed pid tries=0
+  shift 2
+  rm -rf "$src"
+  cp -r "$WORK/fault_mid" "$src"
+  "$PROGRAM" convert "$src" "$out" "${FAULT_TO[@]}" -q -j 1 --max-memory 1MiB >/dev/null 2>"$WORK/.err" </dev/null &
+  pid=$!
+  while [[ ! -s $out.partial/glu_ckpt.journal ]] && ((tries++ < 600)) && kill -0 $pid 2>/dev/null; do sleep 0.005; done
+  kill -STOP $pid
+  "$@" "$src"
+  kill -CONT $pid
+  wait $pid
+  GOT=$?
+  ERR=$(cat "$WORK/.err")
+  check "$name: exit 3, got $GOT: ${ERR:0:300}" [ "$GOT" == 3 ]
+  check "$name: one of $slugs: ${ERR:0:300}" grep -qE "\[($slugs)\]" "$WORK/.err"
+  nothing_left "$name" "$out"
+  rm -rf "$src" "$out"*
+}
+
+cut_off() { truncate -s 1000000 "$1/model-00002-of-00002.safetensors"; }
+write_over() { printf 'x' | dd of="$1/model-00002-of-00002.safetensors" bs=1 seek=2000000 conv=notrunc status=none; }
+replace() {
+  cp "$1/model-00001-of-00002.safetensors" "$1/copy"
+  mv "$1/copy" "$1/model-00001-of-00002.safetensors"
+}
+take_away() { rm "$1/model-00002-of-00002.safetensors"; }
+
+source_changes() {
+  make_model "$WORK/fault_mid" 8 6 1024 512
+  changed_under "a source cut off under the run" "source-changed|file-truncated" cut_off
+  changed_under "a source written to under the run" "source-changed" write_over
+  changed_under "a source replaced under the run" "source-changed" replace
+  changed_under "a source taken away under the run" "source-changed|not-found" take_away
+  rm -rf "$WORK/fault_mid"
+}
+
+unreadable_source() {
+  local src=$WORK/unreadable out=$WORK/readable/out run=(bash -c '"$@"' run)
+  fault_source
+  cp -r "$FAULT_SRC" "$src"
+  mkdir -m 777 "$WORK/readable"
+  chmod 755 "$WORK"
+  chmod 000 "$src/model-00002-of-00002.safetensors"
+  if [[ $(id -u) == 0 ]]; then
+    run=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+    if ! "${run[@]}" test -x "$PROGRAM" 2>/dev/null; then
+      skip "an unreadable shard: nobody cannot run $PROGRAM"
+      rm -rf "$src" "$WORK/readable"
+      return
+    fi
+  fi
+  "${run[@]}" "$PROGRAM" convert "$src" "$out" "${FAULT_TO[@]}" -q >/dev/null 2>"$WORK/.err"
+  GOT=$?
+  check "an unreadable shard: exit 5, got $GOT: $(head -c 300 "$WORK/.err")" [ $GOT == 5 ]
+  check "an unreadable shard: named" grep -q model-00002-of-00002 "$WORK/.err"
+  nothing_left "an unreadable shard" "$out"
+  chmod -R u+rwX "$src"
+  rm -rf "$src" "$WORK/readable"
+}
+
+# ---- what --resume takes, and what it does not
+
+# leave_partial DST: work in progress, some of it done, of a run that was killed.
+leave_partial() {
+  python3 - "$PROGRAM" "$FAULT_SRC" "$1" "${FAULT_TO[@]}" <<'PY'
+import os, shutil, subprocess, sys
+program, source, out, *to = sys.argv[1:]
+journal = out + ".partial/glu_ckpt.journal"
+for _ in range(50):
+    run = subprocess.Popen([program, "convert", source, out, *to, "-q", "-j", "1", "--max-memory", "1MiB"])
+    header = 0
+    while run.poll() is None:
+        try:
+            size = os.stat(journal).st_size
+        except OSError:
+            continue
+        header = header or size
+        if header and size > header + 600:
+            break
+    run.kill()
+    run.wait()
+    if os.path.exists(journal) and not os.path.exists(out):
+        sys.exit(0)
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.rmtree(out + ".partial", ignore_errors=True)
+sys.exit("no run was met at work")
+PY
+  [[ $? == 0 ]] || { bad "a run that was left"; return 1; }
+  kept "a run that was left" "$1"
+}
+
+# refused NAME SLUG DST OPTIONS...: exit 4, and everything as it was.
+refused() {
+  local name=$1 slug=$2 out=$3 before
+  shift 3
+  before=$(tree_sum "$out.partial")
+  run_fault "$out" --resume "$@"
+  check "$name: exit 4, got $GOT: ${ERR:0:300}" [ "$GOT" == 4 ]
+  check "$name: $slug: ${ERR:0:300}" has "$ERR" "[$slug]"
+  check "$name: DST.partial is as it was" [ "$(tree_sum "$out.partial")" == "$before" ]
+  check "$name: no DST" absent "$out"
+}
+
+resume_mismatch() {
+  fault_source
+  local out=$WORK/mismatch journal=$WORK/mismatch.partial/glu_ckpt.journal to=("${FAULT_TO[@]}")
+  leave_partial "$out" || return
+  FAULT_TO=("${to[@]/6MB/7MB}")
+  refused "other shards" resume-mismatch "$out"
+  FAULT_TO=("${to[@]/interleaved:32/contiguous}")
+  refused "another glu" resume-mismatch "$out"
+  FAULT_TO=("${to[@]}")
+  refused "another format" resume-mismatch "$out" --format torch
+  cp -a "$FAULT_SRC" "$WORK/kept_src"
+  touch "$FAULT_SRC/model-00001-of-00002.safetensors"
+  refused "a source written to since" resume-mismatch "$out"
+  rm -r "$FAULT_SRC"
+  mv "$WORK/kept_src" "$FAULT_SRC"
+  # Jobs, memory and how it is shown decide nothing.
+  resumes "other jobs" "$out" -j 3 --max-memory 8MiB --progress never
+  rm -rf "$out"
+
+  leave_partial "$out" || return
+  cp "$journal" "$WORK/journal"
+  printf 'dear diary, ' >"$journal"
+  refused "a journal of somebody else's" output-exists "$out"
+  cp "$WORK/journal" "$journal"
+  printf 'torn tail' >>"$journal"
+  resumes "a journal with a torn tail" "$out"
+  rm -rf "$out"
+
+  leave_partial "$out" || return
+  truncate -s $(($(stat -c %s "$journal") - 5)) "$journal"
+  resumes "a journal cut off" "$out"
+  rm -rf "$out"
+
+  leave_partial "$out" || return
+  printf '\xff' | dd of="$journal" bs=1 seek=$(($(stat -c %s "$journal") / 2)) conv=notrunc status=none
+  resumes "a journal with a wrong byte" "$out"
+  rm -rf "$out"
+
+  leave_partial "$out" || return
+  truncate -s 40 "$journal"
+  resumes "a journal cut off in its header" "$out"
+  rm -rf "$out"
+
+  # Bytes that rot while nobody looks are not taken over.
+  leave_partial "$out" || return
+  local file
+  for file in "$out".partial/*.safetensors*; do
+    [[ -s $file ]] && printf '\xa5\x5a\xa5' | dd of="$file" bs=1 seek=100000 conv=notrunc status=none
+  done
+  resumes "work in progress with wrong bytes" "$out"
+  rm -rf "$out"
+
+  mkdir "$out.partial"
+  echo mine >"$out.partial/notes.txt"
+  refused "a DST.partial of somebody else's" output-exists "$out"
+  rm -rf "$out.partial"
+  mkdir "$out.partial"
+  resumes "an empty DST.partial" "$out"
+  rm -rf "$out" "$WORK/journal"
+  source_untouched "resume mismatch"
+}
+
+two_at_once() {
+  fault_source
+  local out=$WORK/twice pid tries=0
+  make_model "$WORK/fault_mid" 8 6 1024 512
+  "$PROGRAM" convert "$WORK/fault_mid" "$out" "${FAULT_TO[@]}" -q -j 1 --max-memory 1MiB >/dev/null 2>"$WORK/.first" </dev/null &
+  pid=$!
+  while [[ ! -s $out.partial/glu_ckpt.journal ]] && ((tries++ < 600)) && kill -0 $pid 2>/dev/null; do sleep 0.005; done
+  kill -STOP $pid
+  status "another run of the same" 4 convert "$WORK/fault_mid" "$out" "${FAULT_TO[@]}" -q
+  status "another run that resumes" 4 convert "$WORK/fault_mid" "$out" "${FAULT_TO[@]}" --resume -q
+  check "another run that resumes: named" has "$ERR" "[output-busy]"
+  run_fault "$out" --resume
+  check "another run with another source: exit 4, got $GOT" [ "$GOT" == 4 ]
+  check "another run with another source: named" has "$ERR" "[output-busy]"
+  check "the first is still at work" [ -d "$out.partial" ]
+  kill -CONT $pid
+  wait $pid
+  check "the first run ends well: $(head -c 300 "$WORK/.first")" [ $? == 0 ]
+  "$PROGRAM" convert "$WORK/fault_mid" "$out.ref" "${FAULT_TO[@]}" -q
+  check "the first run's bytes" [ "$(tree_sum "$out")" == "$(tree_sum "$out.ref")" ]
+  check "no DST.partial" absent "$out.partial"
+  rm -rf "$out"* "$WORK/fault_mid" "$WORK/.first"
+}
+
+# ---- memory
+
+# peak_kib COMMAND...: the command's status; its peak resident memory is in $PEAK.
+peak_kib() {
+  python3 - "$@" <<'PY' >"$WORK/.peak" 2>"$WORK/.err"
+import resource, subprocess, sys
+status = subprocess.run(sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(status)
+PY
+  local got=$?
+  PEAK=$(cat "$WORK/.peak")
+  return $got
+}
+
+# A conversion's memory is bounded whatever the checkpoint's size.
+peak_memory() {
+  ((SANITIZED)) && { skip "peak memory: a sanitizer's own memory is in the way"; return; }
+  local megabytes jobs src=$WORK/sparse out=$WORK/dense layers
+  for megabytes in 200 1000; do
+    if (($(df -Pk "$WORK" | awk 'END { print $4 }') < 1200 * megabytes)); then
+      skip "peak memory of $megabytes MB: no room"
+      continue
+    fi
+    layers=$((megabytes / 100))
+    make_model "$src" 4 "$layers" 4096 1024 sparse
+    for jobs in 1 4; do
+      peak_kib "$PROGRAM" convert "$src" "$out" "${FAULT_TO[@]}" -q -j $jobs --max-memory 64MiB
+      check "$megabytes MB with -j $jobs: $(head -c 200 "$WORK/.err" 2>/dev/null)" [ $? == 0 ]
+      check "$megabytes MB with -j $jobs: $PEAK KiB" [ "$PEAK" -lt 131072 ]
+      rm -rf "$out" "$out.partial"
+    done
+    rm -rf "$src"
+  done
+}

@@ -1,0 +1,20 @@
+# Limits of memory.
+
+memory_limit() {
+  ((SANITIZED)) && { skip "memory limit: a sanitizer's own memory is in the way"; return; }
+  # Many small experts in one tensor: what is kept per expert must not outgrow the checkpoint by much.
+  python3 - "$WORK/many" <<'PY'
+import json, os, struct, sys
+e = 200000
+base = "decoder.layers.0.mlp.experts."
+header = {base + "linear_fc1.weight": {"dtype": "BF16", "shape": [e, 2, 1], "data_offsets": [0, 4 * e]},
+          base + "linear_fc2.weight": {"dtype": "BF16", "shape": [e, 1, 1], "data_offsets": [4 * e, 6 * e]}}
+text = json.dumps(header).encode()
+os.mkdir(sys.argv[1])
+open(sys.argv[1] + "/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + bytes(6 * e))
+PY
+  measure_kib "$PROGRAM" inspect "$WORK/many" --from-glu contiguous
+  check "200000 experts: inspected" [ $? == 0 ]
+  check "200000 experts in 1.2 MB: $PEAK KiB to inspect" [ "$PEAK" -lt 262144 ]
+  rm -rf "$WORK/many"
+}

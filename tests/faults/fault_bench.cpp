@@ -1,0 +1,230 @@
+#include "faults/fault_bench.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstring>
+#include <functional>
+#include <new>
+#include <numeric>
+
+#include "cli/options.hpp"
+#include "glu_ckpt/error.hpp"
+#include "io/staged_dir.hpp"
+
+namespace glu_ckpt::faults {
+namespace {
+
+constexpr i64 kHidden = 128, kWidth = 64, kExperts = 3;
+/// Output sizes are such that some tensors go past the page cache and their edges do not.
+constexpr i64 kNorm = 96;
+
+struct Named {
+  std::string name;
+  std::vector<i64> shape;
+};
+
+std::vector<Named> tensors_of_shard(int shard) {
+  std::vector<Named> tensors;
+  if (shard == 0) {
+    tensors.push_back({"model.embed_tokens.weight", {40, kHidden}});
+    tensors.push_back({"model.layers.0.mlp.gate.weight", {kExperts, kHidden}});
+  }
+  for (i64 e = shard; e < kExperts; e += 2)
+    for (const char* part : {"gate", "up", "down"}) {
+      const bool down = std::strcmp(part, "down") == 0;
+      tensors.push_back({fmt::format("model.layers.0.mlp.experts.{}.{}_proj.weight", e, part),
+                         down ? std::vector<i64>{kHidden, kWidth} : std::vector<i64>{kWidth, kHidden}});
+    }
+  if (shard == 1) tensors.push_back({"model.norm.weight", {kNorm}});
+  return tensors;
+}
+
+/// Every two bytes tell where they are.
+std::string content(const std::string& name, i64 elements) {
+  u64 at = 1469598103934665603u;
+  for (const char letter : name) at = (at ^ static_cast<unsigned char>(letter)) * 1099511628211u;
+  std::string bytes;
+  for (i64 i = 0; i < elements; ++i) {
+    const u64 value = at + static_cast<u64>(i);
+    bytes += static_cast<char>(value & 0xff);
+    bytes += static_cast<char>(value >> 8 & 0xff);
+  }
+  return bytes;
+}
+
+std::string shard_text(int shard) {
+  std::vector<std::string> entries;
+  std::string data;
+  for (const Named& tensor : tensors_of_shard(shard)) {
+    const auto begin = data.size();
+    data += content(tensor.name, std::accumulate(tensor.shape.begin(), tensor.shape.end(), i64{1}, std::multiplies()));
+    entries.push_back(fmt::format(R"("{}":{{"dtype":"BF16","shape":[{}],"data_offsets":[{},{}]}})", tensor.name,
+                                  fmt::join(tensor.shape, ","), begin, data.size()));
+  }
+  const std::string header = fmt::format("{{{}}}", fmt::join(entries, ","));
+  std::string text(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i) text[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
+  return text + header + data;
+}
+
+std::string shard_file(int shard) { return fmt::format("model-{:05}-of-00002.safetensors", shard + 1); }
+
+Tree make_source() {
+  Tree source;
+  std::vector<std::string> places;
+  for (int shard = 0; shard < 2; ++shard) {
+    source[shard_file(shard)] = shard_text(shard);
+    for (const Named& tensor : tensors_of_shard(shard))
+      places.push_back(fmt::format(R"("{}":"{}")", tensor.name, shard_file(shard)));
+  }
+  source["model.safetensors.index.json"] =
+      fmt::format(R"({{"metadata":{{}},"weight_map":{{{}}}}})", fmt::join(places, ","));
+  source["config.json"] =
+      R"({"model_type":"qwen3_moe","num_experts":3,"hidden_size":128,"moe_intermediate_size":64,"num_hidden_layers":1})";
+  source["tokenizer.json"] = "{}";
+  return source;
+}
+
+/// Names only: what is in the files says nothing to a reader.
+std::string difference(const Tree& found, const Tree& expected) {
+  std::string text;
+  for (const auto& [path, content] : found)
+    if (!expected.contains(path))
+      text += " more: " + path;
+    else if (expected.at(path) != content)
+      text += " differs: " + path;
+  for (const auto& [path, content] : expected)
+    if (!found.contains(path)) text += " lacks: " + path;
+  return text;
+}
+
+}  // namespace
+
+const std::vector<Target>& all_targets() {
+  static const std::vector<std::string> kLayout = {"--naming", "megatron", "--experts",
+                                                   "grouped",  "--glu",    "interleaved:32"};
+  static const auto with = [](std::vector<std::string> more) {
+    more.insert(more.begin(), kLayout.begin(), kLayout.end());
+    return more;
+  };
+  static const std::vector<Target> kTargets = {
+      {"Safetensors", "out", with({"--max-shard-size", "100KiB"})},
+      {"SingleFile", "out.safetensors", with({})},
+      {"Torch", "out", with({"--format", "torch"})},
+      {"TorchFile", "out.pt", with({})},
+      {"TorchDist",
+       "out",
+       {"--naming", "megatron-dist", "--experts", "grouped", "--glu", "interleaved:32", "--format", "torch-dist"}},
+      {"Overwriting", "out", with({"--overwrite"}), true},
+      {"OverwritingFile", "out.safetensors", with({"--overwrite"}), true},
+  };
+  return kTargets;
+}
+
+std::string name_of_target(const testing::TestParamInfo<Target>& info) { return info.param.name; }
+
+const std::vector<CallKind>& all_kinds() {
+  static const std::vector<CallKind> kKinds = {
+      CallKind::Open,  CallKind::Close,         CallKind::Read,   CallKind::Write,   CallKind::Copy,
+      CallKind::Clone, CallKind::Sync,          CallKind::Advise, CallKind::Reserve, CallKind::Resize,
+      CallKind::Lock,  CallKind::Mode,          CallKind::Stat,   CallKind::Statfs,  CallKind::List,
+      CallKind::Link,  CallKind::MakeDirectory, CallKind::Remove, CallKind::Rename};
+  return kKinds;
+}
+
+FaultBench::FaultBench(const Target& target) : target_(target), source_(make_source()) {
+  begin();
+  const Outcome outcome = convert();
+  EXPECT_EQ(outcome.status, 0) << outcome.message;
+  calls_ = memory_->calls();
+  for (const CallKind kind : all_kinds()) calls_of_[kind] = memory_->calls(kind);
+  EXPECT_EQ(memory_->open_descriptors(), 0);
+  expected_ = tree("/work");
+  for (const auto& [path, content] : expected_) EXPECT_EQ(path.find("partial"), path.npos) << path;
+  EXPECT_EQ(expected_.count(target_.output + "/" + std::string(StagedDir::kJournalName)), 0u);
+  for (const auto& [path, content] : expected_)
+    EXPECT_EQ(content.find("journal"), content.npos) << path << " speaks of a journal";
+}
+
+void FaultBench::begin() {
+  memory_ = std::make_unique<MemorySystem>();
+  for (const auto& [path, content] : source_) memory_->put("/src/" + path, content);
+  const bool file = target_.output.find('.') != target_.output.npos;
+  if (target_.overwrite) memory_->put("/work/" + target_.output + (file ? "" : "/model.safetensors"), "an older one");
+  if (!target_.overwrite) {
+    const SystemCallsScope scope(*memory_);
+    (void)memory_->mkdir("/work", 0755);
+    memory_->crash(Crash::KeepAll);
+  }
+  memory_->reset();
+}
+
+Outcome FaultBench::convert(bool resume) {
+  std::vector<std::string> words = {"glu-ckpt", "convert", "/src", "/work/" + target_.output};
+  words.insert(words.end(), target_.options.begin(), target_.options.end());
+  // Small buffers, so that each tensor takes several ranges.
+  for (const char* word : {"--max-memory", "1MiB", "-j", "2", "--device", "cpu", "-q"}) words.emplace_back(word);
+  if (resume) words.emplace_back("--resume");
+  std::vector<const char*> arguments;
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  const SystemCallsScope scope(*memory_);
+  try {
+    return {cli::cmd_convert(*cli::parse_options(static_cast<int>(arguments.size()), arguments.data())), "none", {}};
+  } catch (const Error& error) {
+    return {exit_status(error.code()), std::string(slug(error.code())), error.what()};
+  } catch (const std::bad_alloc& error) {
+    return {5, "no-memory", error.what()};
+  }
+}
+
+Tree FaultBench::tree(const std::string& path) const {
+  Tree found;
+  for (const std::string& name : memory_->tree(path)) found[name] = memory_->get(path + "/" + name).value_or("");
+  return found;
+}
+
+bool FaultBench::has_output() const {
+  const Tree found = tree("/work");
+  // What was there before is no output.
+  const bool old = target_.overwrite && (found.contains(target_.output) || found.contains(target_.output + "/")) &&
+                   (memory_->get("/work/" + target_.output) == "an older one" ||
+                    memory_->get("/work/" + target_.output + "/model.safetensors") == "an older one");
+  return !old && (found.contains(target_.output) || found.contains(target_.output + "/"));
+}
+
+bool FaultBench::has_staging() const { return tree("/work").contains(target_.output + ".partial/"); }
+
+void FaultBench::expect_nothing_lost() const {
+  EXPECT_EQ(difference(tree("/src"), source_), "");
+  const Tree found = tree("/work");
+  const std::string staging = target_.output + ".partial/";
+  const std::string journal = std::string(StagedDir::kJournalName);
+  Tree output;
+  bool has_others = false;
+  for (const auto& [path, content] : found) {
+    const bool staged = path.starts_with(staging);
+    has_others |= staged && path != staging && path != staging + journal;
+    if (!staged && path != target_.output + "/" + journal) output.insert({path, content});
+  }
+  if (has_output()) {
+    EXPECT_EQ(difference(output, expected_), "") << "the output is there, but it is not whole";
+  } else if (!target_.overwrite) {
+    EXPECT_EQ(difference(output, {}), "") << "neither an output nor work in progress";
+  }
+  // What was replaced has the staging directory's name for a moment; the output's journal tells.
+  const bool replaced = has_output() && target_.overwrite && found.contains(target_.output + "/" + journal);
+  if (has_others && !replaced) {
+    EXPECT_TRUE(found.contains(staging + journal)) << "work in progress without a journal";
+  }
+}
+
+void FaultBench::expect_resumes() {
+  const Outcome outcome = convert(true);
+  EXPECT_EQ(outcome.status, 0) << outcome.slug << ": " << outcome.message;
+  EXPECT_EQ(difference(tree("/work"), expected_), "") << "resumed to other bytes";
+  EXPECT_EQ(difference(tree("/src"), source_), "");
+  EXPECT_EQ(memory_->open_descriptors(), 0);
+}
+
+}  // namespace glu_ckpt::faults

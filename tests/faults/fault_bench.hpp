@@ -1,0 +1,81 @@
+#pragma once
+/// A small conversion through the program's own convert, on a file system in memory that fails or loses its power.
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "support/memory_system.hpp"
+
+namespace glu_ckpt::faults {
+
+/// Paths below a directory, and what is in the files; a directory's path ends in "/".
+using Tree = std::map<std::string, std::string>;
+
+/// One conversion of the source to `output`.
+struct Target {
+  std::string name;
+  /// Of /work/SOMETHING.
+  std::string output;
+  std::vector<std::string> options;
+  /// Whether another output is there, which is to be replaced.
+  bool overwrite = false;
+};
+
+inline void PrintTo(const Target& target, std::ostream* out) { *out << target.name; }
+
+/// To every format, from one safetensors directory of two shards.
+const std::vector<Target>& all_targets();
+std::string name_of_target(const testing::TestParamInfo<Target>& info);
+
+/// What a run ended with: 0, or the error's status, slug and sentence.
+struct Outcome {
+  int status = 0;
+  std::string slug = "none";
+  std::string message;
+};
+
+/// A file system with the source on it, and nothing but it; or with an older output.
+class FaultBench {
+ public:
+  explicit FaultBench(const Target& target);
+
+  MemorySystem& memory() { return *memory_; }
+  /// Converts, or goes on with what an earlier run left.
+  Outcome convert(bool resume = false);
+  /// Of a run that nothing disturbs.
+  const Tree& expected() const { return expected_; }
+  /// How many calls such a run makes, in all or of one kind.
+  i64 calls() const { return calls_; }
+  i64 calls(CallKind kind) const { return calls_of_.at(kind); }
+
+  /// A new file system, as at first.
+  void begin();
+  /// Expects the source as it was, and the output absent, whole, or to be resumed. What a crash may have left of an
+  /// empty directory counts as absent.
+  void expect_nothing_lost() const;
+  /// Whether the output is there.
+  bool has_output() const;
+  bool has_staging() const;
+  /// Expects that --resume gives the same bytes as a run that nothing disturbed, and leaves nothing else.
+  void expect_resumes();
+
+ private:
+  Tree tree(const std::string& path) const;
+
+  Target target_;
+  Tree source_;
+  Tree expected_;
+  i64 calls_ = 0;
+  std::map<CallKind, i64> calls_of_;
+  std::unique_ptr<MemorySystem> memory_;
+};
+
+/// Every kind there is.
+const std::vector<CallKind>& all_kinds();
+
+}  // namespace glu_ckpt::faults

@@ -1,0 +1,352 @@
+#include "exec/clone_ranges.hpp"
+
+#include <cstdlib>
+#include <filesystem>
+#include <numeric>
+
+#include "format/record_file.hpp"
+#include "io/file.hpp"
+#include "support/convert.hpp"
+#include "support/memory_system.hpp"
+#include "verify/sample_rows.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+using namespace support;
+
+constexpr CloneLimits kAll{4096, 0, 0};
+
+/// Rows of 1 KiB in matrices of 40 and 20 KiB, so that runs begin and end within blocks.
+ModelSpec model_of() {
+  ModelSpec model;
+  for (const i64 layer : {0, 1}) {
+    BlockSpec block;
+    block.layer = layer;
+    block.hidden = 512;
+    block.widths = widths(6, 40);
+    block.bias = true;
+    block.dtype = Dtype::BF16;
+    model.blocks.push_back(block);
+  }
+  model.others = other_tensors();
+  MemoryTensor embedding{"embedding.word_embeddings.weight", Dtype::U8, {50'000}, {}};
+  for (std::size_t i = 0; i < 50'000; ++i) embedding.bytes.push_back(static_cast<std::byte>(i * 31 + i / 251));
+  model.others.push_back(embedding);
+  return model;
+}
+
+const Spelling kIndexed{"megatron", Experts::Indexed, Experts::Indexed, contiguous(), split()};
+const Spelling kGrouped{"megatron", Experts::Grouped, Experts::Grouped, contiguous(), split()};
+const Spelling kTurned{"megatron", Experts::Grouped, Experts::Grouped, interleaved(8), split()};
+const Spelling kPacked{"hf:gpt_oss", Experts::Grouped, Experts::Grouped, interleaved(1), split()};
+
+/// A source whose tensors are said to lie elsewhere than they do.
+class MovedSource final : public Source {
+ public:
+  MovedSource(const Source& source, i64 shift) : source_(source), shift_(shift) {}
+  const Inventory& inventory() const override { return source_.inventory(); }
+  const ModelHints& hints() const override { return source_.hints(); }
+  const Record& record() const override { return source_.record(); }
+  const std::map<std::string, std::string>& metadata() const override { return source_.metadata(); }
+  const std::vector<ExtraFile>& extra_files() const override { return source_.extra_files(); }
+  const std::filesystem::path& path() const override { return source_.path(); }
+  i64 file_bytes() const override { return source_.file_bytes(); }
+  void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const override {
+    source_.read(tensor, offset, out);
+  }
+  FilePlace place(std::size_t tensor) const override {
+    FilePlace place = source_.place(tensor);
+    place.offset += shift_;
+    return place;
+  }
+
+ private:
+  const Source& source_;
+  i64 shift_;
+};
+
+class CloneTest : public testing::Test {
+ protected:
+  CloneTest() : scope_(disk_) { disk_.allow_clone(true); }
+
+  /// A checkpoint of the model, on the disk, in shards of at most so many bytes.
+  void put(const std::string& path, const Spelling& spelling, i64 max_shard_bytes = 400'000) {
+    const MemorySource from = make_source(model_, spelling);
+    PlanOptions options;
+    options.force = true;
+    options.max_shard_bytes = max_shard_bytes;
+    const Plan plan = make_plan(from.inventory(), recognize_source(from), options);
+    SinkOptions to;
+    to.path = path;
+    to.record = from.record();
+    const auto sink = create_sink(to, plan.outputs);
+    (void)execute(plan, from, *sink, *backend_, {});
+    sink->finish(from.record());
+    sink->commit();
+  }
+
+  struct Made {
+    Plan plan;
+    std::vector<DoneRange> cloned;
+    i64 bytes_to_clone = 0;
+    i64 bytes_written = 0;
+  };
+
+  Made convert(const Source& source, const std::string& path, const Spelling& to, const CloneLimits& limits,
+               const ExecuteOptions& cloning = {}, bool clone = true) {
+    Made made;
+    PlanOptions options = options_for(model_, to);
+    options.max_shard_bytes = 500'000;
+    made.plan = make_plan(source.inventory(), recognize_source(source), options);
+    const ClonePlan clones(made.plan, source, limits, [&](const File&) { return clone; });
+    made.bytes_to_clone = clones.bytes();
+    SinkOptions sink_options;
+    sink_options.path = path;
+    sink_options.record = record_of(model_, to);
+    sink_options.data_phases = made.plan.data_phases;
+    sink_options.cloned_shards = clones.shards();
+    const auto sink = create_sink(sink_options, made.plan.outputs);
+    ExecuteOptions execution;
+    execution.jobs = 2;
+    execution.done = made.cloned = clone_ranges(clones, source, *sink, cloning);
+    (void)execute(made.plan, source, *sink, *backend_, execution);
+    sink->finish(sink_options.record);
+    made.bytes_written = sink->bytes_written();
+    sink->commit();
+    return made;
+  }
+
+  static i64 total_bytes(const std::vector<DoneRange>& ranges) {
+    i64 bytes = 0;
+    for (const DoneRange& range : ranges) bytes += range.end - range.begin;
+    return bytes;
+  }
+
+  static std::vector<MemoryTensor> tensors_of(const Source& source) {
+    std::vector<MemoryTensor> tensors;
+    for (const TensorRef& tensor : source.inventory().tensors) {
+      tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
+      tensors.back().bytes.resize(static_cast<std::size_t>(tensor.bytes));
+      source.read(tensors.size() - 1, 0, tensors.back().bytes);
+    }
+    return tensors;
+  }
+
+  /// Of all tensors of the output that the limits reach, by both models' own placements.
+  Sample sample(const std::string& a, const std::string& b, const SampleLimits& limits = {}, u64 seed = 0) {
+    const auto left = open_source(a), right = open_source(b);
+    const Recognition left_recognition = recognize_source(*left), right_recognition = recognize_source(*right);
+    std::vector<std::size_t> all(right->inventory().tensors.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    return sample_rows({left.get(), &left_recognition}, {right.get(), &right_recognition}, all, *backend_, {}, seed,
+                       limits);
+  }
+
+  MemorySystem disk_;
+  SystemCallsScope scope_;
+  ModelSpec model_ = model_of();
+  std::unique_ptr<Backend> backend_ = make_backend("cpu");
+};
+
+TEST_F(CloneTest, GivesTheBytesThatWritingGives) {
+  for (const auto& [from, to] : {std::pair(kIndexed, kGrouped), std::pair(kGrouped, kIndexed),
+                                 std::pair(kIndexed, kTurned), std::pair(kTurned, kPacked)}) {
+    SCOPED_TRACE(from.describe() + "  ->  " + to.describe());
+    put("/source", from);
+    const auto source = open_source("/source");
+    const auto before = tensors_of(*source);
+    const Made made = convert(*source, "/cloned", to, kAll);
+    const Made plain = convert(*source, "/written", to, kAll, {}, false);
+    EXPECT_GT(made.bytes_to_clone, 0);
+    EXPECT_EQ(total_bytes(made.cloned), made.bytes_to_clone);
+    EXPECT_EQ(plain.bytes_to_clone, 0);
+    EXPECT_EQ(made.bytes_written + made.bytes_to_clone - plain.bytes_written,
+              std::ssize(*disk_.get("/cloned/glu_ckpt.json")) - std::ssize(*disk_.get("/written/glu_ckpt.json")));
+    EXPECT_TRUE(same_tensors(build(model_, to), tensors_of(*open_source("/cloned"))));
+    EXPECT_TRUE(same_tensors(before, tensors_of(*open_source("/source"))));
+    const auto written = open_source("/written");
+    for (const std::string& file : written->inventory().files)
+      EXPECT_EQ(disk_.get("/cloned/" + file), disk_.get("/written/" + file));
+    for (const std::string path : {"/source", "/cloned", "/written"}) (void)remove_tree(path);
+  }
+}
+
+TEST_F(CloneTest, RangesAreSortedAndApart) {
+  put("/source", kIndexed);
+  const Made made = convert(*open_source("/source"), "/out", kGrouped, kAll);
+  ASSERT_GT(made.cloned.size(), 2U);
+  for (std::size_t i = 0; i + 1 < made.cloned.size(); ++i)
+    if (made.cloned[i].tensor == made.cloned[i + 1].tensor)
+      EXPECT_LT(made.cloned[i].end, made.cloned[i + 1].begin);
+    else
+      EXPECT_LT(made.cloned[i].tensor, made.cloned[i + 1].tensor);
+}
+
+TEST_F(CloneTest, ShortRunsAreNotWorthIt) {
+  put("/source", kIndexed);
+  EXPECT_EQ(convert(*open_source("/source"), "/out", kGrouped, {}).bytes_to_clone, 0);
+}
+
+/// Phases are chosen for blocks of 4 KiB, so that other runs would be there by chance only.
+TEST_F(CloneTest, LargerBlocksAreNotCloned) {
+  put("/source", kIndexed);
+  EXPECT_EQ(convert(*open_source("/source"), "/out", kGrouped, {65536, 0, 0}).bytes_to_clone, 0);
+}
+
+TEST_F(CloneTest, WhatTheFileSystemRefusesIsWritten) {
+  put("/source", kIndexed);
+  disk_.allow_clone(false);
+  const Made made = convert(*open_source("/source"), "/out", kGrouped, kAll);
+  EXPECT_GT(made.bytes_to_clone, 0);
+  EXPECT_EQ(total_bytes(made.cloned), 0);
+  EXPECT_TRUE(same_tensors(build(model_, kGrouped), tensors_of(*open_source("/out"))));
+  // One of them alone.
+  disk_.allow_clone(true);
+  disk_.reset();
+  disk_.fail(CallKind::Clone, 3, EINVAL);
+  const Made most = convert(*open_source("/source"), "/most", kGrouped, kAll);
+  EXPECT_GT(total_bytes(most.cloned), 0);
+  EXPECT_LT(total_bytes(most.cloned), most.bytes_to_clone);
+  EXPECT_TRUE(same_tensors(build(model_, kGrouped), tensors_of(*open_source("/most"))));
+}
+
+TEST_F(CloneTest, NothingStaysWhereACloneFails) {
+  put("/source", kIndexed);
+  const auto source = open_source("/source");
+  for (const auto& [error, code] : {std::pair(EIO, ErrorCode::Io), std::pair(ENOSPC, ErrorCode::NoSpace)})
+    for (const i64 number : {1, 2, 7}) {
+      disk_.reset();
+      disk_.fail(CallKind::Clone, number, error);
+      expect_error(
+          code, [&] { convert(*source, "/out", kGrouped, kAll); }, "/out.partial/model-");
+      EXPECT_FALSE(path_exists("/out"));
+      EXPECT_FALSE(path_exists("/out.partial"));
+    }
+  EXPECT_TRUE(same_tensors(build(model_, kIndexed), tensors_of(*source)));
+}
+
+TEST_F(CloneTest, StopsBetweenClones) {
+  put("/source", kIndexed);
+  const auto source = open_source("/source");
+  disk_.reset();
+  ExecuteOptions cloning;
+  i64 calls = 0;
+  cloning.on_progress = [&](i64) {
+    if (++calls == 4) throw Error(ErrorCode::Interrupted, "stopped");
+  };
+  expect_error(ErrorCode::Interrupted, [&] { convert(*source, "/out", kGrouped, kAll, cloning); });
+  EXPECT_EQ(disk_.calls(CallKind::Clone), 4);
+}
+
+/// A block that is reserved and then cloned over has to be free all the same.
+TEST_F(CloneTest, ReservesNothingForWhatIsCloned) {
+  put("/source", kIndexed);
+  const auto source = open_source("/source");
+  disk_.reset();
+  const Made made = convert(*source, "/out", kGrouped, kAll);
+  const i64 whole =
+      made.plan.num_shards - std::ssize(ClonePlan(made.plan, *source, kAll, [](const File&) { return true; }).shards());
+  EXPECT_EQ(disk_.calls(CallKind::Reserve), whole);
+}
+
+TEST_F(CloneTest, FilesWithClonesHaveNoHash) {
+  put("/source", kIndexed);
+  const auto source = open_source("/source");
+  const Made made = convert(*source, "/out", kGrouped, kAll);
+  const ClonePlan clones(made.plan, *source, kAll, [](const File&) { return true; });
+  const RecordFile record = parse_record_json(*disk_.get("/out/glu_ckpt.json"), {"glu_ckpt.json"});
+  i64 without = 0;
+  for (const FileHash& file : record.files) {
+    EXPECT_EQ(file.bytes, std::ssize(*disk_.get("/out/" + file.name)));
+    without += file.xxh3_128.empty() ? 1 : 0;
+  }
+  EXPECT_EQ(without, std::ssize(clones.shards()));
+}
+
+TEST_F(CloneTest, ASampleOfEqualModelsIsEqual) {
+  put("/source", kIndexed);
+  for (const auto& [name, to] :
+       {std::pair("/grouped", kGrouped), std::pair("/turned", kTurned), std::pair("/packed", kPacked)}) {
+    convert(*open_source("/source"), name, to, kAll);
+    const Sample all = sample("/source", name, {100'000, i64{1} << 40});
+    EXPECT_EQ(all.difference, "") << name;
+    EXPECT_GT(all.rows, 90'000);
+    const Sample few = sample("/source", name, {30, i64{1} << 40});
+    EXPECT_EQ(few.difference, "");
+    EXPECT_LE(few.rows, 30);
+    EXPECT_GT(few.rows, 0);
+    EXPECT_LE(sample("/source", name, {100'000, 5000}).bytes, 5000 + 4096);
+  }
+}
+
+TEST_F(CloneTest, ASampleFindsClonesOfOtherBytes) {
+  put("/source", kIndexed);
+  const auto source = open_source("/source");
+  for (const i64 shift : {4096, -4096}) {
+    const MovedSource moved(*source, shift);
+    const std::string path = shift < 0 ? "/before" : "/behind";
+    convert(moved, path, kGrouped, kAll);
+    for (const u64 seed : {0, 1, 2}) EXPECT_NE(sample("/source", path, {}, seed).difference, "") << shift;
+  }
+}
+
+/// With enough rows no byte is left out, and with three for each tensor neither its first row nor its last.
+TEST_F(CloneTest, ASampleOfAllRowsFindsOneByte) {
+  put("/source", kIndexed);
+  convert(*open_source("/source"), "/out", kGrouped, kAll);
+  const auto out = open_source("/out");
+  std::size_t tensor = 0;
+  while (!out->inventory().tensors[tensor].name.ends_with("linear_fc2.weight")) ++tensor;
+  const TensorRef& found = out->inventory().tensors[tensor];
+  const FilePlace place = out->place(tensor);
+  for (const i64 at : {i64{0}, found.bytes / 2 + 77, found.bytes - 1}) {
+    const File file = File::open_write(place.file->path());
+    std::byte byte{};
+    file.pread_exact({&byte, 1}, place.offset + at);
+    const std::byte other = ~byte;
+    file.pwrite_exact({&other, 1}, place.offset + at);
+    const Sample whole = sample("/source", "/out", {400'000, i64{1} << 40});
+    EXPECT_NE(whole.difference.find("down weight"), std::string::npos) << at << ": " << whole.difference;
+    const i64 few = 3 * std::ssize(out->inventory().tensors);
+    if (at == 0 || at == found.bytes - 1)
+      for (const u64 seed : {0, 1, 2}) EXPECT_NE(sample("/source", "/out", {few, i64{1} << 40}, seed).difference, "");
+    file.pwrite_exact({&byte, 1}, place.offset + at);
+  }
+  EXPECT_EQ(sample("/source", "/out", {400'000, i64{1} << 40}).difference, "");
+}
+
+void expect_places(const Source& source, bool all) {
+  for (std::size_t t = 0; t < source.inventory().tensors.size(); ++t) {
+    const FilePlace place = source.place(t);
+    if (all) {
+      ASSERT_NE(place.file, nullptr);
+    }
+    if (place.file == nullptr) continue;
+    std::vector<std::byte> read(static_cast<std::size_t>(source.inventory().tensors[t].bytes)), there(read.size());
+    source.read(t, 0, read);
+    place.file->pread_exact(there, place.offset);
+    EXPECT_EQ(read, there) << source.inventory().tensors[t].name;
+  }
+}
+
+TEST_F(CloneTest, PlacesAreWhereBytesAre) {
+  put("/source", kIndexed);
+  expect_places(*open_source("/source"), true);
+}
+
+/// Views with strides, which are nowhere, among them.
+TEST(FilePlaces, AreWhereBytesAreInTorchFiles) {
+  i64 files = 0;
+  const std::filesystem::path root = std::filesystem::path(std::getenv("GLU_CKPT_TESTDATA")) / "torch";
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
+    const std::string suffix = entry.path().extension().string();
+    if (suffix != ".pt" && suffix != ".pth" && suffix != ".bin") continue;
+    expect_places(*open_source(entry.path()), false);
+    ++files;
+  }
+  EXPECT_GT(files, 0);
+}
+
+}  // namespace
+}  // namespace glu_ckpt
