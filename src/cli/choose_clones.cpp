@@ -15,7 +15,10 @@ ClonePlan choose_clones(const Options& options, const Source& source, const Plan
   // Smaller blocks, as XFS can have, are not what runs are placed for.
   CloneLimits limits{std::max(kDataPhaseBytes, filesystem_of(parent).block_bytes)};
   if (options.reflink == ReflinkMode::Always) limits.min_bytes = limits.min_even_bytes = 0;
-  return {plan, source, limits, [&](const File& file) { return can_clone_into(parent, file, limits.block); }};
+  ClonePlan clones(plan, source, limits, [&](const File& file) { return can_clone_into(parent, file, limits.block); });
+  // What is cloned costs the whole output its digest: not for the sake of a small part.
+  if (options.reflink == ReflinkMode::Auto && clones.bytes() < plan.bytes / 2) return {};
+  return clones;
 }
 
 }  // namespace glu_ckpt::cli
