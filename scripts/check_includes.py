@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Checks who includes whom, that names of files and of shared types are unique, and that src/io, src/format
-and what decides about a conversion's output reach the disk through src/io/system_calls.cpp alone. See docs/architecture.md, "Rooms".
+"""Checks who includes whom, that names of files and of shared types are unique, and that src/io, src/format and what
+decides about a conversion's output reach the disk through src/io/system_calls.cpp alone. See docs/architecture.md,
+"Rooms".
 
 Prints one line per offence and exits 1 if there is one.
 """

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 #include "core/parallel.hpp"
 #include "core/round_up.hpp"
@@ -45,7 +46,7 @@ ClonePlan::ClonePlan(const Plan& plan, const Source& source, const CloneLimits& 
     if (maps_.back().empty()) continue;
     const std::size_t first = pieces_.size();
     const i64 before = bytes_;
-    add_pieces(t, file_phase, output.bytes, limits.block);
+    add_pieces({output.shard, t, 0, output.bytes}, file_phase, limits.block);
     for (std::size_t p = first; p < pieces_.size(); ++p)
       for (const CloneRun& run : runs(pieces_[p])) bytes_ += run.bytes;
     if (bytes_ > before && (shards_.empty() || shards_.back() != output.shard)) shards_.push_back(output.shard);
@@ -55,27 +56,29 @@ ClonePlan::ClonePlan(const Plan& plan, const Source& source, const CloneLimits& 
   }
 }
 
-void ClonePlan::add_pieces(std::size_t tensor, i64 file_phase, i64 bytes, i64 block) {
-  for (i64 begin = 0; begin < bytes;) {
-    const i64 end = std::min(bytes, round_up(file_phase + begin + kPieceBytes, block) - file_phase);
-    pieces_.push_back({tensor, begin, end});
+void ClonePlan::add_pieces(Piece whole, i64 file_phase, i64 block) {
+  for (i64 begin = 0; begin < whole.end;) {
+    const i64 end = std::min(whole.end, round_up(file_phase + begin + kPieceBytes, block) - file_phase);
+    pieces_.push_back({whole.shard, whole.tensor, begin, end});
     begin = end;
   }
 }
 
 std::vector<DoneRange> clone_ranges(const ClonePlan& clones, const Source& source, Sink& sink,
                                     const ExecuteOptions& options) {
-  const std::vector<ClonePlan::Piece>& pieces = clones.pieces();
-  std::vector<std::vector<DoneRange>> cloned(pieces.size());
-  parallel_for(pieces.size(), options.jobs, [&](std::size_t index, int) {
-    const ClonePlan::Piece& piece = pieces[index];
-    for (const CloneRun& run : clones.runs(piece)) {
-      FilePlace from = source.place(run.src);
-      from.offset += run.src_offset;
-      if (!sink.clone(piece.tensor, run.dst_offset, from, run.bytes)) continue;
-      append_joined(cloned[index], {piece.tensor, run.dst_offset, run.dst_offset + run.bytes, {}});
-      if (options.on_progress) options.on_progress(run.bytes);
-    }
+  std::vector<std::vector<DoneRange>> cloned(clones.shards().size());
+  parallel_for(clones.shards().size(), options.jobs, [&](std::size_t index, int) {
+    const u32 shard = clones.shards()[index];
+    const auto first = std::ranges::lower_bound(clones.pieces(), shard, {}, &ClonePlan::Piece::shard);
+    const auto last = std::ranges::upper_bound(clones.pieces(), shard, {}, &ClonePlan::Piece::shard);
+    for (const ClonePlan::Piece& piece : std::span(first, last))
+      for (const CloneRun& run : clones.runs(piece)) {
+        FilePlace from = source.place(run.src);
+        from.offset += run.src_offset;
+        if (!sink.clone(piece.tensor, run.dst_offset, from, run.bytes)) continue;
+        append_joined(cloned[index], {piece.tensor, run.dst_offset, run.dst_offset + run.bytes, {}});
+        if (options.on_progress) options.on_progress(run.bytes);
+      }
   });
   std::vector<DoneRange> all;
   for (const std::vector<DoneRange>& ranges : cloned)

@@ -27,8 +27,9 @@ class ClonePlan {
   /// Those that hold such tensors, sorted.
   const std::vector<u32>& shards() const { return shards_; }
 
-  /// A part of a tensor, small enough to be one thread's work.
+  /// A part of a tensor.
   struct Piece {
+    u32 shard = 0;
     std::size_t tensor = 0;
     i64 begin = 0;
     i64 end = 0;
@@ -41,7 +42,7 @@ class ClonePlan {
   }
 
  private:
-  void add_pieces(std::size_t tensor, i64 file_phase, i64 bytes, i64 block);
+  void add_pieces(Piece whole, i64 file_phase, i64 block);
 
   /// By output tensor.
   std::vector<CloneMap> maps_;
@@ -50,8 +51,10 @@ class ClonePlan {
   i64 bytes_ = 0;
 };
 
-/// Clones all of it through `sink` by options.jobs threads. Returns the ranges that are in place then, without sums,
-/// sorted and joined; what the file system refused is not among them. options.on_progress gets their bytes.
+/// Clones all of it through `sink` by options.jobs threads, each shard by one of them: a file system makes the clones
+/// into one file one after the other, and two threads lose more by waiting for each other than they win. Returns the
+/// ranges that are in place then, without sums, sorted and joined; what the file system refused is not among them.
+/// options.on_progress gets their bytes.
 std::vector<DoneRange> clone_ranges(const ClonePlan& clones, const Source& source, Sink& sink,
                                     const ExecuteOptions& options);
 

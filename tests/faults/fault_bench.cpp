@@ -109,15 +109,18 @@ const std::vector<Target>& all_targets() {
     return more;
   };
   static const std::vector<Target> kTargets = {
-      {"Safetensors", "out", with({"--max-shard-size", "100KiB"})},
-      {"SingleFile", "out.safetensors", with({})},
-      {"Torch", "out", with({"--format", "torch"})},
-      {"TorchFile", "out.pt", with({})},
+      {"Safetensors", "out", with({"--max-shard-size", "100KiB"}), false, false},
+      {"SingleFile", "out.safetensors", with({}), false, false},
+      {"Torch", "out", with({"--format", "torch"}), false, false},
+      {"TorchFile", "out.pt", with({}), false, false},
       {"TorchDist",
        "out",
-       {"--naming", "megatron-dist", "--experts", "grouped", "--glu", "interleaved:32", "--format", "torch-dist"}},
-      {"Overwriting", "out", with({"--overwrite"}), true},
-      {"OverwritingFile", "out.safetensors", with({"--overwrite"}), true},
+       {"--naming", "megatron-dist", "--experts", "grouped", "--glu", "interleaved:32", "--format", "torch-dist"},
+       false,
+       false},
+      {"Overwriting", "out", with({"--overwrite"}), true, false},
+      {"OverwritingFile", "out.safetensors", with({"--overwrite"}), true, false},
+      {"OnAPlainFilesystem", "out", with({}), false, true},
   };
   return kTargets;
 }
@@ -149,6 +152,10 @@ FaultBench::FaultBench(const Target& target) : target_(target), source_(make_sou
 
 void FaultBench::begin() {
   memory_ = std::make_unique<MemorySystem>();
+  memory_->allow_direct(!target_.plain);
+  memory_->allow_reserve(!target_.plain);
+  memory_->allow_lock(!target_.plain);
+  memory_->allow_rename_flags(!target_.plain);
   for (const auto& [path, content] : source_) memory_->put("/src/" + path, content);
   const bool file = target_.output.find('.') != target_.output.npos;
   if (target_.overwrite) memory_->put("/work/" + target_.output + (file ? "" : "/model.safetensors"), "an older one");

@@ -24,6 +24,8 @@ struct Target {
   std::vector<std::string> options;
   /// Whether another output is there, which is to be replaced.
   bool overwrite = false;
+  /// On a file system that can do no more than POSIX asks: no direct writes, reservations, locks and exchanges.
+  bool plain = false;
 };
 
 inline void PrintTo(const Target& target, std::ostream* out) { *out << target.name; }

@@ -294,6 +294,17 @@ TEST_F(OutputFileFaults, AFaultIsNeverAWrongFile) {
   EXPECT_GT(survived, 0);  // of writes past the cache, and of sums
 }
 
+/// Left where it is, it would be published beside the file.
+TEST_F(OutputFileFaults, SumsThatCannotBeRemovedAreAnError) {
+  ASSERT_EQ(run(), "none");
+  const i64 removals = memory_.calls(CallKind::Remove);
+  remove_tree("/f");
+  memory_.reset();
+  memory_.fail(CallKind::Remove, removals, EIO);
+  EXPECT_EQ(run(), "io");
+  EXPECT_TRUE(memory_.get("/f.sums"));
+}
+
 TEST_F(OutputFileFaults, WhatIsPublishedSurvivesAPowerCut) {
   for (const Crash crash : kCrashes) {
     ASSERT_EQ(run(), "none");

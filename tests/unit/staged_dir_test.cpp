@@ -479,6 +479,70 @@ TEST_P(StagedDirCrash, AtEveryCallOfARunLosesNothingThatWasDone) {
   }
 }
 
+/// What was there stays until the new output has its name. Then that is whole, and the next run removes what is left.
+TEST_P(StagedDirCrash, AtEveryCallOfAReplacementIsClearedUp) {
+  const auto replace = [](StagedMode mode) {
+    StagedDir staged("/dir/out", true, mode, kAsked);
+    (void)remove_tree(staged.path() / "new");
+    write_small_file(staged.path() / "new", "data");
+    staged.commit();
+  };
+  for (i64 n = 1;; ++n) {
+    SCOPED_TRACE(n);
+    MemorySystem memory;
+    const SystemCallsScope scope(memory);
+    memory.put("/dir/out/old", "");
+    memory.put("/dir/out/deep/old", "");
+    memory.stop_at(n);
+    const std::string slug = slug_of([&] { replace(StagedMode::Create); });
+    memory.crash(GetParam());
+    EXPECT_TRUE(memory.get("/dir/out/old").has_value() != (memory.get("/dir/out/new") == "data"));
+    replace(StagedMode::Resume);
+    EXPECT_EQ(memory.tree("/dir"), (std::vector<std::string>{"out/", "out/new"}));
+    if (slug == "none") break;
+  }
+}
+
+/// Not what another run, or nobody, says it has replaced.
+TEST(StagedDir, ClearsUpItsOwnOnly) {
+  MemorySystem memory;
+  const SystemCallsScope scope(memory);
+  memory.put("/out.partial/old", "");
+  memory.put("/out/new", "");
+  const auto resume = [](std::string_view asked) {
+    return slug_of([&] { StagedDir("/out", true, StagedMode::Resume, asked); });
+  };
+  EXPECT_EQ(resume(kAsked), "output-exists");
+  Journal(File::create("/out/glu_ckpt.journal")).begin(kAsked);
+  EXPECT_EQ(resume("else"), "output-exists");
+  EXPECT_EQ(memory.tree("/out.partial"), std::vector<std::string>{"old"});
+  EXPECT_EQ(resume(kAsked), "none");
+  EXPECT_EQ(memory.tree("/"), (std::vector<std::string>{"out/", "out/new"}));
+}
+
+/// Where a file cannot be removed, the journal stays beside it, so that the next run may.
+TEST(StagedDir, WhatCannotBeRemovedKeepsItsJournal) {
+  MemorySystem memory;
+  const SystemCallsScope scope(memory);
+  {
+    const StagedDir staged("/out", false, StagedMode::Create, kAsked);
+    memory.put("/out.partial/f", "");
+    memory.reset();
+    for (i64 n = 1; n < 9; ++n) memory.fail(CallKind::Remove, n, EIO);
+  }
+  EXPECT_EQ(memory.tree("/out.partial"), (std::vector<std::string>{"f", "glu_ckpt.journal"}));
+  memory.reset();
+  { const StagedDir staged("/out", false, StagedMode::Resume, kAsked); }
+  EXPECT_TRUE(memory.tree("/").empty());
+
+  StagedDir staged("/out", false, StagedMode::Create, kAsked);
+  memory.put("/out.partial/out", "new");
+  memory.reset();
+  for (i64 n = 1; n < 9; ++n) memory.fail(CallKind::Remove, n, EIO);
+  EXPECT_EQ(slug_of([&] { staged.commit_file("out"); }), "io");
+  EXPECT_EQ(memory.get("/out"), "new");
+}
+
 /// commit_file: the final name has the old file or the new one, whole, at any moment.
 TEST_P(StagedDirCrash, ReplacingAFileNeverLosesBoth) {
   for (const bool exchange : {true, false})
