@@ -5,69 +5,19 @@
 #include <mutex>
 #include <new>
 #include <set>
-#include <tuple>
 
 #include "cli/choose_clones.hpp"
+#include "cli/output_model.hpp"
 #include "core/byte_fields.hpp"
 #include "core/fail.hpp"
-#include "core/hash.hpp"
 #include "exec/done_journal.hpp"
 #include "exec/make_tasks.hpp"
 #include "format/structure_view.hpp"
-#include "io/directory.hpp"
-#include "io/staged_dir.hpp"
-#include "plan/plan_bytes.hpp"
 #include "ranks/task_queue.hpp"
 #include "report/report.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
-
-/// The output as its own names, shapes and record describe it: what a reader of the finished checkpoint sees.
-struct OutputModel {
-  Inventory inventory;
-  Recognition recognition;
-};
-
-OutputModel output_model(const Plan& plan, const Source& source, const Record& record) {
-  OutputModel model;
-  for (const OutputTensor& output : plan.outputs)
-    model.inventory.tensors.push_back(
-        {output.name, output.dtype, output.shape, output.bytes, output.shard, output.offset});
-  for (u32 shard = 0; shard < plan.num_shards; ++shard) model.inventory.files.push_back(fmt::format("shard {}", shard));
-  model.recognition = recognize(model.inventory, source.hints(), record, {});
-  return model;
-}
-
-Record make_record(const Recognition& recognition, const Plan& plan, const std::optional<Digest>& digest) {
-  Record record{{"version", GLU_CKPT_VERSION}};
-  const bool has_experts = !recognition.blocks.empty();
-  if (has_experts) {
-    record["experts"] = plan.to.experts;
-    record["glu"] = to_string(plan.to.glu);
-  }
-  // A family that nobody named is not to be believed later.
-  if (has_experts && (recognition.naming_settled || plan.to.naming != plan.from.naming))
-    record["naming"] = plan.to.naming;
-  if (plan.to.shared_glu) record["shared_glu"] = to_string(*plan.to.shared_glu);
-  if (plan.to.optimizer_glu) record["optimizer_glu"] = to_string(*plan.to.optimizer_glu);
-  if (digest) record["digest"] = record["source_digest"] = to_string(*digest);
-  if (recognition.num_hidden_layers) record["num_hidden_layers"] = fmt::format("{}", *recognition.num_hidden_layers);
-  return record;
-}
-
-/// Everything that decides about the output's bytes, so that a run is only resumed as itself.
-std::string fingerprint_of(const Options& options, const Opened& opened, const Plan& plan, Format format,
-                           i64 bytes_to_clone) {
-  const Hash128 planned = hash128(plan_bytes(plan), 0);
-  std::string text = fmt::format("glu-ckpt {}\nplan {}\nformat {}\noverwrite {}\n", GLU_CKPT_VERSION, hex(planned),
-                                 to_string(format), options.overwrite);
-  // What will be cloned has no digest, so that the headers are others.
-  if (bytes_to_clone > 0)
-    text += fmt::format("clones {} verify {}\n", bytes_to_clone, static_cast<int>(options.verify));
-  for (const auto& [name, value] : options.typed) text += fmt::format("option {} {}\n", name, value);
-  return text + opened.source->identity();
-}
 
 std::vector<std::byte> bytes_of(const std::string& text) {
   const auto bytes = std::as_bytes(std::span(text));
@@ -83,27 +33,6 @@ i64 total_bytes(const std::vector<DoneRange>& ranges) {
 bool is_resumable(ErrorCode code) {
   constexpr int kMachineFailed = 5, kStopped = 6;
   return exit_status(code) == kMachineFailed || exit_status(code) == kStopped;
-}
-
-/// Names, dtypes, shapes and order of the rows.
-bool same_layout(const Inventory& a, const Recognition& a_recognition, const Inventory& b,
-                 const Recognition& b_recognition) {
-  const auto tensors = [](const Inventory& inventory) {
-    std::set<std::tuple<std::string, Dtype, std::vector<i64>>> all;
-    for (const TensorRef& tensor : inventory.tensors) all.emplace(tensor.name, tensor.dtype, tensor.shape);
-    return all;
-  };
-  const LayoutAnswers &x = a_recognition.layout, &y = b_recognition.layout;
-  return tensors(a) == tensors(b) && x.glu == y.glu && x.shared_glu == y.shared_glu &&
-         x.optimizer_glu == y.optimizer_glu;
-}
-
-Digest digest_with_progress(const Options& options, const Model& model, const Backend& backend,
-                            const std::string& title) {
-  i64 bytes = tensor_bytes(model.source->inventory());
-  for (const std::size_t index : model.recognition->dropped) bytes -= model.source->inventory().tensors[index].bytes;
-  report::Progress progress(progress_style(options), title, bytes);
-  return compute_digest(model, backend, execute_options(options, progress));
 }
 
 class Conversion {
@@ -483,34 +412,6 @@ class Conversion {
 };
 
 }  // namespace
-
-std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan, Format format,
-                                       const Backend& backend) {
-  const std::filesystem::path output = options.output;
-  const std::filesystem::path partial = (output.has_filename() ? output : output.parent_path()).string() + ".partial";
-  if (!options.resume || options.overwrite || !path_exists(output)) return std::nullopt;
-  const auto fail_other = [&](const std::string& why) {
-    fail(ErrorCode::OutputExists, {options.output, {}},
-         "{} exists, and {}; choose another name, or --overwrite to replace it", options.output, why);
-  };
-  const Opened there = open_model(options.output, {});
-  const OutputModel wanted = output_model(plan, *opened.source, make_record(opened.recognition, plan, std::nullopt));
-  if (!same_layout(wanted.inventory, wanted.recognition, there.source->inventory(), there.recognition))
-    fail_other("is not what this run would write");
-  const Digest digest = digest_with_progress(options, opened.model(), backend, "comparing");
-  const auto recorded = there.source->record().find("source_digest");
-  const std::string of_output = recorded != there.source->record().end()
-                                    ? recorded->second
-                                    : to_string(digest_with_progress(options, there.model(), backend, "verifying"));
-  if (of_output != to_string(digest)) fail_other("was made from another source");
-  // A run that was killed once its output was in its place: what else it left goes with this.
-  if (name_taken(partial) || path_exists(output / StagedDir::kJournalName))
-    StagedDir(
-        output, true, StagedMode::Resume,
-        fingerprint_of(options, opened, plan, format, choose_clones(options, *opened.source, plan, format).bytes()));
-  if (!options.quiet) fmt::print(stderr, "glu-ckpt: {} is complete: the earlier run had finished\n", options.output);
-  return Converted{has_unknown_glu(opened.recognition) ? std::nullopt : std::optional(digest), 0, 0, std::nullopt};
-}
 
 Converted convert(const Options& options, const Opened& opened, const Plan& plan, Format format, Backend& backend,
                   Ranks& ranks) {

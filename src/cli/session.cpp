@@ -139,4 +139,12 @@ i64 tensor_bytes(const Inventory& inventory) {
   return bytes;
 }
 
+Digest digest_with_progress(const Options& options, const Model& model, const Backend& backend,
+                            const std::string& title) {
+  i64 bytes = tensor_bytes(model.source->inventory());
+  for (const std::size_t index : model.recognition->dropped) bytes -= model.source->inventory().tensors[index].bytes;
+  report::Progress progress(progress_style(options), title, bytes);
+  return compute_digest(model, backend, execute_options(options, progress));
+}
+
 }  // namespace glu_ckpt::cli

@@ -78,4 +78,8 @@ void print_out(const std::string& text);
 
 i64 tensor_bytes(const Inventory& inventory);
 
+/// compute_digest() with a progress of this title.
+Digest digest_with_progress(const Options& options, const Model& model, const Backend& backend,
+                            const std::string& title);
+
 }  // namespace glu_ckpt::cli
