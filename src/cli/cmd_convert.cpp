@@ -190,7 +190,7 @@ int cmd_plan(const Options& options) {
     const Plan plan = proved_plan(options, opened);
     const auto backend = open_backend(options, gathered_bytes(plan));
     backend->ready();
-    report::Conversion conversion{options.output, &plan, true, 0, 0, 0, backend->name(), {}, {}, {}, 0, 0, 0};
+    report::Conversion conversion{options.output, &plan, true, 0, 0, 0, backend->name(), {}, {}, {}};
     conversion.bytes_written = plan.bytes;
     ExecuteOptions execution;
     execution.jobs = options.jobs;

@@ -67,10 +67,9 @@ reflink() {
   check "--reflink auto, as text: what was proved" has "$OUT" "the plan is proved"
 
   status "--reflink auto of short runs" 0 convert "$dir/src" "$dir/turned" "${turned[@]}" --json
-  local few
-  few=$(json_get 'v["bytes_cloned"]')
+  check "--reflink auto of short runs: a digest is worth more" [ "$(json_get 'v["bytes_cloned"], v["verified"]')" == "(0, 'digest')" ]
   status "--reflink always of short runs" 0 convert "$dir/src" "$dir/always" "${turned[@]}" --reflink always --json
-  check "--reflink always clones more" [ "$(json_get "v['bytes_cloned'] > 2 * $few > 0")" == True ]
+  check "--reflink always clones them" [ "$(json_get 'v["bytes_cloned"] > v["bytes_written"]')" == True ]
   check "--reflink always: the same tensors" [ "$(tensors "$dir/always")" == "$(tensors "$dir/turned")" ]
   status "--reflink always: one thread" 0 convert "$dir/src" "$dir/one" "${turned[@]}" --reflink always -j 1 -q
   check "--reflink always: the same bytes from one thread" cmp -s "$dir/always/model.safetensors" \
@@ -96,7 +95,7 @@ reflink() {
 
   status "to a zip" 0 convert "$dir/src" "$dir/torch" "${there[@]}" --format torch --json
   check "to a zip: nothing is cloned" [ "$(json_get 'v["bytes_cloned"], v["verified"]')" == "(0, 'digest')" ]
-  status "clones of a zip" 0 convert "$dir/torch" "$dir/unzipped" "${back[@]}" --format safetensors --json
+  status "clones of a zip" 0 convert "$dir/torch" "$dir/unzipped" "${back[@]}" --format safetensors --reflink always --json
   check "clones of a zip: cloned" [ "$(json_get 'v["bytes_cloned"] > 0')" == True ]
   check "clones of a zip: the first tensors" [ "$(tensors "$dir/unzipped")" == "$(tensors "$dir/src")" ]
 
@@ -126,7 +125,6 @@ reflink_on_a_full_disk() {
   rm "$dir/fill"
   sync -f "$dir"
   status "a full disk: resumed" 0 convert "$dir/src" "$dir/rest" "${turned[@]}" --resume --json
-  check "a full disk: resumed: cloned" [ "$(json_get 'v["bytes_cloned"] > 0')" == True ]
   check "a full disk: resumed: the same bytes" cmp -s "$dir/rest/model.safetensors" "$dir/turned/model.safetensors"
   check "a full disk: resumed: nothing beside it" absent "$dir/rest.partial"
 }
