@@ -147,7 +147,7 @@ class Source {
   virtual i64 checked_bytes() const { return 0; }
   /// Throws SourceChanged where a file is no longer what it was when it was opened: written to, cut, or replaced.
   virtual void check_unchanged() const {}
-  /// Its files, a line each: name, bytes, and when it was last written.
+  /// Its files, a line each: path, inode, bytes, and when it was last written.
   virtual std::string identity() const { return {}; }
 };
 
@@ -209,7 +209,7 @@ struct SinkOptions {
   int rank = 0;
 };
 
-/// A checkpoint being written into `<path>.partial`. Destroying it without commit() or keep() removes the
+/// A checkpoint being written into `<path>.partial`. Destroying it without commit() or keep() removes a new
 /// staging directory and leaves `path` as it was; one that has joined leaves both.
 class Sink {
  public:
@@ -233,8 +233,11 @@ class Sink {
   virtual Journal& journal() = 0;
   /// Whether an earlier run's files and journal were taken over.
   virtual bool resumed() const { return false; }
-  /// Leaves the staging directory in place for a later run to resume.
+  /// Leaves the staging directory in place for a later run to resume, as is done without it where an earlier run's was
+  /// taken over.
   virtual void keep() {}
+  /// Has the staging directory removed, whoever made it.
+  virtual void discard() {}
   /// What finish() has to know of the bytes that this process wrote, for a process that joined the run; the files are
   /// flushed. Empty where there is nothing to know. Called once, after all writes.
   virtual std::vector<std::byte> export_sums() { return {}; }

@@ -42,7 +42,7 @@ i64 peak_memory() {
 }
 
 std::string verified_text(VerifyMode mode, const Converted& converted) {
-  if (mode == VerifyMode::Forward) return "forward";
+  if (mode == VerifyMode::Forward && !converted.was_complete) return "forward";
   if (converted.sample) return "sample";
   return mode == VerifyMode::Readback ? "readback" : "digest";
 }

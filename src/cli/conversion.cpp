@@ -114,12 +114,17 @@ class Conversion {
   }
 
   std::string how_to_resume() const {
+    const std::filesystem::path output = options_.output;
     return fmt::format("What is done is kept in {}.partial: the same command with --resume goes on with it",
-                       options_.output);
+                       (output.has_filename() ? output : output.parent_path()).string());
   }
 
   void keep_if_resumable(ErrorCode code) {
-    if (sink_ && is_resumable(code)) sink_->keep();
+    if (!sink_) return;
+    if (is_resumable(code))
+      sink_->keep();
+    else
+      sink_->discard();
   }
 
   [[noreturn]] void fail_resumable(const Error& error) const {
@@ -325,11 +330,11 @@ class Conversion {
 
   void check_digest(const Digest& found, const Digest& expected) const {
     if (found == expected) return;
-    fail(
-        ErrorCode::VerifyFailed, {options_.output, {}},
-        "what was written is not the same model: {} written, {} expected. Nothing was kept. Either this machine's disk "
-        "or memory fails, or the output's layout is taken for another one: then please report it",
-        to_string(found), to_string(expected));
+    fail(ErrorCode::VerifyFailed, {options_.output, {}},
+         "what was written is not the same model: {} written, {} expected. Nothing was kept. Either this machine's "
+         "memory (or its disk, with --verify readback) fails, or the output's layout is taken for another one: then "
+         "please report it",
+         to_string(found), to_string(expected));
   }
 
   void finish(const std::optional<Digest>& digest) {

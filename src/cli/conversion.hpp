@@ -15,12 +15,14 @@ struct Converted {
   i64 bytes_cloned = 0;
   /// Where what was cloned was proved by the plan and a sample.
   std::optional<Sample> sample;
+  /// An earlier run had finished; both sides were read for their digests.
+  bool was_complete = false;
 };
 
 /// For --resume: what an earlier run wrote, if it had finished before it was stopped, so that DST is there. Nothing
 /// where DST is not, or is to be replaced. Throws OutputExists where DST is not what this run would write: other
 /// tensors, another layout, or another source's; ResumeMismatch, OutputBusy where DST.partial is another run's. Reads
-/// all of the source.
+/// all of both.
 std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan, Format format,
                                        const Backend& backend);
 

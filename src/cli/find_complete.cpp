@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
+
 #include "cli/choose_clones.hpp"
 #include "cli/conversion.hpp"
 #include "cli/output_model.hpp"
@@ -10,6 +13,33 @@
 #include "io/staged_dir.hpp"
 
 namespace glu_ckpt::cli {
+namespace {
+
+using FailOther = std::function<void(const std::string&)>;
+
+/// What cannot be read as a checkpoint is not what this run would write.
+Opened open_output(const std::string& path, const FailOther& fail_other) {
+  try {
+    return open_model(path, {});
+  } catch (const Error& error) {
+    constexpr int kMachineFailed = 5;
+    if (exit_status(error.code()) == kMachineFailed) throw;
+    fail_other(fmt::format("cannot be read as a checkpoint ({})", error.what()));
+    throw;
+  }
+}
+
+void check_extra_files(const Source& source, const Source& output, const FailOther& fail_other) {
+  const auto has = [&](const std::string& name) {
+    const auto& files = output.extra_files();
+    return std::ranges::find(files, name, &ExtraFile::name) != files.end() || path_exists(output.path() / name);
+  };
+  for (const ExtraFile& file : source.extra_files())
+    if (file.name != "glu_ckpt.json" && file.name != "glu_ckpt.extras" && !has(file.name))
+      fail_other(fmt::format("lacks {}", file.name));
+}
+
+}  // namespace
 
 std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan, Format format,
                                        const Backend& backend) {
@@ -20,23 +50,26 @@ std::optional<Converted> find_complete(const Options& options, const Opened& ope
     fail(ErrorCode::OutputExists, {options.output, {}},
          "{} exists, and {}; choose another name, or --overwrite to replace it", options.output, why);
   };
-  const Opened there = open_model(options.output, {});
+  const Opened there = open_output(options.output, fail_other);
   const OutputModel wanted = output_model(plan, *opened.source, make_record(opened.recognition, plan, std::nullopt));
-  if (!same_layout(wanted.inventory, wanted.recognition, there.source->inventory(), there.recognition))
+  const bool same_files = there.source->format() == format &&
+                          (format != Format::Safetensors || there.source->inventory().files.size() == plan.num_shards);
+  if (!same_files || !same_layout(wanted.inventory, wanted.recognition, there.source->inventory(), there.recognition))
     fail_other("is not what this run would write");
+  if (is_directory_at(output)) check_extra_files(*opened.source, *there.source, fail_other);
   const Digest digest = digest_with_progress(options, opened.model(), backend, "comparing");
-  const auto recorded = there.source->record().find("source_digest");
-  const std::string of_output = recorded != there.source->record().end()
-                                    ? recorded->second
-                                    : to_string(digest_with_progress(options, there.model(), backend, "verifying"));
-  if (of_output != to_string(digest)) fail_other("was made from another source");
+  if (options.verify == VerifyMode::Readback) drop_page_cache(output);
+  if (digest_with_progress(options, there.model(), backend, "verifying") != digest)
+    fail_other("does not hold the same model: another source's, or damaged");
   // A run that was killed once its output was in its place: what else it left goes with this.
   if (name_taken(partial) || path_exists(output / StagedDir::kJournalName))
     StagedDir(
         output, true, StagedMode::Resume,
-        fingerprint_of(options, opened, plan, format, choose_clones(options, *opened.source, plan, format).bytes()));
+        fingerprint_of(options, opened, plan, format, choose_clones(options, *opened.source, plan, format).bytes()))
+        .discard();
   if (!options.quiet) fmt::print(stderr, "glu-ckpt: {} is complete: the earlier run had finished\n", options.output);
-  return Converted{has_unknown_glu(opened.recognition) ? std::nullopt : std::optional(digest), 0, 0, std::nullopt};
+  return Converted{has_unknown_glu(opened.recognition) ? std::nullopt : std::optional(digest), 0, 0, std::nullopt,
+                   true};
 }
 
 }  // namespace glu_ckpt::cli

@@ -125,7 +125,9 @@ void check_twin_orders(const Options& options, const Opened& opened, const Sourc
 }
 
 void watch_signals() {
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) std::signal(number, note_signal);
+  // What is ignored stays so: nohup, and the background of a shell, mean it.
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1})
+    if (std::signal(number, note_signal) == SIG_IGN) std::signal(number, SIG_IGN);
 }
 
 void print_out(const std::string& text) {

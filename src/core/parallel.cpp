@@ -5,6 +5,7 @@
 #include <exception>
 #include <limits>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -35,7 +36,11 @@ void parallel_until(int jobs, const std::function<std::int64_t()>& next,
     }
   };
   std::vector<std::thread> pool;
-  for (int worker = 1; worker < std::max(jobs, 1); ++worker) pool.emplace_back(work, worker);
+  try {
+    for (int worker = 1; worker < std::max(jobs, 1); ++worker) pool.emplace_back(work, worker);
+  } catch (const std::system_error&) {
+    // Where there can be no more threads, those that there are do it all.
+  }
   work(0);
   for (std::thread& thread : pool) thread.join();
   if (failure) std::rethrow_exception(failure);

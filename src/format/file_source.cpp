@@ -117,9 +117,11 @@ void FileSource::check_unchanged() const {
 }
 
 std::string FileSource::identity() const {
+  // Sizes and dates alone may be another model's: images and archives have one date for all files.
   std::string text;
   for (const Watched& watched : watched_)
-    text += fmt::format("file {} {} {}\n", watched.name, watched.identity.size, watched.identity.mtime_ns);
+    text += fmt::format("file {} {} {} {}\n", canonical_path(watched.path).string(), watched.identity.ino,
+                        watched.identity.size, watched.identity.mtime_ns);
   return text;
 }
 

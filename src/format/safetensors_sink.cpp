@@ -122,6 +122,7 @@ class SafetensorsSink final : public Sink {
   Journal& journal() override { return out_.journal(); }
   bool resumed() const override { return out_.resumed(); }
   void keep() override { out_.keep(); }
+  void discard() override { out_.discard(); }
   fs::path staged_path() const override { return out_.staged_path(); }
   void commit() override { out_.commit(); }
   i64 bytes_written() const override { return out_.bytes_written(); }

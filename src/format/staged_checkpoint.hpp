@@ -59,6 +59,7 @@ class StagedCheckpoint {
   Journal& journal();
   bool resumed() const { return staged_.resumed(); }
   void keep() { staged_.keep(); }
+  void discard() { staged_.discard(); }
 
   void count(i64 bytes) { bytes_written_ += bytes; }
   i64 bytes_written() const { return bytes_written_; }

@@ -78,6 +78,18 @@ void OutputFile::open(StagedMode mode) {
     file_ = File::open_write(partial);
   else
     file_ = path_exists(path_) ? File::open_write(path_) : File::create(partial);
+  if (mode == StagedMode::Resume) forget_cache();
+}
+
+/// What the earlier run wrote is to be read from the disk: where writing out failed, the page cache still has bytes
+/// that the disk has not, and takes them for clean.
+void OutputFile::forget_cache() const {
+  try {
+    file_.sync();
+  } catch (const Error&) {
+    // It is the earlier run's failure; what is missing shows when it is read.
+  }
+  file_.drop_cache();
 }
 
 void OutputFile::open_sums(StagedMode mode) {

@@ -64,6 +64,7 @@ class OutputFile {
 
  private:
   void open(StagedMode mode);
+  void forget_cache() const;
   void open_sums(StagedMode mode);
   void write_moved(std::span<const std::byte> from, i64 offset);
   void write_direct(std::span<const std::byte> from, i64 offset);

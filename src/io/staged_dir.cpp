@@ -56,7 +56,8 @@ StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode
                      int rank)
     : final_(named_path(final_path)), staging_(final_), overwrite_(overwrite) {
   staging_ += ".partial";
-  if (mode == StagedMode::Join) {
+  joined_ = mode == StagedMode::Join;
+  if (joined_) {
     if (link_kind(staging_) != PathKind::Directory)
       fail(ErrorCode::NotFound, {staging_.string(), {}}, "{}: the run to join has not made it", staging_.string());
     if (fingerprint.empty()) return;
@@ -65,6 +66,11 @@ StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode
     return;
   }
   if (!overwrite_ && name_taken(final_)) fail_exists(final_);
+  if (const fs::path old = final_.string() + ".replaced"; overwrite_ && name_taken(old))
+    fail(ErrorCode::OutputExists, {old.string(), {}},
+         "{}: an earlier run that was to replace {} was stopped and left the old one there; remove it, or give it its "
+         "name back",
+         old.string(), final_.string());
   const PathKind above = path_kind(directory_of(final_));
   if (above == PathKind::Missing || above == PathKind::File)
     fail(ErrorCode::NotFound, {final_.string(), {}}, "{}: the directory it would be in does not exist",
@@ -78,7 +84,8 @@ StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode
     resume(fingerprint);
   else
     fail_staging_exists(staging_, journal_path());
-  owned_ = true;
+  // An earlier run's work is not for an error on the way to go with.
+  owned_ = !resumed_;
 }
 
 StagedDir::~StagedDir() {
@@ -135,7 +142,9 @@ void StagedDir::resume(std::string_view fingerprint) {
 
 /// Of the staging directory that is there; a new one if that is empty. Not open where another run was quicker.
 File StagedDir::open_journal() const {
-  if (link_kind(journal_path()) != PathKind::Missing) return File::open_write(journal_path());
+  const PathKind kind = link_kind(journal_path());
+  if (kind == PathKind::File) return File::open_write(journal_path());
+  if (kind != PathKind::Missing) fail_staging_exists(staging_, journal_path());
   if (!list_directory(staging_).empty()) fail_staging_exists(staging_, journal_path());
   return File::try_create(journal_path());
 }
@@ -264,7 +273,12 @@ void StagedDir::install_over(const fs::path& from) {
     old = final_;
     old += ".replaced";
     rename_path(final_, old);
-    rename_path(from, final_);
+    try {
+      rename_path(from, final_);
+    } catch (const Error&) {
+      rename_path(old, final_);
+      throw;
+    }
   } else if (error != 0) {
     fail_errno(error, "exchange with the old output", from);
   }

@@ -19,7 +19,8 @@ namespace glu_ckpt {
 /// of another process of the same run, which alone commits or removes it.
 enum class StagedMode { Create, Resume, Join };
 
-/// A staging directory beside its final path. Unless commit(), commit_file() or keep() is reached, the
+/// A staging directory beside its final path. Unless commit(), commit_file() or keep() is reached, or it was an earlier
+/// run's, the
 /// destructor removes it and leaves the final path as it was.
 class StagedDir {
  public:
@@ -52,6 +53,8 @@ class StagedDir {
   bool resumed() const { return resumed_; }
   /// The destructor then leaves the directory for a later run to resume.
   void keep() { owned_ = false; }
+  /// The destructor then removes it, even where an earlier run's was taken over.
+  void discard() { owned_ = !joined_; }
 
   /// Renames the directory to the final path, then removes what was there before, and last the journal: a run that is
   /// killed on the way leaves a directory that can be resumed or an output that is whole.
@@ -82,6 +85,7 @@ class StagedDir {
   /// The directory goes with this object.
   bool owned_ = false;
   bool resumed_ = false;
+  bool joined_ = false;
   std::unique_ptr<Journal> journal_;
 };
 

@@ -376,6 +376,40 @@ refused() {
   check "$name: no DST" absent "$out"
 }
 
+# --resume where DST is there: complete, and what this run would write, or refused.
+resume_complete() {
+  fault_source
+  local out=$WORK/finished to=("${FAULT_TO[@]}")
+  status "complete: converted" 0 convert "$FAULT_SRC" "$out" "${to[@]}" -q
+  status "complete: resumed" 0 convert "$FAULT_SRC" "$out" "${to[@]}" --resume --json
+  check "complete: both sides were read" [ "$(json_get 'v["verified"], v["bytes_written"]')" == "('digest', 0)" ]
+  status "complete: another format" 4 convert "$FAULT_SRC" "$out" "${to[@]}" --format torch --resume -q
+  status "complete: other shards" 4 convert "$FAULT_SRC" "$out" "${to[@]/6MB/600MB}" --resume -q
+  status "complete: another order" 4 convert "$FAULT_SRC" "$out" "${to[@]/interleaved:32/contiguous}" --resume -q
+  local shard
+  shard=$(ls "$out"/*.safetensors | head -1)
+  printf 'x' | dd of="$shard" bs=1 seek=500000 conv=notrunc status=none
+  status "complete: damaged" 4 convert "$FAULT_SRC" "$out" "${to[@]}" --resume -q
+  truncate -s 100 "$shard"
+  status "complete: cut" 4 convert "$FAULT_SRC" "$out" "${to[@]}" --resume -q
+  rm -r "$out"
+  mkdir "$out"
+  status "complete: an empty directory" 4 convert "$FAULT_SRC" "$out" "${to[@]}" --resume -q
+  rmdir "$out"
+}
+
+# What is done stays when a resumed run cannot even begin.
+resume_cannot_begin() {
+  fault_source
+  local out=$WORK/begin
+  leave_partial "$out" || return
+  OUT=$(ulimit -n 8 && "$PROGRAM" convert "$FAULT_SRC" "$out" "${FAULT_TO[@]}" --resume -q 2>&1)
+  check "too few open files: status 5" [ $? == 5 ]
+  check "too few open files: what is done is kept" [ -f "$out.partial/glu_ckpt.journal" ]
+  resumes "after too few open files" "$out"
+  rm -rf "$out"
+}
+
 resume_mismatch() {
   fault_source
   local out=$WORK/mismatch journal=$WORK/mismatch.partial/glu_ckpt.journal to=("${FAULT_TO[@]}")
@@ -389,8 +423,13 @@ resume_mismatch() {
   cp -a "$FAULT_SRC" "$WORK/kept_src"
   touch "$FAULT_SRC/model-00001-of-00002.safetensors"
   refused "a source written to since" resume-mismatch "$out"
-  rm -r "$FAULT_SRC"
-  mv "$WORK/kept_src" "$FAULT_SRC"
+  touch -r "$WORK/kept_src/model-00001-of-00002.safetensors" "$FAULT_SRC/model-00001-of-00002.safetensors"
+  # Another model of the same sizes and dates.
+  mv "$FAULT_SRC" "$WORK/first_src"
+  cp -a "$WORK/first_src" "$FAULT_SRC"
+  refused "other files of the same sizes and dates" resume-mismatch "$out"
+  rm -r "$FAULT_SRC" "$WORK/kept_src"
+  mv "$WORK/first_src" "$FAULT_SRC"
   # Jobs, memory and how it is shown decide nothing.
   resumes "other jobs" "$out" -j 3 --max-memory 8MiB --progress never
   rm -rf "$out"

@@ -24,7 +24,7 @@ ALL=(gallery formats torch_files tiny every_format legacy_ranks objects_travel s
   devices bench_convert convert_forms sharding determinism optimizer twin_orders stamping checkpoint_forms
   overwriting special_sources forward forward_refusals verify_forward forward_families forward_tiny mxfp8_converts
   mxfp8_refusals mxfp8_differs mxfp8_beyond_bf16 memory_limit permissions differing
-  kills signals no_room file_size_limit source_changes unreadable_source resume_mismatch two_at_once peak_memory reflink)
+  kills signals no_room file_size_limit source_changes unreadable_source resume_mismatch resume_complete resume_cannot_begin two_at_once peak_memory reflink)
 for group in "${@:-${ALL[@]}}"; do
   previous=
   "$group"

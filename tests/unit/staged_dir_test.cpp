@@ -162,10 +162,26 @@ TEST_P(StagedDirTest, ResumesWhatWasKept) {
   EXPECT_EQ(list_directory(dir_), std::vector<std::string>{"out"});
 }
 
-TEST_P(StagedDirTest, AResumedOneIsRemovedAsAny) {
+/// An error on the way, such as too many open files, is no reason to lose what an earlier run did.
+TEST_P(StagedDirTest, AResumedOneIsRemovedOnRequestOnly) {
   StagedDir(dir_ / "out", false, StagedMode::Create, kAsked).keep();
   { const StagedDir staged(dir_ / "out", false, StagedMode::Resume, kAsked); }
+  EXPECT_EQ(list_directory(dir_), std::vector<std::string>{"out.partial"});
+  StagedDir(dir_ / "out", false, StagedMode::Resume, kAsked).discard();
   EXPECT_TRUE(list_directory(dir_).empty());
+}
+
+TEST_P(StagedDirTest, OneThatHasJoinedRemovesNothing) {
+  StagedDir first(dir_ / "out", false, StagedMode::Create, kAsked);
+  StagedDir(dir_ / "out", false, StagedMode::Join, kAsked, 1).discard();
+  EXPECT_EQ(list_directory(dir_), std::vector<std::string>{"out.partial"});
+}
+
+/// What a killed --overwrite may leave where files cannot be exchanged.
+TEST_P(StagedDirTest, AReplacedOutputThatIsStillThereIsInTheWay) {
+  ASSERT_TRUE(make_directory(dir_ / "out.replaced"));
+  EXPECT_EQ(slug_of([&] { StagedDir(dir_ / "out", true, StagedMode::Create, kAsked); }), "output-exists");
+  EXPECT_EQ(list_directory(dir_), std::vector<std::string>{"out.replaced"});
 }
 
 TEST_P(StagedDirTest, ResumesNothingAsCreate) {
@@ -532,7 +548,7 @@ TEST(StagedDir, WhatCannotBeRemovedKeepsItsJournal) {
   }
   EXPECT_EQ(memory.tree("/out.partial"), (std::vector<std::string>{"f", "glu_ckpt.journal"}));
   memory.reset();
-  { const StagedDir staged("/out", false, StagedMode::Resume, kAsked); }
+  StagedDir("/out", false, StagedMode::Resume, kAsked).discard();
   EXPECT_TRUE(memory.tree("/").empty());
 
   StagedDir staged("/out", false, StagedMode::Create, kAsked);
