@@ -209,8 +209,8 @@ struct SinkOptions {
   int rank = 0;
 };
 
-/// A checkpoint being written into `<path>.partial`. Destroying it without commit() or keep() removes a new
-/// staging directory and leaves `path` as it was; one that has joined leaves both.
+/// A checkpoint being written into `<path>.partial`. Destroying it without commit() or keep() removes the staging
+/// directory, if this run made it, and leaves `path` as it was; one that has joined leaves both.
 class Sink {
  public:
   virtual ~Sink() = default;

@@ -19,9 +19,8 @@ namespace glu_ckpt {
 /// of another process of the same run, which alone commits or removes it.
 enum class StagedMode { Create, Resume, Join };
 
-/// A staging directory beside its final path. Unless commit(), commit_file() or keep() is reached, or it was an earlier
-/// run's, the
-/// destructor removes it and leaves the final path as it was.
+/// A staging directory beside its final path. Unless commit(), commit_file() or keep() is reached, the destructor
+/// removes it and leaves the final path as it was; one that was taken over from an earlier run stays, but for discard().
 class StagedDir {
  public:
   /// Name of the journal in the staging directory, and until commit() has ended in the output: readers pass it over.
