@@ -81,8 +81,8 @@ bool is_replaceable(const fs::path& path) {
 /// What create_sink() would find in the way, found before the source is read.
 void check_staging(const Options& options) {
   const fs::path output = options.output;
-  const fs::path named = output.has_filename() ? output : output.parent_path();
-  const fs::path parent = named.has_parent_path() ? named.parent_path() : fs::path(".");
+  const fs::path named = output_path(options);
+  const fs::path parent = directory_of(named);
   if (!is_directory_at(parent))
     fail(ErrorCode::NotFound, {output.string(), {}}, "{}: there is no directory {} to make it in", output.string(),
          parent.string());

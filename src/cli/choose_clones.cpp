@@ -2,16 +2,15 @@
 
 #include <algorithm>
 
+#include "cli/check_output.hpp"
+#include "io/directory.hpp"
 #include "io/filesystem.hpp"
 
 namespace glu_ckpt::cli {
-namespace fs = std::filesystem;
 
 ClonePlan choose_clones(const Options& options, const Source& source, const Plan& plan, Format format) {
   if (options.reflink == ReflinkMode::Never || format != Format::Safetensors) return {};
-  const fs::path output = options.output;
-  const fs::path named = output.has_filename() ? output : output.parent_path();
-  const fs::path parent = named.has_parent_path() ? named.parent_path() : fs::path(".");
+  const std::filesystem::path parent = directory_of(output_path(options));
   // Smaller blocks, as XFS can have, are not what runs are placed for.
   CloneLimits limits{std::max(kDataPhaseBytes, filesystem_of(parent).block_bytes)};
   if (options.reflink == ReflinkMode::Always) limits.min_bytes = limits.min_even_bytes = 0;

@@ -87,17 +87,12 @@ int report_refusal(const Options& options, const Error& error) {
   throw error;
 }
 
-std::filesystem::path parent_of(const std::string& output) {
-  const fs::path path = output;
-  return directory_of(path.has_filename() ? path : path.parent_path());
-}
-
 /// Tensors, headers, the source's other files, and while the run lasts the sums of the files' hashes.
 void add_disk(const Options& options, const Opened& opened, const Plan& plan, report::Conversion& conversion) {
   constexpr i64 kHeaderBytes = 256, kSumsShare = 16;
   i64 bytes = plan.bytes + plan.bytes / kSumsShare + kHeaderBytes * std::ssize(plan.outputs);
   for (const ExtraFile& extra : opened.source->extra_files()) bytes += File::open_read(extra.path).size();
-  const FilesystemInfo filesystem = filesystem_of(parent_of(options.output));
+  const FilesystemInfo filesystem = filesystem_of(directory_of(output_path(options)));
   conversion.disk_needed = bytes;
   conversion.disk_free = filesystem.free_bytes;
   conversion.filesystem = filesystem.type;
@@ -111,7 +106,7 @@ std::optional<ProbedRate> probe(const Options& options, const Opened& opened, co
   ExecuteOptions execution = execute_options(options, progress);
   const ModelLeaves leaves(opened.source->inventory(), opened.recognition);
   if (options.verify != VerifyMode::None) execution.source_leaves = &leaves;
-  return probe_rate(plan, *opened.source, parent_of(options.output), backend, execution, kSeconds);
+  return probe_rate(plan, *opened.source, directory_of(output_path(options)), backend, execution, kSeconds);
 }
 
 /// Made and proved by rank 0 alone.

@@ -6,6 +6,7 @@
 #include <new>
 #include <set>
 
+#include "cli/check_output.hpp"
 #include "cli/choose_clones.hpp"
 #include "cli/output_model.hpp"
 #include "core/byte_fields.hpp"
@@ -114,9 +115,8 @@ class Conversion {
   }
 
   std::string how_to_resume() const {
-    const std::filesystem::path output = options_.output;
     return fmt::format("What is done is kept in {}.partial: the same command with --resume goes on with it",
-                       (output.has_filename() ? output : output.parent_path()).string());
+                       output_path(options_).string());
   }
 
   void keep_if_resumable(ErrorCode code) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "cli/check_output.hpp"
 #include "cli/choose_clones.hpp"
 #include "cli/conversion.hpp"
 #include "cli/output_model.hpp"
@@ -44,7 +45,7 @@ void check_extra_files(const Source& source, const Source& output, const FailOth
 std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan, Format format,
                                        const Backend& backend) {
   const std::filesystem::path output = options.output;
-  const std::filesystem::path partial = (output.has_filename() ? output : output.parent_path()).string() + ".partial";
+  const std::filesystem::path partial = output_path(options).string() + ".partial";
   if (!options.resume || options.overwrite || !path_exists(output)) return std::nullopt;
   const auto fail_other = [&](const std::string& why) {
     fail(ErrorCode::OutputExists, {options.output, {}},
