@@ -42,7 +42,7 @@ bool is_locked(const fs::path& journal) {
   const std::string name = staging.string();
   if (link_kind(staging) != PathKind::Directory || link_kind(journal) != PathKind::File)
     fail(ErrorCode::OutputExists, {name, {}},
-         "{}: exists already: an earlier run did not finish, or another is running; remove it and run again", name);
+         "{}: is in the way and holds no work in progress of this program, so it is left alone; move it away", name);
   if (is_locked(journal)) fail_busy(staging);
   fail(ErrorCode::OutputExists, {name, {}}, "{}: an earlier run did not finish: --resume continues it, or remove it",
        name);
