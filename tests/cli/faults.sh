@@ -157,19 +157,23 @@ PY
   source_untouched kills
 }
 
+# One worker with small buffers, so that there is a middle to be held in.
+readonly SLOWLY=(-j 1 --max-memory 1MiB)
+
 # ---- signals
 
-# stopped_by SIGNAL OPTIONS...: slowed by one worker and small buffers, so that the signal meets the run at work.
 stopped_by() {
-  local signal=$1 out=$WORK/stopped pid tries=0
-  shift
+  local signal=$1 out=$WORK/stopped pid
+  hold_anew
   # A background command of a script ignores SIGINT unless job control is on.
   set -m
-  "$PROGRAM" convert "$WORK/fault_big" "$out" "${FAULT_TO[@]}" -q "$@" >/dev/null 2>"$WORK/.err" </dev/null &
+  "$HELD_PROGRAM" convert "$WORK/fault_mid" "$out" "${FAULT_TO[@]}" -q "${SLOWLY[@]}" >/dev/null 2>"$WORK/.err" \
+    </dev/null &
   pid=$!
   set +m
-  while [[ ! -e $out.partial/glu_ckpt.journal ]] && ((tries++ < 600)) && kill -0 $pid 2>/dev/null; do sleep 0.02; done
+  check "SIG$signal: met at work" held 1 $pid
   kill -s "$signal" $pid 2>/dev/null
+  let_go
   wait $pid 2>/dev/null
   GOT=$?
   ERR=$(cat "$WORK/.err")
@@ -181,22 +185,22 @@ stopped_by() {
 
 signals() {
   local signal reference
-  make_model "$WORK/fault_big" 8 8 1024 1024
-  "$PROGRAM" convert "$WORK/fault_big" "$WORK/big_ref" "${FAULT_TO[@]}" -q
-  reference=$(tree_sum "$WORK/big_ref")
+  make_model "$WORK/fault_mid" 8 6 1024 512
+  "$PROGRAM" convert "$WORK/fault_mid" "$WORK/mid_ref" "${FAULT_TO[@]}" -q
+  reference=$(tree_sum "$WORK/mid_ref")
   for signal in TERM INT USR1; do
-    stopped_by $signal -j 1 --max-memory 1MiB
-    status "SIG$signal: without --resume" 4 convert "$WORK/fault_big" "$WORK/stopped" "${FAULT_TO[@]}" -q
+    stopped_by $signal
+    status "SIG$signal: without --resume" 4 convert "$WORK/fault_mid" "$WORK/stopped" "${FAULT_TO[@]}" -q
     check "SIG$signal: says --resume" has "$ERR" "--resume"
     kept "SIG$signal, refused" "$WORK/stopped"
-    status "SIG$signal: --resume" 0 convert "$WORK/fault_big" "$WORK/stopped" "${FAULT_TO[@]}" --resume
+    status "SIG$signal: --resume" 0 convert "$WORK/fault_mid" "$WORK/stopped" "${FAULT_TO[@]}" --resume
     check "SIG$signal: the same bytes" [ "$(tree_sum "$WORK/stopped")" == "$reference" ]
     check "SIG$signal: no DST.partial" absent "$WORK/stopped.partial"
-    status "SIG$signal: --resume once more" 0 convert "$WORK/fault_big" "$WORK/stopped" "${FAULT_TO[@]}" --resume -q
+    status "SIG$signal: --resume once more" 0 convert "$WORK/fault_mid" "$WORK/stopped" "${FAULT_TO[@]}" --resume -q
     check "SIG$signal: still the same bytes" [ "$(tree_sum "$WORK/stopped")" == "$reference" ]
     rm -rf "$WORK/stopped"
   done
-  rm -rf "$WORK/fault_big" "$WORK/big_ref"
+  rm -rf "$WORK/fault_mid" "$WORK/mid_ref"
 }
 
 # ---- no room
@@ -270,19 +274,19 @@ file_size_limit() {
 
 # ---- the source
 
-# Stops the run while it writes, changes the source, and lets it go on.
+# Holds the run while it writes, changes the source, and lets it go on.
 # changed_under NAME SLUG COMMAND...: COMMAND gets the source's directory.
 changed_under() {
-  local name=$1 slugs=$2 src=$WORK/changing out=$WORK/changed pid tries=0
+  local name=$1 slugs=$2 src=$WORK/changing out=$WORK/changed pid
   shift 2
   rm -rf "$src"
   cp -r "$WORK/fault_mid" "$src"
-  "$PROGRAM" convert "$src" "$out" "${FAULT_TO[@]}" -q -j 1 --max-memory 1MiB >/dev/null 2>"$WORK/.err" </dev/null &
+  hold_anew
+  "$HELD_PROGRAM" convert "$src" "$out" "${FAULT_TO[@]}" -q "${SLOWLY[@]}" >/dev/null 2>"$WORK/.err" </dev/null &
   pid=$!
-  while [[ ! -s $out.partial/glu_ckpt.journal ]] && ((tries++ < 600)) && kill -0 $pid 2>/dev/null; do sleep 0.005; done
-  kill -STOP $pid
+  check "$name: met at work" held 1 $pid
   "$@" "$src"
-  kill -CONT $pid
+  let_go
   wait $pid
   GOT=$?
   ERR=$(cat "$WORK/.err")
@@ -337,30 +341,13 @@ unreadable_source() {
 
 # leave_partial DST: work in progress, some of it done, of a run that was killed.
 leave_partial() {
-  python3 - "$PROGRAM" "$FAULT_SRC" "$1" "${FAULT_TO[@]}" <<'PY'
-import os, shutil, subprocess, sys
-program, source, out, *to = sys.argv[1:]
-journal = out + ".partial/glu_ckpt.journal"
-for _ in range(50):
-    run = subprocess.Popen([program, "convert", source, out, *to, "-q", "-j", "1", "--max-memory", "1MiB"])
-    header = 0
-    while run.poll() is None:
-        try:
-            size = os.stat(journal).st_size
-        except OSError:
-            continue
-        header = header or size
-        if header and size > header + 600:
-            break
-    run.kill()
-    run.wait()
-    if os.path.exists(journal) and not os.path.exists(out):
-        sys.exit(0)
-    shutil.rmtree(out, ignore_errors=True)
-    shutil.rmtree(out + ".partial", ignore_errors=True)
-sys.exit("no run was met at work")
-PY
-  [[ $? == 0 ]] || { bad "a run that was left"; return 1; }
+  local pid
+  hold_anew
+  "$HELD_PROGRAM" convert "$FAULT_SRC" "$1" "${FAULT_TO[@]}" -q "${SLOWLY[@]}" </dev/null &
+  pid=$!
+  held 1 $pid || { bad "no run was met at work"; return 1; }
+  kill -KILL $pid
+  wait $pid 2>/dev/null
   kept "a run that was left" "$1"
 }
 
@@ -480,13 +467,13 @@ resume_mismatch() {
 
 two_at_once() {
   fault_source
-  local out=$WORK/twice pid tries=0
+  local out=$WORK/twice pid
   make_model "$WORK/fault_mid" 8 6 1024 512
-  "$PROGRAM" convert "$WORK/fault_mid" "$out" "${FAULT_TO[@]}" -q -j 1 --max-memory 1MiB \
-    >/dev/null 2>"$WORK/.first" </dev/null &
+  hold_anew
+  "$HELD_PROGRAM" convert "$WORK/fault_mid" "$out" "${FAULT_TO[@]}" -q "${SLOWLY[@]}" >/dev/null 2>"$WORK/.first" \
+    </dev/null &
   pid=$!
-  while [[ ! -s $out.partial/glu_ckpt.journal ]] && ((tries++ < 600)) && kill -0 $pid 2>/dev/null; do sleep 0.005; done
-  kill -STOP $pid
+  check "a first run is at work" held 1 $pid
   status "another run of the same" 4 convert "$WORK/fault_mid" "$out" "${FAULT_TO[@]}" -q
   status "another run that resumes" 4 convert "$WORK/fault_mid" "$out" "${FAULT_TO[@]}" --resume -q
   check "another run that resumes: named" has "$ERR" "[output-busy]"
@@ -494,7 +481,7 @@ two_at_once() {
   check "another run with another source: exit 4, got $GOT" [ "$GOT" == 4 ]
   check "another run with another source: named" has "$ERR" "[output-busy]"
   check "the first is still at work" [ -d "$out.partial" ]
-  kill -CONT $pid
+  let_go
   wait $pid
   check "the first run ends well: $(head -c 300 "$WORK/.first")" [ $? == 0 ]
   "$PROGRAM" convert "$WORK/fault_mid" "$out.ref" "${FAULT_TO[@]}" -q

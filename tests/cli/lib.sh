@@ -34,6 +34,22 @@ status() {
   fi
 }
 
+# Runs of a program linked with tests/support/hold_writes.cpp, which stand still in the middle until they are let go.
+export GLU_CKPT_TEST_HOLD=$WORK/hold
+hold_anew() {
+  rm -rf "$GLU_CKPT_TEST_HOLD"
+  mkdir "$GLU_CKPT_TEST_HOLD"
+}
+# held COUNT PID: waits until that many processes stand still; fails where PID ends before. No more than a minute.
+held() {
+  local tries=0
+  until [[ $(find "$GLU_CKPT_TEST_HOLD" -type f | wc -l) == "$1" ]]; do
+    ((++tries < 6000)) && kill -0 "$2" 2>/dev/null || return 1
+    sleep 0.01
+  done
+}
+let_go() { touch "$GLU_CKPT_TEST_HOLD/go"; }
+
 has() { [[ $1 == *"$2"* ]]; }
 absent() { [[ ! -e $1 && ! -L $1 ]]; }
 

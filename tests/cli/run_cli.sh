@@ -6,6 +6,8 @@ export LC_ALL=C
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PROGRAM=$(realpath "${1:?usage: run_cli.sh PROGRAM [GROUP...]}") || exit 2
 shift
+# The same program, made to stand still in the middle. Built beside it.
+HELD_PROGRAM=$(dirname "$PROGRAM")/tests/glu-ckpt-held
 TESTDATA=${GLU_CKPT_TESTDATA:-$(realpath "$HERE/../../testdata")}
 WORK=$(mktemp -d)
 trap 'umount "$WORK/xfs" 2>/dev/null; chmod -R u+w "$WORK" 2>/dev/null; rm -rf "$WORK"' EXIT

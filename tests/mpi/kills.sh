@@ -31,40 +31,25 @@ json.dump({"model_type": "qwen3_moe"}, open(sys.argv[1] + "/config.json", "w"))
 PY
 }
 
-# The journals of a run that is under way; one for each rank.
-journals() { find "$OUTPUT.partial" -maxdepth 1 -name '*journal*' 2>/dev/null; }
-
-# start N: N ranks convert into $OUTPUT, and stand still in the middle. Their processes are $RANKS, by rank; mpirun's is
-# $MPIRUN. Fails where they were too fast.
-start() {
-  local count=$1 tries=0 pid
-  mpirun -n "$count" "$MPI_PROGRAM" convert "$WORK/model" "$OUTPUT" "${LAYOUT[@]}" "${WORKERS[@]}" --json \
+# start_in_the_middle N: N ranks convert into $OUTPUT, and each stands still with something in its hands until let_go.
+# Their processes are $RANKS, by rank; mpirun's is $MPIRUN.
+start_in_the_middle() {
+  local pid
+  rm -rf "$OUTPUT" "$OUTPUT.partial"
+  hold_anew
+  mpirun -n "$1" "$HELD_PROGRAM" convert "$WORK/model" "$OUTPUT" "${LAYOUT[@]}" "${WORKERS[@]}" --json \
     >"$WORK/.out" 2>"$WORK/.err" </dev/null &
   MPIRUN=$!
-  # All have joined, and one has done something: its journal holds more than what all begin with.
-  until [[ $(journals | wc -l) == "$count" && $(journals | xargs stat -c %s 2>/dev/null | sort -u | wc -l) -gt 1 ]]; do
-    ((++tries < 2000)) && kill -0 "$MPIRUN" 2>/dev/null || break
-    sleep 0.005
-  done
+  if ! held "$1" "$MPIRUN"; then
+    bad "no run of $1 ranks was seen in the middle: $(find "$GLU_CKPT_TEST_HOLD" -type f | wc -l) ranks were"
+    let_go
+    wait "$MPIRUN"
+    return 1
+  fi
   RANKS=()
   for pid in $(pgrep -P "$MPIRUN"); do
-    kill -STOP "$pid" 2>/dev/null || continue
     RANKS[$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p')]=$pid
   done
-  [[ ${#RANKS[@]} == "$count" && -d $OUTPUT.partial && ! -e $OUTPUT ]]
-}
-
-# start_in_the_middle N: the same, again where a run was too fast.
-start_in_the_middle() {
-  local tries
-  for tries in 1 2 3 4 5; do
-    rm -rf "$OUTPUT" "$OUTPUT.partial"
-    start "$1" && return 0
-    kill -CONT "${RANKS[@]}" 2>/dev/null
-    wait "$MPIRUN"
-  done
-  bad "no run of $1 ranks was seen in the middle, of $tries"
-  return 1
 }
 
 # Sets GOT to mpirun's status.
@@ -94,7 +79,7 @@ survives_kills() {
   for again in 1 2 3 0 4; do
     start_in_the_middle 4 || return
     local victim=$((RANDOM % 4))
-    kill -CONT "${RANKS[@]}"
+    let_go
     sleep "0.0$((RANDOM % 4))"
     if ! kill -KILL "${RANKS[victim]}" 2>/dev/null; then
       finish_run
@@ -113,7 +98,7 @@ survives_kills() {
   # Certainly in the middle: it never goes on.
   start_in_the_middle 3 || return
   kill -KILL "${RANKS[0]}"
-  kill -CONT "${RANKS[1]}" "${RANKS[2]}"
+  let_go
   finish_run
   check "rank 0 killed in the middle: exit $GOT" test "$GOT" == 137
   check "rank 0 killed in the middle: DST.partial is kept" is_kept
@@ -125,7 +110,7 @@ stops_by_a_rank() {
   local number=$1 rank=$2
   start_in_the_middle 3 || return
   kill -s "$number" "${RANKS[rank]}"
-  kill -CONT "${RANKS[@]}"
+  let_go
   finish_run
   check "$number to rank $rank: exit $GOT: $(tail -n 5 "$WORK/.err")" test "$GOT" == 6
   check "$number to rank $rank: told once" once "$(<"$WORK/.err")" '{"error":"interrupted"'
@@ -140,23 +125,17 @@ stops_by_mpirun() {
   start_in_the_middle 3 || return
   kill -USR1 "$MPIRUN"
   sleep 0.2
-  kill -CONT "${RANKS[@]}"
+  let_go
   finish_run
   check "USR1 to mpirun: exit $GOT" test "$GOT" == 6
   check "USR1 to mpirun: told once" once "$(<"$WORK/.err")" '{"error":"interrupted"'
   check "USR1 to mpirun: DST.partial is kept" is_kept
   resume_by 0
   start_in_the_middle 3 || return
-  # Not continued by this script: mpirun does that itself, before it ends them.
+  # They are not let go: mpirun kills them in the end.
   kill -TERM "$MPIRUN"
   finish_run
   check "TERM to mpirun: fails, exit $GOT" test "$GOT" != 0
-  # It lets the ranks go on a little first, which may be enough for all that is left.
-  if [[ -e $OUTPUT ]]; then
-    check "TERM to mpirun: complete" test "$(tree_sum "$OUTPUT")" == "$WHOLE"
-    check "TERM to mpirun: nothing else is left" absent "$OUTPUT.partial"
-    return
-  fi
   check "TERM to mpirun: DST.partial is kept" is_kept
   resume_by 1
 }

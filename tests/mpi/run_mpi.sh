@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Ranks and the program for many ranks under mpirun, on this machine.
 # usage: run_mpi.sh PROGRAM MPI_PROGRAM RANKS_TEST
+# Beside the last lies the second one again, made to stand still in the middle of a conversion.
 set -u
 export LC_ALL=C
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PROGRAM=$(realpath "${1:?usage: run_mpi.sh PROGRAM MPI_PROGRAM RANKS_TEST}") || exit 2
 MPI_PROGRAM=$(realpath "${2:?no glu-ckpt-mpi}") || exit 2
 RANKS_TEST=$(realpath "${3:?no ranks test}") || exit 2
+HELD_PROGRAM=$(dirname "$RANKS_TEST")/glu-ckpt-mpi-held
 if ! command -v mpirun >/dev/null; then
   echo "no mpirun"
   exit 77

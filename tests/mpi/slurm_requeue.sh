@@ -23,6 +23,9 @@ source "$HERE/kills.sh"
 # shellcheck source=/dev/null
 source "$HERE/slurm_cluster.sh"
 
+# The journals of a run that is under way; one for each rank.
+journals() { find "$OUTPUT.partial" -maxdepth 1 -name '*journal*' 2>/dev/null; }
+
 # Each rank notes its arguments, then works until it is stopped; after a requeue it finds the job done. It fails
 # when told to.
 export GLU_CKPT_MPI=$WORK/stand_in GLU_CKPT_LAUNCHER="srun --kill-on-bad-exit=1" STAND_IN=$WORK/ranks
