@@ -12,23 +12,25 @@
 namespace glu_ckpt {
 
 void parallel_until(int jobs, const std::function<std::int64_t()>& next,
-                    const std::function<void(std::size_t, int)>& task) {
-  std::atomic<bool> stop{false};
+                    const std::function<void(std::size_t, int)>& task, const std::function<void(std::size_t)>& ahead) {
+  constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
   std::mutex mutex;
-  // The first task's that fails: tasks begin in order, so those before it run to their end and it is always the same.
+  // The first task's that fails: tasks are taken in order and those before it run to their end, so it is always the
+  // same.
   std::exception_ptr failure;
-  std::size_t failed = std::numeric_limits<std::size_t>::max();
+  std::atomic<std::size_t> failed = kNone;
+  const auto take = [&]() -> std::int64_t { return failed == kNone ? next() : -1; };
   const auto work = [&](int worker) {
     std::size_t i = 0;
     try {
-      while (!stop) {
-        const std::int64_t number = next();
-        if (number < 0) return;
+      for (std::int64_t number = take(); number >= 0 && static_cast<std::size_t>(number) < failed;) {
         i = static_cast<std::size_t>(number);
+        const std::int64_t following = ahead ? take() : -1;
+        if (following >= 0) ahead(static_cast<std::size_t>(following));
         task(i, worker);
+        number = ahead ? following : take();
       }
     } catch (...) {
-      stop = true;
       const std::lock_guard lock(mutex);
       if (failure && i >= failed) return;
       failed = i;

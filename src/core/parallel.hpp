@@ -12,8 +12,10 @@ namespace glu_ckpt {
 void parallel_for(std::size_t count, int jobs, const std::function<void(std::size_t, int)>& task);
 
 /// The same for numbers that come from `next`, which any thread calls, until it gives a negative one. Each thread
-/// begins no other task after a failure; that of the least number is rethrown.
+/// begins no other task after a failure; that of the least number is rethrown. With `ahead`, a thread takes its next
+/// number before it begins the task it has, and says so to `ahead`.
 void parallel_until(int jobs, const std::function<std::int64_t()>& next,
-                    const std::function<void(std::size_t, int)>& task);
+                    const std::function<void(std::size_t, int)>& task,
+                    const std::function<void(std::size_t)>& ahead = {});
 
 }  // namespace glu_ckpt

@@ -14,6 +14,7 @@
 #include "exec/host_buffer.hpp"
 #include "exec/make_tasks.hpp"
 #include "exec/move_parts.hpp"
+#include "exec/read_ahead.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -134,7 +135,7 @@ RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, cons
     }
     return made;
   };
-  parallel_until(crew.workers, next, [&](std::size_t index, int number) {
+  const auto work = [&](std::size_t index, int number) {
     const Task& task = tasks[index];
     // Made by the thread that uses it: a GPU is chosen for each thread.
     auto& worker = workers[static_cast<std::size_t>(number)];
@@ -147,6 +148,10 @@ RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, cons
     sums[static_cast<std::size_t>(number)] += done.sums;
     if (options.on_done) options.on_done(done);
     if (options.on_progress) options.on_progress(bytes_of(done));
+  };
+  parallel_until(crew.workers, next, work, [&](std::size_t index) {
+    const Task& task = tasks[index];
+    read_ahead(source, moves_by_place.of(task), task.begin, task.end);
   });
   RangeSums total;
   for (const RangeSums& sum : sums) total += sum;

@@ -18,6 +18,8 @@ constexpr i64 kPageBytes = 4096;
 constexpr std::size_t kMinDirectBytes = std::size_t{64} << 10;
 /// Written at once, it is reserved first where the file as a whole is not.
 constexpr i64 kReservedBytes = i64{1} << 20;
+/// Of edges, until the disk begins with them: at the flush it would have rested until then.
+constexpr std::size_t kEdgeBytes = std::size_t{4} << 20;
 constexpr i64 kSumBytes = sizeof(BlockSum);
 /// Sums are read, and blocks read back, by this many bytes.
 constexpr i64 kPieceBytes = i64{1} << 20;
@@ -150,8 +152,11 @@ void OutputFile::write_direct(std::span<const std::byte> from, i64 offset) {
 void OutputFile::write_buffered(std::span<const std::byte> from, i64 offset) {
   if (from.empty()) return;
   file_.pwrite_exact(from, offset);
-  // Not for edges: their page would be under way to the disk when its other half comes.
-  if (from.size() >= kMinDirectBytes) file_.start_writeback(offset, static_cast<i64>(from.size()));
+  if (from.size() >= kMinDirectBytes) return file_.start_writeback(offset, static_cast<i64>(from.size()));
+  // Not each edge: its page would be under way to the disk when its other half comes. Between clones there are
+  // thousands, and they are whole pages.
+  if (space_ == Space::AsWritten && (edge_bytes_ += from.size()) % kEdgeBytes < from.size())
+    file_.start_writeback(0, 0);
 }
 
 void OutputFile::add_written(std::span<const std::byte> from, i64 offset) {

@@ -82,6 +82,8 @@ class OutputFile {
   File direct_;
   File sums_;
   std::atomic<bool> use_direct_{false};
+  /// Written by less than a direct write takes.
+  std::atomic<std::size_t> edge_bytes_{0};
   /// Cleared where the sums could not be written; then all blocks are read back.
   std::atomic<bool> use_sums_{false};
   std::optional<Hash128> hash_;

@@ -1,0 +1,31 @@
+#include "exec/read_ahead.hpp"
+
+#include <algorithm>
+
+#include "exec/move_parts.hpp"
+#include "io/file.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Linux takes no more of one piece of advice than the disk's largest request or its read-ahead, of which 512 KiB are
+/// nowhere too much.
+constexpr i64 kAdviceBytes = i64{512} << 10;
+
+}  // namespace
+
+void read_ahead(const Source& source, std::span<const Move> moves, i64 begin, i64 end) {
+  // Of a few pages, such as those between clones, the advice costs as much as the read.
+  if (end - begin < kAdviceBytes) return;
+  for (const Move& move : moves)
+    clip_move(move, begin, end, [&](const Move& part) {
+      const FilePlace place = source.place(part.src);
+      const i64 window = source_window(part);
+      if (place.file == nullptr || window > kMaxReadWaste * part.bytes()) return;
+      const i64 from = place.offset + part.src_offset;
+      for (i64 done = 0; done < window; done += kAdviceBytes)
+        place.file->will_need(from + done, std::min(kAdviceBytes, window - done));
+    });
+}
+
+}  // namespace glu_ckpt
