@@ -72,14 +72,11 @@ i64 bytes_of(const DoneRange& range) { return range.end - range.begin; }
 class MovesByPlace {
  public:
   explicit MovesByPlace(const Plan& plan) : first_move_(plan.first_move), moves_(plan.moves), reach_(moves_.size()) {
+    if (!is_sorted()) sort();
     for (std::size_t t = 0; t + 1 < first_move_.size(); ++t) {
-      const auto first = moves_.begin() + static_cast<std::ptrdiff_t>(first_move_[t]);
-      const auto last = moves_.begin() + static_cast<std::ptrdiff_t>(first_move_[t + 1]);
-      std::ranges::stable_sort(first, last, {}, &Move::dst_offset);
       i64 reach = 0;
-      for (auto move = first; move != last; ++move)
-        reach_[static_cast<std::size_t>(move - moves_.begin())] = reach =
-            std::max(reach, move->dst_offset + target_window(*move));
+      for (std::size_t m = first_move_[t]; m < first_move_[t + 1]; ++m)
+        reach_[m] = reach = std::max(reach, moves_[m].dst_offset + target_window(moves_[m]));
     }
   }
 
@@ -88,13 +85,33 @@ class MovesByPlace {
     const auto first = reach_.begin() + static_cast<std::ptrdiff_t>(first_move_[task.tensor]);
     const auto last = reach_.begin() + static_cast<std::ptrdiff_t>(first_move_[task.tensor + 1]);
     const auto from = static_cast<std::size_t>(std::upper_bound(first, last, task.begin) - reach_.begin());
-    const std::span<const Move> behind(moves_.data() + from, moves_.data() + first_move_[task.tensor + 1]);
+    const std::span<const Move> behind = moves_.subspan(from, first_move_[task.tensor + 1] - from);
     return {behind.begin(), std::ranges::lower_bound(behind, task.end, {}, &Move::dst_offset)};
   }
 
  private:
+  bool is_sorted() const {
+    for (std::size_t t = 0; t + 1 < first_move_.size(); ++t)
+      if (!std::ranges::is_sorted(moves_.subspan(first_move_[t], first_move_[t + 1] - first_move_[t]), {},
+                                  &Move::dst_offset))
+        return false;
+    return true;
+  }
+
+  /// A copy, so only where it has to be: there may be a hundred thousand.
+  void sort() {
+    sorted_.assign(moves_.begin(), moves_.end());
+    moves_ = sorted_;
+    for (std::size_t t = 0; t + 1 < first_move_.size(); ++t)
+      std::stable_sort(sorted_.begin() + static_cast<std::ptrdiff_t>(first_move_[t]),
+                       sorted_.begin() + static_cast<std::ptrdiff_t>(first_move_[t + 1]),
+                       [](const Move& a, const Move& b) { return a.dst_offset < b.dst_offset; });
+  }
+
   const std::vector<std::size_t>& first_move_;
-  std::vector<Move> moves_;
+  /// The plan's own, or those below.
+  std::span<const Move> moves_;
+  std::vector<Move> sorted_;
   /// The furthest end of a move and of all before it in its tensor.
   std::vector<i64> reach_;
 };

@@ -85,7 +85,7 @@ std::vector<u32> FileSource::sorted_by_name() const {
 
 /// Walks index and tensors, both sorted by name, side by side. The shards are the index's own list, so
 /// equal file numbers mean equal files.
-void FileSource::check_index(const std::vector<u32>& order) const {
+void FileSource::check_index(const std::vector<u32>& order) {
   auto at = order.begin();
   for (const ShardIndex::Entry& entry : files_.index->entries) {
     const TensorRef* tensor = at == order.end() ? nullptr : &inventory_.tensors[*at];
@@ -94,6 +94,7 @@ void FileSource::check_index(const std::vector<u32>& order) const {
     ++at;
   }
   if (at != order.end()) fail_unlisted(files_, inventory_.tensors[*at]);
+  files_.index.reset();
 }
 
 void FileSource::watch(const File& file, const std::string& name) {

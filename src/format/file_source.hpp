@@ -42,8 +42,9 @@ class FileSource : public Source {
   const TensorRef& checked_range(std::size_t tensor, i64 offset, i64 bytes) const;
   /// Throws DuplicateKey; returns tensor numbers sorted by name.
   std::vector<u32> sorted_by_name() const;
-  /// Both ways. Throws IndexStale, IndexIncomplete.
-  void check_index(const std::vector<u32>& order) const;
+  /// Both ways, and drops it: all that its hundred thousand names say is in the inventory then. Throws IndexStale,
+  /// IndexIncomplete.
+  void check_index(const std::vector<u32>& order);
   /// Throws IndexMissingShard where an index names it and it is not there.
   File open_shard(const std::string& name);
   /// Has check_unchanged() look at a file that tensors are read from.

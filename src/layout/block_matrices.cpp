@@ -145,6 +145,8 @@ void add_matrices(BlockShape& shape, const Inventory& inventory) {
     else if (role == Role::Gate)
       matrices.add_halved(tensors, shape.parts.at({kind, experts, Role::Up}));
   }
+  // It has grown by doubling, and stays.
+  shape.block.matrices.shrink_to_fit();
 }
 
 i64 fused_block_rows(const Glu& glu, i64 intermediate, const ScaleGrid& grid, const std::string& name) {

@@ -81,11 +81,16 @@ void place_outputs(std::vector<DraftOutput> drafts, i64 max_shard_bytes, const I
     if (drafts[a].dtype != drafts[b].dtype) return drafts[a].dtype > drafts[b].dtype;
     return drafts[a].name < drafts[b].name;
   });
+  std::size_t moves = 0;
+  for (const DraftOutput& draft : drafts) moves += draft.moves.size();
+  plan.moves.reserve(moves);
+  plan.outputs.reserve(drafts.size());
   i64 offset = 0;
   for (const std::size_t i : order) {
     DraftOutput& draft = drafts[i];
     if (!plan.outputs.empty() && plan.outputs.back().shard != shards[i]) offset = 0;
     plan.first_move.push_back(plan.moves.size());
+    std::ranges::stable_sort(draft.moves, {}, &Move::dst_offset);
     for (Move& move : draft.moves) {
       move.dst = plan.outputs.size();
       plan.moves.push_back(move);

@@ -19,25 +19,6 @@ constexpr i64 kBatchBytes = i64{16} << 20;
 
 Item matrix_item(const ExpertBlock& block, const Matrix& matrix) {
   Item item;
-  const std::string layer = layer_label(block);
-  const bool shared = block.set == ExpertSet::Shared;
-  const int rank = block.is_twin() ? 2 : block.stack == "decoder" ? 0 : 1;
-  const std::string stack = (block.is_twin() ? block.state + " " : "") + block.scope + block.stack;
-  item.order = {rank,
-                stack,
-                block.layer,
-                shared ? 1 : 0,
-                matrix.expert,
-                static_cast<int>(matrix.role),
-                static_cast<int>(matrix.kind),
-                ""};
-  item.identity =
-      fmt::format("{}/{}/{}/{}/{}/{}/{}/{}/{}", block.state, layer, to_string(block.set), matrix.expert,
-                  to_string(matrix.role), to_string(matrix.kind), dtype_name(matrix.dtype), matrix.rows, matrix.cols);
-  item.label =
-      fmt::format("{}layer {} {}{} {} {} {} [{}, {}]", block.is_twin() ? block.state + " of " : "", layer,
-                  to_string(block.set), shared ? " expert" : fmt::format(" expert {}", matrix.expert),
-                  to_string(matrix.role), to_string(matrix.kind), dtype_name(matrix.dtype), matrix.rows, matrix.cols);
   item.block = &block;
   item.matrix = &matrix;
   item.tensor = matrix.tensor;
@@ -47,12 +28,29 @@ Item matrix_item(const ExpertBlock& block, const Matrix& matrix) {
 
 Item other_item(const TensorRef& tensor, std::size_t index) {
   Item item;
-  item.order = {3, "", 0, 0, 0, 0, 0, tensor.name};
-  item.identity = fmt::format("{}/{}/{}", tensor.name, dtype_name(tensor.dtype), fmt::join(tensor.shape, "x"));
-  item.label = fmt::format("{} {} {}", tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape));
+  item.other = &tensor;
   item.tensor = index;
   item.bytes = tensor.bytes;
   return item;
+}
+
+/// Made when it is asked for, as identities and labels are: there are a hundred thousand items, and few reports.
+auto order_of(const Item& item) {
+  using Text = std::string_view;
+  using Order = std::tuple<int, Text, std::string, i64, bool, i64, Role, TensorKind, Text>;
+  if (item.matrix == nullptr) return Order{3, {}, {}, 0, false, 0, {}, {}, item.other->name};
+  const ExpertBlock& block = *item.block;
+  const Matrix& matrix = *item.matrix;
+  const int rank = block.is_twin() ? 2 : block.stack == "decoder" ? 0 : 1;
+  return Order{rank,
+               block.is_twin() ? Text(block.state) : Text(),
+               block.scope + block.stack,
+               block.layer,
+               block.set == ExpertSet::Shared,
+               matrix.expert,
+               matrix.role,
+               matrix.kind,
+               {}};
 }
 
 /// One worker's buffers.
@@ -78,6 +76,7 @@ class ItemHasher {
  private:
   void hash_matrix(Item& item, Workspace& space) const {
     const Matrix& matrix = *item.matrix;
+    const std::string identity = item.identity();
     const i64 row_bytes = matrix.cols * matrix.element_bytes;
     const std::vector<Move> moves = matrix_moves(matrix, dense_matrix(matrix));
     // A transposed matrix is read whole where it fits: every batch of its rows touches all of it.
@@ -91,24 +90,22 @@ class ItemHasher {
       gather(moves, reader, backend_, first * row_bytes, (first + count) * row_bytes, space.rows.data(), space.scratch,
              buffer_bytes_);
       for (i64 r = 0; r < count; ++r)
-        add_leaf(item, first + r, {space.rows.data() + r * row_bytes, static_cast<std::size_t>(row_bytes)});
+        item.sum +=
+            hash_leaf(identity, first + r, {space.rows.data() + r * row_bytes, static_cast<std::size_t>(row_bytes)});
       progress(count * row_bytes);
     }
   }
 
   void hash_blocks(Item& item, Workspace& space) const {
     grow_buffer(space.rows, kLeafBlockBytes);
+    const std::string identity = item.identity();
     // A tensor without bytes still counts: its block 0 is empty.
     for (i64 begin = 0, block = 0; begin < item.bytes || block == 0; begin += kLeafBlockBytes, ++block) {
       const std::span bytes(space.rows.data(), static_cast<std::size_t>(std::min(kLeafBlockBytes, item.bytes - begin)));
       if (!bytes.empty()) source_.read(item.tensor, begin, bytes);
-      add_leaf(item, block, bytes);
+      item.sum += hash_leaf(identity, block, bytes);
       progress(static_cast<i64>(bytes.size()));
     }
-  }
-
-  static void add_leaf(Item& item, i64 index, std::span<const std::byte> bytes) {
-    item.sum += hash_leaf(item, index, bytes);
   }
 
   void progress(i64 bytes) const {
@@ -138,21 +135,47 @@ Matrix dense_matrix(const Matrix& matrix) {
   return to;
 }
 
-Hash128 hash_leaf(const Item& item, i64 index, std::span<const std::byte> bytes) {
-  fmt::memory_buffer identity;
-  identity.append(item.identity);
-  identity.push_back('/');
+Hash128 hash_leaf(std::string_view identity, i64 index, std::span<const std::byte> bytes) {
+  fmt::memory_buffer whole;
+  whole.append(identity);
+  whole.push_back('/');
   const fmt::format_int digits(index);
-  identity.append(digits.data(), digits.data() + digits.size());
-  return hash128(bytes, hash64({identity.data(), identity.size()}));
+  whole.append(digits.data(), digits.data() + digits.size());
+  return hash128(bytes, hash64({whole.data(), whole.size()}));
+}
+
+std::string Item::identity() const {
+  if (matrix == nullptr)
+    return fmt::format("{}/{}/{}", other->name, dtype_name(other->dtype), fmt::join(other->shape, "x"));
+  return fmt::format("{}/{}/{}/{}/{}/{}/{}/{}/{}", block->state, layer_label(*block), to_string(block->set),
+                     matrix->expert, to_string(matrix->role), to_string(matrix->kind), dtype_name(matrix->dtype),
+                     matrix->rows, matrix->cols);
+}
+
+std::string Item::label() const {
+  if (matrix == nullptr)
+    return fmt::format("{} {} {}", other->name, dtype_name(other->dtype), shape_text(other->shape));
+  const bool shared = block->set == ExpertSet::Shared;
+  return fmt::format("{}layer {} {}{} {} {} {} [{}, {}]", block->is_twin() ? block->state + " of " : "",
+                     layer_label(*block), to_string(block->set),
+                     shared ? " expert" : fmt::format(" expert {}", matrix->expert), to_string(matrix->role),
+                     to_string(matrix->kind), dtype_name(matrix->dtype), matrix->rows, matrix->cols);
+}
+
+bool is_before(const Item& a, const Item& b) {
+  const auto x = order_of(a), y = order_of(b);
+  return x < y || (x == y && a.identity() < b.identity());
 }
 
 std::vector<Item> list_items(const Inventory& inventory, const Recognition& recognition) {
+  std::size_t count = recognition.others.size();
+  for (const ExpertBlock& block : recognition.blocks) count += block.matrices.size();
   std::vector<Item> items;
+  items.reserve(count);
   for (const ExpertBlock& block : recognition.blocks)
     for (const Matrix& matrix : block.matrices) items.push_back(matrix_item(block, matrix));
   for (const std::size_t index : recognition.others) items.push_back(other_item(inventory.tensors[index], index));
-  std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.order < b.order; });
+  std::ranges::sort(items, is_before);
   return items;
 }
 

@@ -4,7 +4,7 @@
 
 #include <span>
 #include <string>
-#include <tuple>
+#include <string_view>
 #include <vector>
 
 #include "core/hash.hpp"
@@ -13,30 +13,36 @@
 namespace glu_ckpt {
 
 struct Item {
-  /// Sorts items in the order of reports: stack, layer, set, expert, role, kind; the optimizer's twins after
-  /// the weights, state by state; other tensors last, by name.
-  std::tuple<int, std::string, i64, int, i64, int, int, std::string> order;
-  /// The identity without its last field: dtype and shape included.
-  std::string identity;
-  /// For people: "layer 3 routed expert 7 gate weight BF16 [768, 2048]", or the tensor's name.
-  std::string label;
   /// Null for other tensors.
   const ExpertBlock* block = nullptr;
   const Matrix* matrix = nullptr;
+  /// Null for matrices.
+  const TensorRef* other = nullptr;
   std::size_t tensor = 0;
   i64 bytes = 0;
   /// Sum of the leaves; filled by hash_items().
   Hash128 sum;
+
+  /// What its leaves are seeded with, up to the number of the row or block: dtype and shape included.
+  std::string identity() const;
+  /// For people: "layer 3 routed expert 7 gate weight BF16 [768, 2048]", or the tensor's name.
+  std::string label() const;
 };
 
-/// Sorted by `order`. They point into `recognition`.
+/// The order of reports: stack, layer, set, expert, role, kind; the optimizer's twins after the weights, state by
+/// state; other tensors last, by name. Of two checkpoints, equal items come to the same place.
+bool is_before(const Item& a, const Item& b);
+/// Whether two checkpoints' items are the same matrix, or tensor, whatever it holds.
+inline bool is_same_item(const Item& a, const Item& b) { return a.identity() == b.identity(); }
+
+/// In that order. They point into both.
 std::vector<Item> list_items(const Inventory& inventory, const Recognition& recognition);
 
 /// Tensors that hold no expert matrices are hashed in blocks, so that a difference is located without a second pass.
 inline constexpr i64 kLeafBlockBytes = i64{1} << 20;
 
-/// The leaf of row, or block, number `index`.
-Hash128 hash_leaf(const Item& item, i64 index, std::span<const std::byte> bytes);
+/// The leaf of row, or block, number `index` of the item with that identity.
+Hash128 hash_leaf(std::string_view identity, i64 index, std::span<const std::byte> bytes);
 
 /// The same matrix, dense in [out, in] order, at the start of tensor 0.
 Matrix dense_matrix(const Matrix& matrix);

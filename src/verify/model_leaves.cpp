@@ -18,10 +18,10 @@ constexpr i64 kBatchBytes = i64{1} << 20;
 /// What of one item lies in one tensor: rows [first, last) of a matrix, or all blocks of another tensor.
 struct Part {
   const Item* item = nullptr;
-  Placement place;
+  /// Of the matrix; null for other tensors.
+  const Placement* place = nullptr;
   i64 first = 0;
   i64 last = 0;
-  i64 leaf_bytes = 0;
   /// Rows are not dense in the tensor, so they are there all together or not at all.
   bool transposed = false;
   /// First byte of it in the tensor, and the one behind the last.
@@ -31,9 +31,10 @@ struct Part {
   i64 reach = 0;
 
   bool has_blocks() const { return item->matrix == nullptr; }
-  i64 offset(i64 leaf) const { return has_blocks() ? leaf * kLeafBlockBytes : row_offset(place, leaf); }
+  i64 offset(i64 leaf) const { return has_blocks() ? leaf * kLeafBlockBytes : row_offset(*place, leaf); }
+  i64 row_bytes() const { return item->matrix->cols * item->matrix->element_bytes; }
   i64 bytes(i64 leaf) const {
-    return has_blocks() ? std::min(kLeafBlockBytes, item->bytes - leaf * kLeafBlockBytes) : leaf_bytes;
+    return has_blocks() ? std::min(kLeafBlockBytes, item->bytes - leaf * kLeafBlockBytes) : row_bytes();
   }
   /// The first leaf that begins at or behind `at`.
   i64 leaf_from(i64 at) const {
@@ -51,7 +52,7 @@ struct Part {
 
 Part part_of(const Item& item, const Placement& place, i64 first, i64 last) {
   const Matrix& matrix = *item.matrix;
-  Part part{&item, place, first, last, matrix.cols * matrix.element_bytes};
+  Part part{&item, &place, first, last};
   part.transposed = matrix.cols > 1 && place.col_step != matrix.element_bytes;
   part.begin = row_offset(place, first);
   part.end = row_offset(place, last - 1) + (matrix.cols - 1) * place.col_step + matrix.element_bytes;
@@ -95,42 +96,43 @@ struct Passing {
   }
 };
 
-void add_leaf(const Item& item, i64 leaf, std::span<const std::byte> bytes, LeafSum& sum) {
-  const Hash128 hash = hash_leaf(item, leaf, bytes);
+void add_leaf(std::string_view identity, i64 leaf, std::span<const std::byte> bytes, LeafSum& sum) {
+  const Hash128 hash = hash_leaf(identity, leaf, bytes);
   sum += {hash.low, hash.high, 1, static_cast<i64>(bytes.size())};
 }
 
 void add_dense(const Part& part, const Passing& passing, LeafSum& sum) {
+  const std::string identity = part.item->identity();
   for (i64 leaf = part.leaf_from(passing.begin); leaf < part.last; ++leaf) {
     const i64 begin = part.offset(leaf), end = begin + part.bytes(leaf);
     if (end > passing.end()) return;
-    if (passing.counts(begin, end)) add_leaf(*part.item, leaf, passing.at(begin, end - begin), sum);
+    if (passing.counts(begin, end)) add_leaf(identity, leaf, passing.at(begin, end - begin), sum);
   }
 }
 
 void add_transposed(const Part& part, const Passing& passing, LeafSum& sum) {
   if (part.begin < passing.begin || part.end > passing.end() || !passing.counts(part.begin, part.end)) return;
+  const std::string identity = part.item->identity();
   Matrix matrix = *part.item->matrix;
-  matrix.place = part.place;
+  matrix.place = *part.place;
   matrix.tail.reset();
   const std::vector<Move> moves = matrix_moves(matrix, dense_matrix(matrix));
-  const i64 batch = std::max<i64>(1, kBatchBytes / part.leaf_bytes);
+  const i64 row_bytes = part.row_bytes(), batch = std::max<i64>(1, kBatchBytes / row_bytes);
   thread_local std::vector<std::byte> rows;
   for (i64 first = part.first; first < part.last; first += batch) {
     const i64 last = std::min(part.last, first + batch);
-    const i64 begin = first * part.leaf_bytes;
-    grow_buffer(rows, (last - first) * part.leaf_bytes);
+    const i64 begin = first * row_bytes;
+    grow_buffer(rows, (last - first) * row_bytes);
     std::vector<Move> local;
     for (const Move& move : moves)
-      clip_move(move, begin, last * part.leaf_bytes, [&](Move clipped) {
+      clip_move(move, begin, last * row_bytes, [&](Move clipped) {
         clipped.src_offset -= passing.begin;
         clipped.dst_offset -= begin;
         local.push_back(clipped);
       });
     copy_in_host(local, passing.bytes.data(), rows.data());
     for (i64 leaf = first; leaf < last; ++leaf)
-      add_leaf(*part.item, leaf,
-               {rows.data() + (leaf - first) * part.leaf_bytes, static_cast<std::size_t>(part.leaf_bytes)}, sum);
+      add_leaf(identity, leaf, {rows.data() + (leaf - first) * row_bytes, static_cast<std::size_t>(row_bytes)}, sum);
   }
 }
 
@@ -186,10 +188,10 @@ struct ModelLeaves::Parts {
 
   void place_blocks(const Item& item) {
     if (item.bytes == 0) {
-      add_leaf(item, 0, {}, empty);
+      add_leaf(item.identity(), 0, {}, empty);
       return;
     }
-    Part part{&item, {}, 0, (item.bytes + kLeafBlockBytes - 1) / kLeafBlockBytes};
+    Part part{&item, nullptr, 0, (item.bytes + kLeafBlockBytes - 1) / kLeafBlockBytes};
     part.end = item.bytes;
     leaves += part.last;
     bytes += item.bytes;
@@ -203,6 +205,7 @@ ModelLeaves::ModelLeaves(const Inventory& inventory, const Recognition& recognit
   parts_->of_tensor.resize(inventory.tensors.size());
   for (const Item& item : parts_->items) parts_->place(item);
   for (std::vector<Part>& parts : parts_->of_tensor) {
+    parts.shrink_to_fit();
     std::ranges::sort(parts, {}, &Part::begin);
     i64 reach = 0;
     for (Part& part : parts) part.reach = reach = std::max(reach, part.end);
@@ -249,9 +252,9 @@ Digest ModelLeaves::blank() const { return {0, 0, static_cast<i64>(parts_->items
 std::string first_unlike(const Inventory& a, const Recognition& a_recognition, const Inventory& b,
                          const Recognition& b_recognition) {
   const std::vector<Item> left = list_items(a, a_recognition), right = list_items(b, b_recognition);
-  const auto [x, y] = std::ranges::mismatch(left, right, {}, &Item::identity, &Item::identity);
-  if (x != left.end()) return x->label;
-  return y == right.end() ? std::string() : y->label;
+  const auto [x, y] = std::ranges::mismatch(left, right, is_same_item);
+  if (x != left.end()) return x->label();
+  return y == right.end() ? std::string() : y->label();
 }
 
 }  // namespace glu_ckpt

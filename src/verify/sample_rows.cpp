@@ -124,7 +124,7 @@ Sample sample_rows(const Model& a, const Model& b, std::span<const std::size_t> 
                    const ExecuteOptions& options, u64 seed, const SampleLimits& limits) {
   const std::vector<Item> left = list_items(a.source->inventory(), *a.recognition);
   const std::vector<Item> right = list_items(b.source->inventory(), *b.recognition);
-  if (!std::ranges::equal(left, right, {}, &Item::identity, &Item::identity))
+  if (!std::ranges::equal(left, right, is_same_item))
     fail(ErrorCode::VerifyFailed, {b.source->path().string(), {}}, "{}: is not made of the same matrices and tensors",
          b.source->path().string());
   Draws draws(seed);
@@ -148,7 +148,7 @@ Sample sample_rows(const Model& a, const Model& b, std::span<const std::size_t> 
   });
   if (first)
     sample.difference =
-        fmt::format("{}, {} {}", left[picks[*first].item].label,
+        fmt::format("{}, {} {}", left[picks[*first].item].label(),
                     left[picks[*first].item].matrix != nullptr ? "row" : "block of 4 KiB number", picks[*first].row);
   return sample;
 }

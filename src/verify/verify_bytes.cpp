@@ -114,12 +114,11 @@ Verdict verify(const Model& a, const Model& b, const Backend& backend, const Exe
   verdict.b = sum_items(right);
   const Item* first_left = nullptr;
   const Item* first_right = nullptr;
-  const auto rank = [](const Item& item) { return std::tie(item.order, item.identity); };
   for (auto x = left.begin(), y = right.begin(); x != left.end() || y != right.end();) {
-    if (y == right.end() || (x != left.end() && rank(*x) < rank(*y))) {
-      verdict.missing.push_back(x++->label);
-    } else if (x == left.end() || rank(*y) < rank(*x)) {
-      verdict.extra.push_back(y++->label);
+    if (y == right.end() || (x != left.end() && is_before(*x, *y))) {
+      verdict.missing.push_back(x++->label());
+    } else if (x == left.end() || is_before(*y, *x)) {
+      verdict.extra.push_back(y++->label());
     } else {
       if (!(x->sum == y->sum)) {
         if (verdict.differing++ == 0) {
