@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a checkpoint of real size whose tensor data is one hole, for measuring inspect and plan.
 
-Usage: make_sparse_checkpoint.py OUT [--shards 200] [--tensors 200000] [--bytes 2000000000000]
+Usage: make_sparse_checkpoint.py OUT [--shards 200] [--tensors 200000] [--bytes 2000000000000] [--rows 2048]
 
 Keys are those of a per-expert Hugging Face family. Needs a filesystem with sparse files.
 """
@@ -32,10 +32,11 @@ def main():
     parser.add_argument("--shards", type=int, default=200)
     parser.add_argument("--tensors", type=int, default=200000)
     parser.add_argument("--bytes", type=int, default=2_000_000_000_000)
+    parser.add_argument("--rows", type=int, default=2048)
     args = parser.parse_args()
     os.makedirs(args.out)
     # [F, H] in bf16, F = 2048 as in DeepSeek-V3, H so that all experts together have the size asked for.
-    rows = 2048
+    rows = args.rows
     cols = max(1, args.bytes // args.tensors // (2 * rows))
     weight_map = {}
     per_shard = -(-args.tensors // args.shards)

@@ -524,4 +524,10 @@ peak_memory() {
     done
     rm -rf "$src"
   done
+  # As many tensors as DeepSeek-V3 has: what is kept of each counts, too.
+  python3 "$HERE/../../scripts/make_sparse_checkpoint.py" "$src" --tensors 69888 --rows 64 --bytes 580000000
+  peak_kib "$PROGRAM" convert "$src" "$out" "${FAULT_TO[@]}" -q -j 2 --max-memory 64MiB
+  check "69888 tensors: $(head -c 200 "$WORK/.err" 2>/dev/null)" [ $? == 0 ]
+  check "69888 tensors: $PEAK KiB" [ "$PEAK" -lt 131072 ]
+  rm -rf "$src" "$out"*
 }
