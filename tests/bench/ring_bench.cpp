@@ -145,12 +145,14 @@ int main(int argc, char** argv) {
   const int jobs = std::atoi(argv[3]), rounds = std::atoi(argv[4]);
   // As the CPU backend has them: half as many threads again, and two at the least, wait for the disk.
   const int threads = jobs + std::max(2, jobs / 2);
-  std::vector<double> pool, shallow, deep;
+  std::vector<double> pool, large_pool, shallow, deep;
   for (int i = 0; i < rounds; ++i) {
     pool.push_back(seconds_of(argv[1], argv[2], threads, by_thread));
+    large_pool.push_back(seconds_of(argv[1], argv[2], 4 * jobs, by_thread));
     shallow.push_back(seconds_of(argv[1], argv[2], jobs, [](Copy& copy) { by_ring(copy, 2); }));
     deep.push_back(seconds_of(argv[1], argv[2], jobs, [](Copy& copy) { by_ring(copy, 8); }));
   }
-  std::printf("medians of %d: %d threads %.3f s; %d threads with a ring of 2 each %.3f s, of 8 each %.3f s\n", rounds,
-              threads, median(pool), jobs, median(shallow), median(deep));
+  std::printf(
+      "medians of %d: %d threads %.3f s, %d threads %.3f s; %d threads with a ring of 2 each %.3f s, of 8 %.3f s\n",
+      rounds, threads, median(pool), 4 * jobs, median(large_pool), jobs, median(shallow), median(deep));
 }
