@@ -23,9 +23,21 @@ JsonDocument::JsonDocument(std::string_view text, std::size_t max_depth) {
     fault_ = JsonFault::Syntax;
 }
 
+namespace {
+
+/// Bytes of the character of two or more that `text` begins with; 0 where it is none.
+std::size_t character_bytes(std::string_view text) {
+  for (std::size_t bytes = 2; bytes <= std::min<std::size_t>(4, text.size()); ++bytes)
+    if (simdjson::validate_utf8(text.substr(0, bytes))) return bytes;
+  return 0;
+}
+
+}  // namespace
+
 std::string json_string(std::string_view text) {
   std::string out = "\"";
-  for (const char c : text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     const auto byte = static_cast<unsigned char>(c);
     switch (c) {
       case '"': out += "\\\""; break;
@@ -36,10 +48,16 @@ std::string json_string(std::string_view text) {
       case '\b': out += "\\b"; break;
       case '\f': out += "\\f"; break;
       default:
-        if (byte < 0x20)
+        if (byte < 0x20) {
           out += fmt::format("\\u{:04x}", byte);
-        else
+        } else if (byte < 0x80) {
           out += c;
+        } else if (const std::size_t bytes = character_bytes(text.substr(i)); bytes > 0) {
+          out += text.substr(i, bytes);
+          i += bytes - 1;
+        } else {
+          out += "\\ufffd";
+        }
     }
   }
   return out + '"';

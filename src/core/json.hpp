@@ -31,7 +31,8 @@ class JsonDocument {
   std::string message_;
 };
 
-/// `text` as a quoted JSON string; non-ASCII is written as it is, as serde_json does.
+/// `text` as a quoted JSON string; non-ASCII is written as it is, as serde_json does. Bytes that are no UTF-8, which
+/// names of files may hold, become U+FFFD.
 std::string json_string(std::string_view text);
 
 /// Writes JSON text, keys in call order. `indent` 0 writes everything on one line.

@@ -120,7 +120,12 @@ std::string conversion_text(const Conversion& conversion) {
   const Plan& plan = *conversion.plan;
   std::string text = fmt::format("from        {}\n", layout_text(plan.from));
   text += fmt::format("to          {}\n", layout_text(plan.to));
-  text += fmt::format("{} {}\n", conversion.dry_run ? "would write" : "wrote      ", conversion.output);
+  const bool was_there = conversion.bytes_written == 0 && conversion.bytes_cloned == 0;
+  text += fmt::format("{} {}\n",
+                      conversion.dry_run ? "would write"
+                      : was_there        ? "was there  "
+                                         : "wrote      ",
+                      conversion.output);
   text += fmt::format("            {} tensors in {} file{}, {} ({} bytes)\n", plan.outputs.size(), plan.num_shards,
                       plan.num_shards == 1 ? "" : "s", size_text(plan.bytes), plan.bytes);
   if (conversion.dry_run) {

@@ -370,6 +370,8 @@ resume_complete() {
   status "complete: converted" 0 convert "$FAULT_SRC" "$out" "${to[@]}" -q
   status "complete: resumed" 0 convert "$FAULT_SRC" "$out" "${to[@]}" --resume --json
   check "complete: both sides were read" [ "$(json_get 'v["verified"], v["bytes_written"]')" == "('digest', 0)" ]
+  status "complete: resumed, as text" 0 convert "$FAULT_SRC" "$out" "${to[@]}" --resume
+  check "complete: was there" has "$OUT" "was there"
   status "complete: another format" 4 convert "$FAULT_SRC" "$out" "${to[@]}" --format torch --resume -q
   status "complete: other shards" 4 convert "$FAULT_SRC" "$out" "${to[@]/6MB/600MB}" --resume -q
   status "complete: another order" 4 convert "$FAULT_SRC" "$out" "${to[@]/interleaved:32/contiguous}" --resume -q

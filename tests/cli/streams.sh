@@ -62,6 +62,11 @@ json_output() {
   check "convert --json: to" [ "$(json_get 'v["to"]["naming"], v["to"]["glu"], v["to"]["shared_glu"]')" == \
     "('megatron', 'interleaved:2', 'contiguous')" ]
   check "convert --json: the digest" [ "$(json_get 'v["digest"]')" == "$(digest "$out")" ]
+  local odd=$out$'\xff'
+  status "a name that is no UTF-8" 0 convert "$hf" "$odd" --naming megatron --glu interleaved:2 --shared-glu contiguous \
+    --json
+  check "a name that is no UTF-8: the report is JSON" [ "$(json_get 'v["output"][-1] == chr(0xfffd)')" == True ]
+  status "a name that is no UTF-8: its record is JSON" 0 inspect "$odd"
   status "verify --json" 0 verify "$hf" "$out" --json
   check "verify --json" json equal digest_a digest_b missing extra first_difference forward
   check "verify --json: equal" [ "$(json_get 'v["equal"], v["first_difference"]')" == "(True, None)" ]

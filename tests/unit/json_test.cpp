@@ -22,6 +22,17 @@ TEST(JsonDocument, TellsFaultsApart) {
 
 TEST(JsonDocument, HasWordsForAFault) { EXPECT_FALSE(JsonDocument("{", 8).message().empty()); }
 
+TEST(JsonString, WritesUtf8AlwaysAndOnly) {
+  EXPECT_EQ(json_string("\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82"), "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82\"");
+  // Alone, cut off, too long for what it says, a surrogate.
+  EXPECT_EQ(json_string("a\xff"
+                        "b"),
+            "\"a\\ufffdb\"");
+  EXPECT_EQ(json_string("\xe2\x82"), "\"\\ufffd\\ufffd\"");
+  EXPECT_EQ(json_string("\xc0\x80"), "\"\\ufffd\\ufffd\"");
+  EXPECT_EQ(json_string("\xed\xa0\x80\xc3\xa9"), "\"\\ufffd\\ufffd\\ufffd\xc3\xa9\"");
+}
+
 TEST(JsonString, EscapesOnlyWhatItMust) {
   EXPECT_EQ(json_string("a"), "\"a\"");
   EXPECT_EQ(json_string("\"\\/"), "\"\\\"\\\\/\"");
