@@ -194,6 +194,8 @@ void OutputFile::flush() {
 void OutputFile::see_others() {
   flush();
   file_.drop_cache();
+  // Another process that could not write all of its sums has taken the file away; what it holds may end in half of one.
+  if (!path_exists(sums_of(path_))) use_sums_ = false;
   if (use_sums_) sums_.drop_cache();
 }
 

@@ -236,6 +236,24 @@ class OutputFileFaults : public testing::Test {
     });
   }
 
+  /// The same by two processes in turn.
+  std::string run_two() {
+    return slug_of([&] {
+      OutputFile first("/f", kBytes, StagedMode::Create);
+      {
+        OutputFile other("/f", kBytes, StagedMode::Join);
+        std::mt19937 random(6);
+        int number = 0;
+        for (const Piece& piece : random_pieces(kBytes, 30'000, random))
+          write_piece(++number % 2 == 0 ? first : other, content_, piece, 0);
+        other.flush();
+      }
+      first.see_others();
+      first.publish();
+      EXPECT_EQ(first.hash(), hash128(content_, 0));
+    });
+  }
+
   void expect_file() const {
     const auto found = memory_.get("/f");
     ASSERT_TRUE(found);
@@ -292,6 +310,21 @@ TEST_F(OutputFileFaults, AFaultIsNeverAWrongFile) {
       }
     }
   EXPECT_GT(survived, 0);  // of writes past the cache, and of sums
+}
+
+/// A sum of which half was written is no sum, whoever wrote it.
+TEST_F(OutputFileFaults, AFaultOfAnotherProcessIsNeverAWrongHash) {
+  memory_.set_transfer(Transfer::Half);
+  ASSERT_EQ(run_two(), "none");
+  const i64 calls = memory_.calls();
+  for (i64 number = 1; number <= calls; ++number) {
+    SCOPED_TRACE(number);
+    for (const char* name : {"/f", "/f.partial", "/f.sums"}) remove_tree(name);
+    memory_.reset();
+    memory_.set_transfer(Transfer::Half);
+    memory_.fail(number, ENOSPC);
+    (void)run_two();
+  }
 }
 
 /// Left where it is, it would be published beside the file.
