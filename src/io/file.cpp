@@ -126,8 +126,24 @@ File File::open_regular(const fs::path& path, int flags) {
 }
 
 File File::open_read(const fs::path& path) { return open_regular(path, O_RDONLY); }
-File File::open_write(const fs::path& path) { return open_regular(path, O_RDWR); }
-File File::open_direct(const fs::path& path) { return open_regular(path, O_RDWR | O_DIRECT); }
+File File::open_write(const fs::path& path) {
+  check_own(path);
+  return open_regular(path, O_RDWR | O_NOFOLLOW);
+}
+File File::open_direct(const fs::path& path) {
+  check_own(path);
+  return open_regular(path, O_RDWR | O_DIRECT | O_NOFOLLOW);
+}
+
+/// A link may lead to anything, a source's file among it.
+void File::check_own(const fs::path& path) {
+  struct stat info {};
+  if (system_calls().lstat(path.c_str(), &info) != 0) fail_errno(errno, "open", path);
+  if (S_ISLNK(info.st_mode) || (S_ISREG(info.st_mode) && info.st_nlink > 1))
+    fail(ErrorCode::OutputExists, {path.string(), {}},
+         "{}: is a link to a file, or has another name, so it is not written to; remove it, or its directory",
+         path.string());
+}
 
 File File::try_create(const fs::path& path, mode_t mode) {
   SystemCalls& calls = system_calls();

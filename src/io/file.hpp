@@ -45,7 +45,8 @@ class File {
   /// Not open where the name is taken.
   static File try_create(const std::filesystem::path& path, mode_t mode = 0666);
 
-  /// An existing file for reading and writing. Throws as open_read().
+  /// An existing file for reading and writing. Throws as open_read(); OutputExists for a link, and for a file with
+  /// several names.
   static File open_write(const std::filesystem::path& path);
   /// The same past the page cache (O_DIRECT): offset, length and address of whatever is read or written are multiples
   /// of the filesystem's block. Not open where the filesystem has no such access.
@@ -97,6 +98,7 @@ class File {
  private:
   File(int descriptor, std::filesystem::path path) : descriptor_(descriptor), path_(std::move(path)) {}
   static File open_regular(const std::filesystem::path& path, int flags);
+  static void check_own(const std::filesystem::path& path);
   bool try_reserve(i64 offset, i64 bytes) const;
   [[noreturn]] void fail_truncated(i64 end, std::size_t wanted, i64 offset) const;
   void copy_through_memory(const File& source, i64 source_offset, i64 offset, i64 bytes) const;

@@ -57,7 +57,7 @@ void Journal::read() {
     end_ += static_cast<i64>(kFrameBytes + content->size());
   }
   // Records of an earlier run behind a hole must not follow those of this one.
-  if (end_ < bytes) file_.set_size(end_);
+  if (header_ && end_ < bytes) file_.set_size(end_);
 }
 
 /// None where no whole record lies at `offset` of a file that ends at `end`.

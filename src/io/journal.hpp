@@ -25,7 +25,8 @@ namespace glu_ckpt {
 
 class Journal {
  public:
-  /// Reads the file, open for writing, and cuts off its torn tail. The file may be empty.
+  /// Reads the file, open for writing, and cuts off its torn tail; not where the header itself is torn. The file may be
+  /// empty.
   /// Throws OutputExists, leaving it as it is, where it does not begin as a journal does: whole, torn, or as zeros.
   explicit Journal(File file);
 
@@ -40,6 +41,8 @@ class Journal {
   /// Where it throws, the entries before it stay, and the next one takes its place.
   void append(std::span<const std::byte> entry);
   void sync() const { file_.sync(); }
+  /// Whether the path still leads to the journal's file.
+  bool is_at(const std::filesystem::path& path) const { return file_.is_at(path); }
   /// Adds another journal's entries, to the file and to entries().
   void take_over(const Journal& other);
 

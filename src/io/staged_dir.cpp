@@ -151,8 +151,11 @@ File StagedDir::open_journal() const {
 
 void StagedDir::take_over(std::unique_ptr<Journal> journal, std::string_view fingerprint) {
   if (!journal->header()) {
-    // Nothing is written before the header is on the disk, so nothing here is worth keeping.
-    if (const int error = remove_others(); error != 0) fail_errno(error, "empty", staging_);
+    // Nothing is written before the header is on the disk.
+    if (list_directory(staging_).size() > 1)
+      fail(ErrorCode::ResumeMismatch, {staging_.string(), {}},
+           "{}: its journal is damaged, so nothing says what run made the files in it; remove the directory",
+           staging_.string());
     return begin_journal(std::move(journal), fingerprint);
   }
   if (*journal->header() != fingerprint)
@@ -190,9 +193,23 @@ void StagedDir::begin_journal(std::unique_ptr<Journal> journal, std::string_view
   sync_directory(directory_of(staging_));
 }
 
+/// Whether the staging directory is still the one that is locked: somebody may have moved it, and there may be another
+/// run's in its place.
+bool StagedDir::is_in_place() const { return !journal_ || journal_->is_at(journal_path()); }
+
+/// The same where nothing may be thrown. What cannot be known twice is not in place.
+bool StagedDir::is_surely_in_place() const {
+  for (int tries = 0; tries < 2; ++tries) try {
+      return is_in_place();
+    } catch (const Error&) {
+    }
+  return false;
+}
+
 /// Throws for nothing: it is called where something has failed already. Returns an errno where something stays, then
 /// with the journal.
 int StagedDir::remove_all() {
+  if (!is_surely_in_place()) return 0;
   // The journal last, and its lock after it: while anything else is here, no other run may take it over.
   if (remove_others() != 0)
     if (const int error = remove_others(); error != 0) return error;
@@ -242,6 +259,9 @@ void StagedDir::commit_file(const std::string& name) {
 }
 
 void StagedDir::install(const fs::path& from) {
+  if (!is_in_place())
+    fail(ErrorCode::Io, {staging_.string(), {}}, "{}: was moved or replaced while this run wrote to it",
+         staging_.string());
   if (overwrite_ && name_taken(final_))
     install_over(from);
   else

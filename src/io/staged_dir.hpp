@@ -20,7 +20,8 @@ namespace glu_ckpt {
 enum class StagedMode { Create, Resume, Join };
 
 /// A staging directory beside its final path. Unless commit(), commit_file() or keep() is reached, the destructor
-/// removes it and leaves the final path as it was; one that was taken over from an earlier run stays, but for discard().
+/// removes it and leaves the final path as it was; one that was taken over from an earlier run stays, but for
+/// discard().
 class StagedDir {
  public:
   /// Name of the journal in the staging directory, and until commit() has ended in the output: readers pass it over.
@@ -70,6 +71,8 @@ class StagedDir {
   void begin_journal(std::unique_ptr<Journal> journal, std::string_view fingerprint);
   std::filesystem::path journal_path() const { return staging_ / kJournalName; }
   int remove_all();
+  bool is_in_place() const;
+  bool is_surely_in_place() const;
   int remove_others() const;
   std::vector<std::string> rank_journals() const;
   void take_rank_journals(std::string_view fingerprint);

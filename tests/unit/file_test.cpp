@@ -258,6 +258,20 @@ TEST_P(FileTest, ReplaceLeavesNothingBeside) {
   EXPECT_FALSE(path_exists(dir_ / "a.partial"));
 }
 
+/// What a link leads to may be anything, a source's file among it.
+TEST_P(FileTest, WritesThroughNoLink) {
+  put_text(dir_ / "a", "1");
+  make_symlink("a", dir_ / "link");
+  EXPECT_EQ(slug_of([&] { File::open_write(dir_ / "link"); }), "output-exists");
+  EXPECT_EQ(slug_of([&] { File::open_direct(dir_ / "link"); }), "output-exists");
+  if (GetParam() == On::Memory) return;  // Its files have one name.
+  fs::create_hard_link(dir_ / "a", dir_ / "name");
+  EXPECT_EQ(slug_of([&] { File::open_write(dir_ / "name"); }), "output-exists");
+  EXPECT_EQ(slug_of([&] { File::open_write(dir_ / "a"); }), "output-exists");
+  fs::remove(dir_ / "name");
+  EXPECT_EQ(File::open_write(dir_ / "a").size(), 1);
+}
+
 TEST(File, ErrnoBecomesACode) {
   EXPECT_EQ(slug_of([] { fail_errno(ENOSPC, "write", "x"); }), "no-space");
   EXPECT_EQ(slug_of([] { fail_errno(EDQUOT, "write", "x"); }), "no-space");

@@ -228,9 +228,6 @@ TEST_P(StagedDirTest, WhatHasNoHeaderBeginsAnew) {
   for (const std::string& torn : {std::string(), std::string("GCJ"), std::string(50, '\0'), std::string("GCJ1\x05")}) {
     make_directory(dir_ / "out.partial");
     put_text(dir_ / "out.partial" / kJournal, torn);
-    put_text(dir_ / "out.partial" / "f", "1");
-    make_directory(dir_ / "out.partial" / "deep");
-    put_text(dir_ / "out.partial" / "deep" / "f", "1");
     StagedDir staged(dir_ / "out", false, StagedMode::Resume, kAsked);
     EXPECT_FALSE(staged.resumed());
     EXPECT_EQ(staged.journal().header(), kAsked);
@@ -240,6 +237,41 @@ TEST_P(StagedDirTest, WhatHasNoHeaderBeginsAnew) {
   StagedDir staged(dir_ / "out", false, StagedMode::Resume, kAsked);
   EXPECT_FALSE(staged.resumed());
   EXPECT_EQ(list_directory(staged.path()), std::vector<std::string>{std::string(kJournal)});
+}
+
+/// Files are made once the header is on the disk, so it was damaged later: whose they are nobody can say.
+TEST_P(StagedDirTest, FilesBesideADamagedJournalAreLeftAlone) {
+  make_directory(dir_ / "out.partial");
+  put_text(dir_ / "out.partial" / "f", "1");
+  for (const std::string& torn : {std::string(), std::string("GCJ"), std::string(50, '\0'), std::string("GCJ1\x05")}) {
+    put_text(dir_ / "out.partial" / kJournal, torn);
+    EXPECT_EQ(slug_of([&] { StagedDir(dir_ / "out", false, StagedMode::Resume, kAsked); }), "resume-mismatch");
+    EXPECT_EQ(get_text(dir_ / "out.partial" / "f"), "1");
+  }
+}
+
+/// Somebody moves the directory away, and another run begins in its place.
+TEST_P(StagedDirTest, AnotherRunsDirectoryIsNeitherCommittedNorRemoved) {
+  const auto replace = [&] {
+    rename_path(dir_ / "out.partial", dir_ / "moved");
+    make_directory(dir_ / "out.partial");
+    put_text(dir_ / "out.partial" / kJournal, "another's");
+  };
+  {
+    StagedDir staged(dir_ / "out", false, StagedMode::Create, kAsked);
+    replace();
+    EXPECT_EQ(slug_of([&] { staged.commit(); }), "io");
+  }
+  EXPECT_EQ(get_text(dir_ / "out.partial" / kJournal), "another's");
+  EXPECT_FALSE(name_taken(dir_ / "out"));
+  remove_tree(dir_ / "out.partial");
+  remove_tree(dir_ / "moved");
+  {
+    StagedDir staged(dir_ / "out", false, StagedMode::Create, kAsked);
+    replace();
+    staged.discard();
+  }
+  EXPECT_EQ(get_text(dir_ / "out.partial" / kJournal), "another's");
 }
 
 TEST_P(StagedDirTest, WhatIsOfNoRunIsLeftAlone) {
