@@ -16,6 +16,7 @@
 #include "io/filesystem.hpp"
 #include "plan/plan_bytes.hpp"
 #include "report/report.hpp"
+#include "report/tell.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
@@ -70,7 +71,7 @@ void print_report(const Options& options, const report::Conversion& conversion) 
     return;
   }
   if (!options.quiet)
-    for (const std::string& note : conversion.plan->notes) fmt::print(stderr, "glu-ckpt: note: {}\n", note);
+    for (const std::string& note : conversion.plan->notes) report::tell("glu-ckpt: note: {}\n", note);
   if (!options.quiet) print_out(report::conversion_text(conversion));
 }
 

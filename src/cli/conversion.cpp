@@ -10,12 +10,14 @@
 #include "cli/choose_clones.hpp"
 #include "cli/output_model.hpp"
 #include "core/byte_fields.hpp"
+#include "core/current_error.hpp"
 #include "core/fail.hpp"
 #include "exec/done_journal.hpp"
 #include "exec/make_tasks.hpp"
 #include "format/structure_view.hpp"
 #include "ranks/task_queue.hpp"
 #include "report/report.hpp"
+#include "report/tell.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
@@ -31,9 +33,10 @@ i64 total_bytes(const std::vector<DoneRange>& ranges) {
   return bytes;
 }
 
+/// Of a run that has begun: the machine failed, the run was stopped, or its name was taken meanwhile.
 bool is_resumable(ErrorCode code) {
   constexpr int kMachineFailed = 5, kStopped = 6;
-  return exit_status(code) == kMachineFailed || exit_status(code) == kStopped;
+  return exit_status(code) == kMachineFailed || exit_status(code) == kStopped || code == ErrorCode::OutputExists;
 }
 
 class Conversion {
@@ -60,7 +63,7 @@ class Conversion {
       move();
       // What is given back is lost to the whole process, and the experts need it again.
       if (options_.verify != VerifyMode::Forward) backend_.release();
-      together(ranks_, [&] { opened_.source->check_unchanged(); });
+      together(ranks_, [&] { check_source(); });
       sum_ranks();
       std::optional<Digest> digest;
       at_first_rank(ranks_, [&] {
@@ -75,7 +78,7 @@ class Conversion {
       fail_resumable(error);
     } catch (const std::bad_alloc&) {
       keep_if_resumable(ErrorCode::NoMemory);
-      throw;
+      fail_resumable(current_error());
     }
   }
 
@@ -119,6 +122,14 @@ class Conversion {
                        output_path(options_).string());
   }
 
+  void check_source() const {
+    opened_.source->check_unchanged();
+    if (ranks_.rank() == 0 && side_files_ != side_files_of(*opened_.source))
+      fail(ErrorCode::SourceChanged, {options_.input, {}},
+           "{}: a file beside the tensors, such as config.json, was changed while this run read it; run again",
+           options_.input);
+  }
+
   void keep_if_resumable(ErrorCode code) {
     if (!sink_) return;
     if (is_resumable(code))
@@ -135,7 +146,8 @@ class Conversion {
 
   /// Rank 0 makes the staging directory, and then the others find it.
   void create() {
-    const std::string fingerprint = fingerprint_of(options_, opened_, plan_, format_, clones_.bytes());
+    together(ranks_, [&] { side_files_ = side_files_of(*opened_.source); });
+    const std::string fingerprint = fingerprint_of(options_, opened_, plan_, format_, side_files_, clones_.bytes());
     const std::vector<std::byte> first = ranks_.broadcast(bytes_of(fingerprint));
     together(ranks_, [&] {
       if (first == bytes_of(fingerprint)) return;
@@ -269,8 +281,8 @@ class Conversion {
     i64 proved_bytes = 0;
     for (const DoneRange& range : proved) proved_bytes += range.end - range.begin;
     if (!options_.quiet)
-      fmt::print(stderr, "glu-ckpt: resumed: {} of {} are done already\n",
-                 report::size_text(proved_bytes + bytes_cloned_), report::size_text(plan_.bytes));
+      report::tell("glu-ckpt: resumed: {} of {} are done already\n", report::size_text(proved_bytes + bytes_cloned_),
+                   report::size_text(plan_.bytes));
     return proved;
   }
 
@@ -403,6 +415,8 @@ class Conversion {
   ModelLeaves source_leaves_;
   OutputModel output_;
   ModelLeaves output_leaves_;
+  /// When the run began.
+  std::string side_files_;
   std::unique_ptr<StructureView> structure_;
   std::unique_ptr<Sink> sink_;
   std::mutex mutex_;

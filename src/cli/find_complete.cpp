@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <functional>
 
 #include "cli/check_output.hpp"
@@ -10,8 +9,10 @@
 #include "cli/conversion.hpp"
 #include "cli/output_model.hpp"
 #include "core/fail.hpp"
+#include "format/record_file.hpp"
 #include "io/directory.hpp"
 #include "io/staged_dir.hpp"
+#include "report/tell.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
@@ -30,14 +31,17 @@ Opened open_output(const std::string& path, const FailOther& fail_other) {
   }
 }
 
-void check_extra_files(const Source& source, const Source& output, const FailOther& fail_other) {
-  const auto has = [&](const std::string& name) {
-    const auto& files = output.extra_files();
-    return std::ranges::find(files, name, &ExtraFile::name) != files.end() || path_exists(output.path() / name);
-  };
-  for (const ExtraFile& file : source.extra_files())
-    if (file.name != "glu_ckpt.json" && file.name != "glu_ckpt.extras" && !has(file.name))
-      fail_other(fmt::format("lacks {}", file.name));
+/// What is copied as it is has to be there, and the same.
+void check_side_files(const Source& source, const Source& output, const FailOther& fail_other) {
+  for (const ExtraFile& file : source.extra_files()) {
+    if (file.name == "glu_ckpt.json" || file.name == "glu_ckpt.extras") continue;
+    const std::filesystem::path copy = output.path() / file.name;
+    if (!path_exists(copy)) fail_other(fmt::format("lacks {}", file.name));
+    const FileHash wanted = hash_file(file.path, file.name), found = hash_file(copy, file.name);
+    if (found.bytes != wanted.bytes || found.xxh3_128 != wanted.xxh3_128)
+      fail_other(fmt::format("its {} is another one than the source's", file.name));
+  }
+  if (!path_exists(output.path() / "glu_ckpt.json")) fail_other("lacks glu_ckpt.json");
 }
 
 }  // namespace
@@ -57,18 +61,18 @@ std::optional<Converted> find_complete(const Options& options, const Opened& ope
                           (format != Format::Safetensors || there.source->inventory().files.size() == plan.num_shards);
   if (!same_files || !same_layout(wanted.inventory, wanted.recognition, there.source->inventory(), there.recognition))
     fail_other("is not what this run would write");
-  if (is_directory_at(output)) check_extra_files(*opened.source, *there.source, fail_other);
+  if (is_directory_at(output)) check_side_files(*opened.source, *there.source, fail_other);
   const Digest digest = digest_with_progress(options, opened.model(), backend, "comparing");
   if (options.verify == VerifyMode::Readback) drop_page_cache(output);
   if (digest_with_progress(options, there.model(), backend, "verifying") != digest)
     fail_other("does not hold the same model: another source's, or damaged");
   // A run that was killed once its output was in its place: what else it left goes with this.
   if (name_taken(partial) || path_exists(output / StagedDir::kJournalName))
-    StagedDir(
-        output, true, StagedMode::Resume,
-        fingerprint_of(options, opened, plan, format, choose_clones(options, *opened.source, plan, format).bytes()))
+    StagedDir(output, true, StagedMode::Resume,
+              fingerprint_of(options, opened, plan, format, side_files_of(*opened.source),
+                             choose_clones(options, *opened.source, plan, format).bytes()))
         .discard();
-  if (!options.quiet) fmt::print(stderr, "glu-ckpt: {} is complete: the earlier run had finished\n", options.output);
+  if (!options.quiet) report::tell("glu-ckpt: {} is complete: the earlier run had finished\n", options.output);
   return Converted{has_unknown_glu(opened.recognition) ? std::nullopt : std::optional(digest), 0, 0, std::nullopt,
                    true};
 }

@@ -9,6 +9,7 @@
 #include "cli/session.hpp"
 #include "core/fail.hpp"
 #include "report/report.hpp"
+#include "report/tell.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
@@ -84,8 +85,8 @@ std::vector<LayerForward> run_forward(const Options& options, const Opened& a, c
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (options.verbose)
-    fmt::print(stderr, "glu-ckpt: {}: {} of weights in {:.3f} s, {}/s\n", runner.name(), report::size_text(bytes),
-               seconds.count(), report::size_text(static_cast<i64>(static_cast<double>(bytes) / seconds.count())));
+    report::tell("glu-ckpt: {}: {} of weights in {:.3f} s, {}/s\n", runner.name(), report::size_text(bytes),
+                 seconds.count(), report::size_text(static_cast<i64>(static_cast<double>(bytes) / seconds.count())));
   return layers;
 }
 

@@ -24,9 +24,12 @@ Record make_record(const Recognition& recognition, const Plan& plan, const std::
 bool same_layout(const Inventory& a, const Recognition& a_recognition, const Inventory& b,
                  const Recognition& b_recognition);
 
-/// Everything that decides about the output's bytes, so that a run is only resumed as itself.
-/// `bytes_to_clone`: what is cloned has no digest, so that the headers are others.
+/// The files that are copied as they are, a line each: name, bytes and hash. Reads them. Throws Io, NotFound.
+std::string side_files_of(const Source& source);
+
+/// Everything that decides about the output's bytes, so that a run is only resumed as itself. `side_files`: the
+/// source's. `bytes_to_clone`: what is cloned has no digest, so that the headers are others.
 std::string fingerprint_of(const Options& options, const Opened& opened, const Plan& plan, Format format,
-                           i64 bytes_to_clone);
+                           const std::string& side_files, i64 bytes_to_clone);
 
 }  // namespace glu_ckpt::cli

@@ -1,12 +1,16 @@
 #include "cli/run.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <string_view>
 
 #include "report/report.hpp"
+#include "report/tell.hpp"
 
 namespace glu_ckpt::cli {
 
@@ -30,9 +34,9 @@ int run(const Options& options) {
 
 int report_error(const std::string& program, const Error& error, bool json) {
   if (json)
-    fmt::print(stderr, "{}\n", report::error_json(error));
+    report::tell("{}\n", report::error_json(error));
   else
-    fmt::print(stderr, "{}: error: {} [{}]\n", program, report::printable(error.what()), slug(error.code()));
+    report::tell("{}: error: {} [{}]\n", program, report::printable(error.what()), slug(error.code()));
   return exit_status(error.code());
 }
 
@@ -43,6 +47,10 @@ bool wants_json(int argc, const char* const* argv) {
 }
 
 void prepare_process() {
+  // A stream that was closed is still nobody else's: the next file that is opened would get its number, and what is
+  // printed. Open for reading, so that printing fails as before.
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(stream, F_GETFD) < 0 && errno == EBADF) (void)::open("/dev/null", O_RDONLY);
   // A file size limit is an error to report, not a reason to vanish.
   std::signal(SIGXFSZ, SIG_IGN);
 }

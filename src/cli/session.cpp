@@ -12,6 +12,7 @@
 
 #include "core/fail.hpp"
 #include "io/directory.hpp"
+#include "report/tell.hpp"
 #include "verify/check_twins.hpp"
 
 namespace glu_ckpt::cli {
@@ -81,7 +82,7 @@ void require_known_glu(const Opened& opened, const std::string& option) {
 std::unique_ptr<Backend> open_backend(const Options& options, i64 gathered) {
   if (options.device != "auto") return make_backend(options.device, options.backend);
   const DeviceChoice choice = choose_device(gathered, options.jobs, options.backend);
-  if (options.verbose) fmt::print(stderr, "glu-ckpt: device {}: {}\n", choice.device, choice.reason);
+  if (options.verbose) report::tell("glu-ckpt: device {}: {}\n", choice.device, choice.reason);
   return make_backend(choice.device, options.backend);
 }
 
@@ -118,10 +119,10 @@ void check_twin_orders(const Options& options, const Opened& opened, const Sourc
   const TwinCheck found =
       with_place(*opened.source, [&] { return check_twins(opened.model(), answers.option_prefix); });
   if (!options.verbose || found.agreeing + found.undecided + found.unread == 0) return;
-  fmt::print(stderr,
-             "glu-ckpt: {}: {} sampled rows of the master weights of {} FC1s round to the weights; {} FC1s say nothing "
-             "about their order, {} were not looked at\n",
-             opened.source->path().string(), found.rows, found.agreeing, found.undecided, found.unread);
+  report::tell(
+      "glu-ckpt: {}: {} sampled rows of the master weights of {} FC1s round to the weights; {} FC1s say nothing "
+      "about their order, {} were not looked at\n",
+      opened.source->path().string(), found.rows, found.agreeing, found.undecided, found.unread);
 }
 
 void watch_signals() {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "report/report.hpp"
+#include "report/tell.hpp"
 
 namespace glu_ckpt::report {
 namespace {
@@ -58,8 +59,8 @@ void Progress::print(bool last) {
   const double left = rate > 0 ? static_cast<double>(total_ - done) / rate : 0;
   const std::string_view slowest = bottleneck(times_);
   if (style_ == ProgressStyle::Json) {
-    fmt::print(stderr, "{{\"phase\":\"{}\",\"bytes\":{},\"total\":{},\"seconds\":{:.1f},\"bottleneck\":{}}}\n", title_,
-               done, total_, seconds, slowest.empty() ? "null" : fmt::format("\"{}\"", slowest));
+    tell("{{\"phase\":\"{}\",\"bytes\":{},\"total\":{},\"seconds\":{:.1f},\"bottleneck\":{}}}\n", title_, done, total_,
+         seconds, slowest.empty() ? "null" : fmt::format("\"{}\"", slowest));
     return;
   }
   const double percent = total_ > 0 ? 100.0 * static_cast<double>(done) / static_cast<double>(total_) : 100.0;
@@ -67,9 +68,9 @@ void Progress::print(bool last) {
                                  size_text(total_), size_text(static_cast<i64>(rate)), left);
   if (!slowest.empty()) line += fmt::format("  mostly {}", slowest);
   if (style_ == ProgressStyle::Bar)
-    fmt::print(stderr, "\r{:<78}{}", line, last ? "\n" : "");
+    tell("\r{:<78}{}", line, last ? "\n" : "");
   else
-    fmt::print(stderr, "{}\n", line);
+    tell("{}\n", line);
   std::fflush(stderr);
 }
 

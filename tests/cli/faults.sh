@@ -439,14 +439,40 @@ resume_mismatch() {
   rm -rf "$out"
 
   leave_partial "$out" || return
-  printf '\xff' | dd of="$journal" bs=1 seek=$(($(stat -c %s "$journal") / 2)) conv=notrunc status=none
+  printf '\xff' | dd of="$journal" bs=1 seek=$(($(stat -c %s "$journal") - 9)) conv=notrunc status=none
   resumes "a journal with a wrong byte" "$out"
   rm -rf "$out"
 
+  # Whose work it is nobody can say then.
   leave_partial "$out" || return
+  cp "$journal" "$WORK/journal"
+  printf '\xff' | dd of="$journal" bs=1 seek=60 conv=notrunc status=none
+  refused "a journal with a wrong byte in its header" resume-mismatch "$out"
   truncate -s 40 "$journal"
-  resumes "a journal cut off in its header" "$out"
-  rm -rf "$out"
+  refused "a journal cut off in its header" resume-mismatch "$out"
+  truncate -s 0 "$journal"
+  refused "an empty journal beside files" resume-mismatch "$out"
+  cp "$WORK/journal" "$journal"
+
+  # What a link leads to is not ours to write to.
+  local shard
+  shard=$(ls "$out.partial"/*.safetensors.partial | head -1)
+  mv "$shard" "$WORK/shard"
+  ln -s "$FAULT_SRC/model-00001-of-00002.safetensors" "$shard"
+  refused "a link in the place of a shard" output-exists "$out"
+  rm "$shard"
+  ln "$FAULT_SRC/model-00001-of-00002.safetensors" "$shard"
+  refused "a source's file by another name in the place of a shard" output-exists "$out"
+  rm "$shard"
+  mv "$WORK/shard" "$shard"
+  source_untouched "links in DST.partial"
+  cp -p "$FAULT_SRC/config.json" "$WORK/config"
+  echo '{"model_type": "qwen3_moe", "eos_token_id": 7}' >"$FAULT_SRC/config.json"
+  refused "another config.json" resume-mismatch "$out"
+  cp -p "$WORK/config" "$FAULT_SRC/config.json"
+  touch "$FAULT_SRC/config.json"
+  resumes "the same config.json at another time" "$out"
+  rm -rf "$out" "$WORK/config"
 
   # Bytes that rot while nobody looks are not taken over.
   leave_partial "$out" || return

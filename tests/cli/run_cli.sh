@@ -22,7 +22,7 @@ for part in lib bench_convert gallery streams devices convert every_format files
   source "$HERE/$part.sh"
 done
 
-ALL=(gallery formats torch_files tiny every_format legacy_ranks objects_travel streams help_and_usage json_output
+ALL=(gallery formats torch_files tiny every_format legacy_ranks objects_travel streams closed_streams help_and_usage json_output
   devices bench_convert convert_forms sharding determinism optimizer twin_orders stamping checkpoint_forms
   overwriting special_sources forward forward_refusals verify_forward forward_families forward_tiny mxfp8_converts
   mxfp8_refusals mxfp8_differs mxfp8_beyond_bf16 memory_limit permissions differing

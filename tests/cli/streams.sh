@@ -76,3 +76,21 @@ json_output() {
   check "an unknown glu is \"unknown\"" [ "$(json_get 'v["layout"]["glu"]')" == unknown ]
   rm -rf "$out"*
 }
+
+# No file takes the number of a stream that is closed, and a log that is full hides nothing.
+closed_streams() {
+  local hf=$TESTDATA/hf/qwen2_moe out=$WORK/closed to=(--naming megatron --glu interleaved:2 --shared-glu contiguous -q)
+  "$PROGRAM" convert "$hf" "$out" "${to[@]}"
+  local want got
+  want=$(tree_sum "$out")
+  rm -r "$out"
+  for streams in '>&-' '2>&-' '<&-' '<&- >&- 2>&-' '2>/dev/full'; do
+    eval '"$PROGRAM" convert "$hf" "$out" "${to[@]}" --progress json' "$streams"
+    check "convert $streams: exit $?" [ $? == 0 ]
+    check "convert $streams: the bytes" [ "$(tree_sum "$out")" == "$want" ]
+    rm -rf "$out"
+    eval '"$PROGRAM" convert "$WORK/none" "$out" "${to[@]}"' "$streams" 2>/dev/null
+    got=$?
+    check "convert of nothing $streams: exit $got" [ $got == 3 ]
+  done
+}

@@ -1,0 +1,20 @@
+#pragma once
+/// What goes to people: stderr.
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string>
+#include <utility>
+
+namespace glu_ckpt::report {
+
+/// Prints to stderr. What cannot be printed there is lost: a log on a full disk neither stops a run nor hides how it
+/// ended.
+template <typename... Values>
+void tell(fmt::format_string<Values...> format, Values&&... values) {
+  const std::string text = fmt::format(format, std::forward<Values>(values)...);
+  (void)std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+}  // namespace glu_ckpt::report
