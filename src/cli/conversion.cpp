@@ -124,10 +124,9 @@ class Conversion {
 
   void check_source() const {
     opened_.source->check_unchanged();
-    if (ranks_.rank() == 0 && side_files_ != side_files_of(*opened_.source))
+    if (ranks_.rank() == 0 && config_ != config_of(*opened_.source))
       fail(ErrorCode::SourceChanged, {options_.input, {}},
-           "{}: a file beside the tensors, such as config.json, was changed while this run read it; run again",
-           options_.input);
+           "{}: config.json was changed while this run read the tensors; run again", options_.input);
   }
 
   void keep_if_resumable(ErrorCode code) {
@@ -146,8 +145,8 @@ class Conversion {
 
   /// Rank 0 makes the staging directory, and then the others find it.
   void create() {
-    together(ranks_, [&] { side_files_ = side_files_of(*opened_.source); });
-    const std::string fingerprint = fingerprint_of(options_, opened_, plan_, format_, side_files_, clones_.bytes());
+    together(ranks_, [&] { config_ = config_of(*opened_.source); });
+    const std::string fingerprint = fingerprint_of(options_, opened_, plan_, format_, config_, clones_.bytes());
     const std::vector<std::byte> first = ranks_.broadcast(bytes_of(fingerprint));
     together(ranks_, [&] {
       if (first == bytes_of(fingerprint)) return;
@@ -416,7 +415,7 @@ class Conversion {
   OutputModel output_;
   ModelLeaves output_leaves_;
   /// When the run began.
-  std::string side_files_;
+  std::string config_;
   std::unique_ptr<StructureView> structure_;
   std::unique_ptr<Sink> sink_;
   std::mutex mutex_;

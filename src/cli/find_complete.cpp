@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "cli/check_output.hpp"
@@ -31,17 +32,21 @@ Opened open_output(const std::string& path, const FailOther& fail_other) {
   }
 }
 
-/// What is copied as it is has to be there, and the same.
+/// The files beside the tensors have to be there, as they were written; the source's may be logs that have grown since.
 void check_side_files(const Source& source, const Source& output, const FailOther& fail_other) {
+  const std::filesystem::path record = output.path() / kRecordFileName;
+  if (!path_exists(record)) fail_other(fmt::format("lacks {}", kRecordFileName));
+  const std::string text = read_small_file(record, kMaxRecordBytes, ErrorCode::RecordInvalid);
+  const std::vector<FileHash> written = parse_record_json(text, {record.string(), {}}).files;
   for (const ExtraFile& file : source.extra_files()) {
-    if (file.name == "glu_ckpt.json" || file.name == "glu_ckpt.extras") continue;
+    if (file.name == kRecordFileName || file.name == "glu_ckpt.extras") continue;
+    const auto was = std::ranges::find(written, file.name, &FileHash::name);
     const std::filesystem::path copy = output.path() / file.name;
-    if (!path_exists(copy)) fail_other(fmt::format("lacks {}", file.name));
-    const FileHash wanted = hash_file(file.path, file.name), found = hash_file(copy, file.name);
-    if (found.bytes != wanted.bytes || found.xxh3_128 != wanted.xxh3_128)
-      fail_other(fmt::format("its {} is another one than the source's", file.name));
+    if (was == written.end() || !path_exists(copy)) fail_other(fmt::format("lacks {}", file.name));
+    if (hash_file(copy, file.name) != *was) fail_other(fmt::format("its {} is not what was written", file.name));
   }
-  if (!path_exists(output.path() / "glu_ckpt.json")) fail_other("lacks glu_ckpt.json");
+  if (const std::string config = config_of(source); config != config_of(output))
+    fail_other("its config.json is another one than the source's");
 }
 
 }  // namespace
@@ -69,7 +74,7 @@ std::optional<Converted> find_complete(const Options& options, const Opened& ope
   // A run that was killed once its output was in its place: what else it left goes with this.
   if (name_taken(partial) || path_exists(output / StagedDir::kJournalName))
     StagedDir(output, true, StagedMode::Resume,
-              fingerprint_of(options, opened, plan, format, side_files_of(*opened.source),
+              fingerprint_of(options, opened, plan, format, config_of(*opened.source),
                              choose_clones(options, *opened.source, plan, format).bytes()))
         .discard();
   if (!options.quiet) report::tell("glu-ckpt: {} is complete: the earlier run had finished\n", options.output);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <tuple>
 
@@ -50,17 +51,16 @@ bool same_layout(const Inventory& a, const Recognition& a_recognition, const Inv
          x.optimizer_glu == y.optimizer_glu;
 }
 
-std::string side_files_of(const Source& source) {
-  std::string text;
-  for (const ExtraFile& file : source.extra_files()) {
-    const FileHash hash = hash_file(file.path, file.name);
-    text += fmt::format("beside {} {} {}\n", hash.name, hash.bytes, hash.xxh3_128);
-  }
-  return text;
+std::string config_of(const Source& source) {
+  const auto& files = source.extra_files();
+  const auto config = std::ranges::find(files, "config.json", &ExtraFile::name);
+  if (config == files.end()) return {};
+  const FileHash hash = hash_file(config->path, config->name);
+  return fmt::format("config {} {}\n", hash.bytes, hash.xxh3_128);
 }
 
 std::string fingerprint_of(const Options& options, const Opened& opened, const Plan& plan, Format format,
-                           const std::string& side_files, i64 bytes_to_clone) {
+                           const std::string& config, i64 bytes_to_clone) {
   const Hash128 planned = hash128(plan_bytes(plan), 0);
   std::string text =
       fmt::format("glu-ckpt {}\nplan {}\nformat {}\noverwrite {}\ndigest {}\n", GLU_CKPT_VERSION, hex(planned),
@@ -68,7 +68,7 @@ std::string fingerprint_of(const Options& options, const Opened& opened, const P
   if (bytes_to_clone > 0)
     text += fmt::format("clones {} verify {}\n", bytes_to_clone, static_cast<int>(options.verify));
   for (const auto& [name, value] : options.typed) text += fmt::format("option {} {}\n", name, value);
-  return text + opened.source->identity() + side_files;
+  return text + opened.source->identity() + config;
 }
 
 }  // namespace glu_ckpt::cli

@@ -24,12 +24,13 @@ Record make_record(const Recognition& recognition, const Plan& plan, const std::
 bool same_layout(const Inventory& a, const Recognition& a_recognition, const Inventory& b,
                  const Recognition& b_recognition);
 
-/// The files that are copied as they are, a line each: name, bytes and hash. Reads them. Throws Io, NotFound.
-std::string side_files_of(const Source& source);
+/// What config.json holds: the plan was made by it. The other files beside the tensors are copied as they are then, and
+/// may be logs that grow. A line, or nothing. Throws Io, NotFound.
+std::string config_of(const Source& source);
 
-/// Everything that decides about the output's bytes, so that a run is only resumed as itself. `side_files`: the
-/// source's. `bytes_to_clone`: what is cloned has no digest, so that the headers are others.
+/// Everything that decides about the output's bytes, so that a run is only resumed as itself. `config`: the
+/// source's config_of(). `bytes_to_clone`: what is cloned has no digest, so that the headers are others.
 std::string fingerprint_of(const Options& options, const Opened& opened, const Plan& plan, Format format,
-                           const std::string& side_files, i64 bytes_to_clone);
+                           const std::string& config, i64 bytes_to_clone);
 
 }  // namespace glu_ckpt::cli

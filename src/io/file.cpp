@@ -94,6 +94,8 @@ void fail_errno(int error, std::string_view action, const fs::path& path) {
          reason);
   if (error == EMFILE)
     fail(ErrorCode::Io, {name, {}}, "{}: cannot {}: {}; raise the limit with 'ulimit -n'", name, action, reason);
+  if (error == ENAMETOOLONG)
+    fail(ErrorCode::Io, {name, {}}, "{}: cannot {}: {}; choose a shorter name", name, action, reason);
   fail(ErrorCode::Io, {name, {}}, "{}: cannot {}: {}", name, action, reason);
 }
 
@@ -139,9 +141,10 @@ File File::open_direct(const fs::path& path) {
 void File::check_own(const fs::path& path) {
   struct stat info {};
   if (system_calls().lstat(path.c_str(), &info) != 0) fail_errno(errno, "open", path);
-  if (S_ISLNK(info.st_mode) || (S_ISREG(info.st_mode) && info.st_nlink > 1))
+  if (!S_ISREG(info.st_mode) || info.st_nlink > 1)
     fail(ErrorCode::OutputExists, {path.string(), {}},
-         "{}: is a link to a file, or has another name, so it is not written to; remove it, or its directory",
+         "{}: is no file of a run's own, but a link, a file with another name, or no file at all, so it is not written "
+         "to; remove it, or its directory",
          path.string());
 }
 

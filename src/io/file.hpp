@@ -45,8 +45,8 @@ class File {
   /// Not open where the name is taken.
   static File try_create(const std::filesystem::path& path, mode_t mode = 0666);
 
-  /// An existing file for reading and writing. Throws as open_read(); OutputExists for a link, and for a file with
-  /// several names.
+  /// An existing file for reading and writing. Throws as open_read(); OutputExists for a file with several names, and
+  /// for what is no file, a link among it.
   static File open_write(const std::filesystem::path& path);
   /// The same past the page cache (O_DIRECT): offset, length and address of whatever is read or written are multiples
   /// of the filesystem's block. Not open where the filesystem has no such access.

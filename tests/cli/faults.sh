@@ -304,8 +304,32 @@ replace() {
 }
 take_away() { rm "$1/model-00002-of-00002.safetensors"; }
 
+change_config() { echo '{"model_type": "qwen3_moe", "num_experts": 8, "eos_token_id": 7}' >"$1/config.json"; }
+
+# A log that somebody goes on writing is copied as it is then.
+log_grows() {
+  local src=$WORK/growing out=$WORK/grown pid
+  cp -r "$WORK/fault_mid" "$src"
+  echo first >"$src/train.log"
+  hold_anew
+  "$HELD_PROGRAM" convert "$src" "$out" "${FAULT_TO[@]}" -q "${SLOWLY[@]}" >/dev/null 2>"$WORK/.err" </dev/null &
+  pid=$!
+  check "a log that grows: met at work" held 1 $pid
+  echo second >>"$src/train.log"
+  let_go
+  wait $pid
+  GOT=$?
+  check "a log that grows: exit 0, got $GOT: $(head -c 300 "$WORK/.err")" [ $GOT == 0 ]
+  check "a log that grows: copied" cmp -s "$src/train.log" "$out/train.log"
+  echo third >>"$src/train.log"
+  status "a log that has grown since" 0 convert "$src" "$out" "${FAULT_TO[@]}" --resume -q
+  rm -rf "$src" "$out"
+}
+
 source_changes() {
   make_model "$WORK/fault_mid" 8 6 1024 512
+  log_grows
+  changed_under "a config.json written to under the run" "source-changed" change_config
   changed_under "a source cut off under the run" "source-changed|file-truncated" cut_off
   changed_under "a source written to under the run" "source-changed" write_over
   changed_under "a source replaced under the run" "source-changed" replace
@@ -372,6 +396,14 @@ resume_complete() {
   check "complete: both sides were read" [ "$(json_get 'v["verified"], v["bytes_written"]')" == "('digest', 0)" ]
   status "complete: resumed, as text" 0 convert "$FAULT_SRC" "$out" "${to[@]}" --resume
   check "complete: was there" has "$OUT" "was there"
+  cp "$out/config.json" "$WORK/config"
+  : >"$out/config.json"
+  status "complete: an emptied config.json" 4 convert "$FAULT_SRC" "$out" "${to[@]}" --resume -q
+  cp "$WORK/config" "$out/config.json"
+  mv "$out/glu_ckpt.json" "$WORK/record"
+  status "complete: no record" 4 convert "$FAULT_SRC" "$out" "${to[@]}" --resume -q
+  mv "$WORK/record" "$out/glu_ckpt.json"
+  status "complete: all as it was" 0 convert "$FAULT_SRC" "$out" "${to[@]}" --resume -q
   status "complete: another format" 4 convert "$FAULT_SRC" "$out" "${to[@]}" --format torch --resume -q
   status "complete: other shards" 4 convert "$FAULT_SRC" "$out" "${to[@]/6MB/600MB}" --resume -q
   status "complete: another order" 4 convert "$FAULT_SRC" "$out" "${to[@]/interleaved:32/contiguous}" --resume -q
@@ -464,6 +496,9 @@ resume_mismatch() {
   ln "$FAULT_SRC/model-00001-of-00002.safetensors" "$shard"
   refused "a source's file by another name in the place of a shard" output-exists "$out"
   rm "$shard"
+  mkdir "$shard"
+  refused "a directory in the place of a shard" output-exists "$out"
+  rmdir "$shard"
   mv "$WORK/shard" "$shard"
   source_untouched "links in DST.partial"
   cp -p "$FAULT_SRC/config.json" "$WORK/config"

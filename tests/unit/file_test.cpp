@@ -64,7 +64,7 @@ TEST_P(FileTest, OpensForWritingWhatIsThere) {
   File::open_write(dir_ / "a").pwrite_exact(std::as_bytes(std::span("J", 1)), 0);
   EXPECT_EQ(get_text(dir_ / "a"), "Jello");
   EXPECT_EQ(slug_of([&] { File::open_write(dir_ / "none"); }), "not-found");
-  EXPECT_EQ(slug_of([&] { File::open_write(dir_); }), "not-supported");
+  EXPECT_EQ(slug_of([&] { File::open_write(dir_); }), "output-exists");
 }
 
 TEST_P(FileTest, ReadsAndWritesPieces) {
@@ -104,7 +104,7 @@ TEST_P(FileTest, RefusesWhatIsNoRegularFile) {
   if (GetParam() == On::Memory) return;
   ASSERT_EQ(::mkfifo((dir_ / "fifo").c_str(), 0600), 0);
   EXPECT_EQ(slug_of([&] { File::open_read(dir_ / "fifo"); }), "not-supported");  // and does not hang
-  EXPECT_EQ(slug_of([&] { File::open_write(dir_ / "fifo"); }), "not-supported");
+  EXPECT_EQ(slug_of([&] { File::open_write(dir_ / "fifo"); }), "output-exists");
   EXPECT_EQ(slug_of([&] { File::open_read("/dev/null"); }), "not-supported");
 }
 
