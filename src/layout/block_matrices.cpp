@@ -137,6 +137,11 @@ class PartMatrices {
 }  // namespace
 
 void add_matrices(BlockShape& shape, const Inventory& inventory) {
+  // Not by doubling: there may be a hundred thousand, and they stay.
+  i64 count = 0;
+  for (const auto& [key, tensors] : shape.parts)
+    count += shape.block.num_experts * (std::get<Role>(key) == Role::GateUp ? 2 : 1);
+  shape.block.matrices.reserve(static_cast<std::size_t>(count));
   for (const auto& [key, tensors] : shape.parts) {
     const auto [kind, experts, role] = key;
     PartMatrices matrices(shape, inventory, key);
@@ -145,8 +150,6 @@ void add_matrices(BlockShape& shape, const Inventory& inventory) {
     else if (role == Role::Gate)
       matrices.add_halved(tensors, shape.parts.at({kind, experts, Role::Up}));
   }
-  // It has grown by doubling, and stays.
-  shape.block.matrices.shrink_to_fit();
 }
 
 i64 fused_block_rows(const Glu& glu, i64 intermediate, const ScaleGrid& grid, const std::string& name) {
