@@ -154,6 +154,8 @@ struct DoneRange {
   i64 begin = 0;
   i64 end = 0;
   RangeSums sums;
+
+  i64 bytes() const { return end - begin; }
 };
 
 struct ExecuteOptions {

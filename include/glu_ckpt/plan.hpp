@@ -61,7 +61,8 @@ struct PlanOptions {
 struct Plan {
   /// Grouped by shard, sorted by offset within one.
   std::vector<OutputTensor> outputs;
-  /// Sorted by dst; the moves of output t are [first_move[t], first_move[t + 1]).
+  /// Sorted by dst, and those of one output by dst_offset as make_plan() makes them; the moves of output t are
+  /// [first_move[t], first_move[t + 1]).
   std::vector<Move> moves;
   std::vector<std::size_t> first_move;
   u32 num_shards = 0;

@@ -29,7 +29,7 @@ std::vector<std::byte> bytes_of(const std::string& text) {
 
 i64 total_bytes(const std::vector<DoneRange>& ranges) {
   i64 bytes = 0;
-  for (const DoneRange& range : ranges) bytes += range.end - range.begin;
+  for (const DoneRange& range : ranges) bytes += range.bytes();
   return bytes;
 }
 
@@ -217,7 +217,7 @@ class Conversion {
     execution.on_done = [this](const DoneRange& range) {
       count(range);
       // What holds no whole leaves could never be proved.
-      if (range.sums.output.bytes == range.end - range.begin) append_done(sink_->journal(), range);
+      if (range.sums.output.bytes == range.bytes()) append_done(sink_->journal(), range);
     };
     together(ranks_, [&] {
       (void)execute_tasks(plan_, *opened_.source, *sink_, backend_, execution, tasks, [&] { return queue.next(); });
@@ -263,13 +263,9 @@ class Conversion {
     const auto found = ranks_.broadcast(done_bytes(sink_->resumed() ? read_done(sink_->journal()) : mine));
     const std::vector<DoneRange> all = parse_done(found);
     if (all.empty()) return {};
-    i64 bytes = 0;
     for (std::size_t i = 0; i < all.size(); ++i)
-      if (static_cast<int>(i % static_cast<std::size_t>(ranks_.size())) == ranks_.rank()) {
-        mine.push_back(all[i]);
-        bytes += all[i].end - all[i].begin;
-      }
-    report::Progress progress(progress_style(options_), "checking what is done", bytes);
+      if (static_cast<int>(i % static_cast<std::size_t>(ranks_.size())) == ranks_.rank()) mine.push_back(all[i]);
+    report::Progress progress(progress_style(options_), "checking what is done", total_bytes(mine));
     ExecuteOptions execution = execute_options(options_, progress);
     execution.output_leaves = &output_leaves_;
     together(ranks_, [&] { mine = prove_ranges(std::move(mine), plan_, *sink_, execution); });
@@ -277,11 +273,9 @@ class Conversion {
     for (const std::vector<std::byte>& part : ranks_.gather(done_bytes(mine)))
       for (const DoneRange& range : parse_done(part)) proved.push_back(range);
     proved = parse_done(ranks_.broadcast(done_bytes(proved)));
-    i64 proved_bytes = 0;
-    for (const DoneRange& range : proved) proved_bytes += range.end - range.begin;
     if (!options_.quiet)
-      report::tell("glu-ckpt: resumed: {} of {} are done already\n", report::size_text(proved_bytes + bytes_cloned_),
-                   report::size_text(plan_.bytes));
+      report::tell("glu-ckpt: resumed: {} of {} are done already\n",
+                   report::size_text(total_bytes(proved) + bytes_cloned_), report::size_text(plan_.bytes));
     return proved;
   }
 

@@ -66,8 +66,6 @@ using Clock = std::chrono::steady_clock;
 
 i64 nanoseconds(Clock::time_point from, Clock::time_point to) { return (to - from) / std::chrono::nanoseconds(1); }
 
-i64 bytes_of(const DoneRange& range) { return range.end - range.begin; }
-
 /// Finds the moves of a range, so that one of a few bytes does not cost a look at all moves of its tensor.
 class MovesByPlace {
  public:
@@ -164,7 +162,7 @@ RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, cons
     if (options.times != nullptr) options.times->writing += nanoseconds(start, Clock::now());
     sums[static_cast<std::size_t>(number)] += done.sums;
     if (options.on_done) options.on_done(done);
-    if (options.on_progress) options.on_progress(bytes_of(done));
+    if (options.on_progress) options.on_progress(done.bytes());
   };
   parallel_until(crew.workers, next, work, [&](std::size_t index) {
     const Task& task = tasks[index];
@@ -189,12 +187,12 @@ std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& p
                                     const ExecuteOptions& options) {
   const auto is_strange = [&](const DoneRange& range) {
     return range.tensor >= plan.outputs.size() || range.begin < 0 || range.begin >= range.end ||
-           range.end > plan.outputs[range.tensor].bytes || bytes_of(range) > options.memory_bytes;
+           range.end > plan.outputs[range.tensor].bytes || range.bytes() > options.memory_bytes;
   };
   std::erase_if(ranges, is_strange);
   // Fewer threads than jobs where ranges are long, as when they were made (make_crew).
   i64 longest = 1;
-  for (const DoneRange& range : ranges) longest = std::max(longest, bytes_of(range));
+  for (const DoneRange& range : ranges) longest = std::max(longest, range.bytes());
   const auto count = static_cast<int>(std::clamp<i64>(options.memory_bytes / longest, 1, std::max(1, options.jobs)));
   // Two runs may have written the same range; one of the two is enough.
   std::ranges::sort(ranges, {},
@@ -208,18 +206,18 @@ std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& p
   std::mutex mutex;
   parallel_for(apart.size(), count, [&](std::size_t index, int number) {
     const DoneRange& range = apart[index];
-    std::byte* const memory = buffers[static_cast<std::size_t>(number)].reserve(bytes_of(range), 0);
-    const std::span<std::byte> bytes(memory, static_cast<std::size_t>(bytes_of(range)));
+    std::byte* const memory = buffers[static_cast<std::size_t>(number)].reserve(range.bytes(), 0);
+    const std::span<std::byte> bytes(memory, static_cast<std::size_t>(range.bytes()));
     sink.read_back(range.tensor, range.begin, bytes);
     LeafSum found;
     if (options.output_leaves != nullptr) options.output_leaves->add(range.tensor, range.begin, bytes, found);
     // Bytes in no leaf, such as padding, are proved by nothing.
-    if (found == range.sums.output && found.bytes == bytes_of(range)) {
+    if (found == range.sums.output && found.bytes == range.bytes()) {
       sink.adopt(range.tensor, range.begin, bytes);
       const std::lock_guard lock(mutex);
       proved.push_back(range);
     }
-    if (options.on_progress) options.on_progress(bytes_of(range));
+    if (options.on_progress) options.on_progress(range.bytes());
   });
   return proved;
 }

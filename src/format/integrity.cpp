@@ -16,8 +16,6 @@ namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr i64 kBlockBytes = i64{4} << 20;
-
 void require(int done, const fs::path& path) {
   if (done != 1) fail(ErrorCode::Io, {path.string(), {}}, "{}: libcrypto cannot compute SHA-256", path.string());
 }
@@ -27,15 +25,9 @@ void require(int done, const fs::path& path) {
 std::string sha256_of_file(const fs::path& path) {
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> state(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
   require(state ? EVP_DigestInit_ex(state.get(), EVP_sha256(), nullptr) : 0, path);
-  const File file = File::open_read(path);
-  const i64 bytes = file.size();
-  std::vector<std::byte> block(static_cast<std::size_t>(std::min(bytes, kBlockBytes)));
-  for (i64 done = 0; done < bytes;) {
-    const auto part = std::span(block).first(static_cast<std::size_t>(std::min(bytes - done, kBlockBytes)));
-    file.pread_exact(part, done);
-    require(EVP_DigestUpdate(state.get(), part.data(), part.size()), path);
-    done += static_cast<i64>(part.size());
-  }
+  for_each_block(File::open_read(path), [&](std::span<const std::byte> block, i64) {
+    require(EVP_DigestUpdate(state.get(), block.data(), block.size()), path);
+  });
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int digest_bytes = 0;
   require(EVP_DigestFinal_ex(state.get(), digest.data(), &digest_bytes), path);

@@ -18,7 +18,6 @@ using simdjson::dom::object;
 constexpr std::string_view kPrefix = "glu_ckpt.";
 constexpr std::string_view kUnknown = "unknown";
 constexpr std::size_t kMaxDepth = 64;
-constexpr i64 kBlockBytes = i64{1} << 20;
 constexpr auto kKnownFields =
     std::to_array<std::string_view>({"version", "naming", "experts", "glu", "shared_glu", "optimizer_glu", "digest",
                                      "source_digest", "num_hidden_layers"});
@@ -183,15 +182,8 @@ FileHash hash_text(std::string_view text, const std::string& name) {
 
 FileHash hash_file(const std::filesystem::path& path, const std::string& name) {
   const File file = File::open_read(path);
-  const i64 bytes = file.size();
-  std::vector<std::byte> block(static_cast<std::size_t>(std::min(bytes, kBlockBytes)));
   StreamHash hash;
-  for (i64 done = 0; done < bytes;) {
-    const auto part = std::span(block).first(static_cast<std::size_t>(std::min(bytes - done, kBlockBytes)));
-    file.pread_exact(part, done);
-    hash.update(part);
-    done += static_cast<i64>(part.size());
-  }
+  const i64 bytes = for_each_block(file, [&](std::span<const std::byte> block, i64) { hash.update(block); });
   return {name, bytes, hex(hash.finish())};
 }
 

@@ -15,8 +15,6 @@ namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr i64 kCopyBytes = i64{1} << 20;
-
 StagedMode staged_mode(SinkMode mode) {
   switch (mode) {
     case SinkMode::Create: return StagedMode::Create;
@@ -28,16 +26,11 @@ StagedMode staged_mode(SinkMode mode) {
 
 /// Hashed on the way.
 FileHash copy_file(const File& from, const File& to, const std::string& name) {
-  const i64 bytes = from.size();
-  std::vector<std::byte> block(static_cast<std::size_t>(std::min(bytes, kCopyBytes)));
   StreamHash hash;
-  for (i64 done = 0; done < bytes;) {
-    const auto part = std::span(block).first(static_cast<std::size_t>(std::min(bytes - done, kCopyBytes)));
-    from.pread_exact(part, done);
-    hash.update(part);
-    to.pwrite_exact(part, done);
-    done += std::ssize(part);
-  }
+  const i64 bytes = for_each_block(from, [&](std::span<const std::byte> block, i64 offset) {
+    hash.update(block);
+    to.pwrite_exact(block, offset);
+  });
   return {name, bytes, hex(hash.finish())};
 }
 

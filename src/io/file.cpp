@@ -324,6 +324,17 @@ LockResult File::try_lock() const {
   fail_errno(errno, "lock", path_);
 }
 
+i64 for_each_block(const File& file, const std::function<void(std::span<const std::byte>, i64)>& use) {
+  const i64 bytes = file.size();
+  std::vector<std::byte> block(static_cast<std::size_t>(std::min<i64>(bytes, kBlockBytes)));
+  for (i64 done = 0; done < bytes; done += std::ssize(block)) {
+    const auto part = std::span(block).first(static_cast<std::size_t>(std::min(bytes - done, std::ssize(block))));
+    file.pread_exact(part, done);
+    use(part, done);
+  }
+  return bytes;
+}
+
 std::string read_small_file(const fs::path& path, i64 max_bytes, ErrorCode too_large) {
   const File file = File::open_read(path);
   const i64 bytes = file.size();

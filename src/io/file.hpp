@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -109,6 +110,10 @@ class File {
 
 /// Throws the Error for errno `error`: NotFound, NoSpace or Io. `action` is a verb: "open", "write".
 [[noreturn]] void fail_errno(int error, std::string_view action, const std::filesystem::path& path);
+
+/// Reads a file once, from its beginning to its end, and gives each block and its offset to `use`. Returns its bytes.
+/// Throws Io, FileTruncated.
+i64 for_each_block(const File& file, const std::function<void(std::span<const std::byte>, i64)>& use);
 
 /// A whole file as a string. A larger one than `max_bytes` throws `too_large`.
 std::string read_small_file(const std::filesystem::path& path, i64 max_bytes, ErrorCode too_large);
