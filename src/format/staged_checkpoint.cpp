@@ -46,7 +46,8 @@ StagedCheckpoint::StagedCheckpoint(const SinkOptions& options, const std::string
     : options_(options),
       inner_(names_single_file(options.path) ? std::string() : inner),
       single_file_(names_single_file(options.path)),
-      staged_(options.path, options.overwrite, staged_mode(options.mode), options.fingerprint, options.rank) {
+      staged_(options.path, options.overwrite, staged_mode(options.mode), options.fingerprint, options.rank),
+      spool_(staged_.path()) {
   if (!inner_.empty()) make_subdirectories(inner_);
 }
 
@@ -71,7 +72,8 @@ OutputFile& StagedCheckpoint::open_file(const std::string& name, i64 bytes, Spac
   file_names_.push_back(name);
   // Resume without an earlier run is a new output.
   const bool is_new = options_.mode == SinkMode::Resume && !staged_.resumed();
-  return files_.emplace_back(path, bytes, is_new ? StagedMode::Create : staged_mode(options_.mode), space);
+  return files_.emplace_back(path, bytes, is_new ? StagedMode::Create : staged_mode(options_.mode), space,
+                             space == Space::AsWritten ? &spool_ : nullptr);
 }
 
 void StagedCheckpoint::remove_others() {
@@ -96,12 +98,14 @@ void StagedCheckpoint::remove_others_in(const fs::path& directory, const std::se
 }
 
 void StagedCheckpoint::publish_files() {
+  spool_.flush();
   parallel_for(files_.size(), kFileThreads, [&](std::size_t i, int) { files_[i].publish(); });
   for (std::size_t i = 0; i < files_.size(); ++i)
     hashes_[file_names_[i]] = {file_names_[i], files_[i].bytes(), files_[i].hash() ? hex(*files_[i].hash()) : ""};
 }
 
 void StagedCheckpoint::flush_files() {
+  spool_.flush();
   parallel_for(files_.size(), kFileThreads, [&](std::size_t i, int) { files_[i].flush(); });
 }
 

@@ -77,6 +77,8 @@ class StagedCheckpoint {
   std::string inner_;
   bool single_file_;
   StagedDir staged_;
+  /// For files between whose parts others are cloned.
+  PageSpool spool_;
   /// A deque: files stay where they are.
   std::deque<OutputFile> files_;
   std::vector<std::string> file_names_;

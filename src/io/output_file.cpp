@@ -7,19 +7,17 @@
 
 #include "core/fail.hpp"
 #include "core/round_up.hpp"
+#include "io/page_bytes.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-/// Of memory and of the page cache; a multiple of every disk's block.
-constexpr i64 kPageBytes = 4096;
+constexpr i64 kPageBytes = kMemoryPageBytes;
 /// A write past the cache waits for the disk: that of fewer bytes costs more than the copy it saves.
 constexpr std::size_t kMinDirectBytes = std::size_t{64} << 10;
 /// Written at once, it is reserved first where the file as a whole is not.
 constexpr i64 kReservedBytes = i64{1} << 20;
-/// Of edges, until the disk begins with them: at the flush it would have rested until then.
-constexpr std::size_t kEdgeBytes = std::size_t{4} << 20;
 constexpr i64 kSumBytes = sizeof(BlockSum);
 /// Sums are read, and blocks read back, by this many bytes.
 constexpr i64 kPieceBytes = i64{1} << 20;
@@ -27,14 +25,9 @@ constexpr i64 kPieceBytes = i64{1} << 20;
 /// Moved to a page's start at once, of memory that lies elsewhere in its page.
 constexpr i64 kMovedBytes = i64{2} << 20;
 
-struct FreePages {
-  void operator()(std::byte* pages) const { ::operator delete[](pages, std::align_val_t{kPageBytes}); }
-};
-using MovedPages = std::unique_ptr<std::byte[], FreePages>;
-
 /// One buffer for each thread that writes such memory, as long as the thread runs.
-const MovedPages& moved_pages() {
-  thread_local const MovedPages pages(new (std::align_val_t{kPageBytes}) std::byte[kMovedBytes]);
+const PageBytes& moved_pages() {
+  thread_local const PageBytes pages = make_pages(kMovedBytes);
   return pages;
 }
 
@@ -50,8 +43,8 @@ std::span<const std::byte> part_of(std::span<const std::byte> bytes, i64 begin, 
 
 }  // namespace
 
-OutputFile::OutputFile(const fs::path& path, i64 bytes, StagedMode mode, Space space)
-    : path_(path), bytes_(bytes), space_(space) {
+OutputFile::OutputFile(const fs::path& path, i64 bytes, StagedMode mode, Space space, PageSpool* spool)
+    : path_(path), bytes_(bytes), space_(space), spool_(spool) {
   open(mode);
   if (mode == StagedMode::Join) {
     if (file_.size() != bytes_)
@@ -118,6 +111,8 @@ void OutputFile::write(std::span<const std::byte> from, i64 offset) {
   // Pages that the range fills: nobody else's bytes are in them, so that no page is written both ways.
   const i64 begin = round_up(offset, kPageBytes) - offset;
   const i64 end = (offset + count) / kPageBytes * kPageBytes - offset;
+  const bool few_pages = begin == 0 && end == count && from.size() < kMinDirectBytes;
+  if (few_pages && spool_ != nullptr && spool_->try_put(from, file_, offset)) return;
   if (!use_direct_ || from.size() < kMinDirectBytes) return write_buffered(from, offset);
   write_buffered(part_of(from, 0, begin), offset);
   if (page_phase(from.data()) == offset % kPageBytes)
@@ -129,7 +124,7 @@ void OutputFile::write(std::span<const std::byte> from, i64 offset) {
 
 /// The page cache would copy it as well, and then have its pages to find, to mark and to write.
 void OutputFile::write_moved(std::span<const std::byte> from, i64 offset) {
-  const MovedPages& pages = moved_pages();
+  const PageBytes& pages = moved_pages();
   const auto count = static_cast<i64>(from.size());
   for (i64 done = 0; done < count; done += kMovedBytes) {
     const auto part = part_of(from, done, std::min(done + kMovedBytes, count));
@@ -152,11 +147,8 @@ void OutputFile::write_direct(std::span<const std::byte> from, i64 offset) {
 void OutputFile::write_buffered(std::span<const std::byte> from, i64 offset) {
   if (from.empty()) return;
   file_.pwrite_exact(from, offset);
-  if (from.size() >= kMinDirectBytes) return file_.start_writeback(offset, static_cast<i64>(from.size()));
-  // Not each edge: its page would be under way to the disk when its other half comes. Between clones there are
-  // thousands, and they are whole pages.
-  if (space_ == Space::AsWritten && (edge_bytes_ += from.size()) % kEdgeBytes < from.size())
-    file_.start_writeback(0, 0);
+  // Not an edge: its page would be under way to the disk when its other half comes.
+  if (from.size() >= kMinDirectBytes) file_.start_writeback(offset, static_cast<i64>(from.size()));
 }
 
 void OutputFile::add_written(std::span<const std::byte> from, i64 offset) {

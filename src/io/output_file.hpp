@@ -15,6 +15,7 @@
 
 #include "core/file_hash.hpp"
 #include "io/file.hpp"
+#include "io/page_spool.hpp"
 #include "io/staged_dir.hpp"
 
 namespace glu_ckpt {
@@ -28,7 +29,9 @@ class OutputFile {
   /// Create: a new file of `bytes` bytes. Resume: what an earlier run left under either name, or a new one. Join: what
   /// another process of this run made. Throws NoSpace, Io; ResumeMismatch where the earlier file is longer; NotFound
   /// where there is none to join.
-  OutputFile(const std::filesystem::path& path, i64 bytes, StagedMode mode, Space space = Space::All);
+  /// `spool`, where there is one, is flushed before this file is flushed or published.
+  OutputFile(const std::filesystem::path& path, i64 bytes, StagedMode mode, Space space = Space::All,
+             PageSpool* spool = nullptr);
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
@@ -77,13 +80,12 @@ class OutputFile {
   std::filesystem::path path_;
   i64 bytes_;
   Space space_;
+  PageSpool* spool_;
   /// Through the page cache, and past it; the latter not open where the filesystem has no such access.
   File file_;
   File direct_;
   File sums_;
   std::atomic<bool> use_direct_{false};
-  /// Written by less than a direct write takes.
-  std::atomic<std::size_t> edge_bytes_{0};
   /// Cleared where the sums could not be written; then all blocks are read back.
   std::atomic<bool> use_sums_{false};
   std::optional<Hash128> hash_;

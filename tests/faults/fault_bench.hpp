@@ -26,6 +26,8 @@ struct Target {
   bool overwrite = false;
   /// On a file system that can do no more than POSIX asks: no direct writes, reservations, locks and exchanges.
   bool plain = false;
+  /// On one that shares blocks.
+  bool clones = false;
 };
 
 inline void PrintTo(const Target& target, std::ostream* out) { *out << target.name; }
@@ -72,6 +74,8 @@ class FaultBench {
   Target target_;
   Tree source_;
   Tree expected_;
+  /// The same where the first attempt to share a block failed: then all is read, and has a digest.
+  Tree unshared_;
   i64 calls_ = 0;
   std::map<CallKind, i64> calls_of_;
   std::unique_ptr<MemorySystem> memory_;
