@@ -67,6 +67,8 @@ struct Inventory {
   std::vector<TensorRef> tensors;
   /// Names as the index or the directory gives them, in the order the shards are read.
   std::vector<std::string> files;
+  /// Whether each tensor is one range of its file. If not, its file and offset are those of its first piece.
+  bool dense = true;
 };
 
 /// "[64, 4096]".

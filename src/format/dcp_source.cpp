@@ -116,6 +116,7 @@ class DcpSource final : public FileSource {
       file_bytes_ += file_sizes_.back();
     }
     inventory_.files = metadata_.files;
+    inventory_.dense = false;
   }
 
   /// Where the metadata first names a file.

@@ -1,11 +1,10 @@
 /// (Inventory, Recognition, options) -> Plan: which tensors to write, in which shard, from which bytes.
 
 #include <algorithm>
-#include <numeric>
 #include <unordered_set>
 
 #include "core/fail.hpp"
-#include "core/natural_order.hpp"
+#include "plan/place_outputs.hpp"
 #include "plan/shard_phase.hpp"
 #include "plan/stacked_layers.hpp"
 
@@ -13,7 +12,7 @@ namespace glu_ckpt {
 namespace {
 
 DraftOutput pass_through(const TensorRef& tensor, std::size_t index) {
-  DraftOutput output{tensor.name, tensor.dtype, tensor.shape, tensor.bytes, {}};
+  DraftOutput output{tensor.name, tensor.dtype, tensor.shape, tensor.bytes, {}, index};
   if (tensor.bytes > 0) {
     Move move;
     move.src = index;
@@ -46,62 +45,6 @@ bool is_identity(const std::vector<DraftOutput>& outputs, const Inventory& inven
     const TensorRef& tensor = inventory.tensors[src];
     return tensor.name == output.name && tensor.shape == output.shape && copied == tensor.bytes;
   });
-}
-
-/// Greedy in natural order of names, as the hub's writers do, so that a layer stays together; within a
-/// shard in the reference writer's order: dtype rank descending, then name.
-u32 assign_shards(std::vector<DraftOutput>& drafts, i64 max_shard_bytes, std::vector<u32>& shards) {
-  std::sort(drafts.begin(), drafts.end(),
-            [](const DraftOutput& a, const DraftOutput& b) { return natural_less(a.name, b.name); });
-  shards.resize(drafts.size());
-  u32 shard = 0;
-  i64 filled = 0;
-  for (std::size_t i = 0; i < drafts.size(); ++i) {
-    if (filled > 0 && drafts[i].bytes > max_shard_bytes - filled) {
-      ++shard;
-      filled = 0;
-    }
-    filled += drafts[i].bytes;
-    shards[i] = shard;
-  }
-  return shard + 1;
-}
-
-const std::string& first_source(const DraftOutput& draft, const Inventory& inventory) {
-  return draft.moves.empty() ? draft.name : inventory.tensors[draft.moves.front().src].name;
-}
-
-void place_outputs(std::vector<DraftOutput> drafts, i64 max_shard_bytes, const Inventory& inventory, Plan& plan) {
-  std::vector<u32> shards;
-  plan.num_shards = assign_shards(drafts, max_shard_bytes, shards);
-  std::vector<std::size_t> order(drafts.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    if (shards[a] != shards[b]) return shards[a] < shards[b];
-    if (drafts[a].dtype != drafts[b].dtype) return drafts[a].dtype > drafts[b].dtype;
-    return drafts[a].name < drafts[b].name;
-  });
-  std::size_t moves = 0;
-  for (const DraftOutput& draft : drafts) moves += draft.moves.size();
-  plan.moves.reserve(moves);
-  plan.outputs.reserve(drafts.size());
-  i64 offset = 0;
-  for (const std::size_t i : order) {
-    DraftOutput& draft = drafts[i];
-    if (!plan.outputs.empty() && plan.outputs.back().shard != shards[i]) offset = 0;
-    plan.first_move.push_back(plan.moves.size());
-    std::ranges::stable_sort(draft.moves, {}, &Move::dst_offset);
-    for (Move& move : draft.moves) {
-      move.dst = plan.outputs.size();
-      plan.moves.push_back(move);
-    }
-    std::string from = first_source(draft, inventory);
-    plan.outputs.push_back(
-        {std::move(draft.name), draft.dtype, std::move(draft.shape), draft.bytes, shards[i], offset, std::move(from)});
-    offset += draft.bytes;
-    plan.bytes += draft.bytes;
-  }
-  plan.first_move.push_back(plan.moves.size());
 }
 
 void note_foreign_form(const ExpertBlock& block, const BlockTarget& target, Plan& plan) {

@@ -51,6 +51,7 @@ void vote(const Move& move, i64 src_at, i64 dst_at, Ballot& ballot) {
 }  // namespace
 
 std::vector<i64> choose_data_phases(const Inventory& inventory, const Plan& plan) {
+  if (!inventory.dense) return std::vector<i64>(plan.num_shards, 0);
   std::vector<i64> phases;
   phases.reserve(plan.num_shards);
   std::size_t t = 0;

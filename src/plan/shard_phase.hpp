@@ -12,8 +12,9 @@
 namespace glu_ckpt {
 
 /// For each shard the phase at which the most bytes can be shared in runs that are worth it (CloneLimits{}); of several
-/// such phases the one at which the most bytes can be shared at all, then the least. Multiples of 8.
-/// `plan.outputs` and the moves are complete; nothing else of the plan is looked at.
+/// such phases the one at which the most bytes can be shared at all, then the least. Multiples of 8; all
+/// 0 where the inventory is not dense. `plan.outputs` and the moves are complete; nothing else of the plan is looked
+/// at.
 std::vector<i64> choose_data_phases(const Inventory& inventory, const Plan& plan);
 
 }  // namespace glu_ckpt

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 #include "core/fail.hpp"
 #include "layout/expert_block.hpp"
@@ -280,7 +281,18 @@ void set_key_prefix(const ExpertBlock& block, const Recognition& from, BlockTarg
 
 void add_block_outputs(const ExpertBlock& block, const BlockTarget& target, const Inventory& inventory,
                        DraftOutputs& outputs) {
+  const std::size_t before = outputs.list.size();
   BlockWriter(block, target, inventory, outputs).run();
+  std::map<u32, std::size_t> first_in_file;
+  for (const Matrix& matrix : block.matrices) {
+    const auto [entry, is_new] = first_in_file.emplace(inventory.tensors[matrix.tensor].file, matrix.tensor);
+    if (!is_new) entry->second = std::min(entry->second, matrix.tensor);
+  }
+  for (DraftOutput& output : std::span(outputs.list).subspan(before)) {
+    const auto first = std::ranges::min_element(output.moves, {}, &Move::src);
+    const std::size_t tensor = first == output.moves.end() ? block.matrices.front().tensor : first->src;
+    output.origin = first_in_file.at(inventory.tensors[tensor].file);
+  }
 }
 
 }  // namespace glu_ckpt

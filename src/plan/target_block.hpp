@@ -17,6 +17,9 @@ struct DraftOutput {
   std::vector<i64> shape;
   i64 bytes = 0;
   std::vector<Move> moves;
+  /// The source's tensor whose place in the order it has: of a layer's experts the first that lies in the same file, so
+  /// that they stay together.
+  std::size_t origin = 0;
 };
 
 /// How a block is to be written.

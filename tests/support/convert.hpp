@@ -36,8 +36,8 @@ Digest digest_of(const Source& source, const SourceAnswers& answers = {});
 void expect_converts(const ModelSpec& model, const Spelling& from, const Spelling& to,
                      const ExecuteOptions& execution = {}, i64 max_shard_bytes = i64{1} << 40);
 
-/// The rules of docs/architecture.md and of the reference writer for shards.
-void expect_good_shards(const Plan& plan, i64 max_shard_bytes);
+/// What holds of every plan's shards: their sizes, no holes, and the order of dtypes and of the source's files.
+void expect_good_shards(const Inventory& inventory, const Plan& plan, i64 max_shard_bytes);
 
 /// Runs `action` and expects the Error `code`; the message must contain `word`.
 template <typename Action>

@@ -1,9 +1,13 @@
 #include "exec/clone_ranges.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
 
+#include "core/natural_order.hpp"
 #include "format/record_file.hpp"
 #include "io/file.hpp"
 #include "support/convert.hpp"
@@ -70,9 +74,11 @@ class CloneTest : public testing::Test {
  protected:
   CloneTest() : scope_(disk_) { disk_.allow_clone(true); }
 
-  /// A checkpoint of the model, on the disk, in shards of at most so many bytes.
+  /// A checkpoint of the model, on the disk, layer by layer in shards of at most so many bytes.
   void put(const std::string& path, const Spelling& spelling, i64 max_shard_bytes = 400'000) {
-    const MemorySource from = make_source(model_, spelling);
+    std::vector<MemoryTensor> tensors = build(model_, spelling);
+    std::ranges::sort(tensors, natural_less, &MemoryTensor::name);
+    const MemorySource from(std::move(tensors), {}, record_of(model_, spelling));
     PlanOptions options;
     options.force = true;
     options.max_shard_bytes = max_shard_bytes;
@@ -94,10 +100,10 @@ class CloneTest : public testing::Test {
   };
 
   Made convert(const Source& source, const std::string& path, const Spelling& to, const CloneLimits& limits,
-               const ExecuteOptions& cloning = {}, bool clone = true) {
+               const ExecuteOptions& cloning = {}, bool clone = true, i64 max_shard_bytes = 500'000) {
     Made made;
     PlanOptions options = options_for(model_, to);
-    options.max_shard_bytes = 500'000;
+    options.max_shard_bytes = max_shard_bytes;
     made.plan = make_plan(source.inventory(), recognize_source(source), options);
     const ClonePlan clones(made.plan, source, limits, [&](const File&) { return clone; });
     made.bytes_to_clone = clones.bytes();
@@ -170,6 +176,26 @@ TEST_F(CloneTest, GivesTheBytesThatWritingGives) {
       EXPECT_EQ(disk_.get("/cloned/" + file), disk_.get("/written/" + file));
     for (const std::string path : {"/source", "/cloned", "/written"}) (void)remove_tree(path);
   }
+}
+
+/// Files of three layers and a part, with a tensor of an odd size beside each layer, onto shards of about as
+/// much.
+TEST_F(CloneTest, MostOfACheckpointOfSeveralFilesIsCloned) {
+  model_.others.clear();
+  model_.blocks.resize(1);
+  model_.blocks[0].bias = false;
+  for (i64 layer = 0; layer < 12; ++layer) {
+    if (layer > 0) model_.blocks.push_back(model_.blocks[0]);
+    model_.blocks.back().layer = layer;
+    const i64 elements = 132 + 4 * layer;
+    model_.others.push_back({fmt::format("model.layers.{}.norm.weight", layer), Dtype::BF16, {elements}, {}});
+    model_.others.back().bytes.resize(2 * static_cast<std::size_t>(elements), static_cast<std::byte>(layer));
+  }
+  put("/source", {"hf:qwen3_moe", Experts::Indexed, Experts::Indexed, split(), split()}, 2'500'000);
+  const Made made = convert(*open_source("/source"), "/out", kGrouped, kAll, {}, true, 2'700'000);
+  ASSERT_GE(made.plan.num_shards, 4U);
+  // A fifteenth are the ends of runs.
+  EXPECT_GT(10 * made.bytes_to_clone, 7 * made.plan.bytes) << made.bytes_to_clone << " of " << made.plan.bytes;
 }
 
 TEST_F(CloneTest, RangesAreSortedAndApart) {

@@ -342,7 +342,7 @@ TEST(MakePlan, ShardsKeepLayersTogetherAndWithinTheirSize) {
     options.max_shard_bytes = limit;
     const Plan plan = make_plan(source.inventory(), recognize_source(source), options);
     check_plan(source.inventory(), plan);
-    expect_good_shards(plan, limit);
+    expect_good_shards(source.inventory(), plan, limit);
     EXPECT_EQ(plan.data_phases.size(), plan.num_shards);
     u32 shard_of_layer_2 = 0;
     for (const OutputTensor& output : plan.outputs) {
