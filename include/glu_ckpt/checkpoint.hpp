@@ -137,6 +137,9 @@ class Source {
   /// Where byte 0 of the tensor lies if its bytes are one range of one file as read() gives them; else nowhere. The
   /// file is the Source's own and open for reading only.
   virtual FilePlace place(std::size_t /*tensor*/) const { return {}; }
+  /// Whether what read() finds outside of the page cache is read past it, where it lies in its pages of the file as in
+  /// its pages of memory.
+  virtual bool reads_past_cache(std::size_t /*tensor*/) const { return false; }
   virtual const Structure& structure() const;
   /// The bytes of structure().objects[object]. Thread safe.
   virtual std::vector<std::byte> read_object(std::size_t object) const;

@@ -166,7 +166,7 @@ RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, cons
   };
   parallel_until(crew.workers, next, work, [&](std::size_t index) {
     const Task& task = tasks[index];
-    read_ahead(source, moves_by_place.of(task), task.begin, task.end);
+    read_ahead(source, moves_by_place.of(task), task.begin, task.end, std::max<i64>(0, sink.file_offset(task.tensor)));
   });
   RangeSums total;
   for (const RangeSums& sum : sums) total += sum;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "exec/move_parts.hpp"
+#include "glu_ckpt/execute.hpp"
 #include "io/file.hpp"
 
 namespace glu_ckpt {
@@ -12,9 +13,17 @@ namespace {
 /// nowhere too much.
 constexpr i64 kAdviceBytes = i64{512} << 10;
 
+/// Whether all runs lie alike in their pages on both sides.
+bool is_in_phase(const Move& move, i64 src, i64 dst) {
+  return (src - dst) % kPageBytes == 0 && move.run_bytes >= kPageBytes &&
+         std::ranges::all_of(move.dims, [](const MoveDim& dim) {
+           return dim.count == 1 || (dim.src_step - dim.dst_step) % kPageBytes == 0;
+         });
+}
+
 }  // namespace
 
-void read_ahead(const Source& source, std::span<const Move> moves, i64 begin, i64 end) {
+void read_ahead(const Source& source, std::span<const Move> moves, i64 begin, i64 end, i64 phase) {
   // Of a few pages, such as those between clones, the advice costs as much as the read.
   if (end - begin < kAdviceBytes) return;
   for (const Move& move : moves)
@@ -23,6 +32,7 @@ void read_ahead(const Source& source, std::span<const Move> moves, i64 begin, i6
       const i64 window = source_window(part);
       if (place.file == nullptr || window > kMaxReadWaste * part.bytes()) return;
       const i64 from = place.offset + part.src_offset;
+      if (is_in_phase(part, from, phase + part.dst_offset) && source.reads_past_cache(part.src)) return;
       for (i64 done = 0; done < window; done += kAdviceBytes)
         place.file->will_need(from + done, std::min(kAdviceBytes, window - done));
     });

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
 
 #include "core/base64.hpp"
 #include "core/fail.hpp"
 #include "format/file_source.hpp"
+#include "io/input_file.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
@@ -43,7 +45,8 @@ class SafetensorsSource final : public FileSource {
     for (const std::string& name : files_.shards) shard_records.push_back(add_shard(open_shard(name), name));
     // What some shards say of themselves says nothing about one that another tool wrote.
     if (std::ranges::none_of(shard_records, [](const Record& record) { return record.empty(); }))
-      for (std::size_t i = 0; i < shard_records.size(); ++i) records_.add(shard_records[i], shards_[i].path().string());
+      for (std::size_t i = 0; i < shard_records.size(); ++i)
+        records_.add(shard_records[i], shards_[i].file().path().string());
     const std::vector<u32> order = sorted_by_name();
     if (files_.index) check_index(order);
     read_side_files();
@@ -51,12 +54,17 @@ class SafetensorsSource final : public FileSource {
 
   void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const override {
     const TensorRef& from = checked_range(tensor, offset, static_cast<i64>(out.size()));
-    guard_read(from, [&] { shards_[from.file].pread_exact(out, from.offset + offset); });
+    const iovec piece{out.data(), out.size()};
+    guard_read(from, [&] { shards_[from.file].read({&piece, 1}, from.offset + offset); });
   }
 
   FilePlace place(std::size_t tensor) const override {
     const TensorRef& from = inventory_.tensors.at(tensor);
-    return {&shards_[from.file], from.offset};
+    return {&shards_[from.file].file(), from.offset};
+  }
+
+  bool reads_past_cache(std::size_t tensor) const override {
+    return shards_[inventory_.tensors.at(tensor).file].reads_past_cache();
   }
 
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> outs) const override {
@@ -67,7 +75,7 @@ class SafetensorsSource final : public FileSource {
       bytes += static_cast<i64>(out.size());
     }
     const TensorRef& from = checked_range(tensor, offset, bytes);
-    guard_read(from, [&] { shards_[from.file].preadv_exact(pieces, from.offset + offset); });
+    guard_read(from, [&] { shards_[from.file].read(pieces, from.offset + offset); });
   }
 
  private:
@@ -88,7 +96,7 @@ class SafetensorsSource final : public FileSource {
     metadata_.merge(header.metadata);
     inventory_.files.push_back(name);
     file_bytes_ += file.size();
-    shards_.push_back(std::move(file));
+    shards_.emplace_back(std::move(file));
     return record;
   }
 
@@ -102,7 +110,7 @@ class SafetensorsSource final : public FileSource {
     take_extras(Extras(read, static_cast<i64>(zip->size()), {file, 0, std::string(kExtrasEntry)}));
   }
 
-  std::vector<File> shards_;
+  std::deque<InputFile> shards_;
 };
 
 }  // namespace

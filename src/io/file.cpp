@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <sys/file.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -132,6 +133,7 @@ File File::open_write(const fs::path& path) {
   check_own(path);
   return open_regular(path, O_RDWR | O_NOFOLLOW);
 }
+File File::open_read_direct(const fs::path& path) { return open_regular(path, O_RDONLY | O_DIRECT); }
 File File::open_direct(const fs::path& path) {
   check_own(path);
   return open_regular(path, O_RDWR | O_DIRECT | O_NOFOLLOW);
@@ -173,6 +175,16 @@ mode_t File::mode() const { return stat_of(descriptor_, path_).st_mode & 07777; 
 FileIdentity File::identity() const {
   const struct stat info = stat_of(descriptor_, path_);
   return {info.st_dev, info.st_ino, info.st_size, nanoseconds(info.st_mtim), nanoseconds(info.st_ctim)};
+}
+
+bool File::is_own() const {
+  const uid_t user = ::geteuid();
+  return user == 0 || stat_of(descriptor_, path_).st_uid == user;
+}
+
+i64 File::cached_bytes(i64 offset, i64 bytes) const {
+  const i64 cached = system_calls().cached_bytes(descriptor_, offset, bytes);
+  return cached < 0 ? bytes : cached;
 }
 
 bool File::is_at(const fs::path& path) const {

@@ -46,6 +46,10 @@ class File {
   /// Not open where the name is taken.
   static File try_create(const std::filesystem::path& path, mode_t mode = 0666);
 
+  /// Reads past the page cache (O_DIRECT): offset, length and address of whatever is read are multiples of the
+  /// filesystem's block. Not open where the filesystem has no such access. Throws as open_read().
+  static File open_read_direct(const std::filesystem::path& path);
+
   /// An existing file for reading and writing. Throws as open_read(); OutputExists for a file with several names, and
   /// for what is no file, a link among it.
   static File open_write(const std::filesystem::path& path);
@@ -64,6 +68,10 @@ class File {
   mode_t mode() const;
   void set_mode(mode_t mode) const;
   FileIdentity identity() const;
+  /// Whether it is this user's, or this user may do anything.
+  bool is_own() const;
+  /// Bytes of these that the page cache has; all, where the system does not say so or the file is not this user's.
+  i64 cached_bytes(i64 offset, i64 bytes) const;
   /// Whether `path` (of this file, or another) still names this file. Throws Io where that cannot be seen.
   bool is_at(const std::filesystem::path& path) const;
 

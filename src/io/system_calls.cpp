@@ -7,8 +7,10 @@
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <memory>
@@ -88,6 +90,19 @@ int SystemCalls::posix_fadvise(int descriptor, i64 offset, i64 bytes, int advice
   if (error == 0) return 0;
   errno = error;
   return -1;
+}
+
+i64 SystemCalls::cached_bytes(int descriptor, i64 offset, i64 bytes) {
+  const i64 page = ::sysconf(_SC_PAGESIZE);
+  const i64 begin = offset / page * page;
+  const auto length = static_cast<std::size_t>(offset + bytes - begin);
+  std::vector<unsigned char> is_there((length + static_cast<std::size_t>(page) - 1) / static_cast<std::size_t>(page));
+  void* const mapped = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, descriptor, begin);
+  if (mapped == MAP_FAILED) return -1;
+  const int failed = ::mincore(mapped, length, is_there.data());
+  ::munmap(mapped, length);
+  if (failed != 0) return -1;
+  return page * std::ranges::count_if(is_there, [](unsigned char flags) { return (flags & 1) != 0; });
 }
 
 int SystemCalls::flock(int descriptor, int operation) { return ::flock(descriptor, operation); }

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -259,6 +260,11 @@ void MemorySystem::reset() {
 
 void MemorySystem::allow_direct(bool on) { can_direct_ = on; }
 void MemorySystem::allow_clone(bool on) { can_clone_ = on; }
+i64 MemorySystem::bytes_past_cache() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_past_cache_;
+}
+void MemorySystem::set_cached(bool on) { is_cached_ = on; }
 void MemorySystem::allow_reserve(bool on) { can_reserve_ = on; }
 void MemorySystem::allow_lock(bool on) { can_lock_ = on; }
 void MemorySystem::allow_rename_flags(bool on) { can_rename_flags_ = on; }
@@ -466,6 +472,7 @@ ssize_t MemorySystem::move_bytes(int descriptor, const iovec* pieces, int count,
           return done > 0 ? done : -error;
       done += now;
     }
+    if (!write && (file->flags & O_DIRECT) != 0) bytes_past_cache_ += done;
     return done;
   });
 }
@@ -543,6 +550,12 @@ int MemorySystem::posix_fadvise(int descriptor, i64, i64, int) {
   return call(CallKind::Advise, [&]() -> int { return opened(descriptor) == nullptr ? -EBADF : 0; });
 }
 
+i64 MemorySystem::cached_bytes(int descriptor, i64, i64 bytes) {
+  return call(CallKind::Advise, [&]() -> i64 {
+    return opened(descriptor) == nullptr ? -EBADF : is_cached_ ? bytes : 0;
+  });
+}
+
 int MemorySystem::fallocate(int descriptor, int mode, i64 offset, i64 bytes) {
   return call(CallKind::Reserve, [&]() -> int {
     const OpenFile* file = opened(descriptor);
@@ -612,6 +625,7 @@ int MemorySystem::stat_node(const Node& node, struct stat* info) const {
   *info = {};
   info->st_dev = 77;
   info->st_ino = node.ino;
+  info->st_uid = ::geteuid();
   info->st_mode = node.mode;
   info->st_nlink = 1;
   info->st_size = S_ISLNK(node.mode) ? static_cast<off_t>(node.target.size()) : node.bytes.size();

@@ -98,9 +98,14 @@ class MemorySystem final : public SystemCalls {
   void allow_lock(bool on);
   void allow_rename_flags(bool on);
   void set_free_bytes(i64 bytes);
+  /// Whether the page cache is said to have all bytes, as it is at first, or none.
+  void set_cached(bool on);
 
   /// The power goes and comes back: no descriptor is open after it, and everything that is left is durable.
   void crash(Crash what);
+
+  /// Bytes that reads past the cache gave.
+  i64 bytes_past_cache() const;
 
   // ---- for a test's eyes; no calls, so neither counted nor failed
   void make_symlink(const std::string& target, const std::filesystem::path& path);
@@ -126,6 +131,7 @@ class MemorySystem final : public SystemCalls {
   int fallocate(int descriptor, int mode, i64 offset, i64 bytes) override;
   int ftruncate(int descriptor, i64 bytes) override;
   int posix_fadvise(int descriptor, i64 offset, i64 bytes, int advice) override;
+  i64 cached_bytes(int descriptor, i64 offset, i64 bytes) override;
   int flock(int descriptor, int operation) override;
   int fchmod(int descriptor, mode_t mode) override;
   int fstat(int descriptor, struct stat* info) override;
@@ -191,6 +197,8 @@ class MemorySystem final : public SystemCalls {
 
   bool can_direct_ = true;
   bool can_clone_ = false;
+  bool is_cached_ = true;
+  i64 bytes_past_cache_ = 0;
   bool can_reserve_ = true;
   bool can_lock_ = true;
   bool can_rename_flags_ = true;
