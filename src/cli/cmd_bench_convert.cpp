@@ -1,11 +1,15 @@
-/// `glu-ckpt bench convert`: whole conversions beside a copy of the same bytes and a plain write of them, in turn.
+/// `glu-ckpt bench convert`: whole conversions beside cp(1) of the same bytes and a plain write of them, in turn.
 
 #include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -22,8 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kRounds = 3;
-/// What `cp` copies at a time, and more than any system call costs.
-constexpr i64 kCopyBytes = i64{256} << 10;
 constexpr i64 kWriteBytes = i64{4} << 20;
 /// Experts of Qwen3-30B, 9.4 MB each, and for small sizes little ones.
 constexpr i64 kHidden = 2048, kWidth = 768, kSmallHidden = 256, kSmallWidth = 64;
@@ -50,6 +52,42 @@ class ScratchDir {
 
  private:
   fs::path path_;
+};
+
+/// Another program, with this one's stderr; ended if it is not waited for.
+class ChildProcess {
+ public:
+  explicit ChildProcess(std::vector<std::string> words) : name_(words.front()) {
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    const int error = ::posix_spawnp(&pid_, name_.c_str(), nullptr, nullptr, arguments.data(), environ);
+    if (error != 0) fail_errno(error, "start", name_);
+  }
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+  ~ChildProcess() {
+    if (ended_) return;
+    (void)::kill(pid_, SIGKILL);
+    (void)::waitpid(pid_, nullptr, 0);
+  }
+
+  /// Throws Io where it fails, and what `stop_if_signalled` throws.
+  void wait(const std::function<void(i64)>& stop_if_signalled) {
+    int status = 0;
+    while (::waitpid(pid_, &status, 0) < 0) {
+      if (errno != EINTR) fail_errno(errno, "wait for", name_);
+      stop_if_signalled(0);
+    }
+    ended_ = true;
+    stop_if_signalled(0);
+    if (status != 0) fail(ErrorCode::Io, {}, "{}: failed; what it said is above", name_);
+  }
+
+ private:
+  std::string name_;
+  pid_t pid_ = 0;
+  bool ended_ = false;
 };
 
 /// Layers of experts as Hugging Face names them, of about so many bytes: at least one layer of one expert.
@@ -127,14 +165,9 @@ class ConvertBench {
 
   double copy() const {
     return timed([&] {
-      const File from = File::open_read(source_file());
-      const File to = File::create(target_path());
-      std::vector<std::byte> buffer(static_cast<std::size_t>(kCopyBytes));
-      for_pieces(kCopyBytes, [&](i64 at, std::size_t bytes) {
-        from.pread_exact({buffer.data(), bytes}, at);
-        to.pwrite_exact({buffer.data(), bytes}, at);
-      });
-      to.sync();
+      ChildProcess({"cp", "--reflink=never", "--", source_file().string(), target_path().string()})
+          .wait(stop_if_signalled_);
+      File::open_read(target_path()).sync();
     });
   }
 

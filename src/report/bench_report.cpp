@@ -146,7 +146,7 @@ std::string convert_bench_text(const ConvertBench& bench) {
                         bench.write_seconds / seconds);
   };
   for (const ConvertBench::Figure& figure : bench.conversions) add(figure.what, figure.seconds);
-  add("copy, and fsync", bench.copy_seconds);
+  add("cp --reflink=never, and fsync", bench.copy_seconds);
   add("sequential write, and fsync", bench.write_seconds);
   return text;
 }

@@ -11,7 +11,7 @@ bench_convert() {
   check "bench convert: nothing on stderr" [ -z "$ERR" ]
   check "bench convert: nothing is left" [ -z "$(ls -A "$dir")" ]
   status "bench convert as text" 0 bench convert --dir "$dir" --size 1 -j 1
-  check "bench convert as text: four lines" [ "$(grep -cE '^(hf:|copy|sequential)' <<<"$OUT")" == 4 ]
+  check "bench convert as text: four lines" [ "$(grep -cE '^(hf:|cp|sequential)' <<<"$OUT")" == 4 ]
   check "bench convert as text: nothing is left" [ -z "$(ls -A "$dir")" ]
   (cd "$dir" && "$PROGRAM" bench convert --size 1KiB >/dev/null 2>&1)
   check "bench convert here" [ $? == 0 ]
