@@ -177,7 +177,7 @@ FileIdentity File::identity() const {
   return {info.st_dev, info.st_ino, info.st_size, nanoseconds(info.st_mtim), nanoseconds(info.st_ctim)};
 }
 
-bool File::is_own() const {
+bool File::belongs_to_user() const {
   const uid_t user = ::geteuid();
   return user == 0 || stat_of(descriptor_, path_).st_uid == user;
 }

@@ -84,7 +84,7 @@ bool InputFile::reads_past_cache() const {
   // Not with the file: a run has more important uses for its descriptors, which are opened by then.
   std::call_once(opened_, [&] {
     try {
-      if (!file_.is_own()) return;
+      if (!file_.belongs_to_user()) return;
       direct_ = File::open_read_direct(file_.path());
       if (!direct_.is_open()) return;
       const FileIdentity opened = direct_.identity(), first = file_.identity();
