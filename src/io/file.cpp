@@ -182,6 +182,11 @@ bool File::belongs_to_user() const {
   return user == 0 || stat_of(descriptor_, path_).st_uid == user;
 }
 
+bool File::is_among_last(i64 count) const {
+  // A descriptor is the lowest number that is free.
+  return descriptor_ >= system_calls().descriptor_limit() - count;
+}
+
 i64 File::cached_bytes(i64 offset, i64 bytes) const {
   const i64 cached = system_calls().cached_bytes(descriptor_, offset, bytes);
   return cached < 0 ? bytes : cached;

@@ -70,6 +70,8 @@ class File {
   FileIdentity identity() const;
   /// Whether it is this user's, or this user may do anything.
   bool belongs_to_user() const;
+  /// Whether this process may open fewer than `count` files more.
+  bool is_among_last(i64 count) const;
   /// Bytes of these that the page cache has; all, where the system does not say so or the file is not this user's.
   i64 cached_bytes(i64 offset, i64 bytes) const;
   /// Whether `path` (of this file, or another) still names this file. Throws Io where that cannot be seen.

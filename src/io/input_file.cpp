@@ -16,6 +16,8 @@ constexpr i64 kLeastBytes = i64{64} << 10;
 /// Pages that are read aside, and for how many pages there may be one.
 constexpr i64 kMostAside = 128;
 constexpr i64 kPagesForOneAside = 8;
+/// Files that a run may still have to open while it reads and when it ends.
+constexpr i64 kSpareDescriptors = 64;
 
 i64 round_down(i64 value) { return value / kPage * kPage; }
 
@@ -81,12 +83,16 @@ class PagedRead {
 }  // namespace
 
 bool InputFile::reads_past_cache() const {
-  // Not with the file: a run has more important uses for its descriptors, which are opened by then.
+  // Not with the file: a run has more important uses for its descriptors, nearly all of which are opened by then.
   std::call_once(opened_, [&] {
     try {
       if (!file_.belongs_to_user()) return;
       direct_ = File::open_read_direct(file_.path());
       if (!direct_.is_open()) return;
+      if (direct_.is_among_last(kSpareDescriptors)) {
+        direct_ = File();
+        return;
+      }
       const FileIdentity opened = direct_.identity(), first = file_.identity();
       use_direct_ = opened.dev == first.dev && opened.ino == first.ino;
     } catch (const Error&) {

@@ -8,11 +8,13 @@
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <limits>
 #include <memory>
 
 namespace glu_ckpt {
@@ -90,6 +92,12 @@ int SystemCalls::posix_fadvise(int descriptor, i64 offset, i64 bytes, int advice
   if (error == 0) return 0;
   errno = error;
   return -1;
+}
+
+i64 SystemCalls::descriptor_limit() {
+  rlimit limit{};
+  const bool unlimited = ::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY;
+  return unlimited ? std::numeric_limits<i64>::max() : static_cast<i64>(limit.rlim_cur);
 }
 
 i64 SystemCalls::cached_bytes(int descriptor, i64 offset, i64 bytes) {

@@ -26,6 +26,8 @@ class SystemCalls {
 
   virtual int open(const char* path, int flags, mode_t mode);
   virtual int close(int descriptor);
+  /// RLIMIT_NOFILE: all descriptors are below it.
+  virtual i64 descriptor_limit();
 
   virtual ssize_t pread(int descriptor, void* out, std::size_t bytes, i64 offset);
   virtual ssize_t preadv(int descriptor, const iovec* pieces, int count, i64 offset);

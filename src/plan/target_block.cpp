@@ -283,15 +283,18 @@ void add_block_outputs(const ExpertBlock& block, const BlockTarget& target, cons
                        DraftOutputs& outputs) {
   const std::size_t before = outputs.list.size();
   BlockWriter(block, target, inventory, outputs).run();
+  const std::span made = std::span(outputs.list).subspan(before);
+  // Of all pieces: half of an interleaved FC1 may lie in another tensor, and that in another file.
   std::map<u32, std::size_t> first_in_file;
-  for (const Matrix& matrix : block.matrices) {
-    const auto [entry, is_new] = first_in_file.emplace(inventory.tensors[matrix.tensor].file, matrix.tensor);
-    if (!is_new) entry->second = std::min(entry->second, matrix.tensor);
-  }
-  for (DraftOutput& output : std::span(outputs.list).subspan(before)) {
+  for (const DraftOutput& output : made)
+    for (const Move& move : output.moves) {
+      const auto [entry, is_new] = first_in_file.emplace(inventory.tensors[move.src].file, move.src);
+      if (!is_new) entry->second = std::min(entry->second, move.src);
+    }
+  for (DraftOutput& output : made) {
     const auto first = std::ranges::min_element(output.moves, {}, &Move::src);
-    const std::size_t tensor = first == output.moves.end() ? block.matrices.front().tensor : first->src;
-    output.origin = first_in_file.at(inventory.tensors[tensor].file);
+    output.origin = first == output.moves.end() ? block.matrices.front().tensor
+                                                : first_in_file.at(inventory.tensors[first->src].file);
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "support/convert.hpp"
 
 namespace glu_ckpt {
@@ -81,7 +83,10 @@ std::vector<HalvesCase> cases() {
 TEST(Halves, OfAnInterleavedFc1) {
   for (const HalvesCase& item : cases()) {
     SCOPED_TRACE(item.describe());
-    const MemorySource source(cut(build(item.model, item.fused), ""));
+    // The other way round, so that the second half comes first.
+    std::vector<MemoryTensor> halves = cut(build(item.model, item.fused), "");
+    std::ranges::reverse(halves);
+    const MemorySource source(std::move(halves));
     const Recognition found = recognize_source(source, item.answers);
     EXPECT_EQ(found.layout.glu, item.fused.glu);
     EXPECT_EQ(found.layout.glu_source, "option");

@@ -35,6 +35,10 @@ MemorySource::MemorySource(std::vector<MemoryTensor> tensors, ModelHints hints, 
       throw std::logic_error(tensor.name + ": bytes and shape disagree");
     file_bytes_ += static_cast<i64>(tensor.bytes.size());
   }
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    inventory_.tensors[i].file = static_cast<u32>(i);
+    inventory_.files.push_back(tensors_[i].name);
+  }
 }
 
 void MemorySource::read(std::size_t tensor, i64 offset, std::span<std::byte> out) const {

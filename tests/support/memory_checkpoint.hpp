@@ -17,7 +17,7 @@ struct MemoryTensor {
   std::vector<std::byte> bytes;
 };
 
-/// A Source over tensors at hand. Reads outside a tensor throw, as a file would.
+/// A Source over tensors at hand, each said to be in a file of its own. Reads outside a tensor throw, as a file would.
 class MemorySource final : public Source {
  public:
   explicit MemorySource(std::vector<MemoryTensor> tensors, ModelHints hints = {}, Record record = {});

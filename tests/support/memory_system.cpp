@@ -260,6 +260,7 @@ void MemorySystem::reset() {
 
 void MemorySystem::allow_direct(bool on) { can_direct_ = on; }
 void MemorySystem::allow_clone(bool on) { can_clone_ = on; }
+void MemorySystem::set_free_descriptors(i64 count) { descriptor_limit_ = next_descriptor_ + count; }
 i64 MemorySystem::bytes_past_cache() const {
   const std::lock_guard lock(mutex_);
   return bytes_past_cache_;

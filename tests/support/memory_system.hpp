@@ -4,6 +4,7 @@
 
 #include <array>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -104,6 +105,8 @@ class MemorySystem final : public SystemCalls {
   /// The power goes and comes back: no descriptor is open after it, and everything that is left is durable.
   void crash(Crash what);
 
+  /// How many more descriptors there are.
+  void set_free_descriptors(i64 count);
   /// Bytes that reads past the cache gave.
   i64 bytes_past_cache() const;
 
@@ -131,6 +134,7 @@ class MemorySystem final : public SystemCalls {
   int fallocate(int descriptor, int mode, i64 offset, i64 bytes) override;
   int ftruncate(int descriptor, i64 bytes) override;
   int posix_fadvise(int descriptor, i64 offset, i64 bytes, int advice) override;
+  i64 descriptor_limit() override { return descriptor_limit_; }
   i64 cached_bytes(int descriptor, i64 offset, i64 bytes) override;
   int flock(int descriptor, int operation) override;
   int fchmod(int descriptor, mode_t mode) override;
@@ -199,6 +203,7 @@ class MemorySystem final : public SystemCalls {
   bool can_clone_ = false;
   bool is_cached_ = true;
   i64 bytes_past_cache_ = 0;
+  i64 descriptor_limit_ = std::numeric_limits<i64>::max();
   bool can_reserve_ = true;
   bool can_lock_ = true;
   bool can_rename_flags_ = true;

@@ -126,6 +126,16 @@ TEST_F(InputFileTest, WithoutSuchAccessItReadsAsOthersDo) {
   expect_reads(file, 8, {{256 * 1024}});
 }
 
+TEST_F(InputFileTest, TheLastDescriptorsAreForOthers) {
+  for (const i64 spare : {1, 10, 64, 65, 1000}) {
+    disk_.set_free_descriptors(spare + 1);
+    const InputFile file(File::open_read("/in"));
+    EXPECT_EQ(file.reads_past_cache(), spare > 64) << spare;
+    EXPECT_EQ(disk_.open_descriptors(), spare > 64 ? 2 : 1);
+    expect_reads(file, 0, {{256 * 1024}});
+  }
+}
+
 TEST_F(InputFileTest, AFileInItsPlaceIsNotRead) {
   const InputFile file(File::open_read("/in"));
   ASSERT_EQ(disk_.rename("/in", "/moved"), 0);
