@@ -140,6 +140,8 @@ class Source {
   /// Whether what read() finds outside of the page cache is read past it, where it lies in its pages of the file as in
   /// its pages of memory.
   virtual bool reads_past_cache(std::size_t /*tensor*/) const { return false; }
+  /// All of it will be read again soon, so from here on nothing is read past the page cache.
+  virtual void keep_in_cache() const {}
   virtual const Structure& structure() const;
   /// The bytes of structure().objects[object]. Thread safe.
   virtual std::vector<std::byte> read_object(std::size_t object) const;

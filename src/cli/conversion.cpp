@@ -58,6 +58,8 @@ class Conversion {
   Converted run() {
     at_first_rank(ranks_, [&] { check_contents(options_, *opened_.source, "checking source"); });
     together(ranks_, [&] { backend_.ready(); });
+    // For the experts, where it is not larger than memory.
+    if (options_.verify == VerifyMode::Forward) opened_.source->keep_in_cache();
     create();
     try {
       move();

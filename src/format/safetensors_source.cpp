@@ -67,6 +67,10 @@ class SafetensorsSource final : public FileSource {
     return shards_[inventory_.tensors.at(tensor).file].reads_past_cache();
   }
 
+  void keep_in_cache() const override {
+    for (const InputFile& shard : shards_) shard.keep_in_cache();
+  }
+
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> outs) const override {
     std::vector<iovec> pieces;
     i64 bytes = 0;

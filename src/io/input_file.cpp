@@ -102,6 +102,12 @@ bool InputFile::reads_past_cache() const {
   return use_direct_;
 }
 
+void InputFile::keep_in_cache() const {
+  // After that nothing is opened, or what was is not used.
+  std::call_once(opened_, [] {});
+  use_direct_ = false;
+}
+
 void InputFile::read(std::span<const iovec> pieces, i64 offset) const {
   i64 bytes = 0;
   for (const iovec& piece : pieces) bytes += static_cast<i64>(piece.iov_len);

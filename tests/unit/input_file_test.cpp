@@ -98,6 +98,19 @@ TEST_F(InputFileTest, WhatIsCachedComesFromThere) {
   EXPECT_EQ(disk_.bytes_past_cache(), 256 * 1024);
 }
 
+TEST_F(InputFileTest, WhatIsToBeReadAgainStaysInTheCache) {
+  const InputFile before(File::open_read("/in")), after(File::open_read("/in"));
+  before.keep_in_cache();
+  expect_reads(after, 0, {{256 * 1024}});
+  after.keep_in_cache();
+  const i64 past_cache = disk_.bytes_past_cache();
+  for (const InputFile* file : {&before, &after}) {
+    EXPECT_FALSE(file->reads_past_cache());
+    expect_reads(*file, 0, {{256 * 1024}});
+  }
+  EXPECT_EQ(disk_.bytes_past_cache(), past_cache);
+}
+
 TEST_F(InputFileTest, WhatWouldBeCopiedAnywayComesThroughTheCache) {
   const InputFile file(File::open_read("/in"));
   expect_reads(file, 0, {{256 * 1024, 8}});
