@@ -49,8 +49,9 @@ thread_local int this_rank = 0;
 /// What becomes of a rank that has done a little.
 enum class Fault { None, WriteFails, DiskIsFull, SourceIsShort };
 
-/// The kernel's file system, where one rank's writing or reading goes wrong. The others wait for that, and until they
-/// are stopped, so that all have done something by then, but nobody everything.
+/// The kernel's file system, where one rank's writing or reading goes wrong once its journal tells of something done.
+/// The others wait for that, and until they are stopped, so that all have done something by then, but nobody
+/// everything.
 class FaultyDisk final : public SystemCalls {
  public:
   FaultyDisk(Fault fault, int rank, const fs::path& source) : fault_(fault), rank_(rank), source_(source.string()) {}
@@ -67,14 +68,19 @@ class FaultyDisk final : public SystemCalls {
     const std::lock_guard lock(mutex_);
     files_.erase(descriptor);
     const bool writes = (flags & O_ACCMODE) != O_RDONLY;
-    if (descriptor >= 0 && writes && name.ends_with(".partial")) files_[descriptor] = {this_rank, true};
-    if (descriptor >= 0 && !writes && name.starts_with(source_) && name.ends_with(".safetensors"))
-      files_[descriptor] = {this_rank, false};
+    if (descriptor < 0) return descriptor;
+    if (writes && name.ends_with(".partial")) files_[descriptor] = {this_rank, Use::Output};
+    if (writes && fs::path(name).filename().string().starts_with(StagedDir::kJournalName))
+      files_[descriptor] = {this_rank, Use::Journal};
+    if (!writes && name.starts_with(source_) && name.ends_with(".safetensors"))
+      files_[descriptor] = {this_rank, Use::Source};
     return descriptor;
   }
 
   ssize_t pwrite(int descriptor, const void* from, std::size_t bytes, i64 offset) override {
-    if (const auto file = file_of(descriptor); file && file->writes) {
+    const auto file = file_of(descriptor);
+    if (file && file->use == Use::Journal && bytes < kHeaderBytes) count_entry(*file);
+    if (file && file->use == Use::Output) {
       if (fails(*file, fault_ == Fault::WriteFails || fault_ == Fault::DiskIsFull)) {
         errno = fault_ == Fault::DiskIsFull ? ENOSPC : EIO;
         return -1;
@@ -95,12 +101,19 @@ class FaultyDisk final : public SystemCalls {
   }
 
  private:
-  static constexpr int kGoodCalls = 3;
+  /// A journal's entry is shorter, its header longer.
+  static constexpr std::size_t kHeaderBytes = 200;
 
+  enum class Use { Output, Journal, Source };
   struct Known {
     int rank;
-    bool writes;
+    Use use;
   };
+
+  void count_entry(const Known& file) {
+    const std::lock_guard lock(mutex_);
+    ++entries_[file.rank];
+  }
 
   std::optional<Known> file_of(int descriptor) {
     const std::lock_guard lock(mutex_);
@@ -111,7 +124,7 @@ class FaultyDisk final : public SystemCalls {
   /// Reading counts once the output is being written: planning reads headers.
   bool is_short(int descriptor) {
     const auto file = file_of(descriptor);
-    return file && !file->writes && writes_ > 0 && fails(*file, fault_ == Fault::SourceIsShort);
+    return file && file->use == Use::Source && writes_ > 0 && fails(*file, fault_ == Fault::SourceIsShort);
   }
 
   /// Whether this call of the rank is one that goes wrong; another rank's may wait for that.
@@ -119,7 +132,7 @@ class FaultyDisk final : public SystemCalls {
     if (fault_ == Fault::None) return false;
     std::unique_lock lock(mutex_);
     if (file.rank == rank_ && !matters) return false;
-    const bool few = ++calls_[file.rank] <= kGoodCalls;
+    const bool few = entries_[file.rank] == 0;
     if (file.rank == rank_) {
       failed_ = failed_ || !few;
       has_failed_.notify_all();
@@ -139,7 +152,8 @@ class FaultyDisk final : public SystemCalls {
   std::mutex mutex_;
   std::condition_variable has_failed_;
   std::map<int, Known> files_;
-  std::map<int, int> calls_;
+  /// Of each rank's journal.
+  std::map<int, int> entries_;
   std::atomic<i64> writes_{0};
   std::atomic<bool> failed_{false};
   /// A test that would wait for ever fails instead.
