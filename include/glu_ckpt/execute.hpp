@@ -24,6 +24,9 @@ struct LeafSum {
   bool operator==(const LeafSum&) const = default;
 };
 
+/// What shares the blocks of the source's files (src/exec/clone_plan.hpp).
+class ClonePlan;
+
 /// Hashes the leaves (rows, blocks) that lie in bytes of a checkpoint's tensors, wherever those pass. Thread safe.
 class LeafHasher {
  public:
@@ -174,10 +177,12 @@ struct ExecuteOptions {
   StageTimes* times = nullptr;
   /// Ranges that need not be written again. No two overlap.
   std::vector<DoneRange> done;
+  /// Of the same plan, cloned already, and not to be written either; null where nothing was cloned.
+  const ClonePlan* clones = nullptr;
 };
 
-/// Reads through `source` and writes every byte of `plan` that is not in `options.done` once through `sink`, in any
-/// order. Returns the leaves of what it wrote.
+/// Reads through `source` and writes every byte of `plan` that is in neither `options.done` nor `options.clones` once
+/// through `sink`, in any order. Returns the leaves of what it wrote.
 RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
                   const ExecuteOptions& options);
 

@@ -2,7 +2,7 @@
 /// Whether blocks of the output will be the source's.
 
 #include "cli/session.hpp"
-#include "exec/clone_ranges.hpp"
+#include "exec/clone_plan.hpp"
 
 namespace glu_ckpt::cli {
 

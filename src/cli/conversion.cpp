@@ -50,6 +50,7 @@ class Conversion {
         format_(format),
         backend_(backend),
         clones_(ranks.size() > 1 ? ClonePlan() : choose_clones(options, *opened.source, plan, format)),
+        inherits_(!clones_.empty() && options.verify == VerifyMode::Digest),
         known_(!has_unknown_glu(opened.recognition)),
         source_leaves_(opened.source->inventory(), opened.recognition),
         output_(output_model(plan, *opened.source, record_of(digest_to_record(source_leaves_.blank())))),
@@ -72,7 +73,7 @@ class Conversion {
         digest = source_digest();
         finish(digest);
       });
-      return {known_ ? digest : std::nullopt, bytes_written_ + (sink_ ? sink_->bytes_written() : 0), bytes_cloned_,
+      return {known_ ? digest : std::nullopt, bytes_written_ + (sink_ ? sink_->bytes_written() : 0), clones_.bytes(),
               sample_};
     } catch (const Error& error) {
       keep_if_resumable(error.code());
@@ -90,14 +91,12 @@ class Conversion {
     return make_record(opened_.recognition, plan_, recorded ? digest : std::nullopt);
   }
 
-  /// Whether what is cloned will not be read: then the only digest to record is that of the source's own record.
-  bool is_inherited() const { return !clones_.empty() && options_.verify == VerifyMode::Digest; }
-  /// Whether that has come to be; the file system may have refused all clones.
-  bool is_sampled() const { return is_inherited() && bytes_cloned_ > 0; }
+  /// Of what was to be cloned; the file system may have refused all of it.
+  bool is_sampled() const { return inherits_ && clones_.bytes() > 0; }
 
   /// What there is to record, where the digest of the bytes is or will be `digest`.
   std::optional<Digest> digest_to_record(const std::optional<Digest>& digest) const {
-    return is_inherited() ? recorded_digest() : digest;
+    return inherits_ ? recorded_digest() : digest;
   }
 
   /// The record's digest is of everything, so it says nothing about what is left after a drop.
@@ -191,15 +190,13 @@ class Conversion {
 
   /// Every byte of the output, by this run or by the one before.
   void move() {
-    std::vector<DoneRange> done = clone();
-    bytes_cloned_ = total_bytes(done);
-    for (const DoneRange& range : prove_earlier()) {
-      done.push_back(range);
-      if (ranks_.rank() == 0) count(range);
-    }
+    clone();
     ExecuteOptions execution;
     execution.output_leaves = &output_leaves_;
-    execution.done = std::move(done);
+    execution.done = prove_earlier();
+    if (ranks_.rank() == 0)
+      for (const DoneRange& range : execution.done) count(range);
+    if (!clones_.empty()) execution.clones = &clones_;
     execution.jobs = options_.jobs;
     execution.memory_bytes = options_.memory_bytes;
     // Rank 0's, since another rank with other hardware would cut them elsewhere.
@@ -210,6 +207,7 @@ class Conversion {
       task_bytes.push_back(task.end - task.begin);
       left += task_bytes.back();
     }
+    left -= std::min(left, clones_.bytes());
     TaskQueue queue(ranks_, task_bytes);
     StageTimes times;
     execution.times = &times;
@@ -234,10 +232,10 @@ class Conversion {
   }
 
   /// Made again on --resume: that costs less than finding out what is there.
-  std::vector<DoneRange> clone() {
-    if (clones_.empty()) return {};
+  void clone() {
+    if (clones_.empty()) return;
     report::Progress progress(progress_style(options_), "cloning", clones_.bytes());
-    return clone_ranges(clones_, *opened_.source, *sink_, execute_options(options_, progress));
+    clone_ranges(clones_, plan_, *opened_.source, *sink_, execute_options(options_, progress));
   }
 
   std::vector<Task> share_tasks(std::vector<Task> tasks) {
@@ -277,7 +275,7 @@ class Conversion {
     proved = parse_done(ranks_.broadcast(done_bytes(proved)));
     if (!options_.quiet)
       report::tell("glu-ckpt: resumed: {} of {} are done already\n",
-                   report::size_text(total_bytes(proved) + bytes_cloned_), report::size_text(plan_.bytes));
+                   report::size_text(total_bytes(proved) + clones_.bytes()), report::size_text(plan_.bytes));
     return proved;
   }
 
@@ -405,6 +403,8 @@ class Conversion {
   Format format_;
   Backend& backend_;
   ClonePlan clones_;
+  /// What is cloned will not be read: then the only digest to record is that of the source's own record.
+  bool inherits_;
   /// Without a known order there is no layout-invariant digest to record; the copy is checked all the same.
   bool known_;
   ModelLeaves source_leaves_;
@@ -421,7 +421,6 @@ class Conversion {
   /// Of tensors of which nothing is cloned.
   RangeSums sums_of_whole_;
   bool whole_checked_ = false;
-  i64 bytes_cloned_ = 0;
   std::optional<Sample> sample_;
 };
 

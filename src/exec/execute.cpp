@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "core/parallel.hpp"
+#include "exec/clone_plan.hpp"
 #include "exec/host_buffer.hpp"
 #include "exec/make_tasks.hpp"
 #include "exec/move_parts.hpp"
@@ -24,17 +25,6 @@ class Turns {
  public:
   explicit Turns(int count) : free_(count) {}
 
-  template <typename Work>
-  auto take(const Work& work) {
-    acquire();
-    struct Release {
-      Turns& turns;
-      ~Release() { turns.release(); }
-    } const release{*this};
-    return work();
-  }
-
- private:
   // Not std::counting_semaphore: that of libstdc++ 12 and before wakes nobody when it is released twice in a row, and
   // of two waiting workers one then sleeps for ever.
   void acquire() {
@@ -51,10 +41,36 @@ class Turns {
     freed_.notify_one();
   }
 
+ private:
   std::mutex mutex_;
   std::condition_variable freed_;
   int free_;
 };
+
+/// One worker's turn, from its first take() to give(), or to the end of its task.
+class Turn {
+ public:
+  explicit Turn(Turns& turns) : turns_(turns) {}
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() { give(); }
+
+  void take() {
+    if (!taken_) turns_.acquire();
+    taken_ = true;
+  }
+  void give() {
+    if (taken_) turns_.release();
+    taken_ = false;
+  }
+
+ private:
+  Turns& turns_;
+  bool taken_ = false;
+};
+
+/// A write of fewer bytes ends in memory, so that a worker does many of them in one turn.
+constexpr std::size_t kAwaitedBytes = std::size_t{64} << 10;
 
 /// Where a byte of a tensor has to lie in memory so that it can go to its file directly.
 i64 memory_phase(const Sink& sink, std::size_t tensor, i64 begin) {
@@ -114,12 +130,100 @@ class MovesByPlace {
   std::vector<i64> reach_;
 };
 
+class Execution {
+ public:
+  Execution(const Plan& plan, const Source& source, Sink& sink, const Backend& backend, const ExecuteOptions& options)
+      : plan_(plan),
+        source_(source),
+        sink_(sink),
+        backend_(backend),
+        options_(options),
+        crew_(make_crew(plan, backend, options)),
+        moves_by_place_(plan),
+        turns_(backend.computing(options.jobs)),
+        workers_(static_cast<std::size_t>(crew_.workers)),
+        sums_(workers_.size()) {}
+
+  RangeSums run(std::span<const Task> tasks, const std::function<i64()>& next) {
+    parallel_until(
+        crew_.workers, next, [&](std::size_t index, int number) { work(tasks[index], number); },
+        [&](std::size_t index) { announce(tasks[index]); });
+    RangeSums total;
+    for (const RangeSums& sum : sums_) total += sum;
+    return total;
+  }
+
+ private:
+  bool has_clones(const Task& task) const { return options_.clones != nullptr && options_.clones->has(task.tensor); }
+
+  void work(const Task& task, int number) {
+    // Made by the thread that uses it: a GPU is chosen for each thread.
+    auto& worker = workers_[static_cast<std::size_t>(number)];
+    if (!worker) worker = backend_.make_worker(number, crew_.buffer_bytes);
+    Turn turn(turns_);
+    const auto write_part = [&](const Task& part) {
+      turn.take();
+      DoneRange done{part.tensor, part.begin, part.end, {}};
+      const std::span<const std::byte> bytes = produce(*worker, part, done.sums);
+      if (bytes.size() >= kAwaitedBytes) turn.give();
+      const auto start = Clock::now();
+      sink_.write(part.tensor, part.begin, bytes);
+      if (options_.times != nullptr) options_.times->writing += nanoseconds(start, Clock::now());
+      sums_[static_cast<std::size_t>(number)] += done.sums;
+      if (options_.on_done) options_.on_done(done);
+      if (options_.on_progress) options_.on_progress(done.bytes());
+    };
+    if (!has_clones(task)) return write_part(task);
+    const std::vector<ByteRange> ranges = options_.clones->written(task.tensor, task.begin, task.end);
+    for (const Task& part : cut_tasks(plan_, task.tensor, ranges, backend_, crew_.buffer_bytes, options_.output_leaves))
+      write_part(part);
+  }
+
+  std::span<const std::byte> produce(Backend::Worker& worker, const Task& task, RangeSums& sums) const {
+    const auto start = Clock::now();
+    RangeReader reader(source_, options_.source_leaves);
+    const auto made = worker.produce(moves_by_place_.of(task), reader, task.begin, task.end,
+                                     memory_phase(sink_, task.tensor, task.begin));
+    const auto produced = Clock::now();
+    sums.source = reader.sum();
+    if (options_.output_leaves != nullptr) options_.output_leaves->add(task.tensor, task.begin, made, sums.output);
+    if (options_.times != nullptr) {
+      options_.times->reading += reader.reading_ns();
+      options_.times->hashing += reader.hashing_ns() + nanoseconds(produced, Clock::now());
+      options_.times->moving += nanoseconds(start, produced) - reader.reading_ns() - reader.hashing_ns();
+    }
+    return made;
+  }
+
+  /// The source's bytes are wanted soon.
+  void announce(const Task& task) const {
+    std::vector<ByteRange> ranges{{task.begin, task.end}};
+    if (has_clones(task)) ranges = options_.clones->written(task.tensor, task.begin, task.end);
+    for (const ByteRange& range : ranges)
+      read_ahead(source_, moves_by_place_.of({task.tensor, range.begin, range.end}), range.begin, range.end,
+                 std::max<i64>(0, sink_.file_offset(task.tensor)));
+  }
+
+  const Plan& plan_;
+  const Source& source_;
+  Sink& sink_;
+  const Backend& backend_;
+  const ExecuteOptions& options_;
+  Crew crew_;
+  MovesByPlace moves_by_place_;
+  Turns turns_;
+  std::vector<std::unique_ptr<Backend::Worker>> workers_;
+  std::vector<RangeSums> sums_;
+};
+
 }  // namespace
 
 i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
   const auto [workers, buffer_bytes] = make_crew(plan, backend, options);
   i64 largest = 0, largest_window = 0;
-  for (const Task& task : make_tasks(plan, backend, buffer_bytes, options)) {
+  ExecuteOptions written = options;
+  written.clones = nullptr;
+  for (const Task& task : make_tasks(plan, backend, buffer_bytes, written)) {
     const i64 bytes = task.end - task.begin;
     largest = std::max(largest, bytes);
     // What is read may have gaps in it; see kMaxReadWaste.
@@ -130,47 +234,7 @@ i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const Execute
 
 RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
                         const ExecuteOptions& options, std::span<const Task> tasks, const std::function<i64()>& next) {
-  const Crew crew = make_crew(plan, backend, options);
-  std::vector<std::unique_ptr<Backend::Worker>> workers(static_cast<std::size_t>(crew.workers));
-  std::vector<RangeSums> sums(workers.size());
-  const MovesByPlace moves_by_place(plan);
-  Turns turns(backend.computing(options.jobs));
-  const auto run = [&](Backend::Worker& worker, const Task& task, DoneRange& done) {
-    const auto start = Clock::now();
-    RangeReader reader(source, options.source_leaves);
-    const auto made = worker.produce(moves_by_place.of(task), reader, task.begin, task.end,
-                                     memory_phase(sink, task.tensor, task.begin));
-    const auto produced = Clock::now();
-    done.sums.source = reader.sum();
-    if (options.output_leaves != nullptr) options.output_leaves->add(task.tensor, task.begin, made, done.sums.output);
-    if (options.times != nullptr) {
-      options.times->reading += reader.reading_ns();
-      options.times->hashing += reader.hashing_ns() + nanoseconds(produced, Clock::now());
-      options.times->moving += nanoseconds(start, produced) - reader.reading_ns() - reader.hashing_ns();
-    }
-    return made;
-  };
-  const auto work = [&](std::size_t index, int number) {
-    const Task& task = tasks[index];
-    // Made by the thread that uses it: a GPU is chosen for each thread.
-    auto& worker = workers[static_cast<std::size_t>(number)];
-    if (!worker) worker = backend.make_worker(number, crew.buffer_bytes);
-    DoneRange done{task.tensor, task.begin, task.end, {}};
-    const std::span<const std::byte> bytes = turns.take([&] { return run(*worker, task, done); });
-    const auto start = Clock::now();
-    sink.write(task.tensor, task.begin, bytes);
-    if (options.times != nullptr) options.times->writing += nanoseconds(start, Clock::now());
-    sums[static_cast<std::size_t>(number)] += done.sums;
-    if (options.on_done) options.on_done(done);
-    if (options.on_progress) options.on_progress(done.bytes());
-  };
-  parallel_until(crew.workers, next, work, [&](std::size_t index) {
-    const Task& task = tasks[index];
-    read_ahead(source, moves_by_place.of(task), task.begin, task.end, std::max<i64>(0, sink.file_offset(task.tensor)));
-  });
-  RangeSums total;
-  for (const RangeSums& sum : sums) total += sum;
-  return total;
+  return Execution(plan, source, sink, backend, options).run(tasks, next);
 }
 
 RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "exec/clone_plan.hpp"
 #include "exec/move_parts.hpp"
 
 namespace glu_ckpt {
@@ -35,8 +36,10 @@ i64 longest_task(const Plan& plan, const Backend& backend) {
 /// Cuts one tensor.
 class Cutter {
  public:
-  Cutter(const Plan& plan, std::size_t tensor, const Backend& backend, i64 buffer_bytes, const LeafHasher* leaves)
-      : tensor_(tensor), buffer_bytes_(buffer_bytes), leaves_(leaves) {
+  /// With `clones`, which have some of the tensor, it is cut as those want it.
+  Cutter(const Plan& plan, std::size_t tensor, const Backend& backend, i64 buffer_bytes, const LeafHasher* leaves,
+         const ClonePlan* clones = nullptr)
+      : tensor_(tensor), buffer_bytes_(buffer_bytes), leaves_(leaves), clones_(clones) {
     const std::span<const Move> moves = moves_of(plan, tensor);
     short_runs_ = has_short_runs(moves);
     size_ = std::min(buffer_bytes, backend.task_bytes(short_runs_));
@@ -45,7 +48,7 @@ class Cutter {
 
   void cut(i64 begin, const i64 end, std::vector<Task>& tasks) const {
     while (begin < end) {
-      const i64 next = std::min(end, next_end(begin));
+      const i64 next = clones_ != nullptr ? clones_->part_end(tensor_, begin, end) : std::min(end, next_end(begin));
       tasks.push_back({tensor_, begin, next, short_runs_});
       begin = next;
     }
@@ -68,6 +71,7 @@ class Cutter {
   std::size_t tensor_;
   i64 buffer_bytes_;
   const LeafHasher* leaves_;
+  const ClonePlan* clones_;
   bool short_runs_ = false;
   i64 size_ = 0;
   std::vector<i64> ends_;
@@ -83,6 +87,14 @@ Crew make_crew(const Plan& plan, const Backend& backend, const ExecuteOptions& o
   return crew;
 }
 
+std::vector<Task> cut_tasks(const Plan& plan, std::size_t tensor, std::span<const ByteRange> ranges,
+                            const Backend& backend, i64 buffer_bytes, const LeafHasher* leaves) {
+  const Cutter cutter(plan, tensor, backend, buffer_bytes, leaves);
+  std::vector<Task> tasks;
+  for (const ByteRange& range : ranges) cutter.cut(range.begin, range.end, tasks);
+  return tasks;
+}
+
 std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffer_bytes,
                              const ExecuteOptions& options) {
   std::vector<DoneRange> done = options.done;
@@ -90,7 +102,8 @@ std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffe
   auto next = done.begin();
   std::vector<Task> tasks;
   for (std::size_t t = 0; t < plan.outputs.size(); ++t) {
-    const Cutter cutter(plan, t, backend, buffer_bytes, options.output_leaves);
+    const ClonePlan* const clones = options.clones != nullptr && options.clones->has(t) ? options.clones : nullptr;
+    const Cutter cutter(plan, t, backend, buffer_bytes, options.output_leaves, clones);
     i64 begin = 0;
     for (; next != done.end() && next->tensor == t; ++next) {
       cutter.cut(begin, next->begin, tasks);

@@ -1,13 +1,16 @@
 #pragma once
 /// How a plan's outputs are cut into the ranges that workers produce.
 
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "glu_ckpt/execute.hpp"
+#include "plan/clone_parts.hpp"
 
 namespace glu_ckpt {
 
-/// Bytes [begin, end) of output `tensor`.
+/// Bytes [begin, end) of output `tensor`. Where some of the tensor can be cloned, they may be more than a buffer holds.
 struct Task {
   std::size_t tensor = 0;
   i64 begin = 0;
@@ -26,8 +29,12 @@ struct Crew {
 /// part of an expert costs more than a worker brings.
 Crew make_crew(const Plan& plan, const Backend& backend, const ExecuteOptions& options);
 
-/// All bytes but those of `options.done`, in the order of the outputs. No task is longer than `buffer_bytes` unless one
-/// leaf is.
+/// Ranges of a tensor as tasks that hold no more than `buffer_bytes`, unless one leaf does; in order.
+std::vector<Task> cut_tasks(const Plan& plan, std::size_t tensor, std::span<const ByteRange> ranges,
+                            const Backend& backend, i64 buffer_bytes, const LeafHasher* leaves);
+
+/// All bytes but those of `options.done`, in the order of the outputs: what options.clones has in long tasks, the rest
+/// as cut_tasks() does.
 std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffer_bytes, const ExecuteOptions& options);
 
 /// The tasks that execute() makes of a plan. Whoever shares them with other processes gives theirs to all.

@@ -43,6 +43,8 @@ CloneMap::CloneMap(std::span<const Move> moves, std::span<const i64> src_at, i64
   }
 }
 
+i64 CloneMap::block_end(i64 offset) const { return round_up(dst_at_ + offset, limits_.block) - dst_at_; }
+
 CloneParts CloneMap::parts(i64 begin, i64 end) const {
   CloneParts parts;
   for (const Candidate& from : moves_)

@@ -64,6 +64,9 @@ class CloneMap {
   /// Whether nothing can be cloned.
   bool empty() const { return moves_.empty(); }
 
+  /// The first offset from `offset` on, counted from the tensor's first byte, at which a block of its file ends.
+  i64 block_end(i64 offset) const;
+
   /// Splits bytes [begin, end) of the tensor, which the two lists tile. Whether a run is long enough is judged by all
   /// of it, not by what lies in the range, so that ranges that end at block boundaries of the file lose nothing;
   /// elsewhere the block that a boundary cuts is written. The work is proportional to the runs in the range.

@@ -1,13 +1,15 @@
-#include "exec/clone_ranges.hpp"
+#include "exec/clone_plan.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
 #include <numeric>
 
 #include "core/natural_order.hpp"
+#include "exec/make_tasks.hpp"
 #include "format/record_file.hpp"
 #include "io/file.hpp"
 #include "support/convert.hpp"
@@ -94,18 +96,18 @@ class CloneTest : public testing::Test {
 
   struct Made {
     Plan plan;
-    std::vector<DoneRange> cloned;
     i64 bytes_to_clone = 0;
+    i64 bytes_cloned = 0;
     i64 bytes_written = 0;
   };
 
   Made convert(const Source& source, const std::string& path, const Spelling& to, const CloneLimits& limits,
-               const ExecuteOptions& cloning = {}, bool clone = true, i64 max_shard_bytes = 500'000) {
+               ExecuteOptions execution = {}, bool clone = true, i64 max_shard_bytes = 500'000) {
     Made made;
     PlanOptions options = options_for(model_, to);
     options.max_shard_bytes = max_shard_bytes;
     made.plan = make_plan(source.inventory(), recognize_source(source), options);
-    const ClonePlan clones(made.plan, source, limits, [&](const File&) { return clone; });
+    ClonePlan clones(made.plan, source, limits, [&](const File&) { return clone; });
     made.bytes_to_clone = clones.bytes();
     SinkOptions sink_options;
     sink_options.path = path;
@@ -113,20 +115,14 @@ class CloneTest : public testing::Test {
     sink_options.data_phases = made.plan.data_phases;
     sink_options.cloned_shards = clones.shards();
     const auto sink = create_sink(sink_options, made.plan.outputs);
-    ExecuteOptions execution;
-    execution.jobs = 2;
-    execution.done = made.cloned = clone_ranges(clones, source, *sink, cloning);
+    clone_ranges(clones, made.plan, source, *sink, execution);
+    execution.clones = &clones;
     (void)execute(made.plan, source, *sink, *backend_, execution);
     sink->finish(sink_options.record);
     made.bytes_written = sink->bytes_written();
+    made.bytes_cloned = clones.bytes();
     sink->commit();
     return made;
-  }
-
-  static i64 total_bytes(const std::vector<DoneRange>& ranges) {
-    i64 bytes = 0;
-    for (const DoneRange& range : ranges) bytes += range.end - range.begin;
-    return bytes;
   }
 
   static std::vector<MemoryTensor> tensors_of(const Source& source) {
@@ -165,7 +161,7 @@ TEST_F(CloneTest, GivesTheBytesThatWritingGives) {
     const Made made = convert(*source, "/cloned", to, kAll);
     const Made plain = convert(*source, "/written", to, kAll, {}, false);
     EXPECT_GT(made.bytes_to_clone, 0);
-    EXPECT_EQ(total_bytes(made.cloned), made.bytes_to_clone);
+    EXPECT_EQ(made.bytes_cloned, made.bytes_to_clone);
     EXPECT_EQ(plain.bytes_to_clone, 0);
     EXPECT_EQ(made.bytes_written + made.bytes_to_clone - plain.bytes_written,
               std::ssize(*disk_.get("/cloned/glu_ckpt.json")) - std::ssize(*disk_.get("/written/glu_ckpt.json")));
@@ -198,15 +194,126 @@ TEST_F(CloneTest, MostOfACheckpointOfSeveralFilesIsCloned) {
   EXPECT_GT(10 * made.bytes_to_clone, 7 * made.plan.bytes) << made.bytes_to_clone << " of " << made.plan.bytes;
 }
 
-TEST_F(CloneTest, RangesAreSortedAndApart) {
+/// Of each tensor, and of each range that an earlier run did, all bytes are there once.
+TEST_F(CloneTest, WhatIsDoneIsLeftOut) {
   put("/source", kIndexed);
-  const Made made = convert(*open_source("/source"), "/out", kGrouped, kAll);
-  ASSERT_GT(made.cloned.size(), 2U);
-  for (std::size_t i = 0; i + 1 < made.cloned.size(); ++i)
-    if (made.cloned[i].tensor == made.cloned[i + 1].tensor)
-      EXPECT_LT(made.cloned[i].end, made.cloned[i + 1].begin);
-    else
-      EXPECT_LT(made.cloned[i].tensor, made.cloned[i + 1].tensor);
+  const auto source = open_source("/source");
+  const Made whole = convert(*source, "/whole", kTurned, kAll);
+  ExecuteOptions execution;
+  std::vector<std::pair<std::size_t, std::pair<i64, i64>>> made;
+  std::mutex mutex;
+  execution.on_done = [&](const DoneRange& range) {
+    const std::lock_guard lock(mutex);
+    made.push_back({range.tensor, {range.begin, range.end}});
+  };
+  for (std::size_t t = 0; t < whole.plan.outputs.size(); t += 2)
+    if (const i64 bytes = whole.plan.outputs[t].bytes; bytes > 50)
+      for (const auto& [begin, end] : {std::pair(i64{0}, bytes / 50), std::pair(bytes / 3, bytes / 2)})
+        execution.done.push_back({t, begin, end, {}});
+  const Made rest = convert(*source, "/rest", kTurned, kAll, execution);
+  for (const auto& [tensor, range] : made)
+    for (const DoneRange& done : execution.done)
+      EXPECT_FALSE(tensor == done.tensor && range.first < done.end && done.begin < range.second);
+  // All else is in place.
+  const auto expected = tensors_of(*open_source("/whole"));
+  const auto found = tensors_of(*open_source("/rest"));
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t t = 0; t < whole.plan.outputs.size(); ++t) {
+    const auto named = [&](const MemoryTensor& tensor) { return tensor.name == whole.plan.outputs[t].name; };
+    auto a = std::ranges::find_if(expected, named)->bytes;
+    auto b = std::ranges::find_if(found, named)->bytes;
+    for (const DoneRange& done : execution.done)
+      for (auto* const bytes : {&a, &b})
+        if (done.tensor == t) std::fill(bytes->begin() + done.begin, bytes->begin() + done.end, std::byte{});
+    EXPECT_EQ(a, b) << whole.plan.outputs[t].name;
+  }
+}
+
+/// One tensor of 410 MB, of which nothing is ever read, somewhere in a file.
+class LongSource final : public Source {
+ public:
+  LongSource() { inventory_.tensors.push_back({"long", Dtype::U8, {kBytes}, 0, 24, kBytes}); }
+  const Inventory& inventory() const override { return inventory_; }
+  const ModelHints& hints() const override { return hints_; }
+  const Record& record() const override { return record_; }
+  const std::map<std::string, std::string>& metadata() const override { return record_; }
+  const std::vector<ExtraFile>& extra_files() const override { return extra_files_; }
+  const std::filesystem::path& path() const override { return path_; }
+  i64 file_bytes() const override { return kBytes; }
+  void read(std::size_t, i64, std::span<std::byte>) const override { FAIL(); }
+  FilePlace place(std::size_t) const override { return {&file_, 24}; }
+
+  static constexpr i64 kBytes = 410'000'000;
+
+ private:
+  Inventory inventory_;
+  ModelHints hints_;
+  Record record_;
+  std::vector<ExtraFile> extra_files_;
+  std::filesystem::path path_;
+  File file_;
+};
+
+/// `runs` as long as each other, one behind the other in the output and each apart from the next in the source.
+Plan plan_of_runs(i64 runs, i64 run_bytes) {
+  Plan plan;
+  plan.outputs.push_back({"long", Dtype::U8, {runs * run_bytes}, runs * run_bytes, 0, 0, {}});
+  plan.moves.push_back({0, 0, 0, 0, {{{runs, 2 * run_bytes, run_bytes}}}, run_bytes});
+  plan.first_move = {0, 1};
+  plan.num_shards = 1;
+  plan.data_phases = {24};
+  return plan;
+}
+
+/// However long a tensor is, the list of what to do next is not, and no block is lost between two of them.
+TEST(ClonePlan, ALongTensorIsCutBetweenBlocks) {
+  const LongSource source;
+  const auto backend = make_backend("cpu");
+  for (const auto& [runs, run_bytes] : {std::pair<i64, i64>{1, 200'000'001}, {1525, 131072}, {50'000, 4096}}) {
+    const Plan plan = plan_of_runs(runs, run_bytes);
+    const i64 bytes = plan.outputs[0].bytes;
+    const ClonePlan clones(plan, source, kAll, [](const File&) { return true; });
+    EXPECT_EQ(clones.empty(), run_bytes == 4096);
+    EXPECT_EQ(clones.bytes(), runs * whole_blocks(24, run_bytes, 4096).bytes());
+    if (clones.empty()) continue;
+    ExecuteOptions options;
+    options.clones = &clones;
+    const auto tasks = make_tasks(plan, *backend, options);
+    EXPECT_EQ(tasks.size(), 3U);
+    i64 done = 0;
+    for (const Task& task : tasks) {
+      EXPECT_EQ(task.begin, done);
+      EXPECT_TRUE((24 + task.end) % 4096 == 0 || task.end == bytes);
+      done = task.end;
+    }
+    EXPECT_EQ(done, bytes);
+    EXPECT_EQ(std::ssize(clones.written(0, 0, bytes)), runs + 1);
+    // As it is written, in memory that is bounded.
+    const i64 buffers = planned_buffer_bytes(plan, *backend, options);
+    options.clones = nullptr;
+    EXPECT_GT(make_tasks(plan, *backend, options).size(), 20U);
+    EXPECT_EQ(planned_buffer_bytes(plan, *backend, options), buffers);
+  }
+}
+
+/// Wherever the parts are cut, and what is in two of the lists is written once.
+TEST(ClonePlan, WhatIsRefusedIsWritten) {
+  const LongSource source;
+  const Plan plan = plan_of_runs(1, 200'000'001);
+  const i64 end = plan.outputs[0].bytes;
+  ClonePlan clones(plan, source, kAll, [](const File&) { return true; });
+  const i64 all = clones.bytes(), first = 4096 - 24, last = first + all;
+  EXPECT_EQ(clones.written(0, 0, end), (std::vector<ByteRange>{{0, first}, {last, end}}));
+  const ByteRange refused{first + (10 << 20), first + (90 << 20)};
+  clones.refuse(std::vector<ClonePlan::Refused>{{0, {refused.begin + 4096, refused.end}}});
+  clones.refuse(std::vector<ClonePlan::Refused>{{0, {refused.begin, refused.begin + 4096}}, {0, {last - 4096, last}}});
+  EXPECT_EQ(clones.bytes(), all - refused.bytes() - 4096);
+  EXPECT_EQ(clones.written(0, 0, end), (std::vector<ByteRange>{{0, first}, refused, {last - 4096, end}}));
+  EXPECT_EQ(clones.written(0, refused.begin + 8192, refused.end + 8192),
+            (std::vector<ByteRange>{{refused.begin + 8192, refused.end}}));
+  EXPECT_EQ(clones.written(0, first + (1 << 20), refused.begin), std::vector<ByteRange>{});
+  EXPECT_EQ(clones.written(0, 1, refused.begin + 1),
+            (std::vector<ByteRange>{{1, first}, {refused.begin, refused.begin + 1}}));
 }
 
 TEST_F(CloneTest, ShortRunsAreNotWorthIt) {
@@ -225,15 +332,15 @@ TEST_F(CloneTest, WhatTheFileSystemRefusesIsWritten) {
   disk_.allow_clone(false);
   const Made made = convert(*open_source("/source"), "/out", kGrouped, kAll);
   EXPECT_GT(made.bytes_to_clone, 0);
-  EXPECT_EQ(total_bytes(made.cloned), 0);
+  EXPECT_EQ(made.bytes_cloned, 0);
   EXPECT_TRUE(same_tensors(build(model_, kGrouped), tensors_of(*open_source("/out"))));
   // One of them alone.
   disk_.allow_clone(true);
   disk_.reset();
   disk_.fail(CallKind::Clone, 3, EINVAL);
   const Made most = convert(*open_source("/source"), "/most", kGrouped, kAll);
-  EXPECT_GT(total_bytes(most.cloned), 0);
-  EXPECT_LT(total_bytes(most.cloned), most.bytes_to_clone);
+  EXPECT_GT(most.bytes_cloned, 0);
+  EXPECT_LT(most.bytes_cloned, most.bytes_to_clone);
   EXPECT_TRUE(same_tensors(build(model_, kGrouped), tensors_of(*open_source("/most"))));
 }
 
@@ -256,12 +363,12 @@ TEST_F(CloneTest, StopsBetweenClones) {
   put("/source", kIndexed);
   const auto source = open_source("/source");
   disk_.reset();
-  ExecuteOptions cloning;
+  ExecuteOptions execution;
   i64 calls = 0;
-  cloning.on_progress = [&](i64) {
+  execution.on_progress = [&](i64) {
     if (++calls == 4) throw Error(ErrorCode::Interrupted, "stopped");
   };
-  expect_error(ErrorCode::Interrupted, [&] { convert(*source, "/out", kGrouped, kAll, cloning); });
+  expect_error(ErrorCode::Interrupted, [&] { convert(*source, "/out", kGrouped, kAll, execution); });
   EXPECT_EQ(disk_.calls(CallKind::Clone), 4);
 }
 
