@@ -100,11 +100,14 @@ class MemorySystem final : public SystemCalls {
   void allow_rename_flags(bool on);
   void set_free_bytes(i64 bytes);
   /// Whether the page cache is said to have all bytes, as it is at first, or none.
-  void set_cached(bool on);
+  void set_cached(bool on) { set_cached_percent(on ? 100 : 0); }
+  void set_cached_percent(int percent);
 
   /// The power goes and comes back: no descriptor is open after it, and everything that is left is durable.
   void crash(Crash what);
 
+  /// Direct I/O that no disk takes is an error as on others; a test fails, too, unless it says that it means to ask.
+  void allow_misaligned(bool on) { allow_misaligned_ = on; }
   /// How many more descriptors there are.
   void set_free_descriptors(i64 count);
   /// Bytes that reads past the cache gave.
@@ -201,7 +204,8 @@ class MemorySystem final : public SystemCalls {
 
   bool can_direct_ = true;
   bool can_clone_ = false;
-  bool is_cached_ = true;
+  int cached_percent_ = 100;
+  bool allow_misaligned_ = false;
   i64 bytes_past_cache_ = 0;
   i64 descriptor_limit_ = std::numeric_limits<i64>::max();
   bool can_reserve_ = true;

@@ -15,7 +15,7 @@ namespace glu_ckpt {
 namespace {
 
 constexpr i64 kPage = 4096;
-constexpr i64 kFileBytes = (i64{2} << 20) + 1234;
+constexpr i64 kFileBytes = (i64{7} << 20) + 1234;
 
 /// Every eight bytes tell where they are.
 const std::string& content() {
@@ -98,6 +98,17 @@ TEST_F(InputFileTest, WhatIsCachedComesFromThere) {
   EXPECT_EQ(disk_.bytes_past_cache(), 256 * 1024);
 }
 
+/// Of what is half there, the other half is read as it would be by anybody.
+TEST_F(InputFileTest, MostOfARangeHasToBeMissing) {
+  const InputFile file(File::open_read("/in"));
+  for (const int percent : {49, 50, 51, 99}) {
+    disk_.set_cached_percent(percent);
+    const i64 before = disk_.bytes_past_cache();
+    expect_reads(file, 0, {{256 * 1024}});
+    EXPECT_EQ(disk_.bytes_past_cache() - before, percent < 50 ? 256 * 1024 : 0) << percent;
+  }
+}
+
 TEST_F(InputFileTest, WhatIsToBeReadAgainStaysInTheCache) {
   const InputFile before(File::open_read("/in")), after(File::open_read("/in"));
   before.keep_in_cache();
@@ -137,6 +148,30 @@ TEST_F(InputFileTest, WithoutSuchAccessItReadsAsOthersDo) {
   const InputFile file(File::open_read("/in"));
   EXPECT_FALSE(file.reads_past_cache());
   expect_reads(file, 8, {{256 * 1024}});
+}
+
+/// Of pages that are read aside there is room for so many.
+TEST_F(InputFileTest, ManyPiecesThatMeetWithinPages) {
+  constexpr i64 kPiece = 9 * kPage, kMostAside = 128;
+  const InputFile file(File::open_read("/in"));
+  for (const i64 pieces : {kMostAside - 1, kMostAside, kMostAside + 40}) {
+    const i64 before = disk_.bytes_past_cache();
+    expect_reads(file, 8, std::vector<Span>(static_cast<std::size_t>(pieces), {kPiece}));
+    EXPECT_EQ(disk_.bytes_past_cache() - before, pieces < kMostAside ? pieces * kPiece + kPage : 0) << pieces;
+  }
+}
+
+/// A filesystem that takes the flag and refuses the read is asked once.
+TEST_F(InputFileTest, AfterAFailureItReadsAsOthersDo) {
+  const InputFile file(File::open_read("/in"));
+  EXPECT_TRUE(file.reads_past_cache());
+  disk_.reset();
+  disk_.fail(CallKind::Read, 1, EINVAL);
+  expect_reads(file, 0, {{256 * 1024}});
+  EXPECT_FALSE(file.reads_past_cache());
+  expect_reads(file, 0, {{256 * 1024}});
+  EXPECT_EQ(disk_.calls(CallKind::Read), 3);
+  EXPECT_EQ(disk_.bytes_past_cache(), 0);
 }
 
 TEST_F(InputFileTest, TheLastDescriptorsAreForOthers) {

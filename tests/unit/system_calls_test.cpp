@@ -212,6 +212,7 @@ TEST_P(SystemCallsTest, DirectWritesWantTheirAlignment) {
   EXPECT_EQ(said(system_calls().pwrite(descriptor, aligned, 4096, 4096)), 4096);
   EXPECT_EQ(said(system_calls().pread(descriptor, aligned, 4096, 4096)), 4096);
   if (GetParam() == On::Memory) {
+    memory_.allow_misaligned(true);
     EXPECT_EQ(said(system_calls().pwrite(descriptor, aligned, 4096, 100)), -EINVAL);
     EXPECT_EQ(said(system_calls().pwrite(descriptor, aligned, 100, 4096)), -EINVAL);
     EXPECT_EQ(said(system_calls().pwrite(descriptor, aligned + 8, 4096, 4096)), -EINVAL);
