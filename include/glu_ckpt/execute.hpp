@@ -81,9 +81,6 @@ class RangeReader {
   i64 hashing_ns_ = 0;
 };
 
-/// What direct I/O aligns memory and files to.
-inline constexpr i64 kPageBytes = 4096;
-
 /// Where moves are executed.
 class Backend {
  public:
@@ -92,7 +89,7 @@ class Backend {
    public:
     virtual ~Worker() = default;
     /// Bytes [begin, end) of the tensor that `moves` describe, every byte read through `reader`. At most as many as the
-    /// buffers hold; valid until the next call. Their address is `phase` mod kPageBytes, as direct I/O wants it.
+    /// buffers hold; valid until the next call. Their address is `phase` mod 4096, as direct I/O wants it.
     virtual std::span<const std::byte> produce(std::span<const Move> moves, RangeReader& reader, i64 begin, i64 end,
                                                i64 phase) = 0;
   };

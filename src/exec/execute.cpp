@@ -16,6 +16,7 @@
 #include "exec/make_tasks.hpp"
 #include "exec/move_parts.hpp"
 #include "exec/read_ahead.hpp"
+#include "io/page_bytes.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -7,7 +7,7 @@
 #include <new>
 
 #include "core/round_up.hpp"
-#include "glu_ckpt/execute.hpp"
+#include "io/page_bytes.hpp"
 
 namespace glu_ckpt {
 

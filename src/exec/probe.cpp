@@ -7,6 +7,7 @@
 #include "core/round_up.hpp"
 #include "exec/make_tasks.hpp"
 #include "io/file.hpp"
+#include "io/page_bytes.hpp"
 
 namespace glu_ckpt {
 namespace {

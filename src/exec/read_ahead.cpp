@@ -5,6 +5,8 @@
 #include "exec/move_parts.hpp"
 #include "glu_ckpt/execute.hpp"
 #include "io/file.hpp"
+#include "io/page_bytes.hpp"
+#include "plan/run_phase.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -12,14 +14,6 @@ namespace {
 /// Linux takes no more of one piece of advice than the disk's largest request or its read-ahead, of which 512 KiB are
 /// nowhere too much.
 constexpr i64 kAdviceBytes = i64{512} << 10;
-
-/// Whether all runs lie alike in their pages on both sides.
-bool is_in_phase(const Move& move, i64 src, i64 dst) {
-  return (src - dst) % kPageBytes == 0 && move.run_bytes >= kPageBytes &&
-         std::ranges::all_of(move.dims, [](const MoveDim& dim) {
-           return dim.count == 1 || (dim.src_step - dim.dst_step) % kPageBytes == 0;
-         });
-}
 
 }  // namespace
 
@@ -31,8 +25,10 @@ void read_ahead(const Source& source, std::span<const Move> moves, i64 begin, i6
       const FilePlace place = source.place(part.src);
       const i64 window = source_window(part);
       if (place.file == nullptr || window > kMaxReadWaste * part.bytes()) return;
+      const bool past_cache = part.run_bytes >= kPageBytes && run_phase(part, place.offset, phase, kPageBytes) == 0 &&
+                              source.reads_past_cache(part.src);
+      if (past_cache) return;
       const i64 from = place.offset + part.src_offset;
-      if (is_in_phase(part, from, phase + part.dst_offset) && source.reads_past_cache(part.src)) return;
       for (i64 done = 0; done < window; done += kAdviceBytes)
         place.file->will_need(from + done, std::min(kAdviceBytes, window - done));
     });

@@ -10,7 +10,6 @@
 namespace glu_ckpt {
 namespace {
 
-constexpr i64 kPage = kMemoryPageBytes;
 /// Fewer bytes are in the cache soon, and cost little there.
 constexpr i64 kLeastBytes = i64{64} << 10;
 /// Pages that are read aside, and for how many pages there may be one.
@@ -19,10 +18,10 @@ constexpr i64 kPagesForOneAside = 8;
 /// Files that a run may still have to open while it reads and when it ends.
 constexpr i64 kSpareDescriptors = 64;
 
-i64 round_down(i64 value) { return value / kPage * kPage; }
+i64 round_down(i64 value) { return value / kPageBytes * kPageBytes; }
 
 std::byte* aside_pages() {
-  thread_local const PageBytes pages = make_pages(kMostAside * kPage);
+  thread_local const PageBytes pages = make_pages(kMostAside * kPageBytes);
   return pages.get();
 }
 
@@ -35,9 +34,9 @@ class PagedRead {
   /// The bytes of the file from `at` on, which follow those that were added before. False where they lie otherwise in
   /// their pages of memory, or too little is left to go there at once.
   bool add(std::byte* out, i64 at, i64 bytes) {
-    if ((static_cast<i64>(reinterpret_cast<std::uintptr_t>(out) % kPage) - at) % kPage != 0) return false;
+    if ((static_cast<i64>(reinterpret_cast<std::uintptr_t>(out) % kPageBytes) - at) % kPageBytes != 0) return false;
     const i64 end = at + bytes;
-    const i64 first = round_up(at, kPage), last = round_down(end);
+    const i64 first = round_up(at, kPageBytes), last = round_down(end);
     if (at < first && !add_aside(out, at, std::min(first, end))) return false;
     if (first < last) {
       pages_.push_back({out + (first - at), static_cast<std::size_t>(last - first)});
@@ -46,7 +45,7 @@ class PagedRead {
     return last < first || last == end || add_aside(out + (last - at), last, end);
   }
 
-  bool is_worth_it() const { return kPagesForOneAside * num_aside_ * kPage <= next_ - begin_; }
+  bool is_worth_it() const { return kPagesForOneAside * num_aside_ * kPageBytes <= next_ - begin_; }
 
   void run(const File& file) const {
     file.preadv_exact(pages_, begin_);
@@ -65,10 +64,10 @@ class PagedRead {
     const i64 page = round_down(at);
     if (page == next_) {
       if (num_aside_ == kMostAside) return false;
-      pages_.push_back({aside_pages() + num_aside_++ * kPage, kPage});
-      next_ += kPage;
+      pages_.push_back({aside_pages() + num_aside_++ * kPageBytes, kPageBytes});
+      next_ += kPageBytes;
     }
-    parts_.push_back({out, aside_pages() + (num_aside_ - 1) * kPage + (at - page), end - at});
+    parts_.push_back({out, aside_pages() + (num_aside_ - 1) * kPageBytes + (at - page), end - at});
     return true;
   }
 

@@ -13,7 +13,6 @@ namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr i64 kPageBytes = kMemoryPageBytes;
 /// A write past the cache waits for the disk: that of fewer bytes costs more than the copy it saves.
 constexpr std::size_t kMinDirectBytes = std::size_t{64} << 10;
 /// Written at once, it is reserved first where the file as a whole is not.

@@ -10,16 +10,16 @@
 namespace glu_ckpt {
 
 /// Of memory and of the page cache; a multiple of every disk's block.
-inline constexpr i64 kMemoryPageBytes = 4096;
+inline constexpr i64 kPageBytes = 4096;
 
 struct FreePages {
-  void operator()(std::byte* pages) const { ::operator delete[](pages, std::align_val_t{kMemoryPageBytes}); }
+  void operator()(std::byte* pages) const { ::operator delete[](pages, std::align_val_t{kPageBytes}); }
 };
 using PageBytes = std::unique_ptr<std::byte[], FreePages>;
 
 /// Not initialized; the first byte begins a page.
 inline PageBytes make_pages(i64 bytes) {
-  return PageBytes(new (std::align_val_t{kMemoryPageBytes}) std::byte[static_cast<std::size_t>(bytes)]);
+  return PageBytes(new (std::align_val_t{kPageBytes}) std::byte[static_cast<std::size_t>(bytes)]);
 }
 
 }  // namespace glu_ckpt

@@ -4,18 +4,12 @@
 
 #include "core/round_up.hpp"
 #include "plan/join_moves.hpp"
+#include "plan/run_phase.hpp"
 
 namespace glu_ckpt {
 namespace {
 
 constexpr i64 round_down(i64 value, i64 multiple) { return value / multiple * multiple; }
-
-/// Whether at least some run lies alike in both files.
-bool can_be_in_phase(const Move& move, i64 src, i64 dst, i64 block) {
-  const bool constant =
-      std::ranges::all_of(move.dims, [&](const MoveDim& dim) { return (dim.src_step - dim.dst_step) % block == 0; });
-  return !constant || (src - dst) % block == 0;
-}
 
 /// Bytes from the first that the loops of `level` and deeper write to behind the last.
 i64 extent(const Move& move, std::size_t level) {
@@ -38,8 +32,8 @@ CloneMap::CloneMap(std::span<const Move> moves, std::span<const i64> src_at, i64
   for (const Move& move : join_moves(moves)) {
     const i64 at = src_at[move.src];
     if (at < 0 || move.run_bytes < least) continue;
-    if (can_be_in_phase(move, at + move.src_offset, dst_at + move.dst_offset, limits_.block))
-      moves_.push_back({move, at});
+    // Else at least some runs may be.
+    if (run_phase(move, at, dst_at, limits_.block).value_or(0) == 0) moves_.push_back({move, at});
   }
 }
 

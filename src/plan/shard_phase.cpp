@@ -1,10 +1,10 @@
 #include "plan/shard_phase.hpp"
 
 #include <algorithm>
-#include <optional>
 
 #include "plan/clone_parts.hpp"
 #include "plan/join_moves.hpp"
+#include "plan/run_phase.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -21,16 +21,6 @@ struct Votes {
 
 using Ballot = std::array<Votes, kNumPhases>;
 
-/// The phase that all runs of a move ask for, if it is one.
-std::optional<std::size_t> phase_of(const Move& move, i64 src_at, i64 dst_at) {
-  for (const MoveDim& dim : move.dims)
-    if ((dim.src_step - dim.dst_step) % kDataPhaseBytes != 0) return std::nullopt;
-  i64 phase = (src_at + move.src_offset - dst_at - move.dst_offset) % kDataPhaseBytes;
-  if (phase < 0) phase += kDataPhaseBytes;
-  if (phase % kPhaseStep != 0) return std::nullopt;
-  return static_cast<std::size_t>(phase / kPhaseStep);
-}
-
 /// Bytes of whole blocks in one run: of the first where all lie alike, else what each has at the least.
 i64 shareable_bytes(const Move& move, i64 src_at) {
   const bool alike =
@@ -41,11 +31,12 @@ i64 shareable_bytes(const Move& move, i64 src_at) {
 
 void vote(const Move& move, i64 src_at, i64 dst_at, Ballot& ballot) {
   if (move.run_bytes < kDataPhaseBytes) return;
-  const auto phase = phase_of(move, src_at, dst_at);
-  if (!phase) return;
+  const auto phase = run_phase(move, src_at, dst_at, kDataPhaseBytes);
+  if (!phase || *phase % kPhaseStep != 0) return;
+  Votes& votes = ballot[static_cast<std::size_t>(*phase / kPhaseStep)];
   const i64 bytes = shareable_bytes(move, src_at);
-  if (CloneLimits{}.accept(bytes, move.run_bytes)) ballot[*phase].in_long_runs += bytes * move.runs();
-  ballot[*phase].in_all_runs += bytes * move.runs();
+  if (CloneLimits{}.accept(bytes, move.run_bytes)) votes.in_long_runs += bytes * move.runs();
+  votes.in_all_runs += bytes * move.runs();
 }
 
 }  // namespace

@@ -1,0 +1,21 @@
+#pragma once
+/// How the runs of a move lie in blocks of the files on both sides: shared, read past the page cache or written at once
+/// they can be only where that is alike.
+
+#include <optional>
+
+#include "glu_ckpt/plan.hpp"
+
+namespace glu_ckpt {
+
+/// How far into a block the source of each run begins, counted from how far its target does, modulo `block`: 0 where
+/// both lie alike. `src_at` and `dst_at` are where the first bytes of the two tensors lie in their files. None where
+/// that is not one number for all runs.
+inline std::optional<i64> run_phase(const Move& move, i64 src_at, i64 dst_at, i64 block) {
+  for (const MoveDim& dim : move.dims)
+    if (dim.count > 1 && (dim.src_step - dim.dst_step) % block != 0) return std::nullopt;
+  const i64 phase = (src_at + move.src_offset - dst_at - move.dst_offset) % block;
+  return phase < 0 ? phase + block : phase;
+}
+
+}  // namespace glu_ckpt
