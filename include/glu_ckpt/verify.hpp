@@ -106,6 +106,20 @@ struct LayerForward {
   bool ok() const { return fault.empty() && differing_bits == 0 && control_caught; }
 };
 
+/// What of two models is compared: all, or matrices and tensors that the same answers choose again.
+struct VerifySubset {
+  /// Labels of layers and ranges of numbers, "3,5-7,mtp.0": of those the experts alone. Empty: everything.
+  std::string layers;
+  /// Percent of the matrices and tensors that `seed` draws, rounded up; more than 0.
+  double percent = 100;
+  u64 seed = 0;
+  /// Of what is chosen so far, the share number `part` of `parts`, counted from 1. All shares together are all of it.
+  i64 part = 1;
+  i64 parts = 1;
+
+  bool is_all() const { return layers.empty() && percent >= 100 && parts == 1; }
+};
+
 /// What verify found. Differences are values, not failures.
 struct Verdict {
   bool equal = false;
@@ -117,13 +131,22 @@ struct Verdict {
   std::optional<Difference> first_difference;
   /// Matrices and tensors that both have and that differ.
   i64 differing = 0;
+  /// Matrices and tensors that both have, and how many of them were compared; fewer where a subset was asked for. Then
+  /// the digests are of what was read.
+  i64 in_both = 0;
+  i64 compared = 0;
   /// Same tensor names, dtypes and shapes, and equal: a byte-identical copy.
   bool same_layout = false;
   /// By layer, where the experts were run too; `equal` is false unless each is ok().
   std::vector<LayerForward> forward;
 };
 
-/// Compares bytes.
-Verdict verify(const Model& a, const Model& b, const Backend& backend, const ExecuteOptions& options);
+/// Compares bytes, of `subset` alone; what one side lacks is told of all layers that are in it. Throws Usage,
+/// LayerMissing.
+Verdict verify(const Model& a, const Model& b, const Backend& backend, const ExecuteOptions& options,
+               const VerifySubset& subset = {});
+
+/// Bytes that verify() will read.
+i64 verify_bytes(const Model& a, const Model& b, const VerifySubset& subset = {});
 
 }  // namespace glu_ckpt

@@ -17,15 +17,16 @@ int cmd_verify(const Options& options) {
     runner = open_runner(options);
     forward = forward_options(options, a, b);
   }
-  check_contents(options, *a.source, "checking A");
-  check_contents(options, *b.source, "checking B");
+  if (options.subset.is_all()) {
+    check_contents(options, *a.source, "checking A");
+    check_contents(options, *b.source, "checking B");
+  }
   check_twin_orders(options, a, options.from);
   check_twin_orders(options, b, options.other);
   Verdict verdict;
   {
-    report::Progress progress(progress_style(options), "verify",
-                              tensor_bytes(a.source->inventory()) + tensor_bytes(b.source->inventory()));
-    verdict = verify(a.model(), b.model(), *backend, execute_options(options, progress));
+    report::Progress progress(progress_style(options), "verify", verify_bytes(a.model(), b.model(), options.subset));
+    verdict = verify(a.model(), b.model(), *backend, execute_options(options, progress), options.subset);
   }
   if (runner) {
     verdict.forward = run_forward(options, a, b, *runner, forward);

@@ -377,7 +377,7 @@ class Conversion {
       if (names.contains(there[t].name)) tensors.push_back(t);
     ExecuteOptions execution;
     execution.jobs = options_.jobs;
-    sample_ = sample_rows(opened_.model(), staged.model(), tensors, backend_, execution, options_.forward.seed);
+    sample_ = sample_rows(opened_.model(), staged.model(), tensors, backend_, execution, options_.subset.seed);
     if (!sample_->difference.empty())
       fail(ErrorCode::VerifyFailed, {options_.output, {}},
            "what was cloned is not what the source holds: {} differs. Nothing was kept. Either this machine's disk "

@@ -64,8 +64,8 @@ VerifyForwardOptions forward_options(const Options& options, const Opened& a, co
   VerifyForwardOptions forward;
   forward.activation = of_a ? *of_a : of_b.value_or(Activation{});
   forward.fp32 = options.forward.fp32;
-  forward.layers = options.forward.layers;
-  forward.seed = options.forward.seed;
+  forward.layers = options.subset.layers;
+  forward.seed = options.subset.seed;
   forward.jobs = options.jobs;
   forward.memory_bytes = options.memory_bytes;
   // Throws what verify_forward() would.

@@ -38,15 +38,39 @@ struct Texts {
   std::string to_naming, to_glu, to_shared_glu, to_optimizer_glu;
   std::string max_shard, max_memory, device_memory, verify = "digest", progress = "auto", reflink = "auto",
                                                     format = "keep", optimizer = "keep", activation,
-                                                    compute = "weights", bench_size;
+                                                    compute = "weights", bench_size, sample, part;
 };
+
+template <typename Number>
+bool parse_whole(std::string_view text, Number& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
 
 /// What is wrong with a number of 64 bits, or nothing: CLI11 itself takes -1 for 2^64 - 1.
 std::string u64_fault(const std::string& text) {
   u64 number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size()) return {};
+  if (parse_whole(text, number)) return {};
   return "'" + text + "' is not a number from 0 to 2^64 - 1";
+}
+
+/// "5%" or "0.1%"; the sign may be left out.
+double parse_percent(const std::string& text) {
+  double percent = 0;
+  const std::string_view digits = std::string_view(text).substr(0, text.size() - (text.ends_with('%') ? 1 : 0));
+  if (!parse_whole(digits, percent) || !(percent > 0 && percent <= 100))
+    fail(ErrorCode::Usage, {}, "--sample: '{}' is no share such as 5% or 0.1%, more than 0 and at most 100%", text);
+  return percent;
+}
+
+/// "2/8".
+std::pair<i64, i64> parse_part(const std::string& text) {
+  const std::size_t slash = std::min(text.find('/'), text.size());
+  i64 part = 0, parts = 0;
+  if (slash == text.size() || !parse_whole(std::string_view(text).substr(0, slash), part) ||
+      !parse_whole(std::string_view(text).substr(slash + 1), parts) || part < 1 || part > parts)
+    fail(ErrorCode::Usage, {}, "--part: '{}' is no part such as 2/8, from 1/8 to 8/8", text);
+  return {part, parts};
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -205,12 +229,15 @@ class Parser {
     sub->add_option("--to-optimizer-glu", texts_.to_optimizer_glu, "as --from-optimizer-glu, for B");
     CLI::Option* forward = sub->add_flag("--forward", options_.forward.verify,
                                          "run the experts of both on the same tokens, too: no bit may differ");
-    std::vector<CLI::Option*> others = add_activation(sub);
-    others.push_back(
-        sub->add_option("--layers", options_.forward.layers, "only these, as `inspect` numbers them: 3,5-7,mtp.0"));
-    others.push_back(sub->add_option("--seed", options_.forward.seed, "of the tokens (default 0)")
-                         ->check(CLI::Validator(u64_fault, "0 to 2^64 - 1")));
+    const std::vector<CLI::Option*> others = add_activation(sub);
     for (CLI::Option* option : others) option->needs(forward);
+    sub->add_option("--layers", options_.subset.layers,
+                    "only the experts of these, as `inspect` numbers them: 3,5-7,mtp.0");
+    sub->add_option("--sample", texts_.sample, "only P% of the matrices and tensors, that --seed chooses")
+        ->excludes(forward);
+    sub->add_option("--part", texts_.part, "only the part I/N of them, 1/N to N/N: for N machines")->excludes(forward);
+    seed_ = sub->add_option("--seed", options_.subset.seed, "of the tokens, or of the sample (default 0)");
+    seed_->check(CLI::Validator(u64_fault, "0 to 2^64 - 1"));
     add_work(sub);
     add_common(sub);
   }
@@ -377,6 +404,10 @@ class Parser {
     if (options_.backend.device_memory_bytes < kLeastMemory)
       fail(ErrorCode::Usage, {}, "--device-memory must be at least 1MiB");
     if (options_.max_shard_bytes < 1) fail(ErrorCode::Usage, {}, "--max-shard-size must be at least 1 byte");
+    if (!texts_.sample.empty()) options_.subset.percent = parse_percent(texts_.sample);
+    if (!texts_.part.empty()) std::tie(options_.subset.part, options_.subset.parts) = parse_part(texts_.part);
+    if (seed_->count() > 0 && !options_.forward.verify && texts_.sample.empty())
+      fail(ErrorCode::Usage, {}, "--seed is that of --forward's tokens or of --sample; give one of them");
     if (options_.jobs == 0) options_.jobs = usable_cores();
     options_.verify = texts_.verify == "none"      ? VerifyMode::None
                       : texts_.verify == "digest"  ? VerifyMode::Digest
@@ -416,6 +447,7 @@ class Parser {
   std::string program_;
   Options options_;
   Texts texts_;
+  CLI::Option* seed_ = nullptr;
 };
 
 }  // namespace

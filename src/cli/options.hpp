@@ -40,10 +40,8 @@ struct ForwardAnswers {
   std::string tokens;
   ActivationAnswers activation;
   bool fp32 = false;
-  /// Of verify: whether to run the experts at all, which layers, and on which tokens.
+  /// Of verify: whether to run the experts at all.
   bool verify = false;
-  std::string layers;
-  u64 seed = 0;
 };
 
 /// Of the commands bench forward and bench convert.
@@ -73,6 +71,8 @@ struct Options {
   std::string device = "auto";
   BackendOptions backend;
   ForwardAnswers forward;
+  /// Of verify; its seed is also that of the tokens.
+  VerifySubset subset;
   BenchAnswers bench;
   /// Empty keeps the source's, or takes the one that DST's extension names.
   std::optional<Format> format;

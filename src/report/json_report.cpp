@@ -158,6 +158,7 @@ std::string verdict_json(const Verdict& verdict) {
   for (const LayerForward& layer : verdict.forward) write_forward(json, layer);
   json.end_array();
   json.field("differing", verdict.differing).field("same_layout", verdict.same_layout);
+  json.field("compared", verdict.compared).field("in_both", verdict.in_both);
   return json.end_object().text();
 }
 

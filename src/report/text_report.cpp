@@ -177,6 +177,9 @@ namespace {
 std::string bytes_text(const Verdict& verdict) {
   std::string text;
   if (verdict.missing.empty() && verdict.extra.empty() && verdict.differing == 0 && verdict.a == verdict.b) {
+    if (verdict.compared < verdict.in_both)
+      return fmt::format("equal as far as was asked: {} of {} matrices and tensors, {}\n", verdict.compared,
+                         verdict.in_both, size_text(verdict.a.bytes));
     text = fmt::format("equal: the same {} matrices and tensors, {}\n", verdict.a.tensors, size_text(verdict.a.bytes));
     if (verdict.same_layout) text += "every tensor is byte-identical, with the same name, dtype and shape\n";
     return text + to_string(verdict.a) + "\n";
@@ -185,6 +188,8 @@ std::string bytes_text(const Verdict& verdict) {
                      verdict.missing.size(), verdict.extra.size());
   if (verdict.first_difference) text += difference_text(*verdict.first_difference);
   text += list_text("missing", verdict.missing) + list_text("extra", verdict.extra);
+  if (verdict.compared < verdict.in_both)
+    return text + fmt::format("compared: {} of {} matrices and tensors\n", verdict.compared, verdict.in_both);
   return text + fmt::format("A {}\nB {}\n", to_string(verdict.a), to_string(verdict.b));
 }
 

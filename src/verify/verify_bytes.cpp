@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <set>
 
+#include "verify/choose_layers.hpp"
 #include "verify/diagnose.hpp"
 #include "verify/items.hpp"
 
@@ -102,29 +105,111 @@ bool same_order(const Model& a, const Model& b) {
   return arrangement(x) == arrangement(y) && a.recognition->naming == b.recognition->naming;
 }
 
-}  // namespace
+/// Two models' items side by side, and those to compare.
+struct Comparison {
+  std::vector<std::string> missing;
+  std::vector<std::string> extra;
+  i64 in_both = 0;
+  /// To be read. Those of one side alone are among them where everything is.
+  std::vector<Item> left;
+  std::vector<Item> right;
+};
 
-Verdict verify(const Model& a, const Model& b, const Backend& backend, const ExecuteOptions& options) {
+/// The layers that a list names, as both models call them.
+std::set<std::string> named_layers(const std::string& list, const std::vector<Item>& left,
+                                   const std::vector<Item>& right) {
+  std::vector<std::string> labels;
+  std::set<std::string> known;
+  for (const std::vector<Item>* items : {&left, &right})
+    for (const Item& item : *items)
+      if (item.matrix != nullptr)
+        if (const std::string label = layer_label(*item.block); known.insert(label).second) labels.push_back(label);
+  const std::vector<std::string> named = choose_layers(labels, list);
+  return {named.begin(), named.end()};
+}
+
+/// Which of `items`, which both models have, are drawn for a sample and belong to a part of it: a matter of their
+/// identities and the subset alone.
+std::vector<bool> draw(const std::vector<Item>& items, const VerifySubset& subset) {
+  std::vector<std::pair<u64, std::size_t>> order;
+  const std::string seed = fmt::format("{}/", subset.seed);
+  for (std::size_t i = 0; i < items.size(); ++i) order.emplace_back(hash64(seed + items[i].identity()), i);
+  std::ranges::sort(order);
+  const auto count = static_cast<double>(items.size());
+  const auto wanted = static_cast<std::size_t>(std::min(count, std::ceil(count * subset.percent / 100)));
+  std::vector<bool> drawn(items.size());
+  for (auto at = static_cast<std::size_t>(subset.part - 1); at < wanted; at += static_cast<std::size_t>(subset.parts))
+    drawn[order[at].second] = true;
+  return drawn;
+}
+
+Comparison compare_headers(const Model& a, const Model& b, const VerifySubset& subset) {
+  Comparison found;
   std::vector<Item> left = list_items(a.source->inventory(), *a.recognition);
   std::vector<Item> right = list_items(b.source->inventory(), *b.recognition);
+  std::optional<std::set<std::string>> layers;
+  if (!subset.layers.empty()) layers = named_layers(subset.layers, left, right);
+  const auto is_wanted = [&](const Item& item) {
+    return !layers || (item.matrix != nullptr && layers->contains(layer_label(*item.block)));
+  };
+  std::vector<Item> common_left, common_right;
+  for (auto x = left.begin(), y = right.begin(); x != left.end() || y != right.end();) {
+    if (y == right.end() || (x != left.end() && is_before(*x, *y))) {
+      if (is_wanted(*x)) found.missing.push_back(x->label());
+      ++x;
+    } else if (x == left.end() || is_before(*y, *x)) {
+      if (is_wanted(*y)) found.extra.push_back(y->label());
+      ++y;
+    } else {
+      if (is_wanted(*x)) {
+        common_left.push_back(*x);
+        common_right.push_back(*y);
+      }
+      ++found.in_both;
+      ++x;
+      ++y;
+    }
+  }
+  if (subset.is_all()) {
+    found.left = std::move(left);
+    found.right = std::move(right);
+    return found;
+  }
+  const std::vector<bool> drawn = draw(common_left, subset);
+  for (std::size_t i = 0; i < drawn.size(); ++i)
+    if (drawn[i]) {
+      found.left.push_back(common_left[i]);
+      found.right.push_back(common_right[i]);
+    }
+  return found;
+}
+
+}  // namespace
+
+Verdict verify(const Model& a, const Model& b, const Backend& backend, const ExecuteOptions& options,
+               const VerifySubset& subset) {
+  Comparison comparison = compare_headers(a, b, subset);
+  auto& [missing, extra, in_both, left, right] = comparison;
   hash_items(a, backend, options, left);
   hash_items(b, backend, options, right);
   Verdict verdict;
   verdict.a = sum_items(left);
   verdict.b = sum_items(right);
+  verdict.missing = std::move(missing);
+  verdict.extra = std::move(extra);
+  verdict.in_both = in_both;
   const Item* first_left = nullptr;
   const Item* first_right = nullptr;
-  for (auto x = left.begin(), y = right.begin(); x != left.end() || y != right.end();) {
-    if (y == right.end() || (x != left.end() && is_before(*x, *y))) {
-      verdict.missing.push_back(x++->label());
-    } else if (x == left.end() || is_before(*y, *x)) {
-      verdict.extra.push_back(y++->label());
+  for (auto x = left.begin(), y = right.begin(); x != left.end() && y != right.end();) {
+    if (is_before(*x, *y)) {
+      ++x;
+    } else if (is_before(*y, *x)) {
+      ++y;
     } else {
-      if (!(x->sum == y->sum)) {
-        if (verdict.differing++ == 0) {
-          first_left = &*x;
-          first_right = &*y;
-        }
+      ++verdict.compared;
+      if (!(x->sum == y->sum) && verdict.differing++ == 0) {
+        first_left = &*x;
+        first_right = &*y;
       }
       ++x;
       ++y;
@@ -135,8 +220,16 @@ Verdict verify(const Model& a, const Model& b, const Backend& backend, const Exe
                                    ? locate_in_matrix(a, *first_left, b, *first_right, backend)
                                    : locate_in_tensor(a, *first_left, b, *first_right);
   verdict.equal = verdict.missing.empty() && verdict.extra.empty() && verdict.differing == 0 && verdict.a == verdict.b;
-  verdict.same_layout = verdict.equal && same_tensors(a, b) && same_order(a, b);
+  verdict.same_layout = verdict.equal && subset.is_all() && same_tensors(a, b) && same_order(a, b);
   return verdict;
+}
+
+i64 verify_bytes(const Model& a, const Model& b, const VerifySubset& subset) {
+  const Comparison comparison = compare_headers(a, b, subset);
+  i64 bytes = 0;
+  for (const std::vector<Item>* items : {&comparison.left, &comparison.right})
+    for (const Item& item : *items) bytes += item.bytes;
+  return bytes;
 }
 
 }  // namespace glu_ckpt

@@ -17,14 +17,14 @@ unset NO_COLOR
 SANITIZED=0
 if [[ -n ${GLU_CKPT_SANITIZED:-} ]] || LC_ALL=C grep -aqF __asan_init "$PROGRAM"; then SANITIZED=1; fi
 
-for part in lib bench_convert gallery streams devices convert every_format files forward verify_forward mxfp8 memory faults reflink; do
+for part in lib bench_convert gallery streams devices convert every_format files forward verify_forward verify_subset mxfp8 memory faults reflink; do
   # shellcheck source=/dev/null
   source "$HERE/$part.sh"
 done
 
 ALL=(gallery formats torch_files tiny every_format legacy_ranks objects_travel streams closed_streams help_and_usage json_output
   devices bench_convert convert_forms sharding determinism optimizer twin_orders stamping checkpoint_forms
-  overwriting special_sources forward forward_refusals verify_forward forward_families forward_tiny mxfp8_converts
+  overwriting special_sources forward forward_refusals verify_forward verify_subset forward_families forward_tiny mxfp8_converts
   mxfp8_refusals mxfp8_differs mxfp8_beyond_bf16 memory_limit permissions differing
   kills signals no_room file_size_limit source_changes unreadable_source resume_mismatch resume_complete resume_cannot_begin two_at_once peak_memory reflink)
 for group in "${@:-${ALL[@]}}"; do

@@ -1,10 +1,15 @@
 /// The verifier is tested by lying to it: each planted fault must be found and named.
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
+#include <mutex>
+#include <set>
 
+#include "core/hash.hpp"
 #include "support/lying_model.hpp"
+#include "support/slug_of.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -19,12 +24,21 @@ ModelSpec model_of() {
   return model;
 }
 
-Verdict verdict_of(const MemorySource& a, const MemorySource& b) {
+Verdict verdict_of(const MemorySource& a, const MemorySource& b, const VerifySubset& subset = {}) {
   const Recognition left = recognize_source(a);
   const Recognition right = recognize_source(b);
   ExecuteOptions options;
   options.jobs = 2;
-  return verify({&a, &left}, {&b, &right}, *make_backend("cpu"), options);
+  i64 bytes = 0;
+  std::mutex mutex;
+  options.on_progress = [&](i64 more) {
+    const std::lock_guard lock(mutex);
+    bytes += more;
+  };
+  const Verdict verdict = verify({&a, &left}, {&b, &right}, *make_backend("cpu"), options, subset);
+  EXPECT_EQ(bytes, verify_bytes({&a, &left}, {&b, &right}, subset));
+  EXPECT_EQ(bytes, verdict.a.bytes + verdict.b.bytes);
+  return verdict;
 }
 
 /// A is the model in one layout, B the model in another, with a fault that `lie` plants.
@@ -72,6 +86,132 @@ TEST(Verify, EqualModelsInAnyTwoLayouts) {
       EXPECT_FALSE(verdict.first_difference);
       EXPECT_EQ(verdict.same_layout, a.describe() == b.describe());
     }
+}
+
+// ---- subsets ------------------------------------------------------------------------------------
+
+VerifySubset part_of(i64 part, i64 parts, double percent = 100, u64 seed = 0) {
+  VerifySubset subset;
+  subset.part = part;
+  subset.parts = parts;
+  subset.percent = percent;
+  subset.seed = seed;
+  return subset;
+}
+
+/// Of each matrix and tensor one part compares it, the same for any two layouts.
+TEST(VerifySubsets, PartsAreAllOfItOnce) {
+  const ModelSpec model = model_of();
+  const Verdict whole = verdict_of(make_source(model, kA), make_source(model, kIndexed));
+  ASSERT_GT(whole.in_both, 20);
+  EXPECT_EQ(whole.compared, whole.in_both);
+  for (const i64 parts : {i64{1}, i64{2}, i64{7}, whole.in_both, whole.in_both + 3}) {
+    Digest sum;
+    i64 compared = 0;
+    for (i64 part = 1; part <= parts; ++part) {
+      const Verdict a = verdict_of(make_source(model, kA), make_source(model, kIndexed), part_of(part, parts));
+      const Verdict b = verdict_of(make_source(model, kGrouped), make_source(model, kA), part_of(part, parts));
+      EXPECT_TRUE(a.equal);
+      EXPECT_EQ(a.a, b.a);
+      EXPECT_EQ(a.in_both, whole.in_both);
+      EXPECT_LE(a.compared, (whole.in_both + parts - 1) / parts);
+      EXPECT_EQ(a.same_layout, false);
+      compared += a.compared;
+      sum.tensors += a.a.tensors;
+      sum.bytes += a.a.bytes;
+      const Hash128 both = [&] {
+        Hash128 hash{sum.low, sum.high};
+        hash += Hash128{a.a.low, a.a.high};
+        return hash;
+      }();
+      sum.low = both.low;
+      sum.high = both.high;
+    }
+    EXPECT_EQ(compared, whole.in_both) << parts;
+    EXPECT_EQ(sum, whole.a) << parts;
+  }
+}
+
+TEST(VerifySubsets, ASampleIsAShareThatTheSeedDraws) {
+  const ModelSpec model = model_of();
+  const auto drawn = [&](double percent, u64 seed, i64 part = 1, i64 parts = 1) {
+    return verdict_of(make_source(model, kA), make_source(model, kGrouped), part_of(part, parts, percent, seed));
+  };
+  const i64 all = drawn(100, 0).in_both;
+  for (const double percent : {0.001, 10.0, 33.3, 99.0}) {
+    const Verdict once = drawn(percent, 5);
+    EXPECT_TRUE(once.equal);
+    EXPECT_EQ(once.compared, static_cast<i64>(std::ceil(static_cast<double>(all) * percent / 100))) << percent;
+    EXPECT_EQ(once.a, drawn(percent, 5).a);
+    // Parts of a sample are all of the sample.
+    EXPECT_EQ(drawn(percent, 5, 1, 3).compared + drawn(percent, 5, 2, 3).compared + drawn(percent, 5, 3, 3).compared,
+              once.compared);
+  }
+  std::set<std::string> different;
+  for (u64 seed = 0; seed < 20; ++seed) different.insert(to_string(drawn(10, seed).a));
+  EXPECT_GT(different.size(), 15u);
+}
+
+/// One element of one matrix: the one part that has it finds it, by its place, and tells of no other.
+TEST(VerifySubsets, AFaultIsInOnePart) {
+  const ModelSpec model = model_of();
+  Tensors tensors = build(model, kIndexed);
+  for (std::size_t t = 0; t < tensors.size(); t += 3) {
+    Tensors bad = tensors;
+    if (bad[t].bytes.empty()) continue;
+    bad[t].bytes.back() ^= std::byte{0x40};
+    const MemorySource b(bad, {}, record_of(model, kIndexed));
+    const Verdict whole = verdict_of(make_source(model, kA), b);
+    i64 found = 0;
+    for (i64 part = 1; part <= 5; ++part) {
+      const Verdict verdict = verdict_of(make_source(model, kA), b, part_of(part, 5));
+      EXPECT_EQ(verdict.equal, verdict.differing == 0);
+      if (verdict.equal) continue;
+      ++found;
+      EXPECT_EQ(place(verdict), place(whole));
+    }
+    EXPECT_EQ(found, 1) << tensors[t].name;
+  }
+}
+
+TEST(VerifySubsets, LayersAreTheirExpertsAlone) {
+  const ModelSpec model = model_of();
+  Tensors tensors = build(model, kIndexed);
+  std::set<std::string> labels;
+  for (const ExpertBlock& block : recognize_source(make_source(model, kA)).blocks) labels.insert(layer_label(block));
+  ASSERT_GT(labels.size(), 1u);
+  const std::string first = *labels.begin(), last = *labels.rbegin();
+  const auto with_layers = [](const std::string& list) {
+    VerifySubset subset;
+    subset.layers = list;
+    return subset;
+  };
+  const MemorySource same(tensors, {}, record_of(model, kIndexed));
+  i64 compared = 0;
+  for (const std::string& label : labels) {
+    const Verdict verdict = verdict_of(make_source(model, kA), same, with_layers(label));
+    EXPECT_TRUE(verdict.equal);
+    EXPECT_GT(verdict.compared, 0);
+    compared += verdict.compared;
+  }
+  // The others are in no layer.
+  EXPECT_EQ(compared + std::ssize(model.others), verdict_of(make_source(model, kA), same).in_both);
+  const auto in_last = std::ranges::find_if(tensors, [&](const MemoryTensor& tensor) {
+    return tensor.name.find("layers." + last + ".mlp.experts") != std::string::npos && !tensor.bytes.empty();
+  });
+  ASSERT_NE(in_last, tensors.end());
+  in_last->bytes[0] ^= std::byte{1};
+  tensors.erase(std::ranges::find_if(
+      tensors, [](const auto& tensor) { return tensor.name.find("router") != std::string::npos; }));
+  const MemorySource bad(tensors, {}, record_of(model, kIndexed));
+  EXPECT_TRUE(verdict_of(make_source(model, kA), bad, with_layers(first)).equal);
+  const Verdict found = verdict_of(make_source(model, kA), bad, with_layers(first + "," + last));
+  EXPECT_EQ(found.differing, 1);
+  EXPECT_TRUE(found.missing.empty());
+  EXPECT_EQ(found.first_difference->layer, last);
+  EXPECT_EQ(verdict_of(make_source(model, kA), bad).missing.size(), 1u);
+  for (const auto& [list, error] : {std::pair("77", "layer-missing"), std::pair("1,,2", "usage")})
+    EXPECT_EQ(slug_of([&] { (void)verdict_of(make_source(model, kA), same, with_layers(list)); }), error);
 }
 
 // ---- order --------------------------------------------------------------------------------------
