@@ -107,10 +107,11 @@ void clone_ranges(ClonePlan& clones, const Plan& plan, const Source& source, Sin
     }
   };
   parallel_for(clones.shards().size(), options.jobs, [&](std::size_t index, int) {
-    const auto of_shard = std::ranges::equal_range(plan.outputs, clones.shards()[index], {}, &OutputTensor::shard);
-    for (const OutputTensor& output : of_shard)
-      if (const auto t = static_cast<std::size_t>(&output - plan.outputs.data()); clones.has(t))
-        clone_tensor(t, refused[index]);
+    const u32 shard = clones.shards()[index];
+    const auto first = std::ranges::lower_bound(plan.outputs, shard, {}, &OutputTensor::shard);
+    for (auto t = static_cast<std::size_t>(first - plan.outputs.begin());
+         t < plan.outputs.size() && plan.outputs[t].shard == shard; ++t)
+      if (clones.has(t)) clone_tensor(t, refused[index]);
   });
   for (const std::vector<ClonePlan::Refused>& ranges : refused) clones.refuse(ranges);
 }

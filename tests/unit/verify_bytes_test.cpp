@@ -211,7 +211,7 @@ TEST(VerifySubsets, LayersAreTheirExpertsAlone) {
   EXPECT_EQ(found.first_difference->layer, last);
   EXPECT_EQ(verdict_of(make_source(model, kA), bad).missing.size(), 1u);
   for (const auto& [list, error] : {std::pair("77", "layer-missing"), std::pair("1,,2", "usage")})
-    EXPECT_EQ(slug_of([&] { (void)verdict_of(make_source(model, kA), same, with_layers(list)); }), error);
+    EXPECT_EQ(slug_of([&, list = list] { (void)verdict_of(make_source(model, kA), same, with_layers(list)); }), error);
 }
 
 // ---- order --------------------------------------------------------------------------------------
