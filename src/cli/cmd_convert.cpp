@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "cli/check_output.hpp"
+#include "cli/choose_clones.hpp"
 #include "cli/conversion.hpp"
 #include "cli/session.hpp"
 #include "core/fail.hpp"
@@ -91,12 +92,23 @@ int report_refusal(const Options& options, const Error& error) {
 /// Tensors, headers, the source's other files, and while the run lasts the sums of the files' hashes.
 void add_disk(const Options& options, const Opened& opened, const Plan& plan, report::Conversion& conversion) {
   constexpr i64 kHeaderBytes = 256, kSumsShare = 16;
-  i64 bytes = plan.bytes + plan.bytes / kSumsShare + kHeaderBytes * std::ssize(plan.outputs);
+  const i64 written = conversion.bytes_written;
+  i64 bytes = written + written / kSumsShare + kHeaderBytes * std::ssize(plan.outputs);
   for (const ExtraFile& extra : opened.source->extra_files()) bytes += File::open_read(extra.path).size();
   const FilesystemInfo filesystem = filesystem_of(directory_of(output_path(options)));
   conversion.disk_needed = bytes;
   conversion.disk_free = filesystem.free_bytes;
   conversion.filesystem = filesystem.type;
+}
+
+i64 bytes_to_clone(const Options& options, const Opened& opened, const Plan& plan) {
+  try {
+    return choose_clones(options, *opened.source, plan, target_format(options, *opened.source)).bytes();
+  } catch (const Error& error) {
+    // That is an answer, too: how much is needed and how much is free.
+    if (error.code() != ErrorCode::NoSpace) throw;
+    return 0;
+  }
 }
 
 std::optional<ProbedRate> probe(const Options& options, const Opened& opened, const Plan& plan,
@@ -187,14 +199,16 @@ int cmd_plan(const Options& options) {
     const auto backend = open_backend(options, gathered_bytes(plan));
     backend->ready();
     report::Conversion conversion{options.output, &plan, true, 0, 0, 0, backend->name(), {}, {}, {}};
-    conversion.bytes_written = plan.bytes;
+    conversion.bytes_cloned = bytes_to_clone(options, opened, plan);
+    conversion.bytes_written = plan.bytes - conversion.bytes_cloned;
     ExecuteOptions execution;
     execution.jobs = options.jobs;
     execution.memory_bytes = options.memory_bytes;
     conversion.peak_memory = peak_memory() + planned_buffer_bytes(plan, *backend, execution);
     add_disk(options, opened, plan, conversion);
     if (const auto rate = probe(options, opened, plan, *backend); rate && rate->bytes > 0)
-      conversion.estimated_seconds = rate->seconds * static_cast<double>(plan.bytes) / static_cast<double>(rate->bytes);
+      conversion.estimated_seconds =
+          rate->seconds * static_cast<double>(conversion.bytes_written) / static_cast<double>(rate->bytes);
     print_report(options, conversion);
     return 0;
   } catch (const Error& error) {

@@ -69,10 +69,7 @@ class Conversion {
       together(ranks_, [&] { check_source(); });
       sum_ranks();
       std::optional<Digest> digest;
-      at_first_rank(ranks_, [&] {
-        digest = source_digest();
-        finish(digest);
-      });
+      at_first_rank(ranks_, [&] { digest = prove_and_finish(); });
       return {known_ ? digest : std::nullopt, bytes_written_ + (sink_ ? sink_->bytes_written() : 0), clones_.bytes(),
               sample_};
     } catch (const Error& error) {
@@ -340,6 +337,18 @@ class Conversion {
          "memory (or its disk, with --verify readback) fails, or the output's layout is taken for another one: then "
          "please report it",
          to_string(found), to_string(expected));
+  }
+
+  /// What proves the output may read the source again. Of a source that has changed meanwhile that says nothing.
+  std::optional<Digest> prove_and_finish() {
+    try {
+      const std::optional<Digest> digest = source_digest();
+      finish(digest);
+      return digest;
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::VerifyFailed || error.code() == ErrorCode::RecordContradicts) check_source();
+      throw;
+    }
   }
 
   void finish(const std::optional<Digest>& digest) {

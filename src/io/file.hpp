@@ -57,8 +57,8 @@ class File {
   /// of the filesystem's block. Not open where the filesystem has no such access.
   static File open_direct(const std::filesystem::path& path);
 
-  /// A file without a name in `directory`, gone once it is closed; `direct` as open_direct(). Not open where the
-  /// filesystem has no such files, or the directory cannot be written to.
+  /// A file without a name in `directory`, gone once it is closed; `direct` as open_direct(). Not open, and errno says
+  /// why, where the filesystem has no such files, or the directory cannot be written to.
   static File unnamed(const std::filesystem::path& directory, bool direct);
 
   bool is_open() const { return descriptor_ >= 0; }

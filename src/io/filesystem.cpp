@@ -58,10 +58,12 @@ IoAbilities io_abilities(const std::filesystem::path& directory) {
 
 bool can_clone_into(const std::filesystem::path& directory, const File& source, i64 block_bytes) {
   const File probe = File::unnamed(directory, false);
+  if (!probe.is_open() && (errno == ENOSPC || errno == EDQUOT)) fail_errno(errno, "create a file in", directory);
   if (!probe.is_open() || source.size() < block_bytes) return false;
   try {
     return probe.try_clone_from(source, 0, 0, block_bytes);
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::NoSpace) throw;
     // Where the disk fails, writing says so.
     return false;
   }

@@ -130,10 +130,14 @@ std::string conversion_text(const Conversion& conversion) {
                       plan.num_shards == 1 ? "" : "s", size_text(plan.bytes), plan.bytes);
   if (conversion.dry_run) {
     text += fmt::format("moves       {}, peak memory about {}\n", plan.moves.size(), size_text(conversion.peak_memory));
+    if (conversion.bytes_cloned > 0)
+      text += fmt::format("clones      {} ({} bytes), which share their blocks with the source\n",
+                          size_text(conversion.bytes_cloned), conversion.bytes_cloned);
     text += fmt::format("disk needed {} of {} free on {}\n", size_text(conversion.disk_needed),
                         size_text(conversion.disk_free), conversion.filesystem);
     if (conversion.estimated_seconds)
-      text += fmt::format("takes about {:.1f} s, by a sample of the work\n", *conversion.estimated_seconds);
+      text += fmt::format("takes about {:.1f} s, by a sample of the work{}\n", *conversion.estimated_seconds,
+                          conversion.bytes_cloned > 0 ? ", without what is cloned" : "");
     return text;
   }
   if (conversion.bytes_cloned > 0)

@@ -54,7 +54,11 @@ reflink() {
     "(0, 'digest', '$reference')" ]
   local used
   used=$(used_kib "$dir")
+  status "plan with clones" 0 plan "$dir/src" "$dir/auto" "${there[@]}" --json
+  local planned
+  planned=$(json_get 'v["bytes_cloned"], v["disk_needed"] < 4 << 20')
   status "--reflink auto" 0 convert "$dir/src" "$dir/auto" "${there[@]}" --json
+  check "plan with clones: as many" [ "$planned" == "$(json_get 'v["bytes_cloned"], True')" ]
   check "--reflink auto: most is cloned" [ "$(json_get 'v["bytes_cloned"] > 20 * v["bytes_written"]')" == True ]
   check "--reflink auto: a sample" [ "$(json_get 'v["verified"], v["digest"]')" == "('sample', None)" ]
   check "--reflink auto: takes little space" [ $(($(used_kib "$dir") - used)) -lt 4096 ]
@@ -102,12 +106,44 @@ reflink() {
   status "to another file system" 0 convert "$dir/src" "$WORK/elsewhere" "${there[@]}" --reflink always --json
   check "to another file system: all is written" [ "$(json_get 'v["bytes_cloned"], v["verified"]')" == "(0, 'digest')" ]
 
+  reflink_of_a_changing_source
   reflink_on_a_full_disk
   check "the source is as it was" [ "$(tree_sum "$dir/src")" == "$before" ]
   umount "$dir"
 }
 
 absent_in() { ! grep -q "$2" "$1"; }
+
+# A source that is written to at any moment, also when rows of it are compared with their clones: then it has changed,
+# which is no fault of this machine's.
+reflink_of_a_changing_source() {
+  local dir=$WORK/xfs
+  cp -r --reflink=never "$dir/src" "$dir/changing"
+  OUT=$(python3 - "$PROGRAM" "$dir" "${turned[@]}" <<'PY'
+import collections, os, shutil, subprocess, sys, time
+program, folder, layout = sys.argv[1], sys.argv[2], sys.argv[3:]
+path, out = folder + "/changing/model-00001-of-00002.safetensors", folder + "/of_changing"
+command = [program, "convert", folder + "/changing", out, *layout, "--reflink", "always", "-q"]
+file, seen, rounds = os.open(path, os.O_RDWR), collections.Counter(), 40
+data = 8 + int.from_bytes(os.pread(file, 8, 0), "little")
+begin = time.time()
+subprocess.run(command, check=True)
+seconds = time.time() - begin
+for i in range(rounds):
+    shutil.rmtree(out)
+    os.fsync(file)
+    time.sleep(0.01)
+    run = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    time.sleep(1.5 * seconds * i / rounds)
+    os.pwrite(file, os.urandom(1 << 20), data)
+    seen[run.wait()] += 1
+    os.makedirs(out, exist_ok=True)
+print(dict(sorted(seen.items())))
+PY
+)
+  check "a source that changes: whole, or status 3: $OUT" python3 -c "assert set($OUT) <= {0, 3} and $OUT"
+  rm -r "$dir/changing" "$dir/of_changing"
+}
 
 # Clones fit where a copy does not; what has to be written waits for space, and goes on.
 reflink_on_a_full_disk() {
@@ -127,6 +163,10 @@ reflink_on_a_full_disk() {
   status "a full disk: no space to write" 5 convert "$dir/src" "$dir/rest" "${turned[@]}" -q
   check "a full disk: says so" has "$ERR" "free some space"
   check "a full disk: no DST" absent "$dir/rest"
+  # Not a byte: whether blocks can be shared cannot even be tried, which is no other answer than before.
+  dd if=/dev/zero of="$dir/fill/rest" bs=4k 2>/dev/null
+  sync -f "$dir"
+  status "a full disk: resumed without space" 5 convert "$dir/src" "$dir/rest" "${turned[@]}" --resume -q
   rm -r "$dir/fill"
   sync -f "$dir"
   status "a full disk: resumed" 0 convert "$dir/src" "$dir/rest" "${turned[@]}" --resume --json

@@ -57,6 +57,13 @@ TEST(Filesystem, TriesACloneAndLeavesNothing) {
   memory.reset();
   memory.fail(CallKind::Clone, 1, EIO);
   EXPECT_FALSE(can_clone_into("/out", source, 4096));
+  // A full disk could share blocks if it had room for a file, so no answer is given.
+  for (const auto& [kind, error] :
+       {std::pair(CallKind::Open, ENOSPC), {CallKind::Open, EDQUOT}, {CallKind::Clone, ENOSPC}}) {
+    memory.reset();
+    memory.fail(kind, 1, error);
+    EXPECT_EQ(slug_of([&] { (void)can_clone_into("/out", source, 4096); }), "no-space");
+  }
   EXPECT_TRUE(memory.tree("/out").empty());
   EXPECT_EQ(memory.open_descriptors(), 1);
 }
