@@ -131,6 +131,7 @@ class MovesByPlace {
   std::vector<i64> reach_;
 };
 
+/// What the workers of one execute_tasks() share.
 class Execution {
  public:
   Execution(const Plan& plan, const Source& source, Sink& sink, const Backend& backend, const ExecuteOptions& options)
