@@ -6,6 +6,7 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "core/parse_number.hpp"
 #include "core/usable_cores.hpp"
 #include "glu_ckpt/bench.hpp"
 
@@ -41,36 +42,29 @@ struct Texts {
                                                     compute = "weights", bench_size, sample, part;
 };
 
-template <typename Number>
-bool parse_whole(std::string_view text, Number& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 /// What is wrong with a number of 64 bits, or nothing: CLI11 itself takes -1 for 2^64 - 1.
 std::string u64_fault(const std::string& text) {
-  u64 number = 0;
-  if (parse_whole(text, number)) return {};
+  if (parse_number<u64>(text)) return {};
   return "'" + text + "' is not a number from 0 to 2^64 - 1";
 }
 
 /// "5%" or "0.1%"; the sign may be left out.
 double parse_percent(const std::string& text) {
-  double percent = 0;
-  const std::string_view digits = std::string_view(text).substr(0, text.size() - (text.ends_with('%') ? 1 : 0));
-  if (!parse_whole(digits, percent) || !(percent > 0 && percent <= 100))
+  const auto percent =
+      parse_number<double>(std::string_view(text).substr(0, text.size() - (text.ends_with('%') ? 1 : 0)));
+  if (!percent || !(*percent > 0 && *percent <= 100))
     fail(ErrorCode::Usage, {}, "--sample: '{}' is no share such as 5% or 0.1%, more than 0 and at most 100%", text);
-  return percent;
+  return *percent;
 }
 
 /// "2/8".
 std::pair<i64, i64> parse_part(const std::string& text) {
-  const std::size_t slash = std::min(text.find('/'), text.size());
-  i64 part = 0, parts = 0;
-  if (slash == text.size() || !parse_whole(std::string_view(text).substr(0, slash), part) ||
-      !parse_whole(std::string_view(text).substr(slash + 1), parts) || part < 1 || part > parts)
+  const std::string_view whole = text;
+  const std::size_t slash = std::min(whole.find('/'), whole.size() - 1);
+  const auto part = parse_number<i64>(whole.substr(0, slash)), parts = parse_number<i64>(whole.substr(slash + 1));
+  if (whole[slash] != '/' || !part || !parts || *part < 1 || *part > *parts)
     fail(ErrorCode::Usage, {}, "--part: '{}' is no part such as 2/8, from 1/8 to 8/8", text);
-  return {part, parts};
+  return {*part, *parts};
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {

@@ -47,7 +47,8 @@ ClonePlan::ClonePlan(const Plan& plan, const Source& source, const CloneLimits& 
     const auto moves = std::span(plan.moves).subspan(plan.first_move[t], plan.first_move[t + 1] - plan.first_move[t]);
     maps_.emplace_back(moves, src_at, plan.data_phases.at(output.shard) + output.offset, limits);
     if (maps_.back().empty()) continue;
-    const i64 bytes = bytes_in(t, output.bytes);
+    i64 bytes = 0;
+    for_each_run(t, output.bytes, [&](const CloneRun& run) { bytes += run.bytes; });
     if (bytes == 0)
       maps_.back() = CloneMap({}, {}, -1, limits);
     else if (shards_.empty() || shards_.back() != output.shard)
@@ -58,16 +59,6 @@ ClonePlan::ClonePlan(const Plan& plan, const Source& source, const CloneLimits& 
 
 i64 ClonePlan::part_end(std::size_t tensor, i64 begin, i64 end) const {
   return std::min(end, maps_[tensor].block_end(begin + kPartBytes));
-}
-
-i64 ClonePlan::bytes_in(std::size_t tensor, i64 bytes) const {
-  i64 cloned = 0;
-  for (i64 begin = 0; begin < bytes;) {
-    const i64 end = part_end(tensor, begin, bytes);
-    for (const CloneRun& run : runs(tensor, begin, end)) cloned += run.bytes;
-    begin = end;
-  }
-  return cloned;
 }
 
 std::vector<ByteRange> ClonePlan::written(std::size_t tensor, i64 begin, i64 end) const {
@@ -93,18 +84,13 @@ void clone_ranges(ClonePlan& clones, const Plan& plan, const Source& source, Sin
                   const ExecuteOptions& options) {
   std::vector<std::vector<ClonePlan::Refused>> refused(clones.shards().size());
   const auto clone_tensor = [&](std::size_t t, std::vector<ClonePlan::Refused>& refused_here) {
-    const i64 bytes = plan.outputs[t].bytes;
-    for (i64 begin = 0; begin < bytes;) {
-      const i64 end = clones.part_end(t, begin, bytes);
-      for (const CloneRun& run : clones.runs(t, begin, end)) {
-        FilePlace from = source.place(run.src);
-        from.offset += run.src_offset;
-        if (!sink.clone(t, run.dst_offset, from, run.bytes))
-          refused_here.push_back({t, {run.dst_offset, run.dst_offset + run.bytes}});
-        if (options.on_progress) options.on_progress(run.bytes);
-      }
-      begin = end;
-    }
+    clones.for_each_run(t, plan.outputs[t].bytes, [&](const CloneRun& run) {
+      FilePlace from = source.place(run.src);
+      from.offset += run.src_offset;
+      if (!sink.clone(t, run.dst_offset, from, run.bytes))
+        refused_here.push_back({t, {run.dst_offset, run.dst_offset + run.bytes}});
+      if (options.on_progress) options.on_progress(run.bytes);
+    });
   };
   parallel_for(clones.shards().size(), options.jobs, [&](std::size_t index, int) {
     const u32 shard = clones.shards()[index];

@@ -32,11 +32,17 @@ class ClonePlan {
 
   /// Where a part of such a tensor that begins at `begin` is to end, so that it is not long and cuts no block.
   i64 part_end(std::size_t tensor, i64 begin, i64 end) const;
-  /// The ranges in bytes [begin, end) of such a tensor, in order; those that were refused, too.
-  std::vector<CloneRun> runs(std::size_t tensor, i64 begin, i64 end) const {
-    return maps_[tensor].parts(begin, end).cloned;
+  /// Calls `use` with the ranges of such a tensor of `bytes` bytes, in order; with those that were refused, too.
+  template <typename Use>
+  void for_each_run(std::size_t tensor, i64 bytes, const Use& use) const {
+    for (i64 begin = 0; begin < bytes;) {
+      const i64 end = part_end(tensor, begin, bytes);
+      for (const CloneRun& run : maps_[tensor].parts(begin, end).cloned) use(run);
+      begin = end;
+    }
   }
-  /// The rest of [begin, end), and what was refused of it: what is to be written, in order.
+  /// What else there is in bytes [begin, end) of such a tensor, and what was refused of them: what is to be written, in
+  /// order.
   std::vector<ByteRange> written(std::size_t tensor, i64 begin, i64 end) const;
 
   /// Bytes of an output tensor.
@@ -44,12 +50,10 @@ class ClonePlan {
     std::size_t tensor = 0;
     ByteRange bytes;
   };
-  /// Ranges that runs() gave are to be written instead.
+  /// Ranges that for_each_run() gave are to be written instead.
   void refuse(std::span<const Refused> ranges);
 
  private:
-  i64 bytes_in(std::size_t tensor, i64 bytes) const;
-
   /// By output tensor.
   std::vector<CloneMap> maps_;
   std::vector<u32> shards_;

@@ -1,8 +1,7 @@
 /// The values of the layout options: one place that parses and prints each.
 
-#include <charconv>
-
 #include "core/fail.hpp"
+#include "core/parse_number.hpp"
 #include "glu_ckpt/layout.hpp"
 
 namespace glu_ckpt {
@@ -53,11 +52,8 @@ Glu parse_glu(std::string_view text) {
   if (text == "interleaved") return {Glu::Kind::Interleaved, kDefaultBlockRows};
   constexpr std::string_view kPrefix = "interleaved:";
   if (text.starts_with(kPrefix)) {
-    const std::string_view digits = text.substr(kPrefix.size());
-    i64 block_rows = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), block_rows);
-    if (error == std::errc() && end == digits.data() + digits.size() && block_rows >= 1)
-      return {Glu::Kind::Interleaved, block_rows};
+    const auto block_rows = parse_number<i64>(text.substr(kPrefix.size()));
+    if (block_rows && *block_rows >= 1) return {Glu::Kind::Interleaved, *block_rows};
   }
   fail(ErrorCode::Usage, {}, "'{}' is not a glu arrangement: use split, contiguous or interleaved:K with K >= 1", text);
 }

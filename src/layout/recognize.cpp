@@ -1,11 +1,11 @@
 /// Inventory -> Recognition: which row of the table explains the keys, and what order FC1's rows have.
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "core/parse_number.hpp"
 #include "layout/choose_naming.hpp"
 #include "layout/collect_blocks.hpp"
 #include "layout/expert_like_names.hpp"
@@ -86,11 +86,10 @@ class Recognizer {
     result_.num_hidden_layers = hints_.num_hidden_layers;
     const std::string* recorded = find_entry(record_, "num_hidden_layers");
     if (recorded == nullptr) return;
-    i64 layers = 0;
-    const auto [end, error] = std::from_chars(recorded->data(), recorded->data() + recorded->size(), layers);
-    if (error != std::errc() || end != recorded->data() + recorded->size() || layers < 1)
+    const auto layers = parse_number<i64>(*recorded);
+    if (!layers || *layers < 1)
       fail(ErrorCode::RecordInvalid, {}, "the record's num_hidden_layers '{}' is not a number of layers", *recorded);
-    result_.num_hidden_layers = layers;
+    result_.num_hidden_layers = *layers;
   }
 
   // ---- blocks -----------------------------------------------------------------------------------

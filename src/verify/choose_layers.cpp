@@ -3,22 +3,20 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <set>
 #include <string_view>
 
 #include "core/fail.hpp"
+#include "core/parse_number.hpp"
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
 namespace {
 
 std::optional<i64> number_of(std::string_view text) {
-  i64 number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (text.empty() || text[0] == '-' || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
+  const auto number = parse_number<i64>(text);
+  return number && text[0] != '-' ? number : std::nullopt;
 }
 
 /// Whether an item names the layer; a label may hold a dash itself.

@@ -5,10 +5,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "core/grow_buffer.hpp"
 #include "core/parallel.hpp"
+#include "core/parse_number.hpp"
 #include "verify/items.hpp"
 
 namespace glu_ckpt {
@@ -118,12 +118,6 @@ class ItemHasher {
   i64 buffer_bytes_ = 0;
 };
 
-template <typename Number>
-bool parse_number(std::string_view text, Number& number, int base) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 }  // namespace
 
 Matrix dense_matrix(const Matrix& matrix) {
@@ -225,15 +219,13 @@ std::optional<Digest> parse_digest(std::string_view text) {
   constexpr std::size_t kHexDigits = 32;
   if (!text.starts_with(kPrefix) || text.size() < kPrefix.size() + kHexDigits + 1) return std::nullopt;
   text.remove_prefix(kPrefix.size());
-  Digest digest;
   const std::string_view counts = text.substr(kHexDigits + 1);
   const std::size_t colon = counts.find(':');
   if (text[kHexDigits] != ':' || colon == std::string_view::npos) return std::nullopt;
-  const bool parsed = parse_number(text.substr(0, 16), digest.high, 16) &&
-                      parse_number(text.substr(16, 16), digest.low, 16) &&
-                      parse_number(counts.substr(0, colon), digest.tensors, 10) &&
-                      parse_number(counts.substr(colon + 1), digest.bytes, 10);
-  return parsed ? std::optional(digest) : std::nullopt;
+  const auto high = parse_number<u64>(text.substr(0, 16), 16), low = parse_number<u64>(text.substr(16, 16), 16);
+  const auto tensors = parse_number<i64>(counts.substr(0, colon)), bytes = parse_number<i64>(counts.substr(colon + 1));
+  if (!high || !low || !tensors || !bytes) return std::nullopt;
+  return Digest{*low, *high, *tensors, *bytes};
 }
 
 }  // namespace glu_ckpt

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <set>
 
+#include "core/fail.hpp"
 #include "verify/choose_layers.hpp"
 #include "verify/diagnose.hpp"
 #include "verify/items.hpp"
@@ -144,6 +145,9 @@ std::vector<bool> draw(const std::vector<Item>& items, const VerifySubset& subse
 }
 
 Comparison compare_headers(const Model& a, const Model& b, const VerifySubset& subset) {
+  if (!(subset.percent > 0) || subset.part < 1 || subset.part > subset.parts)
+    fail(ErrorCode::Usage, {}, "part {} of {} of {} % of a model is nothing that can be compared", subset.part,
+         subset.parts, subset.percent);
   Comparison found;
   std::vector<Item> left = list_items(a.source->inventory(), *a.recognition);
   std::vector<Item> right = list_items(b.source->inventory(), *b.recognition);
@@ -225,8 +229,13 @@ Verdict verify(const Model& a, const Model& b, const Backend& backend, const Exe
 }
 
 i64 verify_bytes(const Model& a, const Model& b, const VerifySubset& subset) {
-  const Comparison comparison = compare_headers(a, b, subset);
   i64 bytes = 0;
+  if (subset.is_all()) {
+    for (const Model* model : {&a, &b})
+      for (const TensorRef& tensor : model->source->inventory().tensors) bytes += tensor.bytes;
+    return bytes;
+  }
+  const Comparison comparison = compare_headers(a, b, subset);
   for (const std::vector<Item>* items : {&comparison.left, &comparison.right})
     for (const Item& item : *items) bytes += item.bytes;
   return bytes;

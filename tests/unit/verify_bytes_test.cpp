@@ -152,6 +152,13 @@ TEST(VerifySubsets, ASampleIsAShareThatTheSeedDraws) {
   EXPECT_GT(different.size(), 15u);
 }
 
+TEST(VerifySubsets, WhatIsNoSubsetIsRefused) {
+  const ModelSpec model = model_of();
+  for (const VerifySubset& subset : {part_of(0, 3), part_of(4, 3), part_of(1, 0), part_of(-1, 3), part_of(1, 1, 0),
+                                     part_of(1, 1, -5), part_of(1, 1, std::nan(""))})
+    EXPECT_EQ(slug_of([&] { (void)verdict_of(make_source(model, kA), make_source(model, kA), subset); }), "usage");
+}
+
 /// One element of one matrix: the one part that has it finds it, by its place, and tells of no other.
 TEST(VerifySubsets, AFaultIsInOnePart) {
   const ModelSpec model = model_of();
