@@ -20,12 +20,16 @@ MAY_INCLUDE = {
     "plan": {"core", "layout", "plan"},
     "io": {"core", "io"},
     "format": {"core", "io", "format"},
-    "kernels": {"core", "kernels"},
     "ranks": {"core", "ranks"},
+    "kernels": {"core", "kernels"},
+    "ops": {"core", "kernels", "ops"},
     "exec": {"core", "layout", "plan", "io", "kernels", "ranks", "exec"},
-    "verify": {"core", "layout", "plan", "io", "kernels", "ranks", "exec", "verify"},
-    "report": {"core", "report"},
-    "cli": {"core", "layout", "plan", "io", "format", "ranks", "exec", "verify", "report", "cli"},
+    "forward": {"core", "layout", "plan", "io", "kernels", "exec", "forward"},
+    "verify": {"core", "layout", "plan", "io", "kernels", "ranks", "exec", "forward", "verify"},
+    "convert": {"core", "layout", "plan", "io", "format", "ranks", "exec", "verify", "report", "cli", "convert"},
+    "bench": {"core", "plan", "kernels", "exec", "forward", "report", "bench"},
+    "report": {"core", "bench", "report"},
+    "cli": {"core", "layout", "plan", "io", "format", "ranks", "exec", "verify", "convert", "report", "bench", "cli"},
 }
 
 # Third-party headers that only some folders may see.
@@ -33,7 +37,7 @@ ONLY_IN = [
     (re.compile(r"^CLI/"), {"cli"}),
     (re.compile(r"^simdjson"), {"core", "format"}),
     (re.compile(r"^mpi"), {"ranks"}),
-    (re.compile(r"^(cuda|cub/|thrust/)"), {"kernels", "exec"}),
+    (re.compile(r"^(cuda|cub/|thrust/)"), {"kernels", "exec", "ops", "forward", "bench"}),
 ]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "cli/session.hpp"
-#include "glu_ckpt/bench.hpp"
-#include "glu_ckpt/cuda.hpp"
+#include "bench/bench.hpp"
+#include "glu_ckpt/ops/cuda.hpp"
 #include "report/report.hpp"
 
 namespace glu_ckpt::cli {

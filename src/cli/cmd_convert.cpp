@@ -6,12 +6,12 @@
 #include <chrono>
 #include <cstdio>
 
-#include "cli/check_output.hpp"
-#include "cli/choose_clones.hpp"
-#include "cli/conversion.hpp"
+#include "convert/check_output.hpp"
+#include "convert/choose_clones.hpp"
+#include "convert/conversion.hpp"
 #include "cli/session.hpp"
 #include "core/fail.hpp"
-#include "exec/probe.hpp"
+#include "convert/probe.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/filesystem.hpp"

@@ -1,7 +1,7 @@
 #include "cli/session.hpp"
 #include "core/usable_cores.hpp"
 #include "exec/backends.hpp"
-#include "glu_ckpt/cuda.hpp"
+#include "glu_ckpt/ops/cuda.hpp"
 #include "glu_ckpt/error.hpp"
 #include "io/directory.hpp"
 #include "io/filesystem.hpp"

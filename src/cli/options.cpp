@@ -8,7 +8,7 @@
 #include "core/fail.hpp"
 #include "core/parse_number.hpp"
 #include "core/usable_cores.hpp"
-#include "glu_ckpt/bench.hpp"
+#include "bench/bench.hpp"
 
 namespace glu_ckpt::cli {
 namespace {

@@ -39,4 +39,7 @@ inline std::optional<i64> checked_product(std::span<const i64> extents) {
   return product;
 }
 
+/// `value`, or the next multiple of `multiple`.
+constexpr i64 round_up(i64 value, i64 multiple) { return (value + multiple - 1) / multiple * multiple; }
+
 }  // namespace glu_ckpt

@@ -2,7 +2,7 @@
 #include <string_view>
 
 #include "core/fail.hpp"
-#include "glu_ckpt/cuda.hpp"
+#include "glu_ckpt/ops/cuda.hpp"
 
 namespace glu_ckpt {
 

@@ -6,28 +6,28 @@
 namespace glu_ckpt {
 namespace {
 
-struct Row {
+struct DtypeRow {
   std::string_view name;
   int bits;
 };
 
 /// In enum order. Source: safetensors/src/tensor.rs, enum Dtype and its bitsize().
-constexpr auto kRows = std::to_array<Row>({
+constexpr auto kDtypes = std::to_array<DtypeRow>({
     {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
     {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
     {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
     {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
 });
-static_assert(kRows.size() == static_cast<std::size_t>(Dtype::U64) + 1);
+static_assert(kDtypes.size() == static_cast<std::size_t>(Dtype::U64) + 1);
 
 }  // namespace
 
-std::string_view dtype_name(Dtype dtype) { return kRows[static_cast<std::size_t>(dtype)].name; }
-int dtype_bits(Dtype dtype) { return kRows[static_cast<std::size_t>(dtype)].bits; }
+std::string_view dtype_name(Dtype dtype) { return kDtypes[static_cast<std::size_t>(dtype)].name; }
+int dtype_bits(Dtype dtype) { return kDtypes[static_cast<std::size_t>(dtype)].bits; }
 
 std::optional<Dtype> dtype_from_name(std::string_view name) {
-  for (std::size_t i = 0; i < kRows.size(); ++i)
-    if (kRows[i].name == name) return static_cast<Dtype>(i);
+  for (std::size_t i = 0; i < kDtypes.size(); ++i)
+    if (kDtypes[i].name == name) return static_cast<Dtype>(i);
   return std::nullopt;
 }
 

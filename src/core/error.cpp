@@ -5,13 +5,13 @@
 namespace glu_ckpt {
 namespace {
 
-struct Row {
+struct ErrorRow {
   ErrorCode code;
   std::string_view slug;
   int status;
 };
 
-constexpr auto kRows = std::to_array<Row>({
+constexpr auto kErrors = std::to_array<ErrorRow>({
     {ErrorCode::Usage, "usage", 2},
     {ErrorCode::UnknownNaming, "unknown-naming", 2},
     {ErrorCode::NotFound, "not-found", 3},
@@ -109,12 +109,12 @@ constexpr auto kRows = std::to_array<Row>({
     {ErrorCode::Interrupted, "interrupted", 6},
 });
 
-constexpr const Row& row(ErrorCode code) { return kRows[static_cast<std::size_t>(code)]; }
+constexpr const ErrorRow& row(ErrorCode code) { return kErrors[static_cast<std::size_t>(code)]; }
 
 constexpr bool rows_in_enum_order() {
-  for (std::size_t i = 0; i < kRows.size(); ++i)
-    if (static_cast<std::size_t>(kRows[i].code) != i) return false;
-  return kRows.size() == static_cast<std::size_t>(ErrorCode::Interrupted) + 1;
+  for (std::size_t i = 0; i < kErrors.size(); ++i)
+    if (static_cast<std::size_t>(kErrors[i].code) != i) return false;
+  return kErrors.size() == static_cast<std::size_t>(ErrorCode::Interrupted) + 1;
 }
 static_assert(rows_in_enum_order());
 

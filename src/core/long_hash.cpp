@@ -25,7 +25,7 @@ constexpr i64 kLastStripeAt = kSecretBytes - kStripeBytes - 7;
 constexpr i64 kLowHalfAt = 11;
 constexpr i64 kHighHalfAt = kSecretBytes - kStripeBytes - 11;
 
-u64 load(const std::byte* from) {
+u64 load_u64(const std::byte* from) {
   u64 value;
   std::memcpy(&value, from, sizeof value);
   return value;
@@ -34,7 +34,7 @@ u64 load(const std::byte* from) {
 u64 merge(const HashLanes& lanes, const std::byte* secret, u64 start) {
   u64 hash = start;
   for (std::size_t i = 0; i < lanes.size(); i += 2) {
-    const Wide product = static_cast<Wide>(lanes[i] ^ load(secret + 8 * i)) * (lanes[i + 1] ^ load(secret + 8 * i + 8));
+    const Wide product = static_cast<Wide>(lanes[i] ^ load_u64(secret + 8 * i)) * (lanes[i + 1] ^ load_u64(secret + 8 * i + 8));
     hash += static_cast<u64>(product) ^ static_cast<u64>(product >> 64);
   }
   hash = (hash ^ hash >> 37) * kAvalanchePrime;

@@ -1,4 +1,4 @@
-#include "glu_ckpt/mxfp8.hpp"
+#include "glu_ckpt/ops/mxfp8.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,6 @@
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
 #include "core/mxfp8_bits.hpp"
-#include "core/round_up.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/usable_cores.hpp"
 #include "exec/backends.hpp"
 #include "exec/move_parts.hpp"
-#include "glu_ckpt/cuda.hpp"
+#include "glu_ckpt/ops/cuda.hpp"
 #include "glu_ckpt/error.hpp"
 
 namespace glu_ckpt {

@@ -8,8 +8,8 @@
 
 #include "exec/backends.hpp"
 #include "exec/host_transpose.hpp"
-#include "kernels/gpu_copy.hpp"
-#include "kernels/transpose_copy.hpp"
+#include "kernels/copy/gpu_copy.hpp"
+#include "kernels/copy/transpose_copy.hpp"
 
 namespace glu_ckpt {
 namespace {

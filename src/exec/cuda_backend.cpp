@@ -9,13 +9,13 @@
 #include <memory>
 
 #include "core/fail.hpp"
-#include "core/round_up.hpp"
+#include "core/checked_math.hpp"
 #include "exec/backends.hpp"
 #include "exec/move_parts.hpp"
 #include "exec/read_pieces.hpp"
-#include "glu_ckpt/cuda.hpp"
-#include "glu_ckpt/device_copy.hpp"
-#include "kernels/device_buffer.hpp"
+#include "glu_ckpt/ops/cuda.hpp"
+#include "glu_ckpt/ops/device_copy.hpp"
+#include "kernels/common/device_buffer.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -22,9 +22,9 @@ namespace glu_ckpt {
 namespace {
 
 /// More workers than may compute at once: while some wait for the disk to write, others read and hash.
-class Turns {
+class Semaphore {
  public:
-  explicit Turns(int count) : free_(count) {}
+  explicit Semaphore(int count) : free_(count) {}
 
   // Not std::counting_semaphore: that of libstdc++ 12 and before wakes nobody when it is released twice in a row, and
   // of two waiting workers one then sleeps for ever.
@@ -48,29 +48,29 @@ class Turns {
   int free_;
 };
 
-/// One worker's turn, from its first take() to give(), or to the end of its task.
-class Turn {
+/// One worker's permit, from its first acquire() to release(), or to the end of its task.
+class Permit {
  public:
-  explicit Turn(Turns& turns) : turns_(turns) {}
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-  ~Turn() { give(); }
+  explicit Permit(Semaphore& semaphore) : semaphore_(semaphore) {}
+  Permit(const Permit&) = delete;
+  Permit& operator=(const Permit&) = delete;
+  ~Permit() { release(); }
 
-  void take() {
-    if (!taken_) turns_.acquire();
-    taken_ = true;
+  void acquire() {
+    if (!held_) semaphore_.acquire();
+    held_ = true;
   }
-  void give() {
-    if (taken_) turns_.release();
-    taken_ = false;
+  void release() {
+    if (held_) semaphore_.release();
+    held_ = false;
   }
 
  private:
-  Turns& turns_;
-  bool taken_ = false;
+  Semaphore& semaphore_;
+  bool held_ = false;
 };
 
-/// A write of fewer bytes ends in memory, so that a worker does many of them in one turn.
+/// A write of fewer bytes ends in memory, so that a worker does many of them in one permit.
 constexpr std::size_t kAwaitedBytes = std::size_t{64} << 10;
 
 /// Where a byte of a tensor has to lie in memory so that it can go to its file directly.
@@ -142,7 +142,7 @@ class Execution {
         options_(options),
         crew_(make_crew(plan, backend, options)),
         moves_by_place_(plan),
-        turns_(backend.computing(options.jobs)),
+        semaphore_(backend.computing(options.jobs)),
         workers_(static_cast<std::size_t>(crew_.workers)),
         sums_(workers_.size()) {}
 
@@ -162,12 +162,12 @@ class Execution {
     // Made by the thread that uses it: a GPU is chosen for each thread.
     auto& worker = workers_[static_cast<std::size_t>(number)];
     if (!worker) worker = backend_.make_worker(number, crew_.buffer_bytes);
-    Turn turn(turns_);
+    Permit permit(semaphore_);
     const auto write_part = [&](const Task& part) {
-      turn.take();
+      permit.acquire();
       DoneRange done{part.tensor, part.begin, part.end, {}};
       const std::span<const std::byte> bytes = produce(*worker, part, done.sums);
-      if (bytes.size() >= kAwaitedBytes) turn.give();
+      if (bytes.size() >= kAwaitedBytes) permit.release();
       const auto start = Clock::now();
       sink_.write(part.tensor, part.begin, bytes);
       if (options_.times != nullptr) options_.times->writing += nanoseconds(start, Clock::now());
@@ -213,7 +213,7 @@ class Execution {
   const ExecuteOptions& options_;
   Crew crew_;
   MovesByPlace moves_by_place_;
-  Turns turns_;
+  Semaphore semaphore_;
   std::vector<std::unique_ptr<Backend::Worker>> workers_;
   std::vector<RangeSums> sums_;
 };

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/grow_buffer.hpp"
-#include "core/round_up.hpp"
+#include "core/checked_math.hpp"
 #include "exec/move_parts.hpp"
 #include "exec/read_pieces.hpp"
 #include "glu_ckpt/execute.hpp"

@@ -2,7 +2,7 @@
 
 #include "core/fail.hpp"
 #include "exec/backends.hpp"
-#include "glu_ckpt/cuda.hpp"
+#include "glu_ckpt/ops/cuda.hpp"
 
 namespace glu_ckpt {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "core/round_up.hpp"
+#include "core/checked_math.hpp"
 #include "exec/move_parts.hpp"
 
 namespace glu_ckpt {

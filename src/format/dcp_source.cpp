@@ -22,7 +22,7 @@ namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr i64 kMaxJsonBytes = i64{64} << 20;
+constexpr i64 kMaxMetadataJsonBytes = i64{64} << 20;
 /// Of one tensor: some 200 bytes; a subclass's attributes may make it longer.
 constexpr i64 kMaxItemPickleBytes = i64{64} << 20;
 constexpr i64 kBlockBytes = i64{1} << 20;
@@ -222,7 +222,7 @@ class DcpSource final : public FileSource {
     for (const DcpObject& object : metadata_.objects) structure_.objects.push_back({object.name, object.item.length});
     structure_.paths = std::move(metadata_.paths);
     const fs::path json = files_.directory / "metadata.json";
-    if (path_exists(json)) structure_.metadata_json = read_small_file(json, kMaxJsonBytes, ErrorCode::DcpMetadata);
+    if (path_exists(json)) structure_.metadata_json = read_small_file(json, kMaxMetadataJsonBytes, ErrorCode::DcpMetadata);
     structure_.has_integrity = path_exists(files_.directory / "integrity.json");
   }
 

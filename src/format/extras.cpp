@@ -16,8 +16,8 @@ namespace {
 using simdjson::dom::element;
 
 constexpr std::string_view kJsonRecord = "extras.json";
-constexpr std::size_t kMaxDepth = 16;
-constexpr i64 kMaxJsonBytes = i64{256} << 20;
+constexpr std::size_t kMaxExtrasDepth = 16;
+constexpr i64 kMaxExtrasJsonBytes = i64{256} << 20;
 
 void print_path(JsonWriter& json, const KeyPath& path) {
   json.begin_array();
@@ -73,9 +73,9 @@ Extras Extras::open(const std::filesystem::path& path) {
 std::string Extras::read_text(const std::string& record, const WhereAt& wanted) const {
   const ZipRecord* found = zip_.find(record);
   if (found == nullptr) fail_at(ErrorCode::ExtrasInvalid, wanted, "record '{}' is missing", record);
-  if (found->bytes > kMaxJsonBytes)
+  if (found->bytes > kMaxExtrasJsonBytes)
     fail_at(ErrorCode::ExtrasInvalid, {part_, found->offset}, "record '{}' has {} bytes; at most {} are read", record,
-            found->bytes, kMaxJsonBytes);
+            found->bytes, kMaxExtrasJsonBytes);
   std::string text(static_cast<std::size_t>(found->bytes), '\0');
   read_(std::as_writable_bytes(std::span(text)), found->offset);
   check_crc(*found, std::as_bytes(std::span(text)));
@@ -94,9 +94,9 @@ class Extras::ListingReader {
   ListingReader(Extras& extras, std::string_view text) : extras_(extras), text_(text) {}
 
   void read() {
-    const JsonDocument document(text_, kMaxDepth);
+    const JsonDocument document(text_, kMaxExtrasDepth);
     if (document.fault() != JsonFault::None)
-      fail_invalid(json_fault_offset(text_, document.fault(), kMaxDepth), "is not JSON: " + document.message());
+      fail_invalid(json_fault_offset(text_, document.fault(), kMaxExtrasDepth), "is not JSON: " + document.message());
     simdjson::dom::object root;
     if (document.root().get(root)) fail_invalid(json_offset(text_, {}), "is not a JSON object");
     simdjson::dom::array trees;

@@ -14,7 +14,7 @@ namespace {
 using simdjson::dom::element;
 using simdjson::dom::object;
 
-constexpr std::size_t kMaxDepth = 64;
+constexpr std::size_t kMaxConfigDepth = 64;
 /// Families spell it differently; the first that is a number counts.
 constexpr std::array<std::string_view, 4> kExpertKeys = {"num_experts", "num_local_experts", "n_routed_experts",
                                                          "moe_num_experts"};
@@ -169,12 +169,12 @@ ModelHints parse_config(std::string_view text, const std::string& file) {
     fail_at(ErrorCode::ConfigJson, {part, kMaxConfigBytes}, "goes on to {} bytes; at most {} are read", text.size(),
             kMaxConfigBytes);
   const ConfigReader reader(text, part);
-  const JsonDocument document(text, kMaxDepth);
+  const JsonDocument document(text, kMaxConfigDepth);
   if (document.fault() == JsonFault::None) return reader.read(document);
   const std::string strict = without_python_numbers(text);
-  const JsonDocument second(strict, kMaxDepth);
+  const JsonDocument second(strict, kMaxConfigDepth);
   if (second.fault() == JsonFault::None) return reader.read(second);
-  fail_at(ErrorCode::ConfigJson, {part, json_fault_offset(strict, second.fault(), kMaxDepth)}, "is not JSON: {}",
+  fail_at(ErrorCode::ConfigJson, {part, json_fault_offset(strict, second.fault(), kMaxConfigDepth)}, "is not JSON: {}",
           second.message());
 }
 

@@ -19,7 +19,6 @@ namespace {
 
 constexpr std::string_view kShardSuffix = ".safetensors";
 constexpr std::string_view kSingleFile = "model.safetensors";
-constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 constexpr std::string_view kTorchIndexFile = "pytorch_model.bin.index.json";
 constexpr std::string_view kTrackerFile = "latest_checkpointed_iteration.txt";
 constexpr std::string_view kRankPrefix = "mp_rank_";
@@ -125,7 +124,7 @@ void add_directory(const fs::path& directory, const std::string& prefix, Checkpo
 std::string pick_index(const Listing& listing, const fs::path& directory) {
   const auto& indexes = listing.indexes;
   if (indexes.empty()) return {};
-  if (std::find(indexes.begin(), indexes.end(), kIndexFile) != indexes.end()) return std::string(kIndexFile);
+  if (std::find(indexes.begin(), indexes.end(), kSafetensorsIndexFile) != indexes.end()) return std::string(kSafetensorsIndexFile);
   if (indexes.size() == 1) return indexes.front();
   fail(ErrorCode::NotSupported, {directory.string(), {}},
        "{}: has several indexes ({}, {}); put the variant you mean in a directory of its own", directory.string(),
@@ -188,7 +187,7 @@ void pick_shards(CheckpointFiles& files, const Listing& listing) {
           : fmt::format("; {} is of a kind that cannot be read", listing.others.front());
   fail(ErrorCode::NotSupported, {name, {}},
        "{}: no checkpoint found: looked for *.safetensors, {}, pytorch_model*.bin, *.pt, .metadata and mp_rank_*{}",
-       name, kIndexFile, found);
+       name, kSafetensorsIndexFile, found);
 }
 
 std::vector<std::string> find_left_out(const Listing& listing, const std::vector<std::string>& shards) {

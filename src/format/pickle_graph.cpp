@@ -35,8 +35,6 @@ bool is_chained(PickleKind kind) {
   return kind == PickleKind::List || kind == PickleKind::Set || kind == PickleKind::Dict;
 }
 
-bool is_object(PickleKind kind) { return kind == PickleKind::Call || kind == PickleKind::New; }
-
 }  // namespace
 
 PickleGraph::PickleGraph(std::string text) : source_(std::move(text)) {

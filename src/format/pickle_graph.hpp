@@ -48,6 +48,9 @@ enum class PickleKind : std::uint8_t {
   Persistent,
 };
 
+/// Whether it stands for a Python object that a callable would make.
+constexpr bool is_object(PickleKind kind) { return kind == PickleKind::Call || kind == PickleKind::New; }
+
 class PickleGraph {
  public:
   /// Nodes read from `text` point into it, so the graph keeps it.

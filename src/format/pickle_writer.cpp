@@ -12,7 +12,7 @@ namespace glu_ckpt {
 namespace {
 
 /// Python's readers of a pickle do not recurse, but what follows them (copying, printing, comparing) does.
-constexpr u32 kMaxDepth = 1000;
+constexpr u32 kMaxWrittenDepth = 1000;
 /// As Python does, so that a reader's stack stays short.
 constexpr std::size_t kBatchItems = 1000;
 
@@ -22,8 +22,6 @@ constexpr std::string_view kGlobalByteArray = "c__builtin__\nbytearray\n";
 constexpr std::string_view kGlobalSet = "c__builtin__\nset\n";
 constexpr std::string_view kGlobalFrozenSet = "c__builtin__\nfrozenset\n";
 constexpr std::string_view kLatin1 = std::string_view("X\x06\0\0\0latin1", 11);
-
-bool is_object(PickleKind kind) { return kind == PickleKind::Call || kind == PickleKind::New; }
 
 /// Values that have no identity, or none worth a place in the memo.
 bool is_small(const PickleGraph& graph, PickleRef node) {
@@ -118,8 +116,8 @@ class Writer {
     // Python writes such a value twice and drops one copy; that can grow without bound.
     if (place == kOpen)
       fail(ErrorCode::PickleDepth, {}, "a tuple, set or object is among the values that it is made of; not written");
-    if (depth >= kMaxDepth)
-      fail(ErrorCode::PickleDepth, {}, "values nested more than {} deep cannot be written as a pickle", kMaxDepth);
+    if (depth >= kMaxWrittenDepth)
+      fail(ErrorCode::PickleDepth, {}, "values nested more than {} deep cannot be written as a pickle", kMaxWrittenDepth);
     if (!write_leaf(node)) write_nested(node, depth);
   }
 

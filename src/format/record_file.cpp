@@ -17,7 +17,7 @@ using simdjson::dom::object;
 
 constexpr std::string_view kPrefix = "glu_ckpt.";
 constexpr std::string_view kUnknown = "unknown";
-constexpr std::size_t kMaxDepth = 64;
+constexpr std::size_t kMaxRecordDepth = 64;
 constexpr auto kKnownFields =
     std::to_array<std::string_view>({"version", "naming", "experts", "glu", "shared_glu", "optimizer_glu", "digest",
                                      "source_digest", "num_hidden_layers"});
@@ -31,9 +31,9 @@ class RecordReader {
   RecordReader(std::string_view text, const InputPart& part) : text_(text), part_(part) {}
 
   RecordFile read() {
-    const JsonDocument document(text_, kMaxDepth);
+    const JsonDocument document(text_, kMaxRecordDepth);
     if (document.fault() != JsonFault::None)
-      fail_invalid(json_fault_offset(text_, document.fault(), kMaxDepth), "is not JSON: " + document.message());
+      fail_invalid(json_fault_offset(text_, document.fault(), kMaxRecordDepth), "is not JSON: " + document.message());
     object fields;
     if (document.root().get(fields)) fail_invalid(json_offset(text_, {}), "is not a JSON object");
     for (const auto& [key, value] : fields) {
@@ -125,7 +125,7 @@ void print_files(std::string& out, const std::vector<FileHash>& files) {
 RecordFile parse_record_json(std::string_view text, const InputPart& part) { return RecordReader(text, part).read(); }
 
 std::optional<i64> record_offset(std::string_view text, std::string_view field) {
-  const JsonDocument document(text, kMaxDepth);
+  const JsonDocument document(text, kMaxRecordDepth);
   object fields;
   if (document.fault() != JsonFault::None || document.root().get(fields)) return std::nullopt;
   std::size_t number = 0;

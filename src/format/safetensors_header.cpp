@@ -8,7 +8,6 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
-#include "core/round_up.hpp"
 #include "format/json_offset.hpp"
 
 namespace glu_ckpt {
@@ -19,7 +18,7 @@ using simdjson::dom::element_type;
 using simdjson::dom::object;
 
 /// A header needs 3 levels; the rest is room for unknown fields, which are allowed.
-constexpr std::size_t kMaxDepth = 8;
+constexpr std::size_t kMaxHeaderDepth = 8;
 constexpr std::string_view kMetadataKey = "__metadata__";
 
 /// The JSON of a header and where it lies.
@@ -37,11 +36,11 @@ struct HeaderText {
 };
 
 [[noreturn]] void fail_json(const JsonDocument& document, const HeaderText& header) {
-  const WhereAt where{header.part, json_fault_offset(header.json, document.fault(), kMaxDepth)};
+  const WhereAt where{header.part, json_fault_offset(header.json, document.fault(), kMaxHeaderDepth)};
   const std::string& why = document.message();
   switch (document.fault()) {
     case JsonFault::Utf8: fail_at(ErrorCode::HeaderUtf8, where, "the header is not UTF-8");
-    case JsonFault::Depth: fail_at(ErrorCode::HeaderDepth, where, "the header nests deeper than {} levels", kMaxDepth);
+    case JsonFault::Depth: fail_at(ErrorCode::HeaderDepth, where, "the header nests deeper than {} levels", kMaxHeaderDepth);
     case JsonFault::Number: fail_at(ErrorCode::BadNumber, where, "the header has a number outside 0..2^63-1: {}", why);
     default: fail_at(ErrorCode::HeaderJson, where, "the header is not a JSON object: {}", why);
   }
@@ -301,7 +300,7 @@ i64 check_header_length(std::span<const std::byte> prefix, i64 file_bytes, const
 
 ParsedHeader parse_header(std::string_view json, i64 data_bytes, const std::string& file) {
   const HeaderText text{json, {file, kHeaderPrefixBytes}};
-  const JsonDocument document(json, kMaxDepth);
+  const JsonDocument document(json, kMaxHeaderDepth);
   if (document.fault() != JsonFault::None) fail_json(document, text);
   object entries;
   if (document.root().get(entries)) fail_at(ErrorCode::HeaderJson, text.at({}), "the header is not an object");

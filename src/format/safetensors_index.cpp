@@ -14,7 +14,7 @@ namespace {
 using simdjson::dom::object;
 
 /// Other tools put what they like into "metadata".
-constexpr std::size_t kMaxDepth = 64;
+constexpr std::size_t kMaxIndexDepth = 64;
 
 struct RawEntry {
   std::string_view tensor;
@@ -24,11 +24,11 @@ struct RawEntry {
 
 class IndexReader {
  public:
-  IndexReader(std::string_view text, const std::string& file) : text_(text), part_(file), document_(text, kMaxDepth) {}
+  IndexReader(std::string_view text, const std::string& file) : text_(text), part_(file), document_(text, kMaxIndexDepth) {}
 
   ShardIndex read() {
     if (document_.fault() != JsonFault::None)
-      fail_at(ErrorCode::IndexJson, {part_, json_fault_offset(text_, document_.fault(), kMaxDepth)}, "is not JSON: {}",
+      fail_at(ErrorCode::IndexJson, {part_, json_fault_offset(text_, document_.fault(), kMaxIndexDepth)}, "is not JSON: {}",
               document_.message());
     const std::vector<RawEntry> entries = read_entries(find_weight_map());
     check_unique(entries);

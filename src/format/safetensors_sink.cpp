@@ -20,7 +20,6 @@ namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
 struct Shard {
   std::string name;
@@ -175,7 +174,7 @@ class SafetensorsSink final : public Sink {
     for (const OutputTensor& tensor : tensors_) weight_map.emplace(tensor.name, shards_[tensor.shard].name);
     i64 total_bytes = 0;
     for (const Shard& shard : shards_) total_bytes += shard.data_bytes;
-    out_.write_text(std::string(kIndexFile), print_index(weight_map, total_bytes, count_parameters(tensors_)));
+    out_.write_text(std::string(kSafetensorsIndexFile), print_index(weight_map, total_bytes, count_parameters(tensors_)));
   }
 
   SinkOptions options_;

@@ -21,7 +21,7 @@ namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kIndexFile = "pytorch_model.bin.index.json";
+constexpr std::string_view kTorchIndexFile = "pytorch_model.bin.index.json";
 
 std::string bin_name(u32 shard, u32 num_shards) {
   if (num_shards <= 1) return "pytorch_model.bin";
@@ -246,7 +246,7 @@ class TorchSink final : public Sink {
       weight_map.emplace(tensors_[i].name, files_[places_[i].file].name);
       total_bytes += tensors_[i].bytes;
     }
-    out_.write_text(std::string(kIndexFile), print_index(weight_map, total_bytes, count_parameters(tensors_)));
+    out_.write_text(std::string(kTorchIndexFile), print_index(weight_map, total_bytes, count_parameters(tensors_)));
   }
 
   SinkOptions options_;

@@ -13,7 +13,7 @@
 namespace glu_ckpt {
 namespace {
 
-constexpr int kMaxDepth = 200;
+constexpr int kMaxTreeDepth = 200;
 constexpr std::string_view kPlaceholder = "glu_ckpt";
 constexpr std::string_view kWrapper = "model";
 /// States of generators have a few KB.
@@ -121,7 +121,7 @@ std::string key_text(const PickleGraph& graph, PickleRef key, WalkBudget& budget
     case PickleKind::None: return "None";
     case PickleKind::Global: return fmt::format("{}.{}", graph.module(key), graph.name(key));
     case PickleKind::Tuple: {
-      if (depth > kMaxDepth) return "(...)";
+      if (depth > kMaxTreeDepth) return "(...)";
       std::string text = "(";
       for (const PickleRef item : graph.items(key))
         text += (text.size() > 1 ? ", " : "") + key_text(graph, item, budget, depth + 1);
@@ -238,8 +238,8 @@ class TreeCopier {
   PickleRef copy(PickleRef node, const std::string& path, int depth) {
     at_.visit(node);
     budget_.spend(1 + path.size(), node);  // containers that are shared are copied each time
-    if (depth > kMaxDepth)
-      fail_at(ErrorCode::PickleDepth, at_.here(), "objects are nested more than {} deep at '{}'", kMaxDepth, path);
+    if (depth > kMaxTreeDepth)
+      fail_at(ErrorCode::PickleDepth, at_.here(), "objects are nested more than {} deep at '{}'", kMaxTreeDepth, path);
     if (!finder_.below(node)) return to_.import(from_, node);
     if (is_mapping(from_, node)) return copy_mapping(node, path, depth);
     if (is_sequence(from_, node)) return copy_sequence(node, path, depth);
@@ -418,7 +418,7 @@ void list_objects(const PickleGraph& graph, PickleRef node, const std::string& p
   const bool walk = is_mapping(graph, node) || (is_sequence(graph, node) && finder.below(node));
   const auto items = walk ? graph.items(node) : std::vector<PickleRef>();
   if (graph.kind(node) == PickleKind::Persistent) return;
-  if (items.empty() || depth > kMaxDepth) {
+  if (items.empty() || depth > kMaxTreeDepth) {
     found.push_back({path, node});
     return;
   }

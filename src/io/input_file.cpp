@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "core/round_up.hpp"
+#include "core/checked_math.hpp"
 #include "io/page_bytes.hpp"
 
 namespace glu_ckpt {

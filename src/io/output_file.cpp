@@ -6,7 +6,7 @@
 #include <new>
 
 #include "core/fail.hpp"
-#include "core/round_up.hpp"
+#include "core/checked_math.hpp"
 #include "io/page_bytes.hpp"
 
 namespace glu_ckpt {

@@ -48,7 +48,8 @@ bool is_locked(const fs::path& journal) {
        name);
 }
 
-bool is_unsupported(int error) { return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP; }
+/// renameat2() answers so where the file system lacks the flag.
+bool is_no_rename_flag(int error) { return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP; }
 
 }  // namespace
 
@@ -270,7 +271,7 @@ void StagedDir::install(const fs::path& from) {
 
 void StagedDir::install_new(const fs::path& from) {
   int error = rename_with(from, final_, RENAME_NOREPLACE);
-  if (is_unsupported(error)) {
+  if (is_no_rename_flag(error)) {
     if (name_taken(final_)) fail_exists(final_);
     error = rename_with(from, final_, 0);
   }
@@ -289,7 +290,7 @@ void StagedDir::install_over(const fs::path& from) {
   }
   fs::path old = from;
   const int error = rename_with(from, final_, RENAME_EXCHANGE);
-  if (is_unsupported(error)) {
+  if (is_no_rename_flag(error)) {
     old = final_;
     old += ".replaced";
     rename_path(final_, old);

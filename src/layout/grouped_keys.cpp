@@ -9,8 +9,6 @@
 namespace glu_ckpt {
 namespace {
 
-Where at(std::string_view key) { return {{}, std::string(key)}; }
-
 enum class Name { Weight, Bias };
 
 /// One of a module's two names, and which form the module wants.

@@ -10,8 +10,6 @@
 namespace glu_ckpt {
 namespace {
 
-Where at(std::string_view key) { return {{}, std::string(key)}; }
-
 /// Entries whose keys end with a module's parameter name.
 struct Matches {
   std::vector<std::size_t> grouped;

@@ -13,8 +13,6 @@ namespace {
 
 constexpr i64 kMaxExperts = 65536;
 
-Where at(std::string_view key) { return {{}, std::string(key)}; }
-
 /// Runs that touch in one source become one, so that folding what was split gives the pieces back.
 void append(std::vector<Piece>& pieces, const Piece& piece) {
   if (piece.bytes == 0) return;

@@ -7,9 +7,13 @@
 #include <string_view>
 #include <vector>
 
+#include "core/fail.hpp"
 #include "glu_ckpt/megatron.hpp"
 
 namespace glu_ckpt {
+
+/// An error about this key.
+inline Where at(std::string_view key) { return {{}, std::string(key)}; }
 
 /// Throws unless 1 <= E <= 65536: the number may come from a file, and every expert gets a key.
 void check_num_experts(i64 num_experts);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/round_up.hpp"
+#include "core/checked_math.hpp"
 #include "plan/join_moves.hpp"
 #include "plan/run_phase.hpp"
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "glu_ckpt/bench.hpp"
+#include "bench/bench.hpp"
 #include "glu_ckpt/checkpoint.hpp"
-#include "glu_ckpt/cuda.hpp"
+#include "glu_ckpt/ops/cuda.hpp"
 #include "glu_ckpt/error.hpp"
 #include "glu_ckpt/execute.hpp"
 #include "glu_ckpt/layout.hpp"

@@ -13,7 +13,7 @@ namespace glu_ckpt {
 namespace {
 
 /// Rows of a transposed matrix are turned in batches of about this size, which caches hold.
-constexpr i64 kBatchBytes = i64{1} << 20;
+constexpr i64 kLeafBatchBytes = i64{1} << 20;
 
 /// What of one item lies in one tensor: rows [first, last) of a matrix, or all blocks of another tensor.
 struct Part {
@@ -117,7 +117,7 @@ void add_transposed(const Part& part, const Passing& passing, LeafSum& sum) {
   matrix.place = *part.place;
   matrix.tail.reset();
   const std::vector<Move> moves = matrix_moves(matrix, dense_matrix(matrix));
-  const i64 row_bytes = part.row_bytes(), batch = std::max<i64>(1, kBatchBytes / row_bytes);
+  const i64 row_bytes = part.row_bytes(), batch = std::max<i64>(1, kLeafBatchBytes / row_bytes);
   thread_local std::vector<std::byte> rows;
   for (i64 first = part.first; first < part.last; first += batch) {
     const i64 last = std::min(part.last, first + batch);

@@ -44,7 +44,7 @@ struct Pick {
 };
 
 /// Rows [first, last) of an item that lie in one tensor.
-struct Part {
+struct SampledPart {
   std::size_t item = 0;
   i64 first = 0;
   i64 last = 0;
@@ -53,8 +53,8 @@ struct Part {
 bool is_transposed(const Matrix& matrix) { return matrix.cols > 1 && matrix.place.col_step != matrix.element_bytes; }
 
 /// The parts of each tensor, in the order of items.
-std::vector<std::vector<Part>> parts_of(const std::vector<Item>& items, std::size_t num_tensors) {
-  std::vector<std::vector<Part>> parts(num_tensors);
+std::vector<std::vector<SampledPart>> parts_of(const std::vector<Item>& items, std::size_t num_tensors) {
+  std::vector<std::vector<SampledPart>> parts(num_tensors);
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
     if (item.bytes == 0) continue;
@@ -71,7 +71,7 @@ std::vector<std::vector<Part>> parts_of(const std::vector<Item>& items, std::siz
 }
 
 /// The rows to compare: the first of each tensor, then the last of each, then one by chance of each, and so on.
-std::vector<Pick> pick_rows(const std::vector<std::vector<Part>>& parts, std::span<const std::size_t> tensors,
+std::vector<Pick> pick_rows(const std::vector<std::vector<SampledPart>>& parts, std::span<const std::size_t> tensors,
                             Draws& draws, const SampleLimits& limits) {
   std::vector<std::size_t> chosen;
   for (const std::size_t tensor : tensors)
@@ -85,8 +85,8 @@ std::vector<Pick> pick_rows(const std::vector<std::vector<Part>>& parts, std::sp
   for (i64 round = 0; !chosen.empty() && std::ssize(picks) + std::ssize(chosen) <= std::max(limits.rows, kLeastRows);
        ++round)
     for (const std::size_t tensor : chosen) {
-      const std::vector<Part>& of = parts[tensor];
-      const Part& part = round == 0   ? of.front()
+      const std::vector<SampledPart>& of = parts[tensor];
+      const SampledPart& part = round == 0   ? of.front()
                          : round == 1 ? of.back()
                                       : of[static_cast<std::size_t>(draws.below(std::ssize(of)))];
       picks.push_back({part.item, round == 0   ? part.first

@@ -14,10 +14,10 @@
 
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
-#include "glu_ckpt/diff.hpp"
+#include "glu_ckpt/ops/diff.hpp"
 #include "verify/choose_layers.hpp"
-#include "verify/load_expert.hpp"
-#include "verify/seeded_tokens.hpp"
+#include "forward/load_expert.hpp"
+#include "forward/seeded_tokens.hpp"
 #include "verify/wrong_layout.hpp"
 
 namespace glu_ckpt {

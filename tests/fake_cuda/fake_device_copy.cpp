@@ -2,9 +2,9 @@
 
 #include "exec/move_parts.hpp"
 #include "fake_cuda/fake_runtime.hpp"
-#include "glu_ckpt/device_copy.hpp"
-#include "kernels/cuda_check.hpp"
-#include "kernels/strided_copy.hpp"
+#include "glu_ckpt/ops/device_copy.hpp"
+#include "kernels/common/cuda_check.hpp"
+#include "kernels/copy/strided_copy.hpp"
 
 namespace glu_ckpt {
 

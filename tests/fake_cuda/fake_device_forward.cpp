@@ -2,9 +2,9 @@
 
 #include "core/fail.hpp"
 #include "fake_cuda/fake_runtime.hpp"
-#include "glu_ckpt/device_forward.hpp"
-#include "kernels/cuda_check.hpp"
-#include "kernels/grouped_mlp.hpp"
+#include "glu_ckpt/ops/device_forward.hpp"
+#include "kernels/common/cuda_check.hpp"
+#include "kernels/mlp/grouped_mlp.hpp"
 
 namespace glu_ckpt {
 namespace {

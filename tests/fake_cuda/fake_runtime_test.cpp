@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "kernels/device_buffer.hpp"
+#include "kernels/common/device_buffer.hpp"
 #include "support/slug_of.hpp"
 
 namespace glu_ckpt {

@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "fake_cuda/fake_runtime.hpp"
-#include "kernels/device_buffer.hpp"
+#include "kernels/common/device_buffer.hpp"
 #include "support/slug_of.hpp"
 
 namespace glu_ckpt {

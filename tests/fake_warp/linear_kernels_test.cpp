@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "fake_warp/fake_block.hpp"
-#include "kernels/expert_tiles.cuh"
-#include "kernels/linear_args.hpp"
-#include "kernels/linear_mma.cuh"
-#include "kernels/linear_simt.cuh"
+#include "kernels/grouped_gemm/expert_tiles.cuh"
+#include "kernels/grouped_gemm/linear_args.hpp"
+#include "kernels/grouped_gemm/linear_mma.cuh"
+#include "kernels/grouped_gemm/linear_simt.cuh"
 #include "support/linear_cases.hpp"
 
 namespace glu_ckpt {

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "exec/activation.hpp"
-#include "glu_ckpt/bench.hpp"
+#include "forward/activation.hpp"
+#include "bench/bench.hpp"
 #include "gpu/guarded_array.hpp"
-#include "kernels/plain_read.hpp"
-#include "kernels/plain_swiglu.hpp"
-#include "kernels/random_fill.hpp"
+#include "kernels/common/plain_read.hpp"
+#include "kernels/mlp/plain_swiglu.hpp"
+#include "kernels/common/random_fill.hpp"
 #include "support/mlp_cases.hpp"
 #include "support/slug_of.hpp"
 

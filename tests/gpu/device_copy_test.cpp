@@ -1,10 +1,10 @@
-#include "glu_ckpt/device_copy.hpp"
+#include "glu_ckpt/ops/device_copy.hpp"
 
 #include <gtest/gtest.h>
 
 #include "glu_ckpt/error.hpp"
 #include "gpu/guarded_array.hpp"
-#include "kernels/strided_copy.hpp"
+#include "kernels/copy/strided_copy.hpp"
 #include "support/copy_cases.hpp"
 
 namespace glu_ckpt {

@@ -1,4 +1,4 @@
-#include "glu_ckpt/device_forward.hpp"
+#include "glu_ckpt/ops/device_forward.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "glu_ckpt/bench.hpp"
-#include "glu_ckpt/cuda.hpp"
-#include "kernels/device_buffer.hpp"
+#include "bench/bench.hpp"
+#include "glu_ckpt/ops/cuda.hpp"
+#include "kernels/common/device_buffer.hpp"
 #include "support/slug_of.hpp"
 
 namespace glu_ckpt {

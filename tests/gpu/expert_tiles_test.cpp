@@ -1,6 +1,6 @@
 /// make_expert_tiles on the device against its oracle: every byte, right splits and wrong ones.
 
-#include "kernels/expert_tiles.hpp"
+#include "kernels/grouped_gemm/expert_tiles.hpp"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-#include "glu_ckpt/cuda.hpp"
+#include "glu_ckpt/ops/cuda.hpp"
 #include "support/convert.hpp"
 
 int main(int argc, char** argv) {

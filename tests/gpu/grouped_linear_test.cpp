@@ -1,7 +1,7 @@
 /// The grouped linear layer on a GPU: fp32 against the host bit for bit, 16-bit dtypes against the definition in
 /// double, and that nothing but what a product writes is written.
 
-#include "glu_ckpt/grouped_linear.hpp"
+#include "glu_ckpt/ops/grouped_linear.hpp"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/device_buffer.hpp"
+#include "kernels/common/device_buffer.hpp"
 
 namespace glu_ckpt {
 

@@ -1,6 +1,6 @@
 /// MXFP8 on the device against the functions for the host: the same bits, padding and guards untouched.
 
-#include "glu_ckpt/mxfp8.hpp"
+#include "glu_ckpt/ops/mxfp8.hpp"
 
 #include <gtest/gtest.h>
 

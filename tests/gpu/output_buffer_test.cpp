@@ -1,6 +1,6 @@
 /// The grouped MLP of a GPU into a caller's buffer.
 
-#include "glu_ckpt/output_buffer.hpp"
+#include "glu_ckpt/ops/output_buffer.hpp"
 
 #include <gtest/gtest.h>
 

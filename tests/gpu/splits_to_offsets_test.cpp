@@ -1,7 +1,7 @@
 /// splits_to_offsets_multi on the device against its oracle: every byte of every output, the flags, and that nothing
 /// around them was written.
 
-#include "kernels/splits_to_offsets.hpp"
+#include "kernels/grouped_gemm/splits_to_offsets.hpp"
 
 #include <gtest/gtest.h>
 

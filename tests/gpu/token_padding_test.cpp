@@ -1,6 +1,6 @@
 /// Padding in device memory against padding in host memory.
 
-#include "glu_ckpt/token_padding.hpp"
+#include "glu_ckpt/ops/token_padding.hpp"
 
 #include <gtest/gtest.h>
 

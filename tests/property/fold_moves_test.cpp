@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/strided_copy.hpp"
-#include "kernels/transpose_copy.hpp"
+#include "kernels/copy/strided_copy.hpp"
+#include "kernels/copy/transpose_copy.hpp"
 #include "support/copy_cases.hpp"
 
 namespace glu_ckpt {

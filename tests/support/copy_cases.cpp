@@ -8,7 +8,7 @@
 #include <random>
 #include <utility>
 
-#include "kernels/transpose_copy.hpp"
+#include "kernels/copy/transpose_copy.hpp"
 
 namespace glu_ckpt::support {
 namespace {

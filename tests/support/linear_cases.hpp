@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "glu_ckpt/grouped_linear.hpp"
+#include "glu_ckpt/ops/grouped_linear.hpp"
 
 namespace glu_ckpt::support {
 

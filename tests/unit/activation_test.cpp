@@ -1,4 +1,4 @@
-#include "exec/activation.hpp"
+#include "forward/activation.hpp"
 
 #include <gtest/gtest.h>
 

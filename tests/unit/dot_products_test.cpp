@@ -1,4 +1,4 @@
-#include "exec/dot_products.hpp"
+#include "forward/dot_products.hpp"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "exec/backends.hpp"
-#include "glu_ckpt/cuda.hpp"
+#include "glu_ckpt/ops/cuda.hpp"
 #include "support/convert.hpp"
 
 namespace glu_ckpt {

@@ -1,6 +1,6 @@
 /// The schedule's oracle against examples worked by hand, and the arithmetic that kernels share with it.
 
-#include "kernels/expert_tiles.hpp"
+#include "kernels/grouped_gemm/expert_tiles.hpp"
 
 #include <gtest/gtest.h>
 

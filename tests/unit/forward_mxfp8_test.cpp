@@ -10,7 +10,7 @@
 
 #include "core/float_rows.hpp"
 #include "glu_ckpt/forward.hpp"
-#include "glu_ckpt/mxfp8.hpp"
+#include "glu_ckpt/ops/mxfp8.hpp"
 #include "glu_ckpt/verify_forward.hpp"
 #include "support/convert.hpp"
 

@@ -1,10 +1,10 @@
-#include "kernels/gpu_copy.hpp"
+#include "kernels/copy/gpu_copy.hpp"
 
 #include <gtest/gtest.h>
 
-#include "kernels/fast_division.hpp"
-#include "kernels/strided_copy.hpp"
-#include "kernels/transpose_copy.hpp"
+#include "kernels/common/fast_division.hpp"
+#include "kernels/copy/strided_copy.hpp"
+#include "kernels/copy/transpose_copy.hpp"
 #include "support/copy_cases.hpp"
 
 namespace glu_ckpt {

@@ -1,7 +1,7 @@
 /// The grouped linear layer on a CPU against its definition in double, what all its ways ask of their arguments, and
 /// the arithmetic of the kernels' tiles.
 
-#include "glu_ckpt/grouped_linear.hpp"
+#include "glu_ckpt/ops/grouped_linear.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include <set>
 
 #include "glu_ckpt/error.hpp"
-#include "kernels/linear_args.hpp"
-#include "kernels/linear_launch.hpp"
+#include "kernels/grouped_gemm/linear_args.hpp"
+#include "kernels/grouped_gemm/linear_launch.hpp"
 #include "support/linear_cases.hpp"
 #include "support/mlp_cases.hpp"
 #include "support/slug_of.hpp"

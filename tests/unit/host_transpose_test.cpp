@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "exec/backends.hpp"
-#include "kernels/strided_copy.hpp"
+#include "kernels/copy/strided_copy.hpp"
 #include "support/copy_cases.hpp"
 
 namespace glu_ckpt {

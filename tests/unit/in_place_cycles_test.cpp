@@ -1,4 +1,4 @@
-#include "kernels/in_place_cycles.hpp"
+#include "kernels/copy/in_place_cycles.hpp"
 
 #include <gtest/gtest.h>
 

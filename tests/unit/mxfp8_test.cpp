@@ -1,4 +1,4 @@
-#include "glu_ckpt/mxfp8.hpp"
+#include "glu_ckpt/ops/mxfp8.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
 
-#include "glu_ckpt/bench.hpp"
-#include "glu_ckpt/cuda.hpp"
-#include "glu_ckpt/device_forward.hpp"
-#include "glu_ckpt/token_padding.hpp"
+#include "bench/bench.hpp"
+#include "glu_ckpt/ops/cuda.hpp"
+#include "glu_ckpt/ops/device_forward.hpp"
+#include "glu_ckpt/ops/token_padding.hpp"
 #include "support/slug_of.hpp"
 
 namespace glu_ckpt {

@@ -1,6 +1,6 @@
 /// The oracle of splits_to_offsets_multi against examples worked by hand, and all of its contract that needs no device.
 
-#include "glu_ckpt/offsets.hpp"
+#include "glu_ckpt/ops/offsets.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/splits_to_offsets.hpp"
+#include "kernels/grouped_gemm/splits_to_offsets.hpp"
 #include "support/slug_of.hpp"
 
 namespace glu_ckpt {

@@ -1,4 +1,4 @@
-#include "glu_ckpt/output_buffer.hpp"
+#include "glu_ckpt/ops/output_buffer.hpp"
 
 #include <gtest/gtest.h>
 

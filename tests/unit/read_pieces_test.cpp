@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-#include "core/round_up.hpp"
+#include "core/checked_math.hpp"
 #include "exec/move_parts.hpp"
 
 namespace glu_ckpt {

@@ -1,4 +1,4 @@
-#include "verify/seeded_tokens.hpp"
+#include "forward/seeded_tokens.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "glu_ckpt/token_padding.hpp"
+#include "glu_ckpt/ops/token_padding.hpp"
 
 #include <gtest/gtest.h>
 

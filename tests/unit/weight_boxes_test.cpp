@@ -1,7 +1,7 @@
 /// What the copy engine would bring of every layout, emulated from the boxes' definition, against the rows that the
 /// layout says.
 
-#include "kernels/weight_boxes.hpp"
+#include "kernels/mlp/weight_boxes.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,84 @@
+/// In the place of the kernels where nvcc is missing.
+
+#include "core/fail.hpp"
+#include "glu_ckpt/ops/cuda.hpp"
+#include "glu_ckpt/ops/device_copy.hpp"
+#include "glu_ckpt/ops/device_forward.hpp"
+#include "glu_ckpt/ops/diff.hpp"
+#include "glu_ckpt/ops/grouped_linear.hpp"
+#include "glu_ckpt/ops/mxfp8.hpp"
+#include "glu_ckpt/ops/offsets.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+[[noreturn]] void no_cuda(const char* what) { fail(ErrorCode::NoDevice, {}, "{}: {}", what, why_no_cuda()); }
+
+}  // namespace
+
+bool built_with_cuda() { return false; }
+int cuda_device_count() { return 0; }
+std::string why_no_cuda() { return "this build has no CUDA: there was no nvcc when it was configured"; }
+CudaDevice cuda_device(int index) { fail(ErrorCode::NoDevice, {}, "cuda:{}: {}", index, why_no_cuda()); }
+
+void device_copy(std::span<const Move>, std::span<const std::byte* const>, std::span<std::byte* const>, GpuStream) {
+  no_cuda("device_copy");
+}
+
+struct InPlacePermutation::State {};
+InPlacePermutation::InPlacePermutation(const InPlaceGlu&, std::byte*, i64, GpuStream) { no_cuda("InPlacePermutation"); }
+InPlacePermutation::~InPlacePermutation() = default;
+InPlacePermutation::InPlacePermutation(InPlacePermutation&&) noexcept = default;
+InPlacePermutation& InPlacePermutation::operator=(InPlacePermutation&&) noexcept = default;
+void InPlacePermutation::run(std::byte*, GpuStream) const { no_cuda("InPlacePermutation"); }
+
+struct DeviceGroupedMlp::State {};
+DeviceGroupedMlp::DeviceGroupedMlp(const GroupedMlp&, i64, GpuStream) { no_cuda("DeviceGroupedMlp"); }
+DeviceGroupedMlp::~DeviceGroupedMlp() = default;
+DeviceGroupedMlp::DeviceGroupedMlp(DeviceGroupedMlp&&) noexcept = default;
+DeviceGroupedMlp& DeviceGroupedMlp::operator=(DeviceGroupedMlp&&) noexcept = default;
+void DeviceGroupedMlp::run(const void*, i64, const i64*, const float*, void*, GpuStream) const {
+  no_cuda("DeviceGroupedMlp");
+}
+void DeviceGroupedMlp::check_splits(GpuStream) const { no_cuda("DeviceGroupedMlp"); }
+
+DiffStats diff_stats(const void*, const void*, i64, Dtype, GpuStream) { no_cuda("diff_stats"); }
+
+void splits_to_offsets_multi(const SplitSizes&, std::span<const OffsetOutput>, u32*, GpuStream) {
+  no_cuda("splits_to_offsets_multi");
+}
+void check_offset_flags(std::span<const OffsetOutput>, const u32*, GpuStream) { no_cuda("check_offset_flags"); }
+
+void mx_quantize(const MxFormat&, const void*, Dtype, std::uint8_t*, std::uint8_t*, i64, GpuStream) {
+  no_cuda("mx_quantize");
+}
+void mx_dequantize(const MxFormat&, const std::uint8_t*, const std::uint8_t*, i64, void*, Dtype, GpuStream) {
+  no_cuda("mx_dequantize");
+}
+void mx_swizzle(const MxFormat&, const std::uint8_t*, std::uint8_t*, GpuStream) { no_cuda("mx_swizzle"); }
+void mx_unswizzle(const MxFormat&, const std::uint8_t*, std::uint8_t*, GpuStream) { no_cuda("mx_unswizzle"); }
+OffsetArrays::OffsetArrays(i64, std::span<const OffsetSpec>) { no_cuda("OffsetArrays"); }
+
+std::string why_no_cublas() { return why_no_cuda(); }
+
+struct DeviceGroupedLinear::State {};
+DeviceGroupedLinear::DeviceGroupedLinear(const GroupedLinear&, GpuStream) { no_cuda("DeviceGroupedLinear"); }
+DeviceGroupedLinear::~DeviceGroupedLinear() = default;
+DeviceGroupedLinear::DeviceGroupedLinear(DeviceGroupedLinear&&) noexcept = default;
+DeviceGroupedLinear& DeviceGroupedLinear::operator=(DeviceGroupedLinear&&) noexcept = default;
+void DeviceGroupedLinear::run(const LinearRows&, const i64*, GpuStream) const { no_cuda("DeviceGroupedLinear"); }
+void DeviceGroupedLinear::check_splits(GpuStream) const { no_cuda("DeviceGroupedLinear"); }
+
+struct GroupedLinearHostSplits::State {};
+GroupedLinearHostSplits::GroupedLinearHostSplits(const GroupedLinear&, LinearEngine, GpuStream) {
+  no_cuda("GroupedLinearHostSplits");
+}
+GroupedLinearHostSplits::~GroupedLinearHostSplits() = default;
+GroupedLinearHostSplits::GroupedLinearHostSplits(GroupedLinearHostSplits&&) noexcept = default;
+GroupedLinearHostSplits& GroupedLinearHostSplits::operator=(GroupedLinearHostSplits&&) noexcept = default;
+void GroupedLinearHostSplits::run(const LinearRows&, std::span<const i64>, GpuStream) const {
+  no_cuda("GroupedLinearHostSplits");
+}
+bool GroupedLinearHostSplits::uses_cublas() const { return false; }
+
+}  // namespace glu_ckpt

@@ -1,0 +1,16 @@
+#pragma once
+/// What the two diff_stats of glu_ckpt/diff.hpp share.
+
+#include <string>
+
+#include "glu_ckpt/ops/diff.hpp"
+
+namespace glu_ckpt {
+
+/// The contract of diff_stats. Reads nothing that is pointed to.
+void check_diff_arguments(const void* a, const void* b, i64 count, Dtype dtype);
+
+/// "1000 elements of BF16".
+std::string diff_shape(i64 count, Dtype dtype);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,307 @@
+/// DeviceGroupedMlp: which kernels take a layer, what they need made ready, and the three launches of a run.
+
+#include <algorithm>
+#include <vector>
+
+#include "core/checked_math.hpp"
+#include "core/fail.hpp"
+#include "glu_ckpt/ops/device_forward.hpp"
+#include "kernels/mlp/dense_weights.hpp"
+#include "kernels/common/device_buffer.hpp"
+#include "kernels/mlp/grouped_mlp.hpp"
+#include "kernels/mlp/plain_layer.hpp"
+#include "kernels/common/tensor_map.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Elements of 16 bits in 16 bytes: rows that the copy engine reads begin at multiples of that.
+constexpr i64 kRowMultiple = 8;
+
+i64 buffer_bytes(i64 count, i64 rows, i64 cols, i64 element_bytes) {
+  const auto elements = checked_mul(rows, cols);
+  const auto all = elements ? checked_mul(*elements, count) : std::nullopt;
+  const auto bytes = all ? checked_mul(*all, element_bytes) : std::nullopt;
+  if (!bytes) fail(ErrorCode::ShapeOverflow, {}, "{} matrices of {} x {}: too many bytes", count, rows, cols);
+  return *bytes;
+}
+
+template <typename T>
+DeviceBuffer upload(const std::vector<T>& values, GpuStream stream) {
+  DeviceBuffer buffer(static_cast<i64>(values.size() * sizeof(T)));
+  if (!values.empty())
+    CUDA_CHECK(cudaMemcpyAsync(buffer.data(), values.data(), static_cast<std::size_t>(buffer.bytes()),
+                               cudaMemcpyHostToDevice, stream));
+  // The values are the caller's, and pageable.
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+  return buffer;
+}
+
+i64 shared_width(const GroupedMlp& mlp) {
+  if (mlp.experts.empty()) fail(ErrorCode::Usage, {}, "no experts");
+  const i64 width = mlp.experts[0].up.rows;
+  for (std::size_t e = 1; e < mlp.experts.size(); ++e)
+    if (mlp.experts[e].up.rows != width)
+      fail(ErrorCode::NotSupported, {}, "expert {} has a width of {}, expert 0 of {}; on a GPU they must be equal", e,
+           mlp.experts[e].up.rows, width);
+  return width;
+}
+
+using Member = StoredMatrix ExpertWeights::*;
+
+std::vector<StoredMatrix> members(const GroupedMlp& mlp, Member member) {
+  std::vector<StoredMatrix> matrices;
+  for (const ExpertWeights& expert : mlp.experts) matrices.push_back(expert.*member);
+  return matrices;
+}
+
+/// Of the experts' biases fp32 [experts, rows rounded up]; empty where no expert has one.
+DeviceBuffer device_biases(const GroupedMlp& mlp, Member member, i64 rows, GpuStream stream) {
+  const std::vector<StoredMatrix> biases = members(mlp, member);
+  if (std::ranges::none_of(biases, &StoredMatrix::is_there)) return {};
+  const auto count = static_cast<i64>(biases.size());
+  const DeviceBuffer stored = upload(biases, stream);
+  const i64 pitch = round_up(rows, kBiasMultiple);
+  DeviceBuffer values(buffer_bytes(count, pitch, 1, sizeof(float)));
+  widen_biases(reinterpret_cast<const StoredMatrix*>(stored.data()), count, rows,
+               reinterpret_cast<float*>(values.data()), pitch, stream);
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+  return values;
+}
+
+/// The matrices of all experts as tensor maps, of the stored ones or of a dense copy.
+class MappedWeights {
+ public:
+  MappedWeights(const GroupedMlp& mlp, Member member, GpuStream stream) {
+    std::vector<StoredMatrix> matrices = members(mlp, member);
+    const bool all = std::ranges::all_of(matrices, [](const StoredMatrix& m) { return weight_boxes(m).has_value(); });
+    if (!all) copy(matrices, stream);
+    for (const StoredMatrix& matrix : matrices) maps_.push_back(make_weight_map(matrix, weight_boxes(matrix).value()));
+  }
+
+  const std::vector<WeightMap>& maps() const { return maps_; }
+
+ private:
+  void copy(std::vector<StoredMatrix>& matrices, GpuStream stream) {
+    const i64 rows = matrices[0].rows;
+    const i64 cols = matrices[0].cols;
+    const i64 pitch = round_up(cols, kRowMultiple);
+    const auto count = static_cast<i64>(matrices.size());
+    copy_ = DeviceBuffer(buffer_bytes(count, rows, pitch, 2));
+    const DeviceBuffer stored = upload(matrices, stream);
+    copy_dense(reinterpret_cast<const StoredMatrix*>(stored.data()), count, rows, cols, copy_.data(), pitch, stream);
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    for (i64 m = 0; m < count; ++m)
+      matrices[static_cast<std::size_t>(m)] =
+          dense_matrix(copy_.data() + m * rows * pitch * 2, matrices[0].dtype, rows, cols, pitch);
+  }
+
+  DeviceBuffer copy_;
+  std::vector<WeightMap> maps_;
+};
+
+void require_aligned(const void* data, i64 bytes, std::string_view name) {
+  if (data == nullptr || reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) != 0)
+    fail(ErrorCode::Usage, {}, "{}: address {}, expected a multiple of {}", name, data, bytes);
+}
+
+}  // namespace
+
+struct DeviceGroupedMlp::State {
+  State(const GroupedMlp& mlp, i64 max_rows, GpuStream stream);
+
+  void run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, GpuStream stream);
+
+  /// What both layers share.
+  MlpLayer first_layer(const float* probs) const;
+  MlpLayer second_layer(const float* probs, void* out) const;
+  void run_matrix(const void* x, i64 rows, const i64* splits, const MlpLayer& first, const MlpLayer& second,
+                  GpuStream stream);
+  void run_plain(const void* x, i64 rows, const i64* splits, const MlpLayer& first, const MlpLayer& second,
+                 GpuStream stream);
+
+  i64 hidden = 0;
+  i64 width = 0;
+  i64 experts = 0;
+  i64 max_rows = 0;
+  Dtype compute = Dtype::BF16;
+  i64 element_bytes = 0;
+  Activation activation;
+  /// Hopper's matrix instructions can be had.
+  bool by_matrix = false;
+  int multiprocessors = 0;
+  DeviceBuffer gate_bias, up_bias, down_bias;
+  /// Of the matrix kernels: the maps, and copies that they point into.
+  std::vector<MappedWeights> mapped;
+  /// WeightMap or StoredMatrix, two for each expert.
+  DeviceBuffer first_weights, second_weights;
+  /// What FC2 takes, [max_rows, middle_pitch].
+  DeviceBuffer middle;
+  i64 middle_pitch = 0;
+  /// x with rows that begin at multiples of 16 bytes, where they do not.
+  DeviceBuffer padded_x;
+  DeviceBuffer tiles_memory;
+  ExpertTiles tiles;
+};
+
+DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream)
+    : hidden(mlp.hidden),
+      width((check_mlp(mlp), shared_width(mlp))),
+      experts(static_cast<i64>(mlp.experts.size())),
+      max_rows(rows),
+      compute(mlp.compute),
+      element_bytes(dtype_bits(mlp.compute) / 8),
+      activation(mlp.activation),
+      middle_pitch(round_up(width, kRowMultiple)),
+      tiles_memory(expert_tiles_bytes(experts)),
+      tiles(expert_tiles_at(tiles_memory.data(), experts)) {
+  constexpr i64 kMost = INT32_MAX;
+  if (rows < 1 || rows > kMost || hidden > kMost || width > kMost || experts > kMost)
+    fail(ErrorCode::Usage, {}, "{} rows, {} experts of {} x {}: at least one row, none of them above {}", rows, experts,
+         hidden, width, kMost);
+  // Before the first run there are no wrong splits.
+  CUDA_CHECK(cudaMemsetAsync(tiles_memory.data(), 0, static_cast<std::size_t>(tiles_memory.bytes()), stream));
+  int device = 0;
+  int major = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  constexpr int kHopper = 9;
+  by_matrix = GLU_CKPT_HOPPER_KERNELS && major == kHopper && compute != Dtype::F32;
+  gate_bias = device_biases(mlp, &ExpertWeights::gate_bias, width, stream);
+  up_bias = device_biases(mlp, &ExpertWeights::up_bias, width, stream);
+  down_bias = device_biases(mlp, &ExpertWeights::down_bias, hidden, stream);
+  middle = DeviceBuffer(buffer_bytes(1, rows, middle_pitch, element_bytes));
+  const Member gate = activation.is_gated() ? &ExpertWeights::gate : &ExpertWeights::up;
+  if (!by_matrix) {
+    const auto pairs = [&](Member one, Member other) {
+      std::vector<StoredMatrix> matrices;
+      for (const ExpertWeights& expert : mlp.experts) {
+        matrices.push_back(expert.*one);
+        matrices.push_back(expert.*other);
+      }
+      return upload(matrices, stream);
+    };
+    first_weights = pairs(gate, &ExpertWeights::up);
+    second_weights = pairs(&ExpertWeights::down, &ExpertWeights::down);
+    return;
+  }
+  if (hidden % kRowMultiple != 0)
+    padded_x = DeviceBuffer(buffer_bytes(1, rows, round_up(hidden, kRowMultiple), element_bytes));
+  mapped.emplace_back(mlp, &ExpertWeights::up, stream);
+  mapped.emplace_back(mlp, &ExpertWeights::down, stream);
+  if (activation.is_gated()) mapped.emplace_back(mlp, &ExpertWeights::gate, stream);
+  const auto pairs = [&](const MappedWeights& one, const MappedWeights& other) {
+    std::vector<WeightMap> maps;
+    for (std::size_t e = 0; e < one.maps().size(); ++e) {
+      maps.push_back(one.maps()[e]);
+      maps.push_back(other.maps()[e]);
+    }
+    return upload(maps, stream);
+  };
+  first_weights = pairs(activation.is_gated() ? mapped[2] : mapped[0], mapped[0]);
+  second_weights = pairs(mapped[1], mapped[1]);
+}
+
+MlpLayer DeviceGroupedMlp::State::first_layer(const float* probs) const {
+  MlpLayer layer;
+  layer.kind = activation.is_gated() ? LayerKind::Gated : LayerKind::Ungated;
+  layer.dtype = compute;
+  layer.experts = static_cast<i32>(experts);
+  layer.depth = static_cast<i32>(hidden);
+  layer.cols = static_cast<i32>(width);
+  layer.out = middle.data();
+  layer.out_pitch = middle_pitch;
+  layer.wide_stores = true;
+  const auto values = [](const DeviceBuffer& bias) { return reinterpret_cast<const float*>(bias.data()); };
+  layer.bias[0] = values(activation.is_gated() ? gate_bias : up_bias);
+  layer.bias[1] = values(up_bias);
+  layer.bias_pitch = round_up(width, kBiasMultiple);
+  layer.probs = probs;
+  layer.activation = activation;
+  layer.tiles = tiles;
+  return layer;
+}
+
+MlpLayer DeviceGroupedMlp::State::second_layer(const float* probs, void* out) const {
+  MlpLayer layer = first_layer(probs);
+  layer.kind = LayerKind::Linear;
+  layer.depth = static_cast<i32>(width);
+  layer.cols = static_cast<i32>(hidden);
+  layer.out = out;
+  layer.out_pitch = hidden;
+  layer.wide_stores = hidden % kRowMultiple == 0 && reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
+  layer.bias[0] = reinterpret_cast<const float*>(down_bias.data());
+  layer.bias[1] = nullptr;
+  layer.bias_pitch = round_up(hidden, kBiasMultiple);
+  return layer;
+}
+
+void DeviceGroupedMlp::State::run_matrix(const void* x, i64 rows, const i64* splits, const MlpLayer& first,
+                                         const MlpLayer& second, GpuStream stream) {
+  const TileHeight height = choose_tile_height(rows, experts);
+  i64 pitch = hidden;
+  if (padded_x.bytes() > 0) {
+    pitch = round_up(hidden, kRowMultiple);
+    const auto row_bytes = static_cast<std::size_t>(hidden * element_bytes);
+    CUDA_CHECK(cudaMemcpy2DAsync(padded_x.data(), static_cast<std::size_t>(pitch * element_bytes), x, row_bytes,
+                                 row_bytes, static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice, stream));
+    x = padded_x.data();
+  } else {
+    require_aligned(x, 16, "x");
+  }
+  make_expert_tiles(splits, experts, rows, height.tile_rows, tiles, stream);
+  const auto launch = [&](const MlpLayer& layer, const void* left, i64 left_pitch, const DeviceBuffer& weights) {
+    MatrixLayer matrix{layer,
+                       make_rows_map(left, compute, rows, layer.depth, left_pitch, height.box_rows),
+                       {},
+                       reinterpret_cast<const WeightMap*>(weights.data())};
+    if (layer.wide_stores)
+      matrix.out_map = make_rows_map(layer.out, compute, rows, layer.cols, layer.out_pitch, kStoreRows);
+    launch_matrix_layer(matrix, height, multiprocessors, stream);
+  };
+  launch(first, x, pitch, first_weights);
+  launch(second, middle.data(), middle_pitch, second_weights);
+}
+
+void DeviceGroupedMlp::State::run_plain(const void* x, i64 rows, const i64* splits, const MlpLayer& first,
+                                        const MlpLayer& second, GpuStream stream) {
+  make_expert_tiles(splits, experts, rows, kPlainTileRows, tiles, stream);
+  PlainLayer layer{first, x, hidden, reinterpret_cast<const StoredMatrix*>(first_weights.data())};
+  launch_plain_layer(layer, rows, stream);
+  layer = {second, middle.data(), middle_pitch, reinterpret_cast<const StoredMatrix*>(second_weights.data())};
+  launch_plain_layer(layer, rows, stream);
+}
+
+void DeviceGroupedMlp::State::run(const void* x, i64 rows, const i64* splits, const float* probs, void* out,
+                                  GpuStream stream) {
+  if (rows < 0 || rows > max_rows) fail(ErrorCode::Usage, {}, "{} rows; made for at most {}", rows, max_rows);
+  if (rows == 0) {
+    // Splits may still be wrong; nothing else is there to be read.
+    require_aligned(splits, sizeof(i64), "splits");
+    make_expert_tiles(splits, experts, rows, kPlainTileRows, tiles, stream);
+    return;
+  }
+  require_aligned(x, element_bytes, "x");
+  require_aligned(out, element_bytes, "out");
+  require_aligned(splits, sizeof(i64), "splits");
+  require_aligned(probs, sizeof(float), "probs");
+  const MlpLayer first = first_layer(probs);
+  const MlpLayer second = second_layer(probs, out);
+  by_matrix ? run_matrix(x, rows, splits, first, second, stream) : run_plain(x, rows, splits, first, second, stream);
+}
+
+DeviceGroupedMlp::DeviceGroupedMlp(const GroupedMlp& mlp, i64 max_rows, GpuStream stream)
+    : state_(std::make_unique<State>(mlp, max_rows, stream)) {}
+DeviceGroupedMlp::~DeviceGroupedMlp() = default;
+DeviceGroupedMlp::DeviceGroupedMlp(DeviceGroupedMlp&&) noexcept = default;
+DeviceGroupedMlp& DeviceGroupedMlp::operator=(DeviceGroupedMlp&&) noexcept = default;
+
+void DeviceGroupedMlp::run(const void* x, i64 rows, const i64* splits, const float* probs, void* out,
+                           GpuStream stream) const {
+  state_->run(x, rows, splits, probs, out, stream);
+}
+
+void DeviceGroupedMlp::check_splits(GpuStream stream) const { check_split_status(state_->tiles.status, stream); }
+
+}  // namespace glu_ckpt

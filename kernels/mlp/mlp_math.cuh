@@ -1,0 +1,136 @@
+#pragma once
+/// What becomes of a layer's sums, in fp32. Formulas and constants as in forward.hpp.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "kernels/mlp/mlp_layer.hpp"
+
+namespace glu_ckpt {
+
+/// Rounds to Element, to nearest even.
+template <typename Element>
+__device__ inline Element narrow(float value) {
+  if constexpr (std::is_same_v<Element, float>)
+    return value;
+  else if constexpr (std::is_same_v<Element, __nv_bfloat16>)
+    return __float2bfloat16_rn(value);
+  else
+    return __float2half_rn(value);
+}
+
+__device__ inline float widen(float value) { return value; }
+__device__ inline float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ inline float widen(__half value) { return __half2float(value); }
+
+/// The fp32 value that rounding to Element leaves.
+template <typename Element>
+__device__ inline float round_as(float value) {
+  return widen(narrow<Element>(value));
+}
+
+/// 1 / (1 + exp(-v)). For 16-bit results the special function units' exponential and reciprocal do: their errors of a
+/// few 2^-22 vanish in the rounding.
+template <typename Element>
+__device__ inline float sigmoid(float v) {
+  if constexpr (std::is_same_v<Element, float>)
+    return 1.0F / (1.0F + expf(-v));
+  else
+    return __fdividef(1.0F, 1.0F + __expf(-v));
+}
+
+// Comparisons with a NaN are false, so a NaN stays one; fmin and fmax would swallow it.
+__device__ inline float at_most(float value, float limit) { return value > limit ? limit : value; }
+__device__ inline float at_least(float value, float limit) { return value < limit ? limit : value; }
+
+/// The activation of gate a and linear term u.
+template <typename Element, ActivationKind kKind>
+__device__ inline float activate(const Activation& activation, float a, float u) {
+  if constexpr (kKind == ActivationKind::ClampedSwiglu || kKind == ActivationKind::ClampedQuickGeglu) {
+    a = at_most(a, activation.limit);
+    u = at_least(at_most(u, activation.limit), -activation.limit);
+  }
+  if constexpr (kKind == ActivationKind::Swiglu || kKind == ActivationKind::ClampedSwiglu)
+    return a * sigmoid<Element>(a) * u;
+  if constexpr (kKind == ActivationKind::QuickGeglu || kKind == ActivationKind::ClampedQuickGeglu)
+    return a * sigmoid<Element>(activation.alpha * a) * (u + activation.offset);
+  if constexpr (kKind == ActivationKind::GegluTanh)
+    return a * sigmoid<Element>(2 * a * (0.79788456F + 0.03567741F * a * a)) * u;
+  if constexpr (kKind == ActivationKind::GegluErf) return a * normcdff(a) * u;
+  if constexpr (kKind == ActivationKind::Reglu) return at_least(a, 0) * u;
+  if constexpr (kKind == ActivationKind::Glu) return sigmoid<Element>(a) * u;
+  if constexpr (kKind == ActivationKind::SquaredRelu) return at_least(u, 0) * at_least(u, 0);
+}
+
+/// The probability of a row as Finish takes it; rows behind the expert's have none.
+template <typename Element, LayerKind kKind>
+__device__ inline float probability(const MlpLayer& layer, i64 row, i64 row_end) {
+  if (kKind == LayerKind::Linear && layer.bias[0] == nullptr) return 1;
+  const float p = row < row_end ? __ldg(layer.probs + row) : 0.0F;
+  return kKind == LayerKind::Linear ? p : round_as<Element>(p);
+}
+
+/// What follows a layer's sums, as a type: which is decided once for a tile, not for each of its elements.
+template <typename ElementType, LayerKind kLayerKind, ActivationKind kActivationKind>
+struct Finish {
+  using Element = ElementType;
+  static constexpr LayerKind kKind = kLayerKind;
+  const MlpLayer& layer;
+  /// Biases of the expert, or null.
+  const float* first_bias;
+  const float* second_bias;
+
+  __device__ Finish(const MlpLayer& mlp_layer, int expert)
+      : layer(mlp_layer), first_bias(bias_of(0, expert)), second_bias(bias_of(1, expert)) {}
+
+  /// One element of the result before it is narrowed. `p` as probability() gives it.
+  __device__ float operator()(int col, float first, float second, float p) const {
+    if constexpr (kKind == LayerKind::Linear) {
+      return first_bias != nullptr ? fmaf(__ldg(first_bias + col), p, first) : first;
+    } else {
+      if (first_bias != nullptr) first += __ldg(first_bias + col);
+      first = round_as<Element>(first);
+      if constexpr (kKind == LayerKind::Ungated) {
+        return activate<Element, kActivationKind>(layer.activation, 0, first) * p;
+      } else {
+        if (second_bias != nullptr) second += __ldg(second_bias + col);
+        return activate<Element, kActivationKind>(layer.activation, first, round_as<Element>(second)) * p;
+      }
+    }
+  }
+
+ private:
+  __device__ const float* bias_of(int which, int expert) const {
+    const float* const bias = layer.bias[which];
+    return bias != nullptr ? bias + static_cast<i64>(expert) * layer.bias_pitch : nullptr;
+  }
+};
+
+/// Calls `use` with the layer's Finish for an expert.
+template <typename Element, LayerKind kKind, typename Use>
+__device__ inline void with_finish(const MlpLayer& layer, int expert, const Use& use) {
+  if constexpr (kKind == LayerKind::Linear) {
+    use(Finish<Element, kKind, ActivationKind::Swiglu>(layer, expert));
+  } else if constexpr (kKind == LayerKind::Ungated) {
+    use(Finish<Element, kKind, ActivationKind::SquaredRelu>(layer, expert));
+  } else {
+#define GLU_USE(kind) \
+  case ActivationKind::kind: use(Finish<Element, kKind, ActivationKind::kind>(layer, expert)); break
+    switch (layer.activation.kind) {
+      GLU_USE(Swiglu);
+      GLU_USE(ClampedSwiglu);
+      GLU_USE(GegluTanh);
+      GLU_USE(GegluErf);
+      GLU_USE(QuickGeglu);
+      GLU_USE(ClampedQuickGeglu);
+      GLU_USE(Reglu);
+      GLU_USE(Glu);
+      case ActivationKind::SquaredRelu: break;
+    }
+#undef GLU_USE
+  }
+}
+
+}  // namespace glu_ckpt

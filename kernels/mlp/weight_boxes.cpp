@@ -1,0 +1,51 @@
+#include "kernels/mlp/weight_boxes.hpp"
+
+#include <cstdint>
+#include <numeric>
+
+namespace glu_ckpt {
+namespace {
+
+constexpr i64 kElementBytes = 2;
+/// What the copy engine wants of addresses and steps.
+constexpr i64 kAlignment = 16;
+/// A box's rows fill a whole pattern of the swizzle.
+constexpr i64 kSwizzleRows = 8;
+/// Sizes and coordinates are 32 bits, steps are below 2^40.
+constexpr i64 kMostSize = INT32_MAX;
+constexpr i64 kMostStep = i64{1} << 40;
+
+bool is_readable(const StoredMatrix& matrix) {
+  const Placement& place = matrix.first.place;
+  const auto address = reinterpret_cast<std::uintptr_t>(matrix.first.data) + static_cast<std::uintptr_t>(place.offset);
+  return matrix.tail_row == matrix.rows && (matrix.dtype == Dtype::BF16 || matrix.dtype == Dtype::F16) &&
+         (matrix.cols == 1 || place.col_step == kElementBytes) && address % kAlignment == 0 &&
+         place.row_step % kAlignment == 0 && place.block_step % kAlignment == 0 && place.row_step < kMostStep &&
+         place.block_step < kMostStep && matrix.rows <= kMostSize && matrix.cols <= kMostSize;
+}
+
+}  // namespace
+
+std::optional<WeightBoxes> weight_boxes(const StoredMatrix& matrix) {
+  if (!is_readable(matrix)) return std::nullopt;
+  const i64 block_rows = matrix.first.place.block_rows;
+  // One block: what is beyond its rows is beyond the matrix, and comes as zeros.
+  if (block_rows >= matrix.rows || block_rows % kHalfRows == 0) return WeightBoxes{kHalfRows, 1, kHalfRows};
+  if (kHalfRows % block_rows == 0)
+    return WeightBoxes{static_cast<int>(block_rows), static_cast<int>(kHalfRows / block_rows), kHalfRows};
+  const auto common = static_cast<int>(std::gcd(block_rows, i64{kHalfRows}));
+  if (common % kSwizzleRows != 0) return std::nullopt;
+  return WeightBoxes{common, 1, common};
+}
+
+StoredMatrix dense_matrix(const void* data, Dtype dtype, i64 rows, i64 cols, i64 pitch) {
+  const i64 row_step = pitch * kElementBytes;
+  return {.dtype = dtype,
+          .rows = rows,
+          .cols = cols,
+          .first = {static_cast<const std::byte*>(data), {0, rows, rows * row_step, row_step, kElementBytes}},
+          .tail = {},
+          .tail_row = rows};
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,241 @@
+/// `glu-ckpt bench forward` on a GPU.
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "core/fail.hpp"
+#include "core/float_rows.hpp"
+#include "bench/event_timer.hpp"
+#include "bench/forward_shapes.hpp"
+#include "bench/bench.hpp"
+#include "glu_ckpt/ops/device_forward.hpp"
+#include "glu_ckpt/ops/diff.hpp"
+#include "glu_ckpt/ops/grouped_linear.hpp"
+#include "kernels/common/plain_read.hpp"
+#include "kernels/mlp/plain_swiglu.hpp"
+#include "kernels/common/random_fill.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr i64 kBf16 = 2;
+constexpr i64 kDense = 8192;
+/// A figure takes about this long, if three rounds do not take longer.
+constexpr double kMostMicroseconds = 2e6;
+/// Of the largest difference to cuBLAS, in units of the rms. Both round z, the activation and the sum to 8 bits, which
+/// puts single values some hundredths of the rms apart; a wrong row or expert puts them several rms apart.
+constexpr double kMostDifference = 0.25;
+/// Values that the rms is estimated from.
+constexpr i64 kSampleValues = i64{1} << 20;
+
+DeviceBuffer random_buffer(i64 count, double deviation, u32 seed, cudaStream_t stream) {
+  DeviceBuffer buffer(count * kBf16);
+  random_fill_bf16(buffer.data(), count, static_cast<float>(deviation), seed, stream);
+  return buffer;
+}
+
+template <typename T>
+DeviceBuffer uploaded(const std::vector<T>& values) {
+  DeviceBuffer buffer(std::ssize(values) * static_cast<i64>(sizeof(T)));
+  CUDA_CHECK(
+      cudaMemcpy(buffer.data(), values.data(), static_cast<std::size_t>(buffer.bytes()), cudaMemcpyHostToDevice));
+  return buffer;
+}
+
+std::vector<float> random_probs(i64 rows) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> uniform(0.05F, 1.0F);
+  std::vector<float> probs(static_cast<std::size_t>(rows));
+  for (float& p : probs) p = uniform(random);
+  return probs;
+}
+
+/// y_i = x_i W_i^T, bf16, of weights [E, out, in].
+GroupedLinearHostSplits cublas_linear(i64 experts, i64 in, i64 out, const std::byte* weights, cudaStream_t stream) {
+  GroupedLinear linear;
+  linear.num_experts = experts;
+  linear.in_features = in;
+  linear.out_features = out;
+  linear.weights = {{}, weights, in * out * kBf16};
+  return {linear, LinearEngine::Cublas, stream};
+}
+
+/// Three matrices [8192, 8192]: the product that shows how fast the device computes.
+class DenseProduct {
+ public:
+  explicit DenseProduct(cudaStream_t stream)
+      : a_(random_buffer(kDense * kDense, 1, 5, stream)),
+        b_(random_buffer(kDense * kDense, 1 / std::sqrt(1.0 * kDense), 6, stream)),
+        c_(kDense * kDense * kBf16),
+        linear_(cublas_linear(1, kDense, kDense, b_.data(), stream)) {}
+
+  void run(cudaStream_t stream) const {
+    const i64 rows = kDense;
+    linear_.run({rows, a_.data(), nullptr, c_.data()}, std::span(&rows, 1), stream);
+  }
+
+  static constexpr i64 kBytes = 3 * kDense * kDense * kBf16;
+
+ private:
+  DeviceBuffer a_, b_, c_;
+  GroupedLinearHostSplits linear_;
+};
+
+/// Everything that one figure is made of, in device memory.
+class Cell {
+ public:
+  Cell(const ForwardShape& shape, i64 tokens, bool with_cublas, cudaStream_t stream)
+      : shape_(shape),
+        rows_(shape.experts * tokens),
+        splits_(static_cast<std::size_t>(shape.experts), tokens),
+        fc1_(random_buffer(2 * matrix_values(), 1 / std::sqrt(1.0 * static_cast<double>(shape.hidden)), 1, stream)),
+        fc2_(random_buffer(matrix_values(), 1 / std::sqrt(1.0 * static_cast<double>(shape.width)), 2, stream)),
+        x_(random_buffer(rows_ * shape.hidden, 1, 3, stream)),
+        out_(rows_ * shape.hidden * kBf16),
+        device_splits_(uploaded(splits_)),
+        probs_(uploaded(random_probs(rows_))),
+        sums_(uploaded(std::vector<u32>(kReadSums))),
+        experts_(grouped_experts(shape, fc1_.data(), fc2_.data())),
+        mlp_({shape.hidden, Dtype::BF16, {}, experts_}, rows_, stream) {
+    // The stream does not wait for what was uploaded without one.
+    CUDA_CHECK(cudaDeviceSynchronize());
+    if (!with_cublas) return;
+    between_ = DeviceBuffer(2 * rows_ * shape.width * kBf16);
+    activated_ = DeviceBuffer(rows_ * shape.width * kBf16);
+    other_out_ = DeviceBuffer(out_.bytes());
+    first_.emplace(cublas_linear(shape.experts, shape.hidden, 2 * shape.width, fc1_.data(), stream));
+    second_.emplace(cublas_linear(shape.experts, shape.width, shape.hidden, fc2_.data(), stream));
+  }
+
+  /// Of all buffers, those within DeviceGroupedMlp included.
+  static i64 bytes_per_expert(const ForwardShape& shape, i64 tokens) {
+    return 6 * shape.hidden * shape.width + tokens * kBf16 * (3 * shape.hidden + 4 * shape.width) +
+           tokens * static_cast<i64>(sizeof(float));
+  }
+
+  void run(cudaStream_t stream) const {
+    mlp_.run(x_.data(), rows_, reinterpret_cast<const i64*>(device_splits_.data()), probs(), out_.data(), stream);
+  }
+
+  void run_cublas(cudaStream_t stream) const {
+    first_->run({rows_, x_.data(), nullptr, between_.data()}, splits_, stream);
+    plain_swiglu(between_.data(), probs(), rows_, shape_.width, kBenchBlockRows, activated_.data(), stream);
+    second_->run({rows_, activated_.data(), nullptr, other_out_.data()}, splits_, stream);
+  }
+
+  void read(cudaStream_t stream) const {
+    plain_read(fc1_.data(), fc1_.bytes(), reinterpret_cast<u32*>(sums_.data()), stream);
+    plain_read(fc2_.data(), fc2_.bytes(), reinterpret_cast<u32*>(sums_.data()), stream);
+  }
+
+  /// In units of the rms. Throws VerifyFailed where it is more than rounding.
+  double difference(cudaStream_t stream) const {
+    const DiffStats stats = diff_stats(out_.data(), other_out_.data(), rows_ * shape_.hidden, Dtype::BF16, stream);
+    const double difference = stats.max_abs / rms();
+    if (!(difference <= kMostDifference) || stats.nan_in_one + stats.nan_in_both > 0)
+      fail(
+          ErrorCode::VerifyFailed, {},
+          "bench forward: {}, {} rows: the grouped MLP and cuBLAS differ by up to {:.3g} of the rms {:.3g} (at most {} "
+          "is rounding); {} and {} NaNs in one and in both",
+          shape_.model, rows_, difference, rms(), kMostDifference, stats.nan_in_one, stats.nan_in_both);
+    return difference;
+  }
+
+ private:
+  i64 matrix_values() const { return shape_.experts * shape_.hidden * shape_.width; }
+  const float* probs() const { return reinterpret_cast<const float*>(probs_.data()); }
+
+  double rms() const {
+    const i64 count = std::min(kSampleValues, rows_ * shape_.hidden);
+    std::vector<std::byte> bytes(static_cast<std::size_t>(count * kBf16));
+    CUDA_CHECK(cudaMemcpy(bytes.data(), out_.data(), bytes.size(), cudaMemcpyDeviceToHost));
+    std::vector<float> values(static_cast<std::size_t>(count));
+    widen_row(bytes.data(), Dtype::BF16, values);
+    double sum = 0;
+    for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+    return std::sqrt(sum / static_cast<double>(count));
+  }
+
+  ForwardShape shape_;
+  i64 rows_;
+  std::vector<i64> splits_;
+  DeviceBuffer fc1_, fc2_, x_, out_;
+  DeviceBuffer device_splits_, probs_, sums_;
+  std::vector<ExpertWeights> experts_;
+  DeviceGroupedMlp mlp_;
+  /// Of cuBLAS: [rows, 2F], [rows, F] and [rows, H].
+  DeviceBuffer between_, activated_, other_out_;
+  std::optional<GroupedLinearHostSplits> first_, second_;
+};
+
+class Bench {
+ public:
+  explicit Bench(const ForwardBenchOptions& options) : options_(options) {
+    const CudaDevice device = cuda_device(options.device);
+    CUDA_CHECK(cudaSetDevice(options.device));
+    timer_.emplace();
+    memory_bytes_ = options.memory_bytes > 0 ? options.memory_bytes : device.free_bytes / 10 * 9;
+    result_.no_cublas = why_no_cublas();
+    if (result_.no_cublas.empty()) dense_.emplace(timer_->stream());
+  }
+
+  void time(const ForwardShape& shape, i64 tokens) {
+    ForwardFigure figure;
+    figure.shape = fitting(shape, tokens);
+    figure.tokens_per_expert = tokens;
+    const Cell cell(figure.shape, tokens, dense_.has_value(), timer_->stream());
+    std::vector<EventTimer::Work> works{[&](cudaStream_t stream) { cell.read(stream); },
+                                        [&](cudaStream_t stream) { cell.run(stream); }};
+    if (dense_) works.emplace_back([&](cudaStream_t stream) { cell.run_cublas(stream); });
+    const std::vector<double> medians = timer_->in_turn(works, options_.rounds, kMostMicroseconds);
+    figure.read_microseconds = medians[0];
+    figure.microseconds = medians[1];
+    if (dense_) {
+      figure.cublas_microseconds = medians[2];
+      // Not in turn with the others: it takes all the power that the device may draw, which would slow them down.
+      const std::vector<EventTimer::Work> dense{[&](cudaStream_t stream) { dense_->run(stream); }};
+      figure.dense_microseconds = timer_->in_turn(dense, options_.rounds, kMostMicroseconds)[0];
+      figure.cublas_difference = cell.difference(timer_->stream());
+    }
+    if (options_.on_figure) options_.on_figure(figure);
+    result_.figures.push_back(std::move(figure));
+  }
+
+  ForwardBench take_result() { return std::move(result_); }
+
+ private:
+  /// The shape with as many experts as there is memory for.
+  ForwardShape fitting(ForwardShape shape, i64 tokens) const {
+    const i64 expert_bytes = Cell::bytes_per_expert(shape, tokens);
+    const i64 experts = (memory_bytes_ - DenseProduct::kBytes) / expert_bytes;
+    if (experts < 1)
+      fail(ErrorCode::NoMemory, {},
+           "bench forward: {} bytes of cuda:{}'s memory are needed for one expert of {} with {} tokens, {} may be used",
+           expert_bytes + DenseProduct::kBytes, options_.device, shape.model, tokens, memory_bytes_);
+    shape.experts = std::min(shape.experts, experts);
+    return shape;
+  }
+
+  const ForwardBenchOptions& options_;
+  i64 memory_bytes_ = 0;
+  /// Made once the device is current.
+  std::optional<EventTimer> timer_;
+  std::optional<DenseProduct> dense_;
+  ForwardBench result_;
+};
+
+}  // namespace
+
+ForwardBench bench_forward(const ForwardBenchOptions& options) {
+  const std::vector<ForwardShape> shapes = shapes_named(options.model, "");
+  const std::vector<i64> tokens = token_counts(options.tokens, {1, 8, 64, 256, 1024, 4096});
+  Bench bench(options);
+  for (const ForwardShape& shape : shapes)
+    for (const i64 count : tokens) bench.time(shape, count);
+  return bench.take_result();
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,132 @@
+/// What convert refuses before any work: outputs that exist, or that would change the source.
+
+#include "convert/check_output.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "core/fail.hpp"
+#include "io/directory.hpp"
+
+namespace glu_ckpt::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_inside(const fs::path& inner, const fs::path& outer) {
+  const auto [end, at] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
+  return end == outer.end() || (std::next(end) == outer.end() && end->empty());
+}
+
+/// Without symlinks, "." and "..", though the end of it may not exist yet.
+fs::path resolved(const fs::path& path) {
+  fs::path there = path;
+  fs::path rest;
+  while (!path_exists(there) && there != "." && there != there.root_path()) {
+    rest = rest.empty() ? there.filename() : there.filename() / rest;
+    there = directory_of(there);
+  }
+  return (canonical_path(there) / rest).lexically_normal();
+}
+
+/// Megatron keeps the iterations of a run side by side: more than one must not go.
+bool only_one_iteration(const fs::path& path) {
+  const auto names = list_directory(path);
+  return std::ranges::count_if(names, [&](const std::string& name) { return is_directory_at(path / name); }) == 1;
+}
+
+bool is_tensor_file(const fs::path& path) {
+  static const std::set<std::string> kSuffixes = {".safetensors", ".pt", ".pth", ".bin", ".distcp"};
+  return kSuffixes.contains(path.extension().string());
+}
+
+/// Not through symlinks.
+bool has_tensor_files(const fs::path& directory) {
+  const auto names = list_directory(directory);
+  return std::ranges::any_of(names, [&](const std::string& name) {
+    const fs::path path = directory / name;
+    return is_tensor_file(path) || (link_kind(path) == PathKind::Directory && has_tensor_files(path));
+  });
+}
+
+/// Of a directory in a checkpoint. The files of a Megatron rank lie in one of its own.
+bool holds_other_checkpoint(const fs::path& directory) {
+  if (!directory.filename().string().starts_with("mp_rank_")) return has_tensor_files(directory);
+  const auto names = list_directory(directory);
+  return std::ranges::any_of(names, [&](const std::string& name) {
+    return link_kind(directory / name) == PathKind::Directory && has_tensor_files(directory / name);
+  });
+}
+
+bool marks_checkpoint(std::string_view name) {
+  return name == "glu_ckpt.json" || name == "model.safetensors" || name == ".metadata" ||
+         name.ends_with(".safetensors.index.json") || name == "pytorch_model.bin" ||
+         name == "pytorch_model.bin.index.json" || name.starts_with("mp_rank_");
+}
+
+/// Whether --overwrite may remove it: an empty directory, a file of tensors, or a checkpoint with no other
+/// checkpoint in a directory below it.
+bool is_replaceable(const fs::path& path) {
+  if (!is_directory_at(path)) return is_tensor_file(path);
+  const auto names = list_directory(path);
+  if (names.empty()) return true;
+  if (path_exists(path / "latest_checkpointed_iteration.txt")) return only_one_iteration(path);
+  const bool other = std::ranges::any_of(names, [&](const std::string& name) {
+    return link_kind(path / name) == PathKind::Directory && holds_other_checkpoint(path / name);
+  });
+  return !other && std::ranges::any_of(names, marks_checkpoint);
+}
+
+/// What create_sink() would find in the way, found before the source is read.
+void check_staging(const Options& options) {
+  const fs::path output = options.output;
+  const fs::path named = output_path(options);
+  const fs::path parent = directory_of(named);
+  if (!is_directory_at(parent))
+    fail(ErrorCode::NotFound, {output.string(), {}}, "{}: there is no directory {} to make it in", output.string(),
+         parent.string());
+  const fs::path partial = named.string() + ".partial";
+  if (!options.resume && name_taken(partial))
+    fail(
+        ErrorCode::OutputExists, {partial.string(), {}},
+        "{}: exists already: an earlier run did not finish, or another is running; --resume goes on with it, or remove "
+        "it and run again",
+        partial.string());
+}
+
+}  // namespace
+
+void check_output(const Options& options) {
+  const fs::path dst = resolved(options.output);
+  const fs::path src = resolved(options.input);
+  const bool inside = is_directory_at(src) ? is_inside(dst, src) : dst == src;
+  if (inside || is_inside(src, dst))
+    fail(ErrorCode::OutputInsideSource, {options.output, {}},
+         "{}: the output and the source {} overlap; the source is never written to", options.output, options.input);
+  check_staging(options);
+  if (!name_taken(options.output)) return;
+  // --resume of a run that had finished: whether DST is its output shows once the plan is known.
+  if (!options.overwrite && !options.resume)
+    fail(ErrorCode::OutputExists, {options.output, {}}, "{} exists; choose another name, or --overwrite to replace it",
+         options.output);
+  if (options.overwrite && !is_replaceable(options.output))
+    fail(ErrorCode::OutputExists, {options.output, {}},
+         "{} exists and is not a checkpoint, so --overwrite does not remove it; choose another name", options.output);
+}
+
+void check_output_is_no_source(const Options& options, const Source& source) {
+  const fs::path dst = resolved(options.output);
+  const fs::path directory =
+      is_directory_at(source.path()) ? source.path() / source.structure().iteration_dir : source.path().parent_path();
+  std::vector<fs::path> files;
+  for (const std::string& name : source.inventory().files) files.push_back(directory / name);
+  for (const ExtraFile& extra : source.extra_files()) files.push_back(extra.path);
+  for (const fs::path& file : files)
+    if (is_inside(resolved(file), dst))
+      fail(ErrorCode::OutputInsideSource, {options.output, {}},
+           "{}: writing it would replace {}, which the source reads; the source is never written to", options.output,
+           file.string());
+}
+
+}  // namespace glu_ckpt::cli
