@@ -13,31 +13,10 @@
 #include <vector>
 
 #include "glu_ckpt/error.hpp"
+#include "glu_ckpt/record.hpp"
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
-
-/// What `config.json` says that names alone do not. Absent fields: no such file or key.
-struct ModelHints {
-  std::string model_type;
-  /// Of `text_config`: the language model inside a multimodal one.
-  std::string text_model_type;
-  std::optional<i64> num_hidden_layers;
-  /// Experts per MoE layer, where one number holds for all layers.
-  std::optional<i64> num_experts;
-  /// "silu", "gelu_pytorch_tanh", ...; empty where there is none.
-  std::string hidden_act = {};
-  /// The clamp of gate and up.
-  std::optional<double> swiglu_limit = std::nullopt;
-  /// The first other field, or value of another type, that begins with "swiglu_": the activation is not what hidden_act
-  /// says.
-  std::string swiglu_other = {};
-};
-
-/// Provenance: what an earlier run (or `stamp`) recorded about a checkpoint. Keys are the contract's
-/// without the `glu_ckpt.` prefix: version, naming, experts, glu, shared_glu, optimizer_glu, digest, source_digest,
-/// num_hidden_layers. Values are the strings as stored.
-using Record = std::map<std::string, std::string>;
 
 /// How a checkpoint is stored.
 enum class Format {
@@ -161,23 +140,6 @@ class Source {
 /// directory of either kind or the one above it (then the tracker file picks). Throws NotFound, NotSupported
 /// and the errors of the format.
 std::unique_ptr<Source> open_source(const std::filesystem::path& path);
-
-/// One tensor to be written: its place within its shard is fixed before any byte is.
-struct OutputTensor {
-  std::string name;
-  Dtype dtype = Dtype::U8;
-  std::vector<i64> shape;
-  i64 bytes = 0;
-  /// Index of the shard, 0-based.
-  u32 shard = 0;
-  /// Offset in the shard's data section.
-  i64 offset = 0;
-  /// The source tensor whose place in a nested state dict it takes.
-  std::string from{};
-};
-
-/// What data phases are modulo: the block in which XFS and btrfs share extents unless they were made otherwise.
-inline constexpr i64 kDataPhaseBytes = 4096;
 
 /// A run's own log of what it has written (src/io/journal.hpp).
 class Journal;

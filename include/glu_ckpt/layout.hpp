@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "glu_ckpt/checkpoint.hpp"
+#include "glu_ckpt/record.hpp"
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "glu_ckpt/checkpoint.hpp"
 #include "glu_ckpt/layout.hpp"
+#include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
 

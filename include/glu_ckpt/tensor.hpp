@@ -71,6 +71,23 @@ struct Inventory {
   bool dense = true;
 };
 
+/// What data phases are modulo: the block in which XFS and btrfs share extents unless they were made otherwise.
+inline constexpr i64 kDataPhaseBytes = 4096;
+
+/// One tensor to be written: its place within its shard is fixed before any byte is.
+struct OutputTensor {
+  std::string name;
+  Dtype dtype = Dtype::U8;
+  std::vector<i64> shape;
+  i64 bytes = 0;
+  /// Index of the shard, 0-based.
+  u32 shard = 0;
+  /// Offset in the shard's data section.
+  i64 offset = 0;
+  /// The source tensor whose place in a nested state dict it takes.
+  std::string from{};
+};
+
 /// "[64, 4096]".
 std::string shape_text(const std::vector<i64>& shape);
 

@@ -2,7 +2,7 @@
 /// Stored matrices made dense on the device, for kernels that want rows one after the other.
 
 #include "glu_ckpt/ops/cuda.hpp"
-#include "glu_ckpt/forward.hpp"
+#include "glu_ckpt/ops/grouped_mlp.hpp"
 
 namespace glu_ckpt {
 

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "glu_ckpt/forward.hpp"
+#include "glu_ckpt/ops/grouped_mlp.hpp"
 
 namespace glu_ckpt {
 

@@ -1,7 +1,7 @@
 #pragma once
 /// One of the two linear layers of all experts, with what follows it: what every kernel of the grouped MLP is told.
 
-#include "glu_ckpt/forward.hpp"
+#include "glu_ckpt/ops/grouped_mlp.hpp"
 #include "kernels/grouped_gemm/expert_tiles.hpp"
 
 namespace glu_ckpt {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "glu_ckpt/ops/cuda.hpp"
-#include "glu_ckpt/forward.hpp"
+#include "glu_ckpt/ops/grouped_mlp.hpp"
 
 namespace glu_ckpt {
 

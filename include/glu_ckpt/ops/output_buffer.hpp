@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "glu_ckpt/ops/device_forward.hpp"
-#include "glu_ckpt/forward.hpp"
+#include "glu_ckpt/ops/grouped_mlp.hpp"
 
 namespace glu_ckpt {
 

@@ -1,0 +1,34 @@
+#pragma once
+/// What a checkpoint says of itself beside its tensors: config.json, and the record of an earlier run.
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "glu_ckpt/tensor.hpp"
+
+namespace glu_ckpt {
+
+/// What `config.json` says that names alone do not. Absent fields: no such file or key.
+struct ModelHints {
+  std::string model_type;
+  /// Of `text_config`: the language model inside a multimodal one.
+  std::string text_model_type;
+  std::optional<i64> num_hidden_layers;
+  /// Experts per MoE layer, where one number holds for all layers.
+  std::optional<i64> num_experts;
+  /// "silu", "gelu_pytorch_tanh", ...; empty where there is none.
+  std::string hidden_act = {};
+  /// The clamp of gate and up.
+  std::optional<double> swiglu_limit = std::nullopt;
+  /// The first other field, or value of another type, that begins with "swiglu_": the activation is not what hidden_act
+  /// says.
+  std::string swiglu_other = {};
+};
+
+/// Provenance: what an earlier run (or `stamp`) recorded about a checkpoint. Keys are the contract's
+/// without the `glu_ckpt.` prefix: version, naming, experts, glu, shared_glu, optimizer_glu, digest, source_digest,
+/// num_hidden_layers. Values are the strings as stored.
+using Record = std::map<std::string, std::string>;
+
+}  // namespace glu_ckpt
