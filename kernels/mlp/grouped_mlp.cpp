@@ -1,4 +1,4 @@
-#include "kernels/mlp/grouped_mlp.hpp"
+#include "kernels/mlp/check_mlp.hpp"
 
 #include <cmath>
 #include <string>

@@ -8,7 +8,7 @@
 #include "glu_ckpt/ops/device_forward.hpp"
 #include "kernels/mlp/dense_weights.hpp"
 #include "kernels/common/device_buffer.hpp"
-#include "kernels/mlp/grouped_mlp.hpp"
+#include "kernels/mlp/check_mlp.hpp"
 #include "kernels/mlp/plain_layer.hpp"
 #include "kernels/common/tensor_map.hpp"
 

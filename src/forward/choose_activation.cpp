@@ -11,7 +11,7 @@
 namespace glu_ckpt {
 namespace {
 
-struct Row {
+struct ActivationRow {
   ActivationKind kind;
   std::string_view name;
   bool has_alpha;
@@ -24,7 +24,7 @@ struct Row {
 constexpr float kQuickAlpha = 1.702F;
 constexpr float kQuickLimit = 7.0F;
 
-constexpr auto kRows = std::to_array<Row>({
+constexpr auto kActivations = std::to_array<ActivationRow>({
     {ActivationKind::Swiglu, "swiglu", false, false, false, {}},
     {ActivationKind::ClampedSwiglu, "clamped_swiglu", false, true, false, {}},
     {ActivationKind::GegluTanh, "geglu_tanh", false, false, false, {}},
@@ -41,7 +41,7 @@ constexpr auto kRows = std::to_array<Row>({
     {ActivationKind::SquaredRelu, "squared_relu", false, false, false, {}},
 });
 
-const Row& row_of(ActivationKind kind) { return kRows[static_cast<std::size_t>(kind)]; }
+const ActivationRow& row_of(ActivationKind kind) { return kActivations[static_cast<std::size_t>(kind)]; }
 
 /// transformers' names (activations.py), of the gate.
 std::optional<ActivationKind> kind_of_hidden_act(std::string_view name) {
@@ -84,7 +84,7 @@ ActivationAnswers config_answers(const ModelHints& hints) {
 
 /// The user's constant, or config's; `has` says whether the activation has such a constant at all.
 void take(const char* option, bool has, const std::optional<float>& given, const std::optional<float>& config,
-          const Row& row, float& value) {
+          const ActivationRow& row, float& value) {
   if (given && !has) fail(ErrorCode::Usage, {}, "{} has no {}", row.name, option);
   if (given || (config && has)) value = given ? *given : *config;
 }
@@ -95,7 +95,7 @@ std::string_view to_string(ActivationKind kind) { return row_of(kind).name; }
 
 ActivationKind parse_activation(std::string_view text) {
   std::vector<std::string_view> names;
-  for (const Row& row : kRows) {
+  for (const ActivationRow& row : kActivations) {
     if (row.name == text) return row.kind;
     names.push_back(row.name);
   }
@@ -104,7 +104,7 @@ ActivationKind parse_activation(std::string_view text) {
 
 Activation choose_activation(const ModelHints& hints, const ActivationAnswers& answers, bool gated) {
   const ActivationAnswers config = answers.kind ? ActivationAnswers{} : config_answers(hints);
-  const Row& row = row_of(answers.kind ? *answers.kind : *config.kind);
+  const ActivationRow& row = row_of(answers.kind ? *answers.kind : *config.kind);
   Activation activation = row.defaults;
   activation.kind = row.kind;
   take("--alpha", row.has_alpha, answers.alpha, config.alpha, row, activation.alpha);

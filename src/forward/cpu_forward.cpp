@@ -13,7 +13,7 @@
 #include "core/parallel.hpp"
 #include "forward/activation.hpp"
 #include "forward/dot_products.hpp"
-#include "kernels/mlp/grouped_mlp.hpp"
+#include "kernels/mlp/check_mlp.hpp"
 #include "layout/placement.hpp"
 
 namespace glu_ckpt {

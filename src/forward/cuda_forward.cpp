@@ -12,7 +12,7 @@
 #include "glu_ckpt/ops/cuda.hpp"
 #include "glu_ckpt/ops/device_forward.hpp"
 #include "kernels/common/device_buffer.hpp"
-#include "kernels/mlp/grouped_mlp.hpp"
+#include "kernels/mlp/check_mlp.hpp"
 #include "layout/placement.hpp"
 
 namespace glu_ckpt {

@@ -6,7 +6,7 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
-#include "kernels/mlp/grouped_mlp.hpp"
+#include "kernels/mlp/check_mlp.hpp"
 
 namespace glu_ckpt {
 namespace {

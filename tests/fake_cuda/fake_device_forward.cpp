@@ -4,7 +4,7 @@
 #include "fake_cuda/fake_runtime.hpp"
 #include "glu_ckpt/ops/device_forward.hpp"
 #include "kernels/common/cuda_check.hpp"
-#include "kernels/mlp/grouped_mlp.hpp"
+#include "kernels/mlp/check_mlp.hpp"
 
 namespace glu_ckpt {
 namespace {
