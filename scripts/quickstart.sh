@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bash scripts/install_deps.sh
-[[ -f build/build.ninja ]] || meson setup build --buildtype=release
+[[ -f build/build.ninja ]] || meson setup build
 ninja -C build glu-ckpt
 
 scratch=$(mktemp -d)

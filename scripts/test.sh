@@ -46,12 +46,12 @@ build_and_test() {
 }
 # Slurm's daemons want a machine to themselves: meson test --suite slurm, by hand.
 left_out=(--no-suite slurm)
-build_and_test build-gcc g++ gcc --buildtype=release
+build_and_test build-gcc g++ gcc
 # The interop suite judges files, and those are the same from both builds.
 left_out+=(--no-suite interop)
 # One build has the kernels where nvcc is installed, the other never: both must work.
-build_and_test build-asan clang++ clang --native-file scripts/without_nvcc.ini --buildtype=debugoptimized \
-  -Db_sanitize=address,undefined -Db_lundef=false
+build_and_test build-asan clang++ clang --native-file scripts/without_nvcc.ini -Doptimization=1 \
+  -Dcpp_args=-gline-tables-only -Db_sanitize=address,undefined -Db_lundef=false
 
 headline "result"
 [[ ${#failed_checks[@]} -eq 0 ]] || printf 'failed: %s\n' "${failed_checks[@]}"
