@@ -44,11 +44,24 @@ struct PathKey {
 };
 using KeyPath = std::vector<PathKey>;
 
+/// Where the bytes of named objects are kept.
+class ObjectStore {
+ public:
+  virtual ~ObjectStore() = default;
+  /// The bytes of the object of this number. Thread safe. Throws Io and the errors of the format.
+  virtual std::vector<std::byte> read(std::size_t number) const = 0;
+};
+
 /// A named object of a torch-dist checkpoint that is no tensor, e.g. `common_state/shard_0_1`. Its bytes are
 /// a torch zip, which nothing here looks into.
 struct NamedObject {
   std::string name;
   i64 bytes = 0;
+  std::shared_ptr<const ObjectStore> store;
+  /// Its number in `store`.
+  std::size_t number = 0;
+
+  std::vector<std::byte> read() const { return store->read(number); }
 };
 
 /// The nested objects of one torch file, with a stand-in for each tensor.
@@ -79,60 +92,83 @@ struct Structure {
   std::string tracker;
 };
 
-/// An open file (src/io/file.hpp).
-class File;
-
-/// Where bytes lie, one after the other, in a file; nowhere where `file` is null.
-struct FilePlace {
-  const File* file = nullptr;
-  i64 offset = 0;
+/// A file of tensors as it was when it was opened.
+struct OpenedFile {
+  std::filesystem::path path;
+  u64 device = 0;
+  u64 inode = 0;
+  i64 bytes = 0;
+  /// Nanoseconds since 1970.
+  i64 modified_ns = 0;
 };
+
+/// All that a checkpoint's headers and side files say. It is complete once the checkpoint is open and does not change.
+struct CheckpointInfo {
+  Format format = Format::Safetensors;
+  /// The path that it was opened by.
+  std::filesystem::path path;
+  Inventory inventory;
+  ModelHints hints;
+  /// From `__metadata__` of the shards and from glu_ckpt.json; empty when neither has one.
+  Record record;
+  /// Other `__metadata__` entries of the shards; where shards disagree, the first one counts.
+  std::map<std::string, std::string> metadata;
+  std::vector<ExtraFile> extra_files;
+  /// Names of weight files in the directory that are not part of this checkpoint: other formats, and
+  /// safetensors files that neither the index nor `model.safetensors` makes one of its shards.
+  std::vector<std::string> left_out;
+  /// Files that tensors are read from; none where a checkpoint is in memory.
+  std::vector<OpenedFile> files;
+  Structure structure;
+
+  /// Bytes of all tensor files, headers included.
+  i64 file_bytes() const;
+};
+
+/// Throws SourceChanged where a file of tensors is no longer what it was when it was opened: it was written to, cut, or
+/// replaced.
+void check_unchanged(const CheckpointInfo& info);
+
+/// Checks that need all bytes of a checkpoint: the items of torch-dist, and the checksums that files hold of themselves.
+class ContentCheck {
+ public:
+  virtual ~ContentCheck() = default;
+  /// Bytes that run() reads.
+  virtual i64 bytes() const = 0;
+  /// Throws the errors of the format. `on_progress`, where there is one, gets the bytes that were read since its last
+  /// call, from any thread.
+  virtual void run(int jobs, const std::function<void(i64)>& on_progress) const = 0;
+};
+
+/// How the tensors of an open checkpoint are stored in files (src/io/file_backed.hpp).
+class FileBacked;
 
 /// A checkpoint opened for reading. Headers are read and checked on opening; tensor bytes only by
 /// read(). Files are opened read-only.
 class Source {
  public:
   virtual ~Source() = default;
-  virtual Format format() const { return Format::Safetensors; }
-  virtual const Inventory& inventory() const = 0;
-  virtual const ModelHints& hints() const = 0;
-  /// From `__metadata__` of the shards and from glu_ckpt.json; empty when neither has one.
-  virtual const Record& record() const = 0;
-  /// Other `__metadata__` entries of the shards, first shard first where they disagree.
-  virtual const std::map<std::string, std::string>& metadata() const = 0;
-  virtual const std::vector<ExtraFile>& extra_files() const = 0;
-  /// Names of weight files in the directory that are not part of this checkpoint: other formats, and
-  /// safetensors files that neither the index nor `model.safetensors` makes one of its shards.
-  virtual std::vector<std::string> left_out() const { return {}; }
-  /// The path it was opened by.
-  virtual const std::filesystem::path& path() const = 0;
-  /// Bytes of all tensor files, headers included.
-  virtual i64 file_bytes() const = 0;
-  /// Fills `out` from byte `offset` of tensor `tensor` (an index into inventory().tensors).
-  /// Thread safe. Throws Io, FileTruncated.
-  virtual void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const = 0;
-  /// The same into several places, one after the other.
-  virtual void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> outs) const;
-  /// Where byte 0 of the tensor lies if its bytes are one range of one file as read() gives them; else nowhere. The
-  /// file is the Source's own and open for reading only.
-  virtual FilePlace place(std::size_t /*tensor*/) const { return {}; }
-  /// Whether what read() finds outside of the page cache is read past it, where it lies in its pages of the file as in
-  /// its pages of memory.
-  virtual bool reads_past_cache(std::size_t /*tensor*/) const { return false; }
-  /// All of it will be read again soon, so from here on nothing is read past the page cache.
-  virtual void keep_in_cache() const {}
-  virtual const Structure& structure() const;
-  /// The bytes of structure().objects[object]. Thread safe.
-  virtual std::vector<std::byte> read_object(std::size_t object) const;
-  /// Reads what opening left unread and checks it: the items of a torch-dist checkpoint, the checksums that
-  /// the files themselves hold. Throws the errors of the format. `on_progress` gets bytes read.
-  virtual void check_contents(int jobs, const std::function<void(i64)>& on_progress) const;
-  /// Bytes that check_contents() will read.
-  virtual i64 checked_bytes() const { return 0; }
-  /// Throws SourceChanged where a file is no longer what it was when it was opened: written to, cut, or replaced.
-  virtual void check_unchanged() const {}
-  /// Its files, a line each: path, inode, bytes, and when it was last written.
-  virtual std::string identity() const { return {}; }
+  virtual const CheckpointInfo& info() const = 0;
+  /// Fills the pieces, one after the other, from byte `offset` of the tensor that info().inventory.tensors[tensor]
+  /// describes. Thread safe. Throws Io, SourceChanged.
+  virtual void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const = 0;
+  /// Null where the format has nothing to check.
+  virtual const ContentCheck* content_check() const = 0;
+  /// Null where tensors are in no files, or in pieces of them.
+  virtual const FileBacked* file_backed() const = 0;
+
+  void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const { read_scattered(tensor, offset, {&out, 1}); }
+  const Inventory& inventory() const { return info().inventory; }
+
+  Format format() const { return info().format; }
+  const ModelHints& hints() const { return info().hints; }
+  const Record& record() const { return info().record; }
+  const std::map<std::string, std::string>& metadata() const { return info().metadata; }
+  const std::vector<ExtraFile>& extra_files() const { return info().extra_files; }
+  const std::vector<std::string>& left_out() const { return info().left_out; }
+  const std::filesystem::path& path() const { return info().path; }
+  i64 file_bytes() const { return info().file_bytes(); }
+  const Structure& structure() const { return info().structure; }
 };
 
 /// Opens a .safetensors, .pt, .pth or .bin file, a directory with shards (with or without an index), a
@@ -141,6 +177,7 @@ class Source {
 /// and the errors of the format.
 std::unique_ptr<Source> open_source(const std::filesystem::path& path);
 
+struct FilePlace;
 /// A run's own log of what it has written (src/io/journal.hpp).
 class Journal;
 
@@ -161,8 +198,10 @@ struct SinkOptions {
   /// The command line options that made this output, for glu_ckpt.json.
   std::map<std::string, std::string> options;
   Format format = Format::Safetensors;
-  /// Whose structure() the output keeps; may be null.
-  const Source* source = nullptr;
+  /// What the output keeps of the source besides tensors and files.
+  Structure structure = {};
+  /// What `structure` is of; none where it is of no checkpoint.
+  std::optional<Format> source_format = std::nullopt;
   /// Where the data section of each shard begins in its file, modulo kDataPhaseBytes; multiples of 8. Shards behind the
   /// last one listed, and formats other than safetensors, begin where their headers end.
   std::vector<i64> data_phases{};

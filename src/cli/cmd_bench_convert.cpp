@@ -130,7 +130,7 @@ class ConvertBench {
         quiet_(report::ProgressStyle::None, "", 0),
         stop_if_signalled_(execute_options(options, quiet_).on_progress) {
     const std::vector<OutputTensor> tensors = bench_tensors(options.bench.size_bytes);
-    const auto sink = create_sink({source_path(), {}, {}, false, {}, {}, Format::Safetensors, nullptr}, tensors);
+    const auto sink = create_sink({source_path(), {}, {}, false, {}, {}, Format::Safetensors}, tensors);
     std::vector<std::byte> bytes;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       bytes.resize(static_cast<std::size_t>(tensors[t].bytes));

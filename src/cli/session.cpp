@@ -111,8 +111,10 @@ ExecuteOptions execute_options(const Options& options, report::Progress& progres
 }
 
 void check_contents(const Options& options, const Source& source, const std::string& title) {
-  report::Progress progress(progress_style(options), title, source.checked_bytes());
-  source.check_contents(options.jobs, execute_options(options, progress).on_progress);
+  const ContentCheck* const check = source.content_check();
+  if (check == nullptr) return;
+  report::Progress progress(progress_style(options), title, check->bytes());
+  check->run(options.jobs, execute_options(options, progress).on_progress);
 }
 
 void check_twin_orders(const Options& options, const Opened& opened, const SourceAnswers& answers) {

@@ -58,7 +58,7 @@ ExecuteOptions execute_options(const Options& options, report::Progress& progres
 /// From here on SIGINT, SIGTERM, SIGHUP and SIGUSR1 are noticed at the next finished piece of work.
 void watch_signals();
 
-/// Checks what the files say of their own bytes (Source::check_contents), with progress.
+/// Checks what the files say of their own bytes (Source::content_check), with progress.
 void check_contents(const Options& options, const Source& source, const std::string& title);
 
 /// Throws GluConflict where the optimizer's master weights contradict the answers (check_twins). Reads a sample of

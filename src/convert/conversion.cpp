@@ -14,7 +14,8 @@
 #include "core/fail.hpp"
 #include "exec/done_journal.hpp"
 #include "exec/make_tasks.hpp"
-#include "format/structure_view.hpp"
+#include "format/structure.hpp"
+#include "io/file_backed.hpp"
 #include "ranks/task_queue.hpp"
 #include "report/report.hpp"
 #include "report/tell.hpp"
@@ -60,7 +61,8 @@ class Conversion {
     at_first_rank(ranks_, [&] { check_contents(options_, *opened_.source, "checking source"); });
     together(ranks_, [&] { backend_.ready(); });
     // For the experts, where it is not larger than memory.
-    if (options_.verify == VerifyMode::Forward) opened_.source->keep_in_cache();
+    if (const FileBacked* files = opened_.source->file_backed(); files != nullptr && options_.verify == VerifyMode::Forward)
+      files->keep_in_cache();
     create();
     try {
       move();
@@ -121,7 +123,7 @@ class Conversion {
   }
 
   void check_source() const {
-    opened_.source->check_unchanged();
+    check_unchanged(opened_.source->info());
     if (ranks_.rank() == 0 && config_ != config_of(*opened_.source))
       fail(ErrorCode::SourceChanged, {options_.input, {}},
            "{}: config.json was changed while this run read the tensors; run again", options_.input);
@@ -165,8 +167,6 @@ class Conversion {
   }
 
   void open_sink(SinkMode mode, const std::string& fingerprint) {
-    const StructureView structured(*opened_.source, format_,
-                                   options_.from.drop_optimizer ? IsDropped(is_optimizer_tensor) : IsDropped());
     SinkOptions to;
     to.path = options_.output;
     to.metadata = opened_.source->metadata();
@@ -175,8 +175,9 @@ class Conversion {
     to.record = record_of(digest_to_record(source_leaves_.blank()));
     to.options = options_.typed;
     to.format = format_;
-    structure_ = std::make_unique<StructureView>(structured);
-    to.source = structure_.get();
+    to.structure = structure_for(opened_.source->structure(), format_,
+                                 options_.from.drop_optimizer ? IsDropped(is_optimizer_tensor) : IsDropped());
+    to.source_format = opened_.source->format();
     to.mode = mode;
     to.rank = ranks_.rank();
     to.data_phases = plan_.data_phases;
@@ -421,7 +422,6 @@ class Conversion {
   ModelLeaves output_leaves_;
   /// When the run began.
   std::string config_;
-  std::unique_ptr<StructureView> structure_;
   std::unique_ptr<Sink> sink_;
   std::mutex mutex_;
   RangeSums sums_;

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "core/hash.hpp"
+#include "format/checkpoint_files.hpp"
 #include "format/record_file.hpp"
 #include "plan/plan_bytes.hpp"
 
@@ -68,7 +69,7 @@ std::string fingerprint_of(const Options& options, const Opened& opened, const P
   if (bytes_to_clone > 0)
     text += fmt::format("clones {} verify {}\n", bytes_to_clone, static_cast<int>(options.verify));
   for (const auto& [name, value] : options.typed) text += fmt::format("option {} {}\n", name, value);
-  return text + opened.source->identity() + config;
+  return text + identity_of(opened.source->info()) + config;
 }
 
 }  // namespace glu_ckpt::cli

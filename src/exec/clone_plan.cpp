@@ -13,10 +13,12 @@ constexpr i64 kPartBytes = i64{64} << 20;
 
 /// Where byte 0 of each source tensor lies in its file; -1 where nothing can be cloned from.
 std::vector<i64> cloneable_places(const Source& source, const std::function<bool(const File&)>& can_clone_from) {
+  const FileBacked* const files = source.file_backed();
+  if (files == nullptr) return std::vector<i64>(source.inventory().tensors.size(), -1);
   std::map<const File*, bool> asked;
   std::vector<i64> places;
   for (std::size_t t = 0; t < source.inventory().tensors.size(); ++t) {
-    const FilePlace place = source.place(t);
+    const FilePlace place = files->place(t);
     if (place.file != nullptr && !asked.contains(place.file)) asked[place.file] = can_clone_from(*place.file);
     places.push_back(place.file != nullptr && asked[place.file] ? place.offset : -1);
   }
@@ -85,7 +87,7 @@ void clone_ranges(ClonePlan& clones, const Plan& plan, const Source& source, Sin
   std::vector<std::vector<ClonePlan::Refused>> refused(clones.shards().size());
   const auto clone_tensor = [&](std::size_t t, std::vector<ClonePlan::Refused>& refused_here) {
     clones.for_each_run(t, plan.outputs[t].bytes, [&](const CloneRun& run) {
-      FilePlace from = source.place(run.src);
+      FilePlace from = source.file_backed()->place(run.src);
       from.offset += run.src_offset;
       if (!sink.clone(t, run.dst_offset, from, run.bytes))
         refused_here.push_back({t, {run.dst_offset, run.dst_offset + run.bytes}});

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "glu_ckpt/execute.hpp"
+#include "io/file_backed.hpp"
 #include "plan/clone_parts.hpp"
 
 namespace glu_ckpt {

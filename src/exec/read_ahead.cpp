@@ -5,6 +5,7 @@
 #include "exec/move_parts.hpp"
 #include "glu_ckpt/execute.hpp"
 #include "io/file.hpp"
+#include "io/file_backed.hpp"
 #include "io/page_bytes.hpp"
 #include "plan/run_phase.hpp"
 
@@ -19,14 +20,15 @@ constexpr i64 kAdviceBytes = i64{512} << 10;
 
 void read_ahead(const Source& source, std::span<const Move> moves, i64 begin, i64 end, i64 phase) {
   // Of a few pages, such as those between clones, the advice costs as much as the read.
-  if (end - begin < kAdviceBytes) return;
+  const FileBacked* const files = source.file_backed();
+  if (files == nullptr || end - begin < kAdviceBytes) return;
   for (const Move& move : moves)
     clip_move(move, begin, end, [&](const Move& part) {
-      const FilePlace place = source.place(part.src);
+      const FilePlace place = files->place(part.src);
       const i64 window = source_window(part);
       if (place.file == nullptr || window > kMaxReadWaste * part.bytes()) return;
       const bool past_cache = part.run_bytes >= kPageBytes && run_phase(part, place.offset, phase, kPageBytes) == 0 &&
-                              source.reads_past_cache(part.src);
+                              files->reads_past_cache(part.src);
       if (past_cache) return;
       const i64 from = place.offset + part.src_offset;
       for (i64 done = 0; done < window; done += kAdviceBytes)

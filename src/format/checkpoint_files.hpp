@@ -35,6 +35,9 @@ struct CheckpointFiles {
   std::string tracker;
 };
 
+/// The files that tensors are read from, a line each: path, inode, bytes, and when the file was last written.
+std::string identity_of(const CheckpointInfo& info);
+
 std::unique_ptr<Source> read_safetensors(const CheckpointFiles& files);
 std::unique_ptr<Source> read_torch(const CheckpointFiles& files);
 std::unique_ptr<Source> read_torch_dist(const CheckpointFiles& files);

@@ -80,7 +80,7 @@ class DcpSink final : public Sink {
   DcpSink(const SinkOptions& options, const std::vector<OutputTensor>& tensors)
       : options_(options),
         tensors_(tensors),
-        structure_(options.source != nullptr ? options.source->structure() : Structure()),
+        structure_(options_.structure),
         out_(options, structure_.iteration_dir) {
     place_items();
     create_files();
@@ -135,7 +135,7 @@ class DcpSink final : public Sink {
     out_.publish_files();
     write_metadata_json();
     if (needs_extras(structure_, Format::TorchDist))
-      out_.write_text(std::string(kExtrasFileName), print_extras(*options_.source, tensors_));
+      out_.write_text(std::string(kExtrasFileName), print_extras(structure_, tensors_));
     out_.copy_extra_files();
     // A checkpoint is one from here on, for PyTorch.
     out_.write_text(std::string(kDcpMetadataName), print_dcp_metadata(metadata()));
@@ -215,10 +215,9 @@ class DcpSink final : public Sink {
   void write_objects() {
     for (std::size_t i = 0; i < structure_.objects.size(); ++i) {
       const NamedObject& object = structure_.objects[i];
-      const std::vector<std::byte> bytes = options_.source->read_object(i);
+      const std::vector<std::byte> bytes = object.read();
       if (static_cast<i64>(bytes.size()) != object.bytes)
-        fail(ErrorCode::SourceChanged, {options_.source->path().string(), object.name},
-             "{}: '{}' has {} bytes; it had {}", options_.source->path().string(), object.name, bytes.size(),
+        fail(ErrorCode::SourceChanged, {{}, object.name}, "'{}' has {} bytes; it had {}", object.name, bytes.size(),
              object.bytes);
       files_[0]->write(bytes, object_offsets_[i]);
       out_.count(object.bytes);
@@ -238,7 +237,7 @@ class DcpSink final : public Sink {
 
   /// Megatron takes a directory for a distributed checkpoint by this file. A plain one of PyTorch has none.
   void write_metadata_json() {
-    const bool is_dist = options_.source != nullptr && options_.source->format() == Format::TorchDist;
+    const bool is_dist = options_.source_format == Format::TorchDist;
     if (!structure_.metadata_json.empty())
       out_.write_text("metadata.json", structure_.metadata_json);
     else if (!is_dist)
@@ -288,7 +287,7 @@ class DcpSink final : public Sink {
 
   SinkOptions options_;
   std::vector<OutputTensor> tensors_;
-  Structure structure_;
+  const Structure& structure_;
   StagedCheckpoint out_;
   std::vector<std::string> file_names_;
   std::vector<OutputFile*> files_;

@@ -35,7 +35,25 @@ struct Extent {
   i64 max_end;
 };
 
-class DcpSource final : public FileSource {
+/// Objects as the items that hold them.
+class DcpObjects final : public ObjectStore {
+ public:
+  DcpObjects(std::shared_ptr<const std::vector<File>> files, std::vector<DcpItem> items)
+      : files_(std::move(files)), items_(std::move(items)) {}
+
+  std::vector<std::byte> read(std::size_t number) const override {
+    const DcpItem& item = items_.at(number);
+    std::vector<std::byte> bytes(static_cast<std::size_t>(item.length));
+    (*files_)[item.file].pread_exact(bytes, item.offset);
+    return bytes;
+  }
+
+ private:
+  std::shared_ptr<const std::vector<File>> files_;
+  std::vector<DcpItem> items_;
+};
+
+class DcpSource final : public FileSource, public ContentCheck {
  public:
   explicit DcpSource(const CheckpointFiles& files) : FileSource(files) {
     const fs::path path = files_.directory / kDcpMetadataName;
@@ -51,36 +69,20 @@ class DcpSource final : public FileSource {
     read_side_files();
   }
 
-  void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const override {
-    const TensorRef& to = checked_range(tensor, offset, static_cast<i64>(out.size()));
-    const DcpTensor& from = metadata_.tensors[tensor];
-    const i64 element_bytes = torch_dtype(from.dtype)->element_bytes;
-    const i64 end = offset + static_cast<i64>(out.size());
-    const auto first = extents_.begin() + static_cast<std::ptrdiff_t>(first_chunk_[tensor]);
-    const auto last = extents_.begin() + static_cast<std::ptrdiff_t>(first_chunk_[tensor + 1]);
-    auto at = std::partition_point(first, last, [&](const Extent& extent) { return extent.begin < end; });
-    while (at != first && std::prev(at)->max_end > offset) {
-      --at;
-      if (at->end <= offset) continue;
-      const auto chunk = static_cast<std::size_t>(at - first);
-      const File& file = data_files_[from.chunks[chunk].item.file];
-      guard_read(to, [&] {
-        read_piece(piece_of(tensor, chunk), from.shape, element_bytes, offset, out,
-                   [&](std::span<std::byte> part, i64 position) { file.pread_exact(part, position); });
-      });
+  const ContentCheck* content_check() const override { return this; }
+  /// Chunks are pieces of a tensor, each in a zip of its own.
+  const FileBacked* file_backed() const override { return nullptr; }
+
+  void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
+    for (const std::span<std::byte> piece : pieces) {
+      read_range(tensor, offset, piece);
+      offset += static_cast<i64>(piece.size());
     }
   }
 
-  std::vector<std::byte> read_object(std::size_t object) const override {
-    const DcpItem& item = metadata_.objects.at(object).item;
-    std::vector<std::byte> bytes(static_cast<std::size_t>(item.length));
-    data_files_[item.file].pread_exact(bytes, item.offset);
-    return bytes;
-  }
+  i64 bytes() const override { return item_bytes_; }
 
-  i64 checked_bytes() const override { return item_bytes_; }
-
-  void check_contents(int jobs, const std::function<void(i64)>& on_progress) const override {
+  void run(int jobs, const std::function<void(i64)>& on_progress) const override {
     struct Task {
       u32 entry;
       u32 chunk;
@@ -100,23 +102,41 @@ class DcpSource final : public FileSource {
   }
 
  private:
+  void read_range(std::size_t tensor, i64 offset, std::span<std::byte> out) const {
+    const TensorRef& to = checked_range(tensor, offset, static_cast<i64>(out.size()));
+    const DcpTensor& from = metadata_.tensors[tensor];
+    const i64 element_bytes = torch_dtype(from.dtype)->element_bytes;
+    const i64 end = offset + static_cast<i64>(out.size());
+    const auto first = extents_.begin() + static_cast<std::ptrdiff_t>(first_chunk_[tensor]);
+    const auto last = extents_.begin() + static_cast<std::ptrdiff_t>(first_chunk_[tensor + 1]);
+    auto at = std::partition_point(first, last, [&](const Extent& extent) { return extent.begin < end; });
+    while (at != first && std::prev(at)->max_end > offset) {
+      --at;
+      if (at->end <= offset) continue;
+      const auto chunk = static_cast<std::size_t>(at - first);
+      const File& file = (*data_files_)[from.chunks[chunk].item.file];
+      guard_read(to, [&] {
+        read_piece(piece_of(tensor, chunk), from.shape, element_bytes, offset, out,
+                   [&](std::span<std::byte> part, i64 position) { file.pread_exact(part, position); });
+      });
+    }
+  }
+
   void open_files(const std::string& metadata_file) {
     raise_open_file_limit();
     for (const std::string& name : metadata_.files) {
       try {
-        data_files_.push_back(File::open_read(files_.directory / name));
-        watch(data_files_.back(), name);
+        data_files_->push_back(File::open_read(files_.directory / name));
+        add_opened(data_files_->back());
       } catch (const Error& error) {
         if (error.code() != ErrorCode::NotFound && error.code() != ErrorCode::NotSupported) throw;
         const bool missing = error.code() == ErrorCode::NotFound;
         fail_at(missing ? ErrorCode::DcpMissingFile : error.code(), {metadata_file, first_mention(name)},
                 "says that tensors are in {}, which {}", name, missing ? "does not exist" : "is no regular file");
       }
-      file_sizes_.push_back(data_files_.back().size());
-      file_bytes_ += file_sizes_.back();
     }
-    inventory_.files = metadata_.files;
-    inventory_.dense = false;
+    info_.inventory.files = metadata_.files;
+    info_.inventory.dense = false;
   }
 
   /// Where the metadata first names a file.
@@ -137,7 +157,7 @@ class DcpSource final : public FileSource {
 
   void check_item_ranges(const std::string& metadata_file) {
     for_each_item([&](const DcpItem& item, const std::string& name) {
-      const i64 file_bytes = file_sizes_[item.file];
+      const i64 file_bytes = info_.files[item.file].bytes;
       if (item.offset > file_bytes || item.length > file_bytes - item.offset)
         fail_at(
             ErrorCode::DcpItemRange, {metadata_file, item.listed_at, name},
@@ -154,13 +174,13 @@ class DcpSource final : public FileSource {
     std::sort(places.begin(), places.end());
     for (auto at = std::adjacent_find(places.begin(), places.end()); at != places.end();
          at = std::adjacent_find(std::next(at), places.end()))
-      refuse_safetensors({at->first, at->second, file_sizes_[at->first] - at->second});
+      refuse_safetensors({at->first, at->second, info_.files[at->first].bytes - at->second});
   }
 
   void refuse_safetensors(const DcpItem& item) const {
     std::array<std::byte, 9> head{};
     if (item.length < static_cast<i64>(head.size())) return;
-    data_files_[item.file].pread_exact(head, item.offset);
+    (*data_files_)[item.file].pread_exact(head, item.offset);
     u64 header_bytes = 0;
     std::memcpy(&header_bytes, head.data(), sizeof header_bytes);
     if (head[8] != std::byte{'{'} || header_bytes > static_cast<u64>(item.length)) return;
@@ -192,7 +212,7 @@ class DcpSource final : public FileSource {
       for (const i64 extent : tensor.shape) ref.bytes *= extent;
       if (!ref.shape.empty()) ref.shape.back() *= torch_dtype(tensor.dtype)->values;
       if (!tensor.chunks.empty()) std::tie(ref.file, ref.offset) = place_of(tensor);
-      inventory_.tensors.push_back(std::move(ref));
+      info_.inventory.tensors.push_back(std::move(ref));
     }
   }
 
@@ -219,11 +239,15 @@ class DcpSource final : public FileSource {
   }
 
   void read_structure() {
-    for (const DcpObject& object : metadata_.objects) structure_.objects.push_back({object.name, object.item.length});
-    structure_.paths = std::move(metadata_.paths);
+    std::vector<DcpItem> items;
+    for (const DcpObject& object : metadata_.objects) items.push_back(object.item);
+    const auto store = std::make_shared<DcpObjects>(data_files_, std::move(items));
+    for (std::size_t i = 0; i < metadata_.objects.size(); ++i)
+      info_.structure.objects.push_back({metadata_.objects[i].name, metadata_.objects[i].item.length, store, i});
+    info_.structure.paths = std::move(metadata_.paths);
     const fs::path json = files_.directory / "metadata.json";
-    if (path_exists(json)) structure_.metadata_json = read_small_file(json, kMaxMetadataJsonBytes, ErrorCode::DcpMetadata);
-    structure_.has_integrity = path_exists(files_.directory / "integrity.json");
+    if (path_exists(json)) info_.structure.metadata_json = read_small_file(json, kMaxMetadataJsonBytes, ErrorCode::DcpMetadata);
+    info_.structure.has_integrity = path_exists(files_.directory / "integrity.json");
   }
 
   /// Where a chunk's elements are in its file; opens the item on the first call.
@@ -239,7 +263,7 @@ class DcpSource final : public FileSource {
   }
 
   void read_from_item(const DcpItem& item, i64 offset, std::span<std::byte> out) const {
-    data_files_[item.file].pread_exact(out, item.offset + offset);
+    (*data_files_)[item.file].pread_exact(out, item.offset + offset);
   }
 
   std::string read_record(const DcpItem& item, const ZipRecord& record) const {
@@ -262,7 +286,7 @@ class DcpSource final : public FileSource {
   }
 
   InputPart part_of_item(const DcpItem& item, i64 offset = 0) const {
-    return {data_files_[item.file].path().string(), item.offset + offset};
+    return {(*data_files_)[item.file].path().string(), item.offset + offset};
   }
 
   TensorPiece read_item(const DcpTensor& tensor, const DcpChunk& chunk, const ZipDirectory& directory) const {
@@ -358,8 +382,7 @@ class DcpSource final : public FileSource {
   }
 
   DcpMetadata metadata_;
-  std::vector<File> data_files_;
-  std::vector<i64> file_sizes_;
+  std::shared_ptr<std::vector<File>> data_files_ = std::make_shared<std::vector<File>>();
   i64 item_bytes_ = 0;
   /// Of all chunks, tensor by tensor; those of tensor t begin at first_chunk_[t].
   std::vector<Extent> extents_;

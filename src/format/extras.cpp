@@ -57,43 +57,56 @@ bool is_plain_path(std::string_view path) {
   return true;
 }
 
-}  // namespace
+/// An open extras zip; reads objects from it.
+class ExtrasZip final : public ObjectStore {
+ public:
+  ExtrasZip(ReadAt read, i64 bytes, InputPart part) : read_(std::move(read)), part_(std::move(part)) {
+    zip_ = read_zip_directory(read_, bytes, part_);
+  }
 
-Extras::Extras(ReadAt read, i64 bytes, InputPart part) : read_(std::move(read)), part_(std::move(part)) {
-  zip_ = read_zip_directory(read_, bytes, part_);
-  parse(read_text(std::string(kJsonRecord), {part_, zip_.offset}));
-}
+  const InputPart& part() const { return part_; }
+  const ZipDirectory& zip() const { return zip_; }
 
-Extras Extras::open(const std::filesystem::path& path) {
-  const auto file = std::make_shared<File>(File::open_read(path));
-  return {[file](std::span<std::byte> out, i64 offset) { file->pread_exact(out, offset); }, file->size(),
-          path.string()};
-}
+  std::vector<std::byte> read(std::size_t number) const override {
+    const ZipRecord& record = *zip_.find(fmt::format("object/{}", number));
+    std::vector<std::byte> bytes(static_cast<std::size_t>(record.bytes));
+    read_(bytes, record.offset);
+    check_crc(record, bytes);
+    return bytes;
+  }
 
-std::string Extras::read_text(const std::string& record, const WhereAt& wanted) const {
-  const ZipRecord* found = zip_.find(record);
-  if (found == nullptr) fail_at(ErrorCode::ExtrasInvalid, wanted, "record '{}' is missing", record);
-  if (found->bytes > kMaxExtrasJsonBytes)
-    fail_at(ErrorCode::ExtrasInvalid, {part_, found->offset}, "record '{}' has {} bytes; at most {} are read", record,
-            found->bytes, kMaxExtrasJsonBytes);
-  std::string text(static_cast<std::size_t>(found->bytes), '\0');
-  read_(std::as_writable_bytes(std::span(text)), found->offset);
-  check_crc(*found, std::as_bytes(std::span(text)));
-  return text;
-}
+  /// `wanted` is what says that there is such a record.
+  std::string read_text(const std::string& record, const WhereAt& wanted) const {
+    const ZipRecord* found = zip_.find(record);
+    if (found == nullptr) fail_at(ErrorCode::ExtrasInvalid, wanted, "record '{}' is missing", record);
+    if (found->bytes > kMaxExtrasJsonBytes)
+      fail_at(ErrorCode::ExtrasInvalid, {part_, found->offset}, "record '{}' has {} bytes; at most {} are read", record,
+              found->bytes, kMaxExtrasJsonBytes);
+    std::string text(static_cast<std::size_t>(found->bytes), '\0');
+    read_(std::as_writable_bytes(std::span(text)), found->offset);
+    check_crc(*found, std::as_bytes(std::span(text)));
+    return text;
+  }
 
-void Extras::check_crc(const ZipRecord& record, std::span<const std::byte> bytes) const {
-  if (crc32_of(bytes) != record.crc)
-    fail_at(ErrorCode::ZipCrc, {part_, record.offset}, "record '{}' does not have the checksum that the zip gives",
-            record.name);
-}
+ private:
+  void check_crc(const ZipRecord& record, std::span<const std::byte> bytes) const {
+    if (crc32_of(bytes) != record.crc)
+      fail_at(ErrorCode::ZipCrc, {part_, record.offset}, "record '{}' does not have the checksum that the zip gives",
+              record.name);
+  }
+
+  ReadAt read_;
+  InputPart part_;
+  ZipDirectory zip_;
+};
 
 /// Reads extras.json. Errors give the position of the member or item that they are about.
-class Extras::ListingReader {
+class ListingReader {
  public:
-  ListingReader(Extras& extras, std::string_view text) : extras_(extras), text_(text) {}
+  ListingReader(std::shared_ptr<const ExtrasZip> extras, std::string_view text)
+      : extras_(std::move(extras)), text_(text) {}
 
-  void read() {
+  Structure read() {
     const JsonDocument document(text_, kMaxExtrasDepth);
     if (document.fault() != JsonFault::None)
       fail_invalid(json_fault_offset(text_, document.fault(), kMaxExtrasDepth), "is not JSON: " + document.message());
@@ -104,12 +117,13 @@ class Extras::ListingReader {
     simdjson::dom::object paths;
     std::string_view metadata;
     if (root["trees"].get(trees) || root["objects"].get(objects) || root["paths"].get(paths) ||
-        root["metadata_json"].get(metadata) || root["integrity"].get(extras_.structure_.has_integrity))
+        root["metadata_json"].get(metadata) || root["integrity"].get(structure_.has_integrity))
       fail_invalid(json_offset(text_, {}), "lacks trees, objects, paths, metadata_json or integrity");
-    extras_.structure_.metadata_json = metadata;
+    structure_.metadata_json = metadata;
     read_trees(trees, number_of(root, "trees"));
     read_objects(objects, number_of(root, "objects"));
     read_paths(paths, number_of(root, "paths"));
+    return std::move(structure_);
   }
 
  private:
@@ -117,7 +131,7 @@ class Extras::ListingReader {
     fail_at(ErrorCode::ExtrasInvalid, at(offset), "{}: {}", kJsonRecord, what);
   }
 
-  WhereAt at(i64 offset) const { return {extras_.part_, extras_.zip_.find(kJsonRecord)->offset + offset}; }
+  WhereAt at(i64 offset) const { return {extras_->part(), extras_->zip().find(kJsonRecord)->offset + offset}; }
 
   static std::size_t number_of(const simdjson::dom::object& root, std::string_view name) {
     std::size_t number = 0;
@@ -129,7 +143,7 @@ class Extras::ListingReader {
   }
 
   void read_trees(const simdjson::dom::array& items, std::size_t member) {
-    std::vector<TorchTree>& trees = extras_.structure_.trees;
+    std::vector<TorchTree>& trees = structure_.trees;
     for (const element item : items) {
       const auto here = [&] { return json_offset(text_, {member, trees.size()}); };
       TorchTree tree;
@@ -140,22 +154,22 @@ class Extras::ListingReader {
       tree.file = file;
       tree.prefix = prefix;
       const std::string record = fmt::format("tree/{}", trees.size());
-      const bool is_there = extras_.zip_.find(record) != nullptr;
-      tree.pickle = extras_.read_text(record, at(is_there ? 0 : here()));
-      tree.from = extras_.part_;
-      tree.from.begin += extras_.zip_.find(record)->offset;
+      const bool is_there = extras_->zip().find(record) != nullptr;
+      tree.pickle = extras_->read_text(record, at(is_there ? 0 : here()));
+      tree.from = extras_->part();
+      tree.from.begin += extras_->zip().find(record)->offset;
       trees.push_back(std::move(tree));
     }
   }
 
   void read_objects(const simdjson::dom::array& items, std::size_t member) {
-    std::vector<NamedObject>& objects = extras_.structure_.objects;
+    std::vector<NamedObject>& objects = structure_.objects;
     for (const element item : items) {
       std::string_view name;
-      const ZipRecord* record = extras_.zip_.find(fmt::format("object/{}", objects.size()));
+      const ZipRecord* record = extras_->zip().find(fmt::format("object/{}", objects.size()));
       if (item.get(name) || record == nullptr)
         fail_invalid(json_offset(text_, {member, objects.size()}), "an object lacks its name or its record");
-      objects.push_back({std::string(name), record->bytes});
+      objects.push_back({std::string(name), record->bytes, extras_, objects.size()});
     }
   }
 
@@ -164,7 +178,7 @@ class Extras::ListingReader {
     for (const auto& [key, steps] : items) {
       simdjson::dom::array array;
       if (steps.get(array)) fail_invalid(json_offset(text_, {member, number}), "a path is no array");
-      extras_.structure_.paths.emplace(std::string(key), read_path(array, member, number));
+      structure_.paths.emplace(std::string(key), read_path(array, member, number));
       ++number;
     }
   }
@@ -185,18 +199,23 @@ class Extras::ListingReader {
     return path;
   }
 
-  Extras& extras_;
+  std::shared_ptr<const ExtrasZip> extras_;
   std::string_view text_;
+  Structure structure_;
 };
 
-void Extras::parse(const std::string& json) { ListingReader(*this, json).read(); }
+}  // namespace
 
-std::vector<std::byte> Extras::read_object(std::size_t object) const {
-  const ZipRecord& record = *zip_.find(fmt::format("object/{}", object));
-  std::vector<std::byte> bytes(static_cast<std::size_t>(record.bytes));
-  read_(bytes, record.offset);
-  check_crc(record, bytes);
-  return bytes;
+Structure read_extras(ReadAt read, i64 bytes, InputPart part) {
+  const auto extras = std::make_shared<const ExtrasZip>(std::move(read), bytes, std::move(part));
+  const std::string json = extras->read_text(std::string(kJsonRecord), {extras->part(), extras->zip().offset});
+  return ListingReader(extras, json).read();
+}
+
+Structure open_extras(const std::filesystem::path& path) {
+  const auto file = std::make_shared<File>(File::open_read(path));
+  const ReadAt read = [file](std::span<std::byte> out, i64 offset) { file->pread_exact(out, offset); };
+  return read_extras(read, file->size(), path.string());
 }
 
 bool needs_extras(const Structure& structure, Format format) {
@@ -239,8 +258,7 @@ std::map<std::string, KeyPath> renamed_paths(const std::map<std::string, KeyPath
   return renamed;
 }
 
-std::string print_extras(const Source& source, const std::vector<OutputTensor>& outputs) {
-  const Structure& structure = source.structure();
+std::string print_extras(const Structure& structure, const std::vector<OutputTensor>& outputs) {
   const std::vector<TorchTree> trees = renamed_trees(structure.trees, outputs);
   std::map<std::string, KeyPath> paths = renamed_paths(structure.paths, outputs);
   for (const NamedObject& object : structure.objects)
@@ -249,7 +267,7 @@ std::string print_extras(const Source& source, const std::vector<OutputTensor>& 
   records.emplace_back(kJsonRecord, print_json(structure, trees, paths));
   for (std::size_t t = 0; t < trees.size(); ++t) records.emplace_back(fmt::format("tree/{}", t), trees[t].pickle);
   for (std::size_t i = 0; i < structure.objects.size(); ++i) {
-    const std::vector<std::byte> bytes = source.read_object(i);
+    const std::vector<std::byte> bytes = structure.objects[i].read();
     records.emplace_back(fmt::format("object/{}", i),
                          std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   }

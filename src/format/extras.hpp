@@ -15,41 +15,20 @@ inline constexpr std::string_view kExtrasFileName = "glu_ckpt.extras";
 /// Of a safetensors file that stands alone: the same as base64 among its `__metadata__`.
 inline constexpr std::string_view kExtrasEntry = "glu_ckpt.extras";
 
-/// An opened extras zip.
-class Extras {
- public:
-  Extras() = default;
-  /// `read` reads from the zip's start and lives on in this object; `part` is the zip. Throws ExtrasInvalid and the
-  /// errors of the zip.
-  Extras(ReadAt read, i64 bytes, InputPart part);
-  /// Of a file of its own.
-  static Extras open(const std::filesystem::path& path);
+/// What an extras zip holds. `read` reads from the zip's start and lives on in the objects; `part` is the zip. Throws
+/// ExtrasInvalid and the errors of the zip.
+Structure read_extras(ReadAt read, i64 bytes, InputPart part);
+/// The same from a file of its own.
+Structure open_extras(const std::filesystem::path& path);
 
-  const Structure& structure() const { return structure_; }
-  std::vector<std::byte> read_object(std::size_t object) const;
-
- private:
-  /// Of a record that `wanted` says there is.
-  std::string read_text(const std::string& record, const WhereAt& wanted) const;
-  void check_crc(const ZipRecord& record, std::span<const std::byte> bytes) const;
-  void parse(const std::string& json);
-  class ListingReader;
-
-  ReadAt read_;
-  InputPart part_;
-  ZipDirectory zip_;
-  Structure structure_;
-};
-
-/// What must go into extras where the output is of `format` and its names are those of `outputs`; empty
-/// where the format holds it all itself.
+/// Whether a checkpoint of `format` holds a part of the structure in extras only.
 bool needs_extras(const Structure& structure, Format format);
 
 /// The trees with the outputs in place of the tensors that they come from.
 std::vector<TorchTree> renamed_trees(const std::vector<TorchTree>& trees, const std::vector<OutputTensor>& outputs);
 
-/// The bytes of an extras zip. `source` provides the objects.
-std::string print_extras(const Source& source, const std::vector<OutputTensor>& outputs);
+/// The bytes of an extras zip.
+std::string print_extras(const Structure& structure, const std::vector<OutputTensor>& outputs);
 
 /// Which tree each output belongs to, by the longest prefix of its name; trees.size() where none does.
 std::vector<std::size_t> tree_of_outputs(const std::vector<TorchTree>& trees, const std::vector<OutputTensor>& outputs);

@@ -15,6 +15,7 @@
 #include "format/staged_checkpoint.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
+#include "io/file_backed.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
@@ -64,8 +65,7 @@ class SafetensorsSink final : public Sink {
   SafetensorsSink(const SinkOptions& options, const std::vector<OutputTensor>& tensors)
       : options_(options), tensors_(tensors), shards_(group_by_shard(tensors)), out_(options, {}) {
     raise_open_file_limit();  // every shard stays open
-    if (options_.source != nullptr && needs_extras(options_.source->structure(), Format::Safetensors))
-      print_structure();
+    if (needs_extras(options_.structure, Format::Safetensors)) print_structure();
     for (u32 number = 0; number < shards_.size(); ++number) create_shard(number);
     out_.remove_others();
   }
@@ -141,7 +141,7 @@ class SafetensorsSink final : public Sink {
   }
 
   void print_structure() {
-    extras_ = print_extras(*options_.source, tensors_);
+    extras_ = print_extras(options_.structure, tensors_);
     if (!out_.single_file()) return;
     constexpr std::size_t kMaxEmbeddedBytes = std::size_t{16} << 20;
     if (extras_.size() > kMaxEmbeddedBytes)

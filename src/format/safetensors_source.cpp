@@ -8,6 +8,7 @@
 #include "core/base64.hpp"
 #include "core/fail.hpp"
 #include "format/file_source.hpp"
+#include "io/file_backed.hpp"
 #include "io/input_file.hpp"
 
 namespace glu_ckpt {
@@ -37,7 +38,7 @@ void check_opening(const File& file, i64 header_bytes) {
   fail_at(ErrorCode::HeaderJson, {name, kHeaderPrefixBytes}, "the header does not start with '{{'");
 }
 
-class SafetensorsSource final : public FileSource {
+class SafetensorsSource final : public FileSource, public FileBacked {
  public:
   explicit SafetensorsSource(const CheckpointFiles& files) : FileSource(files) {
     raise_open_file_limit();  // every shard stays open
@@ -46,50 +47,47 @@ class SafetensorsSource final : public FileSource {
     // What some shards say of themselves says nothing about one that another tool wrote.
     if (std::ranges::none_of(shard_records, [](const Record& record) { return record.empty(); }))
       for (std::size_t i = 0; i < shard_records.size(); ++i)
-        records_.add(shard_records[i], shards_[i].file().path().string());
+        add_record(shard_records[i], shards_[i].file().path().string());
     const std::vector<u32> order = sorted_by_name();
     if (files_.index) check_index(order);
     read_side_files();
   }
 
-  void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const override {
-    const TensorRef& from = checked_range(tensor, offset, static_cast<i64>(out.size()));
-    const iovec piece{out.data(), out.size()};
-    guard_read(from, [&] { shards_[from.file].read({&piece, 1}, from.offset + offset); });
-  }
+  const ContentCheck* content_check() const override { return nullptr; }
+  const FileBacked* file_backed() const override { return this; }
 
   FilePlace place(std::size_t tensor) const override {
-    const TensorRef& from = inventory_.tensors.at(tensor);
+    const TensorRef& from = info_.inventory.tensors.at(tensor);
     return {&shards_[from.file].file(), from.offset};
   }
 
   bool reads_past_cache(std::size_t tensor) const override {
-    return shards_[inventory_.tensors.at(tensor).file].reads_past_cache();
+    return shards_[info_.inventory.tensors.at(tensor).file].reads_past_cache();
   }
 
   void keep_in_cache() const override {
     for (const InputFile& shard : shards_) shard.keep_in_cache();
   }
 
-  void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> outs) const override {
-    std::vector<iovec> pieces;
+  void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
+    std::vector<iovec> vector;
     i64 bytes = 0;
-    for (const std::span<std::byte> out : outs) {
-      pieces.push_back({out.data(), out.size()});
-      bytes += static_cast<i64>(out.size());
+    for (const std::span<std::byte> piece : pieces) {
+      vector.push_back({piece.data(), piece.size()});
+      bytes += static_cast<i64>(piece.size());
     }
     const TensorRef& from = checked_range(tensor, offset, bytes);
-    guard_read(from, [&] { shards_[from.file].read(pieces, from.offset + offset); });
+    guard_read(from, [&] { shards_[from.file].read(vector, from.offset + offset); });
   }
 
  private:
   /// Returns what the shard records.
   Record add_shard(File file, const std::string& name) {
     ParsedHeader header = read_header(file);
-    const auto number = static_cast<u32>(inventory_.files.size());
+    const auto number = static_cast<u32>(info_.inventory.files.size());
     for (TensorRef& tensor : header.tensors) {
       tensor.file = number;
-      inventory_.tensors.push_back(std::move(tensor));
+      info_.inventory.tensors.push_back(std::move(tensor));
     }
     if (const auto extras = header.metadata.find(std::string(kExtrasEntry)); extras != header.metadata.end()) {
       take_embedded_extras(extras->second, file.path().string());
@@ -97,9 +95,8 @@ class SafetensorsSource final : public FileSource {
     }
     Record record = take_record(header.metadata);
     refuse_slices(header.metadata, file.path().string());
-    metadata_.merge(header.metadata);
-    inventory_.files.push_back(name);
-    file_bytes_ += file.size();
+    info_.metadata.merge(header.metadata);
+    info_.inventory.files.push_back(name);
     shards_.emplace_back(std::move(file));
     return record;
   }
@@ -111,7 +108,7 @@ class SafetensorsSource final : public FileSource {
     const ReadAt read = [zip](std::span<std::byte> out, i64 offset) {
       std::memcpy(out.data(), zip->data() + offset, out.size());
     };
-    take_extras(Extras(read, static_cast<i64>(zip->size()), {file, 0, std::string(kExtrasEntry)}));
+    take_extras(read_extras(read, static_cast<i64>(zip->size()), {file, 0, std::string(kExtrasEntry)}));
   }
 
   std::deque<InputFile> shards_;

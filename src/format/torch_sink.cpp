@@ -28,11 +28,6 @@ std::string bin_name(u32 shard, u32 num_shards) {
   return fmt::format("pytorch_model-{:05}-of-{:05}.bin", shard + 1, num_shards);
 }
 
-const Structure& structure_of(const SinkOptions& options) {
-  static const Structure none;
-  return options.source == nullptr ? none : options.source->structure();
-}
-
 /// A file to be written: its outputs, and the objects around them.
 struct TorchFile {
   std::string name;
@@ -45,13 +40,13 @@ class TorchSink final : public Sink {
  public:
   TorchSink(const SinkOptions& options, const std::vector<OutputTensor>& tensors)
       : options_(options),
-        structure_(structure_of(options_)),
+        structure_(options_.structure),
         tensors_(tensors),
         crcs_(tensors.size()),
         places_(tensors.size()),
         out_(options_, structure_.iteration_dir) {
     raise_open_file_limit();
-    if (needs_extras(structure_, Format::Torch)) extras_ = print_extras(*options_.source, tensors_);
+    if (needs_extras(structure_, Format::Torch)) extras_ = print_extras(structure_, tensors_);
     for (TorchFile& file : divide()) create_file(std::move(file));
     out_.remove_others();
   }

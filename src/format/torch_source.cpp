@@ -13,6 +13,7 @@
 #include "format/pickle_reader.hpp"
 #include "format/torch_tensor.hpp"
 #include "format/torch_tree.hpp"
+#include "io/file_backed.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -31,7 +32,7 @@ struct StoredRange {
   i64 bytes = 0;
 };
 
-class TorchSource final : public FileSource {
+class TorchSource final : public FileSource, public FileBacked, public ContentCheck {
  public:
   explicit TorchSource(const CheckpointFiles& files) : FileSource(files) {
     raise_open_file_limit();
@@ -42,22 +43,26 @@ class TorchSource final : public FileSource {
     read_side_files();
   }
 
-  void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const override {
-    const TensorRef& from = checked_range(tensor, offset, static_cast<i64>(out.size()));
-    const File& file = opened_[from.file].file;
-    const Stored& stored = stored_[tensor];
-    const ReadFile read_file = [&](std::span<std::byte> to, i64 at) { file.pread_exact(to, at); };
-    guard_read(from,
-               [&] { read_piece(stored.piece, stored.piece.shape, stored.element_bytes, offset, out, read_file); });
+  const ContentCheck* content_check() const override { return this; }
+  const FileBacked* file_backed() const override { return this; }
+
+  void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
+    for (const std::span<std::byte> piece : pieces) {
+      read_range(tensor, offset, piece);
+      offset += static_cast<i64>(piece.size());
+    }
   }
 
   FilePlace place(std::size_t tensor) const override {
     const Stored& stored = stored_.at(tensor);
     if (stored.piece.strides != dense_strides(stored.piece.shape, stored.element_bytes)) return {};
-    return {&opened_[inventory_.tensors[tensor].file].file, stored.piece.offset};
+    return {&opened_[info_.inventory.tensors[tensor].file].file, stored.piece.offset};
   }
 
-  void check_contents(int jobs, const std::function<void(i64)>& on_progress) const override {
+  bool reads_past_cache(std::size_t) const override { return false; }
+  void keep_in_cache() const override {}
+
+  void run(int jobs, const std::function<void(i64)>& on_progress) const override {
     std::vector<std::pair<std::size_t, std::size_t>> records;
     for (std::size_t f = 0; f < opened_.size(); ++f)
       if (has_checksums(opened_[f].zip))
@@ -67,7 +72,7 @@ class TorchSource final : public FileSource {
     });
   }
 
-  i64 checked_bytes() const override {
+  i64 bytes() const override {
     i64 bytes = 0;
     for (const OpenFile& file : opened_)
       if (has_checksums(file.zip))
@@ -89,6 +94,15 @@ class TorchSource final : public FileSource {
     TorchTree tree;
     bool flat = false;
   };
+
+  void read_range(std::size_t tensor, i64 offset, std::span<std::byte> out) const {
+    const TensorRef& from = checked_range(tensor, offset, static_cast<i64>(out.size()));
+    const File& file = opened_[from.file].file;
+    const Stored& stored = stored_[tensor];
+    const ReadFile read_file = [&](std::span<std::byte> to, i64 at) { file.pread_exact(to, at); };
+    guard_read(from,
+               [&] { read_piece(stored.piece, stored.piece.shape, stored.element_bytes, offset, out, read_file); });
+  }
 
   /// torch.serialization.set_crc32_options(False) leaves them all zero.
   static bool has_checksums(const ZipDirectory& zip) {
@@ -113,8 +127,7 @@ class TorchSource final : public FileSource {
   }
 
   void add_file(File file, const std::string& name) {
-    file_bytes_ += file.size();
-    inventory_.files.push_back(name);
+    info_.inventory.files.push_back(name);
     opened_.push_back({std::move(file), {}});
     const File& opened = opened_.back().file;
     std::string head(static_cast<std::size_t>(std::min(opened.size(), kLegacyHeadBytes)), '\0');
@@ -156,12 +169,12 @@ class TorchSource final : public FileSource {
   void take_own_records(const std::string& path) {
     const ZipDirectory& zip = opened_.back().zip;
     if (const ZipRecord* record = zip.find(kRecordFileName); record != nullptr)
-      add_record(read_text(*record, path), {path, record->offset});
+      parse_record(read_text(*record, path), {path, record->offset});
     if (const ZipRecord* record = zip.find(kExtrasFileName); record != nullptr) {
       const auto file = std::make_shared<File>(File::open_read(path));
       const i64 begin = record->offset;
       take_extras(
-          Extras([file, begin](std::span<std::byte> out, i64 offset) { file->pread_exact(out, begin + offset); },
+          read_extras([file, begin](std::span<std::byte> out, i64 offset) { file->pread_exact(out, begin + offset); },
                  record->bytes, {path, begin}));
     }
   }
@@ -302,7 +315,7 @@ class TorchSource final : public FileSource {
     std::stable_sort(found.begin(), found.end(),
                      [](const auto& a, const auto& b) { return a.first.offset < b.first.offset; });
     for (auto& [ref, stored] : found) {
-      inventory_.tensors.push_back(std::move(ref));
+      info_.inventory.tensors.push_back(std::move(ref));
       stored_.push_back(std::move(stored));
     }
     trees_.push_back({{name, prefix, std::move(contents.pickle), {part.file, -1}}, contents.flat});
@@ -322,8 +335,8 @@ class TorchSource final : public FileSource {
     if (flat && trees_.size() > 1 &&
         std::ranges::all_of(trees_, [](const PendingTree& tree) { return tree.tree.prefix.empty(); }))
       return;
-    structure_.trees.clear();
-    for (PendingTree& tree : trees_) structure_.trees.push_back(std::move(tree.tree));
+    info_.structure.trees.clear();
+    for (PendingTree& tree : trees_) info_.structure.trees.push_back(std::move(tree.tree));
   }
 
   std::vector<OpenFile> opened_;

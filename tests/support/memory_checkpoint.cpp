@@ -26,27 +26,34 @@ Inventory make_inventory(const std::vector<MemoryTensor>& tensors) {
 }
 
 MemorySource::MemorySource(std::vector<MemoryTensor> tensors, ModelHints hints, Record record)
-    : tensors_(std::move(tensors)),
-      inventory_(make_inventory(tensors_)),
-      hints_(std::move(hints)),
-      record_(std::move(record)) {
-  for (const MemoryTensor& tensor : tensors_) {
-    if (tensor_bytes(tensor.dtype, tensor.shape) != static_cast<i64>(tensor.bytes.size()))
-      throw std::logic_error(tensor.name + ": bytes and shape disagree");
-    file_bytes_ += static_cast<i64>(tensor.bytes.size());
-  }
+    : tensors_(std::move(tensors)) {
+  info_.path = "memory";
+  info_.inventory = make_inventory(tensors_);
+  info_.hints = std::move(hints);
+  info_.record = std::move(record);
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    inventory_.tensors[i].file = static_cast<u32>(i);
-    inventory_.files.push_back(tensors_[i].name);
+    if (tensor_bytes(tensors_[i].dtype, tensors_[i].shape) != std::ssize(tensors_[i].bytes))
+      throw std::logic_error(tensors_[i].name + ": bytes and shape disagree");
+    info_.inventory.tensors[i].file = static_cast<u32>(i);
+    info_.inventory.files.push_back(tensors_[i].name);
   }
 }
 
-void MemorySource::read(std::size_t tensor, i64 offset, std::span<std::byte> out) const {
+i64 MemorySource::bytes() const {
+  i64 bytes = 0;
+  for (const MemoryTensor& tensor : tensors_) bytes += std::ssize(tensor.bytes);
+  return bytes;
+}
+
+void MemorySource::read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const {
   const auto& bytes = tensors_.at(tensor).bytes;
-  if (offset < 0 || offset + static_cast<i64>(out.size()) > static_cast<i64>(bytes.size()))
-    throw std::out_of_range(fmt::format("{}: read of [{}, {}) in {} bytes", tensors_[tensor].name, offset,
-                                        offset + static_cast<i64>(out.size()), bytes.size()));
-  std::copy_n(bytes.begin() + offset, out.size(), out.begin());
+  for (const std::span<std::byte> piece : pieces) {
+    if (offset < 0 || offset + std::ssize(piece) > std::ssize(bytes))
+      throw std::out_of_range(fmt::format("{}: read of [{}, {}) in {} bytes", tensors_[tensor].name, offset,
+                                          offset + std::ssize(piece), bytes.size()));
+    std::copy_n(bytes.begin() + offset, piece.size(), piece.begin());
+    offset += std::ssize(piece);
+  }
 }
 
 MemorySink::MemorySink(const std::vector<OutputTensor>& outputs) {

@@ -21,25 +21,17 @@ struct MemoryTensor {
 class MemorySource final : public Source {
  public:
   explicit MemorySource(std::vector<MemoryTensor> tensors, ModelHints hints = {}, Record record = {});
-  const Inventory& inventory() const override { return inventory_; }
-  const ModelHints& hints() const override { return hints_; }
-  const Record& record() const override { return record_; }
-  const std::map<std::string, std::string>& metadata() const override { return metadata_; }
-  const std::vector<ExtraFile>& extra_files() const override { return extra_files_; }
-  const std::filesystem::path& path() const override { return path_; }
-  i64 file_bytes() const override { return file_bytes_; }
-  void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const override;
+  const CheckpointInfo& info() const override { return info_; }
+  void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override;
+  const ContentCheck* content_check() const override { return nullptr; }
+  const FileBacked* file_backed() const override { return nullptr; }
+  /// Bytes of all tensors.
+  i64 bytes() const;
   const std::vector<MemoryTensor>& tensors() const { return tensors_; }
 
  private:
   std::vector<MemoryTensor> tensors_;
-  Inventory inventory_;
-  ModelHints hints_;
-  Record record_;
-  std::map<std::string, std::string> metadata_;
-  std::vector<ExtraFile> extra_files_;
-  std::filesystem::path path_ = "memory";
-  i64 file_bytes_ = 0;
+  CheckpointInfo info_;
 };
 
 /// Only names, dtypes and shapes: enough for recognition.

@@ -48,24 +48,22 @@ const Spelling kTurned{"megatron", Experts::Grouped, Experts::Grouped, interleav
 const Spelling kPacked{"hf:gpt_oss", Experts::Grouped, Experts::Grouped, interleaved(1), split()};
 
 /// A source whose tensors are said to lie elsewhere than they do.
-class MovedSource final : public Source {
+class MovedSource final : public Source, public FileBacked {
  public:
   MovedSource(const Source& source, i64 shift) : source_(source), shift_(shift) {}
-  const Inventory& inventory() const override { return source_.inventory(); }
-  const ModelHints& hints() const override { return source_.hints(); }
-  const Record& record() const override { return source_.record(); }
-  const std::map<std::string, std::string>& metadata() const override { return source_.metadata(); }
-  const std::vector<ExtraFile>& extra_files() const override { return source_.extra_files(); }
-  const std::filesystem::path& path() const override { return source_.path(); }
-  i64 file_bytes() const override { return source_.file_bytes(); }
-  void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const override {
-    source_.read(tensor, offset, out);
+  const CheckpointInfo& info() const override { return source_.info(); }
+  const ContentCheck* content_check() const override { return source_.content_check(); }
+  const FileBacked* file_backed() const override { return this; }
+  void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
+    source_.read_scattered(tensor, offset, pieces);
   }
   FilePlace place(std::size_t tensor) const override {
-    FilePlace place = source_.place(tensor);
+    FilePlace place = source_.file_backed()->place(tensor);
     place.offset += shift_;
     return place;
   }
+  bool reads_past_cache(std::size_t tensor) const override { return source_.file_backed()->reads_past_cache(tensor); }
+  void keep_in_cache() const override { source_.file_backed()->keep_in_cache(); }
 
  private:
   const Source& source_;
@@ -230,27 +228,21 @@ TEST_F(CloneTest, WhatIsDoneIsLeftOut) {
 }
 
 /// One tensor of 410 MB, of which nothing is ever read, somewhere in a file.
-class LongSource final : public Source {
+class LongSource final : public Source, public FileBacked {
  public:
-  LongSource() { inventory_.tensors.push_back({"long", Dtype::U8, {kBytes}, 0, 24, kBytes}); }
-  const Inventory& inventory() const override { return inventory_; }
-  const ModelHints& hints() const override { return hints_; }
-  const Record& record() const override { return record_; }
-  const std::map<std::string, std::string>& metadata() const override { return record_; }
-  const std::vector<ExtraFile>& extra_files() const override { return extra_files_; }
-  const std::filesystem::path& path() const override { return path_; }
-  i64 file_bytes() const override { return kBytes; }
-  void read(std::size_t, i64, std::span<std::byte>) const override { FAIL(); }
+  LongSource() { info_.inventory.tensors.push_back({"long", Dtype::U8, {kBytes}, 0, 24, kBytes}); }
+  const CheckpointInfo& info() const override { return info_; }
+  const ContentCheck* content_check() const override { return nullptr; }
+  const FileBacked* file_backed() const override { return this; }
+  void read_scattered(std::size_t, i64, std::span<const std::span<std::byte>>) const override { FAIL(); }
   FilePlace place(std::size_t) const override { return {&file_, 24}; }
+  bool reads_past_cache(std::size_t) const override { return false; }
+  void keep_in_cache() const override {}
 
   static constexpr i64 kBytes = 410'000'000;
 
  private:
-  Inventory inventory_;
-  ModelHints hints_;
-  Record record_;
-  std::vector<ExtraFile> extra_files_;
-  std::filesystem::path path_;
+  CheckpointInfo info_;
   File file_;
 };
 
@@ -432,7 +424,7 @@ TEST_F(CloneTest, ASampleOfAllRowsFindsOneByte) {
   std::size_t tensor = 0;
   while (!out->inventory().tensors[tensor].name.ends_with("linear_fc2.weight")) ++tensor;
   const TensorRef& found = out->inventory().tensors[tensor];
-  const FilePlace place = out->place(tensor);
+  const FilePlace place = out->file_backed()->place(tensor);
   for (const i64 at : {i64{0}, found.bytes / 2 + 77, found.bytes - 1}) {
     const File file = File::open_write(place.file->path());
     std::byte byte{};
@@ -452,7 +444,7 @@ TEST_F(CloneTest, ASampleOfAllRowsFindsOneByte) {
 
 void expect_places(const Source& source, bool all) {
   for (std::size_t t = 0; t < source.inventory().tensors.size(); ++t) {
-    const FilePlace place = source.place(t);
+    const FilePlace place = source.file_backed()->place(t);
     if (all) {
       ASSERT_NE(place.file, nullptr);
     }

@@ -28,35 +28,20 @@ std::vector<std::byte> content_of(std::size_t tensor, i64 bytes) {
   return content;
 }
 
-/// Two objects and whatever structure a test wants to see kept.
-class ObjectSource final : public Source {
+class PatternObjects final : public ObjectStore {
  public:
-  explicit ObjectSource(Format format) : format_(format) {
-    structure_.objects = {{"common_state/shard_0_1", 3}, {"x._extra_state/shard_0_2", 5}};
+  std::vector<std::byte> read(std::size_t number) const override {
+    return content_of(100 + number, number == 0 ? 3 : 5);
   }
-  Format format() const override { return format_; }
-  const Inventory& inventory() const override { return inventory_; }
-  const ModelHints& hints() const override { return hints_; }
-  const Record& record() const override { return record_; }
-  const std::map<std::string, std::string>& metadata() const override { return record_; }
-  const std::vector<ExtraFile>& extra_files() const override { return extra_files_; }
-  const fs::path& path() const override { return path_; }
-  i64 file_bytes() const override { return 0; }
-  void read(std::size_t, i64, std::span<std::byte>) const override {}
-  const Structure& structure() const override { return structure_; }
-  std::vector<std::byte> read_object(std::size_t object) const override {
-    return content_of(100 + object, structure_.objects.at(object).bytes);
-  }
-  Structure structure_;
-
- private:
-  Format format_;
-  Inventory inventory_;
-  ModelHints hints_;
-  Record record_;
-  std::vector<ExtraFile> extra_files_;
-  fs::path path_ = "source";
 };
+
+/// Two objects.
+Structure two_objects() {
+  const auto store = std::make_shared<PatternObjects>();
+  Structure structure;
+  structure.objects = {{"common_state/shard_0_1", 3, store, 0}, {"x._extra_state/shard_0_2", 5, store, 1}};
+  return structure;
+}
 
 class DcpSinkTest : public testing::Test {
  protected:
@@ -69,12 +54,13 @@ class DcpSinkTest : public testing::Test {
   SinkOptions options() const {
     SinkOptions options;
     options.path = dir_ / "out";
-    options.source = &source_;
+    options.structure = structure_;
+    options.source_format = Format::TorchDist;
     return options;
   }
 
   fs::path dir_;
-  ObjectSource source_{Format::TorchDist};
+  Structure structure_ = two_objects();
 };
 
 OutputTensor output(std::string name, Dtype dtype, std::vector<i64> shape, i64 bytes, u32 shard) {
@@ -135,8 +121,8 @@ TEST_F(DcpSinkTest, WhatItWritesReadsBack) {
   const auto source = open_dist(dir_ / "out");
   expect_same(*source, kTensors);
   i64 bytes = 0;
-  source->check_contents(3, [&](i64 more) { __atomic_add_fetch(&bytes, more, __ATOMIC_RELAXED); });
-  EXPECT_EQ(bytes, source->checked_bytes());
+  source->content_check()->run(3, [&](i64 more) { __atomic_add_fetch(&bytes, more, __ATOMIC_RELAXED); });
+  EXPECT_EQ(bytes, source->content_check()->bytes());
   EXPECT_EQ(bytes, source->file_bytes());  // items without gaps, none beside them
 }
 
@@ -161,20 +147,19 @@ TEST_F(DcpSinkTest, ObjectsAreCopied) {
   const auto source = open_dist(dir_ / "out");
   ASSERT_EQ(source->structure().objects.size(), 2U);
   EXPECT_EQ(source->structure().objects[1].name, "x._extra_state/shard_0_2");
-  EXPECT_EQ(source->read_object(0), content_of(100, 3));
-  EXPECT_EQ(source->read_object(1), content_of(101, 5));
+  EXPECT_EQ(source->structure().objects[0].read(), content_of(100, 3));
+  EXPECT_EQ(source->structure().objects[1].read(), content_of(101, 5));
 }
 
 TEST_F(DcpSinkTest, MetadataJsonIsKeptOrAdded) {
   save(options(), kTensors);
   EXPECT_FALSE(fs::exists(dir_ / "out" / "metadata.json"));  // as the source, a plain one
-  const ObjectSource other(Format::Safetensors);
   SinkOptions next = options();
   next.path = dir_ / "next";
-  next.source = &other;
+  next.source_format = Format::Safetensors;
   save(next, kTensors);
   EXPECT_EQ(get(dir_ / "next" / "metadata.json"), R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1})");
-  source_.structure_.metadata_json = "{\"sharded_backend\": \"own\"}";
+  structure_.metadata_json = "{\"sharded_backend\": \"own\"}";
   next = options();
   next.path = dir_ / "last";
   save(next, kTensors);
@@ -182,7 +167,7 @@ TEST_F(DcpSinkTest, MetadataJsonIsKeptOrAdded) {
 }
 
 TEST_F(DcpSinkTest, IntegrityCoversEveryOtherFile) {
-  source_.structure_.has_integrity = true;
+  structure_.has_integrity = true;
   save(options(), kTensors);
   const std::string text = get(dir_ / "out" / "integrity.json");
   EXPECT_TRUE(text.starts_with(R"({"algorithm":"sha256","files":{)")) << text;
@@ -199,15 +184,15 @@ TEST_F(DcpSinkTest, Sha256OfAFile) {
 }
 
 TEST_F(DcpSinkTest, IterationsHaveTheTrackerBesideThem) {
-  source_.structure_.iteration_dir = "iter_0000100";
-  source_.structure_.tracker = "100\n";
+  structure_.iteration_dir = "iter_0000100";
+  structure_.tracker = "100\n";
   save(options(), kTensors);
   EXPECT_EQ(get(dir_ / "out" / "latest_checkpointed_iteration.txt"), "100\n");
   expect_same(*open_dist(dir_ / "out" / "iter_0000100"), kTensors);
 }
 
 TEST_F(DcpSinkTest, PathsFollowTheNames) {
-  source_.structure_.paths = {{"model.a.stack", {{"model", false}, {"a", false}, {"stack", false}}},
+  structure_.paths = {{"model.a.stack", {{"model", false}, {"a", false}, {"stack", false}}},
                               {"list.0", {{"list", false}, {"0", true}}},
                               {"common_state/shard_0_1", {{"common", false}}}};
   std::vector<OutputTensor> tensors = {output("model.a.new", Dtype::U8, {2}, 2, 0),

@@ -161,7 +161,7 @@ class DcpSourceTest : public testing::Test {
     return slug_of([&] { read_all(*open_dist(dir_), 0); });
   }
   std::string check_slug() const {
-    return slug_of([&] { open_dist(dir_)->check_contents(2, {}); });
+    return slug_of([&] { open_dist(dir_)->content_check()->run(2, {}); });
   }
 
   std::string read_numbers() const {
@@ -248,7 +248,7 @@ TEST_F(DcpSourceTest, SideFiles) {
   EXPECT_EQ(source->structure().metadata_json, "{}");
   EXPECT_TRUE(source->structure().has_integrity);
   EXPECT_EQ(source->structure().objects.at(0).bytes, 3);
-  EXPECT_EQ(source->read_object(0), (std::vector<std::byte>{std::byte{'o'}, std::byte{'b'}, std::byte{'j'}}));
+  EXPECT_EQ(source->structure().objects[0].read(), (std::vector<std::byte>{std::byte{'o'}, std::byte{'b'}, std::byte{'j'}}));
 }
 
 TEST_F(DcpSourceTest, AFileThatShrinksIsSeen) {

@@ -30,18 +30,16 @@ const Spelling kPacked{"hf:gpt_oss", Experts::Grouped, Experts::Grouped, interle
 class CountingSource final : public Source {
  public:
   explicit CountingSource(const MemorySource& source) : source_(source) {}
-  const Inventory& inventory() const override { return source_.inventory(); }
-  const ModelHints& hints() const override { return source_.hints(); }
-  const Record& record() const override { return source_.record(); }
-  const std::map<std::string, std::string>& metadata() const override { return source_.metadata(); }
-  const std::vector<ExtraFile>& extra_files() const override { return source_.extra_files(); }
-  const std::filesystem::path& path() const override { return source_.path(); }
-  i64 file_bytes() const override { return source_.file_bytes(); }
-  void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const override {
-    bytes += static_cast<i64>(out.size());
-    largest = std::max(largest.load(), static_cast<i64>(out.size()));
+  const CheckpointInfo& info() const override { return source_.info(); }
+  const ContentCheck* content_check() const override { return nullptr; }
+  const FileBacked* file_backed() const override { return nullptr; }
+  void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
+    for (const std::span<std::byte> piece : pieces) {
+      bytes += std::ssize(piece);
+      largest = std::max(largest.load(), static_cast<i64>(std::ssize(piece)));
+    }
     if (fail_after >= 0 && bytes > fail_after) throw Error(ErrorCode::Io, "planted");
-    source_.read(tensor, offset, out);
+    source_.read_scattered(tensor, offset, pieces);
   }
   mutable std::atomic<i64> bytes{0};
   mutable std::atomic<i64> largest{0};
@@ -108,7 +106,7 @@ TEST(Execute, ReportsEveryByteOnce) {
   options.on_progress = [&](i64 bytes) { reported += bytes; };
   const Converted converted = convert(source, recognize_source(source), options_for(model, kPacked), options);
   EXPECT_EQ(reported, converted.plan.bytes);
-  EXPECT_EQ(converted.plan.bytes, source.file_bytes());
+  EXPECT_EQ(converted.plan.bytes, source.bytes());
 }
 
 /// The same bytes, whatever the number of workers and the memory.

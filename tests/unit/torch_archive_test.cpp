@@ -73,65 +73,47 @@ TEST(ObjectZip, IsATorchZip) {
   EXPECT_NE(directory.find("version"), nullptr);
 }
 
-/// Objects, paths and trees go into extras and come out of them as they were.
-class StructureSource final : public Source {
+class PatternObjects final : public ObjectStore {
  public:
-  const Inventory& inventory() const override { return inventory_; }
-  const ModelHints& hints() const override { return hints_; }
-  const Record& record() const override { return record_; }
-  const std::map<std::string, std::string>& metadata() const override { return record_; }
-  const std::vector<ExtraFile>& extra_files() const override { return extra_files_; }
-  const std::filesystem::path& path() const override { return path_; }
-  i64 file_bytes() const override { return 0; }
-  void read(std::size_t, i64, std::span<std::byte>) const override {}
-  const Structure& structure() const override { return structure_; }
-  std::vector<std::byte> read_object(std::size_t object) const override { return pattern(3 + object * 1000); }
-  Structure structure_;
-
- private:
-  Inventory inventory_;
-  ModelHints hints_;
-  Record record_;
-  std::vector<ExtraFile> extra_files_;
-  std::filesystem::path path_ = "source";
+  std::vector<std::byte> read(std::size_t number) const override { return pattern(3 + number * 1000); }
 };
 
-Extras open_text(const std::string& zip) {
-  return {[zip](std::span<std::byte> out, i64 offset) {
-            std::memcpy(out.data(), zip.data() + static_cast<std::size_t>(offset), out.size());
-          },
-          static_cast<i64>(zip.size()), "extras"};
+Structure open_text(const std::string& zip) {
+  const ReadAt read = [zip](std::span<std::byte> out, i64 offset) {
+    std::memcpy(out.data(), zip.data() + static_cast<std::size_t>(offset), out.size());
+  };
+  return read_extras(read, std::ssize(zip), "extras");
 }
 
 TEST(Extras, KeepObjectsAndPaths) {
-  StructureSource source;
-  source.structure_.objects = {{"args.lr", 3}, {"x._extra_state/shard_0_2", 1003}};
-  source.structure_.paths = {{"m.w0", {{"m", false}, {"w0", false}}}, {"args.lr", {{"args", false}, {"3", true}}}};
-  source.structure_.metadata_json = "{\"sharded_backend\": \"torch_dist\"}";
-  source.structure_.has_integrity = true;
-  const std::string zip = print_extras(source, {{"m.w", Dtype::F32, {1}, 4, 0, 0, "m.w0"}});
-  const Extras extras = open_text(zip);
-  const Structure& found = extras.structure();
+  const auto store = std::make_shared<PatternObjects>();
+  Structure structure;
+  structure.objects = {{"args.lr", 3, store, 0}, {"x._extra_state/shard_0_2", 1003, store, 1}};
+  structure.paths = {{"m.w0", {{"m", false}, {"w0", false}}}, {"args.lr", {{"args", false}, {"3", true}}}};
+  structure.metadata_json = "{\"sharded_backend\": \"torch_dist\"}";
+  structure.has_integrity = true;
+  const std::string zip = print_extras(structure, {{"m.w", Dtype::F32, {1}, 4, 0, 0, "m.w0"}});
+  const Structure found = open_text(zip);
   ASSERT_EQ(found.objects.size(), 2U);
   EXPECT_EQ(found.objects[1].name, "x._extra_state/shard_0_2");
   EXPECT_EQ(found.objects[1].bytes, 1003);
-  EXPECT_EQ(extras.read_object(1), pattern(1003));
+  EXPECT_EQ(found.objects[1].read(), pattern(1003));
   EXPECT_EQ(found.paths.at("m.w"), (KeyPath{{"m", false}, {"w", false}}));
   EXPECT_EQ(found.paths.at("args.lr"), (KeyPath{{"args", false}, {"3", true}}));
   EXPECT_FALSE(found.paths.contains("m.w0"));
-  EXPECT_EQ(found.metadata_json, source.structure_.metadata_json);
+  EXPECT_EQ(found.metadata_json, structure.metadata_json);
   EXPECT_TRUE(found.has_integrity);
 }
 
 TEST(Extras, ADamagedObjectIsSeen) {
-  StructureSource source;
-  source.structure_.objects = {{"a", 3}};
-  std::string zip = print_extras(source, {});
+  Structure structure;
+  structure.objects = {{"a", 3, std::make_shared<PatternObjects>(), 0}};
+  std::string zip = print_extras(structure, {});
   const auto content = pattern(3);
   const std::size_t at = zip.find(std::string(reinterpret_cast<const char*>(content.data()), 3));
   ASSERT_NE(at, std::string::npos);
   zip[at] ^= 1;
-  EXPECT_EQ(slug_of([&] { open_text(zip).read_object(0); }), "zip-crc");
+  EXPECT_EQ(slug_of([&] { open_text(zip).objects[0].read(); }), "zip-crc");
 }
 
 }  // namespace

@@ -414,7 +414,7 @@ TEST(VerifyForward, BatchesStayWithinTheMemory) {
     const Recognition left = recognize_source(a);
     const Recognition right = recognize_source(b);
     EXPECT_EQ(read, forward_bytes({&a, &left}, {&b, &right}, options));
-    EXPECT_EQ(read, a.file_bytes() + b.file_bytes());
+    EXPECT_EQ(read, a.bytes() + b.bytes());
   }
   EXPECT_EQ(std::set<i64>(tokens.begin(), tokens.end()).size(), 1U);
 }

@@ -1,0 +1,41 @@
+/// What an open checkpoint says of its files.
+
+#include "core/fail.hpp"
+#include "format/checkpoint_files.hpp"
+#include "io/directory.hpp"
+#include "io/file.hpp"
+
+namespace glu_ckpt {
+
+i64 CheckpointInfo::file_bytes() const {
+  i64 bytes = 0;
+  for (const OpenedFile& file : files) bytes += file.bytes;
+  return bytes;
+}
+
+void check_unchanged(const CheckpointInfo& info) {
+  for (const OpenedFile& was : info.files) {
+    const std::string name = was.path.string();
+    if (path_kind(was.path) != PathKind::File)
+      fail(ErrorCode::SourceChanged, {name, {}}, "{}: is no longer there; it was when this run began", name);
+    const FileIdentity now = File::open_read(was.path).identity();
+    if (now.size != was.bytes)
+      fail(ErrorCode::SourceChanged, {name, {}}, "{}: has {} bytes; it had {} when this run began", name, now.size,
+           was.bytes);
+    // The status, which links and permissions change too, says nothing about the content.
+    if (now.dev != was.device || now.ino != was.inode || now.mtime_ns != was.modified_ns)
+      fail(ErrorCode::SourceChanged, {name, {}}, "{}: was {} while this run read it; run again", name,
+           now.ino == was.inode ? "written to" : "replaced");
+  }
+}
+
+std::string identity_of(const CheckpointInfo& info) {
+  // Sizes and dates alone may be another model's: images and archives have one date for all files.
+  std::string text;
+  for (const OpenedFile& file : info.files)
+    text += fmt::format("file {} {} {} {}\n", canonical_path(file.path).string(), file.inode, file.bytes,
+                        file.modified_ns);
+  return text;
+}
+
+}  // namespace glu_ckpt
