@@ -14,7 +14,7 @@ bash scripts/install_deps.sh tests
 mkdir -p build-fuzz
 for target in "${targets[@]}"; do
   clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Iinclude -Isrc -Itests \
-    "tests/fuzz/fuzz_$target.cpp" src/core/*.cpp src/io/*.cpp src/format/*.cpp -lfmt -lsimdjson -lz -lcrypto -lpthread \
+    "tests/fuzz/fuzz_$target.cpp" src/core/*.cpp src/io/*.cpp src/format/*.cpp -lfmt -lsimdjson -lxxhash -lz -lcrypto -lpthread \
     -o "build-fuzz/fuzz_$target"
   mkdir -p "build-fuzz/corpus_$target"
   "build-fuzz/fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \

@@ -206,7 +206,7 @@ struct SinkOptions {
   /// last one listed, and formats other than safetensors, begin where their headers end.
   std::vector<i64> data_phases{};
   /// Shards into which bytes will be cloned, sorted. Space is reserved for what is written to them alone, and their
-  /// files get no hash. Safetensors only.
+  /// data get no checksum. Safetensors only.
   std::vector<u32> cloned_shards{};
   SinkMode mode = SinkMode::Create;
   /// What the run was asked, as a text. With one there is a journal, and the staging directory can be kept and resumed.
@@ -245,7 +245,7 @@ class Sink {
   /// Has the staging directory removed, whoever made it.
   virtual void discard() {}
   /// What finish() has to know of the bytes that this process wrote, for a process that joined the run; the files are
-  /// flushed. Empty where there is nothing to know. Called once, after all writes.
+  /// flushed. Called once, after all writes.
   virtual std::vector<std::byte> export_sums() { return {}; }
   /// Takes what another process exported; its bytes are not read from an older cache. Throws Io where it is damaged.
   virtual void import_sums(std::span<const std::byte> /*sums*/) {}

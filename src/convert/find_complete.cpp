@@ -37,13 +37,13 @@ void check_side_files(const Source& source, const Source& output, const FailOthe
   const std::filesystem::path record = output.path() / kRecordFileName;
   if (!path_exists(record)) fail_other(fmt::format("lacks {}", kRecordFileName));
   const std::string text = read_small_file(record, kMaxRecordBytes, ErrorCode::RecordInvalid);
-  const std::vector<FileHash> written = parse_record_json(text, {record.string(), {}}).files;
+  const std::vector<FileRecord> written = parse_record_json(text, {record.string(), {}}).files;
   for (const ExtraFile& file : source.extra_files()) {
     if (file.name == kRecordFileName || file.name == "glu_ckpt.extras") continue;
-    const auto was = std::ranges::find(written, file.name, &FileHash::name);
+    const auto was = std::ranges::find(written, file.name, &FileRecord::name);
     const std::filesystem::path copy = output.path() / file.name;
     if (was == written.end() || !path_exists(copy)) fail_other(fmt::format("lacks {}", file.name));
-    if (hash_file(copy, file.name) != *was) fail_other(fmt::format("its {} is not what was written", file.name));
+    if (record_of_file(File::open_read(copy), file.name) != *was) fail_other(fmt::format("its {} is not what was written", file.name));
   }
   if (const std::string config = config_of(source); config != config_of(output))
     fail_other("its config.json is another one than the source's");

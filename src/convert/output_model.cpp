@@ -56,8 +56,8 @@ std::string config_of(const Source& source) {
   const auto& files = source.extra_files();
   const auto config = std::ranges::find(files, "config.json", &ExtraFile::name);
   if (config == files.end()) return {};
-  const FileHash hash = hash_file(config->path, config->name);
-  return fmt::format("config {} {}\n", hash.bytes, hash.xxh3_128);
+  const FileRecord record = record_of_file(File::open_read(config->path), config->name);
+  return fmt::format("config {} {}\n", record.bytes, record.data_xxh3_128);
 }
 
 std::string fingerprint_of(const Options& options, const Opened& opened, const Plan& plan, Format format,

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 
+#include "core/data_hash.hpp"
 #include "core/fail.hpp"
-#include "core/hash.hpp"
 #include "core/json.hpp"
+#include "core/parallel.hpp"
 #include "format/json_offset.hpp"
 #include "io/file.hpp"
 
@@ -24,6 +26,15 @@ constexpr auto kKnownFields =
 
 bool is_known(std::string_view key) {
   return std::find(kKnownFields.begin(), kKnownFields.end(), key) != kKnownFields.end();
+}
+
+/// Reads a field that a later or earlier version may not write. False where it is of another type.
+template <typename Stored, typename T>
+bool read_optional(const element& item, std::string_view key, T& out) {
+  Stored value;
+  const auto error = item[key].get(value);
+  if (!error) out = T(value);
+  return !error || error == simdjson::NO_SUCH_FIELD;
 }
 
 class RecordReader {
@@ -69,13 +80,17 @@ class RecordReader {
     if (value.get(array)) fail_invalid(field_at(), "files is not an array");
     std::size_t number = 0;
     for (const element item : array) {
+      FileRecord file;
       std::string_view name;
-      std::string_view hash;
-      i64 bytes = 0;
-      if (item["name"].get(name) || item["bytes"].get(bytes) ||
-          (item["xxh3_128"].get(hash) && item["xxh3_128"].error() != simdjson::NO_SUCH_FIELD))
-        fail_invalid(json_offset(text_, {field_, number}), "files holds something else than {name, bytes, xxh3_128}");
-      content_.files.push_back({std::string(name), bytes, std::string(hash)});
+      const bool valid = !item["name"].get(name) && !item["bytes"].get(file.bytes) &&
+                         read_optional<i64>(item, "header_bytes", file.header_bytes) &&
+                         read_optional<std::string_view>(item, "header_xxh3_128", file.header_xxh3_128) &&
+                         read_optional<std::string_view>(item, "data_xxh3_128", file.data_xxh3_128);
+      file.name = name;
+      if (!valid || file.header_bytes < 0 || file.header_bytes > file.bytes)
+        fail_invalid(json_offset(text_, {field_, number}),
+                     "files holds something else than {name, bytes, header_bytes, header_xxh3_128, data_xxh3_128}");
+      content_.files.push_back(std::move(file));
       ++number;
     }
   }
@@ -110,11 +125,13 @@ void print_strings(std::string& out, const std::map<std::string, std::string>& f
   }
 }
 
-void print_files(std::string& out, const std::vector<FileHash>& files) {
+void print_files(std::string& out, const std::vector<FileRecord>& files) {
   const char* separator = "";
-  for (const FileHash& file : files) {
-    out += fmt::format("{}    {{\"name\": {}, \"bytes\": {}", separator, json_string(file.name), file.bytes);
-    if (!file.xxh3_128.empty()) out += fmt::format(", \"xxh3_128\": {}", json_string(file.xxh3_128));
+  for (const FileRecord& file : files) {
+    out += fmt::format("{}    {{\"name\": {}, \"bytes\": {}, \"header_bytes\": {}", separator, json_string(file.name),
+                       file.bytes, file.header_bytes);
+    if (!file.header_xxh3_128.empty()) out += fmt::format(", \"header_xxh3_128\": {}", json_string(file.header_xxh3_128));
+    if (!file.data_xxh3_128.empty()) out += fmt::format(", \"data_xxh3_128\": {}", json_string(file.data_xxh3_128));
     out += "}";
     separator = ",\n";
   }
@@ -176,15 +193,35 @@ void RecordMerger::add(const Record& record, const InputPart& part, std::string_
   }
 }
 
-FileHash hash_text(std::string_view text, const std::string& name) {
-  return {name, std::ssize(text), hex(hash128(std::as_bytes(std::span(text)), 0))};
+FileRecord record_of_text(std::string_view text, const std::string& name) {
+  return {name, std::ssize(text), 0, hex(hash128({}, 0)), hex(hash_data(std::as_bytes(std::span(text))))};
 }
 
-FileHash hash_file(const std::filesystem::path& path, const std::string& name) {
-  const File file = File::open_read(path);
-  StreamHash hash;
-  const i64 bytes = for_each_block(file, [&](std::span<const std::byte> block, i64) { hash.update(block); });
-  return {name, bytes, hex(hash.finish())};
+FileRecord record_of_file(const File& file, const std::string& name, const FileReading& reading) {
+  const i64 bytes = file.size();
+  const i64 header_bytes = std::min(reading.header_bytes, bytes);
+  std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(std::max(1, reading.jobs)));
+  const auto read = [&](i64 begin, i64 end, std::vector<std::byte>& buffer) {
+    buffer.resize(static_cast<std::size_t>(std::min(end - begin, kDataBlockBytes)));
+    file.pread_exact(buffer, begin);
+    if (reading.use) reading.use(buffer, begin);
+  };
+  StreamHash header(0);
+  for (i64 done = 0; done < header_bytes; done += kDataBlockBytes) {
+    read(done, header_bytes, buffers[0]);
+    header.update(buffers[0]);
+  }
+  Hash128 data;
+  std::mutex mutex;
+  const i64 blocks = (bytes - header_bytes + kDataBlockBytes - 1) / kDataBlockBytes;
+  parallel_for(static_cast<std::size_t>(blocks), reading.jobs, [&](std::size_t block, int worker) {
+    std::vector<std::byte>& buffer = buffers[static_cast<std::size_t>(worker)];
+    read(header_bytes + static_cast<i64>(block) * kDataBlockBytes, bytes, buffer);
+    const Hash128 sum = hash_data(buffer, static_cast<i64>(block));
+    const std::lock_guard lock(mutex);
+    data += sum;
+  });
+  return {name, bytes, header_bytes, hex(header.finish()), hex(data)};
 }
 
 }  // namespace glu_ckpt

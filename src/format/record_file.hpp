@@ -3,37 +3,44 @@
 ///
 ///   {"version": "...", "naming": "...", ...,
 ///    "options": {"--glu": "interleaved:32", ...},
-///    "files": [{"name": "model.safetensors", "bytes": 123, "xxh3_128": "<32 hex>"}, ...]}
+///    "files": [{"name": "model.safetensors", "bytes": 123456, "header_bytes": 1234, "header_xxh3_128": "<32 hex>",
+///               "data_xxh3_128": "<32 hex>"}, ...]}
 ///
-/// A file of which parts were cloned has no xxh3_128: nobody read them.
+/// The header of a safetensors file is its length and its JSON, everything before the tensors. All bytes of any other
+/// file are data. `data_xxh3_128` is the sum of core/data_hash.hpp. It is missing where parts of the file were cloned,
+/// since nobody read those.
 
-#include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "glu_ckpt/checkpoint.hpp"
+#include "io/file.hpp"
 
 namespace glu_ckpt {
 
 inline constexpr std::string_view kRecordFileName = "glu_ckpt.json";
 inline constexpr i64 kMaxRecordBytes = i64{64} << 20;
 
-struct FileHash {
+struct FileRecord {
   std::string name;
   i64 bytes = 0;
-  /// 32 hexadecimal digits; empty where it is not known.
-  std::string xxh3_128;
-  bool operator==(const FileHash&) const = default;
+  i64 header_bytes = 0;
+  /// 32 hexadecimal digits each; empty where it is not known.
+  std::string header_xxh3_128 = {};
+  std::string data_xxh3_128 = {};
+  bool operator==(const FileRecord&) const = default;
 };
 
 /// What glu_ckpt.json holds.
 struct RecordFile {
   Record record;
   std::map<std::string, std::string> options;
-  std::vector<FileHash> files;
+  std::vector<FileRecord> files;
 };
 
 /// Throws RecordInvalid. Fields that are not known and no strings are ignored: a later version may write them.
@@ -64,8 +71,17 @@ class RecordMerger {
   std::map<std::string, std::string> origin_;
 };
 
-FileHash hash_text(std::string_view text, const std::string& name);
-/// Reads the file once, in blocks.
-FileHash hash_file(const std::filesystem::path& path, const std::string& name);
+/// The record of a file that is all data.
+FileRecord record_of_text(std::string_view text, const std::string& name);
+
+/// How record_of_file() reads a file.
+struct FileReading {
+  i64 header_bytes = 0;
+  int jobs = 1;
+  /// Gets every range that was read, from any of the threads.
+  std::function<void(std::span<const std::byte>, i64 offset)> use = {};
+};
+/// The record of a file on the disk, which is read once. Where it is shorter than its header, it has no data.
+FileRecord record_of_file(const File& file, const std::string& name, const FileReading& reading = {});
 
 }  // namespace glu_ckpt

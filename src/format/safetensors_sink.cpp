@@ -98,12 +98,8 @@ class SafetensorsSink final : public Sink {
     return shards_[to.shard].header_bytes + to.offset;
   }
 
-  std::vector<std::byte> export_sums() override {
-    out_.flush_files();
-    return {};
-  }
-
-  void import_sums(std::span<const std::byte> /*sums*/) override { out_.see_others(); }
+  std::vector<std::byte> export_sums() override { return out_.export_sums(); }
+  void import_sums(std::span<const std::byte> sums) override { out_.import_sums(sums); }
 
   void finish(const Record& record) override {
     out_.require_owner("finish");
@@ -156,7 +152,7 @@ class SafetensorsSink final : public Sink {
     shard.name = out_.single_file() ? out_.file_name() : shard_name(number, static_cast<u32>(shards_.size()));
     shard.header_bytes = static_cast<i64>(header_of(shard, options_.record).size());
     const Space space = is_cloned(number) ? Space::AsWritten : Space::All;
-    shard.file = &out_.open_file(shard.name, shard.header_bytes + shard.data_bytes, space);
+    shard.file = &out_.open_file(shard.name, shard.header_bytes + shard.data_bytes, shard.header_bytes, space);
   }
 
   void write_header(const Shard& shard, const Record& record) {
@@ -165,7 +161,7 @@ class SafetensorsSink final : public Sink {
       fail(ErrorCode::RecordInvalid, {shard.name, {}},
            "{}: the final record makes a header of {} bytes; {} were kept free for it", shard.name, header.size(),
            shard.header_bytes);
-    shard.file->write(std::as_bytes(std::span(header)), 0);
+    shard.file->write_header(std::as_bytes(std::span(header)));
     out_.count(shard.header_bytes);
   }
 
@@ -214,7 +210,7 @@ void write_record_to_file(const fs::path& path, const Record& record) {
   staged.commit_file(name);
 }
 
-/// Options, file hashes and fields that `record` does not have stay.
+/// Options, checksums of files and fields that `record` does not have stay.
 void write_record_to_directory(const fs::path& directory, const Record& record) {
   const fs::path path = directory / kRecordFileName;
   RecordFile content;

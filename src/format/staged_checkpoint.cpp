@@ -24,15 +24,9 @@ StagedMode staged_mode(SinkMode mode) {
   return StagedMode::Create;
 }
 
-/// Hashed on the way.
-FileHash copy_file(const File& from, const File& to, const std::string& name) {
-  StreamHash hash;
-  const i64 bytes = for_each_block(from, [&](std::span<const std::byte> block, i64 offset) {
-    hash.update(block);
-    to.pwrite_exact(block, offset);
-  });
-  return {name, bytes, hex(hash.finish())};
-}
+/// What the files of an output may keep of their data to hash it later: with up to 32 workers a part of half a block
+/// waits for each.
+constexpr i64 kHashMemoryBytes = i64{16} << 20;
 
 }  // namespace
 
@@ -47,7 +41,8 @@ StagedCheckpoint::StagedCheckpoint(const SinkOptions& options, const std::string
       inner_(names_single_file(options.path) ? std::string() : inner),
       single_file_(names_single_file(options.path)),
       staged_(options.path, options.overwrite, staged_mode(options.mode), options.fingerprint, options.rank),
-      spool_(staged_.path()) {
+      spool_(staged_.path()),
+      hash_memory_(kHashMemoryBytes) {
   if (!inner_.empty()) make_subdirectories(inner_);
 }
 
@@ -67,13 +62,18 @@ fs::path StagedCheckpoint::claim(const std::string& name) {
   return root() / name;
 }
 
-OutputFile& StagedCheckpoint::open_file(const std::string& name, i64 bytes, Space space) {
+OutputFile& StagedCheckpoint::open_file(const std::string& name, i64 bytes, i64 header_bytes, Space space) {
   const fs::path path = claim(name);
   file_names_.push_back(name);
   // Resume without an earlier run is a new output.
   const bool is_new = options_.mode == SinkMode::Resume && !staged_.resumed();
-  return files_.emplace_back(path, bytes, is_new ? StagedMode::Create : staged_mode(options_.mode), space,
-                             space == Space::AsWritten ? &spool_ : nullptr);
+  // Cloned parts are not read, so the data of a file with clones have no checksum.
+  OutputFileOptions options{bytes, header_bytes, space, nullptr, nullptr};
+  if (space == Space::AsWritten)
+    options.spool = &spool_;
+  else
+    options.hash_memory = &hash_memory_;
+  return files_.emplace_back(path, is_new ? StagedMode::Create : staged_mode(options_.mode), options);
 }
 
 void StagedCheckpoint::remove_others() {
@@ -100,13 +100,29 @@ void StagedCheckpoint::remove_others_in(const fs::path& directory, const std::se
 void StagedCheckpoint::publish_files() {
   spool_.flush();
   parallel_for(files_.size(), kFileThreads, [&](std::size_t i, int) { files_[i].publish(); });
-  for (std::size_t i = 0; i < files_.size(); ++i)
-    hashes_[file_names_[i]] = {file_names_[i], files_[i].bytes(), files_[i].hash() ? hex(*files_[i].hash()) : ""};
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    const OutputFile& file = files_[i];
+    records_[file_names_[i]] = {file_names_[i], file.bytes(), file.header_bytes(), hex(file.header_hash()),
+                                file.data_hash() ? hex(*file.data_hash()) : ""};
+  }
 }
 
-void StagedCheckpoint::flush_files() {
+std::vector<std::byte> StagedCheckpoint::export_sums(std::span<const std::byte> more) {
   spool_.flush();
   parallel_for(files_.size(), kFileThreads, [&](std::size_t i, int) { files_[i].flush(); });
+  ByteWriter out;
+  for (const OutputFile& file : files_) file.export_hashes(out);
+  out.text({reinterpret_cast<const char*>(more.data()), more.size()});
+  return out.take();
+}
+
+std::string StagedCheckpoint::import_sums(std::span<const std::byte> sums) {
+  see_others();
+  ByteReader in(sums, "checksums of another process of the run");
+  for (OutputFile& file : files_) file.import_hashes(in);
+  std::string more = in.text();
+  in.end();
+  return more;
 }
 
 void StagedCheckpoint::see_others() {
@@ -116,7 +132,7 @@ void StagedCheckpoint::see_others() {
 
 void StagedCheckpoint::write_text(const std::string& name, std::string_view text) {
   write_small_file(claim(name), text);
-  hashes_[name] = hash_text(text, name);
+  records_[name] = record_of_text(text, name);
   count(static_cast<i64>(text.size()));
 }
 
@@ -136,10 +152,11 @@ void StagedCheckpoint::copy_extra_file(const ExtraFile& extra) {
   const fs::path path = claim(extra.name);
   const File from = File::open_read(extra.path);
   const File to = File::create(path);
-  hashes_[extra.name] = copy_file(from, to, extra.name);
+  const auto copy = [&](std::span<const std::byte> block, i64 offset) { to.pwrite_exact(block, offset); };
+  const FileRecord& record = records_[extra.name] = record_of_file(from, extra.name, {0, 1, copy});
   to.set_mode((from.mode() & 0777) | 0200);
   to.sync();
-  count(hashes_[extra.name].bytes);
+  count(record.bytes);
 }
 
 void StagedCheckpoint::make_subdirectories(const fs::path& relative) {
@@ -155,7 +172,7 @@ void StagedCheckpoint::make_subdirectories(const fs::path& relative) {
 
 void StagedCheckpoint::write_record_file(const Record& record) {
   RecordFile content{record, options_.options, {}};
-  for (const auto& [name, hash] : hashes_) content.files.push_back(hash);
+  for (const auto& [name, file] : records_) content.files.push_back(file);
   write_text(std::string(kRecordFileName), print_record_json(content));
 }
 

@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "format/record_file.hpp"
 #include "glu_ckpt/checkpoint.hpp"
@@ -32,15 +34,18 @@ class StagedCheckpoint {
   /// Throws Io unless owns(): `action` is what only the run's first process does.
   void require_owner(std::string_view action) const;
 
-  /// A file for tensors, of a name relative to the checkpoint; its space is reserved. It stays where it is.
-  OutputFile& open_file(const std::string& name, i64 bytes, Space space = Space::All);
+  /// Opens a file for tensors, of a name relative to the checkpoint; its space is reserved. It stays where it is.
+  OutputFile& open_file(const std::string& name, i64 bytes, i64 header_bytes = 0, Space space = Space::All);
   /// After the last open_file(): of an earlier run's files all others go, and are written anew.
   void remove_others();
   /// All of them, under their final names and on the disk.
   void publish_files();
-  void flush_files();
-  /// The files as other processes, which have flushed them, wrote to them. Does nothing from the second call on.
-  void see_others();
+  /// For a process that joined the run: flushes its files, and writes what the first process has to know of the bytes
+  /// that went into them. `more` is what the format adds.
+  std::vector<std::byte> export_sums(std::span<const std::byte> more = {});
+  /// Takes what another process exported, and returns what its format added. From then on the files are read as the
+  /// other processes wrote them. Throws Io where it is damaged.
+  std::string import_sums(std::span<const std::byte> sums);
 
   /// A small file, flushed.
   void write_text(const std::string& name, std::string_view text);
@@ -48,7 +53,7 @@ class StagedCheckpoint {
   void write_tracker(std::string_view text);
   /// Copies the source's other files, except those that were written here.
   void copy_extra_files();
-  /// glu_ckpt.json with the hashes of all files so far; the last file of a directory.
+  /// glu_ckpt.json with the checksums of all files so far; the last file of a directory.
   void write_record_file(const Record& record);
   void sync_directories() const;
 
@@ -71,6 +76,7 @@ class StagedCheckpoint {
   std::filesystem::path claim(const std::string& name);
   void make_subdirectories(const std::filesystem::path& relative);
   void copy_extra_file(const ExtraFile& extra);
+  void see_others();
   void remove_others_in(const std::filesystem::path& directory, const std::set<std::filesystem::path>& keep);
 
   SinkOptions options_;
@@ -79,12 +85,13 @@ class StagedCheckpoint {
   StagedDir staged_;
   /// For files between whose parts others are cloned.
   PageSpool spool_;
+  HashMemory hash_memory_;
   /// A deque: files stay where they are.
   std::deque<OutputFile> files_;
   std::vector<std::string> file_names_;
   std::set<std::string> names_;
-  /// By name.
-  std::map<std::string, FileHash> hashes_;
+  /// The lines of glu_ckpt.json, by name.
+  std::map<std::string, FileRecord> records_;
   /// Relative to the staging directory.
   std::set<std::filesystem::path> subdirectories_;
   std::atomic<i64> bytes_written_{0};

@@ -74,15 +74,14 @@ class TorchSink final : public Sink {
   }
 
   std::vector<std::byte> export_sums() override {
-    out_.flush_files();
-    std::vector<std::byte> sums;
-    for (std::size_t i = 0; i < crcs_.size(); ++i) crcs_[i].export_to(sums, i);
-    return sums;
+    std::vector<std::byte> crcs;
+    for (std::size_t i = 0; i < crcs_.size(); ++i) crcs_[i].export_to(crcs, i);
+    return out_.export_sums(crcs);
   }
 
   void import_sums(std::span<const std::byte> sums) override {
-    out_.see_others();
-    for (const CrcPiece& piece : read_crc_pieces(sums))
+    const std::string crcs = out_.import_sums(sums);
+    for (const CrcPiece& piece : read_crc_pieces(std::as_bytes(std::span(crcs))))
       crcs_.at(piece.number).add_sum(piece.offset, piece.bytes, static_cast<u32>(piece.crc));
   }
 

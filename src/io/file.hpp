@@ -121,7 +121,8 @@ class File {
 /// Throws the Error for errno `error`: NotFound, NoSpace or Io. `action` is a verb: "open", "write".
 [[noreturn]] void fail_errno(int error, std::string_view action, const std::filesystem::path& path);
 
-/// Reads a file once, from its beginning to its end, and gives each block and its offset to `use`. Returns its bytes.
+/// Reads a file once, from its beginning to its end, and gives each block of 1 MiB and its offset to `use`; the last
+/// block may be shorter. Returns the file's bytes.
 /// Throws Io, FileTruncated.
 i64 for_each_block(const File& file, const std::function<void(std::span<const std::byte>, i64)>& use);
 

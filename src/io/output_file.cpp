@@ -17,9 +17,6 @@ namespace {
 constexpr std::size_t kMinDirectBytes = std::size_t{64} << 10;
 /// Written at once, it is reserved first where the file as a whole is not.
 constexpr i64 kReservedBytes = i64{1} << 20;
-constexpr i64 kSumBytes = sizeof(BlockSum);
-/// Sums are read, and blocks read back, by this many bytes.
-constexpr i64 kPieceBytes = i64{1} << 20;
 
 /// Moved to a page's start at once, of memory that lies elsewhere in its page.
 constexpr i64 kMovedBytes = i64{2} << 20;
@@ -30,9 +27,7 @@ const PageBytes& moved_pages() {
   return pages;
 }
 
-fs::path with_suffix(fs::path path, const char* suffix) { return path += suffix; }
-fs::path partial_of(const fs::path& path) { return with_suffix(path, ".partial"); }
-fs::path sums_of(const fs::path& path) { return with_suffix(path, ".sums"); }
+fs::path partial_of(fs::path path) { return path += ".partial"; }
 
 i64 page_phase(const void* address) { return static_cast<i64>(reinterpret_cast<std::uintptr_t>(address) % kPageBytes); }
 
@@ -42,26 +37,27 @@ std::span<const std::byte> part_of(std::span<const std::byte> bytes, i64 begin, 
 
 }  // namespace
 
-OutputFile::OutputFile(const fs::path& path, i64 bytes, StagedMode mode, Space space, PageSpool* spool)
-    : path_(path), bytes_(bytes), space_(space), spool_(spool) {
+OutputFile::OutputFile(const fs::path& path, StagedMode mode, const OutputFileOptions& options)
+    : path_(path), options_(options), header_hash_(hash128({}, 0)) {
   open(mode);
   if (mode == StagedMode::Join) {
-    if (file_.size() != bytes_)
+    if (file_.size() != bytes())
       fail(ErrorCode::Io, {path_.string(), {}}, "{}: has {} bytes where {} were reserved", file_.path().string(),
-           file_.size(), bytes_);
+           file_.size(), bytes());
   } else {
-    if (file_.size() > bytes_)
+    if (file_.size() > bytes())
       fail(ErrorCode::ResumeMismatch, {path_.string(), {}},
            "{}: has {} bytes, but {} are to be written: the earlier run wrote something else; remove it and run again",
-           file_.path().string(), file_.size(), bytes_);
-    if (space_ == Space::All)
-      file_.reserve(bytes_);
+           file_.path().string(), file_.size(), bytes());
+    if (options_.space == Space::All)
+      file_.reserve(bytes());
     else
-      file_.set_size(bytes_);
+      file_.set_size(bytes());
   }
   direct_ = File::open_direct(file_.path());
   use_direct_ = direct_.is_open();
-  open_sums(mode);
+  if (options_.hash_memory != nullptr)
+    hasher_ = std::make_unique<DataHasher>(bytes() - header_bytes(), *options_.hash_memory);
 }
 
 void OutputFile::open(StagedMode mode) {
@@ -86,32 +82,30 @@ void OutputFile::forget_cache() const {
   file_.drop_cache();
 }
 
-void OutputFile::open_sums(StagedMode mode) {
-  if (chained_blocks(bytes_) == 0 || space_ == Space::AsWritten) return;
-  const fs::path path = sums_of(path_);
-  if (mode == StagedMode::Join) {
-    // Gone where the process that made it could not write it.
-    if (!path_exists(path)) return;
-    sums_ = File::open_write(path);
-  } else {
-    // What a run that was stopped left is older than a crash may have made the file.
-    remove_tree(path);
-    sums_ = File::create(path);
-  }
-  use_sums_ = true;
-}
+std::vector<fs::path> OutputFile::names() const { return {path_, partial_of(path_)}; }
 
-std::vector<fs::path> OutputFile::names() const { return {path_, partial_of(path_), sums_of(path_)}; }
+void OutputFile::write_header(std::span<const std::byte> header) {
+  header_hash_ = hash128(header, 0);
+  put(header, 0);
+}
 
 void OutputFile::write(std::span<const std::byte> from, i64 offset) {
   add_written(from, offset);
+  put(from, offset);
+}
+
+void OutputFile::add_written(std::span<const std::byte> from, i64 offset) {
+  if (hasher_) hasher_->add(offset - header_bytes(), from);
+}
+
+void OutputFile::put(std::span<const std::byte> from, i64 offset) {
   const auto count = static_cast<i64>(from.size());
-  if (space_ == Space::AsWritten && count >= kReservedBytes) file_.reserve_part(offset, count);
+  if (options_.space == Space::AsWritten && count >= kReservedBytes) file_.reserve_part(offset, count);
   // Pages that the range fills: nobody else's bytes are in them, so that no page is written both ways.
   const i64 begin = round_up(offset, kPageBytes) - offset;
   const i64 end = (offset + count) / kPageBytes * kPageBytes - offset;
   const bool few_pages = begin == 0 && end == count && from.size() < kMinDirectBytes;
-  if (few_pages && spool_ != nullptr && spool_->try_put(from, file_, offset)) return;
+  if (few_pages && options_.spool != nullptr && options_.spool->try_put(from, file_, offset)) return;
   if (!use_direct_ || from.size() < kMinDirectBytes) return write_buffered(from, offset);
   write_buffered(part_of(from, 0, begin), offset);
   if (page_phase(from.data()) == offset % kPageBytes)
@@ -150,94 +144,27 @@ void OutputFile::write_buffered(std::span<const std::byte> from, i64 offset) {
   if (from.size() >= kMinDirectBytes) file_.start_writeback(offset, static_cast<i64>(from.size()));
 }
 
-void OutputFile::add_written(std::span<const std::byte> from, i64 offset) {
-  if (!use_sums_) return;
-  const i64 begin = round_up(offset, kHashBlockBytes);
-  const i64 end = std::min((offset + static_cast<i64>(from.size())) / kHashBlockBytes, chained_blocks(bytes_));
-  const i64 first = begin / kHashBlockBytes;
-  if (end <= first) return;
-  const auto count = static_cast<std::size_t>(end - first);
-  const auto sums = std::make_unique_for_overwrite<BlockSum[]>(count);
-  sum_blocks(from.subspan(static_cast<std::size_t>(begin - offset)), {sums.get(), count});
-  try {
-    sums_.pwrite_exact(std::as_bytes(std::span(sums.get(), count)), first * kSumBytes);
-  } catch (const Error&) {
-    // A full disk need not stop the run here: the file's own space is reserved, and it can be read instead.
-    drop_sums();
-  }
+void OutputFile::flush() { file_.sync(); }
+
+void OutputFile::export_hashes(ByteWriter& out) const {
+  if (hasher_) hasher_->export_to(out);
 }
 
-void OutputFile::drop_sums() {
-  use_sums_ = false;
-  remove_tree(sums_of(path_));
-}
-
-void OutputFile::flush() {
-  file_.sync();
-  if (!use_sums_) return;
-  try {
-    sums_.sync();
-  } catch (const Error&) {
-    drop_sums();
-  }
+void OutputFile::import_hashes(ByteReader& in) {
+  if (hasher_) hasher_->import_from(in);
 }
 
 void OutputFile::see_others() {
   flush();
   file_.drop_cache();
-  // Another process that could not write all of its sums has taken the file away; what it holds may end in half of one.
-  if (!path_exists(sums_of(path_))) use_sums_ = false;
-  if (use_sums_) sums_.drop_cache();
 }
 
 void OutputFile::publish() {
-  if (space_ == Space::All) hash_ = compute_hash();
+  if (hasher_)
+    data_hash_ = hasher_->finish([this](std::span<std::byte> out, i64 offset) { read(out, header_bytes() + offset); });
   file_.sync();
   direct_ = File();
   if (file_.path() != path_) rename_path(file_.path(), path_);
-  if (!sums_.is_open()) return;
-  // Not as while it is written: what stays would be part of the output.
-  if (const int error = remove_tree(sums_of(path_)); error != 0) fail_errno(error, "remove", sums_of(path_));
-  use_sums_ = false;
-  sums_ = File();
-}
-
-Hash128 OutputFile::compute_hash() const {
-  const i64 blocks = chained_blocks(bytes_);
-  std::vector<BlockSum> sums(static_cast<std::size_t>(std::min(blocks, kPieceBytes / kSumBytes)));
-  BlockChain chain;
-  for (i64 first = 0; first < blocks;) {
-    const auto piece = std::span(sums).first(std::min(sums.size(), static_cast<std::size_t>(blocks - first)));
-    read_sums(piece, first);
-    read_back(piece, first);
-    chain.add(piece);
-    first += std::ssize(piece);
-  }
-  std::vector<std::byte> tail(static_cast<std::size_t>(hash_tail_bytes(bytes_)));
-  read(tail, bytes_ - std::ssize(tail));
-  return chain.finish(bytes_, tail);
-}
-
-/// Zeros past the end of what was ever written.
-void OutputFile::read_sums(std::span<BlockSum> sums, i64 first) const {
-  std::ranges::fill(sums, BlockSum{});
-  if (!use_sums_) return;
-  const i64 there = std::clamp(sums_.size() / kSumBytes - first, i64{0}, std::ssize(sums));
-  sums_.pread_exact(std::as_writable_bytes(sums.first(static_cast<std::size_t>(there))), first * kSumBytes);
-}
-
-/// The sums that are missing, neighbours by one read.
-void OutputFile::read_back(std::span<BlockSum> sums, i64 first) const {
-  const auto missing = [](const BlockSum& sum) { return !sum.is_known(); };
-  std::vector<std::byte> bytes;
-  for (auto at = std::ranges::find_if(sums, missing); at != sums.end(); at = std::find_if(at, sums.end(), missing)) {
-    const auto limit = at + std::min<std::ptrdiff_t>(sums.end() - at, kPieceBytes / kHashBlockBytes);
-    const auto end = std::find_if_not(at, limit, missing);
-    bytes.resize(static_cast<std::size_t>((end - at) * kHashBlockBytes));
-    read(bytes, (first + (at - sums.begin())) * kHashBlockBytes);
-    sum_blocks(bytes, {at, end});
-    at = end;
-  }
 }
 
 }  // namespace glu_ckpt

@@ -375,16 +375,17 @@ TEST_F(CloneTest, ReservesNothingForWhatIsCloned) {
   EXPECT_EQ(disk_.calls(CallKind::Reserve), whole);
 }
 
-TEST_F(CloneTest, FilesWithClonesHaveNoHash) {
+TEST_F(CloneTest, DataWithClonesHaveNoChecksum) {
   put("/source", kIndexed);
   const auto source = open_source("/source");
   const Made made = convert(*source, "/out", kGrouped, kAll);
   const ClonePlan clones(made.plan, *source, kAll, [](const File&) { return true; });
   const RecordFile record = parse_record_json(*disk_.get("/out/glu_ckpt.json"), {"glu_ckpt.json"});
   i64 without = 0;
-  for (const FileHash& file : record.files) {
+  for (const FileRecord& file : record.files) {
     EXPECT_EQ(file.bytes, std::ssize(*disk_.get("/out/" + file.name)));
-    without += file.xxh3_128.empty() ? 1 : 0;
+    EXPECT_EQ(file.header_xxh3_128.size(), 32U);
+    without += file.data_xxh3_128.empty() ? 1 : 0;
   }
   EXPECT_EQ(without, std::ssize(clones.shards()));
 }

@@ -64,6 +64,23 @@ std::vector<Piece> random_pieces(i64 bytes, i64 largest, std::mt19937& random) {
   return pieces;
 }
 
+HashMemory g_hash_memory(i64{1} << 20);
+
+/// A file without a header whose data are hashed.
+OutputFileOptions hashed(i64 bytes) { return {bytes, 0, Space::All, nullptr, &g_hash_memory}; }
+
+/// Tells `file` what `other` wrote, as two processes do.
+void exchange(OutputFile& other, OutputFile& file) {
+  other.flush();
+  ByteWriter out;
+  other.export_hashes(out);
+  const std::vector<std::byte> hashes = out.take();
+  file.see_others();
+  ByteReader in(hashes, "hashes");
+  file.import_hashes(in);
+  in.end();
+}
+
 class OutputFileTest : public testing::Test {
  protected:
   OutputFileTest() {
@@ -78,7 +95,7 @@ class OutputFileTest : public testing::Test {
     ASSERT_EQ(read.size(), std::ssize(content));
     read.pread_exact(found, 0);
     EXPECT_TRUE(std::ranges::equal(found, content));
-    EXPECT_EQ(file.hash(), hash128(content, 0));
+    EXPECT_EQ(file.data_hash(), hash_data(content));
     EXPECT_EQ(std::distance(fs::directory_iterator(dir_), {}), 1);
   }
 
@@ -97,7 +114,7 @@ TEST_F(OutputFileTest, AnyPiecesByAnyThreadsGiveTheFile) {
     for (const i64 phase_error : {0, 1}) {
       SCOPED_TRACE(bytes);
       const auto content = content_of(bytes);
-      OutputFile file(dir_ / "f", bytes, StagedMode::Create);
+      OutputFile file(dir_ / "f", StagedMode::Create, hashed(bytes));
       const auto pieces = random_pieces(bytes, 700'000, random);
       const bool is_direct = file.is_direct();
       parallel_for(pieces.size(), 4, [&](std::size_t i, int) { write_piece(file, content, pieces[i], phase_error); });
@@ -112,14 +129,14 @@ TEST_F(OutputFileTest, AnyPiecesByAnyThreadsGiveTheFile) {
 }
 
 TEST_F(OutputFileTest, SpaceIsReservedFirst) {
-  const OutputFile file(dir_ / "f", 100'000, StagedMode::Create);
+  const OutputFile file(dir_ / "f", StagedMode::Create, hashed(100'000));
   EXPECT_EQ(fs::file_size(dir_ / "f.partial"), 100'000u);
-  EXPECT_NE(slug_of([&] { OutputFile(dir_ / "g", i64{1} << 60, StagedMode::Create); }), "none");
+  EXPECT_NE(slug_of([&] { OutputFile(dir_ / "g", StagedMode::Create, hashed(i64{1} << 60)); }), "none");
 }
 
 TEST_F(OutputFileTest, ReadsWhatWasWritten) {
   const auto content = content_of(300'000);
-  OutputFile file(dir_ / "f", 300'000, StagedMode::Create);
+  OutputFile file(dir_ / "f", StagedMode::Create, hashed(300'000));
   write_piece(file, content, {0, 300'000}, 0);
   std::vector<std::byte> middle(100'001);
   file.read(middle, 99'999);
@@ -135,11 +152,11 @@ TEST_F(OutputFileTest, ResumesUnderEitherName) {
     const auto pieces = random_pieces(kBytes, 300'000, random);
     const std::size_t half = pieces.size() / 2;
     {
-      OutputFile first(dir_ / "f", kBytes, StagedMode::Create);
+      OutputFile first(dir_ / "f", StagedMode::Create, hashed(kBytes));
       for (std::size_t i = 0; i < half; ++i) write_piece(first, content, pieces[i], 0);
       if (was_published) first.publish();
     }
-    OutputFile second(dir_ / "f", kBytes, StagedMode::Resume);
+    OutputFile second(dir_ / "f", StagedMode::Resume, hashed(kBytes));
     for (std::size_t i = 0; i < half; ++i) {
       std::vector<std::byte> found(static_cast<std::size_t>(pieces[i].bytes));
       second.read(found, pieces[i].begin);
@@ -154,65 +171,62 @@ TEST_F(OutputFileTest, ResumesUnderEitherName) {
   }
 }
 
-/// What an earlier run's sums say is not believed: after a crash its bytes may be others.
-TEST_F(OutputFileTest, SumsOfAnEarlierRunCountForNothing) {
-  const auto content = content_of(50'000);
-  {
-    OutputFile first(dir_ / "f", 50'000, StagedMode::Create);
-    write_piece(first, std::vector<std::byte>(50'000, std::byte{1}), {0, 50'000}, 0);
-  }
-  EXPECT_TRUE(fs::exists(dir_ / "f.sums"));
-  File::open_write(dir_ / "f.partial").pwrite_exact(content, 0);
-  OutputFile second(dir_ / "f", 50'000, StagedMode::Resume);
-  second.publish();
-  expect_published(second, content);
-}
-
 TEST_F(OutputFileTest, AShorterFileIsReservedAgainALongerOneRefused) {
   const auto content = content_of(10'000);
   write_small_file(dir_ / "f.partial", "short");
   {
-    OutputFile file(dir_ / "f", 10'000, StagedMode::Resume);
+    OutputFile file(dir_ / "f", StagedMode::Resume, hashed(10'000));
     write_piece(file, content, {0, 10'000}, 0);
     file.publish();
     expect_published(file, content);
   }
-  EXPECT_EQ(slug_of([&] { OutputFile(dir_ / "f", 9'999, StagedMode::Resume); }), "resume-mismatch");
+  EXPECT_EQ(slug_of([&] { OutputFile(dir_ / "f", StagedMode::Resume, hashed(9'999)); }), "resume-mismatch");
 }
 
 TEST_F(OutputFileTest, AnotherProcessWritesToo) {
   constexpr i64 kBytes = 1'000'003;
   const auto content = content_of(kBytes);
-  EXPECT_EQ(slug_of([&] { OutputFile(dir_ / "f", kBytes, StagedMode::Join); }), "not-found");
-  OutputFile first(dir_ / "f", kBytes, StagedMode::Create);
-  EXPECT_EQ(slug_of([&] { OutputFile(dir_ / "f", kBytes + 1, StagedMode::Join); }), "io");
+  EXPECT_EQ(slug_of([&] { OutputFile(dir_ / "f", StagedMode::Join, hashed(kBytes)); }), "not-found");
+  OutputFile first(dir_ / "f", StagedMode::Create, hashed(kBytes));
+  EXPECT_EQ(slug_of([&] { OutputFile(dir_ / "f", StagedMode::Join, hashed(kBytes + 1)); }), "io");
   std::mt19937 random(3);
   const auto pieces = random_pieces(kBytes, 200'000, random);
   {
-    OutputFile other(dir_ / "f", kBytes, StagedMode::Join);
+    OutputFile other(dir_ / "f", StagedMode::Join, hashed(kBytes));
     for (std::size_t i = 0; i < pieces.size(); ++i) write_piece(i % 2 == 0 ? first : other, content, pieces[i], 0);
-    other.flush();
+    exchange(other, first);
   }
   first.publish();
   expect_published(first, content);
 }
 
-/// Blocks whose sums are missing are read back, those between known ones too. More than one piece of all that is done
-/// piece by piece: 16 MiB of the file whose sums are read at once, 2 MiB of memory that is moved.
-TEST_F(OutputFileTest, SumsThatAreLostAreMadeAgain) {
-  constexpr i64 kBytes = 20'000'001;
-  constexpr i64 kSumBytes = sizeof(BlockSum);
+/// The header and its page's other half go to the same place; its length moves the blocks of the data.
+TEST_F(OutputFileTest, TheHeaderIsHashedByItself) {
+  constexpr i64 kBytes = 3'500'000;
+  constexpr i64 kHeaderBytes = 1003;
   const auto content = content_of(kBytes);
-  std::mt19937 random(4);
+  OutputFileOptions options = hashed(kBytes);
+  options.header_bytes = kHeaderBytes;
+  OutputFile file(dir_ / "f", StagedMode::Create, options);
+  EXPECT_EQ(file.header_hash(), hash128({}, 0));
+  for (const i64 begin : {kHeaderBytes, i64{1'300'000}, i64{2'400'000}})
+    write_piece(file, content, {begin, std::min(kBytes, begin < 1'300'000 ? 1'300'000 : begin + 1'100'000) - begin}, 0);
+  const auto bytes = std::span(content);
+  file.write_header(bytes.first(kHeaderBytes));
+  file.publish();
+  EXPECT_EQ(file.header_hash(), hash128(bytes.first(kHeaderBytes), 0));
+  EXPECT_EQ(file.data_hash(), hash_data(bytes.subspan(kHeaderBytes)));
+  EXPECT_EQ(read_small_file(dir_ / "f", kBytes, ErrorCode::Io),
+            std::string_view(reinterpret_cast<const char*>(content.data()), content.size()));
+}
+
+/// More than one piece of what is done piece by piece: 2 MiB of memory that is moved.
+TEST_F(OutputFileTest, MovesLongRanges) {
+  constexpr i64 kBytes = 20'000'001;
+  const auto content = content_of(kBytes);
   for (const i64 phase_error : {0, 1}) {
-    OutputFile file(dir_ / "f", kBytes, StagedMode::Create);
+    OutputFile file(dir_ / "f", StagedMode::Create, hashed(kBytes));
     write_piece(file, content, {0, kBytes}, phase_error);
-    const File sums = File::open_write(dir_ / "f.sums");
-    EXPECT_EQ(sums.size(), chained_blocks(kBytes) * kSumBytes);
-    const BlockSum none{};
-    for (int i = 0; i < 5000; ++i)
-      sums.pwrite_exact(std::as_bytes(std::span(&none, 1)),
-                        static_cast<i64>(random() % static_cast<unsigned>(chained_blocks(kBytes))) * kSumBytes);
     file.publish();
     expect_published(file, content);
     fs::remove(dir_ / "f");
@@ -227,30 +241,29 @@ class OutputFileFaults : public testing::Test {
   /// Writes and publishes "/f" by one thread; returns the slug of its error.
   std::string run() {
     return slug_of([&] {
-      OutputFile file("/f", kBytes, StagedMode::Create);
+      OutputFile file("/f", StagedMode::Create, hashed(kBytes));
       std::mt19937 random(5);
       for (const Piece& piece : random_pieces(kBytes, 150'000, random))
         write_piece(file, content_, piece, piece.begin % 2);
       file.publish();
-      EXPECT_EQ(file.hash(), hash128(content_, 0));
+      EXPECT_EQ(file.data_hash(), hash_data(content_));
     });
   }
 
   /// The same by two processes in turn.
   std::string run_two() {
     return slug_of([&] {
-      OutputFile first("/f", kBytes, StagedMode::Create);
+      OutputFile first("/f", StagedMode::Create, hashed(kBytes));
       {
-        OutputFile other("/f", kBytes, StagedMode::Join);
+        OutputFile other("/f", StagedMode::Join, hashed(kBytes));
         std::mt19937 random(6);
         int number = 0;
         for (const Piece& piece : random_pieces(kBytes, 30'000, random))
           write_piece(++number % 2 == 0 ? first : other, content_, piece, 0);
-        other.flush();
+        exchange(other, first);
       }
-      first.see_others();
       first.publish();
-      EXPECT_EQ(first.hash(), hash128(content_, 0));
+      EXPECT_EQ(first.data_hash(), hash_data(content_));
     });
   }
 
@@ -295,7 +308,7 @@ TEST_F(OutputFileFaults, AFaultIsNeverAWrongFile) {
   for (const int error : {EIO, ENOSPC, EINVAL})
     for (i64 number = 1; number <= calls; ++number) {
       SCOPED_TRACE(number);
-      for (const char* name : {"/f", "/f.partial", "/f.sums"}) remove_tree(name);
+      for (const char* name : {"/f", "/f.partial"}) remove_tree(name);
       memory_.reset();
       memory_.fail(number, error);
       const std::string result = run();
@@ -309,33 +322,22 @@ TEST_F(OutputFileFaults, AFaultIsNeverAWrongFile) {
         EXPECT_TRUE(result == "io" || result == "no-space") << result;
       }
     }
-  EXPECT_GT(survived, 0);  // of writes past the cache, and of sums
+  EXPECT_GT(survived, 0);  // of writes past the cache
 }
 
-/// A sum of which half was written is no sum, whoever wrote it.
+/// Where a call of either process fails, the checksum is right or there is none.
 TEST_F(OutputFileFaults, AFaultOfAnotherProcessIsNeverAWrongHash) {
   memory_.set_transfer(Transfer::Half);
   ASSERT_EQ(run_two(), "none");
   const i64 calls = memory_.calls();
   for (i64 number = 1; number <= calls; ++number) {
     SCOPED_TRACE(number);
-    for (const char* name : {"/f", "/f.partial", "/f.sums"}) remove_tree(name);
+    for (const char* name : {"/f", "/f.partial"}) remove_tree(name);
     memory_.reset();
     memory_.set_transfer(Transfer::Half);
     memory_.fail(number, ENOSPC);
     (void)run_two();
   }
-}
-
-/// Left where it is, it would be published beside the file.
-TEST_F(OutputFileFaults, SumsThatCannotBeRemovedAreAnError) {
-  ASSERT_EQ(run(), "none");
-  const i64 removals = memory_.calls(CallKind::Remove);
-  remove_tree("/f");
-  memory_.reset();
-  memory_.fail(CallKind::Remove, removals, EIO);
-  EXPECT_EQ(run(), "io");
-  EXPECT_TRUE(memory_.get("/f.sums"));
 }
 
 TEST_F(OutputFileFaults, WhatIsPublishedSurvivesAPowerCut) {
@@ -360,7 +362,7 @@ TEST(OutputFile, ReservesOnlyWhatIsWrittenBetweenClones) {
   memory.put("/source", text);
   const File source = File::open_read("/source");
   memory.reset();
-  OutputFile file("/out", std::ssize(content), StagedMode::Create, Space::AsWritten);
+  OutputFile file("/out", StagedMode::Create, {std::ssize(content), 0, Space::AsWritten});
   EXPECT_EQ(memory.calls(CallKind::Reserve), 0);
   EXPECT_TRUE(file.try_clone_from(source, kPage, kPage, 1 << 20));
   EXPECT_FALSE(file.try_clone_from(source, kPage + 8, kPage, kPage));
@@ -370,7 +372,7 @@ TEST(OutputFile, ReservesOnlyWhatIsWrittenBetweenClones) {
   file.write(std::span(content).subspan(static_cast<std::size_t>(end)), end);
   EXPECT_EQ(memory.calls(CallKind::Reserve), 1);
   file.publish();
-  EXPECT_FALSE(file.hash());
+  EXPECT_FALSE(file.data_hash());
   EXPECT_EQ(memory.get("/out"), text);
   EXPECT_EQ(memory.tree("/"), (std::vector<std::string>{"out", "source"}));
 }

@@ -1,8 +1,13 @@
 #include "format/record_file.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <fstream>
+
+#include "core/data_hash.hpp"
 
 #include "glu_ckpt/error.hpp"
 
@@ -20,7 +25,7 @@ std::string parse_slug(std::string_view text) {
 
 TEST(RecordJson, PrintsOneLinePerFile) {
   const RecordFile content{
-      {{"glu", "split"}, {"version", "1"}}, {{"--glu", "split"}}, {{"a", 3, "00"}, {"b", 4, "11"}}};
+      {{"glu", "split"}, {"version", "1"}}, {{"--glu", "split"}}, {{"a", 3, 1, "00", "11"}, {"b", 4}}};
   EXPECT_EQ(print_record_json(content), R"({
   "glu": "split",
   "version": "1",
@@ -28,15 +33,15 @@ TEST(RecordJson, PrintsOneLinePerFile) {
     "--glu": "split"
   },
   "files": [
-    {"name": "a", "bytes": 3, "xxh3_128": "00"},
-    {"name": "b", "bytes": 4, "xxh3_128": "11"}
+    {"name": "a", "bytes": 3, "header_bytes": 1, "header_xxh3_128": "00", "data_xxh3_128": "11"},
+    {"name": "b", "bytes": 4, "header_bytes": 0}
   ]
 }
 )");
 }
 
 TEST(RecordJson, ParsesBack) {
-  const RecordFile content{{{"glu", "a\"\n"}}, {{"-o", "\xc3\xa9"}}, {{"s/m.safetensors", i64{1} << 40, "ab"}}};
+  const RecordFile content{{{"glu", "a\"\n"}}, {{"-o", "\xc3\xa9"}}, {{"s/m.safetensors", i64{1} << 40, 80, "ab", "cd"}}};
   const auto back = parse_record_json(print_record_json(content), "x");
   EXPECT_EQ(back.record, content.record);
   EXPECT_EQ(back.options, content.options);
@@ -45,13 +50,18 @@ TEST(RecordJson, ParsesBack) {
   EXPECT_TRUE(empty.record.empty() && empty.options.empty() && empty.files.empty());
 }
 
-/// Of files that were cloned nobody knows it.
-TEST(RecordJson, FilesNeedNoHash) {
-  const RecordFile content{{}, {}, {{"a", 3, ""}, {"b", 4, "11"}}};
+/// Data that were cloned have no checksum, and an earlier version wrote others.
+TEST(RecordJson, FilesNeedNoChecksums) {
+  const RecordFile content{{}, {}, {{"a", 3, 2, "00", ""}, {"b", 4, 0, "11", "22"}}};
   const std::string text = print_record_json(content);
-  EXPECT_NE(text.find(R"({"name": "a", "bytes": 3},)"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"({"name": "a", "bytes": 3, "header_bytes": 2, "header_xxh3_128": "00"},)"), std::string::npos)
+      << text;
   EXPECT_EQ(parse_record_json(text, "x").files, content.files);
-  EXPECT_EQ(parse_slug(R"({"files":[{"name":"a","bytes":3,"xxh3_128":null}]})"), "record-invalid");
+  EXPECT_EQ(parse_record_json(R"({"files":[{"name":"a","bytes":3,"xxh3_128":"00"}]})", "x").files,
+            (std::vector<FileRecord>{{"a", 3}}));
+  for (const char* fields : {R"("data_xxh3_128":null)", R"("header_xxh3_128":1)", R"("header_bytes":"1")",
+                             R"("header_bytes":4)", R"("header_bytes":-1)"})
+    EXPECT_EQ(parse_slug(fmt::format(R"({{"files":[{{"name":"a","bytes":3,{}}}]}})", fields)), "record-invalid");
 }
 
 TEST(RecordJson, IgnoresWhatALaterVersionMayAdd) {
@@ -107,15 +117,33 @@ TEST(RecordMerger, NamesBothFilesOfAContradiction) {
   }
 }
 
-TEST(HashFile, KnownValues) {
-  const auto path = std::filesystem::path(testing::TempDir()) / "hash_file_test";
+TEST(RecordOfFile, KnownValues) {
+  const auto path = std::filesystem::path(testing::TempDir()) / "record_of_file_test";
   std::ofstream(path).close();
-  const auto empty = hash_file(path, "n");
-  EXPECT_EQ(empty.name, "n");
-  EXPECT_EQ(empty.bytes, 0);
-  EXPECT_EQ(empty.xxh3_128, "99aa06d3014798d86001c324468d497f");  // XXH3-128 of nothing, from the XXH3 test vectors
-  std::ofstream(path) << std::string((3 << 20) + 7, 'x');
-  EXPECT_EQ(hash_file(path, "n").bytes, (3 << 20) + 7);
+  // XXH3-128 of nothing is from the XXH3 test vectors; a sum of no blocks is zero.
+  const std::string of_nothing = "99aa06d3014798d86001c324468d497f", no_blocks(32, '0');
+  EXPECT_EQ(record_of_file(File::open_read(path), "n"), (FileRecord{"n", 0, 0, of_nothing, no_blocks}));
+  EXPECT_EQ(record_of_text("", "n"), (FileRecord{"n", 0, 0, of_nothing, no_blocks}));
+  // Blocks of 1 MiB and one of 7 bytes behind a header of 13 bytes; any number of threads, every byte is seen once.
+  std::string text(13 + (3 << 20) + 7, 'x');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 7 + (i >> 8) * 13 + (i >> 16) * 31);
+  std::ofstream(path) << text;
+  const auto bytes = std::as_bytes(std::span(text));
+  const FileRecord expected{"n", std::ssize(text), 13, hex(hash128(bytes.first(13), 0)), hex(hash_data(bytes.subspan(13)))};
+  for (const int jobs : {1, 3}) {
+    std::atomic<i64> seen{0};
+    const auto use = [&](std::span<const std::byte> part, i64 offset) {
+      EXPECT_TRUE(std::ranges::equal(part, bytes.subspan(static_cast<std::size_t>(offset), part.size())));
+      seen += std::ssize(part);
+    };
+    EXPECT_EQ(record_of_file(File::open_read(path), "n", {13, jobs, use}), expected);
+    EXPECT_EQ(seen, std::ssize(text));
+  }
+  EXPECT_EQ(record_of_file(File::open_read(path), "n").data_xxh3_128, record_of_text(text, "n").data_xxh3_128);
+  // A file that was cut within its header.
+  std::filesystem::resize_file(path, 5);
+  EXPECT_EQ(record_of_file(File::open_read(path), "n", {13}),
+            (FileRecord{"n", 5, 5, hex(hash128(bytes.first(5), 0)), no_blocks}));
   std::filesystem::remove(path);
 }
 

@@ -155,8 +155,8 @@ TEST_F(SinkTest, RecordsEveryFileWithItsHash) {
   EXPECT_EQ(content.options, with.options);
   ASSERT_EQ(content.files.size(), 4u);
   i64 bytes = static_cast<i64>(fs::file_size(dir_ / "out" / "glu_ckpt.json"));
-  for (const FileHash& file : content.files) {
-    EXPECT_EQ(file, hash_file(dir_ / "out" / file.name, file.name));
+  for (const FileRecord& file : content.files) {
+    EXPECT_EQ(file, record_of_file(File::open_read(dir_ / "out" / file.name), file.name, {file.header_bytes}));
     bytes += file.bytes;
   }
   EXPECT_EQ(sink->bytes_written(), bytes);
