@@ -1,61 +1,116 @@
 #!/usr/bin/env bash
-# Everything that is checked before a change goes in: the include rules, every public header by itself, and all tests
-# in two builds: g++ release, and clang++ with the address and undefined-behaviour sanitizers. The last line is
-# `N passed, M failed`, summed over both builds.
+# Tests a change. The last line is `N passed, M failed`, summed over all builds.
+# usage: scripts/test.sh [--quick|--thorough]
+#   --quick     after a change of one file: one g++ build without CUDA, the include rules, and the tests of the suite
+#               `quick` (unit, property, golden, malformed and the program's commands)
+#   (nothing)   before a change goes in: the include rules, every public header by itself, clang-tidy over the files that
+#               the change touches, and all tests in two builds: g++, with CUDA where there is nvcc, and clang++ with
+#               the address and undefined-behaviour sanitizers
+#   --thorough  before a release: all of that, ThreadSanitizer over everything that has threads, each fuzz target for a
+#               minute, 1,000 kills of a conversion, 100 of one by several ranks, and the batch script under Slurm
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+mode=${1:---default}
+[[ $# -le 1 && $mode =~ ^--(quick|default|thorough)$ ]] || { echo "usage: scripts/test.sh [--quick|--thorough]" >&2; exit 2; }
 bash scripts/install_deps.sh tests
 
 # Halts on the first finding, so that a test cannot pass over one.
 export ASAN_OPTIONS=detect_leaks=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=1
+# A precompiled header is taken from the cache too, and a clone in another folder finds what this one compiled.
+export CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_NOHASHDIR=1
 
 launcher=""
 if command -v ccache >/dev/null; then launcher="ccache "; fi
 
 # Things that failed outside the test programs; each counts as one failure.
 failed_checks=()
+# The builds whose logs are counted.
+builds=()
 headline() { printf '\n== %s\n' "$*"; }
 
 headline "includes"
 python3 scripts/check_includes.py || failed_checks+=("check_includes.py")
 
-headline "public headers by themselves"
-for header in include/glu_ckpt/*.hpp; do
-  name=${header#include/}
-  for compiler in g++ clang++; do
-    printf '#include "%s"\n' "$name" |
-      "$compiler" -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Iinclude -x c++ - ||
-      failed_checks+=("$name alone with $compiler")
-  done
-done
+check_headers() {
+  headline "public headers by themselves"
+  local header name compiler
+  while read -r header; do
+    name=${header#include/}
+    for compiler in g++ clang++; do
+      printf '#include "%s"\n' "$name" |
+        "$compiler" -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Iinclude -x c++ - ||
+        failed_checks+=("$name alone with $compiler")
+    done
+  done < <(find include -name '*.hpp' | sort)
+}
 
-# build_and_test DIR C++-COMPILER C-COMPILER MESON-OPTION...
-build_and_test() {
-  local dir=$1 cxx=$2 cc=$3
+# build DIR C++-COMPILER C-COMPILER MESON-OPTION... [-- TARGET...]
+build() {
+  local dir=$1 cxx=$2 cc=$3 options=()
   shift 3
+  while (($#)) && [[ $1 != -- ]]; do
+    options+=("$1")
+    shift
+  done
   headline "$dir ($cxx)"
+  builds+=("$dir")
   rm -f "$dir/meson-logs/testlog.json"
   if [[ ! -f $dir/build.ninja ]]; then
-    CC="$launcher$cc" CXX="$launcher$cxx" meson setup "$dir" "$@" || { failed_checks+=("meson setup $dir"); return; }
+    CC="$launcher$cc" CXX="$launcher$cxx" meson setup "$dir" "${options[@]}" || { failed_checks+=("meson setup $dir"); return 1; }
   fi
-  ninja -C "$dir" || { failed_checks+=("build of $dir"); return; }
-  # A failed test shows in the log that is counted below; a failure without one is caught there too.
-  meson test -C "$dir" "${left_out[@]}" --no-rebuild --print-errorlogs --timeout-multiplier 4 || true
+  ninja -C "$dir" "${@:2}" || { failed_checks+=("build of $dir"); return 1; }
 }
-# Slurm's daemons want a machine to themselves: meson test --suite slurm, by hand.
-left_out=(--no-suite slurm)
-build_and_test build-gcc g++ gcc
-# The interop suite judges files, and those are the same from both builds.
-left_out+=(--no-suite interop)
-# One build has the kernels where nvcc is installed, the other never: both must work.
-build_and_test build-asan clang++ clang --native-file scripts/without_nvcc.ini -Doptimization=1 \
-  -Dcpp_args=-gline-tables-only -Db_sanitize=address,undefined -Db_lundef=false
+
+# run_tests DIR MESON-TEST-OPTION...: a failed test shows in the log that is counted below; a failure without one is
+# caught there too.
+run_tests() {
+  meson test -C "$1" --no-rebuild --print-errorlogs --timeout-multiplier "$timeouts" "${@:2}" || true
+}
+
+without_nvcc=(--native-file scripts/without_nvcc.ini)
+timeouts=4
+
+quick() {
+  build build-quick g++ gcc "${without_nvcc[@]}" -- glu-ckpt \
+    tests/{unit,property,golden,malformed}_tests tests/glu-ckpt-held || return 0
+  run_tests build-quick --suite quick
+}
+
+default() {
+  check_headers
+  headline "clang-tidy"
+  bash scripts/tidy.sh || failed_checks+=("tidy.sh")
+  # Slurm's daemons want a machine to themselves: only before a release, or by hand.
+  build build-gcc g++ gcc && run_tests build-gcc "${slurm[@]}"
+  # The interop suite judges files, and those are the same from both builds. One build has the kernels where nvcc is
+  # installed, the other never: both must work.
+  build build-asan clang++ clang "${without_nvcc[@]}" -Doptimization=1 -Dcpp_args=-gline-tables-only \
+    -Db_sanitize=address,undefined -Db_lundef=false &&
+    run_tests build-asan --no-suite slurm --no-suite interop
+  return 0
+}
+
+thorough() {
+  timeouts=20
+  slurm=()
+  export KILLS=1000 RANK_KILLS=100 TIDY_MAX_FILES=1000
+  default
+  build build-tsan clang++ clang "${without_nvcc[@]}" -Doptimization=1 -Dcpp_args=-gline-tables-only \
+    -Db_sanitize=thread -Db_lundef=false -- tests/{unit,property,faults,convert_ranks,fake_cuda}_tests &&
+    run_tests build-tsan --suite unit --suite property --suite faults --suite convert_ranks --suite fake-cuda
+  headline "fuzz targets"
+  bash scripts/fuzz.sh 60 || failed_checks+=("fuzz.sh")
+}
+
+slurm=(--no-suite slurm)
+"${mode#--}"
 
 headline "result"
 [[ ${#failed_checks[@]} -eq 0 ]] || printf 'failed: %s\n' "${failed_checks[@]}"
-python3 - "${#failed_checks[@]}" build-gcc build-asan <<'PYTHON'
+python3 - "${#failed_checks[@]}" "${builds[@]}" <<'PYTHON'
 """Counts single tests in meson's logs: what GoogleTest and the shell tests say of themselves, else the test as one."""
 import json
 import pathlib

@@ -1,7 +1,7 @@
 # bench convert: figures that agree with each other, and nothing left behind, however it ends.
 
 bench_convert() {
-  local dir=$WORK/bench pid got tries=0
+  local dir=$WORK/bench pid got
   mkdir "$dir"
   status "bench convert --json" 0 bench convert --dir "$dir" --size 10MiB -j 2 --json
   check "bench convert --json: fields" json dir bytes jobs rounds figures copy write
@@ -20,13 +20,14 @@ bench_convert() {
   status "bench convert of a size that is none" 2 bench convert --dir "$dir" --size many
   status "bench convert in no directory" 3 bench convert --dir "$dir/none" --size 1MiB
   check "bench convert in no directory: it is named" has "$ERR" "$dir/none"
+  hold_anew
   set -m
-  "$PROGRAM" bench convert --dir "$dir" --size 200MiB >/dev/null 2>"$WORK/.err" </dev/null &
+  "$HELD_PROGRAM" bench convert --dir "$dir" --size 10MiB >/dev/null 2>"$WORK/.err" </dev/null &
   pid=$!
   set +m
-  while [[ -z $(ls -A "$dir") ]] && ((tries++ < 600)); do sleep 0.05; done
-  sleep 0.3
+  check "bench convert stands still" held 1 $pid
   kill -s INT $pid 2>/dev/null
+  let_go
   wait $pid 2>/dev/null
   got=$?
   check "bench convert interrupted: exit $got" [ $got == 6 ]

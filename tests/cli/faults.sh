@@ -84,10 +84,11 @@ source_untouched() { check "$1: the source is untouched" [ "$(tree_sum "$FAULT_S
 
 kills() {
   fault_source
+  local count=${KILLS:-$((SANITIZED ? 40 : 200))} seed=${KILL_SEED:-20}
   # In Python: delays below a millisecond, and no shell to start in between.
-  python3 - "$PROGRAM" "$FAULT_SRC" "$WORK/killed" "$FAULT_REF" "$((SANITIZED ? 40 : 200))" "${FAULT_TO[@]}" <<'PY'
+  python3 - "$PROGRAM" "$FAULT_SRC" "$WORK/killed" "$FAULT_REF" "$count" "$seed" "${FAULT_TO[@]}" <<'PY'
 import filecmp, os, random, shutil, signal, subprocess, sys, time
-program, source, out, reference, count, *to = sys.argv[1:]
+program, source, out, reference, count, seed, *to = sys.argv[1:]
 partial = out + ".partial"
 command = [program, "convert", source, out, *to, "-q"]
 
@@ -112,7 +113,7 @@ for _ in range(3):
     start = time.monotonic()
     subprocess.run(command, check=True)
     took.append(time.monotonic() - start)
-rng = random.Random(20)
+rng = random.Random(int(seed))
 seen = {"nothing": 0, "partial": 0, "whole": 0}
 bad = []
 for number in range(int(count)):
@@ -145,7 +146,7 @@ for number in range(int(count)):
     elif os.path.lexists(partial):
         bad.append(f"kill {number} ({what}): DST.partial is left")
 clear()
-print(f"     kills: {count} at up to {1.1 * sorted(took)[1]:.2f} s: {seen}", file=sys.stderr)
+print(f"     kills: {count} with KILL_SEED={seed} at up to {1.1 * sorted(took)[1]:.2f} s: {seen}", file=sys.stderr)
 for line in bad[:10]:
     print("FAIL", line)
 if seen["partial"] < int(count) // 10:

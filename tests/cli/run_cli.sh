@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Tests of the program as a program: statuses, streams, files left behind, signals, limits.
-# usage: run_cli.sh PROGRAM [GROUP...]
+# usage: run_cli.sh PROGRAM [SET|GROUP...]
 set -u
 export LC_ALL=C
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-PROGRAM=$(realpath "${1:?usage: run_cli.sh PROGRAM [GROUP...]}") || exit 2
+PROGRAM=$(realpath "${1:?usage: run_cli.sh PROGRAM [SET|GROUP...]}") || exit 2
 shift
 # The same program, made to stand still in the middle. Built beside it.
 HELD_PROGRAM=$(dirname "$PROGRAM")/tests/glu-ckpt-held
@@ -22,14 +22,21 @@ for part in lib bench_convert gallery streams devices convert every_format files
   source "$HERE/$part.sh"
 done
 
-ALL=(gallery formats torch_files tiny every_format legacy_ranks objects_travel streams closed_streams help_and_usage json_output
-  devices bench_convert convert_forms sharding determinism optimizer twin_orders stamping checkpoint_forms
-  overwriting special_sources forward forward_refusals verify_forward verify_subset forward_families forward_tiny mxfp8_converts
-  mxfp8_refusals mxfp8_differs mxfp8_beyond_bf16 memory_limit permissions differing
-  kills signals no_room file_size_limit source_changes unreadable_source resume_mismatch resume_complete resume_cannot_begin two_at_once peak_memory reflink)
-for group in "${@:-${ALL[@]}}"; do
-  previous=
-  "$group"
+# The groups by what they are about: a set's name stands for its groups, and without a name all of them run.
+declare -A SETS=(
+  [commands]="streams closed_streams help_and_usage json_output convert_forms sharding determinism optimizer twin_orders
+    stamping checkpoint_forms overwriting special_sources differing"
+  [formats]="gallery formats torch_files tiny every_format legacy_ranks objects_travel mxfp8_converts mxfp8_refusals
+    mxfp8_differs mxfp8_beyond_bf16"
+  [forward]="devices bench_convert forward forward_refusals verify_forward verify_subset forward_families forward_tiny"
+  [limits]="memory_limit permissions no_room file_size_limit peak_memory reflink"
+  [faults]="kills signals source_changes unreadable_source resume_mismatch resume_complete resume_cannot_begin two_at_once"
+)
+for name in "${@:-${!SETS[@]}}"; do
+  for group in ${SETS[$name]:-$name}; do
+    previous=
+    "$group"
+  done
 done
 printf '%d passed, %d failed\n' "$PASSED" "$FAILED"
 ((FAILED == 0))

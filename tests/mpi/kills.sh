@@ -75,12 +75,15 @@ resume_by() {
 
 # Whoever is killed, the others end, and what was done is kept.
 survives_kills() {
-  local again
-  for again in 1 2 3 0 4; do
+  local again kill count=${RANK_KILLS:-5} ranks_after=(1 2 3 0 4)
+  RANDOM=${KILL_SEED:-20}
+  printf '     kills of ranks: %d with KILL_SEED=%d\n' "$count" "${KILL_SEED:-20}"
+  for ((kill = 0; kill < count; ++kill)); do
+    again=${ranks_after[kill % 5]}
     start_in_the_middle 4 || return
-    local victim=$((RANDOM % 4))
+    local victim=$((RANDOM % 4)) centiseconds=$((RANDOM % 4))
     let_go
-    sleep "0.0$((RANDOM % 4))"
+    sleep "0.0$centiseconds"
     if ! kill -KILL "${RANKS[victim]}" 2>/dev/null; then
       finish_run
       skip "rank $victim had finished"

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <limits>
@@ -326,7 +325,7 @@ TEST(DcpMetadata, ItemsMustNotOverlap) {
   EXPECT_EQ(slug_of([&] { check_item_overlaps(metadata, "x"); }), "dcp-item-overlap");
 }
 
-/// 100,000 tensors: what is quadratic anywhere takes minutes.
+/// Work that is quadratic in 100,000 tensors runs into the time limit of the test program.
 TEST(DcpMetadata, ManyTensors) {
   DcpMetadata metadata;
   metadata.files = {"__0_0.distcp"};
@@ -337,10 +336,8 @@ TEST(DcpMetadata, ManyTensors) {
     metadata.tensors.push_back(std::move(tensor));
   }
   const std::string printed = print_dcp_metadata(metadata);
-  const auto begin = std::chrono::steady_clock::now();
   const DcpMetadata again = read_dcp_metadata(printed, "x");
   check_item_overlaps(again, "x");
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
   ASSERT_EQ(again.tensors.size(), metadata.tensors.size());
   EXPECT_EQ(again.tensors[77'777].name, metadata.tensors[77'777].name);
   EXPECT_EQ(again.tensors[77'777].chunks[0].item.offset, 7'777'700);

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Installs a build into a folder of its own, and builds and runs a program there that knows it by pkg-config alone.
+# usage: run_install.sh BUILD PREFIX COMPILER...
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+build=$(realpath "${1:?usage: run_install.sh BUILD PREFIX COMPILER...}")
+prefix=${2:?no prefix}
+shift 2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+meson install -C "$build" --no-rebuild --destdir "$work/root" >"$work/log" || { cat "$work/log"; exit 1; }
+installed=$work/root$prefix
+pc=$(find "$installed" -name glu-ckpt.pc)
+export PKG_CONFIG_PATH=${pc%/*}
+read -ra flags < <(pkg-config --define-variable=prefix="$installed" --cflags --libs --static glu-ckpt)
+
+cd "$work"
+"$@" -std=c++20 "$here/consumer.cpp" -o consumer "${flags[@]}"
+./consumer "$here/../../testdata/hf/qwen3_moe"
+"$installed/bin/glu-ckpt" --version
+# The library brings its headers, and no internal ones.
+[[ ! -e $installed/include/core && -e $installed/include/glu_ckpt/checkpoint.hpp ]]
