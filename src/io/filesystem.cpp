@@ -41,15 +41,15 @@ FilesystemInfo filesystem_of(const std::filesystem::path& path) {
 }
 
 IoAbilities io_abilities(const std::filesystem::path& directory) {
-  constexpr i64 kBlockBytes = i64{64} << 10;
+  constexpr i64 kClonedBytes = i64{64} << 10;
   IoAbilities abilities;
   const File from = File::unnamed(directory, false), to = File::unnamed(directory, false);
   if (!from.is_open() || !to.is_open()) return abilities;
   abilities.known = true;
   abilities.direct = File::unnamed(directory, true).is_open();
   try {
-    from.pwrite_exact(std::vector<std::byte>(kBlockBytes), 0);
-    abilities.clones = to.try_clone_from(from, 0, 0, kBlockBytes);
+    from.pwrite_exact(std::vector<std::byte>(kClonedBytes), 0);
+    abilities.clones = to.try_clone_from(from, 0, 0, kClonedBytes);
   } catch (const Error&) {
     abilities.clones = false;
   }
