@@ -6,5 +6,5 @@
 
 int main(int, char** argv) {
   const auto source = glu_ckpt::open_source(argv[1]);
-  std::printf("%zu tensors\n", source->inventory().size());
+  std::printf("%zu tensors\n", source->inventory().tensors.size());
 }
