@@ -13,7 +13,10 @@ namespace {
 class BlockCollector {
  public:
   BlockCollector(const KeyGroups& keys, const Naming& naming, std::optional<i64> num_experts)
-      : keys_(keys), inventory_(keys.inventory()), naming_(naming), num_experts_(num_experts) {}
+      : keys_(keys), inventory_(keys.inventory()), naming_(naming), num_experts_(num_experts) {
+    for (std::size_t i = 0; i < inventory_.tensors.size(); ++i)
+      if (tensor(i).name.ends_with(naming_.router)) routers_.emplace(tensor(i).name, i);
+  }
 
   CollectedBlocks run(std::optional<i64> num_hidden_layers) {
     auto drafts = keys_.drafts(naming_, num_hidden_layers);
@@ -113,11 +116,9 @@ class BlockCollector {
   }
 
   std::optional<std::pair<i64, i64>> router_shape(const ExpertBlock& block) const {
-    if (by_name_.empty())
-      for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) by_name_.emplace(tensor(i).name, i);
-    const auto found = by_name_.find(block.key_prefix + std::string(naming_.router));
-    if (found == by_name_.end()) return std::nullopt;
-    const std::vector<i64> shape = layer_shape(block, tensor(found->second));
+    const auto found = routers_.find(block.key_prefix + std::string(naming_.router));
+    if (found == routers_.end()) return std::nullopt;
+    const std::span<const i64> shape = layer_shape(block, tensor(found->second));
     if (shape.size() != 2) return std::nullopt;
     return std::pair{shape[0], shape[1]};
   }
@@ -130,7 +131,8 @@ class BlockCollector {
   std::map<std::tuple<std::string, i64, ExpertSet>, std::vector<std::size_t>> weights_by_layer_;
   /// States of one element a tensor.
   std::vector<std::pair<ExpertBlock, BlockParts>> scalars_;
-  mutable std::unordered_map<std::string_view, std::size_t> by_name_;
+  /// The tensors whose names end like a router's.
+  std::unordered_map<std::string_view, std::size_t> routers_;
 };
 
 }  // namespace

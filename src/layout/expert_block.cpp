@@ -50,7 +50,7 @@ class BlockChecker {
         return &found->second;
     return nullptr;
   }
-  std::vector<i64> shape_of(const TensorRef& ref) const { return layer_shape(shape_.block, ref); }
+  std::span<const i64> shape_of(const TensorRef& ref) const { return layer_shape(shape_.block, ref); }
   const TensorRef& any_tensor() const { return tensor(shape_.parts.begin()->second.front().second); }
 
   /// The upstream rules differ on redundant sets, so neither set may be dropped silently.
@@ -131,10 +131,10 @@ class BlockChecker {
     const PartTensors* first = part(TensorKind::Weight, Role::GateUp);
     if (first == nullptr) first = part(TensorKind::Weight, Role::Up);
     const TensorRef& fc1_ref = tensor(first->front().second);
-    const std::vector<i64> fc1 = shape_of(fc1_ref);
-    const std::vector<i64> down = shape_of(down_ref);
+    const std::span<const i64> fc1 = shape_of(fc1_ref);
+    const std::span<const i64> down = shape_of(down_ref);
     for (const TensorRef* weight : {&fc1_ref, &down_ref})
-      if (const std::vector<i64> shape = shape_of(*weight); shape.size() == 3) {
+      if (const std::span<const i64> shape = shape_of(*weight); shape.size() == 3) {
         if (shape[0] == 0) bad_shape(*weight, "at least one expert");
         return shape[0];
       }
@@ -178,18 +178,19 @@ class BlockChecker {
 
   /// Shape of one expert's stored matrix in [out, in] terms, whatever the storage.
   MatrixShape matrix_shape(const TensorRef& ref, bool grouped) const {
-    std::vector<i64> shape = shape_of(ref);
+    std::span<const i64> shape = shape_of(ref);
     const i64 experts = shape_.block.num_experts;
+    i64 experts_in_rows = 1;
     if (grouped && shape.size() == 3 && shape[0] == experts) {
-      shape.erase(shape.begin());
+      shape = shape.subspan(1);
     } else if (grouped && shape.size() == 2 && shape_.block.axes == Axes::OutIn && shape[0] % experts == 0) {
-      shape[0] /= experts;
+      experts_in_rows = experts;
     } else if (grouped) {
       return {};
     }
-    if (shape.size() != 2 || shape[0] <= 0 || shape[1] <= 0) return {};
-    if (shape_.block.axes == Axes::InOut) std::swap(shape[0], shape[1]);
-    return {shape[0], shape[1]};
+    if (shape.size() != 2 || shape[0] < experts_in_rows || shape[1] <= 0) return {};
+    if (shape_.block.axes == Axes::InOut) return {shape[1], shape[0]};
+    return {shape[0] / experts_in_rows, shape[1]};
   }
 
   [[noreturn]] void bad_shape(const TensorRef& ref, const std::string& expected) const {
@@ -311,7 +312,7 @@ class BlockChecker {
     const i64 count = stacked ? shape_.block.num_experts : 1;
     if (kind == TensorKind::Bias) {
       // [E, rows]; TransformerEngine may hold [E, 1, rows], and Megatron reads flat ones too.
-      const auto is = [&](const std::vector<i64>& shape) { return shape_of(ref) == shape; };
+      const auto is = [&](std::initializer_list<i64> shape) { return std::ranges::equal(shape_of(ref), shape); };
       const bool fits = is({count * rows}) || (stacked && (is({count, rows}) || is({count, 1, rows})));
       if (!fits) bad_shape(ref, count == 1 ? fmt::format("[{}]", rows) : fmt::format("[{}, {}]", count, rows));
       return;
@@ -336,7 +337,7 @@ class BlockChecker {
       if (count > 0) shape.insert(shape.begin(), count);
       return shape;
     };
-    if (shape_of(ref) == shape_for(grid)) return;
+    if (std::ranges::equal(shape_of(ref), shape_for(grid))) return;
     std::string expected = shape_text(shape_for(kFp8Blocks)) + ", one scale per 128 x 128 block";
     if (can_be_mx(weight_ref.dtype, ref.dtype))
       expected += fmt::format(", or {}, one per 1 x 32 block; swizzled ones must be put in rows first",
@@ -351,8 +352,8 @@ class BlockChecker {
 
 }  // namespace
 
-std::vector<i64> layer_shape(const ExpertBlock& block, const TensorRef& ref) {
-  return {ref.shape.begin() + (block.stacked_layers > 0 && !ref.shape.empty() ? 1 : 0), ref.shape.end()};
+std::span<const i64> layer_shape(const ExpertBlock& block, const TensorRef& ref) {
+  return std::span(ref.shape).subspan(block.stacked_layers > 0 && !ref.shape.empty() ? 1 : 0);
 }
 
 BlockShape check_block(ExpertBlock block, BlockParts parts, const BlockContext& context) {

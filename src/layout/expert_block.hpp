@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -40,7 +41,7 @@ struct BlockShape {
 BlockShape check_block(ExpertBlock block, BlockParts parts, const BlockContext& context);
 
 /// The shape of one layer's part of a tensor: without the leading axis of layers, if the block has one.
-std::vector<i64> layer_shape(const ExpertBlock& block, const TensorRef& ref);
+std::span<const i64> layer_shape(const ExpertBlock& block, const TensorRef& ref);
 
 /// Adds the matrices once `block.glu` is settled. Throws NotDivisible.
 void add_matrices(BlockShape& shape, const Inventory& inventory);

@@ -13,14 +13,16 @@ namespace glu_ckpt {
 /// forms. They stand under `experts`, or beside a known matrix.
 class ExpertLikeNames {
  public:
-  explicit ExpertLikeNames(std::size_t count) { beside_.reserve(count); }
-
   /// `name` is a matrix: `x.weight` has its companions in `x.`, a packed `x` in `x_...`.
   void add_matrix(std::string_view name) {
     const std::size_t dot = name.rfind('.');
     const std::string_view last = name.substr(dot + 1);
     const bool suffixed = last.starts_with("weight") || last.starts_with("bias");
-    beside_.insert(suffixed ? name.substr(0, dot) : name);
+    const std::string_view beside = suffixed ? name.substr(0, dot) : name;
+    // The experts of a layer follow each other, and often have one such name.
+    if (beside == last_) return;
+    beside_.insert(beside);
+    last_ = beside;
   }
 
   bool contains(std::string_view name) const {
@@ -45,6 +47,7 @@ class ExpertLikeNames {
 
  private:
   std::unordered_set<std::string_view> beside_;
+  std::string_view last_;
 };
 
 }  // namespace glu_ckpt

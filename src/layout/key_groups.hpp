@@ -17,11 +17,17 @@ namespace glu_ckpt {
 
 /// Keys of one skeleton share their patterns, so patterns are matched once per skeleton.
 struct KeyGroup {
+  /// How the first key of the group reads as a key of the model. The others have the same text before and after theirs.
+  StateKey reading;
   std::vector<const KeyPattern*> patterns;
   std::vector<std::size_t> tensors;
 
   /// The pattern of `naming` that explains these keys, or nullptr.
   const KeyPattern* pattern_of(const Naming& naming) const;
+  /// The key of the model in the key of one of its tensors: all of it, but for what an optimizer adds.
+  std::string_view model_key(std::string_view name) const {
+    return name.substr(reading.before.size(), name.size() - reading.before.size() - reading.after.size());
+  }
 };
 
 /// What identifies a block: state, scope, stack, layer, set.
@@ -30,6 +36,12 @@ using BlockId = std::tuple<std::string, std::string, std::string, i64, ExpertSet
 struct BlockDraft {
   ExpertBlock block;
   BlockParts parts;
+};
+
+/// One part of a draft.
+struct PartDraft {
+  const ExpertBlock* block = nullptr;
+  PartTensors* tensors = nullptr;
 };
 
 class KeyGroups {
@@ -48,30 +60,35 @@ class KeyGroups {
   std::map<BlockId, BlockDraft> drafts(const Naming& naming, std::optional<i64> num_hidden_layers) const;
 
  private:
-  /// A key as a key of the model: whole, or without what an optimizer adds to it.
-  struct ModelKey {
-    StateKey reading;
+  /// Finds groups while keys are added.
+  struct GroupFinder {
+    std::unordered_map<std::string, std::size_t> numbers;
+    /// Used again for each key.
     KeySkeleton skeleton;
+    std::string id;
   };
 
   const TensorRef& tensor(std::size_t index) const { return inventory_.tensors[index]; }
-  using GroupIds = std::unordered_map<std::string, std::size_t>;
-  void add_key(std::size_t index, GroupIds& ids);
+  void add_key(std::size_t index, GroupFinder& finder);
   /// `known` is false where no pattern may explain the key.
-  std::size_t group_of(const ModelKey& key, bool known, GroupIds& ids);
+  KeyGroup& group_of(const StateKey& reading, bool known, GroupFinder& finder);
   /// Whether a tensor is called like the scales of MXFP8 and is none: many formats call theirs `weight_scale`.
   bool is_foreign_scale(const TensorRef& ref);
-  void add_to_drafts(std::map<BlockId, BlockDraft>& drafts, const KeyPattern& pattern, std::size_t index,
-                     std::optional<i64> num_hidden_layers) const;
+  /// The tensors of a group, each to the block that its pattern says.
+  void add_group(std::map<BlockId, BlockDraft>& drafts, const KeyGroup& group, const KeyPattern& pattern,
+                 std::optional<i64> num_hidden_layers) const;
+  /// The parts, one for each layer that the tensor holds, that it and all keys of the group with the same `prefix` in
+  /// front of the expert part belong to.
+  std::vector<PartDraft> parts_of(std::map<BlockId, BlockDraft>& drafts, const KeyGroup& group,
+                                  const KeyPattern& pattern, std::string_view prefix, std::size_t index,
+                                  std::optional<i64> num_hidden_layers) const;
   /// What a tensor with a leading axis of layers should have been; empty where it is sound.
   static std::string stack_fault(const std::map<BlockId, BlockDraft>& drafts, const ExpertBlock& block,
-                                 const KeyParts& key, const TensorRef& ref);
-  void add_to_draft(std::map<BlockId, BlockDraft>& drafts, ExpertBlock block, const KeyPattern& pattern, i64 expert,
+                                 std::string_view stack, const TensorRef& ref);
+  PartDraft part_of(std::map<BlockId, BlockDraft>& drafts, const ExpertBlock& block, const KeyPattern& pattern,
                     std::size_t index) const;
 
   const Inventory& inventory_;
-  /// By tensor.
-  std::vector<ModelKey> keys_;
   std::vector<KeyGroup> groups_;
   /// Filled when a key is first asked for.
   std::unordered_map<std::string_view, std::size_t> by_name_;

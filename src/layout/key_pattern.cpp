@@ -1,5 +1,6 @@
 #include "layout/key_pattern.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <unordered_map>
 
@@ -92,10 +93,11 @@ class PatternTable {
     if (part.empty() || (is_scale(kind) && naming.plain_fc1_is_fused)) return;
     const std::string text = print_part(part, kind, "#");
     const std::string skeleton = print_stack(stack, "#", "#") + text;
-    patterns_.push_back({&naming, &stack, set, experts, role, kind, skeleton, text.size(), has_expert, false});
+    const std::size_t tail = has_expert ? text.size() - 1 - text.rfind('#') : 0;
+    patterns_.push_back({&naming, &stack, set, experts, role, kind, skeleton, text.size(), tail, has_expert, false});
     if (naming.stacks_layers && stack.stack == "decoder" && !has_expert)
       patterns_.push_back(
-          {&naming, &stack, set, experts, role, kind, std::string(stack.before) + text, text.size(), false, true});
+          {&naming, &stack, set, experts, role, kind, std::string(stack.before) + text, text.size(), 0, false, true});
   }
 
   std::vector<KeyPattern> patterns_;
@@ -109,49 +111,58 @@ const PatternTable& pattern_table() {
 
 }  // namespace
 
-KeySkeleton skeletonize(std::string_view key) {
-  KeySkeleton skeleton;
-  skeleton.text.reserve(key.size());
+void skeletonize(std::string_view key, KeySkeleton& skeleton) {
+  skeleton.text.clear();
+  skeleton.numbers.clear();
+  skeleton.widths.clear();
   for (std::size_t at = 0; at < key.size();) {
-    if (!is_digit(key[at])) {
-      skeleton.text += key[at++];
-      continue;
-    }
-    std::size_t end = at;
+    const std::size_t digits = std::min(key.size(), key.find_first_of("0123456789", at));
+    skeleton.text += key.substr(at, digits - at);
+    std::size_t end = digits;
     while (end < key.size() && is_digit(key[end])) ++end;
-    if (is_number(key, at, end)) {
+    if (digits < end && is_number(key, digits, end)) {
       i64 number = 0;
-      std::from_chars(key.data() + at, key.data() + end, number);
+      std::from_chars(key.data() + digits, key.data() + end, number);
       skeleton.numbers.push_back(number);
-      skeleton.widths.push_back(static_cast<int>(end - at));
+      skeleton.widths.push_back(static_cast<int>(end - digits));
       skeleton.text += '#';
     } else {
-      skeleton.text += key.substr(at, end - at);
+      skeleton.text += key.substr(digits, end - digits);
     }
     at = end;
   }
+}
+
+KeySkeleton skeletonize(std::string_view key) {
+  KeySkeleton skeleton;
+  skeletonize(key, skeleton);
   return skeleton;
 }
 
 std::vector<const KeyPattern*> match_patterns(const KeySkeleton& skeleton) { return pattern_table().match(skeleton); }
 
+ExpertPart find_expert_part(std::string_view key, const KeyPattern& pattern) {
+  if (!pattern.has_expert) return {key.size() - pattern.part_size, 0};
+  const std::size_t end = key.size() - pattern.tail_size;
+  std::size_t begin = end;
+  while (begin > 0 && is_digit(key[begin - 1])) --begin;
+  i64 expert = 0;
+  std::from_chars(key.data() + begin, key.data() + end, expert);
+  // The pattern has one character where the key has the expert's digits.
+  return {key.size() - pattern.part_size - (end - begin - 1), expert};
+}
+
 KeyParts parse_key(std::string_view key, const KeySkeleton& skeleton, const KeyPattern& pattern) {
   const bool nested = pattern.stack->nested;
   const std::size_t used = (pattern.has_expert ? 1u : 0u) + (pattern.stacked_layers ? 0u : 1u) + (nested ? 1u : 0u);
   const std::size_t first = skeleton.numbers.size() - used;
-  const auto spread = [&](std::size_t from) {
-    std::size_t more = 0;
-    for (std::size_t i = from; i < skeleton.numbers.size(); ++i)
-      more += static_cast<std::size_t>(skeleton.widths[i] - 1);
-    return more;
-  };
+  std::size_t more_digits = 0;
+  for (std::size_t i = first; i < skeleton.numbers.size(); ++i)
+    more_digits += static_cast<std::size_t>(skeleton.widths[i] - 1);
   KeyParts parts;
-  parts.scope = key.substr(0, key.size() - pattern.skeleton.size() - spread(first));
-  const std::size_t expert = skeleton.numbers.size() - (pattern.has_expert ? 1 : 0);
-  parts.prefix = key.substr(0, key.size() - pattern.part_size - spread(expert));
+  parts.scope = key.substr(0, key.size() - pattern.skeleton.size() - more_digits);
   parts.stack = nested ? fmt::format("{}.{}", pattern.stack->stack, skeleton.numbers[first]) : pattern.stack->stack;
   if (!pattern.stacked_layers) parts.layer = skeleton.numbers[first + (nested ? 1 : 0)];
-  if (pattern.has_expert) parts.expert = skeleton.numbers.back();
   return parts;
 }
 

@@ -20,6 +20,8 @@ struct KeySkeleton {
   std::vector<int> widths;
 };
 KeySkeleton skeletonize(std::string_view key);
+/// The same into a skeleton whose memory is used again.
+void skeletonize(std::string_view key, KeySkeleton& skeleton);
 
 /// One template of one row, for one stack of layers.
 struct KeyPattern {
@@ -32,6 +34,8 @@ struct KeyPattern {
   std::string skeleton;
   /// Characters of `skeleton` from the expert part on.
   std::size_t part_size = 0;
+  /// Characters of `skeleton` behind the expert's number, if it has one.
+  std::size_t tail_size = 0;
   bool has_expert = false;
   /// No layer number: the tensor has a leading axis of layers instead.
   bool stacked_layers = false;
@@ -40,16 +44,22 @@ struct KeyPattern {
 /// All patterns that explain keys of this skeleton, in table order.
 std::vector<const KeyPattern*> match_patterns(const KeySkeleton& skeleton);
 
+/// Where a key that a pattern explains has its expert part, and which expert that names: all that differs between the
+/// keys of one part of one layer.
+struct ExpertPart {
+  /// Characters in front of the expert part.
+  std::size_t begin = 0;
+  i64 expert = 0;
+};
+ExpertPart find_expert_part(std::string_view key, const KeyPattern& pattern);
+
 /// What a key says once a pattern explains it.
 struct KeyParts {
   /// In front of the stack prefix.
   std::string_view scope;
-  /// Up to the expert part.
-  std::string_view prefix;
   /// "decoder", or with the outer layer's number in it where the stack is nested.
   std::string stack;
   i64 layer = 0;
-  i64 expert = 0;
 };
 KeyParts parse_key(std::string_view key, const KeySkeleton& skeleton, const KeyPattern& pattern);
 

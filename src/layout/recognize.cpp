@@ -253,7 +253,7 @@ class Recognizer {
 
   void list_others() {
     std::vector<i64> covered(inventory_.tensors.size(), -1);
-    ExpertLikeNames expert_like(inventory_.tensors.size());
+    ExpertLikeNames expert_like;
     const auto cover = [&](std::size_t index, i64 rows, const Matrix& matrix) {
       i64& bytes = covered[index];
       if (bytes < 0) expert_like.add_matrix(tensor(index).name);

@@ -20,13 +20,13 @@ bool is_scalar(const TensorRef& ref) { return checked_product(ref.shape).value_o
 bool is_twin_shape(const ExpertBlock& block, const TensorRef& ref, const PartKey& key, i64 expert,
                    const BlockShape& model, const Inventory& inventory) {
   const auto [kind, experts, role] = key;
-  const std::vector<i64> shape = layer_shape(block, ref);
+  const std::span<const i64> shape = layer_shape(block, ref);
   const bool both_stacked = block.stacked_layers > 0 && model.block.stacked_layers > 0;
   if (both_stacked && block.stacked_layers != model.block.stacked_layers) return false;
   if (const auto same = model.parts.find(key); same != model.parts.end()) {
     const TensorRef& weight = inventory.tensors[same->second.front().second];
     const bool ragged = model.block.intermediate_size < 0;
-    if (!ragged && shape == layer_shape(model.block, weight)) return true;
+    if (!ragged && std::ranges::equal(shape, layer_shape(model.block, weight))) return true;
   }
   if (is_scale(kind) || expert >= model.block.num_experts) return false;
   const i64 f = model.intermediate[static_cast<std::size_t>(expert)];
@@ -36,7 +36,7 @@ bool is_twin_shape(const ExpertBlock& block, const TensorRef& ref, const PartKey
   if (kind == TensorKind::Weight && model.block.axes == Axes::InOut) std::swap(expected[0], expected[1]);
   if (block.set == ExpertSet::Routed && experts == Experts::Grouped)
     expected.insert(expected.begin(), model.block.num_experts);
-  return shape == expected;
+  return std::ranges::equal(shape, expected);
 }
 
 void check_experts(const ExpertBlock& block, const PartKey& key, const PartTensors& tensors,
