@@ -35,10 +35,6 @@ struct Move {
   i64 bytes() const { return runs() * run_bytes; }
 };
 
-/// The moves that take a matrix of [rows, cols] elements from one place to another. One move where
-/// the block sizes nest, otherwise one for each piece of a common period.
-std::vector<Move> matrix_moves(const Matrix& from, const Matrix& to);
-
 /// What the user asked for; an empty answer keeps the source's.
 struct TargetAnswers {
   std::optional<std::string> naming;

@@ -1,5 +1,6 @@
 #include "core/natural_order.hpp"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace glu_ckpt {
@@ -17,24 +18,25 @@ std::string_view take_number(std::string_view text, std::size_t& at) {
 
 }  // namespace
 
-bool natural_less(std::string_view a, std::string_view b) {
-  std::size_t i = 0;
-  std::size_t j = 0;
-  while (i < a.size() && j < b.size()) {
-    if (is_digit(a[i]) && is_digit(b[j])) {
-      const std::string_view x = take_number(a, i);
-      const std::string_view y = take_number(b, j);
-      if (x.size() != y.size()) return x.size() < y.size();
-      if (const int order = x.compare(y); order != 0) return order < 0;
-    } else {
-      if (a[i] != b[j]) return static_cast<unsigned char>(a[i]) < static_cast<unsigned char>(b[j]);
-      ++i;
-      ++j;
+std::string natural_key(std::string_view name) {
+  // A number is '0', its length, its digits: beside other text it takes the place that digits have there, and of two
+  // numbers the longer one is the greater.
+  constexpr std::size_t kLongNumber = 255;
+  std::string key;
+  key.reserve(name.size() + 8);
+  for (std::size_t at = 0; at < name.size();) {
+    if (!is_digit(name[at])) {
+      key += name[at++];
+      continue;
     }
+    const std::string_view number = take_number(name, at);
+    key += '0';
+    key += static_cast<char>(std::min(number.size(), kLongNumber));
+    if (number.size() >= kLongNumber)
+      for (int shift = 24; shift >= 0; shift -= 8) key += static_cast<char>(number.size() >> shift);
+    key += number;
   }
-  if (a.size() - i != b.size() - j) return a.size() - i < b.size() - j;
-  // Equal but for leading zeros.
-  return a < b;
+  return key;
 }
 
 }  // namespace glu_ckpt

@@ -1,11 +1,14 @@
 #pragma once
 /// Names in the order people count: experts.2 before experts.10.
 
+#include <string>
 #include <string_view>
 
 namespace glu_ckpt {
 
-/// Compares byte by byte, but runs of decimal digits as numbers. A strict weak order.
-bool natural_less(std::string_view a, std::string_view b);
+/// Keys compared byte by byte order their names as people count: runs of decimal digits are numbers. Names that differ
+/// only in leading zeros have equal keys. A key is made once for each name, so that sorting does not read the digits
+/// again in every comparison.
+std::string natural_key(std::string_view name);
 
 }  // namespace glu_ckpt

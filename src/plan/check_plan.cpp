@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 #include "core/fail.hpp"
 #include "glu_ckpt/plan.hpp"
@@ -53,29 +54,26 @@ struct Lattice {
 
 /// Merges adjacent lattices of equal loops; returns whether any merged.
 bool merge_adjacent(std::vector<Lattice>& set) {
+  if (set.size() < 2) return false;
   std::sort(set.begin(), set.end(), [](const Lattice& a, const Lattice& b) {
     return a.loops != b.loops ? a.loops < b.loops : a.offset < b.offset;
   });
-  std::vector<Lattice> merged;
-  for (const Lattice& lattice : set) {
-    const bool adjacent = !merged.empty() && merged.back().loops == lattice.loops &&
-                          merged.back().offset + merged.back().run == lattice.offset;
-    if (adjacent)
-      merged.back().run += lattice.run;
+  std::size_t last = 0;
+  for (std::size_t i = 1; i < set.size(); ++i)
+    if (set[last].loops == set[i].loops && set[last].offset + set[last].run == set[i].offset)
+      set[last].run += set[i].run;
     else
-      merged.push_back(lattice);
-  }
-  const bool any = merged.size() < set.size();
-  set = std::move(merged);
+      set[++last] = set[i];
+  const bool any = last + 1 < set.size();
+  set.resize(last + 1);
   return any;
 }
 
-/// Whether the lattices tile [0, bytes).
-bool tiles(std::vector<Lattice> set, i64 bytes) {
+/// Whether the lattices tile [0, bytes). Rewrites them.
+bool tiles(std::vector<Lattice>& set, i64 bytes) {
   do {
     for (Lattice& lattice : set) lattice.fold();
   } while (merge_adjacent(set));
-  for (Lattice& lattice : set) lattice.fold();
   if (set.empty()) return bytes == 0;
   return set.size() == 1 && set.front().offset == 0 && set.front().run == bytes &&
          set.front().loops == std::array<Loop, 4>{};
@@ -90,48 +88,82 @@ Lattice side(const Move& move, bool destination) {
   return lattice;
 }
 
-void check_tensor(const std::vector<const Move*>& moves, bool destination, const std::string& name, i64 bytes) {
-  i64 total = 0;
-  std::vector<Lattice> set;
-  set.reserve(moves.size());
-  for (const Move* move : moves) {
-    total += move->bytes();
-    set.push_back(side(*move, destination));
-  }
-  if (total == bytes && tiles(std::move(set), bytes)) return;
-  fail(ErrorCode::PlanUnproved, {{}, name},
-       "'{}': {} moves of {} bytes do not {} each of its {} bytes exactly once; nothing was written. Please report "
-       "this layout",
-       name, moves.size(), total, destination ? "write" : "read", bytes);
-}
+/// Checks one tensor after the other, with memory that it uses again for each.
+class TensorChecker {
+ public:
+  explicit TensorChecker(bool destination) : destination_(destination) {}
 
-void check_unread(const std::vector<const Move*>& moves, const std::string& name) {
+  void add(const Move& move) {
+    total_ += move.bytes();
+    ++moves_;
+    set_.push_back(side(move, destination_));
+  }
+
+  /// Of the moves that were added since the last call.
+  void check(const std::string& name, i64 bytes) {
+    if (total_ != bytes || !tiles(set_, bytes))
+      fail(ErrorCode::PlanUnproved, {{}, name},
+           "'{}': {} moves of {} bytes do not {} each of its {} bytes exactly once; nothing was written. Please report "
+           "this layout",
+           name, moves_, total_, destination_ ? "write" : "read", bytes);
+    set_.clear();
+    total_ = moves_ = 0;
+  }
+
+ private:
+  bool destination_;
+  std::vector<Lattice> set_;
+  i64 total_ = 0;
+  i64 moves_ = 0;
+};
+
+void check_unread(std::span<const u32> moves, const std::string& name) {
   if (moves.empty()) return;
   fail(ErrorCode::PlanUnproved, {{}, name}, "'{}' is to be left out, but {} moves read it; nothing was written", name,
        moves.size());
 }
 
+/// The moves of a plan by the tensor that they read.
+class MovesBySource {
+ public:
+  MovesBySource(const Plan& plan, std::size_t tensors) : first_(tensors + 1), moves_(plan.moves.size()) {
+    for (const Move& move : plan.moves) {
+      if (move.src >= tensors)
+        fail(ErrorCode::PlanUnproved, {}, "a move reads tensor {} of {}; nothing was written", move.src, tensors);
+      ++first_[move.src + 1];
+    }
+    std::partial_sum(first_.begin(), first_.end(), first_.begin());
+    std::vector<u32> next(first_.begin(), first_.end() - 1);
+    for (std::size_t m = 0; m < plan.moves.size(); ++m) moves_[next[plan.moves[m].src]++] = static_cast<u32>(m);
+  }
+
+  std::span<const u32> of(std::size_t tensor) const {
+    return std::span(moves_).subspan(first_[tensor], first_[tensor + 1] - first_[tensor]);
+  }
+
+ private:
+  std::vector<u32> first_;
+  std::vector<u32> moves_;
+};
+
 }  // namespace
 
 void check_plan(const Inventory& inventory, const Plan& plan) {
-  std::vector<const Move*> of_tensor;
+  TensorChecker written(true);
   for (std::size_t t = 0; t < plan.outputs.size(); ++t) {
-    of_tensor.clear();
-    for (std::size_t m = plan.first_move[t]; m < plan.first_move[t + 1]; ++m) of_tensor.push_back(&plan.moves[m]);
-    check_tensor(of_tensor, true, plan.outputs[t].name, plan.outputs[t].bytes);
+    for (std::size_t m = plan.first_move[t]; m < plan.first_move[t + 1]; ++m) written.add(plan.moves[m]);
+    written.check(plan.outputs[t].name, plan.outputs[t].bytes);
   }
-  std::vector<const Move*> by_source(plan.moves.size());
-  for (std::size_t m = 0; m < plan.moves.size(); ++m) by_source[m] = &plan.moves[m];
-  std::stable_sort(by_source.begin(), by_source.end(), [](const Move* a, const Move* b) { return a->src < b->src; });
-  auto next = by_source.begin();
+  const MovesBySource by_source(plan, inventory.tensors.size());
+  TensorChecker read(false);
   for (std::size_t s = 0; s < inventory.tensors.size(); ++s) {
-    of_tensor.clear();
-    while (next != by_source.end() && (*next)->src == s) of_tensor.push_back(*next++);
+    const std::string& name = inventory.tensors[s].name;
     if (std::ranges::binary_search(plan.dropped, s)) {
-      check_unread(of_tensor, inventory.tensors[s].name);
+      check_unread(by_source.of(s), name);
       continue;
     }
-    check_tensor(of_tensor, false, inventory.tensors[s].name, inventory.tensors[s].bytes);
+    for (const u32 m : by_source.of(s)) read.add(plan.moves[m]);
+    read.check(name, inventory.tensors[s].bytes);
   }
 }
 

@@ -14,6 +14,16 @@ auto loops_of(const Move& move) {
   return std::tuple(move.dst, move.src, loops);
 }
 
+/// Longest dst_step first, loops of one turn last. By insertion: a library's stable sort allocates memory even for four.
+void sort_loops(std::array<MoveDim, 4>& dims) {
+  const auto before = [](const MoveDim& a, const MoveDim& b) {
+    if ((a.count == 1) != (b.count == 1)) return b.count == 1;
+    return a.dst_step > b.dst_step;
+  };
+  for (std::size_t i = 1; i < dims.size(); ++i)
+    for (std::size_t j = i; j > 0 && before(dims[j], dims[j - 1]); --j) std::swap(dims[j], dims[j - 1]);
+}
+
 bool continues(const Move& move, const Move& next) {
   return next.src_offset == move.src_offset + move.run_bytes && next.dst_offset == move.dst_offset + move.run_bytes &&
          loops_of(move) == loops_of(next);
@@ -23,13 +33,9 @@ bool continues(const Move& move, const Move& next) {
 
 void fold_loops(Move& move) {
   auto& dims = move.dims;
-  const auto idle_last = [](const MoveDim& a, const MoveDim& b) {
-    if ((a.count == 1) != (b.count == 1)) return b.count == 1;
-    return a.dst_step > b.dst_step;
-  };
   for (bool changed = true; changed;) {
     changed = false;
-    std::stable_sort(dims.begin(), dims.end(), idle_last);
+    sort_loops(dims);
     for (MoveDim& dim : dims)
       if (dim.count > 1 && dim.src_step == move.run_bytes && dim.dst_step == move.run_bytes) {
         move.run_bytes *= dim.count;
@@ -53,19 +59,20 @@ void fold_loops(Move& move) {
 
 std::vector<Move> join_moves(std::span<const Move> moves) {
   std::vector<Move> joined(moves.begin(), moves.end());
+  for (Move& move : joined) fold_loops(move);
   for (std::size_t before = joined.size() + 1; joined.size() < before;) {
     before = joined.size();
-    for (Move& move : joined) fold_loops(move);
     std::ranges::sort(joined, {}, [](const Move& move) { return std::tuple(loops_of(move), move.dst_offset); });
-    std::vector<Move> next;
-    for (const Move& move : joined)
-      if (!next.empty() && continues(next.back(), move))
-        next.back().run_bytes += move.run_bytes;
+    std::size_t last = 0;
+    for (std::size_t i = 1; i < joined.size(); ++i)
+      if (continues(joined[last], joined[i]))
+        joined[last].run_bytes += joined[i].run_bytes;
       else
-        next.push_back(move);
-    joined = std::move(next);
+        joined[++last] = joined[i];
+    joined.resize(std::min(joined.size(), last + 1));
+    if (joined.size() < before)
+      for (Move& move : joined) fold_loops(move);
   }
-  for (Move& move : joined) fold_loops(move);
   std::ranges::sort(joined, {}, [](const Move& move) { return std::tuple(move.src, move.dst_offset); });
   return joined;
 }

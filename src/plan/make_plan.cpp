@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "core/fail.hpp"
+#include "core/hash.hpp"
 #include "plan/place_outputs.hpp"
 #include "plan/shard_phase.hpp"
 #include "plan/stacked_layers.hpp"
@@ -23,11 +24,14 @@ DraftOutput pass_through(const TensorRef& tensor, std::size_t index) {
 }
 
 void check_unique(const std::vector<DraftOutput>& outputs) {
-  std::unordered_set<std::string_view> names;
+  // Hashes are sorted, which is faster than sorting or looking up two hundred thousand names; equal ones are compared.
+  std::vector<std::pair<u64, std::string_view>> names;
   names.reserve(outputs.size());
-  for (const DraftOutput& output : outputs)
-    if (!names.insert(output.name).second)
-      fail(ErrorCode::NameCollision, {{}, output.name}, "two output tensors would be called '{}'", output.name);
+  for (const DraftOutput& output : outputs) names.emplace_back(hash64(output.name), output.name);
+  std::ranges::sort(names);
+  if (const auto twice = std::ranges::adjacent_find(names); twice != names.end())
+    fail(ErrorCode::NameCollision, {{}, std::string(twice->second)}, "two output tensors would be called '{}'",
+         twice->second);
 }
 
 /// Whether nothing would change but the sharding.

@@ -1,7 +1,8 @@
-/// From two placements of one matrix to moves.
+#include "plan/matrix_moves.hpp"
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 #include "layout/placement.hpp"
 #include "plan/join_moves.hpp"
@@ -11,26 +12,43 @@ namespace {
 
 /// Rows [first, last) of a matrix in one tensor.
 struct RowsIn {
-  std::size_t tensor;
+  std::size_t tensor = 0;
   Placement place;
-  i64 first;
-  i64 last;
+  i64 first = 0;
+  i64 last = 0;
 };
 
-/// Of an odd number of blocks one lies in the middle. Cut off from the others, it leaves gate and up as many
-/// blocks in each tensor, which the proof of a plan needs to pair them.
-std::vector<RowsIn> tensors_of(const Matrix& matrix) {
-  if (!matrix.tail) return {{matrix.tensor, matrix.place, 0, matrix.rows}};
-  const MatrixTail& tail = *matrix.tail;
-  const i64 middle = (matrix.rows - matrix.place.block_rows) / 2;
-  std::vector<i64> cuts{0, tail.first_row, matrix.rows};
-  if (2 * tail.first_row > matrix.rows) cuts.insert(cuts.begin() + 1, middle);
-  if (2 * tail.first_row < matrix.rows) cuts.insert(cuts.begin() + 2, middle + matrix.place.block_rows);
-  std::vector<RowsIn> parts;
-  for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
-    const bool first = cuts[i] < tail.first_row;
-    parts.push_back({first ? matrix.tensor : tail.tensor, first ? matrix.place : tail.place, cuts[i], cuts[i + 1]});
+/// The parts of one matrix, in the order of its rows; at most three, and no memory of their own.
+class RowParts {
+ public:
+  void add(const RowsIn& part) { parts_[count_++] = part; }
+  std::span<const RowsIn> used() const { return std::span(parts_).first(count_); }
+
+ private:
+  std::array<RowsIn, 3> parts_{};
+  std::size_t count_ = 0;
+};
+
+/// An odd number of blocks has one in the middle. Cut off from the others, it leaves gate and up as many blocks in
+/// each tensor, which the proof of a plan needs to pair them.
+RowParts tensors_of(const Matrix& matrix) {
+  RowParts parts;
+  if (!matrix.tail) {
+    parts.add({matrix.tensor, matrix.place, 0, matrix.rows});
+    return parts;
   }
+  const MatrixTail& tail = *matrix.tail;
+  const auto add = [&](i64 first, i64 last) {
+    const bool head = first < tail.first_row;
+    parts.add({head ? matrix.tensor : tail.tensor, head ? matrix.place : tail.place, first, last});
+  };
+  const i64 middle = (matrix.rows - matrix.place.block_rows) / 2;
+  const bool longer_head = 2 * tail.first_row > matrix.rows, longer_tail = 2 * tail.first_row < matrix.rows;
+  if (longer_head) add(0, middle);
+  add(longer_head ? middle : 0, tail.first_row);
+  const i64 rest = longer_tail ? middle + matrix.place.block_rows : tail.first_row;
+  if (longer_tail) add(tail.first_row, rest);
+  add(rest, matrix.rows);
   return parts;
 }
 
@@ -113,16 +131,22 @@ class RowMoves {
 
 }  // namespace
 
-std::vector<Move> matrix_moves(const Matrix& from, const Matrix& to) {
-  std::vector<Move> moves;
-  for (const RowsIn& source : tensors_of(from))
-    for (const RowsIn& target : tensors_of(to)) {
+void append_matrix_moves(const Matrix& from, const Matrix& to, std::vector<Move>& moves) {
+  const std::size_t before = moves.size();
+  const bool single = from.tail.has_value() || to.tail.has_value();
+  const RowParts sources = tensors_of(from), targets = tensors_of(to);
+  for (const RowsIn& source : sources.used())
+    for (const RowsIn& target : targets.used()) {
       const i64 first = std::max(source.first, target.first);
       const i64 last = std::min(source.last, target.last);
-      const bool single = from.tail.has_value() || to.tail.has_value();
       if (first < last) RowMoves(source, target, from, single, moves).add(first, last);
     }
-  for (Move& move : moves) fold_loops(move);
+  for (Move& move : std::span(moves).subspan(before)) fold_loops(move);
+}
+
+std::vector<Move> matrix_moves(const Matrix& from, const Matrix& to) {
+  std::vector<Move> moves;
+  append_matrix_moves(from, to, moves);
   return moves;
 }
 

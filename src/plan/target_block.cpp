@@ -1,6 +1,7 @@
 #include "plan/target_block.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <span>
 
@@ -9,6 +10,7 @@
 #include "layout/key_pattern.hpp"
 #include "layout/placement.hpp"
 #include "layout/scale_grid.hpp"
+#include "plan/matrix_moves.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -73,11 +75,27 @@ i64 stored_rows(const Matrix& matrix, Role stored_as) {
   return half ? 2 * matrix.rows : matrix.rows;
 }
 
+constexpr std::size_t kRoles = 4;
+constexpr std::size_t kKinds = 4;
+static_assert(static_cast<std::size_t>(Role::GateUp) < kRoles && static_cast<std::size_t>(TensorKind::PlainScale) < kKinds);
+
+/// The entry of an expert, in a list that grows as far as it is asked for.
+template <typename Value>
+Value& at_expert(std::vector<Value>& list, i64 expert) {
+  const auto index = static_cast<std::size_t>(expert);
+  if (index >= list.size()) list.resize(index + 1);
+  return list[index];
+}
+
 /// Builds the outputs of one block: one per (role as stored, kind) and, if indexed, expert.
 class BlockWriter {
  public:
   BlockWriter(const ExpertBlock& block, const BlockTarget& target, const Inventory& inventory, DraftOutputs& outputs)
-      : block_(block), target_(target), inventory_(inventory), outputs_(outputs) {}
+      : block_(block), target_(target), inventory_(inventory), outputs_(outputs) {
+    for (const Matrix& matrix : block_.matrices)
+      if (matrix.kind == TensorKind::Weight)
+        at_expert(weight_rows_[static_cast<std::size_t>(matrix.role)], matrix.expert) = matrix.rows;
+  }
 
   void run() {
     for (const Matrix& matrix : block_.matrices) add(matrix);
@@ -106,7 +124,7 @@ class BlockWriter {
     Matrix wide_to = to;
     wide_from.cols += padding_cols;
     wide_to.cols += padding_cols;
-    for (const Move& move : matrix_moves(wide_from, wide_to)) outputs_.list[output].moves.push_back(move);
+    append_matrix_moves(wide_from, wide_to, outputs_.list[output].moves);
     add_padding_rows(wide_from, wide_to, role, outputs_.list[output]);
   }
 
@@ -151,15 +169,14 @@ class BlockWriter {
 
   std::size_t output_for(const Matrix& from, Role role, bool grouped) {
     const i64 expert = grouped ? 0 : from.expert;
-    const auto key = std::tuple{role, from.kind, expert};
-    auto found = index_.find(key);
-    if (found == index_.end()) found = index_.emplace(key, find_or_make(from, role, grouped)).first;
-    const DraftOutput& output = outputs_.list[found->second];
+    std::size_t& number = at_expert(numbers_[part_index(role, from.kind)], expert);
+    if (number == 0) number = find_or_make(from, role, grouped) + 1;
+    const DraftOutput& output = outputs_.list[number - 1];
     if (output.dtype != from.dtype)
       fail(ErrorCode::NotExact, {{}, inventory_.tensors[from.tensor].name},
            "{}: gate is {} and up is {}; one tensor cannot hold both", output.name, dtype_name(output.dtype),
            dtype_name(from.dtype));
-    return found->second;
+    return number - 1;
   }
 
   std::size_t find_or_make(const Matrix& from, Role role, bool grouped) {
@@ -195,13 +212,24 @@ class BlockWriter {
   Axes axes_of(TensorKind kind) const { return kind == TensorKind::Bias ? Axes::OutIn : target_.axes; }
 
   i64 weight_rows(const Matrix& scale) const {
-    for (const Matrix& matrix : block_.matrices)
-      if (matrix.kind == TensorKind::Weight && matrix.role == scale.role && matrix.expert == scale.expert)
-        return matrix.rows;
-    return scale.rows;
+    const std::vector<i64>& rows = weight_rows_[static_cast<std::size_t>(scale.role)];
+    const auto expert = static_cast<std::size_t>(scale.expert);
+    return expert < rows.size() && rows[expert] > 0 ? rows[expert] : scale.rows;
   }
 
-  DraftOutput make_output(const Matrix& from, Role role, bool grouped) const {
+  /// `part` is the template of all outputs of this role and kind.
+  std::string output_name(std::string_view part, const Matrix& from, Role role) {
+    std::optional<PartText>& text = name_texts_[part_index(role, from.kind)];
+    if (!text) {
+      const std::string printed = print_part(part, from.kind, "#");
+      const std::size_t at = std::min(printed.size(), printed.find('#'));
+      const std::size_t behind = std::min(printed.size(), at + 1);
+      text = PartText{target_.key_prefix + printed.substr(0, at), printed.substr(behind) + block_.key_suffix, at < behind};
+    }
+    return text->has_expert ? fmt::format("{}{}{}", text->before, from.expert, text->after) : text->before + text->after;
+  }
+
+  DraftOutput make_output(const Matrix& from, Role role, bool grouped) {
     const Naming& naming = *target_.naming;
     const PartNames& names = part_names(naming, block_.set, grouped ? Experts::Grouped : Experts::Indexed);
     const std::string_view part = part_template(names, role);
@@ -222,7 +250,7 @@ class BlockWriter {
            "{}: naming {} transposes its experts, and elements of {} bits cannot be moved one by one",
            block_text(block_), naming.name, dtype_bits(from.dtype));
     DraftOutput output;
-    output.name = target_.key_prefix + print_part(part, from.kind, fmt::format("{}", from.expert)) + block_.key_suffix;
+    output.name = output_name(part, from, role);
     output.dtype = from.dtype;
     const int bits = dtype_bits(from.dtype);
     const MatrixExtents stored =
@@ -237,11 +265,26 @@ class BlockWriter {
     return output;
   }
 
+  /// Text of the names of all outputs of one role and kind, around the expert's number.
+  struct PartText {
+    std::string before;
+    std::string after;
+    bool has_expert = false;
+  };
+
+  static std::size_t part_index(Role role, TensorKind kind) {
+    return static_cast<std::size_t>(role) * kKinds + static_cast<std::size_t>(kind);
+  }
+
   const ExpertBlock& block_;
   const BlockTarget& target_;
   const Inventory& inventory_;
   DraftOutputs& outputs_;
-  std::map<std::tuple<Role, TensorKind, i64>, std::size_t> index_;
+  std::array<std::optional<PartText>, kRoles * kKinds> name_texts_;
+  /// By role as stored and kind, then by expert: one more than the number of its output; 0 while there is none.
+  std::array<std::vector<std::size_t>, kRoles * kKinds> numbers_;
+  /// By role and expert; 0 where there is no such weight.
+  std::array<std::vector<i64>, kRoles> weight_rows_;
 };
 
 }  // namespace

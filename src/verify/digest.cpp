@@ -5,10 +5,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <compare>
+#include <tuple>
 
 #include "core/grow_buffer.hpp"
 #include "core/parallel.hpp"
 #include "core/parse_number.hpp"
+#include "plan/matrix_moves.hpp"
 #include "verify/items.hpp"
 
 namespace glu_ckpt {
@@ -35,22 +38,24 @@ Item other_item(const TensorRef& tensor, std::size_t index) {
 }
 
 /// Made when it is asked for, as identities and labels are: there are a hundred thousand items, and few reports.
-auto order_of(const Item& item) {
-  using Text = std::string_view;
-  using Order = std::tuple<int, Text, std::string, i64, bool, i64, Role, TensorKind, Text>;
-  if (item.matrix == nullptr) return Order{3, {}, {}, 0, false, 0, {}, {}, item.other->name};
-  const ExpertBlock& block = *item.block;
-  const Matrix& matrix = *item.matrix;
+auto block_order(const ExpertBlock& block) {
   const int rank = block.is_twin() ? 2 : block.stack == "decoder" ? 0 : 1;
-  return Order{rank,
-               block.is_twin() ? Text(block.state) : Text(),
-               block.scope + block.stack,
-               block.layer,
-               block.set == ExpertSet::Shared,
-               matrix.expert,
-               matrix.role,
-               matrix.kind,
-               {}};
+  return std::tuple(rank, block.is_twin() ? std::string_view(block.state) : std::string_view(),
+                    block.scope + block.stack, block.layer, block.set == ExpertSet::Shared);
+}
+
+auto matrix_order(const Matrix& matrix) { return std::tuple(matrix.expert, matrix.role, matrix.kind); }
+
+/// Less, equal or greater; equal for items that only their identities tell apart.
+std::weak_ordering compare(const Item& a, const Item& b) {
+  if (a.matrix == nullptr || b.matrix == nullptr) {
+    if (a.matrix != b.matrix) return a.matrix != nullptr ? std::weak_ordering::less : std::weak_ordering::greater;
+    return a.other->name <=> b.other->name;
+  }
+  // Most comparisons are within one block, and block_order() makes texts.
+  if (a.block != b.block)
+    if (const auto order = block_order(*a.block) <=> block_order(*b.block); order != 0) return order;
+  return matrix_order(*a.matrix) <=> matrix_order(*b.matrix);
 }
 
 /// One worker's buffers.
@@ -157,19 +162,34 @@ std::string Item::label() const {
 }
 
 bool is_before(const Item& a, const Item& b) {
-  const auto x = order_of(a), y = order_of(b);
-  return x < y || (x == y && a.identity() < b.identity());
+  const std::weak_ordering order = compare(a, b);
+  return order < 0 || (order == 0 && a.identity() < b.identity());
 }
 
 std::vector<Item> list_items(const Inventory& inventory, const Recognition& recognition) {
   std::size_t count = recognition.others.size();
-  for (const ExpertBlock& block : recognition.blocks) count += block.matrices.size();
+  std::vector<const ExpertBlock*> blocks;
+  for (const ExpertBlock& block : recognition.blocks) {
+    count += block.matrices.size();
+    blocks.push_back(&block);
+  }
   std::vector<Item> items;
   items.reserve(count);
-  for (const ExpertBlock& block : recognition.blocks)
-    for (const Matrix& matrix : block.matrices) items.push_back(matrix_item(block, matrix));
+  const auto sort_from = [&items](std::size_t first) {
+    std::sort(items.begin() + static_cast<std::ptrdiff_t>(first), items.end(), is_before);
+  };
+  const auto order_of = [](const ExpertBlock* block) { return block_order(*block); };
+  std::ranges::sort(blocks, {}, order_of);
+  for (auto block = blocks.begin(); block != blocks.end();) {
+    const std::size_t first = items.size();
+    // Blocks of one place in the order, if there are several, are sorted as one.
+    for (const auto order = order_of(*block); block != blocks.end() && order_of(*block) == order; ++block)
+      for (const Matrix& matrix : (*block)->matrices) items.push_back(matrix_item(**block, matrix));
+    sort_from(first);
+  }
+  const std::size_t first_other = items.size();
   for (const std::size_t index : recognition.others) items.push_back(other_item(inventory.tensors[index], index));
-  std::ranges::sort(items, is_before);
+  sort_from(first_other);
   return items;
 }
 

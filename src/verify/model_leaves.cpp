@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "core/grow_buffer.hpp"
 #include "exec/backends.hpp"
 #include "exec/move_parts.hpp"
 #include "layout/placement.hpp"
+#include "plan/matrix_moves.hpp"
 #include "verify/items.hpp"
 
 namespace glu_ckpt {
@@ -140,16 +142,22 @@ void add_transposed(const Part& part, const Passing& passing, LeafSum& sum) {
 
 struct ModelLeaves::Parts {
   std::vector<Item> items;
-  /// By tensor, and within one sorted by `begin`.
-  std::vector<std::vector<Part>> of_tensor;
+  /// Sorted by tensor and by `begin`; those of tensor t are [first_part[t], first_part[t + 1]).
+  std::vector<Part> parts;
+  std::vector<std::size_t> first_part;
   /// Blocks of tensors without bytes, which never pass.
   LeafSum empty;
   i64 leaves = 0;
   i64 bytes = 0;
 
+  std::span<const Part> of_tensor(std::size_t tensor) const {
+    return {parts.begin() + static_cast<std::ptrdiff_t>(first_part.at(tensor)),
+            parts.begin() + static_cast<std::ptrdiff_t>(first_part.at(tensor + 1))};
+  }
+
   std::span<const Part> reaching(std::size_t tensor, i64 at) const {
-    const std::vector<Part>& parts = of_tensor.at(tensor);
-    return {std::ranges::upper_bound(parts, at, {}, &Part::reach), parts.end()};
+    const std::span<const Part> here = of_tensor(tensor);
+    return {std::ranges::upper_bound(here, at, {}, &Part::reach), here.end()};
   }
 
   /// The leaf that has bytes on both sides of `at`: its first byte and the one behind its last.
@@ -175,40 +183,52 @@ struct ModelLeaves::Parts {
     }
   }
 
-  void place(const Item& item) {
-    if (item.matrix == nullptr) return place_blocks(item);
-    const Matrix& matrix = *item.matrix;
-    const i64 head = matrix.tail ? matrix.tail->first_row : matrix.rows;
-    leaves += matrix.rows;
+  /// Counts the item's leaves.
+  void count(const Item& item) {
+    if (item.matrix == nullptr && item.bytes == 0) return add_leaf(item.identity(), 0, {}, empty);
+    leaves += item.matrix != nullptr ? item.matrix->rows : number_of_blocks(item);
     bytes += item.bytes;
-    if (head > 0) of_tensor.at(matrix.tensor).push_back(part_of(item, matrix.place, 0, head));
-    if (head < matrix.rows)
-      of_tensor.at(matrix.tail->tensor).push_back(part_of(item, matrix.tail->place, head, matrix.rows));
   }
 
-  void place_blocks(const Item& item) {
-    if (item.bytes == 0) {
-      add_leaf(item.identity(), 0, {}, empty);
-      return;
+  /// Calls `use` with each tensor that holds some of the item, and with what it holds.
+  template <typename Use>
+  static void for_each_part(const Item& item, const Use& use) {
+    if (item.matrix == nullptr) {
+      if (item.bytes == 0) return;
+      Part part{&item, nullptr, 0, number_of_blocks(item)};
+      part.end = item.bytes;
+      return use(item.tensor, part);
     }
-    Part part{&item, nullptr, 0, (item.bytes + kLeafBlockBytes - 1) / kLeafBlockBytes};
-    part.end = item.bytes;
-    leaves += part.last;
-    bytes += item.bytes;
-    of_tensor.at(item.tensor).push_back(part);
+    const Matrix& matrix = *item.matrix;
+    const i64 head = matrix.tail ? matrix.tail->first_row : matrix.rows;
+    if (head > 0) use(matrix.tensor, part_of(item, matrix.place, 0, head));
+    if (head < matrix.rows) use(matrix.tail->tensor, part_of(item, matrix.tail->place, head, matrix.rows));
   }
+
+  static i64 number_of_blocks(const Item& item) { return (item.bytes + kLeafBlockBytes - 1) / kLeafBlockBytes; }
 };
 
 ModelLeaves::ModelLeaves(const Inventory& inventory, const Recognition& recognition)
     : parts_(std::make_unique<Parts>()) {
-  parts_->items = list_items(inventory, recognition);
-  parts_->of_tensor.resize(inventory.tensors.size());
-  for (const Item& item : parts_->items) parts_->place(item);
-  for (std::vector<Part>& parts : parts_->of_tensor) {
-    parts.shrink_to_fit();
-    std::ranges::sort(parts, {}, &Part::begin);
+  std::vector<Item>& items = parts_->items = list_items(inventory, recognition);
+  std::vector<Part>& parts = parts_->parts;
+  std::vector<std::size_t>& first_part = parts_->first_part;
+  // Counted first, so that one list holds the parts of all tensors and no list grows.
+  first_part.assign(inventory.tensors.size() + 1, 0);
+  for (const Item& item : items) {
+    parts_->count(item);
+    Parts::for_each_part(item, [&](std::size_t tensor, const Part&) { ++first_part.at(tensor + 1); });
+  }
+  std::partial_sum(first_part.begin(), first_part.end(), first_part.begin());
+  parts.resize(first_part.back());
+  std::vector<std::size_t> next = first_part;
+  for (const Item& item : items)
+    Parts::for_each_part(item, [&](std::size_t tensor, const Part& part) { parts[next[tensor]++] = part; });
+  for (std::size_t tensor = 0; tensor < inventory.tensors.size(); ++tensor) {
+    const auto here = std::span(parts).subspan(first_part[tensor], first_part[tensor + 1] - first_part[tensor]);
+    std::ranges::sort(here, {}, &Part::begin);
     i64 reach = 0;
-    for (Part& part : parts) part.reach = reach = std::max(reach, part.end);
+    for (Part& part : here) part.reach = reach = std::max(reach, part.end);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
+#include "plan/matrix_moves.hpp"
 #include "verify/items.hpp"
 
 namespace glu_ckpt {

@@ -7,6 +7,7 @@
 
 #include "exec/move_parts.hpp"
 #include "plan/join_moves.hpp"
+#include "plan/matrix_moves.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -77,7 +77,7 @@ class CloneTest : public testing::Test {
   /// A checkpoint of the model, on the disk, layer by layer in shards of at most so many bytes.
   void put(const std::string& path, const Spelling& spelling, i64 max_shard_bytes = 400'000) {
     std::vector<MemoryTensor> tensors = build(model_, spelling);
-    std::ranges::sort(tensors, natural_less, &MemoryTensor::name);
+    std::ranges::sort(tensors, {}, [](const MemoryTensor& tensor) { return natural_key(tensor.name); });
     const MemorySource from(std::move(tensors), {}, record_of(model_, spelling));
     PlanOptions options;
     options.force = true;

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "exec/move_parts.hpp"
+#include "plan/matrix_moves.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "plan/matrix_moves.hpp"
 #include "support/convert.hpp"
 
 namespace glu_ckpt {
