@@ -24,7 +24,7 @@ struct LeafSum {
   bool operator==(const LeafSum&) const = default;
 };
 
-/// What shares the blocks of the source's files (src/exec/clone_plan.hpp).
+/// The ranges that share blocks with the source's files (src/exec/clone_plan.hpp).
 class ClonePlan;
 
 /// Hashes the leaves (rows, blocks) that lie in bytes of a checkpoint's tensors, wherever those pass. Thread safe.
@@ -41,7 +41,7 @@ class LeafHasher {
   virtual i64 cut(std::size_t tensor, i64 begin, i64 end) const = 0;
 };
 
-/// Where the time of all workers went, in nanoseconds.
+/// The time that all workers spent on each kind of work, in nanoseconds.
 struct StageTimes {
   std::atomic<i64> reading{0};
   std::atomic<i64> hashing{0};
@@ -50,41 +50,13 @@ struct StageTimes {
   std::atomic<i64> writing{0};
 };
 
-/// Reads what a range of the output is made of, and hashes the source's leaves as they pass. For one thread.
-class RangeReader {
- public:
-  explicit RangeReader(const Source& source, const LeafHasher* hasher = nullptr) : source_(source), hasher_(hasher) {}
+/// Reads for one range of the output (src/exec/range_reader.hpp).
+class RangeReader;
 
-  /// A run of which every byte is wanted.
-  struct Run {
-    std::size_t tensor = 0;
-    i64 offset = 0;
-    std::span<std::byte> out;
-  };
-  /// Runs that follow each other in the source are read by one call. Reorders them.
-  void read_runs(std::vector<Run>& runs);
-  /// `out.size()` bytes from `offset` on, of which `moves` want some.
-  void read_window(std::size_t tensor, i64 offset, std::span<std::byte> out, std::span<const Move> moves);
-
-  const LeafSum& sum() const { return sum_; }
-  /// What its calls took.
-  i64 reading_ns() const { return reading_ns_; }
-  i64 hashing_ns() const { return hashing_ns_; }
-
- private:
-  void read_sorted(std::span<const Run> runs) const;
-
-  const Source& source_;
-  const LeafHasher* hasher_;
-  LeafSum sum_;
-  i64 reading_ns_ = 0;
-  i64 hashing_ns_ = 0;
-};
-
-/// Where moves are executed.
+/// A device that executes moves.
 class Backend {
  public:
-  /// What one thread of a conversion uses: buffers, and on a GPU a stream.
+  /// The means of one thread of a conversion: buffers, and on a GPU a stream.
   class Worker {
    public:
     virtual ~Worker() = default;
@@ -126,7 +98,7 @@ struct BackendOptions {
 /// ready() says whether it could be. Throws Usage; NoDevice where there is none at all.
 std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOptions& options = {});
 
-/// What `--device auto` takes, and why, as a sentence.
+/// The device that `--device auto` takes, and the reason, as a sentence.
 struct DeviceChoice {
   std::string device;
   std::string reason;
@@ -165,16 +137,16 @@ struct ExecuteOptions {
   i64 memory_bytes = i64{1} << 30;
   /// Called with the bytes finished since the last call, from any worker thread.
   std::function<void(i64)> on_progress;
-  /// Of the source and of the output; null where nothing is to be hashed.
+  /// The hashers of the source and of the output; null where nothing is hashed.
   const LeafHasher* source_leaves = nullptr;
   const LeafHasher* output_leaves = nullptr;
   /// Called once a range is written, from any worker thread.
   std::function<void(const DoneRange&)> on_done;
-  /// Where not null, what the workers spend is added.
+  /// The times that the workers spend are added here, if it is not null.
   StageTimes* times = nullptr;
   /// Ranges that need not be written again. No two overlap.
   std::vector<DoneRange> done;
-  /// Of the same plan, cloned already, and not to be written either; null where nothing was cloned.
+  /// Ranges of the same plan that are cloned already and are not written either; null where nothing was cloned.
   const ClonePlan* clones = nullptr;
 };
 
@@ -183,17 +155,7 @@ struct ExecuteOptions {
 RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
                   const ExecuteOptions& options);
 
-/// Of ranges that an earlier run wrote through `sink`, those whose bytes still hash to their sums. Their bytes are
-/// adopted by the sink; all others are to be written again.
-std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, Sink& sink,
-                                    const ExecuteOptions& options);
-
 /// Bytes of the host buffers that execute() will have allocated at the most, alignment on a GPU aside.
 i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const ExecuteOptions& options);
-
-/// Reads bytes [begin, end) of a tensor that `moves` describe into `out`, taking every byte from
-/// `reader`. `scratch` bounds the memory used for gathering short runs.
-void gather(std::span<const Move> moves, RangeReader& reader, const Backend& backend, i64 begin, i64 end,
-            std::byte* out, std::vector<std::byte>& scratch, i64 scratch_bytes);
 
 }  // namespace glu_ckpt

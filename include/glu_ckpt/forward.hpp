@@ -12,8 +12,8 @@
 
 #include "glu_ckpt/execute.hpp"
 #include "glu_ckpt/layout.hpp"
+#include "glu_ckpt/model.hpp"
 #include "glu_ckpt/ops/grouped_mlp.hpp"
-#include "glu_ckpt/verify.hpp"
 
 namespace glu_ckpt {
 

@@ -8,6 +8,7 @@
 
 #include "glu_ckpt/execute.hpp"
 #include "glu_ckpt/layout.hpp"
+#include "glu_ckpt/model.hpp"
 
 namespace glu_ckpt {
 
@@ -25,12 +26,6 @@ struct Digest {
 /// "gck1:<32 hex>:<tensors>:<bytes>".
 std::string to_string(const Digest& digest);
 std::optional<Digest> parse_digest(std::string_view text);
-
-/// A source and what was recognized in it.
-struct Model {
-  const Source* source = nullptr;
-  const Recognition* recognition = nullptr;
-};
 
 /// Reads every tensor byte once. The order of gate and up rows must be known, or FC1 is hashed whole.
 Digest compute_digest(const Model& model, const Backend& backend, const ExecuteOptions& options);

@@ -2,6 +2,7 @@
 /// Whether two checkpoints compute the same: their experts run on the same tokens, each from its own layout.
 
 #include "glu_ckpt/forward.hpp"
+#include "glu_ckpt/verify.hpp"
 
 namespace glu_ckpt {
 

@@ -19,7 +19,7 @@ report::Doctor::Gpu examine(int index) {
             rates.open_seconds,
             rates.upload_bytes_per_second,
             rates.download_bytes_per_second,
-            rates.turn_bytes_per_second};
+            rates.transpose_bytes_per_second};
   } catch (const Error& error) {
     report::Doctor::Gpu gpu;
     gpu.device.index = index;
@@ -46,7 +46,7 @@ int cmd_doctor(const Options& options) {
   doctor.memory_bytes = options.memory_bytes;
   const CpuRates cpu = measure_cpu();
   doctor.cpu_copy_rate = cpu.copy_bytes_per_second;
-  doctor.cpu_turn_rate = cpu.turn_bytes_per_second;
+  doctor.cpu_turn_rate = cpu.transpose_bytes_per_second;
   doctor.cuda_built = built_with_cuda();
   doctor.no_cuda = why_no_cuda();
   for (int index = 0; index < cuda_device_count(); ++index) doctor.gpus.push_back(examine(index));

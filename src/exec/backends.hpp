@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "exec/range_reader.hpp"
 #include "glu_ckpt/execute.hpp"
 
 namespace glu_ckpt {
@@ -16,11 +17,11 @@ void copy_in_host(std::span<const Move> moves, const std::byte* src, std::byte* 
 
 std::unique_ptr<Backend> make_cpu_backend();
 
-/// GPUs by index, at least one; workers take turns. Throws NoDevice.
+/// Takes GPUs by index, at least one; workers share them in rotation. Throws NoDevice.
 std::unique_ptr<Backend> make_cuda_backend(const std::vector<int>& devices, const BackendOptions& options);
 
-/// What a conversion through the GPU reaches for single elements: host memory to pinned memory excluded, upload,
-/// kernel and download in turn. Throws NoDevice, DeviceFailed.
+/// The rates that a conversion through the GPU reaches for single elements, with upload, kernel and download one after
+/// the other; the copy into pinned memory is not counted.
 struct GpuRates {
   /// Device memory before anything was allocated.
   i64 free_bytes = 0;
@@ -29,20 +30,21 @@ struct GpuRates {
   double upload_bytes_per_second = 0;
   double download_bytes_per_second = 0;
   /// Upload, transpose and download of one buffer after the other.
-  double turn_bytes_per_second = 0;
+  double transpose_bytes_per_second = 0;
 };
+/// Throws NoDevice, DeviceFailed.
 GpuRates measure_gpu(int device);
 
-/// Bytes per second at which one thread turns single elements of 2 bytes, and copies runs of a page.
+/// Bytes per second at which one thread transposes single elements of 2 bytes, and copies runs of a page.
 struct CpuRates {
-  double turn_bytes_per_second = 0;
+  double transpose_bytes_per_second = 0;
   double copy_bytes_per_second = 0;
 };
 CpuRates measure_cpu();
 
-/// cuda:0 where it turns more bytes per second than so many threads at `thread_rate` each, as `measure` says. The CPU
-/// where it does not, where its memory does not hold the buffers, and where measuring throws: a GPU that is full or
-/// broken is a reason, not a failure.
+/// Chooses cuda:0 where it transposes more bytes per second than so many threads at `thread_rate` each, as `measure`
+/// says. Chooses the CPU where it does not, where its memory does not hold the buffers, and where measuring throws: a
+/// GPU that is full or broken is a reason, not a failure.
 DeviceChoice faster_device(double thread_rate, int threads, i64 device_memory_bytes,
                            const std::function<GpuRates()>& measure);
 

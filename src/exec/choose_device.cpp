@@ -9,8 +9,8 @@
 #include "core/usable_cores.hpp"
 #include "exec/backends.hpp"
 #include "exec/move_parts.hpp"
-#include "glu_ckpt/ops/cuda.hpp"
 #include "glu_ckpt/error.hpp"
+#include "glu_ckpt/ops/cuda.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -53,7 +53,8 @@ CpuRates measure_cpu() {
   // The first run of each pays for touching the memory.
   copy_in_host(std::span(&copy, 1), src.data(), dst.data());
   rates.copy_bytes_per_second = kBytes / seconds([&] { copy_in_host(std::span(&copy, 1), src.data(), dst.data()); });
-  rates.turn_bytes_per_second = kBytes / seconds([&] { copy_in_host(std::span(&turn, 1), src.data(), dst.data()); });
+  rates.transpose_bytes_per_second =
+      kBytes / seconds([&] { copy_in_host(std::span(&turn, 1), src.data(), dst.data()); });
   return rates;
 }
 
@@ -68,7 +69,7 @@ DeviceChoice faster_device(double thread_rate, int threads, i64 device_memory_by
   if (gpu.free_bytes < device_memory_bytes)
     return {"cpu",
             fmt::format("cuda:0 has {} bytes free, and --device-memory is {}", gpu.free_bytes, device_memory_bytes)};
-  const double gpu_rate = gpu.turn_bytes_per_second;
+  const double gpu_rate = gpu.transpose_bytes_per_second;
   return {gpu_rate > thread_rate * threads ? "cuda:0" : "cpu",
           fmt::format("measured on single elements: cuda:0 {:.1f} GB/s there and back, a CPU thread {:.1f} GB/s, of "
                       "which {} run",
@@ -84,7 +85,7 @@ DeviceChoice choose_device(i64 gathered_bytes, int jobs, const BackendOptions& o
   if (cuda_device_count() == 0) return {"cpu", why_no_cuda()};
   // More threads than cores gather no faster.
   const int threads = std::min(jobs, usable_cores());
-  const double thread_rate = measure_cpu().turn_bytes_per_second;
+  const double thread_rate = measure_cpu().transpose_bytes_per_second;
   const double cpu_seconds = static_cast<double>(gathered_bytes) / (thread_rate * threads);
   if (cpu_seconds < kLeastSeconds)
     return {"cpu",

@@ -8,10 +8,10 @@
 namespace glu_ckpt {
 namespace {
 
-/// The runs in as many bytes are a list that takes no room to speak of.
+/// The list of the runs in so many bytes takes little memory.
 constexpr i64 kPartBytes = i64{64} << 20;
 
-/// Where byte 0 of each source tensor lies in its file; -1 where nothing can be cloned from.
+/// Returns where byte 0 of each source tensor lies in its file; -1 where nothing can be cloned from.
 std::vector<i64> cloneable_places(const Source& source, const std::function<bool(const File&)>& can_clone_from) {
   const FileBacked* const files = source.file_backed();
   if (files == nullptr) return std::vector<i64>(source.inventory().tensors.size(), -1);
@@ -25,7 +25,7 @@ std::vector<i64> cloneable_places(const Source& source, const std::function<bool
   return places;
 }
 
-/// Sorted, and one where they meet or overlap.
+/// Returns the ranges sorted, with those that meet or overlap made one.
 std::vector<ByteRange> joined(std::vector<ByteRange> ranges) {
   std::ranges::sort(ranges, {}, &ByteRange::begin);
   std::vector<ByteRange> all;

@@ -12,28 +12,28 @@
 
 namespace glu_ckpt {
 
-/// What of a plan's outputs can be cloned, and after clone_ranges() what is. Depends on the plan and on where the
-/// source's tensors lie, but not on what was written already. It does not list the ranges, of which there may be
+/// The ranges of a plan's outputs that can be cloned, and after clone_ranges() those that are. They depend on the plan
+/// and on where the source's tensors lie, but not on what was written already. They are not listed, since there may be
 /// millions.
 class ClonePlan {
  public:
-  /// Nothing.
+  /// Clones nothing.
   ClonePlan() = default;
   /// Keeps a reference to neither. `can_clone_from` is asked about each file of the source once.
   ClonePlan(const Plan& plan, const Source& source, const CloneLimits& limits,
             const std::function<bool(const File&)>& can_clone_from);
 
   bool empty() const { return bytes_ == 0; }
-  /// Of all ranges together.
+  /// The bytes of all ranges together.
   i64 bytes() const { return bytes_; }
   /// Whether any of the tensor's bytes can be cloned.
   bool has(std::size_t tensor) const { return tensor < maps_.size() && !maps_[tensor].empty(); }
-  /// Those that hold such tensors, sorted.
+  /// The shards that hold such tensors, sorted.
   const std::vector<u32>& shards() const { return shards_; }
 
-  /// Where a part of such a tensor that begins at `begin` is to end, so that it is not long and cuts no block.
+  /// Returns where a part of such a tensor that begins at `begin` should end, so that it is not long and cuts no block.
   i64 part_end(std::size_t tensor, i64 begin, i64 end) const;
-  /// Calls `use` with the ranges of such a tensor of `bytes` bytes, in order; with those that were refused, too.
+  /// Calls `use` with the ranges of such a tensor of `bytes` bytes, in order, those that were refused included.
   template <typename Use>
   void for_each_run(std::size_t tensor, i64 bytes, const Use& use) const {
     for (i64 begin = 0; begin < bytes;) {
@@ -42,16 +42,16 @@ class ClonePlan {
       begin = end;
     }
   }
-  /// What else there is in bytes [begin, end) of such a tensor, and what was refused of them: what is to be written, in
-  /// order.
+  /// Returns the ranges within [begin, end) of such a tensor that have to be written, in order: those that cannot be
+  /// cloned, and those that were refused.
   std::vector<ByteRange> written(std::size_t tensor, i64 begin, i64 end) const;
 
-  /// Bytes of an output tensor.
+  /// A range of an output tensor that the file system did not clone.
   struct Refused {
     std::size_t tensor = 0;
     ByteRange bytes;
   };
-  /// Ranges that for_each_run() gave are to be written instead.
+  /// Says that these ranges, which for_each_run() gave, are to be written instead.
   void refuse(std::span<const Refused> ranges);
 
  private:
@@ -63,9 +63,9 @@ class ClonePlan {
   std::map<std::size_t, std::vector<ByteRange>> refused_;
 };
 
-/// Clones all of it through `sink` by options.jobs threads, each shard by one of them: a file system makes the clones
-/// into one file one after the other, and two threads lose more by waiting for each other than they win. What the file
-/// system refuses is taken out of `clones`. options.on_progress gets the bytes of the ranges.
+/// Clones all ranges through `sink` with options.jobs threads, each shard by one of them: a file system makes the
+/// clones into one file one after the other, and two threads lose more by waiting for each other than they win. Ranges
+/// that the file system refuses are taken out of `clones`. options.on_progress gets the bytes of the ranges.
 void clone_ranges(ClonePlan& clones, const Plan& plan, const Source& source, Sink& sink, const ExecuteOptions& options);
 
 }  // namespace glu_ckpt

@@ -23,7 +23,7 @@ void for_each_place(const CopyShape& shape, int first, const std::byte* src, std
     for_each_place(shape, first + 1, src + i * dim.src_step, dst + i * dim.dst_step, use);
 }
 
-/// A transpose, and the loops around it.
+/// A transpose and the loops around it.
 struct Turn {
   HostTranspose transpose;
   CopyShape outer;

@@ -36,7 +36,7 @@ class CpuBackend final : public Backend {
   }
   // Longer runs gain nothing, and small tasks spread over the workers and stay in the caches until they are written.
   i64 task_bytes(bool) const override { return i64{8} << 20; }
-  // A direct write keeps no core busy, so half as many again, and two at the least, wait for the disk meanwhile.
+  // A direct write keeps no core busy, so there are half as many threads again, at least two, that wait for the disk.
   int workers(int jobs) const override { return computing(jobs) + std::max(2, jobs / 2); }
   int computing(int jobs) const override { return std::max(1, jobs); }
   i64 buffer_bytes(int workers, i64 memory_bytes) const override {

@@ -8,8 +8,8 @@
 #include <future>
 #include <memory>
 
-#include "core/fail.hpp"
 #include "core/checked_math.hpp"
+#include "core/fail.hpp"
 #include "exec/backends.hpp"
 #include "exec/move_parts.hpp"
 #include "exec/read_pieces.hpp"
@@ -269,7 +269,7 @@ GpuRates measure_gpu(int device) {
   }
   rates.upload_bytes_per_second = kBytes / elapsed_seconds(begin, uploaded);
   rates.download_bytes_per_second = kBytes / elapsed_seconds(turned, end);
-  rates.turn_bytes_per_second = kBytes / elapsed_seconds(begin, end);
+  rates.transpose_bytes_per_second = kBytes / elapsed_seconds(begin, end);
   return rates;
 }
 

@@ -6,8 +6,8 @@
 namespace glu_ckpt {
 namespace {
 
-/// An entry: the tensor, begin and end, then of the source's and of the output's leaves the sum's low and high half,
-/// the number and the bytes; 64 bits each, little-endian, as every machine that this runs on has them.
+/// An entry holds the tensor, begin and end, then of the source's and of the output's leaves the sum's low and high
+/// half, the number and the bytes; 64 bits each, little-endian, as every machine that this runs on has them.
 constexpr std::size_t kFields = 11;
 using Fields = std::array<i64, kFields>;
 

@@ -13,7 +13,8 @@ namespace glu_ckpt {
 /// Thread safe.
 void append_done(Journal& journal, const DoneRange& range);
 
-/// In the order in which they were finished. Entries of another size are of another version's, and left out.
+/// Returns the ranges in the order in which they were finished. Entries of another size come from another version and
+/// are left out.
 std::vector<DoneRange> read_done(const Journal& journal);
 
 /// Ranges as bytes, for another process of this run.

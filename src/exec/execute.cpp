@@ -15,6 +15,7 @@
 #include "exec/host_buffer.hpp"
 #include "exec/make_tasks.hpp"
 #include "exec/move_parts.hpp"
+#include "exec/range_reader.hpp"
 #include "exec/read_ahead.hpp"
 #include "io/page_bytes.hpp"
 
@@ -73,7 +74,8 @@ class Permit {
 /// A write of fewer bytes ends in memory, so that a worker does many of them in one permit.
 constexpr std::size_t kAwaitedBytes = std::size_t{64} << 10;
 
-/// Where a byte of a tensor has to lie in memory so that it can go to its file directly.
+/// Returns how far behind a page's begin a byte of a tensor has to lie in memory so that it can go to its file
+/// directly.
 i64 memory_phase(const Sink& sink, std::size_t tensor, i64 begin) {
   const i64 offset = sink.file_offset(tensor);
   return offset < 0 ? 0 : (offset + begin) % kPageBytes;
@@ -95,7 +97,7 @@ class MovesByPlace {
     }
   }
 
-  /// All that write to [begin, end) of a tensor, and maybe others.
+  /// Returns all moves that write to the task's range, and maybe others.
   std::span<const Move> of(const Task& task) const {
     const auto first = reach_.begin() + static_cast<std::ptrdiff_t>(first_move_[task.tensor]);
     const auto last = reach_.begin() + static_cast<std::ptrdiff_t>(first_move_[task.tensor + 1]);
@@ -113,7 +115,7 @@ class MovesByPlace {
     return true;
   }
 
-  /// A copy, so only where it has to be: there may be a hundred thousand.
+  /// This makes a copy of what may be a hundred thousand moves, so it is done only where they are not sorted.
   void sort() {
     sorted_.assign(moves_.begin(), moves_.end());
     moves_ = sorted_;
@@ -127,11 +129,11 @@ class MovesByPlace {
   /// The plan's own, or those below.
   std::span<const Move> moves_;
   std::vector<Move> sorted_;
-  /// The furthest end of a move and of all before it in its tensor.
+  /// For each move, the furthest end of it and of all moves before it in its tensor.
   std::vector<i64> reach_;
 };
 
-/// What the workers of one execute_tasks() share.
+/// The state that the workers of one execute_tasks() share.
 class Execution {
  public:
   Execution(const Plan& plan, const Source& source, Sink& sink, const Backend& backend, const ExecuteOptions& options)
@@ -140,15 +142,15 @@ class Execution {
         sink_(sink),
         backend_(backend),
         options_(options),
-        crew_(make_crew(plan, backend, options)),
+        worker_plan_(plan_workers(plan, backend, options)),
         moves_by_place_(plan),
         semaphore_(backend.computing(options.jobs)),
-        workers_(static_cast<std::size_t>(crew_.workers)),
+        workers_(static_cast<std::size_t>(worker_plan_.workers)),
         sums_(workers_.size()) {}
 
   RangeSums run(std::span<const Task> tasks, const std::function<i64()>& next) {
     parallel_until(
-        crew_.workers, next, [&](std::size_t index, int number) { work(tasks[index], number); },
+        worker_plan_.workers, next, [&](std::size_t index, int number) { work(tasks[index], number); },
         [&](std::size_t index) { announce(tasks[index]); });
     RangeSums total;
     for (const RangeSums& sum : sums_) total += sum;
@@ -161,7 +163,7 @@ class Execution {
   void work(const Task& task, int number) {
     // Made by the thread that uses it: a GPU is chosen for each thread.
     auto& worker = workers_[static_cast<std::size_t>(number)];
-    if (!worker) worker = backend_.make_worker(number, crew_.buffer_bytes);
+    if (!worker) worker = backend_.make_worker(number, worker_plan_.buffer_bytes);
     Permit permit(semaphore_);
     const auto write_part = [&](const Task& part) {
       permit.acquire();
@@ -177,7 +179,8 @@ class Execution {
     };
     if (!has_clones(task)) return write_part(task);
     const std::vector<ByteRange> ranges = options_.clones->written(task.tensor, task.begin, task.end);
-    for (const Task& part : cut_tasks(plan_, task.tensor, ranges, backend_, crew_.buffer_bytes, options_.output_leaves))
+    for (const Task& part :
+         cut_tasks(plan_, task.tensor, ranges, backend_, worker_plan_.buffer_bytes, options_.output_leaves))
       write_part(part);
   }
 
@@ -211,7 +214,7 @@ class Execution {
   Sink& sink_;
   const Backend& backend_;
   const ExecuteOptions& options_;
-  Crew crew_;
+  WorkerPlan worker_plan_;
   MovesByPlace moves_by_place_;
   Semaphore semaphore_;
   std::vector<std::unique_ptr<Backend::Worker>> workers_;
@@ -221,14 +224,14 @@ class Execution {
 }  // namespace
 
 i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
-  const auto [workers, buffer_bytes] = make_crew(plan, backend, options);
+  const auto [workers, buffer_bytes] = plan_workers(plan, backend, options);
   i64 largest = 0, largest_window = 0;
   ExecuteOptions written = options;
   written.clones = nullptr;
   for (const Task& task : make_tasks(plan, backend, buffer_bytes, written)) {
     const i64 bytes = task.end - task.begin;
     largest = std::max(largest, bytes);
-    // What is read may have gaps in it; see kMaxReadWaste.
+    // Windows that are read may have gaps in them; see kMaxReadWaste.
     largest_window = std::max(largest_window, task.short_runs ? kMaxReadWaste * bytes : bytes);
   }
   return workers * (largest + std::min(buffer_bytes, std::max(kDirectRunBytes, largest_window)));
@@ -256,7 +259,7 @@ std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& p
            range.end > plan.outputs[range.tensor].bytes || range.bytes() > options.memory_bytes;
   };
   std::erase_if(ranges, is_strange);
-  // Fewer threads than jobs where ranges are long, as when they were made (make_crew).
+  // Fewer threads than jobs where ranges are long, as when they were made (plan_workers).
   i64 longest = 1;
   for (const DoneRange& range : ranges) longest = std::max(longest, range.bytes());
   const auto count = static_cast<int>(std::clamp<i64>(options.memory_bytes / longest, 1, std::max(1, options.jobs)));
@@ -277,7 +280,7 @@ std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& p
     sink.read_back(range.tensor, range.begin, bytes);
     LeafSum found;
     if (options.output_leaves != nullptr) options.output_leaves->add(range.tensor, range.begin, bytes, found);
-    // Bytes in no leaf, such as padding, are proved by nothing.
+    // Bytes that no leaf holds, such as padding, cannot be proved.
     if (found == range.sums.output && found.bytes == range.bytes()) {
       sink.adopt(range.tensor, range.begin, bytes);
       const std::lock_guard lock(mutex);

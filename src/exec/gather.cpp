@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "core/grow_buffer.hpp"
 #include "core/checked_math.hpp"
+#include "core/grow_buffer.hpp"
 #include "exec/move_parts.hpp"
+#include "exec/range_reader.hpp"
 #include "exec/read_pieces.hpp"
-#include "glu_ckpt/execute.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -14,17 +14,17 @@ namespace glu_ckpt {
 struct HostTranspose {
   /// 1, 2, 4 or 8.
   i64 element_bytes = 0;
-  /// Where each row of the source begins, and each row of the target; counted from their first bytes.
+  /// The first byte of each row of the source and of each row of the target, counted from their first bytes.
   std::vector<i64> down;
   std::vector<i64> across;
   i64 src_step = 0;
   i64 dst_step = 0;
 };
 
-/// What a transpose is made with: registers of 64 bytes, of 32, or one element at a time.
+/// The means by which a transpose is made: registers of 64 bytes, of 32, or one element at a time.
 enum class TransposePath { Avx512, Avx2, Plain };
 
-/// Those that this processor has, the fastest first; the last is Plain.
+/// The paths that this processor has, the fastest first; the last is Plain.
 std::span<const TransposePath> transpose_paths();
 
 /// Writes every element of the target and nothing else, the same bytes on every path. A path that is not among

@@ -16,7 +16,7 @@ std::span<const Move> moves_of(const Plan& plan, std::size_t tensor) {
   return {plan.moves.data() + plan.first_move[tensor], plan.moves.data() + plan.first_move[tensor + 1]};
 }
 
-/// Bytes that a worker would like to make at a time: a task, or the longest stretch where runs are short.
+/// Returns the bytes that a worker should make at a time: a task, or the longest span where runs are short.
 i64 longest_task(const Plan& plan, const Backend& backend) {
   i64 longest = 0;
   for (std::size_t t = 0; t < plan.outputs.size(); ++t) {
@@ -25,7 +25,7 @@ i64 longest_task(const Plan& plan, const Backend& backend) {
     longest = std::max(longest, std::min(plan.outputs[t].bytes, backend.task_bytes(short_runs)));
     if (!short_runs) continue;
     i64 begin = 0;
-    for (const i64 end : stretch_ends(moves)) {
+    for (const i64 end : span_ends(moves)) {
       longest = std::max(longest, end - begin);
       begin = end;
     }
@@ -33,17 +33,17 @@ i64 longest_task(const Plan& plan, const Backend& backend) {
   return longest;
 }
 
-/// Cuts one tensor.
+/// Cuts one tensor into tasks.
 class Cutter {
  public:
-  /// With `clones`, which have some of the tensor, it is cut as those want it.
+  /// `clones` is null unless they have some of the tensor; then they say where it is cut.
   Cutter(const Plan& plan, std::size_t tensor, const Backend& backend, i64 buffer_bytes, const LeafHasher* leaves,
          const ClonePlan* clones = nullptr)
       : tensor_(tensor), buffer_bytes_(buffer_bytes), leaves_(leaves), clones_(clones) {
     const std::span<const Move> moves = moves_of(plan, tensor);
     short_runs_ = has_short_runs(moves);
     size_ = std::min(buffer_bytes, backend.task_bytes(short_runs_));
-    if (short_runs_) ends_ = stretch_ends(moves);
+    if (short_runs_) ends_ = span_ends(moves);
   }
 
   void cut(i64 begin, const i64 end, std::vector<Task>& tasks) const {
@@ -55,8 +55,8 @@ class Cutter {
   }
 
  private:
-  /// Where runs are short, between moves, such as experts, as far as a buffer holds them: cut anywhere else, a
-  /// transpose reads the pieces of its source that both neighbours want twice. Otherwise between leaves.
+  /// Tensors of short runs are cut between moves, such as experts, as far as a buffer holds them: cut anywhere else, a
+  /// transpose reads the pieces of its source that both neighbours want twice. Others are cut between leaves.
   i64 next_end(i64 begin) const {
     const auto after = std::ranges::upper_bound(ends_, begin);
     auto beyond = std::ranges::upper_bound(ends_, begin + size_);
@@ -79,12 +79,12 @@ class Cutter {
 
 }  // namespace
 
-Crew make_crew(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
+WorkerPlan plan_workers(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
   const i64 wanted = 2 * std::max<i64>(1, longest_task(plan, backend));
-  Crew crew;
-  crew.workers = static_cast<int>(std::clamp<i64>(options.memory_bytes / wanted, 1, backend.workers(options.jobs)));
-  crew.buffer_bytes = backend.buffer_bytes(crew.workers, options.memory_bytes);
-  return crew;
+  WorkerPlan planned;
+  planned.workers = static_cast<int>(std::clamp<i64>(options.memory_bytes / wanted, 1, backend.workers(options.jobs)));
+  planned.buffer_bytes = backend.buffer_bytes(planned.workers, options.memory_bytes);
+  return planned;
 }
 
 std::vector<Task> cut_tasks(const Plan& plan, std::size_t tensor, std::span<const ByteRange> ranges,
@@ -115,7 +115,7 @@ std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffe
 }
 
 std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
-  return make_tasks(plan, backend, make_crew(plan, backend, options).buffer_bytes, options);
+  return make_tasks(plan, backend, plan_workers(plan, backend, options).buffer_bytes, options);
 }
 
 }  // namespace glu_ckpt

@@ -58,7 +58,7 @@ void clip_move(const Move& move, i64 begin, i64 end, const std::function<void(co
   clip(move, 0, begin, end, use);
 }
 
-std::vector<i64> stretch_ends(std::span<const Move> moves) {
+std::vector<i64> span_ends(std::span<const Move> moves) {
   std::vector<std::pair<i64, i64>> ranges;
   for (const Move& move : moves)
     if (move.bytes() > 0) ranges.emplace_back(move.dst_offset, move.dst_offset + target_window(move));

@@ -1,5 +1,5 @@
 #pragma once
-/// Moves cut to what fits.
+/// Functions that cut moves to the size of a buffer.
 
 #include <functional>
 #include <span>
@@ -18,7 +18,7 @@ constexpr i64 kMaxReadWaste = 8;
 
 /// Bytes from the first byte that a move reads to behind the last.
 i64 source_window(const Move& move);
-/// The same of what it writes.
+/// Bytes from the first byte that a move writes to behind the last.
 i64 target_window(const Move& move);
 
 /// Calls `use` with parts of `move` that together write exactly its bytes in [begin, end).
@@ -36,9 +36,9 @@ void for_each_run(const Move& move, const Use& use) {
               move.dst_offset + i * d[0].dst_step + j * d[1].dst_step + k * d[2].dst_step + l * d[3].dst_step);
 }
 
-/// Where a target can be cut and every move that writes to it stays whole: ends of stretches, in order, the last one
-/// where the moves end. Gate and up in turn are one stretch, experts one each.
-std::vector<i64> stretch_ends(std::span<const Move> moves);
+/// The places where a target can be cut so that every move that writes to it stays whole: the ends of its spans, in
+/// order, the last one where the moves end. Alternating gate and up rows are one span, and each expert is one.
+std::vector<i64> span_ends(std::span<const Move> moves);
 
 /// The two halves of a move of more than one run, cut along the loop that spreads furthest over the source.
 std::pair<Move, Move> halve_move(const Move& move);

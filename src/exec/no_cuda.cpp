@@ -1,4 +1,4 @@
-/// In the place of cuda_backend.cpp where nvcc is missing.
+/// This file takes the place of cuda_backend.cpp where nvcc is missing.
 
 #include "core/fail.hpp"
 #include "exec/backends.hpp"

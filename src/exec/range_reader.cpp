@@ -1,10 +1,10 @@
 /// Reads for one range of the output, and the sums of leaves that go with ranges.
 
+#include "exec/range_reader.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <tuple>
-
-#include "glu_ckpt/execute.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "glu_ckpt/forward.hpp"
-#include "glu_ckpt/verify.hpp"
+#include "glu_ckpt/model.hpp"
 
 namespace glu_ckpt {
 

@@ -34,8 +34,8 @@ SeededTokens::SeededTokens(u64 seed, std::string_view block, i64 num_experts, i6
     : key_(mix(mix(seed) ^ hash64(block))), hidden_(hidden) {
   const u64 sizes = mix(~key_);
   const auto pick = [&](i64 index) { return static_cast<i64>(draw(sizes, index) >> 32) % num_experts; };
-  if (num_experts > 1) lonely_ = pick(0);
-  if (num_experts > 2) single_ = (lonely_ + 1 + pick(1) % (num_experts - 1)) % num_experts;
+  if (num_experts > 1) isolated_ = pick(0);
+  if (num_experts > 2) single_ = (isolated_ + 1 + pick(1) % (num_experts - 1)) % num_experts;
   for (i64 e = 0; e < num_experts; ++e)
     counts_.push_back(e == single_ ? 1 : num_experts == 1 ? 4 : 1 + scaled(draw(sizes, 2 + e), kMostTokens));
 }

@@ -20,7 +20,7 @@ class SeededTokens {
   /// Sum of all.
   i64 total() const;
   /// The expert that is to run on its own, so that it is empty beside the others; -1 where there is but one.
-  i64 lonely_expert() const { return lonely_; }
+  i64 isolated_expert() const { return isolated_; }
   /// -1 where there are not two others.
   i64 one_token_expert() const { return single_; }
 
@@ -31,7 +31,7 @@ class SeededTokens {
  private:
   u64 key_;
   i64 hidden_;
-  i64 lonely_ = -1;
+  i64 isolated_ = -1;
   i64 single_ = -1;
   std::vector<i64> counts_;
 };

@@ -1,5 +1,5 @@
 #pragma once
-/// Where the matrices of an expert lie inside stored tensors: the one function behind every layout.
+/// Computes where the matrices of an expert lie inside stored tensors: the one function behind every layout.
 
 #include <vector>
 
@@ -12,12 +12,27 @@ constexpr i64 row_offset(const Placement& place, i64 row) {
   return place.offset + row / place.block_rows * place.block_step + row % place.block_rows * place.row_step;
 }
 
+/// Returns whether the elements of a row have gaps between them, so that reading a row touches all of the stored
+/// matrix.
+constexpr bool is_transposed(const Matrix& matrix) {
+  return matrix.cols > 1 && matrix.place.col_step != matrix.element_bytes;
+}
+
+/// Calls `use` with each tensor that holds rows of the matrix, their placement there, the first of them and the one
+/// behind the last.
+template <typename Use>
+void for_each_stored_part(const Matrix& matrix, const Use& use) {
+  const i64 head = matrix.tail ? matrix.tail->first_row : matrix.rows;
+  if (head > 0) use(matrix.tensor, matrix.place, i64{0}, head);
+  if (head < matrix.rows) use(matrix.tail->tensor, matrix.tail->place, head, matrix.rows);
+}
+
 /// A stored tensor that holds matrices of one or all experts.
 struct StoredPart {
   Axes axes = Axes::OutIn;
   /// Rows of the stored matrix of one expert: F, 2F for a fused FC1, H for FC2.
   i64 stored_rows = 0;
-  /// As stored, padding included.
+  /// Columns as stored, padding included.
   i64 cols = 0;
   i64 element_bytes = 1;
   /// Index of the expert within the tensor; 0 for an indexed one.
@@ -34,7 +49,7 @@ Placement place_matrix(const StoredPart& part, Role role, bool fused, i64 block_
 /// first with rows [0, F). K = `block_rows` divides F and is less.
 struct HalvedPlaces {
   Placement first;
-  /// Of the rows from `tail_row` on, in the second tensor.
+  /// The place of the rows from `tail_row` on, in the second tensor.
   Placement tail;
   i64 tail_row = 0;
 };

@@ -16,11 +16,11 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// Of one row; no model is wider, and a header may claim what it likes.
+/// The most columns that are read of one row. No model is wider, and a header may claim any width.
 constexpr i64 kMaxColumns = 16384;
-/// Where a row's elements do not lie side by side, each costs a read.
+/// The most columns where a row's elements do not lie side by side, so that each costs a read.
 constexpr i64 kMaxStridedColumns = 64;
-/// Of all rows of a checkpoint. A layer with H = 7168 and F = 2048 takes 2 MB.
+/// The most bytes that are read of all rows of a checkpoint. A layer with H = 7168 and F = 2048 takes 2 MB.
 constexpr i64 kMaxBytes = i64{512} << 20;
 
 /// FC1 of one expert as it is stored: 2F rows, F in each of two tensors or all in one.
@@ -31,7 +31,7 @@ struct StoredFc1 {
   i64 element_bytes = 1;
   i64 row_step = 0;
   i64 col_step = 0;
-  /// Of rows 0 and F: the tensor, and the first byte in it.
+  /// The tensors of rows 0 and F, and the first byte of each in it.
   std::size_t tensors[2] = {};
   i64 offsets[2] = {};
 
@@ -50,7 +50,7 @@ std::optional<StoredFc1> find_fc1(const ExpertBlock& block, i64 expert) {
   const Matrix* gate = find_weight(block, expert, Role::Gate);
   const Matrix* up = find_weight(block, expert, Role::Up);
   if (gate == nullptr || up == nullptr) return std::nullopt;
-  // In whatever order, the gate's first row is the first that is stored.
+  // The gate's first row is stored first in every order.
   StoredFc1 fc1{gate->dtype,
                 gate->rows,
                 gate->cols,

@@ -1,5 +1,6 @@
 #pragma once
-/// Whether an optimizer's master weights bear out the orders of gate and up rows that were answered for a checkpoint.
+/// Checks whether an optimizer's master weights confirm the orders of gate and up rows that were answered for a
+/// checkpoint.
 
 #include <string>
 
@@ -7,15 +8,15 @@
 
 namespace glu_ckpt {
 
-/// What check_twins() could tell.
+/// The findings of check_twins().
 struct TwinCheck {
   /// FC1s of one layer, routed or shared, whose sampled rows all fit.
   i64 agreeing = 0;
   /// Rows compared in those.
   i64 rows = 0;
-  /// Those without evidence: stale or differently rounded masters, rows that are all alike.
+  /// FC1s without evidence: stale or differently rounded masters, rows that are all alike.
   i64 undecided = 0;
-  /// Those that were not looked at, as the bound of bytes to read was reached.
+  /// FC1s that were not looked at, since the bound of bytes to read was reached.
   i64 unread = 0;
 };
 

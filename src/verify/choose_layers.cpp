@@ -19,7 +19,7 @@ std::optional<i64> number_of(std::string_view text) {
   return number && text[0] != '-' ? number : std::nullopt;
 }
 
-/// Whether an item names the layer; a label may hold a dash itself.
+/// Returns whether an item names the layer; a label may hold a dash itself.
 bool names(std::string_view item, const std::string& label) {
   if (item == label) return true;
   const std::size_t dash = item.find('-');

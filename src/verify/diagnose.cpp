@@ -36,7 +36,7 @@ class Diagnosis {
   std::string other_matrix() const {
     for (const Matrix& matrix : y_.block->matrices) {
       if (&matrix == y_.matrix || !comparable(matrix) || read(b_, matrix) != wanted_) continue;
-      // Where A holds the same data twice, finding it elsewhere proves nothing.
+      // If A holds the same data twice, finding it elsewhere proves nothing.
       if (is_twin_in_a(matrix)) continue;
       if (matrix.expert == x_.matrix->expert)
         return fmt::format("B holds A's {} rows as {}: gate and up look swapped", to_string(x_.matrix->role),

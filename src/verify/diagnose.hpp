@@ -1,5 +1,5 @@
 #pragma once
-/// What a difference looks like: the mistakes that converters make, tried one by one on one layer.
+/// Says what a difference looks like: it tries the mistakes that converters make, one by one, on one layer.
 
 #include <string>
 

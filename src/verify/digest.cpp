@@ -11,6 +11,8 @@
 #include "core/grow_buffer.hpp"
 #include "core/parallel.hpp"
 #include "core/parse_number.hpp"
+#include "exec/range_reader.hpp"
+#include "layout/placement.hpp"
 #include "plan/matrix_moves.hpp"
 #include "verify/items.hpp"
 
@@ -85,8 +87,7 @@ class ItemHasher {
     const i64 row_bytes = matrix.cols * matrix.element_bytes;
     const std::vector<Move> moves = matrix_moves(matrix, dense_matrix(matrix));
     // A transposed matrix is read whole where it fits: every batch of its rows touches all of it.
-    const bool transposed = matrix.place.col_step != matrix.element_bytes;
-    const i64 wanted = transposed ? buffer_bytes_ : std::min(kBatchBytes, buffer_bytes_);
+    const i64 wanted = is_transposed(matrix) ? buffer_bytes_ : std::min(kBatchBytes, buffer_bytes_);
     const i64 batch = std::clamp<i64>(wanted / std::max<i64>(row_bytes, 1), 1, matrix.rows);
     grow_buffer(space.rows, batch * row_bytes);
     for (i64 first = 0; first < matrix.rows; first += batch) {
@@ -94,9 +95,7 @@ class ItemHasher {
       RangeReader reader(source_);
       gather(moves, reader, backend_, first * row_bytes, (first + count) * row_bytes, space.rows.data(), space.scratch,
              buffer_bytes_);
-      for (i64 r = 0; r < count; ++r)
-        item.sum +=
-            hash_leaf(identity, first + r, {space.rows.data() + r * row_bytes, static_cast<std::size_t>(row_bytes)});
+      item.sum += sum_rows(identity, first, count, space.rows.data(), row_bytes);
       progress(count * row_bytes);
     }
   }
@@ -141,6 +140,13 @@ Hash128 hash_leaf(std::string_view identity, i64 index, std::span<const std::byt
   const fmt::format_int digits(index);
   whole.append(digits.data(), digits.data() + digits.size());
   return hash128(bytes, hash64({whole.data(), whole.size()}));
+}
+
+Hash128 sum_rows(std::string_view identity, i64 first, i64 count, const std::byte* rows, i64 row_bytes) {
+  Hash128 sum;
+  for (i64 r = 0; r < count; ++r)
+    sum += hash_leaf(identity, first + r, {rows + r * row_bytes, static_cast<std::size_t>(row_bytes)});
+  return sum;
 }
 
 std::string Item::identity() const {

@@ -13,29 +13,29 @@
 namespace glu_ckpt {
 
 struct Item {
-  /// Null for other tensors.
+  /// The block; null for other tensors.
   const ExpertBlock* block = nullptr;
   const Matrix* matrix = nullptr;
-  /// Null for matrices.
+  /// The tensor; null for matrices.
   const TensorRef* other = nullptr;
   std::size_t tensor = 0;
   i64 bytes = 0;
   /// Sum of the leaves; filled by hash_items().
   Hash128 sum;
 
-  /// What its leaves are seeded with, up to the number of the row or block: dtype and shape included.
+  /// The text that its leaves are seeded with, up to the number of the row or block: dtype and shape included.
   std::string identity() const;
-  /// For people: "layer 3 routed expert 7 gate weight BF16 [768, 2048]", or the tensor's name.
+  /// The text for people: "layer 3 routed expert 7 gate weight BF16 [768, 2048]", or the tensor's name.
   std::string label() const;
 };
 
 /// The order of reports: stack, layer, set, expert, role, kind; the optimizer's twins after the weights, state by
 /// state; other tensors last, by name. Of two checkpoints, equal items come to the same place.
 bool is_before(const Item& a, const Item& b);
-/// Whether two checkpoints' items are the same matrix, or tensor, whatever it holds.
+/// Returns whether two checkpoints' items are the same matrix, or tensor, whatever it holds.
 inline bool is_same_item(const Item& a, const Item& b) { return a.identity() == b.identity(); }
 
-/// In that order. They point into both.
+/// Lists the items in that order. They point into both arguments.
 std::vector<Item> list_items(const Inventory& inventory, const Recognition& recognition);
 
 /// Tensors that hold no expert matrices are hashed in blocks, so that a difference is located without a second pass.
@@ -44,7 +44,10 @@ inline constexpr i64 kLeafBlockBytes = i64{1} << 20;
 /// The leaf of row, or block, number `index` of the item with that identity.
 Hash128 hash_leaf(std::string_view identity, i64 index, std::span<const std::byte> bytes);
 
-/// The same matrix, dense in [out, in] order, at the start of tensor 0.
+/// The sum of the leaves of `count` rows of an item, from row `first` on, which follow each other at `rows`.
+Hash128 sum_rows(std::string_view identity, i64 first, i64 count, const std::byte* rows, i64 row_bytes);
+
+/// Returns the same matrix, dense in [out, in] order, at the start of tensor 0.
 Matrix dense_matrix(const Matrix& matrix);
 
 /// Reads every byte of the model once.

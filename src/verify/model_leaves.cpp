@@ -14,13 +14,13 @@
 namespace glu_ckpt {
 namespace {
 
-/// Rows of a transposed matrix are turned in batches of about this size, which caches hold.
+/// Rows of a transposed matrix are transposed in batches of about this size, which caches hold.
 constexpr i64 kLeafBatchBytes = i64{1} << 20;
 
-/// What of one item lies in one tensor: rows [first, last) of a matrix, or all blocks of another tensor.
+/// The part of one item that lies in one tensor: rows [first, last) of a matrix, or all blocks of another tensor.
 struct Part {
   const Item* item = nullptr;
-  /// Of the matrix; null for other tensors.
+  /// The matrix's place; null for other tensors.
   const Placement* place = nullptr;
   i64 first = 0;
   i64 last = 0;
@@ -55,7 +55,7 @@ struct Part {
 Part part_of(const Item& item, const Placement& place, i64 first, i64 last) {
   const Matrix& matrix = *item.matrix;
   Part part{&item, &place, first, last};
-  part.transposed = matrix.cols > 1 && place.col_step != matrix.element_bytes;
+  part.transposed = is_transposed(matrix);
   part.begin = row_offset(place, first);
   part.end = row_offset(place, last - 1) + (matrix.cols - 1) * place.col_step + matrix.element_bytes;
   return part;
@@ -86,7 +86,7 @@ class ReadBytes {
 struct Passing {
   i64 begin = 0;
   std::span<const std::byte> bytes;
-  /// Null where all bytes count.
+  /// The bytes that count; null where all do.
   const ReadBytes* used = nullptr;
 
   i64 end() const { return begin + static_cast<i64>(bytes.size()); }
@@ -133,8 +133,8 @@ void add_transposed(const Part& part, const Passing& passing, LeafSum& sum) {
         local.push_back(clipped);
       });
     copy_in_host(local, passing.bytes.data(), rows.data());
-    for (i64 leaf = first; leaf < last; ++leaf)
-      add_leaf(identity, leaf, {rows.data() + (leaf - first) * row_bytes, static_cast<std::size_t>(row_bytes)}, sum);
+    const Hash128 hash = sum_rows(identity, first, last - first, rows.data(), row_bytes);
+    sum += {hash.low, hash.high, last - first, (last - first) * row_bytes};
   }
 }
 
@@ -199,10 +199,9 @@ struct ModelLeaves::Parts {
       part.end = item.bytes;
       return use(item.tensor, part);
     }
-    const Matrix& matrix = *item.matrix;
-    const i64 head = matrix.tail ? matrix.tail->first_row : matrix.rows;
-    if (head > 0) use(matrix.tensor, part_of(item, matrix.place, 0, head));
-    if (head < matrix.rows) use(matrix.tail->tensor, part_of(item, matrix.tail->place, head, matrix.rows));
+    for_each_stored_part(*item.matrix, [&](std::size_t tensor, const Placement& place, i64 first, i64 last) {
+      use(tensor, part_of(item, place, first, last));
+    });
   }
 
   static i64 number_of_blocks(const Item& item) { return (item.bytes + kLeafBlockBytes - 1) / kLeafBlockBytes; }
@@ -252,7 +251,7 @@ i64 ModelLeaves::cut(std::size_t tensor, i64 begin, i64 end) const {
   while (const auto leaf = parts_->leaf_around(tensor, at)) {
     at = leaf->first;
     if (at > begin) continue;
-    // Nothing ends before: behind the leaves that are in the way.
+    // No leaf ends before `begin`, so the cut is behind the leaves that are in the way.
     at = end;
     while (const auto next = parts_->leaf_around(tensor, at)) at = next->second;
     return at;

@@ -8,6 +8,8 @@
 
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
+#include "exec/range_reader.hpp"
+#include "layout/placement.hpp"
 #include "plan/matrix_moves.hpp"
 #include "verify/items.hpp"
 
@@ -17,10 +19,10 @@ namespace {
 constexpr i64 kBlockBytes = 4096;
 /// Elements of a transposed row: each is a read of its own.
 constexpr i64 kTransposedElements = 16;
-/// Of a tensor: first, last, and one by chance.
+/// Rows that are read of each tensor: first, last, and one by chance.
 constexpr i64 kLeastRows = 3;
 constexpr i64 kScratchBytes = i64{1} << 20;
-/// Nothing of a new file's clones is in the page cache, and a disk answers many small reads at once.
+/// Threads that read: a new file's clones are not in the page cache, and a disk answers many small reads at once.
 constexpr int kReaders = 16;
 
 /// Numbers that look random, the same for the same seed (splitmix64 of a counter).
@@ -51,8 +53,6 @@ struct SampledPart {
   i64 last = 0;
 };
 
-bool is_transposed(const Matrix& matrix) { return matrix.cols > 1 && matrix.place.col_step != matrix.element_bytes; }
-
 /// The parts of each tensor, in the order of items.
 std::vector<std::vector<SampledPart>> parts_of(const std::vector<Item>& items, std::size_t num_tensors) {
   std::vector<std::vector<SampledPart>> parts(num_tensors);
@@ -63,10 +63,9 @@ std::vector<std::vector<SampledPart>> parts_of(const std::vector<Item>& items, s
       parts.at(item.tensor).push_back({i, 0, (item.bytes + kBlockBytes - 1) / kBlockBytes});
       continue;
     }
-    const Matrix& matrix = *item.matrix;
-    const i64 head = matrix.tail ? matrix.tail->first_row : matrix.rows;
-    if (head > 0) parts.at(matrix.tensor).push_back({i, 0, head});
-    if (head < matrix.rows) parts.at(matrix.tail->tensor).push_back({i, head, matrix.rows});
+    for_each_stored_part(*item.matrix, [&](std::size_t tensor, const Placement&, i64 first, i64 last) {
+      parts.at(tensor).push_back({i, first, last});
+    });
   }
   return parts;
 }
@@ -88,8 +87,8 @@ std::vector<Pick> pick_rows(const std::vector<std::vector<SampledPart>>& parts, 
     for (const std::size_t tensor : chosen) {
       const std::vector<SampledPart>& of = parts[tensor];
       const SampledPart& part = round == 0   ? of.front()
-                         : round == 1 ? of.back()
-                                      : of[static_cast<std::size_t>(draws.below(std::ssize(of)))];
+                                : round == 1 ? of.back()
+                                             : of[static_cast<std::size_t>(draws.below(std::ssize(of)))];
       picks.push_back({part.item, round == 0   ? part.first
                                   : round == 1 ? part.last - 1
                                                : part.first + draws.below(part.last - part.first)});

@@ -15,7 +15,7 @@ struct SampleLimits {
 };
 
 struct Sample {
-  /// What was compared, and how many bytes of each model that was.
+  /// How many rows were compared, and how many bytes of each model.
   i64 rows = 0;
   i64 bytes = 0;
   /// The first row found that differs, for people; empty where all are equal.

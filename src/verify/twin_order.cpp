@@ -9,7 +9,7 @@ i64 block_rows(const Glu& glu, i64 intermediate) {
   return glu.kind == Glu::Kind::Interleaved ? glu.block_rows : intermediate;
 }
 
-/// All of n >= 1, ascending.
+/// Returns all divisors of n >= 1, ascending.
 std::vector<i64> divisors(i64 n) {
   std::vector<i64> found;
   for (i64 d = 1; d <= n / d; ++d) {

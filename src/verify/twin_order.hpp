@@ -1,6 +1,6 @@
 #pragma once
-/// In which orders of gate and up rows an optimizer's master weights fit their weights. Pure: which stored row belongs
-/// to which, and what a sample of rows says about the orders that somebody claimed.
+/// Finds the orders of gate and up rows in which an optimizer's master weights fit their weights. Pure: which stored
+/// row belongs to which, and what a sample of rows says about the orders that somebody claimed.
 
 #include <functional>
 #include <optional>
@@ -23,11 +23,11 @@ i64 matching_row(const TwinOrders& orders, i64 intermediate, i64 row);
 /// interleaved:K has its first up row.
 std::vector<i64> sampled_rows(i64 intermediate);
 
-/// All orders in which FC1s whose F are multiples of `width` can stand: contiguous, and interleaved:K where K divides
-/// it. Without the one that has blocks of `width` rows, which is contiguous if all are of one width.
+/// Returns all orders in which FC1s whose F are multiples of `width` can stand: contiguous, and interleaved:K where K
+/// divides it. Without the one that has blocks of `width` rows, which is contiguous if all are of one width.
 std::vector<Glu> possible_orders(i64 width);
 
-/// What a sample of rows says about the orders that were claimed.
+/// The findings of a sample of rows about the orders that were claimed.
 struct OrderEvidence {
   enum class Kind {
     /// No order explains the states, or too many do.

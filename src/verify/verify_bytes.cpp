@@ -95,7 +95,7 @@ bool same_tensors(const Model& a, const Model& b) {
   });
 }
 
-/// Whether equal names hold the same matrices at the same places, so that equal digests mean equal bytes.
+/// Returns whether equal names hold the same matrices at the same places, so that equal digests mean equal bytes.
 bool same_order(const Model& a, const Model& b) {
   const auto& x = a.recognition->layout;
   const auto& y = b.recognition->layout;
@@ -111,7 +111,7 @@ struct Comparison {
   std::vector<std::string> missing;
   std::vector<std::string> extra;
   i64 in_both = 0;
-  /// To be read. Those of one side alone are among them where everything is.
+  /// The items to read. Items of one side alone are among them where everything is compared.
   std::vector<Item> left;
   std::vector<Item> right;
 };

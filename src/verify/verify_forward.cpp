@@ -14,10 +14,10 @@
 
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
-#include "glu_ckpt/ops/diff.hpp"
-#include "verify/choose_layers.hpp"
 #include "forward/load_expert.hpp"
 #include "forward/seeded_tokens.hpp"
+#include "glu_ckpt/ops/diff.hpp"
+#include "verify/choose_layers.hpp"
 #include "verify/wrong_layout.hpp"
 
 namespace glu_ckpt {
@@ -81,7 +81,7 @@ std::string fault_of(const LayerPair& pair, Dtype compute_a, Dtype compute_b) {
 struct LayerWork {
   LayerPair pair;
   Dtype compute = Dtype::F32;
-  /// Of A and B; empty where there is a fault.
+  /// The layers of A and B; empty where there is a fault.
   std::vector<StoredExpert> experts[2];
   LayerForward result;
 };
@@ -142,12 +142,13 @@ struct ExpertRows {
   i64 count = 0;
 };
 
-/// The tokens of a batch: of all experts in turn but the lonely one, whose rows are the last.
+/// The tokens of a batch: those of each expert, one after the other; the isolated expert's are the last.
 struct BatchTokens {
   std::vector<ExpertRows> rows;
-  /// Of the experts together, and of the lonely one on its own; the latter empty where it is not in the batch.
+  /// Tokens per expert of those that run together, and of the isolated one on its own; the latter is empty where that
+  /// expert is not in the batch.
   std::vector<i64> splits;
-  std::vector<i64> lonely_splits;
+  std::vector<i64> isolated_splits;
   i64 together = 0;
   i64 total = 0;
   std::vector<std::byte> x;
@@ -156,20 +157,20 @@ struct BatchTokens {
 
 BatchTokens make_tokens(const SeededTokens& tokens, const Batch& batch, Dtype dtype, i64 row_bytes) {
   BatchTokens made;
-  const i64 lonely = tokens.lonely_expert();
+  const i64 isolated = tokens.isolated_expert();
   const auto add = [&](i64 expert) {
     made.rows.push_back({expert, made.total, tokens.count(expert)});
     made.total += tokens.count(expert);
   };
   for (i64 e = batch.first; e < batch.last; ++e) {
-    made.splits.push_back(e == lonely ? 0 : tokens.count(e));
-    if (e != lonely) add(e);
+    made.splits.push_back(e == isolated ? 0 : tokens.count(e));
+    if (e != isolated) add(e);
   }
   made.together = made.total;
-  if (batch.first <= lonely && lonely < batch.last) {
-    made.lonely_splits.assign(made.splits.size(), 0);
-    made.lonely_splits[static_cast<std::size_t>(lonely - batch.first)] = tokens.count(lonely);
-    add(lonely);
+  if (batch.first <= isolated && isolated < batch.last) {
+    made.isolated_splits.assign(made.splits.size(), 0);
+    made.isolated_splits[static_cast<std::size_t>(isolated - batch.first)] = tokens.count(isolated);
+    add(isolated);
   }
   made.x.resize(static_cast<std::size_t>(made.total * row_bytes));
   made.probs.resize(static_cast<std::size_t>(made.total));
@@ -184,12 +185,12 @@ i64 differing_bits(std::span<const std::byte> a, std::span<const std::byte> b) {
   return bits;
 }
 
-/// What one thread works with.
+/// The buffers of one thread.
 struct Lane {
   WeightBuffer buffer;
   BatchTokens tokens;
   i64 row_bytes = 0;
-  /// What A, B and B in a wrong layout answered to the batch's tokens.
+  /// The outputs of A, B and B in a wrong layout for the batch's tokens.
   std::vector<std::byte> out[3];
 };
 
@@ -249,8 +250,8 @@ class ForwardVerifier {
     out.resize(tokens.x.size());
     const i64 at = tokens.together * lane.row_bytes;
     runner_.run(mlp, tokens.x.data(), tokens.together, tokens.splits, tokens.probs.data(), out.data(), jobs_);
-    if (!tokens.lonely_splits.empty())
-      runner_.run(mlp, tokens.x.data() + at, tokens.total - tokens.together, tokens.lonely_splits,
+    if (!tokens.isolated_splits.empty())
+      runner_.run(mlp, tokens.x.data() + at, tokens.total - tokens.together, tokens.isolated_splits,
                   tokens.probs.data() + tokens.together, out.data() + at, jobs_);
   }
 
@@ -282,8 +283,8 @@ class ForwardVerifier {
     return !layer.result.control_caught;
   }
 
-  /// Whether any of the batch's experts, taken for another layout, gives other bits than A's. All of them are, in the
-  /// same calls as before, so that nothing but the layout is another one.
+  /// Returns whether any of the batch's experts, taken for another layout, gives other bits than A's. All of them are,
+  /// in the same calls as before, so that nothing but the layout is another one.
   bool is_control_caught(const GroupedMlp& mlp, Lane& lane) const {
     std::vector<std::vector<ExpertWeights>> layouts;
     std::size_t most = 0;

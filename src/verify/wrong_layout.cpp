@@ -5,7 +5,7 @@
 namespace glu_ckpt {
 namespace {
 
-/// Whether gate and up take turns in one tensor, in blocks; contiguous is one block each.
+/// Returns whether gate and up alternate in one tensor, in blocks; contiguous is one block each.
 bool is_fused(const StoredMatrix& gate, const StoredMatrix& up) {
   const Placement& place = gate.first.place;
   return gate.first.data != nullptr && gate.first.data == up.first.data && gate.tail_row == gate.rows &&

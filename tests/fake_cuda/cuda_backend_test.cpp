@@ -265,9 +265,9 @@ TEST(CudaBackend, IsMeasured) {
   const GpuRates rates = measure_gpu(1);
   EXPECT_EQ(rates.free_bytes, fake_cuda::kDeviceBytes);
   // The fake's events are a millisecond apart.
-  EXPECT_EQ(rates.turn_bytes_per_second, rates.upload_bytes_per_second);
-  EXPECT_EQ(rates.turn_bytes_per_second, rates.download_bytes_per_second);
-  EXPECT_GT(rates.turn_bytes_per_second, 0);
+  EXPECT_EQ(rates.transpose_bytes_per_second, rates.upload_bytes_per_second);
+  EXPECT_EQ(rates.transpose_bytes_per_second, rates.download_bytes_per_second);
+  EXPECT_GT(rates.transpose_bytes_per_second, 0);
   EXPECT_EQ(fake_cuda::device_usage(0).peak_bytes, 0);
   for (int nth = 1; nth <= 2; ++nth) {
     fake_cuda::fail_call("cudaMalloc", nth, cudaErrorMemoryAllocation);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "exec/backends.hpp"
+#include "exec/make_tasks.hpp"
 #include "glu_ckpt/ops/cuda.hpp"
 #include "support/convert.hpp"
 
@@ -234,7 +235,7 @@ TEST(Execute, LittleToGatherNeedsNoGpu) {
 
 TEST(Execute, AutoTakesTheFasterDevice) {
   GpuRates rates;
-  rates.turn_bytes_per_second = 8e9;
+  rates.transpose_bytes_per_second = 8e9;
   rates.free_bytes = 1000;
   const auto measure = [&] { return rates; };
   EXPECT_EQ(faster_device(1e9, 7, 1000, measure).device, "cuda:0");

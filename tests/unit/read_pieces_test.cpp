@@ -71,8 +71,8 @@ TEST(MoveParts, StretchesEndWhereNoMoveCrosses) {
       move.run_bytes = 2;
       moves.push_back(move);
     }
-  EXPECT_EQ(stretch_ends(moves), (std::vector<i64>{400, 800, 1200}));
-  EXPECT_TRUE(stretch_ends({}).empty());
+  EXPECT_EQ(span_ends(moves), (std::vector<i64>{400, 800, 1200}));
+  EXPECT_TRUE(span_ends({}).empty());
 }
 
 }  // namespace

@@ -85,11 +85,11 @@ TEST(SeededTokens, CountsAreUneven) {
         total += count;
       }
       EXPECT_EQ(tokens.total(), total);
-      EXPECT_EQ(tokens.lonely_expert() >= 0, num_experts > 1);
-      EXPECT_LT(tokens.lonely_expert(), num_experts);
+      EXPECT_EQ(tokens.isolated_expert() >= 0, num_experts > 1);
+      EXPECT_LT(tokens.isolated_expert(), num_experts);
       EXPECT_EQ(tokens.one_token_expert() >= 0, num_experts > 2);
       if (num_experts > 2) {
-        EXPECT_NE(tokens.one_token_expert(), tokens.lonely_expert());
+        EXPECT_NE(tokens.one_token_expert(), tokens.isolated_expert());
         EXPECT_EQ(tokens.count(tokens.one_token_expert()), 1);
       }
       if (num_experts == 128) {
