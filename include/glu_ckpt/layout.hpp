@@ -14,7 +14,7 @@ namespace glu_ckpt {
 /// Indexed: one tensor per expert. Grouped: one tensor with a leading expert axis.
 enum class Experts { Indexed, Grouped };
 
-/// How the gate and up rows of FC1 are arranged. The gate comes first.
+/// The arrangement of the gate and up rows of FC1. The gate comes first.
 struct Glu {
   enum class Kind {
     /// Gate and up are two tensors.
@@ -45,7 +45,7 @@ Experts parse_experts(std::string_view text);
 
 enum class ExpertSet { Routed, Shared };
 enum class Role { Gate, Up, Down, GateUp };
-/// What is stored about a matrix beside its weight: a bias [out], or scales of blocks, which families call
+/// The kinds of tensors that belong to a matrix: its weight, a bias [out], or scales of blocks, which families call
 /// weight_scale_inv or weight_scale. Either way a weight is worth its value times its block's scale.
 enum class TensorKind { Weight, Bias, Scale, PlainScale };
 constexpr bool is_scale(TensorKind kind) { return kind == TensorKind::Scale || kind == TensorKind::PlainScale; }
@@ -57,7 +57,7 @@ std::string_view to_string(TensorKind kind);
 /// Orientation of a stored matrix: OutIn is nn.Linear's [out, in]; InOut the transpose, used as x @ W.
 enum class Axes { OutIn, InOut };
 
-/// Where rows of one logical matrix [rows = out, cols = in] lie inside one stored tensor. Bytes from the
+/// The place of rows of one logical matrix [rows = out, cols = in] inside one stored tensor. Bytes from the
 /// tensor's first byte of element (r, c):
 ///   offset + (r / block_rows) * block_step + (r % block_rows) * row_step + c * col_step
 struct Placement {
@@ -68,8 +68,9 @@ struct Placement {
   i64 col_step = 0;
 };
 
-/// How scales cover a weight, and how they are stored. The least multiples are more than 1 where the stored matrix is
-/// padded; what its padding holds means nothing. In bytes, for there is one with each matrix of a checkpoint.
+/// The blocks of a weight that scales cover, and the form in which the scales are stored. The least multiples are more
+/// than 1 where the stored matrix is padded; what its padding holds means nothing. In bytes, for there is one with each
+/// matrix of a checkpoint.
 struct ScaleGrid {
   /// Weights that one scale covers; 1 x 1 for what is no scale.
   std::uint8_t rows = 1;
@@ -112,7 +113,7 @@ struct Naming;
 struct ExpertBlock {
   /// "model": the weights themselves. Otherwise the optimizer's twins of them: "exp_avg", "param", ...
   std::string state = "model";
-  /// What stands before the layer stack in the keys, e.g. "module." or "language_model.".
+  /// The text before the layer stack in the keys, e.g. "module." or "language_model.".
   std::string scope;
   /// "decoder", "mtp", ...: which stack of layers; "mtp.2" for the stack inside the third MTP layer.
   std::string stack;
@@ -122,7 +123,7 @@ struct ExpertBlock {
   std::string key_prefix;
   /// The part of `key_prefix` in front of the layer stack, e.g. "optimizer.state.exp_avg.".
   std::string key_scope;
-  /// What follows the expert part: ".exp_avg" where the optimizer's keys end in the state.
+  /// The text behind the expert part: ".exp_avg" where the optimizer's keys end in the state.
   std::string key_suffix;
   /// Layers in each of the block's tensors, where a leading axis counts them; else 0.
   i64 stacked_layers = 0;
@@ -137,9 +138,9 @@ struct ExpertBlock {
   /// Of the weights, and of the biases (Megatron's flags for them are independent).
   Experts experts = Experts::Indexed;
   Experts bias_experts = Experts::Indexed;
-  /// Whether FC1 is stored as one tensor.
+  /// Says whether FC1 is stored as one tensor.
   bool fused = false;
-  /// Whether gate and up are the two tensors that an interleaved FC1, cut in the middle, leaves.
+  /// Says whether gate and up are the two tensors that an interleaved FC1, cut in the middle, leaves.
   bool halved = false;
   Glu glu;
   std::vector<Matrix> matrices;
@@ -204,7 +205,7 @@ struct Recognition {
   std::vector<std::size_t> buckets;
   /// The optimizer's tensors, where SourceAnswers::drop_optimizer said to leave them out. Not in `others`.
   std::vector<std::size_t> dropped;
-  /// Whether the order of the optimizer's twins was taken from --from-glu, which speaks of the weights.
+  /// Says whether the order of the optimizer's twins was taken from --from-glu, which speaks of the weights.
   bool optimizer_glu_assumed = false;
   /// What is wrong but stops only conversions, as sentences.
   std::vector<std::string> problems;
@@ -218,7 +219,7 @@ struct Recognition {
 Recognition recognize(const Inventory& inventory, const ModelHints& hints, const Record& record,
                       const SourceAnswers& answers);
 
-/// Whether a tensor of this name is an optimizer's: its states, its buckets and what else stands beside them.
+/// Returns whether a tensor of this name is an optimizer's: its states, its buckets and what else stands beside them.
 bool is_optimizer_tensor(std::string_view name);
 
 /// Rows [first, first + count).

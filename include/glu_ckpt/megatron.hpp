@@ -42,7 +42,7 @@ enum class Storage {
   Plain,
   /// The pieces hold the uint8 rowwise data of a TransformerEngine quantized tensor; the dtype is the nominal one.
   Quantized,
-  /// As Quantized, but the rule asks for the dequantized values. That is arithmetic: a mover of bytes refuses it.
+  /// Like Quantized, but the rule asks for the dequantized values. That is arithmetic: a mover of bytes refuses it.
   Dequantized,
 };
 
@@ -75,11 +75,11 @@ struct GroupedModule {
   bool use_bias = false;
 };
 
-/// What TransformerEngine builds: without NVTE_GROUPED_LINEAR_SINGLE_PARAM > 0 it ignores both single
+/// The parameters that TransformerEngine builds: without NVTE_GROUPED_LINEAR_SINGLE_PARAM > 0 it ignores both single
 /// flags. [te utils.py resolve_grouped_linear_single_param_flags]
 GroupedModule gate_single_params(GroupedModule module, bool single_param_enabled);
 
-/// What happens to a key in the other form where the wanted form is there already, and to an
+/// The fate of a key in the other form where the wanted form is there already, and to an
 /// incomplete set of indexed keys beside a grouped one. A TEGroupedLinear on today's TransformerEngine
 /// cleans up first; Megatron-LM's hook comes after it. Modules of `te.ops` have neither.
 enum class RedundantKeys {
@@ -104,7 +104,7 @@ RedundantKeys parse_redundant_keys(std::string_view text);
 /// operators see it.
 std::vector<StateTensor> split_grouped(const StateTensor& tensor, std::string_view key, i64 num_experts);
 
-/// What a module expects of the keys under `prefix` (empty, or ending in "."): weight, then bias if
+/// The keys that a module expects under `prefix` (empty, or ending in "."): weight, then bias if
 /// `use_bias`. Keys other than the module's own, indices >= E among them, are left alone. New keys go to
 /// the end, in order; a key that is overwritten keeps its place.
 StateDict fold_or_split(StateDict dict, std::string_view prefix, const GroupedModule& module, RedundantKeys policy);

@@ -23,16 +23,16 @@ namespace glu_ckpt {
 
 // ---- the optimizer's view of a parameter ----------------------------------------------------------
 
-/// Whether the optimizer treats a parameter as quantized: a GroupedTensor with uint8 rowwise storage. A
+/// Returns whether the optimizer treats a parameter as quantized: a GroupedTensor with uint8 rowwise storage. A
 /// quantizer alone does not make it one. [fp8 is_grouped_tensor_with_quantized_storage]
 bool is_grouped_quantized(const StateTensor& tensor);
 
-/// What one tensor gets of a flat shard of master weights; both absent where they do not overlap.
+/// The part of a flat shard of master weights that one tensor gets; both are absent where they do not overlap.
 struct MemberShard {
   /// Elements of the shard, from its first one.
   std::optional<i64> shard_begin;
   i64 numel = 0;
-  /// Where they start, counted from the first element of the member.
+  /// Their start, counted from the first element of the member.
   std::optional<i64> start;
   bool operator==(const MemberShard&) const = default;
 };
@@ -42,7 +42,7 @@ struct MemberShard {
 /// _expand_quantized_param_shard_for_cast]
 std::vector<MemberShard> expand_member_shards(std::span<const i64> member_numels, std::optional<i64> shard_numel,
                                               std::optional<i64> start);
-/// The same for a parameter; one that is not grouped and quantized passes through, shard and start as given.
+/// Does the same for a parameter; one that is not grouped and quantized passes through, shard and start as given.
 std::vector<MemberShard> expand_param_shard(const StateTensor& param, std::optional<i64> shard_numel,
                                             std::optional<i64> start);
 
@@ -54,7 +54,7 @@ struct OptimizerKey {
 };
 /// Absent where the key is no such key. The parts point into `key`.
 std::optional<OptimizerKey> parse_optimizer_key(std::string_view key);
-/// Whether a state is the fp32 master weight: `param` in `fully_reshardable`, `fp32_param` in
+/// Returns whether a state is the fp32 master weight: `param` in `fully_reshardable`, `fp32_param` in
 /// `fully_sharded_model_space`.
 bool is_master_weight(std::string_view state);
 
@@ -95,9 +95,9 @@ struct ExpertPlace {
 /// One tensor of one expert in Megatron's sharded state dict, which is indexed whatever the form in
 /// memory. [te_ext _sharded_state_dict_grouped; experts TEGroupedMLP.sharded_state_dict]
 struct ShardedName {
-  /// In the state dict of the rank: "<mlp>.experts.linear_fc1.weight3".
+  /// The key in the state dict of the rank: "<mlp>.experts.linear_fc1.weight3".
   std::string state_key;
-  /// In the checkpoint: "<mlp>.experts.experts.linear_fc1.weight", with an expert axis; or
+  /// The key in the checkpoint: "<mlp>.experts.experts.linear_fc1.weight", with an expert axis; or
   /// "<mlp>.experts.experts.7.linear_fc1.weight", without one, with `singleton_local_shards`.
   std::string sharded_key;
   i64 global_expert = 0;

@@ -35,7 +35,7 @@ struct Move {
   i64 bytes() const { return runs() * run_bytes; }
 };
 
-/// What the user asked for; an empty answer keeps the source's.
+/// The user's answers for the output; an empty answer keeps the source's.
 struct TargetAnswers {
   std::optional<std::string> naming;
   std::optional<Experts> experts;
@@ -62,7 +62,7 @@ struct Plan {
   std::vector<Move> moves;
   std::vector<std::size_t> first_move;
   u32 num_shards = 0;
-  /// Of each shard: where its data section should begin in its file, modulo kDataPhaseBytes, for the most pages of the
+  /// For each shard, where its data section should begin in its file, modulo kDataPhaseBytes, for the most pages of the
   /// source to be pages of the output. Depends on nothing but the inventory and the moves.
   std::vector<i64> data_phases;
   /// Source tensors that are left out on request; sorted.
@@ -70,7 +70,7 @@ struct Plan {
   LayoutAnswers from;
   LayoutAnswers to;
   i64 bytes = 0;
-  /// What the user should know, as sentences.
+  /// Sentences that the user should know.
   std::vector<std::string> notes;
 };
 

@@ -63,7 +63,7 @@ class PartMatrices {
             stored.rows - matrix.rows};
   }
 
-  /// Of the weight beside these tensors.
+  /// Returns the grid by which these scales cover the weight beside them; 1 x 1 for tensors that are no scales.
   ScaleGrid grid_of(const TensorRef& ref, const MatrixExtents& weight) const {
     if (!is_scale(kind_)) return {};
     for (const Experts experts : {Experts::Indexed, Experts::Grouped})
@@ -72,7 +72,7 @@ class PartMatrices {
     return kFp8Blocks;
   }
 
-  /// From the first byte of a tensor to the first of this layer in it.
+  /// Returns how far this layer's first byte lies behind the first byte of its tensor.
   i64 layer_offset(const TensorRef& ref) const {
     return block_.stacked_layers > 0 ? block_.layer_slot * (ref.bytes / block_.stacked_layers) : 0;
   }
@@ -137,7 +137,8 @@ class PartMatrices {
 }  // namespace
 
 void add_matrices(BlockShape& shape, const Inventory& inventory) {
-  // Not by doubling: there may be a hundred thousand, and they stay.
+  // The list is reserved once, since there may be a hundred thousand matrices and doubling would leave half of it
+  // unused.
   i64 count = 0;
   for (const auto& [key, tensors] : shape.parts)
     count += shape.block.num_experts * (std::get<Role>(key) == Role::GateUp ? 2 : 1);

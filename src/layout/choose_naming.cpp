@@ -117,7 +117,7 @@ class NamingChooser {
            std::ranges::find(naming.model_types, model_type_) != naming.model_types.end();
   }
 
-  /// Whether all rows read the keys at hand alike: same axes, same order of gate and up, same nativeness.
+  /// Returns whether all rows read the keys at hand alike: same axes, same order of gate and up, same nativeness.
   bool agree(const std::vector<const Naming*>& rows) const {
     for (const KeyGroup& group : keys_.groups()) {
       if (group.patterns.empty()) continue;

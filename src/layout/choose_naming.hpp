@@ -9,11 +9,11 @@
 namespace glu_ckpt {
 
 struct ChosenNaming {
-  /// Null where no key belongs to an expert.
+  /// It is null where no key belongs to an expert.
   const Naming* naming = nullptr;
-  /// As reported and recorded, e.g. "hf:olmoe" for a model_type that the row lists.
+  /// The name as reported and recorded, e.g. "hf:olmoe" for a model_type that the row lists.
   std::string name;
-  /// Whether the family is settled, so that what it fixes may be believed.
+  /// Says whether the family is settled, so that what it fixes may be believed.
   bool family_known = false;
 };
 

@@ -30,7 +30,7 @@ class BlockCollector {
     for (auto& [id, draft] : drafts)
       if (draft.block.is_twin()) add_twin(std::move(draft));
     for (const auto& [block, scalars] : scalars_) bind_scalars(block, scalars);
-    // Once for each tensor, though it holds several layers.
+    // A tensor that holds several layers is listed once.
     std::ranges::sort(found_.misfits);
     found_.misfits.erase(std::unique(found_.misfits.begin(), found_.misfits.end()), found_.misfits.end());
     return std::move(found_);
@@ -101,7 +101,7 @@ class BlockCollector {
   void bind_scalars(const ExpertBlock& block, const BlockParts& scalars) {
     std::vector<const BlockShape*> owners;
     if (const auto weights = weights_of(block)) owners.push_back(&found_.shapes[*weights]);
-    // Without the weights, another state of the same tensor will do.
+    // Another state of the same tensor stands in for weights that are not there.
     for (std::size_t i = found_.num_weight_blocks; i < found_.shapes.size() && owners.empty(); ++i) {
       const ExpertBlock& twin = found_.shapes[i].block;
       if (std::tie(twin.scope, twin.stack, twin.layer, twin.set) ==

@@ -1,5 +1,5 @@
 #pragma once
-/// All expert blocks that a naming finds: the weights', then the optimizer's twins of them.
+/// Lists all expert blocks that a naming finds: the weights', then the optimizer's twins of them.
 
 #include <optional>
 #include <vector>

@@ -168,7 +168,7 @@ class BlockChecker {
          expected, shape_.block.num_experts, to_string(role), near.name);
   }
 
-  /// Whether exactly one part holds the last expert.
+  /// Returns whether exactly one part holds the last expert.
   bool only_one_longer() const {
     i64 longest = 0;
     for (const auto& [key, tensors] : shape_.parts)

@@ -18,15 +18,15 @@ using PartTensors = std::vector<std::pair<i64, std::size_t>>;
 /// All parts of a block, by how they are stored.
 using BlockParts = std::map<std::tuple<TensorKind, Experts, Role>, PartTensors>;
 
-/// What is known about a block beside its own tensors.
+/// The facts about a block that its own tensors do not show.
 struct BlockContext {
   const Inventory* inventory = nullptr;
   const Naming* naming = nullptr;
-  /// Of a shard: the router knows all experts, the shard holds its share of them.
+  /// The block is a shard's: the router knows all experts, the shard holds its share of them.
   bool shard = false;
   /// E and H as the router's shape says; for flat grouped tensors.
   std::optional<std::pair<i64, i64>> router_shape;
-  /// From config.json, for blocks that it speaks about.
+  /// E as config.json says, for blocks that it speaks about.
   std::optional<i64> num_experts;
 };
 
@@ -51,7 +51,7 @@ void add_matrices(BlockShape& shape, const Inventory& inventory);
 /// would share scales with its neighbour.
 i64 fused_block_rows(const Glu& glu, i64 intermediate, const ScaleGrid& grid, const std::string& name);
 
-/// Whether FC1 and FC2 together have the shapes of this orientation. With E, F, H > 0 never true of
+/// Returns whether FC1 and FC2 together have the shapes of this orientation. With E, F, H > 0 it is never true of
 /// both: [2F, H] with [H, F] against [H, 2F] with [F, H] would need H = F and H = 2F.
 bool axes_fit(const BlockParts& parts, const Inventory& inventory, Axes axes);
 

@@ -61,8 +61,7 @@ KeyGroup& KeyGroups::group_of(const StateKey& reading, bool known, GroupFinder& 
   finder.numbers.emplace(finder.id, groups_.size());
   // An optimizer's tensor that is no state of an expert ends like an expert's key by chance.
   const bool explained = known && !reading.state.empty();
-  groups_.push_back(
-      {reading, explained ? match_patterns(finder.skeleton) : std::vector<const KeyPattern*>(), {}});
+  groups_.push_back({reading, explained ? match_patterns(finder.skeleton) : std::vector<const KeyPattern*>(), {}});
   return groups_.back();
 }
 
@@ -165,8 +164,8 @@ std::vector<PartDraft> KeyGroups::parts_of(std::map<BlockId, BlockDraft>& drafts
   return parts;
 }
 
-PartDraft KeyGroups::part_of(std::map<BlockId, BlockDraft>& drafts, const ExpertBlock& block,
-                             const KeyPattern& pattern, std::size_t index) const {
+PartDraft KeyGroups::part_of(std::map<BlockId, BlockDraft>& drafts, const ExpertBlock& block, const KeyPattern& pattern,
+                             std::size_t index) const {
   const auto [it, added] = drafts.try_emplace({block.state, block.scope, block.stack, block.layer, block.set});
   BlockDraft& draft = it->second;
   if (added)

@@ -17,7 +17,7 @@ namespace glu_ckpt {
 
 /// Keys of one skeleton share their patterns, so patterns are matched once per skeleton.
 struct KeyGroup {
-  /// How the first key of the group reads as a key of the model. The others have the same text before and after theirs.
+  /// The reading of the group's first key as a key of the model. The others have the same text before and after theirs.
   StateKey reading;
   std::vector<const KeyPattern*> patterns;
   std::vector<std::size_t> tensors;
@@ -30,7 +30,7 @@ struct KeyGroup {
   }
 };
 
-/// What identifies a block: state, scope, stack, layer, set.
+/// The identity of a block: state, scope, stack, layer, set.
 using BlockId = std::tuple<std::string, std::string, std::string, i64, ExpertSet>;
 
 struct BlockDraft {
@@ -72,7 +72,7 @@ class KeyGroups {
   void add_key(std::size_t index, GroupFinder& finder);
   /// `known` is false where no pattern may explain the key.
   KeyGroup& group_of(const StateKey& reading, bool known, GroupFinder& finder);
-  /// Whether a tensor is called like the scales of MXFP8 and is none: many formats call theirs `weight_scale`.
+  /// Returns whether a tensor is called like the scales of MXFP8 and is none: many formats call theirs `weight_scale`.
   bool is_foreign_scale(const TensorRef& ref);
   /// The tensors of a group, each to the block that its pattern says.
   void add_group(std::map<BlockId, BlockDraft>& drafts, const KeyGroup& group, const KeyPattern& pattern,
@@ -82,7 +82,7 @@ class KeyGroups {
   std::vector<PartDraft> parts_of(std::map<BlockId, BlockDraft>& drafts, const KeyGroup& group,
                                   const KeyPattern& pattern, std::string_view prefix, std::size_t index,
                                   std::optional<i64> num_hidden_layers) const;
-  /// What a tensor with a leading axis of layers should have been; empty where it is sound.
+  /// Says what a tensor with a leading axis of layers should have been; empty where it is sound.
   static std::string stack_fault(const std::map<BlockId, BlockDraft>& drafts, const ExpertBlock& block,
                                  std::string_view stack, const TensorRef& ref);
   PartDraft part_of(std::map<BlockId, BlockDraft>& drafts, const ExpertBlock& block, const KeyPattern& pattern,

@@ -13,7 +13,7 @@ constexpr std::size_t kMaxDigits = 9;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// Whether digits at [begin, end) of `key` are a number by the rule in the header.
+/// Returns whether digits at [begin, end) of `key` are a number by the rule in the header.
 bool is_number(std::string_view key, std::size_t begin, std::size_t end) {
   if (end - begin > kMaxDigits) return false;
   if (key[begin] == '0' && end - begin > 1) return false;

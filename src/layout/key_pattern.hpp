@@ -20,7 +20,7 @@ struct KeySkeleton {
   std::vector<int> widths;
 };
 KeySkeleton skeletonize(std::string_view key);
-/// The same into a skeleton whose memory is used again.
+/// Does the same with a skeleton whose memory is used again.
 void skeletonize(std::string_view key, KeySkeleton& skeleton);
 
 /// One template of one row, for one stack of layers.
@@ -41,11 +41,11 @@ struct KeyPattern {
   bool stacked_layers = false;
 };
 
-/// All patterns that explain keys of this skeleton, in table order.
+/// Returns all patterns that explain keys of this skeleton, in table order.
 std::vector<const KeyPattern*> match_patterns(const KeySkeleton& skeleton);
 
-/// Where a key that a pattern explains has its expert part, and which expert that names: all that differs between the
-/// keys of one part of one layer.
+/// The expert part of a key that a pattern explains: where it begins, and the expert that it names. Nothing else
+/// differs between the keys of one part of one layer.
 struct ExpertPart {
   /// Characters in front of the expert part.
   std::size_t begin = 0;
@@ -53,9 +53,9 @@ struct ExpertPart {
 };
 ExpertPart find_expert_part(std::string_view key, const KeyPattern& pattern);
 
-/// What a key says once a pattern explains it.
+/// The facts that a key tells once a pattern explains it.
 struct KeyParts {
-  /// In front of the stack prefix.
+  /// The text in front of the stack prefix.
   std::string_view scope;
   /// "decoder", or with the outer layer's number in it where the stack is nested.
   std::string stack;

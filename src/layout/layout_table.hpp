@@ -9,12 +9,12 @@
 
 namespace glu_ckpt {
 
-/// How one stack of layers is spelled: `before`, the layer number, `after`.
+/// The spelling of one stack of layers: `before`, the layer number, `after`.
 struct StackPrefix {
   std::string_view stack;
   std::string_view before;
   std::string_view after = ".";
-  /// Nothing may stand in front of it: for prefixes so short that they end others.
+  /// True for prefixes so short that they end others: then nothing may stand in front of them.
   bool anchored = false;
   /// A second stack stands in each layer: `before`, the outer number, `after`, the inner number, ".". Its
   /// layers are called "<stack>.<outer>.<inner>".
@@ -43,11 +43,11 @@ struct Naming {
   std::span<const StackPrefix> stacks;
   PartNames indexed{};
   PartNames grouped{};
-  /// Of the shared expert, always [out, in]; empty templates where the family has none.
+  /// The names of the shared expert's parts, always [out, in]; the templates are empty where the family has none.
   PartNames shared{};
-  /// Of routed experts.
+  /// The axes of routed experts.
   Axes axes = Axes::OutIn;
-  /// What the family's own software stores under a native fused key; Unknown where it may be either.
+  /// The order that the family's own software stores under a native fused key; Unknown where it may be either.
   Glu::Kind fused_glu = Glu::Kind::Unknown;
   i64 fused_block_rows = 0;
   bool native_indexed_split = false;
@@ -77,7 +77,7 @@ Glu fixed_glu(const Naming& naming);
 const PartNames& part_names(const Naming& naming, ExpertSet set, Experts experts);
 std::string_view part_template(const PartNames& names, Role role);
 
-/// Whether the family's own software reads and writes this form.
+/// Returns whether the family's own software reads and writes this form.
 bool is_native(const Naming& naming, ExpertSet set, Experts experts, bool fused);
 
 }  // namespace glu_ckpt

@@ -13,7 +13,7 @@ namespace {
 /// Entries whose keys end with a module's parameter name.
 struct Matches {
   std::vector<std::size_t> grouped;
-  /// By index; only those that exactly one key ends with.
+  /// Entries by index; only those that exactly one key ends with.
   std::map<i64, std::size_t> indexed;
 };
 

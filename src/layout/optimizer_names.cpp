@@ -11,25 +11,25 @@ constexpr std::string_view kStateWords[] = {"optimizer.state.", "optim.state."};
 
 bool is_digit(std::string_view text) { return !text.empty() && text[0] >= '0' && text[0] <= '9'; }
 
-/// Where `word` starts a component of `name`, or npos.
+/// Returns where `word` starts a component of `name`, or npos.
 std::size_t find_component(std::string_view name, std::string_view word) {
   for (std::size_t at = name.find(word); at != name.npos; at = name.find(word, at + 1))
     if (at == 0 || name[at - 1] == '.' || name[at - 1] == '/') return at;
   return name.npos;
 }
 
-struct Found {
+struct StateWord {
   std::size_t begin = std::string_view::npos;
   std::size_t end = 0;
 };
 
-Found find_state(std::string_view name) {
+StateWord find_state(std::string_view name) {
   for (const std::string_view word : kStateWords)
     if (const std::size_t at = find_component(name, word); at != name.npos) return {at, at + word.size()};
   return {};
 }
 
-/// Without "chained_0.", which counts the optimizers where there are several.
+/// Removes "chained_0.", which counts the optimizers where there are several.
 std::string_view without_chain(std::string_view name) {
   constexpr std::string_view kChain = "chained_";
   if (!name.starts_with(kChain)) return name;
@@ -40,7 +40,7 @@ std::string_view without_chain(std::string_view name) {
 }  // namespace
 
 std::vector<StateKey> read_state_key(std::string_view name) {
-  const Found found = find_state(name);
+  const StateWord found = find_state(name);
   if (found.begin == name.npos) return {};
   const std::string_view scope = name.substr(0, found.begin);
   const std::string_view rest = name.substr(found.end);

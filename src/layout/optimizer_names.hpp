@@ -10,7 +10,7 @@ namespace glu_ckpt {
 ///   optimizer.state.exp_avg.<model key>     Megatron
 ///   optimizer.state.<model key>.exp_avg     torch FSDP, Megatron-FSDP
 struct StateKey {
-  /// In front of "optimizer.state.".
+  /// The text in front of "optimizer.state.".
   std::string_view scope;
   std::string_view before;
   std::string_view model_key;
@@ -18,13 +18,13 @@ struct StateKey {
   std::string_view state;
 };
 
-/// All readings of `name`; none where it is no key of an optimizer's state.
+/// Returns all readings of `name`; none where it is no key of an optimizer's state.
 std::vector<StateKey> read_state_key(std::string_view name);
 
-/// Whether it is a flat bucket of the distributed optimizer: parameters end to end, without their names.
+/// Returns whether it is a flat bucket of the distributed optimizer: parameters end to end, without their names.
 bool is_bucket_key(std::string_view name);
 
-/// Whether the key of an optimizer's tensor names no parameter: torch.optim counts them, as in
+/// Returns whether the key of an optimizer's tensor names no parameter: torch.optim counts them, as in
 /// "optimizer.state.7.exp_avg" or "optimizer.fp32_from_fp16_params.0.7".
 bool is_unnamed_state_key(std::string_view name);
 

@@ -24,7 +24,7 @@ HalvedPlaces place_halved(const StoredPart& half, Role role, i64 block_rows) {
   places.first = place_matrix(half, role, true, block_rows);
   places.tail = places.first;
   places.tail.offset -= half.stored_rows * places.first.row_step;
-  // Of F / K blocks of FC1's first half every other one is the gate's, beginning with the first.
+  // FC1's first half has F / K blocks; every other one is the gate's, beginning with the first.
   const i64 blocks = half.stored_rows / block_rows;
   places.tail_row = (role == Role::Gate ? (blocks + 1) / 2 : blocks / 2) * block_rows;
   return places;

@@ -130,17 +130,17 @@ class Recognizer {
     source_of(block) = answer.asked ? "option" : "record";
   }
 
-  /// Whether gate and up as two tensors are the halves of an interleaved FC1. Contiguous ones are the same
+  /// Returns whether gate and up as two tensors are the halves of an interleaved FC1. Contiguous ones are the same
   /// as gate and up.
   bool is_halved(const ExpertBlock& block, const Glu& answer) const {
     return result_.naming->halves_by_position && answer.kind == Glu::Kind::Interleaved &&
            answer.block_rows < block.intermediate_size && !has_packed_like(block);
   }
 
-  /// Whether blocks like this one, of this layer or another, hold FC1 as one tensor.
+  /// Returns whether blocks like this one, of this layer or another, hold FC1 as one tensor.
   bool has_packed_like(const ExpertBlock& block) const { return packed_.contains({block.set, block.is_twin()}); }
 
-  /// What the user and the record say about a block. The optimizer's twins are taken to be like the weights
+  /// Returns what the user and the record say about a block. The optimizer's twins are taken to be like the weights
   /// unless someone says otherwise.
   GluAnswer answer_for(const ExpertBlock& block) const {
     if (block.set == ExpertSet::Shared)

@@ -17,20 +17,20 @@ inline constexpr ScaleGrid kFp8Blocks{128, 128};
 /// swizzled (ModelOpt, compressed-tensors and slime write rows).
 inline constexpr ScaleGrid kMxGrids[] = {{1, 32}, {32, 1}, {1, 32, 128, 4}, {32, 1, 4, 128}};
 
-/// Of the scales of a weight; padded to what is stored; both.
+/// The extents of the scales of a weight; extents padded to what is stored; both in one.
 MatrixExtents scale_extents(const ScaleGrid& grid, const MatrixExtents& weight);
 MatrixExtents padded(const ScaleGrid& grid, const MatrixExtents& scales);
 MatrixExtents stored_extents(const ScaleGrid& grid, const MatrixExtents& weight);
 
-/// Whether the dtypes are those of an MXFP8 weight and its scales.
+/// Returns whether the dtypes are those of an MXFP8 weight and its scales.
 bool can_be_mx(Dtype weight, Dtype scale);
-/// Whether `scale` has the dtype and shape of MXFP8 scales of `weight`.
+/// Returns whether `scale` has the dtype and shape of MXFP8 scales of `weight`.
 bool is_mx_scale(const TensorRef& weight, const TensorRef& scale);
 
-/// Of scales whose last two axes are one expert's; kFp8Blocks where they do not fit MXFP8.
+/// Returns the grid of scales whose last two axes are one expert's; kFp8Blocks where they do not fit MXFP8.
 ScaleGrid scale_grid(const TensorRef& weight_ref, const TensorRef& scale, const MatrixExtents& weight, Axes axes);
 
-/// Whether gate and up lie in one tensor, and this is one of them.
+/// Returns whether gate and up lie in one tensor, and this is one of them.
 bool shares_tensor(const ExpertBlock& block, const Matrix& matrix);
 /// Rows of padding behind a matrix; those behind gate and up in one tensor (`shared`) count as the gate's.
 i64 padding_rows(const Matrix& matrix, bool shared);

@@ -16,7 +16,7 @@ std::string label(const ExpertBlock& block) {
 
 bool is_scalar(const TensorRef& ref) { return checked_product(ref.shape).value_or(0) == 1; }
 
-/// Whether a tensor is shaped like the weight or bias of a part of `model`.
+/// Returns whether a tensor is shaped like the weight or bias of a part of `model`.
 bool is_twin_shape(const ExpertBlock& block, const TensorRef& ref, const PartKey& key, i64 expert,
                    const BlockShape& model, const Inventory& inventory) {
   const auto [kind, experts, role] = key;

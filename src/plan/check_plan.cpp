@@ -69,7 +69,7 @@ bool merge_adjacent(std::vector<Lattice>& set) {
   return any;
 }
 
-/// Whether the lattices tile [0, bytes). Rewrites them.
+/// Returns whether the lattices tile [0, bytes), and rewrites them.
 bool tiles(std::vector<Lattice>& set, i64 bytes) {
   do {
     for (Lattice& lattice : set) lattice.fold();
@@ -99,7 +99,7 @@ class TensorChecker {
     set_.push_back(side(move, destination_));
   }
 
-  /// Of the moves that were added since the last call.
+  /// Checks the moves that were added since the last call. Throws PlanUnproved.
   void check(const std::string& name, i64 bytes) {
     if (total_ != bytes || !tiles(set_, bytes))
       fail(ErrorCode::PlanUnproved, {{}, name},

@@ -53,16 +53,16 @@ CloneParts CloneMap::parts(i64 begin, i64 end) const {
   return parts;
 }
 
-/// Loops are sorted by dst_step and what one turn writes ends before the next one begins, so of each loop only the
-/// turns that reach into the range are made.
+/// Loops are sorted by dst_step, and each iteration writes behind the one before it, so only the iterations that reach
+/// into the range are made.
 void CloneMap::add_runs(const Candidate& from, std::size_t level, i64 src, i64 dst, ByteRange range,
                         std::vector<CloneRun>& runs) const {
   const auto& dims = from.move.dims;
   while (level < dims.size() && dims[level].count == 1) ++level;
   if (level == dims.size()) return add_run(from, src, dst, range, runs);
   const MoveDim& dim = dims[level];
-  const i64 turn = extent(from.move, level + 1);
-  const i64 first = range.begin < dst + turn ? 0 : (range.begin - dst - turn) / dim.dst_step + 1;
+  const i64 iteration = extent(from.move, level + 1);
+  const i64 first = range.begin < dst + iteration ? 0 : (range.begin - dst - iteration) / dim.dst_step + 1;
   const i64 last = range.end <= dst ? 0 : std::min(dim.count, (range.end - dst - 1) / dim.dst_step + 1);
   for (i64 i = first; i < last; ++i)
     add_runs(from, level + 1, src + i * dim.src_step, dst + i * dim.dst_step, range, runs);

@@ -41,14 +41,14 @@ struct CloneParts {
 };
 
 struct CloneLimits {
-  /// What offsets and lengths must be multiples of, in both files: the file system's block.
+  /// The file system's block: offsets and lengths must be multiples of it in both files.
   i64 block = kDataPhaseBytes;
   /// Runs with fewer bytes in whole blocks are written.
   i64 min_bytes = kWorthCloningBytes;
-  /// The same of runs that are all whole blocks.
+  /// Runs that consist of whole blocks are written where they have fewer bytes.
   i64 min_even_bytes = kWorthCloningEvenBytes;
 
-  /// Whether a run is cloned that has `whole` of its `bytes` in whole blocks.
+  /// Returns whether a run is cloned that has `whole` of its `bytes` in whole blocks.
   bool accept(i64 whole, i64 bytes) const {
     return whole >= block && whole >= (whole == bytes ? min_even_bytes : min_bytes);
   }
@@ -61,7 +61,7 @@ class CloneMap {
   /// that is not one dense range of a file. `dst_at`: the same of the output tensor.
   CloneMap(std::span<const Move> moves, std::span<const i64> src_at, i64 dst_at, CloneLimits limits);
 
-  /// Whether nothing can be cloned.
+  /// Returns whether nothing can be cloned.
   bool empty() const { return moves_.empty(); }
 
   /// The first offset from `offset` on, counted from the tensor's first byte, at which a block of its file ends.

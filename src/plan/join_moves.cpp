@@ -14,7 +14,8 @@ auto loops_of(const Move& move) {
   return std::tuple(move.dst, move.src, loops);
 }
 
-/// Longest dst_step first, loops of one turn last. By insertion: a library's stable sort allocates memory even for four.
+/// Puts the longest dst_step first and loops of one iteration last. It sorts by insertion, since a library's stable
+/// sort allocates memory even for four loops.
 void sort_loops(std::array<MoveDim, 4>& dims) {
   const auto before = [](const MoveDim& a, const MoveDim& b) {
     if ((a.count == 1) != (b.count == 1)) return b.count == 1;

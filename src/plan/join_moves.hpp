@@ -11,8 +11,8 @@ namespace glu_ckpt {
 /// Sorts the loops, and folds what is adjacent on both sides into longer runs and fewer loops.
 void fold_loops(Move& move);
 
-/// The same copies in fewer moves with longer runs: moves from one tensor to one other whose runs are adjacent on both
-/// sides, as gate and up are where their order stays, become one. Order: by source tensor and by offset.
+/// Returns the same copies in fewer moves with longer runs: moves from one tensor to one other whose runs are adjacent
+/// on both sides, as gate and up are where their order stays, become one. Order: by source tensor and by offset.
 std::vector<Move> join_moves(std::span<const Move> moves);
 
 }  // namespace glu_ckpt

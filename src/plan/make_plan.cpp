@@ -34,7 +34,7 @@ void check_unique(const std::vector<DraftOutput>& outputs) {
          twice->second);
 }
 
-/// Whether nothing would change but the sharding.
+/// Returns whether nothing would change but the sharding.
 bool is_identity(const std::vector<DraftOutput>& outputs, const Inventory& inventory) {
   return std::ranges::all_of(outputs, [&](const DraftOutput& output) {
     if (output.moves.empty()) return true;
@@ -75,7 +75,7 @@ void describe_twin(const ExpertBlock& block, const BlockTarget& target, LayoutAn
 }
 
 void describe_target(const ExpertBlock& block, const BlockTarget& target, LayoutAnswers& to) {
-  // Where packed and per-expert layers are mixed, the answer is about the packed ones.
+  // A checkpoint may mix packed and per-expert layers; the answer is then about the packed ones.
   const bool fused = target.glu.kind != Glu::Kind::Split;
   if (block.set == ExpertSet::Shared) {
     if (!to.shared_glu || fused) to.shared_glu = target.glu;

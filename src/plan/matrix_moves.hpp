@@ -1,5 +1,5 @@
 #pragma once
-/// From two placements of one matrix to moves.
+/// Makes moves from two placements of one matrix.
 
 #include <vector>
 

@@ -21,7 +21,8 @@ Origin origin_of(const DraftOutput& draft, const Inventory& inventory) {
   return {inventory.tensors[draft.origin].file, draft.origin};
 }
 
-/// What a draft's place depends on, read once: sorting compares each of two hundred thousand drafts many times.
+/// All that a draft's place depends on. It is read once, since sorting compares each of two hundred thousand drafts
+/// many times.
 struct DraftPlace {
   Origin origin;
   u32 shard = 0;
@@ -109,8 +110,8 @@ void place_outputs(std::vector<DraftOutput> drafts, i64 max_shard_bytes, const I
     }
     std::string from = first_source(draft, inventory);
     std::vector<Move>().swap(draft.moves);
-    plan.outputs.push_back(
-        {std::move(draft.name), draft.dtype, std::move(draft.shape), draft.bytes, place.shard, offset, std::move(from)});
+    plan.outputs.push_back({std::move(draft.name), draft.dtype, std::move(draft.shape), draft.bytes, place.shard,
+                            offset, std::move(from)});
     offset += draft.bytes;
     plan.bytes += draft.bytes;
   }

@@ -11,7 +11,7 @@
 namespace glu_ckpt {
 namespace {
 
-/// What the bytes begin with; to be counted up with every change of what follows.
+/// The bytes begin with this number; every change of their format increases it.
 constexpr std::string_view kFirstText = "glu-ckpt plan 1 of " GLU_CKPT_VERSION;
 
 constexpr i64 kMax = std::numeric_limits<i64>::max();
@@ -148,7 +148,7 @@ LayoutAnswers read_answers(ByteReader& in) {
 
 [[noreturn]] void refuse(const char* why) { fail(ErrorCode::Io, {}, "a plan that was handed over {}", why); }
 
-/// What may be used as an index without another look.
+/// Checks that every number which is used as an index is in range.
 void check_numbers(const Plan& plan) {
   if (plan.first_move.size() != plan.outputs.size() + 1) refuse("does not say where the moves of each output begin");
   if (plan.first_move.front() != 0 || plan.first_move.back() != plan.moves.size()) refuse("leaves moves to no output");

@@ -1,6 +1,6 @@
 #pragma once
-/// How the runs of a move lie in blocks of the files on both sides: shared, read past the page cache or written at once
-/// they can be only where that is alike.
+/// Compares how the runs of a move lie in blocks of the files on both sides. Only where they lie alike can they be
+/// shared, read past the page cache, or written at once.
 
 #include <optional>
 
@@ -8,9 +8,9 @@
 
 namespace glu_ckpt {
 
-/// How far into a block the source of each run begins, counted from how far its target does, modulo `block`: 0 where
-/// both lie alike. `src_at` and `dst_at` are where the first bytes of the two tensors lie in their files. None where
-/// that is not one number for all runs.
+/// Returns how far into a block the source of each run begins, counted from how far its target does, modulo `block`: 0
+/// where both lie alike. `src_at` and `dst_at` are where the first bytes of the two tensors lie in their files. None
+/// where that is not one number for all runs.
 inline std::optional<i64> run_phase(const Move& move, i64 src_at, i64 dst_at, i64 block) {
   for (const MoveDim& dim : move.dims)
     if (dim.count > 1 && (dim.src_step - dim.dst_step) % block != 0) return std::nullopt;

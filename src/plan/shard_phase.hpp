@@ -1,5 +1,5 @@
 #pragma once
-/// Where the data sections of output shards begin, so that their pages can be pages of the source.
+/// Chooses where the data sections of output shards begin, so that their pages can be pages of the source.
 ///
 /// A file system shares extents in whole blocks, so a run of bytes can be shared only where it lies at the same offset
 /// modulo kDataPhaseBytes in both files. Tensors of a shard follow each other without holes, so all that can be chosen
@@ -11,10 +11,9 @@
 
 namespace glu_ckpt {
 
-/// For each shard the phase at which the most bytes can be shared in runs that are worth it (CloneLimits{}); of several
-/// such phases the one at which the most bytes can be shared at all, then the least. Multiples of 8; all
-/// 0 where the inventory is not dense. `plan.outputs` and the moves are complete; nothing else of the plan is looked
-/// at.
+/// Returns for each shard the phase at which the most bytes can be shared in runs that are worth it (CloneLimits{}); of
+/// several such phases the one at which the most bytes can be shared at all, then the least. Multiples of 8; all 0
+/// where the inventory is not dense. `plan.outputs` and the moves are complete; nothing else of the plan is looked at.
 std::vector<i64> choose_data_phases(const Inventory& inventory, const Plan& plan);
 
 }  // namespace glu_ckpt

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kStack = "decoder.layers.";
 
-/// What keys beside the experts say about how the checkpoint numbers its layers.
+/// How the checkpoint numbers its layers, as the keys beside the experts show it.
 struct OtherLayers {
   /// L of tensors with a layer axis; 0 where there are none, -1 where they disagree.
   i64 stacked = 0;
@@ -46,7 +46,7 @@ struct Group {
   std::vector<std::size_t> blocks;
 };
 
-/// What must be equal in all layers.
+/// Lists the extents that must be equal in all layers.
 auto extents(const ExpertBlock& block) {
   return std::tuple(block.num_experts, block.hidden_size, block.intermediate_size, block.glu.kind, block.glu.block_rows,
                     block.matrices.size());
@@ -92,7 +92,7 @@ class LayerStacker {
     }
   }
 
-  /// All layers from 0 on, one like the other, none of experts that have a tensor each.
+  /// Returns whether all layers from 0 on are there and alike, and none has a tensor for each expert.
   bool is_uniform(const Group& group) const {
     const std::size_t count = group.blocks.size();
     const std::size_t first = group.blocks.front();
@@ -107,7 +107,7 @@ class LayerStacker {
     return std::ranges::find(seen, false) == seen.end();
   }
 
-  /// Whether some of its tensors are to hold one expert each.
+  /// Returns whether some of its tensors are to hold one expert each.
   bool has_indexed(std::size_t i) const {
     if (block(i).set == ExpertSet::Shared) return false;
     return std::ranges::any_of(block(i).matrices, [&](const Matrix& matrix) {
@@ -123,7 +123,7 @@ class LayerStacker {
     const auto layers = static_cast<i64>(group.blocks.size());
     // Keys of one model are numbered all or none.
     if (const auto routed = decided_.find(ExpertSet::Routed); routed != decided_.end()) return routed->second == layers;
-    // What is kept as it was stays numbered.
+    // Tensors whose layout is kept stay numbered.
     const bool grouped = example.set == ExpertSet::Shared || example.experts == Experts::Grouped;
     if (targets_[first].naming == from_.naming && grouped) return false;
     if (from_.num_hidden_layers.value_or(layers) != layers) return false;

@@ -1,5 +1,5 @@
 #pragma once
-/// Whether the layers of a stack are to share their tensors, with a leading axis that counts them.
+/// Decides whether the layers of a stack share their tensors, with a leading axis that counts them.
 
 #include <vector>
 

@@ -20,7 +20,7 @@ std::string block_text(const ExpertBlock& block) {
                      to_string(block.set));
 }
 
-/// How `stack` is spelled by a row that has it; empty otherwise.
+/// Spells `stack` as a row that has it does; empty for other rows.
 std::string spell_stack(const StackPrefix& prefix, const std::string& stack, i64 layer, bool stacked) {
   if (stacked) return std::string(stack == prefix.stack ? prefix.before : "");
   const std::string number = fmt::format("{}", layer);
@@ -77,7 +77,8 @@ i64 stored_rows(const Matrix& matrix, Role stored_as) {
 
 constexpr std::size_t kRoles = 4;
 constexpr std::size_t kKinds = 4;
-static_assert(static_cast<std::size_t>(Role::GateUp) < kRoles && static_cast<std::size_t>(TensorKind::PlainScale) < kKinds);
+static_assert(static_cast<std::size_t>(Role::GateUp) < kRoles &&
+              static_cast<std::size_t>(TensorKind::PlainScale) < kKinds);
 
 /// The entry of an expert, in a list that grows as far as it is asked for.
 template <typename Value>
@@ -147,7 +148,7 @@ class BlockWriter {
     output.moves.push_back(move);
   }
 
-  /// Whether a fused FC1 holds this matrix and another.
+  /// Returns whether a fused FC1 holds this matrix and another.
   bool is_gated(const Matrix& matrix) const {
     return (matrix.role == Role::Gate || matrix.role == Role::Up) && block_.glu.kind != Glu::Kind::None;
   }
@@ -204,7 +205,7 @@ class BlockWriter {
     return to;
   }
 
-  /// From the first byte of an output to the first of this layer in it.
+  /// Returns how far this layer's first byte lies behind the first byte of its output.
   i64 layer_offset(const Matrix& from, bool grouped, i64 rows) const {
     return target_.layer_slot * (grouped ? block_.num_experts : 1) * rows * from.cols * from.element_bytes;
   }
@@ -224,9 +225,11 @@ class BlockWriter {
       const std::string printed = print_part(part, from.kind, "#");
       const std::size_t at = std::min(printed.size(), printed.find('#'));
       const std::size_t behind = std::min(printed.size(), at + 1);
-      text = PartText{target_.key_prefix + printed.substr(0, at), printed.substr(behind) + block_.key_suffix, at < behind};
+      text =
+          PartText{target_.key_prefix + printed.substr(0, at), printed.substr(behind) + block_.key_suffix, at < behind};
     }
-    return text->has_expert ? fmt::format("{}{}{}", text->before, from.expert, text->after) : text->before + text->after;
+    return text->has_expert ? fmt::format("{}{}{}", text->before, from.expert, text->after)
+                            : text->before + text->after;
   }
 
   DraftOutput make_output(const Matrix& from, Role role, bool grouped) {
@@ -281,9 +284,10 @@ class BlockWriter {
   const Inventory& inventory_;
   DraftOutputs& outputs_;
   std::array<std::optional<PartText>, kRoles * kKinds> name_texts_;
-  /// By role as stored and kind, then by expert: one more than the number of its output; 0 while there is none.
+  /// The list of a role as stored and a kind has, for each expert, one more than the number of its output; 0 while
+  /// there is none.
   std::array<std::vector<std::size_t>, kRoles * kKinds> numbers_;
-  /// By role and expert; 0 where there is no such weight.
+  /// Rows of each role's and expert's weight; 0 where there is no such weight.
   std::array<std::vector<i64>, kRoles> weight_rows_;
 };
 
@@ -327,7 +331,7 @@ void add_block_outputs(const ExpertBlock& block, const BlockTarget& target, cons
   const std::size_t before = outputs.list.size();
   BlockWriter(block, target, inventory, outputs).run();
   const std::span made = std::span(outputs.list).subspan(before);
-  // Of all pieces: half of an interleaved FC1 may lie in another tensor, and that in another file.
+  // All pieces count: half of an interleaved FC1 may lie in another tensor, and that in another file.
   std::map<u32, std::size_t> first_in_file;
   for (const DraftOutput& output : made)
     for (const Move& move : output.moves) {

@@ -22,7 +22,7 @@ struct DraftOutput {
   std::size_t origin = 0;
 };
 
-/// How a block is to be written.
+/// The layout in which a block is written.
 struct BlockTarget {
   const Naming* naming = nullptr;
   /// Text of the keys up to the expert part.
@@ -38,11 +38,11 @@ struct BlockTarget {
   bool halved = false;
 };
 
-/// All but the key prefix and whether layers share tensors. Throws the refusals of ErrorCode that a single
+/// Decides all but the key prefix and whether layers share tensors. Throws the refusals of ErrorCode that a single
 /// block can cause.
 BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const TargetAnswers& to);
 
-/// Once naming and stacked_layers are settled. Throws NoSpelling.
+/// Decides the key prefix, once naming and stacked_layers are settled. Throws NoSpelling.
 void set_key_prefix(const ExpertBlock& block, const Recognition& from, BlockTarget& target);
 
 /// The tensors to write while they grow block by block; the moves' dst is left for the caller.

@@ -81,6 +81,15 @@ TEST(CheckPlan, DoubledMove) {
   });
 }
 
+TEST(CheckPlan, TensorThatTheSourceLacks) {
+  for (const Planned& good : plans())
+    for (const std::size_t beyond : {std::size_t{0}, std::size_t{1} << 40}) {
+      Plan bad = good.plan;
+      bad.moves.front().src = good.inventory.tensors.size() + beyond;
+      expect_error(ErrorCode::PlanUnproved, [&] { check_plan(good.inventory, bad); });
+    }
+}
+
 TEST(CheckPlan, ShiftedOffsets) {
   for (const i64 shift : {-4, -1, 1, 4, 60}) {
     expect_caught([&](Plan& plan, std::size_t m) {

@@ -1,6 +1,7 @@
+#include "plan/matrix_moves.hpp"
+
 #include <fmt/format.h>
 
-#include "plan/matrix_moves.hpp"
 #include "support/convert.hpp"
 
 namespace glu_ckpt {

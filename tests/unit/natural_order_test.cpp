@@ -10,7 +10,9 @@
 namespace glu_ckpt {
 namespace {
 
-bool is_less(const std::string& a, const std::string& b) { return std::pair(natural_key(a), a) < std::pair(natural_key(b), b); }
+bool is_less(const std::string& a, const std::string& b) {
+  return std::pair(natural_key(a), a) < std::pair(natural_key(b), b);
+}
 
 TEST(NaturalOrder, CountsAsPeopleDo) {
   const std::vector<std::string> sorted{"",           "a",          "experts.0",   "experts.2", "experts.2.w",
