@@ -10,6 +10,7 @@
 #include "convert/conversion.hpp"
 #include "convert/output_model.hpp"
 #include "core/fail.hpp"
+#include "format/extras.hpp"
 #include "format/record_file.hpp"
 #include "io/directory.hpp"
 #include "io/staged_dir.hpp"
@@ -39,7 +40,7 @@ void check_side_files(const Source& source, const Source& output, const FailOthe
   const std::string text = read_small_file(record, kMaxRecordBytes, ErrorCode::RecordInvalid);
   const std::vector<FileRecord> written = parse_record_json(text, {record.string(), {}}).files;
   for (const ExtraFile& file : source.extra_files()) {
-    if (file.name == kRecordFileName || file.name == "glu_ckpt.extras") continue;
+    if (file.name == kRecordFileName || file.name == kExtrasFileName) continue;
     const auto was = std::ranges::find(written, file.name, &FileRecord::name);
     const std::filesystem::path copy = output.path() / file.name;
     if (was == written.end() || !path_exists(copy)) fail_other(fmt::format("lacks {}", file.name));
