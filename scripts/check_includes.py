@@ -55,6 +55,7 @@ HEADER_ROOMS = {
     "megatron.hpp": "layout",
     "megatron_shards.hpp": "layout",
     "plan.hpp": "plan",
+    "check.hpp": "format",
     "checkpoint.hpp": "io",
     "ranks.hpp": "ranks",
     "ops/device_copy.hpp": "kernels",

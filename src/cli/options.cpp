@@ -104,6 +104,7 @@ class Parser {
     add_convert(Command::Plan, "plan", "say what convert would do; write nothing");
     add_verify();
     add_digest();
+    add_check();
     add_stamp();
     add_forward();
     add_bench();
@@ -240,6 +241,13 @@ class Parser {
     CLI::App* sub = add(Command::Digest, "digest", "one fingerprint, the same for every layout of the same weights");
     sub->add_option("PATH", options_.input, "file or directory")->required();
     add_from(sub);
+    add_work(sub);
+    add_common(sub);
+  }
+
+  void add_check() {
+    CLI::App* sub = add(Command::Check, "check", "compare a checkpoint with its own record and checksums; reads all");
+    sub->add_option("PATH", options_.input, "file or directory")->required();
     add_work(sub);
     add_common(sub);
   }

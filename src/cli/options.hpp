@@ -20,6 +20,7 @@ enum class Command {
   Plan,
   Verify,
   Digest,
+  Check,
   Stamp,
   Forward,
   BenchKernels,
@@ -104,6 +105,7 @@ int cmd_convert(const Options& options, Ranks& ranks);
 int cmd_plan(const Options& options);
 int cmd_verify(const Options& options);
 int cmd_digest(const Options& options);
+int cmd_check(const Options& options);
 int cmd_stamp(const Options& options);
 int cmd_forward(const Options& options);
 int cmd_bench_kernels(const Options& options);

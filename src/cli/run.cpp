@@ -21,6 +21,7 @@ int run(const Options& options) {
     case Command::Plan: return cmd_plan(options);
     case Command::Verify: return cmd_verify(options);
     case Command::Digest: return cmd_digest(options);
+    case Command::Check: return cmd_check(options);
     case Command::Stamp: return cmd_stamp(options);
     case Command::Forward: return cmd_forward(options);
     case Command::BenchKernels: return cmd_bench_kernels(options);

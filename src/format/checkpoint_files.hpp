@@ -42,4 +42,7 @@ std::unique_ptr<Source> read_safetensors(const CheckpointFiles& files);
 std::unique_ptr<Source> read_torch(const CheckpointFiles& files);
 std::unique_ptr<Source> read_torch_dist(const CheckpointFiles& files);
 
+/// The directory that open_source() reads where it is given this one: Megatron's tracker file names one below it.
+std::filesystem::path checkpoint_directory(const std::filesystem::path& path);
+
 }  // namespace glu_ckpt

@@ -331,12 +331,23 @@ std::string tracked_directory(const fs::path& tracker, std::string text) {
   return fmt::format("iter_{:07}", std::stoll(text));
 }
 
-CheckpointFiles follow_tracker(const fs::path& path) {
+/// What the tracker file of a directory says, and the directory that it names.
+struct Tracked {
+  std::string text;
+  std::string inner;
+};
+
+Tracked read_tracker(const fs::path& path) {
   const fs::path tracker = path / kTrackerFile;
-  const std::string text = read_small_file(tracker, kMaxTrackerBytes, ErrorCode::TrackerInvalid);
-  const std::string inner = tracked_directory(tracker, text);
+  std::string text = read_small_file(tracker, kMaxTrackerBytes, ErrorCode::TrackerInvalid);
+  std::string inner = tracked_directory(tracker, text);
   if (!is_directory_at(path / inner))
     fail_at(ErrorCode::TrackerInvalid, {tracker.string(), 0}, "names {}, which is not there", inner);
+  return {std::move(text), std::move(inner)};
+}
+
+CheckpointFiles follow_tracker(const fs::path& path) {
+  const auto [text, inner] = read_tracker(path);
   CheckpointFiles files = find_in_directory(path / inner);
   files.path = path;
   files.iteration_dir = inner;
@@ -377,6 +388,10 @@ std::unique_ptr<Source> read_checkpoint(const CheckpointFiles& files) {
 }
 
 }  // namespace
+
+fs::path checkpoint_directory(const fs::path& path) {
+  return is_file(path / kTrackerFile) ? path / read_tracker(path).inner : path;
+}
 
 std::unique_ptr<Source> open_source(const fs::path& path) {
   const PathKind kind = path_kind(path);

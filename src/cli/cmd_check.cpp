@@ -1,0 +1,79 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <optional>
+
+#include "cli/session.hpp"
+#include "core/json.hpp"
+#include "glu_ckpt/check.hpp"
+#include "report/report.hpp"
+
+namespace glu_ckpt::cli {
+namespace {
+
+/// Words for FileState, in its order.
+constexpr std::array<std::string_view, 4> kStateWords = {"ok", "differs", "missing", "no checksum recorded"};
+
+std::string_view state_word(FileState state) { return kStateWords[static_cast<std::size_t>(state)]; }
+
+std::string check_text(const CheckedCheckpoint& found, const std::string& path) {
+  std::string text;
+  std::array<int, kStateWords.size()> counts{};
+  for (const CheckedFile& file : found.files) {
+    text += fmt::format("{}: {} ({})\n", report::printable(file.name), state_word(file.state), file.detail);
+    ++counts[static_cast<std::size_t>(file.state)];
+  }
+  if (found.digest)
+    text += fmt::format("digest: {} ({} recorded, {} found)\n", found.digest == found.recorded_digest ? "ok" : "differs",
+                        *found.recorded_digest, *found.digest);
+  if (!found.has_checksums)
+    text += fmt::format("{}: has no record of its files (glu_ckpt.json), so only what the format checks was checked\n",
+                        report::printable(path));
+  return text + fmt::format("{} files ok, {} differ, {} missing, {} without a checksum\n", counts[0], counts[1],
+                            counts[2], counts[3]);
+}
+
+std::string check_json(const CheckedCheckpoint& found) {
+  JsonWriter json;
+  json.begin_object().field("ok", found.is_ok()).field("has_checksums", found.has_checksums);
+  json.field("sound", found.is_sound).key("files").begin_array();
+  for (const CheckedFile& file : found.files)
+    json.begin_object()
+        .field("name", file.name)
+        .field("state", state_word(file.state))
+        .field("detail", file.detail)
+        .end_object();
+  json.end_array();
+  const auto digest = [&](std::string_view name, const std::optional<std::string>& text) {
+    json.key(name);
+    if (text)
+      json.value(*text);
+    else
+      json.null();
+  };
+  digest("recorded_digest", found.recorded_digest);
+  digest("digest", found.digest);
+  return json.end_object().text() + "\n";
+}
+
+}  // namespace
+
+int cmd_check(const Options& options) {
+  watch_signals();
+  const auto backend = open_backend(options, 0);
+  backend->ready();
+  std::optional<report::Progress> progress;
+  CheckOptions how;
+  how.jobs = options.jobs;
+  how.memory_bytes = options.memory_bytes;
+  how.on_stage = [&](std::string_view title, i64 bytes) {
+    progress.emplace(progress_style(options), std::string(title), bytes);
+  };
+  how.on_progress = [&](i64 bytes) { execute_options(options, *progress).on_progress(bytes); };
+  const CheckedCheckpoint found = check(options.input, *backend, how);
+  progress.reset();
+  print_out(options.json ? check_json(found) : check_text(found, options.input));
+  return found.is_ok() ? 0 : 1;
+}
+
+}  // namespace glu_ckpt::cli

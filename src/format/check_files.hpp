@@ -1,0 +1,21 @@
+#pragma once
+/// Files of a directory beside the lines that glu_ckpt.json has for them.
+
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+#include "format/record_file.hpp"
+#include "glu_ckpt/check.hpp"
+
+namespace glu_ckpt {
+
+/// The bytes that check_files() reads at most.
+i64 recorded_bytes(const std::vector<FileRecord>& files);
+
+/// Compares each file with its line, in order. Throws RecordInvalid where a line names a file outside of the directory;
+/// `record` is the file that the lines were read from.
+std::vector<CheckedFile> check_files(const std::filesystem::path& directory, const std::vector<FileRecord>& files,
+                                     const InputPart& record, int jobs, const std::function<void(i64)>& on_progress);
+
+}  // namespace glu_ckpt
