@@ -21,6 +21,10 @@ constexpr int kThreads = 128;
 /// From here on a copy is bound by device memory alone, and one word a thread is enough.
 constexpr i64 kOneWordBytes = i64{256} << 20;
 
+/// Copies by the widest words have the most kernels: one for each of the common shapes, where the others take the next
+/// larger one.
+constexpr std::size_t kWideWordBytes = 16;
+
 /// Numbers of words and runs are 32 bits on the device; larger copies are cut on the host.
 constexpr i64 kMaxWordsPerPair = i64{1} << 31;
 
@@ -98,10 +102,11 @@ void launch(const CopyShape& shape, const KernelShape& kernel_shape, std::span<c
 template <typename Word, int kDims>
 void launch_pairs(const CopyShape& shape, const KernelShape& kernel_shape, std::span<const CopyPair> pairs,
                   cudaStream_t stream) {
-  const bool large = shape.bytes() * static_cast<i64>(pairs.size()) >= kOneWordBytes;
-  if (pairs.size() == 1)
-    return large ? launch<Word, kDims, 1, 1>(shape, kernel_shape, pairs, stream)
-                 : launch<Word, kDims, 1, 2>(shape, kernel_shape, pairs, stream);
+  if (pairs.size() == 1) {
+    if constexpr (sizeof(Word) == kWideWordBytes)
+      if (shape.bytes() >= kOneWordBytes) return launch<Word, kDims, 1, 1>(shape, kernel_shape, pairs, stream);
+    return launch<Word, kDims, 1, 2>(shape, kernel_shape, pairs, stream);
+  }
   for (std::size_t first = 0; first < pairs.size(); first += kMaxPairsPerLaunch)
     launch<Word, kDims, kMaxPairsPerLaunch, 2>(
         shape, kernel_shape, pairs.subspan(first, std::min<std::size_t>(kMaxPairsPerLaunch, pairs.size() - first)),
@@ -119,13 +124,10 @@ void launch_words(const CopyShape& shape, std::span<const CopyPair> pairs, cudaS
     kernel_shape.dims[d] = {FastDivision(static_cast<u32>(dim.count)), dim.src_step, dim.dst_step};
   }
   // Unused loops have count 1 and step 0, so a kernel with more loops than the shape is right, only slower.
-  switch (shape.num_dims) {
-    case 0:
-    case 1: return launch_pairs<Word, 1>(shape, kernel_shape, pairs, stream);
-    case 2: return launch_pairs<Word, 2>(shape, kernel_shape, pairs, stream);
-    case 3: return launch_pairs<Word, 3>(shape, kernel_shape, pairs, stream);
-    default: return launch_pairs<Word, kMaxCopyDims>(shape, kernel_shape, pairs, stream);
-  }
+  if (shape.num_dims <= 2) return launch_pairs<Word, 2>(shape, kernel_shape, pairs, stream);
+  if constexpr (sizeof(Word) == kWideWordBytes)
+    if (shape.num_dims == 3) return launch_pairs<Word, 3>(shape, kernel_shape, pairs, stream);
+  launch_pairs<Word, kMaxCopyDims>(shape, kernel_shape, pairs, stream);
 }
 
 /// Halves the outermost loop, or the run, until a pair's words can be numbered.

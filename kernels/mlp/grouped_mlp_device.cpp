@@ -151,7 +151,7 @@ DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream
       max_rows(rows),
       compute(mlp.compute),
       element_bytes(dtype_bits(mlp.compute) / 8),
-      activation(mlp.activation),
+      activation(scaled(mlp.activation)),
       middle_pitch(round_up(width, kRowMultiple)),
       tiles_memory(expert_tiles_bytes(experts)),
       tiles(expert_tiles_at(tiles_memory.data(), experts)) {

@@ -1,6 +1,8 @@
 #pragma once
 /// One of the two linear layers of all experts, with what follows it: what every kernel of the grouped MLP is told.
 
+#include <limits>
+
 #include "glu_ckpt/ops/grouped_mlp.hpp"
 #include "kernels/grouped_gemm/expert_tiles.hpp"
 
@@ -14,6 +16,18 @@ enum class LayerKind {
   /// FC2: the result is the sum, plus the bias times p.
   Linear,
 };
+
+/// The same activation with constants that make (ac s(alpha ac)) (uc + offset) its formula, to the last bit: no number
+/// is above infinity, and u + -0 is u for every u. It concerns ClampedSwiglu, QuickGeglu and ClampedQuickGeglu; kernels
+/// ignore the constants of other activations.
+inline Activation scaled(Activation activation) {
+  if (activation.kind == ActivationKind::QuickGeglu) activation.limit = std::numeric_limits<float>::infinity();
+  if (activation.kind == ActivationKind::ClampedSwiglu) {
+    activation.alpha = 1;
+    activation.offset = -0.0F;
+  }
+  return activation;
+}
 
 /// Columns of the widest tile.
 inline constexpr i64 kBiasMultiple = 256;
@@ -39,6 +53,7 @@ struct MlpLayer {
   i64 bias_pitch = 0;
   /// fp32, one for each row.
   const float* probs = nullptr;
+  /// As scaled() returns it.
   Activation activation;
   ExpertTiles tiles;
 };

@@ -45,23 +45,37 @@ __device__ inline float sigmoid(float v) {
 __device__ inline float at_most(float value, float limit) { return value > limit ? limit : value; }
 __device__ inline float at_least(float value, float limit) { return value < limit ? limit : value; }
 
+/// The formula of an activation. Those that differ in constants alone share one, and with it the code that follows a
+/// layer's sums.
+enum class Formula {
+  /// (a s(a)) u: of its own, because the constants of Scaled would cost the most used activation time.
+  Swiglu,
+  /// (ac s(alpha ac)) (uc + offset), with the constants of scaled().
+  Scaled,
+  GegluTanh,
+  /// Formulas that are seldom used: the choice among them is made for each element.
+  Other,
+  /// Without a gate.
+  SquaredRelu,
+};
+
 /// The activation of gate a and linear term u.
-template <typename Element, ActivationKind kKind>
+template <typename Element, Formula kFormula>
 __device__ inline float activate(const Activation& activation, float a, float u) {
-  if constexpr (kKind == ActivationKind::ClampedSwiglu || kKind == ActivationKind::ClampedQuickGeglu) {
+  if constexpr (kFormula == Formula::Swiglu) return a * sigmoid<Element>(a) * u;
+  if constexpr (kFormula == Formula::Scaled) {
     a = at_most(a, activation.limit);
     u = at_least(at_most(u, activation.limit), -activation.limit);
-  }
-  if constexpr (kKind == ActivationKind::Swiglu || kKind == ActivationKind::ClampedSwiglu)
-    return a * sigmoid<Element>(a) * u;
-  if constexpr (kKind == ActivationKind::QuickGeglu || kKind == ActivationKind::ClampedQuickGeglu)
     return a * sigmoid<Element>(activation.alpha * a) * (u + activation.offset);
-  if constexpr (kKind == ActivationKind::GegluTanh)
+  }
+  if constexpr (kFormula == Formula::GegluTanh)
     return a * sigmoid<Element>(2 * a * (0.79788456F + 0.03567741F * a * a)) * u;
-  if constexpr (kKind == ActivationKind::GegluErf) return a * normcdff(a) * u;
-  if constexpr (kKind == ActivationKind::Reglu) return at_least(a, 0) * u;
-  if constexpr (kKind == ActivationKind::Glu) return sigmoid<Element>(a) * u;
-  if constexpr (kKind == ActivationKind::SquaredRelu) return at_least(u, 0) * at_least(u, 0);
+  if constexpr (kFormula == Formula::Other) {
+    if (activation.kind == ActivationKind::GegluErf) return a * normcdff(a) * u;
+    if (activation.kind == ActivationKind::Reglu) return at_least(a, 0) * u;
+    return sigmoid<Element>(a) * u;
+  }
+  if constexpr (kFormula == Formula::SquaredRelu) return at_least(u, 0) * at_least(u, 0);
 }
 
 /// The probability of a row as Finish takes it; rows behind the expert's have none.
@@ -73,7 +87,7 @@ __device__ inline float probability(const MlpLayer& layer, i64 row, i64 row_end)
 }
 
 /// What follows a layer's sums, as a type: which is decided once for a tile, not for each of its elements.
-template <typename ElementType, LayerKind kLayerKind, ActivationKind kActivationKind>
+template <typename ElementType, LayerKind kLayerKind, Formula kFormula>
 struct Finish {
   using Element = ElementType;
   static constexpr LayerKind kKind = kLayerKind;
@@ -93,10 +107,10 @@ struct Finish {
       if (first_bias != nullptr) first += __ldg(first_bias + col);
       first = round_as<Element>(first);
       if constexpr (kKind == LayerKind::Ungated) {
-        return activate<Element, kActivationKind>(layer.activation, 0, first) * p;
+        return activate<Element, kFormula>(layer.activation, 0, first) * p;
       } else {
         if (second_bias != nullptr) second += __ldg(second_bias + col);
-        return activate<Element, kActivationKind>(layer.activation, first, round_as<Element>(second)) * p;
+        return activate<Element, kFormula>(layer.activation, first, round_as<Element>(second)) * p;
       }
     }
   }
@@ -112,24 +126,18 @@ struct Finish {
 template <typename Element, LayerKind kKind, typename Use>
 __device__ inline void with_finish(const MlpLayer& layer, int expert, const Use& use) {
   if constexpr (kKind == LayerKind::Linear) {
-    use(Finish<Element, kKind, ActivationKind::Swiglu>(layer, expert));
+    use(Finish<Element, kKind, Formula::Swiglu>(layer, expert));
   } else if constexpr (kKind == LayerKind::Ungated) {
-    use(Finish<Element, kKind, ActivationKind::SquaredRelu>(layer, expert));
+    use(Finish<Element, kKind, Formula::SquaredRelu>(layer, expert));
   } else {
-#define GLU_USE(kind) \
-  case ActivationKind::kind: use(Finish<Element, kKind, ActivationKind::kind>(layer, expert)); break
     switch (layer.activation.kind) {
-      GLU_USE(Swiglu);
-      GLU_USE(ClampedSwiglu);
-      GLU_USE(GegluTanh);
-      GLU_USE(GegluErf);
-      GLU_USE(QuickGeglu);
-      GLU_USE(ClampedQuickGeglu);
-      GLU_USE(Reglu);
-      GLU_USE(Glu);
-      case ActivationKind::SquaredRelu: break;
+      case ActivationKind::Swiglu: return use(Finish<Element, kKind, Formula::Swiglu>(layer, expert));
+      case ActivationKind::ClampedSwiglu:
+      case ActivationKind::QuickGeglu:
+      case ActivationKind::ClampedQuickGeglu: return use(Finish<Element, kKind, Formula::Scaled>(layer, expert));
+      case ActivationKind::GegluTanh: return use(Finish<Element, kKind, Formula::GegluTanh>(layer, expert));
+      default: return use(Finish<Element, kKind, Formula::Other>(layer, expert));
     }
-#undef GLU_USE
   }
 }
 

@@ -19,7 +19,8 @@ struct KernelFigure {
   /// Read and written together; 0 where the time of a launch is what counts.
   i64 bytes = 0;
   double microseconds = 0;
-  /// What it is measured against: "cudaMemcpyAsync" of the same bytes, or "strided_copy"; empty for none.
+  /// The work it is measured against: "cudaMemcpyAsync" or "plain_read of both" of the same bytes, or "strided_copy";
+  /// empty for none.
   std::string reference;
   double reference_microseconds = 0;
 

@@ -11,6 +11,7 @@
 #include "glu_ckpt/ops/diff.hpp"
 #include "glu_ckpt/ops/offsets.hpp"
 #include "kernels/common/device_buffer.hpp"
+#include "kernels/common/plain_read.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -85,6 +86,8 @@ class Bench {
   }
   std::vector<KernelFigure> take_figures() { return std::move(figures_); }
 
+  std::byte* src() const { return src_.data(); }
+  std::byte* dst() const { return dst_.data(); }
   std::byte* scratch() const { return scratch_.data(); }
   static constexpr i64 kScratchBytes = i64{256} << 20;
   cudaStream_t stream() const { return timer_.stream(); }
@@ -232,13 +235,26 @@ void bench_offsets(Bench& bench, i64 groups) {
   bench.report({"splits_to_offsets", "", "5 arrays, one launch", {groups}, 0, own, "", 0});
 }
 
+/// Beside a plain read of both sides: of equal tensors, and of tensors that are equal but for a shift, so that nearly
+/// every element differs.
 void bench_diff(Bench& bench, const ExpertShape& shape, i64 experts) {
+  constexpr i64 kShift = 16;
   const i64 bytes = experts * expert_bytes(shape);
-  const auto launch = [&](std::byte* src, std::byte* dst, cudaStream_t stream) {
-    (void)diff_stats(src, dst, bytes / kBf16, Dtype::BF16, stream);
+  auto* const sums = reinterpret_cast<u32*>(bench.scratch());
+  CUDA_CHECK(cudaMemsetAsync(sums, 0, kReadSums * sizeof(u32), bench.stream()));
+  const auto read_both = [&](std::byte* src, std::byte* dst, cudaStream_t stream) {
+    plain_read(src, bytes, sums, stream);
+    plain_read(dst, bytes, sums, stream);
   };
-  const auto [own, copy] = bench.time(bytes, launch, plain_copy(bytes));
-  bench.report({"diff_stats", shape.model, "bf16", shape_of(shape, experts), 2 * bytes, own, "cudaMemcpyAsync", copy});
+  plain_copy(bytes)(bench.src(), bench.dst(), bench.stream());
+  for (const i64 shift : {i64{0}, kShift}) {
+    const auto launch = [&](std::byte* src, std::byte* dst, cudaStream_t stream) {
+      (void)diff_stats(src, dst + shift, (bytes - shift) / kBf16, Dtype::BF16, stream);
+    };
+    const auto [own, read] = bench.time(bytes, launch, read_both);
+    bench.report({"diff_stats", shape.model, shift == 0 ? "bf16, equal" : "bf16, nearly all differ",
+                  shape_of(shape, experts), 2 * bytes, own, "plain_read of both", read});
+  }
 }
 
 }  // namespace

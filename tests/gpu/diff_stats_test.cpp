@@ -97,6 +97,20 @@ TEST(DiffStatsOnDevice, AgreesWithTheHost) {
     }
 }
 
+/// Beyond 128 MiB an item loads more than once. Element i holds bits that follow from i.
+TEST(DiffStatsOnDevice, AgreesWithTheHostOnMillionsInLongItems) {
+  for (const i64 every : {1, 1000, 1'000'000}) {
+    std::vector<std::uint16_t> a(70'000'019);
+    for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<std::uint16_t>(i * 2654435761U >> 16);
+    std::vector<std::uint16_t> b = a;
+    for (std::size_t i = 0; i < b.size(); i += static_cast<std::size_t>(every)) b[i] = static_cast<std::uint16_t>(b[i] ^ 1U << (i / 7 % 16));
+    const GuardedArray of_a(a), of_b(b);
+    const DiffStats device = diff_stats(of_a.data(), of_b.data(), std::ssize(a), Dtype::BF16, nullptr);
+    const DiffStats host = diff_stats_host(a.data(), b.data(), std::ssize(a), Dtype::BF16);
+    EXPECT_TRUE(device == host) << every << "\n  device " << text(device) << "\n  host   " << text(host);
+  }
+}
+
 /// Many blocks, and a second pass over their partial results.
 TEST(DiffStatsOnDevice, AgreesWithTheHostOnMillions) {
   std::mt19937_64 random(2);

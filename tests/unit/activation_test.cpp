@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <limits>
 
+#include "kernels/mlp/mlp_layer.hpp"
 #include "support/convert.hpp"
 #include "support/float64_mlp.hpp"
 
@@ -35,6 +38,28 @@ TEST(Activation, InfinitiesAndZeros) {
   EXPECT_EQ(activate({ActivationKind::Reglu}, -3, 2), 0);
   EXPECT_EQ(activate({ActivationKind::ClampedSwiglu, 1, 7, 0}, HUGE_VALF, -HUGE_VALF),
             activate({ActivationKind::Swiglu}, 7, -7));
+}
+
+/// The kernels compute three activations by one formula with the constants of scaled(). Equal to the last bit, so that
+/// -0 is told from 0 and a NaN is a NaN.
+TEST(Activation, ScaledConstantsMakeOneFormulaOfThree) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  const float values[] = {0.0F, -0.0F, 1e-45F, -1e-45F, 0.5F, -3.0F, 3.5F, -3.5F, 9.0F, -9.0F, 1e38F, -1e38F, HUGE_VALF,
+                          -HUGE_VALF, kNan};
+  for (const ActivationKind kind :
+       {ActivationKind::ClampedSwiglu, ActivationKind::QuickGeglu, ActivationKind::ClampedQuickGeglu})
+    for (const float offset : {0.0F, -0.0F, 1.0F}) {
+      const Activation activation{kind, 1.25F, 3.5F, offset};
+      const Activation one = scaled(activation);
+      for (const float a : values)
+        for (const float u : values) {
+          const float expected = activate(activation, a, u);
+          const float value = activate({ActivationKind::ClampedQuickGeglu, one.alpha, one.limit, one.offset}, a, u);
+          EXPECT_TRUE(std::isnan(expected) ? std::isnan(value)
+                                           : std::bit_cast<u32>(expected) == std::bit_cast<u32>(value))
+              << to_string(kind) << " of " << a << ", " << u << ": " << value << ", not " << expected;
+        }
+    }
 }
 
 TEST(ChooseActivation, NamesAreParsedBack) {
