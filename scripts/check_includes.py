@@ -21,7 +21,7 @@ MAY_INCLUDE = {
     "io": {"core", "io"},
     "format": {"core", "io", "format"},
     "ranks": {"core", "ranks"},
-    "kernels": {"core", "kernels"},
+    "kernels": {"core", "plan", "kernels"},
     "ops": {"core", "kernels", "ops"},
     "exec": {"core", "layout", "plan", "io", "kernels", "ranks", "exec"},
     "model": {"core", "layout", "io", "exec", "model"},

@@ -2,7 +2,7 @@
 /// Copies of runs at regular steps: what a plan move becomes on a device.
 
 #include "glu_ckpt/ops/cuda.hpp"
-#include "kernels/copy/gpu_copy.hpp"
+#include "plan/fold_moves.hpp"
 
 namespace glu_ckpt {
 

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "glu_ckpt/ops/cuda.hpp"
-#include "kernels/copy/gpu_copy.hpp"
+#include "plan/fold_moves.hpp"
 
 namespace glu_ckpt {
 

@@ -1,11 +1,25 @@
-/// The launch of the schedule, and the way of its status back.
+/// Launches of the schedule and of what it is made from, and the way of its status back.
 
+#include <algorithm>
 #include <string>
 
 #include "kernels/common/cuda_check.hpp"
 #include "kernels/grouped_gemm/expert_tiles.cuh"
 
 namespace glu_ckpt {
+namespace {
+
+constexpr std::size_t kSplitsPerLaunch = 256;
+
+struct SplitArguments {
+  i64 at[kSplitsPerLaunch];
+};
+
+__global__ void store_splits_kernel(const __grid_constant__ SplitArguments splits, i64* out, unsigned count) {
+  if (threadIdx.x < count) out[threadIdx.x] = splits.at[threadIdx.x];
+}
+
+}  // namespace
 
 void make_expert_tiles(const i64* splits, i64 num_experts, i64 rows, i32 tile_rows, const ExpertTiles& tiles,
                        GpuStream stream) {
@@ -20,6 +34,16 @@ void make_expert_tiles(const i64* splits, i64 num_experts, i64 rows, i32 tile_ro
 void prepare_expert_tiles() {
   cudaFuncAttributes attributes{};
   CUDA_CHECK(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(schedule::expert_tiles_kernel)));
+}
+
+void store_splits(std::span<const i64> splits, i64* on_device, GpuStream stream) {
+  for (std::size_t first = 0; first < splits.size(); first += kSplitsPerLaunch) {
+    const std::size_t count = std::min(kSplitsPerLaunch, splits.size() - first);
+    SplitArguments part{};
+    std::copy_n(splits.begin() + static_cast<std::ptrdiff_t>(first), count, part.at);
+    store_splits_kernel<<<1, kSplitsPerLaunch, 0, stream>>>(part, on_device + first, static_cast<unsigned>(count));
+    check_launch("store_splits", [&] { return std::to_string(splits.size()) + " splits"; });
+  }
 }
 
 void check_split_status(const SplitStatus* device_status, GpuStream stream) {

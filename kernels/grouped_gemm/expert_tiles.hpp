@@ -1,6 +1,6 @@
 #pragma once
-/// Where each expert's rows and tiles begin, from splits that are on the device: what grouped kernels read before they
-/// take a tile. Made anew by every run, so a captured graph replays with new splits.
+/// The schedule that grouped kernels read before they take a tile: where each expert's rows and tiles begin, computed from
+/// splits that are on the device. Every run makes it anew, so a captured graph replays with new splits.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@ enum class SplitFault : i32 {
   TooMany = 2,
 };
 
-/// What the first wrong split is, in memory of the device or the host. All zeros: none is wrong.
+/// The first wrong split, in memory of the device or the host. All zeros mean that none is wrong.
 struct SplitStatus {
   SplitFault fault = SplitFault::None;
   i32 expert = 0;
@@ -79,6 +79,10 @@ void make_expert_tiles(const i64* splits, i64 num_experts, i64 rows, i32 tile_ro
                        GpuStream stream);
 /// Loads the kernel on the current device, so that a launch can be captured.
 void prepare_expert_tiles();
+
+/// Stores splits from the host in device memory, as kernel arguments of one launch for every 256 splits: unlike a copy it
+/// needs neither page-locked memory nor that the host's stay until it is done, in a captured graph as well.
+void store_splits(std::span<const i64> splits, i64* on_device, GpuStream stream);
 
 /// The oracle, all in host memory.
 void make_expert_tiles_ref(std::span<const i64> splits, i64 rows, i32 tile_rows, const ExpertTiles& tiles);

@@ -1,11 +1,11 @@
-/// Which kernel makes which product, and its launch.
+/// Chooses the kernel of a product, and launches it.
 
 #include <string>
 
 #include "kernels/common/cuda_check.hpp"
 #include "kernels/grouped_gemm/linear_launch.hpp"
-#include "kernels/grouped_gemm/linear_mma.cuh"
-#include "kernels/grouped_gemm/linear_simt.cuh"
+#include "kernels/grouped_gemm/sm80_grouped_gemm.cuh"
+#include "kernels/grouped_gemm/grouped_gemm_fp32.cuh"
 
 namespace glu_ckpt {
 namespace {
@@ -26,32 +26,32 @@ Order order_of(const LinearOperands& operands) {
 }
 
 template <typename Element, typename Tile, bool kWide>
-Choice mma_by_rows(Order order) {
-  return {order == Order::Tn ? linear::mma_kernel<Element, Tile, Along::K, Along::K, kWide>
-                             : linear::mma_kernel<Element, Tile, Along::K, Along::Mn, kWide>,
+Choice sm80_by_rows(Order order) {
+  return {order == Order::Tn ? linear::sm80_grouped_gemm<Element, Tile, Along::K, Along::K, kWide>
+                             : linear::sm80_grouped_gemm<Element, Tile, Along::K, Along::Mn, kWide>,
           Tile::kThreads, Tile::kSharedBytes};
 }
 
 template <typename Element, bool kWide>
-Choice choose_mma(Order order, bool small) {
+Choice choose_sm80(Order order, bool small) {
   using Large = LargeMmaTile;
   if (order == Order::Nt)
-    return {linear::mma_kernel<Element, Large, Along::Mn, Along::Mn, kWide>, Large::kThreads, Large::kSharedBytes};
-  return small ? mma_by_rows<Element, SmallMmaTile, kWide>(order) : mma_by_rows<Element, Large, kWide>(order);
+    return {linear::sm80_grouped_gemm<Element, Large, Along::Mn, Along::Mn, kWide>, Large::kThreads, Large::kSharedBytes};
+  return small ? sm80_by_rows<Element, SmallMmaTile, kWide>(order) : sm80_by_rows<Element, Large, kWide>(order);
 }
 
-Choice choose_simt(Order order) {
-  const Kernel kernel = order == Order::Nt   ? linear::simt_kernel<Along::Mn, Along::Mn>
-                        : order == Order::Nn ? linear::simt_kernel<Along::K, Along::Mn>
-                                             : linear::simt_kernel<Along::K, Along::K>;
+Choice choose_fp32(Order order) {
+  const Kernel kernel = order == Order::Nt   ? linear::grouped_gemm_fp32<Along::Mn, Along::Mn>
+                        : order == Order::Nn ? linear::grouped_gemm_fp32<Along::K, Along::Mn>
+                                             : linear::grouped_gemm_fp32<Along::K, Along::K>;
   return {kernel, kSimtThreads, 0};
 }
 
 Choice choose(Dtype dtype, Order order, bool small, bool wide) {
-  if (dtype == Dtype::F32) return choose_simt(order);
+  if (dtype == Dtype::F32) return choose_fp32(order);
   if (dtype == Dtype::BF16)
-    return wide ? choose_mma<linear::Bf16, true>(order, small) : choose_mma<linear::Bf16, false>(order, small);
-  return wide ? choose_mma<linear::Fp16, true>(order, small) : choose_mma<linear::Fp16, false>(order, small);
+    return wide ? choose_sm80<linear::Bf16, true>(order, small) : choose_sm80<linear::Bf16, false>(order, small);
+  return wide ? choose_sm80<linear::Fp16, true>(order, small) : choose_sm80<linear::Fp16, false>(order, small);
 }
 
 std::string shape_of(const LinearOperands& operands, i64 rows) {

@@ -9,12 +9,11 @@
 #include "kernels/common/device_buffer.hpp"
 #include "kernels/grouped_gemm/expert_tiles.hpp"
 #include "kernels/grouped_gemm/linear_args.hpp"
-#include "kernels/grouped_gemm/store_splits.hpp"
 
 namespace glu_ckpt {
 namespace {
 
-/// What NVIDIA advises for Hopper; older GPUs need less.
+/// NVIDIA advises so much for sm_90; older GPUs need less.
 constexpr i64 kWorkspaceBytes = i64{32} << 20;
 
 cudaDataType_t cublas_type(Dtype dtype) {
@@ -127,7 +126,7 @@ std::string why_no_cublas() {
 }
 
 struct GroupedLinearHostSplits::State {
-  /// Of sizes and dtypes only.
+  /// Its sizes and dtypes only.
   GroupedLinear linear;
   std::optional<CublasLinear> cublas;
   std::optional<KernelLinear> kernels;

@@ -1,8 +1,9 @@
+/// Stored matrices made dense on the device, for kernels whose rows must follow one another.
+
 #include <string>
 
 #include "kernels/common/cuda_check.hpp"
-#include "kernels/mlp/dense_weights.hpp"
-#include "kernels/common/stored_element.cuh"
+#include "kernels/mlp/stored_element.cuh"
 
 namespace glu_ckpt {
 namespace {
@@ -10,10 +11,10 @@ namespace {
 constexpr int kTile = 32;
 constexpr int kTileThreads = 8;
 constexpr int kThreads = 256;
-/// Of a grid's second and third axis.
+/// The most blocks along the second and third axis of a grid.
 constexpr i64 kMostBlocks = 65535;
 
-/// Squares of kTile by kTile elements, turned in shared memory where a column's elements are neighbours.
+/// Squares of kTile by kTile elements, transposed in shared memory where a column's elements are neighbours.
 __global__ void copy_dense_kernel(const StoredMatrix* matrices, i64 count, i64 rows, i64 cols, unsigned short* out,
                                   i64 pitch) {
   __shared__ unsigned short square[kTile][kTile + 2];

@@ -6,16 +6,14 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "glu_ckpt/ops/device_forward.hpp"
-#include "kernels/mlp/dense_weights.hpp"
 #include "kernels/common/device_buffer.hpp"
 #include "kernels/mlp/check_mlp.hpp"
-#include "kernels/mlp/plain_layer.hpp"
-#include "kernels/common/tensor_map.hpp"
+#include "kernels/mlp/sm90_grouped_gemm.hpp"
 
 namespace glu_ckpt {
 namespace {
 
-/// Elements of 16 bits in 16 bytes: rows that the copy engine reads begin at multiples of that.
+/// Elements of 16 bits in 16 bytes: rows that TMA reads begin at multiples of that.
 constexpr i64 kRowMultiple = 8;
 
 i64 buffer_bytes(i64 count, i64 rows, i64 cols, i64 element_bytes) {
@@ -55,7 +53,7 @@ std::vector<StoredMatrix> members(const GroupedMlp& mlp, Member member) {
   return matrices;
 }
 
-/// Of the experts' biases fp32 [experts, rows rounded up]; empty where no expert has one.
+/// The experts' biases as fp32 [experts, rows rounded up]; empty where no expert has one.
 DeviceBuffer device_biases(const GroupedMlp& mlp, Member member, i64 rows, GpuStream stream) {
   const std::vector<StoredMatrix> biases = members(mlp, member);
   if (std::ranges::none_of(biases, &StoredMatrix::is_there)) return {};
@@ -69,17 +67,17 @@ DeviceBuffer device_biases(const GroupedMlp& mlp, Member member, i64 rows, GpuSt
   return values;
 }
 
-/// The matrices of all experts as tensor maps, of the stored ones or of a dense copy.
+/// The matrices of all experts as tensor maps, of the stored matrices or of a dense copy.
 class MappedWeights {
  public:
   MappedWeights(const GroupedMlp& mlp, Member member, GpuStream stream) {
     std::vector<StoredMatrix> matrices = members(mlp, member);
-    const bool all = std::ranges::all_of(matrices, [](const StoredMatrix& m) { return weight_boxes(m).has_value(); });
+    const bool all = std::ranges::all_of(matrices, [](const StoredMatrix& m) { return tma_boxes(m).has_value(); });
     if (!all) copy(matrices, stream);
-    for (const StoredMatrix& matrix : matrices) maps_.push_back(make_weight_map(matrix, weight_boxes(matrix).value()));
+    for (const StoredMatrix& matrix : matrices) maps_.push_back(make_tma_weight(matrix, tma_boxes(matrix).value()));
   }
 
-  const std::vector<WeightMap>& maps() const { return maps_; }
+  const std::vector<TmaWeight>& maps() const { return maps_; }
 
  private:
   void copy(std::vector<StoredMatrix>& matrices, GpuStream stream) {
@@ -97,8 +95,27 @@ class MappedWeights {
   }
 
   DeviceBuffer copy_;
-  std::vector<WeightMap> maps_;
+  std::vector<TmaWeight> maps_;
 };
+
+/// The tile height for about so many rows an expert. It depends on nothing else, so that equal sizes make sums in equal
+/// order.
+TileHeight choose_tile_height(i64 rows, i64 experts) {
+  const i64 each = (rows + experts - 1) / experts;
+  if (each > 128) return sm90_grouped_gemm_height();
+  const int height = each > 64 ? 128 : each > 24 ? 64 : each > 8 ? 32 : 16;
+  return {height, height};
+}
+
+void launch_sm90(const Sm90Layer& layer, const TileHeight& height, int multiprocessors, GpuStream stream) {
+  if (height.tile_rows == sm90_grouped_gemm_height().tile_rows)
+    launch_sm90_grouped_gemm(layer, multiprocessors, stream);
+  else
+    launch_sm90_grouped_gemm_swap_ab(layer, height.tile_rows, multiprocessors, stream);
+  check_launch("sm90_grouped_gemm", [&] {
+    return fmt::format("{} experts, K {}, N {}, tiles of {} rows", layer.experts, layer.k, layer.n, height.tile_rows);
+  });
+}
 
 void require_aligned(const void* data, i64 bytes, std::string_view name) {
   if (data == nullptr || reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) != 0)
@@ -112,12 +129,12 @@ struct DeviceGroupedMlp::State {
 
   void run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, GpuStream stream);
 
-  /// What both layers share.
+  /// FC1, and the arguments that FC2 shares with it.
   MlpLayer first_layer(const float* probs) const;
   MlpLayer second_layer(const float* probs, void* out) const;
-  void run_matrix(const void* x, i64 rows, const i64* splits, const MlpLayer& first, const MlpLayer& second,
+  void run_sm90(const void* x, i64 rows, const i64* splits, const MlpLayer& first, const MlpLayer& second,
                   GpuStream stream);
-  void run_plain(const void* x, i64 rows, const i64* splits, const MlpLayer& first, const MlpLayer& second,
+  void run_simt(const void* x, i64 rows, const i64* splits, const MlpLayer& first, const MlpLayer& second,
                  GpuStream stream);
 
   i64 hidden = 0;
@@ -127,15 +144,15 @@ struct DeviceGroupedMlp::State {
   Dtype compute = Dtype::BF16;
   i64 element_bytes = 0;
   Activation activation;
-  /// Hopper's matrix instructions can be had.
-  bool by_matrix = false;
+  /// The device and the dtype take the kernels for sm_90a.
+  bool by_sm90 = false;
   int multiprocessors = 0;
   DeviceBuffer gate_bias, up_bias, down_bias;
-  /// Of the matrix kernels: the maps, and copies that they point into.
+  /// For the sm_90a kernels: the maps, and copies that they point into.
   std::vector<MappedWeights> mapped;
-  /// WeightMap or StoredMatrix, two for each expert.
+  /// TmaWeight or StoredMatrix, two for each expert.
   DeviceBuffer first_weights, second_weights;
-  /// What FC2 takes, [max_rows, middle_pitch].
+  /// A of FC2, [max_rows, middle_pitch].
   DeviceBuffer middle;
   i64 middle_pitch = 0;
   /// x with rows that begin at multiples of 16 bytes, where they do not.
@@ -167,13 +184,13 @@ DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream
   CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
   constexpr int kHopper = 9;
-  by_matrix = GLU_CKPT_HOPPER_KERNELS && major == kHopper && compute != Dtype::F32;
+  by_sm90 = GLU_CKPT_HOPPER_KERNELS && major == kHopper && compute != Dtype::F32;
   gate_bias = device_biases(mlp, &ExpertWeights::gate_bias, width, stream);
   up_bias = device_biases(mlp, &ExpertWeights::up_bias, width, stream);
   down_bias = device_biases(mlp, &ExpertWeights::down_bias, hidden, stream);
   middle = DeviceBuffer(buffer_bytes(1, rows, middle_pitch, element_bytes));
   const Member gate = activation.is_gated() ? &ExpertWeights::gate : &ExpertWeights::up;
-  if (!by_matrix) {
+  if (!by_sm90) {
     const auto pairs = [&](Member one, Member other) {
       std::vector<StoredMatrix> matrices;
       for (const ExpertWeights& expert : mlp.experts) {
@@ -192,7 +209,7 @@ DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream
   mapped.emplace_back(mlp, &ExpertWeights::down, stream);
   if (activation.is_gated()) mapped.emplace_back(mlp, &ExpertWeights::gate, stream);
   const auto pairs = [&](const MappedWeights& one, const MappedWeights& other) {
-    std::vector<WeightMap> maps;
+    std::vector<TmaWeight> maps;
     for (std::size_t e = 0; e < one.maps().size(); ++e) {
       maps.push_back(one.maps()[e]);
       maps.push_back(other.maps()[e]);
@@ -208,8 +225,8 @@ MlpLayer DeviceGroupedMlp::State::first_layer(const float* probs) const {
   layer.kind = activation.is_gated() ? LayerKind::Gated : LayerKind::Ungated;
   layer.dtype = compute;
   layer.experts = static_cast<i32>(experts);
-  layer.depth = static_cast<i32>(hidden);
-  layer.cols = static_cast<i32>(width);
+  layer.k = static_cast<i32>(hidden);
+  layer.n = static_cast<i32>(width);
   layer.out = middle.data();
   layer.out_pitch = middle_pitch;
   layer.wide_stores = true;
@@ -226,8 +243,8 @@ MlpLayer DeviceGroupedMlp::State::first_layer(const float* probs) const {
 MlpLayer DeviceGroupedMlp::State::second_layer(const float* probs, void* out) const {
   MlpLayer layer = first_layer(probs);
   layer.kind = LayerKind::Linear;
-  layer.depth = static_cast<i32>(width);
-  layer.cols = static_cast<i32>(hidden);
+  layer.k = static_cast<i32>(width);
+  layer.n = static_cast<i32>(hidden);
   layer.out = out;
   layer.out_pitch = hidden;
   layer.wide_stores = hidden % kRowMultiple == 0 && reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
@@ -237,7 +254,7 @@ MlpLayer DeviceGroupedMlp::State::second_layer(const float* probs, void* out) co
   return layer;
 }
 
-void DeviceGroupedMlp::State::run_matrix(const void* x, i64 rows, const i64* splits, const MlpLayer& first,
+void DeviceGroupedMlp::State::run_sm90(const void* x, i64 rows, const i64* splits, const MlpLayer& first,
                                          const MlpLayer& second, GpuStream stream) {
   const TileHeight height = choose_tile_height(rows, experts);
   i64 pitch = hidden;
@@ -251,26 +268,26 @@ void DeviceGroupedMlp::State::run_matrix(const void* x, i64 rows, const i64* spl
     require_aligned(x, 16, "x");
   }
   make_expert_tiles(splits, experts, rows, height.tile_rows, tiles, stream);
-  const auto launch = [&](const MlpLayer& layer, const void* left, i64 left_pitch, const DeviceBuffer& weights) {
-    MatrixLayer matrix{layer,
-                       make_rows_map(left, compute, rows, layer.depth, left_pitch, height.box_rows),
-                       {},
-                       reinterpret_cast<const WeightMap*>(weights.data())};
+  const auto launch = [&](const MlpLayer& layer, const void* a, i64 a_pitch, const DeviceBuffer& weights) {
+    Sm90Layer sm90{layer,
+                   make_rows_map(a, compute, rows, layer.k, a_pitch, height.box_rows),
+                   {},
+                   reinterpret_cast<const TmaWeight*>(weights.data())};
     if (layer.wide_stores)
-      matrix.out_map = make_rows_map(layer.out, compute, rows, layer.cols, layer.out_pitch, kStoreRows);
-    launch_matrix_layer(matrix, height, multiprocessors, stream);
+      sm90.out_map = make_rows_map(layer.out, compute, rows, layer.n, layer.out_pitch, kStoreRows);
+    launch_sm90(sm90, height, multiprocessors, stream);
   };
   launch(first, x, pitch, first_weights);
   launch(second, middle.data(), middle_pitch, second_weights);
 }
 
-void DeviceGroupedMlp::State::run_plain(const void* x, i64 rows, const i64* splits, const MlpLayer& first,
+void DeviceGroupedMlp::State::run_simt(const void* x, i64 rows, const i64* splits, const MlpLayer& first,
                                         const MlpLayer& second, GpuStream stream) {
-  make_expert_tiles(splits, experts, rows, kPlainTileRows, tiles, stream);
-  PlainLayer layer{first, x, hidden, reinterpret_cast<const StoredMatrix*>(first_weights.data())};
-  launch_plain_layer(layer, rows, stream);
+  make_expert_tiles(splits, experts, rows, kSimtTileRows, tiles, stream);
+  SimtLayer layer{first, x, hidden, reinterpret_cast<const StoredMatrix*>(first_weights.data())};
+  launch_grouped_gemm_simt(layer, rows, stream);
   layer = {second, middle.data(), middle_pitch, reinterpret_cast<const StoredMatrix*>(second_weights.data())};
-  launch_plain_layer(layer, rows, stream);
+  launch_grouped_gemm_simt(layer, rows, stream);
 }
 
 void DeviceGroupedMlp::State::run(const void* x, i64 rows, const i64* splits, const float* probs, void* out,
@@ -279,7 +296,7 @@ void DeviceGroupedMlp::State::run(const void* x, i64 rows, const i64* splits, co
   if (rows == 0) {
     // Splits may still be wrong; nothing else is there to be read.
     require_aligned(splits, sizeof(i64), "splits");
-    make_expert_tiles(splits, experts, rows, kPlainTileRows, tiles, stream);
+    make_expert_tiles(splits, experts, rows, kSimtTileRows, tiles, stream);
     return;
   }
   require_aligned(x, element_bytes, "x");
@@ -288,7 +305,7 @@ void DeviceGroupedMlp::State::run(const void* x, i64 rows, const i64* splits, co
   require_aligned(probs, sizeof(float), "probs");
   const MlpLayer first = first_layer(probs);
   const MlpLayer second = second_layer(probs, out);
-  by_matrix ? run_matrix(x, rows, splits, first, second, stream) : run_plain(x, rows, splits, first, second, stream);
+  by_sm90 ? run_sm90(x, rows, splits, first, second, stream) : run_simt(x, rows, splits, first, second, stream);
 }
 
 DeviceGroupedMlp::DeviceGroupedMlp(const GroupedMlp& mlp, i64 max_rows, GpuStream stream)

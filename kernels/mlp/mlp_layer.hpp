@@ -1,5 +1,7 @@
 #pragma once
-/// One of the two linear layers of all experts, with what follows it: what every kernel of the grouped MLP is told.
+/// One of the two linear layers of all experts with its epilogue, C = epilogue(A B^T): the arguments that all kernels of
+/// the grouped MLP share, and the kernels for every GPU. A [rows, K] holds the rows of all experts, B [N, K] is an
+/// expert's weight, C is [rows, N].
 
 #include <limits>
 
@@ -29,26 +31,26 @@ inline Activation scaled(Activation activation) {
   return activation;
 }
 
-/// Columns of the widest tile.
+/// The columns of the widest tile.
 inline constexpr i64 kBiasMultiple = 256;
 
 /// Pointers are to device memory.
 struct MlpLayer {
   LayerKind kind = LayerKind::Linear;
-  /// Of the left side and the result, to which values are rounded.
+  /// The dtype of A and C, to which values are rounded.
   Dtype dtype = Dtype::BF16;
   i32 experts = 0;
-  /// Columns of the left side and of the weights.
-  i32 depth = 0;
-  /// Columns of the result: F or H.
-  i32 cols = 0;
-  /// The result, and elements from one row to the next.
+  /// K: the columns of A and of the weights.
+  i32 k = 0;
+  /// N: the columns of C, F or H.
+  i32 n = 0;
+  /// C, and the elements from one of its rows to the next.
   void* out = nullptr;
   i64 out_pitch = 0;
-  /// Rows of the result begin at multiples of 16 bytes.
+  /// Rows of C begin at multiples of 16 bytes.
   bool wide_stores = false;
-  /// fp32 [experts, bias_pitch], or null: of gate and up for Gated, else the first only. The pitch is `cols` rounded
-  /// up to a multiple of kBiasMultiple, so that a whole tile's columns can be read.
+  /// fp32 [experts, bias_pitch], or null: gate's and up's for Gated, else the first only. The pitch is N rounded up to a
+  /// multiple of kBiasMultiple, so that a whole tile's columns can be read.
   const float* bias[2] = {};
   i64 bias_pitch = 0;
   /// fp32, one for each row.
@@ -57,5 +59,30 @@ struct MlpLayer {
   Activation activation;
   ExpertTiles tiles;
 };
+
+/// A layer by ordinary multiplications in fp32: for fp32, and for GPUs without WGMMA.
+struct SimtLayer : MlpLayer {
+  /// A, and the elements from one of its rows to the next.
+  const void* a = nullptr;
+  i64 a_pitch = 0;
+  /// Two matrices for each expert, in device memory, of any layout and dtype: gate and up for Gated, else the first
+  /// only counts.
+  const StoredMatrix* weights = nullptr;
+};
+
+/// The rows of a tile of launch_grouped_gemm_simt(), for make_expert_tiles().
+inline constexpr int kSimtTileRows = 64;
+
+/// Tiles are for at most `rows` rows. Asynchronous. Throws DeviceFailed.
+void launch_grouped_gemm_simt(const SimtLayer& layer, i64 rows, GpuStream stream);
+
+/// Copies `count` matrices [rows, cols] of 16-bit elements, in device memory and of any layout, one after the other to
+/// `out` with `pitch` elements from one row to the next. Elements between cols and pitch are not written. Asynchronous.
+/// Throws DeviceFailed.
+void copy_dense(const StoredMatrix* matrices, i64 count, i64 rows, i64 cols, void* out, i64 pitch, GpuStream stream);
+
+/// Writes `count` biases [rows, 1] of any layout and dtype as fp32 [count, pitch]; a bias that is not there and the
+/// elements behind its rows are 0. Asynchronous. Throws DeviceFailed.
+void widen_biases(const StoredMatrix* biases, i64 count, i64 rows, float* out, i64 pitch, GpuStream stream);
 
 }  // namespace glu_ckpt

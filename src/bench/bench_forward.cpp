@@ -14,9 +14,7 @@
 #include "glu_ckpt/ops/device_forward.hpp"
 #include "glu_ckpt/ops/diff.hpp"
 #include "glu_ckpt/ops/grouped_linear.hpp"
-#include "kernels/common/plain_read.hpp"
-#include "kernels/mlp/plain_swiglu.hpp"
-#include "kernels/common/random_fill.hpp"
+#include "kernels/bench/measure_kernels.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -10,8 +10,8 @@
 #include "glu_ckpt/ops/device_copy.hpp"
 #include "glu_ckpt/ops/diff.hpp"
 #include "glu_ckpt/ops/offsets.hpp"
+#include "kernels/bench/measure_kernels.hpp"
 #include "kernels/common/device_buffer.hpp"
-#include "kernels/common/plain_read.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "exec/backends.hpp"
 #include "exec/host_transpose.hpp"
-#include "kernels/copy/gpu_copy.hpp"
+#include "plan/fold_moves.hpp"
 #include "kernels/copy/transpose_copy.hpp"
 
 namespace glu_ckpt {

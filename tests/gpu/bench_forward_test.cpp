@@ -8,9 +8,7 @@
 #include "forward/activation.hpp"
 #include "bench/bench.hpp"
 #include "gpu/guarded_array.hpp"
-#include "kernels/common/plain_read.hpp"
-#include "kernels/mlp/plain_swiglu.hpp"
-#include "kernels/common/random_fill.hpp"
+#include "kernels/bench/measure_kernels.hpp"
 #include "support/mlp_cases.hpp"
 #include "support/slug_of.hpp"
 

@@ -1,9 +1,10 @@
-#include "kernels/common/tensor_map.hpp"
+/// Tensor maps, by which TMA finds the boxes of a matrix in device memory.
 
 #include <cuda_runtime_api.h>
 
 #include "core/fail.hpp"
 #include "kernels/common/cuda_check.hpp"
+#include "kernels/mlp/sm90_grouped_gemm.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -29,7 +30,7 @@ Encode find_encode() {
 
 struct Axis {
   i64 size = 0;
-  /// Bytes; of the first axis, its elements.
+  /// The bytes from one index to the next; an element's for the first axis.
   i64 step = 0;
   int box = 0;
 };
@@ -60,12 +61,12 @@ CUtensorMap encode(const void* data, Dtype dtype, const Axis (&axes)[kAxes]) {
 
 }  // namespace
 
-WeightMap make_weight_map(const StoredMatrix& matrix, const WeightBoxes& boxes) {
+TmaWeight make_tma_weight(const StoredMatrix& matrix, const TmaBoxes& boxes) {
   const Placement& place = matrix.first.place;
   const i64 block_rows = std::min(place.block_rows, matrix.rows);
   const Axis axes[] = {{matrix.cols, kElementBytes, kTileCols},
                        {block_rows, place.row_step, boxes.rows},
-                       // Blocks of K divide the rows: layouts are refused otherwise.
+                       // The rows are a multiple of a GLU block: other layouts are refused.
                        {matrix.rows / block_rows, std::max(place.block_step, place.row_step), boxes.blocks}};
   return {encode(matrix.first.data + place.offset, matrix.dtype, axes), static_cast<int>(block_rows), boxes.box_rows};
 }

@@ -1,4 +1,4 @@
-#include "kernels/copy/gpu_copy.hpp"
+#include "plan/fold_moves.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 using namespace support;
 
 /// One launch for a tensor or for a batch of experts, not one for each.
-TEST(GpuCopy, ExpertsShareABatch) {
+TEST(FoldMoves, ExpertsShareABatch) {
   const GluSizes sizes{64, 64, 128, 32, 2};
   const auto batches = [](const CopyCase& item) {
     HostTensors tensors(item);
@@ -36,7 +36,7 @@ TEST(GpuCopy, ExpertsShareABatch) {
   EXPECT_EQ(turned[0].pairs.size(), 1U);
 }
 
-TEST(GpuCopy, RunsThatTouchBecomeOne) {
+TEST(FoldMoves, RunsThatTouchBecomeOne) {
   Move move;
   move.dims[0] = {4, 100, 100};
   move.dims[1] = {5, 20, 20};
@@ -51,12 +51,12 @@ TEST(GpuCopy, RunsThatTouchBecomeOne) {
   EXPECT_EQ(batches[0].shape.run_bytes, 400);
 }
 
-TEST(GpuCopy, NothingToMoveIsNoBatch) {
+TEST(FoldMoves, NothingToMoveIsNoBatch) {
   Move move;
   EXPECT_TRUE(fold_moves(std::span(&move, 1), {}, {}).empty());
 }
 
-TEST(GpuCopy, WordsDivideEveryNumber) {
+TEST(FoldMoves, WordsDivideEveryNumber) {
   alignas(16) std::byte memory[64];
   CopyBatch batch;
   batch.shape.run_bytes = 32;
@@ -72,7 +72,7 @@ TEST(GpuCopy, WordsDivideEveryNumber) {
   EXPECT_EQ(copy_word_bytes(batch), 1);
 }
 
-TEST(GpuCopy, GptOssIsATransposeOfPairs) {
+TEST(FoldMoves, GptOssIsATransposeOfPairs) {
   const CopyCase item = turn_case({3, 96, 160, 96, 2}, true);
   HostTensors tensors(item);
   const auto batches = fold_moves(item.moves, tensors.srcs, tensors.dsts);
@@ -86,7 +86,7 @@ TEST(GpuCopy, GptOssIsATransposeOfPairs) {
 }
 
 /// More places or tiles than a launch can number go to strided_copy(), which cuts what is too large.
-TEST(GpuCopy, TransposesFitOneLaunch) {
+TEST(FoldMoves, TransposesFitOneLaunch) {
   const auto found = [](i64 across, i64 down, i64 planes) {
     CopyShape shape;
     shape.run_bytes = 1;
@@ -105,7 +105,7 @@ TEST(GpuCopy, TransposesFitOneLaunch) {
   EXPECT_FALSE(found(40, 40, kBillion));
 }
 
-TEST(GpuCopy, RowsAreNoTranspose) {
+TEST(FoldMoves, RowsAreNoTranspose) {
   const CopyCase item = interleave_case({2, 32, 64, 8, 2}, true, false, false);
   HostTensors tensors(item);
   for (const CopyBatch& batch : fold_moves(item.moves, tensors.srcs, tensors.dsts))

@@ -1,4 +1,4 @@
-#include "kernels/mlp/weight_boxes.hpp"
+#include "kernels/mlp/tma_boxes.hpp"
 
 #include <cstdint>
 #include <numeric>
@@ -7,7 +7,7 @@ namespace glu_ckpt {
 namespace {
 
 constexpr i64 kElementBytes = 2;
-/// What the copy engine wants of addresses and steps.
+/// TMA needs addresses and steps that are multiples of this.
 constexpr i64 kAlignment = 16;
 /// A box's rows fill a whole pattern of the swizzle.
 constexpr i64 kSwizzleRows = 8;
@@ -26,16 +26,16 @@ bool is_readable(const StoredMatrix& matrix) {
 
 }  // namespace
 
-std::optional<WeightBoxes> weight_boxes(const StoredMatrix& matrix) {
+std::optional<TmaBoxes> tma_boxes(const StoredMatrix& matrix) {
   if (!is_readable(matrix)) return std::nullopt;
   const i64 block_rows = matrix.first.place.block_rows;
   // One block: what is beyond its rows is beyond the matrix, and comes as zeros.
-  if (block_rows >= matrix.rows || block_rows % kHalfRows == 0) return WeightBoxes{kHalfRows, 1, kHalfRows};
+  if (block_rows >= matrix.rows || block_rows % kHalfRows == 0) return TmaBoxes{kHalfRows, 1, kHalfRows};
   if (kHalfRows % block_rows == 0)
-    return WeightBoxes{static_cast<int>(block_rows), static_cast<int>(kHalfRows / block_rows), kHalfRows};
+    return TmaBoxes{static_cast<int>(block_rows), static_cast<int>(kHalfRows / block_rows), kHalfRows};
   const auto common = static_cast<int>(std::gcd(block_rows, i64{kHalfRows}));
   if (common % kSwizzleRows != 0) return std::nullopt;
-  return WeightBoxes{common, 1, common};
+  return TmaBoxes{common, 1, common};
 }
 
 StoredMatrix dense_matrix(const void* data, Dtype dtype, i64 rows, i64 cols, i64 pitch) {

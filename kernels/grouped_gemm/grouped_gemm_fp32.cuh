@@ -122,7 +122,7 @@ __device__ void simt_multiply(const SimtWork& work, float (&sums)[4][4]) {
 
 /// By experts (NT) where A is dense along m.
 template <Along kA, Along kB>
-__global__ void __launch_bounds__(kSimtThreads) simt_kernel(const __grid_constant__ LinearOperands args, bool) {
+__global__ void __launch_bounds__(kSimtThreads) grouped_gemm_fp32(const __grid_constant__ LinearOperands args, bool) {
   constexpr bool kByExperts = kA == Along::Mn;
   const auto block = static_cast<i32>(blockIdx.x);
   const auto n_tiles = static_cast<i32>((args.n + kSimtTile - 1) / kSimtTile);

@@ -1,5 +1,6 @@
 #pragma once
-/// What becomes of a layer's sums, in fp32. Formulas and constants as in forward.hpp.
+/// The epilogue of a layer: bias, activation, probability and rounding of its sums, in fp32. The formulas and constants
+/// are those of ops/grouped_mlp.hpp.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -78,7 +79,7 @@ __device__ inline float activate(const Activation& activation, float a, float u)
   if constexpr (kFormula == Formula::SquaredRelu) return at_least(u, 0) * at_least(u, 0);
 }
 
-/// The probability of a row as Finish takes it; rows behind the expert's have none.
+/// The probability of a row as Epilogue takes it; it is 0 for rows behind the expert's.
 template <typename Element, LayerKind kKind>
 __device__ inline float probability(const MlpLayer& layer, i64 row, i64 row_end) {
   if (kKind == LayerKind::Linear && layer.bias[0] == nullptr) return 1;
@@ -86,20 +87,20 @@ __device__ inline float probability(const MlpLayer& layer, i64 row, i64 row_end)
   return kKind == LayerKind::Linear ? p : round_as<Element>(p);
 }
 
-/// What follows a layer's sums, as a type: which is decided once for a tile, not for each of its elements.
+/// The epilogue as a type, so that its formula is chosen once for a tile, not for each of the tile's elements.
 template <typename ElementType, LayerKind kLayerKind, Formula kFormula>
-struct Finish {
+struct Epilogue {
   using Element = ElementType;
   static constexpr LayerKind kKind = kLayerKind;
   const MlpLayer& layer;
-  /// Biases of the expert, or null.
+  /// The expert's biases, or null.
   const float* first_bias;
   const float* second_bias;
 
-  __device__ Finish(const MlpLayer& mlp_layer, int expert)
+  __device__ Epilogue(const MlpLayer& mlp_layer, int expert)
       : layer(mlp_layer), first_bias(bias_of(0, expert)), second_bias(bias_of(1, expert)) {}
 
-  /// One element of the result before it is narrowed. `p` as probability() gives it.
+  /// Returns one element of C before it is rounded. `p` is that of probability().
   __device__ float operator()(int col, float first, float second, float p) const {
     if constexpr (kKind == LayerKind::Linear) {
       return first_bias != nullptr ? fmaf(__ldg(first_bias + col), p, first) : first;
@@ -122,23 +123,49 @@ struct Finish {
   }
 };
 
-/// Calls `use` with the layer's Finish for an expert.
+/// Calls `use` with the layer's Epilogue for an expert.
 template <typename Element, LayerKind kKind, typename Use>
-__device__ inline void with_finish(const MlpLayer& layer, int expert, const Use& use) {
+__device__ inline void with_epilogue(const MlpLayer& layer, int expert, const Use& use) {
   if constexpr (kKind == LayerKind::Linear) {
-    use(Finish<Element, kKind, Formula::Swiglu>(layer, expert));
+    use(Epilogue<Element, kKind, Formula::Swiglu>(layer, expert));
   } else if constexpr (kKind == LayerKind::Ungated) {
-    use(Finish<Element, kKind, Formula::SquaredRelu>(layer, expert));
+    use(Epilogue<Element, kKind, Formula::SquaredRelu>(layer, expert));
   } else {
     switch (layer.activation.kind) {
-      case ActivationKind::Swiglu: return use(Finish<Element, kKind, Formula::Swiglu>(layer, expert));
+      case ActivationKind::Swiglu: return use(Epilogue<Element, kKind, Formula::Swiglu>(layer, expert));
       case ActivationKind::ClampedSwiglu:
       case ActivationKind::QuickGeglu:
-      case ActivationKind::ClampedQuickGeglu: return use(Finish<Element, kKind, Formula::Scaled>(layer, expert));
-      case ActivationKind::GegluTanh: return use(Finish<Element, kKind, Formula::GegluTanh>(layer, expert));
-      default: return use(Finish<Element, kKind, Formula::Other>(layer, expert));
+      case ActivationKind::ClampedQuickGeglu: return use(Epilogue<Element, kKind, Formula::Scaled>(layer, expert));
+      case ActivationKind::GegluTanh: return use(Epilogue<Element, kKind, Formula::GegluTanh>(layer, expert));
+      default: return use(Epilogue<Element, kKind, Formula::Other>(layer, expert));
     }
   }
+}
+
+/// Stores 16 bytes of a row of C, columns `col` to `col` + 8. Rows that begin at multiples of 16 bytes are written in one
+/// piece.
+template <typename Element>
+__device__ inline void store_piece(const MlpLayer& layer, i64 row, int col, uint4 piece) {
+  Element* const to = static_cast<Element*>(layer.out) + row * layer.out_pitch + col;
+  if (layer.wide_stores && col + 8 <= layer.n) {
+    *reinterpret_cast<uint4*>(to) = piece;
+    return;
+  }
+  const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    if (col + i < layer.n) {
+      const auto bits = static_cast<unsigned short>(words[i / 2] >> (i % 2 * 16));
+      *reinterpret_cast<unsigned short*>(to + i) = bits;
+    }
+}
+
+template <typename Element>
+__device__ inline uint32_t pack(float first, float second) {
+  const Element low = narrow<Element>(first);
+  const Element high = narrow<Element>(second);
+  return static_cast<uint32_t>(*reinterpret_cast<const unsigned short*>(&low)) |
+         static_cast<uint32_t>(*reinterpret_cast<const unsigned short*>(&high)) << 16;
 }
 
 }  // namespace glu_ckpt

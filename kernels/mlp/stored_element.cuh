@@ -1,7 +1,7 @@
 #pragma once
-/// Elements of a StoredMatrix on a device.
+/// How a kernel finds and reads the elements of a StoredMatrix.
 
-#include "kernels/mlp/mlp_math.cuh"
+#include "kernels/mlp/epilogue.cuh"
 
 namespace glu_ckpt {
 

@@ -98,7 +98,7 @@ __device__ u32 fragment_address(u32 tile, MatrixPoint point) {
   return tile + static_cast<u32>(piece_place(row, col / kPiece, kPieces)) * 16U;
 }
 
-/// What a warp keeps of its part of C, and how it adds one step's products to it.
+/// A warp's part of C, to which it adds one step's products.
 template <typename Element, typename Tile, Along kA, Along kB>
 class WarpSums {
   static constexpr int kRows = Tile::kRows / Tile::kWarpsM;
@@ -149,7 +149,7 @@ class WarpSums {
 
  private:
   i32 lane_;
-  /// Where the warp's part of the tile begins.
+  /// The first row and column of the warp's part of the tile.
   i32 row_, col_;
   float sums_[kRowParts][kColParts][4] = {};
 };
@@ -184,7 +184,7 @@ __device__ void store_two(void* c, i64 at, float first, float second, bool fp32)
   }
 }
 
-/// What one tile is made of.
+/// The operands of one tile.
 struct TileWork {
   Window a, b;
   OutWindow c;
@@ -259,7 +259,7 @@ __device__ void multiply_tile(const TileWork& work, WarpSums<Element, Tile, kA, 
 /// By experts (NT) where A is dense along m.
 template <typename Element, typename Tile, Along kA, Along kB, bool kWide>
 __global__ void __launch_bounds__(Tile::kThreads, 2)
-    mma_kernel(const __grid_constant__ LinearOperands args, bool c_fp32) {
+    sm80_grouped_gemm(const __grid_constant__ LinearOperands args, bool c_fp32) {
   constexpr bool kByExperts = kA == Along::Mn;
   const auto block = static_cast<i32>(blockIdx.x);
   const auto n_tiles = static_cast<i32>((args.n + kMmaCols - 1) / kMmaCols);

@@ -1,7 +1,7 @@
-/// What the copy engine would bring of every layout, emulated from the boxes' definition, against the rows that the
-/// layout says.
+/// The rows that TMA brings of every layout, emulated from the boxes' definition, are compared with the rows that the
+/// layout names.
 
-#include "kernels/mlp/weight_boxes.hpp"
+#include "kernels/mlp/tma_boxes.hpp"
 
 #include <gtest/gtest.h>
 
@@ -56,7 +56,7 @@ StoredMatrix stored(const std::byte* data, i64 rows, i64 cols, const Placement& 
 /// A matrix as an array of three axes, as the tensor map describes it.
 struct Box {
   const StoredMatrix& matrix;
-  const WeightBoxes& boxes;
+  const TmaBoxes& boxes;
 
   i64 block_rows() const { return std::min(matrix.first.place.block_rows, matrix.rows); }
 
@@ -113,7 +113,7 @@ std::vector<Row> expected_half(const StoredMatrix& matrix, i64 first, i64 col, c
 
 /// `row_of(r)` are the values of the matrix's row r.
 template <typename RowOf>
-void expect_rows(const StoredMatrix& matrix, const WeightBoxes& boxes, const RowOf& row_of) {
+void expect_rows(const StoredMatrix& matrix, const TmaBoxes& boxes, const RowOf& row_of) {
   ASSERT_EQ(boxes.rows * boxes.blocks, boxes.box_rows);
   ASSERT_EQ(kHalfRows % boxes.box_rows, 0);
   // A box begins where the swizzle's pattern of 8 rows does.
@@ -139,7 +139,7 @@ void expect_fused(i64 block_rows, i64 blocks, i64 cols) {
     const StoredMatrix matrix = stored(
         codes.bytes(), width, cols,
         place_matrix({.stored_rows = 2 * width, .cols = cols, .element_bytes = kCodeBytes}, role, true, block_rows));
-    const auto boxes = weight_boxes(matrix);
+    const auto boxes = tma_boxes(matrix);
     ASSERT_EQ(boxes.has_value(), can_be_read(block_rows, blocks));
     if (!boxes) continue;
     expect_rows(matrix, *boxes, [&](i64 row) {
@@ -149,37 +149,37 @@ void expect_fused(i64 block_rows, i64 blocks, i64 cols) {
   }
 }
 
-TEST(WeightBoxes, BringTheRowsOfEveryBlockSize) {
+TEST(TmaBoxes, BringTheRowsOfEveryBlockSize) {
   for (i64 block_rows = 1; block_rows <= 300; ++block_rows)
     for (const i64 blocks : {1, 2, 3, 5, 8, 13}) expect_fused(block_rows, blocks, 8);
 }
 
-TEST(WeightBoxes, BringColumnsBehindTheFirstTile) {
+TEST(TmaBoxes, BringColumnsBehindTheFirstTile) {
   for (const i64 block_rows : {1, 4, 24, 32, 96, 128, 160})
     for (const i64 cols : {64, 72, 136}) expect_fused(block_rows, 160 / block_rows, cols);
 }
 
-TEST(WeightBoxes, BringMatricesOfTheirOwn) {
+TEST(TmaBoxes, BringMatricesOfTheirOwn) {
   for (const i64 rows : {1, 7, 8, 100, 127, 128, 129, 200, 256, 257, 300, 1000}) {
     SCOPED_TRACE(rows);
     Codes codes(rows, 16);
     // Split gate, up or down, and the second of two experts in a grouped tensor.
     const StoredPart whole{.stored_rows = rows, .cols = 16, .element_bytes = kCodeBytes};
     const StoredMatrix split = stored(codes.bytes(), rows, 16, place_matrix(whole, Role::Down, false, 0));
-    expect_rows(split, weight_boxes(split).value(), [&](i64 row) { return codes.row(row); });
+    expect_rows(split, tma_boxes(split).value(), [&](i64 row) { return codes.row(row); });
     const StoredPart second{.stored_rows = rows / 2, .cols = 16, .element_bytes = kCodeBytes, .slot = 1};
     if (rows < 2) continue;
     const StoredMatrix grouped = stored(codes.bytes(), rows / 2, 16, place_matrix(second, Role::Gate, false, 0));
-    expect_rows(grouped, weight_boxes(grouped).value(), [&](i64 row) { return codes.row(rows / 2 + row); });
+    expect_rows(grouped, tma_boxes(grouped).value(), [&](i64 row) { return codes.row(rows / 2 + row); });
   }
 }
 
-TEST(WeightBoxes, BringDenseCopiesWithoutTheirPadding) {
+TEST(TmaBoxes, BringDenseCopiesWithoutTheirPadding) {
   for (const i64 rows : {5, 128, 300}) {
     Codes codes(rows, 24);
     const StoredMatrix matrix = dense_matrix(codes.bytes(), Dtype::F16, rows, 19, 24);
     EXPECT_EQ(matrix.dtype, Dtype::F16);
-    expect_rows(matrix, weight_boxes(matrix).value(), [&](i64 row) {
+    expect_rows(matrix, tma_boxes(matrix).value(), [&](i64 row) {
       Row values = codes.row(row);
       values.resize(19);
       return values;
@@ -190,12 +190,12 @@ TEST(WeightBoxes, BringDenseCopiesWithoutTheirPadding) {
 /// A matrix that can be read, [64, 64] in blocks of 32 rows, to be spoilt.
 StoredMatrix readable(const std::byte* data) { return stored(data, 64, 64, {0, 32, 8192, 128, 2}); }
 
-TEST(WeightBoxes, NothingForWhatTheCopyEngineCannotRead) {
+TEST(TmaBoxes, NothingForWhatTmaCannotRead) {
   Codes codes(128, 64);
   const auto boxes = [&](const auto& spoil) {
     StoredMatrix matrix = readable(codes.bytes());
     spoil(matrix);
-    return weight_boxes(matrix).has_value();
+    return tma_boxes(matrix).has_value();
   };
   EXPECT_TRUE(boxes([](StoredMatrix&) {}));
   EXPECT_FALSE(boxes([](StoredMatrix& m) { m.first.data += 2; }));
@@ -215,11 +215,11 @@ TEST(WeightBoxes, NothingForWhatTheCopyEngineCannotRead) {
   EXPECT_FALSE(boxes([](StoredMatrix& m) { m.cols = i64{1} << 31; }));
 }
 
-TEST(WeightBoxes, NothingForTransposedMatrices) {
+TEST(TmaBoxes, NothingForTransposedMatrices) {
   Codes codes(64, 64);
   for (const i64 block_rows : {1, 8, 32}) {
     const StoredPart part{.axes = Axes::InOut, .stored_rows = 64, .cols = 64, .element_bytes = kCodeBytes};
-    EXPECT_FALSE(weight_boxes(stored(codes.bytes(), 32, 64, place_matrix(part, Role::Gate, true, block_rows))));
+    EXPECT_FALSE(tma_boxes(stored(codes.bytes(), 32, 64, place_matrix(part, Role::Gate, true, block_rows))));
   }
 }
 

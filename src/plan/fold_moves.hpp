@@ -1,6 +1,6 @@
 #pragma once
-/// Plan moves made ready for a launch: addresses instead of tensors, and moves that differ only by constant steps
-/// folded into one. Pure, so that it is tested without a device.
+/// Moves of a plan made ready for a launch: they have addresses instead of tensors, and moves that differ only by
+/// constant steps are folded into one. Pure, so that it is tested without a device.
 
 #include <array>
 #include <cstddef>
@@ -26,7 +26,7 @@ struct CopyShape {
   bool operator==(const CopyShape&) const = default;
 };
 
-/// Where one copy of a shape begins.
+/// The two addresses at which one copy of a shape begins.
 struct CopyPair {
   const std::byte* src = nullptr;
   std::byte* dst = nullptr;

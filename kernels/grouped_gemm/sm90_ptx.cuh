@@ -1,7 +1,6 @@
 #pragma once
-/// Hopper's own instructions (sm_90a): barriers in shared memory, the tensor copy engine, and the matrix instructions
-/// that read both operands from shared memory. Names and operands are those of the PTX ISA, chapters "mbarrier",
-/// "cp.async.bulk.tensor" and "wgmma".
+/// The PTX instructions of sm_90a by name: barriers in shared memory, TMA, and WGMMA, which reads both operands from
+/// shared memory. Names and operands are those of the PTX ISA, chapters "mbarrier", "cp.async.bulk.tensor" and "wgmma".
 
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -10,7 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace glu_ckpt::hopper {
+namespace glu_ckpt::sm90 {
 
 __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
@@ -21,7 +20,7 @@ __device__ inline void barrier_init(uint64_t* barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count));
 }
 
-/// Makes initialised barriers known to the other block of the cluster and to the copy engine.
+/// Makes initialised barriers known to the other block of the cluster and to TMA.
 __device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ inline void barrier_arrive(uint64_t* barrier) {
@@ -29,7 +28,7 @@ __device__ inline void barrier_arrive(uint64_t* barrier) {
 }
 
 /// Arrives at the same barrier of block `rank` of the cluster. Orders memory for its own block only, which is enough
-/// where matrix instructions alone read what the barrier guards; with the cluster's scope it would be a fence that
+/// where WGMMA alone reads what the barrier guards; with the cluster's scope it would be a fence that
 /// stops the warp for half of its time.
 __device__ inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
   asm volatile(
@@ -42,7 +41,7 @@ __device__ inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
       : "memory");
 }
 
-/// Arrives and announces bytes that the copy engine will bring.
+/// Arrives and announces bytes that TMA will bring.
 __device__ inline void barrier_expect(uint64_t* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
@@ -71,7 +70,7 @@ __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/// The copy engine keeps tensor maps in a cache of its own; this drops what it has of one in global memory.
+/// TMA keeps tensor maps in a cache of its own; this drops what it has of one in global memory.
 __device__ inline void tensor_map_acquire(const CUtensorMap* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
@@ -80,7 +79,7 @@ __device__ inline void tensor_map_prefetch(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/// What the second cache does with lines: createpolicy's evict_normal, evict_first and evict_last, for all of them.
+/// The policies for lines in L2: createpolicy's evict_normal, evict_first and evict_last, for all lines.
 constexpr uint64_t kEvictNormal = 0x1000000000000000;
 constexpr uint64_t kEvictFirst = 0x12F0000000000000;
 constexpr uint64_t kEvictLast = 0x14F0000000000000;
@@ -103,19 +102,7 @@ __device__ inline void load_tile_3d(void* to, const CUtensorMap* map, uint64_t* 
       : "memory");
 }
 
-/// Brings a box as far as the second cache.
-__device__ inline void prefetch_tile_2d(const CUtensorMap* map, int c0, int c1) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(c0), "r"(c1)
-               : "memory");
-}
-
-__device__ inline void prefetch_tile_3d(const CUtensorMap* map, int c0, int c1, int c2) {
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map), "r"(c0), "r"(c1),
-               "r"(c2)
-               : "memory");
-}
-
-/// To the same place in all blocks of the cluster that `mask` names; each one's barrier is told of its bytes.
+/// Loads to the same place in all blocks of the cluster that `mask` names; each block's barrier counts its bytes.
 __device__ inline void load_tile_3d_multicast(void* to, const CUtensorMap* map, uint64_t* barrier, int c0, int c1,
                                               int c2, uint16_t mask, uint64_t policy) {
   asm volatile(
@@ -125,22 +112,23 @@ __device__ inline void load_tile_3d_multicast(void* to, const CUtensorMap* map, 
       : "memory");
 }
 
-/// Makes this thread's stores to shared memory known to the copy engine.
+/// Makes this thread's stores to shared memory known to TMA.
 __device__ inline void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/// What of a box lies within the tensor, from shared to global memory; belongs to the thread's current group of stores.
+/// Stores the part of a box that lies within the tensor, from shared to global memory, in the thread's current group of
+/// stores.
 __device__ inline void store_tile_2d(const CUtensorMap* map, const void* from, int c0, int c1) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
                "r"(shared_address(from)), "r"(c0), "r"(c1)
                : "memory");
 }
 __device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Until the shared memory of all but this thread's newest `kPending` groups has been read.
+/// Waits until the shared memory of all but this thread's newest `kPending` groups has been read.
 template <int kPending>
 __device__ inline void store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
-/// Until all of this thread's stores are done.
+/// Waits until all of this thread's stores are done.
 __device__ inline void store_wait_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 template <int kRegisters>
@@ -153,11 +141,11 @@ __device__ inline void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-/// Of one warpgroup, by a number from 1 to 15.
+/// Synchronizes one warpgroup, by the barrier of a number from 1 to 15.
 __device__ inline void warpgroup_sync(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
 
-/// A tile of rows of 128 bytes in shared memory, swizzled by 128 bytes as the copy engine writes it, whose address is a
-/// multiple of 1024: groups of 8 rows lie 1024 bytes apart. 32 bytes, 16 columns, farther on is 2 more.
+/// Describes a tile of rows of 128 bytes in shared memory, swizzled by 128 bytes as TMA writes it, whose address is a
+/// multiple of 1024: groups of 8 rows lie 1024 bytes apart. The descriptor 16 columns (32 bytes) farther on is 2 more.
 __device__ inline uint64_t tile_descriptor(const void* tile) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kGroupBytes = 1024;
@@ -165,10 +153,10 @@ __device__ inline uint64_t tile_descriptor(const void* tile) {
   return kSwizzle128 | (kGroupBytes >> 4) << 32 | uint64_t{1} << 16 | (address & 0x3FFFF) >> 4;
 }
 
-/// Before the first matrix instruction that touches registers which other instructions wrote.
+/// Comes before the first WGMMA that touches registers which other instructions wrote.
 __device__ inline void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-/// Until at most `kPending` groups are under way.
+/// Waits until at most `kPending` groups are under way.
 template <int kPending>
 __device__ inline void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
@@ -194,8 +182,8 @@ __device__ inline void mma_wait() {
   else                                                        \
     GLU_MMA_OF("f16", n, registers, a, b, add, __VA_ARGS__)
 
-/// d[64, kCols] = first[64, 16] second[kCols, 16]^T, plus d if `keep`. Of a warpgroup's thread t, with lane l in warp
-/// w, d[4 j + i] is row 16 w + l / 4 + (i / 2) 8, column 8 j + (l % 4) 2 + i % 2. Asynchronous.
+/// d[64, kCols] = first[64, 16] second[kCols, 16]^T, plus d if `keep`. For a warpgroup's thread t, lane l of warp w,
+/// d[4 j + i] is row 16 w + l / 4 + (i / 2) 8, column 8 j + (l % 4) 2 + i % 2. Asynchronous.
 template <typename Element, int kCols>
 __device__ inline void multiply_add(float (&d)[kCols / 2], uint64_t first, uint64_t second, int keep) {
   if constexpr (kCols == 8) {
@@ -225,18 +213,18 @@ __device__ inline void multiply_add(float (&d)[kCols / 2], uint64_t first, uint6
 #undef GLU_MMA_OF
 #undef GLU_MMA
 
-/// Four 8 x 8 matrices of 16-bit values, as multiply_add() leaves them in the lanes, to shared memory: lane l gives the
-/// address of row l % 8 of matrix l / 8.
+/// Stores four 8 x 8 matrices of 16-bit values, as multiply_add() leaves them in the lanes, to shared memory: lane l gives
+/// the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
                "r"(c), "r"(d)
                : "memory");
 }
 
-/// The same, two matrices, transposed: lanes give the addresses of columns.
+/// Stores two such matrices transposed: lanes give the addresses of columns.
 __device__ inline void store_columns(uint32_t address, uint32_t a, uint32_t b) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b)
                : "memory");
 }
 
-}  // namespace glu_ckpt::hopper
+}  // namespace glu_ckpt::sm90

@@ -1,0 +1,54 @@
+#pragma once
+/// The grouped MLP by WGMMA and TMA (sm_90a): the arguments of a launch, and the two kernels.
+
+#include <cuda.h>
+
+#include "kernels/mlp/mlp_layer.hpp"
+#include "kernels/mlp/tma_boxes.hpp"
+
+namespace glu_ckpt {
+
+/// How TMA reads kHalfRows rows of one stored matrix: a box of [kTileCols columns, rows in a GLU block, GLU blocks] that
+/// covers them all, or several boxes of `box_rows` rows.
+struct TmaWeight {
+  CUtensorMap map;
+  /// The rows of a GLU block.
+  int block_rows = 0;
+  /// kHalfRows, or the rows that one of several boxes covers.
+  int box_rows = 0;
+};
+
+/// The rows of C that a warp stores at once.
+inline constexpr int kStoreRows = 16;
+
+/// Weights are taken in halves of kHalfRows rows: of gate and of up for Gated, else neighbours.
+struct Sm90Layer : MlpLayer {
+  /// A [rows, K], in boxes of kTileCols columns.
+  CUtensorMap a_map;
+  /// C, in boxes of kTileCols columns and kStoreRows rows; only where wide_stores.
+  CUtensorMap out_map;
+  /// Two for each expert in device memory, one for each half; both are the same where halves are neighbours.
+  const TmaWeight* weights = nullptr;
+};
+
+/// Throws DeviceFailed.
+TmaWeight make_tma_weight(const StoredMatrix& matrix, const TmaBoxes& boxes);
+/// Maps rows [rows, cols] of 16-bit elements, `pitch` elements apart, in boxes of `box_rows` rows. Throws DeviceFailed.
+CUtensorMap make_rows_map(const void* data, Dtype dtype, i64 rows, i64 cols, i64 pitch, int box_rows);
+
+/// The rows of A in a tile: `box_rows` are those of the boxes of Sm90Layer::a_map, `tile_rows` those that first_tile has
+/// to be made for.
+struct TileHeight {
+  int box_rows = 0;
+  int tile_rows = 0;
+};
+
+/// The height of launch_sm90_grouped_gemm().
+TileHeight sm90_grouped_gemm_height();
+/// For many rows an expert. `multiprocessors` are those of the current device. Asynchronous.
+void launch_sm90_grouped_gemm(const Sm90Layer& layer, int multiprocessors, GpuStream stream);
+
+/// For few rows an expert: A and B are swapped. `tile_rows` is 16, 32, 64 or 128. Asynchronous.
+void launch_sm90_grouped_gemm_swap_ab(const Sm90Layer& layer, int tile_rows, int multiprocessors, GpuStream stream);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,210 @@
+/// The layer for few rows an expert, which is bound by reading weights. A and B are swapped: C^T = B A^T, so that the
+/// operand of 64 rows an instruction is the weights, and the other one has as few rows as the expert.
+///
+/// A block takes 256 weight rows at a time and stays on its multiprocessor. One warpgroup loads, as far ahead as shared
+/// memory holds; two multiply 64 rows of either half each, so that gate and up of a column meet in the same thread.
+
+#include "kernels/common/cuda_check.hpp"
+#include "kernels/mlp/epilogue.cuh"
+#include "kernels/mlp/tile_scheduler.cuh"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr int kConsumers = 2;
+constexpr int kThreads = kWarpgroup * (1 + kConsumers);
+/// The weight rows of a half that one warpgroup multiplies.
+constexpr int kGroupRows = kHalfRows / kConsumers;
+/// A row of C on its way out has kGroupRows columns.
+constexpr int kOutRowBytes = kGroupRows * 2;
+
+template <int kRows>
+struct Sizes {
+  static constexpr int kABytes = kRows * kTileRowBytes;
+  static constexpr int kStageBytes = kABytes + 2 * kHalfBytes;
+  static constexpr int kOutBytes = kConsumers * kRows * kOutRowBytes;
+  static constexpr int kMostBytes = 225 * 1024;
+  static constexpr int kStages = (kMostBytes - kOutBytes) / kStageBytes;
+};
+
+template <int kRows>
+struct Shared {
+  using S = Sizes<kRows>;
+  alignas(1024) std::byte stages[S::kStages][S::kStageBytes];
+  alignas(1024) std::byte out[S::kOutBytes];
+  uint64_t full[S::kStages];
+  uint64_t empty[S::kStages];
+};
+
+template <int kRows>
+__device__ void load_tiles(const Sm90Layer& layer, Shared<kRows>& shared, int tiles_n) {
+  using S = Sizes<kRows>;
+  TileScheduler scheduler(layer, kRows, tiles_n);
+  const int steps = (layer.k + kTileCols - 1) / kTileCols;
+  PipelineStage<S::kStages> pipeline;
+  const i64 count = scheduler.count();
+  for (i64 tile = blockIdx.x; tile < count; tile += gridDim.x) {
+    const LayerTile place = scheduler.at(tile);
+    const TmaWeightLoader first(layer, place, 0);
+    const TmaWeightLoader second(layer, place, 1);
+    for (int step = 0; step < steps; ++step, pipeline.next()) {
+      uint64_t* const full = &shared.full[pipeline.stage];
+      std::byte* const stage = shared.stages[pipeline.stage];
+      sm90::barrier_wait(&shared.empty[pipeline.stage], pipeline.parity ^ 1);
+      sm90::barrier_expect(full, S::kStageBytes);
+      first.load<false>(stage, full, step * kTileCols, sm90::kEvictFirst);
+      second.load<false>(stage + kHalfBytes, full, step * kTileCols, sm90::kEvictFirst);
+      sm90::load_tile_2d(stage + 2 * kHalfBytes, &layer.a_map, full, step * kTileCols, static_cast<int>(place.row),
+                           sm90::kEvictLast);
+    }
+  }
+}
+
+/// Passes a warpgroup's kGroupRows columns of all rows through shared memory, which transposes them. Piece c of row r
+/// lies at c ^ r % 8, so that rows' pieces have banks of their own.
+template <typename Element, int kRows, typename Value>
+__device__ void write_columns(const Sm90Layer& layer, std::byte* buffer, const LayerTile& place, int group, int col,
+                              const Value& value) {
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const uint32_t base = sm90::shared_address(buffer);
+#pragma unroll
+  for (int chunk = 0; chunk < kRows / 8; ++chunk) {
+    const int row = chunk * 8 + lane % 8;
+    const int piece = (warp * 2 + lane / 8 % 2) ^ (row % 8);
+    sm90::store_columns(base + row * kOutRowBytes + piece * 16, pack<Element>(value(chunk * 4), value(chunk * 4 + 1)),
+                          pack<Element>(value(chunk * 4 + 2), value(chunk * 4 + 3)));
+  }
+  sm90::warpgroup_sync(1 + group);
+  for (int i = thread; i < kRows * 8; i += kWarpgroup) {
+    const int row = i / 8;
+    const int piece = i % 8;
+    if (place.row + row >= place.row_end || col + piece * 8 >= layer.n) continue;
+    const uint4 words = *reinterpret_cast<const uint4*>(buffer + row * kOutRowBytes + (piece ^ (row % 8)) * 16);
+    store_piece<Element>(layer, place.row + row, col + piece * 8, words);
+  }
+  sm90::warpgroup_sync(1 + group);
+}
+
+template <int kRows, typename EpilogueType>
+__device__ void write_tile(const Sm90Layer& layer, const LayerTile& place, int group, std::byte* buffer,
+                           const float (&sums)[2][kRows / 2], const EpilogueType& epilogue) {
+  constexpr LayerKind kKind = EpilogueType::kKind;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  const int lane = thread % 32;
+  const int in_group = thread / 32 * 16 + lane / 4;
+#pragma unroll
+  for (int half = 0; half < tile_cols(kKind) / kHalfRows; ++half) {
+    const int col = half_row(kKind, place.n, half) + group * kGroupRows;
+    write_columns<typename EpilogueType::Element, kRows>(layer, buffer, place, group, col, [&](int i) {
+      const i64 row = place.row + i / 4 * 8 + lane % 4 * 2 + i % 2;
+      return epilogue(col + in_group + i / 2 % 2 * 8, sums[half][i], sums[1][i],
+                    probability<typename EpilogueType::Element, kKind>(layer, row, place.row_end));
+    });
+  }
+}
+
+template <typename Element, LayerKind kKind, int kRows>
+__device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared, int tiles_n) {
+  using S = Sizes<kRows>;
+  const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
+  std::byte* const buffer = shared.out + group * kRows * kOutRowBytes;
+  const bool releases = threadIdx.x % kWarpgroup == 0;
+  TileScheduler scheduler(layer, kRows, tiles_n);
+  const int steps = (layer.k + kTileCols - 1) / kTileCols;
+  PipelineStage<S::kStages> pipeline;
+  const i64 count = scheduler.count();
+  for (i64 tile = blockIdx.x; tile < count; tile += gridDim.x) {
+    const LayerTile place = scheduler.at(tile);
+    float sums[2][kRows / 2];
+    int last = 0;
+    for (int step = 0; step < steps; ++step, pipeline.next()) {
+      const std::byte* const stage = shared.stages[pipeline.stage];
+      const uint64_t first = sm90::tile_descriptor(stage + group * kGroupRows * kTileRowBytes);
+      const uint64_t second = sm90::tile_descriptor(stage + kHalfBytes + group * kGroupRows * kTileRowBytes);
+      const uint64_t rows = sm90::tile_descriptor(stage + 2 * kHalfBytes);
+      sm90::barrier_wait(&shared.full[pipeline.stage], pipeline.parity);
+      sm90::mma_fence();
+#pragma unroll
+      for (int k = 0; k < kTileCols / 16; ++k) {
+        const int keep = step + k > 0 ? 1 : 0;
+        sm90::multiply_add<Element, kRows>(sums[0], first + 2 * k, rows + 2 * k, keep);
+        sm90::multiply_add<Element, kRows>(sums[1], second + 2 * k, rows + 2 * k, keep);
+      }
+      sm90::mma_commit();
+      sm90::mma_wait<1>();
+      if (step > 0 && releases) sm90::barrier_arrive(&shared.empty[last]);
+      last = pipeline.stage;
+    }
+    sm90::mma_wait<0>();
+    if (releases) sm90::barrier_arrive(&shared.empty[last]);
+    with_epilogue<Element, kKind>(
+        layer, place.expert, [&](const auto& epilogue) { write_tile<kRows>(layer, place, group, buffer, sums, epilogue); });
+  }
+}
+
+template <typename Element, LayerKind kKind, int kRows>
+__global__ void __launch_bounds__(kThreads, 1) sm90_grouped_gemm_swap_ab(const __grid_constant__ Sm90Layer layer, int tiles_n) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) std::byte memory[];
+  auto& shared = *reinterpret_cast<Shared<kRows>*>(memory);
+  if (threadIdx.x == 0) {
+    sm90::tensor_map_prefetch(&layer.a_map);
+    for (int i = 0; i < Sizes<kRows>::kStages; ++i) {
+      sm90::barrier_init(&shared.full[i], 1);
+      sm90::barrier_init(&shared.empty[i], kConsumers);
+    }
+    sm90::barrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x < kWarpgroup) {
+    sm90::give_registers<24>();
+    if (threadIdx.x == 0) load_tiles<kRows>(layer, shared, tiles_n);
+  } else {
+    sm90::take_registers<240>();
+    multiply_tiles<Element, kKind, kRows>(layer, shared, tiles_n);
+  }
+#else
+  __trap();
+#endif
+}
+
+template <typename Element, LayerKind kKind, int kRows>
+void launch(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
+  constexpr int kBytes = static_cast<int>(sizeof(Shared<kRows>));
+  const auto kernel = sm90_grouped_gemm_swap_ab<Element, kKind, kRows>;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  const int tiles_n = (layer.n + tile_cols(kKind) - 1) / tile_cols(kKind);
+  kernel<<<multiprocessors, kThreads, kBytes, stream>>>(layer, tiles_n);
+}
+
+template <typename Element, int kRows>
+void launch_kind(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
+  switch (layer.kind) {
+    case LayerKind::Gated: return launch<Element, LayerKind::Gated, kRows>(layer, multiprocessors, stream);
+    case LayerKind::Ungated: return launch<Element, LayerKind::Ungated, kRows>(layer, multiprocessors, stream);
+    case LayerKind::Linear: return launch<Element, LayerKind::Linear, kRows>(layer, multiprocessors, stream);
+  }
+}
+
+template <typename Element>
+void launch_rows(const Sm90Layer& layer, int rows, int multiprocessors, GpuStream stream) {
+  switch (rows) {
+    case 16: return launch_kind<Element, 16>(layer, multiprocessors, stream);
+    case 32: return launch_kind<Element, 32>(layer, multiprocessors, stream);
+    case 64: return launch_kind<Element, 64>(layer, multiprocessors, stream);
+    default: return launch_kind<Element, 128>(layer, multiprocessors, stream);
+  }
+}
+
+}  // namespace
+
+void launch_sm90_grouped_gemm_swap_ab(const Sm90Layer& layer, int rows, int multiprocessors, GpuStream stream) {
+  if (layer.dtype == Dtype::BF16)
+    launch_rows<__nv_bfloat16>(layer, rows, multiprocessors, stream);
+  else
+    launch_rows<__half>(layer, rows, multiprocessors, stream);
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,32 @@
+#pragma once
+/// Decides which stored matrices TMA can read as they are, and in which boxes.
+
+#include <optional>
+
+#include "glu_ckpt/ops/grouped_mlp.hpp"
+
+namespace glu_ckpt {
+
+/// The columns of a tile: 128 bytes of 16-bit values, which is the row that TMA swizzles.
+inline constexpr int kTileCols = 64;
+/// The weight rows that one tensor map's boxes bring; a block takes two such halves.
+inline constexpr int kHalfRows = 128;
+
+/// The boxes that cover kHalfRows rows of a placement.
+struct TmaBoxes {
+  /// Rows within a GLU block, and GLU blocks, of one box.
+  int rows = 0;
+  int blocks = 0;
+  /// The rows that one box brings; kHalfRows is a multiple of it.
+  int box_rows = 0;
+};
+
+/// Returns nothing where TMA cannot read the matrix as it is stored. TMA needs all rows in one tensor, 16-bit elements,
+/// dense columns, and addresses and steps that are multiples of 16 bytes. The rows of a GLU block must be a power of two
+/// or a multiple of 8, or the matrix one block. Pure.
+std::optional<TmaBoxes> tma_boxes(const StoredMatrix& matrix);
+
+/// A dense matrix with `pitch` elements from one row to the next.
+StoredMatrix dense_matrix(const void* data, Dtype dtype, i64 rows, i64 cols, i64 pitch);
+
+}  // namespace glu_ckpt
