@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks who includes whom, that names of files and of shared types are unique, and that src/io, src/format and what
-decides about a conversion's output reach the disk through src/io/system_calls.cpp alone. See docs/architecture.md,
-"Rooms".
+"""Checks who includes whom, that no .cu reaches <filesystem>, that names of files and of shared types are unique, and
+that src/io, src/format and what decides about a conversion's output reach the disk through src/io/system_calls.cpp
+alone. See docs/architecture.md, "Rooms".
 
 Prints one line per offence and exits 1 if there is one.
 """
@@ -83,6 +83,8 @@ ONLY_IN = [
 ]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+# Headers that no .cu reaches, over headers of ours either.
+NOT_IN_DEVICE_CODE = {"filesystem", "glu_ckpt/checkpoint.hpp"}
 # Types of one name in two places are one to the linker, which takes either's functions for both.
 NAMESPACE = re.compile(r"^namespace ([\w:]*) ?\{|^\}  // namespace ?([\w:]*)$")
 TYPE = re.compile(r"^(?:struct|class) (\w+)(?: final)?(?: : [^;]*)? \{")
@@ -152,6 +154,29 @@ def offence_of(room, public, bracket, target):
     return None
 
 
+def included(path):
+    """The targets of a file's #includes."""
+    lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+    return [match.group(2) for line in lines if (match := INCLUDE.match(line))]
+
+
+def device_offences(path):
+    """Each header in NOT_IN_DEVICE_CODE that a .cu reaches, with the way to it."""
+    ways = {path: str(path)}
+    queue = [path]
+    while queue:
+        file = queue.pop()
+        for target in included(file):
+            way = f"{ways[file]} -> {target}"
+            if target in NOT_IN_DEVICE_CODE:
+                yield f"{way}: nvcc parses its includes several times, and {target} is too large for that"
+            for top in ("include", "src", "."):
+                header = pathlib.Path(top) / target
+                if header not in ways and (ROOT / header).is_file():
+                    ways[header] = way
+                    queue.append(header)
+
+
 def shared_types(lines):
     """(line number, name with its namespaces) of the types that other files' code can mean, too."""
     names = []
@@ -186,6 +211,8 @@ def main():
         if path.name in seen:
             offences.append(f"{path}: the name is taken by {seen[path.name]}")
         seen.setdefault(path.name, path)
+        if path.suffix == ".cu":
+            offences.extend(device_offences(path))
         lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
         for number, name in shared_types(lines):
             if name in types:
