@@ -97,7 +97,7 @@ void copy_in_host(std::span<const Move> moves, const std::byte* src, std::byte* 
     for (const CopyPair& pair : batch.pairs)
       if (turn)
         for_each_place(turn->outer, 0, pair.src, pair.dst, [&](const std::byte* from, std::byte* to) {
-          transpose_in_host(turn->transpose, from, to, transpose_paths().front());
+          transpose_in_host(turn->transpose, from, to, simd_levels().front());
         });
       else
         copy_pair(batch.shape, pair);

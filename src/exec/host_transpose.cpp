@@ -172,39 +172,18 @@ ALWAYS_INLINE void turn_elements(const HostTranspose& shape, const std::byte* sr
   }
 }
 
-#if defined(__x86_64__)
-__attribute__((target("avx512f,avx512bw,avx512vl"))) void turn_avx512(const HostTranspose& shape, const std::byte* src,
-                                                                      std::byte* dst) {
+GLU_CKPT_AVX512 void turn_avx512(const HostTranspose& shape, const std::byte* src, std::byte* dst) {
   turn_elements<4>(shape, src, dst);
 }
-__attribute__((target("avx2"))) void turn_avx2(const HostTranspose& shape, const std::byte* src, std::byte* dst) {
+GLU_CKPT_AVX2 void turn_avx2(const HostTranspose& shape, const std::byte* src, std::byte* dst) {
   turn_elements<2>(shape, src, dst);
-}
-#endif
-
-std::vector<TransposePath> find_paths() {
-  std::vector<TransposePath> paths;
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) paths.push_back(TransposePath::Avx512);
-  if (__builtin_cpu_supports("avx2")) paths.push_back(TransposePath::Avx2);
-#endif
-  paths.push_back(TransposePath::Plain);
-  return paths;
 }
 
 }  // namespace
 
-std::span<const TransposePath> transpose_paths() {
-  static const std::vector<TransposePath> paths = find_paths();
-  return paths;
-}
-
-void transpose_in_host(const HostTranspose& shape, const std::byte* src, std::byte* dst, TransposePath path) {
-#if defined(__x86_64__)
-  if (path == TransposePath::Avx512) return turn_avx512(shape, src, dst);
-  if (path == TransposePath::Avx2) return turn_avx2(shape, src, dst);
-#endif
-  (void)path;
+void transpose_in_host(const HostTranspose& shape, const std::byte* src, std::byte* dst, SimdLevel level) {
+  if (level == SimdLevel::Avx512) return turn_avx512(shape, src, dst);
+  if (level == SimdLevel::Avx2) return turn_avx2(shape, src, dst);
   turn_elements<0>(shape, src, dst);
 }
 

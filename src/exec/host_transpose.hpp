@@ -2,9 +2,9 @@
 /// Single elements that lie along one axis in the source and along another in the target, in host memory.
 
 #include <cstddef>
-#include <span>
 #include <vector>
 
+#include "core/simd.hpp"
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
@@ -21,14 +21,8 @@ struct HostTranspose {
   i64 dst_step = 0;
 };
 
-/// The means by which a transpose is made: registers of 64 bytes, of 32, or one element at a time.
-enum class TransposePath { Avx512, Avx2, Plain };
-
-/// The paths that this processor has, the fastest first; the last is Plain.
-std::span<const TransposePath> transpose_paths();
-
-/// Writes every element of the target and nothing else, the same bytes on every path. A path that is not among
-/// transpose_paths() must not be asked for.
-void transpose_in_host(const HostTranspose& shape, const std::byte* src, std::byte* dst, TransposePath path);
+/// Writes every element of the target and nothing else, the same bytes on every level. A level that is not among
+/// simd_levels() must not be asked for.
+void transpose_in_host(const HostTranspose& shape, const std::byte* src, std::byte* dst, SimdLevel level);
 
 }  // namespace glu_ckpt

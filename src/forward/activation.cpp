@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/float_rows.hpp"
+#include "core/simd.hpp"
 
 #define ALWAYS_INLINE __attribute__((always_inline)) static inline
 
@@ -138,22 +139,9 @@ ALWAYS_INLINE void run_row(const Row& row) {
   }
 }
 
-#if defined(__x86_64__)
-
-__attribute__((target("avx512f,avx512dq,avx512vl"))) void row_avx512(const Row& row) { run_row(row); }
-__attribute__((target("avx2"))) void row_avx2(const Row& row) { run_row(row); }
-
-#endif
-
+GLU_CKPT_AVX512 void row_avx512(const Row& row) { run_row(row); }
+GLU_CKPT_AVX2 void row_avx2(const Row& row) { run_row(row); }
 void row_plain(const Row& row) { run_row(row); }
-
-RowFunction* choose_row_function() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) return row_avx512;
-  if (__builtin_cpu_supports("avx2")) return row_avx2;
-#endif
-  return row_plain;
-}
 
 }  // namespace
 
@@ -163,7 +151,7 @@ float activate(const Activation& activation, float a, float u) {
 
 void activate_row(const Activation& activation, std::span<const float> a, std::span<const float> u, float scale,
                   Dtype dtype, std::span<float> out) {
-  static RowFunction* const function = choose_row_function();
+  static RowFunction* const function = fastest(row_avx512, row_avx2, row_plain);
   function({activation, a.empty() ? nullptr : a.data(), u.data(), scale, out.data(), static_cast<i64>(u.size())});
   round_row(out, dtype);
 }

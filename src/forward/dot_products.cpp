@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/simd.hpp"
+
 namespace glu_ckpt {
 namespace {
 
@@ -190,27 +192,13 @@ ALWAYS_INLINE void run_dtype(const DotProducts& dots) {
     run_tokens<FromF32, kBytes, kMost, kRows>(dots);
 }
 
-#if defined(__x86_64__)
-
-__attribute__((target("avx512f,avx512bw,avx512vl"))) void dot_avx512(const DotProducts& dots) {
-  run_dtype<64, 7, 4>(dots);
-}
-__attribute__((target("avx2"))) void dot_avx2(const DotProducts& dots) { run_dtype<32, 2, 2>(dots); }
-
-#endif
-
-DotFunction* choose_dot_function() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) return dot_avx512;
-  if (__builtin_cpu_supports("avx2")) return dot_avx2;
-#endif
-  return dot_products_plain;
-}
+GLU_CKPT_AVX512 void dot_avx512(const DotProducts& dots) { run_dtype<64, 7, 4>(dots); }
+GLU_CKPT_AVX2 void dot_avx2(const DotProducts& dots) { run_dtype<32, 2, 2>(dots); }
 
 }  // namespace
 
 void dot_products(const DotProducts& dots) {
-  static DotFunction* const function = choose_dot_function();
+  static DotFunction* const function = fastest(dot_avx512, dot_avx2, dot_products_plain);
   function(dots);
 }
 

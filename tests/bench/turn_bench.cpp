@@ -69,10 +69,10 @@ void time_shape(i64 width, i64 hidden, int rounds) {
     for (i64 row = 0; row < 2 * width; ++row) dense_rows.push_back((row % 2 * width + row / 2) * 2 * hidden);
     fmt::print("F {} H {} {} gpt-oss: {:.2f} GB/s; gate and up apart {:.2f}; by path", width, hidden,
                to_packed ? "to" : "from", together, apart);
-    for (const TransposePath path : transpose_paths())
+    for (const SimdLevel path : simd_levels())
       fmt::print(" {}", fmt::format("{}: {:.2f}",
-                                    path == TransposePath::Avx512 ? "AVX-512"
-                                    : path == TransposePath::Avx2 ? "AVX2"
+                                    path == SimdLevel::Avx512 ? "AVX-512"
+                                    : path == SimdLevel::Avx2 ? "AVX2"
                                                                   : "plain",
                                     rate(rounds, experts * expert, [&] {
                                       for (i64 e = 0; e < experts; ++e)

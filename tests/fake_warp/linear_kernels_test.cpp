@@ -42,11 +42,11 @@ struct Variant {
 template <typename Element, typename Tile, bool kWide>
 void run_mma(LinearProduct product, const LinearOperands& operands, bool fp32) {
   if (product == LinearProduct::Forward)
-    linear::mma_kernel<Element, Tile, Along::K, Along::K, kWide>(operands, fp32);
+    linear::sm80_grouped_gemm<Element, Tile, Along::K, Along::K, kWide>(operands, fp32);
   else if (product == LinearProduct::InputGrad)
-    linear::mma_kernel<Element, Tile, Along::K, Along::Mn, kWide>(operands, fp32);
+    linear::sm80_grouped_gemm<Element, Tile, Along::K, Along::Mn, kWide>(operands, fp32);
   else if constexpr (Tile::kRows == LargeMmaTile::kRows)
-    linear::mma_kernel<Element, Tile, Along::Mn, Along::Mn, kWide>(operands, fp32);
+    linear::sm80_grouped_gemm<Element, Tile, Along::Mn, Along::Mn, kWide>(operands, fp32);
 }
 
 template <typename Element>
@@ -59,9 +59,9 @@ void run_mma(LinearProduct product, const LinearOperands& operands, bool fp32, c
 }
 
 void run_simt(LinearProduct product, const LinearOperands& operands) {
-  if (product == LinearProduct::Forward) return linear::simt_kernel<Along::K, Along::K>(operands, true);
-  if (product == LinearProduct::InputGrad) return linear::simt_kernel<Along::K, Along::Mn>(operands, true);
-  linear::simt_kernel<Along::Mn, Along::Mn>(operands, true);
+  if (product == LinearProduct::Forward) return linear::grouped_gemm_fp32<Along::K, Along::K>(operands, true);
+  if (product == LinearProduct::InputGrad) return linear::grouped_gemm_fp32<Along::K, Along::Mn>(operands, true);
+  linear::grouped_gemm_fp32<Along::Mn, Along::Mn>(operands, true);
 }
 
 void reset_shared(bool late) {

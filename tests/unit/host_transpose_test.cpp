@@ -60,7 +60,7 @@ void expect_all_paths(const Sizes& sizes, std::mt19937& random) {
                   &src[static_cast<std::size_t>(sizes.src_offset + shape.down[static_cast<std::size_t>(d)] +
                                                 a * shape.src_step)],
                   static_cast<std::size_t>(element));
-  for (const TransposePath path : transpose_paths()) {
+  for (const SimdLevel path : simd_levels()) {
     std::vector<std::byte> found(dst_bytes, kPoison);
     transpose_in_host(shape, src.data() + sizes.src_offset, found.data() + kGuardBytes + sizes.dst_offset, path);
     const auto at = std::ranges::mismatch(expected, found).in1 - expected.begin();
@@ -92,7 +92,7 @@ TEST(HostTranspose, RandomSizes) {
 
 TEST(HostTranspose, NothingOfNothing) {
   std::byte byte = kPoison;
-  for (const TransposePath path : transpose_paths())
+  for (const SimdLevel path : simd_levels())
     for (const auto& [downs, acrosses] : {std::pair(0, 3), std::pair(3, 0), std::pair(0, 0)}) {
       HostTranspose shape{2, std::vector<i64>(static_cast<std::size_t>(downs)),
                           std::vector<i64>(static_cast<std::size_t>(acrosses)), 2, 2};
@@ -103,9 +103,9 @@ TEST(HostTranspose, NothingOfNothing) {
 
 /// The last way is always there; which others are depends on the processor.
 TEST(HostTranspose, Paths) {
-  const auto paths = transpose_paths();
+  const auto paths = simd_levels();
   ASSERT_FALSE(paths.empty());
-  EXPECT_EQ(paths.back(), TransposePath::Plain);
+  EXPECT_EQ(paths.back(), SimdLevel::Plain);
   EXPECT_TRUE(std::ranges::is_sorted(paths));
 }
 
