@@ -52,7 +52,7 @@ class Cublas {
   Cublas& operator=(const Cublas&) = delete;
   ~Cublas();
 
-  /// What follows runs on `stream`, with `bytes` of device memory to work in.
+  /// Makes the next products run on `stream`, with `bytes` of device memory to work in.
   void use(GpuStream stream, void* workspace, i64 bytes) const;
   void gemm(const CublasGemm& gemm) const;
 

@@ -1,6 +1,6 @@
 #pragma once
 /// Every CUDA call is checked here. The sentences are worded in cuda_check.cpp: nvcc 13 rejects the checked
-/// format strings of fmt 9, so .cu files hand over names and numbers only.
+/// format strings of fmt 9, so .cu files pass names and numbers only.
 
 #include <cuda_runtime_api.h>
 

@@ -5,7 +5,7 @@
 
 namespace glu_ckpt {
 
-/// 16 bytes past the first-level cache: 0.5 to 1 % faster than __ldcs in copies of gigabytes on an H200.
+/// Loads 16 bytes past the L1 cache, which is 0.5 to 1 % faster than __ldcs in copies of gigabytes on an H200.
 __device__ __forceinline__ uint4 load_once(const uint4* from) {
   uint4 word;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -14,8 +14,8 @@
 namespace glu_ckpt {
 namespace {
 
-/// Of x86-64, and of aarch64 with pages of 4 KiB. Where huge pages are larger, or not allowed, memory is mapped in
-/// small ones.
+/// The huge pages of x86-64, and of aarch64 with pages of 4 KiB. Where they are larger, or not allowed, memory is
+/// mapped in small ones.
 constexpr i64 kHugePageBytes = i64{2} << 20;
 
 void unmap(std::byte* data, i64 bytes) {

@@ -1,6 +1,6 @@
-/// One transform_reduce whose items are long stretches of both buffers: a thread keeps eight loads of 16 bytes in flight
-/// and its partial result, of 48 bytes, is merged once for hundreds of elements. Elements are compared as lanes of
-/// 64-bit words, whatever the dtype; only where bits differ do they become numbers. Sums, minima and maxima come out
+/// One transform_reduce whose items are long stretches of both buffers: a thread keeps eight loads of 16 bytes in
+/// flight and its partial result, of 48 bytes, is merged once for hundreds of elements. Elements are compared as lanes
+/// of 64-bit words, whatever the dtype; only where bits differ do they become numbers. Sums, minima and maxima come out
 /// the same in whatever order.
 
 // All sizes are 64-bit: one instance of Thrust's kernels, not two.
@@ -226,7 +226,8 @@ struct CompareItem {
     u32 differing = 0;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i)
-      differing |= (of_a[i].x ^ of_b[i].x) | (of_a[i].y ^ of_b[i].y) | (of_a[i].z ^ of_b[i].z) | (of_a[i].w ^ of_b[i].w);
+      differing |=
+          (of_a[i].x ^ of_b[i].x) | (of_a[i].y ^ of_b[i].y) | (of_a[i].z ^ of_b[i].z) | (of_a[i].w ^ of_b[i].w);
     if (differing == 0) {
       int nans = 0;
 #pragma unroll

@@ -1,5 +1,5 @@
 #pragma once
-/// What the two diff_stats of glu_ckpt/diff.hpp share.
+/// The check and the text that the two functions of glu_ckpt/ops/diff.hpp share.
 
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace glu_ckpt {
 
-/// The contract of diff_stats. Reads nothing that is pointed to.
+/// Checks the contract of diff_stats. Reads nothing that is pointed to.
 void check_diff_arguments(const void* a, const void* b, i64 count, Dtype dtype);
 
 /// "1000 elements of BF16".

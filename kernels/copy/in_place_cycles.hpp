@@ -1,5 +1,6 @@
 #pragma once
-/// Where the blocks of an FC1 go when it is interleaved in place, cut into pieces that run at the same time.
+/// The cycles in which the blocks of an FC1 move when it is interleaved in place, cut into pieces that run at the same
+/// time.
 
 #include <vector>
 
@@ -12,7 +13,8 @@ namespace glu_ckpt {
 struct CycleSegment {
   u32 start = 0;
   u32 steps = 0;
-  /// Where the block at `start` was saved, because the segment before overwrites it; -1 for a cycle in one piece.
+  /// The slot in which the block at `start` was saved, because the segment before overwrites it; -1 for a cycle in one
+  /// piece.
   i64 slot = -1;
 };
 
@@ -26,7 +28,7 @@ constexpr u32 next_block(u32 at, u32 half, bool interleave) {
 /// Every block that moves, once. Cycles longer than `most_steps` are cut. Pure.
 std::vector<CycleSegment> cycle_segments(u32 half, bool interleave, u32 most_steps);
 
-/// How in_place_glu() will go about it. Pure.
+/// The plan that in_place_glu() follows.
 struct InPlaceSchedule {
   std::vector<CycleSegment> segments;
   i64 block_bytes = 0;

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) follow_cycles_kernel(const Blocks bl
       if (i >= steps) break;
       place = next_block(place, blocks.half, kInterleave);
       to[i] = at(place);
-      // What the last step overwrites was read already: it is the first word of the cycle, or a saved one.
+      // The word that the last step overwrites was read already: it is the first of the cycle, or a saved one.
       if (left - i > 1) next[i] = __ldcs(to[i]);
     }
 #pragma unroll

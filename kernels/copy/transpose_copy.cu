@@ -1,6 +1,6 @@
-/// A block turns one tile. In the fast path every thread reads a small square of elements in rows of 16 bytes, turns
-/// it in its registers, and passes the columns on through shared memory, so that both the reads and the writes of a
-/// warp are rows of 256 bytes and no access is narrower than 16.
+/// A block transposes one tile. In the fast path every thread reads a small square of elements in rows of 16 bytes,
+/// transposes it in its registers, and passes the columns on through shared memory, so that both the reads and the
+/// writes of a warp are rows of 256 bytes and no access is narrower than 16.
 
 #include <cuda_runtime.h>
 
@@ -46,7 +46,7 @@ struct TransposePairs {
   CopyPair pair[kPairs];
 };
 
-/// Where this block's tile lies.
+/// The place of this block's tile.
 struct Tile {
   u32 across;
   u32 down;

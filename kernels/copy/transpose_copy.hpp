@@ -39,7 +39,7 @@ struct TransposeShape {
 /// tiles to pay, and one launch can number places and tiles; otherwise nothing, and strided_copy() is the kernel. Pure.
 std::optional<TransposeShape> find_transpose(const CopyShape& shape);
 
-/// Whether rows on both sides can be read and written 16 bytes at a time. Pure.
+/// Says whether rows on both sides can be read and written 16 bytes at a time. Pure.
 bool transposes_in_vectors(const TransposeShape& shape, std::span<const CopyPair> pairs);
 
 /// Executes it in device memory. Asynchronous on `stream`, allocates nothing. Its oracle is strided_copy_ref().

@@ -1,6 +1,6 @@
 #pragma once
-/// The schedule that grouped kernels read before they take a tile: where each expert's rows and tiles begin, computed from
-/// splits that are on the device. Every run makes it anew, so a captured graph replays with new splits.
+/// The schedule that grouped kernels read before they take a tile: where each expert's rows and tiles begin, computed
+/// from splits that are on the device. Every run makes it anew, so a captured graph replays with new splits.
 
 #include <cstddef>
 #include <cstdint>
@@ -80,8 +80,8 @@ void make_expert_tiles(const i64* splits, i64 num_experts, i64 rows, i32 tile_ro
 /// Loads the kernel on the current device, so that a launch can be captured.
 void prepare_expert_tiles();
 
-/// Stores splits from the host in device memory, as kernel arguments of one launch for every 256 splits: unlike a copy it
-/// needs neither page-locked memory nor that the host's stay until it is done, in a captured graph as well.
+/// Stores splits from the host in device memory, as kernel arguments of one launch for every 256 splits: unlike a copy
+/// it needs neither page-locked memory nor that the host's stay until it is done, in a captured graph as well.
 void store_splits(std::span<const i64> splits, i64* on_device, GpuStream stream);
 
 /// The oracle, all in host memory.

@@ -3,9 +3,9 @@
 #include <string>
 
 #include "kernels/common/cuda_check.hpp"
+#include "kernels/grouped_gemm/grouped_gemm_fp32.cuh"
 #include "kernels/grouped_gemm/linear_launch.hpp"
 #include "kernels/grouped_gemm/sm80_grouped_gemm.cuh"
-#include "kernels/grouped_gemm/grouped_gemm_fp32.cuh"
 
 namespace glu_ckpt {
 namespace {
@@ -36,7 +36,8 @@ template <typename Element, bool kWide>
 Choice choose_sm80(Order order, bool small) {
   using Large = LargeMmaTile;
   if (order == Order::Nt)
-    return {linear::sm80_grouped_gemm<Element, Large, Along::Mn, Along::Mn, kWide>, Large::kThreads, Large::kSharedBytes};
+    return {linear::sm80_grouped_gemm<Element, Large, Along::Mn, Along::Mn, kWide>, Large::kThreads,
+            Large::kSharedBytes};
   return small ? sm80_by_rows<Element, SmallMmaTile, kWide>(order) : sm80_by_rows<Element, Large, kWide>(order);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-/// What every grouped linear layer asks of its arguments.
+/// The checks of arguments that all grouped linear layers share.
 
 #include <span>
 #include <vector>
@@ -21,7 +21,7 @@ void check_host_splits(const GroupedLinear& linear, i64 rows, std::span<const i6
 /// One address per expert, of W or dW; after check_linear().
 std::vector<const void*> matrix_addresses(const GroupedLinear& linear);
 
-/// Whether every row of every operand that the product has begins at a multiple of 16 bytes.
+/// Says whether every row of every operand that the product has begins at a multiple of 16 bytes.
 bool is_wide(const GroupedLinear& linear, const LinearRows& rows, std::span<const void* const> matrices);
 
 /// Dtype of what is written.

@@ -1,5 +1,5 @@
 #pragma once
-/// The two kernels of the grouped linear layer, as its classes see them.
+/// The launch of the grouped linear layer's kernels, as its classes see it.
 
 #include "glu_ckpt/ops/grouped_linear.hpp"
 #include "kernels/grouped_gemm/linear_tiles.hpp"
@@ -27,7 +27,7 @@ struct LinearOperands {
   bool accumulate = false;
 };
 
-/// Of one run. `table` holds one address per expert, of W or dW, where a kernel can read it.
+/// Returns the operands of one run. `table` holds one address per expert, of W or dW, where a kernel can read it.
 LinearOperands linear_operands(const GroupedLinear& linear, const LinearRows& rows, const void* const* table,
                                const ExpertTiles& tiles);
 

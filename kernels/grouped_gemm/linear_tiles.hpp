@@ -1,6 +1,6 @@
 #pragma once
-/// Where everything is in a tile of a grouped linear layer: which tile a block takes, where a piece of an operand lies
-/// in shared memory, and which elements a lane of a warp holds. Pure functions of the kernels' indices, so that tests
+/// The places in a tile of a grouped linear layer: which tile a block takes, where a piece of an operand lies in shared
+/// memory, and which elements a lane of a warp holds. They are pure functions of the kernels' indices, so that tests
 /// without a GPU can walk them.
 
 #include "kernels/grouped_gemm/expert_tiles.hpp"
@@ -18,10 +18,10 @@ struct TilePlace {
 };
 
 /// Rows of tiles that are taken together, column by column: blocks that run at the same time then share both operands
-/// in the second cache.
+/// in L2.
 inline constexpr i32 kGroupedTileRows = 8;
 
-/// Of `m_tiles` * `n_tiles` tiles the `index`-th.
+/// Returns the place of number `index` of `m_tiles` * `n_tiles` tiles.
 constexpr TilePlace place_in_expert(i32 expert, i32 index, i32 m_tiles, i32 n_tiles) {
   const i32 first_m = index / (kGroupedTileRows * n_tiles) * kGroupedTileRows;
   const i32 height = m_tiles - first_m < kGroupedTileRows ? m_tiles - first_m : kGroupedTileRows;
@@ -86,8 +86,8 @@ constexpr SumPlace sum_place(i32 lane, i32 half) { return {lane / 4 + half * 8, 
 inline constexpr i32 kMmaCols = 128;
 inline constexpr i32 kMmaDepth = 64;
 
-/// How one block makes a tile of C by mma: kMmaCols columns wide, kMmaDepth products deep a step. A type, for nvcc's
-/// stubs cannot spell values of classes as arguments of templates.
+/// The tile of C that one block makes by mma: kMmaCols columns wide, kMmaDepth products deep a step. It is a type
+/// because nvcc's stubs cannot spell values of classes as arguments of templates.
 template <i32 kTileRows, i32 kTileWarpsM, i32 kTileWarpsN, i32 kTileStages>
 struct MmaTile {
   static constexpr i32 kRows = kTileRows;
@@ -105,7 +105,7 @@ using LargeMmaTile = MmaTile<128, 2, 2, 3>;
 /// For few rows an expert: then C is bound by reading W, and a large tile's rows would mostly be padding.
 using SmallMmaTile = MmaTile<32, 1, 4, 4>;
 
-/// Which of the two tiles a product by rows takes. The bits do not depend on it.
+/// Says which of the two tiles a product by rows takes. The bits do not depend on it.
 constexpr bool takes_small_tile(i64 rows, i64 num_experts) { return rows <= SmallMmaTile::kRows * num_experts; }
 
 /// fp32: a block of 256 threads makes 64 by 64, each thread 4 by 4, 16 products deep a step.

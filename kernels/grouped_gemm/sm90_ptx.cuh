@@ -213,8 +213,8 @@ __device__ inline void multiply_add(float (&d)[kCols / 2], uint64_t first, uint6
 #undef GLU_MMA_OF
 #undef GLU_MMA
 
-/// Stores four 8 x 8 matrices of 16-bit values, as multiply_add() leaves them in the lanes, to shared memory: lane l gives
-/// the address of row l % 8 of matrix l / 8.
+/// Stores four 8 x 8 matrices of 16-bit values, as multiply_add() leaves them in the lanes, to shared memory: lane l
+/// gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
                "r"(c), "r"(d)

@@ -65,8 +65,8 @@ __device__ BlockPrefix block_prefix(i64 value, i64 (&warp_totals)[kWarp]) {
   return {warp > 0 ? wrapping_add(before, within) : within, __shfl_sync(kAllLanes, totals, kWarp - 1)};
 }
 
-/// Whether `split` took the prefix sum beyond int64. The first time in a call the sum before it is exact, so flags are
-/// set if and only if some prefix is not.
+/// Says whether `split` took the prefix sum beyond int64. The first time in a call the sum before it is exact, so flags
+/// are set if and only if some prefix is not.
 __device__ bool sum_overflowed(i64 prefix, i64 split) {
   const i64 before = wrapping_sub(prefix, split);
   return ((before ^ prefix) & (split ^ prefix)) < 0;

@@ -5,7 +5,8 @@
 
 namespace glu_ckpt {
 
-/// Of one launch: their descriptions travel as kernel arguments, and their flags in one word of 4 bits each.
+/// The most outputs of one launch: their descriptions travel as kernel arguments, their flags in one word of 4 bits
+/// each.
 inline constexpr int kOffsetsPerLaunch = 8;
 
 /// Threads of the one block, a multiple of 32: one split each as long as there are no more than 1024.

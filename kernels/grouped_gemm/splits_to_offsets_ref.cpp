@@ -84,7 +84,7 @@ i64 aligned(i64 bytes) {
   return *padded / kAlignment * kAlignment;
 }
 
-/// Where an array of `length` elements that begins at `start` ends.
+/// Returns the end of an array of `length` elements that begins at `start`.
 i64 array_end(i64 start, i64 length, i64 element_bytes) {
   const auto bytes = checked_mul(length, element_bytes);
   const auto end = bytes ? checked_add(start, *bytes) : std::nullopt;

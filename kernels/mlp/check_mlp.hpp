@@ -1,5 +1,5 @@
 #pragma once
-/// What every grouped MLP asks of its arguments. Nothing that is pointed to is read.
+/// The checks of arguments that all grouped MLPs share. They read nothing that is pointed to.
 
 #include <span>
 
@@ -7,10 +7,10 @@
 
 namespace glu_ckpt {
 
-/// Shapes, dtypes and constants of the experts.
+/// Checks shapes, dtypes and constants of the experts. Throws Usage, NotSupported.
 void check_mlp(const GroupedMlp& mlp);
 
-/// The contract of grouped_mlp_host(): check_mlp(), rows and splits.
+/// Checks the contract of grouped_mlp_host(): check_mlp(), rows and splits. Throws Usage, NotSupported.
 void check_grouped_mlp(const GroupedMlp& mlp, i64 rows, std::span<const i64> splits);
 
 }  // namespace glu_ckpt

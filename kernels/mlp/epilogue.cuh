@@ -142,8 +142,8 @@ __device__ inline void with_epilogue(const MlpLayer& layer, int expert, const Us
   }
 }
 
-/// Stores 16 bytes of a row of C, columns `col` to `col` + 8. Rows that begin at multiples of 16 bytes are written in one
-/// piece.
+/// Stores 16 bytes of a row of C, columns `col` to `col` + 8. Rows that begin at multiples of 16 bytes are written in
+/// one piece.
 template <typename Element>
 __device__ inline void store_piece(const MlpLayer& layer, i64 row, int col, uint4 piece) {
   Element* const to = static_cast<Element*>(layer.out) + row * layer.out_pitch + col;

@@ -1,6 +1,6 @@
 /// A block makes 64 rows by 64 columns of the result, a thread 4 by 4 of them. Weights of any layout are widened to
-/// fp32 on the way to shared memory, so the sums do not depend on it: they take
-/// kStep products one after the other, then those sums one after the other, which keeps fp32's error at about that of sqrt(K / kStep) additions.
+/// fp32 on the way to shared memory, so the sums do not depend on it: they take kStep products one after the other,
+/// then those sums one after the other, which keeps fp32's error at about that of sqrt(K / kStep) additions.
 
 #include <string>
 
@@ -109,7 +109,8 @@ template <typename Element>
 void launch_kind(const SimtLayer& layer, dim3 grid, GpuStream stream) {
   switch (layer.kind) {
     case LayerKind::Gated: return grouped_gemm_simt<Element, LayerKind::Gated><<<grid, kThreads, 0, stream>>>(layer);
-    case LayerKind::Ungated: return grouped_gemm_simt<Element, LayerKind::Ungated><<<grid, kThreads, 0, stream>>>(layer);
+    case LayerKind::Ungated:
+      return grouped_gemm_simt<Element, LayerKind::Ungated><<<grid, kThreads, 0, stream>>>(layer);
     case LayerKind::Linear: return grouped_gemm_simt<Element, LayerKind::Linear><<<grid, kThreads, 0, stream>>>(layer);
   }
 }

@@ -1,16 +1,15 @@
-#include "kernels/mlp/check_mlp.hpp"
-
 #include <cmath>
 #include <string>
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
+#include "kernels/mlp/check_mlp.hpp"
 
 namespace glu_ckpt {
 namespace {
 
-/// What a message calls a matrix: "expert 3, gate".
+/// Names a matrix in messages: "expert 3, gate".
 std::string matrix_text(std::size_t expert, std::string_view name) {
   return fmt::format("expert {}, {}", expert, name);
 }

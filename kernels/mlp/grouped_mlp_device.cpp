@@ -133,9 +133,9 @@ struct DeviceGroupedMlp::State {
   MlpLayer first_layer(const float* probs) const;
   MlpLayer second_layer(const float* probs, void* out) const;
   void run_sm90(const void* x, i64 rows, const i64* splits, const MlpLayer& first, const MlpLayer& second,
-                  GpuStream stream);
+                GpuStream stream);
   void run_simt(const void* x, i64 rows, const i64* splits, const MlpLayer& first, const MlpLayer& second,
-                 GpuStream stream);
+                GpuStream stream);
 
   i64 hidden = 0;
   i64 width = 0;
@@ -255,7 +255,7 @@ MlpLayer DeviceGroupedMlp::State::second_layer(const float* probs, void* out) co
 }
 
 void DeviceGroupedMlp::State::run_sm90(const void* x, i64 rows, const i64* splits, const MlpLayer& first,
-                                         const MlpLayer& second, GpuStream stream) {
+                                       const MlpLayer& second, GpuStream stream) {
   const TileHeight height = choose_tile_height(rows, experts);
   i64 pitch = hidden;
   if (padded_x.bytes() > 0) {
@@ -273,8 +273,7 @@ void DeviceGroupedMlp::State::run_sm90(const void* x, i64 rows, const i64* split
                    make_rows_map(a, compute, rows, layer.k, a_pitch, height.box_rows),
                    {},
                    reinterpret_cast<const TmaWeight*>(weights.data())};
-    if (layer.wide_stores)
-      sm90.out_map = make_rows_map(layer.out, compute, rows, layer.n, layer.out_pitch, kStoreRows);
+    if (layer.wide_stores) sm90.out_map = make_rows_map(layer.out, compute, rows, layer.n, layer.out_pitch, kStoreRows);
     launch_sm90(sm90, height, multiprocessors, stream);
   };
   launch(first, x, pitch, first_weights);
@@ -282,7 +281,7 @@ void DeviceGroupedMlp::State::run_sm90(const void* x, i64 rows, const i64* split
 }
 
 void DeviceGroupedMlp::State::run_simt(const void* x, i64 rows, const i64* splits, const MlpLayer& first,
-                                        const MlpLayer& second, GpuStream stream) {
+                                       const MlpLayer& second, GpuStream stream) {
   make_expert_tiles(splits, experts, rows, kSimtTileRows, tiles, stream);
   SimtLayer layer{first, x, hidden, reinterpret_cast<const StoredMatrix*>(first_weights.data())};
   launch_grouped_gemm_simt(layer, rows, stream);

@@ -1,6 +1,6 @@
 #pragma once
-/// One of the two linear layers of all experts with its epilogue, C = epilogue(A B^T): the arguments that all kernels of
-/// the grouped MLP share, and the kernels for every GPU. A [rows, K] holds the rows of all experts, B [N, K] is an
+/// One of the two linear layers of all experts with its epilogue, C = epilogue(A B^T): the arguments that all kernels
+/// of the grouped MLP share, and the kernels for every GPU. A [rows, K] holds the rows of all experts, B [N, K] is an
 /// expert's weight, C is [rows, N].
 
 #include <limits>
@@ -49,8 +49,8 @@ struct MlpLayer {
   i64 out_pitch = 0;
   /// Rows of C begin at multiples of 16 bytes.
   bool wide_stores = false;
-  /// fp32 [experts, bias_pitch], or null: gate's and up's for Gated, else the first only. The pitch is N rounded up to a
-  /// multiple of kBiasMultiple, so that a whole tile's columns can be read.
+  /// fp32 [experts, bias_pitch], or null: gate's and up's for Gated, else the first only. The pitch is N rounded up to
+  /// a multiple of kBiasMultiple, so that a whole tile's columns can be read.
   const float* bias[2] = {};
   i64 bias_pitch = 0;
   /// fp32, one for each row.

@@ -1,5 +1,5 @@
-/// The layer for many rows an expert, which is bound by arithmetic: C = A B^T in tiles of 128 x 256 a block, clusters of
-/// two blocks.
+/// The layer for many rows an expert, which is bound by arithmetic: C = A B^T in tiles of 128 x 256 a block, clusters
+/// of two blocks.
 ///
 /// A block has one warpgroup that loads and two that multiply, 64 rows each; it stays on its multiprocessor and takes
 /// one tile after the other, so that loads run ahead while results are written. Two blocks are a cluster: they work on
@@ -52,12 +52,13 @@ __device__ void load_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) 
     }
   }
   // A block must not end while the other block's copies and arrivals are still to come.
-  for (int i = 0; i < kStages; ++i, pipeline.next()) sm90::barrier_wait(&shared.empty[pipeline.stage], pipeline.parity ^ 1);
+  for (int i = 0; i < kStages; ++i, pipeline.next())
+    sm90::barrier_wait(&shared.empty[pipeline.stage], pipeline.parity ^ 1);
 }
 
-/// Passes 64 columns of a warp's 16 rows through shared memory, so that a row leaves in one piece. Piece c of row r lies
-/// at c ^ r % 8, as TMA reads it; without that all rows' pieces would share their banks. TMA stores the rows where all
-/// of them are the expert's; otherwise they are stored one by one.
+/// Passes 64 columns of a warp's 16 rows through shared memory, so that a row leaves in one piece. Piece c of row r
+/// lies at c ^ r % 8, as TMA reads it; without that all rows' pieces would share their banks. TMA stores the rows where
+/// all of them are the expert's; otherwise they are stored one by one.
 template <typename Element, typename Value>
 __device__ void write_square(const Sm90Layer& layer, std::byte* buffer, i64 row, i64 row_end, int col,
                              const Value& value) {
@@ -71,10 +72,10 @@ __device__ void write_square(const Sm90Layer& layer, std::byte* buffer, i64 row,
   for (int chunk = 0; chunk < kTileCols / 8; chunk += 2) {
     const int piece = (chunk + lane / 16) ^ (lane % 8);
     sm90::store_matrices(base + matrix_row * kTileRowBytes + piece * 16,
-                           pack<Element>(value(chunk * 4), value(chunk * 4 + 1)),
-                           pack<Element>(value(chunk * 4 + 2), value(chunk * 4 + 3)),
-                           pack<Element>(value(chunk * 4 + 4), value(chunk * 4 + 5)),
-                           pack<Element>(value(chunk * 4 + 6), value(chunk * 4 + 7)));
+                         pack<Element>(value(chunk * 4), value(chunk * 4 + 1)),
+                         pack<Element>(value(chunk * 4 + 2), value(chunk * 4 + 3)),
+                         pack<Element>(value(chunk * 4 + 4), value(chunk * 4 + 5)),
+                         pack<Element>(value(chunk * 4 + 6), value(chunk * 4 + 7)));
   }
   if (layer.wide_stores && row + kStoreRows <= row_end) {
     sm90::publish_shared();
@@ -110,7 +111,7 @@ __device__ void write_tile(const Sm90Layer& layer, const LayerTile& place, i64 r
         layer, buffer + square % 2 * kSquareBytes, row, place.row_end, col, [&](int i) {
           constexpr int kEach = kTileCols / 2;
           return epilogue(col + i / 4 * 8 + lane % 4 * 2 + i % 2, sums[square * kEach + i],
-                        sums[(64 + square * kEach + i) % 128], p[i / 2 % 2]);
+                          sums[(64 + square * kEach + i) % 128], p[i / 2 % 2]);
         });
   }
 }
@@ -162,8 +163,8 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles
     }
     sm90::mma_wait<0>();
     release(last);
-    with_epilogue<Element, kKind>(layer, place.expert,
-                                [&](const auto& epilogue) { write_tile(layer, place, row, buffer, sums, p, epilogue); });
+    with_epilogue<Element, kKind>(
+        layer, place.expert, [&](const auto& epilogue) { write_tile(layer, place, row, buffer, sums, p, epilogue); });
   }
   if (lane == 0) sm90::store_wait_all();
 }

@@ -8,8 +8,8 @@
 
 namespace glu_ckpt {
 
-/// How TMA reads kHalfRows rows of one stored matrix: a box of [kTileCols columns, rows in a GLU block, GLU blocks] that
-/// covers them all, or several boxes of `box_rows` rows.
+/// The map by which TMA reads kHalfRows rows of one stored matrix: a box of [kTileCols columns, rows in a GLU block,
+/// GLU blocks] that covers them all, or several boxes of `box_rows` rows.
 struct TmaWeight {
   CUtensorMap map;
   /// The rows of a GLU block.
@@ -36,8 +36,8 @@ TmaWeight make_tma_weight(const StoredMatrix& matrix, const TmaBoxes& boxes);
 /// Maps rows [rows, cols] of 16-bit elements, `pitch` elements apart, in boxes of `box_rows` rows. Throws DeviceFailed.
 CUtensorMap make_rows_map(const void* data, Dtype dtype, i64 rows, i64 cols, i64 pitch, int box_rows);
 
-/// The rows of A in a tile: `box_rows` are those of the boxes of Sm90Layer::a_map, `tile_rows` those that first_tile has
-/// to be made for.
+/// The rows of A in a tile: `box_rows` are those of the boxes of Sm90Layer::a_map, `tile_rows` those that first_tile
+/// has to be made for.
 struct TileHeight {
   int box_rows = 0;
   int tile_rows = 0;

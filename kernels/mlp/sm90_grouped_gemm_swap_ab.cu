@@ -55,7 +55,7 @@ __device__ void load_tiles(const Sm90Layer& layer, Shared<kRows>& shared, int ti
       first.load<false>(stage, full, step * kTileCols, sm90::kEvictFirst);
       second.load<false>(stage + kHalfBytes, full, step * kTileCols, sm90::kEvictFirst);
       sm90::load_tile_2d(stage + 2 * kHalfBytes, &layer.a_map, full, step * kTileCols, static_cast<int>(place.row),
-                           sm90::kEvictLast);
+                         sm90::kEvictLast);
     }
   }
 }
@@ -74,7 +74,7 @@ __device__ void write_columns(const Sm90Layer& layer, std::byte* buffer, const L
     const int row = chunk * 8 + lane % 8;
     const int piece = (warp * 2 + lane / 8 % 2) ^ (row % 8);
     sm90::store_columns(base + row * kOutRowBytes + piece * 16, pack<Element>(value(chunk * 4), value(chunk * 4 + 1)),
-                          pack<Element>(value(chunk * 4 + 2), value(chunk * 4 + 3)));
+                        pack<Element>(value(chunk * 4 + 2), value(chunk * 4 + 3)));
   }
   sm90::warpgroup_sync(1 + group);
   for (int i = thread; i < kRows * 8; i += kWarpgroup) {
@@ -100,7 +100,7 @@ __device__ void write_tile(const Sm90Layer& layer, const LayerTile& place, int g
     write_columns<typename EpilogueType::Element, kRows>(layer, buffer, place, group, col, [&](int i) {
       const i64 row = place.row + i / 4 * 8 + lane % 4 * 2 + i % 2;
       return epilogue(col + in_group + i / 2 % 2 * 8, sums[half][i], sums[1][i],
-                    probability<typename EpilogueType::Element, kKind>(layer, row, place.row_end));
+                      probability<typename EpilogueType::Element, kKind>(layer, row, place.row_end));
     });
   }
 }
@@ -139,13 +139,15 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared, in
     }
     sm90::mma_wait<0>();
     if (releases) sm90::barrier_arrive(&shared.empty[last]);
-    with_epilogue<Element, kKind>(
-        layer, place.expert, [&](const auto& epilogue) { write_tile<kRows>(layer, place, group, buffer, sums, epilogue); });
+    with_epilogue<Element, kKind>(layer, place.expert, [&](const auto& epilogue) {
+      write_tile<kRows>(layer, place, group, buffer, sums, epilogue);
+    });
   }
 }
 
 template <typename Element, LayerKind kKind, int kRows>
-__global__ void __launch_bounds__(kThreads, 1) sm90_grouped_gemm_swap_ab(const __grid_constant__ Sm90Layer layer, int tiles_n) {
+__global__ void __launch_bounds__(kThreads, 1)
+    sm90_grouped_gemm_swap_ab(const __grid_constant__ Sm90Layer layer, int tiles_n) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared<kRows>*>(memory);

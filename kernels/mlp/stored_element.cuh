@@ -1,5 +1,5 @@
 #pragma once
-/// How a kernel finds and reads the elements of a StoredMatrix.
+/// Device functions that find and read the elements of a StoredMatrix.
 
 #include "kernels/mlp/epilogue.cuh"
 

@@ -22,8 +22,8 @@ struct TmaBoxes {
 };
 
 /// Returns nothing where TMA cannot read the matrix as it is stored. TMA needs all rows in one tensor, 16-bit elements,
-/// dense columns, and addresses and steps that are multiples of 16 bytes. The rows of a GLU block must be a power of two
-/// or a multiple of 8, or the matrix one block. Pure.
+/// dense columns, and addresses and steps that are multiples of 16 bytes. The rows of a GLU block must be a power of
+/// two or a multiple of 8, or the matrix one block. Pure.
 std::optional<TmaBoxes> tma_boxes(const StoredMatrix& matrix);
 
 /// A dense matrix with `pitch` elements from one row to the next.

@@ -44,7 +44,7 @@ __device__ __forceinline__ u32 two_codes(float a, float b) {
   } else {
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(b), "f"(a));
   }
-  // Which NaN the instruction makes is not documented for all formats.
+  // It is not documented for all formats which NaN the instruction makes.
   u32 word = codes;
   if (isnan(a)) word = (word & 0xff00U) | kFp8Nan;
   if (isnan(b)) word = (word & 0x00ffU) | u32{kFp8Nan} << 8;
@@ -279,7 +279,7 @@ struct SwizzleShape {
   i64 outer;
   i64 inner;
   i64 compact_cols;
-  /// Of 4 j's.
+  /// The tiles of 4 j's.
   i64 tiles;
   bool by_row;
 };

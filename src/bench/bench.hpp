@@ -1,5 +1,5 @@
 #pragma once
-/// How fast this machine is at what the tool does, each figure beside the machine's own ceiling in the same run.
+/// Benchmarks of the tool's work on this machine, each figure beside the machine's own ceiling in the same run.
 
 #include <functional>
 #include <string>
@@ -88,7 +88,7 @@ struct ForwardBenchOptions {
   int jobs = 1;
   /// Bytes to use at most: on a GPU 0 for nine tenths of what is free. Layers are cut to as many experts as fit.
   i64 memory_bytes = 0;
-  /// Of forward_shapes(); empty for all of them on a GPU, and for Qwen3-30B on a CPU.
+  /// A model of forward_shapes(); empty for all of them on a GPU, and for Qwen3-30B on a CPU.
   std::string model;
   /// Tokens per expert; empty for 1, 8, 64, 256, 1024, 4096 on a GPU and 1, 4, 16 on a CPU.
   std::vector<i64> tokens;

@@ -6,11 +6,11 @@
 #include <random>
 #include <utility>
 
-#include "core/fail.hpp"
-#include "core/float_rows.hpp"
+#include "bench/bench.hpp"
 #include "bench/event_timer.hpp"
 #include "bench/forward_shapes.hpp"
-#include "bench/bench.hpp"
+#include "core/fail.hpp"
+#include "core/float_rows.hpp"
 #include "glu_ckpt/ops/device_forward.hpp"
 #include "glu_ckpt/ops/diff.hpp"
 #include "glu_ckpt/ops/grouped_linear.hpp"
@@ -23,8 +23,8 @@ constexpr i64 kBf16 = 2;
 constexpr i64 kDense = 8192;
 /// A figure takes about this long, if three rounds do not take longer.
 constexpr double kMostMicroseconds = 2e6;
-/// Of the largest difference to cuBLAS, in units of the rms. Both round z, the activation and the sum to 8 bits, which
-/// puts single values some hundredths of the rms apart; a wrong row or expert puts them several rms apart.
+/// The bound of the largest difference to cuBLAS, in units of the rms. Both round z, the activation and the sum to 8
+/// bits, which puts single values some hundredths of the rms apart; a wrong row or expert puts them several rms apart.
 constexpr double kMostDifference = 0.25;
 /// Values that the rms is estimated from.
 constexpr i64 kSampleValues = i64{1} << 20;
@@ -108,7 +108,7 @@ class Cell {
     second_.emplace(cublas_linear(shape.experts, shape.width, shape.hidden, fc2_.data(), stream));
   }
 
-  /// Of all buffers, those within DeviceGroupedMlp included.
+  /// The bytes of all buffers, those within DeviceGroupedMlp included.
   static i64 bytes_per_expert(const ForwardShape& shape, i64 tokens) {
     return 6 * shape.hidden * shape.width + tokens * kBf16 * (3 * shape.hidden + 4 * shape.width) +
            tokens * static_cast<i64>(sizeof(float));
@@ -164,7 +164,7 @@ class Cell {
   DeviceBuffer device_splits_, probs_, sums_;
   std::vector<ExpertWeights> experts_;
   DeviceGroupedMlp mlp_;
-  /// Of cuBLAS: [rows, 2F], [rows, F] and [rows, H].
+  /// The results of cuBLAS: [rows, 2F], [rows, F] and [rows, H].
   DeviceBuffer between_, activated_, other_out_;
   std::optional<GroupedLinearHostSplits> first_, second_;
 };

@@ -6,16 +6,16 @@
 #include <cstring>
 #include <utility>
 
+#include "bench/bench.hpp"
+#include "bench/forward_shapes.hpp"
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
-#include "bench/forward_shapes.hpp"
-#include "bench/bench.hpp"
 #include "glu_ckpt/forward.hpp"
 
 namespace glu_ckpt {
 namespace {
 
-/// What one thread reads or fills at a time.
+/// The bytes that one thread reads or fills at a time.
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 /// A figure takes about this long, if three rounds do not take longer.
 constexpr double kMostSeconds = 4;

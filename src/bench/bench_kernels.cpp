@@ -4,9 +4,9 @@
 #include <string_view>
 #include <utility>
 
-#include "core/fail.hpp"
-#include "bench/event_timer.hpp"
 #include "bench/bench.hpp"
+#include "bench/event_timer.hpp"
+#include "core/fail.hpp"
 #include "glu_ckpt/ops/device_copy.hpp"
 #include "glu_ckpt/ops/diff.hpp"
 #include "glu_ckpt/ops/offsets.hpp"
@@ -19,7 +19,7 @@ namespace {
 constexpr i64 kBf16 = 2;
 /// More adds nothing to a figure.
 constexpr i64 kMostTensorBytes = i64{5} << 30;
-/// Of every buffer together, rotated over by small tensors: several times the 60 MB of an H200's cache.
+/// The bytes of all buffers over which small tensors rotate: several times the 60 MB of an H200's L2.
 constexpr i64 kRotationBytes = i64{512} << 20;
 
 struct ExpertShape {
@@ -57,7 +57,7 @@ class Bench {
     fill(dst_);
   }
 
-  /// How many experts fit into a pool.
+  /// The number of experts that fit into a pool.
   i64 fitting(const ExpertShape& shape) const {
     return std::clamp<i64>(pool_bytes_ / expert_bytes(shape), 1, shape.experts);
   }

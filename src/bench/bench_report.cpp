@@ -7,7 +7,7 @@
 namespace glu_ckpt::report {
 namespace {
 
-/// What a forward pass is timed on, whatever the device.
+/// The heading's lines on what a forward pass is timed with, whatever the device.
 constexpr const char* kForwardSubject =
     "grouped MLP, bf16, SwiGLU, interleaved:32, even splits; times are medians of rounds in turn; GB/s count the "
     "weights\n";

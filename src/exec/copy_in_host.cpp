@@ -8,8 +8,8 @@
 
 #include "exec/backends.hpp"
 #include "exec/host_transpose.hpp"
-#include "plan/fold_moves.hpp"
 #include "kernels/copy/transpose_copy.hpp"
+#include "plan/fold_moves.hpp"
 
 namespace glu_ckpt {
 namespace {

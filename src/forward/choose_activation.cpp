@@ -17,7 +17,7 @@ struct ActivationRow {
   bool has_alpha;
   bool has_limit;
   bool has_offset;
-  /// What its users agree on, where nothing else is said.
+  /// The constants that its users agree on, where nothing else is said.
   Activation defaults;
 };
 
@@ -55,7 +55,7 @@ std::optional<ActivationKind> kind_of_hidden_act(std::string_view name) {
   return std::nullopt;
 }
 
-/// What config.json says.
+/// The answers of config.json.
 ActivationAnswers config_answers(const ModelHints& hints) {
   const auto limit = hints.swiglu_limit ? std::optional(static_cast<float>(*hints.swiglu_limit)) : std::nullopt;
   const bool is_gpt_oss = hints.model_type == "gpt_oss" || hints.text_model_type == "gpt_oss";

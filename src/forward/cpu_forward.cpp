@@ -19,7 +19,7 @@
 namespace glu_ckpt {
 namespace {
 
-/// Rows of a weight that are taken together: 128 KiB of bf16 at 4096 columns, which stays in the second cache.
+/// Rows of a weight that are taken together: 128 KiB of bf16 at 4096 columns, which stays in L2.
 constexpr i64 kBlockRows = 16;
 
 const std::byte* row_data(const StoredMatrix& matrix, i64 row) {
@@ -31,7 +31,7 @@ i64 col_step(const StoredMatrix& matrix, i64 row) {
   return (row < matrix.tail_row ? matrix.first : matrix.tail).place.col_step;
 }
 
-/// Of a transposed matrix: a column's rows are neighbours, so they are taken together.
+/// For a transposed matrix: a column's rows are neighbours, so they are taken together.
 template <typename Element>
 void gather_columns(const std::byte* const* rows, i64 count, i64 cols, i64 col_step_bytes, i64 row_bytes,
                     std::byte* out) {
@@ -41,9 +41,9 @@ void gather_columns(const std::byte* const* rows, i64 count, i64 cols, i64 col_s
                   sizeof(Element));
 }
 
-/// Where rows [first, first + count) begin, each `padded` elements of which those past the matrix's columns are 0: in
-/// the matrix itself, or gathered in `buffer`. Either way they are elements of its dtype: every layout then goes
-/// through the same instructions, which matters where two NaNs meet.
+/// Returns where rows [first, first + count) begin: in the matrix itself, or gathered in `buffer`. Each has `padded`
+/// elements, and those past the matrix's columns are 0. Either way they are elements of its dtype: every layout then
+/// goes through the same instructions, which matters where two NaNs meet.
 void find_rows(const StoredMatrix& matrix, i64 first, i64 count, i64 padded, std::vector<std::byte>& buffer,
                const std::byte** rows) {
   const i64 element_bytes = dtype_bits(matrix.dtype) / 8;
@@ -218,7 +218,7 @@ class HostMlp {
   i64 width_ = 0;
   std::vector<float> rounded_probs_;
   std::vector<float> x_;
-  /// What FC2 takes.
+  /// The input of FC2.
   std::vector<float> middle_;
 };
 

@@ -6,8 +6,8 @@
 #include <numeric>
 #include <vector>
 
-#include "core/fail.hpp"
 #include "core/checked_math.hpp"
+#include "core/fail.hpp"
 #include "forward/mlp_runners.hpp"
 #include "glu_ckpt/ops/cuda.hpp"
 #include "glu_ckpt/ops/device_forward.hpp"
@@ -48,8 +48,8 @@ void for_parts(Weights& weights, const Visit& visit) {
   }
 }
 
-/// What of host memory the experts reach. Windows that overlap, as of gate and up in turn, are one upload; those that
-/// only touch may be of two allocations.
+/// Returns the host memory that the experts reach. Windows that overlap, as those of interleaved gate and up, are one
+/// upload; those that only touch may belong to two allocations.
 std::vector<Upload> uploads_of(std::span<const ExpertWeights> experts) {
   std::vector<Upload> windows;
   for (const ExpertWeights& expert : experts)

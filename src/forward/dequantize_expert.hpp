@@ -9,11 +9,11 @@
 
 namespace glu_ckpt {
 
-/// Which weights of a block become bf16 when they are loaded: those with scales of MXFP8.
+/// Knows which weights of a block become bf16 when they are loaded: those with scales of MXFP8.
 class Dequantized {
  public:
   explicit Dequantized(const ExpertBlock& block);
-  /// Whether this is such a weight, or its scales.
+  /// Says whether this is such a weight, or its scales.
   bool concerns(const Matrix& matrix) const;
   /// The dtype that it is computed with.
   Dtype dtype(const Matrix& matrix) const;
@@ -29,8 +29,8 @@ struct QuantizedWeight {
 };
 std::vector<QuantizedWeight> quantized_weights(const std::vector<const Matrix*>& matrices);
 
-/// Where a weight lies once it is bf16, in the layout it had: all of a placement's steps are twice as long. The offset
-/// counts from the byte that was byte `begin` of the tensor.
+/// The placement of a weight once it is bf16, in the layout it had: all steps are twice as long. The offset counts
+/// from the byte that was byte `begin` of the tensor.
 Placement widened(Placement place, i64 begin);
 
 /// Bytes of a stored tensor from byte `begin` on.

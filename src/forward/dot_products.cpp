@@ -99,7 +99,7 @@ struct FromF16 {
   }
 };
 
-/// What is left of four lanes: lane 0 and 2, lane 1 and 3, and those two. Of one sum, and of four at once.
+/// Adds the last four lanes of one sum, or of four sums at once: lanes 0 and 2, lanes 1 and 3, and those two.
 ALWAYS_INLINE float add_four(const Floats4& a) { return (a[0] + a[2]) + (a[1] + a[3]); }
 ALWAYS_INLINE void add_four(const Floats4& a, const Floats4& b, const Floats4& c, const Floats4& d, float* out) {
   const Floats4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);

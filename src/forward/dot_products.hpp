@@ -18,7 +18,7 @@ struct DotProducts {
   const float* x = nullptr;
   i64 x_step = 0;
   i64 tokens = 0;
-  /// Where each row of weights begins; its elements are of `dtype`, one behind the other, at any address.
+  /// The address of each row of weights; its elements are of `dtype`, one behind the other, at any address.
   const std::byte* const* w = nullptr;
   /// BF16, F16 or F32.
   Dtype dtype = Dtype::F32;

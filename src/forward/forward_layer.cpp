@@ -7,9 +7,9 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
-#include "glu_ckpt/forward.hpp"
 #include "forward/dequantize_expert.hpp"
 #include "forward/load_expert.hpp"
+#include "glu_ckpt/forward.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -107,7 +107,7 @@ class LayerRun {
     return last;
   }
 
-  /// Of an expert's weights and biases, as they are computed with.
+  /// The bytes of an expert's weights and biases, as they are computed with.
   i64 value_bytes(const StoredExpert& stored) const {
     i64 bytes = 0;
     for (const Matrix* const matrix : stored.matrices)
@@ -172,7 +172,7 @@ class LayerRun {
     }
   }
 
-  /// Of the token whose place in `index` that is.
+  /// The row of the token that has this place in `index`.
   std::span<float> token_row(std::vector<float>& rows, i64 place) const {
     return std::span(rows).subspan(static_cast<std::size_t>(place / tokens_.top_k * hidden_),
                                    static_cast<std::size_t>(hidden_));
@@ -191,7 +191,7 @@ class LayerRun {
   Dequantized dequantized_;
   std::vector<StoredExpert> experts_;
   MlpRunner* runner_ = nullptr;
-  /// Of one batch after the other.
+  /// It holds the weights of one batch after the other.
   WeightBuffer buffer_;
 };
 

@@ -6,8 +6,8 @@
 
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
-#include "layout/placement.hpp"
 #include "forward/dequantize_expert.hpp"
+#include "layout/placement.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -38,7 +38,7 @@ void add_range(Ranges& ranges, std::size_t tensor, const Range& range) {
   at->second.end = std::max(at->second.end, range.end);
 }
 
-/// Of its rows, how many lie in the first tensor.
+/// The number of its rows that lie in the first tensor.
 i64 head_rows(const Matrix& matrix) { return matrix.tail ? matrix.tail->first_row : matrix.rows; }
 
 Ranges tensor_ranges(const std::vector<const Matrix*>& matrices) {
@@ -54,7 +54,7 @@ Ranges tensor_ranges(const std::vector<const Matrix*>& matrices) {
   return ranges;
 }
 
-/// Where a matrix of this role and kind belongs.
+/// The member to which a matrix of this role and kind belongs.
 StoredMatrix& slot(ExpertWeights& weights, const Matrix& matrix, const std::string& name) {
   const bool bias = matrix.kind == TensorKind::Bias;
   if (is_scale(matrix.kind))

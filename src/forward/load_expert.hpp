@@ -16,11 +16,11 @@ struct ExpertWindow {
   i64 begin = 0;
   i64 end = 0;
   i64 at = 0;
-  /// Where these weights stand once they were dequantized to bf16; -1 where they are not quantized.
+  /// The offset of these weights once they are dequantized to bf16; -1 where they are not quantized.
   i64 wide_at = -1;
 };
 
-/// What of a checkpoint is one expert's.
+/// The part of a checkpoint that is one expert's.
 struct StoredExpert {
   std::vector<const Matrix*> matrices;
   /// One for each tensor: from the first to the last of its bytes that are the expert's.

@@ -25,7 +25,7 @@ u64 draw(u64 key, i64 index) { return mix(key + kStep * (static_cast<u64>(index)
 i64 scaled(u64 bits, i64 limit) { return static_cast<i64>((bits & 0xffff) * static_cast<u64>(limit) >> 16); }
 
 constexpr i64 kMostTokens = 7;
-/// Of what is drawn for a token, where its probability stands; its values come first.
+/// The counter of a token's probability; those of its values come first.
 constexpr i64 kProbability = i64{1} << 40;
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
-/// What verify_forward() gives the experts to compute: made of counters, so that the bits are the same on every
-/// machine, whatever is computed before or beside them.
+/// The tokens of verify_forward(). They are made of counters, so that the bits are the same on every machine, whatever
+/// is computed before or beside them.
 
 #include <string_view>
 #include <vector>

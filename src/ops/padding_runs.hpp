@@ -1,5 +1,5 @@
 #pragma once
-/// Where the rows of each expert lie, with and without padding.
+/// The places of each expert's rows, with and without padding.
 
 #include <vector>
 

@@ -73,7 +73,7 @@ void time_shape(i64 width, i64 hidden, int rounds) {
       fmt::print(" {}", fmt::format("{}: {:.2f}",
                                     path == SimdLevel::Avx512 ? "AVX-512"
                                     : path == SimdLevel::Avx2 ? "AVX2"
-                                                                  : "plain",
+                                                              : "plain",
                                     rate(rounds, experts * expert, [&] {
                                       for (i64 e = 0; e < experts; ++e)
                                         transpose_in_host(shape, src.data() + e * expert, out + e * expert, path);

@@ -6,9 +6,9 @@
 
 #include "fake_warp/fake_block.hpp"
 #include "kernels/grouped_gemm/expert_tiles.cuh"
+#include "kernels/grouped_gemm/grouped_gemm_fp32.cuh"
 #include "kernels/grouped_gemm/linear_args.hpp"
 #include "kernels/grouped_gemm/sm80_grouped_gemm.cuh"
-#include "kernels/grouped_gemm/grouped_gemm_fp32.cuh"
 #include "support/linear_cases.hpp"
 
 namespace glu_ckpt {

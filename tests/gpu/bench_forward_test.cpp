@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "forward/activation.hpp"
 #include "bench/bench.hpp"
+#include "forward/activation.hpp"
 #include "gpu/guarded_array.hpp"
 #include "kernels/bench/measure_kernels.hpp"
 #include "support/mlp_cases.hpp"

@@ -103,7 +103,8 @@ TEST(DiffStatsOnDevice, AgreesWithTheHostOnMillionsInLongItems) {
     std::vector<std::uint16_t> a(70'000'019);
     for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<std::uint16_t>(i * 2654435761U >> 16);
     std::vector<std::uint16_t> b = a;
-    for (std::size_t i = 0; i < b.size(); i += static_cast<std::size_t>(every)) b[i] = static_cast<std::uint16_t>(b[i] ^ 1U << (i / 7 % 16));
+    for (std::size_t i = 0; i < b.size(); i += static_cast<std::size_t>(every))
+      b[i] = static_cast<std::uint16_t>(b[i] ^ 1U << (i / 7 % 16));
     const GuardedArray of_a(a), of_b(b);
     const DiffStats device = diff_stats(of_a.data(), of_b.data(), std::ssize(a), Dtype::BF16, nullptr);
     const DiffStats host = diff_stats_host(a.data(), b.data(), std::ssize(a), Dtype::BF16);

@@ -44,8 +44,8 @@ TEST(Activation, InfinitiesAndZeros) {
 /// -0 is told from 0 and a NaN is a NaN.
 TEST(Activation, ScaledConstantsMakeOneFormulaOfThree) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  const float values[] = {0.0F, -0.0F, 1e-45F, -1e-45F, 0.5F, -3.0F, 3.5F, -3.5F, 9.0F, -9.0F, 1e38F, -1e38F, HUGE_VALF,
-                          -HUGE_VALF, kNan};
+  const float values[] = {0.0F, -0.0F, 1e-45F, -1e-45F, 0.5F,      -3.0F,      3.5F, -3.5F,
+                          9.0F, -9.0F, 1e38F,  -1e38F,  HUGE_VALF, -HUGE_VALF, kNan};
   for (const ActivationKind kind :
        {ActivationKind::ClampedSwiglu, ActivationKind::QuickGeglu, ActivationKind::ClampedQuickGeglu})
     for (const float offset : {0.0F, -0.0F, 1.0F}) {

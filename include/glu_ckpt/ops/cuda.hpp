@@ -1,5 +1,5 @@
 #pragma once
-/// What GPU code needs of this library's callers: no CUDA header, so that a build without nvcc compiles it too.
+/// The vocabulary of callers of GPU code. It includes no CUDA header, so that a build without nvcc compiles it too.
 /// Functions that take a GpuStream are asynchronous on it and allocate no device memory, where they do not say
 /// otherwise themselves; in a build without CUDA they throw Error(NoDevice).
 
@@ -7,21 +7,21 @@
 
 #include "glu_ckpt/tensor.hpp"
 
-/// What cudaStream_t points to.
+/// The type that cudaStream_t points to.
 struct CUstream_st;
 
 namespace glu_ckpt {
 
 using GpuStream = CUstream_st*;
 
-/// Whether kernels were compiled in.
+/// Says whether kernels were compiled in.
 bool built_with_cuda();
 /// GPUs that this process can use; 0 without a driver, and in a build without CUDA.
 int cuda_device_count();
 /// Why cuda_device_count() is 0, as a sentence for people; empty where it is not.
 std::string why_no_cuda();
 
-/// What is asked of a device before work is given to it.
+/// The properties of a device that decide whether work is given to it.
 struct CudaDevice {
   int index = 0;
   std::string name;
@@ -30,7 +30,7 @@ struct CudaDevice {
   int multiprocessors = 0;
   i64 memory_bytes = 0;
   i64 free_bytes = 0;
-  /// Of CUDA that the driver supports, "13.0".
+  /// The version of CUDA that the driver supports, "13.0".
   std::string driver;
 };
 

@@ -35,7 +35,7 @@ class DeviceGroupedMlp {
   /// and rows of x are multiples of 16 bytes, x has to begin at one, too. Throws DeviceFailed.
   void run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, GpuStream stream) const;
 
-  /// Whether the newest run's splits were right; before the first one nothing is wrong. Waits for `stream`. Throws
+  /// Checks that the newest run's splits were right; before the first run nothing is wrong. Waits for `stream`. Throws
   /// Usage with the numbers.
   void check_splits(GpuStream stream) const;
 

@@ -1,13 +1,13 @@
 #pragma once
-/// How two tensors differ: in how many elements, where first, and by how much.
+/// Compares two tensors: how many elements differ, which is the first, and by how much they differ.
 
 #include "glu_ckpt/ops/cuda.hpp"
 
 namespace glu_ckpt {
 
-/// Of a against b, element by element. Bits decide what differs: -0 differs from 0, and a NaN from a NaN with another
-/// payload. The values are of F64, F32, F16 and BF16 only; elements of other dtypes are bits alone, and for them
-/// everything from max_abs on is 0.
+/// The result of comparing a with b, element by element. Bits decide what differs: -0 differs from 0, and a NaN from a
+/// NaN with another payload. The values are of F64, F32, F16 and BF16 only; elements of other dtypes are bits alone,
+/// and for them everything from max_abs on is 0.
 struct DiffStats {
   i64 elements = 0;
   /// Elements whose bits differ.

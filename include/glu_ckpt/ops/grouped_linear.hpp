@@ -1,7 +1,7 @@
 #pragma once
 /// One linear layer per expert over rows sorted by expert, and the two products of its gradients.
 ///
-/// Where the splits are says which way is taken:
+/// The place of the splits decides which way is taken:
 ///   on the device  DeviceGroupedLinear: this library's kernels. Nothing waits for the host, so a captured graph
 ///                  replays with new splits.
 ///   on the host    GroupedLinearHostSplits: one product per expert by cuBLAS where a libcublas is found, else the same
@@ -41,7 +41,7 @@ struct ExpertMatrices {
 
 struct GroupedLinear {
   LinearProduct product = LinearProduct::Forward;
-  /// Of x, dy, y, dx and W: BF16, F16 or F32. Sums are fp32 and rounded once, to nearest even.
+  /// The dtype of x, dy, y, dx and W: BF16, F16 or F32. Sums are fp32 and rounded once, to nearest even.
   Dtype dtype = Dtype::BF16;
   i64 num_experts = 0;
   i64 in_features = 0;
@@ -50,7 +50,7 @@ struct GroupedLinear {
   ExpertMatrices<const void> weights = {};
   /// dW of WeightGrad: written, so they must not overlap.
   ExpertMatrices<void> grads = {};
-  /// Of dW: `dtype` or F32.
+  /// The dtype of dW: `dtype` or F32.
   Dtype grad_dtype = Dtype::BF16;
   /// WeightGrad adds to what dW holds: the sum of the products to it, as the last addition.
   bool accumulate = false;
@@ -60,9 +60,9 @@ struct GroupedLinear {
 /// Rows behind the last split are neither read nor written. Nothing overlaps what is written.
 struct LinearRows {
   i64 rows = 0;
-  /// [rows, in]: of Forward and WeightGrad.
+  /// [rows, in], which Forward and WeightGrad read.
   const void* x = nullptr;
-  /// [rows, out]: of InputGrad and WeightGrad.
+  /// [rows, out], which InputGrad and WeightGrad read.
   const void* dy = nullptr;
   /// y [rows, out] of Forward, dx [rows, in] of InputGrad.
   void* out = nullptr;
@@ -95,7 +95,7 @@ class DeviceGroupedLinear {
   /// memory, so they have to follow one another.
   void run(const LinearRows& rows, const i64* splits, GpuStream stream) const;
 
-  /// Whether the newest run's splits were right. Waits for `stream`. Throws Usage with the numbers.
+  /// Checks that the newest run's splits were right. Waits for `stream`. Throws Usage with the numbers.
   void check_splits(GpuStream stream) const;
 
  private:

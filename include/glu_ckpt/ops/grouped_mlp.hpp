@@ -9,8 +9,9 @@
 
 namespace glu_ckpt {
 
-/// Of gate a and linear term u; s(v) = 1 / (1 + exp(-v)), ac = min(a, limit), uc = clamp(u, -limit, limit).
-/// A NaN comes out as a NaN, of clamps, ReLU and its square too, where TransformerEngine's kernels make a number of it.
+/// The formulas of gate a and linear term u; s(v) = 1 / (1 + exp(-v)), ac = min(a, limit), uc = clamp(u, -limit,
+/// limit). A NaN stays a NaN, through clamps, ReLU and its square too, where TransformerEngine's kernels make a number
+/// of it.
 enum class ActivationKind {
   /// (a s(a)) u
   Swiglu,
@@ -35,7 +36,7 @@ enum class ActivationKind {
 struct Activation {
   ActivationKind kind = ActivationKind::Swiglu;
   float alpha = 1.702F;
-  /// Of the clamped kinds.
+  /// The limit of the clamped kinds.
   float limit = 7.0F;
   float offset = 0.0F;
 
@@ -53,7 +54,7 @@ struct StoredMatrix {
   /// No step is negative, so the bytes that a part reaches lie between its first and its last element.
   struct Part {
     const std::byte* data = nullptr;
-    /// Of the matrix's own row 0, counted from `data`.
+    /// The placement of the matrix's own row 0, counted from `data`.
     Placement place;
   };
   /// BF16, F16 or F32.

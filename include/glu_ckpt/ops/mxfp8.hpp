@@ -1,7 +1,7 @@
 #pragma once
 /// MXFP8: blocks of 32 elements in fp8 with one power of two each, as TransformerEngine makes them.
 ///
-/// Of a block, m is the largest magnitude, its scale byte is e = e8m0_round_up(m * (1 / fp8's largest value)) and its
+/// In a block, m is the largest magnitude, its scale byte is e = e8m0_round_up(m * (1 / fp8's largest value)) and its
 /// elements are x * 2^(127 - e), rounded to fp8 to nearest, ties to even. They are worth q * 2^(e - 127). As e is
 /// rounded up, no finite element is too large for fp8. A NaN stays a NaN, as code 0x7f, and does not count for m; so it
 /// harms no other element of its block, and no block is given the scale byte 0xff (NaN). Beside an infinite element,
@@ -51,8 +51,8 @@ struct MxExtents {
   bool operator==(const MxExtents&) const = default;
 };
 
-/// Of the scales: [rows, cols / 32] or [rows / 32, cols]. Throws Usage where blocks do not fit, for negative extents
-/// and other dtypes than fp8; so do all functions that take an MxFormat.
+/// The extents of the scales: [rows, cols / 32] or [rows / 32, cols]. Throws Usage where blocks do not fit, for
+/// negative extents and other dtypes than fp8; so do all functions that take an MxFormat.
 MxExtents mx_scale_extents(const MxFormat& format);
 /// The same as TransformerEngine keeps them, padded to 128 along the axis without blocks and to 4 along the other. What
 /// the padding holds means nothing.

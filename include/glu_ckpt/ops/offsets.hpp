@@ -1,6 +1,7 @@
 #pragma once
-/// Where each group of rows begins, from how many rows each group has: prefix sums times a stride, several at once and
-/// all on the device. Grouped GEMMs take such offsets in rows (stride 1) and in elements (stride = width of a row).
+/// Computes where each group of rows begins from how many rows each group has: prefix sums times a stride, several at
+/// once and all on the device. Grouped GEMMs take such offsets in rows (stride 1) and in elements (stride = width of a
+/// row).
 
 #include <memory>
 #include <span>
@@ -21,7 +22,7 @@ struct SplitSizes {
 
 /// With P_i = splits[0] + ... + splits[i], an output holds P_i * stride for i = 0..N-1, after one 0 if `leading_zero`.
 struct OffsetSpec {
-  /// Of any sign; 0 gives zeros.
+  /// It may have any sign; 0 gives zeros.
   i64 stride = 1;
   bool leading_zero = true;
   /// I32 or I64.
@@ -36,7 +37,8 @@ struct OffsetOutput {
   i64 length = 0;
 };
 
-/// What can go wrong in an output. Arithmetic is in int64 and wraps at 64 bits; flags say where that lost something.
+/// The faults that an output can have. Arithmetic is in int64 and wraps at 64 bits; flags say where that lost
+/// something.
 enum OffsetFlag : u32 {
   /// A P_i * stride that an I32 output cannot hold: the element has its low 32 bits.
   kOffsetBeyondInt32 = 1,

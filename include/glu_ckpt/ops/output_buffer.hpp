@@ -22,26 +22,26 @@ struct TensorView {
   bool requires_grad = false;
 };
 
-/// Whether the elements lie one after the other in row-major order. As for PyTorch, strides of extents of 1 mean
+/// Says whether the elements follow one another in row-major order. As for PyTorch, strides of extents of 1 mean
 /// nothing, and a tensor without elements is contiguous.
 bool is_contiguous(const TensorView& tensor);
 
-/// What is asked of a buffer that results are written to, in this order: its shape, dtype and device, that it is
-/// contiguous, and that it does not require a gradient. The first that is not so is an Error(Usage) with both sides and
-/// what to do. Looks at the description alone.
+/// Checks a buffer that results are written to, in this order: its shape, dtype and device, that it is contiguous, and
+/// that it does not require a gradient. The first that is not so is an Error(Usage) with both sides and what to do. It
+/// looks at the description alone.
 void check_output_buffer(const TensorView& buffer, const std::vector<i64>& shape, Dtype dtype,
                          const std::string& device);
 
 /// Memory of so many bytes on a device, not initialised; null where there are 0 bytes. Whoever calls owns it.
 using AllocateOutput = std::function<std::byte*(i64 bytes, const std::string& device)>;
 
-/// What results are to be written to: `buffer`, checked as above, or where it is null a new tensor by `allocate`. What
-/// is returned has the address of the buffer, and requires no gradient. Throws Usage, ShapeOverflow, NoMemory where the
-/// allocation gives nothing.
+/// Returns the tensor that results are written to: `buffer`, checked as above, or where it is null a new tensor by
+/// `allocate`. It has the address of the buffer, and requires no gradient. Throws Usage, ShapeOverflow, NoMemory where
+/// the allocation gives nothing.
 TensorView validate_or_alloc(const TensorView* buffer, const std::vector<i64>& shape, Dtype dtype,
                              const std::string& device, const AllocateOutput& allocate);
 
-/// What a grouped MLP is run on. All on one device and contiguous.
+/// The tensors of a run of a grouped MLP, all on one device and contiguous.
 struct MlpTensors {
   /// [..., H], of the compute dtype: the tokens, sorted by expert. All axes but the last together are T.
   TensorView x;
@@ -53,7 +53,7 @@ struct MlpTensors {
   const TensorView* out = nullptr;
 };
 
-/// Of x, then splits, then probs: dtype, device, contiguity, shape, address. Returns T. Looks at the
+/// Checks dtype, device, contiguity, shape and address of x, then of splits, then of probs. Returns T. Looks at the
 /// descriptions alone, so nothing is launched before. Throws Usage with the name, both sides and what to do.
 i64 check_mlp_tensors(const GroupedMlp& mlp, const MlpTensors& tensors, const std::string& device);
 

@@ -10,7 +10,7 @@
 
 namespace glu_ckpt {
 
-/// What the matrices are quantized to: all that counts is the block that a kernel takes at once.
+/// The dtype that matrices are quantized to, of which only the block that a kernel takes at once counts.
 enum class TokenRecipe {
   /// fp32, bf16, fp16.
   None,
@@ -24,7 +24,7 @@ enum class TokenRecipe {
 /// MXFP8, 16 for other fp8, 128 for fp4 and 0, which is no padding.
 i64 token_alignment(TokenRecipe recipe, bool grouped_tensor);
 
-/// How many rows each expert has, and how many with padding. Experts without tokens get none.
+/// The rows of each expert, without and with padding. Experts without tokens get none.
 struct TokenPadding {
   std::vector<i64> splits;
   /// Each split rounded up to a multiple of the alignment.
