@@ -19,7 +19,6 @@
 namespace glu_ckpt {
 namespace {
 
-constexpr i64 kBf16 = 2;
 constexpr i64 kDense = 8192;
 /// A figure takes about this long, if three rounds do not take longer.
 constexpr double kMostMicroseconds = 2e6;

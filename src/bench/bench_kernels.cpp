@@ -16,7 +16,7 @@
 namespace glu_ckpt {
 namespace {
 
-constexpr i64 kBf16 = 2;
+constexpr i64 kBf16Bytes = 2;
 /// More adds nothing to a figure.
 constexpr i64 kMostTensorBytes = i64{5} << 30;
 /// The bytes of all buffers over which small tensors rotate: several times the 60 MB of an H200's L2.
@@ -35,12 +35,12 @@ constexpr ExpertShape kModels[] = {
     {"gpt-oss-120b", 128, 5760, 2880}, {"Mixtral-8x7B", 8, 28672, 4096},
 };
 
-i64 expert_bytes(const ExpertShape& shape) { return shape.rows * shape.hidden * kBf16; }
+i64 expert_bytes(const ExpertShape& shape) { return shape.rows * shape.hidden * kBf16Bytes; }
 
 /// Source and target memory, and what the timing needs.
-class Bench {
+class KernelBench {
  public:
-  explicit Bench(const KernelBenchOptions& options) : options_(options) {
+  explicit KernelBench(const KernelBenchOptions& options) : options_(options) {
     const CudaDevice device = cuda_device(options.device);
     CUDA_CHECK(cudaSetDevice(options.device));
     const i64 allowed = options.memory_bytes > 0 ? options.memory_bytes : device.free_bytes / 10 * 9;
@@ -120,7 +120,7 @@ class Bench {
   std::vector<KernelFigure> figures_;
 };
 
-Bench::Launch plain_copy(i64 bytes) {
+KernelBench::Launch plain_copy(i64 bytes) {
   return [bytes](std::byte* src, std::byte* dst, cudaStream_t stream) {
     CUDA_CHECK(cudaMemcpyAsync(dst, src, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
   };
@@ -128,7 +128,7 @@ Bench::Launch plain_copy(i64 bytes) {
 
 /// Gate and up of every expert of [E, 2F, H], from contiguous to interleaved:K or back.
 std::vector<Move> glu_moves(const ExpertShape& shape, i64 experts, i64 block_rows, bool interleave) {
-  const i64 row = shape.hidden * kBf16, block = block_rows * row, half = shape.rows / 2 * row;
+  const i64 row = shape.hidden * kBf16Bytes, block = block_rows * row, half = shape.rows / 2 * row;
   std::vector<Move> moves;
   for (i64 e = 0; e < experts; ++e)
     for (i64 h = 0; h < 2; ++h) {
@@ -148,16 +148,16 @@ std::vector<Move> glu_moves(const ExpertShape& shape, i64 experts, i64 block_row
 
 /// gpt-oss's own [E, H, 2F] with gate and up in turn, to [E, 2F, H] in halves, or back.
 std::vector<Move> turn_moves(const ExpertShape& shape, i64 experts, bool there) {
-  const i64 row = shape.hidden * kBf16, width = shape.rows / 2;
+  const i64 row = shape.hidden * kBf16Bytes, width = shape.rows / 2;
   std::vector<Move> moves;
   for (i64 e = 0; e < experts; ++e)
     for (i64 h = 0; h < 2; ++h) {
       Move move;
-      move.src_offset = e * expert_bytes(shape) + h * kBf16;
+      move.src_offset = e * expert_bytes(shape) + h * kBf16Bytes;
       move.dst_offset = e * expert_bytes(shape) + h * width * row;
-      move.dims[0] = {width, 2 * kBf16, row};
-      move.dims[1] = {shape.hidden, shape.rows * kBf16, kBf16};
-      move.run_bytes = kBf16;
+      move.dims[0] = {width, 2 * kBf16Bytes, row};
+      move.dims[1] = {shape.hidden, shape.rows * kBf16Bytes, kBf16Bytes};
+      move.run_bytes = kBf16Bytes;
       if (!there) {
         std::swap(move.src_offset, move.dst_offset);
         for (MoveDim& dim : move.dims) std::swap(dim.src_step, dim.dst_step);
@@ -181,7 +181,7 @@ std::string glu_text(bool interleave, i64 block_rows) {
 
 std::vector<i64> shape_of(const ExpertShape& shape, i64 experts) { return {experts, shape.rows, shape.hidden}; }
 
-void bench_moves(Bench& bench, const ExpertShape& shape, i64 experts, const std::vector<Move>& moves,
+void bench_moves(KernelBench& bench, const ExpertShape& shape, i64 experts, const std::vector<Move>& moves,
                  const std::string& kernel, const std::string& what) {
   const i64 bytes = experts * expert_bytes(shape);
   std::size_t sources = 1;
@@ -195,16 +195,16 @@ void bench_moves(Bench& bench, const ExpertShape& shape, i64 experts, const std:
   bench.report({kernel, shape.model, what, shape_of(shape, experts), 2 * bytes, own, "cudaMemcpyAsync", copy});
 }
 
-void bench_in_place(Bench& bench, const ExpertShape& shape, i64 experts, i64 block_rows, bool interleave) {
+void bench_in_place(KernelBench& bench, const ExpertShape& shape, i64 experts, i64 block_rows, bool interleave) {
   const i64 bytes = experts * expert_bytes(shape);
   InPlaceGlu glu;
   glu.experts = experts;
   glu.expert_step = expert_bytes(shape);
   glu.rows = shape.rows;
-  glu.row_bytes = shape.hidden * kBf16;
+  glu.row_bytes = shape.hidden * kBf16Bytes;
   glu.block_rows = block_rows;
   glu.interleave = interleave;
-  const InPlacePermutation permutation(glu, bench.scratch(), in_place_scratch_bytes(glu, Bench::kScratchBytes),
+  const InPlacePermutation permutation(glu, bench.scratch(), in_place_scratch_bytes(glu, KernelBench::kScratchBytes),
                                        bench.stream());
   const std::vector<Move> moves = glu_moves(shape, experts, block_rows, interleave);
   const auto in_place = [&](std::byte*, std::byte* dst, cudaStream_t stream) { permutation.run(dst, stream); };
@@ -218,7 +218,7 @@ void bench_in_place(Bench& bench, const ExpertShape& shape, i64 experts, i64 blo
 }
 
 /// The five arrays that a grouped MLP asks for, of DeepSeek-V3's widths.
-void bench_offsets(Bench& bench, i64 groups) {
+void bench_offsets(KernelBench& bench, i64 groups) {
   const std::vector<OffsetSpec> specs = {{1, false, Dtype::I32},
                                          {1, true, Dtype::I64},
                                          {7168, true, Dtype::I64},
@@ -237,7 +237,7 @@ void bench_offsets(Bench& bench, i64 groups) {
 
 /// Beside a plain read of both sides: of equal tensors, and of tensors that are equal but for a shift, so that nearly
 /// every element differs.
-void bench_diff(Bench& bench, const ExpertShape& shape, i64 experts) {
+void bench_diff(KernelBench& bench, const ExpertShape& shape, i64 experts) {
   constexpr i64 kShift = 16;
   const i64 bytes = experts * expert_bytes(shape);
   auto* const sums = reinterpret_cast<u32*>(bench.scratch());
@@ -249,7 +249,7 @@ void bench_diff(Bench& bench, const ExpertShape& shape, i64 experts) {
   plain_copy(bytes)(bench.src(), bench.dst(), bench.stream());
   for (const i64 shift : {i64{0}, kShift}) {
     const auto launch = [&](std::byte* src, std::byte* dst, cudaStream_t stream) {
-      (void)diff_stats(src, dst + shift, (bytes - shift) / kBf16, Dtype::BF16, stream);
+      (void)diff_stats(src, dst + shift, (bytes - shift) / kBf16Bytes, Dtype::BF16, stream);
     };
     const auto [own, read] = bench.time(bytes, launch, read_both);
     bench.report({"diff_stats", shape.model, shift == 0 ? "bf16, equal" : "bf16, nearly all differ",
@@ -260,7 +260,7 @@ void bench_diff(Bench& bench, const ExpertShape& shape, i64 experts) {
 }  // namespace
 
 std::vector<KernelFigure> bench_kernels(const KernelBenchOptions& options) {
-  Bench bench(options);
+  KernelBench bench(options);
   for (const ExpertShape& shape : kModels) {
     const i64 experts = bench.fitting(shape);
     for (const i64 block_rows : {32, 8, 1})

@@ -5,8 +5,6 @@
 namespace glu_ckpt {
 namespace {
 
-constexpr i64 kBf16 = 2;
-
 /// Gate (half 0) or up (half 1) of the FC1 at `data`.
 StoredMatrix fc1_half(const ForwardShape& shape, const std::byte* data, i64 half) {
   const i64 row = shape.hidden * kBf16, block = kBenchBlockRows * row;

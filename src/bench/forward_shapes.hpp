@@ -10,6 +10,9 @@
 
 namespace glu_ckpt {
 
+/// The bytes of an element of weights and tokens.
+inline constexpr i64 kBf16 = 2;
+
 /// K of FC1's rows.
 inline constexpr i64 kBenchBlockRows = 32;
 
