@@ -25,11 +25,11 @@ MAY_INCLUDE = {
     "ops": {"core", "kernels", "ops"},
     "exec": {"core", "layout", "plan", "io", "kernels", "ranks", "exec"},
     "model": {"core", "layout", "io", "exec", "model"},
-    "forward": {"core", "layout", "plan", "io", "kernels", "exec", "model", "forward"},
+    "forward": {"core", "layout", "plan", "io", "format", "kernels", "exec", "model", "forward"},
     "verify": {"core", "layout", "plan", "io", "kernels", "ranks", "exec", "model", "forward", "verify"},
-    "convert": {"core", "layout", "plan", "io", "format", "ranks", "exec", "verify", "report", "cli", "convert"},
-    "bench": {"core", "plan", "kernels", "exec", "forward", "report", "bench"},
-    "report": {"core", "bench", "report"},
+    "convert": {"core", "layout", "plan", "io", "format", "ranks", "exec", "model", "forward", "verify", "convert"},
+    "bench": {"core", "plan", "io", "kernels", "exec", "forward", "report", "bench"},
+    "report": {"core", "report"},
     "cli": {"core", "layout", "plan", "io", "format", "ranks", "exec", "verify", "convert", "report", "bench", "cli"},
 }
 

@@ -2,17 +2,14 @@
 /// Whether a checkpoint still is what its own record and checksums say.
 
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "glu_ckpt/tensor.hpp"
+#include "glu_ckpt/run_options.hpp"
 
 namespace glu_ckpt {
-
-class Backend;
 
 enum class FileState { Ok, Differs, Missing, NoChecksum };
 
@@ -42,16 +39,7 @@ struct CheckedCheckpoint {
   bool is_ok() const;
 };
 
-struct CheckOptions {
-  int jobs = 1;
-  i64 memory_bytes = i64{1} << 30;
-  /// Called when another part of the work begins, with its title and the bytes that it will read. May be empty.
-  std::function<void(std::string_view, i64)> on_stage = {};
-  /// Gets the bytes that were read since its last call, from any thread; it may throw to stop. May be empty.
-  std::function<void(i64)> on_progress = {};
-};
-
-/// Reads everything. Throws what open_source() and the checks of the formats throw, RecordInvalid, and Io.
-CheckedCheckpoint check(const std::filesystem::path& path, const Backend& backend, const CheckOptions& options);
+/// Reads everything. Throws what open_source() and the checks of the formats throw, RecordInvalid, Io and Interrupted.
+CheckedCheckpoint check(const std::filesystem::path& path, const RunOptions& run = {});
 
 }  // namespace glu_ckpt

@@ -2,6 +2,7 @@
 /// What the experts of a checkpoint compute: out = p * (act(x W1^T + b1) W2^T + b2), from weights as they are stored.
 
 #include <cstddef>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,14 +17,6 @@
 #include "glu_ckpt/ops/grouped_mlp.hpp"
 
 namespace glu_ckpt {
-
-/// What a user said about the activation; empty fields come from config.json.
-struct ActivationAnswers {
-  std::optional<ActivationKind> kind;
-  std::optional<float> alpha;
-  std::optional<float> limit;
-  std::optional<float> offset;
-};
 
 /// The activation of a model's experts. Nothing is guessed: constants that neither the user, config.json nor the
 /// family settles throw UnknownActivation, constants that the activation does not have throw Usage.
@@ -82,5 +75,35 @@ Dtype compute_dtype(const Model& model, const ExpertBlock& block, bool fp32);
 /// with the numbers; NotExact where a value of an MXFP8 weight is none of bf16's.
 std::vector<std::byte> forward_layer(const Model& model, const ExpertBlock& block, const RoutedTokens& tokens,
                                      const LayerOptions& options);
+
+/// One layer's experts on given tokens, from a file to a file.
+struct ForwardRequest {
+  std::filesystem::path checkpoint;
+  SourceAnswers from;
+  /// The layer's label: "3", "mtp.0".
+  std::string layer;
+  /// A safetensors file with x [T, H], index [T, top_k] I64 and weights [T, top_k].
+  std::filesystem::path tokens;
+  /// The safetensors file that y [T, H] is written to.
+  std::filesystem::path output;
+  ExpertCompute compute;
+  /// Replace the output file.
+  bool overwrite = false;
+};
+
+struct ForwardWritten {
+  std::string layer;
+  i64 num_experts = 0;
+  /// Of y: [T, H].
+  std::vector<i64> shape;
+  Dtype dtype = Dtype::BF16;
+  Activation activation;
+  std::string device;
+};
+
+/// Runs the routed experts of one layer, shared experts not included, and writes y in the compute dtype. Throws
+/// LayerMissing, NoExperts, UnknownGlu, UnknownActivation, TokensInvalid, OutputExists, errors of the files and of the
+/// machine, Interrupted.
+ForwardWritten forward(const ForwardRequest& request, const RunOptions& run = {});
 
 }  // namespace glu_ckpt

@@ -167,9 +167,9 @@ struct LayoutAnswers {
 
 /// What the user said about the source.
 struct SourceAnswers {
-  std::optional<std::string> naming;
-  std::optional<Glu> glu;
-  std::optional<Glu> shared_glu;
+  std::optional<std::string> naming = std::nullopt;
+  std::optional<Glu> glu = std::nullopt;
+  std::optional<Glu> shared_glu = std::nullopt;
   /// What messages put before "naming", "glu", ... to name the option that gave the answer.
   std::string option_prefix = "--from-";
   /// Of the optimizer's twins of routed experts, where it is not `glu`.

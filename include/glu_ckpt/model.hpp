@@ -1,5 +1,10 @@
 #pragma once
-/// A checkpoint together with what was recognized in it: how every other call sees one.
+/// A checkpoint together with what was recognized in it: how every other call sees a path.
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "glu_ckpt/checkpoint.hpp"
 #include "glu_ckpt/layout.hpp"
@@ -11,5 +16,44 @@ struct Model {
   const Source* source = nullptr;
   const Recognition* recognition = nullptr;
 };
+
+/// A checkpoint that was opened and recognized.
+struct Checkpoint {
+  std::unique_ptr<Source> source;
+  Recognition recognition;
+
+  Model model() const { return {source.get(), &recognition}; }
+};
+
+/// Opens and recognizes; reads headers only. `answers` are what the caller knows and the files do not say. Throws what
+/// open_source() and recognize() throw, with the file and the byte at fault where there is one.
+Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswers& answers = {});
+
+/// What `inspect` found.
+struct Inspection {
+  std::unique_ptr<Source> source;
+  /// Absent where recognition failed; `fault` then says why.
+  std::optional<Recognition> recognition;
+  std::optional<Error> fault;
+  /// Sentences; the fault's is among them.
+  std::vector<std::string> problems;
+};
+
+/// Opens `path` and says what it is; reads headers only. A layout that is not recognized is a finding. Throws what
+/// open_source() throws.
+Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answers = {});
+
+/// What `stamp` recorded.
+struct Stamped {
+  /// "no naming" where the keys fit several.
+  std::string naming;
+  std::string experts;
+  std::string glu;
+};
+
+/// Records in the checkpoint itself a layout that the caller knows and the files do not say: at least one of glu,
+/// shared_glu and optimizer_glu. Tensor bytes stay untouched. Throws Usage, NoExperts, what open_checkpoint() throws
+/// where an answer contradicts the files, Io, NoSpace.
+Stamped stamp(const std::filesystem::path& path, const SourceAnswers& answers);
 
 }  // namespace glu_ckpt

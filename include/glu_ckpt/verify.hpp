@@ -1,6 +1,7 @@
 #pragma once
 /// Digests, and whether two checkpoints in whatever layouts hold the same model.
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,6 +10,8 @@
 #include "glu_ckpt/execute.hpp"
 #include "glu_ckpt/layout.hpp"
 #include "glu_ckpt/model.hpp"
+#include "glu_ckpt/ops/grouped_mlp.hpp"
+#include "glu_ckpt/run_options.hpp"
 
 namespace glu_ckpt {
 
@@ -101,10 +104,13 @@ struct LayerForward {
   bool ok() const { return fault.empty() && differing_bits == 0 && control_caught; }
 };
 
+/// One sentence about what running this layer's experts showed.
+std::string to_sentence(const LayerForward& layer);
+
 /// What of two models is compared: all, or matrices and tensors that the same answers choose again.
 struct VerifySubset {
   /// Labels of layers and ranges of numbers, "3,5-7,mtp.0": of those the experts alone. Empty: everything.
-  std::string layers;
+  std::string layers = {};
   /// Percent of the matrices and tensors that `seed` draws, rounded up; more than 0.
   double percent = 100;
   u64 seed = 0;
@@ -143,5 +149,35 @@ Verdict verify(const Model& a, const Model& b, const Backend& backend, const Exe
 
 /// Bytes that verify() will read.
 i64 verify_bytes(const Model& a, const Model& b, const VerifySubset& subset = {});
+
+/// How verify() takes its two checkpoints and how far it goes.
+struct VerifyOptions {
+  /// What the caller knows about each.
+  SourceAnswers a;
+  SourceAnswers b{.option_prefix = "--to-"};
+  VerifySubset subset;
+  /// Also run the experts of both on the same tokens: no bit may differ.
+  bool forward = false;
+  ExpertCompute compute;
+};
+
+/// Whether two checkpoints hold the same model, in whatever layouts, namings and formats. Where everything is compared
+/// the checksums that the files hold are checked, too. Throws UnknownGlu, Usage, LayerMissing, GluConflict, errors of
+/// the files, Interrupted.
+Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path& path_b,
+               const VerifyOptions& options = {}, const RunOptions& run = {});
+
+struct CheckpointDigest {
+  Digest digest;
+  /// The one that the checkpoint's own record says; empty where it says none.
+  std::string recorded;
+
+  bool contradicts_record() const { return !recorded.empty() && recorded != to_string(digest); }
+};
+
+/// One fingerprint, the same for every layout of the same weights. Reads everything. Throws UnknownGlu where the order
+/// of gate and up is unknown, GluConflict, errors of the files, Interrupted.
+CheckpointDigest digest(const std::filesystem::path& path, const SourceAnswers& answers = {},
+                        const RunOptions& run = {});
 
 }  // namespace glu_ckpt

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "glu_ckpt/run_options.hpp"
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
@@ -114,5 +115,26 @@ ForwardBench bench_forward(const ForwardBenchOptions& options);
 
 /// Times grouped_mlp_host() beside a plain read of the weights by as many threads.
 ForwardBench bench_forward_host(const ForwardBenchOptions& options);
+
+/// Conversions of one checkpoint beside other ways to write as many bytes, all on the same disk and down to it. Seconds
+/// are medians of rounds in turn.
+struct ConvertBench {
+  struct Figure {
+    std::string what;
+    double seconds = 0;
+  };
+  std::string dir;
+  /// Of the checkpoint's file.
+  i64 bytes = 0;
+  int jobs = 0;
+  int rounds = 0;
+  double copy_seconds = 0;
+  double write_seconds = 0;
+  std::vector<Figure> conversions;
+};
+
+/// Converts a generated checkpoint of about `bytes` bytes in `dir`, in turn with cp(1) of the same bytes and a plain
+/// write of them, and removes it. Throws NotFound, NoSpace, Io, Interrupted.
+ConvertBench bench_convert(const std::string& dir, i64 bytes, const RunOptions& run);
 
 }  // namespace glu_ckpt

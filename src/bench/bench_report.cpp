@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include "core/json.hpp"
+#include "bench/bench_report.hpp"
 #include "report/report.hpp"
 
 namespace glu_ckpt::report {

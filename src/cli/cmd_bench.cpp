@@ -3,15 +3,14 @@
 #include <utility>
 
 #include "cli/session.hpp"
-#include "bench/bench.hpp"
+#include "bench/bench_report.hpp"
 #include "glu_ckpt/ops/cuda.hpp"
-#include "report/report.hpp"
 
 namespace glu_ckpt::cli {
 
 int cmd_bench_kernels(const Options& options) {
   KernelBenchOptions bench;
-  bench.device = options.device == "auto" ? 0 : cuda_index(options.device);
+  bench.device = options.run.device == "auto" ? 0 : cuda_index(options.run.device);
   const CudaDevice device = cuda_device(bench.device);
   if (!options.json) {
     print_out(report::kernel_bench_heading(device));
@@ -27,10 +26,10 @@ int cmd_bench_forward(const Options& options) {
   bench.model = options.bench.model;
   bench.tokens = options.bench.tokens;
   bench.rounds = options.bench.rounds;
-  bench.jobs = options.jobs;
-  const bool on_cpu = options.device == "cpu";
-  if (on_cpu) bench.memory_bytes = options.memory_bytes;
-  if (!on_cpu && options.device != "auto") bench.device = cuda_index(options.device);
+  bench.jobs = options.run.jobs;
+  const bool on_cpu = options.run.device == "cpu";
+  if (on_cpu) bench.memory_bytes = options.run.memory_bytes;
+  if (!on_cpu && options.run.device != "auto") bench.device = cuda_index(options.run.device);
   const CudaDevice device = on_cpu ? CudaDevice{} : cuda_device(bench.device);
   // Not before the first figure: what is refused leaves no table.
   std::string heading = on_cpu ? report::host_forward_bench_heading(bench.jobs) : report::forward_bench_heading(device);
@@ -45,6 +44,14 @@ int cmd_bench_forward(const Options& options) {
         "\n");
   else if (!on_cpu && !result.no_cublas.empty())
     print_out(fmt::format("\ncuBLAS and the dense product were not measured: {}\n", result.no_cublas));
+  return 0;
+}
+
+int cmd_bench_convert(const Options& options) {
+  Options silent = options;
+  silent.quiet = true;
+  const ConvertBench result = bench_convert(options.bench.dir, options.bench.size_bytes, Session(silent).run());
+  print_out(options.json ? report::convert_bench_json(result) + "\n" : report::convert_bench_text(result));
   return 0;
 }
 

@@ -59,19 +59,7 @@ std::string check_json(const CheckedCheckpoint& found) {
 }  // namespace
 
 int cmd_check(const Options& options) {
-  watch_signals();
-  const auto backend = open_backend(options, 0);
-  backend->ready();
-  std::optional<report::Progress> progress;
-  CheckOptions how;
-  how.jobs = options.jobs;
-  how.memory_bytes = options.memory_bytes;
-  how.on_stage = [&](std::string_view title, i64 bytes) {
-    progress.emplace(progress_style(options), std::string(title), bytes);
-  };
-  how.on_progress = [&](i64 bytes) { execute_options(options, *progress).on_progress(bytes); };
-  const CheckedCheckpoint found = check(options.input, *backend, how);
-  progress.reset();
+  const CheckedCheckpoint found = check(options.input, Session(options).run());
   print_out(options.json ? check_json(found) : check_text(found, options.input));
   return found.is_ok() ? 0 : 1;
 }

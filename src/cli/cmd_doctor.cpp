@@ -42,16 +42,16 @@ int cmd_doctor(const Options& options) {
   doctor.direct_io = io.direct;
   doctor.clones = io.clones;
   doctor.cores = usable_cores();
-  doctor.jobs = options.jobs;
-  doctor.memory_bytes = options.memory_bytes;
+  doctor.jobs = options.run.jobs;
+  doctor.memory_bytes = options.run.memory_bytes;
   const CpuRates cpu = measure_cpu();
   doctor.cpu_copy_rate = cpu.copy_bytes_per_second;
   doctor.cpu_turn_rate = cpu.transpose_bytes_per_second;
   doctor.cuda_built = built_with_cuda();
   doctor.no_cuda = why_no_cuda();
   for (int index = 0; index < cuda_device_count(); ++index) doctor.gpus.push_back(examine(index));
-  doctor.long_runs = choose_device(0, options.jobs);
-  doctor.single_elements = choose_device(i64{1} << 40, options.jobs);
+  doctor.long_runs = choose_device(0, options.run.jobs);
+  doctor.single_elements = choose_device(i64{1} << 40, options.run.jobs);
   print_out(options.json ? report::doctor_json(doctor) + "\n" : report::doctor_text(doctor));
   return 0;
 }

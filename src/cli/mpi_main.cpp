@@ -38,7 +38,7 @@ int run_ranks(Ranks& ranks, int argc, char** argv) {
   if (ranks.rank() != 0) options = silent(cli::parse_options(argc, argv, kProgram).value());
   // From here to the end of the process: whatever starts the ranks ends those that are left once the first has ended.
   if (options->command == cli::Command::Convert) cli::watch_signals();
-  if (options->command == cli::Command::Convert) return cli::cmd_convert(*options, ranks);
+  if (options->command == cli::Command::Convert) return cli::cmd_convert(*options, &ranks);
   int status = 0;
   at_first_rank(ranks, [&] { status = cli::run(*options); });
   return shared_status(ranks, status);

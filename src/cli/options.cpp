@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <charconv>
 
+#include "bench/bench.hpp"
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/parse_number.hpp"
 #include "core/usable_cores.hpp"
-#include "bench/bench.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
@@ -149,10 +149,10 @@ class Parser {
   }
 
   void add_work(CLI::App* sub) {
-    sub->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core that it may run on)")
+    sub->add_option("-j,--jobs", options_.run.jobs, "worker threads (default: one per core that it may run on)")
         ->check(CLI::Range(1, 1024));
     sub->add_option("--max-memory", texts_.max_memory, "bytes of all buffers together (default 1GiB)");
-    sub->add_option("--device", options_.device, "auto, cpu, cuda, cuda:N or cuda:all (default auto)");
+    sub->add_option("--device", options_.run.device, "auto, cpu, cuda, cuda:N or cuda:all (default auto)");
     sub->add_option("--device-memory", texts_.device_memory, "bytes of the buffers on each GPU (default 1GiB)");
     sub->add_option("--progress", texts_.progress, "auto, always, never or json")
         ->check(CLI::IsMember({"auto", "always", "never", "json"}));
@@ -164,9 +164,9 @@ class Parser {
         sub->add_option("--activation", texts_.activation,
                         "swiglu, clamped_swiglu, geglu_tanh, geglu_erf, quick_geglu, clamped_quick_geglu, reglu, glu "
                         "or squared_relu; default as config.json says"),
-        sub->add_option("--alpha", options_.forward.activation.alpha, "of the quick GeGLUs (default 1.702)"),
-        sub->add_option("--limit", options_.forward.activation.limit, "where clamped kinds clamp"),
-        sub->add_option("--offset", options_.forward.activation.offset, "added to the linear term of the quick GeGLUs"),
+        sub->add_option("--alpha", compute_.activation.alpha, "of the quick GeGLUs (default 1.702)"),
+        sub->add_option("--limit", compute_.activation.limit, "where clamped kinds clamp"),
+        sub->add_option("--offset", compute_.activation.offset, "added to the linear term of the quick GeGLUs"),
         sub->add_option(
                "--compute", texts_.compute,
                "weights (their dtype, sums in fp32) or fp32, which shows smaller differences (default weights)")
@@ -205,9 +205,9 @@ class Parser {
                     "stay), always (short runs, too) or never (default auto)")
         ->check(CLI::IsMember({"auto", "always", "never"}));
     add_activation(sub);
-    sub->add_flag("--force", options_.force, "convert even if the source has that layout already");
-    sub->add_flag("--overwrite", options_.overwrite, "replace DST once the new one is complete");
-    sub->add_flag("--resume", options_.resume, "go on with what a stopped run left in DST.partial, if there is any");
+    sub->add_flag("--force", options_.convert.force, "convert even if the source has that layout already");
+    sub->add_flag("--overwrite", options_.convert.overwrite, "replace DST once the new one is complete");
+    sub->add_flag("--resume", options_.convert.resume, "go on with what a stopped run left in DST.partial, if there is any");
     if (command == Command::Convert) sub->add_flag("--dry-run", options_.dry_run, "same as plan");
     add_work(sub);
     add_common(sub);
@@ -222,16 +222,16 @@ class Parser {
     sub->add_option("--to-glu", texts_.to_glu, "as --from-glu, for B");
     sub->add_option("--to-shared-glu", texts_.to_shared_glu, "as --from-shared-glu, for B");
     sub->add_option("--to-optimizer-glu", texts_.to_optimizer_glu, "as --from-optimizer-glu, for B");
-    CLI::Option* forward = sub->add_flag("--forward", options_.forward.verify,
+    CLI::Option* forward = sub->add_flag("--forward", options_.verify.forward,
                                          "run the experts of both on the same tokens, too: no bit may differ");
     const std::vector<CLI::Option*> others = add_activation(sub);
     for (CLI::Option* option : others) option->needs(forward);
-    sub->add_option("--layers", options_.subset.layers,
+    sub->add_option("--layers", options_.verify.subset.layers,
                     "only the experts of these, as `inspect` numbers them: 3,5-7,mtp.0");
     sub->add_option("--sample", texts_.sample, "only P% of the matrices and tensors, that --seed chooses")
         ->excludes(forward);
     sub->add_option("--part", texts_.part, "only the part I/N of them, 1/N to N/N: for N machines")->excludes(forward);
-    seed_ = sub->add_option("--seed", options_.subset.seed, "of the tokens, or of the sample (default 0)");
+    seed_ = sub->add_option("--seed", options_.verify.subset.seed, "of the tokens, or of the sample (default 0)");
     seed_->check(CLI::Validator(u64_fault, "0 to 2^64 - 1"));
     add_work(sub);
     add_common(sub);
@@ -264,19 +264,19 @@ class Parser {
 
   void add_forward() {
     CLI::App* sub = add(Command::Forward, "forward", "run one layer's experts on given tokens");
-    sub->add_option("CKPT", options_.input, "file or directory")->required();
+    sub->add_option("CKPT", options_.forward.checkpoint, "file or directory")->required();
     sub->add_option("--layer", options_.forward.layer, "the layer, as `inspect` numbers it: 3, mtp.0")->required();
     sub->add_option("--input", options_.forward.tokens,
                     "safetensors file with x [T, H], index [T, top_k] I64 and weights [T, top_k]")
         ->required();
-    sub->add_option("--output", options_.output, "safetensors file to write y [T, H] to")->required();
+    sub->add_option("--output", options_.forward.output, "safetensors file to write y [T, H] to")->required();
     add_activation(sub);
-    sub->add_flag("--overwrite", options_.overwrite, "replace the output file");
+    sub->add_flag("--overwrite", options_.forward.overwrite, "replace the output file");
     add_from(sub);
-    sub->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core that it may run on)")
+    sub->add_option("-j,--jobs", options_.run.jobs, "worker threads (default: one per core that it may run on)")
         ->check(CLI::Range(1, 1024));
     sub->add_option("--max-memory", texts_.max_memory, "bytes of weights read at a time (default 1GiB)");
-    sub->add_option("--device", options_.device, "auto, cpu, cuda or cuda:N (default auto, which is cpu)");
+    sub->add_option("--device", options_.run.device, "auto, cpu, cuda or cuda:N (default auto, which is cpu)");
     sub->add_option("--device-memory", texts_.device_memory, "bytes of the buffers on a GPU (default 1GiB)");
     add_common(sub);
   }
@@ -286,14 +286,14 @@ class Parser {
     bench->require_subcommand(1);
     CLI::App* kernels = bench->add_subcommand("kernels", "the GPU's layout kernels beside cudaMemcpyAsync");
     kernels->callback([this] { options_.command = Command::BenchKernels; });
-    kernels->add_option("--device", options_.device, "cuda or cuda:N (default cuda:0)");
+    kernels->add_option("--device", options_.run.device, "cuda or cuda:N (default cuda:0)");
     kernels->add_flag("--json", options_.json, "one JSON object on stdout");
     std::vector<std::string> models;
     for (const ForwardShape& shape : forward_shapes()) models.push_back(shape.model);
     CLI::App* forward = bench->add_subcommand(
         "forward", "the grouped MLP beside cuBLAS, a plain read of the weights and a dense product");
     forward->callback([this] { options_.command = Command::BenchForward; });
-    forward->add_option("--device", options_.device, "cuda, cuda:N or cpu (default cuda:0)");
+    forward->add_option("--device", options_.run.device, "cuda, cuda:N or cpu (default cuda:0)");
     forward->add_option("--model", options_.bench.model, "one of them alone; on the CPU (default Qwen3-30B) too")
         ->check(CLI::IsMember(models));
     forward
@@ -302,7 +302,7 @@ class Parser {
         ->delimiter(',')
         ->check(CLI::Range(1, 1 << 24));
     forward->add_option("--rounds", options_.bench.rounds, "rounds at most (default 11)")->check(CLI::Range(1, 1000));
-    forward->add_option("-j,--jobs", options_.jobs, "threads on the CPU (default: one per core that it may run on)")
+    forward->add_option("-j,--jobs", options_.run.jobs, "threads on the CPU (default: one per core that it may run on)")
         ->check(CLI::Range(1, 1024));
     forward->add_option("--max-memory", texts_.max_memory,
                         "bytes on the CPU; layers are cut to the experts that fit (default 1GiB)");
@@ -312,7 +312,7 @@ class Parser {
     convert->callback([this] { options_.command = Command::BenchConvert; });
     convert->add_option("--dir", options_.bench.dir, "where to write; nothing is left there (default: here)");
     convert->add_option("--size", texts_.bench_size, "bytes of the checkpoint that is converted (default 1GiB)");
-    convert->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core that it may run on)")
+    convert->add_option("-j,--jobs", options_.run.jobs, "worker threads (default: one per core that it may run on)")
         ->check(CLI::Range(1, 1024));
     convert->add_option("--max-memory", texts_.max_memory, "bytes of all buffers together (default 1GiB)");
     convert->add_flag("--json", options_.json, "one JSON object on stdout");
@@ -321,7 +321,7 @@ class Parser {
   void add_doctor() {
     CLI::App* sub = add(Command::Doctor, "doctor", "device, filesystem and I/O paths in use, and why");
     sub->add_option("PATH", options_.input, "where a checkpoint would be written (default: here)");
-    sub->add_option("-j,--jobs", options_.jobs, "worker threads (default: one per core that it may run on)")
+    sub->add_option("-j,--jobs", options_.run.jobs, "worker threads (default: one per core that it may run on)")
         ->check(CLI::Range(1, 1024));
     sub->add_flag("--json", options_.json, "one JSON object on stdout");
   }
@@ -380,74 +380,62 @@ class Parser {
   }
 
   void interpret() {
-    answer_naming(texts_.naming, options_.to.naming);
-    if (!texts_.experts.empty() && texts_.experts != "keep") options_.to.experts = parse_experts(texts_.experts);
+    answer_naming(texts_.naming, options_.convert.to.naming);
+    if (!texts_.experts.empty() && texts_.experts != "keep") options_.convert.to.experts = parse_experts(texts_.experts);
     if (!texts_.bias_experts.empty() && texts_.bias_experts != "keep")
-      options_.to.bias_experts = parse_experts(texts_.bias_experts);
-    answer(texts_.glu, options_.to.glu);
-    answer(texts_.shared_glu, options_.to.shared_glu);
+      options_.convert.to.bias_experts = parse_experts(texts_.bias_experts);
+    answer(texts_.glu, options_.convert.to.glu);
+    answer(texts_.shared_glu, options_.convert.to.shared_glu);
     answer_naming(texts_.from_naming, options_.from.naming);
     answer(texts_.from_glu, options_.from.glu);
     answer(texts_.from_shared_glu, options_.from.shared_glu);
     answer(texts_.from_optimizer_glu, options_.from.optimizer_glu);
     options_.from.drop_optimizer = texts_.optimizer == "drop";
-    options_.other.option_prefix = "--to-";
-    answer_naming(texts_.to_naming, options_.other.naming);
-    answer(texts_.to_glu, options_.other.glu);
-    answer(texts_.to_shared_glu, options_.other.shared_glu);
-    answer(texts_.to_optimizer_glu, options_.other.optimizer_glu);
-    if (!texts_.max_shard.empty()) options_.max_shard_bytes = parse_size(texts_.max_shard);
-    if (!texts_.max_memory.empty()) options_.memory_bytes = parse_size(texts_.max_memory);
-    if (!texts_.device_memory.empty()) options_.backend.device_memory_bytes = parse_size(texts_.device_memory);
+    answer_naming(texts_.to_naming, options_.verify.b.naming);
+    answer(texts_.to_glu, options_.verify.b.glu);
+    answer(texts_.to_shared_glu, options_.verify.b.shared_glu);
+    answer(texts_.to_optimizer_glu, options_.verify.b.optimizer_glu);
+    if (!texts_.max_shard.empty()) options_.convert.max_shard_bytes = parse_size(texts_.max_shard);
+    if (!texts_.max_memory.empty()) options_.run.memory_bytes = parse_size(texts_.max_memory);
+    if (!texts_.device_memory.empty()) options_.run.device_memory_bytes = parse_size(texts_.device_memory);
     if (!texts_.bench_size.empty()) options_.bench.size_bytes = parse_size(texts_.bench_size);
     if (options_.bench.size_bytes < 1) fail(ErrorCode::Usage, {}, "--size must be at least 1 byte");
     constexpr i64 kLeastMemory = i64{1} << 20;
-    if (options_.memory_bytes < kLeastMemory) fail(ErrorCode::Usage, {}, "--max-memory must be at least 1MiB");
-    if (options_.backend.device_memory_bytes < kLeastMemory)
+    if (options_.run.memory_bytes < kLeastMemory) fail(ErrorCode::Usage, {}, "--max-memory must be at least 1MiB");
+    if (options_.run.device_memory_bytes < kLeastMemory)
       fail(ErrorCode::Usage, {}, "--device-memory must be at least 1MiB");
-    if (options_.max_shard_bytes < 1) fail(ErrorCode::Usage, {}, "--max-shard-size must be at least 1 byte");
-    if (!texts_.sample.empty()) options_.subset.percent = parse_percent(texts_.sample);
-    if (!texts_.part.empty()) std::tie(options_.subset.part, options_.subset.parts) = parse_part(texts_.part);
-    if (seed_->count() > 0 && !options_.forward.verify && texts_.sample.empty())
+    if (options_.convert.max_shard_bytes < 1) fail(ErrorCode::Usage, {}, "--max-shard-size must be at least 1 byte");
+    if (!texts_.sample.empty()) options_.verify.subset.percent = parse_percent(texts_.sample);
+    if (!texts_.part.empty()) std::tie(options_.verify.subset.part, options_.verify.subset.parts) = parse_part(texts_.part);
+    if (seed_->count() > 0 && !options_.verify.forward && texts_.sample.empty())
       fail(ErrorCode::Usage, {}, "--seed is that of --forward's tokens or of --sample; give one of them");
-    if (options_.jobs == 0) options_.jobs = usable_cores();
-    options_.verify = texts_.verify == "none"      ? VerifyMode::None
-                      : texts_.verify == "digest"  ? VerifyMode::Digest
-                      : texts_.verify == "forward" ? VerifyMode::Forward
-                                                   : VerifyMode::Readback;
-    options_.reflink = texts_.reflink == "always"  ? ReflinkMode::Always
-                       : texts_.reflink == "never" ? ReflinkMode::Never
-                                                   : ReflinkMode::Auto;
+    if (options_.run.jobs == 0) options_.run.jobs = usable_cores();
+    options_.convert.proof = texts_.verify == "none"      ? ProofMode::None
+                             : texts_.verify == "digest"  ? ProofMode::Digest
+                             : texts_.verify == "forward" ? ProofMode::Forward
+                                                          : ProofMode::Readback;
+    options_.convert.reflink = texts_.reflink == "always"  ? Reflink::Always
+                               : texts_.reflink == "never" ? Reflink::Never
+                                                           : Reflink::Auto;
     options_.progress = texts_.progress == "always"  ? ProgressMode::Always
                         : texts_.progress == "never" ? ProgressMode::Never
                         : texts_.progress == "json"  ? ProgressMode::Json
                                                      : ProgressMode::Auto;
     for (const Format format : {Format::Safetensors, Format::Torch, Format::TorchDist})
-      if (texts_.format == to_string(format)) options_.format = format;
-    if (!texts_.activation.empty()) options_.forward.activation.kind = parse_activation(texts_.activation);
-    options_.forward.fp32 = texts_.compute == "fp32";
+      if (texts_.format == to_string(format)) options_.convert.format = format;
+    if (!texts_.activation.empty()) compute_.activation.kind = parse_activation(texts_.activation);
+    compute_.fp32 = texts_.compute == "fp32";
     if (options_.dry_run) options_.command = Command::Plan;
-    remember("naming", texts_.naming);
-    remember("experts", texts_.experts);
-    remember("bias_experts", texts_.bias_experts);
-    remember("glu", texts_.glu);
-    remember("shared_glu", texts_.shared_glu);
-    remember("from_naming", texts_.from_naming);
-    remember("from_glu", texts_.from_glu);
-    remember("from_shared_glu", texts_.from_shared_glu);
-    remember("from_optimizer_glu", texts_.from_optimizer_glu);
-    if (texts_.optimizer != "keep") remember("optimizer", texts_.optimizer);
-    if (options_.format) remember("format", texts_.format);
-    remember("max_shard_size", texts_.max_shard);
-  }
-
-  void remember(const std::string& name, const std::string& text) {
-    if (!text.empty()) options_.typed[name] = text;
+    options_.convert.from = options_.verify.a = options_.forward.from = options_.from;
+    options_.convert.compute = options_.verify.compute = options_.forward.compute = compute_;
+    options_.convert.seed = options_.verify.subset.seed;
   }
 
   CLI::App app_;
   std::string program_;
   Options options_;
+  /// Of whichever command runs experts.
+  ExpertCompute compute_;
   Texts texts_;
   CLI::Option* seed_ = nullptr;
 };

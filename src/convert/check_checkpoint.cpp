@@ -1,11 +1,11 @@
 #include <algorithm>
 
+#include "convert/conversion.hpp"
 #include "format/check_files.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/record_file.hpp"
 #include "glu_ckpt/check.hpp"
 #include "glu_ckpt/checkpoint.hpp"
-#include "glu_ckpt/verify.hpp"
 #include "io/directory.hpp"
 
 namespace glu_ckpt {
@@ -14,8 +14,7 @@ namespace {
 
 class Checking {
  public:
-  Checking(const fs::path& path, const Backend& backend, const CheckOptions& options)
-      : path_(path), backend_(backend), options_(options) {}
+  Checking(const fs::path& path, const RunOptions& run) : path_(path), run_(run) {}
 
   CheckedCheckpoint run() {
     check_recorded_files();
@@ -23,20 +22,13 @@ class Checking {
     if (!found_.is_ok()) return std::move(found_);
     const std::unique_ptr<Source> source = open_source(path_);
     add_unlisted_files(*source);
-    if (const ContentCheck* const contents = source->content_check(); contents != nullptr) {
-      begin("checking checksums", contents->bytes());
-      contents->run(options_.jobs, options_.on_progress);
-    }
+    check_contents(run_, *source, "checking checksums");
     found_.is_sound = true;
     compare_digests(*source);
     return std::move(found_);
   }
 
  private:
-  void begin(std::string_view title, i64 bytes) const {
-    if (options_.on_stage) options_.on_stage(title, bytes);
-  }
-
   void check_recorded_files() {
     if (path_kind(path_) != PathKind::Directory) return;
     const fs::path directory = checkpoint_directory(path_);
@@ -45,8 +37,8 @@ class Checking {
     const InputPart part(record.string());
     const std::vector<FileRecord> files =
         parse_record_json(read_small_file(record, kMaxRecordBytes, ErrorCode::RecordInvalid), part).files;
-    begin("checking files", recorded_bytes(files));
-    found_.files = check_files(directory, files, part, options_.jobs, options_.on_progress);
+    Stage stage(run_, "checking files", recorded_bytes(files));
+    found_.files = check_files(directory, files, part, jobs_of(run_), stage.on_progress());
     found_.has_checksums = !files.empty();
   }
 
@@ -67,19 +59,13 @@ class Checking {
     if (recorded == source.record().end()) return;
     found_.recorded_digest = recorded->second;
     const Recognition recognition = recognize(source.inventory(), source.hints(), source.record(), {});
-    i64 bytes = 0;
-    for (const TensorRef& tensor : source.inventory().tensors) bytes += tensor.bytes;
-    begin("digest", bytes);
-    ExecuteOptions execution;
-    execution.jobs = options_.jobs;
-    execution.memory_bytes = options_.memory_bytes;
-    execution.on_progress = options_.on_progress;
-    found_.digest = to_string(compute_digest({&source, &recognition}, backend_, execution));
+    const auto backend = open_backend(run_, 0);
+    backend->ready();
+    found_.digest = to_string(digest_stage(run_, {&source, &recognition}, *backend, "digest"));
   }
 
   const fs::path& path_;
-  const Backend& backend_;
-  const CheckOptions& options_;
+  const RunOptions& run_;
   CheckedCheckpoint found_;
 };
 
@@ -92,8 +78,6 @@ bool CheckedCheckpoint::is_ok() const {
   return std::ranges::none_of(files, is_bad) && (!digest || digest == recorded_digest);
 }
 
-CheckedCheckpoint check(const fs::path& path, const Backend& backend, const CheckOptions& options) {
-  return Checking(path, backend, options).run();
-}
+CheckedCheckpoint check(const fs::path& path, const RunOptions& run) { return Checking(path, run).run(); }
 
 }  // namespace glu_ckpt

@@ -9,7 +9,7 @@
 #include "core/fail.hpp"
 #include "io/directory.hpp"
 
-namespace glu_ckpt::cli {
+namespace glu_ckpt {
 namespace {
 
 namespace fs = std::filesystem;
@@ -79,15 +79,14 @@ bool is_replaceable(const fs::path& path) {
 }
 
 /// What create_sink() would find in the way, found before the source is read.
-void check_staging(const Options& options) {
-  const fs::path output = options.output;
-  const fs::path named = output_path(options);
+void check_staging(const fs::path& output, bool resume) {
+  const fs::path named = output_name(output);
   const fs::path parent = directory_of(named);
   if (!is_directory_at(parent))
     fail(ErrorCode::NotFound, {output.string(), {}}, "{}: there is no directory {} to make it in", output.string(),
          parent.string());
   const fs::path partial = named.string() + ".partial";
-  if (!options.resume && name_taken(partial))
+  if (!resume && name_taken(partial))
     fail(
         ErrorCode::OutputExists, {partial.string(), {}},
         "{}: exists already: an earlier run did not finish, or another is running; --resume goes on with it, or remove "
@@ -97,26 +96,26 @@ void check_staging(const Options& options) {
 
 }  // namespace
 
-void check_output(const Options& options) {
-  const fs::path dst = resolved(options.output);
-  const fs::path src = resolved(options.input);
+void check_output(const fs::path& input, const fs::path& output, const ConvertOptions& options) {
+  const fs::path dst = resolved(output);
+  const fs::path src = resolved(input);
+  const std::string name = output.string();
   const bool inside = is_directory_at(src) ? is_inside(dst, src) : dst == src;
   if (inside || is_inside(src, dst))
-    fail(ErrorCode::OutputInsideSource, {options.output, {}},
-         "{}: the output and the source {} overlap; the source is never written to", options.output, options.input);
-  check_staging(options);
-  if (!name_taken(options.output)) return;
+    fail(ErrorCode::OutputInsideSource, {name, {}},
+         "{}: the output and the source {} overlap; the source is never written to", name, input.string());
+  check_staging(output, options.resume);
+  if (!name_taken(output)) return;
   // --resume of a run that had finished: whether DST is its output shows once the plan is known.
   if (!options.overwrite && !options.resume)
-    fail(ErrorCode::OutputExists, {options.output, {}}, "{} exists; choose another name, or --overwrite to replace it",
-         options.output);
-  if (options.overwrite && !is_replaceable(options.output))
-    fail(ErrorCode::OutputExists, {options.output, {}},
-         "{} exists and is not a checkpoint, so --overwrite does not remove it; choose another name", options.output);
+    fail(ErrorCode::OutputExists, {name, {}}, "{} exists; choose another name, or --overwrite to replace it", name);
+  if (options.overwrite && !is_replaceable(output))
+    fail(ErrorCode::OutputExists, {name, {}},
+         "{} exists and is not a checkpoint, so --overwrite does not remove it; choose another name", name);
 }
 
-void check_output_is_no_source(const Options& options, const Source& source) {
-  const fs::path dst = resolved(options.output);
+void check_output_is_no_source(const fs::path& output, const Source& source) {
+  const fs::path dst = resolved(output);
   const fs::path directory =
       is_directory_at(source.path()) ? source.path() / source.structure().iteration_dir : source.path().parent_path();
   std::vector<fs::path> files;
@@ -124,9 +123,9 @@ void check_output_is_no_source(const Options& options, const Source& source) {
   for (const ExtraFile& extra : source.extra_files()) files.push_back(extra.path);
   for (const fs::path& file : files)
     if (is_inside(resolved(file), dst))
-      fail(ErrorCode::OutputInsideSource, {options.output, {}},
-           "{}: writing it would replace {}, which the source reads; the source is never written to", options.output,
+      fail(ErrorCode::OutputInsideSource, {output.string(), {}},
+           "{}: writing it would replace {}, which the source reads; the source is never written to", output.string(),
            file.string());
 }
 
-}  // namespace glu_ckpt::cli
+}  // namespace glu_ckpt

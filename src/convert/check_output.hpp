@@ -3,21 +3,21 @@
 
 #include <filesystem>
 
-#include "cli/options.hpp"
+#include "glu_ckpt/convert.hpp"
 
-namespace glu_ckpt::cli {
+namespace glu_ckpt {
 
-/// DST without the trailing slash that it may be given with.
-inline std::filesystem::path output_path(const Options& options) {
-  const std::filesystem::path output = options.output;
+/// The output's path without the trailing slash that it may be given with.
+inline std::filesystem::path output_name(const std::filesystem::path& output) {
   return output.has_filename() ? output : output.parent_path();
 }
 
 /// Throws OutputExists, OutputInsideSource, NotFound. Reads names only.
-void check_output(const Options& options);
+void check_output(const std::filesystem::path& input, const std::filesystem::path& output,
+                  const ConvertOptions& options);
 
 /// The files may lie elsewhere than the path says: a snapshot's symlinks point into a shared cache.
 /// Throws OutputInsideSource.
-void check_output_is_no_source(const Options& options, const Source& source);
+void check_output_is_no_source(const std::filesystem::path& output, const Source& source);
 
-}  // namespace glu_ckpt::cli
+}  // namespace glu_ckpt

@@ -1,35 +1,46 @@
 #pragma once
-/// One conversion, from a proved plan to a committed output.
+/// A conversion: what is decided before a byte moves, and the passes that follow.
 
-#include "cli/session.hpp"
-#include "ranks/ranks.hpp"
-#include "verify/sample_rows.hpp"
+#include "glu_ckpt/convert.hpp"
+#include "model/open_checkpoint.hpp"
+#include "model/stage.hpp"
 
-namespace glu_ckpt::cli {
+namespace glu_ckpt {
 
-struct Converted {
-  /// Where the order of gate and up rows is known, so that it is layout-invariant, and unless --verify none.
-  std::optional<Digest> digest;
-  /// Without what was cloned.
-  i64 bytes_written = 0;
-  i64 bytes_cloned = 0;
-  /// Where what was cloned was proved by the plan and a sample.
-  std::optional<Sample> sample;
-  /// An earlier run had finished; both sides were read for their digests.
-  bool was_complete = false;
+/// Everything that is decided before a byte moves. Nothing in it changes afterwards.
+struct Conversion {
+  /// As they were given.
+  std::filesystem::path input;
+  std::filesystem::path output;
+  ConvertOptions options;
+  RunOptions run;
+  std::unique_ptr<Backend> backend = nullptr;
+  Checkpoint source = {};
+  Format format = Format::Safetensors;
+  Plan plan = {};
 };
 
-/// For --resume: what an earlier run wrote, if it had finished before it was stopped, so that DST is there. Nothing
-/// where DST is not, or is to be replaced. Throws OutputExists where DST is not what this run would write: other
-/// tensors, another layout, or another source's; ResumeMismatch, OutputBusy where DST.partial is another run's. Reads
-/// all of both.
-std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan, Format format,
-                                       const Backend& backend);
+/// Opens, recognizes, plans and proves the plan: what cannot be exact is refused here. Rank 0 plans for all.
+Conversion prepare(const std::filesystem::path& input, const std::filesystem::path& output,
+                   const ConvertOptions& options, const RunOptions& run, Ranks& ranks);
 
-/// Writes the output, or goes on with what an earlier run wrote, and proves it. Where it is stopped, or the machine
-/// fails, what is done stays in DST.partial for --resume; after any other failure nothing stays. All ranks call it
-/// together, with the same plan; rank 0 makes the output and commits it, and what it returns is of all of them.
-Converted convert(const Options& options, const Opened& opened, const Plan& plan, Format format, Backend& backend,
-                  Ranks& ranks);
+/// Makes the refusals that need bytes of the source, or a look at what its experts compute, before anything is written.
+void check_evidence(const Conversion& conversion);
 
-}  // namespace glu_ckpt::cli
+/// The format of the output: as asked, or what its extension says, or the source's. Throws Usage where two of them
+/// contradict each other.
+Format target_format(const std::filesystem::path& output, const ConvertOptions& options, const Source& source);
+
+/// For ConvertOptions::resume: what an earlier run wrote, if it had finished before it was stopped, so that the output
+/// is there. Nothing where it is not, or is to be replaced. Throws OutputExists where the output is not what this run
+/// would write: other tensors, another layout, or another source's; ResumeMismatch, OutputBusy where the staging
+/// directory is another run's. Reads all of both.
+std::optional<Converted> find_complete(const Conversion& conversion);
+
+/// Writes the output, or goes on with what an earlier run wrote, proves it and commits it.
+Converted run_conversion(const Conversion& conversion, Ranks& ranks);
+
+/// compute_digest() as a stage of this title.
+Digest digest_stage(const RunOptions& run, const Model& model, const Backend& backend, std::string_view title);
+
+}  // namespace glu_ckpt

@@ -1,4 +1,4 @@
-/// --resume of a run that had finished.
+/// A resumed run that had finished before it was stopped.
 
 #include <fmt/format.h>
 
@@ -7,24 +7,22 @@
 
 #include "convert/check_output.hpp"
 #include "convert/choose_clones.hpp"
-#include "convert/conversion.hpp"
-#include "convert/output_model.hpp"
+#include "convert/expected_output.hpp"
 #include "core/fail.hpp"
 #include "format/extras.hpp"
 #include "format/record_file.hpp"
 #include "io/directory.hpp"
 #include "io/staged_dir.hpp"
-#include "report/tell.hpp"
 
-namespace glu_ckpt::cli {
+namespace glu_ckpt {
 namespace {
 
 using FailOther = std::function<void(const std::string&)>;
 
-/// What cannot be read as a checkpoint is not what this run would write.
-Opened open_output(const std::string& path, const FailOther& fail_other) {
+/// A file that cannot be read as a checkpoint is not what this run would write.
+Checkpoint open_output(const std::filesystem::path& path, const FailOther& fail_other) {
   try {
-    return open_model(path, {});
+    return open_checkpoint(path);
   } catch (const Error& error) {
     constexpr int kMachineFailed = 5;
     if (exit_status(error.code()) == kMachineFailed) throw;
@@ -46,41 +44,49 @@ void check_side_files(const Source& source, const Source& output, const FailOthe
     if (was == written.end() || !path_exists(copy)) fail_other(fmt::format("lacks {}", file.name));
     if (record_of_file(File::open_read(copy), file.name) != *was) fail_other(fmt::format("its {} is not what was written", file.name));
   }
-  if (const std::string config = config_of(source); config != config_of(output))
+  if (const std::string config = config_line(source); config != config_line(output))
     fail_other("its config.json is another one than the source's");
 }
 
 }  // namespace
 
-std::optional<Converted> find_complete(const Options& options, const Opened& opened, const Plan& plan, Format format,
-                                       const Backend& backend) {
-  const std::filesystem::path output = options.output;
-  const std::filesystem::path partial = output_path(options).string() + ".partial";
+std::optional<Converted> find_complete(const Conversion& conversion) {
+  const std::filesystem::path& output = conversion.output;
+  const ConvertOptions& options = conversion.options;
   if (!options.resume || options.overwrite || !path_exists(output)) return std::nullopt;
   const auto fail_other = [&](const std::string& why) {
-    fail(ErrorCode::OutputExists, {options.output, {}},
-         "{} exists, and {}; choose another name, or --overwrite to replace it", options.output, why);
+    fail(ErrorCode::OutputExists, {output.string(), {}},
+         "{} exists, and {}; choose another name, or --overwrite to replace it", output.string(), why);
   };
-  const Opened there = open_output(options.output, fail_other);
-  const OutputModel wanted = output_model(plan, *opened.source, make_record(opened.recognition, plan, std::nullopt));
-  const bool same_files = there.source->format() == format &&
-                          (format != Format::Safetensors || there.source->inventory().files.size() == plan.num_shards);
-  if (!same_files || !same_layout(wanted.inventory, wanted.recognition, there.source->inventory(), there.recognition))
+  const Checkpoint there = open_output(output, fail_other);
+  const OutputModel wanted = output_model(conversion, make_record(conversion, std::nullopt));
+  const Source& written = *there.source;
+  const bool same_files =
+      written.format() == conversion.format &&
+      (conversion.format != Format::Safetensors || written.inventory().files.size() == conversion.plan.num_shards);
+  if (!same_files || !same_layout(wanted.inventory, wanted.recognition, written.inventory(), there.recognition))
     fail_other("is not what this run would write");
-  if (is_directory_at(output)) check_side_files(*opened.source, *there.source, fail_other);
-  const Digest digest = digest_with_progress(options, opened.model(), backend, "comparing");
-  if (options.verify == VerifyMode::Readback) drop_page_cache(output);
-  if (digest_with_progress(options, there.model(), backend, "verifying") != digest)
+  if (is_directory_at(output)) check_side_files(*conversion.source.source, written, fail_other);
+  const Digest digest = digest_stage(conversion.run, conversion.source.model(), *conversion.backend, "comparing");
+  const bool readback = options.proof == ProofMode::Readback;
+  if (readback) drop_page_cache(output);
+  if (digest_stage(conversion.run, there.model(), *conversion.backend, "verifying") != digest)
     fail_other("does not hold the same model: another source's, or damaged");
   // A run that was killed once its output was in its place: what else it left goes with this.
+  const std::filesystem::path partial = output_name(output).string() + ".partial";
   if (name_taken(partial) || path_exists(output / StagedDir::kJournalName))
     StagedDir(output, true, StagedMode::Resume,
-              fingerprint_of(options, opened, plan, format, config_of(*opened.source),
-                             choose_clones(options, *opened.source, plan, format).bytes()))
+              fingerprint_of(conversion, config_line(*conversion.source.source), choose_clones(conversion).bytes()))
         .discard();
-  if (!options.quiet) report::tell("glu-ckpt: {} is complete: the earlier run had finished\n", options.output);
-  return Converted{has_unknown_glu(opened.recognition) ? std::nullopt : std::optional(digest), 0, 0, std::nullopt,
-                   true};
+  tell_note(conversion.run, "{} is complete: the earlier run had finished", output.string());
+  const bool known = !has_unknown_glu(conversion.source.recognition);
+  Converted complete;
+  complete.plan = conversion.plan;
+  complete.proof = options.proof == ProofMode::None ? Proof(NotProved{}) : Proof(ProvedByDigest{readback});
+  complete.digest = known ? std::optional(digest) : std::nullopt;
+  complete.was_complete = true;
+  complete.device = conversion.backend->name();
+  return complete;
 }
 
-}  // namespace glu_ckpt::cli
+}  // namespace glu_ckpt

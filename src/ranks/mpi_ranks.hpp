@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "ranks/ranks.hpp"
+#include "glu_ckpt/ranks.hpp"
 
 namespace glu_ckpt {
 

@@ -1,6 +1,6 @@
 #include <atomic>
 
-#include "ranks/ranks.hpp"
+#include "glu_ckpt/ranks.hpp"
 
 namespace glu_ckpt {
 namespace {

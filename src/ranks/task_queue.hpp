@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "ranks/ranks.hpp"
+#include "glu_ckpt/ranks.hpp"
 
 namespace glu_ckpt {
 

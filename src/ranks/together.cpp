@@ -5,7 +5,7 @@
 
 #include "core/byte_fields.hpp"
 #include "core/current_error.hpp"
-#include "ranks/ranks.hpp"
+#include "glu_ckpt/ranks.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -67,7 +67,7 @@ std::string inspection_json(const Inspection& inspection) {
   const Inventory& inventory = inspection.source->inventory();
   JsonWriter json;
   json.begin_object().field("format", to_string(inspection.source->format())).key("layout");
-  if (inspection.recognition != nullptr && !inspection.recognition->blocks.empty())
+  if (inspection.recognition && !inspection.recognition->blocks.empty())
     write_layout(json, inspection.recognition->layout);
   else
     json.null();

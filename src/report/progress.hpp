@@ -1,35 +1,42 @@
 #pragma once
-/// How far long work is, on stderr: a bar on a terminal, a line every ten seconds elsewhere.
+/// What a run tells while it works, on stderr: notes, and a bar on a terminal or a line every ten seconds elsewhere.
 
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <string>
 
-#include "glu_ckpt/execute.hpp"
-#include "glu_ckpt/tensor.hpp"
+#include "glu_ckpt/run_options.hpp"
 
 namespace glu_ckpt::report {
 
 enum class ProgressStyle { None, Bar, Lines, Json };
 
-class Progress {
+/// Prints what a call reports.
+class ProgressObserver final : public Observer {
  public:
-  /// With `times`, says which stage the work spends most of its time in.
-  Progress(ProgressStyle style, std::string title, i64 total_bytes, const StageTimes* times = nullptr);
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-  /// Thread safe.
-  void add(i64 bytes);
+  struct Shown {
+    ProgressStyle progress = ProgressStyle::None;
+    bool notes = true;
+    bool details = false;
+  };
+
+  explicit ProgressObserver(const Shown& shown) : shown_(shown) {}
+
+  void stage_begins(std::string_view title, i64 bytes) override;
+  void advance(i64 bytes, std::string_view bottleneck) override;
+  void stage_ends() override;
+  void warn(std::string_view sentence) override;
+  void note(std::string_view sentence) override;
+  void detail(std::string_view sentence) override;
 
  private:
-  void print(bool last);
+  void print(bool last, std::string_view bottleneck);
 
-  ProgressStyle style_;
+  Shown shown_;
   std::string title_;
-  i64 total_;
-  const StageTimes* times_;
+  i64 total_ = 0;
   std::atomic<i64> done_{0};
   std::chrono::steady_clock::time_point start_;
   std::chrono::steady_clock::time_point printed_;

@@ -5,23 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "bench/bench.hpp"
-#include "glu_ckpt/checkpoint.hpp"
 #include "glu_ckpt/ops/cuda.hpp"
 #include "glu_ckpt/error.hpp"
 #include "glu_ckpt/execute.hpp"
 #include "glu_ckpt/layout.hpp"
 #include "glu_ckpt/plan.hpp"
-#include "glu_ckpt/verify.hpp"
+#include "glu_ckpt/convert.hpp"
+#include "glu_ckpt/model.hpp"
 
 namespace glu_ckpt::report {
-
-struct Inspection {
-  const Source* source = nullptr;
-  /// Null where recognition failed; `problems` then says why.
-  const Recognition* recognition = nullptr;
-  std::vector<std::string> problems;
-};
 
 struct Conversion {
   std::string output;
@@ -44,9 +36,8 @@ struct Conversion {
   std::optional<double> estimated_seconds = {};
   /// Shared with the source's files; bytes_written is without them.
   i64 bytes_cloned = 0;
-  /// Rows and blocks that were compared, and their bytes, where `verified` is "sample".
-  i64 rows_sampled = 0;
-  i64 bytes_sampled = 0;
+  /// Where `verified` is "sample".
+  ProvedBySample sample = {};
 };
 
 /// What the machine offers, and what is made of it.
@@ -81,45 +72,16 @@ struct Doctor {
   i64 memory_bytes = 0;
 };
 
-/// Conversions of one checkpoint beside other ways to write as many bytes, all on the same disk and down to it. Seconds
-/// are medians of rounds in turn.
-struct ConvertBench {
-  struct Figure {
-    std::string what;
-    double seconds = 0;
-  };
-  std::string dir;
-  /// Of the checkpoint's file.
-  i64 bytes = 0;
-  int jobs = 0;
-  int rounds = 0;
-  double copy_seconds = 0;
-  double write_seconds = 0;
-  std::vector<Figure> conversions;
-};
-
 std::string inspection_text(const Inspection& inspection);
 std::string inspection_json(const Inspection& inspection);
 std::string conversion_text(const Conversion& conversion);
 std::string conversion_json(const Conversion& conversion);
 std::string verdict_text(const Verdict& verdict);
-/// One sentence: what running this layer's experts showed.
-std::string layer_forward_text(const LayerForward& layer);
 std::string verdict_json(const Verdict& verdict);
 std::string layouts_text(const std::vector<NamingSummary>& rows);
 std::string layouts_json(const std::vector<NamingSummary>& rows);
 std::string doctor_text(const Doctor& doctor);
 std::string doctor_json(const Doctor& doctor);
-std::string kernel_bench_heading(const CudaDevice& device);
-std::string kernel_figure_text(const KernelFigure& figure);
-std::string kernel_bench_json(const CudaDevice& device, const std::vector<KernelFigure>& figures);
-std::string forward_bench_heading(const CudaDevice& device);
-std::string host_forward_bench_heading(int jobs);
-std::string forward_figure_text(const ForwardFigure& figure);
-std::string forward_bench_json(const CudaDevice& device, const ForwardBench& bench);
-std::string host_forward_bench_json(int jobs, const ForwardBench& bench);
-std::string convert_bench_text(const ConvertBench& bench);
-std::string convert_bench_json(const ConvertBench& bench);
 
 std::string error_json(const Error& error);
 

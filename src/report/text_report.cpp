@@ -77,7 +77,7 @@ Totals totals(const Inspection& inspection) {
     sums.optimizer |= is_optimizer_tensor(tensor.name);
   }
   sums.dtypes.assign(dtypes.begin(), dtypes.end());
-  if (inspection.recognition == nullptr) return sums;
+  if (!inspection.recognition) return sums;
   const auto merge = [&](i64& into, i64 value) { into = sums.moe_layers == 0 || into == value ? value : -1; };
   const auto& blocks = inspection.recognition->blocks;
   const bool weights = std::ranges::any_of(blocks, [](const ExpertBlock& block) { return !block.is_twin(); });
@@ -99,7 +99,7 @@ std::string inspection_text(const Inspection& inspection) {
                       source.inventory().files.size(), source.inventory().files.size() == 1 ? "" : "s",
                       size_text(source.file_bytes()), source.file_bytes());
   text += fmt::format("tensors     {}, {}\n", source.inventory().tensors.size(), fmt::join(sums.dtypes, " "));
-  if (inspection.recognition != nullptr && !inspection.recognition->blocks.empty()) {
+  if (inspection.recognition && !inspection.recognition->blocks.empty()) {
     const LayoutAnswers& layout = inspection.recognition->layout;
     text += fmt::format("layout      {}\n", layout_text(layout));
     text += fmt::format("glu from    {}\n", layout.glu_source);
@@ -109,7 +109,7 @@ std::string inspection_text(const Inspection& inspection) {
     if (layout.glu.kind == Glu::Kind::Unknown)
       text +=
           "            the order of gate and up in FC1 is unknown: give --from-glu, or record it with glu-ckpt stamp\n";
-  } else if (inspection.recognition != nullptr) {
+  } else if (inspection.recognition) {
     text += "layout      no experts\n";
   }
   for (const std::string& problem : inspection.problems) text += fmt::format("problem     {}\n", printable(problem));
@@ -156,24 +156,8 @@ std::string conversion_text(const Conversion& conversion) {
         "            the plan is proved; {} rows and blocks ({}) are the same in both; other bytes that were cloned "
         "were "
         "not read (--verify readback reads them)\n",
-        conversion.rows_sampled, size_text(conversion.bytes_sampled));
+        conversion.sample.rows, size_text(conversion.sample.bytes));
   return text;
-}
-
-std::string layer_forward_text(const LayerForward& layer) {
-  const std::string of = fmt::format("layer {}, {} experts", printable(layer.layer), layer.set);
-  if (!layer.fault.empty()) return fmt::format("{}: cannot be compared: {}", of, layer.fault);
-  if (layer.differing_bits > 0)
-    return fmt::format(
-        "{}: {} bits of what they compute differ, first in expert {}, {} experts in all; by {:.3g} at the most, "
-        "{:.3g} "
-        "of the value",
-        of, layer.differing_bits, layer.first_expert, layer.differing_experts, layer.max_abs, layer.max_rel);
-  if (!layer.control_caught)
-    return fmt::format(
-        "{}: B's weights, read in a wrong layout, compute the same as in the right one, so that they do proves nothing",
-        of);
-  return fmt::format("{}: 0 bits differ on {} tokens", of, layer.tokens);
 }
 
 namespace {
@@ -205,7 +189,7 @@ std::string forward_text(const std::vector<LayerForward>& layers) {
   for (const LayerForward& layer : layers) {
     tokens += layer.tokens;
     labels.insert(layer.layer);
-    if (!layer.ok()) wrong.push_back(layer_forward_text(layer));
+    if (!layer.ok()) wrong.push_back(to_sentence(layer));
   }
   if (!wrong.empty()) return list_text("forward", wrong);
   return fmt::format(

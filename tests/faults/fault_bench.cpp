@@ -8,7 +8,6 @@
 #include <new>
 #include <numeric>
 
-#include "cli/options.hpp"
 #include "glu_ckpt/error.hpp"
 #include "io/staged_dir.hpp"
 
@@ -103,28 +102,36 @@ std::string difference(const Tree& found, const Tree& expected) {
 }  // namespace
 
 const std::vector<Target>& all_targets() {
-  static const std::vector<std::string> kLayout = {"--naming", "megatron", "--experts",
-                                                   "grouped",  "--glu",    "interleaved:32"};
-  static const auto with = [](std::vector<std::string> more) {
-    more.insert(more.begin(), kLayout.begin(), kLayout.end());
-    return more;
+  const auto options_of = [](const std::function<void(ConvertOptions&)>& change = {}) {
+    ConvertOptions options;
+    options.to.naming = "megatron";
+    options.to.experts = Experts::Grouped;
+    options.to.glu = parse_glu("interleaved:32");
+    if (change) change(options);
+    return options;
   };
+  constexpr i64 kSmallShard = 100 << 10;
   static const std::vector<Target> kTargets = {
-      {"Safetensors", "out", with({"--max-shard-size", "100KiB"}), false, false},
-      {"SingleFile", "out.safetensors", with({}), false, false},
-      {"Torch", "out", with({"--format", "torch"}), false, false},
-      {"TorchFile", "out.pt", with({}), false, false},
-      {"TorchDist",
-       "out",
-       {"--naming", "megatron-dist", "--experts", "grouped", "--glu", "interleaved:32", "--format", "torch-dist"},
-       false,
-       false},
-      {"Overwriting", "out", with({"--overwrite"}), true, false},
-      {"OverwritingFile", "out.safetensors", with({"--overwrite"}), true, false},
-      {"OnAPlainFilesystem", "out", with({}), false, true},
-      // Not verified: the sample is a thousand reads, of which each would fail once.
-      {"Cloned", "out", with({"--reflink", "always", "--max-shard-size", "100KiB", "--verify", "none"}), false, false,
-       true},
+      {"Safetensors", "out", options_of([](auto& options) { options.max_shard_bytes = kSmallShard; })},
+      {"SingleFile", "out.safetensors", options_of()},
+      {"Torch", "out", options_of([](auto& options) { options.format = Format::Torch; })},
+      {"TorchFile", "out.pt", options_of()},
+      {"TorchDist", "out", options_of([](auto& options) {
+         options.to.naming = "megatron-dist";
+         options.format = Format::TorchDist;
+       })},
+      {"Overwriting", "out", options_of([](auto& options) { options.overwrite = true; })},
+      {"OverwritingFile", "out.safetensors", options_of([](auto& options) { options.overwrite = true; })},
+      {.name = "OnAPlainFilesystem", .output = "out", .options = options_of(), .plain = true},
+      // Not proved: the sample is a thousand reads, of which each would fail once.
+      {.name = "Cloned",
+       .output = "out",
+       .options = options_of([](auto& options) {
+         options.reflink = Reflink::Always;
+         options.max_shard_bytes = kSmallShard;
+         options.proof = ProofMode::None;
+       }),
+       .clones = true},
   };
   return kTargets;
 }
@@ -170,8 +177,8 @@ void FaultBench::begin() {
   memory_->allow_rename_flags(!target_.plain);
   for (const auto& [path, content] : source_) memory_->put("/src/" + path, content);
   const bool file = target_.output.find('.') != target_.output.npos;
-  if (target_.overwrite) memory_->put("/work/" + target_.output + (file ? "" : "/model.safetensors"), "an older one");
-  if (!target_.overwrite) {
+  if (target_.options.overwrite) memory_->put("/work/" + target_.output + (file ? "" : "/model.safetensors"), "an older one");
+  if (!target_.options.overwrite) {
     const SystemCallsScope scope(*memory_);
     (void)memory_->mkdir("/work", 0755);
     memory_->crash(Crash::KeepAll);
@@ -180,16 +187,17 @@ void FaultBench::begin() {
 }
 
 Outcome FaultBench::convert(bool resume) {
-  std::vector<std::string> words = {"glu-ckpt", "convert", "/src", "/work/" + target_.output};
-  words.insert(words.end(), target_.options.begin(), target_.options.end());
+  ConvertOptions options = target_.options;
+  options.resume = resume;
   // Small buffers, so that each tensor takes several ranges.
-  for (const char* word : {"--max-memory", "1MiB", "-j", "2", "--device", "cpu", "-q"}) words.emplace_back(word);
-  if (resume) words.emplace_back("--resume");
-  std::vector<const char*> arguments;
-  for (const std::string& word : words) arguments.push_back(word.c_str());
+  RunOptions run;
+  run.memory_bytes = i64{1} << 20;
+  run.jobs = 2;
+  run.device = "cpu";
   const SystemCallsScope scope(*memory_);
   try {
-    return {cli::cmd_convert(*cli::parse_options(static_cast<int>(arguments.size()), arguments.data())), "none", {}};
+    (void)glu_ckpt::convert("/src", "/work/" + target_.output, options, run);
+    return {};
   } catch (const Error& error) {
     return {exit_status(error.code()), std::string(slug(error.code())), error.what()};
   } catch (const std::bad_alloc& error) {
@@ -206,7 +214,7 @@ Tree FaultBench::tree(const std::string& path) const {
 bool FaultBench::has_output() const {
   const Tree found = tree("/work");
   // What was there before is no output.
-  const bool old = target_.overwrite && (found.contains(target_.output) || found.contains(target_.output + "/")) &&
+  const bool old = target_.options.overwrite && (found.contains(target_.output) || found.contains(target_.output + "/")) &&
                    (memory_->get("/work/" + target_.output) == "an older one" ||
                     memory_->get("/work/" + target_.output + "/model.safetensors") == "an older one");
   return !old && (found.contains(target_.output) || found.contains(target_.output + "/"));
@@ -230,11 +238,11 @@ void FaultBench::expect_nothing_lost() const {
     if (output != unshared_) {
       EXPECT_EQ(difference(output, expected_), "") << "the output is there, but it is not whole";
     }
-  } else if (!target_.overwrite) {
+  } else if (!target_.options.overwrite) {
     EXPECT_EQ(difference(output, {}), "") << "neither an output nor work in progress";
   }
   // What was replaced has the staging directory's name for a moment; the output's journal tells.
-  const bool replaced = has_output() && target_.overwrite && found.contains(target_.output + "/" + journal);
+  const bool replaced = has_output() && target_.options.overwrite && found.contains(target_.output + "/" + journal);
   if (has_others && !replaced) {
     EXPECT_TRUE(found.contains(staging + journal)) << "work in progress without a journal";
   }

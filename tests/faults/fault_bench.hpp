@@ -1,5 +1,5 @@
 #pragma once
-/// A small conversion through the program's own convert, on a file system in memory that fails or loses its power.
+/// A small conversion through the library's convert(), on a file system in memory that fails or loses its power.
 
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "glu_ckpt/convert.hpp"
 #include "support/memory_system.hpp"
 
 namespace glu_ckpt::faults {
@@ -21,9 +22,8 @@ struct Target {
   std::string name;
   /// Of /work/SOMETHING.
   std::string output;
-  std::vector<std::string> options;
-  /// Whether another output is there, which is to be replaced.
-  bool overwrite = false;
+  /// With `overwrite`, another output is there, which is to be replaced.
+  ConvertOptions options = {};
   /// On a file system that can do no more than POSIX asks: no direct writes, reservations, locks and exchanges.
   bool plain = false;
   /// On one that shares blocks.

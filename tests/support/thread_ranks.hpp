@@ -5,7 +5,7 @@
 #include <functional>
 #include <mutex>
 
-#include "ranks/ranks.hpp"
+#include "glu_ckpt/ranks.hpp"
 
 namespace glu_ckpt::support {
 

@@ -1,6 +1,6 @@
 /// Position-coded weights beside master weights that round to them, in orders that are claimed rightly and wrongly.
 
-#include "verify/check_twins.hpp"
+#include "model/check_twins.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -15,7 +15,7 @@
 #include <mutex>
 #include <thread>
 
-#include "cli/options.hpp"
+#include "glu_ckpt/convert.hpp"
 #include "io/staged_dir.hpp"
 #include "io/system_calls.hpp"
 #include "support/slug_of.hpp"
@@ -180,35 +180,59 @@ class ConvertRanks : public testing::Test {
   }
   ~ConvertRanks() override { fs::remove_all(dir_); }
 
+  /// A call of convert().
+  struct Asked {
+    fs::path input;
+    fs::path output;
+    ConvertOptions options;
+    RunOptions run;
+  };
+
   /// Buffers hold a piece of an expert matrix only, so tensors are written by several ranks.
-  cli::Options options(const fs::path& out, std::vector<std::string> more = {}) const {
-    std::vector<std::string> words = {
-        "glu-ckpt", "convert", source_.string(), out.string(), "--naming", "megatron", "--experts",
-        "grouped",  "-q",      "--jobs",         "2",          "--device", "cpu"};
-    words.insert(words.end(), more.begin(), more.end());
-    std::vector<const char*> argv;
-    for (const std::string& word : words) argv.push_back(word.c_str());
-    cli::Options options = cli::parse_options(static_cast<int>(argv.size()), argv.data()).value();
-    options.memory_bytes = 32'768;
+  Asked options(const fs::path& out, ConvertOptions more = {}) const {
+    more.to.naming = "megatron";
+    more.to.experts = Experts::Grouped;
+    RunOptions run;
+    run.jobs = 2;
+    run.device = "cpu";
+    run.memory_bytes = 32'768;
+    return {source_, out, more, run};
+  }
+
+  static ConvertOptions to_format(Format format, i64 max_shard_bytes = ConvertOptions().max_shard_bytes) {
+    ConvertOptions options;
+    options.format = format;
+    options.max_shard_bytes = max_shard_bytes;
+    return options;
+  }
+  static ConvertOptions with_shards(i64 max_shard_bytes) {
+    ConvertOptions options;
+    options.max_shard_bytes = max_shard_bytes;
+    return options;
+  }
+  static ConvertOptions with_glu(const std::string& glu) {
+    ConvertOptions options;
+    options.to.glu = parse_glu(glu);
     return options;
   }
 
-  static void convert(const cli::Options& options, int ranks) {
+  static void convert(const Asked& asked, int ranks) {
     run_thread_ranks(ranks, [&](Ranks& all) {
       this_rank = all.rank();
-      EXPECT_EQ(cli::cmd_convert(options, all), 0);
+      (void)glu_ckpt::convert(asked.input, asked.output, asked.options, asked.run, &all);
     });
   }
 
   /// What every rank threw, by rank.
-  static std::vector<Thrown> thrown(const std::function<cli::Options(int)>& options, int ranks,
+  static std::vector<Thrown> thrown(const std::function<Asked(int)>& asked_of, int ranks,
                                     FaultyDisk* disk = nullptr) {
     std::vector<Thrown> all(static_cast<std::size_t>(ranks));
     run_thread_ranks(ranks, [&](Ranks& mine) {
       this_rank = mine.rank();
       if (disk != nullptr && disk->rank() == mine.rank()) disk->watch(mine);
       try {
-        (void)cli::cmd_convert(options(mine.rank()), mine);
+        const Asked asked = asked_of(mine.rank());
+        (void)glu_ckpt::convert(asked.input, asked.output, asked.options, asked.run, &mine);
       } catch (const RankError& error) {
         all[static_cast<std::size_t>(mine.rank())] = {std::string(slug(error.code())), error.what(), error.rank()};
       }
@@ -217,7 +241,7 @@ class ConvertRanks : public testing::Test {
   }
 
   /// A conversion that fails at that rank.
-  std::vector<Thrown> fail_at(Fault fault, int failing, int ranks, const cli::Options& asked) const {
+  std::vector<Thrown> fail_at(Fault fault, int failing, int ranks, const Asked& asked) const {
     FaultyDisk disk(fault, failing, source_);
     const SystemCallsScope scope(disk);
     const auto all = thrown([&](int) { return asked; }, ranks, &disk);
@@ -234,9 +258,9 @@ class ConvertRanks : public testing::Test {
   }
 
   /// Writes of tensor bytes that it took.
-  i64 resume(const cli::Options& asked, int ranks) const {
-    cli::Options again = asked;
-    again.resume = true;
+  i64 resume(const Asked& asked, int ranks) const {
+    Asked again = asked;
+    again.options.resume = true;
     FaultyDisk disk(Fault::None, 0, source_);
     const SystemCallsScope scope(disk);
     convert(again, ranks);
@@ -264,24 +288,24 @@ class ConvertRanks : public testing::Test {
 TEST_F(ConvertRanks, AnyNumberGivesTheSameBytes) {
   struct Target {
     std::string name;
-    std::vector<std::string> options;
+    ConvertOptions options;
     std::size_t least_files;
   };
   const std::vector<Target> targets = {
-      {"out", {"--max-shard-size", "150KB"}, 4},
-      {"out", {"--glu", "interleaved:8"}, 3},
+      {"out", with_shards(150'000), 4},
+      {"out", with_glu("interleaved:8"), 3},
       {"out.safetensors", {}, 1},
       {"out.pt", {}, 1},
-      {"out", {"--format", "torch"}, 3},
-      {"out", {"--format", "torch", "--max-shard-size", "150KB"}, 4},
-      {"out", {"--format", "torch-dist"}, 3},
+      {"out", to_format(Format::Torch), 3},
+      {"out", to_format(Format::Torch, 150'000), 4},
+      {"out", to_format(Format::TorchDist), 3},
   };
   int number = 0;
   for (const Target& target : targets) {
     Tree expected;
     for (const int ranks : {1, 2, 3, 5}) {
       const fs::path out = place(std::to_string(++number), target.name);
-      SCOPED_TRACE(out.string() + " " + testing::PrintToString(target.options) + " by " + std::to_string(ranks));
+      SCOPED_TRACE(out.string() + " " + testing::PrintToString(option_texts(target.options)) + " by " + std::to_string(ranks));
       convert(options(out, target.options), ranks);
       const Tree tree = tree_of(out);
       if (ranks == 1) {
@@ -297,10 +321,10 @@ TEST_F(ConvertRanks, AnyNumberGivesTheSameBytes) {
 
 /// Where the machine fails, what is done is kept, and any number of ranks goes on with it.
 TEST_F(ConvertRanks, WhatAFailureLeavesIsResumedByAnyNumber) {
-  const std::vector<std::vector<std::string>> formats = {
-      {"--max-shard-size", "150KB"}, {"--format", "torch"}, {"--format", "torch-dist"}};
+  const std::vector<ConvertOptions> formats = {with_shards(150'000), to_format(Format::Torch),
+                                               to_format(Format::TorchDist)};
   int number = 0;
-  for (const auto& format : formats) {
+  for (const ConvertOptions& format : formats) {
     const fs::path whole = place("whole" + std::to_string(++number));
     FaultyDisk disk(Fault::None, 0, source_);
     {
@@ -311,9 +335,9 @@ TEST_F(ConvertRanks, WhatAFailureLeavesIsResumedByAnyNumber) {
     int failing = 0;
     for (const int again : {1, 2, 5}) {
       const fs::path out = place(std::to_string(++number));
-      const cli::Options asked = options(out, format);
+      const Asked asked = options(out, format);
       const bool full = failing == 1;
-      SCOPED_TRACE(testing::PrintToString(format) + " rank " + std::to_string(failing) + ", then " +
+      SCOPED_TRACE(testing::PrintToString(option_texts(format)) + " rank " + std::to_string(failing) + ", then " +
                    std::to_string(again) + " ranks");
       const auto all = fail_at(full ? Fault::DiskIsFull : Fault::WriteFails, failing, 3, asked);
       expect_all(all, full ? "no-space" : "io", failing);
@@ -333,12 +357,12 @@ TEST_F(ConvertRanks, WhatAFailureLeavesIsResumedByAnyNumber) {
 TEST_F(ConvertRanks, ManyStopsMakeOneOutput) {
   const fs::path whole = place("whole");
   convert(options(whole), 1);
-  cli::Options asked = options(place("stopped"));
+  Asked asked = options(place("stopped"));
   for (const int ranks : {4, 2, 3, 2}) {
     SCOPED_TRACE(ranks);
     expect_all(fail_at(Fault::WriteFails, ranks - 1, ranks, asked), "io", ranks - 1);
     EXPECT_EQ(journals(asked.output), static_cast<std::size_t>(ranks)) << "those of the runs before are taken in";
-    asked.resume = true;
+    asked.options.resume = true;
   }
   (void)resume(asked, 1);
   EXPECT_TRUE(tree_of(asked.output) == tree_of(whole));
@@ -361,9 +385,9 @@ TEST_F(ConvertRanks, RefusesRanksThatSeeAnotherSource) {
   fs::copy(source_, copy);
   const auto other_file = copy / "model-00001-of-00003.safetensors";
   fs::last_write_time(other_file, fs::last_write_time(other_file) + std::chrono::hours(1));
-  const cli::Options asked = options(place("refused"));
-  cli::Options other = asked;
-  other.input = copy.string();
+  const Asked asked = options(place("refused"));
+  Asked other = asked;
+  other.input = copy;
   expect_all(thrown([&](int rank) { return rank == 2 ? other : asked; }, 3), "source-changed", 2);
   EXPECT_TRUE(fs::is_empty(dir_ / "refused"));
 }
@@ -372,13 +396,13 @@ TEST_F(ConvertRanks, RefusesRanksThatSeeAnotherSource) {
 TEST_F(ConvertRanks, ARankThatCannotJoinLosesNothing) {
   const fs::path whole = place("whole");
   convert(options(whole), 1);
-  cli::Options asked = options(place("kept"));
+  Asked asked = options(place("kept"));
   expect_all(fail_at(Fault::WriteFails, 1, 3, asked), "io", 1);
-  asked.resume = true;
-  cli::Options elsewhere = asked;
-  elsewhere.output = place("elsewhere").string();
+  asked.options.resume = true;
+  Asked elsewhere = asked;
+  elsewhere.output = place("elsewhere");
   expect_all(thrown([&](int rank) { return rank == 1 ? elsewhere : asked; }, 2), "not-found", 1);
-  ASSERT_TRUE(fs::exists(asked.output + ".partial"));
+  ASSERT_TRUE(fs::exists(asked.output.string() + ".partial"));
   FaultyDisk disk(Fault::None, 0, source_);
   {
     const SystemCallsScope scope(disk);
@@ -391,7 +415,7 @@ TEST_F(ConvertRanks, ARankThatCannotJoinLosesNothing) {
 /// What all ranks do together fails as one, before anything is written.
 TEST_F(ConvertRanks, RefusalsAreOneRefusal) {
   const fs::path out = place("refused");
-  expect_all(thrown([&](int) { return options(out, {"--glu", "interleaved:7"}); }, 4), "not-divisible", 0);
+  expect_all(thrown([&](int) { return options(out, with_glu("interleaved:7")); }, 4), "not-divisible", 0);
   EXPECT_TRUE(fs::is_empty(out.parent_path()));
   convert(options(out), 2);
   expect_all(thrown([&](int) { return options(out); }, 3), "output-exists", 0);
@@ -399,7 +423,7 @@ TEST_F(ConvertRanks, RefusalsAreOneRefusal) {
 
 /// A run that had finished is found to be finished, by all.
 TEST_F(ConvertRanks, ResumingWhatIsCompleteDoesNothing) {
-  const cli::Options asked = options(place("done"));
+  const Asked asked = options(place("done"));
   convert(asked, 3);
   const Tree tree = tree_of(asked.output);
   EXPECT_EQ(resume(asked, 4), 0);

@@ -1,16 +1,22 @@
-/// A conversion through the public headers alone, as a program that links the library would do it.
+/// README's example of the library: a resumable, verified conversion through the public headers, as safe as the program.
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>
 
-#include "glu_ckpt/checkpoint.hpp"
-#include "glu_ckpt/error.hpp"
-#include "glu_ckpt/execute.hpp"
-#include "glu_ckpt/layout.hpp"
-#include "glu_ckpt/plan.hpp"
-#include "glu_ckpt/verify.hpp"
+// [example]
+#include <glu_ckpt/convert.hpp>
+
+glu_ckpt::Converted interleave(const std::filesystem::path& source, const std::filesystem::path& output) {
+  glu_ckpt::ConvertOptions options;
+  options.to.naming = "megatron";
+  options.to.experts = glu_ckpt::Experts::Grouped;
+  options.to.glu = glu_ckpt::parse_glu("interleaved:32");
+  options.resume = true;
+  return glu_ckpt::convert(source, output, options);
+}
+// [example]
 
 namespace {
 
@@ -24,49 +30,110 @@ class Library : public testing::Test {
     dir_ = ::mkdtemp(pattern.data());
   }
   ~Library() override { fs::remove_all(dir_); }
+
+  static fs::path source() {
+    const char* const testdata = std::getenv("GLU_CKPT_TESTDATA");
+    if (testdata == nullptr) throw std::runtime_error("set GLU_CKPT_TESTDATA to the folder testdata");
+    return fs::path(testdata) / "hf" / "qwen3_moe";
+  }
+
   fs::path dir_;
 };
 
-TEST_F(Library, ConvertsAndVerifies) {
-  const char* const testdata = std::getenv("GLU_CKPT_TESTDATA");
-  ASSERT_NE(testdata, nullptr) << "set GLU_CKPT_TESTDATA to the folder testdata";
-  const fs::path input = fs::path(testdata) / "hf" / "qwen3_moe";
-  const auto source = open_source(input);
-  const Recognition have = recognize(source->inventory(), source->hints(), source->record(), {});
-  ASSERT_EQ(have.layout.naming, "hf:qwen3_moe");
+/// Counts stages, and asks for a stop once `converting` has done something.
+class Watcher : public Observer {
+ public:
+  explicit Watcher(StopToken* stop = nullptr) : stop_(stop) {}
+  void stage_begins(std::string_view title, i64) override { converting_ = title == "converting"; }
+  void advance(i64 bytes, std::string_view) override {
+    bytes_ += bytes;
+    if (converting_ && stop_ != nullptr) stop_->request();
+  }
+  void note(std::string_view) override { ++notes_; }
+  i64 bytes() const { return bytes_; }
+  int notes() const { return notes_; }
 
-  PlanOptions options;
-  options.to = {"megatron", Experts::Grouped, std::nullopt, parse_glu("interleaved:32"), std::nullopt};
-  const Plan plan = make_plan(source->inventory(), have, options);
-  check_plan(source->inventory(), plan);
+ private:
+  StopToken* stop_;
+  std::atomic<bool> converting_{false};
+  std::atomic<i64> bytes_{0};
+  int notes_ = 0;
+};
 
-  const auto backend = make_backend("cpu");
-  const Model model{source.get(), &have};
-  const std::string digest = to_string(compute_digest(model, *backend, {}));
-  const Record record{
-      {"naming", plan.to.naming}, {"experts", plan.to.experts}, {"glu", to_string(plan.to.glu)}, {"digest", digest}};
+TEST_F(Library, ConvertsAndProves) {
   const fs::path output = dir_ / "out";
-  const auto sink = create_sink({output, source->metadata(), source->extra_files(), false, record, {}}, plan.outputs);
-  execute(plan, *source, *sink, *backend, {});
-  sink->finish(record);
-  EXPECT_FALSE(fs::exists(output)) << "nothing stands at the final path before commit()";
-  sink->commit();
-
-  const auto written = open_source(output);
-  const Recognition now = recognize(written->inventory(), written->hints(), written->record(), {});
-  EXPECT_EQ(to_string(now.layout.glu), "interleaved:32");
-  EXPECT_EQ(now.layout.glu_source, "record");
-  const Verdict verdict = verify(model, {written.get(), &now}, *backend, {});
+  const Converted converted = interleave(source(), output);
+  EXPECT_EQ(to_string(converted.proof), "digest");
+  EXPECT_FALSE(converted.was_complete);
+  ASSERT_TRUE(converted.digest.has_value());
+  EXPECT_EQ(to_string(open_checkpoint(output).recognition.layout.glu), "interleaved:32");
+  const Verdict verdict = verify(source(), output);
   EXPECT_TRUE(verdict.equal);
   EXPECT_FALSE(verdict.same_layout);
-  EXPECT_EQ(to_string(verdict.b), digest);
+  EXPECT_EQ(verdict.b, *converted.digest);
+  EXPECT_EQ(digest(output).recorded, to_string(*converted.digest));
 }
 
-TEST_F(Library, LeavesNothingBehindWithoutCommit) {
+TEST_F(Library, StopsAndResumes) {
+  StopToken stop;
+  Watcher watcher(&stop);
+  RunOptions run;
+  run.jobs = 1;
+  run.memory_bytes = i64{1} << 20;
+  run.observer = &watcher;
+  run.stop = &stop;
+  ConvertOptions options;
+  options.to.naming = "megatron";
+  options.to.experts = Experts::Grouped;
+  options.to.glu = parse_glu("interleaved:32");
   const fs::path output = dir_ / "out";
-  const std::vector<OutputTensor> tensors{{"a", Dtype::U8, {4}, 4, 0, 0}};
-  { const auto sink = create_sink({output, {}, {}, false, {}, {}}, tensors); }
+  try {
+    (void)convert(source(), output, options, run);
+    FAIL() << "nothing stopped it";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Interrupted) << error.what();
+  }
+  EXPECT_FALSE(fs::exists(output));
+  EXPECT_TRUE(fs::exists(dir_ / "out.partial"));
+  const Converted resumed = interleave(source(), output);
+  EXPECT_FALSE(fs::exists(dir_ / "out.partial"));
+  EXPECT_TRUE(verify(source(), output).equal);
+  EXPECT_TRUE(interleave(source(), output).was_complete);
+  EXPECT_GT(watcher.notes(), 0);
+  EXPECT_EQ(to_string(resumed.proof), "digest");
+}
+
+TEST_F(Library, RefusesBeforeAnythingIsWritten) {
+  ConvertOptions options;
+  options.to.glu = parse_glu("interleaved:7");
+  try {
+    (void)convert(source(), dir_ / "out", options);
+    FAIL() << "7 does not divide F";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::NotDivisible) << error.what();
+  }
   EXPECT_TRUE(fs::is_empty(dir_));
+}
+
+TEST_F(Library, PlansWithoutWriting) {
+  ConvertOptions options;
+  options.to.glu = parse_glu("contiguous");
+  const ConversionPlan planned = plan_conversion(source(), dir_ / "out", options);
+  EXPECT_EQ(planned.bytes_written + planned.bytes_cloned, planned.plan.bytes);
+  EXPECT_GE(planned.disk_needed, planned.plan.bytes);
+  EXPECT_TRUE(fs::is_empty(dir_));
+}
+
+TEST_F(Library, StampsAndInspects) {
+  const fs::path copy = dir_ / "copy";
+  ConvertOptions options;
+  options.to.glu = parse_glu("contiguous");
+  (void)convert(source(), copy, options);
+  EXPECT_EQ(inspect(copy).recognition->layout.glu_source, "record");
+  SourceAnswers wrong;
+  wrong.glu = parse_glu("interleaved:32");
+  EXPECT_THROW((void)stamp(copy, wrong), Error);
+  EXPECT_THROW((void)stamp(copy, {}), Error);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "ranks/ranks.hpp"
+#include "glu_ckpt/ranks.hpp"
 
 #include <gtest/gtest.h>
 

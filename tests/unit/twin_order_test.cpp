@@ -1,6 +1,6 @@
 /// Which row belongs to which, by the index map written out, and what evidence is made of it.
 
-#include "verify/twin_order.hpp"
+#include "model/twin_order.hpp"
 
 #include <algorithm>
 #include <set>

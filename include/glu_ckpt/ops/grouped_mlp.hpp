@@ -2,6 +2,7 @@
 /// The grouped MLP of experts: out = p * (act(x W1^T + b1) W2^T + b2), from weights as they are stored.
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -48,6 +49,21 @@ struct Activation {
 std::string_view to_string(ActivationKind kind);
 /// Throws Usage with the names that there are.
 ActivationKind parse_activation(std::string_view text);
+
+/// What a user said about the activation; empty fields come from config.json.
+struct ActivationAnswers {
+  std::optional<ActivationKind> kind;
+  std::optional<float> alpha;
+  std::optional<float> limit;
+  std::optional<float> offset;
+};
+
+/// What experts compute and in which dtype, as far as a user said it.
+struct ExpertCompute {
+  ActivationAnswers activation;
+  /// Wholly in fp32 instead of in the weights' dtype: that shows smaller differences.
+  bool fp32 = false;
+};
 
 /// A matrix [rows, cols] in memory, in any layout.
 struct StoredMatrix {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "glu_ckpt/verify.hpp"
+#include "glu_ckpt/model.hpp"
 
 namespace glu_ckpt {
 

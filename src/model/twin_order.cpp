@@ -1,4 +1,4 @@
-#include "verify/twin_order.hpp"
+#include "model/twin_order.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "verify/check_twins.hpp"
+#include "model/check_twins.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -9,7 +9,7 @@
 #include "glu_ckpt/megatron_shards.hpp"
 #include "layout/layout_table.hpp"
 #include "layout/optimizer_names.hpp"
-#include "verify/twin_order.hpp"
+#include "model/twin_order.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -1,4 +1,4 @@
-/// `glu-ckpt bench convert`: whole conversions beside cp(1) of the same bytes and a plain write of them, in turn.
+/// Whole conversions beside cp(1) of the same bytes and a plain write of them, in turn.
 
 #include <fmt/format.h>
 #include <spawn.h>
@@ -14,12 +14,12 @@
 #include <filesystem>
 #include <functional>
 
-#include "cli/session.hpp"
+#include "bench/bench.hpp"
 #include "core/fail.hpp"
 #include "io/file.hpp"
-#include "report/report.hpp"
+#include "glu_ckpt/convert.hpp"
 
-namespace glu_ckpt::cli {
+namespace glu_ckpt {
 namespace {
 
 namespace fs = std::filesystem;
@@ -71,15 +71,15 @@ class ChildProcess {
     (void)::waitpid(pid_, nullptr, 0);
   }
 
-  /// Throws Io where it fails, and what `stop_if_signalled` throws.
-  void wait(const std::function<void(i64)>& stop_if_signalled) {
+  /// Throws Io where it fails, and what `stop_if_asked` throws.
+  void wait(const std::function<void()>& stop_if_asked) {
     int status = 0;
     while (::waitpid(pid_, &status, 0) < 0) {
       if (errno != EINTR) fail_errno(errno, "wait for", name_);
-      stop_if_signalled(0);
+      stop_if_asked();
     }
     ended_ = true;
-    stop_if_signalled(0);
+    stop_if_asked();
     if (status != 0) fail(ErrorCode::Io, {}, "{}: failed; what it said is above", name_);
   }
 
@@ -122,21 +122,17 @@ void fill(std::span<std::byte> bytes, u64 seed) {
 }
 
 /// One benchmark: a source in a directory of its own, and the ways to write its bytes again.
-class ConvertBench {
+class BenchedCheckpoint {
  public:
-  explicit ConvertBench(const Options& options)
-      : options_(options),
-        dir_(options.bench.dir),
-        quiet_(report::ProgressStyle::None, "", 0),
-        stop_if_signalled_(execute_options(options, quiet_).on_progress) {
-    const std::vector<OutputTensor> tensors = bench_tensors(options.bench.size_bytes);
+  BenchedCheckpoint(const std::string& dir, i64 wanted_bytes, const RunOptions& run) : run_(run), dir_(dir) {
+    const std::vector<OutputTensor> tensors = bench_tensors(wanted_bytes);
     const auto sink = create_sink({source_path(), {}, {}, false, {}, {}, Format::Safetensors}, tensors);
     std::vector<std::byte> bytes;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       bytes.resize(static_cast<std::size_t>(tensors[t].bytes));
       fill(bytes, t);
       sink->write(t, 0, bytes);
-      stop_if_signalled_(tensors[t].bytes);
+      stop_if_asked();
     }
     sink->finish({});
     sink->commit();
@@ -146,26 +142,22 @@ class ConvertBench {
   i64 file_bytes() const { return file_bytes_; }
 
   double convert(const std::string& naming, const Glu& glu) const {
-    Options one = options_;
-    one.command = Command::Convert;
-    one.input = source_path().string();
-    one.output = target_path().string();
-    one.from.naming = "hf:qwen3_moe";
-    one.to.naming = naming;
-    one.to.experts = Experts::Grouped;
-    one.to.glu = glu;
-    one.device = "cpu";
+    ConvertOptions options;
+    options.from.naming = "hf:qwen3_moe";
+    options.to.naming = naming;
+    options.to.experts = Experts::Grouped;
+    options.to.glu = glu;
     // Beside copies, bytes have to be moved.
-    one.reflink = ReflinkMode::Never;
-    one.json = false;
-    one.quiet = true;
-    return timed([&] { (void)cmd_convert(one); });
+    options.reflink = Reflink::Never;
+    RunOptions run = run_;
+    run.device = "cpu";
+    return timed([&] { (void)glu_ckpt::convert(source_path(), target_path(), options, run); });
   }
 
   double copy() const {
     return timed([&] {
       ChildProcess({"cp", "--reflink=never", "--", source_file().string(), target_path().string()})
-          .wait(stop_if_signalled_);
+          .wait([&] { stop_if_asked(); });
       File::open_read(target_path()).sync();
     });
   }
@@ -181,6 +173,10 @@ class ConvertBench {
   }
 
  private:
+  void stop_if_asked() const {
+    if (run_.stop != nullptr) run_.stop->check();
+  }
+
   fs::path source_path() const { return dir_.path() / "source"; }
   fs::path source_file() const { return source_path() / "model.safetensors"; }
   fs::path target_path() const { return dir_.path() / "target"; }
@@ -190,7 +186,7 @@ class ConvertBench {
     for (i64 at = 0; at < file_bytes_; at += piece_bytes) {
       const i64 bytes = std::min(piece_bytes, file_bytes_ - at);
       work(at, static_cast<std::size_t>(bytes));
-      stop_if_signalled_(bytes);
+      stop_if_asked();
     }
   }
 
@@ -204,10 +200,8 @@ class ConvertBench {
     return seconds.count();
   }
 
-  const Options& options_;
+  const RunOptions& run_;
   ScratchDir dir_;
-  report::Progress quiet_;
-  std::function<void(i64)> stop_if_signalled_;
   i64 file_bytes_ = 0;
 };
 
@@ -218,22 +212,19 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-int cmd_bench_convert(const Options& options) {
-  watch_signals();
-  const ConvertBench bench(options);
-  std::vector<double> blocks, turned, copies, writes;
+ConvertBench bench_convert(const std::string& dir, i64 bytes, const RunOptions& run) {
+  const BenchedCheckpoint bench(dir, bytes, run);
+  std::vector<double> blocks, transposed, copies, writes;
   for (int round = 0; round < kRounds; ++round) {
     copies.push_back(bench.copy());
     blocks.push_back(bench.convert("megatron", parse_glu("interleaved:32")));
     writes.push_back(bench.write());
-    turned.push_back(bench.convert("hf:gpt_oss", parse_glu("interleaved:1")));
+    transposed.push_back(bench.convert("hf:gpt_oss", parse_glu("interleaved:1")));
   }
-  report::ConvertBench result{
-      options.bench.dir, bench.file_bytes(), options.jobs, kRounds, median(copies), median(writes), {}};
+  ConvertBench result{dir, bench.file_bytes(), run.jobs, kRounds, median(copies), median(writes), {}};
   result.conversions = {{"hf:qwen3_moe to megatron, grouped, interleaved:32", median(blocks)},
-                        {"hf:qwen3_moe to hf:gpt_oss, every element transposed", median(turned)}};
-  print_out(options.json ? report::convert_bench_json(result) + "\n" : report::convert_bench_text(result));
-  return 0;
+                        {"hf:qwen3_moe to hf:gpt_oss, every element transposed", median(transposed)}};
+  return result;
 }
 
-}  // namespace glu_ckpt::cli
+}  // namespace glu_ckpt

@@ -1,0 +1,138 @@
+#pragma once
+/// One call makes a whole, safe conversion: planned and proved, staged beside its final path, resumable, compared with
+/// its source, and committed by one rename.
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "glu_ckpt/forward.hpp"
+#include "glu_ckpt/plan.hpp"
+#include "glu_ckpt/ranks.hpp"
+#include "glu_ckpt/run_options.hpp"
+#include "glu_ckpt/verify.hpp"
+
+namespace glu_ckpt {
+
+/// How the output is compared with its source before it gets its name.
+enum class ProofMode {
+  None,
+  /// By digests of what was read and of what was written. It misses only a disk that keeps other bytes than it was
+  /// given.
+  Digest,
+  /// By digests, the output's of what is read back from the device.
+  Readback,
+  /// By digests, and the experts of both compute the same.
+  Forward,
+};
+
+/// Whether runs of bytes that stay as they are share the source's blocks where the file system can do that.
+enum class Reflink {
+  /// Long runs, where they are at least half of all bytes.
+  Auto,
+  /// Every run that holds a whole block.
+  Always,
+  Never,
+};
+
+/// What a conversion is asked: everything that decides about the output's bytes, and so about which earlier run it may
+/// resume.
+struct ConvertOptions {
+  SourceAnswers from;
+  TargetAnswers to;
+  /// Absent: the one that the output's extension names, else the source's.
+  std::optional<Format> format;
+  /// Bytes of tensor data per shard; a larger tensor gets a shard of its own.
+  i64 max_shard_bytes = 5'000'000'000;
+  ProofMode proof = ProofMode::Digest;
+  Reflink reflink = Reflink::Auto;
+  /// For ProofMode::Forward.
+  ExpertCompute compute;
+  /// Of the tokens, or of the rows that stand for cloned ones.
+  u64 seed = 0;
+  /// Convert although the source has that layout already.
+  bool force = false;
+  /// Replace the output, if it is a checkpoint; the old one goes only when the new one is complete.
+  bool overwrite = false;
+  /// Go on with what a stopped run left, if there is any.
+  bool resume = false;
+};
+
+/// The answers that were given, by the names of the long options with underscores: what glu_ckpt.json records and a
+/// resumed run must repeat.
+std::map<std::string, std::string> option_texts(const ConvertOptions& options);
+
+/// How an output was proved to be the same model.
+struct NotProved {};
+struct ProvedByDigest {
+  /// The output was read back from the device.
+  bool readback = false;
+};
+/// Ranges were cloned, so they were not read: rows of both sides were compared instead.
+struct ProvedBySample {
+  /// Rows of matrices, and blocks of other tensors.
+  i64 rows = 0;
+  /// Read from each side.
+  i64 bytes = 0;
+};
+/// By digests, and the experts of both computed the same.
+struct ProvedByForward {};
+using Proof = std::variant<NotProved, ProvedByDigest, ProvedBySample, ProvedByForward>;
+
+/// "digest", "readback", "sample", "forward"; empty for NotProved.
+std::string_view to_string(const Proof& proof);
+
+struct Converted {
+  /// What was planned; its notes are what the user should know.
+  Plan plan;
+  Proof proof;
+  /// Of the model, where the order of gate and up is known, so that it does not depend on the layout, and unless
+  /// ProofMode::None.
+  std::optional<Digest> digest;
+  /// Headers included, without what was cloned.
+  i64 bytes_written = 0;
+  i64 bytes_cloned = 0;
+  /// An earlier run had finished; both sides were read for their digests.
+  bool was_complete = false;
+  /// "cpu", "cuda:0", ...
+  std::string device;
+};
+
+/// Writes the checkpoint at `source` to `output` in another layout, naming or format. `output` is absent, or complete
+/// and proved, at every instant; work in progress lies in `<output>.partial`. Where the call is stopped, or the machine
+/// fails, that stays for a call with `resume`; after any other failure nothing stays.
+///
+/// With `ranks`, all processes of a group make this call together, share the work, and return or throw together; rank
+/// 0 makes the output and its result is that of all. The files must be the same ones for each.
+///
+/// Throws Error: refusals (status 4) before anything is written; errors of the source (3), of the machine (5); and
+/// Interrupted (6) where run.stop asked for it.
+Converted convert(const std::filesystem::path& source, const std::filesystem::path& output,
+                  const ConvertOptions& options, const RunOptions& run = {}, Ranks* ranks = nullptr);
+
+/// What convert() would do.
+struct ConversionPlan {
+  Plan plan;
+  i64 bytes_written = 0;
+  i64 bytes_cloned = 0;
+  /// Bytes, estimated.
+  i64 peak_memory = 0;
+  /// What the output needs on its file system at the most, what that has, and its type.
+  i64 disk_needed = 0;
+  i64 disk_free = 0;
+  std::string filesystem;
+  /// By a sample of the conversion; absent where none could be taken.
+  std::optional<double> estimated_seconds;
+  std::string device;
+};
+
+/// Plans and proves, converts a sample for two seconds into a file without a name, and leaves nothing behind. Throws
+/// what convert() throws before it writes.
+ConversionPlan plan_conversion(const std::filesystem::path& source, const std::filesystem::path& output,
+                               const ConvertOptions& options, const RunOptions& run = {});
+
+}  // namespace glu_ckpt

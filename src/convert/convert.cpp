@@ -1,0 +1,176 @@
+/// The public calls, and a conversion as its passes.
+
+#include <sys/resource.h>
+
+#include "convert/check_output.hpp"
+#include "convert/choose_clones.hpp"
+#include "convert/probe.hpp"
+#include "convert/prove_pass.hpp"
+#include "core/fail.hpp"
+#include "io/directory.hpp"
+#include "io/file.hpp"
+#include "io/file_backed.hpp"
+#include "io/filesystem.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+i64 peak_memory_so_far() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return i64{1024} * usage.ru_maxrss;
+}
+
+/// Tensors, headers and the source's other files, at the most.
+i64 disk_needed(const Conversion& conversion, i64 bytes_written) {
+  constexpr i64 kHeaderBytes = 256, kSumsShare = 16;
+  i64 bytes = bytes_written + bytes_written / kSumsShare + kHeaderBytes * std::ssize(conversion.plan.outputs);
+  for (const ExtraFile& extra : conversion.source.source->extra_files()) bytes += File::open_read(extra.path).size();
+  return bytes;
+}
+
+i64 bytes_to_clone(const Conversion& conversion) {
+  try {
+    return choose_clones(conversion).bytes();
+  } catch (const Error& error) {
+    // A full disk is part of the answer: how much is needed and how much is free.
+    if (error.code() != ErrorCode::NoSpace) throw;
+    return 0;
+  }
+}
+
+std::optional<ProbedRate> probe(const Conversion& conversion) {
+  constexpr double kSeconds = 2;
+  const Source& source = *conversion.source.source;
+  // Nobody is told of a trial's progress, but it can be stopped.
+  RunOptions silent = conversion.run;
+  silent.observer = nullptr;
+  Stage stage(silent, "", 0);
+  ExecuteOptions execution = stage.execute_options();
+  const ModelLeaves leaves(source.inventory(), conversion.source.recognition);
+  if (conversion.options.proof != ProofMode::None) execution.source_leaves = &leaves;
+  return probe_rate(conversion.plan, source, directory_of(output_name(conversion.output)), *conversion.backend,
+                    execution, kSeconds);
+}
+
+Converted convert_with(const std::filesystem::path& source, const std::filesystem::path& output,
+                       const ConvertOptions& options, const RunOptions& run, Ranks& ranks) {
+  const Conversion conversion = prepare(source, output, options, run, ranks);
+  std::optional<Converted> complete;
+  at_first_rank(ranks, [&] {
+    check_evidence(conversion);
+    complete = find_complete(conversion);
+  });
+  const bool is_complete = !ranks.broadcast(std::vector<std::byte>(complete ? 1 : 0)).empty();
+  return is_complete ? std::move(complete).value_or(Converted()) : run_conversion(conversion, ranks);
+}
+
+template <typename Value>
+void remember(std::map<std::string, std::string>& texts, const std::string& name, const std::optional<Value>& value) {
+  if (value) texts[name] = std::string(to_string(*value));
+}
+
+void remember(std::map<std::string, std::string>& texts, const std::string& name,
+              const std::optional<std::string>& value) {
+  if (value) texts[name] = *value;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
+  std::map<std::string, std::string> texts;
+  remember(texts, "naming", options.to.naming);
+  remember(texts, "experts", options.to.experts);
+  remember(texts, "bias_experts", options.to.bias_experts);
+  remember(texts, "glu", options.to.glu);
+  remember(texts, "shared_glu", options.to.shared_glu);
+  remember(texts, "from_naming", options.from.naming);
+  remember(texts, "from_glu", options.from.glu);
+  remember(texts, "from_shared_glu", options.from.shared_glu);
+  remember(texts, "from_optimizer_glu", options.from.optimizer_glu);
+  remember(texts, "format", options.format);
+  if (options.from.drop_optimizer) texts["optimizer"] = "drop";
+  if (options.max_shard_bytes != ConvertOptions().max_shard_bytes)
+    texts["max_shard_size"] = std::to_string(options.max_shard_bytes);
+  return texts;
+}
+
+std::string_view to_string(const Proof& proof) {
+  if (const auto* digest = std::get_if<ProvedByDigest>(&proof)) return digest->readback ? "readback" : "digest";
+  if (std::holds_alternative<ProvedBySample>(proof)) return "sample";
+  return std::holds_alternative<ProvedByForward>(proof) ? "forward" : "";
+}
+
+Digest digest_stage(const RunOptions& run, const Model& model, const Backend& backend, std::string_view title) {
+  Stage stage(run, title, tensor_bytes(model));
+  return compute_digest(model, backend, stage.execute_options());
+}
+
+Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
+  const Source& source = *conversion.source.source;
+  const ProofMode proof = conversion.options.proof;
+  at_first_rank(ranks, [&] { check_contents(conversion.run, source, "checking source"); });
+  together(ranks, [&] { conversion.backend->ready(); });
+  // Running the experts reads the source again, where it is not larger than memory.
+  const FileBacked* const files = source.file_backed();
+  if (files != nullptr && proof == ProofMode::Forward) files->keep_in_cache();
+
+  ClonePlan clones = ranks.size() > 1 ? ClonePlan() : choose_clones(conversion);
+  const ExpectedOutput expected(conversion, !clones.empty() && proof == ProofMode::Digest);
+  Staging staging(conversion, expected, clones, ranks);
+  Published published;
+  i64 bytes_written = 0;
+  staging.keep_on_failure([&] {
+    clone_pass(conversion, staging, clones);
+    const Moved mine = move_pass(conversion, expected, staging, clones, ranks);
+    // What a GPU gives back is lost to the whole process, and running the experts needs it again.
+    if (proof != ProofMode::Forward) conversion.backend->release();
+    together(ranks, [&] { staging.check_source_unchanged(); });
+    const Moved moved = gather_pass(mine, staging, ranks);
+    at_first_rank(ranks, [&] {
+      published = prove_and_publish(conversion, expected, staging, clones, moved);
+      bytes_written = staging.sink().bytes_written() + moved.bytes_written_elsewhere;
+    });
+  });
+  return {.plan = conversion.plan,
+          .proof = published.proof,
+          .digest = has_unknown_glu(conversion.source.recognition) ? std::nullopt : published.digest,
+          .bytes_written = bytes_written,
+          .bytes_cloned = clones.bytes(),
+          .was_complete = false,
+          .device = conversion.backend->name()};
+}
+
+Converted convert(const std::filesystem::path& source, const std::filesystem::path& output,
+                  const ConvertOptions& options, const RunOptions& run, Ranks* ranks) {
+  if (ranks != nullptr) return convert_with(source, output, options, run, *ranks);
+  const auto alone = make_single_rank();
+  return convert_with(source, output, options, run, *alone);
+}
+
+ConversionPlan plan_conversion(const std::filesystem::path& source, const std::filesystem::path& output,
+                               const ConvertOptions& options, const RunOptions& run) {
+  const auto alone = make_single_rank();
+  const Conversion conversion = prepare(source, output, options, run, *alone);
+  conversion.backend->ready();
+  ConversionPlan planned;
+  planned.plan = conversion.plan;
+  planned.device = conversion.backend->name();
+  planned.bytes_cloned = bytes_to_clone(conversion);
+  planned.bytes_written = conversion.plan.bytes - planned.bytes_cloned;
+  ExecuteOptions execution;
+  execution.jobs = jobs_of(run);
+  execution.memory_bytes = run.memory_bytes;
+  planned.peak_memory =
+      peak_memory_so_far() + planned_buffer_bytes(conversion.plan, *conversion.backend, execution);
+  const FilesystemInfo filesystem = filesystem_of(directory_of(output_name(output)));
+  planned.disk_needed = disk_needed(conversion, planned.bytes_written);
+  planned.disk_free = filesystem.free_bytes;
+  planned.filesystem = filesystem.type;
+  if (const auto rate = probe(conversion); rate && rate->bytes > 0)
+    planned.estimated_seconds =
+        rate->seconds * static_cast<double>(planned.bytes_written) / static_cast<double>(rate->bytes);
+  return planned;
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,114 @@
+#include "convert/expected_output.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "core/fail.hpp"
+#include "core/hash.hpp"
+#include "format/checkpoint_files.hpp"
+#include "io/file.hpp"
+#include "plan/plan_bytes.hpp"
+
+namespace glu_ckpt {
+
+OutputModel output_model(const Conversion& conversion, const Record& record) {
+  const Plan& plan = conversion.plan;
+  OutputModel model;
+  for (const OutputTensor& output : plan.outputs)
+    model.inventory.tensors.push_back(
+        {output.name, output.dtype, output.shape, output.bytes, output.shard, output.offset});
+  for (u32 shard = 0; shard < plan.num_shards; ++shard) model.inventory.files.push_back(fmt::format("shard {}", shard));
+  model.recognition = recognize(model.inventory, conversion.source.source->hints(), record, {});
+  return model;
+}
+
+Record make_record(const Conversion& conversion, const std::optional<Digest>& digest) {
+  const Recognition& recognition = conversion.source.recognition;
+  const LayoutAnswers& from = conversion.plan.from;
+  const LayoutAnswers& to = conversion.plan.to;
+  Record record{{"version", GLU_CKPT_VERSION}};
+  const bool has_experts = !recognition.blocks.empty();
+  if (has_experts) {
+    record["experts"] = to.experts;
+    record["glu"] = to_string(to.glu);
+  }
+  // A family that nobody named is not to be believed later.
+  if (has_experts && (recognition.naming_settled || to.naming != from.naming)) record["naming"] = to.naming;
+  if (to.shared_glu) record["shared_glu"] = to_string(*to.shared_glu);
+  if (to.optimizer_glu) record["optimizer_glu"] = to_string(*to.optimizer_glu);
+  if (digest) record["digest"] = record["source_digest"] = to_string(*digest);
+  if (recognition.num_hidden_layers) record["num_hidden_layers"] = fmt::format("{}", *recognition.num_hidden_layers);
+  return record;
+}
+
+bool same_layout(const Inventory& a, const Recognition& a_recognition, const Inventory& b,
+                 const Recognition& b_recognition) {
+  const auto tensors = [](const Inventory& inventory) {
+    std::set<std::tuple<std::string, Dtype, std::vector<i64>>> all;
+    for (const TensorRef& tensor : inventory.tensors) all.emplace(tensor.name, tensor.dtype, tensor.shape);
+    return all;
+  };
+  const LayoutAnswers &x = a_recognition.layout, &y = b_recognition.layout;
+  return tensors(a) == tensors(b) && x.glu == y.glu && x.shared_glu == y.shared_glu &&
+         x.optimizer_glu == y.optimizer_glu;
+}
+
+std::string config_line(const Source& source) {
+  constexpr i64 kMaxConfigBytes = i64{64} << 20;
+  const auto& files = source.extra_files();
+  const auto config = std::ranges::find(files, "config.json", &ExtraFile::name);
+  if (config == files.end()) return {};
+  const std::string text = read_small_file(config->path, kMaxConfigBytes, ErrorCode::ConfigJson);
+  return fmt::format("config {} {}\n", text.size(), hex(hash128(std::as_bytes(std::span(text)), 0)));
+}
+
+std::string fingerprint_of(const Conversion& conversion, const std::string& config, i64 bytes_to_clone) {
+  const ConvertOptions& options = conversion.options;
+  const Hash128 planned = hash128(plan_bytes(conversion.plan), 0);
+  std::string text =
+      fmt::format("glu-ckpt {}\nplan {}\nformat {}\noverwrite {}\ndigest {}\n", GLU_CKPT_VERSION, hex(planned),
+                  to_string(conversion.format), options.overwrite, options.proof != ProofMode::None);
+  if (bytes_to_clone > 0)
+    text += fmt::format("clones {} verify {}\n", bytes_to_clone, static_cast<int>(options.proof));
+  for (const auto& [name, value] : option_texts(options)) text += fmt::format("option {} {}\n", name, value);
+  return text + identity_of(conversion.source.source->info()) + config;
+}
+
+void fail_contradicted(const Conversion& conversion, const std::string& recorded, const std::string& found) {
+  const std::string input = conversion.input.string();
+  fail(ErrorCode::RecordContradicts, {input, {}},
+       "{}: its record says {}, its tensors give {}: it has changed since it was written. If that was meant, remove "
+       "the record; otherwise find an intact copy",
+       input, recorded, found);
+}
+
+std::optional<Digest> recorded_digest(const Conversion& conversion, const Digest& blank) {
+  const Record& record = conversion.source.source->record();
+  const auto recorded = record.find("digest");
+  // After a drop it says nothing about what is left.
+  if (recorded == record.end() || !conversion.source.recognition.dropped.empty()) return std::nullopt;
+  const std::optional<Digest> digest = parse_digest(recorded->second);
+  if (!digest || digest->tensors != blank.tensors || digest->bytes != blank.bytes)
+    fail_contradicted(conversion, recorded->second,
+                      fmt::format("{} matrices and tensors of {} bytes", blank.tensors, blank.bytes));
+  return digest;
+}
+
+ExpectedOutput::ExpectedOutput(const Conversion& conversion, bool inherits_digest)
+    : conversion_(conversion),
+      inherits_digest_(inherits_digest),
+      source_leaves_(conversion.source.source->inventory(), conversion.source.recognition),
+      model_(output_model(conversion, record(source_leaves_.blank()))),
+      output_leaves_(model_.inventory, model_.recognition) {}
+
+Record ExpectedOutput::record(const std::optional<Digest>& digest) const {
+  const bool has_digest =
+      conversion_.options.proof != ProofMode::None && !has_unknown_glu(conversion_.source.recognition);
+  if (!has_digest) return make_record(conversion_, std::nullopt);
+  return make_record(conversion_, inherits_digest_ ? recorded_digest(conversion_, source_leaves_.blank()) : digest);
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,68 @@
+#pragma once
+/// The output of a conversion before it exists: as a reader will see it, the record that it carries, and the hashers of
+/// both sides.
+
+#include <optional>
+#include <string>
+
+#include "convert/conversion.hpp"
+
+namespace glu_ckpt {
+
+/// The output as its own names, shapes and record describe it: what a reader of the finished checkpoint sees.
+struct OutputModel {
+  Inventory inventory;
+  Recognition recognition;
+};
+
+/// Recognizes the plan's outputs by `record` and the source's config.json. Pure.
+OutputModel output_model(const Conversion& conversion, const Record& record);
+
+/// Whether two models have the same names, dtypes, shapes and order of the rows.
+bool same_layout(const Inventory& a, const Recognition& a_recognition, const Inventory& b,
+                 const Recognition& b_recognition);
+
+/// The output's provenance; without a digest where none is to be recorded.
+Record make_record(const Conversion& conversion, const std::optional<Digest>& digest);
+
+/// A line about what config.json holds, or nothing where there is none: the plan was made by it. The other files beside
+/// the tensors are copied as they are, and may be logs that grow. Throws Io, NotFound.
+std::string config_line(const Source& source);
+
+/// Everything that decides about the output's bytes, as a text: a run is resumed only as itself. `config` is the
+/// config_line(). Bytes that will be cloned count since their output may have no digest, so that its headers are
+/// others.
+std::string fingerprint_of(const Conversion& conversion, const std::string& config, i64 bytes_to_clone);
+
+/// Reads the digest from the source's record, where that speaks of the tensors that are converted: all of them. Throws
+/// RecordContradicts where it counts others.
+std::optional<Digest> recorded_digest(const Conversion& conversion, const Digest& blank);
+
+[[noreturn]] void fail_contradicted(const Conversion& conversion, const std::string& recorded,
+                                    const std::string& found);
+
+/// What the passes of a conversion compare the output with. Keeps a reference to the conversion.
+class ExpectedOutput {
+ public:
+  /// With `inherits_digest` the record gets the digest of the source's own record: bytes that are cloned are not read,
+  /// so no digest is made of them.
+  ExpectedOutput(const Conversion& conversion, bool inherits_digest);
+
+  bool inherits_digest() const { return inherits_digest_; }
+  const ModelLeaves& source_leaves() const { return source_leaves_; }
+  const ModelLeaves& output_leaves() const { return output_leaves_; }
+  const OutputModel& model() const { return model_; }
+  /// The record whose length fixes the size of the headers.
+  Record blank_record() const { return record(source_leaves_.blank()); }
+  /// The final record, where the digest of the tensors is `digest`.
+  Record record(const std::optional<Digest>& digest) const;
+
+ private:
+  const Conversion& conversion_;
+  bool inherits_digest_;
+  ModelLeaves source_leaves_;
+  OutputModel model_;
+  ModelLeaves output_leaves_;
+};
+
+}  // namespace glu_ckpt

@@ -1,0 +1,145 @@
+#include "convert/move_pass.hpp"
+
+#include <algorithm>
+#include <mutex>
+
+#include "core/byte_fields.hpp"
+#include "exec/done_journal.hpp"
+#include "exec/make_tasks.hpp"
+#include "ranks/task_queue.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+i64 total_bytes(const std::vector<DoneRange>& ranges) {
+  i64 bytes = 0;
+  for (const DoneRange& range : ranges) bytes += range.bytes();
+  return bytes;
+}
+
+/// Sums of ranges as they are finished, by any thread.
+class MovedCounter {
+ public:
+  explicit MovedCounter(const ClonePlan& clones) : clones_(clones) {}
+
+  void count(const DoneRange& range) {
+    const std::lock_guard lock(mutex_);
+    moved_.all += range.sums;
+    if (!clones_.has(range.tensor)) moved_.uncloned += range.sums;
+  }
+  const Moved& moved() const { return moved_; }
+
+ private:
+  const ClonePlan& clones_;
+  std::mutex mutex_;
+  Moved moved_;
+};
+
+/// Rank 0's tasks for all: another rank with other hardware would cut them elsewhere.
+std::vector<Task> share_tasks(std::vector<Task> tasks, const Plan& plan, Ranks& ranks) {
+  if (ranks.size() == 1) return tasks;
+  ByteWriter out;
+  out.number(std::ssize(tasks));
+  for (const Task& task : tasks)
+    for (const i64 number : {static_cast<i64>(task.tensor), task.begin, task.end, i64{task.short_runs}})
+      out.number(number);
+  const std::vector<std::byte> bytes = ranks.broadcast(out.take());
+  ByteReader in(bytes, "a list of tasks");
+  tasks.resize(in.count(4 * sizeof(i64)));
+  for (Task& task : tasks) {
+    task.tensor = static_cast<std::size_t>(in.number(0, std::ssize(plan.outputs) - 1));
+    task.begin = in.number(0, plan.outputs[task.tensor].bytes);
+    task.end = in.number(task.begin, plan.outputs[task.tensor].bytes);
+    task.short_runs = in.number(0, 1) == 1;
+  }
+  return tasks;
+}
+
+/// The ranges that an earlier run wrote and that still hold what it wrote: each rank reads a share of them.
+std::vector<DoneRange> prove_earlier(const Conversion& conversion, const ExpectedOutput& expected,
+                                     const Staging& staging, Ranks& ranks) {
+  std::vector<DoneRange> mine;
+  Sink& sink = staging.sink();
+  const auto found = ranks.broadcast(done_bytes(sink.resumed() ? read_done(sink.journal()) : mine));
+  const std::vector<DoneRange> all = parse_done(found);
+  if (all.empty()) return {};
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (static_cast<int>(i % static_cast<std::size_t>(ranks.size())) == ranks.rank()) mine.push_back(all[i]);
+  Stage stage(conversion.run, "checking what is done", total_bytes(mine));
+  ExecuteOptions execution = stage.execute_options();
+  execution.output_leaves = &expected.output_leaves();
+  together(ranks, [&] { mine = prove_ranges(std::move(mine), conversion.plan, sink, execution); });
+  std::vector<DoneRange> proved;
+  for (const std::vector<std::byte>& part : ranks.gather(done_bytes(mine)))
+    for (const DoneRange& range : parse_done(part)) proved.push_back(range);
+  return parse_done(ranks.broadcast(done_bytes(proved)));
+}
+
+}  // namespace
+
+void clone_pass(const Conversion& conversion, const Staging& staging, ClonePlan& clones) {
+  if (clones.empty()) return;
+  Stage stage(conversion.run, "cloning", clones.bytes());
+  clone_ranges(clones, conversion.plan, *conversion.source.source, staging.sink(), stage.execute_options());
+}
+
+Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging,
+                const ClonePlan& clones, Ranks& ranks) {
+  const Plan& plan = conversion.plan;
+  MovedCounter counter(clones);
+  const std::vector<DoneRange> earlier = prove_earlier(conversion, expected, staging, ranks);
+  if (!earlier.empty())
+    tell_note(conversion.run, "resumed: {:.1f}% of {} bytes are done already",
+              100.0 * static_cast<double>(total_bytes(earlier) + clones.bytes()) / static_cast<double>(plan.bytes),
+              plan.bytes);
+  if (ranks.rank() == 0)
+    for (const DoneRange& range : earlier) counter.count(range);
+
+  const i64 left = plan.bytes - total_bytes(earlier) - clones.bytes();
+  Stage stage(conversion.run, "converting", std::max<i64>(0, left));
+  ExecuteOptions execution = stage.execute_options();
+  execution.output_leaves = &expected.output_leaves();
+  if (conversion.options.proof != ProofMode::None) execution.source_leaves = &expected.source_leaves();
+  execution.done = earlier;
+  execution.clones = clones.empty() ? nullptr : &clones;
+  execution.times = &stage.times();
+  execution.on_done = [&](const DoneRange& range) {
+    counter.count(range);
+    // A range that holds no whole leaves could never be proved by a resumed run.
+    if (range.sums.output.bytes == range.bytes()) append_done(staging.sink().journal(), range);
+  };
+  const std::vector<Task> tasks = share_tasks(make_tasks(plan, *conversion.backend, execution), plan, ranks);
+  std::vector<i64> task_bytes;
+  for (const Task& task : tasks) task_bytes.push_back(task.end - task.begin);
+  TaskQueue queue(ranks, task_bytes);
+  together(ranks, [&] {
+    (void)execute_tasks(plan, *conversion.source.source, staging.sink(), *conversion.backend, execution, tasks,
+                        [&] { return queue.next(); });
+  });
+  return counter.moved();
+}
+
+Moved gather_pass(const Moved& mine, Staging& staging, Ranks& ranks) {
+  if (ranks.size() == 1) return mine;
+  const bool is_first = ranks.rank() == 0;
+  std::vector<std::byte> sums;
+  together(ranks, [&] {
+    if (!is_first) sums = staging.sink().export_sums();
+  });
+  const auto all_sums = ranks.gather(sums);
+  const DoneRange written{0, 0, staging.sink().bytes_written(), mine.all};
+  const auto all_ranges = ranks.gather(done_bytes(std::vector{written}));
+  if (!is_first) staging.close();
+  Moved total = mine;
+  at_first_rank(ranks, [&] {
+    for (std::size_t rank = 1; rank < all_ranges.size(); ++rank) {
+      staging.sink().import_sums(all_sums[rank]);
+      const DoneRange range = parse_done(all_ranges[rank]).at(0);
+      total.all += range.sums;
+      total.bytes_written_elsewhere += range.end;
+    }
+  });
+  return total;
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,28 @@
+#pragma once
+/// The passes that make every byte of the output: clones, what an earlier run wrote, and what this run moves.
+
+#include "convert/staging.hpp"
+
+namespace glu_ckpt {
+
+/// What passed through memory on the way.
+struct Moved {
+  RangeSums all;
+  /// Of tensors of which nothing is cloned.
+  RangeSums uncloned;
+  /// By ranks other than this one.
+  i64 bytes_written_elsewhere = 0;
+};
+
+/// Has ranges of the output share the source's blocks, and takes out of `clones` what the file system refuses. A
+/// resumed run makes all of them again: that costs less than finding out what is there.
+void clone_pass(const Conversion& conversion, const Staging& staging, ClonePlan& clones);
+
+/// Writes every other byte of the output that an earlier run has not written. All ranks call it together.
+Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging,
+                const ClonePlan& clones, Ranks& ranks);
+
+/// Brings to rank 0 what the others know of the bytes that they wrote; they close their part of the staging directory.
+Moved gather_pass(const Moved& mine, Staging& staging, Ranks& ranks);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,175 @@
+#include "convert/prove_pass.hpp"
+
+#include <set>
+
+#include "core/fail.hpp"
+#include "verify/run_experts.hpp"
+#include "verify/sample_rows.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// What the bytes that passed have shown before the staged files are opened.
+struct NothingShown {};
+struct DigestShown {
+  Digest source;
+  /// Whether the output's blocks passed whole, too, and gave the same digest.
+  bool of_output = false;
+};
+struct ClonesShown {
+  /// The source's, by its own record.
+  std::optional<Digest> recorded;
+  /// Whether the blocks of tensors without clones passed whole, and were the same on both sides.
+  bool of_uncloned = false;
+};
+using Shown = std::variant<NothingShown, DigestShown, ClonesShown>;
+
+class Prover {
+ public:
+  Prover(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging, const ClonePlan& clones,
+         const Moved& moved)
+      : conversion_(conversion),
+        output_(conversion.output.string()),
+        expected_(expected),
+        staging_(staging),
+        clones_(clones),
+        moved_(moved) {}
+
+  Published run() const {
+    const Shown shown = show();
+    std::optional<Digest> digest;
+    if (const auto* by_digest = std::get_if<DigestShown>(&shown)) digest = by_digest->source;
+    if (const auto* by_clones = std::get_if<ClonesShown>(&shown)) digest = by_clones->recorded;
+    staging_.sink().finish(expected_.record(digest));
+    const Proof proof = prove(shown);
+    staging_.sink().commit();
+    return {proof, digest};
+  }
+
+ private:
+  Shown show() const {
+    if (conversion_.options.proof == ProofMode::None) return NothingShown{};
+    // The file system may have refused all clones; then every byte was read.
+    if (expected_.inherits_digest() && clones_.bytes() > 0)
+      return ClonesShown{recorded_digest(conversion_, expected_.source_leaves().blank()), uncloned_agree()};
+    return show_digests();
+  }
+
+  DigestShown show_digests() const {
+    const Model source = conversion_.source.model();
+    const std::optional<Digest> passed = expected_.source_leaves().digest(moved_.all.source);
+    const Digest digest =
+        passed ? *passed : digest_stage(conversion_.run, source, *conversion_.backend, "reading source again");
+    const Record& record = source.source->record();
+    const auto recorded = record.find("digest");
+    const bool comparable = recorded != record.end() && source.recognition->dropped.empty();
+    if (comparable && recorded->second != to_string(digest))
+      fail_contradicted(conversion_, recorded->second, to_string(digest));
+    const std::optional<Digest> written = expected_.output_leaves().digest(moved_.all.output);
+    if (written) check_digest(*written, digest);
+    return {digest, written.has_value()};
+  }
+
+  /// Of tensors that were written whole, both sides passed. False where some blocks passed in parts only.
+  bool uncloned_agree() const {
+    i64 bytes = 0;
+    for (std::size_t t = 0; t < conversion_.plan.outputs.size(); ++t)
+      if (!clones_.has(t)) bytes += conversion_.plan.outputs[t].bytes;
+    const auto& [source, output] = moved_.uncloned;
+    if (source.leaves != output.leaves || source.bytes != output.bytes) return false;
+    if (source == output) return output.bytes == bytes;
+    fail(ErrorCode::VerifyFailed, {output_, {}},
+         "of the {} rows and blocks that were written, other bytes were read. Nothing was kept. Either this machine's "
+         "memory fails, or the output's layout is taken for another one: then please report it",
+         output.leaves);
+  }
+
+  void check_digest(const Digest& found, const Digest& expected) const {
+    if (found == expected) return;
+    fail(ErrorCode::VerifyFailed, {output_, {}},
+         "what was written is not the same model: {} written, {} expected. Nothing was kept. Either this machine's "
+         "memory (or its disk, with --verify readback) fails, or the output's layout is taken for another one: then "
+         "please report it",
+         to_string(found), to_string(expected));
+  }
+
+  Proof prove(const Shown& shown) const {
+    if (std::holds_alternative<NothingShown>(shown)) return NotProved{};
+    const bool readback = conversion_.options.proof == ProofMode::Readback;
+    if (readback) drop_page_cache(staging_.sink().staged_path());
+    const Checkpoint staged = open_checkpoint(staging_.sink().staged_path());
+    check_opens_as_planned(staged);
+    if (readback) check_contents(conversion_.run, *staged.source, "checking checksums");
+    if (const auto* by_clones = std::get_if<ClonesShown>(&shown)) return prove_by_sample(staged, *by_clones);
+    const DigestShown& by_digest = std::get<DigestShown>(shown);
+    if (readback || !by_digest.of_output)
+      check_digest(digest_stage(conversion_.run, staged.model(), *conversion_.backend, "verifying"), by_digest.source);
+    if (conversion_.options.proof != ProofMode::Forward) return ProvedByDigest{readback};
+    check_experts(staged);
+    return ProvedByForward{};
+  }
+
+  void check_opens_as_planned(const Checkpoint& staged) const {
+    const std::string unlike = first_unlike(expected_.model().inventory, expected_.model().recognition,
+                                            staged.source->inventory(), staged.recognition);
+    if (unlike.empty()) return;
+    fail(ErrorCode::VerifyFailed, {output_, {}},
+         "what was written opens as another model than was planned: {}. Nothing was kept; please report it", unlike);
+  }
+
+  /// Compares rows of all tensors that have clones, or that uncloned_agree() did not see whole, by the staged copy's
+  /// own placements beside the source's.
+  ProvedBySample prove_by_sample(const Checkpoint& staged, const ClonesShown& shown) const {
+    const auto& outputs = conversion_.plan.outputs;
+    std::set<std::string> names;
+    for (std::size_t t = 0; t < outputs.size(); ++t)
+      if (clones_.has(t) || !shown.of_uncloned) names.insert(outputs[t].name);
+    std::vector<std::size_t> tensors;
+    const auto& there = staged.source->inventory().tensors;
+    for (std::size_t t = 0; t < there.size(); ++t)
+      if (names.contains(there[t].name)) tensors.push_back(t);
+    ExecuteOptions execution;
+    execution.jobs = jobs_of(conversion_.run);
+    const Sample sample = sample_rows(conversion_.source.model(), staged.model(), tensors, *conversion_.backend,
+                                      execution, conversion_.options.seed);
+    if (sample.difference.empty()) return {sample.rows, sample.bytes};
+    fail(ErrorCode::VerifyFailed, {output_, {}},
+         "what was cloned is not what the source holds: {} differs. Nothing was kept. Either this machine's disk "
+         "fails, or the output's layout is taken for another one: then please report it",
+         sample.difference);
+  }
+
+  void check_experts(const Checkpoint& staged) const {
+    const Checkpoint& source = conversion_.source;
+    const auto runner = open_runner(conversion_.run);
+    const VerifyForwardOptions forward = forward_options(
+        conversion_.options.compute, {.seed = conversion_.options.seed}, conversion_.run, source, staged);
+    for (const LayerForward& layer : run_experts(conversion_.run, source, staged, *runner, forward))
+      if (!layer.ok())
+        fail(ErrorCode::VerifyFailed, {output_, {}},
+             "{}. Nothing was kept; if the source's experts are sound, please report it", to_sentence(layer));
+  }
+
+  const Conversion& conversion_;
+  std::string output_;
+  const ExpectedOutput& expected_;
+  const Staging& staging_;
+  const ClonePlan& clones_;
+  const Moved& moved_;
+};
+
+}  // namespace
+
+Published prove_and_publish(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging,
+                            const ClonePlan& clones, const Moved& moved) {
+  try {
+    return Prover(conversion, expected, staging, clones, moved).run();
+  } catch (const Error& error) {
+    // A proof may read the source again, and says nothing where that has changed meanwhile.
+    if (error.code() == ErrorCode::VerifyFailed || error.code() == ErrorCode::RecordContradicts)
+      staging.check_source_unchanged();
+    throw;
+  }
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,113 @@
+#include "convert/staging.hpp"
+
+#include <fmt/format.h>
+
+#include <new>
+
+#include "convert/check_output.hpp"
+#include "core/current_error.hpp"
+#include "core/fail.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+std::vector<std::byte> bytes_of(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+/// Whether a run that has begun can go on later: the machine failed, the run was stopped, or its name was taken
+/// meanwhile.
+bool is_resumable(ErrorCode code) {
+  constexpr int kMachineFailed = 5, kStopped = 6;
+  return exit_status(code) == kMachineFailed || exit_status(code) == kStopped || code == ErrorCode::OutputExists;
+}
+
+[[noreturn]] void fail_resumable(const Conversion& conversion, const Error& error) {
+  const std::string text =
+      fmt::format("{}. What is done is kept in {}.partial: the same command with --resume goes on with it",
+                  error.what(), output_name(conversion.output).string());
+  const Error resumable(error.code(), text, error.file(), error.tensor());
+  if (const auto* of_rank = dynamic_cast<const RankError*>(&error)) throw RankError(of_rank->rank(), resumable);
+  throw resumable;
+}
+
+}  // namespace
+
+Staging::Staging(const Conversion& conversion, const ExpectedOutput& expected, const ClonePlan& clones, Ranks& ranks)
+    : conversion_(conversion), ranks_(ranks) {
+  const Source& source = *conversion.source.source;
+  together(ranks, [&] { config_ = config_line(source); });
+  const std::string fingerprint = fingerprint_of(conversion, config_, clones.bytes());
+  const std::vector<std::byte> first = ranks.broadcast(bytes_of(fingerprint));
+  together(ranks, [&] {
+    if (first == bytes_of(fingerprint)) return;
+    fail(ErrorCode::SourceChanged, {conversion.input.string(), {}},
+         "{}: its files have other sizes or dates here than at rank 0; all ranks must see the same ones",
+         conversion.input.string());
+  });
+  const SinkMode mode = conversion.options.resume ? SinkMode::Resume : SinkMode::Create;
+  at_first_rank(ranks, [&] { open(mode, fingerprint, expected, clones); });
+  try {
+    together(ranks, [&] {
+      if (ranks.rank() != 0) open(SinkMode::Join, fingerprint, expected, clones);
+    });
+  } catch (const Error&) {
+    // A rank that cannot join is no reason to lose what an earlier run did.
+    if (sink_ && sink_->resumed()) sink_->keep();
+    throw;
+  }
+}
+
+void Staging::open(SinkMode mode, const std::string& fingerprint, const ExpectedOutput& expected,
+                   const ClonePlan& clones) {
+  const Source& source = *conversion_.source.source;
+  const bool drops = conversion_.options.from.drop_optimizer;
+  SinkOptions to;
+  to.path = conversion_.output;
+  to.metadata = source.metadata();
+  to.extra_files = source.extra_files();
+  to.overwrite = conversion_.options.overwrite;
+  to.record = expected.blank_record();
+  to.options = option_texts(conversion_.options);
+  to.format = conversion_.format;
+  to.structure =
+      structure_for(source.structure(), conversion_.format, drops ? IsDropped(is_optimizer_tensor) : IsDropped());
+  to.source_format = source.format();
+  to.mode = mode;
+  to.rank = ranks_.rank();
+  to.data_phases = conversion_.plan.data_phases;
+  to.cloned_shards = clones.shards();
+  to.fingerprint = fingerprint;
+  sink_ = create_sink(to, conversion_.plan.outputs);
+}
+
+void Staging::keep_on_failure(const std::function<void()>& passes) {
+  const auto settle = [&](ErrorCode code) {
+    if (!sink_) return;
+    if (is_resumable(code))
+      sink_->keep();
+    else
+      sink_->discard();
+  };
+  try {
+    passes();
+  } catch (const Error& error) {
+    settle(error.code());
+    if (!is_resumable(error.code())) throw;
+    fail_resumable(conversion_, error);
+  } catch (const std::bad_alloc&) {
+    settle(ErrorCode::NoMemory);
+    fail_resumable(conversion_, current_error());
+  }
+}
+
+void Staging::check_source_unchanged() const {
+  const Source& source = *conversion_.source.source;
+  check_unchanged(source.info());
+  if (ranks_.rank() == 0 && config_ != config_line(source))
+    fail(ErrorCode::SourceChanged, {conversion_.input.string(), {}},
+         "{}: config.json was changed while this run read the tensors; run again", conversion_.input.string());
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,39 @@
+#pragma once
+/// The staging directory of a conversion: who may work in it, and what becomes of it when a pass fails.
+
+#include <functional>
+#include <memory>
+
+#include "convert/expected_output.hpp"
+#include "exec/clone_plan.hpp"
+#include "format/structure.hpp"
+
+namespace glu_ckpt {
+
+/// The output being written beside its final path. Rank 0 makes it, and then the others join it.
+class Staging {
+ public:
+  Staging(const Conversion& conversion, const ExpectedOutput& expected, const ClonePlan& clones, Ranks& ranks);
+
+  /// Runs `passes`. Where they fail resumably, what is done stays and the error says how to go on; after any other
+  /// failure the directory is removed.
+  void keep_on_failure(const std::function<void()>& passes);
+
+  /// Throws SourceChanged where the source is no longer what it was when the run began.
+  void check_source_unchanged() const;
+
+  Sink& sink() const { return *sink_; }
+  /// Closes this process's part of it: its journal can then be removed by rank 0 on a network file system, too.
+  void close() { sink_.reset(); }
+
+ private:
+  void open(SinkMode mode, const std::string& fingerprint, const ExpectedOutput& expected, const ClonePlan& clones);
+
+  const Conversion& conversion_;
+  Ranks& ranks_;
+  /// What config.json held when the run began.
+  std::string config_;
+  std::unique_ptr<Sink> sink_;
+};
+
+}  // namespace glu_ckpt

@@ -1,0 +1,92 @@
+#include "model/open_checkpoint.hpp"
+
+#include <algorithm>
+
+#include "core/fail.hpp"
+#include "io/directory.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Exit statuses of errors about the source.
+constexpr int kBrokenStatus = 3;
+constexpr int kRefusedStatus = 4;
+
+/// The option that would say in which order the block's FC1 holds gate and up, behind its prefix.
+std::string option_about(const ExpertBlock& block) {
+  if (block.set == ExpertSet::Shared) return "shared-glu";
+  return block.is_twin() ? "optimizer-glu" : "glu";
+}
+
+/// The file of the source that holds the tensor.
+std::filesystem::path file_of(const Source& source, const TensorRef& tensor) {
+  if (!is_directory_at(source.path())) return source.path();
+  return source.path() / source.structure().iteration_dir / source.inventory().files.at(tensor.file);
+}
+
+Recognition recognize_source(const Source& source, const SourceAnswers& answers) {
+  return with_place(source, [&] { return recognize(source.inventory(), source.hints(), source.record(), answers); });
+}
+
+}  // namespace
+
+void fail_with_place(const Error& error, const Source& source) {
+  const int status = exit_status(error.code());
+  if (!error.file().empty() || (status != kBrokenStatus && status != kRefusedStatus)) throw error;
+  const auto& tensors = source.inventory().tensors;
+  const auto named = std::ranges::find(tensors, error.tensor(), &TensorRef::name);
+  if (error.tensor().empty() || named == tensors.end())
+    fail_at(error.code(), {source.path().string(), std::nullopt, error.tensor()}, "{}", error.what());
+  // A sound tensor that cannot be converted has no byte at fault.
+  const auto offset = status == kBrokenStatus ? std::optional(named->offset) : std::nullopt;
+  fail_at(error.code(), {file_of(source, *named).string(), offset, error.tensor()}, "{}", error.what());
+}
+
+Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswers& answers) {
+  Checkpoint checkpoint;
+  checkpoint.source = open_source(path);
+  checkpoint.recognition = recognize_source(*checkpoint.source, answers);
+  return checkpoint;
+}
+
+Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answers) {
+  Inspection inspection;
+  inspection.source = open_source(path);
+  try {
+    inspection.recognition = recognize_source(*inspection.source, answers);
+    inspection.problems = inspection.recognition->problems;
+  } catch (const Error& error) {
+    inspection.problems.emplace_back(error.what());
+    inspection.fault = error;
+  }
+  return inspection;
+}
+
+bool has_unknown_glu(const Recognition& recognition) {
+  return std::ranges::any_of(recognition.blocks,
+                             [](const ExpertBlock& block) { return block.glu.kind == Glu::Kind::Unknown; });
+}
+
+void require_known_glu(const Checkpoint& checkpoint, const ExpertBlock& block, const std::string& option_prefix) {
+  if (block.glu.kind != Glu::Kind::Unknown) return;
+  const std::string path = checkpoint.source->path().string();
+  fail(ErrorCode::UnknownGlu, {path, {}},
+       "{}: {}layer {}, {} experts: names and shapes do not tell in which order FC1 holds gate and up. Say {}{} "
+       "contiguous|interleaved:K if you know, or record it once with `glu-ckpt stamp`",
+       path, block.is_twin() ? block.state + " of " : "", layer_label(block), to_string(block.set), option_prefix,
+       option_about(block));
+}
+
+void require_known_glu(const Checkpoint& checkpoint, const std::string& option_prefix) {
+  for (const ExpertBlock& block : checkpoint.recognition.blocks) require_known_glu(checkpoint, block, option_prefix);
+}
+
+i64 tensor_bytes(const Model& model) {
+  const auto& tensors = model.source->inventory().tensors;
+  i64 bytes = 0;
+  for (const TensorRef& tensor : tensors) bytes += tensor.bytes;
+  for (const std::size_t index : model.recognition->dropped) bytes -= tensors[index].bytes;
+  return bytes;
+}
+
+}  // namespace glu_ckpt

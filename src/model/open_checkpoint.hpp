@@ -1,0 +1,36 @@
+#pragma once
+/// Opened checkpoints: errors that say where in the files they are, and the order of gate and up that calls depend on.
+
+#include <string>
+
+#include "glu_ckpt/model.hpp"
+
+namespace glu_ckpt {
+
+/// Throws `error` again: with the file of the source that it is about and, where the source is broken and holds the
+/// tensor at fault, the byte at which that begins. An error that names a file stays as it is.
+[[noreturn]] void fail_with_place(const Error& error, const Source& source);
+
+/// Returns what `work` returns, which knows a source's names, shapes and records alone.
+template <typename Work>
+auto with_place(const Source& source, const Work& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    fail_with_place(error, source);
+  }
+}
+
+/// Throws UnknownGlu where the order of gate and up of any layer is unknown. `option_prefix` is that of the options that
+/// would say it (SourceAnswers::option_prefix).
+void require_known_glu(const Checkpoint& checkpoint, const std::string& option_prefix);
+
+/// The same for one layer.
+void require_known_glu(const Checkpoint& checkpoint, const ExpertBlock& block, const std::string& option_prefix);
+
+bool has_unknown_glu(const Recognition& recognition);
+
+/// Bytes of all tensors that calls read: all but those that SourceAnswers::drop_optimizer left out.
+i64 tensor_bytes(const Model& model);
+
+}  // namespace glu_ckpt

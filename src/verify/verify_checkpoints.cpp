@@ -1,0 +1,56 @@
+/// The public calls that compare whole checkpoints by their paths.
+
+#include "core/fail.hpp"
+#include "verify/run_experts.hpp"
+
+namespace glu_ckpt {
+
+Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path& path_b, const VerifyOptions& options,
+               const RunOptions& run) {
+  const Checkpoint a = open_checkpoint(path_a, options.a);
+  const Checkpoint b = open_checkpoint(path_b, options.b);
+  require_known_glu(a, options.a.option_prefix);
+  require_known_glu(b, options.b.option_prefix);
+  const auto backend = open_backend(run, 0);
+  backend->ready();
+  std::unique_ptr<MlpRunner> runner;
+  VerifyForwardOptions forward;
+  if (options.forward) {
+    runner = open_runner(run);
+    forward = forward_options(options.compute, options.subset, run, a, b);
+  }
+  if (options.subset.is_all()) {
+    check_contents(run, *a.source, "checking A");
+    check_contents(run, *b.source, "checking B");
+  }
+  check_master_weights(run, a, options.a);
+  check_master_weights(run, b, options.b);
+  Verdict verdict;
+  {
+    Stage stage(run, "verify", verify_bytes(a.model(), b.model(), options.subset));
+    verdict = verify(a.model(), b.model(), *backend, stage.execute_options(), options.subset);
+  }
+  if (!runner) return verdict;
+  verdict.forward = run_experts(run, a, b, *runner, forward);
+  for (const LayerForward& layer : verdict.forward) verdict.equal = verdict.equal && layer.ok();
+  return verdict;
+}
+
+CheckpointDigest digest(const std::filesystem::path& path, const SourceAnswers& answers, const RunOptions& run) {
+  const Checkpoint checkpoint = open_checkpoint(path, answers);
+  require_known_glu(checkpoint, answers.option_prefix);
+  const auto backend = open_backend(run, 0);
+  backend->ready();
+  check_contents(run, *checkpoint.source, "checking checksums");
+  check_master_weights(run, checkpoint, answers);
+  CheckpointDigest found;
+  {
+    Stage stage(run, "digest", tensor_bytes(checkpoint.model()));
+    found.digest = compute_digest(checkpoint.model(), *backend, stage.execute_options());
+  }
+  const Record& record = checkpoint.source->record();
+  if (const auto recorded = record.find("digest"); recorded != record.end()) found.recorded = recorded->second;
+  return found;
+}
+
+}  // namespace glu_ckpt
