@@ -15,6 +15,7 @@
 #include "glu_ckpt/layout.hpp"
 #include "glu_ckpt/model.hpp"
 #include "glu_ckpt/ops/grouped_mlp.hpp"
+#include "glu_ckpt/run_options.hpp"
 
 namespace glu_ckpt {
 
