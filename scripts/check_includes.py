@@ -28,7 +28,7 @@ MAY_INCLUDE = {
     "forward": {"core", "layout", "plan", "io", "format", "kernels", "exec", "model", "forward"},
     "verify": {"core", "layout", "plan", "io", "kernels", "ranks", "exec", "model", "forward", "verify"},
     "convert": {"core", "layout", "plan", "io", "format", "ranks", "exec", "model", "forward", "verify", "convert"},
-    "bench": {"core", "plan", "io", "kernels", "exec", "forward", "report", "bench"},
+    "bench": {"core", "plan", "io", "format", "kernels", "exec", "forward", "report", "bench"},
     "report": {"core", "report"},
     "cli": {"core", "layout", "plan", "io", "format", "ranks", "exec", "verify", "convert", "report", "bench", "cli"},
 }

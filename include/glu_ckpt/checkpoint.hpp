@@ -1,5 +1,5 @@
 #pragma once
-/// The two ends that do I/O: Source reads a checkpoint, Sink writes one beside its final place.
+/// A checkpoint opened for reading, and what its files say.
 
 #include <cstddef>
 #include <filesystem>
@@ -176,96 +176,6 @@ class Source {
 /// directory of either kind or the one above it (then the tracker file picks). Throws NotFound, NotSupported
 /// and the errors of the format.
 std::unique_ptr<Source> open_source(const std::filesystem::path& path);
-
-struct FilePlace;
-/// A run's own log of what it has written (src/io/journal.hpp).
-class Journal;
-
-/// Create: a new output. Resume: what an earlier run with the same fingerprint left in the staging directory, else a
-/// new output. Join: the staging directory of another process of this run, which alone finishes and commits it.
-enum class SinkMode { Create, Resume, Join };
-
-struct SinkOptions {
-  /// A name ending in .safetensors, .pt, .pth or .bin makes one file; anything else a directory.
-  std::filesystem::path path;
-  /// `__metadata__` entries carried over from the source.
-  std::map<std::string, std::string> metadata;
-  std::vector<ExtraFile> extra_files;
-  /// Replace what is at `path`; the old one goes only when the new one is complete.
-  bool overwrite = false;
-  /// A record of the same keys and lengths as the final one; it fixes the size of the headers.
-  Record record;
-  /// The command line options that made this output, for glu_ckpt.json.
-  std::map<std::string, std::string> options;
-  Format format = Format::Safetensors;
-  /// What the output keeps of the source besides tensors and files.
-  Structure structure = {};
-  /// What `structure` is of; none where it is of no checkpoint.
-  std::optional<Format> source_format = std::nullopt;
-  /// Where the data section of each shard begins in its file, modulo kDataPhaseBytes; multiples of 8. Shards behind the
-  /// last one listed, and formats other than safetensors, begin where their headers end.
-  std::vector<i64> data_phases{};
-  /// Shards into which bytes will be cloned, sorted. Space is reserved for what is written to them alone, and their
-  /// data get no checksum. Safetensors only.
-  std::vector<u32> cloned_shards{};
-  SinkMode mode = SinkMode::Create;
-  /// What the run was asked, as a text. With one there is a journal, and the staging directory can be kept and resumed.
-  std::string fingerprint = {};
-  /// Of a process that joins; each has a journal of its own.
-  int rank = 0;
-};
-
-/// A checkpoint being written into `<path>.partial`. Destroying it without commit() or keep() removes the staging
-/// directory, if this run made it, and leaves `path` as it was; one that has joined leaves both.
-class Sink {
- public:
-  virtual ~Sink() = default;
-  /// Writes at the tensor's final place. Thread safe; every byte must be written once, in any order.
-  virtual void write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) = 0;
-  /// Has `bytes` bytes from `offset` of the tensor on share the blocks of a file that holds them already. Thread safe.
-  /// False, with nothing done, where the file system does not allow it for these places; then they are to be written.
-  /// Only in SinkOptions::cloned_shards. Throws NoSpace, Io.
-  virtual bool clone(std::size_t /*tensor*/, i64 /*offset*/, const FilePlace& /*from*/, i64 /*bytes*/) { return false; }
-  /// The other way round: bytes that were written, by this run or the one that is resumed. Thread safe. Throws Io.
-  virtual void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const = 0;
-  /// Counts as write() of bytes that are known to be in place already. Thread safe.
-  virtual void adopt(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) = 0;
-  /// Where byte 0 of the tensor lies in its file; -1 where it is cut into pieces that do not follow one another. Memory
-  /// at the same position of its page is written without another copy.
-  virtual i64 file_offset(std::size_t tensor) const = 0;
-  /// Only where SinkOptions::fingerprint is not empty.
-  virtual bool has_journal() const { return false; }
-  /// Throws Io where there is none.
-  virtual Journal& journal() = 0;
-  /// Whether an earlier run's files and journal were taken over.
-  virtual bool resumed() const { return false; }
-  /// Leaves the staging directory in place for a later run to resume, as is done without it where an earlier run's was
-  /// taken over.
-  virtual void keep() {}
-  /// Has the staging directory removed, whoever made it.
-  virtual void discard() {}
-  /// What finish() has to know of the bytes that this process wrote, for a process that joined the run; the files are
-  /// flushed. Called once, after all writes.
-  virtual std::vector<std::byte> export_sums() { return {}; }
-  /// Takes what another process exported; its bytes are not read from an older cache. Throws Io where it is damaged.
-  virtual void import_sums(std::span<const std::byte> /*sums*/) {}
-  /// Writes the headers with the final record, flushes the shards to the disk, then writes the index,
-  /// the other files and glu_ckpt.json. Throws Io in a process that joined.
-  virtual void finish(const Record& record) = 0;
-  /// Where a finished but not committed checkpoint can be opened.
-  virtual std::filesystem::path staged_path() const = 0;
-  /// Flushes the directory and renames it to its final path.
-  virtual void commit() = 0;
-  /// Bytes of all files written so far, headers included, and without those that were cloned.
-  virtual i64 bytes_written() const = 0;
-};
-
-/// `tensors` are grouped by shard and sorted by offset; every shard's data section is tiled.
-/// Throws OutputExists, OutputBusy, ResumeMismatch, Io, NoSpace.
-std::unique_ptr<Sink> create_sink(const SinkOptions& options, const std::vector<OutputTensor>& tensors);
-
-/// Makes later reads of a flushed checkpoint come from the device rather than from the page cache.
-void drop_page_cache(const std::filesystem::path& path);
 
 /// Adds `record` to a checkpoint in place: `__metadata__` of a single file is rewritten through a
 /// temporary file and a rename, a directory gets glu_ckpt.json only. Tensor bytes stay untouched.

@@ -24,6 +24,9 @@ struct LeafSum {
   bool operator==(const LeafSum&) const = default;
 };
 
+/// Where the bytes of an output go (src/io/sink.hpp).
+class Sink;
+
 /// The ranges that share blocks with the source's files (src/exec/clone_plan.hpp).
 class ClonePlan;
 

@@ -16,6 +16,7 @@
 
 #include "bench/bench.hpp"
 #include "core/fail.hpp"
+#include "format/staged_output.hpp"
 #include "io/file.hpp"
 #include "glu_ckpt/convert.hpp"
 
@@ -126,7 +127,7 @@ class BenchedCheckpoint {
  public:
   BenchedCheckpoint(const std::string& dir, i64 wanted_bytes, const RunOptions& run) : run_(run), dir_(dir) {
     const std::vector<OutputTensor> tensors = bench_tensors(wanted_bytes);
-    const auto sink = create_sink({source_path(), {}, {}, false, {}, {}, Format::Safetensors}, tensors);
+    const auto sink = create_output({source_path(), {}, {}, false, {}, {}, Format::Safetensors}, tensors);
     std::vector<std::byte> bytes;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       bytes.resize(static_cast<std::size_t>(tensors[t].bytes));

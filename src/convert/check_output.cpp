@@ -78,7 +78,7 @@ bool is_replaceable(const fs::path& path) {
   return !other && std::ranges::any_of(names, marks_checkpoint);
 }
 
-/// What create_sink() would find in the way, found before the source is read.
+/// What create_output() would find in the way, found before the source is read.
 void check_staging(const fs::path& output, bool resume) {
   const fs::path named = output_name(output);
   const fs::path parent = directory_of(named);

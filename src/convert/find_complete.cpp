@@ -12,6 +12,7 @@
 #include "format/extras.hpp"
 #include "format/record_file.hpp"
 #include "io/directory.hpp"
+#include "io/file.hpp"
 #include "io/staged_dir.hpp"
 
 namespace glu_ckpt {

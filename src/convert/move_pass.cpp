@@ -59,7 +59,7 @@ std::vector<Task> share_tasks(std::vector<Task> tasks, const Plan& plan, Ranks& 
 std::vector<DoneRange> prove_earlier(const Conversion& conversion, const ExpectedOutput& expected,
                                      const Staging& staging, Ranks& ranks) {
   std::vector<DoneRange> mine;
-  Sink& sink = staging.sink();
+  StagedOutput& sink = staging.sink();
   const auto found = ranks.broadcast(done_bytes(sink.resumed() ? read_done(sink.journal()) : mine));
   const std::vector<DoneRange> all = parse_done(found);
   if (all.empty()) return {};

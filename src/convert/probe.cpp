@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <chrono>
 
-#include "core/fail.hpp"
 #include "core/checked_math.hpp"
 #include "exec/make_tasks.hpp"
 #include "io/file.hpp"
 #include "io/page_bytes.hpp"
+#include "io/sink.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -34,17 +34,7 @@ class ProbeSink final : public Sink {
   void sync() const { file_.sync(); }
 
   i64 file_offset(std::size_t) const override { return -1; }
-  void read_back(std::size_t, i64, std::span<std::byte>) const override { refuse(); }
-  void adopt(std::size_t, i64, std::span<const std::byte>) override { refuse(); }
-  Journal& journal() override { refuse(); }
-  void finish(const Record&) override { refuse(); }
-  std::filesystem::path staged_path() const override { return {}; }
-  void commit() override { refuse(); }
-  i64 bytes_written() const override { return next_; }
-
  private:
-  [[noreturn]] static void refuse() { fail(ErrorCode::Io, {}, "a probe keeps nothing"); }
-
   File file_;
   i64 bytes_;
   std::atomic<i64> next_{0};

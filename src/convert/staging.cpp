@@ -46,11 +46,11 @@ Staging::Staging(const Conversion& conversion, const ExpectedOutput& expected, c
          "{}: its files have other sizes or dates here than at rank 0; all ranks must see the same ones",
          conversion.input.string());
   });
-  const SinkMode mode = conversion.options.resume ? SinkMode::Resume : SinkMode::Create;
+  const OutputMode mode = conversion.options.resume ? OutputMode::Resume : OutputMode::Create;
   at_first_rank(ranks, [&] { open(mode, fingerprint, expected, clones); });
   try {
     together(ranks, [&] {
-      if (ranks.rank() != 0) open(SinkMode::Join, fingerprint, expected, clones);
+      if (ranks.rank() != 0) open(OutputMode::Join, fingerprint, expected, clones);
     });
   } catch (const Error&) {
     // A rank that cannot join is no reason to lose what an earlier run did.
@@ -59,11 +59,11 @@ Staging::Staging(const Conversion& conversion, const ExpectedOutput& expected, c
   }
 }
 
-void Staging::open(SinkMode mode, const std::string& fingerprint, const ExpectedOutput& expected,
+void Staging::open(OutputMode mode, const std::string& fingerprint, const ExpectedOutput& expected,
                    const ClonePlan& clones) {
   const Source& source = *conversion_.source.source;
   const bool drops = conversion_.options.from.drop_optimizer;
-  SinkOptions to;
+  OutputOptions to;
   to.path = conversion_.output;
   to.metadata = source.metadata();
   to.extra_files = source.extra_files();
@@ -79,7 +79,7 @@ void Staging::open(SinkMode mode, const std::string& fingerprint, const Expected
   to.data_phases = conversion_.plan.data_phases;
   to.cloned_shards = clones.shards();
   to.fingerprint = fingerprint;
-  sink_ = create_sink(to, conversion_.plan.outputs);
+  sink_ = create_output(to, conversion_.plan.outputs);
 }
 
 void Staging::keep_on_failure(const std::function<void()>& passes) {

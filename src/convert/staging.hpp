@@ -6,6 +6,7 @@
 
 #include "convert/expected_output.hpp"
 #include "exec/clone_plan.hpp"
+#include "format/staged_output.hpp"
 #include "format/structure.hpp"
 
 namespace glu_ckpt {
@@ -22,18 +23,18 @@ class Staging {
   /// Throws SourceChanged where the source is no longer what it was when the run began.
   void check_source_unchanged() const;
 
-  Sink& sink() const { return *sink_; }
+  StagedOutput& sink() const { return *sink_; }
   /// Closes this process's part of it: its journal can then be removed by rank 0 on a network file system, too.
   void close() { sink_.reset(); }
 
  private:
-  void open(SinkMode mode, const std::string& fingerprint, const ExpectedOutput& expected, const ClonePlan& clones);
+  void open(OutputMode mode, const std::string& fingerprint, const ExpectedOutput& expected, const ClonePlan& clones);
 
   const Conversion& conversion_;
   Ranks& ranks_;
   /// What config.json held when the run began.
   std::string config_;
-  std::unique_ptr<Sink> sink_;
+  std::unique_ptr<StagedOutput> sink_;
 };
 
 }  // namespace glu_ckpt

@@ -82,7 +82,7 @@ void ClonePlan::refuse(std::span<const Refused> ranges) {
   for (auto& [tensor, refused] : refused_) refused = joined(std::move(refused));
 }
 
-void clone_ranges(ClonePlan& clones, const Plan& plan, const Source& source, Sink& sink,
+void clone_ranges(ClonePlan& clones, const Plan& plan, const Source& source, DurableSink& sink,
                   const ExecuteOptions& options) {
   std::vector<std::vector<ClonePlan::Refused>> refused(clones.shards().size());
   const auto clone_tensor = [&](std::size_t t, std::vector<ClonePlan::Refused>& refused_here) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "glu_ckpt/execute.hpp"
-#include "io/file_backed.hpp"
+#include "io/sink.hpp"
 #include "plan/clone_parts.hpp"
 
 namespace glu_ckpt {
@@ -66,6 +66,7 @@ class ClonePlan {
 /// Clones all ranges through `sink` with options.jobs threads, each shard by one of them: a file system makes the
 /// clones into one file one after the other, and two threads lose more by waiting for each other than they win. Ranges
 /// that the file system refuses are taken out of `clones`. options.on_progress gets the bytes of the ranges.
-void clone_ranges(ClonePlan& clones, const Plan& plan, const Source& source, Sink& sink, const ExecuteOptions& options);
+void clone_ranges(ClonePlan& clones, const Plan& plan, const Source& source, DurableSink& sink,
+                  const ExecuteOptions& options);
 
 }  // namespace glu_ckpt

@@ -18,6 +18,7 @@
 #include "exec/range_reader.hpp"
 #include "exec/read_ahead.hpp"
 #include "io/page_bytes.hpp"
+#include "io/sink.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -252,7 +253,7 @@ RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Back
   });
 }
 
-std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, Sink& sink,
+std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, DurableSink& sink,
                                     const ExecuteOptions& options) {
   const auto is_strange = [&](const DoneRange& range) {
     return range.tensor >= plan.outputs.size() || range.begin < 0 || range.begin >= range.end ||

@@ -7,6 +7,7 @@
 
 #include "glu_ckpt/execute.hpp"
 #include "plan/clone_parts.hpp"
+#include "io/sink.hpp"
 
 namespace glu_ckpt {
 
@@ -43,7 +44,7 @@ std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, const Exe
 
 /// Returns those of the ranges that an earlier run wrote through `sink` whose bytes still hash to their sums. The sink
 /// adopts their bytes; all others are to be written again.
-std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, Sink& sink,
+std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, DurableSink& sink,
                                     const ExecuteOptions& options);
 
 /// Does what execute() does, but only those `tasks` whose numbers `next` gives, until it gives a negative one; any

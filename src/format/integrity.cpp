@@ -9,7 +9,7 @@
 #include "core/fail.hpp"
 #include "core/json.hpp"
 #include "core/parallel.hpp"
-#include "format/staged_checkpoint.hpp"
+#include "format/output_format.hpp"
 #include "io/file.hpp"
 
 namespace glu_ckpt {

@@ -5,9 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "glu_ckpt/checkpoint.hpp"
+
 namespace glu_ckpt {
 
 inline constexpr std::string_view kIntegrityName = "integrity.json";
+
+/// Whether an output of `format` has the file: its source, of the same format, had it.
+inline bool needs_integrity(const Structure& structure, Format format) {
+  return structure.has_integrity && format == Format::TorchDist;
+}
 
 /// Its text for the files `names` under `root`, each of which is read once.
 std::string print_integrity(const std::filesystem::path& root, const std::vector<std::string>& names);

@@ -392,4 +392,10 @@ void raise_open_file_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+void drop_page_cache(const fs::path& path) {
+  if (!is_directory_at(path)) return File::open_read(path).drop_cache();
+  for (const std::string& name : list_directory(path))
+    if (is_file(path / name) || is_directory_at(path / name)) drop_page_cache(path / name);
+}
+
 }  // namespace glu_ckpt

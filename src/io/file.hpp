@@ -133,6 +133,10 @@ void write_small_file(const std::filesystem::path& path, std::string_view text);
 /// Replaces `path` by `text` in one step: `<path>.partial`, fsync, rename, fsync of the directory.
 void replace_small_file(const std::filesystem::path& path, std::string_view text);
 
+/// Makes later reads of a flushed file, or of all files below a directory, come from the device rather than from the page
+/// cache.
+void drop_page_cache(const std::filesystem::path& path);
+
 /// Lifts the soft limit of open files to the hard one, for checkpoints of many shards.
 void raise_open_file_limit();
 

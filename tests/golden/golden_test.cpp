@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "format/record_file.hpp"
+#include "format/staged_output.hpp"
 #include "support/convert.hpp"
 
 namespace glu_ckpt {
@@ -62,7 +62,7 @@ LayoutAnswers convert_files(const fs::path& from, const fs::path& to, const Plan
                 {"digest", to_string(digest_of(*source))}};
   if (plan.to.shared_glu) record["shared_glu"] = to_string(*plan.to.shared_glu);
   if (recognition.num_hidden_layers) record["num_hidden_layers"] = std::to_string(*recognition.num_hidden_layers);
-  const auto sink = create_sink({to, source->metadata(), source->extra_files(), false, record, {}}, plan.outputs);
+  const auto sink = create_output({to, source->metadata(), source->extra_files(), false, record, {}}, plan.outputs);
   ExecuteOptions execution;
   execution.jobs = 2;
   execution.memory_bytes = 1 << 20;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "glu_ckpt/checkpoint.hpp"
+#include "io/sink.hpp"
 
 namespace glu_ckpt::support {
 
@@ -38,18 +39,14 @@ class MemorySource final : public Source {
 Inventory make_inventory(const std::vector<MemoryTensor>& tensors);
 
 /// A Sink that starts poisoned and counts how often each byte is written.
-class MemorySink final : public Sink {
+class MemorySink final : public DurableSink {
  public:
   explicit MemorySink(const std::vector<OutputTensor>& outputs);
   void write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override;
   void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const override;
   void adopt(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override;
   i64 file_offset(std::size_t) const override { return 0; }
-  Journal& journal() override;
-  void finish(const Record&) override {}
-  std::filesystem::path staged_path() const override { return {}; }
-  void commit() override {}
-  i64 bytes_written() const override { return bytes_written_; }
+  bool clone(std::size_t, i64, const FilePlace&, i64) override { return false; }
   /// Empty when every byte was written exactly once, else the first byte that was not.
   std::string first_fault() const;
   const std::vector<MemoryTensor>& tensors() const { return tensors_; }
@@ -58,7 +55,6 @@ class MemorySink final : public Sink {
   std::vector<MemoryTensor> tensors_;
   std::vector<std::vector<std::uint8_t>> writes_;
   std::mutex mutex_;
-  i64 bytes_written_ = 0;
 };
 
 /// Bytes of a dense tensor, sub-byte dtypes rounded up.

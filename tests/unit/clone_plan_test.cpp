@@ -10,7 +10,7 @@
 
 #include "core/natural_order.hpp"
 #include "exec/make_tasks.hpp"
-#include "format/record_file.hpp"
+#include "format/staged_output.hpp"
 #include "io/file.hpp"
 #include "support/convert.hpp"
 #include "support/memory_system.hpp"
@@ -83,10 +83,10 @@ class CloneTest : public testing::Test {
     options.force = true;
     options.max_shard_bytes = max_shard_bytes;
     const Plan plan = make_plan(from.inventory(), recognize_source(from), options);
-    SinkOptions to;
+    OutputOptions to;
     to.path = path;
     to.record = from.record();
-    const auto sink = create_sink(to, plan.outputs);
+    const auto sink = create_output(to, plan.outputs);
     (void)execute(plan, from, *sink, *backend_, {});
     sink->finish(from.record());
     sink->commit();
@@ -107,12 +107,12 @@ class CloneTest : public testing::Test {
     made.plan = make_plan(source.inventory(), recognize_source(source), options);
     ClonePlan clones(made.plan, source, limits, [&](const File&) { return clone; });
     made.bytes_to_clone = clones.bytes();
-    SinkOptions sink_options;
+    OutputOptions sink_options;
     sink_options.path = path;
     sink_options.record = record_of(model_, to);
     sink_options.data_phases = made.plan.data_phases;
     sink_options.cloned_shards = clones.shards();
-    const auto sink = create_sink(sink_options, made.plan.outputs);
+    const auto sink = create_output(sink_options, made.plan.outputs);
     clone_ranges(clones, made.plan, source, *sink, execution);
     execution.clones = &clones;
     (void)execute(made.plan, source, *sink, *backend_, execution);

@@ -1,5 +1,3 @@
-#include "format/dcp_sink.hpp"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,6 +6,7 @@
 #include "format/checkpoint_files.hpp"
 #include "format/dcp_metadata.hpp"
 #include "format/integrity.hpp"
+#include "format/staged_output.hpp"
 #include "glu_ckpt/error.hpp"
 #include "io/file.hpp"
 #include "support/dist_checkpoint.hpp"
@@ -43,19 +42,19 @@ Structure two_objects() {
   return structure;
 }
 
-class DcpSinkTest : public testing::Test {
+class DcpOutput : public testing::Test {
  protected:
-  DcpSinkTest() {
-    std::string pattern = (fs::path(testing::TempDir()) / "dcp_sink_XXXXXX").string();
+  DcpOutput() {
+    std::string pattern = (fs::path(testing::TempDir()) / "dcp_output_XXXXXX").string();
     dir_ = ::mkdtemp(pattern.data());
   }
-  ~DcpSinkTest() override { fs::remove_all(dir_); }
+  ~DcpOutput() override { fs::remove_all(dir_); }
 
-  SinkOptions options() const {
-    SinkOptions options;
+  OutputOptions options() const {
+    OutputOptions options;
     options.path = dir_ / "out";
     options.structure = structure_;
-    options.source_format = Format::TorchDist;
+    options.format = options.source_format.emplace(Format::TorchDist);
     return options;
   }
 
@@ -90,8 +89,8 @@ void write_all(Sink& sink, const std::vector<OutputTensor>& tensors) {
   }
 }
 
-void save(const SinkOptions& options, const std::vector<OutputTensor>& tensors) {
-  const auto sink = create_torch_dist_sink(options, tensors);
+void save(const OutputOptions& options, const std::vector<OutputTensor>& tensors) {
+  const auto sink = create_output(options, tensors);
   write_all(*sink, tensors);
   sink->finish({{"glu", "split"}});
   sink->commit();
@@ -116,7 +115,7 @@ void expect_same(const Source& source, const std::vector<OutputTensor>& tensors)
   }
 }
 
-TEST_F(DcpSinkTest, WhatItWritesReadsBack) {
+TEST_F(DcpOutput, WhatItWritesReadsBack) {
   save(options(), kTensors);
   const auto source = open_dist(dir_ / "out");
   expect_same(*source, kTensors);
@@ -126,7 +125,7 @@ TEST_F(DcpSinkTest, WhatItWritesReadsBack) {
   EXPECT_EQ(bytes, source->file_bytes());  // items without gaps, none beside them
 }
 
-TEST_F(DcpSinkTest, MatricesOfAStackAreChunks) {
+TEST_F(DcpOutput, MatricesOfAStackAreChunks) {
   save(options(), kTensors);
   const DcpMetadata metadata = read_dcp_metadata(get(dir_ / "out" / ".metadata"), ".metadata");
   ASSERT_EQ(metadata.tensors.size(), kTensors.size());
@@ -142,7 +141,7 @@ TEST_F(DcpSinkTest, MatricesOfAStackAreChunks) {
   EXPECT_FALSE(metadata.has_planner_data);
 }
 
-TEST_F(DcpSinkTest, ObjectsAreCopied) {
+TEST_F(DcpOutput, ObjectsAreCopied) {
   save(options(), kTensors);
   const auto source = open_dist(dir_ / "out");
   ASSERT_EQ(source->structure().objects.size(), 2U);
@@ -151,10 +150,10 @@ TEST_F(DcpSinkTest, ObjectsAreCopied) {
   EXPECT_EQ(source->structure().objects[1].read(), content_of(101, 5));
 }
 
-TEST_F(DcpSinkTest, MetadataJsonIsKeptOrAdded) {
+TEST_F(DcpOutput, MetadataJsonIsKeptOrAdded) {
   save(options(), kTensors);
   EXPECT_FALSE(fs::exists(dir_ / "out" / "metadata.json"));  // as the source, a plain one
-  SinkOptions next = options();
+  OutputOptions next = options();
   next.path = dir_ / "next";
   next.source_format = Format::Safetensors;
   save(next, kTensors);
@@ -166,7 +165,7 @@ TEST_F(DcpSinkTest, MetadataJsonIsKeptOrAdded) {
   EXPECT_EQ(get(dir_ / "last" / "metadata.json"), "{\"sharded_backend\": \"own\"}");
 }
 
-TEST_F(DcpSinkTest, IntegrityCoversEveryOtherFile) {
+TEST_F(DcpOutput, IntegrityCoversEveryOtherFile) {
   structure_.has_integrity = true;
   save(options(), kTensors);
   const std::string text = get(dir_ / "out" / "integrity.json");
@@ -178,12 +177,12 @@ TEST_F(DcpSinkTest, IntegrityCoversEveryOtherFile) {
   }
 }
 
-TEST_F(DcpSinkTest, Sha256OfAFile) {
+TEST_F(DcpOutput, Sha256OfAFile) {
   std::ofstream(dir_ / "abc") << "abc";
   EXPECT_EQ(sha256_of_file(dir_ / "abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
-TEST_F(DcpSinkTest, IterationsHaveTheTrackerBesideThem) {
+TEST_F(DcpOutput, IterationsHaveTheTrackerBesideThem) {
   structure_.iteration_dir = "iter_0000100";
   structure_.tracker = "100\n";
   save(options(), kTensors);
@@ -191,7 +190,7 @@ TEST_F(DcpSinkTest, IterationsHaveTheTrackerBesideThem) {
   expect_same(*open_dist(dir_ / "out" / "iter_0000100"), kTensors);
 }
 
-TEST_F(DcpSinkTest, PathsFollowTheNames) {
+TEST_F(DcpOutput, PathsFollowTheNames) {
   structure_.paths = {{"model.a.stack", {{"model", false}, {"a", false}, {"stack", false}}},
                               {"list.0", {{"list", false}, {"0", true}}},
                               {"common_state/shard_0_1", {{"common", false}}}};
@@ -208,17 +207,17 @@ TEST_F(DcpSinkTest, PathsFollowTheNames) {
   EXPECT_EQ(paths.size(), 5U);
 }
 
-TEST_F(DcpSinkTest, RefusesWhatATorchDistCheckpointCannotBe) {
-  SinkOptions file = options();
+TEST_F(DcpOutput, RefusesWhatATorchDistCheckpointCannotBe) {
+  OutputOptions file = options();
   file.path = dir_ / "out.pt";
-  EXPECT_EQ(slug_of([&] { create_torch_dist_sink(file, kTensors); }), "usage");
-  EXPECT_EQ(slug_of([&] { create_torch_dist_sink(options(), {output("f6", Dtype::F6_E2M3, {4}, 3, 0)}); }),
+  EXPECT_EQ(slug_of([&] { create_output(file, kTensors); }), "usage");
+  EXPECT_EQ(slug_of([&] { create_output(options(), {output("f6", Dtype::F6_E2M3, {4}, 3, 0)}); }),
             "not-exact");
   EXPECT_FALSE(fs::exists(dir_ / "out"));
 }
 
-TEST_F(DcpSinkTest, AMissingByteStopsTheEnd) {
-  const auto sink = create_torch_dist_sink(options(), kTensors);
+TEST_F(DcpOutput, AMissingByteStopsTheEnd) {
+  const auto sink = create_output(options(), kTensors);
   for (std::size_t i = 0; i < kTensors.size(); ++i) {
     const auto content = content_of(i, kTensors[i].bytes - (i == 1 ? 1 : 0));
     sink->write(i, 0, content);

@@ -1,5 +1,3 @@
-#include "format/safetensors_sink.hpp"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,6 +9,7 @@
 #include "format/record_file.hpp"
 #include "format/safetensors_header.hpp"
 #include "format/safetensors_index.hpp"
+#include "format/staged_output.hpp"
 #include "glu_ckpt/checkpoint.hpp"
 #include "glu_ckpt/error.hpp"
 #include "io/file.hpp"
@@ -30,16 +29,16 @@ std::vector<std::byte> content_of(std::size_t tensor, i64 bytes) {
   return content;
 }
 
-class SinkTest : public testing::Test {
+class SafetensorsOutput : public testing::Test {
  protected:
-  SinkTest() {
+  SafetensorsOutput() {
     std::string pattern = (fs::path(testing::TempDir()) / "sink_test_XXXXXX").string();
     dir_ = ::mkdtemp(pattern.data());
   }
-  ~SinkTest() override { fs::remove_all(dir_); }
+  ~SafetensorsOutput() override { fs::remove_all(dir_); }
 
-  SinkOptions options(const std::string& name) const {
-    SinkOptions options;
+  OutputOptions options(const std::string& name) const {
+    OutputOptions options;
     options.path = dir_ / name;
     options.record = {{"digest", "0000"}, {"glu", "split"}};
     return options;
@@ -83,8 +82,8 @@ TEST(ShardName, CountsFromOne) {
   EXPECT_EQ(shard_name(122, 123456), "model-00123-of-123456.safetensors");
 }
 
-TEST_F(SinkTest, WritesADirectoryWithOneShard) {
-  const auto sink = create_sink(options("out"), kOneShard);
+TEST_F(SafetensorsOutput, WritesADirectoryWithOneShard) {
+  const auto sink = create_output(options("out"), kOneShard);
   write_all(*sink, kOneShard);
   sink->finish(kFinal);
   EXPECT_FALSE(fs::exists(dir_ / "out"));
@@ -98,8 +97,8 @@ TEST_F(SinkTest, WritesADirectoryWithOneShard) {
   EXPECT_FALSE(fs::exists(dir_ / "out.partial"));
 }
 
-TEST_F(SinkTest, WritesShardsAndTheirIndex) {
-  const auto sink = create_sink(options("out"), kTwoShards);
+TEST_F(SafetensorsOutput, WritesShardsAndTheirIndex) {
+  const auto sink = create_output(options("out"), kTwoShards);
   write_all(*sink, kTwoShards);
   sink->finish(kFinal);
   sink->commit();
@@ -117,10 +116,10 @@ i64 data_start(const fs::path& path) {
   return kHeaderPrefixBytes + static_cast<i64>(length);
 }
 
-TEST_F(SinkTest, BeginsTheDataOfEachShardAtItsPhase) {
-  SinkOptions with = options("out");
+TEST_F(SafetensorsOutput, BeginsTheDataOfEachShardAtItsPhase) {
+  OutputOptions with = options("out");
   with.data_phases = {1016, 0};
-  const auto sink = create_sink(with, kTwoShards);
+  const auto sink = create_output(with, kTwoShards);
   write_all(*sink, kTwoShards);
   sink->finish(kFinal);
   sink->commit();
@@ -129,10 +128,10 @@ TEST_F(SinkTest, BeginsTheDataOfEachShardAtItsPhase) {
   EXPECT_EQ(data_start(dir_ / "out" / "model-00002-of-00002.safetensors") % kDataPhaseBytes, 0);
 }
 
-TEST_F(SinkTest, StampsAFileInPhase) {
-  SinkOptions with = options("m.safetensors");
+TEST_F(SafetensorsOutput, StampsAFileInPhase) {
+  OutputOptions with = options("m.safetensors");
   with.data_phases = {2056};
-  const auto sink = create_sink(with, kOneShard);
+  const auto sink = create_output(with, kOneShard);
   write_all(*sink, kOneShard);
   sink->finish(kFinal);
   sink->commit();
@@ -141,12 +140,12 @@ TEST_F(SinkTest, StampsAFileInPhase) {
   EXPECT_EQ(data_start(dir_ / "m.safetensors") % kDataPhaseBytes, 2056);
 }
 
-TEST_F(SinkTest, RecordsEveryFileWithItsHash) {
+TEST_F(SafetensorsOutput, RecordsEveryFileWithItsHash) {
   std::ofstream(dir_ / "config.json") << "{}";
-  SinkOptions with = options("out");
+  OutputOptions with = options("out");
   with.extra_files = {{"sub/config.json", dir_ / "config.json"}};
   with.options = {{"--glu", "split"}};
-  const auto sink = create_sink(with, kTwoShards);
+  const auto sink = create_output(with, kTwoShards);
   write_all(*sink, kTwoShards);
   sink->finish(kFinal);
   sink->commit();
@@ -162,12 +161,12 @@ TEST_F(SinkTest, RecordsEveryFileWithItsHash) {
   EXPECT_EQ(sink->bytes_written(), bytes);
 }
 
-TEST_F(SinkTest, ExtraFilesNeverReplaceItsOwn) {
+TEST_F(SafetensorsOutput, ExtraFilesNeverReplaceItsOwn) {
   std::ofstream(dir_ / "x") << "foreign";
-  SinkOptions with = options("out");
+  OutputOptions with = options("out");
   for (const char* name : {"model.safetensors", "glu_ckpt.json", "notes.txt"})
     with.extra_files.push_back({name, dir_ / "x"});
-  const auto sink = create_sink(with, kOneShard);
+  const auto sink = create_output(with, kOneShard);
   write_all(*sink, kOneShard);
   sink->finish(kFinal);
   sink->commit();
@@ -175,8 +174,8 @@ TEST_F(SinkTest, ExtraFilesNeverReplaceItsOwn) {
   EXPECT_EQ(get(dir_ / "out" / "notes.txt"), "foreign");
 }
 
-TEST_F(SinkTest, WritesOneFile) {
-  const auto sink = create_sink(options("m.safetensors"), kOneShard);
+TEST_F(SafetensorsOutput, WritesOneFile) {
+  const auto sink = create_output(options("m.safetensors"), kOneShard);
   write_all(*sink, kOneShard);
   sink->finish(kFinal);
   EXPECT_FALSE(fs::exists(dir_ / "m.safetensors"));
@@ -186,20 +185,20 @@ TEST_F(SinkTest, WritesOneFile) {
   EXPECT_EQ(std::distance(fs::directory_iterator(dir_), {}), 1);
 }
 
-TEST_F(SinkTest, OneFileCannotHoldTwoShards) {
-  EXPECT_EQ(slug_of([&] { create_sink(options("m.safetensors"), kTwoShards); }), "usage");
+TEST_F(SafetensorsOutput, OneFileCannotHoldTwoShards) {
+  EXPECT_EQ(slug_of([&] { create_output(options("m.safetensors"), kTwoShards); }), "usage");
 }
 
-TEST_F(SinkTest, WithoutTensorsIsAValidCheckpoint) {
-  const auto sink = create_sink(options("out"), {});
+TEST_F(SafetensorsOutput, WithoutTensorsIsAValidCheckpoint) {
+  const auto sink = create_output(options("out"), {});
   sink->finish(kFinal);
   sink->commit();
   EXPECT_TRUE(open_source(dir_ / "out")->inventory().tensors.empty());
 }
 
-TEST_F(SinkTest, SameInputGivesTheSameBytes) {
+TEST_F(SafetensorsOutput, SameInputGivesTheSameBytes) {
   for (const char* name : {"1", "2"}) {
-    const auto sink = create_sink(options(name), kOneShard);
+    const auto sink = create_output(options(name), kOneShard);
     write_all(*sink, kOneShard);
     sink->finish(kFinal);
     sink->commit();
@@ -208,18 +207,18 @@ TEST_F(SinkTest, SameInputGivesTheSameBytes) {
   EXPECT_EQ(get(dir_ / "1" / "glu_ckpt.json"), get(dir_ / "2" / "glu_ckpt.json"));
 }
 
-TEST_F(SinkTest, LeavesNothingWithoutCommit) {
-  { create_sink(options("out"), kOneShard)->finish(kFinal); }
+TEST_F(SafetensorsOutput, LeavesNothingWithoutCommit) {
+  { create_output(options("out"), kOneShard)->finish(kFinal); }
   EXPECT_TRUE(fs::is_empty(dir_));
 }
 
-TEST_F(SinkTest, OverwritesOnlyWhenAsked) {
+TEST_F(SafetensorsOutput, OverwritesOnlyWhenAsked) {
   fs::create_directory(dir_ / "out");
   std::ofstream(dir_ / "out" / "old") << "x";
-  EXPECT_EQ(slug_of([&] { create_sink(options("out"), kOneShard); }), "output-exists");
-  SinkOptions over = options("out");
+  EXPECT_EQ(slug_of([&] { create_output(options("out"), kOneShard); }), "output-exists");
+  OutputOptions over = options("out");
   over.overwrite = true;
-  const auto sink = create_sink(over, kOneShard);
+  const auto sink = create_output(over, kOneShard);
   write_all(*sink, kOneShard);
   sink->finish(kFinal);
   EXPECT_TRUE(fs::exists(dir_ / "out" / "old"));
@@ -228,29 +227,29 @@ TEST_F(SinkTest, OverwritesOnlyWhenAsked) {
   expect_same(*open_source(dir_ / "out"), kOneShard);
 }
 
-TEST_F(SinkTest, RefusesARecordOfAnotherLength) {
-  const auto sink = create_sink(options("out"), kOneShard);
+TEST_F(SafetensorsOutput, RefusesARecordOfAnotherLength) {
+  const auto sink = create_output(options("out"), kOneShard);
   EXPECT_EQ(slug_of([&] { sink->finish({{"digest", std::string(100, '1')}, {"glu", "split"}}); }), "record-invalid");
 }
 
-TEST_F(SinkTest, RefusesWritesOutsideATensor) {
-  const auto sink = create_sink(options("out"), kOneShard);
+TEST_F(SafetensorsOutput, RefusesWritesOutsideATensor) {
+  const auto sink = create_output(options("out"), kOneShard);
   std::array<std::byte, 2> two{};
   EXPECT_EQ(slug_of([&] { sink->write(1, 0, two); }), "io");
   EXPECT_EQ(slug_of([&] { sink->write(0, -1, two); }), "io");
 }
 
-TEST_F(SinkTest, RefusesOutputsThatDoNotTile) {
-  EXPECT_EQ(slug_of([&] { create_sink(options("out"), {{"a", Dtype::U8, {1}, 1, 0, 1}}); }), "plan-unproved");
+TEST_F(SafetensorsOutput, RefusesOutputsThatDoNotTile) {
+  EXPECT_EQ(slug_of([&] { create_output(options("out"), {{"a", Dtype::U8, {1}, 1, 0, 1}}); }), "plan-unproved");
   EXPECT_EQ(slug_of([&] {
-              create_sink(options("out"), {{"a", Dtype::U8, {1}, 1, 1, 0}, {"b", Dtype::U8, {1}, 1, 0, 0}});
+              create_output(options("out"), {{"a", Dtype::U8, {1}, 1, 1, 0}, {"b", Dtype::U8, {1}, 1, 0, 0}});
             }),
             "plan-unproved");
   EXPECT_TRUE(fs::is_empty(dir_));
 }
 
-TEST_F(SinkTest, StampsADirectory) {
-  const auto sink = create_sink(options("out"), kOneShard);
+TEST_F(SafetensorsOutput, StampsADirectory) {
+  const auto sink = create_output(options("out"), kOneShard);
   write_all(*sink, kOneShard);
   sink->finish(kFinal);
   sink->commit();
@@ -264,9 +263,9 @@ TEST_F(SinkTest, StampsADirectory) {
   EXPECT_EQ(open_source(dir_ / "out")->record().at("shared_glu"), "interleaved:8");
 }
 
-TEST_F(SinkTest, StampsAFile) {
+TEST_F(SafetensorsOutput, StampsAFile) {
   const auto path = dir_ / "m.safetensors";
-  const auto sink = create_sink(options("m.safetensors"), kOneShard);
+  const auto sink = create_output(options("m.safetensors"), kOneShard);
   write_all(*sink, kOneShard);
   sink->finish(kFinal);
   sink->commit();

@@ -1,18 +1,16 @@
-#include "format/torch_sink.hpp"
+/// The files of a torch.save checkpoint that is written.
 
-#include <algorithm>
-#include <deque>
+#include <atomic>
 #include <limits>
 
 #include "core/crc32.hpp"
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
-#include "format/create_sink.hpp"
 #include "format/extras.hpp"
+#include "format/output_format.hpp"
 #include "format/pickle_writer.hpp"
 #include "format/record_file.hpp"
 #include "format/safetensors_index.hpp"
-#include "format/staged_checkpoint.hpp"
 #include "format/torch_archive.hpp"
 #include "format/torch_tensor.hpp"
 #include "format/torch_tree.hpp"
@@ -36,77 +34,52 @@ struct TorchFile {
   std::vector<std::size_t> members;
 };
 
-class TorchSink final : public Sink {
+class TorchFormat final : public OutputFormat {
  public:
-  TorchSink(const SinkOptions& options, const std::vector<OutputTensor>& tensors)
+  TorchFormat(const OutputOptions& options, const std::vector<OutputTensor>& tensors)
       : options_(options),
-        structure_(options_.structure),
+        structure_(options.structure),
         tensors_(tensors),
-        crcs_(tensors.size()),
-        places_(tensors.size()),
-        out_(options_, structure_.iteration_dir) {
-    raise_open_file_limit();
-    if (needs_extras(structure_, Format::Torch)) extras_ = print_extras(structure_, tensors_);
-    for (TorchFile& file : divide()) create_file(std::move(file));
-    out_.remove_others();
+        single_file_(names_single_file(options.path)),
+        places_(tensors.size()) {
+    for (const TorchFile& file : divide()) plan_file(file);
   }
 
-  void write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override {
-    check_write_range(tensors_.at(tensor), offset, static_cast<i64>(bytes.size()));
-    file_of(tensor).write(bytes, file_offset(tensor) + offset);
-    add_written(tensor, offset, bytes);
+  std::string directory() const override { return single_file_ ? std::string() : structure_.iteration_dir; }
+
+  std::vector<TensorFile> files() const override {
+    std::vector<TensorFile> files;
+    for (const PlannedFile& file : files_) files.push_back({file.name, file.archive.total_bytes()});
+    return files;
   }
 
-  void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const override {
-    check_write_range(tensors_.at(tensor), offset, static_cast<i64>(out.size()));
-    file_of(tensor).read(out, file_offset(tensor) + offset);
-  }
-
-  void adopt(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override {
-    check_write_range(tensors_.at(tensor), offset, static_cast<i64>(bytes.size()));
-    file_of(tensor).add_written(bytes, file_offset(tensor) + offset);
-    add_written(tensor, offset, bytes);
-  }
-
-  i64 file_offset(std::size_t tensor) const override {
+  TensorPlace place(std::size_t tensor, i64 offset) const override {
     const Place& place = places_.at(tensor);
-    return files_[place.file].archive.storage_offset(place.storage);
+    return {place.file, files_[place.file].archive.storage_offset(place.storage) + offset,
+            tensors_[tensor].bytes - offset, tensor, offset};
   }
 
-  std::vector<std::byte> export_sums() override {
-    std::vector<std::byte> crcs;
-    for (std::size_t i = 0; i < crcs_.size(); ++i) crcs_[i].export_to(crcs, i);
-    return out_.export_sums(crcs);
+  std::size_t num_crcs() const override { return tensors_.size(); }
+
+  i64 write_headers(const Record& record, std::deque<OutputFile>& files,
+                    const std::deque<PiecewiseCrc>& crcs) override {
+    if (single_file_) files_.front().archive.replace(0, print_record(record));
+    std::atomic<i64> bytes{0};
+    parallel_for(files_.size(), kFileThreads,
+                 [&](std::size_t i, int) { bytes += write_around(files_[i], files[i], crcs); });
+    return bytes;
   }
 
-  void import_sums(std::span<const std::byte> sums) override {
-    const std::string crcs = out_.import_sums(sums);
-    for (const CrcPiece& piece : read_crc_pieces(std::as_bytes(std::span(crcs))))
-      crcs_.at(piece.number).add_sum(piece.offset, piece.bytes, static_cast<u32>(piece.crc));
+  std::vector<SideFile> side_files() const override {
+    if (!is_sharded_) return {};
+    std::map<std::string, std::string> weight_map;
+    i64 total_bytes = 0;
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      weight_map.emplace(tensors_[i].name, files_[places_[i].file].name);
+      total_bytes += tensors_[i].bytes;
+    }
+    return {{std::string(kTorchIndexFile), print_index(weight_map, total_bytes, count_parameters(tensors_))}};
   }
-
-  void finish(const Record& record) override {
-    out_.require_owner("finish");
-    if (out_.single_file()) files_.front().archive.replace(0, print_record(record));
-    parallel_for(files_.size(), kFileThreads, [&](std::size_t i, int) { finish_file(files_[i]); });
-    out_.publish_files();
-    if (out_.single_file()) return;
-    if (is_sharded_) write_index();
-    if (!extras_.empty()) out_.write_text(std::string(kExtrasFileName), extras_);
-    out_.copy_extra_files();
-    out_.write_record_file(record);
-    out_.write_tracker(structure_.tracker);
-    out_.sync_directories();
-  }
-
-  bool has_journal() const override { return out_.has_journal(); }
-  Journal& journal() override { return out_.journal(); }
-  bool resumed() const override { return out_.resumed(); }
-  void keep() override { out_.keep(); }
-  void discard() override { out_.discard(); }
-  fs::path staged_path() const override { return out_.staged_path(); }
-  void commit() override { out_.commit(); }
-  i64 bytes_written() const override { return out_.bytes_written(); }
 
  private:
   static constexpr std::size_t kEmbedded = std::numeric_limits<std::size_t>::max();
@@ -115,28 +88,21 @@ class TorchSink final : public Sink {
     std::size_t file = 0;
     std::size_t storage = 0;
   };
-  struct Open {
-    OutputFile* file = nullptr;
+  struct PlannedFile {
+    std::string name;
     TorchArchive archive;
     /// Output numbers by storage; kEmbedded for tensors that came out of the tree.
     std::vector<std::size_t> storages;
-    std::vector<u32> embedded_crcs;
-    std::string name;
+    /// The bytes of those, by storage.
+    std::map<std::size_t, std::string> embedded;
   };
-
-  OutputFile& file_of(std::size_t tensor) const { return *files_[places_[tensor].file].file; }
-
-  void add_written(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) {
-    crcs_[tensor].add(offset, bytes);
-    out_.count(static_cast<i64>(bytes.size()));
-  }
 
   std::string print_record(const Record& record) const { return print_record_json({record, options_.options, {}}); }
 
   std::vector<TorchFile> divide() {
     const auto& trees = structure_.trees;
     const u32 num_shards = tensors_.empty() ? 1 : tensors_.back().shard + 1;
-    if (out_.single_file()) return {only_file(num_shards)};
+    if (single_file_) return {only_file(num_shards)};
     const bool may_shard =
         trees.empty() || (trees.size() == 1 && num_shards > 1 && trees[0].prefix.empty() && is_flat_tree(trees[0]));
     return may_shard ? by_shard(num_shards) : by_tree();
@@ -151,7 +117,7 @@ class TorchSink final : public Sink {
       fail(ErrorCode::Usage, {options_.path.string(), {}},
            "{}: names one file, but the output has {} shards; name a directory or give a larger --max-shard-size",
            options_.path.string(), num_shards);
-    TorchFile file{out_.file_name(), structure_.trees.empty() ? nullptr : &structure_.trees.front(), {}};
+    TorchFile file{options_.path.filename().string(), structure_.trees.empty() ? nullptr : &structure_.trees.front(), {}};
     for (std::size_t i = 0; i < tensors_.size(); ++i) file.members.push_back(i);
     return file;
   }
@@ -176,7 +142,7 @@ class TorchSink final : public Sink {
     return files;
   }
 
-  void create_file(TorchFile file) {
+  void plan_file(const TorchFile& file) {
     PickleGraph graph;
     std::vector<std::size_t> storages;
     std::map<std::size_t, std::string> embedded;
@@ -199,20 +165,12 @@ class TorchSink final : public Sink {
     for (std::size_t i = 0; i < storages.size(); ++i)
       sizes.push_back(storages[i] == kEmbedded ? std::ssize(embedded[i]) : tensors_[storages[i]].bytes);
     std::vector<TextRecord> more;
-    if (out_.single_file()) more.push_back({std::string(kRecordFileName), print_record(options_.record)});
-    if (out_.single_file() && !extras_.empty()) more.push_back({std::string(kExtrasFileName), extras_});
+    if (single_file_) more.push_back({std::string(kRecordFileName), print_record(options_.record)});
+    if (single_file_ && needs_extras(structure_, Format::Torch))
+      more.push_back({std::string(kExtrasFileName), print_extras(structure_, tensors_)});
     const std::string base_name = fs::path(file.name).filename().string();
     TorchArchive archive(archive_prefix(base_name), write_pickle(graph, root), sizes, std::move(more));
-    OutputFile& created = out_.open_file(file.name, archive.total_bytes());
-    std::vector<u32> crcs;
-    for (const auto& [storage, bytes] : embedded) {
-      const auto content = std::as_bytes(std::span(bytes));
-      crcs.push_back(crc32_of(content));
-      if (!out_.owns()) continue;
-      created.write(content, archive.storage_offset(storage));
-      out_.count(std::ssize(bytes));
-    }
-    files_.push_back({&created, std::move(archive), std::move(storages), std::move(crcs), std::move(file.name)});
+    files_.push_back({file.name, std::move(archive), std::move(storages), std::move(embedded)});
   }
 
   PickleRef flat_dict(PickleGraph& graph, const std::vector<std::size_t>& members, const MakeTensor& make) const {
@@ -224,40 +182,36 @@ class TorchSink final : public Sink {
     return graph.add_container(PickleKind::Dict, items);
   }
 
-  void finish_file(const Open& open) {
-    std::vector<u32> crcs;
-    auto embedded = open.embedded_crcs.begin();
-    for (const std::size_t output : open.storages)
-      crcs.push_back(output == kEmbedded ? *embedded++
-                                         : crcs_[output].finish(tensors_[output].bytes, tensors_[output].name));
-    out_.count(open.archive.write_rest(*open.file, 0, crcs));
-  }
-
-  void write_index() {
-    std::map<std::string, std::string> weight_map;
-    i64 total_bytes = 0;
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      weight_map.emplace(tensors_[i].name, files_[places_[i].file].name);
-      total_bytes += tensors_[i].bytes;
+  i64 write_around(const PlannedFile& planned, OutputFile& file, const std::deque<PiecewiseCrc>& crcs) const {
+    std::vector<u32> sums;
+    i64 bytes = 0;
+    for (std::size_t i = 0; i < planned.storages.size(); ++i) {
+      const std::size_t output = planned.storages[i];
+      if (output != kEmbedded) {
+        sums.push_back(crcs[output].finish(tensors_[output].bytes, tensors_[output].name));
+        continue;
+      }
+      const auto content = std::as_bytes(std::span(planned.embedded.at(i)));
+      file.write(content, planned.archive.storage_offset(i));
+      sums.push_back(crc32_of(content));
+      bytes += std::ssize(content);
     }
-    out_.write_text(std::string(kTorchIndexFile), print_index(weight_map, total_bytes, count_parameters(tensors_)));
+    return bytes + planned.archive.write_rest(file, 0, sums);
   }
 
-  SinkOptions options_;
+  const OutputOptions& options_;
   const Structure& structure_;
-  std::vector<OutputTensor> tensors_;
-  std::deque<PiecewiseCrc> crcs_;
+  const std::vector<OutputTensor>& tensors_;
+  bool single_file_;
   std::vector<Place> places_;
-  std::vector<Open> files_;
-  std::string extras_;
+  std::vector<PlannedFile> files_;
   bool is_sharded_ = false;
-  StagedCheckpoint out_;
 };
 
 }  // namespace
 
-std::unique_ptr<Sink> create_torch_sink(const SinkOptions& options, const std::vector<OutputTensor>& tensors) {
-  return std::make_unique<TorchSink>(options, tensors);
+std::unique_ptr<OutputFormat> make_torch_format(const OutputOptions& options, const std::vector<OutputTensor>& tensors) {
+  return std::make_unique<TorchFormat>(options, tensors);
 }
 
 }  // namespace glu_ckpt

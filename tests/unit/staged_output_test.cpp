@@ -1,6 +1,6 @@
 /// What sinks of all formats promise alike: files, hashes, a run taken over, a run of several processes.
 
-#include "format/staged_checkpoint.hpp"
+#include "format/staged_output.hpp"
 
 #include <gtest/gtest.h>
 
@@ -72,19 +72,19 @@ std::map<std::string, std::string> files_of(const fs::path& root) {
   return files;
 }
 
-class EverySink : public testing::TestWithParam<Format> {
+class EveryOutput : public testing::TestWithParam<Format> {
  protected:
-  EverySink() {
-    std::string pattern = (fs::path(testing::TempDir()) / "staged_checkpoint_XXXXXX").string();
+  EveryOutput() {
+    std::string pattern = (fs::path(testing::TempDir()) / "staged_output_XXXXXX").string();
     dir_ = ::mkdtemp(pattern.data());
     std::ofstream(dir_ / "config.json") << "{}";
     std::ofstream(dir_ / "large") << std::string(3'000'000, 'x');
   }
-  ~EverySink() override { fs::remove_all(dir_); }
+  ~EveryOutput() override { fs::remove_all(dir_); }
 
-  std::unique_ptr<Sink> open(const std::string& name, SinkMode mode = SinkMode::Create,
+  std::unique_ptr<StagedOutput> open(const std::string& name, OutputMode mode = OutputMode::Create,
                              const std::string& fingerprint = "asked", int rank = 0) const {
-    SinkOptions options;
+    OutputOptions options;
     options.path = dir_ / name;
     options.extra_files = {{"config.json", dir_ / "config.json"}, {"sub/large", dir_ / "large"}};
     options.record = kPlanned;
@@ -92,7 +92,7 @@ class EverySink : public testing::TestWithParam<Format> {
     options.mode = mode;
     options.fingerprint = fingerprint;
     options.rank = rank;
-    return create_sink(options, kTensors);
+    return create_output(options, kTensors);
   }
 
   /// What an uninterrupted run of one process writes.
@@ -105,7 +105,7 @@ class EverySink : public testing::TestWithParam<Format> {
     return files_of(dir_ / "reference");
   }
 
-  void finish_and_compare(Sink& sink) const {
+  void finish_and_compare(StagedOutput& sink) const {
     i64 bytes = 0;
     const auto expected = reference(&bytes);
     sink.finish(kFinal);
@@ -123,7 +123,7 @@ class EverySink : public testing::TestWithParam<Format> {
   fs::path dir_;
 };
 
-TEST_P(EverySink, RecordsEveryFilesChecksums) {
+TEST_P(EveryOutput, RecordsEveryFilesChecksums) {
   i64 bytes_written = 0;
   const auto files = reference(&bytes_written);
   const RecordFile record = parse_record_json(files.at("glu_ckpt.json"), "x");
@@ -139,14 +139,14 @@ TEST_P(EverySink, RecordsEveryFilesChecksums) {
   EXPECT_TRUE(std::ranges::is_sorted(record.files, {}, &FileRecord::name));
 }
 
-TEST_P(EverySink, ThreadsMayWriteAtOnce) {
+TEST_P(EveryOutput, ThreadsMayWriteAtOnce) {
   const auto sink = open("out");
   const auto ranges = random_ranges(2);
   parallel_for(ranges.size(), 4, [&](std::size_t i, int) { write(*sink, ranges[i]); });
   finish_and_compare(*sink);
 }
 
-TEST_P(EverySink, ReadsBackWhatItWrote) {
+TEST_P(EveryOutput, ReadsBackWhatItWrote) {
   const auto sink = open("out");
   for (const Range& range : random_ranges(3)) write(*sink, range);
   for (std::size_t t = 0; t < kTensors.size(); ++t) {
@@ -160,12 +160,12 @@ TEST_P(EverySink, ReadsBackWhatItWrote) {
 }
 
 /// A run that stops after some ranges, and one that takes them over.
-TEST_P(EverySink, AResumedRunGivesTheSameFiles) {
+TEST_P(EveryOutput, AResumedRunGivesTheSameFiles) {
   const auto ranges = random_ranges(4);
   for (const std::size_t done : {std::size_t{0}, ranges.size() / 2, ranges.size()}) {
     SCOPED_TRACE(done);
     {
-      const auto first = open("out", SinkMode::Resume);  // nothing to resume: as Create
+      const auto first = open("out", OutputMode::Resume);  // nothing to resume: as Create
       EXPECT_FALSE(first->resumed());
       ASSERT_TRUE(first->has_journal());
       for (std::size_t i = 0; i < done; ++i) write(*first, ranges[i]);
@@ -176,9 +176,9 @@ TEST_P(EverySink, AResumedRunGivesTheSameFiles) {
     std::ofstream(dir_ / "out.partial" / "glu_ckpt.json") << "old";
     fs::create_directories(dir_ / "out.partial" / "sub" / "deep");
     std::ofstream(dir_ / "out.partial" / "sub" / "deep" / "old") << "old";
-    EXPECT_EQ(slug_of([&] { open("out", SinkMode::Resume, "asked something else"); }), "resume-mismatch");
+    EXPECT_EQ(slug_of([&] { open("out", OutputMode::Resume, "asked something else"); }), "resume-mismatch");
     EXPECT_EQ(slug_of([&] { open("out"); }), "output-exists");
-    const auto second = open("out", SinkMode::Resume);
+    const auto second = open("out", OutputMode::Resume);
     EXPECT_TRUE(second->resumed());
     EXPECT_EQ(second->journal().entries().size(), 1U);
     for (std::size_t i = 0; i < done; ++i) {
@@ -195,7 +195,7 @@ TEST_P(EverySink, AResumedRunGivesTheSameFiles) {
 }
 
 /// Stopped between finish() and commit(): files have their final names already.
-TEST_P(EverySink, AFinishedRunCanBeResumed) {
+TEST_P(EveryOutput, AFinishedRunCanBeResumed) {
   const auto ranges = random_ranges(5);
   {
     const auto first = open("out");
@@ -203,17 +203,17 @@ TEST_P(EverySink, AFinishedRunCanBeResumed) {
     first->finish(kFinal);
     first->keep();
   }
-  const auto second = open("out", SinkMode::Resume);
+  const auto second = open("out", OutputMode::Resume);
   for (const Range& range : ranges) second->adopt(range.tensor, range.offset, range.bytes);
   finish_and_compare(*second);
 }
 
-TEST_P(EverySink, ProcessesThatJoinGiveTheSameFiles) {
+TEST_P(EveryOutput, ProcessesThatJoinGiveTheSameFiles) {
   const auto ranges = random_ranges(6);
   const auto first = open("out");
   i64 others = 0;
   for (const int rank : {1, 2}) {
-    const auto joined = open("out", SinkMode::Join, "asked", rank);
+    const auto joined = open("out", OutputMode::Join, "asked", rank);
     EXPECT_TRUE(joined->has_journal());
     for (auto i = static_cast<std::size_t>(rank); i < ranges.size(); i += 3) {
       write(*joined, ranges[i]);
@@ -234,7 +234,7 @@ TEST_P(EverySink, ProcessesThatJoinGiveTheSameFiles) {
 }
 
 /// Where the formats say that tensors lie is where their bytes are in the file.
-TEST_P(EverySink, FileOffsetsAreWhereTheBytesAre) {
+TEST_P(EveryOutput, FileOffsetsAreWhereTheBytesAre) {
   const auto sink = open("out");
   for (const Range& range : random_ranges(7)) write(*sink, range);
   std::vector<i64> offsets;
@@ -257,7 +257,7 @@ TEST_P(EverySink, FileOffsetsAreWhereTheBytesAre) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, EverySink, testing::Values(Format::Safetensors, Format::Torch, Format::TorchDist),
+INSTANTIATE_TEST_SUITE_P(Formats, EveryOutput, testing::Values(Format::Safetensors, Format::Torch, Format::TorchDist),
                          [](const auto& format) {
                            std::string name(to_string(format.param));
                            std::erase(name, '-');

@@ -1,0 +1,116 @@
+#pragma once
+/// What an output is to be, and what its format decides about it: which files there are, where in them the bytes of
+/// tensors go, and what stands around those. StagedOutput (format/staged_output.hpp) does the rest for all formats.
+
+#include <deque>
+#include <limits>
+
+#include "format/torch_archive.hpp"
+#include "glu_ckpt/checkpoint.hpp"
+#include "io/output_file.hpp"
+
+namespace glu_ckpt {
+
+/// Create: a new output. Resume: what an earlier run with the same fingerprint left in the staging directory, else a
+/// new output. Join: the staging directory of another process of this run, which alone finishes and commits it.
+enum class OutputMode { Create, Resume, Join };
+
+struct OutputOptions {
+  /// A name ending in .safetensors, .pt, .pth or .bin makes one file; anything else a directory.
+  std::filesystem::path path;
+  /// `__metadata__` entries carried over from the source.
+  std::map<std::string, std::string> metadata;
+  std::vector<ExtraFile> extra_files;
+  /// Replace what is at `path`; the old one goes only when the new one is complete.
+  bool overwrite = false;
+  /// A record of the same keys and lengths as the final one; it fixes the size of the headers.
+  Record record;
+  /// The command line options that made this output, for glu_ckpt.json.
+  std::map<std::string, std::string> options;
+  Format format = Format::Safetensors;
+  /// What the output keeps of the source besides tensors and files.
+  Structure structure = {};
+  /// The format of the source that `structure` is of; none where there is no source.
+  std::optional<Format> source_format = std::nullopt;
+  /// Where the data section of each shard begins in its file, modulo kDataPhaseBytes; multiples of 8. Shards behind the
+  /// last one listed, and formats other than safetensors, begin where their headers end.
+  std::vector<i64> data_phases{};
+  /// Shards into which bytes will be cloned, sorted. Space is reserved for what is written to them alone, and their
+  /// data get no checksum. Safetensors only.
+  std::vector<u32> cloned_shards{};
+  OutputMode mode = OutputMode::Create;
+  /// What the run was asked, as a text. With one there is a journal, and the staging directory can be kept and resumed.
+  std::string fingerprint = {};
+  /// The rank of a process that joins; each has a journal of its own.
+  int rank = 0;
+};
+
+/// True where the path names one file rather than a directory.
+bool names_single_file(const std::filesystem::path& path);
+
+/// A file that holds tensors.
+struct TensorFile {
+  /// Relative to the checkpoint.
+  std::string name;
+  i64 bytes = 0;
+  /// Bytes before the data, which are written as a whole by OutputFile::write_header().
+  i64 header_bytes = 0;
+  Space space = Space::All;
+};
+
+inline constexpr std::size_t kNoCrc = std::numeric_limits<std::size_t>::max();
+
+/// Where a tensor's bytes go from one byte on.
+struct TensorPlace {
+  /// Index into OutputFormat::files().
+  std::size_t file = 0;
+  i64 position = 0;
+  /// How many bytes of the tensor follow one another there.
+  i64 bytes = 0;
+  /// Which of OutputFormat::num_crcs() checksums they count in, and from which of its bytes on.
+  std::size_t crc = kNoCrc;
+  i64 crc_offset = 0;
+};
+
+/// A small file beside the tensors.
+struct SideFile {
+  std::string name;
+  std::string text;
+};
+
+class OutputFormat {
+ public:
+  virtual ~OutputFormat() = default;
+  /// The directory inside the output that holds everything, e.g. "iter_0000100"; mostly empty.
+  virtual std::string directory() const = 0;
+  virtual std::vector<TensorFile> files() const = 0;
+  /// The place of byte `offset` of a tensor. Thread safe.
+  virtual TensorPlace place(std::size_t tensor, i64 offset) const = 0;
+  /// How many checksums the files hold of tensors' bytes.
+  virtual std::size_t num_crcs() const = 0;
+  /// Writes everything in the files but the tensors' bytes, when all of those are there; `files` and `crcs` are those of
+  /// files() and num_crcs(). Returns the bytes that it wrote.
+  virtual i64 write_headers(const Record& record, std::deque<OutputFile>& files,
+                            const std::deque<PiecewiseCrc>& crcs) = 0;
+  /// The files beside those that hold tensors, which the format itself asks for. Only where the output is a directory.
+  virtual std::vector<SideFile> side_files() const = 0;
+};
+
+/// Threads that write, flush or hash files: enough to keep a fast disk busy.
+inline constexpr int kFileThreads = 8;
+
+/// `tensors` are grouped by shard and sorted by offset; every shard's data section is tiled. They keep references to
+/// both arguments. Throws Usage where the path does not suit the format, NotExact where torch has no dtype for a tensor.
+std::unique_ptr<OutputFormat> make_safetensors_format(const OutputOptions& options,
+                                                      const std::vector<OutputTensor>& tensors);
+std::unique_ptr<OutputFormat> make_torch_format(const OutputOptions& options, const std::vector<OutputTensor>& tensors);
+std::unique_ptr<OutputFormat> make_torch_dist_format(const OutputOptions& options,
+                                                     const std::vector<OutputTensor>& tensors);
+
+/// "model.safetensors" where there is one shard, else "model-00001-of-00042.safetensors"; `shard` is 0-based.
+std::string shard_name(u32 shard, u32 num_shards);
+
+/// The elements of all tensors: an index's total_parameters.
+i64 count_parameters(const std::vector<OutputTensor>& tensors);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,105 @@
+#pragma once
+/// An output of any format while it is made: its files in a staging directory, the journal, the checksums that ranks
+/// exchange, the source's other files, glu_ckpt.json over all of them, and one rename.
+
+#include <atomic>
+#include <deque>
+#include <set>
+
+#include "format/output_format.hpp"
+#include "format/record_file.hpp"
+#include "io/sink.hpp"
+#include "io/staged_dir.hpp"
+
+namespace glu_ckpt {
+
+/// A checkpoint being written into `<path>.partial`. Destroying it without commit() or keep() removes the staging
+/// directory, if this run made it, and leaves `path` as it was; one that has joined leaves both.
+class StagedOutput final : public DurableSink {
+ public:
+  /// `tensors` are grouped by shard and sorted by offset; every shard's data section is tiled.
+  /// Throws OutputExists, OutputBusy, ResumeMismatch, Io, NoSpace, and what the formats throw.
+  StagedOutput(const OutputOptions& options, const std::vector<OutputTensor>& tensors);
+
+  void write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override;
+  i64 file_offset(std::size_t tensor) const override;
+  void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const override;
+  void adopt(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override;
+  /// Only into OutputOptions::cloned_shards.
+  bool clone(std::size_t tensor, i64 offset, const FilePlace& from, i64 bytes) override;
+
+  /// Only where OutputOptions::fingerprint is not empty.
+  bool has_journal() const { return staged_.has_journal(); }
+  /// Throws Io where there is none.
+  Journal& journal();
+  /// Whether an earlier run's files and journal were taken over.
+  bool resumed() const { return staged_.resumed(); }
+  /// Leaves the staging directory in place for a later run to resume, as is done without it where an earlier run's was
+  /// taken over.
+  void keep() { staged_.keep(); }
+  /// Has the staging directory removed, whoever made it.
+  void discard() { staged_.discard(); }
+
+  /// For a process that joined the run: flushes its files, and writes what finish() has to know of the bytes that went
+  /// into them. Called once, after all writes.
+  std::vector<std::byte> export_sums();
+  /// Takes what another process exported. From then on the files are read as the other processes wrote them. Throws Io
+  /// where it is damaged.
+  void import_sums(std::span<const std::byte> sums);
+
+  /// Writes the headers with the final record, flushes the files to the disk, then writes the index, the other files
+  /// and glu_ckpt.json. Throws Io in a process that joined.
+  void finish(const Record& record);
+  /// Where a finished but not committed checkpoint can be opened.
+  std::filesystem::path staged_path() const;
+  /// Flushes the directory and renames it to its final path. Throws Io in a process that joined.
+  void commit();
+  /// Bytes of all files written so far, headers included, and without those that were cloned.
+  i64 bytes_written() const { return bytes_written_; }
+
+ private:
+  template <typename Bytes, typename Use>
+  void for_each_piece(std::size_t tensor, i64 offset, Bytes bytes, const Use& use) const;
+  std::filesystem::path root() const { return staged_.path() / format_->directory(); }
+  /// The only file's name, where the output is one file.
+  std::string file_name() const { return staged_.final_path().filename().string(); }
+  void require_owner(std::string_view action) const;
+  std::filesystem::path claim(const std::string& name);
+  void make_subdirectories(const std::filesystem::path& relative);
+  void open_file(const TensorFile& file);
+  void remove_others();
+  void remove_others_in(const std::filesystem::path& directory, const std::set<std::filesystem::path>& keep);
+  void see_others();
+  void publish_files();
+  void write_text(const std::string& name, std::string_view text);
+  void copy_extra_file(const ExtraFile& extra);
+  void write_record_file(const Record& record);
+  void write_tracker();
+
+  OutputOptions options_;
+  std::vector<OutputTensor> tensors_;
+  bool single_file_;
+  std::unique_ptr<OutputFormat> format_;
+  StagedDir staged_;
+  /// For files between whose parts others are cloned.
+  PageSpool spool_;
+  HashMemory hash_memory_;
+  /// What format_->files() says, and the files themselves. A file and a checksum cannot move, hence deques.
+  std::vector<TensorFile> planned_;
+  mutable std::deque<OutputFile> files_;
+  std::deque<PiecewiseCrc> crcs_;
+  /// Names of all files so far, relative to the checkpoint.
+  std::set<std::string> names_;
+  /// The lines of glu_ckpt.json, by name.
+  std::map<std::string, FileRecord> records_;
+  /// Relative to the staging directory.
+  std::set<std::filesystem::path> subdirectories_;
+  std::atomic<i64> bytes_written_{0};
+  bool sees_others_ = false;
+};
+
+inline std::unique_ptr<StagedOutput> create_output(const OutputOptions& options, const std::vector<OutputTensor>& tensors) {
+  return std::make_unique<StagedOutput>(options, tensors);
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,67 @@
+/// Adds a record to a checkpoint in place.
+
+#include "core/fail.hpp"
+#include "format/output_format.hpp"
+#include "format/record_file.hpp"
+#include "format/safetensors_header.hpp"
+#include "format/safetensors_source.hpp"
+#include "io/directory.hpp"
+#include "io/file.hpp"
+#include "io/staged_dir.hpp"
+
+namespace glu_ckpt {
+namespace fs = std::filesystem;
+namespace {
+
+OutputTensor as_output(const TensorRef& tensor, i64 data_start) {
+  return {tensor.name, tensor.dtype, tensor.shape, tensor.bytes, 0, tensor.offset - data_start, tensor.name};
+}
+
+/// The header is of another length now, so the data moves: into a new file beside the old one.
+void write_record_to_file(const fs::path& path, const Record& record) {
+  const File old = File::open_read(path);
+  ParsedHeader header = read_header(old);
+  put_record(header.metadata, record);
+  i64 data_bytes = 0;
+  for (const TensorRef& tensor : header.tensors) data_bytes += tensor.bytes;
+  const i64 data_start = old.size() - data_bytes;
+  std::vector<OutputTensor> tensors;
+  for (const TensorRef& tensor : header.tensors) tensors.push_back(as_output(tensor, data_start));
+  // In phase with the old file, so that a file system that can share extents copies nothing.
+  const std::string text = print_header(tensors, header.metadata, shareable_phase(data_start));
+  const auto header_bytes = static_cast<i64>(text.size());
+
+  StagedDir staged(path, /*overwrite=*/true);
+  const std::string name = staged.final_path().filename().string();
+  const File file = File::create(staged.path() / name);
+  file.reserve(header_bytes + data_bytes);
+  file.pwrite_exact(std::as_bytes(std::span(text)), 0);
+  file.copy_from(old, data_start, header_bytes, data_bytes);
+  file.set_mode(old.mode());
+  file.sync();
+  staged.commit_file(name);
+}
+
+/// Options, checksums of files and fields that `record` does not have stay.
+void write_record_to_directory(const fs::path& directory, const Record& record) {
+  const fs::path path = directory / kRecordFileName;
+  RecordFile content;
+  if (path_exists(path))
+    content = parse_record_json(read_small_file(path, kMaxRecordBytes, ErrorCode::RecordInvalid), path.string());
+  for (const auto& [key, value] : record) content.record.insert_or_assign(key, value);
+  replace_small_file(path, print_record_json(content));
+}
+
+}  // namespace
+
+void write_record(const fs::path& path, const Record& record) {
+  if (is_directory_at(path)) return write_record_to_directory(path, record);
+  if (names_single_file(path) && path.extension() != ".safetensors")
+    fail(ErrorCode::NotSupported, {path.string(), {}},
+         "{}: a record can be added to a safetensors file or to a directory; give this file a directory of its own and "
+         "stamp that",
+         path.string());
+  write_record_to_file(path, record);
+}
+
+}  // namespace glu_ckpt
