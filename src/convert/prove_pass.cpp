@@ -42,6 +42,8 @@ class Prover {
     if (const auto* by_clones = std::get_if<ClonesShown>(&shown)) digest = by_clones->recorded;
     staging_.sink().finish(expected_.record(digest));
     const Proof proof = prove(shown);
+    // Objects, config.json and the other files were read after the tensors.
+    staging_.check_source_unchanged();
     staging_.sink().commit();
     return {proof, digest};
   }

@@ -70,6 +70,21 @@ std::string shard_text(int shard) {
 
 std::string shard_file(int shard) { return fmt::format("model-{:05}-of-00002.safetensors", shard + 1); }
 
+/// Names only: what is in the files says nothing to a reader.
+std::string difference(const Tree& found, const Tree& expected) {
+  std::string text;
+  for (const auto& [path, content] : found)
+    if (!expected.contains(path))
+      text += " more: " + path;
+    else if (expected.at(path) != content)
+      text += " differs: " + path;
+  for (const auto& [path, content] : expected)
+    if (!found.contains(path)) text += " lacks: " + path;
+  return text;
+}
+
+}  // namespace
+
 Tree make_source() {
   Tree source;
   std::vector<std::string> places;
@@ -85,21 +100,6 @@ Tree make_source() {
   source["tokenizer.json"] = "{}";
   return source;
 }
-
-/// Names only: what is in the files says nothing to a reader.
-std::string difference(const Tree& found, const Tree& expected) {
-  std::string text;
-  for (const auto& [path, content] : found)
-    if (!expected.contains(path))
-      text += " more: " + path;
-    else if (expected.at(path) != content)
-      text += " differs: " + path;
-  for (const auto& [path, content] : expected)
-    if (!found.contains(path)) text += " lacks: " + path;
-  return text;
-}
-
-}  // namespace
 
 const std::vector<Target>& all_targets() {
   const auto options_of = [](const std::function<void(ConvertOptions&)>& change = {}) {

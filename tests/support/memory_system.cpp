@@ -199,8 +199,18 @@ int MemorySystem::injected_error(CallKind kind) {
   return interrupt_next_ ? EINTR : 0;
 }
 
+void MemorySystem::run_action(CallKind kind) {
+  std::optional<Action> due;
+  {
+    const std::lock_guard lock(mutex_);
+    if (action_ && action_->kind == kind && calls_of_[kind] + 1 >= action_->number) due = std::exchange(action_, {});
+  }
+  if (due) due->run();
+}
+
 template <typename Body>
 auto MemorySystem::call(CallKind kind, const Body& body) -> decltype(body()) {
+  run_action(kind);
   const std::lock_guard lock(mutex_);
   using Result = decltype(body());
   const int error = injected_error(kind);
@@ -233,6 +243,11 @@ void MemorySystem::fail(CallKind kind, i64 number, int error) {
   faults_.push_back({kind, number, error});
 }
 
+void MemorySystem::before(CallKind kind, i64 number, std::function<void()> action) {
+  const std::lock_guard lock(mutex_);
+  action_ = {kind, number, std::move(action)};
+}
+
 void MemorySystem::stop_at(i64 number) {
   const std::lock_guard lock(mutex_);
   stop_at_ = number;
@@ -255,6 +270,7 @@ void MemorySystem::reset() {
   calls_of_.clear();
   faults_.clear();
   stop_at_.reset();
+  action_.reset();
   interrupt_ = false;
   transfer_ = Transfer::Whole;
 }

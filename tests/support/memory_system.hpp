@@ -4,6 +4,7 @@
 
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -86,6 +87,8 @@ class MemorySystem final : public SystemCalls {
   void fail(CallKind kind, i64 number, int error);
   /// Call `number` and all after it have no effect and fail with EIO, up to crash() or reset().
   void stop_at(i64 number);
+  /// Runs `action` once, just before call `number` of this kind. It may change files through this object.
+  void before(CallKind kind, i64 number, std::function<void()> action);
   /// Each call that can be interrupted is, the first of each two times.
   void interrupt(bool on);
   void set_transfer(Transfer transfer);
@@ -170,6 +173,7 @@ class MemorySystem final : public SystemCalls {
   template <typename Body>
   auto call(CallKind kind, const Body& body) -> decltype(body());
   int injected_error(CallKind kind);
+  void run_action(CallKind kind);
 
   NodePtr make_node(mode_t mode);
   int find(const std::string& path, bool follow, Place& place, int links = 0) const;
@@ -198,6 +202,12 @@ class MemorySystem final : public SystemCalls {
   std::map<CallKind, i64> calls_of_;
   std::vector<Fault> faults_;
   std::optional<i64> stop_at_;
+  struct Action {
+    CallKind kind;
+    i64 number;
+    std::function<void()> run;
+  };
+  std::optional<Action> action_;
   bool interrupt_ = false;
   bool interrupt_next_ = false;
   Transfer transfer_ = Transfer::Whole;
