@@ -1,10 +1,14 @@
-/// A program outside the tree, which has nothing but what `meson install` installed: consumer SOURCE.
-#include <cstdio>
+/// A program outside the tree, which has nothing but what `meson install` installed: consumer SOURCE DST. README's example
+/// converts; called again, it finds that all is done.
 
-#include "glu_ckpt/checkpoint.hpp"
-#include "glu_ckpt/layout.hpp"
+#include <iostream>
+
+// README's example, as run_install.sh found it there.
+#include "example.hpp"
 
 int main(int, char** argv) {
-  const auto source = glu_ckpt::open_source(argv[1]);
-  std::printf("%zu tensors\n", source->inventory().tensors.size());
+  const glu_ckpt::Converted first = interleave(argv[1], argv[2]);
+  const glu_ckpt::Converted again = interleave(argv[1], argv[2]);
+  std::cout << to_string(first.digest.value()) << '\n';
+  return to_string(first.proof) == "digest" && again.was_complete ? 0 : 1;
 }

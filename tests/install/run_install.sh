@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs a build into a folder of its own, and builds and runs a program there that knows it by pkg-config alone.
+# Installs a build into a folder of its own, and builds and runs README's example there, with pkg-config alone.
 # usage: run_install.sh BUILD PREFIX COMPILER...
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -16,8 +16,14 @@ export PKG_CONFIG_PATH=${pc%/*}
 read -ra flags < <(pkg-config --define-variable=prefix="$installed" --cflags --libs --static glu-ckpt)
 
 cd "$work"
-"$@" -std=c++20 "$here/consumer.cpp" -o consumer "${flags[@]}"
-./consumer "$here/../../testdata/hf/qwen3_moe"
-"$installed/bin/glu-ckpt" --version
+sed -n '/^```cpp$/,/^```$/p' "$here/../../README.md" | grep -v '^```' >example.hpp
+# The unit tests hold the same code to more.
+sed -n '/^\/\/ \[example\]$/,/^\/\/ \[example\]$/p' "$here/../unit/library_test.cpp" | grep -v '^// \[example\]$' |
+  diff - example.hpp
+"$@" -std=c++20 -I. "$here/consumer.cpp" -o consumer "${flags[@]}"
+source=$here/../../testdata/hf/qwen3_moe
+digest=$(./consumer "$source" converted)
+[[ $digest == "$("$installed/bin/glu-ckpt" digest converted -q)" ]]
+"$installed/bin/glu-ckpt" verify "$source" converted
 # The library brings its headers, and no internal ones.
 [[ ! -e $installed/include/core && -e $installed/include/glu_ckpt/checkpoint.hpp ]]
