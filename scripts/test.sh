@@ -3,9 +3,9 @@
 # usage: scripts/test.sh [--quick|--thorough]
 #   --quick     after a change of one file: one g++ build without CUDA, the include rules, and the tests of the suite
 #               `quick` (unit, property, golden, malformed and the program's commands)
-#   (nothing)   before a change goes in: the include rules, every public header by itself, clang-tidy over the files that
-#               the change touches, and all tests in two builds: g++, with CUDA where there is nvcc, and clang++ with
-#               the address and undefined-behaviour sanitizers
+#   (nothing)   before a change goes in: the include rules, the layout of the code, every public header by itself,
+#               clang-tidy over the files that the change touches, and all tests in two builds: g++, with CUDA where there
+#               is nvcc, and clang++ with the address and undefined-behaviour sanitizers
 #   --thorough  before a release: all of that, ThreadSanitizer over everything that has threads, each fuzz target for a
 #               minute, 1,000 kills of a conversion, 100 of one by several ranks, and the batch script under Slurm
 set -euo pipefail
@@ -33,6 +33,15 @@ headline() { printf '\n== %s\n' "$*"; }
 
 headline "includes"
 python3 scripts/check_includes.py || failed_checks+=("check_includes.py")
+
+# Other versions of clang-format lay the same code out in other ways.
+headline "clang-format"
+if clang-format --version 2>/dev/null | grep -qF "version 14."; then
+  find include src kernels tests -regex '.*\.\(cpp\|hpp\|cu\|cuh\)' -print0 | xargs -0 clang-format --dry-run -Werror ||
+    failed_checks+=("clang-format")
+else
+  echo "clang-format 14 is not here; the layout of the code is not checked"
+fi
 
 check_headers() {
   headline "public headers by themselves"
