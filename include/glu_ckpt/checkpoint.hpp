@@ -129,7 +129,8 @@ struct CheckpointInfo {
 /// replaced.
 void check_unchanged(const CheckpointInfo& info);
 
-/// Checks that need all bytes of a checkpoint: the items of torch-dist, and the checksums that files hold of themselves.
+/// Checks that need all bytes of a checkpoint: the items of torch-dist, and the checksums that files hold of
+/// themselves.
 class ContentCheck {
  public:
   virtual ~ContentCheck() = default;
@@ -157,7 +158,9 @@ class Source {
   /// Null where tensors are in no files, or in pieces of them.
   virtual const FileBacked* file_backed() const = 0;
 
-  void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const { read_scattered(tensor, offset, {&out, 1}); }
+  void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const {
+    read_scattered(tensor, offset, {&out, 1});
+  }
   const Inventory& inventory() const { return info().inventory; }
 
   Format format() const { return info().format; }

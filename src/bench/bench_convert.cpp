@@ -17,8 +17,8 @@
 #include "bench/bench.hpp"
 #include "core/fail.hpp"
 #include "format/staged_output.hpp"
-#include "io/file.hpp"
 #include "glu_ckpt/convert.hpp"
+#include "io/file.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -157,8 +157,9 @@ class BenchedCheckpoint {
 
   double copy() const {
     return timed([&] {
-      ChildProcess({"cp", "--reflink=never", "--", source_file().string(), target_path().string()})
-          .wait([&] { stop_if_asked(); });
+      ChildProcess({"cp", "--reflink=never", "--", source_file().string(), target_path().string()}).wait([&] {
+        stop_if_asked();
+      });
       File::open_read(target_path()).sync();
     });
   }

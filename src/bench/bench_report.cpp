@@ -1,8 +1,9 @@
+#include "bench/bench_report.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "core/json.hpp"
-#include "bench/bench_report.hpp"
 #include "report/report.hpp"
 
 namespace glu_ckpt::report {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "cli/session.hpp"
 #include "bench/bench_report.hpp"
+#include "cli/session.hpp"
 #include "glu_ckpt/ops/cuda.hpp"
 
 namespace glu_ckpt::cli {

@@ -24,8 +24,9 @@ std::string check_text(const CheckedCheckpoint& found, const std::string& path) 
     ++counts[static_cast<std::size_t>(file.state)];
   }
   if (found.digest)
-    text += fmt::format("digest: {} ({} recorded, {} found)\n", found.digest == found.recorded_digest ? "ok" : "differs",
-                        *found.recorded_digest, *found.digest);
+    text +=
+        fmt::format("digest: {} ({} recorded, {} found)\n", found.digest == found.recorded_digest ? "ok" : "differs",
+                    *found.recorded_digest, *found.digest);
   if (!found.has_checksums)
     text += fmt::format("{}: has no record of its files (glu_ckpt.json), so only what the format checks was checked\n",
                         report::printable(path));

@@ -25,8 +25,7 @@ void print_report(const Options& options, const report::Conversion& conversion) 
 
 int cmd_convert(const Options& options, Ranks* ranks) {
   const auto start = std::chrono::steady_clock::now();
-  const Converted converted =
-      convert(options.input, options.output, options.convert, Session(options).run(), ranks);
+  const Converted converted = convert(options.input, options.output, options.convert, Session(options).run(), ranks);
   if (ranks != nullptr && ranks->rank() != 0) return 0;
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   report::Conversion conversion;

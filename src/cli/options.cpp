@@ -207,7 +207,8 @@ class Parser {
     add_activation(sub);
     sub->add_flag("--force", options_.convert.force, "convert even if the source has that layout already");
     sub->add_flag("--overwrite", options_.convert.overwrite, "replace DST once the new one is complete");
-    sub->add_flag("--resume", options_.convert.resume, "go on with what a stopped run left in DST.partial, if there is any");
+    sub->add_flag("--resume", options_.convert.resume,
+                  "go on with what a stopped run left in DST.partial, if there is any");
     if (command == Command::Convert) sub->add_flag("--dry-run", options_.dry_run, "same as plan");
     add_work(sub);
     add_common(sub);
@@ -381,7 +382,8 @@ class Parser {
 
   void interpret() {
     answer_naming(texts_.naming, options_.convert.to.naming);
-    if (!texts_.experts.empty() && texts_.experts != "keep") options_.convert.to.experts = parse_experts(texts_.experts);
+    if (!texts_.experts.empty() && texts_.experts != "keep")
+      options_.convert.to.experts = parse_experts(texts_.experts);
     if (!texts_.bias_experts.empty() && texts_.bias_experts != "keep")
       options_.convert.to.bias_experts = parse_experts(texts_.bias_experts);
     answer(texts_.glu, options_.convert.to.glu);
@@ -406,7 +408,8 @@ class Parser {
       fail(ErrorCode::Usage, {}, "--device-memory must be at least 1MiB");
     if (options_.convert.max_shard_bytes < 1) fail(ErrorCode::Usage, {}, "--max-shard-size must be at least 1 byte");
     if (!texts_.sample.empty()) options_.verify.subset.percent = parse_percent(texts_.sample);
-    if (!texts_.part.empty()) std::tie(options_.verify.subset.part, options_.verify.subset.parts) = parse_part(texts_.part);
+    if (!texts_.part.empty())
+      std::tie(options_.verify.subset.part, options_.verify.subset.parts) = parse_part(texts_.part);
     if (seed_->count() > 0 && !options_.verify.forward && texts_.sample.empty())
       fail(ErrorCode::Usage, {}, "--seed is that of --forward's tokens or of --sample; give one of them");
     if (options_.run.jobs == 0) options_.run.jobs = usable_cores();

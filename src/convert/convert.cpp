@@ -161,8 +161,7 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   ExecuteOptions execution;
   execution.jobs = jobs_of(run);
   execution.memory_bytes = run.memory_bytes;
-  planned.peak_memory =
-      peak_memory_so_far() + planned_buffer_bytes(conversion.plan, *conversion.backend, execution);
+  planned.peak_memory = peak_memory_so_far() + planned_buffer_bytes(conversion.plan, *conversion.backend, execution);
   const FilesystemInfo filesystem = filesystem_of(directory_of(output_name(output)));
   planned.disk_needed = disk_needed(conversion, planned.bytes_written);
   planned.disk_free = filesystem.free_bytes;

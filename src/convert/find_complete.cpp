@@ -43,7 +43,8 @@ void check_side_files(const Source& source, const Source& output, const FailOthe
     const auto was = std::ranges::find(written, file.name, &FileRecord::name);
     const std::filesystem::path copy = output.path() / file.name;
     if (was == written.end() || !path_exists(copy)) fail_other(fmt::format("lacks {}", file.name));
-    if (record_of_file(File::open_read(copy), file.name) != *was) fail_other(fmt::format("its {} is not what was written", file.name));
+    if (record_of_file(File::open_read(copy), file.name) != *was)
+      fail_other(fmt::format("its {} is not what was written", file.name));
   }
   if (const std::string config = config_line(source); config != config_line(output))
     fail_other("its config.json is another one than the source's");

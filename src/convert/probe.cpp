@@ -34,6 +34,7 @@ class ProbeSink final : public Sink {
   void sync() const { file_.sync(); }
 
   i64 file_offset(std::size_t) const override { return -1; }
+
  private:
   File file_;
   i64 bytes_;

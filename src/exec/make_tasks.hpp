@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "glu_ckpt/execute.hpp"
-#include "plan/clone_parts.hpp"
 #include "io/sink.hpp"
+#include "plan/clone_parts.hpp"
 
 namespace glu_ckpt {
 

@@ -53,8 +53,8 @@ std::vector<CheckedFile> check_files(const fs::path& directory, const std::vecto
   std::vector<CheckedFile> checked;
   for (const FileRecord& file : files) {
     if (!is_below(file.name))
-      fail_at(ErrorCode::RecordInvalid, {record, std::nullopt}, "files lists '{}', which is no path below the directory",
-              file.name);
+      fail_at(ErrorCode::RecordInvalid, {record, std::nullopt},
+              "files lists '{}', which is no path below the directory", file.name);
     checked.push_back(check_file(directory / file.name, file, jobs, on_progress));
   }
   return checked;

@@ -33,8 +33,8 @@ std::string identity_of(const CheckpointInfo& info) {
   // Sizes and dates alone may be another model's: images and archives have one date for all files.
   std::string text;
   for (const OpenedFile& file : info.files)
-    text += fmt::format("file {} {} {} {}\n", canonical_path(file.path).string(), file.inode, file.bytes,
-                        file.modified_ns);
+    text +=
+        fmt::format("file {} {} {} {}\n", canonical_path(file.path).string(), file.inode, file.bytes, file.modified_ns);
   return text;
 }
 

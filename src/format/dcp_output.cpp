@@ -145,7 +145,8 @@ class DcpFormat final : public OutputFormat {
 
   std::vector<std::string> file_names() const {
     std::vector<std::string> names;
-    for (std::size_t shard = 0; shard < file_bytes_.size(); ++shard) names.push_back(fmt::format("__0_{}.distcp", shard));
+    for (std::size_t shard = 0; shard < file_bytes_.size(); ++shard)
+      names.push_back(fmt::format("__0_{}.distcp", shard));
     return names;
   }
 

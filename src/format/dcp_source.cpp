@@ -246,7 +246,8 @@ class DcpSource final : public FileSource, public ContentCheck {
       info_.structure.objects.push_back({metadata_.objects[i].name, metadata_.objects[i].item.length, store, i});
     info_.structure.paths = std::move(metadata_.paths);
     const fs::path json = files_.directory / "metadata.json";
-    if (path_exists(json)) info_.structure.metadata_json = read_small_file(json, kMaxMetadataJsonBytes, ErrorCode::DcpMetadata);
+    if (path_exists(json))
+      info_.structure.metadata_json = read_small_file(json, kMaxMetadataJsonBytes, ErrorCode::DcpMetadata);
     info_.structure.has_integrity = path_exists(files_.directory / "integrity.json");
   }
 

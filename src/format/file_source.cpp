@@ -89,7 +89,8 @@ std::vector<u32> FileSource::sorted_by_name() const {
   const TensorRef& other = tensors[*std::next(twice)];
   fail_at(ErrorCode::DuplicateKey,
           {(files_.directory / info_.inventory.files[other.file]).string(), other.offset, other.name},
-          "tensor '{}' is here, and also at byte {} of {}", other.name, tensor.offset, info_.inventory.files[tensor.file]);
+          "tensor '{}' is here, and also at byte {} of {}", other.name, tensor.offset,
+          info_.inventory.files[tensor.file]);
 }
 
 /// Walks index and tensors, both sorted by name, side by side. The shards are the index's own list, so

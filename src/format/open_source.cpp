@@ -124,7 +124,8 @@ void add_directory(const fs::path& directory, const std::string& prefix, Checkpo
 std::string pick_index(const Listing& listing, const fs::path& directory) {
   const auto& indexes = listing.indexes;
   if (indexes.empty()) return {};
-  if (std::find(indexes.begin(), indexes.end(), kSafetensorsIndexFile) != indexes.end()) return std::string(kSafetensorsIndexFile);
+  if (std::find(indexes.begin(), indexes.end(), kSafetensorsIndexFile) != indexes.end())
+    return std::string(kSafetensorsIndexFile);
   if (indexes.size() == 1) return indexes.front();
   fail(ErrorCode::NotSupported, {directory.string(), {}},
        "{}: has several indexes ({}, {}); put the variant you mean in a directory of its own", directory.string(),

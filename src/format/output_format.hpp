@@ -88,8 +88,8 @@ class OutputFormat {
   virtual TensorPlace place(std::size_t tensor, i64 offset) const = 0;
   /// How many checksums the files hold of tensors' bytes.
   virtual std::size_t num_crcs() const = 0;
-  /// Writes everything in the files but the tensors' bytes, when all of those are there; `files` and `crcs` are those of
-  /// files() and num_crcs(). Returns the bytes that it wrote.
+  /// Writes everything in the files but the tensors' bytes, when all of those are there; `files` and `crcs` are those
+  /// of files() and num_crcs(). Returns the bytes that it wrote.
   virtual i64 write_headers(const Record& record, std::deque<OutputFile>& files,
                             const std::deque<PiecewiseCrc>& crcs) = 0;
   /// The files beside those that hold tensors, which the format itself asks for. Only where the output is a directory.
@@ -100,7 +100,8 @@ class OutputFormat {
 inline constexpr int kFileThreads = 8;
 
 /// `tensors` are grouped by shard and sorted by offset; every shard's data section is tiled. They keep references to
-/// both arguments. Throws Usage where the path does not suit the format, NotExact where torch has no dtype for a tensor.
+/// both arguments. Throws Usage where the path does not suit the format, NotExact where torch has no dtype for a
+/// tensor.
 std::unique_ptr<OutputFormat> make_safetensors_format(const OutputOptions& options,
                                                       const std::vector<OutputTensor>& tensors);
 std::unique_ptr<OutputFormat> make_torch_format(const OutputOptions& options, const std::vector<OutputTensor>& tensors);

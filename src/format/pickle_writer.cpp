@@ -117,7 +117,8 @@ class Writer {
     if (place == kOpen)
       fail(ErrorCode::PickleDepth, {}, "a tuple, set or object is among the values that it is made of; not written");
     if (depth >= kMaxWrittenDepth)
-      fail(ErrorCode::PickleDepth, {}, "values nested more than {} deep cannot be written as a pickle", kMaxWrittenDepth);
+      fail(ErrorCode::PickleDepth, {}, "values nested more than {} deep cannot be written as a pickle",
+           kMaxWrittenDepth);
     if (!write_leaf(node)) write_nested(node, depth);
   }
 

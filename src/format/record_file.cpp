@@ -130,7 +130,8 @@ void print_files(std::string& out, const std::vector<FileRecord>& files) {
   for (const FileRecord& file : files) {
     out += fmt::format("{}    {{\"name\": {}, \"bytes\": {}, \"header_bytes\": {}", separator, json_string(file.name),
                        file.bytes, file.header_bytes);
-    if (!file.header_xxh3_128.empty()) out += fmt::format(", \"header_xxh3_128\": {}", json_string(file.header_xxh3_128));
+    if (!file.header_xxh3_128.empty())
+      out += fmt::format(", \"header_xxh3_128\": {}", json_string(file.header_xxh3_128));
     if (!file.data_xxh3_128.empty()) out += fmt::format(", \"data_xxh3_128\": {}", json_string(file.data_xxh3_128));
     out += "}";
     separator = ",\n";

@@ -40,7 +40,8 @@ struct HeaderText {
   const std::string& why = document.message();
   switch (document.fault()) {
     case JsonFault::Utf8: fail_at(ErrorCode::HeaderUtf8, where, "the header is not UTF-8");
-    case JsonFault::Depth: fail_at(ErrorCode::HeaderDepth, where, "the header nests deeper than {} levels", kMaxHeaderDepth);
+    case JsonFault::Depth:
+      fail_at(ErrorCode::HeaderDepth, where, "the header nests deeper than {} levels", kMaxHeaderDepth);
     case JsonFault::Number: fail_at(ErrorCode::BadNumber, where, "the header has a number outside 0..2^63-1: {}", why);
     default: fail_at(ErrorCode::HeaderJson, where, "the header is not a JSON object: {}", why);
   }

@@ -24,12 +24,13 @@ struct RawEntry {
 
 class IndexReader {
  public:
-  IndexReader(std::string_view text, const std::string& file) : text_(text), part_(file), document_(text, kMaxIndexDepth) {}
+  IndexReader(std::string_view text, const std::string& file)
+      : text_(text), part_(file), document_(text, kMaxIndexDepth) {}
 
   ShardIndex read() {
     if (document_.fault() != JsonFault::None)
-      fail_at(ErrorCode::IndexJson, {part_, json_fault_offset(text_, document_.fault(), kMaxIndexDepth)}, "is not JSON: {}",
-              document_.message());
+      fail_at(ErrorCode::IndexJson, {part_, json_fault_offset(text_, document_.fault(), kMaxIndexDepth)},
+              "is not JSON: {}", document_.message());
     const std::vector<RawEntry> entries = read_entries(find_weight_map());
     check_unique(entries);
     ShardIndex index;

@@ -178,7 +178,7 @@ void StagedOutput::publish_files() {
   for (std::size_t i = 0; i < files_.size(); ++i) {
     const OutputFile& file = files_[i];
     records_[planned_[i].name] = {planned_[i].name, file.bytes(), file.header_bytes(), hex(file.header_hash()),
-                                file.data_hash() ? hex(*file.data_hash()) : ""};
+                                  file.data_hash() ? hex(*file.data_hash()) : ""};
   }
 }
 

@@ -98,7 +98,8 @@ class StagedOutput final : public DurableSink {
   bool sees_others_ = false;
 };
 
-inline std::unique_ptr<StagedOutput> create_output(const OutputOptions& options, const std::vector<OutputTensor>& tensors) {
+inline std::unique_ptr<StagedOutput> create_output(const OutputOptions& options,
+                                                   const std::vector<OutputTensor>& tensors) {
   return std::make_unique<StagedOutput>(options, tensors);
 }
 

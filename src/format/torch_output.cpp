@@ -117,7 +117,8 @@ class TorchFormat final : public OutputFormat {
       fail(ErrorCode::Usage, {options_.path.string(), {}},
            "{}: names one file, but the output has {} shards; name a directory or give a larger --max-shard-size",
            options_.path.string(), num_shards);
-    TorchFile file{options_.path.filename().string(), structure_.trees.empty() ? nullptr : &structure_.trees.front(), {}};
+    TorchFile file{
+        options_.path.filename().string(), structure_.trees.empty() ? nullptr : &structure_.trees.front(), {}};
     for (std::size_t i = 0; i < tensors_.size(); ++i) file.members.push_back(i);
     return file;
   }
@@ -210,7 +211,8 @@ class TorchFormat final : public OutputFormat {
 
 }  // namespace
 
-std::unique_ptr<OutputFormat> make_torch_format(const OutputOptions& options, const std::vector<OutputTensor>& tensors) {
+std::unique_ptr<OutputFormat> make_torch_format(const OutputOptions& options,
+                                                const std::vector<OutputTensor>& tensors) {
   return std::make_unique<TorchFormat>(options, tensors);
 }
 

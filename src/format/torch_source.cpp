@@ -175,7 +175,7 @@ class TorchSource final : public FileSource, public FileBacked, public ContentCh
       const i64 begin = record->offset;
       take_extras(
           read_extras([file, begin](std::span<std::byte> out, i64 offset) { file->pread_exact(out, begin + offset); },
-                 record->bytes, {path, begin}));
+                      record->bytes, {path, begin}));
     }
   }
 

@@ -133,8 +133,8 @@ void write_small_file(const std::filesystem::path& path, std::string_view text);
 /// Replaces `path` by `text` in one step: `<path>.partial`, fsync, rename, fsync of the directory.
 void replace_small_file(const std::filesystem::path& path, std::string_view text);
 
-/// Makes later reads of a flushed file, or of all files below a directory, come from the device rather than from the page
-/// cache.
+/// Makes later reads of a flushed file, or of all files below a directory, come from the device rather than from the
+/// page cache.
 void drop_page_cache(const std::filesystem::path& path);
 
 /// Lifts the soft limit of open files to the hard one, for checkpoints of many shards.

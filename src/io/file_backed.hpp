@@ -1,6 +1,6 @@
 #pragma once
-/// Tensors as they are stored in files, for those who do more with a source than read it: they share its blocks, read it
-/// ahead, or keep it in the page cache.
+/// Tensors as they are stored in files, for those who do more with a source than read it: they share its blocks, read
+/// it ahead, or keep it in the page cache.
 
 #include <cstddef>
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <new>
 
-#include "core/fail.hpp"
 #include "core/checked_math.hpp"
+#include "core/fail.hpp"
 #include "io/page_bytes.hpp"
 
 namespace glu_ckpt {

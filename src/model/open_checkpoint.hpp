@@ -21,8 +21,8 @@ auto with_place(const Source& source, const Work& work) {
   }
 }
 
-/// Throws UnknownGlu where the order of gate and up of any layer is unknown. `option_prefix` is that of the options that
-/// would say it (SourceAnswers::option_prefix).
+/// Throws UnknownGlu where the order of gate and up of any layer is unknown. `option_prefix` is that of the options
+/// that would say it (SourceAnswers::option_prefix).
 void require_known_glu(const Checkpoint& checkpoint, const std::string& option_prefix);
 
 /// The same for one layer.

@@ -1,7 +1,7 @@
 #include <cuda_runtime_api.h>
 
-#include "ops/padding_runs.hpp"
 #include "kernels/common/cuda_check.hpp"
+#include "ops/padding_runs.hpp"
 
 namespace glu_ckpt {
 

@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "glu_ckpt/ops/cuda.hpp"
+#include "glu_ckpt/convert.hpp"
 #include "glu_ckpt/error.hpp"
 #include "glu_ckpt/execute.hpp"
 #include "glu_ckpt/layout.hpp"
-#include "glu_ckpt/plan.hpp"
-#include "glu_ckpt/convert.hpp"
 #include "glu_ckpt/model.hpp"
+#include "glu_ckpt/ops/cuda.hpp"
+#include "glu_ckpt/plan.hpp"
 
 namespace glu_ckpt::report {
 

@@ -177,7 +177,8 @@ void FaultBench::begin() {
   memory_->allow_rename_flags(!target_.plain);
   for (const auto& [path, content] : source_) memory_->put("/src/" + path, content);
   const bool file = target_.output.find('.') != target_.output.npos;
-  if (target_.options.overwrite) memory_->put("/work/" + target_.output + (file ? "" : "/model.safetensors"), "an older one");
+  if (target_.options.overwrite)
+    memory_->put("/work/" + target_.output + (file ? "" : "/model.safetensors"), "an older one");
   if (!target_.options.overwrite) {
     const SystemCallsScope scope(*memory_);
     (void)memory_->mkdir("/work", 0755);
@@ -214,7 +215,8 @@ Tree FaultBench::tree(const std::string& path) const {
 bool FaultBench::has_output() const {
   const Tree found = tree("/work");
   // What was there before is no output.
-  const bool old = target_.options.overwrite && (found.contains(target_.output) || found.contains(target_.output + "/")) &&
+  const bool old = target_.options.overwrite &&
+                   (found.contains(target_.output) || found.contains(target_.output + "/")) &&
                    (memory_->get("/work/" + target_.output) == "an older one" ||
                     memory_->get("/work/" + target_.output + "/model.safetensors") == "an older one");
   return !old && (found.contains(target_.output) || found.contains(target_.output + "/"));

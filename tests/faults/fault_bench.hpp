@@ -36,7 +36,8 @@ inline void PrintTo(const Target& target, std::ostream* out) { *out << target.na
 const std::vector<Target>& all_targets();
 std::string name_of_target(const testing::TestParamInfo<Target>& info);
 
-/// A safetensors directory of two shards, whose bytes tell where they are, with an index, config.json and tokenizer.json.
+/// A safetensors directory of two shards, whose bytes tell where they are, with an index, config.json and
+/// tokenizer.json.
 Tree make_source();
 
 /// What a run ended with: 0, or the error's status, slug and sentence.

@@ -1,8 +1,8 @@
-/// A source that changes while it is converted is noticed, whatever the formats are: exit status 3, and nothing is left.
-
-#include <gtest/gtest.h>
+/// A source that changes while it is converted is noticed, whatever the formats are: exit status 3, and nothing is
+/// left.
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 
 #include "faults/fault_bench.hpp"
 #include "glu_ckpt/convert.hpp"

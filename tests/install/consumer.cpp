@@ -1,5 +1,5 @@
-/// A program outside the tree, which has nothing but what `meson install` installed: consumer SOURCE DST. README's example
-/// converts; called again, it finds that all is done.
+/// A program outside the tree, which has nothing but what `meson install` installed: consumer SOURCE DST. README's
+/// example converts; called again, it finds that all is done.
 
 #include <iostream>
 

@@ -224,8 +224,7 @@ class ConvertRanks : public testing::Test {
   }
 
   /// What every rank threw, by rank.
-  static std::vector<Thrown> thrown(const std::function<Asked(int)>& asked_of, int ranks,
-                                    FaultyDisk* disk = nullptr) {
+  static std::vector<Thrown> thrown(const std::function<Asked(int)>& asked_of, int ranks, FaultyDisk* disk = nullptr) {
     std::vector<Thrown> all(static_cast<std::size_t>(ranks));
     run_thread_ranks(ranks, [&](Ranks& mine) {
       this_rank = mine.rank();
@@ -305,7 +304,8 @@ TEST_F(ConvertRanks, AnyNumberGivesTheSameBytes) {
     Tree expected;
     for (const int ranks : {1, 2, 3, 5}) {
       const fs::path out = place(std::to_string(++number), target.name);
-      SCOPED_TRACE(out.string() + " " + testing::PrintToString(option_texts(target.options)) + " by " + std::to_string(ranks));
+      SCOPED_TRACE(out.string() + " " + testing::PrintToString(option_texts(target.options)) + " by " +
+                   std::to_string(ranks));
       convert(options(out, target.options), ranks);
       const Tree tree = tree_of(out);
       if (ranks == 1) {

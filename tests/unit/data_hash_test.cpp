@@ -61,7 +61,9 @@ class DataHasherTest : public testing::Test {
 TEST_F(DataHasherTest, IsTheSumOfSeededBlocks) {
   Hash128 sum;
   for (std::size_t block = 0; block < 6; ++block)
-    sum += hash128(std::span(content_).subspan(block << 20).first(std::min<std::size_t>(1 << 20, content_.size() - (block << 20))), block);
+    sum += hash128(
+        std::span(content_).subspan(block << 20).first(std::min<std::size_t>(1 << 20, content_.size() - (block << 20))),
+        block);
   EXPECT_EQ(expected_, sum);
   EXPECT_EQ(hash_data({}), Hash128{});
   // A part of whole blocks adds what it adds to the whole.

@@ -192,8 +192,8 @@ TEST_F(DcpOutput, IterationsHaveTheTrackerBesideThem) {
 
 TEST_F(DcpOutput, PathsFollowTheNames) {
   structure_.paths = {{"model.a.stack", {{"model", false}, {"a", false}, {"stack", false}}},
-                              {"list.0", {{"list", false}, {"0", true}}},
-                              {"common_state/shard_0_1", {{"common", false}}}};
+                      {"list.0", {{"list", false}, {"0", true}}},
+                      {"common_state/shard_0_1", {{"common", false}}}};
   std::vector<OutputTensor> tensors = {output("model.a.new", Dtype::U8, {2}, 2, 0),
                                        output("list.0", Dtype::U8, {1}, 1, 0), output("unknown", Dtype::U8, {1}, 1, 0)};
   tensors[0].from = "model.a.stack";
@@ -211,8 +211,7 @@ TEST_F(DcpOutput, RefusesWhatATorchDistCheckpointCannotBe) {
   OutputOptions file = options();
   file.path = dir_ / "out.pt";
   EXPECT_EQ(slug_of([&] { create_output(file, kTensors); }), "usage");
-  EXPECT_EQ(slug_of([&] { create_output(options(), {output("f6", Dtype::F6_E2M3, {4}, 3, 0)}); }),
-            "not-exact");
+  EXPECT_EQ(slug_of([&] { create_output(options(), {output("f6", Dtype::F6_E2M3, {4}, 3, 0)}); }), "not-exact");
   EXPECT_FALSE(fs::exists(dir_ / "out"));
 }
 

@@ -248,7 +248,8 @@ TEST_F(DcpSourceTest, SideFiles) {
   EXPECT_EQ(source->structure().metadata_json, "{}");
   EXPECT_TRUE(source->structure().has_integrity);
   EXPECT_EQ(source->structure().objects.at(0).bytes, 3);
-  EXPECT_EQ(source->structure().objects[0].read(), (std::vector<std::byte>{std::byte{'o'}, std::byte{'b'}, std::byte{'j'}}));
+  EXPECT_EQ(source->structure().objects[0].read(),
+            (std::vector<std::byte>{std::byte{'o'}, std::byte{'b'}, std::byte{'j'}}));
 }
 
 TEST_F(DcpSourceTest, AFileThatShrinksIsSeen) {

@@ -1,4 +1,5 @@
-/// README's example of the library: a resumable, verified conversion through the public headers, as safe as the program.
+/// README's example of the library: a resumable, verified conversion through the public headers, as safe as the
+/// program.
 
 #include <gtest/gtest.h>
 

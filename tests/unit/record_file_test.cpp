@@ -8,7 +8,6 @@
 #include <fstream>
 
 #include "core/data_hash.hpp"
-
 #include "glu_ckpt/error.hpp"
 
 namespace glu_ckpt {
@@ -41,7 +40,8 @@ TEST(RecordJson, PrintsOneLinePerFile) {
 }
 
 TEST(RecordJson, ParsesBack) {
-  const RecordFile content{{{"glu", "a\"\n"}}, {{"-o", "\xc3\xa9"}}, {{"s/m.safetensors", i64{1} << 40, 80, "ab", "cd"}}};
+  const RecordFile content{
+      {{"glu", "a\"\n"}}, {{"-o", "\xc3\xa9"}}, {{"s/m.safetensors", i64{1} << 40, 80, "ab", "cd"}}};
   const auto back = parse_record_json(print_record_json(content), "x");
   EXPECT_EQ(back.record, content.record);
   EXPECT_EQ(back.options, content.options);
@@ -129,7 +129,8 @@ TEST(RecordOfFile, KnownValues) {
   for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 7 + (i >> 8) * 13 + (i >> 16) * 31);
   std::ofstream(path) << text;
   const auto bytes = std::as_bytes(std::span(text));
-  const FileRecord expected{"n", std::ssize(text), 13, hex(hash128(bytes.first(13), 0)), hex(hash_data(bytes.subspan(13)))};
+  const FileRecord expected{"n", std::ssize(text), 13, hex(hash128(bytes.first(13), 0)),
+                            hex(hash_data(bytes.subspan(13)))};
   for (const int jobs : {1, 3}) {
     std::atomic<i64> seen{0};
     const auto use = [&](std::span<const std::byte> part, i64 offset) {

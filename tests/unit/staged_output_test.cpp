@@ -83,7 +83,7 @@ class EveryOutput : public testing::TestWithParam<Format> {
   ~EveryOutput() override { fs::remove_all(dir_); }
 
   std::unique_ptr<StagedOutput> open(const std::string& name, OutputMode mode = OutputMode::Create,
-                             const std::string& fingerprint = "asked", int rank = 0) const {
+                                     const std::string& fingerprint = "asked", int rank = 0) const {
     OutputOptions options;
     options.path = dir_ / name;
     options.extra_files = {{"config.json", dir_ / "config.json"}, {"sub/large", dir_ / "large"}};
