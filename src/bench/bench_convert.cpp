@@ -207,7 +207,7 @@ class BenchedCheckpoint {
   i64 file_bytes_ = 0;
 };
 
-double median(std::vector<double> values) {
+double median_seconds(std::vector<double> values) {
   std::ranges::sort(values);
   return values[values.size() / 2];
 }
@@ -223,9 +223,9 @@ ConvertBench bench_convert(const std::string& dir, i64 bytes, const RunOptions& 
     writes.push_back(bench.write());
     transposed.push_back(bench.convert("hf:gpt_oss", parse_glu("interleaved:1")));
   }
-  ConvertBench result{dir, bench.file_bytes(), run.jobs, kRounds, median(copies), median(writes), {}};
-  result.conversions = {{"hf:qwen3_moe to megatron, grouped, interleaved:32", median(blocks)},
-                        {"hf:qwen3_moe to hf:gpt_oss, every element transposed", median(transposed)}};
+  ConvertBench result{dir, bench.file_bytes(), run.jobs, kRounds, median_seconds(copies), median_seconds(writes), {}};
+  result.conversions = {{"hf:qwen3_moe to megatron, grouped, interleaved:32", median_seconds(blocks)},
+                        {"hf:qwen3_moe to hf:gpt_oss, every element transposed", median_seconds(transposed)}};
   return result;
 }
 
