@@ -1,7 +1,7 @@
 # check PATH: every file beside its line in glu_ckpt.json, and the tensors beside the recorded digest.
 
 # flip FILE OFFSET: inverts one byte.
-flip() {
+flip_byte() {
   python3 - "$1" "$2" <<'PY'
 import sys
 with open(sys.argv[1], "r+b") as file:
@@ -31,16 +31,16 @@ check_record() {
   check "check: json fields" json ok has_checksums sound files recorded_digest digest
   check "check: json ok" [ "$(json_get "v['ok'] and v['sound'] and v['digest'] == v['recorded_digest']")" == True ]
 
-  flip "$dir/out/model.safetensors" "$(($(stat -c %s "$dir/out/model.safetensors") - 1))"
+  flip_byte "$dir/out/model.safetensors" "$(($(stat -c %s "$dir/out/model.safetensors") - 1))"
   status "check: a byte of the data" 1 check "$dir/out" -q
   check "check: a byte of the data: which" has "$OUT" "model.safetensors: differs (its data differ)"
   fresh
-  flip "$dir/out/model.safetensors" 20
+  flip_byte "$dir/out/model.safetensors" 20
   status "check: a byte of the header" 1 check "$dir/out" --json -q
   check "check: a byte of the header: which" [ "$(file_state model.safetensors)" == differs ]
   check "check: a byte of the header: what" has "$OUT" "its header differs\""
   fresh
-  flip "$dir/out/config.json" 3
+  flip_byte "$dir/out/config.json" 3
   status "check: config.json" 1 check "$dir/out" -q
   check "check: config.json: which" has "$OUT" "config.json: differs (its data differ)"
   fresh
@@ -72,7 +72,7 @@ check_record() {
   status "check: one file" 0 convert "$dir/source" "$dir/one.safetensors" --naming megatron --experts grouped --glu interleaved:32 -q
   status "check: one file" 0 check "$dir/one.safetensors" -q
   check "check: one file: its digest" has "$OUT" "digest: ok"
-  flip "$dir/one.safetensors" "$(($(stat -c %s "$dir/one.safetensors") - 1))"
+  flip_byte "$dir/one.safetensors" "$(($(stat -c %s "$dir/one.safetensors") - 1))"
   status "check: one file, a byte of the data" 1 check "$dir/one.safetensors" -q
   check "check: one file, a byte of the data: digest" has "$OUT" "digest: differs"
 
