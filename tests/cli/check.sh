@@ -1,6 +1,6 @@
 # check PATH: every file beside its line in glu_ckpt.json, and the tensors beside the recorded digest.
 
-# flip FILE OFFSET: inverts one byte.
+# flip_byte FILE OFFSET: inverts one byte.
 flip_byte() {
   python3 - "$1" "$2" <<'PY'
 import sys
