@@ -1,5 +1,5 @@
 #pragma once
-/// Whether a checkpoint still is what its own record and checksums say.
+/// A checkpoint compared with what its own record and checksums say.
 
 #include <filesystem>
 #include <optional>
@@ -35,7 +35,7 @@ struct CheckedCheckpoint {
   std::optional<std::string> recorded_digest;
   std::optional<std::string> digest;
 
-  /// Nothing that was compared differs.
+  /// True where nothing that was compared differs.
   bool is_ok() const;
 };
 

@@ -44,7 +44,7 @@ struct PathKey {
 };
 using KeyPath = std::vector<PathKey>;
 
-/// Where the bytes of named objects are kept.
+/// It keeps the bytes of named objects.
 class ObjectStore {
  public:
   virtual ~ObjectStore() = default;

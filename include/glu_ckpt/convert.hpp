@@ -18,7 +18,7 @@
 
 namespace glu_ckpt {
 
-/// How the output is compared with its source before it gets its name.
+/// A proof compares the output with its source before the output gets its name.
 enum class ProofMode {
   None,
   /// By digests of what was read and of what was written. It misses only a disk that keeps other bytes than it was
@@ -30,7 +30,7 @@ enum class ProofMode {
   Forward,
 };
 
-/// Whether runs of bytes that stay as they are share the source's blocks where the file system can do that.
+/// Reflinks let runs of bytes that stay as they are share the source's blocks, where the file system can do that.
 enum class Reflink {
   /// Long runs, where they are at least half of all bytes.
   Auto,
@@ -39,8 +39,7 @@ enum class Reflink {
   Never,
 };
 
-/// What a conversion is asked: everything that decides about the output's bytes, and so about which earlier run it may
-/// resume.
+/// These options are all that decides about the output's bytes, and so about which earlier run may be resumed.
 struct ConvertOptions {
   SourceAnswers from;
   TargetAnswers to;
@@ -50,9 +49,9 @@ struct ConvertOptions {
   i64 max_shard_bytes = 5'000'000'000;
   ProofMode proof = ProofMode::Digest;
   Reflink reflink = Reflink::Auto;
-  /// For ProofMode::Forward.
+  /// ProofMode::Forward runs the experts so.
   ExpertCompute compute;
-  /// Of the tokens, or of the rows that stand for cloned ones.
+  /// It chooses the tokens, or the rows that stand for cloned ones.
   u64 seed = 0;
   /// Convert although the source has that layout already.
   bool force = false;
