@@ -87,7 +87,7 @@ std::string_view to_string(const Proof& proof);
 
 struct Converted {
   /// What was planned; its notes are what the user should know.
-  Plan plan;
+  Plan plan = {};
   Proof proof;
   /// Of the model, where the order of gate and up is known, so that it does not depend on the layout, and unless
   /// ProofMode::None.

@@ -37,7 +37,8 @@ Format target_format(const std::filesystem::path& output, const ConvertOptions& 
 /// directory is another run's. Reads all of both.
 std::optional<Converted> find_complete(const Conversion& conversion);
 
-/// Writes the output, or goes on with what an earlier run wrote, proves it and commits it.
+/// Writes the output, or goes on with what an earlier run wrote, proves it and commits it. The result is without its
+/// plan, which the conversion keeps.
 Converted run_conversion(const Conversion& conversion, Ranks& ranks);
 
 /// compute_digest() as a stage of this title.

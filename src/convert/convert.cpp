@@ -55,14 +55,16 @@ std::optional<ProbedRate> probe(const Conversion& conversion) {
 
 Converted convert_with(const std::filesystem::path& source, const std::filesystem::path& output,
                        const ConvertOptions& options, const RunOptions& run, Ranks& ranks) {
-  const Conversion conversion = prepare(source, output, options, run, ranks);
+  Conversion conversion = prepare(source, output, options, run, ranks);
   std::optional<Converted> complete;
   at_first_rank(ranks, [&] {
     check_evidence(conversion);
     complete = find_complete(conversion);
   });
   const bool is_complete = !ranks.broadcast(std::vector<std::byte>(complete ? 1 : 0)).empty();
-  return is_complete ? std::move(complete).value_or(Converted()) : run_conversion(conversion, ranks);
+  Converted converted = is_complete ? std::move(complete).value_or(Converted()) : run_conversion(conversion, ranks);
+  converted.plan = std::move(conversion.plan);
+  return converted;
 }
 
 template <typename Value>
@@ -132,8 +134,7 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
       bytes_written = staging.sink().bytes_written() + moved.bytes_written_elsewhere;
     });
   });
-  return {.plan = conversion.plan,
-          .proof = published.proof,
+  return {.proof = published.proof,
           .digest = has_unknown_glu(conversion.source.recognition) ? std::nullopt : published.digest,
           .bytes_written = bytes_written,
           .bytes_cloned = clones.bytes(),
@@ -151,10 +152,9 @@ Converted convert(const std::filesystem::path& source, const std::filesystem::pa
 ConversionPlan plan_conversion(const std::filesystem::path& source, const std::filesystem::path& output,
                                const ConvertOptions& options, const RunOptions& run) {
   const auto alone = make_single_rank();
-  const Conversion conversion = prepare(source, output, options, run, *alone);
+  Conversion conversion = prepare(source, output, options, run, *alone);
   conversion.backend->ready();
   ConversionPlan planned;
-  planned.plan = conversion.plan;
   planned.device = conversion.backend->name();
   planned.bytes_cloned = bytes_to_clone(conversion);
   planned.bytes_written = conversion.plan.bytes - planned.bytes_cloned;
@@ -169,6 +169,7 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   if (const auto rate = probe(conversion); rate && rate->bytes > 0)
     planned.estimated_seconds =
         rate->seconds * static_cast<double>(planned.bytes_written) / static_cast<double>(rate->bytes);
+  planned.plan = std::move(conversion.plan);
   return planned;
 }
 

@@ -83,7 +83,6 @@ std::optional<Converted> find_complete(const Conversion& conversion) {
   tell_note(conversion.run, "{} is complete: the earlier run had finished", output.string());
   const bool known = !has_unknown_glu(conversion.source.recognition);
   Converted complete;
-  complete.plan = conversion.plan;
   complete.proof = options.proof == ProofMode::None ? Proof(NotProved{}) : Proof(ProvedByDigest{readback});
   complete.digest = known ? std::optional(digest) : std::nullopt;
   complete.was_complete = true;
