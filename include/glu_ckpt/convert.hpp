@@ -86,11 +86,11 @@ using Proof = std::variant<NotProved, ProvedByDigest, ProvedBySample, ProvedByFo
 std::string_view to_string(const Proof& proof);
 
 struct Converted {
-  /// What was planned; its notes are what the user should know.
+  /// The plan that was carried out; its notes are what the user should know.
   Plan plan = {};
   Proof proof;
-  /// Of the model, where the order of gate and up is known, so that it does not depend on the layout, and unless
-  /// ProofMode::None.
+  /// The model's digest. It is absent with ProofMode::None, and where the order of gate and up is unknown, since it
+  /// would depend on the layout.
   std::optional<Digest> digest;
   /// Headers included, without what was cloned.
   i64 bytes_written = 0;
@@ -113,14 +113,14 @@ struct Converted {
 Converted convert(const std::filesystem::path& source, const std::filesystem::path& output,
                   const ConvertOptions& options, const RunOptions& run = {}, Ranks* ranks = nullptr);
 
-/// What convert() would do.
+/// A conversion that convert() would make.
 struct ConversionPlan {
   Plan plan;
   i64 bytes_written = 0;
   i64 bytes_cloned = 0;
   /// Bytes, estimated.
   i64 peak_memory = 0;
-  /// What the output needs on its file system at the most, what that has, and its type.
+  /// The output needs at most so many bytes on its file system, which has so many free and is of this type.
   i64 disk_needed = 0;
   i64 disk_free = 0;
   std::string filesystem;

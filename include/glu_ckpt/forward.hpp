@@ -95,7 +95,7 @@ struct ForwardRequest {
 struct ForwardWritten {
   std::string layer;
   i64 num_experts = 0;
-  /// Of y: [T, H].
+  /// The shape of y: [T, H].
   std::vector<i64> shape;
   Dtype dtype = Dtype::BF16;
   Activation activation;
