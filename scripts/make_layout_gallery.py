@@ -287,9 +287,9 @@ def naming(g):
     g.case("optimizer_state_of_other_shapes",
            {**megatron(), **{"optimizer.state.exp_avg." + k: ("F32", [*v, 1]) for k, v in megatron().items()}},
            "convert {IN} {OUT} --from-glu contiguous --glu interleaved:2", 3, "unexplained-key")
-    twins = {"optimizer.state.exp_avg." + k: ("F32", v) for k, v in megatron().items()}
+    states = {"optimizer.state.exp_avg." + k: ("F32", v) for k, v in megatron().items()}
     g.case("optimizer_state_lacks_an_expert",
-           {**megatron(), **{k: v for k, v in twins.items() if not k.endswith("linear_fc1.weight1")}},
+           {**megatron(), **{k: v for k, v in states.items() if not k.endswith("linear_fc1.weight1")}},
            "convert {IN} {OUT} --from-glu contiguous --glu interleaved:2", 3, "expert-missing")
     g.case("optimizer_step_of_an_expert",
            {**megatron(), **{f"optimizer.state.{k}.step": ("F32", []) for k in megatron()}},

@@ -111,7 +111,7 @@ struct Naming;
 
 /// The experts of one layer, routed or shared.
 struct ExpertBlock {
-  /// "model": the weights themselves. Otherwise the optimizer's twins of them: "exp_avg", "param", ...
+  /// "model": the weights themselves. Otherwise the optimizer's states of them: "exp_avg", "param", ...
   std::string state = "model";
   /// The text before the layer stack in the keys, e.g. "module." or "language_model.".
   std::string scope;
@@ -145,7 +145,7 @@ struct ExpertBlock {
   Glu glu;
   std::vector<Matrix> matrices;
 
-  bool is_twin() const { return state != "model"; }
+  bool is_optimizer_state() const { return state != "model"; }
 };
 
 /// "3", "mtp.0", "talker.7": the layer's name in reports and in digest identities.
@@ -161,7 +161,7 @@ struct LayoutAnswers {
   std::string glu_source;
   /// Absent without shared experts.
   std::optional<Glu> shared_glu;
-  /// Of the optimizer's twins of routed FC1s; absent without any.
+  /// Of the optimizer's states of routed FC1s; absent without any.
   std::optional<Glu> optimizer_glu;
 };
 
@@ -172,7 +172,7 @@ struct SourceAnswers {
   std::optional<Glu> shared_glu = std::nullopt;
   /// What messages put before "naming", "glu", ... to name the option that gave the answer.
   std::string option_prefix = "--from-";
-  /// Of the optimizer's twins of routed experts, where it is not `glu`.
+  /// Of the optimizer's states of routed experts, where it is not `glu`.
   std::optional<Glu> optimizer_glu = std::nullopt;
   /// Go on as if the optimizer's tensors were not there.
   bool drop_optimizer = false;
@@ -205,7 +205,7 @@ struct Recognition {
   std::vector<std::size_t> buckets;
   /// The optimizer's tensors, where SourceAnswers::drop_optimizer said to leave them out. Not in `others`.
   std::vector<std::size_t> dropped;
-  /// Says whether the order of the optimizer's twins was taken from --from-glu, which speaks of the weights.
+  /// Says whether the order of the optimizer's states was taken from --from-glu, which speaks of the weights.
   bool optimizer_glu_assumed = false;
   /// What is wrong but stops only conversions, as sentences.
   std::vector<std::string> problems;

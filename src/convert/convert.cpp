@@ -23,8 +23,8 @@ i64 peak_memory_so_far() {
 
 /// Tensors, headers and the source's other files, at the most.
 i64 disk_needed(const Conversion& conversion, i64 bytes_written) {
-  constexpr i64 kHeaderBytes = 256, kSumsShare = 16;
-  i64 bytes = bytes_written + bytes_written / kSumsShare + kHeaderBytes * std::ssize(conversion.plan.outputs);
+  constexpr i64 kHeaderBytes = 256;
+  i64 bytes = bytes_written + kHeaderBytes * std::ssize(conversion.plan.outputs);
   for (const ExtraFile& extra : conversion.source.source->extra_files()) bytes += File::open_read(extra.path).size();
   return bytes;
 }

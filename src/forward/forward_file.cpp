@@ -30,7 +30,7 @@ struct TokenFile {
 const ExpertBlock& find_layer(const Checkpoint& checkpoint, const std::string& layer) {
   std::vector<std::string> labels;
   for (const ExpertBlock& block : checkpoint.recognition.blocks) {
-    if (block.set != ExpertSet::Routed || block.is_twin()) continue;
+    if (block.set != ExpertSet::Routed || block.is_optimizer_state()) continue;
     if (layer_label(block) == layer) return block;
     labels.push_back(layer_label(block));
   }

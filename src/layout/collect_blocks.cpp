@@ -4,8 +4,8 @@
 #include <unordered_map>
 
 #include "core/checked_math.hpp"
+#include "layout/optimizer_block.hpp"
 #include "layout/optimizer_names.hpp"
-#include "layout/twin_block.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -21,14 +21,14 @@ class BlockCollector {
   CollectedBlocks run(std::optional<i64> num_hidden_layers) {
     auto drafts = keys_.drafts(naming_, num_hidden_layers);
     for (auto& [id, draft] : drafts)
-      if (!draft.block.is_twin()) add_block(std::move(draft), true);
+      if (!draft.block.is_optimizer_state()) add_block(std::move(draft), true);
     found_.num_weight_blocks = found_.shapes.size();
     for (std::size_t i = 0; i < found_.num_weight_blocks; ++i) {
       const ExpertBlock& block = found_.shapes[i].block;
       weights_by_layer_[{block.stack, block.layer, block.set}].push_back(i);
     }
     for (auto& [id, draft] : drafts)
-      if (draft.block.is_twin()) add_twin(std::move(draft));
+      if (draft.block.is_optimizer_state()) add_state(std::move(draft));
     for (const auto& [block, scalars] : scalars_) bind_scalars(block, scalars);
     // A tensor that holds several layers is listed once.
     std::ranges::sort(found_.misfits);
@@ -48,16 +48,16 @@ class BlockCollector {
     found_.shapes.push_back(check_block(std::move(draft.block), std::move(draft.parts), context));
   }
 
-  /// The optimizer's twins are cut like the weights they belong to. Alone in a checkpoint they must be
+  /// The optimizer's states are cut like the weights they belong to. Alone in a checkpoint they must be
   /// complete; there a state of single elements says nothing about experts.
-  void add_twin(BlockDraft draft) {
+  void add_state(BlockDraft draft) {
     if (const std::optional<std::size_t> weights = weights_of(draft.block)) {
-      TwinParts sorted = sort_twin_parts(draft.block, draft.parts, found_.shapes[*weights], inventory_);
+      StateParts sorted = sort_state_parts(draft.block, draft.parts, found_.shapes[*weights], inventory_);
       found_.misfits.insert(found_.misfits.end(), sorted.misfits.begin(), sorted.misfits.end());
       if (!sorted.scalars.empty()) scalars_.emplace_back(draft.block, std::move(sorted.scalars));
-      if (!sorted.twins.empty())
+      if (!sorted.states.empty())
         found_.shapes.push_back(
-            check_twin(std::move(draft.block), std::move(sorted.twins), found_.shapes[*weights], inventory_));
+            check_state(std::move(draft.block), std::move(sorted.states), found_.shapes[*weights], inventory_));
       return;
     }
     if (draft.block.stacked_layers > 0 && found_.num_weight_blocks > 0) {
@@ -75,15 +75,15 @@ class BlockCollector {
   }
 
   /// The weights of the same layer: under the same scope, or the only ones of the same shard.
-  std::optional<std::size_t> weights_of(const ExpertBlock& twin) const {
-    const auto blocks = weights_by_layer_.find({twin.stack, twin.layer, twin.set});
+  std::optional<std::size_t> weights_of(const ExpertBlock& state) const {
+    const auto blocks = weights_by_layer_.find({state.stack, state.layer, state.set});
     if (blocks == weights_by_layer_.end()) return std::nullopt;
     std::optional<std::size_t> found;
     int candidates = 0;
     for (const std::size_t i : blocks->second) {
       const std::string& scope = found_.shapes[i].block.scope;
-      if (scope == twin.scope) return i;
-      if (shard_folder(scope) != shard_folder(twin.scope)) continue;
+      if (scope == state.scope) return i;
+      if (shard_folder(scope) != shard_folder(state.scope)) continue;
       found = i;
       ++candidates;
     }
@@ -103,8 +103,8 @@ class BlockCollector {
     if (const auto weights = weights_of(block)) owners.push_back(&found_.shapes[*weights]);
     // Another state of the same tensor stands in for weights that are not there.
     for (std::size_t i = found_.num_weight_blocks; i < found_.shapes.size() && owners.empty(); ++i) {
-      const ExpertBlock& twin = found_.shapes[i].block;
-      if (std::tie(twin.scope, twin.stack, twin.layer, twin.set) ==
+      const ExpertBlock& state = found_.shapes[i].block;
+      if (std::tie(state.scope, state.stack, state.layer, state.set) ==
           std::tie(block.scope, block.stack, block.layer, block.set))
         owners.push_back(&found_.shapes[i]);
     }

@@ -1,5 +1,5 @@
 #pragma once
-/// Lists all expert blocks that a naming finds: the weights', then the optimizer's twins of them.
+/// Lists all expert blocks that a naming finds: the weights', then the optimizer's states of them.
 
 #include <optional>
 #include <vector>

@@ -295,8 +295,8 @@ class BlockChecker {
       fail(ErrorCode::PartMissing, {{}, first.name}, "{}: '{}' has no weight beside it", label(), first.name);
     if ((role == Role::Gate && part(kind, Role::Up) == nullptr) ||
         (role == Role::Up && shape_.block.glu.kind != Glu::Kind::None && part(kind, Role::Gate) == nullptr))
-      fail(ErrorCode::BiasIncomplete, {{}, first.name}, "{}: '{}' is there, but not its {} twin", label(), first.name,
-           role == Role::Gate ? "up" : "gate");
+      fail(ErrorCode::BiasIncomplete, {{}, first.name}, "{}: '{}' is there, but not its {} counterpart", label(),
+           first.name, role == Role::Gate ? "up" : "gate");
     if (kind == TensorKind::PlainScale && part(TensorKind::Scale, role) != nullptr)
       fail(ErrorCode::RedundantKeys, {{}, first.name}, "{}: both '{}' and '{}' are scales of one weight", label(),
            first.name, tensor(part(TensorKind::Scale, role)->front().second).name);

@@ -154,8 +154,8 @@ std::vector<PartDraft> KeyGroups::parts_of(std::map<BlockId, BlockDraft>& drafts
     return parts;
   }
   if (const std::string fault = stack_fault(drafts, block, key.stack, ref); !fault.empty()) {
-    // A state of another shape than the weight's is no twin of it, which is not an error yet.
-    if (block.is_twin()) return parts;
+    // A state of another shape than the weight's is none of its states, which is not an error yet.
+    if (block.is_optimizer_state()) return parts;
     fail(ErrorCode::ExpertShape, {{}, ref.name}, "'{}' has shape {}, expected {}", ref.name, shape_text(ref.shape),
          fault);
   }

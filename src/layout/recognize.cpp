@@ -104,7 +104,7 @@ class Recognizer {
 
   void finish_blocks() {
     for (const BlockShape& shape : shapes_)
-      if (shape.block.fused) packed_.insert({shape.block.set, shape.block.is_twin()});
+      if (shape.block.fused) packed_.insert({shape.block.set, shape.block.is_optimizer_state()});
     for (BlockShape& shape : shapes_) check_answer_fits(shape);
     for (BlockShape& shape : shapes_)
       if (shape.block.glu.kind != Glu::Kind::None) settle_glu(shape.block);
@@ -138,22 +138,24 @@ class Recognizer {
   }
 
   /// Returns whether blocks like this one, of this layer or another, hold FC1 as one tensor.
-  bool has_packed_like(const ExpertBlock& block) const { return packed_.contains({block.set, block.is_twin()}); }
+  bool has_packed_like(const ExpertBlock& block) const {
+    return packed_.contains({block.set, block.is_optimizer_state()});
+  }
 
-  /// Returns what the user and the record say about a block. The optimizer's twins are taken to be like the weights
+  /// Returns what the user and the record say about a block. The optimizer's states are taken to be like the weights
   /// unless someone says otherwise.
   GluAnswer answer_for(const ExpertBlock& block) const {
     if (block.set == ExpertSet::Shared)
       return {answers_.shared_glu, recorded_glu("shared_glu"), "shared-glu", "shared_glu"};
     const auto recorded = recorded_glu("optimizer_glu");
-    if (block.is_twin() && (answers_.optimizer_glu || recorded))
+    if (block.is_optimizer_state() && (answers_.optimizer_glu || recorded))
       return {answers_.optimizer_glu, recorded, "optimizer-glu", "optimizer_glu"};
     return {answers_.glu, recorded_glu("glu"), "glu", "glu"};
   }
 
   /// Who settled the order of blocks like this one; only that of the routed weights is reported.
   std::string& source_of(const ExpertBlock& block) {
-    const bool reported = block.set == ExpertSet::Routed && (!block.is_twin() || num_weight_blocks_ == 0);
+    const bool reported = block.set == ExpertSet::Routed && (!block.is_optimizer_state() || num_weight_blocks_ == 0);
     return reported ? result_.layout.glu_source : other_source_;
   }
 
@@ -169,7 +171,8 @@ class Recognizer {
       conflict(answer, fmt::format("{} is {}", result_.layout.naming, to_string(by_naming)));
     if (answer.best() && answer.best()->kind != Glu::Kind::Split) {
       source_of(block) = answer.asked ? "option" : "record";
-      if (block.is_twin() && answer.option == "glu" && !answer.recorded) result_.optimizer_glu_assumed = true;
+      if (block.is_optimizer_state() && answer.option == "glu" && !answer.recorded)
+        result_.optimizer_glu_assumed = true;
       return *answer.best();
     }
     source_of(block) = by_naming.kind == Glu::Kind::Unknown ? "none" : "naming";
@@ -244,7 +247,7 @@ class Recognizer {
 
   void list_ragged_blocks() {
     for (const ExpertBlock& block : result_.blocks)
-      if (block.intermediate_size < 0 && !block.is_twin())
+      if (block.intermediate_size < 0 && !block.is_optimizer_state())
         result_.problems.push_back(
             fmt::format("layer {}: experts differ in width; they cannot be grouped", layer_label(block)));
   }
@@ -320,9 +323,10 @@ class Recognizer {
     const bool weights = num_weight_blocks_ > 0;
     for (const ExpertBlock& block : result_.blocks) {
       const bool has_fc1 = std::ranges::any_of(block.matrices, [](const Matrix& m) { return m.role != Role::Down; });
-      if (block.is_twin() && block.set == ExpertSet::Routed && has_fc1 && (!layout.optimizer_glu || block.fused))
+      if (block.is_optimizer_state() && block.set == ExpertSet::Routed && has_fc1 &&
+          (!layout.optimizer_glu || block.fused))
         layout.optimizer_glu = block.glu;
-      if (!weights || !block.is_twin()) summarize(block);
+      if (!weights || !block.is_optimizer_state()) summarize(block);
     }
     if (layout.glu_source.empty()) layout.glu_source = "none";
   }
@@ -361,7 +365,7 @@ class Recognizer {
   /// First the weights', then the optimizer's.
   std::vector<BlockShape> shapes_;
   std::size_t num_weight_blocks_ = 0;
-  /// Sets of the weights or of their twins that hold FC1 as one tensor in some layer.
+  /// Sets of the weights or of their optimizer states that hold FC1 as one tensor in some layer.
   std::set<std::pair<ExpertSet, bool>> packed_;
   /// An optimizer's tensors of shapes that are not the weights'.
   std::vector<std::size_t> misfits_;

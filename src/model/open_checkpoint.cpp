@@ -15,7 +15,7 @@ constexpr int kRefusedStatus = 4;
 /// The option that would say in which order the block's FC1 holds gate and up, behind its prefix.
 std::string option_about(const ExpertBlock& block) {
   if (block.set == ExpertSet::Shared) return "shared-glu";
-  return block.is_twin() ? "optimizer-glu" : "glu";
+  return block.is_optimizer_state() ? "optimizer-glu" : "glu";
 }
 
 /// The file of the source that holds the tensor.
@@ -73,8 +73,8 @@ void require_known_glu(const Checkpoint& checkpoint, const ExpertBlock& block, c
   fail(ErrorCode::UnknownGlu, {path, {}},
        "{}: {}layer {}, {} experts: names and shapes do not tell in which order FC1 holds gate and up. Say {}{} "
        "contiguous|interleaved:K if you know, or record it once with `glu-ckpt stamp`",
-       path, block.is_twin() ? block.state + " of " : "", layer_label(block), to_string(block.set), option_prefix,
-       option_about(block));
+       path, block.is_optimizer_state() ? block.state + " of " : "", layer_label(block), to_string(block.set),
+       option_prefix, option_about(block));
 }
 
 void require_known_glu(const Checkpoint& checkpoint, const std::string& option_prefix) {

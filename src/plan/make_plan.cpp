@@ -52,7 +52,7 @@ bool is_identity(const std::vector<DraftOutput>& outputs, const Inventory& inven
 }
 
 void note_foreign_form(const ExpertBlock& block, const BlockTarget& target, Plan& plan) {
-  if (block.glu.kind == Glu::Kind::None || block.is_twin()) return;
+  if (block.glu.kind == Glu::Kind::None || block.is_optimizer_state()) return;
   const bool fused = target.glu.kind != Glu::Kind::Split && !target.halved;
   const std::string form =
       fmt::format("{} experts as {}, {}", to_string(block.set), to_string(target.experts), to_string(target.glu));
@@ -67,7 +67,7 @@ void note_foreign_form(const ExpertBlock& block, const BlockTarget& target, Plan
   if (!note.empty() && std::ranges::find(plan.notes, note) == plan.notes.end()) plan.notes.push_back(std::move(note));
 }
 
-void describe_twin(const ExpertBlock& block, const BlockTarget& target, LayoutAnswers& to) {
+void describe_state(const ExpertBlock& block, const BlockTarget& target, LayoutAnswers& to) {
   const bool has_fc1 =
       std::ranges::any_of(block.matrices, [](const Matrix& matrix) { return matrix.role != Role::Down; });
   if (block.set == ExpertSet::Shared || !has_fc1) return;
@@ -142,14 +142,15 @@ std::vector<BlockTarget> make_targets(const Inventory& inventory, const Recognit
 }
 
 void describe_targets(const Recognition& from, const std::vector<BlockTarget>& targets, Plan& plan) {
-  const bool weights = std::ranges::any_of(from.blocks, [](const ExpertBlock& block) { return !block.is_twin(); });
+  const bool weights =
+      std::ranges::any_of(from.blocks, [](const ExpertBlock& block) { return !block.is_optimizer_state(); });
   bool reordered = false;
   for (std::size_t i = 0; i < targets.size(); ++i) {
     const ExpertBlock& block = from.blocks[i];
-    if (block.is_twin()) describe_twin(block, targets[i], plan.to);
-    if (!block.is_twin() || !weights) describe_target(block, targets[i], plan.to);
+    if (block.is_optimizer_state()) describe_state(block, targets[i], plan.to);
+    if (!block.is_optimizer_state() || !weights) describe_target(block, targets[i], plan.to);
     note_foreign_form(block, targets[i], plan);
-    reordered |= block.is_twin() && block.set == ExpertSet::Routed && targets[i].glu != block.glu;
+    reordered |= block.is_optimizer_state() && block.set == ExpertSet::Routed && targets[i].glu != block.glu;
   }
   if (from.optimizer_glu_assumed && reordered)
     plan.notes.push_back(

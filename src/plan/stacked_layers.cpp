@@ -69,9 +69,9 @@ class LayerStacker {
     for (std::size_t i = 0; i < from_.blocks.size(); ++i) {
       const ExpertBlock& block = from_.blocks[i];
       if (block.stack == "decoder" && targets_[i].naming->stacks_layers)
-        groups[{block.is_twin(), block.state, block.scope, block.set}].blocks.push_back(i);
+        groups[{block.is_optimizer_state(), block.state, block.scope, block.set}].blocks.push_back(i);
     }
-    // Weights come first, and the optimizer's twins follow them.
+    // Weights come first, and the optimizer's states follow them.
     for (const auto& [id, group] : groups) decide(group);
   }
 
@@ -82,9 +82,9 @@ class LayerStacker {
     const ExpertBlock& first = block(group.blocks.front());
     bool stacked = is_uniform(group) && is_wanted(group);
     const auto layers = static_cast<i64>(group.blocks.size());
-    if (const auto weights = decided_.find(first.set); first.is_twin() && weights != decided_.end())
+    if (const auto weights = decided_.find(first.set); first.is_optimizer_state() && weights != decided_.end())
       stacked = is_uniform(group) && weights->second == layers;
-    if (!first.is_twin()) decided_[first.set] = stacked ? layers : 0;
+    if (!first.is_optimizer_state()) decided_[first.set] = stacked ? layers : 0;
     if (!stacked) return;
     for (const std::size_t i : group.blocks) {
       targets_[i].stacked_layers = layers;

@@ -16,8 +16,8 @@ namespace glu_ckpt {
 namespace {
 
 std::string block_text(const ExpertBlock& block) {
-  return fmt::format("{}layer {} {} experts", block.is_twin() ? block.state + " of " : "", layer_label(block),
-                     to_string(block.set));
+  return fmt::format("{}layer {} {} experts", block.is_optimizer_state() ? block.state + " of " : "",
+                     layer_label(block), to_string(block.set));
 }
 
 /// Spells `stack` as a row that has it does; empty for other rows.
@@ -50,7 +50,7 @@ std::string renamed_prefix(const ExpertBlock& block, const Recognition& from, co
 
 std::string_view option_for(const ExpertBlock& block) {
   if (block.set == ExpertSet::Shared) return "--from-shared-glu";
-  return block.is_twin() ? "--from-optimizer-glu" : "--from-glu";
+  return block.is_optimizer_state() ? "--from-optimizer-glu" : "--from-glu";
 }
 
 void check_glu_change(const ExpertBlock& block, const Glu& asked, const Recognition& from) {

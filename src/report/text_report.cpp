@@ -80,9 +80,10 @@ Totals totals(const Inspection& inspection) {
   if (!inspection.recognition) return sums;
   const auto merge = [&](i64& into, i64 value) { into = sums.moe_layers == 0 || into == value ? value : -1; };
   const auto& blocks = inspection.recognition->blocks;
-  const bool weights = std::ranges::any_of(blocks, [](const ExpertBlock& block) { return !block.is_twin(); });
+  const bool weights =
+      std::ranges::any_of(blocks, [](const ExpertBlock& block) { return !block.is_optimizer_state(); });
   for (const ExpertBlock& block : blocks) {
-    if (block.set == ExpertSet::Shared || (block.is_twin() && weights)) continue;
+    if (block.set == ExpertSet::Shared || (block.is_optimizer_state() && weights)) continue;
     merge(sums.num_experts, block.num_experts);
     merge(sums.hidden_size, block.hidden_size);
     merge(sums.intermediate_size, block.intermediate_size);

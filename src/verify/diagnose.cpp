@@ -37,7 +37,7 @@ class Diagnosis {
     for (const Matrix& matrix : y_.block->matrices) {
       if (&matrix == y_.matrix || !comparable(matrix) || read(b_, matrix) != wanted_) continue;
       // If A holds the same data twice, finding it elsewhere proves nothing.
-      if (is_twin_in_a(matrix)) continue;
+      if (is_repeated_in_a(matrix)) continue;
       if (matrix.expert == x_.matrix->expert)
         return fmt::format("B holds A's {} rows as {}: gate and up look swapped", to_string(x_.matrix->role),
                            to_string(matrix.role));
@@ -48,7 +48,7 @@ class Diagnosis {
     return {};
   }
 
-  bool is_twin_in_a(const Matrix& there) const {
+  bool is_repeated_in_a(const Matrix& there) const {
     for (const Matrix& matrix : x_.block->matrices)
       if (matrix.expert == there.expert && matrix.role == there.role && matrix.kind == there.kind)
         return read(a_, matrix) == wanted_;

@@ -41,8 +41,8 @@ Item other_item(const TensorRef& tensor, std::size_t index) {
 
 /// Made when it is asked for, as identities and labels are: there are a hundred thousand items, and few reports.
 auto block_order(const ExpertBlock& block) {
-  const int rank = block.is_twin() ? 2 : block.stack == "decoder" ? 0 : 1;
-  return std::tuple(rank, block.is_twin() ? std::string_view(block.state) : std::string_view(),
+  const int rank = block.is_optimizer_state() ? 2 : block.stack == "decoder" ? 0 : 1;
+  return std::tuple(rank, block.is_optimizer_state() ? std::string_view(block.state) : std::string_view(),
                     block.scope + block.stack, block.layer, block.set == ExpertSet::Shared);
 }
 
@@ -161,7 +161,7 @@ std::string Item::label() const {
   if (matrix == nullptr)
     return fmt::format("{} {} {}", other->name, dtype_name(other->dtype), shape_text(other->shape));
   const bool shared = block->set == ExpertSet::Shared;
-  return fmt::format("{}layer {} {}{} {} {} {} [{}, {}]", block->is_twin() ? block->state + " of " : "",
+  return fmt::format("{}layer {} {}{} {} {} {} [{}, {}]", block->is_optimizer_state() ? block->state + " of " : "",
                      layer_label(*block), to_string(block->set),
                      shared ? " expert" : fmt::format(" expert {}", matrix->expert), to_string(matrix->role),
                      to_string(matrix->kind), dtype_name(matrix->dtype), matrix->rows, matrix->cols);

@@ -29,7 +29,7 @@ struct Item {
   std::string label() const;
 };
 
-/// The order of reports: stack, layer, set, expert, role, kind; the optimizer's twins after the weights, state by
+/// The order of reports: stack, layer, set, expert, role, kind; the optimizer's states after the weights, state by
 /// state; other tensors last, by name. Of two checkpoints, equal items come to the same place.
 bool is_before(const Item& a, const Item& b);
 /// Returns whether two checkpoints' items are the same matrix, or tensor, whatever it holds.

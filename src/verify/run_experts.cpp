@@ -21,7 +21,7 @@ std::optional<Activation> model_activation(const ActivationAnswers& answers, con
                                            const ModelHints& hints) {
   std::optional<Activation> chosen;
   for (const ExpertBlock& block : checkpoint.recognition.blocks)
-    if (!block.is_twin())
+    if (!block.is_optimizer_state())
       chosen = with_place(*checkpoint.source,
                           [&] { return choose_activation(hints, answers, block.glu.kind != Glu::Kind::None); });
   return chosen;

@@ -35,9 +35,9 @@ struct LayerPair {
 std::vector<LayerPair> layer_pairs(const Model& a, const Model& b) {
   std::vector<LayerPair> pairs;
   for (const ExpertBlock& block : a.recognition->blocks)
-    if (!block.is_twin()) pairs.push_back({&block, nullptr});
+    if (!block.is_optimizer_state()) pairs.push_back({&block, nullptr});
   for (const ExpertBlock& block : b.recognition->blocks) {
-    if (block.is_twin()) continue;
+    if (block.is_optimizer_state()) continue;
     const auto same = std::ranges::find_if(pairs, [&](const LayerPair& pair) {
       return pair.a != nullptr && pair.a->set == block.set && layer_label(*pair.a) == layer_label(block);
     });

@@ -160,8 +160,8 @@ PY
 }
 
 # An optimizer's state in another order than its weights: the master weights give it away.
-twin_orders() {
-  local work=$WORK/twins told from=--from-optimizer-glu
+optimizer_orders() {
+  local work=$WORK/states told from=--from-optimizer-glu
   mixed_model "$work/alike" 8
   mixed_model "$work/mixed" 4
   mixed_model "$work/stale" 4 stale

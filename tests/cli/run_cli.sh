@@ -24,7 +24,7 @@ done
 
 # The groups by what they are about: a set's name stands for its groups, and without a name all of them run.
 declare -A SETS=(
-  [commands]="streams closed_streams help_and_usage json_output convert_forms sharding determinism optimizer twin_orders
+  [commands]="streams closed_streams help_and_usage json_output convert_forms sharding determinism optimizer optimizer_orders
     stamping check_record checkpoint_forms overwriting special_sources differing"
   [formats]="gallery formats torch_files tiny every_format legacy_ranks objects_travel mxfp8_converts mxfp8_refusals
     mxfp8_differs mxfp8_beyond_bf16"

@@ -47,7 +47,7 @@ def model(seed=0):
 
 
 def optimizer(seed=1000, states=("exp_avg", "exp_avg_sq", "fp32_param")):
-    """One float32 twin per state for each expert tensor, as Megatron names them."""
+    """One float32 tensor per state for each expert tensor, as Megatron names them."""
     return {
         f"optimizer.state.{state}.{name}": random_bits(*tensor.shape, dtype=torch.float32, seed=seed + 1000 * i + j)
         for i, state in enumerate(states)

@@ -69,7 +69,7 @@ std::vector<HalvesCase> cases() {
           block.widths = {2 * width};
           item.model.blocks.push_back(block);
         }
-        add_twins(item.model, {"exp_avg"});
+        add_states(item.model, {"exp_avg"});
         if (!stacked) item.model.others = other_tensors();
         item.fused = {naming, experts, experts, interleaved(k), interleaved(2 * k)};
         item.fused.stacked = stacked;

@@ -38,7 +38,7 @@ ModelSpec model_of(i64 layers, i64 width, bool numbered) {
     block.bias = false;
     model.blocks.push_back(block);
   }
-  add_twins(model, kStates);
+  add_states(model, kStates);
   model.others = attention(numbered, layers);
   return model;
 }
@@ -67,7 +67,7 @@ std::vector<Spelling> spellings() {
   return all;
 }
 
-TEST(Optimizer, TwinsGoWithTheirWeights) {
+TEST(Optimizer, StatesGoWithTheirWeights) {
   for (const bool numbered : {true, false}) {
     const ModelSpec model = model_of(2, 8, numbered);
     for (Spelling from : spellings())

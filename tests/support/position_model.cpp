@@ -27,11 +27,11 @@ std::string spell_part(std::string_view part, TensorKind kind, i64 expert) {
   return replaced(replaced(std::move(text), "{K}", word[0]), "{_K}", word[1]);
 }
 
-bool is_twin(const BlockSpec& block) { return block.state != "model"; }
+bool is_optimizer_state(const BlockSpec& block) { return block.state != "model"; }
 
 Glu glu_of(const BlockSpec& block, const Spelling& spelling) {
   if (block.set == ExpertSet::Shared) return spelling.shared_glu;
-  return is_twin(block) ? spelling.optimizer_glu.value_or(spelling.glu) : spelling.glu;
+  return is_optimizer_state(block) ? spelling.optimizer_glu.value_or(spelling.glu) : spelling.glu;
 }
 
 bool is_stacked(const BlockSpec& block, bool stacked) { return stacked && block.stack == "decoder"; }
@@ -260,7 +260,7 @@ u64 element_code(const BlockSpec& block, i64 expert, Role role, TensorKind kind,
   return code % (element_bytes == 2 ? 65521 : 251);
 }
 
-void add_twins(ModelSpec& model, const std::vector<std::string>& states) {
+void add_states(ModelSpec& model, const std::vector<std::string>& states) {
   const std::vector<BlockSpec> weights = model.blocks;
   for (const std::string& state : states)
     for (BlockSpec block : weights) {

@@ -40,7 +40,7 @@ struct BlockSpec {
   bool scales = false;
   ScaleSpec scale_spec = {};
   Dtype dtype = Dtype::U64;
-  /// Of an optimizer's twin: its state, what its keys add in front and behind, and whether it has the weights
+  /// Of an optimizer's state: its state, what its keys add in front and behind, and whether it has the weights
   /// of FC1 alone. Its elements must have 8 bytes to differ from the weights'.
   std::string state = "model";
   std::string before = {};
@@ -63,7 +63,7 @@ struct Spelling {
   Experts bias_experts = Experts::Indexed;
   Glu glu = {Glu::Kind::Split, 0};
   Glu shared_glu = {Glu::Kind::Split, 0};
-  /// Of the optimizer's twins of routed experts, where it is not `glu`.
+  /// Of the optimizer's states of routed experts, where it is not `glu`.
   std::optional<Glu> optimizer_glu = std::nullopt;
   /// Layers of the main stack share their tensors.
   bool stacked = false;
@@ -74,8 +74,8 @@ inline Glu split() { return {Glu::Kind::Split, 0}; }
 inline Glu contiguous() { return {Glu::Kind::Contiguous, 0}; }
 inline Glu interleaved(i64 block_rows) { return {Glu::Kind::Interleaved, block_rows}; }
 
-/// The optimizer's twins of all blocks: Megatron's keys.
-void add_twins(ModelSpec& model, const std::vector<std::string>& states);
+/// The optimizer's states of all blocks: Megatron's keys.
+void add_states(ModelSpec& model, const std::vector<std::string>& states);
 
 /// The tensors of the model in this layout.
 std::vector<MemoryTensor> build(const ModelSpec& model, const Spelling& spelling);

@@ -42,7 +42,7 @@ TEST(KeyGroups, EveryKeyGoesToItsLayerAndExpertInAnyOrder) {
     ASSERT_EQ(drafts.size(), 6u);
     std::size_t tensors = 0;
     for (const auto& [id, draft] : drafts) {
-      const std::string before = draft.block.is_twin() ? "optimizer.state.exp_avg." : "";
+      const std::string before = draft.block.is_optimizer_state() ? "optimizer.state.exp_avg." : "";
       EXPECT_EQ(draft.block.key_prefix, fmt::format("{}decoder.layers.{}.", before, draft.block.layer));
       ASSERT_EQ(draft.parts.size(), 3u);
       for (const auto& [part, list] : draft.parts) {

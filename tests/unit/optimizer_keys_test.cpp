@@ -172,8 +172,8 @@ TEST(OptimizerKeys, ModulesAreTakenInTurnAndModesAreIndependent) {
             "l.1.fc.bias [2, 1] 4:400+4 5:500+4\nl.0.fc.weight [2, 1] 2:200+4 3:300+4\n");
 }
 
-/// A dict of model weights is meant; twins in optimizer state look the same to a rule about endings.
-TEST(OptimizerKeys, TwinsInOptimizerStateMakeKeysAmbiguous) {
+/// A dict of model weights is meant; like names in optimizer state look the same to a rule about endings.
+TEST(OptimizerKeys, LikeNamesInOptimizerStateMakeKeysAmbiguous) {
   const StateDict dict = state_dict(
       {{kFc1 + ".weight0", {1}}, {kFc1 + ".weight1", {1}}, {"optimizer.state.exp_avg." + kFc1 + ".weight0", {1}}});
   EXPECT_EQ(text(normalize(dict, kFc1, weight_only(2, kGrouped))), text(dict));

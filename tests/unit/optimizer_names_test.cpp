@@ -28,7 +28,7 @@ TEST(OptimizerNames, NoStateOfTheWeightsName) {
   for (const char* name : {"optimizer.state.", "optimizer.state.x", "xoptimizer.state.a.b",
                            "optimizer.param_groups.a.b", "decoder.layers.0.weight", ""})
     EXPECT_TRUE(read_state_key(name).empty()) << name;
-  // A twin that called itself the model would pass for the weight.
+  // A state that called itself the model would pass for the weight.
   for (const StateKey& key : read_state_key("optimizer.state.model.layers.0.weight")) EXPECT_NE(key.state, "model");
 }
 

@@ -1,4 +1,4 @@
-#include "layout/twin_block.hpp"
+#include "layout/optimizer_block.hpp"
 
 #include <algorithm>
 
@@ -17,8 +17,8 @@ std::string label(const ExpertBlock& block) {
 bool is_scalar(const TensorRef& ref) { return checked_product(ref.shape).value_or(0) == 1; }
 
 /// Returns whether a tensor is shaped like the weight or bias of a part of `model`.
-bool is_twin_shape(const ExpertBlock& block, const TensorRef& ref, const PartKey& key, i64 expert,
-                   const BlockShape& model, const Inventory& inventory) {
+bool is_state_shape(const ExpertBlock& block, const TensorRef& ref, const PartKey& key, i64 expert,
+                    const BlockShape& model, const Inventory& inventory) {
   const auto [kind, experts, role] = key;
   const std::span<const i64> shape = layer_shape(block, ref);
   const bool both_stacked = block.stacked_layers > 0 && model.block.stacked_layers > 0;
@@ -82,19 +82,19 @@ void check_parts(const ExpertBlock& block, const BlockParts& parts, const Invent
 
 }  // namespace
 
-TwinParts sort_twin_parts(const ExpertBlock& block, const BlockParts& parts, const BlockShape& model,
-                          const Inventory& inventory) {
-  TwinParts sorted;
+StateParts sort_state_parts(const ExpertBlock& block, const BlockParts& parts, const BlockShape& model,
+                            const Inventory& inventory) {
+  StateParts sorted;
   for (const auto& [key, tensors] : parts) {
     const PartKey& part = key;
     const auto fits = [&](const auto& tensor) {
-      return is_twin_shape(block, inventory.tensors[tensor.second], part, tensor.first, model, inventory);
+      return is_state_shape(block, inventory.tensors[tensor.second], part, tensor.first, model, inventory);
     };
     const auto misfit = std::ranges::find_if_not(tensors, fits);
     const bool scalar =
         std::ranges::all_of(tensors, [&](const auto& tensor) { return is_scalar(inventory.tensors[tensor.second]); });
     if (misfit == tensors.end()) {
-      sorted.twins.emplace(key, tensors);
+      sorted.states.emplace(key, tensors);
     } else if (scalar) {
       sorted.scalars.emplace(key, tensors);
     } else if (std::ranges::none_of(tensors, fits)) {
@@ -108,7 +108,7 @@ TwinParts sort_twin_parts(const ExpertBlock& block, const BlockParts& parts, con
   return sorted;
 }
 
-BlockShape check_twin(ExpertBlock block, BlockParts parts, const BlockShape& model, const Inventory& inventory) {
+BlockShape check_state(ExpertBlock block, BlockParts parts, const BlockShape& model, const Inventory& inventory) {
   block.num_experts = model.block.num_experts;
   block.hidden_size = model.block.hidden_size;
   block.intermediate_size = model.block.intermediate_size;

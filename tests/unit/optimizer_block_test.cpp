@@ -1,4 +1,4 @@
-/// Which tensors are an optimizer's twins of an expert's, and what else may stand under their keys.
+/// Which tensors are an optimizer's states of an expert's, and what else may stand under their keys.
 
 #include <algorithm>
 
@@ -13,12 +13,12 @@ const Spelling kIndexed{"megatron", Experts::Indexed, Experts::Indexed, contiguo
 const std::string kState = "optimizer.state.exp_avg.";
 const std::string kLayer = "decoder.layers.0.mlp.experts.";
 
-std::vector<MemoryTensor> tensors(bool twins = true) {
+std::vector<MemoryTensor> tensors(bool states = true) {
   ModelSpec model;
   model.blocks.emplace_back();
   model.blocks[0].hidden = 3;
   model.blocks[0].bias = true;
-  if (twins) add_twins(model, {"exp_avg"});
+  if (states) add_states(model, {"exp_avg"});
   return build(model, kIndexed);
 }
 
@@ -35,29 +35,29 @@ Recognition recognized(const std::vector<MemoryTensor>& all) {
   return recognize(make_inventory(all), {}, {{"glu", "contiguous"}}, {});
 }
 
-std::size_t count_twins(const Recognition& found) {
-  return static_cast<std::size_t>(std::ranges::count_if(found.blocks, &ExpertBlock::is_twin));
+std::size_t count_states(const Recognition& found) {
+  return static_cast<std::size_t>(std::ranges::count_if(found.blocks, &ExpertBlock::is_optimizer_state));
 }
 
-TEST(TwinBlock, TakesItsSizesFromTheWeights) {
+TEST(StateBlock, TakesItsSizesFromTheWeights) {
   std::vector<MemoryTensor> all = tensors();
   std::erase_if(
       all, [](const auto& t) { return t.name.starts_with(kState) && t.name.find("fc1.weight") == std::string::npos; });
   const Recognition found = recognized(all);
   ASSERT_EQ(found.blocks.size(), 2u);
-  EXPECT_FALSE(found.blocks[0].is_twin());
-  const ExpertBlock& twin = found.blocks[1];
-  EXPECT_EQ(twin.state, "exp_avg");
-  EXPECT_EQ(twin.num_experts, 2);
-  EXPECT_EQ(twin.hidden_size, 3);
-  EXPECT_EQ(twin.intermediate_size, 4);
-  EXPECT_TRUE(twin.fused);
-  EXPECT_EQ(twin.matrices.size(), 4u);
-  EXPECT_EQ(twin.matrices[0].dtype, Dtype::F64);
+  EXPECT_FALSE(found.blocks[0].is_optimizer_state());
+  const ExpertBlock& state = found.blocks[1];
+  EXPECT_EQ(state.state, "exp_avg");
+  EXPECT_EQ(state.num_experts, 2);
+  EXPECT_EQ(state.hidden_size, 3);
+  EXPECT_EQ(state.intermediate_size, 4);
+  EXPECT_TRUE(state.fused);
+  EXPECT_EQ(state.matrices.size(), 4u);
+  EXPECT_EQ(state.matrices[0].dtype, Dtype::F64);
   EXPECT_TRUE(found.unexplained.empty());
 }
 
-TEST(TwinBlock, IncompleteOnes) {
+TEST(StateBlock, IncompleteOnes) {
   const auto without = [](const std::string& name) {
     std::vector<MemoryTensor> all = tensors();
     std::erase_if(all, [&](const auto& t) { return t.name == name; });
@@ -86,13 +86,13 @@ TEST(TwinBlock, IncompleteOnes) {
       ErrorCode::PartMissing, [&] { recognized(all); }, "up");
 }
 
-TEST(TwinBlock, AnotherShapeStopsChangesOfLayout) {
+TEST(StateBlock, AnotherShapeStopsChangesOfLayout) {
   std::vector<MemoryTensor> all = tensors();
   for (const std::string e : {"0", "1"}) resize(named(all, kState + kLayer + "linear_fc1.weight" + e), {4, 3, 2});
   const MemorySource source(all, {}, {{"glu", "contiguous"}});
   const Recognition found = recognize_source(source);
   EXPECT_EQ(found.unexplained.size(), 2u);
-  EXPECT_EQ(count_twins(found), 1u);
+  EXPECT_EQ(count_states(found), 1u);
   ASSERT_EQ(found.problems.size(), 1u);
   EXPECT_NE(found.problems[0].find("do not have their weights' shapes"), std::string::npos);
   PlanOptions options;
@@ -105,7 +105,7 @@ TEST(TwinBlock, AnotherShapeStopsChangesOfLayout) {
 }
 
 /// fully_sharded_model_space: slices folded into other axes.
-TEST(TwinBlock, FoldedSlicesOfStackedLayers) {
+TEST(StateBlock, FoldedSlicesOfStackedLayers) {
   const std::string prefix = "decoder.layers.mlp.experts.experts.";
   const std::vector<MemoryTensor> weights{{prefix + "linear_fc1.weight", Dtype::BF16, {2, 4, 8, 3}, {}},
                                           {prefix + "linear_fc2.weight", Dtype::BF16, {2, 4, 3, 4}, {}}};
@@ -120,13 +120,13 @@ TEST(TwinBlock, FoldedSlicesOfStackedLayers) {
     for (std::size_t i = 0; i < 2; ++i) all.push_back({kState + weights[i].name, Dtype::F32, pair[i], {}});
     const Recognition found = recognized(all);
     SCOPED_TRACE(shape_text(pair[0]));
-    EXPECT_EQ(count_twins(found), 0u);
+    EXPECT_EQ(count_states(found), 0u);
     EXPECT_EQ(found.unexplained, (std::vector<std::size_t>{2, 3}));
     EXPECT_FALSE(found.problems.empty());
   }
 }
 
-TEST(TwinBlock, StepsStayWithTheirKeys) {
+TEST(StateBlock, StepsStayWithTheirKeys) {
   std::vector<MemoryTensor> all = tensors(false);
   const std::vector<MemoryTensor> weights = all;
   for (const MemoryTensor& weight : weights) {
@@ -153,13 +153,13 @@ TEST(TwinBlock, StepsStayWithTheirKeys) {
       ErrorCode::NotExact, [&] { make_plan(source.inventory(), found, options); }, ".step");
 }
 
-TEST(TwinBlock, ScopesOfTwins) {
+TEST(StateBlock, ScopesOfStates) {
   // One model, whatever stands in front of the optimizer's keys.
   std::vector<MemoryTensor> all = tensors();
   for (MemoryTensor& tensor : all)
     if (tensor.name.starts_with(kState)) tensor.name = "chained_1." + tensor.name;
   const Recognition found = recognized(all);
-  EXPECT_EQ(count_twins(found), 1u);
+  EXPECT_EQ(count_states(found), 1u);
   EXPECT_EQ(found.blocks[1].key_prefix, "chained_1." + kState + "decoder.layers.0.");
   EXPECT_EQ(layer_label(found.blocks[1]), "chained_1.0");
   // Twice the same state of the same layer.
@@ -169,7 +169,7 @@ TEST(TwinBlock, ScopesOfTwins) {
   expect_error(ErrorCode::RedundantKeys, [&] { recognized(twice); });
 }
 
-TEST(TwinBlock, WhatOnlyEndsLikeATwin) {
+TEST(StateBlock, WhatOnlyEndsLikeAState) {
   std::vector<MemoryTensor> all = tensors(false);
   all.push_back({"optimizer.param_to_group_meta." + kLayer + "linear_fc1.weight0", Dtype::U8, {8, 3}, {}});
   const Recognition found = recognized(all);

@@ -8,8 +8,8 @@
 
 namespace glu_ckpt {
 
-/// The findings of check_twins().
-struct TwinCheck {
+/// The findings of check_optimizer_order().
+struct OptimizerCheck {
   /// FC1s of one layer, routed or shared, whose sampled rows all fit.
   i64 agreeing = 0;
   /// Rows compared in those.
@@ -24,6 +24,6 @@ struct TwinCheck {
 /// the master weights rounded to their dtype. A model weight is its master weight rounded, so where rows do not fit in
 /// the orders claimed but do in exactly one other, an answer is wrong. Never chooses an order, and never takes missing
 /// evidence for a contradiction. `option_prefix` is SourceAnswers::option_prefix. Throws GluConflict.
-TwinCheck check_twins(const Model& model, const std::string& option_prefix);
+OptimizerCheck check_optimizer_order(const Model& model, const std::string& option_prefix);
 
 }  // namespace glu_ckpt

@@ -1,4 +1,4 @@
-#include "model/check_twins.hpp"
+#include "model/check_optimizer_order.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -9,7 +9,7 @@
 #include "glu_ckpt/megatron_shards.hpp"
 #include "layout/layout_table.hpp"
 #include "layout/optimizer_names.hpp"
-#include "model/twin_order.hpp"
+#include "model/optimizer_order.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -111,7 +111,7 @@ class ExpertSample {
   i64 rows() const { return static_cast<i64>(rows_.size()); }
 
   /// Reads up to the first row that does not fit.
-  bool agrees(const TwinOrders& orders) const {
+  bool agrees(const OptimizerOrders& orders) const {
     return std::ranges::all_of(rows_, [&](const Row& row) {
       const i64 there = matching_row(orders, states_.intermediate, row.first);
       return rounds_to(reader_.read(states_, there, cols_), states_.dtype, row.second, weights_dtype_);
@@ -129,45 +129,47 @@ class ExpertSample {
   std::vector<Row> rows_;
 };
 
-class TwinChecker {
+class OptimizerOrderChecker {
  public:
-  TwinChecker(const Model& model, const std::string& option_prefix)
+  OptimizerOrderChecker(const Model& model, const std::string& option_prefix)
       : recognition_(*model.recognition),
         source_(*model.source),
         option_prefix_(option_prefix),
         reader_(*model.source) {}
 
-  TwinCheck run() {
-    for (const ExpertBlock& twin : recognition_.blocks) {
-      if (!twin.is_twin() || !is_master_weight(twin.state)) continue;
-      if (const ExpertBlock* weights = weights_of(twin)) check(*weights, twin);
+  OptimizerCheck run() {
+    for (const ExpertBlock& state : recognition_.blocks) {
+      if (!state.is_optimizer_state() || !is_master_weight(state.state)) continue;
+      if (const ExpertBlock* weights = weights_of(state)) check(*weights, state);
     }
     return result_;
   }
 
  private:
   /// The weights of the same layer: under the same scope, or the only ones of the same shard.
-  const ExpertBlock* weights_of(const ExpertBlock& twin) const {
+  const ExpertBlock* weights_of(const ExpertBlock& state) const {
     const ExpertBlock* found = nullptr;
     int candidates = 0;
     for (const ExpertBlock& block : recognition_.blocks) {
-      if (block.is_twin() || block.stack != twin.stack || block.layer != twin.layer || block.set != twin.set) continue;
-      if (block.scope == twin.scope) return &block;
-      if (shard_folder(block.scope) != shard_folder(twin.scope)) continue;
+      if (block.is_optimizer_state() || block.stack != state.stack || block.layer != state.layer ||
+          block.set != state.set)
+        continue;
+      if (block.scope == state.scope) return &block;
+      if (shard_folder(block.scope) != shard_folder(state.scope)) continue;
       found = &block;
       ++candidates;
     }
     return candidates == 1 ? found : nullptr;
   }
 
-  void check(const ExpertBlock& weights, const ExpertBlock& twin) {
+  void check(const ExpertBlock& weights, const ExpertBlock& state) {
     std::vector<ExpertSample> samples;
     i64 width = 0;
     std::vector<i64> experts{0};
     if (weights.num_experts > 1) experts.push_back(weights.num_experts - 1);
     for (const i64 expert : experts) {
       const auto fc1 = find_fc1(weights, expert);
-      const auto states = find_fc1(twin, expert);
+      const auto states = find_fc1(state, expert);
       if (!fc1 || !states || !can_round(states->dtype, fc1->dtype)) return;
       if (reader_.bytes_read() >= kMaxBytes) {
         ++result_.unread;
@@ -178,12 +180,12 @@ class TwinChecker {
     }
     i64 rows = 0;
     for (const ExpertSample& sample : samples) rows += sample.rows();
-    const TwinOrders claimed{weights.glu, twin.glu};
+    const OptimizerOrders claimed{weights.glu, state.glu};
     const OrderEvidence evidence =
-        judge_orders(claimed, orders_of(weights, width), orders_of(twin, width), [&](const TwinOrders& orders) {
+        judge_orders(claimed, orders_of(weights, width), orders_of(state, width), [&](const OptimizerOrders& orders) {
           return rows > 0 && std::ranges::all_of(samples, [&](const auto& sample) { return sample.agrees(orders); });
         });
-    if (evidence.kind == OrderEvidence::Kind::Contradicts) refuse(claimed, twin, evidence, rows);
+    if (evidence.kind == OrderEvidence::Kind::Contradicts) refuse(claimed, state, evidence, rows);
     const bool agrees = evidence.kind == OrderEvidence::Kind::Agrees;
     ++(agrees ? result_.agreeing : result_.undecided);
     if (agrees) result_.rows += rows;
@@ -195,7 +197,7 @@ class TwinChecker {
     return possible_orders(width);
   }
 
-  [[noreturn]] void refuse(const TwinOrders& claimed, const ExpertBlock& twin, const OrderEvidence& evidence,
+  [[noreturn]] void refuse(const OptimizerOrders& claimed, const ExpertBlock& state, const OrderEvidence& evidence,
                            i64 rows) const {
     std::string found;
     if (evidence.states)
@@ -203,17 +205,17 @@ class TwinChecker {
     if (evidence.weights)
       found += fmt::format("{}{} beside weights in {}", found.empty() ? "" : ", or in ", to_string(claimed.states),
                            to_string(*evidence.weights));
-    const std::string& tensor = source_.inventory().tensors[find_weight(twin, 0, Role::Gate)->tensor].name;
+    const std::string& tensor = source_.inventory().tensors[find_weight(state, 0, Role::Gate)->tensor].name;
     fail(ErrorCode::GluConflict, {{}, tensor},
          "layer {}, {} experts: the master weights '{}' are taken to stand in {} beside weights in {}, but in {} "
          "sampled rows they round to the weights only if they stand in {}. {}",
-         layer_label(twin), to_string(twin.set), tensor, to_string(claimed.states), to_string(claimed.weights), rows,
-         found, advice(claimed, twin, evidence));
+         layer_label(state), to_string(state.set), tensor, to_string(claimed.states), to_string(claimed.weights), rows,
+         found, advice(claimed, state, evidence));
   }
 
-  std::string advice(const TwinOrders& claimed, const ExpertBlock& twin, const OrderEvidence& evidence) const {
+  std::string advice(const OptimizerOrders& claimed, const ExpertBlock& state, const OrderEvidence& evidence) const {
     // One answer speaks of both, so they would fit if they stood in one order.
-    if (twin.set == ExpertSet::Shared)
+    if (state.set == ExpertSet::Shared)
       return "Shared experts whose states have an order of their own cannot be converted; convert --optimizer drop "
              "leaves the states out";
     const bool recorded = source_.record().contains(evidence.states ? "optimizer_glu" : "glu");
@@ -229,13 +231,13 @@ class TwinChecker {
   const Source& source_;
   const std::string& option_prefix_;
   RowReader reader_;
-  TwinCheck result_;
+  OptimizerCheck result_;
 };
 
 }  // namespace
 
-TwinCheck check_twins(const Model& model, const std::string& option_prefix) {
-  return TwinChecker(model, option_prefix).run();
+OptimizerCheck check_optimizer_order(const Model& model, const std::string& option_prefix) {
+  return OptimizerOrderChecker(model, option_prefix).run();
 }
 
 }  // namespace glu_ckpt

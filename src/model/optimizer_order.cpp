@@ -1,4 +1,4 @@
-#include "model/twin_order.hpp"
+#include "model/optimizer_order.hpp"
 
 #include <algorithm>
 
@@ -30,7 +30,7 @@ std::optional<Glu> only_one(const std::vector<Glu>& found) {
 
 }  // namespace
 
-i64 matching_row(const TwinOrders& orders, i64 intermediate, i64 row) {
+i64 matching_row(const OptimizerOrders& orders, i64 intermediate, i64 row) {
   const i64 from = block_rows(orders.weights, intermediate);
   const i64 to = block_rows(orders.states, intermediate);
   const i64 half = row / from % 2;
@@ -54,9 +54,9 @@ std::vector<Glu> possible_orders(i64 width) {
   return orders;
 }
 
-OrderEvidence judge_orders(const TwinOrders& claimed, const std::vector<Glu>& possible_weights,
+OrderEvidence judge_orders(const OptimizerOrders& claimed, const std::vector<Glu>& possible_weights,
                            const std::vector<Glu>& possible_states,
-                           const std::function<bool(const TwinOrders&)>& agrees) {
+                           const std::function<bool(const OptimizerOrders&)>& agrees) {
   OrderEvidence evidence;
   if (agrees(claimed)) {
     evidence.kind = OrderEvidence::Kind::Agrees;

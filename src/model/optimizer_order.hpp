@@ -11,13 +11,13 @@
 namespace glu_ckpt {
 
 /// Orders of a fused FC1 [2F, H]; split is as good as contiguous.
-struct TwinOrders {
+struct OptimizerOrders {
   Glu weights;
   Glu states;
 };
 
 /// The stored row, 0 to 2F, of the states that belongs to stored row `row` of the weights.
-i64 matching_row(const TwinOrders& orders, i64 intermediate, i64 row);
+i64 matching_row(const OptimizerOrders& orders, i64 intermediate, i64 row);
 
 /// Stored rows of the weights that tell orders apart, ascending: some spread evenly, and each K that divides F, where
 /// interleaved:K has its first up row.
@@ -45,8 +45,8 @@ struct OrderEvidence {
 
 /// `agrees` tells whether all sampled rows fit in some orders; it is asked about the claimed ones first, and about
 /// others only where those do not fit.
-OrderEvidence judge_orders(const TwinOrders& claimed, const std::vector<Glu>& possible_weights,
+OrderEvidence judge_orders(const OptimizerOrders& claimed, const std::vector<Glu>& possible_weights,
                            const std::vector<Glu>& possible_states,
-                           const std::function<bool(const TwinOrders&)>& agrees);
+                           const std::function<bool(const OptimizerOrders&)>& agrees);
 
 }  // namespace glu_ckpt

@@ -1,6 +1,6 @@
 /// Which row belongs to which, by the index map written out, and what evidence is made of it.
 
-#include "model/twin_order.hpp"
+#include "model/optimizer_order.hpp"
 
 #include <algorithm>
 #include <set>
@@ -23,7 +23,7 @@ std::vector<i64> stored_order(const Glu& glu, i64 f) {
 
 const std::vector<i64> kWidths{1, 2, 7, 8, 12, 36, 64};
 
-TEST(TwinOrder, MatchingRowsHoldTheSameLogicalRow) {
+TEST(OptimizerOrder, MatchingRowsHoldTheSameLogicalRow) {
   for (const i64 f : kWidths)
     for (const Glu& weights : possible_orders(f))
       for (const Glu& states : possible_orders(f)) {
@@ -36,14 +36,14 @@ TEST(TwinOrder, MatchingRowsHoldTheSameLogicalRow) {
       }
 }
 
-TEST(TwinOrder, PossibleOrdersAreAllAndEachOnce) {
+TEST(OptimizerOrder, PossibleOrdersAreAllAndEachOnce) {
   EXPECT_EQ(possible_orders(12), (std::vector<Glu>{contiguous(), interleaved(1), interleaved(2), interleaved(3),
                                                    interleaved(4), interleaved(6)}));
   EXPECT_EQ(possible_orders(1), std::vector<Glu>{contiguous()});
   EXPECT_EQ(possible_orders(7), (std::vector<Glu>{contiguous(), interleaved(1)}));
 }
 
-TEST(TwinOrder, TheSampleTellsAllOrdersApart) {
+TEST(OptimizerOrder, TheSampleTellsAllOrdersApart) {
   for (const i64 f : kWidths) {
     const std::vector<i64> rows = sampled_rows(f);
     EXPECT_TRUE(std::ranges::is_sorted(rows));
@@ -68,15 +68,15 @@ TEST(TwinOrder, TheSampleTellsAllOrdersApart) {
 }
 
 /// Evidence about a checkpoint that stands in `truth`, all of whose rows differ.
-OrderEvidence judge(const TwinOrders& claimed, const TwinOrders& truth, i64 f) {
-  const auto agrees = [&](const TwinOrders& orders) {
+OrderEvidence judge(const OptimizerOrders& claimed, const OptimizerOrders& truth, i64 f) {
+  const auto agrees = [&](const OptimizerOrders& orders) {
     return std::ranges::all_of(sampled_rows(f),
                                [&](i64 row) { return matching_row(orders, f, row) == matching_row(truth, f, row); });
   };
   return judge_orders(claimed, possible_orders(f), possible_orders(f), agrees);
 }
 
-TEST(TwinOrder, EveryClaimOfOneWrongOrderIsContradicted) {
+TEST(OptimizerOrder, EveryClaimOfOneWrongOrderIsContradicted) {
   for (const i64 f : {8, 12, 36})
     for (const Glu& weights : possible_orders(f))
       for (const Glu& states : possible_orders(f))
@@ -92,23 +92,23 @@ TEST(TwinOrder, EveryClaimOfOneWrongOrderIsContradicted) {
         }
 }
 
-TEST(TwinOrder, SplitIsAsGoodAsContiguous) {
+TEST(OptimizerOrder, SplitIsAsGoodAsContiguous) {
   EXPECT_EQ(judge({split(), split()}, {contiguous(), contiguous()}, 8).kind, Kind::Agrees);
   EXPECT_EQ(judge({split(), split()}, {contiguous(), interleaved(2)}, 8).states, interleaved(2));
 }
 
-TEST(TwinOrder, WhatIsNoEvidence) {
-  const TwinOrders claimed{contiguous(), contiguous()};
+TEST(OptimizerOrder, WhatIsNoEvidence) {
+  const OptimizerOrders claimed{contiguous(), contiguous()};
   const std::vector<Glu> orders = possible_orders(8);
-  const auto none = [](const TwinOrders&) { return false; };
+  const auto none = [](const OptimizerOrders&) { return false; };
   EXPECT_EQ(judge_orders(claimed, orders, orders, none).kind, Kind::None);
   EXPECT_EQ(judge_orders(claimed, {}, {}, none).kind, Kind::None);
   // Two other orders fit: neither is known to be the true one.
-  const auto two = [](const TwinOrders& asked) {
+  const auto two = [](const OptimizerOrders& asked) {
     return asked.states == interleaved(2) || asked.states == interleaved(4);
   };
   EXPECT_EQ(judge_orders(claimed, orders, orders, two).kind, Kind::None);
-  const auto one = [](const TwinOrders& asked) { return asked.states == interleaved(2); };
+  const auto one = [](const OptimizerOrders& asked) { return asked.states == interleaved(2); };
   EXPECT_EQ(judge_orders(claimed, orders, orders, one).states, interleaved(2));
   // What two tensors hold cannot be told otherwise.
   EXPECT_EQ(judge_orders(claimed, orders, {split()}, one).kind, Kind::None);

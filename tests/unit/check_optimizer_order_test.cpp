@@ -1,6 +1,6 @@
 /// Position-coded weights beside master weights that round to them, in orders that are claimed rightly and wrongly.
 
-#include "model/check_twins.hpp"
+#include "model/check_optimizer_order.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -72,10 +72,10 @@ SourceAnswers answers(const Glu& glu, const Glu& shared, std::optional<Glu> opti
   return said;
 }
 
-TwinCheck check(const std::vector<MemoryTensor>& tensors, const SourceAnswers& said) {
+OptimizerCheck check(const std::vector<MemoryTensor>& tensors, const SourceAnswers& said) {
   const MemorySource source(tensors);
   const Recognition recognition = recognize_source(source, said);
-  return check_twins({&source, &recognition}, said.option_prefix);
+  return check_optimizer_order({&source, &recognition}, said.option_prefix);
 }
 
 const std::vector<std::pair<std::string, Experts>> kForms{{"megatron", Experts::Indexed},
@@ -83,14 +83,14 @@ const std::vector<std::pair<std::string, Experts>> kForms{{"megatron", Experts::
                                                           {"megatron-sequential", Experts::Indexed},
                                                           {"megatron-dist", Experts::Grouped}};
 
-TEST(CheckTwins, RightClaimsAgree) {
+TEST(CheckOptimizerOrder, RightClaimsAgree) {
   for (const auto& [naming, experts] : kForms)
     for (const std::string state : {"param", "fp32_param"})
       for (const Glu& weights : {contiguous(), interleaved(4)})
         for (const Glu& states : {contiguous(), interleaved(1), interleaved(6)}) {
           const Spelling a = spelled(naming, experts, weights, interleaved(8));
           const Spelling b = spelled(naming, experts, states, interleaved(8));
-          const TwinCheck found =
+          const OptimizerCheck found =
               check(with_masters(weights_of(), a, b, state), answers(weights, interleaved(8), states));
           EXPECT_EQ(found.agreeing, 4) << a.describe();
           EXPECT_EQ(found.undecided + found.unread, 0);
@@ -98,7 +98,7 @@ TEST(CheckTwins, RightClaimsAgree) {
         }
 }
 
-TEST(CheckTwins, AWrongClaimAboutTheStatesIsRefused) {
+TEST(CheckOptimizerOrder, AWrongClaimAboutTheStatesIsRefused) {
   for (const auto& [naming, experts] : kForms)
     for (const std::optional<Glu>& claimed : {std::optional<Glu>(), std::optional(interleaved(3))}) {
       const auto tensors = with_masters(weights_of(), spelled(naming, experts, contiguous(), contiguous()),
@@ -114,7 +114,7 @@ TEST(CheckTwins, AWrongClaimAboutTheStatesIsRefused) {
     }
 }
 
-TEST(CheckTwins, AWrongClaimAboutTheWeightsIsRefused) {
+TEST(CheckOptimizerOrder, AWrongClaimAboutTheWeightsIsRefused) {
   const auto tensors = with_masters(weights_of(), spelled("megatron", Experts::Indexed, interleaved(2), contiguous()),
                                     spelled("megatron", Experts::Indexed, contiguous(), contiguous()));
   expect_error(
@@ -126,7 +126,7 @@ TEST(CheckTwins, AWrongClaimAboutTheWeightsIsRefused) {
       ErrorCode::GluConflict, [&] { check(tensors, other); }, "--to-glu interleaved:2");
 }
 
-TEST(CheckTwins, SharedExpertsAreChecked) {
+TEST(CheckOptimizerOrder, SharedExpertsAreChecked) {
   const auto tensors = with_masters(weights_of(), spelled("megatron", Experts::Indexed, contiguous(), contiguous()),
                                     spelled("megatron", Experts::Indexed, contiguous(), interleaved(8)));
   expect_error(
@@ -136,7 +136,7 @@ TEST(CheckTwins, SharedExpertsAreChecked) {
 }
 
 /// The recorded order of the states is a claim as well.
-TEST(CheckTwins, ARecordIsAClaim) {
+TEST(CheckOptimizerOrder, ARecordIsAClaim) {
   const auto tensors = with_masters(weights_of(), spelled("megatron", Experts::Indexed, contiguous(), contiguous()),
                                     spelled("megatron", Experts::Indexed, interleaved(4), contiguous()));
   const MemorySource source(tensors, {},
@@ -145,13 +145,13 @@ TEST(CheckTwins, ARecordIsAClaim) {
   expect_error(
       ErrorCode::GluConflict,
       [&] {
-        check_twins({&source, &recognition}, "--from-");
+        check_optimizer_order({&source, &recognition}, "--from-");
       },
       "remove it first");
 }
 
 /// Gate and up as two tensors, cut out of FC1s by position.
-TEST(CheckTwins, HalvesCutByPosition) {
+TEST(CheckOptimizerOrder, HalvesCutByPosition) {
   const auto halved = [](const Glu& states) {
     std::vector<MemoryTensor> halves;
     for (MemoryTensor& tensor :
@@ -177,7 +177,7 @@ TEST(CheckTwins, HalvesCutByPosition) {
 }
 
 /// [H, 2F] with gate and up in turn: rows are columns there.
-TEST(CheckTwins, TransposedExperts) {
+TEST(CheckOptimizerOrder, TransposedExperts) {
   const Spelling spelling{"hf:gpt_oss", Experts::Grouped, Experts::Grouped, interleaved(1), split()};
   ModelSpec model = weights_of();
   std::erase_if(model.blocks, [](const BlockSpec& block) { return block.set == ExpertSet::Shared; });
@@ -189,7 +189,7 @@ TEST(CheckTwins, TransposedExperts) {
       "interleaved:3");
 }
 
-TEST(CheckTwins, WeightsInFp32) {
+TEST(CheckOptimizerOrder, WeightsInFp32) {
   const Spelling a = spelled("megatron", Experts::Indexed, contiguous(), contiguous());
   const Spelling b = spelled("megatron", Experts::Indexed, interleaved(6), contiguous());
   const auto tensors = with_masters(weights_of(Dtype::F32), a, b);
@@ -203,22 +203,22 @@ TEST(CheckTwins, WeightsInFp32) {
 const Spelling kContiguous = spelled("megatron", Experts::Indexed, contiguous(), contiguous());
 const Spelling kMixed = spelled("megatron", Experts::Indexed, interleaved(4), contiguous());
 
-TEST(CheckTwins, MomentsSayNothing) {
+TEST(CheckOptimizerOrder, MomentsSayNothing) {
   const auto tensors = with_masters(weights_of(), kContiguous, kMixed, "exp_avg");
-  const TwinCheck found = check(tensors, answers(contiguous(), contiguous()));
+  const OptimizerCheck found = check(tensors, answers(contiguous(), contiguous()));
   EXPECT_EQ(found.agreeing + found.undecided + found.unread, 0);
 }
 
-TEST(CheckTwins, UnknownOrdersClaimNothing) {
-  const TwinCheck found = check(with_masters(weights_of(), kContiguous, kMixed), {});
+TEST(CheckOptimizerOrder, UnknownOrdersClaimNothing) {
+  const OptimizerCheck found = check(with_masters(weights_of(), kContiguous, kMixed), {});
   EXPECT_EQ(found.agreeing + found.undecided + found.unread, 0);
 }
 
-TEST(CheckTwins, DtypesThatDoNotRound) {
+TEST(CheckOptimizerOrder, DtypesThatDoNotRound) {
   auto tensors = with_masters(weights_of(), kContiguous, kMixed);
   for (MemoryTensor& tensor : tensors)
     if (tensor.dtype == Dtype::F32) tensor.dtype = Dtype::I32;
-  const TwinCheck found = check(tensors, answers(contiguous(), contiguous()));
+  const OptimizerCheck found = check(tensors, answers(contiguous(), contiguous()));
   EXPECT_EQ(found.agreeing + found.undecided + found.unread, 0);
 }
 
@@ -228,19 +228,19 @@ void fill(std::vector<MemoryTensor>& tensors, bool of_states, std::byte value) {
     if (tensor.name.starts_with("optimizer.") == of_states) std::ranges::fill(tensor.bytes, value);
 }
 
-TEST(CheckTwins, StaleMastersSayNothing) {
+TEST(CheckOptimizerOrder, StaleMastersSayNothing) {
   auto tensors = with_masters(weights_of(), kContiguous, kMixed);
   for (MemoryTensor& tensor : tensors)
     if (tensor.dtype == Dtype::F32)
       for (std::size_t i = 2; i < tensor.bytes.size(); i += 4) tensor.bytes[i] ^= std::byte{1};
-  const TwinCheck found = check(tensors, answers(contiguous(), contiguous()));
+  const OptimizerCheck found = check(tensors, answers(contiguous(), contiguous()));
   EXPECT_EQ(found.agreeing, 0);
   EXPECT_EQ(found.undecided, 4);
   fill(tensors, true, std::byte{0});
   EXPECT_EQ(check(tensors, answers(contiguous(), contiguous())).undecided, 4);
 }
 
-TEST(CheckTwins, RowsThatAreAlikeSayNothing) {
+TEST(CheckOptimizerOrder, RowsThatAreAlikeSayNothing) {
   auto tensors = with_masters(weights_of(), kContiguous, kMixed);
   fill(tensors, true, std::byte{0});
   fill(tensors, false, std::byte{0});
@@ -253,19 +253,19 @@ TEST(CheckTwins, RowsThatAreAlikeSayNothing) {
 }
 
 /// The last expert in another order than the first: no one order fits both.
-TEST(CheckTwins, TheLastExpertIsLookedAt) {
+TEST(CheckOptimizerOrder, TheLastExpertIsLookedAt) {
   auto tensors = with_masters(weights_of(), kContiguous, kContiguous);
   for (const MemoryTensor& other : with_masters(weights_of(), kContiguous, kMixed))
     for (MemoryTensor& tensor : tensors)
       if (tensor.name == other.name && tensor.name.ends_with("mlp.experts.linear_fc1.weight2"))
         tensor.bytes = other.bytes;
-  const TwinCheck found = check(tensors, answers(contiguous(), contiguous()));
+  const OptimizerCheck found = check(tensors, answers(contiguous(), contiguous()));
   EXPECT_EQ(found.agreeing, 2);
   EXPECT_EQ(found.undecided, 2);
 }
 
 /// One row that does not fit anywhere: the state is stale there, and nothing else is told.
-TEST(CheckTwins, ASampleMustFitAsAWhole) {
+TEST(CheckOptimizerOrder, ASampleMustFitAsAWhole) {
   auto tensors = with_masters(weights_of(), kContiguous, kMixed);
   for (MemoryTensor& tensor : tensors)
     if (tensor.dtype == Dtype::F32) tensor.bytes[2] ^= std::byte{1};
