@@ -31,7 +31,8 @@ std::string_view to_string(Format format);
 
 /// A file of the checkpoint directory that holds no tensors, e.g. config.json.
 struct ExtraFile {
-  /// Path relative to the checkpoint directory.
+  /// Path relative to the directory that holds the tensors. Of a file beside that directory, which Megatron's tracker
+  /// file named, it begins with "../".
   std::string name;
   std::filesystem::path path;
 };

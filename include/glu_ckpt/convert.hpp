@@ -43,6 +43,9 @@ enum class Reflink {
 struct ConvertOptions {
   SourceAnswers from;
   TargetAnswers to;
+  /// The program that loads the output as it is: "megatron", "torchtitan", "hf" or "hf:<model_type>". It settles what
+  /// `to` and `format` leave open.
+  std::optional<std::string> target;
   /// Absent: the one that the output's extension names, else the source's.
   std::optional<Format> format;
   /// Bytes of tensor data per shard; a larger tensor gets a shard of its own.

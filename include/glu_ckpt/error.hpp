@@ -79,6 +79,9 @@ enum class ErrorCode {
   ExtrasInvalid,
   TrackerInvalid,
   LayerMissing,
+  ModelShape,
+  ModelIncomplete,
+  CopyDiffers,
   TokensInvalid,
   // refused
   AmbiguousNaming,
@@ -93,6 +96,8 @@ enum class ErrorCode {
   NoExperts,
   NotExact,
   NoSpelling,
+  NoMap,
+  UnknownTensor,
   NameCollision,
   OutputExists,
   OutputBusy,

@@ -1,6 +1,7 @@
 #pragma once
 /// Layouts: how a family names, groups and orients its experts, and which one a checkpoint uses.
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -151,6 +152,103 @@ struct ExpertBlock {
 /// "3", "mtp.0", "talker.7": the layer's name in reports and in digest identities.
 std::string layer_label(const ExpertBlock& block);
 
+/// What a matrix outside of the experts is for. Names and sizes: src/arch/dense_roles.hpp.
+enum class DenseRole : std::uint8_t {
+  Embedding,
+  Head,
+  FinalNorm,
+  AttentionNorm,
+  MlpNorm,
+  // attention with query groups
+  Q,
+  /// The gate of the attention's output, which Qwen3-Next projects beside q.
+  QGate,
+  K,
+  V,
+  AttentionOut,
+  QNorm,
+  KNorm,
+  /// One norm over all heads, where others have one for each.
+  WideQNorm,
+  WideKNorm,
+  Sinks,
+  // multi-head latent attention
+  LatentQ,
+  QDown,
+  QLatentNorm,
+  QUp,
+  KvDown,
+  KvLatentNorm,
+  KvUp,
+  // the MLP of a dense layer, and what stands beside the experts of another
+  MlpGate,
+  MlpUp,
+  MlpDown,
+  Router,
+  CorrectionBias,
+  SharedGate,
+  // GatedDeltaNet
+  DeltaQ,
+  DeltaK,
+  DeltaV,
+  DeltaZ,
+  DeltaBeta,
+  DeltaAlpha,
+  ConvQ,
+  ConvK,
+  ConvV,
+  DeltaDecay,
+  DeltaTimeBias,
+  DeltaNorm,
+  DeltaOut,
+  // multi-token prediction
+  MtpEmbeddingNorm,
+  MtpHiddenNorm,
+  MtpProjection,
+  MtpFinalNorm,
+};
+
+/// "attention/q", "router": the role's name in reports and in digest identities.
+std::string_view to_string(DenseRole role);
+
+/// One logical matrix of a whole model outside of its experts, as [out, in]; what belongs to each element of a vector,
+/// such as a norm, is one row.
+struct DenseMatrix {
+  /// "decoder" or "mtp"; empty for the embedding, the final norm and the head.
+  std::string_view stack;
+  i64 layer = 0;
+  DenseRole role = DenseRole::Embedding;
+  /// Its role, expert and grid mean nothing. Its dtype is that of the logical elements.
+  Matrix matrix;
+  /// Rows of one attention head; 0 where rows are not heads'.
+  i64 head_rows = 0;
+  /// How the logical elements are computed from the stored ones.
+  ComputeOp op = ComputeOp::None;
+  Dtype stored_dtype = Dtype::U8;
+};
+
+/// "3", "mtp.0"; empty where it is in no layer.
+std::string layer_label(const DenseMatrix& matrix);
+
+/// A tensor that is stored once more: MTP's copies of the embedding and the head, the head of a tied model. It is no
+/// part of the model by itself, so a conversion to a naming without it drops it, once the bytes are seen to be the
+/// same.
+struct TensorCopy {
+  std::size_t tensor = 0;
+  DenseRole of = DenseRole::Embedding;
+  /// What it repeats.
+  std::size_t original = 0;
+};
+
+/// A tensor that contradicts the configuration, and how, as a sentence.
+struct DenseMisfit {
+  std::size_t tensor = 0;
+  std::string fault;
+};
+
+struct Architecture;
+struct DenseNaming;
+
 /// The four answers of a layout (docs/architecture.md).
 struct LayoutAnswers {
   std::string naming;
@@ -176,6 +274,8 @@ struct SourceAnswers {
   std::optional<Glu> optimizer_glu = std::nullopt;
   /// Go on as if the optimizer's tensors were not there.
   bool drop_optimizer = false;
+  /// A config.json that says what model it is, where none lies beside the checkpoint; empty: none.
+  std::string config_file = {};
 };
 
 /// A tensor that belongs to an expert's tensor without having its shape, e.g. the step of its optimizer.
@@ -211,6 +311,19 @@ struct Recognition {
   std::vector<std::string> problems;
   /// Layers of the main stack, from config.json or the record: later ones are MTP layers.
   std::optional<i64> num_hidden_layers;
+  /// The rest of the model, where its architecture is known (src/arch/recognize_model.hpp). Its tensors are in
+  /// `others`, too.
+  std::vector<DenseMatrix> dense;
+  std::vector<TensorCopy> copies;
+  /// Those of `others` whose keys the architecture knows and whose shapes, or layers, are not what it says.
+  std::vector<DenseMisfit> misfits;
+  /// The sizes of the model, from its configuration; null where there is none, or of a family without a map.
+  std::shared_ptr<const Architecture> architecture;
+  /// Why `architecture` is null, as the end of a sentence.
+  std::string no_architecture;
+  /// The spelling that explains `dense`, and the text in front of its keys ("model.").
+  const DenseNaming* dense_naming = nullptr;
+  std::string dense_root;
 };
 
 /// Pure: names, shapes, config hints and record in; layout out. Never guesses an order of gate and

@@ -21,6 +21,8 @@ struct Model {
 struct Checkpoint {
   std::unique_ptr<Source> source;
   Recognition recognition;
+  /// By which it was recognized: the source's, or those of a config.json that the caller named.
+  ModelHints hints;
 
   Model model() const { return {source.get(), &recognition}; }
 };

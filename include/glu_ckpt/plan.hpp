@@ -3,6 +3,7 @@
 
 #include <array>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,27 @@ struct Move {
   i64 bytes() const { return runs() * run_bytes; }
 };
 
+/// The plan's second instruction: a whole tensor computed from a whole one, element by element.
+struct Compute {
+  std::size_t src = 0;
+  std::size_t dst = 0;
+  ComputeOp op = ComputeOp::None;
+};
+
+/// A source tensor of which only the bytes before `bytes` are used.
+struct CutTensor {
+  std::size_t tensor = 0;
+  i64 bytes = 0;
+};
+
+/// What a change of naming renames.
+enum class Scope {
+  /// All of a model whose architecture is known.
+  Model,
+  /// The experts alone, whatever the architecture.
+  Experts,
+};
+
 /// The user's answers for the output; an empty answer keeps the source's.
 struct TargetAnswers {
   std::optional<std::string> naming;
@@ -42,10 +64,24 @@ struct TargetAnswers {
   std::optional<Experts> bias_experts;
   std::optional<Glu> glu;
   std::optional<Glu> shared_glu;
+  Scope scope = Scope::Model;
+  /// Tensors that no map knows travel with a model that gets another naming.
+  bool keep_unknown = false;
+};
+
+/// What an earlier conversion recorded of a model as it was, for the way back.
+struct FormerModel {
+  /// The text in front of its keys.
+  std::string root = "model.";
+  /// Its tensors that repeat others; absent where nobody knows.
+  std::optional<std::set<std::string>> copies;
+  /// The dtype of its tensors that are computed; absent where nobody knows.
+  std::optional<Dtype> computed_dtype;
 };
 
 struct PlanOptions {
   TargetAnswers to;
+  FormerModel former;
   /// Bytes of tensor data per shard; a larger tensor gets a shard of its own.
   i64 max_shard_bytes = 5'000'000'000;
   /// Plan even where source and target layout are the same.
@@ -65,8 +101,14 @@ struct Plan {
   /// For each shard, where its data section should begin in its file, modulo kDataPhaseBytes, for the most pages of the
   /// source to be pages of the output. Depends on nothing but the inventory and the moves.
   std::vector<i64> data_phases;
-  /// Source tensors that are left out on request; sorted.
+  /// Source tensors that are left out: on request, or as they repeat others; sorted.
   std::vector<std::size_t> dropped;
+  /// Outputs that have no moves, sorted by dst.
+  std::vector<Compute> computes;
+  /// Outputs that repeat others: their bytes are read once more. Sorted.
+  std::vector<std::size_t> repeats;
+  /// Source tensors of which the end is not used; sorted.
+  std::vector<CutTensor> cuts;
   LayoutAnswers from;
   LayoutAnswers to;
   i64 bytes = 0;

@@ -24,6 +24,8 @@ struct ModelHints {
   /// The first other field, or value of another type, that begins with "swiglu_": the activation is not what hidden_act
   /// says.
   std::string swiglu_other = {};
+  /// The text itself, as strict JSON: the sizes of a whole model are read from it (src/arch).
+  std::string config = {};
 };
 
 /// Provenance: what an earlier run (or `stamp`) recorded about a checkpoint. Keys are the contract's

@@ -88,6 +88,20 @@ struct OutputTensor {
   std::string from{};
 };
 
+/// How the elements of a tensor are computed from another's, where they are not the same bytes. Small: one row in
+/// core/compute.cpp each.
+enum class ComputeOp : std::uint8_t {
+  /// The bytes as they are.
+  None,
+  /// x - 1 and x + 1, each rounded once, to F32 where that is the dtype asked for. Megatron-Core's GatedDeltaNet keeps
+  /// the weight of its output norm less 1, like that of its other norms; Hugging Face's does not.
+  SubtractOne,
+  AddOne,
+};
+
+/// What stands in front of the names of tensors that no map knows, where they travel with a model in another naming.
+inline constexpr std::string_view kUnknownPrefix = "glu_ckpt.unknown.";
+
 /// "[64, 4096]".
 std::string shape_text(const std::vector<i64>& shape);
 

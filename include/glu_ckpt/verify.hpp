@@ -26,7 +26,7 @@ struct Digest {
   bool operator==(const Digest&) const = default;
 };
 
-/// "gck1:<32 hex>:<tensors>:<bytes>".
+/// "gck2:<32 hex>:<tensors>:<bytes>".
 std::string to_string(const Digest& digest);
 std::optional<Digest> parse_digest(std::string_view text);
 
@@ -76,6 +76,8 @@ struct Difference {
   std::string tensor;
   i64 row = 0;
   i64 column = 0;
+  /// The attention head that the row belongs to; -1 where rows are not heads'.
+  i64 head = -1;
   /// Element bits as hexadecimal, e.g. "0x3f80".
   std::string a;
   std::string b;
@@ -109,7 +111,7 @@ std::string to_sentence(const LayerForward& layer);
 
 /// What of two models is compared: all, or matrices and tensors that the same answers choose again.
 struct VerifySubset {
-  /// Labels of layers and ranges of numbers, "3,5-7,mtp.0": of those the experts alone. Empty: everything.
+  /// Labels of layers and ranges of numbers, "3,5-7,mtp.0": all that is known to be in them. Empty: everything.
   std::string layers = {};
   /// Percent of the matrices and tensors that `seed` draws, rounded up; more than 0.
   double percent = 100;

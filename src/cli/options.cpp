@@ -34,7 +34,7 @@ std::string about(const std::string& program) {
 
 /// Option values as typed, before they mean anything.
 struct Texts {
-  std::string naming, experts, bias_experts, glu, shared_glu;
+  std::string target, scope = "model", unknown = "refuse", naming, experts, bias_experts, glu, shared_glu;
   std::string from_naming, from_glu, from_shared_glu, from_optimizer_glu;
   std::string to_naming, to_glu, to_shared_glu, to_optimizer_glu;
   std::string max_shard, max_memory, device_memory, verify = "digest", progress = "auto", reflink = "auto",
@@ -142,6 +142,8 @@ class Parser {
 
   void add_from(CLI::App* sub) {
     sub->add_option("--from-naming", texts_.from_naming, "the source's naming, where its keys fit several");
+    sub->add_option("--from-config", options_.from.config_file,
+                    "a config.json that says what model the source is, where none lies beside it");
     sub->add_option("--from-glu", texts_.from_glu, "the source's order of gate and up: contiguous, interleaved:K");
     sub->add_option("--from-shared-glu", texts_.from_shared_glu, "the same for its shared expert");
     sub->add_option("--from-optimizer-glu", texts_.from_optimizer_glu,
@@ -185,6 +187,14 @@ class Parser {
     sub->add_option("SRC", options_.input, "file or directory")->required();
     sub->add_option("DST", options_.output, "directory, or one file if it ends in .safetensors, .pt, .pth or .bin")
         ->required();
+    sub->add_option("--to", texts_.target,
+                    "the program that loads DST as it is: megatron, hf (or hf:<model_type>), torchtitan");
+    sub->add_option("--scope", texts_.scope,
+                    "what a change of naming renames: the whole model, or the experts alone (default model)")
+        ->check(CLI::IsMember({"model", "experts"}));
+    sub->add_option("--unknown", texts_.unknown,
+                    "refuse tensors that no map knows, or keep them beside the model (default refuse)")
+        ->check(CLI::IsMember({"refuse", "keep"}));
     sub->add_option("--naming", texts_.naming, "naming to write (`glu-ckpt layouts`); default keep");
     sub->add_option("--experts", texts_.experts, "indexed or grouped; default keep");
     sub->add_option("--bias-experts", texts_.bias_experts, "the same for biases alone; default as --experts");
@@ -393,6 +403,9 @@ class Parser {
     answer(texts_.from_shared_glu, options_.from.shared_glu);
     answer(texts_.from_optimizer_glu, options_.from.optimizer_glu);
     options_.from.drop_optimizer = texts_.optimizer == "drop";
+    if (!texts_.target.empty()) options_.convert.target = texts_.target;
+    if (texts_.scope == "experts") options_.convert.to.scope = Scope::Experts;
+    options_.convert.to.keep_unknown = texts_.unknown == "keep";
     answer_naming(texts_.to_naming, options_.verify.b.naming);
     answer(texts_.to_glu, options_.verify.b.glu);
     answer(texts_.to_shared_glu, options_.verify.b.shared_glu);

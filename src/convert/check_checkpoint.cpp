@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "arch/recognize_model.hpp"
 #include "convert/conversion.hpp"
 #include "format/check_files.hpp"
 #include "format/checkpoint_files.hpp"
@@ -58,7 +59,7 @@ class Checking {
     const auto recorded = source.record().find("digest");
     if (recorded == source.record().end()) return;
     found_.recorded_digest = recorded->second;
-    const Recognition recognition = recognize(source.inventory(), source.hints(), source.record(), {});
+    const Recognition recognition = recognize_model(source.inventory(), source.hints(), source.record(), {});
     const auto backend = open_backend(run_, 0);
     backend->ready();
     found_.digest = to_string(digest_stage(run_, {&source, &recognition}, *backend, "digest"));

@@ -10,7 +10,7 @@ namespace glu_ckpt {
 
 ClonePlan choose_clones(const Conversion& conversion) {
   const Reflink reflink = conversion.options.reflink;
-  if (reflink == Reflink::Never || conversion.format != Format::Safetensors) return {};
+  if (reflink == Reflink::Never || conversion.target.format != Format::Safetensors) return {};
   const std::filesystem::path parent = directory_of(output_name(conversion.output));
   // Smaller blocks, as XFS can have, are not what runs are placed for.
   CloneLimits limits{std::max(kDataPhaseBytes, filesystem_of(parent).block_bytes)};

@@ -1,6 +1,7 @@
 #pragma once
 /// A conversion: what is decided before a byte moves, and the passes that follow.
 
+#include "convert/target.hpp"
 #include "glu_ckpt/convert.hpp"
 #include "model/open_checkpoint.hpp"
 #include "model/stage.hpp"
@@ -16,7 +17,7 @@ struct Conversion {
   RunOptions run;
   std::unique_ptr<Backend> backend = nullptr;
   Checkpoint source = {};
-  Format format = Format::Safetensors;
+  Target target = {};
   Plan plan = {};
 };
 
@@ -26,10 +27,6 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
 
 /// Makes the refusals that need bytes of the source, or a look at what its experts compute, before anything is written.
 void check_evidence(const Conversion& conversion);
-
-/// The format of the output: as asked, or what its extension says, or the source's. Throws Usage where two of them
-/// contradict each other.
-Format target_format(const std::filesystem::path& output, const ConvertOptions& options, const Source& source);
 
 /// For ConvertOptions::resume: what an earlier run wrote, if it had finished before it was stopped, so that the output
 /// is there. Nothing where it is not, or is to be replaced. Throws OutputExists where the output is not what this run

@@ -90,7 +90,11 @@ std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
   remember(texts, "from_glu", options.from.glu);
   remember(texts, "from_shared_glu", options.from.shared_glu);
   remember(texts, "from_optimizer_glu", options.from.optimizer_glu);
+  remember(texts, "to", options.target);
   remember(texts, "format", options.format);
+  if (options.to.scope == Scope::Experts) texts["scope"] = "experts";
+  if (options.to.keep_unknown) texts["unknown"] = "keep";
+  if (!options.from.config_file.empty()) texts["from_config"] = options.from.config_file;
   if (options.from.drop_optimizer) texts["optimizer"] = "drop";
   if (options.max_shard_bytes != ConvertOptions().max_shard_bytes)
     texts["max_shard_size"] = std::to_string(options.max_shard_bytes);

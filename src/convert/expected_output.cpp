@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 
+#include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
 #include "core/hash.hpp"
 #include "format/checkpoint_files.hpp"
@@ -21,7 +22,7 @@ OutputModel output_model(const Conversion& conversion, const Record& record) {
     model.inventory.tensors.push_back(
         {output.name, output.dtype, output.shape, output.bytes, output.shard, output.offset});
   for (u32 shard = 0; shard < plan.num_shards; ++shard) model.inventory.files.push_back(fmt::format("shard {}", shard));
-  model.recognition = recognize(model.inventory, conversion.source.source->hints(), record, {});
+  model.recognition = recognize_model(model.inventory, conversion.source.hints, record, {});
   return model;
 }
 
@@ -41,6 +42,7 @@ Record make_record(const Conversion& conversion, const std::optional<Digest>& di
   if (to.optimizer_glu) record["optimizer_glu"] = to_string(*to.optimizer_glu);
   if (digest) record["digest"] = record["source_digest"] = to_string(*digest);
   if (recognition.num_hidden_layers) record["num_hidden_layers"] = fmt::format("{}", *recognition.num_hidden_layers);
+  record.insert(conversion.target.former_record.begin(), conversion.target.former_record.end());
   return record;
 }
 
@@ -59,7 +61,9 @@ bool same_layout(const Inventory& a, const Recognition& a_recognition, const Inv
 std::string config_line(const Source& source) {
   constexpr i64 kMaxConfigBytes = i64{64} << 20;
   const auto& files = source.extra_files();
-  const auto config = std::ranges::find(files, "config.json", &ExtraFile::name);
+  const auto config = std::ranges::find_if(files, [](const ExtraFile& file) {
+    return file.name == "config.json" || file.name == std::string(kHfFolder) + "config.json";
+  });
   if (config == files.end()) return {};
   const std::string text = read_small_file(config->path, kMaxConfigBytes, ErrorCode::ConfigJson);
   return fmt::format("config {} {}\n", text.size(), hex(hash128(std::as_bytes(std::span(text)), 0)));
@@ -70,7 +74,7 @@ std::string fingerprint_of(const Conversion& conversion, const std::string& conf
   const Hash128 planned = hash128(plan_bytes(conversion.plan), 0);
   std::string text =
       fmt::format("glu-ckpt {}\nplan {}\nformat {}\noverwrite {}\ndigest {}\n", GLU_CKPT_VERSION, hex(planned),
-                  to_string(conversion.format), options.overwrite, options.proof != ProofMode::None);
+                  to_string(conversion.target.format), options.overwrite, options.proof != ProofMode::None);
   if (bytes_to_clone > 0) text += fmt::format("clones {} verify {}\n", bytes_to_clone, static_cast<int>(options.proof));
   for (const auto& [name, value] : option_texts(options)) text += fmt::format("option {} {}\n", name, value);
   return text + identity_of(conversion.source.source->info()) + config;

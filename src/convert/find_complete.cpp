@@ -9,6 +9,7 @@
 #include "convert/choose_clones.hpp"
 #include "convert/expected_output.hpp"
 #include "core/fail.hpp"
+#include "format/checkpoint_files.hpp"
 #include "format/extras.hpp"
 #include "format/record_file.hpp"
 #include "io/directory.hpp"
@@ -33,15 +34,17 @@ Checkpoint open_output(const std::filesystem::path& path, const FailOther& fail_
 }
 
 /// The files beside the tensors have to be there, as they were written; the source's may be logs that have grown since.
-void check_side_files(const Source& source, const Source& output, const FailOther& fail_other) {
-  const std::filesystem::path record = output.path() / kRecordFileName;
+void check_side_files(const Conversion& conversion, const Source& output, const FailOther& fail_other) {
+  const Source& source = *conversion.source.source;
+  const std::filesystem::path directory = checkpoint_directory(output.path());
+  const std::filesystem::path record = directory / kRecordFileName;
   if (!path_exists(record)) fail_other(fmt::format("lacks {}", kRecordFileName));
   const std::string text = read_small_file(record, kMaxRecordBytes, ErrorCode::RecordInvalid);
   const std::vector<FileRecord> written = parse_record_json(text, {record.string(), {}}).files;
-  for (const ExtraFile& file : source.extra_files()) {
+  for (const ExtraFile& file : conversion.target.extra_files) {
     if (file.name == kRecordFileName || file.name == kExtrasFileName) continue;
     const auto was = std::ranges::find(written, file.name, &FileRecord::name);
-    const std::filesystem::path copy = output.path() / file.name;
+    const std::filesystem::path copy = directory / file.name;
     if (was == written.end() || !path_exists(copy)) fail_other(fmt::format("lacks {}", file.name));
     if (record_of_file(File::open_read(copy), file.name) != *was)
       fail_other(fmt::format("its {} is not what was written", file.name));
@@ -64,11 +67,11 @@ std::optional<Converted> find_complete(const Conversion& conversion) {
   const OutputModel wanted = output_model(conversion, make_record(conversion, std::nullopt));
   const Source& written = *there.source;
   const bool same_files =
-      written.format() == conversion.format &&
-      (conversion.format != Format::Safetensors || written.inventory().files.size() == conversion.plan.num_shards);
+      written.format() == conversion.target.format && (conversion.target.format != Format::Safetensors ||
+                                                       written.inventory().files.size() == conversion.plan.num_shards);
   if (!same_files || !same_layout(wanted.inventory, wanted.recognition, written.inventory(), there.recognition))
     fail_other("is not what this run would write");
-  if (is_directory_at(output)) check_side_files(*conversion.source.source, written, fail_other);
+  if (is_directory_at(output)) check_side_files(conversion, written, fail_other);
   const Digest digest = digest_stage(conversion.run, conversion.source.model(), *conversion.backend, "comparing");
   const bool readback = options.proof == ProofMode::Readback;
   if (readback) drop_page_cache(output);

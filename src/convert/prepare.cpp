@@ -4,6 +4,7 @@
 
 #include "convert/check_output.hpp"
 #include "convert/conversion.hpp"
+#include "core/compute.hpp"
 #include "core/fail.hpp"
 #include "plan/plan_bytes.hpp"
 #include "verify/run_experts.hpp"
@@ -11,17 +12,33 @@
 namespace glu_ckpt {
 namespace {
 
+/// What is computed must come back: what does not is refused here, since these tensors are small.
+void check_computed(const Source& source, const Plan& plan) {
+  for (const Compute& computed : plan.computes) {
+    const TensorRef& tensor = source.inventory().tensors[computed.src];
+    const OutputTensor& output = plan.outputs[computed.dst];
+    std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes));
+    source.read(computed.src, 0, bytes);
+    if (const i64 lost = first_lost(computed.op, tensor.dtype, bytes, output.dtype); lost >= 0)
+      fail(ErrorCode::NotExact, {{}, tensor.name},
+           "'{}': element {} does not come back from '{}', which is computed as {} in {}", tensor.name, lost,
+           output.name, to_string(computed.op), dtype_name(output.dtype));
+  }
+}
+
 Plan make_proved_plan(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
   check_output_is_no_source(conversion.output, source);
   const ConvertOptions& options = conversion.options;
   Plan plan = with_place(source, [&] {
     return make_plan(source.inventory(), conversion.source.recognition,
-                     {options.to, options.max_shard_bytes, options.force, conversion.format != source.format()});
+                     {conversion.target.to, conversion.target.former, options.max_shard_bytes, options.force,
+                      conversion.target.format != source.format()});
   });
   check_plan(source.inventory(), plan);
-  if (!plan.dropped.empty())
-    plan.notes.push_back(fmt::format("{} tensors of the optimizer are left out", plan.dropped.size()));
+  check_computed(source, plan);
+  if (const auto& left_out = conversion.source.recognition.dropped; !left_out.empty())
+    plan.notes.push_back(fmt::format("{} tensors of the optimizer are left out", left_out.size()));
   for (const std::string& name : source.left_out())
     plan.notes.push_back(fmt::format("{} is not part of the checkpoint and is left behind", name));
   return plan;
@@ -48,18 +65,6 @@ Plan make_shared_plan(const Conversion& conversion, Ranks& ranks) {
 
 }  // namespace
 
-Format target_format(const std::filesystem::path& output, const ConvertOptions& options, const Source& source) {
-  const std::string suffix = output.extension().string();
-  const bool torch = suffix == ".pt" || suffix == ".pth" || suffix == ".bin";
-  const std::optional<Format> named = suffix == ".safetensors" ? std::optional(Format::Safetensors)
-                                      : torch                  ? std::optional(Format::Torch)
-                                                               : std::nullopt;
-  if (named && options.format && *named != *options.format)
-    fail(ErrorCode::Usage, {output.string(), {}}, "{}: a name that ends in {} is a {} file, but --format says {}",
-         output.string(), suffix, to_string(*named), to_string(*options.format));
-  return options.format ? *options.format : named.value_or(source.format());
-}
-
 Conversion prepare(const std::filesystem::path& input, const std::filesystem::path& output,
                    const ConvertOptions& options, const RunOptions& run, Ranks& ranks) {
   at_first_rank(ranks, [&] { check_output(input, output, options); });
@@ -68,7 +73,8 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
     // A GPU that was named opens while the source is read; for "auto" the plan decides.
     if (run.device != "auto") conversion.backend = open_backend(run, 0);
     conversion.source = open_checkpoint(input, options.from);
-    conversion.format = target_format(output, options, *conversion.source.source);
+    conversion.target =
+        with_place(*conversion.source.source, [&] { return resolve_target(output, options, conversion.source); });
   });
   conversion.plan = make_shared_plan(conversion, ranks);
   together(ranks, [&] {
@@ -81,6 +87,7 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
 }
 
 void check_evidence(const Conversion& conversion) {
+  check_copies(conversion.run, conversion.source);
   check_master_weights(conversion.run, conversion.source, conversion.options.from);
   if (conversion.options.proof != ProofMode::Forward) return;
   require_known_glu(conversion.source, conversion.options.from.option_prefix);

@@ -49,6 +49,13 @@ class Prover {
   }
 
  private:
+  /// What the output is recognized by where no config.json lies beside it.
+  SourceAnswers named_config() const {
+    SourceAnswers answers;
+    answers.config_file = conversion_.options.from.config_file;
+    return answers;
+  }
+
   Shown show() const {
     if (conversion_.options.proof == ProofMode::None) return NothingShown{};
     // The file system may have refused all clones; then every byte was read.
@@ -99,7 +106,7 @@ class Prover {
     if (std::holds_alternative<NothingShown>(shown)) return NotProved{};
     const bool readback = conversion_.options.proof == ProofMode::Readback;
     if (readback) drop_page_cache(staging_.sink().staged_path());
-    const Checkpoint staged = open_checkpoint(staging_.sink().staged_path());
+    const Checkpoint staged = open_checkpoint(staging_.sink().staged_path(), named_config());
     check_opens_as_planned(staged);
     if (readback) check_contents(conversion_.run, *staged.source, "checking checksums");
     if (const auto* by_clones = std::get_if<ClonesShown>(&shown)) return prove_by_sample(staged, *by_clones);

@@ -66,13 +66,13 @@ void Staging::open(OutputMode mode, const std::string& fingerprint, const Expect
   OutputOptions to;
   to.path = conversion_.output;
   to.metadata = source.metadata();
-  to.extra_files = source.extra_files();
+  to.extra_files = conversion_.target.extra_files;
+  to.made_files = made_files(conversion_.target, conversion_.source);
   to.overwrite = conversion_.options.overwrite;
   to.record = expected.blank_record();
   to.options = option_texts(conversion_.options);
-  to.format = conversion_.format;
-  to.structure =
-      structure_for(source.structure(), conversion_.format, drops ? IsDropped(is_optimizer_tensor) : IsDropped());
+  to.format = conversion_.target.format;
+  to.structure = output_structure(conversion_.target, conversion_.source, conversion_.plan.outputs, drops);
   to.source_format = source.format();
   to.mode = mode;
   to.rank = ranks_.rank();

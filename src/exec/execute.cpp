@@ -10,6 +10,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "core/compute.hpp"
 #include "core/parallel.hpp"
 #include "exec/clone_plan.hpp"
 #include "exec/host_buffer.hpp"
@@ -187,9 +188,10 @@ class Execution {
 
   std::span<const std::byte> produce(Backend::Worker& worker, const Task& task, RangeSums& sums) const {
     const auto start = Clock::now();
-    RangeReader reader(source_, options_.source_leaves);
-    const auto made = worker.produce(moves_by_place_.of(task), reader, task.begin, task.end,
-                                     memory_phase(sink_, task.tensor, task.begin));
+    // What repeats another output's bytes is no part of the model by itself, on either side.
+    const bool repeats = std::ranges::binary_search(plan_.repeats, task.tensor);
+    RangeReader reader(source_, repeats ? nullptr : options_.source_leaves);
+    const auto made = make_bytes(worker, task, reader);
     const auto produced = Clock::now();
     sums.source = reader.sum();
     if (options_.output_leaves != nullptr) options_.output_leaves->add(task.tensor, task.begin, made, sums.output);
@@ -199,6 +201,29 @@ class Execution {
       options_.times->moving += nanoseconds(start, produced) - reader.reading_ns() - reader.hashing_ns();
     }
     return made;
+  }
+
+  std::span<const std::byte> make_bytes(Backend::Worker& worker, const Task& task, RangeReader& reader) const {
+    const i64 phase = memory_phase(sink_, task.tensor, task.begin);
+    const auto computed = std::ranges::lower_bound(plan_.computes, task.tensor, {}, &Compute::dst);
+    if (computed == plan_.computes.end() || computed->dst != task.tensor)
+      return worker.produce(moves_by_place_.of(task), reader, task.begin, task.end, phase);
+    return compute_range(*computed, task, reader, phase);
+  }
+
+  std::span<const std::byte> compute_range(const Compute& wanted, const Task& task, RangeReader& reader,
+                                           i64 phase) const {
+    const OutputTensor& output = plan_.outputs[wanted.dst];
+    const Dtype from = source_.inventory().tensors[wanted.src].dtype;
+    const i64 from_bytes = dtype_bits(from) / 8, to_bytes = dtype_bits(output.dtype) / 8;
+    thread_local std::vector<std::byte> stored;
+    thread_local HostBuffer made;
+    stored.resize(static_cast<std::size_t>((task.end - task.begin) / to_bytes * from_bytes));
+    std::vector<RangeReader::Run> runs{{wanted.src, task.begin / to_bytes * from_bytes, stored}};
+    reader.read_runs(runs);
+    const std::span out(made.reserve(task.end - task.begin, phase), static_cast<std::size_t>(task.end - task.begin));
+    compute(wanted.op, from, stored, output.dtype, out);
+    return out;
   }
 
   /// The source's bytes are wanted soon.

@@ -3,13 +3,16 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
+#include "format/checkpoint_files.hpp"
 #include "io/directory.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-bool is_below(const fs::path& path) {
+/// Also one directory up, where Megatron's tracker file names the directory of tensors.
+bool is_below(fs::path path) {
+  if (path.string().starts_with(kBesideTensors)) path = path.string().substr(kBesideTensors.size());
   return !path.empty() && path.is_relative() && std::ranges::find(path, fs::path("..")) == path.end();
 }
 

@@ -12,6 +12,13 @@
 
 namespace glu_ckpt {
 
+/// How the names of files begin that stand beside the directory of tensors.
+inline constexpr std::string_view kBesideTensors = "../";
+/// Where a checkpoint for Megatron keeps the files of the Hugging Face directory that it was made from.
+inline constexpr std::string_view kHfFolder = "../hf/";
+/// The arguments of a run that loads the checkpoint.
+inline constexpr std::string_view kMegatronArgsFile = "../megatron_args.txt";
+
 struct CheckpointFiles {
   Format format = Format::Safetensors;
   /// What the user gave.

@@ -118,6 +118,7 @@ class ConfigReader {
     if (document.root().get(root))
       fail_at(ErrorCode::ConfigJson, {part_, json_offset(text_, {})}, "is not a JSON object");
     ModelHints hints = read_hints(root, std::nullopt);
+    hints.config = text_;
     object text_config;
     const auto nested = find(root, "text_config");
     if (!nested || nested->value.get(text_config)) return hints;

@@ -355,8 +355,15 @@ CheckpointFiles follow_tracker(const fs::path& path) {
   files.tracker = text;
   for (const auto& entry : sorted_entries(path)) {
     const std::string name = entry.filename().string();
-    if (name != inner && name != kTrackerFile && !name.starts_with('.')) files.left_out.push_back(name);
+    if (name == inner || name == kTrackerFile || name.starts_with('.')) continue;
+    if (name == "hf" && is_directory_at(entry))
+      add_directory(entry, std::string(kHfFolder), files);
+    else if (std::string(kBesideTensors) + name == kMegatronArgsFile && is_file(entry))
+      files.extra_files.push_back({std::string(kMegatronArgsFile), entry});
+    else
+      files.left_out.push_back(name);
   }
+  if (files.config.empty()) files.config = if_file(path / "hf" / "config.json");
   return files;
 }
 

@@ -15,6 +15,12 @@ namespace glu_ckpt {
 /// new output. Join: the staging directory of another process of this run, which alone finishes and commits it.
 enum class OutputMode { Create, Resume, Join };
 
+/// A small file beside the tensors.
+struct SideFile {
+  std::string name;
+  std::string text;
+};
+
 struct OutputOptions {
   /// A name ending in .safetensors, .pt, .pth or .bin makes one file; anything else a directory.
   std::filesystem::path path;
@@ -43,6 +49,8 @@ struct OutputOptions {
   std::string fingerprint = {};
   /// The rank of a process that joins; each has a journal of its own.
   int rank = 0;
+  /// Files beside the tensors that are made rather than copied, named like those.
+  std::vector<SideFile> made_files{};
 };
 
 /// True where the path names one file rather than a directory.
@@ -70,12 +78,6 @@ struct TensorPlace {
   /// Which of OutputFormat::num_crcs() checksums they count in, and from which of its bytes on.
   std::size_t crc = kNoCrc;
   i64 crc_offset = 0;
-};
-
-/// A small file beside the tensors.
-struct SideFile {
-  std::string name;
-  std::string text;
 };
 
 class OutputFormat {

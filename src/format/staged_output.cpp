@@ -9,6 +9,7 @@
 #include "core/fail.hpp"
 #include "core/hash.hpp"
 #include "core/parallel.hpp"
+#include "format/checkpoint_files.hpp"
 #include "format/extras.hpp"
 #include "format/integrity.hpp"
 #include "io/directory.hpp"
@@ -130,12 +131,20 @@ void StagedOutput::require_owner(std::string_view action) const {
          "{}: a process that joined the run cannot {} it; the one that made it does", options_.path.string(), action);
 }
 
+/// Relative to the staging directory. What stood beside the source's directory of tensors stands among them where the
+/// output has no such directory.
+fs::path StagedOutput::place_of(const std::string& name) const {
+  const bool beside = name.starts_with(kBesideTensors) && format_->directory().empty();
+  return (fs::path(format_->directory()) / (beside ? name.substr(kBesideTensors.size()) : name)).lexically_normal();
+}
+
 /// Where a file of this name is to be created; its directories are made.
 fs::path StagedOutput::claim(const std::string& name) {
   if (!names_.insert(name).second)
     fail(ErrorCode::NameCollision, {name, {}}, "two output files would be called '{}'", name);
-  make_subdirectories(fs::path(format_->directory()) / fs::path(name).parent_path());
-  return root() / name;
+  const fs::path relative = place_of(name);
+  make_subdirectories(relative.parent_path());
+  return staged_.path() / relative;
 }
 
 void StagedOutput::open_file(const TensorFile& file) {
@@ -245,6 +254,13 @@ void StagedOutput::make_subdirectories(const fs::path& relative) {
   }
 }
 
+std::vector<std::string> StagedOutput::names_inside() const {
+  std::vector<std::string> names;
+  for (const std::string& name : names_)
+    if (!name.starts_with(kBesideTensors)) names.push_back(name);
+  return names;
+}
+
 void StagedOutput::write_record_file(const Record& record) {
   RecordFile content{record, options_.options, {}};
   for (const auto& [name, file] : records_) content.files.push_back(file);
@@ -259,10 +275,11 @@ void StagedOutput::finish(const Record& record) {
   for (const SideFile& file : format_->side_files()) write_text(file.name, file.text);
   if (needs_extras(options_.structure, options_.format))
     write_text(std::string(kExtrasFileName), print_extras(options_.structure, tensors_));
+  for (const SideFile& file : options_.made_files) write_text(file.name, file.text);
   for (const ExtraFile& extra : options_.extra_files) copy_extra_file(extra);
   write_record_file(record);
   if (needs_integrity(options_.structure, options_.format))
-    write_text(std::string(kIntegrityName), print_integrity(root(), {names_.begin(), names_.end()}));
+    write_text(std::string(kIntegrityName), print_integrity(root(), names_inside()));
   write_tracker();
   for (const fs::path& subdirectory : subdirectories_) sync_directory(staged_.path() / subdirectory);
 }

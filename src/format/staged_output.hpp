@@ -64,7 +64,10 @@ class StagedOutput final : public DurableSink {
   /// The only file's name, where the output is one file.
   std::string file_name() const { return staged_.final_path().filename().string(); }
   void require_owner(std::string_view action) const;
+  std::filesystem::path place_of(const std::string& name) const;
   std::filesystem::path claim(const std::string& name);
+  /// Names of files in the directory of the tensors.
+  std::vector<std::string> names_inside() const;
   void make_subdirectories(const std::filesystem::path& relative);
   void open_file(const TensorFile& file);
   void remove_others();

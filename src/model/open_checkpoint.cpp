@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
+#include "format/model_config.hpp"
 #include "io/directory.hpp"
+#include "io/file.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -24,8 +27,16 @@ std::filesystem::path file_of(const Source& source, const TensorRef& tensor) {
   return source.path() / source.structure().iteration_dir / source.inventory().files.at(tensor.file);
 }
 
-Recognition recognize_source(const Source& source, const SourceAnswers& answers) {
-  return with_place(source, [&] { return recognize(source.inventory(), source.hints(), source.record(), answers); });
+/// A config.json that was named says more than one that lies beside the checkpoint.
+ModelHints hints_of(const Source& source, const SourceAnswers& answers) {
+  if (answers.config_file.empty()) return source.hints();
+  constexpr i64 kMaxNamedConfigBytes = i64{16} << 20;
+  return parse_config(read_small_file(answers.config_file, kMaxNamedConfigBytes, ErrorCode::ConfigJson),
+                      answers.config_file);
+}
+
+Recognition recognize_source(const Source& source, const ModelHints& hints, const SourceAnswers& answers) {
+  return with_place(source, [&] { return recognize_model(source.inventory(), hints, source.record(), answers); });
 }
 
 }  // namespace
@@ -45,7 +56,8 @@ void fail_with_place(const Error& error, const Source& source) {
 Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswers& answers) {
   Checkpoint checkpoint;
   checkpoint.source = open_source(path);
-  checkpoint.recognition = recognize_source(*checkpoint.source, answers);
+  checkpoint.hints = hints_of(*checkpoint.source, answers);
+  checkpoint.recognition = recognize_source(*checkpoint.source, checkpoint.hints, answers);
   return checkpoint;
 }
 
@@ -53,7 +65,7 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
   Inspection inspection;
   inspection.source = open_source(path);
   try {
-    inspection.recognition = recognize_source(*inspection.source, answers);
+    inspection.recognition = recognize_source(*inspection.source, hints_of(*inspection.source, answers), answers);
     inspection.problems = inspection.recognition->problems;
   } catch (const Error& error) {
     inspection.problems.emplace_back(error.what());

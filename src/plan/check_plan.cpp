@@ -123,6 +123,17 @@ void check_unread(std::span<const u32> moves, const std::string& name) {
        moves.size());
 }
 
+/// A computed output has no moves, and as many elements as what it is computed from.
+void check_compute(const Inventory& inventory, const Plan& plan, const Compute& compute) {
+  const OutputTensor& output = plan.outputs.at(compute.dst);
+  const TensorRef& source = inventory.tensors.at(compute.src);
+  const bool moved = plan.first_move[compute.dst] != plan.first_move[compute.dst + 1];
+  if (moved || output.bytes / dtype_bits(output.dtype) != source.bytes / dtype_bits(source.dtype))
+    fail(ErrorCode::PlanUnproved, {{}, output.name},
+         "'{}' of {} bytes cannot be computed from '{}' of {} bytes; nothing was written", output.name, output.bytes,
+         source.name, source.bytes);
+}
+
 /// The moves of a plan by the tensor that they read.
 class MovesBySource {
  public:
@@ -150,7 +161,15 @@ class MovesBySource {
 
 void check_plan(const Inventory& inventory, const Plan& plan) {
   TensorChecker written(true);
+  std::vector<std::size_t> computed, computed_from;
+  for (const Compute& compute : plan.computes) {
+    check_compute(inventory, plan, compute);
+    computed.push_back(compute.dst);
+    computed_from.push_back(compute.src);
+  }
+  std::ranges::sort(computed_from);
   for (std::size_t t = 0; t < plan.outputs.size(); ++t) {
+    if (std::ranges::binary_search(computed, t)) continue;
     for (std::size_t m = plan.first_move[t]; m < plan.first_move[t + 1]; ++m) written.add(plan.moves[m]);
     written.check(plan.outputs[t].name, plan.outputs[t].bytes);
   }
@@ -162,8 +181,15 @@ void check_plan(const Inventory& inventory, const Plan& plan) {
       check_unread(by_source.of(s), name);
       continue;
     }
-    for (const u32 m : by_source.of(s)) read.add(plan.moves[m]);
-    read.check(name, inventory.tensors[s].bytes);
+    if (std::ranges::binary_search(computed_from, s)) {
+      check_unread(by_source.of(s), name);
+      continue;
+    }
+    for (const u32 m : by_source.of(s))
+      if (!std::ranges::binary_search(plan.repeats, plan.moves[m].dst)) read.add(plan.moves[m]);
+    const auto cut = std::ranges::lower_bound(plan.cuts, s, {}, &CutTensor::tensor);
+    const bool is_cut = cut != plan.cuts.end() && cut->tensor == s;
+    read.check(name, is_cut ? cut->bytes : inventory.tensors[s].bytes);
   }
 }
 

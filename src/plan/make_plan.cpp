@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "arch/dense_table.hpp"
 #include "core/fail.hpp"
 #include "core/hash.hpp"
+#include "plan/dense_outputs.hpp"
 #include "plan/place_outputs.hpp"
 #include "plan/shard_phase.hpp"
 #include "plan/stacked_layers.hpp"
@@ -37,6 +39,7 @@ void check_unique(const std::vector<DraftOutput>& outputs) {
 /// Returns whether nothing would change but the sharding.
 bool is_identity(const std::vector<DraftOutput>& outputs, const Inventory& inventory) {
   return std::ranges::all_of(outputs, [&](const DraftOutput& output) {
+    if (output.compute) return false;
     if (output.moves.empty()) return true;
     i64 copied = 0;
     const std::size_t src = output.moves.front().src;
@@ -133,12 +136,65 @@ void check_nothing_left_behind(const Inventory& inventory, const Recognition& fr
   }
 }
 
-std::vector<BlockTarget> make_targets(const Inventory& inventory, const Recognition& from, const TargetAnswers& to) {
+std::vector<BlockTarget> make_targets(const Inventory& inventory, const Recognition& from, const TargetAnswers& to,
+                                      const DenseNaming* whole, const std::string& root) {
   std::vector<BlockTarget> targets;
   targets.reserve(from.blocks.size());
   for (const ExpertBlock& block : from.blocks) targets.push_back(make_target(block, from, to));
-  stack_targets(inventory, from, targets);
+  stack_targets(inventory, from, targets, whole, root);
   return targets;
+}
+
+bool is_megatron(std::string_view naming) { return naming.starts_with("megatron"); }
+
+/// The spelling of the rest of a model whose experts get naming `to`; null where the family has none.
+const DenseNaming* dense_naming_for(const std::string& to, const Architecture& architecture) {
+  if (is_megatron(to)) return &megatron_naming();
+  const Family& family = *architecture.family;
+  if (to.starts_with("torchtitan")) return family.torchtitan;
+  const bool own = find_naming(to) == find_naming(family.expert_naming) || to == "hf:" + architecture.model_type;
+  return own ? &family.naming : nullptr;
+}
+
+[[noreturn]] void fail_no_map(const std::string& to, const std::string& why) {
+  fail(ErrorCode::NoMap, {},
+       "the model cannot be renamed to {}: {}. --scope experts renames the experts alone; no program loads the result",
+       to, why);
+}
+
+/// The spelling that the rest of the model gets; null where it keeps its own.
+const DenseNaming* whole_model_naming(const Inventory& inventory, const Recognition& from, const TargetAnswers& to) {
+  if (to.scope == Scope::Experts || !to.naming || find_naming(*to.naming) == from.naming) return nullptr;
+  const bool same_software = is_megatron(*to.naming) && is_megatron(from.layout.naming);
+  if (same_software || find_naming(*to.naming) == nullptr) return nullptr;
+  if (from.architecture == nullptr) {
+    const auto is_rest = [&](std::size_t index) { return !is_optimizer_tensor(inventory.tensors[index].name); };
+    // Experts alone are a whole thing to rename.
+    if (std::ranges::none_of(from.others, is_rest)) return nullptr;
+    fail_no_map(*to.naming, from.no_architecture);
+  }
+  const DenseNaming* const whole = dense_naming_for(*to.naming, *from.architecture);
+  if (whole == nullptr)
+    fail_no_map(*to.naming, fmt::format("that naming has no models of type '{}'", from.architecture->model_type));
+  if (from.dense_naming == nullptr)
+    fail_no_map(*to.naming,
+                fmt::format("nothing but experts of the '{}' model is there", from.architecture->model_type));
+  return whole == from.dense_naming ? nullptr : whole;
+}
+
+/// The rest of the model under its new names, or as it is.
+void add_others(const Inventory& inventory, const Recognition& from, const PlanOptions& options,
+                const DenseNaming* whole, const std::string& root, DraftOutputs& drafts, Plan& plan) {
+  if (whole == nullptr) {
+    for (const std::size_t index : from.others) drafts.list.push_back(pass_through(inventory.tensors[index], index));
+    return;
+  }
+  DenseTarget target{whole, root, std::nullopt, std::nullopt, options.to.keep_unknown};
+  if (whole == &from.architecture->family->naming) {
+    target.copies = options.former.copies;
+    target.computed_dtype = options.former.computed_dtype;
+  }
+  add_dense_outputs(inventory, from, target, drafts, plan);
 }
 
 void describe_targets(const Recognition& from, const std::vector<BlockTarget>& targets, Plan& plan) {
@@ -171,13 +227,16 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   if (from.blocks.empty() && !from.unexplained.empty() && !only_format) fail_unexplained(inventory, from);
   if (from.blocks.empty() && !only_format)
     fail(ErrorCode::NoExperts, {}, "no expert tensors were recognized, so there is no layout to change");
-  const std::vector<BlockTarget> targets = make_targets(inventory, from, options.to);
+  const DenseNaming* const whole = whole_model_naming(inventory, from, options.to);
+  const bool to_hf = whole != nullptr && whole == &from.architecture->family->naming;
+  const std::string root = to_hf ? options.former.root : std::string();
+  const std::vector<BlockTarget> targets = make_targets(inventory, from, options.to, whole, root);
   DraftOutputs drafts;
   drafts.list.reserve(inventory.tensors.size());
   for (std::size_t i = 0; i < targets.size(); ++i) add_block_outputs(from.blocks[i], targets[i], inventory, drafts);
   describe_targets(from, targets, plan);
-  for (const std::size_t index : from.others) drafts.list.push_back(pass_through(inventory.tensors[index], index));
   plan.dropped = from.dropped;
+  add_others(inventory, from, options, whole, root, drafts, plan);
   const bool identity = from.dropped.empty() && is_identity(drafts.list, inventory);
   if (identity && !options.force && !options.new_format)
     fail(ErrorCode::AlreadyInLayout, {}, "the source is {} {} {} already; --force copies it all the same",
@@ -186,8 +245,9 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   check_unique(drafts.list);
   place_outputs(std::move(drafts.list), options.max_shard_bytes, inventory, plan);
   plan.data_phases = choose_data_phases(inventory, plan);
-  if (plan.to.naming != plan.from.naming)
-    plan.notes.push_back("only expert tensors are renamed; everything else keeps its name");
+  if (plan.to.naming != plan.from.naming && whole == nullptr && options.to.scope == Scope::Experts)
+    plan.notes.push_back(
+        "only expert tensors are renamed, everything else keeps its name: no program loads the result as it is");
   return plan;
 }
 

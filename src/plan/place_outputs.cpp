@@ -82,6 +82,7 @@ u32 assign_shards(const std::vector<DraftOutput>& drafts, i64 max_shard_bytes, c
 }
 
 const std::string& first_source(const DraftOutput& draft, const Inventory& inventory) {
+  if (draft.compute) return inventory.tensors[draft.compute->src].name;
   return draft.moves.empty() ? draft.name : inventory.tensors[draft.moves.front().src].name;
 }
 
@@ -108,6 +109,8 @@ void place_outputs(std::vector<DraftOutput> drafts, i64 max_shard_bytes, const I
       move.dst = plan.outputs.size();
       plan.moves.push_back(move);
     }
+    if (draft.compute) plan.computes.push_back({draft.compute->src, plan.outputs.size(), draft.compute->op});
+    if (draft.repeats) plan.repeats.push_back(plan.outputs.size());
     std::string from = first_source(draft, inventory);
     std::vector<Move>().swap(draft.moves);
     plan.outputs.push_back({std::move(draft.name), draft.dtype, std::move(draft.shape), draft.bytes, place.shard,

@@ -12,7 +12,7 @@ namespace glu_ckpt {
 namespace {
 
 /// The bytes begin with this number; every change of their format increases it.
-constexpr std::string_view kFirstText = "glu-ckpt plan 1 of " GLU_CKPT_VERSION;
+constexpr std::string_view kFirstText = "glu-ckpt plan 2 of " GLU_CKPT_VERSION;
 
 constexpr i64 kMax = std::numeric_limits<i64>::max();
 constexpr i64 kNumberBytes = 8;
@@ -47,6 +47,19 @@ void write(ByteWriter& out, const Move& move) {
   write(out, dst);
   for (const i64 value : {src_offset, dst_offset, run_bytes}) write(out, value);
   for (const MoveDim& dim : dims) write(out, dim);
+}
+
+void write(ByteWriter& out, const Compute& compute) {
+  const auto& [src, dst, op] = compute;
+  write(out, src);
+  write(out, dst);
+  out.number(static_cast<i64>(op));
+}
+
+void write(ByteWriter& out, const CutTensor& cut) {
+  const auto& [tensor, bytes] = cut;
+  write(out, tensor);
+  write(out, bytes);
 }
 
 /// Below; it has a vector itself.
@@ -115,6 +128,21 @@ Move read_move(ByteReader& in) {
   return move;
 }
 
+Compute read_compute(ByteReader& in) {
+  Compute compute;
+  compute.src = read_index(in);
+  compute.dst = read_index(in);
+  compute.op = static_cast<ComputeOp>(in.number(0, static_cast<i64>(ComputeOp::AddOne)));
+  return compute;
+}
+
+CutTensor read_cut(ByteReader& in) {
+  CutTensor cut;
+  cut.tensor = read_index(in);
+  cut.bytes = in.number(0, kMax);
+  return cut;
+}
+
 /// `item_bytes`: the fewest that one item takes.
 template <typename Read>
 auto read_items(ByteReader& in, i64 item_bytes, const Read& read) {
@@ -158,12 +186,17 @@ void check_numbers(const Plan& plan) {
   }
   for (const Move& move : plan.moves)
     if (move.dst >= plan.outputs.size()) refuse("has a move to no output");
+  for (const Compute& compute : plan.computes)
+    if (compute.dst >= plan.outputs.size()) refuse("computes no output");
+  for (const std::size_t output : plan.repeats)
+    if (output >= plan.outputs.size()) refuse("repeats no output");
 }
 
 }  // namespace
 
 std::vector<std::byte> plan_bytes(const Plan& plan) {
-  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, from, to, bytes, notes] = plan;
+  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, cuts, from, to, bytes,
+               notes] = plan;
   ByteWriter out;
   out.text(kFirstText);
   write(out, outputs);
@@ -172,6 +205,9 @@ std::vector<std::byte> plan_bytes(const Plan& plan) {
   write(out, num_shards);
   write(out, data_phases);
   write(out, dropped);
+  write(out, computes);
+  write(out, repeats);
+  write(out, cuts);
   write(out, from);
   write(out, to);
   write(out, bytes);
@@ -193,6 +229,9 @@ Plan parse_plan_bytes(std::span<const std::byte> bytes) {
   plan.data_phases =
       read_items(in, kNumberBytes, [](ByteReader& phases) { return phases.number(0, kDataPhaseBytes - 1); });
   plan.dropped = read_items(in, kNumberBytes, read_index);
+  plan.computes = read_items(in, 3 * kNumberBytes, read_compute);
+  plan.repeats = read_items(in, kNumberBytes, read_index);
+  plan.cuts = read_items(in, 2 * kNumberBytes, read_cut);
   plan.from = read_answers(in);
   plan.to = read_answers(in);
   plan.bytes = in.number(0, kMax);

@@ -140,9 +140,11 @@ class LayerStacker {
 
 }  // namespace
 
-void stack_targets(const Inventory& inventory, const Recognition& from, std::vector<BlockTarget>& targets) {
-  LayerStacker(inventory, from, targets).run();
-  for (std::size_t i = 0; i < targets.size(); ++i) set_key_prefix(from.blocks[i], from, targets[i]);
+void stack_targets(const Inventory& inventory, const Recognition& from, std::vector<BlockTarget>& targets,
+                   const DenseNaming* whole, const std::string& root) {
+  // A whole model's keys always have their layer's number: those load into any GPTModel.
+  if (whole == nullptr) LayerStacker(inventory, from, targets).run();
+  for (std::size_t i = 0; i < targets.size(); ++i) set_key_prefix(from.blocks[i], from, whole, root, targets[i]);
 }
 
 }  // namespace glu_ckpt

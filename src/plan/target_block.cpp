@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 
+#include "arch/dense_table.hpp"
 #include "core/fail.hpp"
 #include "layout/expert_block.hpp"
 #include "layout/key_pattern.hpp"
@@ -320,7 +321,12 @@ BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const
   return target;
 }
 
-void set_key_prefix(const ExpertBlock& block, const Recognition& from, BlockTarget& target) {
+void set_key_prefix(const ExpertBlock& block, const Recognition& from, const DenseNaming* whole,
+                    const std::string& root, BlockTarget& target) {
+  if (whole != nullptr) {
+    target.key_prefix = print_layer_prefix(*whole, root, block.stack, block.layer, from.architecture->layers);
+    return;
+  }
   const bool stacked = target.stacked_layers > 0;
   const bool kept = target.naming == from.naming && stacked == (block.stacked_layers > 0);
   target.key_prefix = kept ? block.key_prefix : renamed_prefix(block, from, *target.naming, stacked);

@@ -20,6 +20,10 @@ struct DraftOutput {
   /// The source's tensor whose place in the order it has: of a layer's experts the first that lies in the same file, so
   /// that they stay together.
   std::size_t origin = 0;
+  /// In place of moves.
+  std::optional<Compute> compute = std::nullopt;
+  /// Its moves read what others read, too.
+  bool repeats = false;
 };
 
 /// The layout in which a block is written.
@@ -42,8 +46,10 @@ struct BlockTarget {
 /// block can cause.
 BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const TargetAnswers& to);
 
-/// Decides the key prefix, once naming and stacked_layers are settled. Throws NoSpelling.
-void set_key_prefix(const ExpertBlock& block, const Recognition& from, BlockTarget& target);
+/// Decides the key prefix, once naming and stacked_layers are settled. `whole` is the naming that the rest of the model
+/// gets, where it gets one, and `root` the text in front of its keys. Throws NoSpelling.
+void set_key_prefix(const ExpertBlock& block, const Recognition& from, const DenseNaming* whole,
+                    const std::string& root, BlockTarget& target);
 
 /// The tensors to write while they grow block by block; the moves' dst is left for the caller.
 struct DraftOutputs {

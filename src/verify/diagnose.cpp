@@ -17,6 +17,7 @@ class Diagnosis {
       : a_(a), x_(x), b_(b), y_(y), backend_(backend), wanted_(read(a, *x.matrix)) {}
 
   std::string run() const {
+    if (x_.dense != nullptr) return run_dense();
     if (std::string text = other_matrix(); !text.empty()) return text;
     if (std::string text = other_block_size(); !text.empty()) return text;
     return transposed();
@@ -25,6 +26,37 @@ class Diagnosis {
  private:
   Bytes read(const Model& model, const Matrix& matrix) const {
     return read_rows(model, matrix, backend_, 0, matrix.rows);
+  }
+
+  std::string run_dense() const {
+    if (std::string text = other_head(); !text.empty()) return text;
+    for (const DenseMatrix& other : b_.recognition->dense) {
+      const DenseMatrix& mine = *y_.dense;
+      const bool in_place = other.stack == mine.stack && other.layer == mine.layer;
+      if (&other == &mine || !in_place || !comparable(other.matrix) || read(b_, other.matrix) != wanted_) continue;
+      return fmt::format("B holds A's {} as {}", to_string(mine.role), to_string(other.role));
+    }
+    return transposed();
+  }
+
+  /// The first head of A that is not in its place in B stands there as another head.
+  std::string other_head() const {
+    const i64 rows = x_.dense->head_rows;
+    if (rows == 0) return {};
+    const Bytes found = read(b_, *y_.matrix);
+    const i64 head_bytes = rows * x_.matrix->cols * x_.matrix->element_bytes;
+    const i64 heads = x_.matrix->rows / rows;
+    const auto same = [&](i64 a, i64 b) {
+      return std::memcmp(wanted_.data() + a * head_bytes, found.data() + b * head_bytes,
+                         static_cast<std::size_t>(head_bytes)) == 0;
+    };
+    for (i64 a = 0; a < heads; ++a) {
+      if (same(a, a)) continue;
+      for (i64 b = 0; b < heads; ++b)
+        if (b != a && same(a, b)) return fmt::format("A's head {} is B's head {}: the heads look reordered", a, b);
+      return {};
+    }
+    return {};
   }
 
   bool comparable(const Matrix& matrix) const {

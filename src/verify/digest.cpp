@@ -8,6 +8,8 @@
 #include <compare>
 #include <tuple>
 
+#include "arch/recognize_model.hpp"
+#include "core/compute.hpp"
 #include "core/grow_buffer.hpp"
 #include "core/parallel.hpp"
 #include "core/parse_number.hpp"
@@ -31,6 +33,15 @@ Item matrix_item(const ExpertBlock& block, const Matrix& matrix) {
   return item;
 }
 
+Item dense_item(const DenseMatrix& dense) {
+  Item item;
+  item.dense = &dense;
+  item.matrix = &dense.matrix;
+  item.tensor = dense.matrix.tensor;
+  item.bytes = dense.matrix.rows * dense.matrix.cols * dtype_bits(dense.matrix.dtype) / 8;
+  return item;
+}
+
 Item other_item(const TensorRef& tensor, std::size_t index) {
   Item item;
   item.other = &tensor;
@@ -48,11 +59,26 @@ auto block_order(const ExpertBlock& block) {
 
 auto matrix_order(const Matrix& matrix) { return std::tuple(matrix.expert, matrix.role, matrix.kind); }
 
+auto dense_order(const DenseMatrix& dense) {
+  return std::tuple(dense.stack, dense.layer, dense.role, dense.matrix.kind);
+}
+
+/// A tensor that no map knows keeps its name where it travels with a model in another naming.
+std::string_view own_name(const TensorRef& tensor) {
+  const std::string_view name = tensor.name;
+  return name.starts_with(kUnknownPrefix) ? name.substr(kUnknownPrefix.size()) : name;
+}
+
 /// Less, equal or greater; equal for items that only their identities tell apart.
 std::weak_ordering compare(const Item& a, const Item& b) {
   if (a.matrix == nullptr || b.matrix == nullptr) {
     if (a.matrix != b.matrix) return a.matrix != nullptr ? std::weak_ordering::less : std::weak_ordering::greater;
-    return a.other->name <=> b.other->name;
+    return own_name(*a.other) <=> own_name(*b.other);
+  }
+  if (a.dense != nullptr || b.dense != nullptr) {
+    if ((a.dense == nullptr) != (b.dense == nullptr))
+      return a.dense == nullptr ? std::weak_ordering::less : std::weak_ordering::greater;
+    return dense_order(*a.dense) <=> dense_order(*b.dense);
   }
   // Most comparisons are within one block, and block_order() makes texts.
   if (a.block != b.block)
@@ -85,6 +111,7 @@ class ItemHasher {
     const Matrix& matrix = *item.matrix;
     const std::string identity = item.identity();
     const i64 row_bytes = matrix.cols * matrix.element_bytes;
+    HashedRows hashed(item);
     const std::vector<Move> moves = matrix_moves(matrix, dense_matrix(matrix));
     // A transposed matrix is read whole where it fits: every batch of its rows touches all of it.
     const i64 wanted = is_transposed(matrix) ? buffer_bytes_ : std::min(kBatchBytes, buffer_bytes_);
@@ -95,7 +122,8 @@ class ItemHasher {
       RangeReader reader(source_);
       gather(moves, reader, backend_, first * row_bytes, (first + count) * row_bytes, space.rows.data(), space.scratch,
              buffer_bytes_);
-      item.sum += sum_rows(identity, first, count, space.rows.data(), row_bytes);
+      const std::span stored(space.rows.data(), static_cast<std::size_t>(count * row_bytes));
+      item.sum += sum_rows(identity, first, count, hashed.of(stored).data(), item.bytes / matrix.rows);
       progress(count * row_bytes);
     }
   }
@@ -124,6 +152,17 @@ class ItemHasher {
 
 }  // namespace
 
+HashedRows::HashedRows(const Item& item) : item_(item) {}
+
+std::span<const std::byte> HashedRows::of(std::span<const std::byte> stored) {
+  if (item_.op() == ComputeOp::None) return stored;
+  const Matrix& matrix = item_.dense->matrix;
+  const auto elements = static_cast<i64>(stored.size()) / matrix.element_bytes;
+  computed_.resize(static_cast<std::size_t>(elements * dtype_bits(matrix.dtype) / 8));
+  compute(item_.op(), item_.dense->stored_dtype, stored, matrix.dtype, computed_);
+  return computed_;
+}
+
 Matrix dense_matrix(const Matrix& matrix) {
   Matrix to = matrix;
   to.tensor = 0;
@@ -149,9 +188,17 @@ Hash128 sum_rows(std::string_view identity, i64 first, i64 count, const std::byt
   return sum;
 }
 
+std::string Item::layer() const {
+  if (dense != nullptr) return layer_label(*dense);
+  return block != nullptr ? layer_label(*block) : std::string();
+}
+
 std::string Item::identity() const {
   if (matrix == nullptr)
-    return fmt::format("{}/{}/{}", other->name, dtype_name(other->dtype), fmt::join(other->shape, "x"));
+    return fmt::format("{}/{}/{}", own_name(*other), dtype_name(other->dtype), fmt::join(other->shape, "x"));
+  if (dense != nullptr)
+    return fmt::format("model/{}/{}/{}/{}/{}/{}", layer(), to_string(dense->role), to_string(matrix->kind),
+                       dtype_name(matrix->dtype), matrix->rows, matrix->cols);
   return fmt::format("{}/{}/{}/{}/{}/{}/{}/{}/{}", block->state, layer_label(*block), to_string(block->set),
                      matrix->expert, to_string(matrix->role), to_string(matrix->kind), dtype_name(matrix->dtype),
                      matrix->rows, matrix->cols);
@@ -160,6 +207,10 @@ std::string Item::identity() const {
 std::string Item::label() const {
   if (matrix == nullptr)
     return fmt::format("{} {} {}", other->name, dtype_name(other->dtype), shape_text(other->shape));
+  if (dense != nullptr)
+    return fmt::format("{}{} {} {} [{}, {}]", dense->stack.empty() ? "" : fmt::format("layer {} ", layer()),
+                       to_string(dense->role), to_string(matrix->kind), dtype_name(matrix->dtype), matrix->rows,
+                       matrix->cols);
   const bool shared = block->set == ExpertSet::Shared;
   return fmt::format("{}layer {} {}{} {} {} {} [{}, {}]", block->is_optimizer_state() ? block->state + " of " : "",
                      layer_label(*block), to_string(block->set),
@@ -173,7 +224,7 @@ bool is_before(const Item& a, const Item& b) {
 }
 
 std::vector<Item> list_items(const Inventory& inventory, const Recognition& recognition) {
-  std::size_t count = recognition.others.size();
+  std::size_t count = recognition.others.size() + recognition.dense.size();
   std::vector<const ExpertBlock*> blocks;
   for (const ExpertBlock& block : recognition.blocks) {
     count += block.matrices.size();
@@ -194,7 +245,10 @@ std::vector<Item> list_items(const Inventory& inventory, const Recognition& reco
     sort_from(first);
   }
   const std::size_t first_other = items.size();
-  for (const std::size_t index : recognition.others) items.push_back(other_item(inventory.tensors[index], index));
+  for (const DenseMatrix& dense : recognition.dense) items.push_back(dense_item(dense));
+  const std::vector<std::size_t> known = dense_tensors(recognition);
+  for (const std::size_t index : recognition.others)
+    if (!std::ranges::binary_search(known, index)) items.push_back(other_item(inventory.tensors[index], index));
   sort_from(first_other);
   return items;
 }
@@ -237,11 +291,11 @@ std::vector<std::byte> read_rows(const Model& model, const Matrix& matrix, const
 }
 
 std::string to_string(const Digest& digest) {
-  return fmt::format("gck1:{}:{}:{}", hex({digest.low, digest.high}), digest.tensors, digest.bytes);
+  return fmt::format("gck2:{}:{}:{}", hex({digest.low, digest.high}), digest.tensors, digest.bytes);
 }
 
 std::optional<Digest> parse_digest(std::string_view text) {
-  constexpr std::string_view kPrefix = "gck1:";
+  constexpr std::string_view kPrefix = "gck2:";
   constexpr std::size_t kHexDigits = 32;
   if (!text.starts_with(kPrefix) || text.size() < kPrefix.size() + kHexDigits + 1) return std::nullopt;
   text.remove_prefix(kPrefix.size());

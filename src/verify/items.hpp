@@ -16,6 +16,8 @@ struct Item {
   /// The block; null for other tensors.
   const ExpertBlock* block = nullptr;
   const Matrix* matrix = nullptr;
+  /// A matrix outside of the experts; null for others.
+  const DenseMatrix* dense = nullptr;
   /// The tensor; null for matrices.
   const TensorRef* other = nullptr;
   std::size_t tensor = 0;
@@ -27,10 +29,15 @@ struct Item {
   std::string identity() const;
   /// The text for people: "layer 3 routed expert 7 gate weight BF16 [768, 2048]", or the tensor's name.
   std::string label() const;
+  /// "3", "mtp.0"; empty for what is in no layer.
+  std::string layer() const;
+  /// How the elements that are hashed are computed from the stored ones.
+  ComputeOp op() const { return dense == nullptr ? ComputeOp::None : dense->op; }
 };
 
 /// The order of reports: stack, layer, set, expert, role, kind; the optimizer's states after the weights, state by
-/// state; other tensors last, by name. Of two checkpoints, equal items come to the same place.
+/// state; then the matrices outside of the experts by stack, layer and role; other tensors last, by name. Of two
+/// checkpoints, equal items come to the same place.
 bool is_before(const Item& a, const Item& b);
 /// Returns whether two checkpoints' items are the same matrix, or tensor, whatever it holds.
 inline bool is_same_item(const Item& a, const Item& b) { return a.identity() == b.identity(); }
@@ -43,6 +50,19 @@ inline constexpr i64 kLeafBlockBytes = i64{1} << 20;
 
 /// The leaf of row, or block, number `index` of the item with that identity.
 Hash128 hash_leaf(std::string_view identity, i64 index, std::span<const std::byte> bytes);
+
+/// Rows as they are hashed: computed, where the item's elements are computed from the stored ones.
+class HashedRows {
+ public:
+  /// Keeps a reference to the item.
+  explicit HashedRows(const Item& item);
+  /// `stored` are rows in [out, in] order. Valid until the next call, and as long as `stored`.
+  std::span<const std::byte> of(std::span<const std::byte> stored);
+
+ private:
+  const Item& item_;
+  std::vector<std::byte> computed_;
+};
 
 /// The sum of the leaves of `count` rows of an item, from row `first` on, which follow each other at `rows`.
 Hash128 sum_rows(std::string_view identity, i64 first, i64 count, const std::byte* rows, i64 row_bytes);

@@ -105,10 +105,11 @@ void add_leaf(std::string_view identity, i64 leaf, std::span<const std::byte> by
 
 void add_dense(const Part& part, const Passing& passing, LeafSum& sum) {
   const std::string identity = part.item->identity();
+  HashedRows hashed(*part.item);
   for (i64 leaf = part.leaf_from(passing.begin); leaf < part.last; ++leaf) {
     const i64 begin = part.offset(leaf), end = begin + part.bytes(leaf);
     if (end > passing.end()) return;
-    if (passing.counts(begin, end)) add_leaf(identity, leaf, passing.at(begin, end - begin), sum);
+    if (passing.counts(begin, end)) add_leaf(identity, leaf, hashed.of(passing.at(begin, end - begin)), sum);
   }
 }
 

@@ -22,7 +22,7 @@ std::string element_bits(const std::byte* element, i64 bytes) {
 }
 
 /// Index of the first byte that differs, or -1.
-i64 first_differing_byte(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+i64 first_differing_byte(std::span<const std::byte> a, std::span<const std::byte> b) {
   const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin());
   return x == a.end() ? -1 : x - a.begin();
 }
@@ -31,12 +31,16 @@ Difference describe(const Model& a, const Item& item) {
   Difference difference;
   difference.tensor = a.source->inventory().tensors[item.tensor].name;
   if (item.matrix == nullptr) return difference;
+  difference.layer = item.layer();
+  difference.kind = to_string(item.matrix->kind);
+  if (item.dense != nullptr) {
+    difference.role = to_string(item.dense->role);
+    return difference;
+  }
   difference.state = item.block->state;
-  difference.layer = layer_label(*item.block);
   difference.set = to_string(item.block->set);
   difference.expert = item.matrix->expert;
   difference.role = to_string(item.matrix->role);
-  difference.kind = to_string(item.matrix->kind);
   return difference;
 }
 
@@ -55,12 +59,15 @@ void locate(Difference& difference, Dtype dtype, i64 cols, i64 at, const std::by
 Difference locate_in_matrix(const Model& a, const Item& x, const Model& b, const Item& y, const Backend& backend) {
   Difference difference = describe(a, x);
   const Matrix& matrix = *x.matrix;
-  const auto left = read_rows(a, matrix, backend, 0, matrix.rows);
-  const auto right = read_rows(b, *y.matrix, backend, 0, matrix.rows);
+  const auto stored_left = read_rows(a, matrix, backend, 0, matrix.rows);
+  const auto stored_right = read_rows(b, *y.matrix, backend, 0, matrix.rows);
+  HashedRows rows_of_a(x), rows_of_b(y);
+  const std::span left = rows_of_a.of(stored_left), right = rows_of_b.of(stored_right);
   const i64 at = first_differing_byte(left, right);
   if (at < 0) return difference;
-  const i64 cols = matrix.cols * matrix.element_bytes * 8 / dtype_bits(matrix.dtype);
+  const i64 cols = x.bytes / matrix.rows * 8 / dtype_bits(matrix.dtype);
   locate(difference, matrix.dtype, cols, at, left.data() + at, right.data() + at);
+  if (x.dense != nullptr && x.dense->head_rows > 0) difference.head = difference.row / x.dense->head_rows;
   difference.hint = diagnose(a, x, b, y, backend);
   return difference;
 }
@@ -123,8 +130,7 @@ std::set<std::string> named_layers(const std::string& list, const std::vector<It
   std::set<std::string> known;
   for (const std::vector<Item>* items : {&left, &right})
     for (const Item& item : *items)
-      if (item.matrix != nullptr)
-        if (const std::string label = layer_label(*item.block); known.insert(label).second) labels.push_back(label);
+      if (const std::string label = item.layer(); !label.empty() && known.insert(label).second) labels.push_back(label);
   const std::vector<std::string> named = choose_layers(labels, list);
   return {named.begin(), named.end()};
 }
@@ -153,9 +159,7 @@ Comparison compare_headers(const Model& a, const Model& b, const VerifySubset& s
   std::vector<Item> right = list_items(b.source->inventory(), *b.recognition);
   std::optional<std::set<std::string>> layers;
   if (!subset.layers.empty()) layers = named_layers(subset.layers, left, right);
-  const auto is_wanted = [&](const Item& item) {
-    return !layers || (item.matrix != nullptr && layers->contains(layer_label(*item.block)));
-  };
+  const auto is_wanted = [&](const Item& item) { return !layers || layers->contains(item.layer()); };
   std::vector<Item> common_left, common_right;
   for (auto x = left.begin(), y = right.begin(); x != left.end() || y != right.end();) {
     if (y == right.end() || (x != left.end() && is_before(*x, *y))) {

@@ -1,0 +1,216 @@
+#include "arch/architecture.hpp"
+
+#include <algorithm>
+
+#include "arch/config_fields.hpp"
+#include "arch/dense_table.hpp"
+#include "core/checked_math.hpp"
+#include "core/fail.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// More than any model has; what a product of two extents cannot overflow.
+constexpr i64 kMaxExtent = i64{1} << 31;
+constexpr i64 kMaxLayers = 100'000;
+
+class ArchitectureReader {
+ public:
+  ArchitectureReader(const ConfigFields& config, const Family& family, std::string model_type)
+      : config_(config), family_(family) {
+    model_.family = &family;
+    model_.model_type = std::move(model_type);
+    model_.gated_attention = family.gated_attention;
+  }
+
+  Architecture read() {
+    model_.layers = required({"num_hidden_layers"});
+    if (model_.layers > kMaxLayers)
+      fail(ErrorCode::ConfigJson, {}, "config.json: num_hidden_layers is {}; at most {} are read", model_.layers,
+           kMaxLayers);
+    model_.heads = required({"num_attention_heads"});
+    set(Dim::One, 1);
+    set(Dim::Hidden, required({"hidden_size"}));
+    set(Dim::TwiceHidden, 2 * hidden());
+    set(Dim::Vocab, required({"vocab_size"}));
+    set(Dim::Heads, model_.heads);
+    read_attention();
+    read_widths();
+    read_delta();
+    read_kinds();
+    model_.tied = config_.flag({"tie_word_embeddings"}).value_or(false);
+    model_.mtp_layers = config_.integer({"num_nextn_predict_layers", "mtp_num_hidden_layers"}).value_or(0);
+    return std::move(model_);
+  }
+
+ private:
+  i64 hidden() const { return model_.extent(Dim::Hidden); }
+  void set(Dim dim, i64 extent) { model_.extents[static_cast<std::size_t>(dim)] = extent; }
+
+  std::optional<i64> optional(Spellings names) const {
+    const auto value = config_.integer(names);
+    if (value && (*value < 0 || *value > kMaxExtent))
+      fail(ErrorCode::ConfigJson, {}, "config.json: {} is {}", config_.spelling(names), *value);
+    return value;
+  }
+
+  i64 required(Spellings names) const {
+    const auto value = optional(names);
+    if (!value || *value < 1)
+      fail(ErrorCode::ConfigJson, {}, "config.json: {} is {}, which a model of type {} needs", *names.begin(),
+           value ? "0" : "missing", model_.model_type);
+    return *value;
+  }
+
+  void read_attention() {
+    if (family_.attention == Attention::Latent) return read_latent_attention();
+    model_.kv_heads = optional({"num_key_value_heads"}).value_or(model_.heads);
+    if (model_.kv_heads < 1 || model_.heads % model_.kv_heads != 0)
+      fail(ErrorCode::ConfigJson, {}, "config.json: num_attention_heads {} is no multiple of num_key_value_heads {}",
+           model_.heads, model_.kv_heads);
+    i64 head_dim = optional({"head_dim"}).value_or(0);
+    if (head_dim == 0 && hidden() % model_.heads != 0)
+      fail(ErrorCode::ConfigJson, {}, "config.json: hidden_size {} is no multiple of num_attention_heads {}", hidden(),
+           model_.heads);
+    if (head_dim == 0) head_dim = hidden() / model_.heads;
+    set(Dim::HeadDim, head_dim);
+    set(Dim::QRows, model_.heads * head_dim);
+    set(Dim::KvRows, model_.kv_heads * head_dim);
+    set(Dim::AttentionOutCols, model_.heads * head_dim);
+  }
+
+  void read_latent_attention() {
+    const i64 nope = required({"qk_nope_head_dim"}), rope = required({"qk_rope_head_dim"});
+    const i64 value = required({"v_head_dim"}), latent = required({"kv_lora_rank"});
+    model_.kv_heads = model_.heads;
+    set(Dim::QLora, optional({"q_lora_rank"}).value_or(0));
+    set(Dim::KvLora, latent);
+    set(Dim::KvDownRows, latent + rope);
+    set(Dim::LatentQRows, model_.heads * (nope + rope));
+    set(Dim::KvUpRows, model_.heads * (nope + value));
+    set(Dim::AttentionOutCols, model_.heads * value);
+  }
+
+  void read_widths() {
+    model_.num_experts = required({"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"});
+    set(Dim::Experts, model_.num_experts);
+    const i64 intermediate = optional({"intermediate_size"}).value_or(0);
+    model_.expert_width =
+        family_.intermediate_is_experts ? intermediate : optional({"moe_intermediate_size"}).value_or(intermediate);
+    const bool llama = model_.model_type == "llama4_text";
+    set(Dim::DenseWidth, llama ? optional({"intermediate_size_mlp"}).value_or(0) : intermediate);
+    const i64 shared = optional({"n_shared_experts", "num_shared_expert", "moe_num_shared_experts"}).value_or(0);
+    model_.shared_width =
+        llama ? intermediate : optional({"shared_expert_intermediate_size"}).value_or(shared * model_.expert_width);
+  }
+
+  void read_delta() {
+    const auto key_heads = optional({"linear_num_key_heads"});
+    if (!key_heads || !family_.gated_attention) return;
+    model_.delta_key_heads = required({"linear_num_key_heads"});
+    const i64 value_heads = required({"linear_num_value_heads"});
+    const i64 key_dim = required({"linear_key_head_dim"}), value_dim = required({"linear_value_head_dim"});
+    if (value_heads % model_.delta_key_heads != 0)
+      fail(ErrorCode::ConfigJson, {},
+           "config.json: linear_num_value_heads {} is no multiple of linear_num_key_heads {}", value_heads,
+           model_.delta_key_heads);
+    set(Dim::DeltaKeyRows, model_.delta_key_heads * key_dim);
+    set(Dim::DeltaValueRows, value_heads * value_dim);
+    set(Dim::DeltaValueHeads, value_heads);
+    set(Dim::DeltaValueDim, value_dim);
+    set(Dim::ConvKernel, required({"linear_conv_kernel_dim"}));
+  }
+
+  // ---- layers -----------------------------------------------------------------------------------
+
+  void read_kinds() {
+    model_.kinds.assign(static_cast<std::size_t>(model_.layers), {family_.attention, Mlp::Experts});
+    for (i64 layer = 0; layer < model_.layers; ++layer) {
+      LayerKind& kind = model_.kinds[static_cast<std::size_t>(layer)];
+      if (is_dense(layer)) kind.mlp = Mlp::Dense;
+      if (is_delta(layer)) kind.attention = Attention::Delta;
+    }
+  }
+
+  bool is_dense(i64 layer) const {
+    if (const auto types = config_.texts({"mlp_layer_types"}); std::ssize(types) > layer)
+      return types[static_cast<std::size_t>(layer)] == "dense";
+    if (config_.has("moe_layers")) return !contains(config_.integers({"moe_layers"}), layer);
+    if (const auto step = config_.integer({"interleave_moe_layer_step"}); step && *step > 0)
+      return layer % *step != *step - 1;
+    if (const auto first = config_.integer({"moe_layer_start_index"})) return !is_ernie_expert_layer(layer, *first);
+    if (contains(config_.integers({"mlp_only_layers"}), layer)) return true;
+    if (const auto step = config_.integer({"decoder_sparse_step"}); step && *step > 0 && (layer + 1) % *step != 0)
+      return true;
+    return layer < config_.integer({"first_k_dense_replace"}).value_or(0);
+  }
+
+  bool is_ernie_expert_layer(i64 layer, i64 first) const {
+    const i64 last = config_.integer({"moe_layer_end_index"}).value_or(-1);
+    const i64 interval = std::max<i64>(1, config_.integer({"moe_layer_interval"}).value_or(1));
+    return layer >= first && layer <= (last < 0 ? model_.layers - 1 : last) && (layer + 1) % interval == 0;
+  }
+
+  bool is_delta(i64 layer) const {
+    if (model_.delta_key_heads == 0) return false;
+    if (const auto types = config_.texts({"layer_types"}); std::ssize(types) > layer)
+      return types[static_cast<std::size_t>(layer)] == "linear_attention";
+    constexpr i64 kUsualInterval = 4;
+    const i64 interval = config_.integer({"full_attention_interval"}).value_or(kUsualInterval);
+    return interval > 0 && (layer + 1) % interval != 0;
+  }
+
+  static bool contains(const std::vector<i64>& list, i64 value) { return std::ranges::find(list, value) != list.end(); }
+
+  const ConfigFields& config_;
+  const Family& family_;
+  Architecture model_;
+};
+
+}  // namespace
+
+LayerKind Architecture::kind_of(std::string_view stack, i64 layer) const {
+  if (stack != "mtp") return kinds.at(static_cast<std::size_t>(layer));
+  LayerKind kind = kinds.back();
+  if (kind.attention == Attention::Delta) kind.attention = Attention::Grouped;
+  return kind;
+}
+
+std::string_view fields_of(Dim dim) {
+  switch (dim) {
+    case Dim::One: return "1";
+    case Dim::Hidden: return "hidden_size";
+    case Dim::TwiceHidden: return "2 x hidden_size";
+    case Dim::Vocab: return "vocab_size";
+    case Dim::Heads: return "num_attention_heads";
+    case Dim::HeadDim: return "head_dim";
+    case Dim::QRows: return "num_attention_heads x head_dim";
+    case Dim::KvRows: return "num_key_value_heads x head_dim";
+    case Dim::AttentionOutCols: return "num_attention_heads x the width of a head's values";
+    case Dim::LatentQRows: return "num_attention_heads x (qk_nope_head_dim + qk_rope_head_dim)";
+    case Dim::QLora: return "q_lora_rank";
+    case Dim::KvLora: return "kv_lora_rank";
+    case Dim::KvDownRows: return "kv_lora_rank + qk_rope_head_dim";
+    case Dim::KvUpRows: return "num_attention_heads x (qk_nope_head_dim + v_head_dim)";
+    case Dim::DenseWidth: return "the width of dense layers (intermediate_size)";
+    case Dim::Experts: return "the number of experts";
+    case Dim::DeltaKeyRows: return "linear_num_key_heads x linear_key_head_dim";
+    case Dim::DeltaValueRows: return "linear_num_value_heads x linear_value_head_dim";
+    case Dim::DeltaValueHeads: return "linear_num_value_heads";
+    case Dim::DeltaValueDim: return "linear_value_head_dim";
+    case Dim::ConvKernel: return "linear_conv_kernel_dim";
+  }
+  return {};
+}
+
+std::shared_ptr<const Architecture> read_architecture(const std::string& config) {
+  if (config.empty()) return nullptr;
+  const ConfigFields fields(config);
+  // text_config's model_type has replaced the wrapper's.
+  const std::string model_type = fields.text({"model_type"});
+  const Family* const family = find_family(model_type);
+  if (family == nullptr) return nullptr;
+  return std::make_shared<const Architecture>(ArchitectureReader(fields, *family, model_type).read());
+}
+
+}  // namespace glu_ckpt

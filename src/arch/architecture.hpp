@@ -1,0 +1,93 @@
+#pragma once
+/// The sizes of a whole model and the kinds of its layers, as its configuration says them.
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "glu_ckpt/layout.hpp"
+
+namespace glu_ckpt {
+
+enum class Attention : std::uint8_t {
+  /// q, k and v, with as many query heads to each key head as the sizes say.
+  Grouped,
+  /// Multi-head latent attention.
+  Latent,
+  /// GatedDeltaNet, a linear attention.
+  Delta,
+};
+
+enum class Mlp : std::uint8_t { Dense, Experts };
+
+struct LayerKind {
+  Attention attention = Attention::Grouped;
+  Mlp mlp = Mlp::Experts;
+  bool operator==(const LayerKind&) const = default;
+};
+
+struct Family;
+
+/// The extents that roles are made of. Each is a field of the configuration, or a product of some.
+enum class Dim : std::uint8_t {
+  One,
+  Hidden,
+  TwiceHidden,
+  Vocab,
+  Heads,
+  HeadDim,
+  QRows,
+  KvRows,
+  AttentionOutCols,
+  LatentQRows,
+  QLora,
+  KvLora,
+  KvDownRows,
+  KvUpRows,
+  DenseWidth,
+  Experts,
+  DeltaKeyRows,
+  DeltaValueRows,
+  DeltaValueHeads,
+  DeltaValueDim,
+  ConvKernel,
+};
+inline constexpr std::size_t kDims = static_cast<std::size_t>(Dim::ConvKernel) + 1;
+
+struct Architecture {
+  const Family* family = nullptr;
+  std::string model_type;
+  i64 layers = 0;
+  i64 heads = 0;
+  i64 kv_heads = 0;
+  i64 delta_key_heads = 0;
+  i64 num_experts = 0;
+  /// Width of one expert, and of the shared one; 0 where there is none.
+  i64 expert_width = 0;
+  i64 shared_width = 0;
+  /// q_proj of a head has its rows of q, then as many of the gate of the attention's output.
+  bool gated_attention = false;
+  /// Latent attention projects q through a latent of its own.
+  bool has_q_lora = false;
+  /// The head is the embedding.
+  bool tied = false;
+  /// MTP layers that the configuration promises; the files decide.
+  i64 mtp_layers = 0;
+  std::vector<LayerKind> kinds;
+  /// By Dim; 0 where the configuration does not say it.
+  std::array<i64, kDims> extents{};
+
+  i64 extent(Dim dim) const { return extents[static_cast<std::size_t>(dim)]; }
+  /// Of a layer of the main stack, or of MTP, whose layers are like the last one with full attention.
+  LayerKind kind_of(std::string_view stack, i64 layer) const;
+};
+
+/// The fields that an extent is made of: "num_attention_heads x head_dim".
+std::string_view fields_of(Dim dim);
+
+/// What `config`, the text of a config.json, says of a model of a family that has a map; null where it is of none, or
+/// there is no text. Throws ConfigJson where a field that the family needs is missing or impossible.
+std::shared_ptr<const Architecture> read_architecture(const std::string& config);
+
+}  // namespace glu_ckpt

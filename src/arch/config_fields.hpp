@@ -1,0 +1,45 @@
+#pragma once
+/// The fields of a config.json by name, whatever their spelling.
+
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "glu_ckpt/tensor.hpp"
+
+namespace glu_ckpt {
+
+/// Families spell a field differently; the first spelling that is there counts.
+using Spellings = std::initializer_list<std::string_view>;
+
+class ConfigFields {
+ public:
+  /// Of the language model: of a multimodal one, what `text_config` says comes first. A text that is no JSON object has
+  /// no fields. Fields of an object inside are called "rope_scaling.factor".
+  explicit ConfigFields(const std::string& text);
+
+  /// Values of another type are as good as absent; null is absent.
+  std::optional<i64> integer(Spellings names) const;
+  std::optional<double> number(Spellings names) const;
+  std::optional<bool> flag(Spellings names) const;
+  std::string text(Spellings names) const;
+  std::vector<i64> integers(Spellings names) const;
+  std::vector<std::string> texts(Spellings names) const;
+  bool has(std::string_view name) const { return values_.contains(name); }
+  /// The first of the spellings that is there, for messages; the first of all where none is.
+  std::string_view spelling(Spellings names) const;
+
+ private:
+  using Value = std::variant<bool, i64, double, std::string, std::vector<i64>, std::vector<std::string>>;
+  template <typename Type>
+  const Type* find(Spellings names) const;
+
+  friend class ConfigFlattener;
+  std::map<std::string, Value, std::less<>> values_;
+};
+
+}  // namespace glu_ckpt

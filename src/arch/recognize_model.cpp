@@ -1,0 +1,208 @@
+#include "arch/recognize_model.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "arch/dense_keys.hpp"
+#include "arch/dense_layout.hpp"
+#include "arch/dense_roles.hpp"
+#include "core/fail.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Roots of Hugging Face's keys: those of a language model, and of one inside a multimodal model.
+constexpr auto kHfRoots =
+    std::to_array<std::string_view>({"model.", "model.language_model.", "language_model.model.", ""});
+constexpr auto kNoRoots = std::to_array<std::string_view>({"", "language_model."});
+
+/// A spelling that may explain a checkpoint.
+struct Candidate {
+  const DenseNaming* naming;
+  std::string_view root;
+};
+
+std::vector<Candidate> candidates_for(const Architecture& architecture) {
+  std::vector<Candidate> candidates;
+  for (const std::string_view root : kHfRoots) candidates.push_back({&architecture.family->naming, root});
+  for (const std::string_view root : kNoRoots) candidates.push_back({&megatron_naming(), root});
+  if (architecture.family->torchtitan != nullptr) candidates.push_back({architecture.family->torchtitan, ""});
+  return candidates;
+}
+
+class DenseRecognizer {
+ public:
+  DenseRecognizer(const Inventory& inventory, const Architecture& architecture, Recognition& result)
+      : inventory_(inventory), architecture_(architecture), result_(result) {}
+
+  void run() {
+    choose_naming();
+    if (result_.dense_naming == nullptr) return;
+    find_expert_layers();
+    const DenseKeys keys(*result_.dense_naming, result_.dense_root, architecture_);
+    for (const std::size_t index : result_.others)
+      if (const auto key = keys.parse(inventory_.tensors[index].name)) add(index, *key);
+    std::ranges::sort(result_.dense, {}, [](const DenseMatrix& matrix) {
+      return std::tuple(matrix.stack, matrix.layer, matrix.role, matrix.matrix.kind);
+    });
+    drop_repeated();
+    find_originals();
+    for (const DenseMisfit& misfit : result_.misfits) result_.problems.push_back(misfit.fault);
+  }
+
+ private:
+  /// The spelling that explains the most tensors.
+  void choose_naming() {
+    std::size_t most = 0;
+    for (const Candidate& candidate : candidates_for(architecture_)) {
+      const DenseKeys keys(*candidate.naming, std::string(candidate.root), architecture_);
+      std::size_t explained = 0;
+      for (const std::size_t index : result_.others)
+        if (keys.parse(inventory_.tensors[index].name)) ++explained;
+      if (explained <= most) continue;
+      most = explained;
+      result_.dense_naming = candidate.naming;
+      result_.dense_root = candidate.root;
+    }
+  }
+
+  void find_expert_layers() {
+    for (const ExpertBlock& block : result_.blocks)
+      if (block.set == ExpertSet::Routed && !block.is_optimizer_state() && block.stack == "decoder")
+        expert_layers_.insert(block.layer);
+  }
+
+  void add(std::size_t index, const DenseKey& key) {
+    const TensorRef& tensor = inventory_.tensors[index];
+    if (const std::string fault = layer_fault(tensor, key); !fault.empty())
+      return result_.misfits.push_back({index, fault});
+    const bool vocabulary = shape_of(key.row->roles[0]).rows == Dim::Vocab;
+    if (const std::string fault = shape_fault(tensor, key, vocabulary && result_.dense_naming->stacks_layers);
+        !fault.empty())
+      return result_.misfits.push_back({index, fault});
+    const bool tied_head = key.row->roles[0] == DenseRole::Head && architecture_.tied;
+    if (key.row->copy || tied_head)
+      return result_.copies.push_back({index, tied_head ? DenseRole::Embedding : key.row->roles[0], 0});
+    const i64 layers = key.stacked ? architecture_.layers : 1;
+    for (i64 layer = 0; layer < layers; ++layer)
+      for (std::size_t role = 0; role < key.row->num_roles; ++role) add_matrix(index, key, layer, role);
+  }
+
+  /// The kind of a layer by its experts must be the one that the configuration gives it.
+  std::string layer_fault(const TensorRef& tensor, const DenseKey& key) const {
+    if (key.stack != "decoder" || key.stacked || result_.blocks.empty()) return {};
+    const bool dense = architecture_.kind_of(key.stack, key.layer).mlp == Mlp::Dense;
+    if (dense != expert_layers_.contains(key.layer)) return {};
+    return fmt::format("'{}': config.json makes layer {} a {} layer, but the checkpoint has {} in it", tensor.name,
+                       key.layer, dense ? "dense" : "MoE", dense ? "experts" : "no experts");
+  }
+
+  std::vector<i64> wanted_shape(const DenseKey& key) const {
+    std::vector<i64> shape = dense_shape(*key.row, key.kind, architecture_);
+    if (key.stacked) shape.insert(shape.begin(), architecture_.layers);
+    return shape;
+  }
+
+  std::string shape_fault(const TensorRef& tensor, const DenseKey& key, bool may_be_padded) const {
+    const std::vector<i64> wanted = wanted_shape(key);
+    std::vector<i64> found = tensor.shape;
+    const std::size_t rows_axis = key.stacked ? 1 : 0;
+    if (may_be_padded && found.size() == wanted.size() && found[rows_axis] > wanted[rows_axis])
+      found[rows_axis] = wanted[rows_axis];
+    const bool whole = dtype_bits(tensor.dtype) % 8 == 0;
+    const bool known = std::ranges::find(wanted, 0) == wanted.end();
+    if (found == wanted && whole && known) return {};
+    std::string rows;
+    for (const DenseRole role : key.row->all_roles())
+      rows += fmt::format("{}{}", rows.empty() ? "" : " and ", fields_of(shape_of(role).rows));
+    return fmt::format("'{}' is {} {}, but config.json makes it {} ({} rows of {})", tensor.name,
+                       dtype_name(tensor.dtype), shape_text(tensor.shape), shape_text(wanted), rows,
+                       fields_of(shape_of(key.row->roles[0]).cols));
+  }
+
+  void add_matrix(std::size_t index, const DenseKey& key, i64 layer, std::size_t number) {
+    const TensorRef& tensor = inventory_.tensors[index];
+    DenseMatrix dense;
+    dense.stack = key.stack;
+    dense.layer = key.stacked ? layer : key.layer;
+    dense.role = key.row->roles[number];
+    dense.head_rows = head_rows_of(dense.role, architecture_);
+    dense.op = key.row->op;
+    dense.stored_dtype = tensor.dtype;
+    const auto [rows, cols] = extents_of(dense.role, key.kind, architecture_);
+    Matrix& matrix = dense.matrix;
+    matrix.tensor = index;
+    matrix.kind = key.kind;
+    matrix.dtype = dense.op == ComputeOp::None ? tensor.dtype : Dtype::F32;
+    matrix.rows = rows;
+    matrix.cols = cols;
+    matrix.element_bytes = dtype_bits(tensor.dtype) / 8;
+    matrix.place = dense_placement(*key.row, number, key.kind, matrix.element_bytes, architecture_);
+    matrix.place.offset += layer * tensor.bytes / (key.stacked ? architecture_.layers : 1);
+    result_.dense.push_back(dense);
+  }
+
+  /// Two spellings of one matrix: the second stays a tensor of its own.
+  void drop_repeated() {
+    const auto same = [](const DenseMatrix& a, const DenseMatrix& b) {
+      return std::tie(a.stack, a.layer, a.role, a.matrix.kind) == std::tie(b.stack, b.layer, b.role, b.matrix.kind);
+    };
+    const auto repeated = std::ranges::unique(result_.dense, same);
+    result_.dense.erase(repeated.begin(), repeated.end());
+  }
+
+  void find_originals() {
+    std::erase_if(result_.copies, [&](TensorCopy& copy) {
+      const bool of_head = copy.of == DenseRole::Head && architecture_.tied;
+      const DenseRole role = of_head ? DenseRole::Embedding : copy.of;
+      const auto original = std::ranges::find(result_.dense, role, &DenseMatrix::role);
+      if (original == result_.dense.end()) return true;
+      copy.of = role;
+      copy.original = original->matrix.tensor;
+      return inventory_.tensors[copy.tensor].dtype != inventory_.tensors[copy.original].dtype;
+    });
+  }
+
+  const Inventory& inventory_;
+  const Architecture& architecture_;
+  Recognition& result_;
+  std::set<i64> expert_layers_;
+};
+
+}  // namespace
+
+Recognition recognize_model(const Inventory& inventory, const ModelHints& hints, const Record& record,
+                            const SourceAnswers& answers) {
+  Recognition result = recognize(inventory, hints, record, answers);
+  const std::string& type = hints.text_model_type.empty() ? hints.model_type : hints.text_model_type;
+  try {
+    result.architecture = read_architecture(hints.config);
+  } catch (const Error& error) {
+    result.no_architecture = error.what();
+  }
+  if (result.architecture != nullptr) {
+    DenseRecognizer(inventory, *result.architecture, result).run();
+  } else if (result.no_architecture.empty()) {
+    const std::string_view reason = refusal_of(type);
+    result.no_architecture = hints.config.empty() ? std::string("there is no config.json that says what model this is")
+                             : reason.empty()     ? fmt::format("there is no map of models of type '{}'", type)
+                                              : fmt::format("models of type '{}' are not converted: {}", type, reason);
+  }
+  return result;
+}
+
+std::vector<std::size_t> dense_tensors(const Recognition& recognition) {
+  std::vector<std::size_t> tensors;
+  for (const DenseMatrix& matrix : recognition.dense) tensors.push_back(matrix.matrix.tensor);
+  for (const TensorCopy& copy : recognition.copies) tensors.push_back(copy.tensor);
+  std::ranges::sort(tensors);
+  const auto repeated = std::ranges::unique(tensors);
+  tensors.erase(repeated.begin(), repeated.end());
+  return tensors;
+}
+
+}  // namespace glu_ckpt

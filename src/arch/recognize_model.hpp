@@ -1,0 +1,16 @@
+#pragma once
+/// Recognizes all of a model: its experts by the table of layouts, the rest by its configuration and dense_table.hpp.
+
+#include "glu_ckpt/layout.hpp"
+
+namespace glu_ckpt {
+
+/// recognize(), and the rest of the model where hints.config is of a family that has a map. Tensors whose shapes
+/// contradict the configuration are findings (Recognition::misfits), not failures: only a change of naming needs all.
+Recognition recognize_model(const Inventory& inventory, const ModelHints& hints, const Record& record,
+                            const SourceAnswers& answers);
+
+/// The tensors that hold dense matrices, or copies of some, sorted: of `others`, all that has a place in the model.
+std::vector<std::size_t> dense_tensors(const Recognition& recognition);
+
+}  // namespace glu_ckpt

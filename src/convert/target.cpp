@@ -1,0 +1,242 @@
+#include "convert/target.hpp"
+
+#include <algorithm>
+
+#include "arch/dense_table.hpp"
+#include "arch/megatron_args.hpp"
+#include "arch/recognize_model.hpp"
+#include "core/fail.hpp"
+#include "format/checkpoint_files.hpp"
+#include "format/megatron_state.hpp"
+#include "format/structure.hpp"
+#include "layout/layout_table.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr std::string_view kMegatron = "megatron";
+constexpr std::string_view kTorchtitan = "torchtitan";
+constexpr std::string_view kHf = "hf";
+constexpr std::string_view kHfPrefix = "hf:";
+constexpr std::string_view kReleaseDirectory = "release";
+constexpr std::string_view kCommonStateFile = "common.pt";
+/// Entries of a record about the model as it was in Hugging Face's form.
+constexpr std::string_view kFormerPrefix = "hf_";
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : " ") + name;
+  return text;
+}
+
+std::set<std::string> split(const std::string& text) {
+  std::set<std::string> names;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    if (end > begin) names.insert(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
+
+const std::string* entry_of(const Record& record, const std::string& key) {
+  const auto found = record.find(key);
+  return found == record.end() ? nullptr : &found->second;
+}
+
+/// Fills the answers that a target settles and the user left open.
+class TargetResolver {
+ public:
+  TargetResolver(const std::filesystem::path& output, const ConvertOptions& options, const Checkpoint& source)
+      : output_(output),
+        options_(options),
+        source_(*source.source),
+        recognition_(source.recognition),
+        architecture_(source.recognition.architecture.get()) {}
+
+  Target run() {
+    target_.to = options_.to;
+    read_former();
+    std::optional<Format> native;
+    if (options_.target) native = choose();
+    ConvertOptions with_format = options_;
+    if (!with_format.format && native && source_.format() != *native) with_format.format = native;
+    target_.format = target_format(output_, with_format, source_);
+    remember_former();
+    place_extra_files();
+    return std::move(target_);
+  }
+
+ private:
+  bool is_from_hf() const {
+    return architecture_ != nullptr && recognition_.dense_naming == &architecture_->family->naming;
+  }
+  bool is_made_for_megatron() const { return entry_of(source_.record(), "hf_model_type") != nullptr && !is_from_hf(); }
+
+  void require_architecture() const {
+    if (architecture_ != nullptr || options_.to.scope == Scope::Experts) return;
+    fail(ErrorCode::NoMap, {}, "--to {}: {}. --from-config FILE names a config.json that says it", *options_.target,
+         recognition_.no_architecture);
+  }
+
+  /// Returns the target's own format.
+  Format choose() {
+    const std::string& name = *options_.target;
+    require_architecture();
+    if (name == kMegatron) {
+      settle("megatron-dist", Experts::Grouped, {Glu::Kind::Contiguous, 0}, {Glu::Kind::Contiguous, 0});
+      return Format::TorchDist;
+    }
+    if (name == kTorchtitan) {
+      settle(name, Experts::Grouped, {Glu::Kind::Split, 0}, {Glu::Kind::Split, 0});
+      return Format::TorchDist;
+    }
+    if (name != kHf && !name.starts_with(kHfPrefix))
+      fail(ErrorCode::Usage, {}, "--to: '{}' is no target; megatron, torchtitan, hf and hf:<model_type> are", name);
+    choose_hf(name);
+    return Format::Safetensors;
+  }
+
+  void choose_hf(const std::string& name) {
+    if (architecture_ == nullptr)
+      fail(ErrorCode::NoMap, {}, "--to {}: {}. --from-config FILE names a config.json that says it", name,
+           recognition_.no_architecture);
+    if (name.starts_with(kHfPrefix) && name.substr(kHfPrefix.size()) != architecture_->model_type)
+      fail(ErrorCode::NoMap, {}, "--to {}: the source's model is of type '{}'", name, architecture_->model_type);
+    const Family& family = *architecture_->family;
+    const Naming& naming = *find_naming(family.expert_naming);
+    const Experts experts = family.packed_experts ? Experts::Grouped : Experts::Indexed;
+    settle(std::string(family.expert_naming), experts,
+           family.packed_experts ? fixed_glu(naming) : Glu{Glu::Kind::Split, 0}, {Glu::Kind::Split, 0});
+  }
+
+  void settle(const std::string& naming, Experts experts, const Glu& glu, const Glu& shared_glu) {
+    TargetAnswers& to = target_.to;
+    const bool back = naming.starts_with(kHfPrefix) && is_made_for_megatron();
+    const Record& record = source_.record();
+    if (!to.naming) to.naming = naming;
+    if (!to.experts) to.experts = back ? recorded_experts(experts) : experts;
+    if (!to.glu) to.glu = back ? recorded_glu(record, "hf_glu", glu) : glu;
+    if (!to.shared_glu) to.shared_glu = back ? recorded_glu(record, "hf_shared_glu", shared_glu) : shared_glu;
+    forget_needless();
+  }
+
+  /// FC1 without a gate has no order, and is left as it is.
+  void forget_needless() {
+    const auto has = [&](ExpertSet set, bool gated) {
+      return std::ranges::any_of(recognition_.blocks, [&](const ExpertBlock& block) {
+        return block.set == set && (block.glu.kind != Glu::Kind::None || !gated);
+      });
+    };
+    if (!options_.to.glu && !has(ExpertSet::Routed, true)) target_.to.glu.reset();
+    if (!options_.to.shared_glu && !has(ExpertSet::Shared, true)) target_.to.shared_glu.reset();
+  }
+
+  Experts recorded_experts(Experts native) const {
+    const std::string* text = entry_of(source_.record(), "hf_experts");
+    return text != nullptr && *text != "mixed" ? parse_experts(*text) : native;
+  }
+
+  static Glu recorded_glu(const Record& record, const std::string& key, const Glu& native) {
+    const std::string* text = entry_of(record, key);
+    return text != nullptr && *text != "none" && *text != "unknown" ? parse_glu(*text) : native;
+  }
+
+  // ---- the way back -----------------------------------------------------------------------------
+
+  void read_former() {
+    const Record& record = source_.record();
+    if (const std::string* root = entry_of(record, "hf_root")) target_.former.root = *root;
+    if (const std::string* copies = entry_of(record, "hf_copies")) target_.former.copies = split(*copies);
+    if (const std::string* dtype = entry_of(record, "hf_computed_dtype"))
+      target_.former.computed_dtype = dtype_from_name(*dtype);
+  }
+
+  void remember_former() {
+    if (!is_from_hf()) {
+      for (const auto& [key, value] : source_.record())
+        if (key.starts_with(kFormerPrefix)) target_.former_record.emplace(key, value);
+      return;
+    }
+    if (!target_.to.naming || target_.to.naming->starts_with(kHfPrefix) || options_.to.scope == Scope::Experts) return;
+    Record& former = target_.former_record;
+    const LayoutAnswers& layout = recognition_.layout;
+    former["hf_model_type"] = architecture_->model_type;
+    former["hf_root"] = recognition_.dense_root;
+    former["hf_experts"] = layout.experts;
+    former["hf_glu"] = to_string(layout.glu);
+    if (layout.shared_glu) former["hf_shared_glu"] = to_string(*layout.shared_glu);
+    std::vector<std::string> copies;
+    for (const TensorCopy& copy : recognition_.copies) copies.push_back(source_.inventory().tensors[copy.tensor].name);
+    former["hf_copies"] = joined(copies);
+    for (const DenseMatrix& matrix : recognition_.dense)
+      if (matrix.op != ComputeOp::None) former["hf_computed_dtype"] = dtype_name(matrix.stored_dtype);
+  }
+
+  // ---- files ------------------------------------------------------------------------------------
+
+  void place_extra_files() {
+    const bool to_hf = target_.to.naming && target_.to.naming->starts_with(kHfPrefix);
+    target_.for_megatron = options_.target == std::string(kMegatron) && is_from_hf() &&
+                           target_.format == Format::TorchDist && options_.to.scope == Scope::Model;
+    target_.drops_made = to_hf && is_made_for_megatron();
+    for (const ExtraFile& file : source_.extra_files()) {
+      ExtraFile placed = file;
+      const bool made = file.name == kCommonStateFile || file.name == kMegatronArgsFile;
+      if (target_.drops_made && made) continue;
+      if (target_.for_megatron) placed.name = std::string(kHfFolder) + file.name;
+      if (to_hf && file.name.starts_with(kHfFolder)) placed.name = file.name.substr(kHfFolder.size());
+      if (placed.name == "config.json" && !options_.from.config_file.empty()) continue;
+      target_.extra_files.push_back(std::move(placed));
+    }
+    if (to_hf && !options_.from.config_file.empty())
+      target_.extra_files.push_back({"config.json", options_.from.config_file});
+  }
+
+  const std::filesystem::path& output_;
+  const ConvertOptions& options_;
+  const Source& source_;
+  const Recognition& recognition_;
+  const Architecture* architecture_;
+  Target target_;
+};
+
+}  // namespace
+
+Format target_format(const std::filesystem::path& output, const ConvertOptions& options, const Source& source) {
+  const std::string suffix = output.extension().string();
+  const bool torch = suffix == ".pt" || suffix == ".pth" || suffix == ".bin";
+  const std::optional<Format> named = suffix == ".safetensors" ? std::optional(Format::Safetensors)
+                                      : torch                  ? std::optional(Format::Torch)
+                                                               : std::nullopt;
+  if (named && options.format && *named != *options.format)
+    fail(ErrorCode::Usage, {output.string(), {}}, "{}: a name that ends in {} is a {} file, but --format says {}",
+         output.string(), suffix, to_string(*named), to_string(*options.format));
+  return options.format ? *options.format : named.value_or(source.format());
+}
+
+Target resolve_target(const std::filesystem::path& output, const ConvertOptions& options, const Checkpoint& source) {
+  return TargetResolver(output, options, source).run();
+}
+
+std::vector<SideFile> made_files(const Target& target, const Checkpoint& source) {
+  if (!target.for_megatron) return {};
+  const MegatronArgs args = megatron_args(source.hints.config, source.recognition, target.to);
+  return {{std::string(kCommonStateFile), print_common_state()}, {std::string(kMegatronArgsFile), args.text}};
+}
+
+Structure output_structure(const Target& target, const Checkpoint& source, const std::vector<OutputTensor>& outputs,
+                           bool drops_optimizer) {
+  Structure structure = source.source->structure();
+  if (target.drops_made) return {};
+  if (target.for_megatron) {
+    structure = {};
+    structure.iteration_dir = kReleaseDirectory;
+    structure.tracker = kReleaseDirectory;
+    structure.objects = extra_states(outputs);
+  }
+  return structure_for(std::move(structure), target.format,
+                       drops_optimizer ? IsDropped(is_optimizer_tensor) : IsDropped());
+}
+
+}  // namespace glu_ckpt

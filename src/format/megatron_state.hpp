@@ -1,0 +1,20 @@
+#pragma once
+/// What Megatron-Core's loader wants beside the tensors of a checkpoint that no Megatron saved.
+
+#include <string>
+#include <vector>
+
+#include "glu_ckpt/checkpoint.hpp"
+
+namespace glu_ckpt {
+
+/// The bytes of common.pt: checkpoint_version 3.0 (an absent one makes old rows of qkv be reordered), iteration 0, and
+/// a content_metadata by which any GPTModel asks for keys with a layer number, whatever its --moe-layer-freq.
+std::string print_common_state();
+
+/// The `_extra_state` entries that modules of TransformerEngine ask for, of a checkpoint with these tensors: one for
+/// each linear layer, norm and attention, and one for each expert. Each holds None, which they take for "no FP8
+/// history".
+std::vector<NamedObject> extra_states(const std::vector<OutputTensor>& tensors);
+
+}  // namespace glu_ckpt

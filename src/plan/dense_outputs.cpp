@@ -1,0 +1,357 @@
+#include "plan/dense_outputs.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "arch/dense_layout.hpp"
+#include "arch/dense_roles.hpp"
+#include "arch/recognize_model.hpp"
+#include "core/compute.hpp"
+#include "core/fail.hpp"
+#include "plan/matrix_moves.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// A layer, or the whole model where the stack is empty.
+struct LayerId {
+  std::string_view stack;
+  i64 layer = 0;
+  auto operator<=>(const LayerId&) const = default;
+};
+
+struct PartId {
+  DenseRole role;
+  TensorKind kind;
+  auto operator<=>(const PartId&) const = default;
+};
+
+class DenseWriter {
+ public:
+  DenseWriter(const Inventory& inventory, const Recognition& from, const DenseTarget& target, DraftOutputs& outputs,
+              Plan& plan)
+      : inventory_(inventory),
+        from_(from),
+        architecture_(*from.architecture),
+        target_(target),
+        outputs_(outputs),
+        plan_(plan) {
+    for (const DenseMatrix& matrix : from.dense) {
+      layers_[{matrix.stack, matrix.layer}].emplace(PartId{matrix.role, matrix.matrix.kind}, &matrix);
+      roles_in_[matrix.matrix.tensor].insert(matrix.role);
+    }
+  }
+
+  void run() {
+    check_explained();
+    check_layers();
+    for (const auto& [id, parts] : layers_) {
+      check_complete(id, parts);
+      write_layer(id, parts);
+    }
+    check_used();
+    cut_padding();
+    write_copies();
+    write_unknown();
+    say_what_happens();
+  }
+
+ private:
+  using Parts = std::map<PartId, const DenseMatrix*>;
+
+  const std::string& name_of(std::size_t tensor) const { return inventory_.tensors[tensor].name; }
+  LayerKind kind_of(const LayerId& id) const {
+    return id.stack.empty() ? architecture_.kinds.back() : architecture_.kind_of(id.stack, id.layer);
+  }
+  /// Returns whether the layer can have a tensor of the row.
+  bool is_in(const DenseRow& row, const LayerId& id) const {
+    if (row.place == Place::Model || id.stack.empty()) return row.place == Place::Model && id.stack.empty();
+    if (row.place == Place::Mtp && id.stack != "mtp") return false;
+    return applies(row, kind_of(id), architecture_);
+  }
+
+  /// A shape that contradicts the configuration, or an optimizer's tensor, stops the whole conversion.
+  void check_explained() const {
+    if (!from_.misfits.empty()) {
+      const DenseMisfit& misfit = from_.misfits.front();
+      fail(ErrorCode::ModelShape, {{}, name_of(misfit.tensor)}, "{}", misfit.fault);
+    }
+    const auto is_state = [&](std::size_t index) { return is_optimizer_tensor(name_of(index)); };
+    const auto state = std::ranges::find_if(from_.others, is_state);
+    const bool blocks = std::ranges::any_of(from_.blocks, &ExpertBlock::is_optimizer_state);
+    if (state == from_.others.end() && !blocks) return;
+    const std::string name = state == from_.others.end() ? std::string() : name_of(*state);
+    fail(ErrorCode::NoSpelling, {{}, name},
+         "{}{}an optimizer's state has no place in the naming {}; leave it out with --optimizer drop", name,
+         name.empty() ? "" : ": ", target_.naming->name);
+  }
+
+  void check_layers() const {
+    for (i64 layer = 0; layer < architecture_.layers; ++layer)
+      if (!layers_.contains({"decoder", layer}))
+        fail(ErrorCode::ModelIncomplete, {},
+             "layer {} is missing: config.json says num_hidden_layers {}, and no tensor of that layer is there", layer,
+             architecture_.layers);
+    if (!layers_.contains({})) fail(ErrorCode::ModelIncomplete, {}, "the embedding and the final norm are missing");
+    std::set<i64> expert_layers;
+    for (const ExpertBlock& block : from_.blocks)
+      if (block.stack == "decoder" && block.set == ExpertSet::Routed) expert_layers.insert(block.layer);
+    for (i64 layer = 0; layer < architecture_.layers; ++layer)
+      if (architecture_.kind_of("decoder", layer).mlp == Mlp::Experts && !expert_layers.contains(layer))
+        fail(ErrorCode::ModelIncomplete, {}, "layer {} has no experts, but config.json makes it a MoE layer", layer);
+    check_experts();
+  }
+
+  void check_experts() const {
+    for (const ExpertBlock& block : from_.blocks) {
+      const bool routed = block.set == ExpertSet::Routed;
+      const i64 width = routed ? architecture_.expert_width : architecture_.shared_width;
+      const std::string& name = name_of(block.matrices.front().tensor);
+      if (routed && block.num_experts != architecture_.num_experts)
+        fail(ErrorCode::ModelShape, {{}, name}, "layer {} has {} experts, but config.json says {}", layer_label(block),
+             block.num_experts, architecture_.num_experts);
+      if (block.hidden_size != architecture_.extent(Dim::Hidden) || (width > 0 && block.intermediate_size != width))
+        fail(ErrorCode::ModelShape, {{}, name},
+             "layer {}: {} experts map {} to {}, but config.json says hidden_size {} and a width of {}",
+             layer_label(block), to_string(block.set), block.hidden_size, block.intermediate_size,
+             architecture_.extent(Dim::Hidden), width);
+    }
+  }
+
+  /// Everything that the family's own checkpoints have must be there, whatever naming this one is in. What only some
+  /// models have is in all layers of a kind or in none.
+  void check_complete(const LayerId& id, const Parts& parts) {
+    for_each_row(architecture_.family->naming, [&](const DenseRow& row) {
+      if (row.copy || !is_in(row, id)) return;
+      for (const DenseRole role : row.all_roles()) {
+        if (role == DenseRole::Head && architecture_.tied) continue;
+        const PartId part{role, TensorKind::Weight};
+        if (!row.optional && !parts.contains(part)) fail_missing(id, part);
+        if (row.optional) check_same_everywhere(id, part, parts.contains(part));
+        if (row.has_kinds())
+          check_same_everywhere(id, {role, TensorKind::Bias}, parts.contains({role, TensorKind::Bias}));
+      }
+    });
+  }
+
+  void check_same_everywhere(const LayerId& id, const PartId& part, bool present) {
+    const auto [first, is_new] = optional_.emplace(part, std::pair(id, present));
+    if (is_new || first->second.second == present) return;
+    fail_missing(present ? first->second.first : id, part);
+  }
+
+  /// Names the key that the source's own naming would have.
+  [[noreturn]] void fail_missing(const LayerId& id, const PartId& part) const {
+    std::string key;
+    for_each_row(*from_.dense_naming, [&](const DenseRow& row) {
+      if (key.empty() && !row.copy && is_in(row, id) && std::ranges::count(row.all_roles(), part.role) > 0)
+        key =
+            print_key(*from_.dense_naming, row, from_.dense_root, id.stack, id.layer, part.kind, architecture_.layers);
+    });
+    DenseMatrix where;
+    where.stack = id.stack;
+    where.layer = id.layer;
+    fail(ErrorCode::ModelIncomplete, {{}, key}, "'{}' is missing: {}{} of a {} model", key,
+         id.stack.empty() ? std::string() : fmt::format("layer {}'s ", layer_label(where)), to_string(part.role),
+         architecture_.model_type);
+  }
+
+  // ---- writing ----------------------------------------------------------------------------------
+
+  void write_layer(const LayerId& id, const Parts& parts) {
+    for_each_row(*target_.naming, [&](const DenseRow& row) {
+      if (row.copy || !is_in(row, id)) return;
+      write(row, id, TensorKind::Weight, parts);
+      if (row.has_kinds()) write(row, id, TensorKind::Bias, parts);
+    });
+  }
+
+  void write(const DenseRow& row, const LayerId& id, TensorKind kind, const Parts& parts) {
+    std::vector<const DenseMatrix*> matrices;
+    for (const DenseRole role : row.all_roles())
+      if (const auto found = parts.find({role, kind}); found != parts.end()) matrices.push_back(found->second);
+    if (matrices.empty()) return;
+    if (matrices.size() < row.num_roles)
+      for (const DenseRole role : row.all_roles())
+        if (!parts.contains({role, kind})) fail_missing(id, {role, kind});
+    const DenseMatrix& first = *matrices.front();
+    const Dtype dtype = written_dtype(row, first);
+    DraftOutput output;
+    output.name = print_key(*target_.naming, row, target_.root, id.stack, id.layer, kind, architecture_.layers);
+    output.dtype = dtype;
+    output.shape = dense_shape(row, kind, architecture_);
+    output.bytes = dense_rows(row, kind, architecture_) * first.matrix.cols * (dtype_bits(dtype) / 8);
+    output.origin = first.matrix.tensor;
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      const DenseMatrix& part = *matrices[i];
+      used_.insert(&part);
+      output.origin = std::min(output.origin, part.matrix.tensor);
+      if (part.stored_dtype != first.stored_dtype)
+        fail(ErrorCode::NotExact, {{}, name_of(part.matrix.tensor)}, "'{}' is {} and '{}' is {}; '{}' cannot hold both",
+             name_of(first.matrix.tensor), dtype_name(first.stored_dtype), name_of(part.matrix.tensor),
+             dtype_name(part.stored_dtype), output.name);
+      if (part.op != row.op) {
+        add_compute(row, part, output);
+        continue;
+      }
+      Matrix to = part.matrix;
+      to.tensor = 0;
+      to.place = dense_placement(row, i, kind, to.element_bytes, architecture_);
+      append_matrix_moves(part.matrix, to, output.moves);
+    }
+    count(row, id, output, matrices);
+    outputs_.list.push_back(std::move(output));
+  }
+
+  /// Computed tensors are whole ones of one matrix each.
+  void add_compute(const DenseRow& row, const DenseMatrix& part, DraftOutput& output) {
+    const ComputeOp op = row.op == ComputeOp::None ? part.op : inverse(row.op);
+    output.compute = Compute{part.matrix.tensor, 0, op};
+    ++computed_;
+  }
+
+  Dtype written_dtype(const DenseRow& row, const DenseMatrix& part) const {
+    if (part.op == row.op) return part.stored_dtype;
+    // Less 1, a weight in BF16 has more digits than BF16 holds.
+    return row.op == ComputeOp::None ? Dtype::F32 : target_.computed_dtype.value_or(part.stored_dtype);
+  }
+
+  void check_used() const {
+    for (const DenseMatrix& matrix : from_.dense)
+      if (!used_.contains(&matrix))
+        fail(ErrorCode::NoSpelling, {{}, name_of(matrix.matrix.tensor)}, "'{}' ({} {}) has no place in the naming {}",
+             name_of(matrix.matrix.tensor), to_string(matrix.role), to_string(matrix.matrix.kind),
+             target_.naming->name);
+  }
+
+  /// A trainer pads the vocabulary; the rows behind the last word are not the model's.
+  void cut_padding() {
+    for (const DenseRole role : {DenseRole::Embedding, DenseRole::Head}) {
+      const auto found = layers_.at({}).find({role, TensorKind::Weight});
+      if (found == layers_.at({}).end()) continue;
+      const Matrix& matrix = found->second->matrix;
+      const TensorRef& tensor = inventory_.tensors[matrix.tensor];
+      const i64 bytes = matrix.rows * matrix.cols * matrix.element_bytes;
+      if (bytes == tensor.bytes) continue;
+      plan_.cuts.push_back({matrix.tensor, bytes});
+      plan_.notes.push_back(fmt::format("'{}' has {} rows; those behind vocab_size {} are padding and are cut",
+                                        tensor.name, tensor.shape.front(), matrix.rows));
+    }
+    std::ranges::sort(plan_.cuts, {}, &CutTensor::tensor);
+  }
+
+  // ---- copies and what no map knows -------------------------------------------------------------
+
+  /// The tensors of the target that repeat others: all that its naming has, unless a record says which.
+  void write_copies() {
+    for (const TensorCopy& copy : from_.copies) plan_.dropped.push_back(copy.tensor);
+    for_each_row(*target_.naming, [&](const DenseRow& row) {
+      const bool tied_head = row.place == Place::Model && row.roles[0] == DenseRole::Head && architecture_.tied;
+      if (!row.copy && !tied_head) return;
+      if (row.place == Place::Model) return write_copy(row, {}, true);
+      for (const auto& [id, parts] : layers_)
+        if (id.stack == "mtp") write_copy(row, id, false);
+    });
+    std::ranges::sort(plan_.dropped);
+  }
+
+  void write_copy(const DenseRow& row, const LayerId& id, bool only_named) {
+    const DenseRole role = row.roles[0] == DenseRole::Head && architecture_.tied ? DenseRole::Embedding : row.roles[0];
+    const std::string name =
+        print_key(*target_.naming, row, target_.root, id.stack, id.layer, TensorKind::Weight, architecture_.layers);
+    if (target_.copies ? !target_.copies->contains(name) : only_named) return;
+    const Parts& model = layers_.at({});
+    const auto original = model.find({role, TensorKind::Weight});
+    if (original == model.end()) return;
+    const Matrix& matrix = original->second->matrix;
+    DraftOutput output;
+    output.name = name;
+    output.dtype = matrix.dtype;
+    output.shape = dense_shape(row, TensorKind::Weight, architecture_);
+    output.bytes = matrix.rows * matrix.cols * matrix.element_bytes;
+    output.origin = matrix.tensor;
+    output.repeats = true;
+    Matrix to = matrix;
+    to.tensor = 0;
+    to.place = dense_placement(row, 0, TensorKind::Weight, matrix.element_bytes, architecture_);
+    append_matrix_moves(matrix, to, output.moves);
+    outputs_.list.push_back(std::move(output));
+  }
+
+  void write_unknown() {
+    const std::vector<std::size_t> known = dense_tensors(from_);
+    for (const std::size_t index : from_.others) {
+      if (std::ranges::binary_search(known, index)) continue;
+      const TensorRef& tensor = inventory_.tensors[index];
+      const bool travels = tensor.name.starts_with(kUnknownPrefix);
+      if (!travels && !target_.keep_unknown)
+        fail(ErrorCode::UnknownTensor, {{}, tensor.name},
+             "'{}' {} {} is no tensor that a model of type {} is known to have; --unknown keep lets it travel beside "
+             "the model, and come back",
+             tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), architecture_.model_type);
+      // It gets its own name back where the model gets its keys back.
+      DraftOutput output{tensor.name, tensor.dtype, tensor.shape, tensor.bytes, {}, index};
+      if (travels)
+        output.name = tensor.name.substr(kUnknownPrefix.size());
+      else if (target_.naming != &architecture_.family->naming)
+        output.name = std::string(kUnknownPrefix) + tensor.name;
+      if (tensor.bytes > 0) {
+        Move move;
+        move.src = index;
+        move.run_bytes = tensor.bytes;
+        output.moves.push_back(move);
+      }
+      outputs_.list.push_back(std::move(output));
+      ++unknown_;
+    }
+  }
+
+  // ---- words ------------------------------------------------------------------------------------
+
+  void count(const DenseRow& row, const LayerId&, const DraftOutput& output,
+             const std::vector<const DenseMatrix*>& matrices) {
+    std::set<std::size_t> tensors;
+    for (const DenseMatrix* matrix : matrices) tensors.insert(matrix->matrix.tensor);
+    if (output.compute) return;
+    if (tensors.size() > 1)
+      ++fused_;
+    else if (row.num_roles < roles_in_.at(*tensors.begin()).size())
+      ++split_;
+    else
+      ++renamed_;
+  }
+
+  void say_what_happens() {
+    std::string text = fmt::format("outside of the experts: {} tensors renamed, {} made by fusing, {} by splitting",
+                                   renamed_, fused_, split_);
+    if (computed_ > 0) text += fmt::format(", {} computed", computed_);
+    if (!from_.copies.empty())
+      text += fmt::format(", {} dropped (copies of the embedding or the head; their bytes are compared first)",
+                          from_.copies.size());
+    if (unknown_ > 0) text += fmt::format(", {} kept that no map knows", unknown_);
+    plan_.notes.push_back(std::move(text));
+  }
+
+  const Inventory& inventory_;
+  const Recognition& from_;
+  const Architecture& architecture_;
+  const DenseTarget& target_;
+  DraftOutputs& outputs_;
+  Plan& plan_;
+  std::map<LayerId, Parts> layers_;
+  std::set<const DenseMatrix*> used_;
+  /// The roles that a source's tensor has, by its number.
+  std::map<std::size_t, std::set<DenseRole>> roles_in_;
+  /// What only some models have: the first layer that was seen, and whether it has it.
+  std::map<PartId, std::pair<LayerId, bool>> optional_;
+  i64 renamed_ = 0, fused_ = 0, split_ = 0, computed_ = 0, unknown_ = 0;
+};
+
+}  // namespace
+
+void add_dense_outputs(const Inventory& inventory, const Recognition& from, const DenseTarget& target,
+                       DraftOutputs& outputs, Plan& plan) {
+  DenseWriter(inventory, from, target, outputs, plan).run();
+}
+
+}  // namespace glu_ckpt
