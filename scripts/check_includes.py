@@ -27,7 +27,7 @@ MAY_INCLUDE = {
     "exec": {"core", "layout", "plan", "io", "kernels", "ranks", "exec"},
     "model": {"core", "layout", "arch", "io", "format", "exec", "model"},
     "forward": {"core", "layout", "plan", "io", "format", "kernels", "exec", "model", "forward"},
-    "verify": {"core", "layout", "plan", "io", "kernels", "ranks", "exec", "model", "forward", "verify"},
+    "verify": {"core", "layout", "arch", "plan", "io", "kernels", "ranks", "exec", "model", "forward", "verify"},
     "convert": {"core", "layout", "plan", "io", "format", "ranks", "exec", "model", "forward", "verify", "convert", "arch"},
     "bench": {"core", "plan", "io", "format", "kernels", "exec", "forward", "report", "bench"},
     "report": {"core", "report"},

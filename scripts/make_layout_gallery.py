@@ -110,7 +110,7 @@ def record(**fields):
 QWEN3 = {"model_type": "qwen3_moe", "num_experts": E, "num_hidden_layers": 1}
 HF0 = "model.layers.0.mlp.experts."
 MEG0 = "decoder.layers.0.mlp.experts."
-WRONG_DIGEST = "gck1:00112233445566778899aabbccddeeff:9:576"
+WRONG_DIGEST = "gck2:00112233445566778899aabbccddeeff:9:576"
 
 
 class Gallery:
@@ -226,10 +226,10 @@ def naming(g):
     g.expect("packed_out_in_of_in_out_family",
              "convert {IN} {OUT} --from-naming hf:openai_privacy_filter --glu interleaved:2", 4, "glu-conflict")
     g.case("from_naming_against_config", packed(in_out=True, bias=True),
-           "convert {IN} {OUT} --from-naming hf:gpt_oss --naming megatron --experts indexed --glu contiguous", 4,
+           "convert {IN} {OUT} --from-naming hf:gpt_oss --scope experts --naming megatron --experts indexed --glu contiguous", 4,
            "glu-conflict", config={"model_type": "openai_privacy_filter"})
     g.case("from_naming_against_text_config", packed(in_out=True, prefix="language_model.model.layers."),
-           "convert {IN} {OUT} --from-naming hf:openai_privacy_filter --naming megatron --experts indexed", 4,
+           "convert {IN} {OUT} --from-naming hf:openai_privacy_filter --scope experts --naming megatron --experts indexed", 4,
            "glu-conflict", config={"model_type": "internvl", "text_config": {"model_type": "gpt_oss"}})
     g.case("router_counts_more_experts", {**proj(), "model.layers.0.mlp.gate.weight": [E + 1, H]},
            "convert {IN} {OUT} --experts grouped --glu contiguous", 3, "expert-missing")
@@ -243,7 +243,7 @@ def naming(g):
            "convert {IN} {OUT} --glu contiguous", 3, "not-supported", config={"model_type": "gpt_oss"})
     g.expect("mxfp4_experts", "inspect {IN}", 3, "not-supported")
     g.case("scoped_keys_without_a_place", megatron(prefix="language_model.decoder.layers."),
-           "convert {IN} {OUT} --naming torchtitan --from-glu contiguous --glu split --experts grouped", 4,
+           "convert {IN} {OUT} --scope experts --naming torchtitan --from-glu contiguous --glu split --experts grouped", 4,
            "no-spelling")
     g.case("companion_named_like_the_shared_gate", {**proj(), HF0 + "0.gate_weight_scale": [F]},
            "convert {IN} {OUT} --experts grouped --glu contiguous", 3, "unexplained-key", config=QWEN3)
@@ -256,14 +256,14 @@ def naming(g):
            "unexplained-key", config=QWEN3)
     g.case("two_families", {**proj(), **{k: v for k, v in megatron(layer=1).items()}},
            "convert {IN} {OUT} --experts grouped", 3, "unexplained-key")
-    g.case("target_without_shared_expert", {**proj(), **shared()}, "convert {IN} {OUT} --naming hf:qwen3_moe", 4,
+    g.case("target_without_shared_expert", {**proj(), **shared()}, "convert {IN} {OUT} --scope experts --naming hf:qwen3_moe", 4,
            "no-spelling", config={"model_type": "qwen2_moe", "num_experts": E})
     g.case("target_without_mtp_stack",
            {**megatron(), **megatron(prefix="mtp.layers.", inner=".transformer_layer.")},
-           "convert {IN} {OUT} --naming torchtitan --from-glu contiguous --glu split --experts grouped", 4,
+           "convert {IN} {OUT} --scope experts --naming torchtitan --from-glu contiguous --glu split --experts grouped", 4,
            "no-spelling")
     g.case("renamed_onto_another", {**proj(), MEG0 + "linear_fc2.weight": [2]},
-           "convert {IN} {OUT} --naming megatron --experts grouped --glu interleaved:2", 3, "unexplained-key")
+           "convert {IN} {OUT} --scope experts --naming megatron --experts grouped --glu interleaved:2", 3, "unexplained-key")
     g.case("scales_that_nothing_explains",
            {**proj(), **{HF0 + f"{e}.{p}_proj.weight_scale": ("F32", []) for e in range(E)
                          for p in ("gate", "up", "down")}},
@@ -312,20 +312,20 @@ def glu(g):
     g.case("not_gated", megatron(gated=False), "convert {IN} {OUT} --glu interleaved:2", 4, "not-gated")
     g.expect("not_gated", "convert {IN} {OUT} --glu split", 4, "not-gated")
     g.expect("not_gated", "convert {IN} {OUT} --from-glu contiguous --glu split", 4, "glu-conflict")
-    g.case("not_divisible", proj(), "convert {IN} {OUT} --naming megatron --glu interleaved:3", 4, "not-divisible",
+    g.case("not_divisible", proj(), "convert {IN} {OUT} --scope experts --naming megatron --glu interleaved:3", 4, "not-divisible",
            config=QWEN3)
-    g.expect("not_divisible", "convert {IN} {OUT} --naming megatron --glu interleaved:8", 4, "not-divisible")
-    g.expect("not_divisible", "convert {IN} {OUT} --naming megatron --glu interleaved", 4, "not-divisible")
-    g.expect("not_divisible", "convert {IN} {OUT} --naming megatron --glu interleaved:9223372036854775807", 4,
+    g.expect("not_divisible", "convert {IN} {OUT} --scope experts --naming megatron --glu interleaved:8", 4, "not-divisible")
+    g.expect("not_divisible", "convert {IN} {OUT} --scope experts --naming megatron --glu interleaved", 4, "not-divisible")
+    g.expect("not_divisible", "convert {IN} {OUT} --scope experts --naming megatron --glu interleaved:9223372036854775807", 4,
              "not-divisible")
     g.case("already_in_layout", proj(), "convert {IN} {OUT}", 4, "already-in-layout", config=QWEN3)
     g.expect("already_in_layout", "convert {IN} {OUT} --glu split --experts indexed", 4, "already-in-layout")
-    g.expect("already_in_layout", "plan {IN} {OUT} --naming hf:qwen3_moe", 4, "already-in-layout")
+    g.expect("already_in_layout", "plan {IN} {OUT} --scope experts --naming hf:qwen3_moe", 4, "already-in-layout")
     g.case("glu_unknown", megatron(), "convert {IN} {OUT} --glu interleaved:2", 4, "unknown-glu")
     g.expect("glu_unknown", "convert {IN} {OUT} --glu contiguous", 4, "unknown-glu")
-    g.expect("glu_unknown", "convert {IN} {OUT} --naming hf:qwen3_moe --glu split", 4, "unknown-glu")
-    g.expect("glu_unknown", "convert {IN} {OUT} --naming hf:qwen3_moe --experts grouped", 4, "unknown-glu")
-    g.expect("glu_unknown", "convert {IN} {OUT} --naming hf:gpt_oss --experts grouped", 4, "unknown-glu")
+    g.expect("glu_unknown", "convert {IN} {OUT} --scope experts --naming hf:qwen3_moe --glu split", 4, "unknown-glu")
+    g.expect("glu_unknown", "convert {IN} {OUT} --scope experts --naming hf:qwen3_moe --experts grouped", 4, "unknown-glu")
+    g.expect("glu_unknown", "convert {IN} {OUT} --scope experts --naming hf:gpt_oss --experts grouped", 4, "unknown-glu")
     g.expect("glu_unknown", "digest {IN}", 4, "unknown-glu")
     g.expect("glu_unknown", "verify {IN} {IN}", 4, "unknown-glu")
     g.expect("glu_unknown", "verify {IN} {IN} --from-glu contiguous", 4, "unknown-glu")
@@ -412,7 +412,7 @@ def usage(g):
                     "--max-shard-size 99999999999999999999", "--max-shard-size 9999999TB", "--verify maybe",
                     "--progress loud", "--format floppy", "--gluu split", "--nonsense", "third_argument"):
         g.expect("sound", "convert {IN} {OUT} --glu interleaved:2 " + options, 2, "usage")
-    g.expect("sound", "convert {IN} {OUT} --naming hf:nothing_like_it", 2, "unknown-naming")
+    g.expect("sound", "convert {IN} {OUT} --scope experts --naming hf:nothing_like_it", 2, "unknown-naming")
     g.expect("sound", "convert {IN} {OUT} --from-naming megatrn --glu interleaved:2", 2, "unknown-naming")
     g.expect("sound", "convert {IN}", 2, "usage")
     g.expect("sound", "verify {IN}", 2, "usage")
@@ -438,7 +438,7 @@ def usage(g):
 def tiny(root):
     """Sound checkpoints of unusual composition: they convert, and back to the same digest."""
     g = Gallery(root)
-    megatron_interleaved = "--naming megatron --experts grouped --glu interleaved:2 --shared-glu contiguous"
+    megatron_interleaved = "--scope experts --naming megatron --experts grouped --glu interleaved:2 --shared-glu contiguous"
 
     def case(name, tensors, there, back, **files):
         g.files(name, tensors, **files)
@@ -471,8 +471,8 @@ def tiny(root):
               for k, v in stacked.items()}
     case("megatron_dist_optimizer", {**stacked, **states},
          "--from-glu interleaved:2 --from-shared-glu contiguous "
-         "--naming megatron --experts indexed --glu interleaved:4 --shared-glu interleaved:2",
-         "--naming megatron-dist --experts grouped --glu interleaved:2 --shared-glu contiguous")
+         "--scope experts --naming megatron --experts indexed --glu interleaved:4 --shared-glu interleaved:2",
+         "--scope experts --naming megatron-dist --experts grouped --glu interleaved:2 --shared-glu contiguous")
     halves = {f"{MEG0}linear_fc1.weight{e}_{half}": [F, H] for e in range(E) for half in "wv"}
     halves.update({f"{MEG0}linear_fc2.weight{e}": [H, F] for e in range(E)})
     case("megatron_fsdp",
@@ -488,39 +488,39 @@ def tiny(root):
          {**dense(), **proj(layer=1), **shared("shared_experts", layer=1), **proj(layer=2),
           **shared("shared_experts", layer=2), "model.layers.1.mlp.gate.e_score_correction_bias": ("F32", [E]),
           "model.layers.2.eh_proj.weight": [H, 2 * H]},
-         megatron_interleaved, "--naming hf:deepseek_v3 --experts indexed --glu split --shared-glu split",
+         megatron_interleaved, "--scope experts --naming hf:deepseek_v3 --experts indexed --glu split --shared-glu split",
          config={"model_type": "deepseek_v3", "n_routed_experts": E, "num_hidden_layers": 2,
                  "first_k_dense_replace": 1})
     case("layers_with_gaps", {**dense(0), **proj(layer=1), **dense(2), **proj(layer=7), **proj(layer=11)},
-         megatron_interleaved, "--naming hf:qwen3_moe --experts indexed --glu split",
+         megatron_interleaved, "--scope experts --naming hf:qwen3_moe --experts indexed --glu split",
          config={**QWEN3, "num_hidden_layers": 12})
     case("multimodal_prefix", {**proj(prefix="language_model.model.layers."), "vision_tower.patch.weight": [4, 4]},
-         megatron_interleaved, "--naming hf:qwen3_moe --experts indexed --glu split",
+         megatron_interleaved, "--scope experts --naming hf:qwen3_moe --experts indexed --glu split",
          config={"model_type": "a_multimodal_moe", "text_config": {"num_experts": E}})
     case("packed_with_split_mtp",
          {**packed(prefix="model.language_model.layers."), **proj(prefix="mtp.layers.")},
-         "--naming megatron", "--naming hf:qwen3_5_moe",
+         "--scope experts --naming megatron", "--scope experts --naming hf:qwen3_5_moe",
          config={"model_type": "qwen3_5_moe", "text_config": {"num_experts": E}})
     case("split_and_packed_layers",
          {**proj(prefix="model.language_model.layers."), **packed(prefix="model.language_model.layers.", layer=1)},
-         "--naming megatron", "--naming hf:qwen3_5_moe",
+         "--scope experts --naming megatron", "--scope experts --naming hf:qwen3_5_moe",
          config={"model_type": "qwen3_5_moe", "text_config": {"num_experts": E}})
     case("gpt_oss_square", packed(f=H, in_out=True, bias=True), megatron_interleaved,
-         "--naming hf:gpt_oss --experts grouped --glu interleaved:1", config={"model_type": "gpt_oss"})
-    case("one_of_everything", proj([0], f=1, h=1), "--naming megatron --experts grouped --glu interleaved:1",
-         "--naming hf:qwen3_moe --experts indexed --glu split",
+         "--scope experts --naming hf:gpt_oss --experts grouped --glu interleaved:1", config={"model_type": "gpt_oss"})
+    case("one_of_everything", proj([0], f=1, h=1), "--scope experts --naming megatron --experts grouped --glu interleaved:1",
+         "--scope experts --naming hf:qwen3_moe --experts indexed --glu split",
          config={"model_type": "qwen3_moe", "num_experts": 1})
-    case("k_is_f", proj(), "--naming megatron --experts grouped --glu interleaved:4",
-         "--naming hf:qwen3_moe --experts indexed --glu split", config=QWEN3)
-    case("many_experts", proj(range(12), f=2, h=2), "--naming megatron --experts grouped --glu interleaved:1",
-         "--naming hf:qwen3_moe --experts indexed --glu split",
+    case("k_is_f", proj(), "--scope experts --naming megatron --experts grouped --glu interleaved:4",
+         "--scope experts --naming hf:qwen3_moe --experts indexed --glu split", config=QWEN3)
+    case("many_experts", proj(range(12), f=2, h=2), "--scope experts --naming megatron --experts grouped --glu interleaved:1",
+         "--scope experts --naming hf:qwen3_moe --experts indexed --glu split",
          config={"model_type": "qwen3_moe", "num_experts": 12})
     case("mtp_layers_by_number", {**mixtral(0), **mixtral(1)},
-         "--naming hf:deepseek_v3 --experts grouped --glu contiguous", "--naming hf:mixtral --experts indexed --glu split",
+         "--scope experts --naming hf:deepseek_v3 --experts grouped --glu contiguous", "--scope experts --naming hf:mixtral --experts indexed --glu split",
          config={"model_type": "mixtral", "num_hidden_layers": 1})
     case("wrapped_language_model", packed(in_out=True, bias=True, prefix="language_model.model.layers."),
-         "--naming megatron --experts indexed --glu interleaved:2",
-         "--naming hf:gpt_oss --experts grouped --glu interleaved:1",
+         "--scope experts --naming megatron --experts indexed --glu interleaved:2",
+         "--scope experts --naming hf:gpt_oss --experts grouped --glu interleaved:1",
          config={"model_type": "internvl", "text_config": {"model_type": "gpt_oss"}})
     case("block_scales",
          {**{k: ("F8_E4M3", v) for k, v in proj([0, 1], f=256, h=8).items()},
@@ -531,7 +531,7 @@ def tiny(root):
     case("unusual_names",
          {**proj(), "naïve.重み": [2], "a tensor with spaces": [3], "quote\"backslash\\": [1], "🙂": [1],
           "scalar": ("F32", []), "empty": [0, 4]},
-         megatron_interleaved, "--naming hf:qwen3_moe --experts indexed --glu split", config=QWEN3)
+         megatron_interleaved, "--scope experts --naming hf:qwen3_moe --experts indexed --glu split", config=QWEN3)
     g.finish("case, options of a conversion, options of the conversion back; see scripts/make_layout_gallery.py")
 
 

@@ -39,7 +39,7 @@ verdict=$("$program" verify original back --json)
 run digest original
 run digest converted
 run digest back
-fingerprint() { "$program" digest "$1" | grep -Eo 'gck1:[0-9a-f]{32}:[0-9]+:[0-9]+'; }
+fingerprint() { "$program" digest "$1" | grep -Eo 'gck2:[0-9a-f]{32}:[0-9]+:[0-9]+'; }
 want=$(fingerprint original)
 for copy in converted back; do
   [[ $(fingerprint "$copy") == "$want" ]] || fail "the digest of $copy is not the original's"

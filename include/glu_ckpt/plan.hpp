@@ -41,12 +41,14 @@ struct Compute {
   std::size_t src = 0;
   std::size_t dst = 0;
   ComputeOp op = ComputeOp::None;
+  bool operator==(const Compute&) const = default;
 };
 
 /// A source tensor of which only the bytes before `bytes` are used.
 struct CutTensor {
   std::size_t tensor = 0;
   i64 bytes = 0;
+  bool operator==(const CutTensor&) const = default;
 };
 
 /// What a change of naming renames.

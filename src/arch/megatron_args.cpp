@@ -32,7 +32,7 @@ std::string pattern(const std::vector<bool>& flags) {
 
 class ArgsWriter {
  public:
-  ArgsWriter(const std::string& config, const Recognition& model, const TargetAnswers& to)
+  ArgsWriter(const std::string& config, const Recognition& model, const GluOrders& to)
       : config_(config), model_(model), architecture_(*model.architecture), to_(to) {}
 
   MegatronArgs write() {
@@ -100,9 +100,10 @@ class ArgsWriter {
         std::ranges::any_of(model_.blocks, [](const ExpertBlock& block) { return block.set == ExpertSet::Shared; });
     if (shared) add("moe-shared-expert-intermediate-size", architecture_.shared_width);
     if (has(DenseRole::SharedGate)) flag("moe-shared-expert-gate");
-    if (to_.glu && to_.glu->kind == Glu::Kind::Interleaved) add("moe-mlp-glu-interleave-size", to_.glu->block_rows);
-    if (shared && to_.shared_glu && to_.shared_glu->kind == Glu::Kind::Interleaved)
-      add("moe-shared-expert-glu-interleave-size", to_.shared_glu->block_rows);
+    if (to_.routed && to_.routed->kind == Glu::Kind::Interleaved)
+      add("moe-mlp-glu-interleave-size", to_.routed->block_rows);
+    if (shared && to_.shared && to_.shared->kind == Glu::Kind::Interleaved)
+      add("moe-shared-expert-glu-interleave-size", to_.shared->block_rows);
   }
 
   void add_router() {
@@ -359,13 +360,13 @@ class ArgsWriter {
   const ConfigFields config_;
   const Recognition& model_;
   const Architecture& architecture_;
-  const TargetAnswers& to_;
+  const GluOrders& to_;
   MegatronArgs args_;
 };
 
 }  // namespace
 
-MegatronArgs megatron_args(const std::string& config, const Recognition& model, const TargetAnswers& to) {
+MegatronArgs megatron_args(const std::string& config, const Recognition& model, const GluOrders& to) {
   return ArgsWriter(config, model, to).write();
 }
 

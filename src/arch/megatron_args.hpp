@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "glu_ckpt/plan.hpp"
+#include "glu_ckpt/layout.hpp"
 
 namespace glu_ckpt {
 
@@ -15,7 +15,13 @@ struct MegatronArgs {
   std::vector<std::string> warnings;
 };
 
-/// `config` is the text of config.json; `to` the layout that the experts get. Requires Recognition::architecture.
-MegatronArgs megatron_args(const std::string& config, const Recognition& model, const TargetAnswers& to);
+/// The order of gate and up in the output.
+struct GluOrders {
+  std::optional<Glu> routed;
+  std::optional<Glu> shared;
+};
+
+/// `config` is the text of config.json. Requires Recognition::architecture.
+MegatronArgs megatron_args(const std::string& config, const Recognition& model, const GluOrders& to);
 
 }  // namespace glu_ckpt

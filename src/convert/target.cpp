@@ -221,7 +221,8 @@ Target resolve_target(const std::filesystem::path& output, const ConvertOptions&
 
 std::vector<SideFile> made_files(const Target& target, const Checkpoint& source) {
   if (!target.for_megatron) return {};
-  const MegatronArgs args = megatron_args(source.hints.config, source.recognition, target.to);
+  const MegatronArgs args =
+      megatron_args(source.hints.config, source.recognition, {target.to.glu, target.to.shared_glu});
   return {{std::string(kCommonStateFile), print_common_state()}, {std::string(kMegatronArgsFile), args.text}};
 }
 

@@ -59,7 +59,7 @@ check_record() {
   sed -i 's/"files": \[/"files": [\n    {"name": "..\/out\/config.json", "bytes": 1, "header_bytes": 0},/' "$dir/out/glu_ckpt.json"
   status "check: the record names a file elsewhere" 3 check "$dir/out" -q
   fresh
-  sed -i 's/"digest": "gck1:./"digest": "gck1:g/' "$dir/out/glu_ckpt.json"
+  sed -i 's/"digest": "gck2:./"digest": "gck2:g/' "$dir/out/glu_ckpt.json"
   status "check: records that contradict each other" 3 check "$dir/out" -q
   fresh
   echo x >"$dir/out/notes.txt"

@@ -105,6 +105,7 @@ const std::vector<Target>& all_targets() {
   const auto options_of = [](const std::function<void(ConvertOptions&)>& change = {}) {
     ConvertOptions options;
     options.to.naming = "megatron";
+    options.to.scope = Scope::Experts;
     options.to.experts = Experts::Grouped;
     options.to.glu = parse_glu("interleaved:32");
     if (change) change(options);
@@ -118,6 +119,7 @@ const std::vector<Target>& all_targets() {
       {"TorchFile", "out.pt", options_of()},
       {"TorchDist", "out", options_of([](auto& options) {
          options.to.naming = "megatron-dist";
+         options.to.scope = Scope::Experts;
          options.format = Format::TorchDist;
        })},
       {"Overwriting", "out", options_of([](auto& options) { options.overwrite = true; })},

@@ -148,6 +148,7 @@ TEST_P(ForwardGolden, EveryLayoutGivesTheSameBytes) {
       for (const std::string glu : {"split", "contiguous", "interleaved:1", "interleaved:8", "interleaved:32"}) {
         TargetAnswers to;
         if (naming != "keep") to.naming = naming;
+        to.scope = Scope::Experts;
         to.experts = experts;
         to.glu = parse_glu(glu);
         to.shared_glu = to.glu;
@@ -194,6 +195,7 @@ TEST_P(ForwardGolden, AWrongOrderIsSeen) {
   const auto source = open_source(testdata() / "hf" / GetParam());
   TargetAnswers to;
   to.naming = "megatron";
+  to.scope = Scope::Experts;
   to.experts = Experts::Grouped;
   to.glu = interleaved(8);
   to.shared_glu = interleaved(8);

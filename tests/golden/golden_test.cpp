@@ -20,13 +20,13 @@ struct Checkpoint {
 };
 
 /// A change here is a change of the digest's definition, which every record in the world depends on.
-const std::vector<Checkpoint> kCheckpoints{{"deepseek_v3", "gck1:e7666ee5fa0e391dbb23a054c466b34a:91:640288"},
-                                           {"gpt_oss", "gck1:ab74aeba3c856be9a2ef4a750a344eb2:77:292256"},
-                                           {"granitemoe", "gck1:ce6307cc1d84dd1f4808f570a8d04cad:41:288384"},
-                                           {"llama4_text", "gck1:492ccf2d4df709ee3f4080ab7da69c86:47:337536"},
-                                           {"mixtral", "gck1:3120505cb77fe7fb917bbfcf987829f3:41:386688"},
-                                           {"qwen2_moe", "gck1:76c6b74e5fd4342ca1dfcd4e85b8cc11:67:289664"},
-                                           {"qwen3_moe", "gck1:a5cc6fae4bde5738ac74ffe16517aa1d:69:486144"}};
+const std::vector<Checkpoint> kCheckpoints{{"deepseek_v3", "gck2:e7666ee5fa0e391dbb23a054c466b34a:91:640288"},
+                                           {"gpt_oss", "gck2:ab74aeba3c856be9a2ef4a750a344eb2:77:292256"},
+                                           {"granitemoe", "gck2:ce6307cc1d84dd1f4808f570a8d04cad:41:288384"},
+                                           {"llama4_text", "gck2:492ccf2d4df709ee3f4080ab7da69c86:47:337536"},
+                                           {"mixtral", "gck2:3120505cb77fe7fb917bbfcf987829f3:41:386688"},
+                                           {"qwen2_moe", "gck2:76c6b74e5fd4342ca1dfcd4e85b8cc11:67:289664"},
+                                           {"qwen3_moe", "gck2:a5cc6fae4bde5738ac74ffe16517aa1d:69:486144"}};
 
 fs::path testdata() {
   const char* path = std::getenv("GLU_CKPT_TESTDATA");
@@ -100,6 +100,7 @@ class Golden : public ::testing::TestWithParam<Checkpoint> {
     PlanOptions back;
     back.force = true;
     back.to.naming = layout.naming;
+    back.to.scope = Scope::Experts;
     back.to.experts = parse_experts(layout.experts);
     back.to.glu = layout.glu;
     back.to.shared_glu = layout.shared_glu;
@@ -130,6 +131,7 @@ TEST_P(Golden, EveryLayoutAndBack) {
         PlanOptions away;
         away.force = true;
         if (megatron) away.to.naming = "megatron";
+        away.to.scope = Scope::Experts;
         away.to.experts = experts;
         away.to.glu = parse_glu(glu);
         away.to.shared_glu = parse_glu(glu);
@@ -154,6 +156,7 @@ TEST(GoldenFile, IsThisFile) {
   const fs::path file = fs::path(text) / "out.safetensors";
   PlanOptions options;
   options.to.naming = "megatron";
+  options.to.scope = Scope::Experts;
   options.to.experts = Experts::Grouped;
   options.to.glu = interleaved(32);
   convert_files(testdata() / "hf" / "mixtral", file, options);

@@ -2,7 +2,7 @@
 # One conversion by several ranks, as a user runs it: its bytes, and what is left where a rank or mpirun is stopped or
 # killed. Sourced by run_mpi.sh.
 
-readonly LAYOUT=(--naming megatron --experts grouped --glu interleaved:32 --max-shard-size 8MB)
+readonly LAYOUT=(--scope experts --naming megatron --experts grouped --glu interleaved:32 --max-shard-size 8MB)
 # Small buffers, so that there are many pieces to be in the middle of.
 readonly WORKERS=(--jobs 1 --max-memory 2MiB)
 

@@ -82,10 +82,10 @@ one_voice() {
 
 same_bytes() {
   local source=$TESTDATA/hf/qwen3_moe count
-  "$PROGRAM" convert "$source" "$WORK/one" --naming megatron --experts grouped --glu interleaved:8 -q 2>"$WORK/.err" ||
+  "$PROGRAM" convert "$source" "$WORK/one" --scope experts --naming megatron --experts grouped --glu interleaved:8 -q 2>"$WORK/.err" ||
     bad "convert: $(cat "$WORK/.err")"
   for count in 1 2 4; do
-    ranks "convert by $count" 0 "$count" "$MPI_PROGRAM" convert "$source" "$WORK/by$count" --naming megatron \
+    ranks "convert by $count" 0 "$count" "$MPI_PROGRAM" convert "$source" "$WORK/by$count" --scope experts --naming megatron \
       --experts grouped --glu interleaved:8 --json
     check "one report by $count" json output digest verified
     check "the bytes of one process by $count" test "$(tree_sum "$WORK/one")" == "$(tree_sum "$WORK/by$count")"

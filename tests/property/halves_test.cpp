@@ -126,6 +126,7 @@ TEST(Halves, AreGroupedAsHalvesWhereTheNamingHasThem) {
   const Recognition found = recognize_source(source, item.answers);
   PlanOptions options;
   options.to.naming = "megatron-dist";
+  options.to.scope = Scope::Experts;
   Spelling to = item.fused;
   to.naming = "megatron-dist";
   // Shared experts come fused, as their row of the table does not have them cut.

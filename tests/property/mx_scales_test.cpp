@@ -126,11 +126,13 @@ TEST(MxScales, NamingsWithoutAPlaceForThemAreRefused) {
     const Recognition recognition = recognize_source(source);
     PlanOptions options;
     options.to.naming = "hf:gpt_oss";
+    options.to.scope = Scope::Experts;
     options.to.glu = interleaved(1);
     options.to.experts = Experts::Grouped;
     expect_error(
         ErrorCode::NotExact, [&] { make_plan(source.inventory(), recognition, options); }, "transposes");
     options.to.naming = "megatron";
+    options.to.scope = Scope::Experts;
     options.to.glu = contiguous();
     expect_error(
         ErrorCode::NoSpelling, [&] { make_plan(source.inventory(), recognition, options); }, "scale");

@@ -29,6 +29,7 @@ Converted convert(const MemorySource& source, const Recognition& recognition, co
 PlanOptions options_for(const ModelSpec& model, const Spelling& spelling) {
   PlanOptions options;
   options.to.naming = spelling.naming;
+  options.to.scope = Scope::Experts;
   options.to.experts = spelling.experts;
   options.to.bias_experts = spelling.bias_experts;
   if (model.blocks.front().gated) {

@@ -191,6 +191,7 @@ class ConvertRanks : public testing::Test {
   /// Buffers hold a piece of an expert matrix only, so tensors are written by several ranks.
   Asked options(const fs::path& out, ConvertOptions more = {}) const {
     more.to.naming = "megatron";
+    more.to.scope = Scope::Experts;
     more.to.experts = Experts::Grouped;
     RunOptions run;
     run.jobs = 2;

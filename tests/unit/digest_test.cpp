@@ -27,12 +27,12 @@ const Spelling kSplit{"hf:mixtral", Experts::Indexed, Experts::Indexed, split(),
 
 TEST(Digest, PrintsAndParses) {
   const Digest digest{0x0123456789abcdef, 0xfedcba9876543210, 17, 1234567890123};
-  EXPECT_EQ(to_string(digest), "gck1:fedcba98765432100123456789abcdef:17:1234567890123");
+  EXPECT_EQ(to_string(digest), "gck2:fedcba98765432100123456789abcdef:17:1234567890123");
   EXPECT_EQ(parse_digest(to_string(digest)), digest);
   for (const std::string text :
-       {"", "gck1:", "gck2:fedcba98765432100123456789abcdef:17:12", "gck1:fedcba98765432100123456789abcdef:17",
-        "gck1:fedcba9876543210_123456789abcdef:17:12", "gck1:fedcba98765432100123456789abcdef:17:12x",
-        "gck1:fedcba98765432100123456789abcdef::12", "gck1:fedcba98765432100123456789abcde:17:12"})
+       {"", "gck2:", "gck2:fedcba98765432100123456789abcdef:17:12", "gck2:fedcba98765432100123456789abcdef:17",
+        "gck2:fedcba9876543210_123456789abcdef:17:12", "gck2:fedcba98765432100123456789abcdef:17:12x",
+        "gck2:fedcba98765432100123456789abcdef::12", "gck2:fedcba98765432100123456789abcde:17:12"})
     EXPECT_FALSE(parse_digest(text)) << text;
 }
 

@@ -11,8 +11,7 @@
 
 glu_ckpt::Converted interleave(const std::filesystem::path& source, const std::filesystem::path& output) {
   glu_ckpt::ConvertOptions options;
-  options.to.naming = "megatron";
-  options.to.experts = glu_ckpt::Experts::Grouped;
+  options.target = "megatron";
   options.to.glu = glu_ckpt::parse_glu("interleaved:32");
   options.resume = true;
   return glu_ckpt::convert(source, output, options);
@@ -84,8 +83,7 @@ TEST_F(Library, StopsAndResumes) {
   run.observer = &watcher;
   run.stop = &stop;
   ConvertOptions options;
-  options.to.naming = "megatron";
-  options.to.experts = Experts::Grouped;
+  options.target = "megatron";
   options.to.glu = parse_glu("interleaved:32");
   const fs::path output = dir_ / "out";
   try {

@@ -43,6 +43,7 @@ TEST(MakePlan, RefusesTheLayoutThatIsThere) {
   expect_error(ErrorCode::AlreadyInLayout, [&] { plan_of(source, same); });
   same.experts = Experts::Indexed;
   same.naming = "megatron";
+  same.scope = Scope::Experts;
   expect_error(ErrorCode::AlreadyInLayout, [&] { plan_of(source, same); });
   EXPECT_EQ(plan_of(source, same, {}, true).outputs.size(), source.tensors().size());
 }
@@ -63,9 +64,11 @@ TEST(MakePlan, RefusesWhatDependsOnAnUnknownOrder) {
   // Its native grouped form is contiguous, so these names would say so.
   to = {};
   to.naming = "hf:qwen3_moe";
+  to.scope = Scope::Experts;
   to.experts = Experts::Grouped;
   expect_error(ErrorCode::UnknownGlu, [&] { plan_of(source, to); });
   to.naming = "hf:gpt_oss";
+  to.scope = Scope::Experts;
   expect_error(ErrorCode::UnknownGlu, [&] { plan_of(source, to); });
 }
 
@@ -78,6 +81,7 @@ TEST(MakePlan, RegroupsWithoutKnowingTheOrder) {
   EXPECT_TRUE(same_tensors(build(model, spelled("megatron", Experts::Grouped, interleaved(2))), grouped.tensors));
   EXPECT_EQ(grouped.plan.to.glu.kind, Glu::Kind::Unknown);
   options.to.naming = "megatron-sequential";
+  options.to.scope = Scope::Experts;
   options.to.experts = Experts::Indexed;
   EXPECT_TRUE(same_tensors(build(model, spelled("megatron-sequential", Experts::Indexed, interleaved(2))),
                            convert(source, recognize_source(source), options).tensors));
@@ -166,9 +170,11 @@ TEST(MakePlan, RefusesNamingsWithoutAPlace) {
   const MemorySource source = make_source(model, spelled("hf:qwen2_moe", Experts::Indexed, split()));
   TargetAnswers to;
   to.naming = "hf:gpt_oss";
+  to.scope = Scope::Experts;
   expect_error(
       ErrorCode::NoSpelling, [&] { plan_of(source, to); }, "shared");
   to.naming = "hf:nothing";
+  to.scope = Scope::Experts;
   expect_error(ErrorCode::UnknownNaming, [&] { plan_of(source, to); });
 }
 
@@ -190,6 +196,7 @@ TEST(MakePlan, RefusesNamesThatWouldCollide) {
   const MemorySource source(tensors, {}, record_of(model, spelled("hf:mixtral", Experts::Indexed, split())));
   TargetAnswers to;
   to.naming = "megatron";
+  to.scope = Scope::Experts;
   to.experts = Experts::Grouped;
   EXPECT_THROW(plan_of(source, to), Error);
 }
@@ -301,6 +308,7 @@ TEST(MakePlan, MegatronHoldsNoScales) {
   const MemorySource source = make_source(scaled_model(256, 128), spelled("hf:deepseek_v3", Experts::Indexed, split()));
   TargetAnswers to;
   to.naming = "megatron";
+  to.scope = Scope::Experts;
   expect_error(
       ErrorCode::NoSpelling, [&] { plan_of(source, to); }, "scale");
 }
@@ -338,6 +346,7 @@ TEST(MakePlan, ShardsKeepLayersTogetherAndWithinTheirSize) {
   for (const i64 limit : {1, 255, 256, 257, 1000, 5000, 1 << 30}) {
     PlanOptions options;
     options.to.naming = "megatron";
+    options.to.scope = Scope::Experts;
     options.to.glu = contiguous();
     options.max_shard_bytes = limit;
     const Plan plan = make_plan(source.inventory(), recognize_source(source), options);
@@ -365,6 +374,7 @@ TEST(MakePlan, SaysWhatOtherSoftwareWillNotRead) {
   EXPECT_NE(foreign.notes[0].find("expects contiguous"), std::string::npos) << foreign.notes[0];
   to = {};
   to.naming = "megatron";
+  to.scope = Scope::Experts;
   to.glu = interleaved(2);
   const Plan renamed = plan_of(source, to);
   ASSERT_EQ(renamed.notes.size(), 1u);

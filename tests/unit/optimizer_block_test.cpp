@@ -149,6 +149,7 @@ TEST(StateBlock, StepsStayWithTheirKeys) {
       ErrorCode::NotExact, [&] { make_plan(source.inventory(), found, options); }, ".step");
   options.to = {};
   options.to.naming = "megatron-sequential";
+  options.to.scope = Scope::Experts;
   expect_error(
       ErrorCode::NotExact, [&] { make_plan(source.inventory(), found, options); }, ".step");
 }

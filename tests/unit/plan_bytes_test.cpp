@@ -24,6 +24,9 @@ Plan every_field() {
   plan.num_shards = 2;
   plan.data_phases = {8, 4088};
   plan.dropped = {4, 81};
+  plan.computes = {{6, 0, ComputeOp::AddOne}};
+  plan.repeats = {1};
+  plan.cuts = {{9, 640}};
   plan.from = {"hf:x", "indexed", {Glu::Kind::Interleaved, 32}, "option", Glu{Glu::Kind::Split, 0}, std::nullopt};
   plan.to = {"megatron", "grouped", {Glu::Kind::None, 0}, "naming", std::nullopt, Glu{Glu::Kind::Contiguous, 0}};
   plan.bytes = 91;
@@ -64,7 +67,8 @@ void expect_equal(const LayoutAnswers& a, const LayoutAnswers& b) {
 
 /// Does not compile once a Plan has gained a field that it does not compare.
 void expect_equal(const Plan& a, const Plan& b) {
-  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, from, to, bytes, notes] = a;
+  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, cuts, from, to, bytes,
+               notes] = a;
   ASSERT_EQ(outputs.size(), b.outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) expect_equal(outputs[i], b.outputs[i]);
   ASSERT_EQ(moves.size(), b.moves.size());
@@ -73,6 +77,9 @@ void expect_equal(const Plan& a, const Plan& b) {
   EXPECT_EQ(num_shards, b.num_shards);
   EXPECT_EQ(data_phases, b.data_phases);
   EXPECT_EQ(dropped, b.dropped);
+  EXPECT_EQ(computes, b.computes);
+  EXPECT_EQ(repeats, b.repeats);
+  EXPECT_EQ(cuts, b.cuts);
   expect_equal(from, b.from);
   expect_equal(to, b.to);
   EXPECT_EQ(bytes, b.bytes);

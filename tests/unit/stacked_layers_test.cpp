@@ -50,6 +50,7 @@ bool becomes_stacked(const ModelSpec& model, const std::string& part = "linear_f
   const MemorySource source = make_source(model, spelled("megatron", kIndexed));
   PlanOptions options;
   options.to.naming = "megatron-dist";
+  options.to.scope = Scope::Experts;
   options.to.experts = kGrouped;
   return is_stacked(convert(source, recognize_source(source), options).tensors, part);
 }
@@ -131,11 +132,13 @@ TEST(StackedLayers, NestedMtpKeepsBothNumbers) {
   EXPECT_EQ(labels, (std::vector<std::string>{"1", "mtp.0.1", "mtp.1.0", "mtp.1.1"}));
   PlanOptions options;
   options.to.naming = "megatron";
+  options.to.scope = Scope::Experts;
   const Converted converted = convert(source, found, options);
   EXPECT_NE(std::ranges::find(converted.tensors, "mtp.layers.1.mtp_model_layer.layers.0.mlp.experts.linear_fc1.weight",
                               &MemoryTensor::name),
             converted.tensors.end());
   options.to.naming = "hf:deepseek_v3";
+  options.to.scope = Scope::Experts;
   expect_error(
       ErrorCode::NoSpelling, [&] { make_plan(source.inventory(), found, options); }, "mtp.0");
 }
