@@ -9,40 +9,32 @@ class ConfigFlattener {
  public:
   explicit ConfigFlattener(ConfigFields& fields) : fields_(fields) {}
 
-  void add(const simdjson::dom::object& object, const std::string& prefix) {
-    for (const auto& [key, value] : object) add_member(prefix + std::string(key), value);
+  void add(const JsonValue& object, const std::string& prefix) {
+    for (const auto& [key, value] : object.members()) add_member(prefix + std::string(key), value);
   }
 
  private:
-  void add_member(const std::string& name, const simdjson::dom::element& value) {
-    simdjson::dom::object object;
-    simdjson::dom::array array;
-    bool flag = false;
-    i64 integer = 0;
-    double number = 0;
-    std::string_view text;
-    if (!value.get(object))
-      add(object, name + ".");
-    else if (!value.get(array))
-      add_array(name, array);
-    else if (!value.get(flag))
-      fields_.values_[name] = flag;
-    else if (!value.get(integer))
-      fields_.values_[name] = integer;
-    else if (!value.get(number))
-      fields_.values_[name] = number;
-    else if (!value.get(text))
-      fields_.values_[name] = std::string(text);
+  void add_member(const std::string& name, const JsonValue& value) {
+    if (value.kind() == JsonKind::Object)
+      add(value, name + ".");
+    else if (value.kind() == JsonKind::Array)
+      add_array(name, value);
+    else if (const auto flag = value.get<bool>())
+      fields_.values_[name] = *flag;
+    else if (const auto integer = value.get<i64>())
+      fields_.values_[name] = *integer;
+    else if (const auto number = value.get<double>())
+      fields_.values_[name] = *number;
+    else if (const auto text = value.get<std::string_view>())
+      fields_.values_[name] = std::string(*text);
   }
 
-  void add_array(const std::string& name, const simdjson::dom::array& array) {
+  void add_array(const std::string& name, const JsonValue& array) {
     std::vector<i64> integers;
     std::vector<std::string> texts;
-    for (const simdjson::dom::element item : array) {
-      i64 integer = 0;
-      std::string_view text;
-      if (!item.get(integer)) integers.push_back(integer);
-      if (!item.get(text)) texts.emplace_back(text);
+    for (const JsonValue item : array.items()) {
+      if (const auto integer = item.get<i64>()) integers.push_back(*integer);
+      if (const auto text = item.get<std::string_view>()) texts.emplace_back(*text);
     }
     if (integers.size() == array.size()) fields_.values_[name] = std::move(integers);
     if (texts.size() == array.size() && array.size() > 0) fields_.values_[name] = std::move(texts);
@@ -54,12 +46,10 @@ class ConfigFlattener {
 ConfigFields::ConfigFields(const std::string& text) {
   constexpr std::size_t kMaxDepth = 64;
   const JsonDocument document(text, kMaxDepth);
-  simdjson::dom::object root;
-  if (document.fault() != JsonFault::None || document.root().get(root)) return;
+  if (document.fault() || document.root().kind() != JsonKind::Object) return;
   ConfigFlattener flattener(*this);
-  flattener.add(root, "");
-  simdjson::dom::object inner;
-  if (!root["text_config"].get(inner)) flattener.add(inner, "");
+  flattener.add(document.root(), "");
+  if (const auto inner = document.root().find("text_config")) flattener.add(*inner, "");
 }
 
 template <typename Type>

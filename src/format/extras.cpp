@@ -5,15 +5,12 @@
 #include "core/crc32.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
-#include "format/json_offset.hpp"
 #include "format/torch_tree.hpp"
 #include "format/zip_layout.hpp"
 #include "io/file.hpp"
 
 namespace glu_ckpt {
 namespace {
-
-using simdjson::dom::element;
 
 constexpr std::string_view kJsonRecord = "extras.json";
 constexpr std::size_t kMaxExtrasDepth = 16;
@@ -103,26 +100,26 @@ class ExtrasZip final : public ObjectStore {
 /// Reads extras.json. Errors give the position of the member or item that they are about.
 class ListingReader {
  public:
-  ListingReader(std::shared_ptr<const ExtrasZip> extras, std::string_view text)
-      : extras_(std::move(extras)), text_(text) {}
+  explicit ListingReader(std::shared_ptr<const ExtrasZip> extras) : extras_(std::move(extras)) {}
 
-  Structure read() {
-    const JsonDocument document(text_, kMaxExtrasDepth);
-    if (document.fault() != JsonFault::None)
-      fail_invalid(json_fault_offset(text_, document.fault(), kMaxExtrasDepth), "is not JSON: " + document.message());
-    simdjson::dom::object root;
-    if (document.root().get(root)) fail_invalid(json_offset(text_, {}), "is not a JSON object");
-    simdjson::dom::array trees;
-    simdjson::dom::array objects;
-    simdjson::dom::object paths;
-    std::string_view metadata;
-    if (root["trees"].get(trees) || root["objects"].get(objects) || root["paths"].get(paths) ||
-        root["metadata_json"].get(metadata) || root["integrity"].get(structure_.has_integrity))
-      fail_invalid(json_offset(text_, {}), "lacks trees, objects, paths, metadata_json or integrity");
-    structure_.metadata_json = metadata;
-    read_trees(trees, number_of(root, "trees"));
-    read_objects(objects, number_of(root, "objects"));
-    read_paths(paths, number_of(root, "paths"));
+  Structure read(std::string_view text) {
+    const JsonDocument document(text, kMaxExtrasDepth);
+    if (const auto& fault = document.fault()) fail_invalid(fault->offset, "is not JSON: " + fault->message);
+    const JsonValue root = document.root();
+    if (root.kind() != JsonKind::Object) fail_invalid(root.offset(), "is not a JSON object");
+    const auto trees = root.find("trees");
+    const auto objects = root.find("objects");
+    const auto paths = root.find("paths");
+    const auto metadata = root.find<std::string_view>("metadata_json");
+    const auto integrity = root.find<bool>("integrity");
+    if (!trees || trees->kind() != JsonKind::Array || !objects || objects->kind() != JsonKind::Array || !paths ||
+        paths->kind() != JsonKind::Object || !metadata || !integrity)
+      fail_invalid(root.offset(), "lacks trees, objects, paths, metadata_json or integrity");
+    structure_.metadata_json = *metadata;
+    structure_.has_integrity = *integrity;
+    for (const JsonValue item : trees->items()) read_tree(item);
+    for (const JsonValue item : objects->items()) read_object(item);
+    for (const auto& [key, steps] : paths->members()) structure_.paths.emplace(std::string(key), read_path(steps));
     return std::move(structure_);
   }
 
@@ -133,74 +130,46 @@ class ListingReader {
 
   WhereAt at(i64 offset) const { return {extras_->part(), extras_->zip().find(kJsonRecord)->offset + offset}; }
 
-  static std::size_t number_of(const simdjson::dom::object& root, std::string_view name) {
-    std::size_t number = 0;
-    for (const auto& [key, value] : root) {
-      if (key == name) break;
-      ++number;
-    }
-    return number;
-  }
-
-  void read_trees(const simdjson::dom::array& items, std::size_t member) {
+  void read_tree(const JsonValue& item) {
     std::vector<TorchTree>& trees = structure_.trees;
-    for (const element item : items) {
-      const auto here = [&] { return json_offset(text_, {member, trees.size()}); };
-      TorchTree tree;
-      std::string_view file;
-      std::string_view prefix;
-      if (item["file"].get(file) || item["prefix"].get(prefix)) fail_invalid(here(), "a tree lacks file or prefix");
-      if (!is_plain_path(file)) fail_invalid(here(), "a tree's file is not a path below the checkpoint's directory");
-      tree.file = file;
-      tree.prefix = prefix;
-      const std::string record = fmt::format("tree/{}", trees.size());
-      const bool is_there = extras_->zip().find(record) != nullptr;
-      tree.pickle = extras_->read_text(record, at(is_there ? 0 : here()));
-      tree.from = extras_->part();
-      tree.from.begin += extras_->zip().find(record)->offset;
-      trees.push_back(std::move(tree));
-    }
+    const auto file = item.find<std::string_view>("file");
+    const auto prefix = item.find<std::string_view>("prefix");
+    if (!file || !prefix) fail_invalid(item.offset(), "a tree lacks file or prefix");
+    if (!is_plain_path(*file))
+      fail_invalid(item.offset(), "a tree's file is not a path below the checkpoint's directory");
+    TorchTree tree;
+    tree.file = *file;
+    tree.prefix = *prefix;
+    const std::string record = fmt::format("tree/{}", trees.size());
+    tree.pickle = extras_->read_text(record, at(item.offset()));
+    tree.from = extras_->part();
+    tree.from.begin += extras_->zip().find(record)->offset;
+    trees.push_back(std::move(tree));
   }
 
-  void read_objects(const simdjson::dom::array& items, std::size_t member) {
+  void read_object(const JsonValue& item) {
     std::vector<NamedObject>& objects = structure_.objects;
-    for (const element item : items) {
-      std::string_view name;
-      const ZipRecord* record = extras_->zip().find(fmt::format("object/{}", objects.size()));
-      if (item.get(name) || record == nullptr)
-        fail_invalid(json_offset(text_, {member, objects.size()}), "an object lacks its name or its record");
-      objects.push_back({std::string(name), record->bytes, extras_, objects.size()});
-    }
+    const auto name = item.get<std::string_view>();
+    const ZipRecord* record = extras_->zip().find(fmt::format("object/{}", objects.size()));
+    if (!name || record == nullptr) fail_invalid(item.offset(), "an object lacks its name or its record");
+    objects.push_back({std::string(*name), record->bytes, extras_, objects.size()});
   }
 
-  void read_paths(const simdjson::dom::object& items, std::size_t member) {
-    std::size_t number = 0;
-    for (const auto& [key, steps] : items) {
-      simdjson::dom::array array;
-      if (steps.get(array)) fail_invalid(json_offset(text_, {member, number}), "a path is no array");
-      structure_.paths.emplace(std::string(key), read_path(array, member, number));
-      ++number;
-    }
-  }
-
-  KeyPath read_path(const simdjson::dom::array& steps, std::size_t member, std::size_t number) const {
+  KeyPath read_path(const JsonValue& steps) const {
+    if (steps.kind() != JsonKind::Array) fail_invalid(steps.offset(), "a path is no array");
     KeyPath path;
-    for (const element step : steps) {
-      std::string_view text;
-      i64 index = 0;
-      if (!step.get(text))
-        path.push_back({std::string(text), false});
-      else if (!step.get(index))
-        path.push_back({fmt::format("{}", index), true});
+    for (const JsonValue step : steps.items()) {
+      if (const auto text = step.get<std::string_view>())
+        path.push_back({std::string(*text), false});
+      else if (const auto index = step.get<i64>())
+        path.push_back({fmt::format("{}", *index), true});
       else
-        fail_invalid(json_offset(text_, {member, number, path.size()}),
-                     "a path holds something else than keys and indices");
+        fail_invalid(step.offset(), "a path holds something else than keys and indices");
     }
     return path;
   }
 
   std::shared_ptr<const ExtrasZip> extras_;
-  std::string_view text_;
   Structure structure_;
 };
 
@@ -209,7 +178,7 @@ class ListingReader {
 Structure read_extras(ReadAt read, i64 bytes, InputPart part) {
   const auto extras = std::make_shared<const ExtrasZip>(std::move(read), bytes, std::move(part));
   const std::string json = extras->read_text(std::string(kJsonRecord), {extras->part(), extras->zip().offset});
-  return ListingReader(extras, json).read();
+  return ListingReader(extras).read(json);
 }
 
 Structure open_extras(const std::filesystem::path& path) {

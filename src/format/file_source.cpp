@@ -1,7 +1,6 @@
 #include "format/file_source.hpp"
 
 #include <algorithm>
-#include <limits>
 
 #include "core/fail.hpp"
 #include "format/model_config.hpp"
@@ -10,14 +9,8 @@ namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-/// Where the index lists the entry. Reads the index again, whose text is not kept.
-WhereAt listed(const InputPart& part, const ShardIndex& index, const ShardIndex::Entry& entry) {
-  const std::string text = read_small_file(part.file, std::numeric_limits<i64>::max(), ErrorCode::IndexJson);
-  return {part, offset_of_entry(text, index, entry), entry.tensor};
-}
-
 [[noreturn]] void fail_stale(const CheckpointFiles& files, const ShardIndex::Entry& entry) {
-  fail_at(ErrorCode::IndexStale, listed(files.index_file, *files.index, entry),
+  fail_at(ErrorCode::IndexStale, {files.index_file, entry.offset, entry.tensor},
           "says tensor '{}' is in {}, which does not have it", entry.tensor, files.index->files[entry.file]);
 }
 
@@ -122,7 +115,7 @@ File FileSource::open_shard(const std::string& name) {
     if (error.code() != ErrorCode::NotFound || !files_.index) throw;
     const auto lists = [&](const ShardIndex::Entry& entry) { return files_.index->files[entry.file] == name; };
     const auto entry = std::ranges::find_if(files_.index->entries, lists);
-    fail_at(ErrorCode::IndexMissingShard, listed(files_.index_file, *files_.index, *entry),
+    fail_at(ErrorCode::IndexMissingShard, {files_.index_file, entry->offset, entry->tensor},
             "lists the shard {}, which does not exist", name);
   }
 }

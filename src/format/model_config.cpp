@@ -6,13 +6,9 @@
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
-#include "format/json_offset.hpp"
 
 namespace glu_ckpt {
 namespace {
-
-using simdjson::dom::element;
-using simdjson::dom::object;
 
 constexpr std::size_t kMaxConfigDepth = 64;
 /// Families spell it differently; the first that is a number counts.
@@ -53,114 +49,69 @@ std::string without_python_numbers(std::string_view text) {
   return out;
 }
 
-/// A member of an object, and which one it is.
-struct Member {
-  element value;
-  std::size_t number = 0;
-};
-
-/// The last entry of that name, as Python's json takes it.
-std::optional<Member> find(const object& fields, std::string_view name) {
-  std::optional<Member> found;
-  std::size_t number = 0;
-  for (const auto& [key, value] : fields) {
-    if (key == name) found = Member{value, number};
-    ++number;
-  }
-  return found;
+std::optional<i64> find_integer(const JsonValue& fields, std::string_view name, i64 at_least) {
+  const auto number = fields.find<i64>(name);
+  return number && *number >= at_least ? number : std::nullopt;
 }
 
-std::optional<i64> find_integer(const object& fields, std::string_view name, i64 at_least) {
-  const auto found = find(fields, name);
-  i64 number = 0;
-  if (!found || !(found->value.is_int64() || found->value.is_uint64())) return std::nullopt;
-  if (found->value.get(number) || number < at_least) return std::nullopt;
-  return number;
-}
-
-std::optional<i64> find_num_experts(const object& fields) {
+std::optional<i64> find_num_experts(const JsonValue& fields) {
   for (const std::string_view key : kExpertKeys)
     if (const auto number = find_integer(fields, key, 0)) return number;
   return std::nullopt;
 }
 
-std::optional<double> find_number(const object& fields, std::string_view name) {
-  const auto found = find(fields, name);
-  double number = 0;
-  if (!found || !found->value.is_number() || found->value.get(number)) return std::nullopt;
-  return number;
-}
-
 /// The text of the first of these fields that has one.
-std::string find_text(const object& fields, std::span<const std::string_view> names) {
-  for (const std::string_view name : names) {
-    const auto found = find(fields, name);
-    std::string_view text;
-    if (found && !found->value.get(text)) return std::string(text);
-  }
+std::string find_text(const JsonValue& fields, std::span<const std::string_view> names) {
+  for (const std::string_view name : names)
+    if (const auto text = fields.find<std::string_view>(name)) return std::string(*text);
   return {};
 }
 
 /// What says of the activation more than its name and one limit.
-std::string find_swiglu_other(const object& fields) {
-  for (const auto& [key, value] : fields)
-    if (key.starts_with("swiglu_") && !value.is_null() && !(key == "swiglu_limit" && value.is_number()))
-      return std::string(key);
+std::string find_swiglu_other(const JsonValue& fields) {
+  for (const auto& [key, value] : fields.members()) {
+    const bool is_limit = key == "swiglu_limit" && value.get<double>();
+    if (key.starts_with("swiglu_") && value.kind() != JsonKind::Null && !is_limit) return std::string(key);
+  }
   return {};
 }
 
-class ConfigReader {
- public:
-  ConfigReader(std::string_view text, const InputPart& part) : text_(text), part_(part) {}
+std::string find_model_type(const JsonValue& fields, const InputPart& part) {
+  const auto found = fields.find("model_type");
+  if (!found || found->kind() == JsonKind::Null) return {};
+  const auto text = found->get<std::string_view>();
+  if (!text) fail_at(ErrorCode::ConfigJson, {part, found->offset()}, "model_type is not a string");
+  return std::string(*text);
+}
 
-  ModelHints read(const JsonDocument& document) const {
-    object root;
-    if (document.root().get(root))
-      fail_at(ErrorCode::ConfigJson, {part_, json_offset(text_, {})}, "is not a JSON object");
-    ModelHints hints = read_hints(root, std::nullopt);
-    hints.config = text_;
-    object text_config;
-    const auto nested = find(root, "text_config");
-    if (!nested || nested->value.get(text_config)) return hints;
-    // Multimodal models keep the language model's numbers one level down.
-    ModelHints inner = read_hints(text_config, nested->number);
-    hints.text_model_type = inner.model_type;
-    if (hints.model_type.empty()) hints.model_type = inner.model_type;
-    if (!hints.num_hidden_layers) hints.num_hidden_layers = inner.num_hidden_layers;
-    if (!hints.num_experts) hints.num_experts = inner.num_experts;
-    // The activation of the language model, not of what stands around it.
-    if (!inner.hidden_act.empty()) hints.hidden_act = inner.hidden_act;
-    if (inner.swiglu_limit) hints.swiglu_limit = inner.swiglu_limit;
-    if (!inner.swiglu_other.empty()) hints.swiglu_other = inner.swiglu_other;
-    return hints;
-  }
+ModelHints read_hints(const JsonValue& fields, const InputPart& part) {
+  return {.model_type = find_model_type(fields, part),
+          .text_model_type = {},
+          .num_hidden_layers = find_integer(fields, "num_hidden_layers", 1),
+          .num_experts = find_num_experts(fields),
+          .hidden_act = find_text(fields, kActivationKeys),
+          .swiglu_limit = fields.find<double>("swiglu_limit"),
+          .swiglu_other = find_swiglu_other(fields)};
+}
 
- private:
-  /// `below` is the member of the root that `fields` is, if it is not the root itself.
-  ModelHints read_hints(const object& fields, std::optional<std::size_t> below) const {
-    return {.model_type = find_model_type(fields, below),
-            .text_model_type = {},
-            .num_hidden_layers = find_integer(fields, "num_hidden_layers", 1),
-            .num_experts = find_num_experts(fields),
-            .hidden_act = find_text(fields, kActivationKeys),
-            .swiglu_limit = find_number(fields, "swiglu_limit"),
-            .swiglu_other = find_swiglu_other(fields)};
-  }
-
-  std::string find_model_type(const object& fields, std::optional<std::size_t> below) const {
-    const auto found = find(fields, "model_type");
-    std::string_view text;
-    if (!found || found->value.is_null()) return {};
-    if (found->value.get(text)) {
-      const i64 offset = below ? json_offset(text_, {*below, found->number}) : json_offset(text_, {found->number});
-      fail_at(ErrorCode::ConfigJson, {part_, offset}, "model_type is not a string");
-    }
-    return std::string(text);
-  }
-
-  std::string_view text_;
-  const InputPart& part_;
-};
+ModelHints read_config(std::string_view text, const JsonValue& root, const InputPart& part) {
+  if (root.kind() != JsonKind::Object) fail_at(ErrorCode::ConfigJson, {part, root.offset()}, "is not a JSON object");
+  ModelHints hints = read_hints(root, part);
+  hints.config = text;
+  const auto text_config = root.find("text_config");
+  if (!text_config || text_config->kind() != JsonKind::Object) return hints;
+  // Multimodal models keep the language model's numbers one level down.
+  ModelHints inner = read_hints(*text_config, part);
+  hints.text_model_type = inner.model_type;
+  if (hints.model_type.empty()) hints.model_type = inner.model_type;
+  if (!hints.num_hidden_layers) hints.num_hidden_layers = inner.num_hidden_layers;
+  if (!hints.num_experts) hints.num_experts = inner.num_experts;
+  // The activation of the language model, not of what stands around it.
+  if (!inner.hidden_act.empty()) hints.hidden_act = inner.hidden_act;
+  if (inner.swiglu_limit) hints.swiglu_limit = inner.swiglu_limit;
+  if (!inner.swiglu_other.empty()) hints.swiglu_other = inner.swiglu_other;
+  return hints;
+}
 
 }  // namespace
 
@@ -169,14 +120,12 @@ ModelHints parse_config(std::string_view text, const std::string& file) {
   if (text.size() > static_cast<std::size_t>(kMaxConfigBytes))
     fail_at(ErrorCode::ConfigJson, {part, kMaxConfigBytes}, "goes on to {} bytes; at most {} are read", text.size(),
             kMaxConfigBytes);
-  const ConfigReader reader(text, part);
   const JsonDocument document(text, kMaxConfigDepth);
-  if (document.fault() == JsonFault::None) return reader.read(document);
+  if (!document.fault()) return read_config(text, document.root(), part);
   const std::string strict = without_python_numbers(text);
   const JsonDocument second(strict, kMaxConfigDepth);
-  if (second.fault() == JsonFault::None) return reader.read(second);
-  fail_at(ErrorCode::ConfigJson, {part, json_fault_offset(strict, second.fault(), kMaxConfigDepth)}, "is not JSON: {}",
-          second.message());
+  if (!second.fault()) return read_config(strict, second.root(), part);
+  fail_at(ErrorCode::ConfigJson, {part, second.fault()->offset}, "is not JSON: {}", second.fault()->message);
 }
 
 }  // namespace glu_ckpt

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/fail.hpp"
+#include "core/utf8.hpp"
 
 namespace glu_ckpt {
 
@@ -74,28 +75,8 @@ enum Op : unsigned char {
 constexpr std::size_t kMaxPickleBytes = std::size_t{1} << 30;
 constexpr std::size_t kMaxIntegerBytes = 4096;
 
-/// Python's surrogatepass: torch writes strings with lone surrogates, each as three bytes.
-bool is_utf8(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  for (std::size_t i = 0; i < text.size();) {
-    const unsigned lead = byte(i);
-    if (lead < 0x80) {
-      ++i;
-      continue;
-    }
-    const std::size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-    if (lead < 0xc0 || lead > 0xf4 || text.size() - i < length) return false;
-    unsigned code = lead & (0x7fu >> length);
-    for (std::size_t k = 1; k < length; ++k) {
-      if ((byte(i + k) & 0xc0) != 0x80) return false;
-      code = code << 6 | (byte(i + k) & 0x3f);
-    }
-    constexpr unsigned kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (code < kLeast[length] || code > 0x10ffff) return false;
-    i += length;
-  }
-  return true;
-}
+/// torch writes strings with Python's surrogatepass.
+bool is_python_text(std::string_view text) { return is_utf8(text, Surrogates::Pass); }
 
 /// A name out of a file, fit for a message.
 std::string printable(std::string_view text) {
@@ -265,13 +246,13 @@ class Reader {
   }
 
   void push_string(std::string_view text) {
-    if (!is_utf8(text)) refuse(ErrorCode::PickleOpcode, "a string of {} bytes is not UTF-8", text.size());
+    if (!is_python_text(text)) refuse(ErrorCode::PickleOpcode, "a string of {} bytes is not UTF-8", text.size());
     push(graph_.add_view(PickleKind::String, text));
   }
 
   /// A str of Python 2, which is a string or bytes.
   void push_old_string(std::string_view text) {
-    push(graph_.add_view(is_utf8(text) ? PickleKind::String : PickleKind::Bytes, text));
+    push(graph_.add_view(is_python_text(text) ? PickleKind::String : PickleKind::Bytes, text));
   }
 
   void push_container(PickleKind kind, std::size_t values) {

@@ -8,14 +8,10 @@
 #include "core/fail.hpp"
 #include "core/json.hpp"
 #include "core/parallel.hpp"
-#include "format/json_offset.hpp"
 #include "io/file.hpp"
 
 namespace glu_ckpt {
 namespace {
-
-using simdjson::dom::element;
-using simdjson::dom::object;
 
 constexpr std::string_view kPrefix = "glu_ckpt.";
 constexpr std::string_view kUnknown = "unknown";
@@ -30,27 +26,24 @@ bool is_known(std::string_view key) {
 
 /// Reads a field that a later or earlier version may not write. False where it is of another type.
 template <typename Stored, typename T>
-bool read_optional(const element& item, std::string_view key, T& out) {
-  Stored value;
-  const auto error = item[key].get(value);
-  if (!error) out = T(value);
-  return !error || error == simdjson::NO_SUCH_FIELD;
+bool read_optional(const JsonValue& item, std::string_view key, T& out) {
+  const auto field = item.find(key);
+  if (!field) return true;
+  const auto value = field->get<Stored>();
+  if (value) out = *value;
+  return value.has_value();
 }
 
 class RecordReader {
  public:
-  RecordReader(std::string_view text, const InputPart& part) : text_(text), part_(part) {}
+  explicit RecordReader(const InputPart& part) : part_(part) {}
 
-  RecordFile read() {
-    const JsonDocument document(text_, kMaxRecordDepth);
-    if (document.fault() != JsonFault::None)
-      fail_invalid(json_fault_offset(text_, document.fault(), kMaxRecordDepth), "is not JSON: " + document.message());
-    object fields;
-    if (document.root().get(fields)) fail_invalid(json_offset(text_, {}), "is not a JSON object");
-    for (const auto& [key, value] : fields) {
-      read_field(key, value);
-      ++field_;
-    }
+  RecordFile read(std::string_view text) {
+    const JsonDocument document(text, kMaxRecordDepth);
+    if (const auto& fault = document.fault()) fail_invalid(fault->offset, "is not JSON: " + fault->message);
+    const JsonValue root = document.root();
+    if (root.kind() != JsonKind::Object) fail_invalid(root.offset(), "is not a JSON object");
+    for (const auto& [key, value] : root.members()) read_field(key, value);
     return std::move(content_);
   }
 
@@ -59,61 +52,50 @@ class RecordReader {
     fail_at(ErrorCode::RecordInvalid, {part_, offset}, "{}", what);
   }
 
-  /// The field that is being read.
-  i64 field_at() const { return json_offset(text_, {field_}); }
-
-  void read_options(const element& value) {
-    object fields;
-    if (value.get(fields)) fail_invalid(field_at(), "options is not an object");
-    std::size_t number = 0;
-    for (const auto& [key, item] : fields) {
-      std::string_view text;
-      if (item.get(text))
-        fail_invalid(json_offset(text_, {field_, number}), fmt::format("option '{}' is not a string", key));
-      content_.options.insert_or_assign(std::string(key), text);
-      ++number;
+  void read_options(const JsonValue& options) {
+    if (options.kind() != JsonKind::Object) fail_invalid(options.offset(), "options is not an object");
+    for (const auto& [key, value] : options.members()) {
+      const auto text = value.get<std::string_view>();
+      if (!text) fail_invalid(value.offset(), fmt::format("option '{}' is not a string", key));
+      content_.options.insert_or_assign(std::string(key), *text);
     }
   }
 
-  void read_files(const element& value) {
-    simdjson::dom::array array;
-    if (value.get(array)) fail_invalid(field_at(), "files is not an array");
-    std::size_t number = 0;
-    for (const element item : array) {
+  void read_files(const JsonValue& files) {
+    if (files.kind() != JsonKind::Array) fail_invalid(files.offset(), "files is not an array");
+    for (const JsonValue item : files.items()) {
       FileRecord file;
-      std::string_view name;
-      const bool valid = !item["name"].get(name) && !item["bytes"].get(file.bytes) &&
-                         read_optional<i64>(item, "header_bytes", file.header_bytes) &&
+      const auto name = item.find<std::string_view>("name");
+      const auto bytes = item.find<i64>("bytes");
+      const bool valid = name && bytes && read_optional<i64>(item, "header_bytes", file.header_bytes) &&
                          read_optional<std::string_view>(item, "header_xxh3_128", file.header_xxh3_128) &&
                          read_optional<std::string_view>(item, "data_xxh3_128", file.data_xxh3_128);
-      file.name = name;
-      if (!valid || file.header_bytes < 0 || file.header_bytes > file.bytes)
-        fail_invalid(json_offset(text_, {field_, number}),
+      if (!valid || file.header_bytes < 0 || file.header_bytes > *bytes)
+        fail_invalid(item.offset(),
                      "files holds something else than {name, bytes, header_bytes, header_xxh3_128, data_xxh3_128}");
+      file.name = *name;
+      file.bytes = *bytes;
       content_.files.push_back(std::move(file));
-      ++number;
     }
   }
 
-  void read_field(std::string_view key, const element& value) {
-    std::string_view text;
+  void read_field(std::string_view key, const JsonValue& value) {
     if (key == "options") {
       content_.options.clear();
       read_options(value);
     } else if (key == "files") {
       content_.files.clear();
       read_files(value);
-    } else if (!value.get(text)) {
-      if (!content_.record.emplace(key, text).second) fail_invalid(field_at(), fmt::format("'{}' is there twice", key));
+    } else if (const auto text = value.get<std::string_view>()) {
+      if (!content_.record.emplace(key, *text).second)
+        fail_invalid(value.offset(), fmt::format("'{}' is there twice", key));
     } else if (is_known(key)) {
-      fail_invalid(field_at(), fmt::format("'{}' is not a string", key));
+      fail_invalid(value.offset(), fmt::format("'{}' is not a string", key));
     }
   }
 
-  std::string_view text_;
   const InputPart& part_;
   RecordFile content_;
-  std::size_t field_ = 0;
 };
 
 /// "name": "value" pairs on one line each; `indent` is the text before them.
@@ -140,18 +122,13 @@ void print_files(std::string& out, const std::vector<FileRecord>& files) {
 
 }  // namespace
 
-RecordFile parse_record_json(std::string_view text, const InputPart& part) { return RecordReader(text, part).read(); }
+RecordFile parse_record_json(std::string_view text, const InputPart& part) { return RecordReader(part).read(text); }
 
 std::optional<i64> record_offset(std::string_view text, std::string_view field) {
   const JsonDocument document(text, kMaxRecordDepth);
-  object fields;
-  if (document.fault() != JsonFault::None || document.root().get(fields)) return std::nullopt;
-  std::size_t number = 0;
-  for (const auto& [key, value] : fields) {
-    if (key == field) return json_offset(text, {number});
-    ++number;
-  }
-  return std::nullopt;
+  if (document.fault()) return std::nullopt;
+  const auto found = document.root().find(field);
+  return found ? std::optional(found->offset()) : std::nullopt;
 }
 
 std::string print_record_json(const RecordFile& content) {

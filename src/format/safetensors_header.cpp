@@ -8,14 +8,9 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
-#include "format/json_offset.hpp"
 
 namespace glu_ckpt {
 namespace {
-
-using simdjson::dom::element;
-using simdjson::dom::element_type;
-using simdjson::dom::object;
 
 /// A header needs 3 levels; the rest is room for unknown fields, which are allowed.
 constexpr std::size_t kMaxHeaderDepth = 8;
@@ -26,8 +21,8 @@ struct HeaderText {
   std::string_view json;
   InputPart part;
 
-  WhereAt at(std::initializer_list<std::size_t> steps, std::string tensor = {}) const {
-    return {part, json_offset(json, steps), std::move(tensor)};
+  WhereAt at(const JsonValue& value, std::string tensor = {}) const {
+    return {part, value.offset(), std::move(tensor)};
   }
   /// A byte of the data section.
   WhereAt at_data(i64 offset, std::string tensor = {}) const {
@@ -35,112 +30,102 @@ struct HeaderText {
   }
 };
 
-[[noreturn]] void fail_json(const JsonDocument& document, const HeaderText& header) {
-  const WhereAt where{header.part, json_fault_offset(header.json, document.fault(), kMaxHeaderDepth)};
-  const std::string& why = document.message();
-  switch (document.fault()) {
-    case JsonFault::Utf8: fail_at(ErrorCode::HeaderUtf8, where, "the header is not UTF-8");
-    case JsonFault::Depth:
-      fail_at(ErrorCode::HeaderDepth, where, "the header nests deeper than {} levels", kMaxHeaderDepth);
-    case JsonFault::Number: fail_at(ErrorCode::BadNumber, where, "the header has a number outside 0..2^63-1: {}", why);
-    default: fail_at(ErrorCode::HeaderJson, where, "the header is not a JSON object: {}", why);
+[[noreturn]] void fail_json(const JsonFault& fault, const HeaderText& header) {
+  const WhereAt where{header.part, fault.offset};
+  switch (fault.kind) {
+    case JsonFault::Kind::Utf8: fail_at(ErrorCode::HeaderUtf8, where, "the header is not UTF-8");
+    case JsonFault::Kind::Depth: fail_at(ErrorCode::HeaderDepth, where, "the header {}", fault.message);
+    case JsonFault::Kind::Number:
+      fail_at(ErrorCode::BadNumber, where, "the header has a number outside 0..2^63-1: {}", fault.message);
+    case JsonFault::Kind::Syntax: break;
   }
+  fail_at(ErrorCode::HeaderJson, where, "the header is not a JSON object: {}", fault.message);
 }
 
-/// A lone surrogate escape ("\udc00") unescapes to bytes that are not UTF-8 and cannot be written back.
-void check_text(std::string_view text, const HeaderText& header, std::initializer_list<std::size_t> steps) {
-  if (!simdjson::validate_utf8(text.data(), text.size()))
-    fail_at(ErrorCode::HeaderJson, header.at(steps), "the header has a lone surrogate escape in a string");
-}
-
-/// Reads one tensor's entry, which is member `number` of the header.
+/// Reads one tensor's entry.
 class EntryReader {
  public:
-  EntryReader(std::string_view name, std::size_t number, i64 data_bytes, const HeaderText& header)
-      : number_(number), data_bytes_(data_bytes), header_(header) {
-    tensor_.name = name;
+  EntryReader(const JsonMember& member, i64 data_bytes, const HeaderText& header)
+      : entry_(member.value), data_bytes_(data_bytes), header_(header) {
+    tensor_.name = member.key;
   }
 
-  TensorRef read(const element& entry) {
-    object fields;
-    if (entry.get(fields)) fail_field(entry_at(), "is not an object");
-    for (const auto& [key, value] : fields) {
-      read_field(key, value);
-      ++field_;
-    }
-    if (!has_dtype_) fail_field(entry_at(), "has no dtype");
-    if (!has_shape_) fail_field(entry_at(), "has no shape");
-    if (!has_offsets_) fail_field(entry_at(), "has no data_offsets");
+  TensorRef read() {
+    if (entry_.kind() != JsonKind::Object) fail_field(entry_, "is not an object");
+    for (const auto& [key, value] : entry_.members()) read_field(key, value);
+    if (!has_dtype_) fail_field(entry_, "has no dtype");
+    if (!has_shape_) fail_field(entry_, "has no shape");
+    if (!has_offsets_) fail_field(entry_, "has no data_offsets");
     check_offsets();
     check_size();
     return std::move(tensor_);
   }
 
  private:
-  WhereAt entry_at() const { return header_.at({number_}, tensor_.name); }
-  /// The field that is being read.
-  WhereAt field_at() const { return header_.at({number_, field_}, tensor_.name); }
+  WhereAt at(const JsonValue& value) const { return header_.at(value, tensor_.name); }
 
-  [[noreturn]] void fail_field(const WhereAt& where, std::string_view what) const {
-    fail_at(ErrorCode::HeaderField, where, "tensor '{}' {}", tensor_.name, what);
+  [[noreturn]] void fail_field(const JsonValue& value, std::string_view what) const {
+    fail_at(ErrorCode::HeaderField, at(value), "tensor '{}' {}", tensor_.name, what);
   }
 
-  void mark(bool& seen, std::string_view key) const {
-    if (seen) fail_at(ErrorCode::DuplicateKey, field_at(), "tensor '{}' has the field '{}' twice", tensor_.name, key);
+  void mark(bool& seen, std::string_view key, const JsonValue& value) const {
+    if (seen) fail_at(ErrorCode::DuplicateKey, at(value), "tensor '{}' has the field '{}' twice", tensor_.name, key);
     seen = true;
   }
 
-  void read_field(std::string_view key, const element& value) {
+  void read_field(std::string_view key, const JsonValue& value) {
     if (key == "dtype") {
-      mark(has_dtype_, key);
+      mark(has_dtype_, key, value);
       read_dtype(value);
     } else if (key == "shape") {
-      mark(has_shape_, key);
+      mark(has_shape_, key, value);
       tensor_.shape = read_numbers(value, key);
     } else if (key == "data_offsets") {
-      mark(has_offsets_, key);
+      mark(has_offsets_, key, value);
       read_offsets(value);
     }
   }
 
-  void read_dtype(const element& value) {
-    std::string_view name;
-    if (value.get(name)) fail_field(field_at(), "has a dtype that is not a string");
-    const auto dtype = dtype_from_name(name);
+  void read_dtype(const JsonValue& value) {
+    const auto name = value.get<std::string_view>();
+    if (!name) fail_field(value, "has a dtype that is not a string");
+    const auto dtype = dtype_from_name(*name);
     if (!dtype)
-      fail_at(ErrorCode::DtypeUnknown, field_at(), "tensor '{}' has the unknown dtype '{}'", tensor_.name, name);
+      fail_at(ErrorCode::DtypeUnknown, at(value), "tensor '{}' has the unknown dtype '{}'", tensor_.name, *name);
     tensor_.dtype = *dtype;
   }
 
-  std::vector<i64> read_numbers(const element& value, std::string_view key) const {
-    simdjson::dom::array array;
-    if (value.get(array)) fail_field(field_at(), fmt::format("has a {} that is not an array", key));
+  std::vector<i64> read_numbers(const JsonValue& value, std::string_view key) const {
+    if (value.kind() != JsonKind::Array) fail_field(value, fmt::format("has a {} that is not an array", key));
     std::vector<i64> numbers;
-    numbers.reserve(array.size());
-    for (const element item : array) numbers.push_back(read_number(item, key, numbers.size()));
+    numbers.reserve(value.size());
+    for (const JsonValue item : value.items()) numbers.push_back(read_number(item, key));
     return numbers;
   }
 
-  i64 read_number(const element& item, std::string_view key, std::size_t place) const {
-    const auto where = [&] { return header_.at({number_, field_, place}, tensor_.name); };
-    if (!item.is_number()) fail_field(where(), fmt::format("has a {} that holds something else than numbers", key));
-    i64 number = -1;
-    if (item.type() == element_type::DOUBLE || item.get(number) || number < 0)
-      fail_at(ErrorCode::BadNumber, where(), "tensor '{}': {} holds {}, which is no whole number in 0..2^63-1",
-              tensor_.name, key, simdjson::minify(item));
-    return number;
+  i64 read_number(const JsonValue& item, std::string_view key) const {
+    const auto number = item.get<i64>();
+    if (number && *number >= 0) return *number;
+    const auto any = item.get<double>();
+    if (!any) fail_field(item, fmt::format("has a {} that holds something else than numbers", key));
+    const auto natural = item.get<u64>();
+    fail_at(ErrorCode::BadNumber, at(item), "tensor '{}': {} holds {}, which is no whole number in 0..2^63-1",
+            tensor_.name, key,
+            number    ? fmt::to_string(*number)
+            : natural ? fmt::to_string(*natural)
+                      : fmt::to_string(*any));
   }
 
-  void read_offsets(const element& value) {
+  void read_offsets(const JsonValue& value) {
     const std::vector<i64> offsets = read_numbers(value, "data_offsets");
-    if (offsets.size() != 2) fail_field(field_at(), "has data_offsets that are not two numbers");
+    if (offsets.size() != 2) fail_field(value, "has data_offsets that are not two numbers");
     tensor_.offset = offsets[0];
     end_ = offsets[1];
   }
 
   void check_offsets() const {
     if (end_ < tensor_.offset)
-      fail_at(ErrorCode::OffsetsReversed, entry_at(), "tensor '{}' ends at {}, before it begins at {}", tensor_.name,
+      fail_at(ErrorCode::OffsetsReversed, at(entry_), "tensor '{}' ends at {}, before it begins at {}", tensor_.name,
               end_, tensor_.offset);
     if (end_ > data_bytes_)
       fail_at(ErrorCode::OffsetsPastEnd, header_.at_data(data_bytes_, tensor_.name),
@@ -152,22 +137,21 @@ class EntryReader {
     const auto elements = checked_product(tensor_.shape);
     const auto bits = elements ? checked_mul(*elements, dtype_bits(tensor_.dtype)) : std::nullopt;
     if (!bits)
-      fail_at(ErrorCode::ShapeOverflow, entry_at(), "tensor '{}': {} {} has more than 2^63 bits", tensor_.name,
+      fail_at(ErrorCode::ShapeOverflow, at(entry_), "tensor '{}': {} {} has more than 2^63 bits", tensor_.name,
               dtype_name(tensor_.dtype), shape_text(tensor_.shape));
     if (*bits % 8 != 0)
-      fail_at(ErrorCode::SubByteShape, entry_at(),
+      fail_at(ErrorCode::SubByteShape, at(entry_),
               "tensor '{}': {} {} has {} bits, which is not a whole number of bytes", tensor_.name,
               dtype_name(tensor_.dtype), shape_text(tensor_.shape), *bits);
     tensor_.bytes = *bits / 8;
     if (end_ - tensor_.offset != tensor_.bytes)
-      fail_at(ErrorCode::SizeMismatch, entry_at(), "tensor '{}': {} {} takes {} bytes, but its data_offsets span {}",
+      fail_at(ErrorCode::SizeMismatch, at(entry_), "tensor '{}': {} {} takes {} bytes, but its data_offsets span {}",
               tensor_.name, dtype_name(tensor_.dtype), shape_text(tensor_.shape), tensor_.bytes, end_ - tensor_.offset);
   }
 
   TensorRef tensor_;
   i64 end_ = 0;
-  std::size_t number_;
-  std::size_t field_ = 0;
+  JsonValue entry_;
   i64 data_bytes_;
   const HeaderText& header_;
   bool has_dtype_ = false;
@@ -175,54 +159,38 @@ class EntryReader {
   bool has_offsets_ = false;
 };
 
-/// `number` is the member that `__metadata__` is.
-std::map<std::string, std::string> read_metadata(const element& value, std::size_t number, const HeaderText& header) {
+std::map<std::string, std::string> read_metadata(const JsonValue& value, const HeaderText& header) {
   std::map<std::string, std::string> metadata;
-  if (value.is_null()) return metadata;
-  object entries;
-  if (value.get(entries))
-    fail_at(ErrorCode::MetadataNotString, header.at({number}), "__metadata__ is not an object of strings");
-  std::size_t entry = 0;
-  for (const auto& [key, item] : entries) {
-    std::string_view text;
-    if (item.get(text))
-      fail_at(ErrorCode::MetadataNotString, header.at({number, entry}), "__metadata__ '{}' is not a string", key);
-    check_text(key, header, {number, entry});
-    check_text(text, header, {number, entry});
-    if (!metadata.emplace(key, text).second)
-      fail_at(ErrorCode::DuplicateKey, header.at({number, entry}), "__metadata__ has '{}' twice", key);
-    ++entry;
+  if (value.kind() == JsonKind::Null) return metadata;
+  if (value.kind() != JsonKind::Object)
+    fail_at(ErrorCode::MetadataNotString, header.at(value), "__metadata__ is not an object of strings");
+  for (const auto& [key, item] : value.members()) {
+    const auto text = item.get<std::string_view>();
+    if (!text) fail_at(ErrorCode::MetadataNotString, header.at(item), "__metadata__ '{}' is not a string", key);
+    if (!metadata.emplace(key, *text).second)
+      fail_at(ErrorCode::DuplicateKey, header.at(item), "__metadata__ has '{}' twice", key);
   }
   return metadata;
 }
 
-/// The number of the second member of that name.
-std::size_t second_member(const object& entries, std::string_view name) {
-  std::size_t number = 0;
-  int seen = 0;
-  for (const auto& [key, value] : entries) {
-    if (key == name && ++seen == 2) break;
-    ++number;
-  }
-  return number;
-}
-
 /// By sorting, not hashing: names come from the file, and no choice of them makes this slow.
-void check_unique(const std::vector<TensorRef>& tensors, const object& entries, const HeaderText& header) {
+void check_unique(const std::vector<TensorRef>& tensors, const JsonValue& entries, const HeaderText& header) {
   std::vector<std::string_view> names;
   names.reserve(tensors.size());
   for (const TensorRef& tensor : tensors) names.push_back(tensor.name);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end())
-    fail_at(ErrorCode::DuplicateKey, header.at({second_member(entries, *twice)}, std::string(*twice)),
-            "tensor '{}' is there twice", *twice);
+  if (twice == names.end()) return;
+  const JsonValue last = *entries.find(*twice);
+  fail_at(ErrorCode::DuplicateKey, header.at(last, std::string(*twice)), "tensor '{}' is there twice", *twice);
 }
 
 void sort_by_place(std::vector<TensorRef>& tensors) {
-  std::stable_sort(tensors.begin(), tensors.end(), [](const TensorRef& a, const TensorRef& b) {
+  const auto before = [](const TensorRef& a, const TensorRef& b) {
     return a.offset != b.offset ? a.offset < b.offset : a.bytes < b.bytes;
-  });
+  };
+  // Most writers list them in this order.
+  if (!std::ranges::is_sorted(tensors, before)) std::ranges::stable_sort(tensors, before);
 }
 
 /// Sorted tensors must follow each other without a gap from the first byte of data to the last.
@@ -302,26 +270,23 @@ i64 check_header_length(std::span<const std::byte> prefix, i64 file_bytes, const
 ParsedHeader parse_header(std::string_view json, i64 data_bytes, const std::string& file) {
   const HeaderText text{json, {file, kHeaderPrefixBytes}};
   const JsonDocument document(json, kMaxHeaderDepth);
-  if (document.fault() != JsonFault::None) fail_json(document, text);
-  object entries;
-  if (document.root().get(entries)) fail_at(ErrorCode::HeaderJson, text.at({}), "the header is not an object");
+  if (document.fault()) fail_json(*document.fault(), text);
+  const JsonValue root = document.root();
+  if (root.kind() != JsonKind::Object) fail_at(ErrorCode::HeaderJson, text.at(root), "the header is not an object");
 
   ParsedHeader header;
-  header.tensors.reserve(entries.size());
+  header.tensors.reserve(root.size());
   bool has_metadata = false;
-  std::size_t number = 0;
-  for (const auto& [key, value] : entries) {
-    if (key != kMetadataKey) {
-      check_text(key, text, {number});
-      header.tensors.push_back(EntryReader(key, number, data_bytes, text).read(value));
+  for (const JsonMember member : root.members()) {
+    if (member.key != kMetadataKey) {
+      header.tensors.push_back(EntryReader(member, data_bytes, text).read());
     } else {
-      if (has_metadata) fail_at(ErrorCode::DuplicateKey, text.at({number}), "__metadata__ is there twice");
+      if (has_metadata) fail_at(ErrorCode::DuplicateKey, text.at(member.value), "__metadata__ is there twice");
       has_metadata = true;
-      header.metadata = read_metadata(value, number, text);
+      header.metadata = read_metadata(member.value, text);
     }
-    ++number;
   }
-  check_unique(header.tensors, entries, text);
+  check_unique(header.tensors, root, text);
   sort_by_place(header.tensors);
   check_tiling(header.tensors, data_bytes, text);
   return header;

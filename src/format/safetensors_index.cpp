@@ -6,12 +6,9 @@
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
-#include "format/json_offset.hpp"
 
 namespace glu_ckpt {
 namespace {
-
-using simdjson::dom::object;
 
 /// Other tools put what they like into "metadata".
 constexpr std::size_t kMaxIndexDepth = 64;
@@ -19,68 +16,59 @@ constexpr std::size_t kMaxIndexDepth = 64;
 struct RawEntry {
   std::string_view tensor;
   std::string_view shard;
-  u32 number;
+  i64 offset;
 };
 
 class IndexReader {
  public:
-  IndexReader(std::string_view text, const std::string& file)
-      : text_(text), part_(file), document_(text, kMaxIndexDepth) {}
+  IndexReader(std::string_view text, const std::string& file) : part_(file), document_(text, kMaxIndexDepth) {}
 
   ShardIndex read() {
-    if (document_.fault() != JsonFault::None)
-      fail_at(ErrorCode::IndexJson, {part_, json_fault_offset(text_, document_.fault(), kMaxIndexDepth)},
-              "is not JSON: {}", document_.message());
+    if (const auto& fault = document_.fault())
+      fail_at(ErrorCode::IndexJson, {part_, fault->offset}, "is not JSON: {}", fault->message);
     const std::vector<RawEntry> entries = read_entries(find_weight_map());
     check_unique(entries);
     ShardIndex index;
-    index.weight_map = static_cast<u32>(map_number_);
     index.files = shard_names(entries);
     index.entries.reserve(entries.size());
     for (const RawEntry& entry : entries) {
       const auto at = std::lower_bound(index.files.begin(), index.files.end(), entry.shard);
-      index.entries.push_back({std::string(entry.tensor), static_cast<u32>(at - index.files.begin()), entry.number});
+      index.entries.push_back(
+          {std::string(entry.tensor), static_cast<u32>(at - index.files.begin()), static_cast<u32>(entry.offset)});
     }
     return index;
   }
 
  private:
-  WhereAt member(std::size_t number) const { return {part_, json_offset(text_, {number})}; }
-  WhereAt entry(std::size_t number, std::string_view tensor) const {
-    return {part_, json_offset(text_, {map_number_, number}), std::string(tensor)};
-  }
+  WhereAt at(const JsonValue& value) const { return {part_, value.offset()}; }
+  WhereAt at(const RawEntry& entry) const { return {part_, entry.offset, std::string(entry.tensor)}; }
 
-  object find_weight_map() {
-    object root;
-    if (document_.root().get(root))
-      fail_at(ErrorCode::IndexJson, {part_, json_offset(text_, {})}, "is not a JSON object");
-    std::optional<object> found;
-    std::size_t number = 0;
-    for (const auto& [key, value] : root) {
-      const std::size_t here = number++;
+  JsonValue find_weight_map() const {
+    const JsonValue root = document_.root();
+    if (root.kind() != JsonKind::Object) fail_at(ErrorCode::IndexJson, at(root), "is not a JSON object");
+    std::optional<JsonValue> found;
+    for (const auto& [key, value] : root.members()) {
       if (key != "weight_map") continue;
-      object map;
-      if (value.get(map)) fail_at(ErrorCode::IndexJson, member(here), "weight_map is not an object");
-      if (found) fail_at(ErrorCode::DuplicateKey, member(here), "weight_map is there twice");
-      found = map;
-      map_number_ = here;
+      if (value.kind() != JsonKind::Object) fail_at(ErrorCode::IndexJson, at(value), "weight_map is not an object");
+      if (found) fail_at(ErrorCode::DuplicateKey, at(value), "weight_map is there twice");
+      found = value;
     }
-    if (!found) fail_at(ErrorCode::IndexJson, {part_, json_offset(text_, {})}, "the object has no weight_map");
+    if (!found) fail_at(ErrorCode::IndexJson, at(root), "the object has no weight_map");
     return *found;
   }
 
-  std::vector<RawEntry> read_entries(const object& weight_map) const {
+  std::vector<RawEntry> read_entries(const JsonValue& weight_map) const {
     std::vector<RawEntry> entries;
     entries.reserve(weight_map.size());
-    for (const auto& [tensor, value] : weight_map) {
-      std::string_view shard;
-      if (value.get(shard))
-        fail_at(ErrorCode::IndexJson, entry(entries.size(), tensor), "the shard of tensor '{}' is not a string",
-                tensor);
-      entries.push_back({tensor, shard, static_cast<u32>(entries.size())});
+    for (const auto& [tensor, value] : weight_map.members()) {
+      const auto shard = value.get<std::string_view>();
+      if (!shard)
+        fail_at(ErrorCode::IndexJson, at(RawEntry{tensor, {}, value.offset()}),
+                "the shard of tensor '{}' is not a string", tensor);
+      entries.push_back({tensor, *shard, value.offset()});
     }
     std::sort(entries.begin(), entries.end(), [](const RawEntry& a, const RawEntry& b) {
-      return a.tensor != b.tensor ? a.tensor < b.tensor : a.number < b.number;
+      return a.tensor != b.tensor ? a.tensor < b.tensor : a.offset < b.offset;
     });
     return entries;
   }
@@ -90,20 +78,21 @@ class IndexReader {
                                           [](const RawEntry& a, const RawEntry& b) { return a.tensor == b.tensor; });
     if (twice == entries.end()) return;
     const RawEntry& second = *std::next(twice);
-    fail_at(ErrorCode::DuplicateKey, entry(second.number, second.tensor),
-            "tensor '{}' is listed twice, in '{}' and '{}'", twice->tensor, twice->shard, second.shard);
+    fail_at(ErrorCode::DuplicateKey, at(second), "tensor '{}' is listed twice, in '{}' and '{}'", twice->tensor,
+            twice->shard, second.shard);
   }
 
   std::vector<std::string> shard_names(const std::vector<RawEntry>& entries) const {
-    std::vector<RawEntry> shards = entries;
-    std::sort(shards.begin(), shards.end(), [](const RawEntry& a, const RawEntry& b) {
-      return a.shard != b.shard ? a.shard < b.shard : a.number < b.number;
-    });
+    // Each with the entry that names it first.
+    std::map<std::string_view, const RawEntry*> shards;
+    for (const RawEntry& entry : entries) {
+      const RawEntry*& first = shards[entry.shard];
+      if (first == nullptr || entry.offset < first->offset) first = &entry;
+    }
     std::vector<std::string> names;
-    for (const RawEntry& shard : shards) {
-      if (!names.empty() && names.back() == shard.shard) continue;
-      check_shard_path(shard);
-      names.emplace_back(shard.shard);
+    for (const auto& [shard, entry] : shards) {
+      check_shard_path(*entry);
+      names.emplace_back(shard);
     }
     return names;
   }
@@ -115,24 +104,18 @@ class IndexReader {
     const bool climbs = std::find(path.begin(), path.end(), "..") != path.end();
     if (!shard.empty() && shard.find('\0') == shard.npos && path.is_relative() && path.has_filename() && !climbs)
       return;
-    fail_at(ErrorCode::IndexPath, entry(raw.number, raw.tensor),
+    fail_at(ErrorCode::IndexPath, at(raw),
             "tensor '{}' is said to be in '{}'; a shard must be a relative path inside the directory", raw.tensor,
             shard);
   }
 
-  std::string_view text_;
   InputPart part_;
   JsonDocument document_;
-  std::size_t map_number_ = 0;
 };
 
 }  // namespace
 
 ShardIndex parse_index(std::string_view text, const std::string& file) { return IndexReader(text, file).read(); }
-
-i64 offset_of_entry(std::string_view text, const ShardIndex& index, const ShardIndex::Entry& entry) {
-  return json_offset(text, {index.weight_map, entry.number});
-}
 
 std::string print_index(const std::map<std::string, std::string>& weight_map, i64 total_bytes, i64 total_parameters) {
   JsonWriter writer(2);

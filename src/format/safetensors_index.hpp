@@ -20,22 +20,17 @@ struct ShardIndex {
     std::string tensor;
     /// Index into `files`.
     u32 file = 0;
-    /// Which member of the weight_map it is.
-    u32 number = 0;
+    /// The byte of the index at which the tensor is listed.
+    u32 offset = 0;
   };
   /// Sorted.
   std::vector<std::string> files;
   /// Sorted by tensor.
   std::vector<Entry> entries;
-  /// Which member of the document the weight_map is.
-  u32 weight_map = 0;
 };
 
 /// Throws IndexJson, DuplicateKey and, for a shard outside the directory, IndexPath. `file` is for messages.
 ShardIndex parse_index(std::string_view text, const std::string& file);
-
-/// Where an entry stands in the text that the index was read from.
-i64 offset_of_entry(std::string_view text, const ShardIndex& index, const ShardIndex::Entry& entry);
 
 /// As transformers writes it: indented by 2, keys sorted, with a final newline.
 std::string print_index(const std::map<std::string, std::string>& weight_map, i64 total_bytes, i64 total_parameters);

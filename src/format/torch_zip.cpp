@@ -1,7 +1,5 @@
 #include "format/torch_zip.hpp"
 
-#include <simdjson.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -10,6 +8,7 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "core/utf8.hpp"
 #include "format/zip_fields.hpp"
 
 namespace glu_ckpt {
@@ -229,7 +228,7 @@ class DirectoryReader {
   }
 
   void check_name(std::string_view name, i64 at) const {
-    if (name.empty() || name.find('\0') != std::string_view::npos || !simdjson::validate_utf8(name.data(), name.size()))
+    if (name.empty() || name.find('\0') != std::string_view::npos || !is_utf8(name))
       fail_at(ErrorCode::ZipDirectory, at, "the entry's name is empty or not UTF-8 text");
   }
 

@@ -35,9 +35,9 @@ TEST(ParseIndex, KnowsWhereEachEntryStands) {
   const std::string text = R"({"metadata":{"weight_map":{"a":"0"}}, "weight_map": {"c":"1", "a":"2","b\"":"1"}})";
   const auto index = parse_index(text, "x");
   ASSERT_EQ(index.entries.size(), 3u);
-  EXPECT_EQ(offset_of_entry(text, index, index.entries[0]), static_cast<i64>(text.rfind("\"a\"")));
-  EXPECT_EQ(offset_of_entry(text, index, index.entries[1]), static_cast<i64>(text.find("\"b\\")));
-  EXPECT_EQ(offset_of_entry(text, index, index.entries[2]), static_cast<i64>(text.find("\"c\"")));
+  EXPECT_EQ(index.entries[0].offset, text.rfind("\"a\""));
+  EXPECT_EQ(index.entries[1].offset, text.find("\"b\\"));
+  EXPECT_EQ(index.entries[2].offset, text.find("\"c\""));
 }
 
 TEST(ParseIndex, MayBeEmpty) { EXPECT_TRUE(parse_index(R"({"weight_map":{}})", "x").entries.empty()); }
