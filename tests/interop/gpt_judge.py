@@ -1,0 +1,254 @@
+"""Builds Megatron's GPTModel from an argument file, loads a torch_dist checkpoint into it, and says what it computes.
+
+usage: gpt_judge.py JOBS
+JOBS is a JSON file with a list of jobs, each:
+  name        of the job
+  checkpoint  the torch_dist directory, e.g. .../release
+  arguments   Megatron-LM's arguments, as text
+  ids         token ids, a list of rows; without it nothing is computed
+  output      a safetensors file for the logits
+  plain       true if PyTorch wrote the directory, without Megatron's `_extra_state` entries
+For each job it prints one line of JSON: name; missing, unexpected and mis-shaped keys; error, if there was one.
+
+A process of its own, since Megatron's state is global and parts of it are replaced for good, see megatron_on_cpu.py.
+Beside that: Transformer Engine is not there, so the model is the one that Megatron itself makes for ModelOpt, of local
+modules whose checkpoint keys are Transformer Engine's; it computes in float32, whatever the arguments say, without
+fused kernels. Norms are written out here, since PyTorch's has no weights around zero.
+"""
+
+import contextlib
+import json
+import pathlib
+import sys
+import tempfile
+import traceback
+
+import megatron_on_cpu
+
+ON_CPU = {
+    "params_dtype": "float32", "bf16": False, "fp16": False, "use_cpu_initialization": True,
+    "bias_activation_fusion": False, "bias_dropout_fusion": False, "masked_softmax_fusion": False,
+    "apply_rope_fusion": False, "persist_layer_norm": False, "gradient_accumulation_fusion": False,
+    "moe_grouped_gemm": False, "moe_permute_fusion": False, "moe_token_dispatcher_type": "allgather",
+    "moe_router_load_balancing_type": "none", "moe_aux_loss_coeff": 0.0, "transformer_impl": "local",
+}  # fmt: skip
+
+
+def start():
+    """What must be done once, before a model is built."""
+    import torch
+
+    megatron_on_cpu.install()
+    import megatron.core.post_training.modelopt.gpt.model_specs as model_specs
+    from megatron.core import parallel_state
+    from megatron.core.models import backends
+    from megatron.core.ssm import gated_delta_net
+    from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
+    from megatron.core.transformer import multi_latent_attention
+    from megatron.core.transformer.moe import moe_utils
+
+    torch.set_num_threads(1)
+    folder = tempfile.mkdtemp()
+    rendezvous = pathlib.Path(folder, "rendezvous").as_uri()
+    torch.distributed.init_process_group("gloo", init_method=rendezvous, rank=0, world_size=1)
+    parallel_state.initialize_model_parallel()
+    CudaRNGStatesTracker.fork = lambda self, name=None: contextlib.nullcontext()
+    norm, attention, l2norm = _parts()
+    model_specs.Norm = norm
+    backends.LocalSpecProvider.layer_norm = lambda self, rms_norm=False, for_qk=False: norm
+    # Names that are missing or None without Transformer Engine or flash-linear-attention.
+    multi_latent_attention.TELinear = type("TELinear", (), {})
+    moe_utils.te_general_gemm = None
+    gated_delta_net.HAVE_FLA, gated_delta_net.l2norm = True, l2norm
+    return attention, norm
+
+
+def _parts():
+    import torch
+
+    class Norm(torch.nn.Module):
+        """RMSNorm; with layernorm_zero_centered_gamma its factor is 1 + weight."""
+
+        def __init__(self, config, hidden_size, eps=1e-5):
+            super().__init__()
+            assert config.normalization == "RMSNorm"
+            self.eps, self.offset = eps, float(config.layernorm_zero_centered_gamma)
+            self.weight = torch.nn.Parameter(torch.full((hidden_size,), 1.0 - self.offset))
+
+        def forward(self, x):
+            scale = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.eps)
+            return (x.float() * scale * (self.weight.float() + self.offset)).type_as(x)
+
+    class Attention(torch.nn.Module):
+        """Softmax attention whose keys and values may differ in width: Megatron's local one has one width."""
+
+        def __init__(self, softmax_scale=None, **options):
+            super().__init__()
+            self.scale = softmax_scale
+
+        def forward(self, query, key, value, attention_mask, **options):
+            # [tokens, batch, heads, width]
+            scores = torch.einsum("qbhd,kbhd->bhqk", query, key) * self.scale
+            probabilities = scores.masked_fill(attention_mask, float("-inf")).softmax(-1)
+            return torch.einsum("bhqk,kbhd->qbhd", probabilities, value).flatten(2)
+
+    def l2norm(x, dim=-1, eps=1e-6):
+        return x * torch.rsqrt((x * x).sum(dim=dim, keepdim=True) + eps)
+
+    return Norm, Attention, l2norm
+
+
+def make_model(args, attention, norm):
+    import torch
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_mtp_block_spec
+    from megatron.core.post_training.modelopt.gpt.model_specs import get_gpt_modelopt_spec
+
+    import megatron_arguments
+
+    overrides = dict(ON_CPU, params_dtype=torch.float32)
+    if args.experimental_attention_variant:
+        # Megatron's own kernel in plain PyTorch.
+        overrides["deterministic_mode"] = True
+    config = megatron_arguments.make_config(args, **overrides)
+    block = get_gpt_modelopt_spec(config, local_core_attention=True, remap_te_layernorm=True)
+    if config.multi_latent_attention:
+        _set_latent_attention(block, attention)
+    if config.experimental_attention_variant:
+        block.layer_specs = _with_linear_attention(block.layer_specs, config, norm)
+    mtp = None
+    if args.mtp_num_layers:
+        mtp = get_gpt_mtp_block_spec(config, block.layer_specs[-1], use_transformer_engine=False)
+    model = GPTModel(
+        config=config,
+        transformer_layer_spec=block,
+        vocab_size=args.padded_vocab_size,
+        max_sequence_length=args.max_position_embeddings,
+        parallel_output=True,
+        share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
+        position_embedding_type=args.position_embedding_type,
+        rotary_percent=args.rotary_percent,
+        rotary_base=args.rotary_base,
+        mtp_block_spec=mtp,
+    )
+    # What is not loaded shall show.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(float("nan"))
+    return model.eval()
+
+
+def _set_latent_attention(block, attention):
+    from megatron.core.tensor_parallel.layers import ColumnParallelLinear
+
+    for layer in block.layer_specs:
+        parts = layer.submodules.self_attention.submodules
+        parts.core_attention = attention
+        parts.linear_q_down_proj = parts.linear_kv_down_proj = ColumnParallelLinear
+
+
+def _with_linear_attention(layers, config, norm):
+    """Replaces the attention of linear layers, which ModelOpt's specification does not know."""
+    import copy
+
+    from megatron.core.models.gpt.experimental_attention_variant_module_specs import get_linear_attention_pattern
+    from megatron.core.ssm.gated_delta_net import GatedDeltaNet, GatedDeltaNetSubmodules
+    from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+    from megatron.core.transformer.spec_utils import ModuleSpec
+
+    changed = []
+    for layer, is_linear in zip(layers, get_linear_attention_pattern(config), strict=True):
+        if is_linear:
+            layer = copy.deepcopy(layer)
+            parts = GatedDeltaNetSubmodules(in_proj=ColumnParallelLinear, out_norm=norm, out_proj=RowParallelLinear)
+            layer.submodules.self_attention = ModuleSpec(module=GatedDeltaNet, submodules=parts)
+            layer.submodules.sharded_state_dict_keys_map["input_layernorm."] = "self_attention.in_proj.layer_norm_"
+        changed.append(layer)
+    return changed
+
+
+def wanted_entries(state):
+    """Key to global shape of each tensor, and the keys of other entries, that loading this state asks for."""
+    import copy
+
+    from megatron.core.dist_checkpointing.dict_utils import nested_values
+    from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, apply_factories
+
+    state = copy.copy(state)
+    apply_factories(state)
+    tensors, others = {}, set()
+    for entry in nested_values(state):
+        if isinstance(entry, ShardedTensor):
+            tensors[entry.key] = list(entry.global_shape)
+        elif isinstance(entry, ShardedObject):
+            others.add(entry.unique_key)
+    return tensors, others
+
+
+def held_entries(checkpoint):
+    """The same of what the checkpoint has."""
+    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    entries = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    tensors = {key: list(entry.size) for key, entry in entries.items() if isinstance(entry, TensorStorageMetadata)}
+    return tensors, set(entries) - set(tensors)
+
+
+def compare(wanted, held):
+    return {
+        "missing": sorted(set(wanted) - set(held)),
+        "unexpected": sorted(set(held) - set(wanted)),
+        "shapes": {key: [wanted[key], held[key]] for key in sorted(wanted) if held.get(key, wanted[key]) != wanted[key]},
+    }
+
+
+def judge(job, attention, norm):
+    import torch
+    from megatron.core import dist_checkpointing
+    from safetensors.torch import save_file
+
+    import megatron_arguments
+
+    model = make_model(megatron_arguments.parse(job["arguments"]), attention, norm)
+    checkpoint = job["checkpoint"]
+    # Megatron-LM hands on what the checkpoint says of itself; it decides whether each layer has keys of its own.
+    content = dist_checkpointing.load_content_metadata(checkpoint) or {}
+    state = model.sharded_state_dict(metadata=dict(content))
+    tensors, others = wanted_entries(state)
+    held_tensors, held_others = held_entries(checkpoint)
+    found = compare(tensors, held_tensors) | {"content_metadata": content}
+    found["missing_extra_states"] = [] if job.get("plain") else sorted(others - held_others)
+    if found["missing"] or found["shapes"] or found["missing_extra_states"]:
+        return found
+
+    if job.get("plain"):
+        state = {key: entry for key, entry in state.items() if not key.endswith("_extra_state")}
+    loaded = dist_checkpointing.load({"model": state}, checkpoint)["model"]
+    found["common"] = sorted(dist_checkpointing.load_common_state_dict(checkpoint))
+    report = model.load_state_dict(loaded, strict=False)
+    left = [key for key in report.missing_keys if not key.endswith("_extra_state")] + report.unexpected_keys
+    assert not left, left
+    if "ids" in job:
+        ids = torch.tensor(job["ids"])
+        positions = torch.arange(ids.shape[1]).expand_as(ids)
+        mask = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)[None, None]
+        # Only the logits of the main model: those of MTP want labels.
+        model.mtp_process = False
+        with torch.no_grad():
+            save_file({"logits": model(ids, positions, mask).float().contiguous()}, job["output"])
+    return found
+
+
+def main(jobs):
+    parts = start()
+    for job in json.loads(pathlib.Path(jobs).read_text()):
+        try:
+            found = judge(job, *parts)
+        except Exception:
+            found = {"error": traceback.format_exc()}
+        print(json.dumps({"name": job["name"]} | found), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
