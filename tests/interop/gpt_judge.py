@@ -234,7 +234,7 @@ def judge(job, attention, norm):
         positions = torch.arange(ids.shape[1]).expand_as(ids)
         mask = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)[None, None]
         # Only the logits of the main model: those of MTP want labels.
-        model.mtp_process = False
+        model.mtp_process, model.config.mtp_num_layers = False, None
         with torch.no_grad():
             save_file({"logits": model(ids, positions, mask).float().contiguous()}, job["output"])
     return found
@@ -245,7 +245,7 @@ def main(jobs):
     for job in json.loads(pathlib.Path(jobs).read_text()):
         try:
             found = judge(job, *parts)
-        except Exception:
+        except (Exception, SystemExit):  # argparse leaves with the latter
             found = {"error": traceback.format_exc()}
         print(json.dumps({"name": job["name"]} | found), flush=True)
 

@@ -108,6 +108,8 @@ OWN_FLAGS = {
     "--no-rope-fusion": {"action": "store_true"},
     "--no-masked-softmax-fusion": {"action": "store_true"},
     "--no-bias-gelu-fusion": {"action": "store_true"},
+    "--no-bias-swiglu-fusion": {"action": "store_true"},
+    "--no-bias-dropout-fusion": {"action": "store_true"},
 }
 
 
@@ -127,13 +129,17 @@ def parse(text):
 
 
 def _check(args):
-    """What Megatron-LM's validate_args refuses."""
+    """What Megatron-LM refuses: its validate_args, and with Transformer Engine its modules."""
     for name in ("num_layers", "hidden_size", "num_attention_heads"):
         assert getattr(args, name), f"{name} is required"
     assert args.max_position_embeddings >= args.seq_length
     assert not (args.multi_latent_attention and args.group_query_attention), "MLA excludes --group-query-attention"
     assert not (args.swiglu and args.quick_geglu)
     assert args.rope_type in (None, "rope") or args.multi_latent_attention
+    fused_rope = args.position_embedding_type == "rope" and not args.no_rope_fusion
+    assert not (fused_rope and args.multi_latent_attention and args.rope_type == "rope"), "MLA fuses rope of YaRN only"
+    fused_dropout = args.add_bias_linear and not args.no_bias_dropout_fusion
+    assert not (fused_dropout and args.moe_grouped_gemm), "grouped experts with biases want --no-bias-dropout-fusion"
     assert args.mtp_num_layers is None or args.position_embedding_type in ("rope", "none")
     if args.padded_vocab_size is None:
         assert args.vocab_size, "neither --vocab-size nor --padded-vocab-size"

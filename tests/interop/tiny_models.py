@@ -1,0 +1,206 @@
+"""Tiny models of each family as transformers makes and saves them, with every parameter at random.
+
+No two sizes are equal, so that nothing fits where it does not belong, and no value is what Megatron takes for granted: an
+argument that is forgotten shows. As transformers makes a model, norms are 1 and biases 0: that would hide most faults.
+"""
+
+import copy
+import dataclasses
+import pathlib
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+HIDDEN, VOCABULARY, LAYERS = 64, 100, 3
+COMMON = {
+    "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": None, "bos_token_id": None,
+    "eos_token_id": None, "tie_word_embeddings": False, "rms_norm_eps": 1e-3,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0},
+}  # fmt: skip
+QWEN = {"head_dim": 32, "intermediate_size": 80, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
+DEEPSEEK = {
+    "num_key_value_heads": 4, "intermediate_size": 80, "moe_intermediate_size": 48, "n_routed_experts": 8,
+    "num_experts_per_tok": 3, "n_shared_experts": 2, "first_k_dense_replace": 1, "routed_scaling_factor": 2.5,
+    "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 20, "q_lora_rank": 28, "kv_lora_rank": 24,
+    # The latent norms have this epsilon, whatever is written here; Megatron has one for all norms.
+    "rms_norm_eps": 1e-6,
+}
+# The same without latents.
+GLM = DEEPSEEK | {"num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-3}  # fmt: skip
+GATED_DELTA_NET = {
+    "num_hidden_layers": 4, "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 56, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 20, "linear_value_head_dim": 12, "linear_conv_kernel_dim": 3,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+}  # fmt: skip
+
+
+FLOAT32 = ("e_score_correction_bias", "A_log", "linear_attn.norm.weight")
+
+
+def yarn(**more):
+    # Megatron's command line has no argument for the original length of MLA models, and takes it to be 4096.
+    return {"rope_type": "yarn", "rope_theta": 50000.0, "factor": 4.0, "original_max_position_embeddings": 4096} | more
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    model_type: str
+    config: dict
+    # Layers that transformers neither makes nor loads, added to the file.
+    mtp: bool = False
+    # Megatron's logits and transformers' differ by at most so much.
+    tolerance: float = 2e-5
+
+
+FAMILIES = {
+    "mixtral": Family(
+        "mixtral",
+        {"head_dim": 32, "intermediate_size": 48, "num_local_experts": 8, "num_experts_per_tok": 3},
+    ),
+    "qwen2_moe": Family(
+        "qwen2_moe",
+        QWEN | {"shared_expert_intermediate_size": 56, "qkv_bias": True, "norm_topk_prob": False},
+    ),
+    "qwen3_moe": Family("qwen3_moe", QWEN | {"norm_topk_prob": True}),
+    "qwen3_moe_tied": Family("qwen3_moe", QWEN | {"tie_word_embeddings": True, "norm_topk_prob": False}),
+    "qwen3_moe_dense_layer": Family("qwen3_moe", QWEN | {"mlp_only_layers": [1], "norm_topk_prob": True}),
+    # As DeepSeek-V2-Lite: queries without a latent, softmax without renormalisation.
+    "deepseek_v2": Family(
+        "deepseek_v2",
+        DEEPSEEK | {"q_lora_rank": None, "routed_scaling_factor": 1.0, "norm_topk_prob": False, "topk_method": "greedy",
+                    "rope_parameters": yarn(mscale=0.707, mscale_all_dim=0.707, beta_fast=32.0, beta_slow=1.0)},
+    ),
+    "deepseek_v3": Family(
+        "deepseek_v3",
+        DEEPSEEK | {"num_experts_per_tok": 4, "n_group": 4, "topk_group": 2, "num_nextn_predict_layers": 0,
+                    "rope_parameters": yarn(mscale=1.0, mscale_all_dim=1.0, beta_fast=32.0, beta_slow=1.0)},
+    ),
+    "deepseek_v3_mtp": Family(
+        "deepseek_v3", DEEPSEEK | {"n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 1}, mtp=True
+    ),
+    # Moonlight: a deepseek_v3 without query latent, groups and YaRN.
+    "moonlight": Family(
+        "deepseek_v3",
+        DEEPSEEK | {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0},
+    ),
+    "glm4_moe": Family(
+        "glm4_moe",
+        GLM | {"attention_bias": True, "use_qk_norm": True, "num_nextn_predict_layers": 0},
+    ),
+    # GLM-4.5-Air: no norms of queries and keys.
+    "glm4_moe_mtp": Family(
+        "glm4_moe",
+        GLM | {"attention_bias": True, "use_qk_norm": False, "num_nextn_predict_layers": 1},
+        mtp=True,
+    ),
+    # As published: the latent norms' epsilon is not that of the others, and the logits differ by so much.
+    "glm4_moe_lite": Family(
+        "glm4_moe_lite",
+        DEEPSEEK | {"mlp_layer_types": ["dense", "sparse", "sparse"], "rms_norm_eps": 1e-5},
+        tolerance=2e-4,
+    ),
+    "dots1": Family(
+        "dots1",
+        GLM | {"norm_topk_prob": True, "n_group": 1, "topk_group": 1},
+    ),
+    "gpt_oss": Family(
+        "gpt_oss",
+        {"head_dim": 32, "intermediate_size": 48, "num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 8,
+         "rope_parameters": yarn(rope_theta=150000.0, factor=32.0, original_max_position_embeddings=1024,
+                                 beta_fast=16.0, beta_slow=2.0, truncate=False), "swiglu_limit": 0.5},
+    ),
+    # All layers with rotary embedding: without, the released models are not what Megatron computes.
+    "llama4_text": Family(
+        "llama4_text",
+        {"head_dim": 32, "intermediate_size": 48, "intermediate_size_mlp": 80, "num_local_experts": 8,
+         "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "no_rope_layers": [1] * LAYERS,
+         "attn_temperature_tuning": False, "use_qk_norm": True, "attention_chunk_size": 128},
+    ),
+    "granitemoe": Family(
+        "granitemoe",
+        {"intermediate_size": 48, "num_local_experts": 8, "num_experts_per_tok": 3, "attention_multiplier": 0.25},
+    ),
+    "qwen3_next": Family("qwen3_next", GATED_DELTA_NET | {"norm_topk_prob": True}),
+    "qwen3_5_moe_text": Family("qwen3_5_moe_text", GATED_DELTA_NET, tolerance=5e-5),
+    # Its correction bias is for the choice after a softmax, which Megatron does not know: only zeros agree.
+    "ernie4_5_moe": Family(
+        "ernie4_5_moe",
+        {"intermediate_size": 80, "moe_intermediate_size": 48, "moe_num_experts": 8, "moe_k": 3,
+         "moe_num_shared_experts": 2, "moe_layer_start_index": 1},
+    ),
+}  # fmt: skip
+
+
+@torch.no_grad()
+def make(name, dtype=torch.float32, seed=0):
+    """The model, with random parameters of that dtype; some families keep a few in float32."""
+    family = FAMILIES[name]
+    # transformers writes into what it is given.
+    config = transformers.AutoConfig.for_model(family.model_type, **copy.deepcopy(COMMON | family.config))
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    generator = torch.Generator().manual_seed(seed)
+    for tensor_name, tensor in model.state_dict(keep_vars=True).items():
+        if tensor_name.endswith(FLOAT32):
+            # As the published files have them.
+            tensor.data = tensor.data.float()
+        tensor.copy_(_values(tensor_name, tensor.shape, family.model_type, generator))
+    return model
+
+
+def _values(name, shape, model_type, generator):
+    normal, uniform = torch.randn(shape, generator=generator), torch.rand(shape, generator=generator)
+    if name.endswith("e_score_correction_bias"):
+        return torch.zeros(shape) if model_type == "ernie4_5_moe" else 0.2 * normal
+    if name.endswith("A_log"):
+        return uniform
+    if name.endswith("linear_attn.norm.weight"):
+        # Subtracting 1 from these is exact in float32.
+        return 0.6 + 0.8 * uniform
+    if name.endswith("norm.weight"):
+        around = 0.0 if model_type in ("qwen3_next", "qwen3_5_moe_text") else 1.0
+        return around + 0.2 * normal
+    if len(shape) == 1 or name.endswith("bias") or name.endswith("_bias"):
+        return 0.2 * normal
+    return 0.08 * normal
+
+
+def save(name, folder, dtype=torch.float32, seed=0):
+    """The model in memory, and saved in that folder."""
+    model = make(name, dtype, seed)
+    model.save_pretrained(folder)
+    if FAMILIES[name].mtp:
+        _add_mtp(pathlib.Path(folder), seed)
+    return model
+
+
+def _add_mtp(folder, seed):
+    """Appends what DeepSeek and GLM publish after their last layer: one more layer like it, what joins it with the
+    embedding, and copies of embedding and head."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    generator = torch.Generator().manual_seed(seed + 1)
+    last, added = f"model.layers.{LAYERS - 1}.", f"model.layers.{LAYERS}."
+    for name in sorted(tensors):
+        if name.startswith(last):
+            values = _values(name, tensors[name].shape, "", generator)
+            tensors[added + name.removeprefix(last)] = values.to(tensors[name].dtype)
+    dtype = tensors["lm_head.weight"].dtype
+    for name, shape in {"enorm": (HIDDEN,), "hnorm": (HIDDEN,), "shared_head.norm": (HIDDEN,),
+                        "eh_proj": (HIDDEN, 2 * HIDDEN)}.items():  # fmt: skip
+        tensors[f"{added}{name}.weight"] = _values(f"{name}.weight", shape, "", generator).to(dtype)
+    tensors[added + "embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors[added + "shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+    save_file(tensors, file, {"format": "pt"})
+
+
+def token_ids():
+    return torch.randint(0, VOCABULARY, (2, 24), generator=torch.Generator().manual_seed(1))
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(input_ids=token_ids()).logits.float()
