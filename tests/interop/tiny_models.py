@@ -6,11 +6,14 @@ argument that is forgotten shows. As transformers makes a model, norms are 1 and
 
 import copy
 import dataclasses
+import json
 import pathlib
 
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
+
+from glu_program import load_safetensors
 
 HIDDEN, VOCABULARY, LAYERS = 64, 100, 3
 COMMON = {
@@ -168,10 +171,10 @@ def _values(name, shape, model_type, generator):
     return 0.08 * normal
 
 
-def save(name, folder, dtype=torch.float32, seed=0):
+def save(name, folder, dtype=torch.float32, max_shard_size="50MB", seed=0):
     """The model in memory, and saved in that folder."""
     model = make(name, dtype, seed)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
     if FAMILIES[name].mtp:
         _add_mtp(pathlib.Path(folder), seed)
     return model
@@ -179,22 +182,34 @@ def save(name, folder, dtype=torch.float32, seed=0):
 
 def _add_mtp(folder, seed):
     """Appends what DeepSeek and GLM publish after their last layer: one more layer like it, what joins it with the
-    embedding, and copies of embedding and head."""
-    file = folder / "model.safetensors"
-    tensors = load_file(file)
-    generator = torch.Generator().manual_seed(seed + 1)
-    last, added = f"model.layers.{LAYERS - 1}.", f"model.layers.{LAYERS}."
-    for name in sorted(tensors):
-        if name.startswith(last):
-            values = _values(name, tensors[name].shape, "", generator)
-            tensors[added + name.removeprefix(last)] = values.to(tensors[name].dtype)
+    embedding, and copies of embedding and head. In a file of its own if there are several."""
+    tensors = load_safetensors(folder)
+    added = _mtp_tensors(tensors, torch.Generator().manual_seed(seed + 1))
+    index_file = folder / "model.safetensors.index.json"
+    if not index_file.exists():
+        save_file(tensors | added, folder / "model.safetensors", {"format": "pt"})
+        return
+    save_file(added, folder / "model-mtp.safetensors", {"format": "pt"})
+    index = json.loads(index_file.read_text())
+    index["weight_map"] |= dict.fromkeys(added, "model-mtp.safetensors")
+    index["metadata"]["total_size"] += sum(tensor.nbytes for tensor in added.values())
+    index_file.write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _mtp_tensors(tensors, generator):
+    last, mtp = f"model.layers.{LAYERS - 1}.", f"model.layers.{LAYERS}."
+    added = {
+        mtp + name.removeprefix(last): _values(name, tensor.shape, "", generator).to(tensor.dtype)
+        for name, tensor in sorted(tensors.items())
+        if name.startswith(last)
+    }
     dtype = tensors["lm_head.weight"].dtype
-    for name, shape in {"enorm": (HIDDEN,), "hnorm": (HIDDEN,), "shared_head.norm": (HIDDEN,),
-                        "eh_proj": (HIDDEN, 2 * HIDDEN)}.items():  # fmt: skip
-        tensors[f"{added}{name}.weight"] = _values(f"{name}.weight", shape, "", generator).to(dtype)
-    tensors[added + "embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
-    tensors[added + "shared_head.head.weight"] = tensors["lm_head.weight"].clone()
-    save_file(tensors, file, {"format": "pt"})
+    for name in ("enorm", "hnorm", "shared_head.norm", "eh_proj"):
+        shape = (HIDDEN, 2 * HIDDEN) if name == "eh_proj" else (HIDDEN,)
+        added[f"{mtp}{name}.weight"] = _values(f"{name}.weight", shape, "", generator).to(dtype)
+    added[mtp + "embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+    added[mtp + "shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+    return added
 
 
 def token_ids():

@@ -1,0 +1,323 @@
+"""Whole models: what transformers saves, glu-ckpt converts for Megatron and back, and both must compute the same.
+
+A round trip proves little here: a mapping that is wrong in both directions comes back whole. So Megatron's own GPTModel,
+made from nothing but the argument file, loads the checkpoint, and its logits are compared with those of transformers;
+deliberately wrong checkpoints show that they tell right from wrong. Those of one run are judged in one process, see
+gpt_judge.py: most of its time goes into imports.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+import transformers
+from safetensors.torch import load_file
+
+import tiny_models
+from glu_program import Program, assert_same, load_safetensors
+from tiny_models import FAMILIES
+
+# Not part of the model, and a user's all the same.
+TOKENIZER = {"tokenizer.json": b'{"version": "1.0"}\n', "tokenizer_config.json": b"{}"}
+
+
+# Wrong in ways that keep every key and shape.
+
+
+def regroup(tensor, groups, sizes, order):
+    """Rows lie in groups, each of parts of these sizes: puts the parts in another order."""
+    parts = tensor.reshape(groups, sum(sizes), *tensor.shape[1:]).split(sizes, 1)
+    return torch.cat([parts[i] for i in order], 1).reshape(tensor.shape).contiguous()
+
+
+def queries_then_keys_then_values(name, tensor):
+    """Not by group: two groups, each of two heads of queries, one of keys, one of values."""
+    if not name.endswith("linear_qkv.weight"):
+        return tensor
+    parts = tensor.reshape(2, 4, -1, *tensor.shape[1:])
+    return torch.cat([parts[:, :2].flatten(0, 2), parts[:, 2].flatten(0, 1), parts[:, 3].flatten(0, 1)])
+
+
+def head_by_head_gates(name, tensor):
+    """A head's gates after its queries, as in transformers, and not after all queries of the group."""
+    if not name.endswith("linear_qkv.weight"):
+        return tensor
+    return regroup(tensor, 2, [tensor.shape[0] // 12] * 6, [0, 2, 1, 3, 4, 5])
+
+
+def gate_and_up_exchanged(name, tensor):
+    if not name.endswith("experts.linear_fc1.weight"):
+        return tensor
+    return torch.cat(tensor.chunk(2, 1)[::-1], 1)
+
+
+def shared_gate_and_up_exchanged(name, tensor):
+    return torch.cat(tensor.chunk(2)[::-1]) if name.endswith("shared_experts.linear_fc1.weight") else tensor
+
+
+def experts_turned(name, tensor):
+    return tensor.roll(1, 0) if ".experts.experts." in name else tensor
+
+
+def norm_left_as_it_was(name, tensor):
+    return tensor + 1 if name.endswith("out_norm.weight") else tensor
+
+
+def value_heads_exchanged(name, tensor):
+    return tensor.flip(0) if name.endswith("in_proj.weight.beta") else tensor
+
+
+def latents_exchanged(name, tensor):
+    return tensor.roll(8, 0) if name.endswith("linear_kv_down_proj.weight") else tensor
+
+
+def mtp_halves_exchanged(name, tensor):
+    return torch.cat(tensor.chunk(2, 1)[::-1], 1) if name.endswith("eh_proj.weight") else tensor
+
+
+CONTROLS = [
+    ("qwen3_moe", queries_then_keys_then_values),
+    ("qwen3_moe", gate_and_up_exchanged),
+    ("qwen3_moe", experts_turned),
+    ("qwen2_moe", shared_gate_and_up_exchanged),
+    ("gpt_oss", queries_then_keys_then_values),
+    ("gpt_oss", gate_and_up_exchanged),
+    ("deepseek_v3", latents_exchanged),
+    ("deepseek_v3", experts_turned),
+    ("qwen3_next", norm_left_as_it_was),
+    ("qwen3_next", head_by_head_gates),
+    ("qwen3_5_moe_text", value_heads_exchanged),
+]
+
+
+# What several tests look at, made once.
+
+
+def attempt(action):
+    """The result, or what was raised: one family's failure must not take the others with it."""
+    try:
+        return action()
+    except (Exception, AssertionError) as error:
+        return error
+
+
+def result_of(attempted):
+    if isinstance(attempted, BaseException):
+        raise attempted
+    return attempted
+
+
+class Models:
+    """Per family: a model, its saved directory, Megatron's form of that, and the way back."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        (folder / "out").mkdir()
+        self.program = Program(os.environ["GLU_CKPT"], folder / "out")
+        self.made = {}
+
+    def _once(self, key, action):
+        if key not in self.made:
+            self.made[key] = attempt(action)
+        return result_of(self.made[key])
+
+    def _save(self, family, dtype):
+        path = self.folder / f"{family}-{str(dtype).removeprefix('torch.')}"
+        # In float32 one file, in bfloat16 several.
+        model = tiny_models.save(family, path, dtype, "50MB" if dtype == torch.float32 else "200KB")
+        for name, content in TOKENIZER.items():
+            (path / name).write_bytes(content)
+        return model, path
+
+    def source(self, family, dtype=torch.float32):
+        return self._once(("save", family, dtype), lambda: self._save(family, dtype))
+
+    def megatron(self, family, dtype=torch.float32):
+        source = self.source(family, dtype)[1]
+        return self._once(("megatron", family, dtype), lambda: self.program.convert(source, "--to", "megatron"))
+
+    def back(self, family, dtype=torch.float32):
+        there = self.megatron(family, dtype)
+        return self._once(("hf", family, dtype), lambda: self.program.convert(there, "--to", "hf"))
+
+    def digest(self, path):
+        return self._once(("digest", path), lambda: self.program.digest(path))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return Models(tmp_path_factory.mktemp("whole"))
+
+
+def read_torch_dist(release):
+    """All tensors, as PyTorch reads them."""
+    entries = dcp.FileSystemReader(release).read_metadata().state_dict_metadata
+    tensors = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype)
+        for name, entry in entries.items()
+        if hasattr(entry, "properties")
+    }
+    dcp.load(tensors, storage_reader=dcp.FileSystemReader(release), no_dist=True)
+    return tensors
+
+
+def write_wrong(source, target, change):
+    """The same checkpoint with changed tensors, and without Megatron's `_extra_state` entries."""
+    target.mkdir()
+    tensors = read_torch_dist(source)
+    changed = {name: change(name, tensor) for name, tensor in tensors.items()}
+    assert any(not torch.equal(changed[name], tensors[name]) for name in tensors)
+    dcp.save(changed, storage_writer=dcp.FileSystemWriter(target), no_dist=True)
+    for name in ("metadata.json", "common.pt"):
+        (target / name).write_bytes((source / name).read_bytes())
+    return target
+
+
+def run_judge(folder, jobs):
+    """What it says of each job, by name."""
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    command = [sys.executable, pathlib.Path(__file__).with_name("gpt_judge.py"), folder / "jobs.json"]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+    try:
+        out, err = process.communicate(timeout=400)
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    assert process.returncode == 0, err[-4000:]
+    said = [json.loads(line) for line in out.splitlines() if line.startswith('{"name"')]
+    return {job.pop("name"): job for job in said}
+
+
+@pytest.fixture(scope="module")
+def judged(request, models):
+    """What Megatron found in each converted model, and in each wrong one; only of those that some selected test is about."""
+    pytest.importorskip("megatron.core", reason="megatron-core is not installed", exc_type=ImportError)
+    folder = models.folder / "judge"
+    folder.mkdir()
+    wanted = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    jobs, found = [], {}
+
+    def add(name, family, checkpoint, **more):
+        arguments = (models.megatron(family) / "megatron_args.txt").read_text()
+        output = folder / f"{name}.safetensors"
+        jobs.append({
+            "name": name, "checkpoint": str(checkpoint), "arguments": arguments, "output": str(output),
+            "ids": tiny_models.token_ids().tolist(),
+        } | more)  # fmt: skip
+
+    def prepare(family, control):
+        release = models.megatron(family) / "release"
+        if control is None:
+            add(family, family, release)
+        else:
+            name = f"{family}-{control.__name__}"
+            add(name, family, write_wrong(release, folder / name, control), plain=True)
+
+    families = [family for family in FAMILIES if any(family == params.get("family") for params in wanted)]
+    for family, control in [(family, None) for family in families] + CONTROLS:
+        if family in families:
+            problem = attempt(lambda: prepare(family, control))
+            found[family if control is None else f"{family}-{control.__name__}"] = problem
+    said = run_judge(folder, jobs)
+    for job in jobs:
+        found[job["name"]] = said[job["name"]] | {"output": job["output"]}
+    return found
+
+
+def finding(judged, name):
+    found = result_of(judged[name])
+    assert "error" not in found, found["error"]
+    return found
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def dtype(request):
+    return request.param
+
+
+# Megatron.
+
+
+def test_megatron_finds_every_key_and_shape(judged, family):
+    found = finding(judged, family)
+    # Megatron has no bias for the choice after a softmax; loading leaves such a key alone.
+    surplus = [name for name in found["unexpected"] if family != "ernie4_5_moe" or not name.endswith("expert_bias")]
+    assert (found["missing"], surplus, found["shapes"]) == ([], [], {})
+    assert found["missing_extra_states"] == []
+
+
+def test_the_checkpoint_says_that_its_layers_have_keys_of_their_own(judged, family):
+    content = finding(judged, family)["content_metadata"]
+    assert content == {"singleton_local_shards": False, "non_homogeneous_layers": True}
+
+
+def test_megatron_computes_what_transformers_computes(judged, models, family):
+    got = load_file(finding(judged, family)["output"])["logits"]
+    want = tiny_models.logits(models.source(family)[0])
+    assert got.shape == want.shape
+    assert (got - want).abs().max() <= FAMILIES[family].tolerance
+
+
+@pytest.mark.parametrize(("family", "control"), CONTROLS, ids=[f"{name}-{wrong.__name__}" for name, wrong in CONTROLS])
+def test_a_wrong_checkpoint_is_seen(judged, models, family, control):
+    found = finding(judged, f"{family}-{control.__name__}")
+    assert (found["missing"], found["shapes"]) == ([], {})
+    got = load_file(found["output"])["logits"]
+    assert (got - tiny_models.logits(models.source(family)[0])).abs().max() > 0.01
+
+
+def test_the_directory_is_as_megatron_looks_for_it(models, family, dtype):
+    path = models.megatron(family, dtype)
+    assert (path / "latest_checkpointed_iteration.txt").read_text().strip() == "release"
+    lines = (path / "megatron_args.txt").read_text().splitlines()
+    assert lines and all(line.startswith("--") and len(line.split()) <= 2 for line in lines)
+    assert ("--bf16" in lines) == (dtype == torch.bfloat16)
+    assert not list(path.glob("*.safetensors")) and not (path / "config.json").exists()
+    source = models.source(family, dtype)[1]
+    for name in ["config.json", "generation_config.json", *TOKENIZER]:
+        assert (path / "hf" / name).read_bytes() == (source / name).read_bytes(), name
+
+
+# And back.
+
+
+def test_every_byte_comes_back(models, family, dtype):
+    source, back = models.source(family, dtype)[1], models.back(family, dtype)
+    assert_same(load_safetensors(back), load_safetensors(source))
+    for name in ["config.json", "generation_config.json", *TOKENIZER]:
+        assert (back / name).read_bytes() == (source / name).read_bytes(), name
+
+
+def test_one_digest_in_all_forms(models, family, dtype):
+    source, there, back = models.source(family, dtype)[1], models.megatron(family, dtype), models.back(family, dtype)
+    assert models.digest(there) == models.digest(back) == models.digest(source)
+    models.program.run("verify", source, there)
+
+
+def test_transformers_loads_what_came_back(models, family):
+    def load(path):
+        model = transformers.AutoModelForCausalLM
+        return model.from_pretrained(path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+
+    model, _ = models.source(family)
+    again, info = load(models.back(family))
+    # Layers of MTP are unexpected in the source too.
+    assert not info["missing_keys"] and not info["mismatched_keys"]
+    assert bool(info["unexpected_keys"]) == FAMILIES[family].mtp
+    assert torch.equal(tiny_models.logits(again.eval()), tiny_models.logits(model))
