@@ -203,6 +203,28 @@ def compare(wanted, held):
     }
 
 
+def compute(model, ids):
+    """The logits, and those of a layer of MTP: Megatron itself makes only a loss of them."""
+    import torch
+
+    positions = torch.arange(ids.shape[1]).expand_as(ids)
+    mask = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)[None, None]
+    seen = {}
+    model.decoder.register_forward_hook(
+        lambda decoder, arguments, options, hidden: seen.update(options, hidden=hidden), with_kwargs=True
+    )
+    mtp = model.mtp if model.mtp_process else None
+    model.mtp_process, model.config.mtp_num_layers = False, None
+    with torch.no_grad():
+        logits = {"logits": model(ids, positions, mask)}
+        if mtp is not None:
+            rotary = {"rotary_pos_emb": seen["rotary_pos_emb"]}
+            hidden = mtp(ids, positions, seen["hidden"], mask, embedding=model.embedding, **rotary)
+            # [tokens of the main model, then those of MTP; batch; hidden]
+            logits["mtp_logits"] = model.output_layer(hidden.chunk(2)[1])[0].transpose(0, 1)
+    return {name: tensor.float().contiguous() for name, tensor in logits.items()}
+
+
 def judge(job, attention, norm):
     import torch
     from megatron.core import dist_checkpointing
@@ -230,13 +252,7 @@ def judge(job, attention, norm):
     left = [key for key in report.missing_keys if not key.endswith("_extra_state")] + report.unexpected_keys
     assert not left, left
     if "ids" in job:
-        ids = torch.tensor(job["ids"])
-        positions = torch.arange(ids.shape[1]).expand_as(ids)
-        mask = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)[None, None]
-        # Only the logits of the main model: those of MTP want labels.
-        model.mtp_process, model.config.mtp_num_layers = False, None
-        with torch.no_grad():
-            save_file({"logits": model(ids, positions, mask).float().contiguous()}, job["output"])
+        save_file(compute(model, torch.tensor(job["ids"])), job["output"])
     return found
 
 

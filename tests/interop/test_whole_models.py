@@ -90,6 +90,7 @@ CONTROLS = [
     ("gpt_oss", gate_and_up_exchanged),
     ("deepseek_v3", latents_exchanged),
     ("deepseek_v3", experts_turned),
+    ("deepseek_v3_mtp", mtp_halves_exchanged),
     ("qwen3_next", norm_left_as_it_was),
     ("qwen3_next", head_by_head_gates),
     ("qwen3_5_moe_text", value_heads_exchanged),
@@ -274,12 +275,20 @@ def test_megatron_computes_what_transformers_computes(judged, models, family):
     assert (got - want).abs().max() <= FAMILIES[family].tolerance
 
 
+@pytest.mark.parametrize("family", [name for name in FAMILIES if FAMILIES[name].mtp])
+def test_the_layer_of_mtp_computes_its_part(judged, models, family):
+    got = load_file(finding(judged, family)["output"])["mtp_logits"]
+    want = tiny_models.mtp_logits(models.source(family)[1])
+    assert (got - want).abs().max() <= FAMILIES[family].tolerance
+
+
 @pytest.mark.parametrize(("family", "control"), CONTROLS, ids=[f"{name}-{wrong.__name__}" for name, wrong in CONTROLS])
-def test_a_wrong_checkpoint_is_seen(judged, models, family, control):
+def test_a_wrong_checkpoint_is_seen(judged, family, control):
     found = finding(judged, f"{family}-{control.__name__}")
+    finding(judged, family)
     assert (found["missing"], found["shapes"]) == ([], {})
-    got = load_file(found["output"])["logits"]
-    assert (got - tiny_models.logits(models.source(family)[0])).abs().max() > 0.01
+    got, right = (load_file(judged[name]["output"]) for name in (f"{family}-{control.__name__}", family))
+    assert max((got[name] - right[name]).abs().max() for name in right) > 0.01
 
 
 def test_the_directory_is_as_megatron_looks_for_it(models, family, dtype):

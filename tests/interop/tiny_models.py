@@ -219,3 +219,31 @@ def token_ids():
 def logits(model):
     with torch.no_grad():
         return model(input_ids=token_ids()).logits.float()
+
+
+@torch.no_grad()
+def mtp_logits(folder):
+    """What the layer of MTP says of the token after the next, as DeepSeek-V3's report defines it: transformers leaves
+    that layer out, but its parts are a decoder layer like the others and two projections."""
+    tensors, prefix = load_safetensors(folder), f"model.layers.{LAYERS}."
+    config = transformers.AutoConfig.from_pretrained(folder)
+    config.num_hidden_layers = LAYERS + 1
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, config=config, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    layer, model.model.layers = model.model.layers[LAYERS], model.model.layers[:LAYERS]
+
+    def norm(x, name):
+        return torch.nn.functional.rms_norm(x, (HIDDEN,), tensors[f"{prefix}{name}.weight"], config.rms_norm_eps)
+
+    ids = token_ids()
+    hidden = model.model(input_ids=ids).last_hidden_state
+    following = ids.roll(-1, 1)
+    following[:, -1] = 0
+    joined = torch.cat([norm(model.model.embed_tokens(following), "enorm"), norm(hidden, "hnorm")], -1)
+    x = joined @ tensors[f"{prefix}eh_proj.weight"].T
+    positions = torch.arange(ids.shape[1])[None]
+    mask = torch.full((ids.shape[1], ids.shape[1]), float("-inf")).triu(1)[None, None]
+    embeddings = model.model.rotary_emb(x, positions)
+    x = layer(x, attention_mask=mask, position_ids=positions, position_embeddings=embeddings)
+    return norm(x, "shared_head.norm") @ tensors["lm_head.weight"].T
