@@ -8,6 +8,7 @@ JOBS is a JSON file with a list of jobs, each:
   ids         token ids, a list of rows; without it nothing is computed
   output      a safetensors file for the logits
   plain       true if PyTorch wrote the directory, without Megatron's `_extra_state` entries
+  save        an empty directory: what was loaded is saved there, as a training run does
 For each job it prints one line of JSON: name; missing, unexpected and mis-shaped keys; error, if there was one.
 
 A process of its own, since Megatron's state is global and parts of it are replaced for good, see megatron_on_cpu.py.
@@ -18,13 +19,15 @@ fused kernels. Norms are written out here, since PyTorch's has no weights around
 
 import contextlib
 import json
+import os
 import pathlib
+import signal
+import subprocess
 import sys
 import tempfile
 import traceback
 
-import megatron_on_cpu
-
+VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
 ON_CPU = {
     "params_dtype": "float32", "bf16": False, "fp16": False, "use_cpu_initialization": True,
     "bias_activation_fusion": False, "bias_dropout_fusion": False, "masked_softmax_fusion": False,
@@ -34,9 +37,33 @@ ON_CPU = {
 }  # fmt: skip
 
 
+def run(folder, jobs):
+    """For tests: judges the jobs in another process. What it says of each, by name."""
+    file = folder / "jobs.json"
+    file.write_text(json.dumps(jobs))
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    # A group of its own: the processes that Megatron starts do not all end with it.
+    process = subprocess.Popen(
+        [sys.executable, __file__, file], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=400)
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    assert process.returncode == 0, err[-4000:]
+    said = [json.loads(line) for line in out.splitlines() if line.startswith('{"name"')]
+    return {job.pop("name"): job for job in said}
+
+
 def start():
     """What must be done once, before a model is built."""
     import torch
+
+    import megatron_on_cpu
 
     megatron_on_cpu.install()
     import megatron.core.post_training.modelopt.gpt.model_specs as model_specs
@@ -232,7 +259,8 @@ def judge(job, attention, norm):
 
     import megatron_arguments
 
-    model = make_model(megatron_arguments.parse(job["arguments"]), attention, norm)
+    args = megatron_arguments.parse(job["arguments"])
+    model = make_model(args, attention, norm)
     checkpoint = job["checkpoint"]
     # Megatron-LM hands on what the checkpoint says of itself; it decides whether each layer has keys of its own.
     content = dist_checkpointing.load_content_metadata(checkpoint) or {}
@@ -240,6 +268,9 @@ def judge(job, attention, norm):
     tensors, others = wanted_entries(state)
     held_tensors, held_others = held_entries(checkpoint)
     found = compare(tensors, held_tensors) | {"content_metadata": content}
+    if "save" in job:
+        # A vocabulary is padded by whoever loads it.
+        found["shapes"] = {key: shapes for key, shapes in found["shapes"].items() if key not in VOCABULARY}
     found["missing_extra_states"] = [] if job.get("plain") else sorted(others - held_others)
     if found["missing"] or found["shapes"] or found["missing_extra_states"]:
         return found
@@ -253,7 +284,24 @@ def judge(job, attention, norm):
     assert not left, left
     if "ids" in job:
         save_file(compute(model, torch.tensor(job["ids"])), job["output"])
+    if "save" in job:
+        save(model, args, job["save"])
     return found
+
+
+def save(model, args, folder):
+    """What Megatron-LM saves after 100 steps, without an optimizer."""
+    import torch
+    from megatron.core import dist_checkpointing
+
+    with torch.no_grad():
+        for name in VOCABULARY:
+            # Training moves the rows of the padding too.
+            model.get_parameter(name)[args.vocab_size :] = 0.5
+    content = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
+    state = {"model": model.sharded_state_dict(metadata=dict(content))}
+    state |= {"args": args, "iteration": 100, "checkpoint_version": 3.0}
+    dist_checkpointing.save(state, folder, content_metadata=content)
 
 
 def main(jobs):

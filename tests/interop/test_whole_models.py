@@ -6,12 +6,7 @@ deliberately wrong checkpoints show that they tell right from wrong. Those of on
 gpt_judge.py: most of its time goes into imports.
 """
 
-import json
 import os
-import pathlib
-import signal
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -19,6 +14,7 @@ import torch.distributed.checkpoint as dcp
 import transformers
 from safetensors.torch import load_file
 
+import gpt_judge
 import tiny_models
 from glu_program import Program, assert_same, load_safetensors
 from tiny_models import FAMILIES
@@ -180,26 +176,6 @@ def write_wrong(source, target, change):
     return target
 
 
-def run_judge(folder, jobs):
-    """What it says of each job, by name."""
-    (folder / "jobs.json").write_text(json.dumps(jobs))
-    command = [sys.executable, pathlib.Path(__file__).with_name("gpt_judge.py"), folder / "jobs.json"]
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    )
-    try:
-        out, err = process.communicate(timeout=400)
-    finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-    assert process.returncode == 0, err[-4000:]
-    said = [json.loads(line) for line in out.splitlines() if line.startswith('{"name"')]
-    return {job.pop("name"): job for job in said}
-
-
 @pytest.fixture(scope="module")
 def judged(request, models):
     """What Megatron found in each converted model, and in each wrong one; only of those that some selected test is about."""
@@ -230,7 +206,7 @@ def judged(request, models):
         if family in families:
             problem = attempt(lambda: prepare(family, control))
             found[family if control is None else f"{family}-{control.__name__}"] = problem
-    said = run_judge(folder, jobs)
+    said = gpt_judge.run(folder, jobs)
     for job in jobs:
         found[job["name"]] = said[job["name"]] | {"output": job["output"]}
     return found
