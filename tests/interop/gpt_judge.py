@@ -24,12 +24,11 @@ import pathlib
 import signal
 import subprocess
 import sys
-import tempfile
 import traceback
 
 VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight")
 ON_CPU = {
-    "params_dtype": "float32", "bf16": False, "fp16": False, "use_cpu_initialization": True,
+    "bf16": False, "fp16": False, "use_cpu_initialization": True,
     "bias_activation_fusion": False, "bias_dropout_fusion": False, "masked_softmax_fusion": False,
     "apply_rope_fusion": False, "persist_layer_norm": False, "gradient_accumulation_fusion": False,
     "moe_grouped_gemm": False, "moe_permute_fusion": False, "moe_token_dispatcher_type": "allgather",
@@ -59,7 +58,7 @@ def run(folder, jobs):
     return {job.pop("name"): job for job in said}
 
 
-def start():
+def start(folder):
     """What must be done once, before a model is built."""
     import torch
 
@@ -75,8 +74,7 @@ def start():
     from megatron.core.transformer.moe import moe_utils
 
     torch.set_num_threads(1)
-    folder = tempfile.mkdtemp()
-    rendezvous = pathlib.Path(folder, "rendezvous").as_uri()
+    rendezvous = (folder / "rendezvous").as_uri()
     torch.distributed.init_process_group("gloo", init_method=rendezvous, rank=0, world_size=1)
     parallel_state.initialize_model_parallel()
     CudaRNGStatesTracker.fork = lambda self, name=None: contextlib.nullcontext()
@@ -223,10 +221,11 @@ def held_entries(checkpoint):
 
 
 def compare(wanted, held):
+    both = sorted(set(wanted) & set(held))
     return {
         "missing": sorted(set(wanted) - set(held)),
         "unexpected": sorted(set(held) - set(wanted)),
-        "shapes": {key: [wanted[key], held[key]] for key in sorted(wanted) if held.get(key, wanted[key]) != wanted[key]},
+        "shapes": {key: [wanted[key], held[key]] for key in both if held[key] != wanted[key]},
     }
 
 
@@ -305,8 +304,8 @@ def save(model, args, folder):
 
 
 def main(jobs):
-    parts = start()
-    for job in json.loads(pathlib.Path(jobs).read_text()):
+    parts = start(jobs.resolve().parent)
+    for job in json.loads(jobs.read_text()):
         try:
             found = judge(job, *parts)
         except (Exception, SystemExit):  # argparse leaves with the latter
@@ -315,4 +314,4 @@ def main(jobs):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(pathlib.Path(sys.argv[1]))

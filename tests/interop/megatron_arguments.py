@@ -1,9 +1,9 @@
 """Reads arguments as Megatron-LM's own command line does, and makes of them what its GPT model is built from.
 
 megatron-core comes without Megatron-LM's parser, so it is made again in the same way: one flag for each field of
-TransformerConfig, by the rules of megatron/training/argument_utils.py, and the flags that megatron/training/arguments.py
-adds by hand. A flag that Megatron-LM does not know is an error here too, and so is one that changes nothing in a model:
-whoever prints it does not know what it is for.
+TransformerConfig, by the rules of Megatron-LM's training/argument_utils.py, and those of its training/arguments.py
+that say what a model is. A flag that Megatron-LM does not know is an error here too. Those of YaRN for models without
+latent attention are newer than 0.16.1, whose model knows them all the same.
 """
 
 import argparse

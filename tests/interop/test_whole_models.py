@@ -1,8 +1,8 @@
 """Whole models: what transformers saves, glu-ckpt converts for Megatron and back, and both must compute the same.
 
-A round trip proves little here: a mapping that is wrong in both directions comes back whole. So Megatron's own GPTModel,
-made from nothing but the argument file, loads the checkpoint, and its logits are compared with those of transformers;
-deliberately wrong checkpoints show that they tell right from wrong. Those of one run are judged in one process, see
+A round trip proves little here: a mapping that is wrong in both directions comes back whole. So Megatron's own
+GPTModel, made from nothing but the argument file, loads the checkpoint, and its logits are compared with those of
+transformers; deliberately wrong checkpoints show that they tell right from wrong. One process judges all of a run, see
 gpt_judge.py: most of its time goes into imports.
 """
 
@@ -178,7 +178,7 @@ def write_wrong(source, target, change):
 
 @pytest.fixture(scope="module")
 def judged(request, models):
-    """What Megatron found in each converted model, and in each wrong one; only of those that some selected test is about."""
+    """What Megatron found in each converted model and each wrong one that some selected test is about."""
     pytest.importorskip("megatron.core", reason="megatron-core is not installed", exc_type=ImportError)
     folder = models.folder / "judge"
     folder.mkdir()
@@ -277,6 +277,19 @@ def test_the_directory_is_as_megatron_looks_for_it(models, family, dtype):
     source = models.source(family, dtype)[1]
     for name in ["config.json", "generation_config.json", *TOKENIZER]:
         assert (path / "hf" / name).read_bytes() == (source / name).read_bytes(), name
+
+
+def test_no_dtype_changes(models, family):
+    float32 = {
+        name
+        for name, tensor in read_torch_dist(models.megatron(family, torch.bfloat16) / "release").items()
+        if tensor.dtype != torch.bfloat16
+    }
+    # The norm as Megatron stores it is exact in float32 alone.
+    tails = ("router.expert_bias", "A_log", "out_norm.weight")
+    if family == "ernie4_5_moe":
+        tails += ("router.weight",)
+    assert all(name.endswith(tails) for name in float32)
 
 
 # And back.
