@@ -75,7 +75,7 @@ FAMILIES = {
     # As DeepSeek-V2-Lite: queries without a latent, softmax without renormalisation.
     "deepseek_v2": Family(
         "deepseek_v2",
-        DEEPSEEK | {"q_lora_rank": None, "routed_scaling_factor": 1.0, "norm_topk_prob": False, "topk_method": "greedy",
+        DEEPSEEK | {"q_lora_rank": None, "norm_topk_prob": False, "topk_method": "greedy",
                     "rope_parameters": yarn(mscale=0.707, mscale_all_dim=0.707, beta_fast=32.0, beta_slow=1.0)},
     ),
     "deepseek_v3": Family(
