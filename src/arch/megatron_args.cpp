@@ -350,11 +350,6 @@ class ArgsWriter {
     if (norm != model_.dense.end() && norm->stored_dtype == Dtype::BF16) flag("bf16");
     if (norm != model_.dense.end() && norm->stored_dtype == Dtype::F16) flag("fp16");
     add("transformer-impl", "transformer_engine");
-    add("ckpt-format", "torch_dist");
-    flag("finetune");
-    flag("no-load-optim");
-    flag("no-load-rng");
-    flag("exit-on-missing-checkpoint");
   }
 
   const ConfigFields config_;

@@ -39,7 +39,8 @@ class Checking {
     const std::vector<FileRecord> files =
         parse_record_json(read_small_file(record, kMaxRecordBytes, ErrorCode::RecordInvalid), part).files;
     Stage stage(run_, "checking files", recorded_bytes(files));
-    found_.files = check_files(directory, files, part, jobs_of(run_), stage.on_progress());
+    const FilesReach reach = directory == path_ ? FilesReach::Below : FilesReach::Beside;
+    found_.files = check_files(directory, files, reach, part, jobs_of(run_), stage.on_progress());
     found_.has_checksums = !files.empty();
   }
 

@@ -10,9 +10,9 @@ namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-/// Also one directory up, where Megatron's tracker file names the directory of tensors.
-bool is_below(fs::path path) {
-  if (path.string().starts_with(kBesideTensors)) path = path.string().substr(kBesideTensors.size());
+bool is_within(fs::path path, FilesReach reach) {
+  if (reach == FilesReach::Beside && path.string().starts_with(kBesideTensors))
+    path = path.string().substr(kBesideTensors.size());
   return !path.empty() && path.is_relative() && std::ranges::find(path, fs::path("..")) == path.end();
 }
 
@@ -51,11 +51,11 @@ i64 recorded_bytes(const std::vector<FileRecord>& files) {
   return bytes;
 }
 
-std::vector<CheckedFile> check_files(const fs::path& directory, const std::vector<FileRecord>& files,
+std::vector<CheckedFile> check_files(const fs::path& directory, const std::vector<FileRecord>& files, FilesReach reach,
                                      const InputPart& record, int jobs, const std::function<void(i64)>& on_progress) {
   std::vector<CheckedFile> checked;
   for (const FileRecord& file : files) {
-    if (!is_below(file.name))
+    if (!is_within(file.name, reach))
       fail_at(ErrorCode::RecordInvalid, {record, std::nullopt},
               "files lists '{}', which is no path below the directory", file.name);
     checked.push_back(check_file(directory / file.name, file, jobs, on_progress));

@@ -40,7 +40,8 @@ class CheckFilesTest : public testing::Test {
 
   CheckedFile checked(const FileRecord& record) {
     read_ = 0;
-    return check_files(dir_, {record}, {"glu_ckpt.json"}, 2, [&](i64 bytes) { read_ += bytes; }).at(0);
+    return check_files(dir_, {record}, FilesReach::Below, {"glu_ckpt.json"}, 2, [&](i64 bytes) { read_ += bytes; })
+        .at(0);
   }
 
   fs::path dir_;

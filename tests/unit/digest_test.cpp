@@ -30,7 +30,7 @@ TEST(Digest, PrintsAndParses) {
   EXPECT_EQ(to_string(digest), "gck2:fedcba98765432100123456789abcdef:17:1234567890123");
   EXPECT_EQ(parse_digest(to_string(digest)), digest);
   for (const std::string text :
-       {"", "gck2:", "gck2:fedcba98765432100123456789abcdef:17:12", "gck2:fedcba98765432100123456789abcdef:17",
+       {"", "gck2:", "gck1:fedcba98765432100123456789abcdef:17:12", "gck2:fedcba98765432100123456789abcdef:17",
         "gck2:fedcba9876543210_123456789abcdef:17:12", "gck2:fedcba98765432100123456789abcdef:17:12x",
         "gck2:fedcba98765432100123456789abcdef::12", "gck2:fedcba98765432100123456789abcde:17:12"})
     EXPECT_FALSE(parse_digest(text)) << text;
