@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "arch/recognize_model.hpp"
 #include "convert/conversion.hpp"
 #include "format/check_files.hpp"
 #include "format/checkpoint_files.hpp"
@@ -21,11 +20,11 @@ class Checking {
     check_recorded_files();
     // What a file that differs would say of itself adds nothing.
     if (!found_.is_ok()) return std::move(found_);
-    const std::unique_ptr<Source> source = open_source(path_);
-    add_unlisted_files(*source);
-    check_contents(run_, *source, "checking checksums");
+    const Checkpoint checkpoint = open_checkpoint(path_);
+    add_unlisted_files(*checkpoint.source);
+    check_contents(run_, *checkpoint.source, "checking checksums");
     found_.is_sound = true;
-    compare_digests(*source);
+    compare_digests(checkpoint);
     return std::move(found_);
   }
 
@@ -56,14 +55,14 @@ class Checking {
     for (const ExtraFile& file : source.extra_files()) add(file.name);
   }
 
-  void compare_digests(const Source& source) {
-    const auto recorded = source.record().find("digest");
-    if (recorded == source.record().end()) return;
+  void compare_digests(const Checkpoint& checkpoint) {
+    const Record& record = checkpoint.source->record();
+    const auto recorded = record.find("digest");
+    if (recorded == record.end()) return;
     found_.recorded_digest = recorded->second;
-    const Recognition recognition = recognize_model(source.inventory(), source.hints(), source.record(), {});
     const auto backend = open_backend(run_, 0);
     backend->ready();
-    found_.digest = to_string(digest_stage(run_, {&source, &recognition}, *backend, "digest"));
+    found_.digest = to_string(digest_stage(run_, checkpoint.model(), *backend, "digest"));
   }
 
   const fs::path& path_;

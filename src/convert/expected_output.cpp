@@ -10,6 +10,7 @@
 #include "core/fail.hpp"
 #include "core/hash.hpp"
 #include "format/checkpoint_files.hpp"
+#include "format/output_format.hpp"
 #include "io/file.hpp"
 #include "plan/plan_bytes.hpp"
 
@@ -25,6 +26,19 @@ OutputModel output_model(const Conversion& conversion, const Record& record) {
   model.recognition = recognize_model(model.inventory, conversion.source.hints, record, {});
   return model;
 }
+
+namespace {
+
+/// The configuration by which an output is recognized that has no config.json beside it, such as a single file.
+std::string recorded_config(const Conversion& conversion) {
+  constexpr std::size_t kMaxRecordedConfigBytes = std::size_t{256} << 10;
+  const std::string& config = conversion.source.hints.config;
+  const bool is_known = conversion.source.recognition.architecture != nullptr;
+  const bool has_file = !names_single_file(conversion.output) && has_config(conversion.target);
+  return is_known && !has_file && config.size() <= kMaxRecordedConfigBytes ? config : std::string();
+}
+
+}  // namespace
 
 Record make_record(const Conversion& conversion, const std::optional<Digest>& digest) {
   const Recognition& recognition = conversion.source.recognition;
@@ -42,6 +56,7 @@ Record make_record(const Conversion& conversion, const std::optional<Digest>& di
   if (to.optimizer_glu) record["optimizer_glu"] = to_string(*to.optimizer_glu);
   if (digest) record["digest"] = record["source_digest"] = to_string(*digest);
   if (recognition.num_hidden_layers) record["num_hidden_layers"] = fmt::format("{}", *recognition.num_hidden_layers);
+  if (const std::string config = recorded_config(conversion); !config.empty()) record["config"] = config;
   record.insert(conversion.target.former_record.begin(), conversion.target.former_record.end());
   return record;
 }

@@ -219,6 +219,12 @@ Target resolve_target(const std::filesystem::path& output, const ConvertOptions&
   return TargetResolver(output, options, source).run();
 }
 
+bool has_config(const Target& target) {
+  return std::ranges::any_of(target.extra_files, [](const ExtraFile& file) {
+    return file.name == "config.json" || file.name == std::string(kHfFolder) + "config.json";
+  });
+}
+
 std::vector<SideFile> made_files(const Target& target, const Checkpoint& source) {
   if (!target.for_megatron) return {};
   const MegatronArgs args =

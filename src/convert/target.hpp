@@ -30,6 +30,9 @@ Format target_format(const std::filesystem::path& output, const ConvertOptions& 
 /// Throws Usage for what is no target, NoMap where nobody knows what else than experts the model has.
 Target resolve_target(const std::filesystem::path& output, const ConvertOptions& options, const Checkpoint& source);
 
+/// Returns whether a config.json is among the other files.
+bool has_config(const Target& target);
+
 /// The files that are made for the output's reader, once its tensors are known.
 std::vector<SideFile> made_files(const Target& target, const Checkpoint& source);
 

@@ -27,9 +27,13 @@ std::filesystem::path file_of(const Source& source, const TensorRef& tensor) {
   return source.path() / source.structure().iteration_dir / source.inventory().files.at(tensor.file);
 }
 
-/// A config.json that was named says more than one that lies beside the checkpoint.
+/// A config.json that was named says more than one that lies beside the checkpoint, and that more than a recorded one.
 ModelHints hints_of(const Source& source, const SourceAnswers& answers) {
-  if (answers.config_file.empty()) return source.hints();
+  if (answers.config_file.empty()) {
+    const auto recorded = source.record().find("config");
+    if (!source.hints().config.empty() || recorded == source.record().end()) return source.hints();
+    return parse_config(recorded->second, source.path().string());
+  }
   constexpr i64 kMaxNamedConfigBytes = i64{16} << 20;
   return parse_config(read_small_file(answers.config_file, kMaxNamedConfigBytes, ErrorCode::ConfigJson),
                       answers.config_file);

@@ -1,14 +1,29 @@
 /// The public calls that compare whole checkpoints by their paths.
 
+#include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
 #include "verify/run_experts.hpp"
 
 namespace glu_ckpt {
+namespace {
+
+/// Of two checkpoints of one model, a config.json beside one speaks for the other, too: without it the rest of that
+/// would be tensors by name.
+void share_configuration(const Checkpoint& from, Checkpoint& to, const SourceAnswers& answers) {
+  if (from.recognition.architecture == nullptr || to.recognition.architecture != nullptr || !to.hints.config.empty())
+    return;
+  to.hints = from.hints;
+  to.recognition = recognize_model(to.source->inventory(), to.hints, to.source->record(), answers);
+}
+
+}  // namespace
 
 Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path& path_b, const VerifyOptions& options,
                const RunOptions& run) {
-  const Checkpoint a = open_checkpoint(path_a, options.a);
-  const Checkpoint b = open_checkpoint(path_b, options.b);
+  Checkpoint a = open_checkpoint(path_a, options.a);
+  Checkpoint b = open_checkpoint(path_b, options.b);
+  share_configuration(a, b, options.b);
+  share_configuration(b, a, options.a);
   require_known_glu(a, options.a.option_prefix);
   require_known_glu(b, options.b.option_prefix);
   const auto backend = open_backend(run, 0);
@@ -22,6 +37,8 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   if (options.subset.is_all()) {
     check_contents(run, *a.source, "checking A");
     check_contents(run, *b.source, "checking B");
+    check_copies(run, a);
+    check_copies(run, b);
   }
   check_master_weights(run, a, options.a);
   check_master_weights(run, b, options.b);
@@ -42,6 +59,7 @@ CheckpointDigest digest(const std::filesystem::path& path, const SourceAnswers& 
   const auto backend = open_backend(run, 0);
   backend->ready();
   check_contents(run, *checkpoint.source, "checking checksums");
+  check_copies(run, checkpoint);
   check_master_weights(run, checkpoint, answers);
   CheckpointDigest found;
   {

@@ -108,7 +108,8 @@ overwriting() {
   status "stamp what several families spell alike" 0 stamp "$out.alike" --glu interleaved:1
   check "no family is recorded" [ "$(grep -c '"naming"' "$out.alike/glu_ckpt.json")" == 0 ]
   status "it can be read" 0 convert "$out.alike" "$out.alike.out" --glu contiguous -q
-  check "and is the same model" [ "$(digest "$out.alike.out")" == "$(digest "$TESTDATA/hf/gpt_oss")" ]
+  # Its digest would be another one, for without a config.json nobody knows what the other tensors are.
+  status "and is the same model" 0 verify "$out.alike.out" "$TESTDATA/hf/gpt_oss" -q
   rm -r "$out.models" "$out.alike" "$out.alike.out"
   check "what is no checkpoint stays" [ "$(cat "$out.mine/mine")" == mine ]
   rm -r "$out.mine"
