@@ -237,8 +237,7 @@ class Parser {
                                          "run the experts of both on the same tokens, too: no bit may differ");
     const std::vector<CLI::Option*> others = add_activation(sub);
     for (CLI::Option* option : others) option->needs(forward);
-    sub->add_option("--layers", options_.verify.subset.layers,
-                    "only the experts of these, as `inspect` numbers them: 3,5-7,mtp.0");
+    sub->add_option("--layers", options_.verify.subset.layers, "only these, as `inspect` numbers them: 3,5-7,mtp.0");
     sub->add_option("--sample", texts_.sample, "only P% of the matrices and tensors, that --seed chooses")
         ->excludes(forward);
     sub->add_option("--part", texts_.part, "only the part I/N of them, 1/N to N/N: for N machines")->excludes(forward);

@@ -56,10 +56,9 @@ class Checking {
   }
 
   void compare_digests(const Checkpoint& checkpoint) {
-    const Record& record = checkpoint.source->record();
-    const auto recorded = record.find("digest");
-    if (recorded == record.end()) return;
-    found_.recorded_digest = recorded->second;
+    const std::string recorded = recorded_digest_of(checkpoint);
+    if (recorded.empty()) return;
+    found_.recorded_digest = recorded;
     const auto backend = open_backend(run_, 0);
     backend->ready();
     found_.digest = to_string(digest_stage(run_, checkpoint.model(), *backend, "digest"));

@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 
+#include "arch/architecture.hpp"
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
 #include "core/hash.hpp"
@@ -56,6 +57,7 @@ Record make_record(const Conversion& conversion, const std::optional<Digest>& di
   if (to.optimizer_glu) record["optimizer_glu"] = to_string(*to.optimizer_glu);
   if (digest) record["digest"] = record["source_digest"] = to_string(*digest);
   if (recognition.num_hidden_layers) record["num_hidden_layers"] = fmt::format("{}", *recognition.num_hidden_layers);
+  if (recognition.architecture != nullptr) record["model_type"] = recognition.architecture->model_type;
   if (const std::string config = recorded_config(conversion); !config.empty()) record["config"] = config;
   record.insert(conversion.target.former_record.begin(), conversion.target.former_record.end());
   return record;
@@ -104,13 +106,11 @@ void fail_contradicted(const Conversion& conversion, const std::string& recorded
 }
 
 std::optional<Digest> recorded_digest(const Conversion& conversion, const Digest& blank) {
-  const Record& record = conversion.source.source->record();
-  const auto recorded = record.find("digest");
-  // After a drop it says nothing about what is left.
-  if (recorded == record.end() || !conversion.source.recognition.dropped.empty()) return std::nullopt;
-  const std::optional<Digest> digest = parse_digest(recorded->second);
+  const std::string recorded = recorded_digest_of(conversion.source);
+  if (recorded.empty()) return std::nullopt;
+  const std::optional<Digest> digest = parse_digest(recorded);
   if (!digest || digest->tensors != blank.tensors || digest->bytes != blank.bytes)
-    fail_contradicted(conversion, recorded->second,
+    fail_contradicted(conversion, recorded,
                       fmt::format("{} matrices and tensors of {} bytes", blank.tensors, blank.bytes));
   return digest;
 }

@@ -69,11 +69,8 @@ class Prover {
     const std::optional<Digest> passed = expected_.source_leaves().digest(moved_.all.source);
     const Digest digest =
         passed ? *passed : digest_stage(conversion_.run, source, *conversion_.backend, "reading source again");
-    const Record& record = source.source->record();
-    const auto recorded = record.find("digest");
-    const bool comparable = recorded != record.end() && source.recognition->dropped.empty();
-    if (comparable && recorded->second != to_string(digest))
-      fail_contradicted(conversion_, recorded->second, to_string(digest));
+    const std::string recorded = recorded_digest_of(conversion_.source);
+    if (!recorded.empty() && recorded != to_string(digest)) fail_contradicted(conversion_, recorded, to_string(digest));
     const std::optional<Digest> written = expected_.output_leaves().digest(moved_.all.output);
     if (written) check_digest(*written, digest);
     return {digest, written.has_value()};

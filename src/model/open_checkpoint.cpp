@@ -78,6 +78,16 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
   return inspection;
 }
 
+std::string recorded_digest_of(const Checkpoint& checkpoint) {
+  const Record& record = checkpoint.source->record();
+  const auto recorded = record.find("digest");
+  if (recorded == record.end() || !checkpoint.recognition.dropped.empty()) return {};
+  const bool was_whole = record.contains("model_type");
+  const bool is_whole = checkpoint.recognition.architecture != nullptr;
+  // Earlier versions did not look at what is outside of the experts.
+  return was_whole == is_whole && recorded->second.starts_with("gck2:") ? recorded->second : std::string();
+}
+
 bool has_unknown_glu(const Recognition& recognition) {
   return std::ranges::any_of(recognition.blocks,
                              [](const ExpertBlock& block) { return block.glu.kind == Glu::Kind::Unknown; });

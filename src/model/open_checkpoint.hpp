@@ -7,6 +7,10 @@
 
 namespace glu_ckpt {
 
+/// The digest in the checkpoint's own record, where it is of what was recognized: one of a whole model says nothing once
+/// its config.json is gone, nor of what is left once some tensors are dropped. Empty where there is none.
+std::string recorded_digest_of(const Checkpoint& checkpoint);
+
 /// Throws `error` again: with the file of the source that it is about and, where the source is broken and holds the
 /// tensor at fault, the byte at which that begins. An error that names a file stays as it is.
 [[noreturn]] void fail_with_place(const Error& error, const Source& source);

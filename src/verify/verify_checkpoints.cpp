@@ -66,8 +66,7 @@ CheckpointDigest digest(const std::filesystem::path& path, const SourceAnswers& 
     Stage stage(run, "digest", tensor_bytes(checkpoint.model()));
     found.digest = compute_digest(checkpoint.model(), *backend, stage.execute_options());
   }
-  const Record& record = checkpoint.source->record();
-  if (const auto recorded = record.find("digest"); recorded != record.end()) found.recorded = recorded->second;
+  found.recorded = recorded_digest_of(checkpoint);
   return found;
 }
 

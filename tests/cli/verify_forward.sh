@@ -23,7 +23,7 @@ forward_families() {
     status "$name to contiguous" 0 convert "$hf" "$dir/1" --naming megatron --glu contiguous --shared-glu contiguous -q
     status "$name to blocks" 0 convert "$hf" "$dir/2" --naming megatron --experts grouped --glu interleaved:8 -q
     case $name in
-      granitemoe | mixtral | qwen3_moe) third="--naming hf:gpt_oss --experts grouped --glu interleaved:1" ;;
+      granitemoe | mixtral | qwen3_moe) third="--scope experts --naming hf:gpt_oss --experts grouped --glu interleaved:1" ;;
       *) third="--naming megatron --glu interleaved:4 --format torch" ;; # no spelling there, or that layout already
     esac
     # shellcheck disable=SC2086
