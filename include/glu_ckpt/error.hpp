@@ -118,8 +118,22 @@ enum class ErrorCode {
 
 /// Short stable name of a code, e.g. "offsets-overlap".
 std::string_view slug(ErrorCode code);
-/// Exit status of the command line program for a code, 1..6.
-int exit_status(ErrorCode code);
+/// What the command line program ends with. The numbers are stable: scripts branch on them.
+enum class ExitStatus {
+  Done = 0,
+  /// Two sides were compared, and differ.
+  Differs = 1,
+  Usage = 2,
+  /// The input is broken, inconsistent, or of a kind that is not supported.
+  BrokenInput = 3,
+  /// The conversion is ambiguous, could not be exact, or would overwrite something.
+  Refused = 4,
+  MachineFailed = 5,
+  /// A signal stopped the run; --resume goes on with it.
+  Stopped = 6,
+};
+/// The exit status for a code, which is not Done.
+ExitStatus exit_status(ErrorCode code);
 
 /// Bytes of an input file that something is read from, for errors: they name the file and count from its start.
 struct InputPart {

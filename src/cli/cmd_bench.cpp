@@ -8,7 +8,7 @@
 
 namespace glu_ckpt::cli {
 
-int cmd_bench_kernels(const Options& options) {
+ExitStatus cmd_bench_kernels(const Options& options) {
   KernelBenchOptions bench;
   bench.device = options.run.device == "auto" ? 0 : cuda_index(options.run.device);
   const CudaDevice device = cuda_device(bench.device);
@@ -18,10 +18,10 @@ int cmd_bench_kernels(const Options& options) {
   }
   const auto figures = bench_kernels(bench);
   if (options.json) print_out(report::kernel_bench_json(device, figures) + "\n");
-  return 0;
+  return ExitStatus::Done;
 }
 
-int cmd_bench_forward(const Options& options) {
+ExitStatus cmd_bench_forward(const Options& options) {
   ForwardBenchOptions bench;
   bench.model = options.bench.model;
   bench.tokens = options.bench.tokens;
@@ -44,15 +44,15 @@ int cmd_bench_forward(const Options& options) {
         "\n");
   else if (!on_cpu && !result.no_cublas.empty())
     print_out(fmt::format("\ncuBLAS and the dense product were not measured: {}\n", result.no_cublas));
-  return 0;
+  return ExitStatus::Done;
 }
 
-int cmd_bench_convert(const Options& options) {
+ExitStatus cmd_bench_convert(const Options& options) {
   Options silent = options;
   silent.quiet = true;
   const ConvertBench result = bench_convert(options.bench.dir, options.bench.size_bytes, Session(silent).run());
   print_out(options.json ? report::convert_bench_json(result) + "\n" : report::convert_bench_text(result));
-  return 0;
+  return ExitStatus::Done;
 }
 
 }  // namespace glu_ckpt::cli

@@ -59,10 +59,10 @@ std::string check_json(const CheckedCheckpoint& found) {
 
 }  // namespace
 
-int cmd_check(const Options& options) {
+ExitStatus cmd_check(const Options& options) {
   const CheckedCheckpoint found = check(options.input, Session(options).run());
   print_out(options.json ? check_json(found) : check_text(found, options.input));
-  return found.is_ok() ? 0 : 1;
+  return found.is_ok() ? ExitStatus::Done : ExitStatus::Differs;
 }
 
 }  // namespace glu_ckpt::cli

@@ -23,10 +23,10 @@ void print_report(const Options& options, const report::Conversion& conversion) 
 
 }  // namespace
 
-int cmd_convert(const Options& options, Ranks* ranks) {
+ExitStatus cmd_convert(const Options& options, Ranks* ranks) {
   const auto start = std::chrono::steady_clock::now();
   const Converted converted = convert(options.input, options.output, options.convert, Session(options).run(), ranks);
-  if (ranks != nullptr && ranks->rank() != 0) return 0;
+  if (ranks != nullptr && ranks->rank() != 0) return ExitStatus::Done;
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   report::Conversion conversion;
   conversion.output = options.output;
@@ -40,10 +40,10 @@ int cmd_convert(const Options& options, Ranks* ranks) {
   conversion.verified = to_string(converted.proof);
   if (const auto* sample = std::get_if<ProvedBySample>(&converted.proof)) conversion.sample = *sample;
   print_report(options, conversion);
-  return 0;
+  return ExitStatus::Done;
 }
 
-int cmd_plan(const Options& options) {
+ExitStatus cmd_plan(const Options& options) {
   report::Conversion conversion;
   conversion.output = options.output;
   conversion.dry_run = true;
@@ -60,11 +60,10 @@ int cmd_plan(const Options& options) {
     conversion.filesystem = planned.filesystem;
     conversion.estimated_seconds = planned.estimated_seconds;
     print_report(options, conversion);
-    return 0;
+    return ExitStatus::Done;
   } catch (const Error& error) {
     // A refusal is what a plan is asked for, so it is part of the answer as well as the error.
-    constexpr int kExitRefused = 4;
-    if (exit_status(error.code()) == kExitRefused && options.json) {
+    if (exit_status(error.code()) == ExitStatus::Refused && options.json) {
       conversion.refusals.emplace_back(error.what());
       print_out(report::conversion_json(conversion) + "\n");
     }

@@ -4,7 +4,7 @@
 
 namespace glu_ckpt::cli {
 
-int cmd_digest(const Options& options) {
+ExitStatus cmd_digest(const Options& options) {
   const CheckpointDigest found = digest(options.input, options.from, Session(options).run());
   const std::string text = to_string(found.digest);
   if (options.json)
@@ -21,7 +21,7 @@ int cmd_digest(const Options& options) {
   if (found.contradicts_record())
     fail(ErrorCode::RecordContradicts, {options.input, {}},
          "{}: the record says {}: the tensors have changed since it was written", options.input, found.recorded);
-  return 0;
+  return ExitStatus::Done;
 }
 
 }  // namespace glu_ckpt::cli

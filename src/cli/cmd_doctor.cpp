@@ -30,7 +30,7 @@ report::Doctor::Gpu examine(int index) {
 
 }  // namespace
 
-int cmd_doctor(const Options& options) {
+ExitStatus cmd_doctor(const Options& options) {
   report::Doctor doctor;
   const std::string path = options.input.empty() ? "." : options.input;
   const FilesystemInfo filesystem = filesystem_of(path);
@@ -53,7 +53,7 @@ int cmd_doctor(const Options& options) {
   doctor.long_runs = choose_device(0, options.run.jobs);
   doctor.single_elements = choose_device(i64{1} << 40, options.run.jobs);
   print_out(options.json ? report::doctor_json(doctor) + "\n" : report::doctor_text(doctor));
-  return 0;
+  return ExitStatus::Done;
 }
 
 }  // namespace glu_ckpt::cli

@@ -31,10 +31,10 @@ std::string report(const Options& options, const ForwardWritten& y) {
 
 }  // namespace
 
-int cmd_forward(const Options& options) {
+ExitStatus cmd_forward(const Options& options) {
   const ForwardWritten y = forward(options.forward, Session(options).run());
   if (!options.quiet || options.json) print_out(report(options, y));
-  return 0;
+  return ExitStatus::Done;
 }
 
 }  // namespace glu_ckpt::cli

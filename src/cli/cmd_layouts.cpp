@@ -3,10 +3,10 @@
 
 namespace glu_ckpt::cli {
 
-int cmd_layouts(const Options& options) {
+ExitStatus cmd_layouts(const Options& options) {
   const auto rows = naming_summaries();
   print_out(options.json ? report::layouts_json(rows) + "\n" : report::layouts_text(rows));
-  return 0;
+  return ExitStatus::Done;
 }
 
 }  // namespace glu_ckpt::cli

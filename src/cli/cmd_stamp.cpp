@@ -5,7 +5,7 @@
 
 namespace glu_ckpt::cli {
 
-int cmd_stamp(const Options& options) {
+ExitStatus cmd_stamp(const Options& options) {
   SourceAnswers answers = options.from;
   answers.option_prefix = "--";
   const Stamped stamped = stamp(options.input, answers);
@@ -21,7 +21,7 @@ int cmd_stamp(const Options& options) {
               "\n");
   else if (!options.quiet)
     print_out(fmt::format("{}: recorded {}, {}, {}\n", options.input, stamped.naming, stamped.experts, stamped.glu));
-  return 0;
+  return ExitStatus::Done;
 }
 
 }  // namespace glu_ckpt::cli

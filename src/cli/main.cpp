@@ -8,8 +8,8 @@ int main(int argc, char** argv) {
   cli::prepare_process();
   try {
     const auto options = cli::parse_options(argc, argv);
-    return options ? cli::run(*options) : 0;
+    return static_cast<int>(options ? cli::run(*options) : ExitStatus::Done);
   } catch (...) {
-    return cli::report_error("glu-ckpt", current_error(), cli::wants_json(argc, argv));
+    return static_cast<int>(cli::report_error("glu-ckpt", current_error(), cli::wants_json(argc, argv)));
   }
 }

@@ -22,26 +22,26 @@ cli::Options silent(cli::Options options) {
   return options;
 }
 
-/// The status that a command returned at rank 0, at every rank.
-int shared_status(Ranks& ranks, int status) {
+/// Rank 0's number, at every rank.
+i64 shared(Ranks& ranks, i64 number) {
   ByteWriter out;
-  out.number(status);
+  out.number(number);
   const auto bytes = ranks.broadcast(out.take());
-  return static_cast<int>(ByteReader(bytes, "an exit status").number(0, 255));
+  return ByteReader(bytes, "an exit status").number(0, static_cast<i64>(ExitStatus::Stopped));
 }
 
-int run_ranks(Ranks& ranks, int argc, char** argv) {
+ExitStatus run_ranks(Ranks& ranks, int argc, char** argv) {
   std::optional<cli::Options> options;
   // Rank 0 first: what is wrong with the command line, or the help that was asked for, is printed once.
   at_first_rank(ranks, [&] { options = cli::parse_options(argc, argv, kProgram); });
-  if (shared_status(ranks, options ? 1 : 0) == 0) return 0;
+  if (shared(ranks, options ? 1 : 0) == 0) return ExitStatus::Done;
   if (ranks.rank() != 0) options = silent(cli::parse_options(argc, argv, kProgram).value());
   // From here to the end of the process: whatever starts the ranks ends those that are left once the first has ended.
   if (options->command == cli::Command::Convert) cli::watch_signals();
   if (options->command == cli::Command::Convert) return cli::cmd_convert(*options, &ranks);
-  int status = 0;
+  auto status = ExitStatus::Done;
   at_first_rank(ranks, [&] { status = cli::run(*options); });
-  return shared_status(ranks, status);
+  return static_cast<ExitStatus>(shared(ranks, static_cast<i64>(status)));
 }
 
 std::string program_name(const Ranks& ranks) {
@@ -49,7 +49,7 @@ std::string program_name(const Ranks& ranks) {
 }
 
 /// All ranks return the same status, so that whatever started them sees it, whichever rank's it looks at.
-int main_of_rank(MpiProgram& program, int argc, char** argv) {
+ExitStatus main_of_rank(MpiProgram& program, int argc, char** argv) {
   const bool json = cli::wants_json(argc, argv);
   const auto ranks = make_mpi_ranks();
   try {
@@ -58,8 +58,8 @@ int main_of_rank(MpiProgram& program, int argc, char** argv) {
     if (error.rank() == ranks->rank()) cli::report_error(program_name(*ranks), error, json);
     return exit_status(error.code());
   } catch (...) {
-    const int status = cli::report_error(program_name(*ranks), current_error(), json);
-    if (ranks->size() > 1) program.abort(status);
+    const ExitStatus status = cli::report_error(program_name(*ranks), current_error(), json);
+    if (ranks->size() > 1) program.abort(static_cast<int>(status));
     return status;
   }
 }
@@ -70,8 +70,8 @@ int main(int argc, char** argv) {
   cli::prepare_process();
   try {
     MpiProgram program(argc, argv);
-    return main_of_rank(program, argc, argv);
+    return static_cast<int>(main_of_rank(program, argc, argv));
   } catch (...) {
-    return cli::report_error(kProgram, current_error(), cli::wants_json(argc, argv));
+    return static_cast<int>(cli::report_error(kProgram, current_error(), cli::wants_json(argc, argv)));
   }
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "glu_ckpt/convert.hpp"
+#include "glu_ckpt/error.hpp"
 
 namespace glu_ckpt::cli {
 
@@ -65,19 +66,19 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const st
 /// Bytes: "64MiB", "5GB" (decimal), "1G" (binary, as dd and rclone have it), "4096". Throws Usage.
 i64 parse_size(const std::string& text);
 
-int cmd_inspect(const Options& options);
+ExitStatus cmd_inspect(const Options& options);
 /// By all ranks together, where there are any; rank 0 reports.
-int cmd_convert(const Options& options, Ranks* ranks = nullptr);
-int cmd_plan(const Options& options);
-int cmd_verify(const Options& options);
-int cmd_digest(const Options& options);
-int cmd_check(const Options& options);
-int cmd_stamp(const Options& options);
-int cmd_forward(const Options& options);
-int cmd_bench_kernels(const Options& options);
-int cmd_bench_forward(const Options& options);
-int cmd_bench_convert(const Options& options);
-int cmd_doctor(const Options& options);
-int cmd_layouts(const Options& options);
+ExitStatus cmd_convert(const Options& options, Ranks* ranks = nullptr);
+ExitStatus cmd_plan(const Options& options);
+ExitStatus cmd_verify(const Options& options);
+ExitStatus cmd_digest(const Options& options);
+ExitStatus cmd_check(const Options& options);
+ExitStatus cmd_stamp(const Options& options);
+ExitStatus cmd_forward(const Options& options);
+ExitStatus cmd_bench_kernels(const Options& options);
+ExitStatus cmd_bench_forward(const Options& options);
+ExitStatus cmd_bench_convert(const Options& options);
+ExitStatus cmd_doctor(const Options& options);
+ExitStatus cmd_layouts(const Options& options);
 
 }  // namespace glu_ckpt::cli

@@ -14,7 +14,7 @@
 
 namespace glu_ckpt::cli {
 
-int run(const Options& options) {
+ExitStatus run(const Options& options) {
   switch (options.command) {
     case Command::Inspect: return cmd_inspect(options);
     case Command::Convert: return cmd_convert(options);
@@ -30,10 +30,10 @@ int run(const Options& options) {
     case Command::Doctor: return cmd_doctor(options);
     case Command::Layouts: return cmd_layouts(options);
   }
-  return 0;
+  return ExitStatus::Done;
 }
 
-int report_error(const std::string& program, const Error& error, bool json) {
+ExitStatus report_error(const std::string& program, const Error& error, bool json) {
   if (json)
     report::tell("{}\n", report::error_json(error));
   else

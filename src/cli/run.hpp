@@ -8,11 +8,11 @@
 namespace glu_ckpt::cli {
 
 /// Runs the command and returns its exit status.
-int run(const Options& options);
+ExitStatus run(const Options& options);
 
 /// Prints the error to stderr, as JSON if asked for, and returns its exit status. `program`: what a line of text
 /// begins with.
-int report_error(const std::string& program, const Error& error, bool json);
+ExitStatus report_error(const std::string& program, const Error& error, bool json);
 
 /// Whether the command line asks for JSON. Errors in the command line itself are reported as asked for, too.
 bool wants_json(int argc, const char* const* argv);

@@ -26,8 +26,7 @@ Checkpoint open_output(const std::filesystem::path& path, const FailOther& fail_
   try {
     return open_checkpoint(path);
   } catch (const Error& error) {
-    constexpr int kMachineFailed = 5;
-    if (exit_status(error.code()) == kMachineFailed) throw;
+    if (exit_status(error.code()) == ExitStatus::MachineFailed) throw;
     fail_other(fmt::format("cannot be read as a checkpoint ({})", error.what()));
     throw;
   }

@@ -19,8 +19,8 @@ std::vector<std::byte> bytes_of(const std::string& text) {
 /// Whether a run that has begun can go on later: the machine failed, the run was stopped, or its name was taken
 /// meanwhile.
 bool is_resumable(ErrorCode code) {
-  constexpr int kMachineFailed = 5, kStopped = 6;
-  return exit_status(code) == kMachineFailed || exit_status(code) == kStopped || code == ErrorCode::OutputExists;
+  const ExitStatus status = exit_status(code);
+  return status == ExitStatus::MachineFailed || status == ExitStatus::Stopped || code == ErrorCode::OutputExists;
 }
 
 [[noreturn]] void fail_resumable(const Conversion& conversion, const Error& error) {

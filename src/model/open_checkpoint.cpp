@@ -11,10 +11,6 @@
 namespace glu_ckpt {
 namespace {
 
-/// Exit statuses of errors about the source.
-constexpr int kBrokenStatus = 3;
-constexpr int kRefusedStatus = 4;
-
 /// The option that would say in which order the block's FC1 holds gate and up, behind its prefix.
 std::string option_about(const ExpertBlock& block) {
   if (block.set == ExpertSet::Shared) return "shared-glu";
@@ -46,14 +42,14 @@ Recognition recognize_source(const Source& source, const ModelHints& hints, cons
 }  // namespace
 
 void fail_with_place(const Error& error, const Source& source) {
-  const int status = exit_status(error.code());
-  if (!error.file().empty() || (status != kBrokenStatus && status != kRefusedStatus)) throw error;
+  const ExitStatus status = exit_status(error.code());
+  if (!error.file().empty() || (status != ExitStatus::BrokenInput && status != ExitStatus::Refused)) throw error;
   const auto& tensors = source.inventory().tensors;
   const auto named = std::ranges::find(tensors, error.tensor(), &TensorRef::name);
   if (error.tensor().empty() || named == tensors.end())
     fail_at(error.code(), {source.path().string(), std::nullopt, error.tensor()}, "{}", error.what());
   // A sound tensor that cannot be converted has no byte at fault.
-  const auto offset = status == kBrokenStatus ? std::optional(named->offset) : std::nullopt;
+  const auto offset = status == ExitStatus::BrokenInput ? std::optional(named->offset) : std::nullopt;
   fail_at(error.code(), {file_of(source, *named).string(), offset, error.tensor()}, "{}", error.what());
 }
 

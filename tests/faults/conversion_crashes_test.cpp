@@ -66,9 +66,9 @@ TEST_P(ConversionCrashes, ErrorsWhileResumingAreResumed) {
       const Outcome outcome = bench_.convert(true);
       bench_.memory().reset();
       bench_.expect_nothing_lost();
-      if (outcome.status == 0) continue;
+      if (outcome.status == ExitStatus::Done) continue;
       if (!bench_.has_output()) {
-        EXPECT_EQ(outcome.status, 5) << outcome.slug << ": " << outcome.message;
+        EXPECT_EQ(outcome.status, ExitStatus::MachineFailed) << outcome.slug << ": " << outcome.message;
       }
       bench_.expect_resumes();
       if (HasFailure()) return;

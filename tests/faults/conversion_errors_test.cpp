@@ -25,12 +25,12 @@ void expect_survives(FaultBench& bench, CallKind kind, i64 number, int error) {
   bench.memory().reset();
   EXPECT_EQ(bench.memory().open_descriptors(), 0);
   bench.expect_nothing_lost();
-  if (outcome.status == 0) {
+  if (outcome.status == ExitStatus::Done) {
     EXPECT_TRUE(bench.has_output());
     EXPECT_FALSE(bench.has_staging());
     return;
   }
-  EXPECT_EQ(outcome.status, 5) << outcome.slug << ": " << outcome.message;
+  EXPECT_EQ(outcome.status, ExitStatus::MachineFailed) << outcome.slug << ": " << outcome.message;
   const bool no_space = error == ENOSPC || error == EDQUOT;
   EXPECT_EQ(outcome.slug, no_space ? "no-space" : "io") << outcome.message;
   bench.expect_resumes();
@@ -54,14 +54,14 @@ TEST_P(ConversionErrors, InterruptedCallsAreMadeAgain) {
       bench_.begin();
       bench_.memory().fail(kind, n, EINTR);
       const Outcome outcome = bench_.convert();
-      EXPECT_EQ(outcome.status, 0) << outcome.message;
+      EXPECT_EQ(outcome.status, ExitStatus::Done) << outcome.message;
       bench_.expect_nothing_lost();
       EXPECT_TRUE(bench_.has_output());
       if (HasFailure()) return;
     }
   bench_.begin();
   bench_.memory().interrupt(true);
-  EXPECT_EQ(bench_.convert().status, 0);
+  EXPECT_EQ(bench_.convert().status, ExitStatus::Done);
   bench_.memory().reset();
   bench_.expect_nothing_lost();
   EXPECT_TRUE(bench_.has_output());
@@ -72,7 +72,7 @@ TEST_P(ConversionErrors, ShortReadsAndWritesGoOn) {
     bench_.begin();
     bench_.memory().set_transfer(transfer);
     const Outcome outcome = bench_.convert();
-    EXPECT_EQ(outcome.status, 0) << outcome.message;
+    EXPECT_EQ(outcome.status, ExitStatus::Done) << outcome.message;
     bench_.memory().reset();
     bench_.expect_nothing_lost();
     EXPECT_TRUE(bench_.has_output());
@@ -88,7 +88,7 @@ TEST_P(ConversionErrors, AFullDiskIsResumed) {
     const Outcome outcome = bench_.convert();
     bench_.memory().set_free_bytes(i64{1} << 40);
     bench_.expect_nothing_lost();
-    if (outcome.status == 0) continue;
+    if (outcome.status == ExitStatus::Done) continue;
     EXPECT_EQ(outcome.slug, "no-space") << outcome.message;
     bench_.expect_resumes();
   }

@@ -152,7 +152,7 @@ const std::vector<CallKind>& all_kinds() {
 FaultBench::FaultBench(const Target& target) : target_(target), source_(make_source()) {
   begin();
   const Outcome outcome = convert();
-  EXPECT_EQ(outcome.status, 0) << outcome.message;
+  EXPECT_EQ(outcome.status, ExitStatus::Done) << outcome.message;
   calls_ = memory_->calls();
   for (const CallKind kind : all_kinds()) calls_of_[kind] = memory_->calls(kind);
   EXPECT_EQ(memory_->open_descriptors(), 0);
@@ -166,7 +166,7 @@ FaultBench::FaultBench(const Target& target) : target_(target), source_(make_sou
   if (!target_.clones) return;
   begin();
   memory_->allow_clone(false);
-  EXPECT_EQ(convert().status, 0);
+  EXPECT_EQ(convert().status, ExitStatus::Done);
   unshared_ = tree("/work");
 }
 
@@ -204,7 +204,7 @@ Outcome FaultBench::convert(bool resume) {
   } catch (const Error& error) {
     return {exit_status(error.code()), std::string(slug(error.code())), error.what()};
   } catch (const std::bad_alloc& error) {
-    return {5, "no-memory", error.what()};
+    return {ExitStatus::MachineFailed, "no-memory", error.what()};
   }
 }
 
@@ -254,7 +254,7 @@ void FaultBench::expect_nothing_lost() const {
 
 void FaultBench::expect_resumes() {
   const Outcome outcome = convert(true);
-  EXPECT_EQ(outcome.status, 0) << outcome.slug << ": " << outcome.message;
+  EXPECT_EQ(outcome.status, ExitStatus::Done) << outcome.slug << ": " << outcome.message;
   EXPECT_EQ(difference(tree("/work"), expected_), "") << "resumed to other bytes";
   EXPECT_EQ(difference(tree("/src"), source_), "");
   EXPECT_EQ(memory_->open_descriptors(), 0);

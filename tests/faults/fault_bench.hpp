@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "glu_ckpt/convert.hpp"
+#include "glu_ckpt/error.hpp"
 #include "support/memory_system.hpp"
 
 namespace glu_ckpt::faults {
@@ -40,9 +41,9 @@ std::string name_of_target(const testing::TestParamInfo<Target>& info);
 /// tokenizer.json.
 Tree make_source();
 
-/// What a run ended with: 0, or the error's status, slug and sentence.
+/// What a run ended with: Done, or the error's status, slug and sentence.
 struct Outcome {
-  int status = 0;
+  ExitStatus status = ExitStatus::Done;
   std::string slug = "none";
   std::string message;
 };

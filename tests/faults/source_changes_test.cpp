@@ -54,7 +54,7 @@ const Tree& source_in(Format format) {
       MemorySystem memory;
       put_source(memory, make_source());
       const Outcome outcome = convert_in(memory, options_to(to, "interleaved:32"), "/work/out");
-      EXPECT_EQ(outcome.status, 0) << outcome.message;
+      EXPECT_EQ(outcome.status, ExitStatus::Done) << outcome.message;
       sources[to] = files_below(memory, "/work/out");
     }
     return sources;
@@ -109,7 +109,7 @@ TEST_P(SourceChanges, AreSeenFromOpeningToCommit) {
   put_source(undisturbed, source);
   undisturbed.reset();
   const Outcome whole = convert_in(undisturbed, options, "/work/out");
-  ASSERT_EQ(whole.status, 0) << whole.message;
+  ASSERT_EQ(whole.status, ExitStatus::Done) << whole.message;
   const i64 writes = undisturbed.calls(CallKind::Write);
   for (const Change& change : kChanges)
     for (const i64 number : {i64{1}, writes / 2, writes}) {
@@ -119,7 +119,7 @@ TEST_P(SourceChanges, AreSeenFromOpeningToCommit) {
       memory.reset();
       memory.before(CallKind::Write, number, [&] { change.make(memory, source); });
       const Outcome outcome = convert_in(memory, options, "/work/out");
-      EXPECT_EQ(outcome.status, 3) << outcome.message;
+      EXPECT_EQ(outcome.status, ExitStatus::BrokenInput) << outcome.message;
       EXPECT_EQ(outcome.slug, "source-changed") << outcome.message;
       EXPECT_EQ(memory.tree("/work"), std::vector<std::string>{"other"});
       EXPECT_EQ(memory.open_descriptors(), 0);

@@ -71,7 +71,7 @@ TEST(FormatGallery, EveryCaseGivesItsError) {
       ADD_FAILURE() << "opened, but should have failed as " << item.slug;
     } catch (const Error& error) {
       EXPECT_EQ(slug(error.code()), item.slug) << error.what();
-      EXPECT_EQ(exit_status(error.code()), item.status);
+      EXPECT_EQ(static_cast<int>(exit_status(error.code())), item.status);
       expect_place(item, error);
     }
   }
