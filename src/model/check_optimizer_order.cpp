@@ -5,7 +5,7 @@
 #include <span>
 
 #include "core/fail.hpp"
-#include "core/round_float.hpp"
+#include "core/float_rows.hpp"
 #include "glu_ckpt/megatron_shards.hpp"
 #include "layout/layout_table.hpp"
 #include "layout/optimizer_names.hpp"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/round_float.hpp"
+#include "core/float_rows.hpp"
 
 namespace glu_ckpt::support {
 namespace {

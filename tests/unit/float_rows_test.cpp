@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/round_float.hpp"
 #include "support/mlp_cases.hpp"
 
 namespace glu_ckpt {

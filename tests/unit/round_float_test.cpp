@@ -1,7 +1,5 @@
 /// Rounding to bf16 and fp16, against the values themselves: every bf16 and fp16, and the middle between each two.
 
-#include "core/round_float.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +7,8 @@
 #include <cmath>
 #include <cstring>
 #include <vector>
+
+#include "core/float_rows.hpp"
 
 namespace glu_ckpt {
 namespace {
