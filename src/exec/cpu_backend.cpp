@@ -26,7 +26,7 @@ class CpuWorker final : public Backend::Worker {
   const Backend& backend_;
   i64 buffer_bytes_;
   HostBuffer buffer_;
-  std::vector<std::byte> scratch_;
+  HostBuffer scratch_;
 };
 
 class CpuBackend final : public Backend {

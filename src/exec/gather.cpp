@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/checked_math.hpp"
-#include "core/grow_buffer.hpp"
 #include "exec/move_parts.hpp"
 #include "exec/range_reader.hpp"
 #include "exec/read_pieces.hpp"
@@ -16,7 +15,7 @@ constexpr i64 kWindowAlignment = 16;
 
 class Gather {
  public:
-  Gather(RangeReader& reader, const Backend& backend, std::byte* out, i64 begin, std::vector<std::byte>& scratch)
+  Gather(RangeReader& reader, const Backend& backend, std::byte* out, i64 begin, HostBuffer& scratch)
       : reader_(reader), backend_(backend), out_(out), begin_(begin), scratch_(scratch) {}
 
   /// Runs are read to where they belong: gate and up meet in the read, not in a copy.
@@ -39,7 +38,7 @@ class Gather {
       }
     // Many pieces of a few bytes are mostly alignment; planned_buffer_bytes() does not count on more.
     const i64 scratch_bytes = std::min({limit_bytes, wanted_bytes, std::max(largest, kMaxReadWaste * range_bytes)});
-    grow_buffer(scratch_, scratch_bytes);
+    scratch_.reserve(scratch_bytes);
     for (const ReadPiece& piece : pieces) {
       if (is_run(piece)) {
         queue_runs(piece.moves.front());
@@ -77,7 +76,7 @@ class Gather {
   const Backend& backend_;
   std::byte* out_;
   i64 begin_;
-  std::vector<std::byte>& scratch_;
+  HostBuffer& scratch_;
   std::vector<RangeReader::Run> runs_;
   std::vector<Move> queued_;
   i64 used_ = 0;
@@ -86,7 +85,7 @@ class Gather {
 }  // namespace
 
 void gather(std::span<const Move> moves, RangeReader& reader, const Backend& backend, i64 begin, i64 end,
-            std::byte* out, std::vector<std::byte>& scratch, i64 scratch_bytes) {
+            std::byte* out, HostBuffer& scratch, i64 scratch_bytes) {
   Gather gather(reader, backend, out, begin, scratch);
   std::vector<Move> parts;
   for (const Move& move : moves)

@@ -1,5 +1,6 @@
 #pragma once
-/// Host memory for I/O: huge pages where the kernel has them, so that direct I/O pins few of them.
+/// Host memory that is used again and again, for new pages cost more than reading into them. Huge pages where the
+/// kernel has them, so that direct I/O pins few of them.
 
 #include <cstddef>
 #include <cstdlib>
@@ -15,7 +16,7 @@ class HostBuffer {
  public:
   /// Makes room for `bytes`, the first at an address that is `phase` mod kPageBytes; what was in it is lost. Never more
   /// than one page above what was asked for.
-  std::byte* reserve(i64 bytes, i64 phase) {
+  std::byte* reserve(i64 bytes, i64 phase = 0) {
     if (bytes + phase > bytes_) {
       memory_.reset();
       bytes_ = round_up(bytes + phase, kPageBytes);
@@ -27,6 +28,9 @@ class HostBuffer {
     }
     return memory_.get() + phase;
   }
+  /// The room that reserve() made with no phase.
+  std::byte* data() const { return memory_.get(); }
+  i64 bytes() const { return bytes_; }
 
  private:
   struct Free {

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "exec/host_buffer.hpp"
 #include "glu_ckpt/execute.hpp"
 
 namespace glu_ckpt {
@@ -44,6 +45,6 @@ class RangeReader {
 /// Reads bytes [begin, end) of a tensor that `moves` describe into `out`, taking every byte from
 /// `reader`. `scratch` bounds the memory used for gathering short runs.
 void gather(std::span<const Move> moves, RangeReader& reader, const Backend& backend, i64 begin, i64 end,
-            std::byte* out, std::vector<std::byte>& scratch, i64 scratch_bytes);
+            std::byte* out, HostBuffer& scratch, i64 scratch_bytes);
 
 }  // namespace glu_ckpt

@@ -9,8 +9,8 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
-#include "core/grow_buffer.hpp"
 #include "core/parallel.hpp"
+#include "exec/host_buffer.hpp"
 #include "forward/activation.hpp"
 #include "forward/dot_products.hpp"
 #include "kernels/mlp/check_mlp.hpp"
@@ -44,14 +44,14 @@ void gather_columns(const std::byte* const* rows, i64 count, i64 cols, i64 col_s
 /// Returns where rows [first, first + count) begin: in the matrix itself, or gathered in `buffer`. Each has `padded`
 /// elements, and those past the matrix's columns are 0. Either way they are elements of its dtype: every layout then
 /// goes through the same instructions, which matters where two NaNs meet.
-void find_rows(const StoredMatrix& matrix, i64 first, i64 count, i64 padded, std::vector<std::byte>& buffer,
+void find_rows(const StoredMatrix& matrix, i64 first, i64 count, i64 padded, HostBuffer& buffer,
                const std::byte** rows) {
   const i64 element_bytes = dtype_bits(matrix.dtype) / 8;
   for (i64 r = 0; r < count; ++r) rows[r] = row_data(matrix, first + r);
   const i64 step = col_step(matrix, first);
   if (step == element_bytes && padded == matrix.cols) return;
   const i64 row_bytes = padded * element_bytes;
-  grow_buffer(buffer, count * row_bytes);
+  buffer.reserve(count * row_bytes);
   for (i64 r = 0; r < count; ++r)
     std::memset(buffer.data() + r * row_bytes + matrix.cols * element_bytes, 0,
                 static_cast<std::size_t>((padded - matrix.cols) * element_bytes));
@@ -81,7 +81,7 @@ struct Task {
 /// One worker's buffers.
 struct Workspace {
   /// Weights that do not lie in rows.
-  std::vector<std::byte> gathered;
+  HostBuffer gathered;
   std::vector<float> gate;
   std::vector<float> up;
 };

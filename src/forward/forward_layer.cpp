@@ -192,7 +192,7 @@ class LayerRun {
   std::vector<StoredExpert> experts_;
   MlpRunner* runner_ = nullptr;
   /// It holds the weights of one batch after the other.
-  WeightBuffer buffer_;
+  HostBuffer buffer_;
 };
 
 }  // namespace

@@ -147,25 +147,8 @@ std::vector<StoredExpert> stored_experts(const ExpertBlock& block) {
   return experts;
 }
 
-std::byte* WeightBuffer::reserve(i64 bytes) {
-  if (bytes > bytes_) {
-    release();
-    data_.reset(
-        static_cast<std::byte*>(::operator new (static_cast<std::size_t>(bytes), std::align_val_t{kLineBytes})));
-    bytes_ = bytes;
-  }
-  return data_.get();
-}
-
-void WeightBuffer::release() {
-  data_.reset();
-  bytes_ = 0;
-}
-
-void WeightBuffer::Free::operator()(std::byte* data) const { ::operator delete (data, std::align_val_t{kLineBytes}); }
-
 std::vector<ExpertWeights> load_experts(const Source& source, const std::vector<const StoredExpert*>& experts,
-                                        WeightBuffer& buffer, int jobs, const std::function<void(i64)>& on_progress) {
+                                        HostBuffer& buffer, int jobs, const std::function<void(i64)>& on_progress) {
   i64 held_bytes = 0;
   for (const StoredExpert* const expert : experts) held_bytes += expert->held_bytes;
   std::byte* data = buffer.reserve(held_bytes);

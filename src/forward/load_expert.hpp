@@ -1,10 +1,10 @@
 #pragma once
 /// Experts' weights in memory, as the checkpoint stores them.
 
-#include <memory>
 #include <span>
 #include <vector>
 
+#include "exec/host_buffer.hpp"
 #include "glu_ckpt/forward.hpp"
 #include "glu_ckpt/model.hpp"
 
@@ -33,27 +33,11 @@ struct StoredExpert {
 /// The experts of a block, by number.
 std::vector<StoredExpert> stored_experts(const ExpertBlock& block);
 
-/// Memory that is used again and again: pages that are new cost more than the reading. Aligned to cache lines, not
-/// filled.
-class WeightBuffer {
- public:
-  /// Room for `bytes`; what was in it is lost.
-  std::byte* reserve(i64 bytes);
-  void release();
-
- private:
-  struct Free {
-    void operator()(std::byte* data) const;
-  };
-  std::unique_ptr<std::byte, Free> data_;
-  i64 bytes_ = 0;
-};
-
 /// Reads these experts into `buffer`, one behind the other, with `jobs` threads. Pointers are good until the buffer is
 /// used again. Weights in MXFP8 become bf16. `on_progress` gets bytes read, from any thread. Throws NotSupported for
 /// other scales, NotExact where a value is none of bf16's, UnknownGlu where the order of gate and up is unknown, and
 /// what reading throws.
 std::vector<ExpertWeights> load_experts(const Source& source, const std::vector<const StoredExpert*>& experts,
-                                        WeightBuffer& buffer, int jobs, const std::function<void(i64)>& on_progress);
+                                        HostBuffer& buffer, int jobs, const std::function<void(i64)>& on_progress);
 
 }  // namespace glu_ckpt

@@ -10,7 +10,6 @@
 
 #include "arch/recognize_model.hpp"
 #include "core/compute.hpp"
-#include "core/grow_buffer.hpp"
 #include "core/parallel.hpp"
 #include "core/parse_number.hpp"
 #include "exec/range_reader.hpp"
@@ -88,8 +87,8 @@ std::weak_ordering compare(const Item& a, const Item& b) {
 
 /// One worker's buffers.
 struct Workspace {
-  std::vector<std::byte> rows;
-  std::vector<std::byte> scratch;
+  HostBuffer rows;
+  HostBuffer scratch;
 };
 
 class ItemHasher {
@@ -116,7 +115,7 @@ class ItemHasher {
     // A transposed matrix is read whole where it fits: every batch of its rows touches all of it.
     const i64 wanted = is_transposed(matrix) ? buffer_bytes_ : std::min(kBatchBytes, buffer_bytes_);
     const i64 batch = std::clamp<i64>(wanted / std::max<i64>(row_bytes, 1), 1, matrix.rows);
-    grow_buffer(space.rows, batch * row_bytes);
+    space.rows.reserve(batch * row_bytes);
     for (i64 first = 0; first < matrix.rows; first += batch) {
       const i64 count = std::min(batch, matrix.rows - first);
       RangeReader reader(source_);
@@ -129,7 +128,7 @@ class ItemHasher {
   }
 
   void hash_blocks(Item& item, Workspace& space) const {
-    grow_buffer(space.rows, kLeafBlockBytes);
+    space.rows.reserve(kLeafBlockBytes);
     const std::string identity = item.identity();
     // A tensor without bytes still counts: its block 0 is empty.
     for (i64 begin = 0, block = 0; begin < item.bytes || block == 0; begin += kLeafBlockBytes, ++block) {
@@ -283,7 +282,7 @@ std::vector<std::byte> read_rows(const Model& model, const Matrix& matrix, const
                                  i64 count) {
   const i64 row_bytes = matrix.cols * matrix.element_bytes;
   std::vector<std::byte> rows(static_cast<std::size_t>(count * row_bytes));
-  std::vector<std::byte> scratch;
+  HostBuffer scratch;
   RangeReader reader(*model.source);
   gather(matrix_moves(matrix, dense_matrix(matrix)), reader, backend, first * row_bytes, (first + count) * row_bytes,
          rows.data(), scratch, kBatchBytes);

@@ -4,8 +4,8 @@
 #include <array>
 #include <numeric>
 
-#include "core/grow_buffer.hpp"
 #include "exec/backends.hpp"
+#include "exec/host_buffer.hpp"
 #include "exec/move_parts.hpp"
 #include "layout/placement.hpp"
 #include "plan/matrix_moves.hpp"
@@ -121,11 +121,11 @@ void add_transposed(const Part& part, const Passing& passing, LeafSum& sum) {
   matrix.tail.reset();
   const std::vector<Move> moves = matrix_moves(matrix, dense_matrix(matrix));
   const i64 row_bytes = part.row_bytes(), batch = std::max<i64>(1, kLeafBatchBytes / row_bytes);
-  thread_local std::vector<std::byte> rows;
+  thread_local HostBuffer rows;
   for (i64 first = part.first; first < part.last; first += batch) {
     const i64 last = std::min(part.last, first + batch);
     const i64 begin = first * row_bytes;
-    grow_buffer(rows, (last - first) * row_bytes);
+    rows.reserve((last - first) * row_bytes);
     std::vector<Move> local;
     for (const Move& move : moves)
       clip_move(move, begin, last * row_bytes, [&](Move clipped) {

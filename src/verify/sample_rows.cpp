@@ -111,7 +111,7 @@ std::vector<std::byte> read_part(const Model& model, const Item& item, i64 row, 
   }
   const Matrix& matrix = *item.matrix;
   const i64 begin = row * matrix.cols * matrix.element_bytes;
-  std::vector<std::byte> scratch;
+  HostBuffer scratch;
   RangeReader reader(*model.source);
   gather(matrix_moves(matrix, dense_matrix(matrix)), reader, backend, begin, begin + bytes, out.data(), scratch,
          kScratchBytes);

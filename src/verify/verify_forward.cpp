@@ -187,7 +187,7 @@ i64 differing_bits(std::span<const std::byte> a, std::span<const std::byte> b) {
 
 /// The buffers of one thread.
 struct Lane {
-  WeightBuffer buffer;
+  HostBuffer buffer;
   BatchTokens tokens;
   i64 row_bytes = 0;
   /// The outputs of A, B and B in a wrong layout for the batch's tokens.

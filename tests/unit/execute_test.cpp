@@ -163,7 +163,7 @@ TEST(Execute, GatherAnyRange) {
   const ModelSpec model = model_of(5, 12);
   const MemorySource source = make_source(model, kContiguous);
   const Converted whole = convert(source, recognize_source(source), options_for(model, kPacked));
-  std::vector<std::byte> scratch;
+  HostBuffer scratch;
   for (std::size_t t = 0; t < whole.plan.outputs.size(); ++t) {
     const std::span<const Move> moves(whole.plan.moves.data() + whole.plan.first_move[t],
                                       whole.plan.moves.data() + whole.plan.first_move[t + 1]);
@@ -184,15 +184,16 @@ TEST(Execute, GatherAnyRange) {
 TEST(Execute, ScratchGrowsNoFurtherThanAllowed) {
   constexpr i64 kScratchBytes = 60'000;
   const MemorySource source({{"a", Dtype::U8, {100'000}, std::vector<std::byte>(100'000)}}, {}, {});
-  std::vector<std::byte> scratch, out(100'000);
+  HostBuffer scratch;
+  std::vector<std::byte> out(100'000);
   for (i64 count = 1000; count <= 30'000; count += 9000) {
     Move move;
     move.dims[0] = {count, 2, 1};
     move.run_bytes = 1;
     RangeReader reader(source);
     gather(std::span(&move, 1), reader, *make_backend("cpu"), 0, count, out.data(), scratch, kScratchBytes);
-    EXPECT_GE(scratch.size(), static_cast<std::size_t>(count));
-    EXPECT_LE(scratch.capacity(), static_cast<std::size_t>(kScratchBytes));
+    EXPECT_GE(scratch.bytes(), count);
+    EXPECT_LE(scratch.bytes(), kScratchBytes);
   }
 }
 
