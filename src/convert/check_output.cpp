@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 
 #include "core/fail.hpp"
 #include "io/directory.hpp"
+#include "io/file_names.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -36,10 +36,7 @@ bool only_one_iteration(const fs::path& path) {
   return std::ranges::count_if(names, [&](const std::string& name) { return is_directory_at(path / name); }) == 1;
 }
 
-bool is_tensor_file(const fs::path& path) {
-  static const std::set<std::string> kSuffixes = {".safetensors", ".pt", ".pth", ".bin", ".distcp"};
-  return kSuffixes.contains(path.extension().string());
-}
+bool is_tensor_file(const fs::path& path) { return format_of_name(path) || path.extension() == kDistcpSuffix; }
 
 /// Not through symlinks.
 bool has_tensor_files(const fs::path& directory) {
@@ -71,7 +68,7 @@ bool is_replaceable(const fs::path& path) {
   if (!is_directory_at(path)) return is_tensor_file(path);
   const auto names = list_directory(path);
   if (names.empty()) return true;
-  if (path_exists(path / "latest_checkpointed_iteration.txt")) return only_one_iteration(path);
+  if (path_exists(path / kTrackerFile)) return only_one_iteration(path);
   const bool other = std::ranges::any_of(names, [&](const std::string& name) {
     return link_kind(path / name) == PathKind::Directory && holds_other_checkpoint(path / name);
   });
@@ -85,7 +82,7 @@ void check_staging(const fs::path& output, bool resume) {
   if (!is_directory_at(parent))
     fail(ErrorCode::NotFound, {output.string(), {}}, "{}: there is no directory {} to make it in", output.string(),
          parent.string());
-  const fs::path partial = named.string() + ".partial";
+  const fs::path partial = partial_of(named);
   if (!resume && name_taken(partial))
     fail(
         ErrorCode::OutputExists, {partial.string(), {}},

@@ -14,6 +14,7 @@
 #include "format/record_file.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
+#include "io/file_names.hpp"
 #include "io/staged_dir.hpp"
 
 namespace glu_ckpt {
@@ -77,7 +78,7 @@ std::optional<Converted> find_complete(const Conversion& conversion) {
   if (digest_stage(conversion.run, there.model(), *conversion.backend, "verifying") != digest)
     fail_other("does not hold the same model: another source's, or damaged");
   // A run that was killed once its output was in its place: what else it left goes with this.
-  const std::filesystem::path partial = output_name(output).string() + ".partial";
+  const std::filesystem::path partial = partial_of(output_name(output));
   if (name_taken(partial) || path_exists(output / StagedDir::kJournalName))
     StagedDir(output, true, StagedMode::Resume,
               fingerprint_of(conversion, config_line(*conversion.source.source), choose_clones(conversion).bytes()))

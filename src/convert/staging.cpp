@@ -7,6 +7,7 @@
 #include "convert/check_output.hpp"
 #include "core/current_error.hpp"
 #include "core/fail.hpp"
+#include "io/file_names.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -24,9 +25,8 @@ bool is_resumable(ErrorCode code) {
 }
 
 [[noreturn]] void fail_resumable(const Conversion& conversion, const Error& error) {
-  const std::string text =
-      fmt::format("{}. What is done is kept in {}.partial: the same command with --resume goes on with it",
-                  error.what(), output_name(conversion.output).string());
+  const std::string text = fmt::format("{}. What is done is kept in {}: the same command with --resume goes on with it",
+                                       error.what(), partial_of(output_name(conversion.output)).string());
   const Error resumable(error.code(), text, error.file(), error.tensor());
   if (const auto* of_rank = dynamic_cast<const RankError*>(&error)) throw RankError(of_rank->rank(), resumable);
   throw resumable;

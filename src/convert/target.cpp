@@ -9,6 +9,7 @@
 #include "format/checkpoint_files.hpp"
 #include "format/megatron_state.hpp"
 #include "format/structure.hpp"
+#include "io/file_names.hpp"
 #include "layout/layout_table.hpp"
 
 namespace glu_ckpt {
@@ -204,14 +205,10 @@ class TargetResolver {
 }  // namespace
 
 Format target_format(const std::filesystem::path& output, const ConvertOptions& options, const Source& source) {
-  const std::string suffix = output.extension().string();
-  const bool torch = suffix == ".pt" || suffix == ".pth" || suffix == ".bin";
-  const std::optional<Format> named = suffix == ".safetensors" ? std::optional(Format::Safetensors)
-                                      : torch                  ? std::optional(Format::Torch)
-                                                               : std::nullopt;
+  const std::optional<Format> named = format_of_name(output);
   if (named && options.format && *named != *options.format)
     fail(ErrorCode::Usage, {output.string(), {}}, "{}: a name that ends in {} is a {} file, but --format says {}",
-         output.string(), suffix, to_string(*named), to_string(*options.format));
+         output.string(), output.extension().string(), to_string(*named), to_string(*options.format));
   return options.format ? *options.format : named.value_or(source.format());
 }
 

@@ -11,21 +11,19 @@
 #include "format/record_file.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
+#include "io/file_names.hpp"
 #include "io/staged_dir.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kShardSuffix = ".safetensors";
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kTorchIndexFile = "pytorch_model.bin.index.json";
-constexpr std::string_view kTrackerFile = "latest_checkpointed_iteration.txt";
 constexpr std::string_view kRankPrefix = "mp_rank_";
 constexpr i64 kMaxIndexBytes = i64{1} << 30;
 constexpr i64 kMaxTrackerBytes = 256;
 
-constexpr std::array<std::string_view, 3> kTorchSuffixes = {".bin", ".pt", ".pth"};
 /// Weights of kinds that are not read, named in the refusal so that nobody searches.
 constexpr std::array<std::string_view, 3> kOtherFormats = {".ckpt", ".gguf", ".npz"};
 /// Files of a trainer that hold no model.
@@ -55,7 +53,7 @@ bool starts_with_any(std::string_view name, const List& prefixes) {
   return std::any_of(prefixes.begin(), prefixes.end(), [&](auto prefix) { return name.starts_with(prefix); });
 }
 
-bool is_shard(std::string_view name) { return name.ends_with(kShardSuffix) && !name.starts_with('.'); }
+bool is_shard(std::string_view name) { return name.ends_with(kSafetensorsSuffix) && !name.starts_with('.'); }
 bool is_torch(std::string_view name) {
   return ends_with_any(name, kTorchSuffixes) && !name.starts_with('.') &&
          std::ranges::find(kSideFiles, name) == kSideFiles.end();
@@ -67,7 +65,7 @@ bool is_index(std::string_view name) {
 }
 
 bool is_other_format(std::string_view name) {
-  return is_torch(name) || name.ends_with(".distcp") || ends_with_any(name, kOtherFormats);
+  return is_torch(name) || name.ends_with(kDistcpSuffix) || ends_with_any(name, kOtherFormats);
 }
 
 /// Without the journal of a run that was killed after it had put its output in place.
@@ -96,7 +94,7 @@ void add_directory(const fs::path& directory, const std::string& prefix, Checkpo
 
 void add_entry(const fs::path& entry, const std::string& prefix, CheckpointFiles& files) {
   const std::string name = entry.filename().string();
-  if (name.starts_with('.') || name.ends_with(".partial") || is_shard(name) || is_index(name)) return;
+  if (name.starts_with('.') || name.ends_with(kPartialSuffix) || is_shard(name) || is_index(name)) return;
   // Weights in a layout that the output no longer has must not lie beside it.
   if (is_other_format(name)) {
     if (!prefix.empty()) files.left_out.push_back(prefix + name);
@@ -183,7 +181,7 @@ void pick_shards(CheckpointFiles& files, const Listing& listing) {
   const std::string name = directory.string();
   const std::string found =
       listing.others.empty() ? ""
-      : listing.others.front().ends_with(".distcp")
+      : listing.others.front().ends_with(kDistcpSuffix)
           ? fmt::format("; {} is of a distributed checkpoint, but its .metadata is missing", listing.others.front())
           : fmt::format("; {} is of a kind that cannot be read", listing.others.front());
   fail(ErrorCode::NotSupported, {name, {}},
@@ -260,8 +258,8 @@ void pick_torch(CheckpointFiles& files, const Listing& listing) {
 void add_dist_entry(const fs::path& entry, const std::string& prefix, CheckpointFiles& files) {
   const std::string name = entry.filename().string();
   const bool top = prefix.empty();
-  if (name.ends_with(".partial") || is_shard(name)) return;
-  if (top && (name.starts_with('.') || name.ends_with(".distcp") || name == kRecordFileName ||
+  if (name.ends_with(kPartialSuffix) || is_shard(name)) return;
+  if (top && (name.starts_with('.') || name.ends_with(kDistcpSuffix) || name == kRecordFileName ||
               name == kExtrasFileName || std::ranges::find(kDistFiles, name) != kDistFiles.end()))
     return;
   if (is_file(entry)) {
@@ -372,7 +370,7 @@ CheckpointFiles find_file(const fs::path& path) {
   const std::string name = path.string();
   if (is_index(path.filename().string()))
     fail(ErrorCode::NotSupported, {name, {}}, "{}: is an index; give the directory it is in", name);
-  if (name.ends_with(".distcp") || path.filename() == ".metadata")
+  if (name.ends_with(kDistcpSuffix) || path.filename() == ".metadata")
     fail(ErrorCode::NotSupported, {name, {}}, "{}: is part of a distributed checkpoint; give the directory it is in",
          name);
   if (is_other_format(name) && !is_torch(path.filename().string()))

@@ -14,6 +14,7 @@
 #include "format/integrity.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
+#include "io/file_names.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
@@ -50,11 +51,7 @@ void check_write_range(const OutputTensor& tensor, i64 offset, i64 count) {
 
 }  // namespace
 
-bool names_single_file(const fs::path& path) {
-  static constexpr std::array<std::string_view, 4> kSuffixes = {".safetensors", ".pt", ".pth", ".bin"};
-  const std::string name = path.filename().string();
-  return std::ranges::any_of(kSuffixes, [&](std::string_view suffix) { return name.ends_with(suffix); });
-}
+bool names_single_file(const fs::path& path) { return format_of_name(path).has_value(); }
 
 i64 count_parameters(const std::vector<OutputTensor>& tensors) {
   i64 total = 0;
@@ -226,7 +223,7 @@ void StagedOutput::write_text(const std::string& name, std::string_view text) {
 /// Megatron's tracker file stands beside the directory that it names.
 void StagedOutput::write_tracker() {
   if (format_->directory().empty()) return;
-  write_small_file(staged_.path() / "latest_checkpointed_iteration.txt", options_.structure.tracker);
+  write_small_file(staged_.path() / kTrackerFile, options_.structure.tracker);
   bytes_written_ += std::ssize(options_.structure.tracker);
 }
 

@@ -7,6 +7,7 @@
 #include "format/safetensors_source.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
+#include "io/file_names.hpp"
 #include "io/staged_dir.hpp"
 
 namespace glu_ckpt {
@@ -56,7 +57,7 @@ void write_record_to_directory(const fs::path& directory, const Record& record) 
 
 void write_record(const fs::path& path, const Record& record) {
   if (is_directory_at(path)) return write_record_to_directory(path, record);
-  if (names_single_file(path) && path.extension() != ".safetensors")
+  if (format_of_name(path) == Format::Torch)
     fail(ErrorCode::NotSupported, {path.string(), {}},
          "{}: a record can be added to a safetensors file or to a directory; give this file a directory of its own and "
          "stamp that",

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/fail.hpp"
+#include "io/file_names.hpp"
 #include "io/system_calls.hpp"
 
 namespace glu_ckpt {
@@ -369,8 +370,7 @@ void write_small_file(const fs::path& path, std::string_view text) {
 }
 
 void replace_small_file(const fs::path& path, std::string_view text) {
-  fs::path partial = path;
-  partial += ".partial";
+  const fs::path partial = partial_of(path);
   try {
     write_small_file(partial, text);
     rename_path(partial, path);

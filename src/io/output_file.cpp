@@ -7,6 +7,7 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "io/file_names.hpp"
 #include "io/page_bytes.hpp"
 
 namespace glu_ckpt {
@@ -26,8 +27,6 @@ const PageBytes& moved_pages() {
   thread_local const PageBytes pages = make_pages(kMovedBytes);
   return pages;
 }
-
-fs::path partial_of(fs::path path) { return path += ".partial"; }
 
 i64 page_phase(const void* address) { return static_cast<i64>(reinterpret_cast<std::uintptr_t>(address) % kPageBytes); }
 

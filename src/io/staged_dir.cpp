@@ -7,6 +7,7 @@
 #include "core/fail.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
+#include "io/file_names.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
@@ -55,8 +56,7 @@ bool is_no_rename_flag(int error) { return error == EINVAL || error == ENOSYS ||
 
 StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode, std::string_view fingerprint,
                      int rank)
-    : final_(named_path(final_path)), staging_(final_), overwrite_(overwrite) {
-  staging_ += ".partial";
+    : final_(named_path(final_path)), staging_(partial_of(final_)), overwrite_(overwrite) {
   joined_ = mode == StagedMode::Join;
   if (joined_) {
     if (link_kind(staging_) != PathKind::Directory)
