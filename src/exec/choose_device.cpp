@@ -42,10 +42,10 @@ i64 gathered_bytes(const Plan& plan) {
 CpuRates measure_cpu() {
   constexpr i64 kBytes = kSampleSide * kSampleSide * 2;
   std::vector<std::byte> src(static_cast<std::size_t>(kBytes), std::byte{1}), dst(src.size());
-  Move turn;
-  turn.dims[0] = {kSampleSide, 2, kSampleSide * 2};
-  turn.dims[1] = {kSampleSide, kSampleSide * 2, 2};
-  turn.run_bytes = 2;
+  Move transpose;
+  transpose.dims[0] = {kSampleSide, 2, kSampleSide * 2};
+  transpose.dims[1] = {kSampleSide, kSampleSide * 2, 2};
+  transpose.run_bytes = 2;
   Move copy;
   copy.dims[0] = {kBytes / kDirectRunBytes, kDirectRunBytes, kDirectRunBytes};
   copy.run_bytes = kDirectRunBytes;
@@ -54,7 +54,7 @@ CpuRates measure_cpu() {
   copy_in_host(std::span(&copy, 1), src.data(), dst.data());
   rates.copy_bytes_per_second = kBytes / seconds([&] { copy_in_host(std::span(&copy, 1), src.data(), dst.data()); });
   rates.transpose_bytes_per_second =
-      kBytes / seconds([&] { copy_in_host(std::span(&turn, 1), src.data(), dst.data()); });
+      kBytes / seconds([&] { copy_in_host(std::span(&transpose, 1), src.data(), dst.data()); });
   return rates;
 }
 

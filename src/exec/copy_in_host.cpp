@@ -24,7 +24,7 @@ void for_each_place(const CopyShape& shape, int first, const std::byte* src, std
 }
 
 /// A transpose and the loops around it.
-struct Turn {
+struct LoopedTranspose {
   HostTranspose transpose;
   CopyShape outer;
 };
@@ -39,7 +39,7 @@ std::vector<i64> row_offsets(const TransposeAxis& axis) {
 
 /// Elements with gaps between them on either side, such as gate alone out of both in turn: the two loops with the
 /// shortest steps, one on each side.
-std::optional<Turn> turn_with_gaps(const CopyShape& shape) {
+std::optional<LoopedTranspose> transpose_with_gaps(const CopyShape& shape) {
   const auto begin = shape.dims.begin();
   const auto end = begin + shape.num_dims;
   const auto shortest = [&](i64 MoveDim::*side) {
@@ -48,20 +48,21 @@ std::optional<Turn> turn_with_gaps(const CopyShape& shape) {
   };
   const auto across = shortest(&MoveDim::src_step), down = shortest(&MoveDim::dst_step);
   if (across == down) return std::nullopt;
-  Turn turn{{shape.run_bytes, row_offsets({down->count, 1, down->src_step, 0}),
-             row_offsets({across->count, 1, across->dst_step, 0}), across->src_step, down->dst_step},
-            {}};
+  LoopedTranspose found{{shape.run_bytes, row_offsets({down->count, 1, down->src_step, 0}),
+                         row_offsets({across->count, 1, across->dst_step, 0}), across->src_step, down->dst_step},
+                        {}};
   for (auto dim = begin; dim != end; ++dim)
-    if (dim != across && dim != down) turn.outer.dims[static_cast<std::size_t>(turn.outer.num_dims++)] = *dim;
-  return turn;
+    if (dim != across && dim != down) found.outer.dims[static_cast<std::size_t>(found.outer.num_dims++)] = *dim;
+  return found;
 }
 
-std::optional<Turn> find_turn(const CopyShape& shape) {
+std::optional<LoopedTranspose> find_looped_transpose(const CopyShape& shape) {
   const i64 element = shape.run_bytes;
   if ((element != 1 && element != 2 && element != 4 && element != 8) || shape.num_dims < 2) return std::nullopt;
   if (const auto dense = find_transpose(shape))
-    return Turn{{element, row_offsets(dense->down), row_offsets(dense->across), element, element}, dense->outer};
-  return turn_with_gaps(shape);
+    return LoopedTranspose{{element, row_offsets(dense->down), row_offsets(dense->across), element, element},
+                           dense->outer};
+  return transpose_with_gaps(shape);
 }
 
 /// The innermost loop of a shape that is no transpose, with a length that the compiler knows where `kBytes` is not 0.
@@ -93,11 +94,11 @@ void copy_in_host(std::span<const Move> moves, const std::byte* src, std::byte* 
   for (Move& move : sorted) move.src = move.dst = 0;
   std::ranges::stable_sort(sorted, {}, &Move::dst_offset);
   for (const CopyBatch& batch : fold_moves(sorted, std::span(&src, 1), std::span(&dst, 1))) {
-    const auto turn = find_turn(batch.shape);
+    const auto looped = find_looped_transpose(batch.shape);
     for (const CopyPair& pair : batch.pairs)
-      if (turn)
-        for_each_place(turn->outer, 0, pair.src, pair.dst, [&](const std::byte* from, std::byte* to) {
-          transpose_in_host(turn->transpose, from, to, simd_levels().front());
+      if (looped)
+        for_each_place(looped->outer, 0, pair.src, pair.dst, [&](const std::byte* from, std::byte* to) {
+          transpose_in_host(looped->transpose, from, to, simd_levels().front());
         });
       else
         copy_pair(batch.shape, pair);

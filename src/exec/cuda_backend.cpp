@@ -248,10 +248,10 @@ GpuRates measure_gpu(int device) {
   std::fill_n(host.data(), kBytes, std::byte{1});
   const CudaStream stream;
   const CudaEvent begin, uploaded, turned, end;
-  Move turn;
-  turn.dims[0] = {kCols, 2, kRows * 2};
-  turn.dims[1] = {kRows, kCols * 2, 2};
-  turn.run_bytes = 2;
+  Move transpose;
+  transpose.dims[0] = {kCols, 2, kRows * 2};
+  transpose.dims[1] = {kRows, kCols * 2, 2};
+  transpose.run_bytes = 2;
   const std::byte* const src = input.data();
   std::byte* const dst = output.data();
   // The first round loads the kernel.
@@ -261,7 +261,7 @@ GpuRates measure_gpu(int device) {
     CUDA_CHECK(cudaEventRecord(begin.get(), stream.get()));
     CUDA_CHECK(cudaMemcpyAsync(input.data(), host.data(), kBytes, cudaMemcpyHostToDevice, stream.get()));
     CUDA_CHECK(cudaEventRecord(uploaded.get(), stream.get()));
-    device_copy(std::span(&turn, 1), std::span(&src, 1), std::span(&dst, 1), stream.get());
+    device_copy(std::span(&transpose, 1), std::span(&src, 1), std::span(&dst, 1), stream.get());
     CUDA_CHECK(cudaEventRecord(turned.get(), stream.get()));
     CUDA_CHECK(cudaMemcpyAsync(host.data(), output.data(), kBytes, cudaMemcpyDeviceToHost, stream.get()));
     CUDA_CHECK(cudaEventRecord(end.get(), stream.get()));

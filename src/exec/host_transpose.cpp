@@ -1,6 +1,6 @@
 /// One transpose, compiled for the vector lengths there are. A register holds one row of 16 bytes in each of its lanes;
-/// m of them, where 16 bytes are m elements, are turned by log2(m) rounds of interleaving their lanes, and are then m
-/// rows of the target, as long as a register.
+/// m of them, where 16 bytes are m elements, are transposed by log2(m) rounds of interleaving their lanes, and are then
+/// m rows of the target, as long as a register.
 
 #include "exec/host_transpose.hpp"
 
@@ -72,16 +72,16 @@ struct Register {
 
 /// Elements (d, a) of kLanes * m rows of the source, m a row. The lanes of register r are rows r, r + m, r + 2m, ...
 template <typename Element, int kLanes>
-ALWAYS_INLINE void turn_block(const std::byte* src, const i64* down, std::byte* dst, const i64* across) {
+ALWAYS_INLINE void transpose_block(const std::byte* src, const i64* down, std::byte* dst, const i64* across) {
   using Words = typename Register<Element, kLanes>::Words;
   constexpr int kRows = kLaneElements<Element>;
-  Words rows[kRows], turned[kRows];
+  Words rows[kRows], transposed[kRows];
   for (int r = 0; r < kRows; ++r) load_lanes(src, down + r, kRows, rows[r]);
   for (int round = 1; round < kRows; round *= 2) {
     for (int r = 0; r < kRows / 2; ++r)
-      Register<Element, kLanes>::interleave(rows[r], rows[r + kRows / 2], turned[2 * r], turned[2 * r + 1],
+      Register<Element, kLanes>::interleave(rows[r], rows[r + kRows / 2], transposed[2 * r], transposed[2 * r + 1],
                                             std::make_integer_sequence<int, kRows * kLanes>());
-    for (int r = 0; r < kRows; ++r) rows[r] = turned[r];
+    for (int r = 0; r < kRows; ++r) rows[r] = transposed[r];
   }
   for (int r = 0; r < kRows; ++r) std::memcpy(dst + across[r], &rows[r], sizeof(Words));
 }
@@ -121,13 +121,13 @@ struct Packed {
 };
 
 template <typename Element, int kLanes>
-ALWAYS_INLINE void turn_tile(const std::byte* src, const i64* down, i64 downs, std::byte* dst, const i64* across,
-                             i64 acrosses) {
+ALWAYS_INLINE void transpose_tile(const std::byte* src, const i64* down, i64 downs, std::byte* dst, const i64* across,
+                                  i64 acrosses) {
   constexpr i64 kRows = kLaneElements<Element>, kElementBytes = sizeof(Element);
   const i64 whole_downs = downs / (kRows * kLanes) * (kRows * kLanes), whole_acrosses = acrosses / kRows * kRows;
   for (i64 d = 0; d < whole_downs; d += kRows * kLanes)
     for (i64 a = 0; a < whole_acrosses; a += kRows)
-      turn_block<Element, kLanes>(src + a * kElementBytes, down + d, dst + d * kElementBytes, across + a);
+      transpose_block<Element, kLanes>(src + a * kElementBytes, down + d, dst + d * kElementBytes, across + a);
   copy_block<Element>(src + whole_acrosses * kElementBytes, down, whole_downs, kElementBytes, dst,
                       across + whole_acrosses, acrosses - whole_acrosses, kElementBytes);
   copy_block<Element>(src, down + whole_downs, downs - whole_downs, kElementBytes, dst + whole_downs * kElementBytes,
@@ -136,7 +136,7 @@ ALWAYS_INLINE void turn_tile(const std::byte* src, const i64* down, i64 downs, s
 
 /// In registers of kLanes lanes; of none, element by element.
 template <typename Element, int kLanes>
-ALWAYS_INLINE void turn(const HostTranspose& shape, const std::byte* src, std::byte* dst) {
+ALWAYS_INLINE void transpose(const HostTranspose& shape, const std::byte* src, std::byte* dst) {
   const i64 downs = static_cast<i64>(shape.down.size()), acrosses = static_cast<i64>(shape.across.size());
   const bool vectors = kLanes > 0 && shape.dst_step == static_cast<i64>(sizeof(Element));
   Packed<Element> packed;
@@ -152,39 +152,39 @@ ALWAYS_INLINE void turn(const HostTranspose& shape, const std::byte* src, std::b
         copy_block<Element>(from, down, d_count, shape.src_step, to, across, a_count, shape.dst_step);
       } else if constexpr (kLanes > 0) {
         if (shape.src_step == static_cast<i64>(sizeof(Element))) {
-          turn_tile<Element, kLanes>(from, down, d_count, to, across, a_count);
+          transpose_tile<Element, kLanes>(from, down, d_count, to, across, a_count);
         } else {
           Packed<Element>::pack(packed, from, down, d_count, shape.src_step, a_count);
-          turn_tile<Element, kLanes>(reinterpret_cast<const std::byte*>(packed.elements.data()), packed.down.data(),
-                                     d_count, to, across, a_count);
+          transpose_tile<Element, kLanes>(reinterpret_cast<const std::byte*>(packed.elements.data()),
+                                          packed.down.data(), d_count, to, across, a_count);
         }
       }
     }
 }
 
 template <int kLanes>
-ALWAYS_INLINE void turn_elements(const HostTranspose& shape, const std::byte* src, std::byte* dst) {
+ALWAYS_INLINE void transpose_any(const HostTranspose& shape, const std::byte* src, std::byte* dst) {
   switch (shape.element_bytes) {
-    case 1: return turn<std::uint8_t, kLanes>(shape, src, dst);
-    case 2: return turn<std::uint16_t, kLanes>(shape, src, dst);
-    case 4: return turn<std::uint32_t, kLanes>(shape, src, dst);
-    default: return turn<std::uint64_t, kLanes>(shape, src, dst);
+    case 1: return transpose<std::uint8_t, kLanes>(shape, src, dst);
+    case 2: return transpose<std::uint16_t, kLanes>(shape, src, dst);
+    case 4: return transpose<std::uint32_t, kLanes>(shape, src, dst);
+    default: return transpose<std::uint64_t, kLanes>(shape, src, dst);
   }
 }
 
-GLU_CKPT_AVX512 void turn_avx512(const HostTranspose& shape, const std::byte* src, std::byte* dst) {
-  turn_elements<4>(shape, src, dst);
+GLU_CKPT_AVX512 void transpose_avx512(const HostTranspose& shape, const std::byte* src, std::byte* dst) {
+  transpose_any<4>(shape, src, dst);
 }
-GLU_CKPT_AVX2 void turn_avx2(const HostTranspose& shape, const std::byte* src, std::byte* dst) {
-  turn_elements<2>(shape, src, dst);
+GLU_CKPT_AVX2 void transpose_avx2(const HostTranspose& shape, const std::byte* src, std::byte* dst) {
+  transpose_any<2>(shape, src, dst);
 }
 
 }  // namespace
 
 void transpose_in_host(const HostTranspose& shape, const std::byte* src, std::byte* dst, SimdLevel level) {
-  if (level == SimdLevel::Avx512) return turn_avx512(shape, src, dst);
-  if (level == SimdLevel::Avx2) return turn_avx2(shape, src, dst);
-  turn_elements<0>(shape, src, dst);
+  if (level == SimdLevel::Avx512) return transpose_avx512(shape, src, dst);
+  if (level == SimdLevel::Avx2) return transpose_avx2(shape, src, dst);
+  transpose_any<0>(shape, src, dst);
 }
 
 }  // namespace glu_ckpt
