@@ -30,7 +30,7 @@ constexpr i64 kTileDown = kTileDownBytes / static_cast<i64>(sizeof(Element));
 template <typename Element>
 constexpr i64 kTileAcross = kTileAcrossBytes / static_cast<i64>(sizeof(Element));
 
-/// Which element of two registers comes to place `i` when the lower or the upper halves of their lanes meet.
+/// The element of two registers that comes to place `i` when the lower or the upper halves of their lanes meet.
 template <typename Element, int kLanes>
 constexpr int interleaved_from(int i, bool upper) {
   constexpr int kLane = kLaneElements<Element>;

@@ -21,7 +21,7 @@ struct Task {
   bool short_runs = false;
 };
 
-/// How many threads a conversion has, and how many bytes each of their two buffers holds.
+/// The threads of a conversion, and the bytes that each of their two buffers holds.
 struct WorkerPlan {
   int workers = 1;
   i64 buffer_bytes = 0;

@@ -16,7 +16,7 @@ struct ReadPiece {
   std::size_t src = 0;
   /// The first byte of the window, or of the move.
   i64 begin = 0;
-  /// How many bytes the window has, or all runs together.
+  /// The bytes of the window, or of all runs together.
   i64 wanted = 0;
 };
 

@@ -21,9 +21,9 @@ inline constexpr std::string_view kMegatronArgsFile = "../megatron_args.txt";
 
 struct CheckpointFiles {
   Format format = Format::Safetensors;
-  /// What the user gave.
+  /// The path that the user gave.
   std::filesystem::path path;
-  /// Where shard names start from.
+  /// Names of shards are relative to this.
   std::filesystem::path directory;
   /// In the order they are read; the .distcp files of torch-dist are named by its .metadata instead.
   std::vector<std::string> shards;
@@ -37,7 +37,7 @@ struct CheckpointFiles {
   std::filesystem::path extras;
   std::vector<ExtraFile> extra_files;
   std::vector<std::string> left_out;
-  /// Where Megatron's tracker picked the directory: see Structure.
+  /// Set where Megatron's tracker picked the directory: see Structure.
   std::string iteration_dir;
   std::string tracker;
 };

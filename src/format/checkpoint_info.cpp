@@ -1,4 +1,4 @@
-/// What an open checkpoint says of its files.
+/// The part of CheckpointInfo that is about files.
 
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"

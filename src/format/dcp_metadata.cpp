@@ -14,7 +14,7 @@
 namespace glu_ckpt {
 namespace {
 
-/// Of a field that an object does not have.
+/// The node of a field that an object does not have.
 constexpr PickleRef kAbsent = ~PickleRef{0};
 
 /// An entry of storage_data.
@@ -27,7 +27,7 @@ struct StoredItem {
 
 /// torch's own limit.
 constexpr std::size_t kMaxAxes = 64;
-/// What a chunk or a step of a path counts for in the budget, roughly its size in memory.
+/// The cost of a chunk or of a step of a path in the budget: roughly its size in memory.
 constexpr std::size_t kChunkCost = 16;
 
 class MetadataReader {
@@ -70,7 +70,7 @@ class MetadataReader {
     fail_metadata(where(node, name), what);
   }
 
-  /// Of an entry or item, for when the graph is no longer looked at.
+  /// The position of an entry or item, kept for when the graph is gone.
   u32 position_of(PickleRef node) const { return static_cast<u32>(graph_.position(node).value_or(0)); }
 
   /// The class of an object; empty where the node is none.

@@ -13,7 +13,7 @@ namespace glu_ckpt {
 inline constexpr std::string_view kDcpMetadataName = ".metadata";
 inline constexpr i64 kMaxDcpMetadataBytes = i64{1} << 30;
 
-/// Where an entry lies: one zip inside a .distcp file.
+/// The place of an entry: one zip inside a .distcp file.
 struct DcpItem {
   /// Index into DcpMetadata::files.
   u32 file = 0;

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr i64 kMaxMetadataJsonBytes = i64{64} << 20;
-/// Of one tensor: some 200 bytes; a subclass's attributes may make it longer.
+/// The pickle of one tensor has some 200 bytes; a subclass's attributes may make it longer.
 constexpr i64 kMaxItemPickleBytes = i64{64} << 20;
 constexpr i64 kBlockBytes = i64{1} << 20;
 
@@ -139,7 +139,7 @@ class DcpSource final : public FileSource, public ContentCheck {
     info_.inventory.dense = false;
   }
 
-  /// Where the metadata first names a file.
+  /// The position in the metadata at which a file is first named.
   i64 first_mention(const std::string& name) const {
     u32 first = std::numeric_limits<u32>::max();
     for_each_item([&](const DcpItem& item, const std::string&) {
@@ -251,7 +251,7 @@ class DcpSource final : public FileSource, public ContentCheck {
     info_.structure.has_integrity = path_exists(files_.directory / "integrity.json");
   }
 
-  /// Where a chunk's elements are in its file; opens the item on the first call.
+  /// The position of a chunk's elements in its file; opens the item on the first call.
   const TensorPiece& piece_of(std::size_t tensor, std::size_t chunk) const {
     const std::size_t number = first_chunk_[tensor] + chunk;
     const std::lock_guard lock(mutexes_[number % mutexes_.size()]);
@@ -343,7 +343,7 @@ class DcpSource final : public FileSource, public ContentCheck {
     check_crcs(chunk.item, directory, on_progress);
   }
 
-  /// What an object's zip holds is its owner's affair; some are plain pickles.
+  /// The content of an object's zip is its owner's affair; some are plain pickles.
   void check_object(const DcpObject& object, const std::function<void(i64)>& on_progress) const {
     if (starts_with_zip(object.item))
       check_crcs(object.item, open_item(object.item), on_progress);
@@ -385,7 +385,7 @@ class DcpSource final : public FileSource, public ContentCheck {
   DcpMetadata metadata_;
   std::shared_ptr<std::vector<File>> data_files_ = std::make_shared<std::vector<File>>();
   i64 item_bytes_ = 0;
-  /// Of all chunks, tensor by tensor; those of tensor t begin at first_chunk_[t].
+  /// One for each chunk, tensor by tensor; those of tensor t begin at first_chunk_[t].
   std::vector<Extent> extents_;
   std::vector<std::size_t> first_chunk_;
   /// By chunk; null until an item was opened. Guarded by mutexes_.

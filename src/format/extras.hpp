@@ -12,11 +12,11 @@
 namespace glu_ckpt {
 
 inline constexpr std::string_view kExtrasFileName = "glu_ckpt.extras";
-/// Of a safetensors file that stands alone: the same as base64 among its `__metadata__`.
+/// A safetensors file that stands alone has the same as base64 among its `__metadata__`.
 inline constexpr std::string_view kExtrasEntry = "glu_ckpt.extras";
 
-/// What an extras zip holds. `read` reads from the zip's start and lives on in the objects; `part` is the zip. Throws
-/// ExtrasInvalid and the errors of the zip.
+/// Reads the content of an extras zip. `read` reads from the zip's start and lives on in the objects; `part` is the
+/// zip. Throws ExtrasInvalid and the errors of the zip.
 Structure read_extras(ReadAt read, i64 bytes, InputPart part);
 /// The same from a file of its own.
 Structure open_extras(const std::filesystem::path& path);
@@ -30,10 +30,10 @@ std::vector<TorchTree> renamed_trees(const std::vector<TorchTree>& trees, const 
 /// The bytes of an extras zip.
 std::string print_extras(const Structure& structure, const std::vector<OutputTensor>& outputs);
 
-/// Which tree each output belongs to, by the longest prefix of its name; trees.size() where none does.
+/// The tree that each output belongs to, by the longest prefix of its name; trees.size() where it belongs to none.
 std::vector<std::size_t> tree_of_outputs(const std::vector<TorchTree>& trees, const std::vector<OutputTensor>& outputs);
 
-/// Where the output's place in a nested state dict is, for all outputs whose source has a path.
+/// The path in a nested state dict of each output whose source has one.
 std::map<std::string, KeyPath> renamed_paths(const std::map<std::string, KeyPath>& paths,
                                              const std::vector<OutputTensor>& outputs);
 

@@ -1,5 +1,5 @@
 #pragma once
-/// What the Sources of all formats have in common: files that are not tensors, hints, records.
+/// The part that the Sources of all formats share: files that are not tensors, hints, records.
 
 #include <map>
 #include <string>
@@ -38,7 +38,7 @@ class FileSource : public Source {
   File open_shard(const std::string& name);
   /// Adds a file that tensors are read from to info().files.
   void add_opened(const File& file);
-  /// What a read of an open file throws, as what it means: the file was whole when it was opened.
+  /// A read past a file's end throws SourceChanged, for the file was whole when it was opened.
   template <typename Read>
   void guard_read(const TensorRef& tensor, const Read& read) const;
 

@@ -67,7 +67,7 @@ std::string find_text(const JsonValue& fields, std::span<const std::string_view>
   return {};
 }
 
-/// What says of the activation more than its name and one limit.
+/// The first field that says more of the activation than its name and one limit do.
 std::string find_swiglu_other(const JsonValue& fields) {
   for (const auto& [key, value] : fields.members()) {
     const bool is_limit = key == "swiglu_limit" && value.get<double>();

@@ -48,7 +48,7 @@ enum class PickleKind : std::uint8_t {
   Persistent,
 };
 
-/// Whether it stands for a Python object that a callable would make.
+/// True for a Python object that a callable would make.
 constexpr bool is_object(PickleKind kind) { return kind == PickleKind::Call || kind == PickleKind::New; }
 
 class PickleGraph {
@@ -60,7 +60,7 @@ class PickleGraph {
 
   std::string_view source() const;
   std::size_t size() const;
-  /// Where in source() the opcode is that made the node. None for nodes that were not read, for names, and for
+  /// The position in source() of the opcode that made the node. None for nodes that were not read, for names, and for
   /// None, Bools, small integers and (), which are one node each.
   std::optional<i64> position(PickleRef node) const;
   /// Nodes added from now on are made by the opcode there; kNotRead: by none.
@@ -76,14 +76,14 @@ class PickleGraph {
   std::string_view name(PickleRef node) const;
   PickleRef function(PickleRef node) const;
   PickleRef arguments(PickleRef node) const;
-  /// Of List, Tuple, Set, FrozenSet, Dict; of Call and New what APPENDS or SETITEMS put into the object
-  /// (an OrderedDict's pairs, alternating).
+  /// The items of a List, Tuple, Set, FrozenSet or Dict; for a Call or New, those that APPENDS or SETITEMS put
+  /// into the object (an OrderedDict's pairs, alternating).
   std::vector<PickleRef> items(PickleRef node) const;
-  /// Whether items() is not empty, without copying them.
+  /// True where items() is not empty; copies none.
   bool has_items(PickleRef node) const;
-  /// Of a Call or New with items: whether they are keys and values (SETITEMS) or single ones (APPENDS).
+  /// For a Call or New with items: true where they are keys and values (SETITEMS), not single ones (APPENDS).
   bool items_are_pairs(PickleRef node) const;
-  /// What BUILD gave a Call or New (or a Dict), in order; nearly always none or one.
+  /// The states that BUILD gave a Call or New (or a Dict), in order; nearly always none or one.
   std::vector<PickleRef> states(PickleRef node) const;
 
   PickleRef add_none();
@@ -114,7 +114,7 @@ class PickleGraph {
  private:
   static constexpr u32 kNone = ~u32{0};
 
-  /// What Node::c of a Call, New or Dict is.
+  /// The meaning of Node::c in a Call, New or Dict.
   enum class Extras : std::uint8_t { Nothing, OneState, Index };
 
   /// 16 bytes, so that a .metadata of hundreds of MB stays within a few times its size.

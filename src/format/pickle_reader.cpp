@@ -173,7 +173,7 @@ class Reader {
 
   void push(PickleRef node) { stack_.push_back(node); }
 
-  /// Where the values above the last MARK begin; nothing reaches below.
+  /// The index of the first value above the last MARK; nothing reaches below.
   std::size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
 
   void need(std::size_t values) const {
@@ -490,7 +490,7 @@ class Reader {
   const InputPart& part_;
   const std::string_view text_;
   std::size_t at_;
-  /// Where the opcode at hand begins, for messages.
+  /// The position of the current opcode, for messages.
   std::size_t op_at_;
   std::vector<PickleRef> stack_;
   std::vector<u32> marks_;

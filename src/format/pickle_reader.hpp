@@ -9,10 +9,10 @@
 
 namespace glu_ckpt {
 
-/// Which names a pickle may hold: those of tensors and state dicts, or those of a .metadata file.
+/// The names that a pickle may hold: those of tensors and state dicts, or those of a .metadata file.
 enum class PickleNames { Torch, DcpMetadata };
 
-/// What a name may be used for.
+/// The use that a name may be put to.
 enum class NameUse {
   /// Not in the list.
   Refused,

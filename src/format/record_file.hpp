@@ -36,7 +36,7 @@ struct FileRecord {
   bool operator==(const FileRecord&) const = default;
 };
 
-/// What glu_ckpt.json holds.
+/// The content of glu_ckpt.json.
 struct RecordFile {
   Record record;
   std::map<std::string, std::string> options;
@@ -46,7 +46,7 @@ struct RecordFile {
 /// Throws RecordInvalid. Fields that are not known and no strings are ignored: a later version may write them.
 /// `part` is what the text was read from.
 RecordFile parse_record_json(std::string_view text, const InputPart& part);
-/// Where the field stands in the text of a record; none where it does not.
+/// The byte of a record's text at which the field begins; none where the record lacks it.
 std::optional<i64> record_offset(std::string_view text, std::string_view field);
 /// Record fields first, then the options, then one line for each file.
 std::string print_record_json(const RecordFile& content);
@@ -67,14 +67,14 @@ class RecordMerger {
 
  private:
   Record merged_;
-  /// Which file each key came from.
+  /// The file that each key came from.
   std::map<std::string, std::string> origin_;
 };
 
 /// The record of a file that is all data.
 FileRecord record_of_text(std::string_view text, const std::string& name);
 
-/// How record_of_file() reads a file.
+/// Options of record_of_file().
 struct FileReading {
   i64 header_bytes = 0;
   int jobs = 1;

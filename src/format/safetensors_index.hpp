@@ -14,7 +14,7 @@ namespace glu_ckpt {
 
 inline constexpr std::string_view kSafetensorsIndexFile = "model.safetensors.index.json";
 
-/// Which shard each tensor is in. Shard names are stored once: an index may have 200,000 tensors.
+/// The shard of each tensor. Shard names are stored once: an index may have 200,000 tensors.
 struct ShardIndex {
   struct Entry {
     std::string tensor;

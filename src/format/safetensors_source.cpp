@@ -44,7 +44,7 @@ class SafetensorsSource final : public FileSource, public FileBacked {
     raise_open_file_limit();  // every shard stays open
     std::vector<Record> shard_records;
     for (const std::string& name : files_.shards) shard_records.push_back(add_shard(open_shard(name), name));
-    // What some shards say of themselves says nothing about one that another tool wrote.
+    // The records of some shards say nothing about a shard that another tool wrote.
     if (std::ranges::none_of(shard_records, [](const Record& record) { return record.empty(); }))
       for (std::size_t i = 0; i < shard_records.size(); ++i)
         add_record(shard_records[i], shards_[i].file().path().string());

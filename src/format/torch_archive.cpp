@@ -90,7 +90,7 @@ i64 TorchArchive::write_rest(OutputFile& file, i64 base, std::span<const u32> cr
   for (const auto& [record, text] : texts_) all[record] = crc32_of(std::as_bytes(std::span(text)));
   for (std::size_t i = 0; i < storages_.size(); ++i) all[storages_[i]] = crcs[i];
   i64 written = 0;
-  // What lies between two storages goes out in one write.
+  // The bytes between two storages go out in one write.
   std::string pending;
   i64 at = 0;
   const auto flush = [&] {

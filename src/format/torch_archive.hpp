@@ -17,11 +17,11 @@ class PiecewiseCrc {
  public:
   /// Thread safe.
   void add(i64 offset, std::span<const std::byte> bytes);
-  /// What another PiecewiseCrc has of the same bytes. Thread safe.
+  /// Adds a piece that another PiecewiseCrc has of the same bytes. Thread safe.
   void add_sum(i64 offset, i64 bytes, u32 crc);
   /// Appends its pieces, which read_crc_pieces() finds again under this number.
   void export_to(std::vector<std::byte>& out, u64 number) const;
-  /// Of `total` bytes. Throws Io where a byte is missing or was written twice.
+  /// The checksum of all `total` bytes. Throws Io where a byte is missing or was written twice.
   u32 finish(i64 total, const std::string& what) const;
 
  private:
@@ -43,7 +43,7 @@ struct CrcPiece {
   i64 bytes = 0;
   u64 crc = 0;
 };
-/// What export_to() appended. Throws Io where that was cut.
+/// The pieces that export_to() appended. Throws Io where the text was cut.
 std::vector<CrcPiece> read_crc_pieces(std::span<const std::byte> exported);
 
 /// A small record that stands beside the storages: its bytes may change until finish(), not its length.
@@ -81,7 +81,7 @@ class TorchArchive {
 /// The bytes of a torch zip that holds an object without tensors: what torch.save(object) writes.
 std::string print_object_zip(const std::string& pickle);
 
-/// What torch.save would call the archive: the file's stem, or "archive" where it is not ASCII.
+/// The name that torch.save would give the archive: the file's stem, or "archive" where that is not ASCII.
 std::string archive_prefix(const std::string& file_name);
 
 }  // namespace glu_ckpt

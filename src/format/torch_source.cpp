@@ -165,7 +165,7 @@ class TorchSource final : public FileSource, public FileBacked, public ContentCh
     take_own_records(path);
   }
 
-  /// What glu-ckpt wrote into a file that stands alone.
+  /// Reads the record that glu-ckpt wrote into a file that stands alone.
   void take_own_records(const std::string& path) {
     const ZipDirectory& zip = opened_.back().zip;
     if (const ZipRecord* record = zip.find(kRecordFileName); record != nullptr)
@@ -203,7 +203,7 @@ class TorchSource final : public FileSource, public FileBacked, public ContentCh
     const InputPart part(path);
     PickleGraph graph(std::move(head));
     std::array<PickleRef, 5> parts{};
-    /// Where each of them begins, and where the storages do.
+    /// The position of each of them, and of the storages.
     std::array<std::size_t, 6> begins{};
     for (std::size_t i = 0; i < parts.size(); ++i)
       parts[i] = read_pickle(graph, PickleNames::Torch, part, begins[i], &begins[i + 1]);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kUtils = "torch._utils";
 constexpr std::size_t kMaxAxes = 64;
-/// Of a tensor whose elements share storage (expand()): more than this is a bomb rather than a view.
+/// A tensor whose elements share storage (expand()) is a bomb rather than a view where it has more bytes than this.
 constexpr i64 kMaxExpandedBytes = i64{1} << 30;
 
 struct TensorReader {

@@ -19,7 +19,7 @@ constexpr std::string_view kWrapper = "model";
 /// States of generators have a few KB.
 constexpr i64 kMaxEmbeddedBytes = i64{1} << 20;
 
-/// Whether items() alternates keys and values.
+/// True where items() alternates keys and values.
 bool is_mapping(const PickleGraph& graph, PickleRef node) {
   if (graph.kind(node) == PickleKind::Dict) return true;
   return graph.kind(node) == PickleKind::Call && graph.kind(graph.function(node)) == PickleKind::Global &&
@@ -76,7 +76,7 @@ std::optional<EmbeddedTensor> read_embedded(const PickleGraph& graph, PickleRef 
   return tensor;
 }
 
-/// Where a walk is: the latest node that has a position of its own, as values such as None have none.
+/// The position of a walk: that of the latest node that has one. Values such as None have none.
 class Whereabouts {
  public:
   Whereabouts(const PickleGraph& graph, const InputPart& part) : graph_(graph), part_(part) {}
@@ -92,8 +92,8 @@ class Whereabouts {
   std::optional<i64> position_;
 };
 
-/// What walking shared objects as a tree may cost, in nodes and bytes of names: a file can only ask for so
-/// many times its own size.
+/// A bound on the nodes and the bytes of names that a walk of shared objects as a tree visits. It is a multiple of the
+/// file's own size.
 class WalkBudget {
  public:
   WalkBudget(const PickleGraph& graph, const InputPart& part)
@@ -131,7 +131,7 @@ std::string key_text(const PickleGraph& graph, PickleRef key, WalkBudget& budget
   }
 }
 
-/// Which nodes have a tensor, or a stand-in for one, somewhere below them.
+/// Finds the nodes that have a tensor, or a stand-in for one, somewhere below them.
 class TensorFinder {
  public:
   TensorFinder(const PickleGraph& graph, const InputPart& part)
@@ -172,7 +172,7 @@ class TensorFinder {
   std::vector<State> state_;
 };
 
-/// What stands in place of a tensor or its stand-in: any number of (key, node).
+/// One of the (key, node) pairs that replace a tensor or its stand-in.
 struct Replacement {
   std::string key;
   PickleRef node;
@@ -190,7 +190,7 @@ class TreeCopier {
     return copy(root, {}, 0);
   }
 
-  /// Whether a name is of a random number generator's state beside the model.
+  /// True for the state of a random number generator beside the model.
   bool is_generator(const std::string& name) const {
     const std::string top = name.substr(0, name.find('.'));
     return drop_wrapper_ && (top == "rng" || top.ends_with("rng_state") || top.ends_with("rng_states"));

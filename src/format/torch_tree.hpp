@@ -24,7 +24,7 @@ struct TorchContents {
   std::vector<Found> tensors;
   /// See TorchTree::pickle.
   std::string pickle;
-  /// Whether there is nothing but one dict of tensors.
+  /// True where there is nothing but one dict of tensors.
   bool flat = false;
 };
 
@@ -57,10 +57,10 @@ struct MakeTensor {
 PickleRef place_in_tree(const TorchTree& tree, const std::vector<OutputTensor>& outputs,
                         std::span<const std::size_t> members, PickleGraph& graph, const MakeTensor& make);
 
-/// What errors about a tree name.
+/// The place that errors about a tree name.
 InputPart part_of(const TorchTree& tree);
 
-/// Whether there is nothing but one dict of tensors.
+/// True where there is nothing but one dict of tensors.
 bool is_flat_tree(const TorchTree& tree);
 
 /// The same tree with placeholders for the outputs.

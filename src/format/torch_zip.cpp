@@ -19,7 +19,7 @@ using u16 = std::uint16_t;
 
 /// Zips up to this length are read at once: most of them are items of a .distcp, of 1.5 KB or so.
 constexpr i64 kSmallZipBytes = i64{64} << 10;
-/// What is read of a longer one before anything is known. Holds a directory of some 50 records.
+/// The end of a longer one, read before anything is known. It holds a directory of some 50 records.
 constexpr i64 kTailBytes = i64{4} << 10;
 constexpr i64 kMaxCommentBytes = 65535;
 /// Some 800,000 records.
@@ -55,7 +55,7 @@ class Tail {
     begin_ = begin;
   }
 
-  /// Where in the zip a view of these bytes begins.
+  /// The position in the zip of a view of these bytes.
   i64 offset_of(std::string_view view) const {
     return begin_ + (view.data() - reinterpret_cast<const char*>(bytes_.data()));
   }
@@ -71,7 +71,7 @@ class Tail {
   std::vector<std::byte> bytes_;
 };
 
-/// What the end records say of the central directory.
+/// The central directory as the end records describe it.
 struct DirectoryExtent {
   i64 entries = 0;
   i64 offset = 0;
@@ -117,7 +117,7 @@ class DirectoryReader {
     glu_ckpt::fail_at(code, {part_, offset}, text, std::forward<Args>(args)...);
   }
 
-  /// Where the end record is that the bytes at hand hold, if they do: its comment ends with the zip.
+  /// The end record, if the bytes at hand hold it: its comment ends with the zip.
   std::optional<i64> search_end_record() const {
     for (i64 at = zip_bytes_ - zip::kEndBytes; at >= tail_.begin(); --at) {
       const Bytes record = tail_.at(at, zip::kEndBytes);

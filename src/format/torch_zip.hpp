@@ -17,16 +17,16 @@ namespace glu_ckpt {
 struct ZipRecord {
   /// Without the archive's prefix: "data.pkl", "data/0".
   std::string name;
-  /// Of the first byte of data, from the start of the zip.
+  /// The first byte of data, from the start of the zip.
   i64 offset = 0;
   i64 bytes = 0;
   u32 crc = 0;
 };
 
 struct ZipDirectory {
-  /// Of the central directory, from the start of the zip.
+  /// The central directory, from the start of the zip.
   i64 offset = 0;
-  /// What stands before the first '/' of every name.
+  /// The part of every name before its first '/'.
   std::string prefix;
   /// In the order of the central directory.
   std::vector<ZipRecord> records;

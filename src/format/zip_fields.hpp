@@ -20,7 +20,7 @@ inline constexpr i64 kEnd64Bytes = 56;
 inline constexpr i64 kLocatorBytes = 20;
 inline constexpr i64 kEndBytes = 22;
 
-/// What the zip64 end record says of its own length: signature and length itself do not count.
+/// The length that the zip64 end record states for itself: signature and length itself do not count.
 inline constexpr i64 kEnd64Length = kEnd64Bytes - 12;
 
 /// The extra field with the 64-bit values of saturated 32-bit fields.

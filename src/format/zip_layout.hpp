@@ -1,5 +1,5 @@
 #pragma once
-/// Where everything in a torch zip lies, known before any data is: PyTorch's writer byte for byte.
+/// The layout of a torch zip, known before any data is. It follows PyTorch's writer byte for byte.
 
 #include <span>
 #include <string>
@@ -43,7 +43,7 @@ class ZipLayout {
   };
   std::string prefix_;
   std::vector<Record> records_;
-  /// Where the next local header, or the directory, goes.
+  /// The position of the next local header, or of the directory.
   i64 end_ = 0;
 };
 

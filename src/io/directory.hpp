@@ -13,7 +13,7 @@ enum class PathKind { Missing, File, Directory, Symlink, Other, Unknown };
 
 /// Follows symlinks, so never Symlink.
 PathKind path_kind(const std::filesystem::path& path);
-/// Of the name itself: Symlink where it is one, wherever it leads.
+/// The kind of the name itself: Symlink where it is one, wherever it leads.
 PathKind link_kind(const std::filesystem::path& path);
 
 inline bool is_file(const std::filesystem::path& path) { return path_kind(path) == PathKind::File; }

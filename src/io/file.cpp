@@ -80,7 +80,7 @@ class PiecesLeft {
 
  private:
   std::span<const iovec> pieces_;
-  /// Of the first piece.
+  /// Bytes of the first piece that are done.
   std::size_t done_ = 0;
   std::array<iovec, IOV_MAX> window_;
 };

@@ -17,7 +17,7 @@
 
 namespace glu_ckpt {
 
-/// Which file it is, and whether it is as it was: a file whose identity changed was replaced or written to.
+/// The identity of a file. Where it changed, the file was replaced or written to.
 struct FileIdentity {
   u64 dev = 0;
   u64 ino = 0;
@@ -68,13 +68,13 @@ class File {
   mode_t mode() const;
   void set_mode(mode_t mode) const;
   FileIdentity identity() const;
-  /// Whether it is this user's, or this user may do anything.
+  /// True where the file is this user's, or this user may do anything.
   bool belongs_to_user() const;
-  /// Whether this process may open fewer than `count` files more.
+  /// True where this process may open fewer than `count` files more.
   bool is_among_last(i64 count) const;
   /// Bytes of these that the page cache has; all, where the system does not say so or the file is not this user's.
   i64 cached_bytes(i64 offset, i64 bytes) const;
-  /// Whether `path` (of this file, or another) still names this file. Throws Io where that cannot be seen.
+  /// True where `path` (of this file, or another) still names this file. Throws Io where that cannot be seen.
   bool is_at(const std::filesystem::path& path) const;
 
   /// Fills `out` from `offset`. Throws FileTruncated where the file ends first, else Io.

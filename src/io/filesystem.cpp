@@ -64,7 +64,7 @@ bool can_clone_into(const std::filesystem::path& directory, const File& source, 
     return probe.try_clone_from(source, 0, 0, block_bytes);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::NoSpace) throw;
-    // Where the disk fails, writing says so.
+    // If the disk fails, writing will say so.
     return false;
   }
 }

@@ -1,5 +1,5 @@
 #pragma once
-/// What a path lies on.
+/// The filesystem that a path lies on.
 
 #include <filesystem>
 #include <string>
@@ -18,7 +18,7 @@ struct FilesystemInfo {
   i64 block_bytes = 0;
 };
 
-/// What the filesystem of a directory can do, tried on files without a name.
+/// The abilities of a directory's filesystem, tried on files without a name.
 struct IoAbilities {
   /// False where the directory cannot be written to, or has no files without a name; then nothing else is known.
   bool known = false;
@@ -29,11 +29,11 @@ struct IoAbilities {
 };
 IoAbilities io_abilities(const std::filesystem::path& directory);
 
-/// Of the nearest directory that exists at or above `path`. Throws Io.
+/// The filesystem of the nearest directory that exists at or above `path`. Throws Io.
 FilesystemInfo filesystem_of(const std::filesystem::path& path);
 
-/// Whether a file in this directory can share blocks of `block_bytes` bytes with `source`: tried with a file that has
-/// no name. False as well where the directory cannot hold such a file. Throws NoSpace: a full disk says neither.
+/// True where a file in this directory can share blocks of `block_bytes` bytes with `source`: tried with a file that
+/// has no name. False as well where the directory cannot hold such a file. Throws NoSpace: a full disk says neither.
 bool can_clone_into(const std::filesystem::path& directory, const File& source, i64 block_bytes);
 
 }  // namespace glu_ckpt

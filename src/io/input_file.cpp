@@ -72,7 +72,7 @@ class PagedRead {
   }
 
   i64 begin_;
-  /// What the next page is.
+  /// The position of the next page.
   i64 next_;
   i64 num_aside_ = 0;
   std::vector<iovec> pages_;

@@ -9,8 +9,8 @@
 
 namespace glu_ckpt {
 
-/// What the page cache has comes from there. The rest is read past it (O_DIRECT) where it can go to its place at once,
-/// so that a checkpoint costs no copy of itself, and does not push out of memory what others need there.
+/// Bytes that the page cache has come from there. The rest is read past it (O_DIRECT) where it can go to its place at
+/// once, so that a checkpoint costs no copy of itself, and does not push out of memory what others need there.
 class InputFile {
  public:
   explicit InputFile(File file) : file_(std::move(file)) {}
@@ -18,7 +18,7 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
 
   const File& file() const { return file_; }
-  /// Whether pages that are not in memory are read past the cache, where whole pages of the file are whole pages of
+  /// True where pages that are not in memory are read past the cache, if whole pages of the file are whole pages of
   /// `pieces`: with a filesystem that has such access and tells this user what is in the cache, and no failure so far.
   bool reads_past_cache() const;
   /// From here on reads leave in the cache what they read. Thread safe.

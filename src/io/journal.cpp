@@ -29,7 +29,7 @@ std::vector<std::byte> framed(std::span<const std::byte> content, i64 offset) {
   return record;
 }
 
-/// Whether a file that begins so can be a journal, whole or with zeros for what was not written.
+/// True where a file that begins so can be a journal, whole or with zeros for what was not written.
 bool begins_as_journal(std::span<const std::byte> first) {
   const auto is_magic = [&](std::size_t i) { return first[i] == static_cast<std::byte>(kMagic[i]); };
   std::size_t same = 0;

@@ -38,10 +38,10 @@ class Journal {
   /// Empties the file, writes the header and flushes it.
   void begin(std::string_view header);
   /// Adds an entry by one write. Not flushed: what a crash takes is done again. Any number of threads may call it.
-  /// Where it throws, the entries before it stay, and the next one takes its place.
+  /// If it throws, the entries before stay, and the next one takes its place.
   void append(std::span<const std::byte> entry);
   void sync() const { file_.sync(); }
-  /// Whether the path still leads to the journal's file.
+  /// True where the path still leads to the journal's file.
   bool is_at(const std::filesystem::path& path) const { return file_.is_at(path); }
   /// Adds another journal's entries, to the file and to entries().
   void take_over(const Journal& other);
@@ -52,7 +52,7 @@ class Journal {
 
   File file_;
   std::mutex mutex_;
-  /// Where the next record goes.
+  /// The position of the next record.
   i64 end_ = 0;
   std::optional<std::string> header_;
   std::vector<std::vector<std::byte>> entries_;

@@ -70,7 +70,7 @@ void OutputFile::open(StagedMode mode) {
   if (mode == StagedMode::Resume) forget_cache();
 }
 
-/// What the earlier run wrote is to be read from the disk: where writing out failed, the page cache still has bytes
+/// The earlier run's bytes are to be read from the disk: where writing out failed, the page cache still has bytes
 /// that the disk has not, and takes them for clean.
 void OutputFile::forget_cache() const {
   try {

@@ -19,7 +19,7 @@
 
 namespace glu_ckpt {
 
-/// Whether a file's space is reserved as a whole when the file is made, or part by part as it is written. The second is
+/// A file's space is reserved as a whole when the file is made, or part by part as it is written. The second is
 /// for files into which parts are cloned: a reserved block that a clone then replaces has to be free all the same.
 enum class Space { All, AsWritten };
 
@@ -47,7 +47,7 @@ class OutputFile {
   const std::filesystem::path& path() const { return path_; }
   i64 bytes() const { return options_.bytes; }
   i64 header_bytes() const { return options_.header_bytes; }
-  /// Whether whole pages go past the page cache. False where the filesystem has no such access or refused a write.
+  /// True where whole pages go past the page cache. False where the filesystem has no such access or refused a write.
   bool is_direct() const { return use_direct_; }
   /// The names that it may have on the disk before publish().
   std::vector<std::filesystem::path> names() const;

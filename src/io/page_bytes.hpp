@@ -9,7 +9,7 @@
 
 namespace glu_ckpt {
 
-/// Of memory and of the page cache; a multiple of every disk's block.
+/// The size of a page of memory and of the page cache; a multiple of every disk's block.
 inline constexpr i64 kPageBytes = 4096;
 
 struct FreePages {

@@ -51,7 +51,7 @@ PageSpool::Chunk PageSpool::take_empty() {
   return chunk;
 }
 
-/// What cannot be shared is written where it belongs; that says which file had no room for it.
+/// Pages that cannot be shared are written where they belong; an error then names the file that had no room for them.
 void PageSpool::move_out(Chunk& chunk, i64 at) {
   const std::lock_guard lock(moving_);
   const bool written = try_write({chunk.pages.get(), static_cast<std::size_t>(chunk.bytes)}, at);

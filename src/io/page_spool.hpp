@@ -54,7 +54,7 @@ class PageSpool {
   std::mutex moving_;
   bool opened_ = false;
   File file_;
-  /// Of the file: what lies before it was given to chunks.
+  /// The end of that part of the file that was given to chunks.
   i64 end_ = 0;
   Chunk filling_;
   std::vector<Chunk> empty_;

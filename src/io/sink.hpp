@@ -1,5 +1,5 @@
 #pragma once
-/// Where execute() puts the tensors of an output.
+/// The end of execute() that takes the tensors of an output.
 
 #include <span>
 

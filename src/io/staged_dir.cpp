@@ -106,8 +106,8 @@ void StagedDir::create(std::string_view fingerprint) {
   }
 }
 
-/// Of a run that was killed after it had exchanged its output with what was there before, which is then called as the
-/// staging directory. The journal in the output tells: it goes last.
+/// Removes what a run left that was killed after it had exchanged its output with the older one, which then has the
+/// staging directory's name. The journal in the output shows it, for it goes last.
 void StagedDir::clear_up(std::string_view fingerprint) const {
   const fs::path journal = final_ / kJournalName;
   if (link_kind(journal) != PathKind::File || link_kind(journal_path()) != PathKind::Missing) return;
@@ -141,7 +141,8 @@ void StagedDir::resume(std::string_view fingerprint) {
   take_over(std::make_unique<Journal>(std::move(file)), fingerprint);
 }
 
-/// Of the staging directory that is there; a new one if that is empty. Not open where another run was quicker.
+/// The journal of the staging directory that exists; a new one if that is empty. It is not open where another run was
+/// quicker.
 File StagedDir::open_journal() const {
   const PathKind kind = link_kind(journal_path());
   if (kind == PathKind::File) return File::open_write(journal_path());
@@ -194,8 +195,8 @@ void StagedDir::begin_journal(std::unique_ptr<Journal> journal, std::string_view
   sync_directory(directory_of(staging_));
 }
 
-/// Whether the staging directory is still the one that is locked: somebody may have moved it, and there may be another
-/// run's in its place.
+/// True where the staging directory is still the one that is locked: somebody may have moved it, and another run's may
+/// be in its place.
 bool StagedDir::is_in_place() const { return !journal_ || journal_->is_at(journal_path()); }
 
 /// The same where nothing may be thrown. What cannot be known twice is not in place.
@@ -283,7 +284,7 @@ void StagedDir::install_new(const fs::path& from) {
 
 void StagedDir::install_over(const fs::path& from) {
   if (link_kind(from) != PathKind::Directory && link_kind(final_) != PathKind::Directory) {
-    // What was there before goes with its name, at once.
+    // The rename removes the older output at once.
     rename_path(from, final_);
     owned_ = false;
     return sync_directory(directory_of(final_));

@@ -49,7 +49,7 @@ class StagedDir {
   bool has_journal() const { return journal_ != nullptr; }
   /// Only where has_journal().
   Journal& journal() const { return *journal_; }
-  /// Whether an earlier run's journal was taken over, with whatever else is in the directory.
+  /// True where an earlier run's journal was taken over, with whatever else is in the directory.
   bool resumed() const { return resumed_; }
   /// The destructor then leaves the directory for a later run to resume.
   void keep() { owned_ = false; }

@@ -81,7 +81,7 @@ class SystemCallsScope {
   SystemCalls* before_;
 };
 
-/// What `call` returns once no signal cuts it short.
+/// Repeats `call` until no signal cuts it short, and returns its result.
 template <typename Call>
 auto uninterrupted(const Call& call) {
   auto result = call();

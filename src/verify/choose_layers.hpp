@@ -1,5 +1,5 @@
 #pragma once
-/// Which layers a list names.
+/// Reads a list of layers.
 
 #include <string>
 #include <vector>

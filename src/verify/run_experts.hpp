@@ -9,12 +9,12 @@
 
 namespace glu_ckpt {
 
-/// Where the run's device has the experts run. "auto" is the CPU: with a few tokens for each expert the weights pass
-/// through once, and the CPU has to read them anyway.
+/// Opens what runs the experts on the run's device. "auto" is the CPU: with a few tokens for each expert the weights
+/// pass through once, and the CPU has to read them anyway.
 std::unique_ptr<MlpRunner> open_runner(const RunOptions& run);
 
-/// How to run the experts of both. Their config.json must not disagree about it; where only one has a config.json, that
-/// speaks for both. Throws Usage, and what choose_activation() and forward_bytes() throw.
+/// The way to run the experts of both. Their config.json must not disagree about it; where only one has a config.json,
+/// that speaks for both. Throws Usage, and what choose_activation() and forward_bytes() throw.
 VerifyForwardOptions forward_options(const ExpertCompute& compute, const VerifySubset& subset, const RunOptions& run,
                                      const Checkpoint& a, const Checkpoint& b);
 

@@ -15,17 +15,17 @@ struct SampleLimits {
 };
 
 struct Sample {
-  /// How many rows were compared, and how many bytes of each model.
+  /// The rows that were compared, and their bytes in each model.
   i64 rows = 0;
   i64 bytes = 0;
   /// The first row found that differs, for people; empty where all are equal.
   std::string difference;
 };
 
-/// Of each of `tensors`, which are b's, the first and the last row and, as far as the limits go, some that `seed`
-/// chooses; where there are too many tensors for that, of as many as `seed` chooses. Each side is read by its own
-/// placements. Of matrices that are stored transposed the first elements of a row stand for it. Both models consist of
-/// the same matrices and tensors (first_unlike()).
+/// Compares, of each of `tensors`, which are b's, the first and the last row and, as far as the limits go, some that
+/// `seed` chooses; where there are too many tensors for that, of as many as `seed` chooses. Each side is read by its
+/// own placements. Of matrices that are stored transposed the first elements of a row stand for it. Both models consist
+/// of the same matrices and tensors (first_unlike()).
 Sample sample_rows(const Model& a, const Model& b, std::span<const std::size_t> tensors, const Backend& backend,
                    const ExecuteOptions& options, u64 seed, const SampleLimits& limits = {});
 
