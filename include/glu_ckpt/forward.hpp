@@ -23,8 +23,8 @@ namespace glu_ckpt {
 /// family settles throw UnknownActivation, constants that the activation does not have throw Usage.
 Activation choose_activation(const ModelHints& hints, const ActivationAnswers& answers, bool gated);
 
-/// Where a grouped MLP is run. All that is handed over lies in host memory. Several threads may call one object at the
-/// same time.
+/// Where a grouped MLP is run. Everything that is passed lies in host memory. Several threads may call one object at
+/// the same time.
 class MlpRunner {
  public:
   virtual ~MlpRunner() = default;
@@ -32,7 +32,7 @@ class MlpRunner {
   /// threads of the CPU, where that computes. Throws what grouped_mlp_host() throws, and NoMemory, DeviceFailed.
   virtual void run(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
                    void* out, int jobs) = 0;
-  /// Bytes of weights that are a good meal for a call with `jobs` threads.
+  /// Bytes of weights that are a good batch for a call with `jobs` threads.
   virtual i64 batch_bytes(int jobs) const = 0;
   /// "cpu" or "cuda:0".
   virtual std::string name() const = 0;

@@ -340,13 +340,13 @@ class WatchedRunner : public MlpRunner {
     }
     answer(mlp, x, rows, splits, probs, out);
   }
-  i64 batch_bytes(int) const override { return meal; }
+  i64 batch_bytes(int) const override { return batch; }
   std::string name() const override { return "watched"; }
 
   i64 calls = 0;
   std::size_t most_experts = 0;
   std::set<i64> counts;
-  i64 meal = i64{1} << 30;
+  i64 batch = i64{1} << 30;
 
  private:
   std::mutex mutex_;
