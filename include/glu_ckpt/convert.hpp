@@ -91,6 +91,9 @@ std::string_view to_string(const Proof& proof);
 struct Converted {
   /// The plan that was carried out; its notes are what the user should know.
   Plan plan = {};
+  LoadsIn loads_in = {};
+  /// What may load and compute something else, as sentences.
+  std::vector<std::string> warnings = {};
   Proof proof;
   /// The model's digest. It is absent with ProofMode::None, and where the order of gate and up is unknown, since it
   /// would depend on the layout.
@@ -119,6 +122,8 @@ Converted convert(const std::filesystem::path& source, const std::filesystem::pa
 /// A conversion that convert() would make.
 struct ConversionPlan {
   Plan plan;
+  LoadsIn loads_in = {};
+  std::vector<std::string> warnings = {};
   i64 bytes_written = 0;
   i64 bytes_cloned = 0;
   /// Bytes, estimated.

@@ -347,6 +347,20 @@ struct RowRange {
 /// rank's share of F is no whole number of rows, or of blocks.
 std::vector<RowRange> tp_shard_rows(const Glu& glu, i64 intermediate, i64 tp, i64 rank);
 
+/// A program that loads a checkpoint as it is.
+struct Loader {
+  std::string program;
+  std::string versions;
+  /// How the program has to be told, or empty.
+  std::string flags;
+};
+
+/// The programs that load a checkpoint as it is; without one, the reason.
+struct LoadsIn {
+  std::vector<Loader> loaders;
+  std::string why_none;
+};
+
 /// A row of the table of namings; nullptr where none has that name or lists that model_type.
 const Naming* find_naming(std::string_view name);
 

@@ -37,6 +37,7 @@ struct Inspection {
   /// Absent where recognition failed; `fault` then says why.
   std::optional<Recognition> recognition;
   std::optional<Error> fault;
+  LoadsIn loads_in = {};
   /// Sentences; the fault's is among them.
   std::vector<std::string> problems;
 };

@@ -113,6 +113,8 @@ struct Plan {
   std::vector<CutTensor> cuts;
   LayoutAnswers from;
   LayoutAnswers to;
+  /// The spelling of what is outside of the experts in the output: "megatron", "hf", "torchtitan"; empty: unknown.
+  std::string rest;
   i64 bytes = 0;
   /// Sentences that the user should know.
   std::vector<std::string> notes;

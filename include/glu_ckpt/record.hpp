@@ -31,7 +31,8 @@ struct ModelHints {
 /// Provenance: what an earlier run (or `stamp`) recorded about a checkpoint. Keys are the contract's
 /// without the `glu_ckpt.` prefix: version, naming, experts, glu, shared_glu, optimizer_glu, digest, source_digest,
 /// num_hidden_layers; config, the text of a config.json that does not lie beside the file; and entries that begin with
-/// "hf_", which say of a model in another program's naming how it was in Hugging Face's. Values are the strings as stored.
+/// "hf_", which say of a model in another program's naming how it was in Hugging Face's. Values are the strings as
+/// stored.
 using Record = std::map<std::string, std::string>;
 
 }  // namespace glu_ckpt

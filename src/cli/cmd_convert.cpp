@@ -31,6 +31,8 @@ ExitStatus cmd_convert(const Options& options, Ranks* ranks) {
   report::Conversion conversion;
   conversion.output = options.output;
   conversion.plan = &converted.plan;
+  conversion.loads_in = converted.loads_in;
+  conversion.warnings = converted.warnings;
   conversion.bytes_written = converted.bytes_written;
   conversion.bytes_cloned = converted.bytes_cloned;
   conversion.seconds = seconds.count();
@@ -51,6 +53,8 @@ ExitStatus cmd_plan(const Options& options) {
     const ConversionPlan planned =
         plan_conversion(options.input, options.output, options.convert, Session(options).run());
     conversion.plan = &planned.plan;
+    conversion.loads_in = planned.loads_in;
+    conversion.warnings = planned.warnings;
     conversion.bytes_written = planned.bytes_written;
     conversion.bytes_cloned = planned.bytes_cloned;
     conversion.peak_memory = planned.peak_memory;

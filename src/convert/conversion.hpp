@@ -19,6 +19,8 @@ struct Conversion {
   Checkpoint source = {};
   Target target = {};
   Plan plan = {};
+  LoadsIn loads_in = {};
+  std::vector<std::string> warnings = {};
 };
 
 /// Opens, recognizes, plans and proves the plan: what cannot be exact is refused here. Rank 0 plans for all.

@@ -64,6 +64,8 @@ Converted convert_with(const std::filesystem::path& source, const std::filesyste
   const bool is_complete = !ranks.broadcast(std::vector<std::byte>(complete ? 1 : 0)).empty();
   Converted converted = is_complete ? std::move(complete).value_or(Converted()) : run_conversion(conversion, ranks);
   converted.plan = std::move(conversion.plan);
+  converted.loads_in = std::move(conversion.loads_in);
+  converted.warnings = std::move(conversion.warnings);
   return converted;
 }
 
@@ -174,6 +176,8 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
     planned.estimated_seconds =
         rate->seconds * static_cast<double>(planned.bytes_written) / static_cast<double>(rate->bytes);
   planned.plan = std::move(conversion.plan);
+  planned.loads_in = std::move(conversion.loads_in);
+  planned.warnings = std::move(conversion.warnings);
   return planned;
 }
 

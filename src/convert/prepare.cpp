@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "arch/loads_in.hpp"
 #include "convert/check_output.hpp"
 #include "convert/conversion.hpp"
 #include "core/compute.hpp"
@@ -65,6 +66,27 @@ Plan make_shared_plan(const Conversion& conversion, Ranks& ranks) {
 
 }  // namespace
 
+namespace {
+
+LoadsIn loaders_of(const Conversion& conversion) {
+  const Recognition& model = conversion.source.recognition;
+  return loads_in({conversion.plan.to, conversion.plan.rest, std::string(to_string(conversion.target.format)),
+                   model.architecture.get(), model.no_architecture});
+}
+
+/// What may load and compute something else, or not load at all though it looks as if it did.
+std::vector<std::string> warnings_of(const Conversion& conversion) {
+  std::vector<std::string> warnings;
+  if (conversion.target.for_megatron) warnings = arguments_for(conversion.target, conversion.source).warnings;
+  const bool renamed = conversion.plan.to.naming != conversion.plan.from.naming;
+  if (renamed && conversion.options.to.scope == Scope::Experts)
+    warnings.push_back(fmt::format("--scope experts renames expert tensors alone; no program loads the result: {}",
+                                   conversion.loads_in.why_none));
+  return warnings;
+}
+
+}  // namespace
+
 Conversion prepare(const std::filesystem::path& input, const std::filesystem::path& output,
                    const ConvertOptions& options, const RunOptions& run, Ranks& ranks) {
   at_first_rank(ranks, [&] { check_output(input, output, options); });
@@ -80,7 +102,10 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
   together(ranks, [&] {
     if (!conversion.backend) conversion.backend = open_backend(run, gathered_bytes(conversion.plan));
   });
+  conversion.loads_in = loaders_of(conversion);
+  conversion.warnings = warnings_of(conversion);
   at_first_rank(ranks, [&] {
+    for (const std::string& warning : conversion.warnings) tell_warning(run, "{}", warning);
     for (const std::string& note : conversion.plan.notes) tell_note(run, "{}", note);
   });
   return conversion;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "arch/dense_table.hpp"
-#include "arch/megatron_args.hpp"
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
@@ -222,10 +221,13 @@ bool has_config(const Target& target) {
   });
 }
 
+MegatronArgs arguments_for(const Target& target, const Checkpoint& source) {
+  return megatron_args(source.hints.config, source.recognition, {target.to.glu, target.to.shared_glu});
+}
+
 std::vector<SideFile> made_files(const Target& target, const Checkpoint& source) {
   if (!target.for_megatron) return {};
-  const MegatronArgs args =
-      megatron_args(source.hints.config, source.recognition, {target.to.glu, target.to.shared_glu});
+  const MegatronArgs args = arguments_for(target, source);
   return {{std::string(kCommonStateFile), print_common_state()}, {std::string(kMegatronArgsFile), args.text}};
 }
 

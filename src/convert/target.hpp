@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "arch/megatron_args.hpp"
 #include "format/output_format.hpp"
 #include "glu_ckpt/convert.hpp"
 #include "model/open_checkpoint.hpp"
@@ -32,6 +33,9 @@ Target resolve_target(const std::filesystem::path& output, const ConvertOptions&
 
 /// Returns whether a config.json is among the other files.
 bool has_config(const Target& target);
+
+/// The arguments of a run that loads the output. Only where for_megatron.
+MegatronArgs arguments_for(const Target& target, const Checkpoint& source);
 
 /// The files that are made for the output's reader, once its tensors are known.
 std::vector<SideFile> made_files(const Target& target, const Checkpoint& source);

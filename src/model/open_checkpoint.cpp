@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "arch/dense_table.hpp"
+#include "arch/loads_in.hpp"
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
 #include "format/model_config.hpp"
@@ -21,6 +23,13 @@ std::string option_about(const ExpertBlock& block) {
 std::filesystem::path file_of(const Source& source, const TensorRef& tensor) {
   if (!is_directory_at(source.path())) return source.path();
   return source.path() / source.structure().iteration_dir / source.inventory().files.at(tensor.file);
+}
+
+LoadsIn loaders_of(const Source& source, const Recognition& model) {
+  StoredModel stored{model.layout, "", std::string(to_string(source.format())), model.architecture.get(),
+                     model.no_architecture};
+  if (model.dense_naming != nullptr && model.misfits.empty()) stored.rest = model.dense_naming->name;
+  return loads_in(stored);
 }
 
 /// A config.json that was named says more than one that lies beside the checkpoint, and that more than a recorded one.
@@ -67,6 +76,7 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
   try {
     inspection.recognition = recognize_source(*inspection.source, hints_of(*inspection.source, answers), answers);
     inspection.problems = inspection.recognition->problems;
+    inspection.loads_in = loaders_of(*inspection.source, *inspection.recognition);
   } catch (const Error& error) {
     inspection.problems.emplace_back(error.what());
     inspection.fault = error;

@@ -7,8 +7,8 @@
 
 namespace glu_ckpt {
 
-/// The digest in the checkpoint's own record, where it is of what was recognized: one of a whole model says nothing once
-/// its config.json is gone, nor of what is left once some tensors are dropped. Empty where there is none.
+/// The digest in the checkpoint's own record, where it is of what was recognized: one of a whole model says nothing
+/// once its config.json is gone, nor of what is left once some tensors are dropped. Empty where there is none.
 std::string recorded_digest_of(const Checkpoint& checkpoint);
 
 /// Throws `error` again: with the file of the source that it is about and, where the source is broken and holds the

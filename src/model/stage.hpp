@@ -43,6 +43,10 @@ void tell_note(const RunOptions& run, fmt::format_string<Values...> text, Values
   if (run.observer != nullptr) run.observer->note(fmt::format(text, std::forward<Values>(values)...));
 }
 template <typename... Values>
+void tell_warning(const RunOptions& run, fmt::format_string<Values...> text, Values&&... values) {
+  if (run.observer != nullptr) run.observer->warn(fmt::format(text, std::forward<Values>(values)...));
+}
+template <typename... Values>
 void tell_detail(const RunOptions& run, fmt::format_string<Values...> text, Values&&... values) {
   if (run.observer != nullptr) run.observer->detail(fmt::format(text, std::forward<Values>(values)...));
 }

@@ -235,6 +235,8 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   drafts.list.reserve(inventory.tensors.size());
   for (std::size_t i = 0; i < targets.size(); ++i) add_block_outputs(from.blocks[i], targets[i], inventory, drafts);
   describe_targets(from, targets, plan);
+  if (const DenseNaming* const rest = whole != nullptr ? whole : from.dense_naming; rest != nullptr)
+    plan.rest = rest->name;
   plan.dropped = from.dropped;
   add_others(inventory, from, options, whole, root, drafts, plan);
   const bool identity = from.dropped.empty() && is_identity(drafts.list, inventory);
@@ -245,9 +247,6 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   check_unique(drafts.list);
   place_outputs(std::move(drafts.list), options.max_shard_bytes, inventory, plan);
   plan.data_phases = choose_data_phases(inventory, plan);
-  if (plan.to.naming != plan.from.naming && whole == nullptr && options.to.scope == Scope::Experts)
-    plan.notes.push_back(
-        "only expert tensors are renamed, everything else keeps its name: no program loads the result as it is");
   return plan;
 }
 

@@ -195,8 +195,8 @@ void check_numbers(const Plan& plan) {
 }  // namespace
 
 std::vector<std::byte> plan_bytes(const Plan& plan) {
-  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, cuts, from, to, bytes,
-               notes] = plan;
+  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, cuts, from, to, rest,
+               bytes, notes] = plan;
   ByteWriter out;
   out.text(kFirstText);
   write(out, outputs);
@@ -210,6 +210,7 @@ std::vector<std::byte> plan_bytes(const Plan& plan) {
   write(out, cuts);
   write(out, from);
   write(out, to);
+  write(out, rest);
   write(out, bytes);
   write(out, notes);
   return out.take();
@@ -234,6 +235,7 @@ Plan parse_plan_bytes(std::span<const std::byte> bytes) {
   plan.cuts = read_items(in, 2 * kNumberBytes, read_cut);
   plan.from = read_answers(in);
   plan.to = read_answers(in);
+  plan.rest = in.text();
   plan.bytes = in.number(0, kMax);
   plan.notes = read_items(in, kNumberBytes, [](ByteReader& notes) { return notes.text(); });
   in.end();

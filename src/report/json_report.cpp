@@ -25,6 +25,18 @@ void write_list(JsonWriter& json, std::string_view name, const std::vector<std::
   json.end_array();
 }
 
+void write_loads_in(JsonWriter& json, const LoadsIn& found) {
+  json.key("loads_in").begin_array();
+  for (const Loader& loader : found.loaders)
+    json.begin_object()
+        .field("program", loader.program)
+        .field("versions", loader.versions)
+        .field("flags", loader.flags)
+        .end_object();
+  json.end_array();
+  if (found.loaders.empty()) json.field("loads_in_nothing", found.why_none);
+}
+
 /// A size that differs between layers is null.
 void write_number(JsonWriter& json, std::string_view name, i64 number) {
   json.key(name);
@@ -36,7 +48,9 @@ void write_number(JsonWriter& json, std::string_view name, i64 number) {
 
 /// A number for layers of the main stack, a string such as "mtp.0" for others.
 void write_layer(JsonWriter& json, const std::string& label) {
-  if (label.find_first_not_of("0123456789") != std::string::npos)
+  if (label.empty())
+    json.key("layer").null();
+  else if (label.find_first_not_of("0123456789") != std::string::npos)
     json.field("layer", label);
   else
     json.field("layer", static_cast<i64>(std::stoll(label)));
@@ -81,6 +95,8 @@ std::string inspection_json(const Inspection& inspection) {
   json.field("bytes", inspection.source->file_bytes());
   json.field("optimizer", sums.optimizer);
   write_list(json, "problems", inspection.problems);
+  write_loads_in(json, inspection.loads_in);
+  write_list(json, "warnings", {});
   return json.end_object().text();
 }
 
@@ -124,6 +140,8 @@ std::string conversion_json(const Conversion& conversion) {
     else
       json.null();
   }
+  write_loads_in(json, conversion.loads_in);
+  write_list(json, "warnings", conversion.warnings);
   write_list(json, "refusals", conversion.refusals);
   write_list(json, "notes", conversion.plan != nullptr ? conversion.plan->notes : std::vector<std::string>{});
   return json.end_object().text();
@@ -144,6 +162,11 @@ std::string verdict_json(const Verdict& verdict) {
       write_layer(json, first->layer);
       json.field("expert", first->expert).field("role", first->role);
     }
+    json.key("head");
+    if (first->head >= 0)
+      json.value(first->head);
+    else
+      json.null();
     json.field("row", first->row).field("column", first->column).field("a", first->a).field("b", first->b);
     json.field("state", first->state)
         .field("set", first->set)

@@ -18,6 +18,8 @@ namespace glu_ckpt::report {
 struct Conversion {
   std::string output;
   const Plan* plan = nullptr;
+  LoadsIn loads_in = {};
+  std::vector<std::string> warnings = {};
   bool dry_run = false;
   i64 bytes_written = 0;
   double seconds = 0;

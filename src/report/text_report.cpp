@@ -24,13 +24,25 @@ std::string difference_text(const Difference& difference) {
     text = fmt::format("first difference: {}", printable(difference.tensor));
   } else {
     const std::string of = difference.state == "model" ? "" : printable(difference.state) + " of ";
-    text = fmt::format("first difference: {}layer {}, {} expert {}, {} {}", of, difference.layer, difference.set,
-                       difference.expert, difference.role, difference.kind);
+    const std::string place = difference.layer.empty() ? std::string() : fmt::format("layer {}, ", difference.layer);
+    const std::string expert =
+        difference.set.empty() ? std::string() : fmt::format("{} expert {}, ", difference.set, difference.expert);
+    text = fmt::format("first difference: {}{}{}{} {}", of, place, expert, difference.role, difference.kind);
+    if (difference.head >= 0) text += fmt::format(", head {}", difference.head);
   }
   text += fmt::format(", row {}, column {}: {} in A, {} in B\n", difference.row, difference.column, difference.a,
                       difference.b);
   if (!difference.role.empty()) text += fmt::format("  in A's tensor {}\n", printable(difference.tensor));
   if (!difference.hint.empty()) text += fmt::format("  {}\n", difference.hint);
+  return text;
+}
+
+std::string loads_in_text(const LoadsIn& found) {
+  if (found.loaders.empty()) return fmt::format("loads in    nothing as it is: {}\n", printable(found.why_none));
+  std::string text;
+  for (const Loader& loader : found.loaders)
+    text += fmt::format("{:<12}{}, {}{}{}\n", text.empty() ? "loads in" : "", loader.program, loader.versions,
+                        loader.flags.empty() ? "" : ", ", loader.flags);
   return text;
 }
 
@@ -113,6 +125,7 @@ std::string inspection_text(const Inspection& inspection) {
   } else if (inspection.recognition) {
     text += "layout      no experts\n";
   }
+  if (!inspection.fault) text += loads_in_text(inspection.loads_in);
   for (const std::string& problem : inspection.problems) text += fmt::format("problem     {}\n", printable(problem));
   return text;
 }
@@ -139,7 +152,7 @@ std::string conversion_text(const Conversion& conversion) {
     if (conversion.estimated_seconds)
       text += fmt::format("takes about {:.1f} s, by a sample of the work{}\n", *conversion.estimated_seconds,
                           conversion.bytes_cloned > 0 ? ", without what is cloned" : "");
-    return text;
+    return text + loads_in_text(conversion.loads_in);
   }
   if (conversion.bytes_cloned > 0)
     text += fmt::format("cloned      {} ({} bytes), which share their blocks with the source\n",
@@ -158,7 +171,7 @@ std::string conversion_text(const Conversion& conversion) {
         "were "
         "not read (--verify readback reads them)\n",
         conversion.sample.rows, size_text(conversion.sample.bytes));
-  return text;
+  return text + loads_in_text(conversion.loads_in);
 }
 
 namespace {

@@ -29,6 +29,7 @@ Plan every_field() {
   plan.cuts = {{9, 640}};
   plan.from = {"hf:x", "indexed", {Glu::Kind::Interleaved, 32}, "option", Glu{Glu::Kind::Split, 0}, std::nullopt};
   plan.to = {"megatron", "grouped", {Glu::Kind::None, 0}, "naming", std::nullopt, Glu{Glu::Kind::Contiguous, 0}};
+  plan.rest = "hf";
   plan.bytes = 91;
   plan.notes = {"one", "", "three"};
   return plan;
@@ -67,8 +68,8 @@ void expect_equal(const LayoutAnswers& a, const LayoutAnswers& b) {
 
 /// Does not compile once a Plan has gained a field that it does not compare.
 void expect_equal(const Plan& a, const Plan& b) {
-  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, cuts, from, to, bytes,
-               notes] = a;
+  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, cuts, from, to, rest,
+               bytes, notes] = a;
   ASSERT_EQ(outputs.size(), b.outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) expect_equal(outputs[i], b.outputs[i]);
   ASSERT_EQ(moves.size(), b.moves.size());
@@ -82,6 +83,7 @@ void expect_equal(const Plan& a, const Plan& b) {
   EXPECT_EQ(cuts, b.cuts);
   expect_equal(from, b.from);
   expect_equal(to, b.to);
+  EXPECT_EQ(rest, b.rest);
   EXPECT_EQ(bytes, b.bytes);
   EXPECT_EQ(notes, b.notes);
 }

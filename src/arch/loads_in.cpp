@@ -1,0 +1,91 @@
+#include "arch/loads_in.hpp"
+
+#include <fmt/format.h>
+
+#include "arch/dense_table.hpp"
+#include "layout/layout_table.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+class LoaderFinder {
+ public:
+  explicit LoaderFinder(const StoredModel& model)
+      : layout_(model.layout), model_(model), naming_(find_naming(model.layout.naming)) {}
+
+  LoadsIn find() const {
+    if (model_.architecture == nullptr) return nothing("{}", model_.no_architecture);
+    if (naming_ == nullptr || model_.rest.empty()) return nothing("not all of a model is there");
+    if (layout_.glu.kind == Glu::Kind::Unknown)
+      return nothing("nobody knows in which order FC1 holds gate and up; --from-glu or `stamp` says it");
+    if (layout_.naming.substr(0, model_.rest.size()) != model_.rest)
+      return nothing("the experts are named as in {}, the rest of the model as in {}", layout_.naming, model_.rest);
+    if (model_.rest == "megatron") return find_megatron();
+    if (model_.rest == "torchtitan") return find_torchtitan();
+    return find_hf();
+  }
+
+ private:
+  template <typename... Args>
+  static LoadsIn nothing(fmt::format_string<Args...> text, Args&&... args) {
+    return {{}, fmt::format(text, std::forward<Args>(args)...)};
+  }
+
+  bool is(std::string_view model_type) const { return model_.architecture->model_type == model_type; }
+
+  LoadsIn find_megatron() const {
+    if (layout_.naming != "megatron-dist" || model_.format != "torch-dist")
+      return nothing("Megatron-Core loads torch_dist checkpoints; --to megatron makes one");
+    if (layout_.experts != "grouped")
+      return nothing("Megatron-Core's grouped experts are one tensor a layer; --experts grouped");
+    const Architecture& architecture = *model_.architecture;
+    if (!architecture.family->needs.empty()) return nothing("{}", architecture.family->needs);
+    std::string flags = "$(cat megatron_args.txt)";
+    const auto add = [&](std::string_view name, const Glu& glu) {
+      if (glu.kind == Glu::Kind::Interleaved) flags += fmt::format(", {}={}", name, glu.block_rows);
+    };
+    add("moe_mlp_glu_interleave_size", layout_.glu);
+    if (layout_.shared_glu) add("moe_shared_expert_glu_interleave_size", *layout_.shared_glu);
+    std::string versions = "0.16 or later";
+    const bool latent = architecture.family->attention == Attention::Latent;
+    if (is("gpt_oss")) versions = "0.19 or later (its arguments; 0.16 by a configuration in Python)";
+    if (latent && architecture.extent(Dim::QLora) == 0)
+      versions = "0.16 to 0.18 (0.19 adds a norm of q that the model does not have)";
+    return {{{"Megatron-Core", versions, flags}}, {}};
+  }
+
+  LoadsIn find_torchtitan() const {
+    if (model_.format != "torch-dist") return nothing("torchtitan loads torch.distributed.checkpoint directories");
+    if (!is_native(*naming_, ExpertSet::Routed, Experts::Grouped, false) || layout_.experts != "grouped" ||
+        layout_.glu.kind != Glu::Kind::Split)
+      return nothing("torchtitan's experts are grouped, gate and up apart");
+    return {{{"torchtitan", "of 2026; not tried", "checkpoint.initial_load_path"}}, {}};
+  }
+
+  LoadsIn find_hf() const {
+    if (model_.format == "torch-dist") return nothing("no program reads these keys from torch_dist; --to hf");
+    const bool grouped = layout_.experts == "grouped";
+    const bool fused = layout_.glu.kind != Glu::Kind::Split;
+    const Experts experts = grouped ? Experts::Grouped : Experts::Indexed;
+    if (layout_.experts == "mixed" || !is_native(*naming_, ExpertSet::Routed, experts, fused))
+      return nothing("models of type '{}' do not store experts {}, {}", model_.architecture->model_type,
+                     layout_.experts, to_string(layout_.glu));
+    if (fused && fixed_glu(*naming_) != layout_.glu)
+      return nothing("programs expect {} under these names and cannot see that it is {}",
+                     to_string(fixed_glu(*naming_)), to_string(layout_.glu));
+    const bool packed_anew = grouped && !model_.architecture->family->packed_experts;
+    const std::string known = fmt::format("those that know '{}'; 5.23 was tried", model_.architecture->model_type);
+    if (packed_anew) return {{{"transformers", "5 or later", ""}}, {}};
+    return {{{"transformers", known, ""}, {"vLLM, SGLang", "those that know it; not tried", ""}}, {}};
+  }
+
+  const LayoutAnswers& layout_;
+  const StoredModel& model_;
+  const Naming* naming_;
+};
+
+}  // namespace
+
+LoadsIn loads_in(const StoredModel& model) { return LoaderFinder(model).find(); }
+
+}  // namespace glu_ckpt

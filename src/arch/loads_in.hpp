@@ -1,0 +1,24 @@
+#pragma once
+/// Which programs load a checkpoint as it is.
+
+#include "arch/architecture.hpp"
+
+namespace glu_ckpt {
+
+/// All that decides about it.
+struct StoredModel {
+  LayoutAnswers layout;
+  /// The spelling of what is outside of the experts (DenseNaming::name); empty where nobody knows it.
+  std::string rest;
+  /// "safetensors", "torch", "torch-dist".
+  std::string format;
+  /// null where the family has no map.
+  const Architecture* architecture = nullptr;
+  /// Why that is null.
+  std::string no_architecture;
+};
+
+/// The programs, or why there is none.
+LoadsIn loads_in(const StoredModel& model);
+
+}  // namespace glu_ckpt
