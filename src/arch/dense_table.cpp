@@ -370,7 +370,6 @@ constexpr auto kFamilies = std::to_array<Family>({
     {.model_types = {"gpt_oss"},
      .naming = hf_naming(kHfGrouped, kGptOss),
      .expert_naming = "hf:gpt_oss",
-     .torchtitan = &kTitanGroupedNaming,
      .intermediate_is_experts = true,
      .packed_experts = true},
     {.model_types = {"llama4_text"},

@@ -36,7 +36,10 @@ constexpr auto kMegatronStacks = std::to_array<StackPrefix>({
     {"mtp", "mtp.layers.", ".mtp_model_layer."},
     {"mtp", "mtp.layers.", ".mtp_model_layer.layers.", false, true},
 });
-constexpr auto kTorchtitanStacks = std::to_array<StackPrefix>({{"decoder", "layers.", ".", true}});
+constexpr auto kTorchtitanStacks = std::to_array<StackPrefix>({
+    {"decoder", "layers.", ".", true},
+    {"mtp", "mtp_layers.", ".", true},
+});
 constexpr auto kNemotronStacks = std::to_array<StackPrefix>({
     {"decoder", "backbone.layers."},
     {"decoder", "model.layers."},
