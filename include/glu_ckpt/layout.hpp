@@ -255,7 +255,7 @@ struct LayoutAnswers {
   /// "indexed", "grouped" or "mixed".
   std::string experts;
   Glu glu;
-  /// "option", "record", "naming" or "none": what settled `glu`.
+  /// "option", "record", "arguments" (that a trainer saved), "naming" or "none": what settled `glu`.
   std::string glu_source;
   /// Absent without shared experts.
   std::optional<Glu> shared_glu;

@@ -24,6 +24,10 @@ struct ModelHints {
   /// The first other field, or value of another type, that begins with "swiglu_": the activation is not what hidden_act
   /// says.
   std::string swiglu_other = {};
+  /// The order of gate and up by the arguments that a trainer saved, as --from-glu says it: of routed experts and of
+  /// the shared one. Empty where they say nothing.
+  std::string trained_glu = {};
+  std::string trained_shared_glu = {};
   /// The text itself, as strict JSON: the sizes of a whole model are read from it (src/arch).
   std::string config = {};
 };

@@ -4,6 +4,7 @@
 
 #include "core/fail.hpp"
 #include "format/model_config.hpp"
+#include "format/trainer_args.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
@@ -36,6 +37,9 @@ void FileSource::read_side_files() {
     const std::string text = read_small_file(files_.config, kMaxConfigBytes, ErrorCode::ConfigJson);
     info_.hints = parse_config(text, files_.config.string());
   }
+  const TrainedOrders trained = trained_orders(info_);
+  info_.hints.trained_glu = trained.glu;
+  info_.hints.trained_shared_glu = trained.shared_glu;
   if (!files_.record.empty()) {
     const std::string text = read_small_file(files_.record, kMaxRecordBytes, ErrorCode::RecordInvalid);
     parse_record(text, files_.record.string());

@@ -18,6 +18,7 @@ namespace {
 /// An answer about the order of gate and up, and who gave it.
 struct GluAnswer {
   std::optional<Glu> asked;
+  /// By the record, or else by the arguments that a trainer saved.
   std::optional<Glu> recorded;
   /// The option without its prefix, and the record's entry.
   std::string_view option;
@@ -125,9 +126,11 @@ class Recognizer {
     block.halved = answer.best() && is_halved(block, *answer.best());
     if (!block.halved) return;
     if (answer.asked && answer.recorded && *answer.asked != *answer.recorded)
-      conflict(answer, fmt::format("the record says {}", to_string(*answer.recorded)));
+      conflict(answer,
+               fmt::format("{} {}", is_by_record(answer) ? "the record says" : "the trainer's saved arguments say",
+                           to_string(*answer.recorded)));
     block.glu = *answer.best();
-    source_of(block) = answer.asked ? "option" : "record";
+    source_of(block) = answer.asked ? "option" : is_by_record(answer) ? "record" : "arguments";
   }
 
   /// Returns whether gate and up as two tensors are the halves of an interleaved FC1. Contiguous ones are the same
@@ -146,11 +149,11 @@ class Recognizer {
   /// unless someone says otherwise.
   GluAnswer answer_for(const ExpertBlock& block) const {
     if (block.set == ExpertSet::Shared)
-      return {answers_.shared_glu, recorded_glu("shared_glu"), "shared-glu", "shared_glu"};
+      return {answers_.shared_glu, settled_glu("shared_glu", hints_.trained_shared_glu), "shared-glu", "shared_glu"};
     const auto recorded = recorded_glu("optimizer_glu");
     if (block.is_optimizer_state() && (answers_.optimizer_glu || recorded))
       return {answers_.optimizer_glu, recorded, "optimizer-glu", "optimizer_glu"};
-    return {answers_.glu, recorded_glu("glu"), "glu", "glu"};
+    return {answers_.glu, settled_glu("glu", hints_.trained_glu), "glu", "glu"};
   }
 
   /// Who settled the order of blocks like this one; only that of the routed weights is reported.
@@ -166,11 +169,13 @@ class Recognizer {
                               ? fixed_glu(*result_.naming)
                               : Glu{};
     if (answer.asked && answer.recorded && *answer.asked != *answer.recorded)
-      conflict(answer, fmt::format("the record says {}", to_string(*answer.recorded)));
+      conflict(answer,
+               fmt::format("{} {}", is_by_record(answer) ? "the record says" : "the trainer's saved arguments say",
+                           to_string(*answer.recorded)));
     if (answer.asked && !answer.recorded && by_naming.kind != Glu::Kind::Unknown && *answer.asked != by_naming)
       conflict(answer, fmt::format("{} is {}", result_.layout.naming, to_string(by_naming)));
     if (answer.best() && answer.best()->kind != Glu::Kind::Split) {
-      source_of(block) = answer.asked ? "option" : "record";
+      source_of(block) = answer.asked ? "option" : is_by_record(answer) ? "record" : "arguments";
       if (block.is_optimizer_state() && answer.option == "glu" && !answer.recorded)
         result_.optimizer_glu_assumed = true;
       return *answer.best();
@@ -182,6 +187,15 @@ class Recognizer {
   [[noreturn]] void conflict(const GluAnswer& answer, const std::string& other) const {
     fail(ErrorCode::GluConflict, {}, "{}{} says {}, but {}. Both cannot be true; find out which one is",
          answers_.option_prefix, answer.option, to_string(*answer.asked), other);
+  }
+
+  bool is_by_record(const GluAnswer& answer) const { return record_.contains(answer.key); }
+
+  /// The record knows what was converted since the trainer saved its arguments.
+  std::optional<Glu> settled_glu(const std::string& key, const std::string& trained) const {
+    const bool is_megatron = result_.naming != nullptr && result_.naming->halves_by_position;
+    if (record_.contains(key) || trained.empty() || !is_megatron) return recorded_glu(key);
+    return parse_glu(trained);
   }
 
   std::optional<Glu> recorded_glu(const std::string& key) const {

@@ -34,14 +34,20 @@ LoadsIn loaders_of(const Source& source, const Recognition& model) {
 
 /// A config.json that was named says more than one that lies beside the checkpoint, and that more than a recorded one.
 ModelHints hints_of(const Source& source, const SourceAnswers& answers) {
+  // What the trainer saved does not stand in a config.json.
+  const auto with_trained = [&](ModelHints hints) {
+    hints.trained_glu = source.hints().trained_glu;
+    hints.trained_shared_glu = source.hints().trained_shared_glu;
+    return hints;
+  };
   if (answers.config_file.empty()) {
     const auto recorded = source.record().find("config");
     if (!source.hints().config.empty() || recorded == source.record().end()) return source.hints();
-    return parse_config(recorded->second, source.path().string());
+    return with_trained(parse_config(recorded->second, source.path().string()));
   }
   constexpr i64 kMaxNamedConfigBytes = i64{16} << 20;
-  return parse_config(read_small_file(answers.config_file, kMaxNamedConfigBytes, ErrorCode::ConfigJson),
-                      answers.config_file);
+  return with_trained(parse_config(read_small_file(answers.config_file, kMaxNamedConfigBytes, ErrorCode::ConfigJson),
+                                   answers.config_file));
 }
 
 Recognition recognize_source(const Source& source, const ModelHints& hints, const SourceAnswers& answers) {
