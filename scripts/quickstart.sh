@@ -23,13 +23,13 @@ fail() {
   exit 1
 }
 
-# One tensor per expert, gate and up apart -> one tensor for all experts, 32 gate rows then 32 up rows and so on.
-run convert original converted --naming megatron --experts grouped --glu interleaved:32
+# Hugging Face -> Megatron-Core's torch_dist, one tensor for all experts of a layer, 32 gate rows, 32 up rows and so on.
+run convert original converted --to megatron --glu interleaved:32
 run inspect converted
 run verify original converted
 
 # And back. The copy says what it is, so nothing about the source has to be given.
-run convert converted back --naming hf:qwen3_moe --experts indexed --glu split
+run convert converted back --to hf
 run verify original back
 verdict=$("$program" verify original back --json)
 [[ $verdict =~ \"same_layout\":\ ?true ]] ||
