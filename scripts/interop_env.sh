@@ -44,11 +44,14 @@ pip_install() { "$1" -m pip install --quiet --no-cache-dir --disable-pip-version
 
 fill_venv() {
   local venv_python=$1
-  pip_install "$venv_python" --no-deps -r <(grep -v '^megatron-core==' "$requirements")
+  pip_install "$venv_python" --no-deps -r <(grep -Ev '^(megatron-core|torchtitan)==' "$requirements")
   # On another platform torch may open other libraries than those listed.
   "$venv_python" -c 'import torch' 2>/dev/null || pip_install "$venv_python" "$(grep '^torch==' "$requirements")"
-  pip_install "$venv_python" --no-deps "$(grep '^megatron-core==' "$requirements")" ||
-    say "megatron-core does not install here; its tests will be skipped"
+  local judge
+  for judge in megatron-core torchtitan; do
+    pip_install "$venv_python" --no-deps "$(grep "^$judge==" "$requirements")" ||
+      say "$judge does not install here; its tests will be skipped"
+  done
 }
 
 [[ $# -le 1 ]] || { echo "usage: scripts/interop_env.sh [DIR]" >&2; exit 2; }

@@ -19,7 +19,7 @@ def versions():
         except importlib.metadata.PackageNotFoundError:
             return "not installed"
 
-    packages = ("torch", "safetensors", "transformers", "megatron-core")
+    packages = ("torch", "safetensors", "transformers", "megatron-core", "torchtitan")
     return ", ".join([f"python {platform.python_version()}"] + [f"{name} {version(name)}" for name in packages])
 
 
