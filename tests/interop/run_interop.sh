@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lets PyTorch, safetensors, transformers and Megatron judge the program: what they write it reads, what it writes
-# they load. Exits 77, saying why, where their packages cannot be had.
+# Lets PyTorch, safetensors, transformers, Megatron and torchtitan judge the program: what they write it reads, what it
+# writes they load. Exits 77, saying why, where their packages cannot be had.
 # usage: run_interop.sh PROGRAM [PYTEST-ARGUMENT...]
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
