@@ -20,7 +20,7 @@ struct MoveDim {
   bool operator==(const MoveDim&) const = default;
 };
 
-/// The plan's only instruction: a strided copy of runs of bytes from one tensor into another.
+/// The plan's first instruction: a strided copy of runs of bytes from one tensor into another.
 /// For all indices i_l < dims[l].count it copies `run_bytes` bytes from
 /// src_offset + sum(i_l * src_step) to dst_offset + sum(i_l * dst_step), both counted from the
 /// tensors' first bytes. dims are sorted by dst_step, largest first; unused ones have count 1.

@@ -46,7 +46,8 @@ class LoaderFinder {
     };
     add("moe_mlp_glu_interleave_size", layout_.glu);
     if (layout_.shared_glu) add("moe_shared_expert_glu_interleave_size", *layout_.shared_glu);
-    std::string versions = "0.16 or later";
+    const bool interleaved = flags.find("interleave") != flags.npos;
+    std::string versions = interleaved ? "0.19 or later (0.16 does not know interleaved rows)" : "0.16 or later";
     const bool latent = architecture.family->attention == Attention::Latent;
     if (is("gpt_oss")) versions = "0.19 or later (its arguments; 0.16 by a configuration in Python)";
     if (latent && architecture.extent(Dim::QLora) == 0)
@@ -59,7 +60,14 @@ class LoaderFinder {
     if (!is_native(*naming_, ExpertSet::Routed, Experts::Grouped, false) || layout_.experts != "grouped" ||
         layout_.glu.kind != Glu::Kind::Split)
       return nothing("torchtitan's experts are grouped, gate and up apart");
-    return {{{"torchtitan", "of 2026; not tried", "checkpoint.initial_load_path"}}, {}};
+    return {{{"torchtitan", "0.3.0; its adapters were tried", titan_flags()}}, {}};
+  }
+
+  /// torchtitan keeps a bias of the router in every MoE model, unless it is told to do without; a checkpoint of a
+  /// family that has none lacks the key.
+  std::string titan_flags() const {
+    const bool has_bias = is("deepseek_v3") || is("kimi_k2") || is("glm4_moe_lite");
+    return has_bias ? "checkpoint.initial_load_path" : "checkpoint.initial_load_path, load_balance_coeff=None";
   }
 
   LoadsIn find_hf() const {

@@ -35,7 +35,7 @@ std::string recorded_config(const Conversion& conversion) {
   constexpr std::size_t kMaxRecordedConfigBytes = std::size_t{256} << 10;
   const std::string& config = conversion.source.hints.config;
   const bool is_known = conversion.source.recognition.architecture != nullptr;
-  const bool has_file = !names_single_file(conversion.output) && has_config(conversion.target);
+  const bool has_file = !names_single_file(conversion.output) && conversion.target.config_is_found;
   return is_known && !has_file && config.size() <= kMaxRecordedConfigBytes ? config : std::string();
 }
 

@@ -77,7 +77,7 @@ LoadsIn loaders_of(const Conversion& conversion) {
 /// What may load and compute something else, or not load at all though it looks as if it did.
 std::vector<std::string> warnings_of(const Conversion& conversion) {
   std::vector<std::string> warnings;
-  if (conversion.target.for_megatron) warnings = arguments_for(conversion.target, conversion.source).warnings;
+  if (conversion.target.makes_args) warnings = arguments_for(conversion.source, conversion.plan.to).warnings;
   const bool renamed = conversion.plan.to.naming != conversion.plan.from.naming;
   if (renamed && conversion.options.to.scope == Scope::Experts)
     warnings.push_back(fmt::format("--scope experts renames expert tensors alone; no program loads the result: {}",

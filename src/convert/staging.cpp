@@ -67,7 +67,7 @@ void Staging::open(OutputMode mode, const std::string& fingerprint, const Expect
   to.path = conversion_.output;
   to.metadata = source.metadata();
   to.extra_files = conversion_.target.extra_files;
-  to.made_files = made_files(conversion_.target, conversion_.source);
+  to.made_files = made_files(conversion_.target, conversion_.source, conversion_.plan.to);
   to.overwrite = conversion_.options.overwrite;
   to.record = expected.blank_record();
   to.options = option_texts(conversion_.options);

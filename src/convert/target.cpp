@@ -71,12 +71,17 @@ class TargetResolver {
   bool is_from_hf() const {
     return architecture_ != nullptr && recognition_.dense_naming == &architecture_->family->naming;
   }
+  bool is_from_megatron() const { return recognition_.dense_naming == &megatron_naming(); }
   bool is_made_for_megatron() const { return entry_of(source_.record(), "hf_model_type") != nullptr && !is_from_hf(); }
 
   void require_architecture() const {
     if (architecture_ != nullptr || options_.to.scope == Scope::Experts) return;
-    fail(ErrorCode::NoMap, {}, "--to {}: {}. --from-config FILE names a config.json that says it", *options_.target,
-         recognition_.no_architecture);
+    fail(ErrorCode::NoMap, {}, "--to {}: {}{}", *options_.target, recognition_.no_architecture, advice());
+  }
+
+  /// The model's type may be known, and have no map.
+  std::string_view advice() const {
+    return source_.hints().config.empty() ? "; --from-config FILE names a config.json that says it" : "";
   }
 
   /// Returns the target's own format.
@@ -99,8 +104,7 @@ class TargetResolver {
 
   void choose_hf(const std::string& name) {
     if (architecture_ == nullptr)
-      fail(ErrorCode::NoMap, {}, "--to {}: {}. --from-config FILE names a config.json that says it", name,
-           recognition_.no_architecture);
+      fail(ErrorCode::NoMap, {}, "--to {}: {}{}", name, recognition_.no_architecture, advice());
     if (name.starts_with(kHfPrefix) && name.substr(kHfPrefix.size()) != architecture_->model_type)
       fail(ErrorCode::NoMap, {}, "--to {}: the source's model is of type '{}'", name, architecture_->model_type);
     const Family& family = *architecture_->family;
@@ -175,22 +179,38 @@ class TargetResolver {
 
   // ---- files ------------------------------------------------------------------------------------
 
+  /// What was made for Megatron-Core, and goes with its naming: the arguments, and what its loader wants.
+  bool is_made(const ExtraFile& file) const {
+    return file.name == kMegatronArgsFile || (file.name == kCommonStateFile && is_made_for_megatron());
+  }
+
   void place_extra_files() {
-    const bool to_hf = target_.to.naming && target_.to.naming->starts_with(kHfPrefix);
-    target_.for_megatron = options_.target == std::string(kMegatron) && is_from_hf() &&
-                           target_.format == Format::TorchDist && options_.to.scope == Scope::Model;
-    target_.drops_made = to_hf && is_made_for_megatron();
+    const bool is_megatron = target_.to.naming ? target_.to.naming->starts_with(kMegatron) : is_from_megatron();
+    const bool whole = options_.to.scope == Scope::Model && architecture_ != nullptr;
+    const bool dist = target_.format == Format::TorchDist;
+    const auto has = [&](std::string_view name) {
+      return std::ranges::find(source_.extra_files(), name, &ExtraFile::name) != source_.extra_files().end();
+    };
+    target_.for_megatron = options_.target == std::string(kMegatron) && !is_from_megatron() && dist && whole;
+    target_.makes_args = target_.for_megatron || (is_megatron && dist && whole && has(kMegatronArgsFile));
+    target_.drops_made = whole && !is_megatron && is_made_for_megatron() && is_from_megatron();
     for (const ExtraFile& file : source_.extra_files()) {
       ExtraFile placed = file;
-      const bool made = file.name == kCommonStateFile || file.name == kMegatronArgsFile;
-      if (target_.drops_made && made) continue;
+      if (file.name == kMegatronArgsFile && target_.makes_args) continue;
+      if (!is_megatron && whole && is_from_megatron() && is_made(file)) continue;
       if (target_.for_megatron) placed.name = std::string(kHfFolder) + file.name;
-      if (to_hf && file.name.starts_with(kHfFolder)) placed.name = file.name.substr(kHfFolder.size());
+      if (!is_megatron && file.name.starts_with(kHfFolder)) placed.name = file.name.substr(kHfFolder.size());
       if (placed.name == "config.json" && !options_.from.config_file.empty()) continue;
       target_.extra_files.push_back(std::move(placed));
     }
-    if (to_hf && !options_.from.config_file.empty())
+    if (!is_megatron && whole && !options_.from.config_file.empty())
       target_.extra_files.push_back({"config.json", options_.from.config_file});
+    // Beside its directory of tensors, a checkpoint's configuration is found in the folder of the other files alone.
+    target_.config_is_found = std::ranges::any_of(target_.extra_files, [&](const ExtraFile& file) {
+      const bool has_iteration = target_.for_megatron || !source_.structure().iteration_dir.empty();
+      return file.name == "config.json" ||
+             (file.name == std::string(kHfFolder) + "config.json" && dist && has_iteration);
+    });
   }
 
   const std::filesystem::path& output_;
@@ -215,20 +235,15 @@ Target resolve_target(const std::filesystem::path& output, const ConvertOptions&
   return TargetResolver(output, options, source).run();
 }
 
-bool has_config(const Target& target) {
-  return std::ranges::any_of(target.extra_files, [](const ExtraFile& file) {
-    return file.name == "config.json" || file.name == std::string(kHfFolder) + "config.json";
-  });
+MegatronArgs arguments_for(const Checkpoint& source, const LayoutAnswers& to) {
+  return megatron_args(source.hints.config, source.recognition, {to.glu, to.shared_glu});
 }
 
-MegatronArgs arguments_for(const Target& target, const Checkpoint& source) {
-  return megatron_args(source.hints.config, source.recognition, {target.to.glu, target.to.shared_glu});
-}
-
-std::vector<SideFile> made_files(const Target& target, const Checkpoint& source) {
-  if (!target.for_megatron) return {};
-  const MegatronArgs args = arguments_for(target, source);
-  return {{std::string(kCommonStateFile), print_common_state()}, {std::string(kMegatronArgsFile), args.text}};
+std::vector<SideFile> made_files(const Target& target, const Checkpoint& source, const LayoutAnswers& to) {
+  std::vector<SideFile> files;
+  if (target.for_megatron) files.push_back({std::string(kCommonStateFile), print_common_state()});
+  if (target.makes_args) files.push_back({std::string(kMegatronArgsFile), arguments_for(source, to).text});
+  return files;
 }
 
 Structure output_structure(const Target& target, const Checkpoint& source, const std::vector<OutputTensor>& outputs,
@@ -239,6 +254,7 @@ Structure output_structure(const Target& target, const Checkpoint& source, const
     structure = {};
     structure.iteration_dir = kReleaseDirectory;
     structure.tracker = kReleaseDirectory;
+    structure.metadata_json = kTorchDistMetadata;
     structure.objects = extra_states(outputs);
   }
   return structure_for(std::move(structure), target.format,

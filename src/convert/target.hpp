@@ -20,6 +20,10 @@ struct Target {
   Record former_record;
   /// The output is a checkpoint for Megatron-Core that no Megatron saved: what its loader wants besides is made.
   bool for_megatron = false;
+  /// The arguments of a run that loads it are written, anew where the source has some.
+  bool makes_args = false;
+  /// A config.json is where a reader of the output finds it.
+  bool config_is_found = false;
   /// The source is such a checkpoint, and the output has no use for what was made.
   bool drops_made = false;
 };
@@ -31,14 +35,11 @@ Format target_format(const std::filesystem::path& output, const ConvertOptions& 
 /// Throws Usage for what is no target, NoMap where nobody knows what else than experts the model has.
 Target resolve_target(const std::filesystem::path& output, const ConvertOptions& options, const Checkpoint& source);
 
-/// Returns whether a config.json is among the other files.
-bool has_config(const Target& target);
-
-/// The arguments of a run that loads the output. Only where for_megatron.
-MegatronArgs arguments_for(const Target& target, const Checkpoint& source);
+/// The arguments of a run that loads the output with that layout. Only where the model's architecture is known.
+MegatronArgs arguments_for(const Checkpoint& source, const LayoutAnswers& to);
 
 /// The files that are made for the output's reader, once its tensors are known.
-std::vector<SideFile> made_files(const Target& target, const Checkpoint& source);
+std::vector<SideFile> made_files(const Target& target, const Checkpoint& source, const LayoutAnswers& to);
 
 /// What the output holds besides tensors and files.
 Structure output_structure(const Target& target, const Checkpoint& source, const std::vector<OutputTensor>& outputs,

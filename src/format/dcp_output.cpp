@@ -5,6 +5,7 @@
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
 #include "format/dcp_metadata.hpp"
+#include "format/megatron_state.hpp"
 #include "format/output_format.hpp"
 #include "format/pickle_writer.hpp"
 #include "format/torch_archive.hpp"
@@ -17,7 +18,6 @@ namespace {
 /// Readers fetch whole chunks, so a matrix of a stack becomes a chunk of its own. Below this the 1.5 KB around each
 /// would weigh more than that saves.
 constexpr i64 kMinSlabBytes = i64{64} << 10;
-constexpr std::string_view kMetadataJson = R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1})";
 
 /// One zip inside a file. Its headers are made again at the end rather than kept: there may be 100,000 of them.
 struct DcpOutputItem {
@@ -109,7 +109,7 @@ class DcpFormat final : public OutputFormat {
     if (!structure_.metadata_json.empty())
       files.push_back({"metadata.json", structure_.metadata_json});
     else if (options_.source_format != Format::TorchDist)
-      files.push_back({"metadata.json", std::string(kMetadataJson)});
+      files.push_back({"metadata.json", std::string(kTorchDistMetadata)});
     files.push_back({std::string(kDcpMetadataName), print_dcp_metadata(metadata())});
     return files;
   }

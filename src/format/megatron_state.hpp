@@ -8,6 +8,10 @@
 
 namespace glu_ckpt {
 
+/// The text of metadata.json, by which Megatron takes a directory for a distributed checkpoint.
+inline constexpr std::string_view kTorchDistMetadata =
+    R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1})";
+
 /// The bytes of common.pt: checkpoint_version 3.0 (an absent one makes old rows of qkv be reordered), iteration 0, and
 /// a content_metadata by which any GPTModel asks for keys with a layer number, whatever its --moe-layer-freq.
 std::string print_common_state();

@@ -403,7 +403,13 @@ std::unique_ptr<Source> open_source(const fs::path& path) {
   const PathKind kind = path_kind(path);
   if (kind == PathKind::Missing) fail_errno(ENOENT, "open", path);
   if (kind != PathKind::Directory) return read_checkpoint(find_file(path));
-  return read_checkpoint(is_file(path / kTrackerFile) ? follow_tracker(path) : find_in_directory(path));
+  if (is_file(path / kTrackerFile)) return read_checkpoint(follow_tracker(path));
+  CheckpointFiles files = find_in_directory(path);
+  // One directory of a checkpoint with a tracker file: the configuration lies beside it.
+  const fs::path above = fs::absolute(path).parent_path();
+  if (files.format == Format::TorchDist && files.config.empty() && is_file(above / kTrackerFile))
+    files.config = if_file(above / "hf" / "config.json");
+  return read_checkpoint(files);
 }
 
 }  // namespace glu_ckpt
