@@ -1,5 +1,7 @@
 #include "arch/architecture.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "arch/config_fields.hpp"
@@ -38,6 +40,10 @@ class ArchitectureReader {
     read_widths();
     read_delta();
     read_kinds();
+    // Moonlight's relatives may rank by the scores alone, which they say.
+    constexpr std::string_view kCorrected = "noaux_tc";
+    const std::string method = config_.text({"topk_method"});
+    model_.corrected_router = family_.corrected_router && (method.empty() || method == kCorrected);
     model_.tied = config_.flag({"tie_word_embeddings"}).value_or(false);
     model_.mtp_layers = config_.integer({"num_nextn_predict_layers", "mtp_num_hidden_layers"}).value_or(0);
     return std::move(model_);
@@ -77,6 +83,8 @@ class ArchitectureReader {
     set(Dim::QRows, model_.heads * head_dim);
     set(Dim::KvRows, model_.kv_heads * head_dim);
     set(Dim::AttentionOutCols, model_.heads * head_dim);
+    model_.attention_bias = config_.flag({"attention_bias", "qkv_bias"});
+    model_.attention_bias_field = config_.spelling({"attention_bias", "qkv_bias"});
   }
 
   void read_latent_attention() {
@@ -102,6 +110,17 @@ class ArchitectureReader {
     const i64 shared = optional({"n_shared_experts", "num_shared_expert", "moe_num_shared_experts"}).value_or(0);
     model_.shared_width =
         llama ? intermediate : optional({"shared_expert_intermediate_size"}).value_or(shared * model_.expert_width);
+    model_.expert_width_field = family_.intermediate_is_experts
+                                    ? "intermediate_size"
+                                    : config_.spelling({"moe_intermediate_size", "intermediate_size"});
+    if (llama)
+      model_.shared_width_field = "intermediate_size";
+    else if (config_.has("shared_expert_intermediate_size"))
+      model_.shared_width_field = "shared_expert_intermediate_size";
+    else
+      model_.shared_width_field =
+          fmt::format("{} x {}", config_.spelling({"n_shared_experts", "num_shared_expert", "moe_num_shared_experts"}),
+                      model_.expert_width_field);
   }
 
   void read_delta() {
@@ -130,6 +149,10 @@ class ArchitectureReader {
       if (is_dense(layer)) kind.mlp = Mlp::Dense;
       if (is_delta(layer)) kind.attention = Attention::Delta;
     }
+    for (const char* field : {"mlp_layer_types", "moe_layers", "interleave_moe_layer_step", "moe_layer_start_index",
+                              "mlp_only_layers", "decoder_sparse_step", "first_k_dense_replace"})
+      if (config_.has(field))
+        model_.dense_layers_fields += (model_.dense_layers_fields.empty() ? "" : ", ") + std::string(field);
   }
 
   bool is_dense(i64 layer) const {

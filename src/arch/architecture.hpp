@@ -3,6 +3,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,15 @@ struct Architecture {
   bool has_q_lora = false;
   /// The head is the embedding.
   bool tied = false;
+  /// Whether q, k and v have biases, as the field of that name says; absent where none does.
+  std::optional<bool> attention_bias;
+  std::string_view attention_bias_field;
+  /// Routers of its MoE layers have a correction bias.
+  bool corrected_router = false;
+  /// The fields that say which layers are dense, and how wide experts are, for messages.
+  std::string dense_layers_fields;
+  std::string expert_width_field;
+  std::string shared_width_field;
   /// MTP layers that the configuration promises; the files decide.
   i64 mtp_layers = 0;
   std::vector<LayerKind> kinds;

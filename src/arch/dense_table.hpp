@@ -103,6 +103,10 @@ struct Family {
   bool intermediate_is_experts = false;
   /// Its checkpoints have one tensor for all experts of a layer.
   bool packed_experts = false;
+  /// All its linear layers, experts included, have biases.
+  bool biases_everywhere = false;
+  /// Its routers have a correction bias, unless the configuration names another method.
+  bool corrected_router = false;
   /// What Megatron-Core's GPTModel lacks to run it, as a sentence; empty where it runs.
   std::string_view needs{};
 };

@@ -97,8 +97,10 @@ class DenseRecognizer {
     if (key.stack != "decoder" || key.stacked || result_.blocks.empty()) return {};
     const bool dense = architecture_.kind_of(key.stack, key.layer).mlp == Mlp::Dense;
     if (dense != expert_layers_.contains(key.layer)) return {};
-    return fmt::format("'{}': config.json makes layer {} a {} layer, but the checkpoint has {} in it", tensor.name,
-                       key.layer, dense ? "dense" : "MoE", dense ? "experts" : "no experts");
+    const std::string& fields = architecture_.dense_layers_fields;
+    return fmt::format("'{}': config.json makes layer {} a {} layer{}, but the checkpoint has {} in it", tensor.name,
+                       key.layer, dense ? "dense" : "MoE", fields.empty() ? std::string() : " (" + fields + ")",
+                       dense ? "experts" : "no experts");
   }
 
   std::vector<i64> wanted_shape(const DenseKey& key) const {
@@ -119,9 +121,14 @@ class DenseRecognizer {
     std::string rows;
     for (const DenseRole role : key.row->all_roles())
       rows += fmt::format("{}{}", rows.empty() ? "" : " and ", fields_of(shape_of(role).rows));
-    return fmt::format("'{}' is {} {}, but config.json makes it {} ({} rows of {})", tensor.name,
-                       dtype_name(tensor.dtype), shape_text(tensor.shape), shape_text(wanted), rows,
-                       fields_of(shape_of(key.row->roles[0]).cols));
+    const RoleShape& shape = shape_of(key.row->roles[0]);
+    const bool is_vector = shape.rows == Dim::One;
+    const std::string sizes = is_vector ? std::string(fields_of(shape.cols))
+                              : key.kind == TensorKind::Bias
+                                  ? rows
+                                  : fmt::format("{} rows of {}", rows, fields_of(shape.cols));
+    return fmt::format("'{}' is {} {}, but config.json makes it {} ({})", tensor.name, dtype_name(tensor.dtype),
+                       shape_text(tensor.shape), shape_text(wanted), sizes);
   }
 
   void add_matrix(std::size_t index, const DenseKey& key, i64 layer, std::size_t number) {

@@ -108,7 +108,9 @@ class BlockChecker {
     if (!context_.num_experts || *context_.num_experts == block.num_experts) return;
     const bool extra = block.num_experts > *context_.num_experts;
     fail(extra ? ErrorCode::ExpertExtra : ErrorCode::ExpertMissing, {{}, any_tensor().name},
-         "{}: {} experts are stored, config.json says {}", label(), block.num_experts, *context_.num_experts);
+         "{}: {} experts are stored, such as '{}', but config.json says {} (num_experts, num_local_experts or "
+         "n_routed_experts)",
+         label(), block.num_experts, any_tensor().name, *context_.num_experts);
   }
 
   /// A router [E, H] beside the experts counts them too.

@@ -8,6 +8,7 @@
 #include "arch/recognize_model.hpp"
 #include "core/compute.hpp"
 #include "core/fail.hpp"
+#include "core/parse_number.hpp"
 #include "plan/matrix_moves.hpp"
 
 namespace glu_ckpt {
@@ -112,9 +113,25 @@ class DenseWriter {
              block.num_experts, architecture_.num_experts);
       if (block.hidden_size != architecture_.extent(Dim::Hidden) || (width > 0 && block.intermediate_size != width))
         fail(ErrorCode::ModelShape, {{}, name},
-             "layer {}: {} experts map {} to {}, but config.json says hidden_size {} and a width of {}",
+             "'{}': layer {}'s {} experts map {} to {}, but config.json says hidden_size {} and {} {}", name,
              layer_label(block), to_string(block.set), block.hidden_size, block.intermediate_size,
-             architecture_.extent(Dim::Hidden), width);
+             architecture_.extent(Dim::Hidden),
+             routed ? architecture_.expert_width_field : architecture_.shared_width_field, width);
+      check_expert_biases(block);
+    }
+  }
+
+  void check_expert_biases(const ExpertBlock& block) const {
+    if (!architecture_.family->biases_everywhere) return;
+    for (const Matrix& matrix : block.matrices) {
+      if (matrix.kind != TensorKind::Weight || matrix.expert > 0) continue;
+      const auto is_its_bias = [&](const Matrix& other) {
+        return other.kind == TensorKind::Bias && other.role == matrix.role;
+      };
+      if (std::ranges::none_of(block.matrices, is_its_bias))
+        fail(ErrorCode::ModelIncomplete, {{}, name_of(matrix.tensor)},
+             "'{}' is there, but layer {}'s {} experts have no {} biases, which a {} model has", name_of(matrix.tensor),
+             layer_label(block), to_string(block.set), to_string(matrix.role), architecture_.model_type);
     }
   }
 
@@ -128,10 +145,30 @@ class DenseWriter {
         const PartId part{role, TensorKind::Weight};
         if (!row.optional && !parts.contains(part)) fail_missing(id, part);
         if (row.optional) check_same_everywhere(id, part, parts.contains(part));
-        if (row.has_kinds())
-          check_same_everywhere(id, {role, TensorKind::Bias}, parts.contains({role, TensorKind::Bias}));
+        if (role == DenseRole::CorrectionBias && architecture_.corrected_router && !parts.contains(part))
+          fail_missing(id, part);
+        if (row.has_kinds()) check_bias(id, role, parts);
       }
     });
+  }
+
+  static bool has_field_of_bias(DenseRole role) {
+    return role == DenseRole::Q || role == DenseRole::K || role == DenseRole::V;
+  }
+
+  void check_bias(const LayerId& id, DenseRole role, const Parts& parts) {
+    const PartId bias{role, TensorKind::Bias};
+    const auto found = parts.find(bias);
+    const bool present = found != parts.end();
+    const bool by_field = has_field_of_bias(role);
+    const bool everywhere = architecture_.family->biases_everywhere;
+    if (!present && (everywhere || (by_field && architecture_.attention_bias == true))) fail_missing(id, bias);
+    if (present && by_field && architecture_.attention_bias == false) {
+      const std::string& name = name_of(found->second->matrix.tensor);
+      fail(ErrorCode::ModelShape, {{}, name}, "'{}' is there, but config.json says that {} is false", name,
+           architecture_.attention_bias_field);
+    }
+    check_same_everywhere(id, bias, present);
   }
 
   void check_same_everywhere(const LayerId& id, const PartId& part, bool present) {
@@ -151,9 +188,14 @@ class DenseWriter {
     DenseMatrix where;
     where.stack = id.stack;
     where.layer = id.layer;
-    fail(ErrorCode::ModelIncomplete, {{}, key}, "'{}' is missing: {}{} of a {} model", key,
+    const bool by_field = part.kind == TensorKind::Bias && architecture_.attention_bias.has_value();
+    fail(ErrorCode::ModelIncomplete, {{}, key}, "'{}' is missing: {}{}{} of a {} model{}", key,
          id.stack.empty() ? std::string() : fmt::format("layer {}'s ", layer_label(where)), to_string(part.role),
-         architecture_.model_type);
+         part.kind == TensorKind::Bias ? " bias" : "", architecture_.model_type,
+         by_field && has_field_of_bias(part.role)
+             ? fmt::format(", of which config.json says {} {}", architecture_.attention_bias_field,
+                           *architecture_.attention_bias)
+             : std::string());
   }
 
   // ---- writing ----------------------------------------------------------------------------------
@@ -286,9 +328,10 @@ class DenseWriter {
       const bool travels = tensor.name.starts_with(kUnknownPrefix);
       if (!travels && !target_.keep_unknown)
         fail(ErrorCode::UnknownTensor, {{}, tensor.name},
-             "'{}' {} {} is no tensor that a model of type {} is known to have; --unknown keep lets it travel beside "
+             "'{}' {} {} is no tensor that a model of type {} is known to have{}; --unknown keep lets it travel beside "
              "the model, and come back",
-             tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), architecture_.model_type);
+             tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), architecture_.model_type,
+             words_about_layer(tensor.name));
       // It gets its own name back where the model gets its keys back.
       DraftOutput output{tensor.name, tensor.dtype, tensor.shape, tensor.bytes, {}, index};
       if (travels)
@@ -307,6 +350,26 @@ class DenseWriter {
   }
 
   // ---- words ------------------------------------------------------------------------------------
+
+  /// A number of layers that is wrong makes known tensors unknown: those of layers behind the last one, and those of
+  /// multi-token prediction, which may be numbered on from there.
+  std::string words_about_layer(std::string_view name) const {
+    const std::string before = with_root(from_.dense_root, from_.dense_naming->layers);
+    if (!name.starts_with(before)) return {};
+    const std::string_view behind = name.substr(before.size());
+    const std::size_t digits = std::min(behind.find_first_not_of("0123456789"), behind.size());
+    const auto layer = parse_number<i64>(behind.substr(0, digits));
+    if (!layer) return {};
+    const i64 layers = architecture_.layers;
+    if (*layer >= layers) return fmt::format(", as config.json says num_hidden_layers {}", layers);
+    bool of_mtp = false;
+    for_each_row(*from_.dense_naming, [&](const DenseRow& row) {
+      of_mtp = of_mtp ||
+               (row.place == Place::Mtp && behind.substr(digits).ends_with("." + print_tail(row, TensorKind::Weight)));
+    });
+    return of_mtp ? fmt::format(", as config.json says num_hidden_layers {}, and {} is none of MTP", layers, *layer)
+                  : std::string();
+  }
 
   void count(const DenseRow& row, const LayerId&, const DraftOutput& output,
              const std::vector<const DenseMatrix*>& matrices) {

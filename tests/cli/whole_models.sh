@@ -1,0 +1,190 @@
+# Whole models that cannot be converted, or not without being told so: what is wrong is named, and nothing is written.
+
+# edited_model FAMILY DST CODE: testdata/whole's model after python CODE changed `t`, {name: [dtype, shape, bytes]}, or
+# `c`, its config.json.
+edited_model() {
+  rm -rf "$2"
+  python3 - "$TESTDATA/whole/$1/hf" "$2" "$3" <<'PY'
+import json, os, struct, sys
+source, target, code = sys.argv[1:]
+with open(os.path.join(source, "model.safetensors"), "rb") as file:
+    size = struct.unpack("<Q", file.read(8))[0]
+    header, data = json.loads(file.read(size)), file.read()
+header.pop("__metadata__", None)
+t = {name: [v["dtype"], v["shape"], data[slice(*v["data_offsets"])]] for name, v in header.items()}
+with open(os.path.join(source, "config.json"), encoding="utf-8") as file:
+    c = json.load(file)
+exec(code, {"t": t, "c": c, "struct": struct})
+header, at = {}, 0
+for name, (dtype, shape, value) in t.items():
+    header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(value)]}
+    at += len(value)
+text = json.dumps(header).encode()
+os.makedirs(target)
+with open(os.path.join(target, "model.safetensors"), "wb") as file:
+    file.write(struct.pack("<Q", len(text)) + text + b"".join(value for _, _, value in t.values()))
+with open(os.path.join(target, "config.json"), "w", encoding="utf-8") as file:
+    json.dump(c, file)
+PY
+}
+
+# says NAME WORD...: the last message has all words.
+says() {
+  local name=$1 word
+  shift
+  for word in "$@"; do
+    check "$name: says '$word': $ERR" has "$ERR" "$word"
+  done
+}
+
+# refuses_model STATUS FAMILY CODE WORD...: the model that CODE spoiled is refused with these words.
+refuses_model() {
+  local expected=$1 family=$2 code=$3 out=$WORK/whole
+  local name="$family: $code"
+  shift 3
+  edited_model "$family" "$out.in" "$code" || { bad "$name: no such edit" && return; }
+  status "$name" "$expected" convert "$out.in" "$out.out" --to megatron -q
+  says "$name" "$@"
+  check "$name: nothing is written" absent "$out.out"
+  check "$name: nothing is left" absent "$out.out.partial"
+  rm -rf "$out".*
+}
+
+# contradicts FAMILY FIELD VALUE WORD...: config.json with another value in a field is refused, and the field named.
+contradicts() {
+  local family=$1 field=$2 value=$3
+  shift 3
+  refuses_model 3 "$family" "c['$field'] = $value" "$field" "$@"
+}
+
+whole_models_incomplete() {
+  local layer=model.layers.1
+  refuses_model 3 qwen3_moe "del t['model.norm.weight']" "'model.norm.weight' is missing: norm/final"
+  refuses_model 3 qwen3_moe "del t['model.embed_tokens.weight']" "'model.embed_tokens.weight' is missing"
+  refuses_model 3 qwen3_moe "del t['lm_head.weight']" "'lm_head.weight' is missing: head"
+  refuses_model 3 qwen3_moe "del t['$layer.post_attention_layernorm.weight']" \
+    "'$layer.post_attention_layernorm.weight' is missing: layer 1's norm/mlp"
+  refuses_model 3 qwen3_moe "del t['$layer.self_attn.q_norm.weight']" "'$layer.self_attn.q_norm.weight' is missing"
+  refuses_model 3 qwen3_moe "[t.pop(n) for n in sorted(n for n in t if '.layers.1.' in n)[::2]]" "layer 1" \
+    "$layer.mlp.experts."
+  refuses_model 3 qwen3_moe "[t.pop(n) for n in list(t) if '.layers.1.' in n and '.self_attn.' in n]" \
+    "'$layer.self_attn.q_proj.weight' is missing: layer 1's attention/q"
+  refuses_model 3 qwen3_moe "[t.pop(n) for n in list(t) if '.layers.1.' in n]" "layer 1 is missing" "num_hidden_layers 2"
+  refuses_model 3 qwen3_moe "[t.pop(n) for n in list(t) if '.layers.1.' in n and '.experts.' in n]" \
+    "'$layer.input_layernorm.weight'" "layer 1 a MoE layer"
+  refuses_model 3 gpt_oss "del t['$layer.self_attn.k_proj.bias']" "'$layer.self_attn.k_proj.bias' is missing"
+  refuses_model 3 gpt_oss "[t.pop(n) for n in list(t) if n.endswith('v_proj.bias')]" \
+    "'model.layers.0.self_attn.v_proj.bias' is missing"
+  refuses_model 3 gpt_oss "[t.pop(n) for n in list(t) if n.endswith('o_proj.bias')]" \
+    "'model.layers.0.self_attn.o_proj.bias' is missing"
+  refuses_model 3 gpt_oss "[t.pop(n) for n in list(t) if n.endswith('router.bias')]" \
+    "'model.layers.0.mlp.router.bias' is missing"
+  refuses_model 3 gpt_oss "[t.pop(n) for n in list(t) if n.endswith('_proj_bias')]" "model.layers.0.mlp.experts." \
+    "biases, which a gpt_oss model has"
+  refuses_model 3 gpt_oss "[t.pop(n) for n in list(t) if n.endswith('down_proj_bias')]" "model.layers.0.mlp.experts." \
+    "no down biases"
+  refuses_model 3 gpt_oss "del t['$layer.self_attn.sinks']" "'$layer.self_attn.sinks' is missing"
+  refuses_model 3 deepseek_v3 "[t.pop(n) for n in list(t) if n.endswith('correction_bias')]" \
+    "'$layer.mlp.gate.e_score_correction_bias' is missing"
+  refuses_model 3 deepseek_v3 "del t['model.layers.3.eh_proj.weight']" "'model.layers.3.eh_proj.weight' is missing" mtp.0
+  refuses_model 3 qwen3_next "del t['$layer.linear_attn.dt_bias']" "'$layer.linear_attn.dt_bias' is missing"
+}
+
+whole_models_contradicted() {
+  local attention=model.layers.0.self_attn delta=model.layers.0.linear_attn.conv1d.weight
+  contradicts qwen3_moe hidden_size 32 "'lm_head.weight' is BF16 [100, 64]" "[100, 32]"
+  contradicts qwen3_moe vocab_size 101 "'lm_head.weight' is BF16 [100, 64]" "[101, 64]"
+  contradicts qwen3_moe vocab_size 99 "'lm_head.weight' is BF16 [100, 64]" "[99, 64]"
+  contradicts qwen3_moe num_attention_heads 8 "'$attention.o_proj.weight' is BF16 [64, 80]" "[64, 160]"
+  contradicts qwen3_moe num_key_value_heads 4 "'$attention.k_proj.weight' is BF16 [40, 64]" "[80, 64]"
+  contradicts qwen3_moe head_dim 10 "'$attention.k_norm.weight' is BF16 [20]" "[10]"
+  contradicts qwen3_moe moe_intermediate_size 16 "model.layers.0.mlp.experts." "map 64 to 32"
+  contradicts qwen3_moe num_local_experts 4 "model.layers.0.mlp.experts." "8 experts are stored" "says 4"
+  contradicts qwen3_moe num_local_experts 16 "model.layers.0.mlp.experts." "8 experts are stored" "says 16"
+  contradicts qwen3_moe num_hidden_layers 3 "layer 2 is missing" "num_hidden_layers 3"
+  contradicts qwen3_moe decoder_sparse_step 2 "'model.layers.0.input_layernorm.weight'" "layer 0 a dense layer"
+  contradicts qwen3_moe mlp_only_layers "[1]" "'model.layers.1.input_layernorm.weight'" "layer 1 a dense layer"
+  contradicts qwen3_moe attention_bias True "'$attention.q_proj.bias' is missing"
+  contradicts gpt_oss intermediate_size 40 "model.layers.0.mlp.experts." "map 48 to 32"
+  contradicts gpt_oss attention_bias False "'$attention.q_proj.bias' is there"
+  contradicts deepseek_v3 q_lora_rank 14 "'$attention.q_a_layernorm.weight' is BF16 [28]" "[14]"
+  contradicts deepseek_v3 kv_lora_rank 12 "'$attention.kv_a_layernorm.weight' is BF16 [24]" "[12]"
+  contradicts deepseek_v3 qk_rope_head_dim 4 "'$attention.kv_a_proj_with_mqa.weight' is BF16 [32, 56]" "[28, 56]"
+  contradicts deepseek_v3 qk_nope_head_dim 8 "'$attention.kv_b_proj.weight' is BF16 [112, 24]" "[96, 24]"
+  contradicts deepseek_v3 v_head_dim 8 "'$attention.kv_b_proj.weight' is BF16 [112, 24]" "[80, 24]"
+  contradicts deepseek_v3 num_attention_heads 2 "'$attention.kv_b_proj.weight' is BF16 [112, 24]" "[56, 24]"
+  contradicts deepseek_v3 first_k_dense_replace 0 "'model.layers.0.input_layernorm.weight'" "layer 0 a MoE layer"
+  contradicts deepseek_v3 first_k_dense_replace 2 "'model.layers.1.input_layernorm.weight'" "layer 1 a dense layer"
+  contradicts deepseek_v3 intermediate_size 30 "'model.layers.0.mlp.down_proj.weight' is BF16 [56, 60]" "[56, 30]"
+  contradicts deepseek_v3 moe_intermediate_size 10 "model.layers.1.mlp.experts." "map 56 to 20"
+  contradicts deepseek_v3 n_shared_experts 1 "model.layers.1.mlp.shared_experts." "map 56 to 40"
+  contradicts deepseek_v3 n_routed_experts 3 "model.layers.1.mlp.experts." "6 experts are stored"
+  contradicts qwen3_next linear_num_key_heads 6 "'$delta' is BF16 [168, 1, 4]" "[264, 1, 4]"
+  contradicts qwen3_next linear_num_value_heads 3 "'model.layers.0.linear_attn.A_log' is BF16 [6]" "[3]"
+  contradicts qwen3_next linear_key_head_dim 8 "'$delta' is BF16 [168, 1, 4]" "[120, 1, 4]"
+  contradicts qwen3_next linear_value_head_dim 6 "'$delta' is BF16 [168, 1, 4]" "[132, 1, 4]"
+  contradicts qwen3_next linear_conv_kernel_dim 2 "'$delta' is BF16 [168, 1, 4]" "[168, 1, 2]"
+  contradicts qwen3_next shared_expert_intermediate_size 14 "model.layers.0.mlp.shared_expert." "map 48 to 28"
+  # A tied head is the embedding's copy; this one is another.
+  refuses_model 3 qwen3_moe "c['tie_word_embeddings'] = True" "'lm_head.weight' should repeat 'model.embed_tokens.weight'" \
+    "byte 0"
+  # Fields that contradict each other, or say nothing that can be.
+  refuses_model 4 qwen3_moe "c['num_attention_heads'] = 3" "num_attention_heads 3" "num_key_value_heads 2"
+  refuses_model 4 qwen3_moe "c['num_key_value_heads'] = 3" "num_attention_heads 4" "num_key_value_heads 3"
+  refuses_model 4 qwen3_moe "c['head_dim'] = 0; c['num_attention_heads'] = 6" "hidden_size 64" "num_attention_heads 6"
+  refuses_model 4 qwen3_next "c['linear_num_value_heads'] = 4" "linear_num_value_heads 4" "linear_num_key_heads 3"
+  refuses_model 4 qwen3_moe "c['hidden_size'] = -1" "hidden_size is -1"
+  refuses_model 4 qwen3_moe "c['num_hidden_layers'] = 10**9" "num_hidden_layers is 1000000000"
+  refuses_model 4 qwen3_moe "del c['vocab_size']" "vocab_size is missing"
+  # A number of layers that is too small leaves tensors that nothing explains.
+  refuses_model 4 qwen3_moe "c['num_hidden_layers'] = 1" "'model.layers.1.input_layernorm.weight'" "num_hidden_layers 1"
+  refuses_model 4 deepseek_v3 "c['num_hidden_layers'] = 4" "'model.layers.3." "num_hidden_layers 4"
+}
+
+whole_models_refused() {
+  local out=$WORK/whole name copy hf=$TESTDATA/whole/qwen3_moe/hf code
+  for copy in embed_tokens shared_head.head; do
+    code="n = 'model.layers.3.$copy.weight'; t[n][2] = t[n][2][:100] + b'xx' + t[n][2][102:]"
+    refuses_model 3 deepseek_v3 "$code" "'model.layers.3.$copy.weight' should repeat" "byte 100"
+  done
+  code="n = 'model.layers.1.linear_attn.norm.weight'; t[n] = ['F32', [12], struct.pack('<12f', *[1.5] * 11, 1e-30)]"
+  refuses_model 4 qwen3_next "$code" "'model.layers.1.linear_attn.norm.weight': element 11 does not come back"
+  code="n = 'model.layers.1.self_attn.k_proj.weight'; t[n] = ['F32', t[n][1], t[n][2] * 2]"
+  refuses_model 4 qwen3_moe "$code" "'model.layers.1.self_attn.k_proj.weight' is F32" "cannot hold both"
+  code="n = 'model.layers.0.self_attn.o_proj.weight'; t[n][1] = [80, 64]"
+  refuses_model 3 qwen3_moe "$code" "'model.layers.0.self_attn.o_proj.weight' is BF16 [80, 64]" "[64, 80]"
+
+  code="t['model.layers.0.self_attn.rotary_emb.inv_freq'] = ['F32', [2], struct.pack('<2f', 1, 2)]"
+  refuses_model 4 qwen3_moe "$code" "'model.layers.0.self_attn.rotary_emb.inv_freq' F32 [2]" "--unknown keep"
+  edited_model qwen3_moe "$out.in" "$code"
+  status "--unknown keep" 0 convert "$out.in" "$out.out" --to megatron --unknown keep -q
+  status "--unknown keep: back" 0 convert "$out.out" "$out.back" --to hf --unknown keep -q
+  check "--unknown keep: the same tensors after the round" [ "$(tensors "$out.in")" == "$(tensors "$out.back")" ]
+  rm -rf "$out".*
+
+  code="t['optimizer.state.exp_avg.model.norm.weight'] = ['F32', [64], bytes(256)]"
+  refuses_model 4 qwen3_moe "$code" "optimizer.state.exp_avg.model.norm.weight" "--optimizer drop"
+  edited_model qwen3_moe "$out.in" "$code"
+  status "--optimizer drop" 0 convert "$out.in" "$out.out" --to megatron --optimizer drop -q
+  status "--optimizer drop: the model" 0 verify "$hf" "$out.out"
+  rm -rf "$out".*
+
+  for name in nonsense Megatron hf:; do
+    status "--to '$name'" $([[ $name == hf: ]] && echo 4 || echo 2) convert "$hf" "$out.out" --to "$name" -q
+    check "--to '$name': nothing is written" absent "$out.out"
+  done
+  status "--to another family" 4 convert "$hf" "$out.out" --to hf:gpt_oss -q
+  says "--to another family" "'qwen3_moe'"
+  status "--to hf without a config.json" 4 convert "$TESTDATA/megatron/homogeneous" "$out.out" --to hf --from-glu contiguous -q
+  says "--to hf without a config.json" "--from-config"
+  check "--to hf without a config.json: nothing is written" absent "$out.out"
+  check "--to hf without a config.json: nothing is left" absent "$out.out.partial"
+  status "a model that lost its config.json" 0 convert "$hf" "$out.in" --to megatron -q
+  rm "$out.in/hf/config.json"
+  status "--to hf of it" 4 convert "$out.in" "$out.out" --to hf -q
+  says "--to hf of it" "--from-config"
+  status "--to hf of it, with --from-config" 0 convert "$out.in" "$out.out" --to hf --from-config "$hf/config.json" -q
+  check "--to hf of it: the same tensors" [ "$(tensors "$hf")" == "$(tensors "$out.out")" ]
+  check "--to hf of it: the same config.json" cmp -s "$hf/config.json" "$out.out/config.json"
+  rm -rf "$out".*
+}
