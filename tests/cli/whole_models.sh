@@ -69,7 +69,8 @@ whole_models_incomplete() {
     "$layer.mlp.experts."
   refuses_model 3 qwen3_moe "[t.pop(n) for n in list(t) if '.layers.1.' in n and '.self_attn.' in n]" \
     "'$layer.self_attn.q_proj.weight' is missing: layer 1's attention/q"
-  refuses_model 3 qwen3_moe "[t.pop(n) for n in list(t) if '.layers.1.' in n]" "layer 1 is missing" "num_hidden_layers 2"
+  refuses_model 3 qwen3_moe "[t.pop(n) for n in list(t) if '.layers.1.' in n]" "layer 1 is missing" \
+    "num_hidden_layers 2"
   refuses_model 3 qwen3_moe "[t.pop(n) for n in list(t) if '.layers.1.' in n and '.experts.' in n]" \
     "'$layer.input_layernorm.weight'" "layer 1 a MoE layer"
   refuses_model 3 gpt_oss "del t['$layer.self_attn.k_proj.bias']" "'$layer.self_attn.k_proj.bias' is missing"
@@ -86,7 +87,8 @@ whole_models_incomplete() {
   refuses_model 3 gpt_oss "del t['$layer.self_attn.sinks']" "'$layer.self_attn.sinks' is missing"
   refuses_model 3 deepseek_v3 "[t.pop(n) for n in list(t) if n.endswith('correction_bias')]" \
     "'$layer.mlp.gate.e_score_correction_bias' is missing"
-  refuses_model 3 deepseek_v3 "del t['model.layers.3.eh_proj.weight']" "'model.layers.3.eh_proj.weight' is missing" mtp.0
+  refuses_model 3 deepseek_v3 "del t['model.layers.3.eh_proj.weight']" mtp.0 \
+    "'model.layers.3.eh_proj.weight' is missing"
   refuses_model 3 qwen3_next "del t['$layer.linear_attn.dt_bias']" "'$layer.linear_attn.dt_bias' is missing"
 }
 
@@ -126,8 +128,8 @@ whole_models_contradicted() {
   contradicts qwen3_next linear_conv_kernel_dim 2 "'$delta' is BF16 [168, 1, 4]" "[168, 1, 2]"
   contradicts qwen3_next shared_expert_intermediate_size 14 "model.layers.0.mlp.shared_expert." "map 48 to 28"
   # A tied head is the embedding's copy; this one is another.
-  refuses_model 3 qwen3_moe "c['tie_word_embeddings'] = True" "'lm_head.weight' should repeat 'model.embed_tokens.weight'" \
-    "byte 0"
+  refuses_model 3 qwen3_moe "c['tie_word_embeddings'] = True" "byte 0" \
+    "'lm_head.weight' should repeat 'model.embed_tokens.weight'"
   # Fields that contradict each other, or say nothing that can be.
   refuses_model 4 qwen3_moe "c['num_attention_heads'] = 3" "num_attention_heads 3" "num_key_value_heads 2"
   refuses_model 4 qwen3_moe "c['num_key_value_heads'] = 3" "num_attention_heads 4" "num_key_value_heads 3"
@@ -175,7 +177,8 @@ whole_models_refused() {
   done
   status "--to another family" 4 convert "$hf" "$out.out" --to hf:gpt_oss -q
   says "--to another family" "'qwen3_moe'"
-  status "--to hf without a config.json" 4 convert "$TESTDATA/megatron/homogeneous" "$out.out" --to hf --from-glu contiguous -q
+  status "--to hf without a config.json" 4 convert "$TESTDATA/megatron/homogeneous" "$out.out" --to hf \
+    --from-glu contiguous -q
   says "--to hf without a config.json" "--from-config"
   check "--to hf without a config.json: nothing is written" absent "$out.out"
   check "--to hf without a config.json: nothing is left" absent "$out.out.partial"
