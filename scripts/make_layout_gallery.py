@@ -260,8 +260,8 @@ def naming(g):
            "no-spelling", config={"model_type": "qwen2_moe", "num_experts": E})
     g.case("target_without_mtp_stack",
            {**megatron(), **megatron(prefix="mtp.layers.", inner=".transformer_layer.")},
-           "convert {IN} {OUT} --scope experts --naming torchtitan --from-glu contiguous --glu split --experts grouped", 4,
-           "no-spelling")
+           "convert {IN} {OUT} --scope experts --naming hf:qwen3_omni_moe --from-glu contiguous --glu split --experts indexed",
+           4, "no-spelling")
     g.case("renamed_onto_another", {**proj(), MEG0 + "linear_fc2.weight": [2]},
            "convert {IN} {OUT} --scope experts --naming megatron --experts grouped --glu interleaved:2", 3, "unexplained-key")
     g.case("scales_that_nothing_explains",
