@@ -74,6 +74,13 @@ LoadsIn loaders_of(const Conversion& conversion) {
                    model.architecture.get(), model.no_architecture});
 }
 
+std::string loads_in_sentence(const LoadsIn& found) {
+  if (found.loaders.empty()) return fmt::format("nothing loads the output as it is: {}", found.why_none);
+  std::string programs;
+  for (const Loader& loader : found.loaders) programs += (programs.empty() ? "" : ", ") + loader.program;
+  return fmt::format("the output loads in {}", programs);
+}
+
 /// What may load and compute something else, or not load at all though it looks as if it did.
 std::vector<std::string> warnings_of(const Conversion& conversion) {
   std::vector<std::string> warnings;
@@ -106,6 +113,7 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
   conversion.warnings = warnings_of(conversion);
   at_first_rank(ranks, [&] {
     for (const std::string& warning : conversion.warnings) tell_warning(run, "{}", warning);
+    tell_note(run, "{}", loads_in_sentence(conversion.loads_in));
     for (const std::string& note : conversion.plan.notes) tell_note(run, "{}", note);
   });
   return conversion;
