@@ -181,10 +181,10 @@ constexpr auto kMegatron = std::to_array<DenseRow>({
     layer_row("mlp.linear_fc1.layer_norm_weight", R::MlpNorm, kDense),
     fused_row("self_attention.linear_qkv.{K}", kQkv, Groups::KvHeads, kGrouped | kUngated),
     fused_row("self_attention.linear_qkv.{K}", kGatedQkv, Groups::KvHeads, kGrouped | kGated),
-    optional_row("self_attention.q_layernorm.weight", R::QNorm, kGrouped),
-    optional_row("self_attention.k_layernorm.weight", R::KNorm, kGrouped),
-    optional_row("self_attention.q_layernorm.weight", R::WideQNorm, kGrouped),
-    optional_row("self_attention.k_layernorm.weight", R::WideKNorm, kGrouped),
+    optional_row("self_attention.q_layernorm.weight", R::QNorm, kGrouped | kHeadNorms),
+    optional_row("self_attention.k_layernorm.weight", R::KNorm, kGrouped | kHeadNorms),
+    optional_row("self_attention.q_layernorm.weight", R::WideQNorm, kGrouped | kWideNorms),
+    optional_row("self_attention.k_layernorm.weight", R::WideKNorm, kGrouped | kWideNorms),
     optional_row("self_attention.core_attention.softmax_offset", R::Sinks, kGrouped),
     layer_row("self_attention.linear_proj.{K}", R::AttentionOut, kGrouped | kLatent),
     layer_row("mlp.linear_fc2.weight", R::MlpDown, kDense),
@@ -402,11 +402,13 @@ constexpr auto kFamilies = std::to_array<Family>({
     {.model_types = {"olmoe"},
      .naming = hf_naming(kHfGrouped, kHfWideQkNorm, kHfRouter),
      .expert_naming = "hf:qwen3_moe",
+     .wide_qk_norms = true,
      .intermediate_is_experts = true,
      .needs = kWideNormNeed},
     {.model_types = {"minimax_m2"},
      .naming = hf_naming(kHfGrouped, kHfWideQkNorm, kMinimaxRouter),
      .expert_naming = "hf:mixtral",
+     .wide_qk_norms = true,
      .intermediate_is_experts = true,
      .needs = kWideNormNeed},
 });
@@ -445,6 +447,7 @@ bool applies(const DenseRow& row, LayerKind kind, const Architecture& architectu
   return fits(kGrouped | kLatent | kDelta, attention) &&
          fits(kDense | kExperts, kind.mlp == Mlp::Dense ? kDense : kExperts) &&
          fits(kGated | kUngated, architecture.gated_attention ? kGated : kUngated) &&
+         fits(kHeadNorms | kWideNorms, architecture.family->wide_qk_norms ? kWideNorms : kHeadNorms) &&
          fits(kQLora | kNoQLora, architecture.extent(Dim::QLora) > 0 ? kQLora : kNoQLora);
 }
 

@@ -46,6 +46,8 @@ enum When : std::uint16_t {
   kUngated = 1 << 6,
   kQLora = 1 << 7,
   kNoQLora = 1 << 8,
+  kHeadNorms = 1 << 9,
+  kWideNorms = 1 << 10,
 };
 
 struct DenseRow {
@@ -99,6 +101,8 @@ struct Family {
   const DenseNaming* torchtitan = nullptr;
   Attention attention = Attention::Grouped;
   bool gated_attention = false;
+  /// Its norms of q and k span all heads.
+  bool wide_qk_norms = false;
   /// Its config's intermediate_size is the width of an expert.
   bool intermediate_is_experts = false;
   /// Its checkpoints have one tensor for all experts of a layer.
