@@ -29,7 +29,7 @@ declare -A SETS=(
   [formats]="gallery formats torch_files tiny every_format legacy_ranks objects_travel mxfp8_converts mxfp8_refusals
     mxfp8_differs mxfp8_beyond_bf16 whole_models_incomplete whole_models_contradicted whole_models_refused"
   [forward]="devices bench_convert forward forward_refusals verify_forward verify_subset forward_families forward_tiny"
-  [limits]="memory_limit permissions no_room file_size_limit peak_memory reflink"
+  [limits]="memory_limit permissions no_room file_size_limit peak_memory full_size_plans reflink"
   [faults]="kills signals source_changes unreadable_source resume_mismatch resume_complete resume_cannot_begin two_at_once"
 )
 for name in "${@:-${!SETS[@]}}"; do

@@ -191,3 +191,30 @@ whole_models_refused() {
   check "--to hf of it: the same config.json" cmp -s "$hf/config.json" "$out.out/config.json"
   rm -rf "$out".*
 }
+
+# Published models at their real size, all of it a hole: every tensor has a place, and a plan takes little memory.
+full_size_plans() {
+  local out=$WORK/full model count
+  # Megatron-Core's tensors: of dense layers, of MoE layers, of MTP; the embedding, the last norm and the head.
+  local -A tensors=(
+    [qwen3-235b-a22b]=$((94 * 9 + 3)) [deepseek-v3]=$((3 * 11 + 58 * 15 + 19 + 3)) [kimi-k2]=$((11 + 60 * 15 + 3))
+    [glm-4.6]=$((3 * 9 + 89 * 13 + 17 + 3)) [gpt-oss-120b]=$((36 * 13 + 3))
+    [qwen3-next-80b]=$((36 * 21 + 12 * 12 + 16 + 3))
+  )
+  for model in "${!tensors[@]}"; do
+    if ! python3 "$HERE/../../scripts/make_full_size.py" "$out" "$model" >"$WORK/.out" 2>"$WORK/.err"; then
+      skip "$model at full size: $(tail -n 1 "$WORK/.err")"
+      rm -rf "$out"
+      continue
+    fi
+    # shellcheck disable=SC2016
+    peak_kib sh -c 'exec "$@" >"$0"' "$WORK/.plan" "$PROGRAM" plan "$out/$model" "$out/planned" --to megatron --json -q
+    check "$model: plan: $(head -c 400 "$WORK/.err")" [ $? == 0 ]
+    mv "$WORK/.plan" "$WORK/.out"
+    count=$(json_get 'v["tensors_written"]')
+    check "$model: $count tensors, not ${tensors[$model]}" [ "$count" == "${tensors[$model]}" ]
+    check "$model: nothing is written" [ "$(ls "$out")" == "$model" ]
+    ((SANITIZED)) || check "$model: $PEAK KiB" [ "$PEAK" -lt 524288 ]
+    rm -rf "$out"
+  done
+}
