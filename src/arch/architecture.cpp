@@ -107,20 +107,25 @@ class ArchitectureReader {
         family_.intermediate_is_experts ? intermediate : optional({"moe_intermediate_size"}).value_or(intermediate);
     const bool llama = model_.model_type == "llama4_text";
     set(Dim::DenseWidth, llama ? optional({"intermediate_size_mlp"}).value_or(0) : intermediate);
-    const i64 shared = optional({"n_shared_experts", "num_shared_expert", "moe_num_shared_experts"}).value_or(0);
-    model_.shared_width =
-        llama ? intermediate : optional({"shared_expert_intermediate_size"}).value_or(shared * model_.expert_width);
     model_.expert_width_field = family_.intermediate_is_experts
                                     ? "intermediate_size"
                                     : config_.spelling({"moe_intermediate_size", "intermediate_size"});
-    if (llama)
-      model_.shared_width_field = "intermediate_size";
-    else if (config_.has("shared_expert_intermediate_size"))
-      model_.shared_width_field = "shared_expert_intermediate_size";
-    else
-      model_.shared_width_field =
-          fmt::format("{} x {}", config_.spelling({"n_shared_experts", "num_shared_expert", "moe_num_shared_experts"}),
-                      model_.expert_width_field);
+    llama ? set_shared_width(intermediate, "intermediate_size") : read_shared_width();
+  }
+
+  void read_shared_width() {
+    constexpr std::string_view kWidth = "shared_expert_intermediate_size";
+    if (const auto width = optional({kWidth})) return set_shared_width(*width, std::string(kWidth));
+    const auto count = optional({"n_shared_experts", "num_shared_expert", "moe_num_shared_experts"});
+    if (!count) return;
+    const auto field = config_.spelling({"n_shared_experts", "num_shared_expert", "moe_num_shared_experts"});
+    set_shared_width(*count * model_.expert_width, fmt::format("{} x {}", field, model_.expert_width_field));
+  }
+
+  void set_shared_width(i64 width, std::string field) {
+    model_.shared_width = width;
+    model_.shared_width_field = std::move(field);
+    model_.says_shared_width = true;
   }
 
   void read_delta() {

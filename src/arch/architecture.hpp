@@ -82,6 +82,8 @@ struct Architecture {
   std::string dense_layers_fields;
   std::string expert_width_field;
   std::string shared_width_field;
+  /// Whether the configuration has that field; else a shared expert is as wide as it is.
+  bool says_shared_width = false;
   /// MTP layers that the configuration promises; the files decide.
   i64 mtp_layers = 0;
   std::vector<LayerKind> kinds;

@@ -96,13 +96,12 @@ class ArgsWriter {
     for (const LayerKind kind : architecture_.kinds) experts.push_back(kind.mlp == Mlp::Experts);
     add("moe-layer-freq", pattern(experts));
     flag("moe-grouped-gemm");
-    const bool shared =
-        std::ranges::any_of(model_.blocks, [](const ExpertBlock& block) { return block.set == ExpertSet::Shared; });
-    if (shared) add("moe-shared-expert-intermediate-size", architecture_.shared_width);
+    const auto shared = std::ranges::find(model_.blocks, ExpertSet::Shared, &ExpertBlock::set);
+    if (shared != model_.blocks.end()) add("moe-shared-expert-intermediate-size", shared->intermediate_size);
     if (has(DenseRole::SharedGate)) flag("moe-shared-expert-gate");
     if (to_.routed && to_.routed->kind == Glu::Kind::Interleaved)
       add("moe-mlp-glu-interleave-size", to_.routed->block_rows);
-    if (shared && to_.shared && to_.shared->kind == Glu::Kind::Interleaved)
+    if (shared != model_.blocks.end() && to_.shared && to_.shared->kind == Glu::Kind::Interleaved)
       add("moe-shared-expert-glu-interleave-size", to_.shared->block_rows);
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "arch/dense_layout.hpp"
 #include "arch/dense_roles.hpp"
@@ -94,13 +95,35 @@ class DenseWriter {
              "layer {} is missing: config.json says num_hidden_layers {}, and no tensor of that layer is there", layer,
              architecture_.layers);
     if (!layers_.contains({})) fail(ErrorCode::ModelIncomplete, {}, "the embedding and the final norm are missing");
-    std::set<i64> expert_layers;
-    for (const ExpertBlock& block : from_.blocks)
-      if (block.stack == "decoder" && block.set == ExpertSet::Routed) expert_layers.insert(block.layer);
-    for (i64 layer = 0; layer < architecture_.layers; ++layer)
-      if (architecture_.kind_of("decoder", layer).mlp == Mlp::Experts && !expert_layers.contains(layer))
-        fail(ErrorCode::ModelIncomplete, {}, "layer {} has no experts, but config.json makes it a MoE layer", layer);
+    check_mtp_layers();
+    check_expert_layers();
     check_experts();
+  }
+
+  /// A configuration promises MTP layers that many programs leave out, but none leaves out some of them.
+  void check_mtp_layers() const {
+    i64 found = 0;
+    for (const auto& [id, parts] : layers_)
+      if (id.stack == "mtp" && id.layer != found++)
+        fail(ErrorCode::ModelIncomplete, {}, "MTP layer {} is missing, but MTP layer {} is there", found - 1, id.layer);
+    if (found > 0 && found < architecture_.mtp_layers)
+      fail(ErrorCode::ModelIncomplete, {}, "MTP layer {} is missing: config.json says that there are {}", found,
+           architecture_.mtp_layers);
+  }
+
+  void check_expert_layers() const {
+    std::set<std::tuple<std::string_view, i64, ExpertSet>> found;
+    for (const ExpertBlock& block : from_.blocks) found.emplace(block.stack, block.layer, block.set);
+    for (const auto& [id, parts] : layers_) {
+      if (id.stack.empty() || kind_of(id).mlp != Mlp::Experts) continue;
+      const std::string prefix =
+          print_layer_prefix(*from_.dense_naming, from_.dense_root, id.stack, id.layer, architecture_.layers);
+      if (!found.contains({id.stack, id.layer, ExpertSet::Routed}))
+        fail(ErrorCode::ModelIncomplete, {}, "'{}' has no experts, but config.json makes it a MoE layer", prefix);
+      if (architecture_.shared_width > 0 && !found.contains({id.stack, id.layer, ExpertSet::Shared}))
+        fail(ErrorCode::ModelIncomplete, {}, "'{}' has no shared expert, but config.json says {} {}", prefix,
+             architecture_.shared_width_field, architecture_.shared_width);
+    }
   }
 
   void check_experts() const {
@@ -111,7 +134,8 @@ class DenseWriter {
       if (routed && block.num_experts != architecture_.num_experts)
         fail(ErrorCode::ModelShape, {{}, name}, "layer {} has {} experts, but config.json says {}", layer_label(block),
              block.num_experts, architecture_.num_experts);
-      if (block.hidden_size != architecture_.extent(Dim::Hidden) || (width > 0 && block.intermediate_size != width))
+      const bool says_width = width > 0 || (!routed && architecture_.says_shared_width);
+      if (block.hidden_size != architecture_.extent(Dim::Hidden) || (says_width && block.intermediate_size != width))
         fail(ErrorCode::ModelShape, {{}, name},
              "'{}': layer {}'s {} experts map {} to {}, but config.json says hidden_size {} and {} {}", name,
              layer_label(block), to_string(block.set), block.hidden_size, block.intermediate_size,

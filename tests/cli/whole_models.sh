@@ -73,6 +73,15 @@ whole_models_incomplete() {
     "num_hidden_layers 2"
   refuses_model 3 qwen3_moe "[t.pop(n) for n in list(t) if '.layers.1.' in n and '.experts.' in n]" \
     "'$layer.input_layernorm.weight'" "layer 1 a MoE layer"
+  refuses_model 3 deepseek_v3 "[t.pop(n) for n in list(t) if '.layers.1.mlp.shared_experts.' in n]" \
+    "'$layer.' has no shared expert" "n_shared_experts x moe_intermediate_size 40"
+  refuses_model 3 qwen3_next "[t.pop(n) for n in list(t) if '.mlp.shared_expert.' in n]" \
+    "'model.layers.0.' has no shared expert" "shared_expert_intermediate_size 28"
+  refuses_model 3 deepseek_v3 "[t.pop(n) for n in list(t) if '.layers.3.mlp.experts.' in n]" \
+    "'model.layers.3.' has no experts"
+  refuses_model 3 deepseek_v3 "[t.__setitem__(n.replace('.layers.3.', '.layers.4.'), t.pop(n)) for n in list(t)]" \
+    "MTP layer 0 is missing, but MTP layer 1 is there"
+  refuses_model 3 deepseek_v3 "c['num_nextn_predict_layers'] = 2" "MTP layer 1 is missing" "there are 2"
   refuses_model 3 gpt_oss "del t['$layer.self_attn.k_proj.bias']" "'$layer.self_attn.k_proj.bias' is missing"
   refuses_model 3 gpt_oss "[t.pop(n) for n in list(t) if n.endswith('v_proj.bias')]" \
     "'model.layers.0.self_attn.v_proj.bias' is missing"
@@ -120,6 +129,7 @@ whole_models_contradicted() {
   contradicts deepseek_v3 intermediate_size 30 "'model.layers.0.mlp.down_proj.weight' is BF16 [56, 60]" "[56, 30]"
   contradicts deepseek_v3 moe_intermediate_size 10 "model.layers.1.mlp.experts." "map 56 to 20"
   contradicts deepseek_v3 n_shared_experts 1 "model.layers.1.mlp.shared_experts." "map 56 to 40"
+  contradicts deepseek_v3 n_shared_experts 0 "model.layers.1.mlp.shared_experts." "map 56 to 40"
   contradicts deepseek_v3 n_routed_experts 3 "model.layers.1.mlp.experts." "6 experts are stored"
   contradicts qwen3_next linear_num_key_heads 6 "'$delta' is BF16 [168, 1, 4]" "[264, 1, 4]"
   contradicts qwen3_next linear_num_value_heads 3 "'model.layers.0.linear_attn.A_log' is BF16 [6]" "[3]"
