@@ -11,6 +11,7 @@
 #include "arch/dense_keys.hpp"
 #include "arch/dense_layout.hpp"
 #include "arch/dense_roles.hpp"
+#include "glu_ckpt/error.hpp"
 #include "layout/placement.hpp"
 
 namespace glu_ckpt {
@@ -52,6 +53,27 @@ TEST(DenseTable, EveryFamilyHasAnArchitectureAndExperts) {
     EXPECT_NE(find_naming(architecture->family->expert_naming), nullptr) << architecture->model_type;
     EXPECT_EQ(find_family(architecture->model_type), architecture->family);
   }
+}
+
+/// No product of sizes overflows, however large a hostile configuration makes them.
+TEST(DenseTable, HugeSizesAreRefusedOrHarmless) {
+  for (const Family& family : families())
+    for (const std::string huge : {"1073741824", "1073741825", "9223372036854775807"})
+      for (const std::string field :
+           {"hidden_size", "num_attention_heads", "head_dim", "vocab_size", "num_experts", "moe_intermediate_size",
+            "n_shared_experts", "qk_nope_head_dim", "kv_lora_rank", "linear_value_head_dim", "num_hidden_layers"}) {
+        std::string config = config_of(family.model_types[0]);
+        const std::size_t at = config.find("\"" + field + "\": ") + field.size() + 4;
+        config.replace(at, config.find_first_of(",}", at) - at, huge);
+        try {
+          const auto architecture = read_architecture(config);
+          for_each_row(family.naming, [&](const DenseRow& row) {
+            EXPECT_FALSE(dense_shape(row, TensorKind::Weight, *architecture).empty());
+          });
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::ConfigJson) << error.what();
+        }
+      }
 }
 
 /// The rows of a tensor's matrices are its rows, each once.
