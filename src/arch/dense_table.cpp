@@ -285,7 +285,6 @@ constexpr DenseNaming kTitanLatentNaming{
     .mtp_layers = "mtp_layers.",
     .mtp_outer = "mtp_layers.#.",
 };
-constexpr R kTitanConvQkv[] = {R::ConvQ, R::ConvK, R::ConvV};
 constexpr auto kTitanDelta = std::to_array<DenseRow>({
     fused_row("attn.wq.weight", kQAndGate, Groups::Heads, kGrouped),
     layer_row("attn.wk.weight", R::K, kGrouped),

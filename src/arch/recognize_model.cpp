@@ -158,8 +158,7 @@ class DenseRecognizer {
     const auto same = [](const DenseMatrix& a, const DenseMatrix& b) {
       return std::tie(a.stack, a.layer, a.role, a.matrix.kind) == std::tie(b.stack, b.layer, b.role, b.matrix.kind);
     };
-    const auto repeated = std::ranges::unique(result_.dense, same);
-    result_.dense.erase(repeated.begin(), repeated.end());
+    result_.dense.erase(std::unique(result_.dense.begin(), result_.dense.end(), same), result_.dense.end());
   }
 
   void find_originals() {
@@ -207,8 +206,7 @@ std::vector<std::size_t> dense_tensors(const Recognition& recognition) {
   for (const DenseMatrix& matrix : recognition.dense) tensors.push_back(matrix.matrix.tensor);
   for (const TensorCopy& copy : recognition.copies) tensors.push_back(copy.tensor);
   std::ranges::sort(tensors);
-  const auto repeated = std::ranges::unique(tensors);
-  tensors.erase(repeated.begin(), repeated.end());
+  tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
   return tensors;
 }
 

@@ -85,7 +85,7 @@ void check_copies(const RunOptions& run, const Checkpoint& checkpoint) {
       source.read(copy.tensor, begin, left);
       source.read(copy.original, begin, right);
       if (on_progress) on_progress(2 * static_cast<i64>(size));
-      const auto [at, other] = std::ranges::mismatch(left, right);
+      const auto at = std::mismatch(left.begin(), left.end(), right.begin()).first;
       if (at == left.end()) continue;
       with_place(source, [&] {
         fail(ErrorCode::CopyDiffers, {{}, tensors[copy.tensor].name},

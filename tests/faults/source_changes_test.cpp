@@ -15,6 +15,7 @@ ConvertOptions options_to(Format format, const char* glu) {
   ConvertOptions options;
   options.format = format;
   options.to.naming = format == Format::TorchDist ? "megatron-dist" : "megatron";
+  options.to.scope = Scope::Experts;
   options.to.experts = Experts::Grouped;
   options.to.glu = parse_glu(glu);
   return options;
