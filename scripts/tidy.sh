@@ -32,7 +32,7 @@ fi
 
 # In the usual build files are compiled ten at a time, and not by their names.
 [[ -f build-tidy/build.ninja ]] ||
-  CC=clang CXX=clang++ meson setup build-tidy --native-file scripts/without_nvcc.ini -Dunity=off >build-tidy.log ||
+  CC=clang CXX=clang++ meson setup build-tidy --native-file scripts/without_nvcc.ini -Dunity=off -Db_pch=false >build-tidy.log ||
   { cat build-tidy.log; exit 1; }
 rm -f build-tidy.log
 ninja -C build-tidy build.ninja >/dev/null

@@ -239,6 +239,7 @@ class ArgsWriter {
     // Megatron-Core counts the tokens to the left of a token, Hugging Face that one as well.
     add("window-size", fmt::format("{},0", window - 1));
     std::vector<bool> sliding;
+    sliding.reserve(types.size());
     for (const std::string& type : types) sliding.push_back(is_sliding(type));
     add("window-attn-skip-freq", pattern(sliding));
   }

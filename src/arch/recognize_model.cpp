@@ -28,6 +28,7 @@ struct Candidate {
 
 std::vector<Candidate> candidates_for(const Architecture& architecture) {
   std::vector<Candidate> candidates;
+  candidates.reserve(kHfRoots.size() + kNoRoots.size() + 1);
   for (const std::string_view root : kHfRoots) candidates.push_back({&architecture.family->naming, root});
   for (const std::string_view root : kNoRoots) candidates.push_back({&megatron_naming(), root});
   if (architecture.family->torchtitan != nullptr) candidates.push_back({architecture.family->torchtitan, ""});

@@ -83,6 +83,7 @@ std::vector<NamedObject> extra_states(const std::vector<OutputTensor>& tensors) 
       names.insert(fmt::format("{}._extra_state/shard_{}_{}", module, expert, experts));
   }
   std::vector<NamedObject> objects;
+  objects.reserve(names.size());
   for (const std::string& name : names) objects.push_back({name, bytes, store, 0});
   return objects;
 }

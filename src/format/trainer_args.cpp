@@ -79,7 +79,7 @@ TrainedOrders trained_orders(const CheckpointInfo& info) {
       return orders_in_zip(std::as_bytes(std::span(zip)), InputPart(common->path.string()));
     }
     for (const TorchTree& tree : info.structure.trees)
-      if (const TrainedOrders found = orders_in(tree.pickle, InputPart(path)); !found.glu.empty()) return found;
+      if (TrainedOrders found = orders_in(tree.pickle, InputPart(path)); !found.glu.empty()) return found;
   } catch (const Error& error) {
     // The machine's failures are not the file's.
     if (exit_status(error.code()) == exit_status(ErrorCode::Io)) throw;

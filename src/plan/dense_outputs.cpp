@@ -19,13 +19,13 @@ namespace {
 struct LayerId {
   std::string_view stack;
   i64 layer = 0;
-  auto operator<=>(const LayerId&) const = default;
+  bool operator<(const LayerId& other) const { return std::tie(stack, layer) < std::tie(other.stack, other.layer); }
 };
 
 struct PartId {
   DenseRole role;
   TensorKind kind;
-  auto operator<=>(const PartId&) const = default;
+  bool operator<(const PartId& other) const { return std::tie(role, kind) < std::tie(other.role, other.kind); }
 };
 
 class DenseWriter {

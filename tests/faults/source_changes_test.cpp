@@ -38,7 +38,7 @@ Outcome convert_in(MemorySystem& memory, const ConvertOptions& options, const st
 Tree files_below(const MemorySystem& memory, const std::string& path) {
   Tree files;
   for (const std::string& name : memory.tree(path))
-    if (!name.ends_with('/')) files[name] = memory.get(path + "/" + name).value();
+    if (!name.ends_with('/')) files[name] = memory.get((std::filesystem::path(path) / name).string()).value();
   return files;
 }
 
