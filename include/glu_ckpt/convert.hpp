@@ -92,7 +92,7 @@ struct Converted {
   /// The plan that was carried out; its notes are what the user should know.
   Plan plan = {};
   LoadsIn loads_in = {};
-  /// What may load and compute something else, as sentences.
+  /// Sentences about what would load and compute something else.
   std::vector<std::string> warnings = {};
   Proof proof;
   /// The model's digest. It is absent with ProofMode::None, and where the order of gate and up is unknown, since it

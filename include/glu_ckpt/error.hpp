@@ -118,7 +118,7 @@ enum class ErrorCode {
 
 /// Short stable name of a code, e.g. "offsets-overlap".
 std::string_view slug(ErrorCode code);
-/// What the command line program ends with. The numbers are stable: scripts branch on them.
+/// The exit statuses of the program. The numbers are stable, for scripts branch on them.
 enum class ExitStatus {
   Done = 0,
   /// Two sides were compared, and differ.

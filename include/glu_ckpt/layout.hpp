@@ -152,7 +152,7 @@ struct ExpertBlock {
 /// "3", "mtp.0", "talker.7": the layer's name in reports and in digest identities.
 std::string layer_label(const ExpertBlock& block);
 
-/// What a matrix outside of the experts is for. Names and sizes: src/arch/dense_roles.hpp.
+/// The purpose of a matrix outside of the experts (src/arch/dense_roles.hpp has names and sizes).
 enum class DenseRole : std::uint8_t {
   Embedding,
   Head,
@@ -222,7 +222,7 @@ struct DenseMatrix {
   Matrix matrix;
   /// Rows of one attention head; 0 where rows are not heads'.
   i64 head_rows = 0;
-  /// How the logical elements are computed from the stored ones.
+  /// It makes the logical elements from the stored ones.
   ComputeOp op = ComputeOp::None;
   Dtype stored_dtype = Dtype::U8;
 };
@@ -236,7 +236,7 @@ std::string layer_label(const DenseMatrix& matrix);
 struct TensorCopy {
   std::size_t tensor = 0;
   DenseRole of = DenseRole::Embedding;
-  /// What it repeats.
+  /// The tensor that it repeats.
   std::size_t original = 0;
 };
 
@@ -259,7 +259,7 @@ struct LayoutAnswers {
   std::string glu_source;
   /// Absent without shared experts.
   std::optional<Glu> shared_glu;
-  /// Of the optimizer's states of routed FC1s; absent without any.
+  /// The order of the optimizer's states of routed FC1s; absent without any.
   std::optional<Glu> optimizer_glu;
 };
 

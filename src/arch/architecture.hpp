@@ -69,11 +69,9 @@ struct Architecture {
   i64 shared_width = 0;
   /// q_proj of a head has its rows of q, then as many of the gate of the attention's output.
   bool gated_attention = false;
-  /// Latent attention projects q through a latent of its own.
-  bool has_q_lora = false;
   /// The head is the embedding.
   bool tied = false;
-  /// Whether q, k and v have biases, as the field of that name says; absent where none does.
+  /// The field `attention_bias_field` says that q, k and v have biases, or that they have none; absent: nothing does.
   std::optional<bool> attention_bias;
   std::string_view attention_bias_field;
   /// Routers of its MoE layers have a correction bias.
@@ -82,7 +80,7 @@ struct Architecture {
   std::string dense_layers_fields;
   std::string expert_width_field;
   std::string shared_width_field;
-  /// Whether the configuration has that field; else a shared expert is as wide as it is.
+  /// The configuration has that field; without it a shared expert is as wide as it is.
   bool says_shared_width = false;
   /// MTP layers that the configuration promises; the files decide.
   i64 mtp_layers = 0;
@@ -91,15 +89,15 @@ struct Architecture {
   std::array<i64, kDims> extents{};
 
   i64 extent(Dim dim) const { return extents[static_cast<std::size_t>(dim)]; }
-  /// Of a layer of the main stack, or of MTP, whose layers are like the last one with full attention.
+  /// Returns the kind of a layer of the main stack, or of MTP, whose layers are like the last one with full attention.
   LayerKind kind_of(std::string_view stack, i64 layer) const;
 };
 
 /// The fields that an extent is made of: "num_attention_heads x head_dim".
 std::string_view fields_of(Dim dim);
 
-/// What `config`, the text of a config.json, says of a model of a family that has a map; null where it is of none, or
-/// there is no text. Throws ConfigJson where a field that the family needs is missing or impossible.
+/// Reads `config`, the text of a config.json; null where its family has no map, or there is no text. Throws ConfigJson
+/// where a field that the family needs is missing or impossible.
 std::shared_ptr<const Architecture> read_architecture(const std::string& config);
 
 }  // namespace glu_ckpt

@@ -18,8 +18,8 @@ using Spellings = std::initializer_list<std::string_view>;
 
 class ConfigFields {
  public:
-  /// Of the language model: of a multimodal one, what `text_config` says comes first. A text that is no JSON object has
-  /// no fields. Fields of an object inside are called "rope_scaling.factor".
+  /// Reads the fields of the language model: of a multimodal one, what `text_config` says comes first. A text that is
+  /// no JSON object has no fields. Fields of an object inside are called "rope_scaling.factor".
   explicit ConfigFields(const std::string& text);
 
   /// Values of another type are as good as absent; null is absent.

@@ -12,7 +12,7 @@
 
 namespace glu_ckpt {
 
-/// What a key says.
+/// A key, taken apart.
 struct DenseKey {
   const DenseRow* row = nullptr;
   TensorKind kind = TensorKind::Weight;

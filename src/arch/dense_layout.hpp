@@ -1,5 +1,5 @@
 #pragma once
-/// Where the matrices outside of the experts lie in their tensors: the one function that reading and writing share.
+/// Computes where the matrices outside of the experts lie in their tensors, for reading and for writing alike.
 
 #include "arch/dense_table.hpp"
 

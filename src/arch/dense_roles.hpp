@@ -1,5 +1,5 @@
 #pragma once
-/// What the matrices outside of the experts are, and how large.
+/// The roles of the matrices outside of the experts, and their sizes.
 
 #include "arch/architecture.hpp"
 

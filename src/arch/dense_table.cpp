@@ -235,6 +235,7 @@ constexpr DenseNaming kMegatronNaming{
     .mtp_outer = "mtp.layers.#.",
     .mtp_inner_too = ".mtp_model_layer.",
     .stacks_layers = true,
+    .pads_vocabulary = true,
 };
 
 // ---- torchtitan -------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 #pragma once
-/// How programs spell the tensors of a model outside of its experts. A naming says for each tensor its key and which
-/// matrices it holds in which order; what goes from one naming to another follows from the two, so no table is about a
-/// pair of them. A family of Hugging Face is a list of such rows.
+/// The table of how programs spell the tensors of a model outside of its experts. A naming says for each tensor its key
+/// and which matrices it holds in which order; what goes from one naming to another follows from the two, so no table
+/// is about a pair of them. A family of Hugging Face is a list of such rows.
 
 #include <array>
 #include <span>
@@ -12,12 +12,12 @@
 
 namespace glu_ckpt {
 
-/// Where a tensor belongs.
+/// The part of a model that a tensor belongs to.
 enum class Place : std::uint8_t {
   Model,
   /// A layer of the main stack, or the layer inside one of multi-token prediction.
   Layer,
-  /// What multi-token prediction has around its layer.
+  /// It stands around the layer of multi-token prediction.
   Mtp,
 };
 
@@ -61,7 +61,7 @@ struct DenseRow {
   bool optional = false;
   Groups groups = Groups::One;
   Form form = Form::Plain;
-  /// What makes the logical elements from the stored ones.
+  /// It makes the logical elements from the stored ones.
   ComputeOp op = ComputeOp::None;
   /// It repeats the matrix of its role, which is stored elsewhere, too.
   bool copy = false;
@@ -85,6 +85,8 @@ struct DenseNaming {
   std::string_view mtp_inner_too{};
   /// Layers that are alike may be one tensor with a leading axis, whose key has no number.
   bool stacks_layers = false;
+  /// The embedding and the head may have more rows than the vocabulary has words.
+  bool pads_vocabulary = false;
 };
 
 /// Returns whether a layer of that kind has the row's tensor.
@@ -111,7 +113,7 @@ struct Family {
   bool biases_everywhere = false;
   /// Its routers have a correction bias, unless the configuration names another method.
   bool corrected_router = false;
-  /// What Megatron-Core's GPTModel lacks to run it, as a sentence; empty where it runs.
+  /// A sentence about what Megatron-Core's GPTModel lacks to run it; empty where it runs.
   std::string_view needs{};
 };
 

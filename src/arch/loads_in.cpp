@@ -2,11 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "arch/dense_table.hpp"
 #include "layout/layout_table.hpp"
 
 namespace glu_ckpt {
 namespace {
+
+/// Types of which the tests have no model (tests/interop/tiny_models.py).
+constexpr auto kUntried = std::to_array<std::string_view>({"qwen3_vl_moe_text", "kimi_k2", "olmoe", "minimax_m2"});
 
 class LoaderFinder {
  public:
@@ -15,7 +21,7 @@ class LoaderFinder {
 
   LoadsIn find() const {
     if (model_.architecture == nullptr) return nothing("{}", model_.no_architecture);
-    if (naming_ == nullptr || model_.rest.empty()) return nothing("not all of a model is there");
+    if (naming_ == nullptr || model_.rest.empty()) return nothing("{}", model_.why_no_rest);
     if (layout_.glu.kind == Glu::Kind::Unknown)
       return nothing("nobody knows in which order FC1 holds gate and up; --from-glu or `stamp` says it");
     if (layout_.naming.substr(0, model_.rest.size()) != model_.rest)
@@ -40,18 +46,19 @@ class LoaderFinder {
       return nothing("Megatron-Core's grouped experts are one tensor a layer; --experts grouped");
     const Architecture& architecture = *model_.architecture;
     if (!architecture.family->needs.empty()) return nothing("{}", architecture.family->needs);
-    std::string flags = "$(cat megatron_args.txt)";
+    std::string flags;
     const auto add = [&](std::string_view name, const Glu& glu) {
-      if (glu.kind == Glu::Kind::Interleaved) flags += fmt::format(", {}={}", name, glu.block_rows);
+      if (glu.kind == Glu::Kind::Interleaved)
+        flags += fmt::format("{}{}={}", flags.empty() ? "" : ", ", name, glu.block_rows);
     };
     add("moe_mlp_glu_interleave_size", layout_.glu);
     if (layout_.shared_glu) add("moe_shared_expert_glu_interleave_size", *layout_.shared_glu);
-    const bool interleaved = flags.find("interleave") != flags.npos;
-    std::string versions = interleaved ? "0.19 or later (0.16 does not know interleaved rows)" : "0.16 or later";
+    std::string versions = flags.empty() ? "0.16 or later" : "0.19 or later (0.16 does not know interleaved rows)";
     const bool latent = architecture.family->attention == Attention::Latent;
     if (is("gpt_oss")) versions = "0.19 or later (its arguments; 0.16 by a configuration in Python)";
     if (latent && architecture.extent(Dim::QLora) == 0)
       versions = "0.16 to 0.18 (0.19 adds a norm of q that the model does not have)";
+    if (model_.has_args) flags += std::string(flags.empty() ? "" : ", ") + "the arguments in megatron_args.txt";
     return {{{"Megatron-Core", versions, flags}}, {}};
   }
 
@@ -82,9 +89,15 @@ class LoaderFinder {
       return nothing("programs expect {} under these names and cannot see that it is {}",
                      to_string(fixed_glu(*naming_)), to_string(layout_.glu));
     const bool packed_anew = grouped && !model_.architecture->family->packed_experts;
-    const std::string known = fmt::format("those that know '{}'; 5.23 was tried", model_.architecture->model_type);
     if (packed_anew) return {{{"transformers", "5 or later", ""}}, {}};
-    return {{{"transformers", known, ""}, {"vLLM, SGLang", "those that know it; not tried", ""}}, {}};
+    const std::string& type = model_.architecture->model_type;
+    const std::string known = fmt::format("versions that have '{}'", type);
+    const bool is_tried = std::ranges::find(kUntried, type) == kUntried.end();
+    const std::string tried = is_tried ? " (tried with 5.23.0)" : " (not tried)";
+    return {{{"transformers", known + tried, ""},
+             {"vLLM", known + " (not tried)", ""},
+             {"SGLang", known + " (not tried)", ""}},
+            {}};
   }
 
   const LayoutAnswers& layout_;

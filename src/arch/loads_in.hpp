@@ -10,12 +10,16 @@ struct StoredModel {
   LayoutAnswers layout;
   /// The spelling of what is outside of the experts (DenseNaming::name); empty where nobody knows it.
   std::string rest;
+  /// Why `rest` is empty.
+  std::string why_no_rest = "nothing but experts of the model is there";
   /// "safetensors", "torch", "torch-dist".
   std::string format;
   /// null where the family has no map.
   const Architecture* architecture = nullptr;
   /// Why that is null.
   std::string no_architecture;
+  /// megatron_args.txt lies beside it.
+  bool has_args = false;
 };
 
 /// The programs, or why there is none.

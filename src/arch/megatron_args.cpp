@@ -183,7 +183,7 @@ class ArgsWriter {
     }
     for (const std::string_view name : {"embedding_multiplier", "residual_multiplier", "logits_scaling"})
       if (const double value = config_.number({name}).value_or(1.0); value != 1.0)
-        warn("{} is {}, which no argument of Megatron-LM says", name, float_text(value));
+        warn("{} is {}, but 1 in Megatron-Core, and no argument changes it: logits differ", name, float_text(value));
     if (const auto value = config_.number({"attention_multiplier"}); value && is("granitemoe"))
       add_granite_scale(*value);
   }
@@ -191,8 +191,10 @@ class ArgsWriter {
   void add_granite_scale(double multiplier) {
     const double usual = 1.0 / std::sqrt(static_cast<double>(architecture_.extent(Dim::HeadDim)));
     if (std::abs(multiplier - usual) > 1e-9 * usual)
-      warn("attention_multiplier is {}, where Megatron-Core has 1/sqrt(head_dim) = {}; no argument says it",
-           float_text(multiplier), float_text(usual));
+      warn(
+          "attention_multiplier is {}, where Megatron-Core has 1/sqrt(head_dim) = {}, and no argument changes it: "
+          "logits differ",
+          float_text(multiplier), float_text(usual));
   }
 
   void add_attention() {
@@ -260,7 +262,7 @@ class ArgsWriter {
 
   // ---- rotary embedding -------------------------------------------------------------------------
 
-  /// Of `rope_parameters` (transformers 5) or `rope_scaling`.
+  /// Reads a number of `rope_parameters` (transformers 5) or `rope_scaling`.
   std::optional<double> rope_number(std::string_view name) const {
     const std::string parameters = fmt::format("rope_parameters.{}", name),
                       scaling = fmt::format("rope_scaling.{}", name);

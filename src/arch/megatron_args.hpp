@@ -11,7 +11,7 @@ namespace glu_ckpt {
 struct MegatronArgs {
   /// One argument a line, with its value; words hold no spaces, so `$(cat FILE)` splits them right.
   std::string text;
-  /// What no argument can say, as sentences: the model would load and compute something else.
+  /// A sentence about each thing that no argument can say, so that the model would load and compute something else.
   std::vector<std::string> warnings;
 };
 

@@ -82,7 +82,7 @@ class DenseRecognizer {
     if (const std::string fault = layer_fault(tensor, key); !fault.empty())
       return result_.misfits.push_back({index, fault});
     const bool vocabulary = shape_of(key.row->roles[0]).rows == Dim::Vocab;
-    if (const std::string fault = shape_fault(tensor, key, vocabulary && result_.dense_naming->stacks_layers);
+    if (const std::string fault = shape_fault(tensor, key, vocabulary && result_.dense_naming->pads_vocabulary);
         !fault.empty())
       return result_.misfits.push_back({index, fault});
     const bool tied_head = key.row->roles[0] == DenseRole::Head && architecture_.tied;

@@ -389,6 +389,15 @@ class Parser {
     naming = text;
   }
 
+  static void answer_target(const std::string& text, std::optional<std::string>& target) {
+    static const std::vector<std::string> kTargets = {"megatron", "torchtitan", "hf"};
+    if (text.empty()) return;
+    if (std::ranges::find(kTargets, text) == kTargets.end() && !text.starts_with("hf:"))
+      fail(ErrorCode::Usage, {}, "--to: '{}' is no target{}; megatron, torchtitan, hf and hf:<model_type> are", text,
+           suggestion(text, kTargets));
+    target = text;
+  }
+
   void interpret() {
     answer_naming(texts_.naming, options_.convert.to.naming);
     if (!texts_.experts.empty() && texts_.experts != "keep")
@@ -402,7 +411,7 @@ class Parser {
     answer(texts_.from_shared_glu, options_.from.shared_glu);
     answer(texts_.from_optimizer_glu, options_.from.optimizer_glu);
     options_.from.drop_optimizer = texts_.optimizer == "drop";
-    if (!texts_.target.empty()) options_.convert.target = texts_.target;
+    answer_target(texts_.target, options_.convert.target);
     if (texts_.scope == "experts") options_.convert.to.scope = Scope::Experts;
     options_.convert.to.keep_unknown = texts_.unknown == "keep";
     answer_naming(texts_.to_naming, options_.verify.b.naming);

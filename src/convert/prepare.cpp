@@ -13,7 +13,7 @@
 namespace glu_ckpt {
 namespace {
 
-/// What is computed must come back: what does not is refused here, since these tensors are small.
+/// Refuses computed tensors of which an element would not come back. They are small, and read here.
 void check_computed(const Source& source, const Plan& plan) {
   for (const Compute& computed : plan.computes) {
     const TensorRef& tensor = source.inventory().tensors[computed.src];
@@ -70,8 +70,14 @@ namespace {
 
 LoadsIn loaders_of(const Conversion& conversion) {
   const Recognition& model = conversion.source.recognition;
-  return loads_in({conversion.plan.to, conversion.plan.rest, std::string(to_string(conversion.target.format)),
-                   model.architecture.get(), model.no_architecture});
+  StoredModel stored;
+  stored.layout = conversion.plan.to;
+  stored.rest = conversion.plan.rest;
+  stored.format = to_string(conversion.target.format);
+  stored.architecture = model.architecture.get();
+  stored.no_architecture = model.no_architecture;
+  stored.has_args = conversion.target.makes_args;
+  return loads_in(stored);
 }
 
 std::string loads_in_sentence(const LoadsIn& found) {
@@ -81,7 +87,7 @@ std::string loads_in_sentence(const LoadsIn& found) {
   return fmt::format("the output loads in {}", programs);
 }
 
-/// What may load and compute something else, or not load at all though it looks as if it did.
+/// Lists what may load and compute something else, or what no program loads though it looks as if one did.
 std::vector<std::string> warnings_of(const Conversion& conversion) {
   std::vector<std::string> warnings;
   if (conversion.target.makes_args) warnings = arguments_for(conversion.source, conversion.plan.to).warnings;

@@ -44,6 +44,15 @@ const std::string* entry_of(const Record& record, const std::string& key) {
   return found == record.end() ? nullptr : &found->second;
 }
 
+/// The format of the output: as asked, or what its extension says, or the usual one.
+Format target_format(const std::filesystem::path& output, const std::optional<Format>& asked, Format usual) {
+  const std::optional<Format> named = format_of_name(output);
+  if (named && asked && *named != *asked)
+    fail(ErrorCode::Usage, {output.string(), {}}, "{}: a name that ends in {} is a {} file, but --format says {}",
+         output.string(), output.extension().string(), to_string(*named), to_string(*asked));
+  return asked ? *asked : named.value_or(usual);
+}
+
 /// Fills the answers that a target settles and the user left open.
 class TargetResolver {
  public:
@@ -59,9 +68,7 @@ class TargetResolver {
     read_former();
     std::optional<Format> native;
     if (options_.target) native = choose();
-    ConvertOptions with_format = options_;
-    if (!with_format.format && native && source_.format() != *native) with_format.format = native;
-    target_.format = target_format(output_, with_format, source_);
+    target_.format = target_format(output_, options_.format, native.value_or(source_.format()));
     remember_former();
     place_extra_files();
     return std::move(target_);
@@ -179,7 +186,7 @@ class TargetResolver {
 
   // ---- files ------------------------------------------------------------------------------------
 
-  /// What was made for Megatron-Core, and goes with its naming: the arguments, and what its loader wants.
+  /// Returns whether the file was made for Megatron-Core, so that it goes with that naming.
   bool is_made(const ExtraFile& file) const {
     return file.name == kMegatronArgsFile || (file.name == kCommonStateFile && is_made_for_megatron());
   }
@@ -222,14 +229,6 @@ class TargetResolver {
 };
 
 }  // namespace
-
-Format target_format(const std::filesystem::path& output, const ConvertOptions& options, const Source& source) {
-  const std::optional<Format> named = format_of_name(output);
-  if (named && options.format && *named != *options.format)
-    fail(ErrorCode::Usage, {output.string(), {}}, "{}: a name that ends in {} is a {} file, but --format says {}",
-         output.string(), output.extension().string(), to_string(*named), to_string(*options.format));
-  return options.format ? *options.format : named.value_or(source.format());
-}
 
 Target resolve_target(const std::filesystem::path& output, const ConvertOptions& options, const Checkpoint& source) {
   return TargetResolver(output, options, source).run();

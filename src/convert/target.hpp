@@ -1,5 +1,5 @@
 #pragma once
-/// What a conversion is to give, once the source is known: `--to` and the record of the source answered in full.
+/// Completes what was asked of a conversion, once the source is known, from `--to` and the source's record.
 
 #include <vector>
 
@@ -16,7 +16,8 @@ struct Target {
   Format format = Format::Safetensors;
   /// The source's other files, by the names that they get.
   std::vector<ExtraFile> extra_files;
-  /// Of the Hugging Face model that the output was made from: what the way back needs and its keys do not say.
+  /// Entries about the Hugging Face model that the output was made from: the way back needs them, and keys do not say
+  /// them.
   Record former_record;
   /// The output is a checkpoint for Megatron-Core that no Megatron saved: what its loader wants besides is made.
   bool for_megatron = false;
@@ -28,11 +29,8 @@ struct Target {
   bool drops_made = false;
 };
 
-/// The format of the output: as asked, or what its extension says, or the source's. Throws Usage where two of them
-/// contradict each other.
-Format target_format(const std::filesystem::path& output, const ConvertOptions& options, const Source& source);
-
-/// Throws Usage for what is no target, NoMap where nobody knows what else than experts the model has.
+/// Throws Usage for what is no target, and where the name of the output and --format contradict each other; NoMap where
+/// nobody knows what else than experts the model has.
 Target resolve_target(const std::filesystem::path& output, const ConvertOptions& options, const Checkpoint& source);
 
 /// The arguments of a run that loads the output with that layout. Only where the model's architecture is known.
@@ -41,7 +39,7 @@ MegatronArgs arguments_for(const Checkpoint& source, const LayoutAnswers& to);
 /// The files that are made for the output's reader, once its tensors are known.
 std::vector<SideFile> made_files(const Target& target, const Checkpoint& source, const LayoutAnswers& to);
 
-/// What the output holds besides tensors and files.
+/// Returns what the output holds besides tensors and files.
 Structure output_structure(const Target& target, const Checkpoint& source, const std::vector<OutputTensor>& outputs,
                            bool drops_optimizer);
 

@@ -193,8 +193,7 @@ class Recognizer {
 
   /// The record knows what was converted since the trainer saved its arguments.
   std::optional<Glu> settled_glu(const std::string& key, const std::string& trained) const {
-    const bool is_megatron = result_.naming != nullptr && result_.naming->halves_by_position;
-    if (record_.contains(key) || trained.empty() || !is_megatron) return recorded_glu(key);
+    if (record_.contains(key) || trained.empty()) return recorded_glu(key);
     return parse_glu(trained);
   }
 

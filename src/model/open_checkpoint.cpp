@@ -6,6 +6,7 @@
 #include "arch/loads_in.hpp"
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
+#include "format/checkpoint_files.hpp"
 #include "format/model_config.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
@@ -26,8 +27,14 @@ std::filesystem::path file_of(const Source& source, const TensorRef& tensor) {
 }
 
 LoadsIn loaders_of(const Source& source, const Recognition& model) {
-  StoredModel stored{model.layout, "", std::string(to_string(source.format())), model.architecture.get(),
-                     model.no_architecture};
+  StoredModel stored;
+  stored.layout = model.layout;
+  stored.format = to_string(source.format());
+  stored.architecture = model.architecture.get();
+  stored.no_architecture = model.no_architecture;
+  if (!model.misfits.empty()) stored.why_no_rest = "config.json contradicts the tensors";
+  stored.has_args =
+      std::ranges::find(source.extra_files(), kMegatronArgsFile, &ExtraFile::name) != source.extra_files().end();
   if (model.dense_naming != nullptr && model.misfits.empty()) stored.rest = model.dense_naming->name;
   return loads_in(stored);
 }

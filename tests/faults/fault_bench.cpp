@@ -158,7 +158,7 @@ FaultBench::FaultBench(const Target& target) : target_(target), source_(make_sou
   EXPECT_EQ(memory_->open_descriptors(), 0);
   // More than there are runs: the pages in between are shared, too.
   EXPECT_EQ(calls_of_[CallKind::Clone] > kExperts * 2 * kWidth / 32 + 1, target_.clones);
-  expected_ = tree("/work");
+  expected_ = tree("/disk");
   for (const auto& [path, content] : expected_) EXPECT_EQ(path.find("partial"), path.npos) << path;
   EXPECT_EQ(expected_.count(target_.output + "/" + std::string(StagedDir::kJournalName)), 0u);
   for (const auto& [path, content] : expected_)
@@ -167,7 +167,7 @@ FaultBench::FaultBench(const Target& target) : target_(target), source_(make_sou
   begin();
   memory_->allow_clone(false);
   EXPECT_EQ(convert().status, ExitStatus::Done);
-  unshared_ = tree("/work");
+  unshared_ = tree("/disk");
 }
 
 void FaultBench::begin() {
@@ -180,10 +180,10 @@ void FaultBench::begin() {
   for (const auto& [path, content] : source_) memory_->put("/src/" + path, content);
   const bool file = target_.output.find('.') != target_.output.npos;
   if (target_.options.overwrite)
-    memory_->put("/work/" + target_.output + (file ? "" : "/model.safetensors"), "an older one");
+    memory_->put("/disk/" + target_.output + (file ? "" : "/model.safetensors"), "an older one");
   if (!target_.options.overwrite) {
     const SystemCallsScope scope(*memory_);
-    (void)memory_->mkdir("/work", 0755);
+    (void)memory_->mkdir("/disk", 0755);
     memory_->crash(Crash::KeepAll);
   }
   memory_->reset();
@@ -199,7 +199,7 @@ Outcome FaultBench::convert(bool resume) {
   run.device = "cpu";
   const SystemCallsScope scope(*memory_);
   try {
-    (void)glu_ckpt::convert("/src", "/work/" + target_.output, options, run);
+    (void)glu_ckpt::convert("/src", "/disk/" + target_.output, options, run);
     return {};
   } catch (const Error& error) {
     return {exit_status(error.code()), std::string(slug(error.code())), error.what()};
@@ -215,20 +215,20 @@ Tree FaultBench::tree(const std::string& path) const {
 }
 
 bool FaultBench::has_output() const {
-  const Tree found = tree("/work");
+  const Tree found = tree("/disk");
   // What was there before is no output.
   const bool old = target_.options.overwrite &&
                    (found.contains(target_.output) || found.contains(target_.output + "/")) &&
-                   (memory_->get("/work/" + target_.output) == "an older one" ||
-                    memory_->get("/work/" + target_.output + "/model.safetensors") == "an older one");
+                   (memory_->get("/disk/" + target_.output) == "an older one" ||
+                    memory_->get("/disk/" + target_.output + "/model.safetensors") == "an older one");
   return !old && (found.contains(target_.output) || found.contains(target_.output + "/"));
 }
 
-bool FaultBench::has_staging() const { return tree("/work").contains(target_.output + ".partial/"); }
+bool FaultBench::has_staging() const { return tree("/disk").contains(target_.output + ".partial/"); }
 
 void FaultBench::expect_nothing_lost() const {
   EXPECT_EQ(difference(tree("/src"), source_), "");
-  const Tree found = tree("/work");
+  const Tree found = tree("/disk");
   const std::string staging = target_.output + ".partial/";
   const std::string journal = std::string(StagedDir::kJournalName);
   Tree output;
@@ -255,7 +255,7 @@ void FaultBench::expect_nothing_lost() const {
 void FaultBench::expect_resumes() {
   const Outcome outcome = convert(true);
   EXPECT_EQ(outcome.status, ExitStatus::Done) << outcome.slug << ": " << outcome.message;
-  EXPECT_EQ(difference(tree("/work"), expected_), "") << "resumed to other bytes";
+  EXPECT_EQ(difference(tree("/disk"), expected_), "") << "resumed to other bytes";
   EXPECT_EQ(difference(tree("/src"), source_), "");
   EXPECT_EQ(memory_->open_descriptors(), 0);
 }

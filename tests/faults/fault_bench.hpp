@@ -21,7 +21,7 @@ using Tree = std::map<std::string, std::string>;
 /// One conversion of the source to `output`.
 struct Target {
   std::string name;
-  /// Of /work/SOMETHING.
+  /// Below /disk.
   std::string output;
   /// With `overwrite`, another output is there, which is to be replaced.
   ConvertOptions options = {};

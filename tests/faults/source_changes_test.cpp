@@ -44,7 +44,7 @@ Tree files_below(const MemorySystem& memory, const std::string& path) {
 
 void put_source(MemorySystem& memory, const Tree& source) {
   for (const auto& [name, content] : source) memory.put("/src/" + name, content);
-  memory.put("/work/other", "");
+  memory.put("/disk/other", "");
 }
 
 /// The same model in every format.
@@ -54,9 +54,9 @@ const Tree& source_in(Format format) {
     for (const Format to : {Format::Safetensors, Format::Torch, Format::TorchDist}) {
       MemorySystem memory;
       put_source(memory, make_source());
-      const Outcome outcome = convert_in(memory, options_to(to, "interleaved:32"), "/work/out");
+      const Outcome outcome = convert_in(memory, options_to(to, "interleaved:32"), "/disk/out");
       EXPECT_EQ(outcome.status, ExitStatus::Done) << outcome.message;
-      sources[to] = files_below(memory, "/work/out");
+      sources[to] = files_below(memory, "/disk/out");
     }
     return sources;
   }();
@@ -109,7 +109,7 @@ TEST_P(SourceChanges, AreSeenFromOpeningToCommit) {
   MemorySystem undisturbed;
   put_source(undisturbed, source);
   undisturbed.reset();
-  const Outcome whole = convert_in(undisturbed, options, "/work/out");
+  const Outcome whole = convert_in(undisturbed, options, "/disk/out");
   ASSERT_EQ(whole.status, ExitStatus::Done) << whole.message;
   const i64 writes = undisturbed.calls(CallKind::Write);
   for (const Change& change : kChanges)
@@ -119,10 +119,10 @@ TEST_P(SourceChanges, AreSeenFromOpeningToCommit) {
       put_source(memory, source);
       memory.reset();
       memory.before(CallKind::Write, number, [&] { change.make(memory, source); });
-      const Outcome outcome = convert_in(memory, options, "/work/out");
+      const Outcome outcome = convert_in(memory, options, "/disk/out");
       EXPECT_EQ(outcome.status, ExitStatus::BrokenInput) << outcome.message;
       EXPECT_EQ(outcome.slug, "source-changed") << outcome.message;
-      EXPECT_EQ(memory.tree("/work"), std::vector<std::string>{"other"});
+      EXPECT_EQ(memory.tree("/disk"), std::vector<std::string>{"other"});
       EXPECT_EQ(memory.open_descriptors(), 0);
     }
 }
