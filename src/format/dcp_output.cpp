@@ -1,9 +1,7 @@
 /// The files of a torch.distributed.checkpoint directory that is written, as Megatron's torch_dist has them.
 
-#include <atomic>
-
+#include "core/checked_math.hpp"
 #include "core/fail.hpp"
-#include "core/parallel.hpp"
 #include "format/dcp_metadata.hpp"
 #include "format/megatron_state.hpp"
 #include "format/output_format.hpp"
@@ -11,6 +9,7 @@
 #include "format/torch_archive.hpp"
 #include "format/torch_tensor.hpp"
 #include "format/torch_tree.hpp"
+#include "io/page_bytes.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -19,10 +18,17 @@ namespace {
 /// would weigh more than that saves.
 constexpr i64 kMinSlabBytes = i64{64} << 10;
 
+/// A chunk's data starts a page of the file, so that it is written past the page cache, whole and without a copy. Of
+/// fewer bytes than these the gap before the zip would be more than one part in 256.
+constexpr i64 kMinAlignedBytes = i64{1} << 20;
+
 /// One zip inside a file. Its headers are made again at the end rather than kept: there may be 100,000 of them.
 struct DcpOutputItem {
+  std::size_t tensor = 0;
   i64 base = 0;
   i64 bytes = 0;
+  /// Zeros in front of it.
+  i64 gap = 0;
 };
 
 /// How a tensor is cut into chunks of equal size.
@@ -96,11 +102,22 @@ class DcpFormat final : public OutputFormat {
 
   std::size_t num_crcs() const override { return items_.size(); }
 
-  i64 write_headers(const Record&, std::deque<OutputFile>& files, const std::deque<PiecewiseCrc>& crcs) override {
-    std::atomic<i64> bytes = write_objects(files[0]);
-    parallel_for(tensors_.size(), kFileThreads,
-                 [&](std::size_t i, int) { bytes += write_zips(i, files[tensors_[i].shard], crcs); });
-    return bytes;
+  CrcRange crc_range(std::size_t crc) const override {
+    return {items_[crc].tensor, cuts_[items_[crc].tensor].chunk_bytes};
+  }
+
+  /// A zip's headers and directory, and the gap in front of it.
+  i64 write_around(std::size_t crc, u32 value, std::deque<OutputFile>& files) const override {
+    const DcpOutputItem& item = items_[crc];
+    const OutputTensor& tensor = tensors_[item.tensor];
+    OutputFile& file = files[tensor.shard];
+    const std::vector<std::byte> gap(static_cast<std::size_t>(item.gap));
+    file.write(gap, item.base - item.gap);
+    return item.gap + archive_of(tensor, cuts_[item.tensor]).write_rest(file, item.base, {&value, 1});
+  }
+
+  i64 write_headers(const Record&, std::deque<OutputFile>& files, const std::deque<PiecewiseCrc>&) override {
+    return write_objects(files[0]);
   }
 
   std::vector<SideFile> side_files() const override {
@@ -115,7 +132,7 @@ class DcpFormat final : public OutputFormat {
   }
 
  private:
-  /// Objects first, then tensors, without gaps, as PyTorch's own writer does.
+  /// Objects first, then tensors, one zip behind the other as PyTorch's own writer does.
   void place_items() {
     file_bytes_.resize(tensors_.empty() ? 1 : tensors_.back().shard + std::size_t{1});
     for (const NamedObject& object : structure_.objects) {
@@ -123,22 +140,27 @@ class DcpFormat final : public OutputFormat {
       file_bytes_[0] += object.bytes;
     }
     u32 shard = 0;
-    for (const OutputTensor& tensor : tensors_) {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const OutputTensor& tensor = tensors_[i];
       if (tensor.shard < shard || tensor.shard >= file_bytes_.size())
         fail(ErrorCode::PlanUnproved, {{}, tensor.name}, "'{}' is not grouped with its shard", tensor.name);
       shard = tensor.shard;
-      place_tensor(tensor);
+      place_tensor(i);
     }
   }
 
-  void place_tensor(const OutputTensor& tensor) {
+  void place_tensor(std::size_t number) {
+    const OutputTensor& tensor = tensors_[number];
     DcpChunking cut = chunking_of(tensor);
     const TorchArchive archive = archive_of(tensor, cut);
     cut.first_item = items_.size();
     cut.data_offset = archive.storage_offset(0);
+    i64& end = file_bytes_[tensor.shard];
     for (i64 i = 0; i < cut.count; ++i) {
-      items_.push_back({file_bytes_[tensor.shard], archive.total_bytes()});
-      file_bytes_[tensor.shard] += archive.total_bytes();
+      const i64 data = end + cut.data_offset;
+      const i64 gap = cut.chunk_bytes < kMinAlignedBytes ? 0 : round_up(data, kPageBytes) - data;
+      items_.push_back({number, end + gap, archive.total_bytes(), gap});
+      end += gap + archive.total_bytes();
     }
     cuts_.push_back(std::move(cut));
   }
@@ -162,18 +184,6 @@ class DcpFormat final : public OutputFormat {
       written += object.bytes;
     }
     return written;
-  }
-
-  /// Writes what stands around the bytes of all chunks of one tensor.
-  i64 write_zips(std::size_t tensor, OutputFile& file, const std::deque<PiecewiseCrc>& crcs) const {
-    const DcpChunking& cut = cuts_[tensor];
-    const TorchArchive archive = archive_of(tensors_[tensor], cut);
-    i64 bytes = 0;
-    for (std::size_t item = cut.first_item; item < cut.first_item + static_cast<std::size_t>(cut.count); ++item) {
-      const u32 crc = crcs[item].finish(cut.chunk_bytes, tensors_[tensor].name);
-      bytes += archive.write_rest(file, items_[item].base, {&crc, 1});
-    }
-    return bytes;
   }
 
   DcpMetadata metadata() const {

@@ -80,6 +80,12 @@ struct TensorPlace {
   i64 crc_offset = 0;
 };
 
+/// What a checksum is of.
+struct CrcRange {
+  std::size_t tensor = 0;
+  i64 bytes = 0;
+};
+
 class OutputFormat {
  public:
   virtual ~OutputFormat() = default;
@@ -90,8 +96,13 @@ class OutputFormat {
   virtual TensorPlace place(std::size_t tensor, i64 offset) const = 0;
   /// How many checksums the files hold of tensors' bytes.
   virtual std::size_t num_crcs() const = 0;
-  /// Writes everything in the files but the tensors' bytes, when all of those are there; `files` and `crcs` are those
-  /// of files() and num_crcs(). Returns the bytes that it wrote.
+  virtual CrcRange crc_range(std::size_t crc) const = 0;
+  /// Writes what stands around the bytes of checksum number `crc` and depends on nothing else. Called once for each,
+  /// when its bytes are there: beside them, so that the file's own hash need not read them again. Returns the bytes
+  /// that it wrote. Thread safe.
+  virtual i64 write_around(std::size_t crc, u32 value, std::deque<OutputFile>& files) const = 0;
+  /// Writes what neither tensors' bytes nor write_around() wrote, when all of those are there; `files` and `crcs` are
+  /// those of files() and num_crcs(). Returns the bytes that it wrote.
   virtual i64 write_headers(const Record& record, std::deque<OutputFile>& files,
                             const std::deque<PiecewiseCrc>& crcs) = 0;
   /// The files beside those that hold tensors, which the format itself asks for. Only where the output is a directory.

@@ -68,7 +68,8 @@ StagedOutput::StagedOutput(const OutputOptions& options, const std::vector<Outpu
       spool_(staged_.path()),
       hash_memory_(kHashMemoryBytes),
       planned_(format_->files()),
-      crcs_(format_->num_crcs()) {
+      crcs_(format_->num_crcs()),
+      around_written_(format_->num_crcs()) {
   raise_open_file_limit();  // every file stays open
   make_subdirectories(format_->directory());
   for (const TensorFile& file : planned_) open_file(file);
@@ -91,15 +92,27 @@ void StagedOutput::for_each_piece(std::size_t tensor, i64 offset, Bytes bytes, c
 void StagedOutput::write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) {
   for_each_piece(tensor, offset, bytes, [&](const TensorPlace& place, std::span<const std::byte> part) {
     files_[place.file].write(part, place.position);
-    if (place.crc != kNoCrc) crcs_[place.crc].add(place.crc_offset, part);
+    add_crc(place, part);
   });
   bytes_written_ += std::ssize(bytes);
+}
+
+void StagedOutput::add_crc(const TensorPlace& place, std::span<const std::byte> part) {
+  if (place.crc == kNoCrc) return;
+  if (crcs_[place.crc].add(place.crc_offset, part) == format_->crc_range(place.crc).bytes) write_around(place.crc);
+}
+
+void StagedOutput::write_around(std::size_t crc) {
+  const CrcRange range = format_->crc_range(crc);
+  const u32 value = crcs_[crc].finish(range.bytes, tensors_[range.tensor].name);
+  bytes_written_ += format_->write_around(crc, value, files_);
+  around_written_[crc] = 1;
 }
 
 void StagedOutput::adopt(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) {
   for_each_piece(tensor, offset, bytes, [&](const TensorPlace& place, std::span<const std::byte> part) {
     files_[place.file].add_written(part, place.position);
-    if (place.crc != kNoCrc) crcs_[place.crc].add(place.crc_offset, part);
+    add_crc(place, part);
   });
   bytes_written_ += std::ssize(bytes);
 }
@@ -205,8 +218,11 @@ void StagedOutput::import_sums(std::span<const std::byte> sums) {
   for (OutputFile& file : files_) file.import_hashes(in);
   const std::string crcs = in.text();
   in.end();
-  for (const CrcPiece& piece : read_crc_pieces(std::as_bytes(std::span(crcs))))
+  for (const CrcPiece& piece : read_crc_pieces(std::as_bytes(std::span(crcs)))) {
     crcs_.at(piece.number).add_sum(piece.offset, piece.bytes, static_cast<u32>(piece.crc));
+    // A process that has all bytes of a checksum has written what stands around them.
+    if (piece.bytes == format_->crc_range(piece.number).bytes) around_written_[piece.number] = 1;
+  }
 }
 
 void StagedOutput::see_others() {
@@ -264,9 +280,16 @@ void StagedOutput::write_record_file(const Record& record) {
   write_text(std::string(kRecordFileName), print_record_json(content));
 }
 
+void StagedOutput::write_headers(const Record& record) {
+  parallel_for(crcs_.size(), kFileThreads, [&](std::size_t crc, int) {
+    if (!around_written_[crc]) write_around(crc);
+  });
+  bytes_written_ += format_->write_headers(record, files_, crcs_);
+}
+
 void StagedOutput::finish(const Record& record) {
   require_owner("finish");
-  bytes_written_ += format_->write_headers(record, files_, crcs_);
+  write_headers(record);
   publish_files();
   if (single_file_) return;
   for (const SideFile& file : format_->side_files()) write_text(file.name, file.text);

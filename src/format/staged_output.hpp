@@ -63,6 +63,9 @@ class StagedOutput final : public DurableSink {
   std::filesystem::path root() const { return staged_.path() / format_->directory(); }
   /// The only file's name, where the output is one file.
   std::string file_name() const { return staged_.final_path().filename().string(); }
+  void add_crc(const TensorPlace& place, std::span<const std::byte> part);
+  void write_around(std::size_t crc);
+  void write_headers(const Record& record);
   void require_owner(std::string_view action) const;
   std::filesystem::path place_of(const std::string& name) const;
   std::filesystem::path claim(const std::string& name);
@@ -91,6 +94,9 @@ class StagedOutput final : public DurableSink {
   std::vector<TensorFile> planned_;
   mutable std::deque<OutputFile> files_;
   std::deque<PiecewiseCrc> crcs_;
+  /// For each of them, whether this process or another has written what stands around its bytes. Not vector<bool>:
+  /// threads set their own.
+  std::vector<char> around_written_;
   /// Names of all files so far, relative to the checkpoint.
   std::set<std::string> names_;
   /// The lines of glu_ckpt.json, by name.

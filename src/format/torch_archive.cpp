@@ -8,19 +8,20 @@
 
 namespace glu_ckpt {
 
-void PiecewiseCrc::add(i64 offset, std::span<const std::byte> bytes) {
-  if (!bytes.empty()) add_sum(offset, static_cast<i64>(bytes.size()), crc32_of(bytes));
+i64 PiecewiseCrc::add(i64 offset, std::span<const std::byte> bytes) {
+  return bytes.empty() ? 0 : add_sum(offset, static_cast<i64>(bytes.size()), crc32_of(bytes));
 }
 
-void PiecewiseCrc::add_sum(i64 offset, i64 bytes, u32 crc) {
+i64 PiecewiseCrc::add_sum(i64 offset, i64 bytes, u32 crc) {
   const Part part{bytes, crc};
   const std::lock_guard lock(mutex_);
   auto [at, added] = parts_.try_emplace(offset, part);
   if (!added) at->second.bytes = -1;  // written twice: finish() says so
-  if (!added) return;
+  if (!added) return 0;
   // Neighbours are joined, so that what is kept stays small.
   if (at != parts_.begin()) at = join(std::prev(at), at);
-  if (std::next(at) != parts_.end()) join(at, std::next(at));
+  if (std::next(at) != parts_.end()) at = join(at, std::next(at));
+  return at->second.bytes;
 }
 
 std::map<i64, PiecewiseCrc::Part>::iterator PiecewiseCrc::join(std::map<i64, Part>::iterator a,

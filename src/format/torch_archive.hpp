@@ -15,10 +15,11 @@ namespace glu_ckpt {
 /// The checksum of bytes that arrive in any order.
 class PiecewiseCrc {
  public:
+  /// Returns how many bytes touch one another around these, with them: all of them once, when the last piece comes.
   /// Thread safe.
-  void add(i64 offset, std::span<const std::byte> bytes);
-  /// Adds a piece that another PiecewiseCrc has of the same bytes. Thread safe.
-  void add_sum(i64 offset, i64 bytes, u32 crc);
+  i64 add(i64 offset, std::span<const std::byte> bytes);
+  /// Adds a piece that another PiecewiseCrc has of the same bytes. Returns what add() does. Thread safe.
+  i64 add_sum(i64 offset, i64 bytes, u32 crc);
   /// Appends its pieces, which read_crc_pieces() finds again under this number.
   void export_to(std::vector<std::byte>& out, u64 number) const;
   /// The checksum of all `total` bytes. Throws Io where a byte is missing or was written twice.

@@ -60,13 +60,16 @@ class TorchFormat final : public OutputFormat {
   }
 
   std::size_t num_crcs() const override { return tensors_.size(); }
+  CrcRange crc_range(std::size_t crc) const override { return {crc, tensors_[crc].bytes}; }
+  /// One directory at the end has all checksums of a file, so write_headers() does it.
+  i64 write_around(std::size_t, u32, std::deque<OutputFile>&) const override { return 0; }
 
   i64 write_headers(const Record& record, std::deque<OutputFile>& files,
                     const std::deque<PiecewiseCrc>& crcs) override {
     if (single_file_) files_.front().archive.replace(0, print_record(record));
     std::atomic<i64> bytes{0};
     parallel_for(files_.size(), kFileThreads,
-                 [&](std::size_t i, int) { bytes += write_around(files_[i], files[i], crcs); });
+                 [&](std::size_t i, int) { bytes += write_archive(files_[i], files[i], crcs); });
     return bytes;
   }
 
@@ -183,7 +186,7 @@ class TorchFormat final : public OutputFormat {
     return graph.add_container(PickleKind::Dict, items);
   }
 
-  i64 write_around(const PlannedFile& planned, OutputFile& file, const std::deque<PiecewiseCrc>& crcs) const {
+  i64 write_archive(const PlannedFile& planned, OutputFile& file, const std::deque<PiecewiseCrc>& crcs) const {
     std::vector<u32> sums;
     i64 bytes = 0;
     for (std::size_t i = 0; i < planned.storages.size(); ++i) {

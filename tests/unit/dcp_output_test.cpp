@@ -141,6 +141,31 @@ TEST_F(DcpOutput, MatricesOfAStackAreChunks) {
   EXPECT_FALSE(metadata.has_planner_data);
 }
 
+/// Chunks of 1 MiB and more: their data start pages of the file, and zeros stand between the zips.
+TEST_F(DcpOutput, LargeChunksStartAtPages) {
+  const std::vector<OutputTensor> tensors = {output("odd", Dtype::U8, {77}, 77, 0),
+                                             output("stack", Dtype::BF16, {3, 512, 1025}, 3 * 512 * 1025 * 2, 0),
+                                             output("last", Dtype::U8, {5}, 5, 0)};
+  save(options(), tensors);
+  expect_same(*open_dist(dir_ / "out"), tensors);
+  const DcpMetadata metadata = read_dcp_metadata(get(dir_ / "out" / ".metadata"), ".metadata");
+  const std::string file = get(dir_ / "out" / "__0_0.distcp");
+  ASSERT_EQ(metadata.tensors[1].chunks.size(), 3U);
+  i64 end = metadata.tensors[0].chunks[0].item.offset + metadata.tensors[0].chunks[0].item.length;
+  for (const DcpChunk& chunk : metadata.tensors[1].chunks) {
+    const auto content = content_of(1, tensors[1].bytes);
+    const auto at = content.begin() + chunk.start[0] * 512 * 1025 * 2;
+    const std::string_view bytes(reinterpret_cast<const char*>(&*at), 512 * 1025 * 2);
+    const std::size_t data = file.find(bytes, static_cast<std::size_t>(chunk.item.offset));
+    EXPECT_EQ(data % 4096, 0U) << data;
+    EXPECT_LT(chunk.item.offset - end, 4096);
+    const auto gap = file.substr(static_cast<std::size_t>(end), static_cast<std::size_t>(chunk.item.offset - end));
+    EXPECT_EQ(gap, std::string(gap.size(), '\0'));
+    end = chunk.item.offset + chunk.item.length;
+  }
+  EXPECT_EQ(metadata.tensors[2].chunks[0].item.offset, end);
+}
+
 TEST_F(DcpOutput, ObjectsAreCopied) {
   save(options(), kTensors);
   const auto source = open_dist(dir_ / "out");
