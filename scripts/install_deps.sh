@@ -13,7 +13,8 @@ usage() {
 packages=(g++ meson ninja-build pkg-config libfmt-dev libcli11-dev libxxhash-dev zlib1g-dev libdeflate-dev libssl-dev)
 tools=(g++ meson ninja pkg-config)
 if [[ ${1:-} == tests ]]; then
-  packages+=(libgtest-dev clang clang-format clang-tidy libopenmpi-dev openmpi-bin python3 python3-venv xfsprogs)
+  packages+=(libgtest-dev clang clang-format clang-tidy libopenmpi-dev openmpi-bin python3 python3-venv xfsprogs
+    man-db zsh fish)
   tools+=(clang++ python3)
 fi
 

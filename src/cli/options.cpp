@@ -3,8 +3,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <map>
+#include <set>
 
 #include "bench/bench.hpp"
+#include "cli/command_table.hpp"
+#include "cli/session.hpp"
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/parse_number.hpp"
@@ -13,24 +17,9 @@
 namespace glu_ckpt::cli {
 namespace {
 
-constexpr std::string_view kAbout =
-    "Rewrites the expert weights of a Mixture-of-Experts checkpoint from one layout to another, bit for "
-    "bit.\n\nExamples:";
-
-/// Behind the program's name.
-constexpr std::string_view kExamples[] = {
-    "inspect Qwen3-30B-A3B",
-    "convert Qwen3-30B-A3B out --naming megatron --experts grouped --glu interleaved:32",
-    "convert out back --naming hf:qwen3_moe --experts indexed --glu split",
-    "verify Qwen3-30B-A3B out --forward",
-    "stamp old_megatron --glu contiguous",
-};
-
-std::string about(const std::string& program) {
-  std::string text(kAbout);
-  for (const std::string_view example : kExamples) text += fmt::format("\n  {} {}", program, example);
-  return text + "\n";
-}
+constexpr const char* kAbout =
+    "Converts Mixture-of-Experts checkpoints between Hugging Face, Megatron-Core and torchtitan: whole models renamed "
+    "and laid out anew, bit for bit, and compared with the source.";
 
 /// Option values as typed, before they mean anything.
 struct Texts {
@@ -94,89 +83,236 @@ std::string suggestion(const std::string& typed, const std::vector<std::string>&
   return best.empty() ? "" : "; did you mean " + best + "?";
 }
 
+/// What CLI11 calls the group of options that are in none.
+constexpr const char* kGeneral = "Options";
+
+const std::vector<ValueWord> kGluWords = {
+    {"split", "gate and up as two tensors"},
+    {"contiguous", "all gate rows, then all up rows"},
+    {"interleaved:32", "32 gate rows, 32 up rows and so on; or any other number"},
+};
+
+const std::vector<ValueWord> kExpertsWords = {
+    {"indexed", "one tensor per expert"},
+    {"grouped", "one tensor with a leading expert axis"},
+    {"keep", "as in SRC"},
+};
+
+/// Words that only completions offer.
+std::vector<ValueWord> hidden(std::vector<ValueWord> words) {
+  for (ValueWord& value : words) value.in_help = false;
+  return words;
+}
+
+/// Too many for help.
+const std::vector<ValueWord>& naming_words() {
+  static const std::vector<ValueWord> kWords = [] {
+    std::set<std::string> names;
+    for (const NamingSummary& row : naming_summaries()) {
+      names.insert(row.name);
+      for (const std::string& type : row.model_types) names.insert("hf:" + type);
+    }
+    std::vector<ValueWord> words;
+    words.reserve(names.size());
+    for (const std::string& name : names) words.push_back({name, "", false});
+    return words;
+  }();
+  return kWords;
+}
+
+std::vector<ValueWord> target_words() {
+  std::vector<ValueWord> words = {{"megatron", "Megatron-Core: torch_dist, and the arguments that it needs"},
+                                  {"hf", "transformers: the family that SRC came from, or hf:<model_type>"},
+                                  {"torchtitan", "torchtitan: torch.distributed.checkpoint"}};
+  for (const ValueWord& naming : naming_words())
+    if (naming.word.starts_with("hf:")) words.push_back(naming);
+  return words;
+}
+
+std::vector<std::string> plain(const std::vector<ValueWord>& words) {
+  std::vector<std::string> out;
+  out.reserve(words.size());
+  for (const ValueWord& value : words) out.push_back(value.word);
+  return out;
+}
+
+/// What is wrong with a value that must be one of those, or nothing.
+std::string unknown_value(const std::string& typed, const std::vector<std::string>& known) {
+  if (std::ranges::find(known, typed) != known.end()) return {};
+  const std::string near = suggestion(typed, known);
+  return fmt::format("'{}' is not one of {}{}", typed, fmt::join(known, ", "), near);
+}
+
+std::string glu_fault(const std::string& typed) {
+  if (typed.empty() || typed == "keep") return {};
+  try {
+    parse_glu(typed);
+    return {};
+  } catch (const Error& error) {
+    return error.what() + suggestion(typed, plain(kGluWords));
+  }
+}
+
+std::string target_fault(const std::string& typed) {
+  const std::vector<std::string> known = plain(target_words());
+  if (typed.starts_with("hf:") || std::ranges::find(known, typed) != known.end()) return {};
+  return fmt::format("'{}' is no target; megatron, torchtitan, hf and hf:<model_type> are{}", typed,
+                     suggestion(typed, known));
+}
+
+/// The options that there are. Each has its group of help (`option_defaults()->group`), the name of its value
+/// (`type_name`; FILE and DIR are completed as such), its default (`default_str`), and the values that completions
+/// offer
+/// (`one_of`, `offer`). Help, the manual page and the completions are printed from these (command_table.hpp).
 class Parser {
  public:
-  explicit Parser(const std::string& program) : app_(about(program), program), program_(program) {
-    app_.set_version_flag("--version", program + " " GLU_CKPT_VERSION);
+  explicit Parser(const std::string& program) : app_(kAbout, program), program_(program) {
+    app_.set_help_flag("-h,--help", "print this help");
+    app_.set_version_flag("-V,--version", program + " " GLU_CKPT_VERSION, "print the version");
     app_.require_subcommand(1);
+    examples(&app_, {"inspect Qwen3-30B-A3B", "convert Qwen3-30B-A3B OUT --to megatron", "convert OUT BACK --to hf",
+                     "verify Qwen3-30B-A3B BACK"});
     add_inspect();
-    add_convert(Command::Convert, "convert", "write DST in another layout, verified");
     add_convert(Command::Plan, "plan", "say what convert would do; write nothing");
+    add_convert(Command::Convert, "convert", "write DST in another layout, verified");
+    add_stamp();
     add_verify();
     add_digest();
     add_check();
-    add_stamp();
+    add_layouts();
+    add_doctor();
     add_forward();
     add_bench();
-    add_doctor();
-    CLI::App* layouts = add(Command::Layouts, "layouts", "the table of namings");
-    layouts->add_flag("--json", options_.json, "one JSON object on stdout");
+    add_help();
   }
 
   std::optional<Options> parse(int argc, const char* const* argv) {
     try {
       app_.parse(argc, argv);
-    } catch (const CLI::Success& success) {
-      app_.exit(success);
-      return std::nullopt;
+    } catch (const CLI::CallForHelp&) {
+      return answer_with(help_text(table_of(deepest_command(argc, argv).first)));
+    } catch (const CLI::CallForVersion& version) {
+      return answer_with(std::string(version.what()) + "\n");
     } catch (const CLI::ParseError& error) {
       refuse_unknown_command(argc, argv);
       fail(ErrorCode::Usage, {}, "{}{}", error.what(), hint(argc, argv));
     }
+    if (command_ == nullptr) return answer_with(help_answer());
     interpret();
     return options_;
   }
 
+  CommandTable table() const { return table_of(&app_); }
+
  private:
-  CLI::App* add(Command command, const std::string& name, const std::string& about) {
-    CLI::App* sub = app_.add_subcommand(name, about);
-    sub->callback([this, command] { options_.command = command; });
+  static std::optional<Options> answer_with(const std::string& text) {
+    print_out(text);
+    return std::nullopt;
+  }
+
+  CLI::App* add(Command command, const std::string& name, const std::string& about, CLI::App* parent = nullptr) {
+    CLI::App* sub = (parent != nullptr ? parent : &app_)->add_subcommand(name, about);
+    sub->callback([this, command, sub] {
+      options_.command = command;
+      command_ = sub;
+    });
     return sub;
   }
 
+  void examples(const CLI::App* app, std::vector<std::string> lines) { examples_[app] = std::move(lines); }
+
+  /// Values that completions offer; help lists them.
+  CLI::Option* offer(CLI::Option* option, std::vector<ValueWord> words) {
+    words_[option] = std::move(words);
+    return option;
+  }
+
+  /// The same where there are no others.
+  CLI::Option* one_of(CLI::Option* option, const std::vector<ValueWord>& words) {
+    option->check(
+        CLI::Validator([known = plain(words)](const std::string& typed) { return unknown_value(typed, known); }, ""));
+    return offer(option, words);
+  }
+
+  CLI::Option* offer_glu(CLI::Option* option) {
+    option->type_name("ORDER")->check(CLI::Validator(glu_fault, ""));
+    return offer(option, hidden(kGluWords));
+  }
+
+  CLI::Option* offer_namings(CLI::Option* option) { return offer(option->type_name("NAMING"), naming_words()); }
+
+  CLI::Option* add_jobs(CLI::App* sub) {
+    return sub->add_option("-j,--jobs", options_.run.jobs, "worker threads")
+        ->type_name("N")
+        ->default_str("one per core that it may run on")
+        ->check(CLI::Range(1, 1024));
+  }
+
+  CLI::Option* add_size(CLI::App* sub, const std::string& name, std::string& text, const std::string& about,
+                        const std::string& default_size = "1GiB") {
+    return sub->add_option(name, text, about)->type_name("SIZE")->default_str(default_size);
+  }
+
+  void add_json(CLI::App* sub) { sub->add_flag("--json", options_.json, "one JSON object on stdout"); }
+
   void add_common(CLI::App* sub) {
-    sub->add_flag("--json", options_.json, "one JSON object on stdout");
+    sub->option_defaults()->group(kGeneral);
+    add_json(sub);
     sub->add_flag("-q,--quiet", options_.quiet, "no progress, no notes");
     sub->add_flag("-v,--verbose", options_.verbose, "say more");
   }
 
   void add_from(CLI::App* sub) {
-    sub->add_option("--from-naming", texts_.from_naming, "the source's naming, where its keys fit several");
-    sub->add_option("--from-config", options_.from.config_file,
-                    "a config.json that says what model the source is, where none lies beside it");
-    sub->add_option("--from-glu", texts_.from_glu, "the source's order of gate and up: contiguous, interleaved:K");
-    sub->add_option("--from-shared-glu", texts_.from_shared_glu, "the same for its shared expert");
-    sub->add_option("--from-optimizer-glu", texts_.from_optimizer_glu,
-                    "the same for the optimizer's state of routed experts; default as --from-glu");
+    sub->option_defaults()->group("What the source is, where it does not say");
+    offer_namings(sub->add_option("--from-naming", texts_.from_naming, "its naming, where its keys fit several"));
+    sub->add_option("--from-config", options_.from.config_file, "a config.json that says what model it is")
+        ->type_name("FILE");
+    offer_glu(sub->add_option("--from-glu", texts_.from_glu, "its order of gate and up: contiguous, interleaved:K"));
+    offer_glu(sub->add_option("--from-shared-glu", texts_.from_shared_glu, "the same for its shared expert"));
+    offer_glu(sub->add_option("--from-optimizer-glu", texts_.from_optimizer_glu,
+                              "the same for the optimizer's state of routed experts"))
+        ->default_str("as --from-glu");
   }
 
   void add_work(CLI::App* sub) {
-    sub->add_option("-j,--jobs", options_.run.jobs, "worker threads (default: one per core that it may run on)")
-        ->check(CLI::Range(1, 1024));
-    sub->add_option("--max-memory", texts_.max_memory, "bytes of all buffers together (default 1GiB)");
-    sub->add_option("--device", options_.run.device, "auto, cpu, cuda, cuda:N or cuda:all (default auto)");
-    sub->add_option("--device-memory", texts_.device_memory, "bytes of the buffers on each GPU (default 1GiB)");
-    sub->add_option("--progress", texts_.progress, "auto, always, never or json")
-        ->check(CLI::IsMember({"auto", "always", "never", "json"}));
+    sub->option_defaults()->group("Work");
+    add_jobs(sub);
+    add_size(sub, "--max-memory", texts_.max_memory, "bytes of all buffers together");
+    offer(sub->add_option("--device", options_.run.device, "auto, cpu, cuda, cuda:N or cuda:all"),
+          hidden({{"auto"}, {"cpu"}, {"cuda"}, {"cuda:0"}, {"cuda:all"}}))
+        ->type_name("DEVICE")
+        ->default_str("auto");
+    add_size(sub, "--device-memory", texts_.device_memory, "bytes of the buffers on each GPU");
+    one_of(sub->add_option("--progress", texts_.progress, "progress on stderr"),
+           {{"auto"}, {"always"}, {"never"}, {"json"}})
+        ->type_name("WHEN")
+        ->default_str("auto");
   }
 
   /// What experts compute, and in what. Options for when they are run.
-  std::vector<CLI::Option*> add_activation(CLI::App* sub) {
-    return {
-        sub->add_option("--activation", texts_.activation,
-                        "swiglu, clamped_swiglu, geglu_tanh, geglu_erf, quick_geglu, clamped_quick_geglu, reglu, glu "
-                        "or squared_relu; default as config.json says"),
-        sub->add_option("--alpha", compute_.activation.alpha, "of the quick GeGLUs (default 1.702)"),
-        sub->add_option("--limit", compute_.activation.limit, "where clamped kinds clamp"),
-        sub->add_option("--offset", compute_.activation.offset, "added to the linear term of the quick GeGLUs"),
-        sub->add_option(
-               "--compute", texts_.compute,
-               "weights (their dtype, sums in fp32) or fp32, which shows smaller differences (default weights)")
-            ->check(CLI::IsMember({"weights", "fp32"}))};
+  std::vector<CLI::Option*> add_activation(CLI::App* sub, const std::string& group) {
+    sub->option_defaults()->group(group);
+    std::vector<ValueWord> activations;
+    for (const std::string_view name : activation_names()) activations.push_back({std::string(name)});
+    return {one_of(sub->add_option("--activation", texts_.activation, "the activation"), activations)
+                ->type_name("NAME")
+                ->default_str("as config.json says"),
+            sub->add_option("--alpha", compute_.activation.alpha, "of the quick GeGLUs")
+                ->type_name("X")
+                ->default_str("1.702"),
+            sub->add_option("--limit", compute_.activation.limit, "where clamped kinds clamp")->type_name("X"),
+            sub->add_option("--offset", compute_.activation.offset, "added to the linear term of the quick GeGLUs")
+                ->type_name("X"),
+            one_of(sub->add_option("--compute", texts_.compute, "what intermediate values are rounded to"),
+                   {{"weights", "the weights' dtype; sums are made in fp32"},
+                    {"fp32", "nothing, which shows smaller differences"}})
+                ->type_name("DTYPE")
+                ->default_str("weights")};
   }
 
   void add_inspect() {
     CLI::App* sub = add(Command::Inspect, "inspect", "what is it: layout, layers, experts, shapes; reads headers only");
+    examples(sub, {"inspect Qwen3-30B-A3B", "inspect iter_0001000 --json"});
     sub->add_option("PATH", options_.input, "file or directory")->required();
     add_from(sub);
     add_common(sub);
@@ -184,71 +320,104 @@ class Parser {
 
   void add_convert(Command command, const std::string& name, const std::string& about) {
     CLI::App* sub = add(command, name, about);
+    examples(sub, {name + " Qwen3-30B-A3B OUT --to megatron", name + " RUN BACK --to hf --from-glu contiguous",
+                   name + " OUT OUT32 --glu interleaved:32", name + " SRC one.safetensors --experts grouped"});
     sub->add_option("SRC", options_.input, "file or directory")->required();
     sub->add_option("DST", options_.output, "directory, or one file if it ends in .safetensors, .pt, .pth or .bin")
         ->required();
-    sub->add_option("--to", texts_.target,
-                    "the program that loads DST as it is: megatron, hf (or hf:<model_type>), torchtitan");
-    sub->add_option("--scope", texts_.scope,
-                    "what a change of naming renames: the whole model, or the experts alone (default model)")
-        ->check(CLI::IsMember({"model", "experts"}));
-    sub->add_option("--unknown", texts_.unknown,
-                    "refuse tensors that no map knows, or keep them beside the model (default refuse)")
-        ->check(CLI::IsMember({"refuse", "keep"}));
-    sub->add_option("--naming", texts_.naming, "naming to write (`glu-ckpt layouts`); default keep");
-    sub->add_option("--experts", texts_.experts, "indexed or grouped; default keep");
-    sub->add_option("--bias-experts", texts_.bias_experts, "the same for biases alone; default as --experts");
-    sub->add_option("--glu", texts_.glu, "split, contiguous or interleaved:K; default keep");
-    sub->add_option("--shared-glu", texts_.shared_glu, "the same for the shared expert; default keep");
+    sub->option_defaults()->group("What DST will be; what is not given stays as it is in SRC");
+    offer(sub->add_option("--to", texts_.target, "the program that loads DST as it is"), target_words())
+        ->check(CLI::Validator(target_fault, ""))
+        ->type_name("TARGET");
+    offer_namings(sub->add_option("--naming", texts_.naming, "the keys alone; `" + program_ + " layouts` lists them"))
+        ->default_str("keep");
+    one_of(sub->add_option("--experts", texts_.experts, "how experts are grouped"), kExpertsWords)
+        ->type_name("GROUPING")
+        ->default_str("keep");
+    one_of(sub->add_option("--bias-experts", texts_.bias_experts, "the same for biases alone"), hidden(kExpertsWords))
+        ->type_name("GROUPING")
+        ->default_str("as --experts");
+    offer(offer_glu(sub->add_option("--glu", texts_.glu, "the order of gate and up rows")), kGluWords)
+        ->default_str("keep");
+    offer_glu(sub->add_option("--shared-glu", texts_.shared_glu, "the same for the shared expert"))
+        ->default_str("keep");
+    one_of(sub->add_option("--format", texts_.format, "the kind of files"),
+           {{"keep"}, {"safetensors"}, {"torch"}, {"torch-dist"}})
+        ->type_name("FORMAT")
+        ->default_str("keep");
+    one_of(sub->add_option("--scope", texts_.scope, "what a change of naming renames"),
+           {{"model", "the whole model"}, {"experts", "expert tensors alone, which no program loads"}})
+        ->type_name("SCOPE")
+        ->default_str("model");
+    one_of(sub->add_option("--unknown", texts_.unknown, "tensors that no map knows"),
+           {{"refuse", "end with status 4"}, {"keep", "carry them under names of their own"}})
+        ->type_name("WHAT")
+        ->default_str("refuse");
+    one_of(sub->add_option("--optimizer", texts_.optimizer, "the optimizer's tensors"), {{"keep"}, {"drop"}})
+        ->type_name("WHAT")
+        ->default_str("keep");
+    add_size(sub, "--max-shard-size", texts_.max_shard, "tensor bytes per shard", "5GB");
     add_from(sub);
-    sub->add_option("--format", texts_.format, "keep, safetensors, torch or torch-dist")
-        ->check(CLI::IsMember({"keep", "safetensors", "torch", "torch-dist"}));
-    sub->add_option("--optimizer", texts_.optimizer, "keep, or drop: leave the optimizer's tensors out")
-        ->check(CLI::IsMember({"keep", "drop"}));
-    sub->add_option("--max-shard-size", texts_.max_shard, "tensor bytes per shard (default 5GB)");
-    sub->add_option(
-           "--verify", texts_.verify,
-           "digest, readback (from the disk, not the page cache), forward (the experts compute the same, too) or none")
-        ->check(CLI::IsMember({"digest", "readback", "forward", "none"}));
-    sub->add_option("--reflink", texts_.reflink,
-                    "auto (blocks of the output are the source's where the filesystem can share them and long runs "
-                    "stay), always (short runs, too) or never (default auto)")
-        ->check(CLI::IsMember({"auto", "always", "never"}));
-    add_activation(sub);
+    sub->option_defaults()->group("How DST is written and checked");
+    if (command == Command::Convert) sub->add_flag("--dry-run", options_.dry_run, "same as plan");
+    one_of(sub->add_option("--verify", texts_.verify, "how DST is compared with SRC before it gets its name"),
+           {{"digest", "what is read and what is written"},
+            {"readback", "what the disk has, not the page cache"},
+            {"forward", "the experts compute the same, too"},
+            {"none", "not at all"}})
+        ->type_name("HOW")
+        ->default_str("digest");
+    one_of(sub->add_option("--reflink", texts_.reflink, "share SRC's blocks, where the file system can"),
+           {{"auto", "where long runs stay as they are"}, {"always", "short runs, too"}, {"never", "copy"}})
+        ->type_name("WHEN")
+        ->default_str("auto");
     sub->add_flag("--force", options_.convert.force, "convert even if the source has that layout already");
     sub->add_flag("--overwrite", options_.convert.overwrite, "replace DST once the new one is complete");
     sub->add_flag("--resume", options_.convert.resume,
                   "go on with what a stopped run left in DST.partial, if there is any");
-    if (command == Command::Convert) sub->add_flag("--dry-run", options_.dry_run, "same as plan");
+    add_activation(sub, "What --verify forward computes");
     add_work(sub);
     add_common(sub);
   }
 
   void add_verify() {
     CLI::App* sub = add(Command::Verify, "verify", "are these the same model, in whatever two layouts?");
+    examples(sub, {"verify Qwen3-30B-A3B OUT", "verify RUN OUT --from-glu contiguous", "verify A B --forward",
+                   "verify A B --sample 5%"});
     sub->add_option("A", options_.input, "file or directory")->required();
     sub->add_option("B", options_.output, "file or directory")->required();
-    add_from(sub);
-    sub->add_option("--to-naming", texts_.to_naming, "as --from-naming, for B");
-    sub->add_option("--to-glu", texts_.to_glu, "as --from-glu, for B");
-    sub->add_option("--to-shared-glu", texts_.to_shared_glu, "as --from-shared-glu, for B");
-    sub->add_option("--to-optimizer-glu", texts_.to_optimizer_glu, "as --from-optimizer-glu, for B");
+    sub->option_defaults()->group("How much is compared");
+    sub->add_option("--layers", options_.verify.subset.layers, "only these, as `inspect` numbers them: 3,5-7,mtp.0")
+        ->type_name("LIST");
+    CLI::Option* sample =
+        sub->add_option("--sample", texts_.sample, "only P% of the matrices and tensors, that --seed chooses")
+            ->type_name("P%");
+    CLI::Option* part = sub->add_option("--part", texts_.part, "only the part I/N of them, 1/N to N/N: for N machines")
+                            ->type_name("I/N");
+    seed_ = sub->add_option("--seed", options_.verify.subset.seed, "of the tokens, or of the sample")
+                ->type_name("N")
+                ->default_str("0");
+    seed_->check(CLI::Validator(u64_fault, ""));
+    sub->option_defaults()->group("Running the experts");
     CLI::Option* forward = sub->add_flag("--forward", options_.verify.forward,
                                          "run the experts of both on the same tokens, too: no bit may differ");
-    const std::vector<CLI::Option*> others = add_activation(sub);
+    sample->excludes(forward);
+    part->excludes(forward);
+    const std::vector<CLI::Option*> others = add_activation(sub, "Running the experts");
     for (CLI::Option* option : others) option->needs(forward);
-    sub->add_option("--layers", options_.verify.subset.layers, "only these, as `inspect` numbers them: 3,5-7,mtp.0");
-    sub->add_option("--sample", texts_.sample, "only P% of the matrices and tensors, that --seed chooses")
-        ->excludes(forward);
-    sub->add_option("--part", texts_.part, "only the part I/N of them, 1/N to N/N: for N machines")->excludes(forward);
-    seed_ = sub->add_option("--seed", options_.verify.subset.seed, "of the tokens, or of the sample (default 0)");
-    seed_->check(CLI::Validator(u64_fault, "0 to 2^64 - 1"));
+    add_from(sub);
+    sub->option_defaults()->group("What B is, where it does not say");
+    offer_namings(sub->add_option("--to-naming", texts_.to_naming, "as --from-naming, for B"));
+    offer_glu(sub->add_option("--to-glu", texts_.to_glu, "as --from-glu, for B"));
+    offer_glu(sub->add_option("--to-shared-glu", texts_.to_shared_glu, "as --from-shared-glu, for B"));
+    offer_glu(sub->add_option("--to-optimizer-glu", texts_.to_optimizer_glu, "as --from-optimizer-glu, for B"));
     add_work(sub);
     add_common(sub);
   }
 
   void add_digest() {
     CLI::App* sub = add(Command::Digest, "digest", "one fingerprint, the same for every layout of the same weights");
+    examples(sub, {"digest Qwen3-30B-A3B", "digest RUN --from-glu contiguous"});
     sub->add_option("PATH", options_.input, "file or directory")->required();
     add_from(sub);
     add_work(sub);
@@ -257,6 +426,7 @@ class Parser {
 
   void add_check() {
     CLI::App* sub = add(Command::Check, "check", "compare a checkpoint with its own record and checksums; reads all");
+    examples(sub, {"check OUT", "check OUT --json"});
     sub->add_option("PATH", options_.input, "file or directory")->required();
     add_work(sub);
     add_common(sub);
@@ -264,76 +434,204 @@ class Parser {
 
   void add_stamp() {
     CLI::App* sub = add(Command::Stamp, "stamp", "record a layout that you know and the file does not say");
+    examples(sub, {"stamp RUN --glu contiguous", "stamp RUN --glu interleaved:32 --shared-glu contiguous"});
     sub->add_option("PATH", options_.input, "file or directory")->required();
-    sub->add_option("--glu", texts_.from_glu, "contiguous or interleaved:K");
-    sub->add_option("--shared-glu", texts_.from_shared_glu, "the same for the shared expert");
-    sub->add_option("--optimizer-glu", texts_.from_optimizer_glu, "the same for the optimizer's state");
-    sub->add_option("--naming", texts_.from_naming, "the naming, where the keys fit several");
+    sub->option_defaults()->group("What is known");
+    offer_glu(sub->add_option("--glu", texts_.from_glu, "contiguous or interleaved:K"));
+    offer_glu(sub->add_option("--shared-glu", texts_.from_shared_glu, "the same for the shared expert"));
+    offer_glu(sub->add_option("--optimizer-glu", texts_.from_optimizer_glu, "the same for the optimizer's state"));
+    offer_namings(sub->add_option("--naming", texts_.from_naming, "the naming, where the keys fit several"));
     add_common(sub);
+  }
+
+  void add_layouts() {
+    CLI::App* sub = add(Command::Layouts, "layouts", "the table of namings");
+    examples(sub, {"layouts", "layouts --json"});
+    add_json(sub);
   }
 
   void add_forward() {
     CLI::App* sub = add(Command::Forward, "forward", "run one layer's experts on given tokens");
+    examples(sub, {"forward OUT --layer 0 --input x.safetensors --output y.safetensors"});
     sub->add_option("CKPT", options_.forward.checkpoint, "file or directory")->required();
-    sub->add_option("--layer", options_.forward.layer, "the layer, as `inspect` numbers it: 3, mtp.0")->required();
+    sub->option_defaults()->group("What is computed");
+    sub->add_option("--layer", options_.forward.layer, "the layer, as `inspect` numbers it: 3, mtp.0")
+        ->type_name("N")
+        ->required();
     sub->add_option("--input", options_.forward.tokens,
                     "safetensors file with x [T, H], index [T, top_k] I64 and weights [T, top_k]")
+        ->type_name("FILE")
         ->required();
-    sub->add_option("--output", options_.forward.output, "safetensors file to write y [T, H] to")->required();
-    add_activation(sub);
+    sub->add_option("--output", options_.forward.output, "safetensors file to write y [T, H] to")
+        ->type_name("FILE")
+        ->required();
     sub->add_flag("--overwrite", options_.forward.overwrite, "replace the output file");
+    add_activation(sub, "What is computed");
     add_from(sub);
-    sub->add_option("-j,--jobs", options_.run.jobs, "worker threads (default: one per core that it may run on)")
-        ->check(CLI::Range(1, 1024));
-    sub->add_option("--max-memory", texts_.max_memory, "bytes of weights read at a time (default 1GiB)");
-    sub->add_option("--device", options_.run.device, "auto, cpu, cuda or cuda:N (default auto, which is cpu)");
-    sub->add_option("--device-memory", texts_.device_memory, "bytes of the buffers on a GPU (default 1GiB)");
+    sub->option_defaults()->group("Work");
+    add_jobs(sub);
+    add_size(sub, "--max-memory", texts_.max_memory, "bytes of weights read at a time");
+    offer(sub->add_option("--device", options_.run.device, "auto, which is cpu; cpu, cuda or cuda:N"),
+          hidden({{"auto"}, {"cpu"}, {"cuda"}, {"cuda:0"}}))
+        ->type_name("DEVICE")
+        ->default_str("auto");
+    add_size(sub, "--device-memory", texts_.device_memory, "bytes of the buffers on a GPU");
     add_common(sub);
   }
 
   void add_bench() {
     CLI::App* bench = app_.add_subcommand("bench", "speeds, each beside this machine's own ceiling in the same run");
+    examples(bench, {"bench convert --dir /scratch --size 4GiB", "bench kernels", "bench forward --device cpu"});
     bench->require_subcommand(1);
-    CLI::App* kernels = bench->add_subcommand("kernels", "the GPU's layout kernels beside cudaMemcpyAsync");
-    kernels->callback([this] { options_.command = Command::BenchKernels; });
-    kernels->add_option("--device", options_.run.device, "cuda or cuda:N (default cuda:0)");
-    kernels->add_flag("--json", options_.json, "one JSON object on stdout");
-    std::vector<std::string> models;
-    for (const ForwardShape& shape : forward_shapes()) models.push_back(shape.model);
-    CLI::App* forward = bench->add_subcommand(
-        "forward", "the grouped MLP beside cuBLAS, a plain read of the weights and a dense product");
-    forward->callback([this] { options_.command = Command::BenchForward; });
-    forward->add_option("--device", options_.run.device, "cuda, cuda:N or cpu (default cuda:0)");
-    forward->add_option("--model", options_.bench.model, "one of them alone; on the CPU (default Qwen3-30B) too")
-        ->check(CLI::IsMember(models));
-    forward
-        ->add_option("--tokens", options_.bench.tokens,
-                     "per expert: 8, or 1,8,64 (default 1,8,64,256,1024,4096; on the CPU 1,4,16)")
+    CLI::App* kernels = add(Command::BenchKernels, "kernels", "the GPU's layout kernels beside cudaMemcpyAsync", bench);
+    examples(kernels, {"bench kernels --device cuda:1"});
+    offer(kernels->add_option("--device", options_.run.device, "cuda or cuda:N"), hidden({{"cuda"}, {"cuda:0"}}))
+        ->type_name("DEVICE")
+        ->default_str("cuda:0");
+    add_json(kernels);
+    std::vector<ValueWord> models;
+    for (const ForwardShape& shape : forward_shapes()) models.push_back({shape.model});
+    CLI::App* forward = add(Command::BenchForward, "forward",
+                            "the grouped MLP beside cuBLAS, a plain read of the weights and a dense product", bench);
+    examples(forward, {"bench forward --model Qwen3-30B --tokens 1,64", "bench forward --device cpu -j 8"});
+    offer(forward->add_option("--device", options_.run.device, "cuda, cuda:N or cpu"),
+          hidden({{"cuda"}, {"cuda:0"}, {"cpu"}}))
+        ->type_name("DEVICE")
+        ->default_str("cuda:0");
+    one_of(forward->add_option("--model", options_.bench.model, "one shape alone"), models)
+        ->type_name("MODEL")
+        ->default_str("all; on the CPU Qwen3-30B");
+    forward->add_option("--tokens", options_.bench.tokens, "per expert: 8, or 1,8,64")
+        ->type_name("LIST")
+        ->default_str("1,8,64,256,1024,4096; on the CPU 1,4,16")
         ->delimiter(',')
         ->check(CLI::Range(1, 1 << 24));
-    forward->add_option("--rounds", options_.bench.rounds, "rounds at most (default 11)")->check(CLI::Range(1, 1000));
-    forward->add_option("-j,--jobs", options_.run.jobs, "threads on the CPU (default: one per core that it may run on)")
-        ->check(CLI::Range(1, 1024));
-    forward->add_option("--max-memory", texts_.max_memory,
-                        "bytes on the CPU; layers are cut to the experts that fit (default 1GiB)");
-    forward->add_flag("--json", options_.json, "one JSON object on stdout");
+    forward->add_option("--rounds", options_.bench.rounds, "rounds at most")
+        ->type_name("N")
+        ->default_str("11")
+        ->check(CLI::Range(1, 1000));
+    add_jobs(forward);
+    add_size(forward, "--max-memory", texts_.max_memory, "bytes on the CPU; layers are cut to the experts that fit");
+    add_json(forward);
     CLI::App* convert =
-        bench->add_subcommand("convert", "conversions beside a copy and a plain write of the same bytes");
-    convert->callback([this] { options_.command = Command::BenchConvert; });
-    convert->add_option("--dir", options_.bench.dir, "where to write; nothing is left there (default: here)");
-    convert->add_option("--size", texts_.bench_size, "bytes of the checkpoint that is converted (default 1GiB)");
-    convert->add_option("-j,--jobs", options_.run.jobs, "worker threads (default: one per core that it may run on)")
-        ->check(CLI::Range(1, 1024));
-    convert->add_option("--max-memory", texts_.max_memory, "bytes of all buffers together (default 1GiB)");
-    convert->add_flag("--json", options_.json, "one JSON object on stdout");
+        add(Command::BenchConvert, "convert", "conversions beside a copy and a plain write of the same bytes", bench);
+    examples(convert, {"bench convert --dir /scratch --size 4GiB"});
+    convert->add_option("--dir", options_.bench.dir, "where to write; nothing is left there")
+        ->type_name("DIR")
+        ->default_str("here");
+    add_size(convert, "--size", texts_.bench_size, "bytes of the checkpoint that is converted");
+    add_jobs(convert);
+    add_size(convert, "--max-memory", texts_.max_memory, "bytes of all buffers together");
+    add_json(convert);
   }
 
   void add_doctor() {
     CLI::App* sub = add(Command::Doctor, "doctor", "device, filesystem and I/O paths in use, and why");
-    sub->add_option("PATH", options_.input, "where a checkpoint would be written (default: here)");
-    sub->add_option("-j,--jobs", options_.run.jobs, "worker threads (default: one per core that it may run on)")
-        ->check(CLI::Range(1, 1024));
-    sub->add_flag("--json", options_.json, "one JSON object on stdout");
+    examples(sub, {"doctor", "doctor /scratch --json"});
+    sub->add_option("PATH", options_.input, "where a checkpoint would be written")->default_str("here");
+    add_jobs(sub);
+    add_json(sub);
+  }
+
+  /// Commands about the program itself: they need no Command, as they are answered here.
+  void add_help() {
+    CLI::App* help = app_.add_subcommand("help", "the options of a command, or the manual page");
+    examples(help, {"help convert", "help bench kernels", "help --man >" + program_ + ".1"});
+    std::vector<ValueWord> commands;
+    for (const CLI::App* sub : app_.get_subcommands([](const CLI::App*) { return true; }))
+      commands.push_back({sub->get_name(), "", false});
+    offer(help->add_option("COMMAND", help_words_, "a command; `bench` has commands of its own"), commands);
+    help->add_flag("--man", help_man_, "the manual page of all commands, for `man -l`");
+    CLI::App* completion = app_.add_subcommand("completion", "a script that completes commands, options and values");
+    examples(completion, {"completion bash >/etc/bash_completion.d/" + program_,
+                          "completion zsh >/usr/local/share/zsh/site-functions/_" + program_,
+                          "completion fish >~/.config/fish/completions/" + program_ + ".fish"});
+    one_of(completion->add_option("SHELL", shell_, "the shell")->required(), {{"bash"}, {"zsh"}, {"fish"}});
+  }
+
+  std::string help_answer() const {
+    if (!shell_.empty()) return completion_script(shell_, table());
+    if (help_man_) return man_page(table(), GLU_CKPT_VERSION);
+    const CLI::App* app = &app_;
+    for (const std::string& word : help_words_) app = command_named(app, word);
+    return help_text(table_of(app));
+  }
+
+  const CLI::App* command_named(const CLI::App* app, const std::string& word) const {
+    std::vector<std::string> known;
+    for (const CLI::App* sub : app->get_subcommands([](const CLI::App*) { return true; })) {
+      if (sub->get_name() == word) return sub;
+      known.push_back(sub->get_name());
+    }
+    fail(ErrorCode::Usage, {}, "'{}' is not a command{}", word, suggestion(word, known));
+  }
+
+  OptionRow row_of(const CLI::Option* option) const {
+    OptionRow row;
+    if (!option->get_snames().empty()) row.short_name = "-" + option->get_snames().front();
+    if (!option->get_lnames().empty()) row.long_name = "--" + option->get_lnames().front();
+    // A flag takes no value. Behind a colon CLI11 repeats what the value is checked for.
+    if (option->get_positional())
+      row.value_name = option->get_name(true);
+    else if (option->get_expected_max() > 0)
+      row.value_name = option->get_type_name().substr(0, option->get_type_name().find(':'));
+    row.about = option->get_description();
+    row.default_text = option->get_default_str();
+    if (const auto words = words_.find(option); words != words_.end()) row.words = words->second;
+    row.required = option->get_required();
+    return row;
+  }
+
+  /// Help lists commands under these titles.
+  static std::string title_of(const std::string& command) {
+    static const std::map<std::string, std::string> kTitles = {
+        {"inspect", "Look"},
+        {"plan", "Convert"},
+        {"convert", "Convert"},
+        {"stamp", "Convert"},
+        {"verify", "Compare"},
+        {"digest", "Compare"},
+        {"check", "Compare"},
+        {"layouts", "This program"},
+        {"doctor", "This program"},
+        {"help", "This program"},
+        {"completion", "This program"},
+    };
+    const auto title = kTitles.find(command);
+    return title == kTitles.end() ? "Compute and measure" : title->second;
+  }
+
+  CommandTable table_of(const CLI::App* app) const {
+    CommandTable table;
+    for (const CLI::App* at = app; at != nullptr; at = at->get_parent())
+      table.name = at->get_name() + (table.name.empty() ? "" : " ") + table.name;
+    table.about = app->get_description();
+    if (const auto lines = examples_.find(app); lines != examples_.end()) table.examples = lines->second;
+    for (const CLI::Option* option : app->get_options())
+      (option->get_positional() ? table.arguments : group_of(table.groups, option->get_group()))
+          .push_back(row_of(option));
+    // Help stands first in every command, as the library makes it; it is read last.
+    const auto general =
+        std::ranges::find(table.groups, kGeneral, [](const OptionGroup& group) { return group.title; });
+    if (general != table.groups.end()) {
+      std::rotate(general->options.begin(), general->options.begin() + 1, general->options.end());
+      std::rotate(general, general + 1, table.groups.end());
+    }
+    for (const CLI::App* sub : app->get_subcommands([](const CLI::App*) { return true; })) {
+      const std::string title = app == &app_ ? title_of(sub->get_name()) : "Commands";
+      const auto group = std::ranges::find(table.commands, title, [](const auto& one) { return one.first; });
+      if (group == table.commands.end())
+        table.commands.push_back({title, {table_of(sub)}});
+      else
+        group->second.push_back(table_of(sub));
+    }
+    return table;
+  }
+
+  static std::vector<OptionRow>& group_of(std::vector<OptionGroup>& groups, const std::string& title) {
+    for (OptionGroup& group : groups)
+      if (group.title == title) return group.options;
+    return groups.emplace_back(OptionGroup{title, {}}).options;
   }
 
   /// The command that the words spell, as far as they spell one, and the number of the first word behind it.
@@ -378,13 +676,9 @@ class Parser {
   static void answer_naming(const std::string& text, std::optional<std::string>& naming) {
     if (text.empty() || text == "keep") return;
     if (find_naming(text) == nullptr) {
-      std::vector<std::string> known;
-      for (const NamingSummary& row : naming_summaries()) {
-        known.push_back(row.name);
-        for (const std::string& type : row.model_types) known.push_back("hf:" + type);
-      }
+      const std::string near = suggestion(text, plain(naming_words()));
       fail(ErrorCode::UnknownNaming, {}, "'{}' is not a naming{} `glu-ckpt layouts` lists them", text,
-           suggestion(text, known).empty() ? ";" : suggestion(text, known));
+           near.empty() ? ";" : near);
     }
     naming = text;
   }
@@ -462,6 +756,13 @@ class Parser {
   ExpertCompute compute_;
   Texts texts_;
   CLI::Option* seed_ = nullptr;
+  /// The command that was given; none where help is the answer.
+  const CLI::App* command_ = nullptr;
+  std::vector<std::string> help_words_;
+  bool help_man_ = false;
+  std::string shell_;
+  std::map<const CLI::App*, std::vector<std::string>> examples_;
+  std::map<const CLI::Option*, std::vector<ValueWord>> words_;
 };
 
 }  // namespace
@@ -496,6 +797,8 @@ i64 parse_size(const std::string& text) {
         if (const auto bytes = checked_mul(number, known.bytes)) return *bytes;
   fail(ErrorCode::Usage, {}, "'{}' is not a size; say for example 512MiB or 5GB", text);
 }
+
+CommandTable command_table(const std::string& program) { return Parser(program).table(); }
 
 std::optional<Options> parse_options(int argc, const char* const* argv, const std::string& program) {
   return Parser(program).parse(argc, argv);

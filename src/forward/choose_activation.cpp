@@ -93,13 +93,17 @@ void take(const char* option, bool has, const std::optional<float>& given, const
 
 std::string_view to_string(ActivationKind kind) { return row_of(kind).name; }
 
-ActivationKind parse_activation(std::string_view text) {
+std::vector<std::string_view> activation_names() {
   std::vector<std::string_view> names;
-  for (const ActivationRow& row : kActivations) {
+  names.reserve(std::size(kActivations));
+  for (const ActivationRow& row : kActivations) names.push_back(row.name);
+  return names;
+}
+
+ActivationKind parse_activation(std::string_view text) {
+  for (const ActivationRow& row : kActivations)
     if (row.name == text) return row.kind;
-    names.push_back(row.name);
-  }
-  fail(ErrorCode::Usage, {}, "'{}' is not an activation; there are {}", text, fmt::join(names, ", "));
+  fail(ErrorCode::Usage, {}, "'{}' is not an activation; there are {}", text, fmt::join(activation_names(), ", "));
 }
 
 Activation choose_activation(const ModelHints& hints, const ActivationAnswers& answers, bool gated) {

@@ -25,5 +25,11 @@ source=$here/../../testdata/hf/qwen3_moe
 digest=$(./consumer "$source" converted)
 [[ $digest == "$("$installed/bin/glu-ckpt" digest converted -q)" ]]
 "$installed/bin/glu-ckpt" verify "$source" converted
+# What the program prints about itself is where man and the shells look for it.
+"$installed/bin/glu-ckpt" help --man | cmp - "$installed/share/man/man1/glu-ckpt.1"
+for page in bash:bash-completion/completions/glu-ckpt.bash zsh:zsh/site-functions/_glu-ckpt \
+  fish:fish/vendor_completions.d/glu-ckpt.fish; do
+  "$installed/bin/glu-ckpt" completion "${page%%:*}" | cmp - "$installed/share/${page#*:}"
+done
 # The library brings its headers, and no internal ones.
 [[ ! -e $installed/include/core && -e $installed/include/glu_ckpt/checkpoint.hpp ]]

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "glu_ckpt/layout.hpp"
 
@@ -49,6 +50,7 @@ struct Activation {
 std::string_view to_string(ActivationKind kind);
 /// Throws Usage with the names that there are.
 ActivationKind parse_activation(std::string_view text);
+std::vector<std::string_view> activation_names();
 
 /// What a user said about the activation; empty fields come from config.json.
 struct ActivationAnswers {

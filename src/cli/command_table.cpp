@@ -1,0 +1,68 @@
+#include "cli/command_table.hpp"
+
+#include <cctype>
+
+namespace glu_ckpt::cli {
+
+Definitions environment_variables() {
+  return {
+      {"GLU_CKPT_CUBLAS",
+       "The file of the cuBLAS library that `bench forward` compares with, where the dynamic linker "
+       "does not find libcublas.so.13 or .12."},
+      {"CUDA_VISIBLE_DEVICES", "The GPUs that the program sees, in a build with CUDA. It is CUDA's own variable."},
+  };
+}
+
+Definitions exit_statuses() {
+  return {
+      {"0", "done, and checked unless --verify none was given"},
+      {"1", "compared, and different"},
+      {"2", "usage: unknown option, bad value, options that exclude each other"},
+      {"3", "the input is broken, truncated, inconsistent, hostile, or of a kind not supported"},
+      {"4", "refused: ambiguous, already in that layout, DST exists, or a conversion that could not be exact"},
+      {"5", "the machine failed: no space, I/O error, no memory, no such device"},
+      {"6", "stopped by a signal; run it again with --resume"},
+  };
+}
+
+std::string synopsis(const CommandTable& command) {
+  std::string text = command.name;
+  if (!command.groups.empty()) text += " [OPTIONS]";
+  for (const OptionGroup& group : command.groups)
+    for (const OptionRow& option : group.options)
+      if (option.required) text += " " + option.long_name + " " + option.value_name;
+  for (const OptionRow& argument : command.arguments)
+    text += argument.required ? " " + argument.value_name : " [" + argument.value_name + "]";
+  if (!command.commands.empty()) text += " COMMAND";
+  return text;
+}
+
+std::string sentence(std::string_view text) {
+  std::string out(text);
+  if (out.empty()) return out;
+  out[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(out[0])));
+  return out.ends_with('.') || out.ends_with('?') ? out : out + ".";
+}
+
+std::string command_words(const CommandTable& command) {
+  const std::size_t blank = command.name.find(' ');
+  return blank == std::string::npos ? "" : command.name.substr(blank + 1);
+}
+
+namespace {
+
+void append_commands(const CommandTable& command, std::vector<const CommandTable*>& all) {
+  all.push_back(&command);
+  for (const auto& [title, commands] : command.commands)
+    for (const CommandTable& one : commands) append_commands(one, all);
+}
+
+}  // namespace
+
+std::vector<const CommandTable*> all_commands(const CommandTable& program) {
+  std::vector<const CommandTable*> all;
+  append_commands(program, all);
+  return all;
+}
+
+}  // namespace glu_ckpt::cli
