@@ -1,10 +1,12 @@
 #include "format/integrity.hpp"
 
-#include <openssl/evp.h>
+// libcrypto's SHA-256 itself. The functions in front of it (EVP) read OpenSSL's configuration and load the providers
+// that it names as shared libraries, which a program without shared libraries cannot do.
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include <openssl/sha.h>
 
 #include <algorithm>
 #include <array>
-#include <memory>
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
@@ -23,16 +25,15 @@ void require(int done, const fs::path& path) {
 }  // namespace
 
 std::string sha256_of_file(const fs::path& path) {
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> state(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-  require(state ? EVP_DigestInit_ex(state.get(), EVP_sha256(), nullptr) : 0, path);
+  SHA256_CTX state;
+  require(SHA256_Init(&state), path);
   for_each_block(File::open_read(path), [&](std::span<const std::byte> block, i64) {
-    require(EVP_DigestUpdate(state.get(), block.data(), block.size()), path);
+    require(SHA256_Update(&state, block.data(), block.size()), path);
   });
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned int digest_bytes = 0;
-  require(EVP_DigestFinal_ex(state.get(), digest.data(), &digest_bytes), path);
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest{};
+  require(SHA256_Final(digest.data(), &state), path);
   std::string hex;
-  for (unsigned int i = 0; i < digest_bytes; ++i) hex += fmt::format("{:02x}", digest[i]);
+  for (const unsigned char byte : digest) hex += fmt::format("{:02x}", byte);
   return hex;
 }
 
