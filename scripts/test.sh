@@ -94,6 +94,8 @@ default() {
   bash scripts/tidy.sh || failed_checks+=("tidy.sh")
   # Slurm's daemons want a machine to themselves: only before a release, or by hand.
   build build-gcc g++ gcc && run_tests build-gcc "${slurm[@]}"
+  # Of the same objects, where the compiler's cache still has them.
+  build build-static g++ gcc --native-file scripts/static.ini -- glu-ckpt && run_tests build-static --suite static
   # The interop suite judges files, and those are the same from both builds. One build has the kernels where nvcc is
   # installed, the other never: both must work.
   build build-asan clang++ clang "${without_nvcc[@]}" -Doptimization=1 -Dcpp_args=-gline-tables-only \

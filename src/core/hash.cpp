@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#if __has_include(<xxh_x86dispatch.h>)
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 // It makes the names of xxhash.h stand for functions that use AVX2 or AVX-512 where the processor has them.
 #include <xxh_x86dispatch.h>
 #else

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# The program without shared libraries, in a root directory that holds nothing but itself and a checkpoint, on a kernel
+# as old as Linux 4.18. As root, or where users may make namespaces.
+# usage: run_static.sh PROGRAM [EMULATOR]
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+testdata=${GLU_CKPT_TESTDATA:-$here/../../testdata}
+program=$(realpath "${1:?usage: run_static.sh PROGRAM [EMULATOR]}")
+emulator=${2:-}
+root=$(mktemp -d)
+trap 'rm -rf "$root" "$root.log"' EXIT
+
+passed=0
+failed=0
+check() {
+  local name=$1
+  shift
+  if "$@" >"$root.log" 2>&1; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    printf 'FAIL %s\n' "$name"
+    cat "$root.log"
+  fi
+}
+
+cp "$program" "$root/glu-ckpt"
+cp -r "$testdata/hf/qwen3_moe" "$root/hf"
+inside=(/glu-ckpt)
+if [[ -n $emulator ]]; then
+  cp "$(command -v "$emulator")" "$root/emulator"
+  inside=(/emulator /glu-ckpt)
+fi
+as_root=()
+[[ $(id -u) == 0 ]] || as_root=(unshare -r)
+# An emulator makes calls of its own.
+kernel=(python3 "$here/old_kernel.py")
+[[ -z $emulator ]] || kernel=()
+run() { "${as_root[@]}" "${kernel[@]}" chroot "$root" "${inside[@]}" "$@"; }
+
+no_interpreter() { ! LC_ALL=C readelf -lW "$program" | grep -q INTERP && ! LC_ALL=C readelf -dW "$program" | grep -q NEEDED; }
+check "it needs no shared library" no_interpreter
+# In the C library these load shared libraries behind a program's back. Symbols are gone from what is released.
+no_lookups() { ! LC_ALL=C nm "$program" 2>/dev/null | grep -E ' [TW] (getaddrinfo|gethostby|getpw|getgrnam|getgrgid)'; }
+check "it asks no service for names" no_lookups
+check "--version" grep -Eq '^glu-ckpt [0-9.]+$' <(run --version)
+check "inspect" grep -q 'hf:qwen3_moe' <(run inspect /hf)
+check "convert" run convert /hf /megatron --to megatron --glu interleaved:32 -q
+check "convert, readback" run convert /hf /copy --force --verify readback --reflink never -q
+check "convert back" run convert /megatron /back --to hf -q
+check "verify" run verify /hf /megatron
+check "verify, the experts run" run verify /hf /megatron --forward
+check "verify back" grep -q 'byte-identical' <(run verify /hf /back)
+check "digest" [ "$(run digest /hf)" == "$(run digest /megatron)" ]
+check "check" run check /megatron
+check "doctor" run doctor /
+check "help" grep -q 'glu-ckpt convert' <(run help)
+printf '%d passed, %d failed\n' "$passed" "$failed"
+((failed == 0))
