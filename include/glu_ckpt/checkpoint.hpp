@@ -35,6 +35,8 @@ struct ExtraFile {
   /// file named, it begins with "../".
   std::string name;
   std::filesystem::path path;
+  /// What is written to an output is this of the file's text; null: the file as it is.
+  std::string (*edit)(std::string_view text) = nullptr;
 };
 
 /// One step into a nested state dict: a key, or an index of a list.
@@ -121,6 +123,8 @@ struct CheckpointInfo {
   /// Files that tensors are read from; none where a checkpoint is in memory.
   std::vector<OpenedFile> files;
   Structure structure;
+  /// Whether quantized weights are seen as what they decode to.
+  bool is_decoded = false;
 
   /// Bytes of all tensor files, headers included.
   i64 file_bytes() const;

@@ -276,6 +276,10 @@ struct SourceAnswers {
   bool drop_optimizer = false;
   /// A config.json that says what model it is, where none lies beside the checkpoint; empty: none.
   std::string config_file = {};
+  /// Quantized weights are read as weights of this dtype, BF16 or F32; none: as they are stored.
+  std::optional<Dtype> decode = std::nullopt;
+  /// Decode them by a second, plain road, to prove what the first one gave.
+  bool decode_plainly = false;
 };
 
 /// A tensor that belongs to an expert's tensor without having its shape, e.g. the step of its optimizer.

@@ -24,7 +24,7 @@ constexpr const char* kAbout =
 /// Option values as typed, before they mean anything.
 struct Texts {
   std::string target, scope = "model", unknown = "refuse", naming, experts, bias_experts, glu, shared_glu;
-  std::string from_naming, from_glu, from_shared_glu, from_optimizer_glu;
+  std::string from_naming, from_glu, from_shared_glu, from_optimizer_glu, decode;
   std::string to_naming, to_glu, to_shared_glu, to_optimizer_glu;
   std::string max_shard, max_memory, device_memory, verify = "digest", progress = "auto", reflink = "auto",
                                                     format = "keep", optimizer = "keep", activation,
@@ -272,6 +272,9 @@ class Parser {
     offer_glu(sub->add_option("--from-optimizer-glu", texts_.from_optimizer_glu,
                               "the same for the optimizer's state of routed experts"))
         ->default_str("as --from-glu");
+    one_of(sub->add_option("--decode", texts_.decode, "quantized weights become weights of this dtype"),
+           {{"bf16"}, {"f32"}})
+        ->type_name("DTYPE");
   }
 
   void add_work(CLI::App* sub) {
@@ -704,6 +707,8 @@ class Parser {
     answer(texts_.from_glu, options_.from.glu);
     answer(texts_.from_shared_glu, options_.from.shared_glu);
     answer(texts_.from_optimizer_glu, options_.from.optimizer_glu);
+    if (!texts_.decode.empty()) options_.from.decode = texts_.decode == "bf16" ? Dtype::BF16 : Dtype::F32;
+    options_.verify.b.decode = options_.from.decode;
     options_.from.drop_optimizer = texts_.optimizer == "drop";
     answer_target(texts_.target, options_.convert.target);
     if (texts_.scope == "experts") options_.convert.to.scope = Scope::Experts;

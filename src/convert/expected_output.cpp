@@ -57,6 +57,10 @@ Record make_record(const Conversion& conversion, const std::optional<Digest>& di
   if (to.optimizer_glu) record["optimizer_glu"] = to_string(*to.optimizer_glu);
   if (digest) record["digest"] = record["source_digest"] = to_string(*digest);
   if (recognition.num_hidden_layers) record["num_hidden_layers"] = fmt::format("{}", *recognition.num_hidden_layers);
+  for (const std::string_view key : {"decoded_from", "decoded_as"})
+    if (const auto known = conversion.source.source->record().find(std::string(key));
+        known != conversion.source.source->record().end())
+      record[known->first] = known->second;
   if (recognition.architecture != nullptr) record["model_type"] = recognition.architecture->model_type;
   if (const std::string config = recorded_config(conversion); !config.empty()) record["config"] = config;
   record.insert(conversion.target.former_record.begin(), conversion.target.former_record.end());
@@ -82,7 +86,8 @@ std::string config_line(const Source& source) {
     return file.name == "config.json" || file.name == std::string(kHfFolder) + "config.json";
   });
   if (config == files.end()) return {};
-  const std::string text = read_small_file(config->path, kMaxConfigBytes, ErrorCode::ConfigJson);
+  std::string text = read_small_file(config->path, kMaxConfigBytes, ErrorCode::ConfigJson);
+  if (config->edit != nullptr) text = config->edit(text);
   return fmt::format("config {} {}\n", text.size(), hex(hash128(std::as_bytes(std::span(text)), 0)));
 }
 

@@ -33,8 +33,8 @@ Plan make_proved_plan(const Conversion& conversion) {
   const ConvertOptions& options = conversion.options;
   Plan plan = with_place(source, [&] {
     return make_plan(source.inventory(), conversion.source.recognition,
-                     {conversion.target.to, conversion.target.former, options.max_shard_bytes, options.force,
-                      conversion.target.format != source.format()});
+                     {conversion.target.to, conversion.target.former, options.max_shard_bytes,
+                      options.force || source.info().is_decoded, conversion.target.format != source.format()});
   });
   check_plan(source.inventory(), plan);
   check_computed(source, plan);

@@ -10,6 +10,7 @@
 #include "format/structure.hpp"
 #include "io/file_names.hpp"
 #include "layout/layout_table.hpp"
+#include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -211,7 +212,8 @@ class TargetResolver {
       target_.extra_files.push_back(std::move(placed));
     }
     if (!is_megatron && whole && !options_.from.config_file.empty())
-      target_.extra_files.push_back({"config.json", options_.from.config_file});
+      target_.extra_files.push_back(
+          {"config.json", options_.from.config_file, options_.from.decode ? without_quantization : nullptr});
     // Beside its directory of tensors, a checkpoint's configuration is found in the folder of the other files alone.
     target_.config_is_found = std::ranges::any_of(target_.extra_files, [&](const ExtraFile& file) {
       const bool has_iteration = target_.for_megatron || !source_.structure().iteration_dir.empty();

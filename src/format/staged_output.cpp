@@ -33,6 +33,9 @@ StagedMode staged_mode(OutputMode mode) {
 /// waits for each.
 constexpr i64 kHashMemoryBytes = i64{16} << 20;
 
+/// A file that is edited is a configuration.
+constexpr i64 kMaxEditedBytes = i64{64} << 20;
+
 std::unique_ptr<OutputFormat> make_format(const OutputOptions& options, const std::vector<OutputTensor>& tensors) {
   switch (options.format) {
     case Format::Safetensors: return make_safetensors_format(options, tensors);
@@ -246,6 +249,8 @@ void StagedOutput::write_tracker() {
 /// What was written here stays: an extra file of the same name is from the source's own layout.
 void StagedOutput::copy_extra_file(const ExtraFile& extra) {
   if (extra.name == kRecordFileName || extra.name == kExtrasFileName || names_.contains(extra.name)) return;
+  if (extra.edit != nullptr)
+    return write_text(extra.name, extra.edit(read_small_file(extra.path, kMaxEditedBytes, ErrorCode::ConfigJson)));
   const fs::path path = claim(extra.name);
   const File from = File::open_read(extra.path);
   const File to = File::create(path);

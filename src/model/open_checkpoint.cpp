@@ -10,6 +10,8 @@
 #include "format/model_config.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
+#include "quant/decoded_source.hpp"
+#include "quant/find_quantized.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -75,9 +77,23 @@ void fail_with_place(const Error& error, const Source& source) {
   fail_at(error.code(), {file_of(source, *named).string(), offset, error.tensor()}, "{}", error.what());
 }
 
+namespace {
+
+std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceAnswers& answers) {
+  std::unique_ptr<Source> source = open_source(path);
+  if (!answers.decode) return source;
+  const Source& stored = *source;
+  Quantization found =
+      with_place(stored, [&] { return find_quantized(stored.inventory(), read_quant_config(stored.hints().config)); });
+  return decode_source(std::move(source), std::move(found), *answers.decode,
+                       answers.decode_plainly ? DecodePath::Plain : DecodePath::Fast);
+}
+
+}  // namespace
+
 Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswers& answers) {
   Checkpoint checkpoint;
-  checkpoint.source = open_source(path);
+  checkpoint.source = open_as(path, answers);
   checkpoint.hints = hints_of(*checkpoint.source, answers);
   checkpoint.recognition = recognize_source(*checkpoint.source, checkpoint.hints, answers);
   return checkpoint;
@@ -85,7 +101,7 @@ Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswer
 
 Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answers) {
   Inspection inspection;
-  inspection.source = open_source(path);
+  inspection.source = open_as(path, answers);
   try {
     inspection.recognition = recognize_source(*inspection.source, hints_of(*inspection.source, answers), answers);
     inspection.problems = inspection.recognition->problems;

@@ -20,7 +20,10 @@ void share_configuration(const Checkpoint& from, Checkpoint& to, const SourceAns
 
 Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path& path_b, const VerifyOptions& options,
                const RunOptions& run) {
-  Checkpoint a = open_checkpoint(path_a, options.a);
+  // Where both are decoded, each by a road of its own.
+  SourceAnswers answers_a = options.a;
+  answers_a.decode_plainly = true;
+  Checkpoint a = open_checkpoint(path_a, answers_a);
   Checkpoint b = open_checkpoint(path_b, options.b);
   share_configuration(a, b, options.b);
   share_configuration(b, a, options.a);

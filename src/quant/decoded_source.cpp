@@ -1,0 +1,364 @@
+#include "quant/decoded_source.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/fail.hpp"
+#include "core/float_rows.hpp"
+#include "format/model_config.hpp"
+#include "quant/decode_row.hpp"
+#include "quant/quant_config.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Codes that are read at once, where a weight has more.
+constexpr i64 kBatchBytes = i64{1} << 20;
+/// Rows of codes that are decoded before they are turned.
+constexpr i64 kTurnedRows = 64;
+constexpr i64 kWordBytes = 4;
+constexpr i64 kCodesPerWord = 8;
+constexpr std::string_view kModelOptConfig = "hf_quant_config.json";
+
+/// Fills the pieces of a scattered read, one after the other.
+class PieceWriter {
+ public:
+  explicit PieceWriter(std::span<const std::span<std::byte>> pieces) : pieces_(pieces) { skip_full(); }
+
+  /// Where the next `count` bytes go, if that is one place; they count as written.
+  std::byte* take(i64 count) {
+    if (pieces_.empty() || std::ssize(pieces_.front()) - done_ < count) return nullptr;
+    std::byte* const place = pieces_.front().data() + done_;
+    done_ += count;
+    skip_full();
+    return place;
+  }
+
+  void copy(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const i64 count = std::min(std::ssize(bytes), std::ssize(pieces_.front()) - done_);
+      std::memcpy(pieces_.front().data() + done_, bytes.data(), static_cast<std::size_t>(count));
+      bytes = bytes.subspan(static_cast<std::size_t>(count));
+      done_ += count;
+      skip_full();
+    }
+  }
+
+ private:
+  void skip_full() {
+    while (!pieces_.empty() && done_ == std::ssize(pieces_.front())) {
+      pieces_ = pieces_.subspan(1);
+      done_ = 0;
+    }
+  }
+
+  std::span<const std::span<std::byte>> pieces_;
+  i64 done_ = 0;
+};
+
+/// Rows [begin, end) of one matrix of a decoded tensor as it is stored once decoded, of `row_bytes` each.
+struct DecodedRows {
+  i64 matrix = 0;
+  i64 begin = 0;
+  i64 end = 0;
+  i64 count() const { return end - begin; }
+};
+
+u32 word_at(const std::vector<std::byte>& bytes, i64 word) {
+  u32 bits = 0;
+  std::memcpy(&bits, bytes.data() + word * kWordBytes, sizeof bits);
+  return bits;
+}
+
+int nibble(u32 word, i64 i) { return static_cast<int>(word >> (4 * i) & 15U); }
+
+/// Reads and decodes one weight. One call uses it.
+class WeightReader {
+ public:
+  WeightReader(const Source& source, const QuantizedTensor& weight, Dtype to, DecodePath path)
+      : source_(source), weight_(weight), to_(to), path_(path), element_(dtype_bits(to) / 8) {}
+
+  void read(i64 offset, std::span<const std::span<std::byte>> pieces) {
+    i64 left = 0;
+    for (const auto& piece : pieces) left += std::ssize(piece);
+    PieceWriter out(pieces);
+    const i64 row_bytes = weight_.shape.back() * element_;
+    const i64 matrix_rows = weight_.shape[weight_.shape.size() - 2];
+    while (left > 0) {
+      const i64 row = offset / row_bytes, skip = offset % row_bytes;
+      const i64 matrix = row / matrix_rows, begin = row % matrix_rows;
+      const i64 wanted = (skip + left + row_bytes - 1) / row_bytes;
+      const DecodedRows rows{matrix, begin, std::min({matrix_rows, begin + wanted, begin + batch_rows()})};
+      const i64 bytes = std::min(rows.count() * row_bytes - skip, left);
+      const bool whole = skip == 0 && bytes == rows.count() * row_bytes;
+      if (std::byte* const place = whole ? out.take(bytes) : nullptr; place != nullptr) {
+        decode(rows, place);
+      } else {
+        decoded_.resize(static_cast<std::size_t>(rows.count() * row_bytes));
+        decode(rows, decoded_.data());
+        out.copy(std::span(decoded_).subspan(static_cast<std::size_t>(skip), static_cast<std::size_t>(bytes)));
+      }
+      offset += bytes;
+      left -= bytes;
+    }
+  }
+
+ private:
+  bool in_words() const { return weight_.codes == Codes::Awq || weight_.codes == Codes::Gptq; }
+
+  /// A turned matrix is read whole for each batch, so the batches are as large as what is asked for.
+  i64 batch_rows() const {
+    if (weight_.transposed || in_words()) return weight_.shape[weight_.shape.size() - 2];
+    return std::max<i64>(kBatchBytes / std::max<i64>(code_bytes(weight_.codes, weight_.cols), 1), 1);
+  }
+
+  void decode(const DecodedRows& rows, std::byte* out) {
+    if (weight_.codes == Codes::Awq) return decode_awq(rows, out);
+    if (weight_.codes == Codes::Gptq) return decode_gptq(rows, out);
+    if (weight_.transposed) return decode_turned(rows, out);
+    decode_straight(rows, out);
+  }
+
+  const TensorRef& tensor(std::size_t number) const { return source_.inventory().tensors[number]; }
+
+  /// Bytes [offset, offset + count) of a stored tensor.
+  void fetch(std::size_t number, i64 offset, i64 count, std::vector<std::byte>& bytes) const {
+    bytes.resize(static_cast<std::size_t>(count));
+    source_.read(number, offset, bytes);
+  }
+
+  float global_scale(i64 matrix) const {
+    if (!weight_.global) return 1;
+    std::byte bytes[4];
+    source_.read(*weight_.global, matrix * 4, bytes);
+    const float scale = scale_value(Dtype::F32, bytes);
+    if (std::isnan(scale)) fail_scale(*weight_.global, "NaN");
+    return scale;
+  }
+
+  [[noreturn]] void fail_scale(std::size_t number, std::string_view what) const {
+    const std::string& name = tensor(number).name;
+    fail(ErrorCode::NotExact, {{}, name}, "'{}': a scale of '{}' is {}: its weights have no value", name, weight_.name,
+         what);
+  }
+
+  /// The scales of grid rows [begin, end) of a matrix.
+  void fetch_scales(i64 matrix, i64 begin, i64 end) {
+    const Dtype dtype = tensor(weight_.scales).dtype;
+    const i64 size = dtype_bits(dtype) / 8, cols = weight_.grid_cols();
+    fetch(weight_.scales, (matrix * weight_.grid_rows() + begin) * cols * size, (end - begin) * cols * size, raw_);
+    const float global = global_scale(matrix);
+    scales_.resize(static_cast<std::size_t>((end - begin) * cols));
+    for (std::size_t i = 0; i < scales_.size(); ++i) {
+      const float scale =
+          scale_value(dtype == Dtype::U8 ? Dtype::F8_E8M0 : dtype, raw_.data() + static_cast<i64>(i) * size);
+      if (std::isnan(scale)) fail_scale(weight_.scales, "NaN");
+      scales_[i] = !weight_.global ? scale : weight_.global_divides ? scale / global : scale * global;
+    }
+  }
+
+  void decode_one(const std::byte* codes, i64 count, const float* scales, std::byte* out) const {
+    const CodeRow row{weight_.codes, codes, count, weight_.cell_cols, scales, weight_.positive_zero};
+    if (path_ == DecodePath::Plain)
+      decode_row_by_table(row, to_, out);
+    else
+      decode_row(row, to_, out);
+  }
+
+  void decode_straight(const DecodedRows& rows, std::byte* out) {
+    const i64 stored = code_bytes(weight_.codes, weight_.cols), grid_cols = weight_.grid_cols();
+    const i64 first_cell = rows.begin / weight_.cell_rows;
+    fetch(weight_.weight, (rows.matrix * weight_.rows + rows.begin) * stored, rows.count() * stored, codes_);
+    fetch_scales(rows.matrix, first_cell, (rows.end - 1) / weight_.cell_rows + 1);
+    for (i64 row = rows.begin; row < rows.end; ++row)
+      decode_one(codes_.data() + (row - rows.begin) * stored, weight_.cols,
+                 scales_.data() + (row / weight_.cell_rows - first_cell) * grid_cols,
+                 out + (row - rows.begin) * weight_.cols * element_);
+  }
+
+  /// A row of the decoded matrix is a column of codes. The blocks of 32 that hold some of the columns asked for are
+  /// decoded, row by row, and turned.
+  void decode_turned(const DecodedRows& rows, std::byte* out) {
+    const i64 stored = code_bytes(weight_.codes, weight_.cols), cell = weight_.cell_cols;
+    const i64 first_cell = rows.begin / cell, end_cell = (rows.end + cell - 1) / cell;
+    const i64 first = first_cell * cell, width = std::min(end_cell * cell, weight_.cols) - first;
+    std::vector<std::byte> strip(static_cast<std::size_t>(kTurnedRows * width * element_));
+    for (i64 begin = 0; begin < weight_.rows; begin += kTurnedRows) {
+      const i64 end = std::min(begin + kTurnedRows, weight_.rows);
+      fetch(weight_.weight, (rows.matrix * weight_.rows + begin) * stored, (end - begin) * stored, codes_);
+      fetch_scales(rows.matrix, begin, end);
+      for (i64 row = begin; row < end; ++row)
+        decode_one(codes_.data() + (row - begin) * stored + code_bytes(weight_.codes, first), width,
+                   scales_.data() + (row - begin) * weight_.grid_cols() + first_cell,
+                   strip.data() + (row - begin) * width * element_);
+      for (i64 col = rows.begin; col < rows.end; ++col)
+        for (i64 row = begin; row < end; ++row)
+          std::memcpy(out + ((col - rows.begin) * weight_.rows + row) * element_,
+                      strip.data() + ((row - begin) * width + col - first) * element_,
+                      static_cast<std::size_t>(element_));
+    }
+  }
+
+  /// Codes less zero, times scale in the scales' dtype, as their kernels compute it.
+  void put_word_code(int code, int zero, i64 scale, std::byte* out) const {
+    const Dtype dtype = tensor(weight_.scales).dtype;
+    const float product =
+        static_cast<float>(code - zero) * widen_element(raw_.data() + scale * (dtype_bits(dtype) / 8), dtype);
+    put_decoded(round_to(product, dtype), to_, out);
+  }
+
+  void fetch_words() {
+    fetch(weight_.weight, 0, tensor(weight_.weight).bytes, codes_);
+    fetch(weight_.scales, 0, tensor(weight_.scales).bytes, raw_);
+    if (weight_.zeros) fetch(*weight_.zeros, 0, tensor(*weight_.zeros).bytes, zeros_);
+  }
+
+  void decode_awq(const DecodedRows& rows, std::byte* out) {
+    constexpr i64 kOrder[kCodesPerWord] = {0, 4, 1, 5, 2, 6, 3, 7};  // the nibble that holds column 0, 1, ...
+    fetch_words();
+    const i64 words = weight_.rows / kCodesPerWord;
+    for (i64 row = rows.begin; row < rows.end; ++row)
+      for (i64 col = 0; col < weight_.cols; ++col) {
+        const i64 group = col / weight_.cell_cols, word = row / kCodesPerWord, at = kOrder[row % kCodesPerWord];
+        const int zero = weight_.zeros ? nibble(word_at(zeros_, group * words + word), at) : 8;
+        put_word_code(nibble(word_at(codes_, col * words + word), at), zero, group * weight_.rows + row,
+                      out + ((row - rows.begin) * weight_.cols + col) * element_);
+      }
+  }
+
+  void decode_gptq(const DecodedRows& rows, std::byte* out) {
+    fetch_words();
+    const std::vector<i64> groups = column_groups();
+    const i64 words = weight_.rows / kCodesPerWord;
+    for (i64 row = rows.begin; row < rows.end; ++row)
+      for (i64 col = 0; col < weight_.cols; ++col) {
+        const i64 group = groups[static_cast<std::size_t>(col)];
+        const u32 zeros = weight_.zeros ? word_at(zeros_, group * words + row / kCodesPerWord) : 0;
+        // Stored less 1 in four bits, 0 is 15.
+        const int zero = weight_.zeros ? (nibble(zeros, row % kCodesPerWord) + weight_.zero_offset) & 15 : 8;
+        const u32 word = word_at(codes_, col / kCodesPerWord * weight_.rows + row);
+        put_word_code(nibble(word, col % kCodesPerWord), zero, group * weight_.rows + row,
+                      out + ((row - rows.begin) * weight_.cols + col) * element_);
+      }
+  }
+
+  std::vector<i64> column_groups() const {
+    std::vector<i64> groups(static_cast<std::size_t>(weight_.cols));
+    for (i64 col = 0; col < weight_.cols; ++col) groups[static_cast<std::size_t>(col)] = col / weight_.cell_cols;
+    if (!weight_.groups) return groups;
+    std::vector<std::byte> stored;
+    fetch(*weight_.groups, 0, tensor(*weight_.groups).bytes, stored);
+    for (i64 col = 0; col < weight_.cols; ++col) {
+      const i64 group = word_at(stored, col);
+      if (group >= weight_.grid_cols())
+        fail(ErrorCode::SizeMismatch, {{}, tensor(*weight_.groups).name},
+             "'{}': column {} is of group {}; there are {}", tensor(*weight_.groups).name, col, group,
+             weight_.grid_cols());
+      groups[static_cast<std::size_t>(col)] = group;
+    }
+    return groups;
+  }
+
+  const Source& source_;
+  const QuantizedTensor& weight_;
+  Dtype to_;
+  DecodePath path_;
+  i64 element_;
+  std::vector<std::byte> codes_;
+  std::vector<std::byte> raw_;
+  std::vector<std::byte> zeros_;
+  std::vector<float> scales_;
+  std::vector<std::byte> decoded_;
+};
+
+class DecodedSource final : public Source {
+ public:
+  DecodedSource(std::unique_ptr<Source> source, Quantization quantization, Dtype to, DecodePath path)
+      : source_(std::move(source)), quantization_(std::move(quantization)), to_(to), path_(path) {
+    info_ = source_->info();
+    replace_tensors();
+    replace_config();
+    describe();
+  }
+
+  const CheckpointInfo& info() const override { return info_; }
+
+  void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
+    const Entry& entry = entries_.at(tensor);
+    if (entry.weight < 0) return source_->read_scattered(entry.stored, offset, pieces);
+    WeightReader(*source_, quantization_.tensors[static_cast<std::size_t>(entry.weight)], to_, path_)
+        .read(offset, pieces);
+  }
+
+  const ContentCheck* content_check() const override { return source_->content_check(); }
+  const FileBacked* file_backed() const override { return nullptr; }
+
+ private:
+  struct Entry {
+    std::size_t stored = 0;
+    /// Index of the quantized weight; -1: the stored bytes are the tensor's.
+    i64 weight = -1;
+  };
+
+  void replace_tensors() {
+    const Inventory& stored = source_->inventory();
+    info_.inventory.tensors.clear();
+    info_.inventory.dense = false;
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < stored.tensors.size(); ++i) {
+      if (std::ranges::binary_search(quantization_.companions, i)) continue;
+      TensorRef tensor = stored.tensors[i];
+      Entry entry{i};
+      if (next < quantization_.tensors.size() && quantization_.tensors[next].weight == i) {
+        entry.weight = static_cast<i64>(next);
+        become_decoded(tensor, quantization_.tensors[next++]);
+      }
+      entries_.push_back(entry);
+      info_.inventory.tensors.push_back(std::move(tensor));
+    }
+  }
+
+  void become_decoded(TensorRef& tensor, const QuantizedTensor& weight) const {
+    tensor.name = weight.name;
+    tensor.dtype = to_;
+    tensor.shape = weight.shape;
+    tensor.bytes = weight.matrices * weight.rows * weight.cols * (dtype_bits(to_) / 8);
+  }
+
+  void replace_config() {
+    std::erase_if(info_.extra_files, [](const ExtraFile& file) { return file.name.ends_with(kModelOptConfig); });
+    for (ExtraFile& file : info_.extra_files)
+      if (file.name.ends_with("config.json")) file.edit = without_quantization;
+    info_.hints.config = without_quantization(info_.hints.config);
+  }
+
+  /// A digest that was recorded is that of the quantized model.
+  void describe() {
+    info_.is_decoded = true;
+    info_.record.erase("digest");
+    info_.record.erase("source_digest");
+    std::string formats;
+    for (const std::string& format : quantization_.formats) formats += (formats.empty() ? "" : ", ") + format;
+    info_.record["decoded_from"] = formats;
+    info_.record["decoded_as"] = quantization_.decoder;
+  }
+
+  std::unique_ptr<Source> source_;
+  Quantization quantization_;
+  Dtype to_;
+  DecodePath path_;
+  CheckpointInfo info_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> decode_source(std::unique_ptr<Source> source, Quantization found, Dtype to, DecodePath path) {
+  if (found.tensors.empty()) return source;
+  return std::make_unique<DecodedSource>(std::move(source), std::move(found), to, path);
+}
+
+}  // namespace glu_ckpt

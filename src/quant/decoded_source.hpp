@@ -1,0 +1,25 @@
+#pragma once
+/// A checkpoint with quantized weights, seen as the unquantized model that it decodes to.
+
+#include <memory>
+
+#include "glu_ckpt/checkpoint.hpp"
+#include "quant/quantized_tensor.hpp"
+
+namespace glu_ckpt {
+
+enum class DecodePath {
+  /// By vector instructions.
+  Fast,
+  /// By table, one number after the other: for the side that is to prove the other one.
+  Plain,
+};
+
+/// Returns a Source whose quantized weights are tensors of dtype `to`, BF16 or F32, under the names that the
+/// unquantized model gives them; scales and quantization_config are gone. Bytes are decoded when they are read, and
+/// nothing is kept. Its record says what was found: `decoded_from`, the formats, and `decoded_as`, whose decoder is
+/// followed. `found` is of this source; where nothing is quantized the source is returned as it is. read() throws
+/// NotExact, naming the tensor, where a scale is NaN.
+std::unique_ptr<Source> decode_source(std::unique_ptr<Source> source, Quantization found, Dtype to, DecodePath path);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,150 @@
+#include "quant/quant_config.hpp"
+
+#include <algorithm>
+
+#include "core/json.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr std::size_t kMaxQuantConfigDepth = 64;
+constexpr std::string_view kFields[] = {"quantization_config", "compression_config"};
+
+std::string text_of(const JsonValue& object, std::string_view name) {
+  const auto text = object.find<std::string_view>(name);
+  return text ? std::string(*text) : std::string();
+}
+
+/// The weights of all groups of compressed-tensors and of ModelOpt have the same answers, or none counts.
+void read_groups(const JsonValue& groups, QuantConfig& config) {
+  bool first = true;
+  for (const auto& [name, group] : groups.members()) {
+    const auto weights = group.find("weights");
+    if (!weights || weights->kind() != JsonKind::Object) continue;
+    const auto bits = weights->find<i64>("num_bits");
+    const auto size = weights->find<i64>("group_size");
+    const auto symmetric = weights->find<bool>("symmetric");
+    const std::string strategy = text_of(*weights, "strategy");
+    config.bits = first || config.bits == bits ? bits : std::nullopt;
+    config.group_size = first || config.group_size == size ? size : std::nullopt;
+    config.symmetric = first || config.symmetric == symmetric ? symmetric : std::nullopt;
+    config.strategy = first || config.strategy == strategy ? strategy : std::string();
+    if (const std::string format = text_of(group, "format"); !format.empty())
+      config.format = first || config.format == format ? format : std::string();
+    first = false;
+  }
+}
+
+QuantConfig read_object(const JsonValue& object) {
+  QuantConfig config;
+  config.method = text_of(object, "quant_method");
+  config.format = text_of(object, "format");
+  if (config.format.empty()) config.format = text_of(object, "quant_algo");
+  config.version = text_of(object, config.method == "gptq" ? "checkpoint_format" : "version");
+  config.bits = object.find<i64>("bits");
+  config.group_size = object.find<i64>("group_size");
+  if (const auto block = object.find("weight_block_size"); block && block->size() == 2) {
+    const auto rows = (*block->items().begin()).get<i64>();
+    auto second = block->items().begin();
+    const auto cols = (*++second).get<i64>();
+    if (rows && cols && *rows > 0 && *cols > 0) {
+      config.block_rows = rows;
+      config.block_cols = cols;
+    }
+  }
+  if (const auto groups = object.find("config_groups")) read_groups(*groups, config);
+  // GPTQ writes -1 for one group over all columns.
+  if (config.group_size && *config.group_size <= 0) config.group_size.reset();
+  return config;
+}
+
+std::optional<JsonValue> find_quantization(const JsonValue& fields) {
+  for (const std::string_view name : kFields)
+    if (const auto found = fields.find(name); found && found->kind() == JsonKind::Object) return found;
+  return std::nullopt;
+}
+
+/// The end of the value that begins at `at`: a text that parses has one.
+std::size_t end_of_value(std::string_view text, std::size_t at) {
+  int depth = 0;
+  bool in_string = false;
+  for (; at < text.size(); ++at) {
+    const char c = text[at];
+    if (in_string) {
+      if (c == '\\') ++at;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if (c == '}' || c == ']') {
+      if (depth == 0) return at;
+      --depth;
+    } else if (c == ',' && depth == 0) {
+      return at;
+    }
+  }
+  return at;
+}
+
+struct Member {
+  std::size_t key = 0;
+  bool is_first = true;
+};
+
+/// The last member of that name.
+std::optional<Member> find_member(const JsonValue& fields, std::string_view name) {
+  std::optional<Member> found;
+  bool first = true;
+  for (const JsonMember member : fields.members()) {
+    if (member.key == name) found = Member{static_cast<std::size_t>(member.value.offset()), first};
+    first = false;
+  }
+  return found;
+}
+
+/// Cuts a member with the comma that parts it from its neighbour.
+std::string without_member(std::string_view text, const Member& member) {
+  std::size_t begin = member.key;
+  std::size_t end = end_of_value(text, text.find(':', member.key) + 1);
+  if (end < text.size() && text[end] == ',') {
+    end = std::min(text.find_first_not_of(" \t\r\n", end + 1), text.size());
+  } else {
+    end = text.find_last_not_of(" \t\r\n", end - 1) + 1;
+    if (!member.is_first) begin = text.rfind(',', begin);
+  }
+  return std::string(text.substr(0, begin)) + std::string(text.substr(end));
+}
+
+std::optional<Member> find_quantization_member(std::string_view text) {
+  const JsonDocument document(text, kMaxQuantConfigDepth);
+  if (document.fault() || document.root().kind() != JsonKind::Object) return std::nullopt;
+  for (const std::string_view name : kFields) {
+    if (const auto member = find_member(document.root(), name)) return member;
+    const auto inner = document.root().find("text_config");
+    if (!inner || inner->kind() != JsonKind::Object) continue;
+    if (const auto member = find_member(*inner, name)) return member;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+QuantConfig read_quant_config(const std::string& config) {
+  if (config.empty()) return {};
+  const JsonDocument document(config, kMaxQuantConfigDepth);
+  if (document.fault() || document.root().kind() != JsonKind::Object) return {};
+  if (const auto object = find_quantization(document.root())) return read_object(*object);
+  const auto inner = document.root().find("text_config");
+  if (!inner || inner->kind() != JsonKind::Object) return {};
+  const auto object = find_quantization(*inner);
+  return object ? read_object(*object) : QuantConfig();
+}
+
+std::string without_quantization(std::string_view config) {
+  std::string text(config);
+  while (const auto member = find_quantization_member(text)) text = without_member(text, *member);
+  return text;
+}
+
+}  // namespace glu_ckpt

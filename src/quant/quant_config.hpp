@@ -1,0 +1,34 @@
+#pragma once
+/// What config.json says of how weights were quantized.
+
+#include <optional>
+#include <string>
+
+#include "glu_ckpt/tensor.hpp"
+
+namespace glu_ckpt {
+
+/// `quantization_config` as far as it is about weights; what it does not say is empty.
+struct QuantConfig {
+  /// "fp8", "compressed-tensors", "modelopt", "mxfp4", "awq", "gptq", ...; empty where there is no such object.
+  std::string method;
+  /// compressed-tensors' format and ModelOpt's quant_algo: "pack-quantized", "NVFP4".
+  std::string format;
+  /// "gemm" of AWQ; checkpoint_format of GPTQ.
+  std::string version;
+  std::optional<i64> block_rows;
+  std::optional<i64> block_cols;
+  std::optional<i64> group_size;
+  std::optional<i64> bits;
+  std::optional<bool> symmetric;
+  /// "tensor", "channel", "group", "block"; where several groups of weights differ, that of none.
+  std::string strategy;
+};
+
+/// `config` is the text of a config.json, or empty.
+QuantConfig read_quant_config(const std::string& config);
+
+/// The text without its `quantization_config`, also that of its `text_config`; all other bytes stay.
+std::string without_quantization(std::string_view config);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,76 @@
+#pragma once
+/// Weights that a checkpoint stores as codes and scales: which tensors belong together, and by which rule the codes
+/// become numbers.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "glu_ckpt/tensor.hpp"
+
+namespace glu_ckpt {
+
+/// How the codes of a weight are stored.
+enum class Codes {
+  /// One byte each: FP8 of 4 and 3, and of 5 and 2 bits, and signed integers.
+  E4m3,
+  E5m2,
+  Int8,
+  /// Two in a byte, the first in its lower bits: FP4 of 2 and 1 bits.
+  E2m1,
+  /// Eight in a word of a row, the first in its lowest bits: numbers 0 to 15 that stand for themselves less 8.
+  Int4,
+  /// The words of AWQ's and of GPTQ's `qweight`: [in, out / 8], with the columns of a word in the order 0 2 4 6 1 3 5
+  /// 7,
+  /// and [in / 8, out].
+  Awq,
+  Gptq,
+};
+
+/// The stored tensors of one weight, and what they decode to.
+struct QuantizedTensor {
+  /// Of the decoded tensor.
+  std::string name;
+  /// Of the decoded tensor: [..., rows, cols], or [..., cols, rows] where it is `transposed`.
+  std::vector<i64> shape;
+  Codes codes = Codes::E4m3;
+  /// Matrices of the tensor, one for each index of its leading axes; each is [rows, cols] as [out, in].
+  i64 matrices = 1;
+  i64 rows = 0;
+  i64 cols = 0;
+  bool transposed = false;
+  /// One scale is for so many rows and columns of a matrix; the last ones may have fewer.
+  i64 cell_rows = 1;
+  i64 cell_cols = 1;
+  /// Indices of stored tensors.
+  std::size_t weight = 0;
+  std::size_t scales = 0;
+  /// A second scale for a whole matrix; by which is multiplied, or, as compressed-tensors has it, divided.
+  std::optional<std::size_t> global;
+  bool global_divides = false;
+  /// The numbers that stand for zero, packed like AWQ's and GPTQ's weights or along rows; without them 8 does.
+  std::optional<std::size_t> zeros;
+  /// Added to each: GPTQ's first version stores them less 1.
+  int zero_offset = 0;
+  /// GPTQ's `g_idx`: the group of each column.
+  std::optional<std::size_t> groups;
+  /// ModelOpt's decoder gives +0 for code 8 of FP4, others -0.
+  bool positive_zero = false;
+
+  i64 grid_rows() const { return (rows + cell_rows - 1) / cell_rows; }
+  i64 grid_cols() const { return (cols + cell_cols - 1) / cell_cols; }
+};
+
+/// All that is quantized in a checkpoint.
+struct Quantization {
+  /// In the order of their weights.
+  std::vector<QuantizedTensor> tensors;
+  /// Stored tensors that are of no use once the weights are decoded: scales, and what says how to quantize inputs.
+  std::vector<std::size_t> companions;
+  /// The formats, for people: "FP8 in 128x128 blocks".
+  std::vector<std::string> formats;
+  /// Whose decoder is followed, bit for bit.
+  std::string decoder;
+};
+
+}  // namespace glu_ckpt
