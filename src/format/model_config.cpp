@@ -26,29 +26,6 @@ bool is_python_number(std::string_view token) {
   return token.size() > 18 && token.find_first_not_of("-0123456789") == token.npos;
 }
 
-/// Configs are written by Python, so they hold Infinity ("time_step_limit" of hybrid Mamba models) and
-/// huge integers. Strict JSON has neither; as empty strings, padded so that positions stay what they are, they are
-/// ignored like other values of no use here.
-std::string without_python_numbers(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size();) {
-    std::size_t next = i + 1;
-    if (in_string && text[i] == '\\') next = std::min(i + 2, text.size());
-    if (text[i] == '"') in_string = !in_string;
-    const bool is_token = !in_string && starts_value(text[i]);
-    while (is_token && next < text.size() && !ends_value(text[next])) ++next;
-    const std::string_view token = text.substr(i, next - i);
-    if (is_token && is_python_number(token))
-      out.append("\"\"").append(token.size() - 2, ' ');
-    else
-      out += token;
-    i = next;
-  }
-  return out;
-}
-
 std::optional<i64> find_integer(const JsonValue& fields, std::string_view name, i64 at_least) {
   const auto number = fields.find<i64>(name);
   return number && *number >= at_least ? number : std::nullopt;
@@ -114,6 +91,29 @@ ModelHints read_config(std::string_view text, const JsonValue& root, const Input
 }
 
 }  // namespace
+
+/// Configs are written by Python, so they hold Infinity ("time_step_limit" of hybrid Mamba models) and
+/// huge integers. Strict JSON has neither; as empty strings, padded so that positions stay what they are, they are
+/// ignored like other values of no use here.
+std::string without_python_numbers(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size();) {
+    std::size_t next = i + 1;
+    if (in_string && text[i] == '\\') next = std::min(i + 2, text.size());
+    if (text[i] == '"') in_string = !in_string;
+    const bool is_token = !in_string && starts_value(text[i]);
+    while (is_token && next < text.size() && !ends_value(text[next])) ++next;
+    const std::string_view token = text.substr(i, next - i);
+    if (is_token && is_python_number(token))
+      out.append("\"\"").append(token.size() - 2, ' ');
+    else
+      out += token;
+    i = next;
+  }
+  return out;
+}
 
 ModelHints parse_config(std::string_view text, const std::string& file) {
   const InputPart part(file);

@@ -49,8 +49,8 @@ class Finder {
     for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) find_at(i);
     check_orphans();
     std::ranges::sort(found_.companions);
-    const auto repeated = std::ranges::unique(found_.companions);
-    found_.companions.erase(repeated.begin(), repeated.end());
+    auto& companions = found_.companions;
+    companions.erase(std::unique(companions.begin(), companions.end()), companions.end());
     found_.formats.assign(formats_.begin(), formats_.end());
     found_.decoder = decoder_name();
     return std::move(found_);

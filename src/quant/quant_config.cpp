@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/json.hpp"
+#include "format/model_config.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -117,7 +118,7 @@ std::string without_member(std::string_view text, const Member& member) {
 }
 
 std::optional<Member> find_quantization_member(std::string_view text) {
-  const JsonDocument document(text, kMaxQuantConfigDepth);
+  const JsonDocument document(without_python_numbers(text), kMaxQuantConfigDepth);
   if (document.fault() || document.root().kind() != JsonKind::Object) return std::nullopt;
   for (const std::string_view name : kFields) {
     if (const auto member = find_member(document.root(), name)) return member;

@@ -14,6 +14,7 @@
 
 #include "glu_ckpt/convert.hpp"
 #include "support/convert.hpp"
+#include "support/stored_checkpoint.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -22,6 +23,9 @@ namespace fs = std::filesystem;
 using support::expect_error;
 using support::MemoryTensor;
 using support::same_tensors;
+
+using support::read_tensors;
+using support::write_checkpoint;
 
 using Tensors = std::vector<MemoryTensor>;
 
@@ -34,37 +38,6 @@ std::string read_text(const fs::path& file) {
   std::ostringstream text;
   text << std::ifstream(file, std::ios::binary).rdbuf();
   return text.str();
-}
-
-Tensors read_tensors(const fs::path& path) {
-  const auto source = open_source(path);
-  Tensors tensors;
-  for (std::size_t i = 0; i < source->inventory().tensors.size(); ++i) {
-    const TensorRef& ref = source->inventory().tensors[i];
-    tensors.push_back({ref.name, ref.dtype, ref.shape, std::vector<std::byte>(static_cast<std::size_t>(ref.bytes))});
-    if (ref.bytes > 0) source->read(i, 0, tensors.back().bytes);
-  }
-  return tensors;
-}
-
-/// One file of tensors with a config.json beside it, and no record of any conversion.
-void write_checkpoint(const fs::path& path, const Tensors& tensors, const std::string& config) {
-  std::string header;
-  std::string data;
-  for (const MemoryTensor& tensor : tensors) {
-    std::string shape;
-    for (const i64 extent : tensor.shape) shape += (shape.empty() ? "" : ",") + std::to_string(extent);
-    header += fmt::format(R"({}"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", header.empty() ? "{" : ",",
-                          tensor.name, dtype_name(tensor.dtype), shape, data.size(), data.size() + tensor.bytes.size());
-    data.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
-  }
-  header += "}";
-  header.resize((header.size() + 7) / 8 * 8, ' ');
-  const u64 size = header.size();
-  fs::create_directories(path);
-  std::ofstream file(path / "model.safetensors", std::ios::binary);
-  file.write(reinterpret_cast<const char*>(&size), sizeof size) << header << data;
-  std::ofstream(path / "config.json", std::ios::binary) << config;
 }
 
 std::string digest_text(const fs::path& path, const SourceAnswers& answers = {}) {

@@ -82,11 +82,12 @@ TEST(CommandTable, HelpNamesEveryOptionValueAndDefault) {
     for (const std::string& word : split_words(help_text(*command))) text += " " + word;
     for (const OptionRow& option : options_of(*command)) {
       EXPECT_NE(text.find(" " + option.long_name), std::string::npos) << command->name << " " << option.long_name;
-      if (!option.default_text.empty())
+      if (!option.default_text.empty()) {
         EXPECT_NE(text.find("[default: " + option.default_text + "]"), std::string::npos) << option.long_name;
+      }
       for (const ValueWord& value : option.words)
-        if (value.in_help)
-          EXPECT_NE(text.find(" " + value.word), std::string::npos) << option.long_name << " " << value.word;
+        EXPECT_TRUE(!value.in_help || text.find(" " + value.word) != text.npos)
+            << option.long_name << " " << value.word;
     }
   }
 }
@@ -133,12 +134,12 @@ TEST(CommandTable, TheManualNamesEverything) {
   std::string page = man_page(program(), "1.2.3");
   std::erase(page, '\\');
   for (const CommandTable* command : all_commands(program())) {
-    if (command->commands.empty())
-      EXPECT_NE(page.find(".SS " + command_words(*command) + "\n"), std::string::npos) << command->name;
+    const bool is_leaf = command->commands.empty();
+    EXPECT_TRUE(!is_leaf || page.find(".SS " + command_words(*command) + "\n") != page.npos) << command->name;
     for (const OptionRow& option : options_of(*command)) {
       EXPECT_NE(page.find("fB" + option.long_name + "fR"), std::string::npos) << option.long_name;
       for (const ValueWord& value : option.words)
-        if (value.in_help) EXPECT_NE(page.find("fB" + value.word + "fR"), std::string::npos) << value.word;
+        EXPECT_TRUE(!value.in_help || page.find("fB" + value.word + "fR") != page.npos) << value.word;
     }
   }
   for (const auto& [name, meaning] : environment_variables())

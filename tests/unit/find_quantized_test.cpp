@@ -1,0 +1,219 @@
+/// Which tensors are taken for codes and scales, and what is refused instead of guessed.
+
+#include "quant/find_quantized.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/convert.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+using support::expect_error;
+using support::MemoryTensor;
+
+MemoryTensor stored(std::string name, Dtype dtype, std::vector<i64> shape) {
+  i64 elements = 1;
+  for (const i64 extent : shape) elements *= extent;
+  return {std::move(name), dtype, std::move(shape),
+          std::vector<std::byte>(static_cast<std::size_t>(elements * dtype_bits(dtype) / 8))};
+}
+
+Quantization found(const std::vector<MemoryTensor>& tensors, const QuantConfig& config = {}) {
+  return find_quantized(support::make_inventory(tensors), config);
+}
+
+QuantConfig method(std::string name) {
+  QuantConfig config;
+  config.method = std::move(name);
+  return config;
+}
+
+/// The only weight that is found.
+QuantizedTensor only(const std::vector<MemoryTensor>& tensors, const QuantConfig& config = {}) {
+  const Quantization quantization = found(tensors, config);
+  EXPECT_EQ(quantization.tensors.size(), 1U);
+  EXPECT_EQ(quantization.companions.size(), tensors.size() - 1);
+  return quantization.tensors.empty() ? QuantizedTensor() : quantization.tensors.front();
+}
+
+using Cell = std::pair<i64, i64>;
+Cell cell(const QuantizedTensor& weight) { return {weight.cell_rows, weight.cell_cols}; }
+
+TEST(FindQuantized, PlainModelsHaveNone) {
+  EXPECT_TRUE(found({stored("a.weight", Dtype::BF16, {4, 4}), stored("b.mask", Dtype::U8, {4, 4})}).tensors.empty());
+}
+
+TEST(FindQuantized, Fp8BlocksWithEdges) {
+  const auto weight =
+      only({stored("a.weight", Dtype::F8_E4M3, {576, 320}), stored("a.weight_scale_inv", Dtype::F32, {5, 3})});
+  EXPECT_EQ(cell(weight), Cell(128, 128));
+  EXPECT_EQ(weight.name, "a.weight");
+  EXPECT_EQ(weight.shape, (std::vector<i64>{576, 320}));
+}
+
+TEST(FindQuantized, BlocksAreTheConfigurationsAndNotAQuotient) {
+  QuantConfig config = method("fp8");
+  config.block_rows = config.block_cols = 128;
+  const std::vector<MemoryTensor> tensors = {stored("a.weight", Dtype::F8_E4M3, {192, 128}),
+                                             stored("a.weight_scale_inv", Dtype::F32, {2, 1})};
+  EXPECT_EQ(cell(only(tensors, config)), Cell(128, 128));  // not 96
+  config.block_rows = 64;
+  expect_error(
+      ErrorCode::SizeMismatch, [&] { found(tensors, config); }, "[2, 1]");
+}
+
+TEST(FindQuantized, Fp8PerChannelTensorAndMx) {
+  const auto of = [](std::string suffix, Dtype dtype, std::vector<i64> shape) {
+    return only({stored("a.weight", Dtype::F8_E4M3, {96, 64}), stored("a." + suffix, dtype, std::move(shape))});
+  };
+  EXPECT_EQ(cell(of("weight_scale", Dtype::BF16, {96, 1})), Cell(1, 64));
+  EXPECT_EQ(cell(of("weight_scale", Dtype::F32, {96})), Cell(1, 64));
+  EXPECT_EQ(cell(of("weight_scale", Dtype::U8, {96, 2})), Cell(1, 32));
+  EXPECT_EQ(cell(of("weight_scale", Dtype::F8_E8M0, {96, 2})), Cell(1, 32));
+  // One scale for all is the same as one 128 x 128 block here.
+  EXPECT_EQ(of("weight_scale", Dtype::F32, {}).grid_rows(), 1);
+}
+
+TEST(FindQuantized, StacksHaveScalesForEachMatrix) {
+  const auto weight = only({stored("m.experts.gate_up_proj", Dtype::F8_E4M3, {3, 256, 160}),
+                            stored("m.experts.gate_up_proj_scale_inv", Dtype::F32, {3, 2, 2})});
+  EXPECT_EQ(weight.matrices, 3);
+  EXPECT_EQ(cell(weight), Cell(128, 128));
+}
+
+TEST(FindQuantized, GptOssIsTurned) {
+  const auto weight = only({stored("e.gate_up_proj_blocks", Dtype::U8, {4, 192, 2, 16}),
+                            stored("e.gate_up_proj_scales", Dtype::U8, {4, 192, 2})},
+                           method("mxfp4"));
+  EXPECT_EQ(weight.name, "e.gate_up_proj");
+  EXPECT_EQ(weight.shape, (std::vector<i64>{4, 64, 192}));
+  EXPECT_TRUE(weight.transposed);
+}
+
+TEST(FindQuantized, Nvfp4OfBothWriters) {
+  const auto modelopt =
+      only({stored("a.weight", Dtype::U8, {96, 32}), stored("a.weight_scale", Dtype::F8_E4M3, {96, 4}),
+            stored("a.weight_scale_2", Dtype::F32, {}), stored("a.input_scale", Dtype::F32, {})},
+           method("modelopt"));
+  EXPECT_EQ(modelopt.shape, (std::vector<i64>{96, 64}));
+  EXPECT_TRUE(modelopt.positive_zero);
+  EXPECT_FALSE(modelopt.global_divides);
+  const auto packed =
+      only({stored("a.weight_packed", Dtype::U8, {96, 32}), stored("a.weight_scale", Dtype::F8_E4M3, {96, 4}),
+            stored("a.weight_global_scale", Dtype::F32, {1}), stored("a.input_global_scale", Dtype::F32, {1})},
+           method("compressed-tensors"));
+  EXPECT_EQ(packed.name, "a.weight");
+  EXPECT_FALSE(packed.positive_zero);
+  EXPECT_TRUE(packed.global_divides);
+}
+
+TEST(FindQuantized, Int4AwqAndGptq) {
+  QuantConfig config = method("compressed-tensors");
+  config.bits = 4;
+  config.group_size = 32;
+  EXPECT_EQ(cell(only({stored("a.weight_packed", Dtype::I32, {96, 8}), stored("a.weight_scale", Dtype::BF16, {96, 2}),
+                       stored("a.weight_shape", Dtype::I64, {2})},
+                      config)),
+            Cell(1, 32));
+  config.method = "awq";
+  const auto awq = only({stored("a.qweight", Dtype::I32, {64, 12}), stored("a.qzeros", Dtype::I32, {2, 12}),
+                         stored("a.scales", Dtype::F16, {2, 96})},
+                        config);
+  EXPECT_EQ(awq.shape, (std::vector<i64>{96, 64}));
+  EXPECT_EQ(awq.zero_offset, 0);
+  config.method = "gptq";
+  const auto gptq = only({stored("a.qweight", Dtype::I32, {8, 96}), stored("a.qzeros", Dtype::I32, {2, 12}),
+                          stored("a.scales", Dtype::F16, {2, 96}), stored("a.g_idx", Dtype::I32, {64})},
+                         config);
+  EXPECT_EQ(gptq.shape, (std::vector<i64>{96, 64}));
+  EXPECT_EQ(gptq.zero_offset, 1);
+}
+
+TEST(FindQuantized, CodesWithoutScalesAreBroken) {
+  expect_error(
+      ErrorCode::ScaleMissing,
+      [] {
+        found({stored("a.weight", Dtype::F8_E4M3, {96, 64})});
+      },
+      "a.weight");
+  expect_error(
+      ErrorCode::ScaleMissing,
+      [] {
+        found({stored("e.down_proj_blocks", Dtype::U8, {4, 64, 3, 16})}, method("mxfp4"));
+      },
+      "e.down_proj_blocks");
+}
+
+TEST(FindQuantized, ScalesWithoutCodesAreBroken) {
+  expect_error(
+      ErrorCode::ScaleOrphan,
+      [] {
+        found({stored("a.weight", Dtype::BF16, {96, 64}), stored("a.weight_scale_inv", Dtype::F32, {1, 1})});
+      },
+      "a.weight_scale_inv");
+}
+
+TEST(FindQuantized, AContradictionIsRefused) {
+  const std::vector<MemoryTensor> awq = {stored("a.qweight", Dtype::I32, {64, 12}),
+                                         stored("a.scales", Dtype::F16, {2, 96})};
+  expect_error(
+      ErrorCode::QuantConfigContradicts, [&] { found(awq, method("fp8")); }, "'fp8'");
+  expect_error(
+      ErrorCode::QuantConfigContradicts, [&] { found(awq); }, "nothing");
+  expect_error(
+      ErrorCode::QuantConfigContradicts,
+      [] {
+        found({stored("a.weight", Dtype::F8_E4M3, {96, 64}), stored("a.weight_scale", Dtype::F32, {96, 1})},
+              method("awq"));
+      },
+      "'awq'");
+}
+
+TEST(FindQuantized, GridsThatFitNothing) {
+  for (const std::vector<i64>& shape : {std::vector<i64>{2, 2}, {1, 2}, {64}, {96, 2}, {96, 64}})
+    expect_error(
+        ErrorCode::SizeMismatch,
+        [&] {
+          found({stored("a.weight", Dtype::F8_E4M3, {96, 64}), stored("a.weight_scale", Dtype::F32, shape)});
+        },
+        "a.weight_scale");
+}
+
+TEST(FindQuantized, WhatNoRuleDecodesIsSaid) {
+  QuantConfig config = method("gptq");
+  config.bits = 3;
+  const std::vector<MemoryTensor> gptq = {stored("a.qweight", Dtype::I32, {6, 96}),
+                                          stored("a.scales", Dtype::F16, {2, 96})};
+  expect_error(
+      ErrorCode::NotSupported, [&] { found(gptq, config); }, "3 bits");
+  config = method("awq");
+  config.version = "gemv";
+  expect_error(
+      ErrorCode::NotSupported, [&] { found(gptq, config); }, "gemv");
+  config = method("compressed-tensors");
+  expect_error(
+      ErrorCode::NotSupported,
+      [&] {
+        found({stored("a.weight_packed", Dtype::I32, {96, 8}), stored("a.weight_scale", Dtype::BF16, {96, 2}),
+               stored("a.weight_zero_point", Dtype::I32, {12, 2})},
+              config);
+      },
+      "zero points");
+}
+
+TEST(FindQuantized, EmptyAndHugeWeightsAreRefused) {
+  for (const std::vector<i64>& shape : {std::vector<i64>{0, 64}, {i64{1} << 60, 0}})
+    expect_error(
+        ErrorCode::SizeMismatch,
+        [&] {
+          Inventory inventory;
+          inventory.tensors = {{"a.weight_packed", Dtype::I32, shape, 0, 0, 0},
+                               {"a.weight_scale", Dtype::BF16, {1, 1}, 2, 0, 0}};
+          find_quantized(inventory, method("compressed-tensors"));
+        },
+        "a.weight_packed");
+}
+
+}  // namespace
+}  // namespace glu_ckpt

@@ -1,0 +1,76 @@
+#include "quant/quant_config.hpp"
+
+#include <gtest/gtest.h>
+
+namespace glu_ckpt {
+namespace {
+
+TEST(QuantConfig, ReadsWhatEachSoftwareWrites) {
+  const QuantConfig fp8 = read_quant_config(
+      R"({"model_type": "x", "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 64]}})");
+  EXPECT_EQ(fp8.method, "fp8");
+  EXPECT_EQ(fp8.block_rows, 128);
+  EXPECT_EQ(fp8.block_cols, 64);
+
+  const QuantConfig packed = read_quant_config(
+      R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups":
+          {"group_0": {"weights": {"num_bits": 4, "group_size": 32, "strategy": "group", "symmetric": true}}}}})");
+  EXPECT_EQ(packed.format, "pack-quantized");
+  EXPECT_EQ(packed.bits, 4);
+  EXPECT_EQ(packed.group_size, 32);
+  EXPECT_EQ(packed.strategy, "group");
+  EXPECT_EQ(packed.symmetric, true);
+
+  const QuantConfig gptq = read_quant_config(
+      R"({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": -1, "checkpoint_format": "gptq"}})");
+  EXPECT_EQ(gptq.version, "gptq");
+  EXPECT_EQ(gptq.group_size, std::nullopt);  // one group over all columns
+}
+
+TEST(QuantConfig, GroupsThatDifferSayNothing) {
+  const QuantConfig config = read_quant_config(
+      R"({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {
+          "group_0": {"weights": {"num_bits": 4, "group_size": 32}},
+          "group_1": {"weights": {"num_bits": 8, "group_size": 32}}}}})");
+  EXPECT_EQ(config.bits, std::nullopt);
+  EXPECT_EQ(config.group_size, 32);
+}
+
+TEST(QuantConfig, NothingIsEmpty) {
+  for (const char* text :
+       {"", "{}", "[]", "{", R"({"quantization_config": null})", R"({"quantization_config": "fp8"})"})
+    EXPECT_EQ(read_quant_config(text).method, "") << text;
+}
+
+TEST(QuantConfig, IsFoundInsideAMultimodalOne) {
+  EXPECT_EQ(read_quant_config(R"({"text_config": {"quantization_config": {"quant_method": "fp8"}}})").method, "fp8");
+}
+
+TEST(WithoutQuantization, CutsTheMemberAndNothingElse) {
+  EXPECT_EQ(without_quantization(R"({"a": 1, "quantization_config": {"x": "}]\""}, "b": [2]})"),
+            R"({"a": 1, "b": [2]})");
+  EXPECT_EQ(without_quantization("{\n  \"quantization_config\": {\"x\": [1, {}]},\n  \"b\": 2\n}\n"),
+            "{\n  \"b\": 2\n}\n");
+  EXPECT_EQ(without_quantization("{\n  \"a\": 1,\n  \"quantization_config\": {}\n}"), "{\n  \"a\": 1\n}");
+  EXPECT_EQ(without_quantization(R"({"quantization_config": 5})"), "{}");
+  EXPECT_EQ(without_quantization(R"({"compression_config": {}, "a": 1})"), R"({"a": 1})");
+}
+
+TEST(WithoutQuantization, AlsoInside) {
+  EXPECT_EQ(without_quantization(R"({"text_config": {"a": 1, "quantization_config": {"b": 2}}, "c": 3})"),
+            R"({"text_config": {"a": 1}, "c": 3})");
+}
+
+/// Python writes Infinity, which is no JSON; the member goes all the same.
+TEST(WithoutQuantization, OfPythonsJson) {
+  EXPECT_EQ(without_quantization(R"({"limit": Infinity, "quantization_config": {"x": NaN}, "b": 2})"),
+            R"({"limit": Infinity, "b": 2})");
+}
+
+TEST(WithoutQuantization, LeavesOtherTexts) {
+  for (const char* text : {"{\"a\": \"quantization_config\"}", "no json", "", "{\"quantization_config\": "})
+    EXPECT_EQ(without_quantization(text), text);
+}
+
+}  // namespace
+}  // namespace glu_ckpt
