@@ -20,107 +20,116 @@ constexpr u32 kMagnitude = 0x7fff'ffff;
 constexpr u32 kInfinity = 0x7f80'0000;
 constexpr u16 kBf16Nan = 0x7fc0;
 
-// Without branches, so that the compiler takes as many at a time as the registers hold.
+// Without branches, and in one loop over a whole row, so that the compiler takes as many codes at a time as the
+// registers hold.
+
+/// `a` or `b`, without a branch.
+inline u32 select(bool first, u32 a, u32 b) { return first ? a : b; }
 
 inline u16 bf16_of(float value) {
   const u32 bits = std::bit_cast<u32>(value);
   // Just less than half of a unit, or half where the kept part is odd: the carry is what rounds to nearest even.
   const u32 rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  return static_cast<u16>((bits & kMagnitude) > kInfinity ? kBf16Nan : rounded);
+  return static_cast<u16>(select((bits & kMagnitude) > kInfinity, kBf16Nan, rounded));
 }
 
 inline float f32_of(float value) {
   const u32 bits = std::bit_cast<u32>(value);
-  return std::bit_cast<float>((bits & kMagnitude) > kInfinity ? kF32Nan : bits);
+  return std::bit_cast<float>(select((bits & kMagnitude) > kInfinity, kF32Nan, bits));
 }
 
-/// A subnormal code is a whole number of the least one; the others differ from fp32 in the exponent's bias alone.
+/// A code of FP8 as fp32, sign aside: the exponent's bias differs. A subnormal code is read as if it had the leading
+/// one of the least normal number, which is then taken away; of the others zero is.
+template <int kMantissaBits, u32 kBias>
+inline u32 fp8_bits(u32 magnitude) {
+  constexpr u32 kBase = (127 - kBias) << 23;
+  constexpr u32 kLeastNormal = kBase + (1U << 23);
+  // As a mask: gcc makes a branch of a condition that is asked twice.
+  const u32 subnormal = u32{0} - static_cast<u32>(magnitude < (1U << kMantissaBits));
+  const u32 bits = (magnitude << (23 - kMantissaBits)) + kBase + (subnormal & (1U << 23));
+  return std::bit_cast<u32>(std::bit_cast<float>(bits) - std::bit_cast<float>(subnormal & kLeastNormal));
+}
+
 inline float e4m3_value(u32 code) {
   const u32 magnitude = code & 0x7f;
-  const u32 normal = (magnitude << 20) + (120U << 23);
-  const u32 subnormal = std::bit_cast<u32>(static_cast<float>(static_cast<int>(magnitude)) * 0x1p-9F);
-  const u32 finite = magnitude < 8 ? subnormal : normal;
-  return std::bit_cast<float>((magnitude == 0x7f ? kF32Nan : finite) | (code & 0x80) << 24);
+  // Any NaN; which one it is is settled where it is rounded.
+  const u32 nan = kF32Nan & (u32{0} - static_cast<u32>(magnitude == 0x7f));
+  return std::bit_cast<float>(fp8_bits<3, 7>(magnitude) | nan | (code & 0x80) << 24);
 }
 
 inline float e5m2_value(u32 code) {
   const u32 magnitude = code & 0x7f;
-  const u32 normal = (magnitude << 21) + (112U << 23);
-  const u32 subnormal = std::bit_cast<u32>(static_cast<float>(static_cast<int>(magnitude)) * 0x1p-16F);
-  const u32 finite = magnitude < 4 ? subnormal : normal;
-  const u32 special = magnitude == 0x7c ? kInfinity : kF32Nan;
-  return std::bit_cast<float>((magnitude >= 0x7c ? special : finite) | (code & 0x80) << 24);
+  const u32 special = select(magnitude == 0x7c, kInfinity, kF32Nan);
+  const u32 bits = select(magnitude >= 0x7c, special, fp8_bits<2, 15>(magnitude));
+  return std::bit_cast<float>(bits | (code & 0x80) << 24);
 }
 
 inline float e2m1_value(u32 code, u32 sign_of_zero) {
   const u32 magnitude = code & 7;
   const u32 normal = ((magnitude >> 1) + 126) << 23 | (magnitude & 1) << 22;
-  const u32 half = magnitude == 0 ? 0 : 0x3f00'0000;
+  const u32 half = select(magnitude == 0, 0, 0x3f00'0000);
   const u32 sign = (code & 8) << 28;
-  return std::bit_cast<float>((magnitude < 2 ? half : normal) | (magnitude == 0 ? sign & sign_of_zero : sign));
+  return std::bit_cast<float>(select(magnitude < 2, half, normal) | select(magnitude == 0, sign & sign_of_zero, sign));
 }
 
 template <Codes kCodes>
-inline float byte_value(u32 code) {
+inline float code_value(u32 code, u32 sign_of_zero) {
   if constexpr (kCodes == Codes::E4m3) return e4m3_value(code);
   if constexpr (kCodes == Codes::E5m2) return e5m2_value(code);
-  return static_cast<float>(static_cast<std::int8_t>(code));
-}
-
-template <Codes kCodes>
-inline float half_value(u32 code, u32 sign_of_zero) {
   if constexpr (kCodes == Codes::E2m1) return e2m1_value(code, sign_of_zero);
+  if constexpr (kCodes == Codes::Int8) return static_cast<float>(static_cast<std::int8_t>(code));
   return static_cast<float>(static_cast<int>(code) - 8);
 }
 
+/// At any address.
 template <bool kBf16>
-inline void put(float value, std::byte* out, i64 i) {
-  if constexpr (kBf16) {
-    const u16 bits = bf16_of(value);
-    std::memcpy(out + 2 * i, &bits, sizeof bits);
-  } else {
-    const float kept = f32_of(value);
-    std::memcpy(out + 4 * i, &kept, sizeof kept);
-  }
-}
+struct Unaligned;
+template <>
+struct Unaligned<true> {
+  using Type = u16 __attribute__((aligned(1), may_alias));
+  static u16 of(float value) { return bf16_of(value); }
+};
+template <>
+struct Unaligned<false> {
+  using Type = float __attribute__((aligned(1), may_alias));
+  static float of(float value) { return f32_of(value); }
+};
 
 template <Codes kCodes, bool kBf16>
-[[gnu::always_inline]] inline void decode_cell(const u8* codes, i64 count, float scale, u32 sign_of_zero,
-                                               std::byte* out) {
+[[gnu::always_inline]] inline void decode_codes(const u8* __restrict codes, i64 count, const float* __restrict scales,
+                                                u32 sign_of_zero, typename Unaligned<kBf16>::Type* __restrict out) {
   if constexpr (kCodes == Codes::E2m1 || kCodes == Codes::Int4) {
     for (i64 i = 0; i < count / 2; ++i) {
-      put<kBf16>(half_value<kCodes>(codes[i] & 15U, sign_of_zero) * scale, out, 2 * i);
-      put<kBf16>(half_value<kCodes>(codes[i] >> 4U, sign_of_zero) * scale, out, 2 * i + 1);
+      const u32 byte = codes[i];
+      out[2 * i] = Unaligned<kBf16>::of(code_value<kCodes>(byte & 15, sign_of_zero) * scales[2 * i]);
+      out[2 * i + 1] = Unaligned<kBf16>::of(code_value<kCodes>(byte >> 4, sign_of_zero) * scales[2 * i + 1]);
     }
   } else {
-    for (i64 i = 0; i < count; ++i) put<kBf16>(byte_value<kCodes>(codes[i]) * scale, out, i);
+    for (i64 i = 0; i < count; ++i)
+      out[i] = Unaligned<kBf16>::of(code_value<kCodes>(codes[i], sign_of_zero) * scales[i]);
   }
 }
 
 template <Codes kCodes, bool kBf16>
-[[gnu::always_inline]] inline void decode_cells(const CodeRow& row, std::byte* out) {
-  const auto* codes = reinterpret_cast<const u8*>(row.data);
-  const u32 sign_of_zero = row.positive_zero ? 0 : 0x8000'0000;
-  for (i64 first = 0, cell = 0; first < row.count; first += row.cell_cols, ++cell) {
-    const i64 count = std::min(row.cell_cols, row.count - first);
-    decode_cell<kCodes, kBf16>(codes + code_bytes(kCodes, first), count, row.scales[cell], sign_of_zero,
-                               out + first * (kBf16 ? 2 : 4));
-  }
+[[gnu::always_inline]] inline void decode_whole(const CodeRow& row, std::byte* out) {
+  decode_codes<kCodes, kBf16>(reinterpret_cast<const u8*>(row.data), row.count, row.scales,
+                              row.positive_zero ? 0 : 0x8000'0000,
+                              reinterpret_cast<typename Unaligned<kBf16>::Type*>(out));
 }
 
 using DecodeRow = void(const CodeRow&, std::byte*);
 
 template <Codes kCodes, bool kBf16>
 GLU_CKPT_AVX512 void decode_avx512(const CodeRow& row, std::byte* out) {
-  decode_cells<kCodes, kBf16>(row, out);
+  decode_whole<kCodes, kBf16>(row, out);
 }
 template <Codes kCodes, bool kBf16>
 GLU_CKPT_AVX2 void decode_avx2(const CodeRow& row, std::byte* out) {
-  decode_cells<kCodes, kBf16>(row, out);
+  decode_whole<kCodes, kBf16>(row, out);
 }
 template <Codes kCodes, bool kBf16>
 void decode_plain(const CodeRow& row, std::byte* out) {
-  decode_cells<kCodes, kBf16>(row, out);
+  decode_whole<kCodes, kBf16>(row, out);
 }
 
 template <Codes kCodes, bool kBf16>
@@ -191,7 +200,7 @@ void decode_row_by_table(const CodeRow& row, Dtype to, std::byte* out) {
     const u32 code = !halves ? byte : i % 2 == 0 ? byte & 15 : byte >> 4;
     float value = table[code];
     if (row.positive_zero && value == 0) value = 0;
-    put_decoded(value * row.scales[i / row.cell_cols], to, out + i * size);
+    put_decoded(value * row.scales[i], to, out + i * size);
   }
 }
 

@@ -10,12 +10,12 @@
 
 namespace glu_ckpt {
 
-/// A row of codes that lie one behind the other: not AWQ's or GPTQ's. Code i has scale i / cell_cols.
+/// A row of codes that lie one behind the other: not AWQ's or GPTQ's.
 struct CodeRow {
   Codes codes = Codes::E4m3;
   const std::byte* data = nullptr;
   i64 count = 0;
-  i64 cell_cols = 1;
+  /// One for each code.
   const float* scales = nullptr;
   /// QuantizedTensor::positive_zero.
   bool positive_zero = false;

@@ -160,8 +160,14 @@ class WeightReader {
     }
   }
 
-  void decode_one(const std::byte* codes, i64 count, const float* scales, std::byte* out) const {
-    const CodeRow row{weight_.codes, codes, count, weight_.cell_cols, scales, weight_.positive_zero};
+  /// `scales` are those of the cells, each for cell_cols codes; the same as the last time if `same_scales`.
+  void decode_one(const std::byte* codes, i64 count, const float* scales, bool same_scales, std::byte* out) {
+    if (!same_scales) {
+      expanded_.resize(static_cast<std::size_t>(count));
+      for (i64 first = 0, cell = 0; first < count; first += weight_.cell_cols, ++cell)
+        std::fill_n(expanded_.begin() + first, std::min(weight_.cell_cols, count - first), scales[cell]);
+    }
+    const CodeRow row{weight_.codes, codes, count, expanded_.data(), weight_.positive_zero};
     if (path_ == DecodePath::Plain)
       decode_row_by_table(row, to_, out);
     else
@@ -176,7 +182,7 @@ class WeightReader {
     for (i64 row = rows.begin; row < rows.end; ++row)
       decode_one(codes_.data() + (row - rows.begin) * stored, weight_.cols,
                  scales_.data() + (row / weight_.cell_rows - first_cell) * grid_cols,
-                 out + (row - rows.begin) * weight_.cols * element_);
+                 row > rows.begin && row % weight_.cell_rows != 0, out + (row - rows.begin) * weight_.cols * element_);
   }
 
   /// A row of the decoded matrix is a column of codes. The blocks of 32 that hold some of the columns asked for are
@@ -192,7 +198,7 @@ class WeightReader {
       fetch_scales(rows.matrix, begin, end);
       for (i64 row = begin; row < end; ++row)
         decode_one(codes_.data() + (row - begin) * stored + code_bytes(weight_.codes, first), width,
-                   scales_.data() + (row - begin) * weight_.grid_cols() + first_cell,
+                   scales_.data() + (row - begin) * weight_.grid_cols() + first_cell, false,
                    strip.data() + (row - begin) * width * element_);
       for (i64 col = rows.begin; col < rows.end; ++col)
         for (i64 row = begin; row < end; ++row)
@@ -271,6 +277,8 @@ class WeightReader {
   std::vector<std::byte> raw_;
   std::vector<std::byte> zeros_;
   std::vector<float> scales_;
+  /// One scale for each code of a row.
+  std::vector<float> expanded_;
   std::vector<std::byte> decoded_;
 };
 
