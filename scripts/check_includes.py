@@ -70,6 +70,7 @@ HEADER_ROOMS = {
     "ops/token_padding.hpp": "kernels",
     "execute.hpp": "exec",
     "model.hpp": "model",
+    "diff.hpp": "verify",
     "forward.hpp": "forward",
     "verify.hpp": "verify",
     "verify_forward.hpp": "verify",

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "glu_ckpt/diff.hpp"
 #include "glu_ckpt/execute.hpp"
 #include "glu_ckpt/layout.hpp"
 #include "glu_ckpt/model.hpp"
@@ -81,6 +82,9 @@ struct Difference {
   /// Element bits as hexadecimal, e.g. "0x3f80".
   std::string a;
   std::string b;
+  /// The numbers that they are, e.g. "1"; empty where the dtype has none.
+  std::string number_a = {};
+  std::string number_b = {};
   /// What the difference looks like ("gate and up are swapped"), or empty.
   std::string hint;
 };
@@ -142,6 +146,8 @@ struct Verdict {
   bool same_layout = false;
   /// By layer, where the experts were run too; `equal` is false unless each is ok().
   std::vector<LayerForward> forward;
+  /// By how much what was compared differs; filled where checkpoints are compared by their paths, and differ.
+  Diff differences;
 };
 
 /// Compares bytes, of `subset` alone; what one side lacks is told of all layers that are in it. Throws Usage,

@@ -177,6 +177,7 @@ class Parser {
     add_convert(Command::Convert, "convert", "write DST in another layout, verified");
     add_stamp();
     add_verify();
+    add_diff();
     add_digest();
     add_check();
     add_layouts();
@@ -277,6 +278,22 @@ class Parser {
         ->type_name("DTYPE");
   }
 
+  /// Of commands that compare A with B.
+  void add_to(CLI::App* sub) {
+    sub->option_defaults()->group("What B is, where it does not say");
+    offer_namings(sub->add_option("--to-naming", texts_.to_naming, "as --from-naming, for B"));
+    offer_glu(sub->add_option("--to-glu", texts_.to_glu, "as --from-glu, for B"));
+    offer_glu(sub->add_option("--to-shared-glu", texts_.to_shared_glu, "as --from-shared-glu, for B"));
+    offer_glu(sub->add_option("--to-optimizer-glu", texts_.to_optimizer_glu, "as --from-optimizer-glu, for B"));
+  }
+
+  void add_progress(CLI::App* sub) {
+    one_of(sub->add_option("--progress", texts_.progress, "progress on stderr"),
+           {{"auto"}, {"always"}, {"never"}, {"json"}})
+        ->type_name("WHEN")
+        ->default_str("auto");
+  }
+
   void add_work(CLI::App* sub) {
     sub->option_defaults()->group("Work");
     add_jobs(sub);
@@ -286,10 +303,7 @@ class Parser {
         ->type_name("DEVICE")
         ->default_str("auto");
     add_size(sub, "--device-memory", texts_.device_memory, "bytes of the buffers on each GPU");
-    one_of(sub->add_option("--progress", texts_.progress, "progress on stderr"),
-           {{"auto"}, {"always"}, {"never"}, {"json"}})
-        ->type_name("WHEN")
-        ->default_str("auto");
+    add_progress(sub);
   }
 
   /// What experts compute, and in what. Options for when they are run.
@@ -409,12 +423,28 @@ class Parser {
     const std::vector<CLI::Option*> others = add_activation(sub, "Running the experts");
     for (CLI::Option* option : others) option->needs(forward);
     add_from(sub);
-    sub->option_defaults()->group("What B is, where it does not say");
-    offer_namings(sub->add_option("--to-naming", texts_.to_naming, "as --from-naming, for B"));
-    offer_glu(sub->add_option("--to-glu", texts_.to_glu, "as --from-glu, for B"));
-    offer_glu(sub->add_option("--to-shared-glu", texts_.to_shared_glu, "as --from-shared-glu, for B"));
-    offer_glu(sub->add_option("--to-optimizer-glu", texts_.to_optimizer_glu, "as --from-optimizer-glu, for B"));
+    add_to(sub);
     add_work(sub);
+    add_common(sub);
+  }
+
+  /// It reads all, on the CPU alone.
+  void add_diff() {
+    CLI::App* sub =
+        add(Command::Diff, "diff", "which tensors differ, and by how much; a line a layer, with -v a tensor");
+    examples(sub, {"diff Qwen3-30B-A3B TUNED", "diff A B --tensors '*.layers.3.*' -v", "diff A B --json"});
+    sub->add_option("A", options_.input, "file or directory")->required();
+    sub->add_option("B", options_.output, "file or directory")->required();
+    sub->option_defaults()->group("How much is compared");
+    sub->add_option("--tensors", options_.diff.tensors,
+                    "only what fits a pattern by its name in A, in B or as reported")
+        ->type_name("GLOB");
+    add_from(sub);
+    add_to(sub);
+    sub->option_defaults()->group("Work");
+    add_jobs(sub);
+    add_size(sub, "--max-memory", texts_.max_memory, "bytes of all buffers together");
+    add_progress(sub);
     add_common(sub);
   }
 
@@ -588,17 +618,10 @@ class Parser {
   /// Help lists commands under these titles.
   static std::string title_of(const std::string& command) {
     static const std::map<std::string, std::string> kTitles = {
-        {"inspect", "Look"},
-        {"plan", "Convert"},
-        {"convert", "Convert"},
-        {"stamp", "Convert"},
-        {"verify", "Compare"},
-        {"digest", "Compare"},
-        {"check", "Compare"},
-        {"layouts", "This program"},
-        {"doctor", "This program"},
-        {"help", "This program"},
-        {"completion", "This program"},
+        {"inspect", "Look"},        {"plan", "Convert"},      {"convert", "Convert"},
+        {"stamp", "Convert"},       {"verify", "Compare"},    {"diff", "Compare"},
+        {"digest", "Compare"},      {"check", "Compare"},     {"layouts", "This program"},
+        {"doctor", "This program"}, {"help", "This program"}, {"completion", "This program"},
     };
     const auto title = kTitles.find(command);
     return title == kTitles.end() ? "Compute and measure" : title->second;
@@ -749,7 +772,8 @@ class Parser {
     if (!texts_.activation.empty()) compute_.activation.kind = parse_activation(texts_.activation);
     compute_.fp32 = texts_.compute == "fp32";
     if (options_.dry_run) options_.command = Command::Plan;
-    options_.convert.from = options_.verify.a = options_.forward.from = options_.from;
+    options_.convert.from = options_.verify.a = options_.diff.a = options_.forward.from = options_.from;
+    options_.diff.b = options_.verify.b;
     options_.convert.compute = options_.verify.compute = options_.forward.compute = compute_;
     options_.convert.seed = options_.verify.subset.seed;
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "glu_ckpt/convert.hpp"
+#include "glu_ckpt/diff.hpp"
 #include "glu_ckpt/error.hpp"
 
 namespace glu_ckpt::cli {
@@ -15,6 +16,7 @@ enum class Command {
   Convert,
   Plan,
   Verify,
+  Diff,
   Digest,
   Check,
   Stamp,
@@ -49,6 +51,7 @@ struct Options {
   SourceAnswers from;
   ConvertOptions convert;
   VerifyOptions verify;
+  DiffOptions diff;
   ForwardRequest forward;
   BenchAnswers bench;
   /// Without an observer and a token, which a Session adds.
@@ -71,6 +74,7 @@ ExitStatus cmd_inspect(const Options& options);
 ExitStatus cmd_convert(const Options& options, Ranks* ranks = nullptr);
 ExitStatus cmd_plan(const Options& options);
 ExitStatus cmd_verify(const Options& options);
+ExitStatus cmd_diff(const Options& options);
 ExitStatus cmd_digest(const Options& options);
 ExitStatus cmd_check(const Options& options);
 ExitStatus cmd_stamp(const Options& options);

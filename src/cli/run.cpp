@@ -20,6 +20,7 @@ ExitStatus run(const Options& options) {
     case Command::Convert: return cmd_convert(options);
     case Command::Plan: return cmd_plan(options);
     case Command::Verify: return cmd_verify(options);
+    case Command::Diff: return cmd_diff(options);
     case Command::Digest: return cmd_digest(options);
     case Command::Check: return cmd_check(options);
     case Command::Stamp: return cmd_stamp(options);

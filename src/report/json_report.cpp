@@ -1,6 +1,7 @@
 /// Field names are the contract's; fields are only ever added.
 
 #include "core/json.hpp"
+#include "report/diff_report.hpp"
 #include "report/report.hpp"
 
 namespace glu_ckpt::report {
@@ -44,16 +45,6 @@ void write_number(JsonWriter& json, std::string_view name, i64 number) {
     json.null();
   else
     json.value(number);
-}
-
-/// A number for layers of the main stack, a string such as "mtp.0" for others.
-void write_layer(JsonWriter& json, const std::string& label) {
-  if (label.empty())
-    json.key("layer").null();
-  else if (label.find_first_not_of("0123456789") != std::string::npos)
-    json.field("layer", label);
-  else
-    json.field("layer", static_cast<i64>(std::stoll(label)));
 }
 
 /// What was not run has no figures; an infinite one is null, too.
@@ -168,6 +159,7 @@ std::string verdict_json(const Verdict& verdict) {
     else
       json.null();
     json.field("row", first->row).field("column", first->column).field("a", first->a).field("b", first->b);
+    json.field("number_a", first->number_a).field("number_b", first->number_b);
     json.field("state", first->state)
         .field("set", first->set)
         .field("kind", first->kind)
@@ -182,6 +174,7 @@ std::string verdict_json(const Verdict& verdict) {
   json.end_array();
   json.field("differing", verdict.differing).field("same_layout", verdict.same_layout);
   json.field("compared", verdict.compared).field("in_both", verdict.in_both);
+  write_differences(json, verdict.differences);
   return json.end_object().text();
 }
 

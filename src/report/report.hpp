@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "glu_ckpt/convert.hpp"
+#include "glu_ckpt/diff.hpp"
 #include "glu_ckpt/error.hpp"
 #include "glu_ckpt/execute.hpp"
 #include "glu_ckpt/layout.hpp"
@@ -78,7 +79,10 @@ std::string inspection_text(const Inspection& inspection);
 std::string inspection_json(const Inspection& inspection);
 std::string conversion_text(const Conversion& conversion);
 std::string conversion_json(const Conversion& conversion);
-std::string verdict_text(const Verdict& verdict);
+/// A line a layer; with `every_tensor` a line a tensor behind them.
+std::string diff_text(const Diff& diff, bool every_tensor);
+std::string diff_json(const Diff& diff);
+std::string verdict_text(const Verdict& verdict, bool every_tensor);
 std::string verdict_json(const Verdict& verdict);
 std::string layouts_text(const std::vector<NamingSummary>& rows);
 std::string layouts_json(const std::vector<NamingSummary>& rows);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "report/diff_report.hpp"
 #include "report/report.hpp"
 
 namespace glu_ckpt::report {
@@ -30,8 +31,8 @@ std::string difference_text(const Difference& difference) {
     text = fmt::format("first difference: {}{}{}{} {}", of, place, expert, difference.role, difference.kind);
     if (difference.head >= 0) text += fmt::format(", head {}", difference.head);
   }
-  text += fmt::format(", row {}, column {}: {} in A, {} in B\n", difference.row, difference.column, difference.a,
-                      difference.b);
+  text += fmt::format(", row {}, column {}: {} in A, {} in B\n", difference.row, difference.column,
+                      value_text(difference.number_a, difference.a), value_text(difference.number_b, difference.b));
   if (!difference.role.empty()) text += fmt::format("  in A's tensor {}\n", printable(difference.tensor));
   if (!difference.hint.empty()) text += fmt::format("  {}\n", difference.hint);
   return text;
@@ -176,7 +177,21 @@ std::string conversion_text(const Conversion& conversion) {
 
 namespace {
 
-std::string bytes_text(const Verdict& verdict) {
+/// Those of `labels` whose matrix or tensor the other side lacks: without those that only have another dtype or shape.
+std::vector<std::string> lacking(const std::vector<std::string>& labels, const Diff& differences) {
+  std::set<std::string> unlike;
+  for (const TensorDiff& tensor : differences.tensors) {
+    if (tensor.only_in) continue;
+    unlike.insert(fmt::format("{} {} {}", tensor.name, dtype_name(tensor.dtype_a), shape_text(tensor.shape_a)));
+    unlike.insert(fmt::format("{} {} {}", tensor.name, dtype_name(tensor.dtype_b), shape_text(tensor.shape_b)));
+  }
+  std::vector<std::string> found;
+  for (const std::string& label : labels)
+    if (!unlike.contains(label)) found.push_back(label);
+  return found;
+}
+
+std::string bytes_text(const Verdict& verdict, bool every_tensor) {
   std::string text;
   if (verdict.missing.empty() && verdict.extra.empty() && verdict.differing == 0 && verdict.a == verdict.b) {
     if (verdict.compared < verdict.in_both)
@@ -186,10 +201,14 @@ std::string bytes_text(const Verdict& verdict) {
     if (verdict.same_layout) text += "every tensor is byte-identical, with the same name, dtype and shape\n";
     return text + to_string(verdict.a) + "\n";
   }
-  text = fmt::format("different: {} differ, {} missing from B, {} only in B\n", verdict.differing,
-                     verdict.missing.size(), verdict.extra.size());
+  const std::vector<std::string> only_a = lacking(verdict.missing, verdict.differences);
+  const std::vector<std::string> only_b = lacking(verdict.extra, verdict.differences);
+  const std::size_t unlike = verdict.missing.size() - only_a.size();
+  text = fmt::format("different: {} matrices and tensors differ, {} only in A, {} only in B\n",
+                     verdict.differing + static_cast<i64>(unlike), only_a.size(), only_b.size());
   if (verdict.first_difference) text += difference_text(*verdict.first_difference);
-  text += list_text("missing", verdict.missing) + list_text("extra", verdict.extra);
+  if (!verdict.differences.tensors.empty()) text += differences_text(verdict.differences, every_tensor);
+  text += list_text("only in A", only_a) + list_text("only in B", only_b);
   if (verdict.compared < verdict.in_both)
     return text + fmt::format("compared: {} of {} matrices and tensors\n", verdict.compared, verdict.in_both);
   return text + fmt::format("A {}\nB {}\n", to_string(verdict.a), to_string(verdict.b));
@@ -214,8 +233,8 @@ std::string forward_text(const std::vector<LayerForward>& layers) {
 
 }  // namespace
 
-std::string verdict_text(const Verdict& verdict) {
-  return bytes_text(verdict) + (verdict.forward.empty() ? "" : forward_text(verdict.forward));
+std::string verdict_text(const Verdict& verdict, bool every_tensor) {
+  return bytes_text(verdict, every_tensor) + (verdict.forward.empty() ? "" : forward_text(verdict.forward));
 }
 
 std::string layouts_text(const std::vector<NamingSummary>& rows) {

@@ -68,23 +68,6 @@ std::string_view own_name(const TensorRef& tensor) {
   return name.starts_with(kUnknownPrefix) ? name.substr(kUnknownPrefix.size()) : name;
 }
 
-/// Less, equal or greater; equal for items that only their identities tell apart.
-std::weak_ordering compare(const Item& a, const Item& b) {
-  if (a.matrix == nullptr || b.matrix == nullptr) {
-    if (a.matrix != b.matrix) return a.matrix != nullptr ? std::weak_ordering::less : std::weak_ordering::greater;
-    return own_name(*a.other) <=> own_name(*b.other);
-  }
-  if (a.dense != nullptr || b.dense != nullptr) {
-    if ((a.dense == nullptr) != (b.dense == nullptr))
-      return a.dense == nullptr ? std::weak_ordering::less : std::weak_ordering::greater;
-    return dense_order(*a.dense) <=> dense_order(*b.dense);
-  }
-  // Most comparisons are within one block, and block_order() makes texts.
-  if (a.block != b.block)
-    if (const auto order = block_order(*a.block) <=> block_order(*b.block); order != 0) return order;
-  return matrix_order(*a.matrix) <=> matrix_order(*b.matrix);
-}
-
 /// One worker's buffers.
 struct Workspace {
   HostBuffer rows;
@@ -203,23 +186,57 @@ std::string Item::identity() const {
                      matrix->rows, matrix->cols);
 }
 
-std::string Item::label() const {
-  if (matrix == nullptr)
-    return fmt::format("{} {} {}", other->name, dtype_name(other->dtype), shape_text(other->shape));
+std::string Item::name() const {
+  if (matrix == nullptr) return other->name;
   if (dense != nullptr)
-    return fmt::format("{}{} {} {} [{}, {}]", dense->stack.empty() ? "" : fmt::format("layer {} ", layer()),
-                       to_string(dense->role), to_string(matrix->kind), dtype_name(matrix->dtype), matrix->rows,
-                       matrix->cols);
+    return fmt::format("{}{} {}", dense->stack.empty() ? "" : fmt::format("layer {} ", layer()), to_string(dense->role),
+                       to_string(matrix->kind));
   const bool shared = block->set == ExpertSet::Shared;
-  return fmt::format("{}layer {} {}{} {} {} {} [{}, {}]", block->is_optimizer_state() ? block->state + " of " : "",
+  return fmt::format("{}layer {} {}{} {} {}", block->is_optimizer_state() ? block->state + " of " : "",
                      layer_label(*block), to_string(block->set),
                      shared ? " expert" : fmt::format(" expert {}", matrix->expert), to_string(matrix->role),
-                     to_string(matrix->kind), dtype_name(matrix->dtype), matrix->rows, matrix->cols);
+                     to_string(matrix->kind));
+}
+
+std::string Item::label() const {
+  if (matrix == nullptr) return fmt::format("{} {} {}", name(), dtype_name(other->dtype), shape_text(other->shape));
+  return fmt::format("{} {} [{}, {}]", name(), dtype_name(matrix->dtype), matrix->rows, matrix->cols);
+}
+
+std::weak_ordering compare_places(const Item& a, const Item& b) {
+  if (a.matrix == nullptr || b.matrix == nullptr) {
+    if (a.matrix != b.matrix) return a.matrix != nullptr ? std::weak_ordering::less : std::weak_ordering::greater;
+    return own_name(*a.other) <=> own_name(*b.other);
+  }
+  if (a.dense != nullptr || b.dense != nullptr) {
+    if ((a.dense == nullptr) != (b.dense == nullptr))
+      return a.dense == nullptr ? std::weak_ordering::less : std::weak_ordering::greater;
+    return dense_order(*a.dense) <=> dense_order(*b.dense);
+  }
+  // Most comparisons are within one block, and block_order() makes texts.
+  if (a.block != b.block)
+    if (const auto order = block_order(*a.block) <=> block_order(*b.block); order != 0) return order;
+  return matrix_order(*a.matrix) <=> matrix_order(*b.matrix);
 }
 
 bool is_before(const Item& a, const Item& b) {
-  const std::weak_ordering order = compare(a, b);
+  const std::weak_ordering order = compare_places(a, b);
   return order < 0 || (order == 0 && a.identity() < b.identity());
+}
+
+std::vector<std::pair<const Item*, const Item*>> pair_items(const std::vector<Item>& left,
+                                                            const std::vector<Item>& right) {
+  std::vector<std::pair<const Item*, const Item*>> pairs;
+  pairs.reserve(std::max(left.size(), right.size()));
+  for (auto x = left.begin(), y = right.begin(); x != left.end() || y != right.end();) {
+    const std::weak_ordering order = y == right.end()  ? std::weak_ordering::less
+                                     : x == left.end() ? std::weak_ordering::greater
+                                                       : compare_places(*x, *y);
+    pairs.emplace_back(order <= 0 ? &*x : nullptr, order >= 0 ? &*y : nullptr);
+    if (order <= 0) ++x;
+    if (order >= 0) ++y;
+  }
+  return pairs;
 }
 
 std::vector<Item> list_items(const Inventory& inventory, const Recognition& recognition) {

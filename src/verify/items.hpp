@@ -2,9 +2,11 @@
 /// A model as the digest sees it: logical matrices and other tensors, each with an identity that no
 /// layout changes.
 
+#include <compare>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/hash.hpp"
@@ -27,7 +29,9 @@ struct Item {
 
   /// The text that its leaves are seeded with, up to the number of the row or block: dtype and shape included.
   std::string identity() const;
-  /// The text for people: "layer 3 routed expert 7 gate weight BF16 [768, 2048]", or the tensor's name.
+  /// The text for people: "layer 3 routed expert 7 gate weight", or the tensor's name.
+  std::string name() const;
+  /// The same, then dtype and shape: "... BF16 [768, 2048]".
   std::string label() const;
   /// "3", "mtp.0"; empty for what is in no layer.
   std::string layer() const;
@@ -39,11 +43,17 @@ struct Item {
 /// state; then the matrices outside of the experts by stack, layer and role; other tensors last, by name. Of two
 /// checkpoints, equal items come to the same place.
 bool is_before(const Item& a, const Item& b);
+/// The same order without a look at dtypes and shapes: equal for one matrix, or tensor, of two checkpoints.
+std::weak_ordering compare_places(const Item& a, const Item& b);
 /// Returns whether two checkpoints' items are the same matrix, or tensor, whatever it holds.
 inline bool is_same_item(const Item& a, const Item& b) { return a.identity() == b.identity(); }
 
 /// Lists the items in that order. They point into both arguments.
 std::vector<Item> list_items(const Inventory& inventory, const Recognition& recognition);
+
+/// The items of two lists at equal places side by side, in their order; null where one list has none.
+std::vector<std::pair<const Item*, const Item*>> pair_items(const std::vector<Item>& left,
+                                                            const std::vector<Item>& right);
 
 /// Tensors that hold no expert matrices are hashed in blocks, so that a difference is located without a second pass.
 inline constexpr i64 kLeafBlockBytes = i64{1} << 20;

@@ -7,19 +7,15 @@
 #include <cstring>
 #include <set>
 
+#include "core/element_text.hpp"
 #include "core/fail.hpp"
 #include "verify/choose_layers.hpp"
+#include "verify/compare_models.hpp"
 #include "verify/diagnose.hpp"
 #include "verify/items.hpp"
 
 namespace glu_ckpt {
 namespace {
-
-std::string element_bits(const std::byte* element, i64 bytes) {
-  std::string text = "0x";
-  for (i64 i = bytes - 1; i >= 0; --i) text += fmt::format("{:02x}", std::to_integer<unsigned>(element[i]));
-  return text;
-}
 
 /// Index of the first byte that differs, or -1.
 i64 first_differing_byte(std::span<const std::byte> a, std::span<const std::byte> b) {
@@ -52,8 +48,12 @@ void locate(Difference& difference, Dtype dtype, i64 cols, i64 at, const std::by
   const i64 element = at * 8 / bits;
   difference.row = element / cols;
   difference.column = element % cols;
-  difference.a = element_bits(a - at % bytes, bytes);
-  difference.b = element_bits(b - at % bytes, bytes);
+  const std::span element_a(a - at % bytes, static_cast<std::size_t>(bytes));
+  const std::span element_b(b - at % bytes, static_cast<std::size_t>(bytes));
+  difference.a = bits_text(element_a);
+  difference.b = bits_text(element_b);
+  difference.number_a = number_text(dtype, element_a);
+  difference.number_b = number_text(dtype, element_b);
 }
 
 Difference locate_in_matrix(const Model& a, const Item& x, const Model& b, const Item& y, const Backend& backend) {
@@ -194,8 +194,8 @@ Comparison compare_headers(const Model& a, const Model& b, const VerifySubset& s
 
 }  // namespace
 
-Verdict verify(const Model& a, const Model& b, const Backend& backend, const ExecuteOptions& options,
-               const VerifySubset& subset) {
+ComparedModels compare_models(const Model& a, const Model& b, const Backend& backend, const ExecuteOptions& options,
+                              const VerifySubset& subset) {
   Comparison comparison = compare_headers(a, b, subset);
   auto& [missing, extra, in_both, left, right] = comparison;
   hash_items(a, backend, options, left);
@@ -229,7 +229,12 @@ Verdict verify(const Model& a, const Model& b, const Backend& backend, const Exe
                                    : locate_in_tensor(a, *first_left, b, *first_right);
   verdict.equal = verdict.missing.empty() && verdict.extra.empty() && verdict.differing == 0 && verdict.a == verdict.b;
   verdict.same_layout = verdict.equal && subset.is_all() && same_tensors(a, b) && same_order(a, b);
-  return verdict;
+  return {std::move(verdict), std::move(left), std::move(right)};
+}
+
+Verdict verify(const Model& a, const Model& b, const Backend& backend, const ExecuteOptions& options,
+               const VerifySubset& subset) {
+  return compare_models(a, b, backend, options, subset).verdict;
 }
 
 i64 verify_bytes(const Model& a, const Model& b, const VerifySubset& subset) {

@@ -2,6 +2,8 @@
 
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
+#include "verify/compare_models.hpp"
+#include "verify/diff_items.hpp"
 #include "verify/run_experts.hpp"
 
 namespace glu_ckpt {
@@ -14,6 +16,21 @@ void share_configuration(const Checkpoint& from, Checkpoint& to, const SourceAns
     return;
   to.hints = from.hints;
   to.recognition = recognize_model(to.source->inventory(), to.hints, to.source->record(), answers);
+}
+
+/// What differs is read again and measured.
+Verdict compare_and_measure(const RunOptions& run, const Model& a, const Model& b, const Backend& backend,
+                            const VerifySubset& subset) {
+  ComparedModels compared;
+  {
+    Stage stage(run, "verify", verify_bytes(a, b, subset));
+    compared = compare_models(a, b, backend, stage.execute_options(), subset);
+  }
+  if (compared.verdict.equal) return std::move(compared.verdict);
+  const std::vector<ItemPair> pairs = pair_items(compared.left, compared.right);
+  Stage stage(run, "measuring what differs", diff_items_bytes(pairs, hashed_unequal));
+  compared.verdict.differences = diff_items(a, b, pairs, backend, stage.execute_options(), hashed_unequal);
+  return std::move(compared.verdict);
 }
 
 }  // namespace
@@ -45,15 +62,33 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   }
   check_master_weights(run, a, options.a);
   check_master_weights(run, b, options.b);
-  Verdict verdict;
-  {
-    Stage stage(run, "verify", verify_bytes(a.model(), b.model(), options.subset));
-    verdict = verify(a.model(), b.model(), *backend, stage.execute_options(), options.subset);
-  }
+  Verdict verdict = compare_and_measure(run, a.model(), b.model(), *backend, options.subset);
   if (!runner) return verdict;
   verdict.forward = run_experts(run, a, b, *runner, forward);
   for (const LayerForward& layer : verdict.forward) verdict.equal = verdict.equal && layer.ok();
   return verdict;
+}
+
+Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path_b, const DiffOptions& options,
+          const RunOptions& run) {
+  Checkpoint a = open_checkpoint(path_a, options.a);
+  Checkpoint b = open_checkpoint(path_b, options.b);
+  share_configuration(a, b, options.b);
+  share_configuration(b, a, options.a);
+  if (has_unknown_glu(a.recognition) && has_unknown_glu(b.recognition)) {
+    tell_warning(run,
+                 "nothing says in which order the two hold gate and up rows, so each FC1 is compared as it is stored; "
+                 "{}glu and {}glu say it",
+                 options.a.option_prefix, options.b.option_prefix);
+  } else {
+    require_known_glu(a, options.a.option_prefix);
+    require_known_glu(b, options.b.option_prefix);
+  }
+  const auto backend = make_backend("cpu");
+  check_master_weights(run, a, options.a);
+  check_master_weights(run, b, options.b);
+  Stage stage(run, "diff", diff_bytes(a.model(), b.model(), options.tensors));
+  return diff(a.model(), b.model(), *backend, stage.execute_options(), options.tensors);
 }
 
 CheckpointDigest digest(const std::filesystem::path& path, const SourceAnswers& answers, const RunOptions& run) {

@@ -1,0 +1,138 @@
+#pragma once
+/// Which logical matrices and tensors of two checkpoints differ, and by how much, in whatever layouts, namings and
+/// formats the two are.
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "glu_ckpt/execute.hpp"
+#include "glu_ckpt/layout.hpp"
+#include "glu_ckpt/model.hpp"
+#include "glu_ckpt/run_options.hpp"
+
+namespace glu_ckpt {
+
+/// The result of comparing elements of A with those of B. Of one dtype, bits decide what differs: -0 differs from 0,
+/// and a NaN from a NaN with another payload. Of two float dtypes, values decide. What is smaller than a byte is
+/// counted in bytes.
+struct ElementDiff {
+  i64 elements = 0;
+  i64 differing = 0;
+  /// Index of the first of them; -1 where there is none.
+  i64 first = -1;
+  /// Largest |a - b|, and largest |a - b| / |a|; infinite where a is 0, or one of the two is infinite. Elements where
+  /// either is a NaN do not count.
+  double max_abs = 0;
+  double max_rel = 0;
+  /// Of a - b; a NaN counts as 0.
+  double sum_squares = 0;
+  /// Elements that are a NaN in exactly one.
+  i64 nan_in_one = 0;
+
+  /// The root of the mean of (a - b)^2.
+  double rms() const;
+};
+
+/// Makes `total` the result of its elements with those of `next` behind them.
+void append(ElementDiff& total, const ElementDiff& next);
+
+enum class Side { A, B };
+
+/// The first element that differs.
+struct ElementPlace {
+  i64 row = 0;
+  i64 column = 0;
+  /// Bits as hexadecimal ("0x3f80"), and the number that they are ("1"); the latter is empty where the dtype has none.
+  std::string a;
+  std::string b;
+  std::string number_a;
+  std::string number_b;
+};
+
+/// One logical matrix, or one tensor that no map knows, that is not the same in A and in B.
+struct TensorDiff {
+  /// "layer 3 routed expert 7 gate weight", or the tensor's name.
+  std::string name;
+  /// "3", "mtp.0"; empty for what is in no layer.
+  std::string layer;
+  /// The expert; -1 for what is in none.
+  i64 expert = -1;
+  /// The tensor that holds it, or its first rows; empty on the side that lacks it.
+  std::string tensor_a;
+  std::string tensor_b;
+  std::optional<Side> only_in;
+  /// Meaningful on the sides that have it. Matrices are [out, in].
+  Dtype dtype_a = Dtype::U8;
+  Dtype dtype_b = Dtype::U8;
+  std::vector<i64> shape_a;
+  std::vector<i64> shape_b;
+  /// Absent where elements cannot be compared: they are in one alone, shapes differ, or dtypes differ that are not both
+  /// floats.
+  std::optional<ElementDiff> elements;
+  /// Says whether the elements are F64, F32, F16 or BF16, so that max_abs, max_rel and sum_squares mean something.
+  /// Others, quantized ones among them, are compared as bits.
+  bool has_numbers = false;
+  std::optional<ElementPlace> first;
+};
+
+/// All that was compared of one layer, or outside of all layers.
+struct LayerDiff {
+  /// Empty for what is in no layer.
+  std::string layer;
+  /// Matrices and tensors of either side.
+  i64 tensors = 0;
+  /// Those that are not the same in both, of whatever kind; the next two are among them.
+  i64 differing = 0;
+  i64 only_in_one = 0;
+  /// Of another dtype or shape.
+  i64 unlike = 0;
+  /// Elements that were compared, all of them.
+  i64 elements = 0;
+  i64 differing_elements = 0;
+  /// Over the elements that are numbers, as those of ElementDiff.
+  i64 numbers = 0;
+  double max_abs = 0;
+  double max_rel = 0;
+  double sum_squares = 0;
+
+  double rms() const;
+};
+
+struct Diff {
+  bool equal = false;
+  /// Layers and tensors with a difference, the largest first: what is in one alone, what has another dtype or shape,
+  /// what differs as bits, then by max_abs.
+  std::vector<LayerDiff> layers;
+  std::vector<TensorDiff> tensors;
+  /// Layers without a difference.
+  i64 equal_layers = 0;
+  /// Matrices and tensors that both have and that were compared; their bytes in A.
+  i64 compared = 0;
+  i64 bytes = 0;
+};
+
+struct DiffOptions {
+  /// What the caller knows about each.
+  SourceAnswers a;
+  SourceAnswers b{.option_prefix = "--to-"};
+  /// A pattern with *, ? and [...]: of what either checkpoint calls a tensor, or of TensorDiff::name. Empty:
+  /// everything.
+  std::string tensors = {};
+};
+
+/// Compares two models, which both outlive the call. Where the order of gate and up rows of an FC1 is unknown it is one
+/// matrix in the order in which it is stored. Throws Usage where no tensor fits `pattern`.
+Diff diff(const Model& a, const Model& b, const Backend& backend, const ExecuteOptions& options,
+          const std::string& pattern = {});
+
+/// Bytes that diff() will read at most.
+i64 diff_bytes(const Model& a, const Model& b, const std::string& pattern = {});
+
+/// Opens and compares two checkpoints. Throws UnknownGlu where the order of gate and up rows is known of one alone,
+/// GluConflict, Usage, errors of the files, Interrupted.
+Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path_b, const DiffOptions& options = {},
+          const RunOptions& run = {});
+
+}  // namespace glu_ckpt

@@ -1,0 +1,15 @@
+#include "cli/session.hpp"
+#include "report/report.hpp"
+
+namespace glu_ckpt::cli {
+
+ExitStatus cmd_diff(const Options& options) {
+  const Diff found = diff(options.input, options.output, options.diff, Session(options).run());
+  if (options.json)
+    print_out(report::diff_json(found) + "\n");
+  else if (!options.quiet)
+    print_out(report::diff_text(found, options.verbose));
+  return found.equal ? ExitStatus::Done : ExitStatus::Differs;
+}
+
+}  // namespace glu_ckpt::cli

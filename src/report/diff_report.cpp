@@ -1,0 +1,198 @@
+#include "report/diff_report.hpp"
+
+#include <fmt/format.h>
+
+#include "report/report.hpp"
+
+namespace glu_ckpt::report {
+
+std::string value_text(const std::string& number, const std::string& bits) {
+  return number.empty() ? bits : fmt::format("{} ({})", number, bits);
+}
+
+void write_layer(JsonWriter& json, const std::string& label) {
+  json.key("layer");
+  if (label.empty())
+    json.null();
+  else if (label.find_first_not_of("0123456789") != std::string::npos)
+    json.value(label);
+  else
+    json.value(static_cast<i64>(std::stoll(label)));
+}
+
+namespace {
+
+/// "BF16 [64, 4096]".
+std::string form_text(Dtype dtype, const std::vector<i64>& shape) {
+  return fmt::format("{} {}", dtype_name(dtype), shape_text(shape));
+}
+
+std::string elements_text(const TensorDiff& diff) {
+  const ElementDiff& found = *diff.elements;
+  std::string text = fmt::format("{} of {} elements differ", found.differing, found.elements);
+  if (found.differing == 0) return text;
+  if (diff.has_numbers)
+    text += fmt::format(", max abs {:.6g}, max rel {:.6g}, rms {:.6g}", found.max_abs, found.max_rel, found.rms());
+  if (found.nan_in_one > 0) text += fmt::format(", {} NaN in only one", found.nan_in_one);
+  if (diff.first)
+    text +=
+        fmt::format("; first [{}, {}]: {} in A, {} in B", diff.first->row, diff.first->column,
+                    value_text(diff.first->number_a, diff.first->a), value_text(diff.first->number_b, diff.first->b));
+  return text;
+}
+
+std::string tensor_text(const TensorDiff& diff) {
+  const std::string name = printable(diff.name);
+  if (diff.only_in)
+    return *diff.only_in == Side::A ? fmt::format("{}: only in A, {}\n", name, form_text(diff.dtype_a, diff.shape_a))
+                                    : fmt::format("{}: only in B, {}\n", name, form_text(diff.dtype_b, diff.shape_b));
+  std::string text = name + ": ";
+  if (diff.dtype_a != diff.dtype_b || diff.shape_a != diff.shape_b)
+    text += fmt::format("{} in A, {} in B{}", form_text(diff.dtype_a, diff.shape_a),
+                        form_text(diff.dtype_b, diff.shape_b), diff.elements ? "; as numbers, " : "");
+  if (diff.elements) text += elements_text(diff);
+  return text + "\n";
+}
+
+std::string layer_name(const std::string& label) { return label.empty() ? "other" : printable(label); }
+
+std::string layer_text(const LayerDiff& layer) {
+  const double percent =
+      layer.elements > 0 ? 100.0 * static_cast<double>(layer.differing_elements) / static_cast<double>(layer.elements)
+                         : 0.0;
+  std::string text = fmt::format("{:<12}{:<16}{:<22}", layer_name(layer.layer),
+                                 fmt::format("{} of {}", layer.differing, layer.tensors),
+                                 fmt::format("{} ({:.2g}%)", layer.differing_elements, percent));
+  if (layer.numbers > 0)
+    text += fmt::format("{:<10.3g}{:<10.3g}{:.3g}", layer.max_abs, layer.max_rel, layer.rms());
+  else
+    text += fmt::format("{:<10}{:<10}{}", "-", "-", "-");
+  if (layer.only_in_one > 0) text += fmt::format("  {} in only one", layer.only_in_one);
+  if (layer.unlike > 0) text += fmt::format("  {} of another dtype or shape", layer.unlike);
+  return text + "\n";
+}
+
+void write_optional(JsonWriter& json, std::string_view name, bool is_there, double value) {
+  json.key(name);
+  if (is_there)
+    json.value(value);
+  else
+    json.null();
+}
+
+void write_form(JsonWriter& json, std::string_view side, bool is_there, Dtype dtype, const std::vector<i64>& shape,
+                const std::string& tensor) {
+  json.key(fmt::format("dtype_{}", side));
+  if (is_there)
+    json.value(dtype_name(dtype));
+  else
+    json.null();
+  json.key(fmt::format("shape_{}", side));
+  if (is_there) {
+    json.begin_array();
+    for (const i64 extent : shape) json.value(extent);
+    json.end_array();
+  } else {
+    json.null();
+  }
+  json.key(fmt::format("tensor_{}", side));
+  if (is_there)
+    json.value(tensor);
+  else
+    json.null();
+}
+
+void write_tensor(JsonWriter& json, const TensorDiff& diff) {
+  json.begin_object().field("name", diff.name);
+  write_layer(json, diff.layer);
+  json.key("expert");
+  if (diff.expert >= 0)
+    json.value(diff.expert);
+  else
+    json.null();
+  json.key("only_in");
+  if (diff.only_in)
+    json.value(*diff.only_in == Side::A ? "a" : "b");
+  else
+    json.null();
+  write_form(json, "a", diff.only_in != Side::B, diff.dtype_a, diff.shape_a, diff.tensor_a);
+  write_form(json, "b", diff.only_in != Side::A, diff.dtype_b, diff.shape_b, diff.tensor_b);
+  const ElementDiff found = diff.elements.value_or(ElementDiff());
+  json.key("elements");
+  if (diff.elements)
+    json.value(found.elements).field("differing", found.differing).field("nan_in_one", found.nan_in_one);
+  else
+    json.null().key("differing").null().key("nan_in_one").null();
+  write_optional(json, "max_abs", diff.has_numbers, found.max_abs);
+  write_optional(json, "max_rel", diff.has_numbers, found.max_rel);
+  write_optional(json, "rms", diff.has_numbers, found.rms());
+  json.key("first");
+  if (diff.first)
+    json.begin_object()
+        .field("row", diff.first->row)
+        .field("column", diff.first->column)
+        .field("a", diff.first->a)
+        .field("b", diff.first->b)
+        .field("number_a", diff.first->number_a)
+        .field("number_b", diff.first->number_b)
+        .end_object();
+  else
+    json.null();
+  json.end_object();
+}
+
+}  // namespace
+
+std::string differences_text(const Diff& diff, bool every_tensor) {
+  std::string text =
+      fmt::format("{:<12}{:<16}{:<22}{:<10}{:<10}{}\n", "LAYER", "DIFFER", "ELEMENTS", "MAX ABS", "MAX REL", "RMS");
+  for (const LayerDiff& layer : diff.layers) text += layer_text(layer);
+  if (!every_tensor) return text;
+  text += "\n";
+  for (const TensorDiff& tensor : diff.tensors) text += tensor_text(tensor);
+  return text;
+}
+
+std::string diff_text(const Diff& diff, bool every_tensor) {
+  if (diff.equal)
+    return fmt::format("equal: the same {} matrices and tensors, {}\n", diff.compared, size_text(diff.bytes));
+  i64 only_a = 0, only_b = 0;
+  for (const TensorDiff& tensor : diff.tensors)
+    if (tensor.only_in) ++(*tensor.only_in == Side::A ? only_a : only_b);
+  std::string text =
+      fmt::format("different: {} of {} matrices and tensors differ, {} only in A, {} only in B\n",
+                  static_cast<i64>(diff.tensors.size()) - only_a - only_b, diff.compared, only_a, only_b);
+  text += differences_text(diff, every_tensor);
+  if (diff.equal_layers > 0)
+    text += fmt::format("{} equal\n", diff.equal_layers == 1 ? "1 other layer is"
+                                                             : fmt::format("{} other layers are", diff.equal_layers));
+  return text;
+}
+
+void write_differences(JsonWriter& json, const Diff& diff) {
+  json.key("layers").begin_array();
+  for (const LayerDiff& layer : diff.layers) {
+    json.begin_object();
+    write_layer(json, layer.layer);
+    json.field("tensors", layer.tensors).field("differing", layer.differing);
+    json.field("only_in_one", layer.only_in_one).field("unlike", layer.unlike);
+    json.field("elements", layer.elements).field("differing_elements", layer.differing_elements);
+    write_optional(json, "max_abs", layer.numbers > 0, layer.max_abs);
+    write_optional(json, "max_rel", layer.numbers > 0, layer.max_rel);
+    write_optional(json, "rms", layer.numbers > 0, layer.rms());
+    json.end_object();
+  }
+  json.end_array().key("tensors").begin_array();
+  for (const TensorDiff& tensor : diff.tensors) write_tensor(json, tensor);
+  json.end_array();
+}
+
+std::string diff_json(const Diff& diff) {
+  JsonWriter json;
+  json.begin_object().field("equal", diff.equal);
+  write_differences(json, diff);
+  json.field("compared", diff.compared).field("bytes", diff.bytes).field("equal_layers", diff.equal_layers);
+  return json.end_object().text();
+}
+
+}  // namespace glu_ckpt::report

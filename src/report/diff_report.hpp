@@ -1,0 +1,23 @@
+#pragma once
+/// The parts of a report about differences that diff and verify share.
+
+#include <string>
+
+#include "core/json.hpp"
+#include "glu_ckpt/diff.hpp"
+
+namespace glu_ckpt::report {
+
+/// "1 (0x3f80)", or the bits alone where the dtype has no numbers.
+std::string value_text(const std::string& number, const std::string& bits);
+
+/// A table with a line a layer, and with `every_tensor` a line a tensor behind it.
+std::string differences_text(const Diff& diff, bool every_tensor);
+
+/// A number for layers of the main stack, a string such as "mtp.0" for others, null for no layer.
+void write_layer(JsonWriter& json, const std::string& label);
+
+/// The fields `layers` and `tensors`.
+void write_differences(JsonWriter& json, const Diff& diff);
+
+}  // namespace glu_ckpt::report

@@ -1,0 +1,203 @@
+#include "verify/compare_elements.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/simd.hpp"
+
+#define ALWAYS_INLINE __attribute__((always_inline)) inline
+
+namespace glu_ckpt {
+namespace {
+
+using u16 = std::uint16_t;
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+/// Elements that are compared at a time: equal ones are skipped so many together, and their values stay in the L1
+/// cache.
+constexpr i64 kPart = 1024;
+/// Sums are kept in so many lanes, of elements whose indices have equal remainders, at every length of registers.
+constexpr int kLanes = 8;
+
+struct ElementRun {
+  Dtype dtype_a;
+  Dtype dtype_b;
+  const std::byte* a;
+  const std::byte* b;
+  i64 count;
+};
+
+/// Selects rather than branches, so that the compiler takes several elements at a time.
+ALWAYS_INLINE double half_value(u16 bits) {
+  constexpr u32 kInfinity = 0x7c00;
+  const u32 magnitude = bits & u32{0x7fff};
+  const u32 sign = (bits & u32{0x8000}) << 16;
+  // Scaled by 2^112, the difference of the exponents' biases; subnormals come out right, too.
+  const u32 finite = std::bit_cast<u32>(std::bit_cast<float>(magnitude << 13) * 0x1p112F);
+  const u32 special = 0x7f80'0000 | (magnitude << 13 & 0x007f'ffff);
+  return static_cast<double>(std::bit_cast<float>(sign | (magnitude >= kInfinity ? special : finite)));
+}
+
+ALWAYS_INLINE double bfloat_value(u16 bits) {
+  return static_cast<double>(std::bit_cast<float>(static_cast<u32>(bits) << 16));
+}
+
+ALWAYS_INLINE double float_value(float value) { return value; }
+
+template <typename Stored, double (*kValue)(Stored)>
+ALWAYS_INLINE void widen_part(const std::byte* data, i64 count, double* out) {
+  for (i64 i = 0; i < count; ++i) {
+    Stored stored{};
+    std::memcpy(&stored, data + i * static_cast<i64>(sizeof stored), sizeof stored);
+    out[i] = kValue(stored);
+  }
+}
+
+ALWAYS_INLINE void widen(Dtype dtype, const std::byte* data, i64 count, double* out) {
+  if (dtype == Dtype::BF16)
+    widen_part<u16, bfloat_value>(data, count, out);
+  else if (dtype == Dtype::F16)
+    widen_part<u16, half_value>(data, count, out);
+  else if (dtype == Dtype::F32)
+    widen_part<float, float_value>(data, count, out);
+  else
+    std::memcpy(out, data, static_cast<std::size_t>(count) * sizeof *out);
+}
+
+/// The values' part of the result.
+ALWAYS_INLINE void measure(const ElementRun& run, ElementDiff& found) {
+  alignas(64) double x[kPart], y[kPart];
+  widen(run.dtype_a, run.a, run.count, x);
+  widen(run.dtype_b, run.b, run.count, y);
+  // What is behind the last element is equal.
+  const i64 padded = (run.count + kLanes - 1) / kLanes * kLanes;
+  for (i64 i = run.count; i < padded; ++i) x[i] = y[i] = 0;
+  alignas(64) double largest[kLanes] = {}, relative[kLanes] = {}, squares[kLanes] = {}, nans[kLanes] = {};
+  for (i64 i = 0; i < padded; i += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const double a = x[i + lane], b = y[i + lane];
+      const double raw = std::fabs(a - b);
+      // A NaN, and an infinity less itself, count as 0 here; so does 0 / 0 below.
+      const double difference = raw == raw ? raw : 0.0;
+      const double quotient = difference / std::fabs(a);
+      const double ratio = quotient == quotient ? quotient : 0.0;
+      largest[lane] = difference > largest[lane] ? difference : largest[lane];
+      relative[lane] = ratio > relative[lane] ? ratio : relative[lane];
+      squares[lane] += difference * difference;
+      nans[lane] += raw == raw ? 0.0 : 1.0;
+    }
+  double nan = 0;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    found.max_abs = std::max(found.max_abs, largest[lane]);
+    found.max_rel = std::max(found.max_rel, relative[lane]);
+    found.sum_squares += squares[lane];
+    nan += nans[lane];
+  }
+  if (found.max_abs == kInfinite) found.max_rel = kInfinite;
+  if (nan == 0) return;
+  for (i64 i = 0; i < run.count; ++i) found.nan_in_one += std::isnan(x[i]) != std::isnan(y[i]) ? 1 : 0;
+}
+
+template <typename Bits>
+ALWAYS_INLINE i64 count_unequal(const ElementRun& run) {
+  i64 unequal = 0;
+  for (i64 i = 0; i < run.count; ++i) {
+    Bits left{}, right{};
+    std::memcpy(&left, run.a + i * static_cast<i64>(sizeof left), sizeof left);
+    std::memcpy(&right, run.b + i * static_cast<i64>(sizeof right), sizeof right);
+    unequal += left != right ? 1 : 0;
+  }
+  return unequal;
+}
+
+/// Of two dtypes: NaNs are equal to each other.
+ALWAYS_INLINE i64 count_unequal_values(const ElementRun& run) {
+  double x[kPart], y[kPart];
+  widen(run.dtype_a, run.a, run.count, x);
+  widen(run.dtype_b, run.b, run.count, y);
+  i64 unequal = 0;
+  for (i64 i = 0; i < run.count; ++i) unequal += x[i] != y[i] && (x[i] == x[i] || y[i] == y[i]) ? 1 : 0;
+  return unequal;
+}
+
+ALWAYS_INLINE void compare_part(const ElementRun& run, ElementDiff& found) {
+  const i64 bytes = counted_bytes(run.dtype_a);
+  found.differing = run.dtype_a != run.dtype_b ? count_unequal_values(run)
+                    : bytes == 1               ? count_unequal<std::uint8_t>(run)
+                    : bytes == 2               ? count_unequal<u16>(run)
+                    : bytes == 4               ? count_unequal<u32>(run)
+                                               : count_unequal<u64>(run);
+  if (has_numbers(run.dtype_a) && has_numbers(run.dtype_b)) measure(run, found);
+}
+
+using PartFunction = void(const ElementRun&, ElementDiff&);
+
+GLU_CKPT_AVX512 void part_avx512(const ElementRun& run, ElementDiff& found) { compare_part(run, found); }
+GLU_CKPT_AVX2 void part_avx2(const ElementRun& run, ElementDiff& found) { compare_part(run, found); }
+void part_plain(const ElementRun& run, ElementDiff& found) { compare_part(run, found); }
+
+bool is_equal(const ElementRun& run) {
+  if (run.dtype_a != run.dtype_b) return false;
+  return std::memcmp(run.a, run.b, static_cast<std::size_t>(run.count * counted_bytes(run.dtype_a))) == 0;
+}
+
+/// The first element of run that differ.
+i64 first_unequal(ElementRun run) {
+  const i64 count = run.count, step_a = counted_bytes(run.dtype_a), step_b = counted_bytes(run.dtype_b);
+  run.count = 1;
+  for (i64 i = 0; i < count; ++i, run.a += step_a, run.b += step_b) {
+    ElementDiff one;
+    part_plain(run, one);
+    if (one.differing != 0) return i;
+  }
+  return -1;
+}
+
+}  // namespace
+
+double ElementDiff::rms() const { return elements > 0 ? std::sqrt(sum_squares / static_cast<double>(elements)) : 0; }
+
+double LayerDiff::rms() const { return numbers > 0 ? std::sqrt(sum_squares / static_cast<double>(numbers)) : 0; }
+
+void append(ElementDiff& total, const ElementDiff& next) {
+  if (total.first < 0 && next.first >= 0) total.first = total.elements + next.first;
+  total.elements += next.elements;
+  total.differing += next.differing;
+  total.max_abs = std::max(total.max_abs, next.max_abs);
+  total.max_rel = std::max(total.max_rel, next.max_rel);
+  total.sum_squares += next.sum_squares;
+  total.nan_in_one += next.nan_in_one;
+}
+
+bool has_numbers(Dtype dtype) {
+  return dtype == Dtype::BF16 || dtype == Dtype::F16 || dtype == Dtype::F32 || dtype == Dtype::F64;
+}
+
+i64 counted_bytes(Dtype dtype) { return std::max(1, dtype_bits(dtype) / 8); }
+
+ElementDiff compare_elements(Dtype dtype_a, std::span<const std::byte> a, Dtype dtype_b, std::span<const std::byte> b) {
+  static PartFunction* const function = fastest(part_avx512, part_avx2, part_plain);
+  const i64 step_a = counted_bytes(dtype_a), step_b = counted_bytes(dtype_b);
+  const i64 count = std::min(static_cast<i64>(a.size()) / step_a, static_cast<i64>(b.size()) / step_b);
+  ElementDiff total;
+  // The rest of a long run is often equal as a whole.
+  if (is_equal({dtype_a, dtype_b, a.data(), b.data(), count})) {
+    total.elements = count;
+    return total;
+  }
+  for (i64 begin = 0; begin < count; begin += kPart) {
+    const ElementRun run{dtype_a, dtype_b, a.data() + begin * step_a, b.data() + begin * step_b,
+                         std::min(kPart, count - begin)};
+    ElementDiff found;
+    if (!is_equal(run)) function(run, found);
+    if (found.differing > 0 && total.first < 0) found.first = first_unequal(run);
+    found.elements = run.count;
+    append(total, found);
+  }
+  return total;
+}
+
+}  // namespace glu_ckpt

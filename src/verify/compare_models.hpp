@@ -1,0 +1,19 @@
+#pragma once
+/// verify() with the items that it compared.
+
+#include "verify/items.hpp"
+
+namespace glu_ckpt {
+
+struct ComparedModels {
+  Verdict verdict;
+  /// Those that were read, with the sums of their leaves.
+  std::vector<Item> left;
+  std::vector<Item> right;
+};
+
+/// Hashes both models, or a subset of what they hold.
+ComparedModels compare_models(const Model& a, const Model& b, const Backend& backend, const ExecuteOptions& options,
+                              const VerifySubset& subset);
+
+}  // namespace glu_ckpt
