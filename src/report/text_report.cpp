@@ -183,7 +183,8 @@ std::vector<std::string> lacking(const std::vector<std::string>& labels, const D
   for (const TensorDiff& tensor : differences.tensors) {
     if (tensor.only_in) continue;
     unlike.insert(fmt::format("{} {} {}", tensor.name, dtype_name(tensor.dtype_a), shape_text(tensor.shape_a)));
-    unlike.insert(fmt::format("{} {} {}", tensor.name, dtype_name(tensor.dtype_b), shape_text(tensor.shape_b)));
+    for (const std::string& name : {tensor.name, tensor.tensor_b})
+      unlike.insert(fmt::format("{} {} {}", name, dtype_name(tensor.dtype_b), shape_text(tensor.shape_b)));
   }
   std::vector<std::string> found;
   for (const std::string& label : labels)

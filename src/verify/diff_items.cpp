@@ -90,6 +90,7 @@ std::vector<i64> shape_of(const Item& item) {
 bool comparable(const ItemPair& pair) {
   const auto& [x, y] = pair;
   if (x == nullptr || y == nullptr || shape_of(*x) != shape_of(*y)) return false;
+  if ((x->matrix == nullptr) != (y->matrix == nullptr)) return false;
   const Dtype a = ItemRows::dtype_of(*x), b = ItemRows::dtype_of(*y);
   return a == b || (has_numbers(a) && has_numbers(b));
 }
@@ -301,7 +302,7 @@ bool fits(const std::string& pattern, const std::string& name) {
 
 std::vector<ItemPair> chosen_pairs(const Model& a, const Model& b, const std::vector<Item>& left,
                                    const std::vector<Item>& right, const std::string& pattern) {
-  std::vector<ItemPair> pairs = pair_items(left, right);
+  std::vector<ItemPair> pairs = pair_models(a, b, left, right);
   if (pattern.empty()) return pairs;
   const auto is_other = [&](const ItemPair& pair) {
     const TensorDiff diff = describe_pair(a, b, pair);
@@ -340,6 +341,25 @@ Diff diff_items(const Model& a, const Model& b, std::span<const ItemPair> pairs,
     summary.add(std::move(diff));
   }
   return summary.finish(bytes);
+}
+
+std::vector<ItemPair> pair_models(const Model& a, const Model& b, const std::vector<Item>& left,
+                                  const std::vector<Item>& right) {
+  std::vector<ItemPair> pairs = pair_items(left, right);
+  const auto is_lone = [](const ItemPair& pair) { return pair.first == nullptr || pair.second == nullptr; };
+  if (std::ranges::none_of(pairs, is_lone)) return pairs;
+  std::map<std::string_view, ItemPair*> lone;
+  for (ItemPair& pair : pairs)
+    if (pair.second == nullptr) lone[a.source->inventory().tensors[pair.first->tensor].name] = &pair;
+  for (ItemPair& pair : pairs) {
+    if (pair.first != nullptr) continue;
+    const auto found = lone.find(b.source->inventory().tensors[pair.second->tensor].name);
+    if (found == lone.end() || (found->second->first->matrix != nullptr && pair.second->matrix != nullptr)) continue;
+    found->second->second = std::exchange(pair.second, nullptr);
+    lone.erase(found);
+  }
+  std::erase_if(pairs, [](const ItemPair& pair) { return pair.first == nullptr && pair.second == nullptr; });
+  return pairs;
 }
 
 bool any_pair(const ItemPair&) { return true; }

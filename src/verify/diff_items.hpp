@@ -12,6 +12,11 @@ namespace glu_ckpt {
 /// The same item of A and of B; null on the side that lacks it.
 using ItemPair = std::pair<const Item*, const Item*>;
 
+/// pair_items(), and what is left alone on both sides though its tensor has the same name: a tensor of a shape that the
+/// model's configuration does not expect is recognized on one side only.
+std::vector<ItemPair> pair_models(const Model& a, const Model& b, const std::vector<Item>& left,
+                                  const std::vector<Item>& right);
+
 /// Says whether a pair is read.
 using WantsPair = bool(const ItemPair&);
 

@@ -27,7 +27,7 @@ Verdict compare_and_measure(const RunOptions& run, const Model& a, const Model& 
     compared = compare_models(a, b, backend, stage.execute_options(), subset);
   }
   if (compared.verdict.equal) return std::move(compared.verdict);
-  const std::vector<ItemPair> pairs = pair_items(compared.left, compared.right);
+  const std::vector<ItemPair> pairs = pair_models(a, b, compared.left, compared.right);
   Stage stage(run, "measuring what differs", diff_items_bytes(pairs, hashed_unequal));
   compared.verdict.differences = diff_items(a, b, pairs, backend, stage.execute_options(), hashed_unequal);
   return std::move(compared.verdict);
