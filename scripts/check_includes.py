@@ -62,7 +62,7 @@ HEADER_ROOMS = {
     "ranks.hpp": "ranks",
     "ops/device_copy.hpp": "kernels",
     "ops/device_forward.hpp": "kernels",
-    "ops/diff.hpp": "kernels",
+    "ops/tensor_diff.hpp": "kernels",
     "ops/grouped_linear.hpp": "kernels",
     "ops/grouped_mlp.hpp": "kernels",
     "ops/offsets.hpp": "kernels",

@@ -1,9 +1,9 @@
 #pragma once
-/// The check and the text that the two functions of glu_ckpt/ops/diff.hpp share.
+/// The check and the text that the two functions of glu_ckpt/ops/tensor_diff.hpp share.
 
 #include <string>
 
-#include "glu_ckpt/ops/diff.hpp"
+#include "glu_ckpt/ops/tensor_diff.hpp"
 
 namespace glu_ckpt {
 

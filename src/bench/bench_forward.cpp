@@ -12,7 +12,7 @@
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
 #include "glu_ckpt/ops/device_forward.hpp"
-#include "glu_ckpt/ops/diff.hpp"
+#include "glu_ckpt/ops/tensor_diff.hpp"
 #include "glu_ckpt/ops/grouped_linear.hpp"
 #include "kernels/bench/measure_kernels.hpp"
 

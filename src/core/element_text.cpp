@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <ranges>
 
 #include "core/float_rows.hpp"
 
@@ -37,8 +37,8 @@ float small_float(unsigned code, int mantissa_bits, int bias, bool has_infinity,
 
 std::string bits_text(std::span<const std::byte> element) {
   std::string text = "0x";
-  for (const std::byte byte : std::views::reverse(element))
-    text += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
+  for (auto byte = element.rbegin(); byte != element.rend(); ++byte)
+    text += fmt::format("{:02x}", std::to_integer<unsigned>(*byte));
   return text;
 }
 

@@ -16,7 +16,7 @@
 #include "core/parallel.hpp"
 #include "forward/load_expert.hpp"
 #include "forward/seeded_tokens.hpp"
-#include "glu_ckpt/ops/diff.hpp"
+#include "glu_ckpt/ops/tensor_diff.hpp"
 #include "verify/choose_layers.hpp"
 #include "verify/wrong_layout.hpp"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "glu_ckpt/ops/diff.hpp"
+#include "glu_ckpt/ops/tensor_diff.hpp"
 #include "gpu/guarded_array.hpp"
 #include "support/slug_of.hpp"
 

@@ -2,6 +2,7 @@
 
 #include "verify/compare_elements.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,7 +11,7 @@
 #include <random>
 
 #include "core/element_text.hpp"
-#include "glu_ckpt/ops/diff.hpp"
+#include "glu_ckpt/ops/tensor_diff.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "glu_ckpt/ops/diff.hpp"
+#include "glu_ckpt/ops/tensor_diff.hpp"
 #include "support/slug_of.hpp"
 
 namespace glu_ckpt {
