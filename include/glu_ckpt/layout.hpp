@@ -376,6 +376,10 @@ struct NamingSummary {
   std::string experts;
   std::string glu;
   std::string example;
+  /// The forms of routed experts that the family's own software stores: "indexed split", "grouped contiguous".
+  std::vector<std::string> native;
+  /// The programs that read the keys.
+  std::string loads_in;
 };
 std::vector<NamingSummary> naming_summaries();
 

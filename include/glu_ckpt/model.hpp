@@ -46,6 +46,30 @@ struct Inspection {
 /// open_source() throws.
 Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answers = {});
 
+/// A stored tensor, and what of the model it holds.
+struct ListedTensor {
+  /// Index into the inventory.
+  std::size_t tensor = 0;
+  /// "layer 3 routed experts 0-63 gate and up weight", "copy of head"; empty for what no map knows.
+  std::string matrix;
+};
+
+/// The tensors whose name, or whose `matrix`, fits a pattern with *, ? and [...]; all of them where it is empty. In the
+/// inventory's order.
+std::vector<ListedTensor> list_tensors(const Inspection& inspection, const std::string& pattern = {});
+
+/// What one layer holds, the optimizer's states aside.
+struct LayerContent {
+  /// "3", "mtp.0"; empty for what is in no layer: embedding, head, tensors that no map knows.
+  std::string layer;
+  /// Routed ones; 0 in a dense layer.
+  i64 num_experts = 0;
+  i64 expert_bytes = 0;
+  i64 shared_bytes = 0;
+  i64 other_bytes = 0;
+};
+std::vector<LayerContent> layer_contents(const Inspection& inspection);
+
 /// What `stamp` recorded.
 struct Stamped {
   /// "no naming" where the keys fit several.

@@ -1,14 +1,33 @@
 #include "cli/session.hpp"
+#include "core/fail.hpp"
 #include "report/report.hpp"
 
 namespace glu_ckpt::cli {
+namespace {
+
+std::vector<ListedTensor> chosen_tensors(const Inspection& found, const Options& options) {
+  std::vector<ListedTensor> tensors = list_tensors(found, options.tensors);
+  if (tensors.empty() && !options.tensors.empty())
+    fail(ErrorCode::Usage, {options.input, {}}, "{}: --tensors: none of its {} tensors fits '{}'", options.input,
+         found.source->inventory().tensors.size(), options.tensors);
+  return tensors;
+}
+
+}  // namespace
 
 ExitStatus cmd_inspect(const Options& options) {
   const Inspection found = inspect(options.input, options.from);
-  print_out(options.json ? report::inspection_json(found) + "\n" : report::inspection_text(found));
+  std::optional<std::vector<ListedTensor>> tensors;
+  if (options.list_tensors) tensors = chosen_tensors(found, options);
+  if (options.json)
+    print_out(report::inspection_json(found, tensors) + "\n");
+  else if (tensors)
+    print_out(report::tensors_text(found, *tensors));
+  else if (!options.quiet)
+    print_out(report::inspection_text(found));
   // What can be told was told; the exit status is the problem's.
   if (found.fault) throw Error(*found.fault);
-  return ExitStatus::Done;
+  return options.strict && !found.problems.empty() ? ExitStatus::BrokenInput : ExitStatus::Done;
 }
 
 }  // namespace glu_ckpt::cli

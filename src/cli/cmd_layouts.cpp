@@ -1,10 +1,32 @@
+#include <algorithm>
+
 #include "cli/session.hpp"
+#include "core/fail.hpp"
 #include "report/report.hpp"
 
 namespace glu_ckpt::cli {
+namespace {
+
+/// Those that have the word in their name, in a model_type or among the programs that load them.
+std::vector<NamingSummary> chosen_rows(const std::string& word) {
+  std::vector<NamingSummary> rows = naming_summaries();
+  const auto has = [&](const std::string& text) { return text.find(word) != std::string::npos; };
+  std::erase_if(rows, [&](const NamingSummary& row) {
+    return !has(row.name) && !has(row.loads_in) &&
+           std::ranges::none_of(row.model_types, [&](const std::string& type) { return has("hf:" + type); });
+  });
+  if (rows.empty())
+    fail(ErrorCode::UnknownNaming, {},
+         "layouts: no naming has '{}' in its name, its model types or the programs that "
+         "load it; `glu-ckpt layouts` lists all of them",
+         word);
+  return rows;
+}
+
+}  // namespace
 
 ExitStatus cmd_layouts(const Options& options) {
-  const auto rows = naming_summaries();
+  const auto rows = chosen_rows(options.input);
   print_out(options.json ? report::layouts_json(rows) + "\n" : report::layouts_text(rows));
   return ExitStatus::Done;
 }

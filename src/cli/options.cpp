@@ -329,8 +329,15 @@ class Parser {
 
   void add_inspect() {
     CLI::App* sub = add(Command::Inspect, "inspect", "what is it: layout, layers, experts, shapes; reads headers only");
-    examples(sub, {"inspect Qwen3-30B-A3B", "inspect iter_0001000 --json"});
+    examples(sub, {"inspect Qwen3-30B-A3B", "inspect iter_0001000 --json",
+                   "inspect Qwen3-30B-A3B --tensors '*.layers.3.*'"});
     sub->add_option("PATH", options_.input, "file or directory")->required();
+    sub->option_defaults()->group("What is told");
+    tensors_ = sub->add_option("--tensors", options_.tensors,
+                               "list tensors instead: all, or those whose name or matrix fits a pattern")
+                   ->type_name("GLOB")
+                   ->expected(0, 1);
+    sub->add_flag("--strict", options_.strict, "end with status 3 if there is any problem, such as an unknown order");
     add_from(sub);
     add_common(sub);
   }
@@ -479,7 +486,8 @@ class Parser {
 
   void add_layouts() {
     CLI::App* sub = add(Command::Layouts, "layouts", "the table of namings");
-    examples(sub, {"layouts", "layouts --json"});
+    examples(sub, {"layouts", "layouts qwen3", "layouts --json"});
+    sub->add_option("WORD", options_.input, "only those with it in their name, model types or programs");
     add_json(sub);
   }
 
@@ -755,6 +763,7 @@ class Parser {
       std::tie(options_.verify.subset.part, options_.verify.subset.parts) = parse_part(texts_.part);
     if (seed_->count() > 0 && !options_.verify.forward && texts_.sample.empty())
       fail(ErrorCode::Usage, {}, "--seed is that of --forward's tokens or of --sample; give one of them");
+    options_.list_tensors = tensors_->count() > 0;
     if (options_.run.jobs == 0) options_.run.jobs = usable_cores();
     options_.convert.proof = texts_.verify == "none"      ? ProofMode::None
                              : texts_.verify == "digest"  ? ProofMode::Digest
@@ -785,6 +794,7 @@ class Parser {
   ExpertCompute compute_;
   Texts texts_;
   CLI::Option* seed_ = nullptr;
+  CLI::Option* tensors_ = nullptr;
   /// The command that was given; none where help is the answer.
   const CLI::App* command_ = nullptr;
   std::vector<std::string> help_words_;

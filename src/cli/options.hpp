@@ -57,6 +57,11 @@ struct Options {
   /// Without an observer and a token, which a Session adds.
   RunOptions run;
   ProgressMode progress = ProgressMode::Auto;
+  /// Of inspect: whether tensors are listed, and the pattern of those; empty for all.
+  bool list_tensors = false;
+  std::string tensors;
+  /// Problems that inspect finds are its exit status.
+  bool strict = false;
   bool dry_run = false;
   bool json = false;
   bool quiet = false;

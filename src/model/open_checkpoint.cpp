@@ -105,6 +105,11 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
   try {
     inspection.recognition = recognize_source(*inspection.source, hints_of(*inspection.source, answers), answers);
     inspection.problems = inspection.recognition->problems;
+    for (const std::string& answer : missing_answers(*inspection.recognition))
+      inspection.problems.push_back(fmt::format(
+          "the order of gate and up in FC1 is unknown: say {}{} contiguous|interleaved:K, or record it with "
+          "`glu-ckpt stamp`, which writes it into the checkpoint",
+          answers.option_prefix, answer));
     inspection.loads_in = loaders_of(*inspection.source, *inspection.recognition);
   } catch (const Error& error) {
     inspection.problems.emplace_back(error.what());
@@ -121,6 +126,16 @@ std::string recorded_digest_of(const Checkpoint& checkpoint) {
   const bool is_whole = checkpoint.recognition.architecture != nullptr;
   // Earlier versions did not look at what is outside of the experts.
   return was_whole == is_whole && recorded->second.starts_with("gck2:") ? recorded->second : std::string();
+}
+
+std::vector<std::string> missing_answers(const Recognition& recognition) {
+  std::vector<std::string> missing;
+  for (const ExpertBlock& block : recognition.blocks)
+    if (block.glu.kind == Glu::Kind::Unknown && std::ranges::find(missing, option_about(block)) == missing.end())
+      missing.push_back(option_about(block));
+  // What is unknown of the weights is unknown of their states, and one answer is for both.
+  if (std::ranges::find(missing, "glu") != missing.end()) std::erase(missing, "optimizer-glu");
+  return missing;
 }
 
 bool has_unknown_glu(const Recognition& recognition) {

@@ -2,6 +2,7 @@
 /// Opened checkpoints: errors that say where in the files they are, and the order of gate and up that calls depend on.
 
 #include <string>
+#include <vector>
 
 #include "glu_ckpt/model.hpp"
 
@@ -31,6 +32,10 @@ void require_known_glu(const Checkpoint& checkpoint, const std::string& option_p
 
 /// The same for one layer.
 void require_known_glu(const Checkpoint& checkpoint, const ExpertBlock& block, const std::string& option_prefix);
+
+/// The options, without their prefix, that would say the orders of gate and up that nothing says: "glu", "shared-glu",
+/// "optimizer-glu".
+std::vector<std::string> missing_answers(const Recognition& recognition);
 
 bool has_unknown_glu(const Recognition& recognition);
 

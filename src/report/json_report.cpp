@@ -65,9 +65,37 @@ void write_forward(JsonWriter& json, const LayerForward& layer) {
   json.field("differing_experts", layer.differing_experts).field("fault", layer.fault).end_object();
 }
 
+void write_layer_contents(JsonWriter& json, const std::vector<LayerContent>& layers) {
+  json.key("layers").begin_array();
+  for (const LayerContent& layer : layers) {
+    json.begin_object();
+    write_layer(json, layer.layer);
+    json.field("num_experts", layer.num_experts).field("expert_bytes", layer.expert_bytes);
+    json.field("shared_bytes", layer.shared_bytes).field("other_bytes", layer.other_bytes).end_object();
+  }
+  json.end_array();
+}
+
+void write_tensor_list(JsonWriter& json, const Inventory& inventory, const std::vector<ListedTensor>& tensors) {
+  json.key("tensor_list").begin_array();
+  for (const ListedTensor& listed : tensors) {
+    const TensorRef& tensor = inventory.tensors[listed.tensor];
+    json.begin_object().field("name", tensor.name).field("dtype", dtype_name(tensor.dtype));
+    json.key("shape").begin_array();
+    for (const i64 extent : tensor.shape) json.value(extent);
+    json.end_array().field("bytes", tensor.bytes).field("file", inventory.files.at(tensor.file)).key("matrix");
+    if (listed.matrix.empty())
+      json.null();
+    else
+      json.value(listed.matrix);
+    json.end_object();
+  }
+  json.end_array();
+}
+
 }  // namespace
 
-std::string inspection_json(const Inspection& inspection) {
+std::string inspection_json(const Inspection& inspection, const std::optional<std::vector<ListedTensor>>& tensors) {
   const Totals sums = totals(inspection);
   const Inventory& inventory = inspection.source->inventory();
   JsonWriter json;
@@ -88,6 +116,8 @@ std::string inspection_json(const Inspection& inspection) {
   write_list(json, "problems", inspection.problems);
   write_loads_in(json, inspection.loads_in);
   write_list(json, "warnings", {});
+  write_layer_contents(json, layer_contents(inspection));
+  if (tensors) write_tensor_list(json, inventory, *tensors);
   return json.end_object().text();
 }
 
@@ -183,7 +213,8 @@ std::string layouts_json(const std::vector<NamingSummary>& rows) {
   json.begin_object().key("layouts").begin_array();
   for (const NamingSummary& row : rows) {
     json.begin_object().field("naming", row.name).field("experts", row.experts).field("axes", row.axes);
-    json.field("glu", row.glu).field("example", row.example);
+    json.field("glu", row.glu).field("example", row.example).field("loads_in", row.loads_in);
+    write_list(json, "native", row.native);
     write_list(json, "model_types", row.model_types);
     json.end_object();
   }

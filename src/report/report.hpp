@@ -76,7 +76,10 @@ struct Doctor {
 };
 
 std::string inspection_text(const Inspection& inspection);
-std::string inspection_json(const Inspection& inspection);
+/// With `tensors`, the field `tensor_list`.
+std::string inspection_json(const Inspection& inspection, const std::optional<std::vector<ListedTensor>>& tensors = {});
+/// A line a tensor.
+std::string tensors_text(const Inspection& inspection, const std::vector<ListedTensor>& tensors);
 std::string conversion_text(const Conversion& conversion);
 std::string conversion_json(const Conversion& conversion);
 /// A line a layer; with `every_tensor` a line a tensor behind them.

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "report/diff_report.hpp"
@@ -105,6 +106,54 @@ Totals totals(const Inspection& inspection) {
   return sums;
 }
 
+namespace {
+
+/// Neighbours that hold the same are one line.
+std::string layers_text(const std::vector<LayerContent>& layers) {
+  const auto alike = [](const LayerContent& a, const LayerContent& b) {
+    return !a.layer.empty() && !b.layer.empty() && a.num_experts == b.num_experts && a.expert_bytes == b.expert_bytes &&
+           a.shared_bytes == b.shared_bytes && a.other_bytes == b.other_bytes;
+  };
+  std::string text;
+  for (std::size_t first = 0, last = 0; first < layers.size(); first = last + 1) {
+    for (last = first; last + 1 < layers.size() && alike(layers[first], layers[last + 1]);) ++last;
+    const LayerContent& layer = layers[first];
+    std::vector<std::string> parts;
+    if (layer.num_experts > 0)
+      parts.push_back(fmt::format("{} experts {}", layer.num_experts, size_text(layer.expert_bytes)));
+    if (layer.shared_bytes > 0) parts.push_back(fmt::format("shared expert {}", size_text(layer.shared_bytes)));
+    if (layer.other_bytes > 0) parts.push_back(fmt::format("rest {}", size_text(layer.other_bytes)));
+    const std::string name = layer.layer.empty() ? "no layer"
+                             : first == last     ? "layer " + layer.layer
+                                                 : fmt::format("layers {} to {}", layer.layer, layers[last].layer);
+    text += fmt::format("{:<12}{}: {}{}\n", text.empty() ? "layers" : "", printable(name), fmt::join(parts, ", "),
+                        first == last ? "" : " in each");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string tensors_text(const Inspection& inspection, const std::vector<ListedTensor>& tensors) {
+  const Inventory& inventory = inspection.source->inventory();
+  std::vector<std::array<std::string, 6>> rows = {{"NAME", "DTYPE", "SHAPE", "BYTES", "FILE", "MATRIX"}};
+  for (const ListedTensor& listed : tensors) {
+    const TensorRef& tensor = inventory.tensors[listed.tensor];
+    rows.push_back({printable(tensor.name), std::string(dtype_name(tensor.dtype)), shape_text(tensor.shape),
+                    std::to_string(tensor.bytes), printable(inventory.files.at(tensor.file)),
+                    printable(listed.matrix)});
+  }
+  std::array<std::size_t, 6> widths{};
+  for (const auto& row : rows)
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  std::string text;
+  for (const auto& row : rows) {
+    for (std::size_t c = 0; c + 1 < row.size(); ++c) text += fmt::format("{:<{}}  ", row[c], widths[c]);
+    text += row.back() + "\n";
+  }
+  return text;
+}
+
 std::string inspection_text(const Inspection& inspection) {
   const Source& source = *inspection.source;
   const Totals sums = totals(inspection);
@@ -120,12 +169,10 @@ std::string inspection_text(const Inspection& inspection) {
     text += fmt::format("moe layers  {}: {} experts, hidden size {}, intermediate size {}\n", sums.moe_layers,
                         number_or_mixed(sums.num_experts), number_or_mixed(sums.hidden_size),
                         number_or_mixed(sums.intermediate_size));
-    if (layout.glu.kind == Glu::Kind::Unknown)
-      text +=
-          "            the order of gate and up in FC1 is unknown: give --from-glu, or record it with glu-ckpt stamp\n";
   } else if (inspection.recognition) {
     text += "layout      no experts\n";
   }
+  text += layers_text(layer_contents(inspection));
   if (!inspection.fault) text += loads_in_text(inspection.loads_in);
   for (const std::string& problem : inspection.problems) text += fmt::format("problem     {}\n", printable(problem));
   return text;
@@ -238,16 +285,46 @@ std::string verdict_text(const Verdict& verdict, bool every_tensor) {
   return bytes_text(verdict, every_tensor) + (verdict.forward.empty() ? "" : forward_text(verdict.forward));
 }
 
+namespace {
+
+/// Some namings have two.
+std::vector<std::string> keys_of(const NamingSummary& row) {
+  constexpr std::string_view kOr = " or ";
+  const std::size_t at = row.example.find(kOr);
+  if (at == std::string::npos) return {row.example};
+  return {row.example.substr(0, at), row.example.substr(at + kOr.size())};
+}
+
+}  // namespace
+
 std::string layouts_text(const std::vector<NamingSummary>& rows) {
-  std::string text = fmt::format("{:<26}{:<18}{:<12}{:<36}{}\n", "NAMING", "EXPERTS", "AXES", "GLU", "EXAMPLE KEY");
+  constexpr std::size_t kWidth = 80, kIndent = 12;
+  std::string text;
+  const auto add = [&](std::string_view title, const std::vector<std::string>& words) {
+    std::string line = fmt::format("  {:<{}}", title, kIndent - 2);
+    std::string_view between;
+    for (const std::string& word : words) {
+      if (line.size() + between.size() + word.size() > kWidth - 1 && line.size() > kIndent) {
+        text += line + (between.empty() ? "" : ",") + "\n";
+        line.assign(kIndent, ' ');
+        between = {};
+      }
+      line += fmt::format("{}{}", between, word);
+      between = ", ";
+    }
+    text += line + "\n";
+  };
   for (const NamingSummary& row : rows) {
-    text += fmt::format("{:<26}{:<18}{:<12}{:<36}{}\n", row.name, row.experts, row.axes, row.glu, row.example);
-    if (!row.model_types.empty()) text += fmt::format("  also hf: {}\n", fmt::join(row.model_types, ", "));
+    text += (text.empty() ? "" : "\n") + row.name + "\n";
+    add("loads in", {row.loads_in});
+    add("native", row.native);
+    add("axes", {row.axes});
+    add("keys", keys_of(row));
+    if (!row.model_types.empty()) add("also hf:", row.model_types);
   }
-  text +=
-      "\nEvery naming can be written with indexed or grouped experts and any glu arrangement; listed is what the\n"
-      "family's own software stores.\n";
-  return text;
+  return text +
+         "\nListed is the native form: what the program's own software stores. Every naming can\n"
+         "be written with indexed or grouped experts and any order of gate and up.\n";
 }
 
 }  // namespace glu_ckpt::report

@@ -2,8 +2,6 @@
 
 #include "verify/diff_items.hpp"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -11,6 +9,7 @@
 
 #include "core/element_text.hpp"
 #include "core/fail.hpp"
+#include "core/name_glob.hpp"
 #include "core/parallel.hpp"
 #include "exec/range_reader.hpp"
 #include "layout/placement.hpp"
@@ -296,17 +295,13 @@ class Summary {
   std::map<std::string, std::size_t> index_;
 };
 
-bool fits(const std::string& pattern, const std::string& name) {
-  return fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0;
-}
-
 std::vector<ItemPair> chosen_pairs(const Model& a, const Model& b, const std::vector<Item>& left,
                                    const std::vector<Item>& right, const std::string& pattern) {
   std::vector<ItemPair> pairs = pair_models(a, b, left, right);
   if (pattern.empty()) return pairs;
   const auto is_other = [&](const ItemPair& pair) {
     const TensorDiff diff = describe_pair(a, b, pair);
-    return !fits(pattern, diff.name) && !fits(pattern, diff.tensor_a) && !fits(pattern, diff.tensor_b);
+    return !fits_glob(pattern, diff.name) && !fits_glob(pattern, diff.tensor_a) && !fits_glob(pattern, diff.tensor_b);
   };
   std::erase_if(pairs, is_other);
   if (pairs.empty())
