@@ -189,4 +189,10 @@ std::unique_ptr<Source> open_source(const std::filesystem::path& path);
 /// temporary file and a rename, a directory gets glu_ckpt.json only. Tensor bytes stay untouched.
 void write_record(const std::filesystem::path& path, const Record& record);
 
+/// The same with those entries taken out; a glu_ckpt.json without any other is removed.
+void remove_from_record(const std::filesystem::path& path, const std::vector<std::string>& keys);
+
+/// The file that both write: the checkpoint, or the glu_ckpt.json of a directory.
+std::filesystem::path record_file_of(const std::filesystem::path& path);
+
 }  // namespace glu_ckpt

@@ -56,6 +56,8 @@ struct ConvertOptions {
   ExpertCompute compute;
   /// It chooses the tokens, or the rows that stand for cloned ones.
   u64 seed = 0;
+  /// Write an order of gate and up that programs take for another under the same names; the record says so.
+  bool allow_foreign_order = false;
   /// Convert although the source has that layout already.
   bool force = false;
   /// Replace the output, if it is a checkpoint; the old one goes only when the new one is complete.

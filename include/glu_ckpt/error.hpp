@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace glu_ckpt {
 
@@ -100,6 +102,7 @@ enum class ErrorCode {
   NotExact,
   NoSpelling,
   NoMap,
+  ForeignOrder,
   UnknownTensor,
   NameCollision,
   OutputExists,
@@ -164,11 +167,19 @@ class Error : public std::runtime_error {
   const std::string& file() const { return file_; }
   /// Name of the tensor at fault; empty when none is.
   const std::string& tensor() const { return tensor_; }
+  /// The options that would answer all that is unknown ("--from-glu"), where that is the failure.
+  const std::vector<std::string>& missing_options() const { return missing_options_; }
+  Error with_missing_options(std::vector<std::string> options) const {
+    Error error = *this;
+    error.missing_options_ = std::move(options);
+    return error;
+  }
 
  private:
   ErrorCode code_;
   std::string file_;
   std::string tensor_;
+  std::vector<std::string> missing_options_;
 };
 
 }  // namespace glu_ckpt

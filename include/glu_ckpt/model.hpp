@@ -70,17 +70,30 @@ struct LayerContent {
 };
 std::vector<LayerContent> layer_contents(const Inspection& inspection);
 
-/// What `stamp` recorded.
+/// What `stamp` recorded, or would.
 struct Stamped {
+  /// The file that is written: the checkpoint itself, or its glu_ckpt.json.
+  std::filesystem::path file;
   /// "no naming" where the keys fit several.
   std::string naming;
   std::string experts;
   std::string glu;
 };
 
+enum class StampMode { Write, DryRun };
+
 /// Records in the checkpoint itself a layout that the caller knows and the files do not say: at least one of glu,
 /// shared_glu and optimizer_glu. Tensor bytes stay untouched. Throws Usage, NoExperts, what open_checkpoint() throws
 /// where an answer contradicts the files, Io, NoSpace.
-Stamped stamp(const std::filesystem::path& path, const SourceAnswers& answers);
+Stamped stamp(const std::filesystem::path& path, const SourceAnswers& answers, StampMode mode = StampMode::Write);
+
+/// Takes the layout out of a checkpoint's record: naming, experts and the orders of gate and up. What else the record
+/// says stays; a glu_ckpt.json that says nothing else goes. Tensor bytes stay untouched. Returns the file, and whether
+/// there was such a record.
+struct Unstamped {
+  std::filesystem::path file;
+  bool was_there = false;
+};
+Unstamped unstamp(const std::filesystem::path& path, StampMode mode = StampMode::Write);
 
 }  // namespace glu_ckpt

@@ -115,6 +115,9 @@ struct Plan {
   LayoutAnswers to;
   /// The spelling of what is outside of the experts in the output: "megatron", "hf", "torchtitan"; empty: unknown.
   std::string rest;
+  /// Why a program that reads the output's keys would run it in another order of gate and up than it is in; empty where
+  /// none would. It ends with the option that writes the order expected.
+  std::string foreign_order;
   i64 bytes = 0;
   /// Sentences that the user should know.
   std::vector<std::string> notes;

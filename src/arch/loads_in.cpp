@@ -79,6 +79,11 @@ class LoaderFinder {
 
   LoadsIn find_hf() const {
     if (model_.format == "torch-dist") return nothing("no program reads these keys from torch_dist; --to hf");
+    const bool own = naming_ == find_naming(model_.architecture->family->expert_naming) ||
+                     naming_ == find_naming("hf:" + model_.architecture->model_type);
+    if (!own)
+      return nothing("the experts are named as in {}, the rest as in a model of type '{}'", layout_.naming,
+                     model_.architecture->model_type);
     const bool grouped = layout_.experts == "grouped";
     const bool fused = layout_.glu.kind != Glu::Kind::Split;
     const Experts experts = grouped ? Experts::Grouped : Experts::Indexed;

@@ -61,7 +61,10 @@ std::string check_json(const CheckedCheckpoint& found) {
 
 ExitStatus cmd_check(const Options& options) {
   const CheckedCheckpoint found = check(options.input, Session(options).run());
-  print_out(options.json ? check_json(found) : check_text(found, options.input));
+  if (options.json)
+    print_out(check_json(found));
+  else if (!options.quiet)
+    print_out(check_text(found, options.input));
   return found.is_ok() ? ExitStatus::Done : ExitStatus::Differs;
 }
 

@@ -39,6 +39,7 @@ ExitStatus cmd_convert(const Options& options, Ranks* ranks) {
   conversion.peak_memory = peak_memory();
   conversion.device = converted.device;
   conversion.digest = converted.digest;
+  conversion.up_to_date = converted.was_complete;
   conversion.verified = to_string(converted.proof);
   if (const auto* sample = std::get_if<ProvedBySample>(&converted.proof)) conversion.sample = *sample;
   print_report(options, conversion);

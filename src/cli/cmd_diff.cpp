@@ -4,9 +4,10 @@
 namespace glu_ckpt::cli {
 
 ExitStatus cmd_diff(const Options& options) {
-  const Diff found = diff(options.input, options.output, options.diff, Session(options).run());
+  const Session session(options);
+  const Diff found = diff(options.input, options.output, options.diff, session.run());
   if (options.json)
-    print_out(report::diff_json(found) + "\n");
+    print_out(report::diff_json(found, session.warnings()) + "\n");
   else if (!options.quiet)
     print_out(report::diff_text(found, options.verbose));
   return found.equal ? ExitStatus::Done : ExitStatus::Differs;

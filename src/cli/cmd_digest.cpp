@@ -1,27 +1,126 @@
+#include <fmt/format.h>
+
 #include "cli/session.hpp"
+#include "core/current_error.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "io/file.hpp"
+#include "report/report.hpp"
 
 namespace glu_ckpt::cli {
+namespace {
+
+void write_digest(JsonWriter& json, const Digest& digest) {
+  json.field("digest", to_string(digest)).field("tensors", digest.tensors).field("bytes", digest.bytes);
+}
+
+CheckpointDigest digest_of(const Options& options, const std::string& path, const RunOptions& run) {
+  return digest(path, options.from, run);
+}
+
+void check_record(const std::string& path, const CheckpointDigest& found) {
+  if (found.contradicts_record())
+    fail(ErrorCode::RecordContradicts, {path, {}},
+         "{}: the record says {}: the tensors have changed since it was written", path, found.recorded);
+}
+
+ExitStatus print_one(const Options& options, const Session& session) {
+  const CheckpointDigest found = digest_of(options, options.input, session.run());
+  if (options.json) {
+    JsonWriter json;
+    json.begin_object();
+    write_digest(json, found.digest);
+    print_out(json.end_object().text() + "\n");
+  } else {
+    print_out(to_string(found.digest) + "\n");
+  }
+  check_record(options.input, found);
+  return ExitStatus::Done;
+}
+
+/// A digest and a path a line, as --check reads them.
+ExitStatus print_all(const Options& options, const Session& session) {
+  JsonWriter json;
+  json.begin_object().key("digests").begin_array();
+  for (const std::string& path : options.paths) {
+    const CheckpointDigest found = digest_of(options, path, session.run());
+    check_record(path, found);
+    if (!options.json) print_out(fmt::format("{}  {}\n", to_string(found.digest), path));
+    json.begin_object().field("path", path);
+    write_digest(json, found.digest);
+    json.end_object();
+  }
+  if (options.json) print_out(json.end_array().end_object().text() + "\n");
+  return ExitStatus::Done;
+}
+
+/// A line of a list.
+struct ExpectedDigest {
+  Digest digest;
+  std::string path;
+};
+
+std::vector<ExpectedDigest> read_list(const std::string& file) {
+  constexpr i64 kMaxListBytes = i64{16} << 20;
+  const std::string text = read_small_file(file, kMaxListBytes, ErrorCode::Usage);
+  std::vector<ExpectedDigest> list;
+  for (std::size_t begin = 0, number = 1; begin < text.size(); ++number) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.empty()) continue;
+    const std::size_t blank = line.find(' ');
+    const std::size_t path = line.find_first_not_of(' ', blank);
+    const auto digest = parse_digest(std::string_view(line).substr(0, blank));
+    if (!digest || path == std::string::npos)
+      fail(ErrorCode::Usage, {file, {}}, "{}: line {} is not a digest and a path, as `glu-ckpt digest A B` prints them",
+           file, number);
+    list.push_back({*digest, line.substr(path)});
+  }
+  return list;
+}
+
+ExitStatus check_list(const Options& options, const Session& session) {
+  auto status = ExitStatus::Done;
+  JsonWriter json;
+  json.begin_object().key("checked").begin_array();
+  for (const auto& [expected, path] : read_list(options.check_file)) {
+    std::string word = "ok", found_text, fault;
+    try {
+      const Digest found = digest_of(options, path, session.run()).digest;
+      found_text = to_string(found);
+      if (!(found == expected)) word = "differs";
+      if (!(found == expected) && status == ExitStatus::Done) status = ExitStatus::Differs;
+    } catch (...) {
+      // One that cannot be read is a finding about that line. A stop is none.
+      const Error error = current_error();
+      if (error.code() == ErrorCode::Interrupted) throw;
+      word = "not read";
+      fault = error.what();
+      status = exit_status(error.code());
+    }
+    if (!options.json && !options.quiet)
+      print_out(fmt::format("{}: {}{}\n", report::printable(path), word,
+                            fault.empty() ? "" : " (" + report::printable(fault) + ")"));
+    json.begin_object().field("path", path).field("state", word).field("expected", to_string(expected));
+    json.field("digest", found_text).field("error", fault).end_object();
+  }
+  json.end_array().field("ok", status == ExitStatus::Done);
+  if (options.json) print_out(json.end_object().text() + "\n");
+  return status;
+}
+
+}  // namespace
 
 ExitStatus cmd_digest(const Options& options) {
-  const CheckpointDigest found = digest(options.input, options.from, Session(options).run());
-  const std::string text = to_string(found.digest);
-  if (options.json)
-    print_out(JsonWriter()
-                  .begin_object()
-                  .field("digest", text)
-                  .field("tensors", found.digest.tensors)
-                  .field("bytes", found.digest.bytes)
-                  .end_object()
-                  .text() +
-              "\n");
-  else
-    print_out(text + "\n");
-  if (found.contradicts_record())
-    fail(ErrorCode::RecordContradicts, {options.input, {}},
-         "{}: the record says {}: the tensors have changed since it was written", options.input, found.recorded);
-  return ExitStatus::Done;
+  const Session session(options);
+  if (options.paths.empty() == options.check_file.empty())
+    fail(ErrorCode::Usage, {}, "digest takes either one or more paths, or --check FILE");
+  if (!options.check_file.empty()) return check_list(options, session);
+  if (options.paths.size() > 1) return print_all(options, session);
+  Options one = options;
+  one.input = options.paths.front();
+  return print_one(one, session);
 }
 
 }  // namespace glu_ckpt::cli

@@ -1,14 +1,43 @@
 #include <fmt/format.h>
 
 #include "cli/session.hpp"
+#include "core/fail.hpp"
 #include "core/json.hpp"
 
 namespace glu_ckpt::cli {
+namespace {
+
+ExitStatus remove_stamp(const Options& options, StampMode mode) {
+  if (options.from.glu || options.from.shared_glu || options.from.optimizer_glu || options.from.naming)
+    fail(ErrorCode::Usage, {}, "stamp --remove takes the recorded layout out; it goes with no layout to record");
+  const Unstamped found = unstamp(options.input, mode);
+  const std::string file = found.file.string();
+  if (options.json)
+    print_out(JsonWriter()
+                  .begin_object()
+                  .field("path", options.input)
+                  .field("file", file)
+                  .field("removed", found.was_there && mode == StampMode::Write)
+                  .field("dry_run", mode == StampMode::DryRun)
+                  .end_object()
+                  .text() +
+              "\n");
+  else if (!options.quiet)
+    print_out(!found.was_there            ? fmt::format("{}: has no recorded layout\n", options.input)
+              : mode == StampMode::DryRun ? fmt::format("{}: would take the layout out\n", file)
+                                          : fmt::format("{}: took the layout out\n", file));
+  return ExitStatus::Done;
+}
+
+}  // namespace
 
 ExitStatus cmd_stamp(const Options& options) {
+  const StampMode mode = options.stamp_dry_run ? StampMode::DryRun : StampMode::Write;
+  if (options.remove_stamp) return remove_stamp(options, mode);
   SourceAnswers answers = options.from;
   answers.option_prefix = "--";
-  const Stamped stamped = stamp(options.input, answers);
+  const Stamped stamped = stamp(options.input, answers, mode);
+  const std::string file = stamped.file.string();
   if (options.json)
     print_out(JsonWriter()
                   .begin_object()
@@ -16,11 +45,15 @@ ExitStatus cmd_stamp(const Options& options) {
                   .field("naming", stamped.naming)
                   .field("experts", stamped.experts)
                   .field("glu", stamped.glu)
+                  .field("file", file)
+                  .field("dry_run", mode == StampMode::DryRun)
                   .end_object()
                   .text() +
               "\n");
   else if (!options.quiet)
-    print_out(fmt::format("{}: recorded {}, {}, {}\n", options.input, stamped.naming, stamped.experts, stamped.glu));
+    print_out(fmt::format("{}: {} {}, {}, {}; `glu-ckpt stamp {} --remove` takes it out\n", file,
+                          mode == StampMode::DryRun ? "would record" : "recorded", stamped.naming, stamped.experts,
+                          stamped.glu, options.input));
   return ExitStatus::Done;
 }
 

@@ -10,6 +10,7 @@ int main(int argc, char** argv) {
     const auto options = cli::parse_options(argc, argv);
     return static_cast<int>(options ? cli::run(*options) : ExitStatus::Done);
   } catch (...) {
-    return static_cast<int>(cli::report_error("glu-ckpt", current_error(), cli::wants_json(argc, argv)));
+    return static_cast<int>(
+        cli::report_error("glu-ckpt", current_error(), cli::wants_json(argc, argv), {argv + 1, argv + argc}));
   }
 }

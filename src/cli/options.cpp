@@ -8,6 +8,7 @@
 
 #include "bench/bench.hpp"
 #include "cli/command_table.hpp"
+#include "cli/find_input.hpp"
 #include "cli/session.hpp"
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
@@ -37,10 +38,12 @@ std::string u64_fault(const std::string& text) {
   return "'" + text + "' is not a number from 0 to 2^64 - 1";
 }
 
-/// "5%" or "0.1%"; the sign may be left out.
+/// "5%" or "0.1%"; the sign may be left out of numbers that nobody takes for a share.
 double parse_percent(const std::string& text) {
-  const auto percent =
-      parse_number<double>(std::string_view(text).substr(0, text.size() - (text.ends_with('%') ? 1 : 0)));
+  const bool has_sign = text.ends_with('%');
+  const auto percent = parse_number<double>(std::string_view(text).substr(0, text.size() - (has_sign ? 1 : 0)));
+  if (percent && *percent > 0 && *percent < 1 && !has_sign)
+    fail(ErrorCode::Usage, {}, "--sample: '{}' may mean {}% or {}%; say which, with the %", text, text, 100 * *percent);
   if (!percent || !(*percent > 0 && *percent <= 100))
     fail(ErrorCode::Usage, {}, "--sample: '{}' is no share such as 5% or 0.1%, more than 0 and at most 100%", text);
   return *percent;
@@ -154,6 +157,7 @@ std::string glu_fault(const std::string& typed) {
 }
 
 std::string target_fault(const std::string& typed) {
+  if (typed.empty()) return "--to is empty; megatron, torchtitan, hf and hf:<model_type> are targets";
   const std::vector<std::string> known = plain(target_words());
   if (typed.starts_with("hf:") || std::ranges::find(known, typed) != known.end()) return {};
   return fmt::format("'{}' is no target; megatron, torchtitan, hf and hf:<model_type> are{}", typed,
@@ -259,8 +263,9 @@ class Parser {
   void add_common(CLI::App* sub) {
     sub->option_defaults()->group(kGeneral);
     add_json(sub);
-    sub->add_flag("-q,--quiet", options_.quiet, "no progress, no notes");
-    sub->add_flag("-v,--verbose", options_.verbose, "say more");
+    sub->add_flag("-q,--quiet", options_.quiet,
+                  "no reports, notes or progress; warnings, errors and data (--json, lists, digests) stay");
+    sub->add_flag("-v,--verbose", options_.verbose, "longer reports, and the reasons of decisions");
   }
 
   void add_from(CLI::App* sub) {
@@ -395,6 +400,8 @@ class Parser {
            {{"auto", "where long runs stay as they are"}, {"always", "short runs, too"}, {"never", "copy"}})
         ->type_name("WHEN")
         ->default_str("auto");
+    sub->add_flag("--allow-foreign-order", options_.convert.allow_foreign_order,
+                  "write an order of gate and up that programs take for another under the same names");
     sub->add_flag("--force", options_.convert.force, "convert even if the source has that layout already");
     sub->add_flag("--overwrite", options_.convert.overwrite, "replace DST once the new one is complete");
     sub->add_flag("--resume", options_.convert.resume,
@@ -407,9 +414,9 @@ class Parser {
   void add_verify() {
     CLI::App* sub = add(Command::Verify, "verify", "are these the same model, in whatever two layouts?");
     examples(sub, {"verify Qwen3-30B-A3B OUT", "verify RUN OUT --from-glu contiguous", "verify A B --forward",
-                   "verify A B --sample 5%"});
+                   "verify A B --sample 5%", "verify A gck2:..."});
     sub->add_option("A", options_.input, "file or directory")->required();
-    sub->add_option("B", options_.output, "file or directory")->required();
+    sub->add_option("B", options_.output, "file or directory, or a digest: gck2:...")->required();
     sub->option_defaults()->group("How much is compared");
     sub->add_option("--layers", options_.verify.subset.layers, "only these, as `inspect` numbers them: 3,5-7,mtp.0")
         ->type_name("LIST");
@@ -457,8 +464,12 @@ class Parser {
 
   void add_digest() {
     CLI::App* sub = add(Command::Digest, "digest", "one fingerprint, the same for every layout of the same weights");
-    examples(sub, {"digest Qwen3-30B-A3B", "digest RUN --from-glu contiguous"});
-    sub->add_option("PATH", options_.input, "file or directory")->required();
+    examples(sub, {"digest Qwen3-30B-A3B", "digest RUN --from-glu contiguous", "digest A B >DIGESTS",
+                   "digest --check DIGESTS"});
+    sub->add_option("PATH", options_.paths, "files or directories; of several, a digest and a path a line");
+    sub->option_defaults()->group("What is compared");
+    sub->add_option("--check", options_.check_file, "digests and paths, as `digest A B` prints them, are compared")
+        ->type_name("FILE");
     add_from(sub);
     add_work(sub);
     add_common(sub);
@@ -474,13 +485,17 @@ class Parser {
 
   void add_stamp() {
     CLI::App* sub = add(Command::Stamp, "stamp", "record a layout that you know and the file does not say");
-    examples(sub, {"stamp RUN --glu contiguous", "stamp RUN --glu interleaved:32 --shared-glu contiguous"});
+    examples(sub, {"stamp RUN --remove", "stamp RUN --glu contiguous",
+                   "stamp RUN --glu interleaved:32 --shared-glu contiguous"});
     sub->add_option("PATH", options_.input, "file or directory")->required();
     sub->option_defaults()->group("What is known");
     offer_glu(sub->add_option("--glu", texts_.from_glu, "contiguous or interleaved:K"));
     offer_glu(sub->add_option("--shared-glu", texts_.from_shared_glu, "the same for the shared expert"));
     offer_glu(sub->add_option("--optimizer-glu", texts_.from_optimizer_glu, "the same for the optimizer's state"));
     offer_namings(sub->add_option("--naming", texts_.from_naming, "the naming, where the keys fit several"));
+    sub->option_defaults()->group("What is written");
+    sub->add_flag("--dry-run", options_.stamp_dry_run, "say what would be written, and write nothing");
+    sub->add_flag("--remove", options_.remove_stamp, "take the recorded layout out again");
     add_common(sub);
   }
 
@@ -742,6 +757,10 @@ class Parser {
     options_.verify.b.decode = options_.from.decode;
     options_.from.drop_optimizer = texts_.optimizer == "drop";
     answer_target(texts_.target, options_.convert.target);
+    options_.input = find_input(options_.input);
+    for (std::string& path : options_.paths) path = find_input(path);
+    if (options_.command == Command::Verify || options_.command == Command::Diff)
+      options_.output = find_input(options_.output);
     if (texts_.scope == "experts") options_.convert.to.scope = Scope::Experts;
     options_.convert.to.keep_unknown = texts_.unknown == "keep";
     answer_naming(texts_.to_naming, options_.verify.b.naming);

@@ -60,6 +60,11 @@ struct Options {
   /// Of inspect: whether tensors are listed, and the pattern of those; empty for all.
   bool list_tensors = false;
   std::string tensors;
+  /// Of digest: the checkpoints, or the file that lists digests and paths.
+  std::vector<std::string> paths;
+  std::string check_file;
+  bool stamp_dry_run = false;
+  bool remove_stamp = false;
   /// Problems that inspect finds are its exit status.
   bool strict = false;
   bool dry_run = false;

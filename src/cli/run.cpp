@@ -34,11 +34,31 @@ ExitStatus run(const Options& options) {
   return ExitStatus::Done;
 }
 
-ExitStatus report_error(const std::string& program, const Error& error, bool json) {
+namespace {
+
+/// A word as a shell reads it.
+std::string quoted(const std::string& word) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+}  // namespace
+
+ExitStatus report_error(const std::string& program, const Error& error, bool json,
+                        const std::vector<std::string>& words) {
   if (json)
     report::tell("{}\n", report::error_json(error));
   else
     report::tell("{}: error: {} [{}]\n", program, report::printable(error.what()), slug(error.code()));
+  if (!json && !words.empty() && !error.missing_options().empty()) {
+    std::string line = "  " + program;
+    for (const std::string& word : words) line += " " + report::printable(quoted(word));
+    for (const std::string& option : error.missing_options()) line += " " + option + " ORDER";
+    report::tell("{}\n", line);
+  }
   return exit_status(error.code());
 }
 

@@ -2,6 +2,7 @@
 /// What the programs glu-ckpt and glu-ckpt-mpi do alike.
 
 #include <string>
+#include <vector>
 
 #include "cli/options.hpp"
 
@@ -11,8 +12,9 @@ namespace glu_ckpt::cli {
 ExitStatus run(const Options& options);
 
 /// Prints the error to stderr, as JSON if asked for, and returns its exit status. `program`: what a line of text
-/// begins with.
-ExitStatus report_error(const std::string& program, const Error& error, bool json);
+/// begins with. Where options are missing, the words of the command line are printed with those behind them.
+ExitStatus report_error(const std::string& program, const Error& error, bool json,
+                        const std::vector<std::string>& words = {});
 
 /// Whether the command line asks for JSON. Errors in the command line itself are reported as asked for, too.
 bool wants_json(int argc, const char* const* argv);

@@ -17,6 +17,8 @@ class Session {
 
   /// The options' own, with this session's observer and token. Valid as long as the session.
   const RunOptions& run() const { return run_; }
+  /// The warnings of what has run.
+  const std::vector<std::string>& warnings() const { return observer_.warnings(); }
 
  private:
   report::ProgressObserver observer_;

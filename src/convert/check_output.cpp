@@ -3,6 +3,7 @@
 #include "convert/check_output.hpp"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "core/fail.hpp"
@@ -91,9 +92,29 @@ void check_staging(const fs::path& output, bool resume) {
         partial.string());
 }
 
+/// Endings of files that other programs write; a directory of such a name would be taken for one.
+constexpr auto kForeignEndings =
+    std::to_array<std::string_view>({".gguf", ".ggml", ".npz", ".npy", ".h5", ".hdf5", ".onnx", ".ckpt", ".pkl", ".zip",
+                                     ".tar", ".gz", ".zst", ".msgpack", ".distcp", ".json"});
+
+void check_output_name(const fs::path& output) {
+  const std::string name = output.string(), ending = output_name(output).extension().string();
+  if (name == "-")
+    fail(ErrorCode::Usage, {name, {}}, "'-': a checkpoint is not written to standard output; name a directory, or ./-");
+  if (name.find("://") != std::string::npos)
+    fail(ErrorCode::Usage, {name, {}}, "{}: remote paths are not written; write to a directory here and upload that",
+         name);
+  if (std::ranges::find(kForeignEndings, ending) != kForeignEndings.end())
+    fail(ErrorCode::Usage, {name, {}},
+         "{}: {} files are not written; a name that ends in .safetensors, .pt, .pth or .bin is one file, any other a "
+         "directory",
+         name, ending);
+}
+
 }  // namespace
 
 void check_output(const fs::path& input, const fs::path& output, const ConvertOptions& options) {
+  check_output_name(output);
   const fs::path dst = resolved(output);
   const fs::path src = resolved(input);
   const std::string name = output.string();

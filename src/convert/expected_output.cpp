@@ -55,6 +55,7 @@ Record make_record(const Conversion& conversion, const std::optional<Digest>& di
   if (has_experts && (recognition.naming_settled || to.naming != from.naming)) record["naming"] = to.naming;
   if (to.shared_glu) record["shared_glu"] = to_string(*to.shared_glu);
   if (to.optimizer_glu) record["optimizer_glu"] = to_string(*to.optimizer_glu);
+  if (!conversion.plan.foreign_order.empty()) record["foreign_order"] = conversion.plan.foreign_order;
   if (digest) record["digest"] = record["source_digest"] = to_string(*digest);
   if (recognition.num_hidden_layers) record["num_hidden_layers"] = fmt::format("{}", *recognition.num_hidden_layers);
   for (const std::string_view key : {"decoded_from", "decoded_as"})

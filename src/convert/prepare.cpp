@@ -36,6 +36,11 @@ Plan make_proved_plan(const Conversion& conversion) {
                      {conversion.target.to, conversion.target.former, options.max_shard_bytes,
                       options.force || source.info().is_decoded, conversion.target.format != source.format()});
   });
+  if (!plan.foreign_order.empty() && !options.allow_foreign_order)
+    fail(ErrorCode::ForeignOrder, {conversion.output.string(), {}},
+         "{}: would load and compute something else. {}; --allow-foreign-order writes this one all the same, and the "
+         "record says so",
+         conversion.output.string(), plan.foreign_order);
   check_plan(source.inventory(), plan);
   check_computed(source, plan);
   if (const auto& left_out = conversion.source.recognition.dropped; !left_out.empty())
@@ -87,10 +92,35 @@ std::string loads_in_sentence(const LoadsIn& found) {
   return fmt::format("the output loads in {}", programs);
 }
 
+/// What --from-glu was taken for; empty where nobody gave it.
+std::string covered_text(const Conversion& conversion) {
+  const SourceAnswers& from = conversion.options.from;
+  if (!from.glu) return {};
+  i64 layers = 0;
+  bool states = false, shared = false;
+  for (const ExpertBlock& block : conversion.source.recognition.blocks) {
+    if (block.set == ExpertSet::Shared)
+      shared = true;
+    else if (block.is_optimizer_state())
+      states = true;
+    else
+      ++layers;
+  }
+  std::string text = fmt::format("{}glu {} is taken for the routed experts of {} layer{}", from.option_prefix,
+                                 to_string(*from.glu), layers, layers == 1 ? "" : "s");
+  if (states && !from.optimizer_glu) text += ", and for their optimizer's states";
+  const auto& shared_glu = conversion.source.recognition.layout.shared_glu;
+  if (shared && shared_glu) text += fmt::format("; the shared expert is {}", to_string(*shared_glu));
+  return text;
+}
+
 /// Lists what may load and compute something else, or what no program loads though it looks as if one did.
 std::vector<std::string> warnings_of(const Conversion& conversion) {
   std::vector<std::string> warnings;
   if (conversion.target.makes_args) warnings = arguments_for(conversion.source, conversion.plan.to).warnings;
+  if (!conversion.plan.foreign_order.empty())
+    warnings.push_back("the output may load and compute something else. " + conversion.plan.foreign_order);
+  if (const std::string text = lone_shard_text(*conversion.source.source); !text.empty()) warnings.push_back(text);
   const bool renamed = conversion.plan.to.naming != conversion.plan.from.naming;
   if (renamed && conversion.options.to.scope == Scope::Experts)
     warnings.push_back(fmt::format("--scope experts renames expert tensors alone; no program loads the result: {}",
@@ -120,6 +150,7 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
   at_first_rank(ranks, [&] {
     for (const std::string& warning : conversion.warnings) tell_warning(run, "{}", warning);
     tell_note(run, "{}", loads_in_sentence(conversion.loads_in));
+    if (const std::string text = covered_text(conversion); !text.empty()) tell_note(run, "{}", text);
     for (const std::string& note : conversion.plan.notes) tell_note(run, "{}", note);
   });
   return conversion;

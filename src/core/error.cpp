@@ -101,6 +101,7 @@ constexpr auto kErrors = std::to_array<ErrorRow>({
     {ErrorCode::NotExact, "not-exact", Refused},
     {ErrorCode::NoSpelling, "no-spelling", Refused},
     {ErrorCode::NoMap, "no-map", Refused},
+    {ErrorCode::ForeignOrder, "foreign-order", Refused},
     {ErrorCode::UnknownTensor, "unknown-tensor", Refused},
     {ErrorCode::NameCollision, "name-collision", Refused},
     {ErrorCode::OutputExists, "output-exists", Refused},

@@ -135,17 +135,6 @@ bool has_all_shards(const ShardIndex& index, const fs::path& directory) {
                      [&](const auto& name) { return path_exists(directory / name); });
 }
 
-/// The N of model-00001-of-0000N.safetensors, or 0.
-std::size_t shards_promised(std::string_view name) {
-  constexpr std::string_view kOf = "-of-";
-  const std::size_t at = name.rfind(kOf);
-  if (at == std::string_view::npos) return 0;
-  std::size_t count = 0;
-  const char* const end = name.data() + name.rfind('.');
-  const auto [rest, error] = std::from_chars(name.data() + at + kOf.size(), end, count);
-  return error == std::errc() && rest == end ? count : 0;
-}
-
 /// Without an index, names that count the shards are all that tells a cut-off download from a whole one.
 void check_promised_shards(const fs::path& directory, const std::vector<std::string>& shards) {
   for (const std::string& name : shards) {
@@ -183,7 +172,10 @@ void pick_shards(CheckpointFiles& files, const Listing& listing) {
       listing.others.empty() ? ""
       : listing.others.front().ends_with(kDistcpSuffix)
           ? fmt::format("; {} is of a distributed checkpoint, but its .metadata is missing", listing.others.front())
-          : fmt::format("; {} is of a kind that cannot be read", listing.others.front());
+          : fmt::format("; {} is there, which is not read", listing.others.front());
+  if (is_directory_at(directory / "snapshots"))
+    fail(ErrorCode::NotSupported, {name, {}},
+         "{}: is a repository of the Hugging Face cache; give one of the directories in {}/snapshots", name, name);
   fail(ErrorCode::NotSupported, {name, {}},
        "{}: no checkpoint found: looked for *.safetensors, {}, pytorch_model*.bin, *.pt, .metadata and mp_rank_*{}",
        name, kSafetensorsIndexFile, found);
@@ -374,7 +366,10 @@ CheckpointFiles find_file(const fs::path& path) {
     fail(ErrorCode::NotSupported, {name, {}}, "{}: is part of a distributed checkpoint; give the directory it is in",
          name);
   if (is_other_format(name) && !is_torch(path.filename().string()))
-    fail(ErrorCode::NotSupported, {name, {}}, "{}: is of a kind that cannot be read", name);
+    fail(ErrorCode::NotSupported, {name, {}},
+         "{}: {} files are not read; .safetensors, PyTorch's .pt, .pth and .bin, and torch.distributed.checkpoint "
+         "directories are",
+         name, path.extension().string());
   CheckpointFiles files;
   if (is_torch(path.filename().string())) files.format = Format::Torch;
   files.path = path;

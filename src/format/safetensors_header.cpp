@@ -253,13 +253,14 @@ i64 check_header_length(std::span<const std::byte> prefix, i64 file_bytes, const
   const InputPart part(file);
   if (file_bytes < kHeaderPrefixBytes || prefix.size() < sizeof(u64))
     fail_at(ErrorCode::HeaderTooSmall, {part, file_bytes},
-            "the file ends here; a safetensors file has at least 8 bytes");
+            "this is no safetensors file: it ends here, and one has at least 8 bytes");
   u64 length = 0;
   std::memcpy(&length, prefix.data(), sizeof length);
   if (length > static_cast<u64>(kMaxHeaderBytes))
-    fail_at(ErrorCode::HeaderTooLarge, {part, 0},
-            "the header would be {} bytes long; at most {} are allowed (is this a safetensors file?)", length,
-            kMaxHeaderBytes);
+    fail_at(
+        ErrorCode::HeaderTooLarge, {part, 0},
+        "this is no safetensors file: its first 8 bytes would make the header {} bytes long; at most {} are allowed",
+        length, kMaxHeaderBytes);
   const auto header_bytes = static_cast<i64>(length);
   if (header_bytes > file_bytes - kHeaderPrefixBytes)
     fail_at(ErrorCode::HeaderLength, {part, file_bytes}, "the file ends here, but its header would end at byte {}",

@@ -1,5 +1,7 @@
 /// Adds a record to a checkpoint in place.
 
+#include <algorithm>
+
 #include "core/fail.hpp"
 #include "format/output_format.hpp"
 #include "format/record_file.hpp"
@@ -19,10 +21,11 @@ OutputTensor as_output(const TensorRef& tensor, i64 data_start) {
 }
 
 /// The header is of another length now, so the data moves: into a new file beside the old one.
-void write_record_to_file(const fs::path& path, const Record& record) {
+template <typename Edit>
+void edit_record_of_file(const fs::path& path, const Edit& edit) {
   const File old = File::open_read(path);
   ParsedHeader header = read_header(old);
-  put_record(header.metadata, record);
+  edit(header.metadata);
   i64 data_bytes = 0;
   for (const TensorRef& tensor : header.tensors) data_bytes += tensor.bytes;
   const i64 data_start = old.size() - data_bytes;
@@ -53,16 +56,49 @@ void write_record_to_directory(const fs::path& directory, const Record& record) 
   replace_small_file(path, print_record_json(content));
 }
 
-}  // namespace
-
-void write_record(const fs::path& path, const Record& record) {
-  if (is_directory_at(path)) return write_record_to_directory(path, record);
+void check_takes_record(const fs::path& path) {
   if (format_of_name(path) == Format::Torch)
     fail(ErrorCode::NotSupported, {path.string(), {}},
          "{}: a record can be added to a safetensors file or to a directory; give this file a directory of its own and "
          "stamp that",
          path.string());
-  write_record_to_file(path, record);
 }
+
+void remove_from_directory(const fs::path& directory, const std::vector<std::string>& keys) {
+  const fs::path path = directory / kRecordFileName;
+  if (!path_exists(path)) return;
+  RecordFile content =
+      parse_record_json(read_small_file(path, kMaxRecordBytes, ErrorCode::RecordInvalid), path.string());
+  for (const std::string& key : keys) content.record.erase(key);
+  content.record.erase("version");
+  if (content.record.empty() && content.options.empty() && content.files.empty()) {
+    if (const int error = remove_tree(path); error != 0) fail_errno(error, "remove", path);
+    return sync_directory(directory);
+  }
+  content.record["version"] = GLU_CKPT_VERSION;
+  replace_small_file(path, print_record_json(content));
+}
+
+}  // namespace
+
+void write_record(const fs::path& path, const Record& record) {
+  if (is_directory_at(path)) return write_record_to_directory(path, record);
+  check_takes_record(path);
+  edit_record_of_file(path, [&](std::map<std::string, std::string>& metadata) { put_record(metadata, record); });
+}
+
+void remove_from_record(const fs::path& path, const std::vector<std::string>& keys) {
+  if (is_directory_at(path)) return remove_from_directory(path, keys);
+  check_takes_record(path);
+  edit_record_of_file(path, [&](std::map<std::string, std::string>& metadata) {
+    for (const std::string& key : keys) metadata.erase("glu_ckpt." + key);
+    const bool says_more = std::ranges::any_of(metadata, [](const auto& entry) {
+      return entry.first.starts_with("glu_ckpt.") && entry.first != "glu_ckpt.version";
+    });
+    if (!says_more) metadata.erase("glu_ckpt.version");
+  });
+}
+
+fs::path record_file_of(const fs::path& path) { return is_directory_at(path) ? path / kRecordFileName : path; }
 
 }  // namespace glu_ckpt

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/parse_number.hpp"
 #include "glu_ckpt/checkpoint.hpp"
 
 namespace glu_ckpt {
@@ -28,6 +29,15 @@ inline std::optional<Format> format_of_name(const std::filesystem::path& path) {
   if (suffix == kSafetensorsSuffix) return Format::Safetensors;
   if (std::ranges::find(kTorchSuffixes, suffix) != kTorchSuffixes.end()) return Format::Torch;
   return std::nullopt;
+}
+
+/// The N of model-00001-of-0000N.safetensors, or 0.
+inline std::size_t shards_promised(std::string_view name) {
+  constexpr std::string_view kOf = "-of-";
+  const std::size_t at = name.rfind(kOf);
+  if (at == std::string_view::npos) return 0;
+  const std::string_view digits = name.substr(at + kOf.size(), name.rfind('.') - at - kOf.size());
+  return parse_number<std::size_t>(digits).value_or(0);
 }
 
 }  // namespace glu_ckpt

@@ -478,18 +478,6 @@ std::string example_key(const Naming& naming) {
   return print_stack(stack, "{L}", "") + print_part(split ? names.up : names.gate_up, TensorKind::Weight, "{E}");
 }
 
-/// "indexed split", "grouped contiguous": what the family's own software stores.
-std::vector<std::string> native_forms(const Naming& naming) {
-  const std::string fused =
-      naming.fused_glu == Glu::Kind::Unknown ? "contiguous or interleaved:K" : to_string(fixed_glu(naming));
-  std::vector<std::string> forms;
-  if (naming.native_indexed_split) forms.emplace_back("indexed split");
-  if (naming.native_indexed_fused) forms.push_back("indexed " + fused);
-  if (naming.native_grouped_split) forms.emplace_back("grouped split");
-  if (naming.native_grouped_fused) forms.push_back("grouped " + fused);
-  return forms;
-}
-
 /// The programs that read these keys, if the checkpoint is whole and in a native form.
 std::string loaded_by(std::string_view name) {
   if (name == "megatron-dist") return "Megatron-Core, from torch_dist (convert --to megatron)";
@@ -501,6 +489,17 @@ std::string loaded_by(std::string_view name) {
 }
 
 }  // namespace
+
+std::vector<std::string> native_forms(const Naming& naming) {
+  const std::string fused =
+      naming.fused_glu == Glu::Kind::Unknown ? "contiguous or interleaved:K" : to_string(fixed_glu(naming));
+  std::vector<std::string> forms;
+  if (naming.native_indexed_split) forms.emplace_back("indexed split");
+  if (naming.native_indexed_fused) forms.push_back("indexed " + fused);
+  if (naming.native_grouped_split) forms.emplace_back("grouped split");
+  if (naming.native_grouped_fused) forms.push_back("grouped " + fused);
+  return forms;
+}
 
 std::vector<NamingSummary> naming_summaries() {
   std::vector<NamingSummary> rows;

@@ -73,6 +73,9 @@ std::span<const Naming> namings();
 /// The glu arrangement that the row's own software stores in a native fused tensor.
 Glu fixed_glu(const Naming& naming);
 
+/// The forms of routed experts that the family's own software stores: "indexed split", "grouped contiguous".
+std::vector<std::string> native_forms(const Naming& naming);
+
 /// The templates of one kind of expert.
 const PartNames& part_names(const Naming& naming, ExpertSet set, Experts experts);
 std::string_view part_template(const PartNames& names, Role role);

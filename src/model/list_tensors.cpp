@@ -60,7 +60,7 @@ std::map<std::size_t, HeldMatrices> held_by_tensor(const Recognition& recognitio
   const auto add = [&](std::size_t tensor, const std::string& layer, std::string_view role, TensorKind kind) {
     HeldMatrices& held = by_tensor[tensor];
     add_once(held.layers, layer);
-    add_once(held.roles, std::string(role));
+    add_once(held.roles, role == "gate_up" ? "gate and up" : std::string(role));
     held.kind = to_string(kind);
     return &held;
   };

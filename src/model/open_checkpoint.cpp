@@ -10,6 +10,8 @@
 #include "format/model_config.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
+#include "io/file_names.hpp"
+#include "layout/unknown_orders.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/find_quantized.hpp"
 
@@ -20,6 +22,11 @@ namespace {
 std::string option_about(const ExpertBlock& block) {
   if (block.set == ExpertSet::Shared) return "shared-glu";
   return block.is_optimizer_state() ? "optimizer-glu" : "glu";
+}
+
+/// What the option is about.
+std::string_view what_is_in(std::string_view option) {
+  return option == "glu" ? "FC1" : option == "shared-glu" ? "the shared expert's FC1" : "the optimizer's state of FC1";
 }
 
 /// The file of the source that holds the tensor.
@@ -59,6 +66,12 @@ ModelHints hints_of(const Source& source, const SourceAnswers& answers) {
                                    answers.config_file));
 }
 
+void add_unknown(const Checkpoint& checkpoint, const std::string& option_prefix, UnknownOrders& unknown) {
+  std::vector<std::string> options;
+  for (const std::string& answer : missing_answers(checkpoint.recognition)) options.push_back(option_prefix + answer);
+  unknown.add(checkpoint.source->path().string(), options);
+}
+
 Recognition recognize_source(const Source& source, const ModelHints& hints, const SourceAnswers& answers) {
   return with_place(source, [&] { return recognize_model(source.inventory(), hints, source.record(), answers); });
 }
@@ -67,6 +80,9 @@ Recognition recognize_source(const Source& source, const ModelHints& hints, cons
 
 void fail_with_place(const Error& error, const Source& source) {
   const ExitStatus status = exit_status(error.code());
+  if (error.code() == ErrorCode::UnknownGlu && error.file().empty())
+    throw Error(error.code(), source.path().string() + ": " + error.what(), source.path().string())
+        .with_missing_options(error.missing_options());
   if (!error.file().empty() || (status != ExitStatus::BrokenInput && status != ExitStatus::Refused)) throw error;
   const auto& tensors = source.inventory().tensors;
   const auto named = std::ranges::find(tensors, error.tensor(), &TensorRef::name);
@@ -105,11 +121,13 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
   try {
     inspection.recognition = recognize_source(*inspection.source, hints_of(*inspection.source, answers), answers);
     inspection.problems = inspection.recognition->problems;
+    if (const std::string text = lone_shard_text(*inspection.source); !text.empty())
+      inspection.problems.push_back(text);
     for (const std::string& answer : missing_answers(*inspection.recognition))
-      inspection.problems.push_back(fmt::format(
-          "the order of gate and up in FC1 is unknown: say {}{} contiguous|interleaved:K, or record it with "
-          "`glu-ckpt stamp`, which writes it into the checkpoint",
-          answers.option_prefix, answer));
+      inspection.problems.push_back(
+          fmt::format("the order of gate and up in {} is unknown: say {}{} contiguous|interleaved:K, or record it with "
+                      "`glu-ckpt stamp`, which writes it into the checkpoint",
+                      what_is_in(answer), answers.option_prefix, answer));
     inspection.loads_in = loaders_of(*inspection.source, *inspection.recognition);
   } catch (const Error& error) {
     inspection.problems.emplace_back(error.what());
@@ -138,6 +156,16 @@ std::vector<std::string> missing_answers(const Recognition& recognition) {
   return missing;
 }
 
+std::string lone_shard_text(const Source& source) {
+  if (is_directory_at(source.path())) return {};
+  const std::size_t shards = shards_promised(source.path().filename().string());
+  if (shards < 2) return {};
+  return fmt::format(
+      "{}: is one of {} shards by its name, and holds a part of a model; give the directory that all of "
+      "them are in for the whole one",
+      source.path().string(), shards);
+}
+
 bool has_unknown_glu(const Recognition& recognition) {
   return std::ranges::any_of(recognition.blocks,
                              [](const ExpertBlock& block) { return block.glu.kind == Glu::Kind::Unknown; });
@@ -145,16 +173,23 @@ bool has_unknown_glu(const Recognition& recognition) {
 
 void require_known_glu(const Checkpoint& checkpoint, const ExpertBlock& block, const std::string& option_prefix) {
   if (block.glu.kind != Glu::Kind::Unknown) return;
-  const std::string path = checkpoint.source->path().string();
-  fail(ErrorCode::UnknownGlu, {path, {}},
-       "{}: {}layer {}, {} experts: names and shapes do not tell in which order FC1 holds gate and up. Say {}{} "
-       "contiguous|interleaved:K if you know, or record it once with `glu-ckpt stamp`",
-       path, block.is_optimizer_state() ? block.state + " of " : "", layer_label(block), to_string(block.set),
-       option_prefix, option_about(block));
+  UnknownOrders unknown;
+  unknown.add(checkpoint.source->path().string(), {option_prefix + option_about(block)});
+  unknown.check();
 }
 
 void require_known_glu(const Checkpoint& checkpoint, const std::string& option_prefix) {
-  for (const ExpertBlock& block : checkpoint.recognition.blocks) require_known_glu(checkpoint, block, option_prefix);
+  UnknownOrders unknown;
+  add_unknown(checkpoint, option_prefix, unknown);
+  unknown.check();
+}
+
+void require_known_glu(const Checkpoint& a, const std::string& a_prefix, const Checkpoint& b,
+                       const std::string& b_prefix) {
+  UnknownOrders unknown;
+  add_unknown(a, a_prefix, unknown);
+  add_unknown(b, b_prefix, unknown);
+  unknown.check();
 }
 
 i64 tensor_bytes(const Model& model) {

@@ -30,12 +30,19 @@ auto with_place(const Source& source, const Work& work) {
 /// that would say it (SourceAnswers::option_prefix).
 void require_known_glu(const Checkpoint& checkpoint, const std::string& option_prefix);
 
+/// The same for two checkpoints, whose missing answers are asked for together.
+void require_known_glu(const Checkpoint& a, const std::string& a_prefix, const Checkpoint& b,
+                       const std::string& b_prefix);
+
 /// The same for one layer.
 void require_known_glu(const Checkpoint& checkpoint, const ExpertBlock& block, const std::string& option_prefix);
 
 /// The options, without their prefix, that would say the orders of gate and up that nothing says: "glu", "shared-glu",
 /// "optimizer-glu".
 std::vector<std::string> missing_answers(const Recognition& recognition);
+
+/// Says that the source is one file of several; empty where it is not.
+std::string lone_shard_text(const Source& source);
 
 bool has_unknown_glu(const Recognition& recognition);
 

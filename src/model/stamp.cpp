@@ -5,7 +5,16 @@
 
 namespace glu_ckpt {
 
-Stamped stamp(const std::filesystem::path& path, const SourceAnswers& answers) {
+namespace {
+
+std::filesystem::path stamped_path(const Source& source, const std::filesystem::path& path) {
+  const std::string& iteration = source.structure().iteration_dir;
+  return iteration.empty() ? path : path / iteration;
+}
+
+}  // namespace
+
+Stamped stamp(const std::filesystem::path& path, const SourceAnswers& answers, StampMode mode) {
   if (!answers.glu && !answers.shared_glu && !answers.optimizer_glu)
     fail(ErrorCode::Usage, {}, "stamp needs at least one of --glu, --shared-glu and --optimizer-glu");
   const Checkpoint checkpoint = open_checkpoint(path, answers);
@@ -20,9 +29,25 @@ Stamped stamp(const std::filesystem::path& path, const SourceAnswers& answers) {
   record["glu"] = to_string(layout.glu);
   if (layout.shared_glu) record["shared_glu"] = to_string(*layout.shared_glu);
   if (layout.optimizer_glu) record["optimizer_glu"] = to_string(*layout.optimizer_glu);
-  const std::string& iteration = checkpoint.source->structure().iteration_dir;
-  write_record(iteration.empty() ? path : path / iteration, record);
-  return {recognition.naming_settled ? layout.naming : "no naming", record["experts"], record["glu"]};
+  const std::filesystem::path written = stamped_path(*checkpoint.source, path);
+  if (mode == StampMode::Write) write_record(written, record);
+  return {record_file_of(written), recognition.naming_settled ? layout.naming : "no naming", record["experts"],
+          record["glu"]};
+}
+
+Unstamped unstamp(const std::filesystem::path& path, StampMode mode) {
+  static const std::vector<std::string> kLayoutKeys = {"naming", "experts", "glu", "shared_glu", "optimizer_glu"};
+  const auto source = open_source(path);
+  const std::filesystem::path written = stamped_path(*source, path);
+  Unstamped result{record_file_of(written), false};
+  for (const std::string& key : kLayoutKeys) result.was_there |= source->record().contains(key);
+  if (source->record().contains("digest"))
+    fail(ErrorCode::NotExact, {result.file.string(), {}},
+         "{}: its record was written by a conversion, not by stamp: it says what the tensors are, so it stays. Say "
+         "--from-glu beside it if it is wrong",
+         result.file.string());
+  if (result.was_there && mode == StampMode::Write) remove_from_record(written, kLayoutKeys);
+  return result;
 }
 
 }  // namespace glu_ckpt

@@ -1,11 +1,14 @@
 /// (Inventory, Recognition, options) -> Plan: which tensors to write, in which shard, from which bytes.
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <unordered_set>
 
 #include "arch/dense_table.hpp"
 #include "core/fail.hpp"
 #include "core/hash.hpp"
+#include "layout/unknown_orders.hpp"
 #include "plan/dense_outputs.hpp"
 #include "plan/place_outputs.hpp"
 #include "plan/shard_phase.hpp"
@@ -54,18 +57,24 @@ bool is_identity(const std::vector<DraftOutput>& outputs, const Inventory& inven
   });
 }
 
-void note_foreign_form(const ExpertBlock& block, const BlockTarget& target, Plan& plan) {
+/// A form that no program stores is noted; an order that a program would take for another is what foreign_order says.
+void note_foreign_form(const ExpertBlock& block, const BlockTarget& target, bool is_named, Plan& plan) {
   if (block.glu.kind == Glu::Kind::None || block.is_optimizer_state()) return;
   const bool fused = target.glu.kind != Glu::Kind::Split && !target.halved;
   const std::string form =
       fmt::format("{} experts as {}, {}", to_string(block.set), to_string(target.experts), to_string(target.glu));
   std::string note;
   if (!is_native(*target.naming, block.set, target.experts, fused)) {
-    note = fmt::format("{}: software that reads {} does not store them so", form, target.naming->name);
+    note = fmt::format("{}: software that reads {} does not store them so; it stores {}", form, target.naming->name,
+                       fmt::join(native_forms(*target.naming), " or "));
   } else if (const Glu fixed = fixed_glu(*target.naming);
              fused && fixed.kind != Glu::Kind::Unknown && block.set == ExpertSet::Routed && target.glu != fixed) {
-    note = fmt::format("{}: software that reads {} expects {} under these names and cannot see the difference", form,
-                       target.naming->name, to_string(fixed));
+    const std::string text =
+        fmt::format("{}: software that reads {} expects {} under these names and cannot see the difference", form,
+                    target.naming->name, to_string(fixed));
+    if (is_named && plan.foreign_order.empty())
+      plan.foreign_order = fmt::format("{}; --glu {} writes what it expects", text, to_string(fixed));
+    if (!is_named) note = text;
   }
   if (!note.empty() && std::ranges::find(plan.notes, note) == plan.notes.end()) plan.notes.push_back(std::move(note));
 }
@@ -140,7 +149,15 @@ std::vector<BlockTarget> make_targets(const Inventory& inventory, const Recognit
                                       const DenseNaming* whole, const std::string& root) {
   std::vector<BlockTarget> targets;
   targets.reserve(from.blocks.size());
-  for (const ExpertBlock& block : from.blocks) targets.push_back(make_target(block, from, to));
+  // All answers that are missing are asked for at once.
+  UnknownOrders unknown;
+  for (const ExpertBlock& block : from.blocks) try {
+      targets.push_back(make_target(block, from, to));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::UnknownGlu) throw;
+      unknown.add("", error.missing_options());
+    }
+  unknown.check();
   stack_targets(inventory, from, targets, whole, root);
   return targets;
 }
@@ -205,7 +222,7 @@ void describe_targets(const Recognition& from, const std::vector<BlockTarget>& t
     const ExpertBlock& block = from.blocks[i];
     if (block.is_optimizer_state()) describe_state(block, targets[i], plan.to);
     if (!block.is_optimizer_state() || !weights) describe_target(block, targets[i], plan.to);
-    note_foreign_form(block, targets[i], plan);
+    note_foreign_form(block, targets[i], from.naming_settled || targets[i].naming != from.naming, plan);
     reordered |= block.is_optimizer_state() && block.set == ExpertSet::Routed && targets[i].glu != block.glu;
   }
   if (from.optimizer_glu_assumed && reordered)
@@ -241,8 +258,9 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   add_others(inventory, from, options, whole, root, drafts, plan);
   const bool identity = from.dropped.empty() && is_identity(drafts.list, inventory);
   if (identity && !options.force && !options.new_format)
-    fail(ErrorCode::AlreadyInLayout, {}, "the source is {} {} {} already; --force copies it all the same",
-         plan.to.naming, plan.to.experts, to_string(plan.to.glu));
+    fail(ErrorCode::AlreadyInLayout, {}, "the source is {}{} {} {} already; --force copies it all the same",
+         plan.to.naming, from.naming_settled ? "" : " (or of another family with the same keys)", plan.to.experts,
+         to_string(plan.to.glu));
   if (!is_identity(drafts.list, inventory)) check_nothing_left_behind(inventory, from, drafts.list);
   check_unique(drafts.list);
   place_outputs(std::move(drafts.list), options.max_shard_bytes, inventory, plan);

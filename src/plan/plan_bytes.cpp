@@ -196,7 +196,7 @@ void check_numbers(const Plan& plan) {
 
 std::vector<std::byte> plan_bytes(const Plan& plan) {
   const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, cuts, from, to, rest,
-               bytes, notes] = plan;
+               foreign_order, bytes, notes] = plan;
   ByteWriter out;
   out.text(kFirstText);
   write(out, outputs);
@@ -211,6 +211,7 @@ std::vector<std::byte> plan_bytes(const Plan& plan) {
   write(out, from);
   write(out, to);
   write(out, rest);
+  write(out, foreign_order);
   write(out, bytes);
   write(out, notes);
   return out.take();
@@ -236,6 +237,7 @@ Plan parse_plan_bytes(std::span<const std::byte> bytes) {
   plan.from = read_answers(in);
   plan.to = read_answers(in);
   plan.rest = in.text();
+  plan.foreign_order = in.text();
   plan.bytes = in.number(0, kMax);
   plan.notes = read_items(in, kNumberBytes, [](ByteReader& notes) { return notes.text(); });
   in.end();

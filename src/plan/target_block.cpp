@@ -54,15 +54,13 @@ std::string_view option_for(const ExpertBlock& block) {
   return block.is_optimizer_state() ? "--from-optimizer-glu" : "--from-glu";
 }
 
-void check_glu_change(const ExpertBlock& block, const Glu& asked, const Recognition& from) {
+void check_glu_change(const ExpertBlock& block, const Glu& asked) {
   if (block.glu.kind == Glu::Kind::None)
     fail(ErrorCode::NotGated, {}, "{} have no gate (FC1 and FC2 are of one width), so there is nothing to make {}",
          block_text(block), to_string(asked));
   if (block.glu.kind == Glu::Kind::Unknown)
-    fail(ErrorCode::UnknownGlu, {},
-         "{}: names and shapes do not tell in which order FC1 of naming {} holds gate and up. Say {} "
-         "contiguous|interleaved:K if you know, or record it once with `glu-ckpt stamp PATH --glu G`",
-         block_text(block), from.layout.naming, option_for(block));
+    throw Error(ErrorCode::UnknownGlu, block_text(block) + ": nothing says in which order FC1 holds gate and up")
+        .with_missing_options({std::string(option_for(block))});
 }
 
 bool is_fused(const Glu& glu, const Naming& naming) {
@@ -239,8 +237,9 @@ class BlockWriter {
     const std::string_view part = part_template(names, role);
     if (part.empty())
       fail(ErrorCode::NoSpelling, {{}, inventory_.tensors[from.tensor].name},
-           "{}: naming {} has no spelling for {} experts' {}", block_text(block_), naming.name, to_string(block_.set),
-           to_string(role));
+           "{}: naming {} has no spelling for {} experts' {}: its models have none. Choose a naming that has them "
+           "(`glu-ckpt layouts`), such as the source's own",
+           block_text(block_), naming.name, to_string(block_.set), to_string(role));
     if (is_scale(from.kind) && naming.plain_fc1_is_fused)
       fail(ErrorCode::NoSpelling, {{}, inventory_.tensors[from.tensor].name},
            "{}: naming {} holds no block scales; dequantize first", block_text(block_), naming.name);
@@ -308,13 +307,13 @@ BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const
   const bool same_form = asked == from.naming && target.experts == block.experts;
   target.halved = block.halved && !glu && asked->halves_by_position &&
                   (same_form || is_native(*asked, block.set, target.experts, false));
-  if (glu && *glu != block.glu) check_glu_change(block, *glu, from);
+  if (glu && *glu != block.glu) check_glu_change(block, *glu);
   // FC1 of unknown order may be regrouped or moved between namings that fix no order; anything else
   // would claim one.
   const bool claims =
       is_native(*asked, block.set, target.experts, true) && fixed_glu(*asked).kind != Glu::Kind::Unknown;
   if (block.glu.kind == Glu::Kind::Unknown && (claims || target.axes != block.axes))
-    check_glu_change(block, fixed_glu(*asked), from);
+    check_glu_change(block, fixed_glu(*asked));
   if (block.intermediate_size < 0 && target.experts == Experts::Grouped)
     fail(ErrorCode::RaggedExperts, {},
          "{} differ in width, so they cannot be one grouped tensor; use --experts indexed", block_text(block));

@@ -20,6 +20,12 @@ void write_layer(JsonWriter& json, const std::string& label) {
     json.value(static_cast<i64>(std::stoll(label)));
 }
 
+void write_warnings(JsonWriter& json, const std::vector<std::string>& warnings) {
+  json.key("warnings").begin_array();
+  for (const std::string& warning : warnings) json.value(warning);
+  json.end_array();
+}
+
 namespace {
 
 /// "BF16 [64, 4096]".
@@ -187,11 +193,12 @@ void write_differences(JsonWriter& json, const Diff& diff) {
   json.end_array();
 }
 
-std::string diff_json(const Diff& diff) {
+std::string diff_json(const Diff& diff, const std::vector<std::string>& warnings) {
   JsonWriter json;
   json.begin_object().field("equal", diff.equal);
   write_differences(json, diff);
   json.field("compared", diff.compared).field("bytes", diff.bytes).field("equal_layers", diff.equal_layers);
+  write_warnings(json, warnings);
   return json.end_object().text();
 }
 

@@ -2,6 +2,7 @@
 /// The parts of a report about differences that diff and verify share.
 
 #include <string>
+#include <vector>
 
 #include "core/json.hpp"
 #include "glu_ckpt/diff.hpp"
@@ -16,6 +17,8 @@ std::string differences_text(const Diff& diff, bool every_tensor);
 
 /// A number for layers of the main stack, a string such as "mtp.0" for others, null for no layer.
 void write_layer(JsonWriter& json, const std::string& label);
+
+void write_warnings(JsonWriter& json, const std::vector<std::string>& warnings);
 
 /// The fields `layers` and `tensors`.
 void write_differences(JsonWriter& json, const Diff& diff);

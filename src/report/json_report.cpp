@@ -143,6 +143,7 @@ std::string conversion_json(const Conversion& conversion) {
                  ? static_cast<double>(conversion.bytes_written + conversion.bytes_cloned) / conversion.seconds
                  : 0.0);
   json.field("peak_memory", conversion.peak_memory).field("device", conversion.device);
+  json.field("up_to_date", conversion.up_to_date);
   json.key("digest");
   if (conversion.digest)
     json.value(to_string(*conversion.digest));
@@ -168,7 +169,7 @@ std::string conversion_json(const Conversion& conversion) {
   return json.end_object().text();
 }
 
-std::string verdict_json(const Verdict& verdict) {
+std::string verdict_json(const Verdict& verdict, const std::vector<std::string>& warnings) {
   JsonWriter json;
   json.begin_object().field("equal", verdict.equal);
   json.field("digest_a", to_string(verdict.a)).field("digest_b", to_string(verdict.b));
@@ -205,6 +206,7 @@ std::string verdict_json(const Verdict& verdict) {
   json.field("differing", verdict.differing).field("same_layout", verdict.same_layout);
   json.field("compared", verdict.compared).field("in_both", verdict.in_both);
   write_differences(json, verdict.differences);
+  write_warnings(json, warnings);
   return json.end_object().text();
 }
 
@@ -224,7 +226,9 @@ std::string layouts_json(const std::vector<NamingSummary>& rows) {
 std::string error_json(const Error& error) {
   JsonWriter json;
   json.begin_object().field("error", slug(error.code())).field("message", std::string_view(error.what()));
-  return json.field("file", error.file()).field("tensor", error.tensor()).end_object().text();
+  json.field("file", error.file()).field("tensor", error.tensor());
+  if (!error.missing_options().empty()) write_list(json, "missing_options", error.missing_options());
+  return json.end_object().text();
 }
 
 }  // namespace glu_ckpt::report

@@ -43,7 +43,10 @@ void ProgressObserver::advance(i64 bytes, std::string_view bottleneck) {
   print(false, bottleneck);
 }
 
-void ProgressObserver::warn(std::string_view sentence) { tell("glu-ckpt: warning: {}\n", sentence); }
+void ProgressObserver::warn(std::string_view sentence) {
+  warnings_.emplace_back(sentence);
+  tell("glu-ckpt: warning: {}\n", sentence);
+}
 
 void ProgressObserver::note(std::string_view sentence) {
   if (shown_.notes) tell("glu-ckpt: note: {}\n", sentence);

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "glu_ckpt/run_options.hpp"
 
@@ -28,6 +29,8 @@ class ProgressObserver final : public Observer {
   void advance(i64 bytes, std::string_view bottleneck) override;
   void stage_ends() override;
   void warn(std::string_view sentence) override;
+  /// The sentences of all warnings so far.
+  const std::vector<std::string>& warnings() const { return warnings_; }
   void note(std::string_view sentence) override;
   void detail(std::string_view sentence) override;
 
@@ -41,6 +44,7 @@ class ProgressObserver final : public Observer {
   std::chrono::steady_clock::time_point start_;
   std::chrono::steady_clock::time_point printed_;
   bool printed_any_ = false;
+  std::vector<std::string> warnings_;
   std::mutex mutex_;
 };
 

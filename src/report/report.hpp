@@ -31,6 +31,8 @@ struct Conversion {
   /// "digest", "sample", "readback", "forward" or empty.
   std::string verified;
   std::vector<std::string> refusals;
+  /// An earlier run had finished it.
+  bool up_to_date = false;
   /// Of a plan: what DST needs on its filesystem at the most, and what that has.
   i64 disk_needed = 0;
   i64 disk_free = 0;
@@ -84,9 +86,9 @@ std::string conversion_text(const Conversion& conversion);
 std::string conversion_json(const Conversion& conversion);
 /// A line a layer; with `every_tensor` a line a tensor behind them.
 std::string diff_text(const Diff& diff, bool every_tensor);
-std::string diff_json(const Diff& diff);
+std::string diff_json(const Diff& diff, const std::vector<std::string>& warnings);
 std::string verdict_text(const Verdict& verdict, bool every_tensor);
-std::string verdict_json(const Verdict& verdict);
+std::string verdict_json(const Verdict& verdict, const std::vector<std::string>& warnings);
 std::string layouts_text(const std::vector<NamingSummary>& rows);
 std::string layouts_json(const std::vector<NamingSummary>& rows);
 std::string doctor_text(const Doctor& doctor);

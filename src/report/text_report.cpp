@@ -182,11 +182,10 @@ std::string conversion_text(const Conversion& conversion) {
   const Plan& plan = *conversion.plan;
   std::string text = fmt::format("from        {}\n", layout_text(plan.from));
   text += fmt::format("to          {}\n", layout_text(plan.to));
-  const bool was_there = conversion.bytes_written == 0 && conversion.bytes_cloned == 0;
   text += fmt::format("{} {}\n",
-                      conversion.dry_run ? "would write"
-                      : was_there        ? "was there  "
-                                         : "wrote      ",
+                      conversion.dry_run      ? "would write"
+                      : conversion.up_to_date ? "up to date "
+                                              : "wrote      ",
                       conversion.output);
   text += fmt::format("            {} tensors in {} file{}, {} ({} bytes)\n", plan.outputs.size(), plan.num_shards,
                       plan.num_shards == 1 ? "" : "s", size_text(plan.bytes), plan.bytes);
@@ -323,8 +322,8 @@ std::string layouts_text(const std::vector<NamingSummary>& rows) {
     if (!row.model_types.empty()) add("also hf:", row.model_types);
   }
   return text +
-         "\nListed is the native form: what the program's own software stores. Every naming can\n"
-         "be written with indexed or grouped experts and any order of gate and up.\n";
+         "\nListed is the native form: what the program's own software stores. Every naming\n"
+         "can be written with indexed or grouped experts and any order of gate and up.\n";
 }
 
 }  // namespace glu_ckpt::report

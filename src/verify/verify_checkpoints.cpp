@@ -44,8 +44,7 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   Checkpoint b = open_checkpoint(path_b, options.b);
   share_configuration(a, b, options.b);
   share_configuration(b, a, options.a);
-  require_known_glu(a, options.a.option_prefix);
-  require_known_glu(b, options.b.option_prefix);
+  require_known_glu(a, options.a.option_prefix, b, options.b.option_prefix);
   const auto backend = open_backend(run, 0);
   backend->ready();
   std::unique_ptr<MlpRunner> runner;
@@ -81,8 +80,7 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
                  "{}glu and {}glu say it",
                  options.a.option_prefix, options.b.option_prefix);
   } else {
-    require_known_glu(a, options.a.option_prefix);
-    require_known_glu(b, options.b.option_prefix);
+    require_known_glu(a, options.a.option_prefix, b, options.b.option_prefix);
   }
   const auto backend = make_backend("cpu");
   check_master_weights(run, a, options.a);

@@ -31,6 +31,7 @@ Plan every_field() {
   plan.to = {"megatron", "grouped", {Glu::Kind::None, 0}, "naming", std::nullopt, Glu{Glu::Kind::Contiguous, 0}};
   plan.rest = "hf";
   plan.bytes = 91;
+  plan.foreign_order = "another";
   plan.notes = {"one", "", "three"};
   return plan;
 }
@@ -69,7 +70,7 @@ void expect_equal(const LayoutAnswers& a, const LayoutAnswers& b) {
 /// Does not compile once a Plan has gained a field that it does not compare.
 void expect_equal(const Plan& a, const Plan& b) {
   const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, cuts, from, to, rest,
-               bytes, notes] = a;
+               foreign_order, bytes, notes] = a;
   ASSERT_EQ(outputs.size(), b.outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) expect_equal(outputs[i], b.outputs[i]);
   ASSERT_EQ(moves.size(), b.moves.size());
@@ -84,6 +85,7 @@ void expect_equal(const Plan& a, const Plan& b) {
   expect_equal(from, b.from);
   expect_equal(to, b.to);
   EXPECT_EQ(rest, b.rest);
+  EXPECT_EQ(foreign_order, b.foreign_order);
   EXPECT_EQ(bytes, b.bytes);
   EXPECT_EQ(notes, b.notes);
 }

@@ -1,0 +1,242 @@
+# What stopped people in the program's first hours: each line is a command and what it says now.
+
+# prints NAME STATUS TEXT ARGUMENTS...: the program's stdout and stderr are exactly TEXT, in which {} stands for $WORK.
+prints() {
+  local name=$1 expected=$2 text=${3//'{}'/$WORK} found
+  shift 3
+  status "$name" "$expected" "$@"
+  found=$OUT${OUT:+${ERR:+$'\n'}}$ERR
+  check "$name: $(diff <(printf '%s\n' "$text") <(printf '%s\n' "$found"))" [ "$text" == "$found" ]
+}
+
+# Line 3: tensors can be looked at.
+first_hours_tensors() {
+  local hf=$TESTDATA/whole/qwen3_moe/hf
+  prints "inspect --tensors" 0 \
+    "NAME                                           DTYPE  SHAPE     BYTES  FILE               MATRIX
+model.layers.0.mlp.experts.3.down_proj.weight  BF16   [64, 32]  4096   model.safetensors  layer 0 routed expert 3 down weight
+model.layers.0.mlp.experts.3.gate_proj.weight  BF16   [32, 64]  4096   model.safetensors  layer 0 routed expert 3 gate weight
+model.layers.0.mlp.experts.3.up_proj.weight    BF16   [32, 64]  4096   model.safetensors  layer 0 routed expert 3 up weight" \
+    inspect "$hf" --tensors '*.layers.0.*.experts.3.*'
+  prints "inspect --tensors of nothing" 2 \
+    "glu-ckpt: error: $hf: --tensors: none of its $(tensors "$hf" | wc -l) tensors fits 'nothing*' [usage]" \
+    inspect "$hf" --tensors 'nothing*'
+  status "inspect --tensors --json" 0 inspect "$TESTDATA/megatron/homogeneous" --tensors '*shared_experts*' --json
+  check "tensor_list: each has the contract's fields" [ "$(json_get 'set(map(tuple, v["tensor_list"]))')" == \
+    "{('name', 'dtype', 'shape', 'bytes', 'file', 'matrix')}" ]
+  check "tensor_list: the matrices of one with all layers" [ "$(json_get '[t["matrix"] for t in v["tensor_list"]][0]')" == \
+    "layers 0-1 shared expert gate and up weight" ]
+  status "inspect --tensors: all of them" 0 inspect "$hf" --tensors --json
+  check "tensor_list: as many as there are" [ "$(json_get 'len(v["tensor_list"]) == v["tensors"]')" == True ]
+  status "inspect: layers" 0 inspect "$TESTDATA/whole/deepseek_v3/hf"
+  check "inspect: a line for each kind of layer: $OUT" has "$OUT" \
+    "layers      layer 0: rest 44.23 kB
+            layers 1 to 2: 6 experts 40.32 kB, shared expert 13.44 kB, rest 24.77 kB in each
+            layer mtp.0: 6 experts 40.32 kB, shared expert 13.44 kB, rest 37.65 kB
+            no layer: rest"
+}
+
+# Line 5: what would load and be wrong is refused, and a warning where it is written all the same.
+first_hours_foreign_order() {
+  local family to text out=$WORK/foreign
+  local -A ways=(
+    [qwen3_moe]="--experts grouped --glu interleaved:32" [gpt_oss]="--glu contiguous" [granitemoe]="--glu interleaved:4")
+  local -A expects=([qwen3_moe]=contiguous [gpt_oss]=interleaved:1 [granitemoe]=contiguous)
+  for family in "${!ways[@]}"; do
+    read -ra to <<<"${ways[$family]}"
+    text="software that reads hf:$family expects ${expects[$family]} under these names and cannot see the difference"
+    status "$family in a foreign order" 4 convert "$TESTDATA/hf/$family" "$out" "${to[@]}" -q
+    check "$family: says why: $ERR" has "$ERR" "$text; --glu ${expects[$family]} writes what it expects; --allow-foreign-order"
+    check "$family: nothing is written" absent "$out"
+    status "$family: plan refuses it" 4 plan "$TESTDATA/hf/$family" "$out" "${to[@]}" -q
+    status "$family in a foreign order, allowed" 0 convert "$TESTDATA/hf/$family" "$out" "${to[@]}" \
+      --allow-foreign-order --json -q
+    check "$family: the warning survives -q: $ERR" has "$ERR" \
+      "glu-ckpt: warning: the output may load and compute something else."
+    check "$family: the warning is in JSON" [ "$(json_get "any('$text' in w for w in v['warnings'])")" == True ]
+    check "$family: the record says so" grep -q "\"foreign_order\": \".*expects ${expects[$family]}" "$out/glu_ckpt.json"
+    status "$family: still the same model" 0 verify "$TESTDATA/hf/$family" "$out" -q
+    rm -rf "$out"
+  done
+  status "the expected order" 0 convert "$TESTDATA/hf/qwen3_moe" "$out" --experts grouped --glu contiguous -q
+  check "the expected order: no warning" [ -z "$ERR" ]
+  rm -rf "$out"
+}
+
+# Line 6: all answers that are missing are asked for at once, with the line to paste.
+first_hours_missing_answers() {
+  local out=$WORK/missing a=$TESTDATA/tiny/megatron_dist_optimizer
+  prints "convert asks once" 4 \
+    "glu-ckpt: error: $a: names and shapes do not tell in which order FC1 holds gate and up. If you know it, say --from-glu ORDER --from-shared-glu ORDER, where an ORDER is contiguous or interleaved:K; or record it once with \`glu-ckpt stamp\`, which writes it into the checkpoint [unknown-glu]
+  glu-ckpt convert $a '$out b' --glu interleaved:2 --shared-glu interleaved:2 --from-glu ORDER --from-shared-glu ORDER" \
+    convert "$a" "$out b" --glu interleaved:2 --shared-glu interleaved:2
+  status "verify asks for both sides at once" 4 verify "$a" "$a"
+  check "verify: the line to paste: $ERR" has "$ERR" \
+    "  glu-ckpt verify $a $a --from-glu ORDER --from-shared-glu ORDER --to-glu ORDER --to-shared-glu ORDER"
+  status "the line as it is, with its placeholders" 2 convert "$a" "$out" --glu split --from-glu ORDER
+  status "with --json" 4 digest "$a" --json
+  check "with --json: the options: $ERR" has "$ERR" '"missing_options":["--from-glu","--from-shared-glu"]'
+  status "what --from-glu covers" 0 convert "$a" "$out" --glu interleaved:2 --from-glu contiguous \
+    --from-shared-glu contiguous
+  check "what --from-glu covers: $ERR" has "$ERR" "note: --from-glu contiguous is taken for the routed experts of"
+  check "what --from-glu covers: states: $ERR" has "$ERR" ", and for their optimizer's states; the shared expert is contiguous"
+  rm -rf "$out"
+}
+
+# Line 7: stamp says what it writes, and takes it out again.
+first_hours_stamp() {
+  local dir=$WORK/stamped before
+  cp -r "$TESTDATA/tiny/megatron_bias" "$dir"
+  before=$(tree_sum "$dir")
+  status "stamp --dry-run" 0 stamp "$dir" --glu contiguous --shared-glu contiguous --dry-run
+  check "stamp --dry-run: $OUT" has "$OUT" "$dir/glu_ckpt.json: would record "
+  check "stamp --dry-run writes nothing" [ "$before" == "$(tree_sum "$dir")" ]
+  status "stamp" 0 stamp "$dir" --glu contiguous --shared-glu contiguous
+  check "stamp names the file and the way back: $OUT" has "$OUT" "$dir/glu_ckpt.json: recorded "
+  check "stamp names the way back: $OUT" has "$OUT" "\`glu-ckpt stamp $dir --remove\` takes it out"
+  status "stamp --remove --dry-run" 0 stamp "$dir" --remove --dry-run
+  check "stamp --remove --dry-run leaves it" [ -e "$dir/glu_ckpt.json" ]
+  prints "stamp --remove" 0 "{}/stamped/glu_ckpt.json: took the layout out" stamp "$dir" --remove
+  check "stamp --remove: as it was" [ "$before" == "$(tree_sum "$dir")" ]
+  prints "stamp --remove again" 0 "{}/stamped: has no recorded layout" stamp "$dir" --remove
+  prints "stamp without an answer" 2 \
+    "glu-ckpt: error: stamp needs at least one of --glu, --shared-glu and --optimizer-glu [usage]" stamp "$dir"
+  status "stamp --remove of a conversion's record" 0 convert "$TESTDATA/hf/mixtral" "$dir.out" --experts grouped -q
+  status "stamp --remove of a conversion's record" 4 stamp "$dir.out" --remove
+  rm -rf "$dir"*
+}
+
+# Lines 12 and 18: paths that are none.
+first_hours_paths() {
+  local hf=$TESTDATA/hf/qwen3_moe out=$WORK/paths cache=$WORK/hub
+  prints "s3" 2 "glu-ckpt: error: s3://bucket/model: remote paths are not read; copy it to this machine first [usage]" \
+    inspect s3://bucket/model
+  prints "to s3" 2 \
+    "glu-ckpt: error: s3://bucket/model: remote paths are not written; write to a directory here and upload that [usage]" \
+    convert "$hf" s3://bucket/model --experts grouped -q
+  HF_HUB_CACHE=$cache status "a repository that is not here" 3 inspect Qwen/Qwen3-30B-A3B
+  check "a repository that is not here: $ERR" has "$ERR" "\`hf download Qwen/Qwen3-30B-A3B\` brings it there"
+  mkdir -p "$cache/models--Qwen--Qwen3-30B-A3B/"{refs,snapshots}
+  printf abc123 >"$cache/models--Qwen--Qwen3-30B-A3B/refs/main"
+  cp -r "$hf" "$cache/models--Qwen--Qwen3-30B-A3B/snapshots/abc123"
+  HF_HUB_CACHE=$cache status "a repository in the cache" 0 inspect Qwen/Qwen3-30B-A3B
+  check "a repository in the cache: $OUT" has "$OUT" "path        $cache/models--Qwen--Qwen3-30B-A3B/snapshots/abc123"
+  status "its directory" 0 inspect "$cache/models--Qwen--Qwen3-30B-A3B"
+  rm "$cache/models--Qwen--Qwen3-30B-A3B/refs/main"
+  status "its directory, without a reference" 3 inspect "$cache/models--Qwen--Qwen3-30B-A3B"
+  check "its directory: $ERR" has "$ERR" "is a repository of the Hugging Face cache; give one of the directories in"
+  prints "from -" 2 \
+    "glu-ckpt: error: '-': a checkpoint is not read from standard input; name a file or directory [usage]" inspect -
+  status "to -" 2 convert "$hf" - --experts grouped -q
+  status "to e1.gguf" 2 convert "$hf" "$out.gguf" --experts grouped --glu contiguous -q
+  check "to e1.gguf: $ERR" has "$ERR" ".gguf files are not written; a name that ends in .safetensors, .pt, .pth or .bin"
+  check "to e1.gguf: nothing is written" absent "$out.gguf"
+  : >"$WORK/e.gguf"
+  prints "from e.gguf" 3 \
+    "glu-ckpt: error: {}/e.gguf: .gguf files are not read; .safetensors, PyTorch's .pt, .pth and .bin, and torch.distributed.checkpoint directories are [not-supported]" \
+    inspect "$WORK/e.gguf"
+  printf 'no tensors are in here\n' >"$WORK/README.md"
+  prints "README.md" 3 \
+    "glu-ckpt: error: {}/README.md: byte 0: this is no safetensors file: its first 8 bytes would make the header 8030883942550761326 bytes long; at most 100000000 are allowed [header-too-large]" \
+    inspect "$WORK/README.md"
+  status "one shard of two" 0 convert "$hf/model-00001-of-00002.safetensors" "$out" --experts grouped --glu contiguous -q
+  check "one shard of two is warned of: $ERR" has "$ERR" \
+    "glu-ckpt: warning: $hf/model-00001-of-00002.safetensors: is one of 2 shards by its name, and holds a part of a model; give the directory"
+  status "into /proc" 5 convert "$hf" /proc/x --experts grouped --glu contiguous -q
+  check "into /proc: $ERR" has "$ERR" "/proc/x.partial: cannot be created: its file system takes no new files here"
+  rm -rf "$out" "$cache" "$WORK/README.md" "$WORK/e.gguf"
+}
+
+# Line 13: a table that fits, filtered.
+first_hours_layouts() {
+  status "layouts" 0 layouts
+  check "layouts: at most 80 columns" [ "$(wc -L <"$WORK/.out")" -le 80 ]
+  prints "layouts WORD" 0 "hf:gpt_oss
+  loads in  transformers, vLLM, SGLang that know the family (convert --to hf)
+  native    grouped interleaved:1
+  axes      [in, out]
+  keys      model.layers.{L}.mlp.experts.gate_up_proj
+
+Listed is the native form: what the program's own software stores. Every naming
+can be written with indexed or grouped experts and any order of gate and up." layouts gpt_oss
+  status "layouts of a model type" 0 layouts olmoe
+  check "layouts of a model type: $OUT" has "$OUT" hf:qwen3_moe
+  status "layouts of a program" 0 layouts Megatron-Core
+  check "layouts of a program: $OUT" has "$OUT" megatron-dist
+  status "layouts of nothing" 2 layouts zebra
+}
+
+# Line 14: digests as sha256sum has them.
+first_hours_digest() {
+  local a=$TESTDATA/hf/qwen3_moe b=$TESTDATA/hf/mixtral list=$WORK/digests
+  status "digest a b" 0 digest "$a" "$b"
+  check "digest a b: a line each" [ "$OUT" == "$(digest "$a")  $a
+$(digest "$b")  $b" ]
+  printf '%s\n' "$OUT" >"$list"
+  prints "digest --check" 0 "$a: ok
+$b: ok" digest --check "$list"
+  sed -i "s#  $b#  $a#" "$list"
+  prints "digest --check: one is another" 1 "$a: ok
+$a: differs" digest --check "$list"
+  printf '%s  /nowhere\n' "$(digest "$a")" >>"$list"
+  status "digest --check: one is not there" 3 digest --check "$list" --json
+  check "digest --check --json" [ "$(json_get '[c["state"] for c in v["checked"]], v["ok"]')" == \
+    "(['ok', 'differs', 'not read'], False)" ]
+  printf 'no digest\n' >"$list"
+  status "digest --check of another file" 2 digest --check "$list"
+  status "digest of nothing" 2 digest
+  status "verify A gck2:..." 0 verify "$a" "$(digest "$a")"
+  status "verify A gck2:... of another" 1 verify "$a" "$(digest "$b")" --json
+  check "verify A gck2:...: both digests" [ "$(json_get 'v["digest_a"], v["digest_b"], v["equal"]')" == \
+    "('$(digest "$a")', '$(digest "$b")', False)" ]
+  status "verify A gck1:..." 2 verify "$a" gck1:0123
+  status "verify A gck2:... --sample" 2 verify "$a" "$(digest "$a")" --sample 5%
+  rm -f "$list"
+}
+
+# Lines 15 to 17, and smaller ones.
+first_hours_rules() {
+  local hf=$TESTDATA/hf/qwen3_moe unknown=$TESTDATA/megatron/homogeneous command
+  for command in "inspect $hf" "verify $hf $hf" "diff $hf $hf" "check $hf" "plan $hf $WORK/no --experts grouped --glu contiguous"; do
+    # shellcheck disable=SC2086
+    status "$command -q" 0 $command -q
+    check "$command -q says nothing: $OUT$ERR" [ -z "$OUT$ERR" ]
+  done
+  status "digest -q" 0 digest "$hf" -q
+  check "digest -q: data stays" has "$OUT" gck2:
+  prints "--sample 0.1" 2 "glu-ckpt: error: --sample: '0.1' may mean 0.1% or 10%; say which, with the % [usage]" \
+    verify "$hf" "$hf" --sample 0.1
+  status "--sample 0.1%" 0 verify "$hf" "$hf" --sample 0.1%
+  status "--sample 5" 0 verify "$hf" "$hf" --sample 5
+  status "inspect of an unknown order" 0 inspect "$unknown" --json
+  check "an unknown order is a problem" [ "$(json_get 'len(v["problems"])')" == 1 ]
+  check "an unknown order names the option" has "$OUT" "the order of gate and up in the shared expert's FC1 is unknown: say --from-shared-glu"
+  status "inspect --strict" 3 inspect "$unknown" --strict
+  status "inspect --strict of a known one" 0 inspect "$hf" --strict
+  status "--to ''" 2 convert "$hf" "$WORK/no" --to ''
+  status "another family's experts" 0 plan "$TESTDATA/whole/qwen3_moe/hf" "$WORK/no" --naming hf:mixtral --scope experts
+  check "another family's experts: why nothing loads it: $ERR" has "$ERR" \
+    "no program loads the result: the experts are named as in hf:mixtral, the rest as in a model of type 'qwen3_moe'"
+  status "no spelling" 4 convert "$TESTDATA/hf/deepseek_v3" "$WORK/no" --naming hf:qwen3_moe --scope experts -q
+  check "no spelling: the way out: $ERR" has "$ERR" "its models have none. Choose a naming that has them (\`glu-ckpt layouts\`)"
+}
+
+# Twenty conversions of a list, one of them done already and one broken: the line of the guide.
+first_hours_batch() {
+  local dir=$WORK/batch i failed=0
+  mkdir -p "$dir"
+  for i in {01..20}; do
+    cp -r "$TESTDATA/hf/mixtral" "$dir/in$i"
+    printf '%s\t%s\n' "$dir/in$i" "$dir/out$i" >>"$dir/list"
+  done
+  truncate -s -100 "$dir/in07/"model-00001-of-*.safetensors
+  status "batch: one is done" 0 convert "$dir/in03" "$dir/out03" --experts grouped -q
+  while IFS=$'\t' read -r src dst; do
+    "$PROGRAM" convert "$src" "$dst" --experts grouped --resume --json -q || { failed=$((failed + 1)) && echo "$src" >>"$dir/failed"; }
+  done <"$dir/list" >"$dir/log" 2>"$dir/errors"
+  check "batch: one failed" [ "$failed $(cat "$dir/failed")" == "1 $dir/in07" ]
+  check "batch: it is named" grep -q "$dir/in07/model-00001-of-" "$dir/errors"
+  check "batch: one was up to date" [ "$(grep -c '"up_to_date":true' "$dir/log") $(wc -l <"$dir/log")" == "1 19" ]
+  check "batch: the other outputs are there" [ "$(ls -d "$dir"/out* | wc -l)" == 19 ]
+  rm -rf "$dir"
+}
