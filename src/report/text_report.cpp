@@ -18,6 +18,14 @@ std::string layout_text(const LayoutAnswers& layout) {
   return text;
 }
 
+/// What settled the order of gate and up.
+std::string_view glu_source_text(std::string_view source) {
+  if (source == "option") return "the option that says it";
+  if (source == "record") return "the checkpoint's record (glu_ckpt.json, or the file's own)";
+  if (source == "arguments") return "the arguments that the trainer saved";
+  return source == "naming" ? "the naming, which fixes it" : "nothing: it is unknown";
+}
+
 std::string number_or_mixed(i64 number) { return number < 0 ? "mixed" : fmt::format("{}", number); }
 
 std::string difference_text(const Difference& difference) {
@@ -165,7 +173,7 @@ std::string inspection_text(const Inspection& inspection) {
   if (inspection.recognition && !inspection.recognition->blocks.empty()) {
     const LayoutAnswers& layout = inspection.recognition->layout;
     text += fmt::format("layout      {}\n", layout_text(layout));
-    text += fmt::format("glu from    {}\n", layout.glu_source);
+    text += fmt::format("glu from    {}\n", glu_source_text(layout.glu_source));
     text += fmt::format("moe layers  {}: {} experts, hidden size {}, intermediate size {}\n", sums.moe_layers,
                         number_or_mixed(sums.num_experts), number_or_mixed(sums.hidden_size),
                         number_or_mixed(sums.intermediate_size));
@@ -273,8 +281,8 @@ std::string forward_text(const std::vector<LayerForward>& layers) {
   }
   if (!wrong.empty()) return list_text("forward", wrong);
   return fmt::format(
-      "forward: the experts of {} layer{} compute the same: 0 bits differ on {} tokens; in a wrong layout they did "
-      "not\n",
+      "forward: the experts of {} layer{} compute the same: 0 bits differ on {} tokens (control: in a deliberately "
+      "wrong layout they differ, as they should)\n",
       labels.size(), labels.size() == 1 ? "" : "s", tokens);
 }
 

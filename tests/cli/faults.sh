@@ -396,7 +396,7 @@ resume_complete() {
   status "complete: resumed" 0 convert "$FAULT_SRC" "$out" "${to[@]}" --resume --json
   check "complete: both sides were read" [ "$(json_get 'v["verified"], v["bytes_written"]')" == "('digest', 0)" ]
   status "complete: resumed, as text" 0 convert "$FAULT_SRC" "$out" "${to[@]}" --resume
-  check "complete: was there" has "$OUT" "was there"
+  check "complete: up to date" has "$OUT" "up to date"
   cp "$out/config.json" "$WORK/config"
   : >"$out/config.json"
   status "complete: an emptied config.json" 4 convert "$FAULT_SRC" "$out" "${to[@]}" --resume -q
