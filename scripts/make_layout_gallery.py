@@ -526,7 +526,7 @@ def tiny(root):
          {**{k: ("F8_E4M3", v) for k, v in proj([0, 1], f=256, h=8).items()},
           **{k + "_scale_inv": ("F32", [2, 1] if "down" not in k else [1, 2])
              for k in proj([0, 1], f=256, h=8)}},
-         "--experts grouped --glu interleaved:128", "--experts indexed --glu split",
+         "--experts grouped --glu interleaved:128 --allow-foreign-order", "--experts indexed --glu split",
          config={"model_type": "deepseek_v3", "n_routed_experts": 2})
     case("unusual_names",
          {**proj(), "naïve.重み": [2], "a tensor with spaces": [3], "quote\"backslash\\": [1], "🙂": [1],

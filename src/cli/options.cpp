@@ -77,12 +77,19 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 /// "; did you mean X?", or nothing where nothing is near.
 std::string suggestion(const std::string& typed, const std::vector<std::string>& known) {
   std::string best;
-  std::size_t least = typed.size() / 3 + 2;
+  // Dashes are no letters that somebody mistypes.
+  const std::size_t letters = typed.size() - std::min(typed.size(), typed.find_first_not_of('-'));
+  std::size_t least = letters / 3 + 2;
   for (const std::string& word : known)
     if (const std::size_t distance = edit_distance(typed, word); distance < least) {
       least = distance;
       best = word;
     }
+  // What was typed may be the beginning of a longer word.
+  constexpr std::size_t kLeastLetters = 3;
+  if (best.empty() && letters >= kLeastLetters)
+    for (const std::string& word : known)
+      if (word.starts_with(typed) && (best.empty() || word.size() < best.size())) best = word;
   return best.empty() ? "" : "; did you mean " + best + "?";
 }
 

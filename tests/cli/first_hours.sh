@@ -164,6 +164,10 @@ can be written with indexed or grouped experts and any order of gate and up." la
   status "layouts of a program" 0 layouts Megatron-Core
   check "layouts of a program: $OUT" has "$OUT" megatron-dist
   status "layouts of nothing" 2 layouts zebra
+  status "a beginning of a naming" 2 plan "$TESTDATA/hf/mixtral" "$WORK/no" --naming hf:qwen3
+  check "a beginning of a naming: $ERR" has "$ERR" "'hf:qwen3' is not a naming; did you mean hf:qwen3_moe?"
+  status "an option that is none" 2 inspect --list
+  check "an option that is none: no far-fetched guess: $ERR" [ "$ERR" == "${ERR/did you mean/}" ]
 }
 
 # Line 14: digests as sha256sum has them.
