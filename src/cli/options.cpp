@@ -739,15 +739,6 @@ class Parser {
     naming = text;
   }
 
-  static void answer_target(const std::string& text, std::optional<std::string>& target) {
-    static const std::vector<std::string> kTargets = {"megatron", "torchtitan", "hf"};
-    if (text.empty()) return;
-    if (std::ranges::find(kTargets, text) == kTargets.end() && !text.starts_with("hf:"))
-      fail(ErrorCode::Usage, {}, "--to: '{}' is no target{}; megatron, torchtitan, hf and hf:<model_type> are", text,
-           suggestion(text, kTargets));
-    target = text;
-  }
-
   void interpret() {
     answer_naming(texts_.naming, options_.convert.to.naming);
     if (!texts_.experts.empty() && texts_.experts != "keep")
@@ -763,7 +754,7 @@ class Parser {
     if (!texts_.decode.empty()) options_.from.decode = texts_.decode == "bf16" ? Dtype::BF16 : Dtype::F32;
     options_.verify.b.decode = options_.from.decode;
     options_.from.drop_optimizer = texts_.optimizer == "drop";
-    answer_target(texts_.target, options_.convert.target);
+    if (!texts_.target.empty()) options_.convert.target = texts_.target;
     options_.input = find_input(options_.input);
     for (std::string& path : options_.paths) path = find_input(path);
     if (options_.command == Command::Verify || options_.command == Command::Diff)
