@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Installs what is needed to build glu-ckpt; with the argument `tests`, also what is needed to test it.
+# Installs what is needed to build glu-ckpt; with the argument `tests`, also what is needed to test it, and with the
+# argument `package`, what scripts/package.sh needs.
 # When everything is there it changes nothing and needs no network.
 set -euo pipefail
 
 usage() {
-  echo "usage: scripts/install_deps.sh [tests]" >&2
+  echo "usage: scripts/install_deps.sh [tests|package]" >&2
   exit 2
 }
 [[ $# -le 1 ]] || usage
-[[ $# -eq 0 || $1 == tests ]] || usage
+[[ $# -eq 0 || $1 =~ ^(tests|package)$ ]] || usage
 
 packages=(g++ meson ninja-build pkg-config libfmt-dev libcli11-dev libxxhash-dev zlib1g-dev libdeflate-dev libssl-dev)
 tools=(g++ meson ninja pkg-config)
@@ -16,6 +17,11 @@ if [[ ${1:-} == tests ]]; then
   packages+=(libgtest-dev clang clang-format clang-tidy libopenmpi-dev openmpi-bin python3 python3-venv xfsprogs
     man-db zsh fish)
   tools+=(clang++ python3)
+fi
+
+if [[ ${1:-} == package ]]; then
+  packages+=(git python3 dpkg-dev lintian g++-aarch64-linux-gnu qemu-user-static)
+  tools+=(dpkg-shlibdeps aarch64-linux-gnu-g++ qemu-aarch64-static)
 fi
 
 # Without the Debian packages the tools may still be there, by other means: meson then looks for the libraries.

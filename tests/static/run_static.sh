@@ -32,13 +32,16 @@ if [[ -n $emulator ]]; then
   inside=(/emulator /glu-ckpt)
 fi
 as_root=()
-[[ $(id -u) == 0 ]] || as_root=(unshare -r)
+if [[ $(id -u) != 0 ]]; then
+  as_root=(unshare -r)
+  "${as_root[@]}" true || { echo "neither root nor user namespaces here"; exit 77; }
+fi
 # An emulator makes calls of its own.
 kernel=(python3 "$here/old_kernel.py")
 [[ -z $emulator ]] || kernel=()
 run() { "${as_root[@]}" "${kernel[@]}" chroot "$root" "${inside[@]}" "$@"; }
 
-no_interpreter() { ! LC_ALL=C readelf -lW "$program" | grep -q INTERP && ! LC_ALL=C readelf -dW "$program" | grep -q NEEDED; }
+no_interpreter() { ! LC_ALL=C readelf -ldW "$program" | grep -E 'INTERP|NEEDED'; }
 check "it needs no shared library" no_interpreter
 # In the C library these load shared libraries behind a program's back. Symbols are gone from what is released.
 no_lookups() { ! LC_ALL=C nm "$program" 2>/dev/null | grep -E ' [TW] (getaddrinfo|gethostby|getpw|getgrnam|getgrgid)'; }
@@ -51,7 +54,12 @@ check "convert back" run convert /megatron /back --to hf -q
 check "verify" run verify /hf /megatron
 check "verify, the experts run" run verify /hf /megatron --forward
 check "verify back" grep -q 'byte-identical' <(run verify /hf /back)
-check "digest" [ "$(run digest /hf)" == "$(run digest /megatron)" ]
+same_digest() {
+  local digest
+  digest=$(run digest /hf)
+  [[ $digest == gck2:* && $digest == "$(run digest /megatron)" ]]
+}
+check "digest" same_digest
 check "check" run check /megatron
 check "doctor" run doctor /
 check "help" grep -q 'glu-ckpt convert' <(run help)
