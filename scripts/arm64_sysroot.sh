@@ -39,6 +39,9 @@ pkg_config_libdir = ['$folder/usr/lib/aarch64-linux-gnu/pkgconfig', '$folder/usr
 [built-in options]
 cpp_args = ['-isystem', '$folder/usr/include/aarch64-linux-gnu', '-ffile-prefix-map=$root/=']
 
+# libdeflate.pc names a folder that Debian does not put it in.
+cpp_link_args = ['-static', '-L$folder/usr/lib/aarch64-linux-gnu']
+
 [host_machine]
 system = 'linux'
 cpu_family = 'aarch64'
