@@ -113,7 +113,7 @@ EOF
     --input "$dir/nan.safetensors" --output "$dir/there.safetensors"
   check "it is as it was" [ ! -s "$dir/there.safetensors" ]
   refuses "an input that is not there" 3 "nowhere" "$hf" --layer 0 --input "$dir/nowhere.safetensors"
-  refuses "an unknown activation" 2 "there are swiglu" "$hf" --layer 0 --input "$in" --activation swigloo
+  refuses "an unknown activation" 2 "is not one of swiglu" "$hf" --layer 0 --input "$in" --activation swigloo
   refuses "a clamp without a limit" 4 "say --limit" "$hf" --layer 0 --input "$in" --activation clamped_swiglu
   refuses "a limit that clamps nothing" 2 "swiglu has no --limit" "$hf" --layer 0 --input "$in" --limit 7
   refuses "llama4 with weights" 4 "before the experts" "$TESTDATA/hf/llama4_text" --layer 0 --input "$in"
