@@ -38,6 +38,8 @@ struct Inspection {
   std::optional<Recognition> recognition;
   std::optional<Error> fault;
   LoadsIn loads_in = {};
+  /// Formats of quantized weights: "FP8 in 128x128 blocks". Empty also where they are seen as what they decode to.
+  std::vector<std::string> quantized;
   /// Sentences; the fault's is among them.
   std::vector<std::string> problems;
 };

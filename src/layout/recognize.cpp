@@ -78,7 +78,7 @@ class Recognizer {
       const std::string& name = tensor(group.tensors.front()).name;
       if (name.ends_with(".experts.gate_up_proj_blocks"))
         fail(ErrorCode::NotSupported, {{}, name},
-             "'{}': MXFP4 experts (blocks and scales) are not supported by this version; save the model in bf16 first",
+             "'{}': MXFP4 experts (blocks and scales) are not moved as they are",
              name);
     }
   }

@@ -78,19 +78,37 @@ Recognition recognize_source(const Source& source, const ModelHints& hints, cons
 
 }  // namespace
 
+namespace {
+
+/// Codes and scales are what many a refusal is about that says nothing of them.
+std::string decode_hint(const Error& error, const Source& source) {
+  constexpr ErrorCode kOfLayouts[] = {ErrorCode::NotSupported,   ErrorCode::ExpertMissing, ErrorCode::ExpertShape,
+                                      ErrorCode::UnexplainedKey, ErrorCode::ModelShape,    ErrorCode::ModelIncomplete,
+                                      ErrorCode::NotDivisible,   ErrorCode::NoExperts,     ErrorCode::NotExact,
+                                      ErrorCode::NoSpelling,     ErrorCode::NoMap,         ErrorCode::UnknownTensor};
+  const std::string method = read_quant_config(source.hints().config).method;
+  if (method.empty() || source.info().is_decoded || std::ranges::find(kOfLayouts, error.code()) == std::end(kOfLayouts))
+    return {};
+  return fmt::format(". Its quantization_config says '{}': --decode bf16 takes the model that its weights decode to",
+                     method);
+}
+
+}  // namespace
+
 void fail_with_place(const Error& error, const Source& source) {
   const ExitStatus status = exit_status(error.code());
   if (error.code() == ErrorCode::UnknownGlu && error.file().empty())
     throw Error(error.code(), source.path().string() + ": " + error.what(), source.path().string())
         .with_missing_options(error.missing_options());
   if (!error.file().empty() || (status != ExitStatus::BrokenInput && status != ExitStatus::Refused)) throw error;
+  const std::string hint = decode_hint(error, source);
   const auto& tensors = source.inventory().tensors;
   const auto named = std::ranges::find(tensors, error.tensor(), &TensorRef::name);
   if (error.tensor().empty() || named == tensors.end())
-    fail_at(error.code(), {source.path().string(), std::nullopt, error.tensor()}, "{}", error.what());
+    fail_at(error.code(), {source.path().string(), std::nullopt, error.tensor()}, "{}{}", error.what(), hint);
   // A sound tensor that cannot be converted has no byte at fault.
   const auto offset = status == ExitStatus::BrokenInput ? std::optional(named->offset) : std::nullopt;
-  fail_at(error.code(), {file_of(source, *named).string(), offset, error.tensor()}, "{}", error.what());
+  fail_at(error.code(), {file_of(source, *named).string(), offset, error.tensor()}, "{}{}", error.what(), hint);
 }
 
 namespace {
@@ -119,8 +137,14 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
   Inspection inspection;
   inspection.source = open_as(path, answers);
   try {
+    const Source& source = *inspection.source;
+    inspection.quantized = find_quantized(source.inventory(), read_quant_config(source.hints().config)).formats;
+  } catch (const Error& error) {
+    inspection.problems.emplace_back(error.what());
+  }
+  try {
     inspection.recognition = recognize_source(*inspection.source, hints_of(*inspection.source, answers), answers);
-    inspection.problems = inspection.recognition->problems;
+    for (const std::string& problem : inspection.recognition->problems) inspection.problems.push_back(problem);
     if (const std::string text = lone_shard_text(*inspection.source); !text.empty())
       inspection.problems.push_back(text);
     for (const std::string& answer : missing_answers(*inspection.recognition))

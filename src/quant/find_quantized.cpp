@@ -179,7 +179,7 @@ class Finder {
     const Dtype scale_dtype = at(weight.scales).dtype;
     require_scale_dtype(weight, {Dtype::F32, Dtype::BF16, Dtype::F16, Dtype::F8_E8M0, Dtype::U8});
     const Cell block{config_.block_rows.value_or(128), config_.block_cols.value_or(128)};
-    std::vector<Cell> cells = {block, {1, weight.cols}, {weight.rows, weight.cols}};
+    std::vector<Cell> cells = {{weight.rows, weight.cols}, {1, weight.cols}, block};
     if (scale_dtype == Dtype::U8) cells = {{1, 32}};
     if (scale_dtype == Dtype::F8_E8M0) cells = {block, {1, 32}};
     // A scale for each row and one block of the columns is no different from one for each row.

@@ -113,6 +113,7 @@ std::string inspection_json(const Inspection& inspection, const std::optional<st
   json.field("files", static_cast<i64>(inventory.files.size()));
   json.field("bytes", inspection.source->file_bytes());
   json.field("optimizer", sums.optimizer);
+  write_list(json, "quantized", inspection.quantized);
   write_list(json, "problems", inspection.problems);
   write_loads_in(json, inspection.loads_in);
   write_list(json, "warnings", {});

@@ -170,6 +170,9 @@ std::string inspection_text(const Inspection& inspection) {
                       source.inventory().files.size(), source.inventory().files.size() == 1 ? "" : "s",
                       size_text(source.file_bytes()), source.file_bytes());
   text += fmt::format("tensors     {}, {}\n", source.inventory().tensors.size(), fmt::join(sums.dtypes, " "));
+  if (!inspection.quantized.empty())
+    text += fmt::format("quantized   {}; --decode bf16 takes the model that it decodes to\n",
+                        fmt::join(inspection.quantized, ", "));
   if (inspection.recognition && !inspection.recognition->blocks.empty()) {
     const LayoutAnswers& layout = inspection.recognition->layout;
     text += fmt::format("layout      {}\n", layout_text(layout));

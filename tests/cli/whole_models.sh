@@ -1,17 +1,19 @@
 # Whole models that cannot be converted, or not without being told so: what is wrong is named, and nothing is written.
 
-# edited_model FAMILY DST CODE: testdata/whole's model after python CODE changed `t`, {name: [dtype, shape, bytes]}, or
-# `c`, its config.json.
-edited_model() {
+# edited_checkpoint SRC DST CODE: SRC's model*.safetensors in one file, after python CODE changed `t`,
+# {name: [dtype, shape, bytes]}, or `c`, its config.json.
+edited_checkpoint() {
   rm -rf "$2"
-  python3 - "$TESTDATA/whole/$1/hf" "$2" "$3" <<'PY'
-import json, os, struct, sys
+  python3 - "$1" "$2" "$3" <<'PY'
+import glob, json, os, struct, sys
 source, target, code = sys.argv[1:]
-with open(os.path.join(source, "model.safetensors"), "rb") as file:
-    size = struct.unpack("<Q", file.read(8))[0]
-    header, data = json.loads(file.read(size)), file.read()
-header.pop("__metadata__", None)
-t = {name: [v["dtype"], v["shape"], data[slice(*v["data_offsets"])]] for name, v in header.items()}
+t = {}
+for path in sorted(glob.glob(os.path.join(source, "model*.safetensors"))):
+    with open(path, "rb") as file:
+        size = struct.unpack("<Q", file.read(8))[0]
+        header, data = json.loads(file.read(size)), file.read()
+    header.pop("__metadata__", None)
+    t |= {name: [v["dtype"], v["shape"], data[slice(*v["data_offsets"])]] for name, v in header.items()}
 with open(os.path.join(source, "config.json"), encoding="utf-8") as file:
     c = json.load(file)
 exec(code, {"t": t, "c": c, "struct": struct})
@@ -27,6 +29,9 @@ with open(os.path.join(target, "config.json"), "w", encoding="utf-8") as file:
     json.dump(c, file)
 PY
 }
+
+# edited_model FAMILY DST CODE: testdata/whole's model after CODE.
+edited_model() { edited_checkpoint "$TESTDATA/whole/$1/hf" "$2" "$3"; }
 
 # says NAME WORD...: the last message has all words.
 says() {

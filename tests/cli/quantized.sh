@@ -1,0 +1,73 @@
+# Quantized checkpoints (testdata/quantized): --decode in every command, and what is refused by name.
+
+# refuses_quantized STATUS KIND CODE WORD...: the checkpoint that CODE spoiled is refused with these words.
+refuses_quantized() {
+  local expected=$1 kind=$2 code=$3 out=$WORK/quantized
+  local name="$kind: $code"
+  shift 3
+  edited_checkpoint "$TESTDATA/quantized/$kind" "$out.in" "$code" || { bad "$name: no such edit" && return; }
+  status "$name" "$expected" convert "$out.in" "$out.out" --decode bf16 -q
+  says "$name" "$@"
+  check "$name: nothing is written" absent "$out.out"
+  check "$name: nothing is left" absent "$out.out.partial"
+  rm -rf "$out".*
+}
+
+quantized_decodes() {
+  local kind in=$TESTDATA/quantized/fp8_block128 out=$WORK/quantized
+  declare -A formats=(
+    [awq_int4]="AWQ in groups of 32" [ct_int4_g32]="INT4 in groups of 32" [fp8_block128]="FP8 in 128x128 blocks"
+    [fp8_block128_ue8m0]="FP8 in 128x128 blocks" [fp8_channel]="FP8 per channel" [fp8_per_tensor]="FP8 per tensor"
+    [mxfp4_gpt_oss]="MXFP4" [nvfp4_modelopt]="NVFP4"
+  )
+  for kind in "${!formats[@]}"; do
+    "$PROGRAM" inspect "$TESTDATA/quantized/$kind" >"$WORK/.out" 2>/dev/null
+    check "$kind: inspect names ${formats[$kind]}" grep -q "^quantized .*${formats[$kind]}" "$WORK/.out"
+    "$PROGRAM" inspect "$TESTDATA/quantized/$kind" --decode bf16 >"$WORK/.out" 2>/dev/null
+    check "$kind: decoded, it is not quantized" [ "$(grep -c '^quantized' "$WORK/.out")" == 0 ]
+    check "$kind: decoded, Megatron's layout is a matter of plan" \
+      "$PROGRAM" plan "$TESTDATA/quantized/$kind" "$out" --decode bf16 --to megatron -q
+  done
+  status "into Megatron's model" 0 convert "$in" "$out" --decode bf16 --to megatron --glu interleaved:32 -q
+  check "the digest is that of the decoded source" [ "$(digest "$out")" == "$(digest "$in" --decode bf16)" ]
+  check "it is not that of the codes" [ "$(digest "$out")" != "$(digest "$in")" ]
+  status "the source decodes to it" 0 verify "$in" "$out" --decode bf16
+  status "with the experts run" 0 verify "$in" "$out" --decode bf16 --forward
+  status "no difference" 0 diff "$in" "$out" --decode bf16
+  status "the codes are another model" 1 verify "$in" "$out"
+  check "the record says from what" grep -q '"decoded_from": "FP8 in 128x128 blocks"' "$out/release/glu_ckpt.json"
+  check "and by whose rule" grep -q '"decoded_as": "deepseek"' "$out/release/glu_ckpt.json"
+  status "once more" 0 convert "$in" "$out" --decode bf16 --to megatron --glu interleaved:32 --resume -q
+  status "f32 is another model" 1 verify "$in" "$out" --decode f32
+  status "no such dtype" 2 convert "$in" "$out.f16" --decode f16
+  rm -rf "$out"
+}
+
+quantized_refusals() {
+  local proj=model.layers.1.mlp.experts.1.up_proj kind
+  refuses_quantized 3 fp8_block128 "del t['$proj.weight_scale_inv']" "'$proj.weight': F8_E4M3 codes without scales"
+  refuses_quantized 3 fp8_block128 "del t['$proj.weight']" "'$proj.weight_scale_inv': scales of no quantized weight"
+  refuses_quantized 3 fp8_block128 "c['quantization_config']['weight_block_size'] = [64, 64]" "expected [3, 4]"
+  refuses_quantized 3 fp8_block128 "c['quantization_config']['quant_method'] = 'awq'" "quantization_config says 'awq'"
+  refuses_quantized 3 awq_int4 "c['quantization_config']['quant_method'] = 'fp8'" "which only quantization_config tells"
+  refuses_quantized 3 awq_int4 "del c['quantization_config']" "which only quantization_config tells"
+  refuses_quantized 3 awq_int4 "c['quantization_config']['group_size'] = 64" "in groups of 64"
+  refuses_quantized 3 awq_int4 "c['quantization_config']['version'] = 'gemv'" "version 'gemv'"
+  refuses_quantized 3 awq_int4 "c['quantization_config']['bits'] = 8" "weights of 8 bits"
+  refuses_quantized 3 nvfp4_modelopt "del t['$proj.weight_scale_2']" "'$proj.weight': U8 codes without scales"
+  refuses_quantized 3 nvfp4_modelopt "t['$proj.weight_scale_2'][1] = [1, 1, 0]; t['$proj.weight_scale_2'][2] = b''" \
+    "'$proj.weight_scale_2'"
+  refuses_quantized 3 ct_int4_g32 "c['quantization_config']['config_groups']['group_0']['weights']['group_size'] = 16" \
+    "expected"
+  refuses_quantized 4 fp8_block128 "t['$proj.weight_scale_inv'][2] = b'\\0\\0\\xc0\\x7f' * 4" \
+    "a scale of '$proj.weight' is NaN"
+  refuses_quantized 4 mxfp4_gpt_oss "v = t['model.layers.0.mlp.experts.down_proj_scales']; v[2] = v[2][:-1] + b'\\xff'" \
+    "down_proj_scales'"
+  # Without --decode the way out is named.
+  for kind in mxfp4_gpt_oss nvfp4_modelopt awq_int4 ct_int4_g32 fp8_block128; do
+    "$PROGRAM" convert "$TESTDATA/quantized/$kind" "$WORK/quantized" --to megatron -q >"$WORK/.out" 2>"$WORK/.err"
+    check "$kind without --decode is refused" [ $? != 0 ]
+    check "$kind: --decode is named: $(head -c 400 "$WORK/.err")" grep -qF -- "--decode bf16" "$WORK/.err"
+    check "$kind: nothing is written" absent "$WORK/quantized"
+  done
+}
