@@ -4,10 +4,10 @@
 #include "glu_ckpt/ops/cuda.hpp"
 #include "glu_ckpt/ops/device_copy.hpp"
 #include "glu_ckpt/ops/device_forward.hpp"
-#include "glu_ckpt/ops/tensor_diff.hpp"
 #include "glu_ckpt/ops/grouped_linear.hpp"
 #include "glu_ckpt/ops/mxfp8.hpp"
 #include "glu_ckpt/ops/offsets.hpp"
+#include "glu_ckpt/ops/tensor_diff.hpp"
 
 namespace glu_ckpt {
 namespace {
