@@ -15,7 +15,7 @@ import json
 import os
 import struct
 
-BYTES = {"BF16": 2, "F32": 4}
+BYTES = {"BF16": 2, "F32": 4, "F8_E4M3": 1}
 QWEN3 = {
     "model_type": "qwen3_moe", "hidden_size": 4096, "num_hidden_layers": 94, "num_attention_heads": 64,
     "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
@@ -195,8 +195,23 @@ def model(config):
     yield "lm_head.weight", [vocabulary, hidden]
 
 
+def quantized(tensors):
+    """As DeepSeek keeps its own: the linear layers in FP8, with a scale for each block of 128 x 128."""
+    for name, shape, *dtype in tensors:
+        # eh_proj is none of them, nor are the copies of the embedding and the head.
+        if name.endswith("_proj.weight") and "eh_proj" not in name or name.endswith("kv_a_proj_with_mqa.weight"):
+            yield name, shape, "F8_E4M3"
+            yield name + "_scale_inv", [-(-extent // 128) for extent in shape], "F32"
+        else:
+            yield name, shape, *dtype
+
+
+DEEPSEEK_FP8 = DEEPSEEK | {
+    "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+                            "weight_block_size": [128, 128]},
+}
 MODELS = {
-    "qwen3-235b-a22b": QWEN3, "deepseek-v3": DEEPSEEK, "kimi-k2": KIMI, "glm-4.6": GLM, "gpt-oss-120b": GPT_OSS,
+    "deepseek-v3-fp8": DEEPSEEK_FP8, "qwen3-235b-a22b": QWEN3, "deepseek-v3": DEEPSEEK, "kimi-k2": KIMI, "glm-4.6": GLM, "gpt-oss-120b": GPT_OSS,
     "qwen3-next-80b": QWEN3_NEXT,
 }
 
@@ -224,7 +239,8 @@ def write_shard(path, tensors):
 def write_model(out, config, shard_bytes):
     os.makedirs(out)
     shards, size, total = [[]], 0, 0
-    for name, shape, *dtype in model(config):
+    tensors = model(config)
+    for name, shape, *dtype in quantized(tensors) if "quantization_config" in config else tensors:
         dtype = dtype[0] if dtype else "BF16"
         bytes_ = tensor_bytes(shape, dtype)
         if shards[-1] and size + bytes_ > shard_bytes:

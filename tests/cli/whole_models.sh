@@ -207,14 +207,15 @@ whole_models_refused() {
   rm -rf "$out".*
 }
 
-# Published models at their real size, all of it a hole: every tensor has a place, and a plan takes little memory.
+# Published models at their real size, all of it a hole: every tensor has a place, and a plan takes little memory. What
+# is not quantized is as --decode finds it.
 full_size_plans() {
   local out=$WORK/full model count
   # Megatron-Core's tensors: of dense layers, of MoE layers, of MTP; the embedding, the last norm and the head.
   local -A tensors=(
     [qwen3-235b-a22b]=$((94 * 9 + 3)) [deepseek-v3]=$((3 * 11 + 58 * 15 + 19 + 3)) [kimi-k2]=$((11 + 60 * 15 + 3))
     [glm-4.6]=$((3 * 9 + 89 * 13 + 17 + 3)) [gpt-oss-120b]=$((36 * 13 + 3))
-    [qwen3-next-80b]=$((36 * 21 + 12 * 12 + 16 + 3))
+    [qwen3-next-80b]=$((36 * 21 + 12 * 12 + 16 + 3)) [deepseek-v3-fp8]=$((3 * 11 + 58 * 15 + 19 + 3))
   )
   for model in "${!tensors[@]}"; do
     if ! python3 "$HERE/../../scripts/make_full_size.py" "$out" "$model" >"$WORK/.out" 2>"$WORK/.err"; then
@@ -223,7 +224,8 @@ full_size_plans() {
       continue
     fi
     # shellcheck disable=SC2016
-    peak_kib sh -c 'exec "$@" >"$0"' "$WORK/.plan" "$PROGRAM" plan "$out/$model" "$out/planned" --to megatron --json -q
+    peak_kib sh -c 'exec "$@" >"$0"' "$WORK/.plan" "$PROGRAM" plan "$out/$model" "$out/planned" --decode bf16 --to megatron \
+      --json -q
     check "$model: plan: $(head -c 400 "$WORK/.err")" [ $? == 0 ]
     mv "$WORK/.plan" "$WORK/.out"
     count=$(json_get 'v["tensors_written"]')
