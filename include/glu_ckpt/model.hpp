@@ -42,6 +42,8 @@ struct Inspection {
   std::vector<std::string> quantized;
   /// Sentences; the fault's is among them.
   std::vector<std::string> problems;
+  /// What may load and compute something else, as sentences.
+  std::vector<std::string> warnings = {};
 };
 
 /// Opens `path` and says what it is; reads headers only. A layout that is not recognized is a finding. Throws what

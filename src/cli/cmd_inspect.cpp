@@ -17,6 +17,8 @@ std::vector<ListedTensor> chosen_tensors(const Inspection& found, const Options&
 
 ExitStatus cmd_inspect(const Options& options) {
   const Inspection found = inspect(options.input, options.from);
+  const Session session(options);
+  for (const std::string& warning : found.warnings) session.run().observer->warn(warning);
   std::optional<std::vector<ListedTensor>> tensors;
   if (options.list_tensors) tensors = chosen_tensors(found, options);
   if (options.json)

@@ -26,7 +26,7 @@ Verdict verify_digest(const Options& options, const Digest& expected, const RunO
 ExitStatus cmd_verify(const Options& options) {
   const Session session(options);
   const std::optional<Digest> expected = parse_digest(options.output);
-  if (!expected && options.output.starts_with("gck"))
+  if (!expected && (options.output.starts_with("gck1:") || options.output.starts_with("gck2:")))
     fail(ErrorCode::Usage, {}, "{}: is no digest as this version prints it: gck2:<32 hex digits>:<tensors>:<bytes>",
          options.output);
   const Verdict verdict = expected ? verify_digest(options, *expected, session.run())

@@ -755,7 +755,10 @@ class Parser {
     options_.verify.b.decode = options_.from.decode;
     options_.from.drop_optimizer = texts_.optimizer == "drop";
     if (!texts_.target.empty()) options_.convert.target = texts_.target;
-    options_.input = find_input(options_.input);
+    if (options_.command != Command::Layouts && options_.command != Command::Doctor)
+      options_.input = find_input(options_.input);
+    if (options_.command == Command::Forward)
+      options_.forward.checkpoint = find_input(options_.forward.checkpoint.string());
     for (std::string& path : options_.paths) path = find_input(path);
     if (options_.command == Command::Verify || options_.command == Command::Diff)
       options_.output = find_input(options_.output);

@@ -91,8 +91,8 @@ void fail_errno(int error, std::string_view action, const fs::path& path) {
   const std::string name = path.string();
   const std::string reason = std::generic_category().message(error);
   if (error == ENOENT && action == "create")
-    fail(ErrorCode::Io, {name, {}},
-         "{}: cannot be created: its file system takes no new files here; choose another place", name);
+    fail(ErrorCode::NotFound, {name, {}},
+         "{}: cannot be created: its directory is not there, or takes no new files; choose another place", name);
   if (error == ENOENT || error == ENOTDIR) fail(ErrorCode::NotFound, {name, {}}, "{}: does not exist", name);
   if (error == ENOSPC || error == EDQUOT)
     fail(ErrorCode::NoSpace, {name, {}}, "{}: cannot {}: {}; free some space or choose another disk", name, action,

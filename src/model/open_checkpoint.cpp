@@ -136,6 +136,9 @@ Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswer
 Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answers) {
   Inspection inspection;
   inspection.source = open_as(path, answers);
+  if (const auto foreign = inspection.source->record().find("foreign_order");
+      foreign != inspection.source->record().end())
+    inspection.warnings.push_back("the checkpoint may load and compute something else. " + foreign->second);
   try {
     const Source& source = *inspection.source;
     inspection.quantized = find_quantized(source.inventory(), read_quant_config(source.hints().config)).formats;

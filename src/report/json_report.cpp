@@ -116,7 +116,7 @@ std::string inspection_json(const Inspection& inspection, const std::optional<st
   write_list(json, "quantized", inspection.quantized);
   write_list(json, "problems", inspection.problems);
   write_loads_in(json, inspection.loads_in);
-  write_list(json, "warnings", {});
+  write_list(json, "warnings", inspection.warnings);
   write_layer_contents(json, layer_contents(inspection));
   if (tensors) write_tensor_list(json, inventory, *tensors);
   return json.end_object().text();

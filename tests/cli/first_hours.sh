@@ -55,6 +55,9 @@ first_hours_foreign_order() {
       "glu-ckpt: warning: the output may load and compute something else."
     check "$family: the warning is in JSON" [ "$(json_get "any('$text' in w for w in v['warnings'])")" == True ]
     check "$family: the record says so" grep -q "\"foreign_order\": \".*expects ${expects[$family]}" "$out/glu_ckpt.json"
+    status "$family: inspect" 0 inspect "$out" --json -q
+    check "$family: inspect warns of it" [ "$(json_get "any('$text' in w for w in v['warnings'])")" == True ]
+    check "$family: nothing loads it" [ "$(json_get 'v["loads_in"]')" == "[]" ]
     status "$family: still the same model" 0 verify "$TESTDATA/hf/$family" "$out" -q
     rm -rf "$out"
   done
@@ -142,8 +145,8 @@ first_hours_paths() {
   status "one shard of two" 0 convert "$hf/model-00001-of-00002.safetensors" "$out" --experts grouped --glu contiguous -q
   check "one shard of two is warned of: $ERR" has "$ERR" \
     "glu-ckpt: warning: $hf/model-00001-of-00002.safetensors: is one of 2 shards by its name, and holds a part of a model; give the directory"
-  status "into /proc" 5 convert "$hf" /proc/x --experts grouped --glu contiguous -q
-  check "into /proc: $ERR" has "$ERR" "/proc/x.partial: cannot be created: its file system takes no new files here"
+  status "into /proc" 3 convert "$hf" /proc/x --experts grouped --glu contiguous -q
+  check "into /proc: $ERR" has "$ERR" "/proc/x.partial: cannot be created: its directory is not there, or takes no new files"
   rm -rf "$out" "$cache" "$WORK/README.md" "$WORK/e.gguf"
 }
 
@@ -164,6 +167,8 @@ can be written with indexed or grouped experts and any order of gate and up." la
   status "layouts of a program" 0 layouts Megatron-Core
   check "layouts of a program: $OUT" has "$OUT" megatron-dist
   status "layouts of nothing" 2 layouts zebra
+  "$PROGRAM" doctor no/where >/dev/null 2>"$WORK/.err"
+  check "doctor does not look for a place in the hub's cache" [ "$(grep -c Hugging "$WORK/.err")" == 0 ]
   status "a beginning of a naming" 2 plan "$TESTDATA/hf/mixtral" "$WORK/no" --naming hf:qwen3
   check "a beginning of a naming: $ERR" has "$ERR" "'hf:qwen3' is not a naming; did you mean hf:qwen3_moe?"
   status "an option that is none" 2 inspect --list

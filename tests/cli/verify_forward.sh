@@ -52,7 +52,7 @@ forward_tiny() {
     [[ $name == block_scales ]] && expected=3
     # shellcheck disable=SC2046
     status "$name: forward" "$expected" verify "$TESTDATA/tiny/$name" "$out" --forward "${forward_device[@]}" \
-      --activation "$activation" -q \
+      --activation "$activation" \
       $(grep -oE -- '--from-(naming|glu|shared-glu|optimizer-glu) [^ ]+' <<<"$there")
     [[ $expected == 1 ]] && check "$name: says that it proves nothing" has "$OUT" "equal outputs prove nothing"
     [[ $expected == 3 ]] && check "$name: says where" has "$ERR" "$TESTDATA/tiny/$name/model.safetensors: byte"
