@@ -13,11 +13,11 @@ ExitStatus cmd_bench_kernels(const Options& options) {
   bench.device = options.run.device == "auto" ? 0 : cuda_index(options.run.device);
   const CudaDevice device = cuda_device(bench.device);
   if (!options.json) {
-    print_out(report::kernel_bench_heading(device));
-    bench.on_figure = [](const KernelFigure& figure) { print_out(report::kernel_figure_text(figure)); };
+    print_out(options, report::kernel_bench_heading(device));
+    bench.on_figure = [&](const KernelFigure& figure) { print_out(options, report::kernel_figure_text(figure)); };
   }
   const auto figures = bench_kernels(bench);
-  if (options.json) print_out(report::kernel_bench_json(device, figures) + "\n");
+  if (options.json) print_out(options, report::kernel_bench_json(device, figures) + "\n");
   return ExitStatus::Done;
 }
 
@@ -34,16 +34,16 @@ ExitStatus cmd_bench_forward(const Options& options) {
   // Not before the first figure: what is refused leaves no table.
   std::string heading = on_cpu ? report::host_forward_bench_heading(bench.jobs) : report::forward_bench_heading(device);
   if (!options.json)
-    bench.on_figure = [&heading](const ForwardFigure& figure) {
-      print_out(std::exchange(heading, {}) + report::forward_figure_text(figure));
+    bench.on_figure = [&](const ForwardFigure& figure) {
+      print_out(options, std::exchange(heading, {}) + report::forward_figure_text(figure));
     };
   const ForwardBench result = on_cpu ? bench_forward_host(bench) : bench_forward(bench);
   if (options.json)
-    print_out(
-        (on_cpu ? report::host_forward_bench_json(bench.jobs, result) : report::forward_bench_json(device, result)) +
-        "\n");
+    print_out(options, (on_cpu ? report::host_forward_bench_json(bench.jobs, result)
+                               : report::forward_bench_json(device, result)) +
+                           "\n");
   else if (!on_cpu && !result.no_cublas.empty())
-    print_out(fmt::format("\ncuBLAS and the dense product were not measured: {}\n", result.no_cublas));
+    print_out(options, fmt::format("\ncuBLAS and the dense product were not measured: {}\n", result.no_cublas));
   return ExitStatus::Done;
 }
 
@@ -51,7 +51,7 @@ ExitStatus cmd_bench_convert(const Options& options) {
   Options silent = options;
   silent.quiet = true;
   const ConvertBench result = bench_convert(options.bench.dir, options.bench.size_bytes, Session(silent).run());
-  print_out(options.json ? report::convert_bench_json(result) + "\n" : report::convert_bench_text(result));
+  print_out(options, options.json ? report::convert_bench_json(result) + "\n" : report::convert_bench_text(result));
   return ExitStatus::Done;
 }
 

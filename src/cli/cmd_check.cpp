@@ -62,9 +62,9 @@ std::string check_json(const CheckedCheckpoint& found) {
 ExitStatus cmd_check(const Options& options) {
   const CheckedCheckpoint found = check(options.input, Session(options).run());
   if (options.json)
-    print_out(check_json(found));
+    print_out(options, check_json(found));
   else if (!options.quiet)
-    print_out(check_text(found, options.input));
+    print_out(options, check_text(found, options.input));
   return found.is_ok() ? ExitStatus::Done : ExitStatus::Differs;
 }
 

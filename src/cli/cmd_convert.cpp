@@ -16,9 +16,9 @@ i64 peak_memory() {
 
 void print_report(const Options& options, const report::Conversion& conversion) {
   if (options.json)
-    print_out(report::conversion_json(conversion) + "\n");
+    print_out(options, report::conversion_json(conversion) + "\n");
   else if (!options.quiet)
-    print_out(report::conversion_text(conversion));
+    print_out(options, report::conversion_text(conversion));
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ ExitStatus cmd_plan(const Options& options) {
     // A refusal is what a plan is asked for, so it is part of the answer as well as the error.
     if (exit_status(error.code()) == ExitStatus::Refused && options.json) {
       conversion.refusals.emplace_back(error.what());
-      print_out(report::conversion_json(conversion) + "\n");
+      print_out(options, report::conversion_json(conversion) + "\n");
     }
     throw;
   }

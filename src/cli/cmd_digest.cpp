@@ -30,9 +30,9 @@ ExitStatus print_one(const Options& options, const Session& session) {
     JsonWriter json;
     json.begin_object();
     write_digest(json, found.digest);
-    print_out(json.end_object().text() + "\n");
+    print_out(options, json.end_object().text() + "\n");
   } else {
-    print_out(to_string(found.digest) + "\n");
+    print_out(options, to_string(found.digest) + "\n");
   }
   check_record(options.input, found);
   return ExitStatus::Done;
@@ -45,12 +45,12 @@ ExitStatus print_all(const Options& options, const Session& session) {
   for (const std::string& path : options.paths) {
     const CheckpointDigest found = digest_of(options, path, session.run());
     check_record(path, found);
-    if (!options.json) print_out(fmt::format("{}  {}\n", to_string(found.digest), path));
+    if (!options.json) print_out(options, fmt::format("{}  {}\n", to_string(found.digest), path));
     json.begin_object().field("path", path);
     write_digest(json, found.digest);
     json.end_object();
   }
-  if (options.json) print_out(json.end_array().end_object().text() + "\n");
+  if (options.json) print_out(options, json.end_array().end_object().text() + "\n");
   return ExitStatus::Done;
 }
 
@@ -100,13 +100,13 @@ ExitStatus check_list(const Options& options, const Session& session) {
       status = exit_status(error.code());
     }
     if (!options.json && !options.quiet)
-      print_out(fmt::format("{}: {}{}\n", report::printable(path), word,
-                            fault.empty() ? "" : " (" + report::printable(fault) + ")"));
+      print_out(options, fmt::format("{}: {}{}\n", report::printable(path), word,
+                                     fault.empty() ? "" : " (" + report::printable(fault) + ")"));
     json.begin_object().field("path", path).field("state", word).field("expected", to_string(expected));
     json.field("digest", found_text).field("error", fault).end_object();
   }
   json.end_array().field("ok", status == ExitStatus::Done);
-  if (options.json) print_out(json.end_object().text() + "\n");
+  if (options.json) print_out(options, json.end_object().text() + "\n");
   return status;
 }
 

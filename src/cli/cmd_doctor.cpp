@@ -52,7 +52,7 @@ ExitStatus cmd_doctor(const Options& options) {
   for (int index = 0; index < cuda_device_count(); ++index) doctor.gpus.push_back(examine(index));
   doctor.long_runs = choose_device(0, options.run.jobs);
   doctor.single_elements = choose_device(i64{1} << 40, options.run.jobs);
-  print_out(options.json ? report::doctor_json(doctor) + "\n" : report::doctor_text(doctor));
+  print_out(options, options.json ? report::doctor_json(doctor) + "\n" : report::doctor_text(doctor));
   return ExitStatus::Done;
 }
 

@@ -33,7 +33,7 @@ std::string report(const Options& options, const ForwardWritten& y) {
 
 ExitStatus cmd_forward(const Options& options) {
   const ForwardWritten y = forward(options.forward, Session(options).run());
-  if (!options.quiet || options.json) print_out(report(options, y));
+  if (!options.quiet || options.json) print_out(options, report(options, y));
   return ExitStatus::Done;
 }
 

@@ -22,11 +22,11 @@ ExitStatus cmd_inspect(const Options& options) {
   std::optional<std::vector<ListedTensor>> tensors;
   if (options.list_tensors) tensors = chosen_tensors(found, options);
   if (options.json)
-    print_out(report::inspection_json(found, tensors) + "\n");
+    print_out(options, report::inspection_json(found, tensors) + "\n");
   else if (tensors)
-    print_out(report::tensors_text(found, *tensors));
+    print_out(options, report::tensors_text(found, *tensors));
   else if (!options.quiet)
-    print_out(report::inspection_text(found));
+    print_out(options, report::inspection_text(found));
   // What can be told was told; the exit status is the problem's.
   if (found.fault) throw Error(*found.fault);
   return options.strict && !found.problems.empty() ? ExitStatus::BrokenInput : ExitStatus::Done;

@@ -27,7 +27,7 @@ std::vector<NamingSummary> chosen_rows(const std::string& word) {
 
 ExitStatus cmd_layouts(const Options& options) {
   const auto rows = chosen_rows(options.input);
-  print_out(options.json ? report::layouts_json(rows) + "\n" : report::layouts_text(rows));
+  print_out(options, options.json ? report::layouts_json(rows) + "\n" : report::layouts_text(rows));
   return ExitStatus::Done;
 }
 

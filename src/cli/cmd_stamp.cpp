@@ -13,19 +13,19 @@ ExitStatus remove_stamp(const Options& options, StampMode mode) {
   const Unstamped found = unstamp(options.input, mode);
   const std::string file = found.file.string();
   if (options.json)
-    print_out(JsonWriter()
-                  .begin_object()
-                  .field("path", options.input)
-                  .field("file", file)
-                  .field("removed", found.was_there && mode == StampMode::Write)
-                  .field("dry_run", mode == StampMode::DryRun)
-                  .end_object()
-                  .text() +
-              "\n");
+    print_out(options, JsonWriter()
+                               .begin_object()
+                               .field("path", options.input)
+                               .field("file", file)
+                               .field("removed", found.was_there && mode == StampMode::Write)
+                               .field("dry_run", mode == StampMode::DryRun)
+                               .end_object()
+                               .text() +
+                           "\n");
   else if (!options.quiet)
-    print_out(!found.was_there            ? fmt::format("{}: has no recorded layout\n", options.input)
-              : mode == StampMode::DryRun ? fmt::format("{}: would take the layout out\n", file)
-                                          : fmt::format("{}: took the layout out\n", file));
+    print_out(options, !found.was_there            ? fmt::format("{}: has no recorded layout\n", options.input)
+                       : mode == StampMode::DryRun ? fmt::format("{}: would take the layout out\n", file)
+                                                   : fmt::format("{}: took the layout out\n", file));
   return ExitStatus::Done;
 }
 
@@ -39,21 +39,21 @@ ExitStatus cmd_stamp(const Options& options) {
   const Stamped stamped = stamp(options.input, answers, mode);
   const std::string file = stamped.file.string();
   if (options.json)
-    print_out(JsonWriter()
-                  .begin_object()
-                  .field("path", options.input)
-                  .field("naming", stamped.naming)
-                  .field("experts", stamped.experts)
-                  .field("glu", stamped.glu)
-                  .field("file", file)
-                  .field("dry_run", mode == StampMode::DryRun)
-                  .end_object()
-                  .text() +
-              "\n");
+    print_out(options, JsonWriter()
+                               .begin_object()
+                               .field("path", options.input)
+                               .field("naming", stamped.naming)
+                               .field("experts", stamped.experts)
+                               .field("glu", stamped.glu)
+                               .field("file", file)
+                               .field("dry_run", mode == StampMode::DryRun)
+                               .end_object()
+                               .text() +
+                           "\n");
   else if (!options.quiet)
-    print_out(fmt::format("{}: {} {}, {}, {}; `glu-ckpt stamp {} --remove` takes it out\n", file,
-                          mode == StampMode::DryRun ? "would record" : "recorded", stamped.naming, stamped.experts,
-                          stamped.glu, options.input));
+    print_out(options, fmt::format("{}: {} {}, {}, {}; `glu-ckpt stamp {} --remove` takes it out\n", file,
+                                   mode == StampMode::DryRun ? "would record" : "recorded", stamped.naming,
+                                   stamped.experts, stamped.glu, options.input));
   return ExitStatus::Done;
 }
 

@@ -32,9 +32,9 @@ ExitStatus cmd_verify(const Options& options) {
   const Verdict verdict = expected ? verify_digest(options, *expected, session.run())
                                    : verify(options.input, options.output, options.verify, session.run());
   if (options.json)
-    print_out(report::verdict_json(verdict, session.warnings()) + "\n");
+    print_out(options, report::verdict_json(verdict, session.warnings()) + "\n");
   else if (!options.quiet)
-    print_out(report::verdict_text(verdict, options.verbose));
+    print_out(options, report::verdict_text(verdict, options.verbose));
   return verdict.equal ? ExitStatus::Done : ExitStatus::Differs;
 }
 

@@ -41,6 +41,14 @@ struct BenchAnswers {
   i64 size_bytes = i64{1} << 30;
 };
 
+/// Whoever runs a command inside a process of their own, such as the Python module: they follow and stop it themselves,
+/// and get what it would print to stdout.
+struct Caller {
+  Observer* observer = nullptr;
+  const StopToken* stop = nullptr;
+  std::string out;
+};
+
 struct Options {
   Command command = Command::Inspect;
   /// PATH, SRC or A.
@@ -71,6 +79,8 @@ struct Options {
   bool json = false;
   bool quiet = false;
   bool verbose = false;
+  /// Null where the command has the process to itself: then it uses stdout, stderr and signals.
+  Caller* caller = nullptr;
 };
 
 /// Empty when help or the version was asked for and printed. Throws Usage. `program` is what help calls this program.

@@ -25,6 +25,11 @@ report::ProgressStyle progress_style(const Options& options) {
 
 Session::Session(const Options& options)
     : observer_({progress_style(options), !options.quiet, options.verbose}), run_(options.run) {
+  if (options.caller != nullptr) {
+    run_.observer = options.caller->observer;
+    run_.stop = options.caller->stop;
+    return;
+  }
   run_.observer = &observer_;
   run_.stop = &stop_token;
   watch_signals();
@@ -34,6 +39,13 @@ void watch_signals() {
   // What is ignored stays so: nohup, and the background of a shell, mean it.
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1})
     if (std::signal(number, note_signal) == SIG_IGN) std::signal(number, SIG_IGN);
+}
+
+void print_out(const Options& options, const std::string& text) {
+  if (options.caller != nullptr)
+    options.caller->out += text;
+  else
+    print_out(text);
 }
 
 void print_out(const std::string& text) {
