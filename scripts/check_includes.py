@@ -63,6 +63,7 @@ HEADER_ROOMS = {
     "ops/device_copy.hpp": "kernels",
     "ops/device_forward.hpp": "kernels",
     "ops/tensor_diff.hpp": "kernels",
+    "ops/glu_order.hpp": "exec",
     "ops/grouped_linear.hpp": "kernels",
     "ops/grouped_mlp.hpp": "kernels",
     "ops/offsets.hpp": "kernels",

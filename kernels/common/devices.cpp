@@ -64,4 +64,14 @@ CudaDevice cuda_device(int index) {
   return std::async(std::launch::async, describe, index).get();
 }
 
+OnCudaDevice::OnCudaDevice(int index) : index_(index) {
+  CUDA_CHECK(cudaGetDevice(&former_));
+  if (former_ != index_) CUDA_CHECK(cudaSetDevice(index_));
+}
+
+// A failure to go back cannot be acted upon; the next checked call reports it.
+OnCudaDevice::~OnCudaDevice() {
+  if (former_ != index_) (void)cudaSetDevice(former_);
+}
+
 }  // namespace glu_ckpt

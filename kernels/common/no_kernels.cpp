@@ -21,6 +21,9 @@ int cuda_device_count() { return 0; }
 std::string why_no_cuda() { return "this build has no CUDA: there was no nvcc when it was configured"; }
 CudaDevice cuda_device(int index) { fail(ErrorCode::NoDevice, {}, "cuda:{}: {}", index, why_no_cuda()); }
 
+OnCudaDevice::OnCudaDevice(int index) : index_(index) { no_cuda("OnCudaDevice"); }
+OnCudaDevice::~OnCudaDevice() = default;
+
 void device_copy(std::span<const Move>, std::span<const std::byte* const>, std::span<std::byte* const>, GpuStream) {
   no_cuda("device_copy");
 }
@@ -31,6 +34,7 @@ InPlacePermutation::~InPlacePermutation() = default;
 InPlacePermutation::InPlacePermutation(InPlacePermutation&&) noexcept = default;
 InPlacePermutation& InPlacePermutation::operator=(InPlacePermutation&&) noexcept = default;
 void InPlacePermutation::run(std::byte*, GpuStream) const { no_cuda("InPlacePermutation"); }
+void in_place_glu(const InPlaceGlu&, std::byte*, GpuStream) { no_cuda("in_place_glu"); }
 
 struct DeviceGroupedMlp::State {};
 DeviceGroupedMlp::DeviceGroupedMlp(const GroupedMlp&, i64, GpuStream) { no_cuda("DeviceGroupedMlp"); }

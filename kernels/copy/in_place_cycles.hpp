@@ -45,6 +45,10 @@ struct InPlaceSchedule {
 /// Throws Usage where K does not divide F.
 InPlaceSchedule in_place_schedule(const InPlaceGlu& glu, i64 most_bytes);
 
+/// Launches the schedule in device memory: `table` has its segments, `saved` takes experts_at_once * slots blocks.
+void run_in_place(const InPlaceGlu& glu, const InPlaceSchedule& schedule, const CycleSegment* table, std::byte* saved,
+                  std::byte* data, GpuStream stream);
+
 /// Throws Usage for scratch that is null, not aligned to 16 bytes or too small. Here, because fmt compiles here.
 void check_in_place_scratch(const InPlaceSchedule& schedule, const std::byte* scratch, i64 scratch_bytes);
 

@@ -148,12 +148,17 @@ InPlacePermutation::InPlacePermutation(InPlacePermutation&&) noexcept = default;
 InPlacePermutation& InPlacePermutation::operator=(InPlacePermutation&&) noexcept = default;
 
 void InPlacePermutation::run(std::byte* data, GpuStream stream) const {
-  const InPlaceGlu& glu = state_->glu;
   const InPlaceSchedule& schedule = state_->schedule;
+  run_in_place(state_->glu, schedule, reinterpret_cast<const CycleSegment*>(state_->scratch),
+               state_->scratch + schedule.table_bytes, data, stream);
+}
+
+void run_in_place(const InPlaceGlu& glu, const InPlaceSchedule& schedule, const CycleSegment* table, std::byte* saved,
+                  std::byte* data, GpuStream stream) {
   if (glu.experts <= 0 || schedule.block_bytes == 0 || schedule.segments.empty()) return;
   Blocks blocks;
-  blocks.segments = reinterpret_cast<const CycleSegment*>(state_->scratch);
-  blocks.saved = state_->scratch + schedule.table_bytes;
+  blocks.segments = table;
+  blocks.saved = saved;
   blocks.expert_step = glu.experts == 1 ? 0 : glu.expert_step;
   blocks.block_bytes = schedule.block_bytes;
   blocks.slots = schedule.slots;

@@ -63,6 +63,8 @@ class File {
 
   bool is_open() const { return descriptor_ >= 0; }
   const std::filesystem::path& path() const { return path_; }
+  /// For those who map the file into memory.
+  int descriptor() const { return descriptor_; }
   i64 size() const;
   /// Permission bits.
   mode_t mode() const;

@@ -40,4 +40,17 @@ int cuda_index(const std::string& device);
 /// Throws NoDevice where there is no device of that index.
 CudaDevice cuda_device(int index);
 
+/// Makes a device the current one of this thread, for as long as the object lives. Throws NoDevice, DeviceFailed.
+class OnCudaDevice {
+ public:
+  explicit OnCudaDevice(int index);
+  ~OnCudaDevice();
+  OnCudaDevice(const OnCudaDevice&) = delete;
+  OnCudaDevice& operator=(const OnCudaDevice&) = delete;
+
+ private:
+  int index_ = 0;
+  int former_ = 0;
+};
+
 }  // namespace glu_ckpt
