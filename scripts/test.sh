@@ -37,7 +37,7 @@ python3 scripts/check_includes.py || failed_checks+=("check_includes.py")
 # Other versions of clang-format lay the same code out in other ways.
 headline "clang-format"
 if clang-format --version 2>/dev/null | grep -qF "version 14."; then
-  find include src kernels tests -regex '.*\.\(cpp\|hpp\|cu\|cuh\)' -print0 | xargs -0 clang-format --dry-run -Werror ||
+  find include src kernels python tests -regex '.*\.\(cpp\|hpp\|cu\|cuh\)' -print0 | xargs -0 clang-format --dry-run -Werror ||
     failed_checks+=("clang-format")
 else
   echo "clang-format 14 is not here; the layout of the code is not checked"
@@ -96,11 +96,11 @@ default() {
   build build-gcc g++ gcc && run_tests build-gcc "${slurm[@]}"
   # Of the same objects, where the compiler's cache still has them.
   build build-static g++ gcc --native-file scripts/static.ini -- glu-ckpt && run_tests build-static --suite static
-  # The interop suite judges files, and those are the same from both builds. One build has the kernels where nvcc is
+  # The interop suite judges files, and those are the same from both builds; the wheel is a build of its own. One build has the kernels where nvcc is
   # installed, the other never: both must work.
   build build-asan clang++ clang "${without_nvcc[@]}" -Doptimization=1 -Dcpp_args=-gline-tables-only \
     -Db_sanitize=address,undefined -Db_lundef=false &&
-    run_tests build-asan --no-suite slurm --no-suite interop
+    run_tests build-asan --no-suite slurm --no-suite interop --no-suite python
   return 0
 }
 

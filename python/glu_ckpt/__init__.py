@@ -1,0 +1,43 @@
+"""Converts Mixture-of-Experts checkpoints between layouts and programs, bit for bit.
+
+The commands of the program `glu-ckpt` are functions here: `inspect`, `plan`, `convert`, `verify`, `diff`, `digest`,
+`check` and `stamp`. `open` reads tensors of any format. `interleave` and its relatives work on tensors in memory, of
+any library that speaks DLPack; `glu_ckpt.torch` has them as operators of torch. Failures are `glu_ckpt.Error`.
+"""
+
+from ._commands import CheckpointWarning, check, convert, digest, inspect, plan, stamp, verify
+from ._core import __version__
+from ._error import Error
+from ._reader import Checkpoint, TensorInfo, open
+from ._tensors import (
+    deinterleave,
+    deinterleave_,
+    diff,
+    grouped_mlp,
+    interleave,
+    interleave_,
+    splits_to_offsets,
+)
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointWarning",
+    "Error",
+    "TensorInfo",
+    "__version__",
+    "check",
+    "convert",
+    "deinterleave",
+    "deinterleave_",
+    "diff",
+    "digest",
+    "grouped_mlp",
+    "inspect",
+    "interleave",
+    "interleave_",
+    "open",
+    "plan",
+    "splits_to_offsets",
+    "stamp",
+    "verify",
+]

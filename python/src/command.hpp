@@ -1,0 +1,17 @@
+#pragma once
+/// The program's commands, as functions that Python calls.
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+#include <vector>
+
+namespace glu_ckpt::python {
+
+/// Runs the command that `words` spell, the program's name not included, with --json, and returns what it prints. It
+/// runs on a thread of its own; everything that is Python happens on the caller's: `on_progress` gets a dict with the
+/// fields of --progress json, or is None; `on_warning` gets a sentence, before the work. Where one of them raises, or a
+/// signal handler does, the command is stopped resumably and that is raised. Failures are glu_ckpt.Error.
+std::string run_command(std::vector<std::string> words, nanobind::object on_progress, nanobind::object on_warning);
+
+}  // namespace glu_ckpt::python

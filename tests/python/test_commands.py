@@ -1,0 +1,205 @@
+"""The commands give what the program gives, and can be followed and stopped."""
+
+import ast
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import glu_ckpt
+import pytest
+from glu_ckpt import _options
+
+#: Of both sides of a comparison, since they are measured.
+MEASURED = {"seconds", "bytes_per_second", "peak_memory", "output", "disk_free", "estimated_seconds"}
+
+
+def without_measured(found):
+    return {name: value for name, value in found.items() if name not in MEASURED}
+
+
+def test_inspect_is_the_programs_json(hub, program):
+    assert glu_ckpt.inspect(hub) == json.loads(program("inspect", hub, "--json").stdout)
+
+
+def test_convert_there_and_back(hub, program, tmp_path):
+    there = glu_ckpt.convert(hub, tmp_path / "there", to="megatron", glu="interleaved:16")
+    assert there["verified"] == "digest" and there["to"]["glu"] == "interleaved:16"
+    back = glu_ckpt.convert(tmp_path / "there", tmp_path / "back", to="hf")
+    assert back["digest"] == there["digest"] == glu_ckpt.digest(hub)["digest"]
+    with glu_ckpt.open(hub) as first, glu_ckpt.open(tmp_path / "back") as last:
+        assert set(first) == set(last)
+        for name in first:
+            assert first[name].info[:3] == last[name].info[:3]
+            assert first[name].numpy(raw=True).tobytes() == last[name].numpy(raw=True).tobytes()
+    verdict = glu_ckpt.verify(hub, tmp_path / "there")
+    assert verdict["equal"] and verdict["digest_a"] == there["digest"]
+    assert glu_ckpt.check(tmp_path / "there")["ok"]
+    printed = program("convert", hub, tmp_path / "program", "--to", "megatron", "--glu", "interleaved:16", "--json")
+    assert without_measured(json.loads(printed.stdout)) == without_measured(there)
+
+
+def test_plan_writes_nothing(hub, tmp_path):
+    planned = glu_ckpt.plan(hub, tmp_path / "out", naming="megatron")
+    assert planned["bytes_written"] > 0 and not os.listdir(tmp_path)
+
+
+def test_a_difference_is_a_result(hub, testdata):
+    assert glu_ckpt.verify(hub, testdata / "hf" / "mixtral")["equal"] is False
+
+
+def test_errors_are_the_programs(hub, program, tmp_path):
+    cases = [
+        (lambda: glu_ckpt.inspect("/no/such/path"), ["inspect", "/no/such/path"]),
+        (lambda: glu_ckpt.convert(hub, tmp_path / "o", glu="interleaved:7", experts="grouped", naming="megatron"),
+         ["convert", hub, tmp_path / "o", "--glu", "interleaved:7", "--experts", "grouped", "--naming", "megatron"]),
+        (lambda: glu_ckpt.convert(hub, tmp_path / "o", glue="split"), ["convert", hub, tmp_path / "o", "--glue=split"]),
+        (lambda: glu_ckpt.verify(hub, hub, jobs=0), ["verify", hub, hub, "--jobs=0"]),
+    ]
+    for call, words in cases:
+        with pytest.raises(glu_ckpt.Error) as caught:
+            call()
+        printed = program(*words, "--json")
+        told = json.loads(printed.stderr.splitlines()[-1])
+        error = caught.value
+        assert (error.slug, str(error), error.exit_status) == (told["error"], told["message"], printed.returncode)
+        assert (error.file or "", error.tensor or "") == (told["file"], told["tensor"])
+        copy = pickle.loads(pickle.dumps(error))
+        assert (copy.slug, copy.args, copy.exit_status) == (error.slug, error.args, error.exit_status)
+    assert not os.listdir(tmp_path)
+
+
+def test_what_was_found_before_a_failure(hub, tmp_path):
+    with pytest.raises(glu_ckpt.Error) as caught:
+        glu_ckpt.plan(hub, tmp_path / "out")
+    assert caught.value.exit_status == 4 and caught.value.result["refusals"] == [str(caught.value)]
+
+
+def test_options_of_the_command_line_alone(hub):
+    for name in ("json", "help", "quiet"):
+        with pytest.raises(glu_ckpt.Error, match="command line"):
+            glu_ckpt.inspect(hub, **{name: True})
+
+
+#: Options that functions have no use for, or have as arguments.
+OF_THE_COMMAND_LINE = {"help", "json", "quiet", "verbose", "progress", "dry_run", "version"}
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("convert", "ConvertOptions"),
+        ("plan", "ConvertOptions"),
+        ("verify", "VerifyOptions"),
+        ("digest", "DigestOptions"),
+        ("check", "WorkOptions"),
+        ("inspect", "SourceOptions"),
+        ("stamp", "StampOptions"),
+    ],
+)
+def test_typed_options_are_the_parsers(command, options, program):
+    known = re.findall(r"^ +(?:-\w, ?)?--([a-z][a-z-]*)", program(command, "--help").stdout, re.MULTILINE)
+    typed = {name for base in getattr(_options, options).__mro__ for name in getattr(base, "__annotations__", {})}
+    assert typed == {name.replace("-", "_") for name in known} - OF_THE_COMMAND_LINE
+
+
+def test_paths_with_odd_names(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("-q", "--force", "a b", "ä"):
+        assert glu_ckpt.convert(hub, name, naming="megatron")["output"].endswith(name)
+        assert glu_ckpt.verify(hub, name)["equal"]
+
+
+def test_progress_tells_each_stage(hub, tmp_path):
+    lines = []
+    glu_ckpt.convert(hub, tmp_path / "out", naming="megatron", progress=lines.append)
+    assert all(set(line) == {"phase", "bytes", "total", "seconds", "bottleneck"} for line in lines)
+    phases = [line["phase"] for line in lines]
+    assert "converting" in phases
+    last = [line for line in lines if line["phase"] == "converting"][-1]
+    assert last["bytes"] == last["total"] > 0
+
+
+def test_what_progress_raises_stops_resumably(hub, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(line):
+        raise Stop(line["phase"])
+
+    with pytest.raises(Stop):
+        glu_ckpt.convert(hub, tmp_path / "out", naming="megatron", progress=stop)
+    assert os.listdir(tmp_path) == ["out.partial"]
+    found = glu_ckpt.convert(hub, tmp_path / "out", naming="megatron", resume=True)
+    assert found["digest"] == glu_ckpt.digest(hub)["digest"] and os.listdir(tmp_path) == ["out"]
+
+
+def test_ctrl_c_stops_resumably(hub, tmp_path):
+    def interrupt(line):
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        glu_ckpt.convert(hub, tmp_path / "out", naming="megatron", progress=interrupt)
+    assert os.listdir(tmp_path) == ["out.partial"]
+    assert glu_ckpt.convert(hub, tmp_path / "out", naming="megatron", resume=True)["verified"] == "digest"
+
+
+def test_signals_of_a_terminal_reach_a_working_call(hub, tmp_path):
+    """Without a progress callable: the call itself looks at signals while its thread works."""
+    code = f"""
+import os, signal, threading, glu_ckpt
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    while True:
+        glu_ckpt.verify({str(hub)!r}, {str(hub)!r})
+except KeyboardInterrupt:
+    print("stopped")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "stopped\n", done.stderr
+
+
+def test_other_threads_run_meanwhile(hub):
+    """The call waits in its progress callable for what another thread does: with the GIL held it never would."""
+    seen = threading.Event()
+    thread = threading.Thread(target=lambda: (time.sleep(0.05), seen.set()))
+
+    def wait(line):
+        if not thread.ident:
+            thread.start()
+
+    glu_ckpt.verify(hub, hub, progress=wait)
+    assert seen.wait(30)
+
+
+def test_calls_of_several_threads(hub):
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(glu_ckpt.digest(hub)["digest"])) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 8 and len(set(results)) == 1
+
+
+def test_the_package_imports_no_library():
+    code = "import sys, glu_ckpt; print([m for m in ('torch', 'numpy', 'cupy', 'jax', 'ml_dtypes') if m in sys.modules])"
+    assert ast.literal_eval(subprocess.check_output([sys.executable, "-c", code], text=True)) == []
+
+
+def test_the_program_is_installed(program):
+    assert program("--version").stdout.split()[-1] == glu_ckpt.__version__
+
+
+def test_type_hints_are_installed():
+    import importlib.resources
+
+    files = importlib.resources.files(glu_ckpt)
+    assert (files / "py.typed").is_file()
+    stubs = ast.parse((files / "_core.pyi").read_text())
+    assert {"run_command", "Reader"} <= {getattr(node, "name", "") for node in stubs.body}
