@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from ._options import (
         ConvertOptions,
         DigestOptions,
+        InspectOptions,
         PathLike,
         Progress,
-        SourceOptions,
         StampOptions,
         VerifyOptions,
         WorkOptions,
@@ -81,7 +81,7 @@ def run(command: str, paths: list[PathLike], options: dict[str, Any], progress: 
     return json.loads(_core.run_command([os.fsencode(word) for word in words], progress, _warn))
 
 
-def inspect(path: PathLike, **options: Unpack[SourceOptions]) -> dict[str, Any]:
+def inspect(path: PathLike, **options: Unpack[InspectOptions]) -> dict[str, Any]:
     """Says what a checkpoint is: format, layout, layers, experts, shapes, dtypes, problems. Reads headers only.
 
     Raises Error where the layout is not recognized; its `result` has what could be told.

@@ -18,6 +18,14 @@ class SourceOptions(TypedDict, total=False):
     from_glu: str
     from_shared_glu: str
     from_optimizer_glu: str
+    decode: str
+
+
+class InspectOptions(SourceOptions, total=False):
+    """Options of `inspect`."""
+
+    tensors: bool | str
+    strict: bool
 
 
 class WorkOptions(TypedDict, total=False):
@@ -55,6 +63,7 @@ class ConvertOptions(SourceOptions, WorkOptions, ActivationOptions, total=False)
     max_shard_size: int | str
     verify: str
     reflink: str
+    allow_foreign_order: bool
     force: bool
     overwrite: bool
     resume: bool
@@ -74,6 +83,18 @@ class VerifyOptions(SourceOptions, WorkOptions, ActivationOptions, total=False):
     seed: int
 
 
+class DiffOptions(SourceOptions, total=False):
+    """Options of `diff` on two checkpoints."""
+
+    to_naming: str
+    to_glu: str
+    to_shared_glu: str
+    to_optimizer_glu: str
+    tensors: str
+    jobs: int
+    max_memory: int | str
+
+
 class DigestOptions(SourceOptions, WorkOptions, total=False):
     """Options of `digest`."""
 
@@ -85,3 +106,4 @@ class StampOptions(TypedDict, total=False):
     shared_glu: str
     optimizer_glu: str
     naming: str
+    remove: bool

@@ -4,7 +4,7 @@
 
 #include "borrowed_tensor.hpp"
 #include "core/fail.hpp"
-#include "glu_ckpt/ops/diff.hpp"
+#include "glu_ckpt/ops/tensor_diff.hpp"
 #include "tensor_ops.hpp"
 
 namespace nb = nanobind;

@@ -87,7 +87,7 @@ def test_options_of_the_command_line_alone(hub):
 
 
 #: Options that functions have no use for, or have as arguments.
-OF_THE_COMMAND_LINE = {"help", "json", "quiet", "verbose", "progress", "dry_run", "version"}
+OF_THE_COMMAND_LINE = {"help", "json", "quiet", "verbose", "progress", "dry_run", "version", "check"}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,8 @@ OF_THE_COMMAND_LINE = {"help", "json", "quiet", "verbose", "progress", "dry_run"
         ("verify", "VerifyOptions"),
         ("digest", "DigestOptions"),
         ("check", "WorkOptions"),
-        ("inspect", "SourceOptions"),
+        ("inspect", "InspectOptions"),
+        ("diff", "DiffOptions"),
         ("stamp", "StampOptions"),
     ],
 )
