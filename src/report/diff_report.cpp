@@ -68,7 +68,7 @@ std::string layer_text(const LayerDiff& layer) {
                          : 0.0;
   std::string text = fmt::format("{:<12}{:<16}{:<22}", layer_name(layer.layer),
                                  fmt::format("{} of {}", layer.differing, layer.tensors),
-                                 fmt::format("{} ({:.2g}%)", layer.differing_elements, percent));
+                                 fmt::format("{} ({:.3g}%)", layer.differing_elements, percent));
   if (layer.numbers > 0)
     text += fmt::format("{:<10.3g}{:<10.3g}{:.3g}", layer.max_abs, layer.max_rel, layer.rms());
   else
