@@ -12,8 +12,8 @@
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
 #include "glu_ckpt/ops/device_forward.hpp"
-#include "glu_ckpt/ops/tensor_diff.hpp"
 #include "glu_ckpt/ops/grouped_linear.hpp"
+#include "glu_ckpt/ops/tensor_diff.hpp"
 #include "kernels/bench/measure_kernels.hpp"
 
 namespace glu_ckpt {

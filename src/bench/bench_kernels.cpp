@@ -8,8 +8,8 @@
 #include "bench/event_timer.hpp"
 #include "core/fail.hpp"
 #include "glu_ckpt/ops/device_copy.hpp"
-#include "glu_ckpt/ops/tensor_diff.hpp"
 #include "glu_ckpt/ops/offsets.hpp"
+#include "glu_ckpt/ops/tensor_diff.hpp"
 #include "kernels/bench/measure_kernels.hpp"
 #include "kernels/common/device_buffer.hpp"
 

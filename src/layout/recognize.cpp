@@ -77,8 +77,7 @@ class Recognizer {
     for (const KeyGroup& group : keys_.groups()) {
       const std::string& name = tensor(group.tensors.front()).name;
       if (name.ends_with(".experts.gate_up_proj_blocks"))
-        fail(ErrorCode::NotSupported, {{}, name},
-             "'{}': MXFP4 experts (blocks and scales) are not moved as they are",
+        fail(ErrorCode::NotSupported, {{}, name}, "'{}': MXFP4 experts (blocks and scales) are not moved as they are",
              name);
     }
   }
