@@ -56,9 +56,28 @@ def _empty(like: Any, shape: Sequence[int], dtype: str | None = None) -> Any:
     raise Error(f"{type(like).__module__}.{type(like).__name__}: give out=, memory of that library that can be written")
 
 
+def _device_name(tensor: Any) -> str:
+    """As torch spells it; empty where the tensor does not say."""
+    device = getattr(tensor, "__dlpack_device__", None)
+    if device is None:
+        return ""
+    kind, index = device()
+    # Memory of the host that a GPU may read is of either.
+    return {1: "cpu", 2: f"cuda:{index}"}.get(int(kind), "")
+
+
+def _require_one_device(tensor: Any, out: Any) -> None:
+    """Before `out` is asked to be shared on the other one's stream."""
+    here, there = _device_name(tensor), _device_name(out)
+    if here and there and here != there:
+        raise Error(f"out: is on {there}, expected on {here}")
+
+
 def _changed(tensor: Any, k: int, out: Any, interleave: bool, axis: int | None, stream: Any, jobs: int) -> Any:
     if out is None:
         out = _empty(tensor, tensor.shape)
+    else:
+        _require_one_device(tensor, out)
     _core.change_glu_order(tensor, out, k, interleave, axis, _stream(tensor, stream), jobs)
     return out
 

@@ -97,7 +97,7 @@ struct NativeForm {
   bool fused;
 };
 
-std::vector<NativeForm> native_forms(const Naming& naming) {
+std::vector<NativeForm> forms_of_experts(const Naming& naming) {
   std::vector<NativeForm> forms;
   for (const Experts experts : {Experts::Indexed, Experts::Grouped})
     for (const bool fused : {false, true})
@@ -116,7 +116,7 @@ std::vector<std::string> model_types(const Naming& naming) {
 /// The forms that a family's own software writes, with its model_type and no record.
 TEST(NamingTable, EveryNativeFormIsRecognized) {
   for (const Naming& naming : namings())
-    for (const NativeForm form : native_forms(naming))
+    for (const NativeForm form : forms_of_experts(naming))
       for (const std::string& type : model_types(naming)) {
         SCOPED_TRACE(fmt::format("{} model_type '{}' {} {}", naming.name, type, to_string(form.experts),
                                  form.fused ? "fused" : "split"));
