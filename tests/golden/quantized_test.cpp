@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -174,7 +175,9 @@ const std::vector<Fault> kFaults = {
     {"fp8_block128", "two scales exchanged", std::string(kExpert) + "weight_scale_inv",
      [](auto&, MemoryTensor& scales) { std::swap_ranges(&scales.bytes[0], &scales.bytes[4], &scales.bytes[4]); }},
     {"fp8_block128", "a grid of scales shifted by one", std::string(kExpert) + "weight_scale_inv",
-     [](auto&, MemoryTensor& scales) { std::ranges::rotate(scales.bytes, scales.bytes.begin() + 4); }},
+     [](auto&, MemoryTensor& scales) {
+       std::rotate(scales.bytes.begin(), scales.bytes.begin() + 4, scales.bytes.end());
+     }},
     {"nvfp4_modelopt", "halves of bytes exchanged", std::string(kExpert) + "weight",
      [](auto&, MemoryTensor& codes) {
        for (std::byte& byte : codes.bytes) byte = (byte << 4) | (byte >> 4);
