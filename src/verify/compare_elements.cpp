@@ -141,6 +141,8 @@ void part_plain(const ElementRun& run, ElementDiff& found) { compare_part(run, f
 
 bool is_equal(const ElementRun& run) {
   if (run.dtype_a != run.dtype_b) return false;
+  // memcmp takes no null pointer, not even of nothing.
+  if (run.count == 0) return true;
   return std::memcmp(run.a, run.b, static_cast<std::size_t>(run.count * counted_bytes(run.dtype_a))) == 0;
 }
 
