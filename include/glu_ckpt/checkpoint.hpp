@@ -35,7 +35,7 @@ struct ExtraFile {
   /// file named, it begins with "../".
   std::string name;
   std::filesystem::path path;
-  /// What is written to an output is this of the file's text; null: the file as it is.
+  /// An output gets what this function makes of the file's text; null: it gets the file as it is.
   std::string (*edit)(std::string_view text) = nullptr;
 };
 
@@ -123,8 +123,8 @@ struct CheckpointInfo {
   /// Files that tensors are read from; none where a checkpoint is in memory.
   std::vector<OpenedFile> files;
   Structure structure;
-  /// Whether quantized weights are seen as what they decode to.
-  bool is_decoded = false;
+  /// How many quantized weights the inventory shows as what they decode to.
+  i64 decoded_weights = 0;
 
   /// Bytes of all tensor files, headers included.
   i64 file_bytes() const;

@@ -26,7 +26,7 @@ struct ElementDiff {
   /// either is a NaN do not count.
   double max_abs = 0;
   double max_rel = 0;
-  /// Of a - b; a NaN counts as 0.
+  /// This is the sum of (a - b)^2; a difference that is a NaN counts as 0.
   double sum_squares = 0;
   /// Elements that are a NaN in exactly one.
   i64 nan_in_one = 0;
@@ -83,10 +83,10 @@ struct LayerDiff {
   std::string layer;
   /// Matrices and tensors of either side.
   i64 tensors = 0;
-  /// Those that are not the same in both, of whatever kind; the next two are among them.
+  /// This many of them differ in any way, those of the next two counts included.
   i64 differing = 0;
   i64 only_in_one = 0;
-  /// Of another dtype or shape.
+  /// This many have another dtype or shape.
   i64 unlike = 0;
   /// Elements that were compared, all of them.
   i64 elements = 0;
@@ -114,7 +114,7 @@ struct Diff {
 };
 
 struct DiffOptions {
-  /// What the caller knows about each.
+  /// The caller knows this about A and B.
   SourceAnswers a;
   SourceAnswers b{.option_prefix = "--to-"};
   /// A pattern with *, ? and [...]: of what either checkpoint calls a tensor, or of TensorDiff::name. Empty:

@@ -160,7 +160,7 @@ i64 verify_bytes(const Model& a, const Model& b, const VerifySubset& subset = {}
 
 /// How verify() takes its two checkpoints and how far it goes.
 struct VerifyOptions {
-  /// What the caller knows about each.
+  /// The caller knows this about A and B.
   SourceAnswers a;
   SourceAnswers b{.option_prefix = "--to-"};
   VerifySubset subset;

@@ -34,7 +34,7 @@ Plan make_proved_plan(const Conversion& conversion) {
   Plan plan = with_place(source, [&] {
     return make_plan(source.inventory(), conversion.source.recognition,
                      {conversion.target.to, conversion.target.former, options.max_shard_bytes,
-                      options.force || source.info().is_decoded, conversion.target.format != source.format()});
+                      options.force || source.info().decoded_weights > 0, conversion.target.format != source.format()});
   });
   if (!plan.foreign_order.empty() && !options.allow_foreign_order)
     fail(ErrorCode::ForeignOrder, {conversion.output.string(), {}},
@@ -43,6 +43,9 @@ Plan make_proved_plan(const Conversion& conversion) {
          conversion.output.string(), plan.foreign_order);
   check_plan(source.inventory(), plan);
   check_computed(source, plan);
+  if (const CheckpointInfo& info = source.info(); info.decoded_weights > 0)
+    plan.notes.push_back(fmt::format("{} quantized weights are decoded ({}), as {} decodes them", info.decoded_weights,
+                                     info.record.at("decoded_from"), info.record.at("decoded_as")));
   if (const auto& left_out = conversion.source.recognition.dropped; !left_out.empty())
     plan.notes.push_back(fmt::format("{} tensors of the optimizer are left out", left_out.size()));
   for (const std::string& name : source.left_out())
@@ -121,6 +124,8 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   if (!conversion.plan.foreign_order.empty())
     warnings.push_back("the output may load and compute something else. " + conversion.plan.foreign_order);
   if (const std::string text = lone_shard_text(*conversion.source.source); !text.empty()) warnings.push_back(text);
+  if (conversion.options.from.decode && conversion.source.source->info().decoded_weights == 0)
+    warnings.emplace_back("--decode changes nothing: no weight here is quantized");
   const bool renamed = conversion.plan.to.naming != conversion.plan.from.naming;
   if (renamed && conversion.options.to.scope == Scope::Experts)
     warnings.push_back(fmt::format("--scope experts renames expert tensors alone; no program loads the result: {}",

@@ -87,9 +87,10 @@ std::string decode_hint(const Error& error, const Source& source) {
                                       ErrorCode::NotDivisible,   ErrorCode::NoExperts,     ErrorCode::NotExact,
                                       ErrorCode::NoSpelling,     ErrorCode::NoMap,         ErrorCode::UnknownTensor};
   const std::string method = read_quant_config(source.hints().config).method;
-  if (method.empty() || source.info().is_decoded || std::ranges::find(kOfLayouts, error.code()) == std::end(kOfLayouts))
+  if (method.empty() || source.info().decoded_weights > 0 ||
+      std::ranges::find(kOfLayouts, error.code()) == std::end(kOfLayouts))
     return {};
-  return fmt::format(". Its quantization_config says '{}': --decode bf16 takes the model that its weights decode to",
+  return fmt::format(". Its weights are quantized ('{}' in quantization_config): --decode bf16 reads them as bf16",
                      method);
 }
 

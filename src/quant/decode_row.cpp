@@ -207,7 +207,7 @@ void decode_row_by_table(const CodeRow& row, Dtype to, std::byte* out) {
 float scale_value(Dtype dtype, const std::byte* data) {
   if (is_float(dtype)) return widen_element(data, dtype);
   const auto code = static_cast<u8>(*data);
-  if (dtype == Dtype::F8_E4M3) return e4m3_value(code);
+  if (dtype == Dtype::F8_E4M3) return fp8_decoded(code, kE4m3);
   return std::bit_cast<float>(e8m0_value_bits(code));
 }
 

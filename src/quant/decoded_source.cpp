@@ -153,8 +153,7 @@ class WeightReader {
     const float global = global_scale(matrix);
     scales_.resize(static_cast<std::size_t>((end - begin) * cols));
     for (std::size_t i = 0; i < scales_.size(); ++i) {
-      const float scale =
-          scale_value(dtype == Dtype::U8 ? Dtype::F8_E8M0 : dtype, raw_.data() + static_cast<i64>(i) * size);
+      const float scale = scale_value(dtype, raw_.data() + static_cast<i64>(i) * size);
       if (std::isnan(scale)) fail_scale(weight_.scales, "NaN");
       scales_[i] = !weight_.global ? scale : weight_.global_divides ? scale / global : scale * global;
     }
@@ -345,7 +344,7 @@ class DecodedSource final : public Source {
 
   /// A digest that was recorded is that of the quantized model.
   void describe() {
-    info_.is_decoded = true;
+    info_.decoded_weights = std::ssize(quantization_.tensors);
     info_.record.erase("digest");
     info_.record.erase("source_digest");
     std::string formats;

@@ -171,8 +171,11 @@ std::string inspection_text(const Inspection& inspection) {
                       size_text(source.file_bytes()), source.file_bytes());
   text += fmt::format("tensors     {}, {}\n", source.inventory().tensors.size(), fmt::join(sums.dtypes, " "));
   if (!inspection.quantized.empty())
-    text += fmt::format("quantized   {}; --decode bf16 takes the model that it decodes to\n",
-                        fmt::join(inspection.quantized, ", "));
+    text +=
+        fmt::format("quantized   {}; --decode bf16 reads the weights as bf16\n", fmt::join(inspection.quantized, ", "));
+  if (const CheckpointInfo& info = source.info(); info.decoded_weights > 0)
+    text += fmt::format("decoded     {} weights from {}, as {} decodes them\n", info.decoded_weights,
+                        info.record.at("decoded_from"), info.record.at("decoded_as"));
   if (inspection.recognition && !inspection.recognition->blocks.empty()) {
     const LayoutAnswers& layout = inspection.recognition->layout;
     text += fmt::format("layout      {}\n", layout_text(layout));

@@ -28,7 +28,12 @@ quantized_decodes() {
     check "$kind: decoded, Megatron's layout is a matter of plan" \
       "$PROGRAM" plan "$TESTDATA/quantized/$kind" "$out" --decode bf16 --to megatron -q
   done
-  status "into Megatron's model" 0 convert "$in" "$out" --decode bf16 --to megatron --glu interleaved:32 -q
+  status "into Megatron's model" 0 convert "$in" "$out" --decode bf16 --to megatron --glu interleaved:32
+  says "what is decoded is said" "20 quantized weights are decoded (FP8 in 128x128 blocks), as deepseek decodes them"
+  status "nothing to decode" 0 plan "$TESTDATA/hf/qwen3_moe" "$out.plain" --decode f32 --to megatron -q
+  says "it is said" "warning: --decode changes nothing: no weight here is quantized"
+  "$PROGRAM" inspect "$in" --decode f32 >"$WORK/.out" 2>/dev/null
+  check "inspect says what it decodes" grep -q "^decoded     20 weights from FP8 in 128x128 blocks" "$WORK/.out"
   check "the digest is that of the decoded source" [ "$(digest "$out")" == "$(digest "$in" --decode bf16)" ]
   check "it is not that of the codes" [ "$(digest "$out")" != "$(digest "$in")" ]
   status "the source decodes to it" 0 verify "$in" "$out" --decode bf16
