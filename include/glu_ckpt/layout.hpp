@@ -46,10 +46,44 @@ Experts parse_experts(std::string_view text);
 
 enum class ExpertSet { Routed, Shared };
 enum class Role { Gate, Up, Down, GateUp };
-/// The kinds of tensors that belong to a matrix: its weight, a bias [out], or scales of blocks, which families call
-/// weight_scale_inv or weight_scale. Either way a weight is worth its value times its block's scale.
-enum class TensorKind { Weight, Bias, Scale, PlainScale };
-constexpr bool is_scale(TensorKind kind) { return kind == TensorKind::Scale || kind == TensorKind::PlainScale; }
+/// The kinds of tensors that belong to a matrix. Each has a word in the keys of a linear layer, and a suffix where the
+/// matrix is a parameter by itself (src/layout/tensor_kinds.hpp has both).
+enum class TensorKind : std::uint8_t {
+  /// The weight, as numbers or as codes.
+  Weight,
+  /// [out].
+  Bias,
+  /// Scales of blocks: `weight_scale_inv`. A weight is worth its value times its block's scale.
+  Scale,
+  /// `weight_scale`: scales of blocks, rows or matrices.
+  PlainScale,
+  /// Codes, several in a byte or word: `weight_packed` (compressed-tensors), `blocks` (gpt-oss), `qweight` (AWQ, GPTQ).
+  PackedWeight,
+  Blocks,
+  QWeight,
+  /// Of gpt-oss, AWQ and GPTQ.
+  Scales,
+  /// A second scale of a whole matrix: `weight_scale_2` (ModelOpt), `weight_global_scale` (compressed-tensors).
+  SecondScale,
+  GlobalScale,
+  /// The scales of what is multiplied with the weight.
+  InputScale,
+  InputGlobalScale,
+  /// The codes that stand for zero: `weight_zero_point` (compressed-tensors), `qzeros` (AWQ, GPTQ).
+  ZeroPoint,
+  QZeros,
+  /// `g_idx`: the group of each column.
+  GroupIndex,
+  /// `weight_shape`: rows and columns of what is packed.
+  WeightShape,
+};
+inline constexpr std::size_t kTensorKinds = 16;
+constexpr bool is_weight(TensorKind kind) {
+  return kind == TensorKind::Weight || kind == TensorKind::PackedWeight || kind == TensorKind::Blocks ||
+         kind == TensorKind::QWeight;
+}
+/// Returns whether the tensor says how to read the codes beside it.
+constexpr bool is_scale(TensorKind kind) { return !is_weight(kind) && kind != TensorKind::Bias; }
 
 std::string_view to_string(ExpertSet set);
 std::string_view to_string(Role role);
@@ -69,16 +103,20 @@ struct Placement {
   i64 col_step = 0;
 };
 
-/// The blocks of a weight that scales cover, and the form in which the scales are stored. The least multiples are more
-/// than 1 where the stored matrix is padded; what its padding holds means nothing. In bytes, for there is one with each
-/// matrix of a checkpoint.
-struct ScaleGrid {
-  /// Weights that one scale covers; 1 x 1 for what is no scale.
-  std::uint8_t rows = 1;
-  std::uint8_t cols = 1;
+/// Which weights one stored element stands for, and the form in which the elements are stored: codes that share a byte
+/// or a word, scales of blocks, rows or matrices. The least multiples are more than 1 where the stored matrix is
+/// padded; what its padding holds means nothing. Small, for there is one with each matrix of a checkpoint.
+struct ElementGrid {
+  /// Weights of one element; 0: all rows, or all columns, of the matrix. 1 x 1 for weights by themselves.
+  std::uint16_t rows = 1;
+  std::uint16_t cols = 1;
   std::uint8_t row_multiple = 1;
   std::uint8_t col_multiple = 1;
-  bool operator==(const ScaleGrid&) const = default;
+  /// Elements in place of one: 2 in a `weight_shape`.
+  std::uint8_t values = 1;
+  /// Where one is for all columns: whether an axis of one element is stored for them ([N, 1], [1]), or none ([N], []).
+  bool keeps_axis = true;
+  bool operator==(const ElementGrid&) const = default;
 };
 
 /// The last rows of a matrix, where they lie in another tensor than the first ones.
@@ -98,7 +136,7 @@ struct Matrix {
   Role role = Role::Gate;
   TensorKind kind = TensorKind::Weight;
   Dtype dtype = Dtype::U8;
-  ScaleGrid grid = {};
+  ElementGrid grid = {};
   i64 expert = 0;
   i64 rows = 0;
   i64 cols = 0;
@@ -136,6 +174,8 @@ struct ExpertBlock {
   /// F; -1 where it differs by expert.
   i64 intermediate_size = 0;
   Axes axes = Axes::OutIn;
+  /// The kind that its weights are stored as.
+  TensorKind codes = TensorKind::Weight;
   /// Of the weights, and of the biases (Megatron's flags for them are independent).
   Experts experts = Experts::Indexed;
   Experts bias_experts = Experts::Indexed;

@@ -94,6 +94,7 @@ class LoaderFinder {
       return nothing("programs expect {} under these names and cannot see that it is {}",
                      to_string(fixed_glu(*naming_)), to_string(layout_.glu));
     const bool packed_anew = grouped && !model_.architecture->family->packed_experts;
+    if (model_.quantized) return find_quantized_hf(packed_anew || (!grouped && fused));
     if (packed_anew) return {{{"transformers", "5 or later", ""}}, {}};
     const std::string& type = model_.architecture->model_type;
     const std::string known = fmt::format("versions that have '{}'", type);
@@ -103,6 +104,24 @@ class LoaderFinder {
              {"vLLM", known + " (not tried)", ""},
              {"SGLang", known + " (not tried)", ""}},
             {}};
+  }
+
+  /// `regrouped`: gate and up, or the experts, are one tensor, and the family's hub has them apart.
+  LoadsIn find_quantized_hf(bool regrouped) const {
+    if (regrouped)
+      return nothing(
+          "no program is known to read codes and scales of experts {}, {}; --experts indexed --glu split, or "
+          "--decode bf16",
+          layout_.experts, to_string(layout_.glu));
+    const std::string known =
+        fmt::format("versions that have '{}' and its quantization{} (not tried)", model_.architecture->model_type,
+                    model_.quant_method.empty() ? "" : ", '" + model_.quant_method + "'");
+    LoadsIn found;
+    // transformers 5.23 reads what ModelOpt wrote only as far as other software unpacks it.
+    if (model_.quant_method != "modelopt") found.loaders.push_back({"transformers", known, ""});
+    found.loaders.push_back({"vLLM", known, ""});
+    found.loaders.push_back({"SGLang", known, ""});
+    return found;
   }
 
   const LayoutAnswers& layout_;

@@ -20,6 +20,10 @@ struct StoredModel {
   std::string no_architecture;
   /// megatron_args.txt lies beside it.
   bool has_args = false;
+  /// Experts are stored as codes and scales.
+  bool quantized = false;
+  /// As quantization_config calls it; empty where there is none.
+  std::string quant_method;
 };
 
 /// The programs, or why there is none.

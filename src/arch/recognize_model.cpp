@@ -83,8 +83,11 @@ class DenseRecognizer {
       return result_.misfits.push_back({index, fault});
     const bool vocabulary = shape_of(key.row->roles[0]).rows == Dim::Vocab;
     if (const std::string fault = shape_fault(tensor, key, vocabulary && result_.dense_naming->pads_vocabulary);
-        !fault.empty())
-      return result_.misfits.push_back({index, fault});
+        !fault.empty()) {
+      // Bytes of several codes have a shape of their own; whoever decodes them checks it.
+      if (tensor.dtype != Dtype::U8 && tensor.dtype != Dtype::I8) result_.misfits.push_back({index, fault});
+      return;
+    }
     const bool tied_head = key.row->roles[0] == DenseRole::Head && architecture_.tied;
     if (key.row->copy || tied_head)
       return result_.copies.push_back({index, tied_head ? DenseRole::Embedding : key.row->roles[0], 0});

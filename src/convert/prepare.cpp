@@ -2,12 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "arch/loads_in.hpp"
 #include "convert/check_output.hpp"
 #include "convert/conversion.hpp"
 #include "core/compute.hpp"
 #include "core/fail.hpp"
+#include "layout/element_grid.hpp"
 #include "plan/plan_bytes.hpp"
+#include "quant/find_quantized.hpp"
+#include "quant/quant_config.hpp"
 #include "verify/run_experts.hpp"
 
 namespace glu_ckpt {
@@ -27,6 +32,15 @@ void check_computed(const Source& source, const Plan& plan) {
   }
 }
 
+/// Refuses codes and scales that quantization_config contradicts, where they stand as their software stores them.
+void check_quantized(const Source& source, const Recognition& model, const ModelHints& hints) {
+  const QuantConfig config = read_quant_config(hints.config);
+  const bool as_written = std::ranges::all_of(model.blocks, [](const ExpertBlock& block) {
+    return block.codes == TensorKind::Blocks || (block.experts == Experts::Indexed && !block.fused);
+  });
+  if (!config.method.empty() && as_written && holds_codes(model.blocks)) find_quantized(source.inventory(), config);
+}
+
 Plan make_proved_plan(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
   check_output_is_no_source(conversion.output, source);
@@ -42,6 +56,7 @@ Plan make_proved_plan(const Conversion& conversion) {
          "record says so",
          conversion.output.string(), plan.foreign_order);
   check_plan(source.inventory(), plan);
+  with_place(source, [&] { check_quantized(source, conversion.source.recognition, conversion.source.hints); });
   check_computed(source, plan);
   if (const CheckpointInfo& info = source.info(); info.decoded_weights > 0)
     plan.notes.push_back(fmt::format("{} quantized weights are decoded ({}), as {} decodes them", info.decoded_weights,
@@ -85,6 +100,8 @@ LoadsIn loaders_of(const Conversion& conversion) {
   stored.architecture = model.architecture.get();
   stored.no_architecture = model.no_architecture;
   stored.has_args = conversion.target.makes_args;
+  stored.quantized = holds_codes(model.blocks);
+  stored.quant_method = read_quant_config(conversion.source.hints.config).method;
   return loads_in(stored);
 }
 

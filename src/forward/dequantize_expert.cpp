@@ -2,13 +2,19 @@
 
 #include "core/fail.hpp"
 #include "glu_ckpt/ops/mxfp8.hpp"
+#include "layout/element_grid.hpp"
 #include "layout/placement.hpp"
-#include "layout/scale_grid.hpp"
 
 namespace glu_ckpt {
 namespace {
 
-bool is_mx_scales(const Matrix& matrix) { return is_scale(matrix.kind) && matrix.grid != kFp8Blocks; }
+bool is_mx_scales(const Matrix& matrix) {
+  return (matrix.kind == TensorKind::Scale || matrix.kind == TensorKind::PlainScale) && is_mx_grid(matrix.grid);
+}
+
+bool is_fp8_weight(const Matrix& matrix) {
+  return matrix.kind == TensorKind::Weight && (matrix.dtype == Dtype::F8_E4M3 || matrix.dtype == Dtype::F8_E5M2);
+}
 
 const std::uint8_t* at(const TensorBytes& bytes, i64 offset) {
   return reinterpret_cast<const std::uint8_t*>(bytes.data + (offset - bytes.begin));
@@ -17,8 +23,11 @@ const std::uint8_t* at(const TensorBytes& bytes, i64 offset) {
 }  // namespace
 
 Dequantized::Dequantized(const ExpertBlock& block) {
+  std::array<bool, 4> is_fp8{};
   for (const Matrix& matrix : block.matrices)
-    if (is_mx_scales(matrix)) has_scales_[static_cast<std::size_t>(matrix.role)] = true;
+    if (is_fp8_weight(matrix)) is_fp8[static_cast<std::size_t>(matrix.role)] = true;
+  for (const Matrix& matrix : block.matrices)
+    if (const auto role = static_cast<std::size_t>(matrix.role); is_mx_scales(matrix)) has_scales_[role] = is_fp8[role];
 }
 
 bool Dequantized::concerns(const Matrix& matrix) const {
@@ -31,7 +40,7 @@ std::vector<QuantizedWeight> quantized_weights(const std::vector<const Matrix*>&
   std::vector<QuantizedWeight> found;
   for (const Matrix* const scales : matrices)
     for (const Matrix* const weight : matrices)
-      if (is_mx_scales(*scales) && weight->kind == TensorKind::Weight && weight->role == scales->role)
+      if (is_mx_scales(*scales) && is_fp8_weight(*weight) && weight->role == scales->role)
         found.push_back({weight, scales});
   return found;
 }

@@ -1,6 +1,7 @@
 #pragma once
 /// Experts in MXFP8 as bf16, which holds their values exactly: a power of two times four bits.
 
+#include <array>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -19,7 +20,8 @@ class Dequantized {
   Dtype dtype(const Matrix& matrix) const;
 
  private:
-  bool has_scales_[4] = {};
+  /// By role.
+  std::array<bool, 4> has_scales_{};
 };
 
 /// A weight of one expert and its scales.

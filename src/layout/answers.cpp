@@ -3,6 +3,7 @@
 #include "core/fail.hpp"
 #include "core/parse_number.hpp"
 #include "glu_ckpt/layout.hpp"
+#include "layout/tensor_kinds.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -36,15 +37,7 @@ std::string_view to_string(Role role) {
   return {};
 }
 
-std::string_view to_string(TensorKind kind) {
-  switch (kind) {
-    case TensorKind::Weight: return "weight";
-    case TensorKind::Bias: return "bias";
-    case TensorKind::Scale:
-    case TensorKind::PlainScale: return "scale";
-  }
-  return {};
-}
+std::string_view to_string(TensorKind kind) { return words_of(kind).text; }
 
 Glu parse_glu(std::string_view text) {
   if (text == "split") return {Glu::Kind::Split, 0};

@@ -3,10 +3,11 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
+#include "layout/element_grid.hpp"
 #include "layout/expert_block.hpp"
 #include "layout/optimizer_names.hpp"
 #include "layout/placement.hpp"
-#include "layout/scale_grid.hpp"
+#include "layout/tensor_kinds.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -14,11 +15,11 @@ namespace {
 /// Bytes of one element for moving; sub-byte elements move as whole rows of bytes.
 i64 whole_bytes(Dtype dtype) { return std::max(1, dtype_bits(dtype) / 8); }
 
-/// Rows and columns of one expert's matrix of this kind, given those of the weight.
-MatrixExtents matrix_extents(TensorKind kind, const MatrixExtents& weight, const ScaleGrid& grid,
+/// Rows and columns of the elements of this kind, given those of the weight.
+MatrixExtents matrix_extents(TensorKind kind, const MatrixExtents& weight, i64 parts, const ElementGrid& grid,
                              const TensorRef& ref) {
   if (kind == TensorKind::Bias) return {weight.rows, 1};
-  if (is_scale(kind)) return scale_extents(grid, weight);
+  if (grid != ElementGrid{}) return element_extents(grid, weight, parts);
   const int bits = dtype_bits(ref.dtype);
   if (bits >= 8) return weight;
   if (weight.cols * bits % 8 != 0)
@@ -53,9 +54,9 @@ class PartMatrices {
  private:
   i64 width(i64 expert) const { return shape_.intermediate[static_cast<std::size_t>(expert)]; }
 
-  StoredPart stored_part(i64 expert, const MatrixExtents& matrix, const ScaleGrid& grid, Dtype dtype) const {
+  StoredPart stored_part(i64 expert, const MatrixExtents& matrix, const ElementGrid& grid, Dtype dtype) const {
     const MatrixExtents stored = padded(grid, matrix);
-    return {kind_ == TensorKind::Bias ? Axes::OutIn : block_.axes,
+    return {stored_axes(kind_, block_.codes, block_.axes),
             matrix.rows,
             stored.cols,
             whole_bytes(dtype),
@@ -63,13 +64,26 @@ class PartMatrices {
             stored.rows - matrix.rows};
   }
 
-  /// Returns the grid by which these scales cover the weight beside them; 1 x 1 for tensors that are no scales.
-  ScaleGrid grid_of(const TensorRef& ref, const MatrixExtents& weight) const {
-    if (!is_scale(kind_)) return {};
+  const TensorRef* first_of(TensorKind kind) const {
     for (const Experts experts : {Experts::Indexed, Experts::Grouped})
-      if (const auto found = shape_.parts.find({TensorKind::Weight, experts, role_}); found != shape_.parts.end())
-        return scale_grid(inventory_.tensors[found->second.front().second], ref, weight, block_.axes);
-    return kFp8Blocks;
+      if (const auto found = shape_.parts.find({kind, experts, role_}); found != shape_.parts.end())
+        return &inventory_.tensors[found->second.front().second];
+    return nullptr;
+  }
+
+  /// Returns which weights the elements are for. check_block() has seen that there is an answer.
+  ElementGrid grid_of(const TensorRef& ref, const MatrixExtents& weight, i64 parts) const {
+    if (kind_ == TensorKind::Bias) return {};
+    if (is_weight(kind_)) {
+      const auto codes = shape_.codes.find(role_);
+      return codes == shape_.codes.end() ? ElementGrid{} : codes->second;
+    }
+    const TensorRef* codes = first_of(block_.codes);
+    if (codes == nullptr) return kFp8Blocks;
+    std::span<const i64> shape = layer_shape(block_, ref);
+    if (grouped_ && !shape.empty()) shape = shape.subspan(1);
+    return find_grid(kind_, ref.dtype, shape, {block_.codes, codes->dtype, weight, parts, block_.axes})
+        .value_or(kFp8Blocks);
   }
 
   /// Returns how far this layer's first byte lies behind the first byte of its tensor.
@@ -83,9 +97,11 @@ class PartMatrices {
     const bool fused = role_ == Role::GateUp && block_.glu.kind != Glu::Kind::None;
     const MatrixExtents weight = role_ == Role::Down ? MatrixExtents{block_.hidden_size, f}
                                                      : MatrixExtents{fused ? 2 * f : f, block_.hidden_size};
-    const ScaleGrid grid = grid_of(ref, weight);
-    const MatrixExtents stored = matrix_extents(kind_, weight, grid, ref);
-    if (dtype_bits(ref.dtype) < 8 && block_.axes == Axes::InOut)
+    const i64 parts = fused ? 2 : 1;
+    const ElementGrid grid = grid_of(ref, weight, parts);
+    const MatrixExtents stored = matrix_extents(kind_, weight, parts, grid, ref);
+    const bool shares_bytes = dtype_bits(ref.dtype) < 8 || grid == kNibbles;
+    if (shares_bytes && stored_axes(kind_, block_.codes, block_.axes) == Axes::InOut)
       fail(ErrorCode::NotExact, {{}, ref.name}, "'{}': a transposed sub-byte tensor cannot be cut into rows", ref.name);
     const StoredPart part = stored_part(expert, stored, grid, ref.dtype);
     const auto place = [&](Role role, i64 rows, bool half, i64 block_rows) {
@@ -108,7 +124,7 @@ class PartMatrices {
       fail(ErrorCode::ExpertDtype, {{}, rest.name}, "'{}' is {}, but '{}', the other half of FC1, is {}", rest.name,
            dtype_name(rest.dtype), ref.name, dtype_name(ref.dtype));
     // Namings that cut FC1 in the middle hold no scales.
-    const MatrixExtents stored = matrix_extents(kind_, {width(expert), block_.hidden_size}, {}, ref);
+    const MatrixExtents stored = matrix_extents(kind_, {width(expert), block_.hidden_size}, 1, {}, ref);
     const StoredPart part = stored_part(expert, stored, {}, ref.dtype);
     HalvedPlaces places = place_halved(part, role, fused_block_rows(block_.glu, width(expert), {}, ref.name));
     places.first.offset += layer_offset(ref);
@@ -153,16 +169,18 @@ void add_matrices(BlockShape& shape, const Inventory& inventory) {
   }
 }
 
-i64 fused_block_rows(const Glu& glu, i64 intermediate, const ScaleGrid& grid, const std::string& name) {
+i64 fused_block_rows(const Glu& glu, i64 intermediate, const ElementGrid& grid, const std::string& name) {
   const i64 rows = glu.kind == Glu::Kind::Interleaved ? glu.block_rows : intermediate;
   if (intermediate % rows != 0)
     fail(ErrorCode::NotDivisible, {{}, name}, "{}: {} rows; interleaved:{} needs a multiple of {}{}", name,
          2 * intermediate, rows, u64{2} * static_cast<u64>(rows),
          shard_folder(name).empty() ? "" : " in each shard: K must divide its share of F");
+  // What is for a whole matrix is there once for the gate and once for up.
+  if (grid.rows == 0) return 1;
   if (rows % grid.rows != 0)
     fail(ErrorCode::NotExact, {{}, name},
-         "{}: one scale covers {} x {} weights, so blocks of {} gate and up rows would share scales; K must be a "
-         "multiple of {}, or dequantize first",
+         "{}: one element is for {} x {} weights, so blocks of {} gate and up rows would share elements; K must be a "
+         "multiple of {}, or decode the weights (--decode bf16)",
          name, grid.rows, grid.cols, rows, grid.rows);
   return rows / grid.rows;
 }

@@ -5,7 +5,8 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
-#include "layout/scale_grid.hpp"
+#include "layout/element_grid.hpp"
+#include "layout/tensor_kinds.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -28,14 +29,18 @@ class BlockChecker {
   BlockShape run() {
     shape_.block.axes = shape_.block.set == ExpertSet::Shared ? Axes::OutIn : context_.naming->axes;
     for (auto& [key, tensors] : shape_.parts) std::sort(tensors.begin(), tensors.end());
+    find_codes();
     check_granularity();
     check_roles();
     find_num_experts();
+    for (const Role role : {Role::GateUp, Role::Gate, Role::Up, Role::Down})
+      if (weights_of(role) != nullptr) shape_.codes[role] = codes_of(role);
     for (const auto& [key, tensors] : shape_.parts) check_indices(key, tensors);
     check_weights();
     check_router();
     for (const auto& [key, tensors] : shape_.parts)
-      if (std::get<TensorKind>(key) != TensorKind::Weight) check_companion(key, tensors);
+      if (!is_weight(std::get<TensorKind>(key))) check_companion(key, tensors);
+    std::erase_if(shape_.parts, [&](const auto& part) { return foreign_.contains(std::get<TensorKind>(part.first)); });
     return std::move(shape_);
   }
 
@@ -50,8 +55,37 @@ class BlockChecker {
         return &found->second;
     return nullptr;
   }
+  const PartTensors* weights_of(Role role) const { return part(shape_.block.codes, role); }
   std::span<const i64> shape_of(const TensorRef& ref) const { return layer_shape(shape_.block, ref); }
+  /// The shape of a tensor of weights, with the bytes of gpt-oss's blocks on one axis.
+  std::vector<i64> code_shape(const TensorRef& ref) const {
+    const std::span<const i64> stored = shape_of(ref);
+    std::vector<i64> shape(stored.begin(), stored.end());
+    if (shape_.block.codes != TensorKind::Blocks || shape.size() < 2) return shape;
+    const auto merged = checked_mul(shape[shape.size() - 2], shape.back());
+    shape.pop_back();
+    shape.back() = merged.value_or(0);
+    return shape;
+  }
+  Axes weight_axes() const { return stored_axes(shape_.block.codes, shape_.block.codes, shape_.block.axes); }
   const TensorRef& any_tensor() const { return tensor(shape_.parts.begin()->second.front().second); }
+
+  /// All weights of a block are stored as one kind. Codes beside weights are left to whoever knows them.
+  void find_codes() {
+    std::set<TensorKind> kinds;
+    for (const auto& [key, tensors] : shape_.parts)
+      if (const TensorKind kind = std::get<TensorKind>(key); is_weight(kind)) kinds.insert(kind);
+    if (kinds.empty()) return;
+    shape_.block.codes = *kinds.begin();
+    const auto is_other = [&](const auto& part) {
+      const TensorKind kind = std::get<TensorKind>(part.first);
+      return is_weight(kind) && kind != shape_.block.codes;
+    };
+    if (shape_.block.codes == TensorKind::Weight) std::erase_if(shape_.parts, is_other);
+    if (std::ranges::any_of(shape_.parts, is_other))
+      fail(ErrorCode::NotSupported, {{}, any_tensor().name}, "{}: some of its weights are stored as '{}', some as '{}'",
+           label(), words_of(*kinds.begin()).word, words_of(*kinds.rbegin()).word);
+  }
 
   /// The upstream rules differ on redundant sets, so neither set may be dropped silently.
   void check_granularity() {
@@ -70,18 +104,18 @@ class BlockChecker {
     }
     std::set<std::pair<TensorKind, Experts>> modes;
     for (const auto& [key, tensors] : shape_.parts) modes.insert({std::get<0>(key), std::get<1>(key)});
-    for (const TensorKind kind : {TensorKind::Weight, TensorKind::Bias, TensorKind::Scale, TensorKind::PlainScale})
-      if (modes.count({kind, Experts::Indexed}) + modes.count({kind, Experts::Grouped}) > 1)
+    for (const KindWords& words : kKindWords)
+      if (modes.count({words.kind, Experts::Indexed}) + modes.count({words.kind, Experts::Grouped}) > 1)
         fail(ErrorCode::NotSupported, {{}, any_tensor().name}, "{}: some {} tensors are grouped and some indexed",
-             label(), to_string(kind));
+             label(), words.text);
   }
 
   void check_roles() {
-    const auto has = [&](Role role) { return part(TensorKind::Weight, role) != nullptr; };
+    const auto has = [&](Role role) { return weights_of(role) != nullptr; };
     if (has(Role::GateUp) && (has(Role::Gate) || has(Role::Up)))
-      fail(ErrorCode::RedundantKeys, {{}, tensor(part(TensorKind::Weight, Role::GateUp)->front().second).name},
+      fail(ErrorCode::RedundantKeys, {{}, tensor(weights_of(Role::GateUp)->front().second).name},
            "{}: FC1 is present both fused ('{}') and as separate gate and up tensors; remove one of the two", label(),
-           tensor(part(TensorKind::Weight, Role::GateUp)->front().second).name);
+           tensor(weights_of(Role::GateUp)->front().second).name);
     shape_.block.fused = has(Role::GateUp);
     if (!has(Role::Down)) missing("FC2 (down)");
     if (!shape_.block.fused && !has(Role::Up)) missing(has(Role::Gate) ? "up" : "FC1 (gate and up)");
@@ -129,18 +163,18 @@ class BlockChecker {
   /// E of a grouped block: the leading axis; for stacked [E * rows, cols] tensors what FC1 and FC2 agree
   /// on; for flat ones what the router's shape says.
   i64 grouped_experts() const {
-    const TensorRef& down_ref = tensor(part(TensorKind::Weight, Role::Down)->front().second);
-    const PartTensors* first = part(TensorKind::Weight, Role::GateUp);
-    if (first == nullptr) first = part(TensorKind::Weight, Role::Up);
+    const TensorRef& down_ref = tensor(weights_of(Role::Down)->front().second);
+    const PartTensors* first = weights_of(Role::GateUp);
+    if (first == nullptr) first = weights_of(Role::Up);
     const TensorRef& fc1_ref = tensor(first->front().second);
-    const std::span<const i64> fc1 = shape_of(fc1_ref);
-    const std::span<const i64> down = shape_of(down_ref);
+    const std::vector<i64> fc1 = code_shape(fc1_ref);
+    const std::vector<i64> down = code_shape(down_ref);
     for (const TensorRef* weight : {&fc1_ref, &down_ref})
-      if (const std::span<const i64> shape = shape_of(*weight); shape.size() == 3) {
+      if (const std::vector<i64> shape = code_shape(*weight); shape.size() == 3) {
         if (shape[0] == 0) bad_shape(*weight, "at least one expert");
         return shape[0];
       }
-    const bool stacked = fc1.size() == 2 && down.size() == 2 && shape_.block.axes == Axes::OutIn;
+    const bool stacked = fc1.size() == 2 && down.size() == 2 && weight_axes() == Axes::OutIn;
     if (stacked && fc1[1] > 0 && down[0] > 0 && down[0] % fc1[1] == 0) return down[0] / fc1[1];
     if (context_.router_shape && !context_.shard) return context_.router_shape->first;
     if (context_.num_experts) return *context_.num_experts;
@@ -159,7 +193,7 @@ class BlockChecker {
     }
     if (expected == shape_.block.num_experts) return;
     const TensorRef& near = tensor(tensors.back().second);
-    if (kind != TensorKind::Weight)
+    if (!is_weight(kind))
       fail(ErrorCode::BiasIncomplete, {{}, near.name}, "{}: '{}' is there, but expert {} of {} has no {}", label(),
            near.name, expected, shape_.block.num_experts, to_string(kind));
     // An index that only some parts have is one expert too many rather than one too few elsewhere.
@@ -178,20 +212,41 @@ class BlockChecker {
     return longest == 1 && shape_.parts.size() > 2;
   }
 
-  /// Shape of one expert's stored matrix in [out, in] terms, whatever the storage.
-  MatrixShape matrix_shape(const TensorRef& ref, bool grouped) const {
-    std::span<const i64> shape = shape_of(ref);
+  /// The weights in an element of this part's tensors.
+  ElementGrid codes_of(Role role) const {
+    const TensorRef& ref = tensor(weights_of(role)->front().second);
+    const TensorRef* scales = nullptr;
+    for (const TensorKind kind : {TensorKind::PlainScale, TensorKind::Scales})
+      if (const PartTensors* found = part(kind, role)) scales = &tensor(found->front().second);
+    const auto grid = code_grid(shape_.block.codes, ref, scales);
+    if (!grid)
+      fail(ErrorCode::NotSupported, {{}, ref.name}, "{}: '{}' is {} {}, which is no form of codes that is known here",
+           label(), ref.name, dtype_name(ref.dtype), shape_text(ref.shape));
+    return *grid;
+  }
+
+  /// Shape of one expert's matrix in [out, in] terms, whatever the storage.
+  MatrixShape matrix_shape(const TensorRef& ref, bool grouped, const ElementGrid& codes) const {
+    const MatrixShape stored = stored_matrix_shape(ref, grouped);
+    const auto rows = checked_mul(stored.rows, codes.rows);
+    const auto cols = checked_mul(stored.cols, codes.cols);
+    return rows && cols ? MatrixShape{*rows, *cols} : MatrixShape{};
+  }
+
+  MatrixShape stored_matrix_shape(const TensorRef& ref, bool grouped) const {
+    const std::vector<i64> all = code_shape(ref);
+    std::span<const i64> shape = all;
     const i64 experts = shape_.block.num_experts;
     i64 experts_in_rows = 1;
     if (grouped && shape.size() == 3 && shape[0] == experts) {
       shape = shape.subspan(1);
-    } else if (grouped && shape.size() == 2 && shape_.block.axes == Axes::OutIn && shape[0] % experts == 0) {
+    } else if (grouped && shape.size() == 2 && weight_axes() == Axes::OutIn && shape[0] % experts == 0) {
       experts_in_rows = experts;
     } else if (grouped) {
       return {};
     }
     if (shape.size() != 2 || shape[0] < experts_in_rows || shape[1] <= 0) return {};
-    if (shape_.block.axes == Axes::InOut) return {shape[1], shape[0]};
+    if (weight_axes() == Axes::InOut) return {shape[1], shape[0]};
     return {shape[0] / experts_in_rows, shape[1]};
   }
 
@@ -209,18 +264,19 @@ class BlockChecker {
     const i64 slots = indexed ? block.num_experts : 1;
     for (const auto& [key, tensors] : shape_.parts) check_dtypes(tensors);
     if (flat_weights()) return take_flat_shapes();
-    const PartTensors& downs = *part(TensorKind::Weight, Role::Down);
+    const PartTensors& downs = *weights_of(Role::Down);
+    const ElementGrid& down_codes = shape_.codes.at(Role::Down);
     for (i64 e = 0; e < slots; ++e) {
       const TensorRef& down_ref = tensor(downs[static_cast<std::size_t>(e)].second);
-      const MatrixShape down = matrix_shape(down_ref, grouped());
+      const MatrixShape down = matrix_shape(down_ref, grouped(), down_codes);
       if (down.rows <= 0) bad_shape(down_ref, expected_text("H", "F"));
       if (e == 0) block.hidden_size = down.rows;
       if (down.rows != block.hidden_size)
         bad_shape(down_ref, fmt::format("H = {} as in the other experts", block.hidden_size));
       shape_.intermediate.push_back(down.cols);
       for (const Role role : {Role::GateUp, Role::Gate, Role::Up})
-        if (const PartTensors* tensors = part(TensorKind::Weight, role))
-          check_fc1(tensor((*tensors)[static_cast<std::size_t>(e)].second), role, down.cols);
+        if (const PartTensors* tensors = weights_of(role))
+          check_fc1(tensor((*tensors)[static_cast<std::size_t>(e)].second), role, down.cols, shape_.codes.at(role));
     }
     const i64 first = shape_.intermediate.front();
     const bool ragged = std::ranges::any_of(shape_.intermediate, [&](i64 f) { return f != first; });
@@ -231,13 +287,13 @@ class BlockChecker {
   bool grouped() const { return shape_.block.set == ExpertSet::Routed && shape_.block.experts == Experts::Grouped; }
 
   std::string expected_text(std::string_view out, std::string_view in) const {
-    const bool out_in = shape_.block.axes == Axes::OutIn;
+    const bool out_in = weight_axes() == Axes::OutIn;
     return fmt::format("[{}{}, {}]", grouped() ? fmt::format("{}, ", shape_.block.num_experts) : "", out_in ? out : in,
                        out_in ? in : out);
   }
 
-  void check_fc1(const TensorRef& ref, Role role, i64 intermediate) {
-    const MatrixShape fc1 = matrix_shape(ref, grouped());
+  void check_fc1(const TensorRef& ref, Role role, i64 intermediate, const ElementGrid& codes) {
+    const MatrixShape fc1 = matrix_shape(ref, grouped(), codes);
     const i64 hidden = shape_.block.hidden_size;
     // The first expert's FC1 tells whether there is a gate; the others must agree.
     if (role == Role::GateUp && shape_.intermediate.size() == 1 && fc1 == MatrixShape{intermediate, hidden})
@@ -251,14 +307,14 @@ class BlockChecker {
   }
 
   bool flat_weights() const {
-    if (!grouped()) return false;
-    return shape_of(tensor(part(TensorKind::Weight, Role::Down)->front().second)).size() == 1;
+    if (!grouped() || shape_.block.codes != TensorKind::Weight) return false;
+    return shape_of(tensor(weights_of(Role::Down)->front().second)).size() == 1;
   }
 
   /// Flat [E * 2F * H] buffers: H from the router, F from FC2, and FC1 must agree.
   void take_flat_shapes() {
     ExpertBlock& block = shape_.block;
-    const TensorRef& down = tensor(part(TensorKind::Weight, Role::Down)->front().second);
+    const TensorRef& down = tensor(weights_of(Role::Down)->front().second);
     if (!context_.router_shape || block.axes != Axes::OutIn)
       bad_shape(down, "a router weight [E, H] beside it, which gives a flat tensor its shape");
     const i64 hidden = context_.router_shape->second;
@@ -269,7 +325,7 @@ class BlockChecker {
     block.intermediate_size = size / row;
     shape_.intermediate.assign(static_cast<std::size_t>(block.num_experts), block.intermediate_size);
     for (const Role role : {Role::GateUp, Role::Gate, Role::Up}) {
-      const PartTensors* tensors = part(TensorKind::Weight, role);
+      const PartTensors* tensors = weights_of(role);
       if (tensors == nullptr) continue;
       const TensorRef& fc1 = tensor(tensors->front().second);
       const i64 elements = checked_product(shape_of(fc1)).value_or(0);
@@ -293,8 +349,14 @@ class BlockChecker {
   void check_companion(const BlockParts::key_type& key, const PartTensors& tensors) {
     const auto [kind, experts, role] = key;
     const TensorRef& first = tensor(tensors.front().second);
-    if (part(TensorKind::Weight, role) == nullptr)
+    if (weights_of(role) == nullptr && may_be_foreign(kind)) {
+      foreign_.insert(kind);
+      return;
+    }
+    if (weights_of(role) == nullptr)
       fail(ErrorCode::PartMissing, {{}, first.name}, "{}: '{}' has no weight beside it", label(), first.name);
+    for (const auto& [expert, index] : tensors) check_companion_shape(kind, experts, role, tensor(index), expert);
+    if (foreign_.contains(kind)) return;
     if ((role == Role::Gate && part(kind, Role::Up) == nullptr) ||
         (role == Role::Up && shape_.block.glu.kind != Glu::Kind::None && part(kind, Role::Gate) == nullptr))
       fail(ErrorCode::BiasIncomplete, {{}, first.name}, "{}: '{}' is there, but not its {} counterpart", label(),
@@ -302,10 +364,12 @@ class BlockChecker {
     if (kind == TensorKind::PlainScale && part(TensorKind::Scale, role) != nullptr)
       fail(ErrorCode::RedundantKeys, {{}, first.name}, "{}: both '{}' and '{}' are scales of one weight", label(),
            first.name, tensor(part(TensorKind::Scale, role)->front().second).name);
-    for (const auto& [expert, index] : tensors) check_companion_shape(kind, experts, role, tensor(index), expert);
   }
 
-  void check_companion_shape(TensorKind kind, Experts experts, Role role, const TensorRef& ref, i64 expert) const {
+  /// Many formats call theirs like this one; those of another shape are left to whoever knows them.
+  static bool may_be_foreign(TensorKind kind) { return kind != TensorKind::Bias && kind != TensorKind::Scale; }
+
+  void check_companion_shape(TensorKind kind, Experts experts, Role role, const TensorRef& ref, i64 expert) {
     const i64 f = shape_.intermediate[static_cast<std::size_t>(expert)];
     const bool doubled = role == Role::GateUp && shape_.block.glu.kind != Glu::Kind::None;
     const i64 rows = role == Role::Down ? shape_.block.hidden_size : doubled ? 2 * f : f;
@@ -319,37 +383,54 @@ class BlockChecker {
       if (!fits) bad_shape(ref, count == 1 ? fmt::format("[{}]", rows) : fmt::format("[{}, {}]", count, rows));
       return;
     }
-    check_scale_shape(role, ref, {rows, cols}, stacked ? count : 0);
+    const TensorRef& weight = tensor(weights_of(role)->front().second);
+    const StoredWeight of{shape_.block.codes, weight.dtype, {rows, cols}, doubled ? 2 : 1, shape_.block.axes};
+    std::span<const i64> shape = shape_of(ref);
+    const bool counted = !stacked || (!shape.empty() && shape.front() == count);
+    if (counted && find_grid(kind, ref.dtype, shape.subspan(stacked ? 1 : 0), of)) return;
+    if (may_be_foreign(kind))
+      foreign_.insert(kind);
+    else
+      bad_scale_shape(ref, of, stacked ? count : 0);
   }
 
   /// `count` is 0 for an indexed tensor.
-  void check_scale_shape(Role role, const TensorRef& ref, const MatrixExtents& weight, i64 count) const {
-    const bool transposed = shape_.block.axes == Axes::InOut;
-    const TensorRef& weight_ref = tensor(part(TensorKind::Weight, role)->front().second);
-    if (transposed && is_mx_scale(weight_ref, ref))
+  [[noreturn]] void bad_scale_shape(const TensorRef& ref, const StoredWeight& weight, i64 count) const {
+    const bool can_be_mx_scale = can_be_mx(weight.dtype, ref.dtype);
+    if (weight.axes == Axes::InOut && can_be_mx_scale && is_mx_scale_of_stored(ref, weight, count))
       fail(ErrorCode::NotExact, {{}, ref.name},
            "'{}' holds scales of blocks of 32 of a transposed weight, which this version does not know; dequantize "
            "first",
            ref.name);
-    const ScaleGrid grid = scale_grid(weight_ref, ref, weight, shape_.block.axes);
-    const auto shape_for = [&](const ScaleGrid& of) {
-      const MatrixExtents stored = stored_extents(of, weight);
-      std::vector<i64> shape{stored.rows, stored.cols};
-      if (transposed) std::swap(shape[0], shape[1]);
-      if (count > 0) shape.insert(shape.begin(), count);
-      return shape;
-    };
-    if (std::ranges::equal(shape_of(ref), shape_for(grid))) return;
-    std::string expected = shape_text(shape_for(kFp8Blocks)) + ", one scale per 128 x 128 block";
-    if (can_be_mx(weight_ref.dtype, ref.dtype))
+    std::string expected =
+        shape_text(scale_shape(kFp8Blocks, weight, weight.axes, count)) + ", one scale per 128 x 128 block";
+    if (can_be_mx_scale)
       expected += fmt::format(", or {}, one per 1 x 32 block; swizzled ones must be put in rows first",
-                              shape_text(shape_for(kMxGrids[0])));
+                              shape_text(scale_shape(kMxGrids[0], weight, weight.axes, count)));
     bad_shape(ref, expected);
+  }
+
+  static std::vector<i64> scale_shape(const ElementGrid& grid, const StoredWeight& weight, Axes axes, i64 count) {
+    std::vector<i64> shape =
+        stored_shape(TensorKind::Scale, grid, stored_extents(grid, weight.extents, weight.parts), weight.parts, axes);
+    if (count > 0) shape.insert(shape.begin(), count);
+    return shape;
+  }
+
+  /// Returns whether these are MXFP8 scales of the transposed weight as it is stored.
+  bool is_mx_scale_of_stored(const TensorRef& ref, StoredWeight weight, i64 count) const {
+    std::swap(weight.extents.rows, weight.extents.cols);
+    return std::ranges::any_of(kMxGrids, [&](const ElementGrid& grid) {
+      return weight.extents.rows % grid.rows == 0 && weight.extents.cols % grid.cols == 0 &&
+             std::ranges::equal(shape_of(ref), scale_shape(grid, weight, Axes::OutIn, count));
+    });
   }
 
   const BlockContext& context_;
   const Inventory& inventory_;
   BlockShape shape_;
+  /// Kinds whose tensors belong to another format.
+  std::set<TensorKind> foreign_;
 };
 
 }  // namespace
@@ -373,6 +454,10 @@ bool axes_fit(const BlockParts& parts, const Inventory& inventory, Axes axes) {
   const TensorRef* fused = find(Role::GateUp);
   const TensorRef* fc1 = fused != nullptr ? fused : find(Role::Up);
   if (down == nullptr || fc1 == nullptr || down->shape.size() < 2 || fc1->shape.size() < 2) return true;
+  // Codes that share a byte have the axes of their format.
+  const bool has_scales = std::ranges::any_of(
+      parts, [](const auto& part) { return std::get<TensorKind>(part.first) == TensorKind::PlainScale; });
+  if (down->dtype == Dtype::U8 && has_scales) return true;
   const auto out_in = [&](const TensorRef& ref) {
     MatrixShape shape{ref.shape[ref.shape.size() - 2], ref.shape.back()};
     if (axes == Axes::InOut) std::swap(shape.rows, shape.cols);

@@ -34,6 +34,8 @@ struct BlockContext {
 struct BlockShape {
   ExpertBlock block;
   BlockParts parts;
+  /// The weights in an element of the codes of each role.
+  std::map<Role, ElementGrid> codes;
   /// F of each expert.
   std::vector<i64> intermediate;
 };
@@ -49,7 +51,7 @@ void add_matrices(BlockShape& shape, const Inventory& inventory);
 /// Gate rows per block of a fused FC1's tensor of this grid: K, or F when contiguous; for scales in rows
 /// of scales. Throws NotDivisible where F is not a multiple of K, NotExact where a block of weights
 /// would share scales with its neighbour.
-i64 fused_block_rows(const Glu& glu, i64 intermediate, const ScaleGrid& grid, const std::string& name);
+i64 fused_block_rows(const Glu& glu, i64 intermediate, const ElementGrid& grid, const std::string& name);
 
 /// Returns whether FC1 and FC2 together have the shapes of this orientation. With E, F, H > 0 it is never true of
 /// both: [2F, H] with [H, F] against [H, 2F] with [F, H] would need H = F and H = 2F.

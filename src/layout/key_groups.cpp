@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
-#include "layout/scale_grid.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -29,28 +28,15 @@ KeyGroups::KeyGroups(const Inventory& inventory, const std::vector<std::size_t>&
 
 void KeyGroups::add_key(std::size_t index, GroupFinder& finder) {
   const std::string_view name = tensor(index).name;
-  const bool known = !is_foreign_scale(tensor(index));
   for (const StateKey& reading : read_state_key(name))
-    if (KeyGroup& group = group_of(reading, known, finder); !group.patterns.empty())
-      return group.tensors.push_back(index);
+    if (KeyGroup& group = group_of(reading, finder); !group.patterns.empty()) return group.tensors.push_back(index);
   const StateKey whole{{}, {}, name, {}, is_optimizer_tensor(name) ? std::string_view() : "model"};
-  group_of(whole, known, finder).tensors.push_back(index);
+  group_of(whole, finder).tensors.push_back(index);
 }
 
-bool KeyGroups::is_foreign_scale(const TensorRef& ref) {
-  constexpr std::string_view kSuffix = "_scale";
-  const std::string_view name = ref.name;
-  if (!name.ends_with(kSuffix)) return false;
-  if (by_name_.empty())
-    for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) by_name_.emplace(tensor(i).name, i);
-  const auto weight = by_name_.find(name.substr(0, name.size() - kSuffix.size()));
-  return weight == by_name_.end() || !is_mx_scale(tensor(weight->second), ref);
-}
-
-KeyGroup& KeyGroups::group_of(const StateKey& reading, bool known, GroupFinder& finder) {
+KeyGroup& KeyGroups::group_of(const StateKey& reading, GroupFinder& finder) {
   skeletonize(reading.model_key, finder.skeleton);
   finder.id.clear();
-  finder.id += known ? 'k' : 'u';
   // The state's name has no '/'; the sizes say where the other texts end.
   for (const std::size_t size : {reading.before.size(), reading.after.size()})
     finder.id.append(reinterpret_cast<const char*>(&size), sizeof size);
@@ -60,7 +46,7 @@ KeyGroup& KeyGroups::group_of(const StateKey& reading, bool known, GroupFinder& 
   if (const auto found = finder.numbers.find(finder.id); found != finder.numbers.end()) return groups_[found->second];
   finder.numbers.emplace(finder.id, groups_.size());
   // An optimizer's tensor that is no state of an expert ends like an expert's key by chance.
-  const bool explained = known && !reading.state.empty();
+  const bool explained = !reading.state.empty();
   groups_.push_back({reading, explained ? match_patterns(finder.skeleton) : std::vector<const KeyPattern*>(), {}});
   return groups_.back();
 }

@@ -70,10 +70,7 @@ class KeyGroups {
 
   const TensorRef& tensor(std::size_t index) const { return inventory_.tensors[index]; }
   void add_key(std::size_t index, GroupFinder& finder);
-  /// `known` is false where no pattern may explain the key.
-  KeyGroup& group_of(const StateKey& reading, bool known, GroupFinder& finder);
-  /// Returns whether a tensor is called like the scales of MXFP8 and is none: many formats call theirs `weight_scale`.
-  bool is_foreign_scale(const TensorRef& ref);
+  KeyGroup& group_of(const StateKey& reading, GroupFinder& finder);
   /// The tensors of a group, each to the block that its pattern says.
   void add_group(std::map<BlockId, BlockDraft>& drafts, const KeyGroup& group, const KeyPattern& pattern,
                  std::optional<i64> num_hidden_layers) const;
@@ -90,8 +87,6 @@ class KeyGroups {
 
   const Inventory& inventory_;
   std::vector<KeyGroup> groups_;
-  /// Filled when a key is first asked for.
-  std::unordered_map<std::string_view, std::size_t> by_name_;
 };
 
 }  // namespace glu_ckpt

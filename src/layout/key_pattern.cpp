@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "core/fail.hpp"
+#include "layout/tensor_kinds.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -28,21 +29,6 @@ std::string replace(std::string text, std::string_view what, std::string_view wi
   const std::size_t at = text.find(what);
   if (at != std::string::npos) text.replace(at, what.size(), with);
   return text;
-}
-
-struct KindWord {
-  std::string_view dotted;
-  std::string_view suffix;
-};
-
-constexpr KindWord kind_word(TensorKind kind) {
-  switch (kind) {
-    case TensorKind::Weight: return {"weight", ""};
-    case TensorKind::Bias: return {"bias", "_bias"};
-    case TensorKind::Scale: return {"weight_scale_inv", "_scale_inv"};
-    case TensorKind::PlainScale: return {"weight_scale", "_scale"};
-  }
-  return {};
 }
 
 std::string_view last_component(std::string_view text) {
@@ -82,15 +68,16 @@ class PatternTable {
   void add_parts(const Naming& naming, const StackPrefix& stack, ExpertSet set, Experts experts) {
     const PartNames& names = part_names(naming, set, experts);
     for (const Role role : {Role::GateUp, Role::Gate, Role::Up, Role::Down})
-      for (const TensorKind kind : {TensorKind::Weight, TensorKind::Bias, TensorKind::Scale, TensorKind::PlainScale})
-        add(naming, stack, set, experts, role, kind, part_template(names, role));
+      for (const KindWords& words : kKindWords)
+        add(naming, stack, set, experts, role, words.kind, part_template(names, role));
   }
 
   void add(const Naming& naming, const StackPrefix& stack, ExpertSet set, Experts experts, Role role, TensorKind kind,
            std::string_view part) {
-    // Megatron holds no scales, and `weight_scale_inv7` would be nobody's key.
+    // Megatron holds no codes and scales, and `weight_scale_inv7` would be nobody's key.
+    const bool quantized = kind != TensorKind::Weight && kind != TensorKind::Bias;
     const bool has_expert = part.find("{E}") != std::string_view::npos;
-    if (part.empty() || (is_scale(kind) && naming.plain_fc1_is_fused)) return;
+    if (part.empty() || (quantized && naming.plain_fc1_is_fused)) return;
     const std::string text = print_part(part, kind, "#");
     const std::string skeleton = print_stack(stack, "#", "#") + text;
     const std::size_t tail = has_expert ? text.size() - 1 - text.rfind('#') : 0;
@@ -169,8 +156,8 @@ KeyParts parse_key(std::string_view key, const KeySkeleton& skeleton, const KeyP
 std::string print_part(std::string_view part_template, TensorKind kind, std::string_view expert) {
   std::string text(part_template);
   text = replace(std::move(text), "{E}", expert);
-  text = replace(std::move(text), "{K}", kind_word(kind).dotted);
-  return replace(std::move(text), "{_K}", kind_word(kind).suffix);
+  text = replace(std::move(text), "{K}", words_of(kind).word);
+  return replace(std::move(text), "{_K}", words_of(kind).suffix);
 }
 
 }  // namespace glu_ckpt

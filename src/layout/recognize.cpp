@@ -8,9 +8,9 @@
 #include "core/parse_number.hpp"
 #include "layout/choose_naming.hpp"
 #include "layout/collect_blocks.hpp"
+#include "layout/element_grid.hpp"
 #include "layout/expert_like_names.hpp"
 #include "layout/optimizer_names.hpp"
-#include "layout/scale_grid.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -50,7 +50,6 @@ class Recognizer {
         answers_(answers) {}
 
   Recognition run() {
-    refuse_mxfp4();
     read_num_hidden_layers();
     recorded_glu("glu");
     recorded_glu("shared_glu");
@@ -71,16 +70,6 @@ class Recognizer {
 
  private:
   const TensorRef& tensor(std::size_t index) const { return inventory_.tensors[index]; }
-
-  /// The hub releases of gpt-oss: packed E2M1 blocks and E8M0 scales in place of weights.
-  void refuse_mxfp4() const {
-    for (const KeyGroup& group : keys_.groups()) {
-      const std::string& name = tensor(group.tensors.front()).name;
-      if (name.ends_with(".experts.gate_up_proj_blocks"))
-        fail(ErrorCode::NotSupported, {{}, name}, "'{}': MXFP4 experts (blocks and scales) are not moved as they are",
-             name);
-    }
-  }
 
   void read_num_hidden_layers() {
     result_.num_hidden_layers = hints_.num_hidden_layers;
@@ -245,7 +234,7 @@ class Recognizer {
 
   const std::string& fc1_name(const BlockShape& shape) const {
     for (const auto& [key, tensors] : shape.parts)
-      if (std::get<Role>(key) != Role::Down && std::get<TensorKind>(key) == TensorKind::Weight)
+      if (std::get<Role>(key) != Role::Down && is_weight(std::get<TensorKind>(key)))
         return tensor(tensors.front().second).name;
     return tensor(shape.parts.begin()->second.front().second).name;
   }

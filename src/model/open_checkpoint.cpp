@@ -11,6 +11,7 @@
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"
+#include "layout/element_grid.hpp"
 #include "layout/unknown_orders.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/find_quantized.hpp"
@@ -45,6 +46,8 @@ LoadsIn loaders_of(const Source& source, const Recognition& model) {
   stored.has_args =
       std::ranges::find(source.extra_files(), kMegatronArgsFile, &ExtraFile::name) != source.extra_files().end();
   if (model.dense_naming != nullptr && model.misfits.empty()) stored.rest = model.dense_naming->name;
+  stored.quantized = holds_codes(model.blocks);
+  stored.quant_method = read_quant_config(source.hints().config).method;
   return loads_in(stored);
 }
 

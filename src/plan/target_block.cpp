@@ -7,10 +7,11 @@
 
 #include "arch/dense_table.hpp"
 #include "core/fail.hpp"
+#include "layout/element_grid.hpp"
 #include "layout/expert_block.hpp"
 #include "layout/key_pattern.hpp"
 #include "layout/placement.hpp"
-#include "layout/scale_grid.hpp"
+#include "layout/tensor_kinds.hpp"
 #include "plan/matrix_moves.hpp"
 
 namespace glu_ckpt {
@@ -75,9 +76,7 @@ i64 stored_rows(const Matrix& matrix, Role stored_as) {
 }
 
 constexpr std::size_t kRoles = 4;
-constexpr std::size_t kKinds = 4;
-static_assert(static_cast<std::size_t>(Role::GateUp) < kRoles &&
-              static_cast<std::size_t>(TensorKind::PlainScale) < kKinds);
+static_assert(static_cast<std::size_t>(Role::GateUp) < kRoles);
 
 /// The entry of an expert, in a list that grows as far as it is asked for.
 template <typename Value>
@@ -93,8 +92,8 @@ class BlockWriter {
   BlockWriter(const ExpertBlock& block, const BlockTarget& target, const Inventory& inventory, DraftOutputs& outputs)
       : block_(block), target_(target), inventory_(inventory), outputs_(outputs) {
     for (const Matrix& matrix : block_.matrices)
-      if (matrix.kind == TensorKind::Weight)
-        at_expert(weight_rows_[static_cast<std::size_t>(matrix.role)], matrix.expert) = matrix.rows;
+      if (is_weight(matrix.kind))
+        at_expert(weight_rows_[static_cast<std::size_t>(matrix.role)], matrix.expert) = matrix.rows * matrix.grid.rows;
   }
 
   void run() {
@@ -196,8 +195,8 @@ class BlockWriter {
     const MatrixExtents stored = padded(from.grid, {rows, from.cols});
     const i64 slot = grouped ? from.expert : 0;
     const StoredPart part{axes_of(from.kind), rows, stored.cols, from.element_bytes, slot, stored.rows - rows};
-    // Scales count blocks of rows, so K is checked against the weight's F.
-    const i64 intermediate = is_scale(from.kind) ? weight_rows(from) : from.rows;
+    // Scales and words count blocks of rows, so K is checked against the weight's F.
+    const i64 intermediate = from.kind == TensorKind::Bias ? from.rows : weight_rows(from);
     to.place =
         place_matrix(part, from.role, gated, gated ? fused_block_rows(target_.glu, intermediate, from.grid, name) : 0);
     to.place.offset += layer_offset(from, grouped, rows);
@@ -209,12 +208,13 @@ class BlockWriter {
     return target_.layer_slot * (grouped ? block_.num_experts : 1) * rows * from.cols * from.element_bytes;
   }
 
-  Axes axes_of(TensorKind kind) const { return kind == TensorKind::Bias ? Axes::OutIn : target_.axes; }
+  Axes axes_of(TensorKind kind) const { return stored_axes(kind, block_.codes, target_.axes); }
 
-  i64 weight_rows(const Matrix& scale) const {
-    const std::vector<i64>& rows = weight_rows_[static_cast<std::size_t>(scale.role)];
-    const auto expert = static_cast<std::size_t>(scale.expert);
-    return expert < rows.size() && rows[expert] > 0 ? rows[expert] : scale.rows;
+  /// Rows of the weight that the matrix is, or belongs to.
+  i64 weight_rows(const Matrix& matrix) const {
+    const std::vector<i64>& rows = weight_rows_[static_cast<std::size_t>(matrix.role)];
+    const auto expert = static_cast<std::size_t>(matrix.expert);
+    return expert < rows.size() && rows[expert] > 0 ? rows[expert] : matrix.rows;
   }
 
   /// `part` is the template of all outputs of this role and kind.
@@ -231,6 +231,28 @@ class BlockWriter {
                             : text->before + text->after;
   }
 
+  /// Refuses tensors of quantized weights for which the naming has no place.
+  void check_spelling(const Matrix& from) const {
+    const Naming& naming = *target_.naming;
+    const std::string& name = inventory_.tensors[from.tensor].name;
+    const bool is_code = is_weight(from.kind) && from.kind != TensorKind::Weight;
+    if ((is_scale(from.kind) || is_code) && naming.plain_fc1_is_fused)
+      fail(ErrorCode::NoSpelling, {{}, name},
+           "{}: naming {} holds no codes and scales; decode the weights (--decode bf16)", block_text(block_),
+           naming.name);
+    if (axes_of(from.kind) == Axes::OutIn || block_.codes == TensorKind::QWeight) return;
+    const bool is_whole = from.grid.rows <= 1 && (from.grid.cols == 0 || from.grid == ElementGrid{});
+    if (!is_whole && from.grid != kFp8Blocks)
+      fail(ErrorCode::NotExact, {{}, name},
+           "'{}': naming {} transposes its experts, and nothing that reads it knows elements for {} x {} weights "
+           "there; decode the weights (--decode bf16)",
+           name, naming.name, from.grid.rows, from.grid.cols);
+    if (dtype_bits(from.dtype) < 8)
+      fail(ErrorCode::NotExact, {{}, name},
+           "{}: naming {} transposes its experts, and elements of {} bits cannot be moved one by one",
+           block_text(block_), naming.name, dtype_bits(from.dtype));
+  }
+
   DraftOutput make_output(const Matrix& from, Role role, bool grouped) {
     const Naming& naming = *target_.naming;
     const PartNames& names = part_names(naming, block_.set, grouped ? Experts::Grouped : Experts::Indexed);
@@ -240,29 +262,18 @@ class BlockWriter {
            "{}: naming {} has no spelling for {} experts' {}: its models have none. Choose a naming that has them "
            "(`glu-ckpt layouts`), such as the source's own",
            block_text(block_), naming.name, to_string(block_.set), to_string(role));
-    if (is_scale(from.kind) && naming.plain_fc1_is_fused)
-      fail(ErrorCode::NoSpelling, {{}, inventory_.tensors[from.tensor].name},
-           "{}: naming {} holds no block scales; dequantize first", block_text(block_), naming.name);
-    if (from.grid != ScaleGrid{} && from.grid != kFp8Blocks && axes_of(from.kind) == Axes::InOut)
-      fail(ErrorCode::NotExact, {{}, inventory_.tensors[from.tensor].name},
-           "'{}': naming {} transposes its experts, and nothing that reads it knows scales of {} x {} blocks there; "
-           "dequantize first",
-           inventory_.tensors[from.tensor].name, naming.name, from.grid.rows, from.grid.cols);
-    if (dtype_bits(from.dtype) < 8 && axes_of(from.kind) == Axes::InOut)
-      fail(ErrorCode::NotExact, {{}, inventory_.tensors[from.tensor].name},
-           "{}: naming {} transposes its experts, and elements of {} bits cannot be moved one by one",
-           block_text(block_), naming.name, dtype_bits(from.dtype));
+    check_spelling(from);
     DraftOutput output;
     output.name = output_name(part, from, role);
     output.dtype = from.dtype;
-    const int bits = dtype_bits(from.dtype);
-    const MatrixExtents stored =
-        padded(from.grid, {block_.glu.kind == Glu::Kind::None ? from.rows : stored_rows(from, role), from.cols});
+    const i64 parts = block_.glu.kind == Glu::Kind::None ? 1 : stored_rows(from, role) / std::max<i64>(from.rows, 1);
+    const MatrixExtents stored = padded(from.grid, {parts * from.rows, from.cols});
     if (target_.stacked_layers > 0) output.shape.push_back(target_.stacked_layers);
     if (grouped) output.shape.push_back(block_.num_experts);
-    output.shape.push_back(stored.rows);
-    if (from.kind != TensorKind::Bias) output.shape.push_back(stored.cols * from.element_bytes * 8 / bits);
-    if (axes_of(from.kind) == Axes::InOut) std::swap(output.shape[output.shape.size() - 2], output.shape.back());
+    // Elements of less than a byte are moved in bytes, but counted by themselves.
+    const MatrixExtents counted{stored.rows, stored.cols * from.element_bytes * 8 / dtype_bits(from.dtype)};
+    const std::vector<i64> axes = stored_shape(from.kind, from.grid, counted, parts, axes_of(from.kind));
+    output.shape.insert(output.shape.end(), axes.begin(), axes.end());
     output.bytes = std::max<i64>(target_.stacked_layers, 1) * (grouped ? block_.num_experts : 1) * stored.rows *
                    stored.cols * from.element_bytes;
     return output;
@@ -276,17 +287,17 @@ class BlockWriter {
   };
 
   static std::size_t part_index(Role role, TensorKind kind) {
-    return static_cast<std::size_t>(role) * kKinds + static_cast<std::size_t>(kind);
+    return static_cast<std::size_t>(role) * kTensorKinds + static_cast<std::size_t>(kind);
   }
 
   const ExpertBlock& block_;
   const BlockTarget& target_;
   const Inventory& inventory_;
   DraftOutputs& outputs_;
-  std::array<std::optional<PartText>, kRoles * kKinds> name_texts_;
+  std::array<std::optional<PartText>, kRoles * kTensorKinds> name_texts_;
   /// The list of a role as stored and a kind has, for each expert, one more than the number of its output; 0 while
   /// there is none.
-  std::array<std::vector<std::size_t>, kRoles * kKinds> numbers_;
+  std::array<std::vector<std::size_t>, kRoles * kTensorKinds> numbers_;
   /// Rows of each role's and expert's weight; 0 where there is no such weight.
   std::array<std::vector<i64>, kRoles> weight_rows_;
 };

@@ -207,8 +207,8 @@ TEST(MxScales, ScalesOfOtherFormatsStayUnexplained) {
   const ModelSpec model = mx_model(kRows, 64, 64);
   const Spelling from = spelled("hf:deepseek_v3", Experts::Indexed, split());
   const std::vector<std::pair<Dtype, std::vector<i64>>> foreign{
-      {Dtype::F32, {}}, {Dtype::F32, {64, 2}},     {Dtype::BF16, {64, 1}},       {Dtype::U8, {64, 4}},
-      {Dtype::U8, {2}}, {Dtype::F8_E4M3, {64, 2}}, {Dtype::U8, {1, 1, 32, 4, 4}}};
+      {Dtype::F32, {2, 1}}, {Dtype::F32, {64, 2}},     {Dtype::BF16, {1, 64}},       {Dtype::U8, {64, 4}},
+      {Dtype::U8, {2}},     {Dtype::F8_E4M3, {64, 2}}, {Dtype::U8, {1, 1, 32, 4, 4}}};
   for (const auto& [dtype, shape] : foreign) {
     const MemorySource source(with_scales(build(model, from), dtype, shape), {}, record_of(model, from));
     const Recognition recognition = recognize_source(source);

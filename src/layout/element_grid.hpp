@@ -1,0 +1,70 @@
+#pragma once
+/// Which weights each stored element of a quantized weight's tensors is for: read off kinds, dtypes and shapes.
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "glu_ckpt/layout.hpp"
+
+namespace glu_ckpt {
+
+struct MatrixExtents {
+  i64 rows = 0;
+  i64 cols = 0;
+  bool operator==(const MatrixExtents&) const = default;
+};
+
+/// The logical weights of one expert in one stored tensor.
+struct StoredWeight {
+  TensorKind kind = TensorKind::Weight;
+  Dtype dtype = Dtype::U8;
+  /// Of all rows, those of gate and up where they lie in one tensor.
+  MatrixExtents extents;
+  /// 2 where gate and up lie in one tensor, else 1.
+  i64 parts = 1;
+  /// Of the weight's own tensor.
+  Axes axes = Axes::OutIn;
+};
+
+/// DeepSeek-V3's FP8: one scale for 128 x 128 weights.
+inline constexpr ElementGrid kFp8Blocks{128, 128};
+/// MXFP8: one power of two, a byte, for 32 weights of a row or of a column. Padded as TransformerEngine keeps them in
+/// memory, which is also how its GEMM-swizzled scales are shaped; what stands in a checkpoint under these names is not
+/// swizzled (ModelOpt, compressed-tensors and slime write rows).
+inline constexpr ElementGrid kMxGrids[] = {{1, 32}, {32, 1}, {1, 32, 128, 4}, {32, 1, 4, 128}};
+/// Codes of four bits: two in a byte of a row, eight in a word of a row, and in a word of a column.
+inline constexpr ElementGrid kNibbles{1, 2};
+inline constexpr ElementGrid kRowWords{1, 8};
+inline constexpr ElementGrid kColumnWords{8, 1};
+
+/// The elements that the weights of `parts` matrices below each other have; extents padded to what is stored; both.
+MatrixExtents element_extents(const ElementGrid& grid, const MatrixExtents& weight, i64 parts);
+MatrixExtents padded(const ElementGrid& grid, const MatrixExtents& elements);
+MatrixExtents stored_extents(const ElementGrid& grid, const MatrixExtents& weight, i64 parts);
+/// The axes of a tensor of one expert that stores `extents` elements.
+std::vector<i64> stored_shape(TensorKind kind, const ElementGrid& grid, const MatrixExtents& extents, i64 parts,
+                              Axes axes);
+
+/// Returns whether the dtypes are those of an MXFP8 weight and its scales.
+bool can_be_mx(Dtype weight, Dtype scale);
+bool is_mx_grid(const ElementGrid& grid);
+
+/// Returns how many weights an element of this tensor holds. Scales tell packed codes from numbers of the same dtype;
+/// null where there are none. None where no format packs codes so.
+std::optional<ElementGrid> code_grid(TensorKind kind, const TensorRef& weight, const TensorRef* scales);
+
+/// Returns the grid by which a tensor of this kind, with `shape` for each expert, belongs to the weight; none where no
+/// grid fits.
+std::optional<ElementGrid> find_grid(TensorKind kind, Dtype dtype, std::span<const i64> shape,
+                                     const StoredWeight& weight);
+
+/// Returns whether experts are stored as codes and scales.
+bool holds_codes(const std::vector<ExpertBlock>& blocks);
+
+/// Returns whether gate and up lie in one tensor, and this is one of them.
+bool shares_tensor(const ExpertBlock& block, const Matrix& matrix);
+/// Rows of padding behind a matrix; those behind gate and up in one tensor (`shared`) count as the gate's.
+i64 padding_rows(const Matrix& matrix, bool shared);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,186 @@
+"""Quantized experts, moved as they are: where PyTorch's slicing says that each code and scale belongs."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+
+import pytest
+import torch
+
+from glu_program import load_safetensors
+
+FIXTURES = pathlib.Path(os.environ.get("GLU_CKPT_TESTDATA", pathlib.Path(__file__).parents[2] / "testdata")) / "quantized"
+
+# For each word of a key: the axis along which the rows of the weight lie, and how many rows an element is for; None
+# where there is one for the matrix.
+WORDS = {
+    "awq_int4": {"qweight": (1, 8), "qzeros": (1, 8), "scales": (1, 1)},
+    "ct_int4_g32": {"weight_packed": (0, 1), "weight_scale": (0, 1), "weight_shape": None},
+    "fp8_block128": {"weight": (0, 1), "weight_scale_inv": (0, 128)},
+    "fp8_channel": {"weight": (0, 1), "weight_scale": (0, 1)},
+    "fp8_per_tensor": {"weight": (0, 1), "weight_scale": None, "input_scale": None},
+    "nvfp4_modelopt": {"weight": (0, 1), "weight_scale": (0, 1), "weight_scale_2": None, "input_scale": None},
+}
+NAMES = {"fp8_per_tensor": ("w1", "w3", "w2", "w13")}
+SUFFIXES = {"weight": "", "weight_scale": "_scale", "weight_scale_inv": "_scale_inv", "weight_scale_2": "_scale_2",
+            "weight_packed": "_packed", "weight_shape": "_shape"}
+
+
+def checkpoint(kind, path):
+    """The fixture without its decoder's answers."""
+    shutil.copytree(FIXTURES / kind, path, ignore=shutil.ignore_patterns("decoded*"))
+    return path
+
+
+def raw(tensor):
+    """dtype, shape and bytes."""
+    return tensor.dtype, tuple(tensor.shape), tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def differing(got, expected):
+    return sorted(name for name in set(got) | set(expected)
+                  if name not in got or name not in expected or raw(got[name]) != raw(expected[name]))
+
+
+def interleaved(gate, up, axis, rows):
+    """Blocks of `rows` of gate and up, in turns."""
+    pieces = [piece for pair in zip(gate.split(rows, axis), up.split(rows, axis)) for piece in pair]
+    return torch.cat(pieces, axis)
+
+
+def fused(gate, up, place, block_rows):
+    if place is None:
+        return torch.stack([gate, up])
+    axis, covered = place
+    return interleaved(gate, up, axis, (block_rows or gate.shape[axis] * covered) // covered)
+
+
+def moved(tensors, words, names, block_rows, grouped):
+    """The checkpoint with FC1 fused: contiguous, or in blocks of `block_rows` rows."""
+    gate_name, up_name, down_name, fused_name = names
+    result, stacks = {}, {}
+    for name, tensor in tensors.items():
+        found = re.fullmatch(r"(.*\.experts\.)(\d+)\.(\w+)\.(\w+)", name)
+        if not found or found[4] not in words:
+            result[name] = tensor
+            continue
+        prefix, expert, part, word = found[1], int(found[2]), found[3], found[4]
+        if part == up_name:
+            continue
+        if part == gate_name:
+            part = fused_name
+            tensor = fused(tensor, tensors[f"{prefix}{expert}.{up_name}.{word}"], words[word], block_rows)
+        if grouped:
+            stacks.setdefault(f"{prefix}{part}{SUFFIXES.get(word, '_' + word)}", {})[expert] = tensor
+        else:
+            result[f"{prefix}{expert}.{part}.{word}"] = tensor
+    for name, stack in stacks.items():
+        result[name] = torch.stack([stack[expert] for expert in range(len(stack))])
+    return result
+
+
+def without_shared(tensors):
+    return {name: tensor for name, tensor in tensors.items() if ".shared_expert" not in name}
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["indexed", "grouped"])
+@pytest.mark.parametrize("block_rows", [None, 32, 4])
+@pytest.mark.parametrize("kind", WORDS)
+def test_fused_and_back(glu, tmp_path, kind, block_rows, grouped):
+    source = checkpoint(kind, tmp_path / "source")
+    tensors = load_safetensors(source)
+    words = WORDS[kind]
+    order = f"interleaved:{block_rows}" if block_rows else "contiguous"
+    # Software that reads packed experts expects the contiguous order there.
+    options = ("--glu", order, "--experts", "grouped" if grouped else "indexed", "--allow-foreign-order")
+    covered = max(place[1] for place in words.values() if place)
+    if block_rows and block_rows % covered:
+        refused = glu.run("convert", source, glu.fresh(), "-q", *options, status=4)
+        assert f"must be a multiple of {covered}" in refused.stderr and "--decode bf16" in refused.stderr
+        return
+    out = glu.convert(source, *options)
+    expected = moved(tensors, words, NAMES.get(kind, ("gate_proj", "up_proj", "down_proj", "gate_up_proj")), block_rows,
+                     grouped)
+    assert not differing(without_shared(load_safetensors(out)), without_shared(expected))
+    assert glu.digest(out) == glu.digest(source)
+    glu.run("verify", source, out)
+    back = glu.convert(out, "--glu", "split", "--experts", "indexed")
+    assert not differing(load_safetensors(back), tensors)
+
+
+@pytest.mark.parametrize("order", ["contiguous", "interleaved:32", "split"])
+def test_gpt_oss(glu, tmp_path, order):
+    source = checkpoint("mxfp4_gpt_oss", tmp_path / "source")
+    tensors = load_safetensors(source)
+    out = glu.convert(source, "--glu", order, "--allow-foreign-order")
+    expected = dict(tensors)
+    for name in [name for name in tensors if ".experts.gate_up_proj_" in name]:
+        gate, up = tensors[name][:, 0::2], tensors[name][:, 1::2]
+        if order == "split":
+            del expected[name]
+            expected[name.replace("gate_up_proj", "gate_proj")] = gate
+            expected[name.replace("gate_up_proj", "up_proj")] = up
+        else:
+            expected[name] = interleaved(gate, up, 1, gate.shape[1] if order == "contiguous" else 32)
+    assert not differing(load_safetensors(out), expected)
+    glu.run("verify", source, out)
+    assert not differing(load_safetensors(glu.convert(out, "--glu", "interleaved:1", "--experts", "grouped")), tensors)
+
+
+def test_gpt_oss_one_tensor_for_each_expert(glu, tmp_path):
+    source = checkpoint("mxfp4_gpt_oss", tmp_path / "source")
+    tensors = load_safetensors(source)
+    out = load_safetensors(glu.convert(source, "--experts", "indexed", "--allow-foreign-order"))
+    codes = "model.layers.1.mlp.experts.{}down_proj_blocks"
+    for expert in range(4):
+        assert raw(out[codes.format(f"{expert}.")]) == raw(tensors[codes.format("")][expert])
+
+
+def swap_bytes(path, name, first, second):
+    """Exchanges two ranges of a tensor's bytes in whichever shard has it."""
+    for file in sorted(path.glob("model*.safetensors")):
+        data = bytearray(file.read_bytes())
+        length = int.from_bytes(data[:8], "little")
+        entry = json.loads(data[8:8 + length]).get(name)
+        if entry is None:
+            continue
+        start = 8 + length + entry["data_offsets"][0]
+        a, b = (slice(start + at.start, start + at.stop) for at in (first, second))
+        data[a], data[b] = data[b], data[a]
+        file.write_bytes(data)
+        return
+    raise AssertionError(f"no {name}")
+
+
+@pytest.mark.parametrize("kind, name, size, says", [
+    ("nvfp4_modelopt", "model.layers.1.mlp.experts.gate_up_proj_scale_2", 8, "second scale"),
+    ("nvfp4_modelopt", "model.layers.0.mlp.experts.gate_up_proj_scale", 4, "scale"),
+    ("fp8_per_tensor", "model.layers.1.block_sparse_moe.experts.w13_scale", 2, "scale"),
+    ("ct_int4_g32", "model.layers.1.mlp.experts.down_proj_packed", 8, "weight"),
+    ("awq_int4", "model.layers.1.mlp.experts.gate_up_proj_qzeros", 4, "zero point"),
+])
+def test_exchanged_codes_and_scales_are_found(glu, tmp_path, kind, name, size, says):
+    source = checkpoint(kind, tmp_path / "source")
+    out = glu.convert(source, "--glu", "contiguous", "--experts", "grouped")
+    swap_bytes(out, name, slice(0, size), slice(size, 2 * size))
+    found = glu.run("verify", source, out, status=1)
+    layer = re.search(r"layers\.(\d+)", name)[1]
+    assert f"layer {layer}, routed expert 0" in found.stdout and says in found.stdout
+    assert "the tensors have changed since" in glu.run("digest", out, status=3).stderr
+
+
+@pytest.mark.parametrize("target", ["megatron-dist", "hf:gpt_oss"])
+@pytest.mark.parametrize("kind", ["awq_int4", "ct_int4_g32", "fp8_channel", "nvfp4_modelopt"])
+def test_namings_without_a_place_for_codes(glu, tmp_path, kind, target):
+    """Megatron holds none; gpt-oss's experts are transposed."""
+    source = checkpoint(kind, tmp_path / "source")
+    out = glu.fresh()
+    done = glu.run("convert", source, out, "-q", "--naming", target, "--scope", "experts", "--unknown", "keep", "--glu",
+                   "interleaved:32", status=None)
+    if done.returncode == 0:  # rows and channels can be transposed, and packed codes keep their own axes
+        assert target == "hf:gpt_oss" and kind != "nvfp4_modelopt"
+        glu.run("verify", source, out)
+    else:
+        assert done.returncode == 4 and "--decode bf16" in done.stderr and not out.exists()
