@@ -345,8 +345,9 @@ def naming(g):
            "convert {IN} {OUT} --from-glu contiguous --glu interleaved:2", 4, "optimizer-buckets")
     fp8 = {k: ("F8_E4M3", v) for k, v in proj(f=64, h=16).items()}
     scales = {k + "_scale_inv": ("F32", [1, 1]) for k in fp8}
-    g.case("block_scales_cut_by_k", {**fp8, **scales}, "convert {IN} {OUT} --experts grouped --glu interleaved:32", 4,
-           "not-exact", config={"model_type": "deepseek_v3"})
+    g.case("block_scales_in_an_order_of_nobody", {**fp8, **scales},
+           "convert {IN} {OUT} --experts grouped --glu interleaved:32", 4, "foreign-order",
+           config={"model_type": "deepseek_v3"})
     g.case("block_scales_of_other_shape", {**fp8, **{k: ("F32", [2, 1]) for k in scales}},
            "convert {IN} {OUT} --experts grouped", 3, "expert-shape", config={"model_type": "deepseek_v3"})
     g.case("no_experts", dense(), "convert {IN} {OUT} --glu interleaved:2", 4, "no-experts",

@@ -36,7 +36,7 @@ struct ExtraFile {
   std::string name;
   std::filesystem::path path;
   /// An output gets what this function makes of the file's text; null: it gets the file as it is.
-  std::string (*edit)(std::string_view text) = nullptr;
+  std::function<std::string(std::string_view text)> edit = nullptr;
 };
 
 /// One step into a nested state dict: a key, or an index of a list.
@@ -125,6 +125,8 @@ struct CheckpointInfo {
   Structure structure;
   /// How many quantized weights the inventory shows as what they decode to.
   i64 decoded_weights = 0;
+  /// How many of its tensors are other codes, or other scales, of the same weights than are stored.
+  i64 recast_tensors = 0;
 
   /// Bytes of all tensor files, headers included.
   i64 file_bytes() const;

@@ -320,6 +320,10 @@ struct SourceAnswers {
   std::optional<Dtype> decode = std::nullopt;
   /// Decode them by a second, plain road, to prove what the first one gave.
   bool decode_plainly = false;
+  /// Read quantized weights as MXFP8, where that is exact.
+  bool encode_mxfp8 = false;
+  /// Read scales of blocks of FP8 weights as those of blocks of so many rows; 0: as they are stored.
+  i64 scale_rows = 0;
 };
 
 /// A tensor that belongs to an expert's tensor without having its shape, e.g. the step of its optimizer.

@@ -30,6 +30,8 @@ struct ModelHints {
   std::string trained_shared_glu = {};
   /// The text itself, as strict JSON: the sizes of a whole model are read from it (src/arch).
   std::string config = {};
+  /// Rows of the blocks that FP8 weights have scales for (`weight_block_size`), where it says so.
+  std::optional<i64> scale_rows = std::nullopt;
 };
 
 /// Provenance: what an earlier run (or `stamp`) recorded about a checkpoint. Keys are the contract's

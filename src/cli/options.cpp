@@ -25,7 +25,7 @@ constexpr const char* kAbout =
 /// Option values as typed, before they mean anything.
 struct Texts {
   std::string target, scope = "model", unknown = "refuse", naming, experts, bias_experts, glu, shared_glu;
-  std::string from_naming, from_glu, from_shared_glu, from_optimizer_glu, decode;
+  std::string from_naming, from_glu, from_shared_glu, from_optimizer_glu, decode, encode;
   std::string to_naming, to_glu, to_shared_glu, to_optimizer_glu;
   std::string max_shard, max_memory, device_memory, verify = "digest", progress = "auto", reflink = "auto",
                                                     format = "keep", optimizer = "keep", activation,
@@ -288,6 +288,9 @@ class Parser {
     one_of(sub->add_option("--decode", texts_.decode, "quantized weights become weights of this dtype"),
            {{"bf16"}, {"f32"}})
         ->type_name("DTYPE");
+    one_of(sub->add_option("--encode", texts_.encode, "quantized weights become MXFP8, where that is exact"),
+           {{"mxfp8"}})
+        ->type_name("FORMAT");
   }
 
   /// Of commands that compare A with B.
@@ -753,6 +756,10 @@ class Parser {
     answer(texts_.from_optimizer_glu, options_.from.optimizer_glu);
     if (!texts_.decode.empty()) options_.from.decode = texts_.decode == "bf16" ? Dtype::BF16 : Dtype::F32;
     options_.verify.b.decode = options_.from.decode;
+    options_.from.encode_mxfp8 = !texts_.encode.empty();
+    options_.verify.b.encode_mxfp8 = options_.from.encode_mxfp8;
+    if (options_.from.decode && options_.from.encode_mxfp8)
+      fail(ErrorCode::Usage, {}, "--decode and --encode are two answers to one question: give one of them");
     options_.from.drop_optimizer = texts_.optimizer == "drop";
     if (!texts_.target.empty()) options_.convert.target = texts_.target;
     if (options_.command != Command::Layouts && options_.command != Command::Doctor)

@@ -18,6 +18,12 @@ struct Conversion {
   std::unique_ptr<Backend> backend = nullptr;
   Checkpoint source = {};
   Target target = {};
+  /// Rows of the blocks that FP8 weights are given scales for, where the target would cut those that they have, and how
+  /// much that adds; 0: as they are stored.
+  struct {
+    i64 rows = 0;
+    i64 added_bytes = 0;
+  } finer_scales = {};
   Plan plan = {};
   LoadsIn loads_in = {};
   std::vector<std::string> warnings = {};

@@ -98,6 +98,7 @@ std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
   if (options.to.keep_unknown) texts["unknown"] = "keep";
   if (options.allow_foreign_order) texts["allow_foreign_order"] = "true";
   if (!options.from.config_file.empty()) texts["from_config"] = options.from.config_file;
+  if (options.from.encode_mxfp8) texts["encode"] = "mxfp8";
   if (options.from.decode) texts["decode"] = *options.from.decode == Dtype::BF16 ? "bf16" : "f32";
   if (options.from.drop_optimizer) texts["optimizer"] = "drop";
   if (options.max_shard_bytes != ConvertOptions().max_shard_bytes)

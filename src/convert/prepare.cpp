@@ -45,10 +45,11 @@ Plan make_proved_plan(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
   check_output_is_no_source(conversion.output, source);
   const ConvertOptions& options = conversion.options;
+  const bool reads_anew = source.info().decoded_weights > 0 || source.info().recast_tensors > 0;
   Plan plan = with_place(source, [&] {
     return make_plan(source.inventory(), conversion.source.recognition,
                      {conversion.target.to, conversion.target.former, options.max_shard_bytes,
-                      options.force || source.info().decoded_weights > 0, conversion.target.format != source.format()});
+                      options.force || reads_anew, conversion.target.format != source.format()});
   });
   if (!plan.foreign_order.empty() && !options.allow_foreign_order)
     fail(ErrorCode::ForeignOrder, {conversion.output.string(), {}},
@@ -61,6 +62,12 @@ Plan make_proved_plan(const Conversion& conversion) {
   if (const CheckpointInfo& info = source.info(); info.decoded_weights > 0)
     plan.notes.push_back(fmt::format("{} quantized weights are decoded ({}), as {} decodes them", info.decoded_weights,
                                      info.record.at("decoded_from"), info.record.at("decoded_as")));
+  if (conversion.finer_scales.rows > 0)
+    plan.notes.push_back(fmt::format(
+        "the order of gate and up would cut the blocks of FP8 scales, so each scale is written for blocks of {} rows: "
+        "{} "
+        "bytes more. weight_block_size in config.json says so; few programs read blocks other than 128 x 128",
+        conversion.finer_scales.rows, conversion.finer_scales.added_bytes));
   if (const auto& left_out = conversion.source.recognition.dropped; !left_out.empty())
     plan.notes.push_back(fmt::format("{} tensors of the optimizer are left out", left_out.size()));
   for (const std::string& name : source.left_out())
@@ -141,6 +148,8 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   if (!conversion.plan.foreign_order.empty())
     warnings.push_back("the output may load and compute something else. " + conversion.plan.foreign_order);
   if (const std::string text = lone_shard_text(*conversion.source.source); !text.empty()) warnings.push_back(text);
+  if (conversion.options.from.encode_mxfp8 && conversion.source.source->info().recast_tensors == 0)
+    warnings.emplace_back("--encode changes nothing: no weight here is quantized in another form than MXFP8");
   if (conversion.options.from.decode && conversion.source.source->info().decoded_weights == 0)
     warnings.emplace_back("--decode changes nothing: no weight here is quantized");
   const bool renamed = conversion.plan.to.naming != conversion.plan.from.naming;
@@ -148,6 +157,21 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
     warnings.push_back(fmt::format("--scope experts renames expert tensors alone; no program loads the result: {}",
                                    conversion.loads_in.why_none));
   return warnings;
+}
+
+/// Opens the source with scales for smaller blocks of rows, where the target's order of FC1 would cut those it has.
+void refine_source(Conversion& conversion) {
+  const TargetAnswers& to = conversion.target.to;
+  const i64 rows = finer_scale_rows(conversion.source.recognition.blocks, to.glu, to.shared_glu);
+  if (rows == 0) return;
+  SourceAnswers finer = conversion.options.from;
+  finer.scale_rows = rows;
+  const i64 stored_bytes = tensor_bytes(conversion.source.model());
+  conversion.source = open_checkpoint(conversion.input, finer);
+  conversion.finer_scales = {rows, tensor_bytes(conversion.source.model()) - stored_bytes};
+  conversion.target = with_place(*conversion.source.source, [&] {
+    return resolve_target(conversion.output, conversion.options, conversion.source);
+  });
 }
 
 }  // namespace
@@ -162,6 +186,7 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
     conversion.source = open_checkpoint(input, options.from);
     conversion.target =
         with_place(*conversion.source.source, [&] { return resolve_target(output, options, conversion.source); });
+    refine_source(conversion);
   });
   conversion.plan = make_shared_plan(conversion, ranks);
   together(ranks, [&] {

@@ -212,14 +212,22 @@ class TargetResolver {
       target_.extra_files.push_back(std::move(placed));
     }
     if (!is_megatron && whole && !options_.from.config_file.empty())
-      target_.extra_files.push_back(
-          {"config.json", options_.from.config_file, options_.from.decode ? without_quantization : nullptr});
+      target_.extra_files.push_back({"config.json", options_.from.config_file, config_edit()});
     // Beside its directory of tensors, a checkpoint's configuration is found in the folder of the other files alone.
     target_.config_is_found = std::ranges::any_of(target_.extra_files, [&](const ExtraFile& file) {
       const bool has_iteration = target_.for_megatron || !source_.structure().iteration_dir.empty();
       return file.name == "config.json" ||
              (file.name == std::string(kHfFolder) + "config.json" && dist && has_iteration);
     });
+  }
+
+  /// What becomes of a configuration that was named, where the weights are read as other ones.
+  std::function<std::string(std::string_view)> config_edit() const {
+    if (options_.from.decode) return without_quantization;
+    if (source_.record().contains("encoded_as")) return with_mxfp8;
+    const std::string* rows = entry_of(source_.record(), "scale_rows");
+    if (rows == nullptr) return nullptr;
+    return [count = std::stoll(*rows)](std::string_view text) { return with_block_rows(text, count); };
   }
 
   const std::filesystem::path& output_;

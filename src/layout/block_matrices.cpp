@@ -82,7 +82,8 @@ class PartMatrices {
     if (codes == nullptr) return kFp8Blocks;
     std::span<const i64> shape = layer_shape(block_, ref);
     if (grouped_ && !shape.empty()) shape = shape.subspan(1);
-    return find_grid(kind_, ref.dtype, shape, {block_.codes, codes->dtype, weight, parts, block_.axes})
+    return find_grid(kind_, ref.dtype, shape,
+                     {block_.codes, codes->dtype, weight, parts, block_.axes, shape_.scale_rows})
         .value_or(kFp8Blocks);
   }
 

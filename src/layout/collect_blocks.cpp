@@ -12,8 +12,8 @@ namespace {
 
 class BlockCollector {
  public:
-  BlockCollector(const KeyGroups& keys, const Naming& naming, std::optional<i64> num_experts)
-      : keys_(keys), inventory_(keys.inventory()), naming_(naming), num_experts_(num_experts) {
+  BlockCollector(const KeyGroups& keys, const Naming& naming, std::optional<i64> num_experts, i64 scale_rows)
+      : keys_(keys), inventory_(keys.inventory()), naming_(naming), num_experts_(num_experts), scale_rows_(scale_rows) {
     for (std::size_t i = 0; i < inventory_.tensors.size(); ++i)
       if (tensor(i).name.ends_with(naming_.router)) routers_.emplace(tensor(i).name, i);
   }
@@ -42,7 +42,7 @@ class BlockCollector {
   void add_block(BlockDraft draft, bool counted) {
     const std::optional<std::pair<i64, i64>> router = router_shape(draft.block);
     const bool shard = !shard_folder(draft.block.scope).empty();
-    BlockContext context{&inventory_, &naming_, shard, counted ? router : std::nullopt, std::nullopt};
+    BlockContext context{&inventory_, &naming_, shard, counted ? router : std::nullopt, std::nullopt, scale_rows_};
     if (counted && !shard && draft.block.set == ExpertSet::Routed && draft.block.stack == "decoder")
       context.num_experts = num_experts_;
     found_.shapes.push_back(check_block(std::move(draft.block), std::move(draft.parts), context));
@@ -127,6 +127,7 @@ class BlockCollector {
   const Inventory& inventory_;
   const Naming& naming_;
   std::optional<i64> num_experts_;
+  i64 scale_rows_;
   CollectedBlocks found_;
   std::map<std::tuple<std::string, i64, ExpertSet>, std::vector<std::size_t>> weights_by_layer_;
   /// States of one element a tensor.
@@ -138,8 +139,8 @@ class BlockCollector {
 }  // namespace
 
 CollectedBlocks collect_blocks(const KeyGroups& keys, const Naming& naming, std::optional<i64> num_experts,
-                               std::optional<i64> num_hidden_layers) {
-  return BlockCollector(keys, naming, num_experts).run(num_hidden_layers);
+                               std::optional<i64> num_hidden_layers, i64 scale_rows) {
+  return BlockCollector(keys, naming, num_experts, scale_rows).run(num_hidden_layers);
 }
 
 }  // namespace glu_ckpt

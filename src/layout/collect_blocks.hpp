@@ -19,6 +19,6 @@ struct CollectedBlocks {
 
 /// `num_experts` and `num_hidden_layers` as config.json says. Throws the expert errors.
 CollectedBlocks collect_blocks(const KeyGroups& keys, const Naming& naming, std::optional<i64> num_experts,
-                               std::optional<i64> num_hidden_layers);
+                               std::optional<i64> num_hidden_layers, i64 scale_rows);
 
 }  // namespace glu_ckpt

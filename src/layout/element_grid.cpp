@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "layout/tensor_kinds.hpp"
 
@@ -47,7 +48,7 @@ std::vector<ElementGrid> plain_scale_grids(Dtype dtype, std::span<const i64> sha
   } else if ((is_fp8(weight.dtype) || weight.dtype == Dtype::I8) && is_float_scale(dtype)) {
     add_both_forms(grids, kRowScale);
     add_both_forms(grids, kMatrixScale);
-    grids.push_back(kFp8Blocks);
+    grids.push_back(fp8_blocks(weight.block_rows));
   }
   return grids;
 }
@@ -61,7 +62,7 @@ std::vector<ElementGrid> grids_of(TensorKind kind, Dtype dtype, std::span<const 
   switch (kind) {
     case TensorKind::Scale:
       if (can_be_mx(weight.dtype, dtype)) grids.assign(std::begin(kMxGrids), std::end(kMxGrids));
-      grids.push_back(kFp8Blocks);
+      grids.push_back(fp8_blocks(weight.block_rows));
       break;
     case TensorKind::PlainScale: return plain_scale_grids(dtype, shape, weight);
     case TensorKind::SecondScale:
@@ -163,6 +164,37 @@ bool holds_codes(const std::vector<ExpertBlock>& blocks) {
   return std::ranges::any_of(blocks, [](const ExpertBlock& block) {
     return std::ranges::any_of(block.matrices, [](const Matrix& matrix) { return is_scale(matrix.kind); });
   });
+}
+
+namespace {
+
+bool is_of_fp8_blocks(const Matrix& matrix) {
+  return is_scale(matrix.kind) && matrix.grid.rows > 0 && matrix.grid.cols == kFp8Blocks.cols;
+}
+
+}  // namespace
+
+i64 scale_rows_of(const std::vector<ExpertBlock>& blocks) {
+  i64 rows = 0;
+  for (const ExpertBlock& block : blocks)
+    for (const Matrix& matrix : block.matrices)
+      if (is_of_fp8_blocks(matrix)) rows = rows == 0 ? matrix.grid.rows : std::min<i64>(rows, matrix.grid.rows);
+  return rows;
+}
+
+i64 finer_scale_rows(const std::vector<ExpertBlock>& blocks, const std::optional<Glu>& glu,
+                     const std::optional<Glu>& shared_glu) {
+  i64 rows = 0;
+  for (const ExpertBlock& block : blocks) {
+    const Glu to = (block.set == ExpertSet::Shared ? shared_glu : glu).value_or(block.glu);
+    const bool fuses = to.kind == Glu::Kind::Contiguous || to.kind == Glu::Kind::Interleaved;
+    if (!fuses || to == block.glu || block.is_optimizer_state() || block.intermediate_size <= 0) continue;
+    const i64 run = to.kind == Glu::Kind::Interleaved ? to.block_rows : block.intermediate_size;
+    for (const Matrix& matrix : block.matrices)
+      if (is_of_fp8_blocks(matrix) && matrix.role != Role::Down && run % matrix.grid.rows != 0)
+        rows = std::gcd(std::gcd(rows, run), i64{matrix.grid.rows});
+  }
+  return rows;
 }
 
 bool shares_tensor(const ExpertBlock& block, const Matrix& matrix) {

@@ -25,10 +25,14 @@ struct StoredWeight {
   i64 parts = 1;
   /// Of the weight's own tensor.
   Axes axes = Axes::OutIn;
+  /// Rows of the blocks that FP8 weights have scales for.
+  i64 block_rows = 128;
 };
 
 /// DeepSeek-V3's FP8: one scale for 128 x 128 weights.
 inline constexpr ElementGrid kFp8Blocks{128, 128};
+/// The same with fewer rows, where an order of FC1 would cut them; 1 to 128.
+constexpr ElementGrid fp8_blocks(i64 rows) { return {static_cast<std::uint16_t>(rows), kFp8Blocks.cols}; }
 /// MXFP8: one power of two, a byte, for 32 weights of a row or of a column. Padded as TransformerEngine keeps them in
 /// memory, which is also how its GEMM-swizzled scales are shaped; what stands in a checkpoint under these names is not
 /// swizzled (ModelOpt, compressed-tensors and slime write rows).
@@ -61,6 +65,13 @@ std::optional<ElementGrid> find_grid(TensorKind kind, Dtype dtype, std::span<con
 
 /// Returns whether experts are stored as codes and scales.
 bool holds_codes(const std::vector<ExpertBlock>& blocks);
+
+/// Returns the least number of rows of the blocks that FP8 weights have scales for; 0 where there are none.
+i64 scale_rows_of(const std::vector<ExpertBlock>& blocks);
+
+/// Returns the rows that blocks of scales must have so that these orders of FC1 cut none; 0 where those they have do.
+i64 finer_scale_rows(const std::vector<ExpertBlock>& blocks, const std::optional<Glu>& glu,
+                     const std::optional<Glu>& shared_glu);
 
 /// Returns whether gate and up lie in one tensor, and this is one of them.
 bool shares_tensor(const ExpertBlock& block, const Matrix& matrix);

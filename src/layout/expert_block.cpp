@@ -24,6 +24,7 @@ class BlockChecker {
       : context_(context), inventory_(*context.inventory) {
     shape_.block = std::move(block);
     shape_.parts = std::move(parts);
+    shape_.scale_rows = context.scale_rows;
   }
 
   BlockShape run() {
@@ -384,7 +385,8 @@ class BlockChecker {
       return;
     }
     const TensorRef& weight = tensor(weights_of(role)->front().second);
-    const StoredWeight of{shape_.block.codes, weight.dtype, {rows, cols}, doubled ? 2 : 1, shape_.block.axes};
+    const StoredWeight of{shape_.block.codes, weight.dtype,      {rows, cols},
+                          doubled ? 2 : 1,    shape_.block.axes, context_.scale_rows};
     std::span<const i64> shape = shape_of(ref);
     const bool counted = !stacked || (!shape.empty() && shape.front() == count);
     if (counted && find_grid(kind, ref.dtype, shape.subspan(stacked ? 1 : 0), of)) return;
@@ -402,8 +404,8 @@ class BlockChecker {
            "'{}' holds scales of blocks of 32 of a transposed weight, which this version does not know; dequantize "
            "first",
            ref.name);
-    std::string expected =
-        shape_text(scale_shape(kFp8Blocks, weight, weight.axes, count)) + ", one scale per 128 x 128 block";
+    std::string expected = shape_text(scale_shape(fp8_blocks(weight.block_rows), weight, weight.axes, count)) +
+                           fmt::format(", one scale per {} x 128 block", weight.block_rows);
     if (can_be_mx_scale)
       expected += fmt::format(", or {}, one per 1 x 32 block; swizzled ones must be put in rows first",
                               shape_text(scale_shape(kMxGrids[0], weight, weight.axes, count)));

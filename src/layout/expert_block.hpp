@@ -28,6 +28,8 @@ struct BlockContext {
   std::optional<std::pair<i64, i64>> router_shape;
   /// E as config.json says, for blocks that it speaks about.
   std::optional<i64> num_experts;
+  /// Rows of the blocks that FP8 weights have scales for.
+  i64 scale_rows = 128;
 };
 
 /// A block whose parts are complete and of matching shapes.
@@ -36,6 +38,8 @@ struct BlockShape {
   BlockParts parts;
   /// The weights in an element of the codes of each role.
   std::map<Role, ElementGrid> codes;
+  /// BlockContext's.
+  i64 scale_rows = 128;
   /// F of each expert.
   std::vector<i64> intermediate;
 };

@@ -124,7 +124,7 @@ BlockShape check_state(ExpertBlock block, BlockParts parts, const BlockShape& mo
     check_experts(block, key, tensors, inventory);
   }
   check_parts(block, parts, inventory);
-  return {std::move(block), std::move(parts), {}, model.intermediate};
+  return {std::move(block), std::move(parts), {}, model.scale_rows, model.intermediate};
 }
 
 }  // namespace glu_ckpt

@@ -1,6 +1,7 @@
 /// Inventory -> Recognition: which row of the table explains the keys, and what order FC1's rows have.
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "core/checked_math.hpp"
@@ -83,8 +84,20 @@ class Recognizer {
 
   // ---- blocks -----------------------------------------------------------------------------------
 
+  /// Rows of the blocks that FP8 weights have scales for: what a conversion made of them, or what config.json says.
+  i64 scale_rows() const {
+    const std::string* recorded = find_entry(record_, "scale_rows");
+    constexpr i64 kMost = std::numeric_limits<std::uint16_t>::max();
+    if (recorded == nullptr) return std::clamp<i64>(hints_.scale_rows.value_or(kFp8Blocks.rows), 1, kMost);
+    const auto rows = parse_number<i64>(*recorded);
+    if (!rows || *rows < 1 || *rows > kFp8Blocks.rows)
+      fail(ErrorCode::RecordInvalid, {}, "the record's scale_rows '{}' is no number of rows of a block", *recorded);
+    return *rows;
+  }
+
   void collect() {
-    CollectedBlocks found = collect_blocks(keys_, *result_.naming, hints_.num_experts, result_.num_hidden_layers);
+    CollectedBlocks found =
+        collect_blocks(keys_, *result_.naming, hints_.num_experts, result_.num_hidden_layers, scale_rows());
     shapes_ = std::move(found.shapes);
     num_weight_blocks_ = found.num_weight_blocks;
     misfits_ = std::move(found.misfits);

@@ -15,6 +15,7 @@
 #include "layout/unknown_orders.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/find_quantized.hpp"
+#include "quant/recast_source.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -52,7 +53,7 @@ LoadsIn loaders_of(const Source& source, const Recognition& model) {
 }
 
 /// A config.json that was named says more than one that lies beside the checkpoint, and that more than a recorded one.
-ModelHints hints_of(const Source& source, const SourceAnswers& answers) {
+ModelHints config_hints(const Source& source, const SourceAnswers& answers) {
   // What the trainer saved does not stand in a config.json.
   const auto with_trained = [&](ModelHints hints) {
     hints.trained_glu = source.hints().trained_glu;
@@ -67,6 +68,12 @@ ModelHints hints_of(const Source& source, const SourceAnswers& answers) {
   constexpr i64 kMaxNamedConfigBytes = i64{16} << 20;
   return with_trained(parse_config(read_small_file(answers.config_file, kMaxNamedConfigBytes, ErrorCode::ConfigJson),
                                    answers.config_file));
+}
+
+ModelHints hints_of(const Source& source, const SourceAnswers& answers) {
+  ModelHints hints = config_hints(source, answers);
+  hints.scale_rows = read_quant_config(hints.config).block_rows;
+  return hints;
 }
 
 void add_unknown(const Checkpoint& checkpoint, const std::string& option_prefix, UnknownOrders& unknown) {
@@ -119,10 +126,14 @@ namespace {
 
 std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceAnswers& answers) {
   std::unique_ptr<Source> source = open_source(path);
-  if (!answers.decode) return source;
+  if (!answers.decode && !answers.encode_mxfp8 && answers.scale_rows == 0) return source;
   const Source& stored = *source;
   Quantization found =
       with_place(stored, [&] { return find_quantized(stored.inventory(), read_quant_config(stored.hints().config)); });
+  if (answers.encode_mxfp8) with_place(stored, [&] { encode_mxfp8(source, std::move(found)); });
+  if (!answers.encode_mxfp8 && answers.scale_rows > 0)
+    with_place(stored, [&] { refine_scales(source, std::move(found), answers.scale_rows); });
+  if (!answers.decode) return source;
   return decode_source(std::move(source), std::move(found), *answers.decode,
                        answers.decode_plainly ? DecodePath::Plain : DecodePath::Fast);
 }

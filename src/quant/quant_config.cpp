@@ -1,5 +1,7 @@
 #include "quant/quant_config.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "core/json.hpp"
@@ -65,6 +67,13 @@ std::optional<JsonValue> find_quantization(const JsonValue& fields) {
   return std::nullopt;
 }
 
+/// Behind the string that begins at `at`.
+std::size_t end_of_string(std::string_view text, std::size_t at) {
+  for (++at; at < text.size() && text[at] != '"'; ++at)
+    if (text[at] == '\\') ++at;
+  return at + 1;
+}
+
 /// The end of the value that begins at `at`: a text that parses has one.
 std::size_t end_of_value(std::string_view text, std::size_t at) {
   int depth = 0;
@@ -86,6 +95,24 @@ std::size_t end_of_value(std::string_view text, std::size_t at) {
     }
   }
   return at;
+}
+
+/// DeepSeek-V3's, where nothing says it.
+constexpr i64 kBlockCols = 128;
+/// What the formats call the modules that they leave as they are.
+constexpr std::string_view kSkippedFields[] = {"modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"};
+
+/// [begin, end) of a text.
+struct Range {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
+/// The value of the member whose key begins at `key`, without the space behind it.
+Range value_of(std::string_view text, std::size_t key) {
+  const std::size_t begin = text.find(':', end_of_string(text, key)) + 1;
+  const std::size_t end = end_of_value(text, begin);
+  return {begin, text.find_last_not_of(" \t\r\n", end - 1) + 1};
 }
 
 struct Member {
@@ -140,6 +167,42 @@ QuantConfig read_quant_config(const std::string& config) {
   if (!inner || inner->kind() != JsonKind::Object) return {};
   const auto object = find_quantization(*inner);
   return object ? read_object(*object) : QuantConfig();
+}
+
+std::string with_block_rows(std::string_view config, i64 rows) {
+  const auto object = find_quantization_member(config);
+  if (!object) return std::string(config);
+  const i64 cols = read_quant_config(std::string(config)).block_cols.value_or(kBlockCols);
+  const std::string value = fmt::format("[{}, {}]", rows, cols);
+  constexpr std::string_view kField = "\"weight_block_size\"";
+  const Range all = value_of(config, object->key);
+  const std::size_t at = config.substr(0, all.end).find(kField, all.begin);
+  if (at == std::string_view::npos) {
+    const std::size_t open = config.find('{', all.begin) + 1;
+    const bool empty = config[config.find_first_not_of(" \t\r\n", open)] == '}';
+    return fmt::format("{}{}: {}{}{}", config.substr(0, open), kField, value, empty ? "" : ", ", config.substr(open));
+  }
+  const Range old = value_of(config, at);
+  return fmt::format("{} {}{}", config.substr(0, old.begin), value, config.substr(old.end));
+}
+
+std::string with_mxfp8(std::string_view config) {
+  const auto member = find_quantization_member(config);
+  if (!member) return std::string(config);
+  const Range all = value_of(config, member->key);
+  const std::string_view old = config.substr(all.begin, all.end - all.begin);
+  std::string skipped;
+  for (const std::string_view field : kSkippedFields) {
+    const std::size_t at = old.find(fmt::format("\"{}\"", field));
+    if (at == std::string_view::npos) continue;
+    const Range list = value_of(old, at);
+    skipped = fmt::format(", \"modules_to_not_convert\":{}", old.substr(list.begin, list.end - list.begin));
+    break;
+  }
+  return fmt::format(
+      "{} {{\"quant_method\": \"mxfp8\", \"fmt\": \"e4m3\", \"scale_fmt\": \"ue8m0\", "
+      "\"activation_scheme\": \"dynamic\", \"weight_block_size\": [1, 32]{}}}{}",
+      config.substr(0, all.begin), skipped, config.substr(all.end));
 }
 
 std::string without_quantization(std::string_view config) {

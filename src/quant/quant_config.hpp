@@ -31,4 +31,10 @@ QuantConfig read_quant_config(const std::string& config);
 /// The text without its `quantization_config`, also that of its `text_config`; all other bytes stay.
 std::string without_quantization(std::string_view config);
 
+/// The text whose `weight_block_size` says that blocks of scales have so many rows.
+std::string with_block_rows(std::string_view config, i64 rows);
+
+/// The text whose `quantization_config` is that of MXFP8, with the list of modules that are not quantized as it was.
+std::string with_mxfp8(std::string_view config);
+
 }  // namespace glu_ckpt

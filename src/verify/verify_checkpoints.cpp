@@ -2,6 +2,7 @@
 
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
+#include "layout/element_grid.hpp"
 #include "verify/compare_models.hpp"
 #include "verify/diff_items.hpp"
 #include "verify/run_experts.hpp"
@@ -16,6 +17,16 @@ void share_configuration(const Checkpoint& from, Checkpoint& to, const SourceAns
     return;
   to.hints = from.hints;
   to.recognition = recognize_model(to.source->inventory(), to.hints, to.source->record(), answers);
+}
+
+/// Opens a checkpoint again with scales for blocks as small as the other one's: those are the same weights.
+void share_scale_rows(const std::filesystem::path& path, const SourceAnswers& answers, const Checkpoint& other,
+                      Checkpoint& checkpoint) {
+  const i64 own = scale_rows_of(checkpoint.recognition.blocks), wanted = scale_rows_of(other.recognition.blocks);
+  if (wanted == 0 || own <= wanted || own % wanted != 0) return;
+  SourceAnswers finer = answers;
+  finer.scale_rows = wanted;
+  checkpoint = open_checkpoint(path, finer);
 }
 
 /// What differs is read again and measured.
@@ -42,6 +53,8 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   answers_a.decode_plainly = true;
   Checkpoint a = open_checkpoint(path_a, answers_a);
   Checkpoint b = open_checkpoint(path_b, options.b);
+  share_scale_rows(path_a, answers_a, b, a);
+  share_scale_rows(path_b, options.b, a, b);
   share_configuration(a, b, options.b);
   share_configuration(b, a, options.a);
   require_known_glu(a, options.a.option_prefix, b, options.b.option_prefix);
@@ -72,6 +85,8 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
           const RunOptions& run) {
   Checkpoint a = open_checkpoint(path_a, options.a);
   Checkpoint b = open_checkpoint(path_b, options.b);
+  share_scale_rows(path_a, options.a, b, a);
+  share_scale_rows(path_b, options.b, a, b);
   share_configuration(a, b, options.b);
   share_configuration(b, a, options.a);
   if (has_unknown_glu(a.recognition) && has_unknown_glu(b.recognition)) {

@@ -48,6 +48,32 @@ quantized_decodes() {
   rm -rf "$out"
 }
 
+quantized_moves() {
+  local kind in out=$WORK/quantized
+  for kind in awq_int4 ct_int4_g32 fp8_block128 fp8_block128_ue8m0 fp8_channel fp8_per_tensor mxfp4_gpt_oss \
+    nvfp4_modelopt; do
+    in=$TESTDATA/quantized/$kind
+    status "$kind: codes and scales in another order" 0 convert "$in" "$out" --experts grouped --glu interleaved:32 \
+      --allow-foreign-order -q
+    status "$kind: they are the same" 0 verify "$in" "$out"
+    status "$kind: no difference" 0 diff "$in" "$out"
+    status "$kind: and back" 0 convert "$out" "$out.back" --experts indexed --glu split -q
+    status "$kind: as it was" 0 verify "$in" "$out.back"
+    check "$kind: without a record of decoding" [ "$(grep -c decoded_from "$out/glu_ckpt.json")" == 0 ]
+    rm -rf "$out" "$out.back"
+  done
+  status "MXFP8 of powers of two" 0 convert "$TESTDATA/quantized/fp8_block128_ue8m0" "$out" --encode mxfp8 -q
+  status "proved" 0 verify "$TESTDATA/quantized/fp8_block128_ue8m0" "$out" --encode mxfp8
+  check "the same weights" \
+    [ "$(digest "$out" --decode f32)" == "$(digest "$TESTDATA/quantized/fp8_block128_ue8m0" --decode f32)" ]
+  status "once more" 0 convert "$out" "$out.again" --encode mxfp8 --force
+  says "there is nothing to do" "--encode changes nothing"
+  status "other scales are no exponents" 4 convert "$TESTDATA/quantized/fp8_block128" "$out.no" --encode mxfp8 -q
+  says "which" "weight_scale_inv': scale [0, 0] is no power of two"
+  check "nothing is written" absent "$out.no"
+  rm -rf "$out" "$out.again"
+}
+
 quantized_refusals() {
   local proj=model.layers.1.mlp.experts.1.up_proj kind
   refuses_quantized 3 fp8_block128 "del t['$proj.weight_scale_inv']" "'$proj.weight': F8_E4M3 codes without scales"

@@ -85,9 +85,12 @@ def without_shared(tensors):
     return {name: tensor for name, tensor in tensors.items() if ".shared_expert" not in name}
 
 
+# Blocks of FP8 that an order would cut get more scales: test_scales_for_smaller_blocks.
+CASES = [(kind, block_rows) for kind in WORDS for block_rows in (None, 32, 4) if kind != "fp8_block128" or not block_rows]
+
+
 @pytest.mark.parametrize("grouped", [False, True], ids=["indexed", "grouped"])
-@pytest.mark.parametrize("block_rows", [None, 32, 4])
-@pytest.mark.parametrize("kind", WORDS)
+@pytest.mark.parametrize("kind, block_rows", CASES)
 def test_fused_and_back(glu, tmp_path, kind, block_rows, grouped):
     source = checkpoint(kind, tmp_path / "source")
     tensors = load_safetensors(source)
@@ -184,3 +187,126 @@ def test_namings_without_a_place_for_codes(glu, tmp_path, kind, target):
         glu.run("verify", source, out)
     else:
         assert done.returncode == 4 and "--decode bf16" in done.stderr and not out.exists()
+
+
+def blocks_repeated(scales, rows, block_rows, finer):
+    """A scale for each `finer` rows of a weight, where there was one for `block_rows`."""
+    return torch.stack([scales[at // block_rows] for at in range(0, rows, finer)])
+
+
+@pytest.mark.parametrize("block_rows", [32, 64, 8])
+def test_scales_for_smaller_blocks(glu, tmp_path, block_rows):
+    source = checkpoint("fp8_block128", tmp_path / "source")
+    tensors = load_safetensors(source)
+    options = ("--glu", f"interleaved:{block_rows}", "--experts", "grouped", "--allow-foreign-order")
+    out = glu.fresh()
+    said = glu.run("convert", source, out, *options)
+    assert f"blocks of {block_rows} rows" in said.stderr
+    finer = {name: blocks_repeated(tensor, tensors[name.removesuffix("_scale_inv")].shape[0], 128, block_rows)
+             if name.endswith("_scale_inv") else tensor for name, tensor in tensors.items()}
+    words = {"weight": (0, 1), "weight_scale_inv": (0, block_rows)}
+    expected = moved(finer, words, ("gate_proj", "up_proj", "down_proj", "gate_up_proj"), block_rows, True)
+    assert not differing(load_safetensors(out), expected)
+    config = json.loads((out / "config.json").read_text())
+    assert config["quantization_config"]["weight_block_size"] == [block_rows, 128]
+    original = json.loads((source / "config.json").read_text())
+    original["quantization_config"]["weight_block_size"] = [block_rows, 128]
+    assert config == original
+    assert "equal" in glu.run("verify", source, out).stdout and "equal" in glu.run("verify", out, source).stdout
+    assert glu.run("diff", source, out).returncode == 0
+    for dtype in ("bf16", "f32"):
+        back = glu.convert(out, "--glu", "split", "--experts", "indexed")
+        assert glu.digest(back, "--decode", dtype) == glu.digest(source, "--decode", dtype)
+
+
+def test_an_exchanged_scale_of_smaller_blocks_is_found(glu, tmp_path):
+    source = checkpoint("fp8_block128", tmp_path / "source")
+    out = glu.convert(source, "--glu", "interleaved:32", "--experts", "grouped", "--allow-foreign-order")
+    # Rows 96 to 127 of the gate and of up: neighbours of one block of the source.
+    swap_bytes(out, "model.layers.1.mlp.experts.gate_up_proj_scale_inv", slice(6 * 8, 7 * 8), slice(7 * 8, 8 * 8))
+    found = glu.run("verify", source, out, status=1)
+    assert "layer 1, routed expert 0, gate scale" in found.stdout
+
+
+def mx_expected(tensors):
+    """Every scale as its exponent, once for each row and each 32 columns."""
+    result = {}
+    for name, tensor in tensors.items():
+        if name.endswith("_scale_inv"):
+            rows, cols = tensors[name.removesuffix("_scale_inv")].shape
+            exponents = (tensor.view(torch.int32) >> 23).to(torch.uint8)
+            tensor = exponents.repeat_interleave(128, 0)[:rows].repeat_interleave(4, 1)[:, :cols // 32]
+        result[name] = tensor
+    return result
+
+
+def test_powers_of_two_become_mxfp8(glu, tmp_path):
+    source = checkpoint("fp8_block128_ue8m0", tmp_path / "source")
+    tensors = load_safetensors(source)
+    out = glu.convert(source, "--encode", "mxfp8")
+    assert not differing(load_safetensors(out), mx_expected(tensors))
+    config = json.loads((out / "config.json").read_text())["quantization_config"]
+    assert config["quant_method"] == "mxfp8" and config["weight_block_size"] == [1, 32]
+    glu.run("verify", source, out, "--encode", "mxfp8")
+    assert glu.digest(out, "--decode", "f32") == glu.digest(source, "--decode", "f32")
+    fused = glu.convert(source, "--encode", "mxfp8", "--glu", "interleaved:32", "--experts", "grouped",
+                        "--allow-foreign-order")
+    glu.run("verify", out, fused)
+    assert json.loads((fused / "glu_ckpt.json").read_text())["encoded_as"] == "mxfp8"
+
+
+def write_tensors(path, tensors, config):
+    """A checkpoint of one file; tensors are (dtype, shape, bytes)."""
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    path.mkdir()
+    (path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def test_mxfp4_becomes_mxfp8(glu, tmp_path):
+    """Every code and every exponent but NaN's."""
+    tensors, codes, scales = {}, {}, {}
+    for expert in range(2):
+        for part, rows, cols in (("gate_proj", 64, 128), ("up_proj", 64, 128), ("down_proj", 128, 64)):
+            name = f"model.layers.0.mlp.experts.{expert}.{part}"
+            codes[name] = torch.arange(rows * cols // 2, dtype=torch.int64).mul(7).add(expert).to(torch.uint8)
+            scales[name] = torch.arange(rows * cols // 32).mul(3).add(expert).remainder(255).to(torch.uint8)
+            tensors[name + ".weight_packed"] = ("U8", [rows, cols // 2], codes[name].numpy().tobytes())
+            tensors[name + ".weight_scale"] = ("U8", [rows, cols // 32], scales[name].numpy().tobytes())
+    config = {"model_type": "qwen3_moe", "num_experts": 2, "quantization_config":
+              {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized", "ignore": ["lm_head"]}}
+    source = write_tensors(tmp_path / "source", tensors, config)
+    out = glu.convert(source, "--encode", "mxfp8")
+    got = load_safetensors(out)
+    table = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6]).repeat(2) * torch.tensor([1.0] * 8 + [-1.0] * 8)
+    for name, packed in codes.items():
+        numbers = table[torch.stack([packed & 15, packed >> 4], 1).reshape(-1).long()]
+        weight = got[name + ".weight"]
+        assert weight.dtype == torch.float8_e4m3fn
+        assert torch.equal(weight.float().reshape(-1), numbers)
+        assert torch.equal(torch.signbit(weight.float().reshape(-1)), torch.signbit(numbers))
+        assert torch.equal(got[name + ".weight_scale"].reshape(-1), scales[name])
+    assert json.loads((out / "config.json").read_text())["quantization_config"]["modules_to_not_convert"] == ["lm_head"]
+    glu.run("verify", source, out, "--encode", "mxfp8")
+    assert glu.digest(out, "--decode", "f32") == glu.digest(source, "--decode", "f32")
+
+
+@pytest.mark.parametrize("kind, says", [
+    ("fp8_block128", "is no power of two"), ("nvfp4_modelopt", "--decode bf16"), ("mxfp4_gpt_oss", "gpt-oss"),
+    ("awq_int4", "--decode bf16"), ("ct_int4_g32", "--decode bf16"), ("fp8_channel", "is no power of two"),
+])
+def test_what_is_no_mxfp8_is_refused(glu, tmp_path, kind, says):
+    source = checkpoint(kind, tmp_path / "source")
+    out = glu.fresh()
+    refused = glu.run("convert", source, out, "--encode", "mxfp8", "-q", status=None)
+    assert refused.returncode in (3, 4) and says in refused.stderr and not out.exists(), refused.stderr
+
+
+def test_decode_and_encode_exclude_each_other(glu, tmp_path):
+    source = checkpoint("fp8_block128", tmp_path / "source")
+    glu.run("convert", source, glu.fresh(), "--encode", "mxfp8", "--decode", "bf16", status=2)

@@ -1,0 +1,336 @@
+#include "quant/recast_source.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <functional>
+#include <map>
+
+#include "core/fail.hpp"
+#include "quant/decode_row.hpp"
+#include "quant/quant_config.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr i64 kMxCols = 32;
+/// Stored bytes that are read at once.
+constexpr i64 kRecastBatchBytes = i64{1} << 20;
+
+/// The FP4 code of each number is this byte of E4M3.
+constexpr std::array<std::uint8_t, 16> kE4m3OfE2m1{0x00, 0x30, 0x38, 0x3c, 0x40, 0x44, 0x48, 0x4c,
+                                                   0x80, 0xb0, 0xb8, 0xbc, 0xc0, 0xc4, 0xc8, 0xcc};
+
+/// The byte of 2^e that the scale is; none for what is no such power.
+std::optional<std::uint8_t> exponent_byte(Dtype dtype, const std::byte* bytes) {
+  if (dtype == Dtype::U8 || dtype == Dtype::F8_E8M0) {
+    const auto byte = std::to_integer<std::uint8_t>(*bytes);
+    return byte == 255 ? std::nullopt : std::optional(byte);
+  }
+  const u32 bits = std::bit_cast<u32>(scale_value(dtype, bytes));
+  constexpr u32 kLeast = 0x00400000;  // 2^-127, which has no exponent of its own
+  if (bits == kLeast) return std::uint8_t{0};
+  const u32 exponent = bits >> 23;
+  if ((bits & 0x7fffffU) != 0 || exponent == 0 || exponent > 254) return std::nullopt;
+  return static_cast<std::uint8_t>(exponent);
+}
+
+/// How a tensor is made from stored ones. Its rows are made one by one.
+enum class Made {
+  /// The stored bytes.
+  AsStored,
+  /// A row of scales for each `cell_rows` rows of the weight, each as it is stored for more of them.
+  FinerScales,
+  /// A byte of exponent for each 32 codes of a row.
+  MxScales,
+  /// A byte for each code of FP4.
+  MxCodes,
+};
+
+struct Entry {
+  std::size_t stored = 0;
+  Made made = Made::AsStored;
+  /// Index into Quantization::tensors, where it is made.
+  std::size_t weight = 0;
+};
+
+/// Makes rows of one tensor. One call uses it.
+class RowMaker {
+ public:
+  RowMaker(const Source& source, const QuantizedTensor& weight, Made made, i64 finer_rows)
+      : source_(source), weight_(weight), made_(made), finer_rows_(finer_rows) {}
+
+  i64 rows() const {
+    return made_ == Made::FinerScales ? (weight_.rows + finer_rows_ - 1) / finer_rows_ : weight_.rows;
+  }
+  i64 row_bytes() const {
+    switch (made_) {
+      case Made::FinerScales: return weight_.grid_cols() * scale_bytes();
+      case Made::MxScales: return weight_.cols / kMxCols;
+      default: return weight_.cols;
+    }
+  }
+
+  /// Rows [begin, end) of a matrix, to `out`.
+  void make(i64 matrix, i64 begin, i64 end, std::byte* out) {
+    if (made_ == Made::MxCodes) return widen_codes(matrix, begin, end, out);
+    const i64 of_one = made_ == Made::FinerScales ? finer_rows_ : 1;
+    const auto cell_of = [&](i64 row) { return row * of_one / weight_.cell_rows; };
+    fetch_scales(matrix, cell_of(begin), cell_of(end - 1) + 1);
+    for (i64 row = begin; row < end; ++row, out += row_bytes()) {
+      const i64 at = (cell_of(row) - cell_of(begin)) * weight_.grid_cols();
+      if (made_ == Made::FinerScales)
+        std::memcpy(out, stored_.data() + at * scale_bytes(), static_cast<std::size_t>(row_bytes()));
+      else
+        put_exponents(matrix, cell_of(row), at, out);
+    }
+  }
+
+  /// Throws NotExact for the first scale that is no power of two.
+  void check_scales() {
+    std::vector<std::byte> row(static_cast<std::size_t>(row_bytes()));
+    const i64 batch = std::max<i64>(kRecastBatchBytes / std::max<i64>(weight_.grid_cols() * scale_bytes(), 1), 1);
+    for (i64 matrix = 0; matrix < weight_.matrices; ++matrix)
+      for (i64 begin = 0; begin < weight_.grid_rows(); begin += batch) {
+        const i64 end = std::min(begin + batch, weight_.grid_rows());
+        fetch_scales(matrix, begin, end);
+        for (i64 cell = begin; cell < end; ++cell)
+          put_exponents(matrix, cell, (cell - begin) * weight_.grid_cols(), row.data());
+      }
+  }
+
+ private:
+  const TensorRef& scales() const { return source_.inventory().tensors[weight_.scales]; }
+  i64 scale_bytes() const { return dtype_bits(scales().dtype) / 8; }
+
+  void fetch(std::size_t tensor, i64 offset, i64 count) {
+    stored_.resize(static_cast<std::size_t>(count));
+    source_.read(tensor, offset, stored_);
+  }
+
+  void fetch_scales(i64 matrix, i64 begin, i64 end) {
+    const i64 cell_bytes = weight_.grid_cols() * scale_bytes();
+    fetch(weight_.scales, (matrix * weight_.grid_rows() + begin) * cell_bytes, (end - begin) * cell_bytes);
+  }
+
+  /// `at` is the first scale of the row of cells in what was fetched.
+  void put_exponents(i64 matrix, i64 cell, i64 at, std::byte* out) const {
+    for (i64 col = 0; col < row_bytes(); ++col) {
+      const i64 grid_col = col * kMxCols / weight_.cell_cols;
+      const auto byte = exponent_byte(scales().dtype, stored_.data() + (at + grid_col) * scale_bytes());
+      if (!byte)
+        fail(ErrorCode::NotExact, {{}, scales().name},
+             "'{}': scale [{}, {}]{} is no power of two between 2^-127 and 2^127, so '{}' is not MXFP8 exactly; "
+             "--decode bf16 reads it",
+             scales().name, cell, grid_col, weight_.matrices > 1 ? fmt::format(" of matrix {}", matrix) : "",
+             weight_.name);
+      out[col] = static_cast<std::byte>(*byte);
+    }
+  }
+
+  void widen_codes(i64 matrix, i64 begin, i64 end, std::byte* out) {
+    const i64 stored = weight_.cols / 2;
+    fetch(weight_.weight, (matrix * weight_.rows + begin) * stored, (end - begin) * stored);
+    for (const std::byte pair : stored_) {
+      const auto codes = std::to_integer<unsigned>(pair);
+      *out++ = static_cast<std::byte>(kE4m3OfE2m1[codes & 15U]);
+      *out++ = static_cast<std::byte>(kE4m3OfE2m1[codes >> 4U]);
+    }
+  }
+
+  const Source& source_;
+  const QuantizedTensor& weight_;
+  Made made_;
+  i64 finer_rows_;
+  std::vector<std::byte> stored_;
+};
+
+class RecastSource final : public Source {
+ public:
+  RecastSource(const Source& source, Quantization quantization, i64 finer_rows)
+      : source_(&source), quantization_(std::move(quantization)), finer_rows_(finer_rows) {
+    info_ = source_->info();
+    info_.inventory.dense = false;
+    // What was recorded is the digest of the other scales.
+    info_.record.erase("digest");
+    info_.record.erase("source_digest");
+  }
+
+  const CheckpointInfo& info() const override { return info_; }
+
+  void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
+    const Entry& entry = entries_.at(tensor);
+    if (entry.made == Made::AsStored) return source_->read_scattered(entry.stored, offset, pieces);
+    for (const std::span<std::byte> piece : pieces) {
+      read_made(entry, offset, piece);
+      offset += std::ssize(piece);
+    }
+  }
+
+  const ContentCheck* content_check() const override { return source_->content_check(); }
+  const FileBacked* file_backed() const override { return nullptr; }
+
+  /// The scales of all weights with blocks of more rows.
+  bool refine() {
+    keep_all();
+    for (std::size_t i = 0; i < quantization_.tensors.size(); ++i) {
+      const QuantizedTensor& weight = quantization_.tensors[i];
+      TensorRef& scales = info_.inventory.tensors[weight.scales];
+      if (weight.codes != Codes::E4m3 && weight.codes != Codes::E5m2) continue;
+      // A scale of a whole matrix has no axis for more of them.
+      if (weight.cell_rows <= finer_rows_ || weight.cell_rows % finer_rows_ != 0 || scales.shape.size() < 2) continue;
+      std::vector<i64> expected(weight.shape.begin(), weight.shape.end() - 2);
+      expected.insert(expected.end(), {weight.grid_rows(), weight.grid_cols()});
+      if (scales.shape != expected)
+        fail(ErrorCode::NotSupported, {{}, scales.name},
+             "'{}': scales of shape {} have no axis of rows that could have more of them", scales.name,
+             shape_text(scales.shape));
+      entries_[weight.scales] = {weight.scales, Made::FinerScales, i};
+      scales.shape[scales.shape.size() - 2] = RowMaker(*source_, weight, Made::FinerScales, finer_rows_).rows();
+      scales.bytes = scales.bytes / weight.grid_rows() * scales.shape[scales.shape.size() - 2];
+      ++info_.recast_tensors;
+    }
+    if (info_.recast_tensors == 0) return false;
+    const QuantConfig config = read_quant_config(info_.hints.config);
+    if (!config.method.empty() && config.method != "fp8")
+      fail(ErrorCode::NotSupported, {},
+           "quantization_config is of '{}'; only that of DeepSeek-V3's FP8 ('fp8') can be told of scales for {} rows",
+           config.method, finer_rows_);
+    const auto edit = [rows = finer_rows_](std::string_view text) { return with_block_rows(text, rows); };
+    edit_config(edit);
+    info_.record["scale_rows"] = fmt::format("{}", finer_rows_);
+    return true;
+  }
+
+  bool encode() {
+    std::map<std::size_t, std::size_t> weights, scales;
+    for (std::size_t i = 0; i < quantization_.tensors.size(); ++i) {
+      const QuantizedTensor& weight = quantization_.tensors[i];
+      check_encodable(weight);
+      weights.emplace(weight.weight, i);
+      scales.emplace(weight.scales, i);
+    }
+    const Inventory stored = std::move(info_.inventory);
+    info_.inventory = {{}, stored.files, false};
+    for (std::size_t i = 0; i < stored.tensors.size(); ++i) {
+      TensorRef tensor = stored.tensors[i];
+      Entry entry{i};
+      if (const auto found = weights.find(i); found != weights.end()) become_codes(tensor, entry, found->second);
+      if (const auto found = scales.find(i); found != scales.end()) become_scales(tensor, entry, found->second);
+      if (entry.made != Made::AsStored) ++info_.recast_tensors;
+      entries_.push_back(entry);
+      info_.inventory.tensors.push_back(std::move(tensor));
+    }
+    if (info_.recast_tensors == 0) return false;
+    edit_config(with_mxfp8);
+    info_.record["encoded_as"] = "mxfp8";
+    return true;
+  }
+
+  void own(std::unique_ptr<Source> source) { owned_ = std::move(source); }
+
+ private:
+  void keep_all() {
+    for (std::size_t i = 0; i < info_.inventory.tensors.size(); ++i) entries_.push_back({i});
+  }
+
+  void edit_config(const std::function<std::string(std::string_view)>& edit) {
+    for (ExtraFile& file : info_.extra_files)
+      if (file.name.ends_with("config.json")) file.edit = edit;
+    info_.hints.config = edit(info_.hints.config);
+  }
+
+  static bool is_mx(const QuantizedTensor& weight, Dtype scales) {
+    return weight.codes == Codes::E4m3 && weight.cell_rows == 1 && weight.cell_cols == kMxCols &&
+           (scales == Dtype::U8 || scales == Dtype::F8_E8M0);
+  }
+
+  void check_encodable(const QuantizedTensor& weight) const {
+    const std::string& name = source_->inventory().tensors[weight.weight].name;
+    const bool is_fp4 = weight.codes == Codes::E2m1 && !weight.global && weight.cell_cols == kMxCols;
+    if (weight.transposed)
+      fail(ErrorCode::NotSupported, {{}, name},
+           "'{}': gpt-oss's experts are turned where they are not MXFP4, and no reader has MXFP8 for them; "
+           "--decode bf16 reads them",
+           name);
+    if (weight.codes != Codes::E4m3 && !is_fp4)
+      fail(ErrorCode::NotSupported, {{}, name},
+           "'{}': --encode mxfp8 is for FP8 (E4M3) and MXFP4, whose numbers MXFP8 has; --decode bf16 reads others",
+           name);
+    if (weight.cols % kMxCols != 0)
+      fail(ErrorCode::NotExact, {{}, name}, "'{}': rows of {} weights are no multiple of {}", name, weight.cols,
+           kMxCols);
+    if (!is_mx(weight, source_->inventory().tensors[weight.scales].dtype))
+      RowMaker(*source_, weight, Made::MxScales, 0).check_scales();
+  }
+
+  void become_codes(TensorRef& tensor, Entry& entry, std::size_t number) const {
+    const QuantizedTensor& weight = quantization_.tensors[number];
+    if (weight.codes != Codes::E2m1) return;
+    entry = {entry.stored, Made::MxCodes, number};
+    tensor.name = weight.name;
+    tensor.dtype = Dtype::F8_E4M3;
+    tensor.shape = weight.shape;
+    tensor.bytes = weight.matrices * weight.rows * weight.cols;
+  }
+
+  void become_scales(TensorRef& tensor, Entry& entry, std::size_t number) const {
+    const QuantizedTensor& weight = quantization_.tensors[number];
+    if (is_mx(weight, tensor.dtype)) return;
+    entry = {entry.stored, Made::MxScales, number};
+    // DeepSeek-V4 calls them `scale`.
+    if (tensor.name.ends_with(".scale")) tensor.name = weight.name + "_scale";
+    tensor.dtype = Dtype::U8;
+    tensor.shape = weight.shape;
+    tensor.shape.back() /= kMxCols;
+    tensor.bytes = weight.matrices * weight.rows * (weight.cols / kMxCols);
+  }
+
+  void read_made(const Entry& entry, i64 offset, std::span<std::byte> out) const {
+    const QuantizedTensor& weight = quantization_.tensors[entry.weight];
+    RowMaker maker(*source_, weight, entry.made, finer_rows_);
+    const i64 row_bytes = maker.row_bytes(), rows = maker.rows();
+    std::vector<std::byte> made;
+    while (!out.empty()) {
+      const i64 row = offset / row_bytes, skip = offset % row_bytes;
+      const i64 matrix = row / rows, begin = row % rows;
+      const i64 wanted = (skip + std::ssize(out) + row_bytes - 1) / row_bytes;
+      const i64 batch = std::max<i64>(kRecastBatchBytes / row_bytes, 1);
+      const i64 end = std::min({rows, begin + wanted, begin + batch});
+      made.resize(static_cast<std::size_t>((end - begin) * row_bytes));
+      maker.make(matrix, begin, end, made.data());
+      const i64 bytes = std::min((end - begin) * row_bytes - skip, std::ssize(out));
+      std::memcpy(out.data(), made.data() + skip, static_cast<std::size_t>(bytes));
+      out = out.subspan(static_cast<std::size_t>(bytes));
+      offset += bytes;
+    }
+  }
+
+  const Source* source_;
+  std::unique_ptr<Source> owned_;
+  Quantization quantization_;
+  i64 finer_rows_;
+  CheckpointInfo info_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace
+
+void refine_scales(std::unique_ptr<Source>& source, Quantization found, i64 rows) {
+  auto recast = std::make_unique<RecastSource>(*source, std::move(found), rows);
+  if (!recast->refine()) return;
+  recast->own(std::move(source));
+  source = std::move(recast);
+}
+
+void encode_mxfp8(std::unique_ptr<Source>& source, Quantization found) {
+  auto recast = std::make_unique<RecastSource>(*source, std::move(found), 0);
+  if (!recast->encode()) return;
+  recast->own(std::move(source));
+  source = std::move(recast);
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,26 @@
+#pragma once
+/// A checkpoint with quantized weights, seen with the same weights in other codes or with scales for smaller blocks.
+/// Nothing is rounded: what has no exact form is refused when the source is opened.
+
+#include <memory>
+
+#include "glu_ckpt/checkpoint.hpp"
+#include "quant/quantized_tensor.hpp"
+
+namespace glu_ckpt {
+
+/// Replaces a source by one whose FP8 weights have scales for blocks of at most `rows` rows: each scale is repeated for
+/// the parts of its block. Where there are no larger blocks, and where it throws, the source stays. `rows` divides the
+/// rows of the blocks. Its quantization_config says so (`weight_block_size`), its record too (`scale_rows`). Throws
+/// NotSupported where a configuration other than DeepSeek's has to say it.
+void refine_scales(std::unique_ptr<Source>& source, Quantization found, i64 rows);
+
+/// Replaces a source by one whose FP8 weights with powers of two for scales, and whose MXFP4 weights, are MXFP8: codes
+/// of one byte and a byte of exponent for each 32 of a row. Where nothing else is quantized, and where it throws, the
+/// source stays. Its quantization_config is MXFP8's, its record has `encoded_as`.
+/// All scales are read. Throws NotExact, naming tensor and element, for scales that are no power of two between 2^-127
+/// and 2^127, and for rows that are no multiple of 32; NotSupported for codes that E4M3 has no numbers for, and for
+/// gpt-oss's, whose namings turn their weights.
+void encode_mxfp8(std::unique_ptr<Source>& source, Quantization found);
+
+}  // namespace glu_ckpt
