@@ -20,6 +20,7 @@ class Diagnosis {
     if (x_.dense != nullptr) return run_dense();
     if (std::string text = other_matrix(); !text.empty()) return text;
     if (std::string text = other_block_size(); !text.empty()) return text;
+    if (std::string text = read_in_another_order(); !text.empty()) return text;
     return transposed();
   }
 
@@ -95,11 +96,65 @@ class Diagnosis {
     for (i64 block_rows = 1; block_rows <= matrix.rows; ++block_rows) {
       if (matrix.rows % block_rows != 0 || block_rows == matrix.place.block_rows) continue;
       if (read(b_, replaced(matrix, block_rows)) != wanted_) continue;
-      return fmt::format("B's FC1 holds the rows as {}, not as {}",
-                         block_rows == matrix.rows ? "contiguous" : fmt::format("interleaved:{}", block_rows),
+      return fmt::format("B's FC1 holds the rows as {}, not as {}", order_text(block_rows, matrix.rows),
                          to_string(y_.block->glu));
     }
     return {};
+  }
+
+  /// B's gate and up are as they come out of A's FC1 if that is written in one order and read in another: the layout of
+  /// B is right, and an earlier conversion, or a trainer, was told a wrong one.
+  std::string read_in_another_order() const {
+    const FirstLayer a = first_layer(a_, x_), b = first_layer(b_, y_);
+    const i64 rows = x_.matrix->rows;
+    if (a.gate.empty() || a.gate.size() != b.gate.size() || rows != y_.matrix->rows) return {};
+    const auto same_rows = [&](i64 written, i64 read) {
+      const auto row_bytes = static_cast<std::size_t>(static_cast<i64>(a.gate.size()) / rows);
+      for (i64 p = 0; p < 2 * rows; ++p) {
+        const i64 from = contiguous_row(p, written, rows), to = contiguous_row(p, read, rows);
+        const std::byte* const in_a = (from < rows ? a.gate : a.up).data();
+        const std::byte* const in_b = (to < rows ? b.gate : b.up).data();
+        if (std::memcmp(in_a + static_cast<std::size_t>(from % rows) * row_bytes,
+                        in_b + static_cast<std::size_t>(to % rows) * row_bytes, row_bytes) != 0)
+          return false;
+      }
+      return true;
+    };
+    // The contiguous order comes first: of 2K rows, both ways round give the same.
+    for (i64 written = rows; written >= 1; --written)
+      for (i64 read = rows; read >= 1; --read) {
+        if (written == read || rows % written != 0 || rows % read != 0 || !same_rows(written, read)) continue;
+        return fmt::format("B's gate and up are as from an FC1 in {} order that was read as {}{}",
+                           order_text(written, rows), order_text(read, rows),
+                           read == rows ? "; it may have been interleaved twice" : "");
+      }
+    return {};
+  }
+
+  struct FirstLayer {
+    Bytes gate;
+    Bytes up;
+  };
+
+  /// Both halves of the item's expert; empty where they are not two, or not weights.
+  FirstLayer first_layer(const Model& model, const Item& item) const {
+    FirstLayer halves;
+    if (item.matrix->kind != TensorKind::Weight) return halves;
+    for (const Matrix& matrix : item.block->matrices) {
+      if (matrix.expert != item.matrix->expert || matrix.kind != TensorKind::Weight || !comparable(matrix)) continue;
+      if (matrix.role == Role::Gate) halves.gate = read(model, matrix);
+      if (matrix.role == Role::Up) halves.up = read(model, matrix);
+    }
+    return halves.gate.size() == halves.up.size() ? halves : FirstLayer();
+  }
+
+  /// The row of [gate; up] that stands in row `p` of the FC1 with blocks of so many rows.
+  static i64 contiguous_row(i64 p, i64 block_rows, i64 rows) {
+    return p / block_rows % 2 * rows + p / (2 * block_rows) * block_rows + p % block_rows;
+  }
+
+  static std::string order_text(i64 block_rows, i64 rows) {
+    return block_rows == rows ? "contiguous" : fmt::format("interleaved:{}", block_rows);
   }
 
   Matrix replaced(const Matrix& matrix, i64 block_rows) const {

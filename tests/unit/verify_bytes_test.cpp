@@ -253,6 +253,28 @@ TEST(VerifyLies, AnotherBlockSize) {
   }
 }
 
+/// Rows that were interleaved already are taken for contiguous ones and interleaved once more.
+TEST(VerifyLies, InterleavedTwice) {
+  const Verdict verdict = lied(kIndexed, [](Tensors& tensors) {
+    for (i64 e = 0; e < kExperts; ++e) reorder(named(tensors, fc1(e)), kWidth, 2);
+  });
+  EXPECT_EQ(place(verdict), "1/routed/0/gate/weight [2, 0]");
+  expect_hint(verdict,
+              "as from an FC1 in interleaved:2 order that was read as contiguous; it may have been interleaved");
+}
+
+/// Contiguous rows were taken for interleaved ones, and what came out was written in the layout of B.
+TEST(VerifyLies, ReadInAnotherOrder) {
+  const Verdict verdict = lied(kIndexed, [](Tensors& tensors) {
+    for (i64 e = 0; e < kExperts; ++e) {
+      reorder(named(tensors, fc1(e)), 2, kWidth);
+      reorder(named(tensors, fc1(e)), 1, kWidth);
+      reorder(named(tensors, fc1(e)), kWidth, 2);
+    }
+  });
+  expect_hint(verdict, "as from an FC1 in contiguous order that was read as interleaved:1");
+}
+
 TEST(VerifyLies, AnotherBlockSizeOfTheBiasOnly) {
   const Verdict verdict = lied(kIndexed, [](Tensors& tensors) {
     MemoryTensor& bias = named(tensors, fc1(5, "bias"));
