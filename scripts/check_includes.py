@@ -30,6 +30,7 @@ MAY_INCLUDE = {
     "forward": {"core", "layout", "plan", "io", "format", "kernels", "exec", "model", "forward"},
     "verify": {"core", "layout", "arch", "plan", "io", "kernels", "ranks", "exec", "model", "forward", "verify"},
     "convert": {"core", "layout", "plan", "io", "format", "quant", "ranks", "exec", "model", "forward", "verify", "convert", "arch"},
+    "page": {"core", "page"},
     "bench": {"core", "plan", "io", "format", "kernels", "exec", "forward", "report", "bench"},
     "report": {"core", "report"},
     "cli": {"core", "layout", "plan", "io", "format", "ranks", "exec", "verify", "convert", "report", "bench", "cli"},
@@ -40,8 +41,9 @@ MAY_INCLUDE_PUBLIC = {
     "kernels": {"layout", "plan"},
     "ops": {"layout", "plan"},
     "report": {"layout", "plan", "io", "exec", "model", "verify", "convert"},
+    "page": {"layout", "io", "model", "forward", "verify"},
     "bench": {"layout", "convert"},
-    "cli": {"model", "forward"},
+    "cli": {"model", "forward", "page"},
 }
 
 # Public headers, below include/glu_ckpt -> the room that each belongs to: it may include what that room may include, as
@@ -75,7 +77,9 @@ HEADER_ROOMS = {
     "forward.hpp": "forward",
     "verify.hpp": "verify",
     "verify_forward.hpp": "verify",
+    "expert_norms.hpp": "verify",
     "convert.hpp": "convert",
+    "html_report.hpp": "page",
 }
 
 # Third-party headers that only some folders may see.

@@ -104,6 +104,8 @@ struct LayerForward {
   /// The first expert whose outputs differ, and how many do.
   i64 first_expert = -1;
   i64 differing_experts = 0;
+  /// max_abs of each expert.
+  std::vector<double> expert_max_abs = {};
   /// Whether B's weights, taken for another layout than theirs, gave other bits.
   bool control_caught = false;
 

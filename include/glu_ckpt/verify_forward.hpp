@@ -1,6 +1,8 @@
 #pragma once
 /// Whether two checkpoints compute the same: their experts run on the same tokens, each from its own layout.
 
+#include <filesystem>
+
 #include "glu_ckpt/forward.hpp"
 #include "glu_ckpt/verify.hpp"
 
@@ -28,6 +30,11 @@ struct VerifyForwardOptions {
 /// the weights cannot be computed with, and what reading throws.
 std::vector<LayerForward> verify_forward(const Model& a, const Model& b, MlpRunner& runner,
                                          const VerifyForwardOptions& options);
+
+/// Opens two checkpoints and runs the experts of both, and nothing else. Of `options`, forward is taken for granted.
+/// Throws what verify() throws.
+std::vector<LayerForward> verify_forward(const std::filesystem::path& path_a, const std::filesystem::path& path_b,
+                                         const VerifyOptions& options = {}, const RunOptions& run = {});
 
 /// Bytes that verify_forward() will read. Throws LayerMissing, NoExperts and NotSupported as it does: what is wrong
 /// shows before anything is read.

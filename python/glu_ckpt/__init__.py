@@ -1,11 +1,11 @@
 """Converts Mixture-of-Experts checkpoints between layouts and programs, bit for bit.
 
-The commands of the program `glu-ckpt` are functions here: `inspect`, `plan`, `convert`, `verify`, `diff`, `digest`,
-`check` and `stamp`. `open` reads tensors of any format. `interleave` and its relatives work on tensors in memory, of
+The commands of the program `glu-ckpt` are functions here: `inspect`, `plan`, `convert`, `verify`, `diff`, `report`,
+`digest`, `check` and `stamp`. `open` reads tensors of any format. `interleave` and its relatives work on tensors in memory, of
 any library that speaks DLPack; `glu_ckpt.torch` has them as operators of torch. Failures are `glu_ckpt.Error`.
 """
 
-from ._commands import CheckpointWarning, check, convert, digest, inspect, plan, stamp, verify
+from ._commands import CheckpointWarning, check, convert, digest, inspect, plan, report, stamp, verify
 from ._core import __version__
 from ._error import Error
 from ._reader import Checkpoint, TensorInfo, open
@@ -37,6 +37,7 @@ __all__ = [
     "interleave_",
     "open",
     "plan",
+    "report",
     "splits_to_offsets",
     "stamp",
     "verify",

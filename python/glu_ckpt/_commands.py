@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         InspectOptions,
         PathLike,
         Progress,
+        ReportOptions,
         StampOptions,
         VerifyOptions,
         WorkOptions,
@@ -120,6 +121,21 @@ def verify(
     A difference is a result, not an error.
     """
     return run("verify", [a, b], options, progress)
+
+
+def report(
+    a: PathLike,
+    b: PathLike | None = None,
+    *,
+    html: PathLike,
+    progress: Progress | None = None,
+    **options: Unpack[ReportOptions],
+) -> dict[str, Any]:
+    """Writes one page about a checkpoint, or about how two differ, to the file `html`. It needs no other file.
+
+    The result has `output`, `bytes` and, where there is a `b`, `equal`.
+    """
+    return run("report", [a] if b is None else [a, b], {"html": html, **options}, progress)
 
 
 def digest(path: PathLike, *, progress: Progress | None = None, **options: Unpack[DigestOptions]) -> dict[str, Any]:

@@ -92,8 +92,22 @@ class DiffOptions(SourceOptions, total=False):
     to_shared_glu: str
     to_optimizer_glu: str
     tensors: str
+    html: PathLike
+    overwrite: bool
     jobs: int
     max_memory: int | str
+
+
+class ReportOptions(SourceOptions, WorkOptions, ActivationOptions, total=False):
+    """Options of `report`."""
+
+    html: PathLike
+    to_naming: str
+    to_glu: str
+    to_shared_glu: str
+    to_optimizer_glu: str
+    forward: bool
+    overwrite: bool
 
 
 class DigestOptions(SourceOptions, WorkOptions, total=False):

@@ -5,7 +5,8 @@ namespace glu_ckpt::cli {
 
 ExitStatus cmd_diff(const Options& options) {
   const Session session(options);
-  const Diff found = diff(options.input, options.output, options.diff, session.run());
+  const Diff found = options.report_file.empty() ? diff(options.input, options.output, options.diff, session.run())
+                                                 : write_report(options, session).diff.value();
   if (options.json)
     print_out(options, report::diff_json(found, session.warnings()) + "\n");
   else if (!options.quiet)

@@ -189,6 +189,7 @@ class Parser {
     add_stamp();
     add_verify();
     add_diff();
+    add_report();
     add_digest();
     add_check();
     add_layouts();
@@ -456,19 +457,47 @@ class Parser {
   void add_diff() {
     CLI::App* sub =
         add(Command::Diff, "diff", "which tensors differ, and by how much; a line a layer, with -v a tensor");
-    examples(sub, {"diff Qwen3-30B-A3B TUNED", "diff A B --tensors '*.layers.3.*' -v", "diff A B --json"});
+    examples(sub, {"diff Qwen3-30B-A3B TUNED", "diff A B --tensors '*.layers.3.*' -v", "diff A B --json",
+                   "diff A B --html page.html"});
     sub->add_option("A", options_.input, "file or directory")->required();
     sub->add_option("B", options_.output, "file or directory")->required();
     sub->option_defaults()->group("How much is compared");
     sub->add_option("--tensors", options_.diff.tensors,
                     "only what fits a pattern by its name in A, in B or as reported")
         ->type_name("GLOB");
+    sub->option_defaults()->group("The page");
+    add_page(sub);
     add_from(sub);
     add_to(sub);
     sub->option_defaults()->group("Work");
     add_jobs(sub);
     add_size(sub, "--max-memory", texts_.max_memory, "bytes of all buffers together");
     add_progress(sub);
+    add_common(sub);
+  }
+
+  CLI::Option* add_page(CLI::App* sub) {
+    CLI::Option* file = sub->add_option("--html", options_.report_file, "the page to write, which needs no other file")
+                            ->type_name("FILE");
+    sub->add_flag("--overwrite", options_.overwrite_report, "replace FILE")->needs(file);
+    return file;
+  }
+
+  void add_report() {
+    CLI::App* sub =
+        add(Command::Report, "report", "one page to look at: what is in it, how its rows lie, what differs");
+    examples(sub, {"report Qwen3-30B-A3B --html page.html", "report A B --html page.html",
+                   "report A B --html page.html --forward"});
+    sub->add_option("A", options_.input, "file or directory")->required();
+    sub->add_option("B", options_.output, "file or directory to compare with A");
+    sub->option_defaults()->group("The page");
+    add_page(sub)->required();
+    CLI::Option* forward = sub->add_flag("--forward", options_.report.forward,
+                                         "run the experts of both on the same tokens, too, and show the error");
+    for (CLI::Option* option : add_activation(sub, "Running the experts")) option->needs(forward);
+    add_from(sub);
+    add_to(sub);
+    add_work(sub);
     add_common(sub);
   }
 
@@ -651,10 +680,19 @@ class Parser {
   /// Help lists commands under these titles.
   static std::string title_of(const std::string& command) {
     static const std::map<std::string, std::string> kTitles = {
-        {"inspect", "Look"},        {"plan", "Convert"},      {"convert", "Convert"},
-        {"stamp", "Convert"},       {"verify", "Compare"},    {"diff", "Compare"},
-        {"digest", "Compare"},      {"check", "Compare"},     {"layouts", "This program"},
-        {"doctor", "This program"}, {"help", "This program"}, {"completion", "This program"},
+        {"inspect", "Look"},
+        {"report", "Look"},
+        {"plan", "Convert"},
+        {"convert", "Convert"},
+        {"stamp", "Convert"},
+        {"verify", "Compare"},
+        {"diff", "Compare"},
+        {"digest", "Compare"},
+        {"check", "Compare"},
+        {"layouts", "This program"},
+        {"doctor", "This program"},
+        {"help", "This program"},
+        {"completion", "This program"},
     };
     const auto title = kTitles.find(command);
     return title == kTitles.end() ? "Compute and measure" : title->second;
@@ -767,8 +805,11 @@ class Parser {
     if (options_.command == Command::Forward)
       options_.forward.checkpoint = find_input(options_.forward.checkpoint.string());
     for (std::string& path : options_.paths) path = find_input(path);
-    if (options_.command == Command::Verify || options_.command == Command::Diff)
+    if (options_.command == Command::Verify || options_.command == Command::Diff ||
+        (options_.command == Command::Report && !options_.output.empty()))
       options_.output = find_input(options_.output);
+    if (options_.report.forward && options_.output.empty())
+      fail(ErrorCode::Usage, {}, "--forward compares what the experts of A and of B compute; name B, too");
     if (texts_.scope == "experts") options_.convert.to.scope = Scope::Experts;
     options_.convert.to.keep_unknown = texts_.unknown == "keep";
     answer_naming(texts_.to_naming, options_.verify.b.naming);
@@ -809,8 +850,11 @@ class Parser {
     compute_.fp32 = texts_.compute == "fp32";
     if (options_.dry_run) options_.command = Command::Plan;
     options_.convert.from = options_.verify.a = options_.diff.a = options_.forward.from = options_.from;
-    options_.diff.b = options_.verify.b;
+    options_.report.a = options_.from;
+    options_.report.tensors = options_.diff.tensors;
+    options_.report.b = options_.diff.b = options_.verify.b;
     options_.convert.compute = options_.verify.compute = options_.forward.compute = compute_;
+    options_.report.compute = compute_;
     options_.convert.seed = options_.verify.subset.seed;
   }
 

@@ -8,6 +8,7 @@
 #include "glu_ckpt/convert.hpp"
 #include "glu_ckpt/diff.hpp"
 #include "glu_ckpt/error.hpp"
+#include "glu_ckpt/html_report.hpp"
 
 namespace glu_ckpt::cli {
 
@@ -17,6 +18,7 @@ enum class Command {
   Plan,
   Verify,
   Diff,
+  Report,
   Digest,
   Check,
   Stamp,
@@ -60,6 +62,9 @@ struct Options {
   ConvertOptions convert;
   VerifyOptions verify;
   DiffOptions diff;
+  HtmlReportOptions report;
+  std::string report_file;
+  bool overwrite_report = false;
   ForwardRequest forward;
   BenchAnswers bench;
   /// Without an observer and a token, which a Session adds.
@@ -95,6 +100,7 @@ ExitStatus cmd_convert(const Options& options, Ranks* ranks = nullptr);
 ExitStatus cmd_plan(const Options& options);
 ExitStatus cmd_verify(const Options& options);
 ExitStatus cmd_diff(const Options& options);
+ExitStatus cmd_report(const Options& options);
 ExitStatus cmd_digest(const Options& options);
 ExitStatus cmd_check(const Options& options);
 ExitStatus cmd_stamp(const Options& options);

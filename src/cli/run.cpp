@@ -21,6 +21,7 @@ ExitStatus run(const Options& options) {
     case Command::Plan: return cmd_plan(options);
     case Command::Verify: return cmd_verify(options);
     case Command::Diff: return cmd_diff(options);
+    case Command::Report: return cmd_report(options);
     case Command::Digest: return cmd_digest(options);
     case Command::Check: return cmd_check(options);
     case Command::Stamp: return cmd_stamp(options);

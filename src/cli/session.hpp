@@ -26,6 +26,9 @@ class Session {
   RunOptions run_;
 };
 
+/// Makes the page that the options ask for and writes it to its file.
+HtmlReport write_report(const Options& options, const Session& session);
+
 /// Makes the signals request a stop of whatever Session runs in this process.
 void watch_signals();
 

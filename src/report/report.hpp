@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/readable.hpp"
 #include "glu_ckpt/convert.hpp"
 #include "glu_ckpt/diff.hpp"
 #include "glu_ckpt/error.hpp"
@@ -96,12 +97,8 @@ std::string doctor_json(const Doctor& doctor);
 
 std::string error_json(const Error& error);
 
-/// `text` with control characters written as \xNN and cut at a length that a terminal can bear: names in
-/// a file are not to be trusted.
-std::string printable(std::string_view text);
-
-/// "1.31 TB", decimal units as disks are sold.
-std::string size_text(i64 bytes);
+using glu_ckpt::printable;
+using glu_ckpt::size_text;
 
 /// Totals that both reports print.
 struct Totals {

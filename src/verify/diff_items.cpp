@@ -11,10 +11,8 @@
 #include "core/fail.hpp"
 #include "core/name_glob.hpp"
 #include "core/parallel.hpp"
-#include "exec/range_reader.hpp"
-#include "layout/placement.hpp"
-#include "plan/matrix_moves.hpp"
 #include "verify/compare_elements.hpp"
+#include "verify/item_rows.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -23,64 +21,8 @@ namespace {
 constexpr i64 kTaskBytes = i64{64} << 20;
 /// Rows are read in batches of about this size, which stay in a cache until they are compared.
 constexpr i64 kDiffBatchBytes = i64{1} << 20;
-/// A row of a tensor that is no matrix.
-constexpr i64 kOtherRowElements = 1024;
 /// Short rows are compared so many elements together.
 constexpr i64 kGroupElements = 1024;
-
-/// An item of one side as rows of elements.
-class ItemRows {
- public:
-  ItemRows(const Model& model, const Item& item)
-      : source_(*model.source), item_(item), hashed_(item), dtype_(dtype_of(item)) {
-    const i64 unit = counted_bytes(dtype_);
-    if (item.matrix != nullptr) {
-      const Matrix& matrix = *item.matrix;
-      rows_ = matrix.rows;
-      elements_ = matrix.rows > 0 ? item.bytes / matrix.rows / unit : 0;
-      stored_row_bytes_ = matrix.cols * matrix.element_bytes;
-      moves_ = matrix_moves(matrix, dense_matrix(matrix));
-    } else {
-      elements_ = kOtherRowElements;
-      stored_row_bytes_ = elements_ * unit;
-      rows_ = (item.bytes + stored_row_bytes_ - 1) / stored_row_bytes_;
-    }
-  }
-
-  static Dtype dtype_of(const Item& item) { return item.matrix != nullptr ? item.matrix->dtype : item.other->dtype; }
-
-  i64 rows() const { return rows_; }
-  /// Of a row; the last row of a tensor that is no matrix may be shorter.
-  i64 elements() const { return elements_; }
-  Dtype dtype() const { return dtype_; }
-  i64 stored_row_bytes() const { return stored_row_bytes_; }
-  bool transposed() const { return item_.matrix != nullptr && is_transposed(*item_.matrix); }
-
-  /// Rows [first, first + count), valid until the next call.
-  std::span<const std::byte> read(i64 first, i64 count, const Backend& backend, HostBuffer& rows, HostBuffer& scratch,
-                                  i64 scratch_bytes) {
-    const i64 begin = first * stored_row_bytes_, wanted = count * stored_row_bytes_;
-    rows.reserve(wanted);
-    if (item_.matrix == nullptr) {
-      const std::span bytes(rows.data(), static_cast<std::size_t>(std::min(wanted, item_.bytes - begin)));
-      source_.read(item_.tensor, begin, bytes);
-      return bytes;
-    }
-    RangeReader reader(source_);
-    gather(moves_, reader, backend, begin, begin + wanted, rows.data(), scratch, scratch_bytes);
-    return hashed_.of({rows.data(), static_cast<std::size_t>(wanted)});
-  }
-
- private:
-  const Source& source_;
-  const Item& item_;
-  HashedRows hashed_;
-  Dtype dtype_;
-  i64 rows_ = 0;
-  i64 elements_ = 0;
-  i64 stored_row_bytes_ = 0;
-  std::vector<Move> moves_;
-};
 
 std::vector<i64> shape_of(const Item& item) {
   return item.matrix != nullptr ? std::vector{item.matrix->rows, item.matrix->cols} : item.other->shape;

@@ -81,6 +81,15 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   return verdict;
 }
 
+std::vector<LayerForward> verify_forward(const std::filesystem::path& path_a, const std::filesystem::path& path_b,
+                                         const VerifyOptions& options, const RunOptions& run) {
+  const Checkpoint a = open_checkpoint(path_a, options.a);
+  const Checkpoint b = open_checkpoint(path_b, options.b);
+  require_known_glu(a, options.a.option_prefix, b, options.b.option_prefix);
+  const auto runner = open_runner(run);
+  return run_experts(run, a, b, *runner, forward_options(options.compute, options.subset, run, a, b));
+}
+
 Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path_b, const DiffOptions& options,
           const RunOptions& run) {
   Checkpoint a = open_checkpoint(path_a, options.a);

@@ -100,6 +100,7 @@ std::vector<LayerWork> plan_layers(const Model& a, const Model& b, const VerifyF
     if (!layer.result.fault.empty()) continue;
     layer.experts[0] = stored_experts(*pair.a);
     layer.experts[1] = stored_experts(*pair.b);
+    layer.result.expert_max_abs.resize(layer.experts[0].size());
   }
   return layers;
 }
@@ -272,6 +273,7 @@ class ForwardVerifier {
       const i64 count = static_cast<i64>(a.size()) * 8 / dtype_bits(layer.compute);
       const DiffStats stats = diff_stats_host(a.data(), b.data(), count, layer.compute);
       result.max_abs = std::max(result.max_abs, stats.max_abs);
+      result.expert_max_abs[static_cast<std::size_t>(rows.expert)] = stats.max_abs;
       result.max_rel = std::max(result.max_rel, stats.max_rel);
       ++result.differing_experts;
       if (result.first_expert < 0 || rows.expert < result.first_expert) result.first_expert = rows.expert;

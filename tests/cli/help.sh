@@ -1,6 +1,6 @@
 # Help, the manual page, and the completions of three shells, each judged by the program that reads it.
 
-commands_of() { printf '%s\n' inspect convert plan verify diff digest check stamp forward "bench kernels" "bench forward" \
+commands_of() { printf '%s\n' inspect convert plan verify diff report digest check stamp forward "bench kernels" "bench forward" \
   "bench convert" bench layouts doctor help completion; }
 
 help_texts() {

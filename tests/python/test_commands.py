@@ -100,6 +100,7 @@ OF_THE_COMMAND_LINE = {"help", "json", "quiet", "verbose", "progress", "dry_run"
         ("check", "WorkOptions"),
         ("inspect", "InspectOptions"),
         ("diff", "DiffOptions"),
+        ("report", "ReportOptions"),
         ("stamp", "StampOptions"),
     ],
 )

@@ -1,0 +1,361 @@
+/// The page from top to bottom: what it is, what loads it, its bytes, its rows, its experts, and what differs.
+
+#include "glu_ckpt/html_report.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "core/readable.hpp"
+#include "glu_ckpt/expert_norms.hpp"
+#include "glu_ckpt/model.hpp"
+#include "glu_ckpt/verify_forward.hpp"
+#include "page/byte_table.hpp"
+#include "page/heat_map.hpp"
+#include "page/html_text.hpp"
+#include "page/row_picture.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// So many tensors are listed, the largest differences first; `diff -v` lists all.
+constexpr std::size_t kMostTensors = 500;
+
+/// One side of the page.
+struct PageSide {
+  std::string path;
+  Inspection inspection;
+};
+
+std::string paragraphs(const std::vector<std::string>& sentences, std::string_view word) {
+  std::string text;
+  for (const std::string& sentence : sentences)
+    text += fmt::format("<p class=\"warn\"><strong>{}:</strong> {}</p>\n", word, html(sentence));
+  return text;
+}
+
+std::string joined(const std::set<std::string>& words) { return html(fmt::format("{}", fmt::join(words, ", "))); }
+
+/// Sizes of the routed experts; several where layers differ.
+template <typename Size>
+std::string sizes(const Inspection& inspection, const Size& size) {
+  std::set<std::string> found;
+  if (inspection.recognition)
+    for (const ExpertBlock& block : inspection.recognition->blocks)
+      if (block.set == ExpertSet::Routed && !block.is_optimizer_state()) found.insert(fmt::format("{}", size(block)));
+  return found.empty() ? "none" : joined(found);
+}
+
+std::string layout_text(const Inspection& inspection) {
+  if (!inspection.recognition || inspection.recognition->blocks.empty()) return "not recognized";
+  const LayoutAnswers& layout = inspection.recognition->layout;
+  std::string text = fmt::format("{}, {}, {}; glu known from {}", layout.naming, layout.experts, to_string(layout.glu),
+                                 layout.glu_source == "none" ? "nothing" : "the " + layout.glu_source);
+  if (layout.shared_glu) text += fmt::format("; shared expert {}", to_string(*layout.shared_glu));
+  if (layout.optimizer_glu) text += fmt::format("; optimizer {}", to_string(*layout.optimizer_glu));
+  return html(text);
+}
+
+std::string loaders_text(const LoadsIn& found) {
+  if (found.loaders.empty()) return "nothing as it is: " + html(found.why_none);
+  std::string text;
+  for (const Loader& loader : found.loaders)
+    text += fmt::format("{}{}, {}{}", text.empty() ? "" : "<br>", html(loader.program), html(loader.versions),
+                        loader.flags.empty() ? "" : ", " + html_name(loader.flags));
+  return text;
+}
+
+i64 moe_layers(const Inspection& inspection) {
+  const auto layers = layer_contents(inspection);
+  return std::ranges::count_if(layers, [](const LayerContent& layer) { return layer.num_experts > 0; });
+}
+
+std::string summary_table(const std::vector<const PageSide*>& sides) {
+  std::string rows;
+  const auto add = [&](std::string_view heading, const auto& cell) {
+    std::vector<std::string> cells;
+    for (const PageSide* side : sides) cells.push_back(cell(*side));
+    rows += table_row(heading, cells);
+  };
+  add("path", [](const PageSide& side) { return html_name(side.path); });
+  add("format", [](const PageSide& side) { return html(to_string(side.inspection.source->format())); });
+  add("layout", [](const PageSide& side) { return layout_text(side.inspection); });
+  add("MoE layers", [](const PageSide& side) { return fmt::format("{}", moe_layers(side.inspection)); });
+  add("experts", [](const PageSide& side) {
+    return sizes(side.inspection, [](const ExpertBlock& block) { return block.num_experts; });
+  });
+  add("hidden size H", [](const PageSide& side) {
+    return sizes(side.inspection, [](const ExpertBlock& block) { return block.hidden_size; });
+  });
+  add("width of an expert F", [](const PageSide& side) {
+    return sizes(side.inspection, [](const ExpertBlock& block) { return block.intermediate_size; });
+  });
+  add("tensors",
+      [](const PageSide& side) { return fmt::format("{}", side.inspection.source->inventory().tensors.size()); });
+  add("files", [](const PageSide& side) {
+    return fmt::format("{}, {}", side.inspection.source->inventory().files.size(),
+                       size_text(side.inspection.source->file_bytes()));
+  });
+  add("quantized", [](const PageSide& side) {
+    return side.inspection.quantized.empty() ? std::string("no")
+                                             : html(fmt::format("{}", fmt::join(side.inspection.quantized, ", ")));
+  });
+  add("loads in", [](const PageSide& side) { return loaders_text(side.inspection.loads_in); });
+  std::vector<std::string> headings = {""};
+  for (std::size_t i = 0; i < sides.size(); ++i)
+    headings.emplace_back(sides.size() == 1 ? "checkpoint" : i == 0 ? "A" : "B");
+  return table("What it is", headings, rows);
+}
+
+std::string byte_tables(const std::vector<const PageSide*>& sides) {
+  std::string text;
+  for (const auto& [caption, what, count] :
+       {std::tuple("Bytes by dtype", "dtype", &bytes_by_dtype), std::tuple("Bytes by kind", "kind", &bytes_by_kind)}) {
+    const ByteCounts a = count(sides.front()->inspection);
+    const ByteCounts b = count(sides.back()->inspection);
+    text += byte_table(caption, what, a, sides.size() > 1 ? &b : nullptr);
+  }
+  return text;
+}
+
+/// A picture for each order that occurs among a side's layers, routed and shared.
+std::string pictures(const std::vector<const PageSide*>& sides) {
+  std::string text;
+  int number = 0;
+  for (const PageSide* side : sides) {
+    if (!side->inspection.recognition) continue;
+    std::set<std::string> seen;
+    for (const ExpertBlock& block : side->inspection.recognition->blocks) {
+      if (block.is_optimizer_state()) continue;
+      const std::string set = block.set == ExpertSet::Routed ? "routed experts" : "shared expert";
+      if (!seen.insert(set + order_sentence(block)).second) continue;
+      const std::string of = sides.size() == 1 ? "" : side == sides.front() ? "A, " : "B, ";
+      text += row_picture(block, of + set, fmt::format("rows{}", number++));
+    }
+  }
+  return text.empty() ? "<p>No experts were recognized.</p>\n" : text;
+}
+
+/// Labels of the layers that have routed experts, in the order of the model, and how many.
+std::vector<HeatRow> empty_rows(const Inspection& inspection, double value) {
+  std::vector<HeatRow> rows;
+  for (const LayerContent& layer : layer_contents(inspection))
+    if (layer.num_experts > 0)
+      rows.push_back({layer.layer, std::vector<double>(static_cast<std::size_t>(layer.num_experts), value)});
+  return rows;
+}
+
+HeatRow* row_of(std::vector<HeatRow>& rows, const std::string& layer) {
+  const auto found = std::ranges::find(rows, layer, &HeatRow::layer);
+  return found == rows.end() ? nullptr : &*found;
+}
+
+HeatFigure norm_figure(const PageSide& side, const SourceAnswers& answers, const RunOptions& run,
+                       std::string_view title) {
+  HeatFigure figure{.title = std::string(title),
+                    .about =
+                        "The root of the sum of the squares of an expert's weights: gate, up and down together. "
+                        "It is the same in every layout.",
+                    .rows = empty_rows(side.inspection, std::numeric_limits<double>::quiet_NaN())};
+  bool any = false;
+  for (const LayerNorms& layer : expert_norms(side.path, answers, run))
+    if (HeatRow* const row = row_of(figure.rows, layer.layer)) {
+      std::copy_n(layer.norms.begin(), std::min(layer.norms.size(), row->values.size()), row->values.begin());
+      any |= std::ranges::any_of(layer.norms, [](double norm) { return !std::isnan(norm); });
+    }
+  if (!any) figure.about += " These weights are quantized, so there is none; --decode bf16 gives them.";
+  return figure;
+}
+
+/// The largest max_abs of each expert. Where only some tensors were compared, what did not differ may not have been
+/// compared.
+HeatFigure difference_figure(const PageSide& side, const Diff& diff, bool is_of_some) {
+  HeatFigure figure{.title = "Largest difference",
+                    .about =
+                        "The largest absolute difference of an element between A and B, over an expert's gate, up "
+                        "and down, biases and optimizer state included. What is only in one of them, or has no "
+                        "numbers, is none.",
+                    .rows = empty_rows(side.inspection, 0),
+                    .is_difference = true};
+  if (is_of_some)
+    figure.about += " Only some tensors were compared; an expert without a difference in them is none, too.";
+  std::set<const double*> differing;
+  for (const TensorDiff& tensor : diff.tensors) {
+    HeatRow* const row = tensor.expert >= 0 ? row_of(figure.rows, tensor.layer) : nullptr;
+    if (row == nullptr || tensor.expert >= std::ssize(row->values)) continue;
+    double& value = row->values[static_cast<std::size_t>(tensor.expert)];
+    differing.insert(&value);
+    if (!tensor.elements || !tensor.has_numbers)
+      value = std::numeric_limits<double>::quiet_NaN();
+    else if (!std::isnan(value))
+      value = std::max(value, tensor.elements->max_abs);
+  }
+  if (is_of_some)
+    for (HeatRow& row : figure.rows)
+      for (double& value : row.values)
+        if (!differing.contains(&value)) value = std::numeric_limits<double>::quiet_NaN();
+  return figure;
+}
+
+HeatFigure forward_figure(const PageSide& side, const std::vector<LayerForward>& layers) {
+  HeatFigure figure{.title = "Forward error",
+                    .about =
+                        "The largest absolute difference of what an expert of A and of B computes on the same "
+                        "seeded tokens.",
+                    .rows = empty_rows(side.inspection, std::numeric_limits<double>::quiet_NaN()),
+                    .is_difference = true};
+  for (const LayerForward& layer : layers)
+    if (HeatRow* const row = layer.set == to_string(ExpertSet::Routed) ? row_of(figure.rows, layer.layer) : nullptr)
+      std::copy_n(layer.expert_max_abs.begin(), std::min(layer.expert_max_abs.size(), row->values.size()),
+                  row->values.begin());
+  return figure;
+}
+
+std::string number(bool is_there, double value) { return is_there ? fmt::format("{:.6g}", value) : "none"; }
+
+std::string layer_rows(const Diff& diff) {
+  std::string rows;
+  for (const LayerDiff& layer : diff.layers)
+    rows += table_row(
+        layer.layer.empty() ? "no layer" : html(layer.layer),
+        {fmt::format("{} of {}", layer.differing, layer.tensors),
+         fmt::format("{} of {}", layer.differing_elements, layer.elements), number(layer.numbers > 0, layer.max_abs),
+         number(layer.numbers > 0, layer.max_rel), number(layer.numbers > 0, layer.rms()),
+         fmt::format("{}", layer.only_in_one), fmt::format("{}", layer.unlike)});
+  return rows;
+}
+
+std::string form_text(Dtype dtype, const std::vector<i64>& shape) {
+  return fmt::format("{} {}", dtype_name(dtype), shape_text(shape));
+}
+
+std::string what_differs(const TensorDiff& tensor) {
+  if (tensor.only_in) return *tensor.only_in == Side::A ? "only in A" : "only in B";
+  if (tensor.dtype_a != tensor.dtype_b || tensor.shape_a != tensor.shape_b)
+    return fmt::format("{} in A, {} in B", form_text(tensor.dtype_a, tensor.shape_a),
+                       form_text(tensor.dtype_b, tensor.shape_b));
+  return form_text(tensor.dtype_a, tensor.shape_a);
+}
+
+std::string first_place(const TensorDiff& tensor) {
+  if (!tensor.first) return "";
+  const auto value = [](const std::string& shown, const std::string& bits) { return shown.empty() ? bits : shown; };
+  return html(fmt::format("[{}, {}]: {} in A, {} in B", tensor.first->row, tensor.first->column,
+                          value(tensor.first->number_a, tensor.first->a),
+                          value(tensor.first->number_b, tensor.first->b)));
+}
+
+std::string tensor_rows(const Diff& diff) {
+  std::string rows;
+  for (const TensorDiff& tensor : diff.tensors) {
+    if (&tensor - diff.tensors.data() == static_cast<std::ptrdiff_t>(kMostTensors)) break;
+    const ElementDiff found = tensor.elements.value_or(ElementDiff());
+    rows += table_row(html_name(tensor.name),
+                      {html(what_differs(tensor)),
+                       tensor.elements ? fmt::format("{} of {}", found.differing, found.elements) : "none",
+                       number(tensor.has_numbers, found.max_abs), number(tensor.has_numbers, found.max_rel),
+                       number(tensor.has_numbers, found.rms()), first_place(tensor)});
+  }
+  return rows;
+}
+
+std::string verdict_sentence(const Diff& diff) {
+  if (diff.equal)
+    return fmt::format("<p class=\"verdict\">Equal: the same {} matrices and tensors, {}.</p>\n", diff.compared,
+                       size_text(diff.bytes));
+  const auto only = std::ranges::count_if(diff.tensors, [](const TensorDiff& one) { return one.only_in.has_value(); });
+  return fmt::format(
+      "<p class=\"verdict\">Different: {} of {} matrices and tensors differ, {} are only in one; {} layers are "
+      "equal.</p>\n",
+      std::ssize(diff.tensors) - only, diff.compared, only, diff.equal_layers);
+}
+
+std::string difference_tables(const Diff& diff) {
+  std::string text = table("Layers that differ, the largest difference first",
+                           {"layer", "matrices and tensors", "elements", "max abs", "max rel", "RMS", "only in one",
+                            "of another dtype or shape"},
+                           layer_rows(diff), "numbers");
+  text += table("Matrices and tensors that differ, the largest difference first",
+                {"name", "form", "elements", "max abs", "max rel", "RMS", "first difference"}, tensor_rows(diff),
+                "numbers");
+  if (diff.tensors.size() > kMostTensors)
+    text += fmt::format("<p>And {} more: <code>glu-ckpt diff A B -v</code> lists all.</p>\n",
+                        diff.tensors.size() - kMostTensors);
+  return text;
+}
+
+std::string section(std::string_view id, std::string_view title, const std::string& content) {
+  return fmt::format("<section aria-labelledby=\"{}\"><h2 id=\"{}\">{}</h2>\n{}</section>\n", id, id, title, content);
+}
+
+std::string page(const std::string& title, const std::string& content) {
+  std::string text =
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+      // Whatever a checkpoint's names say, nothing is run and nothing is fetched.
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
+      title + "</title>\n<style>";
+  text += page_style();
+  return text + "</style></head>\n<body>\n<a class=\"skip\" href=\"#main\">Skip to the content</a>\n<header><h1>" +
+         title + "</h1></header>\n<main id=\"main\">\n" + content + "</main>\n<footer><p>Made by glu-ckpt " +
+         GLU_CKPT_VERSION + ".</p></footer>\n</body></html>\n";
+}
+
+std::string last_name(const std::filesystem::path& path) {
+  const std::filesystem::path name = path.has_filename() ? path.filename() : path.parent_path().filename();
+  return html(name.empty() ? path.string() : name.string());
+}
+
+}  // namespace
+
+HtmlReport html_report(const std::filesystem::path& path_a, const std::optional<std::filesystem::path>& path_b,
+                       const HtmlReportOptions& options, const RunOptions& run) {
+  HtmlReport report;
+  const PageSide a{path_a.string(), inspect(path_a, options.a)};
+  std::optional<PageSide> b;
+  if (path_b) b.emplace(PageSide{path_b->string(), inspect(*path_b, options.b)});
+  std::vector<const PageSide*> sides = {&a};
+  if (b) sides.push_back(&*b);
+  std::vector<HeatFigure> figures;
+  if (path_b) {
+    report.diff = diff(path_a, *path_b, {options.a, options.b, options.tensors}, run);
+    figures.push_back(difference_figure(a, *report.diff, !options.tensors.empty()));
+    if (options.forward) {
+      VerifyOptions forward;
+      forward.a = options.a;
+      forward.b = options.b;
+      forward.compute = options.compute;
+      figures.push_back(forward_figure(a, verify_forward(path_a, *path_b, forward, run)));
+    }
+  }
+  if (a.inspection.recognition)
+    figures.push_back(norm_figure(a, options.a, run, b ? "Norm of the weights of A" : "Norm of the weights"));
+  std::erase_if(figures, [](const HeatFigure& figure) { return figure.rows.empty(); });
+
+  std::string content;
+  if (report.diff)
+    content += fmt::format("<p>A is {}, B is {}.</p>\n", html_name(a.path), html_name(b->path)) +
+               verdict_sentence(*report.diff);
+  content += section("summary", "What it is, and what loads it", summary_table(sides));
+  for (const PageSide* side : sides)
+    content += paragraphs(side->inspection.warnings, "Warning") + paragraphs(side->inspection.problems, "Problem");
+  content += section("rows", "How the rows of FC1 lie", pictures(sides));
+  if (!figures.empty())
+    content += section(
+        "experts", "Experts by layer",
+        heat_maps(figures) + (b && !options.forward ? "<p>The forward error was not computed; <code>--forward</code> "
+                                                      "runs the experts of both.</p>\n"
+                                                    : ""));
+  content += section("bytes", "Bytes", byte_tables(sides));
+  if (report.diff && !report.diff->equal)
+    content += section("differences", "What differs, in numbers", difference_tables(*report.diff));
+  report.html = page(b ? last_name(path_a) + " and " + last_name(*path_b) : last_name(path_a), content);
+  return report;
+}
+
+}  // namespace glu_ckpt

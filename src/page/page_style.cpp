@@ -1,0 +1,75 @@
+#include "page/html_text.hpp"
+
+namespace glu_ckpt {
+
+std::string_view page_style() {
+  return R"css(
+:root { color-scheme: light dark; --page: #ffffff; --text: #1b1f24; --quiet: #57606a; --line: #d0d7de; --soft: #f3f5f7;
+  --link: #0550ae; --warn: #8a2c0d; --gate: #2f6db5; --up: #e08214; --unknown: #9aa3ad; --bar: #5b7fa6; }
+@media (prefers-color-scheme: dark) { :root { --page: #0f1419; --text: #e6e9ec; --quiet: #a2abb5; --line: #37404a;
+  --soft: #1a2128; --link: #79b8ff; --warn: #ffab70; --gate: #5b9ee6; --up: #f2a33c; --unknown: #6b7580;
+  --bar: #7ea6d3; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 76rem; padding: 1rem 1.25rem 3rem; background: var(--page); color: var(--text);
+  font: 1rem/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; line-height: 1.25; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; border-bottom: 1px solid var(--line); }
+p, figcaption, li { max-width: 46rem; }
+a { color: var(--link); }
+.skip { position: absolute; left: -99rem; }
+.skip:focus { left: 1rem; top: .5rem; background: var(--page); padding: .3rem .6rem; }
+:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
+code { font: .875em ui-monospace, monospace; overflow-wrap: anywhere; unicode-bidi: isolate; }
+.wide { position: relative; overflow-x: auto; margin: .6rem 0; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+caption { text-align: left; color: var(--quiet); padding-bottom: .3rem; }
+th, td { text-align: left; vertical-align: top; padding: .2rem .9rem .2rem 0; border-bottom: 1px solid var(--line); }
+th { font-weight: 600; }
+.numbers th, .numbers td { white-space: nowrap; }
+.warn { color: var(--warn); border-left: .3rem solid currentColor; padding-left: .7rem; }
+.verdict { font-size: 1.1rem; font-weight: 600; max-width: none; }
+.bar { display: inline-block; width: calc(var(--percent) * .12rem); height: .7rem; background: var(--bar); vertical-align: baseline; margin-right: .5rem; }
+@media (max-width: 40rem) { .bar { width: calc(var(--percent) * .04rem); } }
+figure { margin: .8rem 0 1.4rem; }
+figure { overflow-x: auto; }
+figure svg { display: block; width: 100%; height: auto; min-width: 36rem; max-width: 60rem; }
+svg text { fill: var(--text); font: 13px system-ui, sans-serif; }
+.key { white-space: nowrap; }
+.gate { fill: var(--gate); } .up { fill: var(--up); } .unknown { fill: var(--unknown); }
+.key::before { content: ""; display: inline-block; width: .8rem; height: .8rem; margin-right: .35rem; }
+.key.g::before { background: var(--gate); } .key.u::before { background: var(--up); }
+fieldset { border: 1px solid var(--line); padding: .3rem .8rem .5rem; max-width: 46rem; }
+fieldset label { margin-right: 1rem; }
+.heat table { border-spacing: 0; border-collapse: separate; }
+.heat .cells { table-layout: fixed; margin-right: 4rem; }
+/* What is out of sight is not laid out before somebody scrolls there: a map may have 20,000 cells. */
+.map, #differences + .wide ~ .wide { content-visibility: auto; contain-intrinsic-size: auto 60rem; }
+.heat .cells th, .heat .cells td { padding: 0; border: 0; line-height: 1; white-space: nowrap; }
+.heat .cells tbody th { position: sticky; left: 0; background: var(--page); padding: 0 .5rem 0 0; font-size: .7rem;
+  font-weight: 400; vertical-align: middle; z-index: 1; }
+.heat .cells thead th { font-size: 0; overflow: visible; }
+.heat .cells thead th.n { font-size: .7rem; font-weight: 400; padding-bottom: .3rem; }
+.heat .cells td { font-size: 0; line-height: 0; }
+.heat .cells td:hover { font-size: .8rem; outline: 2px solid var(--text); color: var(--text); vertical-align: middle;
+  text-shadow: 0 0 2px var(--page), 0 0 3px var(--page), 0 0 4px var(--page), 0 0 5px var(--page),
+  0 0 6px var(--page); }
+.heat tr:hover > th { text-decoration: underline; }
+.heat .z { background: var(--soft); }
+.heat .x { background: repeating-linear-gradient(45deg, var(--line) 0 2px, var(--page) 2px 4px); }
+.heat:has(#numbers:checked) .cells { table-layout: auto; width: auto !important; }
+.heat:has(#numbers:checked) .cells td { font-size: .75rem; line-height: 1.2; padding: .15rem .4rem; }
+.heat:has(#numbers:checked) .cells thead th { font-size: .7rem; font-weight: 400; }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem .6rem; align-items: center; color: var(--quiet); }
+.scale { display: inline-flex; } .scale i { width: 1rem; height: .8rem; }
+.a { background: #440154; color: #fff; } .b { background: #481a6c; color: #fff; } .c { background: #472f7d; color: #fff; }
+.d { background: #414487; color: #fff; } .e { background: #39568c; color: #fff; } .f { background: #31688e; color: #fff; }
+.g2 { background: #2a788e; color: #fff; } .h { background: #23888e; color: #000; } .i { background: #1f988b; color: #000; }
+.j { background: #22a884; color: #000; } .k { background: #35b779; color: #000; } .l { background: #54c568; color: #000; }
+.m { background: #7ad151; color: #000; } .n2 { background: #a5db36; color: #000; } .o { background: #d2e21b; color: #000; }
+.p { background: #fde725; color: #000; }
+/* The darkest of them would look like cells that are equal. */
+@media (prefers-color-scheme: dark) { .a { background: #7b3294; } .b { background: #6f4199; } .c { background: #614c9c; } }
+)css";
+}
+
+}  // namespace glu_ckpt
