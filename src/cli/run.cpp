@@ -53,7 +53,8 @@ ExitStatus report_error(const std::string& program, const Error& error, bool jso
   if (json)
     report::tell("{}\n", report::error_json(error));
   else
-    report::tell("{}: error: {} [{}]\n", program, report::printable(error.what()), slug(error.code()));
+    report::tell("{}: {} {} [{}]\n", program, report::painted(report::Paint::Error, "error:"),
+                 report::printable(error.what()), slug(error.code()));
   if (!json && !words.empty() && !error.missing_options().empty()) {
     std::string line = "  " + program;
     for (const std::string& word : words) line += " " + report::printable(quoted(word));

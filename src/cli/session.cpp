@@ -1,11 +1,10 @@
 #include "cli/session.hpp"
 
-#include <unistd.h>
-
 #include <csignal>
 #include <cstdio>
 
 #include "core/fail.hpp"
+#include "report/tell.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
@@ -18,7 +17,8 @@ void note_signal(int number) { stop_token.request(number); }
 report::ProgressStyle progress_style(const Options& options) {
   if (options.quiet || options.progress == ProgressMode::Never) return report::ProgressStyle::None;
   if (options.progress == ProgressMode::Json) return report::ProgressStyle::Json;
-  return isatty(STDERR_FILENO) != 0 ? report::ProgressStyle::Bar : report::ProgressStyle::Lines;
+  if (report::is_terminal()) return report::ProgressStyle::Bar;
+  return options.progress == ProgressMode::Always ? report::ProgressStyle::AllLines : report::ProgressStyle::Lines;
 }
 
 }  // namespace

@@ -12,7 +12,25 @@
 
 namespace glu_ckpt::report {
 
-enum class ProgressStyle { None, Bar, Lines, Json };
+/// Lines: one every ten seconds. AllLines: also one at the end of each stage, however short it is.
+enum class ProgressStyle { None, Bar, Lines, AllLines, Json };
+
+/// How far a stage is.
+struct ProgressState {
+  std::string title;
+  i64 done = 0;
+  i64 total = 0;
+  double seconds = 0;
+  /// What its threads spend most time in, or empty.
+  std::string bottleneck = {};
+};
+
+/// One line: percent, bytes, rate, time left, bottleneck. What does not fit into `columns` is left out, the least
+/// important first; without `columns` there is room for all of it, and no bar.
+std::string progress_line(const ProgressState& state, std::size_t columns = 0);
+
+/// "42 s", "3 min 20 s", "2 h 5 min".
+std::string duration_text(double seconds);
 
 /// Prints what a call reports.
 class ProgressObserver final : public Observer {
@@ -36,6 +54,7 @@ class ProgressObserver final : public Observer {
 
  private:
   void print(bool last, std::string_view bottleneck);
+  void clear_bar();
 
   Shown shown_;
   std::string title_;
@@ -44,6 +63,8 @@ class ProgressObserver final : public Observer {
   std::chrono::steady_clock::time_point start_;
   std::chrono::steady_clock::time_point printed_;
   bool printed_any_ = false;
+  /// The cursor stands behind a bar.
+  bool bar_is_shown_ = false;
   std::vector<std::string> warnings_;
   std::mutex mutex_;
 };

@@ -9,6 +9,13 @@
 
 namespace glu_ckpt::report {
 
+enum class Paint { Error, Warning, Note, Bar };
+
+/// `text` in a colour, where stderr is a terminal that has colours and NO_COLOR is not set (https://no-color.org).
+std::string painted(Paint paint, const std::string& text);
+/// Says whether stderr is a terminal on which a line can be written anew.
+bool is_terminal();
+
 /// Prints to stderr. What cannot be printed there is lost: a log on a full disk neither stops a run nor hides how it
 /// ended.
 template <typename... Values>
