@@ -27,6 +27,10 @@ struct CheckedCheckpoint {
   bool has_checksums = false;
   /// Files that glu_ckpt.json lists, in its order, then files of the checkpoint that it does not list.
   std::vector<CheckedFile> files;
+  /// Where the directory has a glu_ckpt.sha256: the files that it lists, relative to the directory that was named, then
+  /// those that it does not.
+  bool has_manifest = false;
+  std::vector<CheckedFile> manifest;
   /// The checkpoint was opened and what its format checks was sound: headers, sizes, checksums inside zips, hashes in
   /// integrity.json. It is not opened where a file differs or is missing.
   bool is_sound = false;
@@ -39,7 +43,11 @@ struct CheckedCheckpoint {
   bool is_ok() const;
 };
 
+/// Optional: a glu_ckpt.sha256 is compared where there is one. Required: it is missing where there is none.
+enum class ManifestUse { Optional, Required };
+
 /// Reads everything. Throws what open_source() and the checks of the formats throw, RecordInvalid, Io and Interrupted.
-CheckedCheckpoint check(const std::filesystem::path& path, const RunOptions& run = {});
+CheckedCheckpoint check(const std::filesystem::path& path, const RunOptions& run = {},
+                        ManifestUse use = ManifestUse::Optional);
 
 }  // namespace glu_ckpt

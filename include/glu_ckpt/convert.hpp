@@ -58,6 +58,9 @@ struct ConvertOptions {
   u64 seed = 0;
   /// Write an order of gate and up that programs take for another under the same names; the record says so.
   bool allow_foreign_order = false;
+  /// Write glu_ckpt.sha256 beside the output's files: the SHA-256 of each, as `sha256sum -c` checks it. For
+  /// directories.
+  bool sha256_manifest = false;
   /// Convert although the source has that layout already.
   bool force = false;
   /// Replace the output, if it is a checkpoint; the old one goes only when the new one is complete.

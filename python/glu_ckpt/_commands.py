@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._options import (
+        CheckOptions,
         ConvertOptions,
         DigestOptions,
         InspectOptions,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
         ReportOptions,
         StampOptions,
         VerifyOptions,
-        WorkOptions,
     )
 
 
@@ -146,7 +146,7 @@ def digest(path: PathLike, *, progress: Progress | None = None, **options: Unpac
     return run("digest", [path], options, progress)
 
 
-def check(path: PathLike, *, progress: Progress | None = None, **options: Unpack[WorkOptions]) -> dict[str, Any]:
+def check(path: PathLike, *, progress: Progress | None = None, **options: Unpack[CheckOptions]) -> dict[str, Any]:
     """Reads everything and compares it with the checkpoint's own record and checksums. The answer is `["ok"]`."""
     return run("check", [path], options, progress)
 

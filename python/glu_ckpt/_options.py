@@ -38,6 +38,12 @@ class WorkOptions(TypedDict, total=False):
     device_memory: int | str
 
 
+class CheckOptions(WorkOptions, total=False):
+    """Options of `check`."""
+
+    manifest: str
+
+
 class ActivationOptions(TypedDict, total=False):
     """What experts compute, where they are run."""
 
@@ -64,6 +70,7 @@ class ConvertOptions(SourceOptions, WorkOptions, ActivationOptions, total=False)
     max_shard_size: int | str
     verify: str
     reflink: str
+    manifest: str
     allow_foreign_order: bool
     force: bool
     overwrite: bool

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -23,6 +24,14 @@ std::string check_text(const CheckedCheckpoint& found, const std::string& path) 
     text += fmt::format("{}: {} ({})\n", report::printable(file.name), state_word(file.state), file.detail);
     ++counts[static_cast<std::size_t>(file.state)];
   }
+  for (const CheckedFile& file : found.manifest) {
+    // Of both lists, the lines of sound files would say the same twice.
+    if (file.state == FileState::Ok) continue;
+    text += fmt::format("{}: {} ({})\n", report::printable(file.name), state_word(file.state), file.detail);
+  }
+  if (found.has_manifest)
+    text += fmt::format("glu_ckpt.sha256: {} of {} files ok\n",
+                        std::ranges::count(found.manifest, FileState::Ok, &CheckedFile::state), found.manifest.size());
   if (found.digest)
     text +=
         fmt::format("digest: {} ({} recorded, {} found)\n", found.digest == found.recorded_digest ? "ok" : "differs",
@@ -37,14 +46,17 @@ std::string check_text(const CheckedCheckpoint& found, const std::string& path) 
 std::string check_json(const CheckedCheckpoint& found) {
   JsonWriter json;
   json.begin_object().field("ok", found.is_ok()).field("has_checksums", found.has_checksums);
-  json.field("sound", found.is_sound).key("files").begin_array();
-  for (const CheckedFile& file : found.files)
-    json.begin_object()
-        .field("name", file.name)
-        .field("state", state_word(file.state))
-        .field("detail", file.detail)
-        .end_object();
-  json.end_array();
+  json.field("sound", found.is_sound).field("has_manifest", found.has_manifest);
+  for (const auto& [name, files] : {std::pair("files", &found.files), std::pair("manifest", &found.manifest)}) {
+    json.key(name).begin_array();
+    for (const CheckedFile& file : *files)
+      json.begin_object()
+          .field("name", file.name)
+          .field("state", state_word(file.state))
+          .field("detail", file.detail)
+          .end_object();
+    json.end_array();
+  }
   const auto digest = [&](std::string_view name, const std::optional<std::string>& text) {
     json.key(name);
     if (text)
@@ -60,7 +72,9 @@ std::string check_json(const CheckedCheckpoint& found) {
 }  // namespace
 
 ExitStatus cmd_check(const Options& options) {
-  const CheckedCheckpoint found = check(options.input, Session(options).run());
+  const CheckedCheckpoint found =
+      check(options.input, Session(options).run(),
+            options.convert.sha256_manifest ? ManifestUse::Required : ManifestUse::Optional);
   if (options.json)
     print_out(options, check_json(found));
   else if (!options.quiet)

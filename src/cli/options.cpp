@@ -305,7 +305,10 @@ class Parser {
 
   void add_progress(CLI::App* sub) {
     one_of(sub->add_option("--progress", texts_.progress, "progress on stderr"),
-           {{"auto"}, {"always"}, {"never"}, {"json"}})
+           {{"auto", "a bar on a terminal, elsewhere a line every ten seconds"},
+            {"always", "elsewhere also a line at the end of each stage"},
+            {"never"},
+            {"json", "an object a line, once a second"}})
         ->type_name("WHEN")
         ->default_str("auto");
   }
@@ -411,6 +414,7 @@ class Parser {
            {{"auto", "where long runs stay as they are"}, {"always", "short runs, too"}, {"never", "copy"}})
         ->type_name("WHEN")
         ->default_str("auto");
+    add_manifest(sub, "write glu_ckpt.sha256 into DST: the SHA-256 of each file, for sha256sum and check");
     sub->add_flag("--allow-foreign-order", options_.convert.allow_foreign_order,
                   "write an order of gate and up that programs take for another under the same names");
     sub->add_flag("--force", options_.convert.force, "convert even if the source has that layout already");
@@ -420,6 +424,13 @@ class Parser {
     add_activation(sub, "What --verify forward computes");
     add_work(sub);
     add_common(sub);
+  }
+
+  void add_manifest(CLI::App* sub, const std::string& about) {
+    one_of(sub->add_option_function<std::string>(
+               "--manifest", [this](const std::string&) { options_.convert.sha256_manifest = true; }, about),
+           {{"sha256"}})
+        ->type_name("KIND");
   }
 
   void add_verify() {
@@ -516,8 +527,10 @@ class Parser {
 
   void add_check() {
     CLI::App* sub = add(Command::Check, "check", "compare a checkpoint with its own record and checksums; reads all");
-    examples(sub, {"check OUT", "check OUT --json"});
+    examples(sub, {"check OUT", "check OUT --json", "check OUT --manifest sha256"});
     sub->add_option("PATH", options_.input, "file or directory")->required();
+    sub->option_defaults()->group("What is compared");
+    add_manifest(sub, "there must be a glu_ckpt.sha256, too; where there is one, it is compared anyway");
     add_work(sub);
     add_common(sub);
   }

@@ -3,6 +3,7 @@
 #include "convert/conversion.hpp"
 #include "format/check_files.hpp"
 #include "format/checkpoint_files.hpp"
+#include "format/manifest.hpp"
 #include "format/record_file.hpp"
 #include "glu_ckpt/check.hpp"
 #include "glu_ckpt/checkpoint.hpp"
@@ -14,10 +15,11 @@ namespace {
 
 class Checking {
  public:
-  Checking(const fs::path& path, const RunOptions& run) : path_(path), run_(run) {}
+  Checking(const fs::path& path, const RunOptions& run, ManifestUse use) : path_(path), run_(run), use_(use) {}
 
   CheckedCheckpoint run() {
     check_recorded_files();
+    check_listed_files();
     // What a file that differs would say of itself adds nothing.
     if (!found_.is_ok()) return std::move(found_);
     const Checkpoint checkpoint = open_checkpoint(path_);
@@ -43,6 +45,16 @@ class Checking {
     found_.has_checksums = !files.empty();
   }
 
+  void check_listed_files() {
+    if (is_file(path_ / kManifestFileName)) {
+      found_.has_manifest = true;
+      Stage stage(run_, "checking SHA-256", manifest_bytes(path_, manifest_names(path_, {})));
+      found_.manifest = check_manifest(path_, stage.on_progress());
+    } else if (use_ == ManifestUse::Required) {
+      found_.manifest = {{std::string(kManifestFileName), FileState::Missing, "is not there"}};
+    }
+  }
+
   void add_unlisted_files(const Source& source) {
     const fs::path directory = checkpoint_directory(source.path());
     const auto add = [&](const std::string& name) {
@@ -66,6 +78,7 @@ class Checking {
 
   const fs::path& path_;
   const RunOptions& run_;
+  ManifestUse use_;
   CheckedCheckpoint found_;
 };
 
@@ -75,9 +88,12 @@ bool CheckedCheckpoint::is_ok() const {
   const auto is_bad = [](const CheckedFile& file) {
     return file.state == FileState::Differs || file.state == FileState::Missing;
   };
-  return std::ranges::none_of(files, is_bad) && (!digest || digest == recorded_digest);
+  return std::ranges::none_of(files, is_bad) && std::ranges::none_of(manifest, is_bad) &&
+         (!digest || digest == recorded_digest);
 }
 
-CheckedCheckpoint check(const fs::path& path, const RunOptions& run) { return Checking(path, run).run(); }
+CheckedCheckpoint check(const fs::path& path, const RunOptions& run, ManifestUse use) {
+  return Checking(path, run, use).run();
+}
 
 }  // namespace glu_ckpt

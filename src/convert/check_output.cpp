@@ -115,6 +115,10 @@ void check_output_name(const fs::path& output) {
 
 void check_output(const fs::path& input, const fs::path& output, const ConvertOptions& options) {
   check_output_name(output);
+  if (options.sha256_manifest && format_of_name(output_name(output)))
+    fail(ErrorCode::Usage, {output.string(), {}},
+         "{}: --manifest is written into a directory, and this is one file; `sha256sum {}` does it for that",
+         output.string(), output.string());
   const fs::path dst = resolved(output);
   const fs::path src = resolved(input);
   const std::string name = output.string();

@@ -41,6 +41,10 @@ class Prover {
     if (const auto* by_digest = std::get_if<DigestShown>(&shown)) digest = by_digest->source;
     if (const auto* by_clones = std::get_if<ClonesShown>(&shown)) digest = by_clones->recorded;
     staging_.sink().finish(expected_.record(digest));
+    if (conversion_.options.sha256_manifest) {
+      Stage stage(conversion_.run, "hashing files", conversion_.plan.bytes);
+      staging_.sink().write_manifest(stage.on_progress());
+    }
     const Proof proof = prove(shown);
     // Objects, config.json and the other files were read after the tensors.
     staging_.check_source_unchanged();

@@ -8,6 +8,7 @@
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/extras.hpp"
+#include "format/manifest.hpp"
 #include "format/record_file.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
@@ -100,7 +101,7 @@ void add_entry(const fs::path& entry, const std::string& prefix, CheckpointFiles
     if (!prefix.empty()) files.left_out.push_back(prefix + name);
     return;
   }
-  if (prefix.empty() && (name == kRecordFileName || name == kExtrasFileName)) return;
+  if (prefix.empty() && (name == kRecordFileName || name == kExtrasFileName || name == kManifestFileName)) return;
   if (is_file(entry))
     files.extra_files.push_back({prefix + name, entry});
   else if (link_kind(entry) == PathKind::Directory)  // not through symlinks, which could make a cycle
@@ -251,8 +252,9 @@ void add_dist_entry(const fs::path& entry, const std::string& prefix, Checkpoint
   const std::string name = entry.filename().string();
   const bool top = prefix.empty();
   if (name.ends_with(kPartialSuffix) || is_shard(name)) return;
-  if (top && (name.starts_with('.') || name.ends_with(kDistcpSuffix) || name == kRecordFileName ||
-              name == kExtrasFileName || std::ranges::find(kDistFiles, name) != kDistFiles.end()))
+  if (top &&
+      (name.starts_with('.') || name.ends_with(kDistcpSuffix) || name == kRecordFileName || name == kExtrasFileName ||
+       name == kManifestFileName || std::ranges::find(kDistFiles, name) != kDistFiles.end()))
     return;
   if (is_file(entry)) {
     files.extra_files.push_back({prefix + name, entry});
@@ -345,7 +347,7 @@ CheckpointFiles follow_tracker(const fs::path& path) {
   files.tracker = text;
   for (const auto& entry : sorted_entries(path)) {
     const std::string name = entry.filename().string();
-    if (name == inner || name == kTrackerFile || name.starts_with('.')) continue;
+    if (name == inner || name == kTrackerFile || name == kManifestFileName || name.starts_with('.')) continue;
     if (name == "hf" && is_directory_at(entry))
       add_directory(entry, std::string(kHfFolder), files);
     else if (std::string(kBesideTensors) + name == kMegatronArgsFile && is_file(entry))

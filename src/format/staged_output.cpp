@@ -12,6 +12,7 @@
 #include "format/checkpoint_files.hpp"
 #include "format/extras.hpp"
 #include "format/integrity.hpp"
+#include "format/manifest.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"
@@ -307,6 +308,16 @@ void StagedOutput::finish(const Record& record) {
     write_text(std::string(kIntegrityName), print_integrity(root(), names_inside()));
   write_tracker();
   for (const fs::path& subdirectory : subdirectories_) sync_directory(staged_.path() / subdirectory);
+}
+
+void StagedOutput::write_manifest(const std::function<void(i64)>& on_progress) {
+  require_owner("finish");
+  std::vector<std::string> without;
+  for (const std::string& name : list_directory(staged_.path()))
+    if (name.starts_with(StagedDir::kJournalName)) without.push_back(name);
+  const std::string text = print_manifest(staged_.path(), without, on_progress);
+  write_small_file(staged_.path() / kManifestFileName, text);
+  bytes_written_ += std::ssize(text);
 }
 
 fs::path StagedOutput::staged_path() const { return single_file_ ? staged_.path() / file_name() : staged_.path(); }

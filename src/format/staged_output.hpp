@@ -50,6 +50,8 @@ class StagedOutput final : public DurableSink {
   /// Writes the headers with the final record, flushes the files to the disk, then writes the index, the other files
   /// and glu_ckpt.json. Throws Io in a process that joined.
   void finish(const Record& record);
+  /// Writes glu_ckpt.sha256 over all files of a finished output that is a directory.
+  void write_manifest(const std::function<void(i64)>& on_progress);
   /// Where a finished but not committed checkpoint can be opened.
   std::filesystem::path staged_path() const;
   /// Flushes the directory and renames it to its final path. Throws Io in a process that joined.

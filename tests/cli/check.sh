@@ -83,3 +83,55 @@ check_record() {
     check "check $format: all files" has "$OUT" " 0 differ, 0 missing, 0 without a checksum"
   done
 }
+
+# glu_ckpt.sha256: written by convert, read by sha256sum and by check.
+check_manifest() {
+  local dir=$WORK/manifest out=$WORK/manifest/out to
+  mkdir -p "$dir"
+  cp -r "$TESTDATA/hf/qwen3_moe" "$dir/source"
+  mkdir "$dir/source/tokenizer"
+  echo x >"$dir/source/tokenizer/"$'with\nnew line \\ and more'
+  for to in megatron torchtitan "hf --experts grouped --glu contiguous"; do
+    # shellcheck disable=SC2086
+    status "manifest: --to $to" 0 convert "$dir/source" "$out" --to $to --manifest sha256 -q
+    check "manifest: --to $to: sha256sum reads it" eval '(cd "$out" && sha256sum --strict --quiet -c glu_ckpt.sha256)'
+    check "manifest: --to $to: each file is in it" [ "$(find "$out" -type f -printf 1 | wc -c)" == \
+      "$(($(wc -l <"$out/glu_ckpt.sha256") + 1))" ]
+    status "manifest: check --to $to" 0 check "$out" --manifest sha256 --json
+    check "manifest: check --to $to: all ok" [ "$(json_get "{f['state'] for f in v['manifest']}, v['has_manifest']")" == \
+      "({'ok'}, True)" ]
+    # shellcheck disable=SC2086
+    status "manifest: --to $to: up to date" 0 convert "$dir/source" "$out" --to $to --manifest sha256 --resume --json -q
+    check "manifest: --to $to: up to date" [ "$(json_get "v['up_to_date']")" == True ]
+    [[ $to == hf* ]] || rm -rf "$out"
+  done
+  # No sum of the record speaks of the record itself.
+  printf ' ' >>"$out/glu_ckpt.json"
+  status "manifest: a forged record" 1 check "$out"
+  check "manifest: a forged record: which: $OUT" has "$OUT" "glu_ckpt.json: differs (its SHA-256 is another one)"
+  truncate -s -1 "$out/glu_ckpt.json"
+  status "manifest: as it was" 0 check "$out"
+  check "manifest: as it was: $OUT" grep -Eq '^glu_ckpt.sha256: ([0-9]+) of \1 files ok$' <<<"$OUT"
+  echo x >"$out/added"
+  status "manifest: a file that it does not list" 0 check "$out"
+  check "manifest: a file that it does not list: $OUT" has "$OUT" "added: no checksum recorded (is not in glu_ckpt.sha256)"
+  rm "$out/added" "$out/config.json"
+  status "manifest: a file is gone" 1 check "$out"
+  echo 'no line of a manifest' >>"$out/glu_ckpt.sha256"
+  status "manifest: damaged" 3 check "$out"
+  printf '%064d  ../source/config.json\n' 0 >"$out/glu_ckpt.sha256"
+  status "manifest: a file elsewhere" 3 check "$out"
+  check "manifest: a file elsewhere: $ERR" has "$ERR" "names '../source/config.json', which is no path below the directory"
+  rm -rf "$out"
+  status "manifest: of what has none" 1 check "$dir/source" --manifest sha256
+  check "manifest: of what has none: $OUT" has "$OUT" "glu_ckpt.sha256: missing (is not there)"
+  # It is of that output alone, so it does not travel.
+  status "manifest: convert" 0 convert "$dir/source" "$out" --to megatron --manifest sha256 -q
+  status "manifest: and back" 0 convert "$out" "$dir/back" --to hf
+  check "manifest: does not travel" absent "$dir/back/glu_ckpt.sha256"
+  check "manifest: is not spoken of: $ERR" [ "$ERR" == "${ERR/sha256/}" ]
+  status "manifest: of one file" 2 convert "$dir/source" "$dir/one.safetensors" --experts grouped --manifest sha256
+  check "manifest: of one file: $ERR" has "$ERR" "\`sha256sum $dir/one.safetensors\` does it for that"
+  status "manifest: of another kind" 2 convert "$dir/source" "$dir/x" --experts grouped --manifest md5
+  rm -rf "$dir"
+}

@@ -97,7 +97,7 @@ OF_THE_COMMAND_LINE = {"help", "json", "quiet", "verbose", "progress", "dry_run"
         ("plan", "ConvertOptions"),
         ("verify", "VerifyOptions"),
         ("digest", "DigestOptions"),
-        ("check", "WorkOptions"),
+        ("check", "CheckOptions"),
         ("inspect", "InspectOptions"),
         ("diff", "DiffOptions"),
         ("report", "ReportOptions"),

@@ -1,0 +1,39 @@
+#pragma once
+/// The SHA-256 of every file of a directory, as `sha256sum` prints and checks it. Unlike the sums in glu_ckpt.json it
+/// stands up to a forger, for one who has signed, or keeps, this one file.
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/fail.hpp"
+#include "glu_ckpt/check.hpp"
+
+namespace glu_ckpt {
+
+inline constexpr std::string_view kManifestFileName = "glu_ckpt.sha256";
+
+/// A line of it.
+struct ManifestLine {
+  std::string sha256;
+  /// Relative to the directory of the manifest.
+  std::string name;
+};
+
+/// Its text for the files below `root`, at any depth, without itself and the names in `without`.
+std::string print_manifest(const std::filesystem::path& root, const std::vector<std::string>& without,
+                           const std::function<void(i64)>& on_progress);
+
+/// Throws RecordInvalid for what is not a line of `sha256sum`.
+std::vector<ManifestLine> parse_manifest(std::string_view text, const InputPart& part);
+
+/// Files below `root`, without the manifest itself, and their bytes.
+std::vector<std::string> manifest_names(const std::filesystem::path& root, const std::vector<std::string>& without);
+i64 manifest_bytes(const std::filesystem::path& root, const std::vector<std::string>& names);
+
+/// Each file beside its line, in the order of the lines, then the files that have none.
+std::vector<CheckedFile> check_manifest(const std::filesystem::path& root, const std::function<void(i64)>& on_progress);
+
+}  // namespace glu_ckpt
