@@ -207,6 +207,7 @@ class Parser {
     } catch (const CLI::CallForVersion& version) {
       return answer_with(std::string(version.what()) + "\n");
     } catch (const CLI::ParseError& error) {
+      if (argc < 2) fail(ErrorCode::Usage, {}, "no command was given; `{} --help` lists them", program_);
       refuse_unknown_command(argc, argv);
       fail(ErrorCode::Usage, {}, "{}{}", error.what(), hint(argc, argv));
     }
@@ -307,7 +308,7 @@ class Parser {
     one_of(sub->add_option("--progress", texts_.progress, "progress on stderr"),
            {{"auto", "a bar on a terminal, elsewhere a line every ten seconds"},
             {"always", "elsewhere also a line at the end of each stage"},
-            {"never"},
+            {"never", "nothing"},
             {"json", "an object a line, once a second"}})
         ->type_name("WHEN")
         ->default_str("auto");
@@ -414,7 +415,7 @@ class Parser {
            {{"auto", "where long runs stay as they are"}, {"always", "short runs, too"}, {"never", "copy"}})
         ->type_name("WHEN")
         ->default_str("auto");
-    add_manifest(sub, "write glu_ckpt.sha256 into DST: the SHA-256 of each file, for sha256sum and check");
+    add_manifest(sub, "write a file with checksums of all others into DST, for check");
     sub->add_flag("--allow-foreign-order", options_.convert.allow_foreign_order,
                   "write an order of gate and up that programs take for another under the same names");
     sub->add_flag("--force", options_.convert.force, "convert even if the source has that layout already");
@@ -429,7 +430,7 @@ class Parser {
   void add_manifest(CLI::App* sub, const std::string& about) {
     one_of(sub->add_option_function<std::string>(
                "--manifest", [this](const std::string&) { options_.convert.sha256_manifest = true; }, about),
-           {{"sha256"}})
+           {{"sha256", "glu_ckpt.sha256, which sha256sum reads, too"}})
         ->type_name("KIND");
   }
 
@@ -530,7 +531,7 @@ class Parser {
     examples(sub, {"check OUT", "check OUT --json", "check OUT --manifest sha256"});
     sub->add_option("PATH", options_.input, "file or directory")->required();
     sub->option_defaults()->group("What is compared");
-    add_manifest(sub, "there must be a glu_ckpt.sha256, too; where there is one, it is compared anyway");
+    add_manifest(sub, "such a file must be there; where it is, it is compared anyway");
     add_work(sub);
     add_common(sub);
   }
@@ -767,7 +768,6 @@ class Parser {
 
   /// What a mistyped option may have been.
   std::string hint(int argc, const char* const* argv) const {
-    if (argc < 2) return "; run " + program_ + " --help";
     const auto [app, next] = deepest_command(argc, argv);
     std::vector<std::string> names;
     for (const CLI::Option* option : app->get_options())

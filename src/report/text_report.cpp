@@ -33,7 +33,8 @@ std::string difference_text(const Difference& difference) {
   if (difference.role.empty()) {
     text = fmt::format("first difference: {}", printable(difference.tensor));
   } else {
-    const std::string of = difference.state == "model" ? "" : printable(difference.state) + " of ";
+    const bool is_weight = difference.state.empty() || difference.state == "model";
+    const std::string of = is_weight ? "" : printable(difference.state) + " of ";
     const std::string place = difference.layer.empty() ? std::string() : fmt::format("layer {}, ", difference.layer);
     const std::string expert =
         difference.set.empty() ? std::string() : fmt::format("{} expert {}, ", difference.set, difference.expert);
@@ -241,8 +242,11 @@ std::string bytes_text(const Verdict& verdict, bool every_tensor) {
   const std::vector<std::string> only_a = lacking(verdict.missing, verdict.differences);
   const std::vector<std::string> only_b = lacking(verdict.extra, verdict.differences);
   const std::size_t unlike = verdict.missing.size() - only_a.size();
-  text = fmt::format("different: {} matrices and tensors differ, {} only in A, {} only in B\n",
-                     verdict.differing + static_cast<i64>(unlike), only_a.size(), only_b.size());
+  const i64 differing = verdict.differing + static_cast<i64>(unlike);
+  text = fmt::format(
+      "different: {}, {} only in A, {} only in B\n",
+      differing == 1 ? "1 matrix or tensor differs" : fmt::format("{} matrices and tensors differ", differing),
+      only_a.size(), only_b.size());
   if (verdict.first_difference) text += difference_text(*verdict.first_difference);
   if (!verdict.differences.tensors.empty()) text += differences_text(verdict.differences, every_tensor);
   text += list_text("only in A", only_a) + list_text("only in B", only_b);

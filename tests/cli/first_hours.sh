@@ -222,6 +222,9 @@ first_hours_rules() {
   check "an unknown order names the option" has "$OUT" "the order of gate and up in the shared expert's FC1 is unknown: say --from-shared-glu"
   status "inspect --strict" 3 inspect "$unknown" --strict
   status "inspect --strict of a known one" 0 inspect "$hf" --strict
+  prints "no command" 2 "glu-ckpt: error: no command was given; \`glu-ckpt --help\` lists them [usage]"
+  status "verify of another model" 1 verify "$hf" "$TESTDATA/whole/qwen3_moe/hf"
+  check "what is in no layer: $OUT" has "$OUT" "first difference: norm/final weight, row 0, column 0: "
   status "--to ''" 2 convert "$hf" "$WORK/no" --to ''
   status "another family's experts" 0 plan "$TESTDATA/whole/qwen3_moe/hf" "$WORK/no" --naming hf:mixtral --scope experts
   check "another family's experts: why nothing loads it: $ERR" has "$ERR" \
