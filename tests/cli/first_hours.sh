@@ -1,4 +1,6 @@
-# What stopped people in the program's first hours: each line is a command and what it says now.
+# What stopped people in the program's first hours: each line is a command and what it says now. Not here are lines 1 and
+# 9 (whole models in their native form: whole_models.sh), 2 (tests/package, tests/static), 4 (diff.sh), 8 (docs/guide.md
+# says what is not noticed), 10 and 11 (help.sh), 19 (terminal.sh), 20 (report.sh, tests/python, help.sh).
 
 # prints NAME STATUS TEXT ARGUMENTS...: the program's stdout and stderr are exactly TEXT, in which {} stands for $WORK.
 prints() {

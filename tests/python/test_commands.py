@@ -110,6 +110,23 @@ def test_typed_options_are_the_parsers(command, options, program):
     assert typed == {name.replace("-", "_") for name in known} - OF_THE_COMMAND_LINE
 
 
+def test_report(hub, tmp_path):
+    made = glu_ckpt.report(hub, html=tmp_path / "one.html")
+    assert made["equal"] is None and made["bytes"] == (tmp_path / "one.html").stat().st_size
+    glu_ckpt.convert(hub, tmp_path / "other", to="megatron")
+    assert glu_ckpt.report(hub, tmp_path / "other", html=tmp_path / "two.html")["equal"]
+    with pytest.raises(glu_ckpt.Error) as caught:
+        glu_ckpt.report(hub, html=tmp_path / "one.html")
+    assert caught.value.slug == "output-exists"
+    assert glu_ckpt.report(hub, html=tmp_path / "one.html", overwrite=True) == made
+
+
+def test_manifest(hub, tmp_path):
+    glu_ckpt.convert(hub, tmp_path / "out", to="megatron", manifest="sha256")
+    found = glu_ckpt.check(tmp_path / "out", manifest="sha256")
+    assert found["ok"] and {file["state"] for file in found["manifest"]} == {"ok"}
+
+
 def test_paths_with_odd_names(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("-q", "--force", "a b", "ä"):
