@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes the parsers: scripts/fuzz.sh [SECONDS] [TARGET...], by default 600 s each of header, index, config, zip,
+# Fuzzes the parsers: scripts/fuzz.sh [SECONDS] [TARGET...], by default 600 s each of header, index, config, quant, zip,
 # pickle and dcp. Needs clang with libFuzzer. New inputs are kept under build-fuzz/; a finding stops the run and names
 # its input.
 set -euo pipefail
@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seconds=${1:-600}
 shift || true
 targets=("$@")
-[[ ${#targets[@]} -gt 0 ]] || targets=(header index config zip pickle dcp)
+[[ ${#targets[@]} -gt 0 ]] || targets=(header index config quant zip pickle dcp)
 
 bash scripts/install_deps.sh tests
 launcher=""

@@ -21,6 +21,8 @@ struct ModelHints {
   std::string hidden_act = {};
   /// The clamp of gate and up.
   std::optional<double> swiglu_limit = std::nullopt;
+  /// gpt-oss's factor of the gate in its sigmoid.
+  std::optional<double> swiglu_alpha = std::nullopt;
   /// The first other field, or value of another type, that begins with "swiglu_": the activation is not what hidden_act
   /// says.
   std::string swiglu_other = {};

@@ -47,8 +47,8 @@ std::string find_text(const JsonValue& fields, std::span<const std::string_view>
 /// The first field that says more of the activation than its name and one limit do.
 std::string find_swiglu_other(const JsonValue& fields) {
   for (const auto& [key, value] : fields.members()) {
-    const bool is_limit = key == "swiglu_limit" && value.get<double>();
-    if (key.starts_with("swiglu_") && value.kind() != JsonKind::Null && !is_limit) return std::string(key);
+    const bool is_known = (key == "swiglu_limit" || key == "swiglu_alpha") && value.get<double>();
+    if (key.starts_with("swiglu_") && value.kind() != JsonKind::Null && !is_known) return std::string(key);
   }
   return {};
 }
@@ -68,6 +68,7 @@ ModelHints read_hints(const JsonValue& fields, const InputPart& part) {
           .num_experts = find_num_experts(fields),
           .hidden_act = find_text(fields, kActivationKeys),
           .swiglu_limit = fields.find<double>("swiglu_limit"),
+          .swiglu_alpha = fields.find<double>("swiglu_alpha"),
           .swiglu_other = find_swiglu_other(fields)};
 }
 
@@ -86,6 +87,7 @@ ModelHints read_config(std::string_view text, const JsonValue& root, const Input
   // The activation of the language model, not of what stands around it.
   if (!inner.hidden_act.empty()) hints.hidden_act = inner.hidden_act;
   if (inner.swiglu_limit) hints.swiglu_limit = inner.swiglu_limit;
+  if (inner.swiglu_alpha) hints.swiglu_alpha = inner.swiglu_alpha;
   if (!inner.swiglu_other.empty()) hints.swiglu_other = inner.swiglu_other;
   return hints;
 }

@@ -63,12 +63,15 @@ ActivationAnswers config_answers(const ModelHints& hints) {
     fail(ErrorCode::UnknownActivation, {},
          "config.json has {}, which settles the activation in a way that is not known here; say --activation",
          hints.swiglu_other);
-  // Its hidden_act, "silu", is not used; the constants stand in its code, but for the limit.
+  // Its hidden_act, "silu", is not used; the constants stand in its code, where config.json has none.
   if (is_gpt_oss)
     return {.kind = ActivationKind::ClampedQuickGeglu,
-            .alpha = kQuickAlpha,
+            .alpha = hints.swiglu_alpha ? static_cast<float>(*hints.swiglu_alpha) : kQuickAlpha,
             .limit = limit ? *limit : kQuickLimit,
             .offset = 1.0F};
+  if (hints.swiglu_alpha)
+    fail(ErrorCode::UnknownActivation, {},
+         "config.json has swiglu_alpha {}, which is known of gpt-oss alone; say --activation", *hints.swiglu_alpha);
   if (hints.hidden_act.empty())
     fail(ErrorCode::UnknownActivation, {}, "no config.json says hidden_act; say --activation, for example swiglu");
   const auto kind = kind_of_hidden_act(hints.hidden_act);

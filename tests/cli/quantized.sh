@@ -48,6 +48,16 @@ quantized_decodes() {
   rm -rf "$out"
 }
 
+# Experts run from decoded weights, on both sides: of whichever format.
+quantized_forward() {
+  local kind out=$WORK/quantized
+  for kind in awq_int4 ct_int4_g32 fp8_block128_ue8m0 fp8_channel fp8_per_tensor mxfp4_gpt_oss nvfp4_modelopt; do
+    status "$kind: grouped and decoded" 0 convert "$TESTDATA/quantized/$kind" "$out" --decode bf16 --experts grouped -q
+    status "$kind: the experts compute the same" 0 verify "$TESTDATA/quantized/$kind" "$out" --decode bf16 --forward
+    rm -rf "$out"
+  done
+}
+
 quantized_moves() {
   local kind in out=$WORK/quantized
   for kind in awq_int4 ct_int4_g32 fp8_block128 fp8_block128_ue8m0 fp8_channel fp8_per_tensor mxfp4_gpt_oss \

@@ -80,6 +80,8 @@ TEST(ChooseActivation, FromConfig) {
   EXPECT_EQ(choose_activation(hints, {}, true), (Activation{ActivationKind::ClampedQuickGeglu, 1.702F, 10, 1}));
   hints.swiglu_limit.reset();
   EXPECT_EQ(choose_activation(hints, {}, true), (Activation{ActivationKind::ClampedQuickGeglu, 1.702F, 7, 1}));
+  hints.swiglu_alpha = 1.5;
+  EXPECT_EQ(choose_activation(hints, {}, true).alpha, 1.5F);
   hints = {};
   hints.hidden_act = "gelu_pytorch_tanh";
   EXPECT_EQ(choose_activation(hints, {}, true).kind, ActivationKind::GegluTanh);
@@ -117,6 +119,9 @@ TEST(ChooseActivation, NothingIsGuessed) {
   hints.swiglu_other = "swiglu_limits";
   refused(hints, {}, true, ErrorCode::UnknownActivation, "swiglu_limits");
   hints.swiglu_other.clear();
+  hints.swiglu_alpha = 1.702;
+  refused(hints, {}, true, ErrorCode::UnknownActivation, "known of gpt-oss alone");
+  hints.swiglu_alpha.reset();
   refused(hints, {}, false, ErrorCode::UnknownActivation, "swiglu is for experts with a gate");
   hints.hidden_act = "relu2";
   refused(hints, {}, true, ErrorCode::UnknownActivation, "squared_relu is for experts without a gate");

@@ -43,7 +43,9 @@ TEST(ModelConfig, ReadsTheActivation) {
   EXPECT_EQ(parse(R"({"swiglu_limit":7})").swiglu_limit, 7);
   EXPECT_EQ(parse(R"({"swiglu_limit":null})").swiglu_other, "");
   EXPECT_EQ(parse(R"({"swiglu_limit":[7,null]})").swiglu_other, "swiglu_limit");
-  EXPECT_EQ(parse(R"({"swiglu_limit":7,"swiglu_alpha":1.7})").swiglu_other, "swiglu_alpha");
+  EXPECT_EQ(parse(R"({"swiglu_limit":7,"swiglu_alpha":1.7})").swiglu_alpha, 1.7);
+  EXPECT_EQ(parse(R"({"swiglu_limit":7,"swiglu_beta":1.7})").swiglu_other, "swiglu_beta");
+  EXPECT_EQ(parse(R"({"swiglu_alpha":"1.7"})").swiglu_other, "swiglu_alpha");
   const auto nested = parse(R"({"hidden_act":"gelu","text_config":{"hidden_act":"silu","swiglu_limit":3}})");
   EXPECT_EQ(nested.hidden_act, "silu");
   EXPECT_EQ(nested.swiglu_limit, 3);
