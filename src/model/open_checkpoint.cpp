@@ -13,6 +13,7 @@
 #include "io/file_names.hpp"
 #include "layout/element_grid.hpp"
 #include "layout/unknown_orders.hpp"
+#include "model/unequal_scales.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/find_quantized.hpp"
 #include "quant/recast_source.hpp"
@@ -163,6 +164,8 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
   try {
     inspection.recognition = recognize_source(*inspection.source, hints_of(*inspection.source, answers), answers);
     for (const std::string& problem : inspection.recognition->problems) inspection.problems.push_back(problem);
+    for (std::string& text : unequal_scales(*inspection.source, inspection.recognition->blocks))
+      inspection.warnings.push_back(std::move(text));
     if (const std::string text = lone_shard_text(*inspection.source); !text.empty())
       inspection.problems.push_back(text);
     for (const std::string& answer : missing_answers(*inspection.recognition))

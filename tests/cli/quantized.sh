@@ -58,6 +58,21 @@ quantized_forward() {
   done
 }
 
+# Two scales where programs keep one: said, with numbers.
+quantized_unequal_scales() {
+  local proj=model.layers.1.mlp.experts.2.up_proj.weight_scale_2 out=$WORK/quantized
+  "$PROGRAM" inspect "$TESTDATA/quantized/nvfp4_modelopt" >/dev/null 2>"$WORK/.err"
+  check "ModelOpt made them equal" [ "$(grep -c "of their own" "$WORK/.err")" == 0 ]
+  edited_checkpoint "$TESTDATA/quantized/nvfp4_modelopt" "$out" "t['$proj'][2] = b'\\0\\0\\0\\x3f'"
+  status "one is another" 0 inspect "$out"
+  says "which" "second scales (weight_scale_2) of their own, unequal in 1 of 8 experts, first in layer 1, expert 2:"
+  says "and what" "and 0.5."
+  status "regrouped" 0 convert "$out" "$out.grouped" --experts grouped --glu contiguous -q
+  status "in one tensor" 0 inspect "$out.grouped"
+  says "as well" "unequal in 1 of 8 experts, first in layer 1, expert 2:"
+  rm -rf "$out" "$out.grouped"
+}
+
 quantized_moves() {
   local kind in out=$WORK/quantized
   for kind in awq_int4 ct_int4_g32 fp8_block128 fp8_block128_ue8m0 fp8_channel fp8_per_tensor mxfp4_gpt_oss \
