@@ -10,6 +10,7 @@
 #include "core/float_rows.hpp"
 #include "format/model_config.hpp"
 #include "quant/decode_row.hpp"
+#include "quant/decode_words.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
@@ -19,8 +20,6 @@ namespace {
 constexpr i64 kBatchBytes = i64{1} << 20;
 /// Rows of codes that are decoded before they are turned.
 constexpr i64 kTurnedRows = 64;
-constexpr i64 kWordBytes = 4;
-constexpr i64 kCodesPerWord = 8;
 constexpr std::string_view kModelOptConfig = "hf_quant_config.json";
 
 /// Fills the pieces of a scattered read, one after the other.
@@ -67,13 +66,15 @@ struct DecodedRows {
   i64 count() const { return end - begin; }
 };
 
-u32 word_at(const std::vector<std::byte>& bytes, i64 word) {
-  u32 bits = 0;
-  std::memcpy(&bits, bytes.data() + word * kWordBytes, sizeof bits);
-  return bits;
+/// Turns [rows, width] to [width of `out`]: columns [first, end) become rows of `pitch` elements, of which these are
+/// the ones from `at` on.
+template <typename Element>
+void turn(const std::byte* strip, i64 rows, i64 width, i64 first, i64 end, std::byte* out, i64 pitch, i64 at) {
+  for (i64 col = first; col < end; ++col, out += pitch * static_cast<i64>(sizeof(Element)))
+    for (i64 row = 0; row < rows; ++row)
+      std::memcpy(out + (at + row) * static_cast<i64>(sizeof(Element)),
+                  strip + (row * width + col) * static_cast<i64>(sizeof(Element)), sizeof(Element));
 }
-
-int nibble(u32 word, i64 i) { return static_cast<int>(word >> (4 * i) & 15U); }
 
 /// Reads and decodes one weight. One call uses it.
 class WeightReader {
@@ -116,8 +117,7 @@ class WeightReader {
   }
 
   void decode(const DecodedRows& rows, std::byte* out) {
-    if (weight_.codes == Codes::Awq) return decode_awq(rows, out);
-    if (weight_.codes == Codes::Gptq) return decode_gptq(rows, out);
+    if (in_words()) return decode_in_words(rows, out);
     if (weight_.transposed) return decode_turned(rows, out);
     decode_straight(rows, out);
   }
@@ -199,55 +199,29 @@ class WeightReader {
         decode_one(codes_.data() + (row - begin) * stored + code_bytes(weight_.codes, first), width,
                    scales_.data() + (row - begin) * weight_.grid_cols() + first_cell, false,
                    strip.data() + (row - begin) * width * element_);
-      for (i64 col = rows.begin; col < rows.end; ++col)
-        for (i64 row = begin; row < end; ++row)
-          std::memcpy(out + ((col - rows.begin) * weight_.rows + row) * element_,
-                      strip.data() + ((row - begin) * width + col - first) * element_,
-                      static_cast<std::size_t>(element_));
+      const auto turn_strip = element_ == 2 ? turn<std::uint16_t> : turn<u32>;
+      turn_strip(strip.data(), end - begin, width, rows.begin - first, rows.end - first, out, weight_.rows, begin);
     }
   }
 
-  /// Codes less zero, times scale in the scales' dtype, as their kernels compute it.
-  void put_word_code(int code, int zero, i64 scale, std::byte* out) const {
-    const Dtype dtype = tensor(weight_.scales).dtype;
-    const float product =
-        static_cast<float>(code - zero) * widen_element(raw_.data() + scale * (dtype_bits(dtype) / 8), dtype);
-    put_decoded(round_to(product, dtype), to_, out);
-  }
-
-  void fetch_words() {
+  void decode_in_words(const DecodedRows& rows, std::byte* out) {
     fetch(weight_.weight, 0, tensor(weight_.weight).bytes, codes_);
     fetch(weight_.scales, 0, tensor(weight_.scales).bytes, raw_);
     if (weight_.zeros) fetch(*weight_.zeros, 0, tensor(*weight_.zeros).bytes, zeros_);
-  }
-
-  void decode_awq(const DecodedRows& rows, std::byte* out) {
-    constexpr i64 kOrder[kCodesPerWord] = {0, 4, 1, 5, 2, 6, 3, 7};  // the nibble that holds column 0, 1, ...
-    fetch_words();
-    const i64 words = weight_.rows / kCodesPerWord;
-    for (i64 row = rows.begin; row < rows.end; ++row)
-      for (i64 col = 0; col < weight_.cols; ++col) {
-        const i64 group = col / weight_.cell_cols, word = row / kCodesPerWord, at = kOrder[row % kCodesPerWord];
-        const int zero = weight_.zeros ? nibble(word_at(zeros_, group * words + word), at) : 8;
-        put_word_code(nibble(word_at(codes_, col * words + word), at), zero, group * weight_.rows + row,
-                      out + ((row - rows.begin) * weight_.cols + col) * element_);
-      }
-  }
-
-  void decode_gptq(const DecodedRows& rows, std::byte* out) {
-    fetch_words();
-    const std::vector<i64> groups = column_groups();
-    const i64 words = weight_.rows / kCodesPerWord;
-    for (i64 row = rows.begin; row < rows.end; ++row)
-      for (i64 col = 0; col < weight_.cols; ++col) {
-        const i64 group = groups[static_cast<std::size_t>(col)];
-        const u32 zeros = weight_.zeros ? word_at(zeros_, group * words + row / kCodesPerWord) : 0;
-        // Stored less 1 in four bits, 0 is 15.
-        const int zero = weight_.zeros ? (nibble(zeros, row % kCodesPerWord) + weight_.zero_offset) & 15 : 8;
-        const u32 word = word_at(codes_, col / kCodesPerWord * weight_.rows + row);
-        put_word_code(nibble(word, col % kCodesPerWord), zero, group * weight_.rows + row,
-                      out + ((row - rows.begin) * weight_.cols + col) * element_);
-      }
+    const WordMatrix matrix{.codes = weight_.codes,
+                            .rows = weight_.rows,
+                            .cols = weight_.cols,
+                            .words = codes_.data(),
+                            .scales = raw_.data(),
+                            .scale_dtype = tensor(weight_.scales).dtype,
+                            .zeros = weight_.zeros ? zeros_.data() : nullptr,
+                            .zero_offset = weight_.zero_offset,
+                            .groups = weight_.grid_cols(),
+                            .group_of = column_groups()};
+    if (path_ == DecodePath::Plain)
+      decode_words_one_by_one(matrix, rows.begin, rows.end, to_, out);
+    else
+      decode_words(matrix, rows.begin, rows.end, to_, out);
   }
 
   std::vector<i64> column_groups() const {
@@ -257,7 +231,8 @@ class WeightReader {
     std::vector<std::byte> stored;
     fetch(*weight_.groups, 0, tensor(*weight_.groups).bytes, stored);
     for (i64 col = 0; col < weight_.cols; ++col) {
-      const i64 group = word_at(stored, col);
+      u32 group = 0;
+      std::memcpy(&group, stored.data() + col * static_cast<i64>(sizeof group), sizeof group);
       if (group >= weight_.grid_cols())
         fail(ErrorCode::SizeMismatch, {{}, tensor(*weight_.groups).name},
              "'{}': column {} is of group {}; there are {}", tensor(*weight_.groups).name, col, group,

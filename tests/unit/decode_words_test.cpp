@@ -1,0 +1,106 @@
+/// Words of AWQ and GPTQ: by table and one by one, for any rows, and one element by hand.
+
+#include "quant/decode_words.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/float_rows.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr i64 kRows = 24;
+constexpr i64 kCols = 64;
+constexpr i64 kGroups = 4;
+
+struct WordCase {
+  std::vector<std::byte> words;
+  std::vector<std::byte> zeros;
+  std::vector<std::byte> scales;
+  WordMatrix matrix;
+};
+
+/// Every byte tells its place; scales are of all sizes, one infinite and one NaN.
+WordCase make_case(Codes codes, Dtype scale_dtype, bool has_zeros, bool reordered) {
+  WordCase made;
+  made.words.resize(kRows * kCols / 2);
+  for (std::size_t i = 0; i < made.words.size(); ++i) made.words[i] = static_cast<std::byte>(i * 37 + i / 11);
+  made.zeros.resize(kGroups * kRows / 2);
+  for (std::size_t i = 0; i < made.zeros.size(); ++i) made.zeros[i] = static_cast<std::byte>(i * 53 + 5);
+  std::vector<float> scales(static_cast<std::size_t>(kGroups * kRows));
+  for (std::size_t i = 0; i < scales.size(); ++i)
+    scales[i] = std::ldexp(1.0F + static_cast<float>(i) / 97, static_cast<int>(i % 29) - 20);
+  scales[7] = std::numeric_limits<float>::infinity();
+  scales[30] = std::numeric_limits<float>::quiet_NaN();
+  made.scales.resize(scales.size() * static_cast<std::size_t>(dtype_bits(scale_dtype)) / 8);
+  narrow_row(scales, scale_dtype, made.scales.data());
+  made.matrix = {.codes = codes,
+                 .rows = kRows,
+                 .cols = kCols,
+                 .words = made.words.data(),
+                 .scales = made.scales.data(),
+                 .scale_dtype = scale_dtype,
+                 .zeros = has_zeros ? made.zeros.data() : nullptr,
+                 .zero_offset = codes == Codes::Gptq ? 1 : 0,
+                 .groups = kGroups,
+                 .group_of = std::vector<i64>(kCols)};
+  for (i64 col = 0; col < kCols; ++col)
+    made.matrix.group_of[static_cast<std::size_t>(col)] = reordered ? col * 7 % kGroups : col / (kCols / kGroups);
+  return made;
+}
+
+TEST(DecodeWords, BothRoadsAgreeForAnyRows) {
+  for (const Codes codes : {Codes::Awq, Codes::Gptq})
+    for (const Dtype scale_dtype : {Dtype::F16, Dtype::BF16, Dtype::F32})
+      for (const Dtype to : {Dtype::BF16, Dtype::F32})
+        for (const bool has_zeros : {false, true})
+          for (const bool reordered : {false, true}) {
+            const WordCase made = make_case(codes, scale_dtype, has_zeros, reordered);
+            const auto size = static_cast<std::size_t>(dtype_bits(to) / 8);
+            for (i64 begin = 0; begin < kRows; ++begin)
+              for (i64 end = begin + 1; end <= kRows; end += 3) {
+                std::vector<std::byte> fast(static_cast<std::size_t>((end - begin) * kCols) * size), plain(fast.size());
+                decode_words(made.matrix, begin, end, to, fast.data());
+                decode_words_one_by_one(made.matrix, begin, end, to, plain.data());
+                ASSERT_EQ(fast, plain) << static_cast<int>(codes) << " rows " << begin << " to " << end;
+              }
+          }
+}
+
+/// GPTQ's row 9, column 12: nibble 4 of word [1, 9]; its zero is nibble 1 of word [group, 1], stored less 1.
+TEST(DecodeWords, AnElementOfGptqByHand) {
+  const WordCase made = make_case(Codes::Gptq, Dtype::F32, true, false);
+  const auto word = [](const std::vector<std::byte>& bytes, std::size_t index) {
+    u32 value = 0;
+    std::memcpy(&value, bytes.data() + 4 * index, sizeof value);
+    return value;
+  };
+  const int code = static_cast<int>(word(made.words, kRows + 9) >> 16 & 15);
+  const int zero = static_cast<int>(((word(made.zeros, 1) >> 4) + 1) & 15);
+  float scale = 0, got = 0;
+  std::memcpy(&scale, made.scales.data() + 9 * sizeof scale, sizeof scale);
+  std::vector<std::byte> row(kCols * sizeof(float));
+  decode_words(made.matrix, 9, 10, Dtype::F32, row.data());
+  std::memcpy(&got, row.data() + 12 * sizeof got, sizeof got);
+  EXPECT_EQ(got, static_cast<float>(code - zero) * scale);
+}
+
+/// AWQ's row 9, column 12: word [12, 1]; row 1 of its eight is nibble 4.
+TEST(DecodeWords, AnElementOfAwqByHand) {
+  const WordCase made = make_case(Codes::Awq, Dtype::F32, false, false);
+  u32 word = 0;
+  std::memcpy(&word, made.words.data() + 4 * (12 * (kRows / 8) + 1), sizeof word);
+  float scale = 0, got = 0;
+  std::memcpy(&scale, made.scales.data() + 9 * sizeof scale, sizeof scale);
+  std::vector<std::byte> row(kCols * sizeof(float));
+  decode_words(made.matrix, 9, 10, Dtype::F32, row.data());
+  std::memcpy(&got, row.data() + 12 * sizeof got, sizeof got);
+  EXPECT_EQ(got, static_cast<float>(static_cast<int>(word >> 16 & 15) - 8) * scale);
+}
+
+}  // namespace
+}  // namespace glu_ckpt
