@@ -68,6 +68,7 @@ HEADER_ROOMS = {
     "ops/glu_order.hpp": "exec",
     "ops/grouped_linear.hpp": "kernels",
     "ops/grouped_mlp.hpp": "kernels",
+    "ops/grouped_mlp_backward.hpp": "kernels",
     "ops/offsets.hpp": "kernels",
     "ops/output_buffer.hpp": "kernels",
     "ops/token_padding.hpp": "kernels",

@@ -5,6 +5,7 @@
 #include "glu_ckpt/ops/device_copy.hpp"
 #include "glu_ckpt/ops/device_forward.hpp"
 #include "glu_ckpt/ops/grouped_linear.hpp"
+#include "glu_ckpt/ops/grouped_mlp_backward.hpp"
 #include "glu_ckpt/ops/mxfp8.hpp"
 #include "glu_ckpt/ops/offsets.hpp"
 #include "glu_ckpt/ops/tensor_diff.hpp"
@@ -41,10 +42,23 @@ DeviceGroupedMlp::DeviceGroupedMlp(const GroupedMlp&, i64, GpuStream) { no_cuda(
 DeviceGroupedMlp::~DeviceGroupedMlp() = default;
 DeviceGroupedMlp::DeviceGroupedMlp(DeviceGroupedMlp&&) noexcept = default;
 DeviceGroupedMlp& DeviceGroupedMlp::operator=(DeviceGroupedMlp&&) noexcept = default;
-void DeviceGroupedMlp::run(const void*, i64, const i64*, const float*, void*, GpuStream) const {
+void DeviceGroupedMlp::run(const void*, i64, const i64*, const float*, void*, GpuStream, void*) const {
   no_cuda("DeviceGroupedMlp");
 }
 void DeviceGroupedMlp::check_splits(GpuStream) const { no_cuda("DeviceGroupedMlp"); }
+
+struct DeviceGroupedMlpBackward::State {};
+DeviceGroupedMlpBackward::DeviceGroupedMlpBackward(const MlpBackward&, GpuStream) {
+  no_cuda("DeviceGroupedMlpBackward");
+}
+DeviceGroupedMlpBackward::~DeviceGroupedMlpBackward() = default;
+DeviceGroupedMlpBackward::DeviceGroupedMlpBackward(DeviceGroupedMlpBackward&&) noexcept = default;
+DeviceGroupedMlpBackward& DeviceGroupedMlpBackward::operator=(DeviceGroupedMlpBackward&&) noexcept = default;
+i64 DeviceGroupedMlpBackward::workspace_bytes(i64, bool) const { no_cuda("DeviceGroupedMlpBackward"); }
+void DeviceGroupedMlpBackward::run(const MlpBackwardStep&, const i64*, void*, GpuStream) const {
+  no_cuda("DeviceGroupedMlpBackward");
+}
+void DeviceGroupedMlpBackward::check_splits(GpuStream) const { no_cuda("DeviceGroupedMlpBackward"); }
 
 DiffStats diff_stats(const void*, const void*, i64, Dtype, GpuStream) { no_cuda("diff_stats"); }
 

@@ -114,4 +114,14 @@ void check_grouped_mlp(const GroupedMlp& mlp, i64 rows, std::span<const i64> spl
   check_splits(mlp.experts.size(), rows, splits);
 }
 
+i64 check_one_width(const GroupedMlp& mlp) {
+  if (mlp.experts.empty()) fail(ErrorCode::Usage, {}, "no experts");
+  const i64 width = mlp.experts[0].up.rows;
+  for (std::size_t e = 1; e < mlp.experts.size(); ++e)
+    if (mlp.experts[e].up.rows != width)
+      fail(ErrorCode::NotSupported, {}, "expert {} has a width of {}, expert 0 of {}; here they must be equal", e,
+           mlp.experts[e].up.rows, width);
+  return width;
+}
+
 }  // namespace glu_ckpt

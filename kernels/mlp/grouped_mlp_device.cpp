@@ -35,26 +35,14 @@ DeviceBuffer upload(const std::vector<T>& values, GpuStream stream) {
   return buffer;
 }
 
-i64 shared_width(const GroupedMlp& mlp) {
-  if (mlp.experts.empty()) fail(ErrorCode::Usage, {}, "no experts");
-  const i64 width = mlp.experts[0].up.rows;
-  for (std::size_t e = 1; e < mlp.experts.size(); ++e)
-    if (mlp.experts[e].up.rows != width)
-      fail(ErrorCode::NotSupported, {}, "expert {} has a width of {}, expert 0 of {}; on a GPU they must be equal", e,
-           mlp.experts[e].up.rows, width);
-  return width;
-}
-
-using Member = StoredMatrix ExpertWeights::*;
-
-std::vector<StoredMatrix> members(const GroupedMlp& mlp, Member member) {
+std::vector<StoredMatrix> members(const GroupedMlp& mlp, MlpMember member) {
   std::vector<StoredMatrix> matrices;
   for (const ExpertWeights& expert : mlp.experts) matrices.push_back(expert.*member);
   return matrices;
 }
 
 /// The experts' biases as fp32 [experts, rows rounded up]; empty where no expert has one.
-DeviceBuffer device_biases(const GroupedMlp& mlp, Member member, i64 rows, GpuStream stream) {
+DeviceBuffer device_biases(const GroupedMlp& mlp, MlpMember member, i64 rows, GpuStream stream) {
   const std::vector<StoredMatrix> biases = members(mlp, member);
   if (std::ranges::none_of(biases, &StoredMatrix::is_there)) return {};
   const auto count = static_cast<i64>(biases.size());
@@ -70,7 +58,7 @@ DeviceBuffer device_biases(const GroupedMlp& mlp, Member member, i64 rows, GpuSt
 /// The matrices of all experts as tensor maps, of the stored matrices or of a dense copy.
 class MappedWeights {
  public:
-  MappedWeights(const GroupedMlp& mlp, Member member, GpuStream stream) {
+  MappedWeights(const GroupedMlp& mlp, MlpMember member, GpuStream stream) {
     std::vector<StoredMatrix> matrices = members(mlp, member);
     const bool all = std::ranges::all_of(matrices, [](const StoredMatrix& m) { return tma_boxes(m).has_value(); });
     if (!all) copy(matrices, stream);
@@ -163,7 +151,7 @@ struct DeviceGroupedMlp::State {
 
 DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream)
     : hidden(mlp.hidden),
-      width((check_mlp(mlp), shared_width(mlp))),
+      width((check_mlp(mlp), check_one_width(mlp))),
       experts(static_cast<i64>(mlp.experts.size())),
       max_rows(rows),
       compute(mlp.compute),
@@ -189,9 +177,9 @@ DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream
   up_bias = device_biases(mlp, &ExpertWeights::up_bias, width, stream);
   down_bias = device_biases(mlp, &ExpertWeights::down_bias, hidden, stream);
   middle = DeviceBuffer(buffer_bytes(1, rows, middle_pitch, element_bytes));
-  const Member gate = activation.is_gated() ? &ExpertWeights::gate : &ExpertWeights::up;
+  const MlpMember gate = activation.is_gated() ? &ExpertWeights::gate : &ExpertWeights::up;
   if (!by_sm90) {
-    const auto pairs = [&](Member one, Member other) {
+    const auto pairs = [&](MlpMember one, MlpMember other) {
       std::vector<StoredMatrix> matrices;
       for (const ExpertWeights& expert : mlp.experts) {
         matrices.push_back(expert.*one);

@@ -107,6 +107,20 @@ ALWAYS_INLINE float activate_one(ActivationKind kind, const Activation& activati
   return std::nanf("");
 }
 
+/// The density of the normal distribution.
+float normal_density(float a) {
+  constexpr double kInverseSqrt2Pi = 0.39894228040143268;
+  const auto wide = static_cast<double>(a);
+  return static_cast<float>(kInverseSqrt2Pi * exp_basic(-0.5 * wide * wide));
+}
+
+/// The derivative of v s(slope_of_v) where s is a sigmoid whose argument has this derivative. It is s where s (1 - s)
+/// is 0, also where the derivative is infinite.
+float gated_slope(float a, float s, float argument_slope) {
+  const float bend = a * s * (1 - s);
+  return bend == 0 ? s : s + bend * argument_slope;
+}
+
 /// One row's arguments.
 struct Row {
   const Activation& activation;
@@ -147,6 +161,47 @@ void row_plain(const Row& row) { run_row(row); }
 
 float activate(const Activation& activation, float a, float u) {
   return activate_one(activation.kind, activation, a, u);
+}
+
+ActivationGrad activation_grad(const Activation& activation, float a, float u) {
+  const float value = activate(activation, a, u);
+  const float limit = activation.limit;
+  switch (activation.kind) {
+    case ActivationKind::Swiglu: {
+      const float s = sigmoid(a);
+      return {value, gated_slope(a, s, 1) * u, a * s};
+    }
+    case ActivationKind::ClampedSwiglu:
+    case ActivationKind::ClampedQuickGeglu:
+    case ActivationKind::QuickGeglu: {
+      const bool clamps = activation.kind != ActivationKind::QuickGeglu;
+      const float alpha = activation.kind == ActivationKind::ClampedSwiglu ? 1 : activation.alpha;
+      const float offset = activation.kind == ActivationKind::ClampedSwiglu ? 0 : activation.offset;
+      const float ac = clamps ? at_most(a, limit) : a;
+      const float uc = clamps ? clamp_both(u, limit) : u;
+      const float s = sigmoid(alpha * ac);
+      return {value, clamps && a > limit ? 0 : gated_slope(ac, s, alpha) * (uc + offset),
+              clamps && (u > limit || u < -limit) ? 0 : ac * s};
+    }
+    case ActivationKind::GegluTanh: {
+      constexpr float kLinear = 0.79788456F;
+      constexpr float kThreeCubics = 0.10703223F;
+      const float s = sigmoid(gelu_tanh_argument(a));
+      return {value, gated_slope(a, s, 2 * (kLinear + kThreeCubics * a * a)) * u, a * s};
+    }
+    case ActivationKind::GegluErf: {
+      const float phi = normal_distribution(a);
+      const float bend = std::isinf(a) ? 0 : a * normal_density(a);
+      return {value, (phi + bend) * u, a * phi};
+    }
+    case ActivationKind::Reglu: return {value, a > 0 ? u : a <= 0 ? 0 : a, at_least_zero(a)};
+    case ActivationKind::Glu: {
+      const float s = sigmoid(a);
+      return {value, s * (1 - s) * u, s};
+    }
+    case ActivationKind::SquaredRelu: return {value, 0, 2 * at_least_zero(u)};
+  }
+  return {};
 }
 
 void activate_row(const Activation& activation, std::span<const float> a, std::span<const float> u, float scale,

@@ -92,8 +92,8 @@ void grow(std::vector<float>& buffer, i64 size) {
 
 class HostMlp {
  public:
-  HostMlp(const GroupedMlp& mlp, std::span<const i64> splits, const float* probs)
-      : mlp_(mlp), splits_(splits), probs_(probs), hidden_(padded_cols(mlp.hidden)) {
+  HostMlp(const GroupedMlp& mlp, std::span<const i64> splits, const float* probs, std::byte* z)
+      : mlp_(mlp), splits_(splits), probs_(probs), z_(z), hidden_(padded_cols(mlp.hidden)) {
     for (const i64 split : splits) tokens_ += split;
     for (const ExpertWeights& expert : mlp.experts) width_ = std::max(width_, padded_cols(expert.up.rows));
     round_probs();
@@ -182,9 +182,20 @@ class HostMlp {
       round_sums(a, expert.gate_bias, gate_bias);
       round_sums(u, expert.up_bias, up_bias);
       const i64 token = task.first_token + t;
+      save_z(token, task.first_row, expert.up.rows, a, u);
       activate_row(mlp_.activation, a, u, rounded_probs_[static_cast<std::size_t>(token)], mlp_.compute,
                    {middle_.data() + token * width_ + task.first_row, rows});
     }
+  }
+
+  /// Columns from `col` on of F, of a token's gate and up.
+  void save_z(i64 token, i64 col, i64 width, std::span<const float> a, std::span<const float> u) const {
+    if (z_ == nullptr) return;
+    const i64 element_bytes = dtype_bits(mlp_.compute) / 8;
+    const i64 halves = mlp_.activation.is_gated() ? 2 : 1;
+    std::byte* const row = z_ + (token * halves * width + col) * element_bytes;
+    if (!a.empty()) narrow_row(a, mlp_.compute, row);
+    narrow_row(u, mlp_.compute, row + (halves - 1) * width * element_bytes);
   }
 
   /// Without a bias nothing is added, not even 0: it would turn -0 into 0.
@@ -212,6 +223,7 @@ class HostMlp {
   const GroupedMlp& mlp_;
   std::span<const i64> splits_;
   const float* probs_;
+  std::byte* z_;
   i64 tokens_ = 0;
   /// Values per row of x_ and of middle_, padded.
   i64 hidden_ = 0;
@@ -225,9 +237,11 @@ class HostMlp {
 }  // namespace
 
 void grouped_mlp_host(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
-                      void* out, int jobs) {
+                      void* out, int jobs, void* z) {
   check_grouped_mlp(mlp, rows, splits);
-  HostMlp(mlp, splits, probs).run(static_cast<const std::byte*>(x), static_cast<std::byte*>(out), jobs);
+  if (z != nullptr) check_one_width(mlp);
+  HostMlp(mlp, splits, probs, static_cast<std::byte*>(z))
+      .run(static_cast<const std::byte*>(x), static_cast<std::byte*>(out), jobs);
 }
 
 }  // namespace glu_ckpt

@@ -7,6 +7,7 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "kernels/mlp/check_mlp.hpp"
+#include "ops/check_tensors.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -31,6 +32,8 @@ i64 checked_bytes(std::string_view name, const std::vector<i64>& shape, Dtype dt
          dtype_name(dtype));
   return (*bits + 7) / 8;
 }
+
+}  // namespace
 
 void check_shape(std::string_view name, const TensorView& tensor, const std::vector<i64>& shape,
                  std::string_view advice) {
@@ -64,6 +67,18 @@ void check_address(std::string_view name, const TensorView& tensor) {
     fail(ErrorCode::Usage, {}, "{}: shape {} without an address", name, shape_text(tensor.shape));
 }
 
+void check_no_overlap(std::string_view name, const TensorView& tensor, const TensorView& out) {
+  const i64 out_bytes = checked_bytes("output buffer", out.shape, out.dtype);
+  const i64 bytes = checked_bytes(name, tensor.shape, tensor.dtype);
+  if (out_bytes == 0 || bytes == 0) return;
+  const std::less<const std::byte*> before;
+  if (before(out.data, tensor.data + bytes) && before(tensor.data, out.data + out_bytes))
+    fail(ErrorCode::Usage, {}, "output buffer: its {} bytes overlap the {} of {}; give it memory of its own", out_bytes,
+         bytes, name);
+}
+
+namespace {
+
 /// All extents but the last, in one.
 i64 token_rows(const std::vector<i64>& shape) {
   i64 rows = 1;
@@ -93,16 +108,6 @@ void check_vector(std::string_view name, const TensorView& tensor, Dtype dtype, 
   if (const auto rest = reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(element_bytes))
     fail(ErrorCode::Usage, {}, "{}: {} bytes past a multiple of {}; align them to their dtype", name, rest,
          element_bytes);
-}
-
-void check_no_overlap(std::string_view name, const TensorView& tensor, const TensorView& out) {
-  const i64 out_bytes = checked_bytes("output buffer", out.shape, out.dtype);
-  const i64 bytes = checked_bytes(name, tensor.shape, tensor.dtype);
-  if (out_bytes == 0 || bytes == 0) return;
-  const std::less<const std::byte*> before;
-  if (before(out.data, tensor.data + bytes) && before(tensor.data, out.data + out_bytes))
-    fail(ErrorCode::Usage, {}, "output buffer: its {} bytes overlap the {} of {}; give it memory of its own", out_bytes,
-         bytes, name);
 }
 
 /// The tensor to write to, once everything is known to be right.

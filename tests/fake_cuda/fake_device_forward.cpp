@@ -48,7 +48,7 @@ DeviceGroupedMlp::DeviceGroupedMlp(DeviceGroupedMlp&&) noexcept = default;
 DeviceGroupedMlp& DeviceGroupedMlp::operator=(DeviceGroupedMlp&&) noexcept = default;
 
 void DeviceGroupedMlp::run(const void* x, i64 rows, const i64* splits, const float* probs, void* out,
-                           GpuStream stream) const {
+                           GpuStream stream, void* z) const {
   const i64 row_bytes = rows * state_->mlp.hidden * dtype_bits(state_->mlp.compute) / 8;
   const auto num_experts = state_->experts.size();
   std::vector<Range> used{range_of(x, row_bytes), range_of(out, row_bytes),
@@ -62,7 +62,7 @@ void DeviceGroupedMlp::run(const void* x, i64 rows, const i64* splits, const flo
   const auto work = [=, mlp = state_->mlp, experts = state_->experts] {
     GroupedMlp given = mlp;
     given.experts = experts;
-    grouped_mlp_host(given, x, rows, {splits, num_experts}, probs, out, 1);
+    grouped_mlp_host(given, x, rows, {splits, num_experts}, probs, out, 1, z);
   };
   if (const cudaError_t status = fake_cuda::launch("grouped_mlp", stream, used, work); status != cudaSuccess)
     cuda_launch_fail(status, "grouped_mlp", std::to_string(rows) + " rows");

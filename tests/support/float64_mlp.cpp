@@ -19,6 +19,11 @@ std::vector<double> linear(const std::vector<double>& weight, const std::vector<
   return out;
 }
 
+/// y += factor * x
+void add(std::vector<double>& y, std::size_t from, double factor, const std::vector<double>& x) {
+  for (std::size_t i = 0; i < x.size(); ++i) y[from + i] += factor * x[i];
+}
+
 }  // namespace
 
 double plain_activation(const PlainActivation& activation, double a, double u) {
@@ -47,6 +52,39 @@ std::vector<double> plain_mlp(const PlainExpert& expert, const PlainActivation& 
   std::vector<double> out = linear(expert.down, expert.down_bias, middle);
   for (double& value : out) value *= p;
   return out;
+}
+
+PlainTokenGrads add_plain_grads(const PlainExpert& expert, const PlainActivation& activation,
+                                const std::vector<double>& x, double p, const std::vector<double>& dout,
+                                PlainExpert& grads) {
+  constexpr double kStep = 1e-6;
+  const bool gated = !expert.gate.empty();
+  const std::vector<double> u = linear(expert.up, expert.up_bias, x);
+  const std::vector<double> a = gated ? linear(expert.gate, expert.gate_bias, x) : std::vector<double>(u.size());
+  const std::size_t width = u.size(), hidden = x.size();
+  PlainTokenGrads token{std::vector<double>(hidden)};
+  for (std::size_t f = 0; f < width; ++f) {
+    double g = 0;
+    for (std::size_t h = 0; h < hidden; ++h) g += dout[h] * expert.down[h * width + f];
+    const auto act = [&](double da, double du) { return plain_activation(activation, a[f] + da, u[f] + du); };
+    const double value = act(0, 0);
+    token.dp += g * value;
+    for (std::size_t h = 0; h < hidden; ++h) grads.down[h * width + f] += dout[h] * value * p;
+    const double du = g * p * (act(0, kStep) - act(0, -kStep)) / (2 * kStep);
+    add(grads.up, f * hidden, du, x);
+    for (std::size_t h = 0; h < hidden; ++h) token.dx[h] += du * expert.up[f * hidden + h];
+    if (!grads.up_bias.empty()) grads.up_bias[f] += du;
+    if (!gated) continue;
+    const double da = g * p * (act(kStep, 0) - act(-kStep, 0)) / (2 * kStep);
+    add(grads.gate, f * hidden, da, x);
+    for (std::size_t h = 0; h < hidden; ++h) token.dx[h] += da * expert.gate[f * hidden + h];
+    if (!grads.gate_bias.empty()) grads.gate_bias[f] += da;
+  }
+  if (!expert.down_bias.empty()) {
+    add(grads.down_bias, 0, p, dout);
+    for (std::size_t h = 0; h < hidden; ++h) token.dp += dout[h] * expert.down_bias[h];
+  }
+  return token;
 }
 
 }  // namespace glu_ckpt::support

@@ -27,4 +27,14 @@ double plain_activation(const PlainActivation& activation, double a, double u);
 std::vector<double> plain_mlp(const PlainExpert& expert, const PlainActivation& activation,
                               const std::vector<double>& x, double p);
 
+/// The gradients of sum over h of dout[h] times plain_mlp()[h]. Those of the experts are added to `grads`, whose
+/// vectors are as long as the expert's. The activation's derivatives are central differences of plain_activation().
+struct PlainTokenGrads {
+  std::vector<double> dx;
+  double dp = 0;
+};
+PlainTokenGrads add_plain_grads(const PlainExpert& expert, const PlainActivation& activation,
+                                const std::vector<double>& x, double p, const std::vector<double>& dout,
+                                PlainExpert& grads);
+
 }  // namespace glu_ckpt::support

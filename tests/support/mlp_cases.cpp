@@ -178,10 +178,61 @@ MlpCall::MlpCall(const MlpShape& mlp_shape, std::vector<i64> token_splits, unsig
     probs.push_back(static_cast<float>(p));
 }
 
+std::vector<double> stored_values(const StoredMatrix& matrix) {
+  if (!matrix.is_there()) return {};
+  std::vector<double> values;
+  for (i64 r = 0; r < matrix.rows; ++r)
+    for (i64 c = 0; c < matrix.cols; ++c) {
+      const StoredMatrix::Part& part = r < matrix.tail_row ? matrix.first : matrix.tail;
+      const Placement& place = part.place;
+      const std::byte* const at = part.data + place.offset + r / place.block_rows * place.block_step +
+                                  r % place.block_rows * place.row_step + c * place.col_step;
+      values.push_back(to_doubles({at, bytes_of(matrix.dtype)}, matrix.dtype)[0]);
+    }
+  return values;
+}
+
+PlainExpert stored_values(const ExpertWeights& expert) {
+  return {stored_values(expert.gate),      stored_values(expert.up),      stored_values(expert.down),
+          stored_values(expert.gate_bias), stored_values(expert.up_bias), stored_values(expert.down_bias)};
+}
+
+std::vector<PlainExpert> filled_like(const std::vector<PlainExpert>& experts, double value) {
+  std::vector<PlainExpert> filled = experts;
+  for (PlainExpert& expert : filled)
+    for (std::vector<double>* const matrix :
+         {&expert.gate, &expert.up, &expert.down, &expert.gate_bias, &expert.up_bias, &expert.down_bias})
+      std::fill(matrix->begin(), matrix->end(), value);
+  return filled;
+}
+
+namespace {
+
+PlainActivation plain_of(const Activation& activation) {
+  return {std::string(to_string(activation.kind)), activation.alpha, activation.limit, activation.offset};
+}
+
+}  // namespace
+
+PlainGrads MlpCall::expected_grads(const std::vector<double>& dout) const {
+  PlainGrads grads{{}, {}, filled_like(experts, 0)};
+  const PlainActivation plain = plain_of(shape.activation);
+  i64 row = 0;
+  const auto of_row = [&](const std::vector<double>& all) {
+    return std::vector<double>(all.begin() + row * shape.hidden, all.begin() + (row + 1) * shape.hidden);
+  };
+  for (std::size_t e = 0; e < splits.size(); ++e)
+    for (i64 t = 0; t < splits[e]; ++t, ++row) {
+      const PlainTokenGrads token = add_plain_grads(experts[e], plain, of_row(x), probs[static_cast<std::size_t>(row)],
+                                                    of_row(dout), grads.experts[e]);
+      grads.dx.insert(grads.dx.end(), token.dx.begin(), token.dx.end());
+      grads.dprobs.push_back(token.dp);
+    }
+  return grads;
+}
+
 std::vector<double> MlpCall::expected() const {
-  const Activation& activation = shape.activation;
-  const PlainActivation plain{std::string(to_string(activation.kind)), activation.alpha, activation.limit,
-                              activation.offset};
+  const PlainActivation plain = plain_of(shape.activation);
   std::vector<double> out;
   i64 row = 0;
   for (std::size_t e = 0; e < splits.size(); ++e)

@@ -68,12 +68,39 @@ class StoredExperts {
 std::vector<std::byte> to_bytes(const std::vector<double>& values, Dtype dtype);
 std::vector<double> to_doubles(std::span<const std::byte> bytes, Dtype dtype);
 
+/// The values of a matrix in memory, dense; none where it is not there.
+std::vector<double> stored_values(const StoredMatrix& matrix);
+/// All matrices of one expert.
+PlainExpert stored_values(const ExpertWeights& expert);
+/// Experts of the same sizes whose every value is `value`.
+std::vector<PlainExpert> filled_like(const std::vector<PlainExpert>& experts, double value);
+
+/// Gradients of one call.
+struct PlainGrads {
+  /// [rows, hidden] and [rows].
+  std::vector<double> dx, dprobs;
+  std::vector<PlainExpert> experts;
+};
+
+/// Calls use(name, a, b) for each matrix that an expert can have.
+template <typename Use>
+void for_each_matrix(const PlainExpert& a, const PlainExpert& b, const Use& use) {
+  use("gate", a.gate, b.gate);
+  use("up", a.up, b.up);
+  use("down", a.down, b.down);
+  use("gate bias", a.gate_bias, b.gate_bias);
+  use("up bias", a.up_bias, b.up_bias);
+  use("down bias", a.down_bias, b.down_bias);
+}
+
 /// Experts, tokens and probabilities of one call.
 struct MlpCall {
   /// The same for the same arguments.
   MlpCall(const MlpShape& mlp_shape, std::vector<i64> token_splits, unsigned seed);
   /// What the formulas give in double, [rows, hidden].
   std::vector<double> expected() const;
+  /// What they give for the gradient of an output [rows, hidden].
+  PlainGrads expected_grads(const std::vector<double>& dout) const;
 
   std::mt19937 random;
   MlpShape shape;

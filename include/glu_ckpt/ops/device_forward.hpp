@@ -33,7 +33,9 @@ class DeviceGroupedMlp {
   /// memory, so they have to follow one another. Throws Usage, before anything is launched, for other rows and for
   /// addresses that are null or not aligned to their dtype; where Hopper's matrix instructions are used (16-bit dtypes)
   /// and rows of x are multiples of 16 bytes, x has to begin at one, too. Throws DeviceFailed.
-  void run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, GpuStream stream) const;
+  /// `z`, where it is not null, gets the pre-activation for a backward, as grouped_mlp_host() says.
+  void run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, GpuStream stream,
+           void* z = nullptr) const;
 
   /// Checks that the newest run's splits were right; before the first run nothing is wrong. Waits for `stream`. Throws
   /// Usage with the numbers.

@@ -112,9 +112,12 @@ struct GroupedMlp {
 /// sums of fp32, number l of columns l, l + 16, ... from first to last, by a multiplication and an addition that round
 /// each (columns past the last count as 0); then l += l + 8, l += l + 4, l += l + 2, l += l + 1. Exponentials are made
 /// of IEEE basic operations alone. So equal weights in two layouts give equal bits.
+/// `z`, where it is not null, gets the rounded pre-activation for a backward: [rows, 2F], F columns of gate, then F of
+/// up, whatever the order of FC1's rows ([rows, F] without a gate); all experts then have one width. Rows behind the
+/// last split keep what they hold.
 /// Throws Usage for shapes, splits and constants, NotSupported for dtypes, with the numbers, before anything is
 /// written.
 void grouped_mlp_host(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
-                      void* out, int jobs);
+                      void* out, int jobs, void* z = nullptr);
 
 }  // namespace glu_ckpt
