@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares glu-ckpt's kernels with PyTorch, in one run on one GPU.
 
-    scripts/bench_gpu.py [kernels|forward] [--glu-ckpt PATH] [--json] [--model M] [--tokens N,N]
+    scripts/bench_gpu.py [kernels|forward] [--glu-ckpt PATH] [--json] [--model M] [--tokens N,N] [--backward]
 
 kernels (the default): the layout kernels beside PyTorch's formula for the same permutation.
 
@@ -14,6 +14,10 @@ forward: the grouped MLP beside torch._grouped_mm, SwiGLU and torch._grouped_mm 
 forward`. PyTorch's FC1 is in halves, and its activation eager, or compiled for one static shape. The program runs
 before and after PyTorch; its time is the mean of its two medians, and both are printed. --model and --tokens choose
 figures, as for the program.
+
+forward --backward: gradients of x, the probabilities and both weights. PyTorch's time is that of a forward with the
+backward by autograd, less that of the forward; its activation is compiled. The program's backward reads the
+pre-activation that its forward saved.
 """
 
 import argparse
@@ -122,15 +126,44 @@ def swiglu(z, probs):
     return torch.nn.functional.silu(gate) * linear * probs
 
 
+def values(*shape, deviation):
+    return torch.randn(*shape, dtype=torch.bfloat16, device="cuda").mul_(deviation)
+
+
+def torch_backward(figure):
+    """Microseconds of autograd on the shape of one of the program's figures."""
+    experts, hidden, width = (figure[key] for key in ("num_experts", "hidden_size", "moe_intermediate_size"))
+    tokens = figure["tokens_per_expert"]
+    rows = experts * tokens
+    inputs = [values(rows, hidden, deviation=1), torch.rand(rows, 1, device="cuda").to(torch.bfloat16),
+              values(experts, 2 * width, hidden, deviation=hidden**-0.5),
+              values(experts, hidden, width, deviation=width**-0.5)]
+    gradient = values(rows, hidden, deviation=1)
+    ends = torch.arange(1, experts + 1, device="cuda", dtype=torch.int32) * tokens
+    torch._dynamo.reset()
+    activation = torch.compile(swiglu, dynamic=False)
+    for tensor in inputs:
+        tensor.requires_grad_(True)
+
+    def forward():
+        x, probs, fc1, fc2 = inputs
+        z = torch._grouped_mm(x, fc1.transpose(1, 2), offs=ends)
+        return torch._grouped_mm(activation(z, probs), fc2.transpose(1, 2), offs=ends)
+
+    def both():
+        return torch.autograd.grad(forward(), inputs, gradient)
+
+    both()
+    launches = max(1, min(20, round(1000 / batch_us(both, 1))))
+    with_backward, alone = in_turn(both, forward, launches=launches)
+    return with_backward - alone
+
+
 def torch_forward(figure):
     """Microseconds of PyTorch on the shape of one of the program's figures: (compiled, eager)."""
     experts, hidden, width = (figure[key] for key in ("num_experts", "hidden_size", "moe_intermediate_size"))
     tokens = figure["tokens_per_expert"]
     rows = experts * tokens
-
-    def values(*shape, deviation):
-        return torch.randn(*shape, dtype=torch.bfloat16, device="cuda").mul_(deviation)
-
     x, probs = values(rows, hidden, deviation=1), torch.rand(rows, 1, device="cuda").to(torch.bfloat16)
     # As they are stored, [out, in], and seen as [in, out]: the inner axis of both operands is the summed one.
     fc1 = values(experts, 2 * width, hidden, deviation=hidden**-0.5).transpose(1, 2)
@@ -174,8 +207,45 @@ def forward_figures(arguments):
     return before, after, rows
 
 
+def report_backward(arguments):
+    """The backward beside autograd's."""
+    before = own_forward(arguments)
+    others = []
+    for figure in before["figures"]:
+        others.append(torch_backward(figure))
+        torch.cuda.empty_cache()
+    after = own_forward(arguments)
+    rows = []
+    for first, other, second in zip(before["figures"], others, after["figures"]):
+        own = (first["backward_microseconds"] + second["backward_microseconds"]) / 2
+        # Twice the forward's operations.
+        flops = 2 * first["tflops"] * first["microseconds"]
+        rows.append({
+            "model": first["model"], "tokens_per_expert": first["tokens_per_expert"],
+            "num_experts": first["num_experts"], "microseconds": own,
+            "microseconds_before": first["backward_microseconds"], "microseconds_after": second["backward_microseconds"],
+            "recompute_microseconds": (first["recompute_microseconds"] + second["recompute_microseconds"]) / 2,
+            "tflops": flops / own, "torch_microseconds": other, "torch_tflops": flops / other,
+            "times_torch": other / own,
+        })
+    if arguments.json:
+        print(json.dumps({"device": before["device"], "cuda_driver": before["cuda_driver"], "torch": torch.__version__,
+                          "before": before["figures"], "after": after["figures"], "figures": rows}))
+        return
+    print(f"{before['device']}, driver for CUDA {before['cuda_driver']}, torch {torch.__version__}")
+    print(f"{'model':13} {'tokens':>6} {'us':>9} {'before':>9} {'after':>9} {'TFLOP/s':>8} {'recompute':>9} {'torch':>9}"
+          f" {'TFLOP/s':>8} {'x torch':>8}")
+    for row in rows:
+        print(f"{row['model']:13} {row['tokens_per_expert']:6} {row['microseconds']:9.1f}"
+              f" {row['microseconds_before']:9.1f} {row['microseconds_after']:9.1f} {row['tflops']:8.1f}"
+              f" {row['recompute_microseconds']:9.1f} {row['torch_microseconds']:9.1f} {row['torch_tflops']:8.1f}"
+              f" {row['times_torch']:8.3f}")
+
+
 def own_forward(arguments):
     filters = [f"--{name}={value}" for name in ("model", "tokens") if (value := getattr(arguments, name))]
+    if arguments.backward:
+        filters.append("--backward")
     run = subprocess.run([arguments.glu_ckpt, "bench", "forward", "--json", *filters], check=True,
                          stdout=subprocess.PIPE, text=True)
     return json.loads(run.stdout)
@@ -213,12 +283,13 @@ def main():
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--model", help="forward: of this model alone")
     parser.add_argument("--tokens", help="forward: so many tokens per expert; 8, or 1,8,64")
+    parser.add_argument("--backward", action="store_true", help="forward: the backward in place of the forward")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("bench_gpu: PyTorch sees no GPU", file=sys.stderr)
         return 77
     if arguments.what == "forward":
-        report_forward(arguments)
+        report_backward(arguments) if arguments.backward else report_forward(arguments)
         return 0
     own = own_figures(arguments.glu_ckpt)
     others = list(torch_figures())

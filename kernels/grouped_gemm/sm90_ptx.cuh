@@ -112,7 +112,16 @@ __device__ inline void load_tile_3d_multicast(void* to, const CUtensorMap* map, 
       : "memory");
 }
 
-/// Makes this thread's stores to shared memory known to TMA.
+__device__ inline void load_tile_2d_multicast(void* to, const CUtensorMap* map, uint64_t* barrier, int c0, int c1,
+                                              uint16_t mask, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(shared_address(to)),
+      "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "h"(mask), "l"(policy)
+      : "memory");
+}
+
+/// Makes this thread's stores to shared memory known to TMA and WGMMA.
 __device__ inline void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// Stores the part of a box that lies within the tensor, from shared to global memory, in the thread's current group of
@@ -120,6 +129,11 @@ __device__ inline void publish_shared() { asm volatile("fence.proxy.async.shared
 __device__ inline void store_tile_2d(const CUtensorMap* map, const void* from, int c0, int c1) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
                "r"(shared_address(from)), "r"(c0), "r"(c1)
+               : "memory");
+}
+__device__ inline void store_tile_3d(const CUtensorMap* map, const void* from, int c0, int c1, int c2) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+               "r"(shared_address(from)), "r"(c0), "r"(c1), "r"(c2)
                : "memory");
 }
 __device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -141,8 +155,9 @@ __device__ inline void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-/// Synchronizes one warpgroup, by the barrier of a number from 1 to 15.
+/// Synchronizes one warpgroup, or two, by the barrier of a number from 1 to 15.
 __device__ inline void warpgroup_sync(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
+__device__ inline void two_warpgroups_sync(int number) { asm volatile("bar.sync %0, 256;" ::"r"(number) : "memory"); }
 
 /// Describes a tile of rows of 128 bytes in shared memory, swizzled by 128 bytes as TMA writes it, whose address is a
 /// multiple of 1024: groups of 8 rows lie 1024 bytes apart. The descriptor 16 columns (32 bytes) farther on is 2 more.
@@ -152,6 +167,18 @@ __device__ inline uint64_t tile_descriptor(const void* tile) {
   const uint64_t address = shared_address(tile);
   return kSwizzle128 | (kGroupBytes >> 4) << 32 | uint64_t{1} << 16 | (address & 0x3FFFF) >> 4;
 }
+
+/// The same for an operand that lies transposed: rows of 128 bytes are 64 elements along M or N, and follow one another
+/// along K. Its next 64 elements along M or N lie `chunk_bytes` on. The descriptor 16 rows farther along K is
+/// kTransposedStep more.
+__device__ inline uint64_t transposed_descriptor(const void* tile, int chunk_bytes) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kGroupBytes = 1024;
+  const uint64_t address = shared_address(tile);
+  return kSwizzle128 | (kGroupBytes >> 4) << 32 | static_cast<uint64_t>(chunk_bytes >> 4) << 16 |
+         (address & 0x3FFFF) >> 4;
+}
+constexpr uint64_t kTransposedStep = 16 * 128 / 16;
 
 /// Comes before the first WGMMA that touches registers which other instructions wrote.
 __device__ inline void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -171,35 +198,36 @@ __device__ inline void mma_wait() {
 #define GLU_P60 GLU_P30 ", " GLU_P10(3) ", " GLU_P10(4) ", " GLU_P10(5)
 #define GLU_P120 \
   GLU_P60 ", " GLU_P10(6) ", " GLU_P10(7) ", " GLU_P10(8) ", " GLU_P10(9) ", " GLU_P10(10) ", " GLU_P10(11)
-#define GLU_MMA_OF(type, n, registers, a, b, add, ...)                                                                 \
+#define GLU_MMA_OF(type, n, registers, a, b, add, ta, tb, ...)                                                         \
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" n "k16.f32." type \
-               "." type " {" registers "}, " a ", " b ", add, 1, 1, 0, 0;\n}\n"                                        \
+               "." type " {" registers "}, " a ", " b ", add, 1, 1, " ta ", " tb ";\n}\n"                              \
                : __VA_ARGS__                                                                                           \
-               : "l"(first), "l"(second), "r"(keep))
-#define GLU_MMA(n, registers, a, b, add, ...)                 \
-  if constexpr (std::is_same_v<Element, __nv_bfloat16>)       \
-    GLU_MMA_OF("bf16", n, registers, a, b, add, __VA_ARGS__); \
-  else                                                        \
-    GLU_MMA_OF("f16", n, registers, a, b, add, __VA_ARGS__)
+               : "l"(first), "l"(second), "r"(keep), "n"(kTurnFirst), "n"(kTurnSecond))
+#define GLU_MMA(n, registers, a, b, add, ta, tb, ...)                 \
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>)               \
+    GLU_MMA_OF("bf16", n, registers, a, b, add, ta, tb, __VA_ARGS__); \
+  else                                                                \
+    GLU_MMA_OF("f16", n, registers, a, b, add, ta, tb, __VA_ARGS__)
 
 /// d[64, kCols] = first[64, 16] second[kCols, 16]^T, plus d if `keep`. For a warpgroup's thread t, lane l of warp w,
-/// d[4 j + i] is row 16 w + l / 4 + (i / 2) 8, column 8 j + (l % 4) 2 + i % 2. Asynchronous.
-template <typename Element, int kCols>
+/// d[4 j + i] is row 16 w + l / 4 + (i / 2) 8, column 8 j + (l % 4) 2 + i % 2. Asynchronous. An operand that lies
+/// transposed, as transposed_descriptor() describes it, has its kTurn 1.
+template <typename Element, int kCols, int kTurnFirst = 0, int kTurnSecond = 0>
 __device__ inline void multiply_add(float (&d)[kCols / 2], uint64_t first, uint64_t second, int keep) {
   if constexpr (kCols == 8) {
-    GLU_MMA("8", "%0, %1, %2, %3", "%4", "%5", "%6", GLU_F4(0));
+    GLU_MMA("8", "%0, %1, %2, %3", "%4", "%5", "%6", "%7", "%8", GLU_F4(0));
   } else if constexpr (kCols == 16) {
-    GLU_MMA("16", "%0, %1, %2, %3, %4, %5, %6, %7", "%8", "%9", "%10", GLU_F4(0), GLU_F4(4));
+    GLU_MMA("16", "%0, %1, %2, %3, %4, %5, %6, %7", "%8", "%9", "%10", "%11", "%12", GLU_F4(0), GLU_F4(4));
   } else if constexpr (kCols == 32) {
-    GLU_MMA("32", GLU_P10() ", %10, %11, %12, %13, %14, %15", "%16", "%17", "%18", GLU_F16(0));
+    GLU_MMA("32", GLU_P10() ", %10, %11, %12, %13, %14, %15", "%16", "%17", "%18", "%19", "%20", GLU_F16(0));
   } else if constexpr (kCols == 64) {
-    GLU_MMA("64", GLU_P30 ", %30, %31", "%32", "%33", "%34", GLU_F16(0), GLU_F16(16));
+    GLU_MMA("64", GLU_P30 ", %30, %31", "%32", "%33", "%34", "%35", "%36", GLU_F16(0), GLU_F16(16));
   } else if constexpr (kCols == 128) {
-    GLU_MMA("128", GLU_P60 ", %60, %61, %62, %63", "%64", "%65", "%66", GLU_F64(0));
+    GLU_MMA("128", GLU_P60 ", %60, %61, %62, %63", "%64", "%65", "%66", "%67", "%68", GLU_F64(0));
   } else {
     static_assert(kCols == 256);
-    GLU_MMA("256", GLU_P120 ", %120, %121, %122, %123, %124, %125, %126, %127", "%128", "%129", "%130", GLU_F64(0),
-            GLU_F64(64));
+    GLU_MMA("256", GLU_P120 ", %120, %121, %122, %123, %124, %125, %126, %127", "%128", "%129", "%130", "%131", "%132",
+            GLU_F64(0), GLU_F64(64));
   }
 }
 
@@ -218,6 +246,14 @@ __device__ inline void multiply_add(float (&d)[kCols / 2], uint64_t first, uint6
 __device__ inline void store_matrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
                "r"(c), "r"(d)
+               : "memory");
+}
+
+/// Loads four such matrices back, from the same addresses to the same lanes.
+__device__ inline void load_matrices(uint32_t address, uint32_t (&registers)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
+               : "r"(address)
                : "memory");
 }
 

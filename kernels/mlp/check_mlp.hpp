@@ -19,8 +19,8 @@ i64 check_one_width(const GroupedMlp& mlp);
 /// Checks the experts and the gradients of a backward. Throws Usage, NotSupported.
 void check_mlp_backward(const MlpBackward& backward);
 
-/// Checks the rows and addresses of a step. Throws Usage.
-void check_backward_step(const MlpBackward& backward, const MlpBackwardStep& step);
+/// Checks the rows and addresses of a step, and of x too where it is read. Throws Usage.
+void check_backward_step(Dtype compute, const MlpBackwardStep& step, bool reads_x);
 
 using MlpMember = StoredMatrix ExpertWeights::*;
 /// Says whether the gradient of a matrix is computed.

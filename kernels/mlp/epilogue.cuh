@@ -102,18 +102,22 @@ struct Epilogue {
 
   /// Returns one element of C before it is rounded. `p` is that of probability().
   __device__ float operator()(int col, float first, float second, float p) const {
-    if constexpr (kKind == LayerKind::Linear) {
+    if constexpr (kKind == LayerKind::Linear)
       return first_bias != nullptr ? fmaf(__ldg(first_bias + col), p, first) : first;
-    } else {
-      if (first_bias != nullptr) first += __ldg(first_bias + col);
-      first = round_as<Element>(first);
-      if constexpr (kKind == LayerKind::Ungated) {
-        return activate<Element, kFormula>(layer.activation, 0, first) * p;
-      } else {
-        if (second_bias != nullptr) second += __ldg(second_bias + col);
-        return activate<Element, kFormula>(layer.activation, first, round_as<Element>(second)) * p;
-      }
-    }
+    if constexpr (kKind == LayerKind::Ungated)
+      return activate<Element, kFormula>(layer.activation, 0, pre_activation<0>(col, first)) * p;
+    if constexpr (kKind == LayerKind::Gated)
+      return activate<Element, kFormula>(layer.activation, pre_activation<0>(col, first),
+                                         pre_activation<1>(col, second)) *
+             p;
+  }
+
+  /// Returns one element of FC1's rounded sums: of gate and up for Gated, else the first only counts.
+  template <int kWhich>
+  __device__ float pre_activation(int col, float sum) const {
+    const float* const bias = kWhich == 0 ? first_bias : second_bias;
+    if (bias != nullptr) sum += __ldg(bias + col);
+    return round_as<Element>(sum);
   }
 
  private:
@@ -142,19 +146,19 @@ __device__ inline void with_epilogue(const MlpLayer& layer, int expert, const Us
   }
 }
 
-/// Stores 16 bytes of a row of C, columns `col` to `col` + 8. Rows that begin at multiples of 16 bytes are written in
-/// one piece.
+/// Stores 16 bytes of a row, columns `col` to `col` + 8 of `cols`. Rows that begin at multiples of 16 bytes are written
+/// in one piece.
 template <typename Element>
-__device__ inline void store_piece(const MlpLayer& layer, i64 row, int col, uint4 piece) {
-  Element* const to = static_cast<Element*>(layer.out) + row * layer.out_pitch + col;
-  if (layer.wide_stores && col + 8 <= layer.n) {
+__device__ inline void store_piece(const RowsOut& out, int cols, i64 row, int col, uint4 piece) {
+  Element* const to = static_cast<Element*>(out.data) + row * out.pitch + col;
+  if (out.wide && col + 8 <= cols) {
     *reinterpret_cast<uint4*>(to) = piece;
     return;
   }
   const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
 #pragma unroll
   for (int i = 0; i < 8; ++i)
-    if (col + i < layer.n) {
+    if (col + i < cols) {
       const auto bits = static_cast<unsigned short>(words[i / 2] >> (i % 2 * 16));
       *reinterpret_cast<unsigned short*>(to + i) = bits;
     }

@@ -98,8 +98,14 @@ __global__ void __launch_bounds__(kThreads) grouped_gemm_simt(const __grid_const
       for (int j = 0; j < kEach; ++j) {
         const int c = first + x + kSide * j;
         if (c >= layer.n) continue;
-        static_cast<Element*>(layer.out)[r * layer.out_pitch + c] =
-            narrow<Element>(epilogue(c, sums[0][i][j], sums[kWeights - 1][i][j], p));
+        const auto store = [&](const RowsOut& out, float value) {
+          static_cast<Element*>(out.data)[r * out.pitch + c] = narrow<Element>(value);
+        };
+        store(layer.out, epilogue(c, sums[0][i][j], sums[kWeights - 1][i][j], p));
+        if (kKind == LayerKind::Linear || layer.z[1].data == nullptr) continue;
+        if constexpr (kKind == LayerKind::Gated)
+          store(layer.z[0], epilogue.template pre_activation<0>(c, sums[0][i][j]));
+        store(layer.z[1], epilogue.template pre_activation<kWeights - 1>(c, sums[kWeights - 1][i][j]));
       }
     }
   });

@@ -3,47 +3,17 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "glu_ckpt/ops/device_forward.hpp"
-#include "kernels/common/device_buffer.hpp"
 #include "kernels/mlp/check_mlp.hpp"
-#include "kernels/mlp/sm90_grouped_gemm.hpp"
+#include "kernels/mlp/device_layer.hpp"
 
 namespace glu_ckpt {
 namespace {
 
-/// Elements of 16 bits in 16 bytes: rows that TMA reads begin at multiples of that.
-constexpr i64 kRowMultiple = 8;
-
-i64 buffer_bytes(i64 count, i64 rows, i64 cols, i64 element_bytes) {
-  const auto elements = checked_mul(rows, cols);
-  const auto all = elements ? checked_mul(*elements, count) : std::nullopt;
-  const auto bytes = all ? checked_mul(*all, element_bytes) : std::nullopt;
-  if (!bytes) fail(ErrorCode::ShapeOverflow, {}, "{} matrices of {} x {}: too many bytes", count, rows, cols);
-  return *bytes;
-}
-
-template <typename T>
-DeviceBuffer upload(const std::vector<T>& values, GpuStream stream) {
-  DeviceBuffer buffer(static_cast<i64>(values.size() * sizeof(T)));
-  if (!values.empty())
-    CUDA_CHECK(cudaMemcpyAsync(buffer.data(), values.data(), static_cast<std::size_t>(buffer.bytes()),
-                               cudaMemcpyHostToDevice, stream));
-  // The values are the caller's, and pageable.
-  CUDA_CHECK(cudaStreamSynchronize(stream));
-  return buffer;
-}
-
-std::vector<StoredMatrix> members(const GroupedMlp& mlp, MlpMember member) {
-  std::vector<StoredMatrix> matrices;
-  for (const ExpertWeights& expert : mlp.experts) matrices.push_back(expert.*member);
-  return matrices;
-}
-
 /// The experts' biases as fp32 [experts, rows rounded up]; empty where no expert has one.
 DeviceBuffer device_biases(const GroupedMlp& mlp, MlpMember member, i64 rows, GpuStream stream) {
-  const std::vector<StoredMatrix> biases = members(mlp, member);
+  const std::vector<StoredMatrix> biases = members(mlp.experts, member);
   if (std::ranges::none_of(biases, &StoredMatrix::is_there)) return {};
   const auto count = static_cast<i64>(biases.size());
   const DeviceBuffer stored = upload(biases, stream);
@@ -59,7 +29,7 @@ DeviceBuffer device_biases(const GroupedMlp& mlp, MlpMember member, i64 rows, Gp
 class MappedWeights {
  public:
   MappedWeights(const GroupedMlp& mlp, MlpMember member, GpuStream stream) {
-    std::vector<StoredMatrix> matrices = members(mlp, member);
+    std::vector<StoredMatrix> matrices = members(mlp.experts, member);
     const bool all = std::ranges::all_of(matrices, [](const StoredMatrix& m) { return tma_boxes(m).has_value(); });
     if (!all) copy(matrices, stream);
     for (const StoredMatrix& matrix : matrices) maps_.push_back(make_tma_weight(matrix, tma_boxes(matrix).value()));
@@ -86,39 +56,15 @@ class MappedWeights {
   std::vector<TmaWeight> maps_;
 };
 
-/// The tile height for about so many rows an expert. It depends on nothing else, so that equal sizes make sums in equal
-/// order.
-TileHeight choose_tile_height(i64 rows, i64 experts) {
-  const i64 each = (rows + experts - 1) / experts;
-  if (each > 128) return sm90_grouped_gemm_height();
-  const int height = each > 64 ? 128 : each > 24 ? 64 : each > 8 ? 32 : 16;
-  return {height, height};
-}
-
-void launch_sm90(const Sm90Layer& layer, const TileHeight& height, int multiprocessors, GpuStream stream) {
-  if (height.tile_rows == sm90_grouped_gemm_height().tile_rows)
-    launch_sm90_grouped_gemm(layer, multiprocessors, stream);
-  else
-    launch_sm90_grouped_gemm_swap_ab(layer, height.tile_rows, multiprocessors, stream);
-  check_launch("sm90_grouped_gemm", [&] {
-    return fmt::format("{} experts, K {}, N {}, tiles of {} rows", layer.experts, layer.k, layer.n, height.tile_rows);
-  });
-}
-
-void require_aligned(const void* data, i64 bytes, std::string_view name) {
-  if (data == nullptr || reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) != 0)
-    fail(ErrorCode::Usage, {}, "{}: address {}, expected a multiple of {}", name, data, bytes);
-}
-
 }  // namespace
 
 struct DeviceGroupedMlp::State {
   State(const GroupedMlp& mlp, i64 max_rows, GpuStream stream);
 
-  void run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, GpuStream stream);
+  void run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, void* z, GpuStream stream);
 
   /// FC1, and the arguments that FC2 shares with it.
-  MlpLayer first_layer(const float* probs) const;
+  MlpLayer first_layer(const float* probs, void* z) const;
   MlpLayer second_layer(const float* probs, void* out) const;
   void run_sm90(const void* x, i64 rows, const i64* splits, const MlpLayer& first, const MlpLayer& second,
                 GpuStream stream);
@@ -166,13 +112,8 @@ DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream
          hidden, width, kMost);
   // Before the first run there are no wrong splits.
   CUDA_CHECK(cudaMemsetAsync(tiles_memory.data(), 0, static_cast<std::size_t>(tiles_memory.bytes()), stream));
-  int device = 0;
-  int major = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-  constexpr int kHopper = 9;
-  by_sm90 = GLU_CKPT_HOPPER_KERNELS && major == kHopper && compute != Dtype::F32;
+  multiprocessors = current_multiprocessors();
+  by_sm90 = takes_sm90(compute);
   gate_bias = device_biases(mlp, &ExpertWeights::gate_bias, width, stream);
   up_bias = device_biases(mlp, &ExpertWeights::up_bias, width, stream);
   down_bias = device_biases(mlp, &ExpertWeights::down_bias, hidden, stream);
@@ -208,19 +149,18 @@ DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream
   second_weights = pairs(mapped[1], mapped[1]);
 }
 
-MlpLayer DeviceGroupedMlp::State::first_layer(const float* probs) const {
+MlpLayer DeviceGroupedMlp::State::first_layer(const float* probs, void* z) const {
   MlpLayer layer;
   layer.kind = activation.is_gated() ? LayerKind::Gated : LayerKind::Ungated;
   layer.dtype = compute;
   layer.experts = static_cast<i32>(experts);
   layer.k = static_cast<i32>(hidden);
   layer.n = static_cast<i32>(width);
-  layer.out = middle.data();
-  layer.out_pitch = middle_pitch;
-  layer.wide_stores = true;
+  layer.out = {middle.data(), middle_pitch, true};
   const auto values = [](const DeviceBuffer& bias) { return reinterpret_cast<const float*>(bias.data()); };
   layer.bias[0] = values(activation.is_gated() ? gate_bias : up_bias);
   layer.bias[1] = values(up_bias);
+  if (z != nullptr) set_z(layer, z);
   layer.bias_pitch = round_up(width, kBiasMultiple);
   layer.probs = probs;
   layer.activation = activation;
@@ -229,13 +169,11 @@ MlpLayer DeviceGroupedMlp::State::first_layer(const float* probs) const {
 }
 
 MlpLayer DeviceGroupedMlp::State::second_layer(const float* probs, void* out) const {
-  MlpLayer layer = first_layer(probs);
+  MlpLayer layer = first_layer(probs, nullptr);
   layer.kind = LayerKind::Linear;
   layer.k = static_cast<i32>(width);
   layer.n = static_cast<i32>(hidden);
-  layer.out = out;
-  layer.out_pitch = hidden;
-  layer.wide_stores = hidden % kRowMultiple == 0 && reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
+  layer.out = {out, hidden, hidden % kRowMultiple == 0 && reinterpret_cast<std::uintptr_t>(out) % 16 == 0};
   layer.bias[0] = reinterpret_cast<const float*>(down_bias.data());
   layer.bias[1] = nullptr;
   layer.bias_pitch = round_up(hidden, kBiasMultiple);
@@ -260,9 +198,9 @@ void DeviceGroupedMlp::State::run_sm90(const void* x, i64 rows, const i64* split
     Sm90Layer sm90{layer,
                    make_rows_map(a, compute, rows, layer.k, a_pitch, height.box_rows),
                    {},
+                   {},
                    reinterpret_cast<const TmaWeight*>(weights.data())};
-    if (layer.wide_stores) sm90.out_map = make_rows_map(layer.out, compute, rows, layer.n, layer.out_pitch, kStoreRows);
-    launch_sm90(sm90, height, multiprocessors, stream);
+    launch_sm90(sm90, rows, height, multiprocessors, stream);
   };
   launch(first, x, pitch, first_weights);
   launch(second, middle.data(), middle_pitch, second_weights);
@@ -277,7 +215,7 @@ void DeviceGroupedMlp::State::run_simt(const void* x, i64 rows, const i64* split
   launch_grouped_gemm_simt(layer, rows, stream);
 }
 
-void DeviceGroupedMlp::State::run(const void* x, i64 rows, const i64* splits, const float* probs, void* out,
+void DeviceGroupedMlp::State::run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, void* z,
                                   GpuStream stream) {
   if (rows < 0 || rows > max_rows) fail(ErrorCode::Usage, {}, "{} rows; made for at most {}", rows, max_rows);
   if (rows == 0) {
@@ -290,7 +228,8 @@ void DeviceGroupedMlp::State::run(const void* x, i64 rows, const i64* splits, co
   require_aligned(out, element_bytes, "out");
   require_aligned(splits, sizeof(i64), "splits");
   require_aligned(probs, sizeof(float), "probs");
-  const MlpLayer first = first_layer(probs);
+  if (z != nullptr) require_aligned(z, element_bytes, "z");
+  const MlpLayer first = first_layer(probs, z);
   const MlpLayer second = second_layer(probs, out);
   by_sm90 ? run_sm90(x, rows, splits, first, second, stream) : run_simt(x, rows, splits, first, second, stream);
 }
@@ -301,9 +240,9 @@ DeviceGroupedMlp::~DeviceGroupedMlp() = default;
 DeviceGroupedMlp::DeviceGroupedMlp(DeviceGroupedMlp&&) noexcept = default;
 DeviceGroupedMlp& DeviceGroupedMlp::operator=(DeviceGroupedMlp&&) noexcept = default;
 
-void DeviceGroupedMlp::run(const void* x, i64 rows, const i64* splits, const float* probs, void* out,
-                           GpuStream stream) const {
-  state_->run(x, rows, splits, probs, out, stream);
+void DeviceGroupedMlp::run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, GpuStream stream,
+                           void* z) const {
+  state_->run(x, rows, splits, probs, out, z, stream);
 }
 
 void DeviceGroupedMlp::check_splits(GpuStream stream) const { check_split_status(state_->tiles.status, stream); }

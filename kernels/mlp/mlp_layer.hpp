@@ -34,6 +34,15 @@ inline Activation scaled(Activation activation) {
 /// The columns of the widest tile.
 inline constexpr i64 kBiasMultiple = 256;
 
+/// A matrix [rows, MlpLayer::n] in device memory that is written.
+struct RowsOut {
+  void* data = nullptr;
+  /// The elements from one row to the next.
+  i64 pitch = 0;
+  /// Rows begin at multiples of 16 bytes.
+  bool wide = false;
+};
+
 /// Pointers are to device memory.
 struct MlpLayer {
   LayerKind kind = LayerKind::Linear;
@@ -44,11 +53,9 @@ struct MlpLayer {
   i32 k = 0;
   /// N: the columns of C, F or H.
   i32 n = 0;
-  /// C, and the elements from one of its rows to the next.
-  void* out = nullptr;
-  i64 out_pitch = 0;
-  /// Rows of C begin at multiples of 16 bytes.
-  bool wide_stores = false;
+  RowsOut out;
+  /// FC1's rounded sums, of gate (for Gated alone) and up; without an address where they are not saved.
+  RowsOut z[2];
   /// fp32 [experts, bias_pitch], or null: gate's and up's for Gated, else the first only. The pitch is N rounded up to
   /// a multiple of kBiasMultiple, so that a whole tile's columns can be read.
   const float* bias[2] = {};

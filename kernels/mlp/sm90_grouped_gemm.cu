@@ -7,8 +7,8 @@
 /// same thread, because the halves are the lower and the upper 128 columns of one instruction.
 
 #include "kernels/common/cuda_check.hpp"
-#include "kernels/mlp/epilogue.cuh"
 #include "kernels/mlp/tile_scheduler.cuh"
+#include "kernels/mlp/write_square.cuh"
 
 namespace glu_ckpt {
 namespace {
@@ -20,8 +20,7 @@ constexpr int kThreads = kWarpgroup * (1 + kConsumers);
 constexpr int kCluster = 2;
 constexpr int kABytes = kBlockRows * kTileRowBytes;
 constexpr int kStageBytes = kABytes + 2 * kHalfBytes;
-/// A warp's rows of kTileCols columns on their way out; each warp has two such buffers.
-constexpr int kSquareBytes = kStoreRows * kTileRowBytes;
+/// Each warp has two squares of results on their way out.
 constexpr int kOutBytes = kConsumers * 4 * 2 * kSquareBytes;
 
 struct Shared {
@@ -34,7 +33,7 @@ struct Shared {
 
 __device__ void load_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) {
   const auto rank = static_cast<int>(sm90::cluster_rank());
-  TileScheduler scheduler(layer, kBlockRows * kCluster, tiles_n);
+  TileScheduler scheduler(layer.tiles, layer.experts, kBlockRows * kCluster, tiles_n);
   const int steps = (layer.k + kTileCols - 1) / kTileCols;
   PipelineStage<kStages> pipeline;
   const i64 count = scheduler.count();
@@ -56,67 +55,44 @@ __device__ void load_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) 
     sm90::barrier_wait(&shared.empty[pipeline.stage], pipeline.parity ^ 1);
 }
 
-/// Passes 64 columns of a warp's 16 rows through shared memory, so that a row leaves in one piece. Piece c of row r
-/// lies at c ^ r % 8, as TMA reads it; without that all rows' pieces would share their banks. TMA stores the rows where
-/// all of them are the expert's; otherwise they are stored one by one.
-template <typename Element, typename Value>
-__device__ void write_square(const Sm90Layer& layer, std::byte* buffer, i64 row, i64 row_end, int col,
-                             const Value& value) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const uint32_t base = sm90::shared_address(buffer);
-  const int matrix_row = lane / 8 % 2 * 8 + lane % 8;
-  // The other buffer's store may still be under way, this one's is not.
-  if (lane == 0) sm90::store_wait_read<1>();
-  __syncwarp();
-#pragma unroll
-  for (int chunk = 0; chunk < kTileCols / 8; chunk += 2) {
-    const int piece = (chunk + lane / 16) ^ (lane % 8);
-    sm90::store_matrices(base + matrix_row * kTileRowBytes + piece * 16,
-                         pack<Element>(value(chunk * 4), value(chunk * 4 + 1)),
-                         pack<Element>(value(chunk * 4 + 2), value(chunk * 4 + 3)),
-                         pack<Element>(value(chunk * 4 + 4), value(chunk * 4 + 5)),
-                         pack<Element>(value(chunk * 4 + 6), value(chunk * 4 + 7)));
-  }
-  if (layer.wide_stores && row + kStoreRows <= row_end) {
-    sm90::publish_shared();
-    __syncwarp();
-    if (lane == 0) {
-      sm90::store_tile_2d(&layer.out_map, buffer, col, static_cast<int>(row));
-      sm90::store_commit();
-    }
-    return;
-  }
-  __syncwarp();
-  for (int i = 0; i < 4; ++i) {
-    const int r = i * 4 + lane / 8;
-    const int piece = lane % 8;
-    const uint4 words = *reinterpret_cast<const uint4*>(buffer + r * kTileRowBytes + (piece ^ (r % 8)) * 16);
-    if (row + r < row_end && col + piece * 8 < layer.n) store_piece<Element>(layer, row + r, col + piece * 8, words);
-  }
-  // Every square commits a group, an empty one too: the wait above counts groups to know whose buffer is free.
-  if (lane == 0) sm90::store_commit();
-  __syncwarp();
-}
-
 /// Writes a warp's 16 rows of a tile; p are the probabilities of this thread's two rows.
-template <typename EpilogueType>
+template <bool kSavesZ, typename EpilogueType>
 __device__ void write_tile(const Sm90Layer& layer, const LayerTile& place, i64 row, std::byte* buffer,
                            const float (&sums)[128], const float (&p)[2], const EpilogueType& epilogue) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int first_col = place.n * tile_cols(EpilogueType::kKind);
+  constexpr LayerKind kKind = EpilogueType::kKind;
+  constexpr int kEach = kTileCols / 2;
+  using Element = typename EpilogueType::Element;
+  const int first_col = place.n * tile_cols(kKind);
 #pragma unroll
-  for (int square = 0; square < tile_cols(EpilogueType::kKind) / kTileCols; ++square) {
+  for (int square = 0; square < tile_cols(kKind) / kTileCols; ++square) {
     const int col = first_col + square * kTileCols;
-    write_square<typename EpilogueType::Element>(
-        layer, buffer + square % 2 * kSquareBytes, row, place.row_end, col, [&](int i) {
-          constexpr int kEach = kTileCols / 2;
-          return epilogue(col + i / 4 * 8 + lane % 4 * 2 + i % 2, sums[square * kEach + i],
-                          sums[(64 + square * kEach + i) % 128], p[i / 2 % 2]);
+    const auto col_of = [&](int i) { return col + i / 4 * 8 + lane % 4 * 2 + i % 2; };
+    write_square<Element>(
+        {layer.out, &layer.out_map, layer.n}, buffer + square % 2 * kSquareBytes, row, place.row_end, col, [&](int i) {
+          return epilogue(col_of(i), sums[square * kEach + i], sums[(64 + square * kEach + i) % 128], p[i / 2 % 2]);
         });
+  }
+  if constexpr (kSavesZ) {
+#pragma unroll
+    for (int square = 0; square < tile_cols(kKind) / kTileCols; ++square) {
+      const int col = first_col + square * kTileCols;
+      const auto col_of = [&](int i) { return col + i / 4 * 8 + lane % 4 * 2 + i % 2; };
+      if constexpr (kKind == LayerKind::Gated)
+        write_square<Element>({layer.z[0], &layer.z_maps[0], layer.n}, buffer, row, place.row_end, col, [&](int i) {
+          return epilogue.template pre_activation<0>(col_of(i), sums[square * kEach + i]);
+        });
+      constexpr int kUp = kKind == LayerKind::Gated ? 1 : 0;
+      write_square<Element>(
+          {layer.z[1], &layer.z_maps[1], layer.n}, buffer + (kUp + square * (1 - kUp)) % 2 * kSquareBytes, row,
+          place.row_end, col, [&](int i) {
+            return epilogue.template pre_activation<kUp>(col_of(i), sums[(kUp * 64 + square * kEach + i) % 128]);
+          });
+    }
   }
 }
 
-template <typename Element, LayerKind kKind>
+template <typename Element, LayerKind kKind, bool kSavesZ>
 __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) {
   const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
@@ -124,7 +100,7 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles
   const auto rank = static_cast<int>(sm90::cluster_rank());
   const int own_row = rank * kBlockRows + group * 64 + warp * kStoreRows;
   std::byte* const buffer = shared.out + (group * 4 + warp) * 2 * kSquareBytes;
-  TileScheduler scheduler(layer, kBlockRows * kCluster, tiles_n);
+  TileScheduler scheduler(layer.tiles, layer.experts, kBlockRows * kCluster, tiles_n);
   const int steps = (layer.k + kTileCols - 1) / kTileCols;
   // Threads 0 and 1 of a warpgroup arrive at the barriers of blocks 0 and 1.
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
@@ -163,13 +139,14 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles
     }
     sm90::mma_wait<0>();
     release(last);
-    with_epilogue<Element, kKind>(
-        layer, place.expert, [&](const auto& epilogue) { write_tile(layer, place, row, buffer, sums, p, epilogue); });
+    with_epilogue<Element, kKind>(layer, place.expert, [&](const auto& epilogue) {
+      write_tile<kSavesZ>(layer, place, row, buffer, sums, p, epilogue);
+    });
   }
   if (lane == 0) sm90::store_wait_all();
 }
 
-template <typename Element, LayerKind kKind>
+template <typename Element, LayerKind kKind, bool kSavesZ>
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     sm90_grouped_gemm(const __grid_constant__ Sm90Layer layer, int tiles_n) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -177,7 +154,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == 0) {
     sm90::tensor_map_prefetch(&layer.a_map);
-    if (layer.wide_stores) sm90::tensor_map_prefetch(&layer.out_map);
+    if (layer.out.wide) sm90::tensor_map_prefetch(&layer.out_map);
     for (int i = 0; i < kStages; ++i) {
       sm90::barrier_init(&shared.full[i], 1);
       sm90::barrier_init(&shared.empty[i], kConsumers * kCluster);
@@ -190,17 +167,17 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     if (threadIdx.x == 0) load_tiles(layer, shared, tiles_n);
   } else {
     sm90::take_registers<232>();
-    multiply_tiles<Element, kKind>(layer, shared, tiles_n);
+    multiply_tiles<Element, kKind, kSavesZ>(layer, shared, tiles_n);
   }
 #else
   __trap();
 #endif
 }
 
-template <typename Element, LayerKind kKind>
+template <typename Element, LayerKind kKind, bool kSavesZ>
 void launch(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
   constexpr int kBytes = static_cast<int>(sizeof(Shared));
-  const auto kernel = sm90_grouped_gemm<Element, kKind>;
+  const auto kernel = sm90_grouped_gemm<Element, kKind, kSavesZ>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const int tiles_n = (layer.n + tile_cols(kKind) - 1) / tile_cols(kKind);
   kernel<<<multiprocessors / kCluster * kCluster, kThreads, kBytes, stream>>>(layer, tiles_n);
@@ -208,10 +185,15 @@ void launch(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
 
 template <typename Element>
 void launch_kind(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
+  const bool saves_z = layer.z[1].data != nullptr;
   switch (layer.kind) {
-    case LayerKind::Gated: return launch<Element, LayerKind::Gated>(layer, multiprocessors, stream);
-    case LayerKind::Ungated: return launch<Element, LayerKind::Ungated>(layer, multiprocessors, stream);
-    case LayerKind::Linear: return launch<Element, LayerKind::Linear>(layer, multiprocessors, stream);
+    case LayerKind::Gated:
+      return saves_z ? launch<Element, LayerKind::Gated, true>(layer, multiprocessors, stream)
+                     : launch<Element, LayerKind::Gated, false>(layer, multiprocessors, stream);
+    case LayerKind::Ungated:
+      return saves_z ? launch<Element, LayerKind::Ungated, true>(layer, multiprocessors, stream)
+                     : launch<Element, LayerKind::Ungated, false>(layer, multiprocessors, stream);
+    case LayerKind::Linear: return launch<Element, LayerKind::Linear, false>(layer, multiprocessors, stream);
   }
 }
 

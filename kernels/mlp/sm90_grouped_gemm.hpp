@@ -8,13 +8,13 @@
 
 namespace glu_ckpt {
 
-/// The map by which TMA reads kHalfRows rows of one stored matrix: a box of [kTileCols columns, rows in a GLU block,
-/// GLU blocks] that covers them all, or several boxes of `box_rows` rows.
+/// The map by which TMA reads or writes some rows of one stored matrix: a box of [kTileCols columns, rows in a GLU
+/// block, GLU blocks] that covers them all, or several boxes of `box_rows` rows.
 struct TmaWeight {
   CUtensorMap map;
   /// The rows of a GLU block.
   int block_rows = 0;
-  /// kHalfRows, or the rows that one of several boxes covers.
+  /// All of the rows, or those that one of several boxes covers.
   int box_rows = 0;
 };
 
@@ -25,8 +25,9 @@ inline constexpr int kStoreRows = 16;
 struct Sm90Layer : MlpLayer {
   /// A [rows, K], in boxes of kTileCols columns.
   CUtensorMap a_map;
-  /// C, in boxes of kTileCols columns and kStoreRows rows; only where wide_stores.
+  /// C and z, in boxes of kTileCols columns and kStoreRows rows; only where they are wide.
   CUtensorMap out_map;
+  CUtensorMap z_maps[2];
   /// Two for each expert in device memory, one for each half; both are the same where halves are neighbours.
   const TmaWeight* weights = nullptr;
 };

@@ -39,7 +39,7 @@ struct Shared {
 template <int kRows>
 __device__ void load_tiles(const Sm90Layer& layer, Shared<kRows>& shared, int tiles_n) {
   using S = Sizes<kRows>;
-  TileScheduler scheduler(layer, kRows, tiles_n);
+  TileScheduler scheduler(layer.tiles, layer.experts, kRows, tiles_n);
   const int steps = (layer.k + kTileCols - 1) / kTileCols;
   PipelineStage<S::kStages> pipeline;
   const i64 count = scheduler.count();
@@ -63,8 +63,8 @@ __device__ void load_tiles(const Sm90Layer& layer, Shared<kRows>& shared, int ti
 /// Passes a warpgroup's kGroupRows columns of all rows through shared memory, which transposes them. Piece c of row r
 /// lies at c ^ r % 8, so that rows' pieces have banks of their own.
 template <typename Element, int kRows, typename Value>
-__device__ void write_columns(const Sm90Layer& layer, std::byte* buffer, const LayerTile& place, int group, int col,
-                              const Value& value) {
+__device__ void write_columns(const RowsOut& out, int cols, std::byte* buffer, const LayerTile& place, int group,
+                              int col, const Value& value) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const int lane = thread % 32;
   const int warp = thread / 32;
@@ -80,9 +80,9 @@ __device__ void write_columns(const Sm90Layer& layer, std::byte* buffer, const L
   for (int i = thread; i < kRows * 8; i += kWarpgroup) {
     const int row = i / 8;
     const int piece = i % 8;
-    if (place.row + row >= place.row_end || col + piece * 8 >= layer.n) continue;
+    if (place.row + row >= place.row_end || col + piece * 8 >= cols) continue;
     const uint4 words = *reinterpret_cast<const uint4*>(buffer + row * kOutRowBytes + (piece ^ (row % 8)) * 16);
-    store_piece<Element>(layer, place.row + row, col + piece * 8, words);
+    store_piece<Element>(out, cols, place.row + row, col + piece * 8, words);
   }
   sm90::warpgroup_sync(1 + group);
 }
@@ -97,10 +97,20 @@ __device__ void write_tile(const Sm90Layer& layer, const LayerTile& place, int g
 #pragma unroll
   for (int half = 0; half < tile_cols(kKind) / kHalfRows; ++half) {
     const int col = half_row(kKind, place.n, half) + group * kGroupRows;
-    write_columns<typename EpilogueType::Element, kRows>(layer, buffer, place, group, col, [&](int i) {
+    using Element = typename EpilogueType::Element;
+    write_columns<Element, kRows>(layer.out, layer.n, buffer, place, group, col, [&](int i) {
       const i64 row = place.row + i / 4 * 8 + lane % 4 * 2 + i % 2;
       return epilogue(col + in_group + i / 2 % 2 * 8, sums[half][i], sums[1][i],
-                      probability<typename EpilogueType::Element, kKind>(layer, row, place.row_end));
+                      probability<Element, kKind>(layer, row, place.row_end));
+    });
+    if (kKind == LayerKind::Linear || layer.z[1].data == nullptr) continue;
+    if constexpr (kKind == LayerKind::Gated)
+      write_columns<Element, kRows>(layer.z[0], layer.n, buffer, place, group, col, [&](int i) {
+        return epilogue.template pre_activation<0>(col + in_group + i / 2 % 2 * 8, sums[0][i]);
+      });
+    constexpr int kUp = kKind == LayerKind::Gated ? 1 : 0;
+    write_columns<Element, kRows>(layer.z[1], layer.n, buffer, place, group, col, [&](int i) {
+      return epilogue.template pre_activation<kUp>(col + in_group + i / 2 % 2 * 8, sums[kUp == 1 ? 1 : half][i]);
     });
   }
 }
@@ -111,7 +121,7 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared, in
   const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
   std::byte* const buffer = shared.out + group * kRows * kOutRowBytes;
   const bool releases = threadIdx.x % kWarpgroup == 0;
-  TileScheduler scheduler(layer, kRows, tiles_n);
+  TileScheduler scheduler(layer.tiles, layer.experts, kRows, tiles_n);
   const int steps = (layer.k + kTileCols - 1) / kTileCols;
   PipelineStage<S::kStages> pipeline;
   const i64 count = scheduler.count();

@@ -36,28 +36,29 @@ struct LayerTile {
 /// Finds the places of tiles, which have to be asked for in growing order.
 class TileScheduler {
  public:
-  __device__ TileScheduler(const Sm90Layer& layer, int tile_rows, int tiles_n)
-      : layer_(layer), tile_rows_(tile_rows), tiles_n_(tiles_n) {}
+  __device__ TileScheduler(const ExpertTiles& tiles, int experts, int tile_rows, int tiles_n)
+      : tiles_(tiles), experts_(experts), tile_rows_(tile_rows), tiles_n_(tiles_n) {}
 
-  __device__ i64 count() const { return static_cast<i64>(__ldg(layer_.tiles.first_tile + layer_.experts)) * tiles_n_; }
+  __device__ i64 count() const { return static_cast<i64>(__ldg(tiles_.first_tile + experts_)) * tiles_n_; }
 
   /// Tiles of kGroup heights follow one another for each n, so that those which run together share A and B in L2.
   __device__ LayerTile at(i64 tile) {
     constexpr int kGroup = 4;
-    while (tile >= static_cast<i64>(__ldg(layer_.tiles.first_tile + expert_ + 1)) * tiles_n_) ++expert_;
-    const int first = __ldg(layer_.tiles.first_tile + expert_);
-    const int heights = __ldg(layer_.tiles.first_tile + expert_ + 1) - first;
+    while (tile >= static_cast<i64>(__ldg(tiles_.first_tile + expert_ + 1)) * tiles_n_) ++expert_;
+    const int first = __ldg(tiles_.first_tile + expert_);
+    const int heights = __ldg(tiles_.first_tile + expert_ + 1) - first;
     const int local = static_cast<int>(tile - static_cast<i64>(first) * tiles_n_);
     const int group = local / (kGroup * tiles_n_);
     const int in_group = local - group * kGroup * tiles_n_;
     const int high = min(kGroup, heights - group * kGroup);
     const int m = group * kGroup + in_group % high;
-    return {expert_, __ldg(layer_.tiles.first_row + expert_) + static_cast<i64>(m) * tile_rows_,
-            __ldg(layer_.tiles.first_row + expert_ + 1), in_group / high};
+    return {expert_, __ldg(tiles_.first_row + expert_) + static_cast<i64>(m) * tile_rows_,
+            __ldg(tiles_.first_row + expert_ + 1), in_group / high};
   }
 
  private:
-  const Sm90Layer& layer_;
+  const ExpertTiles& tiles_;
+  int experts_;
   int tile_rows_;
   int tiles_n_;
   int expert_ = 0;
@@ -71,6 +72,29 @@ __host__ __device__ constexpr int tile_cols(LayerKind kind) {
 /// The first weight row of a half.
 __device__ inline int half_row(LayerKind kind, int n, int half) {
   return kind == LayerKind::Gated ? n * kHalfRows : (2 * n + half) * kHalfRows;
+}
+
+/// Loads rows of a stored matrix from `row` on, kTileCols columns from `col` on, by TMA; to both blocks of a cluster if
+/// kMulticast. kRows are those that the map's boxes were made for.
+template <int kRows, bool kMulticast>
+__device__ inline void load_stored_rows(std::byte* to, const TmaWeight* weight, uint64_t* barrier, int col, int row,
+                                        uint64_t policy) {
+  const int block_rows = __ldg(&weight->block_rows);
+  const int box_rows = __ldg(&weight->box_rows);
+  int block = row / block_rows;
+  int in_block = row - block * block_rows;
+  for (int r = 0; r < kRows; r += box_rows) {
+    std::byte* const place = to + r * kTileRowBytes;
+    if constexpr (kMulticast)
+      sm90::load_tile_3d_multicast(place, &weight->map, barrier, col, in_block, block, 3, policy);
+    else
+      sm90::load_tile_3d(place, &weight->map, barrier, col, in_block, block, policy);
+    in_block += box_rows;
+    if (in_block >= block_rows) {
+      in_block = 0;
+      ++block;
+    }
+  }
 }
 
 /// Loads one half of a tile's weights by TMA.

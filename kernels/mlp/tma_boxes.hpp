@@ -12,19 +12,19 @@ inline constexpr int kTileCols = 64;
 /// The weight rows that one tensor map's boxes bring; a block takes two such halves.
 inline constexpr int kHalfRows = 128;
 
-/// The boxes that cover kHalfRows rows of a placement.
+/// The boxes that cover some rows of a placement.
 struct TmaBoxes {
   /// Rows within a GLU block, and GLU blocks, of one box.
   int rows = 0;
   int blocks = 0;
-  /// The rows that one box brings; kHalfRows is a multiple of it.
+  /// The rows that one box brings, of which the rows to cover are a multiple.
   int box_rows = 0;
 };
 
 /// Returns nothing where TMA cannot read the matrix as it is stored. TMA needs all rows in one tensor, 16-bit elements,
 /// dense columns, and addresses and steps that are multiples of 16 bytes. The rows of a GLU block must be a power of
-/// two or a multiple of 8, or the matrix one block. Pure.
-std::optional<TmaBoxes> tma_boxes(const StoredMatrix& matrix);
+/// two or a multiple of 8, or the matrix one block. `rows` is a power of two from 16 to 128. Pure.
+std::optional<TmaBoxes> tma_boxes(const StoredMatrix& matrix, int rows = kHalfRows);
 
 /// A dense matrix with `pitch` elements from one row to the next.
 StoredMatrix dense_matrix(const void* data, Dtype dtype, i64 rows, i64 cols, i64 pitch);

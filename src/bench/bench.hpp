@@ -63,6 +63,10 @@ struct ForwardFigure {
   double read_microseconds = 0;
   /// One dense bf16 product of 8192 x 8192 matrices through cuBLAS.
   double dense_microseconds = 0;
+  /// The gradients of x, probabilities and weights from a saved pre-activation, and where that is recomputed; 0 where
+  /// they were not timed.
+  double backward_microseconds = 0;
+  double recompute_microseconds = 0;
   /// Largest difference between a value of ours and one of cuBLAS's, in units of the rms of ours.
   double cublas_difference = 0;
 
@@ -73,6 +77,8 @@ struct ForwardFigure {
            static_cast<double>(shape.hidden * shape.width);
   }
   double tflops() const { return flops() / microseconds / 1e6; }
+  /// The backward's four products are twice the forward's operations.
+  double backward_tflops() const { return 2 * flops() / backward_microseconds / 1e6; }
   double weight_gb_per_s() const { return static_cast<double>(weight_bytes()) / microseconds / 1e3; }
   double read_gb_per_s() const { return static_cast<double>(weight_bytes()) / read_microseconds / 1e3; }
   /// Speeds over those of the two ceilings, and over cuBLAS's.
@@ -95,6 +101,8 @@ struct ForwardBenchOptions {
   std::vector<i64> tokens;
   /// At most; fewer where a figure would take more than a few seconds.
   int rounds = 11;
+  /// Times the backward too, on a GPU.
+  bool backward = false;
   /// Called with every figure as it is made.
   std::function<void(const ForwardFigure&)> on_figure;
 };

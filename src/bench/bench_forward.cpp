@@ -11,8 +11,8 @@
 #include "bench/forward_shapes.hpp"
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
-#include "glu_ckpt/ops/device_forward.hpp"
 #include "glu_ckpt/ops/grouped_linear.hpp"
+#include "glu_ckpt/ops/grouped_mlp_backward.hpp"
 #include "glu_ckpt/ops/tensor_diff.hpp"
 #include "kernels/bench/measure_kernels.hpp"
 
@@ -168,6 +168,50 @@ class Cell {
   std::optional<GroupedLinearHostSplits> first_, second_;
 };
 
+/// The backward of one figure: all gradients, bf16, overwritten, interleaved as the weights.
+class BackwardCell {
+ public:
+  BackwardCell(const ForwardShape& shape, i64 tokens, cudaStream_t stream)
+      : rows_(shape.experts * tokens),
+        fc1_(random_buffer(2 * values(shape), 1 / std::sqrt(1.0 * static_cast<double>(shape.hidden)), 1, stream)),
+        fc2_(random_buffer(values(shape), 1 / std::sqrt(1.0 * static_cast<double>(shape.width)), 2, stream)),
+        fc1_grads_(fc1_.bytes()),
+        fc2_grads_(fc2_.bytes()),
+        x_(random_buffer(rows_ * shape.hidden, 1, 3, stream)),
+        dout_(random_buffer(rows_ * shape.hidden, 1, 4, stream)),
+        z_(random_buffer(2 * rows_ * shape.width, 1, 5, stream)),
+        dx_(x_.bytes()),
+        dprobs_(rows_ * static_cast<i64>(sizeof(float))),
+        probs_(uploaded(random_probs(rows_))),
+        splits_(uploaded(std::vector<i64>(static_cast<std::size_t>(shape.experts), tokens))),
+        experts_(grouped_experts(shape, fc1_.data(), fc2_.data())),
+        grads_(grouped_experts(shape, fc1_grads_.data(), fc2_grads_.data())),
+        backward_({{shape.hidden, Dtype::BF16, {}, experts_}, grads_, false, false}, stream),
+        workspace_(backward_.workspace_bytes(rows_, true)) {
+    // The stream does not wait for what was uploaded without one.
+    CUDA_CHECK(cudaDeviceSynchronize());
+  }
+
+  static i64 bytes_per_expert(const ForwardShape& shape, i64 tokens) {
+    return 12 * shape.hidden * shape.width + tokens * kBf16 * (3 * shape.hidden + 8 * shape.width);
+  }
+
+  void run(bool recompute, cudaStream_t stream) const {
+    backward_.run({rows_, x_.data(), reinterpret_cast<const float*>(probs_.data()), dout_.data(),
+                   recompute ? nullptr : z_.data(), dx_.data(), reinterpret_cast<float*>(dprobs_.data())},
+                  reinterpret_cast<const i64*>(splits_.data()), workspace_.data(), stream);
+  }
+
+ private:
+  static i64 values(const ForwardShape& shape) { return shape.experts * shape.hidden * shape.width; }
+
+  i64 rows_;
+  DeviceBuffer fc1_, fc2_, fc1_grads_, fc2_grads_, x_, dout_, z_, dx_, dprobs_, probs_, splits_;
+  std::vector<ExpertWeights> experts_, grads_;
+  DeviceGroupedMlpBackward backward_;
+  DeviceBuffer workspace_;
+};
+
 class Bench {
  public:
   explicit Bench(const ForwardBenchOptions& options) : options_(options) {
@@ -183,6 +227,7 @@ class Bench {
     ForwardFigure figure;
     figure.shape = fitting(shape, tokens);
     figure.tokens_per_expert = tokens;
+    if (options_.backward) time_backward(figure);
     const Cell cell(figure.shape, tokens, dense_.has_value(), timer_->stream());
     std::vector<EventTimer::Work> works{[&](cudaStream_t stream) { cell.read(stream); },
                                         [&](cudaStream_t stream) { cell.run(stream); }};
@@ -204,9 +249,19 @@ class Bench {
   ForwardBench take_result() { return std::move(result_); }
 
  private:
+  void time_backward(ForwardFigure& figure) {
+    const BackwardCell cell(figure.shape, figure.tokens_per_expert, timer_->stream());
+    const std::vector<EventTimer::Work> works{[&](cudaStream_t stream) { cell.run(false, stream); },
+                                              [&](cudaStream_t stream) { cell.run(true, stream); }};
+    const std::vector<double> medians = timer_->in_turn(works, options_.rounds, kMostMicroseconds);
+    figure.backward_microseconds = medians[0];
+    figure.recompute_microseconds = medians[1];
+  }
+
   /// The shape with as many experts as there is memory for.
   ForwardShape fitting(ForwardShape shape, i64 tokens) const {
-    const i64 expert_bytes = Cell::bytes_per_expert(shape, tokens);
+    const i64 backward_bytes = options_.backward ? BackwardCell::bytes_per_expert(shape, tokens) : 0;
+    const i64 expert_bytes = std::max(Cell::bytes_per_expert(shape, tokens), backward_bytes);
     const i64 experts = (memory_bytes_ - DenseProduct::kBytes) / expert_bytes;
     if (experts < 1)
       fail(ErrorCode::NoMemory, {},

@@ -42,6 +42,11 @@ void write_forward_figure(JsonWriter& json, const ForwardFigure& figure) {
     json.field("dense_microseconds", figure.dense_microseconds).field("dense_tflops", figure.dense_tflops());
     json.field("of_dense", figure.of_dense());
   }
+  if (figure.backward_microseconds > 0) {
+    json.field("backward_microseconds", figure.backward_microseconds);
+    json.field("backward_tflops", figure.backward_tflops());
+    json.field("recompute_microseconds", figure.recompute_microseconds);
+  }
   json.end_object();
 }
 
@@ -118,6 +123,12 @@ std::string forward_figure_text(const ForwardFigure& figure) {
                      figure.microseconds, figure.tflops(), figure.weight_gb_per_s(), figure.of_read(),
                      or_dash(cublas, figure.of_dense(), 3), or_dash(cublas, figure.times_cublas(), 3),
                      figure.read_gb_per_s(), or_dash(cublas, figure.dense_tflops(), 1));
+}
+
+std::string backward_figure_text(const ForwardFigure& figure) {
+  return fmt::format("{:<13} backward of {} tokens each: {:.1f} us, {:.1f} TFLOP/s; {:.1f} us where z is recomputed\n",
+                     figure.shape.model, figure.tokens_per_expert, figure.backward_microseconds,
+                     figure.backward_tflops(), figure.recompute_microseconds);
 }
 
 std::string forward_bench_json(const CudaDevice& device, const ForwardBench& bench) {

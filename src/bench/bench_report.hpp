@@ -15,6 +15,8 @@ std::string kernel_bench_json(const CudaDevice& device, const std::vector<Kernel
 std::string forward_bench_heading(const CudaDevice& device);
 std::string host_forward_bench_heading(int jobs);
 std::string forward_figure_text(const ForwardFigure& figure);
+/// A line of its own below the figure's.
+std::string backward_figure_text(const ForwardFigure& figure);
 std::string forward_bench_json(const CudaDevice& device, const ForwardBench& bench);
 std::string host_forward_bench_json(int jobs, const ForwardBench& bench);
 std::string convert_bench_text(const ConvertBench& bench);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "bench/bench_report.hpp"
+#include "core/fail.hpp"
 #include "cli/session.hpp"
 #include "glu_ckpt/ops/cuda.hpp"
 
@@ -26,8 +27,11 @@ ExitStatus cmd_bench_forward(const Options& options) {
   bench.model = options.bench.model;
   bench.tokens = options.bench.tokens;
   bench.rounds = options.bench.rounds;
+  bench.backward = options.bench.backward;
   bench.jobs = options.run.jobs;
   const bool on_cpu = options.run.device == "cpu";
+  if (on_cpu && bench.backward)
+    fail(ErrorCode::Usage, {}, "--backward: the backward is timed on a GPU; give --device cuda, or leave it out");
   if (on_cpu) bench.memory_bytes = options.run.memory_bytes;
   if (!on_cpu && options.run.device != "auto") bench.device = cuda_index(options.run.device);
   const CudaDevice device = on_cpu ? CudaDevice{} : cuda_device(bench.device);
@@ -36,6 +40,7 @@ ExitStatus cmd_bench_forward(const Options& options) {
   if (!options.json)
     bench.on_figure = [&](const ForwardFigure& figure) {
       print_out(options, std::exchange(heading, {}) + report::forward_figure_text(figure));
+      if (figure.backward_microseconds > 0) print_out(options, report::backward_figure_text(figure));
     };
   const ForwardBench result = on_cpu ? bench_forward_host(bench) : bench_forward(bench);
   if (options.json)

@@ -619,6 +619,7 @@ class Parser {
         ->type_name("N")
         ->default_str("11")
         ->check(CLI::Range(1, 1000));
+    forward->add_flag("--backward", options_.bench.backward, "all gradients too, on a GPU");
     add_jobs(forward);
     add_size(forward, "--max-memory", texts_.max_memory, "bytes on the CPU; layers are cut to the experts that fit");
     add_json(forward);

@@ -38,6 +38,7 @@ struct BenchAnswers {
   /// Per expert; empty for the usual ones.
   std::vector<i64> tokens;
   int rounds = 11;
+  bool backward = false;
   /// Where bench convert writes, and how much of a checkpoint.
   std::string dir = ".";
   i64 size_bytes = i64{1} << 30;

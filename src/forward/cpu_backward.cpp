@@ -277,7 +277,9 @@ class ExpertBackward {
 void grouped_mlp_backward_host(const MlpBackward& backward, const MlpBackwardStep& step, std::span<const i64> splits,
                                int jobs) {
   check_mlp_backward(backward);
-  check_backward_step(backward, step);
+  check_backward_step(
+      backward.mlp.compute, step,
+      step.z == nullptr || wants_grad(backward, &ExpertWeights::gate) || wants_grad(backward, &ExpertWeights::up));
   check_grouped_mlp(backward.mlp, step.rows, splits);
   i64 first = 0;
   for (std::size_t e = 0; e < splits.size(); first += splits[e++])

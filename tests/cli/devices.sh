@@ -37,6 +37,8 @@ devices() {
   check "nothing is printed" [ -z "$OUT" ] && check "the bytes are named" has "$ERR" "take 9456640 bytes, 5242880 may be used"
   status "bench forward of a model that is not there" 2 bench forward --device cpu --model Qwen
   check "those that are there are named" has "$ERR" "Qwen3-30B"
+  status "bench forward --backward on the CPU" 2 bench forward --device cpu --backward
+  check "bench forward --backward on the CPU: says where" has "$ERR" "timed on a GPU"
   status "bench forward with no tokens" 2 bench forward --device cpu --tokens 0
   status "bench forward on a GPU too many" 5 bench forward --device "cuda:$gpus" && check "no-device" has "$ERR" "[no-device]"
   [[ $gpus -gt 0 ]] || { status "bench kernels without a GPU" 5 bench kernels --json && check "no-device" has "$ERR" '"no-device"'; }

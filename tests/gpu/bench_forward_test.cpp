@@ -114,6 +114,7 @@ TEST(BenchForward, AFigureForEachCount) {
   options.tokens = {1, 3};
   options.rounds = 2;
   options.memory_bytes = i64{450} << 20;
+  options.backward = true;
   int called = 0;
   options.on_figure = [&](const ForwardFigure&) { ++called; };
   const ForwardBench bench = bench_forward(options);
@@ -122,6 +123,8 @@ TEST(BenchForward, AFigureForEachCount) {
   for (const ForwardFigure& figure : bench.figures) {
     EXPECT_GT(figure.microseconds, 0);
     EXPECT_GT(figure.read_microseconds, 0);
+    EXPECT_GT(figure.backward_microseconds, 0);
+    EXPECT_GT(figure.recompute_microseconds, 0);
     EXPECT_EQ(figure.cublas_microseconds > 0, bench.no_cublas.empty());
     EXPECT_EQ(figure.dense_microseconds > 0, bench.no_cublas.empty());
     EXPECT_LT(figure.cublas_difference, 0.25);

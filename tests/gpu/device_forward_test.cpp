@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "guarded_array.hpp"
+#include "device_experts.hpp"
 #include "support/mlp_cases.hpp"
 #include "support/slug_of.hpp"
 
@@ -19,34 +19,6 @@ const Fc1Order kSplit{"split", 0, false, false};
 /// As many rows an expert as make every kernel and height of tiles run.
 const std::vector<i64> kSplitsOfAllHeights[] = {
     {5, 0, 9, 1}, {17, 40, 0, 3}, {70, 0, 129, 1}, {128, 300, 2, 9}, {600, 1, 0, 300}};
-
-/// Experts in device memory, each buffer `shift` bytes behind a multiple of 256.
-class DeviceExperts {
- public:
-  DeviceExperts(const StoredExperts& stored, i64 shift) : experts_(stored.experts()) {
-    for (const auto& buffer : stored.buffers()) arrays_.emplace_back(buffer, shift);
-    for (ExpertWeights& expert : experts_)
-      for (StoredMatrix* const matrix :
-           {&expert.gate, &expert.up, &expert.down, &expert.gate_bias, &expert.up_bias, &expert.down_bias}) {
-        move(stored, matrix->first.data);
-        move(stored, matrix->tail.data);
-      }
-  }
-  std::span<const ExpertWeights> experts() const { return experts_; }
-
- private:
-  void move(const StoredExperts& stored, const std::byte*& data) const {
-    for (std::size_t i = 0; data != nullptr && i < arrays_.size(); ++i) {
-      const auto& buffer = stored.buffers()[i];
-      if (data < buffer.data() || data >= buffer.data() + buffer.size()) continue;
-      data = arrays_[i].data() + (data - buffer.data());
-      return;
-    }
-  }
-
-  std::vector<ExpertWeights> experts_;
-  std::vector<GuardedArray> arrays_;
-};
 
 /// A call on a GPU, whose results and guards are checked for being written whole and no farther.
 struct DeviceCall : MlpCall {

@@ -95,12 +95,9 @@ void check_mlp_backward(const MlpBackward& backward) {
     }
 }
 
-void check_backward_step(const MlpBackward& backward, const MlpBackwardStep& step) {
-  const Dtype compute = backward.mlp.compute;
+void check_backward_step(Dtype compute, const MlpBackwardStep& step, bool reads_x) {
   if (step.rows < 0) fail(ErrorCode::Usage, {}, "{} rows", step.rows);
-  const bool reads_x =
-      step.z == nullptr || wants_grad(backward, &ExpertWeights::gate) || wants_grad(backward, &ExpertWeights::up);
-  if (reads_x || step.x != nullptr) check_rows("x", step.x, compute, step.rows);
+  if (reads_x) check_rows("x", step.x, compute, step.rows);
   check_rows("probs", step.probs, Dtype::F32, step.rows);
   check_rows("dout", step.dout, compute, step.rows);
   if (step.z != nullptr) check_rows("z", step.z, compute, step.rows);

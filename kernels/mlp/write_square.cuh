@@ -1,0 +1,76 @@
+#pragma once
+/// The way of WGMMA's sums to device memory: squares of 16 rows by 64 columns, a warp's, pass through shared memory, so
+/// that a row leaves in one piece. Piece c of row r lies at c ^ r % 8, as TMA reads and writes it; without that all
+/// rows' pieces would share their banks.
+
+#include "kernels/grouped_gemm/sm90_ptx.cuh"
+#include "kernels/mlp/epilogue.cuh"
+#include "kernels/mlp/sm90_grouped_gemm.hpp"
+
+namespace glu_ckpt {
+
+inline constexpr int kSquareRowBytes = kTileCols * 2;
+inline constexpr int kSquareBytes = kStoreRows * kSquareRowBytes;
+
+/// Where squares go.
+struct SquareOut {
+  const RowsOut& out;
+  /// Of `out`, in boxes of a square; only where it is wide.
+  const CUtensorMap* map;
+  /// The columns of `out`.
+  int cols;
+};
+
+/// The address by which this lane stores its part of columns 8 chunk to 8 chunk + 16 of a square with
+/// sm90::store_matrices(), or loads it with sm90::load_matrices(): values 4 chunk to 4 chunk + 8 of the square's sums.
+__device__ inline uint32_t square_address(uint32_t square, int chunk) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = lane / 8 % 2 * 8 + lane % 8;
+  const int piece = (chunk + lane / 16) ^ (lane % 8);
+  return square + static_cast<uint32_t>(row * kSquareRowBytes + piece * 16);
+}
+
+/// Stores a square that the warp has written to shared memory, as one group of this warp's first lane. TMA stores it
+/// where all its rows are the expert's; otherwise rows are stored one by one.
+template <typename Element>
+__device__ inline void store_square(const SquareOut& to, const std::byte* buffer, i64 row, i64 row_end, int col) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  sm90::publish_shared();
+  __syncwarp();
+  if (to.out.wide && row + kStoreRows <= row_end) {
+    if (lane == 0) {
+      sm90::store_tile_2d(to.map, buffer, col, static_cast<int>(row));
+      sm90::store_commit();
+    }
+    return;
+  }
+  for (int i = 0; i < 4; ++i) {
+    const int r = i * 4 + lane / 8;
+    const int piece = lane % 8;
+    const uint4 words = *reinterpret_cast<const uint4*>(buffer + r * kSquareRowBytes + (piece ^ (r % 8)) * 16);
+    if (row + r < row_end && col + piece * 8 < to.cols)
+      store_piece<Element>(to.out, to.cols, row + r, col + piece * 8, words);
+  }
+  // Every square commits a group, an empty one too: waits count groups to know whose buffer is free.
+  if (lane == 0) sm90::store_commit();
+  __syncwarp();
+}
+
+/// Writes a square of value(0) to value(31), the places of a warp's sums. `buffer` is one of two that take turns.
+template <typename Element, typename Value>
+__device__ inline void write_square(const SquareOut& to, std::byte* buffer, i64 row, i64 row_end, int col,
+                                    const Value& value) {
+  const uint32_t base = sm90::shared_address(buffer);
+  // The other buffer's store may still be under way, this one's is not.
+  if (threadIdx.x % 32 == 0) sm90::store_wait_read<1>();
+  __syncwarp();
+#pragma unroll
+  for (int chunk = 0; chunk < kTileCols / 8; chunk += 2)
+    sm90::store_matrices(square_address(base, chunk), pack<Element>(value(chunk * 4), value(chunk * 4 + 1)),
+                         pack<Element>(value(chunk * 4 + 2), value(chunk * 4 + 3)),
+                         pack<Element>(value(chunk * 4 + 4), value(chunk * 4 + 5)),
+                         pack<Element>(value(chunk * 4 + 6), value(chunk * 4 + 7)));
+  store_square<Element>(to, buffer, row, row_end, col);
+}
+
+}  // namespace glu_ckpt
