@@ -225,6 +225,8 @@ def report_backward(arguments):
             "num_experts": first["num_experts"], "microseconds": own,
             "microseconds_before": first["backward_microseconds"], "microseconds_after": second["backward_microseconds"],
             "recompute_microseconds": (first["recompute_microseconds"] + second["recompute_microseconds"]) / 2,
+            "saving_microseconds": second["saving_microseconds"],
+            "not_saving_microseconds": second["not_saving_microseconds"],
             "tflops": flops / own, "torch_microseconds": other, "torch_tflops": flops / other,
             "times_torch": other / own,
         })
@@ -234,12 +236,12 @@ def report_backward(arguments):
         return
     print(f"{before['device']}, driver for CUDA {before['cuda_driver']}, torch {torch.__version__}")
     print(f"{'model':13} {'tokens':>6} {'us':>9} {'before':>9} {'after':>9} {'TFLOP/s':>8} {'recompute':>9} {'torch':>9}"
-          f" {'TFLOP/s':>8} {'x torch':>8}")
+          f" {'TFLOP/s':>8} {'x torch':>8} {'forward':>9} {'saving z':>9}")
     for row in rows:
         print(f"{row['model']:13} {row['tokens_per_expert']:6} {row['microseconds']:9.1f}"
               f" {row['microseconds_before']:9.1f} {row['microseconds_after']:9.1f} {row['tflops']:8.1f}"
               f" {row['recompute_microseconds']:9.1f} {row['torch_microseconds']:9.1f} {row['torch_tflops']:8.1f}"
-              f" {row['times_torch']:8.3f}")
+              f" {row['times_torch']:8.3f} {row['not_saving_microseconds']:9.1f} {row['saving_microseconds']:9.1f}")
 
 
 def own_forward(arguments):

@@ -33,13 +33,18 @@ __device__ inline float round_as(float value) {
 }
 
 /// 1 / (1 + exp(-v)). For 16-bit results the special function units' exponential and reciprocal do: their errors of a
-/// few 2^-22 vanish in the rounding.
+/// few 2^-22 vanish in the rounding. Subnormal numbers become 0 in them, which spares the instructions that scale.
 template <typename Element>
 __device__ inline float sigmoid(float v) {
-  if constexpr (std::is_same_v<Element, float>)
+  if constexpr (std::is_same_v<Element, float>) {
     return 1.0F / (1.0F + expf(-v));
-  else
-    return __fdividef(1.0F, 1.0F + __expf(-v));
+  } else {
+    constexpr float kMinusLog2E = -1.44269504F;
+    float power, result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v * kMinusLog2E));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0F + power));
+    return result;
+  }
 }
 
 // Comparisons with a NaN are false, so a NaN stays one; fmin and fmax would swallow it.
@@ -164,12 +169,25 @@ __device__ inline void store_piece(const RowsOut& out, int cols, i64 row, int co
     }
 }
 
+/// Two neighbours, rounded; the first is in the lower half.
 template <typename Element>
 __device__ inline uint32_t pack(float first, float second) {
-  const Element low = narrow<Element>(first);
-  const Element high = narrow<Element>(second);
-  return static_cast<uint32_t>(*reinterpret_cast<const unsigned short*>(&low)) |
-         static_cast<uint32_t>(*reinterpret_cast<const unsigned short*>(&high)) << 16;
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(first, second);
+    return *reinterpret_cast<const uint32_t*>(&both);
+  } else {
+    const __half2 both = __floats2half2_rn(first, second);
+    return *reinterpret_cast<const uint32_t*>(&both);
+  }
+}
+
+/// And back.
+template <typename Element>
+__device__ inline float2 unpack(uint32_t both) {
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>)
+    return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000U)};
+  else
+    return __half22float2(*reinterpret_cast<const __half2*>(&both));
 }
 
 }  // namespace glu_ckpt

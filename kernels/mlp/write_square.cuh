@@ -30,18 +30,13 @@ __device__ inline uint32_t square_address(uint32_t square, int chunk) {
   return square + static_cast<uint32_t>(row * kSquareRowBytes + piece * 16);
 }
 
-/// Stores a square that the warp has written to shared memory, as one group of this warp's first lane. TMA stores it
-/// where all its rows are the expert's; otherwise rows are stored one by one.
+/// Stores a square that the warp has published in shared memory, in its first lane's current group. TMA stores it where
+/// all its rows are the expert's; otherwise rows are stored one by one.
 template <typename Element>
 __device__ inline void store_square(const SquareOut& to, const std::byte* buffer, i64 row, i64 row_end, int col) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  sm90::publish_shared();
-  __syncwarp();
   if (to.out.wide && row + kStoreRows <= row_end) {
-    if (lane == 0) {
-      sm90::store_tile_2d(to.map, buffer, col, static_cast<int>(row));
-      sm90::store_commit();
-    }
+    if (lane == 0) sm90::store_tile_2d(to.map, buffer, col, static_cast<int>(row));
     return;
   }
   for (int i = 0; i < 4; ++i) {
@@ -51,9 +46,6 @@ __device__ inline void store_square(const SquareOut& to, const std::byte* buffer
     if (row + r < row_end && col + piece * 8 < to.cols)
       store_piece<Element>(to.out, to.cols, row + r, col + piece * 8, words);
   }
-  // Every square commits a group, an empty one too: waits count groups to know whose buffer is free.
-  if (lane == 0) sm90::store_commit();
-  __syncwarp();
 }
 
 /// Writes a square of value(0) to value(31), the places of a warp's sums. `buffer` is one of two that take turns.
@@ -70,7 +62,12 @@ __device__ inline void write_square(const SquareOut& to, std::byte* buffer, i64 
                          pack<Element>(value(chunk * 4 + 2), value(chunk * 4 + 3)),
                          pack<Element>(value(chunk * 4 + 4), value(chunk * 4 + 5)),
                          pack<Element>(value(chunk * 4 + 6), value(chunk * 4 + 7)));
+  sm90::publish_shared();
+  __syncwarp();
   store_square<Element>(to, buffer, row, row_end, col);
+  // A group is committed without a store, too: the wait above counts groups to know whose buffer is free.
+  if (threadIdx.x % 32 == 0) sm90::store_commit();
+  __syncwarp();
 }
 
 }  // namespace glu_ckpt

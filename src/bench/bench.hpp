@@ -67,6 +67,9 @@ struct ForwardFigure {
   /// they were not timed.
   double backward_microseconds = 0;
   double recompute_microseconds = 0;
+  /// The forward that saves it, and one that does not, in turn with it.
+  double saving_microseconds = 0;
+  double not_saving_microseconds = 0;
   /// Largest difference between a value of ours and one of cuBLAS's, in units of the rms of ours.
   double cublas_difference = 0;
 

@@ -46,6 +46,8 @@ void write_forward_figure(JsonWriter& json, const ForwardFigure& figure) {
     json.field("backward_microseconds", figure.backward_microseconds);
     json.field("backward_tflops", figure.backward_tflops());
     json.field("recompute_microseconds", figure.recompute_microseconds);
+    json.field("saving_microseconds", figure.saving_microseconds);
+    json.field("not_saving_microseconds", figure.not_saving_microseconds);
   }
   json.end_object();
 }
@@ -126,9 +128,12 @@ std::string forward_figure_text(const ForwardFigure& figure) {
 }
 
 std::string backward_figure_text(const ForwardFigure& figure) {
-  return fmt::format("{:<13} backward of {} tokens each: {:.1f} us, {:.1f} TFLOP/s; {:.1f} us where z is recomputed\n",
-                     figure.shape.model, figure.tokens_per_expert, figure.backward_microseconds,
-                     figure.backward_tflops(), figure.recompute_microseconds);
+  return fmt::format(
+      "{:<13} backward of {} tokens each: {:.1f} us, {:.1f} TFLOP/s; {:.1f} us where z is recomputed; forward {:.1f} "
+      "us, "
+      "{:.1f} where it saves z\n",
+      figure.shape.model, figure.tokens_per_expert, figure.backward_microseconds, figure.backward_tflops(),
+      figure.recompute_microseconds, figure.not_saving_microseconds, figure.saving_microseconds);
 }
 
 std::string forward_bench_json(const CudaDevice& device, const ForwardBench& bench) {
