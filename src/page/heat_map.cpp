@@ -28,7 +28,7 @@ struct HeatScale {
     if (most <= least) return kLevels.size() / 2;
     const double share =
         logarithmic ? std::log(value / least) / std::log(most / least) : (value - least) / (most - least);
-    return static_cast<std::size_t>(std::clamp(share, 0.0, 1.0) * static_cast<double>(kLevels.size() - 1) + 0.5);
+    return static_cast<std::size_t>(std::lround(std::clamp(share, 0.0, 1.0) * static_cast<double>(kLevels.size() - 1)));
   }
 };
 

@@ -79,6 +79,7 @@ std::string summary_table(const std::vector<const PageSide*>& sides) {
   std::string rows;
   const auto add = [&](std::string_view heading, const auto& cell) {
     std::vector<std::string> cells;
+    cells.reserve(sides.size());
     for (const PageSide* side : sides) cells.push_back(cell(*side));
     rows += table_row(heading, cells);
   };
