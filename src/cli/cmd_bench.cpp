@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "bench/bench_report.hpp"
-#include "core/fail.hpp"
 #include "cli/session.hpp"
+#include "core/fail.hpp"
 #include "glu_ckpt/ops/cuda.hpp"
 
 namespace glu_ckpt::cli {

@@ -1,6 +1,6 @@
 #pragma once
-/// The commands and options that the parser accepts, as a value. options.cpp makes it from the parser itself; help, the
-/// manual page and the completions are printed from it, so none of them can differ from what is accepted.
+/// The commands and options that the parser accepts, as a value. parser_table.cpp makes it from the parser itself;
+/// help, the manual page and the completions are printed from it, so none of them can differ from what is accepted.
 
 #include <string>
 #include <string_view>

@@ -2,18 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
-#include <map>
-#include <set>
 
 #include "bench/bench.hpp"
-#include "cli/command_table.hpp"
-#include "cli/find_input.hpp"
+#include "cli/option_texts.hpp"
+#include "cli/option_values.hpp"
+#include "cli/parser_table.hpp"
 #include "cli/session.hpp"
-#include "core/checked_math.hpp"
 #include "core/fail.hpp"
-#include "core/parse_number.hpp"
-#include "core/usable_cores.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
@@ -21,155 +16,6 @@ namespace {
 constexpr const char* kAbout =
     "Converts Mixture-of-Experts checkpoints between Hugging Face, Megatron-Core and torchtitan: whole models renamed "
     "and laid out anew, bit for bit, and compared with the source.";
-
-/// Option values as typed, before they mean anything.
-struct Texts {
-  std::string target, scope = "model", unknown = "refuse", naming, experts, bias_experts, glu, shared_glu;
-  std::string from_naming, from_glu, from_shared_glu, from_optimizer_glu, decode, encode;
-  std::string to_naming, to_glu, to_shared_glu, to_optimizer_glu;
-  std::string max_shard, max_memory, device_memory, verify = "digest", progress = "auto", reflink = "auto",
-                                                    format = "keep", optimizer = "keep", activation,
-                                                    compute = "weights", bench_size, sample, part;
-};
-
-/// What is wrong with a number of 64 bits, or nothing: CLI11 itself takes -1 for 2^64 - 1.
-std::string u64_fault(const std::string& text) {
-  if (parse_number<u64>(text)) return {};
-  return "'" + text + "' is not a number from 0 to 2^64 - 1";
-}
-
-/// "5%" or "0.1%"; the sign may be left out of numbers that nobody takes for a share.
-double parse_percent(const std::string& text) {
-  const bool has_sign = text.ends_with('%');
-  const auto percent = parse_number<double>(std::string_view(text).substr(0, text.size() - (has_sign ? 1 : 0)));
-  if (percent && *percent > 0 && *percent < 1 && !has_sign)
-    fail(ErrorCode::Usage, {}, "--sample: '{}' may mean {}% or {}%; say which, with the %", text, text, 100 * *percent);
-  if (!percent || !(*percent > 0 && *percent <= 100))
-    fail(ErrorCode::Usage, {}, "--sample: '{}' is no share such as 5% or 0.1%, more than 0 and at most 100%", text);
-  return *percent;
-}
-
-/// "2/8".
-std::pair<i64, i64> parse_part(const std::string& text) {
-  const std::string_view whole = text;
-  const std::size_t slash = std::min(whole.find('/'), whole.size() - 1);
-  const auto part = parse_number<i64>(whole.substr(0, slash)), parts = parse_number<i64>(whole.substr(slash + 1));
-  if (whole[slash] != '/' || !part || !parts || *part < 1 || *part > *parts)
-    fail(ErrorCode::Usage, {}, "--part: '{}' is no part such as 2/8, from 1/8 to 8/8", text);
-  return {*part, *parts};
-}
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
-    }
-  }
-  return row[b.size()];
-}
-
-/// "; did you mean X?", or nothing where nothing is near.
-std::string suggestion(const std::string& typed, const std::vector<std::string>& known) {
-  std::string best;
-  // Dashes are no letters that somebody mistypes.
-  const std::size_t letters = typed.size() - std::min(typed.size(), typed.find_first_not_of('-'));
-  std::size_t least = letters / 3 + 2;
-  for (const std::string& word : known)
-    if (const std::size_t distance = edit_distance(typed, word); distance < least) {
-      least = distance;
-      best = word;
-    }
-  // What was typed may be the beginning of a longer word.
-  constexpr std::size_t kLeastLetters = 3;
-  if (best.empty() && letters >= kLeastLetters)
-    for (const std::string& word : known)
-      if (word.starts_with(typed) && (best.empty() || word.size() < best.size())) best = word;
-  return best.empty() ? "" : "; did you mean " + best + "?";
-}
-
-/// What CLI11 calls the group of options that are in none.
-constexpr const char* kGeneral = "Options";
-
-const std::vector<ValueWord> kGluWords = {
-    {"split", "gate and up as two tensors"},
-    {"contiguous", "all gate rows, then all up rows"},
-    {"interleaved:32", "32 gate rows, 32 up rows and so on; or any other number"},
-};
-
-const std::vector<ValueWord> kExpertsWords = {
-    {"indexed", "one tensor per expert"},
-    {"grouped", "one tensor with a leading expert axis"},
-    {"keep", "as in SRC"},
-};
-
-/// Words that only completions offer.
-std::vector<ValueWord> hidden(std::vector<ValueWord> words) {
-  for (ValueWord& value : words) value.in_help = false;
-  return words;
-}
-
-/// Too many for help.
-const std::vector<ValueWord>& naming_words() {
-  static const std::vector<ValueWord> kWords = [] {
-    std::set<std::string> names;
-    for (const NamingSummary& row : naming_summaries()) {
-      names.insert(row.name);
-      for (const std::string& type : row.model_types) names.insert("hf:" + type);
-    }
-    std::vector<ValueWord> words;
-    words.reserve(names.size());
-    for (const std::string& name : names) words.push_back({name, "", false});
-    return words;
-  }();
-  return kWords;
-}
-
-std::vector<ValueWord> target_words() {
-  std::vector<ValueWord> words = {{"megatron", "Megatron-Core: torch_dist, and the arguments that it needs"},
-                                  {"hf", "transformers: the family that SRC came from, or hf:<model_type>"},
-                                  {"torchtitan", "torchtitan: torch.distributed.checkpoint"}};
-  for (const ValueWord& naming : naming_words())
-    if (naming.word.starts_with("hf:")) words.push_back(naming);
-  return words;
-}
-
-std::vector<std::string> plain(const std::vector<ValueWord>& words) {
-  std::vector<std::string> out;
-  out.reserve(words.size());
-  for (const ValueWord& value : words) out.push_back(value.word);
-  return out;
-}
-
-/// What is wrong with a value that must be one of those, or nothing.
-std::string unknown_value(const std::string& typed, const std::vector<std::string>& known) {
-  if (std::ranges::find(known, typed) != known.end()) return {};
-  const std::string near = suggestion(typed, known);
-  return fmt::format("'{}' is not one of {}{}", typed, fmt::join(known, ", "), near);
-}
-
-std::string glu_fault(const std::string& typed) {
-  if (typed.empty() || typed == "keep") return {};
-  try {
-    parse_glu(typed);
-    return {};
-  } catch (const Error& error) {
-    return error.what() + suggestion(typed, plain(kGluWords));
-  }
-}
-
-std::string target_fault(const std::string& typed) {
-  if (typed.empty()) return "--to is empty; megatron, torchtitan, hf and hf:<model_type> are targets";
-  const std::vector<std::string> known = plain(target_words());
-  if (typed.starts_with("hf:") || std::ranges::find(known, typed) != known.end()) return {};
-  return fmt::format("'{}' is no target; megatron, torchtitan, hf and hf:<model_type> are{}", typed,
-                     suggestion(typed, known));
-}
 
 /// The options that there are. Each has its group of help (`option_defaults()->group`), the name of its value
 /// (`type_name`; FILE and DIR are completed as such), its default (`default_str`), and the values that completions
@@ -203,7 +49,7 @@ class Parser {
     try {
       app_.parse(argc, argv);
     } catch (const CLI::CallForHelp&) {
-      return answer_with(help_text(table_of(deepest_command(argc, argv).first)));
+      return answer_with(help_text(table_of(deepest_command(argc, argv).first, notes_)));
     } catch (const CLI::CallForVersion& version) {
       return answer_with(std::string(version.what()) + "\n");
     } catch (const CLI::ParseError& error) {
@@ -212,11 +58,13 @@ class Parser {
       fail(ErrorCode::Usage, {}, "{}{}", error.what(), hint(argc, argv));
     }
     if (command_ == nullptr) return answer_with(help_answer());
-    interpret();
+    texts_.has_seed = seed_->count() > 0;
+    texts_.has_tensors = tensors_->count() > 0;
+    interpret(texts_, compute_, options_);
     return options_;
   }
 
-  CommandTable table() const { return table_of(&app_); }
+  CommandTable table() const { return table_of(&app_, notes_); }
 
  private:
   static std::optional<Options> answer_with(const std::string& text) {
@@ -233,11 +81,11 @@ class Parser {
     return sub;
   }
 
-  void examples(const CLI::App* app, std::vector<std::string> lines) { examples_[app] = std::move(lines); }
+  void examples(const CLI::App* app, std::vector<std::string> lines) { notes_.examples[app] = std::move(lines); }
 
   /// Values that completions offer; help lists them.
   CLI::Option* offer(CLI::Option* option, std::vector<ValueWord> words) {
-    words_[option] = std::move(words);
+    notes_.words[option] = std::move(words);
     return option;
   }
 
@@ -664,7 +512,7 @@ class Parser {
     if (help_man_) return man_page(table(), GLU_CKPT_VERSION);
     const CLI::App* app = &app_;
     for (const std::string& word : help_words_) app = command_named(app, word);
-    return help_text(table_of(app));
+    return help_text(table_of(app, notes_));
   }
 
   const CLI::App* command_named(const CLI::App* app, const std::string& word) const {
@@ -674,76 +522,6 @@ class Parser {
       known.push_back(sub->get_name());
     }
     fail(ErrorCode::Usage, {}, "'{}' is not a command{}", word, suggestion(word, known));
-  }
-
-  OptionRow row_of(const CLI::Option* option) const {
-    OptionRow row;
-    if (!option->get_snames().empty()) row.short_name = "-" + option->get_snames().front();
-    if (!option->get_lnames().empty()) row.long_name = "--" + option->get_lnames().front();
-    // A flag takes no value. Behind a colon CLI11 repeats what the value is checked for.
-    if (option->get_positional())
-      row.value_name = option->get_name(true);
-    else if (option->get_expected_max() > 0)
-      row.value_name = option->get_type_name().substr(0, option->get_type_name().find(':'));
-    row.about = option->get_description();
-    row.default_text = option->get_default_str();
-    if (const auto words = words_.find(option); words != words_.end()) row.words = words->second;
-    row.required = option->get_required();
-    return row;
-  }
-
-  /// Help lists commands under these titles.
-  static std::string title_of(const std::string& command) {
-    static const std::map<std::string, std::string> kTitles = {
-        {"inspect", "Look"},
-        {"report", "Look"},
-        {"plan", "Convert"},
-        {"convert", "Convert"},
-        {"stamp", "Convert"},
-        {"verify", "Compare"},
-        {"diff", "Compare"},
-        {"digest", "Compare"},
-        {"check", "Compare"},
-        {"layouts", "This program"},
-        {"doctor", "This program"},
-        {"help", "This program"},
-        {"completion", "This program"},
-    };
-    const auto title = kTitles.find(command);
-    return title == kTitles.end() ? "Compute and measure" : title->second;
-  }
-
-  CommandTable table_of(const CLI::App* app) const {
-    CommandTable table;
-    for (const CLI::App* at = app; at != nullptr; at = at->get_parent())
-      table.name = at->get_name() + (table.name.empty() ? "" : " ") + table.name;
-    table.about = app->get_description();
-    if (const auto lines = examples_.find(app); lines != examples_.end()) table.examples = lines->second;
-    for (const CLI::Option* option : app->get_options())
-      (option->get_positional() ? table.arguments : group_of(table.groups, option->get_group()))
-          .push_back(row_of(option));
-    // Help stands first in every command, as the library makes it; it is read last.
-    const auto general =
-        std::ranges::find(table.groups, kGeneral, [](const OptionGroup& group) { return group.title; });
-    if (general != table.groups.end()) {
-      std::rotate(general->options.begin(), general->options.begin() + 1, general->options.end());
-      std::rotate(general, general + 1, table.groups.end());
-    }
-    for (const CLI::App* sub : app->get_subcommands([](const CLI::App*) { return true; })) {
-      const std::string title = app == &app_ ? title_of(sub->get_name()) : "Commands";
-      const auto group = std::ranges::find(table.commands, title, [](const auto& one) { return one.first; });
-      if (group == table.commands.end())
-        table.commands.push_back({title, {table_of(sub)}});
-      else
-        group->second.push_back(table_of(sub));
-    }
-    return table;
-  }
-
-  static std::vector<OptionRow>& group_of(std::vector<OptionGroup>& groups, const std::string& title) {
-    for (OptionGroup& group : groups)
-      if (group.title == title) return group.options;
-    return groups.emplace_back(OptionGroup{title, {}}).options;
   }
 
   /// The command that the words spell, as far as they spell one, and the number of the first word behind it.
@@ -780,104 +558,12 @@ class Parser {
     return "";
   }
 
-  static void answer(const std::string& text, std::optional<Glu>& glu) {
-    if (!text.empty() && text != "keep") glu = parse_glu(text);
-  }
-
-  static void answer_naming(const std::string& text, std::optional<std::string>& naming) {
-    if (text.empty() || text == "keep") return;
-    if (find_naming(text) == nullptr) {
-      const std::string near = suggestion(text, plain(naming_words()));
-      fail(ErrorCode::UnknownNaming, {}, "'{}' is not a naming{} `glu-ckpt layouts` lists them", text,
-           near.empty() ? ";" : near);
-    }
-    naming = text;
-  }
-
-  void interpret() {
-    answer_naming(texts_.naming, options_.convert.to.naming);
-    if (!texts_.experts.empty() && texts_.experts != "keep")
-      options_.convert.to.experts = parse_experts(texts_.experts);
-    if (!texts_.bias_experts.empty() && texts_.bias_experts != "keep")
-      options_.convert.to.bias_experts = parse_experts(texts_.bias_experts);
-    answer(texts_.glu, options_.convert.to.glu);
-    answer(texts_.shared_glu, options_.convert.to.shared_glu);
-    answer_naming(texts_.from_naming, options_.from.naming);
-    answer(texts_.from_glu, options_.from.glu);
-    answer(texts_.from_shared_glu, options_.from.shared_glu);
-    answer(texts_.from_optimizer_glu, options_.from.optimizer_glu);
-    if (!texts_.decode.empty()) options_.from.decode = texts_.decode == "bf16" ? Dtype::BF16 : Dtype::F32;
-    options_.verify.b.decode = options_.from.decode;
-    options_.from.encode_mxfp8 = !texts_.encode.empty();
-    options_.verify.b.encode_mxfp8 = options_.from.encode_mxfp8;
-    if (options_.from.decode && options_.from.encode_mxfp8)
-      fail(ErrorCode::Usage, {}, "--decode and --encode are two answers to one question: give one of them");
-    options_.from.drop_optimizer = texts_.optimizer == "drop";
-    if (!texts_.target.empty()) options_.convert.target = texts_.target;
-    if (options_.command != Command::Layouts && options_.command != Command::Doctor)
-      options_.input = find_input(options_.input);
-    if (options_.command == Command::Forward)
-      options_.forward.checkpoint = find_input(options_.forward.checkpoint.string());
-    for (std::string& path : options_.paths) path = find_input(path);
-    if (options_.command == Command::Verify || options_.command == Command::Diff ||
-        (options_.command == Command::Report && !options_.output.empty()))
-      options_.output = find_input(options_.output);
-    if (options_.report.forward && options_.output.empty())
-      fail(ErrorCode::Usage, {}, "--forward compares what the experts of A and of B compute; name B, too");
-    if (texts_.scope == "experts") options_.convert.to.scope = Scope::Experts;
-    options_.convert.to.keep_unknown = texts_.unknown == "keep";
-    answer_naming(texts_.to_naming, options_.verify.b.naming);
-    answer(texts_.to_glu, options_.verify.b.glu);
-    answer(texts_.to_shared_glu, options_.verify.b.shared_glu);
-    answer(texts_.to_optimizer_glu, options_.verify.b.optimizer_glu);
-    if (!texts_.max_shard.empty()) options_.convert.max_shard_bytes = parse_size(texts_.max_shard);
-    if (!texts_.max_memory.empty()) options_.run.memory_bytes = parse_size(texts_.max_memory);
-    if (!texts_.device_memory.empty()) options_.run.device_memory_bytes = parse_size(texts_.device_memory);
-    if (!texts_.bench_size.empty()) options_.bench.size_bytes = parse_size(texts_.bench_size);
-    if (options_.bench.size_bytes < 1) fail(ErrorCode::Usage, {}, "--size must be at least 1 byte");
-    constexpr i64 kLeastMemory = i64{1} << 20;
-    if (options_.run.memory_bytes < kLeastMemory) fail(ErrorCode::Usage, {}, "--max-memory must be at least 1MiB");
-    if (options_.run.device_memory_bytes < kLeastMemory)
-      fail(ErrorCode::Usage, {}, "--device-memory must be at least 1MiB");
-    if (options_.convert.max_shard_bytes < 1) fail(ErrorCode::Usage, {}, "--max-shard-size must be at least 1 byte");
-    if (!texts_.sample.empty()) options_.verify.subset.percent = parse_percent(texts_.sample);
-    if (!texts_.part.empty())
-      std::tie(options_.verify.subset.part, options_.verify.subset.parts) = parse_part(texts_.part);
-    if (seed_->count() > 0 && !options_.verify.forward && texts_.sample.empty())
-      fail(ErrorCode::Usage, {}, "--seed is that of --forward's tokens or of --sample; give one of them");
-    options_.list_tensors = tensors_->count() > 0;
-    if (options_.run.jobs == 0) options_.run.jobs = usable_cores();
-    options_.convert.proof = texts_.verify == "none"      ? ProofMode::None
-                             : texts_.verify == "digest"  ? ProofMode::Digest
-                             : texts_.verify == "forward" ? ProofMode::Forward
-                                                          : ProofMode::Readback;
-    options_.convert.reflink = texts_.reflink == "always"  ? Reflink::Always
-                               : texts_.reflink == "never" ? Reflink::Never
-                                                           : Reflink::Auto;
-    options_.progress = texts_.progress == "always"  ? ProgressMode::Always
-                        : texts_.progress == "never" ? ProgressMode::Never
-                        : texts_.progress == "json"  ? ProgressMode::Json
-                                                     : ProgressMode::Auto;
-    for (const Format format : {Format::Safetensors, Format::Torch, Format::TorchDist})
-      if (texts_.format == to_string(format)) options_.convert.format = format;
-    if (!texts_.activation.empty()) compute_.activation.kind = parse_activation(texts_.activation);
-    compute_.fp32 = texts_.compute == "fp32";
-    if (options_.dry_run) options_.command = Command::Plan;
-    options_.convert.from = options_.verify.a = options_.diff.a = options_.forward.from = options_.from;
-    options_.report.a = options_.from;
-    options_.report.tensors = options_.diff.tensors;
-    options_.report.b = options_.diff.b = options_.verify.b;
-    options_.convert.compute = options_.verify.compute = options_.forward.compute = compute_;
-    options_.report.compute = compute_;
-    options_.convert.seed = options_.verify.subset.seed;
-  }
-
   CLI::App app_;
   std::string program_;
   Options options_;
   /// Of whichever command runs experts.
   ExpertCompute compute_;
-  Texts texts_;
+  OptionTexts texts_;
   CLI::Option* seed_ = nullptr;
   CLI::Option* tensors_ = nullptr;
   /// The command that was given; none where help is the answer.
@@ -885,42 +571,10 @@ class Parser {
   std::vector<std::string> help_words_;
   bool help_man_ = false;
   std::string shell_;
-  std::map<const CLI::App*, std::vector<std::string>> examples_;
-  std::map<const CLI::Option*, std::vector<ValueWord>> words_;
+  ParserNotes notes_;
 };
 
 }  // namespace
-
-i64 parse_size(const std::string& text) {
-  struct Unit {
-    std::string_view name;
-    i64 bytes;
-  };
-  static constexpr Unit kUnits[] = {
-      {"", 1},
-      {"B", 1},
-      {"K", 1LL << 10},
-      {"KiB", 1LL << 10},
-      {"KB", 1'000},
-      {"M", 1LL << 20},
-      {"MiB", 1LL << 20},
-      {"MB", 1'000'000},
-      {"G", 1LL << 30},
-      {"GiB", 1LL << 30},
-      {"GB", 1'000'000'000},
-      {"T", 1LL << 40},
-      {"TiB", 1LL << 40},
-      {"TB", 1'000'000'000'000},
-  };
-  i64 number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  if (error == std::errc() && number >= 0)
-    for (const Unit& known : kUnits)
-      if (known.name == unit)
-        if (const auto bytes = checked_mul(number, known.bytes)) return *bytes;
-  fail(ErrorCode::Usage, {}, "'{}' is not a size; say for example 512MiB or 5GB", text);
-}
 
 CommandTable command_table(const std::string& program) { return Parser(program).table(); }
 

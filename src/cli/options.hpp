@@ -1,5 +1,5 @@
 #pragma once
-/// What the user asked for. CLI11 is seen only in options.cpp.
+/// What the user asked for. CLI11 is seen only in options.cpp and parser_table.
 
 #include <optional>
 #include <string>
