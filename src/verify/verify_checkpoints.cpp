@@ -29,6 +29,19 @@ void share_scale_rows(const std::filesystem::path& path, const SourceAnswers& an
   checkpoint = open_checkpoint(path, finer);
 }
 
+/// A checkpoint that was decoded, or encoded anew, is compared with its source as that is stored unless somebody says
+/// otherwise.
+void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const Checkpoint& source,
+                      const Checkpoint& other) {
+  const Record& record = other.source->record();
+  if (const auto from = record.find("decoded_from"); from != record.end() && !answers.decode)
+    tell_note(run, "{}: was decoded from {}; --decode compares with what {} decodes to", other.source->path().string(),
+              from->second, source.source->path().string());
+  if (record.contains("encoded_as") && !source.source->record().contains("encoded_as") && !answers.encode_mxfp8)
+    tell_note(run, "{}: was written as MXFP8; --encode mxfp8 compares with {} as MXFP8", other.source->path().string(),
+              source.source->path().string());
+}
+
 /// What differs is read again and measured.
 Verdict compare_and_measure(const RunOptions& run, const Model& a, const Model& b, const Backend& backend,
                             const VerifySubset& subset) {
@@ -75,6 +88,10 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   check_master_weights(run, a, options.a);
   check_master_weights(run, b, options.b);
   Verdict verdict = compare_and_measure(run, a.model(), b.model(), *backend, options.subset);
+  if (!verdict.equal) {
+    tell_how_to_read(run, options.a, a, b);
+    tell_how_to_read(run, options.b, b, a);
+  }
   if (!runner) return verdict;
   verdict.forward = run_experts(run, a, b, *runner, forward);
   for (const LayerForward& layer : verdict.forward) verdict.equal = verdict.equal && layer.ok();

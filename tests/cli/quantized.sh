@@ -40,6 +40,7 @@ quantized_decodes() {
   status "with the experts run" 0 verify "$in" "$out" --decode bf16 --forward
   status "no difference" 0 diff "$in" "$out" --decode bf16
   status "the codes are another model" 1 verify "$in" "$out"
+  says "how to compare them" "was decoded from FP8 in 128x128 blocks; --decode compares with what $in decodes to"
   check "the record says from what" grep -q '"decoded_from": "FP8 in 128x128 blocks"' "$out/release/glu_ckpt.json"
   check "and by whose rule" grep -q '"decoded_as": "deepseek"' "$out/release/glu_ckpt.json"
   status "once more" 0 convert "$in" "$out" --decode bf16 --to megatron --glu interleaved:32 --resume -q
@@ -89,6 +90,8 @@ quantized_moves() {
   done
   status "MXFP8 of powers of two" 0 convert "$TESTDATA/quantized/fp8_block128_ue8m0" "$out" --encode mxfp8 -q
   status "proved" 0 verify "$TESTDATA/quantized/fp8_block128_ue8m0" "$out" --encode mxfp8
+  status "stored, they are others" 1 verify "$TESTDATA/quantized/fp8_block128_ue8m0" "$out"
+  says "how to compare them" "--encode mxfp8 compares with"
   check "the same weights" \
     [ "$(digest "$out" --decode f32)" == "$(digest "$TESTDATA/quantized/fp8_block128_ue8m0" --decode f32)" ]
   status "once more" 0 convert "$out" "$out.again" --encode mxfp8 --force
