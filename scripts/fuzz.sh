@@ -21,7 +21,7 @@ ninja -C build-fuzz libglu_ckpt.a
 for target in "${targets[@]}"; do
   clang++ -std=c++20 -O1 -gline-tables-only -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
     -Iinclude -Isrc -Itests "tests/fuzz/fuzz_$target.cpp" build-fuzz/libglu_ckpt.a \
-    -lfmt -lxxhash -lz -lcrypto -lpthread -o "build-fuzz/fuzz_$target"
+    -lfmt -lxxhash -lz -ldeflate -lcrypto -lpthread -o "build-fuzz/fuzz_$target"
   mkdir -p "build-fuzz/corpus_$target"
   "build-fuzz/fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
     -artifact_prefix="build-fuzz/$target-" "build-fuzz/corpus_$target" "testdata/corpus/$target"
