@@ -104,18 +104,22 @@ class Finder {
     if (const auto number = number_of(name)) take(*number);
   }
 
+  [[noreturn]] void fail_axes(std::size_t number) const {
+    fail(ErrorCode::SizeMismatch, {{}, at(number).name}, "'{}': {}; a quantized weight has two axes or more",
+         at(number).name, shape_text(at(number).shape));
+  }
+
   /// The shape with the last axis as long as the codes in it.
   std::vector<i64> widened(std::size_t number, i64 codes) const {
     std::vector<i64> shape = at(number).shape;
-    if (shape.size() < 2)
-      fail(ErrorCode::SizeMismatch, {{}, at(number).name}, "'{}': {}; a quantized weight has two axes or more",
-           at(number).name, shape_text(shape));
+    if (shape.size() < 2) fail_axes(number);
     shape.back() = checked_mul(shape.back(), codes).value_or(0);
     return shape;
   }
 
   /// [.., rows, cols] as decoded.
   QuantizedTensor weight_of(std::size_t number, std::string name, std::vector<i64> shape, Codes codes) const {
+    if (shape.size() < 2) fail_axes(number);
     // Decoded, an element has four bytes at most.
     std::vector<i64> bytes = shape;
     bytes.push_back(4);
