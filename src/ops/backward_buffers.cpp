@@ -78,7 +78,7 @@ MlpInputGrads grouped_mlp_backward_into(const MlpBackward& backward, const MlpBa
   const std::span<const i64> splits(reinterpret_cast<const i64*>(tensors.forward.splits.data),
                                     backward.mlp.experts.size());
   check_grouped_mlp(backward.mlp, buffers.rows(), splits);
-  const MlpInputGrads grads = buffers.grads(allocate);
+  MlpInputGrads grads = buffers.grads(allocate);
   grouped_mlp_backward_host(backward, buffers.step(grads), splits, jobs);
   return grads;
 }
@@ -90,7 +90,7 @@ MlpInputGrads grouped_mlp_backward_into(const DeviceGroupedMlpBackward& run, con
   if (device == "cpu")
     fail(ErrorCode::Usage, {}, "x: on cpu, expected on the GPU that holds the experts; move it there");
   const BackwardBuffers buffers(backward, tensors, device);
-  const MlpInputGrads grads = buffers.grads(allocate);
+  MlpInputGrads grads = buffers.grads(allocate);
   const MlpBackwardStep step = buffers.step(grads);
   const i64 bytes = run.workspace_bytes(step.rows, step.z == nullptr);
   std::byte* const workspace = validate_or_alloc(nullptr, {bytes}, Dtype::U8, device, allocate).data;
