@@ -62,7 +62,7 @@ std::string progress_line(const ProgressState& state, std::size_t columns) {
       {1, state.title},
       {0, fmt::format("{:.0f}%", std::floor(100 * std::min(share, 1.0)))},
       {4, fmt::format("{} of {}", size_text(state.done), size_text(state.total))},
-      {3, size_text(static_cast<i64>(rate)) + "/s"},
+      {3, size_text(std::llround(std::min(rate, 1e18))) + "/s"},
       {2, left},
       {5, state.bottleneck.empty() ? "" : "mostly " + state.bottleneck},
   };
