@@ -22,20 +22,23 @@ struct KeptPermutation {
 /// Experts, rows, row bytes, block rows and direction, on a device.
 using PermutationKey = std::array<i64, 6>;
 
-bool is_captured(GpuStream stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
-  return status != cudaStreamCaptureStatusNone;
-}
+/// Lets this thread allocate and wait while a graph captures some stream, which is none of its business here: what is
+/// made is kept for good, and is there before any graph is replayed.
+class OutsideCapture {
+ public:
+  OutsideCapture() { CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~OutsideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  OutsideCapture(const OutsideCapture&) = delete;
+  OutsideCapture& operator=(const OutsideCapture&) = delete;
 
-std::unique_ptr<KeptPermutation> make_permutation(const InPlaceGlu& glu, GpuStream stream) {
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+std::unique_ptr<KeptPermutation> make_permutation(const InPlaceGlu& glu) {
+  const OutsideCapture outside;
   auto made = std::make_unique<KeptPermutation>();
   made->schedule = in_place_schedule(glu, kMostScratchBytes);
-  if (is_captured(stream))
-    fail(ErrorCode::Usage, {},
-         "in_place_glu: {} x [{}, {} bytes] was not permuted on this device before, and a graph cannot capture the "
-         "upload of its table; call it once before the capture",
-         glu.experts, glu.rows, glu.row_bytes);
   made->table = DeviceBuffer(made->schedule.table_bytes);
   if (made->schedule.segments.empty()) return made;
   // On a stream of its own, for the default one would wait for all others.
@@ -47,7 +50,7 @@ std::unique_ptr<KeptPermutation> make_permutation(const InPlaceGlu& glu, GpuStre
   return made;
 }
 
-const KeptPermutation& kept_permutation(const InPlaceGlu& glu, GpuStream stream) {
+const KeptPermutation& kept_permutation(const InPlaceGlu& glu) {
   // They outlive every other object: the driver may be gone when statics are destroyed.
   static auto& kept = *new std::map<PermutationKey, std::unique_ptr<KeptPermutation>>;
   static auto& mutex = *new std::mutex;
@@ -56,7 +59,7 @@ const KeptPermutation& kept_permutation(const InPlaceGlu& glu, GpuStream stream)
   const PermutationKey key{glu.experts, glu.rows, glu.row_bytes, glu.block_rows, glu.interleave ? 1 : 0, device};
   const std::lock_guard lock(mutex);
   auto& found = kept[key];
-  if (!found) found = make_permutation(glu, stream);
+  if (!found) found = make_permutation(glu);
   return *found;
 }
 
@@ -68,6 +71,7 @@ cudaMemPool_t scratch_pool() {
   CUDA_CHECK(cudaGetDevice(&device));
   const std::lock_guard lock(mutex);
   if (const auto found = pools.find(device); found != pools.end()) return found->second;
+  const OutsideCapture outside;
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location.type = cudaMemLocationTypeDevice;
@@ -82,7 +86,7 @@ cudaMemPool_t scratch_pool() {
 }  // namespace
 
 void in_place_glu(const InPlaceGlu& glu, std::byte* data, GpuStream stream) {
-  const KeptPermutation& kept = kept_permutation(glu, stream);
+  const KeptPermutation& kept = kept_permutation(glu);
   const auto* const table = reinterpret_cast<const CycleSegment*>(kept.table.data());
   const i64 saved_bytes = kept.schedule.scratch_bytes() - kept.schedule.table_bytes;
   if (saved_bytes == 0) return run_in_place(glu, kept.schedule, table, nullptr, data, stream);

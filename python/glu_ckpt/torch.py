@@ -57,6 +57,29 @@ def _place(t: torch.Tensor) -> tuple[int, int]:
     return device, _raw_stream(device) if _raw_stream else torch.cuda.current_stream(device).cuda_stream
 
 
+_is_compiling = torch.compiler.is_compiling
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._functorch.peek_interpreter_stack
+
+
+def _is_unwatched(t: torch.Tensor) -> bool:
+    """Whether nobody has to see the operator: no gradient, compiler, mode, transform or subclass of tensors.
+
+    The way through torch's dispatcher takes a third of a short call's time.
+    """
+    return (
+        not _is_compiling()
+        and (type(t) is torch.Tensor or type(t) is torch.nn.Parameter)
+        and not t.requires_grad
+        and _modes() == 0
+        and _transforms() is None
+    )
+
+
+#: What `interleave` and `deinterleave` do, without the operator around it.
+_changes: dict[str, Callable[..., torch.Tensor]] = {}
+
+
 def _define_change(name: str, forward: bool) -> None:
     def change(t: torch.Tensor, k: int, axis: Optional[int] = None) -> torch.Tensor:
         out = torch.empty_like(t, memory_format=torch.contiguous_format)
@@ -71,6 +94,7 @@ def _define_change(name: str, forward: bool) -> None:
         device, stream = _place(t)
         _change_at(t.data_ptr(), None, t.shape, t.stride(), t.element_size(), device, k, forward, axis, stream)
 
+    _changes[name] = change
     for key in _KEYS:
         _library.impl(name, change, key)
         _library.impl(f"{name}_data", change, key)
@@ -147,6 +171,7 @@ _interleave = torch.ops.glu_ckpt.interleave.default
 _deinterleave = torch.ops.glu_ckpt.deinterleave.default
 _interleave_data = torch.ops.glu_ckpt.interleave_data.default
 _deinterleave_data = torch.ops.glu_ckpt.deinterleave_data.default
+_interleave_now, _deinterleave_now = _changes["interleave"], _changes["deinterleave"]
 
 
 def interleave(
@@ -154,6 +179,8 @@ def interleave(
 ) -> torch.Tensor:
     """FC1 from contiguous order to blocks of `k` gate rows and `k` up rows: `glu_ckpt.interleave`."""
     if out is None:
+        if _is_unwatched(t):
+            return _interleave_now(t, k, axis)
         return _interleave(t, k, axis) if t.requires_grad else _interleave_data(t, k, axis)
     torch.ops.glu_ckpt.interleave_out(t, out, k, axis)
     return out
@@ -164,6 +191,8 @@ def deinterleave(
 ) -> torch.Tensor:
     """The way back from `interleave`: `glu_ckpt.deinterleave`."""
     if out is None:
+        if _is_unwatched(t):
+            return _deinterleave_now(t, k, axis)
         return _deinterleave(t, k, axis) if t.requires_grad else _deinterleave_data(t, k, axis)
     torch.ops.glu_ckpt.deinterleave_out(t, out, k, axis)
     return out

@@ -140,6 +140,35 @@ TEST(InPlacePermutation, AgreesWithTheOracle) {
         }
 }
 
+TEST(InPlacePermutation, AGraphCapturesTheFirstCallForASize) {
+  // Sizes that no other test has, so that the table is made in the capture.
+  const GluSizes sizes{3, 132, 24, 11, 2};
+  const CopyCase item = interleave_case(sizes, true, false, false);
+  const auto content = coded_bytes(item.src_bytes[0], 0);
+  std::vector<std::byte> want(content.size());
+  const std::byte* from = content.data();
+  std::byte* to = want.data();
+  strided_copy_ref(item.moves, std::span(&from, 1), std::span(&to, 1));
+
+  const GuardedArray tensor(content, 0);
+  const i64 rows = 2 * sizes.width, row_bytes = sizes.hidden * sizes.element_bytes;
+  const CudaStream stream;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t made = nullptr;
+  // In the global mode any call that allocates or waits would make the capture fail.
+  CUDA_CHECK(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
+  in_place_glu({sizes.experts, rows * row_bytes, rows, row_bytes, sizes.block_rows, true}, tensor.data(), stream.get());
+  CUDA_CHECK(cudaStreamEndCapture(stream.get(), &graph));
+  CUDA_CHECK(cudaGraphInstantiate(&made, graph, 0));
+  CUDA_CHECK(cudaGraphDestroy(graph));
+  EXPECT_TRUE(tensor.download() == content) << "captured, not run";
+  CUDA_CHECK(cudaGraphLaunch(made, stream.get()));
+  CUDA_CHECK(cudaStreamSynchronize(stream.get()));
+  (void)cudaGraphExecDestroy(made);
+  EXPECT_TRUE(tensor.download() == want);
+  EXPECT_TRUE(tensor.guards_intact());
+}
+
 TEST(InPlacePermutation, TooLittleScratchIsRefused) {
   const InPlaceGlu glu{2, 2000 * 16, 2000, 16, 1, true};
   const DeviceBuffer scratch(1 << 20);

@@ -1,5 +1,10 @@
 """glu_ckpt.torch on the CPU: operators, torch.compile, gradients, state dicts."""
 
+import os
+import pathlib
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -43,6 +48,37 @@ def test_interleave_is_its_definition(module, dtype, shape, axis):
         assert module.interleave(t, k, out, axis=axis) is out and same(out, got)
         assert module.deinterleave_(out, k, axis=axis) is out and same(out, t)
         assert module.interleave_(out, k, axis=axis) is out and same(out, got)
+
+
+def test_who_watches_sees_the_operator():
+    """A plain call goes past torch's dispatcher; tracers, modes and transforms must not lose it by that."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    t = positions((3, 16, 6), torch.float32)
+    traced = make_fx(lambda x: ops.deinterleave(ops.interleave(x, 2), 4))(t)
+    names = [str(node.target) for node in traced.graph.nodes if node.op == "call_function"]
+    assert names == ["glu_ckpt.interleave_data.default", "glu_ckpt.deinterleave_data.default"]
+    assert same(traced(2 * t), ops.deinterleave(ops.interleave(2 * t, 2), 4))
+
+    class Listener(TorchDispatchMode):
+        seen = []
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    with Listener():
+        ops.interleave(t, 2)
+    assert Listener.seen == ["glu_ckpt.interleave_data.default"]
+
+    class Marked(torch.Tensor):
+        pass
+
+    assert isinstance(ops.interleave(t.as_subclass(Marked), 2), torch.Tensor)
+    assert same(torch.vmap(lambda x: ops.interleave(x, 2))(t), ops.interleave(t, 2))
+    wanted = ops.interleave(t, 2)
+    assert same(torch.func.jvp(lambda x: x + ops.interleave(t, 2), (t,), (t,))[0], t + wanted)
 
 
 def test_what_is_wrong_is_refused():
@@ -186,6 +222,16 @@ def test_what_is_not_loaded_is_not_permuted():
         model.load_state_dict({loaded: torch.zeros(16, 4)}, strict=False)
     with pytest.raises(ValueError, match="linear_fc1"):
         ops.add_state_dict_hooks(torch.nn.Linear(2, 2))
+
+
+def test_megatrons_own_model_and_checkpoints(tmp_path):
+    pytest.importorskip("megatron.core")
+    here = pathlib.Path(__file__).parent
+    job = subprocess.run(
+        [sys.executable, here / "megatron_hooks.py", tmp_path],
+        env=os.environ | {"PYTHONPATH": str(here.parent / "interop")}, capture_output=True, text=True,
+    )
+    assert job.returncode == 0 and job.stdout.endswith("ok\n"), job.stdout + job.stderr
 
 
 def test_readers_tensors(hub, testdata):

@@ -33,8 +33,8 @@ struct GluRun {
 /// then.
 void change_glu_order(const TensorView& in, const TensorView& out, const GluChange& change, const GluRun& run);
 
-/// The same where the tensor stands. On a GPU it is asynchronous; the first call for new sizes uploads a table and
-/// waits for that, so it has to go before a graph captures another. Throws as change_glu_order() does, and NoMemory.
+/// The same where the tensor stands. On a GPU it is asynchronous, and a graph can capture it; the first call for new
+/// sizes uploads a table and waits for that alone. Throws as change_glu_order() does, and NoMemory.
 void change_glu_order_in_place(const TensorView& tensor, const GluChange& change, const GluRun& run);
 
 }  // namespace glu_ckpt
