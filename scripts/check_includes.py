@@ -21,7 +21,7 @@ MAY_INCLUDE = {
     "plan": {"core", "layout", "arch", "plan"},
     "io": {"core", "io"},
     "format": {"core", "io", "format"},
-    "quant": {"core", "io", "format", "quant"},
+    "quant": {"core", "layout", "io", "format", "quant"},
     "ranks": {"core", "ranks"},
     "kernels": {"core", "plan", "kernels"},
     "ops": {"core", "kernels", "ops"},

@@ -318,6 +318,9 @@ struct SourceAnswers {
   std::string config_file = {};
   /// Quantized weights are read as weights of this dtype, BF16 or F32; none: as they are stored.
   std::optional<Dtype> decode = std::nullopt;
+  /// Whose decoder is followed where programs decode a format to other bits: "modelopt", "compressed-tensors", ...;
+  /// empty: that of the program that wrote it.
+  std::string decode_as = {};
   /// Decode them by a second, plain road, to prove what the first one gave.
   bool decode_plainly = false;
   /// Read quantized weights as MXFP8, where that is exact.

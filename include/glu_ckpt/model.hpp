@@ -31,6 +31,9 @@ struct Checkpoint {
 /// open_source() and recognize() throw, with the file and the byte at fault where there is one.
 Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswers& answers = {});
 
+/// The names that SourceAnswers::decode_as takes.
+std::vector<std::string> decoder_names();
+
 /// What `inspect` found.
 struct Inspection {
   std::unique_ptr<Source> source;

@@ -19,6 +19,7 @@ class SourceOptions(TypedDict, total=False):
     from_shared_glu: str
     from_optimizer_glu: str
     decode: str
+    decode_as: str
     encode: str
 
 

@@ -9,6 +9,7 @@
 #include "cli/parser_table.hpp"
 #include "cli/session.hpp"
 #include "core/fail.hpp"
+#include "glu_ckpt/model.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
@@ -138,6 +139,13 @@ class Parser {
     one_of(sub->add_option("--decode", texts_.decode, "quantized weights become weights of this dtype"),
            {{"bf16"}, {"f32"}})
         ->type_name("DTYPE");
+    std::vector<ValueWord> decoders;
+    for (const std::string& name : decoder_names()) decoders.push_back({name});
+    one_of(sub->add_option("--decode-as", options_.from.decode_as,
+                           "the program whose decoder is followed, bit for bit, where programs differ"),
+           decoders)
+        ->default_str("that of the program that wrote the format")
+        ->type_name("PROGRAM");
     one_of(sub->add_option("--encode", texts_.encode, "quantized weights become MXFP8, where that is exact"),
            {{"mxfp8"}})
         ->type_name("FORMAT");

@@ -101,6 +101,7 @@ std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
   if (!options.from.config_file.empty()) texts["from_config"] = options.from.config_file;
   if (options.from.encode_mxfp8) texts["encode"] = "mxfp8";
   if (options.from.decode) texts["decode"] = *options.from.decode == Dtype::BF16 ? "bf16" : "f32";
+  if (!options.from.decode_as.empty()) texts["decode_as"] = options.from.decode_as;
   if (options.from.drop_optimizer) texts["optimizer"] = "drop";
   if (options.max_shard_bytes != ConvertOptions().max_shard_bytes)
     texts["max_shard_size"] = std::to_string(options.max_shard_bytes);

@@ -15,6 +15,7 @@
 #include "layout/unknown_orders.hpp"
 #include "model/unequal_scales.hpp"
 #include "quant/decoded_source.hpp"
+#include "quant/decoder_rules.hpp"
 #include "quant/find_quantized.hpp"
 #include "quant/recast_source.hpp"
 
@@ -135,11 +136,14 @@ std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceA
   if (!answers.encode_mxfp8 && answers.scale_rows > 0)
     with_place(stored, [&] { refine_scales(source, std::move(found), answers.scale_rows); });
   if (!answers.decode) return source;
+  if (!answers.decode_as.empty()) with_place(*source, [&] { name_decoder(found, answers.decode_as); });
   return decode_source(std::move(source), std::move(found), *answers.decode,
                        answers.decode_plainly ? DecodePath::Plain : DecodePath::Fast);
 }
 
 }  // namespace
+
+std::vector<std::string> decoder_names() { return known_decoders(); }
 
 Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswers& answers) {
   Checkpoint checkpoint;

@@ -30,9 +30,16 @@ i64 nibble_of_row(const WordMatrix& matrix, i64 row) {
   return matrix.codes == Codes::Awq ? kAwqNibble[static_cast<std::size_t>(row % kCodesPerWord)] : row % kCodesPerWord;
 }
 
+/// The number of a row's scale of a group.
+i64 scale_number(const WordMatrix& matrix, i64 row, i64 group) {
+  return matrix.codes == Codes::Int4 ? row * matrix.groups + group : group * matrix.rows + row;
+}
+
 int zero_of(const WordMatrix& matrix, i64 row, i64 group) {
   if (matrix.zeros == nullptr) return 8;
-  const u32 word = word_at(matrix.zeros, group * (matrix.rows / kCodesPerWord) + row / kCodesPerWord);
+  const i64 words = matrix.rows / kCodesPerWord, of_row = row / kCodesPerWord;
+  const u32 word =
+      word_at(matrix.zeros, matrix.codes == Codes::Int4 ? of_row * matrix.groups + group : group * words + of_row);
   // Stored less 1 in four bits, 0 is 15.
   return (nibble(word, nibble_of_row(matrix, row)) + matrix.zero_offset) & 15;
 }
@@ -41,17 +48,19 @@ int code_of(const WordMatrix& matrix, i64 row, i64 col) {
   if (matrix.codes == Codes::Awq)
     return nibble(word_at(matrix.words, col * (matrix.rows / kCodesPerWord) + row / kCodesPerWord),
                   nibble_of_row(matrix, row));
+  if (matrix.codes == Codes::Int4)
+    return nibble(word_at(matrix.words, (row * matrix.cols + col) / kCodesPerWord), col % kCodesPerWord);
   return nibble(word_at(matrix.words, col / kCodesPerWord * matrix.rows + row), col % kCodesPerWord);
 }
 
 void put_number(const WordMatrix& matrix, int code, i64 row, i64 group, Dtype to, std::byte* out) {
-  const i64 scale = (group * matrix.rows + row) * (dtype_bits(matrix.scale_dtype) / 8);
+  const i64 scale = scale_number(matrix, row, group) * (dtype_bits(matrix.scale_dtype) / 8);
   const float product =
       static_cast<float>(code - zero_of(matrix, row, group)) * widen_element(matrix.scales + scale, matrix.scale_dtype);
   put_decoded(round_to(product, matrix.scale_dtype), to, out);
 }
 
-/// Rows of one word of AWQ's, or so many of GPTQ's, with the numbers of their codes in each group.
+/// Rows of one word of AWQ's, or so many of others, with the numbers of their codes in each group.
 template <typename Element>
 class RowGroup {
  public:
@@ -67,13 +76,13 @@ class RowGroup {
     if (matrix_.codes == Codes::Awq)
       look_up_awq(begin, end, out);
     else
-      look_up_gptq(begin, end, out);
+      look_up_columns(begin, end, out);
   }
 
  private:
   /// All numbers of a row and group at once, as put_number() makes each.
   void put_numbers(i64 row, i64 group, Dtype to, Element* out) const {
-    const i64 at = (group * matrix_.rows + row) * (dtype_bits(matrix_.scale_dtype) / 8);
+    const i64 at = scale_number(matrix_, row, group) * (dtype_bits(matrix_.scale_dtype) / 8);
     const float scale = widen_element(matrix_.scales + at, matrix_.scale_dtype);
     const int zero = zero_of(matrix_, row, group);
     std::array<float, kCodeValues> products{};
@@ -105,10 +114,14 @@ class RowGroup {
     }
   }
 
-  void look_up_gptq(i64 begin, i64 end, Element* out) const {
-    for (i64 word_col = 0; word_col < matrix_.cols / kCodesPerWord; ++word_col)
+  /// Words of columns: GPTQ's stand beside those of other rows, compressed-tensors' beside those of other columns.
+  void look_up_columns(i64 begin, i64 end, Element* out) const {
+    const i64 words = matrix_.cols / kCodesPerWord;
+    const bool by_row = matrix_.codes == Codes::Int4;
+    const i64 row_step = by_row ? words : 1, col_step = by_row ? 1 : matrix_.rows;
+    for (i64 word_col = 0; word_col < words; ++word_col)
       for (i64 row = 0; row < end - begin; ++row) {
-        u32 word = word_at(matrix_.words, word_col * matrix_.rows + begin + row);
+        u32 word = word_at(matrix_.words, word_col * col_step + (begin + row) * row_step);
         for (i64 col = word_col * kCodesPerWord; col < (word_col + 1) * kCodesPerWord; ++col, word >>= 4U)
           out[row * matrix_.cols + col] = numbers(row, col)[word & 15U];
       }

@@ -108,7 +108,9 @@ class WeightReader {
   }
 
  private:
-  bool in_words() const { return weight_.codes == Codes::Awq || weight_.codes == Codes::Gptq; }
+  bool in_words() const {
+    return weight_.codes == Codes::Awq || weight_.codes == Codes::Gptq || weight_.zeros || weight_.groups;
+  }
 
   /// A turned matrix is read whole for each batch, so the batches are as large as what is asked for.
   i64 batch_rows() const {
@@ -156,6 +158,7 @@ class WeightReader {
       const float scale = scale_value(dtype, raw_.data() + static_cast<i64>(i) * size);
       if (std::isnan(scale)) fail_scale(weight_.scales, "NaN");
       scales_[i] = !weight_.global ? scale : weight_.global_divides ? scale / global : scale * global;
+      if (weight_.rounds_scale) scales_[i] = round_to(scales_[i], to_);
     }
   }
 
@@ -205,9 +208,9 @@ class WeightReader {
   }
 
   void decode_in_words(const DecodedRows& rows, std::byte* out) {
-    fetch(weight_.weight, 0, tensor(weight_.weight).bytes, codes_);
-    fetch(weight_.scales, 0, tensor(weight_.scales).bytes, raw_);
-    if (weight_.zeros) fetch(*weight_.zeros, 0, tensor(*weight_.zeros).bytes, zeros_);
+    fetch_matrix(weight_.weight, rows.matrix, codes_);
+    fetch_matrix(weight_.scales, rows.matrix, raw_);
+    if (weight_.zeros) fetch_matrix(*weight_.zeros, rows.matrix, zeros_);
     const WordMatrix matrix{.codes = weight_.codes,
                             .rows = weight_.rows,
                             .cols = weight_.cols,
@@ -217,22 +220,36 @@ class WeightReader {
                             .zeros = weight_.zeros ? zeros_.data() : nullptr,
                             .zero_offset = weight_.zero_offset,
                             .groups = weight_.grid_cols(),
-                            .group_of = column_groups()};
+                            .group_of = column_groups(rows.matrix)};
     if (path_ == DecodePath::Plain)
       decode_words_one_by_one(matrix, rows.begin, rows.end, to_, out);
     else
       decode_words(matrix, rows.begin, rows.end, to_, out);
   }
 
-  std::vector<i64> column_groups() const {
+  /// What is one matrix's of a tensor.
+  void fetch_matrix(std::size_t number, i64 matrix, std::vector<std::byte>& bytes) const {
+    const i64 count = tensor(number).bytes / weight_.matrices;
+    fetch(number, matrix * count, count, bytes);
+  }
+
+  std::vector<i64> column_groups(i64 matrix) const {
     std::vector<i64> groups(static_cast<std::size_t>(weight_.cols));
     for (i64 col = 0; col < weight_.cols; ++col) groups[static_cast<std::size_t>(col)] = col / weight_.cell_cols;
     if (!weight_.groups) return groups;
     std::vector<std::byte> stored;
-    fetch(*weight_.groups, 0, tensor(*weight_.groups).bytes, stored);
+    fetch_matrix(*weight_.groups, matrix, stored);
+    // A fused FC1 has gate's and up's beside each other.
+    const i64 parts = std::ssize(stored) / (weight_.cols * static_cast<i64>(sizeof(u32)));
     for (i64 col = 0; col < weight_.cols; ++col) {
-      u32 group = 0;
-      std::memcpy(&group, stored.data() + col * static_cast<i64>(sizeof group), sizeof group);
+      u32 group = 0, last = 0;
+      std::memcpy(&group, stored.data() + col * parts * static_cast<i64>(sizeof group), sizeof group);
+      std::memcpy(&last, stored.data() + (col * parts + parts - 1) * static_cast<i64>(sizeof last), sizeof last);
+      if (group != last)
+        fail(ErrorCode::NotSupported, {{}, tensor(*weight_.groups).name},
+             "'{}': column {} is of group {} for gate and of group {} for up; split them first (--experts indexed), "
+             "then decode",
+             tensor(*weight_.groups).name, col, group, last);
       if (group >= weight_.grid_cols())
         fail(ErrorCode::SizeMismatch, {{}, tensor(*weight_.groups).name},
              "'{}': column {} is of group {}; there are {}", tensor(*weight_.groups).name, col, group,

@@ -7,6 +7,7 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "layout/tensor_kinds.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -17,6 +18,7 @@ constexpr i64 kWordCodes = 8;
 struct Cell {
   i64 rows = 1;
   i64 cols = 1;
+  bool operator==(const Cell&) const = default;
 };
 
 i64 cells_in(i64 extent, i64 cell) { return (extent + cell - 1) / cell; }
@@ -35,8 +37,30 @@ i64 product(const std::vector<i64>& shape) {
   return total;
 }
 
-std::string without_suffix(const std::string& name, std::string_view suffix) {
-  return name.substr(0, name.size() - suffix.size());
+/// What a weight's tensors are named after: a linear layer, `a.down_proj` of `a.down_proj.weight_packed`, or a
+/// parameter, `a.down_proj` of `a.down_proj_packed`, as grouped experts are.
+struct WeightName {
+  std::string base;
+  bool is_layer = true;
+
+  std::string of(TensorKind kind) const {
+    const KindWords& words = words_of(kind);
+    return base + (is_layer ? "." + std::string(words.word) : std::string(words.suffix));
+  }
+};
+
+/// The name of the weight whose tensor of this kind is called so.
+std::optional<WeightName> weight_name(const std::string& name, TensorKind kind) {
+  const KindWords& words = words_of(kind);
+  const auto before = [&](std::size_t bytes) { return name.substr(0, name.size() - bytes); };
+  if (name.ends_with("." + std::string(words.word))) return WeightName{before(words.word.size() + 1), true};
+  if (!words.suffix.empty() && name.ends_with(words.suffix)) return WeightName{before(words.suffix.size()), false};
+  return std::nullopt;
+}
+
+/// The same where it may be a parameter without a suffix.
+WeightName plain_weight_name(const std::string& name) {
+  return weight_name(name, TensorKind::Weight).value_or(WeightName{name, false});
 }
 
 class Finder {
@@ -66,15 +90,20 @@ class Finder {
 
   void find_at(std::size_t number) {
     const TensorRef& tensor = at(number);
-    const std::string& name = tensor.name;
     const bool of_bytes = tensor.dtype == Dtype::U8;
     if (is_fp8_weight(tensor)) return add_fp8(number);
-    if (name.ends_with("_blocks") && of_bytes) return add_blocks(number);
-    if (name.ends_with(".weight_packed") && of_bytes) return add_packed_fp4(number);
-    if (name.ends_with(".weight_packed") && tensor.dtype == Dtype::I32) return add_packed_int4(number);
-    if (name.ends_with(".weight") && of_bytes) return add_modelopt_fp4(number);
-    if (name.ends_with(".weight") && tensor.dtype == Dtype::I8) return add_int8(number);
-    if (name.ends_with(".qweight") && tensor.dtype == Dtype::I32) return add_words(number);
+    if (const auto name = weight_name(tensor.name, TensorKind::Blocks); name && of_bytes)
+      return add_blocks(number, *name);
+    if (const auto name = weight_name(tensor.name, TensorKind::PackedWeight)) {
+      if (of_bytes) return add_packed_fp4(number, *name);
+      if (tensor.dtype == Dtype::I32) return add_packed_int4(number, *name);
+    }
+    if (const auto name = weight_name(tensor.name, TensorKind::QWeight); name && tensor.dtype == Dtype::I32)
+      return add_words(number, *name);
+    const WeightName name = plain_weight_name(tensor.name);
+    if (of_bytes && (name.is_layer || number_of(name.of(TensorKind::PlainScale))))
+      return add_modelopt_fp4(number, name);
+    if (tensor.dtype == Dtype::I8 && name.is_layer) return add_int8(number, name);
   }
 
   /// The scales of NVFP4 are FP8, too.
@@ -86,13 +115,13 @@ class Finder {
   // ---- one weight -------------------------------------------------------------------------------
 
   /// The scales of a weight by any of the names that writers give them.
-  std::size_t scales_of(std::size_t weight, std::initializer_list<std::string> names) {
+  std::size_t scales_of(std::size_t weight, const std::vector<std::string>& names) {
     for (const std::string& name : names)
       if (const auto number = number_of(name)) return take(*number);
     const TensorRef& tensor = at(weight);
     fail(ErrorCode::ScaleMissing, {{}, tensor.name},
          "'{}': {} codes without scales: '{}' is not there. Without them the weight is lost; is the download complete?",
-         tensor.name, dtype_name(tensor.dtype), *names.begin());
+         tensor.name, dtype_name(tensor.dtype), names.front());
   }
 
   std::size_t take(std::size_t number) {
@@ -170,26 +199,42 @@ class Finder {
 
   void add_fp8(std::size_t number) {
     const TensorRef& tensor = at(number);
-    const std::string& name = tensor.name;
     require_method(tensor, {"fp8", "compressed-tensors", "modelopt", "mxfp8", "fbgemm_fp8"});
-    const std::string stem = name.ends_with(".weight") ? without_suffix(name, "weight") : name + "_";
+    const WeightName name = plain_weight_name(tensor.name);
     QuantizedTensor weight =
-        weight_of(number, name, tensor.shape, tensor.dtype == Dtype::F8_E4M3 ? Codes::E4m3 : Codes::E5m2);
-    const bool has_module = name.ends_with(".weight");
-    weight.scales = has_module ? scales_of(number, {name + "_scale_inv", name + "_scale", stem + "scale"})
-                               : scales_of(number, {name + "_scale_inv", name + "_scale"});
-    take_if_there(stem + "input_scale");
-    take_if_there(stem + "activation_scale");
+        weight_of(number, tensor.name, tensor.shape, tensor.dtype == Dtype::F8_E4M3 ? Codes::E4m3 : Codes::E5m2);
+    std::vector<std::string> scales = {name.of(TensorKind::Scale), name.of(TensorKind::PlainScale)};
+    if (name.is_layer) scales.push_back(name.base + ".scale");
+    weight.scales = scales_of(number, scales);
+    take_if_there(name.of(TensorKind::InputScale));
+    take_if_there(name.base + (name.is_layer ? ".activation_scale" : "_activation_scale"));
     const Dtype scale_dtype = at(weight.scales).dtype;
     require_scale_dtype(weight, {Dtype::F32, Dtype::BF16, Dtype::F16, Dtype::F8_E8M0, Dtype::U8});
     const Cell block{config_.block_rows.value_or(128), config_.block_cols.value_or(128)};
-    std::vector<Cell> cells = {{weight.rows, weight.cols}, {1, weight.cols}, block};
+    std::vector<Cell> cells = {{weight.rows, weight.cols}, {1, weight.cols}};
+    // Two scales of a fused FC1 must not pass for those of two blocks: blocks are named so, or configured.
+    if (at(weight.scales).name != name.of(TensorKind::PlainScale)) cells.push_back(block);
     if (scale_dtype == Dtype::U8) cells = {{1, 32}};
     if (scale_dtype == Dtype::F8_E8M0) cells = {block, {1, 32}};
     // A scale for each row and one block of the columns is no different from one for each row.
     if (config_.block_rows && scale_dtype != Dtype::U8) cells = {block};
+    if (cells.back() != block) refuse_two_for_one(weight, weight.scales);
     set_cell(weight, cells);
     add(weight, fp8_format(weight));
+  }
+
+  /// One value for gate and one for up of a fused FC1: which rows each is for is nowhere said.
+  void refuse_two_for_one(const QuantizedTensor& weight, std::size_t values) const {
+    const TensorRef& stored = at(values);
+    std::vector<i64> two = leading_axes(weight.shape);
+    two.push_back(2);
+    std::vector<i64> two_in_column = two;
+    two_in_column.push_back(1);
+    if (weight.rows <= 2 || (stored.shape != two && stored.shape != two_in_column)) return;
+    fail(ErrorCode::NotSupported, {{}, stored.name},
+         "'{}': {}, two values for each matrix of '{}' ({}): one for the rows of gate and one for those of up, which "
+         "stand in one tensor in an order that only its layout says. Split them first (--experts indexed), then decode",
+         stored.name, shape_text(stored.shape), weight.name, shape_text(weight.shape));
   }
 
   static std::string fp8_format(const QuantizedTensor& weight) {
@@ -200,15 +245,14 @@ class Finder {
   }
 
   /// DeepSeek-V4 keeps two codes of FP4 in a byte that it calls I8, which the shape of the scales tells from INT8.
-  void add_int8(std::size_t number) {
+  void add_int8(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
-    const std::string stem = without_suffix(tensor.name, "weight");
-    const auto of_fp4 = number_of(stem + "scale");
-    if (of_fp4 && at(*of_fp4).dtype == Dtype::F8_E8M0) return add_fp4_bytes(number, tensor.name, {stem + "scale"});
+    const auto of_fp4 = number_of(name.base + ".scale");
+    if (of_fp4 && at(*of_fp4).dtype == Dtype::F8_E8M0) return add_fp4_bytes(number, tensor.name, name.base + ".scale");
     require_method(tensor, {"compressed-tensors"});
     QuantizedTensor weight = weight_of(number, tensor.name, tensor.shape, Codes::Int8);
-    weight.scales = scales_of(number, {stem + "weight_scale"});
-    take_if_there(stem + "input_scale");
+    weight.scales = scales_of(number, {name.of(TensorKind::PlainScale)});
+    take_if_there(name.of(TensorKind::InputScale));
     require_scale_dtype(weight, {Dtype::F32, Dtype::BF16, Dtype::F16});
     set_cell(weight, {{1, weight.cols}, {weight.rows, weight.cols}});
     add(weight, weight.cell_rows == 1 ? "INT8 per channel" : "INT8 per tensor");
@@ -217,60 +261,58 @@ class Finder {
   // ---- FP4 --------------------------------------------------------------------------------------
 
   /// Bytes of two codes, with a power of two for each 32 of a row.
-  void add_fp4_bytes(std::size_t number, const std::string& name, std::initializer_list<std::string> scales) {
+  void add_fp4_bytes(std::size_t number, const std::string& name, const std::string& scales) {
     QuantizedTensor weight = weight_of(number, name, widened(number, 2), Codes::E2m1);
-    weight.scales = scales_of(number, scales);
+    weight.scales = scales_of(number, {scales});
     require_scale_dtype(weight, {Dtype::U8, Dtype::F8_E8M0});
     set_cell(weight, {{1, 32}});
     add(weight, "MXFP4");
   }
 
   /// gpt-oss: [experts, out, in / 32, 16], decoded as [experts, in, out].
-  void add_blocks(std::size_t number) {
+  void add_blocks(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
-    const std::string name = without_suffix(tensor.name, "_blocks");
     if (tensor.shape.size() != 4 || tensor.shape[3] != 16) return;
     require_method(tensor, {"mxfp4"});
     const i64 experts = tensor.shape[0], out = tensor.shape[1], in = 32 * tensor.shape[2];
-    QuantizedTensor weight = weight_of(number, name, {experts, out, in}, Codes::E2m1);
+    QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), {experts, out, in}, Codes::E2m1);
     weight.shape = {experts, in, out};
     weight.transposed = true;
-    weight.scales = scales_of(number, {name + "_scales"});
+    weight.scales = scales_of(number, {name.of(TensorKind::Scales)});
     require_scale_dtype(weight, {Dtype::U8, Dtype::F8_E8M0});
     set_cell(weight, {{1, 32}});
     add(weight, "MXFP4");
   }
 
-  void add_packed_fp4(std::size_t number) {
+  void add_packed_fp4(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
     require_method(tensor, {"compressed-tensors"});
-    const std::string stem = without_suffix(tensor.name, "weight_packed");
-    const auto scales = number_of(stem + "weight_scale");
+    const auto scales = number_of(name.of(TensorKind::PlainScale));
     if (scales && at(*scales).dtype == Dtype::F8_E4M3)
-      return add_nvfp4(number, stem, "weight_global_scale", {"input_global_scale"});
-    add_fp4_bytes(number, stem + "weight", {stem + "weight_scale"});
+      return add_nvfp4(number, name, TensorKind::GlobalScale, TensorKind::InputGlobalScale);
+    add_fp4_bytes(number, name.of(TensorKind::Weight), name.of(TensorKind::PlainScale));
   }
 
-  void add_modelopt_fp4(std::size_t number) {
+  void add_modelopt_fp4(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
-    const std::string stem = without_suffix(tensor.name, "weight");
-    const auto scales = number_of(stem + "weight_scale");
+    const auto scales = number_of(name.of(TensorKind::PlainScale));
     if (!scales) return;
     require_method(tensor, {"modelopt", "quark"});
-    if (at(*scales).dtype == Dtype::F8_E4M3) return add_nvfp4(number, stem, "weight_scale_2", {"input_scale"});
-    add_fp4_bytes(number, tensor.name, {stem + "weight_scale"});
+    if (at(*scales).dtype == Dtype::F8_E4M3)
+      return add_nvfp4(number, name, TensorKind::SecondScale, TensorKind::InputScale);
+    add_fp4_bytes(number, tensor.name, name.of(TensorKind::PlainScale));
   }
 
-  void add_nvfp4(std::size_t number, const std::string& stem, std::string_view global,
-                 std::initializer_list<std::string_view> of_inputs) {
-    QuantizedTensor weight = weight_of(number, stem + "weight", widened(number, 2), Codes::E2m1);
-    weight.scales = scales_of(number, {stem + "weight_scale"});
+  void add_nvfp4(std::size_t number, const WeightName& name, TensorKind global, TensorKind of_inputs) {
+    QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), widened(number, 2), Codes::E2m1);
+    weight.scales = scales_of(number, {name.of(TensorKind::PlainScale)});
     require_scale_dtype(weight, {Dtype::F8_E4M3});
-    weight.global = scales_of(number, {stem + std::string(global)});
-    weight.global_divides = global == "weight_global_scale";
+    weight.global = scales_of(number, {name.of(global)});
+    weight.global_divides = global == TensorKind::GlobalScale;
     weight.positive_zero = !weight.global_divides;
-    for (const std::string_view name : of_inputs) take_if_there(stem + std::string(name));
+    take_if_there(name.of(of_inputs));
     const TensorRef& second = at(*weight.global);
+    if (second.dtype == Dtype::F32) refuse_two_for_one(weight, *weight.global);
     if (second.dtype != Dtype::F32 || product(second.shape) != weight.matrices)
       fail(ErrorCode::SizeMismatch, {{}, second.name},
            "'{}': {} {} for '{}' of {}; expected F32 and one value a matrix", second.name, dtype_name(second.dtype),
@@ -281,20 +323,30 @@ class Finder {
 
   // ---- INT4 -------------------------------------------------------------------------------------
 
-  void add_packed_int4(std::size_t number) {
+  void add_packed_int4(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
     require_method(tensor, {"compressed-tensors"});
     require_four_bits(tensor);
-    const std::string stem = without_suffix(tensor.name, "weight_packed");
-    QuantizedTensor weight = weight_of(number, stem + "weight", widened(number, kWordCodes), Codes::Int4);
-    weight.scales = scales_of(number, {stem + "weight_scale"});
+    QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), widened(number, kWordCodes), Codes::Int4);
+    weight.scales = scales_of(number, {name.of(TensorKind::PlainScale)});
     require_scale_dtype(weight, {Dtype::BF16, Dtype::F16, Dtype::F32});
-    take_if_there(stem + "weight_shape");
-    refuse_if_there(stem + "weight_g_idx", weight, "columns in another order (actorder)");
-    refuse_if_there(stem + "weight_zero_point", weight, "zero points (asymmetric)");
+    take_if_there(name.of(TensorKind::WeightShape));
     set_cell(weight, {{1, group_size(weight)}, {1, weight.cols}});
-    add(weight,
-        weight.cell_cols == weight.cols ? "INT4 per channel" : fmt::format("INT4 in groups of {}", weight.cell_cols));
+    const i64 words = (weight.rows + kWordCodes - 1) / kWordCodes;
+    if (const auto zeros = number_of(name.of(TensorKind::ZeroPoint))) {
+      weight.zeros = take(*zeros);
+      check_part(weight, *zeros, Dtype::I32, {words, weight.grid_cols()});
+    } else if (config_.symmetric == false) {
+      scales_of(number, {name.of(TensorKind::ZeroPoint)});
+    }
+    const std::string index = name.is_layer ? name.base + ".weight_g_idx" : name.base + "_g_idx";
+    if (const auto groups = number_of(index)) {
+      weight.groups = take(*groups);
+      check_part(weight, *groups, Dtype::I32, {weight.cols});
+    }
+    const std::string of = weight.zeros ? ", asymmetric" : "";
+    add(weight, weight.cell_cols == weight.cols ? "INT4 per channel" + of
+                                                : fmt::format("INT4 in groups of {}{}", weight.cell_cols, of));
   }
 
   /// The columns of a group, by the scales where the configuration does not say it.
@@ -306,9 +358,8 @@ class Finder {
     return std::max<i64>(size / 2 * 2, 2);
   }
 
-  void add_words(std::size_t number) {
+  void add_words(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
-    const std::string stem = without_suffix(tensor.name, "qweight");
     if (config_.method != "awq" && config_.method != "gptq")
       fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
            "'{}' is AWQ's or GPTQ's, which only quantization_config tells apart, and it says {}", tensor.name,
@@ -319,44 +370,43 @@ class Finder {
     if (!config_.version.empty() && config_.version != known && config_.version != "gptq_v2")
       fail(ErrorCode::NotSupported, {{}, tensor.name}, "'{}': {} of version '{}' cannot be decoded; '{}' can",
            tensor.name, config_.method, config_.version, known);
-    require_axes(tensor, 2);
-    QuantizedTensor weight =
-        awq ? weight_of(number, stem + "weight", {widened(number, kWordCodes)[1], tensor.shape[0]}, Codes::Awq)
-            : weight_of(number, stem + "weight",
-                        {tensor.shape[1], checked_mul(tensor.shape[0], kWordCodes).value_or(0)}, Codes::Gptq);
-    weight.scales = scales_of(number, {stem + "scales"});
+    if (tensor.shape.size() < 2) fail_axes(number);
+    std::vector<i64> shape = leading_axes(tensor.shape);
+    const i64 in = tensor.shape[shape.size()], out = tensor.shape.back();
+    shape.push_back(awq ? checked_mul(out, kWordCodes).value_or(0) : out);
+    shape.push_back(awq ? in : checked_mul(in, kWordCodes).value_or(0));
+    QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), shape, awq ? Codes::Awq : Codes::Gptq);
+    weight.scales = scales_of(number, {name.of(TensorKind::Scales)});
     require_scale_dtype(weight, {Dtype::F16, Dtype::BF16, Dtype::F32});
-    if (const auto zeros = number_of(stem + "qzeros")) weight.zeros = take(*zeros);
+    weight.cell_cols = config_.group_size.value_or(weight.cols);
+    check_part(weight, weight.scales, at(weight.scales).dtype, {weight.grid_cols(), weight.rows});
+    if (const auto zeros = number_of(name.of(TensorKind::QZeros))) {
+      weight.zeros = take(*zeros);
+      check_part(weight, *zeros, Dtype::I32, {weight.grid_cols(), weight.rows / kWordCodes});
+    }
     if (!awq && weight.zeros) weight.zero_offset = config_.version == "gptq_v2" ? 0 : 1;
-    if (const auto groups = number_of(stem + "g_idx"); groups && !awq) weight.groups = take(*groups);
-    check_words(weight);
+    if (const auto groups = number_of(name.of(TensorKind::GroupIndex)); groups && !awq) {
+      weight.groups = take(*groups);
+      const bool of_two = at(*groups).shape.size() == weight.shape.size();
+      check_part(weight, *groups, Dtype::I32,
+                 of_two ? std::vector<i64>{weight.cols, 2} : std::vector<i64>{weight.cols});
+    }
     add(weight, fmt::format("{} in groups of {}", awq ? "AWQ" : "GPTQ", weight.cell_cols));
   }
 
-  /// Scales are [groups, out], zeros [groups, out / 8].
-  void check_words(QuantizedTensor& weight) const {
-    const TensorRef& scales = at(weight.scales);
-    require_axes(scales, 2);
-    const i64 groups = scales.shape[0];
-    const i64 size = config_.group_size.value_or(weight.cols);
-    weight.cell_cols = size;
-    const auto check = [&](const TensorRef& tensor, const std::vector<i64>& expected) {
-      if (tensor.shape != expected)
-        fail(ErrorCode::SizeMismatch, {{}, tensor.name}, "'{}': {} for '{}' of {} in groups of {}; expected {}",
-             tensor.name, shape_text(tensor.shape), weight.name, shape_text(weight.shape), size, shape_text(expected));
-    };
-    check(scales, {cells_in(weight.cols, size), weight.rows});
-    if (weight.zeros) check(at(*weight.zeros), {groups, weight.rows / kWordCodes});
-    if (weight.groups) check(at(*weight.groups), {weight.cols});
+  /// A tensor of a weight has its leading axes, and these for each matrix.
+  void check_part(const QuantizedTensor& weight, std::size_t number, Dtype dtype,
+                  const std::vector<i64>& of_one) const {
+    const TensorRef& tensor = at(number);
+    std::vector<i64> expected = leading_axes(weight.shape);
+    expected.insert(expected.end(), of_one.begin(), of_one.end());
+    if (tensor.dtype != dtype || tensor.shape != expected)
+      fail(ErrorCode::SizeMismatch, {{}, tensor.name}, "'{}': {} {} for '{}' of {} in groups of {}; expected {} {}",
+           tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), weight.name, shape_text(weight.shape),
+           weight.cell_cols, dtype_name(dtype), shape_text(expected));
   }
 
   // ---- checks -----------------------------------------------------------------------------------
-
-  void require_axes(const TensorRef& tensor, std::size_t axes) const {
-    if (tensor.shape.size() != axes)
-      fail(ErrorCode::SizeMismatch, {{}, tensor.name}, "'{}': {}; expected {} axes", tensor.name,
-           shape_text(tensor.shape), axes);
-  }
 
   void require_method(const TensorRef& tensor, std::initializer_list<std::string_view> methods) const {
     if (config_.method.empty() || std::ranges::find(methods, config_.method) != methods.end()) return;
@@ -378,22 +428,29 @@ class Finder {
          dtype_name(scales.dtype), weight.name);
   }
 
-  void refuse_if_there(const std::string& name, const QuantizedTensor& weight, std::string_view what) const {
-    if (number_of(name))
-      fail(ErrorCode::NotSupported, {{}, name}, "'{}': {} of '{}' cannot be decoded by this version", name, what,
-           weight.name);
-  }
-
+  /// What is left must not be codes or scales.
   void check_orphans() const {
-    constexpr std::array<std::string_view, 9> kOfScales = {
-        ".weight_scale_inv", ".weight_scale", ".weight_scale_2", ".weight_global_scale", ".input_scale",
-        ".scales",           ".qzeros",       "_proj_scales",    "_proj_scale_inv"};
+    constexpr std::array kOfCodes = {TensorKind::PackedWeight, TensorKind::QWeight};
+    constexpr std::array kOfScales = {TensorKind::Scale,       TensorKind::PlainScale, TensorKind::SecondScale,
+                                      TensorKind::GlobalScale, TensorKind::InputScale, TensorKind::Scales,
+                                      TensorKind::QZeros};
+    const auto is_any_of = [](const std::string& name, const auto& kinds) {
+      return std::ranges::any_of(kinds, [&](TensorKind kind) {
+        const auto of = weight_name(name, kind);
+        return of && (of->is_layer || of->base.ends_with("_proj"));
+      });
+    };
     const std::set<std::size_t> used(found_.companions.begin(), found_.companions.end());
+    std::set<std::size_t> weights;
+    for (const QuantizedTensor& weight : found_.tensors) weights.insert(weight.weight);
     for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) {
       const std::string& name = at(i).name;
-      const bool is_scale = std::ranges::any_of(kOfScales, [&](std::string_view end) { return name.ends_with(end); });
-      if (is_scale && !used.contains(i))
+      if (used.contains(i) || weights.contains(i)) continue;
+      if (is_any_of(name, kOfScales))
         fail(ErrorCode::ScaleOrphan, {{}, name}, "'{}': scales of no quantized weight that is there", name);
+      if (is_any_of(name, kOfCodes))
+        fail(ErrorCode::NotSupported, {{}, name}, "'{}': codes in {} cannot be decoded by this version", name,
+             dtype_name(at(i).dtype));
     }
   }
 

@@ -48,14 +48,16 @@ struct QuantizedTensor {
   /// A second scale for a whole matrix; by which is multiplied, or, as compressed-tensors has it, divided.
   std::optional<std::size_t> global;
   bool global_divides = false;
-  /// The numbers that stand for zero, packed like AWQ's and GPTQ's weights or along rows; without them 8 does.
+  /// The numbers that stand for zero, packed along rows; without them 8 does.
   std::optional<std::size_t> zeros;
   /// Added to each: GPTQ's first version stores them less 1.
   int zero_offset = 0;
-  /// GPTQ's `g_idx`: the group of each column.
+  /// The group of each column, where weights were reordered (`g_idx`).
   std::optional<std::size_t> groups;
   /// ModelOpt's decoder gives +0 for code 8 of FP4, others -0.
   bool positive_zero = false;
+  /// Scales are rounded to the dtype of the decoded weight before they multiply.
+  bool rounds_scale = false;
 
   i64 grid_rows() const { return (rows + cell_rows - 1) / cell_rows; }
   i64 grid_cols() const { return (cols + cell_cols - 1) / cell_cols; }

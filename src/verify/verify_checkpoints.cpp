@@ -37,6 +37,12 @@ void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const
   if (const auto from = record.find("decoded_from"); from != record.end() && !answers.decode)
     tell_note(run, "{}: was decoded from {}; --decode compares with what {} decodes to", other.source->path().string(),
               from->second, source.source->path().string());
+  const Record& own = source.source->record();
+  if (const auto as = record.find("decoded_as"), by = own.find("decoded_as");
+      as != record.end() && by != own.end() && as->second != by->second && answers.decode &&
+      other.source->info().decoded_weights == 0)
+    tell_note(run, "{}: was decoded as {} decodes; --decode-as {} reads {} so", other.source->path().string(),
+              as->second, as->second, source.source->path().string());
   if (record.contains("encoded_as") && !source.source->record().contains("encoded_as") && !answers.encode_mxfp8)
     tell_note(run, "{}: was written as MXFP8; --encode mxfp8 compares with {} as MXFP8", other.source->path().string(),
               source.source->path().string());

@@ -18,7 +18,8 @@ quantized_decodes() {
   declare -A formats=(
     [awq_int4]="AWQ in groups of 32" [ct_int4_g32]="INT4 in groups of 32" [fp8_block128]="FP8 in 128x128 blocks"
     [fp8_block128_ue8m0]="FP8 in 128x128 blocks" [fp8_channel]="FP8 per channel" [fp8_per_tensor]="FP8 per tensor"
-    [mxfp4_gpt_oss]="MXFP4" [nvfp4_modelopt]="NVFP4"
+    [mxfp4_gpt_oss]="MXFP4" [nvfp4_modelopt]="NVFP4" [gptq_int4]="GPTQ in groups of 32"
+    [ct_int4_asym]="INT4 in groups of 32, asymmetric"
   )
   for kind in "${!formats[@]}"; do
     "$PROGRAM" inspect "$TESTDATA/quantized/$kind" >"$WORK/.out" 2>/dev/null
@@ -49,10 +50,34 @@ quantized_decodes() {
   rm -rf "$out"
 }
 
+# Programs that decode one format to other bits.
+quantized_decoders() {
+  local in=$TESTDATA/quantized/nvfp4_modelopt fp8=$TESTDATA/quantized/fp8_block128 out=$WORK/quantized
+  status "the writer's own decoder by name" 0 verify "$in" "$in" --decode bf16 --decode-as modelopt
+  check "it is the default" [ "$(digest "$in" --decode bf16)" == "$(digest "$in" --decode bf16 --decode-as modelopt)" ]
+  check "the sign of zero is another one's" \
+    [ "$(digest "$in" --decode bf16)" != "$(digest "$in" --decode bf16 --decode-as compressed-tensors)" ]
+  check "ModelOpt rounds FP8's scales first" \
+    [ "$(digest "$fp8" --decode bf16)" != "$(digest "$fp8" --decode bf16 --decode-as modelopt)" ]
+  check "in fp32 there is nothing to round" \
+    [ "$(digest "$fp8" --decode f32)" == "$(digest "$fp8" --decode f32 --decode-as modelopt)" ]
+  status "decoded as another program does" 0 convert "$in" "$out" --decode bf16 --decode-as compressed-tensors -q
+  check "the record says whose bits" grep -q '"decoded_as": "compressed-tensors"' "$out/glu_ckpt.json"
+  status "the source decodes to it" 0 verify "$in" "$out" --decode bf16 --decode-as compressed-tensors
+  status "by another decoder it differs" 1 verify "$in" "$out" --decode bf16
+  says "what to do" "was decoded as compressed-tensors decodes; --decode-as compressed-tensors reads $in so"
+  rm -rf "$out"
+  status "it decodes no such format" 3 convert "$in" "$out" --decode bf16 --decode-as awq
+  says "who does" "--decode-as takes modelopt, compressed-tensors for it"
+  status "no such program" 2 convert "$in" "$out" --decode bf16 --decode-as vllm
+  status "nothing says that weights are decoded" 2 convert "$in" "$out" --decode-as modelopt
+  check "nothing is written" absent "$out"
+}
+
 # Experts run from decoded weights, on both sides: of whichever format.
 quantized_forward() {
   local kind out=$WORK/quantized
-  for kind in awq_int4 ct_int4_g32 fp8_block128_ue8m0 fp8_channel fp8_per_tensor mxfp4_gpt_oss nvfp4_modelopt; do
+  for kind in awq_int4 gptq_int4 ct_int4_g32 ct_int4_asym fp8_block128_ue8m0 fp8_channel fp8_per_tensor mxfp4_gpt_oss nvfp4_modelopt; do
     status "$kind: grouped and decoded" 0 convert "$TESTDATA/quantized/$kind" "$out" --decode bf16 --experts grouped -q
     status "$kind: the experts compute the same" 0 verify "$TESTDATA/quantized/$kind" "$out" --decode bf16 --forward
     rm -rf "$out"

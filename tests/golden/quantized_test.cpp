@@ -148,9 +148,31 @@ TEST_P(Quantized, ConvertsIntoAnotherProgramsModel) {
   EXPECT_TRUE(open_source(temp_ / "megatron")->record().contains("decoded_from"));
 }
 
+/// Codes that were grouped, fused and interleaved decode to the same weights, unless two values are for one matrix.
+TEST_P(Quantized, GroupedCodesDecodeToTheSameWeights) {
+  const std::string kind = GetParam();
+  const std::string expected = to_string(digest(home(), decoding()).digest);
+  for (const Glu& glu : {Glu{Glu::Kind::Contiguous}, Glu{Glu::Kind::Interleaved, 32}}) {
+    ConvertOptions options;
+    options.to.experts = Experts::Grouped;
+    options.to.glu = glu;
+    options.allow_foreign_order = true;
+    options.force = true;
+    glu_ckpt::convert(home(), temp_ / "grouped", options);
+    if (kind == "fp8_per_tensor" || kind == "nvfp4_modelopt")
+      expect_error(
+          ErrorCode::NotSupported, [&] { open_checkpoint(temp_ / "grouped", decoding()); },
+          "two values for each matrix");
+    else
+      EXPECT_EQ(to_string(digest(temp_ / "grouped", decoding()).digest), expected);
+    fs::remove_all(temp_ / "grouped");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, Quantized,
                          testing::Values("fp8_block128", "fp8_block128_ue8m0", "fp8_per_tensor", "fp8_channel",
-                                         "ct_int4_g32", "mxfp4_gpt_oss", "nvfp4_modelopt", "awq_int4"),
+                                         "ct_int4_g32", "ct_int4_asym", "mxfp4_gpt_oss", "nvfp4_modelopt", "awq_int4",
+                                         "gptq_int4"),
                          [](const auto& kind) { return kind.param; });
 
 // ---- planted faults ---------------------------------------------------------------------------------
@@ -189,6 +211,12 @@ const std::vector<Fault> kFaults = {
      }},
     {"ct_int4_g32", "two groups' scales exchanged", std::string(kExpert) + "weight_scale",
      [](auto&, MemoryTensor& scales) { std::swap_ranges(&scales.bytes[0], &scales.bytes[2], &scales.bytes[2]); }},
+    {"ct_int4_asym", "zeros of two groups exchanged", std::string(kExpert) + "weight_zero_point",
+     [](auto&, MemoryTensor& zeros) { std::swap_ranges(&zeros.bytes[0], &zeros.bytes[4], &zeros.bytes[4]); }},
+    {"gptq_int4", "columns in their own order", std::string(kExpert) + "g_idx",
+     [](auto&, MemoryTensor& groups) {
+       for (std::size_t i = 0; i < groups.bytes.size(); i += 4) groups.bytes[i] = std::byte(i / 4 / 32);
+     }},
     {"awq_int4", "zeros shifted by one column", std::string(kExpert) + "qzeros",
      [](auto&, MemoryTensor& zeros) {
        for (std::byte& byte : zeros.bytes) byte = (byte << 4) | (byte >> 4);

@@ -14,18 +14,21 @@ from glu_program import load_safetensors
 FIXTURES = pathlib.Path(os.environ.get("GLU_CKPT_TESTDATA", pathlib.Path(__file__).parents[2] / "testdata")) / "quantized"
 
 # For each word of a key: the axis along which the rows of the weight lie, and how many rows an element is for; None
-# where there is one for the matrix.
+# where there is one for the matrix, COLUMNS where there is one for each column of it.
+COLUMNS = (None, 1)
 WORDS = {
     "awq_int4": {"qweight": (1, 8), "qzeros": (1, 8), "scales": (1, 1)},
     "ct_int4_g32": {"weight_packed": (0, 1), "weight_scale": (0, 1), "weight_shape": None},
+    "ct_int4_asym": {"weight_packed": (0, 1), "weight_scale": (0, 1), "weight_shape": None, "weight_zero_point": (0, 8)},
     "fp8_block128": {"weight": (0, 1), "weight_scale_inv": (0, 128)},
     "fp8_channel": {"weight": (0, 1), "weight_scale": (0, 1)},
     "fp8_per_tensor": {"weight": (0, 1), "weight_scale": None, "input_scale": None},
+    "gptq_int4": {"qweight": (1, 1), "qzeros": (1, 8), "scales": (1, 1), "g_idx": COLUMNS},
     "nvfp4_modelopt": {"weight": (0, 1), "weight_scale": (0, 1), "weight_scale_2": None, "input_scale": None},
 }
 NAMES = {"fp8_per_tensor": ("w1", "w3", "w2", "w13")}
 SUFFIXES = {"weight": "", "weight_scale": "_scale", "weight_scale_inv": "_scale_inv", "weight_scale_2": "_scale_2",
-            "weight_packed": "_packed", "weight_shape": "_shape"}
+            "weight_packed": "_packed", "weight_shape": "_shape", "weight_zero_point": "_zero_point"}
 
 
 def checkpoint(kind, path):
@@ -53,6 +56,8 @@ def interleaved(gate, up, axis, rows):
 def fused(gate, up, place, block_rows):
     if place is None:
         return torch.stack([gate, up])
+    if place == COLUMNS:
+        return torch.stack([gate, up], 1)
     axis, covered = place
     return interleaved(gate, up, axis, (block_rows or gate.shape[axis] * covered) // covered)
 

@@ -54,7 +54,7 @@ WordCase make_case(Codes codes, Dtype scale_dtype, bool has_zeros, bool reordere
 }
 
 TEST(DecodeWords, BothRoadsAgreeForAnyRows) {
-  for (const Codes codes : {Codes::Awq, Codes::Gptq})
+  for (const Codes codes : {Codes::Awq, Codes::Gptq, Codes::Int4})
     for (const Dtype scale_dtype : {Dtype::F16, Dtype::BF16, Dtype::F32})
       for (const Dtype to : {Dtype::BF16, Dtype::F32})
         for (const bool has_zeros : {false, true})
@@ -69,6 +69,20 @@ TEST(DecodeWords, BothRoadsAgreeForAnyRows) {
                 ASSERT_EQ(fast, plain) << static_cast<int>(codes) << " rows " << begin << " to " << end;
               }
           }
+}
+
+/// compressed-tensors' row 13, column 42: nibble 2 of word [13, 5]; its group is 2, its zero nibble 5 of word [1, 2].
+TEST(DecodeWords, AnElementOfCompressedTensorsByHand) {
+  const WordCase made = make_case(Codes::Int4, Dtype::F32, true, false);
+  u32 word = 0, zeros = 0;
+  std::memcpy(&word, made.words.data() + 4 * (13 * (kCols / 8) + 5), sizeof word);
+  std::memcpy(&zeros, made.zeros.data() + 4 * (1 * kGroups + 2), sizeof zeros);
+  float scale = 0;
+  std::memcpy(&scale, made.scales.data() + 4 * (13 * kGroups + 2), sizeof scale);
+  std::vector<float> row(kCols);
+  decode_words(made.matrix, 13, 14, Dtype::F32, reinterpret_cast<std::byte*>(row.data()));
+  EXPECT_EQ(row[42],
+            static_cast<float>(static_cast<int>(word >> 8U & 15U) - static_cast<int>(zeros >> 20U & 15U)) * scale);
 }
 
 /// GPTQ's row 9, column 12: nibble 4 of word [1, 9]; its zero is nibble 1 of word [group, 1], stored less 1.

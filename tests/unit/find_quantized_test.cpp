@@ -191,15 +191,94 @@ TEST(FindQuantized, WhatNoRuleDecodesIsSaid) {
   config.version = "gemv";
   expect_error(
       ErrorCode::NotSupported, [&] { found(gptq, config); }, "gemv");
-  config = method("compressed-tensors");
   expect_error(
       ErrorCode::NotSupported,
       [&] {
-        found({stored("a.weight_packed", Dtype::I32, {96, 8}), stored("a.weight_scale", Dtype::BF16, {96, 2}),
-               stored("a.weight_zero_point", Dtype::I32, {12, 2})},
-              config);
+        found({stored("a.weight_packed", Dtype::I8, {96, 8})}, method("compressed-tensors"));
       },
-      "zero points");
+      "codes in I8");
+}
+
+TEST(FindQuantized, ZeroPointsAndReorderedColumns) {
+  QuantConfig config = method("compressed-tensors");
+  config.symmetric = false;
+  const std::vector<MemoryTensor> asymmetric = {
+      stored("a.weight_packed", Dtype::I32, {90, 8}), stored("a.weight_scale", Dtype::BF16, {90, 2}),
+      stored("a.weight_zero_point", Dtype::I32, {12, 2}), stored("a.weight_g_idx", Dtype::I32, {64})};
+  const Quantization whole = found(asymmetric, config);
+  ASSERT_EQ(whole.tensors.size(), 1U);
+  EXPECT_EQ(whole.tensors[0].zeros, 2U);
+  EXPECT_EQ(whole.tensors[0].groups, 3U);
+  EXPECT_EQ(whole.companions, (std::vector<std::size_t>{1, 2, 3}));
+  EXPECT_EQ(whole.formats, std::vector<std::string>{"INT4 in groups of 32, asymmetric"});
+  expect_error(
+      ErrorCode::ScaleMissing,
+      [&] {
+        found({asymmetric[0], asymmetric[1]}, config);
+      },
+      "'a.weight_zero_point'");
+  std::vector<MemoryTensor> wrong = asymmetric;
+  wrong[2] = stored("a.weight_zero_point", Dtype::I32, {11, 2});
+  expect_error(
+      ErrorCode::SizeMismatch, [&] { found(wrong, config); }, "expected I32 [12, 2]");
+}
+
+/// Experts that were grouped are parameters, with their companions' names behind an underscore.
+TEST(FindQuantized, GroupedExperts) {
+  QuantConfig config = method("compressed-tensors");
+  const Quantization int4 =
+      found({stored("e.up_proj_packed", Dtype::I32, {5, 96, 8}), stored("e.up_proj_scale", Dtype::BF16, {5, 96, 2}),
+             stored("e.up_proj_shape", Dtype::I64, {5, 2})},
+            config);
+  ASSERT_EQ(int4.tensors.size(), 1U);
+  EXPECT_EQ(int4.tensors[0].name, "e.up_proj");
+  EXPECT_EQ(int4.tensors[0].shape, (std::vector<i64>{5, 96, 64}));
+  EXPECT_EQ(int4.companions, (std::vector<std::size_t>{1, 2}));
+
+  config = method("awq");
+  config.group_size = 32;
+  const Quantization awq =
+      found({stored("e.up_proj_qweight", Dtype::I32, {5, 64, 12}), stored("e.up_proj_scales", Dtype::F16, {5, 2, 96}),
+             stored("e.up_proj_qzeros", Dtype::I32, {5, 2, 12})},
+            config);
+  ASSERT_EQ(awq.tensors.size(), 1U);
+  EXPECT_EQ(awq.tensors[0].shape, (std::vector<i64>{5, 96, 64}));
+  EXPECT_EQ(awq.tensors[0].matrices, 5);
+
+  const std::vector<MemoryTensor> nvfp4 = {stored("e.up_proj", Dtype::U8, {5, 96, 32}),
+                                           stored("e.up_proj_scale", Dtype::F8_E4M3, {5, 96, 4}),
+                                           stored("e.up_proj_scale_2", Dtype::F32, {5})};
+  EXPECT_EQ(found(nvfp4, method("modelopt")).tensors.size(), 1U);
+}
+
+/// Fused, gate and up keep their own values for the whole matrix, which once passed for those of two blocks of rows.
+TEST(FindQuantized, TwoValuesForOneMatrixAreRefused) {
+  for (const std::vector<i64>& two : {std::vector<i64>{5, 2}, {5, 2, 1}})
+    expect_error(
+        ErrorCode::NotSupported,
+        [&] {
+          found({stored("e.w13", Dtype::F8_E4M3, {5, 192, 64}), stored("e.w13_scale", Dtype::F32, two)},
+                method("compressed-tensors"));
+        },
+        "two values for each matrix of 'e.w13'");
+  expect_error(
+      ErrorCode::NotSupported,
+      [] {
+        found({stored("e.w13", Dtype::U8, {5, 192, 32}), stored("e.w13_scale", Dtype::F8_E4M3, {5, 192, 4}),
+               stored("e.w13_scale_2", Dtype::F32, {5, 2})},
+              method("modelopt"));
+      },
+      "--experts indexed");
+  // Blocks, which are named so or configured, may be two.
+  QuantConfig config = method("fp8");
+  const std::vector<MemoryTensor> named = {stored("a.weight", Dtype::F8_E4M3, {192, 64}),
+                                           stored("a.weight_scale_inv", Dtype::F32, {2, 1})};
+  EXPECT_EQ(found(named, config).tensors[0].cell_rows, 128);
+  config.block_rows = 128;
+  config.block_cols = 128;
+  const std::vector<MemoryTensor> configured = {stored("a.weight", Dtype::F8_E4M3, {192, 64}),
+                                                stored("a.weight_scale", Dtype::F32, {2, 1})};
+  EXPECT_EQ(found(configured, config).tensors[0].cell_rows, 128);
 }
 
 TEST(FindQuantized, EmptyAndHugeWeightsAreRefused) {

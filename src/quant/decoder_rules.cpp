@@ -1,0 +1,85 @@
+#include "quant/decoder_rules.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "core/fail.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+enum class CodeFormat { Fp8, Int8, MxFp4, NvFp4, Int4, Awq, Gptq };
+
+struct DecoderRule {
+  std::string_view decoder;
+  CodeFormat format = CodeFormat::Fp8;
+  bool positive_zero = false;
+  bool rounds_scale = false;
+};
+
+/// As the programs do it that are named: DeepSeek's inference code (V3's fp8_cast_bf16.py, V4's convert.py), NVIDIA's
+/// ModelOpt 0.47 (FP8QTensor, MXFP4QTensor, NVFP4QTensor), compressed-tensors 0.20, OpenAI's gpt-oss (weights.py),
+/// transformers 5 (Fp8Dequantize, the MXFP4 loader), AutoAWQ, GPTQModel.
+constexpr std::array kRules = std::to_array<DecoderRule>({
+    {"deepseek", CodeFormat::Fp8, false, false},
+    {"deepseek", CodeFormat::MxFp4, true, false},
+    {"transformers", CodeFormat::Fp8, false, false},
+    {"transformers", CodeFormat::MxFp4, false, false},
+    {"modelopt", CodeFormat::Fp8, false, true},
+    {"modelopt", CodeFormat::MxFp4, false, false},
+    {"modelopt", CodeFormat::NvFp4, true, false},
+    {"compressed-tensors", CodeFormat::Fp8, false, false},
+    {"compressed-tensors", CodeFormat::Int8, false, false},
+    {"compressed-tensors", CodeFormat::MxFp4, false, false},
+    {"compressed-tensors", CodeFormat::NvFp4, false, false},
+    {"compressed-tensors", CodeFormat::Int4, false, false},
+    {"gpt-oss", CodeFormat::MxFp4, false, false},
+    {"awq", CodeFormat::Awq, false, false},
+    {"gptq", CodeFormat::Gptq, false, false},
+});
+
+CodeFormat format_of(const QuantizedTensor& weight) {
+  switch (weight.codes) {
+    case Codes::E4m3:
+    case Codes::E5m2: return CodeFormat::Fp8;
+    case Codes::Int8: return CodeFormat::Int8;
+    case Codes::E2m1: return weight.global ? CodeFormat::NvFp4 : CodeFormat::MxFp4;
+    case Codes::Int4: return CodeFormat::Int4;
+    case Codes::Awq: return CodeFormat::Awq;
+    case Codes::Gptq: return CodeFormat::Gptq;
+  }
+  return CodeFormat::Fp8;
+}
+
+}  // namespace
+
+std::vector<std::string> known_decoders() {
+  std::vector<std::string> names;
+  for (const DecoderRule& rule : kRules)
+    if (names.empty() || names.back() != rule.decoder) names.emplace_back(rule.decoder);
+  return names;
+}
+
+void name_decoder(Quantization& found, const std::string& name) {
+  if (std::ranges::find(kRules, name, &DecoderRule::decoder) == kRules.end())
+    fail(ErrorCode::Usage, {}, "no decoder is called '{}'; known: {}", name, fmt::join(known_decoders(), ", "));
+  for (QuantizedTensor& weight : found.tensors) {
+    const CodeFormat format = format_of(weight);
+    std::vector<std::string_view> others;
+    const DecoderRule* chosen = nullptr;
+    for (const DecoderRule& rule : kRules) {
+      if (rule.format == format) others.push_back(rule.decoder);
+      if (rule.format == format && rule.decoder == name) chosen = &rule;
+    }
+    if (chosen == nullptr)
+      fail(ErrorCode::NotSupported, {{}, weight.name},
+           "'{}': {} decodes no weights of its format; --decode-as takes {} for it", weight.name, name,
+           fmt::join(others, ", "));
+    weight.positive_zero = chosen->positive_zero;
+    weight.rounds_scale = chosen->rounds_scale;
+  }
+  if (!found.tensors.empty()) found.decoder = name;
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,18 @@
+#pragma once
+/// Programs whose decoders give other bits for the same codes and scales, and what they do differently.
+
+#include <string>
+#include <vector>
+
+#include "quant/quantized_tensor.hpp"
+
+namespace glu_ckpt {
+
+/// The names that name_decoder() takes.
+std::vector<std::string> known_decoders();
+
+/// Makes `found` follow the decoder of this name. Throws NotSupported, naming a tensor, where it decodes none of its
+/// format; Usage where there is no such decoder.
+void name_decoder(Quantization& found, const std::string& name);
+
+}  // namespace glu_ckpt
