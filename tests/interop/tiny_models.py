@@ -9,6 +9,8 @@ import copy
 import dataclasses
 import json
 import pathlib
+import shutil
+import tempfile
 
 import torch
 import transformers
@@ -129,6 +131,7 @@ FAMILIES = {
         {"intermediate_size": 48, "num_local_experts": 8, "num_experts_per_tok": 3, "attention_multiplier": 0.25},
     ),
     "qwen3_next": Family("qwen3_next", GATED_DELTA_NET | {"norm_topk_prob": True}),
+    "qwen3_next_mtp": Family("qwen3_next", GATED_DELTA_NET | {"norm_topk_prob": True}, mtp=True),
     "qwen3_5_moe_text": Family("qwen3_5_moe_text", GATED_DELTA_NET),
     # Its correction bias is for the choice after a softmax, which Megatron does not know: only zeros agree.
     "ernie4_5_moe": Family(
@@ -197,20 +200,43 @@ def _add_mtp(folder, seed):
     index_file.write_text(json.dumps(index, indent=2) + "\n")
 
 
+def _mtp_names(tensors):
+    """What stands before the layer inside, and the keys of what stands around it."""
+    if any(".linear_attn." in name for name in tensors):
+        return "mtp.layers.0.", {"enorm": "mtp.pre_fc_norm_embedding", "hnorm": "mtp.pre_fc_norm_hidden",
+                                 "eh_proj": "mtp.fc", "shared_head.norm": "mtp.norm"}  # fmt: skip
+    layer = f"model.layers.{LAYERS}."
+    return layer, {name: layer + name for name in ("enorm", "hnorm", "eh_proj", "shared_head.norm")}
+
+
 def _mtp_tensors(tensors, generator):
-    last, mtp = f"model.layers.{LAYERS - 1}.", f"model.layers.{LAYERS}."
+    layer, names = _mtp_names(tensors)
+    around = 0.0 if layer.startswith("mtp.") else 1.0
+    last = f"model.layers.{max(int(name.split('.')[2]) for name in tensors if name.startswith('model.layers.'))}."
+
+    def values(name, shape):
+        # As of a norm around 1, moved to where this family has it.
+        made = _values(name, shape, "", generator)
+        return made - 1.0 + around if name.endswith("norm.weight") else made
+
     added = {
-        mtp + name.removeprefix(last): _values(name, tensor.shape, "", generator).to(tensor.dtype)
+        layer + name.removeprefix(last): values(name, tensor.shape).to(tensor.dtype)
         for name, tensor in sorted(tensors.items())
         if name.startswith(last)
     }
     dtype = tensors["lm_head.weight"].dtype
-    for name in ("enorm", "hnorm", "shared_head.norm", "eh_proj"):
+    for name, key in names.items():
         shape = (HIDDEN, 2 * HIDDEN) if name == "eh_proj" else (HIDDEN,)
-        added[f"{mtp}{name}.weight"] = _values(f"{name}.weight", shape, "", generator).to(dtype)
-    added[mtp + "embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
-    added[mtp + "shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+        added[f"{key}.weight"] = values(f"{name}.weight", shape).to(dtype)
+    if layer.startswith("model."):
+        added[layer + "embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+        added[layer + "shared_head.head.weight"] = tensors["lm_head.weight"].clone()
     return added
+
+
+def has_unexpected(name):
+    """Whether transformers says that it does not know the tensors of MTP; of Qwen3-Next's it says nothing."""
+    return FAMILIES[name].mtp and FAMILIES[name].model_type != "qwen3_next"
 
 
 def token_ids():
@@ -222,29 +248,51 @@ def logits(model):
         return model(input_ids=token_ids()).logits.float()
 
 
+def _with_mtp_as_last_layer(folder, tensors, layer, config):
+    """transformers' model of those tensors, in which the layer of MTP is one more of the main stack."""
+    last = config.num_hidden_layers
+    config.num_hidden_layers += 1
+    with tempfile.TemporaryDirectory() as scratch:
+        if not layer.startswith("model."):
+            config.layer_types = [*config.layer_types, "full_attention"]
+            shutil.copy(folder / "generation_config.json", scratch)
+            renamed = {
+                name.replace(layer, f"model.layers.{last}."): tensor
+                for name, tensor in tensors.items()
+                if name.startswith(layer) or not name.startswith("mtp.")
+            }
+            save_file(renamed, f"{scratch}/model.safetensors", {"format": "pt"})
+            folder = scratch
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+    inner, model.model.layers = model.model.layers[last], model.model.layers[:last]
+    config.num_hidden_layers = last
+    return model, inner
+
+
 @torch.no_grad()
 def mtp_logits(folder):
     """What the layer of MTP says of the token after the next, as DeepSeek-V3's report defines it: transformers leaves
     that layer out, but its parts are a decoder layer like the others and two projections."""
-    tensors, prefix = load_safetensors(folder), f"model.layers.{LAYERS}."
+    tensors = load_safetensors(folder)
+    layer, names = _mtp_names(tensors)
     config = transformers.AutoConfig.from_pretrained(folder)
-    config.num_hidden_layers = LAYERS + 1
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, config=config, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
-    layer, model.model.layers = model.model.layers[LAYERS], model.model.layers[:LAYERS]
+    model, inner = _with_mtp_as_last_layer(pathlib.Path(folder), tensors, layer, config)
+    offset = 1.0 if layer.startswith("mtp.") else 0.0
 
     def norm(x, name):
-        return torch.nn.functional.rms_norm(x, (HIDDEN,), tensors[f"{prefix}{name}.weight"], config.rms_norm_eps)
+        weight = tensors[f"{names[name]}.weight"] + offset
+        return torch.nn.functional.rms_norm(x, (HIDDEN,), weight, config.rms_norm_eps)
 
     ids = token_ids()
-    hidden = model.model(input_ids=ids).last_hidden_state
+    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
     following = ids.roll(-1, 1)
     following[:, -1] = 0
     joined = torch.cat([norm(model.model.embed_tokens(following), "enorm"), norm(hidden, "hnorm")], -1)
-    x = joined @ tensors[f"{prefix}eh_proj.weight"].T
+    x = joined @ tensors[f"{names['eh_proj']}.weight"].T
     positions = torch.arange(ids.shape[1])[None]
     mask = torch.full((ids.shape[1], ids.shape[1]), float("-inf")).triu(1)[None, None]
     embeddings = model.model.rotary_emb(x, positions)
-    x = layer(x, attention_mask=mask, position_ids=positions, position_embeddings=embeddings)
+    x = inner(x, attention_mask=mask, position_ids=positions, position_embeddings=embeddings)
     return norm(x, "shared_head.norm") @ tensors["lm_head.weight"].T
