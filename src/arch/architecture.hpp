@@ -82,8 +82,9 @@ struct Architecture {
   std::string shared_width_field;
   /// The configuration has that field; without it a shared expert is as wide as it is.
   bool says_shared_width = false;
-  /// MTP layers that the configuration promises; the files decide.
+  /// MTP layers that the configuration promises, and the field that does; the files decide.
   i64 mtp_layers = 0;
+  std::string_view mtp_field;
   std::vector<LayerKind> kinds;
   /// By Dim; 0 where the configuration does not say it.
   std::array<i64, kDims> extents{};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "arch/architecture.hpp"
 #include "arch/loads_in.hpp"
 #include "convert/check_output.hpp"
 #include "convert/conversion.hpp"
@@ -155,6 +156,17 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   const bool renamed = conversion.plan.to.naming != conversion.plan.from.naming;
   if (renamed && conversion.options.to.scope == Scope::Experts)
     warnings.push_back(fmt::format("--scope experts renames expert tensors alone; no program loads the result: {}",
+/// Hubs have such models, and transformers saves none of MTP: the rest is whole. Empty where nothing is missing.
+std::string missing_mtp_text(const Recognition& model) {
+  const Architecture* const architecture = model.architecture.get();
+  if (architecture == nullptr || architecture->mtp_layers < 1) return {};
+  if (std::ranges::any_of(model.dense, [](const DenseMatrix& matrix) { return matrix.stack == "mtp"; })) return {};
+  return fmt::format(
+      "config.json promises {} MTP layer{} ({}), but the checkpoint has no tensor of one: the output has none, and a "
+      "program that asks for it will not find it",
+      architecture->mtp_layers, architecture->mtp_layers == 1 ? "" : "s", architecture->mtp_field);
+}
+
                                    conversion.loads_in.why_none));
   return warnings;
 }
@@ -167,6 +179,9 @@ void refine_source(Conversion& conversion) {
   SourceAnswers finer = conversion.options.from;
   finer.scale_rows = rows;
   const i64 stored_bytes = tensor_bytes(conversion.source.model());
+  if (const std::string text = missing_mtp_text(conversion.source.recognition);
+      renamed && conversion.options.to.scope == Scope::Model && !text.empty())
+    warnings.push_back(text);
   conversion.source = open_checkpoint(conversion.input, finer);
   conversion.finer_scales = {rows, tensor_bytes(conversion.source.model()) - stored_bytes};
   conversion.target = with_place(*conversion.source.source, [&] {

@@ -106,6 +106,20 @@ whole_models_incomplete() {
   refuses_model 3 qwen3_next "del t['$layer.linear_attn.dt_bias']" "'$layer.linear_attn.dt_bias' is missing"
 }
 
+# Hubs have models without the MTP layers that their config.json promises: what is there is whole, and this is said.
+whole_models_without_mtp() {
+  local out=$WORK/whole
+  edited_model deepseek_v3 "$out.in" "[t.pop(n) for n in list(t) if n.startswith('model.layers.3.')]"
+  status "without MTP" 0 convert "$out.in" "$out.out" --to megatron -q
+  says "without MTP" "config.json promises 1 MTP layer (num_nextn_predict_layers)" "warning"
+  check "without MTP: the arguments have none" bash -c "! grep -q mtp-num-layers $out.out/megatron_args.txt"
+  status "without MTP: back" 0 convert "$out.out" "$out.back" --to hf -q
+  says "without MTP: back" "config.json promises 1 MTP layer"
+  check "without MTP: the same tensors" [ "$(tensors "$out.in")" == "$(tensors "$out.back")" ]
+  check "without MTP: the same config.json" cmp -s "$out.in/config.json" "$out.back/config.json"
+  rm -rf "$out".*
+}
+
 whole_models_contradicted() {
   local attention=model.layers.0.self_attn delta=model.layers.0.linear_attn.conv1d.weight
   contradicts qwen3_moe hidden_size 32 "'lm_head.weight' is BF16 [100, 64]" "[100, 32]"
