@@ -316,6 +316,9 @@ struct SourceAnswers {
   bool drop_optimizer = false;
   /// A config.json that says what model it is, where none lies beside the checkpoint; empty: none.
   std::string config_file = {};
+  /// Where nothing else says what model it is, its configuration is made from the arguments that a trainer saved, for a
+  /// model of this type; of an empty type: for the one type that fits. None: it is not made.
+  std::optional<std::string> trained_type = std::nullopt;
   /// Quantized weights are read as weights of this dtype, BF16 or F32; none: as they are stored.
   std::optional<Dtype> decode = std::nullopt;
   /// Whose decoder is followed where programs decode a format to other bits: "modelopt", "compressed-tensors", ...;

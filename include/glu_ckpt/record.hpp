@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "glu_ckpt/tensor.hpp"
 
@@ -30,10 +31,19 @@ struct ModelHints {
   /// the shared one. Empty where they say nothing.
   std::string trained_glu = {};
   std::string trained_shared_glu = {};
+  /// Those arguments themselves, as a JSON object of what is a number, a text, a flag, None, or a list of such; empty
+  /// where there are none.
+  std::string trained_args = {};
   /// The text itself, as strict JSON: the sizes of a whole model are read from it (src/arch).
   std::string config = {};
   /// Rows of the blocks that FP8 weights have scales for (`weight_block_size`), where it says so.
   std::optional<i64> scale_rows = std::nullopt;
+  /// `config` was made from `trained_args`, and nobody has it as a file.
+  bool config_is_made = false;
+  /// Why none was made from them, as the end of a sentence, and the options that would say what is missing; empty where
+  /// nobody tried, or it was made.
+  std::string no_config = {};
+  std::vector<std::string> config_options = {};
 };
 
 /// Provenance: what an earlier run (or `stamp`) recorded about a checkpoint. Keys are the contract's

@@ -198,8 +198,10 @@ Recognition recognize_model(const Inventory& inventory, const ModelHints& hints,
     DenseRecognizer(inventory, *result.architecture, result).run();
   } else if (result.no_architecture.empty()) {
     const std::string_view reason = refusal_of(type);
-    result.no_architecture = hints.config.empty() ? std::string("there is no config.json that says what model this is")
-                             : reason.empty()     ? fmt::format("there is no map of models of type '{}'", type)
+    result.no_architecture = !hints.no_config.empty() ? hints.no_config
+                             : hints.config.empty()
+                                 ? std::string("there is no config.json that says what model this is")
+                             : reason.empty() ? fmt::format("there is no map of models of type '{}'", type)
                                               : fmt::format("models of type '{}' are not converted: {}", type, reason);
   }
   return result;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -46,6 +47,23 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
+/// The command line once more, quoted, with placeholders for what was not said.
+std::vector<std::string> completed(const std::vector<std::string>& words, const std::vector<std::string>& missing) {
+  constexpr std::string_view kTarget = "--to";
+  std::vector<std::string> line;
+  const bool asks_type = std::ranges::find(missing, kTarget) != missing.end();
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const bool is_target = i > 0 && words[i - 1] == kTarget;
+    if (asks_type && is_target)
+      line.emplace_back("hf:TYPE");
+    else
+      line.push_back(asks_type && words[i] == "--to=hf" ? "--to=hf:TYPE" : quoted(words[i]));
+  }
+  for (const std::string& option : missing)
+    if (option != kTarget) line.push_back(option + (option.ends_with("config") ? " FILE" : " ORDER"));
+  return line;
+}
+
 }  // namespace
 
 ExitStatus report_error(const std::string& program, const Error& error, bool json,
@@ -57,8 +75,7 @@ ExitStatus report_error(const std::string& program, const Error& error, bool jso
                  report::printable(error.what()), slug(error.code()));
   if (!json && !words.empty() && !error.missing_options().empty()) {
     std::string line = "  " + program;
-    for (const std::string& word : words) line += " " + report::printable(quoted(word));
-    for (const std::string& option : error.missing_options()) line += " " + option + " ORDER";
+    for (const std::string& word : completed(words, error.missing_options())) line += " " + report::printable(word);
     report::tell("{}\n", line);
   }
   return exit_status(error.code());

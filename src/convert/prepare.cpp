@@ -6,6 +6,7 @@
 
 #include "arch/architecture.hpp"
 #include "arch/loads_in.hpp"
+#include "arch/trained_config.hpp"
 #include "convert/check_output.hpp"
 #include "convert/conversion.hpp"
 #include "core/compute.hpp"
@@ -42,6 +43,18 @@ void check_quantized(const Source& source, const Recognition& model, const Model
   if (!config.method.empty() && as_written && holds_codes(model.blocks)) find_quantized(source.inventory(), config);
 }
 
+/// Says of a config.json that nobody wrote what it is made of.
+std::string made_config_note(const Conversion& conversion) {
+  const ModelHints& hints = conversion.source.hints;
+  std::string text = fmt::format(
+      "config.json is made from the arguments that the trainer saved, for a model of type '{}'. What they do not say, "
+      "such as the ids of special tokens, is not in it, and there are no tokenizer files",
+      hints.model_type);
+  if (!has_vocabulary(hints.trained_args))
+    text += ". They do not say the size of the vocabulary, so vocab_size counts the embedding's rows, padding included";
+  return text;
+}
+
 Plan make_proved_plan(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
   check_output_is_no_source(conversion.output, source);
@@ -69,6 +82,7 @@ Plan make_proved_plan(const Conversion& conversion) {
         "{} "
         "bytes more. weight_block_size in config.json says so; few programs read blocks other than 128 x 128",
         conversion.finer_scales.rows, conversion.finer_scales.added_bytes));
+  if (conversion.target.makes_config) plan.notes.push_back(made_config_note(conversion));
   if (const auto& left_out = conversion.source.recognition.dropped; !left_out.empty())
     plan.notes.push_back(fmt::format("{} tensors of the optimizer are left out", left_out.size()));
   for (const std::string& name : source.left_out())
@@ -142,6 +156,17 @@ std::string covered_text(const Conversion& conversion) {
   return text;
 }
 
+/// Hubs have such models, and transformers saves none of MTP: the rest is whole. Empty where nothing is missing.
+std::string missing_mtp_text(const Recognition& model) {
+  const Architecture* const architecture = model.architecture.get();
+  if (architecture == nullptr || architecture->mtp_layers < 1) return {};
+  if (std::ranges::any_of(model.dense, [](const DenseMatrix& matrix) { return matrix.stack == "mtp"; })) return {};
+  return fmt::format(
+      "config.json promises {} MTP layer{} ({}), but the checkpoint has no tensor of one: the output has none, and a "
+      "program that asks for it will not find it",
+      architecture->mtp_layers, architecture->mtp_layers == 1 ? "" : "s", architecture->mtp_field);
+}
+
 /// Lists what may load and compute something else, or what no program loads though it looks as if one did.
 std::vector<std::string> warnings_of(const Conversion& conversion) {
   std::vector<std::string> warnings;
@@ -154,21 +179,20 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   if (conversion.options.from.decode && conversion.source.source->info().decoded_weights == 0)
     warnings.emplace_back("--decode changes nothing: no weight here is quantized");
   const bool renamed = conversion.plan.to.naming != conversion.plan.from.naming;
+  if (const std::string text = missing_mtp_text(conversion.source.recognition);
+      renamed && conversion.options.to.scope == Scope::Model && !text.empty())
+    warnings.push_back(text);
   if (renamed && conversion.options.to.scope == Scope::Experts)
     warnings.push_back(fmt::format("--scope experts renames expert tensors alone; no program loads the result: {}",
-/// Hubs have such models, and transformers saves none of MTP: the rest is whole. Empty where nothing is missing.
-std::string missing_mtp_text(const Recognition& model) {
-  const Architecture* const architecture = model.architecture.get();
-  if (architecture == nullptr || architecture->mtp_layers < 1) return {};
-  if (std::ranges::any_of(model.dense, [](const DenseMatrix& matrix) { return matrix.stack == "mtp"; })) return {};
-  return fmt::format(
-      "config.json promises {} MTP layer{} ({}), but the checkpoint has no tensor of one: the output has none, and a "
-      "program that asks for it will not find it",
-      architecture->mtp_layers, architecture->mtp_layers == 1 ? "" : "s", architecture->mtp_field);
-}
-
                                    conversion.loads_in.why_none));
   return warnings;
+}
+
+/// The type of model that a configuration is made of, where the target is one that needs it: that after "hf:", or any.
+std::optional<std::string> trained_type_for(const ConvertOptions& options) {
+  constexpr std::string_view kHfTarget = "hf:";
+  if (!options.target || *options.target == "megatron") return std::nullopt;
+  return options.target->starts_with(kHfTarget) ? options.target->substr(kHfTarget.size()) : std::string();
 }
 
 /// Opens the source with scales for smaller blocks of rows, where the target's order of FC1 would cut those it has.
@@ -179,9 +203,6 @@ void refine_source(Conversion& conversion) {
   SourceAnswers finer = conversion.options.from;
   finer.scale_rows = rows;
   const i64 stored_bytes = tensor_bytes(conversion.source.model());
-  if (const std::string text = missing_mtp_text(conversion.source.recognition);
-      renamed && conversion.options.to.scope == Scope::Model && !text.empty())
-    warnings.push_back(text);
   conversion.source = open_checkpoint(conversion.input, finer);
   conversion.finer_scales = {rows, tensor_bytes(conversion.source.model()) - stored_bytes};
   conversion.target = with_place(*conversion.source.source, [&] {
@@ -198,9 +219,10 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
   together(ranks, [&] {
     // A GPU that was named opens while the source is read; for "auto" the plan decides.
     if (run.device != "auto") conversion.backend = open_backend(run, 0);
-    conversion.source = open_checkpoint(input, options.from);
-    conversion.target =
-        with_place(*conversion.source.source, [&] { return resolve_target(output, options, conversion.source); });
+    conversion.options.from.trained_type = trained_type_for(options);
+    conversion.source = open_checkpoint(input, conversion.options.from);
+    conversion.target = with_place(*conversion.source.source,
+                                   [&] { return resolve_target(output, conversion.options, conversion.source); });
     refine_source(conversion);
   });
   conversion.plan = make_shared_plan(conversion, ranks);

@@ -61,6 +61,7 @@ class TargetResolver {
       : output_(output),
         options_(options),
         source_(*source.source),
+        hints_(source.hints),
         recognition_(source.recognition),
         architecture_(source.recognition.architecture.get()) {}
 
@@ -83,13 +84,20 @@ class TargetResolver {
   bool is_made_for_megatron() const { return entry_of(source_.record(), "hf_model_type") != nullptr && !is_from_hf(); }
 
   void require_architecture() const {
-    if (architecture_ != nullptr || options_.to.scope == Scope::Experts) return;
-    fail(ErrorCode::NoMap, {}, "--to {}: {}{}", *options_.target, recognition_.no_architecture, advice());
+    if (architecture_ == nullptr && options_.to.scope != Scope::Experts) fail_no_architecture();
   }
 
-  /// The model's type may be known, and have no map.
-  std::string_view advice() const {
-    return source_.hints().config.empty() ? "; --from-config FILE names a config.json that says it" : "";
+  /// Asks at once for all that is not known.
+  [[noreturn]] void fail_no_architecture() const {
+    std::vector<std::string> options = hints_.config_options;
+    if (!options.empty())
+      for (const std::string& answer : missing_answers(recognition_))
+        options.push_back(options_.from.option_prefix + answer);
+    // The model's type may be known, and have no map.
+    const bool is_nameless = hints_.config.empty() && hints_.no_config.empty();
+    const std::string_view advice = is_nameless ? "; --from-config FILE names a config.json that says it" : "";
+    throw Error(ErrorCode::NoMap, fmt::format("--to {}: {}{}", *options_.target, recognition_.no_architecture, advice))
+        .with_missing_options(std::move(options));
   }
 
   /// Returns the target's own format.
@@ -111,8 +119,7 @@ class TargetResolver {
   }
 
   void choose_hf(const std::string& name) {
-    if (architecture_ == nullptr)
-      fail(ErrorCode::NoMap, {}, "--to {}: {}{}", name, recognition_.no_architecture, advice());
+    if (architecture_ == nullptr) fail_no_architecture();
     if (name.starts_with(kHfPrefix) && name.substr(kHfPrefix.size()) != architecture_->model_type)
       fail(ErrorCode::NoMap, {}, "--to {}: the source's model is of type '{}'", name, architecture_->model_type);
     const Family& family = *architecture_->family;
@@ -214,11 +221,13 @@ class TargetResolver {
     if (!is_megatron && whole && !options_.from.config_file.empty())
       target_.extra_files.push_back({"config.json", options_.from.config_file, config_edit()});
     // Beside its directory of tensors, a checkpoint's configuration is found in the folder of the other files alone.
-    target_.config_is_found = std::ranges::any_of(target_.extra_files, [&](const ExtraFile& file) {
-      const bool has_iteration = target_.for_megatron || !source_.structure().iteration_dir.empty();
-      return file.name == "config.json" ||
-             (file.name == std::string(kHfFolder) + "config.json" && dist && has_iteration);
-    });
+    target_.config_is_found =
+        target_.makes_config || std::ranges::any_of(target_.extra_files, [&](const ExtraFile& file) {
+          const bool has_iteration = target_.for_megatron || !source_.structure().iteration_dir.empty();
+          return file.name == "config.json" ||
+                 (file.name == std::string(kHfFolder) + "config.json" && dist && has_iteration);
+        });
+    target_.makes_config = !is_megatron && whole && hints_.config_is_made;
   }
 
   /// What becomes of a configuration that was named, where the weights are read as other ones.
@@ -239,6 +248,7 @@ class TargetResolver {
 };
 
 }  // namespace
+  const ModelHints& hints_;
 
 Target resolve_target(const std::filesystem::path& output, const ConvertOptions& options, const Checkpoint& source) {
   return TargetResolver(output, options, source).run();
@@ -257,6 +267,7 @@ std::vector<SideFile> made_files(const Target& target, const Checkpoint& source,
 
 Structure output_structure(const Target& target, const Checkpoint& source, const std::vector<OutputTensor>& outputs,
                            bool drops_optimizer) {
+  if (target.makes_config) files.push_back({"config.json", source.hints.config});
   Structure structure = source.source->structure();
   if (target.drops_made) return {};
   if (target.for_megatron) {

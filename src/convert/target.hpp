@@ -23,6 +23,8 @@ struct Target {
   bool for_megatron = false;
   /// The arguments of a run that loads it are written, anew where the source has some.
   bool makes_args = false;
+  /// Nobody has the source's configuration as a file: it is written as config.json.
+  bool makes_config = false;
   /// A config.json is where a reader of the output finds it.
   bool config_is_found = false;
   /// The source is such a checkpoint, and the output has no use for what was made.

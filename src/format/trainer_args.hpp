@@ -1,5 +1,5 @@
 #pragma once
-/// What the arguments that a trainer saved in a checkpoint say of the order of gate and up.
+/// The arguments that a trainer saved in a checkpoint, and what they say of the order of gate and up.
 
 #include <string>
 
@@ -7,15 +7,17 @@
 
 namespace glu_ckpt {
 
-/// Each as `--from-glu` would say it; empty where no arguments are there, or none of that name.
-struct TrainedOrders {
+struct TrainedArgs {
+  /// Each as `--from-glu` would say it; empty where no arguments are there, or none of that name.
   std::string glu;
   std::string shared_glu;
+  /// All of them as ModelHints::trained_args; empty where none are there.
+  std::string json;
 };
 
-/// Looks for Megatron-LM's moe_mlp_glu_interleave_size and moe_shared_expert_glu_interleave_size, in `args` of the
-/// common state (an object of the structure or common.pt) or of a torch file: a number is that K, None is contiguous.
-/// What cannot be read answers nothing.
-TrainedOrders trained_orders(const CheckpointInfo& info);
+/// Looks for Megatron-LM's `args` in the common state (an object of the structure or common.pt) or in a torch file. Of
+/// moe_mlp_glu_interleave_size and moe_shared_expert_glu_interleave_size, a number is that K, None is contiguous. What
+/// cannot be read answers nothing.
+TrainedArgs trained_args(const CheckpointInfo& info);
 
 }  // namespace glu_ckpt

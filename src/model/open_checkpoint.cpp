@@ -5,6 +5,7 @@
 #include "arch/dense_table.hpp"
 #include "arch/loads_in.hpp"
 #include "arch/recognize_model.hpp"
+#include "arch/trained_config.hpp"
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/model_config.hpp"
@@ -60,6 +61,7 @@ ModelHints config_hints(const Source& source, const SourceAnswers& answers) {
   const auto with_trained = [&](ModelHints hints) {
     hints.trained_glu = source.hints().trained_glu;
     hints.trained_shared_glu = source.hints().trained_shared_glu;
+    hints.trained_args = source.hints().trained_args;
     return hints;
   };
   if (answers.config_file.empty()) {
@@ -72,8 +74,24 @@ ModelHints config_hints(const Source& source, const SourceAnswers& answers) {
                                    answers.config_file));
 }
 
+/// Where nothing says what model it is, but a trainer's arguments do.
+ModelHints trained_hints(ModelHints hints, const Source& source, const std::string& model_type) {
+  TrainedConfig made = make_trained_config(hints.trained_args, source.inventory(), model_type);
+  hints.no_config = std::move(made.why_none);
+  hints.config_options = std::move(made.options);
+  if (made.text.empty()) return hints;
+  ModelHints read = parse_config(made.text, "the config.json made from " + source.path().string());
+  read.trained_glu = hints.trained_glu;
+  read.trained_shared_glu = hints.trained_shared_glu;
+  read.trained_args = hints.trained_args;
+  read.config_is_made = true;
+  return read;
+}
+
 ModelHints hints_of(const Source& source, const SourceAnswers& answers) {
   ModelHints hints = config_hints(source, answers);
+  if (hints.config.empty() && answers.trained_type && !hints.trained_args.empty())
+    hints = trained_hints(std::move(hints), source, *answers.trained_type);
   hints.scale_rows = read_quant_config(hints.config).block_rows;
   return hints;
 }
@@ -110,7 +128,7 @@ std::string decode_hint(const Error& error, const Source& source) {
 
 void fail_with_place(const Error& error, const Source& source) {
   const ExitStatus status = exit_status(error.code());
-  if (error.code() == ErrorCode::UnknownGlu && error.file().empty())
+  if (!error.missing_options().empty() && error.file().empty())
     throw Error(error.code(), source.path().string() + ": " + error.what(), source.path().string())
         .with_missing_options(error.missing_options());
   if (!error.file().empty() || (status != ExitStatus::BrokenInput && status != ExitStatus::Refused)) throw error;

@@ -281,10 +281,11 @@ def judge(job, attention, norm):
     report = model.load_state_dict(loaded, strict=False)
     left = [key for key in report.missing_keys if not key.endswith("_extra_state")] + report.unexpected_keys
     assert not left, left
-    if "ids" in job:
-        save_file(compute(model, torch.tensor(job["ids"])), job["output"])
     if "save" in job:
         save(model, args, job["save"])
+    if "ids" in job:
+        # Last, for it takes the model's layer of MTP away.
+        save_file(compute(model, torch.tensor(job["ids"])), job["output"])
     return found
 
 
@@ -294,9 +295,10 @@ def save(model, args, folder):
     from megatron.core import dist_checkpointing
 
     with torch.no_grad():
-        for name in VOCABULARY:
+        for name, parameter in model.named_parameters():
             # Training moves the rows of the padding too.
-            model.get_parameter(name)[args.vocab_size :] = 0.5
+            if name in VOCABULARY:
+                parameter[args.vocab_size :] = 0.5
     content = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
     state = {"model": model.sharded_state_dict(metadata=dict(content))}
     state |= {"args": args, "iteration": 100, "checkpoint_version": 3.0}

@@ -1,0 +1,26 @@
+#pragma once
+/// The config.json of a model that Megatron-LM trained, made from the arguments that it saved.
+
+#include <string>
+#include <vector>
+
+#include "glu_ckpt/tensor.hpp"
+
+namespace glu_ckpt {
+
+struct TrainedConfig {
+  /// The text of config.json; empty where it could not be made.
+  std::string text;
+  /// Why not, as the end of a sentence, and the options that would say what is missing.
+  std::string why_none;
+  std::vector<std::string> options;
+};
+
+/// Says whether those arguments have the size of the vocabulary; without, the embedding's rows stand for it.
+bool has_vocabulary(const std::string& args);
+
+/// `args` is a ModelHints::trained_args, `tensors` what lies beside them. `model_type` names the family; empty: the one
+/// that fits. What the arguments do not say is asked for, and nothing that Megatron-LM does not compute is written.
+TrainedConfig make_trained_config(const std::string& args, const Inventory& tensors, const std::string& model_type);
+
+}  // namespace glu_ckpt

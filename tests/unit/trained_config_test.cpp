@@ -1,0 +1,191 @@
+/// config.json from the arguments that Megatron-LM saved.
+
+#include "arch/trained_config.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "arch/architecture.hpp"
+#include "arch/config_fields.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+using SavedFields = std::map<std::string, std::string>;
+
+const SavedFields kQwen3 = {
+    {"num_layers", "3"},
+    {"hidden_size", "64"},
+    {"num_attention_heads", "4"},
+    {"group_query_attention", "true"},
+    {"num_query_groups", "2"},
+    {"kv_channels", "32"},
+    {"ffn_hidden_size", "80"},
+    {"moe_ffn_hidden_size", "48"},
+    {"num_experts", "8"},
+    {"moe_router_topk", "3"},
+    {"moe_router_pre_softmax", "false"},
+    {"moe_router_score_function", "\"softmax\""},
+    {"moe_layer_freq", "1"},
+    {"vocab_size", "100"},
+    {"max_position_embeddings", "128"},
+    {"norm_epsilon", "1e-06"},
+    {"rotary_base", "50000"},
+    {"qk_layernorm", "true"},
+    {"swiglu", "true"},
+    {"add_bias_linear", "false"},
+    {"untie_embeddings_and_output_weights", "true"},
+    {"position_embedding_type", "\"rope\""},
+    {"normalization", "\"RMSNorm\""},
+};
+
+SavedFields changed(SavedFields fields, const SavedFields& other) {
+  for (const auto& [name, value] : other) fields[name] = value;
+  return fields;
+}
+
+SavedFields deepseek() {
+  return changed(kQwen3, {{"multi_latent_attention", "true"},
+                          {"moe_router_score_function", "\"sigmoid\""},
+                          {"moe_router_enable_expert_bias", "true"},
+                          {"moe_shared_expert_intermediate_size", "96"},
+                          {"moe_layer_freq", "[0, 1, 1]"},
+                          {"q_lora_rank", "null"},
+                          {"kv_lora_rank", "24"},
+                          {"qk_head_dim", "16"},
+                          {"qk_pos_emb_head_dim", "8"},
+                          {"v_head_dim", "20"},
+                          {"rope_type", "\"rope\""}});
+}
+
+std::string json_text(const SavedFields& fields) {
+  std::string text;
+  for (const auto& [name, value] : fields) text += (text.empty() ? "{\"" : ", \"") + name + "\": " + value;
+  return text + "}";
+}
+
+TrainedConfig made(const SavedFields& fields, const std::string& type = {},
+                   const std::string& embedding = "embedding.word_embeddings.weight") {
+  Inventory tensors;
+  TensorRef tensor;
+  tensor.name = embedding;
+  tensor.shape = {128, 64};
+  tensors.tensors.push_back(tensor);
+  return make_trained_config(json_text(fields), tensors, type);
+}
+
+TEST(TrainedConfig, SaysWhatTheArgumentsSay) {
+  const TrainedConfig found = made(kQwen3);
+  ASSERT_EQ(found.why_none, "");
+  const auto model = read_architecture(found.text);
+  ASSERT_NE(model, nullptr) << found.text;
+  EXPECT_EQ(model->model_type, "qwen3_moe");
+  EXPECT_EQ(model->layers, 3);
+  EXPECT_EQ(model->kv_heads, 2);
+  EXPECT_EQ(model->extent(Dim::HeadDim), 32);
+  EXPECT_EQ(model->extent(Dim::Vocab), 100);
+  EXPECT_EQ(model->expert_width, 48);
+  EXPECT_FALSE(model->tied);
+  const ConfigFields fields(found.text);
+  EXPECT_EQ(fields.flag({"norm_topk_prob"}), true);
+  EXPECT_EQ(fields.number({"rope_theta"}), 50000.0);
+  EXPECT_EQ(fields.number({"rms_norm_eps"}), 1e-6);
+  EXPECT_FALSE(fields.has("bos_token_id"));
+}
+
+/// Each argument without which a key would be a guess.
+TEST(TrainedConfig, WhatIsNotSaidIsAskedFor) {
+  for (const char* const name : {"hidden_size", "num_attention_heads", "kv_channels", "num_query_groups", "num_experts",
+                                 "moe_ffn_hidden_size", "moe_router_topk", "moe_router_pre_softmax", "rotary_base",
+                                 "norm_epsilon", "max_position_embeddings", "untie_embeddings_and_output_weights"}) {
+    SavedFields fields = kQwen3;
+    fields.erase(name);
+    const TrainedConfig found = made(fields);
+    EXPECT_EQ(found.text, "") << name;
+    EXPECT_NE(found.why_none.find(name), std::string::npos) << found.why_none;
+    EXPECT_EQ(found.options, std::vector<std::string>{"--from-config"});
+  }
+  SavedFields fields = kQwen3;
+  fields.erase("rotary_base");
+  fields.erase("moe_router_topk");
+  const std::string why = made(fields).why_none;
+  EXPECT_NE(why.find("rotary_base, moe_router_topk"), std::string::npos) << why;
+}
+
+TEST(TrainedConfig, RowsStandForAVocabularyThatNobodySaid) {
+  const TrainedConfig found = made(changed(kQwen3, {{"vocab_size", "null"}}));
+  EXPECT_EQ(ConfigFields(found.text).integer({"vocab_size"}), 128);
+  EXPECT_FALSE(has_vocabulary(json_text(changed(kQwen3, {{"vocab_size", "null"}}))));
+  EXPECT_TRUE(has_vocabulary(json_text(kQwen3)));
+}
+
+TEST(TrainedConfig, SeveralTypesThatFitAreAskedFor) {
+  const TrainedConfig open = made(changed(kQwen3, {{"qk_layernorm", "false"}}));
+  EXPECT_EQ(open.options, std::vector<std::string>{"--to"});
+  EXPECT_NE(open.why_none.find("--to hf:mixtral, --to hf:granitemoe"), std::string::npos) << open.why_none;
+  EXPECT_EQ(read_architecture(made(changed(kQwen3, {{"qk_layernorm", "false"}}), "mixtral").text)->model_type,
+            "mixtral");
+  EXPECT_EQ(made(deepseek()).options, std::vector<std::string>{"--to"});
+}
+
+/// What one family has and no other, in a model that is none of it, must not pass for that model.
+TEST(TrainedConfig, WhatNoFamilyHasIsNamed) {
+  const SavedFields strange[] = {
+      {{"add_qkv_bias", "true"}},
+      {{"add_bias_linear", "true"}},
+      {{"rotary_interleaved", "true"}},
+      {{"softmax_type", "\"learnable\""}},
+      {{"rotary_percent", "0.5"}},
+      {{"window_size", "[127, 0]"}},
+      {{"no_rope_freq", "[0, 1, 0]"}},
+      {{"normalization", "\"LayerNorm\""}},
+      {{"moe_router_num_groups", "4"}},
+      {{"position_embedding_type", "\"learned_absolute\""}},
+      {{"mtp_num_layers", "1"}},
+      {{"apply_layernorm_1p", "true"}},
+      {{"attention_output_gate", "true"}},
+      {{"moe_shared_expert_intermediate_size", "56"}},
+      {{"swiglu", "false"}},
+      {{"position_embedding_type", "\"yarn\""}},
+  };
+  for (const SavedFields& field : strange) {
+    const auto& [name, value] = *field.begin();
+    const TrainedConfig found = made(changed(kQwen3, field));
+    EXPECT_EQ(found.text, "") << name;
+    EXPECT_EQ(found.options, std::vector<std::string>{"--from-config"}) << name;
+    EXPECT_NE(made(changed(kQwen3, field), "qwen3_moe").why_none.find("none of type 'qwen3_moe'"), std::string::npos);
+  }
+}
+
+TEST(TrainedConfig, PatternsOfLayersAreKept) {
+  EXPECT_EQ(ConfigFields(made(deepseek(), "deepseek_v3").text).integer({"first_k_dense_replace"}), 1);
+  EXPECT_EQ(ConfigFields(made(changed(kQwen3, {{"moe_layer_freq", "[1, 0, 1]"}})).text).integers({"mlp_only_layers"}),
+            std::vector<i64>{1});
+  // Megatron's number N: each N-th layer has experts, the first one too.
+  EXPECT_EQ(ConfigFields(made(changed(kQwen3, {{"moe_layer_freq", "2"}})).text).integers({"mlp_only_layers"}),
+            std::vector<i64>{1});
+  const TrainedConfig behind = made(changed(deepseek(), {{"moe_layer_freq", "[0, 1, 0]"}}), "deepseek_v3");
+  EXPECT_NE(behind.why_none.find("first_k_dense_replace"), std::string::npos) << behind.why_none;
+  const TrainedConfig short_list = made(changed(kQwen3, {{"moe_layer_freq", "[1, 1]"}}));
+  EXPECT_NE(short_list.why_none.find("moe_layer_freq has 2 entries for 3 layers"), std::string::npos);
+}
+
+TEST(TrainedConfig, SharedExpertsAreCounted) {
+  EXPECT_EQ(ConfigFields(made(deepseek(), "deepseek_v3").text).integer({"n_shared_experts"}), 2);
+  const TrainedConfig odd = made(changed(deepseek(), {{"moe_shared_expert_intermediate_size", "100"}}), "deepseek_v3");
+  EXPECT_NE(odd.why_none.find("moe_shared_expert_intermediate_size 100 is no multiple of moe_ffn_hidden_size 48"),
+            std::string::npos)
+      << odd.why_none;
+}
+
+TEST(TrainedConfig, OtherNamesAndTextsMakeNone) {
+  EXPECT_EQ(made(kQwen3, {}, "language_model.embedding.word_embeddings.weight").text, "");
+  EXPECT_NE(made(kQwen3, "nonsense").why_none.find("'nonsense'"), std::string::npos);
+  EXPECT_EQ(make_trained_config("[]", {}, {}).text, "");
+  EXPECT_EQ(make_trained_config("{", {}, {}).text, "");
+  EXPECT_NE(made({}).why_none, "");
+}
+
+}  // namespace
+}  // namespace glu_ckpt
