@@ -49,7 +49,12 @@ ConfigFields::ConfigFields(const std::string& text) {
   if (document.fault() || document.root().kind() != JsonKind::Object) return;
   ConfigFlattener flattener(*this);
   flattener.add(document.root(), "");
-  if (const auto inner = document.root().find("text_config")) flattener.add(*inner, "");
+  const auto inner = document.root().find("text_config");
+  if (!inner) return;
+  flattener.add(*inner, "");
+  // The head is the whole model's, not the language model's, which transformers writes a word of its own about.
+  constexpr std::string_view kTied = "tie_word_embeddings";
+  if (const auto tied = document.root().find<bool>(kTied)) values_[std::string(kTied)] = *tied;
 }
 
 template <typename Type>

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "layout/layout_table.hpp"
+
 namespace glu_ckpt {
 namespace {
 
@@ -347,10 +349,16 @@ constexpr auto kFamilies = std::to_array<Family>({
     {.model_types = {"qwen2_moe"},
      .naming = hf_naming(kHfGrouped, kHfRouter, kHfSharedGate, kHfDense),
      .expert_naming = "hf:qwen2_moe"},
-    {.model_types = {"qwen3_moe", "qwen3_vl_moe_text"},
+    {.model_types = {"qwen3_moe"},
      .naming = hf_naming(kHfGrouped, kHfQkNorm, kHfRouter, kHfDense),
      .expert_naming = "hf:qwen3_moe",
      .torchtitan = &kTitanGroupedNaming},
+    {.model_types = {"qwen3_vl_moe_text"},
+     .naming = hf_naming(kHfGrouped, kHfQkNorm, kHfRouter, kHfDense),
+     .expert_naming = "hf:qwen3_vl_moe",
+     .other_expert_naming = "hf:qwen3_vl_moe-v5",
+     .torchtitan = &kTitanGroupedNaming,
+     .packed_experts = true},
     {.model_types = {"deepseek_v2"},
      .naming = hf_naming(kHfLatent, kHfCorrectedRouter, kHfDense),
      .expert_naming = "hf:deepseek_v3",
@@ -458,6 +466,13 @@ const Family* find_family(std::string_view model_type) {
   for (const Family& family : kFamilies)
     if (std::ranges::find(family.model_types, model_type) != family.model_types.end()) return &family;
   return nullptr;
+}
+
+bool spells_experts_of(const Architecture& architecture, std::string_view naming) {
+  const Family& family = *architecture.family;
+  const Naming* const row = find_naming(naming);
+  return naming == "hf:" + architecture.model_type || row == find_naming(family.expert_naming) ||
+         (!family.other_expert_naming.empty() && row == find_naming(family.other_expert_naming));
 }
 
 std::string_view refusal_of(std::string_view model_type) {

@@ -97,8 +97,9 @@ struct Family {
   /// Values of model_type.
   std::array<std::string_view, 4> model_types{};
   DenseNaming naming;
-  /// The row of the table of layouts that spells its experts.
+  /// The row of the table of layouts that spells its experts, and one that transformers saves them in instead.
   std::string_view expert_naming;
+  std::string_view other_expert_naming{};
   /// The spelling of torchtitan, where that has the family.
   const DenseNaming* torchtitan = nullptr;
   Attention attention = Attention::Grouped;
@@ -120,6 +121,8 @@ struct Family {
 std::span<const Family> families();
 /// nullptr where no family lists that model_type.
 const Family* find_family(std::string_view model_type);
+/// Returns whether experts of such a model are spelled by that row of the table of layouts.
+bool spells_experts_of(const Architecture& architecture, std::string_view naming);
 /// The reason why models of this type are not converted, as a sentence; empty where that is not known.
 std::string_view refusal_of(std::string_view model_type);
 

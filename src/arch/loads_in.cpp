@@ -12,7 +12,7 @@ namespace glu_ckpt {
 namespace {
 
 /// Types of which the tests have no model (tests/interop/tiny_models.py).
-constexpr auto kUntried = std::to_array<std::string_view>({"qwen3_vl_moe_text", "kimi_k2", "olmoe", "minimax_m2"});
+constexpr auto kUntried = std::to_array<std::string_view>({"kimi_k2"});
 
 class LoaderFinder {
  public:
@@ -79,9 +79,7 @@ class LoaderFinder {
 
   LoadsIn find_hf() const {
     if (model_.format == "torch-dist") return nothing("no program reads these keys from torch_dist; --to hf");
-    const bool own = naming_ == find_naming(model_.architecture->family->expert_naming) ||
-                     naming_ == find_naming("hf:" + model_.architecture->model_type);
-    if (!own)
+    if (!spells_experts_of(*model_.architecture, layout_.naming))
       return nothing("the experts are named as in {}, the rest as in a model of type '{}'", layout_.naming,
                      model_.architecture->model_type);
     const bool grouped = layout_.experts == "grouped";

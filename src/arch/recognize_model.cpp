@@ -43,6 +43,7 @@ class DenseRecognizer {
   void run() {
     choose_naming();
     if (result_.dense_naming == nullptr) return;
+    join_scope();
     find_expert_layers();
     const DenseKeys keys(*result_.dense_naming, result_.dense_root, architecture_);
     for (const std::size_t index : result_.others)
@@ -69,6 +70,14 @@ class DenseRecognizer {
       result_.dense_naming = candidate.naming;
       result_.dense_root = candidate.root;
     }
+  }
+
+  /// What stands in front of all keys of a language model inside another one is no part of its layers' names.
+  void join_scope() {
+    const std::string layers = with_root(result_.dense_root, result_.dense_naming->layers);
+    for (ExpertBlock& block : result_.blocks)
+      if (!block.scope.empty() && layers.starts_with(block.scope) && block.key_prefix.starts_with(layers))
+        block.scope.clear();
   }
 
   void find_expert_layers() {

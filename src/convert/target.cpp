@@ -123,10 +123,14 @@ class TargetResolver {
     if (name.starts_with(kHfPrefix) && name.substr(kHfPrefix.size()) != architecture_->model_type)
       fail(ErrorCode::NoMap, {}, "--to {}: the source's model is of type '{}'", name, architecture_->model_type);
     const Family& family = *architecture_->family;
-    const Naming& naming = *find_naming(family.expert_naming);
+    const std::string* const recorded = entry_of(source_.record(), "hf_naming");
+    const std::string expert_naming = recorded != nullptr && spells_experts_of(*architecture_, *recorded)
+                                          ? *recorded
+                                          : std::string(family.expert_naming);
+    const Naming& naming = *find_naming(expert_naming);
     const Experts experts = family.packed_experts ? Experts::Grouped : Experts::Indexed;
-    settle(std::string(family.expert_naming), experts,
-           family.packed_experts ? fixed_glu(naming) : Glu{Glu::Kind::Split, 0}, {Glu::Kind::Split, 0});
+    settle(expert_naming, experts, family.packed_experts ? fixed_glu(naming) : Glu{Glu::Kind::Split, 0},
+           {Glu::Kind::Split, 0});
   }
 
   void settle(const std::string& naming, Experts experts, const Glu& glu, const Glu& shared_glu) {
@@ -182,6 +186,8 @@ class TargetResolver {
     const LayoutAnswers& layout = recognition_.layout;
     former["hf_model_type"] = architecture_->model_type;
     former["hf_root"] = recognition_.dense_root;
+    if (find_naming(layout.naming) == find_naming(architecture_->family->other_expert_naming))
+      former["hf_naming"] = layout.naming;
     former["hf_experts"] = layout.experts;
     former["hf_glu"] = to_string(layout.glu);
     if (layout.shared_glu) former["hf_shared_glu"] = to_string(*layout.shared_glu);
@@ -220,6 +226,7 @@ class TargetResolver {
     }
     if (!is_megatron && whole && !options_.from.config_file.empty())
       target_.extra_files.push_back({"config.json", options_.from.config_file, config_edit()});
+    target_.makes_config = !is_megatron && whole && hints_.config_is_made;
     // Beside its directory of tensors, a checkpoint's configuration is found in the folder of the other files alone.
     target_.config_is_found =
         target_.makes_config || std::ranges::any_of(target_.extra_files, [&](const ExtraFile& file) {
@@ -227,7 +234,6 @@ class TargetResolver {
           return file.name == "config.json" ||
                  (file.name == std::string(kHfFolder) + "config.json" && dist && has_iteration);
         });
-    target_.makes_config = !is_megatron && whole && hints_.config_is_made;
   }
 
   /// What becomes of a configuration that was named, where the weights are read as other ones.
@@ -242,13 +248,13 @@ class TargetResolver {
   const std::filesystem::path& output_;
   const ConvertOptions& options_;
   const Source& source_;
+  const ModelHints& hints_;
   const Recognition& recognition_;
   const Architecture* architecture_;
   Target target_;
 };
 
 }  // namespace
-  const ModelHints& hints_;
 
 Target resolve_target(const std::filesystem::path& output, const ConvertOptions& options, const Checkpoint& source) {
   return TargetResolver(output, options, source).run();
@@ -261,13 +267,13 @@ MegatronArgs arguments_for(const Checkpoint& source, const LayoutAnswers& to) {
 std::vector<SideFile> made_files(const Target& target, const Checkpoint& source, const LayoutAnswers& to) {
   std::vector<SideFile> files;
   if (target.for_megatron) files.push_back({std::string(kCommonStateFile), print_common_state()});
+  if (target.makes_config) files.push_back({"config.json", source.hints.config});
   if (target.makes_args) files.push_back({std::string(kMegatronArgsFile), arguments_for(source, to).text});
   return files;
 }
 
 Structure output_structure(const Target& target, const Checkpoint& source, const std::vector<OutputTensor>& outputs,
                            bool drops_optimizer) {
-  if (target.makes_config) files.push_back({"config.json", source.hints.config});
   Structure structure = source.source->structure();
   if (target.drops_made) return {};
   if (target.for_megatron) {

@@ -169,8 +169,7 @@ const DenseNaming* dense_naming_for(const std::string& to, const Architecture& a
   if (is_megatron(to)) return &megatron_naming();
   const Family& family = *architecture.family;
   if (to.starts_with("torchtitan")) return family.torchtitan;
-  const bool own = find_naming(to) == find_naming(family.expert_naming) || to == "hf:" + architecture.model_type;
-  return own ? &family.naming : nullptr;
+  return spells_experts_of(architecture, to) ? &family.naming : nullptr;
 }
 
 [[noreturn]] void fail_no_map(const std::string& to, const std::string& why) {

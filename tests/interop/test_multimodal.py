@@ -1,0 +1,128 @@
+"""Language models inside multimodal ones: they are converted like any other, and what sees and hears travels.
+
+transformers makes and saves the whole model; Megatron judges the language model in it, as in test_whole_models.py.
+"""
+
+import copy
+import os
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+import gpt_judge
+import tiny_models
+from glu_program import Program, assert_same, load_safetensors
+
+TEXT = {name: value for name, value in tiny_models.COMMON.items() if name != "tie_word_embeddings"}
+VISION = {"depth": 1, "hidden_size": 24, "num_heads": 2, "intermediate_size": 36, "out_hidden_size": 64,
+          "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}  # fmt: skip
+LLAMA_VISION = {"hidden_size": 24, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 96,
+                "vision_output_dim": 40, "projector_input_dim": 40, "projector_output_dim": 40, "image_size": 28}  # fmt: skip
+ROPE = {"rope_type": "default", "rope_theta": 50000.0, "mrope_section": [6, 5, 5], "mrope_interleaved": True}
+CONFIGS = {
+    "qwen3_vl_moe": {
+        "text_config": TEXT | tiny_models.QWEN | {"norm_topk_prob": True, "rope_parameters": ROPE},
+        "vision_config": VISION,
+        "image_token_id": 90, "video_token_id": 91, "vision_start_token_id": 92, "vision_end_token_id": 93,
+    },
+    "qwen3_5_moe": {
+        "text_config": TEXT | tiny_models.GATED_DELTA_NET
+        | {"rope_parameters": ROPE | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.25}},
+        "vision_config": VISION,
+        "image_token_id": 90, "video_token_id": 91, "vision_start_token_id": 92, "vision_end_token_id": 93,
+    },
+    "llama4": {
+        "text_config": TEXT | tiny_models.FAMILIES["llama4_text"].config,
+        "vision_config": LLAMA_VISION, "image_token_index": 90, "boi_token_index": 91, "eoi_token_index": 92,
+    },
+}  # fmt: skip
+
+
+# The language model, and what stands in front of its keys.
+TYPES = {"qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5_moe": "qwen3_5_moe_text", "llama4": "llama4_text"}
+ROOTS = {
+    "qwen3_vl_moe": "model.language_model.", "qwen3_5_moe": "model.language_model.", "llama4": "language_model.model.",
+}  # fmt: skip
+
+
+@torch.no_grad()
+def make(name, folder):
+    config = transformers.AutoConfig.for_model(name, **copy.deepcopy(CONFIGS[name]))
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(0)
+    for key, tensor in model.state_dict(keep_vars=True).items():
+        if tensor.is_floating_point():
+            tensor.copy_(tiny_models._values(key, tensor.shape, TYPES[name], generator))
+    model.save_pretrained(folder)
+    return model
+
+
+def is_other(name, key):
+    return not key.startswith((ROOTS[name], "lm_head.", "language_model.lm_head."))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Per model: it, its directory, and Megatron's form of that."""
+    folder = tmp_path_factory.mktemp("multimodal")
+    (folder / "out").mkdir()
+    program = Program(os.environ["GLU_CKPT"], folder / "out")
+    made = {}
+    for name in CONFIGS:
+        model = make(name, folder / name)
+        made[name] = model, folder / name, program.convert(folder / name, "--to", "megatron", "--unknown", "keep")
+    return made
+
+
+@pytest.fixture(scope="module")
+def judged(models, tmp_path_factory):
+    pytest.importorskip("megatron.core", reason="megatron-core is not installed", exc_type=ImportError)
+    folder = tmp_path_factory.mktemp("judge")
+    jobs = [{
+        "name": name, "checkpoint": str(there / "release"), "arguments": (there / "megatron_args.txt").read_text(),
+        "ids": tiny_models.token_ids().clamp(max=89).tolist(), "output": str(folder / f"{name}.safetensors"),
+    } for name, (_, _, there) in models.items()]  # fmt: skip
+    said = gpt_judge.run(folder, jobs)
+    return {job["name"]: said[job["name"]] | {"output": job["output"]} for job in jobs}
+
+
+@pytest.fixture(params=CONFIGS)
+def name(request):
+    return request.param
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(input_ids=tiny_models.token_ids().clamp(max=89)).logits.float()
+
+
+def test_without_being_told_what_sees_is_refused_by_name(glu, models, name):
+    out = glu.fresh()
+    said = glu.run("convert", models[name][1], out, "--to", "megatron", "-q", status=4).stderr
+    assert "--unknown keep" in said and any(key in said for key in load_safetensors(models[name][1]) if is_other(name, key))
+    assert not out.exists()
+
+
+def test_megatron_computes_what_the_language_model_computes(models, judged, name):
+    found = judged[name]
+    assert "error" not in found, found["error"]
+    assert (found["missing"], found["shapes"], found["missing_extra_states"]) == ([], {}, [])
+    others = {f"glu_ckpt.unknown.{key}" for key in load_safetensors(models[name][1]) if is_other(name, key)}
+    assert set(found["unexpected"]) == others and others
+    assert (load_file(found["output"])["logits"] - logits(models[name][0])).abs().max() <= 2e-5
+
+
+def test_every_byte_comes_back_and_computes_the_same(glu, models, name):
+    model, source, there = models[name]
+    back = glu.convert(there, "--to", "hf", "--unknown", "keep")
+    assert_same(load_safetensors(back), load_safetensors(source))
+    assert (back / "config.json").read_bytes() == (source / "config.json").read_bytes()
+    assert glu.digest(there) == glu.digest(source) == glu.digest(back)
+    again, info = transformers.AutoModelForImageTextToText.from_pretrained(
+        back, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    )
+    assert not any(info.values()), info
+    assert torch.equal(logits(again.eval()), logits(model))
