@@ -48,7 +48,8 @@ std::string made_config_note(const Conversion& conversion) {
   const ModelHints& hints = conversion.source.hints;
   std::string text = fmt::format(
       "config.json is made from the arguments that the trainer saved, for a model of type '{}'. What they do not say, "
-      "such as the ids of special tokens, is not in it, and there are no tokenizer files",
+      "such as the ids of special tokens, is not in it, so that programs take the family's defaults; there are no "
+      "tokenizer files",
       hints.model_type);
   if (!has_vocabulary(hints.trained_args))
     text += ". They do not say the size of the vocabulary, so vocab_size counts the embedding's rows, padding included";

@@ -221,6 +221,36 @@ whole_models_refused() {
   rm -rf "$out".*
 }
 
+# back_refused STATUS CODE WORD...: Megatron's form of the model goes back by a config.json that CODE spoiled: refused.
+back_refused() {
+  local expected=$1 code=$2 out=$WORK/whole
+  local name="back: $code"
+  shift 2
+  python3 -c "import json, sys; c = json.load(open(sys.argv[1])); exec(sys.argv[2]); json.dump(c, open(sys.argv[3], 'w'))" \
+    "$TESTDATA/whole/qwen3_moe/hf/config.json" "$code" "$out.json"
+  status "$name" "$expected" convert "$out.there" "$out.back" --to hf --from-config "$out.json" -q
+  says "$name" "$@"
+  check "$name: nothing is written" absent "$out.back"
+  check "$name: nothing is left" absent "$out.back.partial"
+}
+
+# Megatron pads the vocabulary, so there may be more rows than words, but never fewer.
+whole_models_back_refused() {
+  local out=$WORK/whole head=output_layer.weight
+  status "there" 0 convert "$TESTDATA/whole/qwen3_moe/hf" "$out.there" --to megatron -q
+  back_refused 3 "c['vocab_size'] = 101" "'$head' is BF16 [100, 64]" "[101, 64]" vocab_size
+  back_refused 3 "c['hidden_size'] = 32" "'$head' is BF16 [100, 64]" hidden_size
+  back_refused 3 "c['num_key_value_heads'] = 4" "linear_qkv.weight' is BF16 [160, 64]" "[240, 64]" num_key_value_heads
+  back_refused 3 "c['num_hidden_layers'] = 3" "layer 2 is missing" "num_hidden_layers 3"
+  back_refused 3 "c['mlp_only_layers'] = [0]" "layer 0 a dense layer" mlp_only_layers
+  back_refused 4 "c['num_attention_heads'] = 3" "num_attention_heads 3" "num_key_value_heads 2"
+  back_refused 4 "c['model_type'] = 'phimoe'" "'phimoe'" sparsemixer
+  back_refused 3 "c['model_type'] = 'qwen2_moe'; c['shared_expert_intermediate_size'] = 24" "shared_expert_intermediate_size 24"
+  # A configuration of another family would make a model of it that lacks norms, or has too many.
+  back_refused 4 "c['model_type'] = 'mixtral'; c['intermediate_size'] = 32" "q_layernorm.weight'"
+  rm -rf "$out".*
+}
+
 # Published models at their real size, all of it a hole: every tensor has a place, and a plan takes little memory. What
 # is not quantized is as --decode finds it.
 full_size_plans() {

@@ -1,0 +1,113 @@
+#pragma once
+/// The arguments that Megatron-LM saved with a checkpoint, and the tensors beside them.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/json.hpp"
+
+namespace glu_ckpt {
+
+/// The embedding of a GPTModel that stands alone.
+inline constexpr std::string_view kEmbeddingKey = "embedding.word_embeddings.weight";
+
+class SavedArgs {
+ public:
+  SavedArgs(const std::string& args, const Inventory& tensors) : document_(args, kDepth), tensors_(tensors) {}
+
+  bool is_object() const { return !document_.fault() && document_.root().kind() == JsonKind::Object; }
+  const Inventory& tensors() const { return tensors_; }
+  /// Names of arguments that were asked for and are not there, and what stands in the way otherwise.
+  std::vector<std::string> missing;
+  std::vector<std::string> faults;
+
+  bool flag(std::string_view name) const { return find<bool>(name).value_or(false); }
+  std::optional<i64> integer(std::string_view name) const { return find<i64>(name); }
+  std::optional<double> number(std::string_view name) const { return find<double>(name); }
+  std::string text(std::string_view name) const { return std::string(find<std::string_view>(name).value_or("")); }
+  bool has(std::string_view name) const { return document_.root().find(name).has_value(); }
+
+  i64 needed(std::string_view name) {
+    if (const auto value = integer(name)) return *value;
+    ask(name);
+    return 1;
+  }
+  double needed_number(std::string_view name) {
+    if (const auto value = number(name)) return *value;
+    ask(name);
+    return 1;
+  }
+  bool needed_flag(std::string_view name) {
+    if (!find<bool>(name)) ask(name);
+    return flag(name);
+  }
+  void ask(std::string_view name) {
+    if (std::ranges::find(missing, name) == missing.end()) missing.emplace_back(name);
+  }
+
+  i64 layers() const {
+    constexpr i64 kMaxLayers = 100'000;
+    return std::clamp<i64>(integer("num_layers").value_or(0), 0, kMaxLayers);
+  }
+
+  /// Flags of the layers: a list says one for each; of a number N, `of_number(layer, N)`; nothing, `otherwise`.
+  template <typename OfNumber>
+  std::vector<bool> pattern(std::string_view name, bool otherwise, const OfNumber& of_number) {
+    std::vector<bool> flags(static_cast<std::size_t>(layers()), otherwise);
+    const auto value = document_.root().find(name);
+    if (!value || value->kind() == JsonKind::Null) return flags;
+    if (const auto number = value->get<i64>(); number && *number > 0) {
+      for (std::size_t layer = 0; layer < flags.size(); ++layer)
+        flags[layer] = of_number(static_cast<i64>(layer), *number);
+      return flags;
+    }
+    if (value->size() != flags.size()) {
+      faults.push_back(fmt::format("{} has {} entries for {} layers", name, value->size(), flags.size()));
+      return flags;
+    }
+    std::size_t layer = 0;
+    for (const JsonValue item : value->items()) flags[layer++] = item.get<i64>().value_or(0) != 0;
+    return flags;
+  }
+
+  std::vector<bool> expert_layers() {
+    return pattern("moe_layer_freq", true, [](i64 layer, i64 number) { return layer % number == 0; });
+  }
+  std::vector<bool> delta_layers() {
+    return pattern("linear_attention_freq", false, [](i64 layer, i64 number) { return (layer + 1) % number != 0; });
+  }
+  std::vector<bool> window_layers() {
+    return pattern("window_attn_skip_freq", true, [](i64 layer, i64 number) { return (layer + 1) % number != 0; });
+  }
+  std::vector<bool> ropeless_layers() {
+    return pattern("no_rope_freq", false, [](i64 layer, i64 number) { return (layer + 1) % number == 0; });
+  }
+  /// Tokens to the left of a token that it sees; none where it sees all.
+  std::optional<i64> window() const {
+    const auto value = document_.root().find("window_size");
+    if (!value || value->size() != 2) return std::nullopt;
+    return (*value->items().begin()).get<i64>();
+  }
+
+  const TensorRef* tensor(std::string_view name) const {
+    const auto found = std::ranges::find(tensors_.tensors, name, &TensorRef::name);
+    return found == tensors_.tensors.end() ? nullptr : &*found;
+  }
+
+ private:
+  static constexpr std::size_t kDepth = 8;
+  template <typename Type>
+  std::optional<Type> find(std::string_view name) const {
+    return document_.root().find<Type>(name);
+  }
+
+  JsonDocument document_;
+  const Inventory& tensors_;
+};
+
+}  // namespace glu_ckpt
