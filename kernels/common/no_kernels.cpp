@@ -25,6 +25,10 @@ CudaDevice cuda_device(int index) { fail(ErrorCode::NoDevice, {}, "cuda:{}: {}",
 OnCudaDevice::OnCudaDevice(int index) : index_(index) { no_cuda("OnCudaDevice"); }
 OnCudaDevice::~OnCudaDevice() = default;
 
+u64 capture_number(GpuStream) { no_cuda("capture_number"); }
+BesideCaptures::BesideCaptures() { no_cuda("BesideCaptures"); }
+BesideCaptures::~BesideCaptures() = default;
+
 void device_copy(std::span<const Move>, std::span<const std::byte* const>, std::span<std::byte* const>, GpuStream) {
   no_cuda("device_copy");
 }
@@ -42,9 +46,10 @@ DeviceGroupedMlp::DeviceGroupedMlp(const GroupedMlp&, i64, GpuStream) { no_cuda(
 DeviceGroupedMlp::~DeviceGroupedMlp() = default;
 DeviceGroupedMlp::DeviceGroupedMlp(DeviceGroupedMlp&&) noexcept = default;
 DeviceGroupedMlp& DeviceGroupedMlp::operator=(DeviceGroupedMlp&&) noexcept = default;
-void DeviceGroupedMlp::run(const void*, i64, const i64*, const float*, void*, GpuStream, void*) const {
+void DeviceGroupedMlp::run(const void*, i64, const i64*, const float*, void*, GpuStream, void*, void*) const {
   no_cuda("DeviceGroupedMlp");
 }
+i64 DeviceGroupedMlp::workspace_bytes(i64) const { no_cuda("DeviceGroupedMlp"); }
 void DeviceGroupedMlp::check_splits(GpuStream) const { no_cuda("DeviceGroupedMlp"); }
 
 struct DeviceGroupedMlpBackward::State {};

@@ -1,4 +1,4 @@
-/// DeviceGroupedMlp: which kernels take a layer, what they need made ready, and the three launches of a run.
+/// DeviceGroupedMlp: which kernels take a layer, what they need made ready, and the launches of a run.
 
 #include <algorithm>
 #include <vector>
@@ -11,47 +11,67 @@
 namespace glu_ckpt {
 namespace {
 
-/// The experts' biases as fp32 [experts, rows rounded up]; empty where no expert has one.
-DeviceBuffer device_biases(const GroupedMlp& mlp, MlpMember member, i64 rows, GpuStream stream) {
-  const std::vector<StoredMatrix> biases = members(mlp.experts, member);
-  if (std::ranges::none_of(biases, &StoredMatrix::is_there)) return {};
-  const auto count = static_cast<i64>(biases.size());
-  const DeviceBuffer stored = upload(biases, stream);
-  const i64 pitch = round_up(rows, kBiasMultiple);
-  DeviceBuffer values(buffer_bytes(count, pitch, 1, sizeof(float)));
-  widen_biases(reinterpret_cast<const StoredMatrix*>(stored.data()), count, rows,
-               reinterpret_cast<float*>(values.data()), pitch, stream);
-  CUDA_CHECK(cudaStreamSynchronize(stream));
-  return values;
-}
+/// The experts' biases as fp32 [experts, rows rounded up], read anew for each run; nothing where no expert has one.
+class WidenedBiases {
+ public:
+  WidenedBiases() = default;
+  WidenedBiases(const GroupedMlp& mlp, MlpMember member, i64 rows, GpuStream stream)
+      : count_(std::ssize(mlp.experts)), rows_(rows), pitch_(round_up(rows, kBiasMultiple)) {
+    const std::vector<StoredMatrix> biases = members(mlp.experts, member);
+    if (std::ranges::none_of(biases, &StoredMatrix::is_there)) return;
+    stored_ = upload(biases, stream);
+    values_ = DeviceBuffer(buffer_bytes(count_, pitch_, 1, sizeof(float)));
+  }
 
-/// The matrices of all experts as tensor maps, of the stored matrices or of a dense copy.
+  void refresh(GpuStream stream) const {
+    if (stored_.bytes() > 0)
+      widen_biases(reinterpret_cast<const StoredMatrix*>(stored_.data()), count_, rows_,
+                   reinterpret_cast<float*>(values_.data()), pitch_, stream);
+  }
+
+  const float* values() const { return reinterpret_cast<const float*>(values_.data()); }
+
+ private:
+  i64 count_ = 0;
+  i64 rows_ = 0;
+  i64 pitch_ = 0;
+  DeviceBuffer stored_;
+  DeviceBuffer values_;
+};
+
+/// The matrices of all experts as tensor maps, of the stored matrices or of a dense copy, which each run makes anew.
 class MappedWeights {
  public:
   MappedWeights(const GroupedMlp& mlp, MlpMember member, GpuStream stream) {
     std::vector<StoredMatrix> matrices = members(mlp.experts, member);
     const bool all = std::ranges::all_of(matrices, [](const StoredMatrix& m) { return tma_boxes(m).has_value(); });
-    if (!all) copy(matrices, stream);
+    if (!all) use_copies(matrices, stream);
     for (const StoredMatrix& matrix : matrices) maps_.push_back(make_tma_weight(matrix, tma_boxes(matrix).value()));
+  }
+
+  void refresh(GpuStream stream) const {
+    if (stored_.bytes() > 0)
+      copy_dense(reinterpret_cast<const StoredMatrix*>(stored_.data()), std::ssize(maps_), rows_, cols_, copy_.data(),
+                 round_up(cols_, kRowMultiple), stream);
   }
 
   const std::vector<TmaWeight>& maps() const { return maps_; }
 
  private:
-  void copy(std::vector<StoredMatrix>& matrices, GpuStream stream) {
-    const i64 rows = matrices[0].rows;
-    const i64 cols = matrices[0].cols;
-    const i64 pitch = round_up(cols, kRowMultiple);
-    const auto count = static_cast<i64>(matrices.size());
-    copy_ = DeviceBuffer(buffer_bytes(count, rows, pitch, 2));
-    const DeviceBuffer stored = upload(matrices, stream);
-    copy_dense(reinterpret_cast<const StoredMatrix*>(stored.data()), count, rows, cols, copy_.data(), pitch, stream);
-    CUDA_CHECK(cudaStreamSynchronize(stream));
-    for (i64 m = 0; m < count; ++m)
-      matrices[static_cast<std::size_t>(m)] =
-          dense_matrix(copy_.data() + m * rows * pitch * 2, matrices[0].dtype, rows, cols, pitch);
+  void use_copies(std::vector<StoredMatrix>& matrices, GpuStream stream) {
+    rows_ = matrices[0].rows;
+    cols_ = matrices[0].cols;
+    const i64 pitch = round_up(cols_, kRowMultiple);
+    stored_ = upload(matrices, stream);
+    copy_ = DeviceBuffer(buffer_bytes(std::ssize(matrices), rows_, pitch, 2));
+    for (std::size_t m = 0; m < matrices.size(); ++m)
+      matrices[m] =
+          dense_matrix(copy_.data() + static_cast<i64>(m) * rows_ * pitch * 2, matrices[0].dtype, rows_, cols_, pitch);
   }
 
+  i64 rows_ = 0;
+  i64 cols_ = 0;
+  DeviceBuffer stored_;
   DeviceBuffer copy_;
   std::vector<TmaWeight> maps_;
 };
@@ -61,15 +81,23 @@ class MappedWeights {
 struct DeviceGroupedMlp::State {
   State(const GroupedMlp& mlp, i64 max_rows, GpuStream stream);
 
-  void run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, void* z, GpuStream stream);
+  /// The bytes of A of FC2, at the beginning of the workspace, and those of x with rows at multiples of 16 bytes.
+  i64 middle_bytes(i64 rows) const { return round_up(buffer_bytes(1, rows, middle_pitch, element_bytes), 256); }
+  i64 padded_bytes(i64 rows) const {
+    return pads_x ? buffer_bytes(1, rows, round_up(hidden, kRowMultiple), element_bytes) : 0;
+  }
+
+  void run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, void* z, std::byte* workspace,
+           GpuStream stream) const;
+  void refresh(GpuStream stream) const;
 
   /// FC1, and the arguments that FC2 shares with it.
-  MlpLayer first_layer(const float* probs, void* z) const;
-  MlpLayer second_layer(const float* probs, void* out) const;
+  MlpLayer first_layer(const float* probs, void* middle, void* z) const;
+  MlpLayer second_layer(const MlpLayer& first, void* out) const;
   void run_sm90(const void* x, i64 rows, const i64* splits, const MlpLayer& first, const MlpLayer& second,
-                GpuStream stream);
+                std::byte* padded, GpuStream stream) const;
   void run_simt(const void* x, i64 rows, const i64* splits, const MlpLayer& first, const MlpLayer& second,
-                GpuStream stream);
+                GpuStream stream) const;
 
   i64 hidden = 0;
   i64 width = 0;
@@ -81,16 +109,17 @@ struct DeviceGroupedMlp::State {
   /// The device and the dtype take the kernels for sm_90a.
   bool by_sm90 = false;
   int multiprocessors = 0;
-  DeviceBuffer gate_bias, up_bias, down_bias;
+  /// x is copied to rows that begin at multiples of 16 bytes.
+  bool pads_x = false;
+  WidenedBiases gate_bias, up_bias, down_bias;
   /// For the sm_90a kernels: the maps, and copies that they point into.
   std::vector<MappedWeights> mapped;
   /// TmaWeight or StoredMatrix, two for each expert.
   DeviceBuffer first_weights, second_weights;
-  /// A of FC2, [max_rows, middle_pitch].
-  DeviceBuffer middle;
+  /// From one row of A of FC2 to the next.
   i64 middle_pitch = 0;
-  /// x with rows that begin at multiples of 16 bytes, where they do not.
-  DeviceBuffer padded_x;
+  /// For max_rows rows.
+  DeviceBuffer own_workspace;
   DeviceBuffer tiles_memory;
   ExpertTiles tiles;
 };
@@ -107,17 +136,18 @@ DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream
       tiles_memory(expert_tiles_bytes(experts)),
       tiles(expert_tiles_at(tiles_memory.data(), experts)) {
   constexpr i64 kMost = INT32_MAX;
-  if (rows < 1 || rows > kMost || hidden > kMost || width > kMost || experts > kMost)
-    fail(ErrorCode::Usage, {}, "{} rows, {} experts of {} x {}: at least one row, none of them above {}", rows, experts,
+  if (rows < 0 || rows > kMost || hidden > kMost || width > kMost || experts > kMost)
+    fail(ErrorCode::Usage, {}, "{} rows, {} experts of {} x {}: not negative, none of them above {}", rows, experts,
          hidden, width, kMost);
   // Before the first run there are no wrong splits.
   CUDA_CHECK(cudaMemsetAsync(tiles_memory.data(), 0, static_cast<std::size_t>(tiles_memory.bytes()), stream));
   multiprocessors = current_multiprocessors();
   by_sm90 = takes_sm90(compute);
-  gate_bias = device_biases(mlp, &ExpertWeights::gate_bias, width, stream);
-  up_bias = device_biases(mlp, &ExpertWeights::up_bias, width, stream);
-  down_bias = device_biases(mlp, &ExpertWeights::down_bias, hidden, stream);
-  middle = DeviceBuffer(buffer_bytes(1, rows, middle_pitch, element_bytes));
+  gate_bias = WidenedBiases(mlp, &ExpertWeights::gate_bias, width, stream);
+  up_bias = WidenedBiases(mlp, &ExpertWeights::up_bias, width, stream);
+  down_bias = WidenedBiases(mlp, &ExpertWeights::down_bias, hidden, stream);
+  pads_x = by_sm90 && hidden % kRowMultiple != 0;
+  own_workspace = DeviceBuffer(rows > 0 ? middle_bytes(rows) + padded_bytes(rows) : 0);
   const MlpMember gate = activation.is_gated() ? &ExpertWeights::gate : &ExpertWeights::up;
   if (!by_sm90) {
     const auto pairs = [&](MlpMember one, MlpMember other) {
@@ -132,8 +162,6 @@ DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream
     second_weights = pairs(&ExpertWeights::down, &ExpertWeights::down);
     return;
   }
-  if (hidden % kRowMultiple != 0)
-    padded_x = DeviceBuffer(buffer_bytes(1, rows, round_up(hidden, kRowMultiple), element_bytes));
   mapped.emplace_back(mlp, &ExpertWeights::up, stream);
   mapped.emplace_back(mlp, &ExpertWeights::down, stream);
   if (activation.is_gated()) mapped.emplace_back(mlp, &ExpertWeights::gate, stream);
@@ -149,17 +177,21 @@ DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream
   second_weights = pairs(mapped[1], mapped[1]);
 }
 
-MlpLayer DeviceGroupedMlp::State::first_layer(const float* probs, void* z) const {
+void DeviceGroupedMlp::State::refresh(GpuStream stream) const {
+  for (const WidenedBiases* biases : {&gate_bias, &up_bias, &down_bias}) biases->refresh(stream);
+  for (const MappedWeights& weights : mapped) weights.refresh(stream);
+}
+
+MlpLayer DeviceGroupedMlp::State::first_layer(const float* probs, void* middle, void* z) const {
   MlpLayer layer;
   layer.kind = activation.is_gated() ? LayerKind::Gated : LayerKind::Ungated;
   layer.dtype = compute;
   layer.experts = static_cast<i32>(experts);
   layer.k = static_cast<i32>(hidden);
   layer.n = static_cast<i32>(width);
-  layer.out = {middle.data(), middle_pitch, true};
-  const auto values = [](const DeviceBuffer& bias) { return reinterpret_cast<const float*>(bias.data()); };
-  layer.bias[0] = values(activation.is_gated() ? gate_bias : up_bias);
-  layer.bias[1] = values(up_bias);
+  layer.out = {middle, middle_pitch, true};
+  layer.bias[0] = (activation.is_gated() ? gate_bias : up_bias).values();
+  layer.bias[1] = up_bias.values();
   if (z != nullptr) set_z(layer, z);
   layer.bias_pitch = round_up(width, kBiasMultiple);
   layer.probs = probs;
@@ -168,28 +200,29 @@ MlpLayer DeviceGroupedMlp::State::first_layer(const float* probs, void* z) const
   return layer;
 }
 
-MlpLayer DeviceGroupedMlp::State::second_layer(const float* probs, void* out) const {
-  MlpLayer layer = first_layer(probs, nullptr);
+MlpLayer DeviceGroupedMlp::State::second_layer(const MlpLayer& first, void* out) const {
+  MlpLayer layer = first;
+  for (RowsOut& half : layer.z) half = {};
   layer.kind = LayerKind::Linear;
   layer.k = static_cast<i32>(width);
   layer.n = static_cast<i32>(hidden);
   layer.out = {out, hidden, hidden % kRowMultiple == 0 && reinterpret_cast<std::uintptr_t>(out) % 16 == 0};
-  layer.bias[0] = reinterpret_cast<const float*>(down_bias.data());
+  layer.bias[0] = down_bias.values();
   layer.bias[1] = nullptr;
   layer.bias_pitch = round_up(hidden, kBiasMultiple);
   return layer;
 }
 
 void DeviceGroupedMlp::State::run_sm90(const void* x, i64 rows, const i64* splits, const MlpLayer& first,
-                                       const MlpLayer& second, GpuStream stream) {
+                                       const MlpLayer& second, std::byte* padded, GpuStream stream) const {
   const TileHeight height = choose_tile_height(rows, experts);
   i64 pitch = hidden;
-  if (padded_x.bytes() > 0) {
+  if (pads_x) {
     pitch = round_up(hidden, kRowMultiple);
     const auto row_bytes = static_cast<std::size_t>(hidden * element_bytes);
-    CUDA_CHECK(cudaMemcpy2DAsync(padded_x.data(), static_cast<std::size_t>(pitch * element_bytes), x, row_bytes,
-                                 row_bytes, static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice, stream));
-    x = padded_x.data();
+    CUDA_CHECK(cudaMemcpy2DAsync(padded, static_cast<std::size_t>(pitch * element_bytes), x, row_bytes, row_bytes,
+                                 static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice, stream));
+    x = padded;
   } else {
     require_aligned(x, 16, "x");
   }
@@ -203,21 +236,25 @@ void DeviceGroupedMlp::State::run_sm90(const void* x, i64 rows, const i64* split
     launch_sm90(sm90, rows, height, multiprocessors, stream);
   };
   launch(first, x, pitch, first_weights);
-  launch(second, middle.data(), middle_pitch, second_weights);
+  launch(second, first.out.data, middle_pitch, second_weights);
 }
 
 void DeviceGroupedMlp::State::run_simt(const void* x, i64 rows, const i64* splits, const MlpLayer& first,
-                                       const MlpLayer& second, GpuStream stream) {
+                                       const MlpLayer& second, GpuStream stream) const {
   make_expert_tiles(splits, experts, rows, kSimtTileRows, tiles, stream);
   SimtLayer layer{first, x, hidden, reinterpret_cast<const StoredMatrix*>(first_weights.data())};
   launch_grouped_gemm_simt(layer, rows, stream);
-  layer = {second, middle.data(), middle_pitch, reinterpret_cast<const StoredMatrix*>(second_weights.data())};
+  layer = {second, first.out.data, middle_pitch, reinterpret_cast<const StoredMatrix*>(second_weights.data())};
   launch_grouped_gemm_simt(layer, rows, stream);
 }
 
 void DeviceGroupedMlp::State::run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, void* z,
-                                  GpuStream stream) {
-  if (rows < 0 || rows > max_rows) fail(ErrorCode::Usage, {}, "{} rows; made for at most {}", rows, max_rows);
+                                  std::byte* workspace, GpuStream stream) const {
+  const i64 most = workspace == nullptr ? max_rows : INT32_MAX;
+  if (rows < 0 || rows > most)
+    fail(ErrorCode::Usage, {}, "{} rows; {}", rows,
+         workspace == nullptr ? fmt::format("made for at most {}, give a workspace for more", max_rows)
+                              : fmt::format("at most {}", most));
   if (rows == 0) {
     // Splits may still be wrong; nothing else is there to be read.
     require_aligned(splits, sizeof(i64), "splits");
@@ -229,9 +266,13 @@ void DeviceGroupedMlp::State::run(const void* x, i64 rows, const i64* splits, co
   require_aligned(splits, sizeof(i64), "splits");
   require_aligned(probs, sizeof(float), "probs");
   if (z != nullptr) require_aligned(z, element_bytes, "z");
-  const MlpLayer first = first_layer(probs, z);
-  const MlpLayer second = second_layer(probs, out);
-  by_sm90 ? run_sm90(x, rows, splits, first, second, stream) : run_simt(x, rows, splits, first, second, stream);
+  if (workspace == nullptr) workspace = own_workspace.data();
+  require_aligned(workspace, 256, "workspace");
+  refresh(stream);
+  const MlpLayer first = first_layer(probs, workspace, z);
+  const MlpLayer second = second_layer(first, out);
+  by_sm90 ? run_sm90(x, rows, splits, first, second, workspace + middle_bytes(rows), stream)
+          : run_simt(x, rows, splits, first, second, stream);
 }
 
 DeviceGroupedMlp::DeviceGroupedMlp(const GroupedMlp& mlp, i64 max_rows, GpuStream stream)
@@ -241,8 +282,12 @@ DeviceGroupedMlp::DeviceGroupedMlp(DeviceGroupedMlp&&) noexcept = default;
 DeviceGroupedMlp& DeviceGroupedMlp::operator=(DeviceGroupedMlp&&) noexcept = default;
 
 void DeviceGroupedMlp::run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, GpuStream stream,
-                           void* z) const {
-  state_->run(x, rows, splits, probs, out, z, stream);
+                           void* z, void* workspace) const {
+  state_->run(x, rows, splits, probs, out, z, static_cast<std::byte*>(workspace), stream);
+}
+
+i64 DeviceGroupedMlp::workspace_bytes(i64 rows) const {
+  return state_->middle_bytes(rows) + state_->padded_bytes(rows);
 }
 
 void DeviceGroupedMlp::check_splits(GpuStream stream) const { check_split_status(state_->tiles.status, stream); }

@@ -48,7 +48,7 @@ DeviceGroupedMlp::DeviceGroupedMlp(DeviceGroupedMlp&&) noexcept = default;
 DeviceGroupedMlp& DeviceGroupedMlp::operator=(DeviceGroupedMlp&&) noexcept = default;
 
 void DeviceGroupedMlp::run(const void* x, i64 rows, const i64* splits, const float* probs, void* out, GpuStream stream,
-                           void* z) const {
+                           void* z, void*) const {
   const i64 row_bytes = rows * state_->mlp.hidden * dtype_bits(state_->mlp.compute) / 8;
   const auto num_experts = state_->experts.size();
   std::vector<Range> used{range_of(x, row_bytes), range_of(out, row_bytes),

@@ -22,6 +22,11 @@ class DeviceExperts {
   }
   std::span<const ExpertWeights> experts() const { return experts_; }
 
+  /// Overwrites the values where they stand; `stored` is of the same shape and order.
+  void upload(const StoredExperts& stored) {
+    for (std::size_t i = 0; i < arrays_.size(); ++i) arrays_[i].upload(stored.buffers()[i]);
+  }
+
   /// What they hold now.
   std::vector<PlainExpert> download(const StoredExperts& stored) const {
     std::vector<std::vector<std::byte>> buffers;

@@ -147,6 +147,31 @@ struct Fixture {
   DeviceGroupedMlp mlp;
 };
 
+TEST(DeviceForward, WeightsAndBiasesThatChangedInPlaceAreReadAnew) {
+  for (const Dtype dtype : {Dtype::BF16, Dtype::F32})
+    for (const Fc1Order& order : fc1_orders(36))
+      for (const i64 shift : {i64{0}, i64{2}}) {
+        if (dtype == Dtype::F32 && shift != 0) continue;
+        DeviceCall call(shape_of(40, 36, dtype, ActivationKind::Swiglu, true), {3, 0, 5, 1}, 12);
+        const StoredExperts first(call.shape, call.experts, order);
+        DeviceExperts weights(first, shift);
+        const GuardedArray x(to_bytes(call.x, dtype)), splits(call.splits), probs(call.probs), out(x.bytes());
+        const DeviceGroupedMlp mlp({40, dtype, call.shape.activation, weights.experts()}, 0, nullptr);
+        const GuardedArray workspace(mlp.workspace_bytes(call.rows));
+        const auto run = [&](void* memory) {
+          mlp.run(x.data(), call.rows, reinterpret_cast<const i64*>(splits.data()),
+                  reinterpret_cast<const float*>(probs.data()), out.data(), nullptr, nullptr, memory);
+          return out.download();
+        };
+        EXPECT_EQ(run(workspace.data()), call.run(order, dtype, shift)) << order.name;
+        call.experts = random_experts(call.shape, call.random);
+        weights.upload(StoredExperts(call.shape, call.experts, order));
+        EXPECT_EQ(run(workspace.data()), call.run(order, dtype, shift)) << order.name << " after a change";
+        EXPECT_TRUE(workspace.guards_intact());
+        EXPECT_EQ(slug_of([&] { run(nullptr); }), "usage");
+      }
+}
+
 TEST(DeviceForward, AGraphReplaysWithNewSplits) {
   for (const Dtype dtype : {Dtype::BF16, Dtype::F32})
     for (const i64 rows : {i64{30}, i64{200}, i64{900}}) {

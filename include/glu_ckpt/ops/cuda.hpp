@@ -53,4 +53,25 @@ class OnCudaDevice {
   int former_ = 0;
 };
 
+/// The number of the capture that the stream's work goes to, which no other capture of this process has; 0 where the
+/// stream is not captured. Throws DeviceFailed.
+u64 capture_number(GpuStream stream);
+
+/// Lets this thread take device memory and fill it on a stream of its own, while other streams are captured in graphs:
+/// CUDA refuses that otherwise. For the current device, as long as the object lives. Throws DeviceFailed.
+class BesideCaptures {
+ public:
+  BesideCaptures();
+  ~BesideCaptures();
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+  /// It waits for no other stream.
+  GpuStream stream() const { return stream_; }
+
+ private:
+  GpuStream stream_ = nullptr;
+  int former_mode_ = 0;
+};
+
 }  // namespace glu_ckpt
