@@ -1,8 +1,8 @@
 """The functions of `glu_ckpt` on torch tensors, as operators of torch, and hooks for state dicts.
 
 Importing this module imports torch; nothing else in the package does. The operators are `torch.ops.glu_ckpt.*`:
-`torch.compile` keeps them in its graph, fake tensors have their shapes, and gradients flow through `interleave` and
-`deinterleave`. On a GPU they run on torch's current stream and do not wait for it.
+`torch.compile` keeps them in its graph, fake tensors have their shapes, and gradients flow through them, but for
+`splits_to_offsets` and what works in place. On a GPU they run on torch's current stream and do not wait for it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,19 @@ from typing import Any, Optional
 import torch
 
 from . import _core, _tensors
+from ._modules import GroupedLinear, GroupedMLP
 from ._tensors import diff
+from ._training import grouped_linear, grouped_mlp
+from ._training import place as _place
 
 __all__ = [
+    "GroupedLinear",
+    "GroupedMLP",
     "add_state_dict_hooks",
     "deinterleave",
     "deinterleave_",
     "diff",
+    "grouped_linear",
     "grouped_mlp",
     "interleave",
     "interleave_",
@@ -39,22 +45,9 @@ _library.define("deinterleave_out(Tensor t, Tensor(a!) out, int k, int? axis=Non
 _library.define("interleave_(Tensor(a!) t, int k, int? axis=None) -> ()")
 _library.define("deinterleave_(Tensor(a!) t, int k, int? axis=None) -> ()")
 _library.define("splits_to_offsets(Tensor splits, int[] strides, bool leading_zero, ScalarType dtype) -> Tensor[]")
-_library.define(
-    "grouped_mlp(Tensor x, Tensor splits, Tensor fc1, Tensor fc2, Tensor? probs, Tensor? fc1_bias, Tensor? fc2_bias, "
-    "int k, str activation, float? alpha, float? limit, float? offset) -> Tensor"
-)
 
 _KEYS = ("CPU", "CUDA")
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _change_at = _core.change_glu_order_at
-
-
-def _place(t: torch.Tensor) -> tuple[int, int]:
-    """Index of the GPU, or -1, and the current stream there."""
-    if not t.is_cuda:
-        return -1, 0
-    device = t.get_device()
-    return device, _raw_stream(device) if _raw_stream else torch.cuda.current_stream(device).cuda_stream
 
 
 _is_compiling = torch.compiler.is_compiling
@@ -141,31 +134,9 @@ def _fake_splits_to_offsets(
     return [splits.new_empty(splits.shape[0] + int(leading_zero), dtype=dtype) for _ in strides]
 
 
-def _grouped_mlp(
-    x: torch.Tensor,
-    splits: torch.Tensor,
-    fc1: torch.Tensor,
-    fc2: torch.Tensor,
-    probs: Optional[torch.Tensor],
-    fc1_bias: Optional[torch.Tensor],
-    fc2_bias: Optional[torch.Tensor],
-    k: int,
-    activation: str,
-    alpha: Optional[float],
-    limit: Optional[float],
-    offset: Optional[float],
-) -> torch.Tensor:
-    return _tensors.grouped_mlp(
-        x, splits, fc1, fc2, k=k, probs=probs, fc1_bias=fc1_bias, fc2_bias=fc2_bias, activation=activation, alpha=alpha,
-        limit=limit, offset=offset,
-    )
-
-
 for _key in _KEYS:
     _library.impl("splits_to_offsets", _splits_to_offsets, _key)
-    _library.impl("grouped_mlp", _grouped_mlp, _key)
 torch.library.register_fake("glu_ckpt::splits_to_offsets", _fake_splits_to_offsets)
-torch.library.register_fake("glu_ckpt::grouped_mlp", lambda x, *rest: torch.empty_like(x))
 
 _interleave = torch.ops.glu_ckpt.interleave.default
 _deinterleave = torch.ops.glu_ckpt.deinterleave.default
@@ -217,27 +188,6 @@ def splits_to_offsets(
     several = not isinstance(stride, int)
     outs = torch.ops.glu_ckpt.splits_to_offsets(splits, list(stride) if several else [stride], leading_zero, dtype)
     return outs if several else outs[0]
-
-
-def grouped_mlp(
-    x: torch.Tensor,
-    splits: torch.Tensor,
-    fc1: torch.Tensor,
-    fc2: torch.Tensor,
-    *,
-    k: int = 0,
-    probs: Optional[torch.Tensor] = None,
-    fc1_bias: Optional[torch.Tensor] = None,
-    fc2_bias: Optional[torch.Tensor] = None,
-    activation: str = "swiglu",
-    alpha: Optional[float] = None,
-    limit: Optional[float] = None,
-    offset: Optional[float] = None,
-) -> torch.Tensor:
-    """The experts of one layer: `glu_ckpt.grouped_mlp`. It has no gradient."""
-    return torch.ops.glu_ckpt.grouped_mlp(
-        x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, k, activation, alpha, limit, offset
-    )
 
 
 #: FC1 of routed experts as Megatron-Core and TransformerEngine name it.

@@ -8,6 +8,7 @@
 #include "borrowed_tensor.hpp"
 #include "core/fail.hpp"
 #include "core/usable_cores.hpp"
+#include "expert_stacks.hpp"
 #include "glu_ckpt/ops/output_buffer.hpp"
 #include "tensor_ops.hpp"
 
@@ -24,64 +25,25 @@ void check_grouped(const TensorView& view, const char* name, std::size_t axes, c
   if (view.device != x.device) fail(ErrorCode::Usage, {}, "{}: on {}, but x is on {}", name, view.device, x.device);
 }
 
-/// Rows of one expert, `block_rows` at a time; `role` 0 is the gate, 1 is up. Without a gate there is one role.
-StoredMatrix rows_of(const TensorView& view, i64 expert, i64 rows, i64 block_rows, i64 role, i64 roles) {
-  const i64 cols = view.shape.size() > 2 ? view.shape[2] : 1;
-  const i64 element_bytes = dtype_bits(view.dtype) / 8, row_bytes = cols * element_bytes;
-  const Placement place{role * block_rows * row_bytes, block_rows, roles * block_rows * row_bytes, row_bytes,
-                        element_bytes};
-  return {view.dtype, rows, cols, {view.data + expert * view.shape[1] * row_bytes, place}, {}, rows};
+ExpertStack stack_of(const TensorView& view) {
+  return {{reinterpret_cast<std::int64_t>(view.data)},
+          view.dtype,
+          view.shape[1],
+          view.shape.size() > 2 ? view.shape[2] : 1};
 }
 
-struct MlpWeights {
-  const TensorView& fc1;
-  const TensorView& fc2;
-  const TensorView* fc1_bias;
-  const TensorView* fc2_bias;
-};
-
-std::vector<ExpertWeights> experts_of(const MlpWeights& weights, i64 block_rows, bool gated) {
-  const TensorView& fc1 = weights.fc1;
-  const i64 experts = fc1.shape[0], roles = gated ? 2 : 1, width = fc1.shape[1] / roles;
-  const i64 k = !gated || block_rows == 0 ? width : block_rows;
-  if (fc1.shape[1] % roles != 0 || k < 1 || width % k != 0)
-    fail(ErrorCode::NotDivisible, {}, "fc1: shape {}: {} rows; interleaved:{} needs a multiple of {}",
-         shape_text(fc1.shape), fc1.shape[1], k, 2 * k);
+/// The shapes of tensors of all experts.
+void check_shapes(const TensorView& fc1, const TensorView& fc2, const TensorView* fc1_bias,
+                  const TensorView* fc2_bias) {
+  const i64 experts = fc1.shape[0];
   const auto check_bias = [&](const TensorView* bias, const char* name, i64 rows) {
     if (bias != nullptr && (bias->shape[0] != experts || bias->shape[1] != rows))
       fail(ErrorCode::Usage, {}, "{}: shape {}, expected [{}, {}]", name, shape_text(bias->shape), experts, rows);
   };
-  if (weights.fc2.shape[0] != experts)
-    fail(ErrorCode::Usage, {}, "fc2: shape {}, but fc1 has {} experts", shape_text(weights.fc2.shape), experts);
-  check_bias(weights.fc1_bias, "fc1_bias", fc1.shape[1]);
-  check_bias(weights.fc2_bias, "fc2_bias", weights.fc2.shape[1]);
-  std::vector<ExpertWeights> made(static_cast<std::size_t>(experts));
-  for (i64 e = 0; e < experts; ++e) {
-    ExpertWeights& expert = made[static_cast<std::size_t>(e)];
-    if (gated) expert.gate = rows_of(fc1, e, width, k, 0, roles);
-    expert.up = rows_of(fc1, e, width, k, roles - 1, roles);
-    expert.down = rows_of(weights.fc2, e, weights.fc2.shape[1], weights.fc2.shape[1], 0, 1);
-    if (weights.fc1_bias != nullptr) {
-      if (gated) expert.gate_bias = rows_of(*weights.fc1_bias, e, width, k, 0, roles);
-      expert.up_bias = rows_of(*weights.fc1_bias, e, width, k, roles - 1, roles);
-    }
-    if (weights.fc2_bias != nullptr)
-      expert.down_bias = rows_of(*weights.fc2_bias, e, weights.fc2_bias->shape[1], weights.fc2_bias->shape[1], 0, 1);
-  }
-  return made;
-}
-
-struct Constants {
-  std::optional<double> alpha, limit, offset;
-};
-
-Activation activation_of(const std::string& kind, const Constants& constants) {
-  Activation activation;
-  activation.kind = parse_activation(kind);
-  if (constants.alpha) activation.alpha = static_cast<float>(*constants.alpha);
-  if (constants.limit) activation.limit = static_cast<float>(*constants.limit);
-  if (constants.offset) activation.offset = static_cast<float>(*constants.offset);
-  return activation;
+  if (fc2.shape[0] != experts)
+    fail(ErrorCode::Usage, {}, "fc2: shape {}, but fc1 has {} experts", shape_text(fc2.shape), experts);
+  check_bias(fc1_bias, "fc1_bias", fc1.shape[1]);
+  check_bias(fc2_bias, "fc2_bias", fc2.shape[1]);
 }
 
 std::byte* no_allocation(i64, const std::string&) { return nullptr; }
@@ -103,9 +65,16 @@ void grouped_mlp(nb::handle x, nb::handle splits, nb::handle fc1, nb::handle fc2
   mlp.hidden = first.view().shape[2];
   mlp.compute = tokens.view().dtype;
   mlp.activation = activation_of(activation, {alpha, limit, offset});
-  const auto experts = experts_of({first.view(), second.view(), first_bias ? &first_bias->view() : nullptr,
-                                   second_bias ? &second_bias->view() : nullptr},
-                                  block_rows, mlp.activation.is_gated());
+  const TensorView* const up_bias = first_bias ? &first_bias->view() : nullptr;
+  const TensorView* const down_bias = second_bias ? &second_bias->view() : nullptr;
+  check_shapes(first.view(), second.view(), up_bias, down_bias);
+  const ExpertStacks stacks{stack_of(first.view()),
+                            stack_of(second.view()),
+                            up_bias != nullptr ? stack_of(*up_bias) : ExpertStack{},
+                            down_bias != nullptr ? stack_of(*down_bias) : ExpertStack{},
+                            first.view().shape[0],
+                            block_rows};
+  const auto experts = experts_of(stacks, mlp.activation.is_gated());
   mlp.experts = experts;
   const MlpTensors tensors{tokens.view(), sizes.view(), weights.view(), &result.writable()};
   const nb::gil_scoped_release without_gil;

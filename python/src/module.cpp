@@ -39,4 +39,5 @@ NB_MODULE(_core, module) {
   bind_offsets(module);
   bind_diff(module);
   bind_grouped_mlp(module);
+  bind_training(module);
 }

@@ -1,0 +1,207 @@
+"""Modules whose parameters have the names and shapes of Megatron-Core's and TransformerEngine's experts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional, Union
+
+import torch
+
+from ._training import grouped_linear, grouped_mlp
+
+
+def _main_grads(weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Where a training framework gathers the gradients of these parameters."""
+    found = []
+    for i, weight in enumerate(weights):
+        get = getattr(weight, "get_main_grad", None)
+        grad = get() if get is not None else getattr(weight, "main_grad", None)
+        if grad is None:
+            raise RuntimeError(f"weight {i} of shape {list(weight.shape)} has no main_grad to add its gradient to")
+        if grad.shape != weight.shape:
+            if grad.numel() != weight.numel():
+                raise RuntimeError(
+                    f"weight {i}: main_grad has {grad.numel()} elements, expected {weight.numel()}, as {list(weight.shape)}"
+                )
+            grad = grad.view(weight.shape)
+        found.append(grad)
+    return found
+
+
+class GroupedLinear(torch.nn.Module):
+    """TransformerEngine's GroupedLinear: y_i = x_i W_i^T + b_i for the rows of each expert.
+
+    Its parameters are `weight0`, `weight1`, ... [out_features, in_features] and `bias0`, ...; with
+    single_grouped_weight `weight` [num_gemms, out_features, in_features], with single_grouped_bias `bias`. State dicts
+    of either form load.
+    fuse_wgrad_accumulation: the weights' gradients are added to `main_grad` of the parameters, which has to be there;
+        with `overwrite_main_grad` of the first one they replace it.
+    """
+
+    def __init__(
+        self,
+        num_gemms: int,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        single_grouped_weight: bool = False,
+        single_grouped_bias: bool = False,
+        fuse_wgrad_accumulation: bool = False,
+        params_dtype: Optional[torch.dtype] = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        if min(num_gemms, in_features, out_features) < 1:
+            raise ValueError(f"{num_gemms} experts of [{out_features}, {in_features}]: sizes are at least 1")
+        self.num_gemms, self.in_features, self.out_features = num_gemms, in_features, out_features
+        self.use_bias = bias
+        self.single_grouped_weight, self.single_grouped_bias = single_grouped_weight, single_grouped_bias
+        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
+        self._add("weight", single_grouped_weight, (out_features, in_features), params_dtype, device)
+        if bias:
+            self._add("bias", single_grouped_bias, (out_features,), params_dtype, device)
+        self.reset_parameters()
+        self.register_load_state_dict_pre_hook(_change_grouping)
+
+    def _add(self, name: str, grouped: bool, shape: tuple[int, ...], dtype: Optional[torch.dtype], device: Any) -> None:
+        def parameter(*leading: int) -> torch.nn.Parameter:
+            return torch.nn.Parameter(torch.empty(*leading, *shape, dtype=dtype, device=device))
+
+        if grouped:
+            self.register_parameter(name, parameter(self.num_gemms))
+            return
+        for i in range(self.num_gemms):
+            self.register_parameter(f"{name}{i}", parameter())
+
+    def reset_parameters(self) -> None:
+        """Weights of a standard deviation of 0.02, as Megatron's default, and biases of 0."""
+        for weight in self.weights():
+            torch.nn.init.normal_(weight, std=0.02)
+        for bias in self.biases():
+            torch.nn.init.zeros_(bias)
+
+    def weights(self) -> list[torch.Tensor]:
+        """The grouped weight, or one for each expert."""
+        return [self.weight] if self.single_grouped_weight else [getattr(self, f"weight{i}") for i in range(self.num_gemms)]
+
+    def biases(self) -> list[torch.Tensor]:
+        """The grouped bias, or one for each expert; none without biases."""
+        if not self.use_bias:
+            return []
+        return [self.bias] if self.single_grouped_bias else [getattr(self, f"bias{i}") for i in range(self.num_gemms)]
+
+    def main_grads(self) -> list[torch.Tensor]:
+        """`main_grad` of the weights; none where gradients go to `.grad`."""
+        return _main_grads(self.weights()) if self.fuse_wgrad_accumulation and torch.is_grad_enabled() else []
+
+    def accumulates(self, is_first_microbatch: Optional[bool] = None) -> bool:
+        """Whether gradients are added to what `main_grad` holds."""
+        return not is_first_microbatch and not getattr(self.weights()[0], "overwrite_main_grad", False)
+
+    def forward(
+        self,
+        inp: torch.Tensor,
+        m_splits: Union[torch.Tensor, Sequence[int]],
+        is_first_microbatch: Optional[bool] = None,
+    ) -> torch.Tensor:
+        """inp: [..., in_features]; m_splits: rows of each expert, a list or a tensor. With is_first_microbatch=True the
+        gradients replace what main_grad holds."""
+        count = m_splits.shape[0] if isinstance(m_splits, torch.Tensor) else len(m_splits)
+        if count != self.num_gemms:
+            raise ValueError(f"m_splits: {count} splits for {self.num_gemms} experts")
+        if inp.shape[-1] != self.in_features:
+            raise ValueError(f"inp: shape {list(inp.shape)}, expected [..., {self.in_features}]")
+        return grouped_linear(
+            inp, m_splits, self.weights(), self.biases(), weight_grad=self.main_grads(),
+            accumulate=self.accumulates(is_first_microbatch),
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        """Sizes, for print()."""
+        return f"num_gemms={self.num_gemms}, in_features={self.in_features}, out_features={self.out_features}"
+
+
+def _change_grouping(module: GroupedLinear, state: dict[str, Any], prefix: str, *unused: Any) -> None:
+    """Megatron-Core's rule: what is there under one form only is given the other."""
+    forms = [("weight", module.single_grouped_weight)]
+    if module.use_bias:
+        forms.append(("bias", module.single_grouped_bias))
+    for name, grouped in forms:
+        whole = prefix + name
+        parts = [f"{whole}{i}" for i in range(module.num_gemms)]
+        if grouped and whole not in state and all(part in state for part in parts):
+            state[whole] = torch.stack([state.pop(part) for part in parts])
+        elif not grouped and whole in state and not any(part in state for part in parts):
+            value = state.pop(whole)
+            if value.dim() < 1 or value.shape[0] % module.num_gemms:
+                raise RuntimeError(f"{whole}: shape {list(value.shape)} cannot be split for {module.num_gemms} experts")
+            split = value.unbind(0) if value.shape[0] == module.num_gemms else value.chunk(module.num_gemms)
+            state.update(zip(parts, split))
+
+
+class GroupedMLP(torch.nn.Module):
+    """The experts of a layer, with the parameters of Megatron-Core's TEGroupedMLP: `linear_fc1.weight0`, ... [2F, H] and
+    `linear_fc2.weight0`, ... [H, F], or grouped.
+
+    moe_intermediate_size: F. k: FC1 has blocks of so many gate and up rows; 0: all gate rows first.
+    bias, single_grouped_weight, single_grouped_bias, fuse_wgrad_accumulation, params_dtype, device: as GroupedLinear's.
+    activation, alpha, limit, offset, recompute: as those of `grouped_mlp`.
+
+    Parameters are read where they stand, and the forward of `linear_fc1` and `linear_fc2` is not called: FSDP2's
+    `fully_shard` goes around this module, not around those.
+    """
+
+    def __init__(
+        self,
+        num_experts: int,
+        hidden_size: int,
+        moe_intermediate_size: int,
+        *,
+        k: int = 0,
+        activation: str = "swiglu",
+        alpha: Optional[float] = None,
+        limit: Optional[float] = None,
+        offset: Optional[float] = None,
+        bias: bool = False,
+        recompute: bool = False,
+        single_grouped_weight: bool = False,
+        single_grouped_bias: bool = False,
+        fuse_wgrad_accumulation: bool = False,
+        params_dtype: Optional[torch.dtype] = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        self.num_experts = num_experts
+        self.options = {"k": k, "activation": activation, "alpha": alpha, "limit": limit, "offset": offset}
+        self.recompute = recompute
+        forms = {
+            "bias": bias,
+            "single_grouped_weight": single_grouped_weight,
+            "single_grouped_bias": single_grouped_bias,
+            "fuse_wgrad_accumulation": fuse_wgrad_accumulation,
+            "params_dtype": params_dtype,
+            "device": device,
+        }
+        rows = moe_intermediate_size * (1 if activation == "squared_relu" else 2)
+        self.linear_fc1 = GroupedLinear(num_experts, hidden_size, rows, **forms)
+        self.linear_fc2 = GroupedLinear(num_experts, moe_intermediate_size, hidden_size, **forms)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        splits: Union[torch.Tensor, Sequence[int]],
+        probs: Optional[torch.Tensor] = None,
+        is_first_microbatch: Optional[bool] = None,
+    ) -> torch.Tensor:
+        """x: [..., H], tokens sorted by expert; splits: [E], rows of each; probs: [T], the router's."""
+        fc1, fc2 = self.linear_fc1, self.linear_fc2
+        return grouped_mlp(
+            x, splits, fc1.weights(), fc2.weights(), probs=probs, fc1_bias=fc1.biases(), fc2_bias=fc2.biases(),
+            recompute=self.recompute, fc1_grad=fc1.main_grads(), fc2_grad=fc2.main_grads(),
+            accumulate=fc1.accumulates(is_first_microbatch), **self.options,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        """Options, for print()."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.options.items() if value is not None)
