@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks and measures the training operators of glu_ckpt.torch on a GPU, all in one run. Exits 77 without one.
 
-usage: tests/python/gpu_training.py [--steps N] [--rounds N] [--large]
+usage: tests/python/gpu_training.py [--steps N] [--rounds N] [--large] [--only PART...]
 
 Needs a wheel with CUDA kernels, and torch. Prints one line per check or figure; exits 1 if a check failed. --large times
 the shapes of DeepSeek-V3, Qwen3-30B and Mixtral.
@@ -63,38 +63,42 @@ def grads_of(function, given, dout, splits, **options):
 
 def check_gradients():
     splits = [70, 0, 129, 1]
-    for dtype, bound in ((torch.bfloat16, 2**-6), (torch.float16, 2**-9), (torch.float32, 2e-6)):
+    for dtype, bound in ((torch.bfloat16, 2**-7), (torch.float16, 2**-10), (torch.float32, 2e-6)):
+        wrong = []
         for activation in ACTIVATIONS:
             given, dout = tensors(splits, 72, 96, dtype, activation)
             options = {"activation": activation, **uses(activation)}
             wide = {name: t.double() for name, t in given.items()}
-            wanted_out, wanted = grads_of(eager_mlp, wide, dout.double(), splits, **options)
+            wanted_out, wanted = grads_of(eager_mlp, wide, dout.double(), splits, rounded=dtype, **options)
             first = None
             for k in (0,) if activation == "squared_relu" else (0, 1, 12, 32, 96):
                 turned = dict(given)
                 for name in ("fc1", "fc1_bias"):
                     t = given[name].reshape(4, given["fc1"].shape[1], -1)
                     turned[name] = interleaved_order(t, k).reshape(given[name].shape).contiguous()
-                where = f"{activation} {dtype} k={k}"
+                where = f"{activation} k={k}"
                 device_splits = torch.tensor(splits, device=CUDA)
                 out, grads = grads_of(ops.grouped_mlp, turned, dout, device_splits, k=k, **options)
                 _, again = grads_of(ops.grouped_mlp, turned, dout, device_splits, k=k, recompute=True, **options)
-                if not all(torch.equal(again[name], grads[name]) for name in grads):
-                    check(f"{where}: saved and recomputed give the same bits", False)
+                # TMA does not read 12 rows in any box of a power of two: other kernels, with sums in another order.
+                if k != 12:
+                    wrong += [f"{where}: {name} of recomputed z" for name in grads if not torch.equal(again[name], grads[name])]
                 for name in ("fc1", "fc1_bias"):
                     t = grads[name].reshape(4, given["fc1"].shape[1], -1)
                     back = t if k == 0 else t.unflatten(1, (96 // k, 2, k)).transpose(1, 2).flatten(1, 3)
                     grads[name] = back.reshape(given[name].shape)
                 found = {"out": out, **grads}
                 for name, value in {"out": wanted_out, **wanted}.items():
-                    off = (found[name].double() - value).norm() / value.norm()
-                    if not off < bound:
-                        check(f"{where}: {name}", False, f"{off:.2e} of it off")
+                    for what, got in (("", found[name]), (" recomputed", again[name] if name == "x" else found[name])):
+                        off = (got.double() - value).norm() / value.norm()
+                        if not off < bound:
+                            wrong.append(f"{where}: {name}{what} {off:.1e} off")
                 if first is None:
                     first = found
-                elif k != 12 and not all(torch.equal(first[name], found[name]) for name in found):
-                    check(f"{where}: the bits of contiguous order", False)
-        check(f"{dtype}: output and six gradients beside autograd in double, nine activations, five orders", not failures)
+                elif k != 12:
+                    wrong += [f"{where}: {name} has other bits" for name in found if not torch.equal(first[name], found[name])]
+        check(f"{dtype}: output and six gradients beside autograd in double, nine activations, five orders", not wrong,
+              "; ".join(wrong[:6]))
 
 
 def check_weights_that_change():
@@ -197,12 +201,12 @@ def check_determinism_and_neighbours():
     given, dout = tensors(splits_list, 256, 128, torch.bfloat16)
     splits = torch.tensor(splits_list, device=CUDA)
     first_out, first = grads_of(ops.grouped_mlp, given, dout, splits, k=32)
+    good = True
     for _ in range(5):
         torch.empty(1 << 24, device=CUDA).normal_()
         out, grads = grads_of(ops.grouped_mlp, given, dout, splits, k=32)
-        if not (torch.equal(out, first_out) and all(torch.equal(grads[n], first[n]) for n in grads)):
-            check("the same bits again", False)
-    check("the same bits five times", not failures)
+        good = good and torch.equal(out, first_out) and all(torch.equal(grads[n], first[n]) for n in grads)
+    check("the same bits five times", good)
     longer = dict(given)
     nans = torch.full((61, 256), float("nan"), device=CUDA, dtype=torch.bfloat16)
     longer["x"] = torch.cat([given["x"], nans])
@@ -262,10 +266,11 @@ def check_compile():
         check(f"torch.compile(fullgraph=True, mode={mode!r})", all(torch.equal(a, b) for a, b in zip(got, wanted)))
 
 
-def compare_training(steps):
+def compare_training(args):
+    steps = args.steps
     torch.use_deterministic_algorithms(True)
-    words = {"dtype": torch.bfloat16, "device": CUDA, "tokens": 512, "hidden": 128, "width": 64, "num_experts": 8,
-             "rate": 5e-3}
+    words = {"dtype": torch.bfloat16, "device": CUDA, "tokens": 512, "hidden": 32, "width": 64, "num_experts": 8,
+             "rate": 1e-2}
 
     def ours(x, splits, fc1, fc2, probs, k):
         return ops.grouped_mlp(x, splits, fc1, fc2, k=k, probs=probs)
@@ -308,10 +313,18 @@ def measure(name, experts, hidden, width, tokens, rounds, calls=3):
     main = [torch.zeros_like(t) for t in (fc1, fc2)]
     rows = x.shape[0]
 
-    def torch_step(recompute=False):
-        out = ops.grouped_mlp(leaves[0], splits, leaves[1], leaves[2], probs=leaves[3], k=32, recompute=recompute,
-                              fc1_grad=main[0], fc2_grad=main[1], accumulate=False)
+    each = [list(t.unbind(0)) for t in (fc1, fc2, *main)]
+    for t in each[0] + each[1]:
+        t.requires_grad_()
+
+    def torch_step(recompute=False, weights=(leaves[1], leaves[2]), grads=main):
+        out = ops.grouped_mlp(leaves[0], splits, *weights, probs=leaves[3], k=32, recompute=recompute, fc1_grad=grads[0],
+                              fc2_grad=grads[1], accumulate=False)
         torch.autograd.grad(out, [leaves[0], leaves[3]], dout)
+
+    def fresh_gradients():
+        out = ops.grouped_mlp(leaves[0], splits, leaves[1], leaves[2], probs=leaves[3], k=32)
+        torch.autograd.grad(out, leaves, dout)
 
     core, none = glu_ckpt._core, ([], "BF16", 0, 1)
     stream = torch.cuda.current_stream().cuda_stream
@@ -332,7 +345,8 @@ def measure(name, experts, hidden, width, tokens, rounds, calls=3):
         forward.run(*at, out.data_ptr(), z.data_ptr(), space.data_ptr())
         backward.run(*at, dout.data_ptr(), z.data_ptr(), dx.data_ptr(), dprobs.data_ptr(), space.data_ptr())
 
-    steps = {"bare": bare_step, "torch": torch_step, "torch, recompute": lambda: torch_step(True)}
+    steps = {"bare": bare_step, "torch": torch_step, "torch, recompute": lambda: torch_step(True),
+             "torch, a tensor each": lambda: torch_step(False, each[:2], each[2:]), "torch, new gradients": fresh_gradients}
     times = {what: [] for what in steps}
     for what in steps:
         steps[what]()
@@ -340,15 +354,27 @@ def measure(name, experts, hidden, width, tokens, rounds, calls=3):
         for what, step in steps.items():
             times[what].append(milliseconds(step, calls))
     middle = {what: statistics.median(values) for what, values in times.items()}
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    for _ in range(20):
-        torch_step()
-    returned = (time.perf_counter() - begin) / 20
-    torch.cuda.synchronize()
-    print(f"{name}: forward and backward, {experts} experts of {hidden} x {width}, {tokens} tokens each: "
-          + ", ".join(f"{what} {value:.3f} ms" for what, value in middle.items())
-          + f"; torch / bare {middle['torch'] / middle['bare']:.3f}; returns after {1e6 * returned:.0f} us", flush=True)
+    returned = {}
+    for what, step in steps.items():
+        step()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            step()
+        returned[what] = (time.perf_counter() - begin) / calls
+        torch.cuda.synchronize()
+    print(f"{name}: forward and backward, {experts} experts of {hidden} x {width}, {tokens} tokens each; milliseconds a step, "
+          "of bare, and microseconds until a call returns")
+    for what, value in middle.items():
+        print(f"  {what:22} {value:8.3f} ms {value / middle['bare']:6.3f} {1e6 * returned[what]:8.0f} us", flush=True)
+
+
+def measure_all(args):
+    shapes = [("small", 8, 512, 256, 64)]
+    if args.large:
+        shapes += [("DeepSeek-V3", 256, 7168, 2048, 256), ("Qwen3-30B", 128, 2048, 768, 1024), ("Mixtral", 8, 4096, 14336, 1024)]
+    for shape in shapes:
+        measure(*shape, args.rounds, 20 if shape[0] == "small" else 3)
 
 
 def main():
@@ -356,24 +382,23 @@ def main():
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--large", action="store_true")
+    parser.add_argument("--only", nargs="*", help="names of parts: check_gradients, ...")
     args = parser.parse_args()
     print(f"glu_ckpt {glu_ckpt.__version__}, torch {torch.__version__}, {torch.cuda.get_device_name()}")
     parts = [check_gradients, check_weights_that_change, check_main_grad, check_determinism_and_neighbours, check_linear,
-             check_streams_and_graphs, check_compile, lambda: compare_training(args.steps)]
-    shapes = [("small", 8, 512, 256, 64)]
-    if args.large:
-        shapes += [("DeepSeek-V3", 256, 7168, 2048, 256), ("Qwen3-30B", 128, 2048, 768, 1024), ("Mixtral", 8, 4096, 14336, 1024)]
-    parts += [lambda shape=shape: measure(*shape, args.rounds, 20 if shape[0] == "small" else 3) for shape in shapes]
+             check_streams_and_graphs, check_compile, compare_training, measure_all]
+    if args.only:
+        parts = [part for part in parts if part.__name__ in args.only]
     for part in parts:
         try:
             begin = time.perf_counter()
-            part()
-            print(f"  ({getattr(part, '__name__', 'part')}: {time.perf_counter() - begin:.1f} s)", flush=True)
+            part(*([args] if part in (compare_training, measure_all) else []))
+            print(f"  ({part.__name__}: {time.perf_counter() - begin:.1f} s)", flush=True)
         except Exception as error:  # What fails must not hide the others.
             import traceback
 
             traceback.print_exc()
-            check(getattr(part, "__name__", "part"), False, f"{type(error).__name__}: {str(error)[:500]}")
+            check(part.__name__, False, f"{type(error).__name__}: {str(error)[:500]}")
     print(f"{len(failures)} checks failed")
     return bool(failures)
 

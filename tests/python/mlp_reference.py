@@ -43,8 +43,12 @@ def interleaved_order(t, k):
 
 
 def eager_mlp(x, splits, fc1, fc2, *, k=0, probs=None, fc1_bias=None, fc2_bias=None, activation="swiglu", parts=1,
-              **constants):
-    """What anybody writes; `parts` sums FC2's columns in so many parts, which is another order."""
+              rounded=None, **constants):
+    """What anybody writes; `parts` sums FC2's columns in so many parts, which is another order.
+
+    `rounded` is the dtype to which FC1's output is rounded: where an activation is clamped, that decides on which side
+    of the limit a value lies, and so whether it has a derivative.
+    """
     outs, row = [], 0
     for e, count in enumerate(splits):
         rows = x[row : row + count]
@@ -52,6 +56,8 @@ def eager_mlp(x, splits, fc1, fc2, *, k=0, probs=None, fc1_bias=None, fc2_bias=N
         gated = activation != "squared_relu"
         z = F.linear(rows, contiguous_order(fc1[e], k, gated),
                      None if fc1_bias is None else contiguous_order(fc1_bias[e], k, gated))
+        if rounded is not None:
+            z = z + (z.to(rounded).to(z.dtype) - z).detach()
         a, u = z.chunk(2, 1) if gated else (z, z)
         y = act(activation, a, u, **constants) * p
         out = sum(F.linear(part, w) for part, w in zip(y.chunk(parts, 1), fc2[e].chunk(parts, 1)))
