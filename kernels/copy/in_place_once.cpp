@@ -22,31 +22,18 @@ struct KeptPermutation {
 /// Experts, rows, row bytes, block rows and direction, on a device.
 using PermutationKey = std::array<i64, 6>;
 
-/// Lets this thread allocate and wait while a graph captures some stream, which is none of its business here: what is
-/// made is kept for good, and is there before any graph is replayed.
-class OutsideCapture {
- public:
-  OutsideCapture() { CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  ~OutsideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  OutsideCapture(const OutsideCapture&) = delete;
-  OutsideCapture& operator=(const OutsideCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 std::unique_ptr<KeptPermutation> make_permutation(const InPlaceGlu& glu) {
-  const OutsideCapture outside;
+  // On a stream of its own, for the default one would wait for all others; while a graph is captured, too: what is made
+  // is kept for good, and is there before the graph is replayed.
+  const BesideCaptures beside;
   auto made = std::make_unique<KeptPermutation>();
   made->schedule = in_place_schedule(glu, kMostScratchBytes);
   made->table = DeviceBuffer(made->schedule.table_bytes);
   if (made->schedule.segments.empty()) return made;
-  // On a stream of its own, for the default one would wait for all others.
-  const CudaStream upload;
   CUDA_CHECK(cudaMemcpyAsync(made->table.data(), made->schedule.segments.data(),
                              made->schedule.segments.size() * sizeof(CycleSegment), cudaMemcpyHostToDevice,
-                             upload.get()));
-  CUDA_CHECK(cudaStreamSynchronize(upload.get()));
+                             beside.stream()));
+  CUDA_CHECK(cudaStreamSynchronize(beside.stream()));
   return made;
 }
 
@@ -71,7 +58,7 @@ cudaMemPool_t scratch_pool() {
   CUDA_CHECK(cudaGetDevice(&device));
   const std::lock_guard lock(mutex);
   if (const auto found = pools.find(device); found != pools.end()) return found->second;
-  const OutsideCapture outside;
+  const BesideCaptures beside;
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location.type = cudaMemLocationTypeDevice;
