@@ -38,9 +38,6 @@ void interpret(const OptionTexts& texts, ExpertCompute compute, Options& options
   answer(texts.from_shared_glu, options.from.shared_glu);
   answer(texts.from_optimizer_glu, options.from.optimizer_glu);
   if (!texts.decode.empty()) options.from.decode = texts.decode == "bf16" ? Dtype::BF16 : Dtype::F32;
-  if (!options.from.decode_as.empty() && !options.from.decode)
-    fail(ErrorCode::Usage, {}, "--decode-as {} says how weights are decoded; --decode bf16 or f32 says that they are",
-         options.from.decode_as);
   options.verify.b.decode = options.from.decode;
   options.verify.b.decode_as = options.from.decode_as;
   options.from.encode_mxfp8 = !texts.encode.empty();

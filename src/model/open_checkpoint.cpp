@@ -145,6 +145,9 @@ void fail_with_place(const Error& error, const Source& source) {
 namespace {
 
 std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceAnswers& answers) {
+  if (!answers.decode_as.empty() && !answers.decode)
+    fail(ErrorCode::Usage, {}, "--decode-as {} says how weights are decoded; --decode bf16 or f32 says that they are",
+         answers.decode_as);
   std::unique_ptr<Source> source = open_source(path);
   if (!answers.decode && !answers.encode_mxfp8 && answers.scale_rows == 0) return source;
   const Source& stored = *source;
