@@ -39,6 +39,7 @@ _library.define(
 )
 
 _DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NO_STACK: tuple[list[int], str, int, int] = ([], "BF16", 0, 1)
 _Stack = tuple[list[int], str, int, int]
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -554,7 +555,7 @@ def _listed(given: Optional[Tensors]) -> list[torch.Tensor]:
         return []
     tensors = [given] if isinstance(given, torch.Tensor) else list(given)
     for t in tensors:
-        if hasattr(t, "placements"):
+        if type(t) not in _PLAIN and hasattr(t, "placements"):
             raise TypeError(
                 "a weight is a DTensor; apply fully_shard to the module whose forward is called, which gathers it"
             )

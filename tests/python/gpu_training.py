@@ -279,13 +279,18 @@ def compare_training(args):
         return lambda x, splits, fc1, fc2, probs, k: eager_mlp(x, splits.tolist(), fc1, fc2, k=k, probs=probs, parts=parts)
 
     found = {"ours, contiguous": train(ours, steps, **words), "ours, interleaved:32": train(ours, steps, k=32, **words),
-             "eager": train(eager(1), steps, **words), "eager, another order": train(eager(2), steps, **words)}
+             "eager": train(eager(1), steps, **words),
+             "eager, float32": train(eager(1), steps, **{**words, "dtype": torch.float32}), "eager, another order": train(eager(2), steps, **words)}
     torch.use_deterministic_algorithms(False)
     print(f"{steps} steps in bf16, losses at steps 1, {steps // 4}, {steps // 2}, {steps}, mean of the last 20")
     for name, losses in found.items():
         picked = [losses[i] for i in (0, steps // 4 - 1, steps // 2 - 1, steps - 1)]
         print(f"  {name:22} " + " ".join(f"{loss:.6f}" for loss in picked) + f" {statistics.mean(losses[-20:]):.6f}")
     check("interleaved:32 and contiguous give equal losses", found["ours, contiguous"] == found["ours, interleaved:32"])
+    exact = torch.tensor(found["eager, float32"])
+    for name, losses in found.items():
+        off = (torch.tensor(losses) - exact).abs()
+        print(f"  {name:22} from float32's: mean {off.mean():.2e}, at most {off.max():.2e}")
     wanted = torch.tensor(found["eager"])
     noise = (torch.tensor(found["eager, another order"]) - wanted).abs()
     off = (torch.tensor(found["ours, contiguous"]) - wanted).abs()
@@ -372,7 +377,7 @@ def measure(name, experts, hidden, width, tokens, rounds, calls=3):
 def measure_all(args):
     shapes = [("small", 8, 512, 256, 64)]
     if args.large:
-        shapes += [("DeepSeek-V3", 256, 7168, 2048, 256), ("Qwen3-30B", 128, 2048, 768, 1024), ("Mixtral", 8, 4096, 14336, 1024)]
+        shapes += [("DeepSeek-V3", 64, 7168, 2048, 256), ("Qwen3-30B", 128, 2048, 768, 1024), ("Mixtral", 8, 4096, 14336, 1024)]
     for shape in shapes:
         measure(*shape, args.rounds, 20 if shape[0] == "small" else 3)
 

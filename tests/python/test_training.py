@@ -12,6 +12,17 @@ import glu_ckpt  # noqa: E402
 import glu_ckpt.torch as ops  # noqa: E402
 from mlp_reference import ACTIVATIONS, eager_mlp, interleaved_order, train, uses  # noqa: E402
 
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """torch's threads spin while they wait, which on a busy machine takes longer than these small products."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 E, H, WIDTH, SPLITS = 4, 12, 8, [3, 0, 5, 2]
 NAMES = ["x", "probs", "fc1", "fc2", "fc1_bias", "fc2_bias"]
 
@@ -263,6 +274,27 @@ def test_operators_keep_torchs_own_rules():
     torch.library.opcheck(torch.ops.glu_ckpt.grouped_linear.default,
                           (given["x"], torch.tensor(SPLITS), list(given["fc1"].detach()), [given["fc1_bias"]], [], True),
                           test_utils=tests)
+
+
+def test_the_operators_of_torch_have_the_same_gradients():
+    """Those that torch.compile sees; functions outside of it go another way to the same kernels."""
+    given, dout = tensors(), output_grad()
+    out, grads = grads_of(ops.grouped_mlp, given, dout, k=4)
+    leaves = {name: t.clone().requires_grad_() for name, t in given.items()}
+    options = (True, True, 4, "swiglu", None, None, None)
+    got, z = torch.ops.glu_ckpt.grouped_mlp(
+        leaves["x"], torch.tensor(SPLITS), [leaves["fc1"]], [leaves["fc2"]], leaves["probs"], [leaves["fc1_bias"]],
+        [leaves["fc2_bias"]], [], [], *options)
+    assert torch.equal(got, out) and z.shape == (10, 2 * WIDTH) and not z.requires_grad
+    found = torch.autograd.grad(got, list(leaves.values()), dout)
+    assert all(torch.equal(a, grads[name]) for name, a in zip(leaves, found))
+    x, weight = given["x"].clone().requires_grad_(), [t.clone().requires_grad_() for t in given["fc1"]]
+    results = []
+    for call in (lambda: ops.grouped_linear(x, SPLITS, weight),
+                 lambda: torch.ops.glu_ckpt.grouped_linear(x, torch.tensor(SPLITS), weight, [], [], True)):
+        y = call()
+        results.append([y, *torch.autograd.grad(y.square().sum(), [x, *weight])])
+    assert all(torch.equal(a, b) for a, b in zip(*results))
 
 
 def test_fake_tensors():

@@ -24,6 +24,8 @@ TEST(NoCuda, WhatNeedsADeviceRefuses) {
   if (built_with_cuda()) return;
   EXPECT_EQ(slug_of([] { pad_rows_device({}, nullptr, 1, nullptr, nullptr); }), "no-device");
   EXPECT_EQ(slug_of([] { DeviceGroupedMlp({}, 0, nullptr); }), "no-device");
+  EXPECT_EQ(slug_of([] { (void)capture_number(nullptr); }), "no-device");
+  EXPECT_EQ(slug_of([] { const BesideCaptures beside; }), "no-device");
 }
 
 }  // namespace

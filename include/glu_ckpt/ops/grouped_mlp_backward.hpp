@@ -45,7 +45,8 @@ struct MlpBackwardStep {
   /// [rows, H], the gradient of the forward's output.
   const void* dout = nullptr;
   /// [rows, 2F], of the compute dtype, as the forward saved it: F columns of a, then F of u, whatever the order of
-  /// FC1's rows; [rows, F] without a gate. Null: recomputed, with the same bits, for the price of FC1.
+  /// FC1's rows; [rows, F] without a gate. Null: recomputed, for the price of FC1; with the same bits, but on
+  /// Hopper where DeviceGroupedMlp copies 16-bit weights, for then FC1's sums have another order here.
   const void* z = nullptr;
   /// [rows, H]; null: not computed.
   void* dx = nullptr;
