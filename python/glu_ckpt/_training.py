@@ -57,6 +57,29 @@ def place(t: torch.Tensor) -> tuple[int, int]:
     return device, _raw_stream(device) if _raw_stream else torch.cuda.current_stream(device).cuda_stream
 
 
+_is_compiling = torch.compiler.is_compiling
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._functorch.peek_interpreter_stack
+
+
+def is_plain(t: torch.Tensor) -> bool:
+    """Whether no compiler, mode, transform or subclass of tensors has to see an operator.
+
+    The way through torch's dispatcher takes a third of a short call's time, and more for lists of tensors.
+    """
+    return (
+        not _is_compiling()
+        and (type(t) is torch.Tensor or type(t) is torch.nn.Parameter)
+        and _modes() == 0
+        and _transforms() is None
+    )
+
+
+def _are_plain(t: torch.Tensor, lists: Sequence[Sequence[torch.Tensor]]) -> bool:
+    """The same of a tensor and of those that come with it; a list is of one type."""
+    return is_plain(t) and all(not tensors or type(tensors[0]) in _PLAIN for tensors in lists)
+
+
 def _dtype_name(name: str, t: torch.Tensor) -> str:
     try:
         return _DTYPES[t.dtype]
@@ -341,7 +364,8 @@ class _MlpContext:
         if dout is None:
             return None, None, [[None] * len(tensors) for tensors in lists[:4]]
         wanted = [needs[0], needs[1], *(any(each) for each in needs[2:])]
-        dx, dprobs, dfc1, dfc2, dfc1_bias, dfc2_bias = torch.ops.glu_ckpt.grouped_mlp_backward(
+        run = _grouped_mlp_backward if _are_plain(dout, lists) else torch.ops.glu_ckpt.grouped_mlp_backward
+        dx, dprobs, dfc1, dfc2, dfc1_bias, dfc2_bias = run(
             dout, x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, z, fc1_grad, fc2_grad, ctx.accumulate, wanted,
             *ctx.options,
         )  # fmt: skip
@@ -373,7 +397,8 @@ class _EagerMlp(torch.autograd.Function):
     def forward(ctx: Any, lengths: Sequence[int], options: Sequence[Any], *flat: Any) -> torch.Tensor:
         x, splits, probs = flat[:3]
         lists = _listed_again(flat[3:], lengths)
-        out, z = torch.ops.glu_ckpt.grouped_mlp(x, splits, lists[0], lists[1], probs, *lists[2:], *options)
+        run = _grouped_mlp if _are_plain(x, lists) else torch.ops.glu_ckpt.grouped_mlp
+        out, z = run(x, splits, lists[0], lists[1], probs, *lists[2:], *options)
         _MlpContext.keep(ctx, (x, splits, probs), lists, z, options)
         return out
 
@@ -498,11 +523,10 @@ class _LinearContext:
     @staticmethod
     def grads(ctx: Any, needs: Sequence[Any], dout: torch.Tensor) -> tuple[Any, list[Any], list[Any]]:
         x, splits, *flat = ctx.saved_tensors
-        weight, bias, weight_grad = _listed_again(flat, ctx.lengths)
+        weight, bias, weight_grad = lists = _listed_again(flat, ctx.lengths)
         wanted = [needs[0], any(needs[1]), any(needs[2])]
-        dx, dw, db = torch.ops.glu_ckpt.grouped_linear_backward(
-            dout, x, splits, weight, bias, weight_grad, ctx.accumulate, wanted
-        )
+        run = _grouped_linear_backward if _are_plain(dout, lists) else torch.ops.glu_ckpt.grouped_linear_backward
+        dx, dw, db = run(dout, x, splits, weight, bias, weight_grad, ctx.accumulate, wanted)
         return dx if wanted[0] else None, _weight_grads(weight, weight_grad, dw, needs[1]), _as_given(bias, db, needs[2])
 
 
@@ -525,7 +549,8 @@ class _EagerLinear(torch.autograd.Function):
         x, splits = flat[:2]
         lists = _listed_again(flat[2:], lengths)
         _LinearContext.keep(ctx, x, splits, lists, accumulate)
-        return torch.ops.glu_ckpt.grouped_linear(x, splits, *lists, accumulate)
+        run = _grouped_linear if _are_plain(x, lists) else torch.ops.glu_ckpt.grouped_linear
+        return run(x, splits, *lists, accumulate)
 
     @staticmethod
     @torch.autograd.function.once_differentiable

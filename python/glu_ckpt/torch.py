@@ -18,6 +18,7 @@ from . import _core, _tensors
 from ._modules import GroupedLinear, GroupedMLP
 from ._tensors import diff
 from ._training import grouped_linear, grouped_mlp
+from ._training import is_plain as _is_plain
 from ._training import place as _place
 
 __all__ = [
@@ -50,23 +51,9 @@ _KEYS = ("CPU", "CUDA")
 _change_at = _core.change_glu_order_at
 
 
-_is_compiling = torch.compiler.is_compiling
-_modes = torch._C._len_torch_dispatch_stack
-_transforms = torch._C._functorch.peek_interpreter_stack
-
-
 def _is_unwatched(t: torch.Tensor) -> bool:
-    """Whether nobody has to see the operator: no gradient, compiler, mode, transform or subclass of tensors.
-
-    The way through torch's dispatcher takes a third of a short call's time.
-    """
-    return (
-        not _is_compiling()
-        and (type(t) is torch.Tensor or type(t) is torch.nn.Parameter)
-        and not t.requires_grad
-        and _modes() == 0
-        and _transforms() is None
-    )
+    """Whether nobody has to see the operator, no gradient either."""
+    return not t.requires_grad and _is_plain(t)
 
 
 #: What `interleave` and `deinterleave` do, without the operator around it.
