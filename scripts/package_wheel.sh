@@ -79,7 +79,8 @@ python -m pip wheel --quiet --no-deps --no-build-isolation --no-cache-dir --whee
   "-Cbuild-dir=$build" "${setup[@]}" . >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
 
 # One for all versions from 3.12 on, where its module says so by its name.
-if unzip -l "$work"/glu_ckpt-*.whl | grep -q '_core\.abi3\.so'; then
+unzip -l "$work"/glu_ckpt-*.whl >"$work/log"
+if grep -q '_core\.abi3\.so' "$work/log"; then
   python -m wheel tags --remove --python-tag cp312 --abi-tag abi3 "$work"/glu_ckpt-*.whl >/dev/null
 fi
 python -m auditwheel repair --wheel-dir "$work/repaired" "$work"/glu_ckpt-*.whl >"$work/log" 2>&1 ||

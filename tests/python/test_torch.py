@@ -229,7 +229,8 @@ def test_megatrons_own_model_and_checkpoints(tmp_path):
     here = pathlib.Path(__file__).parent
     job = subprocess.run(
         [sys.executable, here / "megatron_hooks.py", tmp_path],
-        env=os.environ | {"PYTHONPATH": str(here.parent / "interop")}, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(here.parent / "interop"), *sys.path])},
+        capture_output=True, text=True,
     )
     assert job.returncode == 0 and job.stdout.endswith("ok\n"), job.stdout + job.stderr
 
