@@ -123,12 +123,14 @@ package_deb() {
   lintian --fail-on error --suppress-tags initial-upload-closes-no-bugs "$dist/glu-ckpt_${version}_amd64.deb"
 }
 
+# nvcc names what is private to a file after the folder in which the file stands, so that is the same for every release.
+wheel_folder=/tmp/glu-ckpt-release
 package_wheel() {
-  if [[ -e scripts/package_wheel.sh ]]; then
-    bash scripts/package_wheel.sh "$dist"
-  else
-    echo "package: scripts/package_wheel.sh is not here; no wheel is made" >&2
-  fi
+  mkdir "$wheel_folder" ||
+    { echo "package: $wheel_folder is there: another wheel is being built in it, or was stopped; then remove it" >&2; exit 1; }
+  trap 'rm -rf "$work" "$wheel_folder"' EXIT
+  git clone --quiet . "$wheel_folder/glu-ckpt"
+  bash "$wheel_folder/glu-ckpt/scripts/package_wheel.sh" "$dist"
 }
 
 for part in "${parts[@]}"; do
