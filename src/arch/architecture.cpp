@@ -14,7 +14,6 @@ namespace {
 
 /// More than any model has; what a product of two extents cannot overflow.
 constexpr i64 kMaxExtent = i64{1} << 30;
-constexpr i64 kMaxLayers = 100'000;
 
 class ArchitectureReader {
  public:

@@ -11,6 +11,9 @@
 
 namespace glu_ckpt {
 
+/// More layers than any model has; a config.json that says more is not believed.
+inline constexpr i64 kMaxLayers = 100'000;
+
 enum class Attention : std::uint8_t {
   /// q, k and v, with as many query heads to each key head as the sizes say.
   Grouped,

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "arch/architecture.hpp"
 #include "core/json.hpp"
 
 namespace glu_ckpt {
@@ -50,10 +51,7 @@ class SavedArgs {
     if (std::ranges::find(missing, name) == missing.end()) missing.emplace_back(name);
   }
 
-  i64 layers() const {
-    constexpr i64 kMaxLayers = 100'000;
-    return std::clamp<i64>(integer("num_layers").value_or(0), 0, kMaxLayers);
-  }
+  i64 layers() const { return std::clamp<i64>(integer("num_layers").value_or(0), 0, kMaxLayers); }
 
   /// Flags of the layers: a list says one for each; of a number N, `of_number(layer, N)`; nothing, `otherwise`.
   template <typename OfNumber>

@@ -324,6 +324,7 @@ TrainedConfig make_trained_config(const std::string& args_text, const Inventory&
   if (fits.empty()) return none(why_none_fits(traits, model_type), {kFileOption});
   if (fits.size() > 1) {
     std::vector<std::string> types;
+    types.reserve(fits.size());
     for (const TrainedFamily* fit : fits) types.push_back(fmt::format("--to hf:{}", fit->model_type));
     return none(fmt::format("the saved arguments fit models of {} types and do not say which one this is: {}",
                             fits.size(), joined(types)),

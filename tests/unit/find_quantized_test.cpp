@@ -64,7 +64,7 @@ TEST(FindQuantized, BlocksAreTheConfigurationsAndNotAQuotient) {
 }
 
 TEST(FindQuantized, Fp8PerChannelTensorAndMx) {
-  const auto of = [](std::string suffix, Dtype dtype, std::vector<i64> shape) {
+  const auto of = [](const std::string& suffix, Dtype dtype, std::vector<i64> shape) {
     return only({stored("a.weight", Dtype::F8_E4M3, {96, 64}), stored("a." + suffix, dtype, std::move(shape))});
   };
   EXPECT_EQ(cell(of("weight_scale", Dtype::BF16, {96, 1})), Cell(1, 64));

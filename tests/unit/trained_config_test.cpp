@@ -61,7 +61,8 @@ SavedFields deepseek() {
 
 std::string json_text(const SavedFields& fields) {
   std::string text;
-  for (const auto& [name, value] : fields) text += (text.empty() ? "{\"" : ", \"") + name + "\": " + value;
+  for (const auto& [name, value] : fields)
+    text.append(text.empty() ? "{\"" : ", \"").append(name).append("\": ").append(value);
   return text + "}";
 }
 
