@@ -114,6 +114,8 @@ struct Family {
   bool biases_everywhere = false;
   /// Its routers have a correction bias, unless the configuration names another method.
   bool corrected_router = false;
+  /// Programs start its correction bias at zero where the checkpoint has none, and Megatron-Core trains none.
+  bool zero_correction_bias = false;
   /// A sentence about what Megatron-Core's GPTModel lacks to run it; empty where it runs.
   std::string_view needs{};
 };

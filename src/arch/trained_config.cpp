@@ -95,6 +95,10 @@ Value shared_experts(SavedArgs& args, const ConfigRow& row) {
   return fmt::format("{}", routed < 1 ? 0 : shared / routed);
 }
 
+Value shared_experts_if_any(SavedArgs& args, const ConfigRow& row) {
+  return args.integer(row.argument).value_or(0) == 0 ? Value("0") : shared_experts(args, row);
+}
+
 /// Llama's shared expert is as wide as a routed one.
 Value llama_width(SavedArgs& args, const ConfigRow& row) {
   const i64 shared = args.needed("moe_shared_expert_intermediate_size"), routed = args.needed(row.argument);
@@ -226,6 +230,7 @@ constexpr auto kRows = std::to_array<ConfigRow>({
     {"v_head_dim", kLatentBits, "v_head_dim", as_integer},
     {"attention_bias", kGlmBit, "add_qkv_bias", as_flag},
     {"qkv_bias", kQwen2Bit, "add_qkv_bias", as_flag},
+    {"use_bias", kErnieBit, "add_bias_linear", always_false},
     {"attention_bias", kGptOssBit, "add_bias_linear", always_true},
     {"use_qk_norm", kGlmBit, "qk_layernorm", as_flag},
     {"use_qk_norm", kLlamaBit, "qk_l2_norm", as_flag},
@@ -247,6 +252,7 @@ constexpr auto kRows = std::to_array<ConfigRow>({
     // experts and dense layers
     {"num_local_experts", kPlainWidthBits, "num_experts", as_integer},
     {"num_experts", kQwenBits, "num_experts", as_integer},
+    {"moe_num_experts", kErnieBit, "num_experts", as_integer},
     {"n_routed_experts", kV2Bit | kSigmoidBits, "num_experts", as_integer},
     {"intermediate_size", kPlainWidthBits & ~kLlamaBit, "moe_ffn_hidden_size", as_integer},
     {"intermediate_size", kLlamaBit, "moe_ffn_hidden_size", llama_width},
@@ -254,8 +260,10 @@ constexpr auto kRows = std::to_array<ConfigRow>({
     {"intermediate_size", kEveryFamily & ~kPlainWidthBits, "ffn_hidden_size", as_integer},
     {"moe_intermediate_size", kEveryFamily & ~kPlainWidthBits, "moe_ffn_hidden_size", as_integer},
     {"n_shared_experts", kV2Bit | kSigmoidBits, "moe_shared_expert_intermediate_size", shared_experts},
+    {"moe_num_shared_experts", kErnieBit, "moe_shared_expert_intermediate_size", shared_experts_if_any},
     {"shared_expert_intermediate_size", kQwen2Bit | kDeltaBits, "moe_shared_expert_intermediate_size", as_integer},
     {"first_k_dense_replace", kV2Bit | kSigmoidBits, "moe_layer_freq", first_dense},
+    {"moe_layer_start_index", kErnieBit, "moe_layer_freq", first_dense},
     {"mlp_layer_types", kLiteBit, "moe_layer_freq", layer_kinds},
     {"mlp_only_layers", kQwenBits, "moe_layer_freq", dense_layers},
     {"moe_layers", kLlamaBit, "moe_layer_freq", expert_layers},
@@ -263,7 +271,8 @@ constexpr auto kRows = std::to_array<ConfigRow>({
     {"num_nextn_predict_layers", kLatentV3Bits | kGlmBit, "mtp_num_layers", as_count},
     {"mtp_num_hidden_layers", kDeltaBits, "mtp_num_layers", as_count},
     // routing
-    {"num_experts_per_tok", kEveryFamily, "moe_router_topk", as_integer},
+    {"num_experts_per_tok", kEveryFamily & ~kErnieBit, "moe_router_topk", as_integer},
+    {"moe_k", kErnieBit, "moe_router_topk", as_integer},
     {"norm_topk_prob", kQwenBits, "moe_router_pre_softmax", as_opposite},
     {"norm_topk_prob", kV2Bit, "moe_router_pre_softmax", always_false},
     {"norm_topk_prob", kSigmoidBits, "moe_router_score_function", always_true},

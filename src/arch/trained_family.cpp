@@ -109,6 +109,7 @@ constexpr auto kFits = std::to_array<TrainedFamily>({
      kPreSoftmax | kPartialRope | kDenseLayers | kPredictsTokens},
     {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", kQwen35Bit, kLikeQwenNext,
      kPartialRope | kDenseLayers | kPredictsTokens},
+    {"ernie4_5_moe", "Ernie4_5_MoeForCausalLM", kErnieBit, kSwiglu | kInterleavedRope, kSharedExpert | kDenseLayers},
 });
 
 bool has_wide_norms(const SavedArgs& args) {

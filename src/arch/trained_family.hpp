@@ -24,8 +24,9 @@ enum FamilyBit : u32 {
   kGraniteBit = 1U << 11,
   kNextBit = 1U << 12,
   kQwen35Bit = 1U << 13,
+  kErnieBit = 1U << 14,
 };
-constexpr u32 kEveryFamily = (1U << 14) - 1;
+constexpr u32 kEveryFamily = (1U << 15) - 1;
 constexpr u32 kQwenBits = kQwen2Bit | kQwen3Bit | kNextBit | kQwen35Bit;
 constexpr u32 kDeltaBits = kNextBit | kQwen35Bit;
 constexpr u32 kLatentV3Bits = kV3Bit | kKimiBit | kLiteBit;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "arch/architecture.hpp"
+#include "arch/dense_table.hpp"
 #include "arch/loads_in.hpp"
 #include "arch/trained_config.hpp"
 #include "convert/check_output.hpp"
@@ -168,6 +169,18 @@ std::string missing_mtp_text(const Recognition& model) {
       architecture->mtp_layers, architecture->mtp_layers == 1 ? "" : "s", architecture->mtp_field);
 }
 
+/// A model that Megatron-Core trained may lack a tensor that its family has. Empty where nothing is missing.
+std::string missing_bias_text(const Recognition& model) {
+  const Architecture* const architecture = model.architecture.get();
+  if (architecture == nullptr || !architecture->family->zero_correction_bias) return {};
+  const auto is_bias = [](const DenseMatrix& matrix) { return matrix.role == DenseRole::CorrectionBias; };
+  if (std::ranges::any_of(model.dense, is_bias)) return {};
+  return fmt::format(
+      "models of type {} have a correction bias in each router, of which Megatron-Core has none after a softmax: the "
+      "output has none, transformers reports it as missing and starts it at zero, which chooses the same experts",
+      architecture->model_type);
+}
+
 /// Lists what may load and compute something else, or what no program loads though it looks as if one did.
 std::vector<std::string> warnings_of(const Conversion& conversion) {
   std::vector<std::string> warnings;
@@ -182,6 +195,9 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   const bool renamed = conversion.plan.to.naming != conversion.plan.from.naming;
   if (const std::string text = missing_mtp_text(conversion.source.recognition);
       renamed && conversion.options.to.scope == Scope::Model && !text.empty())
+    warnings.push_back(text);
+  const bool to_hub = conversion.options.target && conversion.options.target->starts_with("hf");
+  if (const std::string text = missing_bias_text(conversion.source.recognition); renamed && to_hub && !text.empty())
     warnings.push_back(text);
   if (renamed && conversion.options.to.scope == Scope::Experts)
     warnings.push_back(fmt::format("--scope experts renames expert tensors alone; no program loads the result: {}",

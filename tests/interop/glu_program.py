@@ -28,6 +28,7 @@ class Program:
         self.path = path
         self.scratch = scratch
         self.numbers = itertools.count()
+        self.warnings = ""
 
     def run(self, *arguments, status=0):
         command = [self.path, *map(str, arguments)]
@@ -39,9 +40,9 @@ class Program:
         return self.scratch / f"out{next(self.numbers)}{suffix}"
 
     def convert(self, source, *options, suffix=""):
-        """Converts into a new place, and returns that."""
+        """Converts into a new place, and returns that; `warnings` is then what was printed."""
         target = self.fresh(suffix)
-        self.run("convert", source, target, "-q", *options)
+        self.warnings = self.run("convert", source, target, "-q", *options).stderr
         return target
 
     def read(self, source):

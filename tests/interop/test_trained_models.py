@@ -22,8 +22,9 @@ PADDED = 128
 # Like layers get one key, if their pattern is not spelled out.
 SPELLED = ("deepseek_v3", "qwen3_next", "qwen3_next_mtp", "dots1")
 WITH_CONFIG = ("qwen3_moe", "gpt_oss", "deepseek_v3", "qwen3_next")
-# Megatron has no place for ERNIE's correction bias, so what it trained is no ERNIE any more.
-FAMILIES = [name for name in tiny_models.FAMILIES if name != "ernie4_5_moe"]
+FAMILIES = list(tiny_models.FAMILIES)
+# Megatron has no place for ERNIE's correction bias: it comes back without one, and transformers starts it at zero.
+ZERO_BIAS = {"ernie4_5_moe": "moe_statics.e_score_correction_bias"}
 # The arguments fit models of other types as well.
 AMBIGUOUS = {
     "mixtral": "mixtral|granitemoe", "granitemoe": "mixtral|granitemoe",
@@ -104,9 +105,14 @@ def test_the_arguments_alone_make_a_configuration(glu, trained, family):
     target = f"hf:{model_type}" if family in AMBIGUOUS else "hf"
     back = glu.convert(run, "--to", target, *ORDERS)
     as_saved = glu.convert(run, "--to", target, *ORDERS, *AS_SAVED[family]) if family in AS_SAVED else back
-    assert_same(load_safetensors(as_saved), load_safetensors(source))
+    expected, zero = load_safetensors(source), ZERO_BIAS.get(family, "no such key")
+    lost = [name for name in expected if name.endswith(zero)]
+    assert_same(load_safetensors(as_saved), {name: expected[name] for name in expected if name not in lost})
     model, info = load(back)
-    assert not info["missing_keys"] and not info["mismatched_keys"], info
+    # transformers' module for the bias is inside of the router, under another name than the hub's.
+    missing = {name.replace("mlp.gate.moe_statics", "mlp.moe_statics") for name in info["missing_keys"]}
+    assert missing == set(lost) and not info["mismatched_keys"], info
+    assert bool(lost) == (family in ZERO_BIAS) == ("starts it at zero" in glu.warnings)
     assert bool(info["unexpected_keys"]) == tiny_models.has_unexpected(family), info
     logits = tiny_models.logits(model)
     of_megatron = load_file(output)["logits"][..., : tiny_models.VOCABULARY]

@@ -7,6 +7,7 @@ gpt_judge.py: most of its time goes into imports.
 """
 
 import os
+import shutil
 
 import pytest
 import torch
@@ -266,6 +267,23 @@ def test_a_wrong_checkpoint_is_seen(judged, family, control):
     assert (found["missing"], found["shapes"]) == ([], {})
     got, right = (load_file(judged[name]["output"]) for name in (f"{family}-{control.__name__}", family))
     assert max((got[name] - right[name]).abs().max() for name in right) > 0.01
+
+
+def test_kimi_k2_is_deepseek_v3_by_another_name(models, tmp_path):
+    """transformers has no class for Kimi-K2, whose layers are DeepSeek-V3's. Those tensors under its type give the same
+    checkpoint, of which the logits are compared above."""
+    source, there = models.source("deepseek_v3")[1], models.megatron("deepseek_v3", torch.float32)
+    kimi = tmp_path / "kimi"
+    shutil.copytree(source, kimi)
+    config = (kimi / "config.json").read_text()
+    assert '"model_type": "deepseek_v3"' in config
+    (kimi / "config.json").write_text(config.replace('"model_type": "deepseek_v3"', '"model_type": "kimi_k2"'))
+    out = models.program.convert(kimi, "--to", "megatron")
+    assert_same(read_torch_dist(out / "release"), read_torch_dist(there / "release"))
+    assert (out / "megatron_args.txt").read_bytes() == (there / "megatron_args.txt").read_bytes()
+    back = models.program.convert(out, "--to", "hf")
+    assert_same(load_safetensors(back), load_safetensors(source))
+    assert (back / "config.json").read_bytes() == (kimi / "config.json").read_bytes()
 
 
 def test_the_directory_is_as_megatron_looks_for_it(models, family, dtype):
