@@ -163,8 +163,7 @@ class ArgsWriter {
     if (is_latent() && config_.number({"rms_norm_eps"}).value_or(1e-6) != 1e-6)
       warn(
           "rms_norm_eps is {}, but transformers builds the norms of the latents with 1e-06, which Megatron-Core "
-          "cannot: "
-          "logits differ in the fifth digit",
+          "cannot: logits differ in the fifth digit",
           float_text(*config_.number({"rms_norm_eps"})));
     if (is("gpt_oss")) {
       flag("quick-geglu");

@@ -93,6 +93,12 @@ TEST(MegatronArgs, WarnsOfWhatNoArgumentSays) {
           "original_max_position_embeddings": 4096})"));
   EXPECT_TRUE(has_line(usual, "--rotary-scaling-factor 40.0")) << usual.text;
   EXPECT_TRUE(usual.warnings.empty());
+  std::string config = deepseek("null");
+  const std::string epsilon = R"("rms_norm_eps": 1e-06)";
+  ASSERT_NE(config.find(epsilon), config.npos);
+  const MegatronArgs norms = args_of(config.replace(config.find(epsilon), epsilon.size(), R"("rms_norm_eps": 1e-05)"));
+  ASSERT_EQ(norms.warnings.size(), 1u);
+  EXPECT_NE(norms.warnings[0].find("rms_norm_eps is 1e-05"), std::string::npos) << norms.warnings[0];
   const MegatronArgs kimi = args_of(
       deepseek(R"({"type": "yarn", "factor": 32, "beta_fast": 1.0, "original_max_position_embeddings": 4096})"));
   ASSERT_EQ(kimi.warnings.size(), 1u);
