@@ -17,6 +17,9 @@ timeout 300 "$tests" --gtest_brief=1
 headline "every layout of every checkpoint in testdata computes the same"
 GLU_CKPT_TEST_DEVICE=cuda timeout 300 tests/cli/run_cli.sh "$build/glu-ckpt" forward_families forward_tiny
 
+headline "differences are as the CPU finds them"
+GLU_CKPT_TEST_DEVICE=cuda timeout 300 tests/cli/run_cli.sh "$build/glu-ckpt" diff_planted
+
 # Hundreds of random conversions and gigabytes add time to a sanitizer and no new code paths.
 # Failed calls are not reported: a test asks for more memory than there is, and CUDA_CHECK sees every call.
 few='-RandomPlan*:*MoreWordsThanThirtyTwoBits*:*IndicesAre64Bits*:*OnMillions*:*AFailureNamesTheShape*'

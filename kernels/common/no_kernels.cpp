@@ -9,6 +9,7 @@
 #include "glu_ckpt/ops/mxfp8.hpp"
 #include "glu_ckpt/ops/offsets.hpp"
 #include "glu_ckpt/ops/tensor_diff.hpp"
+#include "kernels/copy/compare_parts.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -81,6 +82,13 @@ void mx_dequantize(const MxFormat&, const std::uint8_t*, const std::uint8_t*, i6
 void mx_swizzle(const MxFormat&, const std::uint8_t*, std::uint8_t*, GpuStream) { no_cuda("mx_swizzle"); }
 void mx_unswizzle(const MxFormat&, const std::uint8_t*, std::uint8_t*, GpuStream) { no_cuda("mx_unswizzle"); }
 OffsetArrays::OffsetArrays(i64, std::span<const OffsetSpec>) { no_cuda("OffsetArrays"); }
+
+struct PartComparer::State {};
+PartComparer::PartComparer(int) { no_cuda("PartComparer"); }
+PartComparer::~PartComparer() = default;
+std::span<const PartDiff> PartComparer::compare(Dtype, const std::byte*, Dtype, const std::byte*, i64, i64) {
+  no_cuda("PartComparer");
+}
 
 std::string why_no_cublas() { return why_no_cuda(); }
 

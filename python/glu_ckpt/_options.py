@@ -92,7 +92,7 @@ class VerifyOptions(SourceOptions, WorkOptions, ActivationOptions, total=False):
     seed: int
 
 
-class DiffOptions(SourceOptions, total=False):
+class DiffOptions(SourceOptions, WorkOptions, total=False):
     """Options of `diff` on two checkpoints."""
 
     to_naming: str
@@ -102,8 +102,6 @@ class DiffOptions(SourceOptions, total=False):
     tensors: str
     html: PathLike
     overwrite: bool
-    jobs: int
-    max_memory: int | str
 
 
 class ReportOptions(SourceOptions, WorkOptions, ActivationOptions, total=False):

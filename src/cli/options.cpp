@@ -337,10 +337,7 @@ class Parser {
     add_page(sub);
     add_from(sub);
     add_to(sub);
-    sub->option_defaults()->group("Work");
-    add_jobs(sub);
-    add_size(sub, "--max-memory", texts_.max_memory, "bytes of all buffers together");
-    add_progress(sub);
+    add_work(sub);
     add_common(sub);
   }
 

@@ -20,6 +20,9 @@ std::unique_ptr<Backend> make_cpu_backend();
 /// Takes GPUs by index, at least one; workers share them in rotation. Throws NoDevice.
 std::unique_ptr<Backend> make_cuda_backend(const std::vector<int>& devices, const BackendOptions& options);
 
+/// Returns the GPUs of a backend by index; none of the CPU's.
+std::vector<int> devices_of(const Backend& backend);
+
 /// The rates that a conversion through the GPU reaches for single elements, with upload, kernel and download one after
 /// the other; the copy into pinned memory is not counted.
 struct GpuRates {

@@ -178,6 +178,7 @@ class CudaBackend final : public Backend {
     });
   }
 
+  const std::vector<int>& devices() const { return devices_; }
   void ready() const override { opened_.get(); }
   // A tenth of a second, which would otherwise pass at the program's end.
   void release() override {
@@ -234,6 +235,11 @@ float elapsed_seconds(const CudaEvent& begin, const CudaEvent& end) {
 
 std::unique_ptr<Backend> make_cuda_backend(const std::vector<int>& devices, const BackendOptions& options) {
   return std::make_unique<CudaBackend>(devices, options);
+}
+
+std::vector<int> devices_of(const Backend& backend) {
+  const auto* const cuda = dynamic_cast<const CudaBackend*>(&backend);
+  return cuda != nullptr ? cuda->devices() : std::vector<int>();
 }
 
 GpuRates measure_gpu(int device) {

@@ -10,6 +10,8 @@ std::unique_ptr<Backend> make_cuda_backend(const std::vector<int>& devices, cons
   fail(ErrorCode::NoDevice, {}, "cuda:{}: {}; use --device cpu", devices.front(), why_no_cuda());
 }
 
+std::vector<int> devices_of(const Backend&) { return {}; }
+
 GpuRates measure_gpu(int device) { fail(ErrorCode::NoDevice, {}, "cuda:{}: {}", device, why_no_cuda()); }
 
 }  // namespace glu_ckpt

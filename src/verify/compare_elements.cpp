@@ -7,6 +7,8 @@
 #include <limits>
 
 #include "core/simd.hpp"
+#include "exec/backends.hpp"
+#include "kernels/copy/compare_parts.hpp"
 
 #define ALWAYS_INLINE __attribute__((always_inline)) inline
 
@@ -18,9 +20,11 @@ using u16 = std::uint16_t;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 /// Elements that are compared at a time: equal ones are skipped so many together, and their values stay in the L1
 /// cache.
-constexpr i64 kPart = 1024;
+constexpr i64 kPart = kPartElements;
 /// Sums are kept in so many lanes, of elements whose indices have equal remainders, at every length of registers.
-constexpr int kLanes = 8;
+constexpr int kLanes = kPartLanes;
+/// A GPU takes about so many bytes of one side at a time.
+constexpr i64 kDeviceBytes = i64{8} << 20;
 
 struct ElementRun {
   Dtype dtype_a;
@@ -159,6 +163,72 @@ i64 first_unequal(ElementRun run) {
 }
 
 }  // namespace
+
+namespace {
+
+i64 element_count(Dtype dtype_a, std::span<const std::byte> a, Dtype dtype_b, std::span<const std::byte> b) {
+  return std::min(static_cast<i64>(a.size()) / counted_bytes(dtype_a),
+                  static_cast<i64>(b.size()) / counted_bytes(dtype_b));
+}
+
+class HostComparer final : public GroupComparer {
+ public:
+  std::vector<ElementDiff> compare(Dtype dtype_a, std::span<const std::byte> a, Dtype dtype_b,
+                                   std::span<const std::byte> b, i64 group) override {
+    const i64 count = element_count(dtype_a, a, dtype_b, b);
+    std::vector<ElementDiff> found;
+    for (i64 begin = 0; begin < count; begin += group) {
+      const auto part = [&](std::span<const std::byte> side, Dtype dtype) {
+        const i64 unit = counted_bytes(dtype);
+        return side.subspan(static_cast<std::size_t>(begin * unit),
+                            static_cast<std::size_t>(std::min(group, count - begin) * unit));
+      };
+      found.push_back(compare_elements(dtype_a, part(a, dtype_a), dtype_b, part(b, dtype_b)));
+    }
+    return found;
+  }
+};
+
+class DeviceComparer final : public GroupComparer {
+ public:
+  explicit DeviceComparer(int device) : parts_(device) {}
+
+  std::vector<ElementDiff> compare(Dtype dtype_a, std::span<const std::byte> a, Dtype dtype_b,
+                                   std::span<const std::byte> b, i64 group) override {
+    const i64 count = element_count(dtype_a, a, dtype_b, b);
+    const i64 unit = std::max(counted_bytes(dtype_a), counted_bytes(dtype_b));
+    const i64 taken = std::max<i64>(1, kDeviceBytes / unit / group) * group;
+    std::vector<ElementDiff> found;
+    for (i64 begin = 0; begin < count; begin += taken)
+      add(found,
+          parts_.compare(dtype_a, a.data() + begin * counted_bytes(dtype_a), dtype_b,
+                         b.data() + begin * counted_bytes(dtype_b), std::min(taken, count - begin), group),
+          std::min(taken, count - begin), group);
+    return found;
+  }
+
+ private:
+  static void add(std::vector<ElementDiff>& found, std::span<const PartDiff> parts, i64 count, i64 group) {
+    for (i64 in_group = 0, left = count; const PartDiff& part : parts) {
+      if (in_group == 0) found.emplace_back();
+      const i64 elements = std::min({kPartElements, group - in_group, left});
+      append(found.back(),
+             {elements, part.differing, part.first, part.max_abs, part.max_rel, part.sum_squares, part.nan_in_one});
+      left -= elements;
+      in_group = in_group + elements == group ? 0 : in_group + elements;
+    }
+  }
+
+  PartComparer parts_;
+};
+
+}  // namespace
+
+std::unique_ptr<GroupComparer> make_comparer(const Backend& backend, int worker) {
+  const std::vector<int> devices = devices_of(backend);
+  if (devices.empty()) return std::make_unique<HostComparer>();
+  return std::make_unique<DeviceComparer>(devices[static_cast<std::size_t>(worker) % devices.size()]);
+}
 
 double ElementDiff::rms() const { return elements > 0 ? std::sqrt(sum_squares / static_cast<double>(elements)) : 0; }
 

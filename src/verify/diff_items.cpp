@@ -50,6 +50,7 @@ struct DiffBuffers {
   HostBuffer a;
   HostBuffer b;
   HostBuffer scratch;
+  std::unique_ptr<GroupComparer> comparer;
 };
 
 std::vector<DiffTask> make_tasks(const Model& a, const Model& b, std::span<const ItemPair> pairs, WantsPair* is_read) {
@@ -88,7 +89,7 @@ class Differ {
       const i64 count = std::min(batch, end - first);
       const auto of_a = left.read(first, count, backend_, buffers.a, buffers.scratch, buffer_bytes_);
       const auto of_b = right.read(first, count, backend_, buffers.b, buffers.scratch, buffer_bytes_);
-      compare_rows(task, left, right, of_a, of_b, first, group);
+      compare_rows(task, left, right, of_a, of_b, first, group, *buffers.comparer);
       if (options_.on_progress)
         options_.on_progress(static_cast<i64>(count * (left.stored_row_bytes() + right.stored_row_bytes())));
     }
@@ -97,7 +98,7 @@ class Differ {
  private:
   /// Group by group, so that sums do not depend on how many rows were read together.
   static void compare_rows(DiffTask& task, const ItemRows& left, const ItemRows& right, std::span<const std::byte> of_a,
-                           std::span<const std::byte> of_b, i64 first, i64 group) {
+                           std::span<const std::byte> of_b, i64 first, i64 group, GroupComparer& comparer) {
     const i64 unit_a = counted_bytes(left.dtype()), unit_b = counted_bytes(right.dtype());
     const i64 elements = static_cast<i64>(of_a.size()) / unit_a;
     if (left.dtype() == right.dtype() && std::memcmp(of_a.data(), of_b.data(), of_a.size()) == 0) {
@@ -106,16 +107,16 @@ class Differ {
       return append(task.found, equal);
     }
     const i64 step = group * left.elements();
-    for (i64 begin = 0; begin < elements; begin += step) {
-      const i64 count = std::min(step, elements - begin);
-      const auto a = of_a.subspan(static_cast<std::size_t>(begin * unit_a), static_cast<std::size_t>(count * unit_a));
-      const auto b = of_b.subspan(static_cast<std::size_t>(begin * unit_b), static_cast<std::size_t>(count * unit_b));
-      const ElementDiff found = compare_elements(left.dtype(), a, right.dtype(), b);
+    i64 begin = 0;
+    for (const ElementDiff& found : comparer.compare(left.dtype(), of_a, right.dtype(), of_b, step)) {
       append(task.found, found);
-      if (found.first < 0 || task.place) continue;
-      const i64 index = first * left.elements() + begin + found.first;
-      task.place = place_of(left, right, index, a.subspan(static_cast<std::size_t>(found.first * unit_a)),
-                            b.subspan(static_cast<std::size_t>(found.first * unit_b)));
+      if (found.first >= 0 && !task.place) {
+        const i64 index = begin + found.first;
+        task.place = place_of(left, right, first * left.elements() + index,
+                              of_a.subspan(static_cast<std::size_t>(index * unit_a)),
+                              of_b.subspan(static_cast<std::size_t>(index * unit_b)));
+      }
+      begin += found.elements;
     }
   }
 
@@ -259,8 +260,11 @@ Diff diff_items(const Model& a, const Model& b, std::span<const ItemPair> pairs,
   std::vector<DiffTask> tasks = make_tasks(a, b, pairs, is_read);
   const Differ differ(a, b, pairs, backend, options);
   std::vector<DiffBuffers> buffers(static_cast<std::size_t>(std::max(1, options.jobs)));
-  parallel_for(tasks.size(), options.jobs,
-               [&](std::size_t i, int worker) { differ.run(tasks[i], buffers[static_cast<std::size_t>(worker)]); });
+  parallel_for(tasks.size(), options.jobs, [&](std::size_t i, int worker) {
+    DiffBuffers& own = buffers[static_cast<std::size_t>(worker)];
+    if (!own.comparer) own.comparer = make_comparer(backend, worker);
+    differ.run(tasks[i], own);
+  });
   Summary summary;
   i64 bytes = 0;
   auto task = tasks.begin();

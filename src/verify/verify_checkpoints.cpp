@@ -129,7 +129,8 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
   } else {
     require_known_glu(a, options.a.option_prefix, b, options.b.option_prefix);
   }
-  const auto backend = make_backend("cpu");
+  const auto backend = open_backend(run, 0);
+  backend->ready();
   check_master_weights(run, a, options.a);
   check_master_weights(run, b, options.b);
   Stage stage(run, "diff", diff_bytes(a.model(), b.model(), options.tensors));

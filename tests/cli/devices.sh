@@ -19,6 +19,7 @@ devices() {
   status "a GPU too many" 5 convert "$hf" "$out" --naming megatron --glu interleaved:2 --device "cuda:$gpus"
   check "a GPU too many: no-device" has "$ERR" "[no-device]"
   check "a GPU too many: nothing is left" absent "$out.partial"
+  status "diff on a GPU too many" 5 diff "$hf" "$hf" --device "cuda:$gpus" && check "no-device" has "$ERR" "[no-device]"
   status "a device that is none" 2 convert "$hf" "$out" --naming megatron --glu interleaved:2 --device gpu
   status "--device auto" 0 convert "$hf" "$out" --naming megatron --glu interleaved:2 --device auto -v
   check "--device auto -v says why" has "$ERR" "device cpu: "

@@ -63,18 +63,21 @@ assert sum(layer["differing"] for layer in found["layers"]) == len(found["tensor
 PY
 }
 
+# Where elements are compared: as forward_device.
+diff_device=(--device "${GLU_CKPT_TEST_DEVICE:-cpu}")
+
 # diff_plants NAME FAMILY CODE COUNT [CONVERT OPTIONS...]: CODE makes B of the family's model, which is compared as it is
 # and after a conversion.
 diff_plants() {
   local name=$1 family=$2 code=$3 count=$4 hf=$TESTDATA/whole/$2/hf out=$WORK/diff
   shift 4
   edited_model "$family" "$out.b" "$code" || { bad "$name: no such edit" && return; }
-  status "diff: $name" 1 diff "$hf" "$out.b" --json
+  status "diff: $name" 1 diff "$hf" "$out.b" --json "${diff_device[@]}"
   check "diff: $name: $(json_get 'len(v["tensors"])') tensors" [ "$(json_get 'len(v["tensors"])')" == "$count" ]
   check "diff: $name: as Python computes it" planted_numbers "$hf" "$out.b"
   if (($#)); then
     status "diff: $name: convert" 0 convert "$out.b" "$out.c" "$@" -q
-    status "diff: $name, converted" 1 diff "$hf" "$out.c" --json
+    status "diff: $name, converted" 1 diff "$hf" "$out.c" --json "${diff_device[@]}"
     check "diff: $name, converted: as Python computes it" planted_numbers "$hf" "$out.b"
     status "diff: $name: the converted one is as its source" 0 diff "$out.b" "$out.c"
   fi

@@ -2,7 +2,7 @@
 # whole, or DST.partial resumes to the bytes of a run that nothing disturbed; and the source is as it was.
 
 # The conversion of all groups here, of the source $FAULT_SRC.
-FAULT_TO=(--naming megatron --experts grouped --glu interleaved:32 --max-shard-size 6MB)
+FAULT_TO=(--naming megatron --experts grouped --glu interleaved:32 --max-shard-size 6MB --manifest sha256)
 
 # make_model DIR EXPERTS LAYERS F H [sparse]: experts of BF16 in two shards, and a config.json. With sparse the shard,
 # then one alone, holds zeros that take no disk.
