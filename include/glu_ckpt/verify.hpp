@@ -59,10 +59,16 @@ class ModelLeaves final : public LeafHasher {
   std::unique_ptr<Parts> parts_;
 };
 
+/// A model without its bytes: tensors by name, dtype and shape, and what was recognized in them. Owned by somebody
+/// else.
+struct ModelShape {
+  const Inventory& inventory;
+  const Recognition& recognition;
+};
+
 /// The first matrix or tensor that one of two models has and the other lacks, by its label; empty where both consist of
-/// the same ones. Reads names, dtypes and shapes alone.
-std::string first_unlike(const Inventory& a, const Recognition& a_recognition, const Inventory& b,
-                         const Recognition& b_recognition);
+/// the same ones.
+std::string first_unlike(const ModelShape& a, const ModelShape& b);
 
 /// The first element that differs, in the order layer, set, expert, role, row, column.
 struct Difference {

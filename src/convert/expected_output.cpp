@@ -68,15 +68,14 @@ Record make_record(const Conversion& conversion, const std::optional<Digest>& di
   return record;
 }
 
-bool same_layout(const Inventory& a, const Recognition& a_recognition, const Inventory& b,
-                 const Recognition& b_recognition) {
+bool same_layout(const ModelShape& a, const ModelShape& b) {
   const auto tensors = [](const Inventory& inventory) {
     std::set<std::tuple<std::string, Dtype, std::vector<i64>>> all;
     for (const TensorRef& tensor : inventory.tensors) all.emplace(tensor.name, tensor.dtype, tensor.shape);
     return all;
   };
-  const LayoutAnswers &x = a_recognition.layout, &y = b_recognition.layout;
-  return tensors(a) == tensors(b) && x.glu == y.glu && x.shared_glu == y.shared_glu &&
+  const LayoutAnswers &x = a.recognition.layout, &y = b.recognition.layout;
+  return tensors(a.inventory) == tensors(b.inventory) && x.glu == y.glu && x.shared_glu == y.shared_glu &&
          x.optimizer_glu == y.optimizer_glu;
 }
 

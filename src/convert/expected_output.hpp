@@ -13,14 +13,15 @@ namespace glu_ckpt {
 struct OutputModel {
   Inventory inventory;
   Recognition recognition;
+
+  ModelShape shape() const { return {inventory, recognition}; }
 };
 
 /// Recognizes the plan's outputs by `record` and the source's config.json. Pure.
 OutputModel output_model(const Conversion& conversion, const Record& record);
 
 /// Whether two models have the same names, dtypes, shapes and order of the rows.
-bool same_layout(const Inventory& a, const Recognition& a_recognition, const Inventory& b,
-                 const Recognition& b_recognition);
+bool same_layout(const ModelShape& a, const ModelShape& b);
 
 /// The output's provenance; without a digest where none is to be recorded.
 Record make_record(const Conversion& conversion, const std::optional<Digest>& digest);

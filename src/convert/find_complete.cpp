@@ -69,7 +69,7 @@ std::optional<Converted> find_complete(const Conversion& conversion) {
   const bool same_files =
       written.format() == conversion.target.format && (conversion.target.format != Format::Safetensors ||
                                                        written.inventory().files.size() == conversion.plan.num_shards);
-  if (!same_files || !same_layout(wanted.inventory, wanted.recognition, written.inventory(), there.recognition))
+  if (!same_files || !same_layout(wanted.shape(), {written.inventory(), there.recognition}))
     fail_other("is not what this run would write");
   if (is_directory_at(output)) check_side_files(conversion, written, fail_other);
   const Digest digest = digest_stage(conversion.run, conversion.source.model(), *conversion.backend, "comparing");

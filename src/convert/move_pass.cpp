@@ -108,9 +108,10 @@ Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, co
     // A range that holds no whole leaves could never be proved by a resumed run.
     if (range.sums.output.bytes == range.bytes()) append_done(staging.sink().journal(), range);
   };
-  const std::vector<Task> tasks = share_tasks(make_tasks(plan, *conversion.backend, execution), plan, ranks);
+  TaskPlan tasks = plan_tasks(plan, *conversion.backend, execution);
+  tasks.tasks = share_tasks(std::move(tasks.tasks), plan, ranks);
   std::vector<i64> task_bytes;
-  for (const Task& task : tasks) task_bytes.push_back(task.end - task.begin);
+  for (const Task& task : tasks.tasks) task_bytes.push_back(task.end - task.begin);
   TaskQueue queue(ranks, task_bytes);
   together(ranks, [&] {
     (void)execute_tasks(plan, *conversion.source.source, staging.sink(), *conversion.backend, execution, tasks,

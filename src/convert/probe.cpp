@@ -60,13 +60,13 @@ std::vector<i64> spread(i64 count) {
 
 std::optional<ProbedRate> probe_rate(const Plan& plan, const Source& source, const std::filesystem::path& directory,
                                      const Backend& backend, const ExecuteOptions& options, double seconds) {
-  const std::vector<Task> tasks = make_tasks(plan, backend, options);
+  const TaskPlan tasks = plan_tasks(plan, backend, options);
   File buffered = File::unnamed(directory, false);
-  if (tasks.empty() || !buffered.is_open()) return std::nullopt;
+  if (tasks.tasks.empty() || !buffered.is_open()) return std::nullopt;
   try {
     ProbeSink sink(File::unnamed(directory, true), std::move(buffered),
                    std::min(kFileBytes, round_up(plan.bytes, kPageBytes)));
-    const std::vector<i64> order = spread(std::ssize(tasks));
+    const std::vector<i64> order = spread(std::ssize(tasks.tasks));
     std::atomic<std::size_t> given{0};
     std::atomic<i64> done{0};
     ExecuteOptions sample = options;

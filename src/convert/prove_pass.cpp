@@ -120,8 +120,8 @@ class Prover {
   }
 
   void check_opens_as_planned(const Checkpoint& staged) const {
-    const std::string unlike = first_unlike(expected_.model().inventory, expected_.model().recognition,
-                                            staged.source->inventory(), staged.recognition);
+    const std::string unlike =
+        first_unlike(expected_.model().shape(), {staged.source->inventory(), staged.recognition});
     if (unlike.empty()) return;
     fail(ErrorCode::VerifyFailed, {output_, {}},
          "what was written opens as another model than was planned: {}. Nothing was kept; please report it", unlike);

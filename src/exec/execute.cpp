@@ -138,13 +138,14 @@ class MovesByPlace {
 /// The state that the workers of one execute_tasks() share.
 class Execution {
  public:
-  Execution(const Plan& plan, const Source& source, Sink& sink, const Backend& backend, const ExecuteOptions& options)
+  Execution(const Plan& plan, const Source& source, Sink& sink, const Backend& backend, const ExecuteOptions& options,
+            const WorkerPlan& workers)
       : plan_(plan),
         source_(source),
         sink_(sink),
         backend_(backend),
         options_(options),
-        worker_plan_(plan_workers(plan, backend, options)),
+        worker_plan_(workers),
         moves_by_place_(plan),
         semaphore_(backend.computing(options.jobs)),
         workers_(static_cast<std::size_t>(worker_plan_.workers)),
@@ -264,17 +265,17 @@ i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const Execute
 }
 
 RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
-                        const ExecuteOptions& options, std::span<const Task> tasks, const std::function<i64()>& next) {
-  return Execution(plan, source, sink, backend, options).run(tasks, next);
+                        const ExecuteOptions& options, const TaskPlan& tasks, const std::function<i64()>& next) {
+  return Execution(plan, source, sink, backend, options, tasks.workers).run(tasks.tasks, next);
 }
 
 RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
                   const ExecuteOptions& options) {
-  const std::vector<Task> tasks = make_tasks(plan, backend, options);
+  const TaskPlan tasks = plan_tasks(plan, backend, options);
   std::atomic<i64> given{0};
   return execute_tasks(plan, source, sink, backend, options, tasks, [&] {
     const i64 number = given++;
-    return number < std::ssize(tasks) ? number : -1;
+    return number < std::ssize(tasks.tasks) ? number : -1;
   });
 }
 

@@ -114,8 +114,9 @@ std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffe
   return tasks;
 }
 
-std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
-  return make_tasks(plan, backend, plan_workers(plan, backend, options).buffer_bytes, options);
+TaskPlan plan_tasks(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
+  const WorkerPlan workers = plan_workers(plan, backend, options);
+  return {workers, make_tasks(plan, backend, workers.buffer_bytes, options)};
 }
 
 }  // namespace glu_ckpt

@@ -39,8 +39,14 @@ std::vector<Task> cut_tasks(const Plan& plan, std::size_t tensor, std::span<cons
 /// are cut into long tasks, others as cut_tasks() does.
 std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffer_bytes, const ExecuteOptions& options);
 
+/// A plan cut for the workers that will take its tasks.
+struct TaskPlan {
+  WorkerPlan workers;
+  std::vector<Task> tasks;
+};
+
 /// The tasks that execute() makes of a plan. A process that shares the work with others gives its tasks to all of them.
-std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, const ExecuteOptions& options);
+TaskPlan plan_tasks(const Plan& plan, const Backend& backend, const ExecuteOptions& options);
 
 /// Returns those of the ranges that an earlier run wrote through `sink` whose bytes still hash to their sums. The sink
 /// adopts their bytes; all others are to be written again.
@@ -50,6 +56,6 @@ std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& p
 /// Does what execute() does, but only those `tasks` whose numbers `next` gives, until it gives a negative one; any
 /// thread calls it.
 RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
-                        const ExecuteOptions& options, std::span<const Task> tasks, const std::function<i64()>& next);
+                        const ExecuteOptions& options, const TaskPlan& tasks, const std::function<i64()>& next);
 
 }  // namespace glu_ckpt

@@ -269,9 +269,8 @@ std::optional<Digest> ModelLeaves::digest(const LeafSum& sum) const {
 
 Digest ModelLeaves::blank() const { return {0, 0, static_cast<i64>(parts_->items.size()), parts_->bytes}; }
 
-std::string first_unlike(const Inventory& a, const Recognition& a_recognition, const Inventory& b,
-                         const Recognition& b_recognition) {
-  const std::vector<Item> left = list_items(a, a_recognition), right = list_items(b, b_recognition);
+std::string first_unlike(const ModelShape& a, const ModelShape& b) {
+  const std::vector<Item> left = list_items(a.inventory, a.recognition), right = list_items(b.inventory, b.recognition);
   const auto [x, y] = std::ranges::mismatch(left, right, is_same_item);
   if (x != left.end()) return x->label();
   return y == right.end() ? std::string() : y->label();

@@ -166,12 +166,10 @@ readonly SLOWLY=(-j 1 --max-memory 1MiB)
 stopped_by() {
   local signal=$1 out=$WORK/stopped pid
   hold_anew
-  # A background command of a script ignores SIGINT unless job control is on.
-  set -m
-  "$HELD_PROGRAM" convert "$WORK/fault_mid" "$out" "${FAULT_TO[@]}" -q "${SLOWLY[@]}" >/dev/null 2>"$WORK/.err" \
+  # A background command of a script ignores SIGINT, and so does all that is started with nohup.
+  env --default-signal=INT "$HELD_PROGRAM" convert "$WORK/fault_mid" "$out" "${FAULT_TO[@]}" -q "${SLOWLY[@]}" >/dev/null 2>"$WORK/.err" \
     </dev/null &
   pid=$!
-  set +m
   check "SIG$signal: met at work" held 1 $pid
   kill -s "$signal" $pid 2>/dev/null
   let_go

@@ -41,7 +41,8 @@ run_tests() {
   local python=$1 what=$2
   shift 2
   echo "python: $("$python" -c 'import platform; print(platform.python_version())') $what"
-  if (cd "$here" && PYTHONDONTWRITEBYTECODE=1 "$python" -P -m pytest -q --tb=short --disable-warnings \
+  # Started in the background, pytest would ignore the Ctrl-C that two tests send.
+  if (cd "$here" && PYTHONDONTWRITEBYTECODE=1 env --default-signal=INT "$python" -P -m pytest -q --tb=short --disable-warnings \
     -p no:cacheprovider --basetemp="$work/pytest" "$@") >"$work/log" 2>&1; then
     tail -n 1 "$work/log"
   else

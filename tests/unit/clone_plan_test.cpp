@@ -270,7 +270,7 @@ TEST(ClonePlan, ALongTensorIsCutBetweenBlocks) {
     if (clones.empty()) continue;
     ExecuteOptions options;
     options.clones = &clones;
-    const auto tasks = make_tasks(plan, *backend, options);
+    const auto tasks = plan_tasks(plan, *backend, options).tasks;
     EXPECT_EQ(tasks.size(), 3U);
     i64 done = 0;
     for (const Task& task : tasks) {
@@ -283,7 +283,7 @@ TEST(ClonePlan, ALongTensorIsCutBetweenBlocks) {
     // As it is written, in memory that is bounded.
     const i64 buffers = planned_buffer_bytes(plan, *backend, options);
     options.clones = nullptr;
-    EXPECT_GT(make_tasks(plan, *backend, options).size(), 20U);
+    EXPECT_GT(plan_tasks(plan, *backend, options).tasks.size(), 20U);
     EXPECT_EQ(planned_buffer_bytes(plan, *backend, options), buffers);
   }
 }
