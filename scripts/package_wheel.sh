@@ -83,7 +83,8 @@ unzip -l "$work"/glu_ckpt-*.whl >"$work/log"
 if grep -q '_core\.abi3\.so' "$work/log"; then
   python -m wheel tags --remove --python-tag cp312 --abi-tag abi3 "$work"/glu_ckpt-*.whl >/dev/null
 fi
-python -m auditwheel repair --wheel-dir "$work/repaired" "$work"/glu_ckpt-*.whl >"$work/log" 2>&1 ||
+# Without symbols, of which nvcc's have the number of its process in their names.
+python -m auditwheel repair --strip --wheel-dir "$work/repaired" "$work"/glu_ckpt-*.whl >"$work/log" 2>&1 ||
   { cat "$work/log" >&2; exit 1; }
 cp "$work"/repaired/*.whl "$dist"
 # The sdist is what is committed.
