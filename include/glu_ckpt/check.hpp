@@ -39,8 +39,13 @@ struct CheckedCheckpoint {
   std::optional<std::string> recorded_digest;
   std::optional<std::string> digest;
 
+  /// The format itself has checksums of data: in zips, or in integrity.json.
+  bool has_own_checksums = false;
+
   /// True where nothing that was compared differs.
   bool is_ok() const;
+  /// True where anything says what the data should be. Otherwise they were not compared.
+  bool has_anything() const { return has_checksums || has_manifest || has_own_checksums || digest.has_value(); }
 };
 
 /// Optional: a glu_ckpt.sha256 is compared where there is one. Required: it is missing where there is none.

@@ -75,6 +75,9 @@ struct TensorDiff {
   /// Others, quantized ones among them, are compared as bits.
   bool has_numbers = false;
   std::optional<ElementPlace> first;
+  /// Of a matrix: rows in which an element differs, and the first few of them.
+  i64 differing_rows = 0;
+  std::vector<i64> first_rows;
 };
 
 /// All that was compared of one layer, or outside of all layers.

@@ -20,7 +20,7 @@ class LoaderFinder {
       : layout_(model.layout), model_(model), naming_(find_naming(model.layout.naming)) {}
 
   LoadsIn find() const {
-    if (model_.architecture == nullptr) return nothing("{}", model_.no_architecture);
+    if (model_.architecture == nullptr) return nothing("{}{}", model_.no_architecture, of_a_run());
     if (naming_ == nullptr || model_.rest.empty()) return nothing("{}", model_.why_no_rest);
     if (layout_.glu.kind == Glu::Kind::Unknown)
       return nothing("nobody knows in which order FC1 holds gate and up; --from-glu or `stamp` says it");
@@ -37,6 +37,28 @@ class LoaderFinder {
     return {{}, fmt::format(text, std::forward<Args>(args)...)};
   }
 
+  /// A checkpoint that Megatron saved, of which no file says what model it is.
+  std::string of_a_run() const {
+    const bool known = layout_.glu.kind == Glu::Kind::Contiguous || layout_.glu.kind == Glu::Kind::Interleaved;
+    const bool shared_known = !layout_.shared_glu || layout_.shared_glu->kind != Glu::Kind::Unknown;
+    if (layout_.naming != "megatron-dist" || model_.format != "torch-dist" || !known || !shared_known) return {};
+    const std::string flags = megatron_flags();
+    return "; the run that it is of takes it with its own arguments and " +
+           (flags.empty() ? "no moe_mlp_glu_interleave_size" : flags);
+  }
+
+  /// Those that say the order of gate and up; empty where both are contiguous.
+  std::string megatron_flags() const {
+    std::string flags;
+    const auto add = [&](std::string_view name, const Glu& glu) {
+      if (glu.kind == Glu::Kind::Interleaved)
+        flags += fmt::format("{}{}={}", flags.empty() ? "" : ", ", name, glu.block_rows);
+    };
+    add("moe_mlp_glu_interleave_size", layout_.glu);
+    if (layout_.shared_glu) add("moe_shared_expert_glu_interleave_size", *layout_.shared_glu);
+    return flags;
+  }
+
   bool is(std::string_view model_type) const { return model_.architecture->model_type == model_type; }
 
   LoadsIn find_megatron() const {
@@ -46,13 +68,7 @@ class LoaderFinder {
       return nothing("Megatron-Core's grouped experts are one tensor a layer; --experts grouped");
     const Architecture& architecture = *model_.architecture;
     if (!architecture.family->needs.empty()) return nothing("{}", architecture.family->needs);
-    std::string flags;
-    const auto add = [&](std::string_view name, const Glu& glu) {
-      if (glu.kind == Glu::Kind::Interleaved)
-        flags += fmt::format("{}{}={}", flags.empty() ? "" : ", ", name, glu.block_rows);
-    };
-    add("moe_mlp_glu_interleave_size", layout_.glu);
-    if (layout_.shared_glu) add("moe_shared_expert_glu_interleave_size", *layout_.shared_glu);
+    std::string flags = megatron_flags();
     std::string versions = flags.empty() ? "0.16 or later" : "0.19 or later (0.16 does not know interleaved rows)";
     const bool latent = architecture.family->attention == Attention::Latent;
     if (is("gpt_oss")) versions = "0.19 or later (its arguments; 0.16 by a configuration in Python)";

@@ -79,7 +79,7 @@ ExitStatus cmd_check(const Options& options) {
     print_out(options, check_json(found));
   else if (!options.quiet)
     print_out(options, check_text(found, options.input));
-  return found.is_ok() ? ExitStatus::Done : ExitStatus::Differs;
+  return found.is_ok() && (found.has_anything() || !options.strict) ? ExitStatus::Done : ExitStatus::Differs;
 }
 
 }  // namespace glu_ckpt::cli

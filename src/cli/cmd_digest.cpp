@@ -73,7 +73,10 @@ std::vector<ExpectedDigest> read_list(const std::string& file) {
     const std::size_t path = line.find_first_not_of(' ', blank);
     const auto digest = parse_digest(std::string_view(line).substr(0, blank));
     if (!digest || path == std::string::npos)
-      fail(ErrorCode::Usage, {file, {}}, "{}: line {} is not a digest and a path, as `glu-ckpt digest A B` prints them",
+      fail(ErrorCode::Usage, {file, {}},
+           "{}: line {} is not a digest and a path, as `glu-ckpt digest A B` prints them; of one checkpoint whose "
+           "digest "
+           "is noted, `glu-ckpt verify PATH gck2:...` says whether it has it",
            file, number);
     list.push_back({*digest, line.substr(path)});
   }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cctype>
 
 #include "cli/session.hpp"
 #include "core/fail.hpp"
@@ -7,10 +8,19 @@
 namespace glu_ckpt::cli {
 namespace {
 
+/// Names are written in both cases, and with either of '-' and '_'.
+std::string folded(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char letter) {
+    return letter == '-' ? '_' : static_cast<char>(std::tolower(letter));
+  });
+  return text;
+}
+
 /// Those that have the word in their name, in a model_type or among the programs that load them.
 std::vector<NamingSummary> chosen_rows(const std::string& word) {
   std::vector<NamingSummary> rows = naming_summaries();
-  const auto has = [&](const std::string& text) { return text.find(word) != std::string::npos; };
+  const std::string wanted = folded(word);
+  const auto has = [&](const std::string& text) { return folded(text).find(wanted) != std::string::npos; };
   std::erase_if(rows, [&](const NamingSummary& row) {
     return !has(row.name) && !has(row.loads_in) &&
            std::ranges::none_of(row.model_types, [&](const std::string& type) { return has("hf:" + type); });

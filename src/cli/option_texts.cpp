@@ -61,10 +61,11 @@ void interpret(const OptionTexts& texts, ExpertCompute compute, Options& options
   answer(texts.to_glu, options.verify.b.glu);
   answer(texts.to_shared_glu, options.verify.b.shared_glu);
   answer(texts.to_optimizer_glu, options.verify.b.optimizer_glu);
-  if (!texts.max_shard.empty()) options.convert.max_shard_bytes = parse_size(texts.max_shard);
-  if (!texts.max_memory.empty()) options.run.memory_bytes = parse_size(texts.max_memory);
-  if (!texts.device_memory.empty()) options.run.device_memory_bytes = parse_size(texts.device_memory);
-  if (!texts.bench_size.empty()) options.bench.size_bytes = parse_size(texts.bench_size);
+  if (!texts.max_shard.empty()) options.convert.max_shard_bytes = parse_size("--max-shard-size", texts.max_shard);
+  if (!texts.max_memory.empty()) options.run.memory_bytes = parse_size("--max-memory", texts.max_memory);
+  if (!texts.device_memory.empty())
+    options.run.device_memory_bytes = parse_size("--device-memory", texts.device_memory);
+  if (!texts.bench_size.empty()) options.bench.size_bytes = parse_size("--size", texts.bench_size);
   if (options.bench.size_bytes < 1) fail(ErrorCode::Usage, {}, "--size must be at least 1 byte");
   constexpr i64 kLeastMemory = i64{1} << 20;
   if (options.run.memory_bytes < kLeastMemory) fail(ErrorCode::Usage, {}, "--max-memory must be at least 1MiB");

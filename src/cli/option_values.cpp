@@ -146,7 +146,7 @@ std::string target_fault(const std::string& typed) {
                      suggestion(typed, known));
 }
 
-i64 parse_size(const std::string& text) {
+i64 parse_size(std::string_view option, const std::string& text) {
   struct Unit {
     std::string_view name;
     i64 bytes;
@@ -174,7 +174,7 @@ i64 parse_size(const std::string& text) {
     for (const Unit& known : kUnits)
       if (known.name == unit)
         if (const auto bytes = checked_mul(number, known.bytes)) return *bytes;
-  fail(ErrorCode::Usage, {}, "'{}' is not a size; say for example 512MiB or 5GB", text);
+  fail(ErrorCode::Usage, {}, "{}: '{}' is not a size; say for example 512MiB or 5GB", option, text);
 }
 
 }  // namespace glu_ckpt::cli

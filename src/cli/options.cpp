@@ -385,6 +385,7 @@ class Parser {
     sub->add_option("PATH", options_.input, "file or directory")->required();
     sub->option_defaults()->group("What is compared");
     add_manifest(sub, "such a file must be there; where it is, it is compared anyway");
+    sub->add_flag("--strict", options_.strict, "end with status 1 where nothing says what the data should be");
     add_work(sub);
     add_common(sub);
   }

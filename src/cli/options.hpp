@@ -93,7 +93,7 @@ struct Options {
 std::optional<Options> parse_options(int argc, const char* const* argv, const std::string& program = "glu-ckpt");
 
 /// Bytes: "64MiB", "5GB" (decimal), "1G" (binary, as dd and rclone have it), "4096". Throws Usage.
-i64 parse_size(const std::string& text);
+i64 parse_size(std::string_view option, const std::string& text);
 
 ExitStatus cmd_inspect(const Options& options);
 /// By all ranks together, where there are any; rank 0 reports.

@@ -167,6 +167,17 @@ void pick_shards(CheckpointFiles& files, const Listing& listing) {
   files.index_file = path.string();
 }
 
+/// A folder of one of Megatron's checkpoints; empty where there is none.
+std::string first_iteration(const fs::path& directory) {
+  std::vector<std::string> names = list_directory(directory);
+  std::ranges::sort(names);
+  const auto is_one = [&](const std::string& name) {
+    return name.starts_with("iter_") && is_directory_at(directory / name);
+  };
+  const auto found = std::ranges::find_if(names, is_one);
+  return found == names.end() ? std::string() : *found;
+}
+
 [[noreturn]] void fail_nothing_found(const fs::path& directory, const Listing& listing) {
   const std::string name = directory.string();
   const std::string found =
@@ -177,6 +188,13 @@ void pick_shards(CheckpointFiles& files, const Listing& listing) {
   if (is_directory_at(directory / "snapshots"))
     fail(ErrorCode::NotSupported, {name, {}},
          "{}: is a repository of the Hugging Face cache; give one of the directories in {}/snapshots", name, name);
+  if (name.ends_with(".partial"))
+    fail(ErrorCode::NotSupported, {name, {}},
+         "{}: is a conversion that was not finished; the same `glu-ckpt convert` with --resume goes on with it", name);
+  if (const std::string iteration = first_iteration(directory); !iteration.empty())
+    fail(ErrorCode::NotSupported, {name, {}},
+         "{}: no latest_checkpointed_iteration.txt says which of its checkpoints is meant; give one: {}", name,
+         (directory / iteration).string());
   fail(ErrorCode::NotSupported, {name, {}},
        "{}: no checkpoint found: looked for *.safetensors, {}, pytorch_model*.bin, *.pt, .metadata and mp_rank_*{}",
        name, kSafetensorsIndexFile, found);

@@ -230,6 +230,13 @@ void describe_targets(const Recognition& from, const std::vector<BlockTarget>& t
         "hold contiguous weights beside interleaved state: then say --from-optimizer-glu");
 }
 
+/// A single block of gate rows and one of up rows is both orders.
+std::string same_rows_text(const Plan& plan) {
+  if (plan.from.glu == plan.to.glu) return {};
+  return fmt::format(": with so few rows {} and {} are the same bytes", to_string(plan.from.glu),
+                     to_string(plan.to.glu));
+}
+
 }  // namespace
 
 Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOptions& options) {
@@ -257,9 +264,9 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   add_others(inventory, from, options, whole, root, drafts, plan);
   const bool identity = from.dropped.empty() && is_identity(drafts.list, inventory);
   if (identity && !options.force && !options.new_format)
-    fail(ErrorCode::AlreadyInLayout, {}, "the source is {}{} {} {} already; --force copies it all the same",
+    fail(ErrorCode::AlreadyInLayout, {}, "the source is {}{} {} {} already{}; --force copies it all the same",
          plan.to.naming, from.naming_settled ? "" : " (or of another family with the same keys)", plan.to.experts,
-         to_string(plan.to.glu));
+         to_string(plan.to.glu), same_rows_text(plan));
   if (!is_identity(drafts.list, inventory)) check_nothing_left_behind(inventory, from, drafts.list);
   check_unique(drafts.list);
   place_outputs(std::move(drafts.list), options.max_shard_bytes, inventory, plan);

@@ -42,8 +42,11 @@ std::string elements_text(const TensorDiff& diff) {
   if (found.nan_in_one > 0) text += fmt::format(", {} NaN in only one", found.nan_in_one);
   if (diff.first)
     text +=
-        fmt::format("; first [{}, {}]: {} in A, {} in B", diff.first->row, diff.first->column,
+        fmt::format("; first in row {}, column {}: {} in A, {} in B", diff.first->row, diff.first->column,
                     value_text(diff.first->number_a, diff.first->a), value_text(diff.first->number_b, diff.first->b));
+  if (diff.differing_rows > 1)
+    text += fmt::format("; {} rows: {}{}", diff.differing_rows, fmt::join(diff.first_rows, ", "),
+                        static_cast<i64>(diff.first_rows.size()) < diff.differing_rows ? ", ..." : "");
   return text;
 }
 
@@ -144,7 +147,9 @@ void write_tensor(JsonWriter& json, const TensorDiff& diff) {
         .end_object();
   else
     json.null();
-  json.end_object();
+  json.field("differing_rows", diff.differing_rows).key("rows").begin_array();
+  for (const i64 row : diff.first_rows) json.value(row);
+  json.end_array().end_object();
 }
 
 }  // namespace

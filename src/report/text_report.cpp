@@ -243,6 +243,9 @@ std::string bytes_text(const Verdict& verdict, bool every_tensor) {
   const std::vector<std::string> only_b = lacking(verdict.extra, verdict.differences);
   const std::size_t unlike = verdict.missing.size() - only_a.size();
   const i64 differing = verdict.differing + static_cast<i64>(unlike);
+  if (differing == 0 && only_a.empty() && only_b.empty())
+    return fmt::format("different: the digests differ, and a digest does not say where\nA {}\nB {}\n",
+                       to_string(verdict.a), to_string(verdict.b));
   text = fmt::format(
       "different: {}, {} only in A, {} only in B\n",
       differing == 1 ? "1 matrix or tensor differs" : fmt::format("{} matrices and tensors differ", differing),

@@ -3,6 +3,7 @@
 #include "verify/diff_items.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <tuple>
@@ -23,6 +24,8 @@ constexpr i64 kTaskBytes = i64{64} << 20;
 constexpr i64 kDiffBatchBytes = i64{1} << 20;
 /// Short rows are compared so many elements together.
 constexpr i64 kGroupElements = 1024;
+/// Rows of a matrix that are listed.
+constexpr std::size_t kListedRows = 8;
 
 std::vector<i64> shape_of(const Item& item) {
   return item.matrix != nullptr ? std::vector{item.matrix->rows, item.matrix->cols} : item.other->shape;
@@ -43,7 +46,15 @@ struct DiffTask {
   i64 count = 0;
   ElementDiff found = {};
   std::optional<ElementPlace> place = {};
+  i64 differing_rows = 0;
+  std::vector<i64> first_rows = {};
 };
+
+void add_rows(i64 count, std::span<const i64> rows, i64& total, std::vector<i64>& listed) {
+  total += count;
+  for (const i64 row : rows)
+    if (listed.size() < kListedRows) listed.push_back(row);
+}
 
 /// One worker's buffers.
 struct DiffBuffers {
@@ -116,8 +127,23 @@ class Differ {
                               of_a.subspan(static_cast<std::size_t>(index * unit_a)),
                               of_b.subspan(static_cast<std::size_t>(index * unit_b)));
       }
+      if (found.differing > 0)
+        for (i64 at = begin; at < begin + found.elements; at += left.elements())
+          if (found.elements <= left.elements() || row_differs(left, right, of_a, of_b, at))
+            add_rows(1, std::array{first + at / left.elements()}, task.differing_rows, task.first_rows);
       begin += found.elements;
     }
+  }
+
+  /// The row that begins at element `at`.
+  static bool row_differs(const ItemRows& left, const ItemRows& right, std::span<const std::byte> of_a,
+                          std::span<const std::byte> of_b, i64 at) {
+    const auto row = [&](const ItemRows& rows, std::span<const std::byte> bytes) {
+      const i64 unit = counted_bytes(rows.dtype()), begin = at * unit;
+      const i64 size = std::min(rows.elements() * unit, static_cast<i64>(bytes.size()) - begin);
+      return bytes.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size));
+    };
+    return compare_elements(left.dtype(), row(left, of_a), right.dtype(), row(right, of_b)).differing > 0;
   }
 
   static ElementPlace place_of(const ItemRows& left, const ItemRows& right, i64 index, std::span<const std::byte> a,
@@ -276,6 +302,8 @@ Diff diff_items(const Model& a, const Model& b, std::span<const ItemPair> pairs,
     for (; task != tasks.end() && task->pair == i; ++task) {
       append(*diff.elements, task->found);
       if (!diff.first && task->place) diff.first = std::move(task->place);
+      if (pairs[i].first->matrix != nullptr)
+        add_rows(task->differing_rows, task->first_rows, diff.differing_rows, diff.first_rows);
     }
     if (diff.first) settle_place(*diff.first, *pairs[i].first);
     if (pairs[i].first != nullptr && pairs[i].second != nullptr) bytes += pairs[i].first->bytes;

@@ -113,6 +113,19 @@ std::vector<LayerForward> verify_forward(const std::filesystem::path& path_a, co
   return run_experts(run, a, b, *runner, forward_options(options.compute, options.subset, run, a, b));
 }
 
+namespace {
+
+void warn_of_damage(const RunOptions& run, const Checkpoint& checkpoint, std::string_view title) {
+  try {
+    check_contents(run, *checkpoint.source, title);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::Interrupted) throw;
+    tell_warning(run, "{}", error.what());
+  }
+}
+
+}  // namespace
+
 Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path_b, const DiffOptions& options,
           const RunOptions& run) {
   Checkpoint a = open_checkpoint(path_a, options.a);
@@ -133,8 +146,16 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
   backend->ready();
   check_master_weights(run, a, options.a);
   check_master_weights(run, b, options.b);
-  Stage stage(run, "diff", diff_bytes(a.model(), b.model(), options.tensors));
-  return diff(a.model(), b.model(), *backend, stage.execute_options(), options.tensors);
+  Diff found;
+  {
+    Stage stage(run, "diff", diff_bytes(a.model(), b.model(), options.tensors));
+    found = diff(a.model(), b.model(), *backend, stage.execute_options(), options.tensors);
+  }
+  if (found.equal) return found;
+  // What differs may be damage; reading equal ones once more would only cost time.
+  warn_of_damage(run, a, "checking A");
+  warn_of_damage(run, b, "checking B");
+  return found;
 }
 
 CheckpointDigest digest(const std::filesystem::path& path, const SourceAnswers& answers, const RunOptions& run) {

@@ -54,6 +54,8 @@ for name, t in named.items():
         cols = a[name][1][-1]
         assert (t["first"]["row"], t["first"]["column"]) == (divmod(differ[0], cols) if len(a[name][1]) > 1
             else (0, differ[0])), t
+        rows = sorted({i // cols for i in differ}) if len(a[name][1]) > 1 else [0]
+        assert (t["differing_rows"], t["rows"]) == (len(rows), rows[:8]), (t, rows)
         as_float = lambda text: struct.unpack("<f", struct.pack("<f", float(text)))[0]
         assert as_float(t["first"]["number_a"]) == x[differ[0]], t
         assert as_float(t["first"]["number_b"]) == y[differ[0]], t
@@ -118,7 +120,7 @@ assert re.fullmatch(r"different: 1 of \d+ matrices and tensors differ, 0 only in
 assert lines[1].split() == "LAYER DIFFER ELEMENTS MAX ABS MAX REL RMS".split(), lines
 assert re.match(r"1 +1 of \d+ +1 \(", lines[2]), lines
 assert lines[3] == "" and re.fullmatch(
-    r"layer 1 routed expert 3 gate weight: 1 of 2048 elements differ, max abs \S+, max rel \S+, rms \S+; first \[0, 0\]: "
+    r"layer 1 routed expert 3 gate weight: 1 of 2048 elements differ, max abs \S+, max rel \S+, rms \S+; first in row 0, column 0: "
     r"\S+ \(0x[0-9a-f]{4}\) in A, 1 \(0x3f80\) in B", lines[4]), lines
 assert lines[5:] == ["1 other layer is equal"], lines
 PY

@@ -168,6 +168,8 @@ can be written with indexed or grouped experts and any order of gate and up." la
   check "layouts of a model type: $OUT" has "$OUT" hf:qwen3_moe
   status "layouts of a program" 0 layouts Megatron-Core
   check "layouts of a program: $OUT" has "$OUT" megatron-dist
+  status "layouts as people write it" 0 layouts GPT-OSS
+  check "layouts as people write it: $OUT" has "$OUT" hf:gpt_oss
   status "layouts of nothing" 2 layouts zebra
   "$PROGRAM" doctor no/where >/dev/null 2>"$WORK/.err"
   check "doctor does not look for a place in the hub's cache" [ "$(grep -c Hugging "$WORK/.err")" == 0 ]
