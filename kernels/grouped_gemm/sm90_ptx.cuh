@@ -159,11 +159,6 @@ __device__ inline void give_registers() {
 __device__ inline void warpgroup_sync(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
 __device__ inline void two_warpgroups_sync(int number) { asm volatile("bar.sync %0, 256;" ::"r"(number) : "memory"); }
 
-/// One warpgroup of two arrives at such a barrier, and goes on; the other waits there.
-__device__ inline void two_warpgroups_arrive(int number) {
-  asm volatile("bar.arrive %0, 256;" ::"r"(number) : "memory");
-}
-
 /// Describes a tile of rows of 128 bytes in shared memory, swizzled by 128 bytes as TMA writes it, whose address is a
 /// multiple of 1024: groups of 8 rows lie 1024 bytes apart. The descriptor 16 columns (32 bytes) farther on is 2 more.
 __device__ inline uint64_t tile_descriptor(const void* tile) {

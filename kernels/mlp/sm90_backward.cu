@@ -20,7 +20,6 @@ constexpr int kThreads = kWarpgroup * (1 + kConsumers);
 constexpr int kCluster = 2;
 constexpr int kBlockRows = 64 * kConsumers;
 constexpr int kBlockCols = 256;
-constexpr int kLeadBarrier = 3;
 /// 64 rows of 64 columns.
 constexpr int kChunkBytes = kDepthRows * kTileRowBytes;
 constexpr int kABytes = kBlockRows * kTileRowBytes;
@@ -107,19 +106,13 @@ __device__ inline void multiply_stage(float (&sums)[128], const std::byte* stage
 }
 
 /// Takes `steps` stages into the sums, and gives each back. `prepare` is called with a step's number once its bytes
-/// have come, `meanwhile` while the first step's products are made. The second warpgroup begins when the first has
-/// taken kLead steps, so that one of them multiplies while the other writes results; 0: they do not wait for one
-/// another.
-template <typename Element, int kTurnA, int kLead, typename SharedType, typename Prepare, typename Meanwhile>
+/// have come, `meanwhile` while the first step's products are made.
+template <typename Element, int kTurnA, typename SharedType, typename Prepare, typename Meanwhile>
 __device__ inline void multiply_steps(float (&sums)[128], SharedType& shared,
                                       PipelineStage<SharedType::kStages>& pipeline, const Worker& worker, int steps,
                                       const Prepare& prepare, const Meanwhile& meanwhile) {
   int last = 0;
-  // With fewer steps the first could arrive twice before the second waits: stages alone keep them together.
-  const bool leads = kLead > 0 && steps >= SharedType::kStages;
-  if (leads && worker.group == 1) sm90::two_warpgroups_sync(kLeadBarrier);
   for (int step = 0; step < steps; ++step, pipeline.next()) {
-    if (leads && worker.group == 0 && step == kLead) sm90::two_warpgroups_arrive(kLeadBarrier);
     sm90::barrier_wait(&shared.full[pipeline.stage], pipeline.parity);
     prepare(step, shared.stages[pipeline.stage]);
     sm90::mma_fence();
@@ -231,7 +224,7 @@ __device__ void derive_tiles(const Sm90Derive& job, DeriveShared& shared, int ti
                         rounded_probability<Element>(args.probs, row + worker.lane / 4 + 8, place.row_end)};
     tile += stride;
     float sums[128];
-    multiply_steps<Element, 0, 0>(
+    multiply_steps<Element, 0>(
         sums, shared, pipeline, worker, steps, [](int, std::byte*) {},
         [&] {
           if (tile < count) next = scheduler.at(tile);
@@ -326,7 +319,7 @@ __device__ void input_grad_tiles(const Sm90InputGrad& job, InputShared& shared, 
     const LayerTile place = next;
     tile += stride;
     float sums[128];
-    multiply_steps<Element, 0, 0>(
+    multiply_steps<Element, 0>(
         sums, shared, pipeline, worker, steps, [](int, std::byte*) {},
         [&] {
           if (tile < count) next = scheduler.at(tile);
@@ -345,9 +338,6 @@ __device__ void input_grad_tiles(const Sm90InputGrad& job, InputShared& shared, 
 // Weight grad.
 
 using WeightShared = Shared<4, 2>;
-
-/// Saves 3 % of the cycles with 4 steps a tile (256 tokens an expert, H200); in the other products it costs 1 to 2 %.
-constexpr int kGradLead = 2;
 
 /// The place of a cluster's tile of weight gradients.
 struct GradTile {
@@ -540,7 +530,7 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, WeightShared& share
       if (tile < count) next = scheduler.at(tile);
       if (job.out != nullptr) rows = GradRows(job.out + table, row);
     };
-    multiply_steps<Element, 1, kGradLead>(
+    multiply_steps<Element, 1>(
         sums, shared, pipeline, worker, steps,
         [&](int step, std::byte* stage) {
           if (rest > 0 && step == steps - 1) clear_rows(stage, rest);
