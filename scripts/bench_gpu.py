@@ -18,6 +18,9 @@ figures, as for the program.
 forward --backward: gradients of x, the probabilities and both weights. PyTorch's time is that of a forward with the
 backward by autograd, less that of the forward; its activation is compiled. The program's backward reads the
 pre-activation that its forward saved.
+
+Where QuACK (quack-kernels) is installed, forward and backward stand beside its grouped kernels too, which it tunes for
+each shape: gate and up rows alternate, no probabilities. Its backward is the sum of its four products' times.
 """
 
 import argparse
@@ -27,6 +30,12 @@ import subprocess
 import sys
 
 import torch
+
+try:
+    from quack.gemm_interface import gemm as quack_gemm
+    from quack.gemm_interface import gemm_dgated, gemm_gated
+except ImportError:
+    quack_gemm = None
 
 # model, [E, 2F, H], K; the shapes of `glu-ckpt bench kernels`.
 SHAPES = [
@@ -183,16 +192,54 @@ def torch_forward(figure):
     return in_turn(*works, launches=launches)
 
 
+def quack_times(figure, backward):
+    """Microseconds of QuACK's forward, or of the four products of its backward; nothing where it is not installed."""
+    if quack_gemm is None:
+        return []
+    experts, hidden, width = (figure[key] for key in ("num_experts", "hidden_size", "moe_intermediate_size"))
+    tokens = figure["tokens_per_expert"]
+    rows = experts * tokens
+    x = values(rows, hidden, deviation=1)
+    fc1 = values(experts, 2 * width, hidden, deviation=hidden**-0.5)
+    fc2 = values(experts, hidden, width, deviation=width**-0.5)
+    ends = torch.arange(experts + 1, device="cuda", dtype=torch.int32) * tokens
+    z, y = gemm_gated(x, fc1.mT, activation="swiglu", cu_seqlens_m=ends)
+    expected = x[:tokens].float() @ fc1[0].T.float()
+    expected = torch.nn.functional.silu(expected[:, ::2]) * expected[:, 1::2]
+    assert (y[:tokens].float() - expected).abs().max() < 0.25 * expected.pow(2).mean().sqrt()
+    out = torch.empty_like(x)
+    if not backward:
+        def forward():
+            gemm_gated(x, fc1.mT, activation="swiglu", store_preact=False, postact_out=y, cu_seqlens_m=ends)
+            quack_gemm(y, fc2.mT, out=out, cu_seqlens_m=ends)
+
+        works = [forward]
+    else:
+        dout, dz = values(rows, hidden, deviation=1), torch.empty_like(z)
+        dfc1, dfc2 = torch.empty_like(fc1), torch.empty_like(fc2)
+        works = [
+            lambda: gemm_dgated(dout, fc2, z, activation="swiglu", dx_out=dz, postact_out=y, cu_seqlens_m=ends),
+            lambda: quack_gemm(dz, fc1, out=out, cu_seqlens_m=ends),
+            lambda: quack_gemm(dout.T, y, out=dfc2, cu_seqlens_k=ends),
+            lambda: quack_gemm(dz.T, x, out=dfc1, cu_seqlens_k=ends),
+        ]
+    for work in works:
+        work()
+    return in_turn(*works, launches=max(1, min(50, round(1000 / batch_us(works[0], 1)))))
+
+
 def forward_figures(arguments):
     """One row for each figure of the program, with PyTorch's times and the ratios."""
     before = own_forward(arguments)
     others = []
     for figure in before["figures"]:
-        others.append(torch_forward(figure))
+        compiled_and_eager = torch_forward(figure)
+        torch.cuda.empty_cache()
+        others.append((*compiled_and_eager, *quack_times(figure, backward=False)))
         torch.cuda.empty_cache()
     after = own_forward(arguments)
     rows = []
-    for first, (compiled, eager), second in zip(before["figures"], others, after["figures"]):
+    for first, (compiled, eager, *quack), second in zip(before["figures"], others, after["figures"]):
         own = (first["microseconds"] + second["microseconds"]) / 2
         flops, weight_bytes = first["tflops"] * first["microseconds"], first["weight_bytes"]
         rows.append({
@@ -203,8 +250,24 @@ def forward_figures(arguments):
             "of_read": (first["of_read"] + second["of_read"]) / 2,
             "torch_compiled_microseconds": compiled, "torch_compiled_tflops": flops / compiled,
             "torch_eager_microseconds": eager, "times_torch_compiled": compiled / own, "times_torch_eager": eager / own,
+            **beside_quack(quack, own),
         })
     return before, after, rows
+
+
+def beside_quack(parts, own):
+    """A row's figures of QuACK, whose parts take these microseconds."""
+    if not parts:
+        return {}
+    return {"quack_microseconds": sum(parts), "quack_parts_microseconds": parts, "times_quack": sum(parts) / own}
+
+
+def quack_column(row):
+    return f" {row['quack_microseconds']:9.1f} {row['times_quack']:8.3f}" if "times_quack" in row else ""
+
+
+def quack_title():
+    return f" {'QuACK':>9} {'x QuACK':>8}" if quack_gemm is not None else ""
 
 
 def report_backward(arguments):
@@ -212,11 +275,13 @@ def report_backward(arguments):
     before = own_forward(arguments)
     others = []
     for figure in before["figures"]:
-        others.append(torch_backward(figure))
+        other = torch_backward(figure)
+        torch.cuda.empty_cache()
+        others.append((other, quack_times(figure, backward=True)))
         torch.cuda.empty_cache()
     after = own_forward(arguments)
     rows = []
-    for first, other, second in zip(before["figures"], others, after["figures"]):
+    for first, (other, quack), second in zip(before["figures"], others, after["figures"]):
         own = (first["backward_microseconds"] + second["backward_microseconds"]) / 2
         # Twice the forward's operations.
         flops = 2 * first["tflops"] * first["microseconds"]
@@ -228,7 +293,7 @@ def report_backward(arguments):
             "saving_microseconds": second["saving_microseconds"],
             "not_saving_microseconds": second["not_saving_microseconds"],
             "tflops": flops / own, "torch_microseconds": other, "torch_tflops": flops / other,
-            "times_torch": other / own,
+            "times_torch": other / own, **beside_quack(quack, own),
         })
     if arguments.json:
         print(json.dumps({"device": before["device"], "cuda_driver": before["cuda_driver"], "torch": torch.__version__,
@@ -236,12 +301,13 @@ def report_backward(arguments):
         return
     print(f"{before['device']}, driver for CUDA {before['cuda_driver']}, torch {torch.__version__}")
     print(f"{'model':13} {'tokens':>6} {'us':>9} {'before':>9} {'after':>9} {'TFLOP/s':>8} {'recompute':>9} {'torch':>9}"
-          f" {'TFLOP/s':>8} {'x torch':>8} {'forward':>9} {'saving z':>9}")
+          f" {'TFLOP/s':>8} {'x torch':>8} {'forward':>9} {'saving z':>9}{quack_title()}")
     for row in rows:
         print(f"{row['model']:13} {row['tokens_per_expert']:6} {row['microseconds']:9.1f}"
               f" {row['microseconds_before']:9.1f} {row['microseconds_after']:9.1f} {row['tflops']:8.1f}"
               f" {row['recompute_microseconds']:9.1f} {row['torch_microseconds']:9.1f} {row['torch_tflops']:8.1f}"
-              f" {row['times_torch']:8.3f} {row['not_saving_microseconds']:9.1f} {row['saving_microseconds']:9.1f}")
+              f" {row['times_torch']:8.3f} {row['not_saving_microseconds']:9.1f} {row['saving_microseconds']:9.1f}"
+              f"{quack_column(row)}")
 
 
 def own_forward(arguments):
@@ -261,13 +327,13 @@ def report_forward(arguments):
         return
     print(f"{before['device']}, driver for CUDA {before['cuda_driver']}, torch {torch.__version__}")
     print(f"{'model':13} {'tokens':>6} {'us':>9} {'before':>9} {'after':>9} {'TFLOP/s':>8} {'GB/s':>6} {'of read':>8}"
-          f" {'compiled':>9} {'TFLOP/s':>8} {'eager':>9} {'x compiled':>10} {'x eager':>8}")
+          f" {'compiled':>9} {'TFLOP/s':>8} {'eager':>9} {'x compiled':>10} {'x eager':>8}{quack_title()}")
     for row in rows:
         print(f"{row['model']:13} {row['tokens_per_expert']:6} {row['microseconds']:9.1f}"
               f" {row['microseconds_before']:9.1f} {row['microseconds_after']:9.1f} {row['tflops']:8.1f}"
               f" {row['weight_gb_per_s']:6.0f} {row['of_read']:8.3f} {row['torch_compiled_microseconds']:9.1f}"
               f" {row['torch_compiled_tflops']:8.1f} {row['torch_eager_microseconds']:9.1f}"
-              f" {row['times_torch_compiled']:10.3f} {row['times_torch_eager']:8.3f}")
+              f" {row['times_torch_compiled']:10.3f} {row['times_torch_eager']:8.3f}{quack_column(row)}")
 
 
 def table(figures):
