@@ -7,7 +7,8 @@ from typing import Any, Optional, Union
 
 import torch
 
-from ._training import grouped_linear, grouped_mlp
+from ._grouped_linear import grouped_linear
+from ._grouped_mlp import grouped_mlp
 
 
 def _main_grads(weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -15,11 +15,12 @@ from typing import Any, Optional
 import torch
 
 from . import _core, _tensors
+from ._grouped_linear import grouped_linear
+from ._grouped_mlp import grouped_mlp
 from ._modules import GroupedLinear, GroupedMLP
+from ._operands import is_plain as _is_plain
+from ._operands import place as _place
 from ._tensors import diff
-from ._training import grouped_linear, grouped_mlp
-from ._training import is_plain as _is_plain
-from ._training import place as _place
 
 __all__ = [
     "GroupedLinear",
