@@ -55,6 +55,7 @@ HEADER_ROOMS = {
     "run_options.hpp": "core",
     "ops/cuda.hpp": "core",
     "ops/mxfp8.hpp": "core",
+    "ops/decode_codes.hpp": "core",
     "layout.hpp": "layout",
     "megatron.hpp": "layout",
     "megatron_shards.hpp": "layout",

@@ -2,6 +2,7 @@
 
 #include "core/fail.hpp"
 #include "glu_ckpt/ops/cuda.hpp"
+#include "glu_ckpt/ops/decode_codes.hpp"
 #include "glu_ckpt/ops/device_copy.hpp"
 #include "glu_ckpt/ops/device_forward.hpp"
 #include "glu_ckpt/ops/grouped_linear.hpp"
@@ -79,6 +80,7 @@ void mx_quantize(const MxFormat&, const void*, Dtype, std::uint8_t*, std::uint8_
 void mx_dequantize(const MxFormat&, const std::uint8_t*, const std::uint8_t*, i64, void*, Dtype, GpuStream) {
   no_cuda("mx_dequantize");
 }
+void decode_codes(const CodedWeight&, Dtype, void*, GpuStream) { no_cuda("decode_codes"); }
 void mx_swizzle(const MxFormat&, const std::uint8_t*, std::uint8_t*, GpuStream) { no_cuda("mx_swizzle"); }
 void mx_unswizzle(const MxFormat&, const std::uint8_t*, std::uint8_t*, GpuStream) { no_cuda("mx_unswizzle"); }
 OffsetArrays::OffsetArrays(i64, std::span<const OffsetSpec>) { no_cuda("OffsetArrays"); }

@@ -6,7 +6,9 @@
 
 #include "bench/bench.hpp"
 #include "bench/event_timer.hpp"
+#include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "glu_ckpt/ops/decode_codes.hpp"
 #include "glu_ckpt/ops/device_copy.hpp"
 #include "glu_ckpt/ops/offsets.hpp"
 #include "glu_ckpt/ops/tensor_diff.hpp"
@@ -257,6 +259,51 @@ void bench_diff(KernelBench& bench, const ExpertShape& shape, i64 experts) {
   }
 }
 
+struct DecodedFormat {
+  const char* name;
+  Codes codes;
+  /// 0: all of the matrix.
+  i64 cell_rows;
+  i64 cell_cols;
+  Dtype scales;
+  bool globals;
+};
+
+constexpr DecodedFormat kDecodedFormats[] = {
+    {"FP8, 128x128 F32, to bf16", Codes::E4m3, 128, 128, Dtype::F32, false},
+    {"FP8, channel BF16, to bf16", Codes::E4m3, 1, 0, Dtype::BF16, false},
+    {"MXFP8 to bf16", Codes::E4m3, 1, 32, Dtype::F8_E8M0, false},
+    {"MXFP4 to bf16", Codes::E2m1, 1, 32, Dtype::F8_E8M0, false},
+    {"NVFP4 to bf16", Codes::E2m1, 1, 16, Dtype::F8_E4M3, true},
+    {"INT4, groups of 32, to bf16", Codes::Int4, 1, 32, Dtype::BF16, false},
+};
+
+/// Codes and scales are arbitrary bytes. Beside a copy that reads and writes as many bytes in all.
+void bench_decode(KernelBench& bench, const ExpertShape& shape, i64 experts, const DecodedFormat& format) {
+  CodedWeight weight{.codes = format.codes, .matrices = experts, .rows = shape.rows, .cols = shape.hidden};
+  weight.cell_rows = format.cell_rows == 0 ? shape.rows : format.cell_rows;
+  weight.cell_cols = format.cell_cols == 0 ? shape.hidden : format.cell_cols;
+  weight.scale_dtype = format.scales;
+  const i64 count = experts * shape.rows * shape.hidden;
+  const i64 code_bytes = format.codes == Codes::E4m3 ? count : count / 2;
+  const i64 scale_bytes = count / (weight.cell_rows * weight.cell_cols) * (dtype_bits(format.scales) / 8);
+  // A few second scales, and the others behind them.
+  const i64 globals = round_up(experts * static_cast<i64>(sizeof(float)), i64{4096});
+  if (globals + scale_bytes > KernelBench::kScratchBytes) return;
+  plain_copy(globals + scale_bytes)(bench.src(), bench.scratch(), bench.stream());
+  weight.scales = bench.scratch() + globals;
+  if (format.globals) weight.globals = reinterpret_cast<const float*>(bench.scratch());
+  const auto launch = [&](std::byte* src, std::byte* dst, cudaStream_t stream) {
+    CodedWeight coded = weight;
+    coded.data = src;
+    decode_codes(coded, Dtype::BF16, dst, stream);
+  };
+  const i64 decoded_bytes = count * kBf16Bytes, moved = code_bytes + scale_bytes + decoded_bytes;
+  const auto [own, copy] = bench.time(decoded_bytes, launch, plain_copy(moved / 2));
+  bench.report(
+      {"decode_codes", shape.model, format.name, shape_of(shape, experts), moved, own, "cudaMemcpyAsync", copy});
+}
+
 }  // namespace
 
 std::vector<KernelFigure> bench_kernels(const KernelBenchOptions& options) {
@@ -282,6 +329,8 @@ std::vector<KernelFigure> bench_kernels(const KernelBenchOptions& options) {
                   there ? "[E, H, 2F] in turn to [E, 2F, H] halves" : "[E, 2F, H] halves to [E, H, 2F] in turn");
   }
   bench_diff(bench, kModels[0], bench.fitting(kModels[0]));
+  for (const DecodedFormat& format : kDecodedFormats)
+    bench_decode(bench, kModels[0], bench.fitting(kModels[0]), format);
   for (const i64 groups : {8, 64, 256}) bench_offsets(bench, groups);
   return bench.take_figures();
 }

@@ -211,6 +211,11 @@ float scale_value(Dtype dtype, const std::byte* data) {
   return std::bit_cast<float>(e8m0_value_bits(code));
 }
 
+float CombinedScale::of(float scale, Dtype to) const {
+  if (global) scale = divides ? scale / *global : scale * *global;
+  return rounds ? round_to(scale, to) : scale;
+}
+
 void put_decoded(float value, Dtype to, std::byte* out) {
   const u32 bits = std::isnan(value) ? kF32Nan : std::bit_cast<u32>(value);
   const float kept = std::bit_cast<float>(bits);

@@ -2,6 +2,7 @@
 /// Rows of codes and their scales as numbers.
 
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "core/simd.hpp"
@@ -38,6 +39,17 @@ void decode_row_by_table(const CodeRow& row, Dtype to, std::byte* out);
 
 /// A scale as fp32: of F32, BF16, F16, of E8M0, which U8 stands for, too, and of E4M3. NaN for code 255 of E8M0.
 float scale_value(Dtype dtype, const std::byte* data);
+
+/// What a cell's scale becomes before it multiplies the codes.
+struct CombinedScale {
+  /// The second scale, of the whole matrix.
+  std::optional<float> global;
+  bool divides = false;
+  /// QuantizedTensor::rounds_scale.
+  bool rounds = false;
+
+  float of(float scale, Dtype to) const;
+};
 
 /// Writes `value` as an element of `to`, rounded as decode_row() rounds.
 void put_decoded(float value, Dtype to, std::byte* out);

@@ -132,8 +132,8 @@ class WeightReader {
     source_.read(number, offset, bytes);
   }
 
-  float global_scale(i64 matrix) const {
-    if (!weight_.global) return 1;
+  std::optional<float> global_scale(i64 matrix) const {
+    if (!weight_.global) return std::nullopt;
     std::byte bytes[4];
     source_.read(*weight_.global, matrix * 4, bytes);
     const float scale = scale_value(Dtype::F32, bytes);
@@ -152,13 +152,12 @@ class WeightReader {
     const Dtype dtype = tensor(weight_.scales).dtype;
     const i64 size = dtype_bits(dtype) / 8, cols = weight_.grid_cols();
     fetch(weight_.scales, (matrix * weight_.grid_rows() + begin) * cols * size, (end - begin) * cols * size, raw_);
-    const float global = global_scale(matrix);
+    const CombinedScale rule{global_scale(matrix), weight_.global_divides, weight_.rounds_scale};
     scales_.resize(static_cast<std::size_t>((end - begin) * cols));
     for (std::size_t i = 0; i < scales_.size(); ++i) {
       const float scale = scale_value(dtype, raw_.data() + static_cast<i64>(i) * size);
       if (std::isnan(scale)) fail_scale(weight_.scales, "NaN");
-      scales_[i] = !weight_.global ? scale : weight_.global_divides ? scale / global : scale * global;
-      if (weight_.rounds_scale) scales_[i] = round_to(scales_[i], to_);
+      scales_[i] = rule.of(scale, to_);
     }
   }
 

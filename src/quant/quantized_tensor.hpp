@@ -6,26 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "glu_ckpt/ops/decode_codes.hpp"
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
-
-/// How the codes of a weight are stored.
-enum class Codes {
-  /// One byte each: FP8 of 4 and 3, and of 5 and 2 bits, and signed integers.
-  E4m3,
-  E5m2,
-  Int8,
-  /// Two in a byte, the first in its lower bits: FP4 of 2 and 1 bits.
-  E2m1,
-  /// Eight in a word of a row, the first in its lowest bits: numbers 0 to 15 that stand for themselves less 8.
-  Int4,
-  /// The words of AWQ's and of GPTQ's `qweight`: [in, out / 8], with the columns of a word in the order 0 2 4 6 1 3 5
-  /// 7,
-  /// and [in / 8, out].
-  Awq,
-  Gptq,
-};
 
 /// The stored tensors of one weight, and what they decode to.
 struct QuantizedTensor {

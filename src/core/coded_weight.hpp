@@ -1,0 +1,11 @@
+#pragma once
+/// What decode_codes() and decode_codes_host() ask of their arguments.
+
+#include "glu_ckpt/ops/decode_codes.hpp"
+
+namespace glu_ckpt {
+
+/// Returns the number of decoded elements. Throws Usage, naming `call`, where the weight or its destination is none.
+i64 check_coded_weight(const char* call, const CodedWeight& weight, Dtype to, const void* out);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,43 @@
+/// decode_codes() on a CPU, made of the rows that decode_row() decodes.
+
+#include <algorithm>
+#include <vector>
+
+#include "core/coded_weight.hpp"
+#include "core/float_rows.hpp"
+#include "quant/decode_row.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// The scales of one row of cells, one for each column.
+void expand_scales(const CodedWeight& weight, i64 matrix, i64 cell_row, Dtype to, std::vector<float>& expanded) {
+  const i64 grid_rows = (weight.rows - 1) / weight.cell_rows + 1, grid_cols = (weight.cols - 1) / weight.cell_cols + 1;
+  const i64 size = dtype_bits(weight.scale_dtype) / 8;
+  const auto* const stored =
+      static_cast<const std::byte*>(weight.scales) + (matrix * grid_rows + cell_row) * grid_cols * size;
+  for (i64 cell = 0; cell < grid_cols; ++cell) {
+    const CombinedScale rule{weight.globals == nullptr ? std::nullopt : std::optional(weight.globals[matrix]),
+                             weight.global_divides, weight.rounds_scale};
+    const i64 first = cell * weight.cell_cols;
+    std::fill_n(expanded.begin() + first, std::min(weight.cell_cols, weight.cols - first),
+                rule.of(scale_value(weight.scale_dtype, stored + cell * size), to));
+  }
+}
+
+}  // namespace
+
+void decode_codes_host(const CodedWeight& weight, Dtype to, void* out) {
+  if (check_coded_weight("decode_codes_host", weight, to, out) == 0) return;
+  const i64 stored = code_bytes(weight.codes, weight.cols), decoded = weight.cols * (dtype_bits(to) / 8);
+  const auto* codes = static_cast<const std::byte*>(weight.data);
+  auto* place = static_cast<std::byte*>(out);
+  std::vector<float> scales(static_cast<std::size_t>(weight.cols));
+  for (i64 matrix = 0; matrix < weight.matrices; ++matrix)
+    for (i64 row = 0; row < weight.rows; ++row, codes += stored, place += decoded) {
+      if (row % weight.cell_rows == 0) expand_scales(weight, matrix, row / weight.cell_rows, to, scales);
+      decode_row({weight.codes, codes, weight.cols, scales.data(), weight.positive_zero}, to, place);
+    }
+}
+
+}  // namespace glu_ckpt
