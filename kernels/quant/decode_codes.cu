@@ -79,6 +79,31 @@ __device__ __forceinline__ float number_at(u32 word, int i, float zero) {
   return number_of<kCodes>(in_halves(kCodes) ? word >> (4 * i) & 15 : word >> (8 * i) & 0xff, zero);
 }
 
+/// Four bytes out of the eight of `low` and `high`, by the nibbles of `selector`; one whose upper bit is set repeats
+/// the sign of its byte, which __byte_perm() does not do.
+__device__ __forceinline__ u32 permuted(u32 low, u32 high, u32 selector) {
+  u32 bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(selector));
+  return bytes;
+}
+
+/// Eight codes of E2m1 as bf16, which holds all of them, two in a word. Both bytes are looked up; the sign is that of a
+/// byte whose bits are one or all set.
+__device__ __forceinline__ void e2m1_as_bf16(u32 codes, bool positive_zero, u32 (&pairs)[4]) {
+  constexpr u32 kMagnitudes = 0x7777'7777, kSigns = 0x8888'8888, kTop = 0x8080'8080;
+  const u32 magnitudes = codes & kMagnitudes;
+  if (positive_zero) codes &= kMagnitudes | ((magnitudes + kMagnitudes) & kSigns);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const u32 selector = magnitudes >> (16 * half);
+    const u32 lower = permuted(0xc080'0000, 0xc080'4000, selector);
+    const u32 negative = permuted(kTop, kTop, codes >> (16 * half));
+    const u32 upper = permuted(0x3f3f'3f00, 0x4040'4040, selector) | (negative << 1 & kTop);
+    pairs[2 * half] = permuted(lower, upper, 0x5140);
+    pairs[2 * half + 1] = permuted(lower, upper, 0x7362);
+  }
+}
+
 /// Two of FP8 are one instruction.
 template <Codes kCodes>
 __device__ __forceinline__ float2 two_numbers(u32 word, int pair, float zero) {
@@ -107,10 +132,15 @@ struct UnitGrid {
   FastDivision matrix_rows;
   FastDivision cell_rows;
   FastDivision cell_units;
+  FastDivision matrix_units;
   i64 grid_rows;
   i64 grid_cols;
+  /// Cells are of one row, and no row has a shorter one: scales lie as units do.
+  bool is_linear;
 
   __device__ __forceinline__ float scale(const ScaleRule& rule, u32 unit) const {
+    if (is_linear)
+      return scale_of(rule, cell_units.quotient(unit), rule.globals != nullptr ? matrix_units.quotient(unit) : 0);
     const u32 row = row_units.quotient(unit);
     const u32 matrix = matrix_rows.quotient(row);
     const i64 grid_row = matrix * grid_rows + cell_rows.quotient(row - matrix * matrix_rows.divisor);
@@ -128,9 +158,31 @@ struct UnitCodes {
   static constexpr int kUnits = kBytes == 8 ? 4 : 8;
 };
 
-template <Codes kCodes, typename Value>
+/// `kExact`: bf16 holds the scale, so one product of bf16 is rounded as the one of fp32 is, which is exact.
+template <bool kExact>
+__device__ __forceinline__ uint4 decoded_e2m1(u32 codes, float scale, float zero) {
+  u32 pairs[4];
+  e2m1_as_bf16(codes, __float_as_uint(zero) == 0, pairs);
+  uint4 out;
+  u32* const place = &out.x;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (kExact) {
+      const auto pair = *reinterpret_cast<const __nv_bfloat162*>(&pairs[i]);
+      const __nv_bfloat162 product = __hmul2_rn(pair, __float2bfloat162_rn(scale));
+      place[i] = __vmins2(*reinterpret_cast<const u32*>(&product), 0x7fc0'7fc0U);
+    } else {
+      place[i] = two_bf16({__fmul_rn(__uint_as_float(pairs[i] << 16), scale),
+                           __fmul_rn(__uint_as_float(pairs[i] & 0xffff'0000), scale)});
+    }
+  }
+  return out;
+}
+
+template <Codes kCodes, typename Value, bool kExact>
 __device__ __forceinline__ uint4 decoded_unit(typename UnitCodes<kCodes, Value>::Word codes, float scale, float zero) {
   constexpr int kCount = UnitCodes<kCodes, Value>::kCount;
+  if constexpr (kCodes == Codes::E2m1 && kCount == 8) return decoded_e2m1<kExact>(codes, scale, zero);
   constexpr int kWordPairs = in_halves(kCodes) ? 4 : 2;
   u32 words[2] = {};
   if constexpr (sizeof(codes) == 8) {
@@ -155,7 +207,7 @@ __device__ __forceinline__ uint4 decoded_unit(typename UnitCodes<kCodes, Value>:
   return out;
 }
 
-template <Codes kCodes, typename Value>
+template <Codes kCodes, typename Value, bool kExact>
 __global__ void __launch_bounds__(kThreads)
     decode_kernel(const typename UnitCodes<kCodes, Value>::Word* data, ScaleRule rule, UnitGrid grid, float zero,
                   u32 units, uint4* out) {
@@ -174,7 +226,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kUnits; ++i) {
     const u32 unit = first + i * kThreads;
     if (unit >= units) break;
-    __stcs(out + unit, decoded_unit<kCodes, Value>(codes[i], scales[i], zero));
+    __stcs(out + unit, decoded_unit<kCodes, Value, kExact>(codes[i], scales[i], zero));
   }
 }
 
@@ -213,6 +265,13 @@ unsigned blocks_of(i64 count, i64 per_block) { return static_cast<unsigned>((cou
 
 FastDivision by(i64 divisor) { return FastDivision(static_cast<u32>(divisor)); }
 
+/// Whether bf16 holds every scale.
+bool in_bf16(const ScaleRule& rule) {
+  if (rule.rounds_to_bf16) return true;
+  const bool is_power = rule.dtype == Dtype::F8_E8M0 || rule.dtype == Dtype::U8;
+  return rule.globals == nullptr && (is_power || rule.dtype == Dtype::BF16 || rule.dtype == Dtype::F8_E4M3);
+}
+
 std::string shape_of(const CodedWeight& weight) {
   return "[" + std::to_string(weight.matrices) + ", " + std::to_string(weight.rows) + ", " +
          std::to_string(weight.cols) + "]";
@@ -229,11 +288,23 @@ void launch(const CodedWeight& weight, i64 count, Value* out, GpuStream stream) 
   const i64 units = count / Unit::kCount;
   if (weight.cols % Unit::kCount == 0 && cell_cols % Unit::kCount == 0 && units < kMostUnits && aligned(out, 16) &&
       aligned(weight.data, sizeof(typename Unit::Word))) {
-    const UnitGrid grid{by(weight.cols / Unit::kCount), by(weight.rows), by(cell_rows),
-                        by(cell_cols / Unit::kCount),   grid_rows,       grid_cols};
-    decode_kernel<kCodes, Value><<<blocks_of(units, kThreads * Unit::kUnits), kThreads, 0, stream>>>(
-        static_cast<const typename Unit::Word*>(weight.data), rule, grid, zero, static_cast<u32>(units),
-        reinterpret_cast<uint4*>(out));
+    const UnitGrid grid{by(weight.cols / Unit::kCount),
+                        by(weight.rows),
+                        by(cell_rows),
+                        by(cell_cols / Unit::kCount),
+                        by(std::min(weight.rows * weight.cols / Unit::kCount, kMostUnits - 1)),
+                        grid_rows,
+                        grid_cols,
+                        cell_rows == 1 && weight.cols % cell_cols == 0};
+    const auto start = [&](auto kernel) {
+      kernel<<<blocks_of(units, kThreads * Unit::kUnits), kThreads, 0, stream>>>(
+          static_cast<const typename Unit::Word*>(weight.data), rule, grid, zero, static_cast<u32>(units),
+          reinterpret_cast<uint4*>(out));
+    };
+    if (kCodes == Codes::E2m1 && sizeof(Value) == 2 && in_bf16(rule))
+      start(decode_kernel < kCodes, Value, kCodes == Codes::E2m1 && sizeof(Value) == 2 >);
+    else
+      start(decode_kernel<kCodes, Value, false>);
   } else {
     const ElementGrid grid{weight.rows, weight.cols, cell_rows, cell_cols, grid_rows, grid_cols};
     decode_any_kernel<kCodes, Value><<<blocks_of(count, kThreads), kThreads, 0, stream>>>(

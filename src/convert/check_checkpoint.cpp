@@ -28,11 +28,6 @@ class Checking {
     found_.is_sound = true;
     found_.has_own_checksums = checkpoint.source->content_check() != nullptr;
     compare_digests(checkpoint);
-    if (!found_.has_anything())
-      tell_warning(run_,
-                   "{}: no data were compared: it has neither a record of its files (glu_ckpt.json) nor a manifest "
-                   "(glu_ckpt.sha256), and its format has no checksums",
-                   path_.string());
     return std::move(found_);
   }
 
