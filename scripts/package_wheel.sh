@@ -69,8 +69,9 @@ export SOURCE_DATE_EPOCH
 [[ -n $cpu ]] || export CXXFLAGS="${CXXFLAGS:-} -ffile-prefix-map=$PWD=."
 tag=cp$(cut -d. -f1,2 <<<"$version" | tr -d .)
 build=$PWD/build-wheel-$tag${cpu:+-cpu}
-setup=()
-[[ -z $cpu ]] || setup=("-Csetup-args=--native-file=$PWD/scripts/without_nvcc.ini")
+# The build's ID would be made of symbols, too, of which nvcc's have the number of its process in their names.
+setup=("-Csetup-args=-Dcpp_link_args=-Wl,--build-id=none")
+[[ -z $cpu ]] || setup+=("-Csetup-args=--native-file=$PWD/scripts/without_nvcc.ini")
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -83,7 +84,6 @@ unzip -l "$work"/glu_ckpt-*.whl >"$work/log"
 if grep -q '_core\.abi3\.so' "$work/log"; then
   python -m wheel tags --remove --python-tag cp312 --abi-tag abi3 "$work"/glu_ckpt-*.whl >/dev/null
 fi
-# Without symbols, of which nvcc's have the number of its process in their names.
 python -m auditwheel repair --strip --wheel-dir "$work/repaired" "$work"/glu_ckpt-*.whl >"$work/log" 2>&1 ||
   { cat "$work/log" >&2; exit 1; }
 cp "$work"/repaired/*.whl "$dist"
