@@ -147,7 +147,10 @@ def digest(path: PathLike, *, progress: Progress | None = None, **options: Unpac
 
 
 def check(path: PathLike, *, progress: Progress | None = None, **options: Unpack[CheckOptions]) -> dict[str, Any]:
-    """Reads everything and compares it with the checkpoint's own record and checksums. The answer is `["ok"]`."""
+    """Reads everything and compares it with the checkpoint's own record and checksums. The answer is `["ok"]`.
+
+    With `strict`, a checkpoint of which nothing says what the data should be is not ok.
+    """
     return run("check", [path], options, progress)
 
 

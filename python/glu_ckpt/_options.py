@@ -43,6 +43,7 @@ class CheckOptions(WorkOptions, total=False):
     """Options of `check`."""
 
     manifest: str
+    strict: bool
 
 
 class ActivationOptions(TypedDict, total=False):

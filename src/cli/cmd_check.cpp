@@ -44,9 +44,9 @@ std::string check_text(const CheckedCheckpoint& found, const std::string& path) 
                             counts[2], counts[3]);
 }
 
-std::string check_json(const CheckedCheckpoint& found) {
+std::string check_json(const CheckedCheckpoint& found, bool ok) {
   JsonWriter json;
-  json.begin_object().field("ok", found.is_ok()).field("has_checksums", found.has_checksums);
+  json.begin_object().field("ok", ok).field("has_checksums", found.has_checksums);
   json.field("sound", found.is_sound).field("has_manifest", found.has_manifest);
   for (const auto& [name, files] : {std::pair("files", &found.files), std::pair("manifest", &found.manifest)}) {
     json.key(name).begin_array();
@@ -76,11 +76,12 @@ ExitStatus cmd_check(const Options& options) {
   const CheckedCheckpoint found =
       check(options.input, Session(options).run(),
             options.convert.sha256_manifest ? ManifestUse::Required : ManifestUse::Optional);
+  const bool ok = found.is_ok() && (found.has_anything() || !options.strict);
   if (options.json)
-    print_out(options, check_json(found));
+    print_out(options, check_json(found, ok));
   else if (!options.quiet)
     print_out(options, check_text(found, options.input));
-  return found.is_ok() && (found.has_anything() || !options.strict) ? ExitStatus::Done : ExitStatus::Differs;
+  return ok ? ExitStatus::Done : ExitStatus::Differs;
 }
 
 }  // namespace glu_ckpt::cli

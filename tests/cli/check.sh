@@ -70,6 +70,8 @@ check_record() {
   check "check: no record: says so" has "$OUT" "has no record of its files (glu_ckpt.json)"
   check "check: no record: nothing was compared" has "$OUT" "no data were compared; --strict makes that status 1"
   status "check --strict: no record" 1 check "$dir/source" --strict
+  status "check --strict --json: no record" 1 check "$dir/source" --strict --json
+  check "check --strict --json: says so" has "$OUT" '"ok":false'
   fresh
   status "check --strict: a record" 0 check "$dir/out" --strict -q
   status "check: broken, no record" 3 check "$TESTDATA/malformed/format/no_such_file"

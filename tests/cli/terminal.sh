@@ -50,7 +50,7 @@ terminal() {
       "$WORK/shown" --experts grouped --glu contiguous)
   # A log.
   status "a log" 0 "${convert[@]}" --progress always
-  check "a log has a line a stage: $ERR" grep -Eq '^converting  100%  6\.29 MB of 6\.29 MB  [0-9.]+ [kMG]?B/s  0 s$' <<<"$ERR"
+  check "a log has a line a stage: $ERR" grep -Eq '^converting  100%  6\.29 MB of 6\.29 MB  [0-9.]+ [kMG]?B/s  [0-9]+ s$' <<<"$ERR"
   check "a log has no escapes" [ -z "$(grep "[$escape]" <<<"$ERR")" ]
   rm -rf "$WORK/shown"
   status "a log of what is short" 0 "${convert[@]}"
