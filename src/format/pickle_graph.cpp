@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cassert>
 #include <limits>
+#include <stdexcept>
 #include <unordered_map>
 
 #include "core/fail.hpp"
@@ -20,6 +20,11 @@ constexpr PickleRef kTrueNode = 2;
 constexpr PickleRef kEmptyTupleNode = 3;
 constexpr PickleRef kFirstIntNode = 4;
 constexpr i64 kSmallInts = 256;
+
+/// What callers must know before they ask. The file may be hostile, so that no build takes their word for it.
+void require(bool holds) {
+  if (!holds) throw std::logic_error("PickleGraph: asked for what the node is not");
+}
 
 constexpr u32 low(u64 value) { return static_cast<u32>(value); }
 constexpr u32 high(u64 value) { return static_cast<u32>(value >> 32); }
@@ -56,55 +61,55 @@ std::optional<i64> PickleGraph::position(PickleRef node) const {
 }
 
 const PickleGraph::Node& PickleGraph::at(PickleRef node) const {
-  assert(node < nodes_.size());
+  require(node < nodes_.size());
   return nodes_[node];
 }
 
 PickleGraph::Node& PickleGraph::at(PickleRef node) {
-  assert(node < nodes_.size());
+  require(node < nodes_.size());
   return nodes_[node];
 }
 
 PickleKind PickleGraph::kind(PickleRef node) const { return at(node).kind; }
 
 bool PickleGraph::boolean(PickleRef node) const {
-  assert(kind(node) == PickleKind::Bool);
+  require(kind(node) == PickleKind::Bool);
   return at(node).flag;
 }
 
 i64 PickleGraph::integer(PickleRef node) const {
-  assert(kind(node) == PickleKind::Int);
+  require(kind(node) == PickleKind::Int);
   return static_cast<i64>(u64{at(node).c} << 32 | at(node).b);
 }
 
 double PickleGraph::number(PickleRef node) const {
-  assert(kind(node) == PickleKind::Float);
+  require(kind(node) == PickleKind::Float);
   return std::bit_cast<double>(u64{at(node).c} << 32 | at(node).b);
 }
 
 std::string_view PickleGraph::text(PickleRef node) const {
   const Node& n = at(node);
-  assert(is_text(n.kind));
+  require(is_text(n.kind));
   return {std::bit_cast<const char*>(u64{n.c} << 32 | n.b), n.a};
 }
 
 std::string_view PickleGraph::module(PickleRef node) const {
-  assert(kind(node) == PickleKind::Global);
+  require(kind(node) == PickleKind::Global);
   return names_[at(node).a].module;
 }
 
 std::string_view PickleGraph::name(PickleRef node) const {
-  assert(kind(node) == PickleKind::Global);
+  require(kind(node) == PickleKind::Global);
   return names_[at(node).a].name;
 }
 
 PickleRef PickleGraph::function(PickleRef node) const {
-  assert(is_object(kind(node)));
+  require(is_object(kind(node)));
   return at(node).a;
 }
 
 PickleRef PickleGraph::arguments(PickleRef node) const {
-  assert(is_object(kind(node)) || kind(node) == PickleKind::Persistent);
+  require(is_object(kind(node)) || kind(node) == PickleKind::Persistent);
   return at(node).b;
 }
 
@@ -115,7 +120,7 @@ std::vector<PickleRef> PickleGraph::items(PickleRef node) const {
     const auto begin = pool_.begin() + static_cast<std::ptrdiff_t>(n.a);
     return {begin, begin + static_cast<std::ptrdiff_t>(n.b)};
   }
-  assert(is_object(n.kind));
+  require(is_object(n.kind));
   if (n.extras != Extras::Index) return {};
   return read_chain(extras_[n.c].items);
 }
@@ -124,18 +129,18 @@ bool PickleGraph::has_items(PickleRef node) const {
   const Node& n = at(node);
   if (is_chained(n.kind)) return n.a != kNone;
   if (is_frozen(n.kind)) return n.b != 0;
-  assert(is_object(n.kind));
+  require(is_object(n.kind));
   return n.extras == Extras::Index && extras_[n.c].items.head != kNone;
 }
 
 bool PickleGraph::items_are_pairs(PickleRef node) const {
-  assert(is_object(kind(node)));
+  require(is_object(kind(node)));
   return !at(node).flag;
 }
 
 std::vector<PickleRef> PickleGraph::states(PickleRef node) const {
   const Node& n = at(node);
-  assert(is_object(n.kind) || n.kind == PickleKind::Dict);
+  require(is_object(n.kind) || n.kind == PickleKind::Dict);
   if (n.extras == Extras::Nothing) return {};
   if (n.extras == Extras::OneState) return {n.c};
   return read_chain(extras_[n.c].states);
@@ -167,7 +172,7 @@ PickleRef PickleGraph::add_int(i64 value) {
 PickleRef PickleGraph::add_float(double value) { return add_wide(PickleKind::Float, std::bit_cast<u64>(value)); }
 
 PickleRef PickleGraph::add_view(PickleKind kind, std::string_view text) {
-  assert(is_text(kind));
+  require(is_text(kind));
   if (text.size() > std::numeric_limits<u32>::max())
     fail(ErrorCode::PickleLimit, {}, "a text of {} bytes in a pickle: the limit is 4 GiB", text.size());
   static_assert(sizeof(const char*) == sizeof(u64));
@@ -181,7 +186,7 @@ PickleRef PickleGraph::add_text(PickleKind kind, std::string text) {
 }
 
 PickleRef PickleGraph::add_container(PickleKind kind, std::span<const PickleRef> items) {
-  assert(is_frozen(kind) || is_chained(kind));
+  require(is_frozen(kind) || is_chained(kind));
   if (kind == PickleKind::Tuple && items.empty()) return kEmptyTupleNode;
   const PickleRef node = add_node({.kind = kind, .a = kNone, .b = kNone});
   set_items(nodes_.back(), items);
@@ -232,12 +237,12 @@ PickleRef PickleGraph::add_persistent(PickleRef id) { return add_object(PickleKi
 
 void PickleGraph::extend(PickleRef node, std::span<const PickleRef> items) {
   if (is_object(kind(node))) return extend_object(node, items, /*single=*/false);
-  assert(is_chained(kind(node)));
+  require(is_chained(kind(node)));
   set_items(at(node), items);
 }
 
 void PickleGraph::extend_single(PickleRef node, std::span<const PickleRef> items) {
-  assert(is_object(kind(node)));
+  require(is_object(kind(node)));
   extend_object(node, items, /*single=*/true);
 }
 
@@ -245,14 +250,14 @@ void PickleGraph::extend_object(PickleRef node, std::span<const PickleRef> items
   if (items.empty()) return;
   Node& n = at(node);
   Chain& chain = extra(n).items;
-  assert(chain.head == kNone || n.flag == single);
+  require(chain.head == kNone || n.flag == single);
   n.flag = single;
   append(chain, items);
 }
 
 void PickleGraph::add_state(PickleRef node, PickleRef state) {
   Node& n = at(node);
-  assert(is_object(n.kind) || n.kind == PickleKind::Dict);
+  require(is_object(n.kind) || n.kind == PickleKind::Dict);
   if (n.extras == Extras::Nothing) {
     n.extras = Extras::OneState;
     n.c = state;

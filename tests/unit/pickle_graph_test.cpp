@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <stdexcept>
 
 #include "support/pickle_equal.hpp"
 #include "support/pickle_text.hpp"
@@ -25,6 +26,14 @@ TEST(PickleGraph, KeepsValues) {
   EXPECT_EQ(show(graph, graph.add_call(global, graph.add_tuple({}))), "call:mod.name()");
   EXPECT_EQ(show(graph, graph.add_new(global, graph.add_tuple({graph.add_int(300)}))), "new:mod.name(300)");
   EXPECT_EQ(show(graph, graph.add_persistent(graph.add_int(7))), "persistent:7");
+}
+
+TEST(PickleGraph, WhatANodeIsNotIsNoAnswerInAnyBuild) {
+  PickleGraph graph;
+  const PickleRef number = graph.add_int(1000);
+  EXPECT_THROW((void)graph.text(number), std::logic_error);
+  EXPECT_THROW((void)graph.integer(graph.add_float(1)), std::logic_error);
+  EXPECT_THROW((void)graph.kind(static_cast<PickleRef>(graph.size())), std::logic_error);
 }
 
 TEST(PickleGraph, ItemsKeepTheirOrderWhateverGrowsInBetween) {
