@@ -14,6 +14,8 @@
 #include "kernels/common/cuda_check.hpp"
 #include "kernels/common/fast_division.hpp"
 #include "kernels/common/load_once.cuh"
+#include "kernels/quant/decode_words.hpp"
+#include "kernels/quant/decoded_values.cuh"
 
 namespace glu_ckpt {
 namespace {
@@ -114,14 +116,6 @@ __device__ __forceinline__ float2 two_numbers(u32 word, int pair, float zero) {
   } else {
     return {number_at<kCodes>(word, 2 * pair, zero), number_at<kCodes>(word, 2 * pair + 1, zero)};
   }
-}
-
-__device__ __forceinline__ float with_one_nan(float value) { return isnan(value) ? __uint_as_float(kF32Nan) : value; }
-
-/// As bf16; what was NaN is 0x7fff, the largest of all as a signed number, and becomes 0x7fc0.
-__device__ __forceinline__ u32 two_bf16(float2 values) {
-  const __nv_bfloat162 pair = __float22bfloat162_rn(values);
-  return __vmins2(*reinterpret_cast<const u32*>(&pair), 0x7fc0'7fc0U);
 }
 
 // ---- kernels ------------------------------------------------------------------------------------
@@ -329,6 +323,7 @@ void launch_codes(const CodedWeight& weight, i64 count, Value* out, GpuStream st
 void decode_codes(const CodedWeight& weight, Dtype to, void* out, GpuStream stream) {
   const i64 count = check_coded_weight("decode_codes", weight, to, out);
   if (count == 0) return;
+  if (in_words(weight)) return decode_words(weight, to, out, stream);
   if (to == Dtype::BF16) return launch_codes(weight, count, static_cast<u16*>(out), stream);
   launch_codes(weight, count, static_cast<float*>(out), stream);
 }

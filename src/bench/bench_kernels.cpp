@@ -267,6 +267,7 @@ struct DecodedFormat {
   i64 cell_cols;
   Dtype scales;
   bool globals;
+  bool zeros = false;
 };
 
 constexpr DecodedFormat kDecodedFormats[] = {
@@ -276,6 +277,9 @@ constexpr DecodedFormat kDecodedFormats[] = {
     {"MXFP4 to bf16", Codes::E2m1, 1, 32, Dtype::F8_E8M0, false},
     {"NVFP4 to bf16", Codes::E2m1, 1, 16, Dtype::F8_E4M3, true},
     {"INT4, groups of 32, to bf16", Codes::Int4, 1, 32, Dtype::BF16, false},
+    {"INT4 with zeros, groups of 128", Codes::Int4, 1, 128, Dtype::BF16, false, true},
+    {"AWQ, groups of 128, to bf16", Codes::Awq, 1, 128, Dtype::F16, false, true},
+    {"GPTQ, groups of 128, to bf16", Codes::Gptq, 1, 128, Dtype::F16, false, true},
 };
 
 /// Codes and scales are arbitrary bytes. Beside a copy that reads and writes as many bytes in all.
@@ -289,16 +293,18 @@ void bench_decode(KernelBench& bench, const ExpertShape& shape, i64 experts, con
   const i64 scale_bytes = count / (weight.cell_rows * weight.cell_cols) * (dtype_bits(format.scales) / 8);
   // A few second scales, and the others behind them.
   const i64 globals = round_up(experts * static_cast<i64>(sizeof(float)), i64{4096});
-  if (globals + scale_bytes > KernelBench::kScratchBytes) return;
-  plain_copy(globals + scale_bytes)(bench.src(), bench.scratch(), bench.stream());
+  const i64 zero_bytes = format.zeros ? count / weight.cell_cols / 2 : 0;
+  if (globals + scale_bytes + zero_bytes > KernelBench::kScratchBytes) return;
+  plain_copy(globals + scale_bytes + zero_bytes)(bench.src(), bench.scratch(), bench.stream());
   weight.scales = bench.scratch() + globals;
+  if (format.zeros) weight.zeros = reinterpret_cast<const u32*>(bench.scratch() + globals + scale_bytes);
   if (format.globals) weight.globals = reinterpret_cast<const float*>(bench.scratch());
   const auto launch = [&](std::byte* src, std::byte* dst, cudaStream_t stream) {
     CodedWeight coded = weight;
     coded.data = src;
     decode_codes(coded, Dtype::BF16, dst, stream);
   };
-  const i64 decoded_bytes = count * kBf16Bytes, moved = code_bytes + scale_bytes + decoded_bytes;
+  const i64 decoded_bytes = count * kBf16Bytes, moved = code_bytes + scale_bytes + zero_bytes + decoded_bytes;
   const auto [own, copy] = bench.time(decoded_bytes, launch, plain_copy(moved / 2));
   bench.report(
       {"decode_codes", shape.model, format.name, shape_of(shape, experts), moved, own, "cudaMemcpyAsync", copy});

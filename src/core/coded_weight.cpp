@@ -1,5 +1,6 @@
 #include "core/coded_weight.hpp"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/checked_math.hpp"
@@ -20,6 +21,21 @@ bool is_scale(Dtype dtype) {
   }
 }
 
+/// Empty where there is none.
+std::string mistake_in_words(const CodedWeight& weight) {
+  const bool of_rows = weight.codes == Codes::Awq, of_cols = weight.codes == Codes::Gptq || weight.codes == Codes::Int4;
+  if (!of_rows && !of_cols) return "zeros and groups of columns belong to AWQ, GPTQ and INT4";
+  if (of_cols && weight.cols % 8 != 0) return "eight columns share a word, so 8 must divide them";
+  if ((of_rows || weight.zeros != nullptr) && weight.rows % 8 != 0)
+    return "eight rows share a word, so 8 must divide them";
+  if (std::max(weight.rows, weight.cols) > INT32_MAX) return "more rows or columns than 2^31 - 1";
+  if (weight.cell_rows != 1) return fmt::format("cells of {} rows; a scale is for one row", weight.cell_rows);
+  if (weight.scale_dtype != Dtype::F32 && weight.scale_dtype != Dtype::BF16 && weight.scale_dtype != Dtype::F16)
+    return fmt::format("scales of {}; use F32, BF16 or F16", dtype_name(weight.scale_dtype));
+  if (weight.globals != nullptr) return "there are no second scales";
+  return {};
+}
+
 bool misaligned(const void* data, Dtype dtype) {
   return reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(dtype_bits(dtype) / 8) != 0;
 }
@@ -31,8 +47,10 @@ i64 check_coded_weight(const char* call, const CodedWeight& weight, Dtype to, co
     fail(ErrorCode::Usage, {}, "{} of {} matrices [{}, {}]: {}", call, weight.matrices, weight.rows, weight.cols, what);
   };
   if (weight.matrices < 0 || weight.rows < 0 || weight.cols < 0) refuse("extents are not negative");
-  if (weight.codes == Codes::Awq || weight.codes == Codes::Gptq)
-    refuse("the words of AWQ and GPTQ are not decoded here");
+  if (in_words(weight)) {
+    const std::string what = mistake_in_words(weight);
+    if (!what.empty()) refuse(what);
+  }
   if ((weight.codes == Codes::E2m1 || weight.codes == Codes::Int4) && weight.cols % 2 != 0)
     refuse("two codes share a byte, so the columns must be even");
   if (weight.cell_rows < 1 || weight.cell_cols < 1)
@@ -47,6 +65,9 @@ i64 check_coded_weight(const char* call, const CodedWeight& weight, Dtype to, co
   if (weight.data == nullptr || weight.scales == nullptr || out == nullptr) refuse("data, scales or output are null");
   if (misaligned(weight.scales, weight.scale_dtype) || misaligned(out, to) || misaligned(weight.globals, Dtype::F32))
     refuse("scales, second scales or output are not aligned to their elements");
+  if (misaligned(weight.zeros, Dtype::U32) || misaligned(weight.column_groups, Dtype::U32) ||
+      (in_words(weight) && misaligned(weight.data, Dtype::U32)))
+    refuse("words are not aligned to 4 bytes");
   return *count;
 }
 

@@ -1,11 +1,13 @@
-/// decode_codes() on a CPU, made of the rows that decode_row() decodes.
+/// decode_codes() on a CPU, made of what decode_row() and decode_words() decode.
 
 #include <algorithm>
 #include <vector>
 
 #include "core/coded_weight.hpp"
+#include "core/fail.hpp"
 #include "core/float_rows.hpp"
 #include "quant/decode_row.hpp"
+#include "quant/decode_words.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -25,10 +27,43 @@ void expand_scales(const CodedWeight& weight, i64 matrix, i64 cell_row, Dtype to
   }
 }
 
+std::vector<i64> groups_of(const CodedWeight& weight, i64 matrix, i64 groups) {
+  std::vector<i64> of_column(static_cast<std::size_t>(weight.cols));
+  for (i64 col = 0; col < weight.cols; ++col) {
+    const i64 group = weight.column_groups != nullptr ? i64{weight.column_groups[matrix * weight.cols + col]}
+                                                      : col / weight.cell_cols;
+    if (group >= groups)
+      fail(ErrorCode::Usage, {}, "decode_codes_host: column {} of matrix {} is of group {}; there are {}", col, matrix,
+           group, groups);
+    of_column[static_cast<std::size_t>(col)] = group;
+  }
+  return of_column;
+}
+
+void decode_in_words(const CodedWeight& weight, Dtype to, void* out) {
+  const i64 groups = (weight.cols - 1) / weight.cell_cols + 1, count = weight.rows * weight.cols;
+  const i64 scale_bytes = weight.rows * groups * (dtype_bits(weight.scale_dtype) / 8);
+  for (i64 m = 0; m < weight.matrices; ++m) {
+    const u32* const zeros = weight.zeros == nullptr ? nullptr : weight.zeros + m * (weight.rows / 8) * groups;
+    const WordMatrix matrix{.codes = weight.codes,
+                            .rows = weight.rows,
+                            .cols = weight.cols,
+                            .words = static_cast<const std::byte*>(weight.data) + m * (count / 2),
+                            .scales = static_cast<const std::byte*>(weight.scales) + m * scale_bytes,
+                            .scale_dtype = weight.scale_dtype,
+                            .zeros = reinterpret_cast<const std::byte*>(zeros),
+                            .zero_offset = weight.zero_offset,
+                            .groups = groups,
+                            .group_of = groups_of(weight, m, groups)};
+    decode_words(matrix, 0, weight.rows, to, static_cast<std::byte*>(out) + m * count * (dtype_bits(to) / 8));
+  }
+}
+
 }  // namespace
 
 void decode_codes_host(const CodedWeight& weight, Dtype to, void* out) {
   if (check_coded_weight("decode_codes_host", weight, to, out) == 0) return;
+  if (in_words(weight)) return decode_in_words(weight, to, out);
   const i64 stored = code_bytes(weight.codes, weight.cols), decoded = weight.cols * (dtype_bits(to) / 8);
   const auto* codes = static_cast<const std::byte*>(weight.data);
   auto* place = static_cast<std::byte*>(out);

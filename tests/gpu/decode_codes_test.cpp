@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
@@ -45,17 +46,25 @@ std::string describe(const CodedWeight& w, Dtype to) {
          " to " + std::string(dtype_name(to));
 }
 
+/// What only words have.
+struct WordArrays {
+  Stored zeros;
+  Stored groups;
+};
+
 /// `weight` has host pointers. All arrays but the scales begin `shift` bytes, the output `shift` elements, behind
 /// multiples of 256.
 Stored on_device(CodedWeight weight, const Stored& codes, const Stored& scales, const std::vector<float>& globals,
-                 Dtype to, i64 shift) {
+                 Dtype to, i64 shift, const WordArrays& arrays = {}) {
   const CudaStream stream;
   const i64 element = dtype_bits(to) / 8;
-  const GuardedArray data(codes, shift), grid(scales), second(globals);
+  const GuardedArray data(codes, shift), grid(scales), second(globals), zeros(arrays.zeros), groups(arrays.groups);
   const GuardedArray out(weight.matrices * weight.rows * weight.cols * element, shift * element);
   weight.data = data.data();
   weight.scales = grid.data();
   if (weight.globals != nullptr) weight.globals = reinterpret_cast<const float*>(second.data());
+  if (weight.zeros != nullptr) weight.zeros = reinterpret_cast<const u32*>(zeros.data());
+  if (weight.column_groups != nullptr) weight.column_groups = reinterpret_cast<const u32*>(groups.data());
   decode_codes(weight, to, out.data(), stream.get());
   CUDA_CHECK(cudaStreamSynchronize(stream.get()));
   EXPECT_TRUE(out.guards_intact() && data.guards_intact());
@@ -63,15 +72,17 @@ Stored on_device(CodedWeight weight, const Stored& codes, const Stored& scales, 
 }
 
 void expect_same(CodedWeight weight, const Stored& codes, const Stored& scales, const std::vector<float>& globals,
-                 i64 shift = 0) {
+                 i64 shift = 0, const WordArrays& arrays = {}) {
   weight.data = codes.data();
+  if (!arrays.zeros.empty()) weight.zeros = reinterpret_cast<const u32*>(arrays.zeros.data());
+  if (!arrays.groups.empty()) weight.column_groups = reinterpret_cast<const u32*>(arrays.groups.data());
   weight.scales = scales.data();
   weight.globals = globals.empty() ? nullptr : globals.data();
   for (const Dtype to : {Dtype::BF16, Dtype::F32}) {
     SCOPED_TRACE(describe(weight, to));
     Stored expected(static_cast<std::size_t>(weight.matrices * weight.rows * weight.cols * (dtype_bits(to) / 8)));
     decode_codes_host(weight, to, expected.data());
-    EXPECT_TRUE(on_device(weight, codes, scales, globals, to, shift) == expected);
+    EXPECT_TRUE(on_device(weight, codes, scales, globals, to, shift, arrays) == expected);
   }
 }
 
@@ -191,6 +202,67 @@ TEST(DecodeOnDevice, RandomProductsRoundAsOnTheCpu) {
   }
 }
 
+Stored random_bytes_of(i64 count, std::mt19937& random) {
+  Stored bytes(static_cast<std::size_t>(count));
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+TEST(DecodeOnDevice, WordsOfEveryKindAndShape) {
+  struct Shape {
+    i64 matrices, rows, cols, cell_cols;
+  };
+  const Shape shapes[] = {{1, 8, 8, 8},      {2, 128, 64, 32}, {3, 136, 200, 40},
+                          {2, 264, 72, 128}, {1, 40, 136, 5},  {2, 16, 512, i64{1} << 40}};
+  std::mt19937 random(11);
+  for (const Shape& shape : shapes)
+    for (const Codes codes : {Codes::Awq, Codes::Gptq, Codes::Int4})
+      for (const Dtype dtype : {Dtype::F16, Dtype::BF16, Dtype::F32})
+        for (const bool has_zeros : {false, true})
+          for (const bool reordered : {false, true}) {
+            CodedWeight weight{.codes = codes, .matrices = shape.matrices, .rows = shape.rows, .cols = shape.cols};
+            weight.cell_cols = shape.cell_cols;
+            weight.scale_dtype = dtype;
+            weight.zero_offset = codes == Codes::Gptq ? 1 : 0;
+            const i64 groups = (shape.cols - 1) / shape.cell_cols + 1, scales = shape.matrices * groups * shape.rows;
+            WordArrays arrays;
+            if (has_zeros) arrays.zeros = random_bytes_of(scales / 2, random);
+            if (reordered)
+              for (i64 i = 0; i < shape.matrices * shape.cols; ++i)
+                for (i64 byte = 0; byte < 4; ++byte)
+                  arrays.groups.push_back(byte == 0 ? static_cast<std::byte>(i * 7 % groups) : std::byte{0});
+            const i64 stored = shape.matrices * shape.rows * shape.cols / 2;
+            expect_same(weight, random_bytes_of(stored, random), scales_for(dtype, scales), {}, 0, arrays);
+            expect_same(weight, random_bytes_of(stored, random),
+                        random_bytes_of(scales * (dtype_bits(dtype) / 8), random), {}, 4, arrays);
+          }
+  // Columns of AWQ share no word, so there may be any number of them.
+  CodedWeight odd{.codes = Codes::Awq, .matrices = 2, .rows = 24, .cols = 67, .cell_cols = 16};
+  odd.scale_dtype = Dtype::F16;
+  expect_same(odd, random_bytes_of(2 * 24 * 67 / 2, random), scales_for(Dtype::F16, 2 * 5 * 24), {}, 0,
+              {random_bytes_of(2 * 5 * 24 / 2, random), {}});
+}
+
+TEST(DecodeOnDevice, AColumnOfAGroupThatIsNotThereIsNaN) {
+  std::mt19937 random(3);
+  CodedWeight weight{.codes = Codes::Gptq, .matrices = 1, .rows = 16, .cols = 32, .cell_cols = 16};
+  weight.scale_dtype = Dtype::F16;
+  weight.column_groups = reinterpret_cast<const u32*>(&weight);
+  std::vector<u32> groups(32, 1);
+  groups[5] = 2;
+  groups[9] = ~0U;
+  WordArrays arrays;
+  arrays.groups.resize(groups.size() * sizeof(u32));
+  std::memcpy(arrays.groups.data(), groups.data(), arrays.groups.size());
+  const Stored decoded =
+      on_device(weight, random_bytes_of(256, random), Stored(16 * 2 * 2, std::byte{0x30}), {}, Dtype::F32, 0, arrays);
+  for (std::size_t i = 0; i < 16 * 32; ++i) {
+    float value = 0;
+    std::memcpy(&value, decoded.data() + i * sizeof value, sizeof value);
+    EXPECT_EQ(std::isnan(value), i % 32 == 5 || i % 32 == 9) << i;
+  }
+}
+
 // ---- checkpoints --------------------------------------------------------------------------------
 
 Stored bytes_of(const Source& source, std::size_t tensor) {
@@ -214,7 +286,7 @@ TEST(DecodeOnDevice, CheckpointsGiveTheAnswersOfTheirSoftware) {
   const char* path = std::getenv("GLU_CKPT_TESTDATA");
   const fs::path home = fs::path(path == nullptr ? "testdata" : path) / "quantized";
   for (const char* kind : {"fp8_block128", "fp8_block128_ue8m0", "fp8_channel", "fp8_per_tensor", "mxfp4_gpt_oss",
-                           "nvfp4_modelopt", "ct_int4_g32"}) {
+                           "nvfp4_modelopt", "ct_int4_g32", "ct_int4_asym", "awq_int4", "gptq_int4"}) {
     SCOPED_TRACE(kind);
     const auto source = open_source(home / kind);
     const Quantization found = find_quantized(source->inventory(), read_quant_config(source->hints().config));
@@ -233,8 +305,15 @@ TEST(DecodeOnDevice, CheckpointsGiveTheAnswersOfTheirSoftware) {
       if (tensor.global)
         std::memcpy(globals.data(), bytes_of(*source, *tensor.global).data(), globals.size() * sizeof(float));
       weight.globals = tensor.global ? globals.data() : nullptr;
+      WordArrays arrays;
+      weight.zero_offset = tensor.zero_offset;
+      if (tensor.zeros) arrays.zeros = bytes_of(*source, *tensor.zeros);
+      if (tensor.groups) arrays.groups = bytes_of(*source, *tensor.groups);
+      // Replaced by those on the device.
+      if (tensor.zeros) weight.zeros = reinterpret_cast<const u32*>(arrays.zeros.data());
+      if (tensor.groups) weight.column_groups = reinterpret_cast<const u32*>(arrays.groups.data());
       const Stored decoded = on_device(weight, bytes_of(*source, tensor.weight), bytes_of(*source, tensor.scales),
-                                       globals, Dtype::BF16, 0);
+                                       globals, Dtype::BF16, 0, arrays);
       const auto expected = std::ranges::find(answer, tensor.name, &support::MemoryTensor::name);
       ASSERT_NE(expected, answer.end());
       EXPECT_TRUE((tensor.transposed ? turned(decoded, tensor) : decoded) == expected->bytes);
@@ -257,6 +336,7 @@ TEST(DecodeOnDevice, MistakesAreFoundBeforeTheLaunch) {
   EXPECT_EQ(refused([](CodedWeight& w) { w.rows = -1; }), "usage");
   EXPECT_EQ(refused([](CodedWeight& w) { w.cell_rows = 0; }), "usage");
   EXPECT_EQ(refused([](CodedWeight& w) { w.codes = Codes::Awq; }), "usage");
+  EXPECT_EQ(refused([&](CodedWeight& w) { w.zeros = reinterpret_cast<const u32*>(memory.data()); }), "usage");
   EXPECT_EQ(refused([](CodedWeight& w) { w.scale_dtype = Dtype::F64; }), "usage");
   EXPECT_EQ(refused([](CodedWeight& w) { w.scales = nullptr; }), "usage");
   EXPECT_EQ(refused([](CodedWeight& w) { w.rows = w.matrices = i64{1} << 40; }), "usage");

@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "core/float_rows.hpp"
+#include "support/slug_of.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -69,6 +71,67 @@ TEST(DecodeWords, BothRoadsAgreeForAnyRows) {
                 ASSERT_EQ(fast, plain) << static_cast<int>(codes) << " rows " << begin << " to " << end;
               }
           }
+}
+
+/// The operator on whole arrays, of two matrices that differ.
+TEST(DecodeWords, TheOperatorTakesMatricesOneBehindTheOther) {
+  for (const Codes codes : {Codes::Awq, Codes::Gptq, Codes::Int4})
+    for (const Dtype to : {Dtype::BF16, Dtype::F32})
+      for (const bool reordered : {false, true}) {
+        WordCase one = make_case(codes, Dtype::F16, true, reordered), other = one;
+        for (auto* const bytes : {&other.words, &other.zeros}) std::ranges::reverse(*bytes);
+        other.matrix.words = other.words.data();
+        other.matrix.zeros = other.zeros.data();
+        other.matrix.scales = other.scales.data();
+        const auto bytes = static_cast<std::size_t>(kRows * kCols * dtype_bits(to) / 8);
+        std::vector<std::byte> expected(2 * bytes), got(2 * bytes);
+        decode_words_one_by_one(one.matrix, 0, kRows, to, expected.data());
+        decode_words_one_by_one(other.matrix, 0, kRows, to, expected.data() + bytes);
+        const auto joined = [](auto first, const auto& second) {
+          first.insert(first.end(), second.begin(), second.end());
+          return first;
+        };
+        const auto words = joined(one.words, other.words), zeros = joined(one.zeros, other.zeros);
+        const auto scales = joined(one.scales, other.scales);
+        std::vector<u32> groups;
+        for (const i64 group : joined(one.matrix.group_of, one.matrix.group_of))
+          groups.push_back(static_cast<u32>(group));
+        CodedWeight weight{.codes = codes, .matrices = 2, .rows = kRows, .cols = kCols, .data = words.data()};
+        weight.cell_cols = kCols / kGroups;
+        weight.scales = scales.data();
+        weight.scale_dtype = Dtype::F16;
+        weight.zeros = reinterpret_cast<const u32*>(zeros.data());
+        weight.zero_offset = one.matrix.zero_offset;
+        weight.column_groups = reordered ? groups.data() : nullptr;
+        decode_codes_host(weight, to, got.data());
+        EXPECT_EQ(got, expected) << static_cast<int>(codes);
+        groups[70] = kGroups;
+        weight.column_groups = groups.data();
+        EXPECT_EQ(slug_of([&] { decode_codes_host(weight, to, got.data()); }), "usage");
+      }
+}
+
+TEST(DecodeWords, TheOperatorRefusesWhatIsNoWeight) {
+  std::vector<u32> memory(4096);
+  CodedWeight sound{.codes = Codes::Awq, .matrices = 1, .rows = 16, .cols = 32, .data = memory.data()};
+  sound.cell_cols = 16;
+  sound.scales = memory.data();
+  sound.scale_dtype = Dtype::F16;
+  sound.zeros = memory.data();
+  std::vector<float> out(16 * 32);
+  const auto refused = [&](auto&& change) {
+    CodedWeight weight = sound;
+    change(weight);
+    return slug_of([&] { decode_codes_host(weight, Dtype::F32, out.data()); });
+  };
+  EXPECT_EQ(refused([](CodedWeight&) {}), "none");
+  EXPECT_EQ(refused([](CodedWeight& w) { w.rows = 12; }), "usage");
+  EXPECT_EQ(refused([](CodedWeight& w) { w.codes = Codes::Gptq, w.cols = 36; }), "usage");
+  EXPECT_EQ(refused([](CodedWeight& w) { w.codes = Codes::E4m3; }), "usage");
+  EXPECT_EQ(refused([](CodedWeight& w) { w.cell_rows = 2; }), "usage");
+  EXPECT_EQ(refused([](CodedWeight& w) { w.scale_dtype = Dtype::F8_E8M0; }), "usage");
+  EXPECT_EQ(refused([](CodedWeight& w) { w.globals = static_cast<const float*>(w.scales); }), "usage");
+  EXPECT_EQ(refused([](CodedWeight& w) { w.data = static_cast<const std::byte*>(w.data) + 2; }), "usage");
 }
 
 /// compressed-tensors' row 13, column 42: nibble 2 of word [13, 5]; its group is 2, its zero nibble 5 of word [1, 2].

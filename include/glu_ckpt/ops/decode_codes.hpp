@@ -22,9 +22,10 @@ enum class Codes {
   Gptq,
 };
 
-/// Matrices [rows, cols] of codes, row-major and one behind the other, and what they are multiplied by.
+/// Matrices [rows, cols] of codes as [out, in], one behind the other, and what they are multiplied by.
 struct CodedWeight {
-  /// Not Awq and not Gptq. Where two codes share a byte, `cols` is even.
+  /// Row-major, but for Awq and Gptq. Where two codes share a byte, `cols` is even; where eight share a word, 8 divides
+  /// the rows of Awq, the columns of Gptq, and those of Int4 that has zeros or groups.
   Codes codes = Codes::E4m3;
   i64 matrices = 1;
   i64 rows = 0;
@@ -35,7 +36,7 @@ struct CodedWeight {
   i64 cell_rows = 1;
   i64 cell_cols = 1;
   /// [matrices, rows / cell_rows, cols / cell_cols], rounded up, of `scale_dtype`: F32, BF16, F16, F8_E4M3, or E8M0 as
-  /// F8_E8M0 or U8.
+  /// F8_E8M0 or U8. Of Awq and Gptq [matrices, groups, rows], where groups is cols / cell_cols, rounded up.
   const void* scales = nullptr;
   Dtype scale_dtype = Dtype::F32;
   /// [matrices], by which the scales are multiplied, or divided; null where there are none.
@@ -45,16 +46,25 @@ struct CodedWeight {
   bool positive_zero = false;
   /// Scales are rounded to the dtype of the decoded weight before they multiply.
   bool rounds_scale = false;
+  /// Of Awq, Gptq and Int4: the numbers that stand for zero, in words of eight rows as the format packs them, and what
+  /// is added to each. Awq and Gptq [matrices, groups, rows / 8], Int4 [matrices, rows / 8, groups]. Null: 8 does.
+  const u32* zeros = nullptr;
+  int zero_offset = 0;
+  /// Of Awq, Gptq and Int4: [matrices, cols], the group of each column, where columns were reordered (`g_idx`). Null: a
+  /// group is cell_cols columns.
+  const u32* column_groups = nullptr;
 };
 
 /// Writes [matrices, rows, cols] of `to`, BF16 or F32: code times scale, rounded to fp32 and then to `to`, each to
-/// nearest even. NaNs, of a code or of a scale, are 0x7fc00000 or 0x7fc0. Throws Usage for extents, dtypes and null
-/// pointers that fit no weight.
+/// nearest even. Of Awq, of Gptq, and of Int4 with zeros or groups: code less zero, times scale, rounded to the scale's
+/// dtype (F32, BF16 or F16) and then to `to`. NaNs, of a code or of a scale, are 0x7fc00000 or 0x7fc0. Throws Usage for
+/// extents, dtypes and null pointers that fit no weight, and for a column of a group that is not there.
 void decode_codes_host(const CodedWeight& weight, Dtype to, void* out);
 
 /// The same in device memory, with the same bits: one launch, asynchronous on `stream`, which allocates nothing. Fast
-/// where `data` and `out` are aligned to 16 bytes and columns and cells are multiples of 8. Besides, throws Usage where
-/// `scales` or `out` are not aligned to their elements, DeviceFailed with the shape.
+/// where `data` and `out` are aligned to 16 bytes and columns and cells are multiples of 8. Columns of a group that is
+/// not there become NaN. Besides, throws Usage where `scales`, words or `out` are not aligned to their elements,
+/// DeviceFailed with the shape.
 void decode_codes(const CodedWeight& weight, Dtype to, void* out, GpuStream stream);
 
 }  // namespace glu_ckpt

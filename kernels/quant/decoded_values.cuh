@@ -1,0 +1,18 @@
+#pragma once
+/// Decoded numbers as they are stored: the same NaN as on the CPU, whatever it came from.
+
+#include <cuda_bf16.h>
+
+#include "core/mxfp8_bits.hpp"
+
+namespace glu_ckpt {
+
+__device__ __forceinline__ float with_one_nan(float value) { return isnan(value) ? __uint_as_float(kF32Nan) : value; }
+
+/// As bf16; what was NaN is 0x7fff, the largest of all as a signed number, and becomes 0x7fc0.
+__device__ __forceinline__ std::uint32_t two_bf16(float2 values) {
+  const __nv_bfloat162 pair = __float22bfloat162_rn(values);
+  return __vmins2(*reinterpret_cast<const std::uint32_t*>(&pair), 0x7fc0'7fc0U);
+}
+
+}  // namespace glu_ckpt
