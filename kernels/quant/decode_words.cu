@@ -1,6 +1,7 @@
-/// AWQ, GPTQ, and INT4 with zeros or groups, on the device. A block decodes a tile of rows and columns; the words of
-/// AWQ and GPTQ, which lie across the rows that are written, meet in shared memory. A thread makes eight columns of a
-/// row. Products are rounded as on the CPU: to the scales' dtype, then to that of the weight.
+/// AWQ, GPTQ, and INT4 with zeros or groups, on the device. A block decodes a tile; the words of AWQ and GPTQ, which
+/// lie across the rows that are written, meet in shared memory. A thread makes a square of eight rows, whose zeros are
+/// one word, and eight columns of one group. Products are rounded as on the CPU: to the scales' dtype, then to that of
+/// the weight.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -19,21 +20,21 @@ namespace {
 
 using u16 = std::uint16_t;
 
-constexpr int kWordCodes = 8;
-constexpr int kTileRows = 128;
-constexpr int kTileCols = 64;
+/// The rows and the columns of a square, and the codes of a word.
+constexpr int kSquare = 8;
 constexpr int kTileThreads = 256;
-/// Words across the rows and across the columns of a tile.
-constexpr int kRowWords = kTileRows / kWordCodes;
-constexpr int kColWords = kTileCols / kWordCodes;
-/// Distances in shared memory by which threads that read together meet different banks.
-constexpr int kAwqPitch = kRowWords + 1;
-constexpr int kGptqPitch = kTileRows + 4;
 
-/// A matrix, its tiles, and what its codes are made numbers with.
+/// Words of eight columns, and of eight rows, of a tile: wide, for what is written is more than what is read, but AWQ
+/// is read along its rows.
+template <Codes kCodes>
+constexpr int kColWords = kCodes == Codes::Awq ? 16 : 32;
+template <Codes kCodes>
+constexpr int kRowWords = kTileThreads / kColWords<kCodes>;
+
+/// A weight as kernels take it.
 struct WordWeight {
   const u32* words;
-  const std::byte* scales;
+  const void* scales;
   const u32* zeros;
   const u32* column_groups;
   Dtype scale_dtype;
@@ -42,95 +43,24 @@ struct WordWeight {
   u32 cols;
   u32 groups;
   FastDivision group_cols;
-  FastDivision col_tiles;
-  FastDivision row_tiles;
-  /// No group begins inside of eight columns.
-  bool whole_groups;
-};
-
-struct Tile {
-  u32 matrix;
-  u32 row;
-  u32 col;
-
-  __device__ __forceinline__ Tile(const WordWeight& weight, u32 number) {
-    const u32 line = weight.col_tiles.quotient(number);
-    matrix = weight.row_tiles.quotient(line);
-    row = (line - matrix * weight.row_tiles.divisor) * kTileRows;
-    col = (number - line * weight.col_tiles.divisor) * kTileCols;
-  }
 };
 
 /// The nibble of a word of eight rows that is this row's: of AWQ 0 4 1 5 2 6 3 7.
 template <Codes kCodes>
 __device__ __forceinline__ u32 nibble_of_row(u32 row) {
-  const u32 in_word = row % kWordCodes;
+  const u32 in_word = row % kSquare;
   return kCodes == Codes::Awq ? in_word / 2 + in_word % 2 * 4 : in_word;
 }
 
-template <Codes kCodes>
-struct TileWords {
-  static constexpr int kCount = kCodes == Codes::Awq    ? kTileCols * kAwqPitch
-                                : kCodes == Codes::Gptq ? kColWords * kGptqPitch
-                                                        : 1;
-
-  __device__ __forceinline__ void load(const WordWeight& weight, const Tile& tile) {
-    if constexpr (kCodes == Codes::Awq) {
-      const u32 row_words = weight.rows / kWordCodes, first = tile.row / kWordCodes;
-      const u32* const from = weight.words + static_cast<i64>(tile.matrix) * row_words * weight.cols;
-      for (u32 i = threadIdx.x; i < kTileCols * kRowWords; i += kTileThreads) {
-        const u32 col = i / kRowWords, word = i % kRowWords;
-        if (tile.col + col < weight.cols && first + word < row_words)
-          words[col * kAwqPitch + word] = __ldcs(from + static_cast<i64>(tile.col + col) * row_words + first + word);
-      }
-    }
-    if constexpr (kCodes == Codes::Gptq) {
-      const u32 col_words = weight.cols / kWordCodes, first = tile.col / kWordCodes;
-      const u32* const from = weight.words + static_cast<i64>(tile.matrix) * col_words * weight.rows;
-      for (u32 i = threadIdx.x; i < kColWords * kTileRows; i += kTileThreads) {
-        const u32 word = i / kTileRows, row = i % kTileRows;
-        if (first + word < col_words && tile.row + row < weight.rows)
-          words[word * kGptqPitch + row] = __ldcs(from + static_cast<i64>(first + word) * weight.rows + tile.row + row);
-      }
-    }
-  }
-
-  /// Eight codes of a row, the first in the lowest bits. `row` and `word` count from the tile's.
-  __device__ __forceinline__ u32 codes(const WordWeight& weight, const Tile& tile, u32 row, u32 word) const {
-    if constexpr (kCodes == Codes::Awq) {
-      const u32 shift = 4 * nibble_of_row<kCodes>(row);
-      u32 codes = 0;
-#pragma unroll
-      for (u32 k = 0; k < kWordCodes; ++k)
-        codes |= (words[(word * kWordCodes + k) * kAwqPitch + row / kWordCodes] >> shift & 15) << (4 * k);
-      return codes;
-    } else if constexpr (kCodes == Codes::Gptq) {
-      return words[word * kGptqPitch + row];
-    } else {
-      const i64 line = static_cast<i64>(tile.matrix) * weight.rows + tile.row + row;
-      return __ldcs(weight.words + line * (weight.cols / kWordCodes) + tile.col / kWordCodes + word);
-    }
-  }
-
-  u32 words[kCount];
-};
-
-__device__ __forceinline__ float scale_at(const WordWeight& weight, i64 at) {
-  if (weight.scale_dtype == Dtype::F16) return __half2float(reinterpret_cast<const __half*>(weight.scales)[at]);
-  if (weight.scale_dtype == Dtype::BF16)
-    return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(weight.scales)[at]);
-  return __ldg(reinterpret_cast<const float*>(weight.scales) + at);
-}
-
-/// Where the scale and the zeros of a row and group lie, and how far apart those of the next rows, or words of rows.
+/// Where the scale of a row and group lies, the word with its zero, and how far apart the scales of rows are.
 struct GroupPlace {
   i64 scale;
   i64 zero;
-  i64 row_step;
+  u32 row_step;
 
   template <Codes kCodes>
   static __device__ __forceinline__ GroupPlace of(const WordWeight& weight, u32 matrix, u32 row, u32 group) {
-    const u32 row_words = weight.rows / kWordCodes, row_word = row / kWordCodes;
+    const u32 row_words = weight.rows / kSquare, row_word = row / kSquare;
     if constexpr (kCodes == Codes::Int4)
       return {(static_cast<i64>(matrix) * weight.rows + row) * weight.groups + group,
               (static_cast<i64>(matrix) * row_words + row_word) * weight.groups + group, weight.groups};
@@ -139,91 +69,67 @@ struct GroupPlace {
   }
 };
 
-/// What the codes of a row and group become numbers with.
-struct Group {
-  float zero;
-  float scale;
-
-  template <Codes kCodes>
-  static __device__ __forceinline__ Group of(const WordWeight& weight, u32 matrix, u32 row, u32 group) {
-    if (group >= weight.groups) return {0, __uint_as_float(kF32Nan)};
-    const GroupPlace place = GroupPlace::of<kCodes>(weight, matrix, row, group);
-    int zero = 8;
-    // Stored less 1 in four bits, 0 is 15.
-    if (weight.zeros != nullptr)
-      zero = (static_cast<int>(__ldg(weight.zeros + place.zero) >> (4 * nibble_of_row<kCodes>(row)) & 15) +
-              weight.zero_offset) &
-             15;
-    return {static_cast<float>(zero), scale_at(weight, place.scale)};
-  }
-
-  __device__ __forceinline__ float number(u32 code, Dtype rounded_to) const {
-    const float product = __fmul_rn(static_cast<float>(code) - zero, scale);
-    if (rounded_to == Dtype::F16) return __half2float(__float2half_rn(product));
-    if (rounded_to == Dtype::BF16) return __bfloat162float(__float2bfloat16_rn(product));
-    return product;
-  }
-};
-
-__device__ __forceinline__ void store(const float (&numbers)[kWordCodes], u32 count, bool is_aligned, u16* out) {
-  uint4 packed;
-  packed.x = two_bf16({numbers[0], numbers[1]});
-  packed.y = two_bf16({numbers[2], numbers[3]});
-  packed.z = two_bf16({numbers[4], numbers[5]});
-  packed.w = two_bf16({numbers[6], numbers[7]});
-  if (is_aligned && count == kWordCodes) return __stcs(reinterpret_cast<uint4*>(out), packed);
-  const u16* const values = reinterpret_cast<const u16*>(&packed);
-#pragma unroll
-  for (u32 k = 0; k < kWordCodes; ++k)
-    if (k < count) out[k] = values[k];
+/// The zero of a row out of the word of eight. Stored less 1 in four bits, 0 is 15.
+template <Codes kCodes>
+__device__ __forceinline__ u32 zero_of(u32 word, u32 row, int offset) {
+  return (word >> (4 * nibble_of_row<kCodes>(row))) + static_cast<u32>(offset) & 15;
 }
 
-__device__ __forceinline__ void store(const float (&numbers)[kWordCodes], u32 count, bool is_aligned, float* out) {
-  float values[kWordCodes];
-#pragma unroll
-  for (u32 k = 0; k < kWordCodes; ++k) values[k] = with_one_nan(numbers[k]);
-  if (is_aligned && count == kWordCodes) {
-    __stcs(reinterpret_cast<float4*>(out), make_float4(values[0], values[1], values[2], values[3]));
-    return __stcs(reinterpret_cast<float4*>(out) + 1, make_float4(values[4], values[5], values[6], values[7]));
+// ---- element by element -------------------------------------------------------------------------
+
+template <Codes kCodes>
+__device__ __forceinline__ u32 code_at(const WordWeight& weight, u32 matrix, u32 row, u32 col) {
+  const i64 first = static_cast<i64>(matrix) * weight.rows;
+  if constexpr (kCodes == Codes::Awq) {
+    const u32 row_words = weight.rows / kSquare;
+    const u32 word = weight.words[(static_cast<i64>(matrix) * weight.cols + col) * row_words + row / kSquare];
+    return word >> (4 * nibble_of_row<kCodes>(row)) & 15;
   }
-#pragma unroll
-  for (u32 k = 0; k < kWordCodes; ++k)
-    if (k < count) out[k] = values[k];
+  const u32 col_words = weight.cols / kSquare;
+  const i64 at = kCodes == Codes::Gptq ? first * col_words + static_cast<i64>(col / kSquare) * weight.rows + row
+                                       : (first + row) * col_words + col / kSquare;
+  return weight.words[at] >> (4 * (col % kSquare)) & 15;
 }
 
+__device__ __forceinline__ float scale_at(const WordWeight& weight, i64 at) {
+  if (weight.scale_dtype == Dtype::F16) return __half2float(static_cast<const __half*>(weight.scales)[at]);
+  if (weight.scale_dtype == Dtype::BF16) return __bfloat162float(static_cast<const __nv_bfloat16*>(weight.scales)[at]);
+  return static_cast<const float*>(weight.scales)[at];
+}
+
+__device__ __forceinline__ float rounded(float product, Dtype dtype) {
+  if (dtype == Dtype::F16) return __half2float(__float2half_rn(product));
+  if (dtype == Dtype::BF16) return __bfloat162float(__float2bfloat16_rn(product));
+  return product;
+}
+
+/// For groups that begin anywhere, for columns out of order, and for what is not aligned.
 template <Codes kCodes, typename Value>
-__global__ void __launch_bounds__(kTileThreads) decode_words_kernel(WordWeight weight, bool is_aligned, Value* out) {
-  __shared__ TileWords<kCodes> words;
-  const Tile tile(weight, blockIdx.x);
-  words.load(weight, tile);
-  __syncthreads();
-#pragma unroll
-  for (u32 i = 0; i < kTileRows * kColWords / kTileThreads; ++i) {
-    const u32 unit = threadIdx.x + i * kTileThreads;
-    const u32 word = unit % kColWords, row = unit / kColWords;
-    const u32 first = tile.col + word * kWordCodes;
-    if (tile.row + row >= weight.rows || first >= weight.cols) continue;
-    const u32 codes = words.codes(weight, tile, row, word);
-    const u32 count = min(static_cast<u32>(kWordCodes), weight.cols - first);
-    const u32* const groups = weight.column_groups == nullptr
-                                  ? nullptr
-                                  : weight.column_groups + static_cast<i64>(tile.matrix) * weight.cols + first;
-    Group group = Group::of<kCodes>(weight, tile.matrix, tile.row + row,
-                                    groups == nullptr ? weight.group_cols.quotient(first) : __ldg(groups));
-    float numbers[kWordCodes];
-#pragma unroll
-    for (u32 k = 0; k < kWordCodes; ++k) {
-      if (!weight.whole_groups && k > 0 && k < count)
-        group = Group::of<kCodes>(weight, tile.matrix, tile.row + row,
-                                  groups == nullptr ? weight.group_cols.quotient(first + k) : __ldg(groups + k));
-      numbers[k] = group.number(codes >> (4 * k) & 15, weight.scale_dtype);
-    }
-    store(numbers, count, is_aligned,
-          out + (static_cast<i64>(tile.matrix) * weight.rows + tile.row + row) * weight.cols + first);
+__global__ void __launch_bounds__(kTileThreads) decode_any_word_kernel(WordWeight weight, i64 count, Value* out) {
+  const i64 at = static_cast<i64>(blockIdx.x) * kTileThreads + threadIdx.x;
+  if (at >= count) return;
+  const i64 line = at / weight.cols;
+  const auto col = static_cast<u32>(at % weight.cols), row = static_cast<u32>(line % weight.rows);
+  const auto matrix = static_cast<u32>(line / weight.rows);
+  const u32 group = weight.column_groups == nullptr
+                        ? weight.group_cols.quotient(col)
+                        : weight.column_groups[static_cast<i64>(matrix) * weight.cols + col];
+  float number = __uint_as_float(kF32Nan);
+  if (group < weight.groups) {
+    const GroupPlace place = GroupPlace::of<kCodes>(weight, matrix, row, group);
+    const u32 zero = weight.zeros == nullptr ? 8 : zero_of<kCodes>(weight.zeros[place.zero], row, weight.zero_offset);
+    const int step = static_cast<int>(code_at<kCodes>(weight, matrix, row, col)) - static_cast<int>(zero);
+    number = rounded(__fmul_rn(static_cast<float>(step), scale_at(weight, place.scale)), weight.scale_dtype);
   }
+  if constexpr (sizeof(Value) == 2)
+    out[at] = static_cast<u16>(two_bf16({number, 0}));
+  else
+    out[at] = with_one_nan(number);
 }
 
-/// Two codes as numbers, of eight bits or more: `bits` behind `kBase` are a number of the type, and so much larger.
+// ---- squares ------------------------------------------------------------------------------------
+
+/// Two codes as numbers: behind the bits of `kBase` they are one of the type, larger by what those are.
 template <typename Scale>
 struct PairMath;
 template <>
@@ -243,7 +149,7 @@ struct PairMath<__nv_bfloat16> {
   static __device__ __forceinline__ float2 wide(Pair pair) { return __bfloat1622float2(pair); }
 };
 
-/// Codes less zero, which every type holds, of the lowest and of the third nibble from above.
+/// Nibbles 0 and 4 less zero, which every type holds.
 template <typename Scale>
 __device__ __forceinline__ typename PairMath<Scale>::Pair two_steps(u32 codes, u32 zero) {
   using Math = PairMath<Scale>;
@@ -252,7 +158,7 @@ __device__ __forceinline__ typename PairMath<Scale>::Pair two_steps(u32 codes, u
                  *reinterpret_cast<const typename Math::Pair*>(&zeros));
 }
 
-/// Times a scale, rounded to the scale's type. The product is exact before.
+/// Times a scale, rounded to the scale's type; the product is exact before.
 template <typename Scale>
 __device__ __forceinline__ float2 two_products(u32 codes, u32 zero, Scale scale) {
   if constexpr (std::is_same_v<Scale, float>) {
@@ -264,8 +170,9 @@ __device__ __forceinline__ float2 two_products(u32 codes, u32 zero, Scale scale)
   }
 }
 
+/// Eight columns of a row, the first of them in the lowest nibble.
 template <typename Scale>
-__device__ __forceinline__ void decode_unit(u32 codes, u32 zero, Scale scale, u16* out) {
+__device__ __forceinline__ void decode_line(u32 codes, u32 zero, Scale scale, u16* out) {
   u32 pairs[4];
 #pragma unroll
   for (int k = 0; k < 4; ++k) pairs[k] = two_bf16(two_products(codes >> (4 * k), zero, scale));
@@ -276,8 +183,8 @@ __device__ __forceinline__ void decode_unit(u32 codes, u32 zero, Scale scale, u1
 }
 
 template <typename Scale>
-__device__ __forceinline__ void decode_unit(u32 codes, u32 zero, Scale scale, float* out) {
-  float values[kWordCodes];
+__device__ __forceinline__ void decode_line(u32 codes, u32 zero, Scale scale, float* out) {
+  float values[kSquare];
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const float2 pair = two_products(codes >> (4 * k), zero, scale);
@@ -288,56 +195,127 @@ __device__ __forceinline__ void decode_unit(u32 codes, u32 zero, Scale scale, fl
   __stcs(reinterpret_cast<float4*>(out) + 1, make_float4(values[4], values[5], values[6], values[7]));
 }
 
-/// Units of eight columns, all of one group, of rows whose words they fill: a thread's rows are those of one nibble.
-template <Codes kCodes, typename Value, typename Scale>
-__global__ void __launch_bounds__(kTileThreads) decode_units_kernel(WordWeight weight, Value* out) {
-  constexpr u32 kRowStep = kTileThreads / kColWords, kUnits = kTileRows / kRowStep;
-  static_assert(kRowStep % kWordCodes == 0);
-  __shared__ TileWords<kCodes> words;
-  const Tile tile(weight, blockIdx.x);
-  const u32 word = threadIdx.x % kColWords, in_tile = threadIdx.x / kColWords;
-  const u32 col = tile.col + word * kWordCodes, row = tile.row + in_tile;
-  const bool has_cols = col < weight.cols;
-  words.load(weight, tile);
-  Scale scales[kUnits];
-  u32 zeros[kUnits];
-  if (has_cols) {
-    const GroupPlace place = GroupPlace::of<kCodes>(weight, tile.matrix, row, weight.group_cols.quotient(col));
-    const u32 shift = 4 * nibble_of_row<kCodes>(row);
+/// Words of eight rows, one a column, to words of eight columns, one a nibble: halves, bytes and nibbles change places.
+__device__ __forceinline__ void turn_nibbles(u32 (&words)[kSquare]) {
+  u32 halves[kSquare], bytes[kSquare];
 #pragma unroll
-    for (u32 i = 0; i < kUnits; ++i) {
-      if (row + i * kRowStep >= weight.rows) break;
-      scales[i] = reinterpret_cast<const Scale*>(weight.scales)[place.scale + i * kRowStep * place.row_step];
-      zeros[i] = weight.zeros == nullptr
-                     ? 8
-                     : (__ldg(weight.zeros + place.zero + i * (kRowStep / kWordCodes) * place.row_step) >> shift) +
-                               weight.zero_offset &
-                           15;
+  for (int k = 0; k < 4; ++k) {
+    halves[k] = __byte_perm(words[k], words[k + 4], 0x5410);
+    halves[k + 4] = __byte_perm(words[k], words[k + 4], 0x7632);
+  }
+#pragma unroll
+  for (int half = 0; half < kSquare; half += 4)
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      bytes[half + k] = __byte_perm(halves[half + k], halves[half + k + 2], 0x6240);
+      bytes[half + k + 2] = __byte_perm(halves[half + k], halves[half + k + 2], 0x7351);
     }
-  }
-  __syncthreads();
-  if (!has_cols) return;
-  u32 codes[kUnits];
+  constexpr u32 kLow = 0x0f0f'0f0f;
 #pragma unroll
-  for (u32 i = 0; i < kUnits; ++i) {
-    if (row + i * kRowStep >= weight.rows) break;
-    codes[i] = words.codes(weight, tile, in_tile + i * kRowStep, word);
-  }
-  Value* to = out + (static_cast<i64>(tile.matrix) * weight.rows + row) * weight.cols + col;
-#pragma unroll
-  for (u32 i = 0; i < kUnits; ++i, to += static_cast<i64>(kRowStep) * weight.cols) {
-    if (row + i * kRowStep >= weight.rows) break;
-    decode_unit(codes[i], zeros[i], scales[i], to);
+  for (int pair = 0; pair < kSquare; pair += 2) {
+    words[pair] = (bytes[pair] & kLow) | (bytes[pair + 1] & kLow) << 4;
+    words[pair + 1] = (bytes[pair] >> 4 & kLow) | (bytes[pair + 1] & ~kLow);
   }
 }
 
+/// The words of a tile of AWQ or GPTQ. Distances are such that threads that read together meet different banks.
+template <Codes kCodes>
+struct TileWords {
+  static constexpr u32 kRows = kRowWords<kCodes> * kSquare, kCols = kColWords<kCodes> * kSquare;
+  static constexpr u32 kCount = kCodes == Codes::Awq    ? kCols * (kRowWords<kCodes> + 1) + kColWords<kCodes>
+                                : kCodes == Codes::Gptq ? kColWords<kCodes> * (kRows + 4)
+                                                        : 4;
+
+  static __device__ __forceinline__ u32 place(u32 major, u32 minor) {
+    return kCodes == Codes::Awq ? major * (kRowWords<kCodes> + 1) + major / kSquare + minor
+                                : major * (kRows + 4) + minor;
+  }
+
+  /// Column by column, or word of columns by word of columns.
+  __device__ __forceinline__ void load(const WordWeight& weight, u32 matrix, u32 tile_row, u32 tile_col) {
+    constexpr bool kAwq = kCodes == Codes::Awq;
+    constexpr u32 kMinors = kAwq ? kRowWords<kCodes> : kRows, kMajors = kAwq ? kCols : kColWords<kCodes>;
+    const u32 minors = kAwq ? weight.rows / kSquare : weight.rows;
+    const u32 majors = kAwq ? weight.cols : weight.cols / kSquare;
+    const u32 first_minor = kAwq ? tile_row / kSquare : tile_row, first_major = kAwq ? tile_col : tile_col / kSquare;
+    const u32* const from = weight.words + (static_cast<i64>(matrix) * majors + first_major) * minors + first_minor;
+#pragma unroll
+    for (u32 i = threadIdx.x; i < kMajors * kMinors; i += kTileThreads) {
+      const u32 major = i / kMinors, minor = i % kMinors;
+      if (first_major + major < majors && first_minor + minor < minors)
+        words[place(major, minor)] = __ldcs(from + static_cast<i64>(major) * minors + minor);
+    }
+  }
+
+  alignas(16) u32 words[kCount];
+};
+
+template <Codes kCodes, typename Value, typename Scale>
+__global__ void __launch_bounds__(kTileThreads)
+    decode_squares_kernel(WordWeight weight, FastDivision row_tiles, FastDivision col_tiles, Value* out) {
+  __shared__ TileWords<kCodes> tile;
+  const u32 line = col_tiles.quotient(blockIdx.x), matrix = row_tiles.quotient(line);
+  const u32 tile_row = (line - matrix * row_tiles.divisor) * kRowWords<kCodes> * kSquare;
+  const u32 tile_col = (blockIdx.x - line * col_tiles.divisor) * kColWords<kCodes> * kSquare;
+  const u32 col_word = threadIdx.x % kColWords<kCodes>, row_word = threadIdx.x / kColWords<kCodes>;
+  const u32 row = tile_row + row_word * kSquare, col = tile_col + col_word * kSquare;
+  const bool is_inside = row < weight.rows && col < weight.cols;
+  if constexpr (kCodes != Codes::Int4) tile.load(weight, matrix, tile_row, tile_col);
+
+  u32 codes[kSquare];
+  alignas(16) Scale scales[kSquare];
+  u32 zeros = 0x8888'8888;
+  if (is_inside) {
+    const GroupPlace place = GroupPlace::of<kCodes>(weight, matrix, row, weight.group_cols.quotient(col));
+    const auto* const from = static_cast<const Scale*>(weight.scales) + place.scale;
+    if constexpr (kCodes == Codes::Int4) {
+      const u32 col_words = weight.cols / kSquare;
+      const u32* const words =
+          weight.words + (static_cast<i64>(matrix) * weight.rows + row) * col_words + col / kSquare;
+#pragma unroll
+      for (u32 i = 0; i < kSquare; ++i) {
+        codes[i] = __ldcs(words + static_cast<i64>(i) * col_words);
+        scales[i] = from[static_cast<i64>(i) * place.row_step];
+      }
+    } else {
+#pragma unroll
+      for (u32 i = 0; i < kSquare * sizeof(Scale) / 16; ++i)
+        reinterpret_cast<uint4*>(scales)[i] = __ldg(reinterpret_cast<const uint4*>(from) + i);
+    }
+    if (weight.zeros != nullptr) zeros = __ldg(weight.zeros + place.zero);
+  }
+  const int zero_offset = weight.zeros != nullptr ? weight.zero_offset : 0;
+  if constexpr (kCodes != Codes::Int4) __syncthreads();
+  if (!is_inside) return;
+  if constexpr (kCodes == Codes::Awq) {
+#pragma unroll
+    for (u32 k = 0; k < kSquare; ++k) codes[k] = tile.words[tile.place(col_word * kSquare + k, row_word)];
+    turn_nibbles(codes);
+  }
+  if constexpr (kCodes == Codes::Gptq) {
+    const auto* const words = reinterpret_cast<const uint4*>(tile.words + tile.place(col_word, row_word * kSquare));
+    const uint4 first = words[0], second = words[1];
+    codes[0] = first.x, codes[1] = first.y, codes[2] = first.z, codes[3] = first.w;
+    codes[4] = second.x, codes[5] = second.y, codes[6] = second.z, codes[7] = second.w;
+  }
+  Value* to = out + (static_cast<i64>(matrix) * weight.rows + row) * weight.cols + col;
+#pragma unroll
+  for (u32 i = 0; i < kSquare; ++i, to += weight.cols) {
+    const u32 line_codes = codes[kCodes == Codes::Awq ? nibble_of_row<kCodes>(i) : i];
+    decode_line(line_codes, zero_of<kCodes>(zeros, i, zero_offset), scales[i], to);
+  }
+}
+
+// ---- launches -----------------------------------------------------------------------------------
+
+/// A launch of no blocks fails as one of too many would.
+unsigned blocks_of(i64 blocks) { return static_cast<unsigned>(blocks <= INT32_MAX ? blocks : 0); }
+
 template <Codes kCodes, typename Value>
 void launch(const CodedWeight& from, Value* out, GpuStream stream) {
-  const auto by = [](i64 divisor) { return FastDivision(static_cast<u32>(divisor)); };
-  const i64 row_tiles = (from.rows + kTileRows - 1) / kTileRows, col_tiles = (from.cols + kTileCols - 1) / kTileCols;
   const i64 cell_cols = std::min(from.cell_cols, from.cols);
   const WordWeight weight{static_cast<const u32*>(from.data),
-                          static_cast<const std::byte*>(from.scales),
+                          from.scales,
                           from.zeros,
                           from.column_groups,
                           from.scale_dtype,
@@ -345,23 +323,27 @@ void launch(const CodedWeight& from, Value* out, GpuStream stream) {
                           static_cast<u32>(from.rows),
                           static_cast<u32>(from.cols),
                           static_cast<u32>((from.cols - 1) / cell_cols + 1),
-                          by(cell_cols),
-                          by(col_tiles),
-                          by(row_tiles),
-                          from.column_groups == nullptr && cell_cols % kWordCodes == 0};
-  const bool is_aligned = reinterpret_cast<std::uintptr_t>(out) % 16 == 0 && from.cols % kWordCodes == 0;
-  const bool in_units = is_aligned && weight.whole_groups;
-  // A launch of no blocks fails as one of too many would.
-  const i64 tiles = from.matrices * row_tiles * col_tiles;
-  const auto blocks = static_cast<unsigned>(tiles <= INT32_MAX ? tiles : 0);
-  if (!in_units)
-    decode_words_kernel<kCodes><<<blocks, kTileThreads, 0, stream>>>(weight, is_aligned, out);
-  else if (from.scale_dtype == Dtype::F16)
-    decode_units_kernel<kCodes, Value, __half><<<blocks, kTileThreads, 0, stream>>>(weight, out);
-  else if (from.scale_dtype == Dtype::BF16)
-    decode_units_kernel<kCodes, Value, __nv_bfloat16><<<blocks, kTileThreads, 0, stream>>>(weight, out);
-  else
-    decode_units_kernel<kCodes, Value, float><<<blocks, kTileThreads, 0, stream>>>(weight, out);
+                          FastDivision(static_cast<u32>(cell_cols))};
+  const auto is_aligned = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; };
+  if (from.column_groups == nullptr && cell_cols % kSquare == 0 && from.rows % kSquare == 0 &&
+      from.cols % kSquare == 0 && is_aligned(out) && is_aligned(from.scales)) {
+    const auto tiles = [](i64 extent, i64 words) { return (extent + words * kSquare - 1) / (words * kSquare); };
+    const i64 row_tiles = tiles(from.rows, kRowWords<kCodes>), col_tiles = tiles(from.cols, kColWords<kCodes>);
+    const auto start = [&](auto kernel) {
+      kernel<<<blocks_of(from.matrices * row_tiles * col_tiles), kTileThreads, 0, stream>>>(
+          weight, FastDivision(static_cast<u32>(row_tiles)), FastDivision(static_cast<u32>(col_tiles)), out);
+    };
+    if (from.scale_dtype == Dtype::F16)
+      start(decode_squares_kernel<kCodes, Value, __half>);
+    else if (from.scale_dtype == Dtype::BF16)
+      start(decode_squares_kernel<kCodes, Value, __nv_bfloat16>);
+    else
+      start(decode_squares_kernel<kCodes, Value, float>);
+  } else {
+    const i64 count = from.matrices * from.rows * from.cols;
+    decode_any_word_kernel<kCodes>
+        <<<blocks_of((count + kTileThreads - 1) / kTileThreads), kTileThreads, 0, stream>>>(weight, count, out);
+  }
   check_launch("decode_codes", [&] {
     return "[" + std::to_string(from.matrices) + ", " + std::to_string(from.rows) + ", " + std::to_string(from.cols) +
            "] of words";
@@ -369,7 +351,7 @@ void launch(const CodedWeight& from, Value* out, GpuStream stream) {
 }
 
 template <typename Value>
-void launch_codes(const CodedWeight& weight, Value* out, GpuStream stream) {
+void launch_words(const CodedWeight& weight, Value* out, GpuStream stream) {
   if (weight.codes == Codes::Awq) return launch<Codes::Awq>(weight, out, stream);
   if (weight.codes == Codes::Gptq) return launch<Codes::Gptq>(weight, out, stream);
   launch<Codes::Int4>(weight, out, stream);
@@ -378,8 +360,8 @@ void launch_codes(const CodedWeight& weight, Value* out, GpuStream stream) {
 }  // namespace
 
 void decode_words(const CodedWeight& weight, Dtype to, void* out, GpuStream stream) {
-  if (to == Dtype::BF16) return launch_codes(weight, static_cast<std::uint16_t*>(out), stream);
-  launch_codes(weight, static_cast<float*>(out), stream);
+  if (to == Dtype::BF16) return launch_words(weight, static_cast<u16*>(out), stream);
+  launch_words(weight, static_cast<float*>(out), stream);
 }
 
 }  // namespace glu_ckpt
