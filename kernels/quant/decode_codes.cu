@@ -14,7 +14,7 @@
 #include "kernels/common/cuda_check.hpp"
 #include "kernels/common/fast_division.hpp"
 #include "kernels/common/load_once.cuh"
-#include "kernels/quant/decode_words.hpp"
+#include "kernels/quant/coded_words.hpp"
 #include "kernels/quant/decoded_values.cuh"
 
 namespace glu_ckpt {
@@ -323,7 +323,7 @@ void launch_codes(const CodedWeight& weight, i64 count, Value* out, GpuStream st
 void decode_codes(const CodedWeight& weight, Dtype to, void* out, GpuStream stream) {
   const i64 count = check_coded_weight("decode_codes", weight, to, out);
   if (count == 0) return;
-  if (in_words(weight)) return decode_words(weight, to, out, stream);
+  if (in_words(weight)) return decode_coded_words(weight, to, out, stream);
   if (to == Dtype::BF16) return launch_codes(weight, count, static_cast<u16*>(out), stream);
   launch_codes(weight, count, static_cast<float*>(out), stream);
 }

@@ -6,6 +6,6 @@
 namespace glu_ckpt {
 
 /// decode_codes() for weights that are in_words(). The weight is checked, and has elements.
-void decode_words(const CodedWeight& weight, Dtype to, void* out, GpuStream stream);
+void decode_coded_words(const CodedWeight& weight, Dtype to, void* out, GpuStream stream);
 
 }  // namespace glu_ckpt

@@ -12,7 +12,7 @@
 
 #include "kernels/common/cuda_check.hpp"
 #include "kernels/common/fast_division.hpp"
-#include "kernels/quant/decode_words.hpp"
+#include "kernels/quant/coded_words.hpp"
 #include "kernels/quant/decoded_values.cuh"
 
 namespace glu_ckpt {
@@ -359,7 +359,7 @@ void launch_words(const CodedWeight& weight, Value* out, GpuStream stream) {
 
 }  // namespace
 
-void decode_words(const CodedWeight& weight, Dtype to, void* out, GpuStream stream) {
+void decode_coded_words(const CodedWeight& weight, Dtype to, void* out, GpuStream stream) {
   if (to == Dtype::BF16) return launch_words(weight, static_cast<u16*>(out), stream);
   launch_words(weight, static_cast<float*>(out), stream);
 }
