@@ -1,6 +1,7 @@
 #include "model/open_checkpoint.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "arch/dense_table.hpp"
 #include "arch/loads_in.hpp"
@@ -144,6 +145,23 @@ void fail_with_place(const Error& error, const Source& source) {
 
 namespace {
 
+/// Says in which order FC1 holds the rows of gate and up that have a scale each, where options or the record know it.
+void find_parts(const Source& source, const SourceAnswers& answers, Quantization& found) {
+  if (std::ranges::none_of(found.tensors, &QuantizedTensor::scales_of_parts)) return;
+  std::map<std::size_t, i64> part_rows;
+  const Recognition codes = recognize_source(source, hints_of(source, answers), answers);
+  for (const ExpertBlock& block : codes.blocks) {
+    const bool interleaved = block.glu.kind == Glu::Kind::Interleaved;
+    if (!interleaved && block.glu.kind != Glu::Kind::Contiguous) continue;
+    for (const Matrix& matrix : block.matrices)
+      if (matrix.role == Role::Gate && matrix.kind == block.codes)
+        part_rows[matrix.tensor] = interleaved ? block.glu.block_rows : matrix.rows;
+  }
+  for (QuantizedTensor& weight : found.tensors)
+    if (const auto known = part_rows.find(weight.weight); weight.scales_of_parts && known != part_rows.end())
+      weight.part_rows = known->second;
+}
+
 std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceAnswers& answers) {
   if (!answers.decode_as.empty() && !answers.decode)
     fail(ErrorCode::Usage, {}, "--decode-as {} says how weights are decoded; --decode bf16 or f32 says that they are",
@@ -157,7 +175,11 @@ std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceA
   if (!answers.encode_mxfp8 && answers.scale_rows > 0)
     with_place(stored, [&] { refine_scales(source, std::move(found), answers.scale_rows); });
   if (!answers.decode) return source;
-  if (!answers.decode_as.empty()) with_place(*source, [&] { name_decoder(found, answers.decode_as); });
+  with_place(stored, [&] {
+    if (!answers.decode_as.empty()) name_decoder(found, answers.decode_as);
+    find_parts(stored, answers, found);
+    check_parts(stored, found);
+  });
   return decode_source(std::move(source), std::move(found), *answers.decode,
                        answers.decode_plainly ? DecodePath::Plain : DecodePath::Fast);
 }

@@ -132,10 +132,11 @@ class WeightReader {
     source_.read(number, offset, bytes);
   }
 
-  std::optional<float> global_scale(i64 matrix) const {
+  /// For the rows of a matrix that are of gate (0), or of up (1), where each has its own.
+  std::optional<float> global_scale(i64 matrix, i64 part) const {
     if (!weight_.global) return std::nullopt;
     std::byte bytes[4];
-    source_.read(*weight_.global, matrix * 4, bytes);
+    source_.read(*weight_.global, (weight_.scales_of_parts ? 2 * matrix + part : matrix) * 4, bytes);
     const float scale = scale_value(Dtype::F32, bytes);
     if (std::isnan(scale)) fail_scale(*weight_.global, "NaN");
     return scale;
@@ -147,17 +148,26 @@ class WeightReader {
          what);
   }
 
-  /// The scales of grid rows [begin, end) of a matrix.
+  /// Gate and up have one scale each, and no other.
+  bool has_two_scales() const { return weight_.scales_of_parts && !weight_.global; }
+  /// Rows of scales of one matrix, and the one that is for a row of codes.
+  i64 scale_rows() const { return has_two_scales() ? 2 : weight_.grid_rows(); }
+  i64 scale_row_of(i64 row) const { return has_two_scales() ? weight_.part_of(row) : row / weight_.cell_rows; }
+
+  /// Rows [begin, end) of the scales of a matrix.
   void fetch_scales(i64 matrix, i64 begin, i64 end) {
     const Dtype dtype = tensor(weight_.scales).dtype;
     const i64 size = dtype_bits(dtype) / 8, cols = weight_.grid_cols();
-    fetch(weight_.scales, (matrix * weight_.grid_rows() + begin) * cols * size, (end - begin) * cols * size, raw_);
-    const CombinedScale rule{global_scale(matrix), weight_.global_divides, weight_.rounds_scale};
+    fetch(weight_.scales, (matrix * scale_rows() + begin) * cols * size, (end - begin) * cols * size, raw_);
+    CombinedScale rules[2] = {{global_scale(matrix, 0), weight_.global_divides, weight_.rounds_scale}, {}};
+    rules[1] = rules[0];
+    if (weight_.scales_of_parts) rules[1].global = global_scale(matrix, 1);
     scales_.resize(static_cast<std::size_t>((end - begin) * cols));
     for (std::size_t i = 0; i < scales_.size(); ++i) {
       const float scale = scale_value(dtype, raw_.data() + static_cast<i64>(i) * size);
       if (std::isnan(scale)) fail_scale(weight_.scales, "NaN");
-      scales_[i] = rule.of(scale, to_);
+      // A second scale goes with scales of single rows.
+      scales_[i] = rules[weight_.global ? weight_.part_of(begin + static_cast<i64>(i) / cols) : 0].of(scale, to_);
     }
   }
 
@@ -177,13 +187,14 @@ class WeightReader {
 
   void decode_straight(const DecodedRows& rows, std::byte* out) {
     const i64 stored = code_bytes(weight_.codes, weight_.cols), grid_cols = weight_.grid_cols();
-    const i64 first_cell = rows.begin / weight_.cell_rows;
+    const i64 first_scale = has_two_scales() ? 0 : scale_row_of(rows.begin);
     fetch(weight_.weight, (rows.matrix * weight_.rows + rows.begin) * stored, rows.count() * stored, codes_);
-    fetch_scales(rows.matrix, first_cell, (rows.end - 1) / weight_.cell_rows + 1);
+    fetch_scales(rows.matrix, first_scale, has_two_scales() ? 2 : scale_row_of(rows.end - 1) + 1);
     for (i64 row = rows.begin; row < rows.end; ++row)
       decode_one(codes_.data() + (row - rows.begin) * stored, weight_.cols,
-                 scales_.data() + (row / weight_.cell_rows - first_cell) * grid_cols,
-                 row > rows.begin && row % weight_.cell_rows != 0, out + (row - rows.begin) * weight_.cols * element_);
+                 scales_.data() + (scale_row_of(row) - first_scale) * grid_cols,
+                 row > rows.begin && scale_row_of(row) == scale_row_of(row - 1),
+                 out + (row - rows.begin) * weight_.cols * element_);
   }
 
   /// A row of the decoded matrix is a column of codes. The blocks of 32 that hold some of the columns asked for are
@@ -352,7 +363,29 @@ class DecodedSource final : public Source {
   std::vector<Entry> entries_;
 };
 
+void check_part_scales(const Source& source, const QuantizedTensor& weight) {
+  if (!weight.scales_of_parts || weight.part_rows != 0) return;
+  const TensorRef& scales = source.inventory().tensors[weight.global.value_or(weight.scales)];
+  const i64 size = dtype_bits(scales.dtype) / 8;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(2 * weight.matrices * size));
+  source.read(weight.global.value_or(weight.scales), 0, bytes);
+  for (i64 matrix = 0; matrix < weight.matrices; ++matrix) {
+    const std::byte* const gate = bytes.data() + 2 * matrix * size;
+    if (std::equal(gate, gate + size, gate + size)) continue;
+    fail(ErrorCode::NotSupported, {{}, scales.name},
+         "'{}': {}, two values for each matrix of '{}' ({}), in matrix {} {} and {}: one for the rows of gate and one "
+         "for those of up, which stand in one tensor in an order that nothing says. Say it (--from-glu, "
+         "--from-shared-glu), or split them first (--experts indexed)",
+         scales.name, shape_text(scales.shape), weight.name, shape_text(weight.shape), matrix,
+         scale_value(scales.dtype, gate), scale_value(scales.dtype, gate + size));
+  }
+}
+
 }  // namespace
+
+void check_parts(const Source& source, const Quantization& found) {
+  for (const QuantizedTensor& weight : found.tensors) check_part_scales(source, weight);
+}
 
 std::unique_ptr<Source> decode_source(std::unique_ptr<Source> source, Quantization found, Dtype to, DecodePath path) {
   if (found.tensors.empty()) return source;

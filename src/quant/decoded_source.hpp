@@ -15,11 +15,15 @@ enum class DecodePath {
   Plain,
 };
 
+/// Throws NotSupported where gate and up have unequal scales in one tensor, and nothing says in which order it holds
+/// their rows (QuantizedTensor::part_rows).
+void check_parts(const Source& source, const Quantization& found);
+
 /// Returns a Source whose quantized weights are tensors of dtype `to`, BF16 or F32, under the names that the
 /// unquantized model gives them; scales and quantization_config are gone. Bytes are decoded when they are read, and
 /// nothing is kept. Its record says what was found: `decoded_from`, the formats, and `decoded_as`, whose decoder is
-/// followed. `found` is of this source; where nothing is quantized the source is returned as it is. read() throws
-/// NotExact, naming the tensor, where a scale is NaN.
+/// followed. `found` is of this source, and was checked; where nothing is quantized the source is returned as it is.
+/// read() throws NotExact, naming the tensor, where a scale is NaN.
 std::unique_ptr<Source> decode_source(std::unique_ptr<Source> source, Quantization found, Dtype to, DecodePath path);
 
 }  // namespace glu_ckpt

@@ -7,6 +7,7 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "core/float_rows.hpp"
 #include "layout/tensor_kinds.hpp"
 
 namespace glu_ckpt {
@@ -218,23 +219,24 @@ class Finder {
     if (scale_dtype == Dtype::F8_E8M0) cells = {block, {1, 32}};
     // A scale for each row and one block of the columns is no different from one for each row.
     if (config_.block_rows && scale_dtype != Dtype::U8) cells = {block};
-    if (cells.back() != block) refuse_two_for_one(weight, weight.scales);
-    set_cell(weight, cells);
+    weight.scales_of_parts = is_float(scale_dtype) && cells.back() != block && are_of_parts(weight, weight.scales);
+    if (weight.scales_of_parts) {
+      weight.cell_rows = weight.rows;
+      weight.cell_cols = weight.cols;
+    } else {
+      set_cell(weight, cells);
+    }
     add(weight, fp8_format(weight));
   }
 
-  /// One value for gate and one for up of a fused FC1: which rows each is for is nowhere said.
-  void refuse_two_for_one(const QuantizedTensor& weight, std::size_t values) const {
-    const TensorRef& stored = at(values);
+  /// One value for gate and one for up of a fused FC1: which rows each is for only its layout says.
+  bool are_of_parts(const QuantizedTensor& weight, std::size_t values) const {
     std::vector<i64> two = leading_axes(weight.shape);
     two.push_back(2);
     std::vector<i64> two_in_column = two;
     two_in_column.push_back(1);
-    if (weight.rows <= 2 || (stored.shape != two && stored.shape != two_in_column)) return;
-    fail(ErrorCode::NotSupported, {{}, stored.name},
-         "'{}': {}, two values for each matrix of '{}' ({}): one for the rows of gate and one for those of up, which "
-         "stand in one tensor in an order that only its layout says. Split them first (--experts indexed), then decode",
-         stored.name, shape_text(stored.shape), weight.name, shape_text(weight.shape));
+    const std::vector<i64>& stored = at(values).shape;
+    return weight.rows > 2 && weight.rows % 2 == 0 && (stored == two || stored == two_in_column);
   }
 
   static std::string fp8_format(const QuantizedTensor& weight) {
@@ -312,8 +314,8 @@ class Finder {
     weight.positive_zero = !weight.global_divides;
     take_if_there(name.of(of_inputs));
     const TensorRef& second = at(*weight.global);
-    if (second.dtype == Dtype::F32) refuse_two_for_one(weight, *weight.global);
-    if (second.dtype != Dtype::F32 || product(second.shape) != weight.matrices)
+    weight.scales_of_parts = are_of_parts(weight, *weight.global);
+    if (second.dtype != Dtype::F32 || product(second.shape) != weight.matrices * (weight.scales_of_parts ? 2 : 1))
       fail(ErrorCode::SizeMismatch, {{}, second.name},
            "'{}': {} {} for '{}' of {}; expected F32 and one value a matrix", second.name, dtype_name(second.dtype),
            shape_text(second.shape), weight.name, shape_text(weight.shape));
@@ -424,8 +426,10 @@ class Finder {
   void require_scale_dtype(const QuantizedTensor& weight, std::initializer_list<Dtype> dtypes) const {
     const TensorRef& scales = at(weight.scales);
     if (std::ranges::find(dtypes, scales.dtype) != dtypes.end()) return;
-    fail(ErrorCode::NotSupported, {{}, scales.name}, "'{}': {} scales for '{}' cannot be decoded", scales.name,
-         dtype_name(scales.dtype), weight.name);
+    std::string known;
+    for (const Dtype dtype : dtypes) known += fmt::format("{}{}", known.empty() ? "" : ", ", dtype_name(dtype));
+    fail(ErrorCode::NotSupported, {{}, scales.name}, "'{}': {} scales for '{}' of {} cannot be decoded; {} can",
+         scales.name, dtype_name(scales.dtype), weight.name, shape_text(weight.shape), known);
   }
 
   /// What is left must not be codes or scales.
@@ -447,10 +451,14 @@ class Finder {
       const std::string& name = at(i).name;
       if (used.contains(i) || weights.contains(i)) continue;
       if (is_any_of(name, kOfScales))
-        fail(ErrorCode::ScaleOrphan, {{}, name}, "'{}': scales of no quantized weight that is there", name);
+        fail(ErrorCode::ScaleOrphan, {{}, name},
+             "'{}': {} {}, scales of no quantized weight that is there; is the download complete?", name,
+             dtype_name(at(i).dtype), shape_text(at(i).shape));
       if (is_any_of(name, kOfCodes))
-        fail(ErrorCode::NotSupported, {{}, name}, "'{}': codes in {} cannot be decoded by this version", name,
-             dtype_name(at(i).dtype));
+        fail(ErrorCode::NotSupported, {{}, name},
+             "'{}': codes in {} {} cannot be decoded; U8 (FP4) and I32 (INT4) "
+             "can",
+             name, dtype_name(at(i).dtype), shape_text(at(i).shape));
     }
   }
 

@@ -38,6 +38,12 @@ struct QuantizedTensor {
   int zero_offset = 0;
   /// The group of each column, where weights were reordered (`g_idx`).
   std::optional<std::size_t> groups;
+  /// Gate and up, which stand in one tensor, have a scale each for all of their rows: FP8 per tensor in `scales`, NVFP4
+  /// in `global`.
+  bool scales_of_parts = false;
+  /// Then: rows of gate before the first ones of up, as often as there are; 0 where nothing says it, and both scales
+  /// must be equal.
+  i64 part_rows = 0;
   /// ModelOpt's decoder gives +0 for code 8 of FP4, others -0.
   bool positive_zero = false;
   /// Scales are rounded to the dtype of the decoded weight before they multiply.
@@ -45,6 +51,8 @@ struct QuantizedTensor {
 
   i64 grid_rows() const { return (rows + cell_rows - 1) / cell_rows; }
   i64 grid_cols() const { return (cols + cell_cols - 1) / cell_cols; }
+  /// 0 for gate and 1 for up.
+  i64 part_of(i64 row) const { return part_rows == 0 ? 0 : row / part_rows % 2; }
 };
 
 /// All that is quantized in a checkpoint.

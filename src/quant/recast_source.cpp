@@ -180,8 +180,10 @@ class RecastSource final : public Source {
       const QuantizedTensor& weight = quantization_.tensors[i];
       TensorRef& scales = info_.inventory.tensors[weight.scales];
       if (weight.codes != Codes::E4m3 && weight.codes != Codes::E5m2) continue;
-      // A scale of a whole matrix has no axis for more of them.
-      if (weight.cell_rows <= finer_rows_ || weight.cell_rows % finer_rows_ != 0 || scales.shape.size() < 2) continue;
+      // A scale of a whole matrix, or of gate and of up, has no axis for more of them.
+      if (weight.scales_of_parts || weight.cell_rows <= finer_rows_ || weight.cell_rows % finer_rows_ != 0 ||
+          scales.shape.size() < 2)
+        continue;
       std::vector<i64> expected(weight.shape.begin(), weight.shape.end() - 2);
       expected.insert(expected.end(), {weight.grid_rows(), weight.grid_cols()});
       if (scales.shape != expected)
@@ -259,6 +261,11 @@ class RecastSource final : public Source {
     if (weight.codes != Codes::E4m3 && !is_fp4)
       fail(ErrorCode::NotSupported, {{}, name},
            "'{}': --encode mxfp8 is for FP8 (E4M3) and MXFP4, whose numbers MXFP8 has; --decode bf16 reads others",
+           name);
+    if (weight.scales_of_parts)
+      fail(ErrorCode::NotSupported, {{}, name},
+           "'{}': gate and up have a scale each in one tensor; split them first (--experts indexed --glu split), then "
+           "encode",
            name);
     if (weight.cols % kMxCols != 0)
       fail(ErrorCode::NotExact, {{}, name}, "'{}': rows of {} weights are no multiple of {}", name, weight.cols,

@@ -130,7 +130,7 @@ quantized_moves() {
 quantized_refusals() {
   local proj=model.layers.1.mlp.experts.1.up_proj kind
   refuses_quantized 3 fp8_block128 "del t['$proj.weight_scale_inv']" "'$proj.weight': F8_E4M3 codes without scales"
-  refuses_quantized 3 fp8_block128 "del t['$proj.weight']" "'$proj.weight_scale_inv': scales of no quantized weight"
+  refuses_quantized 3 fp8_block128 "del t['$proj.weight']" "'$proj.weight_scale_inv': F32 [2, 2], scales of no quantized weight"
   refuses_quantized 3 fp8_block128 "c['quantization_config']['weight_block_size'] = [64, 64]" "expected [3, 4]"
   refuses_quantized 3 fp8_block128 "c['quantization_config']['quant_method'] = 'awq'" "quantization_config says 'awq'"
   refuses_quantized 3 awq_int4 "c['quantization_config']['quant_method'] = 'fp8'" "which only quantization_config tells"

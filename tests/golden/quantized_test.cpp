@@ -148,7 +148,7 @@ TEST_P(Quantized, ConvertsIntoAnotherProgramsModel) {
   EXPECT_TRUE(open_source(temp_ / "megatron")->record().contains("decoded_from"));
 }
 
-/// Codes that were grouped, fused and interleaved decode to the same weights, unless two values are for one matrix.
+/// Codes that were grouped, fused and interleaved decode to the same weights.
 TEST_P(Quantized, GroupedCodesDecodeToTheSameWeights) {
   const std::string kind = GetParam();
   const std::string expected = to_string(digest(home(), decoding()).digest);
@@ -159,12 +159,20 @@ TEST_P(Quantized, GroupedCodesDecodeToTheSameWeights) {
     options.allow_foreign_order = true;
     options.force = true;
     glu_ckpt::convert(home(), temp_ / "grouped", options);
-    if (kind == "fp8_per_tensor" || kind == "nvfp4_modelopt")
+    for (const bool plainly : {false, true})
+      EXPECT_EQ(to_string(digest(temp_ / "grouped", decoding(Dtype::BF16, plainly)).digest), expected)
+          << to_string(glu);
+    // Where gate and up have a scale each, only the order of their rows says which is whose.
+    if (kind == "fp8_per_tensor") {
+      const fs::path nameless = temp_ / "nameless";
+      support::write_checkpoint(nameless, read_tensors(temp_ / "grouped"), text_of(home() / "config.json"));
       expect_error(
-          ErrorCode::NotSupported, [&] { open_checkpoint(temp_ / "grouped", decoding()); },
-          "two values for each matrix");
-    else
-      EXPECT_EQ(to_string(digest(temp_ / "grouped", decoding()).digest), expected);
+          ErrorCode::NotSupported, [&] { open_checkpoint(nameless, decoding()); }, "two values for each matrix");
+      SourceAnswers answers = decoding();
+      answers.glu = glu;
+      EXPECT_EQ(to_string(digest(nameless, answers).digest), expected) << to_string(glu);
+      fs::remove_all(nameless);
+    }
     fs::remove_all(temp_ / "grouped");
   }
 }

@@ -252,23 +252,27 @@ TEST(FindQuantized, GroupedExperts) {
 }
 
 /// Fused, gate and up keep their own values for the whole matrix, which once passed for those of two blocks of rows.
-TEST(FindQuantized, TwoValuesForOneMatrixAreRefused) {
-  for (const std::vector<i64>& two : {std::vector<i64>{5, 2}, {5, 2, 1}})
-    expect_error(
-        ErrorCode::NotSupported,
-        [&] {
-          found({stored("e.w13", Dtype::F8_E4M3, {5, 192, 64}), stored("e.w13_scale", Dtype::F32, two)},
-                method("compressed-tensors"));
-        },
-        "two values for each matrix of 'e.w13'");
+TEST(FindQuantized, TwoValuesForOneMatrix) {
+  for (const std::vector<i64>& two : {std::vector<i64>{5, 2}, {5, 2, 1}}) {
+    const auto weight = only({stored("e.w13", Dtype::F8_E4M3, {5, 192, 64}), stored("e.w13_scale", Dtype::F32, two)},
+                             method("compressed-tensors"));
+    EXPECT_TRUE(weight.scales_of_parts);
+    EXPECT_EQ(weight.part_rows, 0);
+    EXPECT_EQ(cell(weight), Cell(192, 64));
+  }
+  const auto weight =
+      only({stored("e.w13", Dtype::U8, {5, 192, 32}), stored("e.w13_scale", Dtype::F8_E4M3, {5, 192, 4}),
+            stored("e.w13_scale_2", Dtype::F32, {5, 2})},
+           method("modelopt"));
+  EXPECT_TRUE(weight.scales_of_parts);
+  // An odd number of rows has no two halves.
   expect_error(
-      ErrorCode::NotSupported,
+      ErrorCode::SizeMismatch,
       [] {
-        found({stored("e.w13", Dtype::U8, {5, 192, 32}), stored("e.w13_scale", Dtype::F8_E4M3, {5, 192, 4}),
-               stored("e.w13_scale_2", Dtype::F32, {5, 2})},
-              method("modelopt"));
+        found({stored("e.w13", Dtype::F8_E4M3, {5, 191, 64}), stored("e.w13_scale", Dtype::F32, {5, 2})},
+              method("compressed-tensors"));
       },
-      "--experts indexed");
+      "e.w13_scale");
   // Blocks, which are named so or configured, may be two.
   QuantConfig config = method("fp8");
   const std::vector<MemoryTensor> named = {stored("a.weight", Dtype::F8_E4M3, {192, 64}),
