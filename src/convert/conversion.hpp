@@ -24,6 +24,8 @@ struct Conversion {
     i64 rows = 0;
     i64 added_bytes = 0;
   } finer_scales = {};
+  /// What became of the second scales of NVFP4 where the target has gate and up in one tensor.
+  SharedScales second_scales = {};
   Plan plan = {};
   LoadsIn loads_in = {};
   std::vector<std::string> warnings = {};

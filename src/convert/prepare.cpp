@@ -84,6 +84,17 @@ Plan make_proved_plan(const Conversion& conversion) {
         "{} "
         "bytes more. weight_block_size in config.json says so; few programs read blocks other than 128 x 128",
         conversion.finer_scales.rows, conversion.finer_scales.added_bytes));
+  if (conversion.second_scales.pairs > 0)
+    plan.notes.push_back(fmt::format(
+        "gate and up become one tensor, and in {} expert{} their second scales (NVFP4) differ by powers of two: they "
+        "become one, and block scales are multiplied by powers of two, all exactly. The decoded weights stay as they "
+        "are; the way back keeps the one scale",
+        conversion.second_scales.pairs, conversion.second_scales.pairs == 1 ? "" : "s"));
+  if (const std::string& why = conversion.second_scales.why_none; !why.empty())
+    plan.notes.push_back(fmt::format(
+        "gate and up become one tensor and keep a second scale (NVFP4) each, for one would not be exact: {}. "
+        "Programs that read one scale for both compute something else",
+        why));
   if (conversion.target.makes_config) plan.notes.push_back(made_config_note(conversion));
   if (const auto& left_out = conversion.source.recognition.dropped; !left_out.empty())
     plan.notes.push_back(fmt::format("{} tensors of the optimizer are left out", left_out.size()));
@@ -227,6 +238,17 @@ void refine_source(Conversion& conversion) {
   });
 }
 
+/// Gives gate and up of NVFP4 one second scale where the target puts them into one tensor and that is exact.
+void share_source_scales(Conversion& conversion) {
+  const TargetAnswers& to = conversion.target.to;
+  const auto fuses = [&](const ExpertBlock& block) {
+    const Glu glu = (block.set == ExpertSet::Shared ? to.shared_glu : to.glu).value_or(block.glu);
+    return block.glu.kind == Glu::Kind::Split && !block.is_optimizer_state() && glu.kind != Glu::Kind::Split;
+  };
+  if (std::ranges::any_of(conversion.source.recognition.blocks, fuses))
+    conversion.second_scales = share_second_scales(conversion.source);
+}
+
 }  // namespace
 
 Conversion prepare(const std::filesystem::path& input, const std::filesystem::path& output,
@@ -241,6 +263,7 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
     conversion.target = with_place(*conversion.source.source,
                                    [&] { return resolve_target(output, conversion.options, conversion.source); });
     refine_source(conversion);
+    share_source_scales(conversion);
   });
   conversion.plan = make_shared_plan(conversion, ranks);
   together(ranks, [&] {

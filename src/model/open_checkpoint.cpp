@@ -19,7 +19,6 @@
 #include "quant/decoded_source.hpp"
 #include "quant/decoder_rules.hpp"
 #include "quant/find_quantized.hpp"
-#include "quant/recast_source.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -194,6 +193,28 @@ Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswer
   checkpoint.hints = hints_of(*checkpoint.source, answers);
   checkpoint.recognition = recognize_source(*checkpoint.source, checkpoint.hints, answers);
   return checkpoint;
+}
+
+SharedScales share_second_scales(Checkpoint& checkpoint) {
+  std::map<std::size_t, SecondScales> by_gate;
+  for (const ExpertBlock& block : checkpoint.recognition.blocks) {
+    if (block.glu.kind != Glu::Kind::Split || block.is_optimizer_state()) continue;
+    std::map<i64, SecondScales> by_expert;
+    for (const Matrix& matrix : block.matrices) {
+      if (matrix.kind != TensorKind::SecondScale && matrix.kind != TensorKind::GlobalScale) continue;
+      if (matrix.role == Role::Gate) by_expert[matrix.expert].gate = matrix.tensor;
+      if (matrix.role == Role::Up) by_expert[matrix.expert].up = matrix.tensor;
+    }
+    for (const auto& [expert, pair] : by_expert) by_gate.emplace(pair.gate, pair);
+  }
+  if (by_gate.empty()) return {};
+  std::vector<SecondScales> pairs;
+  for (const auto& [gate, pair] : by_gate) pairs.push_back(pair);
+  const Source& stored = *checkpoint.source;
+  return with_place(stored, [&] {
+    return share_second_scales(checkpoint.source,
+                               find_quantized(stored.inventory(), read_quant_config(stored.hints().config)), pairs);
+  });
 }
 
 Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answers) {

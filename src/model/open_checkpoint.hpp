@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "glu_ckpt/model.hpp"
+#include "quant/recast_source.hpp"
 
 namespace glu_ckpt {
 
@@ -48,5 +49,8 @@ bool has_unknown_glu(const Recognition& recognition);
 
 /// Bytes of all tensors that calls read: all but those that SourceAnswers::drop_optimizer left out.
 i64 tensor_bytes(const Model& model);
+
+/// share_second_scales() of all NVFP4 experts that have gate and up in tensors of their own.
+SharedScales share_second_scales(Checkpoint& checkpoint);
 
 }  // namespace glu_ckpt

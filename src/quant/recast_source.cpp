@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <map>
 
 #include "core/fail.hpp"
+#include "core/mxfp8_bits.hpp"
 #include "quant/decode_row.hpp"
 #include "quant/quant_config.hpp"
 
@@ -38,6 +40,43 @@ std::optional<std::uint8_t> exponent_byte(Dtype dtype, const std::byte* bytes) {
   return static_cast<std::uint8_t>(exponent);
 }
 
+/// By how many powers of two block scales may be multiplied and stay exact.
+struct ShiftRange {
+  int least = -512;
+  int most = 512;
+
+  bool has(int shift) const { return least <= shift && shift <= most; }
+
+  /// NaN and zero are what they are.
+  void meet(std::uint8_t code) {
+    const u32 magnitude = code & 0x7fU;
+    if (magnitude == 0 || magnitude == 0x7f) return;
+    // The value is `units` * 2^(exponent - 10); those below 2^-6 have the exponent of the least normal number.
+    const u32 field = magnitude >> 3U;
+    const u32 units = field == 0 ? magnitude : 8 + (magnitude & 7U);
+    const int exponent = field == 0 ? 1 : static_cast<int>(field);
+    least = std::max(least, 1 - exponent - std::countr_zero(units));
+    const int width = static_cast<int>(std::bit_width(units));
+    // 15 * 2^5, which would be the largest number, is NaN.
+    const bool is_full = units << (4 - width) == 15;
+    most = std::min(most, 15 - exponent + (4 - width) - (is_full ? 1 : 0));
+  }
+};
+
+/// The codes of E4M3 that stand for 2^shift times as much, where they are exact.
+std::array<std::byte, 256> shifted_codes(int shift) {
+  std::array<std::byte, 256> codes{};
+  for (u32 code = 0; code < 256; ++code) {
+    const bool is_nan = (code & 0x7fU) == 0x7f;
+    const float value = std::ldexp(fp8_decoded(static_cast<std::uint8_t>(code), kE4m3), shift);
+    codes[code] = static_cast<std::byte>(is_nan ? code : fp8_code(value, kE4m3));
+  }
+  return codes;
+}
+
+/// The second scale that goes with block scales of 2^shift times as much.
+float shifted_second(float scale, int shift, bool divides) { return std::ldexp(scale, divides ? shift : -shift); }
+
 /// How a tensor is made from stored ones. Its rows are made one by one.
 enum class Made {
   /// The stored bytes.
@@ -48,6 +87,10 @@ enum class Made {
   MxScales,
   /// A byte for each code of FP4.
   MxCodes,
+  /// Block scales of NVFP4, of each matrix times a power of two.
+  ShiftedScales,
+  /// The second scales that go with them.
+  SharedSecond,
 };
 
 struct Entry {
@@ -165,13 +208,44 @@ class RecastSource final : public Source {
     const Entry& entry = entries_.at(tensor);
     if (entry.made == Made::AsStored) return source_->read_scattered(entry.stored, offset, pieces);
     for (const std::span<std::byte> piece : pieces) {
-      read_made(entry, offset, piece);
+      if (entry.made == Made::ShiftedScales)
+        read_shifted(entry, offset, piece);
+      else if (entry.made == Made::SharedSecond)
+        read_shared(entry, offset, piece);
+      else
+        read_made(entry, offset, piece);
       offset += std::ssize(piece);
     }
   }
 
   const ContentCheck* content_check() const override { return source_->content_check(); }
   const FileBacked* file_backed() const override { return nullptr; }
+
+  /// One second scale for each pair; returns how many had two.
+  SharedScales share(std::span<const SecondScales> pairs) {
+    std::map<std::size_t, std::size_t> weights;
+    for (std::size_t i = 0; i < quantization_.tensors.size(); ++i)
+      if (const QuantizedTensor& weight = quantization_.tensors[i]; weight.global && !weight.scales_of_parts)
+        weights.emplace(*weight.global, i);
+    keep_all();
+    std::vector<UnequalPair> unequal;
+    for (const SecondScales& pair : pairs) {
+      const auto gate = weights.find(pair.gate), up = weights.find(pair.up);
+      if (gate == weights.end() || up == weights.end()) continue;
+      add_unequal(gate->second, up->second, unequal);
+    }
+    // What is read of them first is little, and tells most models that have none.
+    for (UnequalPair& pair : unequal)
+      if (std::string why = why_no_power(pair); !why.empty()) return {0, std::move(why)};
+    for (UnequalPair& pair : unequal)
+      if (std::string why = choose_shifts(pair); !why.empty()) return {0, std::move(why)};
+    for (const UnequalPair& pair : unequal) {
+      set_shift(pair.gate, pair.matrix, pair.gate_shift);
+      set_shift(pair.up, pair.matrix, pair.up_shift);
+    }
+    if (!unequal.empty()) info_.record["second_scales"] = "one";
+    return {std::ssize(unequal), {}};
+  }
 
   /// The scales of all weights with blocks of more rows.
   bool refine() {
@@ -235,8 +309,131 @@ class RecastSource final : public Source {
   void own(std::unique_ptr<Source> source) { owned_ = std::move(source); }
 
  private:
+  /// Gate and up of one expert with two second scales, and the powers of two by which the block scales of each are
+  /// multiplied so that one is left.
+  struct UnequalPair {
+    std::size_t gate = 0;
+    std::size_t up = 0;
+    i64 matrix = 0;
+    float gate_scale = 0;
+    float up_scale = 0;
+    int gate_shift = 0;
+    int up_shift = 0;
+  };
+
   void keep_all() {
     for (std::size_t i = 0; i < info_.inventory.tensors.size(); ++i) entries_.push_back({i});
+  }
+
+  const TensorRef& stored_tensor(std::size_t number) const { return source_->inventory().tensors[number]; }
+
+  float second_scale(const QuantizedTensor& weight, i64 matrix) const {
+    std::byte bytes[4];
+    source_->read(*weight.global, matrix * 4, bytes);
+    return scale_value(Dtype::F32, bytes);
+  }
+
+  void add_unequal(std::size_t gate, std::size_t up, std::vector<UnequalPair>& unequal) const {
+    const QuantizedTensor& of_gate = quantization_.tensors[gate];
+    for (i64 matrix = 0; matrix < of_gate.matrices; ++matrix) {
+      const float gate_scale = second_scale(of_gate, matrix);
+      const float up_scale = second_scale(quantization_.tensors[up], matrix);
+      if (gate_scale != up_scale) unequal.push_back({gate, up, matrix, gate_scale, up_scale});
+    }
+  }
+
+  std::string pair_text(const UnequalPair& pair) const {
+    return fmt::format("'{}' is {} and '{}' {}", stored_tensor(*quantization_.tensors[pair.gate].global).name,
+                       pair.gate_scale, stored_tensor(*quantization_.tensors[pair.up].global).name, pair.up_scale);
+  }
+
+  /// The power of two that gate's second scale is of up's.
+  static std::optional<int> ratio_power(const UnequalPair& pair) {
+    int gate = 0, up = 0;
+    if (!std::isfinite(pair.gate_scale) || !std::isfinite(pair.up_scale)) return std::nullopt;
+    if (std::frexp(pair.gate_scale, &gate) != std::frexp(pair.up_scale, &up)) return std::nullopt;
+    if (pair.gate_scale == 0) return std::nullopt;
+    return gate - up;
+  }
+
+  std::string why_no_power(const UnequalPair& pair) const {
+    if (ratio_power(pair)) return {};
+    return pair_text(pair) + ", whose ratio is no power of two";
+  }
+
+  ShiftRange shifts_of(std::size_t number, i64 matrix) const {
+    const QuantizedTensor& weight = quantization_.tensors[number];
+    const i64 bytes = weight.grid_rows() * weight.grid_cols();
+    std::array<bool, 256> occur{};
+    std::vector<std::byte> scales;
+    for (i64 done = 0; done < bytes; done += std::ssize(scales)) {
+      scales.resize(static_cast<std::size_t>(std::min(bytes - done, kRecastBatchBytes)));
+      source_->read(weight.scales, matrix * bytes + done, scales);
+      for (const std::byte code : scales) occur[std::to_integer<std::size_t>(code)] = true;
+    }
+    ShiftRange range;
+    for (u32 code = 0; code < 256; ++code)
+      if (occur[code]) range.meet(static_cast<std::uint8_t>(code));
+    return range;
+  }
+
+  /// Gate's second scale g and up's u become one s = g / 2^a = u / 2^b, and their block scales 2^a and 2^b times as
+  /// much; where they divide, s = g * 2^a = u * 2^b. Returns why there is none; empty where there is.
+  std::string choose_shifts(UnequalPair& pair) const {
+    const bool divides = quantization_.tensors[pair.gate].global_divides;
+    const int ratio = (divides ? -1 : 1) * ratio_power(pair).value_or(0);
+    const ShiftRange gate = shifts_of(pair.gate, pair.matrix), up = shifts_of(pair.up, pair.matrix);
+    // a - b is the ratio. A scale between g and u, which fp32 has as it has both, does if any does: a step beyond one
+    // of them moves both block scales the same way. At either end the block scales of one stay as they are.
+    std::vector<int> shifts = {0, ratio};
+    for (int a = std::min(0, ratio) + 1; a < std::max(0, ratio); ++a) shifts.push_back(a);
+    const auto best = std::ranges::find_if(shifts, [&](int a) { return gate.has(a) && up.has(a - ratio); });
+    if (best == shifts.end())
+      return fmt::format("{}, and no power of two of either leaves every block scale exact in E4M3", pair_text(pair));
+    pair.gate_shift = *best;
+    pair.up_shift = *best - ratio;
+    return {};
+  }
+
+  void set_shift(std::size_t number, i64 matrix, int shift) {
+    if (shift == 0) return;
+    const QuantizedTensor& weight = quantization_.tensors[number];
+    if (entries_[weight.scales].made == Made::AsStored) info_.recast_tensors += 2;
+    entries_[weight.scales] = {weight.scales, Made::ShiftedScales, number};
+    entries_[*weight.global] = {*weight.global, Made::SharedSecond, number};
+    shifts_.emplace(std::pair(number, matrix), shift);
+  }
+
+  int shift_of(std::size_t number, i64 matrix) const {
+    const auto known = shifts_.find(std::pair(number, matrix));
+    return known == shifts_.end() ? 0 : known->second;
+  }
+
+  void read_shifted(const Entry& entry, i64 offset, std::span<std::byte> out) const {
+    source_->read(entry.stored, offset, out);
+    const i64 of_matrix = stored_tensor(entry.stored).bytes / quantization_.tensors[entry.weight].matrices;
+    while (!out.empty()) {
+      const i64 matrix = offset / of_matrix, bytes = std::min(of_matrix - offset % of_matrix, std::ssize(out));
+      if (const int shift = shift_of(entry.weight, matrix); shift != 0) {
+        const auto codes = shifted_codes(shift);
+        for (std::byte& code : out.first(static_cast<std::size_t>(bytes)))
+          code = codes[std::to_integer<std::size_t>(code)];
+      }
+      out = out.subspan(static_cast<std::size_t>(bytes));
+      offset += bytes;
+    }
+  }
+
+  void read_shared(const Entry& entry, i64 offset, std::span<std::byte> out) const {
+    const QuantizedTensor& weight = quantization_.tensors[entry.weight];
+    std::vector<float> values;
+    for (i64 matrix = 0; matrix < weight.matrices; ++matrix) {
+      const float stored = second_scale(weight, matrix);
+      const int shift = shift_of(entry.weight, matrix);
+      // One without a shift may be NaN, and stays.
+      values.push_back(shift == 0 ? stored : shifted_second(stored, shift, weight.global_divides));
+    }
+    std::memcpy(out.data(), std::as_bytes(std::span(values)).data() + offset, out.size());
   }
 
   void edit_config(const std::function<std::string(std::string_view)>& edit) {
@@ -322,6 +519,8 @@ class RecastSource final : public Source {
   i64 finer_rows_;
   CheckpointInfo info_;
   std::vector<Entry> entries_;
+  /// By weight and matrix: the power of two by which block scales are multiplied.
+  std::map<std::pair<std::size_t, i64>, int> shifts_;
 };
 
 }  // namespace
@@ -331,6 +530,16 @@ void refine_scales(std::unique_ptr<Source>& source, Quantization found, i64 rows
   if (!recast->refine()) return;
   recast->own(std::move(source));
   source = std::move(recast);
+}
+
+SharedScales share_second_scales(std::unique_ptr<Source>& source, Quantization found,
+                                 std::span<const SecondScales> pairs) {
+  auto recast = std::make_unique<RecastSource>(*source, std::move(found), 0);
+  SharedScales shared = recast->share(pairs);
+  if (shared.pairs == 0) return shared;
+  recast->own(std::move(source));
+  source = std::move(recast);
+  return shared;
 }
 
 void encode_mxfp8(std::unique_ptr<Source>& source, Quantization found) {

@@ -29,6 +29,12 @@ void share_scale_rows(const std::filesystem::path& path, const SourceAnswers& an
   checkpoint = open_checkpoint(path, finer);
 }
 
+/// Reads gate and up with one second scale where the other checkpoint was written so: those are the same weights.
+void share_one_scale(const Checkpoint& other, Checkpoint& checkpoint) {
+  if (other.source->record().contains("second_scales") && !checkpoint.source->record().contains("second_scales"))
+    share_second_scales(checkpoint);
+}
+
 /// A checkpoint that was decoded, or encoded anew, is compared with its source as that is stored unless somebody says
 /// otherwise.
 void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const Checkpoint& source,
@@ -74,6 +80,8 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   Checkpoint b = open_checkpoint(path_b, options.b);
   share_scale_rows(path_a, answers_a, b, a);
   share_scale_rows(path_b, options.b, a, b);
+  share_one_scale(a, b);
+  share_one_scale(b, a);
   share_configuration(a, b, options.b);
   share_configuration(b, a, options.a);
   require_known_glu(a, options.a.option_prefix, b, options.b.option_prefix);
@@ -132,6 +140,8 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
   Checkpoint b = open_checkpoint(path_b, options.b);
   share_scale_rows(path_a, options.a, b, a);
   share_scale_rows(path_b, options.b, a, b);
+  share_one_scale(a, b);
+  share_one_scale(b, a);
   share_configuration(a, b, options.b);
   share_configuration(b, a, options.a);
   if (has_unknown_glu(a.recognition) && has_unknown_glu(b.recognition)) {

@@ -93,9 +93,23 @@ quantized_unequal_scales() {
   status "one is another" 0 inspect "$out"
   says "which" "second scales (weight_scale_2) of their own, unequal in 1 of 8 experts, first in layer 1, expert 2:"
   says "and what" "and 0.5."
-  status "regrouped" 0 convert "$out" "$out.grouped" --experts grouped --glu contiguous -q
+  status "regrouped" 0 convert "$out" "$out.grouped" --experts grouped --glu contiguous
+  says "no one scale is exact" "keep a second scale (NVFP4) each" "and '$proj' 0.5, whose ratio is no power of two"
   status "in one tensor" 0 inspect "$out.grouped"
   says "as well" "unequal in 1 of 8 experts, first in layer 1, expert 2:"
+  status "the same codes and scales" 0 verify "$out" "$out.grouped"
+  rm -rf "$out" "$out.grouped"
+  edited_checkpoint "$TESTDATA/quantized/nvfp4_modelopt" "$out" "import struct
+g = t['${proj/up_proj/gate_proj}'][2]; t['$proj'][2] = struct.pack('<f', struct.unpack('<f', g)[0] * 4)"
+  status "a power of two" 0 convert "$out" "$out.grouped" --experts grouped --glu interleaved:32 --allow-foreign-order
+  says "becomes one" "in 1 expert their second scales (NVFP4) differ by powers of two: they become one"
+  check "the record says so" grep -q '"second_scales": "one"' "$out.grouped/glu_ckpt.json"
+  "$PROGRAM" inspect "$out.grouped" >/dev/null 2>"$WORK/.err"
+  check "it is one" [ "$(grep -c "of their own" "$WORK/.err")" == 0 ]
+  check "the decoded weights are the same" \
+    [ "$(digest "$out.grouped" --decode bf16)" == "$(digest "$out" --decode bf16)" ]
+  status "they are the same weights" 0 verify "$out" "$out.grouped"
+  status "no difference" 0 diff "$out" "$out.grouped"
   rm -rf "$out" "$out.grouped"
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -182,6 +183,137 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Quantized,
                                          "ct_int4_g32", "ct_int4_asym", "mxfp4_gpt_oss", "nvfp4_modelopt", "awq_int4",
                                          "gptq_int4"),
                          [](const auto& kind) { return kind.param; });
+
+// ---- one second scale for gate and up -----------------------------------------------------------------
+
+/// The NVFP4 fixture with second scales of gate and up that differ; expert 1's as it is.
+class SecondScale : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    std::string text = (fs::temp_directory_path() / "glu-ckpt-second-XXXXXX").string();
+    ASSERT_NE(mkdtemp(text.data()), nullptr);
+    temp_ = text;
+    tensors_ = read_tensors(quantized_home("nvfp4_modelopt"));
+    for (MemoryTensor& tensor : tensors_)
+      if (tensor.name.find(".experts.") != std::string::npos && tensor.name.ends_with("weight_scale_2"))
+        put(tensor, second_scale(tensor.name));
+  }
+  void TearDown() override { fs::remove_all(temp_); }
+
+  /// ModelOpt multiplies by the second scale, compressed-tensors divides.
+  bool divides() const { return GetParam(); }
+
+  float second_scale(const std::string& name) const {
+    const int expert = name[name.find(".experts.") + 9] - '0';
+    const int power = expert == 1 ? 0 : expert == 0 ? 3 : -2;
+    const float gate = std::ldexp(1.37F, -9);
+    const float scale = name.find("up_proj") != std::string::npos ? std::ldexp(gate, power) : gate;
+    return divides() ? std::ldexp(1.37F, -12) / scale * 8192 : scale;
+  }
+
+  static void put(MemoryTensor& tensor, float value) { std::memcpy(tensor.bytes.data(), &value, sizeof value); }
+
+  MemoryTensor& tensor(const std::string& name) {
+    return *std::find_if(tensors_.begin(), tensors_.end(), [&](const auto& of) { return of.name == name; });
+  }
+
+  fs::path write() {
+    std::string config = text_of(quantized_home("nvfp4_modelopt") / "config.json");
+    std::vector<MemoryTensor> tensors = tensors_;
+    if (divides()) {
+      for (std::size_t at = 0; (at = config.find("\"modelopt\"", at)) != std::string::npos;)
+        config.replace(at, 10, "\"compressed-tensors\"");
+      const std::map<std::string, std::string> words = {{".weight_scale_2", ".weight_global_scale"},
+                                                        {".input_scale", ".input_global_scale"},
+                                                        {".weight", ".weight_packed"}};
+      for (MemoryTensor& of : tensors)
+        for (const auto& [word, other] : words)
+          if (of.name.ends_with(word) && (word != ".weight" || of.dtype == Dtype::U8)) {
+            of.name.replace(of.name.size() - word.size(), word.size(), other);
+            break;
+          }
+    }
+    support::write_checkpoint(temp_ / "in", tensors, config);
+    return temp_ / "in";
+  }
+
+  static ConvertOptions fused(const Glu& glu) {
+    ConvertOptions options;
+    options.to.experts = Experts::Grouped;
+    options.to.glu = glu;
+    options.allow_foreign_order = true;
+    return options;
+  }
+
+  fs::path temp_;
+  std::vector<MemoryTensor> tensors_;
+};
+
+/// Returns whether gate's and up's of each expert are equal, and there are some.
+bool second_scales_are_equal(const fs::path& path) {
+  std::size_t seen = 0;
+  for (const MemoryTensor& tensor : read_tensors(path)) {
+    const bool is_second =
+        tensor.name.ends_with("gate_up_proj_scale_2") || tensor.name.ends_with("gate_up_proj_global_scale");
+    if (!is_second) continue;
+    for (std::size_t at = 0; at < tensor.bytes.size(); at += 8, ++seen)
+      if (!std::equal(&tensor.bytes[at], &tensor.bytes[at] + 4, &tensor.bytes[at] + 4)) return false;
+  }
+  return seen > 0;
+}
+
+TEST_P(SecondScale, OfPowersOfTwoBecomeOneExactly) {
+  const fs::path in = write();
+  const std::string decoded = to_string(digest(in, decoding()).digest);
+  for (const Glu& glu : {Glu{Glu::Kind::Contiguous}, Glu{Glu::Kind::Interleaved, 32}}) {
+    glu_ckpt::convert(in, temp_ / "out", fused(glu));
+    EXPECT_TRUE(second_scales_are_equal(temp_ / "out"));
+    EXPECT_EQ(to_string(digest(temp_ / "out", decoding()).digest), decoded);
+    EXPECT_EQ(open_source(temp_ / "out")->record().at("second_scales"), "one");
+    EXPECT_TRUE(verify(in, temp_ / "out", {}).equal);
+    EXPECT_TRUE(verify(temp_ / "out", in, {}).equal);
+    ConvertOptions back;
+    back.to.experts = Experts::Indexed;
+    back.to.glu = Glu{Glu::Kind::Split};
+    glu_ckpt::convert(temp_ / "out", temp_ / "back", back);
+    EXPECT_EQ(to_string(digest(temp_ / "back", decoding()).digest), decoded);
+    EXPECT_TRUE(verify(in, temp_ / "back", {}).equal);
+    fs::remove_all(temp_ / "out");
+    fs::remove_all(temp_ / "back");
+  }
+}
+
+/// Where one expert's cannot, all stay, and everything comes back byte for byte.
+TEST_P(SecondScale, OthersAreKept) {
+  const std::string expert = "model.layers.1.mlp.experts.0.";
+  // 2^-9 has nothing below it, and 448 nothing above: no shift but none.
+  for (const char* const proj : {"gate_proj", "up_proj"}) {
+    MemoryTensor& scales = tensor(expert + proj + ".weight_scale");
+    scales.bytes[0] = std::byte{0x01};
+    scales.bytes[1] = std::byte{0x7e};
+  }
+  const fs::path in = write();
+  const auto planned = plan_conversion(in, temp_ / "out", fused(Glu{Glu::Kind::Contiguous}));
+  EXPECT_NE(std::ranges::find_if(planned.plan.notes,
+                                 [](const std::string& note) {
+                                   return note.find("leaves every block scale exact") != std::string::npos &&
+                                          note.find("layers.1.mlp.experts.0") != std::string::npos;
+                                 }),
+            planned.plan.notes.end());
+  glu_ckpt::convert(in, temp_ / "out", fused(Glu{Glu::Kind::Contiguous}));
+  EXPECT_FALSE(second_scales_are_equal(temp_ / "out"));
+  EXPECT_FALSE(open_source(temp_ / "out")->record().contains("second_scales"));
+  EXPECT_EQ(to_string(digest(temp_ / "out", decoding()).digest), to_string(digest(in, decoding()).digest));
+  ConvertOptions back;
+  back.to.experts = Experts::Indexed;
+  back.to.glu = Glu{Glu::Kind::Split};
+  glu_ckpt::convert(temp_ / "out", temp_ / "back", back);
+  expect_same_tensors(read_tensors(temp_ / "back"), read_tensors(in));
+}
+
+INSTANTIATE_TEST_SUITE_P(Writers, SecondScale, testing::Values(false, true), [](const auto& divides) {
+  return divides.param ? std::string("compressed_tensors") : std::string("modelopt");
+});
 
 // ---- planted faults ---------------------------------------------------------------------------------
 

@@ -1,0 +1,155 @@
+/// One second scale for gate and up: the shift that is chosen, beside all that there are.
+
+#include "quant/recast_source.hpp"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "quant/decode_row.hpp"
+#include "quant/find_quantized.hpp"
+#include "support/memory_checkpoint.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+using support::MemorySource;
+using support::MemoryTensor;
+
+float e4m3(std::byte code) { return scale_value(Dtype::F8_E4M3, &code); }
+
+bool is_e4m3(float value) {
+  for (unsigned code = 0; code < 256; ++code)
+    if (e4m3(static_cast<std::byte>(code)) == value) return true;
+  return false;
+}
+
+struct OneSide {
+  float second = 1;
+  std::vector<std::byte> blocks;
+};
+
+/// [blocks, 16] of one block each row.
+void add_side(const std::string& name, const OneSide& side, bool divides, std::vector<MemoryTensor>& tensors) {
+  const i64 rows = std::ssize(side.blocks);
+  tensors.push_back({name + (divides ? ".weight_packed" : ".weight"),
+                     Dtype::U8,
+                     {rows, 8},
+                     std::vector<std::byte>(static_cast<std::size_t>(8 * rows))});
+  tensors.push_back({name + ".weight_scale", Dtype::F8_E4M3, {rows, 1}, side.blocks});
+  std::vector<std::byte> second(4);
+  std::memcpy(second.data(), &side.second, 4);
+  tensors.push_back({name + (divides ? ".weight_global_scale" : ".weight_scale_2"), Dtype::F32, {1}, second});
+}
+
+std::vector<MemoryTensor> both_sides(const OneSide& gate, const OneSide& up, bool divides) {
+  std::vector<MemoryTensor> tensors;
+  add_side("gate_proj", gate, divides, tensors);
+  add_side("up_proj", up, divides, tensors);
+  return tensors;
+}
+
+std::vector<std::byte> bytes_of(const Source& source, std::size_t tensor) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(source.inventory().tensors[tensor].bytes));
+  source.read(tensor, 0, bytes);
+  return bytes;
+}
+
+float second_of(const Source& source, std::size_t tensor) {
+  return scale_value(Dtype::F32, bytes_of(source, tensor).data());
+}
+
+SharedScales share(std::unique_ptr<Source>& source) {
+  constexpr SecondScales kPair[] = {{2, 5}};
+  return share_second_scales(source, find_quantized(source->inventory(), {}), kPair);
+}
+
+/// Block scales with 2^shift times the value are E4M3's.
+bool can_shift(const OneSide& side, int shift) {
+  for (const std::byte code : side.blocks)
+    if (!std::isnan(e4m3(code)) && !is_e4m3(std::ldexp(e4m3(code), shift))) return false;
+  return true;
+}
+
+TEST(SharedScales, EveryProductStaysOrAllDo) {
+  std::mt19937_64 random(29);
+  int shared = 0, kept = 0;
+  for (int round = 0; round < 400; ++round) {
+    const bool divides = round % 2 != 0;
+    const int ratio = static_cast<int>(random() % 25) - 12;
+    // Codes of a part of the range, so that both answers occur.
+    const unsigned lowest = static_cast<unsigned>(random() % 40), width = 1 + static_cast<unsigned>(random() % 120);
+    OneSide gate, up;
+    gate.second = std::ldexp(1.37F, -7);
+    up.second = std::ldexp(gate.second, ratio);
+    for (OneSide* side : {&gate, &up})
+      for (int i = 0; i < 6; ++i)
+        side->blocks.push_back(
+            static_cast<std::byte>(std::min<u64>(lowest + random() % width, 0x7e) | (random() % 2) << 7));
+    bool possible = false;
+    for (int a = -40; a <= 40; ++a) {
+      possible = possible || (can_shift(gate, a) && can_shift(up, divides ? a - ratio : a + ratio));
+    }
+    std::unique_ptr<Source> source = std::make_unique<MemorySource>(both_sides(gate, up, divides));
+    const SharedScales result = share(source);
+    SCOPED_TRACE(testing::Message() << "round " << round << ", ratio " << ratio);
+    if (ratio == 0) {
+      EXPECT_EQ(result.pairs, 0);
+      EXPECT_EQ(result.why_none, "");
+      continue;
+    }
+    (result.pairs == 1 ? shared : kept) += 1;
+    for (const std::size_t first : {0, 3}) {
+      const OneSide& side = first == 0 ? gate : up;
+      const auto blocks = bytes_of(*source, first + 1);
+      const float second = second_of(*source, first + 2);
+      for (std::size_t i = 0; i < blocks.size(); ++i) {
+        const float was = divides ? e4m3(side.blocks[i]) / side.second : e4m3(side.blocks[i]) * side.second;
+        EXPECT_EQ(divides ? e4m3(blocks[i]) / second : e4m3(blocks[i]) * second, was);
+        EXPECT_EQ(std::signbit(e4m3(blocks[i])), std::signbit(e4m3(side.blocks[i])));
+      }
+    }
+    EXPECT_EQ(second_of(*source, 2) == second_of(*source, 5), result.pairs == 1);
+    EXPECT_EQ(result.why_none.empty(), result.pairs == 1);
+    EXPECT_EQ(result.pairs == 1, possible);
+  }
+  EXPECT_GT(shared, 50);
+  EXPECT_GT(kept, 50);
+}
+
+TEST(SharedScales, FewestBlockScalesChange) {
+  // Gate's could go either way; up's 448 can only go down, so up stays and gate takes its scale.
+  const OneSide gate{1.0F, {std::byte{0x38}}}, up{2.0F, {std::byte{0x7e}}};
+  std::unique_ptr<Source> source = std::make_unique<MemorySource>(both_sides(gate, up, false));
+  EXPECT_EQ(share(source).pairs, 1);
+  EXPECT_EQ(second_of(*source, 2), 2.0F);
+  EXPECT_EQ(bytes_of(*source, 4), up.blocks);
+  EXPECT_EQ(e4m3(bytes_of(*source, 1)[0]), 0.5F);
+}
+
+TEST(SharedScales, WhatIsNoPowerOfTwoIsNamed) {
+  for (const float up : {1.2547F, 0.0F, -1.0F, std::nanf(""), INFINITY}) {
+    std::unique_ptr<Source> source =
+        std::make_unique<MemorySource>(both_sides({1.0F, {std::byte{0x38}}}, {up, {std::byte{0x38}}}, false));
+    const SharedScales result = share(source);
+    EXPECT_EQ(result.pairs, 0);
+    EXPECT_NE(result.why_none.find("'gate_proj.weight_scale_2' is 1 and 'up_proj.weight_scale_2'"), std::string::npos)
+        << result.why_none;
+    EXPECT_EQ(std::bit_cast<u32>(second_of(*source, 5)), std::bit_cast<u32>(up));
+  }
+}
+
+TEST(SharedScales, SubnormalSecondScalesStayExact) {
+  const OneSide gate{std::ldexp(3.0F, -149), {std::byte{0x01}, std::byte{0x7e}}};
+  const OneSide up{std::ldexp(3.0F, -147), {std::byte{0x08}}};
+  std::unique_ptr<Source> source = std::make_unique<MemorySource>(both_sides(gate, up, false));
+  EXPECT_EQ(share(source).pairs, 1);
+  EXPECT_EQ(second_of(*source, 5), gate.second);
+  EXPECT_EQ(e4m3(bytes_of(*source, 4)[0]), 4 * e4m3(up.blocks[0]));
+}
+
+}  // namespace
+}  // namespace glu_ckpt
