@@ -214,7 +214,11 @@ class Finder {
     const Cell block{config_.block_rows.value_or(128), config_.block_cols.value_or(128)};
     std::vector<Cell> cells = {{weight.rows, weight.cols}, {1, weight.cols}};
     // Two scales of a fused FC1 must not pass for those of two blocks: blocks are named so, or configured.
-    if (at(weight.scales).name != name.of(TensorKind::PlainScale)) cells.push_back(block);
+    // ModelOpt's have axes of one element beside theirs: [n, 1, k, 1].
+    const std::vector<i64>& shape = at(weight.scales).shape;
+    const bool is_modelopt_grid =
+        shape.size() == weight.shape.size() + 2 && shape[shape.size() - 1] == 1 && shape[shape.size() - 3] == 1;
+    if (at(weight.scales).name != name.of(TensorKind::PlainScale) || is_modelopt_grid) cells.push_back(block);
     if (scale_dtype == Dtype::U8) cells = {{1, 32}};
     if (scale_dtype == Dtype::F8_E8M0) cells = {block, {1, 32}};
     // A scale for each row and one block of the columns is no different from one for each row.

@@ -18,6 +18,16 @@ std::string text_of(const JsonValue& object, std::string_view name) {
   return text ? std::string(*text) : std::string();
 }
 
+void read_block(const std::optional<JsonValue>& block, QuantConfig& config) {
+  if (!block || block->kind() != JsonKind::Array || block->size() != 2) return;
+  auto item = block->items().begin();
+  const auto rows = (*item).get<i64>();
+  const auto cols = (*++item).get<i64>();
+  if (!rows || !cols || *rows <= 0 || *cols <= 0) return;
+  config.block_rows = rows;
+  config.block_cols = cols;
+}
+
 /// The weights of all groups of compressed-tensors and of ModelOpt have the same answers, or none counts.
 void read_groups(const JsonValue& groups, QuantConfig& config) {
   bool first = true;
@@ -34,6 +44,11 @@ void read_groups(const JsonValue& groups, QuantConfig& config) {
     config.strategy = first || config.strategy == strategy ? strategy : std::string();
     if (const std::string format = text_of(group, "format"); !format.empty())
       config.format = first || config.format == format ? format : std::string();
+    QuantConfig block;
+    if (strategy == "block") read_block(weights->find("block_structure"), block);
+    const bool same_block = first || (config.block_rows == block.block_rows && config.block_cols == block.block_cols);
+    config.block_rows = same_block ? block.block_rows : std::nullopt;
+    config.block_cols = same_block ? block.block_cols : std::nullopt;
     first = false;
   }
 }
@@ -46,15 +61,7 @@ QuantConfig read_object(const JsonValue& object) {
   config.version = text_of(object, config.method == "gptq" ? "checkpoint_format" : "version");
   config.bits = object.find<i64>("bits");
   config.group_size = object.find<i64>("group_size");
-  if (const auto block = object.find("weight_block_size"); block && block->size() == 2) {
-    const auto rows = (*block->items().begin()).get<i64>();
-    auto second = block->items().begin();
-    const auto cols = (*++second).get<i64>();
-    if (rows && cols && *rows > 0 && *cols > 0) {
-      config.block_rows = rows;
-      config.block_cols = cols;
-    }
-  }
+  read_block(object.find("weight_block_size"), config);
   if (const auto groups = object.find("config_groups")) read_groups(*groups, config);
   // GPTQ writes -1 for one group over all columns.
   if (config.group_size && *config.group_size <= 0) config.group_size.reset();

@@ -63,6 +63,21 @@ TEST(FindQuantized, BlocksAreTheConfigurationsAndNotAQuotient) {
       ErrorCode::SizeMismatch, [&] { found(tensors, config); }, "[2, 1]");
 }
 
+/// Edge blocks, as ModelOpt has them, and compressed-tensors, whose configuration says that they are blocks.
+TEST(FindQuantized, Fp8BlocksUnderTheNameOfOtherScales) {
+  const auto modelopt =
+      only({stored("a.weight", Dtype::F8_E4M3, {320, 576}), stored("a.weight_scale", Dtype::F32, {3, 1, 5, 1})},
+           method("modelopt"));
+  EXPECT_EQ(cell(modelopt), Cell(128, 128));
+  const std::vector<MemoryTensor> packed = {stored("a.weight", Dtype::F8_E4M3, {320, 576}),
+                                            stored("a.weight_scale", Dtype::BF16, {3, 5})};
+  QuantConfig config = method("compressed-tensors");
+  expect_error(
+      ErrorCode::SizeMismatch, [&] { found(packed, config); }, "expected [1, 1] or [320, 1]");
+  config.block_rows = config.block_cols = 128;
+  EXPECT_EQ(cell(only(packed, config)), Cell(128, 128));
+}
+
 TEST(FindQuantized, Fp8PerChannelTensorAndMx) {
   const auto of = [](const std::string& suffix, Dtype dtype, std::vector<i64> shape) {
     return only({stored("a.weight", Dtype::F8_E4M3, {96, 64}), stored("a." + suffix, dtype, std::move(shape))});
@@ -197,6 +212,46 @@ TEST(FindQuantized, WhatNoRuleDecodesIsSaid) {
         found({stored("a.weight_packed", Dtype::I8, {96, 8})}, method("compressed-tensors"));
       },
       "codes in I8");
+}
+
+TEST(FindQuantized, ScalesOfOtherDtypesAreRefused) {
+  const auto refused = [](const std::vector<MemoryTensor>& tensors, const std::string& words) {
+    expect_error(
+        ErrorCode::NotSupported, [&] { found(tensors); }, words);
+  };
+  refused({stored("a.weight", Dtype::F8_E4M3, {96, 64}), stored("a.weight_scale", Dtype::F64, {96, 1})},
+          "'a.weight_scale': F64 scales for 'a.weight' of [96, 64] cannot be decoded; F32, BF16, F16, F8_E8M0, U8 can");
+  refused({stored("a.weight", Dtype::I8, {96, 64}), stored("a.weight_scale", Dtype::U8, {96, 1})},
+          "F32, BF16, F16 can");
+  refused({stored("a.weight", Dtype::U8, {96, 32}), stored("a.weight_scale", Dtype::F32, {96, 2})}, "U8, F8_E8M0 can");
+  refused({stored("a.weight_packed", Dtype::I32, {96, 8}), stored("a.weight_scale", Dtype::F8_E4M3, {96, 2})},
+          "BF16, F16, F32 can");
+}
+
+TEST(FindQuantized, AQuantizedWeightHasTwoAxes) {
+  for (const auto& [name, dtype] : {std::pair("a.weight_packed", Dtype::I32), std::pair("a.weight_packed", Dtype::U8)})
+    expect_error(
+        ErrorCode::SizeMismatch,
+        [&, codes = stored(name, dtype, {96})] {
+          found({codes, stored("a.weight_scale", Dtype::BF16, {96})});
+        },
+        "'a.weight_packed': [96]; a quantized weight has two axes or more");
+  expect_error(
+      ErrorCode::SizeMismatch,
+      [] {
+        found({stored("a.qweight", Dtype::I32, {96}), stored("a.scales", Dtype::F16, {96})}, method("awq"));
+      },
+      "'a.qweight': [96]");
+}
+
+TEST(FindQuantized, SecondScalesOfAnotherNumberOrDtype) {
+  for (const auto& second : {stored("a.weight_scale_2", Dtype::F32, {3}), stored("a.weight_scale_2", Dtype::BF16, {})})
+    expect_error(
+        ErrorCode::SizeMismatch,
+        [&] {
+          found({stored("a.weight", Dtype::U8, {96, 32}), stored("a.weight_scale", Dtype::F8_E4M3, {96, 4}), second});
+        },
+        "expected F32 and one value a matrix");
 }
 
 TEST(FindQuantized, ZeroPointsAndReorderedColumns) {

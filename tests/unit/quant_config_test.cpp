@@ -36,6 +36,22 @@ TEST(QuantConfig, GroupsThatDifferSayNothing) {
   EXPECT_EQ(config.group_size, 32);
 }
 
+TEST(QuantConfig, BlocksOfCompressedTensors) {
+  const auto of = [](const std::string& groups) {
+    return read_quant_config(R"({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {)" +
+                             groups + "}}}");
+  };
+  const std::string blocks = R"("a": {"weights": {"strategy": "block", "block_structure": [128, 64]}})";
+  EXPECT_EQ(of(blocks).block_rows, 128);
+  EXPECT_EQ(of(blocks).block_cols, 64);
+  EXPECT_EQ(of(blocks + R"(, "b": {"weights": {"strategy": "channel"}})").block_rows, std::nullopt);
+  for (const char* const other : {"[128]", "[0, 64]", "\"128x64\"", "[1.5, 64]", "null"})
+    EXPECT_EQ(
+        of(R"("a": {"weights": {"strategy": "block", "block_structure": )" + std::string(other) + "}}").block_rows,
+        std::nullopt)
+        << other;
+}
+
 TEST(QuantConfig, NothingIsEmpty) {
   for (const char* text :
        {"", "{}", "[]", "{", R"({"quantization_config": null})", R"({"quantization_config": "fp8"})"})

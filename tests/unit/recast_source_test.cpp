@@ -1,4 +1,5 @@
-/// One second scale for gate and up: the shift that is chosen, beside all that there are.
+/// One second scale for gate and up: the shift that is chosen, beside all that there are. What has no exact form, or no
+/// value.
 
 #include "quant/recast_source.hpp"
 
@@ -10,7 +11,9 @@
 #include <random>
 
 #include "quant/decode_row.hpp"
+#include "quant/decoded_source.hpp"
 #include "quant/find_quantized.hpp"
+#include "support/convert.hpp"
 #include "support/memory_checkpoint.hpp"
 
 namespace glu_ckpt {
@@ -149,6 +152,96 @@ TEST(SharedScales, SubnormalSecondScalesStayExact) {
   EXPECT_EQ(share(source).pairs, 1);
   EXPECT_EQ(second_of(*source, 5), gate.second);
   EXPECT_EQ(e4m3(bytes_of(*source, 4)[0]), 4 * e4m3(up.blocks[0]));
+}
+
+// ---- what is refused --------------------------------------------------------------------------------
+
+MemoryTensor stored(std::string name, Dtype dtype, std::vector<i64> shape) {
+  const i64 bytes = support::tensor_bytes(dtype, shape);
+  return {std::move(name), dtype, std::move(shape), std::vector<std::byte>(static_cast<std::size_t>(bytes))};
+}
+
+std::unique_ptr<Source> source_of(std::vector<MemoryTensor> tensors, const std::string& config = {}) {
+  ModelHints hints;
+  hints.config = config;
+  return std::make_unique<MemorySource>(std::move(tensors), hints);
+}
+
+Quantization found_in(const Source& source) {
+  return find_quantized(source.inventory(), read_quant_config(source.hints().config));
+}
+
+void refuses_to_encode(std::vector<MemoryTensor> tensors, ErrorCode code, const std::string& words) {
+  auto source = source_of(std::move(tensors));
+  const Source* const before = source.get();
+  support::expect_error(
+      code, [&] { encode_mxfp8(source, found_in(*source)); }, words);
+  EXPECT_EQ(source.get(), before);
+}
+
+TEST(RecastSource, WhatIsNoMxfp8IsNamed) {
+  refuses_to_encode(
+      {stored("e.down_proj_blocks", Dtype::U8, {2, 64, 3, 16}), stored("e.down_proj_scales", Dtype::U8, {2, 64, 3})},
+      ErrorCode::NotSupported, "'e.down_proj_blocks': gpt-oss's experts are turned");
+  refuses_to_encode({stored("a.weight", Dtype::I8, {96, 64}), stored("a.weight_scale", Dtype::F32, {96, 1})},
+                    ErrorCode::NotSupported, "'a.weight': --encode mxfp8 is for FP8 (E4M3) and MXFP4");
+  refuses_to_encode({stored("a.weight", Dtype::F8_E5M2, {96, 64}), stored("a.weight_scale", Dtype::F32, {96, 1})},
+                    ErrorCode::NotSupported, "--decode bf16 reads others");
+  refuses_to_encode({stored("e.w13", Dtype::F8_E4M3, {2, 96, 64}), stored("e.w13_scale", Dtype::F32, {2, 2})},
+                    ErrorCode::NotSupported, "'e.w13': gate and up have a scale each in one tensor; split them first");
+  refuses_to_encode({stored("a.weight", Dtype::F8_E4M3, {96, 48}), stored("a.weight_scale", Dtype::F32, {96, 1})},
+                    ErrorCode::NotExact, "'a.weight': rows of 48 weights are no multiple of 32");
+  // Zero is no power of two.
+  refuses_to_encode({stored("e.w2", Dtype::F8_E4M3, {2, 96, 64}), stored("e.w2_scale", Dtype::F32, {2, 96, 1})},
+                    ErrorCode::NotExact, "'e.w2_scale': scale [0, 0] of matrix 0 is no power of two");
+}
+
+TEST(RecastSource, FinerScalesThatNobodyCanBeToldOfAreRefused) {
+  auto source =
+      source_of({stored("a.weight", Dtype::F8_E4M3, {256, 64}), stored("a.weight_scale", Dtype::F32, {2, 1, 1, 1})});
+  support::expect_error(
+      ErrorCode::NotSupported, [&] { refine_scales(source, found_in(*source), 32); },
+      "'a.weight_scale': scales of shape [2, 1, 1, 1] have no axis of rows");
+  source = source_of(
+      {stored("a.weight", Dtype::F8_E4M3, {256, 64}), stored("a.weight_scale", Dtype::F32, {2, 1})},
+      R"({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"strategy":
+          "block", "block_structure": [128, 128]}}}}})");
+  support::expect_error(
+      ErrorCode::NotSupported, [&] { refine_scales(source, found_in(*source), 32); },
+      "'compressed-tensors'; only that of DeepSeek-V3's FP8 ('fp8') can be told of scales for 32 rows");
+}
+
+/// Reading the decoded weight throws.
+void refuses_to_decode(std::vector<MemoryTensor> tensors, const std::string& method, ErrorCode code,
+                       const std::string& words) {
+  auto source = source_of(std::move(tensors), R"({"quantization_config": {"quant_method": ")" + method +
+                                                  R"(", "bits": 4, "group_size": 32}})");
+  Quantization found = found_in(*source);
+  source = decode_source(std::move(source), std::move(found), Dtype::BF16, DecodePath::Fast);
+  support::expect_error(
+      code, [&] { bytes_of(*source, 0); }, words);
+}
+
+TEST(DecodedSource, WhatHasNoValueIsNamed) {
+  std::vector<MemoryTensor> nvfp4 = {stored("a.weight", Dtype::U8, {96, 32}),
+                                     stored("a.weight_scale", Dtype::F8_E4M3, {96, 4}),
+                                     stored("a.weight_scale_2", Dtype::F32, {})};
+  const float nan = std::nanf("");
+  std::memcpy(nvfp4[2].bytes.data(), &nan, sizeof nan);
+  refuses_to_decode(nvfp4, "modelopt", ErrorCode::NotExact, "'a.weight_scale_2': a scale of 'a.weight' is NaN");
+  nvfp4[2].bytes.assign(4, std::byte{0x3f});
+  nvfp4[1].bytes[77] = std::byte{0x7f};
+  refuses_to_decode(nvfp4, "modelopt", ErrorCode::NotExact, "'a.weight_scale': a scale of 'a.weight' is NaN");
+
+  std::vector<MemoryTensor> gptq = {stored("a.qweight", Dtype::I32, {8, 96}), stored("a.scales", Dtype::F16, {2, 96}),
+                                    stored("a.g_idx", Dtype::I32, {64})};
+  gptq[2].bytes[4 * 50] = std::byte{2};
+  refuses_to_decode(gptq, "gptq", ErrorCode::SizeMismatch, "'a.g_idx': column 50 is of group 2; there are 2");
+  std::vector<MemoryTensor> fused = {stored("e.w13_qweight", Dtype::I32, {3, 8, 96}),
+                                     stored("e.w13_scales", Dtype::F16, {3, 2, 96}),
+                                     stored("e.w13_g_idx", Dtype::I32, {3, 64, 2})};
+  fused[2].bytes[4 * (2 * 64 * 2 + 2 * 13 + 1)] = std::byte{1};
+  refuses_to_decode(fused, "gptq", ErrorCode::NotSupported, "column 13 is of group 0 for gate and of group 1 for up");
 }
 
 }  // namespace
