@@ -79,8 +79,9 @@ void turn(const std::byte* strip, i64 rows, i64 width, i64 first, i64 end, std::
 /// Reads and decodes one weight. One call uses it.
 class WeightReader {
  public:
-  WeightReader(const Source& source, const QuantizedTensor& weight, Dtype to, DecodePath path)
-      : source_(source), weight_(weight), to_(to), path_(path), element_(dtype_bits(to) / 8) {}
+  /// `in_f16`: products are rounded to fp16 before they are what is asked for.
+  WeightReader(const Source& source, const QuantizedTensor& weight, Dtype to, DecodePath path, bool in_f16)
+      : source_(source), weight_(weight), to_(to), path_(path), in_f16_(in_f16), element_(dtype_bits(to) / 8) {}
 
   void read(i64 offset, std::span<const std::span<std::byte>> pieces) {
     i64 left = 0;
@@ -179,10 +180,14 @@ class WeightReader {
         std::fill_n(expanded_.begin() + first, std::min(weight_.cell_cols, count - first), scales[cell]);
     }
     const CodeRow row{weight_.codes, codes, count, expanded_.data(), weight_.positive_zero};
-    if (path_ == DecodePath::Plain)
-      decode_row_by_table(row, to_, out);
-    else
-      decode_row(row, to_, out);
+    const auto decode_to = [&](Dtype to, std::byte* place) {
+      path_ == DecodePath::Plain ? decode_row_by_table(row, to, place) : decode_row(row, to, place);
+    };
+    if (!in_f16_) return decode_to(to_, out);
+    products_.resize(static_cast<std::size_t>(count));
+    decode_to(Dtype::F32, reinterpret_cast<std::byte*>(products_.data()));
+    round_row(products_, Dtype::F16);
+    narrow_row(products_, to_, out);
   }
 
   void decode_straight(const DecodedRows& rows, std::byte* out) {
@@ -273,6 +278,7 @@ class WeightReader {
   const QuantizedTensor& weight_;
   Dtype to_;
   DecodePath path_;
+  bool in_f16_;
   i64 element_;
   std::vector<std::byte> codes_;
   std::vector<std::byte> raw_;
@@ -280,6 +286,7 @@ class WeightReader {
   std::vector<float> scales_;
   /// One scale for each code of a row.
   std::vector<float> expanded_;
+  std::vector<float> products_;
   std::vector<std::byte> decoded_;
 };
 
@@ -298,8 +305,8 @@ class DecodedSource final : public Source {
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
     const Entry& entry = entries_.at(tensor);
     if (entry.weight < 0) return source_->read_scattered(entry.stored, offset, pieces);
-    WeightReader(*source_, quantization_.tensors[static_cast<std::size_t>(entry.weight)], to_, path_)
-        .read(offset, pieces);
+    const QuantizedTensor& weight = quantization_.tensors[static_cast<std::size_t>(entry.weight)];
+    WeightReader(*source_, weight, to_, path_, multiplies_in_f16(weight)).read(offset, pieces);
   }
 
   const ContentCheck* content_check() const override { return source_->content_check(); }
@@ -311,6 +318,12 @@ class DecodedSource final : public Source {
     /// Index of the quantized weight; -1: the stored bytes are the tensor's.
     i64 weight = -1;
   };
+
+  /// compressed-tensors multiplies in the dtype of its scales; with those of BF16 and F32 that is what all do.
+  bool multiplies_in_f16(const QuantizedTensor& weight) const {
+    return quantization_.decoder == "compressed-tensors" &&
+           source_->inventory().tensors[weight.scales].dtype == Dtype::F16;
+  }
 
   void replace_tensors() {
     const Inventory& stored = source_->inventory();

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <random>
 
+#include "core/float_rows.hpp"
 #include "quant/decode_row.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/find_quantized.hpp"
@@ -242,6 +243,34 @@ TEST(DecodedSource, WhatHasNoValueIsNamed) {
                                      stored("e.w13_g_idx", Dtype::I32, {3, 64, 2})};
   fused[2].bytes[4 * (2 * 64 * 2 + 2 * 13 + 1)] = std::byte{1};
   refuses_to_decode(fused, "gptq", ErrorCode::NotSupported, "column 13 is of group 0 for gate and of group 1 for up");
+}
+
+/// compressed-tensors 0.20 multiplies in the dtype of the scales, so fp16 rounds before bf16 does.
+TEST(DecodedSource, Fp16ScalesOfCompressedTensorsRoundTheirProducts) {
+  std::vector<MemoryTensor> int8 = {stored("a.weight", Dtype::I8, {32, 64}),
+                                    stored("a.weight_scale", Dtype::F16, {32, 1})};
+  for (std::size_t i = 0; i < int8[0].bytes.size(); ++i) int8[0].bytes[i] = static_cast<std::byte>(i * 7 + i / 64);
+  for (std::size_t row = 0; row < 32; ++row) {
+    const auto bits = static_cast<std::uint16_t>(0x2001 + 77 * row);
+    std::memcpy(&int8[1].bytes[2 * row], &bits, sizeof bits);
+  }
+  std::size_t differ = 0;
+  for (const DecodePath path : {DecodePath::Fast, DecodePath::Plain}) {
+    auto source = source_of(int8, R"({"quantization_config": {"quant_method": "compressed-tensors"}})");
+    Quantization found = found_in(*source);
+    source = decode_source(std::move(source), std::move(found), Dtype::BF16, path);
+    const std::vector<std::byte> decoded = bytes_of(*source, 0);
+    for (std::size_t i = 0; i < int8[0].bytes.size(); ++i) {
+      const float product = static_cast<float>(static_cast<std::int8_t>(int8[0].bytes[i])) *
+                            scale_value(Dtype::F16, &int8[1].bytes[2 * (i / 64)]);
+      std::byte expected[2], at_once[2];
+      put_decoded(round_to(product, Dtype::F16), Dtype::BF16, expected);
+      put_decoded(product, Dtype::BF16, at_once);
+      ASSERT_TRUE(std::equal(expected, expected + 2, &decoded[2 * i])) << i;
+      differ += std::equal(expected, expected + 2, at_once) ? 0 : 1;
+    }
+  }
+  EXPECT_GT(differ, 0U);
 }
 
 }  // namespace
