@@ -209,6 +209,7 @@ SharedScales share_second_scales(Checkpoint& checkpoint) {
   }
   if (by_gate.empty()) return {};
   std::vector<SecondScales> pairs;
+  pairs.reserve(by_gate.size());
   for (const auto& [gate, pair] : by_gate) pairs.push_back(pair);
   const Source& stored = *checkpoint.source;
   return with_place(stored, [&] {
