@@ -232,16 +232,37 @@ class ArgsWriter {
 
   static bool contains_zero(const std::vector<i64>& list) { return std::ranges::find(list, 0) != list.end(); }
 
+  /// What transformers takes `max_window_layers` to be where config.json does not say it.
+  static constexpr i64 kDotsFullLayers = 62;
+
+  /// Which layers see no more than the last `sliding_window` tokens; empty where none does.
+  std::vector<bool> sliding_layers() {
+    const auto layers = static_cast<std::size_t>(architecture_.layers);
+    std::vector<bool> sliding(layers, false);
+    if (const std::vector<std::string> types = config_.texts({"layer_types"}); !types.empty())
+      for (std::size_t i = 0; i < std::min(layers, types.size()); ++i) sliding[i] = types[i] == "sliding_attention";
+    else if (is("mixtral") || (is("qwen3_moe") && config_.flag({"use_sliding_window"}).value_or(false)))
+      sliding.flip();
+    else if (is("gpt_oss"))
+      for (std::size_t i = 0; i < layers; i += 2) sliding[i] = true;
+    else if (is("dots1"))
+      for (std::size_t i = static_cast<std::size_t>(config_.integer({"max_window_layers"}).value_or(kDotsFullLayers));
+           i < layers; ++i)
+        sliding[i] = true;
+    else if (is("qwen2_moe") && config_.flag({"use_sliding_window"}).value_or(false))
+      warn(
+          "use_sliding_window without layer_types: releases of transformers differ in the layers that it is for, so no "
+          "argument is written");
+    return std::ranges::find(sliding, true) == sliding.end() ? std::vector<bool>() : sliding;
+  }
+
   void add_window() {
     const i64 window = integer({"sliding_window"});
-    const std::vector<std::string> types = config_.texts({"layer_types"});
-    const auto is_sliding = [](const std::string& type) { return type == "sliding_attention"; };
-    if (window <= 0 || std::ranges::none_of(types, is_sliding)) return;
+    if (window <= 0) return;
+    const std::vector<bool> sliding = sliding_layers();
+    if (sliding.empty()) return;
     // Megatron-Core counts the tokens to the left of a token, Hugging Face that one as well.
     add("window-size", fmt::format("{},0", window - 1));
-    std::vector<bool> sliding;
-    sliding.reserve(types.size());
-    for (const std::string& type : types) sliding.push_back(is_sliding(type));
     add("window-attn-skip-freq", pattern(sliding));
   }
 

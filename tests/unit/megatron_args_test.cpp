@@ -106,5 +106,37 @@ TEST(MegatronArgs, WarnsOfWhatNoArgumentSays) {
   EXPECT_NE(kimi.warnings[0].find("32.0"), std::string::npos) << kimi.warnings[0];
 }
 
+/// Where config.json has no layer_types, the family's software has a rule of its own.
+TEST(MegatronArgs, SaysWhichLayersHaveAWindow) {
+  const auto window_of = [](const std::string& more) { return args_of(qwen3(more)); };
+  const std::string window = R"("sliding_window": 8,)";
+  EXPECT_EQ(window_of(window).text.find("--window"), std::string::npos);
+  EXPECT_EQ(window_of(window + R"("use_sliding_window": false,)").text.find("--window"), std::string::npos);
+  const MegatronArgs all = window_of(window + R"("use_sliding_window": true,)");
+  EXPECT_TRUE(has_line(all, "--window-size 7,0") && has_line(all, "--window-attn-skip-freq [1]*3")) << all.text;
+  const MegatronArgs named =
+      window_of(window + R"("layer_types": ["full_attention", "sliding_attention", "full_attention"],)");
+  EXPECT_TRUE(has_line(named, "--window-attn-skip-freq [0]*1+[1]*1+[0]*1")) << named.text;
+
+  const auto as = [](std::string config, const std::string& type) {
+    return args_of(config.replace(config.find("qwen3_moe"), 9, type));
+  };
+  const MegatronArgs mixtral = as(qwen3(R"("num_local_experts": 8, "sliding_window": 8,)"), "mixtral");
+  EXPECT_TRUE(has_line(mixtral, "--window-size 7,0") && has_line(mixtral, "--window-attn-skip-freq [1]*3"));
+  EXPECT_EQ(as(qwen3(R"("num_local_experts": 8, "sliding_window": null,)"), "mixtral").text.find("--window"),
+            std::string::npos);
+  const MegatronArgs gpt_oss = as(qwen3(R"("num_local_experts": 8, "sliding_window": 8,)"), "gpt_oss");
+  EXPECT_TRUE(has_line(gpt_oss, "--window-attn-skip-freq [1]*1+[0]*1+[1]*1")) << gpt_oss.text;
+  const MegatronArgs dots =
+      as(qwen3(R"("n_routed_experts": 8, "sliding_window": 8, "max_window_layers": 2,)"), "dots1");
+  EXPECT_TRUE(has_line(dots, "--window-attn-skip-freq [0]*2+[1]*1")) << dots.text;
+  EXPECT_EQ(as(qwen3(R"("n_routed_experts": 8, "sliding_window": 8,)"), "dots1").text.find("--window"),
+            std::string::npos);
+  const MegatronArgs qwen2 = as(qwen3(window + R"("use_sliding_window": true,)"), "qwen2_moe");
+  EXPECT_EQ(qwen2.text.find("--window"), std::string::npos);
+  ASSERT_FALSE(qwen2.warnings.empty());
+  EXPECT_NE(qwen2.warnings.front().find("use_sliding_window"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace glu_ckpt
