@@ -17,7 +17,7 @@
 namespace glu_ckpt {
 
 /// Layout-invariant fingerprint: the sum mod 2^128 of one XXH3-128 leaf per matrix row and per 1 MiB
-/// block of every other tensor (docs/architecture.md, "Digest").
+/// block of every other tensor (docs/digest.md).
 struct Digest {
   u64 low = 0;
   u64 high = 0;

@@ -36,7 +36,7 @@ TEST(Digest, PrintsAndParses) {
     EXPECT_FALSE(parse_digest(text)) << text;
 }
 
-/// The definition in docs/architecture.md, written out.
+/// The definition in docs/digest.md, written out.
 TEST(Digest, IsTheSumOfItsLeaves) {
   ModelSpec model = small_model();
   model.others = {{"a/b", Dtype::F32, {2, 3}, std::vector<std::byte>(24, std::byte{7})},
