@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "arch/dense_table.hpp"
 #include "arch/loads_in.hpp"
@@ -195,6 +196,19 @@ Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswer
   return checkpoint;
 }
 
+namespace {
+
+/// None where it cannot be told what belongs together: that is moved as it is, or refused for what moves it.
+std::optional<Quantization> known_quantization(const Source& source) {
+  try {
+    return find_quantized(source.inventory(), read_quant_config(source.hints().config));
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
 SharedScales share_second_scales(Checkpoint& checkpoint) {
   std::map<std::size_t, SecondScales> by_gate;
   for (const ExpertBlock& block : checkpoint.recognition.blocks) {
@@ -212,10 +226,9 @@ SharedScales share_second_scales(Checkpoint& checkpoint) {
   pairs.reserve(by_gate.size());
   for (const auto& [gate, pair] : by_gate) pairs.push_back(pair);
   const Source& stored = *checkpoint.source;
-  return with_place(stored, [&] {
-    return share_second_scales(checkpoint.source,
-                               find_quantized(stored.inventory(), read_quant_config(stored.hints().config)), pairs);
-  });
+  std::optional<Quantization> found = known_quantization(stored);
+  if (!found) return {};
+  return with_place(stored, [&] { return share_second_scales(checkpoint.source, std::move(*found), pairs); });
 }
 
 Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answers) {
