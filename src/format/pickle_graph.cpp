@@ -316,7 +316,8 @@ class PickleGraph::Import {
 
   PickleRef run(PickleRef root) {
     const PickleRef copy = copy_of(root);
-    for (std::size_t i = 0; i < pending_.size(); ++i) fill(pending_[i]);
+    // There are more of them after each.
+    for (std::size_t done = 0; done < pending_.size();) fill(pending_[done++]);
     return copy;
   }
 
