@@ -52,7 +52,8 @@ __device__ __forceinline__ u32 nibble_of_row(u32 row) {
   return kCodes == Codes::Awq ? in_word / 2 + in_word % 2 * 4 : in_word;
 }
 
-/// Where the scale of a row and group lies, the word with its zero, and how far apart the scales of rows are.
+/// The indices of a row and group's scale and of the word with its zero, and the distance from a row's scale to the
+/// next.
 struct GroupPlace {
   i64 scale;
   i64 zero;
@@ -176,7 +177,7 @@ __device__ __forceinline__ void decode_line(u32 codes, u32 zero, Scale scale, u1
   u32 pairs[4];
 #pragma unroll
   for (int k = 0; k < 4; ++k) pairs[k] = two_bf16(two_products(codes >> (4 * k), zero, scale));
-  // Of 0 4, 1 5, 2 6 and 3 7.
+  // Each pair holds columns k and k + 4; they are written in the order of columns.
   __stcs(reinterpret_cast<uint4*>(out),
          make_uint4(__byte_perm(pairs[0], pairs[1], 0x5410), __byte_perm(pairs[2], pairs[3], 0x5410),
                     __byte_perm(pairs[0], pairs[1], 0x7632), __byte_perm(pairs[2], pairs[3], 0x7632)));

@@ -232,7 +232,7 @@ class ArgsWriter {
 
   static bool contains_zero(const std::vector<i64>& list) { return std::ranges::find(list, 0) != list.end(); }
 
-  /// What transformers takes `max_window_layers` to be where config.json does not say it.
+  /// transformers takes `max_window_layers` of dots1 to be this where config.json does not say it.
   static constexpr i64 kDotsFullLayers = 62;
 
   /// Which layers see no more than the last `sliding_window` tokens; empty where none does.

@@ -24,7 +24,8 @@ struct Conversion {
     i64 rows = 0;
     i64 added_bytes = 0;
   } finer_scales = {};
-  /// What became of the second scales of NVFP4 where the target has gate and up in one tensor.
+  /// NVFP4's second scales of gate and up, where the target has both in one tensor: in how many experts two became one,
+  /// or why none did.
   SharedScales second_scales = {};
   Plan plan = {};
   LoadsIn loads_in = {};

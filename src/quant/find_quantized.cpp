@@ -460,9 +460,8 @@ class Finder {
              dtype_name(at(i).dtype), shape_text(at(i).shape));
       if (is_any_of(name, kOfCodes))
         fail(ErrorCode::NotSupported, {{}, name},
-             "'{}': codes in {} {} cannot be decoded; U8 (FP4) and I32 (INT4) "
-             "can",
-             name, dtype_name(at(i).dtype), shape_text(at(i).shape));
+             "'{}': codes in {} {} cannot be decoded; those in U8 (FP4) and I32 (INT4) can", name,
+             dtype_name(at(i).dtype), shape_text(at(i).shape));
     }
   }
 

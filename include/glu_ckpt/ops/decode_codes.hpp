@@ -36,7 +36,7 @@ struct CodedWeight {
   i64 cell_rows = 1;
   i64 cell_cols = 1;
   /// [matrices, rows / cell_rows, cols / cell_cols], rounded up, of `scale_dtype`: F32, BF16, F16, F8_E4M3, or E8M0 as
-  /// F8_E8M0 or U8. Of Awq and Gptq [matrices, groups, rows], where groups is cols / cell_cols, rounded up.
+  /// F8_E8M0 or U8. Those of Awq and Gptq are [matrices, groups, rows], where groups is cols / cell_cols, rounded up.
   const void* scales = nullptr;
   Dtype scale_dtype = Dtype::F32;
   /// [matrices], by which the scales are multiplied, or divided; null where there are none.
@@ -46,17 +46,18 @@ struct CodedWeight {
   bool positive_zero = false;
   /// Scales are rounded to the dtype of the decoded weight before they multiply.
   bool rounds_scale = false;
-  /// Of Awq, Gptq and Int4: the numbers that stand for zero, in words of eight rows as the format packs them, and what
-  /// is added to each. Awq and Gptq [matrices, groups, rows / 8], Int4 [matrices, rows / 8, groups]. Null: 8 does.
+  /// The codes that stand for zero in Awq, Gptq and Int4, eight rows in a word as the format packs them, and what is
+  /// added to each. The shape is [matrices, groups, rows / 8] for Awq and Gptq, [matrices, rows / 8, groups] for Int4.
+  /// Without zeros (null) code 8 stands for zero.
   const u32* zeros = nullptr;
   int zero_offset = 0;
-  /// Of Awq, Gptq and Int4: [matrices, cols], the group of each column, where columns were reordered (`g_idx`). Null: a
-  /// group is cell_cols columns.
+  /// The group of each column of Awq, Gptq and Int4, [matrices, cols], where columns were reordered (`g_idx`). Without
+  /// it (null) a group is cell_cols columns that lie together.
   const u32* column_groups = nullptr;
 };
 
 /// Writes [matrices, rows, cols] of `to`, BF16 or F32: code times scale, rounded to fp32 and then to `to`, each to
-/// nearest even. Of Awq, of Gptq, and of Int4 with zeros or groups: code less zero, times scale, rounded to the scale's
+/// nearest even. Awq, Gptq, and Int4 with zeros or groups become code less zero, times scale, rounded to the scale's
 /// dtype (F32, BF16 or F16) and then to `to`. NaNs, of a code or of a scale, are 0x7fc00000 or 0x7fc0. Throws Usage for
 /// extents, dtypes and null pointers that fit no weight, and for a column of a group that is not there.
 void decode_codes_host(const CodedWeight& weight, Dtype to, void* out);
