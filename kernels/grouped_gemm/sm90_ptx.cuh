@@ -196,8 +196,8 @@ __device__ inline void mma_wait() {
 #define GLU_P10(t) "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9"
 #define GLU_P30 GLU_P10() ", " GLU_P10(1) ", " GLU_P10(2)
 #define GLU_P60 GLU_P30 ", " GLU_P10(3) ", " GLU_P10(4) ", " GLU_P10(5)
-#define GLU_P120 \
-  GLU_P60 ", " GLU_P10(6) ", " GLU_P10(7) ", " GLU_P10(8) ", " GLU_P10(9) ", " GLU_P10(10) ", " GLU_P10(11)
+#define GLU_P90 GLU_P60 ", " GLU_P10(6) ", " GLU_P10(7) ", " GLU_P10(8)
+#define GLU_P120 GLU_P90 ", " GLU_P10(9) ", " GLU_P10(10) ", " GLU_P10(11)
 #define GLU_MMA_OF(type, n, registers, a, b, add, ta, tb, ...)                                                         \
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" n "k16.f32." type \
                "." type " {" registers "}, " a ", " b ", add, 1, 1, " ta ", " tb ";\n}\n"                              \
@@ -224,6 +224,9 @@ __device__ inline void multiply_add(float (&d)[kCols / 2], uint64_t first, uint6
     GLU_MMA("64", GLU_P30 ", %30, %31", "%32", "%33", "%34", "%35", "%36", GLU_F16(0), GLU_F16(16));
   } else if constexpr (kCols == 128) {
     GLU_MMA("128", GLU_P60 ", %60, %61, %62, %63", "%64", "%65", "%66", "%67", "%68", GLU_F64(0));
+  } else if constexpr (kCols == 192) {
+    GLU_MMA("192", GLU_P90 ", %90, %91, %92, %93, %94, %95", "%96", "%97", "%98", "%99", "%100", GLU_F64(0),
+            GLU_F16(64), GLU_F16(80));
   } else {
     static_assert(kCols == 256);
     GLU_MMA("256", GLU_P120 ", %120, %121, %122, %123, %124, %125, %126, %127", "%128", "%129", "%130", "%131", "%132",
@@ -237,6 +240,7 @@ __device__ inline void multiply_add(float (&d)[kCols / 2], uint64_t first, uint6
 #undef GLU_P10
 #undef GLU_P30
 #undef GLU_P60
+#undef GLU_P90
 #undef GLU_P120
 #undef GLU_MMA_OF
 #undef GLU_MMA

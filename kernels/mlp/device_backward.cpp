@@ -317,13 +317,13 @@ void DeviceGroupedMlpBackward::State::run_fast(const BackwardArgs& args, GpuStre
                        args.hidden,
                        args.width,
                        {map(args.dout, hidden, hidden, kDepthRows)},
-                       map(args.y, width, width, kDepthRows),
+                       map(args.y, width, width, kHalfDepthRows),
                        {MlpMatrix::Down},
                        by_tma(MlpMatrix::Down)};
     launch_sm90_weight_grad(job, multiprocessors, stream);
   }
   if (!wants_weight[0] && !wants_weight[1]) return;
-  Sm90WeightGrad job{args, 0, args.width, args.hidden, {}, map(args.x, hidden, hidden, kDepthRows), {}, nullptr};
+  Sm90WeightGrad job{args, 0, args.width, args.hidden, {}, map(args.x, hidden, hidden, kHalfDepthRows), {}, nullptr};
   const bool alike = grad_dtype[0] == grad_dtype[1];
   for (int i = 0; i < 2; ++i) {
     if (!wants_weight[static_cast<std::size_t>(i)]) continue;

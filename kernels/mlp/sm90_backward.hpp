@@ -8,6 +8,8 @@ namespace glu_ckpt {
 
 /// The rows along K of a stored weight that one box of its map, or several, bring to a stage.
 inline constexpr int kDepthRows = 64;
+/// Those that each block of a cluster loads for both.
+inline constexpr int kHalfDepthRows = kDepthRows / 2;
 /// The rows of a tile, of a cluster's two blocks together: those that first_tile has to be made for.
 inline constexpr int kBackwardTileRows = 256;
 /// The rows of the boxes by which one block reads rows that are its tile's.
@@ -41,8 +43,9 @@ struct Sm90WeightGrad {
   i32 matrices = 1;
   i32 m = 0;
   i32 n = 0;
-  /// Rows [rows, m] of each matrix and [rows, n], in boxes of kDepthRows rows.
+  /// Rows [rows, m] of each matrix, in boxes of kDepthRows rows.
   CUtensorMap a_maps[2];
+  /// Rows [rows, n], in boxes of kHalfDepthRows rows.
   CUtensorMap b_map;
   /// The number of each in an expert's table.
   MlpMatrix which[2] = {};

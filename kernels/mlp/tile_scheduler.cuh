@@ -21,6 +21,11 @@ struct PipelineStage {
       parity ^= 1;
     }
   }
+  /// Passes over stages that are another's.
+  __device__ void skip(int stages) {
+    parity ^= static_cast<uint32_t>((stage + stages) / kStages % 2);
+    stage = (stage + stages) % kStages;
+  }
 };
 
 /// The place of a tile of C.

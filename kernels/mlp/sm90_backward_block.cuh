@@ -1,0 +1,140 @@
+#pragma once
+/// What the three products of the backward share: clusters of two blocks, in which one thread loads and two warpgroups
+/// multiply, and the stages of shared memory between them. Blocks stay on their multiprocessors and take one tile after
+/// the other, as those of sm90_grouped_gemm.cu.
+///
+/// Weights lie transposed for these products, and of a weight gradient both operands do: they are read as they lie, in
+/// squares of 64 x 64 whose rows follow one another along K, which WGMMA takes for 16-bit elements.
+
+#include "kernels/common/cuda_check.hpp"
+#include "kernels/mlp/sm90_backward.hpp"
+#include "kernels/mlp/tile_scheduler.cuh"
+#include "kernels/mlp/write_square.cuh"
+
+namespace glu_ckpt::sm90 {
+
+inline constexpr int kConsumers = 2;
+inline constexpr int kThreads = kWarpgroup * (1 + kConsumers);
+inline constexpr int kCluster = 2;
+/// The rows of a block's tile.
+inline constexpr int kBlockRows = 64 * kConsumers;
+/// 64 rows of 64 columns.
+inline constexpr int kChunkBytes = kDepthRows * kTileRowBytes;
+inline constexpr int kABytes = kBlockRows * kTileRowBytes;
+static_assert(kBlockRows * kCluster == kBackwardTileRows && kBlockRows == kBackwardBoxRows);
+static_assert(kABytes == 2 * kChunkBytes);
+
+/// The stages of a block. kNumSquares are those of a warp, for results on their way out; kNumReleases are the arrivals
+/// that give a stage back.
+template <int kNumStages, int kNumStageBytes, int kNumSquares, int kNumReleases>
+struct BackwardStages {
+  static constexpr int kStages = kNumStages;
+  static constexpr int kStageBytes = kNumStageBytes;
+  static constexpr int kSquares = kNumSquares;
+  alignas(1024) std::byte stages[kStages][kStageBytes];
+  alignas(1024) std::byte out[kSquares > 0 ? kConsumers * 4 * kSquares* kSquareBytes : 1024];
+  /// `full`: a stage's bytes have come; `empty`: both blocks have done with it.
+  uint64_t full[kStages];
+  uint64_t empty[kStages];
+
+  __device__ void init() {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(&full[i], 1);
+      barrier_init(&empty[i], kNumReleases);
+    }
+  }
+
+  /// Where results of a warp wait for TMA.
+  __device__ std::byte* out_of(int group, int warp) { return out + (group * 4 + warp) * kSquares * kSquareBytes; }
+};
+
+/// The loading thread's side of the stages.
+template <typename SharedType>
+class StageFiller {
+ public:
+  __device__ explicit StageFiller(SharedType& shared) : shared_(shared) {}
+
+  /// Waits for the next stage, and announces the bytes that will come.
+  __device__ std::byte* next(int bytes) {
+    if (begun_) pipeline_.next();
+    begun_ = true;
+    barrier_wait(&shared_.empty[pipeline_.stage], pipeline_.parity ^ 1);
+    barrier_expect(full(), static_cast<uint32_t>(bytes));
+    return shared_.stages[pipeline_.stage];
+  }
+  __device__ uint64_t* full() const { return &shared_.full[pipeline_.stage]; }
+
+  /// A block must not end while the other block's copies and arrivals are still to come.
+  __device__ void finish() {
+    for (int i = 0; i < SharedType::kStages; ++i) {
+      if (begun_) pipeline_.next();
+      begun_ = true;
+      barrier_wait(&shared_.empty[pipeline_.stage], pipeline_.parity ^ 1);
+    }
+  }
+
+ private:
+  SharedType& shared_;
+  PipelineStage<SharedType::kStages> pipeline_;
+  bool begun_ = false;
+};
+
+/// A multiplying thread's place.
+struct Worker {
+  int group, warp, lane, thread, rank;
+  __device__ Worker()
+      : group(static_cast<int>(threadIdx.x) / kWarpgroup - 1),
+        warp(static_cast<int>(threadIdx.x) / 32 % 4),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        thread(static_cast<int>(threadIdx.x) % kWarpgroup),
+        rank(static_cast<int>(cluster_rank())) {}
+
+  /// The warp's first row of the cluster's tile, and of the block's.
+  __device__ int row() const { return rank * kBlockRows + block_row(); }
+  __device__ int block_row() const { return group * 64 + warp * kStoreRows; }
+
+  /// Threads 0 and 1 of a warpgroup arrive at the barriers of blocks 0 and 1.
+  template <typename SharedType>
+  __device__ void release(SharedType& shared, int stage) const {
+    if (thread < kCluster) barrier_arrive_at(&shared.empty[stage], static_cast<uint32_t>(thread));
+  }
+};
+
+__device__ inline int tiles_of(int size, int tile) { return (size + tile - 1) / tile; }
+
+/// Prepares the barriers, and gives the roles to the warpgroups.
+template <typename SharedType, typename Load, typename Multiply>
+__device__ inline void run_block(SharedType& shared, const Load& load, const Multiply& multiply) {
+  if (threadIdx.x == 0) {
+    shared.init();
+    barrier_init_fence();
+  }
+  cluster_sync();
+  if (threadIdx.x < kWarpgroup) {
+    give_registers<40>();
+    if (threadIdx.x == 0) load();
+  } else {
+    take_registers<232>();
+    multiply();
+  }
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
+#define GLU_HOPPER_ONLY(body) body
+#else
+#define GLU_HOPPER_ONLY(body) __trap()
+#endif
+
+template <typename SharedType, typename Job>
+void launch(void (*kernel)(Job, int), const char* name, const Job& job, int tiles_n, int multiprocessors,
+            GpuStream stream) {
+  constexpr int kBytes = static_cast<int>(sizeof(SharedType));
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  kernel<<<static_cast<unsigned>(multiprocessors / kCluster * kCluster), kThreads, kBytes, stream>>>(job, tiles_n);
+  check_launch(name, [&] {
+    return std::to_string(job.args.experts) + " experts, " + std::to_string(job.args.rows) + " rows, H " +
+           std::to_string(job.args.hidden) + ", F " + std::to_string(job.args.width);
+  });
+}
+
+}  // namespace glu_ckpt::sm90
