@@ -47,6 +47,41 @@ std::string spell_prefix(const ModelSpec& model, const BlockSpec& block, const N
   throw std::logic_error("no such stack");
 }
 
+/// element_code() of one matrix: what does not depend on the element is computed once.
+class MatrixCode {
+ public:
+  MatrixCode(const BlockSpec& block, i64 expert, Role role, TensorKind kind, i64 element_bytes)
+      : element_bytes_(element_bytes) {
+    const auto u = [](i64 value) { return static_cast<u64>(value); };
+    const u64 set = (block.set == ExpertSet::Shared ? 1u : 0u) | (block.stack == "mtp" ? 2u : 0u);
+    const auto role_code = static_cast<u64>(role);
+    const auto kind_code = static_cast<u64>(kind);
+    if (element_bytes == 8) {
+      constexpr std::string_view kStates[] = {"model", "param", "exp_avg", "exp_avg_sq"};
+      const auto state = static_cast<u64>(std::ranges::find(kStates, block.state) - std::begin(kStates));
+      base_ = state << 62 | u(block.layer) << 56 | set << 54 | u(expert) << 40 | role_code << 38 | kind_code << 36;
+    } else if (element_bytes == 4) {
+      base_ = u(block.layer) << 30 | (set & 1) << 29 | u(expert) << 22 | role_code << 20 | kind_code << 18;
+    } else {
+      // Shifts by a row, a column or a half change the count by numbers that are coprime to the modulus.
+      base_ = ((u(block.layer) * 4 + set) * 131 + u(expert)) * 3 + role_code;
+      base_ = base_ * 3 + kind_code;
+    }
+  }
+
+  u64 operator()(i64 row, i64 col) const {
+    const auto r = static_cast<u64>(row);
+    const auto c = static_cast<u64>(col);
+    if (element_bytes_ == 8) return base_ | r << 18 | c;
+    if (element_bytes_ == 4) return (base_ | r << 9 | c) & 0xffffffffu;
+    return ((base_ * 67 + r) * 71 + c) % (element_bytes_ == 2 ? 65521 : 251);
+  }
+
+ private:
+  i64 element_bytes_;
+  u64 base_ = 0;
+};
+
 class BlockBuilder {
  public:
   BlockBuilder(const ModelSpec& model, const BlockSpec& block, const Spelling& spelling, std::vector<MemoryTensor>& out)
@@ -85,11 +120,12 @@ class BlockBuilder {
     }
     const int bits = dtype_bits(dtype_of(kind));
     if (bits < 8) cols = cols * bits / 8;
-    Grid grid(static_cast<std::size_t>(rows));
-    for (i64 r = 0; r < rows; ++r)
-      for (i64 c = 0; c < cols; ++c)
-        grid[static_cast<std::size_t>(r)].push_back(
-            element_code(block_, expert, role, kind, r, c, std::max(1, bits / 8)));
+    const MatrixCode code(block_, expert, role, kind, std::max(1, bits / 8));
+    Grid grid(static_cast<std::size_t>(rows), std::vector<u64>(static_cast<std::size_t>(cols)));
+    for (i64 r = 0; r < rows; ++r) {
+      u64* const row = grid[static_cast<std::size_t>(r)].data();
+      for (i64 c = 0; c < cols; ++c) row[c] = element_code(block_, expert, role, kind, r, c, std::max(1, bits / 8));
+    }
     return grid;
   }
 
@@ -128,16 +164,20 @@ class BlockBuilder {
   }
 
   void append(const Grid& grid, TensorKind kind, std::vector<std::byte>& bytes) const {
-    const int element_bytes = std::max(1, dtype_bits(dtype_of(kind)) / 8);
-    const auto put = [&](u64 code) {
-      for (int i = 0; i < element_bytes; ++i) bytes.push_back(static_cast<std::byte>(code >> (8 * i)));
-    };
-    if (transposed(kind)) {
-      for (std::size_t c = 0; c < grid.front().size(); ++c)
-        for (const auto& row : grid) put(row[c]);
-    } else {
-      for (const auto& row : grid)
-        for (const u64 code : row) put(code);
+    // Whole models pass through here in builds without optimization: by pointers, which no sanitizer slows down much.
+    const auto element_bytes = static_cast<std::size_t>(std::max(1, dtype_bits(dtype_of(kind)) / 8));
+    const std::size_t rows = grid.size();
+    const std::size_t cols = grid.front().size();
+    const std::size_t before = bytes.size();
+    bytes.resize(before + rows * cols * element_bytes);
+    std::byte* const to = bytes.data() + before;
+    const bool turned = transposed(kind);
+    for (std::size_t r = 0; r < rows; ++r) {
+      const u64* const codes = grid[r].data();
+      for (std::size_t c = 0; c < cols; ++c) {
+        std::byte* const element = to + (turned ? c * rows + r : r * cols + c) * element_bytes;
+        for (std::size_t i = 0; i < element_bytes; ++i) element[i] = static_cast<std::byte>(codes[c] >> (8 * i));
+      }
     }
   }
 
@@ -237,27 +277,7 @@ std::string Spelling::describe() const {
 std::vector<i64> widths(i64 count, i64 width) { return std::vector<i64>(static_cast<std::size_t>(count), width); }
 
 u64 element_code(const BlockSpec& block, i64 expert, Role role, TensorKind kind, i64 row, i64 col, i64 element_bytes) {
-  const auto u = [](i64 value) { return static_cast<u64>(value); };
-  constexpr std::string_view kStates[] = {"model", "param", "exp_avg", "exp_avg_sq"};
-  const auto state = static_cast<u64>(std::ranges::find(kStates, block.state) - std::begin(kStates)) << 62;
-  const u64 set = (block.set == ExpertSet::Shared ? 1u : 0u) | (block.stack == "mtp" ? 2u : 0u);
-  const auto role_code = static_cast<u64>(role);
-  const auto kind_code = static_cast<u64>(kind);
-  if (element_bytes == 8)
-    return state | u(block.layer) << 56 | set << 54 | u(expert) << 40 | role_code << 38 | kind_code << 36 |
-           u(row) << 18 | u(col);
-  if (element_bytes == 4)
-    return (u(block.layer) << 30 | (set & 1) << 29 | u(expert) << 22 | role_code << 20 | kind_code << 18 | u(row) << 9 |
-            u(col)) &
-           0xffffffffu;
-  // Shifts by a row, a column or a half change the count by numbers that are coprime to the modulus.
-  u64 code = u(block.layer) * 4 + set;
-  code = code * 131 + u(expert);
-  code = code * 3 + role_code;
-  code = code * 3 + kind_code;
-  code = code * 67 + u(row);
-  code = code * 71 + u(col);
-  return code % (element_bytes == 2 ? 65521 : 251);
+  return MatrixCode(block, expert, role, kind, element_bytes)(row, col);
 }
 
 void add_states(ModelSpec& model, const std::vector<std::string>& states) {
