@@ -15,24 +15,9 @@
 #include <vector>
 
 #include "io/system_calls.hpp"
+#include "support/memory_bytes.hpp"
 
 namespace glu_ckpt {
-
-/// Sparse bytes that share their blocks with copies of them.
-class MemoryBytes {
- public:
-  static constexpr i64 kBlockBytes = 4096;
-
-  i64 size() const { return size_; }
-  void resize(i64 size);
-  void read(void* out, i64 bytes, i64 offset) const;
-  void write(const void* from, i64 bytes, i64 offset);
-
- private:
-  using Block = std::array<char, kBlockBytes>;
-  i64 size_ = 0;
-  std::map<i64, std::shared_ptr<Block>> blocks_;
-};
 
 /// Kinds of calls, for counts and faults. Read and Write are those of bytes at an offset, in one piece or several.
 enum class CallKind {
