@@ -76,8 +76,10 @@ enum class TensorKind : std::uint8_t {
   GroupIndex,
   /// `weight_shape`: rows and columns of what is packed.
   WeightShape,
+  /// `weight_g_idx`: the same as `g_idx`, of compressed-tensors.
+  PackedGroupIndex,
 };
-inline constexpr std::size_t kTensorKinds = 16;
+inline constexpr std::size_t kTensorKinds = 17;
 constexpr bool is_weight(TensorKind kind) {
   return kind == TensorKind::Weight || kind == TensorKind::PackedWeight || kind == TensorKind::Blocks ||
          kind == TensorKind::QWeight;
@@ -116,6 +118,9 @@ struct ElementGrid {
   std::uint8_t values = 1;
   /// Where one is for all columns: whether an axis of one element is stored for them ([N, 1], [1]), or none ([N], []).
   bool keeps_axis = true;
+  /// Whether an axis of one element is stored behind each of the two: [n, 1, k, 1], as ModelOpt writes scales of
+  /// blocks.
+  bool has_unit_axes = false;
   bool operator==(const ElementGrid&) const = default;
 };
 
@@ -164,6 +169,9 @@ struct ExpertBlock {
   std::string key_scope;
   /// The text behind the expert part: ".exp_avg" where the optimizer's keys end in the state.
   std::string key_suffix;
+  /// The word of its scales of blocks where keys of linear layers spell it: "weight_scale_inv", or DeepSeek-V4's
+  /// "scale"; else empty.
+  std::string scale_word;
   /// Layers in each of the block's tensors, where a leading axis counts them; else 0.
   i64 stacked_layers = 0;
   /// This layer's index on that axis.

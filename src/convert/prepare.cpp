@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "arch/architecture.hpp"
 #include "arch/dense_table.hpp"
@@ -44,6 +45,43 @@ void check_quantized(const Source& source, const Recognition& model, const Model
   if (!config.method.empty() && as_written && holds_codes(model.blocks)) find_quantized(source.inventory(), config);
 }
 
+/// Returns whether gate and up of the block, which are two tensors, become one.
+bool fuses(const ExpertBlock& block, const TargetAnswers& to) {
+  const Glu glu = (block.set == ExpertSet::Shared ? to.shared_glu : to.glu).value_or(block.glu);
+  return block.glu.kind == Glu::Kind::Split && !block.is_optimizer_state() && glu.kind != Glu::Kind::Split;
+}
+
+std::vector<u32> column_groups(const Source& source, const Matrix& matrix) {
+  std::vector<u32> groups(static_cast<std::size_t>(matrix.cols));
+  source.read(matrix.tensor, matrix.place.offset, std::as_writable_bytes(std::span(groups)));
+  return groups;
+}
+
+void check_one_order(const Source& source, const Matrix& gate, const Matrix& up) {
+  const std::vector<u32> of_gate = column_groups(source, gate), of_up = column_groups(source, up);
+  const auto [first, second] = std::ranges::mismatch(of_gate, of_up);
+  if (first == of_gate.end()) return;
+  const auto& tensors = source.inventory().tensors;
+  fail(ErrorCode::NotExact, {{}, tensors[up.tensor].name},
+       "'{}' has column {} in group {}, and '{}' in group {} (expert {}): one tensor of gate and up has one order of "
+       "columns for all of its rows. Keep gate and up apart (--glu split)",
+       tensors[gate.tensor].name, first - of_gate.begin(), *first, tensors[up.tensor].name, *second, up.expert);
+}
+
+/// Refuses to put gate and up of INT4 into one tensor where their columns are reordered in ways of their own
+/// (`weight_g_idx`).
+void check_column_groups(const Source& source, const Recognition& model, const TargetAnswers& to) {
+  for (const ExpertBlock& block : model.blocks) {
+    if (!fuses(block, to)) continue;
+    std::map<i64, const Matrix*> gates;
+    for (const Matrix& matrix : block.matrices)
+      if (matrix.kind == TensorKind::PackedGroupIndex && matrix.role == Role::Gate) gates[matrix.expert] = &matrix;
+    for (const Matrix& matrix : block.matrices)
+      if (matrix.kind == TensorKind::PackedGroupIndex && matrix.role == Role::Up)
+        check_one_order(source, *gates.at(matrix.expert), matrix);
+  }
+}
+
 /// Says of a config.json that nobody wrote what it is made of.
 std::string made_config_note(const Conversion& conversion) {
   const ModelHints& hints = conversion.source.hints;
@@ -75,6 +113,7 @@ Plan make_proved_plan(const Conversion& conversion) {
   check_plan(source.inventory(), plan);
   with_place(source, [&] { check_quantized(source, conversion.source.recognition, conversion.source.hints); });
   check_computed(source, plan);
+  with_place(source, [&] { check_column_groups(source, conversion.source.recognition, conversion.target.to); });
   if (const CheckpointInfo& info = source.info(); info.decoded_weights > 0)
     plan.notes.push_back(fmt::format("{} quantized weights are decoded ({}), as {} decodes them", info.decoded_weights,
                                      info.record.at("decoded_from"), info.record.at("decoded_as")));
@@ -82,8 +121,9 @@ Plan make_proved_plan(const Conversion& conversion) {
     plan.notes.push_back(fmt::format(
         "the order of gate and up would cut the blocks of FP8 scales, so each scale is written for blocks of {} rows: "
         "{} "
-        "bytes more. weight_block_size in config.json says so; few programs read blocks other than 128 x 128",
-        conversion.finer_scales.rows, conversion.finer_scales.added_bytes));
+        "bytes more. {} in config.json says so; few programs read blocks other than 128 x 128",
+        conversion.finer_scales.rows, conversion.finer_scales.added_bytes,
+        block_rows_field(read_quant_config(conversion.source.hints.config))));
   if (conversion.second_scales.pairs > 0)
     plan.notes.push_back(fmt::format(
         "gate and up become one tensor, and in {} expert{} their second scales (NVFP4) differ by powers of two: they "
@@ -241,11 +281,8 @@ void refine_source(Conversion& conversion) {
 /// Gives gate and up of NVFP4 one second scale where the target puts them into one tensor and that is exact.
 void share_source_scales(Conversion& conversion) {
   const TargetAnswers& to = conversion.target.to;
-  const auto fuses = [&](const ExpertBlock& block) {
-    const Glu glu = (block.set == ExpertSet::Shared ? to.shared_glu : to.glu).value_or(block.glu);
-    return block.glu.kind == Glu::Kind::Split && !block.is_optimizer_state() && glu.kind != Glu::Kind::Split;
-  };
-  if (std::ranges::any_of(conversion.source.recognition.blocks, fuses))
+  if (std::ranges::any_of(conversion.source.recognition.blocks,
+                          [&](const ExpertBlock& block) { return fuses(block, to); }))
     conversion.second_scales = share_second_scales(conversion.source);
 }
 

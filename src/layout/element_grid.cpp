@@ -19,6 +19,8 @@ i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 
 bool is_power_of_two_scale(Dtype dtype) { return dtype == Dtype::U8 || dtype == Dtype::F8_E8M0; }
 bool is_float_scale(Dtype dtype) { return dtype == Dtype::F32 || dtype == Dtype::BF16 || dtype == Dtype::F16; }
+/// DeepSeek-V4 calls a byte of two codes I8; INT8 has no such scales.
+bool is_byte_of_fp4(Dtype weight, Dtype scale) { return weight == Dtype::I8 && scale == Dtype::F8_E8M0; }
 bool is_fp8(Dtype dtype) { return dtype == Dtype::F8_E4M3 || dtype == Dtype::F8_E5M2; }
 
 /// Writers keep the axis of columns, or leave it out.
@@ -49,6 +51,7 @@ std::vector<ElementGrid> plain_scale_grids(Dtype dtype, std::span<const i64> sha
     add_both_forms(grids, kRowScale);
     add_both_forms(grids, kMatrixScale);
     grids.push_back(fp8_blocks(weight.block_rows));
+    grids.push_back(modelopt_blocks(weight.block_rows));
   }
   return grids;
 }
@@ -61,6 +64,7 @@ std::vector<ElementGrid> grids_of(TensorKind kind, Dtype dtype, std::span<const 
   const i64 cols = weight.extents.cols;
   switch (kind) {
     case TensorKind::Scale:
+      if (is_byte_of_fp4(weight.dtype, dtype)) return {{1, 32}};
       if (can_be_mx(weight.dtype, dtype)) grids.assign(std::begin(kMxGrids), std::end(kMxGrids));
       grids.push_back(fp8_blocks(weight.block_rows));
       break;
@@ -81,6 +85,9 @@ std::vector<ElementGrid> grids_of(TensorKind kind, Dtype dtype, std::span<const 
       break;
     case TensorKind::GroupIndex: grids.push_back({0, 1}); break;
     case TensorKind::WeightShape: grids.push_back({0, 0, 1, 1, 2}); break;
+    case TensorKind::PackedGroupIndex:
+      if (weight.kind == TensorKind::PackedWeight && dtype == Dtype::I32) grids.push_back({0, 1});
+      break;
     case TensorKind::Weight:
     case TensorKind::Bias:
     case TensorKind::PackedWeight:
@@ -112,6 +119,7 @@ std::vector<i64> stored_shape(TensorKind kind, const ElementGrid& grid, const Ma
   if (grid.rows != 0 || parts > 1) shape.push_back(extents.rows);
   if (kind != TensorKind::Bias && (grid.cols != 0 || grid.keeps_axis)) shape.push_back(extents.cols);
   if (axes == Axes::InOut && shape.size() == 2) std::swap(shape[0], shape[1]);
+  if (grid.has_unit_axes) shape = {extents.rows, 1, extents.cols, 1};
   if (kind == TensorKind::Blocks) {
     shape.back() /= kBlockBytes;
     shape.push_back(kBlockBytes);
@@ -127,8 +135,9 @@ std::optional<ElementGrid> code_grid(TensorKind kind, const TensorRef& weight, c
   const Dtype dtype = weight.dtype;
   switch (kind) {
     case TensorKind::Weight: {
-      const bool packed = dtype == Dtype::U8 && scales != nullptr &&
-                          (scales->dtype == Dtype::F8_E4M3 || is_power_of_two_scale(scales->dtype));
+      if (scales == nullptr) return ElementGrid{};
+      const bool packed = dtype == Dtype::U8 ? scales->dtype == Dtype::F8_E4M3 || is_power_of_two_scale(scales->dtype)
+                                             : is_byte_of_fp4(dtype, scales->dtype);
       return packed ? kNibbles : ElementGrid{};
     }
     case TensorKind::PackedWeight:
@@ -153,6 +162,8 @@ std::optional<ElementGrid> find_grid(TensorKind kind, Dtype dtype, std::span<con
     if (mx &&
         (weight.axes != Axes::OutIn || weight.extents.rows % grid.rows != 0 || weight.extents.cols % grid.cols != 0))
       continue;
+    // Nobody has seen these turned.
+    if (grid.has_unit_axes && weight.axes != Axes::OutIn) continue;
     const std::vector<i64> expected = stored_shape(kind, grid, stored_extents(grid, weight.extents, weight.parts),
                                                    weight.parts, stored_axes(kind, weight.kind, weight.axes));
     if (std::ranges::equal(shape, expected)) return grid;

@@ -33,6 +33,12 @@ struct StoredWeight {
 inline constexpr ElementGrid kFp8Blocks{128, 128};
 /// The same with fewer rows, where an order of FC1 would cut them; 1 to 128.
 constexpr ElementGrid fp8_blocks(i64 rows) { return {static_cast<std::uint16_t>(rows), kFp8Blocks.cols}; }
+/// ModelOpt's (FP8_PB_WO): [n, 1, k, 1].
+constexpr ElementGrid modelopt_blocks(i64 rows) {
+  ElementGrid grid = fp8_blocks(rows);
+  grid.has_unit_axes = true;
+  return grid;
+}
 /// MXFP8: one power of two, a byte, for 32 weights of a row or of a column. Padded as TransformerEngine keeps them in
 /// memory, which is also how its GEMM-swizzled scales are shaped; what stands in a checkpoint under these names is not
 /// swizzled (ModelOpt, compressed-tensors and slime write rows).

@@ -219,6 +219,9 @@ class BlockChecker {
     const TensorRef* scales = nullptr;
     for (const TensorKind kind : {TensorKind::PlainScale, TensorKind::Scales})
       if (const PartTensors* found = part(kind, role)) scales = &tensor(found->front().second);
+    // DeepSeek-V4's bytes of two codes are I8.
+    if (const PartTensors* found = part(TensorKind::Scale, role); found != nullptr && ref.dtype == Dtype::I8)
+      scales = &tensor(found->front().second);
     const auto grid = code_grid(shape_.block.codes, ref, scales);
     if (!grid)
       fail(ErrorCode::NotSupported, {{}, ref.name}, "{}: '{}' is {} {}, which is no form of codes that is known here",
@@ -457,9 +460,11 @@ bool axes_fit(const BlockParts& parts, const Inventory& inventory, Axes axes) {
   const TensorRef* fc1 = fused != nullptr ? fused : find(Role::Up);
   if (down == nullptr || fc1 == nullptr || down->shape.size() < 2 || fc1->shape.size() < 2) return true;
   // Codes that share a byte have the axes of their format.
-  const bool has_scales = std::ranges::any_of(
-      parts, [](const auto& part) { return std::get<TensorKind>(part.first) == TensorKind::PlainScale; });
-  if (down->dtype == Dtype::U8 && has_scales) return true;
+  const auto has_scales = [&](TensorKind kind) {
+    return std::ranges::any_of(parts, [&](const auto& part) { return std::get<TensorKind>(part.first) == kind; });
+  };
+  if (down->dtype == Dtype::U8 && has_scales(TensorKind::PlainScale)) return true;
+  if (down->dtype == Dtype::I8 && has_scales(TensorKind::Scale)) return true;
   const auto out_in = [&](const TensorRef& ref) {
     MatrixShape shape{ref.shape[ref.shape.size() - 2], ref.shape.back()};
     if (axes == Axes::InOut) std::swap(shape.rows, shape.cols);

@@ -159,6 +159,12 @@ PartDraft KeyGroups::part_of(std::map<BlockId, BlockDraft>& drafts, const Expert
   else if (draft.block.key_prefix != block.key_prefix || draft.block.key_suffix != block.key_suffix)
     fail(ErrorCode::RedundantKeys, {{}, tensor(index).name}, "layer {} is present twice: as '{}...{}' and as '{}'",
          layer_label(block), draft.block.key_prefix, draft.block.key_suffix, tensor(index).name);
+  std::string& word = draft.block.scale_word;
+  if (!word.empty() && !pattern.scale_word.empty() && word != pattern.scale_word)
+    fail(ErrorCode::RedundantKeys, {{}, tensor(index).name},
+         "layer {}: some of its scales are called '{}', and '{}' is called otherwise", layer_label(block), word,
+         tensor(index).name);
+  if (word.empty()) word = pattern.scale_word;
   return {&draft.block, &draft.parts[{pattern.kind, pattern.experts, pattern.role}]};
 }
 

@@ -68,23 +68,29 @@ class PatternTable {
   void add_parts(const Naming& naming, const StackPrefix& stack, ExpertSet set, Experts experts) {
     const PartNames& names = part_names(naming, set, experts);
     for (const Role role : {Role::GateUp, Role::Gate, Role::Up, Role::Down})
-      for (const KindWords& words : kKindWords)
-        add(naming, stack, set, experts, role, words.kind, part_template(names, role));
+      for (const KindWords& words : kKindWords) {
+        const std::string_view part = part_template(names, role);
+        const bool has_word = words.kind == TensorKind::Scale && part.find("{K}") != std::string_view::npos;
+        add(naming, stack, set, experts, role, words.kind, part, has_word ? words.word : std::string_view());
+        if (has_word && !naming.scale_word.empty())
+          add(naming, stack, set, experts, role, words.kind, part, naming.scale_word);
+      }
   }
 
   void add(const Naming& naming, const StackPrefix& stack, ExpertSet set, Experts experts, Role role, TensorKind kind,
-           std::string_view part) {
+           std::string_view part, std::string_view scale_word) {
     // Megatron holds no codes and scales, and `weight_scale_inv7` would be nobody's key.
     const bool quantized = kind != TensorKind::Weight && kind != TensorKind::Bias;
     const bool has_expert = part.find("{E}") != std::string_view::npos;
     if (part.empty() || (quantized && naming.plain_fc1_is_fused)) return;
-    const std::string text = print_part(part, kind, "#");
+    const std::string text = print_part(part, kind, "#", scale_word);
     const std::string skeleton = print_stack(stack, "#", "#") + text;
     const std::size_t tail = has_expert ? text.size() - 1 - text.rfind('#') : 0;
-    patterns_.push_back({&naming, &stack, set, experts, role, kind, skeleton, text.size(), tail, has_expert, false});
+    patterns_.push_back(
+        {&naming, &stack, set, experts, role, kind, skeleton, text.size(), tail, has_expert, false, scale_word});
     if (naming.stacks_layers && stack.stack == "decoder" && !has_expert)
-      patterns_.push_back(
-          {&naming, &stack, set, experts, role, kind, std::string(stack.before) + text, text.size(), 0, false, true});
+      patterns_.push_back({&naming, &stack, set, experts, role, kind, std::string(stack.before) + text, text.size(), 0,
+                           false, true, scale_word});
   }
 
   std::vector<KeyPattern> patterns_;
@@ -153,10 +159,12 @@ KeyParts parse_key(std::string_view key, const KeySkeleton& skeleton, const KeyP
   return parts;
 }
 
-std::string print_part(std::string_view part_template, TensorKind kind, std::string_view expert) {
+std::string print_part(std::string_view part_template, TensorKind kind, std::string_view expert,
+                       std::string_view scale_word) {
   std::string text(part_template);
   text = replace(std::move(text), "{E}", expert);
-  text = replace(std::move(text), "{K}", words_of(kind).word);
+  const bool is_own = kind == TensorKind::Scale && !scale_word.empty();
+  text = replace(std::move(text), "{K}", is_own ? scale_word : words_of(kind).word);
   return replace(std::move(text), "{_K}", words_of(kind).suffix);
 }
 

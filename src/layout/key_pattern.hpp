@@ -39,6 +39,8 @@ struct KeyPattern {
   bool has_expert = false;
   /// No layer number: the tensor has a leading axis of layers instead.
   bool stacked_layers = false;
+  /// ExpertBlock::scale_word.
+  std::string_view scale_word;
 };
 
 /// Returns all patterns that explain keys of this skeleton, in table order.
@@ -63,7 +65,9 @@ struct KeyParts {
 };
 KeyParts parse_key(std::string_view key, const KeySkeleton& skeleton, const KeyPattern& pattern);
 
-/// The template with its kind and expert filled in.
-std::string print_part(std::string_view part_template, TensorKind kind, std::string_view expert);
+/// The template with its kind and expert filled in. `scale_word` is that of scales of blocks, where it is not
+/// weight_scale_inv.
+std::string print_part(std::string_view part_template, TensorKind kind, std::string_view expert,
+                       std::string_view scale_word = {});
 
 }  // namespace glu_ckpt

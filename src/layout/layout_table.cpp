@@ -26,6 +26,14 @@ constexpr auto kHfMultimodalStacks = std::to_array<StackPrefix>({
     {"decoder", "model.layers."},
     {"mtp", "mtp.layers."},
 });
+// DeepSeek-V4's own keys begin with the stack; other programs put `model.` in front.
+constexpr auto kDeepseekV4Stacks = std::to_array<StackPrefix>({
+    {"decoder", "layers.", ".", true},
+    {"mtp", "mtp.", ".", true},
+    {"decoder", "model.layers."},
+    {"decoder", "model.language_model.layers."},
+    {"mtp", "mtp.layers."},
+});
 constexpr auto kOmniStacks = std::to_array<StackPrefix>({
     {"decoder", "thinker.model.layers."},
     {"talker", "talker.model.layers."},
@@ -234,14 +242,14 @@ constexpr auto kNamings = std::to_array<Naming>({
      .router = "feed_forward.gate.weight"},
     {.name = "hf:deepseek_v4",
      .model_types = kNone,
-     .stacks = kHfStacks,
+     .stacks = kDeepseekV4Stacks,
      .indexed = {"ffn.experts.{E}.w13.{K}", "ffn.experts.{E}.w1.{K}", "ffn.experts.{E}.w3.{K}",
                  "ffn.experts.{E}.w2.{K}"},
      .grouped = {"ffn.experts.w13{_K}", "ffn.experts.w1{_K}", "ffn.experts.w3{_K}", "ffn.experts.w2{_K}"},
      .shared = {"ffn.shared_experts.w13.{K}", "ffn.shared_experts.w1.{K}", "ffn.shared_experts.w3.{K}",
                 "ffn.shared_experts.w2.{K}"},
      .native_indexed_split = true,
-     .mtp_follows_decoder = true,
+     .scale_word = "scale",
      .router = "ffn.gate.weight"},
     // Squared ReLU, no gate.
     {.name = "hf:nemotron_h",

@@ -25,7 +25,8 @@ struct StackPrefix {
 std::string print_stack(const StackPrefix& prefix, std::string_view layer, std::string_view outer);
 
 /// Key templates after the stack prefix; an empty one does not exist. {E} expert index; {K} the word
-/// weight, bias, weight_scale_inv or weight_scale; {_K} the suffix "", _bias, _scale_inv or _scale.
+/// weight, bias, weight_scale_inv or weight_scale; {_K} the suffix "", _bias, _scale_inv or _scale
+/// (tensor_kinds.hpp has all).
 struct PartNames {
   std::string_view gate_up;
   std::string_view gate;
@@ -64,6 +65,8 @@ struct Naming {
   /// Where all layers of the main stack are alike, grouped and shared experts are stored with a leading layer
   /// axis, and the keys have no layer number.
   bool stacks_layers = false;
+  /// The family's own word for scales of blocks that are powers of two (F8_E8M0), where it is not weight_scale_inv.
+  std::string_view scale_word{};
   /// [E, H]: read for E and H where experts are stored flat.
   std::string_view router{};
 };

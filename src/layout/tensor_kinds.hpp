@@ -36,6 +36,7 @@ inline constexpr std::array<KindWords, kTensorKinds> kKindWords{{
     {TensorKind::QZeros, "qzeros", "_qzeros", "zero point"},
     {TensorKind::GroupIndex, "g_idx", "_g_idx", "group index"},
     {TensorKind::WeightShape, "weight_shape", "_shape", "shape"},
+    {TensorKind::PackedGroupIndex, "weight_g_idx", "_weight_g_idx", "group index"},
 }};
 
 constexpr const KindWords& words_of(TensorKind kind) { return kKindWords[static_cast<std::size_t>(kind)]; }

@@ -221,7 +221,7 @@ class BlockWriter {
   std::string output_name(std::string_view part, const Matrix& from, Role role) {
     std::optional<PartText>& text = name_texts_[part_index(role, from.kind)];
     if (!text) {
-      const std::string printed = print_part(part, from.kind, "#");
+      const std::string printed = print_part(part, from.kind, "#", scale_word(from.dtype));
       const std::size_t at = std::min(printed.size(), printed.find('#'));
       const std::size_t behind = std::min(printed.size(), at + 1);
       text =
@@ -229,6 +229,12 @@ class BlockWriter {
     }
     return text->has_expert ? fmt::format("{}{}{}", text->before, from.expert, text->after)
                             : text->before + text->after;
+  }
+
+  /// Where the naming stays, so does the word that was read.
+  std::string_view scale_word(Dtype dtype) const {
+    if (!target_.scale_word.empty()) return target_.scale_word;
+    return dtype == Dtype::F8_E8M0 ? target_.naming->scale_word : std::string_view();
   }
 
   /// Refuses tensors of quantized weights for which the naming has no place.
@@ -310,6 +316,7 @@ BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const
   if (asked == nullptr)
     fail(ErrorCode::UnknownNaming, {}, "'{}' is not a naming; `glu-ckpt layouts` lists them", *to.naming);
   target.naming = asked;
+  if (asked == from.naming) target.scale_word = block.scale_word;
   target.axes = block.set == ExpertSet::Shared ? Axes::OutIn : asked->axes;
   target.experts = to.experts.value_or(block.experts);
   target.bias_experts = to.bias_experts.value_or(to.experts.value_or(block.bias_experts));

@@ -40,6 +40,8 @@ struct BlockTarget {
   Glu glu;
   /// Gate and up as the halves of an interleaved FC1.
   bool halved = false;
+  /// The word of scales of blocks in keys of linear layers, where the source's stays; else empty.
+  std::string scale_word;
 };
 
 /// Decides all but the key prefix and whether layers share tensors. Throws the refusals of ErrorCode that a single

@@ -254,12 +254,15 @@ class WeightReader {
     if (!weight_.groups) return groups;
     std::vector<std::byte> stored;
     fetch_matrix(*weight_.groups, matrix, stored);
-    // A fused FC1 has gate's and up's beside each other.
+    // A fused FC1 has gate's and up's: of GPTQ beside each other, of compressed-tensors one behind the other.
     const i64 parts = std::ssize(stored) / (weight_.cols * static_cast<i64>(sizeof(u32)));
+    const bool behind = weight_.codes == Codes::Int4;
+    const i64 col_step = behind ? 1 : parts, part_step = behind ? weight_.cols : 1;
     for (i64 col = 0; col < weight_.cols; ++col) {
       u32 group = 0, last = 0;
-      std::memcpy(&group, stored.data() + col * parts * static_cast<i64>(sizeof group), sizeof group);
-      std::memcpy(&last, stored.data() + (col * parts + parts - 1) * static_cast<i64>(sizeof last), sizeof last);
+      const i64 first = col * col_step, second = first + (parts - 1) * part_step;
+      std::memcpy(&group, stored.data() + first * static_cast<i64>(sizeof group), sizeof group);
+      std::memcpy(&last, stored.data() + second * static_cast<i64>(sizeof last), sizeof last);
       if (group != last)
         fail(ErrorCode::NotSupported, {{}, tensor(*weight_.groups).name},
              "'{}': column {} is of group {} for gate and of group {} for up; split them first (--experts indexed), "

@@ -104,7 +104,8 @@ class Finder {
     const WeightName name = plain_weight_name(tensor.name);
     if (of_bytes && (name.is_layer || number_of(name.of(TensorKind::PlainScale))))
       return add_modelopt_fp4(number, name);
-    if (tensor.dtype == Dtype::I8 && name.is_layer) return add_int8(number, name);
+    if (tensor.dtype == Dtype::I8 && (name.is_layer || number_of(name.of(TensorKind::Scale))))
+      return add_int8(number, name);
   }
 
   /// The scales of NVFP4 are FP8, too.
@@ -253,8 +254,9 @@ class Finder {
   /// DeepSeek-V4 keeps two codes of FP4 in a byte that it calls I8, which the shape of the scales tells from INT8.
   void add_int8(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
-    const auto of_fp4 = number_of(name.base + ".scale");
-    if (of_fp4 && at(*of_fp4).dtype == Dtype::F8_E8M0) return add_fp4_bytes(number, tensor.name, name.base + ".scale");
+    for (const std::string& scales : {name.base + ".scale", name.of(TensorKind::Scale)})
+      if (const auto of_fp4 = number_of(scales); of_fp4 && at(*of_fp4).dtype == Dtype::F8_E8M0)
+        return add_fp4_bytes(number, tensor.name, scales);
     require_method(tensor, {"compressed-tensors"});
     QuantizedTensor weight = weight_of(number, tensor.name, tensor.shape, Codes::Int8);
     weight.scales = scales_of(number, {name.of(TensorKind::PlainScale)});
@@ -345,10 +347,11 @@ class Finder {
     } else if (config_.symmetric == false) {
       scales_of(number, {name.of(TensorKind::ZeroPoint)});
     }
-    const std::string index = name.is_layer ? name.base + ".weight_g_idx" : name.base + "_g_idx";
-    if (const auto groups = number_of(index)) {
+    if (const auto groups = number_of(name.of(TensorKind::PackedGroupIndex))) {
       weight.groups = take(*groups);
-      check_part(weight, *groups, Dtype::I32, {weight.cols});
+      const bool of_two = at(*groups).shape.size() == weight.shape.size();
+      check_part(weight, *groups, Dtype::I32,
+                 of_two ? std::vector<i64>{2, weight.cols} : std::vector<i64>{weight.cols});
     }
     const std::string of = weight.zeros ? ", asymmetric" : "";
     add(weight, weight.cell_cols == weight.cols ? "INT4 per channel" + of

@@ -74,6 +74,14 @@ std::optional<JsonValue> find_quantization(const JsonValue& fields) {
   return std::nullopt;
 }
 
+/// That of the model, or else of its language model.
+std::optional<JsonValue> find_quantization_object(const JsonValue& root) {
+  if (root.kind() != JsonKind::Object) return std::nullopt;
+  if (const auto object = find_quantization(root)) return object;
+  const auto inner = root.find("text_config");
+  return inner && inner->kind() == JsonKind::Object ? find_quantization(*inner) : std::nullopt;
+}
+
 /// Behind the string that begins at `at`.
 std::size_t end_of_string(std::string_view text, std::size_t at) {
   for (++at; at < text.size() && text[at] != '"'; ++at)
@@ -168,17 +176,56 @@ std::optional<Member> find_quantization_member(std::string_view text) {
 QuantConfig read_quant_config(const std::string& config) {
   if (config.empty()) return {};
   const JsonDocument document(config, kMaxQuantConfigDepth);
-  if (document.fault() || document.root().kind() != JsonKind::Object) return {};
-  if (const auto object = find_quantization(document.root())) return read_object(*object);
-  const auto inner = document.root().find("text_config");
-  if (!inner || inner->kind() != JsonKind::Object) return {};
-  const auto object = find_quantization(*inner);
+  if (document.fault()) return {};
+  const auto object = find_quantization_object(document.root());
   return object ? read_object(*object) : QuantConfig();
+}
+
+namespace {
+
+/// Where the blocks of each group of compressed-tensors stand in the text, and their columns.
+std::vector<std::pair<Range, i64>> block_structures(std::string_view config) {
+  std::vector<std::pair<Range, i64>> found;
+  const JsonDocument document(without_python_numbers(config), kMaxQuantConfigDepth);
+  if (document.fault()) return found;
+  const auto object = find_quantization_object(document.root());
+  const auto groups = object ? object->find("config_groups") : std::nullopt;
+  if (!groups) return found;
+  for (const auto& [name, group] : groups->members()) {
+    const auto weights = group.find("weights");
+    if (!weights || text_of(*weights, "strategy") != "block") continue;
+    QuantConfig block;
+    const auto structure = weights->find("block_structure");
+    read_block(structure, block);
+    if (!block.block_cols) continue;
+    found.push_back({value_of(config, static_cast<std::size_t>(structure->offset())), *block.block_cols});
+  }
+  return found;
+}
+
+/// compressed-tensors says of each group of modules how large its blocks are.
+std::string with_block_structure(std::string_view config, i64 rows) {
+  std::string text;
+  std::size_t done = 0;
+  for (const auto& [old, cols] : block_structures(config)) {
+    text += fmt::format("{} [{}, {}]", config.substr(done, old.begin - done), rows, cols);
+    done = old.end;
+  }
+  return text + std::string(config.substr(done));
+}
+
+}  // namespace
+
+std::string_view block_rows_field(const QuantConfig& config) {
+  if (config.method == "fp8" || config.method.empty()) return "weight_block_size";
+  return config.method == "compressed-tensors" && config.block_rows ? "block_structure" : "";
 }
 
 std::string with_block_rows(std::string_view config, i64 rows) {
   const auto object = find_quantization_member(config);
   if (!object) return std::string(config);
+  if (block_rows_field(read_quant_config(std::string(config))) == "block_structure")
+    return with_block_structure(config, rows);
   const i64 cols = read_quant_config(std::string(config)).block_cols.value_or(kBlockCols);
   const std::string value = fmt::format("[{}, {}]", rows, cols);
   constexpr std::string_view kField = "\"weight_block_size\"";

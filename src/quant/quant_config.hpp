@@ -31,7 +31,11 @@ QuantConfig read_quant_config(const std::string& config);
 /// The text without its `quantization_config`, also that of its `text_config`; all other bytes stay.
 std::string without_quantization(std::string_view config);
 
-/// The text whose `weight_block_size` says that blocks of scales have so many rows.
+/// The field that says how many rows blocks of scales have: "weight_block_size", or compressed-tensors'
+/// "block_structure". Empty where the format has no field for it.
+std::string_view block_rows_field(const QuantConfig& config);
+
+/// The text of which that field says that blocks of scales have so many rows.
 std::string with_block_rows(std::string_view config, i64 rows);
 
 /// The text whose `quantization_config` is that of MXFP8, with the list of modules that are not quantized as it was.

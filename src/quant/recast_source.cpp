@@ -258,6 +258,7 @@ class RecastSource final : public Source {
       if (weight.scales_of_parts || weight.cell_rows <= finer_rows_ || weight.cell_rows % finer_rows_ != 0 ||
           scales.shape.size() < 2)
         continue;
+      check_block_rows_are_said(weight, scales);
       std::vector<i64> expected(weight.shape.begin(), weight.shape.end() - 2);
       expected.insert(expected.end(), {weight.grid_rows(), weight.grid_cols()});
       if (scales.shape != expected)
@@ -270,11 +271,6 @@ class RecastSource final : public Source {
       ++info_.recast_tensors;
     }
     if (info_.recast_tensors == 0) return false;
-    const QuantConfig config = read_quant_config(info_.hints.config);
-    if (!config.method.empty() && config.method != "fp8")
-      fail(ErrorCode::NotSupported, {},
-           "quantization_config is of '{}'; only that of DeepSeek-V3's FP8 ('fp8') can be told of scales for {} rows",
-           config.method, finer_rows_);
     const auto edit = [rows = finer_rows_](std::string_view text) { return with_block_rows(text, rows); };
     edit_config(edit);
     info_.record["scale_rows"] = fmt::format("{}", finer_rows_);
@@ -434,6 +430,20 @@ class RecastSource final : public Source {
       values.push_back(shift == 0 ? stored : shifted_second(stored, shift, weight.global_divides));
     }
     std::memcpy(out.data(), std::as_bytes(std::span(values)).data() + offset, out.size());
+  }
+
+  /// Programs that read ModelOpt's blocks (vLLM, TensorRT-LLM) have 128 x 128 built in: scales for fewer rows would
+  /// multiply other ones.
+  void check_block_rows_are_said(const QuantizedTensor& weight, const TensorRef& scales) const {
+    const QuantConfig config = read_quant_config(info_.hints.config);
+    const bool is_modelopt = config.method == "modelopt" || scales.shape.size() == weight.shape.size() + 2;
+    if (!is_modelopt && !block_rows_field(config).empty()) return;
+    const std::string who = is_modelopt ? "ModelOpt" : "'" + config.method + "'";
+    fail(ErrorCode::NotExact, {{}, scales.name},
+         "'{}': each scale is for {} x {} weights, which the order of gate and up would cut into blocks of {} rows. "
+         "quantization_config of {} has no field for the rows of a block, so that programs would take the scales for "
+         "those of {} rows. Keep K, or F, a multiple of {}",
+         scales.name, weight.cell_rows, weight.cell_cols, finer_rows_, who, weight.cell_rows, weight.cell_rows);
   }
 
   void edit_config(const std::function<std::string(std::string_view)>& edit) {

@@ -14,8 +14,8 @@ namespace glu_ckpt {
 
 /// Replaces a source by one whose FP8 weights have scales for blocks of at most `rows` rows: each scale is repeated for
 /// the parts of its block. Where there are no larger blocks, and where it throws, the source stays. `rows` divides the
-/// rows of the blocks. Its quantization_config says so (`weight_block_size`), its record too (`scale_rows`). Throws
-/// NotSupported where a configuration other than DeepSeek's has to say it.
+/// rows of the blocks. Its quantization_config says so (`weight_block_size`, or compressed-tensors' `block_structure`),
+/// its record too (`scale_rows`). Throws NotExact where the configuration has no field for it, as ModelOpt's.
 void refine_scales(std::unique_ptr<Source>& source, Quantization found, i64 rows);
 
 /// Replaces a source by one whose FP8 weights with powers of two for scales, and whose MXFP4 weights, are MXFP8: codes

@@ -141,6 +141,163 @@ quantized_moves() {
   rm -rf "$out" "$out.again"
 }
 
+# moves_and_back NAME IN BACK OPTION...: codes and scales move, decode to the same numbers, and with the options BACK
+# every byte comes back. What was written is left in $WORK/quantized.
+moves_and_back() {
+  local name=$1 in=$2 out=$WORK/quantized
+  local -a back
+  read -ra back <<<"$3"
+  shift 3
+  rm -rf "$out" "$out.back"
+  status "$name" 0 convert "$in" "$out" "$@" -q || return
+  status "$name: they are the same weights" 0 verify "$in" "$out"
+  status "$name: no difference" 0 diff "$in" "$out"
+  check "$name: they decode to the same numbers" \
+    [ "$(digest "$in" --decode bf16)" == "$(digest "$out" --decode bf16)" ]
+  status "$name: and back" 0 convert "$out" "$out.back" "${back[@]}" -q
+  check "$name: every byte comes back" [ "$(tensors "$in")" == "$(tensors "$out.back")" ]
+  rm -rf "$out.back"
+}
+
+# written NAME DTYPE SHAPE: $WORK/quantized has such a tensor.
+written() { check "$1 is $2 $3" grep -q "^$1 $2 ${3//[/\\[} " <(tensors "$WORK/quantized"); }
+
+# ModelOpt's FP8 in blocks: scales [n, 1, k, 1].
+MODELOPT_BLOCKS="for n in [n for n in t if n.endswith('_scale_inv')]:
+  d, (rows, cols), v = t.pop(n)
+  t[n[:-4]] = [d, [rows, 1, cols, 1], v]
+c['quantization_config'] = {'quant_method': 'modelopt', 'quant_algo': 'FP8_PB_WO', 'exclude_modules': ['lm_head']}"
+quantized_modelopt_blocks() {
+  local in=$WORK/quantized.in experts=model.layers.1.mlp.experts
+  edited_checkpoint "$TESTDATA/quantized/fp8_block128" "$in" "$MODELOPT_BLOCKS"
+  moves_and_back "ModelOpt's blocks in order" "$in" "--experts indexed --glu split" --glu contiguous
+  written "$experts.1.gate_up_proj.weight_scale" F32 "[4, 1, 2, 1]"
+  moves_and_back "ModelOpt's blocks grouped" "$in" "--experts indexed" --experts grouped
+  written "$experts.up_proj_scale" F32 "[2, 2, 1, 2, 1]"
+  moves_and_back "ModelOpt's blocks grouped and interleaved" "$in" "--experts indexed --glu split" --experts grouped \
+    --glu interleaved:128 --allow-foreign-order
+  written "$experts.gate_up_proj_scale" F32 "[2, 4, 1, 2, 1]"
+  moves_and_back "ModelOpt's blocks renamed" "$in" "--naming hf:qwen3_moe --scope experts" --naming hf:mixtral \
+    --scope experts
+  written model.layers.1.block_sparse_moe.experts.1.w3.weight_scale F32 "[2, 1, 2, 1]"
+  rm -rf "$in" "$WORK/quantized"
+}
+
+# Blocks that an order cuts get a scale each where quantization_config has a field for their rows.
+quantized_finer_blocks() {
+  local in=$WORK/quantized.in out=$WORK/quantized
+  local blocks="for n in [n for n in t if n.endswith('_scale_inv')]: t[n[:-4]] = t.pop(n)
+c['quantization_config'] = {'quant_method': 'compressed-tensors', 'format': 'float-quantized', 'ignore': ['lm_head'],
+  'config_groups': {'group_0': {'targets': ['Linear'], 'weights': {'num_bits': 8, 'type': 'float', 'strategy': 'block',
+  'symmetric': True, 'block_structure': [128, 128]}}}}"
+  edited_checkpoint "$TESTDATA/quantized/fp8_block128" "$in" "$blocks"
+  moves_and_back "compressed-tensors' blocks in order" "$in" "--experts indexed --glu split" --experts grouped \
+    --glu contiguous
+  rm -rf "$out"
+  status "finer blocks" 0 convert "$in" "$out.finer" --experts grouped --glu interleaved:32 --allow-foreign-order
+  says "finer blocks" "each scale is written for blocks of 32 rows" "block_structure in config.json says so"
+  check "quantization_config says it" grep -q '"block_structure": \[32, 128\]' "$out.finer/config.json"
+  status "finer blocks: they are the same weights" 0 verify "$in" "$out.finer"
+  status "finer blocks: no difference" 0 diff "$in" "$out.finer"
+  check "finer blocks: they decode to the same numbers" \
+    [ "$(digest "$in" --decode bf16)" == "$(digest "$out.finer" --decode bf16)" ]
+  status "finer blocks: and back" 0 convert "$out.finer" "$out" --experts indexed --glu split -q
+  check "finer blocks: back, they decode to the same numbers" \
+    [ "$(digest "$in" --decode bf16)" == "$(digest "$out" --decode bf16)" ]
+  written model.layers.1.mlp.experts.1.up_proj.weight_scale F32 "[8, 2]"
+  rm -rf "$out" "$out.finer"
+  edited_checkpoint "$TESTDATA/quantized/fp8_block128" "$in" "$MODELOPT_BLOCKS"
+  status "ModelOpt has no field for it" 4 convert "$in" "$out" --glu interleaved:32 -q
+  says "ModelOpt has no field for it" "weight_scale': each scale is for 128 x 128 weights" \
+    "cut into blocks of 32 rows" "quantization_config of ModelOpt has no field for the rows of a block" \
+    "Keep K, or F, a multiple of 128" "--decode bf16"
+  check "nothing is written" absent "$out"
+  rm -rf "$in"
+}
+
+# compressed-tensors' INT4 with reordered columns: weight_g_idx.
+quantized_reordered_columns() {
+  local in=$WORK/quantized.in out=$WORK/quantized experts=model.layers.1.mlp.experts
+  local reordered="for n in [n for n in t if n.endswith('weight_packed')]:
+  cols = 8 * t[n][1][1]
+  shift = 5 if 'down_proj' in n else 3 * int(n.split('.experts.')[1][0])
+  t[n[:-6] + 'g_idx'] = ['I32', [cols], struct.pack(f'<{cols}i', *((7 * i + shift) % cols // 32 for i in range(cols)))]"
+  edited_checkpoint "$TESTDATA/quantized/ct_int4_asym" "$in" "$reordered"
+  moves_and_back "reordered columns fused" "$in" "--experts indexed --glu split" --glu contiguous
+  written "$experts.1.gate_up_proj.weight_g_idx" I32 "[2, 64]"
+  moves_and_back "reordered columns grouped" "$in" "--experts indexed" --experts grouped
+  written "$experts.down_proj_weight_g_idx" I32 "[5, 96]"
+  moves_and_back "reordered columns interleaved" "$in" "--experts indexed --glu split" --experts grouped \
+    --glu interleaved:16 --allow-foreign-order
+  written "$experts.gate_up_proj_weight_g_idx" I32 "[5, 2, 64]"
+  moves_and_back "reordered columns renamed" "$in" "--naming hf:deepseek_v3 --scope experts" --naming hf:mixtral \
+    --scope experts
+  written model.layers.1.block_sparse_moe.experts.1.w3.weight_g_idx I32 "[64]"
+  # Packed codes keep the axes of their format, so a naming that turns its experts turns no column.
+  edited_checkpoint "$in" "$in.other" "for n in [n for n in t if 'shared' in n]: del t[n]"
+  rm -rf "$out"
+  status "beside turned experts" 0 convert "$in.other" "$out" --naming hf:qwen3_vl_moe --scope experts -q
+  written model.language_model.layers.1.mlp.experts.1.up_proj_weight_g_idx I32 "[64]"
+  status "beside turned experts: and back" 0 convert "$out" "$out.back" --naming hf:deepseek_v3 --scope experts -q
+  check "beside turned experts: every byte comes back" [ "$(tensors "$in.other")" == "$(tensors "$out.back")" ]
+  rm -rf "$out.back"
+  edited_checkpoint "$in" "$in.other" "v = t['$experts.3.up_proj.weight_g_idx']; v[2] = v[2][:160] + b'\\1' + v[2][161:]
+w = t['$experts.3.gate_proj.weight_g_idx']; w[2] = w[2][:160] + b'\\0' + w[2][161:]"
+  rm -rf "$out"
+  status "reordered apart, they stay apart" 0 convert "$in.other" "$out" --experts grouped -q
+  rm -rf "$out"
+  for command in plan convert; do
+    status "two orders of columns in one tensor" 4 "$command" "$in.other" "$out" --glu contiguous -q
+    says "two orders of columns in one tensor" "'$experts.3.gate_proj.weight_g_idx' has column 40 in group 0, and" \
+      "'$experts.3.up_proj.weight_g_idx' in group 1 (expert 3)" "Keep gate and up apart"
+  done
+  check "nothing is written" absent "$out"
+  rm -rf "$in" "$in.other"
+}
+
+# DeepSeek-V4: experts as bytes of two FP4 codes, a shared expert in FP8 blocks, and scales (E8M0) called `scale`.
+quantized_scale_words() {
+  local in=$WORK/quantized.in out=$WORK/quantized
+  local v4="blocks = {n: t[n] for n in t if '.layers.1.mlp.experts.' in n and n.endswith('proj.weight')}
+words = {'gate_proj': 'w1', 'up_proj': 'w3', 'down_proj': 'w2'}
+t.clear()
+def put(prefix, dtype, rows, cols, codes, block, kept):
+  cells = -(-rows // block[0]), -(-cols // block[1])
+  t[prefix + 'weight'] = [dtype, [rows, kept], codes[:rows * kept]]
+  t[prefix + 'scale'] = ['F8_E8M0', [*cells], bytes(100 + (7 * i + len(t)) % 40 for i in range(cells[0] * cells[1]))]
+for n, (d, (rows, cols), v) in blocks.items():
+  expert, word = n.split('.')[5], words[n.split('.')[6]]
+  put(f'layers.0.ffn.experts.{expert}.{word}.', 'I8', rows, cols, v, (1, 32), cols // 2)
+  if expert == '0': put(f'layers.0.ffn.shared_experts.{word}.', d, rows, cols, v, (128, 128), cols)
+  if expert != '2': put(f'mtp.0.ffn.experts.{expert}.{word}.', 'I8', rows, cols, v[9:], (1, 32), cols // 2)
+for k in set(c) - {'n_routed_experts', 'quantization_config'}: del c[k]
+c |= {'model_type': 'deepseek_v4', 'num_hidden_layers': 1}"
+  edited_checkpoint "$TESTDATA/quantized/fp8_block128_ue8m0" "$in" "$v4"
+  moves_and_back "V4's scales grouped" "$in" "--experts indexed --glu split" --experts grouped --glu interleaved:8
+  written layers.0.ffn.experts.w13_scale_inv F8_E8M0 "[3, 384, 5]"
+  moves_and_back "V4's scales renamed" "$in" "--naming hf:deepseek_v4 --scope experts" --naming hf:deepseek_v3 \
+    --scope experts
+  written model.layers.0.mlp.experts.1.up_proj.weight_scale_inv F8_E8M0 "[192, 5]"
+  written model.layers.0.mlp.shared_experts.down_proj.weight_scale_inv F8_E8M0 "[2, 2]"
+  written model.layers.1.mlp.experts.1.down_proj.weight_scale_inv F8_E8M0 "[160, 6]"
+  moves_and_back "V4's scales renamed, in one tensor" "$in" \
+    "--naming hf:deepseek_v4 --scope experts --experts indexed --glu split" --naming hf:deepseek_v3 --scope experts \
+    --experts grouped --glu contiguous
+  edited_checkpoint "$in" "$in.routed" "for n in [n for n in t if 'shared' in n]: del t[n]"
+  moves_and_back "V4's scales under Qwen3's names" "$in.routed" "--naming hf:deepseek_v4 --scope experts" \
+    --naming hf:qwen3_moe --scope experts
+  written model.layers.0.mlp.experts.1.gate_proj.weight_scale_inv F8_E8M0 "[192, 5]"
+  # What somebody calls weight_scale_inv under V4's names stays so.
+  edited_checkpoint "$in" "$in.routed" "for n in [n for n in t if n.endswith('.scale')]:
+  t[n[:-5] + 'weight_scale_inv'] = t.pop(n)"
+  moves_and_back "V4's names with the common word" "$in.routed" "--glu split" --glu contiguous
+  written layers.0.ffn.experts.1.w13.weight_scale_inv F8_E8M0 "[384, 5]"
+  edited_checkpoint "$in" "$in.routed" "n = 'layers.0.ffn.experts.1.w1.'; t[n + 'weight_scale_inv'] = t.pop(n + 'scale')"
+  status "two words for scales" 4 plan "$in.routed" "$out.no" --glu contiguous -q
+  says "two words for scales" "some of its scales are called"
+  rm -rf "$in" "$in.routed" "$out"
+}
+
 quantized_refusals() {
   local proj=model.layers.1.mlp.experts.1.up_proj kind
   refuses_quantized 3 fp8_block128 "del t['$proj.weight_scale_inv']" "'$proj.weight': F8_E4M3 codes without scales"

@@ -278,6 +278,38 @@ TEST(FindQuantized, ZeroPointsAndReorderedColumns) {
       ErrorCode::SizeMismatch, [&] { found(wrong, config); }, "expected I32 [12, 2]");
 }
 
+/// DeepSeek-V4's bytes of two codes keep their dtype under the names of other families.
+TEST(FindQuantized, BytesOfFp4UnderEitherNameOfTheirScales) {
+  const QuantConfig config = method("fp8");
+  for (const char* const word : {"a.scale", "a.weight_scale_inv"}) {
+    const auto weight = only({stored("a.weight", Dtype::I8, {96, 32}), stored(word, Dtype::F8_E8M0, {96, 2})}, config);
+    EXPECT_EQ(weight.codes, Codes::E2m1);
+    EXPECT_EQ(weight.shape, (std::vector<i64>{96, 64}));
+    EXPECT_EQ(cell(weight), Cell(1, 32));
+  }
+  const auto grouped =
+      only({stored("e.w13", Dtype::I8, {3, 192, 32}), stored("e.w13_scale_inv", Dtype::F8_E8M0, {3, 192, 2})}, config);
+  EXPECT_EQ(grouped.codes, Codes::E2m1);
+  EXPECT_EQ(grouped.matrices, 3);
+}
+
+/// One order of columns for a matrix, or one for gate and one for up behind it.
+TEST(FindQuantized, ReorderedColumnsOfAFusedMatrix) {
+  const auto of = [](const std::vector<i64>& shape) {
+    return std::vector<MemoryTensor>{stored("e.w13_packed", Dtype::I32, {5, 192, 8}),
+                                     stored("e.w13_scale", Dtype::BF16, {5, 192, 2}),
+                                     stored("e.w13_weight_g_idx", Dtype::I32, shape)};
+  };
+  for (const std::vector<i64>& shape : {std::vector<i64>{5, 64}, {5, 2, 64}})
+    EXPECT_EQ(only(of(shape), method("compressed-tensors")).groups, 2U);
+  expect_error(
+      ErrorCode::SizeMismatch,
+      [&] {
+        found(of({5, 64, 2}), method("compressed-tensors"));
+      },
+      "expected I32 [5, 2, 64]");
+}
+
 /// Experts that were grouped are parameters, with their companions' names behind an underscore.
 TEST(FindQuantized, GroupedExperts) {
   QuantConfig config = method("compressed-tensors");

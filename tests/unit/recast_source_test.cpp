@@ -200,16 +200,42 @@ TEST(RecastSource, WhatIsNoMxfp8IsNamed) {
 TEST(RecastSource, FinerScalesThatNobodyCanBeToldOfAreRefused) {
   auto source =
       source_of({stored("a.weight", Dtype::F8_E4M3, {256, 64}), stored("a.weight_scale", Dtype::F32, {2, 1, 1, 1})});
+  const std::string words =
+      "'a.weight_scale': each scale is for 128 x 128 weights, which the order of gate and up would cut into blocks of "
+      "32 rows. quantization_config of ModelOpt has no field for the rows of a block";
   support::expect_error(
-      ErrorCode::NotSupported, [&] { refine_scales(source, found_in(*source), 32); },
-      "'a.weight_scale': scales of shape [2, 1, 1, 1] have no axis of rows");
-  source = source_of(
-      {stored("a.weight", Dtype::F8_E4M3, {256, 64}), stored("a.weight_scale", Dtype::F32, {2, 1})},
-      R"({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"strategy":
-          "block", "block_structure": [128, 128]}}}}})");
+      ErrorCode::NotExact, [&] { refine_scales(source, found_in(*source), 32); }, words);
+  source =
+      source_of({stored("a.weight", Dtype::F8_E4M3, {256, 64}), stored("a.weight_scale", Dtype::F32, {2, 1, 1, 1})},
+                R"({"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}})");
+  const Source* const before = source.get();
   support::expect_error(
-      ErrorCode::NotSupported, [&] { refine_scales(source, found_in(*source), 32); },
-      "'compressed-tensors'; only that of DeepSeek-V3's FP8 ('fp8') can be told of scales for 32 rows");
+      ErrorCode::NotExact, [&] { refine_scales(source, found_in(*source), 32); }, words);
+  EXPECT_EQ(source.get(), before);
+}
+
+/// compressed-tensors says it for each group of modules, and the rest of the text stays.
+TEST(RecastSource, FinerScalesOfCompressedTensorsAreSaidInEachGroup) {
+  const std::string before = R"({ "quantization_config" : {"config_groups": {"a": {"targets": ["Linear"], "weights":
+      {"strategy": "block", "block_structure": [128, 128] , "num_bits": 8}},
+      "b": {"weights": {"block_structure":[128,128], "strategy": "block", "num_bits": 8}}, "c": null},
+      "quant_method": "compressed-tensors"}, "x": 1})";
+  const std::string after = R"({ "quantization_config" : {"config_groups": {"a": {"targets": ["Linear"], "weights":
+      {"strategy": "block", "block_structure": [32, 128] , "num_bits": 8}},
+      "b": {"weights": {"block_structure": [32, 128], "strategy": "block", "num_bits": 8}}, "c": null},
+      "quant_method": "compressed-tensors"}, "x": 1})";
+  std::vector<MemoryTensor> tensors = {stored("a.weight", Dtype::F8_E4M3, {320, 200}),
+                                       stored("a.weight_scale", Dtype::BF16, {3, 2})};
+  for (std::size_t i = 0; i < tensors[1].bytes.size(); ++i) tensors[1].bytes[i] = static_cast<std::byte>(i + 1);
+  auto source = source_of(tensors, before);
+  refine_scales(source, found_in(*source), 32);
+  EXPECT_EQ(source->hints().config, after);
+  EXPECT_EQ(source->record().at("scale_rows"), "32");
+  EXPECT_EQ(source->inventory().tensors[1].shape, (std::vector<i64>{10, 2}));
+  const std::vector<std::byte> finer = bytes_of(*source, 1);
+  for (std::size_t row = 0; row < 10; ++row)
+    EXPECT_TRUE(std::equal(&tensors[1].bytes[4 * (row / 4)], &tensors[1].bytes[4 * (row / 4)] + 4, &finer[4 * row]));
+  EXPECT_EQ(found_in(*source).tensors.at(0).cell_rows, 32);
 }
 
 /// Reading the decoded weight throws.
@@ -243,6 +269,11 @@ TEST(DecodedSource, WhatHasNoValueIsNamed) {
                                      stored("e.w13_g_idx", Dtype::I32, {3, 64, 2})};
   fused[2].bytes[4 * (2 * 64 * 2 + 2 * 13 + 1)] = std::byte{1};
   refuses_to_decode(fused, "gptq", ErrorCode::NotSupported, "column 13 is of group 0 for gate and of group 1 for up");
+  fused = {stored("e.w13_packed", Dtype::I32, {3, 96, 8}), stored("e.w13_scale", Dtype::F16, {3, 96, 2}),
+           stored("e.w13_weight_g_idx", Dtype::I32, {3, 2, 64})};
+  fused[2].bytes[4 * (2 * 64 * 2 + 64 + 13)] = std::byte{1};
+  refuses_to_decode(fused, "compressed-tensors", ErrorCode::NotSupported,
+                    "column 13 is of group 0 for gate and of group 1 for up");
 }
 
 /// compressed-tensors 0.20 multiplies in the dtype of the scales, so fp16 rounds before bf16 does.
