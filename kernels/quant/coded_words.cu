@@ -99,7 +99,7 @@ __device__ __forceinline__ float scale_at(const WordWeight& weight, i64 at) {
 }
 
 __device__ __forceinline__ float rounded(float product, Dtype dtype) {
-  if (dtype == Dtype::F16) return __half2float(__float2half_rn(product));
+  if (dtype == Dtype::F16) return in_f16(product);
   if (dtype == Dtype::BF16) return __bfloat162float(__float2bfloat16_rn(product));
   return product;
 }

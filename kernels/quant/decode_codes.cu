@@ -1,5 +1,6 @@
 /// Quantized weights on the device. All of it waits for memory: a thread makes 16 bytes of the decoded weight from one
-/// load of codes and one scale. Products are rounded as on the CPU: to fp32, then to bf16, never fused.
+/// load of codes and one scale. Products are rounded as on the CPU: to fp32, then to fp16 where that is asked for, then
+/// to bf16, never fused.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -152,8 +153,22 @@ struct UnitCodes {
   static constexpr int kUnits = kBytes == 8 ? 4 : 8;
 };
 
-/// `kExact`: bf16 holds the scale, so one product of bf16 is rounded as the one of fp32 is, which is exact.
-template <bool kExact>
+/// How a product is rounded before it is rounded to the dtype of the decoded weight.
+enum class Product {
+  ToF32,
+  /// Not at all: bf16 holds the scale, so one product of bf16 is rounded as the one of fp32 is, which is exact.
+  Exact,
+  ToF32ThenF16,
+};
+
+template <Product kProduct>
+__device__ __forceinline__ float2 two_products(float2 numbers, float scale) {
+  const float2 products{__fmul_rn(numbers.x, scale), __fmul_rn(numbers.y, scale)};
+  if constexpr (kProduct == Product::ToF32ThenF16) return in_f16(products);
+  return products;
+}
+
+template <Product kProduct>
 __device__ __forceinline__ uint4 decoded_e2m1(u32 codes, float scale, float zero) {
   u32 pairs[4];
   e2m1_as_bf16(codes, __float_as_uint(zero) == 0, pairs);
@@ -161,22 +176,22 @@ __device__ __forceinline__ uint4 decoded_e2m1(u32 codes, float scale, float zero
   u32* const place = &out.x;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    if constexpr (kExact) {
+    if constexpr (kProduct == Product::Exact) {
       const auto pair = *reinterpret_cast<const __nv_bfloat162*>(&pairs[i]);
       const __nv_bfloat162 product = __hmul2_rn(pair, __float2bfloat162_rn(scale));
       place[i] = __vmins2(*reinterpret_cast<const u32*>(&product), 0x7fc0'7fc0U);
     } else {
-      place[i] = two_bf16({__fmul_rn(__uint_as_float(pairs[i] << 16), scale),
-                           __fmul_rn(__uint_as_float(pairs[i] & 0xffff'0000), scale)});
+      const float2 numbers{__uint_as_float(pairs[i] << 16), __uint_as_float(pairs[i] & 0xffff'0000)};
+      place[i] = two_bf16(two_products<kProduct>(numbers, scale));
     }
   }
   return out;
 }
 
-template <Codes kCodes, typename Value, bool kExact>
+template <Codes kCodes, typename Value, Product kProduct>
 __device__ __forceinline__ uint4 decoded_unit(typename UnitCodes<kCodes, Value>::Word codes, float scale, float zero) {
   constexpr int kCount = UnitCodes<kCodes, Value>::kCount;
-  if constexpr (kCodes == Codes::E2m1 && kCount == 8) return decoded_e2m1<kExact>(codes, scale, zero);
+  if constexpr (kCodes == Codes::E2m1 && kCount == 8) return decoded_e2m1<kProduct>(codes, scale, zero);
   constexpr int kWordPairs = in_halves(kCodes) ? 4 : 2;
   u32 words[2] = {};
   if constexpr (sizeof(codes) == 8) {
@@ -190,7 +205,7 @@ __device__ __forceinline__ uint4 decoded_unit(typename UnitCodes<kCodes, Value>:
 #pragma unroll
   for (int pair = 0; pair < kCount / 2; ++pair) {
     const float2 number = two_numbers<kCodes>(words[pair / kWordPairs], pair % kWordPairs, zero);
-    const float2 product{__fmul_rn(number.x, scale), __fmul_rn(number.y, scale)};
+    const float2 product = two_products<kProduct>(number, scale);
     if constexpr (kCount == 8) {
       place[pair] = two_bf16(product);
     } else {
@@ -201,7 +216,7 @@ __device__ __forceinline__ uint4 decoded_unit(typename UnitCodes<kCodes, Value>:
   return out;
 }
 
-template <Codes kCodes, typename Value, bool kExact>
+template <Codes kCodes, typename Value, Product kProduct>
 __global__ void __launch_bounds__(kThreads)
     decode_kernel(const typename UnitCodes<kCodes, Value>::Word* data, ScaleRule rule, UnitGrid grid, float zero,
                   u32 units, uint4* out) {
@@ -220,7 +235,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kUnits; ++i) {
     const u32 unit = first + i * kThreads;
     if (unit >= units) break;
-    __stcs(out + unit, decoded_unit<kCodes, Value, kExact>(codes[i], scales[i], zero));
+    __stcs(out + unit, decoded_unit<kCodes, Value, kProduct>(codes[i], scales[i], zero));
   }
 }
 
@@ -236,15 +251,16 @@ struct ElementGrid {
 
 /// A thread for each element.
 template <Codes kCodes, typename Value>
-__global__ void __launch_bounds__(kThreads)
-    decode_any_kernel(const u8* data, ScaleRule rule, ElementGrid grid, float zero, i64 count, Value* out) {
+__global__ void __launch_bounds__(kThreads) decode_any_kernel(const u8* data, ScaleRule rule, ElementGrid grid,
+                                                              float zero, bool rounds_to_f16, i64 count, Value* out) {
   const i64 at = static_cast<i64>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= count) return;
   const i64 row = at / grid.cols, col = at % grid.cols, matrix = row / grid.rows;
   const i64 grid_row = matrix * grid.grid_rows + row % grid.rows / grid.cell_rows;
   const float scale = scale_of(rule, grid_row * grid.grid_cols + col / grid.cell_cols, matrix);
   const u32 code = in_halves(kCodes) ? data[at / 2] >> (4 * (at % 2)) & 15 : data[at];
-  const float product = __fmul_rn(number_of<kCodes>(code, zero), scale);
+  float product = __fmul_rn(number_of<kCodes>(code, zero), scale);
+  if (rounds_to_f16) product = in_f16(product);
   if constexpr (sizeof(Value) == 2)
     out[at] = static_cast<u16>(two_bf16({product, 0}));
   else
@@ -295,14 +311,17 @@ void launch(const CodedWeight& weight, i64 count, Value* out, GpuStream stream) 
           static_cast<const typename Unit::Word*>(weight.data), rule, grid, zero, static_cast<u32>(units),
           reinterpret_cast<uint4*>(out));
     };
-    if (kCodes == Codes::E2m1 && sizeof(Value) == 2 && in_bf16(rule))
-      start(decode_kernel < kCodes, Value, kCodes == Codes::E2m1 && sizeof(Value) == 2 >);
+    constexpr bool kCanBeExact = kCodes == Codes::E2m1 && sizeof(Value) == 2;
+    if (weight.rounds_to_f16)
+      start(decode_kernel<kCodes, Value, Product::ToF32ThenF16>);
+    else if (kCanBeExact && in_bf16(rule))
+      start(decode_kernel < kCodes, Value, kCanBeExact ? Product::Exact : Product::ToF32 >);
     else
-      start(decode_kernel<kCodes, Value, false>);
+      start(decode_kernel<kCodes, Value, Product::ToF32>);
   } else {
     const ElementGrid grid{weight.rows, weight.cols, cell_rows, cell_cols, grid_rows, grid_cols};
     decode_any_kernel<kCodes, Value><<<blocks_of(count, kThreads), kThreads, 0, stream>>>(
-        static_cast<const u8*>(weight.data), rule, grid, zero, count, out);
+        static_cast<const u8*>(weight.data), rule, grid, zero, weight.rounds_to_f16, count, out);
   }
   check_launch("decode_codes", [&] { return shape_of(weight); });
 }

@@ -2,12 +2,17 @@
 /// Decoded numbers as they are stored: the same NaN as on the CPU, whatever it came from.
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include "core/mxfp8_bits.hpp"
 
 namespace glu_ckpt {
 
 __device__ __forceinline__ float with_one_nan(float value) { return isnan(value) ? __uint_as_float(kF32Nan) : value; }
+
+/// Rounded to fp16 and back, to nearest even; what is too large becomes infinite.
+__device__ __forceinline__ float in_f16(float value) { return __half2float(__float2half_rn(value)); }
+__device__ __forceinline__ float2 in_f16(float2 values) { return __half22float2(__float22half2_rn(values)); }
 
 /// As bf16; what was NaN is 0x7fff, the largest of all as a signed number, and becomes 0x7fc0.
 __device__ __forceinline__ std::uint32_t two_bf16(float2 values) {

@@ -40,6 +40,15 @@ std::vector<i64> groups_of(const CodedWeight& weight, i64 matrix, i64 groups) {
   return of_column;
 }
 
+/// decode_row(), with products that are rounded to fp16 first where the weight asks for it.
+void decode_one_row(const CodedWeight& weight, const CodeRow& row, std::vector<float>& products, Dtype to,
+                    std::byte* out) {
+  if (!weight.rounds_to_f16) return decode_row(row, to, out);
+  decode_row(row, Dtype::F32, reinterpret_cast<std::byte*>(products.data()));
+  round_row(products, Dtype::F16);
+  narrow_row(products, to, out);
+}
+
 void decode_in_words(const CodedWeight& weight, Dtype to, void* out) {
   const i64 groups = (weight.cols - 1) / weight.cell_cols + 1, count = weight.rows * weight.cols;
   const i64 scale_bytes = weight.rows * groups * (dtype_bits(weight.scale_dtype) / 8);
@@ -67,11 +76,12 @@ void decode_codes_host(const CodedWeight& weight, Dtype to, void* out) {
   const i64 stored = code_bytes(weight.codes, weight.cols), decoded = weight.cols * (dtype_bits(to) / 8);
   const auto* codes = static_cast<const std::byte*>(weight.data);
   auto* place = static_cast<std::byte*>(out);
-  std::vector<float> scales(static_cast<std::size_t>(weight.cols));
+  std::vector<float> scales(static_cast<std::size_t>(weight.cols)), products(scales.size());
   for (i64 matrix = 0; matrix < weight.matrices; ++matrix)
     for (i64 row = 0; row < weight.rows; ++row, codes += stored, place += decoded) {
       if (row % weight.cell_rows == 0) expand_scales(weight, matrix, row / weight.cell_rows, to, scales);
-      decode_row({weight.codes, codes, weight.cols, scales.data(), weight.positive_zero}, to, place);
+      decode_one_row(weight, {weight.codes, codes, weight.cols, scales.data(), weight.positive_zero}, products, to,
+                     place);
     }
 }
 

@@ -43,7 +43,7 @@ std::string describe(const CodedWeight& w, Dtype to) {
   return text + " cells " + std::to_string(w.cell_rows) + " x " + std::to_string(w.cell_cols) + " of " +
          std::string(dtype_name(w.scale_dtype)) + (w.globals != nullptr ? ", globals" : "") +
          (w.global_divides ? ", divided" : "") + (w.positive_zero ? ", +0" : "") + (w.rounds_scale ? ", rounded" : "") +
-         " to " + std::string(dtype_name(to));
+         (w.rounds_to_f16 ? ", in fp16" : "") + " to " + std::string(dtype_name(to));
 }
 
 /// What only words have.
@@ -180,6 +180,21 @@ TEST(DecodeOnDevice, SecondScalesMultiplyOrDivide) {
         }
 }
 
+/// Units of 16 bytes, and columns that are no whole number of them.
+TEST(DecodeOnDevice, ProductsInF16RoundAsOnTheCpu) {
+  for (const Codes codes : kByRow)
+    for (const Dtype dtype : {Dtype::F16, Dtype::F32, Dtype::U8})
+      for (const i64 cols : {i64{512}, i64{514}})
+        for (const bool rounds_scale : {false, true}) {
+          CodedWeight weight{.codes = codes, .matrices = 2, .rows = 130, .cols = cols, .cell_rows = 1};
+          weight.cell_cols = cols;
+          weight.scale_dtype = dtype;
+          weight.rounds_scale = rounds_scale;
+          weight.rounds_to_f16 = true;
+          expect_same(weight, all_codes(stored_bytes(weight)), scales_for(dtype, cells(weight)), {});
+        }
+}
+
 TEST(DecodeOnDevice, ArraysBeginAtAnyCode) {
   for (const Codes codes : kByRow)
     for (const i64 shift : {1, 2, 4, 8}) {
@@ -198,6 +213,8 @@ TEST(DecodeOnDevice, RandomProductsRoundAsOnTheCpu) {
     for (std::byte& byte : scales) byte = static_cast<std::byte>(random());
     expect_same(weight, bytes, scales, globals_for(2));
     weight.rounds_scale = true;
+    expect_same(weight, bytes, scales, {});
+    weight.rounds_to_f16 = true;
     expect_same(weight, bytes, scales, {});
   }
 }

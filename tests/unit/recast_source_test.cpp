@@ -304,5 +304,43 @@ TEST(DecodedSource, Fp16ScalesOfCompressedTensorsRoundTheirProducts) {
   EXPECT_GT(differ, 0U);
 }
 
+/// The operator decodes arrays to the bits that --decode gives, in either dtype; without the rounding to other ones.
+TEST(DecodedSource, TheOperatorRoundsProductsToFp16AsTheConversionDoes) {
+  struct Case {
+    Codes codes;
+    Dtype dtype;
+    std::string suffix;
+  };
+  for (const Case& format : {Case{Codes::Int8, Dtype::I8, ""}, Case{Codes::E4m3, Dtype::F8_E4M3, ""},
+                             Case{Codes::Int4, Dtype::I32, "_packed"}}) {
+    const i64 stored_cols = format.codes == Codes::Int4 ? 8 : 64;
+    std::vector<MemoryTensor> tensors = {stored("a.weight" + format.suffix, format.dtype, {32, stored_cols}),
+                                         stored("a.weight_scale", Dtype::F16, {32, 1})};
+    for (std::size_t i = 0; i < tensors[0].bytes.size(); ++i)
+      tensors[0].bytes[i] = static_cast<std::byte>((i * 7 + i / 64) & 0x7e);
+    for (std::size_t row = 0; row < 32; ++row) {
+      // The last one makes products that fp16 has no number for.
+      const auto bits = static_cast<std::uint16_t>(row == 31 ? 0x7bff : 0x2001 + 77 * row);
+      std::memcpy(&tensors[1].bytes[2 * row], &bits, sizeof bits);
+    }
+    for (const Dtype to : {Dtype::BF16, Dtype::F32}) {
+      auto source = source_of(tensors, R"({"quantization_config": {"quant_method": "compressed-tensors"}})");
+      Quantization found = found_in(*source);
+      source = decode_source(std::move(source), std::move(found), to, DecodePath::Fast);
+      const std::vector<std::byte> expected = bytes_of(*source, 0);
+      CodedWeight weight{.codes = format.codes, .matrices = 1, .rows = 32, .cols = 64, .data = tensors[0].bytes.data()};
+      weight.cell_cols = 64;
+      weight.scales = tensors[1].bytes.data();
+      weight.scale_dtype = Dtype::F16;
+      std::vector<std::byte> decoded(expected.size());
+      decode_codes_host(weight, to, decoded.data());
+      EXPECT_NE(decoded, expected) << static_cast<int>(format.codes);
+      weight.rounds_to_f16 = true;
+      decode_codes_host(weight, to, decoded.data());
+      EXPECT_EQ(decoded, expected) << static_cast<int>(format.codes);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace glu_ckpt

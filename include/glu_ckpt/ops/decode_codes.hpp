@@ -46,6 +46,9 @@ struct CodedWeight {
   bool positive_zero = false;
   /// Scales are rounded to the dtype of the decoded weight before they multiply.
   bool rounds_scale = false;
+  /// Products are rounded to fp16 before they are rounded to the dtype of the decoded weight, as compressed-tensors
+  /// decodes codes with F16 scales. Awq, Gptq, and Int4 with zeros or groups always round to the scale's dtype.
+  bool rounds_to_f16 = false;
   /// The codes that stand for zero in Awq, Gptq and Int4, eight rows in a word as the format packs them, and what is
   /// added to each. The shape is [matrices, groups, rows / 8] for Awq and Gptq, [matrices, rows / 8, groups] for Int4.
   /// Without zeros (null) code 8 stands for zero.
@@ -56,10 +59,11 @@ struct CodedWeight {
   const u32* column_groups = nullptr;
 };
 
-/// Writes [matrices, rows, cols] of `to`, BF16 or F32: code times scale, rounded to fp32 and then to `to`, each to
-/// nearest even. Awq, Gptq, and Int4 with zeros or groups become code less zero, times scale, rounded to the scale's
-/// dtype (F32, BF16 or F16) and then to `to`. NaNs, of a code or of a scale, are 0x7fc00000 or 0x7fc0. Throws Usage for
-/// extents, dtypes and null pointers that fit no weight, and for a column of a group that is not there.
+/// Writes [matrices, rows, cols] of `to`, BF16 or F32: code times scale, rounded to fp32, to fp16 where the weight asks
+/// for it, and then to `to`, each to nearest even. Awq, Gptq, and Int4 with zeros or groups become code less zero,
+/// times scale, rounded to the scale's dtype (F32, BF16 or F16) and then to `to`. NaNs, of a code or of a scale, are
+/// 0x7fc00000 or 0x7fc0. Throws Usage for extents, dtypes and null pointers that fit no weight, and for a column of a
+/// group that is not there.
 void decode_codes_host(const CodedWeight& weight, Dtype to, void* out);
 
 /// The same in device memory, with the same bits: one launch, asynchronous on `stream`, which allocates nothing. Fast
