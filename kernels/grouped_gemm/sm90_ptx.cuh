@@ -60,6 +60,29 @@ __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
       : "memory");
 }
 
+/// A value that is the same in all lanes of the warp, as one of which the compiler knows that. What is made from it
+/// goes to TMA and WGMMA in uniform registers, without a loop over the values that lanes might have.
+template <typename T>
+__device__ inline T uniform(T value) {
+  return __shfl_sync(0xffffffffU, value, 0);
+}
+
+/// The number of this thread's warp in its block.
+__device__ inline int warp_in_block() { return uniform(static_cast<int>(threadIdx.x) / 32); }
+
+/// True in one lane of a warp whose lanes are all here, always the same one.
+__device__ inline bool is_elected() {
+  uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred elected;\n"
+      "elect.sync _|elected, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, elected;\n"
+      "}\n"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 __device__ inline uint32_t cluster_rank() {
   uint32_t rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

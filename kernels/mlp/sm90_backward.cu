@@ -137,7 +137,7 @@ __device__ void derive_tiles(const Sm90Derive& job, DeriveShared& shared, int ti
   const i64 count = scheduler.count();
   const i64 stride = gridDim.x / kCluster;
   i64 tile = blockIdx.x / kCluster;
-  LayerTile next = tile < count ? scheduler.at(tile) : LayerTile{};
+  LayerTile next = tile < count ? glu_ckpt::uniform(scheduler.at(tile)) : LayerTile{};
   while (tile < count) {
     const LayerTile place = next;
     const i64 row = place.row + worker.row();
@@ -146,7 +146,7 @@ __device__ void derive_tiles(const Sm90Derive& job, DeriveShared& shared, int ti
     tile += stride;
     float sums[128];
     multiply_steps<Element>(sums, shared, pipeline, worker, steps, [&] {
-      if (tile < count) next = scheduler.at(tile);
+      if (tile < count) next = glu_ckpt::uniform(scheduler.at(tile));
     });
     const int squares = squares_of(args.width, place.n);
     float dp[2] = {0, 0};
@@ -167,7 +167,7 @@ __device__ void derive_tiles(const Sm90Derive& job, DeriveShared& shared, int ti
         store_square<Element>({du, &job.dz_maps[1], args.width}, own + kABytes, row, place.row_end, col);
         store_square<Element>({y, &job.y_map, args.width}, own + 2 * kABytes, row, place.row_end, col);
         // The stage before is given back once all of the warpgroup's stores have read it.
-        if (worker.lane == 0) {
+        if (is_elected()) {
           store_commit();
           store_wait_read<1>();
         }
@@ -176,7 +176,7 @@ __device__ void derive_tiles(const Sm90Derive& job, DeriveShared& shared, int ti
         last = pipeline.stage;
         pipeline.next();
       }
-      if (worker.lane == 0) store_wait_read<0>();
+      if (is_elected()) store_wait_read<0>();
       warpgroup_sync(1 + worker.group);
       worker.release(shared, last);
     });
@@ -188,7 +188,7 @@ __device__ void derive_tiles(const Sm90Derive& job, DeriveShared& shared, int ti
       if (worker.lane % 4 == 0 && r < place.row_end) args.dp_parts[r * args.parts + place.n] = dp[i];
     }
   }
-  if (worker.lane == 0) store_wait_all();
+  if (is_elected()) store_wait_all();
 }
 
 // Input grad.
@@ -232,13 +232,13 @@ __device__ void input_grad_tiles(const Sm90InputGrad& job, InputShared& shared, 
   const i64 count = scheduler.count();
   const i64 stride = gridDim.x / kCluster;
   i64 tile = blockIdx.x / kCluster;
-  LayerTile next = tile < count ? scheduler.at(tile) : LayerTile{};
+  LayerTile next = tile < count ? glu_ckpt::uniform(scheduler.at(tile)) : LayerTile{};
   while (tile < count) {
     const LayerTile place = next;
     tile += stride;
     float sums[128];
     multiply_steps<Element>(sums, shared, pipeline, worker, steps, [&] {
-      if (tile < count) next = scheduler.at(tile);
+      if (tile < count) next = glu_ckpt::uniform(scheduler.at(tile));
     });
 #pragma unroll
     for (int square = 0; square < kChunks; ++square) {
@@ -248,7 +248,7 @@ __device__ void input_grad_tiles(const Sm90InputGrad& job, InputShared& shared, 
                             place.row + worker.row(), place.row_end, col, [&](int i) { return sums[square * 32 + i]; });
     }
   }
-  if (worker.lane == 0) store_wait_all();
+  if (is_elected()) store_wait_all();
 }
 
 template <typename Element, bool kGated>

@@ -83,8 +83,8 @@ class StageFiller {
 struct Worker {
   int group, warp, lane, thread, rank;
   __device__ Worker()
-      : group(static_cast<int>(threadIdx.x) / kWarpgroup - 1),
-        warp(static_cast<int>(threadIdx.x) / 32 % 4),
+      : group(warp_in_block() / 4 - 1),
+        warp(warp_in_block() % 4),
         lane(static_cast<int>(threadIdx.x) % 32),
         thread(static_cast<int>(threadIdx.x) % kWarpgroup),
         rank(static_cast<int>(cluster_rank())) {}
@@ -112,7 +112,7 @@ __device__ inline void run_block(SharedType& shared, const Load& load, const Mul
   cluster_sync();
   if (threadIdx.x < kWarpgroup) {
     give_registers<40>();
-    if (threadIdx.x == 0) load();
+    if (warp_in_block() == 0 && is_elected()) load();
   } else {
     take_registers<232>();
     multiply();

@@ -94,8 +94,8 @@ __device__ void write_tile(const Sm90Layer& layer, const LayerTile& place, i64 r
 
 template <typename Element, LayerKind kKind, bool kSavesZ>
 __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) {
-  const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
-  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int group = sm90::warp_in_block() / 4 - 1;
+  const int warp = sm90::warp_in_block() % 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto rank = static_cast<int>(sm90::cluster_rank());
   const int own_row = rank * kBlockRows + group * 64 + warp * kStoreRows;
@@ -111,7 +111,7 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles
   const i64 count = scheduler.count();
   const i64 stride = gridDim.x / kCluster;
   i64 tile = blockIdx.x / kCluster;
-  LayerTile next = tile < count ? scheduler.at(tile) : LayerTile{};
+  LayerTile next = tile < count ? uniform(scheduler.at(tile)) : LayerTile{};
   while (tile < count) {
     const LayerTile place = next;
     const i64 row = place.row + own_row;
@@ -135,7 +135,7 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles
       if (step > 0) release(last);
       last = pipeline.stage;
       // The tensor cores are busy meanwhile.
-      if (step == 0 && tile < count) next = scheduler.at(tile);
+      if (step == 0 && tile < count) next = uniform(scheduler.at(tile));
     }
     sm90::mma_wait<0>();
     release(last);
@@ -143,7 +143,7 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles
       write_tile<kSavesZ>(layer, place, row, buffer, sums, p, epilogue);
     });
   }
-  if (lane == 0) sm90::store_wait_all();
+  if (sm90::is_elected()) sm90::store_wait_all();
 }
 
 template <typename Element, LayerKind kKind, bool kSavesZ>
@@ -164,7 +164,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   sm90::cluster_sync();
   if (threadIdx.x < kWarpgroup) {
     sm90::give_registers<40>();
-    if (threadIdx.x == 0) load_tiles(layer, shared, tiles_n);
+    if (sm90::warp_in_block() == 0 && sm90::is_elected()) load_tiles(layer, shared, tiles_n);
   } else {
     sm90::take_registers<232>();
     multiply_tiles<Element, kKind, kSavesZ>(layer, shared, tiles_n);

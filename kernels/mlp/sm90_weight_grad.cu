@@ -65,20 +65,19 @@ class GradScheduler {
     const int expert = tile / per_expert_;
     const TilePlace place = place_in_expert(expert, tile - expert * per_expert_, job_.matrices * tiles_m_, tiles_n_);
     const i64 first = __ldg(job_.args.tiles.first_row + expert);
-    return {expert,
-            place.m / tiles_m_,
-            place.m % tiles_m_ * kBackwardTileRows,
-            place.n * kGradCols,
-            first,
-            static_cast<int>(__ldg(job_.args.tiles.first_row + expert + 1) - first)};
+    return {expert, place.m / tiles_m_, place.m % tiles_m_ * kBackwardTileRows, place.n * kGradCols,
+            first,  tokens(expert)};
   }
 
-  __device__ int steps(int tile) const {
-    const i64* const first = job_.args.tiles.first_row + tile / per_expert_;
-    return tiles_of(static_cast<int>(__ldg(first + 1) - __ldg(first)), kDepthRows);
-  }
+  /// Of a tile, or 0 where there is none of this number.
+  __device__ int steps(int tile) const { return tile < count() ? tiles_of(tokens(tile / per_expert_), kDepthRows) : 0; }
 
  private:
+  __device__ int tokens(int expert) const {
+    const i64* const first = job_.args.tiles.first_row + expert;
+    return static_cast<int>(__ldg(first + 1) - __ldg(first));
+  }
+
   const Sm90WeightGrad& job_;
   int tiles_m_, tiles_n_, per_expert_;
 };
@@ -124,10 +123,11 @@ __device__ inline void clear_rows(std::byte* stage, int first_row, const Worker&
   warpgroup_sync(1 + worker.group);
 }
 
-/// Takes the stages of a tile into the sums, and gives each back.
-template <typename Element>
+/// Takes the stages of a tile into the sums, and gives each back. `meanwhile` is called while the first step's products
+/// are made.
+template <typename Element, typename Meanwhile>
 __device__ inline void multiply_tile(Sums& sums, Shared& shared, Pipeline& pipeline, const Worker& worker,
-                                     const GradTile& place) {
+                                     const GradTile& place, const Meanwhile& meanwhile) {
   const int steps = place.steps();
   const int rest = place.tokens % kDepthRows;
   int last = 0;
@@ -150,45 +150,77 @@ __device__ inline void multiply_tile(Sums& sums, Shared& shared, Pipeline& pipel
     mma_wait<1>();
     if (step > 0) worker.release(shared, last);
     last = pipeline.stage;
+    if (step == 0) meanwhile();
   }
+  if (steps == 0) meanwhile();
   // The other's first products queue behind this one's last.
   if (worker.thread == 0) barrier_arrive(&shared.turn[1 - worker.group]);
   mma_wait<0>();
   if (steps > 0) worker.release(shared, last);
 }
 
-/// Stores a warp's 16 rows of a tile by TMA, in squares. `ring` is the number of squares that were stored before.
+/// Where rows of dW are stored: blocks of `block_rows`, whose rows TMA stores `box_rows` at a time.
+struct GradRows {
+  const TmaWeight& out;
+  int block_rows, box_rows;
+  /// Rows and columns of dW.
+  int rows, cols;
+
+  __device__ GradRows(const Sm90WeightGrad& job, int table)
+      : out(job.out[table]),
+        block_rows(uniform(__ldg(&out.block_rows))),
+        box_rows(uniform(__ldg(&out.box_rows))),
+        rows(job.m),
+        cols(job.n) {}
+
+  /// Stores a square of 16 rows from `row` on, which is row `in_block` of `block`.
+  __device__ void store(const std::byte* square, int row, int block, int in_block, int col) const {
+    for (int r = 0; r < kStoreRows && row + r < rows; r += box_rows) {
+      store_tile_3d(&out.map, square + r * kSquareRowBytes, col, in_block, block);
+      in_block += box_rows;
+      if (in_block >= block_rows) {
+        in_block = 0;
+        ++block;
+      }
+    }
+  }
+};
+
+/// Stores a warp's rows of a tile, from `row` on 16 of each part, by TMA. Squares leave in pairs, by way of two places
+/// that take turns; `pair` is the one that comes next.
 template <typename Element>
-__device__ inline void store_grad_rows(const TmaWeight& out, std::byte* buffer, int& ring, int row, int rows, int col,
-                                       int cols, const float (&sums)[kPartSums]) {
-  const int block_rows = __ldg(&out.block_rows);
-  const int box_rows = __ldg(&out.box_rows);
-  const int first_block = row / block_rows;
+__device__ inline void store_grad_rows(const GradRows& out, std::byte* buffer, int& pair, int row, int col,
+                                       const Sums& sums) {
+  static_assert(kParts * kChunks % 2 == 0 && Shared::kSquares == 4);
+  int block[kParts];
 #pragma unroll
-  for (int square = 0; square < kChunks; ++square) {
-    if (col + square * kTileCols >= cols) break;
-    std::byte* const to = buffer + ring++ % Shared::kSquares * kSquareBytes;
-    const uint32_t base = shared_address(to);
-    if (threadIdx.x % 32 == 0) store_wait_read<Shared::kSquares - 1>();
+  for (int part = 0; part < kParts; ++part) block[part] = (row + part * 64) / out.block_rows;
+#pragma unroll
+  for (int first = 0; first < kParts * kChunks; first += 2, pair ^= 1) {
+    std::byte* const to = buffer + pair * 2 * kSquareBytes;
+    // The other pair's store may still be under way, this one's is not.
+    if (is_elected()) store_wait_read<1>();
     __syncwarp();
 #pragma unroll
-    for (int chunk = 0; chunk < kTileCols / 8; chunk += 2) {
-      const float* const v = sums + square * 32 + chunk * 4;
-      store_matrices(square_address(base, chunk), pack<Element>(v[0], v[1]), pack<Element>(v[2], v[3]),
-                     pack<Element>(v[4], v[5]), pack<Element>(v[6], v[7]));
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t square = shared_address(to) + static_cast<uint32_t>(i * kSquareBytes);
+#pragma unroll
+      for (int chunk = 0; chunk < kTileCols / 8; chunk += 2) {
+        const float* const v = sums[(first + i) / kChunks] + (first + i) % kChunks * 32 + chunk * 4;
+        store_matrices(square_address(square, chunk), pack<Element>(v[0], v[1]), pack<Element>(v[2], v[3]),
+                       pack<Element>(v[4], v[5]), pack<Element>(v[6], v[7]));
+      }
     }
     publish_shared();
     __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-      int block = first_block;
-      int in_block = row - first_block * block_rows;
-      for (int r = 0; r < kStoreRows && row + r < rows; r += box_rows) {
-        store_tile_3d(&out.map, to + r * kSquareRowBytes, col + square * kTileCols, in_block, block);
-        in_block += box_rows;
-        if (in_block >= block_rows) {
-          in_block = 0;
-          ++block;
-        }
+    if (is_elected()) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int part = (first + i) / kChunks;
+        const int part_row = row + part * 64;
+        const int square_col = col + (first + i) % kChunks * kTileCols;
+        if (square_col < out.cols)
+          out.store(to + i * kSquareBytes, part_row, block[part], part_row - block[part] * out.block_rows, square_col);
       }
       store_commit();
     }
@@ -239,20 +271,32 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
   const Worker worker;
   const GradScheduler scheduler(job);
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
-  int ring = 0;
+  int pair = 0;
   Pipeline pipeline;
   const int count = scheduler.count();
   const int stride = tile_stride();
   // The first warpgroup takes the first tile and every second one, and need not wait the first time.
   uint32_t turn_parity = worker.group == 0 ? 1 : 0;
-  if (worker.group == 1 && first_tile() < count) pipeline.skip(scheduler.steps(first_tile()));
-  for (int tile = first_tile() + worker.group * stride; tile < count; tile += kConsumers * stride) {
-    const GradTile place = scheduler.at(tile);
+  if (worker.group == 1) pipeline.skip(uniform(scheduler.steps(first_tile())));
+  int tile = first_tile() + worker.group * stride;
+  const auto place_of = [&](int number) {
+    GradTile place = number < count ? scheduler.at(number) : GradTile{};
+    place.tokens = uniform(place.tokens);
+    return place;
+  };
+  GradTile next = place_of(tile);
+  while (tile < count) {
+    const GradTile place = next;
+    int others = 0;
     Sums sums;
     barrier_wait(&shared.turn[worker.group], turn_parity);
     turn_parity ^= 1;
-    multiply_tile<Element>(sums, shared, pipeline, worker, place);
-    if (tile + stride < count) pipeline.skip(scheduler.steps(tile + stride));
+    multiply_tile<Element>(sums, shared, pipeline, worker, place, [&] {
+      others = uniform(scheduler.steps(tile + stride));
+      tile += kConsumers * stride;
+      next = place_of(tile);
+    });
+    pipeline.skip(others);
     if (place.tokens == 0) {
       if (job.args.accumulate) continue;
 #pragma unroll
@@ -261,16 +305,17 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
         for (float& sum : part) sum = 0;
     }
     const int table = place.expert * kMlpMatrices + static_cast<int>(job.which[place.matrix]);
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const int row = place.m + worker.rank * kBlockRows + part * 64 + worker.warp * kStoreRows;
-      if (job.out == nullptr)
-        store_grad_pairs<Element>(job.args.grads[table], job.args.accumulate, row, place.n, worker.lane, sums[part]);
-      else if (row < job.m)
-        store_grad_rows<Element>(job.out[table], buffer, ring, row, job.m, place.n, job.n, sums[part]);
+    const int row = place.m + worker.rank * kBlockRows + worker.warp * kStoreRows;
+    if (job.out != nullptr) {
+      store_grad_rows<Element>(GradRows(job, table), buffer, pair, row, place.n, sums);
+      continue;
     }
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      store_grad_pairs<Element>(job.args.grads[table], job.args.accumulate, row + part * 64, place.n, worker.lane,
+                                sums[part]);
   }
-  if (worker.lane == 0) store_wait_all();
+  if (is_elected()) store_wait_all();
 }
 
 template <typename Element>

@@ -38,6 +38,11 @@ struct LayerTile {
   int n = 0;
 };
 
+/// A place that all lanes of a warp looked up, for TMA to take its operands from.
+__device__ inline LayerTile uniform(const LayerTile& tile) {
+  return {sm90::uniform(tile.expert), sm90::uniform(tile.row), sm90::uniform(tile.row_end), sm90::uniform(tile.n)};
+}
+
 /// Finds the places of tiles, which have to be asked for in growing order.
 class TileScheduler {
  public:

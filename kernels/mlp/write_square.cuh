@@ -25,18 +25,18 @@ struct SquareOut {
 /// sm90::store_matrices(), or loads it with sm90::load_matrices(): values 4 chunk to 4 chunk + 8 of the square's sums.
 __device__ inline uint32_t square_address(uint32_t square, int chunk) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = lane / 8 % 2 * 8 + lane % 8;
-  const int piece = (chunk + lane / 16) ^ (lane % 8);
-  return square + static_cast<uint32_t>(row * kSquareRowBytes + piece * 16);
+  // Piece chunk + lane / 16 of row lane % 16; chunk is even, so that its bits are changed apart from the lane's.
+  const int in_square = lane % 16 * kSquareRowBytes + ((lane / 16) ^ (lane % 8)) * 16;
+  return (square + static_cast<uint32_t>(in_square)) ^ static_cast<uint32_t>(chunk * 16);
 }
 
-/// Stores a square that the warp has published in shared memory, in its first lane's current group. TMA stores it where
-/// all its rows are the expert's; otherwise rows are stored one by one.
+/// Stores a square that the warp has published in shared memory, in its elected lane's current group. TMA stores it
+/// where all its rows are the expert's; otherwise rows are stored one by one.
 template <typename Element>
 __device__ inline void store_square(const SquareOut& to, const std::byte* buffer, i64 row, i64 row_end, int col) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (to.out.wide && row + kStoreRows <= row_end) {
-    if (lane == 0) sm90::store_tile_2d(to.map, buffer, col, static_cast<int>(row));
+    if (sm90::is_elected()) sm90::store_tile_2d(to.map, buffer, col, static_cast<int>(row));
     return;
   }
   for (int i = 0; i < 4; ++i) {
@@ -54,7 +54,7 @@ __device__ inline void write_square(const SquareOut& to, std::byte* buffer, i64 
                                     const Value& value) {
   const uint32_t base = sm90::shared_address(buffer);
   // The other buffer's store may still be under way, this one's is not.
-  if (threadIdx.x % 32 == 0) sm90::store_wait_read<1>();
+  if (sm90::is_elected()) sm90::store_wait_read<1>();
   __syncwarp();
 #pragma unroll
   for (int chunk = 0; chunk < kTileCols / 8; chunk += 2)
@@ -66,7 +66,7 @@ __device__ inline void write_square(const SquareOut& to, std::byte* buffer, i64 
   __syncwarp();
   store_square<Element>(to, buffer, row, row_end, col);
   // A group is committed without a store, too: the wait above counts groups to know whose buffer is free.
-  if (threadIdx.x % 32 == 0) sm90::store_commit();
+  if (sm90::is_elected()) sm90::store_commit();
   __syncwarp();
 }
 
