@@ -10,12 +10,15 @@ import pytest
 import torch
 
 from glu_program import load_safetensors
+from safetensors.torch import save_file
 
 FIXTURES = pathlib.Path(os.environ.get("GLU_CKPT_TESTDATA", pathlib.Path(__file__).parents[2] / "testdata")) / "quantized"
 
 # For each word of a key: the axis along which the rows of the weight lie, and how many rows an element is for; None
 # where there is one for the matrix, COLUMNS where there is one for each column of it.
 COLUMNS = (None, 1)
+# The same where up's stand behind gate's, and not beside them.
+COLUMNS_BEHIND = (None, 0)
 WORDS = {
     "awq_int4": {"qweight": (1, 8), "qzeros": (1, 8), "scales": (1, 1)},
     "ct_int4_g32": {"weight_packed": (0, 1), "weight_scale": (0, 1), "weight_shape": None},
@@ -25,6 +28,11 @@ WORDS = {
     "fp8_per_tensor": {"weight": (0, 1), "weight_scale": None, "input_scale": None},
     "gptq_int4": {"qweight": (1, 1), "qzeros": (1, 8), "scales": (1, 1), "g_idx": COLUMNS},
     "nvfp4_modelopt": {"weight": (0, 1), "weight_scale": (0, 1), "weight_scale_2": None, "input_scale": None},
+    # Made of the fixtures above, by checkpoint().
+    "ct_int4_reordered": {"weight_packed": (0, 1), "weight_scale": (0, 1), "weight_shape": None,
+                          "weight_zero_point": (0, 8), "weight_g_idx": COLUMNS_BEHIND},
+    "fp8_block128_modelopt": {"weight": (0, 1), "weight_scale": (0, 128)},
+    "fp8_block128_ct": {"weight": (0, 1), "weight_scale": (0, 128)},
 }
 NAMES = {"fp8_per_tensor": ("w1", "w3", "w2", "w13")}
 SUFFIXES = {"weight": "", "weight_scale": "_scale", "weight_scale_inv": "_scale_inv", "weight_scale_2": "_scale_2",
@@ -33,8 +41,44 @@ SUFFIXES = {"weight": "", "weight_scale": "_scale", "weight_scale_inv": "_scale_
 
 def checkpoint(kind, path):
     """The fixture without its decoder's answers."""
-    shutil.copytree(FIXTURES / kind, path, ignore=shutil.ignore_patterns("decoded*"))
+    of_fixture = {"ct_int4_reordered": "ct_int4_asym", "fp8_block128_modelopt": "fp8_block128",
+                  "fp8_block128_ct": "fp8_block128"}.get(kind, kind)
+    shutil.copytree(FIXTURES / of_fixture, path, ignore=shutil.ignore_patterns("decoded*"))
+    if of_fixture != kind:
+        rewrite(kind, path)
     return path
+
+
+def rewrite(kind, path):
+    """Tensors and configuration as another writer, or another recipe of the same, has them."""
+    tensors = {}
+    for name, tensor in load_safetensors(path).items():
+        if kind == "ct_int4_reordered" and name.endswith(".weight_packed"):
+            # gate and up of an expert have one activation, and so one order of columns.
+            layer, expert = (int(number) for number in re.findall(r"\.(\d+)\.", name)[:2])
+            groups = groups_of_reordered(tensor.shape[1] * 8, 8 * layer + expert)
+            tensors[name.replace("weight_packed", "weight_g_idx")] = groups
+        if kind.startswith("fp8_block128") and name.endswith("_scale_inv"):
+            name = name.removesuffix("_inv")
+            tensor = tensor.reshape(tensor.shape[0], 1, -1, 1) if kind.endswith("modelopt") else tensor
+        tensors[name] = tensor.contiguous()
+    for file in path.glob("model*"):
+        file.unlink()
+    save_file(tensors, path / "model.safetensors", {"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    if kind == "fp8_block128_modelopt":
+        config["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}
+    if kind == "fp8_block128_ct":
+        weights = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
+        config["quantization_config"] = {"quant_method": "compressed-tensors", "format": "float-quantized",
+                                         "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
+    (path / "config.json").write_text(json.dumps(config, indent=2))
+
+
+def groups_of_reordered(cols, seed):
+    """The group of 32 of each column, for columns that were put in another order."""
+    order = torch.tensor([(col * 5 + seed) % cols for col in range(cols)])
+    return (order // 32).to(torch.int32)
 
 
 def raw(tensor):
@@ -56,8 +100,8 @@ def interleaved(gate, up, axis, rows):
 def fused(gate, up, place, block_rows):
     if place is None:
         return torch.stack([gate, up])
-    if place == COLUMNS:
-        return torch.stack([gate, up], 1)
+    if place[0] is None:
+        return torch.stack([gate, up], place[1])
     axis, covered = place
     return interleaved(gate, up, axis, (block_rows or gate.shape[axis] * covered) // covered)
 
@@ -91,7 +135,8 @@ def without_shared(tensors):
 
 
 # Blocks of FP8 that an order would cut get more scales: test_scales_for_smaller_blocks.
-CASES = [(kind, block_rows) for kind in WORDS for block_rows in (None, 32, 4) if kind != "fp8_block128" or not block_rows]
+CASES = [(kind, block_rows) for kind in WORDS for block_rows in (None, 32, 4)
+         if not kind.startswith("fp8_block128") or not block_rows]
 
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["indexed", "grouped"])
@@ -197,6 +242,22 @@ def test_namings_without_a_place_for_codes(glu, tmp_path, kind, target):
 def blocks_repeated(scales, rows, block_rows, finer):
     """A scale for each `finer` rows of a weight, where there was one for `block_rows`."""
     return torch.stack([scales[at // block_rows] for at in range(0, rows, finer)])
+
+
+def test_finer_scales_are_said_to_compressed_tensors(glu, tmp_path):
+    source = checkpoint("fp8_block128_ct", tmp_path / "source")
+    out = glu.convert(source, "--glu", "interleaved:32", "--experts", "grouped", "--allow-foreign-order")
+    weights = json.loads((out / "config.json").read_text())["quantization_config"]["config_groups"]["group_0"]["weights"]
+    assert weights["block_structure"] == [32, 128]
+    assert "equal" in glu.run("verify", source, out).stdout
+    assert glu.digest(out, "--decode", "bf16") == glu.digest(source, "--decode", "bf16")
+
+
+def test_finer_scales_of_modelopt_have_no_place(glu, tmp_path):
+    source = checkpoint("fp8_block128_modelopt", tmp_path / "source")
+    refused = glu.run("convert", source, glu.fresh(), "-q", "--glu", "interleaved:32", "--experts", "grouped",
+                      "--allow-foreign-order", status=4)
+    assert "has no field for the rows of a block" in refused.stderr
 
 
 @pytest.mark.parametrize("block_rows", [32, 64, 8])
