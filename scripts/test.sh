@@ -46,15 +46,12 @@ fi
 
 check_headers() {
   headline "public headers by themselves"
-  local header name compiler
-  while read -r header; do
-    name=${header#include/}
-    for compiler in g++ clang++; do
-      printf '#include "%s"\n' "$name" |
-        "$compiler" -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Iinclude -x c++ - ||
-        failed_checks+=("$name alone with $compiler")
-    done
-  done < <(find include -name '*.hpp' | sort)
+  local compiler include='printf "#include \"%s\"\n" "${1#include/}" |
+    "$0" -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Iinclude -x c++ - || { echo "$1 alone with $0 fails"; exit 1; }'
+  for compiler in g++ clang++; do
+    find include -name '*.hpp' -print0 | sort -z | xargs -0 -n 1 -P "$(nproc)" bash -c "$include" "$compiler" ||
+      failed_checks+=("a public header alone with $compiler")
+  done
 }
 
 # build DIR C++-COMPILER C-COMPILER MESON-OPTION... [-- TARGET...]
