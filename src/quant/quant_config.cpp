@@ -198,7 +198,7 @@ std::vector<std::pair<Range, i64>> block_structures(std::string_view config) {
     const auto structure = weights->find("block_structure");
     read_block(structure, block);
     if (!block.block_cols) continue;
-    found.push_back({value_of(config, static_cast<std::size_t>(structure->offset())), *block.block_cols});
+    found.emplace_back(value_of(config, static_cast<std::size_t>(structure->offset())), *block.block_cols);
   }
   return found;
 }
