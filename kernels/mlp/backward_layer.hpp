@@ -49,7 +49,7 @@ struct BackwardArgs {
 
 /// The columns of G whose part of dprobs is one sum.
 inline constexpr i32 kSimtPartCols = 64;
-inline constexpr i32 kSm90PartCols = 256;
+inline constexpr i32 kSm90PartCols = 192;
 
 /// By ordinary multiplications in fp32, from weights and to gradients of any layout and dtype. Tiles are of
 /// kSimtTileRows. Asynchronous; throw DeviceFailed.

@@ -133,7 +133,7 @@ struct DeviceGroupedMlpBackward::State {
   DeviceBuffer first_pairs;
   std::array<BiasTables, kMlpMatrices> biases;
   /// The sm_90a kernels can take it, if a step's rows are aligned: maps of FC1 in pairs in boxes of kHalfRows and of
-  /// kDepthRows rows, of W_down, and of gradients.
+  /// kDepthRows rows, of W_down in boxes of kHalfDepthRows, and of gradients.
   bool fast = false;
   DeviceBuffer first_maps, first_deep_maps, down_deep_maps, grad_maps;
   DeviceBuffer tiles_memory;
@@ -192,7 +192,7 @@ void DeviceGroupedMlpBackward::State::upload_fast(const MlpBackward& given, GpuS
   const std::vector<StoredMatrix> pairs = pairs_of(given.mlp);
   first_maps = upload_maps(pairs, kHalfRows, stream);
   first_deep_maps = upload_maps(pairs, kDepthRows, stream);
-  down_deep_maps = upload_maps(members(given.mlp.experts, &ExpertWeights::down), kDepthRows, stream);
+  down_deep_maps = upload_maps(members(given.mlp.experts, &ExpertWeights::down), kHalfDepthRows, stream);
   std::vector<StoredMatrix> stored_grads = table_of(given.grads, kWeights);
   // Those of fp32 are not stored by TMA.
   for (StoredMatrix& grad : stored_grads)
@@ -298,7 +298,7 @@ void DeviceGroupedMlpBackward::State::run_fast(const BackwardArgs& args, GpuStre
   Sm90Derive derive{args, map(args.dout, hidden, hidden, kBackwardBoxRows), {}, {}, {}, maps(down_deep_maps)};
   Sm90InputGrad input{args, {}, {}, maps(first_deep_maps)};
   for (int i = 0; i < 2; ++i) {
-    derive.z_maps[i] = map(half(args.z, i), width, pitch, kBackwardBoxRows);
+    derive.z_maps[i] = map(half(args.z, i), width, pitch, kStoreRows);
     derive.dz_maps[i] = map(half(args.dz, i), width, pitch, kStoreRows);
     input.dz_maps[i] = map(half(args.dz, i), width, pitch, kBackwardBoxRows);
   }

@@ -18,13 +18,13 @@ inline constexpr int kBackwardBoxRows = 128;
 /// Row maps have boxes of kTileCols columns.
 struct Sm90Derive {
   BackwardArgs args;
-  /// In boxes of kBackwardBoxRows rows: dout, and the halves of z (both are u's without a gate).
+  /// In boxes of kBackwardBoxRows rows.
   CUtensorMap dout_map;
+  /// In boxes of kStoreRows rows: the halves of z (both are u's without a gate) and of dz, and y.
   CUtensorMap z_maps[2];
-  /// In boxes of kStoreRows rows: the halves of dz, and y.
   CUtensorMap dz_maps[2];
   CUtensorMap y_map;
-  /// W_down of each expert, in boxes of kDepthRows rows.
+  /// W_down of each expert, in boxes of kHalfDepthRows rows.
   const TmaWeight* down = nullptr;
 };
 

@@ -1,12 +1,8 @@
-/// Weight gradients: dW = A^T B, where an expert's rows are the axis that is summed over.
-///
-/// The two warpgroups of a block make tiles of 128 x 192 of their own, and take turns with the tensor cores
-/// ("ping-pong"): while one multiplies, the results of the other leave. Where an expert has few rows, a tile has few
-/// steps and much to write, and writing would take as long as multiplying. The two blocks of a cluster work on
-/// neighbouring rows of dW and share the columns, of which each loads half for both.
+/// Weight gradients: dW = A^T B, where an expert's rows are the axis that is summed over. Where an expert has few rows,
+/// a tile has few steps and much to write, and without turns writing would take as long as multiplying.
 
 #include "kernels/grouped_gemm/linear_tiles.hpp"
-#include "kernels/mlp/sm90_backward_block.cuh"
+#include "kernels/mlp/sm90_ping_pong.cuh"
 #include "kernels/mlp/stored_element.cuh"
 
 namespace glu_ckpt {
@@ -14,28 +10,8 @@ namespace {
 
 using namespace sm90;
 
-constexpr int kGradCols = 192;
-constexpr int kChunks = kGradCols / kTileCols;
-/// Of WGMMA's 64 rows.
-constexpr int kParts = kBlockRows / 64;
-constexpr int kPartSums = kGradCols / 2;
-using Sums = float[kParts][kPartSums];
-constexpr int kStageBytes = kABytes + kChunks * kChunkBytes;
-/// What each block of a cluster loads of a square of B.
-constexpr int kHalfChunkBytes = kHalfDepthRows * kTileRowBytes;
-static_assert(kHalfDepthRows * kCluster == kDepthRows);
-
-/// One warpgroup of each block gives a stage back.
-struct Shared : BackwardStages<4, kStageBytes, 4, kCluster> {
-  /// Each ends a phase when the other warpgroup has left it the tensor cores.
-  uint64_t turn[kConsumers];
-
-  __device__ void init() {
-    BackwardStages::init();
-    for (uint64_t& barrier : turn) barrier_init(&barrier, 1);
-  }
-};
-using Pipeline = PipelineStage<Shared::kStages>;
+/// Four squares of results of each warp may be on their way out.
+using Shared = PingPongStages<4>;
 
 /// The place of a cluster's tile of weight gradients.
 struct GradTile {
@@ -53,7 +29,7 @@ class GradScheduler {
   __device__ explicit GradScheduler(const Sm90WeightGrad& job)
       : job_(job),
         tiles_m_(tiles_of(job.m, kBackwardTileRows)),
-        tiles_n_(tiles_of(job.n, kGradCols)),
+        tiles_n_(tiles_of(job.n, kPingPongCols)),
         per_expert_(job.matrices * tiles_m_ * tiles_n_) {}
 
   /// No tiles where splits are wrong.
@@ -65,7 +41,7 @@ class GradScheduler {
     const int expert = tile / per_expert_;
     const TilePlace place = place_in_expert(expert, tile - expert * per_expert_, job_.matrices * tiles_m_, tiles_n_);
     const i64 first = __ldg(job_.args.tiles.first_row + expert);
-    return {expert, place.m / tiles_m_, place.m % tiles_m_ * kBackwardTileRows, place.n * kGradCols,
+    return {expert, place.m / tiles_m_, place.m % tiles_m_ * kBackwardTileRows, place.n * kPingPongCols,
             first,  tokens(expert)};
   }
 
@@ -82,9 +58,6 @@ class GradScheduler {
   int tiles_m_, tiles_n_, per_expert_;
 };
 
-__device__ inline int first_tile() { return static_cast<int>(blockIdx.x) / kCluster; }
-__device__ inline int tile_stride() { return static_cast<int>(gridDim.x) / kCluster; }
-
 __device__ void load_weight_grad(const Sm90WeightGrad& job, Shared& shared) {
   const auto rank = static_cast<int>(cluster_rank());
   const GradScheduler scheduler(job);
@@ -94,14 +67,14 @@ __device__ void load_weight_grad(const Sm90WeightGrad& job, Shared& shared) {
     const GradTile place = scheduler.at(tile);
     const int steps = place.steps();
     for (int step = 0; step < steps; ++step) {
-      std::byte* const stage = filler.next(kStageBytes);
+      std::byte* const stage = filler.next(Shared::kStageBytes);
       const int row = static_cast<int>(place.first) + step * kDepthRows;
 #pragma unroll
       for (int chunk = 0; chunk < kParts; ++chunk)
         load_tile_2d(stage + chunk * kChunkBytes, &job.a_maps[place.matrix], filler.full(),
                      place.m + rank * kBlockRows + chunk * kTileCols, row, kEvictNormal);
 #pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk)
+      for (int chunk = 0; chunk < kPingPongChunks; ++chunk)
         load_tile_2d_multicast(stage + kABytes + chunk * kChunkBytes + rank * kHalfChunkBytes, &job.b_map,
                                filler.full(), place.n + chunk * kTileCols, row + rank * kHalfDepthRows, 3,
                                kEvictNormal);
@@ -114,7 +87,7 @@ __device__ void load_weight_grad(const Sm90WeightGrad& job, Shared& shared) {
 __device__ inline void clear_rows(std::byte* stage, int first_row, const Worker& worker) {
   constexpr int kPieces = kTileRowBytes / 16;
   const int rows = kDepthRows - first_row;
-  for (int i = worker.thread; i < (kParts + kChunks) * rows * kPieces; i += kWarpgroup) {
+  for (int i = worker.thread; i < (kParts + kPingPongChunks) * rows * kPieces; i += kWarpgroup) {
     const int chunk = i / (rows * kPieces);
     const int in_chunk = i - chunk * rows * kPieces;
     *reinterpret_cast<uint4*>(stage + chunk * kChunkBytes + first_row * kTileRowBytes + in_chunk * 16) = uint4{};
@@ -123,104 +96,53 @@ __device__ inline void clear_rows(std::byte* stage, int first_row, const Worker&
   warpgroup_sync(1 + worker.group);
 }
 
-/// Takes the stages of a tile into the sums, and gives each back. `meanwhile` is called while the first step's products
-/// are made.
-template <typename Element, typename Meanwhile>
-__device__ inline void multiply_tile(Sums& sums, Shared& shared, Pipeline& pipeline, const Worker& worker,
-                                     const GradTile& place, const Meanwhile& meanwhile) {
-  const int steps = place.steps();
-  const int rest = place.tokens % kDepthRows;
-  int last = 0;
-  for (int step = 0; step < steps; ++step, pipeline.next()) {
-    std::byte* const stage = shared.stages[pipeline.stage];
-    barrier_wait(&shared.full[pipeline.stage], pipeline.parity);
-    if (rest > 0 && step == steps - 1) clear_rows(stage, rest, worker);
-    const uint64_t a = transposed_descriptor(stage, kChunkBytes);
-    const uint64_t b = transposed_descriptor(stage + kABytes, kChunkBytes);
-    mma_fence();
+/// Adds a stage's products to the sums.
+template <typename Element>
+__device__ inline void multiply_stage(PingPongSums& sums, const std::byte* stage, bool keep) {
+  const uint64_t a = transposed_descriptor(stage, kChunkBytes);
+  const uint64_t b = transposed_descriptor(stage + kABytes, kChunkBytes);
+  mma_fence();
 #pragma unroll
-    for (int k = 0; k < kDepthRows / 16; ++k)
+  for (int k = 0; k < kDepthRows / 16; ++k)
 #pragma unroll
-      for (int part = 0; part < kParts; ++part)
-        multiply_add<Element, kGradCols, 1, 1>(
-            sums[part], a + static_cast<uint64_t>(k) * kTransposedStep + static_cast<uint64_t>(part * kChunkBytes >> 4),
-            b + static_cast<uint64_t>(k) * kTransposedStep, step > 0 || k > 0 ? 1 : 0);
-    mma_commit();
-    // The step before has ended once this one alone is under way.
-    mma_wait<1>();
-    if (step > 0) worker.release(shared, last);
-    last = pipeline.stage;
-    if (step == 0) meanwhile();
-  }
-  if (steps == 0) meanwhile();
-  // The other's first products queue behind this one's last.
-  if (worker.thread == 0) barrier_arrive(&shared.turn[1 - worker.group]);
-  mma_wait<0>();
-  if (steps > 0) worker.release(shared, last);
+    for (int part = 0; part < kParts; ++part)
+      multiply_add<Element, kPingPongCols, 1, 1>(
+          sums[part], a + static_cast<uint64_t>(k) * kTransposedStep + static_cast<uint64_t>(part * kChunkBytes >> 4),
+          b + static_cast<uint64_t>(k) * kTransposedStep, keep || k > 0 ? 1 : 0);
 }
 
-/// Where rows of dW are stored: blocks of `block_rows`, whose rows TMA stores `box_rows` at a time.
-struct GradRows {
-  const TmaWeight& out;
-  int block_rows, box_rows;
-  /// Rows and columns of dW.
-  int rows, cols;
-
-  __device__ GradRows(const Sm90WeightGrad& job, int table)
-      : out(job.out[table]),
-        block_rows(uniform(__ldg(&out.block_rows))),
-        box_rows(uniform(__ldg(&out.box_rows))),
-        rows(job.m),
-        cols(job.n) {}
-
-  /// Stores a square of 16 rows from `row` on, which is row `in_block` of `block`.
-  __device__ void store(const std::byte* square, int row, int block, int in_block, int col) const {
-    for (int r = 0; r < kStoreRows && row + r < rows; r += box_rows) {
-      store_tile_3d(&out.map, square + r * kSquareRowBytes, col, in_block, block);
-      in_block += box_rows;
-      if (in_block >= block_rows) {
-        in_block = 0;
-        ++block;
-      }
-    }
-  }
-};
-
-/// Stores a warp's rows of a tile, from `row` on 16 of each part, by TMA. Squares leave in pairs, by way of two places
-/// that take turns; `pair` is the one that comes next.
+/// Stores a warp's 16 rows of a tile by TMA, in squares. `ring` is the number of squares that were stored before.
 template <typename Element>
-__device__ inline void store_grad_rows(const GradRows& out, std::byte* buffer, int& pair, int row, int col,
-                                       const Sums& sums) {
-  static_assert(kParts * kChunks % 2 == 0 && Shared::kSquares == 4);
-  int block[kParts];
+__device__ inline void store_grad_rows(const TmaWeight& out, std::byte* buffer, int& ring, int row, int rows, int col,
+                                       int cols, const float (&sums)[kPartSums]) {
+  const int block_rows = __ldg(&out.block_rows);
+  const int box_rows = __ldg(&out.box_rows);
+  const int first_block = row / block_rows;
 #pragma unroll
-  for (int part = 0; part < kParts; ++part) block[part] = (row + part * 64) / out.block_rows;
-#pragma unroll
-  for (int first = 0; first < kParts * kChunks; first += 2, pair ^= 1) {
-    std::byte* const to = buffer + pair * 2 * kSquareBytes;
-    // The other pair's store may still be under way, this one's is not.
-    if (is_elected()) store_wait_read<1>();
+  for (int square = 0; square < kPingPongChunks; ++square) {
+    if (col + square * kTileCols >= cols) break;
+    std::byte* const to = buffer + ring++ % Shared::kSquares * kSquareBytes;
+    const uint32_t base = shared_address(to);
+    if (is_elected()) store_wait_read<Shared::kSquares - 1>();
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t square = shared_address(to) + static_cast<uint32_t>(i * kSquareBytes);
-#pragma unroll
-      for (int chunk = 0; chunk < kTileCols / 8; chunk += 2) {
-        const float* const v = sums[(first + i) / kChunks] + (first + i) % kChunks * 32 + chunk * 4;
-        store_matrices(square_address(square, chunk), pack<Element>(v[0], v[1]), pack<Element>(v[2], v[3]),
-                       pack<Element>(v[4], v[5]), pack<Element>(v[6], v[7]));
-      }
+    for (int chunk = 0; chunk < kTileCols / 8; chunk += 2) {
+      const float* const v = sums + square * 32 + chunk * 4;
+      store_matrices(square_address(base, chunk), pack<Element>(v[0], v[1]), pack<Element>(v[2], v[3]),
+                     pack<Element>(v[4], v[5]), pack<Element>(v[6], v[7]));
     }
     publish_shared();
     __syncwarp();
     if (is_elected()) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int part = (first + i) / kChunks;
-        const int part_row = row + part * 64;
-        const int square_col = col + (first + i) % kChunks * kTileCols;
-        if (square_col < out.cols)
-          out.store(to + i * kSquareBytes, part_row, block[part], part_row - block[part] * out.block_rows, square_col);
+      int block = first_block;
+      int in_block = row - first_block * block_rows;
+      for (int r = 0; r < kStoreRows && row + r < rows; r += box_rows) {
+        store_tile_3d(&out.map, to + r * kSquareRowBytes, col + square * kTileCols, in_block, block);
+        in_block += box_rows;
+        if (in_block >= block_rows) {
+          in_block = 0;
+          ++block;
+        }
       }
       store_commit();
     }
@@ -257,7 +179,7 @@ __device__ inline void store_grad_pairs(const StoredMatrix& grad, bool accumulat
     if (r >= grad.rows) continue;
     auto* const to = const_cast<std::byte*>(stored_row(grad, r).data);
 #pragma unroll
-    for (int j = 0; j < kGradCols / 8; ++j) {
+    for (int j = 0; j < kPingPongCols / 8; ++j) {
       const int c = col + j * 8 + lane % 4 * 2;
       if (c < grad.cols)
         store_pair<Element>(to + c * element_bytes, grad.dtype, accumulate, sums[j * 4 + half * 2],
@@ -271,32 +193,19 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
   const Worker worker;
   const GradScheduler scheduler(job);
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
-  int pair = 0;
-  Pipeline pipeline;
+  int ring = 0;
+  PingPong<Shared> ping_pong(shared, worker, scheduler.steps(first_tile()));
   const int count = scheduler.count();
   const int stride = tile_stride();
-  // The first warpgroup takes the first tile and every second one, and need not wait the first time.
-  uint32_t turn_parity = worker.group == 0 ? 1 : 0;
-  if (worker.group == 1) pipeline.skip(uniform(scheduler.steps(first_tile())));
-  int tile = first_tile() + worker.group * stride;
-  const auto place_of = [&](int number) {
-    GradTile place = number < count ? scheduler.at(number) : GradTile{};
-    place.tokens = uniform(place.tokens);
-    return place;
-  };
-  GradTile next = place_of(tile);
-  while (tile < count) {
-    const GradTile place = next;
-    int others = 0;
-    Sums sums;
-    barrier_wait(&shared.turn[worker.group], turn_parity);
-    turn_parity ^= 1;
-    multiply_tile<Element>(sums, shared, pipeline, worker, place, [&] {
-      others = uniform(scheduler.steps(tile + stride));
-      tile += kConsumers * stride;
-      next = place_of(tile);
+  for (int tile = first_tile() + worker.group * stride; tile < count; tile += kConsumers * stride) {
+    const GradTile place = scheduler.at(tile);
+    const int steps = place.steps();
+    const int rest = place.tokens % kDepthRows;
+    PingPongSums sums;
+    ping_pong.take_turn(steps, scheduler.steps(tile + stride), [&](std::byte* stage, int step) {
+      if (rest > 0 && step == steps - 1) clear_rows(stage, rest, worker);
+      multiply_stage<Element>(sums, stage, step > 0);
     });
-    pipeline.skip(others);
     if (place.tokens == 0) {
       if (job.args.accumulate) continue;
 #pragma unroll
@@ -305,15 +214,14 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
         for (float& sum : part) sum = 0;
     }
     const int table = place.expert * kMlpMatrices + static_cast<int>(job.which[place.matrix]);
-    const int row = place.m + worker.rank * kBlockRows + worker.warp * kStoreRows;
-    if (job.out != nullptr) {
-      store_grad_rows<Element>(GradRows(job, table), buffer, pair, row, place.n, sums);
-      continue;
-    }
 #pragma unroll
-    for (int part = 0; part < kParts; ++part)
-      store_grad_pairs<Element>(job.args.grads[table], job.args.accumulate, row + part * 64, place.n, worker.lane,
-                                sums[part]);
+    for (int part = 0; part < kParts; ++part) {
+      const int row = place.m + worker.rank * kBlockRows + part * 64 + worker.warp * kStoreRows;
+      if (job.out == nullptr)
+        store_grad_pairs<Element>(job.args.grads[table], job.args.accumulate, row, place.n, worker.lane, sums[part]);
+      else if (row < job.m)
+        store_grad_rows<Element>(job.out[table], buffer, ring, row, job.m, place.n, job.n, sums[part]);
+    }
   }
   if (is_elected()) store_wait_all();
 }

@@ -84,68 +84,63 @@ __device__ inline int half_row(LayerKind kind, int n, int half) {
   return kind == LayerKind::Gated ? n * kHalfRows : (2 * n + half) * kHalfRows;
 }
 
-/// Loads rows of a stored matrix from `row` on, kTileCols columns from `col` on, by TMA; to both blocks of a cluster if
-/// kMulticast. kRows are those that the map's boxes were made for.
-template <int kRows, bool kMulticast>
-__device__ inline void load_stored_rows(std::byte* to, const TmaWeight* weight, uint64_t* barrier, int col, int row,
-                                        uint64_t policy) {
-  const int block_rows = __ldg(&weight->block_rows);
-  const int box_rows = __ldg(&weight->box_rows);
-  int block = row / block_rows;
-  int in_block = row - block * block_rows;
-  for (int r = 0; r < kRows; r += box_rows) {
-    std::byte* const place = to + r * kTileRowBytes;
-    if constexpr (kMulticast)
-      sm90::load_tile_3d_multicast(place, &weight->map, barrier, col, in_block, block, 3, policy);
-    else
-      sm90::load_tile_3d(place, &weight->map, barrier, col, in_block, block, policy);
-    in_block += box_rows;
-    if (in_block >= block_rows) {
-      in_block = 0;
-      ++block;
-    }
-  }
-}
-
-/// Loads one half of a tile's weights by TMA.
-class TmaWeightLoader {
+/// Loads rows of a stored matrix by TMA. What it needs to know of the matrix is read once.
+class StoredRowsLoader {
  public:
-  __device__ TmaWeightLoader(const Sm90Layer& layer, const LayerTile& place, int half)
-      : map_(&layer.weights[2 * place.expert + half].map),
-        row_(half_row(layer.kind, place.n, half)),
-        block_rows_(__ldg(&layer.weights[2 * place.expert + half].block_rows)),
-        box_rows_(__ldg(&layer.weights[2 * place.expert + half].box_rows)),
-        block_(row_ / block_rows_),
-        in_block_(row_ - block_ * block_rows_) {
+  /// Where a row lies.
+  struct Place {
+    int block, in_block;
+  };
+
+  __device__ explicit StoredRowsLoader(const TmaWeight* weight)
+      : map_(&weight->map), block_rows_(__ldg(&weight->block_rows)), box_rows_(__ldg(&weight->box_rows)) {
     sm90::tensor_map_acquire(map_);
   }
 
-  /// Loads kTileCols columns from `col` on; to both blocks of a cluster if kMulticast.
-  template <bool kMulticast>
-  __device__ void load(std::byte* to, uint64_t* barrier, int col, uint64_t policy) const {
-    int block = block_;
-    int in_block = in_block_;
-    for (int r = 0; r < kHalfRows; r += box_rows_) {
-      std::byte* const place = to + r * kTileRowBytes;
+  __device__ Place at(int row) const {
+    const int block = row / block_rows_;
+    return {block, row - block * block_rows_};
+  }
+
+  /// Loads kRows rows from `place` on, kTileCols columns from `col` on; to both blocks of a cluster if kMulticast.
+  /// kRows are those that the map's boxes were made for.
+  template <int kRows, bool kMulticast>
+  __device__ void load(std::byte* to, uint64_t* barrier, int col, Place place, uint64_t policy) const {
+    for (int r = 0; r < kRows; r += box_rows_) {
+      std::byte* const box = to + r * kTileRowBytes;
       if constexpr (kMulticast)
-        sm90::load_tile_3d_multicast(place, map_, barrier, col, in_block, block, 3, policy);
+        sm90::load_tile_3d_multicast(box, map_, barrier, col, place.in_block, place.block, 3, policy);
       else
-        sm90::load_tile_3d(place, map_, barrier, col, in_block, block, policy);
-      in_block += box_rows_;
-      if (in_block >= block_rows_) {
-        in_block = 0;
-        ++block;
+        sm90::load_tile_3d(box, map_, barrier, col, place.in_block, place.block, policy);
+      place.in_block += box_rows_;
+      if (place.in_block >= block_rows_) {
+        place.in_block = 0;
+        ++place.block;
       }
     }
   }
 
  private:
   const CUtensorMap* map_;
-  int row_;
   int block_rows_;
   int box_rows_;
-  int block_;
-  int in_block_;
+};
+
+/// Loads one half of a tile's weights.
+class TmaWeightLoader {
+ public:
+  __device__ TmaWeightLoader(const Sm90Layer& layer, const LayerTile& place, int half)
+      : rows_(&layer.weights[2 * place.expert + half]), place_(rows_.at(half_row(layer.kind, place.n, half))) {}
+
+  /// Loads kTileCols columns from `col` on; to both blocks of a cluster if kMulticast.
+  template <bool kMulticast>
+  __device__ void load(std::byte* to, uint64_t* barrier, int col, uint64_t policy) const {
+    rows_.load<kHalfRows, kMulticast>(to, barrier, col, place_, policy);
+  }
+
+ private:
+  StoredRowsLoader rows_;
+  StoredRowsLoader::Place place_;
 };
 
 }  // namespace glu_ckpt

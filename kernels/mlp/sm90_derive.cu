@@ -1,0 +1,236 @@
+/// The derivative: G = dout W_down, and from it and z da, du, y and parts of dprobs. z comes, and the results leave,
+/// square by square while the other warpgroup multiplies.
+
+#include "kernels/mlp/derivative.cuh"
+#include "kernels/mlp/sm90_ping_pong.cuh"
+
+namespace glu_ckpt {
+namespace {
+
+using namespace sm90;
+
+static_assert(kPingPongCols == kSm90PartCols);
+
+/// A warp has three squares: of z's gate and up, in whose places da and du are made, and of y.
+struct Shared : PingPongStages<3> {
+  /// z's squares have come, for each warp.
+  uint64_t z_full[kConsumers * 4];
+
+  __device__ void init() {
+    PingPongStages::init();
+    for (uint64_t& barrier : z_full) barrier_init(&barrier, 1);
+  }
+};
+
+__device__ void load_derive(const Sm90Derive& job, Shared& shared, int tiles_n) {
+  const auto rank = static_cast<int>(cluster_rank());
+  TileScheduler scheduler(job.args.tiles, job.args.experts, kBackwardTileRows, tiles_n);
+  StageFiller<Shared> filler(shared);
+  const int steps = tiles_of(job.args.hidden, kDepthRows);
+  const i64 count = scheduler.count();
+  for (i64 tile = first_tile(); tile < count; tile += tile_stride()) {
+    const LayerTile place = scheduler.at(tile);
+    const StoredRowsLoader down(job.down + place.expert);
+    const int row = static_cast<int>(place.row) + rank * kBlockRows;
+    for (int step = 0; step < steps; ++step) {
+      std::byte* const stage = filler.next(Shared::kStageBytes);
+      load_tile_2d(stage, &job.dout_map, filler.full(), step * kDepthRows, row, kEvictNormal);
+      const StoredRowsLoader::Place half = down.at(step * kDepthRows + rank * kHalfDepthRows);
+#pragma unroll
+      for (int chunk = 0; chunk < kPingPongChunks; ++chunk)
+        down.load<kHalfDepthRows, true>(stage + kABytes + chunk * kChunkBytes + rank * kHalfChunkBytes, filler.full(),
+                                        place.n * kPingPongCols + chunk * kTileCols, half, kEvictNormal);
+    }
+  }
+  filler.finish();
+}
+
+/// Adds a stage's products to the sums.
+template <typename Element>
+__device__ inline void multiply_stage(PingPongSums& sums, const std::byte* stage, bool keep) {
+  const uint64_t a = tile_descriptor(stage);
+  const uint64_t b = transposed_descriptor(stage + kABytes, kChunkBytes);
+  mma_fence();
+#pragma unroll
+  for (int k = 0; k < kDepthRows / 16; ++k)
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      multiply_add<Element, kPingPongCols, 0, 1>(
+          sums[part], a + static_cast<uint64_t>(k) * 2 + static_cast<uint64_t>(part * kChunkBytes >> 4),
+          b + static_cast<uint64_t>(k) * kTransposedStep, keep || k > 0 ? 1 : 0);
+}
+
+/// The squares of a warp's part of a tile, 16 rows of each part by 64 columns, one after the other.
+class TileSquares {
+ public:
+  __device__ TileSquares(const Worker& worker, const LayerTile& place, int width)
+      : row_(static_cast<int>(place.row) + worker.rank * kBlockRows + worker.warp * kStoreRows),
+        col_(place.n * kPingPongCols),
+        chunks_(min(kPingPongChunks, tiles_of(width - col_, kTileCols))) {}
+
+  /// Whether it lies within F.
+  __device__ bool has(int square) const { return square % kPingPongChunks < chunks_; }
+  /// The one behind it, or the number of all.
+  __device__ int after(int square) const {
+    return has(square + 1) ? square + 1 : (square / kPingPongChunks + 1) * kPingPongChunks;
+  }
+  __device__ int row(int square) const { return row_ + square / kPingPongChunks * 64; }
+  __device__ int col(int square) const { return col_ + square % kPingPongChunks * kTileCols; }
+
+ private:
+  int row_, col_, chunks_;
+};
+constexpr int kTileSquares = kParts * kPingPongChunks;
+
+/// How z comes to a warp.
+template <bool kGated>
+struct ZLoader {
+  const Sm90Derive& job;
+  std::byte* squares;
+  uint64_t* full;
+
+  /// By one lane, once the squares are free.
+  __device__ void load(const TileSquares& tile, int square) const {
+    barrier_expect(full, kGated ? 2 * kSquareBytes : kSquareBytes);
+    if constexpr (kGated) load_tile_2d(squares, &job.z_maps[0], full, tile.col(square), tile.row(square), kEvictFirst);
+    load_tile_2d(squares + kSquareBytes, &job.z_maps[1], full, tile.col(square), tile.row(square), kEvictFirst);
+  }
+  /// By one lane: those behind the first are in L2 when they are wanted.
+  __device__ void prefetch(const TileSquares& tile) const {
+    for (int square = tile.after(0); square < kTileSquares; square = tile.after(square)) {
+      if constexpr (kGated) prefetch_tile_2d(&job.z_maps[0], tile.col(square), tile.row(square));
+      prefetch_tile_2d(&job.z_maps[1], tile.col(square), tile.row(square));
+    }
+  }
+};
+
+/// Makes da, du and y of a warp's 16 x 64 sums in the place of z: gate's square, up's, and behind them y's.
+template <typename Element, Formula kFormula, bool kGated, typename Sum>
+__device__ inline void derive_square(const Activation& activation, std::byte* squares, const float (&p)[2],
+                                     float (&dp)[2], const Sum& sum) {
+  const uint32_t gate_base = shared_address(squares);
+  const uint32_t up_base = gate_base + kSquareBytes;
+  const uint32_t y_base = gate_base + 2 * kSquareBytes;
+#pragma unroll
+  for (int chunk = 0; chunk < kTileCols / 8; chunk += 2) {
+    uint32_t a[4] = {};
+    uint32_t u[4];
+    uint32_t y[4];
+    if constexpr (kGated) load_matrices(square_address(gate_base, chunk), a);
+    load_matrices(square_address(up_base, chunk), u);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 gates = unpack<Element>(a[i]);
+      const float2 ups = unpack<Element>(u[i]);
+      const Derived first = derive<Element, kFormula>(activation, gates.x, ups.x, sum(chunk * 4 + 2 * i), p[i % 2]);
+      const Derived second =
+          derive<Element, kFormula>(activation, gates.y, ups.y, sum(chunk * 4 + 2 * i + 1), p[i % 2]);
+      dp[i % 2] += first.dp;
+      dp[i % 2] += second.dp;
+      a[i] = pack<Element>(first.da, second.da);
+      u[i] = pack<Element>(first.du, second.du);
+      y[i] = pack<Element>(first.y, second.y);
+    }
+    if constexpr (kGated) store_matrices(square_address(gate_base, chunk), a[0], a[1], a[2], a[3]);
+    store_matrices(square_address(up_base, chunk), u[0], u[1], u[2], u[3]);
+    store_matrices(square_address(y_base, chunk), y[0], y[1], y[2], y[3]);
+  }
+}
+
+template <typename Element, bool kGated>
+__device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n) {
+  const BackwardArgs& args = job.args;
+  const Worker worker;
+  TileScheduler scheduler(args.tiles, args.experts, kBackwardTileRows, tiles_n);
+  const int steps = tiles_of(args.hidden, kDepthRows);
+  PingPong<Shared> ping_pong(shared, worker, steps);
+  std::byte* const squares = shared.out_of(worker.group, worker.warp);
+  uint64_t* const z_full = &shared.z_full[worker.group * 4 + worker.warp];
+  const ZLoader<kGated> z{job, squares, z_full};
+  uint32_t z_parity = 0;
+  const i64 pitch = args.dz_pitch();
+  const RowsOut da{args.dz, pitch, true};
+  const RowsOut du{static_cast<Element*>(args.dz) + (kGated ? args.width : 0), pitch, true};
+  const RowsOut y{args.y, args.width, true};
+  const i64 count = scheduler.count();
+  const i64 stride = kConsumers * tile_stride();
+  for (i64 number = first_tile() + worker.group * tile_stride(); number < count; number += stride) {
+    const LayerTile place = glu_ckpt::uniform(scheduler.at(number));
+    const TileSquares tile(worker, place, args.width);
+    if (is_elected()) {
+      z.load(tile, 0);
+      z.prefetch(tile);
+    }
+    float p[kParts][2];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        p[part][i] = rounded_probability<Element>(
+            args.probs, tile.row(part * kPingPongChunks) + worker.lane / 4 + 8 * i, place.row_end);
+    PingPongSums sums;
+    ping_pong.take_turn(steps, steps,
+                        [&](const std::byte* stage, int step) { multiply_stage<Element>(sums, stage, step > 0); });
+    float dp[kParts][2] = {};
+    with_formula<kGated>(args.activation, [&](auto formula) {
+      constexpr Formula kFormula = decltype(formula)::value;
+#pragma unroll
+      for (int square = 0; square < kTileSquares; ++square) {
+        if (!tile.has(square)) continue;
+        const int part = square / kPingPongChunks;
+        const int row = tile.row(square), col = tile.col(square);
+        barrier_wait(z_full, z_parity);
+        z_parity ^= 1;
+        derive_square<Element, kFormula, kGated>(args.activation, squares, p[part], dp[part],
+                                                 [&](int i) { return sums[part][square % kPingPongChunks * 32 + i]; });
+        publish_shared();
+        __syncwarp();
+        if constexpr (kGated)
+          store_square<Element>({da, &job.dz_maps[0], args.width}, squares, row, place.row_end, col);
+        store_square<Element>({du, &job.dz_maps[1], args.width}, squares + kSquareBytes, row, place.row_end, col);
+        store_square<Element>({y, &job.y_map, args.width}, squares + 2 * kSquareBytes, row, place.row_end, col);
+        // Lanes may have stored rows themselves.
+        __syncwarp();
+        if (is_elected()) {
+          store_commit();
+          store_wait_read<0>();
+          if (const int next = tile.after(square); next < kTileSquares) z.load(tile, next);
+        }
+      }
+    });
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        dp[part][i] += __shfl_xor_sync(0xffffffffU, dp[part][i], 1);
+        dp[part][i] += __shfl_xor_sync(0xffffffffU, dp[part][i], 2);
+        const i64 r = tile.row(part * kPingPongChunks) + worker.lane / 4 + 8 * i;
+        if (worker.lane % 4 == 0 && r < place.row_end) args.dp_parts[r * args.parts + place.n] = dp[part][i];
+      }
+  }
+  if (is_elected()) store_wait_all();
+}
+
+template <typename Element, bool kGated>
+__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
+    sm90_derive(const __grid_constant__ Sm90Derive job, int tiles_n) {
+  extern __shared__ __align__(1024) std::byte memory[];
+  auto& shared = *reinterpret_cast<Shared*>(memory);
+  GLU_HOPPER_ONLY(run_block(
+      shared, [&] { load_derive(job, shared, tiles_n); },
+      [&] { derive_tiles<Element, kGated>(job, shared, tiles_n); }));
+}
+
+#undef GLU_HOPPER_ONLY
+
+}  // namespace
+
+void launch_sm90_derive(const Sm90Derive& job, int multiprocessors, GpuStream stream) {
+  const bool bf16 = job.args.dtype == Dtype::BF16;
+  const auto kernel = job.args.gated ? (bf16 ? sm90_derive<__nv_bfloat16, true> : sm90_derive<__half, true>)
+                                     : (bf16 ? sm90_derive<__nv_bfloat16, false> : sm90_derive<__half, false>);
+  const int tiles_n = (job.args.width + kPingPongCols - 1) / kPingPongCols;
+  launch<Shared>(kernel, "sm90_derive", job, tiles_n, multiprocessors, stream);
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,77 @@
+#pragma once
+/// What two products of the backward share whose warpgroups take turns with the tensor cores ("ping-pong"): each of the
+/// two of a block makes tiles of 128 x 192 of its own, and while one multiplies, the results of the other leave. The
+/// two blocks of a cluster work on neighbouring rows and share the columns, of which each loads half for both.
+
+#include "kernels/mlp/sm90_backward_block.cuh"
+
+namespace glu_ckpt::sm90 {
+
+inline constexpr int kPingPongCols = 192;
+inline constexpr int kPingPongChunks = kPingPongCols / kTileCols;
+/// Of WGMMA's 64 rows.
+inline constexpr int kParts = kBlockRows / 64;
+inline constexpr int kPartSums = kPingPongCols / 2;
+using PingPongSums = float[kParts][kPartSums];
+/// What each block of a cluster loads of a square of B.
+inline constexpr int kHalfChunkBytes = kHalfDepthRows * kTileRowBytes;
+static_assert(kHalfDepthRows * kCluster == kDepthRows);
+
+/// One warpgroup of each block gives a stage back.
+template <int kNumSquares>
+struct PingPongStages : BackwardStages<4, kABytes + kPingPongChunks * kChunkBytes, kNumSquares, kCluster> {
+  /// Each ends a phase when the other warpgroup has left it the tensor cores.
+  uint64_t turn[kConsumers];
+
+  __device__ void init() {
+    BackwardStages<4, kABytes + kPingPongChunks * kChunkBytes, kNumSquares, kCluster>::init();
+    for (uint64_t& barrier : turn) barrier_init(&barrier, 1);
+  }
+};
+
+/// The tiles of a warpgroup: the first takes the block's first tile and every second one.
+__device__ inline int first_tile() { return static_cast<int>(blockIdx.x) / kCluster; }
+__device__ inline int tile_stride() { return static_cast<int>(gridDim.x) / kCluster; }
+
+/// A warpgroup's way through the stages, and its turns with the tensor cores.
+template <typename SharedType>
+class PingPong {
+ public:
+  /// `first_steps` are those of the block's first tile, or 0.
+  __device__ PingPong(SharedType& shared, const Worker& worker, int first_steps)
+      : shared_(shared), worker_(worker), turn_parity_(worker.group == 0 ? 1 : 0) {
+    // The first warpgroup need not wait the first time.
+    if (worker.group == 1) pipeline_.skip(first_steps);
+  }
+
+  /// Calls `multiply` with each stage of a tile and its step, and gives the stages back; those of the tile after it are
+  /// the other's. The sums are there on return.
+  template <typename Multiply>
+  __device__ void take_turn(int steps, int others_steps, const Multiply& multiply) {
+    barrier_wait(&shared_.turn[worker_.group], turn_parity_);
+    turn_parity_ ^= 1;
+    int last = 0;
+    for (int step = 0; step < steps; ++step, pipeline_.next()) {
+      barrier_wait(&shared_.full[pipeline_.stage], pipeline_.parity);
+      multiply(shared_.stages[pipeline_.stage], step);
+      mma_commit();
+      // The step before has ended once this one alone is under way.
+      mma_wait<1>();
+      if (step > 0) worker_.release(shared_, last);
+      last = pipeline_.stage;
+    }
+    // The other's first products queue behind this one's last.
+    if (worker_.thread == 0) barrier_arrive(&shared_.turn[1 - worker_.group]);
+    mma_wait<0>();
+    if (steps > 0) worker_.release(shared_, last);
+    pipeline_.skip(others_steps);
+  }
+
+ private:
+  SharedType& shared_;
+  const Worker& worker_;
+  PipelineStage<SharedType::kStages> pipeline_;
+  uint32_t turn_parity_;
+};
+
+}  // namespace glu_ckpt::sm90
