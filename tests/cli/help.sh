@@ -64,24 +64,13 @@ zpty tester zsh -f -i
 zpty -w tester "PS1= PS2= RPS1=; unsetopt zle_bracketed_paste; autoload -Uz compinit; compinit -u -D; source $1"
 zpty -w tester 'compadd() { if [[ ${@[1,(i)(-|--)]} == *-(O|A|D)* ]]; then builtin compadd "$@"; return; fi
   local -a found; builtin compadd -A found "$@"; local f; for f in $found; do print -r -- "<$f>"; done; builtin compadd "$@"; }'
-zpty -w tester 'bindkey "^I" list-choices; print -r -- REA""DY'
-local out all=
-SECONDS=0
-while zpty -r tester out '*READY*'; do break; done
+zpty -w tester 'answer() { zle list-choices; print -r -- ANSWE""RED }; zle -N answer; bindkey "^I" answer; print -r -- REA""DY'
+local out
+zpty -r tester out '*READY*'
 zpty -n -w tester "$2"$'\t'
-# Once it answered and then said nothing for a while, it is done.
-integer silent=0
-until ((silent == 10)); do
-  if zpty -r -t tester out; then
-    all+=$out
-    silent=0
-  else
-    sleep 0.05
-    [[ $all != *'>'* && SECONDS -lt 20 ]] || ((++silent))
-  fi
-done
+zpty -r tester out '*ANSWERED*'
 zpty -d tester
-print -r -- $all | grep -o '<[^<>]*>' | tr -d '<>'
+print -r -- $out | grep -o '<[^<>]*>' | tr -d '<>'
 ZSH
   timeout 60 zsh -f "$WORK/complete.zsh.test" "$WORK/complete.zsh" "$1"
 }

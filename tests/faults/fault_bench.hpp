@@ -15,6 +15,16 @@
 
 namespace glu_ckpt::faults {
 
+/// Conversions take four times as long under a sanitizer, and other builds try everything: there the tests that fail at
+/// every call try one way at each, and go through the ways in turn.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kOneWayEach = true;
+#elif defined(__has_feature)
+inline constexpr bool kOneWayEach = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+inline constexpr bool kOneWayEach = false;
+#endif
+
 /// Paths below a directory, and what is in the files; a directory's path ends in "/".
 using Tree = std::map<std::string, std::string>;
 
