@@ -71,10 +71,11 @@ build() {
   ninja -C "$dir" "${@:2}" || { failed_checks+=("build of $dir"); return 1; }
 }
 
-# run_tests DIR MESON-TEST-OPTION...: a failed test shows in the log that is counted below; a failure without one is
-# caught there too.
+# run_tests DIR MESON-TEST-OPTION...: one test more at a time than there are cores, for some wait for disks and for other
+# programs. A failed test shows in the log that is counted below; a failure without one is caught there too.
 run_tests() {
-  meson test -C "$1" --no-rebuild --print-errorlogs --timeout-multiplier "$timeouts" "${@:2}" || true
+  meson test -C "$1" --no-rebuild --print-errorlogs --num-processes "$(($(nproc) + 1))" \
+    --timeout-multiplier "$timeouts" "${@:2}" || true
 }
 
 without_nvcc=(--native-file scripts/without_nvcc.ini)

@@ -554,19 +554,6 @@ two_at_once() {
 
 # ---- memory
 
-# peak_kib COMMAND...: the command's status; its peak resident memory is in $PEAK.
-peak_kib() {
-  python3 - "$@" <<'PY' >"$WORK/.peak" 2>"$WORK/.err"
-import resource, subprocess, sys
-status = subprocess.run(sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-sys.exit(status)
-PY
-  local got=$?
-  PEAK=$(cat "$WORK/.peak")
-  return $got
-}
-
 # A conversion's memory is bounded whatever the checkpoint's size.
 peak_memory() {
   ((SANITIZED)) && { skip "peak memory: a sanitizer's own memory is in the way"; return; }
@@ -579,7 +566,7 @@ peak_memory() {
     layers=$((megabytes / 100))
     make_model "$src" 4 "$layers" 4096 1024 sparse
     for jobs in 1 4; do
-      peak_kib "$PROGRAM" convert "$src" "$out" "${FAULT_TO[@]}" -q -j $jobs --max-memory 64MiB
+      measure "$PROGRAM" convert "$src" "$out" "${FAULT_TO[@]}" -q -j $jobs --max-memory 64MiB
       check "$megabytes MB with -j $jobs: $(head -c 200 "$WORK/.err" 2>/dev/null)" [ $? == 0 ]
       check "$megabytes MB with -j $jobs: $PEAK KiB" [ "$PEAK" -lt 131072 ]
       rm -rf "$out" "$out.partial"
@@ -588,7 +575,7 @@ peak_memory() {
   done
   # As many tensors as DeepSeek-V3 has: what is kept of each counts, too.
   python3 "$HERE/../../scripts/make_sparse_checkpoint.py" "$src" --tensors 69888 --rows 64 --bytes 580000000
-  peak_kib "$PROGRAM" convert "$src" "$out" "${FAULT_TO[@]}" -q -j 2 --max-memory 64MiB
+  measure "$PROGRAM" convert "$src" "$out" "${FAULT_TO[@]}" -q -j 2 --max-memory 64MiB
   check "69888 tensors: $(head -c 200 "$WORK/.err" 2>/dev/null)" [ $? == 0 ]
   check "69888 tensors: $PEAK KiB" [ "$PEAK" -lt 131072 ]
   rm -rf "$src" "$out"*

@@ -1,19 +1,6 @@
 # The layout gallery: every command of the manifest must be refused with the status and slug it names, quickly, in
 # little memory, leaving no output and an untouched source.
 
-measure_kib() {
-  # Peak resident memory of a command, in KiB; its stdout is dropped and its stderr kept.
-  local peak=$WORK/.peak
-  if [[ -x /usr/bin/time ]]; then
-    /usr/bin/time -q -f %M -o "$peak" "$@" >/dev/null 2>"$WORK/.err" </dev/null
-    local got=$?
-    PEAK=$(tail -n 1 "$peak")
-    return $got
-  fi
-  PEAK=0
-  "$@" >/dev/null 2>"$WORK/.err" </dev/null
-}
-
 # Refusals of broken input that no byte of a file is to blame for, and why.
 declare -A NO_BYTE=(
   [shard_missing_without_index]="a file that is not there: the name of the one that is says so"
@@ -59,7 +46,7 @@ no_byte_list() {
 }
 
 gallery() {
-  local root=$TESTDATA/malformed/layout area=$WORK/gallery case command expected slug before begin took got error
+  local root=$TESTDATA/malformed/layout area=$WORK/gallery case command expected slug before got error
   local limit_ms=1000
   ((SANITIZED)) && limit_ms=20000
   mkdir -p "$area"
@@ -73,16 +60,14 @@ gallery() {
     fi
     command=${command//\{IN\}/$area/in}
     command=${command//\{OUT\}/$area/out}
-    begin=$(date +%s%N)
     # shellcheck disable=SC2086 -- the manifest's arguments are separated by blanks
-    measure_kib "$PROGRAM" $command
+    measure "$PROGRAM" $command
     got=$?
-    took=$((($(date +%s%N) - begin) / 1000000))
     error=$(cat "$WORK/.err")
     if [[ $got != "$expected" ]] || ! has "$error" "[$slug]"; then
       bad "gallery $case: exit $got, expected $expected [$slug]: $command :: ${error:0:400}"
-    elif ((took > limit_ms)); then
-      bad "gallery $case: took $took ms: $command"
+    elif ((CPU_MS > limit_ms)); then
+      bad "gallery $case: took $CPU_MS ms of processor time: $command"
     elif ((!SANITIZED && PEAK > 65536)); then
       bad "gallery $case: used $PEAK KiB: $command"
     else
@@ -113,19 +98,17 @@ gallery() {
 
 # The format gallery: a broken file is refused from its headers alone, quickly and in little memory.
 formats() {
-  local root=$TESTDATA/malformed/format path slug expected begin took got error limit_ms=1000
+  local root=$TESTDATA/malformed/format path slug expected got error limit_ms=1000
   ((SANITIZED)) && limit_ms=20000
   while IFS=$'\t' read -r path slug expected; do
     [[ $path == \#* || -z $path ]] && continue
-    begin=$(date +%s%N)
-    measure_kib "$PROGRAM" inspect "$root/$path"
+    measure "$PROGRAM" inspect "$root/$path"
     got=$?
-    took=$((($(date +%s%N) - begin) / 1000000))
     error=$(cat "$WORK/.err")
     if [[ $got != "$expected" ]] || ! has "$error" "[$slug]"; then
       bad "format $path: exit $got, expected $expected [$slug] :: ${error:0:400}"
-    elif ((took > limit_ms)); then
-      bad "format $path: took $took ms"
+    elif ((CPU_MS > limit_ms)); then
+      bad "format $path: took $CPU_MS ms of processor time"
     elif ((!SANITIZED && PEAK > 65536)); then
       bad "format $path: used $PEAK KiB"
     else
@@ -136,7 +119,7 @@ formats() {
 
 # confined SECONDS KIB DIRECTORY COMMAND...: runs it there, for no longer, in no more address space (0: no limit).
 confined() {
-  measure_kib bash -c 'cd "$3" || exit 125
+  measure bash -c 'cd "$3" || exit 125
     (($2 == 0)) || ulimit -v "$2"
     exec timeout "$1" "${@:4}"' _ "$@"
 }

@@ -34,6 +34,25 @@ status() {
   fi
 }
 
+# measure COMMAND...: the command's status. PEAK is its resident memory at most, in KiB, and CPU_MS its processor time,
+# which a busy machine does not change; its stdout is dropped and its stderr kept.
+measure() {
+  local got user system
+  if [[ -x /usr/bin/time ]]; then
+    /usr/bin/time -q -f '%M %U %S' -o "$WORK/.figures" "$@" >/dev/null 2>"$WORK/.err" </dev/null
+  else
+    python3 -c 'import resource, subprocess, sys
+status = subprocess.run(sys.argv[2:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(used.ru_maxrss, f"{used.ru_utime:.2f} {used.ru_stime:.2f}", file=open(sys.argv[1], "w"))
+sys.exit(status)' "$WORK/.figures" "$@" 2>"$WORK/.err"
+  fi
+  got=$?
+  read -r PEAK user system < <(tail -n 1 "$WORK/.figures")
+  CPU_MS=$((10 * (10#${user/./} + 10#${system/./})))
+  return $got
+}
+
 # Runs of a program linked with tests/support/hold_writes.cpp, which stand still in the middle until they are let go.
 export GLU_CKPT_TEST_HOLD=$WORK/hold
 hold_anew() {

@@ -13,7 +13,7 @@ text = json.dumps(header).encode()
 os.mkdir(sys.argv[1])
 open(sys.argv[1] + "/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + bytes(6 * e))
 PY
-  measure_kib "$PROGRAM" inspect "$WORK/many" --from-glu contiguous
+  measure "$PROGRAM" inspect "$WORK/many" --from-glu contiguous
   check "200000 experts: inspected" [ $? == 0 ]
   check "200000 experts in 1.2 MB: $PEAK KiB to inspect" [ "$PEAK" -lt 262144 ]
   rm -rf "$WORK/many"

@@ -271,7 +271,7 @@ full_size_plans() {
       continue
     fi
     # shellcheck disable=SC2016
-    peak_kib sh -c 'exec "$@" >"$0"' "$WORK/.plan" "$PROGRAM" plan "$out/$model" "$out/planned" --decode bf16 --to megatron \
+    measure sh -c 'exec "$@" >"$0"' "$WORK/.plan" "$PROGRAM" plan "$out/$model" "$out/planned" --decode bf16 --to megatron \
       --json -q
     check "$model: plan: $(head -c 400 "$WORK/.err")" [ $? == 0 ]
     mv "$WORK/.plan" "$WORK/.out"
