@@ -52,6 +52,21 @@ TEST(FindQuantized, Fp8BlocksWithEdges) {
   EXPECT_EQ(weight.shape, (std::vector<i64>{576, 320}));
 }
 
+/// Codes and scales of one weight may lie in two shards, and their orders differ.
+TEST(FindQuantized, InTheOrderOfTheWeights) {
+  const auto fp8 = [](std::string name) { return stored(std::move(name), Dtype::F8_E4M3, {32, 64}); };
+  const auto fp4 = [](std::string name) { return stored(std::move(name), Dtype::U8, {2, 32, 4, 16}); };
+  const std::vector<MemoryTensor> tensors = {stored("c_scales", Dtype::U8, {2, 32, 4}),
+                                             fp4("b_blocks"),
+                                             fp8("a.weight"),
+                                             fp4("c_blocks"),
+                                             stored("a.weight_scale", Dtype::F32, {32, 1}),
+                                             stored("b_scales", Dtype::U8, {2, 32, 4})};
+  std::vector<std::size_t> weights;
+  for (const QuantizedTensor& weight : found(tensors).tensors) weights.push_back(weight.weight);
+  EXPECT_EQ(weights, (std::vector<std::size_t>{1, 2, 3}));
+}
+
 TEST(FindQuantized, BlocksAreTheConfigurationsAndNotAQuotient) {
   QuantConfig config = method("fp8");
   config.block_rows = config.block_cols = 128;
