@@ -1,5 +1,7 @@
 #pragma once
-/// Decides whether the layers of a stack share their tensors, with a leading axis that counts them.
+/// Decides whether the layers of a stack share their tensors, with a leading axis that counts them. They do in
+/// `megatron-dist` where all layers of the main stack are alike and the keys beside the experts have such an axis, too,
+/// or no layer numbers at all. A layout that is kept keeps its keys.
 
 #include <vector>
 
