@@ -20,7 +20,7 @@ constexpr int kThreads = 256;
 /// hides the latency of an H200's memory.
 constexpr int kLoads = 8;
 
-/// Each block reads its own 32 KiB and ends, so that blocks nearer to the memory take more of them.
+/// A block reads its own 32 KiB and ends, so that blocks nearer to the memory take more of them.
 __global__ void __launch_bounds__(kThreads) plain_read_kernel(const uint4* data, i64 words, u32* sums) {
   const i64 first = static_cast<i64>(blockIdx.x) * (kThreads * kLoads) + threadIdx.x;
   uint4 loaded[kLoads];

@@ -1,4 +1,4 @@
-/// What may be done while a graph is captured.
+/// BesideCaptures lets a thread make calls that CUDA forbids while a graph is captured.
 
 #include <cuda_runtime_api.h>
 

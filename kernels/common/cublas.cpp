@@ -36,7 +36,7 @@ bool find(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
-/// Empty, or the name of the first function that is missing.
+/// Returns the name of the first function that is missing, or nothing.
 std::string find_functions(void* library, Functions& functions) {
   if (!find(library, "cublasCreate_v2", functions.create)) return "cublasCreate_v2";
   if (!find(library, "cublasDestroy_v2", functions.destroy)) return "cublasDestroy_v2";
@@ -53,7 +53,7 @@ std::vector<std::string> library_names() {
   return {"libcublas.so.13", "libcublas.so.12"};
 }
 
-/// Stays loaded: its handles may outlive whoever asked for it first.
+/// The library stays loaded: its handles may outlive whoever asked for it first.
 Library load() {
   std::string tried;
   for (const std::string& name : library_names()) {
@@ -97,7 +97,7 @@ Cublas::Cublas() {
 Cublas::~Cublas() { (void)library().functions.destroy(handle_); }
 
 void Cublas::use(GpuStream stream, void* workspace, i64 bytes) const {
-  // In this order: a new stream brings cuBLAS's own workspace back, which a captured graph must not use.
+  // The stream comes first: a new stream brings cuBLAS's own workspace back, which a captured graph must not use.
   check(library().functions.set_stream(handle_, stream), "cublasSetStream");
   check(library().functions.set_workspace(handle_, workspace, static_cast<std::size_t>(bytes)), "cublasSetWorkspace");
 }

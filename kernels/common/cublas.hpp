@@ -1,6 +1,6 @@
 #pragma once
-/// cuBLAS, loaded while the program runs: it neither links the library nor needs it. Only what the grouped linear layer
-/// calls, with types of this header's own, so that the toolkit's cublas_v2.h is not needed to build.
+/// cuBLAS is loaded while the program runs, which neither links it nor needs it. This header declares what the grouped
+/// linear layer calls, with types of its own, so a build needs no cublas_v2.h.
 
 #include <library_types.h>
 
@@ -15,7 +15,7 @@ enum CublasValue : int {
   kCublasOpN = 0,
   kCublasOpT = 1,
   kCublasCompute32F = 68,
-  /// Products and sums in fp32: no TF32.
+  /// Products and sums are made in fp32, without TF32.
   kCublasCompute32FPedantic = 69,
   kCublasGemmDefault = -1,
   /// Partial sums, too, are fp32.
@@ -41,7 +41,7 @@ struct CublasGemm {
   float beta = 0;
 };
 
-/// Why there is none, as a sentence; empty where there is. The first call loads it.
+/// Says in a sentence why there is no cuBLAS; empty where there is one. The first call loads it.
 const std::string& why_no_cublas_library();
 
 /// A handle on the current device. Throws NoDevice where cuBLAS is not there, NoMemory, DeviceFailed.

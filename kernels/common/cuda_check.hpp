@@ -13,7 +13,7 @@ namespace glu_ckpt {
 
 /// Throws NoDevice, NoMemory or DeviceFailed, naming the call and where it stands.
 [[noreturn]] void cuda_fail(cudaError_t status, const char* call, const char* file, int line);
-/// The same, naming the kernel and the shape it was launched on.
+/// Throws the same, naming the kernel and the shape it was launched on.
 [[noreturn]] void cuda_launch_fail(cudaError_t status, const char* kernel, const std::string& shape);
 /// Throw NoMemory with the bytes wanted, and those free on the current device.
 [[noreturn]] void device_memory_fail(cudaError_t status, i64 wanted_bytes);
@@ -25,7 +25,7 @@ namespace glu_ckpt {
       ::glu_ckpt::cuda_fail(cuda_check_status, #call, __FILE__, __LINE__);              \
   } while (false)
 
-/// After a launch: `describe` returns the shape as text and is called only on failure.
+/// Checks a launch. `describe` returns the shape as text and is called only on failure.
 template <typename Describe>
 void check_launch(const char* kernel, const Describe& describe) {
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess)

@@ -10,7 +10,7 @@
 
 namespace glu_ckpt {
 
-/// Device memory, aligned to 256 bytes as cudaMalloc does. Freed with the object.
+/// Device memory, aligned to 256 bytes by cudaMalloc. The object frees it.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -60,7 +60,7 @@ class PinnedBuffer {
  private:
   std::byte* data_ = nullptr;
   i64 bytes_ = 0;
-  /// This process's own pages, which CUDA only locked.
+  /// The pages are this process's own, and CUDA only locked them.
   bool mapped_ = false;
 };
 

@@ -26,7 +26,7 @@ std::string why_no_cuda() {
   (void)cudaGetLastError();
   if (status == cudaSuccess && count > 0) return {};
   if (status == cudaSuccess) return "the driver lists no device";
-  // CUDA calls a driver that is missing too old.
+  // CUDA's text for a missing driver is that it is too old.
   int driver = 0;
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) return "no NVIDIA driver is installed";
   return cudaGetErrorString(status);
@@ -34,7 +34,7 @@ std::string why_no_cuda() {
 
 namespace {
 
-/// On a thread of its own: to set the device, and to set it back, opens both.
+/// The caller runs this on a thread of its own: setting the device back afterwards would open that one, too.
 CudaDevice describe(int index) {
   CUDA_CHECK(cudaSetDevice(index));
   cudaDeviceProp properties{};

@@ -183,7 +183,7 @@ struct PartComparer::State {
 PartComparer::PartComparer(int device) : state_(std::make_unique<State>(device)) {}
 
 PartComparer::~PartComparer() {
-  // By another thread, whose device may be one that nothing else here opens.
+  // The destructor may run on another thread, with another current device, which freeing would open.
   (void)cudaSetDevice(state_->device);
   (void)cudaStreamSynchronize(state_->stream->get());
 }

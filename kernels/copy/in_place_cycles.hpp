@@ -25,7 +25,7 @@ constexpr u32 next_block(u32 at, u32 half, bool interleave) {
   return (at % 2) * half + at / 2;
 }
 
-/// Every block that moves, once. Cycles longer than `most_steps` are cut. Pure.
+/// Returns segments that have every block that moves once. Cycles longer than `most_steps` are cut. Pure.
 std::vector<CycleSegment> cycle_segments(u32 half, bool interleave, u32 most_steps);
 
 /// The plan that in_place_glu() follows.
@@ -49,7 +49,8 @@ InPlaceSchedule in_place_schedule(const InPlaceGlu& glu, i64 most_bytes);
 void run_in_place(const InPlaceGlu& glu, const InPlaceSchedule& schedule, const CycleSegment* table, std::byte* saved,
                   std::byte* data, GpuStream stream);
 
-/// Throws Usage for scratch that is null, not aligned to 16 bytes or too small. Here, because fmt compiles here.
+/// Throws Usage for scratch that is null, not aligned to 16 bytes or too small. It is no function of the .cu, which
+/// cannot use fmt.
 void check_in_place_scratch(const InPlaceSchedule& schedule, const std::byte* scratch, i64 scratch_bytes);
 
 }  // namespace glu_ckpt

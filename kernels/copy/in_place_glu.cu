@@ -16,7 +16,7 @@ namespace {
 constexpr int kThreads = 128;
 /// Blocks read ahead of the writes. Four times 2048 threads times 16 bytes a multiprocessor are in flight.
 constexpr u32 kAhead = 4;
-/// In the y and z directions of a grid.
+/// The most blocks of a grid along y and z.
 constexpr i64 kMostGridBlocks = 65'535;
 
 struct Blocks {

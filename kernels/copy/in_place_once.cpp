@@ -23,8 +23,8 @@ struct KeptPermutation {
 using PermutationKey = std::array<i64, 6>;
 
 std::unique_ptr<KeptPermutation> make_permutation(const InPlaceGlu& glu) {
-  // On a stream of its own, for the default one would wait for all others; while a graph is captured, too: what is made
-  // is kept for good, and is there before the graph is replayed.
+  // The table is copied on a stream of its own, for the default one would wait for all others. That is right while a
+  // graph is captured, too: the table is kept for good, and is there before the graph is replayed.
   const BesideCaptures beside;
   auto made = std::make_unique<KeptPermutation>();
   made->schedule = in_place_schedule(glu, kMostScratchBytes);

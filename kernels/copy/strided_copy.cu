@@ -18,7 +18,7 @@ namespace {
 /// 4 words: 0.976; 1024 and 4: 0.985, but 0.92 of a copy of 6 MB; a persistent grid of bulk (TMA) copies through shared
 /// memory: 0.91.
 constexpr int kThreads = 128;
-/// From here on a copy is bound by device memory alone, and one word a thread is enough.
+/// A copy of so many bytes is bound by device memory alone, and one word a thread is enough.
 constexpr i64 kOneWordBytes = i64{256} << 20;
 
 /// Copies by the widest words have the most kernels: one for each of the common shapes, where the others take the next

@@ -31,7 +31,7 @@ struct TransposeShape {
   TransposeAxis across;
   /// Consecutive in the target; steps are the source's.
   TransposeAxis down;
-  /// Everything else; run_bytes is not used.
+  /// The loops that are left; run_bytes is not used.
   CopyShape outer;
 };
 
@@ -42,8 +42,8 @@ std::optional<TransposeShape> find_transpose(const CopyShape& shape);
 /// Says whether rows on both sides can be read and written 16 bytes at a time. Pure.
 bool transposes_in_vectors(const TransposeShape& shape, std::span<const CopyPair> pairs);
 
-/// Executes it in device memory. Asynchronous on `stream`, allocates nothing. Its oracle is strided_copy_ref().
-/// Throws DeviceFailed with the shape.
+/// Executes the transposes in device memory. Asynchronous on `stream`, allocates nothing. Its oracle is
+/// strided_copy_ref(). Throws DeviceFailed with the shape.
 void transpose_copy(const TransposeShape& shape, std::span<const CopyPair> pairs, GpuStream stream);
 
 }  // namespace glu_ckpt

@@ -1,4 +1,4 @@
-/// Launches of the schedule and of what it is made from, and the way of its status back.
+/// Launches of make_expert_tiles() and store_splits(), and the check of the status that they leave.
 
 #include <algorithm>
 #include <string>

@@ -15,7 +15,7 @@ using i32 = std::int32_t;
 enum class SplitFault : i32 {
   None = 0,
   Negative = 1,
-  /// It and those before it take more rows than there are.
+  /// The split and those before it take more rows than there are.
   TooMany = 2,
 };
 
@@ -23,7 +23,7 @@ enum class SplitFault : i32 {
 struct SplitStatus {
   SplitFault fault = SplitFault::None;
   i32 expert = 0;
-  /// Its split.
+  /// The value of that split.
   i64 value = 0;
   /// Rows of the experts before it, and all rows.
   i64 before = 0;
@@ -45,7 +45,7 @@ constexpr i64 expert_tiles_bytes(i64 num_experts) {
   return static_cast<i64>(sizeof(SplitStatus)) + (num_experts + 1) * static_cast<i64>(sizeof(i64) + sizeof(i32));
 }
 
-/// In expert_tiles_bytes(num_experts) bytes at a multiple of 8.
+/// Places the arrays in expert_tiles_bytes(num_experts) bytes at a multiple of 8.
 inline ExpertTiles expert_tiles_at(std::byte* memory, i64 num_experts) {
   std::byte* const rows = memory + sizeof(SplitStatus);
   return {reinterpret_cast<SplitStatus*>(memory), reinterpret_cast<i64*>(rows),
@@ -89,7 +89,7 @@ void make_expert_tiles_ref(std::span<const i64> splits, i64 rows, i32 tile_rows,
 
 /// Throws Usage with the numbers if a split is wrong.
 void check_split_status(const SplitStatus& status);
-/// The same for a status in device memory, once `stream` has come so far: synchronises it.
+/// Synchronizes `stream`, and checks a status in device memory.
 void check_split_status(const SplitStatus* device_status, GpuStream stream);
 
 /// The status of splits in host memory.

@@ -90,7 +90,7 @@ __device__ inline SimtWork simt_by_experts(const LinearOperands& args, const Til
 
 template <Along kA, Along kB>
 __device__ void simt_multiply(const SimtWork& work, float (&sums)[4][4]) {
-  // Four more a row: rows stay aligned for 16 bytes, and a column's elements fall into different banks.
+  // Rows have four elements more: rows stay aligned for 16 bytes, and a column's elements fall into different banks.
   __shared__ __align__(16) float a_tile[kSimtDepth][kSimtTile + 4];
   __shared__ __align__(16) float b_tile[kSimtDepth][kSimtTile + 4];
   const int row = static_cast<int>(threadIdx.x) / 16 * 4;
@@ -120,7 +120,7 @@ __device__ void simt_multiply(const SimtWork& work, float (&sums)[4][4]) {
   }
 }
 
-/// By experts (NT) where A is dense along m.
+/// The product is by experts (NT) where A is dense along m.
 template <Along kA, Along kB>
 __global__ void __launch_bounds__(kSimtThreads) grouped_gemm_fp32(const __grid_constant__ LinearOperands args, bool) {
   constexpr bool kByExperts = kA == Along::Mn;

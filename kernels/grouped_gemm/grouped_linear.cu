@@ -66,7 +66,7 @@ void prepare_linear(Dtype dtype, const LinearOperands& operands) {
   for (const bool small : {false, true})
     for (const bool wide : {false, true}) {
       const Choice choice = choose(dtype, order_of(operands), small, wide);
-      // Loads the kernel too, which a stream that is being captured might not allow.
+      // The call loads the kernel, too, which a stream that is being captured might not allow.
       const auto* const kernel = reinterpret_cast<const void*>(choice.kernel);
       CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, choice.shared_bytes));
     }

@@ -57,7 +57,8 @@ Product product_of(const GroupedLinear& linear, const LinearRows& rows, i64 firs
 
 void compute_row(const Product& product, i64 row) {
   std::vector<float> sums(static_cast<std::size_t>(product.n), 0.0F);
-  // Column by column in the inner loop, so that b is read as it lies; each sum still takes its products in order.
+  // The inner loop goes from column to column, so that b is read as it lies; each sum still takes its products in
+  // order.
   for (i64 k = 0; k < product.k; ++k) {
     const float a = product.a.at(row, k);
     for (i64 n = 0; n < product.n; ++n) {

@@ -126,7 +126,7 @@ std::string why_no_cublas() {
 }
 
 struct GroupedLinearHostSplits::State {
-  /// Its sizes and dtypes only.
+  /// Only its sizes and dtypes are used.
   GroupedLinear linear;
   std::optional<CublasLinear> cublas;
   std::optional<KernelLinear> kernels;

@@ -120,7 +120,7 @@ i64 linear_blocks(Dtype dtype, const LinearOperands& operands, i64 rows) {
   const bool fp32 = dtype == Dtype::F32;
   const auto tiles = [](i64 length, i64 tile) { return length / tile + (length % tile != 0 ? 1 : 0); };
   const i64 n_tiles = tiles(operands.n, fp32 ? kSimtTile : kMmaCols);
-  // By experts the tile is large whatever the rows are.
+  // Products by experts take the large tile, whatever the rows are.
   const i64 m_tiles = operands.m > 0 ? tiles(operands.m, fp32 ? kSimtTile : LargeMmaTile::kRows) : 1;
   const i64 groups = operands.m > 0 ? operands.num_experts
                                     : max_expert_tiles(rows, operands.num_experts,

@@ -10,15 +10,15 @@ namespace glu_ckpt {
 
 inline bool is_aligned(const void* data, i64 bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
 
-/// Shapes, dtypes and the addresses of matrices. Throws Usage, NotSupported, ShapeOverflow.
+/// Checks shapes, dtypes and the addresses of matrices. Throws Usage, NotSupported, ShapeOverflow.
 void check_linear(const GroupedLinear& linear);
-/// The addresses of rows, which a run of no rows does without. Throws Usage, ShapeOverflow.
+/// Checks the addresses of rows, which a run of no rows does without. Throws Usage, ShapeOverflow.
 void check_linear_rows(const GroupedLinear& linear, const LinearRows& rows);
 
-/// Splits in host memory. Throws Usage.
+/// Checks splits in host memory. Throws Usage.
 void check_host_splits(const GroupedLinear& linear, i64 rows, std::span<const i64> splits);
 
-/// One address per expert, of W or dW; after check_linear().
+/// Returns one address per expert, of W or dW. check_linear() comes first.
 std::vector<const void*> matrix_addresses(const GroupedLinear& linear);
 
 /// Says whether every row of every operand that the product has begins at a multiple of 16 bytes.

@@ -22,7 +22,7 @@ struct LinearOperands {
   i64 m = 0;
   i64 n = 0;
   i64 k = 0;
-  /// By rows: whether B's columns are k (TN), as they lie, or n (NN).
+  /// Products by rows: says whether B's columns are k (TN) or n (NN).
   bool b_along_k = true;
   bool accumulate = false;
 };
@@ -40,8 +40,8 @@ i64 linear_blocks(Dtype dtype, const LinearOperands& operands, i64 rows);
 /// Readies the kernels of these operands on the current device, so that a launch can be captured.
 void prepare_linear(Dtype dtype, const LinearOperands& operands);
 
-/// After make_expert_tiles() on the same stream. `wide`: every row of every operand begins at a multiple of 16 bytes.
-/// `c_dtype` is `dtype`, or F32 by experts.
+/// Comes after make_expert_tiles() on the same stream. `wide` says that every row of every operand begins at a multiple
+/// of 16 bytes. `c_dtype` is `dtype`, or F32 by experts.
 void launch_linear(Dtype dtype, Dtype c_dtype, const LinearOperands& operands, i64 rows, bool wide, GpuStream stream);
 
 }  // namespace glu_ckpt

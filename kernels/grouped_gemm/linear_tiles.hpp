@@ -9,7 +9,7 @@ namespace glu_ckpt {
 
 /// A block's tile of C, in tiles.
 struct TilePlace {
-  /// -1: none is left.
+  /// -1 where no tile is left.
   i32 expert = -1;
   i32 m = 0;
   i32 n = 0;
@@ -29,7 +29,7 @@ constexpr TilePlace place_in_expert(i32 expert, i32 index, i32 m_tiles, i32 n_ti
   return {expert, first_m + within % height, within / height};
 }
 
-/// For C with an expert's rows as its rows.
+/// Returns the place of a block's tile where C has an expert's rows as its rows.
 constexpr TilePlace place_by_rows(const i32* first_tile, i32 num_experts, i32 n_tiles, i32 block) {
   const i32 tile_row = block / n_tiles;
   if (tile_row >= first_tile[num_experts]) return {};
@@ -38,7 +38,7 @@ constexpr TilePlace place_by_rows(const i32* first_tile, i32 num_experts, i32 n_
   return place_in_expert(expert, block - first * n_tiles, first_tile[expert + 1] - first, n_tiles);
 }
 
-/// For C of one size for all experts.
+/// Returns the place of a block's tile where C has one size for all experts.
 constexpr TilePlace place_by_experts(i32 m_tiles, i32 n_tiles, i32 block) {
   const i32 tiles = m_tiles * n_tiles;
   return place_in_expert(block / tiles, block % tiles, m_tiles, n_tiles);
@@ -60,7 +60,7 @@ struct MatrixPoint {
   bool operator==(const MatrixPoint&) const = default;
 };
 
-/// Whose element k + 1 follows element k in memory, and with it in shared memory; else it is mn + 1 that follows.
+/// The axis of an operand along which its elements follow one another, in device memory and in shared memory.
 enum class Along { K, Mn };
 
 /// The first element of the 8 in one row that a lane names to ldmatrix.x4, which fills the four registers of
@@ -102,7 +102,7 @@ struct MmaTile {
 };
 
 using LargeMmaTile = MmaTile<128, 2, 2, 3>;
-/// For few rows an expert: then C is bound by reading W, and a large tile's rows would mostly be padding.
+/// This tile is for few rows an expert: then C is bound by reading W, and a large tile's rows would mostly be padding.
 using SmallMmaTile = MmaTile<32, 1, 4, 4>;
 
 /// Says which of the two tiles a product by rows takes. The bits do not depend on it.

@@ -19,29 +19,29 @@ __device__ inline u32 dynamic_shared() {
   return static_cast<u32>(__cvta_generic_to_shared(shared_tiles));
 }
 
-/// 16 bytes from device memory, or as many zeros where nothing is there to be read. They are in shared memory once
-/// this thread has waited for their stage.
+/// Copies 16 bytes from device memory, or as many zeros where nothing is there to be read. They are in shared memory
+/// once this thread has waited for their stage.
 __device__ inline void copy_piece(u32 to, const u16* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
-/// 16 bytes from registers.
+/// Stores 16 bytes from registers.
 __device__ inline void store_piece(u32 to, const u32 (&words)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
                "r"(words[3])
                : "memory");
 }
 
-/// This thread's copies since the last call are one stage.
+/// Makes one stage of this thread's copies since the last call.
 __device__ inline void close_stage() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-/// Until all but the newest `kOpen` stages of this thread have come.
+/// Waits until all but the newest `kOpen` stages of this thread have come.
 template <int kOpen>
 __device__ void wait_for_stages() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
 }
 
-/// Four matrices of 8 by 8: lane l names row l % 8, 16 bytes, of matrix l / 8. Register i of lane l gets elements
+/// Loads four matrices of 8 by 8: lane l names row l % 8, 16 bytes, of matrix l / 8. Register i of lane l gets elements
 /// 2 (l % 4) and the next of row l / 4 of matrix i.
 __device__ inline void load_matrices(u32 (&registers)[4], u32 row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -50,7 +50,7 @@ __device__ inline void load_matrices(u32 (&registers)[4], u32 row) {
                : "memory");
 }
 
-/// The same of the matrices' transposes.
+/// Loads the matrices' transposes likewise.
 __device__ inline void load_transposed(u32 (&registers)[4], u32 row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])

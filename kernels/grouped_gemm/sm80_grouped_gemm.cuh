@@ -173,7 +173,7 @@ __device__ void store_one(void* c, i64 at, float sum, bool fp32, bool accumulate
   }
 }
 
-/// Both at once: c + at is aligned to two elements.
+/// One store takes both, for c + at is aligned to two elements.
 template <typename Element>
 __device__ void store_two(void* c, i64 at, float first, float second, bool fp32) {
   if (fp32) {
@@ -239,7 +239,7 @@ __device__ void multiply_tile(const TileWork& work, WarpSums<Element, Tile, kA, 
       a.load(stages + static_cast<u32>(stage) * kStageBytes);
       b.load(stages + static_cast<u32>(stage) * kStageBytes + kABytes);
     }
-    // Also an empty one, so that the number of open stages says which one has come.
+    // An empty stage is closed, too, so that the number of open stages says which one has come.
     close_stage();
   };
 #pragma unroll
@@ -247,7 +247,8 @@ __device__ void multiply_tile(const TileWork& work, WarpSums<Element, Tile, kA, 
   i32 stage = 0;
   for (i32 step = 0; step < steps; ++step) {
     wait_for_stages<kStages - 2>();
-    // Behind it this step's tiles are there for all threads, and none still reads the stage that is filled next.
+    // Behind this barrier the step's tiles are there for all threads, and none still reads the stage that is filled
+    // next.
     __syncthreads();
     load(step + kStages - 1, stage == 0 ? kStages - 1 : stage - 1);
     const u32 a_tile = stages + static_cast<u32>(stage) * kStageBytes;
@@ -256,7 +257,7 @@ __device__ void multiply_tile(const TileWork& work, WarpSums<Element, Tile, kA, 
   }
 }
 
-/// By experts (NT) where A is dense along m.
+/// The product is by experts (NT) where A is dense along m.
 template <typename Element, typename Tile, Along kA, Along kB, bool kWide>
 __global__ void __launch_bounds__(Tile::kThreads, 2)
     sm80_grouped_gemm(const __grid_constant__ LinearOperands args, bool c_fp32) {

@@ -15,7 +15,7 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// A barrier in shared memory: a phase ends when `count` threads have arrived and all announced bytes have come.
+/// Makes a barrier in shared memory: a phase ends when `count` threads have arrived and all announced bytes have come.
 __device__ inline void barrier_init(uint64_t* barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count));
 }
@@ -60,8 +60,8 @@ __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
       : "memory");
 }
 
-/// A value that is the same in all lanes of the warp, as one of which the compiler knows that. What is made from it
-/// goes to TMA and WGMMA in uniform registers, without a loop over the values that lanes might have.
+/// Returns a value that is the same in all lanes of the warp in a form of which the compiler knows that. What is made
+/// from it goes to TMA and WGMMA in uniform registers, without a loop over the values that lanes might have.
 template <typename T>
 __device__ inline T uniform(T value) {
   return __shfl_sync(0xffffffffU, value, 0);
@@ -70,7 +70,7 @@ __device__ inline T uniform(T value) {
 /// The number of this thread's warp in its block.
 __device__ inline int warp_in_block() { return uniform(static_cast<int>(threadIdx.x) / 32); }
 
-/// True in one lane of a warp whose lanes are all here, always the same one.
+/// Returns true in one lane of a warp whose lanes are all here, always the same one.
 __device__ inline bool is_elected() {
   uint32_t elected;
   asm volatile(

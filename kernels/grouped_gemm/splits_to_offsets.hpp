@@ -14,7 +14,8 @@ constexpr int offsets_block_threads(i64 num_splits) {
   return num_splits >= 1024 ? 1024 : static_cast<int>((num_splits + 31) / 32 * 32);
 }
 
-/// The contract of splits_to_offsets_multi, for at least one output. Throws Usage; reads nothing that is pointed to.
+/// Checks the arguments of splits_to_offsets_multi, for at least one output. Throws Usage; reads nothing that is
+/// pointed to.
 void check_offset_arguments(const SplitSizes& splits, std::span<const OffsetOutput> outputs, const u32* flags);
 
 /// The oracle: the same in host memory, one sum after the other. The same errors.

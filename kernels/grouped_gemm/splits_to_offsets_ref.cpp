@@ -1,4 +1,4 @@
-/// The oracle of splits_to_offsets_multi, and what of its contract needs no device.
+/// The oracle of splits_to_offsets_multi, and the checks of its arguments.
 
 #include <cstdint>
 #include <cstring>

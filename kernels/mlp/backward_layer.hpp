@@ -35,13 +35,13 @@ struct BackwardArgs {
   /// [rows, parts]: the sums of G A over one tile's columns each.
   float* dp_parts = nullptr;
   i32 parts = 0;
-  /// As scaled() returns it.
+  /// The activation that scaled() returns.
   Activation activation;
   ExpertTiles tiles;
   /// kMlpMatrices for each expert.
   const StoredMatrix* weights = nullptr;
   const StoredMatrix* grads = nullptr;
-  /// Weight gradients are added to.
+  /// Weight gradients are added to the old ones.
   bool accumulate = false;
 
   constexpr i64 dz_pitch() const { return gated ? 2 * static_cast<i64>(width) : width; }
@@ -51,7 +51,7 @@ struct BackwardArgs {
 inline constexpr i32 kSimtPartCols = 64;
 inline constexpr i32 kSm90PartCols = 192;
 
-/// By ordinary multiplications in fp32, from weights and to gradients of any layout and dtype. Tiles are of
+/// These multiply in fp32 without tensor cores, from weights and to gradients of any layout and dtype. Tiles are of
 /// kSimtTileRows. Asynchronous; throw DeviceFailed.
 void launch_derive_simt(const BackwardArgs& args, GpuStream stream);
 void launch_input_grad_simt(const BackwardArgs& args, GpuStream stream);

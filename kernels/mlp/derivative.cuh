@@ -5,7 +5,7 @@
 
 namespace glu_ckpt {
 
-/// What one element of G leaves, before it is rounded.
+/// The results of one element of G, before they are rounded.
 struct Derived {
   float da, du, y;
   /// Its part of dprobs.
@@ -37,7 +37,7 @@ __device__ inline void differentiate(const Activation& activation, float a, floa
     const float s = sigmoid<Element>(2 * a * fmaf(0.03567741F, square, 0.79788456F));
     by_linear = a * s;
     value = by_linear * u;
-    // Where s (1 - s) has vanished, the slope of its argument may be infinite.
+    // The slope of the argument may be infinite where s (1 - s) has vanished.
     const float bend = by_linear * (1 - s);
     by_gate = (bend == 0 ? s : fmaf(bend, 2 * fmaf(0.10703223F, square, 0.79788456F), s)) * u;
   }

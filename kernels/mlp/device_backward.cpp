@@ -38,13 +38,13 @@ std::vector<StoredMatrix> pairs_of(const GroupedMlp& mlp) {
 struct BiasTables {
   /// StoredMatrix [experts]; empty where no expert has one.
   DeviceBuffer stored;
-  /// Those of the gradients; empty where they are not wanted.
+  /// StoredMatrix [experts] of the gradients; empty where they are not wanted.
   DeviceBuffer grads;
   i64 rows = 0;
   i64 pitch = 0;
 };
 
-/// Whether TMA reads rows of the matrix in boxes of `rows` rows, for all that are there.
+/// Returns whether TMA reads rows of all matrices that are there in boxes of `rows` rows.
 bool all_mapped(const std::vector<StoredMatrix>& matrices, int rows) {
   return std::ranges::all_of(matrices,
                              [&](const StoredMatrix& m) { return !m.is_there() || tma_boxes(m, rows).has_value(); });
@@ -70,7 +70,7 @@ DeviceBuffer upload_maps(const std::vector<StoredMatrix>& matrices, int rows, Gp
 /// The pieces of a workspace, one behind the other.
 class Workspace {
  public:
-  /// Null counts the bytes alone.
+  /// With null it counts the bytes alone.
   explicit Workspace(std::byte* data) : data_(data) {}
   std::byte* take(i64 bytes) {
     std::byte* const piece = data_ == nullptr ? nullptr : data_ + bytes_;
@@ -116,7 +116,7 @@ struct DeviceGroupedMlpBackward::State {
   }
   static const TmaWeight* maps(const DeviceBuffer& table) { return reinterpret_cast<const TmaWeight*>(table.data()); }
 
-  /// Without experts and gradients, whose lists may be gone when it runs.
+  /// The experts and gradients are left out, for their lists may be gone when it runs.
   MlpBackward backward;
   i64 experts = 0;
   i64 hidden = 0;
@@ -194,7 +194,7 @@ void DeviceGroupedMlpBackward::State::upload_fast(const MlpBackward& given, GpuS
   first_deep_maps = upload_maps(pairs, kDepthRows, stream);
   down_deep_maps = upload_maps(members(given.mlp.experts, &ExpertWeights::down), kHalfDepthRows, stream);
   std::vector<StoredMatrix> stored_grads = table_of(given.grads, kWeights);
-  // Those of fp32 are not stored by TMA.
+  // Gradients of fp32 are not stored by TMA.
   for (StoredMatrix& grad : stored_grads)
     if (grad.dtype == Dtype::F32) grad = {};
   if (!backward.accumulate_weights) grad_maps = upload_maps(stored_grads, kStoreRows, stream);

@@ -1,5 +1,5 @@
 #pragma once
-/// What the forward and the backward of the grouped MLP on a GPU share on the host's side.
+/// The forward and the backward of the grouped MLP on a GPU share these functions of the host.
 
 #include <string_view>
 #include <vector>

@@ -54,14 +54,14 @@ __device__ inline float at_least(float value, float limit) { return value < limi
 /// The formula of an activation. Those that differ in constants alone share one, and with it the code that follows a
 /// layer's sums.
 enum class Formula {
-  /// (a s(a)) u: of its own, because the constants of Scaled would cost the most used activation time.
+  /// (a s(a)) u. It is a formula of its own, because the constants of Scaled would cost the most used activation time.
   Swiglu,
   /// (ac s(alpha ac)) (uc + offset), with the constants of scaled().
   Scaled,
   GegluTanh,
   /// Formulas that are seldom used: the choice among them is made for each element.
   Other,
-  /// Without a gate.
+  /// max(u, 0)^2, without a gate.
   SquaredRelu,
 };
 
@@ -181,7 +181,7 @@ __device__ inline uint32_t pack(float first, float second) {
   }
 }
 
-/// And back.
+/// Returns both as fp32.
 template <typename Element>
 __device__ inline float2 unpack(uint32_t both) {
   if constexpr (std::is_same_v<Element, __nv_bfloat16>)

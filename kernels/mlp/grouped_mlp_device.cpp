@@ -116,9 +116,9 @@ struct DeviceGroupedMlp::State {
   std::vector<MappedWeights> mapped;
   /// TmaWeight or StoredMatrix, two for each expert.
   DeviceBuffer first_weights, second_weights;
-  /// From one row of A of FC2 to the next.
+  /// The elements from one row of A of FC2 to the next.
   i64 middle_pitch = 0;
-  /// For max_rows rows.
+  /// The workspace for max_rows rows, where the caller has none.
   DeviceBuffer own_workspace;
   DeviceBuffer tiles_memory;
   ExpertTiles tiles;

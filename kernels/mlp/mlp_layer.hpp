@@ -62,7 +62,7 @@ struct MlpLayer {
   i64 bias_pitch = 0;
   /// fp32, one for each row.
   const float* probs = nullptr;
-  /// As scaled() returns it.
+  /// The activation that scaled() returns.
   Activation activation;
   ExpertTiles tiles;
 };

@@ -8,7 +8,7 @@ namespace glu_ckpt {
 
 /// The rows along K of a stored weight that one box of its map, or several, bring to a stage.
 inline constexpr int kDepthRows = 64;
-/// Those that each block of a cluster loads for both.
+/// The part of those rows that each block of a cluster loads for both.
 inline constexpr int kHalfDepthRows = kDepthRows / 2;
 /// The rows of a tile, of a cluster's two blocks together: those that first_tile has to be made for.
 inline constexpr int kBackwardTileRows = 256;
@@ -18,9 +18,9 @@ inline constexpr int kBackwardBoxRows = 128;
 /// Row maps have boxes of kTileCols columns.
 struct Sm90Derive {
   BackwardArgs args;
-  /// In boxes of kBackwardBoxRows rows.
+  /// dout, in boxes of kBackwardBoxRows rows.
   CUtensorMap dout_map;
-  /// In boxes of kStoreRows rows: the halves of z (both are u's without a gate) and of dz, and y.
+  /// The halves of z (both are u's without a gate) and of dz, and y, in boxes of kStoreRows rows.
   CUtensorMap z_maps[2];
   CUtensorMap dz_maps[2];
   CUtensorMap y_map;

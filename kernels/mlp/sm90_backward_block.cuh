@@ -1,5 +1,5 @@
 #pragma once
-/// What the three products of the backward share: clusters of two blocks, in which one thread loads and two warpgroups
+/// The three products of the backward share this: clusters of two blocks, in which one thread loads and two warpgroups
 /// multiply, and the stages of shared memory between them. Blocks stay on their multiprocessors and take one tile after
 /// the other, as those of sm90_grouped_gemm.cu.
 ///
@@ -44,7 +44,7 @@ struct BackwardStages {
     }
   }
 
-  /// Where results of a warp wait for TMA.
+  /// Returns where the results of a warp wait for TMA.
   __device__ std::byte* out_of(int group, int warp) { return out + (group * 4 + warp) * kSquares * kSquareBytes; }
 };
 

@@ -68,9 +68,9 @@ class TileSquares {
         col_(place.n * kPingPongCols),
         chunks_(min(kPingPongChunks, tiles_of(width - col_, kTileCols))) {}
 
-  /// Whether it lies within F.
+  /// Returns whether a square lies within F.
   __device__ bool has(int square) const { return square % kPingPongChunks < chunks_; }
-  /// The one behind it, or the number of all.
+  /// Returns the next square within F, or kTileSquares.
   __device__ int after(int square) const {
     return has(square + 1) ? square + 1 : (square / kPingPongChunks + 1) * kPingPongChunks;
   }
@@ -82,20 +82,20 @@ class TileSquares {
 };
 constexpr int kTileSquares = kParts * kPingPongChunks;
 
-/// How z comes to a warp.
+/// Loads z into the squares of a warp.
 template <bool kGated>
 struct ZLoader {
   const Sm90Derive& job;
   std::byte* squares;
   uint64_t* full;
 
-  /// By one lane, once the squares are free.
+  /// One lane calls it, once the squares are free.
   __device__ void load(const TileSquares& tile, int square) const {
     barrier_expect(full, kGated ? 2 * kSquareBytes : kSquareBytes);
     if constexpr (kGated) load_tile_2d(squares, &job.z_maps[0], full, tile.col(square), tile.row(square), kEvictFirst);
     load_tile_2d(squares + kSquareBytes, &job.z_maps[1], full, tile.col(square), tile.row(square), kEvictFirst);
   }
-  /// By one lane: those behind the first are in L2 when they are wanted.
+  /// One lane calls it, so that the squares behind the first are in L2 when they are loaded.
   __device__ void prefetch(const TileSquares& tile) const {
     for (int square = tile.after(0); square < kTileSquares; square = tile.after(square)) {
       if constexpr (kGated) prefetch_tile_2d(&job.z_maps[0], tile.col(square), tile.row(square));

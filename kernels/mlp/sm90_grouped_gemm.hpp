@@ -28,11 +28,11 @@ struct Sm90Layer : MlpLayer {
   /// C and z, in boxes of kTileCols columns and kStoreRows rows; only where they are wide.
   CUtensorMap out_map;
   CUtensorMap z_maps[2];
-  /// Two for each expert in device memory, one for each half; both are the same where halves are neighbours.
+  /// Two maps for each expert in device memory, one for each half; both are the same where halves are neighbours.
   const TmaWeight* weights = nullptr;
 };
 
-/// Throws DeviceFailed.
+/// Makes the map of a matrix that these boxes cover. Throws DeviceFailed.
 TmaWeight make_tma_weight(const StoredMatrix& matrix, const TmaBoxes& boxes);
 /// Maps rows [rows, cols] of 16-bit elements, `pitch` elements apart, in boxes of `box_rows` rows. Throws DeviceFailed.
 CUtensorMap make_rows_map(const void* data, Dtype dtype, i64 rows, i64 cols, i64 pitch, int box_rows);
@@ -46,10 +46,10 @@ struct TileHeight {
 
 /// The height of launch_sm90_grouped_gemm().
 TileHeight sm90_grouped_gemm_height();
-/// For many rows an expert. `multiprocessors` are those of the current device. Asynchronous.
+/// Runs a layer of many rows an expert. `multiprocessors` are those of the current device. Asynchronous.
 void launch_sm90_grouped_gemm(const Sm90Layer& layer, int multiprocessors, GpuStream stream);
 
-/// For few rows an expert: A and B are swapped. `tile_rows` is 16, 32, 64 or 128. Asynchronous.
+/// Runs a layer of few rows an expert: A and B are swapped. `tile_rows` is 16, 32, 64 or 128. Asynchronous.
 void launch_sm90_grouped_gemm_swap_ab(const Sm90Layer& layer, int tile_rows, int multiprocessors, GpuStream stream);
 
 }  // namespace glu_ckpt

@@ -1,7 +1,8 @@
 #pragma once
-/// What two products of the backward share whose warpgroups take turns with the tensor cores ("ping-pong"): each of the
-/// two of a block makes tiles of 128 x 192 of its own, and while one multiplies, the results of the other leave. The
-/// two blocks of a cluster work on neighbouring rows and share the columns, of which each loads half for both.
+/// Two products of the backward, sm90_derive.cu and sm90_weight_grad.cu, share this schedule, in which the two
+/// warpgroups of a block take turns with the tensor cores ("ping-pong"). Each makes tiles of 128 x 192 of its own;
+/// while one multiplies, the other stores its results. The two blocks of a cluster work on neighbouring rows and share
+/// the columns, of which each loads half for both.
 
 #include "kernels/mlp/sm90_backward_block.cuh"
 
@@ -9,11 +10,11 @@ namespace glu_ckpt::sm90 {
 
 inline constexpr int kPingPongCols = 192;
 inline constexpr int kPingPongChunks = kPingPongCols / kTileCols;
-/// Of WGMMA's 64 rows.
+/// The parts of a tile, 64 rows each, which is what one WGMMA multiplies.
 inline constexpr int kParts = kBlockRows / 64;
 inline constexpr int kPartSums = kPingPongCols / 2;
 using PingPongSums = float[kParts][kPartSums];
-/// What each block of a cluster loads of a square of B.
+/// The bytes of a square of B that each block of a cluster loads for both.
 inline constexpr int kHalfChunkBytes = kHalfDepthRows * kTileRowBytes;
 static_assert(kHalfDepthRows * kCluster == kDepthRows);
 
@@ -33,7 +34,7 @@ struct PingPongStages : BackwardStages<4, kABytes + kPingPongChunks * kChunkByte
 __device__ inline int first_tile() { return static_cast<int>(blockIdx.x) / kCluster; }
 __device__ inline int tile_stride() { return static_cast<int>(gridDim.x) / kCluster; }
 
-/// A warpgroup's way through the stages, and its turns with the tensor cores.
+/// Walks a warpgroup through the stages, and takes its turns with the tensor cores.
 template <typename SharedType>
 class PingPong {
  public:
@@ -44,8 +45,8 @@ class PingPong {
     if (worker.group == 1) pipeline_.skip(first_steps);
   }
 
-  /// Calls `multiply` with each stage of a tile and its step, and gives the stages back; those of the tile after it are
-  /// the other's. The sums are there on return.
+  /// Calls `multiply` with each stage of a tile and its step, and gives the stages back. The sums are complete on
+  /// return. It skips `others_steps` stages, which are those of the other warpgroup's next tile.
   template <typename Multiply>
   __device__ void take_turn(int steps, int others_steps, const Multiply& multiply) {
     barrier_wait(&shared_.turn[worker_.group], turn_parity_);
@@ -60,7 +61,7 @@ class PingPong {
       if (step > 0) worker_.release(shared_, last);
       last = pipeline_.stage;
     }
-    // The other's first products queue behind this one's last.
+    // The other warpgroup's first products queue behind the last ones of this.
     if (worker_.thread == 0) barrier_arrive(&shared_.turn[1 - worker_.group]);
     mma_wait<0>();
     if (steps > 0) worker_.release(shared_, last);

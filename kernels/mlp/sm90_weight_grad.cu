@@ -32,7 +32,7 @@ class GradScheduler {
         tiles_n_(tiles_of(job.n, kPingPongCols)),
         per_expert_(job.matrices * tiles_m_ * tiles_n_) {}
 
-  /// No tiles where splits are wrong.
+  /// Returns the number of tiles; 0 where splits are wrong.
   __device__ int count() const {
     return job_.args.tiles.status->fault == SplitFault::None ? job_.args.experts * per_expert_ : 0;
   }
@@ -45,7 +45,7 @@ class GradScheduler {
             first,  tokens(expert)};
   }
 
-  /// Of a tile, or 0 where there is none of this number.
+  /// Returns the steps of a tile, or 0 where there is none of this number.
   __device__ int steps(int tile) const { return tile < count() ? tiles_of(tokens(tile / per_expert_), kDepthRows) : 0; }
 
  private:

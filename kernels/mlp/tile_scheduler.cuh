@@ -21,7 +21,7 @@ struct PipelineStage {
       parity ^= 1;
     }
   }
-  /// Passes over stages that are another's.
+  /// Skips stages that another warpgroup uses.
   __device__ void skip(int stages) {
     parity ^= static_cast<uint32_t>((stage + stages) / kStages % 2);
     stage = (stage + stages) % kStages;
@@ -87,7 +87,7 @@ __device__ inline int half_row(LayerKind kind, int n, int half) {
 /// Loads rows of a stored matrix by TMA. What it needs to know of the matrix is read once.
 class StoredRowsLoader {
  public:
-  /// Where a row lies.
+  /// The GLU block of a row, and its number in that block.
   struct Place {
     int block, in_block;
   };

@@ -29,7 +29,7 @@ bool is_readable(const StoredMatrix& matrix) {
 std::optional<TmaBoxes> tma_boxes(const StoredMatrix& matrix, int rows) {
   if (!is_readable(matrix)) return std::nullopt;
   const i64 block_rows = matrix.first.place.block_rows;
-  // One block: what is beyond its rows is beyond the matrix, and comes as zeros.
+  // All rows are in one block: what is beyond them is beyond the matrix, and TMA brings zeros.
   if (block_rows >= matrix.rows || block_rows % rows == 0) return TmaBoxes{rows, 1, rows};
   if (rows % block_rows == 0) return TmaBoxes{static_cast<int>(block_rows), static_cast<int>(rows / block_rows), rows};
   const auto common = static_cast<int>(std::gcd(block_rows, i64{rows}));

@@ -1,5 +1,5 @@
 #pragma once
-/// The way of WGMMA's sums to device memory: squares of 16 rows by 64 columns, a warp's, pass through shared memory, so
+/// WGMMA's sums go to device memory in squares of 16 rows by 64 columns, a warp's, which pass through shared memory, so
 /// that a row leaves in one piece. Piece c of row r lies at c ^ r % 8, as TMA reads and writes it; without that all
 /// rows' pieces would share their banks.
 
@@ -12,10 +12,10 @@ namespace glu_ckpt {
 inline constexpr int kSquareRowBytes = kTileCols * 2;
 inline constexpr int kSquareBytes = kStoreRows * kSquareRowBytes;
 
-/// Where squares go.
+/// The matrix that squares are written to.
 struct SquareOut {
   const RowsOut& out;
-  /// Of `out`, in boxes of a square; only where it is wide.
+  /// The map of `out`, in boxes of a square; only where `out` is wide.
   const CUtensorMap* map;
   /// The columns of `out`.
   int cols;

@@ -1,5 +1,6 @@
 #pragma once
-/// The device functions of glu_ckpt/mxfp8.hpp: what launchers share. Their oracles are the functions for the host.
+/// The launchers of the device functions of glu_ckpt/ops/mxfp8.hpp share these checks. Their oracles are the functions
+/// for the host.
 
 #include <initializer_list>
 #include <optional>
@@ -12,12 +13,12 @@ namespace glu_ckpt {
 struct MxPointer {
   const char* name;
   const void* data;
-  /// Bytes of which the address must be a multiple.
+  /// The address must be a multiple of so many bytes.
   i64 alignment;
 };
 
-/// The contract of one call, for a matrix with elements: throws Usage. `values` is the dtype of values, empty for calls
-/// that take none.
+/// Checks the arguments of one call, for a matrix with elements. Throws Usage. `values` is the dtype of values, empty
+/// for calls that take none.
 void check_mx_call(const char* call, const MxFormat& format, std::optional<Dtype> values, bool with_f16, i64 scale_step,
                    std::initializer_list<MxPointer> pointers);
 

@@ -482,7 +482,7 @@ void mx_dequantize(const MxFormat& format, const u8* data, const u8* scales, i64
       check("mx_dequantize_any", format);
     }
   };
-  // bf16 is made of bits here.
+  // This path makes bf16 from bits.
   const auto by_element = [&](auto value) {
     if (format.element == Dtype::F8_E5M2)
       launch(value, std::true_type{});
