@@ -27,8 +27,8 @@ struct CheckedCheckpoint {
   bool has_checksums = false;
   /// Files that glu_ckpt.json lists, in its order, then files of the checkpoint that it does not list.
   std::vector<CheckedFile> files;
-  /// Where the directory has a glu_ckpt.sha256: the files that it lists, relative to the directory that was named, then
-  /// those that it does not.
+  /// The directory has a glu_ckpt.sha256. `manifest` has the files that it lists, relative to the directory that was
+  /// named, then those that it does not.
   bool has_manifest = false;
   std::vector<CheckedFile> manifest;
   /// The checkpoint was opened and what its format checks was sound: headers, sizes, checksums inside zips, hashes in
@@ -42,9 +42,9 @@ struct CheckedCheckpoint {
   /// The format itself has checksums of data: in zips, or in integrity.json.
   bool has_own_checksums = false;
 
-  /// True where nothing that was compared differs.
+  /// Returns true where nothing that was compared differs.
   bool is_ok() const;
-  /// True where anything says what the data should be. Otherwise they were not compared.
+  /// Returns true where anything says what the data should be. Otherwise they were not compared.
   bool has_anything() const { return has_checksums || has_manifest || has_own_checksums || digest.has_value(); }
 };
 

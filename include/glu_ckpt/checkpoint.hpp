@@ -18,7 +18,7 @@
 
 namespace glu_ckpt {
 
-/// How a checkpoint is stored.
+/// The format in which a checkpoint is stored.
 enum class Format {
   Safetensors,
   /// torch.save: zip files, `pytorch_model.bin`, Megatron's `mp_rank_XX/model_optim_rng.pt`.
@@ -61,7 +61,7 @@ struct NamedObject {
   std::string name;
   i64 bytes = 0;
   std::shared_ptr<const ObjectStore> store;
-  /// Its number in `store`.
+  /// The object's number in `store`.
   std::size_t number = 0;
 
   std::vector<std::byte> read() const { return store->read(number); }
@@ -71,21 +71,21 @@ struct NamedObject {
 struct TorchTree {
   /// Relative to the checkpoint directory: "mp_rank_00/model_optim_rng.pt".
   std::string file;
-  /// What the names of its tensors begin with: "mp_rank_00/", or nothing.
+  /// The text that begins the names of its tensors: "mp_rank_00/", or nothing.
   std::string prefix;
   /// A pickle in which the persistent id ('glu_ckpt', NAME) stands for a tensor.
   std::string pickle;
-  /// What the pickle was read or made from.
+  /// The part of a file that the pickle was read or made from.
   InputPart from = {};
 };
 
-/// What a checkpoint holds besides tensors and files: how its own format nests and wraps them. Another
-/// format keeps it in `glu_ckpt.extras`, so that the way back is exact.
+/// The part of a checkpoint that is neither tensors nor files: how its own format nests and wraps them. Another format
+/// keeps it in `glu_ckpt.extras`, so that the way back is exact.
 struct Structure {
   std::vector<TorchTree> trees;
   std::vector<NamedObject> objects;
-  /// Where PyTorch's planner says a name of a torch-dist checkpoint comes from (`planner_data`), for tensors
-  /// and objects.
+  /// The path in the nested state dict of each name of a torch-dist checkpoint, tensor or object, by PyTorch's planner
+  /// (`planner_data`).
   std::map<std::string, KeyPath> paths;
   /// Files that are written anew rather than copied: Megatron's metadata.json (its text) and integrity.json.
   std::string metadata_json;
@@ -112,7 +112,7 @@ struct CheckpointInfo {
   std::filesystem::path path;
   Inventory inventory;
   ModelHints hints;
-  /// From `__metadata__` of the shards and from glu_ckpt.json; empty when neither has one.
+  /// The record in `__metadata__` of the shards and in glu_ckpt.json; empty when neither has one.
   Record record;
   /// Other `__metadata__` entries of the shards; where shards disagree, the first one counts.
   std::map<std::string, std::string> metadata;
@@ -123,9 +123,9 @@ struct CheckpointInfo {
   /// Files that tensors are read from; none where a checkpoint is in memory.
   std::vector<OpenedFile> files;
   Structure structure;
-  /// How many quantized weights the inventory shows as what they decode to.
+  /// The number of quantized weights that the inventory shows as what they decode to.
   i64 decoded_weights = 0;
-  /// How many of its tensors are other codes, or other scales, of the same weights than are stored.
+  /// The number of its tensors that are other codes, or other scales, of the same weights than are stored.
   i64 recast_tensors = 0;
 
   /// Bytes of all tensor files, headers included.
@@ -148,7 +148,7 @@ class ContentCheck {
   virtual void run(int jobs, const std::function<void(i64)>& on_progress) const = 0;
 };
 
-/// How the tensors of an open checkpoint are stored in files (src/io/file_backed.hpp).
+/// Says how the tensors of an open checkpoint are stored in files (src/io/file_backed.hpp).
 class FileBacked;
 
 /// A checkpoint opened for reading. Headers are read and checked on opening; tensor bytes only by
@@ -191,7 +191,7 @@ std::unique_ptr<Source> open_source(const std::filesystem::path& path);
 /// temporary file and a rename, a directory gets glu_ckpt.json only. Tensor bytes stay untouched.
 void write_record(const std::filesystem::path& path, const Record& record);
 
-/// The same with those entries taken out; a glu_ckpt.json without any other is removed.
+/// Takes those entries out. A glu_ckpt.json that has no other is removed.
 void remove_from_record(const std::filesystem::path& path, const std::vector<std::string>& keys);
 
 /// The file that both write: the checkpoint, or the glu_ckpt.json of a directory.

@@ -21,12 +21,12 @@ namespace glu_ckpt {
 /// A proof compares the output with its source before the output gets its name.
 enum class ProofMode {
   None,
-  /// By digests of what was read and of what was written. It misses only a disk that keeps other bytes than it was
-  /// given.
+  /// Compares digests of what was read and of what was written. It misses only a disk that keeps other bytes than it
+  /// was given.
   Digest,
-  /// By digests, the output's of what is read back from the device.
+  /// Compares digests; the output's is of what is read back from the device.
   Readback,
-  /// By digests, and the experts of both compute the same.
+  /// Compares digests, and what the experts of both compute.
   Forward,
 };
 
@@ -73,7 +73,7 @@ struct ConvertOptions {
 /// resumed run must repeat.
 std::map<std::string, std::string> option_texts(const ConvertOptions& options);
 
-/// How an output was proved to be the same model.
+/// The alternatives of Proof, which says how an output was proved to be the same model.
 struct NotProved {};
 struct ProvedByDigest {
   /// The output was read back from the device.
@@ -86,7 +86,7 @@ struct ProvedBySample {
   /// Read from each side.
   i64 bytes = 0;
 };
-/// By digests, and the experts of both computed the same.
+/// The digests are equal, and the experts of both computed the same.
 struct ProvedByForward {};
 using Proof = std::variant<NotProved, ProvedByDigest, ProvedBySample, ProvedByForward>;
 
@@ -137,7 +137,7 @@ struct ConversionPlan {
   i64 disk_needed = 0;
   i64 disk_free = 0;
   std::string filesystem;
-  /// By a sample of the conversion; absent where none could be taken.
+  /// The estimate of a sample of the conversion; absent where none could be taken.
   std::optional<double> estimated_seconds;
   std::string device;
 };

@@ -1,6 +1,6 @@
 #pragma once
-/// Which logical matrices and tensors of two checkpoints differ, and by how much, in whatever layouts, namings and
-/// formats the two are.
+/// Finds which logical matrices and tensors of two checkpoints differ, and by how much, in whatever layouts, namings
+/// and formats the two are.
 
 #include <filesystem>
 #include <optional>
@@ -75,14 +75,14 @@ struct TensorDiff {
   /// Others, quantized ones among them, are compared as bits.
   bool has_numbers = false;
   std::optional<ElementPlace> first;
-  /// Of a matrix: rows in which an element differs, and the first few of them.
+  /// The rows of a matrix in which an element differs: their number, and the first few of them.
   i64 differing_rows = 0;
   std::vector<i64> first_rows;
 };
 
 /// All that was compared of one layer, or outside of all layers.
 struct LayerDiff {
-  /// Empty for what is in no layer.
+  /// The layer's name; empty for what is in no layer.
   std::string layer;
   /// Matrices and tensors of either side.
   i64 tensors = 0;

@@ -152,7 +152,7 @@ struct InputPart {
   /// Position of the part's first byte in the file. Negative where the bytes were made from the file's, so that no
   /// position means anything.
   std::int64_t begin = 0;
-  /// Where the file holds the bytes encoded, what was decoded: positions count from its start instead.
+  /// Names what was decoded, where the file holds the bytes encoded: positions then count from its start.
   std::string inside;
 };
 

@@ -24,7 +24,7 @@ struct LeafSum {
   bool operator==(const LeafSum&) const = default;
 };
 
-/// Where the bytes of an output go (src/io/sink.hpp).
+/// Takes the bytes of an output (src/io/sink.hpp).
 class Sink;
 
 /// The ranges that share blocks with the source's files (src/exec/clone_plan.hpp).
@@ -36,11 +36,11 @@ class LeafHasher {
   virtual ~LeafHasher() = default;
   /// Adds every leaf that lies wholly in `bytes`, which begin at `offset` of `tensor`.
   virtual void add(std::size_t tensor, i64 offset, std::span<const std::byte> bytes, LeafSum& sum) const = 0;
-  /// The same, but only leaves that `moves` read; their offsets count from the tensor's first byte.
+  /// Adds only those leaves that `moves` read; their offsets count from the tensor's first byte.
   virtual void add_used(std::size_t tensor, i64 offset, std::span<const std::byte> bytes, std::span<const Move> moves,
                         LeafSum& sum) const = 0;
-  /// Where [begin, end) of a tensor is to be cut so that no leaf is: the last such place at or before `end`, else the
-  /// first one behind it, else `end`.
+  /// Returns where to cut [begin, end) of a tensor so that no leaf is cut: the last such place at or before `end`, else
+  /// the first one behind it, else `end`.
   virtual i64 cut(std::size_t tensor, i64 begin, i64 end) const = 0;
 };
 
@@ -82,7 +82,7 @@ class Backend {
   virtual i64 task_bytes(bool short_runs) const = 0;
   /// Threads that keep it and a disk busy where the user allows `jobs`.
   virtual int workers(int jobs) const = 0;
-  /// How many of those may read, compute and hash at a time; the others wait for the disk to write.
+  /// Returns how many of those may read, compute and hash at a time; the others wait for the disk to write.
   virtual int computing(int jobs) const { return workers(jobs); }
   /// Bytes of each of a worker's two host buffers, where all together may have `memory_bytes`.
   virtual i64 buffer_bytes(int workers, i64 memory_bytes) const = 0;

@@ -1,5 +1,5 @@
 #pragma once
-/// How large the weights of each expert are.
+/// Computes the norm of each expert's weights.
 
 #include <filesystem>
 #include <string>
@@ -14,8 +14,8 @@ namespace glu_ckpt {
 struct LayerNorms {
   /// "3", "mtp.0".
   std::string layer;
-  /// By expert: the root of the sum of the squares of all elements of its weights, biases and scales not included. NaN
-  /// where they are no numbers (F64, F32, F16 and BF16 are); elements that are a NaN count as 0.
+  /// The norm of each expert: the root of the sum of the squares of all elements of its weights, biases and scales not
+  /// included. NaN where they are no numbers (F64, F32, F16 and BF16 are); elements that are a NaN count as 0.
   std::vector<double> norms;
 };
 

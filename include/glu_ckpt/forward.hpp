@@ -1,5 +1,5 @@
 #pragma once
-/// What the experts of a checkpoint compute: out = p * (act(x W1^T + b1) W2^T + b2), from weights as they are stored.
+/// Runs the experts of a checkpoint: out = p * (act(x W1^T + b1) W2^T + b2), from weights as they are stored.
 
 #include <cstddef>
 #include <filesystem>
@@ -23,13 +23,14 @@ namespace glu_ckpt {
 /// family settles throw UnknownActivation, constants that the activation does not have throw Usage.
 Activation choose_activation(const ModelHints& hints, const ActivationAnswers& answers, bool gated);
 
-/// Where a grouped MLP is run. Everything that is passed lies in host memory. Several threads may call one object at
-/// the same time.
+/// Runs a grouped MLP on some device. Everything that is passed lies in host memory. Several threads may call one
+/// object at the same time.
 class MlpRunner {
  public:
   virtual ~MlpRunner() = default;
-  /// As grouped_mlp_host() describes it, each with an order of its own for every sum; waits for the result. `jobs` are
-  /// threads of the CPU, where that computes. Throws what grouped_mlp_host() throws, and NoMemory, DeviceFailed.
+  /// Computes what grouped_mlp_host() describes, with an order of its own for every sum, and waits for the result.
+  /// `jobs` are threads of the CPU, where that computes. Throws what grouped_mlp_host() throws, and NoMemory,
+  /// DeviceFailed.
   virtual void run(const GroupedMlp& mlp, const void* x, i64 rows, std::span<const i64> splits, const float* probs,
                    void* out, int jobs) = 0;
   /// Bytes of weights that are a good batch for a call with `jobs` threads.
@@ -58,11 +59,11 @@ struct LayerOptions {
   /// Compute wholly in fp32 instead of in the weights' dtype.
   bool fp32 = false;
   int jobs = 1;
-  /// At most so many bytes of weights are held at a time, but one expert at the least.
+  /// The most bytes of weights that are in memory at a time; one expert's are there in any case.
   i64 memory_bytes = i64{1} << 30;
   /// Called with bytes read, from any worker thread.
   std::function<void(i64)> on_progress = {};
-  /// Where it computes; null: on the CPU with `jobs` threads.
+  /// The device that computes; null: the CPU with `jobs` threads.
   MlpRunner* runner = nullptr;
 };
 

@@ -24,7 +24,7 @@ struct HtmlReportOptions {
 struct HtmlReport {
   /// One file that needs no other: no script, no link, no picture from elsewhere.
   std::string html;
-  /// What diff() finds in A and B, where there is a B; the page has its figures.
+  /// The findings of diff() in A and B, where there is a B; the page has its figures.
   std::optional<Diff> diff = {};
 };
 

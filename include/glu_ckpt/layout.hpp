@@ -61,7 +61,7 @@ enum class TensorKind : std::uint8_t {
   PackedWeight,
   Blocks,
   QWeight,
-  /// Of gpt-oss, AWQ and GPTQ.
+  /// `scales`, of gpt-oss, AWQ and GPTQ.
   Scales,
   /// A second scale of a whole matrix: `weight_scale_2` (ModelOpt), `weight_global_scale` (compressed-tensors).
   SecondScale,
@@ -105,7 +105,7 @@ struct Placement {
   i64 col_step = 0;
 };
 
-/// Which weights one stored element stands for, and the form in which the elements are stored: codes that share a byte
+/// Says which weights one stored element stands for, and in which form the elements are stored: codes that share a byte
 /// or a word, scales of blocks, rows or matrices. The least multiples are more than 1 where the stored matrix is
 /// padded; what its padding holds means nothing. Small, for there is one with each matrix of a checkpoint.
 struct ElementGrid {
@@ -116,10 +116,10 @@ struct ElementGrid {
   std::uint8_t col_multiple = 1;
   /// Elements in place of one: 2 in a `weight_shape`.
   std::uint8_t values = 1;
-  /// Where one is for all columns: whether an axis of one element is stored for them ([N, 1], [1]), or none ([N], []).
+  /// One element may be for all columns. This says whether an axis of one element is stored for them ([N, 1], [1]), or
+  /// none ([N], []).
   bool keeps_axis = true;
-  /// Whether an axis of one element is stored behind each of the two: [n, 1, k, 1], as ModelOpt writes scales of
-  /// blocks.
+  /// An axis of one element is stored behind each of the two: [n, 1, k, 1], as ModelOpt writes scales of blocks.
   bool has_unit_axes = false;
   bool operator==(const ElementGrid&) const = default;
 };
@@ -147,7 +147,7 @@ struct Matrix {
   i64 cols = 0;
   i64 element_bytes = 1;
   Placement place;
-  /// Of gate and up where an interleaved FC1 is cut in the middle into two tensors.
+  /// The last rows of gate and up where an interleaved FC1 is cut in the middle into two tensors.
   std::optional<MatrixTail> tail;
 };
 
@@ -184,7 +184,7 @@ struct ExpertBlock {
   Axes axes = Axes::OutIn;
   /// The kind that its weights are stored as.
   TensorKind codes = TensorKind::Weight;
-  /// Of the weights, and of the biases (Megatron's flags for them are independent).
+  /// The grouping of the weights, and that of the biases (Megatron's flags for them are independent).
   Experts experts = Experts::Indexed;
   Experts bias_experts = Experts::Indexed;
   /// Says whether FC1 is stored as one tensor.
@@ -266,7 +266,7 @@ struct DenseMatrix {
   std::string_view stack;
   i64 layer = 0;
   DenseRole role = DenseRole::Embedding;
-  /// Its role, expert and grid mean nothing. Its dtype is that of the logical elements.
+  /// The role, expert and grid in it mean nothing. Its dtype is that of the logical elements.
   Matrix matrix;
   /// Rows of one attention head; 0 where rows are not heads'.
   i64 head_rows = 0;
@@ -311,26 +311,26 @@ struct LayoutAnswers {
   std::optional<Glu> optimizer_glu;
 };
 
-/// What the user said about the source.
+/// The user's answers about the source.
 struct SourceAnswers {
   std::optional<std::string> naming = std::nullopt;
   std::optional<Glu> glu = std::nullopt;
   std::optional<Glu> shared_glu = std::nullopt;
-  /// What messages put before "naming", "glu", ... to name the option that gave the answer.
+  /// The text that messages put before "naming", "glu", ... to name the option that gave the answer.
   std::string option_prefix = "--from-";
-  /// Of the optimizer's states of routed experts, where it is not `glu`.
+  /// The order of the optimizer's states of routed experts, where it is not `glu`.
   std::optional<Glu> optimizer_glu = std::nullopt;
   /// Go on as if the optimizer's tensors were not there.
   bool drop_optimizer = false;
   /// A config.json that says what model it is, where none lies beside the checkpoint; empty: none.
   std::string config_file = {};
-  /// Where nothing else says what model it is, its configuration is made from the arguments that a trainer saved, for a
-  /// model of this type; of an empty type: for the one type that fits. None: it is not made.
+  /// The type of a model that a trainer saved. Where nothing else says what model it is, its configuration is made from
+  /// the saved arguments for this type, or for the one that fits if the text is empty. None: it is not made.
   std::optional<std::string> trained_type = std::nullopt;
   /// Quantized weights are read as weights of this dtype, BF16 or F32; none: as they are stored.
   std::optional<Dtype> decode = std::nullopt;
-  /// Whose decoder is followed where programs decode a format to other bits: "modelopt", "compressed-tensors", ...;
-  /// empty: that of the program that wrote it.
+  /// The program whose decoder is followed where programs decode a format to other bits: "modelopt",
+  /// "compressed-tensors", ...; empty: that of the program that wrote it.
   std::string decode_as = {};
   /// Decode them by a second, plain road, to prove what the first one gave.
   bool decode_plainly = false;
@@ -347,29 +347,29 @@ struct BoundTensor {
   std::size_t weight = 0;
 };
 
-/// Which layout explains a checkpoint.
+/// The layout that explains a checkpoint, and what was found with it.
 struct Recognition {
   const Naming* naming = nullptr;
-  /// False where several families spell the keys alike and nobody named one; `naming` is then one of them.
+  /// It is false where several families spell the keys alike and nobody named one; `naming` is then one of them.
   bool naming_settled = true;
   LayoutAnswers layout;
   std::vector<ExpertBlock> blocks;
   /// Indices of the tensors that are not expert matrices, in inventory order.
   std::vector<std::size_t> others;
-  /// Those of `others` that look like parts of experts but that no row explains, e.g. scales of a
-  /// quantized family. A change of layout would leave them behind, so it refuses.
+  /// The tensors of `others` that look like parts of experts but that no row explains, e.g. scales of a quantized
+  /// family. A change of layout would leave them behind, so it refuses.
   std::vector<std::size_t> unexplained;
-  /// Those of `others` that say something about one expert tensor under its key. They stay as they are, so
-  /// that key must stay, too.
+  /// The tensors of `others` that say something about one expert tensor under its key. They stay as they are, so that
+  /// key must stay, too.
   std::vector<BoundTensor> bound;
-  /// Those of `others` that are an optimizer's state of parameters that it does not name: flat buckets, or
+  /// The tensors of `others` that are an optimizer's state of parameters that it does not name: flat buckets, or
   /// parameters by number.
   std::vector<std::size_t> buckets;
   /// The optimizer's tensors, where SourceAnswers::drop_optimizer said to leave them out. Not in `others`.
   std::vector<std::size_t> dropped;
   /// Says whether the order of the optimizer's states was taken from --from-glu, which speaks of the weights.
   bool optimizer_glu_assumed = false;
-  /// What is wrong but stops only conversions, as sentences.
+  /// Sentences about what is wrong but stops only conversions.
   std::vector<std::string> problems;
   /// Layers of the main stack, from config.json or the record: later ones are MTP layers.
   std::optional<i64> num_hidden_layers;
@@ -377,11 +377,11 @@ struct Recognition {
   /// `others`, too.
   std::vector<DenseMatrix> dense;
   std::vector<TensorCopy> copies;
-  /// Those of `others` whose keys the architecture knows and whose shapes, or layers, are not what it says.
+  /// The tensors of `others` whose keys the architecture knows and whose shapes, or layers, are not what it says.
   std::vector<DenseMisfit> misfits;
   /// The sizes of the model, from its configuration; null where there is none, or of a family without a map.
   std::shared_ptr<const Architecture> architecture;
-  /// Why `architecture` is null, as the end of a sentence.
+  /// The end of a sentence that says why `architecture` is null.
   std::string no_architecture;
   /// The spelling that explains `dense`, and the text in front of its keys ("model.").
   const DenseNaming* dense_naming = nullptr;
@@ -404,16 +404,16 @@ struct RowRange {
   bool operator==(const RowRange&) const = default;
 };
 
-/// Which rows of the whole FC1 [2F, H] stand, in this order, in the FC1 of tensor-parallel rank `rank` of
-/// `tp`: two ranges of a contiguous one, one range of an interleaved one. Throws NotDivisible where the
-/// rank's share of F is no whole number of rows, or of blocks.
+/// Returns which rows of the whole FC1 [2F, H] are, in this order, in the FC1 of tensor-parallel rank `rank` of `tp`:
+/// two ranges of a contiguous one, one range of an interleaved one. Throws NotDivisible where the rank's share of F is
+/// no whole number of rows, or of blocks.
 std::vector<RowRange> tp_shard_rows(const Glu& glu, i64 intermediate, i64 tp, i64 rank);
 
 /// A program that loads a checkpoint as it is.
 struct Loader {
   std::string program;
   std::string versions;
-  /// How the program has to be told, or empty.
+  /// The flags that tell the program, or nothing.
   std::string flags;
 };
 

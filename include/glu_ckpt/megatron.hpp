@@ -55,7 +55,7 @@ struct StateTensor {
   /// Set for a TransformerEngine GroupedTensor, quantized or not: its number of members. Its shape is
   /// the wrapper's, (E, out, in) or (E, out).
   std::optional<i64> num_members;
-  /// Its attribute `quantized_tensors`: absent where the members have not been split off yet.
+  /// The attribute `quantized_tensors`: absent where the members have not been split off yet.
   std::optional<std::vector<StateTensor>> cached_members;
 };
 
@@ -64,7 +64,7 @@ struct StateEntry {
   StateTensor tensor;
 };
 
-/// In the order of the Python dict; keys are unique.
+/// The entries are in the order of the Python dict, and keys are unique.
 using StateDict = std::vector<StateEntry>;
 
 /// A TEGroupedLinear. The flags are independent: a grouped weight with indexed biases is legal.
@@ -128,9 +128,9 @@ std::string_view strip_module_prefixes(std::string_view name);
 ///   overwrite one of them.
 StateDict normalize_for_grouped_params(StateDict dict, std::span<const NamedModule> modules);
 
-/// Which sub-dicts of a checkpoint hold the weights of each model chunk; one empty name where the
-/// checkpoint itself does. `model0` (Megatron-LM) goes before `model_0` (NeMo), before `model`.
-/// PartMissing where a chunk has none. [distopt _build_model_param_to_state_dict_param_map]
+/// Returns the sub-dicts of a checkpoint that hold the weights of each model chunk; one empty name where the checkpoint
+/// itself does. `model0` (Megatron-LM) goes before `model_0` (NeMo), before `model`. PartMissing where a chunk has
+/// none. [distopt _build_model_param_to_state_dict_param_map]
 std::vector<std::string> model_dict_names(std::span<const std::string> keys, std::size_t num_chunks);
 
 struct NamedParameter {

@@ -1,6 +1,6 @@
 #pragma once
-/// What Megatron's distributed checkpoints, its optimizer and Megatron-Bridge make of the tensors of a
-/// grouped linear module: names of shards, which axis tensor parallelism cuts, which keys are permuted.
+/// Follows what Megatron's distributed checkpoints, its optimizer and Megatron-Bridge make of the tensors of a grouped
+/// linear module: names of shards, which axis tensor parallelism cuts, which keys are permuted.
 ///
 /// Sources, at NVIDIA/Megatron-LM d98e8a6 and NVIDIA-NeMo/Megatron-Bridge 067f987:
 ///   [te_ext]  megatron/core/extensions/transformer_engine.py

@@ -21,7 +21,7 @@ struct Model {
 struct Checkpoint {
   std::unique_ptr<Source> source;
   Recognition recognition;
-  /// By which it was recognized: the source's, or those of a config.json that the caller named.
+  /// The hints by which it was recognized: the source's, or those of a config.json that the caller named.
   ModelHints hints;
 
   Model model() const { return {source.get(), &recognition}; }
@@ -34,7 +34,7 @@ Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswer
 /// The names that SourceAnswers::decode_as takes.
 std::vector<std::string> decoder_names();
 
-/// What `inspect` found.
+/// The findings of `inspect`.
 struct Inspection {
   std::unique_ptr<Source> source;
   /// Absent where recognition failed; `fault` then says why.
@@ -45,7 +45,7 @@ struct Inspection {
   std::vector<std::string> quantized;
   /// Sentences; the fault's is among them.
   std::vector<std::string> problems;
-  /// What may load and compute something else, as sentences.
+  /// Sentences about what may load and compute something else.
   std::vector<std::string> warnings = {};
 };
 
@@ -65,7 +65,7 @@ struct ListedTensor {
 /// inventory's order.
 std::vector<ListedTensor> list_tensors(const Inspection& inspection, const std::string& pattern = {});
 
-/// What one layer holds, the optimizer's states aside.
+/// The contents of one layer, without the optimizer's states.
 struct LayerContent {
   /// "3", "mtp.0"; empty for what is in no layer: embedding, head, tensors that no map knows.
   std::string layer;
@@ -77,7 +77,7 @@ struct LayerContent {
 };
 std::vector<LayerContent> layer_contents(const Inspection& inspection);
 
-/// What `stamp` recorded, or would.
+/// The entries that `stamp` recorded, or would.
 struct Stamped {
   /// The file that is written: the checkpoint itself, or its glu_ckpt.json.
   std::filesystem::path file;

@@ -51,7 +51,7 @@ struct CutTensor {
   bool operator==(const CutTensor&) const = default;
 };
 
-/// What a change of naming renames.
+/// The tensors that a change of naming renames.
 enum class Scope {
   /// All of a model whose architecture is known.
   Model,
@@ -71,11 +71,11 @@ struct TargetAnswers {
   bool keep_unknown = false;
 };
 
-/// What an earlier conversion recorded of a model as it was, for the way back.
+/// The entries in which an earlier conversion recorded a model as it was, for the way back.
 struct FormerModel {
   /// The text in front of its keys.
   std::string root = "model.";
-  /// Its tensors that repeat others; absent where nobody knows.
+  /// The keys of its tensors that repeat others; absent where nobody knows.
   std::optional<std::set<std::string>> copies;
   /// The dtype of its tensors that are computed; absent where nobody knows.
   std::optional<Dtype> computed_dtype;
@@ -100,8 +100,8 @@ struct Plan {
   std::vector<Move> moves;
   std::vector<std::size_t> first_move;
   u32 num_shards = 0;
-  /// For each shard, where its data section should begin in its file, modulo kDataPhaseBytes, for the most pages of the
-  /// source to be pages of the output. Depends on nothing but the inventory and the moves.
+  /// The offset of each shard's data section in its file, modulo kDataPhaseBytes, with which the most pages of the
+  /// source are pages of the output. It depends on nothing but the inventory and the moves.
   std::vector<i64> data_phases;
   /// Source tensors that are left out: on request, or as they repeat others; sorted.
   std::vector<std::size_t> dropped;
@@ -115,8 +115,8 @@ struct Plan {
   LayoutAnswers to;
   /// The spelling of what is outside of the experts in the output: "megatron", "hf", "torchtitan"; empty: unknown.
   std::string rest;
-  /// Why a program that reads the output's keys would run it in another order of gate and up than it is in; empty where
-  /// none would. It ends with the option that writes the order expected.
+  /// Says why a program that reads the output's keys would run it in another order of gate and up than it is in; empty
+  /// where none would. It ends with the option that writes the order expected.
   std::string foreign_order;
   i64 bytes = 0;
   /// Sentences that the user should know.

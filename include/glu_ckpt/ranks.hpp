@@ -20,18 +20,19 @@ class Ranks {
   virtual ~Ranks() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// What rank 0 has, at every rank.
+  /// Returns rank 0's bytes at every rank.
   virtual std::vector<std::byte> broadcast(std::vector<std::byte> bytes) = 0;
-  /// Every rank's bytes at rank 0, by rank; nothing elsewhere.
+  /// Returns every rank's bytes at rank 0, by rank; nothing elsewhere.
   virtual std::vector<std::vector<std::byte>> gather(std::span<const std::byte> mine) = 0;
-  /// The numbers 0, 1, 2, ..., each to one caller among all threads of all ranks; -1 once any rank has called stop().
+  /// Returns the numbers 0, 1, 2, ..., each to one caller among all threads of all ranks; -1 once any rank has called
+  /// stop().
   virtual i64 take() = 0;
   /// take() begins at 0 again, and a stop() is forgotten. Called by all ranks together.
   virtual void restart() = 0;
-  /// From here on take() is -1 everywhere.
+  /// Makes take() return -1 everywhere from now on.
   virtual void stop() = 0;
-  /// Whether any rank has called stop(). Cheap, so that it can be asked before every task, and so up to a fifth of a
-  /// second late about other ranks.
+  /// Returns whether any rank has called stop(). It is cheap, so that it can be asked before every task, and up to a
+  /// fifth of a second late about other ranks.
   virtual bool stopped() = 0;
 };
 
@@ -42,7 +43,7 @@ std::unique_ptr<Ranks> make_single_rank();
 class RankError : public Error {
  public:
   RankError(int rank, const Error& error) : Error(error), rank_(rank) {}
-  /// Where it happened, and where it is to be reported.
+  /// The rank where it happened, which reports it.
   int rank() const { return rank_; }
 
  private:

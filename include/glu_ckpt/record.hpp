@@ -1,5 +1,5 @@
 #pragma once
-/// What a checkpoint says of itself beside its tensors: config.json, and the record of an earlier run.
+/// The facts that a checkpoint states about itself beside its tensors: config.json, and the record of an earlier run.
 
 #include <map>
 #include <optional>
@@ -10,10 +10,10 @@
 
 namespace glu_ckpt {
 
-/// What `config.json` says that names alone do not. Absent fields: no such file or key.
+/// The facts of `config.json` that names alone do not give. A field is absent where the file or the key is.
 struct ModelHints {
   std::string model_type;
-  /// Of `text_config`: the language model inside a multimodal one.
+  /// The model_type of `text_config`: the language model inside a multimodal one.
   std::string text_model_type;
   std::optional<i64> num_hidden_layers;
   /// Experts per MoE layer, where one number holds for all layers.
@@ -31,7 +31,7 @@ struct ModelHints {
   /// the shared one. Empty where they say nothing.
   std::string trained_glu = {};
   std::string trained_shared_glu = {};
-  /// Those arguments themselves, as a JSON object of what is a number, a text, a flag, None, or a list of such; empty
+  /// The arguments themselves, as a JSON object of what is a number, a text, a flag, None, or a list of such; empty
   /// where there are none.
   std::string trained_args = {};
   /// The text itself, as strict JSON: the sizes of a whole model are read from it (src/arch).
@@ -40,8 +40,8 @@ struct ModelHints {
   std::optional<i64> scale_rows = std::nullopt;
   /// `config` was made from `trained_args`, and nobody has it as a file.
   bool config_is_made = false;
-  /// Why none was made from them, as the end of a sentence, and the options that would say what is missing; empty where
-  /// nobody tried, or it was made.
+  /// The end of a sentence that says why no configuration was made from them, and the options that would say what is
+  /// missing; empty where nobody tried, or it was made.
   std::string no_config = {};
   std::vector<std::string> config_options = {};
 };

@@ -1,6 +1,6 @@
 #pragma once
-/// How a call may use this machine, whom it reports to, and how it is stopped. Nothing here decides about the bytes of
-/// an output.
+/// The options of a call that say how it may use this machine, whom it reports to, and how it is stopped. Nothing here
+/// decides about the bytes of an output.
 
 #include <atomic>
 #include <string>

@@ -67,11 +67,11 @@ struct Inventory {
   std::vector<TensorRef> tensors;
   /// Names as the index or the directory gives them, in the order the shards are read.
   std::vector<std::string> files;
-  /// Whether each tensor is one range of its file. If not, its file and offset are those of its first piece.
+  /// Says whether each tensor is one range of its file. If not, its file and offset are those of its first piece.
   bool dense = true;
 };
 
-/// What data phases are modulo: the block in which XFS and btrfs share extents unless they were made otherwise.
+/// The modulus of data phases: the block in which XFS and btrfs share extents unless they were made otherwise.
 inline constexpr i64 kDataPhaseBytes = 4096;
 
 /// One tensor to be written: its place within its shard is fixed before any byte is.
@@ -88,8 +88,8 @@ struct OutputTensor {
   std::string from{};
 };
 
-/// How the elements of a tensor are computed from another's, where they are not the same bytes. Small: one row in
-/// core/compute.cpp each.
+/// The way in which the elements of a tensor are computed from another's, where they are not the same bytes. Each has
+/// one row in core/compute.cpp.
 enum class ComputeOp : std::uint8_t {
   /// The bytes as they are.
   None,
@@ -99,7 +99,7 @@ enum class ComputeOp : std::uint8_t {
   AddOne,
 };
 
-/// What stands in front of the names of tensors that no map knows, where they travel with a model in another naming.
+/// The text in front of the names of tensors that no map knows, where they travel with a model in another naming.
 inline constexpr std::string_view kUnknownPrefix = "glu_ckpt.unknown.";
 
 /// "[64, 4096]".

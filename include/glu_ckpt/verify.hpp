@@ -91,20 +91,21 @@ struct Difference {
   /// The numbers that they are, e.g. "1"; empty where the dtype has none.
   std::string number_a = {};
   std::string number_b = {};
-  /// What the difference looks like ("gate and up are swapped"), or empty.
+  /// The likely cause of the difference ("gate and up are swapped"), or empty.
   std::string hint;
 };
 
-/// What running the experts of one layer, routed or shared, of A and of B on the same tokens showed.
+/// The findings of running the experts of one layer, routed or shared, of A and of B on the same tokens.
 struct LayerForward {
   std::string layer;
   std::string set;
-  /// Why the two could not be run side by side: sizes or dtypes differ, or one lacks the layer. Then all else is empty.
+  /// Says why the two could not be run side by side: sizes or dtypes differ, or one lacks the layer. Then all else is
+  /// empty.
   std::string fault;
   i64 tokens = 0;
   /// Bits of the outputs that differ; NaNs are bits like others.
   i64 differing_bits = 0;
-  /// Of |a - b| and |a - b| / |a|, as DiffStats counts them.
+  /// The largest |a - b| and |a - b| / |a|, as DiffStats counts them.
   double max_abs = 0;
   double max_rel = 0;
   /// The first expert whose outputs differ, and how many do.
@@ -112,7 +113,7 @@ struct LayerForward {
   i64 differing_experts = 0;
   /// max_abs of each expert.
   std::vector<double> expert_max_abs = {};
-  /// Whether B's weights, taken for another layout than theirs, gave other bits.
+  /// B's weights, taken for another layout than theirs, gave other bits.
   bool control_caught = false;
 
   bool ok() const { return fault.empty() && differing_bits == 0 && control_caught; }
@@ -121,21 +122,21 @@ struct LayerForward {
 /// One sentence about what running this layer's experts showed.
 std::string to_sentence(const LayerForward& layer);
 
-/// What of two models is compared: all, or matrices and tensors that the same answers choose again.
+/// The part of two models that is compared: all, or matrices and tensors that the same answers choose again.
 struct VerifySubset {
   /// Labels of layers and ranges of numbers, "3,5-7,mtp.0": all that is known to be in them. Empty: everything.
   std::string layers = {};
   /// Percent of the matrices and tensors that `seed` draws, rounded up; more than 0.
   double percent = 100;
   u64 seed = 0;
-  /// Of what is chosen so far, the share number `part` of `parts`, counted from 1. All shares together are all of it.
+  /// The share of what is chosen so far: number `part` of `parts`, counted from 1. All shares together are all of it.
   i64 part = 1;
   i64 parts = 1;
 
   bool is_all() const { return layers.empty() && percent >= 100 && parts == 1; }
 };
 
-/// What verify found. Differences are values, not failures.
+/// The findings of verify. Differences are values, not failures.
 struct Verdict {
   bool equal = false;
   Digest a;
@@ -150,11 +151,11 @@ struct Verdict {
   /// the digests are of what was read.
   i64 in_both = 0;
   i64 compared = 0;
-  /// Same tensor names, dtypes and shapes, and equal: a byte-identical copy.
+  /// The tensors have the same names, dtypes, shapes and bytes.
   bool same_layout = false;
-  /// By layer, where the experts were run too; `equal` is false unless each is ok().
+  /// The layers, where the experts were run too; `equal` is false unless each is ok().
   std::vector<LayerForward> forward;
-  /// By how much what was compared differs; filled where checkpoints are compared by their paths, and differ.
+  /// The figures of the differences; filled where checkpoints are compared by their paths, and differ.
   Diff differences;
 };
 
@@ -166,20 +167,20 @@ Verdict verify(const Model& a, const Model& b, const Backend& backend, const Exe
 /// Bytes that verify() will read.
 i64 verify_bytes(const Model& a, const Model& b, const VerifySubset& subset = {});
 
-/// How verify() takes its two checkpoints and how far it goes.
+/// The options of verify(): how it takes its two checkpoints, and how far it goes.
 struct VerifyOptions {
   /// The caller knows this about A and B.
   SourceAnswers a;
   SourceAnswers b{.option_prefix = "--to-"};
   VerifySubset subset;
-  /// Also run the experts of both on the same tokens: no bit may differ.
+  /// Runs the experts of both on the same tokens, too: no bit may differ.
   bool forward = false;
   ExpertCompute compute;
 };
 
-/// Whether two checkpoints hold the same model, in whatever layouts, namings and formats. Where everything is compared
-/// the checksums that the files hold are checked, too. Throws UnknownGlu, Usage, LayerMissing, GluConflict, errors of
-/// the files, Interrupted.
+/// Finds whether two checkpoints hold the same model, in whatever layouts, namings and formats. Where everything is
+/// compared the checksums that the files hold are checked, too. Throws UnknownGlu, Usage, LayerMissing, GluConflict,
+/// errors of the files, Interrupted.
 Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path& path_b,
                const VerifyOptions& options = {}, const RunOptions& run = {});
 

@@ -1,5 +1,5 @@
 #pragma once
-/// Whether two checkpoints compute the same: their experts run on the same tokens, each from its own layout.
+/// Finds whether two checkpoints compute the same: their experts run on the same tokens, each from its own layout.
 
 #include <filesystem>
 
@@ -14,11 +14,11 @@ struct VerifyForwardOptions {
   bool fp32 = false;
   /// Labels of layers and ranges of numbers: "3,5-7,mtp.0". Empty: all.
   std::string layers;
-  /// Of tokens, splits and probabilities.
+  /// The seed of tokens, splits and probabilities.
   u64 seed = 0;
   /// Threads that read.
   int jobs = 1;
-  /// At most so many bytes of weights are held at a time, but one expert of one side at the least.
+  /// The most bytes of weights that are in memory at a time; those of one expert of one side are there in any case.
   i64 memory_bytes = i64{1} << 30;
   /// Called with bytes read, from any worker thread.
   std::function<void(i64)> on_progress = {};

@@ -18,7 +18,7 @@ using GpuStream = CUstream_st*;
 bool built_with_cuda();
 /// GPUs that this process can use; 0 without a driver, and in a build without CUDA.
 int cuda_device_count();
-/// Why cuda_device_count() is 0, as a sentence for people; empty where it is not.
+/// Says in a sentence for people why cuda_device_count() is 0; empty where it is not.
 std::string why_no_cuda();
 
 /// The properties of a device that decide whether work is given to it.

@@ -6,7 +6,7 @@
 
 namespace glu_ckpt {
 
-/// How the codes of a weight are stored.
+/// The way in which the codes of a weight are stored.
 enum class Codes {
   /// One byte each: FP8 of 4 and 3, and of 5 and 2 bits, and signed integers.
   E4m3,
@@ -66,10 +66,10 @@ struct CodedWeight {
 /// group that is not there.
 void decode_codes_host(const CodedWeight& weight, Dtype to, void* out);
 
-/// The same in device memory, with the same bits: one launch, asynchronous on `stream`, which allocates nothing. Fast
-/// where `data` and `out` are aligned to 16 bytes and columns and cells are multiples of 8. Columns of a group that is
-/// not there become NaN. Besides, throws Usage where `scales`, words or `out` are not aligned to their elements,
-/// DeviceFailed with the shape.
+/// Does the same in device memory, with the same bits: one launch, asynchronous on `stream`, which allocates nothing.
+/// It is fast where `data` and `out` are aligned to 16 bytes and columns and cells are multiples of 8. Columns of a
+/// group that is not there become NaN. Besides, throws Usage where `scales`, words or `out` are not aligned to their
+/// elements, DeviceFailed with the shape.
 void decode_codes(const CodedWeight& weight, Dtype to, void* out, GpuStream stream);
 
 }  // namespace glu_ckpt

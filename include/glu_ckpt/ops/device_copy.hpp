@@ -29,7 +29,7 @@ struct InPlaceGlu {
   i64 row_bytes = 0;
   /// K; divides F.
   i64 block_rows = 0;
-  /// From contiguous to interleaved:K, or back.
+  /// True: from contiguous to interleaved:K; false: back.
   bool interleave = true;
 };
 
@@ -58,10 +58,10 @@ class InPlacePermutation {
   std::unique_ptr<State> state_;
 };
 
-/// The same for a caller who keeps nothing: on the current device, as often as wanted, from any thread, on any streams
-/// at once. Its table is made at the first call for these sizes on this device, which waits for the upload, and kept.
-/// Later calls are asynchronous, and a graph can capture them; what scratch they need they allocate on the stream.
-/// Throws Usage where K does not divide F, and for a first call while `stream` is captured; NoMemory, DeviceFailed.
+/// Does the same for a caller who keeps nothing, on the current device, from any thread, and on any streams at once.
+/// Its table is made at the first call for these sizes on this device, which waits for the upload, and kept. Later
+/// calls are asynchronous, and a graph can capture them; what scratch they need they allocate on the stream. Throws
+/// Usage where K does not divide F, and for a first call while `stream` is captured; NoMemory, DeviceFailed.
 void in_place_glu(const InPlaceGlu& glu, std::byte* data, GpuStream stream);
 
 }  // namespace glu_ckpt

@@ -9,7 +9,7 @@
 
 namespace glu_ckpt {
 
-/// From contiguous (F gate rows, then F up rows) to interleaved:K (K gate rows, K up rows, ...), or back.
+/// A change from contiguous (F gate rows, then F up rows) to interleaved:K (K gate rows, K up rows, ...), or back.
 struct GluChange {
   /// K; divides F.
   i64 block_rows = 32;
@@ -19,7 +19,7 @@ struct GluChange {
   std::optional<int> axis;
 };
 
-/// How a change is run.
+/// The means by which a change is run.
 struct GluRun {
   /// Threads on the CPU; 0 for one per core that this process may run on.
   int jobs = 0;
@@ -33,8 +33,8 @@ struct GluRun {
 /// then.
 void change_glu_order(const TensorView& in, const TensorView& out, const GluChange& change, const GluRun& run);
 
-/// The same where the tensor stands. On a GPU it is asynchronous, and a graph can capture it; the first call for new
-/// sizes uploads a table and waits for that alone. Throws as change_glu_order() does, and NoMemory.
+/// Makes the change in the tensor's own memory. On a GPU it is asynchronous, and a graph can capture it; the first call
+/// for new sizes uploads a table and waits for that alone. Throws as change_glu_order() does, and NoMemory.
 void change_glu_order_in_place(const TensorView& tensor, const GluChange& change, const GluRun& run);
 
 }  // namespace glu_ckpt

@@ -19,7 +19,7 @@
 
 namespace glu_ckpt {
 
-/// With W_i [out, in], and x_i, y_i the rows of expert i.
+/// The three products of a linear layer. W_i is [out, in]; x_i and y_i are the rows of expert i.
 enum class LinearProduct {
   /// TN: y_i = x_i W_i^T, [m, in] x [out, in] -> [m, out].
   Forward,
@@ -68,22 +68,22 @@ struct LinearRows {
   void* out = nullptr;
 };
 
-/// In host memory, with up to `jobs` threads: loops from the definition. An element's sum starts at 0 and takes its
-/// products from the first to the last, each by one fused multiply-add; -0 comes out as 0.
-/// Throws Usage for shapes, pointers that are null or not aligned to their dtype, and splits that are negative or take
-/// more than `rows` rows; NotSupported for dtypes; with the numbers, before anything is written.
+/// Computes the product in host memory with up to `jobs` threads, by loops from the definition. An element's sum starts
+/// at 0 and takes its products from the first to the last, each by one fused multiply-add; -0 comes out as 0. Throws
+/// Usage for shapes, pointers that are null or not aligned to their dtype, and splits that are negative or take more
+/// than `rows` rows; NotSupported for dtypes; with the numbers, before anything is written.
 void grouped_linear_host(const GroupedLinear& linear, const LinearRows& rows, std::span<const i64> splits, int jobs);
 
-/// The same on a GPU, with splits in device memory. 16-bit dtypes multiply on tensor cores (compute capability 8.0 or
-/// later), fp32 by fused multiply-adds in the order of grouped_linear_host(), and with its bits.
+/// Computes the product on a GPU, with splits in device memory. 16-bit dtypes multiply on tensor cores (compute
+/// capability 8.0 or later), fp32 by fused multiply-adds in the order of grouped_linear_host(), and with its bits.
 ///
 /// An element's sum has one order, which depends on the number of its products alone: not on the splits, the other
 /// rows, addresses or a run before. Matrices in tensors of their own and in one give equal bits. Where an address or a
 /// row is not a multiple of 16 bytes, 16-bit dtypes take a slower way, with the same bits.
 class DeviceGroupedLinear {
  public:
-  /// On the current device, for runs on streams of that device. Takes memory there for addresses and a schedule, 20
-  /// bytes an expert; waits for `stream`. What `linear` points to is device memory. Throws as grouped_linear_host()
+  /// Prepares runs on the current device, on streams of that device. Takes memory there for addresses and a schedule,
+  /// 20 bytes an expert; waits for `stream`. What `linear` points to is device memory. Throws as grouped_linear_host()
   /// does, and NoMemory, DeviceFailed.
   DeviceGroupedLinear(const GroupedLinear& linear, GpuStream stream);
   ~DeviceGroupedLinear();
@@ -103,8 +103,8 @@ class DeviceGroupedLinear {
   std::unique_ptr<State> state_;
 };
 
-/// Why host splits do not go through cuBLAS here, as a sentence; empty where they do. The library is looked for once,
-/// by the names libcublas.so.13 and libcublas.so.12, or as the path in the environment's GLU_CKPT_CUBLAS.
+/// Says in a sentence why host splits do not go through cuBLAS here; empty where they do. The library is looked for
+/// once, by the names libcublas.so.13 and libcublas.so.12, or as the path in the environment's GLU_CKPT_CUBLAS.
 std::string why_no_cublas();
 
 enum class LinearEngine {
@@ -114,10 +114,10 @@ enum class LinearEngine {
   Kernels,
 };
 
-/// The same with splits in host memory.
+/// Computes the product on a GPU, with splits in host memory.
 class GroupedLinearHostSplits {
  public:
-  /// On the current device. Takes memory there: cuBLAS's own, and 32 MiB as its workspace. Throws as
+  /// Prepares runs on the current device. Takes memory there: cuBLAS's own, and 32 MiB as its workspace. Throws as
   /// DeviceGroupedLinear does; NoDevice where LinearEngine::Cublas is asked for and is not there.
   GroupedLinearHostSplits(const GroupedLinear& linear, LinearEngine engine, GpuStream stream);
   ~GroupedLinearHostSplits();

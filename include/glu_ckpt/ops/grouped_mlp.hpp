@@ -52,7 +52,7 @@ std::string_view to_string(ActivationKind kind);
 ActivationKind parse_activation(std::string_view text);
 std::vector<std::string_view> activation_names();
 
-/// What a user said about the activation; empty fields come from config.json.
+/// A user's answers about the activation; empty fields come from config.json.
 struct ActivationAnswers {
   std::optional<ActivationKind> kind;
   std::optional<float> alpha;
@@ -60,7 +60,7 @@ struct ActivationAnswers {
   std::optional<float> offset;
 };
 
-/// What experts compute and in which dtype, as far as a user said it.
+/// A user's answers about what experts compute and in which dtype.
 struct ExpertCompute {
   ActivationAnswers activation;
   /// Wholly in fp32 instead of in the weights' dtype: that shows smaller differences.

@@ -22,7 +22,7 @@ namespace glu_ckpt {
 
 /// The experts of one layer, and where their gradients go.
 struct MlpBackward {
-  /// As for the forward; all experts have one width F.
+  /// The experts, as the forward takes them; all have one width F.
   GroupedMlp mlp;
   /// One per expert, of the shapes of its weights, whose memory is written: in any layout, which need not be that of
   /// the weights, but with one address for each element. Dtypes are the compute dtype or F32, one for all experts'
@@ -54,17 +54,18 @@ struct MlpBackwardStep {
   float* dprobs = nullptr;
 };
 
-/// In host memory, with up to `jobs` threads. Every sum is made in the one order that grouped_mlp_host() documents,
-/// where the columns of a sum are: for G the columns of dout; for dx F of da, then F of du; for dp F, plus then the
-/// finished sum over dout's columns; for gradients of weights and biases the expert's tokens. So equal weights in two
-/// layouts give equal bits. Rows of dx and dprobs behind the last split keep what they hold.
-/// Throws as grouped_mlp_host() does, and Usage, NotSupported for gradients, with the numbers, before anything is
+/// Computes the gradients in host memory, with up to `jobs` threads. Every sum is made in the one order that
+/// grouped_mlp_host() documents, where the columns of a sum are: for G the columns of dout; for dx F of da, then F of
+/// du; for dp F, plus then the finished sum over dout's columns; for gradients of weights and biases the expert's
+/// tokens. So equal weights in two layouts give equal bits. Rows of dx and dprobs behind the last split keep what they
+/// hold. Throws as grouped_mlp_host() does, and Usage, NotSupported for gradients, with the numbers, before anything is
 /// written.
 void grouped_mlp_backward_host(const MlpBackward& backward, const MlpBackwardStep& step, std::span<const i64> splits,
                                int jobs);
 
-/// The same on a GPU. Splits stay on the device; it waits for nothing and allocates nothing, so a captured graph
-/// replays with new splits. Nothing is added by atomics: the same input gives the same bits, whatever ran before.
+/// Computes the gradients on a GPU. Splits stay on the device; it waits for nothing and allocates nothing, so a
+/// captured graph replays with new splits. Nothing is added by atomics: the same input gives the same bits, whatever
+/// ran before.
 ///
 /// Sums have one order, which depends on sizes, dtypes and alignment only. On Hopper 16-bit dtypes take WGMMA kernels
 /// where H and F are multiples of 8, weights are as DeviceGroupedMlp reads them without a copy, addresses of rows are
@@ -73,9 +74,9 @@ void grouped_mlp_backward_host(const MlpBackward& backward, const MlpBackwardSte
 /// that no layout changes either.
 class DeviceGroupedMlpBackward {
  public:
-  /// On the current device. Weights and gradients are device memory, at these addresses as long as this object is
-  /// there; their values are read by each run. Takes memory for addresses and a schedule, some 2 KiB an expert; waits
-  /// for `stream`. Throws as grouped_mlp_backward_host() does, and NoMemory, DeviceFailed.
+  /// Prepares runs on the current device. Weights and gradients are device memory, at these addresses as long as this
+  /// object is there; their values are read by each run. Takes memory for addresses and a schedule, some 2 KiB an
+  /// expert; waits for `stream`. Throws as grouped_mlp_backward_host() does, and NoMemory, DeviceFailed.
   DeviceGroupedMlpBackward(const MlpBackward& backward, GpuStream stream);
   ~DeviceGroupedMlpBackward();
   DeviceGroupedMlpBackward(DeviceGroupedMlpBackward&&) noexcept;
@@ -124,8 +125,8 @@ struct MlpInputGrads {
 MlpInputGrads grouped_mlp_backward_into(const MlpBackward& backward, const MlpBackwardTensors& tensors,
                                         const AllocateOutput& allocate, int jobs);
 
-/// The same on a GPU; `run` was made of `backward`. The workspace comes from `allocate` too: `release` gets its address
-/// back once everything is launched, and may give it to work that follows on the same stream.
+/// Does the same on a GPU; `run` was made of `backward`. The workspace comes from `allocate` too: `release` gets its
+/// address back once everything is launched, and may give it to work that follows on the same stream.
 MlpInputGrads grouped_mlp_backward_into(const DeviceGroupedMlpBackward& run, const MlpBackward& backward,
                                         const MlpBackwardTensors& tensors, const AllocateOutput& allocate,
                                         const std::function<void(std::byte*)>& release, GpuStream stream);

@@ -27,8 +27,8 @@ float e8m0_value(std::uint8_t e);
 /// 2^(127 - e), by which elements are multiplied before they are rounded; NaN for 0xff.
 float e8m0_inverse(std::uint8_t e);
 
-/// To nearest, ties to even. Above the largest finite value, infinity included, that value; every NaN becomes 0x7f.
-/// `element` is F8_E4M3 or F8_E5M2, here and below.
+/// Rounds to nearest, ties to even. Values above the largest finite one, infinity included, become that one; every NaN
+/// becomes 0x7f. `element` is F8_E4M3 or F8_E5M2, here and below.
 std::uint8_t round_to_fp8(float value, Dtype element);
 /// E4M3 has no infinity, and NaN is 0x7f and 0xff. E5M2 is the upper half of fp16.
 float fp8_value(std::uint8_t code, Dtype element);
@@ -54,8 +54,8 @@ struct MxExtents {
 /// The extents of the scales: [rows, cols / 32] or [rows / 32, cols]. Throws Usage where blocks do not fit, for
 /// negative extents and other dtypes than fp8; so do all functions that take an MxFormat.
 MxExtents mx_scale_extents(const MxFormat& format);
-/// The same as TransformerEngine keeps them, padded to 128 along the axis without blocks and to 4 along the other. What
-/// the padding holds means nothing.
+/// Returns the extents of scales as TransformerEngine keeps them, padded to 128 along the axis without blocks and to 4
+/// along the other. What the padding holds means nothing.
 MxExtents mx_compact_extents(const MxFormat& format);
 
 /// Experts of one size, one behind the other: data without padding, scales each padded by itself.
@@ -71,7 +71,8 @@ MxGroupedLayout mx_grouped_layout(i64 members, const MxFormat& member);
 /// Throws Usage for a split that is no multiple of 128: its scales would share a tile with the next group's.
 std::vector<i64> mx_group_scale_starts(std::span<const i64> splits, const MxFormat& format);
 
-// On the host. Scales are stored `scale_step` bytes a row, which is at least their extent; padding is left as it is.
+// These functions run on the host. Scales are stored `scale_step` bytes a row, which is at least their extent; padding
+// is left as it is.
 
 /// `from` is BF16, F16 or F32: the dtype of `values`.
 void mx_quantize_host(const MxFormat& format, const void* values, Dtype from, std::uint8_t* data, std::uint8_t* scales,
@@ -83,14 +84,14 @@ void mx_quantize_host(const MxFormat& format, const void* values, Dtype from, st
 std::optional<i64> mx_dequantize_host(const MxFormat& format, const std::uint8_t* data, const std::uint8_t* scales,
                                       i64 scale_step, void* values, Dtype to);
 
-/// From compact scales, padded, to the order in which cuBLAS reads them, of the same size: tiles of 128 x 4, the axis
-/// without blocks first, of 512 bytes. Padding becomes 0 in both directions.
+/// Reorders compact scales, padded, for cuBLAS, which reads as many bytes in tiles of 128 x 4, the axis without blocks
+/// first, of 512 bytes. Padding becomes 0 in both directions.
 void mx_swizzle_host(const MxFormat& format, const std::uint8_t* compact, std::uint8_t* swizzled);
 void mx_unswizzle_host(const MxFormat& format, const std::uint8_t* swizzled, std::uint8_t* compact);
 
-// The same in device memory, with the same bits: one launch each, asynchronous on `stream`. Fast where addresses,
-// extents and `scale_step` are multiples of 16; others give the same bits more slowly. Sources and destinations must
-// not overlap. Besides, throw Usage for null pointers and dtypes, DeviceFailed with the shape.
+// These do the same in device memory, with the same bits: one launch each, asynchronous on `stream`. They are fast
+// where addresses, extents and `scale_step` are multiples of 16; others give the same bits more slowly. Sources and
+// destinations must not overlap. Besides, throw Usage for null pointers and dtypes, DeviceFailed with the shape.
 
 void mx_quantize(const MxFormat& format, const void* values, Dtype from, std::uint8_t* data, std::uint8_t* scales,
                  i64 scale_step, GpuStream stream);

@@ -20,7 +20,8 @@ struct SplitSizes {
   i64 count = 0;
 };
 
-/// With P_i = splits[0] + ... + splits[i], an output holds P_i * stride for i = 0..N-1, after one 0 if `leading_zero`.
+/// An output is made of P_i = splits[0] + ... + splits[i]. It holds P_i * stride for i = 0..N-1, after one 0 if
+/// `leading_zero`.
 struct OffsetSpec {
   /// It may have any sign; 0 gives zeros.
   i64 stride = 1;
@@ -61,7 +62,7 @@ void splits_to_offsets_multi(const SplitSizes& splits, std::span<const OffsetOut
 
 /// Throws NotExact, naming the first output with a flag and what to do. Both in host memory, of the same length.
 void check_offset_flags(std::span<const OffsetOutput> outputs, std::span<const u32> flags);
-/// The same for flags in device memory, once `stream` has come so far: synchronises it, so not while it is captured.
+/// Synchronizes `stream`, which must not be captured, and checks flags in device memory.
 void check_offset_flags(std::span<const OffsetOutput> outputs, const u32* device_flags, GpuStream stream);
 
 /// Bytes in one buffer.
@@ -87,7 +88,7 @@ class OffsetArrays {
   OffsetArrays(const OffsetArrays&) = delete;
   OffsetArrays& operator=(const OffsetArrays&) = delete;
 
-  /// In the order of the specs; ready to be handed to splits_to_offsets_multi.
+  /// Returns the outputs in the order of the specs, as splits_to_offsets_multi takes them.
   std::span<const OffsetOutput> outputs() const { return outputs_; }
   /// Device memory, one word per output.
   u32* flags() const { return flags_; }

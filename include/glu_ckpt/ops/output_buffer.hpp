@@ -63,8 +63,8 @@ i64 check_mlp_tensors(const GroupedMlp& mlp, const MlpTensors& tensors, const st
 /// probs; nothing is written or allocated then.
 TensorView grouped_mlp_into(const GroupedMlp& mlp, const MlpTensors& tensors, const AllocateOutput& allocate, int jobs);
 
-/// The same on a GPU: `run` was made of `mlp`, and x says which device. Does not wait for `stream`; what is wrong with
-/// the splits themselves is for run.check_splits() to say.
+/// Does the same on a GPU: `run` was made of `mlp`, and x says which device. Does not wait for `stream`; what is wrong
+/// with the splits themselves is for run.check_splits() to say.
 TensorView grouped_mlp_into(const DeviceGroupedMlp& run, const GroupedMlp& mlp, const MlpTensors& tensors,
                             const AllocateOutput& allocate, GpuStream stream);
 

@@ -34,7 +34,7 @@ struct DiffStats {
 /// ShapeOverflow, NoMemory, NoDevice, DeviceFailed.
 DiffStats diff_stats(const void* a, const void* b, i64 count, Dtype dtype, GpuStream stream);
 
-/// The same in host memory, on one thread, in every build.
+/// Does the same in host memory, on one thread, in every build.
 DiffStats diff_stats_host(const void* a, const void* b, i64 count, Dtype dtype);
 
 /// Makes `total` the statistics of its elements with those of `next` behind them, for tensors compared in pieces.

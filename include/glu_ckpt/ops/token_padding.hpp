@@ -37,15 +37,15 @@ struct TokenPadding {
 /// An alignment of 0 or 1 adds nothing. Throws Usage for negative numbers, with the number of the split; ShapeOverflow.
 TokenPadding make_token_padding(std::span<const i64> splits, i64 alignment);
 
-/// Tokens [rows, row_bytes], sorted by expert, to [padded_rows, row_bytes] with zeros behind each expert's. For
+/// Copies tokens [rows, row_bytes], sorted by expert, to [padded_rows, row_bytes] with zeros behind each expert's. For
 /// probabilities row_bytes is that of one of them. The two do not overlap. Throws Usage where the sizes are others.
 void pad_rows(const TokenPadding& padding, std::span<const std::byte> rows, i64 row_bytes, std::span<std::byte> padded);
-/// And back, without what was added.
+/// Copies the rows back, without the padding.
 void unpad_rows(const TokenPadding& padding, std::span<const std::byte> padded, i64 row_bytes,
                 std::span<std::byte> rows);
 
-/// The same in device memory, asynchronous on `stream`: copies and fills of the driver's, two an expert. Nothing is
-/// allocated, and a graph can capture it, with these splits. Throws NoDevice, DeviceFailed, ShapeOverflow.
+/// These do the same in device memory, asynchronous on `stream`, by copies and fills of the driver, two an expert.
+/// Nothing is allocated, and a graph can capture it, with these splits. Throws NoDevice, DeviceFailed, ShapeOverflow.
 void pad_rows_device(const TokenPadding& padding, const void* rows, i64 row_bytes, void* padded, GpuStream stream);
 void unpad_rows_device(const TokenPadding& padding, const void* padded, i64 row_bytes, void* rows, GpuStream stream);
 
