@@ -89,7 +89,7 @@ struct Architecture {
   i64 mtp_layers = 0;
   std::string_view mtp_field;
   std::vector<LayerKind> kinds;
-  /// By Dim; 0 where the configuration does not say it.
+  /// The extent of each Dim; 0 where the configuration does not say it.
   std::array<i64, kDims> extents{};
 
   i64 extent(Dim dim) const { return extents[static_cast<std::size_t>(dim)]; }

@@ -52,7 +52,8 @@ enum When : std::uint16_t {
 
 struct DenseRow {
   Place place = Place::Layer;
-  /// Behind the prefix of its place; {K} is weight or bias. Of the model, behind the root; from '/' on, beside it.
+  /// The key behind the prefix of its place, or behind the root for a tensor of the model; {K} is weight or bias. The
+  /// text from '/' on is beside the root.
   std::string_view key;
   std::array<DenseRole, 4> roles{};
   std::size_t num_roles = 1;
@@ -73,13 +74,13 @@ struct DenseRow {
 struct DenseNaming {
   std::string_view name;
   std::array<std::span<const DenseRow>, 8> rows{};
-  /// Behind the root: before the number of a layer.
+  /// The text between the root and the number of a layer.
   std::string_view layers;
-  /// Before the number of a layer of multi-token prediction, and between it and the layer inside; empty where those
-  /// layers are numbered on from the main stack's.
+  /// The text before the number of a layer of multi-token prediction, and the text between it and the layer inside;
+  /// empty where those layers are numbered on from the main stack's.
   std::string_view mtp_layers{};
   std::string_view mtp_inner = ".";
-  /// In front of what stands around the layer inside: "mtp.layers.#.", '#' being its number.
+  /// The text in front of what is around the layer inside: "mtp.layers.#.", '#' being its number.
   std::string_view mtp_outer{};
   /// Readers also find the layer inside under this.
   std::string_view mtp_inner_too{};

@@ -47,7 +47,7 @@ class LoaderFinder {
            (flags.empty() ? "no moe_mlp_glu_interleave_size" : flags);
   }
 
-  /// Those that say the order of gate and up; empty where both are contiguous.
+  /// Returns the arguments that say the order of gate and up; empty where both are contiguous.
   std::string megatron_flags() const {
     std::string flags;
     const auto add = [&](std::string_view name, const Glu& glu) {

@@ -235,7 +235,7 @@ class ArgsWriter {
   /// transformers takes `max_window_layers` of dots1 to be this where config.json does not say it.
   static constexpr i64 kDotsFullLayers = 62;
 
-  /// Which layers see no more than the last `sliding_window` tokens; empty where none does.
+  /// Returns which layers see no more than the last `sliding_window` tokens; empty where none does.
   std::vector<bool> sliding_layers() {
     const auto layers = static_cast<std::size_t>(architecture_.layers);
     std::vector<bool> sliding(layers, false);

@@ -72,7 +72,7 @@ class DenseRecognizer {
     }
   }
 
-  /// What stands in front of all keys of a language model inside another one is no part of its layers' names.
+  /// Takes the text in front of all keys of a language model inside another one out of its layers' names.
   void join_scope() {
     const std::string layers = with_root(result_.dense_root, result_.dense_naming->layers);
     for (ExpertBlock& block : result_.blocks)

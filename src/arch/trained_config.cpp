@@ -57,7 +57,7 @@ Value epsilon(SavedArgs& args, const ConfigRow& row) {
   return as_float(args, row);
 }
 
-/// Without query groups each head has its own key.
+/// Each head has its own key without query groups.
 Value key_heads(SavedArgs& args, const ConfigRow& row) {
   if (!args.flag("group_query_attention")) return fmt::format("{}", args.needed("num_attention_heads"));
   return as_integer(args, row);
@@ -138,7 +138,7 @@ Value expert_layers(SavedArgs& args, const ConfigRow&) {
   return list_of(args.expert_layers(),
                  [](std::size_t layer, bool experts) { return experts ? fmt::format("{}", layer) : std::string(); });
 }
-/// Where each N-th layer has experts; other patterns are in `moe_layers` alone.
+/// Gives N where each N-th layer has experts; other patterns are in `moe_layers` alone.
 Value expert_step(SavedArgs& args, const ConfigRow&) {
   const std::vector<bool> experts = args.expert_layers();
   const auto step = static_cast<std::size_t>(std::ranges::find(experts, true) - experts.begin()) + 1;
@@ -173,7 +173,7 @@ Value usual_softmax_scale(SavedArgs& args, const ConfigRow& row) {
   return float_word(1.0 / std::sqrt(static_cast<double>(std::max<i64>(1, args.needed(row.argument)))));
 }
 
-/// Those without an argument in some version have there what its models are built with by default.
+/// `usual` is what Megatron builds models with in versions that have no argument for the number.
 std::string yarn_number(const SavedArgs& args, std::string_view key, std::initializer_list<std::string_view> names,
                         double usual) {
   double value = usual;
@@ -205,7 +205,7 @@ Value rope_scaling(SavedArgs& args, const ConfigRow& row) {
   return text + "\n  }";
 }
 
-/// Which key of config.json is made of which argument.
+/// Says which key of config.json is made of which argument.
 constexpr auto kRows = std::to_array<ConfigRow>({
     {"hidden_act", kEveryFamily, "swiglu", always_silu},
     {"torch_dtype", kEveryFamily, "", stored_dtype},

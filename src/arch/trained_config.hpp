@@ -11,7 +11,7 @@ namespace glu_ckpt {
 struct TrainedConfig {
   /// The text of config.json; empty where it could not be made.
   std::string text;
-  /// Why not, as the end of a sentence, and the options that would say what is missing.
+  /// The end of a sentence that says why not, and the options that would say what is missing.
   std::string why_none;
   std::vector<std::string> options;
 };

@@ -31,7 +31,7 @@ constexpr u32 kQwenBits = kQwen2Bit | kQwen3Bit | kNextBit | kQwen35Bit;
 constexpr u32 kDeltaBits = kNextBit | kQwen35Bit;
 constexpr u32 kLatentV3Bits = kV3Bit | kKimiBit | kLiteBit;
 constexpr u32 kLatentBits = kV2Bit | kLatentV3Bits;
-/// Those with a correction bias, shared experts counted in widths of one, and dense layers first.
+/// The families with a correction bias, shared experts counted in widths of one, and dense layers first.
 constexpr u32 kSigmoidBits = kLatentV3Bits | kGlmBit | kDotsBit;
 /// Their intermediate_size is the width of an expert.
 constexpr u32 kPlainWidthBits = kMixtralBit | kGptOssBit | kLlamaBit | kGraniteBit;
@@ -45,13 +45,13 @@ struct TrainedFamily {
   u32 possible;
 };
 
-/// What the arguments say of the model that only some families have, as bits.
+/// Returns, as bits, the traits of the model that only some families have.
 u32 traits_of(SavedArgs& args);
 
-/// The families that have all of that, of them that of `model_type` alone unless it is empty.
+/// Returns the families that have all of those traits; only that of `model_type` unless it is empty.
 std::vector<const TrainedFamily*> fitting_families(u32 traits, const std::string& model_type);
 
-/// Why there is none, as the end of a sentence.
+/// Returns the end of a sentence that says why there is none.
 std::string why_none_fits(u32 traits, const std::string& model_type);
 
 }  // namespace glu_ckpt

@@ -102,7 +102,7 @@ struct ForwardBenchOptions {
   std::string model;
   /// Tokens per expert; empty for 1, 8, 64, 256, 1024, 4096 on a GPU and 1, 4, 16 on a CPU.
   std::vector<i64> tokens;
-  /// At most; fewer where a figure would take more than a few seconds.
+  /// The most rounds; a figure gets fewer where they would take more than a few seconds.
   int rounds = 11;
   /// Times the backward too, on a GPU.
   bool backward = false;
@@ -112,7 +112,7 @@ struct ForwardBenchOptions {
 
 struct ForwardBench {
   std::vector<ForwardFigure> figures;
-  /// Why there are no figures of cuBLAS; empty where there are.
+  /// The reason why there are no figures of cuBLAS; empty where there are.
   std::string no_cublas;
 };
 
@@ -135,7 +135,7 @@ struct ConvertBench {
     double seconds = 0;
   };
   std::string dir;
-  /// Of the checkpoint's file.
+  /// The bytes of the checkpoint's file.
   i64 bytes = 0;
   int jobs = 0;
   int rounds = 0;

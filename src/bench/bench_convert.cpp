@@ -148,7 +148,7 @@ class BenchedCheckpoint {
     options.to.naming = naming;
     options.to.experts = Experts::Grouped;
     options.to.glu = glu;
-    // Beside copies, bytes have to be moved.
+    // The comparison is with copies, so bytes have to be moved.
     options.reflink = Reflink::Never;
     RunOptions run = run_;
     run.device = "cpu";

@@ -128,7 +128,7 @@ class Cell {
     plain_read(fc2_.data(), fc2_.bytes(), reinterpret_cast<u32*>(sums_.data()), stream);
   }
 
-  /// In units of the rms. Throws VerifyFailed where it is more than rounding.
+  /// Returns the difference in units of the rms. Throws VerifyFailed where it is more than rounding.
   double difference(cudaStream_t stream) const {
     const DiffStats stats = diff_stats(out_.data(), other_out_.data(), rows_ * shape_.hidden, Dtype::BF16, stream);
     const double difference = stats.max_abs / rms();
@@ -247,7 +247,8 @@ class Bench {
     figure.microseconds = medians[1];
     if (dense_) {
       figure.cublas_microseconds = medians[2];
-      // Not in turn with the others: it takes all the power that the device may draw, which would slow them down.
+      // It is not measured in turn with the others: it takes all the power that the device may draw, which would slow
+      // them down.
       const std::vector<EventTimer::Work> dense{[&](cudaStream_t stream) { dense_->run(stream); }};
       figure.dense_microseconds = timer_->in_turn(dense, options_.rounds, kMostMicroseconds)[0];
       figure.cublas_difference = cell.difference(timer_->stream());

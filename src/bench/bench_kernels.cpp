@@ -70,7 +70,7 @@ class KernelBench {
   std::pair<double, double> time(i64 tensor_bytes, const Launch& launch, const Launch& reference) {
     const i64 slot = (tensor_bytes + 4095) / 4096 * 4096;
     const i64 slots = std::clamp<i64>(kRotationBytes / slot, 1, pool_bytes_ / slot);
-    // Once over all, to warm up and to see how many fill a batch.
+    // One pass over all slots warms up and shows how many fill a batch.
     const EventTimer::Work own = rotating(launch, slot, slots), other = rotating(reference, slot, slots);
     const int launches = launches_in_a_batch(timer_.batch(own, static_cast<int>(slots)));
     timer_.batch(other, static_cast<int>(slots));
@@ -95,7 +95,7 @@ class KernelBench {
   cudaStream_t stream() const { return timer_.stream(); }
 
  private:
-  /// Not zeros: data that never changes draws less power and runs faster.
+  /// The data are not zeros: data that never change draw less power and run faster.
   static void fill(const DeviceBuffer& buffer) {
     std::vector<u32> pattern(std::size_t{1} << 22);
     u32 state = 1;
@@ -169,7 +169,7 @@ std::vector<Move> turn_moves(const ExpertShape& shape, i64 experts, bool there) 
   return moves;
 }
 
-/// The same moves with every expert in a tensor of its own on the source side.
+/// Makes the same moves with every expert in a tensor of its own on the source side.
 void make_indexed(std::vector<Move>& moves, i64 bytes) {
   for (Move& move : moves) {
     move.src = static_cast<std::size_t>(move.src_offset / bytes);
@@ -237,8 +237,8 @@ void bench_offsets(KernelBench& bench, i64 groups) {
   bench.report({"splits_to_offsets", "", "5 arrays, one launch", {groups}, 0, own, "", 0});
 }
 
-/// Beside a plain read of both sides: of equal tensors, and of tensors that are equal but for a shift, so that nearly
-/// every element differs.
+/// Measures diff_stats beside a plain read of both sides: on equal tensors, and on tensors that are equal but for a
+/// shift, so that nearly every element differs.
 void bench_diff(KernelBench& bench, const ExpertShape& shape, i64 experts) {
   constexpr i64 kShift = 16;
   const i64 bytes = experts * expert_bytes(shape);

@@ -1,5 +1,5 @@
 #pragma once
-/// What the benchmarks measured, as text for people and as JSON for programs.
+/// Prints what the benchmarks measured, as text for people and as JSON for programs.
 
 #include <string>
 #include <vector>

@@ -16,7 +16,8 @@ inline constexpr i64 kBf16 = 2;
 /// K of FC1's rows.
 inline constexpr i64 kBenchBlockRows = 32;
 
-/// Those of `model`, or of `otherwise` where it is empty; all where both are. Throws Usage with the names there are.
+/// Returns the shapes of `model`, or of `otherwise` where it is empty; all where both are. Throws Usage with the names
+/// there are.
 std::vector<ForwardShape> shapes_named(const std::string& model, const std::string& otherwise);
 
 /// `tokens`, or `otherwise` where there are none. Throws Usage for counts below 1.

@@ -1,4 +1,4 @@
-/// In the place of the GPU benchmarks where nvcc is missing.
+/// This file takes the place of the GPU benchmarks where nvcc is missing.
 
 #include "bench/bench.hpp"
 #include "core/fail.hpp"

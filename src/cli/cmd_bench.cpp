@@ -35,7 +35,7 @@ ExitStatus cmd_bench_forward(const Options& options) {
   if (on_cpu) bench.memory_bytes = options.run.memory_bytes;
   if (!on_cpu && options.run.device != "auto") bench.device = cuda_index(options.run.device);
   const CudaDevice device = on_cpu ? CudaDevice{} : cuda_device(bench.device);
-  // Not before the first figure: what is refused leaves no table.
+  // The heading comes with the first figure: what is refused leaves no table.
   std::string heading = on_cpu ? report::host_forward_bench_heading(bench.jobs) : report::forward_bench_heading(device);
   if (!options.json)
     bench.on_figure = [&](const ForwardFigure& figure) {

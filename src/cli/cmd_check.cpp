@@ -25,7 +25,7 @@ std::string check_text(const CheckedCheckpoint& found, const std::string& path) 
     ++counts[static_cast<std::size_t>(file.state)];
   }
   for (const CheckedFile& file : found.manifest) {
-    // Of both lists, the lines of sound files would say the same twice.
+    // A sound file that is in both lists gets one line.
     if (file.state == FileState::Ok) continue;
     text += fmt::format("{}: {} ({})\n", report::printable(file.name), state_word(file.state), file.detail);
   }

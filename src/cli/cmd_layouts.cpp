@@ -16,7 +16,7 @@ std::string folded(std::string text) {
   return text;
 }
 
-/// Those that have the word in their name, in a model_type or among the programs that load them.
+/// Returns the rows that have the word in their name, in a model_type or among the programs that load them.
 std::vector<NamingSummary> chosen_rows(const std::string& word) {
   std::vector<NamingSummary> rows = naming_summaries();
   const std::string wanted = folded(word);

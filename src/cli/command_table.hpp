@@ -12,7 +12,7 @@ namespace glu_ckpt::cli {
 /// A value that an option takes, as it is typed.
 struct ValueWord {
   std::string word;
-  /// What it means; may be empty.
+  /// The meaning; may be empty.
   std::string about = {};
   /// False for words that only the completions offer, as there are too many for help.
   bool in_help = true;
@@ -28,7 +28,7 @@ struct OptionRow {
   /// there are `words`, they are offered.
   std::string value_name;
   std::string about;
-  /// As help prints it; empty where there is none.
+  /// The default as help prints it; empty where there is none.
   std::string default_text;
   std::vector<ValueWord> words;
   bool required = false;
@@ -40,21 +40,21 @@ struct OptionGroup {
 };
 
 struct CommandTable {
-  /// With the program's name: "glu-ckpt bench kernels".
+  /// The name, with the program's: "glu-ckpt bench kernels".
   std::string name;
   std::string about;
   /// Whole command lines, without the program's name in front.
   std::vector<std::string> examples;
   std::vector<OptionRow> arguments;
   std::vector<OptionGroup> groups;
-  /// By the titles that help lists them under.
+  /// The commands, by the titles that help lists them under.
   std::vector<std::pair<std::string, std::vector<CommandTable>>> commands;
 };
 
-/// Of everything that `program` accepts. In options.cpp.
+/// Returns the table of everything that `program` accepts. It is defined in options.cpp.
 CommandTable command_table(const std::string& program = "glu-ckpt");
 
-/// What help and the manual page say about the program as a whole: a term and its meaning.
+/// The terms, with their meanings, that help and the manual page have about the program as a whole.
 using Definitions = std::vector<std::pair<std::string_view, std::string_view>>;
 Definitions environment_variables();
 Definitions exit_statuses();
@@ -62,10 +62,11 @@ Definitions exit_statuses();
 /// "convert [OPTIONS] SRC DST", behind the name of the program.
 std::string synopsis(const CommandTable& command);
 
-/// With a capital letter and a full stop, unless it has them: help and options begin as the items of a list do.
+/// Gives the text a capital letter and a full stop, unless it has them: help and options begin as the items of a list
+/// do.
 std::string sentence(std::string_view text);
 
-/// At most kHelpColumns wide. Of the whole program, if it is the table of that.
+/// Returns the help of a command, or of the whole program, at most kHelpColumns wide.
 std::string help_text(const CommandTable& command);
 constexpr std::size_t kHelpColumns = 80;
 

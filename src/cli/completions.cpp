@@ -11,7 +11,7 @@
 namespace glu_ckpt::cli {
 namespace {
 
-/// What the shell is to offer for a value.
+/// The words that the shell is to offer for a value.
 enum class Offer { Words, Files, Directories, Nothing };
 
 Offer offer_for(const OptionRow& option) {
@@ -165,7 +165,7 @@ std::string bash_script(const CommandTable& program) {
 
 // zsh -----------------------------------------------------------------------------------------------------------------
 
-/// For a text between single quotes that _arguments takes apart.
+/// Escapes a text between single quotes that _arguments takes apart.
 std::string zsh_text(std::string_view text) {
   std::string out;
   for (const char c : replaced(text, "\\[]:$`", "\\")) out += c == '\'' ? "'\\''" : std::string(1, c);

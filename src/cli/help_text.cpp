@@ -10,7 +10,7 @@
 namespace glu_ckpt::cli {
 namespace {
 
-/// Where the meaning of an option begins.
+/// The column at which the meaning of an option begins.
 constexpr std::size_t kAboutColumn = 27;
 
 /// Stands for a blank at which no line is broken.

@@ -14,7 +14,7 @@ using namespace glu_ckpt;
 
 constexpr const char* kProgram = "glu-ckpt-mpi";
 
-/// What one rank has to say is enough, unless it fails.
+/// Makes a rank silent unless it fails, for another one prints the results.
 cli::Options silent(cli::Options options) {
   options.quiet = true;
   options.verbose = false;
@@ -36,7 +36,8 @@ ExitStatus run_ranks(Ranks& ranks, int argc, char** argv) {
   at_first_rank(ranks, [&] { options = cli::parse_options(argc, argv, kProgram); });
   if (shared(ranks, options ? 1 : 0) == 0) return ExitStatus::Done;
   if (ranks.rank() != 0) options = silent(cli::parse_options(argc, argv, kProgram).value());
-  // From here to the end of the process: whatever starts the ranks ends those that are left once the first has ended.
+  // Signals are watched to the end of the process: whatever starts the ranks ends those that are left once the first
+  // has ended.
   if (options->command == cli::Command::Convert) cli::watch_signals();
   if (options->command == cli::Command::Convert) return cli::cmd_convert(*options, &ranks);
   auto status = ExitStatus::Done;

@@ -15,7 +15,7 @@ struct OptionTexts {
   std::string max_shard, max_memory, device_memory, verify = "digest", progress = "auto", reflink = "auto",
                                                     format = "keep", optimizer = "keep", activation,
                                                     compute = "weights", bench_size, sample, part;
-  /// Whether these were typed at all.
+  /// These were typed.
   bool has_seed = false;
   bool has_tensors = false;
 };

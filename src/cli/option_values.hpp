@@ -10,7 +10,7 @@
 
 namespace glu_ckpt::cli {
 
-/// What is wrong with a number of 64 bits, or nothing: CLI11 itself takes -1 for 2^64 - 1.
+/// Returns what is wrong with a number of 64 bits, or nothing: CLI11 itself takes -1 for 2^64 - 1.
 std::string u64_fault(const std::string& text);
 /// "5%" or "0.1%"; the sign may be left out of numbers that nobody takes for a share. Throws Usage.
 double parse_percent(const std::string& text);
@@ -29,7 +29,7 @@ std::vector<ValueWord> target_words();
 std::vector<ValueWord> hidden(std::vector<ValueWord> words);
 std::vector<std::string> plain(const std::vector<ValueWord>& words);
 
-/// What is wrong with a value that must be one of those, an order of gate and up, or a target; or nothing.
+/// Returns what is wrong with a value that must be one of those, an order of gate and up, or a target; or nothing.
 std::string unknown_value(const std::string& typed, const std::vector<std::string>& known);
 std::string glu_fault(const std::string& typed);
 std::string target_fault(const std::string& typed);

@@ -90,7 +90,7 @@ class Parser {
     return option;
   }
 
-  /// The same where there are no others.
+  /// Accepts these words and no others.
   CLI::Option* one_of(CLI::Option* option, const std::vector<ValueWord>& words) {
     option->check(
         CLI::Validator([known = plain(words)](const std::string& typed) { return unknown_value(typed, known); }, ""));
@@ -151,7 +151,7 @@ class Parser {
         ->type_name("FORMAT");
   }
 
-  /// Of commands that compare A with B.
+  /// Adds the options for B to a command that compares A with B.
   void add_to(CLI::App* sub) {
     sub->option_defaults()->group("What B is, where it does not say");
     offer_namings(sub->add_option("--to-naming", texts_.to_naming, "as --from-naming, for B"));
@@ -182,7 +182,7 @@ class Parser {
     add_progress(sub);
   }
 
-  /// What experts compute, and in what. Options for when they are run.
+  /// Adds the options that say what experts compute, and in which dtype.
   std::vector<CLI::Option*> add_activation(CLI::App* sub, const std::string& group) {
     sub->option_defaults()->group(group);
     std::vector<ValueWord> activations;
@@ -551,7 +551,7 @@ class Parser {
       fail(ErrorCode::Usage, {}, "'{}' is not a command{}", argv[next], suggestion(argv[next], commands));
   }
 
-  /// What a mistyped option may have been.
+  /// Returns the option that a mistyped one may have been.
   std::string hint(int argc, const char* const* argv) const {
     const auto [app, next] = deepest_command(argc, argv);
     std::vector<std::string> names;
@@ -567,7 +567,7 @@ class Parser {
   CLI::App app_;
   std::string program_;
   Options options_;
-  /// Of whichever command runs experts.
+  /// The answers of whichever command runs experts.
   ExpertCompute compute_;
   OptionTexts texts_;
   CLI::Option* seed_ = nullptr;

@@ -1,5 +1,5 @@
 #pragma once
-/// What the user asked for. CLI11 is seen only in options.cpp and parser_table.
+/// The user's answers as one value. CLI11 is seen only in options.cpp and parser_table.
 
 #include <optional>
 #include <string>
@@ -31,7 +31,7 @@ enum class Command {
 };
 enum class ProgressMode { Auto, Always, Never, Json };
 
-/// Of the commands bench forward and bench convert.
+/// The answers of the commands bench forward and bench convert.
 struct BenchAnswers {
   /// Empty for all.
   std::string model;
@@ -39,7 +39,7 @@ struct BenchAnswers {
   std::vector<i64> tokens;
   int rounds = 11;
   bool backward = false;
-  /// Where bench convert writes, and how much of a checkpoint.
+  /// The directory that bench convert writes to, and how much of a checkpoint it writes.
   std::string dir = ".";
   i64 size_bytes = i64{1} << 30;
 };
@@ -58,7 +58,7 @@ struct Options {
   std::string input;
   /// DST or B.
   std::string output;
-  /// What the user knows about `input`; a part of the options of each call below, too.
+  /// The user's answers about `input`; a part of the options of each call below, too.
   SourceAnswers from;
   ConvertOptions convert;
   VerifyOptions verify;
@@ -68,13 +68,13 @@ struct Options {
   bool overwrite_report = false;
   ForwardRequest forward;
   BenchAnswers bench;
-  /// Without an observer and a token, which a Session adds.
+  /// The options of the run; a Session adds an observer and a token.
   RunOptions run;
   ProgressMode progress = ProgressMode::Auto;
-  /// Of inspect: whether tensors are listed, and the pattern of those; empty for all.
+  /// inspect: lists tensors, of this pattern; empty for all.
   bool list_tensors = false;
   std::string tensors;
-  /// Of digest: the checkpoints, or the file that lists digests and paths.
+  /// digest: the checkpoints, or the file that lists digests and paths.
   std::vector<std::string> paths;
   std::string check_file;
   bool stamp_dry_run = false;
@@ -96,7 +96,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const st
 i64 parse_size(std::string_view option, const std::string& text);
 
 ExitStatus cmd_inspect(const Options& options);
-/// By all ranks together, where there are any; rank 0 reports.
+/// All ranks call it together, where there are any; rank 0 reports.
 ExitStatus cmd_convert(const Options& options, Ranks* ranks = nullptr);
 ExitStatus cmd_plan(const Options& options);
 ExitStatus cmd_verify(const Options& options);

@@ -10,10 +10,10 @@
 
 namespace glu_ckpt::cli {
 
-/// What CLI11 calls the group of options that are in none.
+/// The name by which CLI11 calls the group of options that are in none.
 inline constexpr const char* kGeneral = "Options";
 
-/// What the parser's library has no place for.
+/// The facts of an option that the parser's library has no place for.
 struct ParserNotes {
   std::map<const CLI::App*, std::vector<std::string>> examples;
   std::map<const CLI::Option*, std::vector<ValueWord>> words;

@@ -1,5 +1,5 @@
 #pragma once
-/// What the programs glu-ckpt and glu-ckpt-mpi do alike.
+/// The functions that the programs glu-ckpt and glu-ckpt-mpi share.
 
 #include <string>
 #include <vector>
@@ -16,10 +16,10 @@ ExitStatus run(const Options& options);
 ExitStatus report_error(const std::string& program, const Error& error, bool json,
                         const std::vector<std::string>& words = {});
 
-/// Whether the command line asks for JSON. Errors in the command line itself are reported as asked for, too.
+/// Returns whether the command line asks for JSON. Errors in the command line itself are reported as asked for, too.
 bool wants_json(int argc, const char* const* argv);
 
-/// What holds for the whole process, before anything else.
+/// Prepares the whole process, before anything else.
 void prepare_process();
 
 }  // namespace glu_ckpt::cli

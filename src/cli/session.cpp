@@ -36,7 +36,7 @@ Session::Session(const Options& options)
 }
 
 void watch_signals() {
-  // What is ignored stays so: nohup, and the background of a shell, mean it.
+  // A signal that is ignored stays so: nohup, and the background of a shell, mean it.
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1})
     if (std::signal(number, note_signal) == SIG_IGN) std::signal(number, SIG_IGN);
 }

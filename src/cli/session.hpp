@@ -12,8 +12,8 @@ namespace glu_ckpt::cli {
 /// Shows notes and progress on stderr as far as the options ask for them, and stops the call at a signal.
 class Session {
  public:
-  /// From here on SIGINT, SIGTERM, SIGHUP and SIGUSR1 are noticed at the next finished piece of work, where there is no
-  /// caller to do so.
+  /// Makes SIGINT, SIGTERM, SIGHUP and SIGUSR1 are noticed at the next finished piece of work, where there is no caller
+  /// to do so.
   explicit Session(const Options& options);
 
   /// The options' own, with this session's observer and token. Valid as long as the session.
@@ -34,7 +34,7 @@ void watch_signals();
 
 /// Prints to stdout and checks that it arrived.
 void print_out(const std::string& text);
-/// The same; or hands it to the caller, where there is one.
+/// Prints the text, or hands it to the caller, where there is one.
 void print_out(const Options& options, const std::string& text);
 
 }  // namespace glu_ckpt::cli

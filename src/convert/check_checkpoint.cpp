@@ -20,7 +20,7 @@ class Checking {
   CheckedCheckpoint run() {
     check_recorded_files();
     check_listed_files();
-    // What a file that differs would say of itself adds nothing.
+    // A checkpoint with a file that differs is not opened.
     if (!found_.is_ok()) return std::move(found_);
     const Checkpoint checkpoint = open_checkpoint(path_);
     add_unlisted_files(*checkpoint.source);

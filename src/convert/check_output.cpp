@@ -1,4 +1,4 @@
-/// What convert refuses before any work: outputs that exist, or that would change the source.
+/// Refuses outputs that exist, or that would change the source, before any work.
 
 #include "convert/check_output.hpp"
 
@@ -20,7 +20,7 @@ bool is_inside(const fs::path& inner, const fs::path& outer) {
   return end == outer.end() || (std::next(end) == outer.end() && end->empty());
 }
 
-/// Without symlinks, "." and "..", though the end of it may not exist yet.
+/// Returns the path without symlinks, "." and "..", though the end of it may not exist yet.
 fs::path resolved(const fs::path& path) {
   fs::path there = path;
   fs::path rest;
@@ -39,7 +39,7 @@ bool only_one_iteration(const fs::path& path) {
 
 bool is_tensor_file(const fs::path& path) { return format_of_name(path) || path.extension() == kDistcpSuffix; }
 
-/// Not through symlinks.
+/// Returns whether there are tensor files in or below the directory, symlinks aside.
 bool has_tensor_files(const fs::path& directory) {
   const auto names = list_directory(directory);
   return std::ranges::any_of(names, [&](const std::string& name) {
@@ -48,7 +48,8 @@ bool has_tensor_files(const fs::path& directory) {
   });
 }
 
-/// Of a directory in a checkpoint. The files of a Megatron rank lie in one of its own.
+/// Returns whether a directory in a checkpoint holds another one. The files of a Megatron rank are in a directory of
+/// their own.
 bool holds_other_checkpoint(const fs::path& directory) {
   if (!directory.filename().string().starts_with("mp_rank_")) return has_tensor_files(directory);
   const auto names = list_directory(directory);
@@ -63,7 +64,7 @@ bool marks_checkpoint(std::string_view name) {
          name == "pytorch_model.bin.index.json" || name.starts_with("mp_rank_");
 }
 
-/// Whether --overwrite may remove it: an empty directory, a file of tensors, or a checkpoint with no other
+/// Returns whether --overwrite may remove it: an empty directory, a file of tensors, or a checkpoint with no other
 /// checkpoint in a directory below it.
 bool is_replaceable(const fs::path& path) {
   if (!is_directory_at(path)) return is_tensor_file(path);
@@ -76,7 +77,7 @@ bool is_replaceable(const fs::path& path) {
   return !other && std::ranges::any_of(names, marks_checkpoint);
 }
 
-/// What create_output() would find in the way, found before the source is read.
+/// Refuses what create_output() would find in the way, before the source is read.
 void check_staging(const fs::path& output, bool resume) {
   const fs::path named = output_name(output);
   const fs::path parent = directory_of(named);

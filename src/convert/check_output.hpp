@@ -1,5 +1,5 @@
 #pragma once
-/// Whether DST may be written.
+/// Checks whether DST may be written.
 
 #include <filesystem>
 

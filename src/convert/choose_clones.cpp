@@ -17,7 +17,7 @@ ClonePlan choose_clones(const Conversion& conversion) {
   if (reflink == Reflink::Always) limits.min_bytes = limits.min_even_bytes = 0;
   ClonePlan clones(conversion.plan, *conversion.source.source, limits,
                    [&](const File& file) { return can_clone_into(parent, file, limits.block); });
-  // What is cloned costs the whole output its digest: not for the sake of a small part.
+  // Clones cost the whole output its digest, so a small part is not cloned.
   if (reflink == Reflink::Auto && clones.bytes() < conversion.plan.bytes / 2) return {};
   return clones;
 }

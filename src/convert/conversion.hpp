@@ -10,7 +10,7 @@ namespace glu_ckpt {
 
 /// Everything that is decided before a byte moves. Nothing in it changes afterwards.
 struct Conversion {
-  /// As they were given.
+  /// The paths as they were given.
   std::filesystem::path input;
   std::filesystem::path output;
   ConvertOptions options;
@@ -39,10 +39,10 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
 /// Makes the refusals that need bytes of the source, or a look at what its experts compute, before anything is written.
 void check_evidence(const Conversion& conversion);
 
-/// For ConvertOptions::resume: what an earlier run wrote, if it had finished before it was stopped, so that the output
-/// is there. Nothing where it is not, or is to be replaced. Throws OutputExists where the output is not what this run
-/// would write: other tensors, another layout, or another source's; ResumeMismatch, OutputBusy where the staging
-/// directory is another run's. Reads all of both.
+/// Returns, for ConvertOptions::resume, what an earlier run wrote, if it had finished before it was stopped, so that
+/// the output is there; nothing where it is not, or is to be replaced. Throws OutputExists where the output is not what
+/// this run would write: other tensors, another layout, or another source's; ResumeMismatch, OutputBusy where the
+/// staging directory is another run's. Reads all of both.
 std::optional<Converted> find_complete(const Conversion& conversion);
 
 /// Writes the output, or goes on with what an earlier run wrote, proves it and commits it. The result is without its

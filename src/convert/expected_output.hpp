@@ -20,7 +20,7 @@ struct OutputModel {
 /// Recognizes the plan's outputs by `record` and the source's config.json. Pure.
 OutputModel output_model(const Conversion& conversion, const Record& record);
 
-/// Whether two models have the same names, dtypes, shapes and order of the rows.
+/// Returns whether two models have the same names, dtypes, shapes and order of the rows.
 bool same_layout(const ModelShape& a, const ModelShape& b);
 
 /// The output's provenance; without a digest where none is to be recorded.
@@ -42,7 +42,8 @@ std::optional<Digest> recorded_digest(const Conversion& conversion, const Digest
 [[noreturn]] void fail_contradicted(const Conversion& conversion, const std::string& recorded,
                                     const std::string& found);
 
-/// What the passes of a conversion compare the output with. Keeps a reference to the conversion.
+/// The tensors and the layout that the passes of a conversion compare the output with. Keeps a reference to the
+/// conversion.
 class ExpectedOutput {
  public:
   /// With `inherits_digest` the record gets the digest of the source's own record: bytes that are cloned are not read,

@@ -5,12 +5,12 @@
 
 namespace glu_ckpt {
 
-/// What passed through memory on the way.
+/// The sums of what passed through memory on the way.
 struct Moved {
   RangeSums all;
-  /// Of tensors of which nothing is cloned.
+  /// The sums of tensors of which nothing is cloned.
   RangeSums uncloned;
-  /// By ranks other than this one.
+  /// The bytes that other ranks wrote.
   i64 bytes_written_elsewhere = 0;
 };
 

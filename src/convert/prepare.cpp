@@ -1,4 +1,4 @@
-/// From paths and options to a proved plan.
+/// Makes a proved plan from paths and options.
 
 #include <fmt/format.h>
 
@@ -187,7 +187,7 @@ std::string loads_in_sentence(const LoadsIn& found) {
   return fmt::format("the output loads in {}", programs);
 }
 
-/// What --from-glu was taken for; empty where nobody gave it.
+/// Says what --from-glu was taken for; empty where nobody gave it.
 std::string covered_text(const Conversion& conversion) {
   const SourceAnswers& from = conversion.options.from;
   if (!from.glu) return {};

@@ -1,5 +1,5 @@
 #pragma once
-/// How fast a conversion would go, tried on a sample of it.
+/// Measures on a sample how fast a conversion would go.
 
 #include <filesystem>
 #include <optional>

@@ -9,17 +9,17 @@
 namespace glu_ckpt {
 namespace {
 
-/// What the bytes that passed have shown before the staged files are opened.
+/// The alternatives of what the bytes that passed have shown before the staged files are opened.
 struct NothingShown {};
 struct DigestShown {
   Digest source;
-  /// Whether the output's blocks passed whole, too, and gave the same digest.
+  /// The output's blocks passed whole, too, and gave the same digest.
   bool of_output = false;
 };
 struct ClonesShown {
   /// The source's, by its own record.
   std::optional<Digest> recorded;
-  /// Whether the blocks of tensors without clones passed whole, and were the same on both sides.
+  /// The blocks of tensors without clones passed whole, and were the same on both sides.
   bool of_uncloned = false;
 };
 using Shown = std::variant<NothingShown, DigestShown, ClonesShown>;
@@ -53,7 +53,7 @@ class Prover {
   }
 
  private:
-  /// What the output is recognized by where no config.json lies beside it.
+  /// Returns the answers that the output is recognized by where no config.json is beside it.
   SourceAnswers named_config() const {
     SourceAnswers answers;
     answers.config_file = conversion_.options.from.config_file;
@@ -80,7 +80,8 @@ class Prover {
     return {digest, written.has_value()};
   }
 
-  /// Of tensors that were written whole, both sides passed. False where some blocks passed in parts only.
+  /// Compares the tensors that were written whole, of which both sides passed. False where some blocks passed in parts
+  /// only.
   bool uncloned_agree() const {
     i64 bytes = 0;
     for (std::size_t t = 0; t < conversion_.plan.outputs.size(); ++t)

@@ -7,7 +7,7 @@ namespace glu_ckpt {
 
 struct Published {
   Proof proof;
-  /// Of the source, absent where none was made.
+  /// The source's digest; absent where none was made.
   std::optional<Digest> digest;
 };
 

@@ -17,7 +17,7 @@ std::vector<std::byte> bytes_of(const std::string& text) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// Whether a run that has begun can go on later: the machine failed, the run was stopped, or its name was taken
+/// Returns whether a run that has begun can go on later: the machine failed, the run was stopped, or its name was taken
 /// meanwhile.
 bool is_resumable(ErrorCode code) {
   const ExitStatus status = exit_status(code);

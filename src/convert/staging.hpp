@@ -32,7 +32,7 @@ class Staging {
 
   const Conversion& conversion_;
   Ranks& ranks_;
-  /// What config.json held when the run began.
+  /// The text of config.json when the run began.
   std::string config_;
   std::unique_ptr<StagedOutput> sink_;
 };

@@ -227,7 +227,8 @@ class TargetResolver {
     if (!is_megatron && whole && !options_.from.config_file.empty())
       target_.extra_files.push_back({"config.json", options_.from.config_file, config_edit()});
     target_.makes_config = !is_megatron && whole && hints_.config_is_made;
-    // Beside its directory of tensors, a checkpoint's configuration is found in the folder of the other files alone.
+    // A reader finds the configuration of a checkpoint with a directory of tensors only in the folder of the other
+    // files.
     target_.config_is_found =
         target_.makes_config || std::ranges::any_of(target_.extra_files, [&](const ExtraFile& file) {
           const bool has_iteration = target_.for_megatron || !source_.structure().iteration_dir.empty();
@@ -236,7 +237,7 @@ class TargetResolver {
         });
   }
 
-  /// What becomes of a configuration that was named, where the weights are read as other ones.
+  /// Edits a configuration that was named, where the weights are read as other ones.
   std::function<std::string(std::string_view)> config_edit() const {
     if (options_.from.decode) return without_quantization;
     if (source_.record().contains("encoded_as")) return with_mxfp8;

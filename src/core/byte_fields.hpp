@@ -30,7 +30,7 @@ class ByteReader {
   /// A number in [low, high].
   i64 number(i64 low, i64 high);
   std::string text();
-  /// How many items follow, of at least `item_bytes` each: never more than the bytes that are left can hold.
+  /// Returns how many items follow, of at least `item_bytes` each: never more than the bytes that are left can hold.
   std::size_t count(i64 item_bytes);
   /// All bytes must have been read.
   void end() const;

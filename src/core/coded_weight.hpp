@@ -1,11 +1,11 @@
 #pragma once
-/// What decode_codes() and decode_codes_host() ask of their arguments.
+/// Checks the arguments of decode_codes() and decode_codes_host().
 
 #include "glu_ckpt/ops/decode_codes.hpp"
 
 namespace glu_ckpt {
 
-/// Whether eight codes share a word, and zeros or groups of their own say what they are.
+/// Returns whether eight codes share a word, and zeros or groups of their own say what they are.
 inline bool in_words(const CodedWeight& weight) {
   return weight.codes == Codes::Awq || weight.codes == Codes::Gptq || weight.zeros != nullptr ||
          weight.column_groups != nullptr;

@@ -7,7 +7,7 @@
 namespace glu_ckpt {
 namespace {
 
-/// What a Partial takes of the memory besides its early ranges: the state of the hash and the nodes around it.
+/// The memory that a Partial takes besides its early ranges: the state of the hash and the nodes around it.
 constexpr i64 kPartialBytes = 1024;
 
 i64 count_blocks(i64 bytes) { return (bytes + kDataBlockBytes - 1) / kDataBlockBytes; }

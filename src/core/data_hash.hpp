@@ -53,7 +53,7 @@ class DataHasher {
   void export_to(ByteWriter& out) const;
   /// Takes what another process exported. Throws Io where a block comes twice or does not exist.
   void import_from(ByteReader& in);
-  /// After all data have been added or imported. `read` fills a range from an offset of the data.
+  /// Returns the checksum after all data have been added or imported. `read` fills a range from an offset of the data.
   Hash128 finish(const std::function<void(std::span<std::byte>, i64)>& read) const;
 
  private:

@@ -10,14 +10,14 @@
 
 namespace glu_ckpt {
 
-/// Whether these functions take it: BF16, F16 or F32.
+/// Returns whether these functions take the dtype: BF16, F16 or F32.
 constexpr bool is_float(Dtype dtype) { return dtype == Dtype::BF16 || dtype == Dtype::F16 || dtype == Dtype::F32; }
 
 /// One element at any address.
 float widen_element(const std::byte* data, Dtype dtype);
 /// `out` gets as many elements as it holds, from `data` on.
 void widen_row(const std::byte* data, Dtype dtype, std::span<float> out);
-/// As bits of `dtype`.
+/// Stores the values as bits of `dtype`.
 void narrow_row(std::span<const float> values, Dtype dtype, std::byte* out);
 /// Each value rounded to the values that `dtype` has.
 void round_row(std::span<float> values, Dtype dtype);
@@ -29,11 +29,11 @@ float round_to(float value, Dtype dtype);
 std::uint16_t round_to_bf16(std::uint32_t fp32);
 std::uint16_t round_to_f16(std::uint32_t fp32);
 
-/// Whether values of `from` determine those of `to`: fp32 those of bf16 and fp16, and each float dtype its own.
+/// Returns whether values of `from` determine those of `to`: fp32 those of bf16 and fp16, and each float dtype its own.
 bool can_round(Dtype from, Dtype to);
 
-/// Whether each element of `wide`, rounded, has the bits of its element of `narrow`. All NaNs are taken for equal, for
-/// casts differ in their payloads. Requires can_round(from, to), and equally many elements.
+/// Returns whether each element of `wide`, rounded, has the bits of its element of `narrow`. All NaNs are taken for
+/// equal, for casts differ in their payloads. Requires can_round(from, to), and equally many elements.
 bool rounds_to(std::span<const std::byte> wide, Dtype from, std::span<const std::byte> narrow, Dtype to);
 
 }  // namespace glu_ckpt

@@ -48,7 +48,7 @@ class JsonValue {
   std::optional<T> get() const;
   /// The number of items or members.
   std::size_t size() const { return is_container() ? node_->size : 0; }
-  /// Where the value begins in the text; for a member, where its key begins.
+  /// Returns where the value begins in the text; for a member, where its key begins.
   i64 offset() const { return node_->offset; }
 
   /// Both are empty for a value of another kind. A key that is there twice is two members.
@@ -56,7 +56,7 @@ class JsonValue {
   JsonRange<JsonMember> members() const;
   /// The last member of that name, as Python's json takes it; none in what is no object.
   std::optional<JsonValue> find(std::string_view name) const;
-  /// The same, as T.
+  /// Returns the value of that member as T.
   template <typename T>
   std::optional<T> find(std::string_view name) const {
     const auto found = find(name);
@@ -121,7 +121,7 @@ JsonRange<Entry> JsonValue::range(JsonKind kind) const {
 inline JsonRange<JsonValue> JsonValue::items() const { return range<JsonValue>(JsonKind::Array); }
 inline JsonRange<JsonMember> JsonValue::members() const { return range<JsonMember>(JsonKind::Object); }
 
-/// Why a text is not read.
+/// The reason why a text is not read.
 struct JsonFault {
   /// Number: a token that begins like a number and is none, or one that fits neither 64 bits nor a double.
   enum class Kind { Utf8, Depth, Number, Syntax };

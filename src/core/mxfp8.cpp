@@ -13,7 +13,7 @@
 namespace glu_ckpt {
 namespace {
 
-/// Of compact scales: along the axis without blocks, and along the other.
+/// The sides of a tile of scales: along the axis without blocks, and along the other.
 constexpr i64 kTileOuter = 128;
 constexpr i64 kTileBlocks = 4;
 
@@ -99,7 +99,7 @@ class Quantizer {
   std::vector<float> inverse_;
 };
 
-/// Whether `dtype` holds the value that q * 2^(e - 127) is worth.
+/// Returns whether `dtype` holds the value that q * 2^(e - 127) is worth.
 bool holds(float q, float scale, float product, float stored) {
   if (std::isnan(q) || std::isnan(scale) || std::isinf(q)) return true;
   return product == stored && !std::isinf(product);

@@ -9,7 +9,7 @@
 namespace glu_ckpt {
 
 inline constexpr u32 kF32Nan = 0x7fc0'0000;
-/// What a NaN becomes in either fp8 format.
+/// The code of a NaN in either fp8 format.
 inline constexpr std::uint8_t kFp8Nan = 0x7f;
 
 /// An fp8 format of one sign bit, then exponent and mantissa.

@@ -1,5 +1,5 @@
 #pragma once
-/// How many threads can run at once.
+/// Counts the threads that can run at once.
 
 namespace glu_ckpt {
 

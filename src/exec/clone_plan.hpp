@@ -55,11 +55,11 @@ class ClonePlan {
   void refuse(std::span<const Refused> ranges);
 
  private:
-  /// By output tensor.
+  /// The map of each output tensor.
   std::vector<CloneMap> maps_;
   std::vector<u32> shards_;
   i64 bytes_ = 0;
-  /// By output tensor, where there are any; each sorted.
+  /// The refused ranges of an output tensor, where there are any; each list is sorted.
   std::map<std::size_t, std::vector<ByteRange>> refused_;
 };
 

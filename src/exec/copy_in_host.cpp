@@ -89,7 +89,8 @@ void copy_pair(const CopyShape& shape, const CopyPair& pair) {
 }  // namespace
 
 void copy_in_host(std::span<const Move> moves, const std::byte* src, std::byte* dst) {
-  // In the order of the target, in which gate and up of one expert follow each other: then they become one loop.
+  // The moves are taken in the order of the target, in which gate and up of one expert follow each other: then they
+  // become one loop.
   std::vector<Move> sorted(moves.begin(), moves.end());
   for (Move& move : sorted) move.src = move.dst = 0;
   std::ranges::stable_sort(sorted, {}, &Move::dst_offset);

@@ -53,8 +53,8 @@ class CudaWorker final : public Backend::Worker {
   }
   CudaWorker(const CudaWorker&) = delete;
   CudaWorker& operator=(const CudaWorker&) = delete;
-  // By another thread, whose device may be one that nothing else here opens: freeing would. After an error the buffers
-  // may still be in use.
+  // The destructor may run on another thread, with another current device, which freeing would open. After an error the
+  // buffers may still be in use.
   ~CudaWorker() override {
     (void)cudaSetDevice(device_);
     (void)cudaStreamSynchronize(stream_->get());
@@ -86,7 +86,7 @@ class CudaWorker final : public Backend::Worker {
     reserve(input_, input_bytes);
     for (const ReadPiece& piece : pieces) load(piece, reader);
     launch();
-    // After the upload from the same buffer, since both are on one stream.
+    // This comes after the upload from the same buffer, since both are on one stream.
     CUDA_CHECK(cudaMemcpyAsync(host_.data() + phase, output_.data(), static_cast<std::size_t>(bytes),
                                cudaMemcpyDeviceToHost, stream_->get()));
     wait();

@@ -29,8 +29,8 @@ class Semaphore {
  public:
   explicit Semaphore(int count) : free_(count) {}
 
-  // Not std::counting_semaphore: that of libstdc++ 12 and before wakes nobody when it is released twice in a row, and
-  // of two waiting workers one then sleeps for ever.
+  // This is not std::counting_semaphore: that of libstdc++ 12 and before wakes nobody when it is released twice in a
+  // row, and of two waiting workers one then sleeps for ever.
   void acquire() {
     std::unique_lock lock(mutex_);
     freed_.wait(lock, [&] { return free_ > 0; });
@@ -131,7 +131,7 @@ class MovesByPlace {
   /// The plan's own, or those below.
   std::span<const Move> moves_;
   std::vector<Move> sorted_;
-  /// For each move, the furthest end of it and of all moves before it in its tensor.
+  /// The furthest end of each move and of all moves before it in its tensor.
   std::vector<i64> reach_;
 };
 

@@ -158,7 +158,7 @@ void permute_in_host(const InPlaceGlu& glu, std::byte* data, int threads) {
   const i64 half = glu.rows / (2 * glu.block_rows);
   if (half > std::numeric_limits<u32>::max() / 4)
     fail(ErrorCode::Usage, {}, "{} rows in blocks of {} are too many blocks", glu.rows, glu.block_rows);
-  // Without cuts, so that no block has to be saved: a segment is a whole cycle.
+  // Cycles are not cut, so that no block has to be saved: a segment is a whole cycle.
   const std::vector<CycleSegment> cycles =
       cycle_segments(static_cast<u32>(half), glu.interleave, static_cast<u32>(2 * half));
   if (cycles.empty()) return;

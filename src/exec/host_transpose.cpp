@@ -134,7 +134,7 @@ ALWAYS_INLINE void transpose_tile(const std::byte* src, const i64* down, i64 dow
                       across, acrosses, kElementBytes);
 }
 
-/// In registers of kLanes lanes; of none, element by element.
+/// Transposes in registers of kLanes lanes, or element by element where kLanes is 0.
 template <typename Element, int kLanes>
 ALWAYS_INLINE void transpose(const HostTranspose& shape, const std::byte* src, std::byte* dst) {
   const i64 downs = static_cast<i64>(shape.down.size()), acrosses = static_cast<i64>(shape.across.size());

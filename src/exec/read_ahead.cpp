@@ -19,7 +19,7 @@ constexpr i64 kAdviceBytes = i64{512} << 10;
 }  // namespace
 
 void read_ahead(const Source& source, std::span<const Move> moves, i64 begin, i64 end, i64 phase) {
-  // For a few pages, such as those between clones, the advice costs as much as the read.
+  // The advice costs as much as the read for a few pages, such as those between clones.
   const FileBacked* const files = source.file_backed();
   if (files == nullptr || end - begin < kAdviceBytes) return;
   for (const Move& move : moves)

@@ -13,8 +13,8 @@ namespace glu_ckpt {
 /// The bytes that check_files() reads at most.
 i64 recorded_bytes(const std::vector<FileRecord>& files);
 
-/// Where a checkpoint's files may lie: in the directory of its tensors, or also beside that, where Megatron's tracker
-/// file named it.
+/// The places of a checkpoint's files: the directory of its tensors, or also beside that, where Megatron's tracker file
+/// named it.
 enum class FilesReach { Below, Beside };
 
 /// Compares each file with its line, in order. Throws RecordInvalid where a line names a file out of `reach`; `record`

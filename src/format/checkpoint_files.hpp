@@ -12,9 +12,9 @@
 
 namespace glu_ckpt {
 
-/// How the names of files begin that stand beside the directory of tensors.
+/// The beginning of the names of files beside the directory of tensors.
 inline constexpr std::string_view kBesideTensors = "../";
-/// Where a checkpoint for Megatron keeps the files of the Hugging Face directory that it was made from.
+/// The folder in which a checkpoint for Megatron keeps the files of the Hugging Face directory that it was made from.
 inline constexpr std::string_view kHfFolder = "../hf/";
 /// The arguments of a run that loads the checkpoint.
 inline constexpr std::string_view kMegatronArgsFile = "../megatron_args.txt";
@@ -25,10 +25,11 @@ struct CheckpointFiles {
   std::filesystem::path path;
   /// Names of shards are relative to this.
   std::filesystem::path directory;
-  /// In the order they are read; the .distcp files of torch-dist are named by its .metadata instead.
+  /// The shards in the order in which they are read; the .distcp files of torch-dist are named by its .metadata
+  /// instead.
   std::vector<std::string> shards;
   std::optional<ShardIndex> index;
-  /// For messages; empty without an index.
+  /// The index file, for messages; empty without an index.
   std::string index_file;
   /// Empty where there is none.
   std::filesystem::path config;

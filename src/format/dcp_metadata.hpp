@@ -37,7 +37,7 @@ struct DcpTensor {
   Dtype dtype = Dtype::U8;
   /// Torch elements.
   std::vector<i64> shape;
-  /// By ascending start.
+  /// The chunks by ascending start.
   std::vector<DcpChunk> chunks;
   /// As of an item.
   u32 listed_at = 0;
@@ -51,7 +51,7 @@ struct DcpObject {
 };
 
 struct DcpMetadata {
-  /// In the order of the file.
+  /// The tensors in the order of the file.
   std::vector<DcpTensor> tensors;
   std::vector<DcpObject> objects;
   /// Paths relative to the directory.
@@ -69,7 +69,7 @@ DcpMetadata read_dcp_metadata(std::string text, const std::string& file);
 /// Throws DcpItemOverlap where two items share bytes. Apart from the rest, as the source can say more where they do.
 void check_item_overlaps(const DcpMetadata& metadata, const std::string& file);
 
-/// As Megatron's and PyTorch's own loaders read it: protocol 2, without the plans of the ranks.
+/// Prints the metadata for the loaders of Megatron and PyTorch: protocol 2, without the plans of the ranks.
 std::string print_dcp_metadata(const DcpMetadata& metadata);
 
 /// Throws ChunkBounds, ChunkOverlap, ChunkHole unless the chunks tile `tensor.shape`. Chunks without elements do not

@@ -31,7 +31,7 @@ struct DcpOutputItem {
   i64 gap = 0;
 };
 
-/// How a tensor is cut into chunks of equal size.
+/// A tensor's cut into chunks of equal size.
 struct DcpChunking {
   /// Torch elements.
   std::vector<i64> shape;
@@ -39,7 +39,7 @@ struct DcpChunking {
   i64 chunk_bytes = 0;
   i64 count = 1;
   std::size_t first_item = 0;
-  /// From the start of the zip.
+  /// The offset of the data from the start of the zip.
   i64 data_offset = 0;
 
   std::vector<i64> start(i64 chunk) const {
@@ -67,7 +67,7 @@ DcpChunking chunking_of(const OutputTensor& tensor) {
   return cut;
 }
 
-/// The same for all chunks of a tensor.
+/// Returns the archive, which is the same for all chunks of a tensor.
 TorchArchive archive_of(const OutputTensor& tensor, const DcpChunking& cut) {
   PickleGraph graph;
   std::vector<i64> values = cut.chunk_shape;
@@ -212,7 +212,7 @@ class DcpFormat final : public OutputFormat {
     for (const OutputTensor& tensor : tensors_) paths[tensor.name] = path_of(tensor.name, tensor.from);
   }
 
-  /// Beside what it was made from, under a key that differs as the names do.
+  /// Returns a path beside that of what it was made from, with a key that differs as the names do.
   KeyPath path_of(const std::string& name, const std::string& from) const {
     const auto found = structure_.paths.find(from);
     if (found == structure_.paths.end() || found->second.empty()) return {{name, false}};

@@ -195,7 +195,7 @@ class DcpSource final : public FileSource, public ContentCheck {
     return first;
   }
 
-  /// As they lie on the disk: file by file, each tensor where its first chunk is.
+  /// Sorts as on the disk: file by file, each tensor where its first chunk is.
   void sort_by_place() {
     std::vector<std::pair<std::pair<u32, i64>, u32>> order;
     for (u32 i = 0; i < metadata_.tensors.size(); ++i) order.emplace_back(place_of(metadata_.tensors[i]), i);
@@ -388,7 +388,7 @@ class DcpSource final : public FileSource, public ContentCheck {
   /// One for each chunk, tensor by tensor; those of tensor t begin at first_chunk_[t].
   std::vector<Extent> extents_;
   std::vector<std::size_t> first_chunk_;
-  /// By chunk; null until an item was opened. Guarded by mutexes_.
+  /// The piece of each chunk; null until an item was opened. mutexes_ guard them.
   mutable std::vector<std::unique_ptr<TensorPiece>> pieces_;
   mutable std::array<std::mutex, 64> mutexes_;
 };

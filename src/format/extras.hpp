@@ -18,10 +18,10 @@ inline constexpr std::string_view kExtrasEntry = "glu_ckpt.extras";
 /// Reads the content of an extras zip. `read` reads from the zip's start and lives on in the objects; `part` is the
 /// zip. Throws ExtrasInvalid and the errors of the zip.
 Structure read_extras(ReadAt read, i64 bytes, InputPart part);
-/// The same from a file of its own.
+/// Opens the extras in a file of its own.
 Structure open_extras(const std::filesystem::path& path);
 
-/// Whether a checkpoint of `format` holds a part of the structure in extras only.
+/// Returns whether a checkpoint of `format` holds a part of the structure in extras only.
 bool needs_extras(const Structure& structure, Format format);
 
 /// The trees with the outputs in place of the tensors that they come from.

@@ -21,7 +21,7 @@ class FileSource : public Source {
  protected:
   /// Throws RecordContradicts. `text` as for RecordMerger::add().
   void add_record(const Record& record, const InputPart& part, std::string_view text = {});
-  /// The same with a record that is still a text. Throws RecordInvalid, too.
+  /// Does the same with a record that is still a text. Throws RecordInvalid, too.
   void parse_record(std::string_view text, const InputPart& part);
   /// Takes over what the format itself does not hold.
   void take_extras(const Structure& extras);

@@ -16,7 +16,7 @@ inline bool needs_integrity(const Structure& structure, Format format) {
   return structure.has_integrity && format == Format::TorchDist;
 }
 
-/// Its text for the files `names` under `root`, each of which is read once.
+/// Returns the text of integrity.json for the files `names` under `root`, each of which is read once.
 std::string print_integrity(const std::filesystem::path& root, const std::vector<std::string>& names);
 
 /// 64 hexadecimal digits. Reads the file once, in blocks.

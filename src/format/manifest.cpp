@@ -24,7 +24,7 @@ void add_names(const fs::path& directory, const std::string& prefix, std::vector
   }
 }
 
-/// As sha256sum does it: a line whose name holds one of these begins with a backslash.
+/// Writes a line as sha256sum does: a line whose name holds one of these begins with a backslash.
 std::string manifest_line(const std::string& hash, const std::string& name) {
   if (name.find_first_of("\\\n\r") == std::string::npos) return hash + "  " + name + "\n";
   std::string escaped;

@@ -22,7 +22,7 @@ struct ManifestLine {
   std::string name;
 };
 
-/// Its text for the files below `root`, at any depth, without itself and the names in `without`.
+/// Returns the manifest's text for the files below `root`, at any depth, without itself and the names in `without`.
 std::string print_manifest(const std::filesystem::path& root, const std::vector<std::string>& without,
                            const std::function<void(i64)>& on_progress);
 

@@ -12,7 +12,7 @@
 namespace glu_ckpt {
 namespace {
 
-/// The same bytes under many names.
+/// A store that has the same bytes under many names.
 class OneObject final : public ObjectStore {
  public:
   explicit OneObject(std::string zip) : zip_(std::move(zip)) {}

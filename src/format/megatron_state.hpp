@@ -1,5 +1,5 @@
 #pragma once
-/// What Megatron-Core's loader wants beside the tensors of a checkpoint that no Megatron saved.
+/// Makes what Megatron-Core's loader wants beside the tensors of a checkpoint that no Megatron saved.
 
 #include <string>
 #include <vector>

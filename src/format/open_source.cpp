@@ -33,7 +33,7 @@ constexpr std::array<std::string_view, 9> kTrainerFiles = {"training_args.bin", 
                                                            "scaler.pt",         "random_states_", "sampler"};
 /// Files of a torch-dist directory that hold objects, in whatever format the tensors are kept now.
 constexpr std::array<std::string_view, 3> kSideFiles = {"common.pt", "train_state.pt", "latest_train_state.pt"};
-/// Of a torch-dist directory, written anew.
+/// Files of a torch-dist directory that are written anew.
 constexpr std::array<std::string_view, 2> kDistFiles = {"metadata.json", "integrity.json"};
 
 struct Listing {
@@ -69,7 +69,7 @@ bool is_other_format(std::string_view name) {
   return is_torch(name) || name.ends_with(kDistcpSuffix) || ends_with_any(name, kOtherFormats);
 }
 
-/// Without the journal of a run that was killed after it had put its output in place.
+/// Lists the entries without the journal of a run that was killed after it had put its output in place.
 std::vector<fs::path> sorted_entries(const fs::path& directory) {
   std::vector<fs::path> entries;
   for (const std::string& name : list_directory(directory))
@@ -226,7 +226,7 @@ bool is_rank_directory(const fs::path& entry) {
   return entry.filename().string().starts_with(kRankPrefix) && is_directory_at(entry);
 }
 
-/// Which of the directory's torch files are the model.
+/// Returns which of the directory's torch files are the model.
 std::vector<std::string> pick_torch_files(const fs::path& directory, const std::vector<std::string>& torch) {
   std::vector<std::string> models;
   for (const std::string& name : torch)
@@ -342,7 +342,7 @@ std::string tracked_directory(const fs::path& tracker, std::string text) {
   return fmt::format("iter_{:07}", std::stoll(text));
 }
 
-/// What the tracker file of a directory says, and the directory that it names.
+/// The text of a directory's tracker file, and the directory that it names.
 struct Tracked {
   std::string text;
   std::string inner;

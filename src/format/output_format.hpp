@@ -1,6 +1,6 @@
 #pragma once
-/// What an output is to be, and what its format decides about it: which files there are, where in them the bytes of
-/// tensors go, and what stands around those. StagedOutput (format/staged_output.hpp) does the rest for all formats.
+/// Says what an output is to be, and what its format decides about it: which files there are, where in them the bytes
+/// of tensors go, and what stands around those. StagedOutput (format/staged_output.hpp) does the rest for all formats.
 
 #include <deque>
 #include <limits>
@@ -34,18 +34,19 @@ struct OutputOptions {
   /// The command line options that made this output, for glu_ckpt.json.
   std::map<std::string, std::string> options;
   Format format = Format::Safetensors;
-  /// What the output keeps of the source besides tensors and files.
+  /// The part of the source besides tensors and files that the output keeps.
   Structure structure = {};
   /// The format of the source that `structure` is of; none where there is no source.
   std::optional<Format> source_format = std::nullopt;
-  /// Where the data section of each shard begins in its file, modulo kDataPhaseBytes; multiples of 8. Shards behind the
+  /// The offset of each shard's data section in its file, modulo kDataPhaseBytes; multiples of 8. Shards behind the
   /// last one listed, and formats other than safetensors, begin where their headers end.
   std::vector<i64> data_phases{};
   /// Shards into which bytes will be cloned, sorted. Space is reserved for what is written to them alone, and their
   /// data get no checksum. Safetensors only.
   std::vector<u32> cloned_shards{};
   OutputMode mode = OutputMode::Create;
-  /// What the run was asked, as a text. With one there is a journal, and the staging directory can be kept and resumed.
+  /// The options and inputs of the run as a text. With one there is a journal, and the staging directory can be kept
+  /// and resumed.
   std::string fingerprint = {};
   /// The rank of a process that joins; each has a journal of its own.
   int rank = 0;
@@ -68,19 +69,19 @@ struct TensorFile {
 
 inline constexpr std::size_t kNoCrc = std::numeric_limits<std::size_t>::max();
 
-/// Where a tensor's bytes go from one byte on.
+/// The place that a tensor's bytes go to, from one byte on.
 struct TensorPlace {
   /// Index into OutputFormat::files().
   std::size_t file = 0;
   i64 position = 0;
-  /// How many bytes of the tensor follow one another there.
+  /// The bytes of the tensor that follow one another there.
   i64 bytes = 0;
-  /// Which of OutputFormat::num_crcs() checksums they count in, and from which of its bytes on.
+  /// The number of their checksum, below OutputFormat::num_crcs(), and the byte of it at which they begin.
   std::size_t crc = kNoCrc;
   i64 crc_offset = 0;
 };
 
-/// What a checksum is of.
+/// The bytes that a checksum is of.
 struct CrcRange {
   std::size_t tensor = 0;
   i64 bytes = 0;
@@ -94,7 +95,7 @@ class OutputFormat {
   virtual std::vector<TensorFile> files() const = 0;
   /// The place of byte `offset` of a tensor. Thread safe.
   virtual TensorPlace place(std::size_t tensor, i64 offset) const = 0;
-  /// How many checksums the files hold of tensors' bytes.
+  /// Returns how many checksums the files hold of tensors' bytes.
   virtual std::size_t num_crcs() const = 0;
   virtual CrcRange crc_range(std::size_t crc) const = 0;
   /// Writes what stands around the bytes of checksum number `crc` and depends on nothing else. Called once for each,

@@ -21,7 +21,7 @@ constexpr PickleRef kEmptyTupleNode = 3;
 constexpr PickleRef kFirstIntNode = 4;
 constexpr i64 kSmallInts = 256;
 
-/// What callers must know before they ask. The file may be hostile, so that no build takes their word for it.
+/// Checks what callers must know before they ask. The file may be hostile, so that no build takes their word for it.
 void require(bool holds) {
   if (!holds) throw std::logic_error("PickleGraph: asked for what the node is not");
 }

@@ -81,7 +81,7 @@ class PickleGraph {
   std::vector<PickleRef> items(PickleRef node) const;
   /// True where items() is not empty; copies none.
   bool has_items(PickleRef node) const;
-  /// For a Call or New with items: true where they are keys and values (SETITEMS), not single ones (APPENDS).
+  /// Returns true where the items of a Call or New are keys and values (SETITEMS), not single ones (APPENDS).
   bool items_are_pairs(PickleRef node) const;
   /// The states that BUILD gave a Call or New (or a Dict), in order; nearly always none or one.
   std::vector<PickleRef> states(PickleRef node) const;
@@ -92,7 +92,7 @@ class PickleGraph {
   PickleRef add_float(double value);
   /// `kind` is BigInt, String, Bytes or ByteArray. The view must point into source() or live as long.
   PickleRef add_view(PickleKind kind, std::string_view text);
-  /// The same with a text that the graph keeps.
+  /// Adds a text that the graph keeps.
   PickleRef add_text(PickleKind kind, std::string text);
   PickleRef add_string(std::string text) { return add_text(PickleKind::String, std::move(text)); }
   /// `kind` is List, Tuple, Set, FrozenSet or Dict (items alternate keys and values).
@@ -168,7 +168,7 @@ class PickleGraph {
   std::string source_;
   /// Deques: they grow without a copy that would double the peak.
   std::deque<Node> nodes_;
-  /// By node; shorter than nodes_ where the last ones were not read.
+  /// The position of each node; shorter than nodes_ where the last ones were not read.
   std::deque<u32> positions_;
   u32 position_ = kNotRead;
   std::deque<u32> pool_;

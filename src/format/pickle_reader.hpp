@@ -14,7 +14,7 @@ enum class PickleNames { Torch, DcpMetadata };
 
 /// The use that a name may be put to.
 enum class NameUse {
-  /// Not in the list.
+  /// The name is not in the list.
   Refused,
   /// May stand as a value (a dtype, a storage type, an enum's class), not be called.
   Value,

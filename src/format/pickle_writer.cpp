@@ -13,10 +13,10 @@ namespace {
 
 /// Python's readers of a pickle do not recurse, but what follows them (copying, printing, comparing) does.
 constexpr u32 kMaxWrittenDepth = 1000;
-/// As Python does, so that a reader's stack stays short.
+/// Python writes as many items at once, so that a reader's stack stays short.
 constexpr std::size_t kBatchItems = 1000;
 
-/// Those that pickle.loads and torch's weights_only unpickler both take.
+/// The globals that pickle.loads and torch's weights_only unpickler both take.
 constexpr std::string_view kGlobalEncode = "c_codecs\nencode\n";
 constexpr std::string_view kGlobalByteArray = "c__builtin__\nbytearray\n";
 constexpr std::string_view kGlobalSet = "c__builtin__\nset\n";
@@ -82,7 +82,7 @@ class Writer {
     u32 depth;
   };
 
-  /// In places_: what is known of a node. Other values are the memo slot that holds it.
+  /// The values in places_ that say what is known of a node. Other values are the memo slot that holds it.
   enum Place : u32 { kUnseen = ~u32{0}, kOnce = kUnseen - 1, kShared = kUnseen - 2, kOpen = kUnseen - 3 };
 
   void find_shared(PickleRef root) {

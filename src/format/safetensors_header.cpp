@@ -173,7 +173,7 @@ std::map<std::string, std::string> read_metadata(const JsonValue& value, const H
   return metadata;
 }
 
-/// By sorting, not hashing: names come from the file, and no choice of them makes this slow.
+/// It sorts and does not hash: names come from the file, and no choice of them makes this slow.
 void check_unique(const std::vector<TensorRef>& tensors, const JsonValue& entries, const HeaderText& header) {
   std::vector<std::string_view> names;
   names.reserve(tensors.size());

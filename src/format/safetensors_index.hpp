@@ -32,7 +32,7 @@ struct ShardIndex {
 /// Throws IndexJson, DuplicateKey and, for a shard outside the directory, IndexPath. `file` is for messages.
 ShardIndex parse_index(std::string_view text, const std::string& file);
 
-/// As transformers writes it: indented by 2, keys sorted, with a final newline.
+/// Prints the index as transformers does: indented by 2, keys sorted, with a final newline.
 std::string print_index(const std::map<std::string, std::string>& weight_map, i64 total_bytes, i64 total_parameters);
 
 }  // namespace glu_ckpt

@@ -105,7 +105,7 @@ class SafetensorsFormat final : public OutputFormat {
   }
 
  private:
-  /// Its length is where the data begin, whatever the record's values are.
+  /// Returns the header. Its length is where the data begin, whatever the record's values are.
   std::string header_of(const SafetensorsShard& shard, const Record& record) const {
     const auto mine = std::span(tensors_).subspan(shard.first, shard.last - shard.first);
     const auto number = static_cast<std::size_t>(&shard - shards_.data());

@@ -30,8 +30,8 @@ StagedMode staged_mode(OutputMode mode) {
   return StagedMode::Create;
 }
 
-/// What the files of an output may keep of their data to hash it later: with up to 32 workers a part of half a block
-/// waits for each.
+/// The bytes that the files of an output may keep of their data to hash them later: with up to 32 workers a part of
+/// half a block waits for each.
 constexpr i64 kHashMemoryBytes = i64{16} << 20;
 
 /// A file that is edited is a configuration.
@@ -152,7 +152,7 @@ fs::path StagedOutput::place_of(const std::string& name) const {
   return (fs::path(format_->directory()) / (beside ? name.substr(kBesideTensors.size()) : name)).lexically_normal();
 }
 
-/// Where a file of this name is to be created; its directories are made.
+/// Returns where a file of this name is to be created, and makes its directories.
 fs::path StagedOutput::claim(const std::string& name) {
   if (!names_.insert(name).second)
     fail(ErrorCode::NameCollision, {name, {}}, "two output files would be called '{}'", name);
@@ -247,7 +247,7 @@ void StagedOutput::write_tracker() {
   bytes_written_ += std::ssize(options_.structure.tracker);
 }
 
-/// What was written here stays: an extra file of the same name is from the source's own layout.
+/// A file that was written here stays: an extra file of the same name is from the source's own layout.
 void StagedOutput::copy_extra_file(const ExtraFile& extra) {
   if (extra.name == kRecordFileName || extra.name == kExtrasFileName || names_.contains(extra.name)) return;
   if (extra.edit != nullptr)

@@ -32,7 +32,7 @@ class StagedOutput final : public DurableSink {
   bool has_journal() const { return staged_.has_journal(); }
   /// Throws Io where there is none.
   Journal& journal();
-  /// Whether an earlier run's files and journal were taken over.
+  /// Returns whether an earlier run's files and journal were taken over.
   bool resumed() const { return staged_.resumed(); }
   /// Leaves the staging directory in place for a later run to resume, as is done without it where an earlier run's was
   /// taken over.
@@ -52,7 +52,7 @@ class StagedOutput final : public DurableSink {
   void finish(const Record& record);
   /// Writes glu_ckpt.sha256 over all files of a finished output that is a directory.
   void write_manifest(const std::function<void(i64)>& on_progress);
-  /// Where a finished but not committed checkpoint can be opened.
+  /// Returns where a finished but not committed checkpoint can be opened.
   std::filesystem::path staged_path() const;
   /// Flushes the directory and renames it to its final path. Throws Io in a process that joined.
   void commit();
@@ -89,14 +89,14 @@ class StagedOutput final : public DurableSink {
   bool single_file_;
   std::unique_ptr<OutputFormat> format_;
   StagedDir staged_;
-  /// For files between whose parts others are cloned.
+  /// Holds pages of files between whose parts others are cloned.
   PageSpool spool_;
   HashMemory hash_memory_;
-  /// What format_->files() says, and the files themselves. A file and a checksum cannot move, hence deques.
+  /// The result of format_->files(), and the files themselves. A file and a checksum cannot move, hence deques.
   std::vector<TensorFile> planned_;
   mutable std::deque<OutputFile> files_;
   std::deque<PiecewiseCrc> crcs_;
-  /// For each of them, whether this process or another has written what stands around its bytes. Not vector<bool>:
+  /// Says of each checksum whether this process or another has written what is around its bytes. It is no vector<bool>:
   /// threads set their own.
   std::vector<char> around_written_;
   /// Names of all files so far, relative to the checkpoint.

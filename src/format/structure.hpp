@@ -1,5 +1,5 @@
 #pragma once
-/// What an output keeps of a checkpoint's structure.
+/// Decides what an output keeps of a checkpoint's structure.
 
 #include <functional>
 #include <string_view>
@@ -8,7 +8,7 @@
 
 namespace glu_ckpt {
 
-/// Whether an object or tensor of this name is left out.
+/// Says whether an object or tensor of this name is left out.
 using IsDropped = std::function<bool(std::string_view name)>;
 
 /// The structure as an output of format `target` holds it: without the objects for which `is_dropped` (which may be

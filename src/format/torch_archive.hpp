@@ -60,7 +60,7 @@ class TorchArchive {
                std::vector<TextRecord> more = {});
 
   i64 total_bytes() const { return layout_.total_bytes(); }
-  /// From the start of the zip.
+  /// Returns the offset of a storage from the start of the zip.
   i64 storage_offset(std::size_t storage) const { return layout_.data_offset(storages_[storage]); }
   i64 storage_bytes(std::size_t storage) const { return layout_.data_bytes(storages_[storage]); }
   /// Writes everything but the storages' bytes. `base` is where the zip starts in the file; `crcs` has one
@@ -73,7 +73,7 @@ class TorchArchive {
   void add_text(std::string name, std::string text);
 
   ZipLayout layout_;
-  /// By record number; storages have none.
+  /// The texts by record number; storages have none.
   std::map<std::size_t, std::string> texts_;
   std::vector<std::size_t> storages_;
   std::vector<std::size_t> more_;

@@ -10,9 +10,9 @@ namespace glu_ckpt {
 
 struct TorchDtype {
   Dtype dtype = Dtype::U8;
-  /// In module torch: "bfloat16".
+  /// The name in module torch: "bfloat16".
   std::string_view name;
-  /// In module torch: "BFloat16Storage". Empty for dtypes that are stored untyped and rebuilt by
+  /// The storage class in module torch: "BFloat16Storage". Empty for dtypes that are stored untyped and rebuilt by
   /// torch._utils._rebuild_tensor_v3, which is given the dtype.
   std::string_view storage;
   int element_bytes = 1;

@@ -13,7 +13,7 @@ namespace glu_ckpt {
 
 struct TorchTensor {
   Dtype dtype = Dtype::U8;
-  /// As torch has it: packed dtypes count elements, not values.
+  /// The shape as torch has it: packed dtypes count elements, not values.
   std::vector<i64> shape;
   /// Bytes.
   std::vector<i64> strides;
@@ -52,7 +52,7 @@ std::vector<i64> read_integers(const PickleGraph& graph, PickleRef node, const I
 /// True where the node is this name, e.g. is_global(graph, n, "torch", "Size").
 bool is_global(const PickleGraph& graph, PickleRef node, std::string_view module, std::string_view name);
 
-/// In torch elements rather than values. Throws NotExact where a packed last axis is odd.
+/// Returns the shape in torch elements rather than values. Throws NotExact where a packed last axis is odd.
 std::vector<i64> torch_shape(Dtype dtype, const std::vector<i64>& shape, const std::string& name);
 
 }  // namespace glu_ckpt

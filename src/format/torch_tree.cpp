@@ -197,9 +197,9 @@ class TreeCopier {
   }
 
  protected:
-  /// For the tensor `node` of this name under `key`.
+  /// Returns the entries in place of the tensor `node` of this name under `key`.
   virtual std::vector<Replacement> replace(PickleRef node, const std::string& key, const std::string& name) = 0;
-  /// After all else was put into the dict in which new tensors belong.
+  /// Returns the new tensors of a dict, after all else was put into it.
   virtual std::vector<Replacement> additions() { return {}; }
 
   const PickleGraph& from_;

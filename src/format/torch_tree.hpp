@@ -63,7 +63,7 @@ InputPart part_of(const TorchTree& tree);
 /// True where there is nothing but one dict of tensors.
 bool is_flat_tree(const TorchTree& tree);
 
-/// The same tree with placeholders for the outputs.
+/// Returns the same tree with placeholders for the outputs.
 TorchTree rename_in_tree(const TorchTree& tree, const std::vector<OutputTensor>& outputs,
                          std::span<const std::size_t> members);
 

@@ -80,14 +80,14 @@ struct DirectoryExtent {
 
 /// An entry of the central directory.
 struct Entry {
-  /// With the prefix; a part of the tail.
+  /// The name with the prefix; a part of the tail.
   std::string_view name;
   i64 header_offset = 0;
   i64 bytes = 0;
   u32 crc = 0;
 };
 
-/// From a local header to the end of its data.
+/// The bytes from a local header to the end of its data.
 struct Extent {
   i64 begin = 0;
   i64 end = 0;
@@ -279,7 +279,7 @@ class DirectoryReader {
     fail_at(code, at, "the zip64 value {} is greater than 2^63-1", value);
   }
 
-  /// As PyTorch's reader does: up to the first '/' of the first entry.
+  /// Returns the prefix as PyTorch's reader does: up to the first '/' of the first entry.
   std::string common_prefix() const {
     const std::string_view first = entries_.front().name;
     const std::string_view prefix = first.substr(0, first.find('/'));
@@ -364,7 +364,7 @@ class DirectoryReader {
               entry.name, bytes, stored_bytes, crc, entry.bytes, entry.crc);
   }
 
-  /// From the tail if that has them. Void after the next call.
+  /// Returns bytes from the tail if that has them. They are void after the next call.
   Bytes bytes_at(i64 offset, i64 bytes) {
     if (offset >= tail_.begin()) return tail_.at(offset, bytes);
     scratch_.resize(static_cast<std::size_t>(bytes));
@@ -383,7 +383,7 @@ class DirectoryReader {
             first.begin, first.end);
   }
 
-  /// By sorting, not hashing: names come from the file, and no choice of them makes this slow.
+  /// It sorts and does not hash: names come from the file, and no choice of them makes this slow.
   std::vector<u32> sort_by_name(const std::vector<ZipRecord>& records) const {
     std::vector<u32> order(records.size());
     std::iota(order.begin(), order.end(), u32{0});

@@ -15,7 +15,7 @@ namespace glu_ckpt {
 
 /// A record as the central directory and its local header agree on it.
 struct ZipRecord {
-  /// Without the archive's prefix: "data.pkl", "data/0".
+  /// The name without the archive's prefix: "data.pkl", "data/0".
   std::string name;
   /// The first byte of data, from the start of the zip.
   i64 offset = 0;
@@ -28,7 +28,7 @@ struct ZipDirectory {
   i64 offset = 0;
   /// The part of every name before its first '/'.
   std::string prefix;
-  /// In the order of the central directory.
+  /// The records in the order of the central directory.
   std::vector<ZipRecord> records;
   /// Indices of `records` by ascending name: lookups stay fast however many there are.
   std::vector<u32> by_name;

@@ -17,7 +17,7 @@ constexpr std::string_view kRouted = "moe_mlp_glu_interleave_size";
 constexpr std::string_view kShared = "moe_shared_expert_glu_interleave_size";
 constexpr i64 kMaxStateBytes = i64{64} << 20;
 
-/// Without it nothing else describes a model.
+/// No other argument describes a model without this one.
 constexpr std::string_view kHeads = "num_attention_heads";
 
 /// The value of a key of a Dict, or of the state of an object such as argparse's Namespace.

@@ -31,7 +31,7 @@ void edit_record_of_file(const fs::path& path, const Edit& edit) {
   const i64 data_start = old.size() - data_bytes;
   std::vector<OutputTensor> tensors;
   for (const TensorRef& tensor : header.tensors) tensors.push_back(as_output(tensor, data_start));
-  // In phase with the old file, so that a file system that can share extents copies nothing.
+  // The data is in phase with the old file, so that a file system that can share extents copies nothing.
   const std::string text = print_header(tensors, header.metadata, shareable_phase(data_start));
   const auto header_bytes = static_cast<i64>(text.size());
 

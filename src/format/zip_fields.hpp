@@ -13,7 +13,7 @@ inline constexpr u32 kEnd64Signature = 0x06064b50;
 inline constexpr u32 kLocatorSignature = 0x07064b50;
 inline constexpr u32 kEndSignature = 0x06054b50;
 
-/// Without the names, extra fields and comments that follow.
+/// The sizes of headers without the names, extra fields and comments that follow.
 inline constexpr i64 kLocalBytes = 30;
 inline constexpr i64 kCentralBytes = 46;
 inline constexpr i64 kEnd64Bytes = 56;

@@ -18,7 +18,7 @@ struct ActivationGrad {
   float by_linear = 0;
 };
 
-/// From IEEE basic operations alone, as activate(); the value has its bits.
+/// Computes by IEEE basic operations alone, as activate(); the value has its bits.
 ActivationGrad activation_grad(const Activation& activation, float a, float u);
 
 /// out[i] = round(round(act(a[i], u[i]) * scale) to dtype), the same bits, several elements at a time where the

@@ -112,7 +112,7 @@ float dot(const FloatRows& a, i64 r, const FloatRows& b, i64 s) {
   return sum;
 }
 
-/// Where the gradient of one matrix goes.
+/// The matrix that a gradient is written to.
 struct GradTarget {
   const StoredMatrix* matrix = nullptr;
   bool accumulate = false;
@@ -130,7 +130,7 @@ struct GradTarget {
   }
 };
 
-/// What the activation's derivative leaves of an expert's tokens.
+/// The results of the activation's derivative for an expert's tokens.
 struct Middle {
   /// [tokens, F]; da has no columns without a gate.
   FloatRows da, du, y;

@@ -31,7 +31,7 @@ i64 col_step(const StoredMatrix& matrix, i64 row) {
   return (row < matrix.tail_row ? matrix.first : matrix.tail).place.col_step;
 }
 
-/// For a transposed matrix: a column's rows are neighbours, so they are taken together.
+/// Takes the rows of a column together, for they are neighbours in a transposed matrix.
 template <typename Element>
 void gather_columns(const std::byte* const* rows, i64 count, i64 cols, i64 col_step_bytes, i64 row_bytes,
                     std::byte* out) {
@@ -198,7 +198,7 @@ class HostMlp {
     narrow_row(u, mlp_.compute, row + (halves - 1) * width * element_bytes);
   }
 
-  /// Without a bias nothing is added, not even 0: it would turn -0 into 0.
+  /// Nothing is added without a bias, not even 0: it would turn -0 into 0.
   void round_sums(std::span<float> sums, const StoredMatrix& bias, const float* values) const {
     if (bias.is_there())
       for (std::size_t r = 0; r < sums.size(); ++r) sums[r] += values[r];

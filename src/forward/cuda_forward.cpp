@@ -30,7 +30,7 @@ struct Upload {
   i64 at = 0;
 };
 
-/// From the first to the last byte of rows [first_row, last_row) of a part; no step is negative.
+/// Returns the memory from the first to the last byte of rows [first_row, last_row) of a part; no step is negative.
 Upload window_of(const StoredMatrix::Part& part, const StoredMatrix& matrix, i64 first_row, i64 last_row) {
   const Placement& place = part.place;
   const i64 last = row_offset(place, last_row - 1) + (matrix.cols - 1) * place.col_step + dtype_bits(matrix.dtype) / 8;
@@ -90,7 +90,7 @@ std::vector<ExpertWeights> on_device(std::span<const ExpertWeights> experts, con
   return moved;
 }
 
-/// Behind the experts that have the width F of number `first` and follow it: a launch takes one width.
+/// Returns the end of the experts that have the width F of number `first` and follow it: a launch takes one width.
 std::size_t end_of_width(const std::vector<ExpertWeights>& experts, std::size_t first) {
   std::size_t last = first + 1;
   while (last < experts.size() && experts[last].up.rows == experts[first].up.rows) ++last;

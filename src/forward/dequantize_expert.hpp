@@ -20,7 +20,7 @@ class Dequantized {
   Dtype dtype(const Matrix& matrix) const;
 
  private:
-  /// By role.
+  /// Says for each role whether it has scales.
   std::array<bool, 4> has_scales_{};
 };
 

@@ -29,10 +29,10 @@ struct DotProducts {
   i64 out_step = 0;
 };
 
-/// In the order that grouped_mlp_host() promises.
+/// Makes the sums in the order that grouped_mlp_host() promises.
 void dot_products(const DotProducts& dots);
 
-/// The same with the shortest registers, which every processor has.
+/// Does the same with the shortest registers, which every processor has.
 void dot_products_plain(const DotProducts& dots);
 
 }  // namespace glu_ckpt

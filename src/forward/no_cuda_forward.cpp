@@ -1,4 +1,4 @@
-/// In the place of cuda_forward.cpp where nvcc is missing.
+/// This file takes the place of cuda_forward.cpp where nvcc is missing.
 
 #include "core/fail.hpp"
 #include "forward/mlp_runners.hpp"

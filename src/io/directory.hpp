@@ -24,7 +24,7 @@ bool name_taken(const std::filesystem::path& path);
 
 /// Names in a directory, sorted by their bytes. Throws NotFound, Io.
 std::vector<std::string> list_directory(const std::filesystem::path& path);
-/// Without symlinks, "." and "..". The path must exist. Throws NotFound, Io.
+/// Returns the path without symlinks, "." and "..". It must exist. Throws NotFound, Io.
 std::filesystem::path canonical_path(const std::filesystem::path& path);
 
 /// False where the name is taken, by whatever. Throws NotFound where the directory above is missing, NoSpace, Io.

@@ -277,7 +277,7 @@ void File::reserve_part(i64 offset, i64 bytes) const {
 }
 
 bool File::try_reserve(i64 offset, i64 bytes) const {
-  // Not posix_fallocate: where the filesystem cannot, that writes to every block instead of saying so.
+  // posix_fallocate would write to every block where the filesystem cannot reserve, instead of saying so.
   if (uninterrupted([&] { return system_calls().fallocate(descriptor_, 0, offset, bytes); }) == 0) return true;
   if (!is_unsupported(errno)) fail_errno(errno, fmt::format("reserve {} bytes", bytes), path_);
   return false;

@@ -43,7 +43,7 @@ class File {
   static File open_read(const std::filesystem::path& path);
   /// Makes a new file; one that exists already is an Io error.
   static File create(const std::filesystem::path& path, mode_t mode = 0666);
-  /// Not open where the name is taken.
+  /// Makes a new file; it is not open where the name is taken.
   static File try_create(const std::filesystem::path& path, mode_t mode = 0666);
 
   /// Reads past the page cache (O_DIRECT): offset, length and address of whatever is read are multiples of the
@@ -53,8 +53,8 @@ class File {
   /// An existing file for reading and writing. Throws as open_read(); OutputExists for a file with several names, and
   /// for what is no file, a link among it.
   static File open_write(const std::filesystem::path& path);
-  /// The same past the page cache (O_DIRECT): offset, length and address of whatever is read or written are multiples
-  /// of the filesystem's block. Not open where the filesystem has no such access.
+  /// Opens an existing file for access past the page cache (O_DIRECT): offset, length and address of whatever is read
+  /// or written are multiples of the filesystem's block. Not open where the filesystem has no such access.
   static File open_direct(const std::filesystem::path& path);
 
   /// A file without a name in `directory`, gone once it is closed; `direct` as open_direct(). Not open, and errno says
@@ -63,7 +63,7 @@ class File {
 
   bool is_open() const { return descriptor_ >= 0; }
   const std::filesystem::path& path() const { return path_; }
-  /// For those who map the file into memory.
+  /// Returns the descriptor for those who map the file into memory.
   int descriptor() const { return descriptor_; }
   i64 size() const;
   /// Permission bits.

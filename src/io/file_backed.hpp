@@ -25,7 +25,7 @@ class FileBacked {
   /// True where reads go past the page cache if it does not hold the bytes, so that a buffer should begin at the same
   /// position of its page as the bytes do in theirs.
   virtual bool reads_past_cache(std::size_t tensor) const = 0;
-  /// From here on nothing is read past the page cache, because all of it will be read again soon.
+  /// Makes later reads go through the page cache, because all of it will be read again soon.
   virtual void keep_in_cache() const = 0;
 };
 

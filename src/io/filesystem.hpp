@@ -12,7 +12,7 @@ namespace glu_ckpt {
 struct FilesystemInfo {
   /// "ext4", "xfs", ...; the magic number in hexadecimal where it is not known.
   std::string type;
-  /// For this user.
+  /// The bytes that are free for this user.
   i64 free_bytes = 0;
   i64 total_bytes = 0;
   i64 block_bytes = 0;

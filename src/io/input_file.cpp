@@ -82,7 +82,8 @@ class PagedRead {
 }  // namespace
 
 bool InputFile::reads_past_cache() const {
-  // Not with the file: a run has more important uses for its descriptors, nearly all of which are opened by then.
+  // The file is opened for direct reads only now: a run has more important uses for its descriptors, nearly all of
+  // which are opened by then.
   std::call_once(opened_, [&] {
     try {
       if (!file_.belongs_to_user()) return;
@@ -102,7 +103,7 @@ bool InputFile::reads_past_cache() const {
 }
 
 void InputFile::keep_in_cache() const {
-  // After that nothing is opened, or what was is not used.
+  // Nothing is opened after that, or what was opened is not used.
   std::call_once(opened_, [] {});
   use_direct_ = false;
 }

@@ -21,7 +21,7 @@ class InputFile {
   /// True where pages that are not in memory are read past the cache, if whole pages of the file are whole pages of
   /// `pieces`: with a filesystem that has such access and tells this user what is in the cache, and no failure so far.
   bool reads_past_cache() const;
-  /// From here on reads leave in the cache what they read. Thread safe.
+  /// Makes later reads leave in the cache what they read. Thread safe.
   void keep_in_cache() const;
   /// Fills the pieces one after another, as many as there are. Thread safe. Throws FileTruncated, Io.
   void read(std::span<const iovec> pieces, i64 offset) const;

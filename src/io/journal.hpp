@@ -32,7 +32,7 @@ class Journal {
 
   /// None where the file was empty or torn in its first record.
   const std::optional<std::string>& header() const { return header_; }
-  /// Those that the file had, in their order.
+  /// Returns the entries that the file had, in their order.
   const std::vector<std::vector<std::byte>>& entries() const { return entries_; }
 
   /// Empties the file, writes the header and flushes it.

@@ -139,7 +139,7 @@ void OutputFile::write_direct(std::span<const std::byte> from, i64 offset) {
 void OutputFile::write_buffered(std::span<const std::byte> from, i64 offset) {
   if (from.empty()) return;
   file_.pwrite_exact(from, offset);
-  // Not an edge: its page would be under way to the disk when its other half comes.
+  // Edges are left out: their page would be under way to the disk when its other half comes.
   if (from.size() >= kMinDirectBytes) file_.start_writeback(offset, static_cast<i64>(from.size()));
 }
 

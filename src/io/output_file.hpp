@@ -74,8 +74,9 @@ class OutputFile {
   void export_hashes(ByteWriter& out) const;
   /// Takes what another process exported. Throws Io where it is damaged.
   void import_hashes(ByteReader& in);
-  /// Once all other processes have flushed. A machine's cache of a network filesystem may hold a page as it was before
-  /// another machine wrote to it; this forgets what is cached of the file, which reads then take from where it lies.
+  /// It is called once all other processes have flushed. A machine's cache of a network filesystem may hold a page as
+  /// it was before another machine wrote to it; this forgets what is cached of the file, which reads then take from
+  /// where it lies.
   void see_others();
   /// Completes the checksums, flushes the file and gives it its name. Nothing is written after that.
   void publish();

@@ -17,7 +17,7 @@ struct FreePages {
 };
 using PageBytes = std::unique_ptr<std::byte[], FreePages>;
 
-/// Not initialized; the first byte begins a page.
+/// Returns memory that is not initialized; its first byte begins a page.
 inline PageBytes make_pages(i64 bytes) {
   return PageBytes(new (std::align_val_t{kPageBytes}) std::byte[static_cast<std::size_t>(bytes)]);
 }

@@ -13,7 +13,7 @@ namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-/// Without the trailing slash, and with a name where "." or ".." was given.
+/// Returns the path without the trailing slash, and with a name where "." or ".." was given.
 fs::path named_path(const fs::path& path) {
   const fs::path named = path.has_filename() ? path : path.parent_path();
   return named.filename() != "." && named.filename() != ".." ? named : canonical_path(named);
@@ -136,7 +136,7 @@ void StagedDir::resume(std::string_view fingerprint) {
     throw;
   }
   if (!file.is_open() || file.try_lock() == LockResult::Busy) fail_busy(staging_);
-  // The same, since the file was opened.
+  // The directory may have been removed or renamed since the file was opened.
   if (!file.is_at(journal_path())) fail_busy(staging_);
   take_over(std::make_unique<Journal>(std::move(file)), fingerprint);
 }
@@ -199,7 +199,7 @@ void StagedDir::begin_journal(std::unique_ptr<Journal> journal, std::string_view
 /// be in its place.
 bool StagedDir::is_in_place() const { return !journal_ || journal_->is_at(journal_path()); }
 
-/// The same where nothing may be thrown. What cannot be known twice is not in place.
+/// Returns is_in_place() where nothing may be thrown. False if two tries fail.
 bool StagedDir::is_surely_in_place() const {
   for (int tries = 0; tries < 2; ++tries) try {
       return is_in_place();

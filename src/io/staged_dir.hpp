@@ -27,7 +27,7 @@ class StagedDir {
   /// Name of the journal in the staging directory, and until commit() has ended in the output: readers pass it over.
   static constexpr std::string_view kJournalName = "glu_ckpt.journal";
 
-  /// Without a fingerprint there is no journal, and Resume is Create.
+  /// There is no journal without a fingerprint, and Resume is Create.
   ///
   /// Throws OutputExists where the final path (unless `overwrite`) is there; where the staging directory is, for
   /// Create; where it holds something and no journal, for Resume. OutputBusy where another run works in it.

@@ -66,7 +66,7 @@ class SystemCalls {
   virtual int renameat2(const char* from, const char* to, unsigned flags);
 };
 
-/// Those in use: the kernel's, unless a SystemCallsScope stands.
+/// Returns the calls in use: the kernel's, unless there is a SystemCallsScope.
 SystemCalls& system_calls();
 
 /// Puts other calls in use for the whole process, until its end. One at a time; no File may outlive it.

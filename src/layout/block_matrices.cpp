@@ -177,7 +177,7 @@ i64 fused_block_rows(const Glu& glu, i64 intermediate, const ElementGrid& grid, 
          2 * intermediate, rows, u64{2} * static_cast<u64>(rows),
          shard_folder(name).empty() ? fmt::format(": K must divide {}", intermediate)
                                     : " in each shard: K must divide its share of F");
-  // What is for a whole matrix is there once for the gate and once for up.
+  // An element for a whole matrix is stored once for the gate and once for up.
   if (grid.rows == 0) return 1;
   if (rows % grid.rows != 0)
     fail(ErrorCode::NotExact, {{}, name},

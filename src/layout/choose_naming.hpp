@@ -1,5 +1,5 @@
 #pragma once
-/// Which row of the table of namings explains the keys.
+/// Finds the row of the table of namings that explains the keys.
 
 #include <optional>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-/// Which weights each stored element of a quantized weight's tensors is for: read off kinds, dtypes and shapes.
+/// Reads off kinds, dtypes and shapes which weights each stored element of a quantized weight's tensors is for.
 
 #include <optional>
 #include <span>
@@ -19,11 +19,11 @@ struct MatrixExtents {
 struct StoredWeight {
   TensorKind kind = TensorKind::Weight;
   Dtype dtype = Dtype::U8;
-  /// Of all rows, those of gate and up where they lie in one tensor.
+  /// The extents of all rows, those of gate and up where they are in one tensor.
   MatrixExtents extents;
   /// 2 where gate and up lie in one tensor, else 1.
   i64 parts = 1;
-  /// Of the weight's own tensor.
+  /// The axes of the weight's own tensor.
   Axes axes = Axes::OutIn;
   /// Rows of the blocks that FP8 weights have scales for.
   i64 block_rows = 128;
@@ -31,7 +31,7 @@ struct StoredWeight {
 
 /// DeepSeek-V3's FP8: one scale for 128 x 128 weights.
 inline constexpr ElementGrid kFp8Blocks{128, 128};
-/// The same with fewer rows, where an order of FC1 would cut them; 1 to 128.
+/// DeepSeek-V3's FP8 with blocks of 1 to 128 rows, where an order of FC1 would cut longer ones.
 constexpr ElementGrid fp8_blocks(i64 rows) { return {static_cast<std::uint16_t>(rows), kFp8Blocks.cols}; }
 /// ModelOpt's (FP8_PB_WO): [n, 1, k, 1].
 constexpr ElementGrid modelopt_blocks(i64 rows) {

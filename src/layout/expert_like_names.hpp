@@ -1,5 +1,5 @@
 #pragma once
-/// Which tensors that no template explains may still belong to experts.
+/// Tells which tensors that no template explains may still belong to experts.
 
 #include <algorithm>
 #include <string_view>

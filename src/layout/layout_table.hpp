@@ -62,8 +62,8 @@ struct Naming {
   bool mtp_follows_decoder = false;
   /// Gate and up as two tensors are FC1 cut in the middle, whatever the order of its rows.
   bool halves_by_position = false;
-  /// Where all layers of the main stack are alike, grouped and shared experts are stored with a leading layer
-  /// axis, and the keys have no layer number.
+  /// If all layers of the main stack are alike, grouped and shared experts are stored with a leading layer axis, and
+  /// the keys have no layer number.
   bool stacks_layers = false;
   /// The family's own word for scales of blocks that are powers of two (F8_E8M0), where it is not weight_scale_inv.
   std::string_view scale_word{};

@@ -37,7 +37,7 @@ struct StoredPart {
   i64 element_bytes = 1;
   /// Index of the expert within the tensor; 0 for an indexed one.
   i64 slot = 0;
-  /// Behind the rows of each expert.
+  /// The rows of padding behind the rows of each expert.
   i64 padding_rows = 0;
 };
 

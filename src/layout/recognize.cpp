@@ -19,7 +19,7 @@ namespace {
 /// An answer about the order of gate and up, and who gave it.
 struct GluAnswer {
   std::optional<Glu> asked;
-  /// By the record, or else by the arguments that a trainer saved.
+  /// The order in the record, or else in the arguments that a trainer saved.
   std::optional<Glu> recorded;
   /// The option without its prefix, and the record's entry.
   std::string_view option;
@@ -157,7 +157,7 @@ class Recognizer {
     return {answers_.glu, settled_glu("glu", hints_.trained_glu), "glu", "glu"};
   }
 
-  /// Who settled the order of blocks like this one; only that of the routed weights is reported.
+  /// Returns the name of who settled the order of blocks like this one; only that of the routed weights is reported.
   std::string& source_of(const ExpertBlock& block) {
     const bool reported = block.set == ExpertSet::Routed && (!block.is_optimizer_state() || num_weight_blocks_ == 0);
     return reported ? result_.layout.glu_source : other_source_;

@@ -12,9 +12,9 @@ struct KindWords {
   TensorKind kind = TensorKind::Weight;
   /// The last component of a key of a linear layer.
   std::string_view word;
-  /// Of a parameter's name, such as `gate_up_proj`.
+  /// The suffix of a parameter's name, such as `gate_up_proj`.
   std::string_view suffix;
-  /// In reports and in the identities of digests.
+  /// The kind's name in reports and in the identities of digests.
   std::string_view text;
 };
 

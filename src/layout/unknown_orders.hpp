@@ -1,5 +1,5 @@
 #pragma once
-/// What is said where nobody knows an order of gate and up.
+/// Words the error where nobody knows an order of gate and up.
 
 #include <algorithm>
 #include <string>
@@ -36,7 +36,7 @@ class UnknownOrders {
   }
 
  private:
-  /// What is said of the weights is taken for their optimizer's states.
+  /// Returns whether the answer about the weights is taken for their optimizer's states.
   bool is_implied(const std::string& option) const {
     constexpr std::string_view kState = "optimizer-glu";
     if (!option.ends_with(kState)) return false;

@@ -1,4 +1,4 @@
-/// What the tensors and the layers of an inspected checkpoint hold, in words and in bytes.
+/// Lists what the tensors and the layers of an inspected checkpoint hold, in words and in bytes.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -30,7 +30,7 @@ std::string option_about(const ExpertBlock& block) {
   return block.is_optimizer_state() ? "optimizer-glu" : "glu";
 }
 
-/// What the option is about.
+/// Names the tensors that the option is about.
 std::string_view what_is_in(std::string_view option) {
   return option == "glu" ? "FC1" : option == "shared-glu" ? "the shared expert's FC1" : "the optimizer's state of FC1";
 }
@@ -58,7 +58,7 @@ LoadsIn loaders_of(const Source& source, const Recognition& model) {
 
 /// A config.json that was named says more than one that lies beside the checkpoint, and that more than a recorded one.
 ModelHints config_hints(const Source& source, const SourceAnswers& answers) {
-  // What the trainer saved does not stand in a config.json.
+  // The arguments that the trainer saved are in no config.json.
   const auto with_trained = [&](ModelHints hints) {
     hints.trained_glu = source.hints().trained_glu;
     hints.trained_shared_glu = source.hints().trained_shared_glu;
@@ -75,7 +75,7 @@ ModelHints config_hints(const Source& source, const SourceAnswers& answers) {
                                    answers.config_file));
 }
 
-/// Where nothing says what model it is, but a trainer's arguments do.
+/// Makes the hints from a trainer's arguments where nothing else says what model it is.
 ModelHints trained_hints(ModelHints hints, const Source& source, const std::string& model_type) {
   TrainedConfig made = make_trained_config(hints.trained_args, source.inventory(), model_type);
   hints.no_config = std::move(made.why_none);
@@ -278,7 +278,7 @@ std::vector<std::string> missing_answers(const Recognition& recognition) {
   for (const ExpertBlock& block : recognition.blocks)
     if (block.glu.kind == Glu::Kind::Unknown && std::ranges::find(missing, option_about(block)) == missing.end())
       missing.push_back(option_about(block));
-  // What is unknown of the weights is unknown of their states, and one answer is for both.
+  // An order that is unknown of the weights is unknown of their states, and one answer is for both.
   if (std::ranges::find(missing, "glu") != missing.end()) std::erase(missing, "optimizer-glu");
   return missing;
 }

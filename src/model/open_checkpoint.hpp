@@ -31,11 +31,11 @@ auto with_place(const Source& source, const Work& work) {
 /// that would say it (SourceAnswers::option_prefix).
 void require_known_glu(const Checkpoint& checkpoint, const std::string& option_prefix);
 
-/// The same for two checkpoints, whose missing answers are asked for together.
+/// Checks two checkpoints, whose missing answers are asked for together.
 void require_known_glu(const Checkpoint& a, const std::string& a_prefix, const Checkpoint& b,
                        const std::string& b_prefix);
 
-/// The same for one layer.
+/// Checks one layer.
 void require_known_glu(const Checkpoint& checkpoint, const ExpertBlock& block, const std::string& option_prefix);
 
 /// The options, without their prefix, that would say the orders of gate and up that nothing says: "glu", "shared-glu",

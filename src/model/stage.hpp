@@ -1,5 +1,5 @@
 #pragma once
-/// What long calls do alike: stages that report how far they are and stop when asked, and the choice of a device.
+/// Long calls share this: stages that report how far they are and stop when asked, and the choice of a device.
 
 #include <fmt/format.h>
 
@@ -26,7 +26,8 @@ class Stage {
   std::function<void(i64)> on_progress();
   /// Threads and memory of the run, with this stage's on_progress().
   ExecuteOptions execute_options();
-  /// Where the stage's workers add what they spend; from it comes the bottleneck that the observer is told.
+  /// Returns the times to which the stage's workers add what they spend; the bottleneck that the observer is told comes
+  /// from them.
   StageTimes& times() { return times_; }
 
  private:

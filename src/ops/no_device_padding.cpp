@@ -1,4 +1,4 @@
-/// In the place of device_padding.cpp where nvcc is missing.
+/// This file takes the place of device_padding.cpp where nvcc is missing.
 
 #include "core/fail.hpp"
 #include "glu_ckpt/ops/cuda.hpp"

@@ -12,7 +12,7 @@ struct PaddingRun {
   i64 at = 0;
   i64 padded_at = 0;
   i64 bytes = 0;
-  /// Behind them where they are padded.
+  /// The bytes of padding behind them.
   i64 added_bytes = 0;
 };
 

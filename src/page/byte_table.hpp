@@ -1,5 +1,5 @@
 #pragma once
-/// Which bytes a checkpoint consists of.
+/// Counts the bytes that a checkpoint consists of.
 
 #include <string>
 #include <utility>
@@ -12,7 +12,7 @@ namespace glu_ckpt {
 /// A name and how many bytes, the most first.
 using ByteCounts = std::vector<std::pair<std::string, i64>>;
 
-/// Of the stored tensors.
+/// Counts the bytes of the stored tensors.
 ByteCounts bytes_by_dtype(const Inspection& inspection);
 /// "routed experts", "attention", "optimizer state", ... What is no logical matrix is "other tensors"; all together are
 /// the bytes of the tensors.

@@ -18,7 +18,7 @@ namespace {
 constexpr std::array<std::string_view, 16> kLevels = {"a", "b", "c", "d", "e", "f",  "g2", "h",
                                                       "i", "j", "k", "l", "m", "n2", "o",  "p"};
 
-/// What the colours stand for.
+/// The values that the colours stand for.
 struct HeatScale {
   double least = 0;
   double most = 0;

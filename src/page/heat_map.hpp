@@ -8,7 +8,7 @@ namespace glu_ckpt {
 
 struct HeatRow {
   std::string layer;
-  /// By expert; NaN where there is no figure.
+  /// The figure of each expert; NaN where there is none.
   std::vector<double> values;
 };
 

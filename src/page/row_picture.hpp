@@ -1,5 +1,5 @@
 #pragma once
-/// How the rows of an FC1 lie, drawn to scale.
+/// Draws the rows of an FC1 to scale.
 
 #include <string>
 

@@ -32,7 +32,7 @@ CloneMap::CloneMap(std::span<const Move> moves, std::span<const i64> src_at, i64
   for (const Move& move : join_moves(moves)) {
     const i64 at = src_at[move.src];
     if (at < 0 || move.run_bytes < least) continue;
-    // Else at least some runs may be.
+    // A run may be clonable where the phases agree, or differ from run to run.
     if (run_phase(move, at, dst_at, limits_.block).value_or(0) == 0) moves_.push_back({move, at});
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
-/// Which bytes of an output tensor can be had by sharing extents of the source's files, and which must be written.
+/// Finds which bytes of an output tensor can be had by sharing extents of the source's files, and which must be
+/// written.
 
 #include <span>
 #include <vector>

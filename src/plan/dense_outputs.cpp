@@ -429,7 +429,7 @@ class DenseWriter {
   std::set<const DenseMatrix*> used_;
   /// The roles that a source's tensor has, by its number.
   std::map<std::size_t, std::set<DenseRole>> roles_in_;
-  /// What only some models have: the first layer that was seen, and whether it has it.
+  /// The parts that only some models have: the first layer that was seen, and whether it has the part.
   std::map<PartId, std::pair<LayerId, bool>> optional_;
   i64 renamed_ = 0, fused_ = 0, split_ = 0, computed_ = 0, unknown_ = 0;
 };

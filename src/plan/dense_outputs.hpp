@@ -1,5 +1,5 @@
 #pragma once
-/// What is outside of the experts in another naming: the tensors to write, and what of the source they use.
+/// Plans what is outside of the experts in another naming: the tensors to write, and what of the source they use.
 
 #include <set>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace glu_ckpt {
 
-/// How the rest of a model is written.
+/// The naming and the options with which the rest of a model is written.
 struct DenseTarget {
   const DenseNaming* naming = nullptr;
   /// The text in front of its keys.

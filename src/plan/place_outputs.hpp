@@ -1,5 +1,5 @@
 #pragma once
-/// Which output tensor goes to which shard, and where in it.
+/// Decides which output tensor goes to which shard, and where in it.
 
 #include <vector>
 

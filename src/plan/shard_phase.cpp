@@ -12,7 +12,7 @@ namespace {
 constexpr i64 kPhaseStep = 8;
 constexpr std::size_t kNumPhases = kDataPhaseBytes / kPhaseStep;
 
-/// How many bytes one phase would let the file system share.
+/// The bytes that one phase would let the file system share.
 struct PhaseScore {
   i64 in_long_runs = 0;
   i64 in_all_runs = 0;
@@ -54,7 +54,7 @@ std::vector<i64> choose_data_phases(const Inventory& inventory, const Plan& plan
       for (const Move& move : join_moves(moves))
         add_score(move, inventory.tensors[move.src].offset, plan.outputs[t].offset, scores);
     }
-    // Of equal scores the first phase is taken.
+    // The first phase is taken of equal scores.
     phases.push_back(kPhaseStep * (std::ranges::max_element(scores) - scores.begin()));
   }
   return phases;

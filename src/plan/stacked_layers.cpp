@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kStack = "decoder.layers.";
 
-/// How the checkpoint numbers its layers, as the keys beside the experts show it.
+/// The way in which the checkpoint numbers its layers, as the keys beside the experts show it.
 struct OtherLayers {
   /// L of tensors with a layer axis; 0 where there are none, -1 where they disagree.
   i64 stacked = 0;

@@ -231,7 +231,7 @@ class BlockWriter {
                             : text->before + text->after;
   }
 
-  /// Where the naming stays, so does the word that was read.
+  /// The word that was read stays where the naming does.
   std::string_view scale_word(Dtype dtype) const {
     if (!target_.scale_word.empty()) return target_.scale_word;
     return dtype == Dtype::F8_E8M0 ? target_.naming->scale_word : std::string_view();

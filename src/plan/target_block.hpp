@@ -20,7 +20,7 @@ struct DraftOutput {
   /// The source's tensor whose place in the order it has: of a layer's experts the first that lies in the same file, so
   /// that they stay together.
   std::size_t origin = 0;
-  /// In place of moves.
+  /// The computation in place of moves.
   std::optional<Compute> compute = std::nullopt;
   /// Its moves read what others read, too.
   bool repeats = false;

@@ -20,8 +20,8 @@ constexpr u32 kMagnitude = 0x7fff'ffff;
 constexpr u32 kInfinity = 0x7f80'0000;
 constexpr u16 kBf16Nan = 0x7fc0;
 
-// Without branches, and in one loop over a whole row, so that the compiler takes as many codes at a time as the
-// registers hold.
+// These functions have no branches and one loop over a whole row, so that the compiler takes as many codes at a time as
+// the registers hold.
 
 /// `a` or `b`, without a branch.
 inline u32 select(bool first, u32 a, u32 b) { return first ? a : b; }
@@ -44,7 +44,7 @@ template <int kMantissaBits, u32 kBias>
 inline u32 fp8_bits(u32 magnitude) {
   constexpr u32 kBase = (127 - kBias) << 23;
   constexpr u32 kLeastNormal = kBase + (1U << 23);
-  // As a mask: gcc makes a branch of a condition that is asked twice.
+  // This is a mask: gcc makes a branch of a condition that is asked twice.
   const u32 subnormal = u32{0} - static_cast<u32>(magnitude < (1U << kMantissaBits));
   const u32 bits = (magnitude << (23 - kMantissaBits)) + kBase + (subnormal & (1U << 23));
   return std::bit_cast<u32>(std::bit_cast<float>(bits) - std::bit_cast<float>(subnormal & kLeastNormal));
@@ -81,7 +81,7 @@ inline float code_value(u32 code, u32 sign_of_zero) {
   return static_cast<float>(static_cast<int>(code) - 8);
 }
 
-/// At any address.
+/// An element at any address.
 template <bool kBf16>
 struct Unaligned;
 template <>

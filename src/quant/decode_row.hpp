@@ -33,14 +33,14 @@ constexpr i64 code_bytes(Codes codes, i64 count) {
 /// instructions gives the same bits.
 void decode_row(const CodeRow& row, Dtype to, std::byte* out, SimdLevel level = simd_levels().front());
 
-/// The same by another road, for checks: a table of all codes, made from the definition of the format, and one number
+/// Decodes by another road, for checks: a table of all codes, made from the definition of the format, and one number
 /// after the other.
 void decode_row_by_table(const CodeRow& row, Dtype to, std::byte* out);
 
 /// A scale as fp32: of F32, BF16, F16, of E8M0, which U8 stands for, too, and of E4M3. NaN for code 255 of E8M0.
 float scale_value(Dtype dtype, const std::byte* data);
 
-/// What a cell's scale becomes before it multiplies the codes.
+/// The steps from a cell's scale to what multiplies the codes.
 struct CombinedScale {
   /// The second scale, of the whole matrix.
   std::optional<float> global;

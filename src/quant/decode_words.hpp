@@ -33,7 +33,7 @@ struct WordMatrix {
 /// made once.
 void decode_words(const WordMatrix& matrix, i64 begin, i64 end, Dtype to, std::byte* out);
 
-/// The same for checks, one number after the other.
+/// Does the same for checks, one number after the other.
 void decode_words_one_by_one(const WordMatrix& matrix, i64 begin, i64 end, Dtype to, std::byte* out);
 
 }  // namespace glu_ckpt

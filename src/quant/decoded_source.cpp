@@ -27,7 +27,7 @@ class PieceWriter {
  public:
   explicit PieceWriter(std::span<const std::span<std::byte>> pieces) : pieces_(pieces) { skip_full(); }
 
-  /// Where the next `count` bytes go, if that is one place; they count as written.
+  /// Returns where the next `count` bytes go, if that is one place; they count as written.
   std::byte* take(i64 count) {
     if (pieces_.empty() || std::ssize(pieces_.front()) - done_ < count) return nullptr;
     std::byte* const place = pieces_.front().data() + done_;
@@ -133,7 +133,7 @@ class WeightReader {
     source_.read(number, offset, bytes);
   }
 
-  /// For the rows of a matrix that are of gate (0), or of up (1), where each has its own.
+  /// Returns the second scale of the rows of a matrix that are of gate (0), or of up (1), where each has its own.
   std::optional<float> global_scale(i64 matrix, i64 part) const {
     if (!weight_.global) return std::nullopt;
     std::byte bytes[4];
@@ -242,7 +242,7 @@ class WeightReader {
       decode_words(matrix, rows.begin, rows.end, to_, out);
   }
 
-  /// What is one matrix's of a tensor.
+  /// Reads one matrix's part of a tensor.
   void fetch_matrix(std::size_t number, i64 matrix, std::vector<std::byte>& bytes) const {
     const i64 count = tensor(number).bytes / weight_.matrices;
     fetch(number, matrix * count, count, bytes);

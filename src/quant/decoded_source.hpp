@@ -9,9 +9,9 @@
 namespace glu_ckpt {
 
 enum class DecodePath {
-  /// By vector instructions.
+  /// Decodes by vector instructions.
   Fast,
-  /// By table, one number after the other: for the side that is to prove the other one.
+  /// Decodes by table, one number after the other: for the side that is to prove the other one.
   Plain,
 };
 

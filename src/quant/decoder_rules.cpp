@@ -18,9 +18,9 @@ struct DecoderRule {
   bool rounds_scale = false;
 };
 
-/// As the programs do it that are named: DeepSeek's inference code (V3's fp8_cast_bf16.py, V4's convert.py), NVIDIA's
-/// ModelOpt 0.47 (FP8QTensor, MXFP4QTensor, NVFP4QTensor), compressed-tensors 0.20, OpenAI's gpt-oss (weights.py),
-/// transformers 5 (Fp8Dequantize, the MXFP4 loader), AutoAWQ, GPTQModel.
+/// The rules follow the programs: DeepSeek's inference code (V3's fp8_cast_bf16.py, V4's convert.py), NVIDIA's ModelOpt
+/// 0.47 (FP8QTensor, MXFP4QTensor, NVFP4QTensor), compressed-tensors 0.20, OpenAI's gpt-oss (weights.py), transformers
+/// 5 (Fp8Dequantize, the MXFP4 loader), AutoAWQ, GPTQModel.
 constexpr std::array kRules = std::to_array<DecoderRule>({
     {"deepseek", CodeFormat::Fp8, false, false},
     {"deepseek", CodeFormat::MxFp4, true, false},

@@ -38,7 +38,7 @@ i64 product(const std::vector<i64>& shape) {
   return total;
 }
 
-/// What a weight's tensors are named after: a linear layer, `a.down_proj` of `a.down_proj.weight_packed`, or a
+/// The text that a weight's tensors are named after: a linear layer, `a.down_proj` of `a.down_proj.weight_packed`, or a
 /// parameter, `a.down_proj` of `a.down_proj_packed`, as grouped experts are.
 struct WeightName {
   std::string base;
@@ -59,7 +59,7 @@ std::optional<WeightName> weight_name(const std::string& name, TensorKind kind) 
   return std::nullopt;
 }
 
-/// The same where it may be a parameter without a suffix.
+/// Returns the weight's name where it may be a parameter without a suffix.
 WeightName plain_weight_name(const std::string& name) {
   return weight_name(name, TensorKind::Weight).value_or(WeightName{name, false});
 }
@@ -439,7 +439,7 @@ class Finder {
          scales.name, dtype_name(scales.dtype), weight.name, shape_text(weight.shape), known);
   }
 
-  /// What is left must not be codes or scales.
+  /// Refuses codes or scales among the tensors that are left.
   void check_orphans() const {
     constexpr std::array kOfCodes = {TensorKind::PackedWeight, TensorKind::QWeight};
     constexpr std::array kOfScales = {TensorKind::Scale,       TensorKind::PlainScale, TensorKind::SecondScale,

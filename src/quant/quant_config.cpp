@@ -74,7 +74,7 @@ std::optional<JsonValue> find_quantization(const JsonValue& fields) {
   return std::nullopt;
 }
 
-/// That of the model, or else of its language model.
+/// Returns the quantization object of the model, or else of its language model.
 std::optional<JsonValue> find_quantization_object(const JsonValue& root) {
   if (root.kind() != JsonKind::Object) return std::nullopt;
   if (const auto object = find_quantization(root)) return object;
@@ -82,7 +82,7 @@ std::optional<JsonValue> find_quantization_object(const JsonValue& root) {
   return inner && inner->kind() == JsonKind::Object ? find_quantization(*inner) : std::nullopt;
 }
 
-/// Behind the string that begins at `at`.
+/// Returns the position behind the string that begins at `at`.
 std::size_t end_of_string(std::string_view text, std::size_t at) {
   for (++at; at < text.size() && text[at] != '"'; ++at)
     if (text[at] == '\\') ++at;
@@ -114,7 +114,7 @@ std::size_t end_of_value(std::string_view text, std::size_t at) {
 
 /// DeepSeek-V3's, where nothing says it.
 constexpr i64 kBlockCols = 128;
-/// What the formats call the modules that they leave as they are.
+/// The formats' fields for the modules that they leave as they are.
 constexpr std::string_view kSkippedFields[] = {"modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"};
 
 /// [begin, end) of a text.
@@ -183,7 +183,7 @@ QuantConfig read_quant_config(const std::string& config) {
 
 namespace {
 
-/// Where the blocks of each group of compressed-tensors stand in the text, and their columns.
+/// Returns where the blocks of each group of compressed-tensors are in the text, and their columns.
 std::vector<std::pair<Range, i64>> block_structures(std::string_view config) {
   std::vector<std::pair<Range, i64>> found;
   const JsonDocument document(without_python_numbers(config), kMaxQuantConfigDepth);

@@ -1,5 +1,5 @@
 #pragma once
-/// What config.json says of how weights were quantized.
+/// Reads what config.json says of how weights were quantized.
 
 #include <optional>
 #include <string>

@@ -13,9 +13,9 @@ namespace glu_ckpt {
 
 /// The stored tensors of one weight, and what they decode to.
 struct QuantizedTensor {
-  /// Of the decoded tensor.
+  /// The name of the decoded tensor.
   std::string name;
-  /// Of the decoded tensor: [..., rows, cols], or [..., cols, rows] where it is `transposed`.
+  /// The shape of the decoded tensor: [..., rows, cols], or [..., cols, rows] where it is `transposed`.
   std::vector<i64> shape;
   Codes codes = Codes::E4m3;
   /// Matrices of the tensor, one for each index of its leading axes; each is [rows, cols] as [out, in].
@@ -57,13 +57,13 @@ struct QuantizedTensor {
 
 /// All that is quantized in a checkpoint.
 struct Quantization {
-  /// In the order of their weights.
+  /// The tensors in the order of their weights.
   std::vector<QuantizedTensor> tensors;
   /// Stored tensors that are of no use once the weights are decoded: scales, and what says how to quantize inputs.
   std::vector<std::size_t> companions;
   /// The formats, for people: "FP8 in 128x128 blocks".
   std::vector<std::string> formats;
-  /// Whose decoder is followed, bit for bit.
+  /// The program whose decoder is followed, bit for bit.
   std::string decoder;
 };
 

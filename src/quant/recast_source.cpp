@@ -40,7 +40,7 @@ std::optional<std::uint8_t> exponent_byte(Dtype dtype, const std::byte* bytes) {
   return static_cast<std::uint8_t>(exponent);
 }
 
-/// By how many powers of two block scales may be multiplied and stay exact.
+/// The powers of two by which block scales may be multiplied and stay exact.
 struct ShiftRange {
   int least = -512;
   int most = 512;
@@ -77,7 +77,7 @@ std::array<std::byte, 256> shifted_codes(int shift) {
 /// The second scale that goes with block scales of 2^shift times as much.
 float shifted_second(float scale, int shift, bool divides) { return std::ldexp(scale, divides ? shift : -shift); }
 
-/// How a tensor is made from stored ones. Its rows are made one by one.
+/// The way in which a tensor is made from stored ones. Its rows are made one by one.
 enum class Made {
   /// The stored bytes.
   AsStored,
@@ -197,7 +197,7 @@ class RecastSource final : public Source {
       : source_(&source), quantization_(std::move(quantization)), finer_rows_(finer_rows) {
     info_ = source_->info();
     info_.inventory.dense = false;
-    // What was recorded is the digest of the other scales.
+    // The recorded digest is of the other scales.
     info_.record.erase("digest");
     info_.record.erase("source_digest");
   }
@@ -234,7 +234,7 @@ class RecastSource final : public Source {
       if (gate == weights.end() || up == weights.end()) continue;
       add_unequal(gate->second, up->second, unequal);
     }
-    // What is read of them first is little, and tells most models that have none.
+    // The first check reads little, and finds most models that have none.
     for (UnequalPair& pair : unequal)
       if (std::string why = why_no_power(pair); !why.empty()) return {0, std::move(why)};
     for (UnequalPair& pair : unequal)
@@ -529,7 +529,7 @@ class RecastSource final : public Source {
   i64 finer_rows_;
   CheckpointInfo info_;
   std::vector<Entry> entries_;
-  /// By weight and matrix: the power of two by which block scales are multiplied.
+  /// The power of two by which block scales are multiplied, for each weight and matrix.
   std::map<std::pair<std::size_t, i64>, int> shifts_;
 };
 

@@ -35,7 +35,7 @@ struct SecondScales {
 struct SharedScales {
   /// Pairs of gate and up that had two second scales, and have one.
   i64 pairs = 0;
-  /// Why all have those that they had, as the end of a sentence; empty where nothing had to stay.
+  /// The end of a sentence that says why all keep those that they had; empty where nothing had to stay.
   std::string why_none;
 };
 

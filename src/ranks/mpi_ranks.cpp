@@ -21,11 +21,11 @@
 namespace glu_ckpt {
 namespace {
 
-/// Where the counter stands once a rank has stopped all: no number of tasks comes near, nor do its halves overflow
-/// when every rank adds it.
+/// The value of the counter once a rank has stopped all: no number of tasks comes near, nor do its halves overflow when
+/// every rank adds it.
 constexpr i64 kStopped = i64{1} << 40;
 
-/// How long what is known of the other ranks' stopping counts as new.
+/// The time for which what is known of the other ranks' stopping counts as new.
 constexpr std::chrono::milliseconds kNewsLifetime{200};
 
 class MpiRanks final : public Ranks {
@@ -170,7 +170,7 @@ class MpiRanks final : public Ranks {
     }
   }
 
-  /// What the counter says about stopping.
+  /// Notes what the counter says about stopping.
   bool note(i64 count) {
     stopped_ = stopped_ || count >= kStopped;
     asked_ = std::chrono::steady_clock::now();
@@ -206,7 +206,7 @@ class MpiRanks final : public Ranks {
   int size_ = 1;
   /// Held during every call of MPI, and for what follows.
   std::mutex mutex_;
-  /// At rank 0: the next number.
+  /// The next number, at rank 0.
   i64 count_ = 0;
   /// Elsewhere: whether a thread waits for an answer.
   bool asking_ = false;

@@ -7,7 +7,7 @@
 
 namespace glu_ckpt {
 
-/// From MPI_Init to MPI_Finalize. One object in a program, made and destroyed by the main thread.
+/// It lasts from MPI_Init to MPI_Finalize. A program has one object, which the main thread makes and destroys.
 class MpiProgram {
  public:
   /// MPI takes its own arguments out. Throws NotSupported where it cannot be called from several threads in turn.

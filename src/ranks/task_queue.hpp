@@ -1,5 +1,5 @@
 #pragma once
-/// Which tasks a rank does: chunks of consecutive ones, taken as the rank gets to them.
+/// Decides which tasks a rank does: chunks of consecutive ones, taken as the rank gets to them.
 
 #include <mutex>
 #include <span>

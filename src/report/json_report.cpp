@@ -47,7 +47,7 @@ void write_number(JsonWriter& json, std::string_view name, i64 number) {
     json.value(number);
 }
 
-/// What was not run has no figures; an infinite one is null, too.
+/// A layer that was not run has no figures; an infinite one is null, too.
 void write_forward(JsonWriter& json, const LayerForward& layer) {
   json.begin_object();
   write_layer(json, layer.layer);

@@ -20,7 +20,7 @@ std::chrono::milliseconds interval(ProgressStyle style) {
   return std::chrono::milliseconds(style == ProgressStyle::Bar ? 100 : style == ProgressStyle::Json ? 1000 : 10000);
 }
 
-/// Of the terminal at stderr, now: somebody may have resized it.
+/// Returns the columns of the terminal at stderr as they are now: somebody may have resized it.
 std::size_t terminal_columns() {
   constexpr std::size_t kUsual = 80;
   winsize size{};
@@ -53,7 +53,7 @@ std::string progress_line(const ProgressState& state, std::size_t columns) {
   const std::string left = finished   ? duration_text(state.seconds)
                            : rate > 0 ? duration_text(static_cast<double>(state.total - state.done) / rate) + " left"
                                       : "";
-  // From left to right, and how soon each is left out.
+  // The pieces are in order from left to right; `rank` says how soon each is left out.
   struct Piece {
     int rank;
     std::string text;

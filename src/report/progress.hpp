@@ -1,5 +1,6 @@
 #pragma once
-/// What a run tells while it works, on stderr: notes, and a bar on a terminal or a line every ten seconds elsewhere.
+/// Prints on stderr what a run tells while it works: notes, and a bar on a terminal or a line every ten seconds
+/// elsewhere.
 
 #include <atomic>
 #include <chrono>
@@ -15,13 +16,13 @@ namespace glu_ckpt::report {
 /// Lines: one every ten seconds. AllLines: also one at the end of each stage, however short it is.
 enum class ProgressStyle { None, Bar, Lines, AllLines, Json };
 
-/// How far a stage is.
+/// The progress of a stage.
 struct ProgressState {
   std::string title;
   i64 done = 0;
   i64 total = 0;
   double seconds = 0;
-  /// What its threads spend most time in, or empty.
+  /// The work that its threads spend most time in, or empty.
   std::string bottleneck = {};
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-/// What the commands found, as text for people and as JSON for programs.
+/// Prints what the commands found, as text for people and as JSON for programs.
 
 #include <optional>
 #include <string>
@@ -34,24 +34,24 @@ struct Conversion {
   std::vector<std::string> refusals;
   /// An earlier run had finished it.
   bool up_to_date = false;
-  /// Of a plan: what DST needs on its filesystem at the most, and what that has.
+  /// The bytes that a plan's DST needs on its filesystem at the most, and those that are free.
   i64 disk_needed = 0;
   i64 disk_free = 0;
   std::string filesystem = {};
-  /// By a sample; absent where none could be taken.
+  /// The estimate of a sample; absent where none could be taken.
   std::optional<double> estimated_seconds = {};
   /// Shared with the source's files; bytes_written is without them.
   i64 bytes_cloned = 0;
-  /// Where `verified` is "sample".
+  /// The sample, where `verified` is "sample".
   ProvedBySample sample = {};
 };
 
-/// What the machine offers, and what is made of it.
+/// The resources of the machine, and the choices that follow.
 struct Doctor {
   /// Rates are bytes per second.
   struct Gpu {
     CudaDevice device;
-    /// Why it cannot be used; then nothing but the index is known. Else empty.
+    /// The reason why it cannot be used; then nothing but the index is known. Else empty.
     std::string fault;
     double open_seconds = 0;
     double upload_rate = 0;
@@ -62,7 +62,7 @@ struct Doctor {
   double cpu_copy_rate = 0;
   double cpu_turn_rate = 0;
   bool cuda_built = false;
-  /// Why there is no GPU; empty where there is one.
+  /// The reason why there is no GPU; empty where there is one.
   std::string no_cuda;
   std::vector<Gpu> gpus;
   DeviceChoice long_runs;
@@ -70,7 +70,7 @@ struct Doctor {
   std::string path;
   std::string filesystem;
   i64 free_bytes = 0;
-  /// Whether it was tried what the filesystem can do: write past the page cache, share blocks between files.
+  /// It was tried whether the filesystem can write past the page cache, and share blocks between files.
   bool io_known = false;
   bool direct_io = false;
   bool clones = false;
@@ -79,7 +79,7 @@ struct Doctor {
 };
 
 std::string inspection_text(const Inspection& inspection);
-/// With `tensors`, the field `tensor_list`.
+/// With `tensors`, the object has the field `tensor_list`.
 std::string inspection_json(const Inspection& inspection, const std::optional<std::vector<ListedTensor>>& tensors = {});
 /// A line a tensor.
 std::string tensors_text(const Inspection& inspection, const std::vector<ListedTensor>& tensors);

@@ -1,5 +1,5 @@
 #pragma once
-/// What goes to people: stderr.
+/// Prints to people, on stderr.
 
 #include <fmt/format.h>
 

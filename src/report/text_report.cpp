@@ -18,7 +18,7 @@ std::string layout_text(const LayoutAnswers& layout) {
   return text;
 }
 
-/// What settled the order of gate and up.
+/// Names what settled the order of gate and up.
 std::string_view glu_source_text(std::string_view source) {
   if (source == "option") return "the option that says it";
   if (source == "record") return "the checkpoint's record (glu_ckpt.json, or the file's own)";
@@ -214,7 +214,8 @@ std::string conversion_text(const Conversion& conversion) {
 
 namespace {
 
-/// Those of `labels` whose matrix or tensor the other side lacks: without those that only have another dtype or shape.
+/// Returns those of `labels` whose matrix or tensor the other side lacks, without those that only have another dtype or
+/// shape.
 std::vector<std::string> lacking(const std::vector<std::string>& labels, const Diff& differences) {
   std::set<std::string> unlike;
   for (const TensorDiff& tensor : differences.tensors) {

@@ -76,7 +76,7 @@ ALWAYS_INLINE void measure(const ElementRun& run, ElementDiff& found) {
   alignas(64) double x[kPart], y[kPart];
   widen(run.dtype_a, run.a, run.count, x);
   widen(run.dtype_b, run.b, run.count, y);
-  // What is behind the last element is equal.
+  // The lanes behind the last element get equal values.
   const i64 padded = (run.count + kLanes - 1) / kLanes * kLanes;
   for (i64 i = run.count; i < padded; ++i) x[i] = y[i] = 0;
   alignas(64) double largest[kLanes] = {}, relative[kLanes] = {}, squares[kLanes] = {}, nans[kLanes] = {};
@@ -117,7 +117,7 @@ ALWAYS_INLINE i64 count_unequal(const ElementRun& run) {
   return unequal;
 }
 
-/// Of two dtypes: NaNs are equal to each other.
+/// Counts unequal values of two dtypes; NaNs are equal to each other.
 ALWAYS_INLINE i64 count_unequal_values(const ElementRun& run) {
   double x[kPart], y[kPart];
   widen(run.dtype_a, run.a, run.count, x);

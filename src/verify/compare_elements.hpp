@@ -9,7 +9,7 @@
 
 namespace glu_ckpt {
 
-/// Whether elements of this dtype are numbers that compare_elements() takes differences of.
+/// Returns whether elements of this dtype are numbers that compare_elements() takes differences of.
 bool has_numbers(Dtype dtype);
 
 /// Bytes in which elements of this dtype are counted: 1 where several share a byte.

@@ -7,7 +7,7 @@ namespace glu_ckpt {
 
 struct ComparedModels {
   Verdict verdict;
-  /// Those that were read, with the sums of their leaves.
+  /// The items that were read, with the sums of their leaves.
   std::vector<Item> left;
   std::vector<Item> right;
 };

@@ -18,7 +18,8 @@
 namespace glu_ckpt {
 namespace {
 
-/// What one worker takes at a time. Sums are made within it first, so it depends on nothing but the item.
+/// The bytes that one worker takes at a time. Sums are made within a task first, so tasks depend on nothing but the
+/// item.
 constexpr i64 kTaskBytes = i64{64} << 20;
 /// Rows are read in batches of about this size, which stay in a cache until they are compared.
 constexpr i64 kDiffBatchBytes = i64{1} << 20;
@@ -217,7 +218,7 @@ auto severity(const LayerDiff& layer) {
 
 class Summary {
  public:
-  /// Of a pair that was compared, or could not be.
+  /// Adds a pair that was compared, or could not be.
   void add(TensorDiff diff) {
     LayerDiff& layer = layer_of(diff.layer);
     ++layer.tensors;

@@ -9,7 +9,7 @@
 
 namespace glu_ckpt {
 
-/// The same item of A and of B; null on the side that lacks it.
+/// One item of A and of B; null on the side that lacks it.
 using ItemPair = std::pair<const Item*, const Item*>;
 
 /// pair_items(), and what is left alone on both sides though its tensor has the same name: a tensor of a shape that the

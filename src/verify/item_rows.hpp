@@ -38,7 +38,7 @@ class ItemRows {
   static Dtype dtype_of(const Item& item) { return item.matrix != nullptr ? item.matrix->dtype : item.other->dtype; }
 
   i64 rows() const { return rows_; }
-  /// Of a row; the last row of a tensor that is no matrix may be shorter.
+  /// Returns the elements of a row; the last row of a tensor that is no matrix may be shorter.
   i64 elements() const { return elements_; }
   Dtype dtype() const { return dtype_; }
   i64 stored_row_bytes() const { return stored_row_bytes_; }

@@ -31,11 +31,11 @@ struct Item {
   std::string identity() const;
   /// The text for people: "layer 3 routed expert 7 gate weight", or the tensor's name.
   std::string name() const;
-  /// The same, then dtype and shape: "... BF16 [768, 2048]".
+  /// Returns the name, then dtype and shape: "... BF16 [768, 2048]".
   std::string label() const;
   /// "3", "mtp.0"; empty for what is in no layer.
   std::string layer() const;
-  /// How the elements that are hashed are computed from the stored ones.
+  /// Returns how the elements that are hashed are computed from the stored ones.
   ComputeOp op() const { return dense == nullptr ? ComputeOp::None : dense->op; }
 };
 
@@ -43,7 +43,7 @@ struct Item {
 /// state; then the matrices outside of the experts by stack, layer and role; other tensors last, by name. Of two
 /// checkpoints, equal items come to the same place.
 bool is_before(const Item& a, const Item& b);
-/// The same order without a look at dtypes and shapes: equal for one matrix, or tensor, of two checkpoints.
+/// Compares by the same order without dtypes and shapes: equal for one matrix, or tensor, of two checkpoints.
 std::weak_ordering compare_places(const Item& a, const Item& b);
 /// Returns whether two checkpoints' items are the same matrix, or tensor, whatever it holds.
 inline bool is_same_item(const Item& a, const Item& b) { return a.identity() == b.identity(); }

@@ -10,8 +10,8 @@
 namespace glu_ckpt {
 namespace {
 
-/// Of two checkpoints of one model, a config.json beside one speaks for the other, too: without it the rest of that
-/// would be tensors by name.
+/// Lets a config.json beside one of two checkpoints of one model speak for the other, whose tensors outside of the
+/// experts would have no roles without it.
 void share_configuration(const Checkpoint& from, Checkpoint& to, const SourceAnswers& answers) {
   if (from.recognition.architecture == nullptr || to.recognition.architecture != nullptr || !to.hints.config.empty())
     return;
@@ -54,7 +54,7 @@ void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const
               source.source->path().string());
 }
 
-/// What differs is read again and measured.
+/// Reads again what differs, and measures it.
 Verdict compare_and_measure(const RunOptions& run, const Model& a, const Model& b, const Backend& backend,
                             const VerifySubset& subset) {
   ComparedModels compared;
@@ -73,7 +73,7 @@ Verdict compare_and_measure(const RunOptions& run, const Model& a, const Model& 
 
 Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path& path_b, const VerifyOptions& options,
                const RunOptions& run) {
-  // Where both are decoded, each by a road of its own.
+  // A and B are decoded by two roads where both are.
   SourceAnswers answers_a = options.a;
   answers_a.decode_plainly = true;
   Checkpoint a = open_checkpoint(path_a, answers_a);
@@ -162,7 +162,7 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
     found = diff(a.model(), b.model(), *backend, stage.execute_options(), options.tensors);
   }
   if (found.equal) return found;
-  // What differs may be damage; reading equal ones once more would only cost time.
+  // A difference may be damage; reading equal ones once more would only cost time.
   warn_of_damage(run, a, "checking A");
   warn_of_damage(run, b, "checking B");
   return found;

@@ -62,7 +62,7 @@ std::vector<LayerPair> chosen_pairs(const Model& a, const Model& b, const std::s
 
 bool is_gated(const ExpertBlock& block) { return block.glu.kind != Glu::Kind::None; }
 
-/// Why the two sides cannot be compared, or nothing.
+/// Returns why the two sides cannot be compared, or nothing.
 std::string fault_of(const LayerPair& pair, Dtype compute_a, Dtype compute_b) {
   if (pair.b == nullptr) return "only in A";
   if (pair.a == nullptr) return "only in B";
