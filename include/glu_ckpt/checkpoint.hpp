@@ -160,9 +160,9 @@ class Source {
   /// Fills the pieces, one after the other, from byte `offset` of the tensor that info().inventory.tensors[tensor]
   /// describes. Thread safe. Throws Io, SourceChanged.
   virtual void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const = 0;
-  /// Null where the format has nothing to check.
+  /// Returns null where the format has nothing to check.
   virtual const ContentCheck* content_check() const = 0;
-  /// Null where tensors are in no files, or in pieces of them.
+  /// Returns null where tensors are in no files, or in pieces of them.
   virtual const FileBacked* file_backed() const = 0;
 
   void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const {

@@ -83,7 +83,7 @@ struct ProvedByDigest {
 struct ProvedBySample {
   /// Rows of matrices, and blocks of other tensors.
   i64 rows = 0;
-  /// Read from each side.
+  /// The bytes that were read from each side.
   i64 bytes = 0;
 };
 /// The digests are equal, and the experts of both computed the same.

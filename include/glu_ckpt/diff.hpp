@@ -94,7 +94,7 @@ struct LayerDiff {
   /// Elements that were compared, all of them.
   i64 elements = 0;
   i64 differing_elements = 0;
-  /// Over the elements that are numbers, as those of ElementDiff.
+  /// The figures of the elements that are numbers, as those of ElementDiff.
   i64 numbers = 0;
   double max_abs = 0;
   double max_rel = 0;

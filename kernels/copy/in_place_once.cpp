@@ -13,7 +13,8 @@ namespace {
 /// The scratch of all experts that are permuted at once.
 constexpr i64 kMostScratchBytes = i64{256} << 20;
 
-/// What is kept of one permutation on one device. The table is never written again, so any stream may read it.
+/// The table and the schedule of one permutation on one device. The table is never written again, so any stream may
+/// read it.
 struct KeptPermutation {
   InPlaceSchedule schedule;
   DeviceBuffer table;

@@ -13,8 +13,8 @@ constexpr int kMaxPairsPerLaunch = 1024;
 /// as copy_word_bytes() finds. Throws DeviceFailed with the shape.
 void strided_copy(const CopyBatch& batch, GpuStream stream);
 
-/// The same in host memory, a byte at a time, from the definition of a move; shares no index arithmetic with the
-/// kernel or with fold_moves().
+/// Copies in host memory, a byte at a time, from the definition of a move; shares no index arithmetic with the kernel
+/// or with fold_moves().
 void strided_copy_ref(std::span<const Move> moves, std::span<const std::byte* const> srcs,
                       std::span<std::byte* const> dsts);
 

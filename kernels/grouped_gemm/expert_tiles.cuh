@@ -27,7 +27,7 @@ __device__ inline Sums warp_prefix(Sums sums) {
   return sums;
 }
 
-/// The same over the whole block; `total` gets the sum over all its threads.
+/// Returns the sum over the threads up to this one of the whole block; `total` gets the sum over all its threads.
 __device__ inline Sums block_prefix(Sums sums, Sums& total) {
   __shared__ Sums warp_totals[kWarp];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;

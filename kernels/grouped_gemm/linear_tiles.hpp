@@ -70,7 +70,8 @@ constexpr MatrixPoint a_fragment_row(Along along, i32 lane) {
   return {lane / 8 % 2 * 8, lane % 8 + lane / 16 * 8};
 }
 
-/// The same for B of 16 n by 16 k: registers 0 and 1 are the operand for the first 8 n, 2 and 3 for the others.
+/// The first element that a lane names for B of 16 n by 16 k: registers 0 and 1 are the operand for the first 8 n, 2
+/// and 3 for the others.
 constexpr MatrixPoint b_fragment_row(Along along, i32 lane) {
   if (along == Along::K) return {lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8};
   return {lane / 16 * 8, lane % 16};

@@ -197,7 +197,7 @@ __device__ inline uint64_t tile_descriptor(const void* tile) {
   return kSwizzle128 | (kGroupBytes >> 4) << 32 | uint64_t{1} << 16 | (address & 0x3FFFF) >> 4;
 }
 
-/// The same for an operand that lies transposed: rows of 128 bytes are 64 elements along M or N, and follow one another
+/// Describes an operand that lies transposed: rows of 128 bytes are 64 elements along M or N, and follow one another
 /// along K. Its next 64 elements along M or N lie `chunk_bytes` on. The descriptor 16 rows farther along K is
 /// kTransposedStep more.
 __device__ inline uint64_t transposed_descriptor(const void* tile, int chunk_bytes) {

@@ -49,8 +49,9 @@ struct BlockPrefix {
   i64 total;
 };
 
-/// The same over the whole block. `warp_totals` must not be the array of the call before: then a warp that has run
-/// ahead into this call overwrites nothing that another still reads, and one barrier is enough.
+/// Returns the sum over the threads up to this one of the whole block. `warp_totals` must not be the array of the call
+/// before: then a warp that has run ahead into this call overwrites nothing that another still reads, and one barrier
+/// is enough.
 __device__ BlockPrefix block_prefix(i64 value, i64 (&warp_totals)[kWarp]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;

@@ -8,7 +8,7 @@ namespace glu_ckpt {
 /// The results of one element of G, before they are rounded.
 struct Derived {
   float da, du, y;
-  /// Its part of dprobs.
+  /// The element's part of dprobs.
   float dp;
 };
 

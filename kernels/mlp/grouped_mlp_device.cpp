@@ -112,7 +112,7 @@ struct DeviceGroupedMlp::State {
   /// x is copied to rows that begin at multiples of 16 bytes.
   bool pads_x = false;
   WidenedBiases gate_bias, up_bias, down_bias;
-  /// For the sm_90a kernels: the maps, and copies that they point into.
+  /// The maps for the sm_90a kernels, and copies that they point into.
   std::vector<MappedWeights> mapped;
   /// TmaWeight or StoredMatrix, two for each expert.
   DeviceBuffer first_weights, second_weights;

@@ -28,7 +28,7 @@ class DenseKeys {
   /// Keys of `naming` behind `root`. Keeps references to both, and to the architecture.
   DenseKeys(const DenseNaming& naming, std::string root, const Architecture& architecture);
 
-  /// Nothing where the naming has no such key, or not in a layer of that kind.
+  /// Returns nothing where the naming has no such key, or not in a layer of that kind.
   std::optional<DenseKey> parse(std::string_view name) const;
 
  private:

@@ -35,7 +35,7 @@ enum class ProgressMode { Auto, Always, Never, Json };
 struct BenchAnswers {
   /// Empty for all.
   std::string model;
-  /// Per expert; empty for the usual ones.
+  /// The tokens per expert; empty for the usual numbers.
   std::vector<i64> tokens;
   int rounds = 11;
   bool backward = false;
@@ -85,7 +85,7 @@ struct Options {
   bool json = false;
   bool quiet = false;
   bool verbose = false;
-  /// Null where the command has the process to itself: then it uses stdout, stderr and signals.
+  /// It is null where the command has the process to itself: then it uses stdout, stderr and signals.
   Caller* caller = nullptr;
 };
 

@@ -9,7 +9,7 @@
 namespace glu_ckpt {
 
 struct ProbedRate {
-  /// Read, hashed and written.
+  /// The bytes that were read, hashed and written.
   i64 bytes = 0;
   double seconds = 0;
 };

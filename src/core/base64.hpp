@@ -8,7 +8,7 @@
 namespace glu_ckpt {
 
 std::string base64_encode(std::string_view bytes);
-/// Nothing where the text is not base64 with its padding.
+/// Returns nothing where the text is not base64 with its padding.
 std::optional<std::string> base64_decode(std::string_view text);
 
 }  // namespace glu_ckpt

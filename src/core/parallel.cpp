@@ -41,7 +41,7 @@ void parallel_until(int jobs, const std::function<std::int64_t()>& next,
   try {
     for (int worker = 1; worker < std::max(jobs, 1); ++worker) pool.emplace_back(work, worker);
   } catch (const std::system_error&) {
-    // Where there can be no more threads, those that there are do it all.
+    // The threads that there are do it all where there can be no more.
   }
   work(0);
   for (std::thread& thread : pool) thread.join();

@@ -9,7 +9,8 @@
 
 namespace glu_ckpt {
 
-/// None where the text is anything but one number that fits: spaces, a plus sign, units. `base` is for integers.
+/// Returns nothing where the text is anything but one number that fits: spaces, a plus sign, units. `base` is for
+/// integers.
 template <typename Number>
 std::optional<Number> parse_number(std::string_view text, int base = 10) {
   Number number{};

@@ -26,7 +26,7 @@ class ClonePlan {
   bool empty() const { return bytes_ == 0; }
   /// The bytes of all ranges together.
   i64 bytes() const { return bytes_; }
-  /// True where any of the tensor's bytes can be cloned.
+  /// Returns true where any of the tensor's bytes can be cloned.
   bool has(std::size_t tensor) const { return tensor < maps_.size() && !maps_[tensor].empty(); }
   /// The shards that hold such tensors, sorted.
   const std::vector<u32>& shards() const { return shards_; }

@@ -189,7 +189,7 @@ class Execution {
 
   std::span<const std::byte> produce(Backend::Worker& worker, const Task& task, RangeSums& sums) const {
     const auto start = Clock::now();
-    // What repeats another output's bytes is no part of the model by itself, on either side.
+    // An output that repeats another one is no part of the model by itself, on either side.
     const bool repeats = std::ranges::binary_search(plan_.repeats, task.tensor);
     RangeReader reader(source_, repeats ? nullptr : options_.source_leaves);
     const auto made = make_bytes(worker, task, reader);

@@ -28,7 +28,7 @@ struct DcpChunk {
   std::vector<i64> start;
   std::vector<i64> shape;
   DcpItem item;
-  /// As of an item.
+  /// Position in `.metadata`, as DcpItem::listed_at.
   u32 listed_at = 0;
 };
 
@@ -39,14 +39,14 @@ struct DcpTensor {
   std::vector<i64> shape;
   /// The chunks by ascending start.
   std::vector<DcpChunk> chunks;
-  /// As of an item.
+  /// Position in `.metadata`, as DcpItem::listed_at.
   u32 listed_at = 0;
 };
 
 struct DcpObject {
   std::string name;
   DcpItem item;
-  /// As of an item.
+  /// Position in `.metadata`, as DcpItem::listed_at.
   u32 listed_at = 0;
 };
 

@@ -11,7 +11,7 @@ namespace glu_ckpt {
 
 inline constexpr std::string_view kIntegrityName = "integrity.json";
 
-/// True where an output of `format` has the file, because its source, of the same format, had it.
+/// Returns true where an output of `format` has the file, because its source, of the same format, had it.
 inline bool needs_integrity(const Structure& structure, Format format) {
   return structure.has_integrity && format == Format::TorchDist;
 }

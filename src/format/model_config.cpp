@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 3> kActivationKeys = {"hidden_act", "hidd
 bool starts_value(char c) { return c == '-' || c == 'I' || c == 'N' || (c >= '0' && c <= '9'); }
 bool ends_value(char c) { return c == ',' || c == ']' || c == '}' || c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-/// True for what Python's json writes and JSON has no word for, and for integers beyond 64 bits.
+/// Returns true for what Python's json writes and JSON has no word for, and for integers beyond 64 bits.
 bool is_python_number(std::string_view token) {
   if (token == "Infinity" || token == "-Infinity" || token == "NaN") return true;
   return token.size() > 18 && token.find_first_not_of("-0123456789") == token.npos;

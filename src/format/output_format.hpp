@@ -54,7 +54,7 @@ struct OutputOptions {
   std::vector<SideFile> made_files{};
 };
 
-/// True where the path names one file rather than a directory.
+/// Returns true where the path names one file rather than a directory.
 bool names_single_file(const std::filesystem::path& path);
 
 /// A file that holds tensors.

@@ -48,7 +48,7 @@ enum class PickleKind : std::uint8_t {
   Persistent,
 };
 
-/// True for a Python object that a callable would make.
+/// Returns true for a Python object that a callable would make.
 constexpr bool is_object(PickleKind kind) { return kind == PickleKind::Call || kind == PickleKind::New; }
 
 class PickleGraph {
@@ -79,7 +79,7 @@ class PickleGraph {
   /// The items of a List, Tuple, Set, FrozenSet or Dict; for a Call or New, those that APPENDS or SETITEMS put
   /// into the object (an OrderedDict's pairs, alternating).
   std::vector<PickleRef> items(PickleRef node) const;
-  /// True where items() is not empty; copies none.
+  /// Returns true where items() is not empty; copies none.
   bool has_items(PickleRef node) const;
   /// Returns true where the items of a Call or New are keys and values (SETITEMS), not single ones (APPENDS).
   bool items_are_pairs(PickleRef node) const;

@@ -25,10 +25,10 @@ class StagedOutput final : public DurableSink {
   i64 file_offset(std::size_t tensor) const override;
   void read_back(std::size_t tensor, i64 offset, std::span<std::byte> out) const override;
   void adopt(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override;
-  /// Only into OutputOptions::cloned_shards.
+  /// Clones into OutputOptions::cloned_shards only.
   bool clone(std::size_t tensor, i64 offset, const FilePlace& from, i64 bytes) override;
 
-  /// Only where OutputOptions::fingerprint is not empty.
+  /// Returns true where OutputOptions::fingerprint is not empty.
   bool has_journal() const { return staged_.has_journal(); }
   /// Throws Io where there is none.
   Journal& journal();
@@ -40,7 +40,7 @@ class StagedOutput final : public DurableSink {
   /// Has the staging directory removed, whoever made it.
   void discard() { staged_.discard(); }
 
-  /// For a process that joined the run: flushes its files, and writes what finish() has to know of the bytes that went
+  /// Flushes the files of a process that joined the run, and writes what finish() has to know of the bytes that went
   /// into them. Called once, after all writes.
   std::vector<std::byte> export_sums();
   /// Takes what another process exported. From then on the files are read as the other processes wrote them. Throws Io

@@ -61,7 +61,7 @@ u32 PiecewiseCrc::finish(i64 total, const std::string& what) const {
 TorchArchive::TorchArchive(const std::string& prefix, std::string pickle, const std::vector<i64>& storage_bytes,
                            std::vector<TextRecord> more)
     : layout_(prefix) {
-  // No reader computes positions instead of looking them up without .format_version, which is left out.
+  // There is no .format_version, so no reader computes positions instead of looking them up.
   add_text("data.pkl", std::move(pickle));
   add_text("byteorder", "little");
   for (std::size_t i = 0; i < storage_bytes.size(); ++i)

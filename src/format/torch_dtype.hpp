@@ -20,7 +20,7 @@ struct TorchDtype {
   int values = 1;
 };
 
-/// Null where torch has no such dtype (F6) or no safetensors reader would know it (complex128, quantized).
+/// Returns null where torch has no such dtype (F6) or no safetensors reader would know it (complex128, quantized).
 const TorchDtype* torch_dtype(Dtype dtype);
 const TorchDtype* torch_dtype_named(std::string_view name);
 const TorchDtype* torch_dtype_of_storage(std::string_view storage);

@@ -29,7 +29,7 @@ std::string bin_name(u32 shard, u32 num_shards) {
 /// A file to be written: its outputs, and the objects around them.
 struct TorchFile {
   std::string name;
-  /// Null for a flat dict.
+  /// It is null for a flat dict.
   const TorchTree* tree = nullptr;
   std::vector<std::size_t> members;
 };

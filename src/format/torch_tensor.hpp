@@ -32,7 +32,7 @@ struct TorchTensor {
   TensorPiece piece(i64 storage_offset) const;
 };
 
-/// True where the node rebuilds a tensor or a parameter, be its kind supported or not.
+/// Returns true where the node rebuilds a tensor or a parameter, be its kind supported or not.
 bool is_tensor(const PickleGraph& graph, PickleRef node);
 
 /// Checks that every element is within the storage. `part` is what the graph was read from; `name` is for messages.
@@ -49,7 +49,7 @@ PickleRef add_size(PickleGraph& graph, const std::vector<i64>& shape);
 /// A tuple of integers, torch.Size or not. Throws TorchObject.
 std::vector<i64> read_integers(const PickleGraph& graph, PickleRef node, const InputPart& part,
                                const std::string& name);
-/// True where the node is this name, e.g. is_global(graph, n, "torch", "Size").
+/// Returns true where the node is this name, e.g. is_global(graph, n, "torch", "Size").
 bool is_global(const PickleGraph& graph, PickleRef node, std::string_view module, std::string_view name);
 
 /// Returns the shape in torch elements rather than values. Throws NotExact where a packed last axis is odd.

@@ -19,7 +19,7 @@ constexpr std::string_view kWrapper = "model";
 /// States of generators have a few KB.
 constexpr i64 kMaxEmbeddedBytes = i64{1} << 20;
 
-/// True where items() alternates keys and values.
+/// Returns true where items() alternates keys and values.
 bool is_mapping(const PickleGraph& graph, PickleRef node) {
   if (graph.kind(node) == PickleKind::Dict) return true;
   return graph.kind(node) == PickleKind::Call && graph.kind(graph.function(node)) == PickleKind::Global &&
@@ -190,7 +190,7 @@ class TreeCopier {
     return copy(root, {}, 0);
   }
 
-  /// True for the state of a random number generator beside the model.
+  /// Returns true for the state of a random number generator beside the model.
   bool is_generator(const std::string& name) const {
     const std::string top = name.substr(0, name.find('.'));
     return drop_wrapper_ && (top == "rng" || top.ends_with("rng_state") || top.ends_with("rng_states"));

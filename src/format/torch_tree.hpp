@@ -24,7 +24,7 @@ struct TorchContents {
   std::vector<Found> tensors;
   /// See TorchTree::pickle.
   std::string pickle;
-  /// True where there is nothing but one dict of tensors.
+  /// It is true where there is nothing but one dict of tensors.
   bool flat = false;
 };
 
@@ -46,7 +46,7 @@ struct EmbeddedTensor {
 /// Puts nodes for tensors into `graph`.
 struct MakeTensor {
   std::function<PickleRef(PickleGraph& graph, std::size_t output)> output;
-  /// Null keeps them embedded.
+  /// They stay embedded if this is null.
   std::function<PickleRef(PickleGraph& graph, EmbeddedTensor tensor)> embedded;
 };
 
@@ -60,7 +60,7 @@ PickleRef place_in_tree(const TorchTree& tree, const std::vector<OutputTensor>& 
 /// The place that errors about a tree name.
 InputPart part_of(const TorchTree& tree);
 
-/// True where there is nothing but one dict of tensors.
+/// Returns true where there is nothing but one dict of tensors.
 bool is_flat_tree(const TorchTree& tree);
 
 /// Returns the same tree with placeholders for the outputs.

@@ -32,7 +32,7 @@ struct ZipDirectory {
   std::vector<ZipRecord> records;
   /// Indices of `records` by ascending name: lookups stay fast however many there are.
   std::vector<u32> by_name;
-  /// Null where there is none.
+  /// Returns null where there is none.
   const ZipRecord* find(std::string_view name) const;
 };
 

@@ -19,7 +19,7 @@ PathKind link_kind(const std::filesystem::path& path);
 inline bool is_file(const std::filesystem::path& path) { return path_kind(path) == PathKind::File; }
 inline bool is_directory_at(const std::filesystem::path& path) { return path_kind(path) == PathKind::Directory; }
 bool path_exists(const std::filesystem::path& path);
-/// True for a dangling symlink too: it is in the way. Throws Io where that cannot be seen.
+/// Returns true for a dangling symlink too: it is in the way. Throws Io where that cannot be seen.
 bool name_taken(const std::filesystem::path& path);
 
 /// Names in a directory, sorted by their bytes. Throws NotFound, Io.

@@ -70,13 +70,13 @@ class File {
   mode_t mode() const;
   void set_mode(mode_t mode) const;
   FileIdentity identity() const;
-  /// True where the file is this user's, or this user may do anything.
+  /// Returns true where the file is this user's, or this user may do anything.
   bool belongs_to_user() const;
-  /// True where this process may open fewer than `count` files more.
+  /// Returns true where this process may open fewer than `count` files more.
   bool is_among_last(i64 count) const;
   /// Bytes of these that the page cache has; all, where the system does not say so or the file is not this user's.
   i64 cached_bytes(i64 offset, i64 bytes) const;
-  /// True where `path` (of this file, or another) still names this file. Throws Io where that cannot be seen.
+  /// Returns true where `path` (of this file, or another) still names this file. Throws Io where that cannot be seen.
   bool is_at(const std::filesystem::path& path) const;
 
   /// Fills `out` from `offset`. Throws FileTruncated where the file ends first, else Io.

@@ -32,8 +32,9 @@ IoAbilities io_abilities(const std::filesystem::path& directory);
 /// The filesystem of the nearest directory that exists at or above `path`. Throws Io.
 FilesystemInfo filesystem_of(const std::filesystem::path& path);
 
-/// True where a file in this directory can share blocks of `block_bytes` bytes with `source`: tried with a file that
-/// has no name. False as well where the directory cannot hold such a file. Throws NoSpace: a full disk says neither.
+/// Returns true where a file in this directory can share blocks of `block_bytes` bytes with `source`: tried with a file
+/// that has no name. False as well where the directory cannot hold such a file. Throws NoSpace: a full disk says
+/// neither.
 bool can_clone_into(const std::filesystem::path& directory, const File& source, i64 block_bytes);
 
 }  // namespace glu_ckpt

@@ -18,8 +18,9 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
 
   const File& file() const { return file_; }
-  /// True where pages that are not in memory are read past the cache, if whole pages of the file are whole pages of
-  /// `pieces`: with a filesystem that has such access and tells this user what is in the cache, and no failure so far.
+  /// Returns true where pages that are not in memory are read past the cache, if whole pages of the file are whole
+  /// pages of `pieces`: with a filesystem that has such access and tells this user what is in the cache, and no failure
+  /// so far.
   bool reads_past_cache() const;
   /// Makes later reads leave in the cache what they read. Thread safe.
   void keep_in_cache() const;

@@ -29,7 +29,7 @@ std::vector<std::byte> framed(std::span<const std::byte> content, i64 offset) {
   return record;
 }
 
-/// True where a file that begins so can be a journal, whole or with zeros for what was not written.
+/// Returns true where a file that begins so can be a journal, whole or with zeros for what was not written.
 bool begins_as_journal(std::span<const std::byte> first) {
   const auto is_magic = [&](std::size_t i) { return first[i] == static_cast<std::byte>(kMagic[i]); };
   std::size_t same = 0;
@@ -60,7 +60,7 @@ void Journal::read() {
   if (header_ && end_ < bytes) file_.set_size(end_);
 }
 
-/// None where no whole record lies at `offset` of a file that ends at `end`.
+/// Returns nothing where no whole record lies at `offset` of a file that ends at `end`.
 std::optional<std::vector<std::byte>> Journal::read_record(i64 offset, i64 end) const {
   if (end - offset < static_cast<i64>(kFrameBytes)) return {};
   std::array<std::byte, kFrameBytes> frame{};

@@ -30,7 +30,7 @@ class Journal {
   /// Throws OutputExists, leaving it as it is, where it does not begin as a journal does: whole, torn, or as zeros.
   explicit Journal(File file);
 
-  /// None where the file was empty or torn in its first record.
+  /// Returns nothing where the file was empty or torn in its first record.
   const std::optional<std::string>& header() const { return header_; }
   /// Returns the entries that the file had, in their order.
   const std::vector<std::vector<std::byte>>& entries() const { return entries_; }
@@ -41,7 +41,7 @@ class Journal {
   /// If it throws, the entries before stay, and the next one takes its place.
   void append(std::span<const std::byte> entry);
   void sync() const { file_.sync(); }
-  /// True where the path still leads to the journal's file.
+  /// Returns true where the path still leads to the journal's file.
   bool is_at(const std::filesystem::path& path) const { return file_.is_at(path); }
   /// Adds another journal's entries, to the file and to entries().
   void take_over(const Journal& other);

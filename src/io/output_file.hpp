@@ -47,7 +47,8 @@ class OutputFile {
   const std::filesystem::path& path() const { return path_; }
   i64 bytes() const { return options_.bytes; }
   i64 header_bytes() const { return options_.header_bytes; }
-  /// True where whole pages go past the page cache. False where the filesystem has no such access or refused a write.
+  /// Returns true where whole pages go past the page cache. False where the filesystem has no such access or refused a
+  /// write.
   bool is_direct() const { return use_direct_; }
   /// The names that it may have on the disk before publish().
   std::vector<std::filesystem::path> names() const;
@@ -100,7 +101,7 @@ class OutputFile {
   File file_;
   File direct_;
   std::atomic<bool> use_direct_{false};
-  /// Null where the data are not hashed.
+  /// It is null where the data are not hashed.
   std::unique_ptr<DataHasher> hasher_;
   Hash128 header_hash_;
   std::optional<Hash128> data_hash_;

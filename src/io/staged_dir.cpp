@@ -195,8 +195,8 @@ void StagedDir::begin_journal(std::unique_ptr<Journal> journal, std::string_view
   sync_directory(directory_of(staging_));
 }
 
-/// True where the staging directory is still the one that is locked: somebody may have moved it, and another run's may
-/// be in its place.
+/// Returns true where the staging directory is still the one that is locked: somebody may have moved it, and another
+/// run's may be in its place.
 bool StagedDir::is_in_place() const { return !journal_ || journal_->is_at(journal_path()); }
 
 /// Returns is_in_place() where nothing may be thrown. False if two tries fail.

@@ -47,9 +47,9 @@ class StagedDir {
 
   /// False without a fingerprint.
   bool has_journal() const { return journal_ != nullptr; }
-  /// Only where has_journal().
+  /// Requires has_journal().
   Journal& journal() const { return *journal_; }
-  /// True where an earlier run's journal was taken over, with whatever else is in the directory.
+  /// Returns true where an earlier run's journal was taken over, with whatever else is in the directory.
   bool resumed() const { return resumed_; }
   /// The destructor then leaves the directory for a later run to resume.
   void keep() { owned_ = false; }

@@ -45,7 +45,7 @@ const Matrix* find_weight(const ExpertBlock& block, i64 expert, Role role) {
   return found == block.matrices.end() ? nullptr : &*found;
 }
 
-/// None where a state has no FC1, or nobody knows its order.
+/// Returns nothing where a state has no FC1, or nobody knows its order.
 std::optional<StoredFc1> find_fc1(const ExpertBlock& block, i64 expert) {
   const Matrix* gate = find_weight(block, expert, Role::Gate);
   const Matrix* up = find_weight(block, expert, Role::Up);

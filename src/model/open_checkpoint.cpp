@@ -198,7 +198,7 @@ Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswer
 
 namespace {
 
-/// None where it cannot be told what belongs together: that is moved as it is, or refused for what moves it.
+/// Returns nothing where it cannot be told what belongs together: that is moved as it is, or refused for what moves it.
 std::optional<Quantization> known_quantization(const Source& source) {
   try {
     return find_quantized(source.inventory(), read_quant_config(source.hints().config));

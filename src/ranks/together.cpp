@@ -12,7 +12,7 @@ namespace {
 
 constexpr i64 kMaxInt = std::numeric_limits<int>::max();
 
-/// Nothing where there is no failure.
+/// Returns nothing where there is no failure.
 std::vector<std::byte> failure_bytes(int rank, const std::optional<Error>& error) {
   if (!error) return {};
   ByteWriter out;

@@ -10,7 +10,7 @@
 namespace glu_ckpt {
 namespace {
 
-/// True where there is a config.json that may say what the experts compute.
+/// Returns true where there is a config.json that may say what the experts compute.
 bool has_config(const ModelHints& hints) {
   return !hints.model_type.empty() || !hints.text_model_type.empty() || !hints.hidden_act.empty() ||
          hints.swiglu_limit.has_value() || !hints.swiglu_other.empty();

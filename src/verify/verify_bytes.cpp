@@ -135,7 +135,7 @@ std::set<std::string> named_layers(const std::string& list, const std::vector<It
   return {named.begin(), named.end()};
 }
 
-/// True for those of `items`, which both models have, that are drawn for a sample and belong to a part of it: a
+/// Returns true for those of `items`, which both models have, that are drawn for a sample and belong to a part of it: a
 /// matter of their identities and the subset alone.
 std::vector<bool> draw(const std::vector<Item>& items, const VerifySubset& subset) {
   std::vector<std::pair<u64, std::size_t>> order;
