@@ -45,21 +45,6 @@ __device__ void load_derive(const Sm90Derive& job, Shared& shared, int tiles_n) 
   filler.finish();
 }
 
-/// Adds a stage's products to the sums.
-template <typename Element>
-__device__ inline void multiply_stage(PingPongSums& sums, const std::byte* stage, bool keep) {
-  const uint64_t a = tile_descriptor(stage);
-  const uint64_t b = transposed_descriptor(stage + kABytes, kChunkBytes);
-  mma_fence();
-#pragma unroll
-  for (int k = 0; k < kDepthRows / 16; ++k)
-#pragma unroll
-    for (int part = 0; part < kParts; ++part)
-      multiply_add<Element, kPingPongCols, 0, 1>(
-          sums[part], a + static_cast<uint64_t>(k) * 2 + static_cast<uint64_t>(part * kChunkBytes >> 4),
-          b + static_cast<uint64_t>(k) * kTransposedStep, keep || k > 0 ? 1 : 0);
-}
-
 /// The squares of a warp's part of a tile, 16 rows of each part by 64 columns, one after the other.
 class TileSquares {
  public:
@@ -170,7 +155,7 @@ __device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n)
             args.probs, tile.row(part * kPingPongChunks) + worker.lane / 4 + 8 * i, place.row_end);
     PingPongSums sums;
     ping_pong.take_turn(steps, steps,
-                        [&](const std::byte* stage, int step) { multiply_stage<Element>(sums, stage, step > 0); });
+                        [&](const std::byte* stage, int step) { multiply_stage<Element, 0>(sums, stage, step > 0); });
     float dp[kParts][2] = {};
     with_formula<kGated>(args.activation, [&](auto formula) {
       constexpr Formula kFormula = decltype(formula)::value;

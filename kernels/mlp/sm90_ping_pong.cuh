@@ -30,6 +30,23 @@ struct PingPongStages : BackwardStages<4, kABytes + kPingPongChunks * kChunkByte
   }
 };
 
+/// Adds the products of a stage to the sums: of A's rows by depth, or, where kTurnsA is 1, of depth by A's columns, and
+/// of depth by B's columns.
+template <typename Element, int kTurnsA>
+__device__ inline void multiply_stage(PingPongSums& sums, const std::byte* stage, bool keep) {
+  const uint64_t a = kTurnsA == 1 ? transposed_descriptor(stage, kChunkBytes) : tile_descriptor(stage);
+  const uint64_t b = transposed_descriptor(stage + kABytes, kChunkBytes);
+  constexpr uint64_t kAStep = kTurnsA == 1 ? kTransposedStep : 2;
+  mma_fence();
+#pragma unroll
+  for (int k = 0; k < kDepthRows / 16; ++k)
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      multiply_add<Element, kPingPongCols, kTurnsA, 1>(
+          sums[part], a + static_cast<uint64_t>(k) * kAStep + static_cast<uint64_t>(part * kChunkBytes >> 4),
+          b + static_cast<uint64_t>(k) * kTransposedStep, keep || k > 0 ? 1 : 0);
+}
+
 /// The tiles of a warpgroup: the first takes the block's first tile and every second one.
 __device__ inline int first_tile() { return static_cast<int>(blockIdx.x) / kCluster; }
 __device__ inline int tile_stride() { return static_cast<int>(gridDim.x) / kCluster; }

@@ -96,21 +96,6 @@ __device__ inline void clear_rows(std::byte* stage, int first_row, const Worker&
   warpgroup_sync(1 + worker.group);
 }
 
-/// Adds a stage's products to the sums.
-template <typename Element>
-__device__ inline void multiply_stage(PingPongSums& sums, const std::byte* stage, bool keep) {
-  const uint64_t a = transposed_descriptor(stage, kChunkBytes);
-  const uint64_t b = transposed_descriptor(stage + kABytes, kChunkBytes);
-  mma_fence();
-#pragma unroll
-  for (int k = 0; k < kDepthRows / 16; ++k)
-#pragma unroll
-    for (int part = 0; part < kParts; ++part)
-      multiply_add<Element, kPingPongCols, 1, 1>(
-          sums[part], a + static_cast<uint64_t>(k) * kTransposedStep + static_cast<uint64_t>(part * kChunkBytes >> 4),
-          b + static_cast<uint64_t>(k) * kTransposedStep, keep || k > 0 ? 1 : 0);
-}
-
 /// Stores a warp's 16 rows of a tile by TMA, in squares. `ring` is the number of squares that were stored before.
 template <typename Element>
 __device__ inline void store_grad_rows(const TmaWeight& out, std::byte* buffer, int& ring, int row, int rows, int col,
@@ -204,7 +189,7 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
     PingPongSums sums;
     ping_pong.take_turn(steps, scheduler.steps(tile + stride), [&](std::byte* stage, int step) {
       if (rest > 0 && step == steps - 1) clear_rows(stage, rest, worker);
-      multiply_stage<Element>(sums, stage, step > 0);
+      multiply_stage<Element, 1>(sums, stage, step > 0);
     });
     if (place.tokens == 0) {
       if (job.args.accumulate) continue;
