@@ -53,7 +53,7 @@ class TileScheduler {
 
   /// Tiles of kGroup heights follow one another for each n, so that those which run together share A and B in L2.
   __device__ LayerTile at(i64 tile) {
-    constexpr int kGroup = 4;
+    constexpr int kGroup = 8;
     while (tile >= static_cast<i64>(__ldg(tiles_.first_tile + expert_ + 1)) * tiles_n_) ++expert_;
     const int first = __ldg(tiles_.first_tile + expert_);
     const int heights = __ldg(tiles_.first_tile + expert_ + 1) - first;
