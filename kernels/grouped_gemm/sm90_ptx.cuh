@@ -89,6 +89,12 @@ __device__ inline uint32_t cluster_rank() {
   return rank;
 }
 
+/// Waits until the launch before this one in the stream has ended and its writes are seen.
+__device__ inline void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+/// Lets the next launch in the stream begin where this one leaves room, once all blocks have called it.
+__device__ inline void let_next_launch_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }

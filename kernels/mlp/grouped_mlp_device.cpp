@@ -232,7 +232,8 @@ void DeviceGroupedMlp::State::run_sm90(const void* x, i64 rows, const i64* split
                    make_rows_map(a, compute, rows, layer.k, a_pitch, height.box_rows),
                    {},
                    {},
-                   reinterpret_cast<const TmaWeight*>(weights.data())};
+                   reinterpret_cast<const TmaWeight*>(weights.data()),
+                   &layer == &second};
     launch_sm90(sm90, rows, height, multiprocessors, stream);
   };
   launch(first, x, pitch, first_weights);

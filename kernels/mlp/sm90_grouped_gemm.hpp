@@ -30,6 +30,8 @@ struct Sm90Layer : MlpLayer {
   CUtensorMap z_maps[2];
   /// Two maps for each expert in device memory, one for each half; both are the same where halves are neighbours.
   const TmaWeight* weights = nullptr;
+  /// The launch before in the stream is the layer that writes A, with the same tiles.
+  bool follows_layer = false;
 };
 
 /// Makes the map of a matrix that these boxes cover. Throws DeviceFailed.

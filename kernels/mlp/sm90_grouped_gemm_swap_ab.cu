@@ -3,6 +3,9 @@
 ///
 /// A block takes 256 weight rows at a time and stays on its multiprocessor. One warpgroup loads, as far ahead as shared
 /// memory holds; two multiply 64 rows of either half each, so that gate and up of a column meet in the same thread.
+///
+/// A launch begins while the one before it ends (programmatic dependent launch): the second layer's first weights are
+/// loaded while blocks of the first layer still compute.
 
 #include "kernels/common/cuda_check.hpp"
 #include "kernels/mlp/epilogue.cuh"
@@ -47,15 +50,29 @@ __device__ void load_tiles(const Sm90Layer& layer, Shared<kRows>& shared, int ti
     const LayerTile place = scheduler.at(tile);
     const TmaWeightLoader first(layer, place, 0);
     const TmaWeightLoader second(layer, place, 1);
-    for (int step = 0; step < steps; ++step, pipeline.next()) {
-      uint64_t* const full = &shared.full[pipeline.stage];
-      std::byte* const stage = shared.stages[pipeline.stage];
+    const auto load_weights = [&](int stage, int step) {
+      std::byte* const to = shared.stages[stage];
+      sm90::barrier_expect(&shared.full[stage], S::kStageBytes);
+      first.load<false>(to, &shared.full[stage], step * kTileCols, sm90::kEvictFirst);
+      second.load<false>(to + kHalfBytes, &shared.full[stage], step * kTileCols, sm90::kEvictFirst);
+    };
+    const auto load_rows = [&](int stage, int step) {
+      sm90::load_tile_2d(shared.stages[stage] + 2 * kHalfBytes, &layer.a_map, &shared.full[stage], step * kTileCols,
+                         static_cast<int>(place.row), sm90::kEvictLast);
+    };
+    int step = 0;
+    if (layer.follows_layer && tile == blockIdx.x) {
+      // Weights need not wait for the layer before.
+      const int ahead = min(S::kStages, steps);
+      for (int i = 0; i < ahead; ++i) load_weights(i, i);
+      sm90::wait_for_launch_before();
+      for (; step < ahead; ++step) load_rows(step, step);
+      pipeline.skip(ahead);
+    }
+    for (; step < steps; ++step, pipeline.next()) {
       sm90::barrier_wait(&shared.empty[pipeline.stage], pipeline.parity ^ 1);
-      sm90::barrier_expect(full, S::kStageBytes);
-      first.load<false>(stage, full, step * kTileCols, sm90::kEvictFirst);
-      second.load<false>(stage + kHalfBytes, full, step * kTileCols, sm90::kEvictFirst);
-      sm90::load_tile_2d(stage + 2 * kHalfBytes, &layer.a_map, full, step * kTileCols, static_cast<int>(place.row),
-                         sm90::kEvictLast);
+      load_weights(pipeline.stage, step);
+      load_rows(pipeline.stage, step);
     }
   }
 }
@@ -118,7 +135,7 @@ __device__ void write_tile(const Sm90Layer& layer, const LayerTile& place, int g
 template <typename Element, LayerKind kKind, int kRows>
 __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared, int tiles_n) {
   using S = Sizes<kRows>;
-  const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
+  const int group = sm90::warp_in_block() / 4 - 1;
   std::byte* const buffer = shared.out + group * kRows * kOutRowBytes;
   const bool releases = threadIdx.x % kWarpgroup == 0;
   TileScheduler scheduler(layer.tiles, layer.experts, kRows, tiles_n);
@@ -126,7 +143,7 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared, in
   PipelineStage<S::kStages> pipeline;
   const i64 count = scheduler.count();
   for (i64 tile = blockIdx.x; tile < count; tile += gridDim.x) {
-    const LayerTile place = scheduler.at(tile);
+    const LayerTile place = uniform(scheduler.at(tile));
     float sums[2][kRows / 2];
     int last = 0;
     for (int step = 0; step < steps; ++step, pipeline.next()) {
@@ -170,10 +187,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     sm90::barrier_init_fence();
   }
   __syncthreads();
+  if (!layer.follows_layer) sm90::wait_for_launch_before();
+  sm90::let_next_launch_begin();
   if (threadIdx.x < kWarpgroup) {
     sm90::give_registers<24>();
-    if (threadIdx.x == 0) load_tiles<kRows>(layer, shared, tiles_n);
+    if (sm90::warp_in_block() == 0 && sm90::is_elected()) load_tiles<kRows>(layer, shared, tiles_n);
+    sm90::wait_for_launch_before();
   } else {
+    sm90::wait_for_launch_before();
     sm90::take_registers<240>();
     multiply_tiles<Element, kKind, kRows>(layer, shared, tiles_n);
   }
@@ -188,7 +209,17 @@ void launch(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
   const auto kernel = sm90_grouped_gemm_swap_ab<Element, kKind, kRows>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const int tiles_n = (layer.n + tile_cols(kKind) - 1) / tile_cols(kKind);
-  kernel<<<multiprocessors, kThreads, kBytes, stream>>>(layer, tiles_n);
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(multiprocessors));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kBytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, layer, tiles_n));
 }
 
 template <typename Element, int kRows>
