@@ -1,7 +1,6 @@
-/// AWQ, GPTQ, and INT4 with zeros or groups, on the device. A block decodes a tile; the words of AWQ and GPTQ, which
-/// lie across the rows that are written, meet in shared memory. A thread makes a square of eight rows, whose zeros are
-/// one word, and eight columns of one group. Products are rounded as on the CPU: to the scales' dtype, then to that of
-/// the weight.
+/// AWQ, GPTQ, and INT4 with zeros or groups, on the device. A thread makes a square of eight rows, whose zeros are one
+/// word, and eight columns of one group; a block's squares are a tile. The words of AWQ and GPTQ lie across the rows
+/// that are written. Products are rounded as on the CPU: to the scales' dtype, then to that of the weight.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -12,6 +11,7 @@
 
 #include "kernels/common/cuda_check.hpp"
 #include "kernels/common/fast_division.hpp"
+#include "kernels/common/load_once.cuh"
 #include "kernels/quant/coded_words.hpp"
 #include "kernels/quant/decoded_values.cuh"
 
@@ -22,14 +22,19 @@ using u16 = std::uint16_t;
 
 /// The rows and the columns of a square, and the codes of a word.
 constexpr int kSquare = 8;
-constexpr int kTileThreads = 256;
+/// The threads of a block that decodes element by element.
+constexpr int kElementThreads = 256;
 
-/// Words of eight columns, and of eight rows, of a tile: wide, for what is written is more than what is read, but AWQ
-/// is read along its rows.
+/// The threads of a tile, and its words of eight columns and of eight rows: such that what threads read side by side,
+/// and what they write, is long enough for memory. AWQ is read along its rows, the others along their columns.
 template <Codes kCodes>
-constexpr int kColWords = kCodes == Codes::Awq ? 16 : 32;
+constexpr int kTileThreads = kCodes == Codes::Awq    ? 1024
+                             : kCodes == Codes::Gptq ? 32
+                                                     : 256;
 template <Codes kCodes>
-constexpr int kRowWords = kTileThreads / kColWords<kCodes>;
+constexpr int kColWords = kCodes == Codes::Int4 ? 32 : 16;
+template <Codes kCodes>
+constexpr int kRowWords = kTileThreads<kCodes> / kColWords<kCodes>;
 
 /// A weight as kernels take it.
 struct WordWeight {
@@ -106,8 +111,8 @@ __device__ __forceinline__ float rounded(float product, Dtype dtype) {
 
 /// For groups that begin anywhere, for columns out of order, and for what is not aligned.
 template <Codes kCodes, typename Value>
-__global__ void __launch_bounds__(kTileThreads) decode_any_word_kernel(WordWeight weight, i64 count, Value* out) {
-  const i64 at = static_cast<i64>(blockIdx.x) * kTileThreads + threadIdx.x;
+__global__ void __launch_bounds__(kElementThreads) decode_any_word_kernel(WordWeight weight, i64 count, Value* out) {
+  const i64 at = static_cast<i64>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (at >= count) return;
   const i64 line = at / weight.cols;
   const auto col = static_cast<u32>(at % weight.cols), row = static_cast<u32>(line % weight.rows);
@@ -219,49 +224,54 @@ __device__ __forceinline__ void turn_nibbles(u32 (&words)[kSquare]) {
   }
 }
 
-/// The words of a tile of AWQ or GPTQ. Distances are such that threads that read together meet different banks.
+/// The place of a thread's square in a tile. Threads that are neighbours in a warp read whole sectors and write them.
 template <Codes kCodes>
-struct TileWords {
-  static constexpr u32 kRows = kRowWords<kCodes> * kSquare, kCols = kColWords<kCodes> * kSquare;
-  static constexpr u32 kCount = kCodes == Codes::Awq    ? kCols * (kRowWords<kCodes> + 1) + kColWords<kCodes>
-                                : kCodes == Codes::Gptq ? kColWords<kCodes> * (kRows + 4)
-                                                        : 4;
-
-  static __device__ __forceinline__ u32 place(u32 major, u32 minor) {
-    return kCodes == Codes::Awq ? major * (kRowWords<kCodes> + 1) + major / kSquare + minor
-                                : major * (kRows + 4) + minor;
-  }
-
-  /// Column by column, or word of columns by word of columns.
-  __device__ __forceinline__ void load(const WordWeight& weight, u32 matrix, u32 tile_row, u32 tile_col) {
-    constexpr bool kAwq = kCodes == Codes::Awq;
-    constexpr u32 kMinors = kAwq ? kRowWords<kCodes> : kRows, kMajors = kAwq ? kCols : kColWords<kCodes>;
-    const u32 minors = kAwq ? weight.rows / kSquare : weight.rows;
-    const u32 majors = kAwq ? weight.cols : weight.cols / kSquare;
-    const u32 first_minor = kAwq ? tile_row / kSquare : tile_row, first_major = kAwq ? tile_col : tile_col / kSquare;
-    const u32* const from = weight.words + (static_cast<i64>(matrix) * majors + first_major) * minors + first_minor;
-#pragma unroll
-    for (u32 i = threadIdx.x; i < kMajors * kMinors; i += kTileThreads) {
-      const u32 major = i / kMinors, minor = i % kMinors;
-      if (first_major + major < majors && first_minor + minor < minors)
-        words[place(major, minor)] = __ldcs(from + static_cast<i64>(major) * minors + minor);
+struct SquarePlace {
+  u32 col_word, row_word;
+  __device__ __forceinline__ SquarePlace() {
+    if constexpr (kCodes == Codes::Awq) {
+      constexpr u32 kWarpCols = 4, kWarpRows = 32 / kWarpCols;
+      const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+      constexpr u32 kWarpsAcross = kColWords<kCodes> / kWarpCols;
+      col_word = warp % kWarpsAcross * kWarpCols + lane % kWarpCols;
+      row_word = warp / kWarpsAcross * kWarpRows + lane / kWarpCols;
+    } else {
+      col_word = threadIdx.x % kColWords<kCodes>;
+      row_word = threadIdx.x / kColWords<kCodes>;
     }
   }
-
-  alignas(16) u32 words[kCount];
 };
 
+/// The words of a square: of eight columns a row, or, of AWQ, of eight rows a column.
+template <Codes kCodes>
+__device__ __forceinline__ void load_codes(const WordWeight& weight, u32 matrix, u32 row, u32 col,
+                                           u32 (&codes)[kSquare]) {
+  const i64 row_words = weight.rows / kSquare, col_words = weight.cols / kSquare;
+  if constexpr (kCodes == Codes::Gptq) {
+    const auto* const words =
+        reinterpret_cast<const uint4*>(weight.words + (matrix * col_words + col / kSquare) * weight.rows + row);
+    const uint4 first = load_once(words), second = load_once(words + 1);
+    codes[0] = first.x, codes[1] = first.y, codes[2] = first.z, codes[3] = first.w;
+    codes[4] = second.x, codes[5] = second.y, codes[6] = second.z, codes[7] = second.w;
+    return;
+  }
+  const u32* const words =
+      kCodes == Codes::Awq ? weight.words + (static_cast<i64>(matrix) * weight.cols + col) * row_words + row / kSquare
+                           : weight.words + (static_cast<i64>(matrix) * weight.rows + row) * col_words + col / kSquare;
+#pragma unroll
+  for (u32 i = 0; i < kSquare; ++i) codes[i] = __ldcs(words + i * (kCodes == Codes::Awq ? row_words : col_words));
+}
+
 template <Codes kCodes, typename Value, typename Scale>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads<kCodes>)
     decode_squares_kernel(WordWeight weight, FastDivision row_tiles, FastDivision col_tiles, Value* out) {
-  __shared__ TileWords<kCodes> tile;
   const u32 line = col_tiles.quotient(blockIdx.x), matrix = row_tiles.quotient(line);
   const u32 tile_row = (line - matrix * row_tiles.divisor) * kRowWords<kCodes> * kSquare;
   const u32 tile_col = (blockIdx.x - line * col_tiles.divisor) * kColWords<kCodes> * kSquare;
-  const u32 col_word = threadIdx.x % kColWords<kCodes>, row_word = threadIdx.x / kColWords<kCodes>;
+  const SquarePlace<kCodes> at;
+  const u32 col_word = at.col_word, row_word = at.row_word;
   const u32 row = tile_row + row_word * kSquare, col = tile_col + col_word * kSquare;
   const bool is_inside = row < weight.rows && col < weight.cols;
-  if constexpr (kCodes != Codes::Int4) tile.load(weight, matrix, tile_row, tile_col);
 
   u32 codes[kSquare];
   alignas(16) Scale scales[kSquare];
@@ -269,15 +279,10 @@ __global__ void __launch_bounds__(kTileThreads)
   if (is_inside) {
     const GroupPlace place = GroupPlace::of<kCodes>(weight, matrix, row, weight.group_cols.quotient(col));
     const auto* const from = static_cast<const Scale*>(weight.scales) + place.scale;
+    load_codes<kCodes>(weight, matrix, row, col, codes);
     if constexpr (kCodes == Codes::Int4) {
-      const u32 col_words = weight.cols / kSquare;
-      const u32* const words =
-          weight.words + (static_cast<i64>(matrix) * weight.rows + row) * col_words + col / kSquare;
 #pragma unroll
-      for (u32 i = 0; i < kSquare; ++i) {
-        codes[i] = __ldcs(words + static_cast<i64>(i) * col_words);
-        scales[i] = from[static_cast<i64>(i) * place.row_step];
-      }
+      for (u32 i = 0; i < kSquare; ++i) scales[i] = from[static_cast<i64>(i) * place.row_step];
     } else {
 #pragma unroll
       for (u32 i = 0; i < kSquare * sizeof(Scale) / 16; ++i)
@@ -286,19 +291,8 @@ __global__ void __launch_bounds__(kTileThreads)
     if (weight.zeros != nullptr) zeros = __ldg(weight.zeros + place.zero);
   }
   const int zero_offset = weight.zeros != nullptr ? weight.zero_offset : 0;
-  if constexpr (kCodes != Codes::Int4) __syncthreads();
   if (!is_inside) return;
-  if constexpr (kCodes == Codes::Awq) {
-#pragma unroll
-    for (u32 k = 0; k < kSquare; ++k) codes[k] = tile.words[tile.place(col_word * kSquare + k, row_word)];
-    turn_nibbles(codes);
-  }
-  if constexpr (kCodes == Codes::Gptq) {
-    const auto* const words = reinterpret_cast<const uint4*>(tile.words + tile.place(col_word, row_word * kSquare));
-    const uint4 first = words[0], second = words[1];
-    codes[0] = first.x, codes[1] = first.y, codes[2] = first.z, codes[3] = first.w;
-    codes[4] = second.x, codes[5] = second.y, codes[6] = second.z, codes[7] = second.w;
-  }
+  if constexpr (kCodes == Codes::Awq) turn_nibbles(codes);
   Value* to = out + (static_cast<i64>(matrix) * weight.rows + row) * weight.cols + col;
 #pragma unroll
   for (u32 i = 0; i < kSquare; ++i, to += weight.cols) {
@@ -327,11 +321,11 @@ void launch(const CodedWeight& from, Value* out, GpuStream stream) {
                           FastDivision(static_cast<u32>(cell_cols))};
   const auto is_aligned = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; };
   if (from.column_groups == nullptr && cell_cols % kSquare == 0 && from.rows % kSquare == 0 &&
-      from.cols % kSquare == 0 && is_aligned(out) && is_aligned(from.scales)) {
+      from.cols % kSquare == 0 && is_aligned(out) && is_aligned(from.scales) && is_aligned(from.data)) {
     const auto tiles = [](i64 extent, i64 words) { return (extent + words * kSquare - 1) / (words * kSquare); };
     const i64 row_tiles = tiles(from.rows, kRowWords<kCodes>), col_tiles = tiles(from.cols, kColWords<kCodes>);
     const auto start = [&](auto kernel) {
-      kernel<<<blocks_of(from.matrices * row_tiles * col_tiles), kTileThreads, 0, stream>>>(
+      kernel<<<blocks_of(from.matrices * row_tiles * col_tiles), kTileThreads<kCodes>, 0, stream>>>(
           weight, FastDivision(static_cast<u32>(row_tiles)), FastDivision(static_cast<u32>(col_tiles)), out);
     };
     if (from.scale_dtype == Dtype::F16)
@@ -343,7 +337,8 @@ void launch(const CodedWeight& from, Value* out, GpuStream stream) {
   } else {
     const i64 count = from.matrices * from.rows * from.cols;
     decode_any_word_kernel<kCodes>
-        <<<blocks_of((count + kTileThreads - 1) / kTileThreads), kTileThreads, 0, stream>>>(weight, count, out);
+        <<<blocks_of((count + kElementThreads - 1) / kElementThreads), kElementThreads, 0, stream>>>(weight, count,
+                                                                                                     out);
   }
   check_launch("decode_codes", [&] {
     return "[" + std::to_string(from.matrices) + ", " + std::to_string(from.rows) + ", " + std::to_string(from.cols) +

@@ -24,7 +24,7 @@ namespace {
 using u8 = std::uint8_t;
 using u16 = std::uint16_t;
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 128;
 /// Units are numbered with 32 bits; what has more takes the kernel for single elements.
 constexpr i64 kMostUnits = i64{1} << 31;
 
@@ -149,8 +149,9 @@ struct UnitCodes {
   static constexpr int kCount = 16 / sizeof(Value);
   static constexpr int kBytes = in_halves(kCodes) ? kCount / 2 : kCount;
   using Word = std::conditional_t<kBytes == 8, uint2, std::conditional_t<kBytes == 4, u32, u16>>;
-  /// Units that a thread has in flight: 32 bytes of codes.
-  static constexpr int kUnits = kBytes == 8 ? 4 : 8;
+  /// The units that a thread has in flight. Where little is read for what is written, fewer are faster: what a block
+  /// writes then lies closer together.
+  static constexpr int kUnits = kBytes == 8 ? 4 : 2;
 };
 
 /// How a product is rounded before it is rounded to the dtype of the decoded weight.
