@@ -1,21 +1,25 @@
-/// One transform_reduce whose items are long stretches of both buffers: a thread keeps eight loads of 16 bytes in
-/// flight and its partial result, of 48 bytes, is merged once for hundreds of elements. Elements are compared as lanes
-/// of 64-bit words, whatever the dtype; only where bits differ do they become numbers. Sums, minima and maxima come out
+/// Threads compare long stretches of both buffers, each with eight loads of 16 bytes in flight; Thrust merges what the
+/// blocks found. Elements are compared as lanes of 64-bit words, whatever the dtype. Their differences are looked at as
+/// floats, and only those that may be the largest so far are made exact, in double. Sums, minima and maxima come out
 /// the same in whatever order.
 
 // All sizes are 64-bit: one instance of Thrust's kernels, not two.
 #define THRUST_FORCE_64_BIT_OFFSET_TYPE
 
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
 #include <cuda_fp16.h>
-#include <thrust/iterator/counting_iterator.h>
+#include <thrust/reduce.h>
 #include <thrust/system/cuda/execution_policy.h>
 #include <thrust/system_error.h>
-#include <thrust/transform_reduce.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cub/block/block_reduce.cuh>
 #include <limits>
+#include <memory>
+#include <type_traits>
 
 #include "kernels/common/cuda_check.hpp"
 #include "kernels/common/load_once.cuh"
@@ -27,10 +31,9 @@ namespace {
 constexpr i64 kVectorBytes = 16;
 /// Vectors of either buffer that a thread loads before it compares them.
 constexpr int kLoads = 4;
-/// Neighbouring items take neighbouring vectors, this many side by side.
-constexpr i64 kGroup = 256;
-/// Enough items to fill every GPU several times over; larger buffers make longer items, not more of them.
-constexpr i64 kMostItems = i64{1} << 20;
+constexpr int kThreads = 256;
+/// The blocks that a multiprocessor runs together: more would leave a thread too few registers.
+constexpr int kBlocks = 3;
 
 struct Partial {
   i64 differing = 0;
@@ -81,87 +84,106 @@ Lanes lanes_of(Dtype dtype) {
   }
 }
 
+/// The dtypes whose elements are numbers: `Number` holds every difference of two but for its rounding.
 struct Half {
+  using Number = float;
   static constexpr int kBits = 16;
   __device__ static float value(u64 word) { return __half2float(__ushort_as_half(static_cast<unsigned short>(word))); }
 };
 struct BFloat {
+  using Number = float;
   static constexpr int kBits = 16;
   __device__ static float value(u64 word) { return __uint_as_float(static_cast<u32>(word) << 16); }
 };
 struct Float {
+  using Number = float;
   static constexpr int kBits = 32;
   __device__ static float value(u64 word) { return __uint_as_float(static_cast<u32>(word)); }
 };
-
-struct Maxima {
-  double abs;
-  double rel;
+struct Double {
+  using Number = double;
+  static constexpr int kBits = 64;
+  __device__ static double value(u64 word) { return __longlong_as_double(static_cast<long long>(word)); }
+};
+/// A dtype whose elements are bits alone.
+struct Bits {
+  using Number = float;
 };
 
-/// In double: the difference of two floats can be beyond float's range. One copy, since few elements come here.
-__device__ __noinline__ Maxima with_difference(Maxima found, double a, double b) {
-  const double difference = fabs(a - b);
-  // A NaN compares as false, and so does infinity minus itself.
-  if (!(difference > 0)) return found;
-  const bool unbounded = a == 0 || isinf(difference);
-  const double relative = unbounded ? std::numeric_limits<double>::infinity() : difference / fabs(a);
-  return {fmax(found.abs, difference), fmax(found.rel, relative)};
+/// Calls `use` with the values of both sides for each element of two words.
+template <typename Element, typename Use>
+__device__ __forceinline__ void for_numbers(u64 a, u64 b, const Use& use) {
+#pragma unroll
+  for (int shift = 0; shift < 64; shift += Element::kBits) use(Element::value(a >> shift), Element::value(b >> shift));
 }
 
-/// The findings of one item, and bounds below the maxima that float's rounding cannot cross: only a difference that
-/// reaches one of them can raise a maximum.
-struct Found {
-  u32 differing = 0;
-  u32 nan_in_one = 0;
-  u32 nan_in_both = 0;
-  i64 first = std::numeric_limits<i64>::max();
-  Maxima maxima = {0, 0};
-  float abs_bound = 0;
-  float rel_bound = 0;
+struct Maxima {
+  double abs = 0;
+  double rel = 0;
 
-  __device__ Partial partial() const { return {differing, first, maxima.abs, maxima.rel, nan_in_one, nan_in_both}; }
+  /// Takes the difference of one element, in double: that of two floats can be beyond float's range.
+  __device__ void add(double a, double b) {
+    const double difference = fabs(a - b);
+    // A NaN compares as false, and so does infinity minus itself.
+    if (!(difference > 0)) return;
+    const bool unbounded = a == 0 || isinf(difference);
+    abs = fmax(abs, difference);
+    rel = fmax(rel, unbounded ? std::numeric_limits<double>::infinity() : difference / fabs(a));
+  }
+};
 
-  __device__ void add_difference(double a, double b) {
-    maxima = with_difference(maxima, a, b);
-    // Three roundings to float, of 2^-24 each, lie between a bound and what is compared with it.
-    constexpr double kMargin = 1 - 0x1p-20;
-    abs_bound = __double2float_rd(maxima.abs * kMargin);
-    rel_bound = __double2float_rd(maxima.rel * kMargin);
+__device__ inline float rounded_down(double value, float) { return __double2float_rd(value); }
+__device__ inline double rounded_down(double value, double) { return value; }
+
+/// Bounds below the maxima, which the rounding of Number cannot cross: only an element that reaches one of them can
+/// raise a maximum. They may come from elements of other threads.
+template <typename Number>
+struct Bounds {
+  Number abs = 0;
+  Number rel = 0;
+
+  /// Some roundings, of 2^-24 each, lie between a bound and what is compared with it.
+  static constexpr double kMargin = 1 - 0x1p-20;
+
+  __device__ void raise(double to_abs, double to_rel) {
+    abs = fmax(abs, rounded_down(to_abs * kMargin, Number{}));
+    rel = fmax(rel, rounded_down(to_rel * kMargin, Number{}));
   }
 
-  template <typename Element>
-  __device__ void add_floats(u64 a, u64 b) {
-#pragma unroll
-    for (int shift = 0; shift < 64; shift += Element::kBits) {
-      const float of_a = Element::value(a >> shift);
-      const float of_b = Element::value(b >> shift);
-      const float difference = fabsf(of_a - of_b);
-      if (difference > 0 && (difference > abs_bound || difference >= rel_bound * fabsf(of_a)))
-        add_difference(static_cast<double>(of_a), static_cast<double>(of_b));
+  /// Takes the largest bounds of the threads that run together.
+  __device__ void share() {
+    // Positive floats are in the order of their bits.
+    if constexpr (sizeof(Number) == 4) {
+      const auto together = cooperative_groups::coalesced_threads();
+      const auto most = cooperative_groups::greater<u32>();
+      abs = __uint_as_float(cooperative_groups::reduce(together, __float_as_uint(abs), most));
+      rel = __uint_as_float(cooperative_groups::reduce(together, __float_as_uint(rel), most));
     }
+  }
+};
+
+__device__ inline float fma_down(float x, float y, float z) { return __fmaf_rd(x, y, z); }
+__device__ inline double fma_down(double x, double y, double z) { return __fma_rd(x, y, z); }
+
+/// The smallest difference that can raise a maximum, by the magnitude of a side's element.
+template <typename Number>
+class Limit {
+ public:
+  /// Nothing exceeds a relative difference that is infinite.
+  __device__ explicit Limit(const Bounds<Number>& bounds)
+      : abs_(fmax(bounds.abs, kLeast)),
+        factor_(isinf(bounds.rel) ? 0 : bounds.rel),
+        offset_(isinf(bounds.rel) ? bounds.rel : kLeast) {}
+
+  /// Is false for a NaN. What is rounded down is the next number above the product, or the product.
+  __device__ bool is_reached(Number a, Number difference) const {
+    return difference >= fmin(abs_, fma_down(factor_, fabs(a), offset_));
   }
 
-  /// Two words that are not equal; the first element has index `first_element`.
-  __device__ void add_words(const Lanes& lanes, Dtype dtype, u64 a, u64 b, i64 first_element) {
-    if (const u64 unequal = lanes.differing(a, b); unequal != 0) {
-      // An item's words come in the order of their addresses.
-      if (differing == 0) first = first_element + ((__ffsll(static_cast<long long>(unequal)) - 1) >> lanes.log2_bits);
-      differing += __popcll(unequal);
-    }
-    const u64 nans_a = lanes.nans(a), nans_b = lanes.nans(b);
-    nan_in_one += __popcll(nans_a ^ nans_b);
-    nan_in_both += __popcll(nans_a & nans_b);
-    switch (dtype) {
-      case Dtype::F16: return add_floats<Half>(a, b);
-      case Dtype::BF16: return add_floats<BFloat>(a, b);
-      case Dtype::F32: return add_floats<Float>(a, b);
-      case Dtype::F64:
-        return add_difference(__longlong_as_double(static_cast<long long>(a)),
-                              __longlong_as_double(static_cast<long long>(b)));
-      default: return;
-    }
-  }
+ private:
+  /// Equal elements differ by less.
+  static constexpr Number kLeast = std::numeric_limits<Number>::denorm_min();
+  Number abs_, factor_, offset_;
 };
 
 __device__ u64 low_word(const uint4& vector) { return static_cast<u64>(vector.y) << 32 | vector.x; }
@@ -178,71 +200,186 @@ __device__ __noinline__ uint4 gather_vector(const std::byte* from, i64 bytes) {
 }
 
 /// Both buffers, as the device sees them.
-struct CompareItem {
+struct Buffers {
   const std::byte* a;
   const std::byte* b;
   i64 bytes;
-  Dtype dtype;
   Lanes lanes;
-  /// Times that an item loads kLoads vectors of both.
-  i64 steps;
   /// Both pointers are multiples of 16.
   bool aligned;
 
-  i64 items() const {
-    const i64 vectors = (bytes + kVectorBytes - 1) / kVectorBytes;
-    const i64 group_vectors = steps * kLoads * kGroup;
-    return (vectors + group_vectors - 1) / group_vectors * kGroup;
-  }
+  __host__ __device__ i64 vectors() const { return (bytes + kVectorBytes - 1) / kVectorBytes; }
 
-  /// Not inlined: Thrust calls it from several places.
-  __device__ __noinline__ Partial operator()(i64 item) const {
-    const i64 first = item / kGroup * (steps * kLoads * kGroup) + item % kGroup;
-    Found found;
-    for (i64 step = 0; step < steps; ++step) {
-      const i64 vector = first + step * (kLoads * kGroup);
-      if (vector * kVectorBytes >= bytes) break;
-      uint4 of_a[kLoads], of_b[kLoads];
-      load(vector, of_a, of_b);
-      compare(vector, of_a, of_b, found);
-    }
-    return found.partial();
-  }
-
-  __device__ void load(i64 vector, uint4 (&of_a)[kLoads], uint4 (&of_b)[kLoads]) const {
+  /// Returns a vector of either buffer, whatever its alignment, with zeros behind the end.
+  __device__ uint4 vector_of(const std::byte* side, i64 vector) const {
     const i64 at = vector * kVectorBytes;
-    constexpr i64 kStep = kGroup * kVectorBytes;
-    const bool whole = aligned && at + (kLoads - 1) * kStep + kVectorBytes <= bytes;
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      of_a[i] = whole ? load_once(reinterpret_cast<const uint4*>(a + at + i * kStep))
-                      : gather_vector(a + at + i * kStep, bytes - at - i * kStep);
-      of_b[i] = whole ? load_once(reinterpret_cast<const uint4*>(b + at + i * kStep))
-                      : gather_vector(b + at + i * kStep, bytes - at - i * kStep);
-    }
+    return aligned && at + kVectorBytes <= bytes ? *reinterpret_cast<const uint4*>(side + at)
+                                                 : gather_vector(side + at, bytes - at);
   }
 
-  __device__ void compare(i64 vector, const uint4 (&of_a)[kLoads], const uint4 (&of_b)[kLoads], Found& found) const {
-    u32 differing = 0;
+  /// Calls `use` with each pair of words of a step and the number of the word. The step is read again: few steps come
+  /// here, and its vectors need not stay in registers for them.
+  template <typename Use>
+  __device__ void for_words_again(i64 vector, const Use& use) const {
+#pragma unroll 1
+    for (int i = 0; i < kLoads; ++i) {
+      const i64 number = vector + i * kThreads;
+      const uint4 of_a = vector_of(a, number), of_b = vector_of(b, number);
+      use(low_word(of_a), low_word(of_b), 2 * number);
+      use(high_word(of_a), high_word(of_b), 2 * number + 1);
+    }
+  }
+};
+
+/// Returns about the quotient, or something less: a float's division in one instruction is precise for some divisors.
+__device__ inline float least_quotient(float difference, float by) {
+  return by >= 0x1p-126F ? __fdividef(difference, by) : 0.0F;
+}
+__device__ inline double least_quotient(double difference, double by) { return difference / by; }
+
+/// The largest differences so far.
+template <typename Number>
+struct Largest {
+  Maxima maxima;
+  Bounds<Number> bounds;
+};
+
+/// Takes the largest differences of a step. The bounds are raised to what the step itself holds first: of its elements,
+/// few then have to be divided in double. Not inlined: its registers are not for the steps that do not come here.
+template <typename Element>
+__device__ __noinline__ Largest<typename Element::Number> with_step(const Buffers& buffers, i64 vector,
+                                                                    Largest<typename Element::Number> largest) {
+  using Number = typename Element::Number;
+  Number most_abs = 0, most_rel = 0;
+  buffers.for_words_again(vector, [&](u64 a, u64 b, i64) {
+    for_numbers<Element>(a, b, [&](Number x, Number y) {
+      const Number difference = fabs(x - y);
+      // A maximum passes over NaNs.
+      most_abs = fmax(most_abs, difference);
+      most_rel = fmax(most_rel, least_quotient(difference, fabs(x)));
+    });
+  });
+  // What is beyond the range of Number may be within that of double.
+  constexpr Number kMost = std::numeric_limits<Number>::max();
+  largest.bounds.raise(fmin(most_abs, kMost), fmin(most_rel, kMost));
+  largest.bounds.share();
+  const Limit<Number> limit(largest.bounds);
+  buffers.for_words_again(vector, [&](u64 a, u64 b, i64) {
+    for_numbers<Element>(a, b, [&](Number x, Number y) {
+      if (limit.is_reached(x, fabs(x - y))) largest.maxima.add(x, y);
+    });
+  });
+  largest.bounds.raise(largest.maxima.abs, largest.maxima.rel);
+  return largest;
+}
+
+/// What one thread compares.
+template <typename Element>
+class Comparison {
+ public:
+  __device__ explicit Comparison(const Buffers& buffers) : buffers_(buffers) {}
+
+  /// Compares a step's vectors, the first of which is number `vector`.
+  __device__ void add(i64 vector) {
+    uint4 of_a[kLoads], of_b[kLoads];
+    load(vector, of_a, of_b);
+    u32 unequal = 0;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i)
-      differing |=
-          (of_a[i].x ^ of_b[i].x) | (of_a[i].y ^ of_b[i].y) | (of_a[i].z ^ of_b[i].z) | (of_a[i].w ^ of_b[i].w);
-    if (differing == 0) {
-      int nans = 0;
+      unequal |= (of_a[i].x ^ of_b[i].x) | (of_a[i].y ^ of_b[i].y) | (of_a[i].z ^ of_b[i].z) | (of_a[i].w ^ of_b[i].w);
+    if (unequal == 0)
+      add_equal(of_a);
+    else
+      add_unequal(vector, of_a, of_b);
+    if constexpr (kHasNumbers) largest_.bounds.share();
+  }
+
+  __device__ Partial partial() const {
+    return {differing_, first_, largest_.maxima.abs, largest_.maxima.rel, nan_in_one_, nan_in_both_};
+  }
+
+ private:
+  static constexpr bool kHasNumbers = !std::is_same_v<Element, Bits>;
+  using Number = typename Element::Number;
+
+  __device__ void load(i64 vector, uint4 (&of_a)[kLoads], uint4 (&of_b)[kLoads]) const {
+    constexpr i64 kStep = kThreads * kVectorBytes;
+    const i64 at = vector * kVectorBytes;
+    const bool whole = buffers_.aligned && at + (kLoads - 1) * kStep + kVectorBytes <= buffers_.bytes;
+    if (whole) {
 #pragma unroll
-      for (int i = 0; i < kLoads; ++i)
-        nans += __popcll(lanes.nans(low_word(of_a[i]))) + __popcll(lanes.nans(high_word(of_a[i])));
-      found.nan_in_both += nans;
-      return;
-    }
+      for (int i = 0; i < kLoads; ++i) {
+        of_a[i] = load_once(reinterpret_cast<const uint4*>(buffers_.a + at + i * kStep));
+        of_b[i] = load_once(reinterpret_cast<const uint4*>(buffers_.b + at + i * kStep));
+      }
+    } else {
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const i64 element = ((vector + i * kGroup) * kVectorBytes * 8) >> lanes.log2_bits;
-      found.add_words(lanes, dtype, low_word(of_a[i]), low_word(of_b[i]), element);
-      found.add_words(lanes, dtype, high_word(of_a[i]), high_word(of_b[i]), element + (64 >> lanes.log2_bits));
+      for (int i = 0; i < kLoads; ++i) {
+        of_a[i] = buffers_.vector_of(buffers_.a, vector + i * kThreads);
+        of_b[i] = buffers_.vector_of(buffers_.b, vector + i * kThreads);
+      }
     }
   }
+
+  __device__ void add_equal(const uint4 (&vectors)[kLoads]) {
+    int nans = 0;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i)
+      nans +=
+          __popcll(buffers_.lanes.nans(low_word(vectors[i]))) + __popcll(buffers_.lanes.nans(high_word(vectors[i])));
+    nan_in_both_ += nans;
+  }
+
+  __device__ void add_unequal(i64 vector, const uint4 (&of_a)[kLoads], const uint4 (&of_b)[kLoads]) {
+    const u32 before = differing_;
+    bool is_reached = false, has_nans = false;
+    const Limit<Number> limit(largest_.bounds);
+    for_words(of_a, of_b, [&](u64 a, u64 b) {
+      differing_ += __popcll(buffers_.lanes.differing(a, b));
+      if constexpr (kHasNumbers)
+        for_numbers<Element>(a, b, [&](Number x, Number y) {
+          const Number difference = fabs(x - y);
+          is_reached |= limit.is_reached(x, difference);
+          has_nans |= isnan(difference);
+        });
+    });
+    if (before == 0 && differing_ > 0) find_first(vector);
+    if (has_nans)
+      for_words(of_a, of_b, [&](u64 a, u64 b) {
+        const u64 nans_a = buffers_.lanes.nans(a), nans_b = buffers_.lanes.nans(b);
+        nan_in_one_ += __popcll(nans_a ^ nans_b);
+        nan_in_both_ += __popcll(nans_a & nans_b);
+      });
+    if constexpr (kHasNumbers)
+      if (is_reached) largest_ = with_step<Element>(buffers_, vector, largest_);
+  }
+
+  /// Calls `use` with each pair of words of loaded vectors.
+  template <typename Use>
+  __device__ static void for_words(const uint4 (&of_a)[kLoads], const uint4 (&of_b)[kLoads], const Use& use) {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      use(low_word(of_a[i]), low_word(of_b[i]));
+      use(high_word(of_a[i]), high_word(of_b[i]));
+    }
+  }
+
+  __device__ void find_first(i64 vector) {
+    const int log2_bits = buffers_.lanes.log2_bits;
+    buffers_.for_words_again(vector, [&](u64 a, u64 b, i64 number) {
+      const u64 unequal = buffers_.lanes.differing(a, b);
+      if (unequal == 0 || first_ != kNone) return;
+      first_ = ((number * 64) >> log2_bits) + ((__ffsll(static_cast<long long>(unequal)) - 1) >> log2_bits);
+    });
+  }
+
+  static constexpr i64 kNone = std::numeric_limits<i64>::max();
+  const Buffers& buffers_;
+  u32 differing_ = 0;
+  u32 nan_in_one_ = 0;
+  u32 nan_in_both_ = 0;
+  i64 first_ = kNone;
+  Largest<Number> largest_;
 };
 
 struct Merge {
@@ -273,11 +410,53 @@ struct StreamAllocator {
   void deallocate(char* data, std::size_t) { (void)cudaFreeAsync(data, stream); }
 };
 
-Partial reduce(const CompareItem& compare, GpuStream stream) {
+template <typename Element>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    compare_kernel(const __grid_constant__ Buffers buffers, Partial* partials) {
+  constexpr i64 kBlockVectors = kLoads * kThreads;
+  const i64 count = buffers.vectors();
+  Comparison<Element> comparison(buffers);
+  for (i64 vector = blockIdx.x * kBlockVectors + threadIdx.x; vector < count; vector += gridDim.x * kBlockVectors)
+    comparison.add(vector);
+  using Reduce = cub::BlockReduce<Partial, kThreads>;
+  __shared__ typename Reduce::TempStorage storage;
+  const Partial sum = Reduce(storage).Reduce(comparison.partial(), Merge{});
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+using CompareKernel = void (*)(Buffers, Partial*);
+
+CompareKernel kernel_for(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::F16: return compare_kernel<Half>;
+    case Dtype::BF16: return compare_kernel<BFloat>;
+    case Dtype::F32: return compare_kernel<Float>;
+    case Dtype::F64: return compare_kernel<Double>;
+    default: return compare_kernel<Bits>;
+  }
+}
+
+/// Enough blocks to fill the device; of a small tensor, as many as have something to do.
+int blocks_for(const Buffers& buffers) {
+  int device = 0, multiprocessors = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  constexpr i64 kBlockVectors = kLoads * kThreads;
+  return static_cast<int>(
+      std::min<i64>(i64{multiprocessors} * kBlocks, (buffers.vectors() + kBlockVectors - 1) / kBlockVectors));
+}
+
+/// One partial result of each block, and Thrust's reduction of those.
+Partial compare(const Buffers& buffers, i64 count, Dtype dtype, GpuStream stream) {
+  const int blocks = blocks_for(buffers);
+  const std::size_t bytes = static_cast<std::size_t>(blocks) * sizeof(Partial);
   StreamAllocator allocator{stream};
-  const thrust::counting_iterator<i64> first(0);
-  return thrust::transform_reduce(thrust::cuda::par(allocator).on(stream), first, first + compare.items(), compare,
-                                  Partial{}, Merge{});
+  const auto free = [&](char* memory) { allocator.deallocate(memory, bytes); };
+  const std::unique_ptr<char, decltype(free)> memory(allocator.allocate(bytes), free);
+  auto* const partials = reinterpret_cast<Partial*>(memory.get());
+  kernel_for(dtype)<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(buffers, partials);
+  check_launch("diff_stats", [&] { return diff_shape(count, dtype); });
+  return thrust::reduce(thrust::cuda::par(allocator).on(stream), partials, partials + blocks, Partial{}, Merge{});
 }
 
 }  // namespace
@@ -286,16 +465,13 @@ DiffStats diff_stats(const void* a, const void* b, i64 count, Dtype dtype, GpuSt
   check_diff_arguments(a, b, count, dtype);
   if (count == 0) return {};
   const auto address_bits = reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b);
-  const i64 bytes = count * (dtype_bits(dtype) / 8);
-  const CompareItem compare{.a = static_cast<const std::byte*>(a),
-                            .b = static_cast<const std::byte*>(b),
-                            .bytes = bytes,
-                            .dtype = dtype,
-                            .lanes = lanes_of(dtype),
-                            .steps = std::max<i64>(1, bytes / (kVectorBytes * kLoads * kMostItems)),
-                            .aligned = address_bits % kVectorBytes == 0};
+  const Buffers buffers{.a = static_cast<const std::byte*>(a),
+                        .b = static_cast<const std::byte*>(b),
+                        .bytes = count * (dtype_bits(dtype) / 8),
+                        .lanes = lanes_of(dtype),
+                        .aligned = address_bits % kVectorBytes == 0};
   try {
-    const Partial found = reduce(compare, stream);
+    const Partial found = compare(buffers, count, dtype, stream);
     return {.elements = count,
             .differing = found.differing,
             .first = found.differing > 0 ? found.first : -1,

@@ -237,9 +237,9 @@ void bench_offsets(KernelBench& bench, i64 groups) {
   bench.report({"splits_to_offsets", "", "5 arrays, one launch", {groups}, 0, own, "", 0});
 }
 
-/// Measures diff_stats beside a plain read of both sides: on equal tensors, and on tensors that are equal but for a
-/// shift, so that nearly every element differs.
-void bench_diff(KernelBench& bench, const ExpertShape& shape, i64 experts) {
+/// Compares tensors beside a plain read of both sides: equal ones, and ones that are equal but for a shift, so that
+/// nearly every element differs. They are arbitrary bits, some of them NaNs and infinities, or numbers as weights are.
+void bench_diff(KernelBench& bench, const ExpertShape& shape, i64 experts, std::string_view data) {
   constexpr i64 kShift = 16;
   const i64 bytes = experts * expert_bytes(shape);
   auto* const sums = reinterpret_cast<u32*>(bench.scratch());
@@ -254,7 +254,7 @@ void bench_diff(KernelBench& bench, const ExpertShape& shape, i64 experts) {
       (void)diff_stats(src, dst + shift, (bytes - shift) / kBf16Bytes, Dtype::BF16, stream);
     };
     const auto [own, read] = bench.time(bytes, launch, read_both);
-    bench.report({"diff_stats", shape.model, shift == 0 ? "bf16, equal" : "bf16, nearly all differ",
+    bench.report({"diff_stats", shape.model, fmt::format("{}, {}", data, shift == 0 ? "equal" : "nearly all differ"),
                   shape_of(shape, experts), 2 * bytes, own, "plain_read of both", read});
   }
 }
@@ -334,9 +334,11 @@ std::vector<KernelFigure> bench_kernels(const KernelBenchOptions& options) {
       bench_moves(bench, shape, experts, turn_moves(shape, experts, there), "transpose_copy",
                   there ? "[E, H, 2F] in turn to [E, 2F, H] halves" : "[E, 2F, H] halves to [E, H, 2F] in turn");
   }
-  bench_diff(bench, kModels[0], bench.fitting(kModels[0]));
-  for (const DecodedFormat& format : kDecodedFormats)
-    bench_decode(bench, kModels[0], bench.fitting(kModels[0]), format);
+  const i64 experts = bench.fitting(kModels[0]);
+  bench_diff(bench, kModels[0], experts, "bf16 bits");
+  for (const DecodedFormat& format : kDecodedFormats) bench_decode(bench, kModels[0], experts, format);
+  random_fill_bf16(bench.src(), experts * kModels[0].rows * kModels[0].hidden, 0.02F, 1, bench.stream());
+  bench_diff(bench, kModels[0], experts, "bf16 weights");
   for (const i64 groups : {8, 64, 256}) bench_offsets(bench, groups);
   return bench.take_figures();
 }

@@ -58,8 +58,8 @@ TEST(DiffStatsOnDevice, AgreesWithTheHost) {
     }
 }
 
-/// Beyond 128 MiB an item loads more than once. Element i holds bits that follow from i.
-TEST(DiffStatsOnDevice, AgreesWithTheHostOnMillionsInLongItems) {
+/// Every thread takes many steps. Element i holds bits that follow from i.
+TEST(DiffStatsOnDevice, AgreesWithTheHostOnManyMillions) {
   for (const i64 every : {1, 1000, 1'000'000}) {
     std::vector<std::uint16_t> a(70'000'019);
     for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<std::uint16_t>(i * 2654435761U >> 16);
@@ -80,6 +80,40 @@ TEST(DiffStatsOnDevice, AgreesWithTheHostOnMillions) {
     const Bytes a = random_bytes(3'000'017, dtype, random);
     expect_as_host(a, altered(a, dtype, 100'000, random), dtype);
   }
+}
+
+/// Differences that lie close together: subnormal ones, those beside 1, and those that overflow a float. Almost every
+/// element could be the largest, and the largest is known to double's last bit.
+TEST(DiffStatsOnDevice, TheLargestOfManySimilarDifferences) {
+  struct Window {
+    Dtype dtype;
+    u64 first;
+  };
+  constexpr Window kWindows[] = {{Dtype::F16, 0},
+                                 {Dtype::F16, 0x3c00},
+                                 {Dtype::F16, 0x7bc0},
+                                 {Dtype::BF16, 0},
+                                 {Dtype::BF16, 0x3f80},
+                                 {Dtype::BF16, 0x7f40},
+                                 {Dtype::F32, 0},
+                                 {Dtype::F32, 0x3f800000},
+                                 {Dtype::F32, 0x7f7fffc0},
+                                 {Dtype::F64, u64{0}},
+                                 {Dtype::F64, u64{0x3ff0} << 48},
+                                 {Dtype::F64, 0x7fefffffffffffc0}};
+  std::mt19937_64 random(6);
+  for (const auto& [dtype, first] : kWindows)
+    for (const bool signs : {false, true}) {
+      const auto size = static_cast<std::size_t>(element_bytes(dtype));
+      Bytes a(300'001 * size), b(a.size());
+      for (Bytes* const side : {&a, &b})
+        for (std::size_t at = 0; at < side->size(); at += size) {
+          const u64 sign = signs && random() % 2 == 0 ? u64{1} << (size * 8 - 1) : 0;
+          const u64 bits = (first + random() % 64) | sign;
+          std::memcpy(side->data() + at, &bits, size);
+        }
+      expect_as_host(a, b, dtype);
+    }
 }
 
 TEST(DiffStatsOnDevice, EqualBuffersDoNotDiffer) {
