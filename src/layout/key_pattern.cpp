@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <unordered_map>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
 
 #include "core/fail.hpp"
 #include "layout/tensor_kinds.hpp"
@@ -36,28 +39,66 @@ std::string_view last_component(std::string_view text) {
   return dot == std::string_view::npos ? text : text.substr(dot + 1);
 }
 
+/// The template of one part in one stack of layers.
+struct PartRow {
+  const Naming* naming = nullptr;
+  const StackPrefix* stack = nullptr;
+  ExpertSet set = ExpertSet::Routed;
+  Experts experts = Experts::Indexed;
+  Role role = Role::Gate;
+  std::string_view part;
+  /// Of `part`: `{K}`, `gate_up_proj{_K}`.
+  std::string_view last;
+};
+
+/// One way for a key to end in a last component.
+struct Ending {
+  /// PartRow::last.
+  std::string_view last;
+  TensorKind kind = TensorKind::Weight;
+  /// Naming::scale_word, where that is what scales are called.
+  std::string_view own_word;
+};
+
+/// A template with one kind filled in is one of 15,000 patterns, and a checkpoint's keys end in few ways. So patterns
+/// are made when a key first ends as they do: to make all of them took half of the time of `inspect` on a small
+/// model.
 class PatternTable {
  public:
   PatternTable() {
     for (const Naming& naming : namings())
       for (const StackPrefix& stack : naming.stacks) {
-        add_parts(naming, stack, ExpertSet::Routed, Experts::Indexed);
-        add_parts(naming, stack, ExpertSet::Routed, Experts::Grouped);
-        add_parts(naming, stack, ExpertSet::Shared, Experts::Indexed);
+        add_rows(naming, stack, ExpertSet::Routed, Experts::Indexed);
+        add_rows(naming, stack, ExpertSet::Routed, Experts::Grouped);
+        add_rows(naming, stack, ExpertSet::Shared, Experts::Indexed);
       }
-    for (const KeyPattern& pattern : patterns_) by_last_[last_component(pattern.skeleton)].push_back(&pattern);
+    std::set<std::pair<std::string_view, std::string_view>> known;
+    for (const PartRow& row : rows_) {
+      if (known.emplace(row.last, std::string_view()).second)
+        for (const KindWords& words : kKindWords) add_ending({row.last, words.kind, {}});
+      const std::string_view own_word = row.naming->scale_word;
+      if (!own_word.empty() && has_word(row) && known.emplace(row.last, own_word).second)
+        add_ending({row.last, TensorKind::Scale, own_word});
+    }
   }
 
   std::vector<const KeyPattern*> match(const KeySkeleton& key) const {
     std::vector<const KeyPattern*> found;
     const auto bucket = by_last_.find(last_component(key.text));
     if (bucket == by_last_.end()) return found;
-    for (const KeyPattern* pattern : bucket->second)
-      if (fits(key.text, *pattern)) found.push_back(pattern);
+    std::call_once(bucket->second.made, [&] { make_patterns(bucket->second); });
+    for (const KeyPattern& pattern : bucket->second.patterns)
+      if (fits(key.text, pattern)) found.push_back(&pattern);
     return found;
   }
 
  private:
+  struct Bucket {
+    std::vector<Ending> endings;
+    mutable std::once_flag made;
+    mutable std::vector<KeyPattern> patterns;
+  };
+
   static bool fits(std::string_view key, const KeyPattern& pattern) {
     if (!key.ends_with(pattern.skeleton)) return false;
     const std::size_t scope = key.size() - pattern.skeleton.size();
@@ -65,36 +106,49 @@ class PatternTable {
     return key[scope - 1] == '/' || (!pattern.stack->anchored && key[scope - 1] == '.');
   }
 
-  void add_parts(const Naming& naming, const StackPrefix& stack, ExpertSet set, Experts experts) {
+  static bool has_word(const PartRow& row) { return row.part.find("{K}") != std::string_view::npos; }
+
+  void add_rows(const Naming& naming, const StackPrefix& stack, ExpertSet set, Experts experts) {
     const PartNames& names = part_names(naming, set, experts);
     for (const Role role : {Role::GateUp, Role::Gate, Role::Up, Role::Down})
-      for (const KindWords& words : kKindWords) {
-        const std::string_view part = part_template(names, role);
-        const bool has_word = words.kind == TensorKind::Scale && part.find("{K}") != std::string_view::npos;
-        add(naming, stack, set, experts, role, words.kind, part, has_word ? words.word : std::string_view());
-        if (has_word && !naming.scale_word.empty())
-          add(naming, stack, set, experts, role, words.kind, part, naming.scale_word);
-      }
+      if (const std::string_view part = part_template(names, role); !part.empty())
+        rows_.push_back({&naming, &stack, set, experts, role, part, last_component(part)});
   }
 
-  void add(const Naming& naming, const StackPrefix& stack, ExpertSet set, Experts experts, Role role, TensorKind kind,
-           std::string_view part, std::string_view scale_word) {
+  void add_ending(const Ending& ending) {
+    by_last_[print_part(ending.last, ending.kind, "#", ending.own_word)].endings.push_back(ending);
+  }
+
+  void make_patterns(const Bucket& bucket) const {
+    for (const PartRow& row : rows_)
+      for (const Ending& ending : bucket.endings)
+        if (ending.last == row.last) add(row, ending, bucket.patterns);
+  }
+
+  static void add(const PartRow& row, const Ending& ending, std::vector<KeyPattern>& patterns) {
+    const Naming& naming = *row.naming;
+    const StackPrefix& stack = *row.stack;
+    const bool has_scale_word = ending.kind == TensorKind::Scale && has_word(row);
+    if (!ending.own_word.empty() && (!has_scale_word || ending.own_word != naming.scale_word)) return;
+    const std::string_view any_word = ending.own_word.empty() ? words_of(ending.kind).word : ending.own_word;
+    const std::string_view scale_word = has_scale_word ? any_word : std::string_view();
     // Megatron holds no codes and scales, and `weight_scale_inv7` would be nobody's key.
-    const bool quantized = kind != TensorKind::Weight && kind != TensorKind::Bias;
-    const bool has_expert = part.find("{E}") != std::string_view::npos;
-    if (part.empty() || (quantized && naming.plain_fc1_is_fused)) return;
-    const std::string text = print_part(part, kind, "#", scale_word);
+    const bool quantized = ending.kind != TensorKind::Weight && ending.kind != TensorKind::Bias;
+    const bool has_expert = row.part.find("{E}") != std::string_view::npos;
+    if (quantized && naming.plain_fc1_is_fused) return;
+    const std::string text = print_part(row.part, ending.kind, "#", scale_word);
     const std::string skeleton = print_stack(stack, "#", "#") + text;
     const std::size_t tail = has_expert ? text.size() - 1 - text.rfind('#') : 0;
-    patterns_.push_back(
-        {&naming, &stack, set, experts, role, kind, skeleton, text.size(), tail, has_expert, false, scale_word});
+    patterns.push_back({&naming, &stack, row.set, row.experts, row.role, ending.kind, skeleton, text.size(), tail,
+                        has_expert, false, scale_word});
     if (naming.stacks_layers && stack.stack == "decoder" && !has_expert)
-      patterns_.push_back({&naming, &stack, set, experts, role, kind, std::string(stack.before) + text, text.size(), 0,
-                           false, true, scale_word});
+      patterns.push_back({&naming, &stack, row.set, row.experts, row.role, ending.kind,
+                          std::string(stack.before) + text, text.size(), 0, false, true, scale_word});
   }
 
-  std::vector<KeyPattern> patterns_;
-  std::unordered_map<std::string_view, std::vector<const KeyPattern*>> by_last_;
+  /// In table order.
+  std::vector<PartRow> rows_;
+  std::map<std::string, Bucket, std::less<>> by_last_;
 };
 
 const PatternTable& pattern_table() {
