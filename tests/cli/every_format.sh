@@ -27,16 +27,16 @@ through_formats() {
     local middle=$WORK/$name-$there
     status "$source to $there" 0 convert "$TESTDATA/$source" "$middle" --format "$there" --glu interleaved:32 \
       "${there_shared[@]}" -q "$@" || continue
-    status "verify $source, $there" 0 verify "$TESTDATA/$source" "$middle" -q "$@"
+    status_again "verify $source, $there" 0 verify "$TESTDATA/$source" "$middle" -q "$@"
     for back in safetensors torch torch-dist; do
       local last=$middle-$back
       local shared=()
       [[ $* != *--from-shared-glu* ]] || shared=(--shared-glu contiguous)
       status "$source to $there to $back" 0 convert "$middle" "$last" --format "$back" --glu contiguous \
         "${shared[@]}" -q || continue
-      status "digest $last" 0 digest "$last" -q
+      status_again "digest $last" 0 digest "$last" -q
       local digest=$OUT
-      status "digest $middle" 0 digest "$middle" -q
+      status_again "digest $middle" 0 digest "$middle" -q
       check "digests of $source in $there and $back" test "$digest" = "$OUT"
       [[ $back != safetensors ]] || check "$source by $there is the truth" same_tensors "$TESTDATA/$truth" \
         "$last/model.safetensors"

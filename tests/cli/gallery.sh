@@ -63,7 +63,7 @@ gallery() {
     # shellcheck disable=SC2086 -- the manifest's arguments are separated by blanks
     measure "$PROGRAM" $command
     got=$?
-    error=$(cat "$WORK/.err")
+    error=$(<"$WORK/.err")
     if [[ $got != "$expected" ]] || ! has "$error" "[$slug]"; then
       bad "gallery $case: exit $got, expected $expected [$slug]: $command :: ${error:0:400}"
     elif ((CPU_MS > limit_ms)); then
@@ -75,9 +75,9 @@ gallery() {
     fi
     find "$area" -mindepth 1 -maxdepth 1 ! -name in -printf 'left behind: %f\n' -exec rm -rf {} + >"$WORK/.left"
     # shellcheck disable=SC2086
-    "$PROGRAM" $command --json >"$WORK/.out" 2>"$WORK/.err" </dev/null
+    env "$NO_LEAKS" "$PROGRAM" $command --json >"$WORK/.out" 2>"$WORK/.err" </dev/null
     got=$?
-    error=$(tail -n 1 "$WORK/.err")
+    last_line error "$WORK/.err"
     if [[ $got == "$expected" && $error == '{"error":"'"$slug"'","message":"'*'}' ]]; then
       pass
     else
@@ -104,7 +104,7 @@ formats() {
     [[ $path == \#* || -z $path ]] && continue
     measure "$PROGRAM" inspect "$root/$path"
     got=$?
-    error=$(cat "$WORK/.err")
+    error=$(<"$WORK/.err")
     if [[ $got != "$expected" ]] || ! has "$error" "[$slug]"; then
       bad "format $path: exit $got, expected $expected [$slug] :: ${error:0:400}"
     elif ((CPU_MS > limit_ms)); then
@@ -137,7 +137,7 @@ torch_files() {
     # shellcheck disable=SC2086 -- the manifest's arguments are separated by blanks
     confined 10 "$address_kib" "$area" "$PROGRAM" ${arguments//\{OUT\}/$area/out} --json
     got=$?
-    error=$(tail -n 1 "$WORK/.err")
+    last_line error "$WORK/.err"
     if [[ $got != "$expected" ]] || ((got)) && [[ $error != '{"error":"'"$slug"'","message":"'*'","file":"'[!\"]* ]]; then
       bad "torch $case: exit $got, expected $expected [$slug]: $command :: ${error:0:400}"
     elif ((!SANITIZED && PEAK > 65536)); then
@@ -171,8 +171,8 @@ tiny() {
     status "tiny $case back" 0 convert "$area/there" "$area/back" $back -q || continue
     check "tiny $case: the same tensors" [ "$(tensors "$root/$case")" == "$(tensors "$area/back")" ]
     check "tiny $case: the same digest" [ "$(digest "$area/there")" == "$(digest "$area/back")" ]
-    status "tiny $case: verify" 0 verify "$area/there" "$area/back"
-    status "tiny $case: inspect" 0 inspect "$area/there"
+    status_again "tiny $case: verify" 0 verify "$area/there" "$area/back"
+    status_again "tiny $case: inspect" 0 inspect "$area/there"
   done <"$root/manifest.tsv"
   rm -rf "$area"
 }

@@ -48,7 +48,7 @@ there_and_back() {
   local name=$1 src=$2 there=$WORK/mx_there back=$WORK/mx_back
   shift 2
   rm -rf "$there" "$back"
-  status "$name: plan" 0 plan "$src" "$there" "$@" --allow-foreign-order || return
+  status_again "$name: plan" 0 plan "$src" "$there" "$@" --allow-foreign-order || return
   status "$name: convert" 0 convert "$src" "$there" "$@" --allow-foreign-order -q || return
   check "$name: digest" [ "$(digest "$src")" == "$(digest "$there")" ]
   status "$name: verify" 0 verify "$src" "$there" --forward --json -q
