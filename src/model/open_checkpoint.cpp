@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "arch/dense_table.hpp"
 #include "arch/loads_in.hpp"
@@ -149,17 +150,24 @@ namespace {
 void find_parts(const Source& source, const SourceAnswers& answers, Quantization& found) {
   if (std::ranges::none_of(found.tensors, &QuantizedTensor::scales_of_parts)) return;
   std::map<std::size_t, i64> part_rows;
+  std::set<std::size_t> in_columns;
   const Recognition codes = recognize_source(source, hints_of(source, answers), answers);
   for (const ExpertBlock& block : codes.blocks) {
     const bool interleaved = block.glu.kind == Glu::Kind::Interleaved;
     if (!interleaved && block.glu.kind != Glu::Kind::Contiguous) continue;
-    for (const Matrix& matrix : block.matrices)
-      if (matrix.role == Role::Gate && matrix.kind == block.codes)
+    for (const Matrix& matrix : block.matrices) {
+      if (matrix.role != Role::Gate || matrix.kind != block.codes) continue;
+      if (matrix.place.row_step > matrix.place.col_step)
         part_rows[matrix.tensor] = interleaved ? block.glu.block_rows : matrix.rows;
+      else
+        in_columns.insert(matrix.tensor);
+    }
   }
-  for (QuantizedTensor& weight : found.tensors)
-    if (const auto known = part_rows.find(weight.weight); weight.scales_of_parts && known != part_rows.end())
-      weight.part_rows = known->second;
+  for (QuantizedTensor& weight : found.tensors) {
+    if (!weight.scales_of_parts) continue;
+    weight.parts_in_columns = in_columns.contains(weight.weight);
+    if (const auto known = part_rows.find(weight.weight); known != part_rows.end()) weight.part_rows = known->second;
+  }
 }
 
 std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceAnswers& answers) {
@@ -178,7 +186,7 @@ std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceA
   with_place(stored, [&] {
     if (!answers.decode_as.empty()) name_decoder(found, answers.decode_as);
     find_parts(stored, answers, found);
-    check_parts(stored, found);
+    check_decodable(stored, found);
   });
   return decode_source(std::move(source), std::move(found), *answers.decode,
                        answers.decode_plainly ? DecodePath::Plain : DecodePath::Fast);

@@ -20,7 +20,6 @@ namespace {
 constexpr i64 kBatchBytes = i64{1} << 20;
 /// Rows of codes that are decoded before they are turned.
 constexpr i64 kTurnedRows = 64;
-constexpr std::string_view kModelOptConfig = "hf_quant_config.json";
 
 /// Fills the pieces of a scattered read, one after the other.
 class PieceWriter {
@@ -225,6 +224,7 @@ class WeightReader {
   void decode_in_words(const DecodedRows& rows, std::byte* out) {
     fetch_matrix(weight_.weight, rows.matrix, codes_);
     fetch_matrix(weight_.scales, rows.matrix, raw_);
+    check_numbers(raw_, tensor(weight_.scales).dtype);
     if (weight_.zeros) fetch_matrix(*weight_.zeros, rows.matrix, zeros_);
     const WordMatrix matrix{.codes = weight_.codes,
                             .rows = weight_.rows,
@@ -240,6 +240,12 @@ class WeightReader {
       decode_words_one_by_one(matrix, rows.begin, rows.end, to_, out);
     else
       decode_words(matrix, rows.begin, rows.end, to_, out);
+  }
+
+  void check_numbers(std::span<const std::byte> scales, Dtype dtype) const {
+    const i64 size = dtype_bits(dtype) / 8;
+    for (i64 at = 0; at < std::ssize(scales); at += size)
+      if (std::isnan(widen_element(scales.data() + at, dtype))) fail_scale(weight_.scales, "NaN");
   }
 
   /// Reads one matrix's part of a tensor.
@@ -385,22 +391,56 @@ void check_part_scales(const Source& source, const QuantizedTensor& weight) {
   const i64 size = dtype_bits(scales.dtype) / 8;
   std::vector<std::byte> bytes(static_cast<std::size_t>(2 * weight.matrices * size));
   source.read(weight.global.value_or(weight.scales), 0, bytes);
+  const std::string_view where = weight.parts_in_columns
+                                     ? "beside each other in its columns. Split them first (--experts indexed)"
+                                     : "in one tensor in an order that nothing says. Say it (--from-glu, "
+                                       "--from-shared-glu), or split them first (--experts indexed)";
   for (i64 matrix = 0; matrix < weight.matrices; ++matrix) {
     const std::byte* const gate = bytes.data() + 2 * matrix * size;
     if (std::equal(gate, gate + size, gate + size)) continue;
-    fail(ErrorCode::NotSupported, {{}, scales.name},
-         "'{}': {}, two values for each matrix of '{}' ({}), in matrix {} {} and {}: one for the rows of gate and one "
-         "for those of up, which stand in one tensor in an order that nothing says. Say it (--from-glu, "
-         "--from-shared-glu), or split them first (--experts indexed)",
-         scales.name, shape_text(scales.shape), weight.name, shape_text(weight.shape), matrix,
-         scale_value(scales.dtype, gate), scale_value(scales.dtype, gate + size));
+    fail(
+        ErrorCode::NotSupported, {{}, scales.name},
+        "'{}': {}, two values for each matrix of '{}' ({}), in matrix {} {} and {}: one for gate and one for up, which "
+        "stand {}",
+        scales.name, shape_text(scales.shape), weight.name, shape_text(weight.shape), matrix,
+        scale_value(scales.dtype, gate), scale_value(scales.dtype, gate + size), where);
+  }
+}
+
+/// The shape of a fused FC1 is stated as that of its gate and that of its up, or as its own.
+void check_stated_shape(const Source& source, const QuantizedTensor& weight) {
+  if (!weight.stated_shape) return;
+  const TensorRef& stated = source.inventory().tensors[*weight.stated_shape];
+  const i64 size = dtype_bits(stated.dtype) / 8, count = stated.bytes / size;
+  if ((stated.dtype != Dtype::I64 && stated.dtype != Dtype::I32) || count == 0 || count % (2 * weight.matrices) != 0)
+    fail(ErrorCode::SizeMismatch, {{}, stated.name}, "'{}': {} {} for '{}' of {}; expected two numbers for each matrix",
+         stated.name, dtype_name(stated.dtype), shape_text(stated.shape), weight.name, shape_text(weight.shape));
+  const i64 parts = count / (2 * weight.matrices);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(stated.bytes));
+  source.read(*weight.stated_shape, 0, bytes);
+  const auto number = [&](i64 i) {
+    i64 value = 0;
+    std::memcpy(&value, bytes.data() + i * size, static_cast<std::size_t>(size));
+    return value;
+  };
+  for (i64 i = 0; i < count; i += 2) {
+    const i64 rows = number(i), cols = number(i + 1);
+    if (rows * parts == weight.rows && cols == weight.cols) continue;
+    fail(ErrorCode::SizeMismatch, {{}, stated.name}, "'{}': states [{}, {}] for '{}', whose codes are of {}",
+         stated.name, rows, cols, weight.name, shape_text(weight.shape));
   }
 }
 
 }  // namespace
 
-void check_parts(const Source& source, const Quantization& found) {
-  for (const QuantizedTensor& weight : found.tensors) check_part_scales(source, weight);
+void check_decodable(const Source& source, const Quantization& found) {
+  if (found.undecodable)
+    fail(found.undecodable->code, {{}, found.undecodable->tensor}, "'{}': {}", found.undecodable->tensor,
+         found.undecodable->why);
+  for (const QuantizedTensor& weight : found.tensors) {
+    check_part_scales(source, weight);
+    check_stated_shape(source, weight);
+  }
 }
 
 std::unique_ptr<Source> decode_source(std::unique_ptr<Source> source, Quantization found, Dtype to, DecodePath path) {

@@ -15,9 +15,10 @@ enum class DecodePath {
   Plain,
 };
 
-/// Throws NotSupported where gate and up have unequal scales in one tensor, and nothing says in which order it holds
-/// their rows (QuantizedTensor::part_rows).
-void check_parts(const Source& source, const Quantization& found);
+/// Throws for what has no numbers: `found.undecodable`; NotSupported where gate and up have unequal scales in one
+/// tensor and nothing says in which order it holds their rows (QuantizedTensor::part_rows); SizeMismatch where a
+/// weight's stated shape is not that of its codes.
+void check_decodable(const Source& source, const Quantization& found);
 
 /// Returns a Source whose quantized weights are tensors of dtype `to`, BF16 or F32, under the names that the
 /// unquantized model gives them; scales and quantization_config are gone. Bytes are decoded when they are read, and

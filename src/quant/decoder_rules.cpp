@@ -52,6 +52,17 @@ CodeFormat format_of(const QuantizedTensor& weight) {
   return CodeFormat::Fp8;
 }
 
+const DecoderRule* find_rule(std::string_view decoder, CodeFormat format) {
+  const auto rule = std::ranges::find_if(
+      kRules, [&](const DecoderRule& one) { return one.decoder == decoder && one.format == format; });
+  return rule == kRules.end() ? nullptr : &*rule;
+}
+
+void follow(const DecoderRule& rule, QuantizedTensor& weight) {
+  weight.positive_zero = rule.positive_zero;
+  weight.rounds_scale = rule.rounds_scale;
+}
+
 }  // namespace
 
 std::vector<std::string> known_decoders() {
@@ -61,23 +72,25 @@ std::vector<std::string> known_decoders() {
   return names;
 }
 
+void follow_decoder(Quantization& found) {
+  for (QuantizedTensor& weight : found.tensors)
+    if (const DecoderRule* const rule = find_rule(found.decoder, format_of(weight))) follow(*rule, weight);
+}
+
 void name_decoder(Quantization& found, const std::string& name) {
   if (std::ranges::find(kRules, name, &DecoderRule::decoder) == kRules.end())
     fail(ErrorCode::Usage, {}, "no decoder is called '{}'; known: {}", name, fmt::join(known_decoders(), ", "));
   for (QuantizedTensor& weight : found.tensors) {
     const CodeFormat format = format_of(weight);
     std::vector<std::string_view> others;
-    const DecoderRule* chosen = nullptr;
-    for (const DecoderRule& rule : kRules) {
+    for (const DecoderRule& rule : kRules)
       if (rule.format == format) others.push_back(rule.decoder);
-      if (rule.format == format && rule.decoder == name) chosen = &rule;
-    }
-    if (chosen == nullptr)
+    const DecoderRule* const rule = find_rule(name, format);
+    if (rule == nullptr)
       fail(ErrorCode::NotSupported, {{}, weight.name},
            "'{}': {} decodes no weights of its format; --decode-as takes {} for it", weight.name, name,
            fmt::join(others, ", "));
-    weight.positive_zero = chosen->positive_zero;
-    weight.rounds_scale = chosen->rounds_scale;
+    follow(*rule, weight);
   }
   if (!found.tensors.empty()) found.decoder = name;
 }

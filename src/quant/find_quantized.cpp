@@ -9,6 +9,7 @@
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
 #include "layout/tensor_kinds.hpp"
+#include "quant/decoder_rules.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -78,6 +79,7 @@ class Finder {
     companions.erase(std::unique(companions.begin(), companions.end()), companions.end());
     found_.formats.assign(formats_.begin(), formats_.end());
     found_.decoder = decoder_name();
+    follow_decoder(found_);
     return std::move(found_);
   }
 
@@ -169,7 +171,18 @@ class Finder {
     return weight;
   }
 
+  /// The weight has no numbers here; moved as it is, it needs none.
+  void cannot_decode(std::size_t number, ErrorCode code, std::string why) {
+    if (!found_.undecodable) found_.undecodable = Undecodable{code, at(number).name, std::move(why)};
+  }
+
   void add(QuantizedTensor weight, const std::string& format) {
+    // AWQ of ModelOpt divides the columns of a weight by what multiplies its inputs.
+    const WeightName name = plain_weight_name(weight.name);
+    if (const auto inputs = number_of(name.base + (name.is_layer ? ".pre_quant_scale" : "_pre_quant_scale")))
+      cannot_decode(
+          *inputs, ErrorCode::NotSupported,
+          fmt::format("multiplies the inputs of '{}' where it is quantized; --decode has no rule for it", weight.name));
     formats_.insert(format);
     found_.tensors.push_back(std::move(weight));
   }
@@ -261,6 +274,10 @@ class Finder {
     QuantizedTensor weight = weight_of(number, tensor.name, tensor.shape, Codes::Int8);
     weight.scales = scales_of(number, {name.of(TensorKind::PlainScale)});
     take_if_there(name.of(TensorKind::InputScale));
+    if (const auto zeros = number_of(name.of(TensorKind::ZeroPoint)))
+      cannot_decode(take(*zeros), ErrorCode::NotSupported, "--decode has no rule for INT8 with zero points");
+    else if (config_.some_asymmetric)
+      cannot_decode(number, ErrorCode::ScaleMissing, missing_zeros(name.of(TensorKind::ZeroPoint)));
     require_scale_dtype(weight, {Dtype::F32, Dtype::BF16, Dtype::F16});
     set_cell(weight, {{1, weight.cols}, {weight.rows, weight.cols}});
     add(weight, weight.cell_rows == 1 ? "INT8 per channel" : "INT8 per tensor");
@@ -277,14 +294,17 @@ class Finder {
     add(weight, "MXFP4");
   }
 
-  /// gpt-oss: [experts, out, in / 32, 16], decoded as [experts, in, out].
+  /// gpt-oss: [experts, out, in / 32, 16], decoded as [experts, in, out]; without the first axis where each expert has
+  /// tensors of its own.
   void add_blocks(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
-    if (tensor.shape.size() != 4 || tensor.shape[3] != 16) return;
+    const std::size_t axes = tensor.shape.size();
+    if (axes < 3 || axes > 4 || tensor.shape.back() != 16) return;
     require_method(tensor, {"mxfp4"});
-    const i64 experts = tensor.shape[0], out = tensor.shape[1], in = 32 * tensor.shape[2];
-    QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), {experts, out, in}, Codes::E2m1);
-    weight.shape = {experts, in, out};
+    std::vector<i64> shape(tensor.shape.begin(), tensor.shape.end() - 1);
+    shape.back() = checked_mul(shape.back(), 32).value_or(0);
+    QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), shape, Codes::E2m1);
+    std::swap(weight.shape[axes - 3], weight.shape[axes - 2]);
     weight.transposed = true;
     weight.scales = scales_of(number, {name.of(TensorKind::Scales)});
     require_scale_dtype(weight, {Dtype::U8, Dtype::F8_E8M0});
@@ -304,11 +324,21 @@ class Finder {
   void add_modelopt_fp4(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
     const auto scales = number_of(name.of(TensorKind::PlainScale));
-    if (!scales) return;
+    if (!scales) return find_bytes_without_scales(number);
     require_method(tensor, {"modelopt", "quark"});
     if (at(*scales).dtype == Dtype::F8_E4M3)
       return add_nvfp4(number, name, TensorKind::SecondScale, TensorKind::InputScale);
     add_fp4_bytes(number, tensor.name, name.of(TensorKind::PlainScale));
+  }
+
+  /// Bytes may be codes whose scales are not there, or those of another program.
+  void find_bytes_without_scales(std::size_t number) {
+    const TensorRef& tensor = at(number);
+    if (config_.method.empty() || tensor.shape.size() < 2) return;
+    const bool is_known = config_.method == "modelopt" || config_.method == "quark";
+    cannot_decode(number, is_known ? ErrorCode::ScaleMissing : ErrorCode::NotSupported,
+                  fmt::format("U8 {} without scales; --decode has no rule for it under quantization by '{}'{}",
+                              shape_text(tensor.shape), config_.method, is_known ? "; is the download complete?" : ""));
   }
 
   void add_nvfp4(std::size_t number, const WeightName& name, TensorKind global, TensorKind of_inputs) {
@@ -335,10 +365,16 @@ class Finder {
     const TensorRef& tensor = at(number);
     require_method(tensor, {"compressed-tensors"});
     require_four_bits(tensor);
+    if (config_.bits_differ)
+      cannot_decode(
+          number, ErrorCode::NotSupported,
+          "quantization_config has groups of modules with other numbers of bits, and which of them this weight "
+          "is in is not looked up");
     QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), widened(number, kWordCodes), Codes::Int4);
     weight.scales = scales_of(number, {name.of(TensorKind::PlainScale)});
     require_scale_dtype(weight, {Dtype::BF16, Dtype::F16, Dtype::F32});
-    take_if_there(name.of(TensorKind::WeightShape));
+    weight.stated_shape = number_of(name.of(TensorKind::WeightShape));
+    if (weight.stated_shape) take(*weight.stated_shape);
     set_cell(weight, {{1, group_size(weight)}, {1, weight.cols}});
     const i64 words = (weight.rows + kWordCodes - 1) / kWordCodes;
     if (const auto zeros = number_of(name.of(TensorKind::ZeroPoint))) {
@@ -346,12 +382,19 @@ class Finder {
       check_part(weight, *zeros, Dtype::I32, {words, weight.grid_cols()});
     } else if (config_.symmetric == false) {
       scales_of(number, {name.of(TensorKind::ZeroPoint)});
+    } else if (config_.some_asymmetric) {
+      cannot_decode(number, ErrorCode::ScaleMissing, missing_zeros(name.of(TensorKind::ZeroPoint)));
     }
     if (const auto groups = number_of(name.of(TensorKind::PackedGroupIndex))) {
       weight.groups = take(*groups);
       const bool of_two = at(*groups).shape.size() == weight.shape.size();
       check_part(weight, *groups, Dtype::I32,
                  of_two ? std::vector<i64>{2, weight.cols} : std::vector<i64>{weight.cols});
+    } else if (config_.some_reordered && weight.grid_cols() > 1) {
+      cannot_decode(number, ErrorCode::ScaleMissing,
+                    fmt::format("quantization_config says that columns were reordered ('actorder'), and '{}' is not "
+                                "there",
+                                name.of(TensorKind::PackedGroupIndex)));
     }
     const std::string of = weight.zeros ? ", asymmetric" : "";
     add(weight, weight.cell_cols == weight.cols ? "INT4 per channel" + of
@@ -391,14 +434,22 @@ class Finder {
     check_part(weight, weight.scales, at(weight.scales).dtype, {weight.grid_cols(), weight.rows});
     if (const auto zeros = number_of(name.of(TensorKind::QZeros))) {
       weight.zeros = take(*zeros);
-      check_part(weight, *zeros, Dtype::I32, {weight.grid_cols(), weight.rows / kWordCodes});
+      check_part(weight, *zeros, Dtype::I32, {weight.grid_cols(), (weight.rows + kWordCodes - 1) / kWordCodes});
+    } else if (!config_.symmetric.value_or(false)) {
+      scales_of(number, {name.of(TensorKind::QZeros)});
     }
+    if (weight.rows % kWordCodes != 0)
+      cannot_decode(
+          number, ErrorCode::NotSupported,
+          fmt::format("{} rows, no multiple of the {} that share a word of zero points", weight.rows, kWordCodes));
     if (!awq && weight.zeros) weight.zero_offset = config_.version == "gptq_v2" ? 0 : 1;
     if (const auto groups = number_of(name.of(TensorKind::GroupIndex)); groups && !awq) {
       weight.groups = take(*groups);
       const bool of_two = at(*groups).shape.size() == weight.shape.size();
       check_part(weight, *groups, Dtype::I32,
                  of_two ? std::vector<i64>{weight.cols, 2} : std::vector<i64>{weight.cols});
+    } else if (!awq && config_.some_reordered && weight.grid_cols() > 1) {
+      scales_of(number, {name.of(TensorKind::GroupIndex)});
     }
     add(weight, fmt::format("{} in groups of {}", awq ? "AWQ" : "GPTQ", weight.cell_cols));
   }
@@ -413,6 +464,13 @@ class Finder {
       fail(ErrorCode::SizeMismatch, {{}, tensor.name}, "'{}': {} {} for '{}' of {} in groups of {}; expected {} {}",
            tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), weight.name, shape_text(weight.shape),
            weight.cell_cols, dtype_name(dtype), shape_text(expected));
+  }
+
+  static std::string missing_zeros(const std::string& name) {
+    return fmt::format(
+        "quantization_config has groups of modules with zero points ('symmetric': false), and '{}' is "
+        "not there",
+        name);
   }
 
   // ---- checks -----------------------------------------------------------------------------------

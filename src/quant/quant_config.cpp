@@ -28,9 +28,21 @@ void read_block(const std::optional<JsonValue>& block, QuantConfig& config) {
   config.block_cols = cols;
 }
 
+/// compressed-tensors stores the order of columns where it is chosen by group; "weight" and "static" leave it as it is.
+bool stores_column_order(const JsonValue& weights) {
+  const std::string order = text_of(weights, "actorder");
+  return order == "group" || order == "dynamic" || weights.find<bool>("actorder").value_or(false);
+}
+
+/// Codes of integers share words, unless each has a byte of its own.
+bool are_packed(const JsonValue& group, const JsonValue& weights) {
+  return text_of(weights, "type") != "float" && text_of(group, "format") != "int-quantized";
+}
+
 /// The weights of all groups of compressed-tensors and of ModelOpt have the same answers, or none counts.
 void read_groups(const JsonValue& groups, QuantConfig& config) {
   bool first = true;
+  std::optional<i64> packed_bits;
   for (const auto& [name, group] : groups.members()) {
     const auto weights = group.find("weights");
     if (!weights || weights->kind() != JsonKind::Object) continue;
@@ -38,6 +50,12 @@ void read_groups(const JsonValue& groups, QuantConfig& config) {
     const auto size = weights->find<i64>("group_size");
     const auto symmetric = weights->find<bool>("symmetric");
     const std::string strategy = text_of(*weights, "strategy");
+    config.some_asymmetric = config.some_asymmetric || symmetric == false;
+    config.some_reordered = config.some_reordered || stores_column_order(*weights);
+    if (are_packed(group, *weights)) {
+      config.bits_differ = config.bits_differ || (packed_bits && packed_bits != bits);
+      packed_bits = bits;
+    }
     config.bits = first || config.bits == bits ? bits : std::nullopt;
     config.group_size = first || config.group_size == size ? size : std::nullopt;
     config.symmetric = first || config.symmetric == symmetric ? symmetric : std::nullopt;
@@ -61,6 +79,11 @@ QuantConfig read_object(const JsonValue& object) {
   config.version = text_of(object, config.method == "gptq" ? "checkpoint_format" : "version");
   config.bits = object.find<i64>("bits");
   config.group_size = object.find<i64>("group_size");
+  if (config.method == "gptq") {
+    config.symmetric = object.find<bool>("sym");
+    config.some_reordered = object.find<bool>("desc_act").value_or(false);
+  }
+  if (const auto zeros = object.find<bool>("zero_point"); zeros && config.method == "awq") config.symmetric = !*zeros;
   read_block(object.find("weight_block_size"), config);
   if (const auto groups = object.find("config_groups")) read_groups(*groups, config);
   // GPTQ writes -1 for one group over all columns.

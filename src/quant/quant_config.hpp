@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "glu_ckpt/tensor.hpp"
 
@@ -20,10 +21,19 @@ struct QuantConfig {
   std::optional<i64> block_cols;
   std::optional<i64> group_size;
   std::optional<i64> bits;
+  /// False: weights have zero points. Of AWQ it is said by `zero_point`, of GPTQ by `sym`.
   std::optional<bool> symmetric;
+  /// Groups of modules of compressed-tensors differ: some have zero points, some have codes of other widths.
+  bool some_asymmetric = false;
+  bool bits_differ = false;
+  /// The columns of some weights were reordered: GPTQ's `desc_act`, compressed-tensors' `actorder`.
+  bool some_reordered = false;
   /// "tensor", "channel", "group", "block"; where several groups of weights differ, that of none.
   std::string strategy;
 };
+
+/// The file beside config.json in which ModelOpt says the same.
+inline constexpr std::string_view kModelOptConfig = "hf_quant_config.json";
 
 /// `config` is the text of a config.json, or empty.
 QuantConfig read_quant_config(const std::string& config);

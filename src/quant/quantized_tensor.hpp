@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "glu_ckpt/error.hpp"
 #include "glu_ckpt/ops/decode_codes.hpp"
 #include "glu_ckpt/tensor.hpp"
 
@@ -38,12 +39,16 @@ struct QuantizedTensor {
   int zero_offset = 0;
   /// The group of each column, where weights were reordered (`g_idx`).
   std::optional<std::size_t> groups;
+  /// The shape as compressed-tensors states it, two numbers for each matrix.
+  std::optional<std::size_t> stated_shape;
   /// Gate and up, which stand in one tensor, have a scale each for all of their rows: FP8 per tensor in `scales`, NVFP4
   /// in `global`.
   bool scales_of_parts = false;
   /// Then: rows of gate before the first ones of up, as often as there are; 0 where nothing says it, and both scales
   /// must be equal.
   i64 part_rows = 0;
+  /// Then: gate and up stand beside each other in the columns of the stored matrix, and not in its rows.
+  bool parts_in_columns = false;
   /// ModelOpt's decoder gives +0 for code 8 of FP4, others -0.
   bool positive_zero = false;
   /// Scales are rounded to the dtype of the decoded weight before they multiply.
@@ -53,6 +58,13 @@ struct QuantizedTensor {
   i64 grid_cols() const { return (cols + cell_cols - 1) / cell_cols; }
   /// 0 for gate and 1 for up.
   i64 part_of(i64 row) const { return part_rows == 0 ? 0 : row / part_rows % 2; }
+};
+
+/// Says why weights that are stored as codes have no numbers here. They can be moved as they are.
+struct Undecodable {
+  ErrorCode code = ErrorCode::NotSupported;
+  std::string tensor;
+  std::string why;
 };
 
 /// All that is quantized in a checkpoint.
@@ -65,6 +77,8 @@ struct Quantization {
   std::vector<std::string> formats;
   /// The program whose decoder is followed, bit for bit.
   std::string decoder;
+  /// The first weight that cannot be decoded.
+  std::optional<Undecodable> undecodable;
 };
 
 }  // namespace glu_ckpt

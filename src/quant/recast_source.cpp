@@ -13,6 +13,7 @@
 #include "core/fail.hpp"
 #include "core/mxfp8_bits.hpp"
 #include "quant/decode_row.hpp"
+#include "quant/decoded_source.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
@@ -278,6 +279,7 @@ class RecastSource final : public Source {
   }
 
   bool encode() {
+    check_decodable(*source_, quantization_);
     std::map<std::size_t, std::size_t> weights, scales;
     for (std::size_t i = 0; i < quantization_.tensors.size(); ++i) {
       const QuantizedTensor& weight = quantization_.tensors[i];
@@ -297,6 +299,7 @@ class RecastSource final : public Source {
       info_.inventory.tensors.push_back(std::move(tensor));
     }
     if (info_.recast_tensors == 0) return false;
+    std::erase_if(info_.extra_files, [](const ExtraFile& file) { return file.name.ends_with(kModelOptConfig); });
     edit_config(with_mxfp8);
     info_.record["encoded_as"] = "mxfp8";
     return true;
@@ -477,6 +480,11 @@ class RecastSource final : public Source {
     if (weight.cols % kMxCols != 0)
       fail(ErrorCode::NotExact, {{}, name}, "'{}': rows of {} weights are no multiple of {}", name, weight.cols,
            kMxCols);
+    if (weight.cell_cols < weight.cols && weight.cell_cols % kMxCols != 0)
+      fail(ErrorCode::NotExact, {{}, name},
+           "'{}': a scale is for {} columns, no multiple of {}: some blocks of MXFP8 would need two; --decode bf16 "
+           "reads it",
+           name, weight.cell_cols, kMxCols);
     if (!is_mx(weight, source_->inventory().tensors[weight.scales].dtype))
       RowMaker(*source_, weight, Made::MxScales, 0).check_scales();
   }

@@ -400,5 +400,105 @@ TEST(FindQuantized, EmptyAndHugeWeightsAreRefused) {
         "a.weight_packed");
 }
 
+/// Why no weight of these has numbers; nothing where they have.
+std::string why_undecodable(const std::vector<MemoryTensor>& tensors, const std::string& config) {
+  const Quantization quantization = found(tensors, read_quant_config(R"({"quantization_config": )" + config + "}"));
+  return quantization.undecodable ? quantization.undecodable->tensor + ": " + quantization.undecodable->why : "";
+}
+
+bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+const std::vector<MemoryTensor>& packed_int4() {
+  static const std::vector<MemoryTensor> tensors = {stored("a.weight_packed", Dtype::I32, {96, 8}),
+                                                    stored("a.weight_scale", Dtype::BF16, {96, 2})};
+  return tensors;
+}
+
+std::string groups_of(const std::string& a, const std::string& b) {
+  return R"({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {)" + a +
+         R"(}}, "b": {"format": "int-quantized", "weights": {)" + b + "}}}}";
+}
+
+/// Codes decode to other numbers where a tensor is left out, so its absence is never taken for its usual value.
+TEST(FindQuantized, GroupsOfModulesThatDiffer) {
+  const std::string four = R"("num_bits": 4, "type": "int", "group_size": 32, "symmetric": true)";
+  EXPECT_EQ(why_undecodable(packed_int4(), groups_of(four, four)), "");
+  EXPECT_EQ(why_undecodable(packed_int4(), groups_of(four, R"("num_bits": 8, "type": "int", "symmetric": true)")), "");
+  const auto refused = [](const std::string& config) { return why_undecodable(packed_int4(), config); };
+  EXPECT_TRUE(says(refused(groups_of(four, R"("num_bits": 4, "symmetric": false)")), "zero points"));
+  EXPECT_TRUE(says(refused(groups_of(four, R"("num_bits": 4, "symmetric": true, "actorder": "group")")), "actorder"));
+  EXPECT_EQ(refused(groups_of(four, R"("num_bits": 4, "symmetric": true, "actorder": "weight")")), "");
+  const std::string mixed = R"({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights":
+      {"num_bits": 4, "symmetric": true}}, "b": {"weights": {"num_bits": 8, "symmetric": true}}}})";
+  EXPECT_TRUE(says(refused(mixed), "numbers of bits"));
+}
+
+TEST(FindQuantized, Int8WithZeroPointsHasNoRule) {
+  const std::vector<MemoryTensor> tensors = {stored("a.weight", Dtype::I8, {96, 64}),
+                                             stored("a.weight_scale", Dtype::F32, {96, 1}),
+                                             stored("a.weight_zero_point", Dtype::I8, {96, 1})};
+  EXPECT_TRUE(says(why_undecodable(tensors, R"({"quant_method": "compressed-tensors"})"), "INT8 with zero points"));
+}
+
+TEST(FindQuantized, WordsWithoutTheirZerosOrOrder) {
+  const std::vector<MemoryTensor> gptq = {stored("a.qweight", Dtype::I32, {8, 96}),
+                                          stored("a.scales", Dtype::F16, {2, 96})};
+  const std::vector<MemoryTensor> awq = {stored("a.qweight", Dtype::I32, {64, 12}),
+                                         stored("a.scales", Dtype::F16, {2, 96})};
+  const auto missing = [](const std::vector<MemoryTensor>& tensors, const std::string& fields, const char* name) {
+    expect_error(
+        ErrorCode::ScaleMissing, [&] { why_undecodable(tensors, R"({"bits": 4, "group_size": 32, )" + fields + "}"); },
+        name);
+  };
+  missing(awq, R"("quant_method": "awq", "zero_point": true)", "'a.qzeros'");
+  missing(awq, R"("quant_method": "awq")", "'a.qzeros'");
+  missing(gptq, R"("quant_method": "gptq", "sym": false)", "'a.qzeros'");
+  missing(gptq, R"("quant_method": "gptq", "sym": true, "desc_act": true)", "'a.g_idx'");
+  EXPECT_EQ(why_undecodable(gptq, R"({"quant_method": "gptq", "group_size": 32, "sym": true})"), "");
+  EXPECT_EQ(why_undecodable(awq, R"({"quant_method": "awq", "group_size": 32, "zero_point": false})"), "");
+}
+
+TEST(FindQuantized, RowsThatShareNoWordOfZeros) {
+  const std::vector<MemoryTensor> gptq = {stored("a.qweight", Dtype::I32, {8, 90}),
+                                          stored("a.scales", Dtype::F16, {2, 90}),
+                                          stored("a.qzeros", Dtype::I32, {2, 12})};
+  EXPECT_TRUE(says(why_undecodable(gptq, R"({"quant_method": "gptq", "group_size": 32, "sym": true})"), "90 rows"));
+}
+
+TEST(FindQuantized, BytesWithoutScalesUnderAQuantization) {
+  const std::vector<MemoryTensor> bytes = {stored("a.weight", Dtype::U8, {96, 32})};
+  EXPECT_TRUE(says(why_undecodable(bytes, R"({"quant_method": "bitsandbytes"})"), "'bitsandbytes'"));
+  EXPECT_TRUE(says(why_undecodable(bytes, R"({"quant_method": "modelopt"})"), "download"));
+  EXPECT_FALSE(found(bytes).undecodable);
+}
+
+TEST(FindQuantized, ScalesOfInputsThatWeightsWereDividedBy) {
+  EXPECT_TRUE(
+      why_undecodable({stored("a.weight", Dtype::U8, {96, 32}), stored("a.weight_scale", Dtype::F8_E4M3, {96, 4}),
+                       stored("a.weight_scale_2", Dtype::F32, {}), stored("a.pre_quant_scale", Dtype::BF16, {64})},
+                      R"({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"})")
+          .starts_with("a.pre_quant_scale: "));
+}
+
+/// The decoder that the report names is the one whose rules are followed.
+TEST(FindQuantized, TheDecoderIsTheOneThatIsNamed) {
+  const std::vector<MemoryTensor> fp4 = {stored("a.weight", Dtype::I8, {96, 32}),
+                                         stored("a.scale", Dtype::F8_E8M0, {96, 2})};
+  EXPECT_EQ(found(fp4, method("fp8")).decoder, "deepseek");
+  EXPECT_TRUE(found(fp4, method("fp8")).tensors[0].positive_zero);
+  const std::vector<MemoryTensor> fp8 = {stored("a.weight", Dtype::F8_E4M3, {96, 64}),
+                                         stored("a.weight_scale", Dtype::F32, {})};
+  EXPECT_TRUE(found(fp8, method("modelopt")).tensors[0].rounds_scale);
+}
+
+/// gpt-oss whose experts have tensors of their own.
+TEST(FindQuantized, BlocksOfOneExpert) {
+  const auto weight =
+      only({stored("e.0.up_proj_blocks", Dtype::U8, {192, 2, 16}), stored("e.0.up_proj_scales", Dtype::U8, {192, 2})},
+           method("mxfp4"));
+  EXPECT_EQ(weight.shape, (std::vector<i64>{64, 192}));
+  EXPECT_TRUE(weight.transposed);
+}
+
 }  // namespace
 }  // namespace glu_ckpt

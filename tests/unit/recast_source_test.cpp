@@ -192,6 +192,12 @@ TEST(RecastSource, WhatIsNoMxfp8IsNamed) {
                     ErrorCode::NotSupported, "'e.w13': gate and up have a scale each in one tensor; split them first");
   refuses_to_encode({stored("a.weight", Dtype::F8_E4M3, {96, 48}), stored("a.weight_scale", Dtype::F32, {96, 1})},
                     ErrorCode::NotExact, "'a.weight': rows of 48 weights are no multiple of 32");
+  // A block of MXFP8 would need two scales.
+  auto source =
+      source_of({stored("a.weight", Dtype::F8_E4M3, {96, 96}), stored("a.weight_scale_inv", Dtype::F8_E8M0, {2, 2})},
+                R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [48, 48]}})");
+  support::expect_error(
+      ErrorCode::NotExact, [&] { encode_mxfp8(source, found_in(*source)); }, "a scale is for 48 columns");
   // Zero is no power of two.
   refuses_to_encode({stored("e.w2", Dtype::F8_E4M3, {2, 96, 64}), stored("e.w2_scale", Dtype::F32, {2, 96, 1})},
                     ErrorCode::NotExact, "'e.w2_scale': scale [0, 0] of matrix 0 is no power of two");
@@ -261,12 +267,15 @@ TEST(DecodedSource, WhatHasNoValueIsNamed) {
   refuses_to_decode(nvfp4, "modelopt", ErrorCode::NotExact, "'a.weight_scale': a scale of 'a.weight' is NaN");
 
   std::vector<MemoryTensor> gptq = {stored("a.qweight", Dtype::I32, {8, 96}), stored("a.scales", Dtype::F16, {2, 96}),
-                                    stored("a.g_idx", Dtype::I32, {64})};
+                                    stored("a.g_idx", Dtype::I32, {64}), stored("a.qzeros", Dtype::I32, {2, 12})};
   gptq[2].bytes[4 * 50] = std::byte{2};
   refuses_to_decode(gptq, "gptq", ErrorCode::SizeMismatch, "'a.g_idx': column 50 is of group 2; there are 2");
-  std::vector<MemoryTensor> fused = {stored("e.w13_qweight", Dtype::I32, {3, 8, 96}),
-                                     stored("e.w13_scales", Dtype::F16, {3, 2, 96}),
-                                     stored("e.w13_g_idx", Dtype::I32, {3, 64, 2})};
+  gptq[2].bytes[4 * 50] = std::byte{0};
+  gptq[1].bytes[2 * 130 + 1] = std::byte{0x7e};
+  refuses_to_decode(gptq, "gptq", ErrorCode::NotExact, "'a.scales': a scale of 'a.weight' is NaN");
+  std::vector<MemoryTensor> fused = {
+      stored("e.w13_qweight", Dtype::I32, {3, 8, 96}), stored("e.w13_scales", Dtype::F16, {3, 2, 96}),
+      stored("e.w13_g_idx", Dtype::I32, {3, 64, 2}), stored("e.w13_qzeros", Dtype::I32, {3, 2, 12})};
   fused[2].bytes[4 * (2 * 64 * 2 + 2 * 13 + 1)] = std::byte{1};
   refuses_to_decode(fused, "gptq", ErrorCode::NotSupported, "column 13 is of group 0 for gate and of group 1 for up");
   fused = {stored("e.w13_packed", Dtype::I32, {3, 96, 8}), stored("e.w13_scale", Dtype::F16, {3, 96, 2}),
@@ -274,6 +283,28 @@ TEST(DecodedSource, WhatHasNoValueIsNamed) {
   fused[2].bytes[4 * (2 * 64 * 2 + 64 + 13)] = std::byte{1};
   refuses_to_decode(fused, "compressed-tensors", ErrorCode::NotSupported,
                     "column 13 is of group 0 for gate and of group 1 for up");
+}
+
+/// compressed-tensors states what padding hides: the shape of a weight whose rows fill no whole words.
+TEST(DecodedSource, AStatedShapeIsThatOfTheCodes) {
+  const auto check = [](std::vector<i64> shape, const std::vector<i64>& numbers) {
+    std::vector<MemoryTensor> tensors = {stored("e.w13_packed", Dtype::I32, {3, 96, 8}),
+                                         stored("e.w13_scale", Dtype::BF16, {3, 96, 2}),
+                                         stored("e.w13_shape", Dtype::I64, std::move(shape))};
+    std::memcpy(tensors[2].bytes.data(), numbers.data(), tensors[2].bytes.size());
+    const auto source = source_of(std::move(tensors));
+    check_decodable(*source, found_in(*source));
+  };
+  check({3, 2}, {96, 64, 96, 64, 96, 64});
+  // Gate's and up's, one behind the other.
+  check({3, 4}, {48, 64, 48, 64, 48, 64, 48, 64, 48, 64, 48, 64});
+  const auto refused = [&](const std::vector<i64>& shape, const std::vector<i64>& numbers, const std::string& words) {
+    support::expect_error(
+        ErrorCode::SizeMismatch, [&] { check(shape, numbers); }, words);
+  };
+  refused({3, 2}, {96, 64, 96, 60, 96, 64}, "states [96, 60] for 'e.w13', whose codes are of [3, 96, 64]");
+  refused({3, 2}, {96, 64, 48, 64, 96, 64}, "states [48, 64]");
+  refused({2}, {96, 64}, "expected two numbers for each matrix");
 }
 
 /// compressed-tensors 0.20 multiplies in the dtype of the scales, so fp16 rounds before bf16 does.
