@@ -132,10 +132,10 @@ struct DeviceGroupedMlpBackward::State {
   /// gate and up for each expert, for FC1's sums; the second is up without a gate.
   DeviceBuffer first_pairs;
   std::array<BiasTables, kMlpMatrices> biases;
-  /// The sm_90a kernels can take it, if a step's rows are aligned: maps of FC1 in pairs in boxes of kHalfRows, of
-  /// kLongHalfRows and of kDepthRows rows, of W_down in boxes of kHalfDepthRows, and of gradients.
+  /// The sm_90a kernels can take it, if a step's rows are aligned: maps of FC1 in pairs in boxes of kHalfRows and of
+  /// kDepthRows rows, of W_down in boxes of kHalfDepthRows, and of gradients.
   bool fast = false;
-  DeviceBuffer first_maps, first_long_maps, first_deep_maps, down_deep_maps, grad_maps;
+  DeviceBuffer first_maps, first_deep_maps, down_deep_maps, grad_maps;
   DeviceBuffer tiles_memory;
   ExpertTiles tiles;
 };
@@ -191,7 +191,6 @@ bool DeviceGroupedMlpBackward::State::find_fast(const MlpBackward& given) const 
 void DeviceGroupedMlpBackward::State::upload_fast(const MlpBackward& given, GpuStream stream) {
   const std::vector<StoredMatrix> pairs = pairs_of(given.mlp);
   first_maps = upload_maps(pairs, kHalfRows, stream);
-  first_long_maps = upload_maps(pairs, kLongHalfRows, stream);
   first_deep_maps = upload_maps(pairs, kDepthRows, stream);
   down_deep_maps = upload_maps(members(given.mlp.experts, &ExpertWeights::down), kHalfDepthRows, stream);
   std::vector<StoredMatrix> stored_grads = table_of(given.grads, kWeights);
@@ -279,11 +278,8 @@ void DeviceGroupedMlpBackward::State::recompute_z(const MlpBackwardStep& step, c
   if (is_fast) {
     const TileHeight height = choose_tile_height(step.rows, experts);
     make_expert_tiles(splits, experts, step.rows, height.tile_rows, tiles, stream);
-    Sm90Layer sm90{layer,
-                   make_rows_map(step.x, compute, step.rows, hidden, hidden, height.box_rows),
-                   {},
-                   {},
-                   maps(height.half_rows == kLongHalfRows ? first_long_maps : first_maps)};
+    Sm90Layer sm90{
+        layer, make_rows_map(step.x, compute, step.rows, hidden, hidden, height.box_rows), {}, {}, maps(first_maps)};
     launch_sm90(sm90, step.rows, height, multiprocessors, stream);
   } else {
     make_expert_tiles(splits, experts, step.rows, kSimtTileRows, tiles, stream);

@@ -48,7 +48,7 @@ TileHeight choose_tile_height(i64 rows, i64 experts) {
   const i64 each = (rows + experts - 1) / experts;
   if (each > 128) return sm90_grouped_gemm_height();
   const int height = each > 64 ? 128 : each > 24 ? 64 : each > 8 ? 32 : 16;
-  return {height, height, kHalfRows};
+  return {height, height};
 }
 
 void set_z(MlpLayer& layer, void* z) {

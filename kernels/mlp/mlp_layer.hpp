@@ -31,8 +31,8 @@ inline Activation scaled(Activation activation) {
   return activation;
 }
 
-/// A multiple of the columns of every tile: 96, 128, 192, and 256.
-inline constexpr i64 kBiasMultiple = 768;
+/// The columns of the widest tile.
+inline constexpr i64 kBiasMultiple = 256;
 
 /// A matrix [rows, MlpLayer::n] in device memory that is written.
 struct RowsOut {

@@ -21,7 +21,7 @@ struct TmaWeight {
 /// The rows of C that a warp stores at once.
 inline constexpr int kStoreRows = 16;
 
-/// Weights are taken in halves of TileHeight::half_rows rows: of gate and of up for Gated, else neighbours.
+/// Weights are taken in halves of kHalfRows rows: of gate and of up for Gated, else neighbours.
 struct Sm90Layer : MlpLayer {
   /// A [rows, K], in boxes of kTileCols columns.
   CUtensorMap a_map;
@@ -44,8 +44,6 @@ CUtensorMap make_rows_map(const void* data, Dtype dtype, i64 rows, i64 cols, i64
 struct TileHeight {
   int box_rows = 0;
   int tile_rows = 0;
-  /// The weight rows that the boxes of Sm90Layer::weights bring.
-  int half_rows = kHalfRows;
 };
 
 /// The height of launch_sm90_grouped_gemm().
