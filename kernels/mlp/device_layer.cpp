@@ -51,6 +51,11 @@ TileHeight choose_tile_height(i64 rows, i64 experts) {
   return {height, height};
 }
 
+int half_rows(const TileHeight& height, const MlpLayer& layer) {
+  const bool is_long = height.tile_rows == sm90_grouped_gemm_height().tile_rows;
+  return is_long && layer.z[1].data == nullptr ? kLongHalfRows : kHalfRows;
+}
+
 void set_z(MlpLayer& layer, void* z) {
   const i64 halves = layer.kind == LayerKind::Gated ? 2 : 1;
   const i64 half_bytes = layer.n * (dtype_bits(layer.dtype) / 8);
@@ -65,7 +70,10 @@ void launch_sm90(Sm90Layer& layer, i64 rows, const TileHeight& height, int multi
   };
   layer.out_map = map(layer.out);
   for (int half = 0; half < 2; ++half) layer.z_maps[half] = map(layer.z[half]);
-  if (height.tile_rows == sm90_grouped_gemm_height().tile_rows)
+  const bool is_long = height.tile_rows == sm90_grouped_gemm_height().tile_rows;
+  if (is_long && layer.z[1].data != nullptr)
+    launch_sm90_saving_gemm(layer, multiprocessors, stream);
+  else if (is_long)
     launch_sm90_grouped_gemm(layer, multiprocessors, stream);
   else
     launch_sm90_grouped_gemm_swap_ab(layer, height.tile_rows, multiprocessors, stream);

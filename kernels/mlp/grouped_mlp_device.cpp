@@ -46,7 +46,10 @@ class MappedWeights {
     std::vector<StoredMatrix> matrices = members(mlp.experts, member);
     const bool all = std::ranges::all_of(matrices, [](const StoredMatrix& m) { return tma_boxes(m).has_value(); });
     if (!all) use_copies(matrices, stream);
-    for (const StoredMatrix& matrix : matrices) maps_.push_back(make_tma_weight(matrix, tma_boxes(matrix).value()));
+    for (const StoredMatrix& matrix : matrices) {
+      maps_.push_back(make_tma_weight(matrix, tma_boxes(matrix).value()));
+      long_maps_.push_back(make_tma_weight(matrix, tma_boxes(matrix, kLongHalfRows).value()));
+    }
   }
 
   void refresh(GpuStream stream) const {
@@ -55,7 +58,9 @@ class MappedWeights {
                  round_up(cols_, kRowMultiple), stream);
   }
 
+  /// In boxes of kHalfRows and of kLongHalfRows rows.
   const std::vector<TmaWeight>& maps() const { return maps_; }
+  const std::vector<TmaWeight>& long_maps() const { return long_maps_; }
 
  private:
   void use_copies(std::vector<StoredMatrix>& matrices, GpuStream stream) {
@@ -73,7 +78,7 @@ class MappedWeights {
   i64 cols_ = 0;
   DeviceBuffer stored_;
   DeviceBuffer copy_;
-  std::vector<TmaWeight> maps_;
+  std::vector<TmaWeight> maps_, long_maps_;
 };
 
 }  // namespace
@@ -114,8 +119,9 @@ struct DeviceGroupedMlp::State {
   WidenedBiases gate_bias, up_bias, down_bias;
   /// The maps for the sm_90a kernels, and copies that they point into.
   std::vector<MappedWeights> mapped;
-  /// TmaWeight or StoredMatrix, two for each expert.
+  /// TmaWeight or StoredMatrix, two for each expert; those of MappedWeights::long_maps().
   DeviceBuffer first_weights, second_weights;
+  DeviceBuffer first_long_weights, second_long_weights;
   /// The elements from one row of A of FC2 to the next.
   i64 middle_pitch = 0;
   /// The workspace for max_rows rows, where the caller has none.
@@ -165,16 +171,19 @@ DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream
   mapped.emplace_back(mlp, &ExpertWeights::up, stream);
   mapped.emplace_back(mlp, &ExpertWeights::down, stream);
   if (activation.is_gated()) mapped.emplace_back(mlp, &ExpertWeights::gate, stream);
-  const auto pairs = [&](const MappedWeights& one, const MappedWeights& other) {
+  const auto pairs = [&](const std::vector<TmaWeight>& one, const std::vector<TmaWeight>& other) {
     std::vector<TmaWeight> maps;
-    for (std::size_t e = 0; e < one.maps().size(); ++e) {
-      maps.push_back(one.maps()[e]);
-      maps.push_back(other.maps()[e]);
+    for (std::size_t e = 0; e < one.size(); ++e) {
+      maps.push_back(one[e]);
+      maps.push_back(other[e]);
     }
     return upload(maps, stream);
   };
-  first_weights = pairs(activation.is_gated() ? mapped[2] : mapped[0], mapped[0]);
-  second_weights = pairs(mapped[1], mapped[1]);
+  const MappedWeights& first = activation.is_gated() ? mapped[2] : mapped[0];
+  first_weights = pairs(first.maps(), mapped[0].maps());
+  second_weights = pairs(mapped[1].maps(), mapped[1].maps());
+  first_long_weights = pairs(first.long_maps(), mapped[0].long_maps());
+  second_long_weights = pairs(mapped[1].long_maps(), mapped[1].long_maps());
 }
 
 void DeviceGroupedMlp::State::refresh(GpuStream stream) const {
@@ -236,8 +245,9 @@ void DeviceGroupedMlp::State::run_sm90(const void* x, i64 rows, const i64* split
                    &layer == &second};
     launch_sm90(sm90, rows, height, multiprocessors, stream);
   };
-  launch(first, x, pitch, first_weights);
-  launch(second, first.out.data, middle_pitch, second_weights);
+  const auto is_long = [&](const MlpLayer& layer) { return half_rows(height, layer) == kLongHalfRows; };
+  launch(first, x, pitch, is_long(first) ? first_long_weights : first_weights);
+  launch(second, first.out.data, middle_pitch, is_long(second) ? second_long_weights : second_weights);
 }
 
 void DeviceGroupedMlp::State::run_simt(const void* x, i64 rows, const i64* splits, const MlpLayer& first,

@@ -1,7 +1,7 @@
 #pragma once
-/// The three products of the backward share this: clusters of two blocks, in which one thread loads and two warpgroups
-/// multiply, and the stages of shared memory between them. Blocks stay on their multiprocessors and take one tile after
-/// the other, as those of sm90_grouped_gemm.cu.
+/// The three products of the backward, and the forward's of many rows, share this: clusters of two blocks, in which one
+/// thread loads and two warpgroups multiply, and the stages of shared memory between them. Blocks stay on their
+/// multiprocessors and take one tile after the other.
 ///
 /// Weights lie transposed for these products, and of a weight gradient both operands do: they are read as they lie, in
 /// squares of 64 x 64 whose rows follow one another along K, which WGMMA takes for 16-bit elements.

@@ -1,205 +1,157 @@
-/// The layer for many rows an expert, which is bound by arithmetic: C = A B^T in tiles of 128 x 256 a block, clusters
-/// of two blocks.
+/// The layer for many rows an expert, which is bound by arithmetic: C = A B^T in tiles of 128 x 192 a warpgroup, whose
+/// results leave while the other warpgroup multiplies.
 ///
-/// A block has one warpgroup that loads and two that multiply, 64 rows each; it stays on its multiprocessor and takes
-/// one tile after the other, so that loads run ahead while results are written. Two blocks are a cluster: they work on
+/// A block stays on its multiprocessor and takes one tile after the other. Two blocks are a cluster: they work on
 /// neighbouring rows and the same weights, of which each loads half for both. A result's gate and up sums are in the
-/// same thread, because the halves are the lower and the upper 128 columns of one instruction.
+/// same thread, because the halves are the lower and the upper 96 columns of one instruction.
 
-#include "kernels/common/cuda_check.hpp"
-#include "kernels/mlp/tile_scheduler.cuh"
-#include "kernels/mlp/write_square.cuh"
+#include "kernels/mlp/sm90_ping_pong.cuh"
 
 namespace glu_ckpt {
 namespace {
 
-constexpr int kStages = 4;
-constexpr int kConsumers = 2;
-constexpr int kBlockRows = 64 * kConsumers;
-constexpr int kThreads = kWarpgroup * (1 + kConsumers);
-constexpr int kCluster = 2;
-constexpr int kABytes = kBlockRows * kTileRowBytes;
-constexpr int kStageBytes = kABytes + 2 * kHalfBytes;
-/// Each warp has two squares of results on their way out.
-constexpr int kOutBytes = kConsumers * 4 * 2 * kSquareBytes;
+using namespace sm90;
 
-struct Shared {
-  alignas(1024) std::byte stages[kStages][kStageBytes];
-  alignas(1024) std::byte out[kOutBytes];
-  /// `full`: a stage's bytes have come; `empty`: both blocks have done with it.
-  uint64_t full[kStages];
-  uint64_t empty[kStages];
-};
+constexpr int kHalfBytes = kLongHalfRows * kTileRowBytes;
+constexpr int kTileRows = kBlockRows * kCluster;
+static_assert(2 * kLongHalfRows == kPingPongCols);
+
+/// Each warp has two squares of results on their way out.
+using Shared = PingPongStages<2>;
 
 __device__ void load_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) {
-  const auto rank = static_cast<int>(sm90::cluster_rank());
-  TileScheduler scheduler(layer.tiles, layer.experts, kBlockRows * kCluster, tiles_n);
-  const int steps = (layer.k + kTileCols - 1) / kTileCols;
-  PipelineStage<kStages> pipeline;
+  const auto rank = static_cast<int>(cluster_rank());
+  TileScheduler scheduler(layer.tiles, layer.experts, kTileRows, tiles_n);
+  StageFiller<Shared> filler(shared);
+  const int steps = tiles_of(layer.k, kTileCols);
   const i64 count = scheduler.count();
-  for (i64 tile = blockIdx.x / kCluster; tile < count; tile += gridDim.x / kCluster) {
+  for (i64 tile = first_tile(); tile < count; tile += tile_stride()) {
     const LayerTile place = scheduler.at(tile);
-    const TmaWeightLoader weights(layer, place, rank);
+    const TmaWeightLoader<kLongHalfRows> weights(layer, place, rank);
     const int row = static_cast<int>(place.row) + rank * kBlockRows;
-    for (int step = 0; step < steps; ++step, pipeline.next()) {
-      sm90::barrier_wait(&shared.empty[pipeline.stage], pipeline.parity ^ 1);
-      sm90::barrier_expect(&shared.full[pipeline.stage], kStageBytes);
-      std::byte* const stage = shared.stages[pipeline.stage];
-      sm90::load_tile_2d(stage, &layer.a_map, &shared.full[pipeline.stage], step * kTileCols, row, sm90::kEvictNormal);
-      weights.load<true>(stage + kABytes + rank * kHalfBytes, &shared.full[pipeline.stage], step * kTileCols,
-                         sm90::kEvictNormal);
+    for (int step = 0; step < steps; ++step) {
+      std::byte* const stage = filler.next(Shared::kStageBytes);
+      load_tile_2d(stage, &layer.a_map, filler.full(), step * kTileCols, row, kEvictNormal);
+      weights.load<true>(stage + kABytes + rank * kHalfBytes, filler.full(), step * kTileCols, kEvictNormal);
     }
   }
-  // A block must not end while the other block's copies and arrivals are still to come.
-  for (int i = 0; i < kStages; ++i, pipeline.next())
-    sm90::barrier_wait(&shared.empty[pipeline.stage], pipeline.parity ^ 1);
+  filler.finish();
 }
 
-/// Writes a warp's 16 rows of a tile; p are the probabilities of this thread's two rows.
-template <bool kSavesZ, typename EpilogueType>
-__device__ void write_tile(const Sm90Layer& layer, const LayerTile& place, i64 row, std::byte* buffer,
-                           const float (&sums)[128], const float (&p)[2], const EpilogueType& epilogue) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+/// Writes a warp's 16 rows of a part of a tile, from `row` on, square by square. `square` counts those of a tile, whose
+/// buffers take turns.
+template <LayerKind kKind>
+class PartWriter {
+ public:
+  __device__ PartWriter(const LayerTile& place, i64 row, std::byte* buffers, int& square)
+      : row_(row), row_end_(place.row_end), first_col_(place.n * kCols), buffers_(buffers), square_(square) {}
+
+  /// Writes value(col, i) for the i-th sum of a thread in each column.
+  template <typename Element, typename Value>
+  __device__ void write(const RowsOut& out, const CUtensorMap* map, int cols, const Value& value) {
+#pragma unroll
+    for (int first = 0; first < kCols; first += kTileCols) {
+      const int col = first_col_ + first;
+      const auto at = [&](int i) {
+        return value(col + i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2, first / 2 + i);
+      };
+      std::byte* const buffer = buffers_ + square_++ % 2 * kSquareBytes;
+      if (first + kTileCols <= kCols)
+        write_square<Element>({out, map, cols}, buffer, row_, row_end_, col, at);
+      else
+        write_square<Element, kLastCols>({out, map, cols}, buffer, row_, row_end_, col, at);
+    }
+  }
+
+ private:
+  static constexpr int kCols = tile_cols(kKind, kLongHalfRows);
+  /// Those of the last square.
+  static constexpr int kLastCols = (kCols - 1) % kTileCols + 1;
+  i64 row_, row_end_;
+  int first_col_;
+  std::byte* buffers_;
+  int& square_;
+};
+
+/// Writes a warp's part of a tile; p are the probabilities of this thread's two rows.
+template <typename EpilogueType>
+__device__ void write_part(const Sm90Layer& layer, const LayerTile& place, i64 row, std::byte* buffers, int& square,
+                           const float (&sums)[kPartSums], const float (&p)[2], const EpilogueType& epilogue) {
   constexpr LayerKind kKind = EpilogueType::kKind;
-  constexpr int kEach = kTileCols / 2;
+  constexpr int kSecond = kPartSums / 2;
   using Element = typename EpilogueType::Element;
-  const int first_col = place.n * tile_cols(kKind);
-#pragma unroll
-  for (int square = 0; square < tile_cols(kKind) / kTileCols; ++square) {
-    const int col = first_col + square * kTileCols;
-    const auto col_of = [&](int i) { return col + i / 4 * 8 + lane % 4 * 2 + i % 2; };
-    write_square<Element>(
-        {layer.out, &layer.out_map, layer.n}, buffer + square % 2 * kSquareBytes, row, place.row_end, col, [&](int i) {
-          return epilogue(col_of(i), sums[square * kEach + i], sums[(64 + square * kEach + i) % 128], p[i / 2 % 2]);
-        });
-  }
-  if constexpr (kSavesZ) {
-#pragma unroll
-    for (int square = 0; square < tile_cols(kKind) / kTileCols; ++square) {
-      const int col = first_col + square * kTileCols;
-      const auto col_of = [&](int i) { return col + i / 4 * 8 + lane % 4 * 2 + i % 2; };
-      if constexpr (kKind == LayerKind::Gated)
-        write_square<Element>({layer.z[0], &layer.z_maps[0], layer.n}, buffer, row, place.row_end, col, [&](int i) {
-          return epilogue.template pre_activation<0>(col_of(i), sums[square * kEach + i]);
-        });
-      constexpr int kUp = kKind == LayerKind::Gated ? 1 : 0;
-      write_square<Element>(
-          {layer.z[1], &layer.z_maps[1], layer.n}, buffer + (kUp + square * (1 - kUp)) % 2 * kSquareBytes, row,
-          place.row_end, col, [&](int i) {
-            return epilogue.template pre_activation<kUp>(col_of(i), sums[(kUp * 64 + square * kEach + i) % 128]);
-          });
-    }
-  }
+  PartWriter<kKind> writer(place, row, buffers, square);
+  writer.template write<Element>(layer.out, &layer.out_map, layer.n, [&](int col, int i) {
+    return epilogue(col, sums[i], sums[(kSecond + i) % kPartSums], p[i / 2 % 2]);
+  });
 }
 
-template <typename Element, LayerKind kKind, bool kSavesZ>
+template <typename Element, LayerKind kKind>
 __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) {
-  const int group = sm90::warp_in_block() / 4 - 1;
-  const int warp = sm90::warp_in_block() % 4;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto rank = static_cast<int>(sm90::cluster_rank());
-  const int own_row = rank * kBlockRows + group * 64 + warp * kStoreRows;
-  std::byte* const buffer = shared.out + (group * 4 + warp) * 2 * kSquareBytes;
-  TileScheduler scheduler(layer.tiles, layer.experts, kBlockRows * kCluster, tiles_n);
-  const int steps = (layer.k + kTileCols - 1) / kTileCols;
-  // Threads 0 and 1 of a warpgroup arrive at the barriers of blocks 0 and 1.
-  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  const auto release = [&](int stage) {
-    if (thread < kCluster) sm90::barrier_arrive_at(&shared.empty[stage], thread);
-  };
-  PipelineStage<kStages> pipeline;
+  const Worker worker;
+  TileScheduler scheduler(layer.tiles, layer.experts, kTileRows, tiles_n);
+  const int steps = tiles_of(layer.k, kTileCols);
+  PingPong<Shared> ping_pong(shared, worker, steps);
+  std::byte* const buffers = shared.out_of(worker.group, worker.warp);
+  const int own_row = worker.rank * kBlockRows + worker.warp * kStoreRows;
   const i64 count = scheduler.count();
-  const i64 stride = gridDim.x / kCluster;
-  i64 tile = blockIdx.x / kCluster;
-  LayerTile next = tile < count ? uniform(scheduler.at(tile)) : LayerTile{};
-  while (tile < count) {
-    const LayerTile place = next;
+  const i64 stride = kConsumers * tile_stride();
+  for (i64 number = first_tile() + worker.group * tile_stride(); number < count; number += stride) {
+    const LayerTile place = glu_ckpt::uniform(scheduler.at(number));
     const i64 row = place.row + own_row;
-    const float p[2] = {probability<Element, kKind>(layer, row + lane / 4, place.row_end),
-                        probability<Element, kKind>(layer, row + lane / 4 + 8, place.row_end)};
-    tile += stride;
-    float sums[128];
-    int last = 0;
-    for (int step = 0; step < steps; ++step, pipeline.next()) {
-      const std::byte* const stage = shared.stages[pipeline.stage];
-      const uint64_t a = sm90::tile_descriptor(stage + group * 64 * kTileRowBytes);
-      const uint64_t b = sm90::tile_descriptor(stage + kABytes);
-      sm90::barrier_wait(&shared.full[pipeline.stage], pipeline.parity);
-      sm90::mma_fence();
+    float p[kParts][2];
 #pragma unroll
-      for (int k = 0; k < kTileCols / 16; ++k)
-        sm90::multiply_add<Element, 256>(sums, a + 2 * k, b + 2 * k, step + k > 0 ? 1 : 0);
-      sm90::mma_commit();
-      // The step before has ended once this one alone is under way.
-      sm90::mma_wait<1>();
-      if (step > 0) release(last);
-      last = pipeline.stage;
-      // The tensor cores are busy meanwhile.
-      if (step == 0 && tile < count) next = uniform(scheduler.at(tile));
-    }
-    sm90::mma_wait<0>();
-    release(last);
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        p[part][i] = probability<Element, kKind>(layer, row + part * 64 + worker.lane / 4 + 8 * i, place.row_end);
+    PingPongSums sums;
+    ping_pong.take_turn(
+        steps, steps, [&](const std::byte* stage, int step) { multiply_stage<Element, 0, 0>(sums, stage, step > 0); });
     with_epilogue<Element, kKind>(layer, place.expert, [&](const auto& epilogue) {
-      write_tile<kSavesZ>(layer, place, row, buffer, sums, p, epilogue);
+      int square = 0;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part)
+        write_part(layer, place, row + part * 64, buffers, square, sums[part], p[part], epilogue);
     });
   }
-  if (sm90::is_elected()) sm90::store_wait_all();
+  if (is_elected()) store_wait_all();
 }
 
-template <typename Element, LayerKind kKind, bool kSavesZ>
+template <typename Element, LayerKind kKind>
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     sm90_grouped_gemm(const __grid_constant__ Sm90Layer layer, int tiles_n) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  if (threadIdx.x == 0) {
-    sm90::tensor_map_prefetch(&layer.a_map);
-    if (layer.out.wide) sm90::tensor_map_prefetch(&layer.out_map);
-    for (int i = 0; i < kStages; ++i) {
-      sm90::barrier_init(&shared.full[i], 1);
-      sm90::barrier_init(&shared.empty[i], kConsumers * kCluster);
-    }
-    sm90::barrier_init_fence();
-  }
-  sm90::cluster_sync();
-  if (threadIdx.x < kWarpgroup) {
-    sm90::give_registers<40>();
-    if (sm90::warp_in_block() == 0 && sm90::is_elected()) load_tiles(layer, shared, tiles_n);
-  } else {
-    sm90::take_registers<232>();
-    multiply_tiles<Element, kKind, kSavesZ>(layer, shared, tiles_n);
-  }
-#else
-  __trap();
-#endif
+  GLU_HOPPER_ONLY(run_block(
+      shared, [&] { load_tiles(layer, shared, tiles_n); },
+      [&] { multiply_tiles<Element, kKind>(layer, shared, tiles_n); }));
 }
 
-template <typename Element, LayerKind kKind, bool kSavesZ>
+template <typename Element, LayerKind kKind>
 void launch(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
   constexpr int kBytes = static_cast<int>(sizeof(Shared));
-  const auto kernel = sm90_grouped_gemm<Element, kKind, kSavesZ>;
+  const auto kernel = sm90_grouped_gemm<Element, kKind>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  const int tiles_n = (layer.n + tile_cols(kKind) - 1) / tile_cols(kKind);
-  kernel<<<multiprocessors / kCluster * kCluster, kThreads, kBytes, stream>>>(layer, tiles_n);
+  constexpr int kCols = tile_cols(kKind, kLongHalfRows);
+  kernel<<<static_cast<unsigned>(multiprocessors / kCluster * kCluster), kThreads, kBytes, stream>>>(
+      layer, (layer.n + kCols - 1) / kCols);
 }
 
 template <typename Element>
 void launch_kind(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
-  const bool saves_z = layer.z[1].data != nullptr;
   switch (layer.kind) {
-    case LayerKind::Gated:
-      return saves_z ? launch<Element, LayerKind::Gated, true>(layer, multiprocessors, stream)
-                     : launch<Element, LayerKind::Gated, false>(layer, multiprocessors, stream);
-    case LayerKind::Ungated:
-      return saves_z ? launch<Element, LayerKind::Ungated, true>(layer, multiprocessors, stream)
-                     : launch<Element, LayerKind::Ungated, false>(layer, multiprocessors, stream);
-    case LayerKind::Linear: return launch<Element, LayerKind::Linear, false>(layer, multiprocessors, stream);
+    case LayerKind::Gated: return launch<Element, LayerKind::Gated>(layer, multiprocessors, stream);
+    case LayerKind::Ungated: return launch<Element, LayerKind::Ungated>(layer, multiprocessors, stream);
+    case LayerKind::Linear: return launch<Element, LayerKind::Linear>(layer, multiprocessors, stream);
   }
 }
 
+#undef GLU_HOPPER_ONLY
+
 }  // namespace
 
-TileHeight sm90_grouped_gemm_height() { return {kBlockRows, kBlockRows * kCluster}; }
+TileHeight sm90_grouped_gemm_height() { return {kBlockRows, kTileRows}; }
 
 void launch_sm90_grouped_gemm(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
   if (layer.dtype == Dtype::BF16)

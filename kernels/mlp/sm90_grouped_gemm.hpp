@@ -21,7 +21,7 @@ struct TmaWeight {
 /// The rows of C that a warp stores at once.
 inline constexpr int kStoreRows = 16;
 
-/// Weights are taken in halves of kHalfRows rows: of gate and of up for Gated, else neighbours.
+/// Weights are taken in halves of half_rows() rows: of gate and of up for Gated, else neighbours.
 struct Sm90Layer : MlpLayer {
   /// A [rows, K], in boxes of kTileCols columns.
   CUtensorMap a_map;
@@ -50,6 +50,9 @@ struct TileHeight {
 TileHeight sm90_grouped_gemm_height();
 /// Runs a layer of many rows an expert. `multiprocessors` are those of the current device. Asynchronous.
 void launch_sm90_grouped_gemm(const Sm90Layer& layer, int multiprocessors, GpuStream stream);
+
+/// Runs FC1 of many rows an expert where z is saved, with tiles of the same height. Asynchronous.
+void launch_sm90_saving_gemm(const Sm90Layer& layer, int multiprocessors, GpuStream stream);
 
 /// Runs a layer of few rows an expert: A and B are swapped. `tile_rows` is 16, 32, 64 or 128. Asynchronous.
 void launch_sm90_grouped_gemm_swap_ab(const Sm90Layer& layer, int tile_rows, int multiprocessors, GpuStream stream);

@@ -18,6 +18,7 @@ constexpr int kConsumers = 2;
 constexpr int kThreads = kWarpgroup * (1 + kConsumers);
 /// The weight rows of a half that one warpgroup multiplies.
 constexpr int kGroupRows = kHalfRows / kConsumers;
+constexpr int kHalfBytes = kHalfRows * kTileRowBytes;
 /// A row of C on its way out has kGroupRows columns.
 constexpr int kOutRowBytes = kGroupRows * 2;
 
@@ -48,8 +49,8 @@ __device__ void load_tiles(const Sm90Layer& layer, Shared<kRows>& shared, int ti
   const i64 count = scheduler.count();
   for (i64 tile = blockIdx.x; tile < count; tile += gridDim.x) {
     const LayerTile place = scheduler.at(tile);
-    const TmaWeightLoader first(layer, place, 0);
-    const TmaWeightLoader second(layer, place, 1);
+    const TmaWeightLoader<kHalfRows> first(layer, place, 0);
+    const TmaWeightLoader<kHalfRows> second(layer, place, 1);
     const auto load_weights = [&](int stage, int step) {
       std::byte* const to = shared.stages[stage];
       sm90::barrier_expect(&shared.full[stage], S::kStageBytes);
@@ -112,8 +113,8 @@ __device__ void write_tile(const Sm90Layer& layer, const LayerTile& place, int g
   const int lane = thread % 32;
   const int in_group = thread / 32 * 16 + lane / 4;
 #pragma unroll
-  for (int half = 0; half < tile_cols(kKind) / kHalfRows; ++half) {
-    const int col = half_row(kKind, place.n, half) + group * kGroupRows;
+  for (int half = 0; half < tile_cols(kKind, kHalfRows) / kHalfRows; ++half) {
+    const int col = half_row(kKind, kHalfRows, place.n, half) + group * kGroupRows;
     using Element = typename EpilogueType::Element;
     write_columns<Element, kRows>(layer.out, layer.n, buffer, place, group, col, [&](int i) {
       const i64 row = place.row + i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -208,7 +209,7 @@ void launch(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
   constexpr int kBytes = static_cast<int>(sizeof(Shared<kRows>));
   const auto kernel = sm90_grouped_gemm_swap_ab<Element, kKind, kRows>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  const int tiles_n = (layer.n + tile_cols(kKind) - 1) / tile_cols(kKind);
+  const int tiles_n = (layer.n + tile_cols(kKind, kHalfRows) - 1) / tile_cols(kKind, kHalfRows);
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;

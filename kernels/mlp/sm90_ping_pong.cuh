@@ -1,6 +1,6 @@
 #pragma once
-/// Two products of the backward, sm90_derive.cu and sm90_weight_grad.cu, share this schedule, in which the two
-/// warpgroups of a block take turns with the tensor cores ("ping-pong"). Each makes tiles of 128 x 192 of its own;
+/// sm90_grouped_gemm.cu, sm90_derive.cu and sm90_weight_grad.cu share this schedule, in which the two warpgroups of a
+/// block take turns with the tensor cores ("ping-pong"). Each makes tiles of 128 x 192 of its own;
 /// while one multiplies, the other stores its results. The two blocks of a cluster work on neighbouring rows and share
 /// the columns, of which each loads half for both.
 
@@ -30,21 +30,23 @@ struct PingPongStages : BackwardStages<4, kABytes + kPingPongChunks * kChunkByte
   }
 };
 
-/// Adds the products of a stage to the sums: of A's rows by depth, or, where kTurnsA is 1, of depth by A's columns, and
-/// of depth by B's columns.
-template <typename Element, int kTurnsA>
+/// Adds the products of a stage to the sums: of A's rows by depth and B's rows by depth, or, where kTurnsA or kTurnsB
+/// is 1, of depth by columns.
+template <typename Element, int kTurnsA, int kTurnsB>
 __device__ inline void multiply_stage(PingPongSums& sums, const std::byte* stage, bool keep) {
   const uint64_t a = kTurnsA == 1 ? transposed_descriptor(stage, kChunkBytes) : tile_descriptor(stage);
-  const uint64_t b = transposed_descriptor(stage + kABytes, kChunkBytes);
+  const std::byte* const second = stage + kABytes;
+  const uint64_t b = kTurnsB == 1 ? transposed_descriptor(second, kChunkBytes) : tile_descriptor(second);
   constexpr uint64_t kAStep = kTurnsA == 1 ? kTransposedStep : 2;
+  constexpr uint64_t kBStep = kTurnsB == 1 ? kTransposedStep : 2;
   mma_fence();
 #pragma unroll
   for (int k = 0; k < kDepthRows / 16; ++k)
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
-      multiply_add<Element, kPingPongCols, kTurnsA, 1>(
+      multiply_add<Element, kPingPongCols, kTurnsA, kTurnsB>(
           sums[part], a + static_cast<uint64_t>(k) * kAStep + static_cast<uint64_t>(part * kChunkBytes >> 4),
-          b + static_cast<uint64_t>(k) * kTransposedStep, keep || k > 0 ? 1 : 0);
+          b + static_cast<uint64_t>(k) * kBStep, keep || k > 0 ? 1 : 0);
 }
 
 /// The tiles of a warpgroup: the first takes the block's first tile and every second one.

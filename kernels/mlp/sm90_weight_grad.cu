@@ -189,7 +189,7 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
     PingPongSums sums;
     ping_pong.take_turn(steps, scheduler.steps(tile + stride), [&](std::byte* stage, int step) {
       if (rest > 0 && step == steps - 1) clear_rows(stage, rest, worker);
-      multiply_stage<Element, 1>(sums, stage, step > 0);
+      multiply_stage<Element, 1, 1>(sums, stage, step > 0);
     });
     if (place.tokens == 0) {
       if (job.args.accumulate) continue;

@@ -8,7 +8,6 @@ namespace glu_ckpt {
 
 constexpr int kWarpgroup = 128;
 constexpr int kTileRowBytes = kTileCols * 2;
-constexpr int kHalfBytes = kHalfRows * kTileRowBytes;
 
 /// One of the stages that loads go through in turn, and the parity of its phase.
 template <int kStages>
@@ -74,14 +73,14 @@ class TileScheduler {
   int expert_ = 0;
 };
 
-/// The columns of C in a tile.
-__host__ __device__ constexpr int tile_cols(LayerKind kind) {
-  return kind == LayerKind::Gated ? kHalfRows : 2 * kHalfRows;
+/// The columns of C in a tile whose halves of weights have so many rows.
+__host__ __device__ constexpr int tile_cols(LayerKind kind, int half_rows) {
+  return kind == LayerKind::Gated ? half_rows : 2 * half_rows;
 }
 
 /// The first weight row of a half.
-__device__ inline int half_row(LayerKind kind, int n, int half) {
-  return kind == LayerKind::Gated ? n * kHalfRows : (2 * n + half) * kHalfRows;
+__device__ inline int half_row(LayerKind kind, int half_rows, int n, int half) {
+  return kind == LayerKind::Gated ? n * half_rows : (2 * n + half) * half_rows;
 }
 
 /// Loads rows of a stored matrix by TMA. What it needs to know of the matrix is read once.
@@ -126,16 +125,17 @@ class StoredRowsLoader {
   int box_rows_;
 };
 
-/// Loads one half of a tile's weights.
+/// Loads one half of a tile's weights, of kRows rows.
+template <int kRows>
 class TmaWeightLoader {
  public:
   __device__ TmaWeightLoader(const Sm90Layer& layer, const LayerTile& place, int half)
-      : rows_(&layer.weights[2 * place.expert + half]), place_(rows_.at(half_row(layer.kind, place.n, half))) {}
+      : rows_(&layer.weights[2 * place.expert + half]), place_(rows_.at(half_row(layer.kind, kRows, place.n, half))) {}
 
   /// Loads kTileCols columns from `col` on; to both blocks of a cluster if kMulticast.
   template <bool kMulticast>
   __device__ void load(std::byte* to, uint64_t* barrier, int col, uint64_t policy) const {
-    rows_.load<kHalfRows, kMulticast>(to, barrier, col, place_, policy);
+    rows_.load<kRows, kMulticast>(to, barrier, col, place_, policy);
   }
 
  private:

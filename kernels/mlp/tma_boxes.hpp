@@ -9,8 +9,10 @@ namespace glu_ckpt {
 
 /// The columns of a tile: 128 bytes of 16-bit values, which is the row that TMA swizzles.
 inline constexpr int kTileCols = 64;
-/// The weight rows that one tensor map's boxes bring; a block takes two such halves.
+/// The weight rows that one tensor map's boxes bring; a block takes two such halves. Tiles of many rows of tokens take
+/// shorter ones.
 inline constexpr int kHalfRows = 128;
+inline constexpr int kLongHalfRows = 96;
 
 /// The boxes that cover some rows of a placement.
 struct TmaBoxes {
@@ -23,7 +25,7 @@ struct TmaBoxes {
 
 /// Returns nothing where TMA cannot read the matrix as it is stored. TMA needs all rows in one tensor, 16-bit elements,
 /// dense columns, and addresses and steps that are multiples of 16 bytes. The rows of a GLU block must be a power of
-/// two or a multiple of 8, or the matrix one block. `rows` is a power of two from 16 to 128. Pure.
+/// two or a multiple of 8, or the matrix one block. `rows` is a multiple of 16 up to 128. Pure.
 std::optional<TmaBoxes> tma_boxes(const StoredMatrix& matrix, int rows = kHalfRows);
 
 /// A dense matrix with `pitch` elements from one row to the next.

@@ -30,26 +30,29 @@ __device__ inline uint32_t square_address(uint32_t square, int chunk) {
   return (square + static_cast<uint32_t>(in_square)) ^ static_cast<uint32_t>(chunk * 16);
 }
 
-/// Stores a square that the warp has published in shared memory, in its elected lane's current group. TMA stores it
-/// where all its rows are the expert's; otherwise rows are stored one by one.
-template <typename Element>
+/// Stores the first kCols columns of a square that the warp has published in shared memory, in its elected lane's
+/// current group. TMA stores a whole one where all its rows are the expert's; otherwise rows are stored one by one.
+template <typename Element, int kCols = kTileCols>
 __device__ inline void store_square(const SquareOut& to, const std::byte* buffer, i64 row, i64 row_end, int col) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (to.out.wide && row + kStoreRows <= row_end) {
+  if (kCols == kTileCols && to.out.wide && row + kStoreRows <= row_end) {
     if (sm90::is_elected()) sm90::store_tile_2d(to.map, buffer, col, static_cast<int>(row));
     return;
   }
-  for (int i = 0; i < 4; ++i) {
-    const int r = i * 4 + lane / 8;
-    const int piece = lane % 8;
+  constexpr int kPieces = kCols / 8;
+#pragma unroll
+  for (int i = 0; i < kStoreRows * kPieces / 32; ++i) {
+    const int r = i * (32 / kPieces) + lane / kPieces;
+    const int piece = lane % kPieces;
     const uint4 words = *reinterpret_cast<const uint4*>(buffer + r * kSquareRowBytes + (piece ^ (r % 8)) * 16);
     if (row + r < row_end && col + piece * 8 < to.cols)
       store_piece<Element>(to.out, to.cols, row + r, col + piece * 8, words);
   }
 }
 
-/// Writes a square of value(0) to value(31), the places of a warp's sums. `buffer` is one of two that take turns.
-template <typename Element, typename Value>
+/// Writes a square of value(0) to value(kCols / 2 - 1), the places of a warp's sums. `buffer` is one of two that take
+/// turns.
+template <typename Element, int kCols = kTileCols, typename Value>
 __device__ inline void write_square(const SquareOut& to, std::byte* buffer, i64 row, i64 row_end, int col,
                                     const Value& value) {
   const uint32_t base = sm90::shared_address(buffer);
@@ -57,14 +60,14 @@ __device__ inline void write_square(const SquareOut& to, std::byte* buffer, i64 
   if (sm90::is_elected()) sm90::store_wait_read<1>();
   __syncwarp();
 #pragma unroll
-  for (int chunk = 0; chunk < kTileCols / 8; chunk += 2)
+  for (int chunk = 0; chunk < kCols / 8; chunk += 2)
     sm90::store_matrices(square_address(base, chunk), pack<Element>(value(chunk * 4), value(chunk * 4 + 1)),
                          pack<Element>(value(chunk * 4 + 2), value(chunk * 4 + 3)),
                          pack<Element>(value(chunk * 4 + 4), value(chunk * 4 + 5)),
                          pack<Element>(value(chunk * 4 + 6), value(chunk * 4 + 7)));
   sm90::publish_shared();
   __syncwarp();
-  store_square<Element>(to, buffer, row, row_end, col);
+  store_square<Element, kCols>(to, buffer, row, row_end, col);
   // A group is committed without a store, too: the wait above counts groups to know whose buffer is free.
   if (sm90::is_elected()) sm90::store_commit();
   __syncwarp();
