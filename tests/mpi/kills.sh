@@ -52,10 +52,17 @@ start_in_the_middle() {
   done
 }
 
-# Sets GOT to mpirun's status.
+# Sets GOT to mpirun's status. A rank that mpirun has killed may outlive it for a moment, and with it its lock.
 finish_run() {
+  local pid tries
   wait "$MPIRUN"
   GOT=$?
+  for pid in "${RANKS[@]}"; do
+    for ((tries = 0; tries < 500; ++tries)); do
+      [[ -e /proc/$pid/exe ]] || break
+      sleep 0.02
+    done
+  done
 }
 
 is_kept() { [[ -d $OUTPUT.partial && ! -e $OUTPUT ]]; }
