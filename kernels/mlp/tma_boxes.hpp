@@ -24,8 +24,8 @@ struct TmaBoxes {
 };
 
 /// Returns nothing where TMA cannot read the matrix as it is stored. TMA needs all rows in one tensor, 16-bit elements,
-/// dense columns, and addresses and steps that are multiples of 16 bytes. The rows of a GLU block must be a power of
-/// two or a multiple of 8, or the matrix one block. `rows` is a multiple of 16 up to 128. Pure.
+/// dense columns, and addresses and steps that are multiples of 16 bytes. The rows of a GLU block must divide `rows` or
+/// be a multiple of 8, or the matrix be one block. `rows` is a multiple of 16 up to 128. Pure.
 std::optional<TmaBoxes> tma_boxes(const StoredMatrix& matrix, int rows = kHalfRows);
 
 /// A dense matrix with `pitch` elements from one row to the next.
