@@ -22,6 +22,22 @@
 namespace glu_ckpt {
 namespace {
 
+std::string finer_scales_note(const Conversion& conversion) {
+  const auto& [rows, added_bytes] = conversion.finer_scales;
+  const QuantConfig config = read_quant_config(with_block_rows(conversion.source.hints.config, rows));
+  const std::string said =
+      config.block_rows == rows
+          ? fmt::format("{} in config.json says so; few programs read blocks other than 128 x 128",
+                        block_rows_field(config))
+          : std::string(
+                "There is no quantization_config to say so: programs take them for blocks of 128 x 128 unless it is "
+                "written, while glu-ckpt reads it from its record");
+  return fmt::format(
+      "the order of gate and up would cut the blocks of FP8 scales, so each scale is written for blocks of {} rows: {} "
+      "bytes more. {}",
+      rows, added_bytes, said);
+}
+
 /// Refuses computed tensors of which an element would not come back. They are small, and read here.
 void check_computed(const Source& source, const Plan& plan) {
   for (const Compute& computed : plan.computes) {
@@ -117,13 +133,7 @@ Plan make_proved_plan(const Conversion& conversion) {
   if (const CheckpointInfo& info = source.info(); info.decoded_weights > 0)
     plan.notes.push_back(fmt::format("{} quantized weights are decoded ({}), as {} decodes them", info.decoded_weights,
                                      info.record.at("decoded_from"), info.record.at("decoded_as")));
-  if (conversion.finer_scales.rows > 0)
-    plan.notes.push_back(fmt::format(
-        "the order of gate and up would cut the blocks of FP8 scales, so each scale is written for blocks of {} rows: "
-        "{} "
-        "bytes more. {} in config.json says so; few programs read blocks other than 128 x 128",
-        conversion.finer_scales.rows, conversion.finer_scales.added_bytes,
-        block_rows_field(read_quant_config(conversion.source.hints.config))));
+  if (conversion.finer_scales.rows > 0) plan.notes.push_back(finer_scales_note(conversion));
   if (conversion.second_scales.pairs > 0)
     plan.notes.push_back(fmt::format(
         "gate and up become one tensor, and in {} expert{} their second scales (NVFP4) differ by powers of two: they "

@@ -10,6 +10,7 @@
 #include "arch/recognize_model.hpp"
 #include "arch/trained_config.hpp"
 #include "core/fail.hpp"
+#include "core/parse_number.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/model_config.hpp"
 #include "io/directory.hpp"
@@ -112,6 +113,18 @@ Recognition recognize_source(const Source& source, const ModelHints& hints, cons
 
 namespace {
 
+/// What config.json says, and, where it has no quantization_config, what a conversion recorded that made scales for
+/// blocks of fewer rows.
+QuantConfig quant_config_of(const Source& source) {
+  QuantConfig config = read_quant_config(source.hints().config);
+  if (!config.method.empty() || config.block_rows) return config;
+  const auto recorded = source.record().find("scale_rows");
+  if (recorded == source.record().end()) return config;
+  config.block_rows = parse_number<i64>(recorded->second);
+  if (config.block_rows && *config.block_rows < 1) config.block_rows.reset();
+  return config;
+}
+
 /// Codes and scales are what many a refusal is about that says nothing of them.
 std::string decode_hint(const Error& error, const Source& source) {
   constexpr ErrorCode kOfLayouts[] = {ErrorCode::NotSupported,   ErrorCode::ExpertMissing, ErrorCode::ExpertShape,
@@ -177,8 +190,7 @@ std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceA
   std::unique_ptr<Source> source = open_source(path);
   if (!answers.decode && !answers.encode_mxfp8 && answers.scale_rows == 0) return source;
   const Source& stored = *source;
-  Quantization found =
-      with_place(stored, [&] { return find_quantized(stored.inventory(), read_quant_config(stored.hints().config)); });
+  Quantization found = with_place(stored, [&] { return find_quantized(stored.inventory(), quant_config_of(stored)); });
   if (answers.encode_mxfp8) with_place(stored, [&] { encode_mxfp8(source, std::move(found)); });
   if (!answers.encode_mxfp8 && answers.scale_rows > 0)
     with_place(stored, [&] { refine_scales(source, std::move(found), answers.scale_rows); });
@@ -209,7 +221,7 @@ namespace {
 /// Returns nothing where it cannot be told what belongs together: that is moved as it is, or refused for what moves it.
 std::optional<Quantization> known_quantization(const Source& source) {
   try {
-    return find_quantized(source.inventory(), read_quant_config(source.hints().config));
+    return find_quantized(source.inventory(), quant_config_of(source));
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -247,7 +259,7 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
     inspection.warnings.push_back("the checkpoint may load and compute something else. " + foreign->second);
   try {
     const Source& source = *inspection.source;
-    inspection.quantized = find_quantized(source.inventory(), read_quant_config(source.hints().config)).formats;
+    inspection.quantized = find_quantized(source.inventory(), quant_config_of(source)).formats;
   } catch (const Error& error) {
     inspection.problems.emplace_back(error.what());
   }

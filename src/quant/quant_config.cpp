@@ -158,12 +158,16 @@ struct Member {
   bool is_first = true;
 };
 
+/// What members may hold: transformers also writes `"quantization_config": null`.
+enum class Holds { Anything, AnObject };
+
 /// The last member of that name.
-std::optional<Member> find_member(const JsonValue& fields, std::string_view name) {
+std::optional<Member> find_member(const JsonValue& fields, std::string_view name, Holds holds) {
   std::optional<Member> found;
   bool first = true;
   for (const JsonMember member : fields.members()) {
-    if (member.key == name) found = Member{static_cast<std::size_t>(member.value.offset()), first};
+    if (member.key == name && (holds == Holds::Anything || member.value.kind() == JsonKind::Object))
+      found = Member{static_cast<std::size_t>(member.value.offset()), first};
     first = false;
   }
   return found;
@@ -182,14 +186,14 @@ std::string without_member(std::string_view text, const Member& member) {
   return std::string(text.substr(0, begin)) + std::string(text.substr(end));
 }
 
-std::optional<Member> find_quantization_member(std::string_view text) {
+std::optional<Member> find_quantization_member(std::string_view text, Holds holds) {
   const JsonDocument document(without_python_numbers(text), kMaxQuantConfigDepth);
   if (document.fault() || document.root().kind() != JsonKind::Object) return std::nullopt;
   for (const std::string_view name : kFields) {
-    if (const auto member = find_member(document.root(), name)) return member;
+    if (const auto member = find_member(document.root(), name, holds)) return member;
     const auto inner = document.root().find("text_config");
     if (!inner || inner->kind() != JsonKind::Object) continue;
-    if (const auto member = find_member(*inner, name)) return member;
+    if (const auto member = find_member(*inner, name, holds)) return member;
   }
   return std::nullopt;
 }
@@ -245,7 +249,7 @@ std::string_view block_rows_field(const QuantConfig& config) {
 }
 
 std::string with_block_rows(std::string_view config, i64 rows) {
-  const auto object = find_quantization_member(config);
+  const auto object = find_quantization_member(config, Holds::AnObject);
   if (!object) return std::string(config);
   if (block_rows_field(read_quant_config(std::string(config))) == "block_structure")
     return with_block_structure(config, rows);
@@ -264,7 +268,7 @@ std::string with_block_rows(std::string_view config, i64 rows) {
 }
 
 std::string with_mxfp8(std::string_view config) {
-  const auto member = find_quantization_member(config);
+  const auto member = find_quantization_member(config, Holds::AnObject);
   if (!member) return std::string(config);
   const Range all = value_of(config, member->key);
   const std::string_view old = config.substr(all.begin, all.end - all.begin);
@@ -284,7 +288,7 @@ std::string with_mxfp8(std::string_view config) {
 
 std::string without_quantization(std::string_view config) {
   std::string text(config);
-  while (const auto member = find_quantization_member(text)) text = without_member(text, *member);
+  while (const auto member = find_quantization_member(text, Holds::Anything)) text = without_member(text, *member);
   return text;
 }
 

@@ -206,6 +206,16 @@ c['quantization_config'] = {'quant_method': 'compressed-tensors', 'format': 'flo
     [ "$(digest "$in" --decode bf16)" == "$(digest "$out" --decode bf16)" ]
   written model.layers.1.mlp.experts.1.up_proj.weight_scale F32 "[8, 2]"
   rm -rf "$out" "$out.finer"
+  # Without a quantization_config the record alone says it, and the text stays what it is.
+  edited_checkpoint "$TESTDATA/quantized/fp8_block128" "$in" "c['quantization_config'] = None"
+  status "blocks that only the record says" 0 convert "$in" "$out" --experts grouped --glu interleaved:32 \
+    --allow-foreign-order
+  says "blocks that only the record says" "There is no quantization_config to say so"
+  check "config.json is as it was" python3 -c "import json, sys; a, b = (json.load(open(p)) for p in sys.argv[1:])
+sys.exit(a != b)" "$in/config.json" "$out/config.json"
+  check "blocks that only the record says: they decode to the same numbers" \
+    [ "$(digest "$in" --decode bf16)" == "$(digest "$out" --decode bf16)" ]
+  rm -rf "$out"
   edited_checkpoint "$TESTDATA/quantized/fp8_block128" "$in" "$MODELOPT_BLOCKS"
   status "ModelOpt has no field for it" 4 convert "$in" "$out" --glu interleaved:32 -q
   says "ModelOpt has no field for it" "weight_scale': each scale is for 128 x 128 weights" \

@@ -88,5 +88,18 @@ TEST(WithoutQuantization, LeavesOtherTexts) {
     EXPECT_EQ(without_quantization(text), text);
 }
 
+/// transformers writes null for a model that is not quantized. There is nothing in it to edit.
+TEST(QuantConfig, NullIsLeftAsItIs) {
+  for (const std::string text : {R"({"quantization_config": null, "a": 1})", R"({"quantization_config": "fp8"})",
+                                 R"({"text_config": {"quantization_config": null}, "b": {}})"}) {
+    EXPECT_EQ(with_block_rows(text, 32), text);
+    EXPECT_EQ(with_mxfp8(text), text);
+  }
+  EXPECT_EQ(
+      with_block_rows(R"({"quantization_config": null, "text_config": {"quantization_config": {}}})", 32),
+      R"({"quantization_config": null, "text_config": {"quantization_config": {"weight_block_size": [32, 128]}}})");
+  EXPECT_EQ(without_quantization(R"({"quantization_config": null, "a": 1})"), R"({"a": 1})");
+}
+
 }  // namespace
 }  // namespace glu_ckpt
