@@ -120,8 +120,16 @@ class Finder {
 
   /// The scales of a weight by any of the names that writers give them.
   std::size_t scales_of(std::size_t weight, const std::vector<std::string>& names) {
-    for (const std::string& name : names)
-      if (const auto number = number_of(name)) return take(*number);
+    std::optional<std::size_t> found;
+    for (const std::string& name : names) {
+      const auto number = number_of(name);
+      if (number && found)
+        fail(ErrorCode::ScaleOrphan, {{}, name},
+             "'{}': '{}' has scales in '{}' already, and nothing says which of the two are meant", name,
+             at(weight).name, at(*found).name);
+      if (number) found = number;
+    }
+    if (found) return take(*found);
     const TensorRef& tensor = at(weight);
     fail(ErrorCode::ScaleMissing, {{}, tensor.name},
          "'{}': {} codes without scales: '{}' is not there. Without them the weight is lost; is the download complete?",
@@ -177,6 +185,7 @@ class Finder {
   }
 
   void add(QuantizedTensor weight, const std::string& format) {
+    require_not_skipped(weight);
     // AWQ of ModelOpt divides the columns of a weight by what multiplies its inputs.
     const WeightName name = plain_weight_name(weight.name);
     if (const auto inputs = number_of(name.base + (name.is_layer ? ".pre_quant_scale" : "_pre_quant_scale")))
@@ -215,6 +224,11 @@ class Finder {
   void add_fp8(std::size_t number) {
     const TensorRef& tensor = at(number);
     require_method(tensor, {"fp8", "compressed-tensors", "modelopt", "mxfp8", "fbgemm_fp8"});
+    require_algorithm_is_not(tensor, "NVFP4");
+    const std::string_view other_format = tensor.dtype == Dtype::F8_E4M3 ? "e5m2" : "e4m3";
+    if (config_.fp8_format == other_format)
+      fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name}, "'{}' is {}, but quantization_config says fmt '{}'",
+           tensor.name, dtype_name(tensor.dtype), other_format);
     const WeightName name = plain_weight_name(tensor.name);
     QuantizedTensor weight =
         weight_of(number, tensor.name, tensor.shape, tensor.dtype == Dtype::F8_E4M3 ? Codes::E4m3 : Codes::E5m2);
@@ -342,6 +356,7 @@ class Finder {
   }
 
   void add_nvfp4(std::size_t number, const WeightName& name, TensorKind global, TensorKind of_inputs) {
+    require_algorithm_is_not(at(number), "FP8");
     QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), widened(number, 2), Codes::E2m1);
     weight.scales = scales_of(number, {name.of(TensorKind::PlainScale)});
     require_scale_dtype(weight, {Dtype::F8_E4M3});
@@ -480,6 +495,25 @@ class Finder {
     fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
          "'{}' is {} {}, but quantization_config says '{}', which does not store weights so", tensor.name,
          dtype_name(tensor.dtype), shape_text(tensor.shape), config_.method);
+  }
+
+  /// ModelOpt says MIXED_PRECISION where weights of several formats are meant.
+  void require_algorithm_is_not(const TensorRef& tensor, std::string_view other) const {
+    if (config_.method != "modelopt" || !config_.format.starts_with(other)) return;
+    fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
+         "'{}' is {} {}, but quantization_config says quant_algo '{}', which does not store weights so", tensor.name,
+         dtype_name(tensor.dtype), shape_text(tensor.shape), config_.format);
+  }
+
+  /// Patterns and parts of names are not tried: programs differ in what they match.
+  void require_not_skipped(const QuantizedTensor& weight) const {
+    const std::string module = plain_weight_name(weight.name).base;
+    if (std::ranges::find(config_.skipped, module) == config_.skipped.end()) return;
+    fail(
+        ErrorCode::QuantConfigContradicts, {{}, at(weight.weight).name},
+        "'{}' is {} with scales, but quantization_config lists '{}' among the modules that are not quantized: programs "
+        "would read the codes as weights",
+        at(weight.weight).name, dtype_name(at(weight.weight).dtype), module);
   }
 
   void require_four_bits(const TensorRef& tensor) const {

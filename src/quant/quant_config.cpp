@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::size_t kMaxQuantConfigDepth = 64;
 constexpr std::string_view kFields[] = {"quantization_config", "compression_config"};
+/// The formats' fields for the modules that they leave as they are.
+constexpr std::string_view kSkippedFields[] = {"modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"};
 
 std::string text_of(const JsonValue& object, std::string_view name) {
   const auto text = object.find<std::string_view>(name);
@@ -71,11 +73,24 @@ void read_groups(const JsonValue& groups, QuantConfig& config) {
   }
 }
 
+std::vector<std::string> skipped_modules(const JsonValue& object) {
+  std::vector<std::string> names;
+  for (const std::string_view field : kSkippedFields) {
+    const auto list = object.find(field);
+    if (!list || list->kind() != JsonKind::Array) continue;
+    for (const JsonValue item : list->items())
+      if (const auto name = item.get<std::string_view>()) names.emplace_back(*name);
+  }
+  return names;
+}
+
 QuantConfig read_object(const JsonValue& object) {
   QuantConfig config;
   config.method = text_of(object, "quant_method");
   config.format = text_of(object, "format");
   if (config.format.empty()) config.format = text_of(object, "quant_algo");
+  config.fp8_format = text_of(object, "fmt");
+  config.skipped = skipped_modules(object);
   config.version = text_of(object, config.method == "gptq" ? "checkpoint_format" : "version");
   config.bits = object.find<i64>("bits");
   config.group_size = object.find<i64>("group_size");
@@ -137,8 +152,6 @@ std::size_t end_of_value(std::string_view text, std::size_t at) {
 
 /// DeepSeek-V3's, where nothing says it.
 constexpr i64 kBlockCols = 128;
-/// The formats' fields for the modules that they leave as they are.
-constexpr std::string_view kSkippedFields[] = {"modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"};
 
 /// [begin, end) of a text.
 struct Range {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "glu_ckpt/tensor.hpp"
 
@@ -15,6 +16,10 @@ struct QuantConfig {
   std::string method;
   /// compressed-tensors' format and ModelOpt's quant_algo: "pack-quantized", "NVFP4".
   std::string format;
+  /// "e4m3" or "e5m2" of FP8 (`fmt`).
+  std::string fp8_format;
+  /// The modules that are said to be left as they are: names, parts of names and patterns.
+  std::vector<std::string> skipped;
   /// "gemm" of AWQ; checkpoint_format of GPTQ.
   std::string version;
   std::optional<i64> block_rows;

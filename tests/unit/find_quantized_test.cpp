@@ -2,8 +2,10 @@
 
 #include "quant/find_quantized.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "quant/quant_config.hpp"
 #include "support/convert.hpp"
 
 namespace glu_ckpt {
@@ -198,6 +200,79 @@ TEST(FindQuantized, AContradictionIsRefused) {
               method("awq"));
       },
       "'awq'");
+}
+
+TEST(FindQuantized, AnAlgorithmOfModelOptThatStoresWeightsOtherwise) {
+  const std::vector<MemoryTensor> fp8 = {stored("a.weight", Dtype::F8_E4M3, {4, 32}),
+                                         stored("a.weight_scale", Dtype::F32, {})};
+  const std::vector<MemoryTensor> nvfp4 = {stored("a.weight", Dtype::U8, {4, 16}),
+                                           stored("a.weight_scale", Dtype::F8_E4M3, {4, 2}),
+                                           stored("a.weight_scale_2", Dtype::F32, {})};
+  const auto config = [](const std::string& algorithm) {
+    return read_quant_config(
+        fmt::format(R"({{"quantization_config": {{"quant_method": "modelopt", "quant_algo": "{}"}}}})", algorithm));
+  };
+  for (const char* const algorithm : {"NVFP4", "NVFP4_AWQ"})
+    expect_error(
+        ErrorCode::QuantConfigContradicts, [&] { found(fp8, config(algorithm)); },
+        std::string("quant_algo '") + algorithm);
+  for (const char* const algorithm : {"FP8", "FP8_PB_WO"})
+    expect_error(
+        ErrorCode::QuantConfigContradicts, [&] { found(nvfp4, config(algorithm)); },
+        std::string("quant_algo '") + algorithm);
+  EXPECT_EQ(found(fp8, config("FP8")).formats, std::vector<std::string>{"FP8 per tensor"});
+  EXPECT_EQ(found(nvfp4, config("NVFP4")).formats, std::vector<std::string>{"NVFP4"});
+  for (const auto& tensors : {fp8, nvfp4}) EXPECT_EQ(found(tensors, config("MIXED_PRECISION")).tensors.size(), 1U);
+}
+
+TEST(FindQuantized, TheOtherFp8) {
+  const auto config = [](const std::string& format) {
+    return read_quant_config(
+        fmt::format(R"({{"quantization_config": {{"quant_method": "fp8", "fmt": "{}"}}}})", format));
+  };
+  const auto tensors = [](Dtype dtype) {
+    return std::vector{stored("a.weight", dtype, {4, 4}), stored("a.weight_scale_inv", Dtype::F32, {1, 1})};
+  };
+  expect_error(
+      ErrorCode::QuantConfigContradicts, [&] { found(tensors(Dtype::F8_E4M3), config("e5m2")); },
+      "'a.weight' is F8_E4M3, but quantization_config says fmt 'e5m2'");
+  expect_error(
+      ErrorCode::QuantConfigContradicts, [&] { found(tensors(Dtype::F8_E5M2), config("e4m3")); },
+      "'a.weight' is F8_E5M2, but quantization_config says fmt 'e4m3'");
+  EXPECT_EQ(only(tensors(Dtype::F8_E4M3), config("e4m3")).codes, Codes::E4m3);
+  EXPECT_EQ(only(tensors(Dtype::F8_E5M2), config("e5m2")).codes, Codes::E5m2);
+}
+
+/// Programs load such a module without its scales.
+TEST(FindQuantized, AModuleThatIsSaidToBeLeftAsItIs) {
+  const std::vector<MemoryTensor> tensors = {stored("l.0.down_proj.weight", Dtype::F8_E4M3, {4, 4}),
+                                             stored("l.0.down_proj.weight_scale", Dtype::F32, {4, 1})};
+  for (const char* const field : {"ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules"}) {
+    const auto config = [&](const std::string& names) {
+      return read_quant_config(
+          fmt::format(R"({{"quantization_config": {{"quant_method": "fp8", "{}": [{}]}}}})", field, names));
+    };
+    expect_error(
+        ErrorCode::QuantConfigContradicts, [&] { found(tensors, config(R"("x", "l.0.down_proj")")); },
+        "lists 'l.0.down_proj'");
+    // Programs differ in what other words match.
+    for (const char* const other : {R"("down_proj")", R"("l.0")", R"("re:.*down_proj")", R"("l.*")", R"(1, null)", ""})
+      EXPECT_EQ(found(tensors, config(other)).tensors.size(), 1U) << other;
+  }
+}
+
+TEST(FindQuantized, TwoTensorsOfScales) {
+  const auto weight = stored("a.weight", Dtype::F8_E4M3, {4, 4});
+  const auto scale = [](const std::string& name) { return stored(name, Dtype::F32, {1, 1}); };
+  for (const auto& [first, second] :
+       {std::pair("a.weight_scale_inv", "a.scale"), std::pair("a.weight_scale", "a.scale"),
+        std::pair("a.weight_scale_inv", "a.weight_scale")})
+    expect_error(
+        ErrorCode::ScaleOrphan,
+        [&, f = first, s = second] {
+          found({weight, scale(f), scale(s)});
+        },
+        fmt::format("'{}': 'a.weight' has scales in '{}'", second, first));
 }
 
 TEST(FindQuantized, GridsThatFitNothing) {
