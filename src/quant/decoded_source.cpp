@@ -78,9 +78,9 @@ void turn(const std::byte* strip, i64 rows, i64 width, i64 first, i64 end, std::
 /// Reads and decodes one weight. One call uses it.
 class WeightReader {
  public:
-  /// `in_f16`: products are rounded to fp16 before they are what is asked for.
-  WeightReader(const Source& source, const QuantizedTensor& weight, Dtype to, DecodePath path, bool in_f16)
-      : source_(source), weight_(weight), to_(to), path_(path), in_f16_(in_f16), element_(dtype_bits(to) / 8) {}
+  /// Products are rounded to `product` before they are what is asked for.
+  WeightReader(const Source& source, const QuantizedTensor& weight, Dtype to, DecodePath path, Dtype product)
+      : source_(source), weight_(weight), to_(to), path_(path), product_(product), element_(dtype_bits(to) / 8) {}
 
   void read(i64 offset, std::span<const std::span<std::byte>> pieces) {
     i64 left = 0;
@@ -182,10 +182,10 @@ class WeightReader {
     const auto decode_to = [&](Dtype to, std::byte* place) {
       path_ == DecodePath::Plain ? decode_row_by_table(row, to, place) : decode_row(row, to, place);
     };
-    if (!in_f16_) return decode_to(to_, out);
+    if (product_ == Dtype::F32 || product_ == to_) return decode_to(to_, out);
     products_.resize(static_cast<std::size_t>(count));
     decode_to(Dtype::F32, reinterpret_cast<std::byte*>(products_.data()));
-    round_row(products_, Dtype::F16);
+    round_row(products_, product_);
     narrow_row(products_, to_, out);
   }
 
@@ -287,7 +287,7 @@ class WeightReader {
   const QuantizedTensor& weight_;
   Dtype to_;
   DecodePath path_;
-  bool in_f16_;
+  Dtype product_;
   i64 element_;
   std::vector<std::byte> codes_;
   std::vector<std::byte> raw_;
@@ -315,7 +315,7 @@ class DecodedSource final : public Source {
     const Entry& entry = entries_.at(tensor);
     if (entry.weight < 0) return source_->read_scattered(entry.stored, offset, pieces);
     const QuantizedTensor& weight = quantization_.tensors[static_cast<std::size_t>(entry.weight)];
-    WeightReader(*source_, weight, to_, path_, multiplies_in_f16(weight)).read(offset, pieces);
+    WeightReader(*source_, weight, to_, path_, dtype_of_products(weight)).read(offset, pieces);
   }
 
   const ContentCheck* content_check() const override { return source_->content_check(); }
@@ -328,10 +328,11 @@ class DecodedSource final : public Source {
     i64 weight = -1;
   };
 
-  /// compressed-tensors multiplies in the dtype of its scales; with those of BF16 and F32 that is what all do.
-  bool multiplies_in_f16(const QuantizedTensor& weight) const {
-    return quantization_.decoder == "compressed-tensors" &&
-           source_->inventory().tensors[weight.scales].dtype == Dtype::F16;
+  /// compressed-tensors multiplies in the dtype of its scales, others in F32.
+  Dtype dtype_of_products(const QuantizedTensor& weight) const {
+    const Dtype scales = source_->inventory().tensors[weight.scales].dtype;
+    const bool is_short = scales == Dtype::F16 || scales == Dtype::BF16;
+    return quantization_.decoder == "compressed-tensors" && is_short ? scales : Dtype::F32;
   }
 
   void replace_tensors() {

@@ -335,6 +335,42 @@ TEST(DecodedSource, Fp16ScalesOfCompressedTensorsRoundTheirProducts) {
   EXPECT_GT(differ, 0U);
 }
 
+/// Zero points of 8 and columns in their own order say what is so without them.
+TEST(DecodedSource, WhatChangesNoNumberChangesNoBit) {
+  std::vector<MemoryTensor> plain = {stored("a.weight_packed", Dtype::I32, {32, 8}),
+                                     stored("a.weight_scale", Dtype::BF16, {32, 2})};
+  for (std::size_t i = 0; i < plain[0].bytes.size(); ++i) plain[0].bytes[i] = static_cast<std::byte>(i * 7 + i / 64);
+  for (std::size_t i = 0; i < 64; ++i) {
+    const auto bits = static_cast<std::uint16_t>(0x3c01 + 37 * i);
+    std::memcpy(&plain[1].bytes[2 * i], &bits, sizeof bits);
+  }
+  auto with_zeros = plain, with_order = plain;
+  with_zeros.push_back(stored("a.weight_zero_point", Dtype::I32, {4, 2}));
+  std::ranges::fill(with_zeros.back().bytes, std::byte{0x88});
+  with_order.push_back(stored("a.weight_g_idx", Dtype::I32, {64}));
+  for (std::size_t col = 32; col < 64; ++col) with_order.back().bytes[4 * col] = std::byte{1};
+  for (const Dtype to : {Dtype::BF16, Dtype::F32})
+    for (const DecodePath path : {DecodePath::Fast, DecodePath::Plain}) {
+      const auto decoded = [&](const std::vector<MemoryTensor>& tensors) {
+        auto source = source_of(tensors, R"({"quantization_config": {"quant_method": "compressed-tensors",
+            "config_groups": {"g": {"weights": {"num_bits": 4, "group_size": 32}}}}})");
+        Quantization found = found_in(*source);
+        source = decode_source(std::move(source), std::move(found), to, path);
+        EXPECT_EQ(source->inventory().tensors.size(), 1U);
+        return bytes_of(*source, 0);
+      };
+      const std::vector<std::byte> expected = decoded(plain);
+      EXPECT_EQ(decoded(with_zeros), expected);
+      EXPECT_EQ(decoded(with_order), expected);
+      // compressed-tensors 0.20 multiplies in the dtype of the scales, bf16, whatever is asked for.
+      const i64 size = dtype_bits(to) / 8;
+      for (i64 i = 0; i < 32 * 64; ++i) {
+        const float value = widen_element(expected.data() + i * size, to);
+        ASSERT_EQ(round_to(value, Dtype::BF16), value) << i;
+      }
+    }
+}
+
 /// The operator decodes arrays to the bits that --decode gives, in either dtype; without the rounding to other ones.
 TEST(DecodedSource, TheOperatorRoundsProductsToFp16AsTheConversionDoes) {
   struct Case {
