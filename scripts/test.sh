@@ -65,7 +65,7 @@ build() {
   done
   headline "$dir ($cxx)"
   builds+=("$dir")
-  rm -f "$dir/meson-logs/testlog.json"
+  rm -f "$dir"/meson-logs/*log.json
   if [[ ! -f $dir/build.ninja ]]; then
     CC="$launcher$cc" CXX="$launcher$cxx" meson setup "$dir" "${options[@]}" || { failed_checks+=("meson setup $dir"); return 1; }
   fi
@@ -75,8 +75,27 @@ build() {
 # run_tests DIR MESON-TEST-OPTION...: one test more at a time than there are cores, for some wait for disks and for other
 # programs. A failed test shows in the log that is counted below; a failure without one is caught there too.
 run_tests() {
-  meson test -C "$1" --no-rebuild --print-errorlogs --num-processes "$(($(nproc) + 1))" \
+  env --default-signal=INT meson test -C "$1" --no-rebuild --print-errorlogs --num-processes "$(($(nproc) + 1))" \
     --timeout-multiplier "$timeouts" "${@:2}" || true
+}
+
+# run_together DIR...: the tests of several builds at the same time, so that no core rests while the last ones of a build
+# end. Where one is in the background, its tests get SIGINT all the same: some send it.
+run_together() {
+  local dir logs
+  logs=$(mktemp -d)
+  for dir in "${@:2}"; do
+    # shellcheck disable=SC2086
+    run_tests "$dir" ${left_out[$dir]} >"$logs/$dir" 2>&1 &
+  done
+  # shellcheck disable=SC2086
+  run_tests "$1" ${left_out[$1]}
+  wait
+  for dir in "${@:2}"; do
+    headline "tests of $dir"
+    cat "$logs/$dir"
+  done
+  rm -r "$logs"
 }
 
 without_nvcc=(--native-file scripts/without_nvcc.ini)
@@ -88,29 +107,31 @@ quick() {
   run_tests build-quick --suite quick
 }
 
+# The suites that a build leaves out. Slurm's daemons want a machine to themselves: only before a release, or by hand. The
+# interop suite judges files, and those are the same from both builds; the wheel is a build of its own.
+declare -A left_out=([build-gcc]="--no-suite slurm" [build-asan]="--no-suite slurm --no-suite interop --no-suite python")
+
 default() {
+  local built=()
   check_headers
   headline "clang-tidy"
   bash scripts/tidy.sh || failed_checks+=("tidy.sh")
-  # Slurm's daemons want a machine to themselves: only before a release, or by hand.
-  build build-gcc g++ gcc && run_tests build-gcc "${slurm[@]}"
+  build build-gcc g++ gcc && built+=(build-gcc)
   # Of the same objects, where the compiler's cache still has them.
   build build-static g++ gcc --native-file scripts/static.ini -- glu-ckpt && run_tests build-static --suite static
-  # The interop suite judges files, and those are the same from both builds; the wheel is a build of its own. One build
-  # has the kernels where nvcc is installed, the other never: both must work. At -O1 it would be compiled no faster, and
-  # its tests would take up to twice as long. At a fixed address the 170,000 pointers to descriptions of checks need no
-  # relocation at every start.
+  # One build has the kernels where nvcc is installed, the other never: both must work. At -O1 it would be compiled no
+  # faster, and its tests would take up to twice as long. At a fixed address the 170,000 pointers to descriptions of
+  # checks need no relocation at every start.
   build build-asan clang++ clang "${without_nvcc[@]}" -Dcpp_args=-gline-tables-only -Dcpp_link_args=-no-pie \
-    -Db_sanitize=address,undefined -Db_lundef=false &&
-    run_tests build-asan --no-suite slurm --no-suite interop --no-suite python
-  return 0
+    -Db_sanitize=address,undefined -Db_lundef=false && built+=(build-asan)
+  [[ ${#built[@]} -eq 0 ]] || run_together "${built[@]}"
 }
 
 thorough() {
   timeouts=20
-  slurm=()
   export KILLS=1000 RANK_KILLS=100 TIDY_MAX_FILES=1000
   default
+  run_tests build-gcc --suite slurm --logbase slurmlog
   build build-tsan clang++ clang "${without_nvcc[@]}" -Dcpp_args=-gline-tables-only \
     -Db_sanitize=thread -Db_lundef=false -- tests/{unit,property,faults,convert_ranks,fake_cuda}_tests &&
     run_tests build-tsan --suite unit --suite property --suite faults --suite convert_ranks --suite fake-cuda
@@ -118,7 +139,6 @@ thorough() {
   bash scripts/fuzz.sh 60 || failed_checks+=("fuzz.sh")
 }
 
-slurm=(--no-suite slurm)
 "${mode#--}"
 
 headline "result"
@@ -133,8 +153,8 @@ import sys
 passed, failed, skipped = 0, int(sys.argv[1]), 0
 checks_failed = failed
 for build in sys.argv[2:]:
-    log = pathlib.Path(build, "meson-logs", "testlog.json")
-    runs = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    logs = sorted(pathlib.Path(build, "meson-logs").glob("*log.json"))
+    runs = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
     if not runs:
         print(f"failed: no tests ran in {build}")
         failed += checks_failed == 0
