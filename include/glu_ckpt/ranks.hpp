@@ -14,7 +14,7 @@ namespace glu_ckpt {
 
 /// Functions that all ranks call together (broadcast, gather, restart) are called by one thread of each, in one order,
 /// while no other thread of that rank is inside this object. The others may be called by any thread at any time.
-/// What breaks between the processes, such as a rank that is gone, ends all of them: nothing here throws for it.
+/// A failure between the processes, such as a rank that is gone, ends all of them: no function here throws for it.
 class Ranks {
  public:
   virtual ~Ranks() = default;

@@ -89,7 +89,7 @@ void grouped_linear_host(const GroupedLinear& linear, const LinearRows& rows, st
   i64 first = 0;
   for (std::size_t e = 0; e < splits.size(); first += splits[e++]) {
     products.push_back(product_of(linear, rows, first, splits[e], matrices[e]));
-    // Nothing is added, not even 0, which would turn -0 into 0.
+    // Not even 0 is added, which would turn -0 into 0.
     if (linear.accumulate && splits[e] == 0) products.back().m = 0;
     begins.push_back(begins.back() + products.back().m);
   }

@@ -121,7 +121,7 @@ __device__ __forceinline__ float2 two_numbers(u32 word, int pair, float zero) {
 
 // ---- kernels ------------------------------------------------------------------------------------
 
-/// How units of 16 decoded bytes lie in rows and cells; `grid_*` are those of one matrix.
+/// Maps units of 16 decoded bytes to rows and cells; `grid_*` are those of one matrix.
 struct UnitGrid {
   FastDivision row_units;
   FastDivision matrix_rows;
@@ -154,10 +154,10 @@ struct UnitCodes {
   static constexpr int kUnits = kBytes == 8 ? 4 : 2;
 };
 
-/// How a product is rounded before it is rounded to the dtype of the decoded weight.
+/// A product is rounded to this dtype before it is rounded to that of the decoded weight.
 enum class Product {
   ToF32,
-  /// Not at all: bf16 holds the scale, so one product of bf16 is rounded as the one of fp32 is, which is exact.
+  /// It is not rounded: bf16 holds the scale, so one product of bf16 is rounded as the one of fp32 is, which is exact.
   Exact,
   ToF32ThenF16,
 };
@@ -276,7 +276,7 @@ unsigned blocks_of(i64 count, i64 per_block) { return static_cast<unsigned>((cou
 
 FastDivision by(i64 divisor) { return FastDivision(static_cast<u32>(divisor)); }
 
-/// Whether bf16 holds every scale.
+/// Returns whether bf16 holds every scale.
 bool in_bf16(const ScaleRule& rule) {
   if (rule.rounds_to_bf16) return true;
   const bool is_power = rule.dtype == Dtype::F8_E8M0 || rule.dtype == Dtype::U8;

@@ -27,7 +27,7 @@ ExitStatus cmd_inspect(const Options& options) {
     print_out(options, report::tensors_text(found, *tensors));
   else if (!options.quiet)
     print_out(options, report::inspection_text(found));
-  // What can be told was told; the exit status is the problem's.
+  // All that could be read is printed by now; the exit status is the problem's.
   if (found.fault) throw Error(*found.fault);
   return options.strict && !found.problems.empty() ? ExitStatus::BrokenInput : ExitStatus::Done;
 }

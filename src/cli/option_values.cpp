@@ -66,7 +66,7 @@ std::string suggestion(const std::string& typed, const std::vector<std::string>&
       least = distance;
       best = word;
     }
-  // What was typed may be the beginning of a longer word.
+  // The typed word may be the beginning of a longer one.
   constexpr std::size_t kLeastLetters = 3;
   if (best.empty() && letters >= kLeastLetters)
     for (const std::string& word : known)

@@ -136,7 +136,7 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
   staging.keep_on_failure([&] {
     clone_pass(conversion, staging, clones);
     const Moved mine = move_pass(conversion, expected, staging, clones, ranks);
-    // What a GPU gives back is lost to the whole process, and running the experts needs it again.
+    // A GPU that is released is lost to the whole process, and running the experts needs it again.
     if (proof != ProofMode::Forward) conversion.backend->release();
     together(ranks, [&] { staging.check_source_unchanged(); });
     const Moved moved = gather_pass(mine, staging, ranks);

@@ -198,7 +198,7 @@ class HostMlp {
     narrow_row(u, mlp_.compute, row + (halves - 1) * width * element_bytes);
   }
 
-  /// Nothing is added without a bias, not even 0: it would turn -0 into 0.
+  /// Without a bias not even 0 is added: it would turn -0 into 0.
   void round_sums(std::span<float> sums, const StoredMatrix& bias, const float* values) const {
     if (bias.is_there())
       for (std::size_t r = 0; r < sums.size(); ++r) sums[r] += values[r];

@@ -250,7 +250,7 @@ void File::pwrite_exact(std::span<const std::byte> bytes, i64 offset) const {
     const i64 at = offset + static_cast<i64>(done);
     const ssize_t put =
         uninterrupted([&] { return calls.pwrite(descriptor_, bytes.data() + done, bytes.size() - done, at); });
-    // Nothing written and no error would go on for ever.
+    // A write of no bytes without an error would be repeated for ever.
     if (put <= 0) fail_errno(put == 0 ? EIO : errno, "write", path_);
     done += static_cast<std::size_t>(put);
   }

@@ -103,7 +103,7 @@ bool InputFile::reads_past_cache() const {
 }
 
 void InputFile::keep_in_cache() const {
-  // Nothing is opened after that, or what was opened is not used.
+  // After that no descriptor is opened, or the one that was opened is not used.
   std::call_once(opened_, [] {});
   use_direct_ = false;
 }

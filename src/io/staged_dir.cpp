@@ -153,7 +153,7 @@ File StagedDir::open_journal() const {
 
 void StagedDir::take_over(std::unique_ptr<Journal> journal, std::string_view fingerprint) {
   if (!journal->header()) {
-    // Nothing is written before the header is on the disk.
+    // A run writes no file before the header is on the disk.
     if (list_directory(staging_).size() > 1)
       fail(ErrorCode::ResumeMismatch, {staging_.string(), {}},
            "{}: its journal is damaged, so nothing says what run made the files in it; remove the directory",

@@ -47,7 +47,7 @@ struct PartRow {
   Experts experts = Experts::Indexed;
   Role role = Role::Gate;
   std::string_view part;
-  /// Of `part`: `{K}`, `gate_up_proj{_K}`.
+  /// The last word of `part`: `{K}`, `gate_up_proj{_K}`.
   std::string_view last;
 };
 

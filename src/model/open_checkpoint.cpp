@@ -113,8 +113,8 @@ Recognition recognize_source(const Source& source, const ModelHints& hints, cons
 
 namespace {
 
-/// What config.json says, and, where it has no quantization_config, what a conversion recorded that made scales for
-/// blocks of fewer rows.
+/// Reads config.json and, where it has no quantization_config, the record of a conversion that made scales for blocks
+/// of fewer rows.
 QuantConfig quant_config_of(const Source& source) {
   QuantConfig config = read_quant_config(source.hints().config);
   if (!config.method.empty() || config.block_rows) return config;

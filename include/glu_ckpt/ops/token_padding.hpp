@@ -45,7 +45,8 @@ void unpad_rows(const TokenPadding& padding, std::span<const std::byte> padded, 
                 std::span<std::byte> rows);
 
 /// These do the same in device memory, asynchronous on `stream`, by copies and fills of the driver, two an expert.
-/// Nothing is allocated, and a graph can capture it, with these splits. Throws NoDevice, DeviceFailed, ShapeOverflow.
+/// They allocate no memory, and a graph can capture them, with these splits. Throws NoDevice, DeviceFailed,
+/// ShapeOverflow.
 void pad_rows_device(const TokenPadding& padding, const void* rows, i64 row_bytes, void* padded, GpuStream stream);
 void unpad_rows_device(const TokenPadding& padding, const void* padded, i64 row_bytes, void* rows, GpuStream stream);
 
