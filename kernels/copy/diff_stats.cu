@@ -169,13 +169,14 @@ __device__ inline double fma_down(double x, double y, double z) { return __fma_r
 template <typename Number>
 class Limit {
  public:
-  /// Nothing exceeds a relative difference that is infinite.
+  /// A maximum that is infinite cannot be raised: its part is NaN, which the smaller of two numbers passes over, and no
+  /// difference reaches.
   __device__ explicit Limit(const Bounds<Number>& bounds)
-      : abs_(fmax(bounds.abs, kLeast)),
+      : abs_(isinf(bounds.abs) ? kNever : fmax(bounds.abs, kLeast)),
         factor_(isinf(bounds.rel) ? 0 : bounds.rel),
-        offset_(isinf(bounds.rel) ? bounds.rel : kLeast) {}
+        offset_(isinf(bounds.rel) ? kNever : kLeast) {}
 
-  /// Is false for a NaN. What is rounded down is the next number above the product, or the product.
+  /// Is false for a NaN. The product plus kLeast, rounded down, is the next number above the product, or the product.
   __device__ bool is_reached(Number a, Number difference) const {
     return difference >= fmin(abs_, fma_down(factor_, fabs(a), offset_));
   }
@@ -183,6 +184,7 @@ class Limit {
  private:
   /// Equal elements differ by less.
   static constexpr Number kLeast = std::numeric_limits<Number>::denorm_min();
+  static constexpr Number kNever = std::numeric_limits<Number>::quiet_NaN();
   Number abs_, factor_, offset_;
 };
 
