@@ -1,0 +1,94 @@
+#pragma once
+/// The steps by which the tensors of one quantized weight are found among the others, and the checks that all formats
+/// share. find_quantized.cpp has the formats.
+
+#include <initializer_list>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "layout/tensor_kinds.hpp"
+#include "quant/quant_config.hpp"
+#include "quant/quantized_tensor.hpp"
+
+namespace glu_ckpt {
+
+/// One scale is for so many rows and columns of a matrix.
+struct ScaleCell {
+  i64 rows = 1;
+  i64 cols = 1;
+  bool operator==(const ScaleCell&) const = default;
+};
+
+/// The text that a weight's tensors are named after: a linear layer, `a.down_proj` of `a.down_proj.weight_packed`, or a
+/// parameter, `a.down_proj` of `a.down_proj_packed`, as grouped experts are.
+struct WeightName {
+  std::string base;
+  bool is_layer = true;
+
+  std::string of(TensorKind kind) const {
+    const KindWords& words = words_of(kind);
+    return base + (is_layer ? "." + std::string(words.word) : std::string(words.suffix));
+  }
+};
+
+/// The name of the weight whose tensor of this kind is called so.
+std::optional<WeightName> weight_name(const std::string& name, TensorKind kind);
+/// The weight's name where it may be a parameter without a suffix.
+WeightName plain_weight_name(const std::string& name);
+
+/// The axes in front of a matrix.
+std::vector<i64> leading_axes(const std::vector<i64>& shape);
+i64 product_of(const std::vector<i64>& shape);
+
+class PartFinder {
+ protected:
+  PartFinder(const Inventory& inventory, const QuantConfig& config);
+
+  const TensorRef& at(std::size_t number) const { return inventory_.tensors[number]; }
+  std::optional<std::size_t> number_of(const std::string& name) const;
+
+  /// The scales of a weight by any of the names that writers give them.
+  std::size_t scales_of(std::size_t weight, const std::vector<std::string>& names);
+  std::size_t take(std::size_t number);
+  void take_if_there(const std::string& name);
+  [[noreturn]] void fail_axes(std::size_t number) const;
+  /// The shape with the last axis as long as the codes in it.
+  std::vector<i64> widened(std::size_t number, i64 codes) const;
+  /// [.., rows, cols] as decoded.
+  QuantizedTensor weight_of(std::size_t number, std::string name, std::vector<i64> shape, Codes codes) const;
+  /// The weight has no numbers here; moved as it is, it needs none.
+  void cannot_decode(std::size_t number, ErrorCode code, std::string why);
+  void add(QuantizedTensor weight, const std::string& format);
+
+  /// Takes the first of the cells whose grid has the shape of the scales.
+  void set_cell(QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const;
+  /// One value for gate and one for up of a fused FC1: which rows each is for only its layout says.
+  bool are_of_parts(const QuantizedTensor& weight, std::size_t values) const;
+  /// A tensor of a weight has its leading axes, and these for each matrix.
+  void check_part(const QuantizedTensor& weight, std::size_t number, Dtype dtype, const std::vector<i64>& of_one) const;
+
+  void require_method(const TensorRef& tensor, std::initializer_list<std::string_view> methods) const;
+  /// ModelOpt says MIXED_PRECISION where weights of several formats are meant.
+  void require_algorithm_is_not(const TensorRef& tensor, std::string_view other) const;
+  void require_four_bits(const TensorRef& tensor) const;
+  void require_scale_dtype(const QuantizedTensor& weight, std::initializer_list<Dtype> dtypes) const;
+  /// Refuses codes or scales among the tensors that are left.
+  void check_orphans() const;
+
+  const Inventory& inventory_;
+  const QuantConfig& config_;
+  std::unordered_map<std::string, std::size_t> numbers_;
+  std::set<std::string> formats_;
+  Quantization found_;
+
+ private:
+  ScaleCell cell_of(const QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const;
+  /// Patterns and parts of names are not tried: programs differ in what they match.
+  void require_not_skipped(const QuantizedTensor& weight) const;
+};
+
+}  // namespace glu_ckpt
