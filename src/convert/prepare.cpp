@@ -58,7 +58,8 @@ void check_quantized(const Source& source, const Recognition& model, const Model
   const bool as_written = std::ranges::all_of(model.blocks, [](const ExpertBlock& block) {
     return block.codes == TensorKind::Blocks || (block.experts == Experts::Indexed && !block.fused);
   });
-  if (!config.method.empty() && as_written && holds_codes(model.blocks)) find_quantized(source.inventory(), config);
+  if (!config.method.empty() && as_written && holds_codes(model.blocks))
+    find_quantized(source.inventory(), config, weight_axes(model.blocks));
 }
 
 /// Returns whether gate and up of the block, which are two tensors, become one.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "arch/dense_table.hpp"
 #include "arch/loads_in.hpp"
@@ -162,24 +161,36 @@ namespace {
 /// Says in which order FC1 holds the rows of gate and up that have a scale each, where options or the record know it.
 void find_parts(const Source& source, const SourceAnswers& answers, Quantization& found) {
   if (std::ranges::none_of(found.tensors, &QuantizedTensor::scales_of_parts)) return;
-  std::map<std::size_t, i64> part_rows;
-  std::set<std::size_t> in_columns;
-  const Recognition codes = recognize_source(source, hints_of(source, answers), answers);
-  for (const ExpertBlock& block : codes.blocks) {
+  struct Parts {
+    i64 rows = 0;
+    bool in_out = false;
+  };
+  std::map<std::string_view, Parts> parts;
+  const Inventory decoded = decoded_inventory(source.inventory(), found, Dtype::BF16);
+  const Recognition model = recognize_model(decoded, hints_of(source, answers), source.record(), answers);
+  for (const ExpertBlock& block : model.blocks) {
     const bool interleaved = block.glu.kind == Glu::Kind::Interleaved;
     if (!interleaved && block.glu.kind != Glu::Kind::Contiguous) continue;
-    for (const Matrix& matrix : block.matrices) {
-      if (matrix.role != Role::Gate || matrix.kind != block.codes) continue;
-      if (matrix.place.row_step > matrix.place.col_step)
-        part_rows[matrix.tensor] = interleaved ? block.glu.block_rows : matrix.rows;
-      else
-        in_columns.insert(matrix.tensor);
-    }
+    for (const Matrix& matrix : block.matrices)
+      if (matrix.role == Role::Gate && matrix.kind == TensorKind::Weight)
+        parts[decoded.tensors[matrix.tensor].name] = {interleaved ? block.glu.block_rows : matrix.rows,
+                                                      block.axes == Axes::InOut};
   }
   for (QuantizedTensor& weight : found.tensors) {
-    if (!weight.scales_of_parts) continue;
-    weight.parts_in_columns = in_columns.contains(weight.weight);
-    if (const auto known = part_rows.find(weight.weight); known != part_rows.end()) weight.part_rows = known->second;
+    const auto known = parts.find(weight.name);
+    if (!weight.scales_of_parts || known == parts.end()) continue;
+    weight.part_rows = known->second.rows;
+    weight.in_out = known->second.in_out && !weight.transposed;
+  }
+}
+
+/// What is stored as codes has the axes of its naming, or those of its format. Nothing where no naming explains it:
+/// then shapes alone tell.
+WeightAxes axes_of_stored(const Source& source, const SourceAnswers& answers) {
+  try {
+    return weight_axes(recognize_model(source.inventory(), hints_of(source, answers), source.record(), answers).blocks);
+  } catch (const Error&) {
+    return {};
   }
 }
 
@@ -190,7 +201,9 @@ std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceA
   std::unique_ptr<Source> source = open_source(path);
   if (!answers.decode && !answers.encode_mxfp8 && answers.scale_rows == 0) return source;
   const Source& stored = *source;
-  Quantization found = with_place(stored, [&] { return find_quantized(stored.inventory(), quant_config_of(stored)); });
+  Quantization found = with_place(stored, [&] {
+    return find_quantized(stored.inventory(), quant_config_of(stored), axes_of_stored(stored, answers));
+  });
   if (answers.encode_mxfp8) with_place(stored, [&] { encode_mxfp8(source, std::move(found)); });
   if (!answers.encode_mxfp8 && answers.scale_rows > 0)
     with_place(stored, [&] { refine_scales(source, std::move(found), answers.scale_rows); });
@@ -219,9 +232,9 @@ Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswer
 namespace {
 
 /// Returns nothing where it cannot be told what belongs together: that is moved as it is, or refused for what moves it.
-std::optional<Quantization> known_quantization(const Source& source) {
+std::optional<Quantization> known_quantization(const Source& source, const Recognition& model) {
   try {
-    return find_quantized(source.inventory(), quant_config_of(source));
+    return find_quantized(source.inventory(), quant_config_of(source), weight_axes(model.blocks));
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -246,7 +259,7 @@ SharedScales share_second_scales(Checkpoint& checkpoint) {
   pairs.reserve(by_gate.size());
   for (const auto& [gate, pair] : by_gate) pairs.push_back(pair);
   const Source& stored = *checkpoint.source;
-  std::optional<Quantization> found = known_quantization(stored);
+  std::optional<Quantization> found = known_quantization(stored, checkpoint.recognition);
   if (!found) return {};
   return with_place(stored, [&] { return share_second_scales(checkpoint.source, std::move(*found), pairs); });
 }
@@ -259,7 +272,8 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
     inspection.warnings.push_back("the checkpoint may load and compute something else. " + foreign->second);
   try {
     const Source& source = *inspection.source;
-    inspection.quantized = find_quantized(source.inventory(), quant_config_of(source)).formats;
+    inspection.quantized =
+        find_quantized(source.inventory(), quant_config_of(source), axes_of_stored(source, answers)).formats;
   } catch (const Error& error) {
     inspection.problems.emplace_back(error.what());
   }

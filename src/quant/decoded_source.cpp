@@ -119,8 +119,8 @@ class WeightReader {
   }
 
   void decode(const DecodedRows& rows, std::byte* out) {
-    if (in_words()) return decode_in_words(rows, out);
     if (weight_.transposed) return decode_turned(rows, out);
+    if (in_words()) return decode_word_rows(word_matrix(rows.matrix), rows.begin, rows.end, out);
     decode_straight(rows, out);
   }
 
@@ -152,7 +152,15 @@ class WeightReader {
   bool has_two_scales() const { return weight_.scales_of_parts && !weight_.global; }
   /// Rows of scales of one matrix, and the one that is for a row of codes.
   i64 scale_rows() const { return has_two_scales() ? 2 : weight_.grid_rows(); }
-  i64 scale_row_of(i64 row) const { return has_two_scales() ? weight_.part_of(row) : row / weight_.cell_rows; }
+  i64 scale_row_of(i64 row) const {
+    if (has_two_scales()) return weight_.in_out ? 0 : weight_.part_of(row);
+    return row / weight_.cell_rows;
+  }
+  /// 0 or 1: whose second scale multiplies a scale of the grid.
+  i64 part_of_scale(i64 grid_row, i64 grid_col) const {
+    if (!weight_.global) return 0;
+    return weight_.part_of(weight_.in_out ? grid_col * weight_.cell_cols : grid_row * weight_.cell_rows);
+  }
 
   /// Rows [begin, end) of the scales of a matrix.
   void fetch_scales(i64 matrix, i64 begin, i64 end) {
@@ -166,8 +174,9 @@ class WeightReader {
     for (std::size_t i = 0; i < scales_.size(); ++i) {
       const float scale = scale_value(dtype, raw_.data() + static_cast<i64>(i) * size);
       if (std::isnan(scale)) fail_scale(weight_.scales, "NaN");
-      // A second scale goes with scales of single rows.
-      scales_[i] = rules[weight_.global ? weight_.part_of(begin + static_cast<i64>(i) / cols) : 0].of(scale, to_);
+      const i64 at = static_cast<i64>(i);
+      // A second scale goes with scales of single outputs.
+      scales_[i] = rules[part_of_scale(begin + at / cols, at % cols)].of(scale, to_);
     }
   }
 
@@ -175,8 +184,11 @@ class WeightReader {
   void decode_one(const std::byte* codes, i64 count, const float* scales, bool same_scales, std::byte* out) {
     if (!same_scales) {
       expanded_.resize(static_cast<std::size_t>(count));
-      for (i64 first = 0, cell = 0; first < count; first += weight_.cell_cols, ++cell)
-        std::fill_n(expanded_.begin() + first, std::min(weight_.cell_cols, count - first), scales[cell]);
+      const bool by_part = has_two_scales() && weight_.in_out && weight_.part_rows > 0;
+      const i64 width = by_part ? weight_.part_rows : weight_.cell_cols;
+      for (i64 first = 0, cell = 0; first < count; first += width, ++cell)
+        std::fill_n(expanded_.begin() + first, std::min(width, count - first),
+                    scales[by_part ? weight_.part_of(first) : cell]);
     }
     const CodeRow row{weight_.codes, codes, count, expanded_.data(), weight_.positive_zero};
     const auto decode_to = [&](Dtype to, std::byte* place) {
@@ -189,10 +201,27 @@ class WeightReader {
     narrow_row(products_, to_, out);
   }
 
+  /// Rows [begin, end) of the codes of a matrix, one behind the other.
+  void fetch_codes(i64 matrix, i64 begin, i64 end) {
+    const i64 stored = code_bytes(weight_.codes, weight_.cols);
+    if (!weight_.pairs_of_rows)
+      return fetch(weight_.weight, (matrix * weight_.rows + begin) * stored, (end - begin) * stored, codes_);
+    const i64 first = begin / 2, pairs = (end + 1) / 2 - first;
+    fetch(weight_.weight, (matrix * (weight_.rows / 2) + first) * weight_.cols, pairs * weight_.cols, paired_);
+    codes_.resize(static_cast<std::size_t>((end - begin) * stored));
+    std::byte* out = codes_.data();
+    for (i64 row = begin; row < end; ++row) {
+      const std::byte* const bytes = paired_.data() + (row / 2 - first) * weight_.cols;
+      const int shift = row % 2 == 0 ? 0 : 4;
+      for (i64 col = 0; col < weight_.cols; col += 2)
+        *out++ = (bytes[col] >> shift & std::byte{15}) | (bytes[col + 1] >> shift & std::byte{15}) << 4;
+    }
+  }
+
   void decode_straight(const DecodedRows& rows, std::byte* out) {
     const i64 stored = code_bytes(weight_.codes, weight_.cols), grid_cols = weight_.grid_cols();
     const i64 first_scale = has_two_scales() ? 0 : scale_row_of(rows.begin);
-    fetch(weight_.weight, (rows.matrix * weight_.rows + rows.begin) * stored, rows.count() * stored, codes_);
+    fetch_codes(rows.matrix, rows.begin, rows.end);
     fetch_scales(rows.matrix, first_scale, has_two_scales() ? 2 : scale_row_of(rows.end - 1) + 1);
     for (i64 row = rows.begin; row < rows.end; ++row)
       decode_one(codes_.data() + (row - rows.begin) * stored, weight_.cols,
@@ -201,45 +230,58 @@ class WeightReader {
                  out + (row - rows.begin) * weight_.cols * element_);
   }
 
-  /// A row of the decoded matrix is a column of codes. The blocks of 32 that hold some of the columns asked for are
-  /// decoded, row by row, and turned.
+  /// A row of the decoded matrix is a column of codes. The blocks of columns that hold some of those asked for are
+  /// decoded, row by row, and turned; of words all columns.
   void decode_turned(const DecodedRows& rows, std::byte* out) {
-    const i64 stored = code_bytes(weight_.codes, weight_.cols), cell = weight_.cell_cols;
+    const i64 cell = in_words() ? weight_.cols : weight_.cell_cols;
     const i64 first_cell = rows.begin / cell, end_cell = (rows.end + cell - 1) / cell;
     const i64 first = first_cell * cell, width = std::min(end_cell * cell, weight_.cols) - first;
     std::vector<std::byte> strip(static_cast<std::size_t>(kTurnedRows * width * element_));
+    const WordMatrix words = in_words() ? word_matrix(rows.matrix) : WordMatrix{};
     for (i64 begin = 0; begin < weight_.rows; begin += kTurnedRows) {
       const i64 end = std::min(begin + kTurnedRows, weight_.rows);
-      fetch(weight_.weight, (rows.matrix * weight_.rows + begin) * stored, (end - begin) * stored, codes_);
-      fetch_scales(rows.matrix, begin, end);
-      for (i64 row = begin; row < end; ++row)
-        decode_one(codes_.data() + (row - begin) * stored + code_bytes(weight_.codes, first), width,
-                   scales_.data() + (row - begin) * weight_.grid_cols() + first_cell, false,
-                   strip.data() + (row - begin) * width * element_);
+      if (in_words())
+        decode_word_rows(words, begin, end, strip.data());
+      else
+        decode_strip({rows.matrix, begin, end}, first_cell, width, strip.data());
       const auto turn_strip = element_ == 2 ? turn<std::uint16_t> : turn<u32>;
       turn_strip(strip.data(), end - begin, width, rows.begin - first, rows.end - first, out, weight_.rows, begin);
     }
   }
 
-  void decode_in_words(const DecodedRows& rows, std::byte* out) {
-    fetch_matrix(weight_.weight, rows.matrix, codes_);
-    fetch_matrix(weight_.scales, rows.matrix, raw_);
+  /// `width` columns of rows, from a cell of columns on.
+  void decode_strip(const DecodedRows& rows, i64 first_cell, i64 width, std::byte* strip) {
+    const i64 stored = code_bytes(weight_.codes, weight_.cols), first = first_cell * weight_.cell_cols;
+    fetch_codes(rows.matrix, rows.begin, rows.end);
+    fetch_scales(rows.matrix, rows.begin, rows.end);
+    for (i64 row = 0; row < rows.count(); ++row)
+      decode_one(codes_.data() + row * stored + code_bytes(weight_.codes, first), width,
+                 scales_.data() + row * weight_.grid_cols() + first_cell, false, strip + row * width * element_);
+  }
+
+  /// The bytes of one matrix, which is held whole.
+  WordMatrix word_matrix(i64 matrix) {
+    fetch_matrix(weight_.weight, matrix, codes_);
+    fetch_matrix(weight_.scales, matrix, raw_);
     check_numbers(raw_, tensor(weight_.scales).dtype);
-    if (weight_.zeros) fetch_matrix(*weight_.zeros, rows.matrix, zeros_);
-    const WordMatrix matrix{.codes = weight_.codes,
-                            .rows = weight_.rows,
-                            .cols = weight_.cols,
-                            .words = codes_.data(),
-                            .scales = raw_.data(),
-                            .scale_dtype = tensor(weight_.scales).dtype,
-                            .zeros = weight_.zeros ? zeros_.data() : nullptr,
-                            .zero_offset = weight_.zero_offset,
-                            .groups = weight_.grid_cols(),
-                            .group_of = column_groups(rows.matrix)};
+    if (weight_.zeros) fetch_matrix(*weight_.zeros, matrix, zeros_);
+    return {.codes = weight_.codes,
+            .rows = weight_.rows,
+            .cols = weight_.cols,
+            .words = codes_.data(),
+            .scales = raw_.data(),
+            .scale_dtype = tensor(weight_.scales).dtype,
+            .zeros = weight_.zeros ? zeros_.data() : nullptr,
+            .zero_offset = weight_.zero_offset,
+            .groups = weight_.grid_cols(),
+            .group_of = column_groups(matrix)};
+  }
+
+  void decode_word_rows(const WordMatrix& matrix, i64 begin, i64 end, std::byte* out) const {
     if (path_ == DecodePath::Plain)
-      decode_words_one_by_one(matrix, rows.begin, rows.end, to_, out);
+      decode_words_one_by_one(matrix, begin, end, to_, out);
     else
-      decode_words(matrix, rows.begin, rows.end, to_, out);
+      decode_words(matrix, begin, end, to_, out);
   }
 
   void check_numbers(std::span<const std::byte> scales, Dtype dtype) const {
@@ -290,6 +332,7 @@ class WeightReader {
   Dtype product_;
   i64 element_;
   std::vector<std::byte> codes_;
+  std::vector<std::byte> paired_;
   std::vector<std::byte> raw_;
   std::vector<std::byte> zeros_;
   std::vector<float> scales_;
@@ -298,6 +341,25 @@ class WeightReader {
   std::vector<float> products_;
   std::vector<std::byte> decoded_;
 };
+
+void become_decoded(TensorRef& tensor, const QuantizedTensor& weight, Dtype to) {
+  tensor.name = weight.name;
+  tensor.dtype = to;
+  tensor.shape = weight.shape;
+  tensor.bytes = weight.matrices * weight.rows * weight.cols * (dtype_bits(to) / 8);
+}
+
+/// Calls `use` with each stored tensor that is there once weights are decoded, and the index of the weight that it is
+/// the codes of, or -1.
+template <typename Use>
+void for_each_left(const Inventory& stored, const Quantization& found, const Use& use) {
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < stored.tensors.size(); ++i) {
+    if (std::ranges::binary_search(found.companions, i)) continue;
+    const bool is_codes = next < found.tensors.size() && found.tensors[next].weight == i;
+    use(i, is_codes ? static_cast<i64>(next++) : -1);
+  }
+}
 
 class DecodedSource final : public Source {
  public:
@@ -336,28 +398,10 @@ class DecodedSource final : public Source {
   }
 
   void replace_tensors() {
-    const Inventory& stored = source_->inventory();
-    info_.inventory.tensors.clear();
-    info_.inventory.dense = false;
-    std::size_t next = 0;
-    for (std::size_t i = 0; i < stored.tensors.size(); ++i) {
-      if (std::ranges::binary_search(quantization_.companions, i)) continue;
-      TensorRef tensor = stored.tensors[i];
-      Entry entry{i};
-      if (next < quantization_.tensors.size() && quantization_.tensors[next].weight == i) {
-        entry.weight = static_cast<i64>(next);
-        become_decoded(tensor, quantization_.tensors[next++]);
-      }
-      entries_.push_back(entry);
-      info_.inventory.tensors.push_back(std::move(tensor));
-    }
-  }
-
-  void become_decoded(TensorRef& tensor, const QuantizedTensor& weight) const {
-    tensor.name = weight.name;
-    tensor.dtype = to_;
-    tensor.shape = weight.shape;
-    tensor.bytes = weight.matrices * weight.rows * weight.cols * (dtype_bits(to_) / 8);
+    info_.inventory = decoded_inventory(source_->inventory(), quantization_, to_);
+    for_each_left(source_->inventory(), quantization_, [&](std::size_t stored, i64 weight) {
+      entries_.push_back({stored, weight});
+    });
   }
 
   void replace_config() {
@@ -392,19 +436,17 @@ void check_part_scales(const Source& source, const QuantizedTensor& weight) {
   const i64 size = dtype_bits(scales.dtype) / 8;
   std::vector<std::byte> bytes(static_cast<std::size_t>(2 * weight.matrices * size));
   source.read(weight.global.value_or(weight.scales), 0, bytes);
-  const std::string_view where = weight.parts_in_columns
-                                     ? "beside each other in its columns. Split them first (--experts indexed)"
-                                     : "in one tensor in an order that nothing says. Say it (--from-glu, "
-                                       "--from-shared-glu), or split them first (--experts indexed)";
   for (i64 matrix = 0; matrix < weight.matrices; ++matrix) {
     const std::byte* const gate = bytes.data() + 2 * matrix * size;
     if (std::equal(gate, gate + size, gate + size)) continue;
     fail(
         ErrorCode::NotSupported, {{}, scales.name},
         "'{}': {}, two values for each matrix of '{}' ({}), in matrix {} {} and {}: one for gate and one for up, which "
-        "stand {}",
+        "stand in one tensor in an order that nothing says. Say it (--from-glu, --from-shared-glu), or split them "
+        "first "
+        "(--experts indexed --glu split)",
         scales.name, shape_text(scales.shape), weight.name, shape_text(weight.shape), matrix,
-        scale_value(scales.dtype, gate), scale_value(scales.dtype, gate + size), where);
+        scale_value(scales.dtype, gate), scale_value(scales.dtype, gate + size));
   }
 }
 
@@ -442,6 +484,16 @@ void check_decodable(const Source& source, const Quantization& found) {
     check_part_scales(source, weight);
     check_stated_shape(source, weight);
   }
+}
+
+Inventory decoded_inventory(const Inventory& stored, const Quantization& found, Dtype to) {
+  Inventory decoded{{}, stored.files, false};
+  for_each_left(stored, found, [&](std::size_t number, i64 weight) {
+    TensorRef tensor = stored.tensors[number];
+    if (weight >= 0) become_decoded(tensor, found.tensors[static_cast<std::size_t>(weight)], to);
+    decoded.tensors.push_back(std::move(tensor));
+  });
+  return decoded;
 }
 
 std::unique_ptr<Source> decode_source(std::unique_ptr<Source> source, Quantization found, Dtype to, DecodePath path) {

@@ -20,6 +20,9 @@ enum class DecodePath {
 /// weight's stated shape is not that of its codes.
 void check_decodable(const Source& source, const Quantization& found);
 
+/// Returns the tensors that are there once `found` is decoded to `to`.
+Inventory decoded_inventory(const Inventory& stored, const Quantization& found, Dtype to);
+
 /// Returns a Source whose quantized weights are tensors of dtype `to`, BF16 or F32, under the names that the
 /// unquantized model gives them; scales and quantization_config are gone. Bytes are decoded when they are read, and
 /// nothing is kept. Its record says what was found: `decoded_from`, the formats, and `decoded_as`, whose decoder is

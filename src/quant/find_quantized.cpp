@@ -16,7 +16,8 @@ constexpr i64 kWordCodes = 8;
 
 class Finder : private PartFinder {
  public:
-  Finder(const Inventory& inventory, const QuantConfig& config) : PartFinder(inventory, config) {}
+  Finder(const Inventory& inventory, const QuantConfig& config, const WeightAxes& axes)
+      : PartFinder(inventory, config, axes) {}
 
   Quantization find() {
     for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) find_at(i);
@@ -31,7 +32,6 @@ class Finder : private PartFinder {
   }
 
  private:
-  const TensorRef& at(std::size_t number) const { return inventory_.tensors[number]; }
   void find_at(std::size_t number) {
     const TensorRef& tensor = at(number);
     const bool of_bytes = tensor.dtype == Dtype::U8;
@@ -45,9 +45,9 @@ class Finder : private PartFinder {
     if (const auto name = weight_name(tensor.name, TensorKind::QWeight); name && tensor.dtype == Dtype::I32)
       return add_words(number, *name);
     const WeightName name = plain_weight_name(tensor.name);
-    if (of_bytes && (name.is_layer || number_of(name.of(TensorKind::PlainScale))))
-      return add_modelopt_fp4(number, name);
-    if (tensor.dtype == Dtype::I8 && (name.is_layer || number_of(name.of(TensorKind::Scale))))
+    if (of_bytes && (name.is_layer || number_of(name, TensorKind::PlainScale))) return add_modelopt_fp4(number, name);
+    if (tensor.dtype == Dtype::I8 &&
+        (name.is_layer || number_of(name, TensorKind::Scale) || number_of(name, TensorKind::PlainScale)))
       return add_int8(number, name);
   }
 
@@ -70,23 +70,35 @@ class Finder : private PartFinder {
     const WeightName name = plain_weight_name(tensor.name);
     QuantizedTensor weight =
         weight_of(number, tensor.name, tensor.shape, tensor.dtype == Dtype::F8_E4M3 ? Codes::E4m3 : Codes::E5m2);
-    std::vector<std::string> scales = {name.of(TensorKind::Scale), name.of(TensorKind::PlainScale)};
+    const std::optional<Axes> axes = axes_of(number, name);
+    weight.in_out = axes == Axes::InOut;
+    std::vector<std::string> scales = name.all_of(TensorKind::Scale);
+    std::ranges::copy(name.all_of(TensorKind::PlainScale), std::back_inserter(scales));
     if (name.is_layer) scales.push_back(name.base + ".scale");
     weight.scales = scales_of(number, scales);
-    take_if_there(name.of(TensorKind::InputScale));
+    take_if_there(name, TensorKind::InputScale);
     take_if_there(name.base + (name.is_layer ? ".activation_scale" : "_activation_scale"));
-    const Dtype scale_dtype = at(weight.scales).dtype;
     require_scale_dtype(weight, {Dtype::F32, Dtype::BF16, Dtype::F16, Dtype::F8_E8M0, Dtype::U8});
+    set_fp8_cell(weight, name, axes);
+    add(weight, fp8_format(weight));
+  }
+
+  void set_fp8_cell(QuantizedTensor& weight, const WeightName& name, const std::optional<Axes>& axes) const {
+    const Dtype scale_dtype = at(weight.scales).dtype;
     const ScaleCell block{config_.block_rows.value_or(128), config_.block_cols.value_or(128)};
-    std::vector<ScaleCell> cells = {{weight.rows, weight.cols}, {1, weight.cols}};
+    std::vector<ScaleCell> cells = channel_cells(weight, axes);
+    cells.insert(cells.begin(), {weight.rows, weight.cols});
     // Two scales of a fused FC1 must not pass for those of two blocks: blocks are named so, or configured.
     // ModelOpt's have axes of one element beside theirs: [n, 1, k, 1].
     const std::vector<i64>& shape = at(weight.scales).shape;
     const bool is_modelopt_grid =
         shape.size() == weight.shape.size() + 2 && shape[shape.size() - 1] == 1 && shape[shape.size() - 3] == 1;
-    if (at(weight.scales).name != name.of(TensorKind::PlainScale) || is_modelopt_grid) cells.push_back(block);
-    if (scale_dtype == Dtype::U8) cells = {{1, 32}};
-    if (scale_dtype == Dtype::F8_E8M0) cells = {block, {1, 32}};
+    const bool is_plain = number_of(name, TensorKind::PlainScale) == weight.scales;
+    if (!is_plain || is_modelopt_grid) cells.push_back(block);
+    // MXFP8 has its scales along the inputs, which are the rows of what is turned; TransformerEngine's second copy has
+    // them along the outputs.
+    if (scale_dtype == Dtype::U8) cells = {{1, 32}, {32, 1}};
+    if (scale_dtype == Dtype::F8_E8M0) cells = {block, {1, 32}, {32, 1}};
     // A scale for each row and one block of the columns is no different from one for each row.
     if (config_.block_rows && scale_dtype != Dtype::U8) cells = {block};
     weight.scales_of_parts = is_float(scale_dtype) && cells.back() != block && are_of_parts(weight, weight.scales);
@@ -96,13 +108,14 @@ class Finder : private PartFinder {
     } else {
       set_cell(weight, cells);
     }
-    add(weight, fp8_format(weight));
+    weight.in_out = weight.in_out || (!axes && weight.cell_rows == weight.rows && weight.cell_cols == 1);
   }
 
   static std::string fp8_format(const QuantizedTensor& weight) {
-    if (weight.cell_rows == 1 && weight.cell_cols == 32) return "MXFP8";
-    if (weight.cell_rows == weight.rows && weight.cell_cols == weight.cols) return "FP8 per tensor";
-    if (weight.cell_rows == 1 && weight.cell_cols == weight.cols) return "FP8 per channel";
+    const auto is_cell = [&](i64 rows, i64 cols) { return weight.cell_rows == rows && weight.cell_cols == cols; };
+    if (is_cell(1, 32) || is_cell(32, 1)) return "MXFP8";
+    if (is_cell(weight.rows, weight.cols)) return "FP8 per tensor";
+    if (is_cell(1, weight.cols) || is_cell(weight.rows, 1)) return "FP8 per channel";
     return fmt::format("FP8 in {}x{} blocks", weight.cell_rows, weight.cell_cols);
   }
 
@@ -111,29 +124,59 @@ class Finder : private PartFinder {
     const TensorRef& tensor = at(number);
     for (const std::string& scales : {name.base + ".scale", name.of(TensorKind::Scale)})
       if (const auto of_fp4 = number_of(scales); of_fp4 && at(*of_fp4).dtype == Dtype::F8_E8M0)
-        return add_fp4_bytes(number, tensor.name, scales);
+        return add_fp4_bytes(number, tensor.name, {scales});
     require_method(tensor, {"compressed-tensors"});
     QuantizedTensor weight = weight_of(number, tensor.name, tensor.shape, Codes::Int8);
-    weight.scales = scales_of(number, {name.of(TensorKind::PlainScale)});
-    take_if_there(name.of(TensorKind::InputScale));
+    const std::optional<Axes> axes = axes_of(number, name);
+    weight.scales = scales_of(number, name.all_of(TensorKind::PlainScale));
+    take_if_there(name, TensorKind::InputScale);
     if (const auto zeros = number_of(name.of(TensorKind::ZeroPoint)))
       cannot_decode(take(*zeros), ErrorCode::NotSupported, "--decode has no rule for INT8 with zero points");
     else if (config_.some_asymmetric)
       cannot_decode(number, ErrorCode::ScaleMissing, missing_zeros(name.of(TensorKind::ZeroPoint)));
     require_scale_dtype(weight, {Dtype::F32, Dtype::BF16, Dtype::F16});
-    set_cell(weight, {{1, weight.cols}, {weight.rows, weight.cols}});
-    add(weight, weight.cell_rows == 1 ? "INT8 per channel" : "INT8 per tensor");
+    std::vector<ScaleCell> cells = channel_cells(weight, axes);
+    cells.push_back({weight.rows, weight.cols});
+    set_cell(weight, cells);
+    const bool per_tensor = weight.cell_rows == weight.rows && weight.cell_cols == weight.cols;
+    weight.in_out = axes == Axes::InOut || (!axes && weight.cell_cols == 1 && !per_tensor);
+    add(weight, per_tensor ? "INT8 per tensor" : "INT8 per channel");
   }
 
   // ---- FP4 --------------------------------------------------------------------------------------
 
-  /// Bytes of two codes, with a power of two for each 32 of a row.
-  void add_fp4_bytes(std::size_t number, const std::string& name, const std::string& scales) {
+  /// Bytes of two codes of a row, with a scale for each `group` of them. ModelOpt turns the bytes and the scales of
+  /// some namings: then a byte has two codes of a column.
+  QuantizedTensor fp4_weight(std::size_t number, const std::string& name, std::size_t scales, i64 group,
+                             std::initializer_list<Dtype> scale_dtypes) const {
     QuantizedTensor weight = weight_of(number, name, widened(number, 2), Codes::E2m1);
-    weight.scales = scales_of(number, {scales});
-    require_scale_dtype(weight, {Dtype::U8, Dtype::F8_E8M0});
-    set_cell(weight, {{1, 32}});
-    add(weight, "MXFP4");
+    weight.scales = scales;
+    require_scale_dtype(weight, scale_dtypes);
+    const std::optional<Axes> axes = axes_of(number, plain_weight_name(at(number).name));
+    std::vector<i64> turned = at(number).shape;
+    i64& rows = turned[turned.size() - 2];
+    rows = checked_mul(rows, 2).value_or(0);
+    std::vector<i64> of_turned = turned;
+    of_turned[turned.size() - 2] = rows / group;
+    if (axes == Axes::OutIn || rows % group != 0 || at(scales).shape != of_turned) {
+      set_cell(weight, {{1, group}});
+      if (axes == Axes::InOut) turn(weight);
+      return weight;
+    }
+    if (turned.back() % 2 != 0)
+      fail(ErrorCode::NotSupported, {{}, at(number).name},
+           "'{}': {}, turned codes of an odd number of columns, which --decode has no rule for", at(number).name,
+           shape_text(at(number).shape));
+    weight = weight_of(number, name, std::move(turned), Codes::E2m1);
+    weight.scales = scales;
+    weight.in_out = weight.pairs_of_rows = true;
+    weight.cell_rows = group;
+    return weight;
+  }
+
+  /// With a power of two for each 32 codes.
+  void add_fp4_bytes(std::size_t number, const std::string& name, const std::vector<std::string>& scales) {
+    add(fp4_weight(number, name, scales_of(number, scales), 32, {Dtype::U8, Dtype::F8_E8M0}), "MXFP4");
   }
 
   /// gpt-oss: [experts, out, in / 32, 16], decoded as [experts, in, out]; without the first axis where each expert has
@@ -146,11 +189,11 @@ class Finder : private PartFinder {
     std::vector<i64> shape(tensor.shape.begin(), tensor.shape.end() - 1);
     shape.back() = checked_mul(shape.back(), 32).value_or(0);
     QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), shape, Codes::E2m1);
-    std::swap(weight.shape[axes - 3], weight.shape[axes - 2]);
-    weight.transposed = true;
     weight.scales = scales_of(number, {name.of(TensorKind::Scales)});
     require_scale_dtype(weight, {Dtype::U8, Dtype::F8_E8M0});
     set_cell(weight, {{1, 32}});
+    // Another family's names may be given to them here.
+    if (axes_of(number, {name.base, false}) != Axes::OutIn) turn(weight);
     add(weight, "MXFP4");
   }
 
@@ -160,17 +203,17 @@ class Finder : private PartFinder {
     const auto scales = number_of(name.of(TensorKind::PlainScale));
     if (scales && at(*scales).dtype == Dtype::F8_E4M3)
       return add_nvfp4(number, name, TensorKind::GlobalScale, TensorKind::InputGlobalScale);
-    add_fp4_bytes(number, name.of(TensorKind::Weight), name.of(TensorKind::PlainScale));
+    add_fp4_bytes(number, name.of(TensorKind::Weight), {name.of(TensorKind::PlainScale)});
   }
 
   void add_modelopt_fp4(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
-    const auto scales = number_of(name.of(TensorKind::PlainScale));
+    const auto scales = number_of(name, TensorKind::PlainScale);
     if (!scales) return find_bytes_without_scales(number);
     require_method(tensor, {"modelopt", "quark"});
     if (at(*scales).dtype == Dtype::F8_E4M3)
       return add_nvfp4(number, name, TensorKind::SecondScale, TensorKind::InputScale);
-    add_fp4_bytes(number, tensor.name, name.of(TensorKind::PlainScale));
+    add_fp4_bytes(number, tensor.name, name.all_of(TensorKind::PlainScale));
   }
 
   /// Bytes may be codes whose scales are not there, or those of another program.
@@ -185,20 +228,18 @@ class Finder : private PartFinder {
 
   void add_nvfp4(std::size_t number, const WeightName& name, TensorKind global, TensorKind of_inputs) {
     require_algorithm_is_not(at(number), "FP8");
-    QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), widened(number, 2), Codes::E2m1);
-    weight.scales = scales_of(number, {name.of(TensorKind::PlainScale)});
-    require_scale_dtype(weight, {Dtype::F8_E4M3});
-    weight.global = scales_of(number, {name.of(global)});
+    const std::size_t scales = scales_of(number, name.all_of(TensorKind::PlainScale));
+    QuantizedTensor weight = fp4_weight(number, name.of(TensorKind::Weight), scales, 16, {Dtype::F8_E4M3});
+    weight.global = scales_of(number, name.all_of(global));
     weight.global_divides = global == TensorKind::GlobalScale;
     weight.positive_zero = !weight.global_divides;
-    take_if_there(name.of(of_inputs));
+    take_if_there(name, of_inputs);
     const TensorRef& second = at(*weight.global);
     weight.scales_of_parts = are_of_parts(weight, *weight.global);
     if (second.dtype != Dtype::F32 || product_of(second.shape) != weight.matrices * (weight.scales_of_parts ? 2 : 1))
       fail(ErrorCode::SizeMismatch, {{}, second.name},
            "'{}': {} {} for '{}' of {}; expected F32 and one value a matrix", second.name, dtype_name(second.dtype),
            shape_text(second.shape), weight.name, shape_text(weight.shape));
-    set_cell(weight, {{1, 16}});
     add(weight, "NVFP4");
   }
 
@@ -239,6 +280,7 @@ class Finder : private PartFinder {
                                 "there",
                                 name.of(TensorKind::PackedGroupIndex)));
     }
+    if (axes_of(number, name) == Axes::InOut) turn(weight);
     const std::string of = weight.zeros ? ", asymmetric" : "";
     add(weight, weight.cell_cols == weight.cols ? "INT4 per channel" + of
                                                 : fmt::format("INT4 in groups of {}{}", weight.cell_cols, of));
@@ -294,6 +336,7 @@ class Finder : private PartFinder {
     } else if (!awq && config_.some_reordered && weight.grid_cols() > 1) {
       scales_of(number, {name.of(TensorKind::GroupIndex)});
     }
+    if (axes_of(number, name) == Axes::InOut) turn(weight);
     add(weight, fmt::format("{} in groups of {}", awq ? "AWQ" : "GPTQ", weight.cell_cols));
   }
 
@@ -307,14 +350,24 @@ class Finder : private PartFinder {
   std::string decoder_name() const {
     if (config_.method == "fp8" || config_.method.empty()) return "deepseek";
     if (config_.method == "mxfp4") return "gpt-oss";
+    // transformers wrote it; fbgemm itself decodes nothing.
+    if (config_.method == "fbgemm_fp8") return "transformers";
     return config_.method;
   }
 };
 
 }  // namespace
 
-Quantization find_quantized(const Inventory& inventory, const QuantConfig& config) {
-  return Finder(inventory, config).find();
+WeightAxes weight_axes(const std::vector<ExpertBlock>& blocks) {
+  WeightAxes axes;
+  for (const ExpertBlock& block : blocks)
+    for (const Matrix& matrix : block.matrices)
+      if (matrix.kind == block.codes && !block.is_optimizer_state()) axes.emplace(matrix.tensor, block.axes);
+  return axes;
+}
+
+Quantization find_quantized(const Inventory& inventory, const QuantConfig& config, const WeightAxes& axes) {
+  return Finder(inventory, config, axes).find();
 }
 
 }  // namespace glu_ckpt

@@ -39,13 +39,25 @@ i64 product_of(const std::vector<i64>& shape) {
   return total;
 }
 
-PartFinder::PartFinder(const Inventory& inventory, const QuantConfig& config) : inventory_(inventory), config_(config) {
+PartFinder::PartFinder(const Inventory& inventory, const QuantConfig& config, const WeightAxes& axes)
+    : inventory_(inventory), config_(config), axes_(axes) {
   for (std::size_t i = 0; i < inventory.tensors.size(); ++i) numbers_.emplace(inventory.tensors[i].name, i);
 }
 
 std::optional<std::size_t> PartFinder::number_of(const std::string& name) const {
   const auto found = numbers_.find(name);
   return found == numbers_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<std::size_t> PartFinder::number_of(const WeightName& name, TensorKind kind) const {
+  for (const std::string& one : name.all_of(kind))
+    if (const auto number = number_of(one)) return number;
+  return std::nullopt;
+}
+
+std::optional<Axes> PartFinder::axes_of(std::size_t weight, const WeightName& name) const {
+  if (const auto known = axes_.find(weight); known != axes_.end()) return known->second;
+  return name.is_layer ? std::optional(Axes::OutIn) : std::nullopt;
 }
 
 std::size_t PartFinder::scales_of(std::size_t weight, const std::vector<std::string>& names) {
@@ -86,6 +98,10 @@ std::vector<i64> PartFinder::widened(std::size_t number, i64 codes) const {
   return shape;
 }
 
+void PartFinder::take_if_there(const WeightName& name, TensorKind kind) {
+  if (const auto number = number_of(name, kind)) take(*number);
+}
+
 QuantizedTensor PartFinder::weight_of(std::size_t number, std::string name, std::vector<i64> shape, Codes codes) const {
   if (shape.size() < 2) fail_axes(number);
   // Decoded, an element has four bytes at most.
@@ -122,13 +138,32 @@ void PartFinder::add(QuantizedTensor weight, const std::string& format) {
   found_.tensors.push_back(std::move(weight));
 }
 
+void PartFinder::turn(QuantizedTensor& weight) const {
+  std::swap(weight.shape[weight.shape.size() - 2], weight.shape.back());
+  weight.transposed = true;
+}
+
+std::vector<ScaleCell> PartFinder::channel_cells(const QuantizedTensor& weight, const std::optional<Axes>& axes) const {
+  const ScaleCell of_rows{1, weight.cols}, of_columns{weight.rows, 1};
+  if (axes == Axes::OutIn) return {of_rows};
+  if (axes == Axes::InOut) return {of_columns};
+  if (weight.rows != weight.cols) return {of_rows, of_columns};
+  const TensorRef& scales = at(weight.scales);
+  std::vector<i64> of_either = leading_axes(weight.shape);
+  of_either.push_back(weight.rows);
+  if (squeezed(scales.shape) != squeezed(of_either)) return {};
+  if (scales.shape.size() == weight.shape.size() && scales.shape[scales.shape.size() - 2] == 1) return {of_columns};
+  fail(ErrorCode::SizeMismatch, {{}, scales.name},
+       "'{}': {} scales for '{}', one for each row or each column of {}, and no naming that is known here tells which",
+       scales.name, shape_text(scales.shape), weight.name, shape_text(weight.shape));
+}
+
 ScaleCell PartFinder::cell_of(const QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const {
   const TensorRef& scales = at(weight.scales);
   const std::vector<i64> stored = squeezed(scales.shape);
   std::string fits;
   for (const ScaleCell& cell : cells) {
-    std::vector<i64> grid = leading_axes(weight.transposed ? at(weight.weight).shape : weight.shape);
-    if (weight.transposed) grid = {weight.matrices};
+    std::vector<i64> grid = leading_axes(weight.shape);
     grid.push_back(cells_in(weight.rows, cell.rows));
     grid.push_back(cells_in(weight.cols, cell.cols));
     if (squeezed(grid) == stored) return cell;
@@ -150,7 +185,8 @@ bool PartFinder::are_of_parts(const QuantizedTensor& weight, std::size_t values)
   std::vector<i64> two_in_column = two;
   two_in_column.push_back(1);
   const std::vector<i64>& stored = at(values).shape;
-  return weight.rows > 2 && weight.rows % 2 == 0 && (stored == two || stored == two_in_column);
+  const i64 outputs = weight.in_out ? weight.cols : weight.rows;
+  return outputs > 2 && outputs % 2 == 0 && (stored == two || stored == two_in_column);
 }
 
 void PartFinder::check_part(const QuantizedTensor& weight, std::size_t number, Dtype dtype,
@@ -210,7 +246,7 @@ void PartFinder::check_orphans() const {
   const auto is_any_of = [](const std::string& name, const auto& kinds) {
     return std::ranges::any_of(kinds, [&](TensorKind kind) {
       const auto of = weight_name(name, kind);
-      return of && (of->is_layer || of->base.ends_with("_proj"));
+      return of && (of->is_layer || of->base.ends_with("_proj") || of->base.ends_with("_proj_weight"));
     });
   };
   const std::set<std::size_t> used(found_.companions.begin(), found_.companions.end());

@@ -33,6 +33,13 @@ struct WeightName {
     const KindWords& words = words_of(kind);
     return base + (is_layer ? "." + std::string(words.word) : std::string(words.suffix));
   }
+  /// All names that writers give such a tensor: ModelOpt's of a parameter is `down_proj_weight_scale`.
+  std::vector<std::string> all_of(TensorKind kind) const {
+    std::vector<std::string> names = {of(kind)};
+    if (!is_layer && names.front() != base + "_" + std::string(words_of(kind).word))
+      names.push_back(base + "_" + std::string(words_of(kind).word));
+    return names;
+  }
 };
 
 /// The name of the weight whose tensor of this kind is called so.
@@ -46,15 +53,19 @@ i64 product_of(const std::vector<i64>& shape);
 
 class PartFinder {
  protected:
-  PartFinder(const Inventory& inventory, const QuantConfig& config);
+  PartFinder(const Inventory& inventory, const QuantConfig& config, const WeightAxes& axes);
 
   const TensorRef& at(std::size_t number) const { return inventory_.tensors[number]; }
   std::optional<std::size_t> number_of(const std::string& name) const;
+  std::optional<std::size_t> number_of(const WeightName& name, TensorKind kind) const;
+  /// The axes in which the naming stores the weight; none where nothing tells.
+  std::optional<Axes> axes_of(std::size_t weight, const WeightName& name) const;
 
   /// The scales of a weight by any of the names that writers give them.
   std::size_t scales_of(std::size_t weight, const std::vector<std::string>& names);
   std::size_t take(std::size_t number);
   void take_if_there(const std::string& name);
+  void take_if_there(const WeightName& name, TensorKind kind);
   [[noreturn]] void fail_axes(std::size_t number) const;
   /// The shape with the last axis as long as the codes in it.
   std::vector<i64> widened(std::size_t number, i64 codes) const;
@@ -64,6 +75,11 @@ class PartFinder {
   void cannot_decode(std::size_t number, ErrorCode code, std::string why);
   void add(QuantizedTensor weight, const std::string& format);
 
+  /// Turns what is decoded, where the codes have the axes of their format and the naming has others.
+  void turn(QuantizedTensor& weight) const;
+  /// The cells of one scale for each output. Those of a square may be for its rows or its columns: SizeMismatch where
+  /// neither the naming nor the place of an axis of one element tells.
+  std::vector<ScaleCell> channel_cells(const QuantizedTensor& weight, const std::optional<Axes>& axes) const;
   /// Takes the first of the cells whose grid has the shape of the scales.
   void set_cell(QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const;
   /// One value for gate and one for up of a fused FC1: which rows each is for only its layout says.
@@ -81,6 +97,7 @@ class PartFinder {
 
   const Inventory& inventory_;
   const QuantConfig& config_;
+  const WeightAxes& axes_;
   std::unordered_map<std::string, std::size_t> numbers_;
   std::set<std::string> formats_;
   Quantization found_;

@@ -2,11 +2,13 @@
 /// Weights that a checkpoint stores as codes and scales: which tensors belong together, and by which rule the codes
 /// become numbers.
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "glu_ckpt/error.hpp"
+#include "glu_ckpt/layout.hpp"
 #include "glu_ckpt/ops/decode_codes.hpp"
 #include "glu_ckpt/tensor.hpp"
 
@@ -19,11 +21,17 @@ struct QuantizedTensor {
   /// The shape of the decoded tensor: [..., rows, cols], or [..., cols, rows] where it is `transposed`.
   std::vector<i64> shape;
   Codes codes = Codes::E4m3;
-  /// Matrices of the tensor, one for each index of its leading axes; each is [rows, cols] as [out, in].
+  /// Matrices of the tensor, one for each index of its leading axes; each is [rows, cols] as its codes are stored,
+  /// which is [out, in] unless `in_out`.
   i64 matrices = 1;
   i64 rows = 0;
   i64 cols = 0;
+  /// The codes have the axes of their format, and the decoded tensor those of its naming, which turns its experts.
   bool transposed = false;
+  /// The codes are stored as [in, out], as the naming turns its experts.
+  bool in_out = false;
+  /// A byte holds the codes of two rows, and not of two columns, as ModelOpt turns what it packed.
+  bool pairs_of_rows = false;
   /// One scale is for so many rows and columns of a matrix; the last ones may have fewer.
   i64 cell_rows = 1;
   i64 cell_cols = 1;
@@ -44,11 +52,9 @@ struct QuantizedTensor {
   /// Gate and up, which stand in one tensor, have a scale each for all of their rows: FP8 per tensor in `scales`, NVFP4
   /// in `global`.
   bool scales_of_parts = false;
-  /// Then: rows of gate before the first ones of up, as often as there are; 0 where nothing says it, and both scales
-  /// must be equal.
+  /// Then: rows, or columns of what is `in_out`, of gate before the first ones of up, as often as there are; 0 where
+  /// nothing says it, and both scales must be equal.
   i64 part_rows = 0;
-  /// Then: gate and up stand beside each other in the columns of the stored matrix, and not in its rows.
-  bool parts_in_columns = false;
   /// ModelOpt's decoder gives +0 for code 8 of FP4, others -0.
   bool positive_zero = false;
   /// Scales are rounded to the dtype of the decoded weight before they multiply.
@@ -56,9 +62,12 @@ struct QuantizedTensor {
 
   i64 grid_rows() const { return (rows + cell_rows - 1) / cell_rows; }
   i64 grid_cols() const { return (cols + cell_cols - 1) / cell_cols; }
-  /// 0 for gate and 1 for up.
+  /// 0 for gate and 1 for up, of a row, or of a column of what is `in_out`.
   i64 part_of(i64 row) const { return part_rows == 0 ? 0 : row / part_rows % 2; }
 };
+
+/// The axes of weights as their naming stores them, by the tensor of their codes.
+using WeightAxes = std::map<std::size_t, Axes>;
 
 /// Says why weights that are stored as codes have no numbers here. They can be moved as they are.
 struct Undecodable {

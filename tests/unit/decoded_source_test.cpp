@@ -1,0 +1,278 @@
+/// Experts that their naming turns: what is decoded from codes stored as [in, out] is the transpose of what the same
+/// codes decode to as [out, in], bit for bit, on both paths.
+
+#include "quant/decoded_source.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "quant/find_quantized.hpp"
+#include "support/convert.hpp"
+#include "support/memory_checkpoint.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+using support::expect_error;
+using support::MemorySource;
+using support::MemoryTensor;
+
+constexpr i64 kExperts = 3;
+
+MemoryTensor filled(std::string name, Dtype dtype, std::vector<i64> shape) {
+  MemoryTensor tensor{std::move(name), dtype, std::move(shape), {}};
+  tensor.bytes.resize(static_cast<std::size_t>(support::tensor_bytes(dtype, tensor.shape)));
+  std::mt19937_64 random(std::hash<std::string>()(tensor.name));
+  for (std::byte& byte : tensor.bytes) byte = static_cast<std::byte>(random() % 0x78 + (random() % 2) * 0x80);
+  return tensor;
+}
+
+/// Positive numbers, all of them different.
+MemoryTensor scales(std::string name, const std::vector<i64>& shape) {
+  MemoryTensor tensor = filled(std::move(name), Dtype::F32, shape);
+  for (std::size_t i = 0; i < tensor.bytes.size() / 4; ++i) {
+    const float value = 0.01F + 0.00137F * static_cast<float>(i * 7 % 1024 + i);
+    std::memcpy(&tensor.bytes[4 * i], &value, sizeof value);
+  }
+  return tensor;
+}
+
+/// [.., rows, cols] of elements as [.., cols, rows].
+MemoryTensor turned(MemoryTensor tensor, std::size_t element) {
+  const auto rows = static_cast<std::size_t>(tensor.shape[tensor.shape.size() - 2]);
+  const auto cols = static_cast<std::size_t>(tensor.shape.back());
+  const std::vector<std::byte> old = tensor.bytes;
+  for (std::size_t start = 0; start < old.size(); start += rows * cols * element)
+    for (std::size_t row = 0; row < rows; ++row)
+      for (std::size_t col = 0; col < cols; ++col)
+        std::memcpy(&tensor.bytes[start + (col * rows + row) * element], &old[start + (row * cols + col) * element],
+                    element);
+  std::swap(tensor.shape[tensor.shape.size() - 2], tensor.shape.back());
+  return tensor;
+}
+
+QuantConfig method(const std::string& name) {
+  QuantConfig config;
+  config.method = name;
+  return config;
+}
+
+/// The bytes of the only weight, decoded; read in pieces of `piece` bytes.
+std::vector<std::byte> decoded(const std::vector<MemoryTensor>& tensors, const QuantConfig& config,
+                               const WeightAxes& axes, Dtype to, DecodePath path, std::vector<i64>& shape,
+                               i64 part_rows = 0, i64 piece = i64{1} << 30) {
+  std::unique_ptr<Source> source = std::make_unique<MemorySource>(tensors);
+  Quantization found = find_quantized(source->inventory(), config, axes);
+  EXPECT_EQ(found.tensors.size(), 1U);
+  found.tensors.at(0).part_rows = part_rows;
+  check_decodable(*source, found);
+  source = decode_source(std::move(source), std::move(found), to, path);
+  EXPECT_EQ(source->inventory().tensors.size(), 1U);
+  const TensorRef& tensor = source->inventory().tensors.at(0);
+  shape = tensor.shape;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes));
+  for (i64 at = 0; at < tensor.bytes; at += piece)
+    source->read(0, at,
+                 std::span(bytes).subspan(static_cast<std::size_t>(at),
+                                          static_cast<std::size_t>(std::min(piece, tensor.bytes - at))));
+  return bytes;
+}
+
+struct TurnedCase {
+  std::string name;
+  QuantConfig config;
+  /// As [out, in], and the same codes where the naming turns its experts.
+  std::vector<MemoryTensor> straight;
+  std::vector<MemoryTensor> turned;
+  /// Rows of gate before those of up, where both have a scale each.
+  i64 part_rows = 0;
+  /// Says whether the naming has to be known.
+  bool by_naming = false;
+};
+
+std::vector<TurnedCase> turned_cases() {
+  std::vector<TurnedCase> cases;
+  const i64 out = 96, in = 64;
+  const auto fp8 = filled("e.gate_up_proj", Dtype::F8_E4M3, {kExperts, out, in});
+  const auto of_channels = scales("e.gate_up_proj_scale", {kExperts, out, 1});
+  const auto shaped = [](MemoryTensor tensor, std::vector<i64> shape) {
+    tensor.shape = std::move(shape);
+    return tensor;
+  };
+  cases.push_back(
+      {"FP8 per channel", method("fbgemm_fp8"), {fp8, of_channels}, {turned(fp8, 1), turned(of_channels, 4)}});
+  // Llama-4 writes the scales of FC2 so, though the outputs are the last axis of its codes.
+  cases.push_back(
+      {"FP8 per channel as a column", method("fbgemm_fp8"), {fp8, of_channels}, {turned(fp8, 1), of_channels}});
+  cases.push_back({"FP8 per channel without an axis of one",
+                   method("fbgemm_fp8"),
+                   {fp8, of_channels},
+                   {turned(fp8, 1), shaped(of_channels, {kExperts, out})}});
+  const auto square = filled("e.down_proj", Dtype::F8_E4M3, {kExperts, in, in});
+  const auto of_square = scales("e.down_proj_scale", {kExperts, in, 1});
+  cases.push_back(
+      {"FP8 of a square", method("fbgemm_fp8"), {square, of_square}, {turned(square, 1), turned(of_square, 4)}});
+  cases.push_back({"FP8 of a square, as a column",
+                   method("fbgemm_fp8"),
+                   {square, of_square},
+                   {turned(square, 1), of_square},
+                   0,
+                   true});
+  const auto int8 = filled("e.gate_up_proj", Dtype::I8, {kExperts, out, in});
+  cases.push_back({"INT8 per channel",
+                   method("compressed-tensors"),
+                   {int8, of_channels},
+                   {turned(int8, 1), turned(of_channels, 4)}});
+  const auto of_matrices = scales("e.gate_up_proj_scale", {kExperts});
+  cases.push_back({"FP8 per tensor", method("modelopt"), {fp8, of_matrices}, {turned(fp8, 1), [&] {
+                                                                                auto s = of_matrices;
+                                                                                s.name = "e.gate_up_proj_weight_scale";
+                                                                                return s;
+                                                                              }()}});
+  const auto of_parts = scales("e.gate_up_proj_scale", {kExperts, 2});
+  for (const i64 part_rows : {i64{1}, i64{16}, out / 2})
+    cases.push_back(
+        {"FP8 of gate and up", method("modelopt"), {fp8, of_parts}, {turned(fp8, 1), of_parts}, part_rows, true});
+  auto exponents = filled("e.gate_up_proj_scale", Dtype::U8, {kExperts, out, in / 32});
+  cases.push_back({"MXFP8", method("mxfp8"), {fp8, exponents}, {turned(fp8, 1), turned(exponents, 1)}});
+
+  // ModelOpt packs along the inputs and turns the bytes.
+  const auto fp4 = filled("e.gate_up_proj", Dtype::U8, {kExperts, out, in / 2});
+  const auto renamed = [](MemoryTensor tensor, const std::string& suffix) {
+    tensor.name = "e.gate_up_proj" + suffix;
+    return tensor;
+  };
+  const auto blocks = filled("e.gate_up_proj_scale", Dtype::F8_E4M3, {kExperts, out, in / 16});
+  const auto second = scales("e.gate_up_proj_scale_2", {kExperts});
+  const auto inputs = scales("e.gate_up_proj_input_scale", {kExperts});
+  cases.push_back(
+      {"NVFP4",
+       method("modelopt"),
+       {fp4, blocks, second, inputs},
+       {turned(fp4, 1), renamed(turned(blocks, 1), "_weight_scale"), renamed(second, "_weight_scale_2"), inputs}});
+  const auto two_seconds = scales("e.gate_up_proj_scale_2", {kExperts, 2});
+  for (const i64 part_rows : {i64{1}, i64{32}, out / 2})
+    cases.push_back({"NVFP4 of gate and up",
+                     method("modelopt"),
+                     {fp4, blocks, two_seconds},
+                     {turned(fp4, 1), turned(blocks, 1), two_seconds},
+                     part_rows,
+                     false});
+  cases.push_back({"MXFP4 of ModelOpt", method("modelopt"), {fp4, exponents}, {turned(fp4, 1), turned(exponents, 1)}});
+
+  // Codes that have the axes of their format under any name.
+  const auto packed = [](Dtype dtype, i64 cols) { return filled("e.up_proj_packed", dtype, {kExperts, 96, cols}); };
+  const auto of_groups = [] {
+    auto tensor = filled("e.up_proj_scale", Dtype::BF16, {kExperts, 96, 2});
+    for (std::size_t i = 0; i < tensor.bytes.size(); i += 2) {
+      const auto bits = static_cast<std::uint16_t>(0x3c01 + 7 * i);
+      std::memcpy(&tensor.bytes[i], &bits, sizeof bits);
+    }
+    return tensor;
+  }();
+  const auto same = [&](std::string name, QuantConfig config, const std::vector<MemoryTensor>& tensors) {
+    cases.push_back({std::move(name), std::move(config), tensors, tensors, 0, true});
+  };
+  same("INT4", method("compressed-tensors"), {packed(Dtype::I32, 8), of_groups});
+  auto zeros = filled("e.up_proj_zero_point", Dtype::I32, {kExperts, 12, 2});
+  same("INT4 with zero points", method("compressed-tensors"), {packed(Dtype::I32, 8), of_groups, zeros});
+  same("MXFP4 of compressed-tensors", method("compressed-tensors"),
+       {packed(Dtype::U8, 32), filled("e.up_proj_scale", Dtype::U8, {kExperts, 96, 2})});
+  QuantConfig awq = method("awq");
+  awq.group_size = 32;
+  const auto halves = [&] {
+    auto tensor = of_groups;
+    tensor.name = "e.up_proj_scales";
+    tensor.dtype = Dtype::F16;
+    tensor.shape = {kExperts, 2, 96};
+    return tensor;
+  }();
+  same("AWQ", awq,
+       {filled("e.up_proj_qweight", Dtype::I32, {kExperts, 64, 12}), halves,
+        filled("e.up_proj_qzeros", Dtype::I32, {kExperts, 2, 12})});
+  // gpt-oss's are turned unless another family's names were given to them.
+  const std::vector<MemoryTensor> gpt_oss = {filled("e.up_proj_blocks", Dtype::U8, {kExperts, 96, 2, 16}),
+                                             filled("e.up_proj_scales", Dtype::U8, {kExperts, 96, 2})};
+  cases.push_back({"MXFP4 of gpt-oss", method("mxfp4"), gpt_oss, gpt_oss});
+  return cases;
+}
+
+TEST(DecodedSource, WhatIsTurnedDecodesToTheTranspose) {
+  for (const TurnedCase& one : turned_cases())
+    for (const Dtype to : {Dtype::BF16, Dtype::F32})
+      for (const DecodePath path : {DecodePath::Fast, DecodePath::Plain}) {
+        SCOPED_TRACE(one.name + (to == Dtype::BF16 ? ", bf16" : ", f32"));
+        std::vector<i64> shape, of_turned;
+        MemoryTensor expected{
+            "", to, {}, decoded(one.straight, one.config, {{0, Axes::OutIn}}, to, path, shape, one.part_rows)};
+        expected.shape = shape;
+        expected = turned(std::move(expected), to == Dtype::BF16 ? 2 : 4);
+        const WeightAxes axes = one.by_naming ? WeightAxes{{0, Axes::InOut}} : WeightAxes{};
+        for (const i64 piece : {i64{1} << 30, i64{1000}}) {
+          EXPECT_EQ(decoded(one.turned, one.config, axes, to, path, of_turned, one.part_rows, piece), expected.bytes);
+          EXPECT_EQ(of_turned, expected.shape);
+        }
+        // Known or not, the naming says the same.
+        EXPECT_EQ(decoded(one.turned, one.config, {{0, Axes::InOut}}, to, path, of_turned, one.part_rows),
+                  expected.bytes);
+      }
+}
+
+/// Scales that are exchanged, or taken for those of another axis, give other numbers.
+TEST(DecodedSource, AnotherScaleOfWhatIsTurnedIsAnotherNumber) {
+  for (TurnedCase one : turned_cases()) {
+    std::vector<i64> shape;
+    const WeightAxes axes{{0, Axes::InOut}};
+    const auto all = [&] {
+      return decoded(one.turned, one.config, axes, Dtype::F32, DecodePath::Fast, shape, one.part_rows);
+    };
+    const std::vector<std::byte> before = all();
+    std::vector<std::byte>& bytes = one.turned.at(1).bytes;
+    const std::size_t element = static_cast<std::size_t>(dtype_bits(one.turned[1].dtype) / 8);
+    std::swap_ranges(bytes.begin(), bytes.begin() + static_cast<i64>(element),
+                     bytes.begin() + static_cast<i64>(element));
+    EXPECT_NE(all(), before) << one.name;
+  }
+}
+
+TEST(FindQuantized, ASquareWhoseScalesAreOfEitherAxis) {
+  const auto weight = filled("e.down_proj", Dtype::F8_E4M3, {kExperts, 64, 64});
+  for (const std::vector<i64>& shape : {std::vector<i64>{kExperts, 64, 1}, {kExperts, 64}}) {
+    const Inventory inventory = support::make_inventory({weight, scales("e.down_proj_scale", shape)});
+    expect_error(
+        ErrorCode::SizeMismatch, [&] { find_quantized(inventory, method("fbgemm_fp8")); },
+        "one for each row or each column of [3, 64, 64]");
+    EXPECT_EQ(find_quantized(inventory, method("fbgemm_fp8"), {{0, Axes::OutIn}}).tensors.at(0).cell_rows, 1);
+    EXPECT_EQ(find_quantized(inventory, method("fbgemm_fp8"), {{0, Axes::InOut}}).tensors.at(0).cell_cols, 1);
+  }
+}
+
+TEST(FindQuantized, ScalesOfInputsAreNobodys) {
+  const auto weight = filled("e.gate_up_proj", Dtype::F8_E4M3, {kExperts, 64, 96});
+  const Inventory inventory = support::make_inventory({weight, scales("e.gate_up_proj_scale", {kExperts, 64, 1})});
+  expect_error(
+      ErrorCode::SizeMismatch,
+      [&] {
+        find_quantized(inventory, method("fbgemm_fp8"), {{0, Axes::InOut}});
+      },
+      "expected [3, 1, 1] or [3, 1, 96]");
+}
+
+/// Half a byte of a column has no place in a row of codes.
+TEST(FindQuantized, TurnedCodesOfAnOddNumberOfOutputs) {
+  expect_error(
+      ErrorCode::NotSupported,
+      [] {
+        find_quantized(support::make_inventory({filled("e.up_proj", Dtype::U8, {kExperts, 32, 95}),
+                                                filled("e.up_proj_weight_scale", Dtype::F8_E4M3, {kExperts, 4, 95}),
+                                                scales("e.up_proj_weight_scale_2", {kExperts})}),
+                       method("modelopt"));
+      },
+      "odd number of columns");
+}
+
+}  // namespace
+}  // namespace glu_ckpt
