@@ -121,6 +121,8 @@ struct ElementGrid {
   bool keeps_axis = true;
   /// An axis of one element is stored behind each of the two: [n, 1, k, 1], as ModelOpt writes scales of blocks.
   bool has_unit_axes = false;
+  /// Gate and up lie in one tensor, and the blocks of up begin with its first row, as those of a tensor of its own.
+  bool restarts = false;
   bool operator==(const ElementGrid&) const = default;
 };
 

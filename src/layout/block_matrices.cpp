@@ -112,7 +112,9 @@ class PartMatrices {
           {tensor, role, kind_, ref.dtype, grid, expert, rows, stored.cols, part.element_bytes, at, std::nullopt});
     };
     if (!fused) return place(role_ == Role::GateUp ? Role::Up : role_, stored.rows, false, 0);
-    if (block_.glu.kind == Glu::Kind::Unknown) return place(role_, stored.rows, false, 0);
+    // Scales of blocks that are for rows of both belong to FC1 as a whole.
+    if (block_.glu.kind == Glu::Kind::Unknown || (is_scale(kind_) && shares_blocks(block_.glu, f, grid)))
+      return place(role_, stored.rows, false, 0);
     const i64 block_rows = fused_block_rows(block_.glu, f, grid, ref.name);
     place(Role::Gate, stored.rows / 2, true, block_rows);
     place(Role::Up, stored.rows / 2, true, block_rows);
@@ -179,6 +181,7 @@ i64 fused_block_rows(const Glu& glu, i64 intermediate, const ElementGrid& grid, 
                                     : " in each shard: K must divide its share of F");
   // An element for a whole matrix is stored once for the gate and once for up.
   if (grid.rows == 0) return 1;
+  if (grid.restarts && rows == intermediate) return (rows + grid.rows - 1) / grid.rows;
   if (rows % grid.rows != 0)
     fail(ErrorCode::NotExact, {{}, name},
          "{}: one element is for {} x {} weights, so blocks of {} gate and up rows would share elements; K must be a "

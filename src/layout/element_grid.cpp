@@ -51,6 +51,7 @@ std::vector<ElementGrid> plain_scale_grids(Dtype dtype, std::span<const i64> sha
     add_both_forms(grids, kRowScale);
     add_both_forms(grids, kMatrixScale);
     grids.push_back(fp8_blocks(weight.block_rows));
+    if (weight.parts == 2) grids.push_back(restarting_blocks(weight.block_rows));
     grids.push_back(modelopt_blocks(weight.block_rows));
   }
   return grids;
@@ -67,6 +68,7 @@ std::vector<ElementGrid> grids_of(TensorKind kind, Dtype dtype, std::span<const 
       if (is_byte_of_fp4(weight.dtype, dtype)) return {{1, 32}};
       if (can_be_mx(weight.dtype, dtype)) grids.assign(std::begin(kMxGrids), std::end(kMxGrids));
       grids.push_back(fp8_blocks(weight.block_rows));
+      if (weight.parts == 2) grids.push_back(restarting_blocks(weight.block_rows));
       break;
     case TensorKind::PlainScale: return plain_scale_grids(dtype, shape, weight);
     case TensorKind::SecondScale:
@@ -100,7 +102,8 @@ std::vector<ElementGrid> grids_of(TensorKind kind, Dtype dtype, std::span<const 
 }  // namespace
 
 MatrixExtents element_extents(const ElementGrid& grid, const MatrixExtents& weight, i64 parts) {
-  return {grid.rows == 0 ? parts : ceil_div(weight.rows, grid.rows),
+  const i64 own_parts = grid.restarts ? parts : 1;
+  return {grid.rows == 0 ? parts : own_parts * ceil_div(weight.rows / own_parts, grid.rows),
           (grid.cols == 0 ? 1 : ceil_div(weight.cols, grid.cols)) * grid.values};
 }
 
@@ -183,7 +186,18 @@ bool is_of_fp8_blocks(const Matrix& matrix) {
   return is_scale(matrix.kind) && matrix.grid.rows > 0 && matrix.grid.cols == kFp8Blocks.cols;
 }
 
+/// Rows of gate that stand together in one tensor with up; 0 where they have one of their own.
+i64 run_rows(const Glu& glu, i64 intermediate) {
+  if (glu.kind == Glu::Kind::Interleaved) return glu.block_rows;
+  return glu.kind == Glu::Kind::Contiguous ? intermediate : 0;
+}
+
 }  // namespace
+
+bool shares_blocks(const Glu& glu, i64 intermediate, const ElementGrid& grid) {
+  if (grid.restarts || grid.rows <= 1 || grid.cols != kFp8Blocks.cols) return false;
+  return run_rows(glu, intermediate) % grid.rows != 0;
+}
 
 i64 scale_rows_of(const std::vector<ExpertBlock>& blocks) {
   i64 rows = 0;
@@ -198,12 +212,16 @@ i64 finer_scale_rows(const std::vector<ExpertBlock>& blocks, const std::optional
   i64 rows = 0;
   for (const ExpertBlock& block : blocks) {
     const Glu to = (block.set == ExpertSet::Shared ? shared_glu : glu).value_or(block.glu);
-    const bool fuses = to.kind == Glu::Kind::Contiguous || to.kind == Glu::Kind::Interleaved;
-    if (!fuses || to == block.glu || block.is_optimizer_state() || block.intermediate_size <= 0) continue;
-    const i64 run = to.kind == Glu::Kind::Interleaved ? to.block_rows : block.intermediate_size;
-    for (const Matrix& matrix : block.matrices)
-      if (is_of_fp8_blocks(matrix) && matrix.role != Role::Down && run % matrix.grid.rows != 0)
-        rows = std::gcd(std::gcd(rows, run), i64{matrix.grid.rows});
+    if (to == block.glu || block.is_optimizer_state() || block.intermediate_size <= 0) continue;
+    const i64 from_run = run_rows(block.glu, block.intermediate_size), to_run = run_rows(to, block.intermediate_size);
+    for (const Matrix& matrix : block.matrices) {
+      if (!is_of_fp8_blocks(matrix) || matrix.role == Role::Down) continue;
+      const i64 block_rows = matrix.grid.rows;
+      // Blocks that begin anew with up are whole ones of either.
+      const bool cuts_from = !matrix.grid.restarts && from_run % block_rows != 0, cuts_to = to_run % block_rows != 0;
+      if (cuts_from || (cuts_to && matrix.grid.restarts)) rows = std::gcd(std::gcd(rows, from_run), block_rows);
+      if (cuts_to) rows = std::gcd(std::gcd(rows, to_run), block_rows);
+    }
   }
   return rows;
 }

@@ -33,6 +33,12 @@ struct StoredWeight {
 inline constexpr ElementGrid kFp8Blocks{128, 128};
 /// DeepSeek-V3's FP8 with blocks of 1 to 128 rows, where an order of FC1 would cut longer ones.
 constexpr ElementGrid fp8_blocks(i64 rows) { return {static_cast<std::uint16_t>(rows), kFp8Blocks.cols}; }
+/// Scales of gate and of up behind each other, where F is no multiple of the rows.
+constexpr ElementGrid restarting_blocks(i64 rows) {
+  ElementGrid grid = fp8_blocks(rows);
+  grid.restarts = true;
+  return grid;
+}
 /// ModelOpt's (FP8_PB_WO): [n, 1, k, 1].
 constexpr ElementGrid modelopt_blocks(i64 rows) {
   ElementGrid grid = fp8_blocks(rows);
@@ -75,7 +81,11 @@ bool holds_codes(const std::vector<ExpertBlock>& blocks);
 /// Returns the least number of rows of the blocks that FP8 weights have scales for; 0 where there are none.
 i64 scale_rows_of(const std::vector<ExpertBlock>& blocks);
 
-/// Returns the rows that blocks of scales must have so that these orders of FC1 cut none; 0 where those they have do.
+/// Returns whether a block of FP8's scales is for rows of gate and of up, in this order of FC1.
+bool shares_blocks(const Glu& glu, i64 intermediate, const ElementGrid& grid);
+
+/// Returns the rows that blocks of scales must have so that these orders of FC1, and those that are left, cut none; 0
+/// where those they have do.
 i64 finer_scale_rows(const std::vector<ExpertBlock>& blocks, const std::optional<Glu>& glu,
                      const std::optional<Glu>& shared_glu);
 

@@ -154,7 +154,7 @@ class WeightReader {
   i64 scale_rows() const { return has_two_scales() ? 2 : weight_.grid_rows(); }
   i64 scale_row_of(i64 row) const {
     if (has_two_scales()) return weight_.in_out ? 0 : weight_.part_of(row);
-    return row / weight_.cell_rows;
+    return weight_.grid_row_of(row);
   }
   /// 0 or 1: whose second scale multiplies a scale of the grid.
   i64 part_of_scale(i64 grid_row, i64 grid_col) const {

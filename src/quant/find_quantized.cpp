@@ -106,7 +106,8 @@ class Finder : private PartFinder {
       weight.cell_rows = weight.rows;
       weight.cell_cols = weight.cols;
     } else {
-      set_cell(weight, cells);
+      if (std::ranges::find(cells, block) != cells.end()) find_restart(weight, block);
+      if (weight.restart_rows == 0) set_cell(weight, cells);
     }
     weight.in_out = weight.in_out || (!axes && weight.cell_rows == weight.rows && weight.cell_cols == 1);
   }

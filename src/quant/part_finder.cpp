@@ -179,6 +179,17 @@ void PartFinder::set_cell(QuantizedTensor& weight, const std::vector<ScaleCell>&
   weight.cell_cols = cell.cols;
 }
 
+void PartFinder::find_restart(QuantizedTensor& weight, const ScaleCell& block) const {
+  const i64 half = weight.rows / 2, blocks = 2 * cells_in(half, block.rows);
+  if (weight.rows % 2 != 0 || blocks == cells_in(weight.rows, block.rows)) return;
+  std::vector<i64> grid = leading_axes(weight.shape);
+  grid.insert(grid.end(), {blocks, cells_in(weight.cols, block.cols)});
+  if (at(weight.scales).shape != grid) return;
+  weight.restart_rows = half;
+  weight.cell_rows = block.rows;
+  weight.cell_cols = block.cols;
+}
+
 bool PartFinder::are_of_parts(const QuantizedTensor& weight, std::size_t values) const {
   std::vector<i64> two = leading_axes(weight.shape);
   two.push_back(2);

@@ -82,6 +82,9 @@ class PartFinder {
   std::vector<ScaleCell> channel_cells(const QuantizedTensor& weight, const std::optional<Axes>& axes) const;
   /// Takes the first of the cells whose grid has the shape of the scales.
   void set_cell(QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const;
+  /// Lets blocks begin anew where up does, if scales are as many as those of gate and of up behind each other, and not
+  /// as many as those of one matrix.
+  void find_restart(QuantizedTensor& weight, const ScaleCell& block) const;
   /// One value for gate and one for up of a fused FC1: which rows each is for only its layout says.
   bool are_of_parts(const QuantizedTensor& weight, std::size_t values) const;
   /// A tensor of a weight has its leading axes, and these for each matrix.

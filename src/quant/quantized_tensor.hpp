@@ -35,6 +35,8 @@ struct QuantizedTensor {
   /// One scale is for so many rows and columns of a matrix; the last ones may have fewer.
   i64 cell_rows = 1;
   i64 cell_cols = 1;
+  /// Blocks begin anew behind so many rows, where the scales of gate and of up were put behind each other; 0: never.
+  i64 restart_rows = 0;
   /// Indices of stored tensors.
   std::size_t weight = 0;
   std::size_t scales = 0;
@@ -60,7 +62,12 @@ struct QuantizedTensor {
   /// Scales are rounded to the dtype of the decoded weight before they multiply.
   bool rounds_scale = false;
 
-  i64 grid_rows() const { return (rows + cell_rows - 1) / cell_rows; }
+  i64 grid_rows() const { return grid_row_of(rows - 1) + 1; }
+  /// The row of scales that is for a row of the matrix.
+  i64 grid_row_of(i64 row) const {
+    if (restart_rows == 0) return row / cell_rows;
+    return row / restart_rows * ((restart_rows + cell_rows - 1) / cell_rows) + row % restart_rows / cell_rows;
+  }
   i64 grid_cols() const { return (cols + cell_cols - 1) / cell_cols; }
   /// 0 for gate and 1 for up, of a row, or of a column of what is `in_out`.
   i64 part_of(i64 row) const { return part_rows == 0 ? 0 : row / part_rows % 2; }

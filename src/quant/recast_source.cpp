@@ -122,7 +122,7 @@ class RowMaker {
   void make(i64 matrix, i64 begin, i64 end, std::byte* out) {
     if (made_ == Made::MxCodes) return widen_codes(matrix, begin, end, out);
     const i64 of_one = made_ == Made::FinerScales ? finer_rows_ : 1;
-    const auto cell_of = [&](i64 row) { return row * of_one / weight_.cell_rows; };
+    const auto cell_of = [&](i64 row) { return weight_.grid_row_of(row * of_one); };
     fetch_scales(matrix, cell_of(begin), cell_of(end - 1) + 1);
     for (i64 row = begin; row < end; ++row, out += row_bytes()) {
       const i64 at = (cell_of(row) - cell_of(begin)) * weight_.grid_cols();
@@ -257,8 +257,12 @@ class RecastSource final : public Source {
       if (weight.codes != Codes::E4m3 && weight.codes != Codes::E5m2) continue;
       // A scale of a whole matrix, or of gate and of up, has no axis for more of them.
       if (weight.scales_of_parts || weight.cell_rows <= finer_rows_ || weight.cell_rows % finer_rows_ != 0 ||
-          scales.shape.size() < 2)
+          weight.cell_cols == 1 || scales.shape.size() < 2)
         continue;
+      if (weight.restart_rows % finer_rows_ != 0)
+        fail(ErrorCode::NotExact, {{}, scales.name},
+             "'{}': its blocks begin anew behind {} rows, where up begins, and blocks of {} rows would not",
+             scales.name, weight.restart_rows, finer_rows_);
       check_block_rows_are_said(weight, scales);
       std::vector<i64> expected(weight.shape.begin(), weight.shape.end() - 2);
       expected.insert(expected.end(), {weight.grid_rows(), weight.grid_cols()});

@@ -167,6 +167,8 @@ MODELOPT_BLOCKS="for n in [n for n in t if n.endswith('_scale_inv')]:
   d, (rows, cols), v = t.pop(n)
   t[n[:-4]] = [d, [rows, 1, cols, 1], v]
 c['quantization_config'] = {'quant_method': 'modelopt', 'quant_algo': 'FP8_PB_WO', 'exclude_modules': ['lm_head']}"
+MODELOPT_BLOCKS_GROUPED=${MODELOPT_BLOCKS/(rows, cols), v = t.pop(n)/(*e, rows, cols), v = t.pop(n)}
+MODELOPT_BLOCKS_GROUPED=${MODELOPT_BLOCKS_GROUPED/[rows, 1/[*e, rows, 1}
 quantized_modelopt_blocks() {
   local in=$WORK/quantized.in experts=model.layers.1.mlp.experts
   edited_checkpoint "$TESTDATA/quantized/fp8_block128" "$in" "$MODELOPT_BLOCKS"
@@ -221,6 +223,75 @@ sys.exit(a != b)" "$in/config.json" "$out/config.json"
   says "ModelOpt has no field for it" "weight_scale': each scale is for 128 x 128 weights" \
     "cut into blocks of 32 rows" "quantization_config of ModelOpt has no field for the rows of a block" \
     "Keep K, or F, a multiple of 128" "--decode bf16"
+  check "nothing is written" absent "$out"
+  rm -rf "$in"
+}
+
+# A fused FC1 of 2 x 320 rows: as one matrix it has 5 rows of scales, one of them for gate and for up, and from gate and
+# up behind each other 6.
+SHARED_BLOCKS="import hashlib
+def codes(n, size): return bytes(b % 120 + 128 * (b // 128) for b in hashlib.shake_256(n.encode()).digest(size))
+def put(n, shape, grid):
+  size = lambda s: s[0] * s[1] * s[2]
+  t[n] = ['F8_E4M3', shape, codes(n, size(shape))]
+  t[n + '_scale_inv'] = ['F32', grid, struct.pack(f'<{size(grid)}f', *((len(n) + 7 * i) / 4096 for i in range(size(grid))))]
+layers = {n[:n.index('.experts.') + 9] for n in t if '.mlp.experts.' in n}
+for n in [n for n in t if '.mlp.experts.' in n]: del t[n]
+for base in sorted(layers):
+  put(base + 'gate_up_proj', [2, 640, 144], [2, rows, 2])
+  put(base + 'down_proj', [2, 144, 320], [2, 2, 3])
+c['moe_intermediate_size'] = 320"
+quantized_shared_blocks() {
+  local in=$WORK/quantized.in out=$WORK/quantized rows sum order experts=model.layers.1.mlp.experts
+  for rows in 5 6; do
+    edited_checkpoint "$TESTDATA/quantized/fp8_block128" "$in" "rows = $rows
+$SHARED_BLOCKS"
+    sum=$(digest "$in" --decode bf16)
+    for order in "--experts indexed" "--experts indexed --glu split" "--glu interleaved:64 --allow-foreign-order" \
+      "--glu interleaved:32 --allow-foreign-order"; do
+      # shellcheck disable=SC2086
+      status "$rows rows, $order" 0 convert "$in" "$out" $order
+      status "$rows rows, $order: the same weights" 0 verify "$in" "$out"
+      status "$rows rows, $order: no difference" 0 diff "$in" "$out"
+      check "$rows rows, $order: the same numbers" [ "$(digest "$out" --decode bf16)" == "$sum" ]
+      status "$rows rows, $order: and back" 0 convert "$out" "$out.back" --experts grouped --glu contiguous --force -q
+      check "$rows rows, $order: back, the same numbers" [ "$(digest "$out.back" --decode bf16)" == "$sum" ]
+      rm -rf "$out" "$out.back"
+    done
+    status "$rows rows: grouped otherwise alone" 0 convert "$in" "$out" --experts indexed -q
+    written "$experts.1.gate_up_proj.weight_scale_inv" F32 "[$rows, 2]"
+    status "$rows rows: grouped again" 0 convert "$out" "$out.back" --experts grouped -q
+    check "$rows rows: every byte comes back" [ "$(tensors "$in")" == "$(tensors "$out.back")" ]
+    rm -rf "$out" "$out.back"
+    status "$rows rows decoded for Megatron" 0 convert "$in" "$out" --decode bf16 --to megatron --glu interleaved:32 -q
+    status "$rows rows decoded: it computes the same" 0 verify "$in" "$out" --decode bf16 --forward
+    rm -rf "$out"
+    status "$rows rows to split" 0 convert "$in" "$out" --experts indexed --glu split
+    if [[ $rows == 5 ]]; then
+      says "a finer grid" "each scale is written for blocks of 64 rows: 216 bytes more" "weight_block_size in config.json"
+      check "the record names it" grep -q '"scale_rows": "64"' "$out/glu_ckpt.json"
+      check "config.json, too" grep -q '"weight_block_size": \[64, 128\]' "$out/config.json"
+      written "$experts.1.up_proj.weight_scale_inv" F32 "[5, 2]"
+    else
+      # Both have whole blocks of their own.
+      check "no finer grid" [ "$(grep -c '"scale_rows"' "$out/glu_ckpt.json")" == 0 ]
+      written "$experts.1.up_proj.weight_scale_inv" F32 "[3, 2]"
+    fi
+    # The block that both share is the third of the first.
+    edited_checkpoint "$in" "$in.other" "v = t['$experts.gate_up_proj_scale_inv']; v[2] = v[2][:16] + v[2][24:32] + v[2][16:24] + v[2][32:]"
+    status "$rows rows, two of them exchanged" 1 verify "$in.other" "$out"
+    has "$OUT" "layer 1" && has "$OUT" "expert 0" && pass || bad "verify does not say where: $OUT"
+    rm -rf "$in.other" "$out"
+  done
+  edited_checkpoint "$TESTDATA/quantized/fp8_block128" "$in" "rows = 7
+$SHARED_BLOCKS"
+  status "no such number of blocks" 3 convert "$in" "$out" --decode bf16 -q
+  says "no such number of blocks" "gate_up_proj_scale_inv': [2, 7, 2] scales" "[2, 640, 144]; expected [2, 5, 2]"
+  edited_checkpoint "$TESTDATA/quantized/fp8_block128" "$in" "rows = 5
+$SHARED_BLOCKS
+$MODELOPT_BLOCKS_GROUPED"
+  status "ModelOpt's have no field for finer ones" 4 convert "$in" "$out" --experts indexed --glu split -q
+  says "ModelOpt's have no field for finer ones" "each scale is for 128 x 128 weights" "blocks of 64 rows"
   check "nothing is written" absent "$out"
   rm -rf "$in"
 }

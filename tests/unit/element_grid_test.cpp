@@ -32,6 +32,55 @@ TEST(ElementGrid, ScalesOfFp8AreToldApartByTheirAxes) {
     EXPECT_EQ(of(other), std::nullopt);
 }
 
+/// Of 640 rows as one matrix there are 5, and of 320 and 320 behind each other 6.
+TEST(ElementGrid, BlocksThatBeginAnewWithUp) {
+  StoredWeight fc1{TensorKind::Weight, Dtype::F8_E4M3, {640, 256}};
+  EXPECT_EQ(grid_of(TensorKind::Scale, Dtype::F32, {6, 2}, fc1), std::nullopt);
+  fc1.parts = 2;
+  const auto one = grid_of(TensorKind::Scale, Dtype::F32, {5, 2}, fc1),
+             two = grid_of(TensorKind::Scale, Dtype::F32, {6, 2}, fc1);
+  ASSERT_TRUE(one && two);
+  EXPECT_EQ(*one, fp8_blocks(128));
+  EXPECT_EQ(*two, restarting_blocks(128));
+  EXPECT_EQ(grid_of(TensorKind::Scale, Dtype::F32, {7, 2}, fc1), std::nullopt);
+  // Where 128 divides F, both are the same.
+  fc1.extents.rows = 512;
+  EXPECT_EQ(grid_of(TensorKind::Scale, Dtype::F32, {4, 2}, fc1), fp8_blocks(128));
+  const Glu contiguous{Glu::Kind::Contiguous, 0}, interleaved{Glu::Kind::Interleaved, 32};
+  EXPECT_TRUE(shares_blocks(contiguous, 320, *one));
+  EXPECT_FALSE(shares_blocks(contiguous, 256, *one));
+  EXPECT_FALSE(shares_blocks(contiguous, 320, *two));
+  EXPECT_TRUE(shares_blocks(interleaved, 256, *one));
+  EXPECT_FALSE(shares_blocks({Glu::Kind::Split, 0}, 320, *one));
+}
+
+/// The rows that blocks must have on the way from one order of FC1 to another.
+TEST(ElementGrid, BlocksThatAnOrderWouldCut) {
+  const Glu split{Glu::Kind::Split, 0}, contiguous{Glu::Kind::Contiguous, 0};
+  const auto rows = [](const Glu& from, const Glu& to, const ElementGrid& grid, i64 intermediate) {
+    ExpertBlock block;
+    block.glu = from;
+    block.intermediate_size = intermediate;
+    Matrix matrix;
+    matrix.role = from.kind == Glu::Kind::Split ? Role::Gate : Role::GateUp;
+    matrix.kind = TensorKind::Scale;
+    matrix.grid = grid;
+    block.matrices = {matrix};
+    return finer_scale_rows({block}, to, std::nullopt);
+  };
+  const ElementGrid one = fp8_blocks(128), two = restarting_blocks(128);
+  EXPECT_EQ(rows(contiguous, split, one, 320), 64);
+  EXPECT_EQ(rows(contiguous, split, two, 320), 0);
+  EXPECT_EQ(rows(contiguous, split, one, 256), 0);
+  EXPECT_EQ(rows(contiguous, {Glu::Kind::Interleaved, 32}, one, 320), 32);
+  EXPECT_EQ(rows(contiguous, {Glu::Kind::Interleaved, 160}, two, 320), 32);
+  EXPECT_EQ(rows({Glu::Kind::Interleaved, 32}, split, one, 256), 32);
+  EXPECT_EQ(rows({Glu::Kind::Interleaved, 96}, contiguous, one, 192), 32);
+  EXPECT_EQ(rows(split, contiguous, one, 320), 64);
+  EXPECT_EQ(rows(split, contiguous, one, 384), 0);
+  EXPECT_EQ(rows(contiguous, contiguous, one, 320), 0);
+}
+
 /// compressed-tensors' stand one behind the other, GPTQ's beside each other.
 TEST(ElementGrid, AFusedFc1HasGroupsOfColumnsForEachOfItsTwo) {
   const StoredWeight one{TensorKind::PackedWeight, Dtype::I32, {96, 64}};

@@ -244,6 +244,46 @@ TEST(RecastSource, FinerScalesOfCompressedTensorsAreSaidInEachGroup) {
   EXPECT_EQ(found_in(*source).tensors.at(0).cell_rows, 32);
 }
 
+/// The scales of a fused FC1 of 2 x 320 rows: of one matrix, where a block is for gate and for up, or of both behind
+/// each other.
+TEST(RecastSource, BlocksThatGateAndUpShareAreCutInTwo) {
+  for (const i64 stored_rows : {5, 6}) {
+    std::vector<MemoryTensor> tensors = {stored("e.gate_up_proj", Dtype::F8_E4M3, {2, 640, 200}),
+                                         stored("e.gate_up_proj_scale_inv", Dtype::F32, {2, stored_rows, 2})};
+    for (std::size_t i = 0; i < tensors[0].bytes.size(); ++i)
+      tensors[0].bytes[i] = static_cast<std::byte>((i * 7 + i / 200) % 0x78);
+    const i64 count = 4 * stored_rows;
+    std::vector<float> scales(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.5F + 0.01F * static_cast<float>(i);
+    std::memcpy(tensors[1].bytes.data(), scales.data(), tensors[1].bytes.size());
+    auto source =
+        source_of(tensors, R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}})");
+    const auto decoded = [&](std::unique_ptr<Source> of, DecodePath path) {
+      Quantization found = found_in(*of);
+      of = decode_source(std::move(of), std::move(found), Dtype::F32, path);
+      return bytes_of(*of, 0);
+    };
+    const std::vector<std::byte> before = decoded(source_of(tensors, source->hints().config), DecodePath::Fast);
+    EXPECT_EQ(before, decoded(source_of(tensors, source->hints().config), DecodePath::Plain));
+    for (std::size_t row = 0; row < 1280; row += 31) {
+      const std::size_t in_matrix = row % 640, matrix = row / 640;
+      const std::size_t cell = stored_rows == 5 ? in_matrix / 128 : in_matrix / 320 * 3 + in_matrix % 320 / 128;
+      const float scale = scales[(matrix * static_cast<std::size_t>(stored_rows) + cell) * 2 + 1];
+      EXPECT_EQ(scale_value(Dtype::F32, &before[4 * (row * 200 + 150)]),
+                e4m3(tensors[0].bytes[row * 200 + 150]) * scale);
+    }
+    refine_scales(source, found_in(*source), 64);
+    EXPECT_EQ(source->inventory().tensors[1].shape, (std::vector<i64>{2, 10, 2}));
+    EXPECT_EQ(decoded(std::move(source), DecodePath::Plain), before);
+  }
+  // Blocks that begin anew behind 320 rows are no whole number of blocks of 128 / 2 x 3.
+  auto source =
+      source_of({stored("a.weight", Dtype::F8_E4M3, {208, 64}), stored("a.weight_scale_inv", Dtype::F32, {4, 1})},
+                R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [96, 128]}})");
+  support::expect_error(
+      ErrorCode::NotExact, [&] { refine_scales(source, found_in(*source), 48); }, "begin anew behind 104 rows");
+}
+
 /// Reading the decoded weight throws.
 void refuses_to_decode(std::vector<MemoryTensor> tensors, const std::string& method, ErrorCode code,
                        const std::string& words) {
