@@ -350,6 +350,23 @@ def naming(g):
            config={"model_type": "deepseek_v3"})
     g.case("block_scales_of_other_shape", {**fp8, **{k: ("F32", [2, 1]) for k in scales}},
            "convert {IN} {OUT} --experts grouped", 3, "expert-shape", config={"model_type": "deepseek_v3"})
+    fused = {k: ("F8_E4M3", v) for k, v in packed(f=320, h=8).items()}
+    g.case("block_scales_of_neither_one_nor_two", {**fused, **{k + "_scale_inv": ("F32", [E, 7, 1] if "up" in k else [E, 1, 3])
+                                                           for k in fused}},
+           "convert {IN} {OUT} --experts indexed", 3, "expert-shape", config={"model_type": "qwen3_moe"})
+    g.expect("block_scales_of_neither_one_nor_two", "convert {IN} {OUT} --decode bf16", 3, "size-mismatch")
+    channels = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}
+    words = {"targets": ["re:.*experts.*"], "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}
+    for name, targets in (("scales_of_another_group", ["re:.*nothing.*"]), ("codes_of_another_group", ["re:.*experts.*"])):
+        g.case(name, {**fp8, **{k + "_scale": ("F32", [1]) for k in fp8}},
+               "convert {IN} {OUT} --decode bf16", 3, "quant-config-contradicts",
+               config={"model_type": "deepseek_v3", "quantization_config": {
+                   "quant_method": "compressed-tensors",
+                   "config_groups": {"channels": channels, "words": words | {"targets": targets}}}})
+    square = {k: ("F8_E4M3", v) for k, v in packed(f=8, h=8, in_out=True).items()}
+    g.case("scales_of_either_axis", {"a.experts." + k.rsplit(".", 1)[1]: v for k, v in square.items()} | {
+               "a.experts." + k.rsplit(".", 1)[1] + "_scale": ("F32", [E, 16 if "up" in k else 8, 1]) for k in square},
+           "convert {IN} {OUT} --decode bf16", 3, "size-mismatch", config={"model_type": "llama4_text"})
     g.case("no_experts", dense(), "convert {IN} {OUT} --glu interleaved:2", 4, "no-experts",
            config={"model_type": "qwen3"})
     g.expect("no_experts", "stamp {IN} --glu contiguous", 4, "no-experts")

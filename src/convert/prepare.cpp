@@ -26,7 +26,7 @@ std::string finer_scales_note(const Conversion& conversion) {
   const auto& [rows, added_bytes] = conversion.finer_scales;
   const QuantConfig config = read_quant_config(with_block_rows(conversion.source.hints.config, rows));
   const std::string said =
-      config.block_rows == rows
+      block_rows_of(config) == rows
           ? fmt::format("{} in config.json says so; few programs read blocks other than 128 x 128",
                         block_rows_field(config))
           : std::string(

@@ -94,7 +94,7 @@ ModelHints hints_of(const Source& source, const SourceAnswers& answers) {
   ModelHints hints = config_hints(source, answers);
   if (hints.config.empty() && answers.trained_type && !hints.trained_args.empty())
     hints = trained_hints(std::move(hints), source, *answers.trained_type);
-  hints.scale_rows = read_quant_config(hints.config).block_rows;
+  hints.scale_rows = block_rows_of(read_quant_config(hints.config));
   return hints;
 }
 

@@ -21,6 +21,7 @@ class Finder : private PartFinder {
 
   Quantization find() {
     for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) find_at(i);
+    config_ = &all_config_;
     check_orphans();
     std::ranges::sort(found_.companions);
     auto& companions = found_.companions;
@@ -33,6 +34,7 @@ class Finder : private PartFinder {
 
  private:
   void find_at(std::size_t number) {
+    choose_group(number);
     const TensorRef& tensor = at(number);
     const bool of_bytes = tensor.dtype == Dtype::U8;
     if (is_fp8_weight(tensor)) return add_fp8(number);
@@ -63,8 +65,9 @@ class Finder : private PartFinder {
     const TensorRef& tensor = at(number);
     require_method(tensor, {"fp8", "compressed-tensors", "modelopt", "mxfp8", "fbgemm_fp8"});
     require_algorithm_is_not(tensor, "NVFP4");
+    require_type(tensor, "float", 8);
     const std::string_view other_format = tensor.dtype == Dtype::F8_E4M3 ? "e5m2" : "e4m3";
-    if (config_.fp8_format == other_format)
+    if (config_->fp8_format == other_format)
       fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name}, "'{}' is {}, but quantization_config says fmt '{}'",
            tensor.name, dtype_name(tensor.dtype), other_format);
     const WeightName name = plain_weight_name(tensor.name);
@@ -80,12 +83,13 @@ class Finder : private PartFinder {
     take_if_there(name.base + (name.is_layer ? ".activation_scale" : "_activation_scale"));
     require_scale_dtype(weight, {Dtype::F32, Dtype::BF16, Dtype::F16, Dtype::F8_E8M0, Dtype::U8});
     set_fp8_cell(weight, name, axes);
+    require_strategy(weight);
     add(weight, fp8_format(weight));
   }
 
   void set_fp8_cell(QuantizedTensor& weight, const WeightName& name, const std::optional<Axes>& axes) const {
     const Dtype scale_dtype = at(weight.scales).dtype;
-    const ScaleCell block{config_.block_rows.value_or(128), config_.block_cols.value_or(128)};
+    const ScaleCell block{config_->block_rows.value_or(128), config_->block_cols.value_or(128)};
     std::vector<ScaleCell> cells = channel_cells(weight, axes);
     cells.insert(cells.begin(), {weight.rows, weight.cols});
     // Two scales of a fused FC1 must not pass for those of two blocks: blocks are named so, or configured.
@@ -100,7 +104,7 @@ class Finder : private PartFinder {
     if (scale_dtype == Dtype::U8) cells = {{1, 32}, {32, 1}};
     if (scale_dtype == Dtype::F8_E8M0) cells = {block, {1, 32}, {32, 1}};
     // A scale for each row and one block of the columns is no different from one for each row.
-    if (config_.block_rows && scale_dtype != Dtype::U8) cells = {block};
+    if (config_->block_rows && scale_dtype != Dtype::U8) cells = {block};
     weight.scales_of_parts = is_float(scale_dtype) && cells.back() != block && are_of_parts(weight, weight.scales);
     if (weight.scales_of_parts) {
       weight.cell_rows = weight.rows;
@@ -127,13 +131,14 @@ class Finder : private PartFinder {
       if (const auto of_fp4 = number_of(scales); of_fp4 && at(*of_fp4).dtype == Dtype::F8_E8M0)
         return add_fp4_bytes(number, tensor.name, {scales});
     require_method(tensor, {"compressed-tensors"});
+    require_type(tensor, "int", 8);
     QuantizedTensor weight = weight_of(number, tensor.name, tensor.shape, Codes::Int8);
     const std::optional<Axes> axes = axes_of(number, name);
     weight.scales = scales_of(number, name.all_of(TensorKind::PlainScale));
     take_if_there(name, TensorKind::InputScale);
     if (const auto zeros = number_of(name.of(TensorKind::ZeroPoint)))
       cannot_decode(take(*zeros), ErrorCode::NotSupported, "--decode has no rule for INT8 with zero points");
-    else if (config_.some_asymmetric)
+    else if (config_->some_asymmetric)
       cannot_decode(number, ErrorCode::ScaleMissing, missing_zeros(name.of(TensorKind::ZeroPoint)));
     require_scale_dtype(weight, {Dtype::F32, Dtype::BF16, Dtype::F16});
     std::vector<ScaleCell> cells = channel_cells(weight, axes);
@@ -141,6 +146,7 @@ class Finder : private PartFinder {
     set_cell(weight, cells);
     const bool per_tensor = weight.cell_rows == weight.rows && weight.cell_cols == weight.cols;
     weight.in_out = axes == Axes::InOut || (!axes && weight.cell_cols == 1 && !per_tensor);
+    require_strategy(weight);
     add(weight, per_tensor ? "INT8 per tensor" : "INT8 per channel");
   }
 
@@ -201,6 +207,7 @@ class Finder : private PartFinder {
   void add_packed_fp4(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
     require_method(tensor, {"compressed-tensors"});
+    require_type(tensor, "float", 4);
     const auto scales = number_of(name.of(TensorKind::PlainScale));
     if (scales && at(*scales).dtype == Dtype::F8_E4M3)
       return add_nvfp4(number, name, TensorKind::GlobalScale, TensorKind::InputGlobalScale);
@@ -220,11 +227,12 @@ class Finder : private PartFinder {
   /// Bytes may be codes whose scales are not there, or those of another program.
   void find_bytes_without_scales(std::size_t number) {
     const TensorRef& tensor = at(number);
-    if (config_.method.empty() || tensor.shape.size() < 2) return;
-    const bool is_known = config_.method == "modelopt" || config_.method == "quark";
-    cannot_decode(number, is_known ? ErrorCode::ScaleMissing : ErrorCode::NotSupported,
-                  fmt::format("U8 {} without scales; --decode has no rule for it under quantization by '{}'{}",
-                              shape_text(tensor.shape), config_.method, is_known ? "; is the download complete?" : ""));
+    if (config_->method.empty() || tensor.shape.size() < 2) return;
+    const bool is_known = config_->method == "modelopt" || config_->method == "quark";
+    cannot_decode(
+        number, is_known ? ErrorCode::ScaleMissing : ErrorCode::NotSupported,
+        fmt::format("U8 {} without scales; --decode has no rule for it under quantization by '{}'{}",
+                    shape_text(tensor.shape), config_->method, is_known ? "; is the download complete?" : ""));
   }
 
   void add_nvfp4(std::size_t number, const WeightName& name, TensorKind global, TensorKind of_inputs) {
@@ -249,8 +257,9 @@ class Finder : private PartFinder {
   void add_packed_int4(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
     require_method(tensor, {"compressed-tensors"});
+    require_type(tensor, "int", config_->bits.value_or(4));
     require_four_bits(tensor);
-    if (config_.bits_differ)
+    if (config_->bits_differ)
       cannot_decode(
           number, ErrorCode::NotSupported,
           "quantization_config has groups of modules with other numbers of bits, and which of them this weight "
@@ -265,9 +274,9 @@ class Finder : private PartFinder {
     if (const auto zeros = number_of(name.of(TensorKind::ZeroPoint))) {
       weight.zeros = take(*zeros);
       check_part(weight, *zeros, Dtype::I32, {words, weight.grid_cols()});
-    } else if (config_.symmetric == false) {
+    } else if (config_->symmetric == false) {
       scales_of(number, {name.of(TensorKind::ZeroPoint)});
-    } else if (config_.some_asymmetric) {
+    } else if (config_->some_asymmetric) {
       cannot_decode(number, ErrorCode::ScaleMissing, missing_zeros(name.of(TensorKind::ZeroPoint)));
     }
     if (const auto groups = number_of(name.of(TensorKind::PackedGroupIndex))) {
@@ -275,7 +284,7 @@ class Finder : private PartFinder {
       const bool of_two = at(*groups).shape.size() == weight.shape.size();
       check_part(weight, *groups, Dtype::I32,
                  of_two ? std::vector<i64>{2, weight.cols} : std::vector<i64>{weight.cols});
-    } else if (config_.some_reordered && weight.grid_cols() > 1) {
+    } else if (config_->some_reordered && weight.grid_cols() > 1) {
       cannot_decode(number, ErrorCode::ScaleMissing,
                     fmt::format("quantization_config says that columns were reordered ('actorder'), and '{}' is not "
                                 "there",
@@ -291,23 +300,23 @@ class Finder : private PartFinder {
   i64 group_size(const QuantizedTensor& weight) const {
     const std::vector<i64>& scales = at(weight.scales).shape;
     const i64 groups = scales.empty() || scales.back() <= 0 ? 1 : scales.back();
-    const i64 size = config_.group_size ? *config_.group_size : weight.cols / groups;
+    const i64 size = config_->group_size ? *config_->group_size : weight.cols / groups;
     // Two codes share a byte.
     return std::max<i64>(size / 2 * 2, 2);
   }
 
   void add_words(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
-    if (config_.method != "awq" && config_.method != "gptq")
+    if (config_->method != "awq" && config_->method != "gptq")
       fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
            "'{}' is AWQ's or GPTQ's, which only quantization_config tells apart, and it says {}", tensor.name,
-           config_.method.empty() ? "nothing" : "'" + config_.method + "'");
+           config_->method.empty() ? "nothing" : "'" + config_->method + "'");
     require_four_bits(tensor);
-    const bool awq = config_.method == "awq";
+    const bool awq = config_->method == "awq";
     const std::string_view known = awq ? "gemm" : "gptq";
-    if (!config_.version.empty() && config_.version != known && config_.version != "gptq_v2")
+    if (!config_->version.empty() && config_->version != known && config_->version != "gptq_v2")
       fail(ErrorCode::NotSupported, {{}, tensor.name}, "'{}': {} of version '{}' cannot be decoded; '{}' can",
-           tensor.name, config_.method, config_.version, known);
+           tensor.name, config_->method, config_->version, known);
     if (tensor.shape.size() < 2) fail_axes(number);
     std::vector<i64> shape = leading_axes(tensor.shape);
     const i64 in = tensor.shape[shape.size()], out = tensor.shape.back();
@@ -316,25 +325,25 @@ class Finder : private PartFinder {
     QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), shape, awq ? Codes::Awq : Codes::Gptq);
     weight.scales = scales_of(number, {name.of(TensorKind::Scales)});
     require_scale_dtype(weight, {Dtype::F16, Dtype::BF16, Dtype::F32});
-    weight.cell_cols = config_.group_size.value_or(weight.cols);
+    weight.cell_cols = config_->group_size.value_or(weight.cols);
     check_part(weight, weight.scales, at(weight.scales).dtype, {weight.grid_cols(), weight.rows});
     if (const auto zeros = number_of(name.of(TensorKind::QZeros))) {
       weight.zeros = take(*zeros);
       check_part(weight, *zeros, Dtype::I32, {weight.grid_cols(), (weight.rows + kWordCodes - 1) / kWordCodes});
-    } else if (!config_.symmetric.value_or(false)) {
+    } else if (!config_->symmetric.value_or(false)) {
       scales_of(number, {name.of(TensorKind::QZeros)});
     }
     if (weight.rows % kWordCodes != 0)
       cannot_decode(
           number, ErrorCode::NotSupported,
           fmt::format("{} rows, no multiple of the {} that share a word of zero points", weight.rows, kWordCodes));
-    if (!awq && weight.zeros) weight.zero_offset = config_.version == "gptq_v2" ? 0 : 1;
+    if (!awq && weight.zeros) weight.zero_offset = config_->version == "gptq_v2" ? 0 : 1;
     if (const auto groups = number_of(name.of(TensorKind::GroupIndex)); groups && !awq) {
       weight.groups = take(*groups);
       const bool of_two = at(*groups).shape.size() == weight.shape.size();
       check_part(weight, *groups, Dtype::I32,
                  of_two ? std::vector<i64>{weight.cols, 2} : std::vector<i64>{weight.cols});
-    } else if (!awq && config_.some_reordered && weight.grid_cols() > 1) {
+    } else if (!awq && config_->some_reordered && weight.grid_cols() > 1) {
       scales_of(number, {name.of(TensorKind::GroupIndex)});
     }
     if (axes_of(number, name) == Axes::InOut) turn(weight);
@@ -349,11 +358,11 @@ class Finder : private PartFinder {
   }
 
   std::string decoder_name() const {
-    if (config_.method == "fp8" || config_.method.empty()) return "deepseek";
-    if (config_.method == "mxfp4") return "gpt-oss";
+    if (config_->method == "fp8" || config_->method.empty()) return "deepseek";
+    if (config_->method == "mxfp4") return "gpt-oss";
     // transformers wrote it; fbgemm itself decodes nothing.
-    if (config_.method == "fbgemm_fp8") return "transformers";
-    return config_.method;
+    if (config_->method == "fbgemm_fp8") return "transformers";
+    return config_->method;
   }
 };
 

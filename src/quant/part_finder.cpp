@@ -1,5 +1,7 @@
 #include "quant/part_finder.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 
@@ -40,7 +42,7 @@ i64 product_of(const std::vector<i64>& shape) {
 }
 
 PartFinder::PartFinder(const Inventory& inventory, const QuantConfig& config, const WeightAxes& axes)
-    : inventory_(inventory), config_(config), axes_(axes) {
+    : inventory_(inventory), all_config_(config), config_(&config), axes_(axes) {
   for (std::size_t i = 0; i < inventory.tensors.size(); ++i) numbers_.emplace(inventory.tensors[i].name, i);
 }
 
@@ -211,23 +213,65 @@ void PartFinder::check_part(const QuantizedTensor& weight, std::size_t number, D
          weight.cell_cols, dtype_name(dtype), shape_text(expected));
 }
 
+void PartFinder::choose_group(std::size_t weight) {
+  config_ = &all_config_;
+  if (all_config_.groups.empty()) return;
+  std::string module = at(weight).name;
+  for (const TensorKind kind : {TensorKind::Weight, TensorKind::PackedWeight})
+    if (const auto name = weight_name(at(weight).name, kind)) module = name->base;
+  if (const QuantConfig* const group = group_of(all_config_, module)) config_ = group;
+}
+
+void PartFinder::require_type(const TensorRef& tensor, std::string_view type, i64 bits) const {
+  if (config_->group.empty()) return;
+  const bool other_type = !config_->type.empty() && config_->type != type;
+  if (!other_type && config_->bits.value_or(bits) == bits) return;
+  fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
+       "'{}' is {} {}, but group '{}' of quantization_config, whose targets mean it ({}), has weights of {} bits, type "
+       "'{}'",
+       tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), config_->group,
+       fmt::join(config_->targets, ", "), config_->bits.value_or(bits), config_->type);
+}
+
+void PartFinder::require_strategy(const QuantizedTensor& weight) const {
+  if (config_->group.empty() || config_->strategy.empty()) return;
+  const std::string& strategy = config_->strategy;
+  const auto has_grid = [&](i64 rows, i64 cols) {
+    return weight.restart_rows > 0 ||
+           (cells_in(weight.rows, rows) == weight.grid_rows() && cells_in(weight.cols, cols) == weight.grid_cols());
+  };
+  const bool of_blocks = strategy == "block" && config_->block_rows;
+  const bool fits = (strategy == "tensor" && has_grid(weight.rows, weight.cols)) ||
+                    (strategy == "channel" && (weight.in_out ? has_grid(weight.rows, 1) : has_grid(1, weight.cols))) ||
+                    (of_blocks && has_grid(*config_->block_rows, *config_->block_cols));
+  if (fits || (strategy != "tensor" && strategy != "channel" && !of_blocks)) return;
+  const TensorRef& scales = at(weight.scales);
+  fail(ErrorCode::QuantConfigContradicts, {{}, scales.name},
+       "'{}': {} scales for '{}' of {}, but group '{}' of quantization_config, whose targets mean it ({}), has one "
+       "scale "
+       "for each {}{}",
+       scales.name, shape_text(scales.shape), weight.name, shape_text(weight.shape), config_->group,
+       fmt::join(config_->targets, ", "), strategy,
+       of_blocks ? fmt::format(" of {} x {}", *config_->block_rows, *config_->block_cols) : "");
+}
+
 void PartFinder::require_method(const TensorRef& tensor, std::initializer_list<std::string_view> methods) const {
-  if (config_.method.empty() || std::ranges::find(methods, config_.method) != methods.end()) return;
+  if (config_->method.empty() || std::ranges::find(methods, config_->method) != methods.end()) return;
   fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
        "'{}' is {} {}, but quantization_config says '{}', which does not store weights so", tensor.name,
-       dtype_name(tensor.dtype), shape_text(tensor.shape), config_.method);
+       dtype_name(tensor.dtype), shape_text(tensor.shape), config_->method);
 }
 
 void PartFinder::require_algorithm_is_not(const TensorRef& tensor, std::string_view other) const {
-  if (config_.method != "modelopt" || !config_.format.starts_with(other)) return;
+  if (config_->method != "modelopt" || !config_->format.starts_with(other)) return;
   fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
        "'{}' is {} {}, but quantization_config says quant_algo '{}', which does not store weights so", tensor.name,
-       dtype_name(tensor.dtype), shape_text(tensor.shape), config_.format);
+       dtype_name(tensor.dtype), shape_text(tensor.shape), config_->format);
 }
 
 void PartFinder::require_not_skipped(const QuantizedTensor& weight) const {
   const std::string module = plain_weight_name(weight.name).base;
-  if (std::ranges::find(config_.skipped, module) == config_.skipped.end()) return;
+  if (std::ranges::find(config_->skipped, module) == config_->skipped.end()) return;
   fail(ErrorCode::QuantConfigContradicts, {{}, at(weight.weight).name},
        "'{}' is {} with scales, but quantization_config lists '{}' among the modules that are not quantized: programs "
        "would read the codes as weights",
@@ -235,9 +279,9 @@ void PartFinder::require_not_skipped(const QuantizedTensor& weight) const {
 }
 
 void PartFinder::require_four_bits(const TensorRef& tensor) const {
-  if (config_.bits.value_or(4) != 4)
+  if (config_->bits.value_or(4) != 4)
     fail(ErrorCode::NotSupported, {{}, tensor.name}, "'{}': weights of {} bits cannot be decoded; 4 can", tensor.name,
-         *config_.bits);
+         *config_->bits);
 }
 
 void PartFinder::require_scale_dtype(const QuantizedTensor& weight, std::initializer_list<Dtype> dtypes) const {

@@ -90,6 +90,11 @@ class PartFinder {
   /// A tensor of a weight has its leading axes, and these for each matrix.
   void check_part(const QuantizedTensor& weight, std::size_t number, Dtype dtype, const std::vector<i64>& of_one) const;
 
+  /// Lets config_ be what is said of this weight.
+  void choose_group(std::size_t weight);
+  /// Refuse a weight that its group has in another form.
+  void require_type(const TensorRef& tensor, std::string_view type, i64 bits) const;
+  void require_strategy(const QuantizedTensor& weight) const;
   void require_method(const TensorRef& tensor, std::initializer_list<std::string_view> methods) const;
   /// ModelOpt says MIXED_PRECISION where weights of several formats are meant.
   void require_algorithm_is_not(const TensorRef& tensor, std::string_view other) const;
@@ -99,7 +104,9 @@ class PartFinder {
   void check_orphans() const;
 
   const Inventory& inventory_;
-  const QuantConfig& config_;
+  const QuantConfig& all_config_;
+  /// What is said of the weight at hand: of its group, where groups differ and it is known to be in one.
+  const QuantConfig* config_;
   const WeightAxes& axes_;
   std::unordered_map<std::string, std::size_t> numbers_;
   std::set<std::string> formats_;

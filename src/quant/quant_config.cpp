@@ -6,6 +6,7 @@
 
 #include "core/json.hpp"
 #include "format/model_config.hpp"
+#include "quant/match_target.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -41,45 +42,69 @@ bool are_packed(const JsonValue& group, const JsonValue& weights) {
   return text_of(weights, "type") != "float" && text_of(group, "format") != "int-quantized";
 }
 
+std::vector<std::string> texts_of(const std::optional<JsonValue>& list) {
+  std::vector<std::string> texts;
+  if (!list || list->kind() != JsonKind::Array) return texts;
+  for (const JsonValue item : list->items())
+    if (const auto text = item.get<std::string_view>()) texts.emplace_back(*text);
+  return texts;
+}
+
+/// `config` with what one group says.
+QuantConfig with_group(QuantConfig config, std::string_view name, const JsonValue& group, const JsonValue& weights) {
+  config.group = name;
+  config.targets = texts_of(group.find("targets"));
+  config.bits = weights.find<i64>("num_bits");
+  config.group_size = weights.find<i64>("group_size");
+  if (config.group_size && *config.group_size <= 0) config.group_size.reset();
+  config.symmetric = weights.find<bool>("symmetric");
+  config.some_asymmetric = config.symmetric == false;
+  config.some_reordered = stores_column_order(weights);
+  config.strategy = text_of(weights, "strategy");
+  config.type = text_of(weights, "type");
+  if (const std::string format = text_of(group, "format"); !format.empty()) config.format = format;
+  if (config.strategy == "block") read_block(weights.find("block_structure"), config);
+  return config;
+}
+
 /// The weights of all groups of compressed-tensors and of ModelOpt have the same answers, or none counts.
 void read_groups(const JsonValue& groups, QuantConfig& config) {
-  bool first = true;
+  const QuantConfig base = config;
   std::optional<i64> packed_bits;
   for (const auto& [name, group] : groups.members()) {
     const auto weights = group.find("weights");
     if (!weights || weights->kind() != JsonKind::Object) continue;
-    const auto bits = weights->find<i64>("num_bits");
-    const auto size = weights->find<i64>("group_size");
-    const auto symmetric = weights->find<bool>("symmetric");
-    const std::string strategy = text_of(*weights, "strategy");
-    config.some_asymmetric = config.some_asymmetric || symmetric == false;
-    config.some_reordered = config.some_reordered || stores_column_order(*weights);
+    QuantConfig one = with_group(base, name, group, *weights);
+    const bool first = config.groups.empty();
+    config.some_asymmetric = config.some_asymmetric || one.some_asymmetric;
+    config.some_reordered = config.some_reordered || one.some_reordered;
     if (are_packed(group, *weights)) {
-      config.bits_differ = config.bits_differ || (packed_bits && packed_bits != bits);
-      packed_bits = bits;
+      config.bits_differ = config.bits_differ || (packed_bits && packed_bits != one.bits);
+      packed_bits = one.bits;
     }
-    config.bits = first || config.bits == bits ? bits : std::nullopt;
-    config.group_size = first || config.group_size == size ? size : std::nullopt;
-    config.symmetric = first || config.symmetric == symmetric ? symmetric : std::nullopt;
-    config.strategy = first || config.strategy == strategy ? strategy : std::string();
-    if (const std::string format = text_of(group, "format"); !format.empty())
-      config.format = first || config.format == format ? format : std::string();
-    QuantConfig block;
-    if (strategy == "block") read_block(weights->find("block_structure"), block);
-    const bool same_block = first || (config.block_rows == block.block_rows && config.block_cols == block.block_cols);
-    config.block_rows = same_block ? block.block_rows : std::nullopt;
-    config.block_cols = same_block ? block.block_cols : std::nullopt;
-    first = false;
+    const auto keep = [&](auto& all, const auto& own) {
+      if (first)
+        all = own;
+      else if (all != own)
+        all = {};
+    };
+    keep(config.bits, one.bits);
+    keep(config.group_size, one.group_size);
+    keep(config.symmetric, one.symmetric);
+    keep(config.strategy, one.strategy);
+    keep(config.type, one.type);
+    keep(config.format, one.format);
+    keep(config.block_rows, one.block_rows);
+    keep(config.block_cols, one.block_cols);
+    config.groups.push_back(std::move(one));
   }
+  if (config.groups.size() == 1) config.groups.clear();
 }
 
 std::vector<std::string> skipped_modules(const JsonValue& object) {
   std::vector<std::string> names;
   for (const std::string_view field : kSkippedFields) {
-    const auto list = object.find(field);
-    if (!list || list->kind() != JsonKind::Array) continue;
-    for (const JsonValue item : list->items())
-      if (const auto name = item.get<std::string_view>()) names.emplace_back(*name);
+    std::ranges::move(texts_of(object.find(field)), std::back_inserter(names));
   }
   return names;
 }
@@ -213,6 +238,31 @@ std::optional<Member> find_quantization_member(std::string_view text, Holds hold
 
 }  // namespace
 
+const QuantConfig* group_of(const QuantConfig& config, std::string_view module) {
+  const QuantConfig* by_pattern = nullptr;
+  const QuantConfig* by_class = nullptr;
+  for (const QuantConfig& group : config.groups)
+    for (const std::string& target : group.targets) {
+      const std::optional<bool> names = names_module(target, module);
+      if (!names) return nullptr;
+      const bool is_pattern = target.starts_with("re:");
+      if (*names && !is_pattern) return &group;
+      if (*names && by_pattern == nullptr) by_pattern = &group;
+      if (target == "Linear" && by_class == nullptr) by_class = &group;
+    }
+  return by_pattern != nullptr ? by_pattern : by_class;
+}
+
+std::optional<i64> block_rows_of(const QuantConfig& config) {
+  std::optional<i64> rows = config.block_rows;
+  for (const QuantConfig& group : config.groups) {
+    if (!group.block_rows) continue;
+    if (rows && rows != group.block_rows) return std::nullopt;
+    rows = group.block_rows;
+  }
+  return rows;
+}
+
 QuantConfig read_quant_config(const std::string& config) {
   if (config.empty()) return {};
   const JsonDocument document(config, kMaxQuantConfigDepth);
@@ -258,7 +308,7 @@ std::string with_block_structure(std::string_view config, i64 rows) {
 
 std::string_view block_rows_field(const QuantConfig& config) {
   if (config.method == "fp8" || config.method.empty()) return "weight_block_size";
-  return config.method == "compressed-tensors" && config.block_rows ? "block_structure" : "";
+  return config.method == "compressed-tensors" && block_rows_of(config) ? "block_structure" : "";
 }
 
 std::string with_block_rows(std::string_view config, i64 rows) {

@@ -35,7 +35,22 @@ struct QuantConfig {
   bool some_reordered = false;
   /// "tensor", "channel", "group", "block"; where several groups of weights differ, that of none.
   std::string strategy;
+  /// "float" or "int": the type of compressed-tensors' weights.
+  std::string type;
+  /// Groups of modules whose weights differ, each with all that is said of it; empty where all are alike.
+  std::vector<QuantConfig> groups;
+  /// Of a group: its name, and the targets by which it names modules.
+  std::string group;
+  std::vector<std::string> targets;
 };
+
+/// Returns the group whose targets mean the module, as compressed-tensors looks it up: by its name, by a pattern of it,
+/// or as one of all linear layers. Null where there are no groups, where none means it, and where a pattern cannot be
+/// read here.
+const QuantConfig* group_of(const QuantConfig& config, std::string_view module);
+
+/// Returns the rows of blocks that all groups with blocks have.
+std::optional<i64> block_rows_of(const QuantConfig& config);
 
 /// The file beside config.json in which ModelOpt says the same.
 inline constexpr std::string_view kModelOptConfig = "hf_quant_config.json";

@@ -296,6 +296,40 @@ $MODELOPT_BLOCKS_GROUPED"
   rm -rf "$in"
 }
 
+# compressed-tensors' groups of modules in several forms: FC2 in blocks, all else with a scale for each channel.
+GROUPS_BY_TARGETS="weights = {'num_bits': 8, 'type': 'float', 'symmetric': True}
+for n in [n for n in t if 'experts' in n and n.endswith('down_proj.weight')]:
+  rows, cols = t[n][1]
+  cells = [-(-rows // 128), -(-cols // 128)]
+  t[n + '_scale'] = ['F32', cells, struct.pack(f'<{cells[0] * cells[1]}f', *((len(t) + 7 * i) / 512 for i in range(cells[0] * cells[1])))]
+c['quantization_config'] |= {'format': 'float-quantized', 'config_groups': {
+  'channels': {'targets': ['Linear'], 'weights': weights | {'strategy': 'channel'}},
+  'blocks': {'targets': [target], 'weights': weights | {'strategy': 'block', 'block_structure': [128, 128]}}}}"
+quantized_groups() {
+  local in=$WORK/quantized.in out=$WORK/quantized sum
+  edited_checkpoint "$TESTDATA/quantized/fp8_channel" "$in" "target = 're:.*experts.*\\\\.down_proj\$'
+$GROUPS_BY_TARGETS"
+  "$PROGRAM" inspect "$in" >"$WORK/.out" 2>/dev/null
+  check "groups by targets: inspect names both" grep -q "^quantized .*FP8 in 128x128 blocks, FP8 per channel" "$WORK/.out"
+  moves_and_back "groups by targets, grouped" "$in" "--experts indexed --glu split" --experts grouped --glu contiguous
+  sum=$(digest "$in" --decode bf16)
+  rm -rf "$out"
+  status "groups by targets for Megatron" 0 convert "$in" "$out" --decode bf16 --to megatron --glu interleaved:8 -q
+  status "groups by targets for Megatron, it computes the same" 0 verify "$in" "$out" --decode bf16 --forward
+  check "groups by targets for Megatron, the digest" [ "$(digest "$out")" == "$sum" ]
+  rm -rf "$out"
+  edited_checkpoint "$TESTDATA/quantized/fp8_channel" "$in" "target = 're:.*experts.*proj\$'
+$GROUPS_BY_TARGETS"
+  status "another group's form" 3 convert "$in" "$out" --decode bf16 -q
+  says "another group's form" "weight_scale': [" "expected ["
+  edited_checkpoint "$TESTDATA/quantized/fp8_channel" "$in" "target = 're:.*nothing.*'
+$GROUPS_BY_TARGETS"
+  status "a group that means nothing" 3 convert "$in" "$out" --decode bf16 -q
+  says "a group that means nothing" "down_proj.weight_scale': [1, 1] scales" \
+    "group 'channels' of quantization_config, whose targets mean it (Linear), has one scale for each channel"
+  rm -rf "$in"
+}
+
 # compressed-tensors' INT4 with reordered columns: weight_g_idx.
 quantized_reordered_columns() {
   local in=$WORK/quantized.in out=$WORK/quantized experts=model.layers.1.mlp.experts

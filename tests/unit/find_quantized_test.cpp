@@ -508,6 +508,62 @@ TEST(FindQuantized, GroupsOfModulesThatDiffer) {
   EXPECT_TRUE(says(refused(mixed), "numbers of bits"));
 }
 
+/// compressed-tensors looks a module up by its name, then by patterns, then as a linear layer.
+TEST(FindQuantized, GroupsByTheirTargets) {
+  const QuantConfig config = read_quant_config(R"({"quantization_config": {"quant_method": "compressed-tensors",
+      "config_groups": {
+      "all": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}},
+      "attention": {"targets": ["re:.*attn.*"], "weights": {"num_bits": 8, "type": "float", "strategy": "block",
+                    "block_structure": [128, 128]}},
+      "words": {"targets": ["re:.*experts.*", "b.attn.o"], "weights": {"num_bits": 4, "type": "int",
+                "group_size": 32, "strategy": "group", "symmetric": false}}}}})");
+  ASSERT_EQ(config.groups.size(), 3U);
+  EXPECT_EQ(group_of(config, "b.attn.q")->group, "attention");
+  EXPECT_EQ(group_of(config, "b.attn.o")->group, "words");
+  EXPECT_EQ(group_of(config, "b.mlp.up")->group, "all");
+  EXPECT_EQ(group_of(config, "b.experts.0.attn")->group, "attention");
+  EXPECT_EQ(block_rows_of(config), 128);
+  const auto fp8 = [](const std::string& name, const std::vector<i64>& scales) {
+    return std::vector{stored(name + ".weight", Dtype::F8_E4M3, {192, 160}),
+                       stored(name + ".weight_scale", Dtype::F32, scales)};
+  };
+  EXPECT_EQ(cell(only(fp8("b.attn.q", {2, 2}), config)), Cell(128, 128));
+  EXPECT_EQ(cell(only(fp8("b.mlp.up", {192, 1}), config)), Cell(1, 160));
+  const std::vector<MemoryTensor> words = {stored("b.experts.0.up.weight_packed", Dtype::I32, {96, 8}),
+                                           stored("b.experts.0.up.weight_scale", Dtype::BF16, {96, 2}),
+                                           stored("b.experts.0.up.weight_zero_point", Dtype::I32, {12, 2})};
+  EXPECT_FALSE(found(words, config).undecodable);
+  const auto contradicts = [&](const std::vector<MemoryTensor>& tensors, const std::string& text) {
+    expect_error(
+        ErrorCode::QuantConfigContradicts, [&] { found(tensors, config); }, text);
+  };
+  contradicts(fp8("b.mlp.up", {1}),
+              "'b.mlp.up.weight_scale': [1] scales for 'b.mlp.up.weight' of [192, 160], but group 'all' of "
+              "quantization_config, whose targets mean it (Linear), has one scale for each channel");
+  contradicts(
+      fp8("b.experts.0.up", {192, 1}),
+      "group 'words' of quantization_config, whose targets mean it (re:.*experts.*, b.attn.o), has weights of 4 "
+      "bits, type 'int'");
+  std::vector<MemoryTensor> named_as_fp8 = words;
+  for (MemoryTensor& tensor : named_as_fp8) tensor.name.replace(0, 14, "b.mlp.up");
+  contradicts(named_as_fp8, "'b.mlp.up.weight_packed' is I32 [96, 8], but group 'all'");
+  expect_error(
+      ErrorCode::SizeMismatch,
+      [&] {
+        found(fp8("b.attn.q", {192, 1}), config);
+      },
+      "expected [2, 2]");
+}
+
+TEST(FindQuantized, TargetsThatAreNotReadSayNothing) {
+  const QuantConfig config = read_quant_config(R"({"quantization_config": {"quant_method": "compressed-tensors",
+      "config_groups": {
+      "a": {"targets": ["re:a{2}"], "weights": {"num_bits": 4, "type": "int", "symmetric": true}},
+      "b": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "symmetric": true}}}}})");
+  EXPECT_EQ(group_of(config, "a"), nullptr);
+  EXPECT_TRUE(found(packed_int4(), config).undecodable);
+}
+
 TEST(FindQuantized, Int8WithZeroPointsHasNoRule) {
   const std::vector<MemoryTensor> tensors = {stored("a.weight", Dtype::I8, {96, 64}),
                                              stored("a.weight_scale", Dtype::F32, {96, 1}),

@@ -1,0 +1,48 @@
+/// Patterns find what Python's re.match finds.
+
+#include "quant/match_target.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace glu_ckpt {
+namespace {
+
+constexpr const char* kModule = "model.layers.12.mlp.experts.7.down_proj";
+
+TEST(MatchTarget, PatternsOfModules) {
+  for (const char* const pattern :
+       {"", "model", ".*mlp.*", ".*experts\\.\\d+\\.down_proj$", "model\\.layers\\.(3|12)\\..*",
+        ".*\\.(gate|up|down)_proj", "model.layers.[0-9]+.mlp.experts.[^a-z]+.down_proj$", "^model",
+        "(?:model\\.)?layers|model.*", "mode?l.*?experts", ".*(a*)*b*down", "[\\w.]+$", "model[.]layers[.]1[2-4][.]"})
+    EXPECT_EQ(matches_pattern(pattern, kModule), true) << pattern;
+  for (const char* const pattern : {"layers", ".*self_attn.*", ".*experts\\.\\d\\d\\.down_proj$",
+                                    "model\\.layers\\.(3|1)\\..*", ".*up_proj$", "model$", ".^", "[^m].*", "x*y"})
+    EXPECT_EQ(matches_pattern(pattern, kModule), false) << pattern;
+}
+
+TEST(MatchTarget, WhatIsNotReadHere) {
+  for (const std::string& pattern :
+       {std::string("a{2}"), std::string("(?=a)"), std::string("(?P<x>a)"), std::string("a("), std::string("a)"),
+        std::string("["), std::string("[z-a]"), std::string("\\"), std::string("\\1"), std::string("\\bmodel"),
+        std::string("*a"), std::string("a**"), std::string(257, 'a'), std::string(40, '(') + std::string(40, ')')})
+    EXPECT_EQ(matches_pattern(pattern, kModule), std::nullopt) << pattern;
+}
+
+/// A run that tried one way after the other would not end.
+TEST(MatchTarget, NoPatternTakesLong) {
+  EXPECT_EQ(matches_pattern("(((a*)*)*)*$", std::string(3000, 'a') + "b"), false);
+  EXPECT_EQ(matches_pattern("(a|a)*(a|aa)+c", std::string(3000, 'a')), false);
+  EXPECT_EQ(matches_pattern(std::string(15, '(') + "a*" + std::string(15, ')') + "$", std::string(100, 'a')), true);
+}
+
+TEST(MatchTarget, NamesAndClasses) {
+  EXPECT_EQ(names_module("a.b", "a.b"), true);
+  EXPECT_EQ(names_module("a", "a.b"), false);
+  EXPECT_EQ(names_module("re:a", "a.b"), true);
+  EXPECT_EQ(names_module("Linear", "a.b"), false);
+}
+
+}  // namespace
+}  // namespace glu_ckpt
