@@ -187,6 +187,7 @@ LoadsIn loaders_of(const Conversion& conversion) {
   stored.no_architecture = model.no_architecture;
   stored.has_args = conversion.target.makes_args;
   stored.quantized = holds_codes(model.blocks);
+  stored.mxfp8_blocks = holds_mxfp8_blocks(model.blocks);
   stored.quant_method = read_quant_config(conversion.source.hints.config).method;
   return loads_in(stored);
 }

@@ -9,8 +9,8 @@
 namespace glu_ckpt {
 namespace {
 
-/// gpt-oss stores the 32 codes of a block as an axis of 16 bytes.
-constexpr i64 kBlockBytes = 16;
+/// gpt-oss stores the codes of a block as an axis: of 16 bytes in MXFP4, of 32 where they are MXFP8.
+constexpr i64 kBlockCodes = 32;
 
 constexpr ElementGrid kRowScale{1, 0};
 constexpr ElementGrid kMatrixScale{0, 0};
@@ -124,8 +124,8 @@ std::vector<i64> stored_shape(TensorKind kind, const ElementGrid& grid, const Ma
   if (axes == Axes::InOut && shape.size() == 2) std::swap(shape[0], shape[1]);
   if (grid.has_unit_axes) shape = {extents.rows, 1, extents.cols, 1};
   if (kind == TensorKind::Blocks) {
-    shape.back() /= kBlockBytes;
-    shape.push_back(kBlockBytes);
+    shape.back() /= kBlockCodes / grid.cols;
+    shape.push_back(kBlockCodes / grid.cols);
   }
   return shape;
 }
@@ -146,7 +146,9 @@ std::optional<ElementGrid> code_grid(TensorKind kind, const TensorRef& weight, c
     case TensorKind::PackedWeight:
       if (dtype == Dtype::U8) return kNibbles;
       return dtype == Dtype::I32 ? std::optional(kRowWords) : std::nullopt;
-    case TensorKind::Blocks: return dtype == Dtype::U8 ? std::optional(kNibbles) : std::nullopt;
+    case TensorKind::Blocks:
+      if (dtype == Dtype::F8_E4M3) return ElementGrid{};
+      return dtype == Dtype::U8 ? std::optional(kNibbles) : std::nullopt;
     case TensorKind::QWeight:
       // Scales have a column for each row of the weight. AWQ packs those, GPTQ the others.
       if (dtype != Dtype::I32 || scales == nullptr || scales->shape.empty() || weight.shape.empty()) return {};
@@ -162,8 +164,8 @@ std::optional<ElementGrid> find_grid(TensorKind kind, Dtype dtype, std::span<con
                                      const StoredWeight& weight) {
   for (const ElementGrid& grid : grids_of(kind, dtype, shape, weight)) {
     const bool mx = is_mx_grid(grid) && can_be_mx(weight.dtype, dtype);
-    if (mx &&
-        (weight.axes != Axes::OutIn || weight.extents.rows % grid.rows != 0 || weight.extents.cols % grid.cols != 0))
+    if (mx && (stored_axes(kind, weight.kind, weight.axes) != Axes::OutIn || weight.extents.rows % grid.rows != 0 ||
+               weight.extents.cols % grid.cols != 0))
       continue;
     // Nobody has seen these turned.
     if (grid.has_unit_axes && weight.axes != Axes::OutIn) continue;
@@ -193,6 +195,14 @@ i64 run_rows(const Glu& glu, i64 intermediate) {
 }
 
 }  // namespace
+
+bool holds_mxfp8_blocks(const std::vector<ExpertBlock>& blocks) {
+  return std::ranges::any_of(blocks, [](const ExpertBlock& block) {
+    return std::ranges::any_of(block.matrices, [](const Matrix& matrix) {
+      return matrix.kind == TensorKind::Blocks && matrix.dtype == Dtype::F8_E4M3;
+    });
+  });
+}
 
 bool shares_blocks(const Glu& glu, i64 intermediate, const ElementGrid& grid) {
   if (grid.restarts || grid.rows <= 1 || grid.cols != kFp8Blocks.cols) return false;

@@ -78,6 +78,9 @@ std::optional<ElementGrid> find_grid(TensorKind kind, Dtype dtype, std::span<con
 /// Returns whether experts are stored as codes and scales.
 bool holds_codes(const std::vector<ExpertBlock>& blocks);
 
+/// Returns whether they are MXFP8 in the shapes of gpt-oss's MXFP4, as --encode mxfp8 makes them.
+bool holds_mxfp8_blocks(const std::vector<ExpertBlock>& blocks);
+
 /// Returns the least number of rows of the blocks that FP8 weights have scales for; 0 where there are none.
 i64 scale_rows_of(const std::vector<ExpertBlock>& blocks);
 

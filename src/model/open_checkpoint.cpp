@@ -53,6 +53,7 @@ LoadsIn loaders_of(const Source& source, const Recognition& model) {
       std::ranges::find(source.extra_files(), kMegatronArgsFile, &ExtraFile::name) != source.extra_files().end();
   if (model.dense_naming != nullptr && model.misfits.empty()) stored.rest = model.dense_naming->name;
   stored.quantized = holds_codes(model.blocks);
+  stored.mxfp8_blocks = holds_mxfp8_blocks(model.blocks);
   stored.quant_method = read_quant_config(source.hints().config).method;
   return loads_in(stored);
 }

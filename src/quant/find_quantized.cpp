@@ -37,9 +37,9 @@ class Finder : private PartFinder {
     choose_group(number);
     const TensorRef& tensor = at(number);
     const bool of_bytes = tensor.dtype == Dtype::U8;
+    const auto of_blocks = weight_name(tensor.name, TensorKind::Blocks);
+    if (of_blocks && (of_bytes || tensor.dtype == Dtype::F8_E4M3)) return add_blocks(number, *of_blocks);
     if (is_fp8_weight(tensor)) return add_fp8(number);
-    if (const auto name = weight_name(tensor.name, TensorKind::Blocks); name && of_bytes)
-      return add_blocks(number, *name);
     if (const auto name = weight_name(tensor.name, TensorKind::PackedWeight)) {
       if (of_bytes) return add_packed_fp4(number, *name);
       if (tensor.dtype == Dtype::I32) return add_packed_int4(number, *name);
@@ -187,21 +187,23 @@ class Finder : private PartFinder {
   }
 
   /// gpt-oss: [experts, out, in / 32, 16], decoded as [experts, in, out]; without the first axis where each expert has
-  /// tensors of its own.
+  /// tensors of its own. A block of MXFP8, which --encode makes, has 32 bytes.
   void add_blocks(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
     const std::size_t axes = tensor.shape.size();
-    if (axes < 3 || axes > 4 || tensor.shape.back() != 16) return;
-    require_method(tensor, {"mxfp4"});
+    const bool is_fp4 = tensor.dtype == Dtype::U8;
+    if (axes < 3 || axes > 4 || tensor.shape.back() != (is_fp4 ? 16 : 32)) return;
+    require_method(tensor, {is_fp4 ? "mxfp4" : "mxfp8"});
     std::vector<i64> shape(tensor.shape.begin(), tensor.shape.end() - 1);
     shape.back() = checked_mul(shape.back(), 32).value_or(0);
-    QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), shape, Codes::E2m1);
+    QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), shape, is_fp4 ? Codes::E2m1 : Codes::E4m3);
+    weight.has_block_axis = true;
     weight.scales = scales_of(number, {name.of(TensorKind::Scales)});
     require_scale_dtype(weight, {Dtype::U8, Dtype::F8_E8M0});
     set_cell(weight, {{1, 32}});
     // Another family's names may be given to them here.
     if (axes_of(number, {name.base, false}) != Axes::OutIn) turn(weight);
-    add(weight, "MXFP4");
+    add(weight, is_fp4 ? "MXFP4" : "MXFP8");
   }
 
   void add_packed_fp4(std::size_t number, const WeightName& name) {

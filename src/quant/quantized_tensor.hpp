@@ -32,6 +32,8 @@ struct QuantizedTensor {
   bool in_out = false;
   /// A byte holds the codes of two rows, and not of two columns, as ModelOpt turns what it packed.
   bool pairs_of_rows = false;
+  /// The codes of 32 columns have an axis of their own, as gpt-oss stores them: [..., rows, cols / 32, bytes].
+  bool has_block_axis = false;
   /// One scale is for so many rows and columns of a matrix; the last ones may have fewer.
   i64 cell_rows = 1;
   i64 cell_cols = 1;

@@ -467,10 +467,10 @@ class RecastSource final : public Source {
   void check_encodable(const QuantizedTensor& weight) const {
     const std::string& name = source_->inventory().tensors[weight.weight].name;
     const bool is_fp4 = weight.codes == Codes::E2m1 && !weight.global && weight.cell_cols == kMxCols;
-    if (weight.transposed)
+    if (weight.in_out || (weight.transposed && !weight.has_block_axis))
       fail(ErrorCode::NotSupported, {{}, name},
-           "'{}': gpt-oss's experts are turned where they are not MXFP4, and no reader has MXFP8 for them; "
-           "--decode bf16 reads them",
+           "'{}': its naming stores experts as [in, out], where the 32 codes of a block of MXFP8 would not lie beside "
+           "each other, and no reader has that; --decode bf16 reads them, or rename them first (--scope experts)",
            name);
     if (weight.codes != Codes::E4m3 && !is_fp4)
       fail(ErrorCode::NotSupported, {{}, name},
@@ -497,9 +497,11 @@ class RecastSource final : public Source {
     const QuantizedTensor& weight = quantization_.tensors[number];
     if (weight.codes != Codes::E2m1) return;
     entry = {entry.stored, Made::MxCodes, number};
-    tensor.name = weight.name;
+    // gpt-oss's blocks keep their names and their axes, and get an axis of 32 bytes.
+    if (!weight.has_block_axis) tensor.name = weight.name;
     tensor.dtype = Dtype::F8_E4M3;
-    tensor.shape = weight.shape;
+    tensor.shape = weight.has_block_axis ? tensor.shape : weight.shape;
+    if (weight.has_block_axis) tensor.shape.back() = kMxCols;
     tensor.bytes = weight.matrices * weight.rows * weight.cols;
   }
 
@@ -510,8 +512,10 @@ class RecastSource final : public Source {
     // DeepSeek-V4 calls them `scale`.
     if (tensor.name.ends_with(".scale")) tensor.name = weight.name + "_scale";
     tensor.dtype = Dtype::U8;
-    tensor.shape = weight.shape;
-    tensor.shape.back() /= kMxCols;
+    if (!weight.has_block_axis) {
+      tensor.shape = weight.shape;
+      tensor.shape.back() /= kMxCols;
+    }
     tensor.bytes = weight.matrices * weight.rows * (weight.cols / kMxCols);
   }
 

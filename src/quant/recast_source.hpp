@@ -23,7 +23,7 @@ void refine_scales(std::unique_ptr<Source>& source, Quantization found, i64 rows
 /// source stays. Its quantization_config is MXFP8's, its record has `encoded_as`.
 /// All scales are read. Throws NotExact, naming tensor and element, for scales that are no power of two between 2^-127
 /// and 2^127, and for rows that are no multiple of 32; NotSupported for codes that E4M3 has no numbers for, and for
-/// gpt-oss's, whose namings turn their weights.
+/// weights that their naming turns. gpt-oss's blocks keep their axes.
 void encode_mxfp8(std::unique_ptr<Source>& source, Quantization found);
 
 /// The second scales of gate and of up in tensors of their own, for as many experts as there are values.

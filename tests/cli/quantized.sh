@@ -135,6 +135,27 @@ quantized_moves() {
     [ "$(digest "$out" --decode f32)" == "$(digest "$TESTDATA/quantized/fp8_block128_ue8m0" --decode f32)" ]
   status "once more" 0 convert "$out" "$out.again" --encode mxfp8 --force
   says "there is nothing to do" "--encode changes nothing"
+  local gpt_oss=$TESTDATA/quantized/mxfp4_gpt_oss sum
+  rm -rf "$out" "$out.again"
+  status "MXFP8 of gpt-oss's" 0 convert "$gpt_oss" "$out" --encode mxfp8
+  says "MXFP8 of gpt-oss's" "nothing loads the output as it is: no program reads gpt-oss's blocks as MXFP8"
+  written model.layers.0.mlp.experts.gate_up_proj_blocks F8_E4M3 "[4, 192, 2, 32]"
+  written model.layers.0.mlp.experts.gate_up_proj_scales U8 "[4, 192, 2]"
+  "$PROGRAM" inspect "$out" >"$WORK/.out" 2>/dev/null
+  check "MXFP8 of gpt-oss's: inspect names it" grep -q "^quantized   MXFP8" "$WORK/.out"
+  check "MXFP8 of gpt-oss's: it has no problem" [ "$(grep -c "^problem" "$WORK/.out")" == 0 ]
+  status "MXFP8 of gpt-oss's: proved" 0 verify "$gpt_oss" "$out" --encode mxfp8
+  sum=$(digest "$gpt_oss" --decode bf16)
+  check "MXFP8 of gpt-oss's: the same weights" [ "$(digest "$out" --decode bf16)" == "$sum" ]
+  status "MXFP8 of gpt-oss's in another order" 0 convert "$out" "$out.again" --experts indexed --glu interleaved:32 \
+    --allow-foreign-order -q
+  check "MXFP8 of gpt-oss's in another order: the same weights" [ "$(digest "$out.again" --decode bf16)" == "$sum" ]
+  status "MXFP8 of gpt-oss's: and back" 0 convert "$out.again" "$out.back" --experts grouped --glu interleaved:1 -q
+  check "MXFP8 of gpt-oss's: every byte comes back" [ "$(tensors "$out")" == "$(tensors "$out.back")" ]
+  rm -rf "$out.again" "$out.back"
+  status "MXFP8 of gpt-oss's for Megatron" 0 convert "$out" "$out.back" --decode bf16 --to megatron -q
+  status "MXFP8 of gpt-oss's computes the same" 0 verify "$gpt_oss" "$out.back" --decode bf16 --forward
+  rm -rf "$out.back"
   status "other scales are no exponents" 4 convert "$TESTDATA/quantized/fp8_block128" "$out.no" --encode mxfp8 -q
   says "which" "weight_scale_inv': scale [0, 0] is no power of two"
   check "nothing is written" absent "$out.no"

@@ -181,9 +181,13 @@ void refuses_to_encode(std::vector<MemoryTensor> tensors, ErrorCode code, const 
 }
 
 TEST(RecastSource, WhatIsNoMxfp8IsNamed) {
+  // Powers of two, but for what is turned.
   refuses_to_encode(
-      {stored("e.down_proj_blocks", Dtype::U8, {2, 64, 3, 16}), stored("e.down_proj_scales", Dtype::U8, {2, 64, 3})},
-      ErrorCode::NotSupported, "'e.down_proj_blocks': gpt-oss's experts are turned");
+      {stored("e.up_proj", Dtype::U8, {2, 32, 96}), stored("e.up_proj_weight_scale", Dtype::U8, {2, 2, 96})},
+      ErrorCode::NotSupported, "'e.up_proj': its naming stores experts as [in, out]");
+  refuses_to_encode(
+      {stored("e.up_proj", Dtype::F8_E4M3, {2, 64, 96}), stored("e.up_proj_scale", Dtype::F32, {2, 1, 96})},
+      ErrorCode::NotSupported, "'e.up_proj': its naming stores experts as [in, out]");
   refuses_to_encode({stored("a.weight", Dtype::I8, {96, 64}), stored("a.weight_scale", Dtype::F32, {96, 1})},
                     ErrorCode::NotSupported, "'a.weight': --encode mxfp8 is for FP8 (E4M3) and MXFP4");
   refuses_to_encode({stored("a.weight", Dtype::F8_E5M2, {96, 64}), stored("a.weight_scale", Dtype::F32, {96, 1})},
@@ -201,6 +205,33 @@ TEST(RecastSource, WhatIsNoMxfp8IsNamed) {
   // Zero is no power of two.
   refuses_to_encode({stored("e.w2", Dtype::F8_E4M3, {2, 96, 64}), stored("e.w2_scale", Dtype::F32, {2, 96, 1})},
                     ErrorCode::NotExact, "'e.w2_scale': scale [0, 0] of matrix 0 is no power of two");
+}
+
+/// gpt-oss's blocks keep their names and axes: a byte for each code, and the scales as they are.
+TEST(RecastSource, BlocksOfMxfp4BecomeBlocksOfMxfp8) {
+  std::vector<MemoryTensor> tensors = {stored("e.down_proj_blocks", Dtype::U8, {2, 64, 3, 16}),
+                                       stored("e.down_proj_scales", Dtype::U8, {2, 64, 3})};
+  for (std::size_t i = 0; i < tensors[0].bytes.size(); ++i)
+    tensors[0].bytes[i] = static_cast<std::byte>(i * 7 + i / 48);
+  for (std::size_t i = 0; i < tensors[1].bytes.size(); ++i) tensors[1].bytes[i] = static_cast<std::byte>(100 + i % 40);
+  const std::string config = R"({"quantization_config": {"quant_method": "mxfp4"}})";
+  const auto decoded = [](std::unique_ptr<Source> of) {
+    Quantization found = found_in(*of);
+    of = decode_source(std::move(of), std::move(found), Dtype::F32, DecodePath::Plain);
+    EXPECT_EQ(of->inventory().tensors.at(0).shape, (std::vector<i64>{2, 96, 64}));
+    return bytes_of(*of, 0);
+  };
+  auto source = source_of(tensors, config);
+  encode_mxfp8(source, found_in(*source));
+  ASSERT_EQ(source->inventory().tensors.size(), 2U);
+  const TensorRef& codes = source->inventory().tensors[0];
+  EXPECT_EQ(codes.name, "e.down_proj_blocks");
+  EXPECT_EQ(codes.dtype, Dtype::F8_E4M3);
+  EXPECT_EQ(codes.shape, (std::vector<i64>{2, 64, 3, 32}));
+  EXPECT_EQ(source->inventory().tensors[1].shape, tensors[1].shape);
+  EXPECT_EQ(bytes_of(*source, 1), tensors[1].bytes);
+  EXPECT_EQ(found_in(*source).formats, std::vector<std::string>{"MXFP8"});
+  EXPECT_EQ(decoded(std::move(source)), decoded(source_of(tensors, config)));
 }
 
 TEST(RecastSource, FinerScalesThatNobodyCanBeToldOfAreRefused) {
