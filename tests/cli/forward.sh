@@ -10,7 +10,7 @@ hidden, top_k, count = int(changes.get("hidden", 64)), 2, int(changes.get("token
 bf16 = [0x3F80 + (7 * i) % 50 for i in range(count * hidden)]  # near 1
 if "nan" in changes:
     bf16[int(changes["nan"])] = 0x7FC0
-index = [(3 * i) % 4 for i in range(count * top_k)]
+index = [(3 * i) % int(changes.get("experts", 4)) for i in range(count * top_k)]
 if "index" in changes:
     index[3] = int(changes["index"])
 weights = [0.25 * (1 + i % 3) for i in range(count * top_k)]

@@ -82,6 +82,23 @@ quantized_forward() {
     status "$kind: the experts compute the same" 0 verify "$TESTDATA/quantized/$kind" "$out" --decode bf16 --forward
     rm -rf "$out"
   done
+  # The command forward, from codes and from what they decode to.
+  local hidden experts
+  for kind in "$TESTDATA"/quantized/*/; do
+    kind=$(basename "$kind")
+    status "$kind: sizes" 0 inspect "$TESTDATA/quantized/$kind" --decode bf16 --json
+    hidden=$(json_get 'v["hidden_size"]') experts=$(json_get 'v["num_experts"]')
+    tokens "$WORK/x.safetensors" hidden="$hidden" experts="$experts"
+    status "$kind: decoded" 0 convert "$TESTDATA/quantized/$kind" "$out" --decode bf16 -q
+    status "$kind: forward from codes" 0 forward "$TESTDATA/quantized/$kind" --decode bf16 --layer 1 \
+      --input "$WORK/x.safetensors" --output "$WORK/y.safetensors"
+    status "$kind: forward of what they decode to" 0 forward "$out" --layer 1 --input "$WORK/x.safetensors" \
+      --output "$WORK/y2.safetensors"
+    check "$kind: the same bits" cmp -s "$WORK/y.safetensors" "$WORK/y2.safetensors"
+    status "$kind: forward in fp32" 0 forward "$TESTDATA/quantized/$kind" --decode f32 --compute fp32 --layer 1 \
+      --input "$WORK/x.safetensors" --output "$WORK/y2.safetensors" --overwrite
+    rm -rf "$out" "$WORK"/{x,y,y2}.safetensors
+  done
 }
 
 # Two scales where programs keep one: said, with numbers.
@@ -475,7 +492,13 @@ decodes_turned() {
   check "$name: under the names of the unquantized model" \
     [ "$(tensors "$out" | sed 's/ [0-9a-f]*$//')" == "$(tensors "$TESTDATA/hf/$2" | sed 's/ [0-9a-f]*$//')" ]
   check "$name: the digest is that of the source" [ "$(digest "$out")" == "$sum" ]
-  rm -rf "$out"
+  tokens "$WORK/x.safetensors"
+  status "$name: forward from codes" 0 forward "$in" --decode bf16 --layer 1 --activation swiglu \
+    --input "$WORK/x.safetensors" --output "$WORK/y.safetensors"
+  status "$name: forward of what they decode to" 0 forward "$out" --layer 1 --activation swiglu \
+    --input "$WORK/x.safetensors" --output "$WORK/y2.safetensors"
+  check "$name: the same bits" cmp -s "$WORK/y.safetensors" "$WORK/y2.safetensors"
+  rm -rf "$out" "$WORK"/{x,y,y2}.safetensors
   status "$name: in fp32" 0 convert "$in" "$out" --decode f32 -q
   status "$name: in fp32, the same by another road" 0 verify "$in" "$out" --decode f32
   rm -rf "$out"
