@@ -43,6 +43,8 @@ struct Inspection {
   LoadsIn loads_in = {};
   /// Formats of quantized weights: "FP8 in 128x128 blocks". Empty also where they are seen as what they decode to.
   std::vector<std::string> quantized;
+  /// Their scales: "F32, one for 128 x 128 weights".
+  std::vector<std::string> scales = {};
   /// Sentences; the fault's is among them.
   std::vector<std::string> problems;
   /// Sentences about what may load and compute something else.

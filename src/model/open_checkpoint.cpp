@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "arch/dense_table.hpp"
 #include "arch/loads_in.hpp"
@@ -42,7 +43,7 @@ std::filesystem::path file_of(const Source& source, const TensorRef& tensor) {
   return source.path() / source.structure().iteration_dir / source.inventory().files.at(tensor.file);
 }
 
-LoadsIn loaders_of(const Source& source, const Recognition& model) {
+LoadsIn loaders_of(const Source& source, const Recognition& model, bool quantized) {
   StoredModel stored;
   stored.layout = model.layout;
   stored.format = to_string(source.format());
@@ -52,7 +53,7 @@ LoadsIn loaders_of(const Source& source, const Recognition& model) {
   stored.has_args =
       std::ranges::find(source.extra_files(), kMegatronArgsFile, &ExtraFile::name) != source.extra_files().end();
   if (model.dense_naming != nullptr && model.misfits.empty()) stored.rest = model.dense_naming->name;
-  stored.quantized = holds_codes(model.blocks);
+  stored.quantized = quantized || holds_codes(model.blocks);
   stored.mxfp8_blocks = holds_mxfp8_blocks(model.blocks);
   stored.quant_method = read_quant_config(source.hints().config).method;
   return loads_in(stored);
@@ -243,6 +244,34 @@ std::optional<Quantization> known_quantization(const Source& source, const Recog
 
 }  // namespace
 
+namespace {
+
+/// Which weights one scale is for.
+std::string cell_text(const QuantizedTensor& weight) {
+  const auto is_cell = [&](i64 rows, i64 cols) { return weight.cell_rows == rows && weight.cell_cols == cols; };
+  if (weight.scales_of_parts && !weight.global) return "each gate and up";
+  if (is_cell(weight.rows, weight.cols)) return "each matrix";
+  if (is_cell(1, weight.cols)) return "each row";
+  if (is_cell(weight.rows, 1)) return "each column";
+  return fmt::format("{} x {} weights", weight.cell_rows, weight.cell_cols);
+}
+
+/// The dtypes and grids of the scales, each once.
+std::vector<std::string> scale_texts(const Inventory& inventory, const Quantization& found) {
+  std::set<std::string> texts;
+  for (const QuantizedTensor& weight : found.tensors) {
+    std::string text =
+        fmt::format("{}, one for {}", dtype_name(inventory.tensors[weight.scales].dtype), cell_text(weight));
+    if (weight.global)
+      text += fmt::format(", and {}, one for {}", dtype_name(inventory.tensors[*weight.global].dtype),
+                          weight.scales_of_parts ? "each gate and up" : "each matrix");
+    texts.insert(std::move(text));
+  }
+  return {texts.begin(), texts.end()};
+}
+
+}  // namespace
+
 SharedScales share_second_scales(Checkpoint& checkpoint) {
   std::map<std::size_t, SecondScales> by_gate;
   for (const ExpertBlock& block : checkpoint.recognition.blocks) {
@@ -271,10 +300,12 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
   if (const auto foreign = inspection.source->record().find("foreign_order");
       foreign != inspection.source->record().end())
     inspection.warnings.push_back("the checkpoint may load and compute something else. " + foreign->second);
+  Quantization found;
   try {
     const Source& source = *inspection.source;
-    inspection.quantized =
-        find_quantized(source.inventory(), quant_config_of(source), axes_of_stored(source, answers)).formats;
+    found = find_quantized(source.inventory(), quant_config_of(source), axes_of_stored(source, answers));
+    inspection.quantized = found.formats;
+    inspection.scales = scale_texts(source.inventory(), found);
   } catch (const Error& error) {
     inspection.problems.emplace_back(error.what());
   }
@@ -290,11 +321,15 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
           fmt::format("the order of gate and up in {} is unknown: say {}{} contiguous|interleaved:K, or record it with "
                       "`glu-ckpt stamp`, which writes it into the checkpoint",
                       what_is_in(answer), answers.option_prefix, answer));
-    inspection.loads_in = loaders_of(*inspection.source, *inspection.recognition);
+    inspection.loads_in = loaders_of(*inspection.source, *inspection.recognition, !inspection.quantized.empty());
   } catch (const Error& error) {
     inspection.problems.emplace_back(error.what());
     inspection.fault = error;
   }
+  const std::vector<ExpertBlock> none;
+  for (std::string& text : unequal_scales_of_parts(*inspection.source, found,
+                                                   inspection.recognition ? inspection.recognition->blocks : none))
+    inspection.warnings.push_back(std::move(text));
   return inspection;
 }
 

@@ -114,6 +114,7 @@ std::string inspection_json(const Inspection& inspection, const std::optional<st
   json.field("bytes", inspection.source->file_bytes());
   json.field("optimizer", sums.optimizer);
   write_list(json, "quantized", inspection.quantized);
+  write_list(json, "scales", inspection.scales);
   write_list(json, "problems", inspection.problems);
   write_loads_in(json, inspection.loads_in);
   write_list(json, "warnings", inspection.warnings);

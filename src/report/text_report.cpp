@@ -150,6 +150,7 @@ std::string inspection_text(const Inspection& inspection) {
   if (!inspection.quantized.empty())
     text +=
         fmt::format("quantized   {}; --decode bf16 reads the weights as bf16\n", fmt::join(inspection.quantized, ", "));
+  if (!inspection.scales.empty()) text += fmt::format("scales      {}\n", fmt::join(inspection.scales, "; "));
   if (const CheckpointInfo& info = source.info(); info.decoded_weights > 0)
     text += fmt::format("decoded     {} weights from {}, as {} decodes them\n", info.decoded_weights,
                         info.record.at("decoded_from"), info.record.at("decoded_as"));

@@ -21,8 +21,17 @@ quantized_decodes() {
     [mxfp4_gpt_oss]="MXFP4" [nvfp4_modelopt]="NVFP4" [gptq_int4]="GPTQ in groups of 32"
     [ct_int4_asym]="INT4 in groups of 32, asymmetric"
   )
+  declare -A scales=(
+    [awq_int4]="F16, one for 1 x 32 weights" [ct_int4_g32]="BF16, one for 1 x 32 weights"
+    [fp8_block128]="F32, one for 128 x 128 weights" [fp8_block128_ue8m0]="F32, one for 128 x 128 weights"
+    [fp8_channel]="BF16, one for each row" [fp8_per_tensor]="BF16, one for each matrix"
+    [mxfp4_gpt_oss]="U8, one for 1 x 32 weights" [gptq_int4]="F16, one for 1 x 32 weights"
+    [nvfp4_modelopt]="F8_E4M3, one for 1 x 16 weights, and F32, one for each matrix"
+    [ct_int4_asym]="BF16, one for 1 x 32 weights"
+  )
   for kind in "${!formats[@]}"; do
     "$PROGRAM" inspect "$TESTDATA/quantized/$kind" >"$WORK/.out" 2>/dev/null
+    check "$kind: inspect names the scales, ${scales[$kind]}" grep -qF "scales      ${scales[$kind]}" "$WORK/.out"
     check "$kind: inspect names ${formats[$kind]}" grep -q "^quantized .*${formats[$kind]}" "$WORK/.out"
     "$PROGRAM" inspect "$TESTDATA/quantized/$kind" --decode bf16 >"$WORK/.out" 2>/dev/null
     check "$kind: decoded, it is not quantized" [ "$(grep -c '^quantized' "$WORK/.out")" == 0 ]
@@ -115,6 +124,16 @@ quantized_unequal_scales() {
   status "in one tensor" 0 inspect "$out.grouped"
   says "as well" "unequal in 1 of 8 experts, first in layer 1, expert 2:"
   status "the same codes and scales" 0 verify "$out" "$out.grouped"
+  rm -rf "$out" "$out.grouped"
+  # FP8 per tensor: equal but for one pair, apart and in one tensor.
+  edited_checkpoint "$TESTDATA/quantized/fp8_per_tensor" "$out" "for n in t:
+  if n.endswith('w3.weight_scale') or n.endswith('w1.weight_scale'): t[n][2] = b'\0\x3c'
+t['model.layers.1.block_sparse_moe.experts.3.w3.weight_scale'][2] = b'\x80\x3c'"
+  status "one scale of FP8 is another" 0 inspect "$out"
+  says "which of FP8" "scales (weight_scale) of their own, unequal in 1 of 8 experts, first in layer 1, expert 3: 0.0078125 and 0.015625"
+  status "in one tensor of FP8" 0 convert "$out" "$out.grouped" --experts grouped --glu interleaved:32 -q
+  status "in one tensor of FP8, as well" 0 inspect "$out.grouped"
+  says "which of FP8, in one tensor" "unequal in 1 of 8 experts, first in layer 1, expert 3: 0.0078125 and 0.015625"
   rm -rf "$out" "$out.grouped"
   edited_checkpoint "$TESTDATA/quantized/nvfp4_modelopt" "$out" "import struct
 g = t['${proj/up_proj/gate_proj}'][2]; t['$proj'][2] = struct.pack('<f', struct.unpack('<f', g)[0] * 4)"
@@ -515,6 +534,17 @@ t[n] = [d, s, v[size:2 * size] + v[:size] + v[2 * size:]]"
 
 quantized_turned() {
   local in=$WORK/quantized.in out=$WORK/quantized
+  edited_checkpoint "$TESTDATA/hf/llama4_text" "$in" "$TURNED_NVFP4
+n = 'model.layers.%d.feed_forward.experts.gate_up_proj_weight_scale_2'
+t[n % 0][2] = struct.pack('<8f', 1, 1, 2, 2, 3, 3, 4, 4)
+t[n % 1][2] = struct.pack('<8f', 1, 1, 2, 2, 3, 5, 4, 4)"
+  "$PROGRAM" inspect "$in" >"$WORK/.out" 2>"$WORK/.err"
+  check "inspect names turned grids" \
+    grep -q "^scales      F8_E4M3, one for 16 x 1 weights, and F32, one for each gate and up" "$WORK/.out"
+  ERR=$(<"$WORK/.err")
+  says "a second scale of its own" "second scales (model.layers.1.feed_forward.experts.gate_up_proj_weight_scale_2)" \
+    "unequal in 1 of 8 experts, first in expert 2 of it: 3 and 5"
+  rm -rf "$in"
   decodes_turned "turned channels" llama4_text "$TURNED_CHANNELS" "FP8 per channel" gate_up_proj_scale
   decodes_turned "turned channels of FC2" llama4_text "$TURNED_CHANNELS" "FP8 per channel" down_proj_scale
   decodes_turned "a scale for gate and one for up" llama4_text "$TURNED_TENSORS" "FP8 per tensor" gate_up_proj_weight_scale
