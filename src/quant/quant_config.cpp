@@ -239,18 +239,21 @@ std::optional<Member> find_quantization_member(std::string_view text, Holds hold
 }  // namespace
 
 const QuantConfig* group_of(const QuantConfig& config, std::string_view module) {
-  const QuantConfig* by_pattern = nullptr;
-  const QuantConfig* by_class = nullptr;
+  // Names go before patterns and those before classes, each in the order of its letters; the last group of a target has
+  // it.
+  const QuantConfig* found = nullptr;
+  std::pair<int, std::string_view> best;
   for (const QuantConfig& group : config.groups)
     for (const std::string& target : group.targets) {
       const std::optional<bool> names = names_module(target, module);
       if (!names) return nullptr;
-      const bool is_pattern = target.starts_with("re:");
-      if (*names && !is_pattern) return &group;
-      if (*names && by_pattern == nullptr) by_pattern = &group;
-      if (target == "Linear" && by_class == nullptr) by_class = &group;
+      if (!*names && target != "Linear") continue;
+      const std::pair<int, std::string_view> rank{!*names ? 2 : target.starts_with("re:") ? 1 : 0, target};
+      if (found != nullptr && best < rank) continue;
+      found = &group;
+      best = rank;
     }
-  return by_pattern != nullptr ? by_pattern : by_class;
+  return found;
 }
 
 std::optional<i64> block_rows_of(const QuantConfig& config) {

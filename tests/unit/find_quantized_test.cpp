@@ -555,6 +555,18 @@ TEST(FindQuantized, GroupsByTheirTargets) {
       "expected [2, 2]");
 }
 
+/// As compressed-tensors 0.20 did with these groups: patterns are tried in the order of their letters, whichever group
+/// stands first, and a target that two groups have is the last one's.
+TEST(FindQuantized, TwoPatternsOfOneModule) {
+  const QuantConfig config = read_quant_config(R"({"quantization_config": {"quant_method": "compressed-tensors",
+      "config_groups": {
+      "z": {"targets": ["re:.*up.*", "Linear"], "weights": {"num_bits": 8, "type": "int"}},
+      "a": {"targets": ["re:.*[u]p$", "Linear"], "weights": {"num_bits": 4, "type": "int"}}}}})");
+  EXPECT_EQ(group_of(config, "m.up")->group, "a");
+  EXPECT_EQ(group_of(config, "m.up.x")->group, "z");
+  EXPECT_EQ(group_of(config, "m.down")->group, "a");
+}
+
 TEST(FindQuantized, TargetsThatAreNotReadSayNothing) {
   const QuantConfig config = read_quant_config(R"({"quantization_config": {"quant_method": "compressed-tensors",
       "config_groups": {
