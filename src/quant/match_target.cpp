@@ -126,7 +126,7 @@ class PatternParser {
     if (at_ >= text_.size()) return failed(chars);
     const char escaped = text_[at_++];
     const auto set_range = [&](char from, char to) {
-      for (int i = from; i <= to; ++i) chars.set(static_cast<std::uint8_t>(i));
+      for (auto one = static_cast<std::uint8_t>(from); one <= static_cast<std::uint8_t>(to); ++one) chars.set(one);
     };
     if (escaped == 'd' || escaped == 'w') set_range('0', '9');
     if (escaped == 'w') {
