@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/common/cuda_check.hpp"
+#include "kernels/common/launch_overlapping.cuh"
 #include "kernels/grouped_gemm/expert_tiles.cuh"
 
 namespace glu_ckpt {
@@ -25,8 +25,8 @@ void make_expert_tiles(const i64* splits, i64 num_experts, i64 rows, i32 tile_ro
                        GpuStream stream) {
   const i64 rounded = (num_experts + schedule::kWarp - 1) / schedule::kWarp * schedule::kWarp;
   const auto threads = static_cast<unsigned>(rounded < schedule::kMaxThreads ? rounded : schedule::kMaxThreads);
-  schedule::expert_tiles_kernel<<<1, threads, 0, stream>>>(splits, static_cast<i32>(num_experts), rows, tile_rows,
-                                                           tiles);
+  launch_overlapping(schedule::expert_tiles_kernel, 1, threads, 0, stream, splits, static_cast<i32>(num_experts), rows,
+                     tile_rows, tiles);
   check_launch("expert_tiles",
                [&] { return std::to_string(num_experts) + " splits of " + std::to_string(rows) + " rows"; });
 }

@@ -2,6 +2,7 @@
 /// One block scans the splits, a chunk of them at a time: rows and tiles together. Whether a split is wrong is known
 /// only behind the last one, so a wrong one makes the block clear what it stored.
 
+#include "kernels/common/launch_order.cuh"
 #include "kernels/grouped_gemm/expert_tiles.hpp"
 
 namespace glu_ckpt::schedule {
@@ -49,6 +50,8 @@ __device__ inline Sums block_prefix(Sums sums, Sums& total) {
 static __global__ void __launch_bounds__(kMaxThreads)
     expert_tiles_kernel(const i64* splits, i32 num_experts, i64 rows, i32 tile_rows, ExpertTiles tiles) {
   __shared__ i32 first_wrong;
+  let_next_launch_begin();
+  wait_for_launch_before();
   const auto thread = static_cast<i32>(threadIdx.x);
   const auto threads = static_cast<i32>(blockDim.x);
   if (thread == 0) {

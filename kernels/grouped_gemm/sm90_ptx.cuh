@@ -89,12 +89,6 @@ __device__ inline uint32_t cluster_rank() {
   return rank;
 }
 
-/// Waits until the launch before this one in the stream has ended and its writes are seen.
-__device__ inline void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
-/// Lets the next launch in the stream begin where this one leaves room, once all blocks have called it.
-__device__ inline void let_next_launch_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -106,6 +100,13 @@ __device__ inline void tensor_map_acquire(const CUtensorMap* map) {
 
 __device__ inline void tensor_map_prefetch(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/// Brings a map in global memory to L2, where tensor_map_acquire() does not drop it.
+__device__ inline void tensor_map_to_l2(const CUtensorMap* map) {
+  const auto* const bytes = reinterpret_cast<const char*>(map);
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(bytes));
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(bytes + sizeof(CUtensorMap) / 2));
 }
 
 /// The policies for lines in L2: createpolicy's evict_normal, evict_first and evict_last, for all lines.

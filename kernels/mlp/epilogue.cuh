@@ -88,7 +88,7 @@ __device__ inline float activate(const Activation& activation, float a, float u)
 template <typename Element, LayerKind kKind>
 __device__ inline float probability(const MlpLayer& layer, i64 row, i64 row_end) {
   if (kKind == LayerKind::Linear && layer.bias[0] == nullptr) return 1;
-  const float p = row < row_end ? __ldg(layer.probs + row) : 0.0F;
+  const float p = row < row_end ? layer.probs[row] : 0.0F;
   return kKind == LayerKind::Linear ? p : round_as<Element>(p);
 }
 
@@ -107,8 +107,7 @@ struct Epilogue {
 
   /// Returns one element of C before it is rounded. `p` is that of probability().
   __device__ float operator()(int col, float first, float second, float p) const {
-    if constexpr (kKind == LayerKind::Linear)
-      return first_bias != nullptr ? fmaf(__ldg(first_bias + col), p, first) : first;
+    if constexpr (kKind == LayerKind::Linear) return first_bias != nullptr ? fmaf(first_bias[col], p, first) : first;
     if constexpr (kKind == LayerKind::Ungated)
       return activate<Element, kFormula>(layer.activation, 0, pre_activation<0>(col, first)) * p;
     if constexpr (kKind == LayerKind::Gated)
@@ -121,7 +120,7 @@ struct Epilogue {
   template <int kWhich>
   __device__ float pre_activation(int col, float sum) const {
     const float* const bias = kWhich == 0 ? first_bias : second_bias;
-    if (bias != nullptr) sum += __ldg(bias + col);
+    if (bias != nullptr) sum += bias[col];
     return round_as<Element>(sum);
   }
 

@@ -12,7 +12,7 @@ using namespace sm90;
 static_assert(kPingPongCols == kSm90PartCols);
 
 /// A warp has three squares: of z's gate and up, in whose places da and du are made, and of y.
-struct Shared : PingPongStages<3> {
+struct Shared : PingPongStages<4, 3> {
   /// z's squares have come, for each warp.
   uint64_t z_full[kConsumers * 4];
 
@@ -31,6 +31,7 @@ __device__ void load_derive(const Sm90Derive& job, Shared& shared, int tiles_n) 
   for (i64 tile = first_tile(); tile < count; tile += tile_stride()) {
     const LayerTile place = scheduler.at(tile);
     const StoredRowsLoader down(job.down + place.expert);
+    down.open();
     const int row = static_cast<int>(place.row) + rank * kBlockRows;
     for (int step = 0; step < steps; ++step) {
       std::byte* const stage = filler.next(Shared::kStageBytes);

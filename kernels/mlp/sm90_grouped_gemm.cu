@@ -16,35 +16,66 @@ constexpr int kHalfBytes = kLongHalfRows * kTileRowBytes;
 constexpr int kTileRows = kBlockRows * kCluster;
 static_assert(2 * kLongHalfRows == kPingPongCols);
 
-/// Each warp has two squares of results on their way out.
-using Shared = PingPongStages<2>;
+/// Each warp has one square of results on its way out. It waits for a square to leave while the other warpgroup
+/// multiplies, and beside two squares there would be no room for a fifth stage.
+using Shared = PingPongStages<5, 1>;
 
 __device__ void load_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) {
+  begin_layer(layer);
   const auto rank = static_cast<int>(cluster_rank());
   TileScheduler scheduler(layer.tiles, layer.experts, kTileRows, tiles_n);
   StageFiller<Shared> filler(shared);
   const int steps = tiles_of(layer.k, kTileCols);
   const i64 count = scheduler.count();
-  for (i64 tile = first_tile(); tile < count; tile += tile_stride()) {
-    const LayerTile place = scheduler.at(tile);
-    const TmaWeightLoader<kLongHalfRows> weights(layer, place, rank);
+  i64 tile = first_tile();
+  LayerTile place = tile < count ? scheduler.at(tile) : LayerTile{};
+  TmaWeightLoader<kLongHalfRows> weights(layer, place, rank);
+  for (; tile < count; tile += tile_stride()) {
+    weights.open();
     const int row = static_cast<int>(place.row) + rank * kBlockRows;
-    for (int step = 0; step < steps; ++step) {
-      std::byte* const stage = filler.next(Shared::kStageBytes);
-      load_tile_2d(stage, &layer.a_map, filler.full(), step * kTileCols, row, kEvictNormal);
-      weights.load<true>(stage + kABytes + rank * kHalfBytes, filler.full(), step * kTileCols, kEvictNormal);
+    const auto load_weights = [&](std::byte* stage, uint64_t* full, int step) {
+      weights.load<true>(stage + kABytes + rank * kHalfBytes, full, step * kTileCols, kEvictNormal);
+    };
+    const auto load_rows = [&](std::byte* stage, uint64_t* full, int step) {
+      load_tile_2d(stage, &layer.a_map, full, step * kTileCols, row, kEvictNormal);
+    };
+    const auto load = [&](int from, int to) {
+      for (int step = from; step < to; ++step) {
+        std::byte* const stage = filler.next(Shared::kStageBytes);
+        load_rows(stage, filler.full(), step);
+        load_weights(stage, filler.full(), step);
+      }
+    };
+    int loaded = min(1, steps);
+    if (layer.follows_layer && tile == first_tile()) {
+      loaded = min(Shared::kStages, steps);
+      load_ahead(
+          loaded,
+          [&](int step) {
+            std::byte* const stage = filler.next(Shared::kStageBytes);
+            load_weights(stage, filler.full(), step);
+          },
+          [&](int step) { load_rows(shared.stages[step], &shared.full[step], step); });
+    } else {
+      load(0, loaded);
     }
+    // The next tile is looked up while this one's stages are under way.
+    const i64 next = tile + tile_stride();
+    const LayerTile next_place = next < count ? scheduler.at(next) : place;
+    const TmaWeightLoader<kLongHalfRows> next_weights(layer, next_place, rank);
+    load(loaded, steps);
+    place = next_place;
+    weights = next_weights;
   }
   filler.finish();
 }
 
-/// Writes a warp's 16 rows of a part of a tile, from `row` on, square by square. `square` counts those of a tile, whose
-/// buffers take turns.
+/// Writes a warp's 16 rows of a part of a tile, from `row` on, square by square.
 template <LayerKind kKind>
 class PartWriter {
  public:
-  __device__ PartWriter(const LayerTile& place, i64 row, std::byte* buffers, int& square)
-      : row_(row), row_end_(place.row_end), first_col_(place.n * kCols), buffers_(buffers), square_(square) {}
+  __device__ PartWriter(const LayerTile& place, i64 row, std::byte* buffer)
+      : row_(row), row_end_(place.row_end), first_col_(place.n * kCols), buffer_(buffer) {}
 
   /// Writes value(col, i) for the i-th sum of a thread in each column.
   template <typename Element, typename Value>
@@ -55,11 +86,10 @@ class PartWriter {
       const auto at = [&](int i) {
         return value(col + i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2, first / 2 + i);
       };
-      std::byte* const buffer = buffers_ + square_++ % 2 * kSquareBytes;
       if (first + kTileCols <= kCols)
-        write_square<Element>({out, map, cols}, buffer, row_, row_end_, col, at);
+        write_square<Element, kTileCols, Shared::kSquares>({out, map, cols}, buffer_, row_, row_end_, col, at);
       else
-        write_square<Element, kLastCols>({out, map, cols}, buffer, row_, row_end_, col, at);
+        write_square<Element, kLastCols, Shared::kSquares>({out, map, cols}, buffer_, row_, row_end_, col, at);
     }
   }
 
@@ -69,18 +99,17 @@ class PartWriter {
   static constexpr int kLastCols = (kCols - 1) % kTileCols + 1;
   i64 row_, row_end_;
   int first_col_;
-  std::byte* buffers_;
-  int& square_;
+  std::byte* buffer_;
 };
 
 /// Writes a warp's part of a tile; p are the probabilities of this thread's two rows.
 template <typename EpilogueType>
-__device__ void write_part(const Sm90Layer& layer, const LayerTile& place, i64 row, std::byte* buffers, int& square,
+__device__ void write_part(const Sm90Layer& layer, const LayerTile& place, i64 row, std::byte* buffer,
                            const float (&sums)[kPartSums], const float (&p)[2], const EpilogueType& epilogue) {
   constexpr LayerKind kKind = EpilogueType::kKind;
   constexpr int kSecond = kPartSums / 2;
   using Element = typename EpilogueType::Element;
-  PartWriter<kKind> writer(place, row, buffers, square);
+  PartWriter<kKind> writer(place, row, buffer);
   writer.template write<Element>(layer.out, &layer.out_map, layer.n, [&](int col, int i) {
     return epilogue(col, sums[i], sums[(kSecond + i) % kPartSums], p[i / 2 % 2]);
   });
@@ -88,11 +117,12 @@ __device__ void write_part(const Sm90Layer& layer, const LayerTile& place, i64 r
 
 template <typename Element, LayerKind kKind>
 __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) {
+  wait_for_launch_before();
   const Worker worker;
   TileScheduler scheduler(layer.tiles, layer.experts, kTileRows, tiles_n);
   const int steps = tiles_of(layer.k, kTileCols);
   PingPong<Shared> ping_pong(shared, worker, steps);
-  std::byte* const buffers = shared.out_of(worker.group, worker.warp);
+  std::byte* const buffer = shared.out_of(worker.group, worker.warp);
   const int own_row = worker.rank * kBlockRows + worker.warp * kStoreRows;
   const i64 count = scheduler.count();
   const i64 stride = kConsumers * tile_stride();
@@ -109,10 +139,9 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles
     ping_pong.take_turn(
         steps, steps, [&](const std::byte* stage, int step) { multiply_stage<Element, 0, 0>(sums, stage, step > 0); });
     with_epilogue<Element, kKind>(layer, place.expert, [&](const auto& epilogue) {
-      int square = 0;
 #pragma unroll
       for (int part = 0; part < kParts; ++part)
-        write_part(layer, place, row + part * 64, buffers, square, sums[part], p[part], epilogue);
+        write_part(layer, place, row + part * 64, buffer, sums[part], p[part], epilogue);
     });
   }
   if (is_elected()) store_wait_all();
@@ -130,12 +159,9 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
 
 template <typename Element, LayerKind kKind>
 void launch(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
-  constexpr int kBytes = static_cast<int>(sizeof(Shared));
-  const auto kernel = sm90_grouped_gemm<Element, kKind>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   constexpr int kCols = tile_cols(kKind, kLongHalfRows);
-  kernel<<<static_cast<unsigned>(multiprocessors / kCluster * kCluster), kThreads, kBytes, stream>>>(
-      layer, (layer.n + kCols - 1) / kCols);
+  launch_overlapping(sm90_grouped_gemm<Element, kKind>, static_cast<unsigned>(multiprocessors / kCluster * kCluster),
+                     kThreads, static_cast<int>(sizeof(Shared)), stream, layer, (layer.n + kCols - 1) / kCols);
 }
 
 template <typename Element>

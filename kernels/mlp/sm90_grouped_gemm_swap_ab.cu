@@ -29,6 +29,9 @@ struct Sizes {
   static constexpr int kOutBytes = kConsumers * kRows * kOutRowBytes;
   static constexpr int kMostBytes = 225 * 1024;
   static constexpr int kStages = (kMostBytes - kOutBytes) / kStageBytes;
+  /// L2 fetches 256 bytes of a row at once, and a step asks for 128. Beside many rows, weights that may be evicted
+  /// first are gone before the next step asks for their second half.
+  static constexpr uint64_t kWeightPolicy = kRows >= 64 ? sm90::kEvictNormal : sm90::kEvictFirst;
 };
 
 template <int kRows>
@@ -47,34 +50,49 @@ __device__ void load_tiles(const Sm90Layer& layer, Shared<kRows>& shared, int ti
   const int steps = (layer.k + kTileCols - 1) / kTileCols;
   PipelineStage<S::kStages> pipeline;
   const i64 count = scheduler.count();
-  for (i64 tile = blockIdx.x; tile < count; tile += gridDim.x) {
-    const LayerTile place = scheduler.at(tile);
-    const TmaWeightLoader<kHalfRows> first(layer, place, 0);
-    const TmaWeightLoader<kHalfRows> second(layer, place, 1);
+  i64 tile = blockIdx.x;
+  LayerTile place = tile < count ? scheduler.at(tile) : LayerTile{};
+  TmaWeightLoader<kHalfRows> first(layer, place, 0);
+  TmaWeightLoader<kHalfRows> second(layer, place, 1);
+  for (; tile < count; tile += gridDim.x) {
+    first.open();
+    second.open();
+    const int row = static_cast<int>(place.row);
     const auto load_weights = [&](int stage, int step) {
       std::byte* const to = shared.stages[stage];
       sm90::barrier_expect(&shared.full[stage], S::kStageBytes);
-      first.load<false>(to, &shared.full[stage], step * kTileCols, sm90::kEvictFirst);
-      second.load<false>(to + kHalfBytes, &shared.full[stage], step * kTileCols, sm90::kEvictFirst);
+      first.load<false>(to, &shared.full[stage], step * kTileCols, S::kWeightPolicy);
+      second.load<false>(to + kHalfBytes, &shared.full[stage], step * kTileCols, S::kWeightPolicy);
     };
     const auto load_rows = [&](int stage, int step) {
       sm90::load_tile_2d(shared.stages[stage] + 2 * kHalfBytes, &layer.a_map, &shared.full[stage], step * kTileCols,
-                         static_cast<int>(place.row), sm90::kEvictLast);
+                         row, sm90::kEvictLast);
     };
-    int step = 0;
+    const auto load = [&](int from, int to) {
+      for (int step = from; step < to; ++step, pipeline.next()) {
+        sm90::barrier_wait(&shared.empty[pipeline.stage], pipeline.parity ^ 1);
+        load_weights(pipeline.stage, step);
+        load_rows(pipeline.stage, step);
+      }
+    };
+    int loaded = min(1, steps);
     if (layer.follows_layer && tile == blockIdx.x) {
-      // Weights need not wait for the layer before.
-      const int ahead = min(S::kStages, steps);
-      for (int i = 0; i < ahead; ++i) load_weights(i, i);
-      sm90::wait_for_launch_before();
-      for (; step < ahead; ++step) load_rows(step, step);
-      pipeline.skip(ahead);
+      loaded = min(S::kStages, steps);
+      load_ahead(
+          loaded, [&](int step) { load_weights(step, step); }, [&](int step) { load_rows(step, step); });
+      pipeline.skip(loaded);
+    } else {
+      load(0, loaded);
     }
-    for (; step < steps; ++step, pipeline.next()) {
-      sm90::barrier_wait(&shared.empty[pipeline.stage], pipeline.parity ^ 1);
-      load_weights(pipeline.stage, step);
-      load_rows(pipeline.stage, step);
-    }
+    // The next tile is looked up while this one's stages are under way.
+    const i64 next = tile + gridDim.x;
+    const LayerTile next_place = next < count ? scheduler.at(next) : place;
+    const TmaWeightLoader<kHalfRows> next_first(layer, next_place, 0);
+    const TmaWeightLoader<kHalfRows> next_second(layer, next_place, 1);
+    load(loaded, steps);
+    place = next_place;
+    first = next_first;
+    second = next_second;
   }
 }
 
@@ -188,15 +206,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     sm90::barrier_init_fence();
   }
   __syncthreads();
-  if (!layer.follows_layer) sm90::wait_for_launch_before();
-  sm90::let_next_launch_begin();
+  begin_layer(layer);
   if (threadIdx.x < kWarpgroup) {
-    sm90::give_registers<24>();
+    sm90::give_registers<40>();
     if (sm90::warp_in_block() == 0 && sm90::is_elected()) load_tiles<kRows>(layer, shared, tiles_n);
-    sm90::wait_for_launch_before();
+    wait_for_launch_before();
   } else {
-    sm90::wait_for_launch_before();
-    sm90::take_registers<240>();
+    wait_for_launch_before();
+    sm90::take_registers<232>();
     multiply_tiles<Element, kKind, kRows>(layer, shared, tiles_n);
   }
 #else
@@ -206,21 +223,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <typename Element, LayerKind kKind, int kRows>
 void launch(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
-  constexpr int kBytes = static_cast<int>(sizeof(Shared<kRows>));
-  const auto kernel = sm90_grouped_gemm_swap_ab<Element, kKind, kRows>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const int tiles_n = (layer.n + tile_cols(kKind, kHalfRows) - 1) / tile_cols(kKind, kHalfRows);
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(multiprocessors));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = kBytes;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, layer, tiles_n));
+  launch_overlapping(sm90_grouped_gemm_swap_ab<Element, kKind, kRows>, static_cast<unsigned>(multiprocessors), kThreads,
+                     static_cast<int>(sizeof(Shared<kRows>)), stream, layer, tiles_n);
 }
 
 template <typename Element, int kRows>

@@ -63,6 +63,7 @@ __device__ void load_input_grad(const Sm90InputGrad& job, InputShared& shared, i
     const int row = static_cast<int>(place.row) + rank * kBlockRows;
     for (int half = job.args.gated ? 0 : 1; half < 2; ++half) {
       const StoredRowsLoader weight(job.weights + 2 * place.expert + half);
+      weight.open();
       for (int step = 0; step < half_steps; ++step) {
         std::byte* const stage = filler.next(kStageBytes);
         load_tile_2d(stage, &job.dz_maps[half], filler.full(), step * kDepthRows, row, kEvictNormal);

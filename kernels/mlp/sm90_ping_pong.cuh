@@ -19,13 +19,13 @@ inline constexpr int kHalfChunkBytes = kHalfDepthRows * kTileRowBytes;
 static_assert(kHalfDepthRows * kCluster == kDepthRows);
 
 /// One warpgroup of each block gives a stage back.
-template <int kNumSquares>
-struct PingPongStages : BackwardStages<4, kABytes + kPingPongChunks * kChunkBytes, kNumSquares, kCluster> {
+template <int kNumStages, int kNumSquares>
+struct PingPongStages : BackwardStages<kNumStages, kABytes + kPingPongChunks * kChunkBytes, kNumSquares, kCluster> {
   /// Each ends a phase when the other warpgroup has left it the tensor cores.
   uint64_t turn[kConsumers];
 
   __device__ void init() {
-    BackwardStages<4, kABytes + kPingPongChunks * kChunkBytes, kNumSquares, kCluster>::init();
+    BackwardStages<kNumStages, kABytes + kPingPongChunks * kChunkBytes, kNumSquares, kCluster>::init();
     for (uint64_t& barrier : turn) barrier_init(&barrier, 1);
   }
 };

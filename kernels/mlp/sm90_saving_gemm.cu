@@ -33,14 +33,21 @@ struct Shared {
 };
 
 __device__ void load_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) {
+  begin_layer(layer);
   const auto rank = static_cast<int>(sm90::cluster_rank());
   TileScheduler scheduler(layer.tiles, layer.experts, kBlockRows * kCluster, tiles_n);
   const int steps = (layer.k + kTileCols - 1) / kTileCols;
   PipelineStage<kStages> pipeline;
   const i64 count = scheduler.count();
-  for (i64 tile = blockIdx.x / kCluster; tile < count; tile += gridDim.x / kCluster) {
-    const LayerTile place = scheduler.at(tile);
-    const TmaWeightLoader<kHalfRows> weights(layer, place, rank);
+  i64 tile = blockIdx.x / kCluster;
+  LayerTile place = tile < count ? scheduler.at(tile) : LayerTile{};
+  TmaWeightLoader<kHalfRows> weights(layer, place, rank);
+  while (tile < count) {
+    weights.open();
+    // The next tile is looked up while this one's stages are under way.
+    tile += gridDim.x / kCluster;
+    const LayerTile next_place = tile < count ? scheduler.at(tile) : place;
+    const TmaWeightLoader<kHalfRows> next_weights(layer, next_place, rank);
     const int row = static_cast<int>(place.row) + rank * kBlockRows;
     for (int step = 0; step < steps; ++step, pipeline.next()) {
       sm90::barrier_wait(&shared.empty[pipeline.stage], pipeline.parity ^ 1);
@@ -50,6 +57,8 @@ __device__ void load_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) 
       weights.load<true>(stage + kABytes + rank * kHalfBytes, &shared.full[pipeline.stage], step * kTileCols,
                          sm90::kEvictNormal);
     }
+    place = next_place;
+    weights = next_weights;
   }
   // A block must not end while the other block's copies and arrivals are still to come.
   for (int i = 0; i < kStages; ++i, pipeline.next())
@@ -93,6 +102,7 @@ __device__ void write_tile(const Sm90Layer& layer, const LayerTile& place, i64 r
 
 template <typename Element, LayerKind kKind>
 __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) {
+  wait_for_launch_before();
   const int group = sm90::warp_in_block() / 4 - 1;
   const int warp = sm90::warp_in_block() % 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -174,11 +184,9 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
 
 template <typename Element, LayerKind kKind>
 void launch(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
-  constexpr int kBytes = static_cast<int>(sizeof(Shared));
-  const auto kernel = sm90_saving_gemm<Element, kKind>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const int tiles_n = (layer.n + tile_cols(kKind, kHalfRows) - 1) / tile_cols(kKind, kHalfRows);
-  kernel<<<multiprocessors / kCluster * kCluster, kThreads, kBytes, stream>>>(layer, tiles_n);
+  launch_overlapping(sm90_saving_gemm<Element, kKind>, static_cast<unsigned>(multiprocessors / kCluster * kCluster),
+                     kThreads, static_cast<int>(sizeof(Shared)), stream, layer, tiles_n);
 }
 
 template <typename Element>

@@ -11,7 +11,7 @@ namespace {
 using namespace sm90;
 
 /// Four squares of results of each warp may be on their way out.
-using Shared = PingPongStages<4>;
+using Shared = PingPongStages<4, 4>;
 
 /// The place of a cluster's tile of weight gradients.
 struct GradTile {

@@ -1,6 +1,7 @@
 #pragma once
 /// The tile scheduler of the sm_90a kernels, and the loads of weights by TMA.
 
+#include "kernels/common/launch_overlapping.cuh"
 #include "kernels/grouped_gemm/sm90_ptx.cuh"
 #include "kernels/mlp/sm90_grouped_gemm.hpp"
 
@@ -48,21 +49,21 @@ class TileScheduler {
   __device__ TileScheduler(const ExpertTiles& tiles, int experts, int tile_rows, int tiles_n)
       : tiles_(tiles), experts_(experts), tile_rows_(tile_rows), tiles_n_(tiles_n) {}
 
-  __device__ i64 count() const { return static_cast<i64>(__ldg(tiles_.first_tile + experts_)) * tiles_n_; }
+  __device__ i64 count() const { return static_cast<i64>(tiles_.first_tile[experts_]) * tiles_n_; }
 
   /// Tiles of kGroup heights follow one another for each n, so that those which run together share A and B in L2.
   __device__ LayerTile at(i64 tile) {
     constexpr int kGroup = 8;
-    while (tile >= static_cast<i64>(__ldg(tiles_.first_tile + expert_ + 1)) * tiles_n_) ++expert_;
-    const int first = __ldg(tiles_.first_tile + expert_);
-    const int heights = __ldg(tiles_.first_tile + expert_ + 1) - first;
+    while (tile >= static_cast<i64>(tiles_.first_tile[expert_ + 1]) * tiles_n_) ++expert_;
+    const int first = tiles_.first_tile[expert_];
+    const int heights = tiles_.first_tile[expert_ + 1] - first;
     const int local = static_cast<int>(tile - static_cast<i64>(first) * tiles_n_);
     const int group = local / (kGroup * tiles_n_);
     const int in_group = local - group * kGroup * tiles_n_;
     const int high = min(kGroup, heights - group * kGroup);
     const int m = group * kGroup + in_group % high;
-    return {expert_, __ldg(tiles_.first_row + expert_) + static_cast<i64>(m) * tile_rows_,
-            __ldg(tiles_.first_row + expert_ + 1), in_group / high};
+    return {expert_, tiles_.first_row[expert_] + static_cast<i64>(m) * tile_rows_, tiles_.first_row[expert_ + 1],
+            in_group / high};
   }
 
  private:
@@ -83,7 +84,8 @@ __device__ inline int half_row(LayerKind kind, int half_rows, int n, int half) {
   return kind == LayerKind::Gated ? n * half_rows : (2 * n + half) * half_rows;
 }
 
-/// Loads rows of a stored matrix by TMA. What it needs to know of the matrix is read once.
+/// Loads rows of a stored matrix by TMA. What it needs to know of the matrix is read once, and may still be under way
+/// when the constructor returns.
 class StoredRowsLoader {
  public:
   /// The GLU block of a row, and its number in that block.
@@ -93,8 +95,11 @@ class StoredRowsLoader {
 
   __device__ explicit StoredRowsLoader(const TmaWeight* weight)
       : map_(&weight->map), block_rows_(__ldg(&weight->block_rows)), box_rows_(__ldg(&weight->box_rows)) {
-    sm90::tensor_map_acquire(map_);
+    sm90::tensor_map_to_l2(map_);
   }
+
+  /// Comes before the first load.
+  __device__ void open() const { sm90::tensor_map_acquire(map_); }
 
   __device__ Place at(int row) const {
     const int block = row / block_rows_;
@@ -129,8 +134,14 @@ class StoredRowsLoader {
 template <int kRows>
 class TmaWeightLoader {
  public:
-  __device__ TmaWeightLoader(const Sm90Layer& layer, const LayerTile& place, int half)
-      : rows_(&layer.weights[2 * place.expert + half]), place_(rows_.at(half_row(layer.kind, kRows, place.n, half))) {}
+  __device__ TmaWeightLoader(const Sm90Layer& layer, const LayerTile& tile, int half)
+      : rows_(&layer.weights[2 * tile.expert + half]), row_(half_row(layer.kind, kRows, tile.n, half)) {}
+
+  /// Comes before the first load.
+  __device__ void open() {
+    rows_.open();
+    place_ = rows_.at(row_);
+  }
 
   /// Loads kTileCols columns from `col` on; to both blocks of a cluster if kMulticast.
   template <bool kMulticast>
@@ -140,7 +151,24 @@ class TmaWeightLoader {
 
  private:
   StoredRowsLoader rows_;
-  StoredRowsLoader::Place place_;
+  int row_;
+  StoredRowsLoader::Place place_ = {};
 };
+
+/// Loads the first steps of a block's first tile where the launch before writes A: weights need not wait for it, rows
+/// do. `weights` and `rows` load those of a step.
+template <typename Weights, typename Rows>
+__device__ inline void load_ahead(int steps, const Weights& weights, const Rows& rows) {
+  for (int step = 0; step < steps; ++step) weights(step);
+  wait_for_launch_before();
+  for (int step = 0; step < steps; ++step) rows(step);
+}
+
+/// Makes a layer's kernel wait for what it must not read before, and lets the next launch begin. Weights, probabilities
+/// and the places of tiles are there when the layer before begins, which is when a layer that follows one may begin.
+__device__ inline void begin_layer(const Sm90Layer& layer) {
+  if (!layer.follows_layer) wait_for_launch_before();
+  let_next_launch_begin();
+}
 
 }  // namespace glu_ckpt

@@ -50,14 +50,14 @@ __device__ inline void store_square(const SquareOut& to, const std::byte* buffer
   }
 }
 
-/// Writes a square of value(0) to value(kCols / 2 - 1), the places of a warp's sums. `buffer` is one of two that take
-/// turns.
-template <typename Element, int kCols = kTileCols, typename Value>
+/// Writes a square of value(0) to value(kCols / 2 - 1), the places of a warp's sums. `buffer` is one of kBuffers that
+/// take turns.
+template <typename Element, int kCols = kTileCols, int kBuffers = 2, typename Value>
 __device__ inline void write_square(const SquareOut& to, std::byte* buffer, i64 row, i64 row_end, int col,
                                     const Value& value) {
   const uint32_t base = sm90::shared_address(buffer);
-  // The other buffer's store may still be under way, this one's is not.
-  if (sm90::is_elected()) sm90::store_wait_read<1>();
+  // The other buffers' stores may still be under way, this one's is not.
+  if (sm90::is_elected()) sm90::store_wait_read<kBuffers - 1>();
   __syncwarp();
 #pragma unroll
   for (int chunk = 0; chunk < kCols / 8; chunk += 2)

@@ -75,6 +75,17 @@ TEST(DeviceForward, EveryHeightOfTilesAgreesWithTheFormulasInDouble) {
         }
 }
 
+TEST(DeviceForward, MoreTilesThanMultiprocessors) {
+  constexpr std::size_t kExperts = 150;
+  for (const i64 each : {i64{3}, i64{40}, i64{130}}) {
+    const MlpShape shape{136, std::vector<i64>(kExperts, 104), Dtype::BF16, some_activation(ActivationKind::Swiglu),
+                         true};
+    const DeviceCall call(shape, std::vector<i64>(kExperts, each), 300);
+    EXPECT_LT(distance(to_doubles(call.run(kSplit, Dtype::BF16), Dtype::BF16), call.expected()), bound(Dtype::BF16))
+        << each << " rows an expert";
+  }
+}
+
 TEST(DeviceForward, EveryLayoutGivesTheSameBits) {
   unsigned seed = 400;
   for (const auto& splits : {kSplitsOfAllHeights[0], kSplitsOfAllHeights[2], kSplitsOfAllHeights[4]})
@@ -209,6 +220,33 @@ TEST(DeviceForward, AGraphReplaysWithNewSplits) {
       CUDA_CHECK(cudaGraphExecDestroy(executable));
       CUDA_CHECK(cudaGraphDestroy(graph));
     }
+}
+
+/// A launch begins while the one before it ends, and must not take the places of the run before for its own.
+TEST(DeviceForward, RunsThatFollowOneAnotherReadTheirOwnSplits) {
+  for (const i64 rows : {i64{30}, i64{200}, i64{900}}) {
+    const DeviceCall call(shape_of(328, 200, Dtype::BF16, ActivationKind::Swiglu, true), {rows, 0, 0, 0}, 8);
+    const Fixture fixture(call, Dtype::BF16);
+    const std::vector<i64> splits[] = {call.splits, {1, 2, rows - 7, 4}, {0, 0, 0, 1}};
+    std::vector<GuardedArray> on_device, outs;
+    std::vector<std::vector<std::byte>> expected;
+    for (const auto& own : splits) {
+      on_device.emplace_back(own);
+      outs.emplace_back(fixture.x.bytes());
+    }
+    const CudaStream stream;
+    const auto run = [&](std::size_t i) {
+      fixture.mlp.run(fixture.x.data(), rows, reinterpret_cast<const i64*>(on_device[i].data()),
+                      reinterpret_cast<const float*>(fixture.probs.data()), outs[i].data(), stream.get());
+    };
+    for (std::size_t i = 0; i < outs.size(); ++i) {
+      run(i);
+      expected.push_back(outs[i].download());
+    }
+    for (int round = 0; round < 100; ++round)
+      for (std::size_t i = 0; i < outs.size(); ++i) run(i);
+    for (std::size_t i = 0; i < outs.size(); ++i) EXPECT_EQ(outs[i].download(), expected[i]) << rows << " rows, " << i;
+  }
 }
 
 TEST(DeviceForward, WrongSplitsWriteNothing) {
