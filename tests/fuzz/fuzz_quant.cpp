@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -52,10 +53,23 @@ Inventory read_inventory(std::string_view bytes) {
   return inventory;
 }
 
+/// Decoding reads as many scales as the tensor has, and writes as many numbers as the decoded one.
+bool has_all_scales(const Inventory& inventory, const QuantizedTensor& weight) {
+  const auto count = [](const std::vector<i64>& shape) {
+    i64 total = 1;
+    for (const i64 extent : shape) total = extent > (i64{1} << 20) ? 0 : total * extent;
+    return total;
+  };
+  const bool of_parts = weight.scales_of_parts && !weight.global;
+  const i64 scales = count(inventory.tensors[weight.scales].shape), numbers = count(weight.shape);
+  const i64 wanted = weight.matrices * (of_parts ? 2 : weight.grid_rows() * weight.grid_cols());
+  return scales == 0 || numbers == 0 || (scales == wanted && numbers == weight.matrices * weight.rows * weight.cols);
+}
+
 void check_found(const Inventory& inventory, const Quantization& found) {
   for (const QuantizedTensor& weight : found.tensors)
     if (weight.weight >= inventory.tensors.size() || weight.scales >= inventory.tensors.size() || weight.rows < 1 ||
-        weight.cols < 1 || weight.cell_rows < 1 || weight.cell_cols < 1)
+        weight.cols < 1 || weight.cell_rows < 1 || weight.cell_cols < 1 || !has_all_scales(inventory, weight))
       std::abort();
 }
 
@@ -80,16 +94,19 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t end = std::min(text.find('\0'), text.size());
   const std::string config(text.substr(0, end));
   const Inventory inventory = read_inventory(text.substr(std::min(end + 1, text.size())));
-  try {
-    check_found(inventory, find_quantized(inventory, read_quant_config(config)));
-  } catch (const Error&) {
-  }
+  // Whatever axes their naming may have.
+  for (const auto& axes : {std::optional<Axes>(), std::optional(Axes::OutIn), std::optional(Axes::InOut)}) try {
+      WeightAxes of_all;
+      for (std::size_t i = 0; axes && i < inventory.tensors.size(); ++i) of_all.emplace(i, *axes);
+      check_found(inventory, find_quantized(inventory, read_quant_config(config), of_all));
+    } catch (const Error&) {
+    }
   if (without_quantization(config).size() > config.size()) std::abort();
   (void)with_block_rows(config, 32);
   (void)with_mxfp8(config);
   try {
     ModelHints hints = parse_config(config.empty() ? "{}" : config, "fuzz");
-    hints.scale_rows = read_quant_config(config).block_rows;
+    hints.scale_rows = block_rows_of(read_quant_config(config));
     plan_all(inventory, hints);
   } catch (const Error&) {
   }
