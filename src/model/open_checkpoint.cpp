@@ -43,7 +43,7 @@ std::filesystem::path file_of(const Source& source, const TensorRef& tensor) {
   return source.path() / source.structure().iteration_dir / source.inventory().files.at(tensor.file);
 }
 
-LoadsIn loaders_of(const Source& source, const Recognition& model, bool quantized) {
+LoadsIn loaders_of(const Source& source, const ModelHints& hints, const Recognition& model, bool quantized) {
   StoredModel stored;
   stored.layout = model.layout;
   stored.format = to_string(source.format());
@@ -55,7 +55,7 @@ LoadsIn loaders_of(const Source& source, const Recognition& model, bool quantize
   if (model.dense_naming != nullptr && model.misfits.empty()) stored.rest = model.dense_naming->name;
   stored.quantized = quantized || holds_codes(model.blocks);
   stored.mxfp8_blocks = holds_mxfp8_blocks(model.blocks);
-  stored.quant_method = read_quant_config(source.hints().config).method;
+  stored.quant_method = read_quant_config(hints.config).method;
   return loads_in(stored);
 }
 
@@ -114,10 +114,10 @@ Recognition recognize_source(const Source& source, const ModelHints& hints, cons
 
 namespace {
 
-/// Reads config.json and, where it has no quantization_config, the record of a conversion that made scales for blocks
-/// of fewer rows.
-QuantConfig quant_config_of(const Source& source) {
-  QuantConfig config = read_quant_config(source.hints().config);
+/// Reads the config.json of the hints and, where it has no quantization_config, the record of a conversion that made
+/// scales for blocks of fewer rows.
+QuantConfig quant_config_of(const Source& source, const ModelHints& hints) {
+  QuantConfig config = read_quant_config(hints.config);
   if (!config.method.empty() || config.block_rows) return config;
   const auto recorded = source.record().find("scale_rows");
   if (recorded == source.record().end()) return config;
@@ -142,13 +142,13 @@ std::string decode_hint(const Error& error, const Source& source) {
 
 }  // namespace
 
-void fail_with_place(const Error& error, const Source& source) {
+void fail_with_place(const Error& error, const Source& source, bool decoding) {
   const ExitStatus status = exit_status(error.code());
   if (!error.missing_options().empty() && error.file().empty())
     throw Error(error.code(), source.path().string() + ": " + error.what(), source.path().string())
         .with_missing_options(error.missing_options());
   if (!error.file().empty() || (status != ExitStatus::BrokenInput && status != ExitStatus::Refused)) throw error;
-  const std::string hint = decode_hint(error, source);
+  const std::string hint = decoding ? std::string() : decode_hint(error, source);
   const auto& tensors = source.inventory().tensors;
   const auto named = std::ranges::find(tensors, error.tensor(), &TensorRef::name);
   if (error.tensor().empty() || named == tensors.end())
@@ -203,18 +203,26 @@ std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceA
   std::unique_ptr<Source> source = open_source(path);
   if (!answers.decode && !answers.encode_mxfp8 && answers.scale_rows == 0) return source;
   const Source& stored = *source;
-  Quantization found = with_place(stored, [&] {
-    return find_quantized(stored.inventory(), quant_config_of(stored), axes_of_stored(stored, answers));
-  });
+  const bool decoding = answers.decode.has_value();
+  Quantization found = with_place(
+      stored,
+      [&] {
+        return find_quantized(stored.inventory(), quant_config_of(stored, hints_of(stored, answers)),
+                              axes_of_stored(stored, answers));
+      },
+      decoding);
   if (answers.encode_mxfp8) with_place(stored, [&] { encode_mxfp8(source, std::move(found)); });
   if (!answers.encode_mxfp8 && answers.scale_rows > 0)
     with_place(stored, [&] { refine_scales(source, std::move(found), answers.scale_rows); });
-  if (!answers.decode) return source;
-  with_place(stored, [&] {
-    if (!answers.decode_as.empty()) name_decoder(found, answers.decode_as);
-    find_parts(stored, answers, found);
-    check_decodable(stored, found);
-  });
+  if (!decoding) return source;
+  with_place(
+      stored,
+      [&] {
+        if (!answers.decode_as.empty()) name_decoder(found, answers.decode_as);
+        find_parts(stored, answers, found);
+        check_decodable(stored, found);
+      },
+      decoding);
   return decode_source(std::move(source), std::move(found), *answers.decode,
                        answers.decode_plainly ? DecodePath::Plain : DecodePath::Fast);
 }
@@ -234,9 +242,11 @@ Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswer
 namespace {
 
 /// Returns nothing where it cannot be told what belongs together: that is moved as it is, or refused for what moves it.
-std::optional<Quantization> known_quantization(const Source& source, const Recognition& model) {
+std::optional<Quantization> known_quantization(const Checkpoint& checkpoint) {
+  const Source& source = *checkpoint.source;
   try {
-    return find_quantized(source.inventory(), quant_config_of(source), weight_axes(model.blocks));
+    return find_quantized(source.inventory(), quant_config_of(source, checkpoint.hints),
+                          weight_axes(checkpoint.recognition.blocks));
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -289,7 +299,7 @@ SharedScales share_second_scales(Checkpoint& checkpoint) {
   pairs.reserve(by_gate.size());
   for (const auto& [gate, pair] : by_gate) pairs.push_back(pair);
   const Source& stored = *checkpoint.source;
-  std::optional<Quantization> found = known_quantization(stored, checkpoint.recognition);
+  std::optional<Quantization> found = known_quantization(checkpoint);
   if (!found) return {};
   return with_place(stored, [&] { return share_second_scales(checkpoint.source, std::move(*found), pairs); });
 }
@@ -303,14 +313,16 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
   Quantization found;
   try {
     const Source& source = *inspection.source;
-    found = find_quantized(source.inventory(), quant_config_of(source), axes_of_stored(source, answers));
+    found = find_quantized(source.inventory(), quant_config_of(source, hints_of(source, answers)),
+                           axes_of_stored(source, answers));
     inspection.quantized = found.formats;
     inspection.scales = scale_texts(source.inventory(), found);
   } catch (const Error& error) {
     inspection.problems.emplace_back(error.what());
   }
   try {
-    inspection.recognition = recognize_source(*inspection.source, hints_of(*inspection.source, answers), answers);
+    const ModelHints hints = hints_of(*inspection.source, answers);
+    inspection.recognition = recognize_source(*inspection.source, hints, answers);
     for (const std::string& problem : inspection.recognition->problems) inspection.problems.push_back(problem);
     for (std::string& text : unequal_scales(*inspection.source, inspection.recognition->blocks))
       inspection.warnings.push_back(std::move(text));
@@ -321,7 +333,7 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
           fmt::format("the order of gate and up in {} is unknown: say {}{} contiguous|interleaved:K, or record it with "
                       "`glu-ckpt stamp`, which writes it into the checkpoint",
                       what_is_in(answer), answers.option_prefix, answer));
-    inspection.loads_in = loaders_of(*inspection.source, *inspection.recognition, !inspection.quantized.empty());
+    inspection.loads_in = loaders_of(*inspection.source, hints, *inspection.recognition, !inspection.quantized.empty());
   } catch (const Error& error) {
     inspection.problems.emplace_back(error.what());
     inspection.fault = error;

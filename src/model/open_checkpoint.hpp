@@ -14,16 +14,18 @@ namespace glu_ckpt {
 std::string recorded_digest_of(const Checkpoint& checkpoint);
 
 /// Throws `error` again: with the file of the source that it is about and, where the source is broken and holds the
-/// tensor at fault, the byte at which that begins. An error that names a file stays as it is.
-[[noreturn]] void fail_with_place(const Error& error, const Source& source);
+/// tensor at fault, the byte at which that begins. An error that names a file stays as it is. Where weights are
+/// quantized and not being decoded, it names --decode.
+[[noreturn]] void fail_with_place(const Error& error, const Source& source, bool decoding = false);
 
-/// Returns what `work` returns, which knows a source's names, shapes and records alone.
+/// Returns what `work` returns, which knows a source's names, shapes and records alone. `decoding`: it is what --decode
+/// asked for.
 template <typename Work>
-auto with_place(const Source& source, const Work& work) {
+auto with_place(const Source& source, const Work& work, bool decoding = false) {
   try {
     return work();
   } catch (const Error& error) {
-    fail_with_place(error, source);
+    fail_with_place(error, source, decoding);
   }
 }
 

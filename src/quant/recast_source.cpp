@@ -23,7 +23,7 @@ constexpr i64 kMxCols = 32;
 /// Stored bytes that are read at once.
 constexpr i64 kRecastBatchBytes = i64{1} << 20;
 
-/// The FP4 code of each number is this byte of E4M3.
+/// The FP4 code of each number is this byte of E4M3. Code 8 is -0, or +0 where the format's decoder has it so.
 constexpr std::array<std::uint8_t, 16> kE4m3OfE2m1{0x00, 0x30, 0x38, 0x3c, 0x40, 0x44, 0x48, 0x4c,
                                                    0x80, 0xb0, 0xb8, 0xbc, 0xc0, 0xc4, 0xc8, 0xcc};
 
@@ -178,10 +178,12 @@ class RowMaker {
   void widen_codes(i64 matrix, i64 begin, i64 end, std::byte* out) {
     const i64 stored = weight_.cols / 2;
     fetch(weight_.weight, (matrix * weight_.rows + begin) * stored, (end - begin) * stored);
+    std::array<std::uint8_t, 16> bytes = kE4m3OfE2m1;
+    if (weight_.positive_zero) bytes[8] = 0;
     for (const std::byte pair : stored_) {
       const auto codes = std::to_integer<unsigned>(pair);
-      *out++ = static_cast<std::byte>(kE4m3OfE2m1[codes & 15U]);
-      *out++ = static_cast<std::byte>(kE4m3OfE2m1[codes >> 4U]);
+      *out++ = static_cast<std::byte>(bytes[codes & 15U]);
+      *out++ = static_cast<std::byte>(bytes[codes >> 4U]);
     }
   }
 

@@ -565,6 +565,21 @@ t[n % 1][2] = struct.pack('<8f', 1, 1, 2, 2, 3, 5, 4, 4)"
   rm -rf "$in" "$out"
 }
 
+# A file that --from-config names says what the weights are, as one beside them does.
+quantized_named_config() {
+  local kind in
+  for kind in awq_int4 fp8_block128; do
+    in=$TESTDATA/quantized/$kind
+    rm -rf "$WORK/bare" "$WORK/direct" "$WORK/named"
+    cp -r "$in" "$WORK/bare"
+    rm "$WORK/bare/config.json"
+    status "$kind: decoded" 0 convert "$in" "$WORK/direct" --decode bf16 -q
+    status "$kind: decoded by a named config.json" 0 convert "$WORK/bare" "$WORK/named" --decode bf16 \
+      --from-config "$in/config.json" -q
+    check "$kind: a named config.json decodes to the same bytes" same_tensors "$WORK"/direct/*.safetensors "$WORK"/named/*.safetensors
+  done
+}
+
 quantized_refusals() {
   local proj=model.layers.1.mlp.experts.1.up_proj kind
   refuses_quantized 3 fp8_block128 "del t['$proj.weight_scale_inv']" "'$proj.weight': F8_E4M3 codes without scales"

@@ -13,6 +13,7 @@
 #include "core/float_rows.hpp"
 #include "quant/decode_row.hpp"
 #include "quant/decoded_source.hpp"
+#include "quant/decoder_rules.hpp"
 #include "quant/find_quantized.hpp"
 #include "support/convert.hpp"
 #include "support/memory_checkpoint.hpp"
@@ -232,6 +233,32 @@ TEST(RecastSource, BlocksOfMxfp4BecomeBlocksOfMxfp8) {
   EXPECT_EQ(bytes_of(*source, 1), tensors[1].bytes);
   EXPECT_EQ(found_in(*source).formats, std::vector<std::string>{"MXFP8"});
   EXPECT_EQ(decoded(std::move(source)), decoded(source_of(tensors, config)));
+}
+
+/// Code 8 of FP4 is +0 to DeepSeek-V4's own conversion and -0 to others: the codes of MXFP8 decode to the same bits.
+TEST(RecastSource, TheZeroOfMxfp4KeepsItsSign) {
+  std::vector<MemoryTensor> tensors = {stored("a.weight", Dtype::I8, {32, 32}),
+                                       stored("a.scale", Dtype::F8_E8M0, {32, 2})};
+  for (std::size_t i = 0; i < tensors[0].bytes.size(); ++i)
+    tensors[0].bytes[i] = static_cast<std::byte>(i % 3 == 0 ? 0x88 : i * 7 + i / 32);
+  for (std::size_t i = 0; i < tensors[1].bytes.size(); ++i) tensors[1].bytes[i] = static_cast<std::byte>(100 + i);
+  for (const char* const decoder : {"deepseek", "compressed-tensors"}) {
+    const auto found = [&](const Source& source) {
+      Quantization quantization = found_in(source);
+      name_decoder(quantization, decoder);
+      return quantization;
+    };
+    const std::string config = R"({"quantization_config": {"quant_method": "fp8"}})";
+    auto source = source_of(tensors, config);
+    auto direct = source_of(tensors, config);
+    direct = decode_source(std::move(direct), found(*source), Dtype::BF16, DecodePath::Plain);
+    encode_mxfp8(source, found(*source));
+    const std::vector<std::byte> codes = bytes_of(*source, 0);
+    EXPECT_EQ(codes[0], decoder[0] == 'd' ? std::byte{0} : std::byte{0x80});
+    Quantization encoded = found_in(*source);
+    source = decode_source(std::move(source), std::move(encoded), Dtype::BF16, DecodePath::Plain);
+    EXPECT_EQ(bytes_of(*source, 0), bytes_of(*direct, 0)) << decoder;
+  }
 }
 
 TEST(RecastSource, FinerScalesThatNobodyCanBeToldOfAreRefused) {
