@@ -110,7 +110,8 @@ class Finder : private PartFinder {
       weight.cell_rows = weight.rows;
       weight.cell_cols = weight.cols;
     } else {
-      if (std::ranges::find(cells, block) != cells.end()) find_restart(weight, block);
+      const bool may_restart = is_fused(weight.weight, name) && axes != Axes::InOut;
+      if (may_restart && std::ranges::find(cells, block) != cells.end()) find_restart(weight, block);
       if (weight.restart_rows == 0) set_cell(weight, cells);
     }
     weight.in_out = weight.in_out || (!axes && weight.cell_rows == weight.rows && weight.cell_cols == 1);
@@ -374,7 +375,10 @@ WeightAxes weight_axes(const std::vector<ExpertBlock>& blocks) {
   WeightAxes axes;
   for (const ExpertBlock& block : blocks)
     for (const Matrix& matrix : block.matrices)
-      if (matrix.kind == block.codes && !block.is_optimizer_state()) axes.emplace(matrix.tensor, block.axes);
+      if (matrix.kind == block.codes && !block.is_optimizer_state()) {
+        WeightPlace& place = axes.emplace(matrix.tensor, block.axes).first->second;
+        place.is_fused = place.is_fused || matrix.role == Role::GateUp || (block.fused && matrix.role == Role::Gate);
+      }
   return axes;
 }
 

@@ -7,7 +7,7 @@
 
 namespace glu_ckpt {
 
-/// The axes in which the experts' naming stores each weight, where it is recognized.
+/// The place that the experts' naming gives each weight, where it is recognized.
 WeightAxes weight_axes(const std::vector<ExpertBlock>& blocks);
 
 /// Pure. What is decoded has the `axes` of its naming. Throws ScaleMissing for codes without scales, ScaleOrphan for

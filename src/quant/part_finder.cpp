@@ -13,6 +13,9 @@ namespace {
 
 i64 cells_in(i64 extent, i64 cell) { return (extent + cell - 1) / cell; }
 
+/// The last words of a fused FC1's names, where no naming is recognized.
+constexpr std::array<std::string_view, 4> kFusedWords = {"gate_up_proj", "w13", "w13_EFD", "linear_fc1"};
+
 /// Axes of one element tell nothing: [N], [N, 1] and [n, 1, k, 1] occur for the same scales.
 std::vector<i64> squeezed(std::vector<i64> shape) {
   std::erase(shape, 1);
@@ -58,8 +61,15 @@ std::optional<std::size_t> PartFinder::number_of(const WeightName& name, TensorK
 }
 
 std::optional<Axes> PartFinder::axes_of(std::size_t weight, const WeightName& name) const {
-  if (const auto known = axes_.find(weight); known != axes_.end()) return known->second;
+  if (const auto known = axes_.find(weight); known != axes_.end()) return known->second.axes;
   return name.is_layer ? std::optional(Axes::OutIn) : std::nullopt;
+}
+
+bool PartFinder::is_fused(std::size_t weight, const WeightName& name) const {
+  if (const auto known = axes_.find(weight); known != axes_.end()) return known->second.is_fused;
+  std::string word = name.base.substr(name.base.rfind('.') + 1);
+  if (word.ends_with("_weight")) word.resize(word.size() - std::string_view("_weight").size());
+  return std::ranges::find(kFusedWords, word) != kFusedWords.end();
 }
 
 std::size_t PartFinder::scales_of(std::size_t weight, const std::vector<std::string>& names) {
@@ -237,8 +247,8 @@ void PartFinder::require_strategy(const QuantizedTensor& weight) const {
   if (config_->group.empty() || config_->strategy.empty()) return;
   const std::string& strategy = config_->strategy;
   const auto has_grid = [&](i64 rows, i64 cols) {
-    return weight.restart_rows > 0 ||
-           (cells_in(weight.rows, rows) == weight.grid_rows() && cells_in(weight.cols, cols) == weight.grid_cols());
+    if (weight.restart_rows > 0) return rows == weight.cell_rows && cols == weight.cell_cols;
+    return cells_in(weight.rows, rows) == weight.grid_rows() && cells_in(weight.cols, cols) == weight.grid_cols();
   };
   const bool of_blocks = strategy == "block" && config_->block_rows;
   const bool fits = (strategy == "tensor" && has_grid(weight.rows, weight.cols)) ||

@@ -61,6 +61,9 @@ class PartFinder {
   /// The axes in which the naming stores the weight; none where nothing tells.
   std::optional<Axes> axes_of(std::size_t weight, const WeightName& name) const;
 
+  /// Says whether a weight is gate and up in one tensor, by its naming, or by its name where none is recognized.
+  bool is_fused(std::size_t weight, const WeightName& name) const;
+
   /// The scales of a weight by any of the names that writers give them.
   std::size_t scales_of(std::size_t weight, const std::vector<std::string>& names);
   std::size_t take(std::size_t number);
@@ -82,8 +85,8 @@ class PartFinder {
   std::vector<ScaleCell> channel_cells(const QuantizedTensor& weight, const std::optional<Axes>& axes) const;
   /// Takes the first of the cells whose grid has the shape of the scales.
   void set_cell(QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const;
-  /// Lets blocks begin anew where up does, if scales are as many as those of gate and of up behind each other, and not
-  /// as many as those of one matrix.
+  /// Of a fused FC1 alone: lets blocks begin anew where up does, if scales are as many as those of gate and of up
+  /// behind each other, and not as many as those of one matrix.
   void find_restart(QuantizedTensor& weight, const ScaleCell& block) const;
   /// One value for gate and one for up of a fused FC1: which rows each is for only its layout says.
   bool are_of_parts(const QuantizedTensor& weight, std::size_t values) const;

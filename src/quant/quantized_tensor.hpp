@@ -75,8 +75,17 @@ struct QuantizedTensor {
   i64 part_of(i64 row) const { return part_rows == 0 ? 0 : row / part_rows % 2; }
 };
 
-/// The axes of weights as their naming stores them, by the tensor of their codes.
-using WeightAxes = std::map<std::size_t, Axes>;
+/// What a naming says of a weight that it explains.
+struct WeightPlace {
+  // Axes alone are those of a weight that is no fused FC1.
+  WeightPlace(Axes of) : axes(of) {}
+  Axes axes = Axes::OutIn;
+  /// Gate and up stand in one tensor.
+  bool is_fused = false;
+};
+
+/// The places of weights in their naming, by the tensor of their codes.
+using WeightAxes = std::map<std::size_t, WeightPlace>;
 
 /// Says why weights that are stored as codes have no numbers here. They can be moved as they are.
 struct Undecodable {

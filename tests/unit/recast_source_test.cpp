@@ -335,9 +335,9 @@ TEST(RecastSource, BlocksThatGateAndUpShareAreCutInTwo) {
     EXPECT_EQ(decoded(std::move(source), DecodePath::Plain), before);
   }
   // Blocks that begin anew behind 320 rows are no whole number of blocks of 128 / 2 x 3.
-  auto source =
-      source_of({stored("a.weight", Dtype::F8_E4M3, {208, 64}), stored("a.weight_scale_inv", Dtype::F32, {4, 1})},
-                R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [96, 128]}})");
+  auto source = source_of(
+      {stored("a.w13.weight", Dtype::F8_E4M3, {208, 64}), stored("a.w13.weight_scale_inv", Dtype::F32, {4, 1})},
+      R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [96, 128]}})");
   support::expect_error(
       ErrorCode::NotExact, [&] { refine_scales(source, found_in(*source), 48); }, "begin anew behind 104 rows");
 }

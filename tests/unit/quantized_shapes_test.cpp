@@ -1,0 +1,109 @@
+/// What the shapes of scales say, and what they leave open. Codes are one, so that a decoded weight shows the scale
+/// that each place has.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/float_rows.hpp"
+#include "quant/decoded_source.hpp"
+#include "quant/find_quantized.hpp"
+#include "quant/quant_config.hpp"
+#include "support/convert.hpp"
+#include "support/memory_checkpoint.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+using support::expect_error;
+using support::MemorySource;
+using support::MemoryTensor;
+
+/// Codes of the number one.
+MemoryTensor ones(std::string name, Dtype dtype, std::vector<i64> shape) {
+  MemoryTensor tensor{std::move(name), dtype, std::move(shape), {}};
+  tensor.bytes.assign(static_cast<std::size_t>(support::tensor_bytes(dtype, tensor.shape)),
+                      dtype == Dtype::F8_E4M3 ? std::byte{0x38} : std::byte{1});
+  return tensor;
+}
+
+/// 1, 2, 3, ..
+MemoryTensor counted(std::string name, std::vector<i64> shape) {
+  MemoryTensor tensor{std::move(name), Dtype::F32, std::move(shape), {}};
+  tensor.bytes.resize(static_cast<std::size_t>(support::tensor_bytes(Dtype::F32, tensor.shape)));
+  for (std::size_t i = 0; i < tensor.bytes.size() / 4; ++i) {
+    const auto value = static_cast<float>(i + 1);
+    std::memcpy(&tensor.bytes[4 * i], &value, sizeof value);
+  }
+  return tensor;
+}
+
+QuantConfig config_of(const std::string& fields) {
+  return read_quant_config(R"({"quantization_config": {)" + fields + "}}");
+}
+
+const std::string kBlocks = R"("quant_method": "fp8", "weight_block_size": [128, 128])";
+
+/// The numbers of the only weight.
+std::vector<float> decoded(const std::vector<MemoryTensor>& tensors, const QuantConfig& config, i64 part_rows = 0,
+                           const WeightAxes& axes = {}) {
+  std::unique_ptr<Source> source = std::make_unique<MemorySource>(tensors);
+  Quantization found = find_quantized(source->inventory(), config, axes);
+  EXPECT_EQ(found.tensors.size(), 1U);
+  found.tensors.at(0).part_rows = part_rows;
+  check_decodable(*source, found);
+  source = decode_source(std::move(source), std::move(found), Dtype::F32, DecodePath::Fast);
+  std::vector<float> numbers(static_cast<std::size_t>(source->inventory().tensors.at(0).bytes / 4));
+  source->read(0, 0, std::as_writable_bytes(std::span(numbers)));
+  return numbers;
+}
+
+/// The weight has no reading that is sure.
+void expect_refused(ErrorCode code, const std::vector<MemoryTensor>& tensors, const QuantConfig& config,
+                    const std::string& words, const WeightAxes& axes = {}) {
+  expect_error(
+      code, [&] { find_quantized(support::make_inventory(tensors), config, axes); }, words);
+}
+
+/// One row of scales too many once passed for gate's and up's of any weight.
+TEST(QuantizedShapes, BlocksBeginAnewInAFusedFc1Alone) {
+  const auto of = [](const std::string& name) {
+    return std::vector{ones(name + ".weight", Dtype::F8_E4M3, {640, 256}), counted(name + ".weight_scale_inv", {6, 2})};
+  };
+  for (const char* const name : {"l.0.o_proj", "l.0.kv_a_proj_with_mqa", "l.0.down_proj"})
+    expect_refused(ErrorCode::SizeMismatch, of(name), config_of(kBlocks), "[6, 2] scales for '");
+  for (const char* const name : {"l.0.gate_up_proj", "l.0.w13", "l.0.linear_fc1"}) {
+    const std::vector<float> numbers = decoded(of(name), config_of(kBlocks));
+    for (i64 row = 0; row < 640; ++row)
+      for (i64 col = 0; col < 256; ++col) {
+        const i64 scale_row = row / 320 * 3 + row % 320 / 128;
+        ASSERT_EQ(numbers[static_cast<std::size_t>(row * 256 + col)], static_cast<float>(scale_row * 2 + col / 128 + 1))
+            << name << " " << row << " " << col;
+      }
+  }
+  // What the naming says goes before what the name looks like.
+  expect_refused(ErrorCode::SizeMismatch, of("l.0.linear_fc1"), config_of(kBlocks), "[6, 2]", {{0, Axes::OutIn}});
+  WeightPlace fused = Axes::OutIn;
+  fused.is_fused = true;
+  EXPECT_EQ(decoded(of("l.0.input_linear"), config_of(kBlocks), 0, {{0, fused}}).size(), 640U * 256U);
+  fused.axes = Axes::InOut;
+  expect_refused(ErrorCode::SizeMismatch, of("l.0.input_linear"), config_of(kBlocks), "[6, 2]", {{0, fused}});
+}
+
+/// A group of compressed-tensors once let them pass unseen.
+TEST(QuantizedShapes, BlocksThatBeginAnewAreTheGroups) {
+  const auto config = [](const std::string& strategy) {
+    return config_of(R"("quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["re:.*experts.*"],
+        "weights": {"num_bits": 8, "type": "float", "strategy": )" +
+                     strategy + R"(}}, "b": {"targets": ["re:.*attn.*"], "weights": {"num_bits": 8, "type": "float",
+        "strategy": "tensor"}}})");
+  };
+  const std::vector<MemoryTensor> fc1 = {ones("l.experts.gate_up_proj.weight", Dtype::F8_E4M3, {640, 256}),
+                                         counted("l.experts.gate_up_proj.weight_scale_inv", {6, 2})};
+  EXPECT_EQ(decoded(fc1, config(R"("block", "block_structure": [128, 128])")).size(), 640U * 256U);
+  for (const char* const other : {R"("channel")", R"("tensor")"})
+    expect_refused(ErrorCode::QuantConfigContradicts, fc1, config(other), "[6, 2] scales");
+}
+
+}  // namespace
+}  // namespace glu_ckpt
