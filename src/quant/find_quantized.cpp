@@ -98,7 +98,8 @@ class Finder : private PartFinder {
     const bool is_modelopt_grid =
         shape.size() == weight.shape.size() + 2 && shape[shape.size() - 1] == 1 && shape[shape.size() - 3] == 1;
     const bool is_plain = number_of(name, TensorKind::PlainScale) == weight.scales;
-    if (!is_plain || is_modelopt_grid) cells.push_back(block);
+    if (!is_plain) cells.push_back(block);
+    if (is_modelopt_grid) cells = {block};
     // MXFP8 has its scales along the inputs, which are the rows of what is turned; TransformerEngine's second copy has
     // them along the outputs.
     if (scale_dtype == Dtype::U8) cells = {{1, 32}, {32, 1}};

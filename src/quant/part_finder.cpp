@@ -172,17 +172,33 @@ std::vector<ScaleCell> PartFinder::channel_cells(const QuantizedTensor& weight, 
 
 ScaleCell PartFinder::cell_of(const QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const {
   const TensorRef& scales = at(weight.scales);
-  const std::vector<i64> stored = squeezed(scales.shape);
-  std::string fits;
+  std::vector<ScaleCell> exact, without_ones;
+  std::string expected;
   for (const ScaleCell& cell : cells) {
     std::vector<i64> grid = leading_axes(weight.shape);
     grid.push_back(cells_in(weight.rows, cell.rows));
     grid.push_back(cells_in(weight.cols, cell.cols));
-    if (squeezed(grid) == stored) return cell;
-    fits += fmt::format("{}{}", fits.empty() ? "" : " or ", shape_text(grid));
+    if (grid == scales.shape) exact.push_back(cell);
+    if (squeezed(grid) == squeezed(scales.shape)) without_ones.push_back(cell);
+    expected += fmt::format("{}{}", expected.empty() ? "" : " or ", shape_text(grid));
   }
-  fail(ErrorCode::SizeMismatch, {{}, scales.name}, "'{}': {} scales for '{}' of {}; expected {}", scales.name,
-       shape_text(scales.shape), weight.name, shape_text(weight.shape), fits);
+  const std::vector<ScaleCell>& fitting = exact.empty() ? without_ones : exact;
+  if (fitting.empty())
+    fail(ErrorCode::SizeMismatch, {{}, scales.name}, "'{}': {} scales for '{}' of {}; expected {}", scales.name,
+         shape_text(scales.shape), weight.name, shape_text(weight.shape), expected);
+  const auto within = [&](const ScaleCell& cell) {
+    return ScaleCell{std::min(cell.rows, weight.rows), std::min(cell.cols, weight.cols)};
+  };
+  const ScaleCell first = within(fitting.front());
+  for (const ScaleCell& cell : fitting)
+    if (const ScaleCell other = within(cell); other != first)
+      fail(ErrorCode::SizeMismatch, {{}, scales.name},
+           "'{}': {} scales for '{}' of {}, one for each {} x {} or one for each {} x {}, and the shape without all of "
+           "its axes does not tell which. Say it in quantization_config (weight_block_size), or store the axes of one, "
+           "too",
+           scales.name, shape_text(scales.shape), weight.name, shape_text(weight.shape), first.rows, first.cols,
+           other.rows, other.cols);
+  return fitting.front();
 }
 
 void PartFinder::set_cell(QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const {

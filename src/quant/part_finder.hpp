@@ -83,7 +83,8 @@ class PartFinder {
   /// The cells of one scale for each output. Those of a square may be for its rows or its columns: SizeMismatch where
   /// neither the naming nor the place of an axis of one element tells.
   std::vector<ScaleCell> channel_cells(const QuantizedTensor& weight, const std::optional<Axes>& axes) const;
-  /// Takes the first of the cells whose grid has the shape of the scales.
+  /// Takes the cell whose grid has the shape of the scales, or has it but for axes of one where no grid has it as it
+  /// is. Refuses what several of them have that differ.
   void set_cell(QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const;
   /// Of a fused FC1 alone: lets blocks begin anew where up does, if scales are as many as those of gate and of up
   /// behind each other, and not as many as those of one matrix.

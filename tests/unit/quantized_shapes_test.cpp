@@ -105,5 +105,26 @@ TEST(QuantizedShapes, BlocksThatBeginAnewAreTheGroups) {
     expect_refused(ErrorCode::QuantConfigContradicts, fc1, config(other), "[6, 2] scales");
 }
 
+/// Eight blocks of a row once passed for the scales of eight rows, as axes of one told nothing.
+TEST(QuantizedShapes, AnAxisOfOneTellsBlocksFromRows) {
+  const auto of = [](std::vector<i64> shape) {
+    return std::vector{ones("l.0.gate.weight", Dtype::F8_E4M3, {8, 1024}),
+                       counted("l.0.gate.weight_scale_inv", std::move(shape))};
+  };
+  for (const char* const fields : {"", R"("quant_method": "fp8")"}) {
+    const QuantConfig config = config_of(fields);
+    const std::vector<float> blocks = decoded(of({1, 8}), config), rows = decoded(of({8, 1}), config);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      ASSERT_EQ(blocks[i], static_cast<float>(i % 1024 / 128 + 1)) << i;
+      ASSERT_EQ(rows[i], static_cast<float>(i / 1024 + 1)) << i;
+    }
+    expect_refused(ErrorCode::SizeMismatch, of({8}), config, "one for each 1 x 1024 or one for each 8 x 128");
+  }
+  EXPECT_EQ(decoded(of({8}), config_of(kBlocks)), decoded(of({1, 8}), config_of(kBlocks)));
+  const std::vector<MemoryTensor> modelopt = {ones("l.0.gate.weight", Dtype::F8_E4M3, {8, 1024}),
+                                              counted("l.0.gate.weight_scale", {1, 1, 8, 1})};
+  EXPECT_EQ(decoded(modelopt, config_of(R"("quant_method": "modelopt")")), decoded(of({1, 8}), {}));
+}
+
 }  // namespace
 }  // namespace glu_ckpt
