@@ -106,7 +106,9 @@ class Finder : private PartFinder {
     if (scale_dtype == Dtype::F8_E8M0) cells = {block, {1, 32}, {32, 1}};
     // A scale for each row and one block of the columns is no different from one for each row.
     if (config_->block_rows && scale_dtype != Dtype::U8) cells = {block};
-    weight.scales_of_parts = is_float(scale_dtype) && cells.back() != block && are_of_parts(weight, weight.scales);
+    weight.scales_of_parts = is_float(scale_dtype) && are_of_parts(weight, weight.scales) &&
+                             (cells.back() != block || (!config_->block_rows && is_fused(weight.weight, name)));
+    if (weight.scales_of_parts && cells.back() == block) require_no_blocks(weight, block);
     if (weight.scales_of_parts) {
       weight.cell_rows = weight.rows;
       weight.cell_cols = weight.cols;
@@ -116,6 +118,18 @@ class Finder : private PartFinder {
       if (weight.restart_rows == 0) set_cell(weight, cells);
     }
     weight.in_out = weight.in_out || (!axes && weight.cell_rows == weight.rows && weight.cell_cols == 1);
+  }
+
+  /// Two scales of a fused FC1 whose configuration has no blocks are gate's and up's, as transformers stores FP8 per
+  /// tensor, unless they are as many as those of two blocks.
+  void require_no_blocks(const QuantizedTensor& weight, const ScaleCell& block) const {
+    if ((weight.rows + block.rows - 1) / block.rows != 2 || weight.cols > block.cols) return;
+    const TensorRef& scales = at(weight.scales);
+    fail(ErrorCode::SizeMismatch, {{}, scales.name},
+         "'{}': {} scales for '{}' of {} are one for gate and one for up, or those of two blocks of {} x {}, and "
+         "quantization_config does not tell which. If they are blocks', say it there: weight_block_size [{}, {}]",
+         scales.name, shape_text(scales.shape), weight.name, shape_text(weight.shape), block.rows, block.cols,
+         block.rows, block.cols);
   }
 
   static std::string fp8_format(const QuantizedTensor& weight) {

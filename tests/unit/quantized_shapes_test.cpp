@@ -126,5 +126,26 @@ TEST(QuantizedShapes, AnAxisOfOneTellsBlocksFromRows) {
   EXPECT_EQ(decoded(modelopt, config_of(R"("quant_method": "modelopt")")), decoded(of({1, 8}), {}));
 }
 
+/// transformers keeps one scale for gate and one for up, which once passed for those of two blocks of 128 rows.
+TEST(QuantizedShapes, TwoScalesOfAFusedFc1WithoutBlocks) {
+  const auto of = [](i64 rows, i64 cols, const std::string& name = "e.gate_up_proj") {
+    return std::vector{ones(name, Dtype::F8_E4M3, {3, rows, cols}), counted(name + "_scale_inv", {3, 2, 1})};
+  };
+  for (const char* const fields :
+       {"", R"("quant_method": "fp8")", R"("quant_method": "fp8", "weight_block_size": null)"}) {
+    const QuantConfig config = config_of(fields);
+    for (const auto& [rows, cols] : {std::pair<i64, i64>{640, 192}, {192, 160}, {96, 64}}) {
+      const std::vector<float> numbers = decoded(of(rows, cols), config, rows / 2);
+      for (i64 i = 0; i < 3 * rows * cols; ++i)
+        ASSERT_EQ(numbers[static_cast<std::size_t>(i)], static_cast<float>(2 * i / (rows * cols) + 1)) << i;
+    }
+    expect_refused(ErrorCode::SizeMismatch, of(192, 96), config,
+                   "are one for gate and one for up, or those of two blocks of 128 x 128");
+    // Other weights have no two parts.
+    EXPECT_EQ(decoded(of(192, 96, "e.down_proj"), config)[128 * 96], 2.0F);
+  }
+  EXPECT_EQ(decoded(of(192, 96), config_of(kBlocks))[128 * 96], 2.0F);
+}
+
 }  // namespace
 }  // namespace glu_ckpt
