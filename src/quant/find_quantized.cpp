@@ -199,7 +199,9 @@ class Finder : private PartFinder {
 
   /// With a power of two for each 32 codes.
   void add_fp4_bytes(std::size_t number, const std::string& name, const std::vector<std::string>& scales) {
-    add(fp4_weight(number, name, scales_of(number, scales), 32, {Dtype::U8, Dtype::F8_E8M0}), "MXFP4");
+    const QuantizedTensor weight = fp4_weight(number, name, scales_of(number, scales), 32, {Dtype::U8, Dtype::F8_E8M0});
+    require_strategy(weight);
+    add(weight, "MXFP4");
   }
 
   /// gpt-oss: [experts, out, in / 32, 16], decoded as [experts, in, out]; without the first axis where each expert has
@@ -257,6 +259,7 @@ class Finder : private PartFinder {
     require_algorithm_is_not(at(number), "FP8");
     const std::size_t scales = scales_of(number, name.all_of(TensorKind::PlainScale));
     QuantizedTensor weight = fp4_weight(number, name.of(TensorKind::Weight), scales, 16, {Dtype::F8_E4M3});
+    require_strategy(weight);
     weight.global = scales_of(number, name.all_of(global));
     weight.global_divides = global == TensorKind::GlobalScale;
     weight.positive_zero = !weight.global_divides;
@@ -287,7 +290,7 @@ class Finder : private PartFinder {
     require_scale_dtype(weight, {Dtype::BF16, Dtype::F16, Dtype::F32});
     weight.stated_shape = number_of(name.of(TensorKind::WeightShape));
     if (weight.stated_shape) take(*weight.stated_shape);
-    set_cell(weight, {{1, group_size(weight)}, {1, weight.cols}});
+    set_int4_cell(weight);
     const i64 words = (weight.rows + kWordCodes - 1) / kWordCodes;
     if (const auto zeros = number_of(name.of(TensorKind::ZeroPoint))) {
       weight.zeros = take(*zeros);
@@ -312,6 +315,17 @@ class Finder : private PartFinder {
     const std::string of = weight.zeros ? ", asymmetric" : "";
     add(weight, weight.cell_cols == weight.cols ? "INT4 per channel" + of
                                                 : fmt::format("INT4 in groups of {}{}", weight.cell_cols, of));
+  }
+
+  /// Scales of rows under a configuration of groups are those of another weight, or what is left of them.
+  void set_int4_cell(QuantizedTensor& weight) const {
+    const ScaleCell of_groups{1, group_size(weight)}, of_rows{1, weight.cols};
+    if (config_->strategy == "channel")
+      set_cell(weight, {of_rows});
+    else if (config_->group_size)
+      set_cell(weight, {of_groups});
+    else
+      set_cell(weight, {of_groups, of_rows});
   }
 
   /// The columns of a group, by the scales where the configuration does not say it.

@@ -267,10 +267,13 @@ void PartFinder::require_strategy(const QuantizedTensor& weight) const {
     return cells_in(weight.rows, rows) == weight.grid_rows() && cells_in(weight.cols, cols) == weight.grid_cols();
   };
   const bool of_blocks = strategy == "block" && config_->block_rows;
+  const bool of_groups = (strategy == "group" || strategy == "tensor_group") && config_->group_size;
+  const i64 group = config_->group_size.value_or(1);
   const bool fits = (strategy == "tensor" && has_grid(weight.rows, weight.cols)) ||
                     (strategy == "channel" && (weight.in_out ? has_grid(weight.rows, 1) : has_grid(1, weight.cols))) ||
+                    (of_groups && (weight.in_out ? has_grid(group, 1) : has_grid(1, group))) ||
                     (of_blocks && has_grid(*config_->block_rows, *config_->block_cols));
-  if (fits || (strategy != "tensor" && strategy != "channel" && !of_blocks)) return;
+  if (fits || (strategy != "tensor" && strategy != "channel" && !of_groups && !of_blocks)) return;
   const TensorRef& scales = at(weight.scales);
   fail(ErrorCode::QuantConfigContradicts, {{}, scales.name},
        "'{}': {} scales for '{}' of {}, but group '{}' of quantization_config, whose targets mean it ({}), has one "
@@ -278,7 +281,9 @@ void PartFinder::require_strategy(const QuantizedTensor& weight) const {
        "for each {}{}",
        scales.name, shape_text(scales.shape), weight.name, shape_text(weight.shape), config_->group,
        fmt::join(config_->targets, ", "), strategy,
-       of_blocks ? fmt::format(" of {} x {}", *config_->block_rows, *config_->block_cols) : "");
+       of_blocks   ? fmt::format(" of {} x {}", *config_->block_rows, *config_->block_cols)
+       : of_groups ? fmt::format(" of {}", group)
+                   : "");
 }
 
 void PartFinder::require_method(const TensorRef& tensor, std::initializer_list<std::string_view> methods) const {

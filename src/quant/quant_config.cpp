@@ -98,7 +98,11 @@ void read_groups(const JsonValue& groups, QuantConfig& config) {
     keep(config.block_cols, one.block_cols);
     config.groups.push_back(std::move(one));
   }
-  if (config.groups.size() == 1) config.groups.clear();
+  if (config.groups.size() != 1) return;
+  // All that is quantized is in the only group.
+  config.group = config.groups.front().group;
+  config.targets = config.groups.front().targets;
+  config.groups.clear();
 }
 
 std::vector<std::string> skipped_modules(const JsonValue& object) {

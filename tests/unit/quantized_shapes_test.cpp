@@ -147,5 +147,51 @@ TEST(QuantizedShapes, TwoScalesOfAFusedFc1WithoutBlocks) {
   EXPECT_EQ(decoded(of(192, 96), config_of(kBlocks))[128 * 96], 2.0F);
 }
 
+QuantConfig only_group(const std::string& weights) {
+  return config_of(
+      R"("quant_method": "compressed-tensors", "config_groups": {"g": {"targets": ["Linear"], "weights": {)" + weights +
+      "}}}");
+}
+
+/// What is said of all weights once was not held against any.
+TEST(QuantizedShapes, TheOnlyGroupIsCheckedAsOneOfSeveral) {
+  const std::vector<MemoryTensor> fp8 = {ones("a.weight", Dtype::F8_E4M3, {96, 64}),
+                                         counted("a.weight_scale", {96, 1})};
+  const std::vector<MemoryTensor> int4 = {ones("a.weight_packed", Dtype::I32, {96, 8}),
+                                          counted("a.weight_scale", {96, 2})};
+  const std::vector<MemoryTensor> mxfp4 = {ones("a.weight_packed", Dtype::U8, {96, 32}),
+                                           ones("a.weight_scale", Dtype::U8, {96, 2})};
+  const std::string four = R"("num_bits": 4, "type": "int", "strategy": "group", "group_size": 32)";
+  const std::string fp4 = R"("num_bits": 4, "type": "float", "strategy": "group", "group_size": 32)";
+  const std::string eight = R"("num_bits": 8, "type": "float", "strategy": "channel")";
+  for (const auto& [tensors, weights] : {std::pair(fp8, eight), std::pair(int4, four), std::pair(mxfp4, fp4)})
+    EXPECT_EQ(find_quantized(support::make_inventory(tensors), only_group(weights)).tensors.size(), 1U) << weights;
+  const auto contradicts = [](const std::vector<MemoryTensor>& tensors, const std::string& weights,
+                              const std::string& words) {
+    expect_refused(ErrorCode::QuantConfigContradicts, tensors, only_group(weights), words);
+  };
+  contradicts(fp8, R"("num_bits": 8, "type": "int", "strategy": "channel")", "has weights of 8 bits, type 'int'");
+  contradicts(fp8, fp4, "group 'g' of quantization_config, whose targets mean it (Linear), has weights of 4 bits");
+  contradicts(fp8, four, "has weights of 4 bits, type 'int'");
+  contradicts(fp8, R"("num_bits": 8, "type": "float", "strategy": "tensor")", "has one scale for each tensor");
+  contradicts(int4, fp4, "type 'float'");
+  contradicts(mxfp4, four, "type 'int'");
+  contradicts(mxfp4, R"("num_bits": 4, "type": "float", "strategy": "group", "group_size": 16)",
+              "for each group of 16");
+}
+
+/// One scale for each row is what is left of groups, or of a weight that has none.
+TEST(QuantizedShapes, Int4HasTheScalesThatItsGroupHas) {
+  const auto of = [](std::vector<i64> scales) {
+    return std::vector{ones("a.weight_packed", Dtype::I32, {96, 8}), counted("a.weight_scale", std::move(scales))};
+  };
+  const QuantConfig groups = only_group(R"("num_bits": 4, "type": "int", "strategy": "group", "group_size": 32)");
+  const QuantConfig channel = only_group(R"("num_bits": 4, "type": "int", "strategy": "channel")");
+  expect_refused(ErrorCode::SizeMismatch, of({96, 1}), groups, "expected [96, 2]");
+  expect_refused(ErrorCode::SizeMismatch, of({96, 2}), channel, "expected [96, 1]");
+  EXPECT_EQ(decoded(of({96, 2}), groups).size(), 96U * 64U);
+  EXPECT_EQ(decoded(of({96, 1}), channel).size(), 96U * 64U);
+}
+
 }  // namespace
 }  // namespace glu_ckpt
