@@ -157,11 +157,18 @@ class Finder : private PartFinder {
     else if (config_->some_asymmetric)
       cannot_decode(number, ErrorCode::ScaleMissing, missing_zeros(name.of(TensorKind::ZeroPoint)));
     require_scale_dtype(weight, {Dtype::F32, Dtype::BF16, Dtype::F16});
-    std::vector<ScaleCell> cells = channel_cells(weight, axes);
-    cells.push_back({weight.rows, weight.cols});
-    set_cell(weight, cells);
+    weight.in_out = axes == Axes::InOut;
+    weight.scales_of_parts = is_fused(number, name) && are_of_parts(weight, weight.scales);
+    if (weight.scales_of_parts) {
+      weight.cell_rows = weight.rows;
+      weight.cell_cols = weight.cols;
+    } else {
+      std::vector<ScaleCell> cells = channel_cells(weight, axes);
+      cells.push_back({weight.rows, weight.cols});
+      set_cell(weight, cells);
+    }
     const bool per_tensor = weight.cell_rows == weight.rows && weight.cell_cols == weight.cols;
-    weight.in_out = axes == Axes::InOut || (!axes && weight.cell_cols == 1 && !per_tensor);
+    weight.in_out = weight.in_out || (!axes && weight.cell_cols == 1 && !per_tensor);
     require_strategy(weight);
     add(weight, per_tensor ? "INT8 per tensor" : "INT8 per channel");
   }

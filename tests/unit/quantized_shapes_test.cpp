@@ -193,5 +193,28 @@ TEST(QuantizedShapes, Int4HasTheScalesThatItsGroupHas) {
   EXPECT_EQ(decoded(of({96, 1}), channel).size(), 96U * 64U);
 }
 
+/// Fused, INT8 per tensor has a scale for gate and one for up, as FP8 has.
+TEST(QuantizedShapes, Int8PerTensorOfAFusedFc1) {
+  const QuantConfig config = config_of(R"("quant_method": "compressed-tensors")");
+  const auto of = [](const std::string& name, std::vector<i64> scales) {
+    return std::vector{ones(name, Dtype::I8, {3, 96, 64}), counted(name + "_scale", std::move(scales))};
+  };
+  for (const std::vector<i64>& two : {std::vector<i64>{3, 2}, {3, 2, 1}})
+    for (const i64 part_rows : {i64{48}, i64{16}}) {
+      const std::vector<float> numbers = decoded(of("e.gate_up_proj", two), config, part_rows);
+      for (i64 i = 0; i < 3 * 96 * 64; ++i)
+        ASSERT_EQ(numbers[static_cast<std::size_t>(i)],
+                  static_cast<float>(i / (96 * 64) * 2 + i / 64 % 96 / part_rows % 2 + 1))
+            << i;
+    }
+  expect_refused(ErrorCode::SizeMismatch, of("e.down_proj", {3, 2}), config, "[3, 2] scales");
+  expect_error(
+      ErrorCode::NotSupported,
+      [&] {
+        decoded(of("e.gate_up_proj", {3, 2}), config);
+      },
+      "an order that nothing says");
+}
+
 }  // namespace
 }  // namespace glu_ckpt
