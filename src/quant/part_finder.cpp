@@ -324,7 +324,7 @@ void PartFinder::require_scale_dtype(const QuantizedTensor& weight, std::initial
        scales.name, dtype_name(scales.dtype), weight.name, shape_text(weight.shape), known);
 }
 
-void PartFinder::check_orphans() const {
+void PartFinder::check_orphans() {
   constexpr std::array kOfCodes = {TensorKind::PackedWeight, TensorKind::QWeight};
   constexpr std::array kOfScales = {TensorKind::Scale,       TensorKind::PlainScale, TensorKind::SecondScale,
                                     TensorKind::GlobalScale, TensorKind::InputScale, TensorKind::Scales,
@@ -349,7 +349,25 @@ void PartFinder::check_orphans() const {
       fail(ErrorCode::NotSupported, {{}, name},
            "'{}': codes in {} {} cannot be decoded; those in U8 (FP4) and I32 (INT4) can", name,
            dtype_name(at(i).dtype), shape_text(at(i).shape));
+    if (const std::string why = why_left_over(at(i)); !why.empty()) cannot_decode(i, ErrorCode::ScaleOrphan, why);
   }
+}
+
+std::string PartFinder::why_left_over(const TensorRef& tensor) {
+  constexpr std::array kBesideCodes = {TensorKind::ZeroPoint, TensorKind::GroupIndex, TensorKind::PackedGroupIndex,
+                                       TensorKind::WeightShape};
+  const bool is_beside = std::ranges::any_of(kBesideCodes, [&](TensorKind kind) {
+    const auto of = weight_name(tensor.name, kind);
+    return of && (of->is_layer || of->base.ends_with("_proj"));
+  });
+  const bool is_code = tensor.dtype == Dtype::F8_E4M3 || tensor.dtype == Dtype::F8_E5M2;
+  const bool is_scale = tensor.dtype == Dtype::F8_E8M0;
+  if (!is_beside && !is_code && !is_scale) return {};
+  const std::string_view what = is_beside  ? "belongs to codes of a weight that are not there, or that need none of it"
+                                : is_scale ? "scales of no quantized weight that is there"
+                                           : "codes of no weight that --decode has a rule for";
+  return fmt::format("{} {}, {}; the decoded model would keep it. Is the download complete?", dtype_name(tensor.dtype),
+                     shape_text(tensor.shape), what);
 }
 
 }  // namespace glu_ckpt

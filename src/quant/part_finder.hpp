@@ -105,7 +105,7 @@ class PartFinder {
   void require_four_bits(const TensorRef& tensor) const;
   void require_scale_dtype(const QuantizedTensor& weight, std::initializer_list<Dtype> dtypes) const;
   /// Refuses codes or scales among the tensors that are left.
-  void check_orphans() const;
+  void check_orphans();
 
   const Inventory& inventory_;
   const QuantConfig& all_config_;
@@ -118,6 +118,8 @@ class PartFinder {
 
  private:
   ScaleCell cell_of(const QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const;
+  /// Says why a tensor that no weight takes is no part of a decoded model; empty where it may be one.
+  static std::string why_left_over(const TensorRef& tensor);
   /// Patterns and parts of names are not tried: programs differ in what they match.
   void require_not_skipped(const QuantizedTensor& weight) const;
 };

@@ -216,5 +216,28 @@ TEST(QuantizedShapes, Int8PerTensorOfAFusedFc1) {
       "an order that nothing says");
 }
 
+/// They once stood in the decoded model as they were.
+TEST(QuantizedShapes, WhatIsLeftOverIsNoPartOfADecodedModel) {
+  const auto left = [](const std::string& name, Dtype dtype, std::vector<i64> shape) {
+    const Quantization found = find_quantized(
+        support::make_inventory({ones("l.1.up_proj.weight", Dtype::F8_E4M3, {96, 64}),
+                                 counted("l.1.up_proj.weight_scale", {96, 1}), ones(name, dtype, std::move(shape))}),
+        {});
+    return found.undecodable ? found.undecodable->tensor : "";
+  };
+  for (const auto& [name, dtype, shape] : std::vector<std::tuple<std::string, Dtype, std::vector<i64>>>{
+           {"l.0.gate_proj.scale", Dtype::F8_E8M0, {1, 1}},
+           {"l.0.q_proj.bias", Dtype::F8_E4M3, {64}},
+           {"l.0.q_proj.bias", Dtype::F8_E5M2, {64}},
+           {"l.0.q_proj.weight_zero_point", Dtype::I32, {8, 1}},
+           {"l.1.up_proj.weight_zero_point", Dtype::I8, {96, 1}},
+           {"l.0.q_proj.g_idx", Dtype::I32, {64}},
+           {"l.0.q_proj.weight_g_idx", Dtype::I32, {64}},
+           {"l.0.q_proj.weight_shape", Dtype::I64, {2}}})
+    EXPECT_EQ(left(name, dtype, shape), name);
+  EXPECT_EQ(left("l.0.norm.scale", Dtype::BF16, {64}), "");
+  EXPECT_EQ(left("l.0.grid_shape", Dtype::I64, {2}), "");
+}
+
 }  // namespace
 }  // namespace glu_ckpt
