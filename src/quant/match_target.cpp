@@ -227,18 +227,38 @@ class PatternRun {
 
 }  // namespace
 
-std::optional<bool> matches_pattern(std::string_view pattern, std::string_view text) {
-  if (pattern.size() > kMostPatternBytes) return std::nullopt;
-  PatternParser parser(pattern);
+struct Pattern {
+  std::vector<PatternStep> steps;
+  std::size_t first = 0;
+
+  bool matches(std::string_view text) const { return PatternRun(steps, text).run(first); }
+};
+
+namespace {
+
+std::shared_ptr<const Pattern> read_pattern(std::string_view text) {
+  if (text.size() > kMostPatternBytes) return nullptr;
+  PatternParser parser(text);
   const std::optional<std::size_t> first = parser.parse();
-  if (!first) return std::nullopt;
-  return PatternRun(parser.steps(), text).run(*first);
+  return first ? std::make_shared<const Pattern>(Pattern{parser.steps(), *first}) : nullptr;
 }
 
-std::optional<bool> names_module(std::string_view target, std::string_view module) {
+}  // namespace
+
+std::optional<bool> matches_pattern(std::string_view pattern, std::string_view text) {
+  const auto read = read_pattern(pattern);
+  return read ? std::optional(read->matches(text)) : std::nullopt;
+}
+
+ModuleTarget::ModuleTarget(std::string_view text) : text_(text) {
   constexpr std::string_view kPattern = "re:";
-  if (!target.starts_with(kPattern)) return target == module;
-  return matches_pattern(target.substr(kPattern.size()), module);
+  is_pattern_ = text.starts_with(kPattern);
+  if (is_pattern_) pattern_ = read_pattern(text.substr(kPattern.size()));
+}
+
+std::optional<bool> ModuleTarget::names(std::string_view module) const {
+  if (!is_pattern_) return text_ == module;
+  return pattern_ ? std::optional(pattern_->matches(module)) : std::nullopt;
 }
 
 }  // namespace glu_ckpt

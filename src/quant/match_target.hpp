@@ -1,7 +1,9 @@
 #pragma once
 /// The targets by which a group of compressed-tensors' quantization_config names modules.
 
+#include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace glu_ckpt {
@@ -11,8 +13,22 @@ namespace glu_ckpt {
 /// of the lengths' product at most.
 std::optional<bool> matches_pattern(std::string_view pattern, std::string_view text);
 
-/// Returns whether a target means the module: its name, or "re:" and a pattern of it. Names of classes, such as
-/// "Linear", mean no module by its name.
-std::optional<bool> names_module(std::string_view target, std::string_view module);
+/// A pattern that is read once and tried on many texts.
+struct Pattern;
+
+/// The name of a module, or "re:" and a pattern of it. Names of classes, such as "Linear", mean no module by its name.
+class ModuleTarget {
+ public:
+  explicit ModuleTarget(std::string_view text);
+
+  /// Returns whether the target means the module; none where its pattern is not read here.
+  std::optional<bool> names(std::string_view module) const;
+
+ private:
+  std::string text_;
+  bool is_pattern_ = false;
+  /// Null where the pattern is not read here.
+  std::shared_ptr<const Pattern> pattern_;
+};
 
 }  // namespace glu_ckpt

@@ -45,7 +45,7 @@ i64 product_of(const std::vector<i64>& shape) {
 }
 
 PartFinder::PartFinder(const Inventory& inventory, const QuantConfig& config, const WeightAxes& axes)
-    : inventory_(inventory), all_config_(config), config_(&config), axes_(axes) {
+    : inventory_(inventory), all_config_(config), group_finder_(config), config_(&config), axes_(axes) {
   for (std::size_t i = 0; i < inventory.tensors.size(); ++i) numbers_.emplace(inventory.tensors[i].name, i);
 }
 
@@ -245,7 +245,29 @@ void PartFinder::choose_group(std::size_t weight) {
   std::string module = at(weight).name;
   for (const TensorKind kind : {TensorKind::Weight, TensorKind::PackedWeight})
     if (const auto name = weight_name(at(weight).name, kind)) module = name->base;
-  if (const QuantConfig* const group = group_of(all_config_, module)) config_ = group;
+  const std::vector<i64>& shape = at(weight).shape;
+  if (const QuantConfig* const group = group_finder_.of_weight(module, shape.size() > 2 ? shape.front() : 0))
+    config_ = group;
+  else
+    require_known_blocks(at(weight));
+}
+
+void PartFinder::require_known_blocks(const TensorRef& tensor) const {
+  const bool is_fp8 = tensor.dtype == Dtype::F8_E4M3 || tensor.dtype == Dtype::F8_E5M2;
+  if (!is_fp8 || tensor.shape.size() < 2 || tensor.name.ends_with("scale")) return;
+  std::string blocks;
+  for (const QuantConfig& group : all_config_.groups) {
+    if (group.type == "int" ||
+        (group.block_rows == all_config_.block_rows && group.block_cols == all_config_.block_cols))
+      continue;
+    blocks += fmt::format("{}'{}' has {}", blocks.empty() ? "" : ", ", group.group,
+                          group.block_rows ? fmt::format("{}x{}", *group.block_rows, *group.block_cols) : "none");
+  }
+  if (blocks.empty()) return;
+  fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
+       "'{}' is {} {}, and the targets of quantization_config do not tell which group it is in, by whose blocks its "
+       "scales are read: group {}. Decode the checkpoint as it was written, before experts are moved",
+       tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), blocks);
 }
 
 void PartFinder::require_type(const TensorRef& tensor, std::string_view type, i64 bits) const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "layout/tensor_kinds.hpp"
+#include "quant/group_finder.hpp"
 #include "quant/quant_config.hpp"
 #include "quant/quantized_tensor.hpp"
 
@@ -94,9 +95,11 @@ class PartFinder {
   /// A tensor of a weight has its leading axes, and these for each matrix.
   void check_part(const QuantizedTensor& weight, std::size_t number, Dtype dtype, const std::vector<i64>& of_one) const;
 
-  /// Lets config_ be what is said of this weight.
+  /// Lets config_ be what is said of this weight: by its group, or else what all groups agree on. Refuses FP8 whose
+  /// group is not known where groups have blocks of several sizes.
   void choose_group(std::size_t weight);
   /// Refuse a weight that its group has in another form.
+  void require_known_blocks(const TensorRef& tensor) const;
   void require_type(const TensorRef& tensor, std::string_view type, i64 bits) const;
   void require_strategy(const QuantizedTensor& weight) const;
   void require_method(const TensorRef& tensor, std::initializer_list<std::string_view> methods) const;
@@ -109,6 +112,7 @@ class PartFinder {
 
   const Inventory& inventory_;
   const QuantConfig& all_config_;
+  const GroupFinder group_finder_;
   /// What is said of the weight at hand: of its group, where groups differ and it is known to be in one.
   const QuantConfig* config_;
   const WeightAxes& axes_;

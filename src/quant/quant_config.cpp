@@ -6,7 +6,6 @@
 
 #include "core/json.hpp"
 #include "format/model_config.hpp"
-#include "quant/match_target.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -241,24 +240,6 @@ std::optional<Member> find_quantization_member(std::string_view text, Holds hold
 }
 
 }  // namespace
-
-const QuantConfig* group_of(const QuantConfig& config, std::string_view module) {
-  // Names go before patterns and those before classes, each in the order of its letters; the last group of a target has
-  // it.
-  const QuantConfig* found = nullptr;
-  std::pair<int, std::string_view> best;
-  for (const QuantConfig& group : config.groups)
-    for (const std::string& target : group.targets) {
-      const std::optional<bool> names = names_module(target, module);
-      if (!names) return nullptr;
-      if (!*names && target != "Linear") continue;
-      const std::pair<int, std::string_view> rank{!*names ? 2 : target.starts_with("re:") ? 1 : 0, target};
-      if (found != nullptr && best < rank) continue;
-      found = &group;
-      best = rank;
-    }
-  return found;
-}
 
 std::optional<i64> block_rows_of(const QuantConfig& config) {
   std::optional<i64> rows = config.block_rows;

@@ -44,11 +44,6 @@ struct QuantConfig {
   std::vector<std::string> targets;
 };
 
-/// Returns the group whose targets mean the module, as compressed-tensors 0.20 looks it up: by its name, by the first
-/// pattern of it in the order of letters, or as one of all linear layers. Null where there are no groups, where none
-/// means it, and where a pattern cannot be read here.
-const QuantConfig* group_of(const QuantConfig& config, std::string_view module);
-
 /// Returns the rows of blocks that all groups with blocks have.
 std::optional<i64> block_rows_of(const QuantConfig& config);
 

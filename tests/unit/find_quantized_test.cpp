@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "quant/group_finder.hpp"
 #include "quant/quant_config.hpp"
 #include "support/convert.hpp"
 
@@ -518,10 +519,10 @@ TEST(FindQuantized, GroupsByTheirTargets) {
       "words": {"targets": ["re:.*experts.*", "b.attn.o"], "weights": {"num_bits": 4, "type": "int",
                 "group_size": 32, "strategy": "group", "symmetric": false}}}}})");
   ASSERT_EQ(config.groups.size(), 3U);
-  EXPECT_EQ(group_of(config, "b.attn.q")->group, "attention");
-  EXPECT_EQ(group_of(config, "b.attn.o")->group, "words");
-  EXPECT_EQ(group_of(config, "b.mlp.up")->group, "all");
-  EXPECT_EQ(group_of(config, "b.experts.0.attn")->group, "attention");
+  EXPECT_EQ(GroupFinder(config).of_module("b.attn.q")->group, "attention");
+  EXPECT_EQ(GroupFinder(config).of_module("b.attn.o")->group, "words");
+  EXPECT_EQ(GroupFinder(config).of_module("b.mlp.up")->group, "all");
+  EXPECT_EQ(GroupFinder(config).of_module("b.experts.0.attn")->group, "attention");
   EXPECT_EQ(block_rows_of(config), 128);
   const auto fp8 = [](const std::string& name, const std::vector<i64>& scales) {
     return std::vector{stored(name + ".weight", Dtype::F8_E4M3, {192, 160}),
@@ -562,9 +563,50 @@ TEST(FindQuantized, TwoPatternsOfOneModule) {
       "config_groups": {
       "z": {"targets": ["re:.*up.*", "Linear"], "weights": {"num_bits": 8, "type": "int"}},
       "a": {"targets": ["re:.*[u]p$", "Linear"], "weights": {"num_bits": 4, "type": "int"}}}}})");
-  EXPECT_EQ(group_of(config, "m.up")->group, "a");
-  EXPECT_EQ(group_of(config, "m.up.x")->group, "z");
-  EXPECT_EQ(group_of(config, "m.down")->group, "a");
+  EXPECT_EQ(GroupFinder(config).of_module("m.up")->group, "a");
+  EXPECT_EQ(GroupFinder(config).of_module("m.up.x")->group, "z");
+  EXPECT_EQ(GroupFinder(config).of_module("m.down")->group, "a");
+}
+
+/// Fused and grouped weights stay in the group of the modules that they were made of, whose names the targets have.
+TEST(FindQuantized, GroupsOfMovedExperts) {
+  const auto of_blocks = [](const std::string& target) {
+    return read_quant_config(R"({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {
+        "all": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "block",
+                "block_structure": [128, 128]}},
+        "experts": {"targets": [")" +
+                             target + R"("], "weights": {"num_bits": 8, "type": "float", "strategy": "block",
+                    "block_structure": [96, 128]}}}}})");
+  };
+  const QuantConfig config = of_blocks(R"(re:.*experts\\.\\d+\\..*)");
+  const auto group = [](const QuantConfig& of, const std::string& name, i64 experts) {
+    const QuantConfig* const one = GroupFinder(of).of_weight(name, experts);
+    return one == nullptr ? std::string() : one->group;
+  };
+  EXPECT_EQ(group(config, "m.experts.gate_up_proj", 2), "experts");
+  EXPECT_EQ(group(config, "m.experts.0.gate_up_proj", 0), "experts");
+  EXPECT_EQ(group(config, "m.experts.w13", 2), "experts");
+  EXPECT_EQ(group(config, "m.experts.down_proj", 2), "experts");
+  EXPECT_EQ(group(config, "m.q_proj", 0), "all");
+  EXPECT_EQ(group(config, "m.gate_up_proj", 0), "all");
+  // Not known: grouped without an axis of experts, and names of no module.
+  EXPECT_EQ(group(config, "m.experts.down_proj", 0), "");
+  EXPECT_EQ(group(config, "m.experts.other", 2), "");
+  EXPECT_EQ(group(config, "m.stacked", 2), "");
+  const QuantConfig gate = of_blocks(R"(re:.*\\.gate_proj$)");
+  EXPECT_EQ(group(gate, "m.experts.gate_up_proj", 2), "");
+  EXPECT_EQ(group(gate, "m.shared_expert.gate_up_proj", 0), "");
+  EXPECT_EQ(group(gate, "m.experts.down_proj", 2), "all");
+  EXPECT_EQ(group(of_blocks(R"(re:.*experts\\.1\\..*)"), "m.experts.down_proj", 2), "");
+  EXPECT_EQ(group(of_blocks(R"(re:.*gate_up_proj$)"), "m.experts.gate_up_proj", 2), "");
+
+  const std::vector<MemoryTensor> grouped = {stored("m.experts.gate_up_proj", Dtype::F8_E4M3, {2, 192, 128}),
+                                             stored("m.experts.gate_up_proj_scale", Dtype::F32, {2, 2, 1})};
+  EXPECT_EQ(cell(only(grouped, config)), Cell(96, 128));
+  expect_error(
+      ErrorCode::QuantConfigContradicts, [&] { found(grouped, gate); },
+      "'m.experts.gate_up_proj' is F8_E4M3 [2, 192, 128], and the targets of quantization_config do not tell which "
+      "group it is in, by whose blocks its scales are read: group 'all' has 128x128, 'experts' has 96x128");
 }
 
 TEST(FindQuantized, TargetsThatAreNotReadSayNothing) {
@@ -572,7 +614,7 @@ TEST(FindQuantized, TargetsThatAreNotReadSayNothing) {
       "config_groups": {
       "a": {"targets": ["re:a{2}"], "weights": {"num_bits": 4, "type": "int", "symmetric": true}},
       "b": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "symmetric": true}}}}})");
-  EXPECT_EQ(group_of(config, "a"), nullptr);
+  EXPECT_EQ(GroupFinder(config).of_module("a"), nullptr);
   EXPECT_TRUE(found(packed_int4(), config).undecodable);
 }
 

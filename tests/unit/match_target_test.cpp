@@ -38,10 +38,10 @@ TEST(MatchTarget, NoPatternTakesLong) {
 }
 
 TEST(MatchTarget, NamesAndClasses) {
-  EXPECT_EQ(names_module("a.b", "a.b"), true);
-  EXPECT_EQ(names_module("a", "a.b"), false);
-  EXPECT_EQ(names_module("re:a", "a.b"), true);
-  EXPECT_EQ(names_module("Linear", "a.b"), false);
+  EXPECT_EQ(ModuleTarget("a.b").names("a.b"), true);
+  EXPECT_EQ(ModuleTarget("a").names("a.b"), false);
+  EXPECT_EQ(ModuleTarget("re:a").names("a.b"), true);
+  EXPECT_EQ(ModuleTarget("Linear").names("a.b"), false);
 }
 
 }  // namespace
