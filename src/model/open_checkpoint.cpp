@@ -116,7 +116,7 @@ namespace {
 
 /// Reads the config.json of the hints and, where it has no quantization_config, the record of a conversion that made
 /// scales for blocks of fewer rows.
-QuantConfig quant_config_of(const Source& source, const ModelHints& hints) {
+QuantConfig recorded_quant_config(const Source& source, const ModelHints& hints) {
   QuantConfig config = read_quant_config(hints.config);
   if (!config.method.empty() || config.block_rows) return config;
   const auto recorded = source.record().find("scale_rows");
@@ -124,6 +124,16 @@ QuantConfig quant_config_of(const Source& source, const ModelHints& hints) {
   config.block_rows = parse_number<i64>(recorded->second);
   if (config.block_rows && *config.block_rows < 1) config.block_rows.reset();
   return config;
+}
+
+/// Reads also the file in which older exports of ModelOpt say it alone.
+QuantConfig quant_config_of(const Source& source, const ModelHints& hints) {
+  constexpr i64 kMostBytes = i64{64} << 20;
+  const std::vector<ExtraFile>& files = source.info().extra_files;
+  const auto file = std::ranges::find(files, kModelOptConfig, &ExtraFile::name);
+  QuantConfig config = recorded_quant_config(source, hints);
+  if (file == files.end()) return config;
+  return with_modelopt_file(std::move(config), read_small_file(file->path, kMostBytes, ErrorCode::ConfigJson));
 }
 
 /// Codes and scales are what many a refusal is about that says nothing of them.

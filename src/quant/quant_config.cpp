@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/fail.hpp"
 #include "core/json.hpp"
 #include "format/model_config.hpp"
 
@@ -257,6 +258,38 @@ QuantConfig read_quant_config(const std::string& config) {
   if (document.fault()) return {};
   const auto object = find_quantization_object(document.root());
   return object ? read_object(*object) : QuantConfig();
+}
+
+QuantConfig with_modelopt_file(QuantConfig config, const std::string& text) {
+  const JsonDocument document(text, kMaxQuantConfigDepth);
+  if (document.fault() || document.root().kind() != JsonKind::Object)
+    fail(ErrorCode::ConfigJson, {}, "{} is no JSON object; it says how weights are quantized", kModelOptConfig);
+  const auto said = document.root().find("quantization");
+  if (!said || said->kind() != JsonKind::Object) return config;
+  const std::string algorithm = text_of(*said, "quant_algo");
+  if (algorithm.empty()) return config;
+  std::optional<i64> group_size = said->find<i64>("group_size");
+  if (group_size && *group_size <= 0) group_size.reset();
+  if (config.method.empty()) {
+    config.method = "modelopt";
+    config.format = algorithm;
+    config.group_size = group_size;
+    config.skipped = skipped_modules(*said);
+    return config;
+  }
+  const bool is_other = config.method != "modelopt" || (!config.format.empty() && config.format != algorithm);
+  if (is_other)
+    fail(ErrorCode::QuantConfigContradicts, {},
+         "quantization_config of config.json says '{}'{}, but {} beside it says ModelOpt's '{}'; remove the one that "
+         "does not belong to these weights",
+         config.method, config.format.empty() ? "" : fmt::format(" with '{}'", config.format), kModelOptConfig,
+         algorithm);
+  if (config.group_size && group_size && *config.group_size != *group_size)
+    fail(ErrorCode::QuantConfigContradicts, {},
+         "quantization_config of config.json says groups of {}, but {} beside it says groups of {}; correct the one "
+         "that is wrong",
+         *config.group_size, kModelOptConfig, *group_size);
+  return config;
 }
 
 namespace {

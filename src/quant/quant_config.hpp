@@ -53,6 +53,10 @@ inline constexpr std::string_view kModelOptConfig = "hf_quant_config.json";
 /// `config` is the text of a config.json, or empty.
 QuantConfig read_quant_config(const std::string& config);
 
+/// Returns `config` with what kModelOptConfig of that text says where config.json says nothing: older exports have only
+/// that file. Throws QuantConfigContradicts where the two differ, ConfigJson for a text that is no JSON object.
+QuantConfig with_modelopt_file(QuantConfig config, const std::string& text);
+
 /// The text without its `quantization_config`, also that of its `text_config`; all other bytes stay.
 std::string without_quantization(std::string_view config);
 
