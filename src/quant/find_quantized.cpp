@@ -298,6 +298,7 @@ class Finder : private PartFinder {
     weight.stated_shape = number_of(name.of(TensorKind::WeightShape));
     if (weight.stated_shape) take(*weight.stated_shape);
     set_int4_cell(weight);
+    require_strategy(weight);
     const i64 words = (weight.rows + kWordCodes - 1) / kWordCodes;
     if (const auto zeros = number_of(name.of(TensorKind::ZeroPoint))) {
       weight.zeros = take(*zeros);

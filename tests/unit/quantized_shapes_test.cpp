@@ -189,6 +189,8 @@ TEST(QuantizedShapes, Int4HasTheScalesThatItsGroupHas) {
   const QuantConfig channel = only_group(R"("num_bits": 4, "type": "int", "strategy": "channel")");
   expect_refused(ErrorCode::SizeMismatch, of({96, 1}), groups, "expected [96, 2]");
   expect_refused(ErrorCode::SizeMismatch, of({96, 2}), channel, "expected [96, 1]");
+  expect_refused(ErrorCode::QuantConfigContradicts, of({96, 1}),
+                 only_group(R"("num_bits": 4, "type": "int", "strategy": "tensor")"), "has one scale for each tensor");
   EXPECT_EQ(decoded(of({96, 2}), groups).size(), 96U * 64U);
   EXPECT_EQ(decoded(of({96, 1}), channel).size(), 96U * 64U);
 }
