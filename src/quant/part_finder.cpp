@@ -383,7 +383,11 @@ std::string PartFinder::why_left_over(const TensorRef& tensor) {
     return of && (of->is_layer || of->base.ends_with("_proj"));
   });
   const bool is_code = tensor.dtype == Dtype::F8_E4M3 || tensor.dtype == Dtype::F8_E5M2;
-  const bool is_scale = tensor.dtype == Dtype::F8_E8M0;
+  // DeepSeek-V4's word, behind the names of linear layers: others call what a norm or a router learns so.
+  constexpr std::array<std::string_view, 4> kOfLayers = {"_proj.scale", ".w1.scale", ".w2.scale", ".w3.scale"};
+  const bool is_scale = tensor.dtype == Dtype::F8_E8M0 || std::ranges::any_of(kOfLayers, [&](std::string_view end) {
+                          return tensor.name.ends_with(end);
+                        });
   if (!is_beside && !is_code && !is_scale) return {};
   const std::string_view what = is_beside  ? "belongs to codes of a weight that are not there, or that need none of it"
                                 : is_scale ? "scales of no quantized weight that is there"

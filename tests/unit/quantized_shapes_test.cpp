@@ -229,6 +229,9 @@ TEST(QuantizedShapes, WhatIsLeftOverIsNoPartOfADecodedModel) {
   };
   for (const auto& [name, dtype, shape] : std::vector<std::tuple<std::string, Dtype, std::vector<i64>>>{
            {"l.0.gate_proj.scale", Dtype::F8_E8M0, {1, 1}},
+           {"l.0.gate_proj.scale", Dtype::F32, {1, 1}},
+           {"l.0.w1.scale", Dtype::F32, {1, 1}},
+           {"l.0.wq_a.scale", Dtype::F8_E8M0, {1, 1}},
            {"l.0.q_proj.bias", Dtype::F8_E4M3, {64}},
            {"l.0.q_proj.bias", Dtype::F8_E5M2, {64}},
            {"l.0.q_proj.weight_zero_point", Dtype::I32, {8, 1}},
