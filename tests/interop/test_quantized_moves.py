@@ -362,8 +362,25 @@ def test_mxfp4_becomes_mxfp8(glu, tmp_path):
     assert glu.digest(out, "--decode", "f32") == glu.digest(source, "--decode", "f32")
 
 
+def test_gpt_oss_becomes_blocks_of_mxfp8(glu, tmp_path):
+    source = checkpoint("mxfp4_gpt_oss", tmp_path / "source")
+    out = glu.convert(source, "--encode", "mxfp8")
+    before, after = load_safetensors(source), load_safetensors(out)
+    table = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6]).repeat(2) * torch.tensor([1.0] * 8 + [-1.0] * 8)
+    names = [name for name in before if name.endswith("_blocks")]
+    assert names and before.keys() == after.keys()
+    for name in names:
+        packed = before[name].long()
+        numbers = table[torch.stack([packed & 15, packed >> 4], -1).flatten(-2)]
+        assert after[name].dtype == torch.float8_e4m3fn
+        assert torch.equal(after[name].float(), numbers)
+    for name in before.keys() - set(names):
+        assert torch.equal(before[name].contiguous().view(torch.uint8), after[name].contiguous().view(torch.uint8))
+    assert glu.digest(out, "--decode", "f32") == glu.digest(source, "--decode", "f32")
+
+
 @pytest.mark.parametrize("kind, says", [
-    ("fp8_block128", "is no power of two"), ("nvfp4_modelopt", "--decode bf16"), ("mxfp4_gpt_oss", "gpt-oss"),
+    ("fp8_block128", "is no power of two"), ("nvfp4_modelopt", "--decode bf16"),
     ("awq_int4", "--decode bf16"), ("ct_int4_g32", "--decode bf16"), ("fp8_channel", "is no power of two"),
 ])
 def test_what_is_no_mxfp8_is_refused(glu, tmp_path, kind, says):
