@@ -46,6 +46,11 @@ i64 product_of(const std::vector<i64>& shape) {
 
 PartFinder::PartFinder(const Inventory& inventory, const QuantConfig& config, const WeightAxes& axes)
     : inventory_(inventory), all_config_(config), group_finder_(config), config_(&config), axes_(axes) {
+  if (config.has_unread_block)
+    fail(ErrorCode::QuantConfigContradicts, {},
+         "quantization_config has a block size ('weight_block_size' or 'block_structure') that is not two whole "
+         "numbers from 1 to 2147483648, such as [128, 128]; without it scales cannot be told apart. Correct it in "
+         "config.json");
   for (std::size_t i = 0; i < inventory.tensors.size(); ++i) numbers_.emplace(inventory.tensors[i].name, i);
 }
 

@@ -6,6 +6,7 @@
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "core/parse_number.hpp"
 #include "format/model_config.hpp"
 
 namespace glu_ckpt {
@@ -21,14 +22,35 @@ std::string text_of(const JsonValue& object, std::string_view name) {
   return text ? std::string(*text) : std::string();
 }
 
+/// Larger ones are no blocks of any weight, and sums with them would overflow.
+constexpr i64 kMostBlockExtent = i64{1} << 31;
+
+/// compressed-tensors also reads "128x64".
+std::vector<std::optional<i64>> block_extents(const JsonValue& block) {
+  std::vector<std::optional<i64>> extents;
+  if (block.kind() == JsonKind::Array)
+    for (const JsonValue item : block.items()) extents.push_back(item.get<i64>());
+  const auto text = block.get<std::string_view>();
+  for (std::size_t at = 0; text && at <= text->size();) {
+    const std::size_t end = std::min(text->find('x', at), text->size());
+    extents.push_back(parse_number<i64>(text->substr(at, end - at)));
+    at = end + 1;
+  }
+  return extents;
+}
+
 void read_block(const std::optional<JsonValue>& block, QuantConfig& config) {
-  if (!block || block->kind() != JsonKind::Array || block->size() != 2) return;
-  auto item = block->items().begin();
-  const auto rows = (*item).get<i64>();
-  const auto cols = (*++item).get<i64>();
-  if (!rows || !cols || *rows <= 0 || *cols <= 0) return;
-  config.block_rows = rows;
-  config.block_cols = cols;
+  if (!block || block->kind() == JsonKind::Null) return;
+  const std::vector<std::optional<i64>> extents = block_extents(*block);
+  const bool is_read = extents.size() == 2 && std::ranges::all_of(extents, [](const std::optional<i64>& extent) {
+                         return extent && *extent > 0 && *extent <= kMostBlockExtent;
+                       });
+  if (!is_read) {
+    config.has_unread_block = true;
+    return;
+  }
+  config.block_rows = extents[0];
+  config.block_cols = extents[1];
 }
 
 /// compressed-tensors stores the order of columns where it is chosen by group; "weight" and "static" leave it as it is.
@@ -78,6 +100,7 @@ void read_groups(const JsonValue& groups, QuantConfig& config) {
     const bool first = config.groups.empty();
     config.some_asymmetric = config.some_asymmetric || one.some_asymmetric;
     config.some_reordered = config.some_reordered || one.some_reordered;
+    config.has_unread_block = config.has_unread_block || one.has_unread_block;
     if (are_packed(group, *weights)) {
       config.bits_differ = config.bits_differ || (packed_bits && packed_bits != one.bits);
       packed_bits = one.bits;

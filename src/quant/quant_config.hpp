@@ -24,6 +24,8 @@ struct QuantConfig {
   std::string version;
   std::optional<i64> block_rows;
   std::optional<i64> block_cols;
+  /// weight_block_size or block_structure is there and is no two numbers from 1 to 2^31.
+  bool has_unread_block = false;
   std::optional<i64> group_size;
   std::optional<i64> bits;
   /// False: weights have zero points. Of AWQ it is said by `zero_point`, of GPTQ by `sym`.

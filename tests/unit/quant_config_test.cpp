@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "quant/find_quantized.hpp"
 #include "support/convert.hpp"
 
 namespace glu_ckpt {
@@ -47,11 +48,36 @@ TEST(QuantConfig, BlocksOfCompressedTensors) {
   EXPECT_EQ(of(blocks).block_rows, 128);
   EXPECT_EQ(of(blocks).block_cols, 64);
   EXPECT_EQ(of(blocks + R"(, "b": {"weights": {"strategy": "channel"}})").block_rows, std::nullopt);
-  for (const char* const other : {"[128]", "[0, 64]", "\"128x64\"", "[1.5, 64]", "null"})
+  for (const char* const other : {"[128]", "[0, 64]", "\"128\"", "[1.5, 64]", "null"})
     EXPECT_EQ(
         of(R"("a": {"weights": {"strategy": "block", "block_structure": )" + std::string(other) + "}}").block_rows,
         std::nullopt)
         << other;
+}
+
+/// compressed-tensors parses "128x64"; 128 is never assumed where something else is said.
+TEST(QuantConfig, BlocksThatAreNotRead) {
+  const auto of = [](const std::string& field, const std::string& block) {
+    return read_quant_config(R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": )" +
+                             (field.empty() ? block : "null") +
+                             R"(, "config_groups": {"a": {"weights": {"strategy": "block", "block_structure": )" +
+                             (field.empty() ? "null" : block) + "}}}}}");
+  };
+  for (const char* const field : {"", "block_structure"}) {
+    EXPECT_EQ(of(field, "\"96x64\"").block_rows, 96);
+    EXPECT_EQ(of(field, "\"96x64\"").block_cols, 64);
+    EXPECT_FALSE(of(field, "\"96x64\"").has_unread_block);
+    EXPECT_FALSE(of(field, "null").has_unread_block);
+    for (const char* const block :
+         {"[0, 128]", "[-1, 128]", "[128.0, 128]", "[\"128\", \"128\"]", "[9223372036854775807, 128]", "[128]",
+          "[1, 2, 3]", "\"\"", "\"128\"", "\"128x\"", "\"x128\"", "\"1x2x3\"", "\"0x128\"", "128", "{}"}) {
+      EXPECT_TRUE(of(field, block).has_unread_block) << block;
+      EXPECT_EQ(of(field, block).block_rows, std::nullopt) << block;
+    }
+  }
+  support::expect_error(
+      ErrorCode::QuantConfigContradicts, [&] { find_quantized({}, of("", "[0, 128]")); },
+      "a block size ('weight_block_size' or 'block_structure') that is not two whole numbers");
 }
 
 TEST(QuantConfig, NothingIsEmpty) {
