@@ -44,8 +44,7 @@ class PatternParser {
   }
   std::size_t fork(std::size_t one, std::size_t other) { return add({Kind::Fork, {}, one, other}); }
 
-  /// Parts are read from left to right and made from right to left, so each is read twice: to see where it ends, and
-  /// when what follows it is made.
+  /// Parts are read from left to right and made from right to left: first it is seen where each ends.
   std::size_t alternatives(std::size_t next) {
     std::size_t first = sequence(next);
     while (!failed_ && take('|')) first = fork(first, sequence(next));
@@ -67,10 +66,35 @@ class PatternParser {
     return next;
   }
 
+  /// Finds the end by the brackets alone, so that what is in them is not read once more for each of them. What is
+  /// broken inside is seen when the piece is made.
   void skip_piece() {
-    const std::size_t made = steps_.size();
-    piece(0);
-    steps_.resize(made);
+    int open = 0;
+    do {
+      if (has('['))
+        skip_class();
+      else if (take('\\'))
+        ++at_;
+      else
+        open += bracket();
+    } while (open > 0 && at_ < text_.size());
+    if (open > 0 || at_ > text_.size()) failed_ = true;
+    if (take('*') || take('+') || take('?')) take('?');
+  }
+
+  /// Passes a character: 1 where it opens a group, -1 where it closes one.
+  int bracket() {
+    const char c = text_[at_++];
+    return c == '(' ? 1 : c == ')' ? -1 : 0;
+  }
+
+  /// A bracket that closes does not where it is the first character.
+  void skip_class() {
+    ++at_;
+    take('^');
+    do at_ += has('\\') ? 2 : 1;
+    while (at_ < text_.size() && !has(']'));
+    ++at_;
   }
 
   std::size_t piece(std::size_t next) {

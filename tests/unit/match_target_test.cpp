@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 
 namespace glu_ckpt {
@@ -35,6 +36,23 @@ TEST(MatchTarget, NoPatternTakesLong) {
   EXPECT_EQ(matches_pattern("(((a*)*)*)*$", std::string(3000, 'a') + "b"), false);
   EXPECT_EQ(matches_pattern("(a|a)*(a|aa)+c", std::string(3000, 'a')), false);
   EXPECT_EQ(matches_pattern(std::string(15, '(') + "a*" + std::string(15, ')') + "$", std::string(100, 'a')), true);
+}
+
+/// Each group was read twice for each one around it: 65536 times in these.
+TEST(MatchTarget, GroupsInsideGroupsAreReadOnce) {
+  const std::string one = std::string(16, '(') + "a" + std::string(16, ')');
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 1000; ++i)
+    ASSERT_EQ(matches_pattern(one + one + one + one + one + one + one, "aaaaaaa"), true) << i;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
+TEST(MatchTarget, BracketsInsidePieces) {
+  for (const char* const pattern : {"([)])", "(\\))", "([]])", "([^](])", "([a\\])])", "((?:[(|]|\\())?\\)"})
+    EXPECT_EQ(matches_pattern(pattern, ")"), pattern[1] != '[' || pattern[2] != ']') << pattern;
+  EXPECT_EQ(matches_pattern("([]])*$", "]]"), true);
+  for (const char* const pattern : {"([)", "(\\)", "(a))", "([a)", "(()", "a{1}", "(a**)", "(|*)", "[]"})
+    EXPECT_EQ(matches_pattern(pattern, ")"), std::nullopt) << pattern;
 }
 
 TEST(MatchTarget, NamesAndClasses) {
