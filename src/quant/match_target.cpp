@@ -121,9 +121,8 @@ class PatternParser {
   std::size_t atom(std::size_t next) {
     if (take('(')) {
       if (take('?') && !take(':')) failed_ = true;
-      if (++depth_ > 16) failed_ = true;
+      // kMostPatternBytes bounds how deep groups lie in groups.
       const std::size_t first = failed_ ? next : alternatives(next);
-      --depth_;
       if (!take(')')) failed_ = true;
       return first;
     }
@@ -193,7 +192,6 @@ class PatternParser {
 
   std::string_view text_;
   std::size_t at_ = 0;
-  int depth_ = 0;
   bool failed_ = false;
   std::vector<PatternStep> steps_;
 };

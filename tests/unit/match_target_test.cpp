@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <string>
 
 namespace glu_ckpt {
@@ -27,7 +26,7 @@ TEST(MatchTarget, WhatIsNotReadHere) {
   for (const std::string& pattern :
        {std::string("a{2}"), std::string("(?=a)"), std::string("(?P<x>a)"), std::string("a("), std::string("a)"),
         std::string("["), std::string("[z-a]"), std::string("\\"), std::string("\\1"), std::string("\\bmodel"),
-        std::string("*a"), std::string("a**"), std::string(257, 'a'), std::string(40, '(') + std::string(40, ')')})
+        std::string("*a"), std::string("a**"), std::string(257, 'a')})
     EXPECT_EQ(matches_pattern(pattern, kModule), std::nullopt) << pattern;
 }
 
@@ -38,13 +37,13 @@ TEST(MatchTarget, NoPatternTakesLong) {
   EXPECT_EQ(matches_pattern(std::string(15, '(') + "a*" + std::string(15, ')') + "$", std::string(100, 'a')), true);
 }
 
-/// Each group was read twice for each one around it: 65536 times in these.
+/// Each group was once read twice for each one around it: 2^120 times in these.
 TEST(MatchTarget, GroupsInsideGroupsAreReadOnce) {
-  const std::string one = std::string(16, '(') + "a" + std::string(16, ')');
-  const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < 1000; ++i)
-    ASSERT_EQ(matches_pattern(one + one + one + one + one + one + one, "aaaaaaa"), true) << i;
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  const std::string nested = std::string(120, '(') + "ab*" + std::string(120, ')');
+  EXPECT_EQ(matches_pattern(nested + "c", "abbc"), true);
+  EXPECT_EQ(matches_pattern(nested + "c", "abb"), false);
+  EXPECT_EQ(matches_pattern(nested.substr(1), "abb"), std::nullopt);
+  EXPECT_EQ(matches_pattern(std::string(128, '(') + std::string(128, ')'), "a"), true);
 }
 
 TEST(MatchTarget, BracketsInsidePieces) {

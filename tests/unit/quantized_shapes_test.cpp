@@ -77,7 +77,8 @@ TEST(QuantizedShapes, BlocksBeginAnewInAFusedFc1Alone) {
     for (i64 row = 0; row < 640; ++row)
       for (i64 col = 0; col < 256; ++col) {
         const i64 scale_row = row / 320 * 3 + row % 320 / 128;
-        ASSERT_EQ(numbers[static_cast<std::size_t>(row * 256 + col)], static_cast<float>(scale_row * 2 + col / 128 + 1))
+        const i64 scale = scale_row * 2 + col / 128 + 1;
+        ASSERT_EQ(numbers[static_cast<std::size_t>(row * 256 + col)], static_cast<float>(scale))
             << name << " " << row << " " << col;
       }
   }
@@ -115,8 +116,9 @@ TEST(QuantizedShapes, AnAxisOfOneTellsBlocksFromRows) {
     const QuantConfig config = config_of(fields);
     const std::vector<float> blocks = decoded(of({1, 8}), config), rows = decoded(of({8, 1}), config);
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-      ASSERT_EQ(blocks[i], static_cast<float>(i % 1024 / 128 + 1)) << i;
-      ASSERT_EQ(rows[i], static_cast<float>(i / 1024 + 1)) << i;
+      const std::size_t block = i % 1024 / 128 + 1, row = i / 1024 + 1;
+      ASSERT_EQ(blocks[i], static_cast<float>(block)) << i;
+      ASSERT_EQ(rows[i], static_cast<float>(row)) << i;
     }
     expect_refused(ErrorCode::SizeMismatch, of({8}), config, "one for each 1 x 1024 or one for each 8 x 128");
   }
@@ -136,8 +138,10 @@ TEST(QuantizedShapes, TwoScalesOfAFusedFc1WithoutBlocks) {
     const QuantConfig config = config_of(fields);
     for (const auto& [rows, cols] : {std::pair<i64, i64>{640, 192}, {192, 160}, {96, 64}}) {
       const std::vector<float> numbers = decoded(of(rows, cols), config, rows / 2);
-      for (i64 i = 0; i < 3 * rows * cols; ++i)
-        ASSERT_EQ(numbers[static_cast<std::size_t>(i)], static_cast<float>(2 * i / (rows * cols) + 1)) << i;
+      for (i64 i = 0; i < 3 * rows * cols; ++i) {
+        const i64 part = 2 * i / (rows * cols) + 1;
+        ASSERT_EQ(numbers[static_cast<std::size_t>(i)], static_cast<float>(part)) << i;
+      }
     }
     expect_refused(ErrorCode::SizeMismatch, of(192, 96), config,
                    "are one for gate and one for up, or those of two blocks of 128 x 128");
@@ -204,10 +208,10 @@ TEST(QuantizedShapes, Int8PerTensorOfAFusedFc1) {
   for (const std::vector<i64>& two : {std::vector<i64>{3, 2}, {3, 2, 1}})
     for (const i64 part_rows : {i64{48}, i64{16}}) {
       const std::vector<float> numbers = decoded(of("e.gate_up_proj", two), config, part_rows);
-      for (i64 i = 0; i < 3 * 96 * 64; ++i)
-        ASSERT_EQ(numbers[static_cast<std::size_t>(i)],
-                  static_cast<float>(i / (96 * 64) * 2 + i / 64 % 96 / part_rows % 2 + 1))
-            << i;
+      for (i64 i = 0; i < 3 * 96 * 64; ++i) {
+        const i64 part = i / (96 * 64) * 2 + i / 64 % 96 / part_rows % 2 + 1;
+        ASSERT_EQ(numbers[static_cast<std::size_t>(i)], static_cast<float>(part)) << i;
+      }
     }
   expect_refused(ErrorCode::SizeMismatch, of("e.down_proj", {3, 2}), config, "[3, 2] scales");
   expect_error(
