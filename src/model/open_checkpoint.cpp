@@ -196,8 +196,8 @@ void find_parts(const Source& source, const SourceAnswers& answers, Quantization
   }
 }
 
-/// What is stored as codes has the axes of its naming, or those of its format. Nothing where no naming explains it:
-/// then shapes alone tell.
+/// Returns which axes stored codes have: those of their naming, or those of their format. Empty where no naming
+/// explains them: then shapes alone tell.
 WeightAxes axes_of_stored(const Source& source, const SourceAnswers& answers) {
   try {
     return weight_axes(recognize_model(source.inventory(), hints_of(source, answers), source.record(), answers).blocks);

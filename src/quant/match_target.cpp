@@ -99,7 +99,7 @@ class PatternParser {
 
   std::size_t piece(std::size_t next) {
     const std::size_t begin = at_;
-    // Where the part repeats, what follows it is a fork that is there first.
+    // If the part repeats, a fork follows it, which has to be there first.
     const std::size_t loop = fork(next, next);
     const std::size_t first = atom(loop);
     const char repeat = at_ < text_.size() ? text_[at_] : '\0';

@@ -87,8 +87,8 @@ class PartFinder {
   /// Takes the cell whose grid has the shape of the scales, or has it but for axes of one where no grid has it as it
   /// is. Refuses what several of them have that differ.
   void set_cell(QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const;
-  /// Of a fused FC1 alone: lets blocks begin anew where up does, if scales are as many as those of gate and of up
-  /// behind each other, and not as many as those of one matrix.
+  /// Lets the blocks of a fused FC1 begin anew where up does, if scales are as many as those of gate and of up behind
+  /// each other, and not as many as those of one matrix.
   void find_restart(QuantizedTensor& weight, const ScaleCell& block) const;
   /// One value for gate and one for up of a fused FC1: which rows each is for only its layout says.
   bool are_of_parts(const QuantizedTensor& weight, std::size_t values) const;
@@ -113,7 +113,7 @@ class PartFinder {
   const Inventory& inventory_;
   const QuantConfig& all_config_;
   const GroupFinder group_finder_;
-  /// What is said of the weight at hand: of its group, where groups differ and it is known to be in one.
+  /// The configuration of the weight at hand: that of its group, where groups differ and it is known to be in one.
   const QuantConfig* config_;
   const WeightAxes& axes_;
   std::unordered_map<std::string, std::size_t> numbers_;

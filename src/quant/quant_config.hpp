@@ -41,7 +41,7 @@ struct QuantConfig {
   std::string type;
   /// Groups of modules whose weights differ, each with all that is said of it; empty where all are alike.
   std::vector<QuantConfig> groups;
-  /// Of a group, and where there is only one: its name, and the targets by which it names modules.
+  /// The name of the group, or of the only one, and the targets by which it names modules.
   std::string group;
   std::vector<std::string> targets;
 };

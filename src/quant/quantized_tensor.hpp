@@ -75,7 +75,7 @@ struct QuantizedTensor {
   i64 part_of(i64 row) const { return part_rows == 0 ? 0 : row / part_rows % 2; }
 };
 
-/// What a naming says of a weight that it explains.
+/// The axes of a weight that a naming explains, and whether it is a fused FC1.
 struct WeightPlace {
   // Axes alone are those of a weight that is no fused FC1.
   WeightPlace(Axes of) : axes(of) {}
