@@ -105,6 +105,8 @@ class KernelLinear {
     // Loads that kernel too, so that the first run can be captured.
     const std::vector<i64> none(static_cast<std::size_t>(linear.num_experts));
     store_splits(none, reinterpret_cast<i64*>(splits_.data()), stream);
+    // A run may be on another stream, whose splits these would overwrite.
+    CUDA_CHECK(cudaStreamSynchronize(stream));
   }
 
   void run(const LinearRows& rows, std::span<const i64> splits, GpuStream stream) const {

@@ -318,6 +318,19 @@ TEST(GroupedLinearHostSplits, TheKernelsGiveTheBitsOfDeviceSplits) {
   }
 }
 
+TEST(GroupedLinearHostSplits, NothingIsUnderWayOnceItIsMade) {
+  std::mt19937 random(11);
+  const LinearCase c = {LinearProduct::Forward, Dtype::BF16, 40, 24, {3, 4, 5}, 2};
+  const LinearData data(c, random);
+  const CudaStream stream;
+  const DeviceCase on_device(c, data);
+  for (int i = 0; i < 20; ++i) {
+    const GroupedLinearHostSplits linear(on_device.linear(), LinearEngine::Kernels, stream.get());
+    // A run on another stream would race with it.
+    ASSERT_EQ(cudaStreamQuery(stream.get()), cudaSuccess);
+  }
+}
+
 TEST(GroupedLinearHostSplits, WrongSplitsAreRefusedBeforeTheLaunch) {
   std::mt19937 random(10);
   const LinearCase c = {LinearProduct::Forward, Dtype::BF16, 40, 24, {3, 4, 5}, 2};

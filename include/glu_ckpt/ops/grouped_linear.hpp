@@ -117,16 +117,17 @@ enum class LinearEngine {
 /// Computes the product on a GPU, with splits in host memory.
 class GroupedLinearHostSplits {
  public:
-  /// Prepares runs on the current device. Takes memory there: cuBLAS's own, and 32 MiB as its workspace. Throws as
-  /// DeviceGroupedLinear does; NoDevice where LinearEngine::Cublas is asked for and is not there.
+  /// Prepares runs on the current device, on streams of that device; waits for `stream`. Takes memory there: cuBLAS's
+  /// own, and 32 MiB as its workspace. Throws as DeviceGroupedLinear does; NoDevice where LinearEngine::Cublas is asked
+  /// for and is not there.
   GroupedLinearHostSplits(const GroupedLinear& linear, LinearEngine engine, GpuStream stream);
   ~GroupedLinearHostSplits();
   GroupedLinearHostSplits(GroupedLinearHostSplits&&) noexcept;
   GroupedLinearHostSplits& operator=(GroupedLinearHostSplits&&) noexcept;
 
   /// Waits for nothing. A graph can capture it, by cuBLAS once a run was not captured, which loads its kernels; the
-  /// graph keeps these splits. Throws Usage for wrong splits, before anything is
-  /// launched. Runs of one object have to follow one another.
+  /// graph keeps these splits. Throws Usage for wrong splits, before anything is launched. Runs of one object have to
+  /// follow one another.
   void run(const LinearRows& rows, std::span<const i64> splits, GpuStream stream) const;
 
   bool uses_cublas() const;
