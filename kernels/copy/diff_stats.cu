@@ -1,7 +1,7 @@
 /// Threads compare long stretches of both buffers, each with eight loads of 16 bytes in flight; Thrust merges what the
 /// blocks found. Elements are compared as lanes of 64-bit words, whatever the dtype. Their differences are looked at as
-/// floats, and only those that may be the largest so far are made exact, in double. Sums, minima and maxima come out
-/// the same in whatever order.
+/// floats, and only those that may be the largest so far, of those that any block has seen, are made exact, in double.
+/// Sums, minima and maxima come out the same in whatever order.
 
 // All sizes are 64-bit: one instance of Thrust's kernels, not two.
 #define THRUST_FORCE_64_BIT_OFFSET_TYPE
@@ -135,6 +135,12 @@ struct Maxima {
 __device__ inline float rounded_down(double value, float) { return __double2float_rd(value); }
 __device__ inline double rounded_down(double value, double) { return value; }
 
+/// The largest bounds of all blocks so far, as the bits of floats.
+struct alignas(8) SharedBounds {
+  u32 abs = 0;
+  u32 rel = 0;
+};
+
 /// Bounds below the maxima, which the rounding of Number cannot cross: only an element that reaches one of them can
 /// raise a maximum. They may come from elements of other threads.
 template <typename Number>
@@ -153,13 +159,32 @@ struct Bounds {
   /// Takes the largest bounds of the threads that run together.
   __device__ void share() {
     // Positive floats are in the order of their bits.
-    if constexpr (sizeof(Number) == 4) {
+    if constexpr (kAreShared) {
       const auto together = cooperative_groups::coalesced_threads();
       const auto most = cooperative_groups::greater<u32>();
       abs = __uint_as_float(cooperative_groups::reduce(together, __float_as_uint(abs), most));
       rel = __uint_as_float(cooperative_groups::reduce(together, __float_as_uint(rel), most));
     }
   }
+
+  /// Give bounds to all blocks, and take theirs. The threads that run together have shared theirs before.
+  __device__ void give(SharedBounds* shared) const {
+    if constexpr (kAreShared)
+      if (cooperative_groups::coalesced_threads().thread_rank() == 0) {
+        atomicMax(&shared->abs, __float_as_uint(abs));
+        atomicMax(&shared->rel, __float_as_uint(rel));
+      }
+  }
+  __device__ void take(const SharedBounds* shared) {
+    if constexpr (kAreShared) {
+      const uint2 others = __ldcv(reinterpret_cast<const uint2*>(shared));
+      abs = fmax(abs, __uint_as_float(others.x));
+      rel = fmax(rel, __uint_as_float(others.y));
+    }
+  }
+
+ private:
+  static constexpr bool kAreShared = sizeof(Number) == 4;
 };
 
 __device__ inline float fma_down(float x, float y, float z) { return __fmaf_rd(x, y, z); }
@@ -209,6 +234,8 @@ struct Buffers {
   Lanes lanes;
   /// Both pointers are multiples of 16.
   bool aligned;
+  /// One for all blocks, zeros at first.
+  SharedBounds* bounds = nullptr;
 
   __host__ __device__ i64 vectors() const { return (bytes + kVectorBytes - 1) / kVectorBytes; }
 
@@ -272,6 +299,8 @@ __device__ __noinline__ Largest<typename Element::Number> with_step(const Buffer
     });
   });
   largest.bounds.raise(largest.maxima.abs, largest.maxima.rel);
+  largest.bounds.share();
+  largest.bounds.give(buffers.bounds);
   return largest;
 }
 
@@ -285,6 +314,8 @@ class Comparison {
   __device__ void add(i64 vector) {
     uint4 of_a[kLoads], of_b[kLoads];
     load(vector, of_a, of_b);
+    if constexpr (kHasNumbers)
+      if (steps_++ % kStepsAlone == 0) largest_.bounds.take(buffers_.bounds);
     u32 unequal = 0;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i)
@@ -293,7 +324,6 @@ class Comparison {
       add_equal(of_a);
     else
       add_unequal(vector, of_a, of_b);
-    if constexpr (kHasNumbers) largest_.bounds.share();
   }
 
   __device__ Partial partial() const {
@@ -375,11 +405,14 @@ class Comparison {
     });
   }
 
+  /// Steps from one look at the bounds of all blocks to the next. A look costs equal sides time.
+  [[maybe_unused]] static constexpr u32 kStepsAlone = 4;
   static constexpr i64 kNone = std::numeric_limits<i64>::max();
   const Buffers& buffers_;
   u32 differing_ = 0;
   u32 nan_in_one_ = 0;
   u32 nan_in_both_ = 0;
+  u32 steps_ = 0;
   i64 first_ = kNone;
   Largest<Number> largest_;
 };
@@ -449,13 +482,16 @@ int blocks_for(const Buffers& buffers) {
 }
 
 /// One partial result of each block, and Thrust's reduction of those.
-Partial compare(const Buffers& buffers, i64 count, Dtype dtype, GpuStream stream) {
+Partial compare(Buffers buffers, i64 count, Dtype dtype, GpuStream stream) {
   const int blocks = blocks_for(buffers);
-  const std::size_t bytes = static_cast<std::size_t>(blocks) * sizeof(Partial);
+  const std::size_t partial_bytes = static_cast<std::size_t>(blocks) * sizeof(Partial);
+  const std::size_t bytes = partial_bytes + sizeof(SharedBounds);
   StreamAllocator allocator{stream};
   const auto free = [&](char* memory) { allocator.deallocate(memory, bytes); };
   const std::unique_ptr<char, decltype(free)> memory(allocator.allocate(bytes), free);
   auto* const partials = reinterpret_cast<Partial*>(memory.get());
+  buffers.bounds = reinterpret_cast<SharedBounds*>(memory.get() + partial_bytes);
+  CUDA_CHECK(cudaMemsetAsync(buffers.bounds, 0, sizeof(SharedBounds), stream));
   kernel_for(dtype)<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(buffers, partials);
   check_launch("diff_stats", [&] { return diff_shape(count, dtype); });
   return thrust::reduce(thrust::cuda::par(allocator).on(stream), partials, partials + blocks, Partial{}, Merge{});

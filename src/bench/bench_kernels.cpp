@@ -237,10 +237,10 @@ void bench_offsets(KernelBench& bench, i64 groups) {
   bench.report({"splits_to_offsets", "", "5 arrays, one launch", {groups}, 0, own, "", 0});
 }
 
-/// Compares tensors beside a plain read of both sides: equal ones, and ones that are equal but for a shift, so that
-/// nearly every element differs. They are arbitrary bits, some of them NaNs and infinities, or numbers as weights are.
+/// Compares tensors beside a plain read of both sides: equal ones, and ones that are equal but for a shift by a row, so
+/// that nearly every element differs. They are arbitrary bits, some of them NaNs and infinities, or numbers as weights
+/// are.
 void bench_diff(KernelBench& bench, const ExpertShape& shape, i64 experts, std::string_view data) {
-  constexpr i64 kShift = 16;
   const i64 bytes = experts * expert_bytes(shape);
   auto* const sums = reinterpret_cast<u32*>(bench.scratch());
   CUDA_CHECK(cudaMemsetAsync(sums, 0, kReadSums * sizeof(u32), bench.stream()));
@@ -249,7 +249,7 @@ void bench_diff(KernelBench& bench, const ExpertShape& shape, i64 experts, std::
     plain_read(dst, bytes, sums, stream);
   };
   plain_copy(bytes)(bench.src(), bench.dst(), bench.stream());
-  for (const i64 shift : {i64{0}, kShift}) {
+  for (const i64 shift : {i64{0}, shape.hidden * kBf16Bytes}) {
     const auto launch = [&](std::byte* src, std::byte* dst, cudaStream_t stream) {
       (void)diff_stats(src, dst + shift, (bytes - shift) / kBf16Bytes, Dtype::BF16, stream);
     };
