@@ -1,6 +1,7 @@
 /// The matrices of a block: where each gate, up and down of each expert lies in the stored tensors.
 
 #include <algorithm>
+#include <map>
 
 #include "core/fail.hpp"
 #include "layout/element_grid.hpp"
@@ -87,6 +88,17 @@ class PartMatrices {
         .value_or(kFp8Blocks);
   }
 
+  /// Checks that the elements are for as many weights as those of an expert of the same width before.
+  void check_grid(i64 expert, std::size_t tensor, const ElementGrid& grid) {
+    const auto [first, is_new] = grids_.try_emplace(width(expert), grid, tensor);
+    const auto& [expected, other] = first->second;
+    if (grid == expected) return;
+    const TensorRef& ref = inventory_.tensors[tensor];
+    const TensorRef& beside = inventory_.tensors[other];
+    fail(ErrorCode::ExpertShape, {{}, ref.name}, "'{}' is {}, but '{}', of an expert of the same width, is {}", ref.name,
+         shape_text(ref.shape), beside.name, shape_text(beside.shape));
+  }
+
   /// Returns how far this layer's first byte lies behind the first byte of its tensor.
   i64 layer_offset(const TensorRef& ref) const {
     return block_.stacked_layers > 0 ? block_.layer_slot * (ref.bytes / block_.stacked_layers) : 0;
@@ -100,6 +112,7 @@ class PartMatrices {
                                                      : MatrixExtents{fused ? 2 * f : f, block_.hidden_size};
     const i64 parts = fused ? 2 : 1;
     const ElementGrid grid = grid_of(ref, weight, parts);
+    if (!grouped_) check_grid(expert, tensor, grid);
     const MatrixExtents stored = matrix_extents(kind_, weight, parts, grid, ref);
     const bool shares_bytes = dtype_bits(ref.dtype) < 8 || grid == kNibbles;
     if (shares_bytes && stored_axes(kind_, block_.codes, block_.axes) == Axes::InOut)
@@ -151,6 +164,8 @@ class PartMatrices {
   TensorKind kind_;
   Role role_;
   bool grouped_;
+  /// By the width of an expert: the grid of the first such one, and its tensor.
+  std::map<i64, std::pair<ElementGrid, std::size_t>> grids_;
 };
 
 }  // namespace
