@@ -273,7 +273,8 @@ class Finder : private PartFinder {
     take_if_there(name, of_inputs);
     const TensorRef& second = at(*weight.global);
     weight.scales_of_parts = are_of_parts(weight, *weight.global);
-    if (second.dtype != Dtype::F32 || product_of(second.shape) != weight.matrices * (weight.scales_of_parts ? 2 : 1))
+    const i64 wanted = weight.matrices * (weight.scales_of_parts ? 2 : 1);
+    if (second.dtype != Dtype::F32 || checked_product(second.shape) != wanted)
       fail(ErrorCode::SizeMismatch, {{}, second.name},
            "'{}': {} {} for '{}' of {}; expected F32 and one value a matrix", second.name, dtype_name(second.dtype),
            shape_text(second.shape), weight.name, shape_text(weight.shape));

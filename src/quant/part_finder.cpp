@@ -38,12 +38,6 @@ WeightName plain_weight_name(const std::string& name) {
 
 std::vector<i64> leading_axes(const std::vector<i64>& shape) { return {shape.begin(), shape.end() - 2}; }
 
-i64 product_of(const std::vector<i64>& shape) {
-  i64 total = 1;
-  for (const i64 extent : shape) total *= extent;
-  return total;
-}
-
 PartFinder::PartFinder(const Inventory& inventory, const QuantConfig& config, const WeightAxes& axes)
     : inventory_(inventory), all_config_(config), group_finder_(config), config_(&config), axes_(axes) {
   if (config.has_unread_block)
@@ -134,7 +128,8 @@ QuantizedTensor PartFinder::weight_of(std::size_t number, std::string name, std:
   weight.weight = number;
   weight.rows = shape[shape.size() - 2];
   weight.cols = shape.back();
-  weight.matrices = product_of(leading_axes(shape));
+  // A factor of `total`, which did not overflow.
+  weight.matrices = *checked_product(leading_axes(shape));
   weight.shape = std::move(shape);
   return weight;
 }

@@ -50,7 +50,6 @@ WeightName plain_weight_name(const std::string& name);
 
 /// The axes in front of a matrix.
 std::vector<i64> leading_axes(const std::vector<i64>& shape);
-i64 product_of(const std::vector<i64>& shape);
 
 class PartFinder {
  protected:
