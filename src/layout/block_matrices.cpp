@@ -95,8 +95,8 @@ class PartMatrices {
     if (grid == expected) return;
     const TensorRef& ref = inventory_.tensors[tensor];
     const TensorRef& beside = inventory_.tensors[other];
-    fail(ErrorCode::ExpertShape, {{}, ref.name}, "'{}' is {}, but '{}', of an expert of the same width, is {}", ref.name,
-         shape_text(ref.shape), beside.name, shape_text(beside.shape));
+    fail(ErrorCode::ExpertShape, {{}, ref.name}, "'{}' is {}, but '{}', of an expert of the same width, is {}",
+         ref.name, shape_text(ref.shape), beside.name, shape_text(beside.shape));
   }
 
   /// Returns how far this layer's first byte lies behind the first byte of its tensor.
