@@ -266,11 +266,16 @@ std::optional<Quantization> known_quantization(const Checkpoint& checkpoint) {
 
 namespace {
 
+/// What a scale without rows and columns is for.
+std::string_view matrix_text(const QuantizedTensor& weight) {
+  return weight.one_for_all ? "all matrices of a tensor" : "each matrix";
+}
+
 /// Which weights one scale is for.
 std::string cell_text(const QuantizedTensor& weight) {
   const auto is_cell = [&](i64 rows, i64 cols) { return weight.cell_rows == rows && weight.cell_cols == cols; };
   if (weight.scales_of_parts && !weight.global) return "each gate and up";
-  if (is_cell(weight.rows, weight.cols)) return "each matrix";
+  if (is_cell(weight.rows, weight.cols)) return std::string(matrix_text(weight));
   if (is_cell(1, weight.cols)) return "each row";
   if (is_cell(weight.rows, 1)) return "each column";
   return fmt::format("{} x {} weights", weight.cell_rows, weight.cell_cols);
@@ -284,7 +289,7 @@ std::vector<std::string> scale_texts(const Inventory& inventory, const Quantizat
         fmt::format("{}, one for {}", dtype_name(inventory.tensors[weight.scales].dtype), cell_text(weight));
     if (weight.global)
       text += fmt::format(", and {}, one for {}", dtype_name(inventory.tensors[*weight.global].dtype),
-                          weight.scales_of_parts ? "each gate and up" : "each matrix");
+                          weight.scales_of_parts ? "each gate and up" : matrix_text(weight));
     texts.insert(std::move(text));
   }
   return {texts.begin(), texts.end()};

@@ -136,7 +136,7 @@ class WeightReader {
   std::optional<float> global_scale(i64 matrix, i64 part) const {
     if (!weight_.global) return std::nullopt;
     std::byte bytes[4];
-    source_.read(*weight_.global, (weight_.scales_of_parts ? 2 * matrix + part : matrix) * 4, bytes);
+    source_.read(*weight_.global, (weight_.scales_of_parts ? 2 * matrix + part : weight_.global_of(matrix)) * 4, bytes);
     const float scale = scale_value(Dtype::F32, bytes);
     if (std::isnan(scale)) fail_scale(*weight_.global, "NaN");
     return scale;
@@ -166,7 +166,8 @@ class WeightReader {
   void fetch_scales(i64 matrix, i64 begin, i64 end) {
     const Dtype dtype = tensor(weight_.scales).dtype;
     const i64 size = dtype_bits(dtype) / 8, cols = weight_.grid_cols();
-    fetch(weight_.scales, (matrix * scale_rows() + begin) * cols * size, (end - begin) * cols * size, raw_);
+    const i64 first = weight_.scales_of(matrix) * scale_rows() + begin;
+    fetch(weight_.scales, first * cols * size, (end - begin) * cols * size, raw_);
     CombinedScale rules[2] = {{global_scale(matrix, 0), weight_.global_divides, weight_.rounds_scale}, {}};
     rules[1] = rules[0];
     if (weight_.scales_of_parts) rules[1].global = global_scale(matrix, 1);

@@ -89,6 +89,7 @@ class Finder : private PartFinder {
 
   void set_fp8_cell(QuantizedTensor& weight, const WeightName& name, const std::optional<Axes>& axes) const {
     const Dtype scale_dtype = at(weight.scales).dtype;
+    if (is_float(scale_dtype) && !config_->block_rows && find_one_for_all(weight, weight.scales)) return;
     const ScaleCell block{config_->block_rows.value_or(128), config_->block_cols.value_or(128)};
     std::vector<ScaleCell> cells = channel_cells(weight, axes);
     cells.insert(cells.begin(), {weight.rows, weight.cols});
@@ -162,7 +163,7 @@ class Finder : private PartFinder {
     if (weight.scales_of_parts) {
       weight.cell_rows = weight.rows;
       weight.cell_cols = weight.cols;
-    } else {
+    } else if (!find_one_for_all(weight, weight.scales)) {
       std::vector<ScaleCell> cells = channel_cells(weight, axes);
       cells.push_back({weight.rows, weight.cols});
       set_cell(weight, cells);
@@ -273,7 +274,8 @@ class Finder : private PartFinder {
     take_if_there(name, of_inputs);
     const TensorRef& second = at(*weight.global);
     weight.scales_of_parts = are_of_parts(weight, *weight.global);
-    const i64 wanted = weight.matrices * (weight.scales_of_parts ? 2 : 1);
+    const i64 wanted =
+        find_one_for_all(weight, *weight.global) ? 1 : weight.matrices * (weight.scales_of_parts ? 2 : 1);
     if (second.dtype != Dtype::F32 || checked_product(second.shape) != wanted)
       fail(ErrorCode::SizeMismatch, {{}, second.name},
            "'{}': {} {} for '{}' of {}; expected F32 and one value a matrix", second.name, dtype_name(second.dtype),

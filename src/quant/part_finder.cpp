@@ -228,6 +228,15 @@ bool PartFinder::are_of_parts(const QuantizedTensor& weight, std::size_t values)
   return outputs > 2 && outputs % 2 == 0 && (stored == two || stored == two_in_column);
 }
 
+bool PartFinder::find_one_for_all(QuantizedTensor& weight, std::size_t values) const {
+  weight.one_for_all = weight.matrices > 1 && checked_product(at(values).shape) == 1;
+  if (weight.one_for_all && values == weight.scales) {
+    weight.cell_rows = weight.rows;
+    weight.cell_cols = weight.cols;
+  }
+  return weight.one_for_all;
+}
+
 void PartFinder::check_part(const QuantizedTensor& weight, std::size_t number, Dtype dtype,
                             const std::vector<i64>& of_one) const {
   const TensorRef& tensor = at(number);

@@ -91,6 +91,9 @@ class PartFinder {
   void find_restart(QuantizedTensor& weight, const ScaleCell& block) const;
   /// One value for gate and one for up of a fused FC1: which rows each is for only its layout says.
   bool are_of_parts(const QuantizedTensor& weight, std::size_t values) const;
+  /// Finds out whether the only scale, or the only second one, is for all of several matrices, each of which it is for
+  /// as a whole.
+  bool find_one_for_all(QuantizedTensor& weight, std::size_t values) const;
   /// A tensor of a weight has its leading axes, and these for each matrix.
   void check_part(const QuantizedTensor& weight, std::size_t number, Dtype dtype, const std::vector<i64>& of_one) const;
 

@@ -59,11 +59,17 @@ struct QuantizedTensor {
   /// Then: rows, or columns of what is `in_out`, of gate before the first ones of up, as often as there are; 0 where
   /// nothing says it, and both scales must be equal.
   i64 part_rows = 0;
+  /// One value is for all matrices, as ModelOpt has it where the experts of a layer are one parameter (Llama 4): FP8 per
+  /// tensor in `scales`, NVFP4 in `global`.
+  bool one_for_all = false;
   /// ModelOpt's decoder gives +0 for code 8 of FP4, others -0.
   bool positive_zero = false;
   /// Scales are rounded to the dtype of the decoded weight before they multiply.
   bool rounds_scale = false;
 
+  /// The matrix whose scales, and whose second scale, are those of this one.
+  i64 scales_of(i64 matrix) const { return one_for_all && !global ? 0 : matrix; }
+  i64 global_of(i64 matrix) const { return one_for_all ? 0 : matrix; }
   i64 grid_rows() const { return grid_row_of(rows - 1) + 1; }
   /// The row of scales that is for a row of the matrix.
   i64 grid_row_of(i64 row) const {

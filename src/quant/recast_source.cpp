@@ -157,7 +157,8 @@ class RowMaker {
 
   void fetch_scales(i64 matrix, i64 begin, i64 end) {
     const i64 cell_bytes = weight_.grid_cols() * scale_bytes();
-    fetch(weight_.scales, (matrix * weight_.grid_rows() + begin) * cell_bytes, (end - begin) * cell_bytes);
+    fetch(weight_.scales, (weight_.scales_of(matrix) * weight_.grid_rows() + begin) * cell_bytes,
+          (end - begin) * cell_bytes);
   }
 
   /// `at` is the first scale of the row of cells in what was fetched.
@@ -228,7 +229,8 @@ class RecastSource final : public Source {
   SharedScales share(std::span<const SecondScales> pairs) {
     std::map<std::size_t, std::size_t> weights;
     for (std::size_t i = 0; i < quantization_.tensors.size(); ++i)
-      if (const QuantizedTensor& weight = quantization_.tensors[i]; weight.global && !weight.scales_of_parts)
+      if (const QuantizedTensor& weight = quantization_.tensors[i];
+          weight.global && !weight.scales_of_parts && !weight.one_for_all)
         weights.emplace(*weight.global, i);
     keep_all();
     std::vector<UnequalPair> unequal;

@@ -238,6 +238,46 @@ TEST(DecodedSource, AnotherScaleOfWhatIsTurnedIsAnotherNumber) {
   }
 }
 
+/// The tensors of one weight whose last one, of F32, has `shape` and holds one value.
+std::vector<MemoryTensor> with_last(std::vector<MemoryTensor> tensors, std::vector<i64> shape, float value) {
+  MemoryTensor& last = tensors.back();
+  last.shape = std::move(shape);
+  last.bytes.resize(static_cast<std::size_t>(support::tensor_bytes(Dtype::F32, last.shape)));
+  for (std::size_t i = 0; i < last.bytes.size(); i += sizeof value) std::memcpy(&last.bytes[i], &value, sizeof value);
+  return tensors;
+}
+
+/// ModelOpt stores one where the experts of a layer are one parameter.
+TEST(DecodedSource, OneScaleForAllExpertsIsThatOfEach) {
+  const struct {
+    std::string method;
+    std::vector<MemoryTensor> tensors;
+  } cases[] = {
+      {"modelopt",
+       {filled("e.up_proj", Dtype::F8_E4M3, {kExperts, 64, 96}), scales("e.up_proj_weight_scale", {kExperts})}},
+      {"compressed-tensors",
+       {filled("e.up_proj", Dtype::I8, {kExperts, 64, 96}), scales("e.up_proj_scale", {kExperts})}},
+      {"modelopt",
+       {filled("e.up_proj", Dtype::U8, {kExperts, 32, 96}),
+        filled("e.up_proj_weight_scale", Dtype::F8_E4M3, {kExperts, 4, 96}),
+        scales("e.up_proj_weight_scale_2", {kExperts})}},
+  };
+  for (const auto& one : cases)
+    for (const DecodePath path : {DecodePath::Fast, DecodePath::Plain})
+      for (const Axes axes : {Axes::InOut, Axes::OutIn}) {
+        if (axes == Axes::OutIn && one.tensors.size() == 3) continue;  // its block scales are turned
+        std::vector<i64> shape;
+        const auto numbers = [&](const std::vector<i64>& of_scales, float value) {
+          return decoded(with_last(one.tensors, of_scales, value), method(one.method), {{0, axes}}, Dtype::F32, path,
+                         shape);
+        };
+        const std::vector<std::byte> of_each = numbers({kExperts}, 0.37F);
+        EXPECT_EQ(numbers({}, 0.37F), of_each) << one.tensors.back().name;
+        EXPECT_EQ(numbers({1}, 0.37F), of_each) << one.tensors.back().name;
+        EXPECT_NE(numbers({}, 0.38F), of_each) << one.tensors.back().name;
+      }
+}
+
 TEST(FindQuantized, ASquareWhoseScalesAreOfEitherAxis) {
   const auto weight = filled("e.down_proj", Dtype::F8_E4M3, {kExperts, 64, 64});
   for (const std::vector<i64>& shape : {std::vector<i64>{kExperts, 64, 1}, {kExperts, 64}}) {
