@@ -22,6 +22,7 @@ class Finder : private PartFinder {
   Quantization find() {
     for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) find_at(i);
     config_ = &all_config_;
+    take_cache_scales();
     check_orphans();
     std::ranges::sort(found_.companions);
     auto& companions = found_.companions;

@@ -355,6 +355,16 @@ void PartFinder::require_scale_dtype(const QuantizedTensor& weight, std::initial
        scales.name, dtype_name(scales.dtype), weight.name, shape_text(weight.shape), known);
 }
 
+void PartFinder::take_cache_scales() {
+  // ModelOpt's names, those of compressed-tensors, and its older ones.
+  constexpr std::array<std::string_view, 7> kOfCaches = {"k_proj.k_scale",     "v_proj.v_scale", "attn.k_scale",
+                                                         "attn.v_scale",       "attn.q_scale",   "k_proj.output_scale",
+                                                         "v_proj.output_scale"};
+  if (found_.tensors.empty()) return;
+  for (std::size_t i = 0; i < inventory_.tensors.size(); ++i)
+    if (std::ranges::any_of(kOfCaches, [&](std::string_view end) { return at(i).name.ends_with(end); })) take(i);
+}
+
 void PartFinder::check_orphans() {
   constexpr std::array kOfCodes = {TensorKind::PackedWeight, TensorKind::QWeight};
   constexpr std::array kOfScales = {TensorKind::Scale,       TensorKind::PlainScale, TensorKind::SecondScale,

@@ -111,6 +111,8 @@ class PartFinder {
   void require_scale_dtype(const QuantizedTensor& weight, std::initializer_list<Dtype> dtypes) const;
   /// Refuses codes or scales among the tensors that are left.
   void check_orphans();
+  /// Beside decoded weights, nothing reads the scales of a quantized cache of keys and values.
+  void take_cache_scales();
 
   const Inventory& inventory_;
   const QuantConfig& all_config_;

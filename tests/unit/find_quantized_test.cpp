@@ -535,5 +535,18 @@ TEST(FindQuantized, BlocksOfOneExpert) {
   EXPECT_TRUE(weight.transposed);
 }
 
+/// They say how the cache of attention is quantized, by ModelOpt's names and compressed-tensors'.
+TEST(FindQuantized, ScalesOfACacheBelongToQuantizedWeights) {
+  const std::vector<MemoryTensor> weight = {stored("a.weight", Dtype::F8_E4M3, {96, 64}),
+                                            stored("a.weight_scale", Dtype::F32, {})};
+  for (const char* const name : {"l.self_attn.k_proj.k_scale", "l.self_attn.v_proj.v_scale", "l.self_attn.k_scale",
+                                 "l.self_attn.v_scale", "l.self_attn.k_proj.output_scale"}) {
+    std::vector<MemoryTensor> tensors = weight;
+    tensors.push_back(stored(name, Dtype::F32, {}));
+    EXPECT_EQ(found(tensors).companions.size(), 2U) << name;
+    EXPECT_TRUE(found({tensors.back()}).companions.empty()) << name;
+  }
+}
+
 }  // namespace
 }  // namespace glu_ckpt
