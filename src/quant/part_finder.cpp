@@ -356,10 +356,9 @@ void PartFinder::require_scale_dtype(const QuantizedTensor& weight, std::initial
 }
 
 void PartFinder::take_cache_scales() {
-  // ModelOpt's names, those of compressed-tensors, and its older ones.
-  constexpr std::array<std::string_view, 7> kOfCaches = {"k_proj.k_scale",     "v_proj.v_scale", "attn.k_scale",
-                                                         "attn.v_scale",       "attn.q_scale",   "k_proj.output_scale",
-                                                         "v_proj.output_scale"};
+  // Behind `self_attn` in compressed-tensors, behind k_proj and v_proj in ModelOpt; the last two are older.
+  constexpr std::array<std::string_view, 6> kOfCaches = {
+      ".k_scale", ".v_scale", ".kv_scale", "attn.q_scale", "k_proj.output_scale", "v_proj.output_scale"};
   if (found_.tensors.empty()) return;
   for (std::size_t i = 0; i < inventory_.tensors.size(); ++i)
     if (std::ranges::any_of(kOfCaches, [&](std::string_view end) { return at(i).name.ends_with(end); })) take(i);

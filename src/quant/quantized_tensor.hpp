@@ -59,8 +59,8 @@ struct QuantizedTensor {
   /// Then: rows, or columns of what is `in_out`, of gate before the first ones of up, as often as there are; 0 where
   /// nothing says it, and both scales must be equal.
   i64 part_rows = 0;
-  /// One value is for all matrices, as ModelOpt has it where the experts of a layer are one parameter (Llama 4): FP8 per
-  /// tensor in `scales`, NVFP4 in `global`.
+  /// One value is for all matrices, as ModelOpt has it where the experts of a layer are one parameter (Llama 4): FP8
+  /// per tensor in `scales`, NVFP4 in `global`.
   bool one_for_all = false;
   /// ModelOpt's decoder gives +0 for code 8 of FP4, others -0.
   bool positive_zero = false;
