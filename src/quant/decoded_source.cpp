@@ -406,7 +406,7 @@ class DecodedSource final : public Source {
   }
 
   void replace_config() {
-    std::erase_if(info_.extra_files, [](const ExtraFile& file) { return file.name.ends_with(kModelOptConfig); });
+    std::erase_if(info_.extra_files, [](const ExtraFile& file) { return is_quantization_file(file.name); });
     for (ExtraFile& file : info_.extra_files)
       if (file.name.ends_with("config.json")) file.edit = without_quantization;
     info_.hints.config = without_quantization(info_.hints.config);

@@ -283,6 +283,11 @@ QuantConfig read_quant_config(const std::string& config) {
   return object ? read_object(*object) : QuantConfig();
 }
 
+bool is_quantization_file(std::string_view name) {
+  const std::string_view last = name.substr(name.rfind('/') + 1);
+  return last == kModelOptConfig || last == "quantize_config.json" || last == "quant_config.json";
+}
+
 QuantConfig with_modelopt_file(QuantConfig config, const std::string& text) {
   const JsonDocument document(text, kMaxQuantConfigDepth);
   if (document.fault() || document.root().kind() != JsonKind::Object)

@@ -307,7 +307,7 @@ class RecastSource final : public Source {
       info_.inventory.tensors.push_back(std::move(tensor));
     }
     if (info_.recast_tensors == 0) return false;
-    std::erase_if(info_.extra_files, [](const ExtraFile& file) { return file.name.ends_with(kModelOptConfig); });
+    std::erase_if(info_.extra_files, [](const ExtraFile& file) { return is_quantization_file(file.name); });
     edit_config(with_mxfp8);
     info_.record["encoded_as"] = "mxfp8";
     return true;

@@ -483,6 +483,15 @@ quantized_named_config() {
       --from-config "$in/config.json" -q
     check "$kind: a named config.json decodes to the same bytes" same_tensors "$WORK"/direct/*.safetensors "$WORK"/named/*.safetensors
   done
+  # What AutoGPTQ, AutoAWQ and ModelOpt say in files of their own is not true of a decoded model.
+  rm -rf "$WORK/bare" "$WORK/direct" "$WORK/named"
+  cp -r "$TESTDATA/quantized/gptq_int4" "$WORK/bare"
+  for kind in quantize_config.json quant_config.json generation_config.json; do echo '{"bits": 4}' >"$WORK/bare/$kind"; done
+  status "files beside config.json: decoded" 0 convert "$WORK/bare" "$WORK/direct" --decode bf16 -q
+  check "files beside config.json: those of the quantization are left" \
+    [ "$(cd "$WORK/direct" && ls -- *config.json | xargs)" == "config.json generation_config.json" ]
+  status "files beside config.json: moved" 0 convert "$WORK/bare" "$WORK/named" --force -q
+  check "files beside config.json: codes keep them" [ -e "$WORK/named/quantize_config.json" ]
 }
 
 quantized_refusals() {
