@@ -119,6 +119,8 @@ DeviceChoice choose_device(i64 gathered_bytes, int jobs, const BackendOptions& o
 struct RangeSums {
   LeafSum source;
   LeafSum output;
+  /// Elements of the range that are NaN, where ExecuteOptions asks for them.
+  i64 nans = 0;
   RangeSums& operator+=(const RangeSums& other);
   bool operator==(const RangeSums&) const = default;
 };
@@ -143,6 +145,8 @@ struct ExecuteOptions {
   /// The hashers of the source and of the output; null where nothing is hashed.
   const LeafHasher* source_leaves = nullptr;
   const LeafHasher* output_leaves = nullptr;
+  /// The outputs, of BF16 or F32, whose NaN elements are counted; sorted.
+  std::vector<std::size_t> count_nans_of;
   /// Called once a range is written, from any worker thread.
   std::function<void(const DoneRange&)> on_done;
   /// The times that the workers spend are added here, if it is not null.

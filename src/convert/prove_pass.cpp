@@ -86,7 +86,7 @@ class Prover {
     i64 bytes = 0;
     for (std::size_t t = 0; t < conversion_.plan.outputs.size(); ++t)
       if (!clones_.has(t)) bytes += conversion_.plan.outputs[t].bytes;
-    const auto& [source, output] = moved_.uncloned;
+    const LeafSum &source = moved_.uncloned.source, &output = moved_.uncloned.output;
     if (source.leaves != output.leaves || source.bytes != output.bytes) return false;
     if (source == output) return output.bytes == bytes;
     fail(ErrorCode::VerifyFailed, {output_, {}},

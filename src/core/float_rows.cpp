@@ -1,5 +1,6 @@
 #include "core/float_rows.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -13,6 +14,7 @@ using u16 = std::uint16_t;
 static_assert(std::endian::native == std::endian::little);
 
 constexpr u32 kF32Infinity = 0x7f80'0000;
+constexpr u16 kBf16Infinity = 0x7f80;
 /// The exponent of fp16's subnormals as fp32 counts exponents; the bits by which fp32's mantissa is longer.
 constexpr u32 kF16SubnormalExponent = 127 - 14;
 constexpr u32 kF16Shift = 13;
@@ -76,6 +78,24 @@ inline u32 rounded_to_bf16(u32 bits) {
   // Just less than half of a unit, or half where the kept part is odd: the carry is what rounds to nearest even.
   const u32 rounded = bits + 0x7fff + (bits >> 16 & 1);
   return ((bits & 0x7fff'ffff) > kF32Infinity ? bits | kQuiet : rounded) & 0xffff'0000;
+}
+
+/// Counts the elements above infinity, the sign aside. The count of a tile fits into an element, so that as many are
+/// added at a time as are compared.
+template <typename Bits>
+i64 count_above(std::span<const std::byte> bytes, Bits infinity) {
+  constexpr std::size_t kTile = 1U << 15U;
+  constexpr Bits kMagnitude = std::numeric_limits<Bits>::max() / 2;
+  const std::size_t count = bytes.size() / sizeof(Bits);
+  i64 total = 0;
+  for (std::size_t first = 0; first < count; first += kTile) {
+    const std::size_t end = std::min(first + kTile, count);
+    Bits found = 0;
+    for (std::size_t i = first; i < end; ++i)
+      found = static_cast<Bits>(found + ((element<Bits>(bytes, i) & kMagnitude) > infinity ? 1 : 0));
+    total += found;
+  }
+  return total;
 }
 
 }  // namespace
@@ -145,13 +165,16 @@ float round_to(float value, Dtype dtype) {
   return dtype == Dtype::BF16 ? std::bit_cast<float>(rounded_to_bf16(bits)) : from_f16(round_to_f16(bits));
 }
 
+i64 count_nans(std::span<const std::byte> bytes, Dtype dtype) {
+  return dtype == Dtype::BF16 ? count_above<u16>(bytes, kBf16Infinity) : count_above<u32>(bytes, kF32Infinity);
+}
+
 bool can_round(Dtype from, Dtype to) {
   const bool narrow = to == Dtype::BF16 || to == Dtype::F16;
   return (from == Dtype::F32 && narrow) || (from == to && (narrow || to == Dtype::F32 || to == Dtype::F64));
 }
 
 bool rounds_to(std::span<const std::byte> wide, Dtype from, std::span<const std::byte> narrow, Dtype to) {
-  constexpr u16 kBf16Infinity = 0x7f80;
   constexpr u16 kF16Infinity = 0x7c00;
   constexpr u64 kF64Infinity = u64{0x7ff} << 52;
   const auto as_is = [](auto bits) { return bits; };

@@ -7,8 +7,9 @@ namespace glu_ckpt {
 namespace {
 
 /// An entry holds the tensor, begin and end, then of the source's and of the output's leaves the sum's low and high
-/// half, the number and the bytes; 64 bits each, little-endian, as every machine that this runs on has them.
-constexpr std::size_t kFields = 11;
+/// half, the number and the bytes, then the number of NaNs; 64 bits each, little-endian, as every machine that this
+/// runs on has them.
+constexpr std::size_t kFields = 12;
 using Fields = std::array<i64, kFields>;
 
 void put_sum(const LeafSum& sum, i64* at) {
@@ -24,13 +25,15 @@ Fields fields_of(const DoneRange& range) {
   Fields fields{static_cast<i64>(range.tensor), range.begin, range.end};
   put_sum(range.sums.source, &fields[3]);
   put_sum(range.sums.output, &fields[7]);
+  fields[11] = range.sums.nans;
   return fields;
 }
 
 DoneRange range_of(const std::byte* bytes) {
   Fields fields{};
   std::memcpy(fields.data(), bytes, sizeof fields);
-  return {static_cast<std::size_t>(fields[0]), fields[1], fields[2], {take_sum(&fields[3]), take_sum(&fields[7])}};
+  const RangeSums sums{take_sum(&fields[3]), take_sum(&fields[7]), fields[11]};
+  return {static_cast<std::size_t>(fields[0]), fields[1], fields[2], sums};
 }
 
 }  // namespace

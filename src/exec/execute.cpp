@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "core/compute.hpp"
+#include "core/float_rows.hpp"
 #include "core/parallel.hpp"
 #include "exec/clone_plan.hpp"
 #include "exec/host_buffer.hpp"
@@ -196,6 +197,8 @@ class Execution {
     const auto produced = Clock::now();
     sums.source = reader.sum();
     if (options_.output_leaves != nullptr) options_.output_leaves->add(task.tensor, task.begin, made, sums.output);
+    if (std::ranges::binary_search(options_.count_nans_of, task.tensor))
+      sums.nans = count_nans(made, plan_.outputs[task.tensor].dtype);
     if (options_.times != nullptr) {
       options_.times->reading += reader.reading_ns();
       options_.times->hashing += reader.hashing_ns() + nanoseconds(produced, Clock::now());

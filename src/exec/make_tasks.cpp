@@ -8,6 +8,9 @@
 namespace glu_ckpt {
 namespace {
 
+/// Tasks end between elements, of which the longest has so many bytes, so that each element is counted in one of them.
+constexpr i64 kElementBytes = 16;
+
 bool has_short_runs(std::span<const Move> moves) {
   return std::ranges::any_of(moves, [](const Move& move) { return move.run_bytes < kDirectRunBytes; });
 }
@@ -39,10 +42,10 @@ class Cutter {
   /// `clones` is null unless they have some of the tensor; then they say where it is cut.
   Cutter(const Plan& plan, std::size_t tensor, const Backend& backend, i64 buffer_bytes, const LeafHasher* leaves,
          const ClonePlan* clones = nullptr)
-      : tensor_(tensor), buffer_bytes_(buffer_bytes), leaves_(leaves), clones_(clones) {
+      : tensor_(tensor), buffer_bytes_(buffer_bytes / kElementBytes * kElementBytes), leaves_(leaves), clones_(clones) {
     const std::span<const Move> moves = moves_of(plan, tensor);
     short_runs_ = has_short_runs(moves);
-    size_ = std::min(buffer_bytes, backend.task_bytes(short_runs_));
+    size_ = std::min(buffer_bytes_, backend.task_bytes(short_runs_));
     if (short_runs_) ends_ = span_ends(moves);
   }
 

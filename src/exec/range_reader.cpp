@@ -36,6 +36,7 @@ LeafSum& LeafSum::operator+=(const LeafSum& other) {
 RangeSums& RangeSums::operator+=(const RangeSums& other) {
   source += other.source;
   output += other.output;
+  nans += other.nans;
   return *this;
 }
 

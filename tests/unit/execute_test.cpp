@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "core/float_rows.hpp"
 #include "exec/backends.hpp"
 #include "exec/make_tasks.hpp"
 #include "glu_ckpt/ops/cuda.hpp"
@@ -123,6 +124,58 @@ TEST(Execute, IsDeterministic) {
     EXPECT_TRUE(
         same_tensors(first.tensors, convert(source, recognition, options_for(model, kPacked), options).tensors));
   }
+}
+
+/// Every seventh element of a tensor, of `element_bytes`, is NaN.
+class NanSource final : public Source {
+ public:
+  NanSource(const MemorySource& source, i64 element_bytes) : source_(source), element_bytes_(element_bytes) {}
+  const CheckpointInfo& info() const override { return source_.info(); }
+  const ContentCheck* content_check() const override { return nullptr; }
+  const FileBacked* file_backed() const override { return nullptr; }
+  void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
+    source_.read_scattered(tensor, offset, pieces);
+    for (const std::span<std::byte> piece : pieces)
+      for (std::byte& byte : piece)
+        if (offset++ / element_bytes_ % 7 == 0) byte = std::byte{0xff};
+  }
+
+ private:
+  const MemorySource& source_;
+  i64 element_bytes_;
+};
+
+/// Each NaN of the outputs that are asked for is counted once, though buffers end within elements.
+void expect_nans_counted_once(Dtype dtype, const Spelling& to) {
+  ModelSpec model = model_of(64, 96);
+  model.blocks[0].dtype = dtype;
+  const MemorySource stored = make_source(model, kContiguous);
+  const NanSource source(stored, dtype_bits(dtype) / 8);
+  const Plan plan = make_plan(source.inventory(), recognize_source(source), options_for(model, to));
+  ExecuteOptions options;
+  MemorySink sink(plan.outputs);
+  EXPECT_EQ(execute(plan, source, sink, *make_backend("cpu"), options).nans, 0) << "nobody asks";
+  for (std::size_t t = 0; t < plan.outputs.size(); t += 2)
+    if (plan.outputs[t].dtype == dtype) options.count_nans_of.push_back(t);
+  i64 expected = 0;
+  for (const std::size_t t : options.count_nans_of) expected += count_nans(sink.tensors()[t].bytes, dtype);
+  EXPECT_GT(expected, 0);
+  std::atomic<i64> of_ranges{0};
+  options.on_done = [&](const DoneRange& range) { of_ranges += range.sums.nans; };
+  for (const i64 memory_bytes : {i64{1} << 30, i64{30'001}, i64{60'006}})
+    for (options.jobs = 1; options.jobs <= 3; ++options.jobs) {
+      options.memory_bytes = memory_bytes;
+      of_ranges = 0;
+      MemorySink again(plan.outputs);
+      EXPECT_EQ(execute(plan, source, again, *make_backend("cpu"), options).nans, expected) << memory_bytes;
+      EXPECT_EQ(of_ranges, expected);
+    }
+}
+
+TEST(Execute, CountsNansOnce) {
+  const Spelling grouped{"megatron", Experts::Grouped, Experts::Grouped, contiguous(), split()};
+  for (const Dtype dtype : {Dtype::BF16, Dtype::F32})
+    for (const Spelling& to : {kPacked, grouped}) expect_nans_counted_once(dtype, to);
 }
 
 TEST(Execute, AFailureInAWorkerComesOut) {

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <vector>
 
 #include "support/mlp_cases.hpp"
 
@@ -30,6 +33,40 @@ TEST(FloatRows, WidenEveryValueExactlyAndBack) {
       narrow_row({&value, 1}, dtype, back);
       EXPECT_EQ(std::memcmp(bytes, back, 2), 0) << number;
     }
+}
+
+/// All 65536 values of BF16, and as many of F32 with the same upper halves, which are a little more where they are NaN.
+TEST(FloatRows, CountNansOfEveryValue) {
+  std::vector<std::uint16_t> narrow;
+  std::vector<u32> wide;
+  i64 narrow_nans = 0, wide_nans = 0;
+  for (u32 number = 0; number < 0x10000; ++number) {
+    narrow.push_back(static_cast<std::uint16_t>(number));
+    wide.push_back(number << 16 | (number & 1));
+    narrow_nans += std::isnan(widen_element(reinterpret_cast<const std::byte*>(&narrow.back()), Dtype::BF16)) ? 1 : 0;
+    wide_nans += std::isnan(std::bit_cast<float>(wide.back())) ? 1 : 0;
+  }
+  EXPECT_EQ(count_nans(std::as_bytes(std::span(narrow)), Dtype::BF16), narrow_nans);
+  EXPECT_EQ(count_nans(std::as_bytes(std::span(wide)), Dtype::F32), wide_nans);
+  EXPECT_EQ(narrow_nans, 2 * 127);
+}
+
+/// One NaN at each place of a vector, at an odd address; and more of them than 16 bits count.
+TEST(FloatRows, CountNansAtAnyPlace) {
+  for (const Dtype dtype : {Dtype::BF16, Dtype::F32}) {
+    const auto size = static_cast<std::size_t>(dtype_bits(dtype) / 8);
+    std::vector<std::byte> bytes(1 + 131 * size);
+    const std::span<std::byte> elements = std::span(bytes).subspan(1);
+    for (std::size_t at = 0; at < elements.size(); at += size) {
+      const float nan = std::numeric_limits<float>::quiet_NaN();
+      narrow_row({&nan, 1}, dtype, elements.data() + at);
+      EXPECT_EQ(count_nans(elements, dtype), static_cast<i64>(at / size) + 1);
+      EXPECT_EQ(count_nans(elements.first(at), dtype), static_cast<i64>(at / size));
+    }
+    const std::vector<std::byte> all(200'001 * size, std::byte{0xff});
+    EXPECT_EQ(count_nans(all, dtype), 200'001);
+    EXPECT_EQ(count_nans({}, dtype), 0);
+  }
 }
 
 TEST(FloatRows, RoundToNearestEven) {
