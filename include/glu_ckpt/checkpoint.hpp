@@ -123,8 +123,8 @@ struct CheckpointInfo {
   /// Files that tensors are read from; none where a checkpoint is in memory.
   std::vector<OpenedFile> files;
   Structure structure;
-  /// The number of quantized weights that the inventory shows as what they decode to.
-  i64 decoded_weights = 0;
+  /// The tensors of the inventory that are quantized weights, shown as what they decode to; sorted.
+  std::vector<std::size_t> decoded_weights;
   /// The number of its tensors that are other codes, or other scales, of the same weights than are stored.
   i64 recast_tensors = 0;
 
@@ -160,6 +160,8 @@ class Source {
   /// Fills the pieces, one after the other, from byte `offset` of the tensor that info().inventory.tensors[tensor]
   /// describes. Thread safe. Throws Io, SourceChanged.
   virtual void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const = 0;
+  /// Returns whether some of what was read, by any thread, may be NaN. Only a source that decodes knows better.
+  virtual bool may_have_read_nan() const { return true; }
   /// Returns null where the format has nothing to check.
   virtual const ContentCheck* content_check() const = 0;
   /// Returns null where tensors are in no files, or in pieces of them.

@@ -116,7 +116,7 @@ Plan make_proved_plan(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
   check_output_is_no_source(conversion.output, source);
   const ConvertOptions& options = conversion.options;
-  const bool reads_anew = source.info().decoded_weights > 0 || source.info().recast_tensors > 0;
+  const bool reads_anew = !source.info().decoded_weights.empty() || source.info().recast_tensors > 0;
   Plan plan = with_place(source, [&] {
     return make_plan(source.inventory(), conversion.source.recognition,
                      {conversion.target.to, conversion.target.former, options.max_shard_bytes,
@@ -131,9 +131,10 @@ Plan make_proved_plan(const Conversion& conversion) {
   with_place(source, [&] { check_quantized(source, conversion.source.recognition, conversion.source.hints); });
   check_computed(source, plan);
   with_place(source, [&] { check_column_groups(source, conversion.source.recognition, conversion.target.to); });
-  if (const CheckpointInfo& info = source.info(); info.decoded_weights > 0)
-    plan.notes.push_back(fmt::format("{} quantized weights are decoded ({}), as {} decodes them", info.decoded_weights,
-                                     info.record.at("decoded_from"), info.record.at("decoded_as")));
+  if (const CheckpointInfo& info = source.info(); !info.decoded_weights.empty())
+    plan.notes.push_back(fmt::format("{} quantized weights are decoded ({}), as {} decodes them",
+                                     info.decoded_weights.size(), info.record.at("decoded_from"),
+                                     info.record.at("decoded_as")));
   if (conversion.finer_scales.rows > 0) plan.notes.push_back(finer_scales_note(conversion));
   if (conversion.second_scales.pairs > 0)
     plan.notes.push_back(fmt::format(
@@ -253,7 +254,7 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   if (const std::string text = lone_shard_text(*conversion.source.source); !text.empty()) warnings.push_back(text);
   if (conversion.options.from.encode_mxfp8 && conversion.source.source->info().recast_tensors == 0)
     warnings.emplace_back("--encode changes nothing: no weight here is quantized in another form than MXFP8");
-  if (conversion.options.from.decode && conversion.source.source->info().decoded_weights == 0)
+  if (conversion.options.from.decode && conversion.source.source->info().decoded_weights.empty())
     warnings.emplace_back("--decode changes nothing: no weight here is quantized");
   const bool renamed = conversion.plan.to.naming != conversion.plan.from.naming;
   if (const std::string text = missing_mtp_text(conversion.source.recognition);

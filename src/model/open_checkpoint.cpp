@@ -143,7 +143,7 @@ std::string decode_hint(const Error& error, const Source& source) {
                                       ErrorCode::NotDivisible,   ErrorCode::NoExperts,     ErrorCode::NotExact,
                                       ErrorCode::NoSpelling,     ErrorCode::NoMap,         ErrorCode::UnknownTensor};
   const std::string method = read_quant_config(source.hints().config).method;
-  if (method.empty() || source.info().decoded_weights > 0 ||
+  if (method.empty() || !source.info().decoded_weights.empty() ||
       std::ranges::find(kOfLayouts, error.code()) == std::end(kOfLayouts))
     return {};
   return fmt::format(". Its weights are quantized ('{}' in quantization_config): --decode bf16 reads them as bf16",

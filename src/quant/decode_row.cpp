@@ -117,6 +117,15 @@ template <Codes kCodes, bool kBf16>
                               reinterpret_cast<typename Unaligned<kBf16>::Type*>(out));
 }
 
+/// Returns whether the magnitude of a code is `least` or more.
+[[gnu::always_inline]] inline bool reaches(const u8* codes, i64 count, u8 least) {
+  u8 greatest = 0;
+  for (i64 i = 0; i < count; ++i) greatest = std::max(greatest, static_cast<u8>(codes[i] & 0x7f));
+  return greatest >= least;
+}
+GLU_CKPT_AVX512 bool reaches_avx512(const u8* codes, i64 count, u8 least) { return reaches(codes, count, least); }
+GLU_CKPT_AVX2 bool reaches_avx2(const u8* codes, i64 count, u8 least) { return reaches(codes, count, least); }
+
 using DecodeRow = void(const CodeRow&, std::byte*);
 
 template <Codes kCodes, bool kBf16>
@@ -189,6 +198,14 @@ const std::array<float, 256>& code_table(Codes codes) {
 
 void decode_row(const CodeRow& row, Dtype to, std::byte* out, SimdLevel level) {
   (to == Dtype::BF16 ? of_codes<true>(row.codes, level) : of_codes<false>(row.codes, level))(row, out);
+}
+
+bool has_special_code(const CodeRow& row, SimdLevel level) {
+  if (row.codes != Codes::E4m3 && row.codes != Codes::E5m2) return false;
+  const auto least = static_cast<u8>(row.codes == Codes::E4m3 ? 0x7f : 0x7c);
+  const auto* const codes = reinterpret_cast<const u8*>(row.data);
+  if (level == SimdLevel::Avx512) return reaches_avx512(codes, row.count, least);
+  return level == SimdLevel::Avx2 ? reaches_avx2(codes, row.count, least) : reaches(codes, row.count, least);
 }
 
 void decode_row_by_table(const CodeRow& row, Dtype to, std::byte* out) {

@@ -33,6 +33,9 @@ constexpr i64 code_bytes(Codes codes, i64 count) {
 /// instructions gives the same bits.
 void decode_row(const CodeRow& row, Dtype to, std::byte* out, SimdLevel level = simd_levels().front());
 
+/// Returns whether a code of the row is NaN or infinite.
+bool has_special_code(const CodeRow& row, SimdLevel level = simd_levels().front());
+
 /// Decodes by another road, for checks: a table of all codes, made from the definition of the format, and one number
 /// after the other.
 void decode_row_by_table(const CodeRow& row, Dtype to, std::byte* out);

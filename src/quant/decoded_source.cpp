@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -78,9 +79,17 @@ void turn(const std::byte* strip, i64 rows, i64 width, i64 first, i64 end, std::
 /// Reads and decodes one weight. One call uses it.
 class WeightReader {
  public:
-  /// Products are rounded to `product` before they are what is asked for.
-  WeightReader(const Source& source, const QuantizedTensor& weight, Dtype to, DecodePath path, Dtype product)
-      : source_(source), weight_(weight), to_(to), path_(path), product_(product), element_(dtype_bits(to) / 8) {}
+  /// Products are rounded to `product` before they are what is asked for. `met_nan` becomes true where one may be NaN:
+  /// where a code or a scale is no finite number.
+  WeightReader(const Source& source, const QuantizedTensor& weight, Dtype to, DecodePath path, Dtype product,
+               std::atomic<bool>& met_nan)
+      : source_(source),
+        weight_(weight),
+        to_(to),
+        path_(path),
+        product_(product),
+        met_nan_(met_nan),
+        element_(dtype_bits(to) / 8) {}
 
   void read(i64 offset, std::span<const std::span<std::byte>> pieces) {
     i64 left = 0;
@@ -178,6 +187,7 @@ class WeightReader {
       const i64 at = static_cast<i64>(i);
       // A second scale goes with scales of single outputs.
       scales_[i] = rules[part_of_scale(begin + at / cols, at % cols)].of(scale, to_);
+      if (!std::isfinite(scales_[i])) met_nan_ = true;
     }
   }
 
@@ -192,6 +202,7 @@ class WeightReader {
                     scales[by_part ? weight_.part_of(first) : cell]);
     }
     const CodeRow row{weight_.codes, codes, count, expanded_.data(), weight_.positive_zero};
+    if (has_special_code(row)) met_nan_ = true;
     const auto decode_to = [&](Dtype to, std::byte* place) {
       path_ == DecodePath::Plain ? decode_row_by_table(row, to, place) : decode_row(row, to, place);
     };
@@ -287,8 +298,11 @@ class WeightReader {
 
   void check_numbers(std::span<const std::byte> scales, Dtype dtype) const {
     const i64 size = dtype_bits(dtype) / 8;
-    for (i64 at = 0; at < std::ssize(scales); at += size)
-      if (std::isnan(widen_element(scales.data() + at, dtype))) fail_scale(weight_.scales, "NaN");
+    for (i64 at = 0; at < std::ssize(scales); at += size) {
+      const float scale = widen_element(scales.data() + at, dtype);
+      if (std::isnan(scale)) fail_scale(weight_.scales, "NaN");
+      if (std::isinf(scale)) met_nan_ = true;
+    }
   }
 
   /// Reads one matrix's part of a tensor.
@@ -331,6 +345,7 @@ class WeightReader {
   Dtype to_;
   DecodePath path_;
   Dtype product_;
+  std::atomic<bool>& met_nan_;
   i64 element_;
   std::vector<std::byte> codes_;
   std::vector<std::byte> paired_;
@@ -378,8 +393,10 @@ class DecodedSource final : public Source {
     const Entry& entry = entries_.at(tensor);
     if (entry.weight < 0) return source_->read_scattered(entry.stored, offset, pieces);
     const QuantizedTensor& weight = quantization_.tensors[static_cast<std::size_t>(entry.weight)];
-    WeightReader(*source_, weight, to_, path_, dtype_of_products(weight)).read(offset, pieces);
+    WeightReader(*source_, weight, to_, path_, dtype_of_products(weight), met_nan_).read(offset, pieces);
   }
+
+  bool may_have_read_nan() const override { return met_nan_; }
 
   const ContentCheck* content_check() const override { return source_->content_check(); }
   const FileBacked* file_backed() const override { return nullptr; }
@@ -401,6 +418,7 @@ class DecodedSource final : public Source {
   void replace_tensors() {
     info_.inventory = decoded_inventory(source_->inventory(), quantization_, to_);
     for_each_left(source_->inventory(), quantization_, [&](std::size_t stored, i64 weight) {
+      if (weight >= 0) info_.decoded_weights.push_back(entries_.size());
       entries_.push_back({stored, weight});
     });
   }
@@ -414,7 +432,6 @@ class DecodedSource final : public Source {
 
   /// A digest that was recorded is that of the quantized model.
   void describe() {
-    info_.decoded_weights = std::ssize(quantization_.tensors);
     info_.record.erase("digest");
     info_.record.erase("source_digest");
     std::string formats;
@@ -429,6 +446,7 @@ class DecodedSource final : public Source {
   DecodePath path_;
   CheckpointInfo info_;
   std::vector<Entry> entries_;
+  mutable std::atomic<bool> met_nan_ = false;
 };
 
 void check_part_scales(const Source& source, const QuantizedTensor& weight) {

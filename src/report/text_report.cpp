@@ -151,8 +151,8 @@ std::string inspection_text(const Inspection& inspection) {
     text +=
         fmt::format("quantized   {}; --decode bf16 reads the weights as bf16\n", fmt::join(inspection.quantized, ", "));
   if (!inspection.scales.empty()) text += fmt::format("scales      {}\n", fmt::join(inspection.scales, "; "));
-  if (const CheckpointInfo& info = source.info(); info.decoded_weights > 0)
-    text += fmt::format("decoded     {} weights from {}, as {} decodes them\n", info.decoded_weights,
+  if (const CheckpointInfo& info = source.info(); !info.decoded_weights.empty())
+    text += fmt::format("decoded     {} weights from {}, as {} decodes them\n", info.decoded_weights.size(),
                         info.record.at("decoded_from"), info.record.at("decoded_as"));
   if (inspection.recognition && !inspection.recognition->blocks.empty()) {
     const LayoutAnswers& layout = inspection.recognition->layout;

@@ -46,7 +46,7 @@ void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const
   const Record& own = source.source->record();
   if (const auto as = record.find("decoded_as"), by = own.find("decoded_as");
       as != record.end() && by != own.end() && as->second != by->second && answers.decode &&
-      other.source->info().decoded_weights == 0)
+      other.source->info().decoded_weights.empty())
     tell_note(run, "{}: was decoded as {} decodes; --decode-as {} reads {} so", other.source->path().string(),
               as->second, as->second, source.source->path().string());
   if (record.contains("encoded_as") && !source.source->record().contains("encoded_as") && !answers.encode_mxfp8)

@@ -12,6 +12,8 @@
 #include <optional>
 #include <vector>
 
+#include "core/float_rows.hpp"
+
 namespace glu_ckpt {
 namespace {
 
@@ -38,6 +40,41 @@ std::vector<std::byte> decoded(const CodeRow& row, Dtype to, std::optional<SimdL
   else
     decode_row_by_table(row, to, out.data());
   return out;
+}
+
+/// Each code by itself: E4M3 has two for NaN, E5M2 six, and the other formats none.
+TEST(DecodeRow, NanCodesBecomeNansThatAreCounted) {
+  const float scale = 0.1F;
+  for (const Codes format : kByRow)
+    for (int number = 0; number < 256; ++number) {
+      const int magnitude = number & 0x7f;
+      const bool is_nan = (format == Codes::E4m3 && magnitude == 0x7f) || (format == Codes::E5m2 && magnitude > 0x7c);
+      const std::byte code[2] = {static_cast<std::byte>(number), std::byte{0}};
+      const float scales[2] = {scale, scale};
+      for (const Dtype to : {Dtype::BF16, Dtype::F32})
+        for (const SimdLevel level : simd_levels())
+          EXPECT_EQ(count_nans(decoded({format, code, 2, scales, false}, to, level), to), is_nan ? 1 : 0)
+              << static_cast<int>(format) << " code " << number;
+    }
+}
+
+/// Each code at each place of a row, the others being the greatest finite ones.
+TEST(DecodeRow, SpecialCodesAreSeenAnywhere) {
+  for (const Codes format : kByRow) {
+    const std::byte finite{static_cast<unsigned char>(format == Codes::E5m2 ? 0xfb : 0xfe)};
+    for (int number = 0; number < 256; ++number) {
+      const int magnitude = number & 0x7f;
+      const bool special = (format == Codes::E4m3 && magnitude == 0x7f) || (format == Codes::E5m2 && magnitude >= 0x7c);
+      std::vector<std::byte> codes(150, finite);
+      for (std::size_t at = 0; at < codes.size(); ++at) {
+        codes[at] = static_cast<std::byte>(number);
+        for (const SimdLevel level : simd_levels())
+          EXPECT_EQ(has_special_code({format, codes.data(), std::ssize(codes)}, level), special)
+              << number << " at " << at << " level " << static_cast<int>(level);
+        codes[at] = finite;
+      }
+    }
+  }
 }
 
 TEST(DecodeRow, EveryLevelGivesTheBitsOfTheTable) {

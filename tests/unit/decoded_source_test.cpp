@@ -5,10 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <random>
 
+#include "core/float_rows.hpp"
 #include "quant/find_quantized.hpp"
 #include "support/convert.hpp"
 #include "support/memory_checkpoint.hpp"
@@ -78,6 +82,7 @@ std::vector<std::byte> decoded(const std::vector<MemoryTensor>& tensors, const Q
     source->read(0, at,
                  std::span(bytes).subspan(static_cast<std::size_t>(at),
                                           static_cast<std::size_t>(std::min(piece, tensor.bytes - at))));
+  EXPECT_TRUE(source->may_have_read_nan() || count_nans(bytes, to) == 0);
   return bytes;
 }
 
@@ -222,6 +227,37 @@ TEST(DecodedSource, WhatIsTurnedDecodesToTheTranspose) {
 }
 
 /// Scales that are exchanged, or taken for those of another axis, give other numbers.
+/// A source that decodes knows of NaN codes, and of infinity that may be multiplied by zero.
+TEST(DecodedSource, WhatMayBeNanIsKnown) {
+  const auto floats = [](MemoryTensor tensor, float value) {
+    for (std::size_t i = 0; i < tensor.bytes.size(); i += 4) std::memcpy(&tensor.bytes[i], &value, sizeof value);
+    return tensor;
+  };
+  const auto may_be_nan = [&](Dtype dtype, int code, float scale, DecodePath path) {
+    auto codes = filled("e.weight", dtype, {48, 64});
+    std::ranges::fill(codes.bytes, std::byte{0x12});
+    codes.bytes[100] = static_cast<std::byte>(code);
+    std::unique_ptr<Source> source = std::make_unique<MemorySource>(
+        std::vector<MemoryTensor>{codes, floats(filled("e.weight_scale", Dtype::F32, {48, 1}), scale)});
+    Quantization found = find_quantized(source->inventory(), method("fbgemm_fp8"), {});
+    source = decode_source(std::move(source), std::move(found), Dtype::BF16, path);
+    std::vector<std::byte> row(128);
+    source->read(0, 128 * 40, row);
+    EXPECT_EQ(source->may_have_read_nan(), std::isinf(scale)) << "another row";
+    for (const i64 begin : {0, 1}) source->read(0, 128 * begin, row);
+    EXPECT_EQ(count_nans(row, Dtype::BF16) > 0, code != 0x12 && code != 0x7e);
+    return source->may_have_read_nan();
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const DecodePath path : {DecodePath::Fast, DecodePath::Plain}) {
+    EXPECT_FALSE(may_be_nan(Dtype::F8_E4M3, 0x7e, 1, path));
+    EXPECT_TRUE(may_be_nan(Dtype::F8_E4M3, 0xff, 1, path));
+    EXPECT_TRUE(may_be_nan(Dtype::F8_E4M3, 0x00, kInfinity, path));
+    EXPECT_TRUE(may_be_nan(Dtype::F8_E5M2, 0x7d, 1, path));
+    EXPECT_TRUE(may_be_nan(Dtype::F8_E5M2, 0xfc, 0, path));
+  }
+}
+
 TEST(DecodedSource, AnotherScaleOfWhatIsTurnedIsAnotherNumber) {
   for (TurnedCase one : turned_cases()) {
     std::vector<i64> shape;
