@@ -1,5 +1,6 @@
 /// The public calls, and a conversion as its passes.
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include "convert/check_output.hpp"
@@ -65,8 +66,20 @@ Converted convert_with(const std::filesystem::path& source, const std::filesyste
   Converted converted = is_complete ? std::move(complete).value_or(Converted()) : run_conversion(conversion, ranks);
   converted.plan = std::move(conversion.plan);
   converted.loads_in = std::move(conversion.loads_in);
-  converted.warnings = std::move(conversion.warnings);
+  converted.warnings.insert(converted.warnings.begin(), conversion.warnings.begin(), conversion.warnings.end());
   return converted;
+}
+
+/// Says how many weights of the output are NaN since their codes are, or since infinity was multiplied by zero. Empty
+/// where none is.
+std::string nans_text(const Plan& plan, const std::map<std::size_t, i64>& nans) {
+  if (nans.empty()) return {};
+  i64 weights = 0;
+  for (const auto& [output, count] : nans) weights += count;
+  const std::string& first = plan.outputs[nans.begin()->first].name;
+  if (weights == 1) return fmt::format("1 decoded weight is NaN, as the source has it: in '{}' of the output", first);
+  return fmt::format("{} decoded weights are NaN, as the source has them: in {} tensor{} of the output, first in '{}'",
+                     weights, nans.size(), nans.size() == 1 ? "" : "s", first);
 }
 
 template <typename Value>
@@ -133,6 +146,7 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
   Staging staging(conversion, expected, clones, ranks);
   Published published;
   i64 bytes_written = 0;
+  std::vector<std::string> warnings;
   staging.keep_on_failure([&] {
     clone_pass(conversion, staging, clones);
     const Moved mine = move_pass(conversion, expected, staging, clones, ranks);
@@ -141,11 +155,16 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
     together(ranks, [&] { staging.check_source_unchanged(); });
     const Moved moved = gather_pass(mine, staging, ranks);
     at_first_rank(ranks, [&] {
+      if (std::string text = nans_text(conversion.plan, moved.nans); !text.empty()) {
+        tell_warning(conversion.run, "{}", text);
+        warnings.push_back(std::move(text));
+      }
       published = prove_and_publish(conversion, expected, staging, clones, moved);
       bytes_written = staging.sink().bytes_written() + moved.bytes_written_elsewhere;
     });
   });
-  return {.proof = published.proof,
+  return {.warnings = std::move(warnings),
+          .proof = published.proof,
           .digest = has_unknown_glu(conversion.source.recognition) ? std::nullopt : published.digest,
           .bytes_written = bytes_written,
           .bytes_cloned = clones.bytes(),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 
 #include "core/byte_fields.hpp"
 #include "exec/done_journal.hpp"
@@ -26,6 +27,7 @@ class MovedCounter {
     const std::lock_guard lock(mutex_);
     moved_.all += range.sums;
     if (!clones_.has(range.tensor)) moved_.uncloned += range.sums;
+    if (range.sums.nans > 0) moved_.nans[range.tensor] += range.sums.nans;
   }
   const Moved& moved() const { return moved_; }
 
@@ -34,6 +36,16 @@ class MovedCounter {
   std::mutex mutex_;
   Moved moved_;
 };
+
+/// Returns the outputs that are made of decoded weights, without those that repeat others.
+std::vector<std::size_t> decoded_outputs(const Conversion& conversion) {
+  const std::vector<std::size_t>& decoded = conversion.source.source->info().decoded_weights;
+  std::set<std::size_t> outputs;
+  for (const Move& move : conversion.plan.moves)
+    if (std::ranges::binary_search(decoded, move.src)) outputs.insert(move.dst);
+  for (const std::size_t repeating : conversion.plan.repeats) outputs.erase(repeating);
+  return {outputs.begin(), outputs.end()};
+}
 
 /// Rank 0's tasks for all: another rank with other hardware would cut them elsewhere.
 std::vector<Task> share_tasks(std::vector<Task> tasks, const Plan& plan, Ranks& ranks) {
@@ -100,6 +112,7 @@ Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, co
   ExecuteOptions execution = stage.execute_options();
   execution.output_leaves = &expected.output_leaves();
   if (conversion.options.proof != ProofMode::None) execution.source_leaves = &expected.source_leaves();
+  execution.count_nans_of = decoded_outputs(conversion);
   execution.done = earlier;
   execution.clones = clones.empty() ? nullptr : &clones;
   execution.times = &stage.times();
@@ -128,16 +141,18 @@ Moved gather_pass(const Moved& mine, Staging& staging, Ranks& ranks) {
     if (!is_first) sums = staging.sink().export_sums();
   });
   const auto all_sums = ranks.gather(sums);
-  const DoneRange written{0, 0, staging.sink().bytes_written(), mine.all};
-  const auto all_ranges = ranks.gather(done_bytes(std::vector{written}));
+  std::vector<DoneRange> written{{0, 0, staging.sink().bytes_written(), mine.all}};
+  for (const auto& [tensor, nans] : mine.nans) written.push_back({tensor, 0, 0, {{}, {}, nans}});
+  const auto all_ranges = ranks.gather(done_bytes(written));
   if (!is_first) staging.close();
   Moved total = mine;
   at_first_rank(ranks, [&] {
     for (std::size_t rank = 1; rank < all_ranges.size(); ++rank) {
       staging.sink().import_sums(all_sums[rank]);
-      const DoneRange range = parse_done(all_ranges[rank]).at(0);
-      total.all += range.sums;
-      total.bytes_written_elsewhere += range.end;
+      const std::vector<DoneRange> ranges = parse_done(all_ranges[rank]);
+      total.all += ranges.at(0).sums;
+      total.bytes_written_elsewhere += ranges[0].end;
+      for (const DoneRange& range : std::span(ranges).subspan(1)) total.nans[range.tensor] += range.sums.nans;
     }
   });
   return total;

@@ -1,6 +1,8 @@
 #pragma once
 /// The passes that make every byte of the output: clones, what an earlier run wrote, and what this run moves.
 
+#include <map>
+
 #include "convert/staging.hpp"
 
 namespace glu_ckpt {
@@ -10,6 +12,8 @@ struct Moved {
   RangeSums all;
   /// The sums of tensors of which nothing is cloned.
   RangeSums uncloned;
+  /// The NaN elements of each output that has decoded weights and any NaN.
+  std::map<std::size_t, i64> nans;
   /// The bytes that other ranks wrote.
   i64 bytes_written_elsewhere = 0;
 };

@@ -17,7 +17,7 @@ unset NO_COLOR
 SANITIZED=0
 if [[ -n ${GLU_CKPT_SANITIZED:-} ]] || LC_ALL=C grep -aqF __asan_init "$PROGRAM"; then SANITIZED=1; fi
 
-for part in lib diff first_hours pages report terminal bench_convert gallery streams help devices convert whole_models quantized quantized_turned every_format files forward verify_forward verify_subset mxfp8 memory faults reflink check; do
+for part in lib diff first_hours pages report terminal bench_convert gallery streams help devices convert whole_models quantized quantized_turned nan_codes every_format files forward verify_forward verify_subset mxfp8 memory faults reflink check; do
   # shellcheck source=/dev/null
   source "$HERE/$part.sh"
 done
@@ -32,7 +32,7 @@ declare -A SETS=(
     mxfp8_differs mxfp8_beyond_bf16 whole_models_incomplete whole_models_without_mtp whole_models_contradicted whole_models_refused
     whole_models_back_refused quantized_decodes quantized_decoders quantized_forward quantized_unequal_scales quantized_moves quantized_modelopt_blocks
     quantized_finer_blocks quantized_reordered_columns quantized_scale_words quantized_turned quantized_shared_blocks quantized_groups
-    quantized_named_config quantized_refusals"
+    quantized_named_config quantized_refusals nan_codes"
   [forward]="devices bench_convert forward forward_refusals verify_forward verify_subset forward_families forward_tiny"
   [limits]="memory_limit permissions no_room file_size_limit peak_memory full_size_plans reflink"
   [faults]="kills signals source_changes unreadable_source resume_mismatch resume_complete resume_cannot_begin two_at_once"

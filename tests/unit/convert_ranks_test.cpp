@@ -224,6 +224,28 @@ class ConvertRanks : public testing::Test {
     });
   }
 
+  static std::vector<std::string> warnings_of(const Asked& asked, int ranks) {
+    std::vector<std::string> warnings;
+    run_thread_ranks(ranks, [&](Ranks& all) {
+      this_rank = all.rank();
+      const Converted made = glu_ckpt::convert(asked.input, asked.output, asked.options, asked.run, &all);
+      if (all.rank() == 0) warnings = made.warnings;
+    });
+    return warnings;
+  }
+
+  /// Makes every tenth code of the experts in FP8 NaN, and returns how many these are.
+  static i64 plant_nans(const fs::path& directory) {
+    i64 planted = 0;
+    const auto source = open_source(directory);
+    for (const TensorRef& tensor : source->inventory().tensors) {
+      if (tensor.dtype != Dtype::F8_E4M3 || tensor.name.find(".experts.") == std::string::npos) continue;
+      std::fstream file(directory / source->inventory().files[tensor.file], std::ios::in | std::ios::out);
+      for (i64 at = 0; at < tensor.bytes; at += 10, ++planted) file.seekp(tensor.offset + at).put('\x7f');
+    }
+    return planted;
+  }
+
   /// What every rank threw, by rank.
   static std::vector<Thrown> thrown(const std::function<Asked(int)>& asked_of, int ranks, FaultyDisk* disk = nullptr) {
     std::vector<Thrown> all(static_cast<std::size_t>(ranks));
@@ -367,6 +389,29 @@ TEST_F(ConvertRanks, ManyStopsMakeOneOutput) {
   }
   (void)resume(asked, 1);
   EXPECT_TRUE(tree_of(asked.output) == tree_of(whole));
+}
+
+/// A NaN is counted once, whichever rank decoded it, in this run or in the one before.
+TEST_F(ConvertRanks, CountNansOfAllRanksAndRuns) {
+  const fs::path quantized = source_.parent_path().parent_path() / "quantized/fp8_block128";
+  source_ = dir_ / "nans";
+  fs::copy(quantized, source_);
+  const i64 planted = plant_nans(source_);
+  ConvertOptions decoding;
+  decoding.from.decode = Dtype::BF16;
+  const auto expect_counted = [&](const Asked& asked, int ranks) {
+    const std::vector<std::string> warnings = warnings_of(asked, ranks);
+    ASSERT_FALSE(warnings.empty());
+    EXPECT_TRUE(warnings.back().starts_with(std::to_string(planted) + " decoded weights are NaN")) << warnings.back();
+    EXPECT_NE(warnings.back().find(" in 6 tensors of the output, first in"), std::string::npos) << warnings.back();
+  };
+  for (const int ranks : {1, 2, 3}) expect_counted(options(place("whole" + std::to_string(ranks)), decoding), ranks);
+  for (const int ranks : {1, 4}) {
+    Asked asked = options(place("resumed" + std::to_string(ranks)), decoding);
+    expect_all(fail_at(Fault::WriteFails, 1, 3, asked), "io", 1);
+    asked.options.resume = true;
+    expect_counted(asked, ranks);
+  }
 }
 
 /// A broken input cannot be resumed, whichever rank meets it.
