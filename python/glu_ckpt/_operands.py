@@ -38,11 +38,6 @@ _modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack
 
 
-_is_compiling = torch.compiler.is_compiling
-_modes = torch._C._len_torch_dispatch_stack
-_transforms = torch._C._functorch.peek_interpreter_stack
-
-
 def is_plain(t: torch.Tensor) -> bool:
     """Whether no compiler, mode, transform or subclass of tensors has to see an operator.
 
@@ -59,6 +54,18 @@ def is_plain(t: torch.Tensor) -> bool:
 def are_plain(t: torch.Tensor, lists: Sequence[Sequence[torch.Tensor]]) -> bool:
     """The same of a tensor and of those that come with it; a list is of one type."""
     return is_plain(t) and all(not tensors or type(tensors[0]) in _PLAIN for tensors in lists)
+
+
+def check_memory(name: str, t: torch.Tensor) -> None:
+    """Values have to lie at the tensor's address: those of freed storages and of some subclasses do not, and those of a
+    view that negates (`is_neg`) are others."""
+    if t.data_ptr() == t.storage_offset() * t.element_size() and t.numel() > 0:
+        raise Error(
+            f"{name}: {type(t).__name__} of shape {list(t.shape)} has no memory of its own; its storage was freed, or it "
+            "is of a subclass that keeps values elsewhere"
+        )
+    if t.is_neg():
+        raise Error(f"{name}: shape {list(t.shape)} is a view that negates; give its resolve_neg()")
 
 
 def dtype_name(name: str, t: torch.Tensor) -> str:
@@ -84,6 +91,7 @@ def stack_of(name: str, tensors: Sequence[torch.Tensor], axes: int, experts: int
                 f"{name} {i}: {t.dtype}, shape {list(t.shape)}, strides {list(t.stride())}, on {t.device}; a contiguous "
                 f"tensor of {first.dtype} and shape {list(first.shape)} on {device} is needed"
             )
+        check_memory(f"{name} {i}", t)
     rows, cols = (shape[0], shape[1]) if axes == 2 else (shape[0], 1)
     return [t.data_ptr() for t in tensors], dtype_name(name, first), rows, cols
 
@@ -99,6 +107,8 @@ def contiguous_rows(name: str, t: torch.Tensor, like: Optional[torch.Tensor] = N
             f"{name}: {t.dtype}, shape {list(t.shape)}, on {t.device}; expected {like.dtype}, shape {list(like.shape)}, "
             f"on {like.device}"
         )
+    t = t.resolve_neg()
+    check_memory(name, t)
     t = t.contiguous()
     return t.clone() if t.is_cuda and t.data_ptr() % _ALIGNMENT else t
 
@@ -109,6 +119,7 @@ def check_vector(name: str, t: torch.Tensor, dtype: torch.dtype, length: int, de
             f"{name}: {t.dtype}, shape {list(t.shape)}, strides {list(t.stride())}, on {t.device}; a contiguous vector "
             f"of {length} {dtype} on {device} is needed"
         )
+    check_memory(name, t)
 
 
 def _grad_dtype(t: torch.Tensor, x: torch.Tensor) -> torch.dtype:
