@@ -16,6 +16,7 @@ from ._operands import (
     are_plain,
     as_given,
     autocast,
+    check_like,
     check_vector,
     contiguous_rows,
     dtype_name,
@@ -72,7 +73,9 @@ def _linear_product(
         _core.host_splits_linear(call, device, stream).run(*addresses, splits.tolist())
 
 
-def _check_linear(x: torch.Tensor, splits: torch.Tensor, weight: Sequence[torch.Tensor]) -> Stack:
+def _check_linear(
+    x: torch.Tensor, splits: torch.Tensor, weight: Sequence[torch.Tensor], bias: Sequence[torch.Tensor]
+) -> Stack:
     if not weight:
         raise Error("weight: no tensors; give a grouped one, or one for each expert")
     experts = num_experts(weight)
@@ -80,6 +83,8 @@ def _check_linear(x: torch.Tensor, splits: torch.Tensor, weight: Sequence[torch.
     stack = stack_of("weight", weight, 2, experts, x.device)
     if x.dim() < 1 or x.shape[-1] != stack[3]:
         raise Error(f"x: shape {list(x.shape)}, expected [..., {stack[3]}]; the last axis is the weights' input size")
+    if bias and stack_of("bias", bias, 1, experts, x.device)[2] != stack[2]:
+        raise Error(f"bias: shape {list(bias[0].shape)}, expected [..., {stack[2]}]; the weights give so many values")
     return stack
 
 
@@ -91,11 +96,10 @@ def _grouped_linear(
     weight_grad: Sequence[torch.Tensor],
     accumulate: bool,
 ) -> torch.Tensor:
-    stack = _check_linear(x, splits, weight)
+    stack = _check_linear(x, splits, weight, bias)
     y = x.new_empty((*x.shape[:-1], stack[2]))
     _linear_product(0, contiguous_rows("x", x), None, splits, stack, y.data_ptr())
     if bias:
-        stack_of("bias", bias, 1, splits.shape[0], x.device)
         flat = y.view(-1, stack[2])
         all_biases = bias[0] if bias[0].dim() == 2 else torch.stack(list(bias))
         flat += all_biases.to(y.dtype)[_expert_of_rows(splits, flat.shape[0], x.device)]
@@ -126,14 +130,17 @@ def _grouped_linear_backward(
     accumulate: bool,
     wanted: Sequence[bool],
 ) -> tuple[torch.Tensor, ...]:
-    stack = _check_linear(x, splits, weight)
-    x, dout = contiguous_rows("x", x), contiguous_rows("the output's gradient", dout)
+    stack = _check_linear(x, splits, weight, bias)
     experts, out_features = splits.shape[0], stack[2]
+    check_like("the output's gradient", dout, (*x.shape[:-1], out_features), x)
+    x, dout = contiguous_rows("x", x), contiguous_rows("the output's gradient", dout)
     dx, dw, db = _fake_grouped_linear_backward(dout, x, splits, weight, bias, weight_grad, accumulate, wanted)
     if wanted[0]:
         _linear_product(1, x, dout, splits, stack, dx.data_ptr())
     if wanted[1]:
         grads = stack_of("weight_grad", weight_grad or [dw], 2, experts, x.device)
+        if grads[2:] != stack[2:]:
+            raise Error(f"weight_grad: matrices of {list(grads[2:])}, expected those of the weights, {list(stack[2:])}")
         _linear_product(2, x, dout, splits, grads, 0, accumulate and bool(weight_grad))
     if wanted[2]:
         # A product sums rows in one order, which index_add_ does not on a GPU.

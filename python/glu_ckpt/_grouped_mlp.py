@@ -19,6 +19,7 @@ from ._operands import (
     are_plain,
     as_given,
     autocast,
+    check_like,
     check_vector,
     contiguous_rows,
     dtype_name,
@@ -174,7 +175,11 @@ def _grouped_mlp_backward(
     *options: Any,
 ) -> tuple[torch.Tensor, ...]:
     step = _Step(x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, options)
-    dout = contiguous_rows("the output's gradient", dout, x)
+    check_like("the output's gradient", dout, x.shape, x)
+    dout = contiguous_rows("the output's gradient", dout)
+    if z is not None:
+        check_like("z", z, (step.rows, fc1[0].shape[-2]), x)
+        z = contiguous_rows("z", z)
     made = _fake_grouped_mlp_backward(
         dout, x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, z, fc1_grad, fc2_grad, accumulate, wanted
     )

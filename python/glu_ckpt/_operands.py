@@ -100,13 +100,16 @@ def num_experts(tensors: Sequence[torch.Tensor]) -> int:
     return tensors[0].shape[0] if len(tensors) == 1 and tensors[0].dim() == 3 else len(tensors)
 
 
-def contiguous_rows(name: str, t: torch.Tensor, like: Optional[torch.Tensor] = None) -> torch.Tensor:
-    """Contiguous rows that begin where kernels can read them."""
-    if like is not None and (t.shape != like.shape or t.dtype != like.dtype or t.device != like.device):
+def check_like(name: str, t: torch.Tensor, shape: Sequence[int], x: torch.Tensor) -> None:
+    """Whether it has this shape, and the dtype and device of x."""
+    if tuple(t.shape) != tuple(shape) or t.dtype != x.dtype or t.device != x.device:
         raise Error(
-            f"{name}: {t.dtype}, shape {list(t.shape)}, on {t.device}; expected {like.dtype}, shape {list(like.shape)}, "
-            f"on {like.device}"
+            f"{name}: {t.dtype}, shape {list(t.shape)}, on {t.device}; expected {x.dtype}, shape {list(shape)}, on {x.device}"
         )
+
+
+def contiguous_rows(name: str, t: torch.Tensor) -> torch.Tensor:
+    """Contiguous rows that begin where kernels can read them."""
     t = t.resolve_neg()
     check_memory(name, t)
     t = t.contiguous()

@@ -78,3 +78,41 @@ def test_views_that_negate():
     for name in ("fc1", "fc2", "fc1_bias", "fc2_bias", "probs"):
         with pytest.raises(glu_ckpt.Error, match=rf"{name}.* resolve_neg\(\)"):
             run(ops.grouped_mlp, {**given, name: torch._neg_view(-given[name])})
+
+
+def test_shapes_of_the_linear_layers_buffers_and_biases():
+    """A gradient's buffer of another shape was written by sums over whatever lay behind x."""
+    x, weight = tensors()["x"], tensors()["fc1"].requires_grad_()
+    for shape in ((E, H, 2 * WIDTH), (E, 2 * WIDTH, 4 * H), (E, WIDTH, H)):
+        buffer = torch.zeros(shape)
+        out = ops.grouped_linear(x, SPLITS, weight, weight_grad=buffer)
+        with pytest.raises(glu_ckpt.Error, match=r"expected those of the weights, \[16, 12\]"):
+            out.sum().backward()
+        assert not buffer.any()
+    for bias in (torch.ones(E, 1), torch.ones(E, 5), [torch.ones(1)] * E):
+        with pytest.raises(glu_ckpt.Error, match=r"bias: shape .*, expected \[..., 16\]"):
+            ops.grouped_linear(x, SPLITS, weight, bias)
+
+
+def test_operators_check_what_comes_back_to_them():
+    """Gradients and saved tensors, which saved_tensors_hooks may have changed."""
+    given = tensors()
+    x, fc1, fc2, splits = given["x"], given["fc1"], given["fc2"], torch.tensor(SPLITS)
+
+    def linear_backward(dout):
+        return torch.ops.glu_ckpt.grouped_linear_backward(dout, x, splits, [fc1], [], [], True, [True, True, False])
+
+    def mlp_backward(z):
+        return torch.ops.glu_ckpt.grouped_mlp_backward(
+            DOUT.float(), x, splits, [fc1], [fc2], None, [], [], z, [], [], True, [True] + 5 * [False], 0, "swiglu", None,
+            None, None)
+
+    for dout in (torch.ones(2, 3), torch.ones(ROWS, H), torch.ones(ROWS, 2 * WIDTH, dtype=torch.bfloat16)):
+        with pytest.raises(glu_ckpt.Error, match=r"the output.s gradient: .*; expected torch.float32, shape \[10, 16\]"):
+            linear_backward(dout)
+    for z in (torch.ones(1), torch.ones(ROWS, WIDTH), torch.ones(ROWS, 2 * WIDTH, dtype=torch.float16)):
+        with pytest.raises(glu_ckpt.Error, match=r"z: .*; expected torch.float32, shape \[10, 16\]"):
+            mlp_backward(z)
+    _, z = torch.ops.glu_ckpt.grouped_mlp(x, splits, [fc1], [fc2], None, [], [], [], [], True, True, 0, "swiglu", None, None,
+                                          None)
+    assert torch.equal(mlp_backward(z.t().contiguous().t())[0], mlp_backward(z)[0])
