@@ -16,6 +16,7 @@ from ._operands import (
     are_plain,
     as_given,
     autocast,
+    check_apart,
     check_like,
     check_vector,
     contiguous_rows,
@@ -28,6 +29,7 @@ from ._operands import (
     place,
     splits_of,
     stack_of,
+    wanted_buffers,
     weight_grads,
 )
 
@@ -138,6 +140,7 @@ def _grouped_linear_backward(
     if wanted[0]:
         _linear_product(1, x, dout, splits, stack, dx.data_ptr())
     if wanted[1]:
+        check_apart(weight_grad)
         grads = stack_of("weight_grad", weight_grad or [dw], 2, experts, x.device)
         if grads[2:] != stack[2:]:
             raise Error(f"weight_grad: matrices of {list(grads[2:])}, expected those of the weights, {list(stack[2:])}")
@@ -155,24 +158,29 @@ class _LinearContext:
     """As _MlpContext, of the grouped linear layer; lists are weight, bias and weight_grad."""
 
     @staticmethod
-    def keep(ctx: Any, x: Any, splits: Any, lists: Sequence[Sequence[torch.Tensor]], accumulate: bool) -> None:
+    def keep(
+        ctx: Any, x: Any, splits: Any, lists: Sequence[Sequence[torch.Tensor]], owners: Sequence[Any], accumulate: bool
+    ) -> None:
         ctx.accumulate = accumulate
         ctx.lengths = [len(tensors) for tensors in lists]
-        ctx.save_for_backward(x, splits, *flattened(lists))
+        ctx.buffers, ctx.owners = lists[2], owners if lists[2] else ()
+        ctx.save_for_backward(x, splits, *flattened(lists[:2]))
 
     @staticmethod
     def grads(ctx: Any, needs: Sequence[Any], dout: torch.Tensor) -> tuple[Any, list[Any], list[Any]]:
         x, splits, *flat = ctx.saved_tensors
-        weight, bias, weight_grad = lists = listed_again(flat, ctx.lengths)
-        wanted = [needs[0], any(needs[1]), any(needs[2])]
+        weight, bias = listed_again(flat, ctx.lengths[:2])
+        weight_grad = wanted_buffers(ctx.buffers, needs[1])
+        lists, wanted = (weight, bias, weight_grad), [needs[0], any(needs[1]), any(needs[2])]
         run = _grouped_linear_backward if are_plain(dout, lists) else torch.ops.glu_ckpt.grouped_linear_backward
         dx, dw, db = run(dout, x, splits, weight, bias, weight_grad, ctx.accumulate, wanted)
-        return dx if wanted[0] else None, weight_grads(weight, weight_grad, dw, needs[1]), as_given(bias, db, needs[2])
+        weights = weight_grads(weight, ctx.owners, weight_grad, dw, needs[1])
+        return dx if wanted[0] else None, weights, as_given(bias, db, needs[2])
 
 
 def _keep_linear(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     x, splits, weight, bias, weight_grad, accumulate = inputs
-    _LinearContext.keep(ctx, x, splits, (weight, bias, weight_grad), accumulate)
+    _LinearContext.keep(ctx, x, splits, (weight, bias, weight_grad), weight, accumulate)
 
 
 def _linear_grads(ctx: Any, dout: torch.Tensor) -> tuple[Any, ...]:
@@ -185,19 +193,19 @@ class _EagerLinear(torch.autograd.Function):
     """As _EagerMlp."""
 
     @staticmethod
-    def forward(ctx: Any, lengths: Sequence[int], accumulate: bool, *flat: Any) -> torch.Tensor:
+    def forward(ctx: Any, lengths: Sequence[int], owners: Sequence[Any], accumulate: bool, *flat: Any) -> torch.Tensor:
         x, splits = flat[:2]
         lists = listed_again(flat[2:], lengths)
-        _LinearContext.keep(ctx, x, splits, lists, accumulate)
+        _LinearContext.keep(ctx, x, splits, lists, owners, accumulate)
         run = _grouped_linear if are_plain(x, lists) else torch.ops.glu_ckpt.grouped_linear
         return run(x, splits, *lists, accumulate)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: torch.Tensor) -> tuple[Any, ...]:
-        x, _, *flat = ctx.needs_input_grad[2:]
+        x, _, *flat = ctx.needs_input_grad[3:]
         dx, weights, biases = _LinearContext.grads(ctx, [x, *listed_again(flat, ctx.lengths)[:2]], dout)
-        return (None, None, dx, None, *weights, *biases, *(None for _ in range(ctx.lengths[2])))
+        return (None, None, None, dx, None, *weights, *biases, *(None for _ in range(ctx.lengths[2])))
 
 
 for _key in ("CPU", "CUDA"):
@@ -230,8 +238,10 @@ def grouped_linear(
     Rows behind the last split belong to nobody, and hold anything. Autocast converts x, weights and biases.
     """
     weights, biases, main = listed(weight), listed(bias), listed(weight_grad)
+    owners = weights
     x, weights, biases = autocast(x, weights, biases)
     splits, lists = splits_of(splits, None), (weights, biases, main)
     if not torch.compiler.is_compiling():
-        return _EagerLinear.apply([len(tensors) for tensors in lists], accumulate, x, splits, *flattened(lists))
+        lengths = [len(tensors) for tensors in lists]
+        return _EagerLinear.apply(lengths, owners, accumulate, x, splits, *flattened(lists))
     return torch.ops.glu_ckpt.grouped_linear(x, splits, *lists, accumulate)

@@ -19,6 +19,7 @@ from ._operands import (
     are_plain,
     as_given,
     autocast,
+    check_apart,
     check_like,
     check_vector,
     contiguous_rows,
@@ -31,6 +32,7 @@ from ._operands import (
     place,
     splits_of,
     stack_of,
+    wanted_buffers,
     weight_grads,
 )
 
@@ -184,6 +186,7 @@ def _grouped_mlp_backward(
         dout, x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, z, fc1_grad, fc2_grad, accumulate, wanted
     )
     dx, dprobs, *grads = made
+    check_apart([*fc1_grad, *fc2_grad])
     accumulate = accumulate and bool(fc1_grad or fc2_grad)
     stacks = []
     for name, caller, grad, axes, want in zip(
@@ -210,32 +213,41 @@ class _MlpContext:
 
     @staticmethod
     def keep(
-        ctx: Any, single: tuple[Any, ...], lists: Sequence[Sequence[torch.Tensor]], z: torch.Tensor, options: Sequence[Any]
+        ctx: Any,
+        single: tuple[Any, ...],
+        lists: Sequence[Sequence[torch.Tensor]],
+        owners: Sequence[Sequence[torch.Tensor]],
+        z: torch.Tensor,
+        options: Sequence[Any],
     ) -> None:
-        """single: x, splits, probs. lists: fc1, fc2, fc1_bias, fc2_bias, fc1_grad, fc2_grad. options: the operator's,
-        from `accumulate` on."""
+        """single: x, splits, probs. lists: fc1, fc2, fc1_bias, fc2_bias, fc1_grad, fc2_grad. owners: the parameters of
+        fc1 and fc2. options: the operator's, from `accumulate` on."""
         ctx.accumulate, save, *ctx.options = options
         ctx.lengths = [len(tensors) for tensors in lists]
+        # What a backward writes to is not what it saves: hooks of saved tensors would hand it copies.
+        ctx.buffers = lists[4:]
+        ctx.owners = owners if lists[4] or lists[5] else ((), ())
         ctx.mark_non_differentiable(z)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*single, z if save else None, *flattened(lists))
+        ctx.save_for_backward(*single, z if save else None, *flattened(lists[:4]))
 
     @staticmethod
     def grads(ctx: Any, needs: Sequence[Any], dout: Optional[torch.Tensor]) -> tuple[Any, Any, list[list[Any]]]:
         """dx, dprobs and the lists of gradients; `needs` is of x, probs, and lists of the four lists'."""
         x, splits, probs, z, *flat = ctx.saved_tensors
-        fc1, fc2, fc1_bias, fc2_bias, fc1_grad, fc2_grad = lists = listed_again(flat, ctx.lengths)
+        fc1, fc2, fc1_bias, fc2_bias = lists = listed_again(flat, ctx.lengths[:4])
         if dout is None:
-            return None, None, [[None] * len(tensors) for tensors in lists[:4]]
+            return None, None, [[None] * len(tensors) for tensors in lists]
+        fc1_grad, fc2_grad = (wanted_buffers(*each) for each in zip(ctx.buffers, needs[2:4]))
         wanted = [needs[0], needs[1], *(any(each) for each in needs[2:])]
-        run = _grouped_mlp_backward if are_plain(dout, lists) else torch.ops.glu_ckpt.grouped_mlp_backward
+        run = _grouped_mlp_backward if are_plain(dout, (*lists, *ctx.buffers)) else torch.ops.glu_ckpt.grouped_mlp_backward
         dx, dprobs, dfc1, dfc2, dfc1_bias, dfc2_bias = run(
             dout, x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, z, fc1_grad, fc2_grad, ctx.accumulate, wanted,
             *ctx.options,
         )  # fmt: skip
         made = [
-            weight_grads(fc1, fc1_grad, dfc1, needs[2]),
-            weight_grads(fc2, fc2_grad, dfc2, needs[3]),
+            weight_grads(fc1, ctx.owners[0], fc1_grad, dfc1, needs[2]),
+            weight_grads(fc2, ctx.owners[1], fc2_grad, dfc2, needs[3]),
             as_given(fc1_bias, dfc1_bias, needs[4]),
             as_given(fc2_bias, dfc2_bias, needs[5]),
         ]
@@ -244,7 +256,8 @@ class _MlpContext:
 
 def _keep_mlp(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, fc1_grad, fc2_grad, *options = inputs
-    _MlpContext.keep(ctx, (x, splits, probs), (fc1, fc2, fc1_bias, fc2_bias, fc1_grad, fc2_grad), output[1], options)
+    lists = (fc1, fc2, fc1_bias, fc2_bias, fc1_grad, fc2_grad)
+    _MlpContext.keep(ctx, (x, splits, probs), lists, (fc1, fc2), output[1], options)
 
 
 def _mlp_grads(ctx: Any, dout: Optional[torch.Tensor], unused: Any) -> tuple[Any, ...]:
@@ -258,21 +271,23 @@ class _EagerMlp(torch.autograd.Function):
     """The same without torch.library's code for lists of tensors, which takes 0.7 ms a call, and 2 ms for 32 experts."""
 
     @staticmethod
-    def forward(ctx: Any, lengths: Sequence[int], options: Sequence[Any], *flat: Any) -> torch.Tensor:
+    def forward(
+        ctx: Any, lengths: Sequence[int], owners: Sequence[Any], options: Sequence[Any], *flat: Any
+    ) -> torch.Tensor:
         x, splits, probs = flat[:3]
         lists = listed_again(flat[3:], lengths)
         run = _grouped_mlp if are_plain(x, lists) else torch.ops.glu_ckpt.grouped_mlp
         out, z = run(x, splits, lists[0], lists[1], probs, *lists[2:], *options)
-        _MlpContext.keep(ctx, (x, splits, probs), lists, z, options)
+        _MlpContext.keep(ctx, (x, splits, probs), lists, owners, z, options)
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: Optional[torch.Tensor]) -> tuple[Any, ...]:
-        x, _, probs, *flat = ctx.needs_input_grad[2:]
+        x, _, probs, *flat = ctx.needs_input_grad[3:]
         needs = [x, probs, *listed_again(flat, ctx.lengths)[:4]]
         dx, dprobs, lists = _MlpContext.grads(ctx, needs, dout)
-        return (None, None, dx, None, dprobs, *flattened(lists), *(None for _ in range(sum(ctx.lengths[4:]))))
+        return (None, None, None, dx, None, dprobs, *flattened(lists), *(None for _ in range(sum(ctx.lengths[4:]))))
 
 
 for _key in ("CPU", "CUDA"):
@@ -322,7 +337,7 @@ def grouped_mlp(
     wrong splits write nothing; on the CPU they raise Error.
     """
     w1, w2, b1, b2 = (listed(given) for given in (fc1, fc2, fc1_bias, fc2_bias))
-    main1, main2 = listed(fc1_grad), listed(fc2_grad)
+    owners, main1, main2 = (w1, w2), listed(fc1_grad), listed(fc2_grad)
     x, w1, w2, b1, b2 = autocast(x, w1, w2, b1, b2)
     if probs is not None:
         probs = probs.reshape(-1).to(torch.float32)
@@ -332,6 +347,7 @@ def grouped_mlp(
     splits = splits_of(splits, x.device)
     options = (accumulate, save, k, activation, alpha, limit, offset)
     if not torch.compiler.is_compiling():
-        return _EagerMlp.apply([len(tensors) for tensors in lists], options, x, splits, probs, *flattened(lists))
+        lengths = [len(tensors) for tensors in lists]
+        return _EagerMlp.apply(lengths, owners, options, x, splits, probs, *flattened(lists))
     out, _ = torch.ops.glu_ckpt.grouped_mlp(x, splits, w1, w2, probs, b1, b2, main1, main2, *options)
     return out

@@ -141,18 +141,37 @@ def new_grad(tensors: Sequence[torch.Tensor], x: torch.Tensor, axes: int, wanted
 _dummies: dict[Any, torch.Tensor] = {}
 
 
-def _accumulated(weight: torch.Tensor) -> Optional[torch.Tensor]:
+def _accumulated(owner: torch.Tensor, weight: torch.Tensor) -> Optional[torch.Tensor]:
     """What autograd gets for a weight whose gradient went to the caller's buffer: nothing; or, where Megatron-Core waits
-    for hooks of the parameter, a tensor that nobody reads."""
-    if not hasattr(weight, "grad_added_to_main_grad"):
+    for hooks of the parameter, its owner, a tensor that nobody reads."""
+    if not hasattr(owner, "grad_added_to_main_grad"):
         return None
-    weight.grad_added_to_main_grad = True
-    if getattr(weight, "zero_out_wgrad", False):
+    owner.grad_added_to_main_grad = True
+    if getattr(owner, "zero_out_wgrad", False):
         return torch.zeros_like(weight)
+    if not is_plain(weight):
+        return torch.empty_like(weight, requires_grad=False)
     key = weight.shape, weight.dtype, weight.device
     if key not in _dummies:
         _dummies[key] = torch.empty_like(weight, requires_grad=False)
     return _dummies[key].detach()
+
+
+def wanted_buffers(caller: Sequence[torch.Tensor], needed: Sequence[bool]) -> Sequence[torch.Tensor]:
+    """The caller's buffers, but for weights that need no gradient others, which nobody reads."""
+    if len(caller) != len(needed) or all(needed) or not any(needed):
+        return caller
+    return [t if need else torch.zeros_like(t) for t, need in zip(caller, needed)]
+
+
+def check_apart(buffers: Sequence[torch.Tensor]) -> None:
+    """Whether no two of the caller's buffers share memory: several are written at once."""
+    spans = sorted((t.data_ptr(), t.numel() * t.element_size()) for t in buffers)
+    for (begin, size), (following, _) in zip(spans, spans[1:]):
+        if begin + size > following:
+            raise Error(
+                f"two of {len(spans)} buffers for weights' gradients share memory; tied weights need a buffer for each use"
+            )
 
 
 def as_given(tensors: Sequence[torch.Tensor], grad: torch.Tensor, needed: Sequence[bool]) -> list[Optional[torch.Tensor]]:
@@ -164,10 +183,15 @@ def as_given(tensors: Sequence[torch.Tensor], grad: torch.Tensor, needed: Sequen
 
 
 def weight_grads(
-    tensors: Sequence[torch.Tensor], caller: Sequence[torch.Tensor], grad: torch.Tensor, needed: Sequence[bool]
+    tensors: Sequence[torch.Tensor],
+    owners: Sequence[torch.Tensor],
+    caller: Sequence[torch.Tensor],
+    grad: torch.Tensor,
+    needed: Sequence[bool],
 ) -> list[Optional[torch.Tensor]]:
+    """`owners` are the parameters that the weights are, or were converted from."""
     if caller:
-        return [_accumulated(t) if need else None for t, need in zip(tensors, needed)]
+        return [_accumulated(owner, t) if need else None for owner, t, need in zip(owners, tensors, needed)]
     return as_given(tensors, grad, needed)
 
 

@@ -116,3 +116,132 @@ def test_operators_check_what_comes_back_to_them():
     _, z = torch.ops.glu_ckpt.grouped_mlp(x, splits, [fc1], [fc2], None, [], [], [], [], True, True, 0, "swiglu", None, None,
                                           None)
     assert torch.equal(mlp_backward(z.t().contiguous().t())[0], mlp_backward(z)[0])
+
+
+def module_with_main_grads(value=0.0, **options):
+    module = ops.GroupedMLP(E, H, WIDTH, bias=True, fuse_wgrad_accumulation=True, **options)
+    given = tensors()
+    module.load_state_dict({**{f"linear_fc{n}.weight": given[f"fc{n}"] for n in (1, 2)},
+                            **{f"linear_fc{n}.bias{e}": given[f"fc{n}_bias"][e] for n in (1, 2) for e in range(E)}})
+    for w in module_weights(module):
+        w.main_grad, w.grad_added_to_main_grad = torch.full_like(w, value), False
+    return module
+
+
+def module_weights(module):
+    return [*module.linear_fc1.weights(), *module.linear_fc2.weights()]
+
+
+def check_main_grads(module, times=1):
+    wanted = wanted_grads()
+    for linear, name in ((module.linear_fc1, "fc1"), (module.linear_fc2, "fc2")):
+        for w, grad in zip(linear.weights(), wanted[name]):
+            is_close(w.main_grad, times * grad)
+            assert w.grad_added_to_main_grad
+
+
+def copying_hooks():
+    """As save_on_cpu and activation offload do."""
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t.clone())
+
+
+def test_main_grad_beside_hooks_of_saved_tensors():
+    """The gradients went to copies of the buffers, which nobody reads."""
+    given = tensors()
+    module, called = module_with_main_grads(), []
+    module.linear_fc1.weight0.register_post_accumulate_grad_hook(lambda p: called.append(p))
+    with copying_hooks():
+        out = module(given["x"], SPLITS, given["probs"])
+    out.backward(DOUT.float())
+    check_main_grads(module)
+    assert called
+    weight, buffer = given["fc1"].requires_grad_(), torch.zeros(E, 2 * WIDTH, H)
+    with copying_hooks():
+        ops.grouped_linear(given["x"], SPLITS, weight, weight_grad=buffer).sum().backward()
+    is_close(buffer[3], given["x"][8:].sum(0).expand(2 * WIDTH, H))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_main_grad_beside_checkpointing(reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    given, module = tensors(), module_with_main_grads()
+    x = given["x"].requires_grad_()
+    checkpoint(module, x, SPLITS, given["probs"], use_reentrant=reentrant).backward(DOUT.float())
+    check_main_grads(module)
+    is_close(x.grad, wanted_grads()["x"])
+
+
+def test_main_grad_beside_autocast():
+    """The parameters of Megatron-Core's hooks are those that autocast converts."""
+    given, module = tensors(), module_with_main_grads()
+    linear = ops.GroupedLinear(E, H, 6, fuse_wgrad_accumulation=True)
+    for w in linear.weights():
+        w.main_grad, w.grad_added_to_main_grad = torch.zeros_like(w), False
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = module(given["x"], SPLITS, given["probs"])
+        y = linear(given["x"], SPLITS)
+    (out.square().sum() + y.sum()).backward()
+    for w in (*module_weights(module), *linear.weights()):
+        assert w.grad_added_to_main_grad and w.grad.dtype == torch.float32
+    assert module.linear_fc1.weight2.main_grad.any() and linear.weight2.main_grad.any()
+
+
+def test_main_grad_may_change_before_the_backward():
+    """Several micro-batches are under way at once, and buffers are cleared when it suits."""
+    given, module = tensors(), module_with_main_grads(3.0)
+    outs = [module(given["x"], SPLITS, given["probs"]) for _ in range(2)]
+    for w in module_weights(module):
+        w.main_grad.zero_()
+    for out in outs:
+        out.backward(DOUT.float())
+    check_main_grads(module, times=2)
+
+
+def test_buffers_that_share_memory_are_refused():
+    given = tensors()
+    tied = given["fc1"][0].requires_grad_()
+    buffer, square = torch.zeros(2 * WIDTH, H), torch.zeros(E, H, H)
+    rows = torch.zeros(E * 2 * WIDTH * H)
+    overlapping = [rows[8 * e : 8 * e + 2 * WIDTH * H].view(2 * WIDTH, H) for e in range(E)]
+    fc1, fc2 = (coded(E, H, H, first=first).float().requires_grad_() for first in (100, 900))
+    for out in (
+        ops.grouped_mlp(given["x"], SPLITS, [tied] * E, given["fc2"], fc1_grad=[buffer] * E),
+        ops.grouped_mlp(given["x"], SPLITS, [tied] * E, given["fc2"], fc1_grad=overlapping),
+        ops.grouped_mlp(given["x"], SPLITS, fc1, fc2, activation="squared_relu", fc1_grad=square, fc2_grad=square),
+        ops.grouped_linear(given["x"], SPLITS, [tied] * E, weight_grad=[buffer] * E, accumulate=False),
+    ):
+        with pytest.raises(glu_ckpt.Error, match="share memory"):
+            out.sum().backward()
+    assert not buffer.any() and not square.any() and not rows.any()
+    # One tensor may be the weight of several experts, whose gradients autograd adds.
+    run(ops.grouped_mlp, {**given, "fc1": [tied] * E}).backward(DOUT.float())
+    wide = wide_tensors()
+    leaf = wide["fc1"][0].requires_grad_()
+    run(eager_mlp, {**wide, "fc1": [leaf] * E}).backward(DOUT)
+    is_close(tied.grad, leaf.grad)
+
+
+def test_frozen_experts_have_no_gradient_in_the_callers_buffers():
+    given, wanted = tensors(), wanted_grads()
+    weights = [t.requires_grad_(e != 2) for e, t in enumerate(given["fc1"])]
+    buffers = [torch.full_like(t, 7.0) for t in weights]
+    run(ops.grouped_mlp, {**given, "fc1": weights}, fc1_grad=buffers, accumulate=False).backward(DOUT.float())
+    ops.grouped_linear(given["x"], SPLITS, weights, weight_grad=buffers).backward(torch.zeros(ROWS, 2 * WIDTH))
+    for e, buffer in enumerate(buffers):
+        is_close(buffer, torch.full_like(buffer, 7.0) if e == 2 else wanted["fc1"][e])
+
+
+def test_fake_tensors_leave_nothing_for_real_ones():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def gradient():
+        module = ops.GroupedMLP(3, H, 5, fuse_wgrad_accumulation=True)
+        for w in module_weights(module):
+            w.main_grad, w.grad_added_to_main_grad = torch.zeros_like(w), False
+        module(torch.ones(ROWS, H), [3, 0, 7]).sum().backward()
+        return module.linear_fc1.weight0.grad
+
+    with FakeTensorMode():
+        assert gradient().shape == (10, H)
+    assert type(gradient()) is torch.Tensor
