@@ -20,6 +20,7 @@ from ._operands import (
     check_like,
     check_vector,
     contiguous_rows,
+    differentiated_once,
     dtype_name,
     flattened,
     listed,
@@ -183,6 +184,7 @@ def _keep_linear(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> Non
     _LinearContext.keep(ctx, x, splits, (weight, bias, weight_grad), weight, accumulate)
 
 
+@differentiated_once
 def _linear_grads(ctx: Any, dout: torch.Tensor) -> tuple[Any, ...]:
     needs = ctx.needs_input_grad
     dx, weights, biases = _LinearContext.grads(ctx, [needs[0], needs[2], needs[3]], dout)
@@ -201,7 +203,7 @@ class _EagerLinear(torch.autograd.Function):
         return run(x, splits, *lists, accumulate)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiated_once
     def backward(ctx: Any, dout: torch.Tensor) -> tuple[Any, ...]:
         x, _, *flat = ctx.needs_input_grad[3:]
         dx, weights, biases = _LinearContext.grads(ctx, [x, *listed_again(flat, ctx.lengths)[:2]], dout)

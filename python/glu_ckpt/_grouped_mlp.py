@@ -23,6 +23,7 @@ from ._operands import (
     check_like,
     check_vector,
     contiguous_rows,
+    differentiated_once,
     dtype_name,
     flattened,
     listed,
@@ -260,6 +261,7 @@ def _keep_mlp(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, tor
     _MlpContext.keep(ctx, (x, splits, probs), lists, (fc1, fc2), output[1], options)
 
 
+@differentiated_once
 def _mlp_grads(ctx: Any, dout: Optional[torch.Tensor], unused: Any) -> tuple[Any, ...]:
     needs = ctx.needs_input_grad
     dx, dprobs, lists = _MlpContext.grads(ctx, [needs[0], needs[4], needs[2], needs[3], needs[5], needs[6]], dout)
@@ -282,7 +284,7 @@ class _EagerMlp(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiated_once
     def backward(ctx: Any, dout: Optional[torch.Tensor]) -> tuple[Any, ...]:
         x, _, probs, *flat = ctx.needs_input_grad[3:]
         needs = [x, probs, *listed_again(flat, ctx.lengths)[:4]]

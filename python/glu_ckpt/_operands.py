@@ -6,7 +6,8 @@ Weights and biases are lists: of one grouped tensor, or of one tensor for each e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, Optional, Union
 
 import torch
@@ -193,6 +194,39 @@ def weight_grads(
     if caller:
         return [_accumulated(owner, t) if need else None for owner, t, need in zip(owners, tensors, needed)]
     return as_given(tensors, grad, needed)
+
+
+class _NoSecondDerivative(torch.autograd.Function):
+    """Gradients, whose own gradient raises."""
+
+    @staticmethod
+    def forward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return grads
+
+    @staticmethod
+    def backward(ctx: Any, *unused: Any) -> tuple[Any, ...]:
+        raise RuntimeError("glu_ckpt's operators have no second derivative, but their gradients are differentiated")
+
+
+def differentiated_once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """torch's once_differentiable takes gradients for constants where the one that comes in is one, as a sum's is; a
+    gradient penalty would then count for nothing."""
+
+    @functools.wraps(backward)
+    def run(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        with torch.no_grad():
+            made = backward(ctx, *grads)
+        # With create_graph=True.
+        if not torch.is_grad_enabled():
+            return made
+        flat, spec = torch.utils._pytree.tree_flatten(made)
+        at = [i for i, t in enumerate(flat) if isinstance(t, torch.Tensor)]
+        refusing = _NoSecondDerivative.apply(*(flat[i].detach().requires_grad_() for i in at)) if at else ()
+        for i, t in zip(at, refusing):
+            flat[i] = t
+        return torch.utils._pytree.tree_unflatten(flat, spec)
+
+    return run
 
 
 def flattened(lists: Sequence[Sequence[Any]]) -> list[Any]:

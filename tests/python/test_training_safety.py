@@ -245,3 +245,31 @@ def test_fake_tensors_leave_nothing_for_real_ones():
     with FakeTensorMode():
         assert gradient().shape == (10, H)
     assert type(gradient()) is torch.Tensor
+
+
+def operators():
+    """Each as the functions call it, and as torch.compile does."""
+    splits, none = torch.tensor(SPLITS), (None, None, None)
+    fc2 = tensors()["fc2"]
+    return [
+        lambda x, w: ops.grouped_mlp(x, SPLITS, w, fc2),
+        lambda x, w: ops.grouped_linear(x, SPLITS, w),
+        lambda x, w: torch.ops.glu_ckpt.grouped_mlp(x, splits, [w], [fc2], None, [], [], [], [], True, True, 0, "swiglu",
+                                                    *none)[0],
+        lambda x, w: torch.ops.glu_ckpt.grouped_linear(x, splits, [w], [], [], True),
+    ]
+
+
+@pytest.mark.parametrize("operator", range(4))
+@pytest.mark.parametrize("incoming", ["constant", "with a history"])
+def test_a_second_derivative_is_refused(operator, incoming):
+    """A gradient penalty changed nothing, silently, where the gradient that came in had no history."""
+    function = operators()[operator]
+    x, weight = tensors()["x"].requires_grad_(), tensors()["fc1"].requires_grad_()
+    out = function(x, weight)
+    loss = out.sum() if incoming == "constant" else out.square().sum()
+    (once,) = torch.autograd.grad(loss, x, retain_graph=True)
+    (dx,) = torch.autograd.grad(loss, x, create_graph=True)
+    assert torch.equal(dx, once)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        (loss + dx.square().sum()).backward()
