@@ -264,5 +264,7 @@ def autocast(x: torch.Tensor, *lists: list[torch.Tensor]) -> list[Any]:
 
 def splits_of(splits: Union[torch.Tensor, Sequence[int]], device: Optional[torch.device]) -> torch.Tensor:
     if not isinstance(splits, torch.Tensor):
-        return torch.tensor(splits, dtype=torch.int64, device=device)
+        splits = torch.tensor(splits, device=device) if len(splits) else torch.zeros(0, dtype=torch.int64, device=device)
+    if splits.is_floating_point() or splits.is_complex() or splits.dtype == torch.bool:
+        raise Error(f"splits: {splits.dtype}, shape {list(splits.shape)}; give integers, the rows of each expert")
     return splits.to(device=device or splits.device, dtype=torch.int64)

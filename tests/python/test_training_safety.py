@@ -273,3 +273,20 @@ def test_a_second_derivative_is_refused(operator, incoming):
     assert torch.equal(dx, once)
     with pytest.raises(RuntimeError, match="no second derivative"):
         (loss + dx.square().sum()).backward()
+
+
+def test_splits_are_integers():
+    """Others were cut off, and rows behind the last split belong to nobody."""
+    import numpy
+
+    given = tensors()
+    wanted, y = run(ops.grouped_mlp, given), ops.grouped_linear(given["x"], SPLITS, given["fc1"])
+    for splits in (tuple(SPLITS), numpy.array(SPLITS), numpy.array(SPLITS, dtype=numpy.int16),
+                   torch.tensor(SPLITS, dtype=torch.uint8), [torch.tensor(3), 0, numpy.int64(5), 2]):
+        assert torch.equal(run(ops.grouped_mlp, given, splits), wanted)
+        assert torch.equal(ops.grouped_linear(given["x"], splits, given["fc1"]), y)
+    for splits in ([3.7, 0, 5, 1.3], numpy.array([3, 0, 5, 1.3], dtype=numpy.float32), torch.tensor([3, 0, 5, 2.9]),
+                   [True, False, True, True], torch.tensor(SPLITS, dtype=torch.complex64)):
+        for call in (lambda: run(ops.grouped_mlp, given, splits), lambda: ops.grouped_linear(given["x"], splits, given["fc1"])):
+            with pytest.raises(glu_ckpt.Error, match=r"splits: .*, shape \[4\]; give integers"):
+                call()
