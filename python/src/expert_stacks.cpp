@@ -1,6 +1,7 @@
 #include "expert_stacks.hpp"
 
 #include "core/fail.hpp"
+#include "glu_ckpt/forward.hpp"
 
 namespace glu_ckpt::python {
 namespace {
@@ -46,12 +47,13 @@ std::vector<ExpertWeights> experts_of(const ExpertStacks& stacks, bool gated) {
 }
 
 Activation activation_of(const std::string& kind, const ActivationConstants& constants) {
-  Activation activation;
-  activation.kind = parse_activation(kind);
-  if (constants.alpha) activation.alpha = static_cast<float>(*constants.alpha);
-  if (constants.limit) activation.limit = static_cast<float>(*constants.limit);
-  if (constants.offset) activation.offset = static_cast<float>(*constants.offset);
-  return activation;
+  const auto narrowed = [](const std::optional<double>& constant) {
+    return constant ? std::optional(static_cast<float>(*constant)) : std::nullopt;
+  };
+  const Activation named{parse_activation(kind)};
+  return choose_activation(
+      {}, {named.kind, narrowed(constants.alpha), narrowed(constants.limit), narrowed(constants.offset)},
+      named.is_gated());
 }
 
 }  // namespace glu_ckpt::python

@@ -37,6 +37,7 @@ std::vector<ExpertWeights> experts_of(const ExpertStacks& stacks, bool gated);
 struct ActivationConstants {
   std::optional<double> alpha, limit, offset;
 };
+/// With the program's defaults. Throws as choose_activation() does, so also for constants that it does not have.
 Activation activation_of(const std::string& kind, const ActivationConstants& constants);
 
 }  // namespace glu_ckpt::python

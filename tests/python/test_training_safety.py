@@ -290,3 +290,25 @@ def test_splits_are_integers():
         for call in (lambda: run(ops.grouped_mlp, given, splits), lambda: ops.grouped_linear(given["x"], splits, given["fc1"])):
             with pytest.raises(glu_ckpt.Error, match=r"splits: .*, shape \[4\]; give integers"):
                 call()
+
+
+@pytest.mark.parametrize("function", [ops.grouped_mlp, glu_ckpt.grouped_mlp], ids=["torch", "any library"])
+def test_constants_of_activations_are_the_programs(function):
+    """gpt-oss's activation has an offset of 1 where nobody says another; and a limit that would be passed over is none."""
+    given, wide = tensors(), wide_tensors()
+    scaled = {**given, "fc1": given["fc1"] * 8}
+    wanted = run(eager_mlp, {**wide, "fc1": wide["fc1"] * 8}, activation="clamped_quick_geglu", alpha=1.702, limit=7.0,
+                 offset=1.0)
+    splits = torch.tensor(SPLITS)
+    is_close(run(function, scaled, splits, activation="clamped_quick_geglu"), wanted)
+    no_offset = run(function, given, splits, activation="quick_geglu", offset=0.0)
+    assert torch.equal(run(function, given, splits, activation="quick_geglu"), no_offset)
+    for options, text in [
+        ({"limit": 7.0}, "swiglu has no --limit"),
+        ({"alpha": 1.702}, "swiglu has no --alpha"),
+        ({"activation": "geglu_erf", "offset": 1.0}, "geglu_erf has no --offset"),
+        ({"activation": "quick_geglu", "limit": 7.0}, "quick_geglu has no --limit"),
+        ({"activation": "clamped_swiglu"}, "clamped_swiglu has no limit of its own"),
+    ]:
+        with pytest.raises(glu_ckpt.Error, match=text):
+            run(function, given, splits, **options)
