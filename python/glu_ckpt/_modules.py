@@ -93,8 +93,10 @@ class GroupedLinear(torch.nn.Module):
         return [self.bias] if self.single_grouped_bias else [getattr(self, f"bias{i}") for i in range(self.num_gemms)]
 
     def main_grads(self) -> list[torch.Tensor]:
-        """`main_grad` of the weights; none where gradients go to `.grad`."""
-        return _main_grads(self.weights()) if self.fuse_wgrad_accumulation and torch.is_grad_enabled() else []
+        """`main_grad` of the weights; none where gradients go to `.grad`, or are not wanted."""
+        weights = self.weights()
+        wanted = self.fuse_wgrad_accumulation and torch.is_grad_enabled() and any(w.requires_grad for w in weights)
+        return _main_grads(weights) if wanted else []
 
     def accumulates(self, is_first_microbatch: Optional[bool] = None) -> bool:
         """Whether gradients are added to what `main_grad` holds."""
@@ -197,10 +199,14 @@ class GroupedMLP(torch.nn.Module):
     ) -> torch.Tensor:
         """x: [..., H], tokens sorted by expert; splits: [E], rows of each; probs: [T], the router's."""
         fc1, fc2 = self.linear_fc1, self.linear_fc2
+        main1, main2 = fc1.main_grads(), fc2.main_grads()
+        accumulate = (fc1 if main1 else fc2).accumulates(is_first_microbatch)
+        # The flag of linear_fc1 holds for both, which are written in one pass.
+        if main2 and accumulate and not fc2.accumulates():
+            raise RuntimeError("overwrite_main_grad is set for linear_fc2, but not for linear_fc1; set it for both")
         return grouped_mlp(
             x, splits, fc1.weights(), fc2.weights(), probs=probs, fc1_bias=fc1.biases(), fc2_bias=fc2.biases(),
-            recompute=self.recompute, fc1_grad=fc1.main_grads(), fc2_grad=fc2.main_grads(),
-            accumulate=fc1.accumulates(is_first_microbatch), **self.options,
+            recompute=self.recompute, fc1_grad=main1, fc2_grad=main2, accumulate=accumulate, **self.options,
         )  # fmt: skip
 
     def extra_repr(self) -> str:

@@ -312,3 +312,26 @@ def test_constants_of_activations_are_the_programs(function):
     ]:
         with pytest.raises(glu_ckpt.Error, match=text):
             run(function, given, splits, **options)
+
+
+def test_a_frozen_layer_needs_no_main_grad():
+    given, module = tensors(), module_with_main_grads()
+    for w in module.linear_fc1.weights():
+        w.requires_grad_(False)
+        del w.main_grad
+    module(given["x"], SPLITS, given["probs"]).backward(DOUT.float())
+    for e, w in enumerate(module.linear_fc2.weights()):
+        is_close(w.main_grad, wanted_grads()["fc2"][e])
+
+
+def test_both_layers_say_whether_main_grad_is_replaced():
+    """The flag of linear_fc1 holds for both; that of linear_fc2 alone was passed over."""
+    given, module = tensors(), module_with_main_grads(5.0)
+    module.linear_fc2.weight0.overwrite_main_grad = True
+    with pytest.raises(RuntimeError, match="is set for linear_fc2, but not for linear_fc1"):
+        module(given["x"], SPLITS, given["probs"])
+    for w in module.linear_fc1.weights():
+        w.requires_grad_(False)
+    module(given["x"], SPLITS, given["probs"]).backward(DOUT.float())
+    for e, w in enumerate(module.linear_fc2.weights()):
+        is_close(w.main_grad, wanted_grads()["fc2"][e])
