@@ -15,6 +15,7 @@ from typing import Any, Optional
 import torch
 
 from . import _core, _tensors
+from ._error import Error
 from ._grouped_linear import grouped_linear
 from ._grouped_mlp import grouped_mlp
 from ._modules import GroupedLinear, GroupedMLP
@@ -53,8 +54,14 @@ _change_at = _core.change_glu_order_at
 
 
 def _is_unwatched(t: torch.Tensor) -> bool:
-    """Whether nobody has to see the operator, no gradient either."""
-    return not t.requires_grad and _is_plain(t)
+    """Whether nobody has to see the operator: no gradient, and not torch's way to make values of views that negate."""
+    return not t.requires_grad and _is_plain(t) and not t.is_neg()
+
+
+def _was_written(t: torch.Tensor) -> None:
+    """For autograd, which has to know where a value that it saved is another now."""
+    if not t.is_inference():
+        torch.autograd.graph.increment_version(t)
 
 
 #: What `interleave` and `deinterleave` do, without the operator around it.
@@ -70,10 +77,17 @@ def _define_change(name: str, forward: bool) -> None:
 
     def change_out(t: torch.Tensor, out: torch.Tensor, k: int, axis: Optional[int] = None) -> None:
         _core.change_glu_order(t, out, k, forward, axis, _tensors._stream(t, None), 0)
+        _was_written(out)
 
     def change_in_place(t: torch.Tensor, k: int, axis: Optional[int] = None) -> None:
+        if t.requires_grad and torch.is_grad_enabled():
+            raise Error(
+                f"{name}_: shape {list(t.shape)} requires a gradient, and no gradient flows through what works in place; "
+                "give .data, or call it under torch.no_grad()"
+            )
         device, stream = _place(t)
         _change_at(t.data_ptr(), None, t.shape, t.stride(), t.element_size(), device, k, forward, axis, stream)
+        _was_written(t)
 
     _changes[name] = change
     for key in _KEYS:

@@ -242,3 +242,32 @@ def test_readers_tensors(hub, testdata):
             assert taken.dtype == torch.bfloat16 and tuple(taken.shape) == tensor.shape
             assert same(torch.from_dlpack(tensor), taken)
             assert taken.view(torch.uint8).numpy().tobytes() == tensor.numpy(raw=True).tobytes()
+
+
+def test_autograd_sees_what_works_in_place():
+    """Elsewhere a gradient was made of the permuted weight, or passed the permutation by."""
+    coded = torch.arange(16 * 3, dtype=torch.float32).view(16, 3)
+    for function in (ops.interleave_, ops.deinterleave_):
+        x, w = torch.ones(5, 3, requires_grad=True), coded.clone().requires_grad_()
+        y = x @ w.t()
+        with torch.no_grad():
+            function(w, 4)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+        for t in (coded.clone().requires_grad_(), coded.clone().requires_grad_() * 2):
+            before = t.detach().clone()
+            with pytest.raises(glu_ckpt.Error, match=r"_: shape \[16, 3\] requires a gradient"):
+                function(t, 4)
+            assert torch.equal(t, before)
+    out = torch.zeros(16, 3)
+    version = out._version
+    ops.interleave(coded, 4, out)
+    assert out._version > version
+    with torch.inference_mode():
+        assert torch.equal(ops.interleave_(coded.clone(), 4), out)
+
+
+def test_views_that_negate_are_permuted_with_their_sign():
+    coded = torch.arange(16 * 3, dtype=torch.float32).view(16, 3)
+    assert torch.equal(ops.interleave(torch._neg_view(-coded), 4), ops.interleave(coded, 4))
+    assert torch.equal(ops.deinterleave(torch._neg_view(-coded), 4), ops.deinterleave(coded, 4))
