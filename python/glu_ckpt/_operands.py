@@ -254,12 +254,14 @@ def listed(given: Optional[Tensors]) -> list[torch.Tensor]:
 
 
 def autocast(x: torch.Tensor, *lists: list[torch.Tensor]) -> list[Any]:
-    """x and lists of tensors in autocast's dtype, where that is on."""
+    """x and lists of tensors in autocast's dtype, where that is on. Codes, complex numbers and float64 stay what they are,
+    as torch's own layers leave them, and are refused later."""
     kind = x.device.type
     if not torch.is_autocast_enabled(kind) or not x.is_floating_point():
         return [x, *lists]
     dtype = torch.get_autocast_dtype(kind)
-    return [x.to(dtype), *([t.to(dtype) for t in tensors] for tensors in lists)]
+    converted = [[t.to(dtype) if t.dtype in _DTYPES else t for t in tensors] for tensors in ([x], *lists)]
+    return [converted[0][0], *converted[1:]]
 
 
 def splits_of(splits: Union[torch.Tensor, Sequence[int]], device: Optional[torch.device]) -> torch.Tensor:

@@ -335,3 +335,16 @@ def test_both_layers_say_whether_main_grad_is_replaced():
     module(given["x"], SPLITS, given["probs"]).backward(DOUT.float())
     for e, w in enumerate(module.linear_fc2.weights()):
         is_close(w.main_grad, wanted_grads()["fc2"][e])
+
+
+@pytest.mark.parametrize("name", ["x", "fc1", "fc2", "fc1_bias", "fc2_bias"])
+def test_autocast_converts_what_could_be_computed_without_it(name):
+    """Codes of quantized weights became bfloat16 numbers."""
+    given, wide = tensors(), wide_tensors()
+    for dtype in (torch.int8, torch.float8_e4m3fn, torch.complex64, torch.float64):
+        wrong = {**given, name: (wide[name] * 50).to(dtype)}
+        with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(glu_ckpt.Error, match=f"{name}: {dtype}; only"):
+            run(ops.grouped_mlp, wrong)
+        if name in ("x", "fc1"):
+            with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(glu_ckpt.Error, match=str(dtype)):
+                ops.grouped_linear(wrong["x"], SPLITS, wrong["fc1"])
