@@ -62,7 +62,10 @@ bool has_all_scales(const Inventory& inventory, const QuantizedTensor& weight) {
   };
   const bool of_parts = weight.scales_of_parts && !weight.global;
   const i64 scales = count(inventory.tensors[weight.scales].shape), numbers = count(weight.shape);
-  const i64 wanted = weight.matrices * (of_parts ? 2 : weight.grid_rows() * weight.grid_cols());
+  const i64 last = weight.matrices - 1;
+  const i64 wanted = (weight.scales_of(last) + 1) * (of_parts ? 2 : weight.grid_rows() * weight.grid_cols());
+  const i64 wanted_seconds = (weight.global_of(last) + 1) * (weight.scales_of_parts ? 2 : 1);
+  if (weight.global && count(inventory.tensors[*weight.global].shape) != wanted_seconds) return false;
   return scales == 0 || numbers == 0 || (scales == wanted && numbers == weight.matrices * weight.rows * weight.cols);
 }
 
