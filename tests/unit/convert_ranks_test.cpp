@@ -266,7 +266,7 @@ class ConvertRanks : public testing::Test {
   std::vector<Thrown> fail_at(Fault fault, int failing, int ranks, const Asked& asked) const {
     FaultyDisk disk(fault, failing, source_);
     const SystemCallsScope scope(disk);
-    const auto all = thrown([&](int) { return asked; }, ranks, &disk);
+    auto all = thrown([&](int) { return asked; }, ranks, &disk);
     EXPECT_TRUE(disk.has_failed());
     return all;
   }

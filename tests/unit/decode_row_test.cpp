@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -146,8 +148,10 @@ TEST(DecodeRow, HalvesStandInOrder) {
   const std::byte bytes[2] = {std::byte{0x21}, std::byte{0x43}};
   const float scales[4] = {1, 1, 1, 1};
   const auto out = decoded({Codes::E2m1, bytes, 4, scales}, Dtype::F32, simd_levels().front());
-  const float expected[] = {0.5F, 1, 1.5F, 2};
-  EXPECT_EQ(std::memcmp(out.data(), expected, sizeof expected), 0);
+  float numbers[4];
+  ASSERT_EQ(out.size(), sizeof numbers);
+  std::memcpy(numbers, out.data(), sizeof numbers);
+  EXPECT_TRUE(std::ranges::equal(numbers, std::to_array({0.5F, 1.0F, 1.5F, 2.0F})));
 }
 
 /// Rounded twice, as the references do it: to fp32, then to bf16. A decoder that computes in double and rounds once
