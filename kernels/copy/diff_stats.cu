@@ -167,7 +167,7 @@ struct Bounds {
     }
   }
 
-  /// Give bounds to all blocks, and take theirs. The threads that run together have shared theirs before.
+  /// These give bounds to all blocks, and take those of all. The threads that run together have shared theirs before.
   __device__ void give(SharedBounds* shared) const {
     if constexpr (kAreShared)
       if (cooperative_groups::coalesced_threads().thread_rank() == 0) {

@@ -95,7 +95,10 @@ class PartMatrices {
     if (grid == expected) return;
     const TensorRef& ref = inventory_.tensors[tensor];
     const TensorRef& beside = inventory_.tensors[other];
-    fail(ErrorCode::ExpertShape, {{}, ref.name}, "'{}' is {}, but '{}', of an expert of the same width, is {}",
+    fail(ErrorCode::ExpertShape, {{}, ref.name},
+         "'{}' is {}, but '{}', of an expert of the same width, is {}: experts of a layer are quantized alike. Is one "
+         "of "
+         "them of another model?",
          ref.name, shape_text(ref.shape), beside.name, shape_text(beside.shape));
   }
 

@@ -266,7 +266,7 @@ std::optional<Quantization> known_quantization(const Checkpoint& checkpoint) {
 
 namespace {
 
-/// What a scale without rows and columns is for.
+/// Says which weights a scale without rows and columns is for.
 std::string_view matrix_text(const QuantizedTensor& weight) {
   return weight.one_for_all ? "all matrices of a tensor" : "each matrix";
 }

@@ -51,8 +51,8 @@ std::optional<i64> block_rows_of(const QuantConfig& config);
 
 /// The file beside config.json in which ModelOpt says the same.
 inline constexpr std::string_view kModelOptConfig = "hf_quant_config.json";
-/// Whether a file beside config.json says how weights are quantized, as kModelOptConfig does, and the files of AutoGPTQ
-/// and AutoAWQ. A model of other weights must not have it.
+/// Returns whether a file beside config.json says how weights are quantized: ModelOpt's, AutoGPTQ's and AutoAWQ's do. A
+/// model that was decoded or encoded must not have it.
 bool is_quantization_file(std::string_view name);
 
 /// `config` is the text of a config.json, or empty.
