@@ -11,8 +11,7 @@ targets=("$@")
 [[ ${#targets[@]} -gt 0 ]] || targets=(header index config quant zip pickle dcp)
 
 bash scripts/install_deps.sh tests
-launcher=""
-if command -v ccache >/dev/null; then launcher="ccache "; fi
+source scripts/compiler_cache.sh
 [[ -f build-fuzz/build.ninja ]] ||
   CC="${launcher}clang" CXX="${launcher}clang++" meson setup build-fuzz --native-file scripts/without_nvcc.ini \
     -Doptimization=1 -Db_sanitize=address,undefined -Db_lundef=false \

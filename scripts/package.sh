@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 umask 022
 export LC_ALL=C TZ=UTC
-export CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_NOHASHDIR=1
+source scripts/compiler_cache.sh
 # The date of everything that has one.
 if [[ -z ${SOURCE_DATE_EPOCH:-} ]]; then
   SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) ||
@@ -36,15 +36,12 @@ headline() { printf '\n== %s\n' "$*"; }
 
 # build FOLDER MESON-OPTION...: the program and what it prints about itself.
 build() {
-  local folder=$1 cxx=g++ cc=gcc
+  local folder=$1
   shift
   # A cross-compiler is found by its name, so that of the compiler's cache must come first in the path.
-  if command -v ccache >/dev/null; then
-    cxx="ccache g++" cc="ccache gcc"
-    PATH=/usr/lib/ccache:$PATH
-  fi
+  [[ -z $launcher ]] || PATH=/usr/lib/ccache:$PATH
   # Assertions name their files; the folder of this clone is no part of that (arm64_sysroot.sh gives the same option).
-  [[ -f $folder/build.ninja ]] || CC=$cc CXX=$cxx CXXFLAGS=-ffile-prefix-map=$PWD/= meson setup "$folder" "$@"
+  [[ -f $folder/build.ninja ]] || CC=${launcher}gcc CXX=${launcher}g++ CXXFLAGS=-ffile-prefix-map=$PWD/= meson setup "$folder" "$@"
   ninja -C "$folder" glu-ckpt glu-ckpt.1 glu-ckpt.bash _glu-ckpt glu-ckpt.fish
 }
 

@@ -63,8 +63,7 @@ flock -u 9
 export PATH=$env/bin:$PATH
 
 # Named as scripts/test.sh names it, whose objects the compiler's cache then has.
-launcher=""
-if command -v ccache >/dev/null; then launcher="ccache "; fi
+source scripts/compiler_cache.sh
 export CC=${CC:-${launcher}gcc} CXX=${CXX:-${launcher}g++}
 # The same bytes from any folder, at any time.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}

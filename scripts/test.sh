@@ -21,11 +21,7 @@ bash scripts/install_deps.sh tests
 export ASAN_OPTIONS=detect_leaks=1:malloc_context_size=2
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1
-# A precompiled header is taken from the cache too, and a clone in another folder finds what this one compiled.
-export CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_NOHASHDIR=1
-
-launcher=""
-if command -v ccache >/dev/null; then launcher="ccache "; fi
+source scripts/compiler_cache.sh
 
 # Things that failed outside the test programs; each counts as one failure.
 failed_checks=()
