@@ -82,6 +82,7 @@ static __global__ void __launch_bounds__(kMaxThreads)
       }
       tiles.first_row[expert + 1] = static_cast<i64>(end);
       tiles.first_tile[expert + 1] = carried.tiles + own.tiles;
+      tiles.written[expert] = 0;
     }
     carried = {carried.rows + total.rows, carried.tiles + total.tiles};
   }

@@ -28,6 +28,7 @@ void make_expert_tiles_ref(std::span<const i64> splits, i64 rows, i32 tile_rows,
   for (std::size_t e = 0; e < splits.size(); ++e) {
     const i64 split = wrong ? 0 : splits[e];
     tiles.first_row[e + 1] = tiles.first_row[e] + split;
+    tiles.written[e] = 0;
     tiles.first_tile[e + 1] = tiles.first_tile[e] + static_cast<i32>((split + tile_rows - 1) / tile_rows);
   }
 }

@@ -178,6 +178,19 @@ template <int kPending>
 __device__ inline void store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
+/// Orders what this thread has seen by ordinary loads before what TMA reads and writes for it in global memory, and
+/// what TMA has written for it before its ordinary stores.
+__device__ inline void fence_tma() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+/// Adds to a counter, behind all that this thread and those that it has synchronized with have written.
+__device__ inline void add_released(uint64_t* counter, uint64_t value) {
+  asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(counter), "l"(value) : "memory");
+}
+/// Reads a counter of add_released(); what was written before the additions that it holds is seen after this.
+__device__ inline uint64_t load_acquired(const uint64_t* counter) {
+  uint64_t value;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(counter) : "memory");
+  return value;
+}
 /// Waits until all of this thread's stores are done.
 __device__ inline void store_wait_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 

@@ -1,6 +1,8 @@
 /// DeviceGroupedMlp: which kernels take a layer, what they need made ready, and the launches of a run.
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <vector>
 
 #include "core/fail.hpp"
@@ -39,6 +41,9 @@ class WidenedBiases {
   DeviceBuffer values_;
 };
 
+/// Tensor maps of one matrix of each expert, in boxes of each of kHalfLengths.
+using MapsOfLengths = std::array<std::vector<TmaWeight>, std::size(kHalfLengths)>;
+
 /// The matrices of all experts as tensor maps, of the stored matrices or of a dense copy, which each run makes anew.
 class MappedWeights {
  public:
@@ -46,21 +51,18 @@ class MappedWeights {
     std::vector<StoredMatrix> matrices = members(mlp.experts, member);
     const bool all = std::ranges::all_of(matrices, [](const StoredMatrix& m) { return tma_boxes(m).has_value(); });
     if (!all) use_copies(matrices, stream);
-    for (const StoredMatrix& matrix : matrices) {
-      maps_.push_back(make_tma_weight(matrix, tma_boxes(matrix).value()));
-      long_maps_.push_back(make_tma_weight(matrix, tma_boxes(matrix, kLongHalfRows).value()));
-    }
+    for (std::size_t i = 0; i < maps_.size(); ++i)
+      for (const StoredMatrix& matrix : matrices)
+        maps_[i].push_back(make_tma_weight(matrix, tma_boxes(matrix, kHalfLengths[i]).value()));
   }
 
   void refresh(GpuStream stream) const {
     if (stored_.bytes() > 0)
-      copy_dense(reinterpret_cast<const StoredMatrix*>(stored_.data()), std::ssize(maps_), rows_, cols_, copy_.data(),
-                 round_up(cols_, kRowMultiple), stream);
+      copy_dense(reinterpret_cast<const StoredMatrix*>(stored_.data()), std::ssize(maps_[0]), rows_, cols_,
+                 copy_.data(), round_up(cols_, kRowMultiple), stream);
   }
 
-  /// In boxes of kHalfRows and of kLongHalfRows rows.
-  const std::vector<TmaWeight>& maps() const { return maps_; }
-  const std::vector<TmaWeight>& long_maps() const { return long_maps_; }
+  const MapsOfLengths& maps() const { return maps_; }
 
  private:
   void use_copies(std::vector<StoredMatrix>& matrices, GpuStream stream) {
@@ -78,7 +80,29 @@ class MappedWeights {
   i64 cols_ = 0;
   DeviceBuffer stored_;
   DeviceBuffer copy_;
-  std::vector<TmaWeight> maps_, long_maps_;
+  MapsOfLengths maps_;
+};
+
+/// The maps of both halves of a layer's tiles, two for each expert, in device memory.
+class HalfMaps {
+ public:
+  HalfMaps() = default;
+  HalfMaps(const MapsOfLengths& one, const MapsOfLengths& other, GpuStream stream) {
+    for (std::size_t i = 0; i < maps_.size(); ++i) {
+      std::vector<TmaWeight> pairs;
+      for (std::size_t e = 0; e < one[i].size(); ++e) pairs.insert(pairs.end(), {one[i][e], other[i][e]});
+      maps_[i] = upload(pairs, stream);
+    }
+  }
+
+  /// Those in boxes of so many rows, one of kHalfLengths.
+  const TmaWeight* of(int half_rows) const {
+    const auto i = static_cast<std::size_t>(std::ranges::find(kHalfLengths, half_rows) - std::begin(kHalfLengths));
+    return reinterpret_cast<const TmaWeight*>(maps_[i].data());
+  }
+
+ private:
+  std::array<DeviceBuffer, std::size(kHalfLengths)> maps_;
 };
 
 }  // namespace
@@ -119,9 +143,9 @@ struct DeviceGroupedMlp::State {
   WidenedBiases gate_bias, up_bias, down_bias;
   /// The maps for the sm_90a kernels, and copies that they point into.
   std::vector<MappedWeights> mapped;
-  /// TmaWeight or StoredMatrix, two for each expert; those of MappedWeights::long_maps().
+  HalfMaps first_maps, second_maps;
+  /// For the other kernels: StoredMatrix, two for each expert.
   DeviceBuffer first_weights, second_weights;
-  DeviceBuffer first_long_weights, second_long_weights;
   /// The elements from one row of A of FC2 to the next.
   i64 middle_pitch = 0;
   /// The workspace for max_rows rows, where the caller has none.
@@ -171,19 +195,8 @@ DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream
   mapped.emplace_back(mlp, &ExpertWeights::up, stream);
   mapped.emplace_back(mlp, &ExpertWeights::down, stream);
   if (activation.is_gated()) mapped.emplace_back(mlp, &ExpertWeights::gate, stream);
-  const auto pairs = [&](const std::vector<TmaWeight>& one, const std::vector<TmaWeight>& other) {
-    std::vector<TmaWeight> maps;
-    for (std::size_t e = 0; e < one.size(); ++e) {
-      maps.push_back(one[e]);
-      maps.push_back(other[e]);
-    }
-    return upload(maps, stream);
-  };
-  const MappedWeights& first = activation.is_gated() ? mapped[2] : mapped[0];
-  first_weights = pairs(first.maps(), mapped[0].maps());
-  second_weights = pairs(mapped[1].maps(), mapped[1].maps());
-  first_long_weights = pairs(first.long_maps(), mapped[0].long_maps());
-  second_long_weights = pairs(mapped[1].long_maps(), mapped[1].long_maps());
+  first_maps = HalfMaps(mapped[activation.is_gated() ? 2 : 0].maps(), mapped[0].maps(), stream);
+  second_maps = HalfMaps(mapped[1].maps(), mapped[1].maps(), stream);
 }
 
 void DeviceGroupedMlp::State::refresh(GpuStream stream) const {
@@ -236,18 +249,18 @@ void DeviceGroupedMlp::State::run_sm90(const void* x, i64 rows, const i64* split
     require_aligned(x, 16, "x");
   }
   make_expert_tiles(splits, experts, rows, height.tile_rows, tiles, stream);
-  const auto launch = [&](const MlpLayer& layer, const void* a, i64 a_pitch, const DeviceBuffer& weights) {
+  const auto launch = [&](const MlpLayer& layer, const void* a, i64 a_pitch, const HalfMaps& maps) {
     Sm90Layer sm90{layer,
                    make_rows_map(a, compute, rows, layer.k, a_pitch, height.box_rows),
                    {},
                    {},
-                   reinterpret_cast<const TmaWeight*>(weights.data()),
+                   maps.of(half_rows(height, layer)),
+                   half_rows(height, layer),
                    &layer == &second};
     launch_sm90(sm90, rows, height, multiprocessors, stream);
   };
-  const auto is_long = [&](const MlpLayer& layer) { return half_rows(height, layer) == kLongHalfRows; };
-  launch(first, x, pitch, is_long(first) ? first_long_weights : first_weights);
-  launch(second, first.out.data, middle_pitch, is_long(second) ? second_long_weights : second_weights);
+  launch(first, x, pitch, first_maps);
+  launch(second, first.out.data, middle_pitch, second_maps);
 }
 
 void DeviceGroupedMlp::State::run_simt(const void* x, i64 rows, const i64* splits, const MlpLayer& first,
@@ -274,6 +287,12 @@ void DeviceGroupedMlp::State::run(const void* x, i64 rows, const i64* splits, co
   }
   require_aligned(x, element_bytes, "x");
   require_aligned(out, element_bytes, "out");
+  const i64 bytes = rows * hidden * element_bytes;
+  const auto* const from = static_cast<const std::byte*>(x);
+  const auto* const to = static_cast<const std::byte*>(out);
+  if (std::less<>{}(from, to + bytes) && std::less<>{}(to, from + bytes))
+    fail(ErrorCode::Usage, {}, "x and out overlap: they begin {} bytes apart, each has {}",
+         from < to ? to - from : from - to, bytes);
   require_aligned(splits, sizeof(i64), "splits");
   require_aligned(probs, sizeof(float), "probs");
   if (z != nullptr) require_aligned(z, element_bytes, "z");

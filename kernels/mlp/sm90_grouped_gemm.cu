@@ -1,9 +1,9 @@
-/// The layer for many rows an expert, which is bound by arithmetic: C = A B^T in tiles of 128 x 192 a warpgroup, whose
-/// results leave while the other warpgroup multiplies.
+/// The layer for many rows an expert, which is bound by arithmetic: C = A B^T in tiles of 128 x 192 a warpgroup, or of
+/// 128 x 128, whose results leave while the other warpgroup multiplies.
 ///
 /// A block stays on its multiprocessor and takes one tile after the other. Two blocks are a cluster: they work on
 /// neighbouring rows and the same weights, of which each loads half for both. A result's gate and up sums are in the
-/// same thread, because the halves are the lower and the upper 96 columns of one instruction.
+/// same thread, because the halves are the lower and the upper columns of one instruction.
 
 #include "kernels/mlp/sm90_ping_pong.cuh"
 
@@ -12,57 +12,64 @@ namespace {
 
 using namespace sm90;
 
-constexpr int kHalfBytes = kLongHalfRows * kTileRowBytes;
 constexpr int kTileRows = kBlockRows * kCluster;
-static_assert(2 * kLongHalfRows == kPingPongCols);
 
 /// Each warp has one square of results on its way out. It waits for a square to leave while the other warpgroup
-/// multiplies, and beside two squares there would be no room for a fifth stage.
-using Shared = PingPongStages<5, 1>;
+/// multiplies, and beside two squares there would be no room for as many stages.
+constexpr int kSquares = 1;
+template <int kHalf>
+using Shared = PingPongStages<kHalf == kShortHalfRows ? 6 : 5, kSquares, 2 * kHalf>;
+static_assert(2 * kLongHalfRows == kPingPongCols);
 
-__device__ void load_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) {
+template <int kHalf>
+__device__ void load_tiles(const Sm90Layer& layer, Shared<kHalf>& shared, int tiles_n) {
   begin_layer(layer);
   const auto rank = static_cast<int>(cluster_rank());
   TileScheduler scheduler(layer.tiles, layer.experts, kTileRows, tiles_n);
-  StageFiller<Shared> filler(shared);
+  StageFiller<Shared<kHalf>> filler(shared);
   const int steps = tiles_of(layer.k, kTileCols);
   const i64 count = scheduler.count();
   i64 tile = first_tile();
   LayerTile place = tile < count ? scheduler.at(tile) : LayerTile{};
-  TmaWeightLoader<kLongHalfRows> weights(layer, place, rank);
+  TmaWeightLoader<kHalf> weights(layer, place, rank);
+  /// The expert of the tile before.
+  int expert = -1;
   for (; tile < count; tile += tile_stride()) {
     weights.open();
     const int row = static_cast<int>(place.row) + rank * kBlockRows;
     const auto load_weights = [&](std::byte* stage, uint64_t* full, int step) {
-      weights.load<true>(stage + kABytes + rank * kHalfBytes, full, step * kTileCols, kEvictNormal);
+      weights.template load<true>(stage + kABytes + rank * kHalf * kTileRowBytes, full, step * kTileCols, kEvictNormal);
     };
     const auto load_rows = [&](std::byte* stage, uint64_t* full, int step) {
       load_tile_2d(stage, &layer.a_map, full, step * kTileCols, row, kEvictNormal);
     };
     const auto load = [&](int from, int to) {
       for (int step = from; step < to; ++step) {
-        std::byte* const stage = filler.next(Shared::kStageBytes);
+        std::byte* const stage = filler.next(Shared<kHalf>::kStageBytes);
         load_rows(stage, filler.full(), step);
         load_weights(stage, filler.full(), step);
       }
     };
     int loaded = min(1, steps);
+    const auto wait_for_rows = [&] { wait_until_written(layer, place.expert, kTileRows); };
     if (layer.follows_layer && tile == first_tile()) {
-      loaded = min(Shared::kStages, steps);
+      loaded = min(Shared<kHalf>::kStages, steps);
       load_ahead(
           loaded,
           [&](int step) {
-            std::byte* const stage = filler.next(Shared::kStageBytes);
+            std::byte* const stage = filler.next(Shared<kHalf>::kStageBytes);
             load_weights(stage, filler.full(), step);
           },
-          [&](int step) { load_rows(shared.stages[step], &shared.full[step], step); });
+          wait_for_rows, [&](int step) { load_rows(shared.stages[step], &shared.full[step], step); });
     } else {
+      if (layer.follows_layer && place.expert != expert) wait_for_rows();
       load(0, loaded);
     }
+    expert = place.expert;
     // The next tile is looked up while this one's stages are under way.
     const i64 next = tile + tile_stride();
     const LayerTile next_place = next < count ? scheduler.at(next) : place;
-    const TmaWeightLoader<kLongHalfRows> next_weights(layer, next_place, rank);
+    const TmaWeightLoader<kHalf> next_weights(layer, next_place, rank);
     load(loaded, steps);
     place = next_place;
     weights = next_weights;
@@ -71,7 +78,7 @@ __device__ void load_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) 
 }
 
 /// Writes a warp's 16 rows of a part of a tile, from `row` on, square by square.
-template <LayerKind kKind>
+template <LayerKind kKind, int kHalf>
 class PartWriter {
  public:
   __device__ PartWriter(const LayerTile& place, i64 row, std::byte* buffer)
@@ -87,14 +94,14 @@ class PartWriter {
         return value(col + i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2, first / 2 + i);
       };
       if (first + kTileCols <= kCols)
-        write_square<Element, kTileCols, Shared::kSquares>({out, map, cols}, buffer_, row_, row_end_, col, at);
+        write_square<Element, kTileCols, kSquares>({out, map, cols}, buffer_, row_, row_end_, col, at);
       else
-        write_square<Element, kLastCols, Shared::kSquares>({out, map, cols}, buffer_, row_, row_end_, col, at);
+        write_square<Element, kLastCols, kSquares>({out, map, cols}, buffer_, row_, row_end_, col, at);
     }
   }
 
  private:
-  static constexpr int kCols = tile_cols(kKind, kLongHalfRows);
+  static constexpr int kCols = tile_cols(kKind, kHalf);
   /// Those of the last square.
   static constexpr int kLastCols = (kCols - 1) % kTileCols + 1;
   i64 row_, row_end_;
@@ -103,29 +110,35 @@ class PartWriter {
 };
 
 /// Writes a warp's part of a tile; p are the probabilities of this thread's two rows.
-template <typename EpilogueType>
+template <typename EpilogueType, int kSums>
 __device__ void write_part(const Sm90Layer& layer, const LayerTile& place, i64 row, std::byte* buffer,
-                           const float (&sums)[kPartSums], const float (&p)[2], const EpilogueType& epilogue) {
+                           const float (&sums)[kSums], const float (&p)[2], const EpilogueType& epilogue) {
   constexpr LayerKind kKind = EpilogueType::kKind;
-  constexpr int kSecond = kPartSums / 2;
+  constexpr int kSecond = kSums / 2;
   using Element = typename EpilogueType::Element;
-  PartWriter<kKind> writer(place, row, buffer);
+  PartWriter<kKind, kSums> writer(place, row, buffer);
   writer.template write<Element>(layer.out, &layer.out_map, layer.n, [&](int col, int i) {
-    return epilogue(col, sums[i], sums[(kSecond + i) % kPartSums], p[i / 2 % 2]);
+    return epilogue(col, sums[i], sums[(kSecond + i) % kSums], p[i / 2 % 2]);
   });
 }
 
-template <typename Element, LayerKind kKind>
-__device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) {
-  wait_for_launch_before();
+template <typename Element, LayerKind kKind, int kHalf>
+__device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared, int tiles_n) {
+  if (!layer.follows_layer) wait_for_launch_before();
   const Worker worker;
   TileScheduler scheduler(layer.tiles, layer.experts, kTileRows, tiles_n);
   const int steps = tiles_of(layer.k, kTileCols);
-  PingPong<Shared> ping_pong(shared, worker, steps);
+  PingPong<Shared<kHalf>> ping_pong(shared, worker, steps);
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
   const int own_row = worker.rank * kBlockRows + worker.warp * kStoreRows;
   const i64 count = scheduler.count();
   const i64 stride = kConsumers * tile_stride();
+  // Of FC1, the tile whose stores are on their way.
+  LayerTile stored;
+  const auto count_stored = [&] {
+    if (kKind != LayerKind::Linear && stored.row_end > 0)
+      count_written(layer, stored, kParts * kStoreRows, tile_cols(kKind, kHalf));
+  };
   for (i64 number = first_tile() + worker.group * tile_stride(); number < count; number += stride) {
     const LayerTile place = glu_ckpt::uniform(scheduler.at(number));
     const i64 row = place.row + own_row;
@@ -135,41 +148,50 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         p[part][i] = probability<Element, kKind>(layer, row + part * 64 + worker.lane / 4 + 8 * i, place.row_end);
-    PingPongSums sums;
+    float sums[kParts][kHalf];
     ping_pong.take_turn(
         steps, steps, [&](const std::byte* stage, int step) { multiply_stage<Element, 0, 0>(sums, stage, step > 0); });
+    count_stored();
+    stored = place;
     with_epilogue<Element, kKind>(layer, place.expert, [&](const auto& epilogue) {
 #pragma unroll
       for (int part = 0; part < kParts; ++part)
         write_part(layer, place, row + part * 64, buffer, sums[part], p[part], epilogue);
     });
   }
+  count_stored();
   if (is_elected()) store_wait_all();
+  // Who waits for this launch waits for the one before, too.
+  if (layer.follows_layer) wait_for_launch_before();
 }
 
-template <typename Element, LayerKind kKind>
+template <typename Element, LayerKind kKind, int kHalf>
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     sm90_grouped_gemm(const __grid_constant__ Sm90Layer layer, int tiles_n) {
   extern __shared__ __align__(1024) std::byte memory[];
-  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  auto& shared = *reinterpret_cast<Shared<kHalf>*>(memory);
   GLU_HOPPER_ONLY(run_block(
-      shared, [&] { load_tiles(layer, shared, tiles_n); },
-      [&] { multiply_tiles<Element, kKind>(layer, shared, tiles_n); }));
+      shared, [&] { load_tiles<kHalf>(layer, shared, tiles_n); },
+      [&] { multiply_tiles<Element, kKind, kHalf>(layer, shared, tiles_n); }));
 }
 
-template <typename Element, LayerKind kKind>
+template <typename Element, LayerKind kKind, int kHalf>
 void launch(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
-  constexpr int kCols = tile_cols(kKind, kLongHalfRows);
-  launch_overlapping(sm90_grouped_gemm<Element, kKind>, static_cast<unsigned>(multiprocessors / kCluster * kCluster),
-                     kThreads, static_cast<int>(sizeof(Shared)), stream, layer, (layer.n + kCols - 1) / kCols);
+  constexpr int kCols = tile_cols(kKind, kHalf);
+  launch_overlapping(sm90_grouped_gemm<Element, kKind, kHalf>,
+                     static_cast<unsigned>(multiprocessors / kCluster * kCluster), kThreads,
+                     static_cast<int>(sizeof(Shared<kHalf>)), stream, layer, (layer.n + kCols - 1) / kCols);
 }
 
 template <typename Element>
 void launch_kind(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
   switch (layer.kind) {
-    case LayerKind::Gated: return launch<Element, LayerKind::Gated>(layer, multiprocessors, stream);
-    case LayerKind::Ungated: return launch<Element, LayerKind::Ungated>(layer, multiprocessors, stream);
-    case LayerKind::Linear: return launch<Element, LayerKind::Linear>(layer, multiprocessors, stream);
+    case LayerKind::Gated:
+      if (layer.half_rows == kShortHalfRows)
+        return launch<Element, LayerKind::Gated, kShortHalfRows>(layer, multiprocessors, stream);
+      return launch<Element, LayerKind::Gated, kLongHalfRows>(layer, multiprocessors, stream);
+    case LayerKind::Ungated: return launch<Element, LayerKind::Ungated, kLongHalfRows>(layer, multiprocessors, stream);
+    case LayerKind::Linear: return launch<Element, LayerKind::Linear, kLongHalfRows>(layer, multiprocessors, stream);
   }
 }
 
@@ -177,7 +199,7 @@ void launch_kind(const Sm90Layer& layer, int multiprocessors, GpuStream stream) 
 
 }  // namespace
 
-TileHeight sm90_grouped_gemm_height() { return {kBlockRows, kTileRows}; }
+TileHeight sm90_grouped_gemm_height() { return {kBlockRows, kTileRows, kShortHalfRows, kLongHalfRows}; }
 
 void launch_sm90_grouped_gemm(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
   if (layer.dtype == Dtype::BF16)

@@ -21,7 +21,7 @@ struct TmaWeight {
 /// The rows of C that a warp stores at once.
 inline constexpr int kStoreRows = 16;
 
-/// Weights are taken in halves of half_rows() rows: of gate and of up for Gated, else neighbours.
+/// Weights are taken in halves: of gate and of up for Gated, else neighbours.
 struct Sm90Layer : MlpLayer {
   /// A [rows, K], in boxes of kTileCols columns.
   CUtensorMap a_map;
@@ -30,6 +30,8 @@ struct Sm90Layer : MlpLayer {
   CUtensorMap z_maps[2];
   /// Two maps for each expert in device memory, one for each half; both are the same where halves are neighbours.
   const TmaWeight* weights = nullptr;
+  /// The rows of a half, which the maps' boxes bring.
+  int half_rows = kHalfRows;
   /// The launch before in the stream is the layer that writes A, with the same tiles.
   bool follows_layer = false;
 };
@@ -44,11 +46,15 @@ CUtensorMap make_rows_map(const void* data, Dtype dtype, i64 rows, i64 cols, i64
 struct TileHeight {
   int box_rows = 0;
   int tile_rows = 0;
+  /// The weight rows of a half: of gate or up, and of neighbours.
+  int glu_half_rows = kHalfRows;
+  int half_rows = kHalfRows;
 };
 
-/// The height of launch_sm90_grouped_gemm().
+/// The height of launch_sm90_grouped_gemm(), and its shorter halves.
 TileHeight sm90_grouped_gemm_height();
-/// Runs a layer of many rows an expert. `multiprocessors` are those of the current device. Asynchronous.
+/// Runs a layer of many rows an expert; its halves have kLongHalfRows, or kShortHalfRows of gate and up.
+/// `multiprocessors` are those of the current device. Asynchronous.
 void launch_sm90_grouped_gemm(const Sm90Layer& layer, int multiprocessors, GpuStream stream);
 
 /// Runs FC1 of many rows an expert where z is saved, with tiles of the same height. Asynchronous.

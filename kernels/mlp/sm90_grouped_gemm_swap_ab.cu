@@ -79,7 +79,8 @@ __device__ void load_tiles(const Sm90Layer& layer, Shared<kRows>& shared, int ti
     if (layer.follows_layer && tile == blockIdx.x) {
       loaded = min(S::kStages, steps);
       load_ahead(
-          loaded, [&](int step) { load_weights(step, step); }, [&](int step) { load_rows(step, step); });
+          loaded, [&](int step) { load_weights(step, step); }, wait_for_launch_before,
+          [&](int step) { load_rows(step, step); });
       pipeline.skip(loaded);
     } else {
       load(0, loaded);

@@ -19,21 +19,21 @@ inline constexpr int kHalfChunkBytes = kHalfDepthRows * kTileRowBytes;
 static_assert(kHalfDepthRows * kCluster == kDepthRows);
 
 /// One warpgroup of each block gives a stage back.
-template <int kNumStages, int kNumSquares>
-struct PingPongStages : BackwardStages<kNumStages, kABytes + kPingPongChunks * kChunkBytes, kNumSquares, kCluster> {
+template <int kNumStages, int kNumSquares, int kCols = kPingPongCols>
+struct PingPongStages : BackwardStages<kNumStages, kABytes + kCols * kTileRowBytes, kNumSquares, kCluster> {
   /// Each ends a phase when the other warpgroup has left it the tensor cores.
   uint64_t turn[kConsumers];
 
   __device__ void init() {
-    BackwardStages<kNumStages, kABytes + kPingPongChunks * kChunkBytes, kNumSquares, kCluster>::init();
+    BackwardStages<kNumStages, kABytes + kCols * kTileRowBytes, kNumSquares, kCluster>::init();
     for (uint64_t& barrier : turn) barrier_init(&barrier, 1);
   }
 };
 
 /// Adds the products of a stage to the sums: of A's rows by depth and B's rows by depth, or, where kTurnsA or kTurnsB
 /// is 1, of depth by columns.
-template <typename Element, int kTurnsA, int kTurnsB>
-__device__ inline void multiply_stage(PingPongSums& sums, const std::byte* stage, bool keep) {
+template <typename Element, int kTurnsA, int kTurnsB, int kSums>
+__device__ inline void multiply_stage(float (&sums)[kParts][kSums], const std::byte* stage, bool keep) {
   const uint64_t a = kTurnsA == 1 ? transposed_descriptor(stage, kChunkBytes) : tile_descriptor(stage);
   const std::byte* const second = stage + kABytes;
   const uint64_t b = kTurnsB == 1 ? transposed_descriptor(second, kChunkBytes) : tile_descriptor(second);
@@ -44,7 +44,7 @@ __device__ inline void multiply_stage(PingPongSums& sums, const std::byte* stage
   for (int k = 0; k < kDepthRows / 16; ++k)
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
-      multiply_add<Element, kPingPongCols, kTurnsA, kTurnsB>(
+      multiply_add<Element, 2 * kSums, kTurnsA, kTurnsB>(
           sums[part], a + static_cast<uint64_t>(k) * kAStep + static_cast<uint64_t>(part * kChunkBytes >> 4),
           b + static_cast<uint64_t>(k) * kBStep, keep || k > 0 ? 1 : 0);
 }

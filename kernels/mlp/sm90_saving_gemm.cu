@@ -121,6 +121,11 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles
   const i64 stride = gridDim.x / kCluster;
   i64 tile = blockIdx.x / kCluster;
   LayerTile next = tile < count ? uniform(scheduler.at(tile)) : LayerTile{};
+  // The tile whose stores are on their way.
+  LayerTile stored;
+  const auto count_stored = [&] {
+    if (stored.row_end > 0) count_written(layer, stored, kStoreRows, tile_cols(kKind, kHalfRows));
+  };
   while (tile < count) {
     const LayerTile place = next;
     const i64 row = place.row + own_row;
@@ -148,10 +153,12 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared, int tiles
     }
     sm90::mma_wait<0>();
     release(last);
+    count_stored();
+    stored = place;
     with_epilogue<Element, kKind>(
         layer, place.expert, [&](const auto& epilogue) { write_tile(layer, place, row, buffer, sums, p, epilogue); });
   }
-  if (sm90::is_elected()) sm90::store_wait_all();
+  count_stored();
 }
 
 template <typename Element, LayerKind kKind>

@@ -156,12 +156,37 @@ class TmaWeightLoader {
 };
 
 /// Loads the first steps of a block's first tile where the launch before writes A: weights need not wait for it, rows
-/// do. `weights` and `rows` load those of a step.
-template <typename Weights, typename Rows>
-__device__ inline void load_ahead(int steps, const Weights& weights, const Rows& rows) {
+/// do. `weights` and `rows` load those of a step, `wait` waits for the rows.
+template <typename Weights, typename Wait, typename Rows>
+__device__ inline void load_ahead(int steps, const Weights& weights, const Wait& wait, const Rows& rows) {
   for (int step = 0; step < steps; ++step) weights(step);
-  wait_for_launch_before();
+  wait();
   for (int step = 0; step < steps; ++step) rows(step);
+}
+
+/// How FC2 of many rows an expert begins before FC1 has ended: FC1 counts, in ExpertTiles::written, the columns that it
+/// has written of each 16 rows of a tile, and FC2 waits for those of its tile's expert. It waits for running blocks
+/// alone, since a launch begins only once all blocks of the one before it run or have ended. (For few rows an expert
+/// this was no faster: what is limited by memory keeps it busy with fewer blocks, too.)
+///
+/// A warp counts `rows` of a tile of `cols` columns. Its stores have to end first, so this is called when they have had
+/// the time.
+__device__ inline void count_written(const Sm90Layer& layer, const LayerTile& tile, int rows, int cols) {
+  __syncwarp();
+  if (!sm90::is_elected()) return;
+  sm90::store_wait_all();
+  sm90::fence_tma();
+  const int written = min(cols, layer.n - tile.n * cols);
+  sm90::add_released(&layer.tiles.written[tile.expert], static_cast<u64>(rows / kStoreRows * written));
+}
+
+/// FC2's side: waits for all rows of an expert, whose tiles are `tile_rows` high.
+__device__ inline void wait_until_written(const Sm90Layer& layer, int expert, int tile_rows) {
+  const int tiles = layer.tiles.first_tile[expert + 1] - layer.tiles.first_tile[expert];
+  const auto all =
+      static_cast<u64>(tiles) * static_cast<unsigned>(tile_rows / kStoreRows) * static_cast<unsigned>(layer.k);
+  while (sm90::load_acquired(&layer.tiles.written[expert]) < all) __nanosleep(50);
+  sm90::fence_tma();
 }
 
 /// Makes a layer's kernel wait for what it must not read before, and lets the next launch begin. Weights, probabilities

@@ -13,6 +13,9 @@ inline constexpr int kTileCols = 64;
 /// shorter ones.
 inline constexpr int kHalfRows = 128;
 inline constexpr int kLongHalfRows = 96;
+inline constexpr int kShortHalfRows = 64;
+/// All of them.
+inline constexpr int kHalfLengths[] = {kHalfRows, kLongHalfRows, kShortHalfRows};
 
 /// The boxes that cover some rows of a placement.
 struct TmaBoxes {

@@ -249,6 +249,62 @@ TEST(DeviceForward, RunsThatFollowOneAnotherReadTheirOwnSplits) {
   }
 }
 
+/// FC2 begins while FC1 ends, and has to wait for the rows of its experts: what the buffer between the two holds from
+/// the run before is of other tokens. FC1's tiles are more than run at once, and take long enough for FC2 to begin.
+TEST(DeviceForward, ThePartBetweenTheLayersIsThatOfTheSameRun) {
+  constexpr i64 kHidden = 2048, kWidth = 712;
+  const std::vector<i64> all_splits[] = {{2000}, {0, 1500, 0, 500}, {2500}, {60, 0, 64}};
+  for (const auto& splits : all_splits)
+    for (const bool saves : {false, true}) {
+      const i64 rows = std::accumulate(splits.begin(), splits.end(), i64{0});
+      const MlpShape shape{kHidden, std::vector<i64>(splits.size(), kWidth), Dtype::BF16,
+                           some_activation(ActivationKind::Swiglu), false};
+      DeviceCall call(shape, splits, 91);
+      const Fixture fixture(call, Dtype::BF16);
+      const GuardedArray z(rows * 2 * kWidth * 2);
+      std::ranges::reverse(call.x);
+      const GuardedArray turned(to_bytes(call.x, Dtype::BF16));
+      const GuardedArray* const xs[] = {&fixture.x, &turned};
+      const GuardedArray outs[] = {GuardedArray(fixture.x.bytes()), GuardedArray(fixture.x.bytes())};
+      const CudaStream stream;
+      const auto run = [&](int i) {
+        fixture.mlp.run(xs[i]->data(), rows, reinterpret_cast<const i64*>(fixture.splits.data()),
+                        reinterpret_cast<const float*>(fixture.probs.data()), outs[i].data(), stream.get(),
+                        saves ? z.data() : nullptr);
+      };
+      // A second run of the same finds its own rows there.
+      std::vector<std::byte> expected[2];
+      for (int i = 0; i < 2; ++i) {
+        for (int twice = 0; twice < 2; ++twice) {
+          run(i);
+          CUDA_CHECK(cudaStreamSynchronize(stream.get()));
+        }
+        expected[i] = outs[i].download();
+      }
+      ASSERT_NE(expected[0], expected[1]);
+      for (int round = 0; round < 20; ++round)
+        for (int i = 0; i < 2; ++i) run(i);
+      CUDA_CHECK(cudaStreamSynchronize(stream.get()));
+      for (int i = 0; i < 2; ++i)
+        EXPECT_EQ(outs[i].download(), expected[i]) << rows << " rows" << (saves ? ", z saved" : "");
+    }
+}
+
+/// From a number of rows on FC1 has tiles of another width.
+TEST(DeviceForward, TilesOfBothWidthsGiveTheSameBits) {
+  constexpr i64 kRows = 2048, kHidden = 136, kWidth = 264;
+  const MlpShape shape{kHidden, {kWidth}, Dtype::BF16, some_activation(ActivationKind::Swiglu), true};
+  const DeviceCall longer(shape, {kRows + 1}, 17);
+  DeviceCall shorter = longer;
+  shorter.rows = kRows;
+  shorter.splits = {kRows};
+  shorter.probs.resize(kRows);
+  shorter.x.resize(kRows * kHidden);
+  auto expected = longer.run(kSplit, Dtype::BF16);
+  expected.resize(kRows * kHidden * 2);
+  EXPECT_EQ(shorter.run(kSplit, Dtype::BF16), expected);
+}
+
 TEST(DeviceForward, WrongSplitsWriteNothing) {
   const DeviceCall call(shape_of(72, 64, Dtype::BF16, ActivationKind::Swiglu, false), {4, 4, 4, 4}, 6);
   Fixture fixture(call, Dtype::BF16);
@@ -283,6 +339,7 @@ TEST(DeviceForward, WrongArgumentsAreRefusedWithTheNumbers) {
   EXPECT_EQ(slug_of([&] { run(fixture.x.data(), -1); }), "usage");
   EXPECT_EQ(slug_of([&] { run(fixture.x.data() + 2, 8); }), "usage");
   EXPECT_EQ(slug_of([&] { run(nullptr, 8); }), "usage");
+  EXPECT_EQ(slug_of([&] { run(fixture.out.data(), 8); }), "usage");
   std::vector<ExpertWeights> experts(fixture.weights.experts().begin(), fixture.weights.experts().end());
   experts[2].up.rows = 32;
   EXPECT_EQ(slug_of([&] { const DeviceGroupedMlp mlp({72, Dtype::BF16, {}, experts}, 8, nullptr); }), "usage");

@@ -23,7 +23,10 @@ struct Schedule {
 
 Schedule schedule_of(const std::vector<i64>& splits, i64 rows, i32 tile_rows) {
   Schedule out{{}, std::vector<i64>(splits.size() + 1, -1), std::vector<i32>(splits.size() + 1, -1)};
-  make_expert_tiles_ref(splits, rows, tile_rows, {&out.status, out.first_row.data(), out.first_tile.data()});
+  std::vector<u64> written(splits.size(), 7);
+  make_expert_tiles_ref(splits, rows, tile_rows,
+                        {&out.status, out.first_row.data(), written.data(), out.first_tile.data()});
+  EXPECT_EQ(written, std::vector<u64>(splits.size()));
   return out;
 }
 
@@ -92,7 +95,8 @@ TEST(ExpertTiles, MemoryIsLaidOutWithoutOverlap) {
     auto* const begin = reinterpret_cast<std::byte*>(memory.data());
     const ExpertTiles tiles = expert_tiles_at(begin, experts);
     EXPECT_EQ(static_cast<void*>(tiles.status + 1), static_cast<void*>(tiles.first_row));
-    EXPECT_EQ(static_cast<void*>(tiles.first_row + experts + 1), static_cast<void*>(tiles.first_tile));
+    EXPECT_EQ(static_cast<void*>(tiles.first_row + experts + 1), static_cast<void*>(tiles.written));
+    EXPECT_EQ(static_cast<void*>(tiles.written + experts), static_cast<void*>(tiles.first_tile));
     EXPECT_EQ(reinterpret_cast<std::byte*>(tiles.first_tile + experts + 1) - begin, expert_tiles_bytes(experts));
   }
 }

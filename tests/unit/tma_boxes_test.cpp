@@ -128,8 +128,7 @@ void expect_half_rows(const StoredMatrix& matrix, int half, const TmaBoxes& boxe
 /// Of a matrix that both kernels can read.
 template <typename RowOf>
 void expect_rows(const StoredMatrix& matrix, const RowOf& row_of) {
-  for (const int half : {kHalfRows, kLongHalfRows})
-    expect_half_rows(matrix, half, tma_boxes(matrix, half).value(), row_of);
+  for (const int half : kHalfLengths) expect_half_rows(matrix, half, tma_boxes(matrix, half).value(), row_of);
 }
 
 bool can_be_read(int half, i64 block_rows, i64 blocks) {
@@ -146,7 +145,7 @@ void expect_fused(i64 block_rows, i64 blocks, i64 cols) {
     const StoredMatrix matrix = stored(
         codes.bytes(), width, cols,
         place_matrix({.stored_rows = 2 * width, .cols = cols, .element_bytes = kCodeBytes}, role, true, block_rows));
-    for (const int half : {kHalfRows, kLongHalfRows}) {
+    for (const int half : kHalfLengths) {
       const auto boxes = tma_boxes(matrix, half);
       ASSERT_EQ(boxes.has_value(), can_be_read(half, block_rows, blocks));
       if (!boxes) continue;
