@@ -37,7 +37,8 @@ std::vector<std::string> decoder_names();
 /// The findings of `inspect`.
 struct Inspection {
   std::unique_ptr<Source> source;
-  /// Absent where recognition failed; `fault` then says why.
+  /// Absent where recognition failed: `fault` then says why, unless the weights are quantized and all that is wrong is
+  /// how codes lie, which decoding mends.
   std::optional<Recognition> recognition;
   std::optional<Error> fault;
   LoadsIn loads_in = {};

@@ -319,6 +319,21 @@ SharedScales share_second_scales(Checkpoint& checkpoint) {
   return with_place(stored, [&] { return share_second_scales(checkpoint.source, std::move(*found), pairs); });
 }
 
+namespace {
+
+/// Says whether a naming explains the model that the codes decode to. Stored codes may have shapes that none does.
+bool decodes_to_model(const Source& source, const Quantization& found, const SourceAnswers& answers) {
+  if (found.tensors.empty()) return false;
+  try {
+    const Inventory decoded = decoded_inventory(source.inventory(), found, Dtype::BF16);
+    return !recognize_model(decoded, hints_of(source, answers), source.record(), answers).blocks.empty();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answers) {
   Inspection inspection;
   inspection.source = open_as(path, answers);
@@ -351,7 +366,11 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
     inspection.loads_in = loaders_of(*inspection.source, hints, *inspection.recognition, !inspection.quantized.empty());
   } catch (const Error& error) {
     inspection.problems.emplace_back(error.what());
-    inspection.fault = error;
+    if (decodes_to_model(*inspection.source, found, answers))
+      inspection.problems.back() +=
+          ". As they are stored they cannot be moved; `glu-ckpt inspect --decode bf16` shows their layout";
+    else
+      inspection.fault = error;
   }
   const std::vector<ExpertBlock> none;
   for (std::string& text : unequal_scales_of_parts(*inspection.source, found,

@@ -165,7 +165,7 @@ std::string inspection_text(const Inspection& inspection) {
     text += "layout      no experts\n";
   }
   text += layers_text(layer_contents(inspection));
-  if (!inspection.fault) text += loads_in_text(inspection.loads_in);
+  if (inspection.recognition) text += loads_in_text(inspection.loads_in);
   for (const std::string& problem : inspection.problems) text += fmt::format("problem     {}\n", printable(problem));
   return text;
 }

@@ -38,7 +38,7 @@ for n in experts:
 decodes_turned() {
   local name=$1 in=$WORK/quantized.in out=$WORK/quantized sum
   edited_checkpoint "$TESTDATA/hf/$2" "$in" "$3" || { bad "$name: no such edit" && return; }
-  "$PROGRAM" inspect "$in" >"$WORK/.out" 2>/dev/null
+  check "$name: inspect finds no fault" "$PROGRAM" inspect "$in" >"$WORK/.out" 2>/dev/null
   check "$name: inspect names $4" grep -q "^quantized   $4" "$WORK/.out"
   sum=$(digest "$in" --decode bf16)
   status "$name: decoded" 0 convert "$in" "$out" --decode bf16 -q
