@@ -51,8 +51,8 @@ TileHeight choose_tile_height(i64 rows, i64 experts) {
   const i64 each = (rows + experts - 1) / experts;
   if (each > 128) {
     TileHeight height = sm90_grouped_gemm_height();
-    // Of F = 2048, which is DeepSeek's, longer halves leave 3 % of FC1's last tile empty. With many tiles that share
-    // weights shorter halves cost more than that: they read A more often.
+    // Longer halves leave 3 % of FC1's last tile empty where F is DeepSeek's 2048. Shorter ones cost more than that
+    // where many tiles share their weights, for they read A more often.
     if (each > kManyRows) height.glu_half_rows = kLongHalfRows;
     return height;
   }

@@ -95,7 +95,7 @@ class HalfMaps {
     }
   }
 
-  /// Those in boxes of so many rows, one of kHalfLengths.
+  /// Returns the maps whose boxes bring so many rows, one of kHalfLengths.
   const TmaWeight* of(int half_rows) const {
     const auto i = static_cast<std::size_t>(std::ranges::find(kHalfLengths, half_rows) - std::begin(kHalfLengths));
     return reinterpret_cast<const TmaWeight*>(maps_[i].data());

@@ -133,7 +133,7 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared, in
   const int own_row = worker.rank * kBlockRows + worker.warp * kStoreRows;
   const i64 count = scheduler.count();
   const i64 stride = kConsumers * tile_stride();
-  // Of FC1, the tile whose stores are on their way.
+  // FC1's tile whose stores are on their way.
   LayerTile stored;
   const auto count_stored = [&] {
     if (kKind != LayerKind::Linear && stored.row_end > 0)
