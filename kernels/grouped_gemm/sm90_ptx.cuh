@@ -260,9 +260,11 @@ __device__ inline void mma_wait() {
 
 /// d[64, kCols] = first[64, 16] second[kCols, 16]^T, plus d if `keep`. For a warpgroup's thread t, lane l of warp w,
 /// d[4 j + i] is row 16 w + l / 4 + (i / 2) 8, column 8 j + (l % 4) 2 + i % 2. Asynchronous. An operand that lies
-/// transposed, as transposed_descriptor() describes it, has its kTurn 1.
-template <typename Element, int kCols, int kTurnFirst = 0, int kTurnSecond = 0>
-__device__ inline void multiply_add(float (&d)[kCols / 2], uint64_t first, uint64_t second, int keep) {
+/// transposed, as transposed_descriptor() describes it, has its kTurn 1. d are kCols / 2 of `sums`, from kFirst on.
+template <typename Element, int kCols, int kTurnFirst = 0, int kTurnSecond = 0, int kFirst = 0, int kSums>
+__device__ inline void multiply_add(float (&sums)[kSums], uint64_t first, uint64_t second, int keep) {
+  static_assert(kFirst + kCols / 2 <= kSums);
+  float* const d = sums + kFirst;
   if constexpr (kCols == 8) {
     GLU_MMA("8", "%0, %1, %2, %3", "%4", "%5", "%6", "%7", "%8", GLU_F4(0));
   } else if constexpr (kCols == 16) {

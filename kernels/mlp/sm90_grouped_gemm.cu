@@ -90,6 +90,7 @@ class PartWriter {
 #pragma unroll
     for (int first = 0; first < kCols; first += kTileCols) {
       const int col = first_col_ + first;
+      if (col >= cols) break;
       const auto at = [&](int i) {
         return value(col + i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2, first / 2 + i);
       };
@@ -149,8 +150,13 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared, in
       for (int i = 0; i < 2; ++i)
         p[part][i] = probability<Element, kKind>(layer, row + part * 64 + worker.lane / 4 + 8 * i, place.row_end);
     float sums[kParts][kHalf];
-    ping_pong.take_turn(
-        steps, steps, [&](const std::byte* stage, int step) { multiply_stage<Element, 0, 0>(sums, stage, step > 0); });
+    constexpr int kHalves = kKind == LayerKind::Gated ? 2 : 1;
+    constexpr int kCols = tile_cols(kKind, kHalf);
+    with_cols<kCols, kTileCols / kHalves>(layer.n - place.n * kCols, [&](auto cols) {
+      ping_pong.take_turn(steps, steps, [&](const std::byte* stage, int step) {
+        multiply_stage<Element, 0, 0, kHalves, decltype(cols)::value>(sums, stage, step > 0);
+      });
+    });
     count_stored();
     stored = place;
     with_epilogue<Element, kKind>(layer, place.expert, [&](const auto& epilogue) {

@@ -187,9 +187,11 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
     const int steps = place.steps();
     const int rest = place.tokens % kDepthRows;
     PingPongSums sums;
-    ping_pong.take_turn(steps, scheduler.steps(tile + stride), [&](std::byte* stage, int step) {
-      if (rest > 0 && step == steps - 1) clear_rows(stage, rest, worker);
-      multiply_stage<Element, 1, 1>(sums, stage, step > 0);
+    with_cols<kPingPongCols, kTileCols>(job.n - place.n, [&](auto cols) {
+      ping_pong.take_turn(steps, scheduler.steps(tile + stride), [&](std::byte* stage, int step) {
+        if (rest > 0 && step == steps - 1) clear_rows(stage, rest, worker);
+        multiply_stage<Element, 1, 1, 1, decltype(cols)::value>(sums, stage, step > 0);
+      });
     });
     if (place.tokens == 0) {
       if (job.args.accumulate) continue;
