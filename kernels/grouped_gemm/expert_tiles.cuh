@@ -86,6 +86,7 @@ static __global__ void __launch_bounds__(kMaxThreads)
     }
     carried = {carried.rows + total.rows, carried.tiles + total.tiles};
   }
+  if (thread < ExpertTiles::kTakers) tiles.taken[thread] = 0;
   if (wrong < num_experts) atomicMin(&first_wrong, wrong);
   __syncthreads();
   if (first_wrong == num_experts) {

@@ -35,17 +35,20 @@ struct SplitStatus {
 /// Device memory, in one allocation. Expert e has rows [first_row[e], first_row[e + 1]), and tiles [first_tile[e],
 /// first_tile[e + 1]) of `tile_rows` rows each, the last of which may be shorter. Both arrays have E + 1 elements;
 /// where a split is wrong they are all zeros, so that no tile is there to be computed. `written` has E elements, by
-/// which a kernel can tell the next one how much of each expert it has written; they begin as zeros.
+/// which a kernel can tell the next one how much of each expert it has written, and `taken` has kTakers, by which the
+/// blocks of as many kernels share their tiles out; they begin as zeros.
 struct ExpertTiles {
+  static constexpr i64 kTakers = 6;
   SplitStatus* status = nullptr;
   i64* first_row = nullptr;
   u64* written = nullptr;
   i32* first_tile = nullptr;
+  i32* taken = nullptr;
 };
 
 constexpr i64 expert_tiles_bytes(i64 num_experts) {
   return static_cast<i64>(sizeof(SplitStatus)) + (num_experts + 1) * static_cast<i64>(sizeof(i64) + sizeof(i32)) +
-         num_experts * static_cast<i64>(sizeof(u64));
+         num_experts * static_cast<i64>(sizeof(u64)) + ExpertTiles::kTakers * static_cast<i64>(sizeof(i32));
 }
 
 /// Places the arrays in expert_tiles_bytes(num_experts) bytes at a multiple of 8.
@@ -53,8 +56,9 @@ inline ExpertTiles expert_tiles_at(std::byte* memory, i64 num_experts) {
   std::byte* const rows = memory + sizeof(SplitStatus);
   std::byte* const written = rows + (num_experts + 1) * static_cast<i64>(sizeof(i64));
   std::byte* const tiles = written + num_experts * static_cast<i64>(sizeof(u64));
+  std::byte* const taken = tiles + (num_experts + 1) * static_cast<i64>(sizeof(i32));
   return {reinterpret_cast<SplitStatus*>(memory), reinterpret_cast<i64*>(rows), reinterpret_cast<u64*>(written),
-          reinterpret_cast<i32*>(tiles)};
+          reinterpret_cast<i32*>(tiles), reinterpret_cast<i32*>(taken)};
 }
 
 /// No splits of `rows` rows have more tiles: a grid of so many blocks is enough for all of them.

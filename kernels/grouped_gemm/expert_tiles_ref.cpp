@@ -25,6 +25,7 @@ void make_expert_tiles_ref(std::span<const i64> splits, i64 rows, i32 tile_rows,
   const bool wrong = tiles.status->fault != SplitFault::None;
   tiles.first_row[0] = 0;
   tiles.first_tile[0] = 0;
+  std::fill_n(tiles.taken, ExpertTiles::kTakers, 0);
   for (std::size_t e = 0; e < splits.size(); ++e) {
     const i64 split = wrong ? 0 : splits[e];
     tiles.first_row[e + 1] = tiles.first_row[e] + split;

@@ -47,6 +47,22 @@ __device__ inline void barrier_expect(uint64_t* barrier, uint32_t bytes) {
                : "memory");
 }
 
+/// Stores words at the same place of block `rank` of the cluster, a multiple of 16 bytes, and ends the phase of the
+/// same barrier there, at which this arrives. Asynchronous; who waits for that barrier sees the words.
+__device__ inline void store_to_block(int* to, const int (&words)[4], uint64_t* barrier, uint32_t rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote, remote_barrier;\n"
+      "mapa.shared::cluster.u32 remote, %0, %2;\n"
+      "mapa.shared::cluster.u32 remote_barrier, %1, %2;\n"
+      "mbarrier.arrive.expect_tx.shared::cluster.b64 _, [remote_barrier], 16;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [remote], {%3, %4, %5, %6}, "
+      "[remote_barrier];\n"
+      "}\n" ::"r"(shared_address(to)),
+      "r"(shared_address(barrier)), "r"(rank), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+      : "memory");
+}
+
 /// Waits for the end of the phase of this parity.
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
@@ -260,11 +276,10 @@ __device__ inline void mma_wait() {
 
 /// d[64, kCols] = first[64, 16] second[kCols, 16]^T, plus d if `keep`. For a warpgroup's thread t, lane l of warp w,
 /// d[4 j + i] is row 16 w + l / 4 + (i / 2) 8, column 8 j + (l % 4) 2 + i % 2. Asynchronous. An operand that lies
-/// transposed, as transposed_descriptor() describes it, has its kTurn 1. d are kCols / 2 of `sums`, from kFirst on.
-template <typename Element, int kCols, int kTurnFirst = 0, int kTurnSecond = 0, int kFirst = 0, int kSums>
-__device__ inline void multiply_add(float (&sums)[kSums], uint64_t first, uint64_t second, int keep) {
-  static_assert(kFirst + kCols / 2 <= kSums);
-  float* const d = sums + kFirst;
+/// transposed, as transposed_descriptor() describes it, has its kTurn 1. More sums are left alone.
+template <typename Element, int kCols, int kTurnFirst = 0, int kTurnSecond = 0, int kSums>
+__device__ inline void multiply_add(float (&d)[kSums], uint64_t first, uint64_t second, int keep) {
+  static_assert(kCols / 2 <= kSums);
   if constexpr (kCols == 8) {
     GLU_MMA("8", "%0, %1, %2, %3", "%4", "%5", "%6", "%7", "%8", GLU_F4(0));
   } else if constexpr (kCols == 16) {

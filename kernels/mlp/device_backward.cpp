@@ -278,8 +278,15 @@ void DeviceGroupedMlpBackward::State::recompute_z(const MlpBackwardStep& step, c
   if (is_fast) {
     const TileHeight height = choose_tile_height(step.rows, experts);
     make_expert_tiles(splits, experts, step.rows, height.tile_rows, tiles, stream);
-    Sm90Layer sm90{
-        layer, make_rows_map(step.x, compute, step.rows, hidden, hidden, height.box_rows), {}, {}, maps(first_maps)};
+    static_assert(kDepthRows == kShortHalfRows);
+    const int half = half_rows(height, layer);
+    Sm90Layer sm90{layer,
+                   make_rows_map(step.x, compute, step.rows, hidden, hidden, height.box_rows),
+                   {},
+                   {},
+                   maps(half == kHalfRows ? first_maps : first_deep_maps),
+                   half,
+                   tiles.taken};
     launch_sm90(sm90, step.rows, height, multiprocessors, stream);
   } else {
     make_expert_tiles(splits, experts, step.rows, kSimtTileRows, tiles, stream);

@@ -1,5 +1,7 @@
 #include "kernels/mlp/device_layer.hpp"
 
+#include <algorithm>
+
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "kernels/grouped_gemm/linear_args.hpp"
@@ -44,26 +46,29 @@ bool takes_sm90(Dtype compute) {
   return GLU_CKPT_HOPPER_KERNELS && major == kHopper && compute != Dtype::F32;
 }
 
-/// The rows an expert above which halves of gate and up are long ones, by measurement on an H200.
-constexpr i64 kManyRows = 2048;
-
 TileHeight choose_tile_height(i64 rows, i64 experts) {
   const i64 each = (rows + experts - 1) / experts;
-  if (each > 128) {
-    TileHeight height = sm90_grouped_gemm_height();
-    // Longer halves leave 3 % of FC1's last tile empty where F is DeepSeek's 2048. Shorter ones cost more than that
-    // where many tiles share their weights, for they read A more often.
-    if (each > kManyRows) height.glu_half_rows = kLongHalfRows;
-    return height;
-  }
-  const int height = each > 64 ? 128 : each > 24 ? 64 : each > 8 ? 32 : 16;
-  return {height, height};
+  TileHeight height = sm90_grouped_gemm_height();
+  if (each <= 128) height.box_rows = height.tile_rows = each > 64 ? 128 : each > 24 ? 64 : each > 8 ? 32 : 16;
+  height.rows_each = each;
+  return height;
 }
 
+namespace {
+
+bool is_high(const TileHeight& height) { return height.tile_rows == sm90_grouped_gemm_height().tile_rows; }
+
+}  // namespace
+
 int half_rows(const TileHeight& height, const MlpLayer& layer) {
-  // sm90_saving_gemm.cu has a width of its own.
-  if (layer.z[1].data != nullptr) return kHalfRows;
-  return layer.kind == LayerKind::Gated ? height.glu_half_rows : height.half_rows;
+  if (!is_high(height)) return kHalfRows;
+  if (layer.z[1].data != nullptr) return kShortHalfRows;
+  if (layer.kind != LayerKind::Gated) return kLongHalfRows;
+  // Long halves leave 3 % of FC1's last tile empty where F is DeepSeek's 2048. Short ones cost more than that, for they
+  // read A more often, where the rows that a group of tiles shares do not stay in half of L2. Measured on an H200.
+  constexpr i64 kGroupRows = 2048;
+  constexpr i64 kMostBytes = 16 << 20;
+  return std::min(height.rows_each, kGroupRows) * layer.k * 2 > kMostBytes ? kLongHalfRows : kShortHalfRows;
 }
 
 void set_z(MlpLayer& layer, void* z) {
@@ -80,10 +85,7 @@ void launch_sm90(Sm90Layer& layer, i64 rows, const TileHeight& height, int multi
   };
   layer.out_map = map(layer.out);
   for (int half = 0; half < 2; ++half) layer.z_maps[half] = map(layer.z[half]);
-  const bool is_long = height.tile_rows == sm90_grouped_gemm_height().tile_rows;
-  if (is_long && layer.z[1].data != nullptr)
-    launch_sm90_saving_gemm(layer, multiprocessors, stream);
-  else if (is_long)
+  if (is_high(height))
     launch_sm90_grouped_gemm(layer, multiprocessors, stream);
   else
     launch_sm90_grouped_gemm_swap_ab(layer, height.tile_rows, multiprocessors, stream);

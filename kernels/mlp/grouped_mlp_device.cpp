@@ -256,6 +256,7 @@ void DeviceGroupedMlp::State::run_sm90(const void* x, i64 rows, const i64* split
                    {},
                    maps.of(half_rows(height, layer)),
                    half_rows(height, layer),
+                   tiles.taken + (&layer == &second ? 1 : 0),
                    &layer == &second};
     launch_sm90(sm90, rows, height, multiprocessors, stream);
   };

@@ -102,9 +102,10 @@ struct Worker {
 
 __device__ inline int tiles_of(int size, int tile) { return (size + tile - 1) / tile; }
 
-/// Prepares the barriers, and gives the roles to the warpgroups.
-template <typename SharedType, typename Load, typename Multiply>
-__device__ inline void run_block(SharedType& shared, const Load& load, const Multiply& multiply) {
+/// Prepares the barriers, and gives the roles to the warpgroups. A thread beside the loading one calls `schedule`.
+template <typename SharedType, typename Load, typename Multiply, typename Schedule>
+__device__ inline void run_block(SharedType& shared, const Load& load, const Multiply& multiply,
+                                 const Schedule& schedule) {
   if (threadIdx.x == 0) {
     shared.init();
     barrier_init_fence();
@@ -113,10 +114,15 @@ __device__ inline void run_block(SharedType& shared, const Load& load, const Mul
   if (threadIdx.x < kWarpgroup) {
     give_registers<40>();
     if (warp_in_block() == 0 && is_elected()) load();
+    if (warp_in_block() == 1 && is_elected()) schedule();
   } else {
     take_registers<232>();
     multiply();
   }
+}
+template <typename SharedType, typename Load, typename Multiply>
+__device__ inline void run_block(SharedType& shared, const Load& load, const Multiply& multiply) {
+  run_block(shared, load, multiply, [] {});
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)

@@ -155,9 +155,9 @@ __device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n)
         p[part][i] = rounded_probability<Element>(
             args.probs, tile.row(part * kPingPongChunks) + worker.lane / 4 + 8 * i, place.row_end);
     PingPongSums sums;
-    with_cols<kPingPongCols, kTileCols>(args.width - place.n * kPingPongCols, [&](auto cols) {
+    with_cols<kPingPongCols>(args.width - place.n * kPingPongCols, [&](auto cols) {
       ping_pong.take_turn(steps, steps, [&](const std::byte* stage, int step) {
-        multiply_stage<Element, 0, 1, 1, decltype(cols)::value>(sums, stage, step > 0);
+        multiply_stage<Element, 0, 1, decltype(cols)::value>(sums, stage, step > 0);
       });
     });
     float dp[kParts][2] = {};

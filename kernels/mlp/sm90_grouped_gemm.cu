@@ -6,6 +6,7 @@
 /// same thread, because the halves are the lower and the upper columns of one instruction.
 
 #include "kernels/mlp/sm90_ping_pong.cuh"
+#include "kernels/mlp/tile_queue.cuh"
 
 namespace glu_ckpt {
 namespace {
@@ -18,23 +19,32 @@ constexpr int kTileRows = kBlockRows * kCluster;
 /// multiplies, and beside two squares there would be no room for as many stages.
 constexpr int kSquares = 1;
 template <int kHalf>
-using Shared = PingPongStages<kHalf == kShortHalfRows ? 6 : 5, kSquares, 2 * kHalf>;
+struct Shared : PingPongStages<kHalf == kShortHalfRows ? 6 : 5, kSquares, 2 * kHalf> {
+  TileQueue queue;
+
+  __device__ void init() {
+    PingPongStages<kHalf == kShortHalfRows ? 6 : 5, kSquares, 2 * kHalf>::init();
+    queue.init();
+  }
+};
 static_assert(2 * kLongHalfRows == kPingPongCols);
 
 template <int kHalf>
-__device__ void load_tiles(const Sm90Layer& layer, Shared<kHalf>& shared, int tiles_n) {
+__device__ void load_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
   begin_layer(layer);
   const auto rank = static_cast<int>(cluster_rank());
-  TileScheduler scheduler(layer.tiles, layer.experts, kTileRows, tiles_n);
   StageFiller<Shared<kHalf>> filler(shared);
   const int steps = tiles_of(layer.k, kTileCols);
-  const i64 count = scheduler.count();
-  i64 tile = first_tile();
-  LayerTile place = tile < count ? scheduler.at(tile) : LayerTile{};
+  const auto take = [&](int turn) {
+    const LayerTile tile = shared.queue.tile(turn);
+    if (tile.is_there()) shared.queue.read(turn);
+    return tile;
+  };
+  LayerTile place = take(0);
   TmaWeightLoader<kHalf> weights(layer, place, rank);
   /// The expert of the tile before.
   int expert = -1;
-  for (; tile < count; tile += tile_stride()) {
+  for (int turn = 0; place.is_there(); ++turn) {
     weights.open();
     const int row = static_cast<int>(place.row) + rank * kBlockRows;
     const auto load_weights = [&](std::byte* stage, uint64_t* full, int step) {
@@ -52,7 +62,7 @@ __device__ void load_tiles(const Sm90Layer& layer, Shared<kHalf>& shared, int ti
     };
     int loaded = min(1, steps);
     const auto wait_for_rows = [&] { wait_until_written(layer, place.expert, kTileRows); };
-    if (layer.follows_layer && tile == first_tile()) {
+    if (layer.follows_layer && turn == 0) {
       loaded = min(Shared<kHalf>::kStages, steps);
       load_ahead(
           loaded,
@@ -66,15 +76,22 @@ __device__ void load_tiles(const Sm90Layer& layer, Shared<kHalf>& shared, int ti
       load(0, loaded);
     }
     expert = place.expert;
-    // The next tile is looked up while this one's stages are under way.
-    const i64 next = tile + tile_stride();
-    const LayerTile next_place = next < count ? scheduler.at(next) : place;
+    // What the next tile needs is on its way while this one's stages are.
+    const LayerTile next_place = take(turn + 1);
     const TmaWeightLoader<kHalf> next_weights(layer, next_place, rank);
     load(loaded, steps);
     place = next_place;
     weights = next_weights;
   }
   filler.finish();
+}
+
+template <int kHalf>
+__device__ void schedule_tiles(const Sm90Layer& layer, Shared<kHalf>& shared, int tiles_n) {
+  if (cluster_rank() != 0) return;
+  if (!layer.follows_layer) wait_for_launch_before();
+  TileScheduler scheduler(layer.tiles, layer.experts, kTileRows, tiles_n);
+  shared.queue.give_all(scheduler, layer.taken);
 }
 
 /// Writes a warp's 16 rows of a part of a tile, from `row` on, square by square.
@@ -123,25 +140,42 @@ __device__ void write_part(const Sm90Layer& layer, const LayerTile& place, i64 r
   });
 }
 
+/// Saves z of a warp's part of a tile. It is called where halves are short: beside the sums of longer ones a thread has
+/// no registers for three results of each.
+template <typename Element, LayerKind kKind, int kSums>
+__device__ void save_part(const Sm90Layer& layer, const LayerTile& place, i64 row, std::byte* buffer,
+                          const float (&sums)[kSums]) {
+  static_assert(kSums == kShortHalfRows);
+  constexpr int kSecond = kKind == LayerKind::Gated ? kSums / 2 : 0;
+  // z is the same for every formula.
+  const Epilogue<Element, kKind, Formula::Swiglu> epilogue(layer, place.expert);
+  PartWriter<kKind, kSums> writer(place, row, buffer);
+  if constexpr (kKind == LayerKind::Gated)
+    writer.template write<Element>(layer.z[0], &layer.z_maps[0], layer.n,
+                                   [&](int col, int i) { return epilogue.template pre_activation<0>(col, sums[i]); });
+  writer.template write<Element>(layer.z[1], &layer.z_maps[1], layer.n, [&](int col, int i) {
+    return epilogue.template pre_activation < kSecond == 0 ? 0 : 1 > (col, sums[kSecond + i]);
+  });
+}
+
 template <typename Element, LayerKind kKind, int kHalf>
-__device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared, int tiles_n) {
+__device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
   if (!layer.follows_layer) wait_for_launch_before();
   const Worker worker;
-  TileScheduler scheduler(layer.tiles, layer.experts, kTileRows, tiles_n);
   const int steps = tiles_of(layer.k, kTileCols);
   PingPong<Shared<kHalf>> ping_pong(shared, worker, steps);
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
   const int own_row = worker.rank * kBlockRows + worker.warp * kStoreRows;
-  const i64 count = scheduler.count();
-  const i64 stride = kConsumers * tile_stride();
   // FC1's tile whose stores are on their way.
   LayerTile stored;
   const auto count_stored = [&] {
     if (kKind != LayerKind::Linear && stored.row_end > 0)
       count_written(layer, stored, kParts * kStoreRows, tile_cols(kKind, kHalf));
   };
-  for (i64 number = first_tile() + worker.group * tile_stride(); number < count; number += stride) {
-    const LayerTile place = glu_ckpt::uniform(scheduler.at(number));
+  for (int turn = worker.group;; turn += kConsumers) {
+    const LayerTile place = glu_ckpt::uniform(shared.queue.tile(turn));
+    if (!place.is_there()) break;
+    if (worker.lane == 0) shared.queue.read(turn);
     const i64 row = place.row + own_row;
     float p[kParts][2];
 #pragma unroll
@@ -150,11 +184,11 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared, in
       for (int i = 0; i < 2; ++i)
         p[part][i] = probability<Element, kKind>(layer, row + part * 64 + worker.lane / 4 + 8 * i, place.row_end);
     float sums[kParts][kHalf];
-    constexpr int kHalves = kKind == LayerKind::Gated ? 2 : 1;
-    constexpr int kCols = tile_cols(kKind, kHalf);
-    with_cols<kCols, kTileCols / kHalves>(layer.n - place.n * kCols, [&](auto cols) {
+    // All rows of gate lie before those of up.
+    constexpr int kGate = kKind == LayerKind::Gated ? kHalf : 0;
+    with_cols<2 * kHalf, kGate>(kGate + layer.n - place.n * tile_cols(kKind, kHalf), [&](auto cols) {
       ping_pong.take_turn(steps, steps, [&](const std::byte* stage, int step) {
-        multiply_stage<Element, 0, 0, kHalves, decltype(cols)::value>(sums, stage, step > 0);
+        multiply_stage<Element, 0, 0, decltype(cols)::value>(sums, stage, step > 0);
       });
     });
     count_stored();
@@ -164,6 +198,11 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared, in
       for (int part = 0; part < kParts; ++part)
         write_part(layer, place, row + part * 64, buffer, sums[part], p[part], epilogue);
     });
+    if constexpr (kKind != LayerKind::Linear && kHalf == kShortHalfRows)
+      if (layer.z[1].data != nullptr)
+#pragma unroll
+        for (int part = 0; part < kParts; ++part)
+          save_part<Element, kKind>(layer, place, row + part * 64, buffer, sums[part]);
   }
   count_stored();
   if (is_elected()) store_wait_all();
@@ -177,8 +216,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared<kHalf>*>(memory);
   GLU_HOPPER_ONLY(run_block(
-      shared, [&] { load_tiles<kHalf>(layer, shared, tiles_n); },
-      [&] { multiply_tiles<Element, kKind, kHalf>(layer, shared, tiles_n); }));
+      shared, [&] { load_tiles<kHalf>(layer, shared); }, [&] { multiply_tiles<Element, kKind, kHalf>(layer, shared); },
+      [&] { schedule_tiles<kHalf>(layer, shared, tiles_n); }));
 }
 
 template <typename Element, LayerKind kKind, int kHalf>
@@ -196,7 +235,10 @@ void launch_kind(const Sm90Layer& layer, int multiprocessors, GpuStream stream) 
       if (layer.half_rows == kShortHalfRows)
         return launch<Element, LayerKind::Gated, kShortHalfRows>(layer, multiprocessors, stream);
       return launch<Element, LayerKind::Gated, kLongHalfRows>(layer, multiprocessors, stream);
-    case LayerKind::Ungated: return launch<Element, LayerKind::Ungated, kLongHalfRows>(layer, multiprocessors, stream);
+    case LayerKind::Ungated:
+      if (layer.half_rows == kShortHalfRows)
+        return launch<Element, LayerKind::Ungated, kShortHalfRows>(layer, multiprocessors, stream);
+      return launch<Element, LayerKind::Ungated, kLongHalfRows>(layer, multiprocessors, stream);
     case LayerKind::Linear: return launch<Element, LayerKind::Linear, kLongHalfRows>(layer, multiprocessors, stream);
   }
 }
@@ -205,7 +247,7 @@ void launch_kind(const Sm90Layer& layer, int multiprocessors, GpuStream stream) 
 
 }  // namespace
 
-TileHeight sm90_grouped_gemm_height() { return {kBlockRows, kTileRows, kShortHalfRows, kLongHalfRows}; }
+TileHeight sm90_grouped_gemm_height() { return {kBlockRows, kTileRows}; }
 
 void launch_sm90_grouped_gemm(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
   if (layer.dtype == Dtype::BF16)

@@ -32,6 +32,8 @@ struct Sm90Layer : MlpLayer {
   const TmaWeight* weights = nullptr;
   /// The rows of a half, which the maps' boxes bring.
   int half_rows = kHalfRows;
+  /// Counts the tiles that are taken, in device memory; 0 before the launch.
+  i32* taken = nullptr;
   /// The launch before in the stream is the layer that writes A, with the same tiles.
   bool follows_layer = false;
 };
@@ -46,19 +48,15 @@ CUtensorMap make_rows_map(const void* data, Dtype dtype, i64 rows, i64 cols, i64
 struct TileHeight {
   int box_rows = 0;
   int tile_rows = 0;
-  /// The weight rows of a half: of gate or up, and of neighbours.
-  int glu_half_rows = kHalfRows;
-  int half_rows = kHalfRows;
+  /// About so many rows has an expert.
+  i64 rows_each = 0;
 };
 
-/// The height of launch_sm90_grouped_gemm(), and its shorter halves.
+/// The height of launch_sm90_grouped_gemm().
 TileHeight sm90_grouped_gemm_height();
-/// Runs a layer of many rows an expert; its halves have kLongHalfRows, or kShortHalfRows of gate and up.
-/// `multiprocessors` are those of the current device. Asynchronous.
+/// Runs a layer of many rows an expert. Halves have kShortHalfRows where z is saved, else either of kShortHalfRows and
+/// kLongHalfRows for FC1, and kLongHalfRows for FC2. `multiprocessors` are those of the current device. Asynchronous.
 void launch_sm90_grouped_gemm(const Sm90Layer& layer, int multiprocessors, GpuStream stream);
-
-/// Runs FC1 of many rows an expert where z is saved, with tiles of the same height. Asynchronous.
-void launch_sm90_saving_gemm(const Sm90Layer& layer, int multiprocessors, GpuStream stream);
 
 /// Runs a layer of few rows an expert: A and B are swapped. `tile_rows` is 16, 32, 64 or 128. Asynchronous.
 void launch_sm90_grouped_gemm_swap_ab(const Sm90Layer& layer, int tile_rows, int multiprocessors, GpuStream stream);

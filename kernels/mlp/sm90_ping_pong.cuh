@@ -30,42 +30,32 @@ struct PingPongStages : BackwardStages<kNumStages, kABytes + kCols * kTileRowByt
   }
 };
 
-/// Adds the products of a stage to the sums: of A's rows by depth and B's rows by depth, or, where kTurnsA or kTurnsB
-/// is 1, of depth by columns. B's rows are in kHalves of equal length, and kCols of each half are multiplied.
-template <typename Element, int kTurnsA, int kTurnsB, int kHalves, int kCols, int kSums>
+/// Adds the products of a stage to the sums of the first kCols columns: of A's rows by depth and B's rows by depth, or,
+/// where kTurnsA or kTurnsB is 1, of depth by columns.
+template <typename Element, int kTurnsA, int kTurnsB, int kCols, int kSums>
 __device__ inline void multiply_stage(float (&sums)[kParts][kSums], const std::byte* stage, bool keep) {
-  constexpr int kHalfCols = 2 * kSums / kHalves;
-  static_assert(kTurnsB == 0 || kHalves == 1);
   const uint64_t a = kTurnsA == 1 ? transposed_descriptor(stage, kChunkBytes) : tile_descriptor(stage);
   const std::byte* const second = stage + kABytes;
   const uint64_t b = kTurnsB == 1 ? transposed_descriptor(second, kChunkBytes) : tile_descriptor(second);
   constexpr uint64_t kAStep = kTurnsA == 1 ? kTransposedStep : 2;
   constexpr uint64_t kBStep = kTurnsB == 1 ? kTransposedStep : 2;
-  constexpr uint64_t kBHalf = kHalfCols * kTileRowBytes >> 4;
   mma_fence();
 #pragma unroll
   for (int k = 0; k < kDepthRows / 16; ++k)
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const uint64_t a_part = a + static_cast<uint64_t>(k) * kAStep + static_cast<uint64_t>(part * kChunkBytes >> 4);
-      const uint64_t b_part = b + static_cast<uint64_t>(k) * kBStep;
-      const int adds = keep || k > 0 ? 1 : 0;
-      if constexpr (kHalves == 1 || kCols == kHalfCols) {
-        multiply_add<Element, kHalves * kCols, kTurnsA, kTurnsB>(sums[part], a_part, b_part, adds);
-      } else {
-        multiply_add<Element, kCols, kTurnsA, kTurnsB>(sums[part], a_part, b_part, adds);
-        multiply_add<Element, kCols, kTurnsA, kTurnsB, kHalfCols / 2>(sums[part], a_part, b_part + kBHalf, adds);
-      }
-    }
+    for (int part = 0; part < kParts; ++part)
+      multiply_add<Element, kCols, kTurnsA, kTurnsB>(
+          sums[part], a + static_cast<uint64_t>(k) * kAStep + static_cast<uint64_t>(part * kChunkBytes >> 4),
+          b + static_cast<uint64_t>(k) * kBStep, keep || k > 0 ? 1 : 0);
 }
 
-/// Calls `use` with the columns to multiply of a tile or of its half, as a constant: kMost, or as few steps of kStep as
-/// hold the `cols` that are left in the last tile of a row. Without this the tensor cores would multiply zeros: 128
-/// columns of the 2112 in eleven tiles of 192 for H = 2048.
-template <int kMost, int kStep, typename Use>
+/// Calls `use` with the columns of a tile to multiply, as a constant: kMost, or as few as hold the `cols` that the last
+/// tile of a row has, in steps of 64. `cols` are more than kFewer. Without this the tensor cores would multiply zeros,
+/// for H = 2048 64 columns of the 2112 in eleven tiles of 192.
+template <int kMost, int kFewer = 0, typename Use>
 __device__ inline void with_cols(int cols, const Use& use) {
-  if constexpr (kMost > kStep)
-    if (cols <= kMost - kStep) return with_cols<kMost - kStep, kStep>(cols, use);
+  if constexpr (kMost - kTileCols > kFewer)
+    if (cols <= kMost - kTileCols) return with_cols<kMost - kTileCols, kFewer>(cols, use);
   use(std::integral_constant<int, kMost>{});
 }
 

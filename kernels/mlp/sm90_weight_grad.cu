@@ -186,29 +186,31 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
     const GradTile place = scheduler.at(tile);
     const int steps = place.steps();
     const int rest = place.tokens % kDepthRows;
+    const int others_steps = scheduler.steps(tile + stride);
+    const int table = place.expert * kMlpMatrices + static_cast<int>(job.which[place.matrix]);
+    const auto store = [&](const PingPongSums& sums) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        const int row = place.m + worker.rank * kBlockRows + part * 64 + worker.warp * kStoreRows;
+        if (job.out == nullptr)
+          store_grad_pairs<Element>(job.args.grads[table], job.args.accumulate, row, place.n, worker.lane, sums[part]);
+        else if (row < job.m)
+          store_grad_rows<Element>(job.out[table], buffer, ring, row, job.m, place.n, job.n, sums[part]);
+      }
+    };
+    if (steps == 0) {
+      ping_pong.take_turn(0, others_steps, [](const std::byte*, int) {});
+      if (!job.args.accumulate) store(PingPongSums{});
+      continue;
+    }
     PingPongSums sums;
-    with_cols<kPingPongCols, kTileCols>(job.n - place.n, [&](auto cols) {
-      ping_pong.take_turn(steps, scheduler.steps(tile + stride), [&](std::byte* stage, int step) {
+    with_cols<kPingPongCols>(job.n - place.n, [&](auto cols) {
+      ping_pong.take_turn(steps, others_steps, [&](std::byte* stage, int step) {
         if (rest > 0 && step == steps - 1) clear_rows(stage, rest, worker);
-        multiply_stage<Element, 1, 1, 1, decltype(cols)::value>(sums, stage, step > 0);
+        multiply_stage<Element, 1, 1, decltype(cols)::value>(sums, stage, step > 0);
       });
     });
-    if (place.tokens == 0) {
-      if (job.args.accumulate) continue;
-#pragma unroll
-      for (float(&part)[kPartSums] : sums)
-#pragma unroll
-        for (float& sum : part) sum = 0;
-    }
-    const int table = place.expert * kMlpMatrices + static_cast<int>(job.which[place.matrix]);
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const int row = place.m + worker.rank * kBlockRows + part * 64 + worker.warp * kStoreRows;
-      if (job.out == nullptr)
-        store_grad_pairs<Element>(job.args.grads[table], job.args.accumulate, row, place.n, worker.lane, sums[part]);
-      else if (row < job.m)
-        store_grad_rows<Element>(job.out[table], buffer, ring, row, job.m, place.n, job.n, sums[part]);
-    }
+    store(sums);
   }
   if (is_elected()) store_wait_all();
 }

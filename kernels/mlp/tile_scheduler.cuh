@@ -36,6 +36,9 @@ struct LayerTile {
   i64 row_end = 0;
   /// The number of the tile along N.
   int n = 0;
+
+  /// A tile that is there has rows.
+  __device__ bool is_there() const { return row_end > row; }
 };
 
 /// A place that all lanes of a warp looked up, for TMA to take its operands from.

@@ -76,13 +76,23 @@ TEST(DeviceForward, EveryHeightOfTilesAgreesWithTheFormulasInDouble) {
 }
 
 TEST(DeviceForward, MoreTilesThanMultiprocessors) {
-  constexpr std::size_t kExperts = 150;
-  for (const i64 each : {i64{3}, i64{40}, i64{130}}) {
-    const MlpShape shape{136, std::vector<i64>(kExperts, 104), Dtype::BF16, some_activation(ActivationKind::Swiglu),
-                         true};
-    const DeviceCall call(shape, std::vector<i64>(kExperts, each), 300);
+  // Enough of them that either warpgroup of a block has several where they take turns.
+  struct Case {
+    std::size_t experts;
+    i64 rows_each, hidden, width;
+  };
+  for (const Case& c : {Case{150, 3, 136, 104},
+                        {150, 40, 136, 104},
+                        {150, 130, 136, 104},
+                        {700, 3, 72, 64},
+                        {700, 40, 72, 64},
+                        {300, 70, 72, 64},
+                        {300, 130, 400, 64}}) {
+    const MlpShape shape{c.hidden, std::vector<i64>(c.experts, c.width), Dtype::BF16,
+                         some_activation(ActivationKind::Swiglu), true};
+    const DeviceCall call(shape, std::vector<i64>(c.experts, c.rows_each), 300);
     EXPECT_LT(distance(to_doubles(call.run(kSplit, Dtype::BF16), Dtype::BF16), call.expected()), bound(Dtype::BF16))
-        << each << " rows an expert";
+        << c.experts << " experts, " << c.rows_each << " rows each";
   }
 }
 

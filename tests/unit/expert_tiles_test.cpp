@@ -97,7 +97,8 @@ TEST(ExpertTiles, MemoryIsLaidOutWithoutOverlap) {
     EXPECT_EQ(static_cast<void*>(tiles.status + 1), static_cast<void*>(tiles.first_row));
     EXPECT_EQ(static_cast<void*>(tiles.first_row + experts + 1), static_cast<void*>(tiles.written));
     EXPECT_EQ(static_cast<void*>(tiles.written + experts), static_cast<void*>(tiles.first_tile));
-    EXPECT_EQ(reinterpret_cast<std::byte*>(tiles.first_tile + experts + 1) - begin, expert_tiles_bytes(experts));
+    EXPECT_EQ(static_cast<void*>(tiles.first_tile + experts + 1), static_cast<void*>(tiles.taken));
+    EXPECT_EQ(reinterpret_cast<std::byte*>(tiles.taken + ExpertTiles::kTakers) - begin, expert_tiles_bytes(experts));
   }
 }
 
