@@ -21,12 +21,14 @@ static_assert(kHalfDepthRows * kCluster == kDepthRows);
 /// One warpgroup of each block gives a stage back.
 template <int kNumStages, int kNumSquares, int kCols = kPingPongCols>
 struct PingPongStages : BackwardStages<kNumStages, kABytes + kCols * kTileRowBytes, kNumSquares, kCluster> {
-  /// Each ends a phase when the other warpgroup has left it the tensor cores.
+  /// Each ends a phase when all warps of the other warpgroup have left it the tensor cores. An arrival of one of them
+  /// would not do: a tile without steps does not hold its warps together, and one that lags would miss a phase, and
+  /// wait for ever.
   uint64_t turn[kConsumers];
 
   __device__ void init() {
     BackwardStages<kNumStages, kABytes + kCols * kTileRowBytes, kNumSquares, kCluster>::init();
-    for (uint64_t& barrier : turn) barrier_init(&barrier, 1);
+    for (uint64_t& barrier : turn) barrier_init(&barrier, kWarpgroup / 32);
   }
 };
 
@@ -91,7 +93,7 @@ class PingPong {
       last = pipeline_.stage;
     }
     // The other warpgroup's first products queue behind the last ones of this.
-    if (worker_.thread == 0) barrier_arrive(&shared_.turn[1 - worker_.group]);
+    if (worker_.lane == 0) barrier_arrive(&shared_.turn[1 - worker_.group]);
     mma_wait<0>();
     if (steps > 0) worker_.release(shared_, last);
     pipeline_.skip(others_steps);
