@@ -76,10 +76,15 @@ __device__ void load_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
       load(0, loaded);
     }
     expert = place.expert;
-    // What the next tile needs is on its way while this one's stages are.
+    const int asking = max(loaded, steps - TileQueue::kLead);
+    load(loaded, asking);
+    shared.queue.ask();
+    // What the next tile needs is on its way while the last of this one's stages are.
+    const int taking = max(asking, steps - 2);
+    load(asking, taking);
     const LayerTile next_place = take(turn + 1);
     const TmaWeightLoader<kHalf> next_weights(layer, next_place, rank);
-    load(loaded, steps);
+    load(taking, steps);
     place = next_place;
     weights = next_weights;
   }

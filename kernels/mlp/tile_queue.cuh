@@ -7,33 +7,43 @@
 
 namespace glu_ckpt::sm90 {
 
-/// The tiles of a cluster, by their turn: 0, 1, 2, and so on. A block's two warpgroups multiply every second one.
+/// The tiles of a cluster, by their turn: 0, 1, 2, and so on. The loading thread of each block reads them all, each of
+/// its two warpgroups every second one. The first block's loading thread asks for each, as late as it can: a tile that
+/// waits here while another cluster has nothing to do is time lost.
 class TileQueue {
  public:
+  /// The steps before the end of a tile at which the next one has to be asked for.
+  static constexpr int kLead = 8;
+
   __device__ void init() {
     for (int slot = 0; slot < kSlots; ++slot) {
       barrier_init(&given_[slot], 1);
       barrier_init(&free_[slot], kReaders);
     }
+    barrier_init(&asked_, 1);
   }
 
-  /// Gives the tiles that `scheduler` finds: the cluster's first by its own number, those after it by `taken`, and for
-  /// the next turn of either warpgroup one without rows. One thread of the first block calls it.
+  /// Gives the tiles that `scheduler` finds: the cluster's first by its own number, those after it by `taken`. Behind
+  /// them it gives one without rows to either warpgroup, and no more: a block that has read the last is gone. One
+  /// thread of the first block calls it.
   __device__ void give_all(TileScheduler& scheduler, i32* taken) {
     const i64 count = scheduler.count();
     int number = static_cast<int>(blockIdx.x) / kCluster;
-    for (int turn = 0, after_last = 0; after_last < kConsumers; ++turn) {
-      const bool is_there = number < count;
-      const LayerTile tile = is_there ? scheduler.at(number) : LayerTile{};
-      if (is_there)
-        number = static_cast<int>(gridDim.x) / kCluster + atomicAdd(taken, 1);
-      else
-        ++after_last;
-      give(turn, tile);
+    int turn = 0;
+    while (number < count) {
+      give(turn++, scheduler.at(number));
+      barrier_wait(&asked_, static_cast<uint32_t>(turn - 1) % 2);
+      number = static_cast<int>(gridDim.x) / kCluster + atomicAdd(taken, 1);
     }
+    for (int after = 0; after < kConsumers; ++after) give(turn + after, LayerTile{});
   }
 
-  /// Waits for the tile of a turn. Those who read it call read() then; one without rows is not read.
+  /// Asks for the tile of the next turn. The loading threads call it once for each tile that is there.
+  __device__ void ask() {
+    if (cluster_rank() == 0) barrier_arrive(&asked_);
+  }
+
+  /// Waits for the tile of a turn. Those who read it call read() then; one that is not there is not read.
   __device__ LayerTile tile(int turn) {
     const int slot = turn % kSlots;
     barrier_wait(&given_[slot], static_cast<uint32_t>(turn / kSlots % 2));
@@ -45,7 +55,6 @@ class TileQueue {
   __device__ void read(int turn) { barrier_arrive_at(&free_[turn % kSlots], 0); }
 
  private:
-  /// With one tile under way and the next at hand, the one after that is looked up when the first begins.
   static constexpr int kSlots = 2;
   static constexpr int kReaders = (1 + kWarpgroup / 32) * kCluster;
 
@@ -60,6 +69,7 @@ class TileQueue {
   alignas(16) int tiles_[kSlots][4];
   uint64_t given_[kSlots];
   uint64_t free_[kSlots];
+  uint64_t asked_;
 };
 
 }  // namespace glu_ckpt::sm90
