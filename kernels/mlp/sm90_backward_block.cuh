@@ -13,7 +13,6 @@
 
 namespace glu_ckpt::sm90 {
 
-inline constexpr int kConsumers = 2;
 inline constexpr int kThreads = kWarpgroup * (1 + kConsumers);
 inline constexpr int kCluster = 2;
 /// The rows of a block's tile.
@@ -46,37 +45,6 @@ struct BackwardStages {
 
   /// Returns where the results of a warp wait for TMA.
   __device__ std::byte* out_of(int group, int warp) { return out + (group * 4 + warp) * kSquares * kSquareBytes; }
-};
-
-/// The loading thread's side of the stages.
-template <typename SharedType>
-class StageFiller {
- public:
-  __device__ explicit StageFiller(SharedType& shared) : shared_(shared) {}
-
-  /// Waits for the next stage, and announces the bytes that will come.
-  __device__ std::byte* next(int bytes) {
-    if (begun_) pipeline_.next();
-    begun_ = true;
-    barrier_wait(&shared_.empty[pipeline_.stage], pipeline_.parity ^ 1);
-    barrier_expect(full(), static_cast<uint32_t>(bytes));
-    return shared_.stages[pipeline_.stage];
-  }
-  __device__ uint64_t* full() const { return &shared_.full[pipeline_.stage]; }
-
-  /// A block must not end while the other block's copies and arrivals are still to come.
-  __device__ void finish() {
-    for (int i = 0; i < SharedType::kStages; ++i) {
-      if (begun_) pipeline_.next();
-      begun_ = true;
-      barrier_wait(&shared_.empty[pipeline_.stage], pipeline_.parity ^ 1);
-    }
-  }
-
- private:
-  SharedType& shared_;
-  PipelineStage<SharedType::kStages> pipeline_;
-  bool begun_ = false;
 };
 
 /// A multiplying thread's place.

@@ -129,7 +129,7 @@ __device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n)
   const Worker worker;
   TileScheduler scheduler(args.tiles, args.experts, kBackwardTileRows, tiles_n);
   const int steps = tiles_of(args.hidden, kDepthRows);
-  PingPong<Shared> ping_pong(shared, worker, steps);
+  PingPong ping_pong(shared, worker, steps);
   std::byte* const squares = shared.out_of(worker.group, worker.warp);
   uint64_t* const z_full = &shared.z_full[worker.group * 4 + worker.warp];
   const ZLoader<kGated> z{job, squares, z_full};

@@ -168,7 +168,7 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
   if (!layer.follows_layer) wait_for_launch_before();
   const Worker worker;
   const int steps = tiles_of(layer.k, kTileCols);
-  PingPong<Shared<kHalf>> ping_pong(shared, worker, steps);
+  PingPong ping_pong(shared, worker, steps);
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
   const int own_row = worker.rank * kBlockRows + worker.warp * kStoreRows;
   // FC1's tile whose stores are on their way.

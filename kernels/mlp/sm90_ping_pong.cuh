@@ -21,14 +21,11 @@ static_assert(kHalfDepthRows * kCluster == kDepthRows);
 /// One warpgroup of each block gives a stage back.
 template <int kNumStages, int kNumSquares, int kCols = kPingPongCols>
 struct PingPongStages : BackwardStages<kNumStages, kABytes + kCols * kTileRowBytes, kNumSquares, kCluster> {
-  /// Each ends a phase when all warps of the other warpgroup have left it the tensor cores. An arrival of one of them
-  /// would not do: a tile without steps does not hold its warps together, and one that lags would miss a phase, and
-  /// wait for ever.
-  uint64_t turn[kConsumers];
+  Turns turns;
 
   __device__ void init() {
     BackwardStages<kNumStages, kABytes + kCols * kTileRowBytes, kNumSquares, kCluster>::init();
-    for (uint64_t& barrier : turn) barrier_init(&barrier, kWarpgroup / 32);
+    turns.init();
   }
 };
 
@@ -64,46 +61,5 @@ __device__ inline void with_cols(int cols, const Use& use) {
 /// The tiles of a warpgroup: the first takes the block's first tile and every second one.
 __device__ inline int first_tile() { return static_cast<int>(blockIdx.x) / kCluster; }
 __device__ inline int tile_stride() { return static_cast<int>(gridDim.x) / kCluster; }
-
-/// Walks a warpgroup through the stages, and takes its turns with the tensor cores.
-template <typename SharedType>
-class PingPong {
- public:
-  /// `first_steps` are those of the block's first tile, or 0.
-  __device__ PingPong(SharedType& shared, const Worker& worker, int first_steps)
-      : shared_(shared), worker_(worker), turn_parity_(worker.group == 0 ? 1 : 0) {
-    // The first warpgroup need not wait the first time.
-    if (worker.group == 1) pipeline_.skip(first_steps);
-  }
-
-  /// Calls `multiply` with each stage of a tile and its step, and gives the stages back. The sums are complete on
-  /// return. It skips `others_steps` stages, which are those of the other warpgroup's next tile.
-  template <typename Multiply>
-  __device__ void take_turn(int steps, int others_steps, const Multiply& multiply) {
-    barrier_wait(&shared_.turn[worker_.group], turn_parity_);
-    turn_parity_ ^= 1;
-    int last = 0;
-    for (int step = 0; step < steps; ++step, pipeline_.next()) {
-      barrier_wait(&shared_.full[pipeline_.stage], pipeline_.parity);
-      multiply(shared_.stages[pipeline_.stage], step);
-      mma_commit();
-      // The step before has ended once this one alone is under way.
-      mma_wait<1>();
-      if (step > 0) worker_.release(shared_, last);
-      last = pipeline_.stage;
-    }
-    // The other warpgroup's first products queue behind the last ones of this.
-    if (worker_.lane == 0) barrier_arrive(&shared_.turn[1 - worker_.group]);
-    mma_wait<0>();
-    if (steps > 0) worker_.release(shared_, last);
-    pipeline_.skip(others_steps);
-  }
-
- private:
-  SharedType& shared_;
-  const Worker& worker_;
-  PipelineStage<SharedType::kStages> pipeline_;
-  uint32_t turn_parity_;
-};
 
 }  // namespace glu_ckpt::sm90

@@ -179,7 +179,7 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
   const GradScheduler scheduler(job);
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
   int ring = 0;
-  PingPong<Shared> ping_pong(shared, worker, scheduler.steps(first_tile()));
+  PingPong ping_pong(shared, worker, scheduler.steps(first_tile()));
   const int count = scheduler.count();
   const int stride = tile_stride();
   for (int tile = first_tile() + worker.group * stride; tile < count; tile += kConsumers * stride) {

@@ -4,29 +4,11 @@
 #include "kernels/common/launch_overlapping.cuh"
 #include "kernels/grouped_gemm/sm90_ptx.cuh"
 #include "kernels/mlp/sm90_grouped_gemm.hpp"
+#include "kernels/mlp/stage_turns.cuh"
 
 namespace glu_ckpt {
 
-constexpr int kWarpgroup = 128;
 constexpr int kTileRowBytes = kTileCols * 2;
-
-/// One of the stages that loads go through in turn, and the parity of its phase.
-template <int kStages>
-struct PipelineStage {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-  /// Skips stages that another warpgroup uses.
-  __device__ void skip(int stages) {
-    parity ^= static_cast<uint32_t>((stage + stages) / kStages % 2);
-    stage = (stage + stages) % kStages;
-  }
-};
 
 /// The place of a tile of C.
 struct LayerTile {

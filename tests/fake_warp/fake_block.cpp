@@ -1,32 +1,24 @@
 #include "fake_warp/fake_block.hpp"
 
-#include <ucontext.h>
-
 #include <cstdlib>
-#include <memory>
 #include <vector>
+
+#include "fake_warp/fiber.hpp"
 
 namespace fake_warp {
 namespace {
 
-constexpr std::size_t kStackBytes = 256 * 1024;
 constexpr unsigned kWarp = 32;
 
 enum class Wait { Warp, Block, Ended };
 
-struct Fiber {
-  ucontext_t context{};
-  std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
+struct Thread : Fiber {
   Wait wait = Wait::Warp;
 };
 
 ucontext_t scheduler;
-Fiber* current = nullptr;
+Thread* current = nullptr;
 const std::function<void()>* body = nullptr;
-
-void switch_to(ucontext_t& from, ucontext_t& to) {
-  if (swapcontext(&from, &to) != 0) std::abort();
-}
 
 void fiber_main() {
   (*body)();
@@ -41,7 +33,7 @@ void pause(Wait wait) {
 
 /// One step of all lanes, and what they wait for then. Lanes of a warp that wait for different things would
 /// hang a GPU.
-Wait step_warp(std::vector<Fiber>& fibers, unsigned first) {
+Wait step_warp(std::vector<Thread>& fibers, unsigned first) {
   for (unsigned lane = 0; lane < kWarp; ++lane) {
     current = &fibers[first + lane];
     threadIdx.x = first + lane;
@@ -54,20 +46,11 @@ Wait step_warp(std::vector<Fiber>& fibers, unsigned first) {
 }
 
 /// Until it comes to a barrier of the block, or to its end.
-Wait run_warp(std::vector<Fiber>& fibers, unsigned first) {
+Wait run_warp(std::vector<Thread>& fibers, unsigned first) {
   if (fibers[first].wait == Wait::Ended) return Wait::Ended;
   Wait wait = Wait::Warp;
   while (wait == Wait::Warp) wait = step_warp(fibers, first);
   return wait;
-}
-
-/// Apart from everything else, for getcontext() may return twice.
-void begin_fiber(Fiber& fiber) {
-  if (getcontext(&fiber.context) != 0) std::abort();
-  fiber.context.uc_stack.ss_sp = fiber.stack.get();
-  fiber.context.uc_stack.ss_size = kStackBytes;
-  fiber.context.uc_link = nullptr;
-  makecontext(&fiber.context, fiber_main, 0);
 }
 
 }  // namespace
@@ -76,8 +59,8 @@ void run_block(unsigned block, unsigned threads, const std::function<void()>& th
   blockIdx.x = block;
   blockDim.x = threads;
   body = &thread;
-  std::vector<Fiber> fibers(threads);
-  for (Fiber& fiber : fibers) begin_fiber(fiber);
+  std::vector<Thread> fibers(threads);
+  for (Thread& fiber : fibers) fiber.begin(fiber_main);
   unsigned ended = 0;
   while (ended < threads) {
     ended = 0;

@@ -1,0 +1,122 @@
+#pragma once
+/// The stages of shared memory that loads go through, and how the two warpgroups of a block take turns with them. Of
+/// the instructions it needs barriers alone, so that tests without a GPU run it in orders that a GPU seldom takes.
+
+#include "kernels/grouped_gemm/sm90_ptx.cuh"
+
+namespace glu_ckpt {
+
+constexpr int kWarpgroup = 128;
+
+/// One of the stages that loads go through in turn, and the parity of its phase.
+template <int kStages>
+struct PipelineStage {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  /// Skips stages that another warpgroup uses.
+  __device__ void skip(int stages) {
+    parity ^= static_cast<uint32_t>((stage + stages) / kStages % 2);
+    stage = (stage + stages) % kStages;
+  }
+};
+
+namespace sm90 {
+
+/// The warpgroups of a block that multiply.
+inline constexpr int kConsumers = 2;
+
+/// The loading thread's side of the stages.
+template <typename SharedType>
+class StageFiller {
+ public:
+  __device__ explicit StageFiller(SharedType& shared) : shared_(shared) {}
+
+  /// Waits for the next stage, and announces the bytes that will come.
+  __device__ std::byte* next(int bytes) {
+    if (begun_) pipeline_.next();
+    begun_ = true;
+    barrier_wait(&shared_.empty[pipeline_.stage], pipeline_.parity ^ 1);
+    barrier_expect(full(), static_cast<uint32_t>(bytes));
+    return shared_.stages[pipeline_.stage];
+  }
+  __device__ uint64_t* full() const { return &shared_.full[pipeline_.stage]; }
+
+  /// A block must not end while the other block's copies and arrivals are still to come.
+  __device__ void finish() {
+    for (int i = 0; i < SharedType::kStages; ++i) {
+      if (begun_) pipeline_.next();
+      begun_ = true;
+      barrier_wait(&shared_.empty[pipeline_.stage], pipeline_.parity ^ 1);
+    }
+  }
+
+ private:
+  SharedType& shared_;
+  PipelineStage<SharedType::kStages> pipeline_;
+  bool begun_ = false;
+};
+
+/// Whose turn it is. A turn ends when all warps of the warpgroup have left it. One of them would not do: a tile without
+/// steps does not hold the warps together, and one that lags would miss a phase, and wait for ever.
+class Turns {
+ public:
+  __device__ void init() {
+    for (uint64_t& barrier : left_to_) barrier_init(&barrier, kWarpgroup / 32);
+  }
+  __device__ void wait(int group, uint32_t parity) { barrier_wait(&left_to_[group], parity); }
+  /// One lane of each warp calls it.
+  __device__ void leave(int group) { barrier_arrive(&left_to_[1 - group]); }
+
+ private:
+  uint64_t left_to_[kConsumers];
+};
+
+/// Walks a warpgroup through the stages, and takes its turns with the tensor cores.
+template <typename SharedType, typename WorkerType>
+class PingPong {
+ public:
+  /// `first_steps` are those of the block's first tile, or 0.
+  __device__ PingPong(SharedType& shared, const WorkerType& worker, int first_steps)
+      : shared_(shared), worker_(worker), turn_parity_(worker.group == 0 ? 1 : 0) {
+    // The first warpgroup need not wait the first time.
+    if (worker.group == 1) pipeline_.skip(first_steps);
+  }
+
+  /// Calls `multiply` with each stage of a tile and its step, and gives the stages back. The sums are complete on
+  /// return. It skips `others_steps` stages, which are those of the other warpgroup's next tile.
+  template <typename Multiply>
+  __device__ void take_turn(int steps, int others_steps, const Multiply& multiply) {
+    shared_.turns.wait(worker_.group, turn_parity_);
+    turn_parity_ ^= 1;
+    int last = 0;
+    for (int step = 0; step < steps; ++step, pipeline_.next()) {
+      barrier_wait(&shared_.full[pipeline_.stage], pipeline_.parity);
+      multiply(shared_.stages[pipeline_.stage], step);
+      mma_commit();
+      // The step before has ended once this one alone is under way.
+      mma_wait<1>();
+      if (step > 0) worker_.release(shared_, last);
+      last = pipeline_.stage;
+    }
+    // The other warpgroup's first products queue behind the last ones of this.
+    if (worker_.lane == 0) shared_.turns.leave(worker_.group);
+    mma_wait<0>();
+    if (steps > 0) worker_.release(shared_, last);
+    pipeline_.skip(others_steps);
+  }
+
+ private:
+  SharedType& shared_;
+  const WorkerType& worker_;
+  PipelineStage<SharedType::kStages> pipeline_;
+  uint32_t turn_parity_;
+};
+
+}  // namespace sm90
+}  // namespace glu_ckpt
