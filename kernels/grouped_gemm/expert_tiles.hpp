@@ -38,7 +38,7 @@ struct SplitStatus {
 /// which a kernel can tell the next one how much of each expert it has written, and `taken` has kTakers, by which the
 /// blocks of as many kernels share their tiles out; they begin as zeros.
 struct ExpertTiles {
-  static constexpr i64 kTakers = 6;
+  static constexpr i64 kTakers = 2;
   SplitStatus* status = nullptr;
   i64* first_row = nullptr;
   u64* written = nullptr;

@@ -151,15 +151,16 @@ template <typename Element, LayerKind kKind, int kSums>
 __device__ void save_part(const Sm90Layer& layer, const LayerTile& place, i64 row, std::byte* buffer,
                           const float (&sums)[kSums]) {
   static_assert(kSums == kShortHalfRows);
-  constexpr int kSecond = kKind == LayerKind::Gated ? kSums / 2 : 0;
+  constexpr bool kIsGated = kKind == LayerKind::Gated;
+  constexpr int kUp = kIsGated ? 1 : 0;
   // z is the same for every formula.
   const Epilogue<Element, kKind, Formula::Swiglu> epilogue(layer, place.expert);
   PartWriter<kKind, kSums> writer(place, row, buffer);
-  if constexpr (kKind == LayerKind::Gated)
+  if constexpr (kIsGated)
     writer.template write<Element>(layer.z[0], &layer.z_maps[0], layer.n,
                                    [&](int col, int i) { return epilogue.template pre_activation<0>(col, sums[i]); });
   writer.template write<Element>(layer.z[1], &layer.z_maps[1], layer.n, [&](int col, int i) {
-    return epilogue.template pre_activation < kSecond == 0 ? 0 : 1 > (col, sums[kSecond + i]);
+    return epilogue.template pre_activation<kUp>(col, sums[kUp * kSums / 2 + i]);
   });
 }
 
