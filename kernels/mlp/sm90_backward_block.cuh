@@ -14,7 +14,6 @@
 namespace glu_ckpt::sm90 {
 
 inline constexpr int kThreads = kWarpgroup * (1 + kConsumers);
-inline constexpr int kCluster = 2;
 /// The rows of a block's tile.
 inline constexpr int kBlockRows = 64 * kConsumers;
 /// 64 rows of 64 columns.

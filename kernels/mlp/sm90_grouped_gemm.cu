@@ -20,7 +20,7 @@ constexpr int kTileRows = kBlockRows * kCluster;
 constexpr int kSquares = 1;
 template <int kHalf>
 struct Shared : PingPongStages<kHalf == kShortHalfRows ? 6 : 5, kSquares, 2 * kHalf> {
-  TileQueue queue;
+  TileQueue<LayerTile> queue;
 
   __device__ void init() {
     PingPongStages<kHalf == kShortHalfRows ? 6 : 5, kSquares, 2 * kHalf>::init();
@@ -76,7 +76,7 @@ __device__ void load_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
       load(0, loaded);
     }
     expert = place.expert;
-    const int asking = max(loaded, steps - TileQueue::kLead);
+    const int asking = max(loaded, steps - shared.queue.kLead);
     load(loaded, asking);
     shared.queue.ask();
     // What the next tile needs is on its way while the last of this one's stages are.

@@ -28,7 +28,8 @@ struct PipelineStage {
 
 namespace sm90 {
 
-/// The warpgroups of a block that multiply.
+/// The blocks of a cluster, and the warpgroups of a block that multiply.
+inline constexpr int kCluster = 2;
 inline constexpr int kConsumers = 2;
 
 /// The loading thread's side of the stages.

@@ -15,15 +15,30 @@ struct Warp : Fiber {
   bool ended = false;
 };
 
+struct Arrival {
+  std::function<void()> body;
+  std::size_t from = 0;
+};
+
 ucontext_t scheduler;
 Warp* running = nullptr;
+std::size_t number = 0;
 std::size_t idle_steps = 0;
+std::vector<Arrival> arrivals;
 
 void warp_main() {
   (*running->body)();
   running->ended = true;
   something_happened();
   switch_to(running->context, scheduler);
+}
+
+void arrive(std::size_t which) {
+  const Arrival arrival = std::move(arrivals[which]);
+  arrivals.erase(arrivals.begin() + static_cast<std::ptrdiff_t>(which));
+  number = arrival.from;
+  arrival.body();
+  something_happened();
 }
 
 }  // namespace
@@ -40,17 +55,23 @@ std::vector<std::size_t> run_in_random_order(const std::vector<std::function<voi
   // One is slower than the others.
   const std::size_t slow = random() % warps.size();
   idle_steps = 0;
+  arrivals.clear();
   while (!left.empty() && idle_steps < kIdleRounds * warps.size()) {
     ++idle_steps;
+    if (!arrivals.empty() && random() % 4 == 0) arrive(random() % arrivals.size());
     const std::size_t w = left[random() % left.size()];
     if (w == slow && random() % 16 != 0) continue;
     running = &warps[w];
+    number = w;
     switch_to(scheduler, running->context);
     if (running->ended) std::erase(left, w);
   }
+  while (!arrivals.empty()) arrive(random() % arrivals.size());
   return left;
 }
 
+void later(std::function<void()> arrival) { arrivals.push_back({std::move(arrival), number}); }
+std::size_t running_warp() { return number; }
 void let_others_go_on() { switch_to(running->context, scheduler); }
 void something_happened() { idle_steps = 0; }
 
