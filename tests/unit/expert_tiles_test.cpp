@@ -24,9 +24,11 @@ struct Schedule {
 Schedule schedule_of(const std::vector<i64>& splits, i64 rows, i32 tile_rows) {
   Schedule out{{}, std::vector<i64>(splits.size() + 1, -1), std::vector<i32>(splits.size() + 1, -1)};
   std::vector<u64> written(splits.size(), 7);
+  std::vector<i32> taken(ExpertTiles::kTakers, 7);
   make_expert_tiles_ref(splits, rows, tile_rows,
-                        {&out.status, out.first_row.data(), written.data(), out.first_tile.data()});
+                        {&out.status, out.first_row.data(), written.data(), out.first_tile.data(), taken.data()});
   EXPECT_EQ(written, std::vector<u64>(splits.size()));
+  EXPECT_EQ(taken, std::vector<i32>(ExpertTiles::kTakers));
   return out;
 }
 
