@@ -133,7 +133,7 @@ struct DeviceGroupedMlpBackward::State {
   DeviceBuffer first_pairs;
   std::array<BiasTables, kMlpMatrices> biases;
   /// The sm_90a kernels can take it, if a step's rows are aligned: maps of FC1 in pairs in boxes of kHalfRows and of
-  /// kDepthRows rows, of W_down in boxes of kHalfDepthRows, and of gradients.
+  /// kDepthRows rows, of W_down in boxes of kHalfDepthRows, and of gradients. Recomputing z reads FC1 by either.
   bool fast = false;
   DeviceBuffer first_maps, first_deep_maps, down_deep_maps, grad_maps;
   DeviceBuffer tiles_memory;

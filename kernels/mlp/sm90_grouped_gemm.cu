@@ -1,5 +1,5 @@
 /// The layer for many rows an expert, which is bound by arithmetic: C = A B^T in tiles of 128 x 192 a warpgroup, or of
-/// 128 x 128, whose results leave while the other warpgroup multiplies.
+/// 128 x 128, whose results leave while the other warpgroup multiplies. FC1 saves z here, too.
 ///
 /// A block stays on its multiprocessor and takes one tile after the other. Two blocks are a cluster: they work on
 /// neighbouring rows and the same weights, of which each loads half for both. A result's gate and up sums are in the
@@ -79,7 +79,7 @@ __device__ void load_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
     const int asking = max(loaded, steps - shared.queue.kLead);
     load(loaded, asking);
     shared.queue.ask();
-    // What the next tile needs is on its way while the last of this one's stages are.
+    // The next tile's number and its map are fetched while the last stages of this one are loaded.
     const int taking = max(asking, steps - 2);
     load(asking, taking);
     const LayerTile next_place = take(turn + 1);

@@ -49,8 +49,8 @@ __device__ inline void multiply_stage(float (&sums)[kParts][kSums], const std::b
 }
 
 /// Calls `use` with the columns of a tile to multiply, as a constant: kMost, or as few as hold the `cols` that the last
-/// tile of a row has, in steps of 64. `cols` are more than kFewer. Without this the tensor cores would multiply zeros,
-/// for H = 2048 64 columns of the 2112 in eleven tiles of 192.
+/// tile of a row has, in steps of 64. `cols` are more than kFewer. The sums of other columns stay undefined. Without
+/// this the tensor cores would multiply zeros: for H = 2048 eleven tiles of 192 have 2112 columns, 64 of them empty.
 template <int kMost, int kFewer = 0, typename Use>
 __device__ inline void with_cols(int cols, const Use& use) {
   if constexpr (kMost - kTileCols > kFewer)

@@ -234,8 +234,8 @@ TEST(DeviceBackward, TilesAndTheirRestsAgreeWithTheCpu) {
 }
 
 TEST(DeviceBackward, ManyExpertsMostOfThemWithoutRows) {
-  // Each cluster takes several tiles of every product. Those of experts without rows end at once: a warp that was
-  // slower than the others waited for ever.
+  // A cluster takes several tiles of the weight gradients. Those of experts without rows end at once: a warp that was
+  // slower than the others could wait for ever.
   std::vector<i64> splits(100, 0);
   for (std::size_t e = 0; e < splits.size(); e += 7) splits[e] = e % 2 == 0 ? 70 : 3;
   const DeviceBackwardCall call(backward_shape(264, 200, Dtype::BF16, ActivationKind::Swiglu, true, splits.size()),
