@@ -20,7 +20,7 @@ constexpr int kTileRows = kBlockRows * kCluster;
 constexpr int kSquares = 1;
 template <int kHalf>
 struct Shared : PingPongStages<kHalf == kShortHalfRows ? 6 : 5, kSquares, 2 * kHalf> {
-  TileQueue<LayerTile> queue;
+  TileQueue<LayerTile, kCluster, 1> queue;
 
   __device__ void init() {
     PingPongStages<kHalf == kShortHalfRows ? 6 : 5, kSquares, 2 * kHalf>::init();
@@ -172,11 +172,12 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
   PingPong ping_pong(shared, worker, steps);
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
   const int own_row = worker.rank * kBlockRows + worker.warp * kStoreRows;
+  constexpr int kCols = tile_cols(kKind, kHalf);
   // FC1's tile whose stores are on their way.
   LayerTile stored;
   const auto count_stored = [&] {
     if (kKind != LayerKind::Linear && stored.row_end > 0)
-      count_written(layer, stored, kParts * kStoreRows, tile_cols(kKind, kHalf));
+      count_written(layer, stored.expert, kParts * kStoreRows, min(kCols, layer.n - stored.n * kCols));
   };
   for (int turn = worker.group;; turn += kConsumers) {
     const LayerTile place = glu_ckpt::uniform(shared.queue.tile(turn));
@@ -192,7 +193,7 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
     float sums[kParts][kHalf];
     // All rows of gate lie before those of up.
     constexpr int kGate = kKind == LayerKind::Gated ? kHalf : 0;
-    with_cols<2 * kHalf, kGate>(kGate + layer.n - place.n * tile_cols(kKind, kHalf), [&](auto cols) {
+    with_cols<2 * kHalf, kGate>(kGate + layer.n - place.n * kCols, [&](auto cols) {
       ping_pong.take_turn(steps, steps, [&](const std::byte* stage, int step) {
         multiply_stage<Element, 0, 0, decltype(cols)::value>(sums, stage, step > 0);
       });

@@ -7,219 +7,246 @@
 /// A launch begins while the one before it ends (programmatic dependent launch): the second layer's first weights are
 /// loaded while blocks of the first layer still compute.
 
-#include "kernels/common/cuda_check.hpp"
-#include "kernels/mlp/epilogue.cuh"
-#include "kernels/mlp/tile_scheduler.cuh"
+#include "kernels/mlp/sm90_backward_block.cuh"
+#include "kernels/mlp/tile_queue.cuh"
 
 namespace glu_ckpt {
 namespace {
 
-constexpr int kConsumers = 2;
-constexpr int kThreads = kWarpgroup * (1 + kConsumers);
+using namespace sm90;
+
 /// The weight rows of a half that one warpgroup multiplies.
 constexpr int kGroupRows = kHalfRows / kConsumers;
 constexpr int kHalfBytes = kHalfRows * kTileRowBytes;
-/// A row of C on its way out has kGroupRows columns.
-constexpr int kOutRowBytes = kGroupRows * 2;
+/// A warpgroup's columns of C pass through shared memory in squares.
+static_assert(kGroupRows == kTileCols);
 
 template <int kRows>
-struct Sizes {
+struct Shared {
   static constexpr int kABytes = kRows * kTileRowBytes;
   static constexpr int kStageBytes = kABytes + 2 * kHalfBytes;
-  static constexpr int kOutBytes = kConsumers * kRows * kOutRowBytes;
+  static constexpr int kSquares = kRows / kStoreRows;
+  static constexpr int kOutBytes = kConsumers * kSquares * kSquareBytes;
   static constexpr int kMostBytes = 225 * 1024;
   static constexpr int kStages = (kMostBytes - kOutBytes) / kStageBytes;
   /// L2 fetches 256 bytes of a row at once, and a step asks for 128. Beside many rows, weights that may be evicted
   /// first are gone before the next step asks for their second half.
-  static constexpr uint64_t kWeightPolicy = kRows >= 64 ? sm90::kEvictNormal : sm90::kEvictFirst;
+  static constexpr uint64_t kWeightPolicy = kRows >= 64 ? kEvictNormal : kEvictFirst;
+
+  /// Both halves of weights, and behind them the rows of A.
+  alignas(1024) std::byte stages[kStages][kStageBytes];
+  alignas(1024) std::byte out[kConsumers][kSquares * kSquareBytes];
+  uint64_t full[kStages];
+  uint64_t empty[kStages];
+  TileQueue<LayerTile, 1, kConsumers> queue;
+
+  __device__ void init() {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(&full[i], 1);
+      barrier_init(&empty[i], kConsumers);
+    }
+    queue.init();
+  }
 };
 
 template <int kRows>
-struct Shared {
-  using S = Sizes<kRows>;
-  alignas(1024) std::byte stages[S::kStages][S::kStageBytes];
-  alignas(1024) std::byte out[S::kOutBytes];
-  uint64_t full[S::kStages];
-  uint64_t empty[S::kStages];
-};
-
-template <int kRows>
-__device__ void load_tiles(const Sm90Layer& layer, Shared<kRows>& shared, int tiles_n) {
-  using S = Sizes<kRows>;
-  TileScheduler scheduler(layer.tiles, layer.experts, kRows, tiles_n);
-  const int steps = (layer.k + kTileCols - 1) / kTileCols;
-  PipelineStage<S::kStages> pipeline;
-  const i64 count = scheduler.count();
-  i64 tile = blockIdx.x;
-  LayerTile place = tile < count ? scheduler.at(tile) : LayerTile{};
+__device__ void load_tiles(const Sm90Layer& layer, Shared<kRows>& shared) {
+  using S = Shared<kRows>;
+  begin_layer(layer);
+  StageFiller<S> filler(shared);
+  const int steps = tiles_of(layer.k, kTileCols);
+  const auto take = [&](int turn) {
+    const LayerTile tile = shared.queue.tile(turn);
+    if (tile.is_there()) shared.queue.read(turn);
+    return tile;
+  };
+  LayerTile place = take(0);
   TmaWeightLoader<kHalfRows> first(layer, place, 0);
   TmaWeightLoader<kHalfRows> second(layer, place, 1);
-  for (; tile < count; tile += gridDim.x) {
+  /// The expert of the tile before.
+  int expert = -1;
+  for (int turn = 0; place.is_there(); ++turn) {
     first.open();
     second.open();
     const int row = static_cast<int>(place.row);
-    const auto load_weights = [&](int stage, int step) {
-      std::byte* const to = shared.stages[stage];
-      sm90::barrier_expect(&shared.full[stage], S::kStageBytes);
-      first.load<false>(to, &shared.full[stage], step * kTileCols, S::kWeightPolicy);
-      second.load<false>(to + kHalfBytes, &shared.full[stage], step * kTileCols, S::kWeightPolicy);
+    const auto load_weights = [&](std::byte* stage, uint64_t* full, int step) {
+      first.template load<false>(stage, full, step * kTileCols, S::kWeightPolicy);
+      second.template load<false>(stage + kHalfBytes, full, step * kTileCols, S::kWeightPolicy);
     };
-    const auto load_rows = [&](int stage, int step) {
-      sm90::load_tile_2d(shared.stages[stage] + 2 * kHalfBytes, &layer.a_map, &shared.full[stage], step * kTileCols,
-                         row, sm90::kEvictLast);
+    const auto load_rows = [&](std::byte* stage, uint64_t* full, int step) {
+      load_tile_2d(stage + 2 * kHalfBytes, &layer.a_map, full, step * kTileCols, row, kEvictLast);
     };
     const auto load = [&](int from, int to) {
-      for (int step = from; step < to; ++step, pipeline.next()) {
-        sm90::barrier_wait(&shared.empty[pipeline.stage], pipeline.parity ^ 1);
-        load_weights(pipeline.stage, step);
-        load_rows(pipeline.stage, step);
+      for (int step = from; step < to; ++step) {
+        std::byte* const stage = filler.next(S::kStageBytes);
+        load_weights(stage, filler.full(), step);
+        load_rows(stage, filler.full(), step);
       }
     };
     int loaded = min(1, steps);
-    if (layer.follows_layer && tile == blockIdx.x) {
+    const auto wait_for_rows = [&] { wait_until_written(layer, place.expert, kRows); };
+    if (layer.follows_layer && turn == 0) {
       loaded = min(S::kStages, steps);
       load_ahead(
-          loaded, [&](int step) { load_weights(step, step); }, wait_for_launch_before,
-          [&](int step) { load_rows(step, step); });
-      pipeline.skip(loaded);
+          loaded,
+          [&](int step) {
+            std::byte* const stage = filler.next(S::kStageBytes);
+            load_weights(stage, filler.full(), step);
+          },
+          wait_for_rows, [&](int step) { load_rows(shared.stages[step], &shared.full[step], step); });
     } else {
+      if (layer.follows_layer && place.expert != expert) wait_for_rows();
       load(0, loaded);
     }
-    // The next tile is looked up while this one's stages are under way.
-    const i64 next = tile + gridDim.x;
-    const LayerTile next_place = next < count ? scheduler.at(next) : place;
+    expert = place.expert;
+    const int asking = max(loaded, steps - shared.queue.kLead);
+    load(loaded, asking);
+    shared.queue.ask();
+    const int taking = max(asking, steps - 2);
+    load(asking, taking);
+    const LayerTile next_place = take(turn + 1);
     const TmaWeightLoader<kHalfRows> next_first(layer, next_place, 0);
     const TmaWeightLoader<kHalfRows> next_second(layer, next_place, 1);
-    load(loaded, steps);
+    load(taking, steps);
     place = next_place;
     first = next_first;
     second = next_second;
   }
 }
 
-/// Passes a warpgroup's kGroupRows columns of all rows through shared memory, which transposes them. Piece c of row r
-/// lies at c ^ r % 8, so that rows' pieces have banks of their own.
-template <typename Element, int kRows, typename Value>
-__device__ void write_columns(const RowsOut& out, int cols, std::byte* buffer, const LayerTile& place, int group,
-                              int col, const Value& value) {
-  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  const int lane = thread % 32;
-  const int warp = thread / 32;
-  const uint32_t base = sm90::shared_address(buffer);
-#pragma unroll
-  for (int chunk = 0; chunk < kRows / 8; ++chunk) {
-    const int row = chunk * 8 + lane % 8;
-    const int piece = (warp * 2 + lane / 8 % 2) ^ (row % 8);
-    sm90::store_columns(base + row * kOutRowBytes + piece * 16, pack<Element>(value(chunk * 4), value(chunk * 4 + 1)),
-                        pack<Element>(value(chunk * 4 + 2), value(chunk * 4 + 3)));
-  }
-  sm90::warpgroup_sync(1 + group);
-  for (int i = thread; i < kRows * 8; i += kWarpgroup) {
-    const int row = i / 8;
-    const int piece = i % 8;
-    if (place.row + row >= place.row_end || col + piece * 8 >= cols) continue;
-    const uint4 words = *reinterpret_cast<const uint4*>(buffer + row * kOutRowBytes + (piece ^ (row % 8)) * 16);
-    store_piece<Element>(out, cols, place.row + row, col + piece * 8, words);
-  }
-  sm90::warpgroup_sync(1 + group);
+template <int kRows>
+__device__ void schedule_tiles(const Sm90Layer& layer, Shared<kRows>& shared, int tiles_n) {
+  if (!layer.follows_layer) wait_for_launch_before();
+  TileScheduler scheduler(layer.tiles, layer.experts, kRows, tiles_n);
+  shared.queue.give_all(scheduler, layer.taken);
 }
 
+/// Passes a warpgroup's kTileCols columns of all rows through shared memory, which transposes them, in squares.
+template <typename Element, int kRows, typename Value>
+__device__ void write_columns(const SquareOut& to, std::byte* buffer, const LayerTile& place, const Worker& worker,
+                              int col, const Value& value) {
+  if (col >= to.cols) return;
+  const uint32_t base = shared_address(buffer);
+  // The columns before have left the buffer.
+  if (is_elected()) store_wait_read<0>();
+  warpgroup_sync(1 + worker.group);
+#pragma unroll
+  for (int chunk = 0; chunk < kRows / 8; ++chunk) {
+    const int row = chunk * 8 + worker.lane % 8;
+    const int piece = (worker.warp * 2 + worker.lane / 8 % 2) ^ (row % 8);
+    store_columns(base + row * kSquareRowBytes + piece * 16, pack<Element>(value(chunk * 4), value(chunk * 4 + 1)),
+                  pack<Element>(value(chunk * 4 + 2), value(chunk * 4 + 3)));
+  }
+  publish_shared();
+  warpgroup_sync(1 + worker.group);
+  for (int square = worker.warp; square < Shared<kRows>::kSquares; square += 4)
+    store_square<Element>(to, buffer + square * kSquareBytes, place.row + square * kStoreRows, place.row_end, col);
+  if (is_elected()) store_commit();
+  __syncwarp();
+}
+
+/// Writes a warpgroup's part of a tile; p are the probabilities of this thread's rows.
 template <int kRows, typename EpilogueType>
-__device__ void write_tile(const Sm90Layer& layer, const LayerTile& place, int group, std::byte* buffer,
-                           const float (&sums)[2][kRows / 2], const EpilogueType& epilogue) {
+__device__ void write_tile(const Sm90Layer& layer, const LayerTile& place, const Worker& worker, std::byte* buffer,
+                           const float (&sums)[2][kRows / 2], const float (&p)[kRows / 4],
+                           const EpilogueType& epilogue) {
   constexpr LayerKind kKind = EpilogueType::kKind;
-  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  const int lane = thread % 32;
-  const int in_group = thread / 32 * 16 + lane / 4;
+  using Element = typename EpilogueType::Element;
+  const int in_group = worker.warp * 16 + worker.lane / 4;
 #pragma unroll
   for (int half = 0; half < tile_cols(kKind, kHalfRows) / kHalfRows; ++half) {
-    const int col = half_row(kKind, kHalfRows, place.n, half) + group * kGroupRows;
-    using Element = typename EpilogueType::Element;
-    write_columns<Element, kRows>(layer.out, layer.n, buffer, place, group, col, [&](int i) {
-      const i64 row = place.row + i / 4 * 8 + lane % 4 * 2 + i % 2;
+    const int col = half_row(kKind, kHalfRows, place.n, half) + worker.group * kGroupRows;
+    write_columns<Element, kRows>({layer.out, &layer.out_map, layer.n}, buffer, place, worker, col, [&](int i) {
       return epilogue(col + in_group + i / 2 % 2 * 8, sums[half][i], sums[1][i],
-                      probability<Element, kKind>(layer, row, place.row_end));
+                      rounded_probability<Element, kKind>(p[i / 4 * 2 + i % 2]));
     });
     if (kKind == LayerKind::Linear || layer.z[1].data == nullptr) continue;
     if constexpr (kKind == LayerKind::Gated)
-      write_columns<Element, kRows>(layer.z[0], layer.n, buffer, place, group, col, [&](int i) {
+      write_columns<Element, kRows>({layer.z[0], &layer.z_maps[0], layer.n}, buffer, place, worker, col, [&](int i) {
         return epilogue.template pre_activation<0>(col + in_group + i / 2 % 2 * 8, sums[0][i]);
       });
     constexpr int kUp = kKind == LayerKind::Gated ? 1 : 0;
-    write_columns<Element, kRows>(layer.z[1], layer.n, buffer, place, group, col, [&](int i) {
+    write_columns<Element, kRows>({layer.z[1], &layer.z_maps[1], layer.n}, buffer, place, worker, col, [&](int i) {
       return epilogue.template pre_activation<kUp>(col + in_group + i / 2 % 2 * 8, sums[kUp == 1 ? 1 : half][i]);
     });
   }
 }
 
+/// Counts what a warp has written of a tile of FC1.
+template <LayerKind kKind, int kRows>
+__device__ void count_tile(const Sm90Layer& layer, const LayerTile& place, const Worker& worker) {
+  int cols = 0;
+  for (int half = 0; half < tile_cols(kKind, kHalfRows) / kHalfRows; ++half) {
+    const int col = half_row(kKind, kHalfRows, place.n, half) + worker.group * kGroupRows;
+    cols += max(0, min(kGroupRows, layer.n - col));
+  }
+  const int squares = (Shared<kRows>::kSquares - worker.warp + 3) / 4;
+  if (squares > 0 && cols > 0) count_written(layer, place.expert, squares * kStoreRows, cols);
+}
+
 template <typename Element, LayerKind kKind, int kRows>
-__device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared, int tiles_n) {
-  using S = Sizes<kRows>;
-  const int group = sm90::warp_in_block() / 4 - 1;
-  std::byte* const buffer = shared.out + group * kRows * kOutRowBytes;
-  const bool releases = threadIdx.x % kWarpgroup == 0;
-  TileScheduler scheduler(layer.tiles, layer.experts, kRows, tiles_n);
-  const int steps = (layer.k + kTileCols - 1) / kTileCols;
-  PipelineStage<S::kStages> pipeline;
-  const i64 count = scheduler.count();
-  for (i64 tile = blockIdx.x; tile < count; tile += gridDim.x) {
-    const LayerTile place = uniform(scheduler.at(tile));
+__device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared) {
+  if (!layer.follows_layer) wait_for_launch_before();
+  const Worker worker;
+  std::byte* const buffer = shared.out[worker.group];
+  const int steps = tiles_of(layer.k, kTileCols);
+  PipelineStage<Shared<kRows>::kStages> pipeline;
+  // FC1's tile whose stores are on their way.
+  LayerTile stored;
+  const auto count_stored = [&] {
+    if (kKind != LayerKind::Linear && stored.is_there()) count_tile<kKind, kRows>(layer, stored, worker);
+  };
+  for (int turn = 0;; ++turn) {
+    const LayerTile place = glu_ckpt::uniform(shared.queue.tile(turn));
+    if (!place.is_there()) break;
+    if (worker.lane == 0) shared.queue.read(turn);
+    // They come while the products are made.
+    float p[kRows / 4];
+#pragma unroll
+    for (int i = 0; i < kRows / 4; ++i)
+      p[i] = load_probability<kKind>(layer, place.row + i / 2 * 8 + worker.lane % 4 * 2 + i % 2, place.row_end);
     float sums[2][kRows / 2];
     int last = 0;
     for (int step = 0; step < steps; ++step, pipeline.next()) {
       const std::byte* const stage = shared.stages[pipeline.stage];
-      const uint64_t first = sm90::tile_descriptor(stage + group * kGroupRows * kTileRowBytes);
-      const uint64_t second = sm90::tile_descriptor(stage + kHalfBytes + group * kGroupRows * kTileRowBytes);
-      const uint64_t rows = sm90::tile_descriptor(stage + 2 * kHalfBytes);
-      sm90::barrier_wait(&shared.full[pipeline.stage], pipeline.parity);
-      sm90::mma_fence();
+      const uint64_t first = tile_descriptor(stage + worker.group * kGroupRows * kTileRowBytes);
+      const uint64_t second = tile_descriptor(stage + kHalfBytes + worker.group * kGroupRows * kTileRowBytes);
+      const uint64_t rows = tile_descriptor(stage + 2 * kHalfBytes);
+      barrier_wait(&shared.full[pipeline.stage], pipeline.parity);
+      mma_fence();
 #pragma unroll
       for (int k = 0; k < kTileCols / 16; ++k) {
         const int keep = step + k > 0 ? 1 : 0;
-        sm90::multiply_add<Element, kRows>(sums[0], first + 2 * k, rows + 2 * k, keep);
-        sm90::multiply_add<Element, kRows>(sums[1], second + 2 * k, rows + 2 * k, keep);
+        multiply_add<Element, kRows>(sums[0], first + 2 * k, rows + 2 * k, keep);
+        multiply_add<Element, kRows>(sums[1], second + 2 * k, rows + 2 * k, keep);
       }
-      sm90::mma_commit();
-      sm90::mma_wait<1>();
-      if (step > 0 && releases) sm90::barrier_arrive(&shared.empty[last]);
+      mma_commit();
+      mma_wait<1>();
+      if (step > 0 && worker.thread == 0) barrier_arrive(&shared.empty[last]);
       last = pipeline.stage;
     }
-    sm90::mma_wait<0>();
-    if (releases) sm90::barrier_arrive(&shared.empty[last]);
+    mma_wait<0>();
+    if (worker.thread == 0) barrier_arrive(&shared.empty[last]);
+    count_stored();
+    stored = place;
     with_epilogue<Element, kKind>(layer, place.expert, [&](const auto& epilogue) {
-      write_tile<kRows>(layer, place, group, buffer, sums, epilogue);
+      write_tile<kRows>(layer, place, worker, buffer, sums, p, epilogue);
     });
   }
+  count_stored();
+  if (is_elected()) store_wait_all();
+  // Who waits for this launch waits for the one before, too.
+  if (layer.follows_layer) wait_for_launch_before();
 }
 
 template <typename Element, LayerKind kKind, int kRows>
 __global__ void __launch_bounds__(kThreads, 1)
     sm90_grouped_gemm_swap_ab(const __grid_constant__ Sm90Layer layer, int tiles_n) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared<kRows>*>(memory);
-  if (threadIdx.x == 0) {
-    sm90::tensor_map_prefetch(&layer.a_map);
-    for (int i = 0; i < Sizes<kRows>::kStages; ++i) {
-      sm90::barrier_init(&shared.full[i], 1);
-      sm90::barrier_init(&shared.empty[i], kConsumers);
-    }
-    sm90::barrier_init_fence();
-  }
-  __syncthreads();
-  begin_layer(layer);
-  if (threadIdx.x < kWarpgroup) {
-    sm90::give_registers<40>();
-    if (sm90::warp_in_block() == 0 && sm90::is_elected()) load_tiles<kRows>(layer, shared, tiles_n);
-    wait_for_launch_before();
-  } else {
-    wait_for_launch_before();
-    sm90::take_registers<232>();
-    multiply_tiles<Element, kKind, kRows>(layer, shared, tiles_n);
-  }
-#else
-  __trap();
-#endif
+  GLU_HOPPER_ONLY(run_block(
+      shared, [&] { load_tiles<kRows>(layer, shared); }, [&] { multiply_tiles<Element, kKind, kRows>(layer, shared); },
+      [&] { schedule_tiles<kRows>(layer, shared, tiles_n); }));
 }
 
 template <typename Element, LayerKind kKind, int kRows>
@@ -247,6 +274,8 @@ void launch_rows(const Sm90Layer& layer, int rows, int multiprocessors, GpuStrea
     default: return launch_kind<Element, 128>(layer, multiprocessors, stream);
   }
 }
+
+#undef GLU_HOPPER_ONLY
 
 }  // namespace
 

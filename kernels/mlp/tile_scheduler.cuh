@@ -149,20 +149,18 @@ __device__ inline void load_ahead(int steps, const Weights& weights, const Wait&
   for (int step = 0; step < steps; ++step) rows(step);
 }
 
-/// How FC2 of many rows an expert begins before FC1 has ended: FC1 counts, in ExpertTiles::written, the columns that it
-/// has written of each 16 rows of a tile, and FC2 waits for those of its tile's expert. It waits for running blocks
-/// alone, since a launch begins only once all blocks of the one before it run or have ended. (For few rows an expert
-/// this was no faster: what is limited by memory keeps it busy with fewer blocks, too.)
+/// How FC2 begins before FC1 has ended: FC1 counts, in ExpertTiles::written, the columns that it has written of each 16
+/// rows of a tile, and FC2 waits for those of its tile's expert. It waits for running blocks alone, since a launch
+/// begins only once all blocks of the one before it run or have ended.
 ///
-/// A warp counts `rows` of a tile of `cols` columns. Its stores have to end first, so this is called when they have had
-/// the time.
-__device__ inline void count_written(const Sm90Layer& layer, const LayerTile& tile, int rows, int cols) {
+/// A warp counts `cols` columns of each of `rows` rows. Its stores have to end first, so this is called when they have
+/// had the time.
+__device__ inline void count_written(const Sm90Layer& layer, int expert, int rows, int cols) {
   __syncwarp();
   if (!sm90::is_elected()) return;
   sm90::store_wait_all();
   sm90::fence_tma();
-  const int written = min(cols, layer.n - tile.n * cols);
-  sm90::add_released(&layer.tiles.written[tile.expert], static_cast<u64>(rows / kStoreRows * written));
+  sm90::add_released(&layer.tiles.written[expert], static_cast<u64>(rows / kStoreRows * cols));
 }
 
 /// FC2's side: waits for all rows of an expert, whose tiles are `tile_rows` high.

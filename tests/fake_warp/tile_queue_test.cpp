@@ -35,7 +35,7 @@ struct Shared {
   uint64_t full[kStages];
   uint64_t empty[kStages];
   Turns turns;
-  TileQueue<Tile> queue;
+  TileQueue<Tile, kCluster, 1> queue;
 
   Shared() {
     for (int i = 0; i < kStages; ++i) {
