@@ -5,8 +5,8 @@
 /// neighbouring rows and the same weights, of which each loads half for both. A result's gate and up sums are in the
 /// same thread, because the halves are the lower and the upper columns of one instruction.
 
+#include "kernels/mlp/load_layer.cuh"
 #include "kernels/mlp/sm90_ping_pong.cuh"
-#include "kernels/mlp/tile_queue.cuh"
 
 namespace glu_ckpt {
 namespace {
@@ -29,74 +29,34 @@ struct Shared : PingPongStages<kHalf == kShortHalfRows ? 6 : 5, kSquares, 2 * kH
 };
 static_assert(2 * kLongHalfRows == kPingPongCols);
 
+/// The half of a tile's weights that a block loads for both.
+template <int kHalf>
+class OwnHalf {
+ public:
+  __device__ OwnHalf(const Sm90Layer& layer, const LayerTile& tile)
+      : half_(layer, tile, static_cast<int>(cluster_rank())) {}
+  __device__ void open() { half_.open(); }
+  __device__ void load(std::byte* stage, uint64_t* full, int step) const {
+    half_.template load<true>(stage + kABytes + cluster_rank() * kHalf * kTileRowBytes, full, step * kTileCols,
+                              kEvictNormal);
+  }
+
+ private:
+  TmaWeightLoader<kHalf> half_;
+};
+
 template <int kHalf>
 __device__ void load_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
-  begin_layer(layer);
-  const auto rank = static_cast<int>(cluster_rank());
-  StageFiller<Shared<kHalf>> filler(shared);
-  const int steps = tiles_of(layer.k, kTileCols);
-  const auto take = [&](int turn) {
-    const LayerTile tile = shared.queue.tile(turn);
-    if (tile.is_there()) shared.queue.read(turn);
-    return tile;
-  };
-  LayerTile place = take(0);
-  TmaWeightLoader<kHalf> weights(layer, place, rank);
-  /// The expert of the tile before.
-  int expert = -1;
-  for (int turn = 0; place.is_there(); ++turn) {
-    weights.open();
-    const int row = static_cast<int>(place.row) + rank * kBlockRows;
-    const auto load_weights = [&](std::byte* stage, uint64_t* full, int step) {
-      weights.template load<true>(stage + kABytes + rank * kHalf * kTileRowBytes, full, step * kTileCols, kEvictNormal);
-    };
-    const auto load_rows = [&](std::byte* stage, uint64_t* full, int step) {
-      load_tile_2d(stage, &layer.a_map, full, step * kTileCols, row, kEvictNormal);
-    };
-    const auto load = [&](int from, int to) {
-      for (int step = from; step < to; ++step) {
-        std::byte* const stage = filler.next(Shared<kHalf>::kStageBytes);
-        load_rows(stage, filler.full(), step);
-        load_weights(stage, filler.full(), step);
-      }
-    };
-    int loaded = min(1, steps);
-    const auto wait_for_rows = [&] { wait_until_written(layer, place.expert, kTileRows); };
-    if (layer.follows_layer && turn == 0) {
-      loaded = min(Shared<kHalf>::kStages, steps);
-      load_ahead(
-          loaded,
-          [&](int step) {
-            std::byte* const stage = filler.next(Shared<kHalf>::kStageBytes);
-            load_weights(stage, filler.full(), step);
-          },
-          wait_for_rows, [&](int step) { load_rows(shared.stages[step], &shared.full[step], step); });
-    } else {
-      if (layer.follows_layer && place.expert != expert) wait_for_rows();
-      load(0, loaded);
-    }
-    expert = place.expert;
-    const int asking = max(loaded, steps - shared.queue.kLead);
-    load(loaded, asking);
-    shared.queue.ask();
-    // The next tile's number and its map are fetched while the last stages of this one are loaded.
-    const int taking = max(asking, steps - 2);
-    load(asking, taking);
-    const LayerTile next_place = take(turn + 1);
-    const TmaWeightLoader<kHalf> next_weights(layer, next_place, rank);
-    load(taking, steps);
-    place = next_place;
-    weights = next_weights;
-  }
-  filler.finish();
+  const int own_row = static_cast<int>(cluster_rank()) * kBlockRows;
+  load_layer<OwnHalf<kHalf>>(
+      layer, shared, kTileRows, [&](std::byte* stage, uint64_t* full, const LayerTile& tile, int step) {
+        load_tile_2d(stage, &layer.a_map, full, step * kTileCols, static_cast<int>(tile.row) + own_row, kEvictNormal);
+      });
 }
 
 template <int kHalf>
 __device__ void schedule_tiles(const Sm90Layer& layer, Shared<kHalf>& shared, int tiles_n) {
-  if (cluster_rank() != 0) return;
-  if (!layer.follows_layer) wait_for_launch_before();
-  TileScheduler scheduler(layer.tiles, layer.experts, kTileRows, tiles_n);
-  shared.queue.give_all(scheduler, layer.taken);
+  if (cluster_rank() == 0) schedule_layer(layer, shared, kTileRows, tiles_n);
 }
 
 /// Writes a warp's 16 rows of a part of a tile, from `row` on, square by square.

@@ -1,14 +1,12 @@
 /// The layer for few rows an expert, which is bound by reading weights. A and B are swapped: C^T = B A^T, so that the
 /// operand of 64 rows an instruction is the weights, and the other one has as few rows as the expert.
 ///
-/// A block takes 256 weight rows at a time and stays on its multiprocessor. One warpgroup loads, as far ahead as shared
-/// memory holds; two multiply 64 rows of either half each, so that gate and up of a column meet in the same thread.
-///
-/// A launch begins while the one before it ends (programmatic dependent launch): the second layer's first weights are
-/// loaded while blocks of the first layer still compute.
+/// A block takes 256 weight rows at a time and stays on its multiprocessor. One thread loads, as far ahead as shared
+/// memory holds; two warpgroups multiply 64 rows of either half each, so that gate and up of a column meet in the same
+/// thread. Between two tiles they must not look into device memory: it is busy, and would be idle once shared memory is
+/// full.
 
-#include "kernels/mlp/sm90_backward_block.cuh"
-#include "kernels/mlp/tile_queue.cuh"
+#include "kernels/mlp/load_layer.cuh"
 
 namespace glu_ckpt {
 namespace {
@@ -49,76 +47,34 @@ struct Shared {
   }
 };
 
+/// Both halves of a tile's weights.
 template <int kRows>
-__device__ void load_tiles(const Sm90Layer& layer, Shared<kRows>& shared) {
-  using S = Shared<kRows>;
-  begin_layer(layer);
-  StageFiller<S> filler(shared);
-  const int steps = tiles_of(layer.k, kTileCols);
-  const auto take = [&](int turn) {
-    const LayerTile tile = shared.queue.tile(turn);
-    if (tile.is_there()) shared.queue.read(turn);
-    return tile;
-  };
-  LayerTile place = take(0);
-  TmaWeightLoader<kHalfRows> first(layer, place, 0);
-  TmaWeightLoader<kHalfRows> second(layer, place, 1);
-  /// The expert of the tile before.
-  int expert = -1;
-  for (int turn = 0; place.is_there(); ++turn) {
-    first.open();
-    second.open();
-    const int row = static_cast<int>(place.row);
-    const auto load_weights = [&](std::byte* stage, uint64_t* full, int step) {
-      first.template load<false>(stage, full, step * kTileCols, S::kWeightPolicy);
-      second.template load<false>(stage + kHalfBytes, full, step * kTileCols, S::kWeightPolicy);
-    };
-    const auto load_rows = [&](std::byte* stage, uint64_t* full, int step) {
-      load_tile_2d(stage + 2 * kHalfBytes, &layer.a_map, full, step * kTileCols, row, kEvictLast);
-    };
-    const auto load = [&](int from, int to) {
-      for (int step = from; step < to; ++step) {
-        std::byte* const stage = filler.next(S::kStageBytes);
-        load_weights(stage, filler.full(), step);
-        load_rows(stage, filler.full(), step);
-      }
-    };
-    int loaded = min(1, steps);
-    const auto wait_for_rows = [&] { wait_until_written(layer, place.expert, kRows); };
-    if (layer.follows_layer && turn == 0) {
-      loaded = min(S::kStages, steps);
-      load_ahead(
-          loaded,
-          [&](int step) {
-            std::byte* const stage = filler.next(S::kStageBytes);
-            load_weights(stage, filler.full(), step);
-          },
-          wait_for_rows, [&](int step) { load_rows(shared.stages[step], &shared.full[step], step); });
-    } else {
-      if (layer.follows_layer && place.expert != expert) wait_for_rows();
-      load(0, loaded);
-    }
-    expert = place.expert;
-    const int asking = max(loaded, steps - shared.queue.kLead);
-    load(loaded, asking);
-    shared.queue.ask();
-    const int taking = max(asking, steps - 2);
-    load(asking, taking);
-    const LayerTile next_place = take(turn + 1);
-    const TmaWeightLoader<kHalfRows> next_first(layer, next_place, 0);
-    const TmaWeightLoader<kHalfRows> next_second(layer, next_place, 1);
-    load(taking, steps);
-    place = next_place;
-    first = next_first;
-    second = next_second;
+class BothHalves {
+ public:
+  __device__ BothHalves(const Sm90Layer& layer, const LayerTile& tile)
+      : first_(layer, tile, 0), second_(layer, tile, 1) {}
+  __device__ void open() {
+    first_.open();
+    second_.open();
   }
-}
+  __device__ void load(std::byte* stage, uint64_t* full, int step) const {
+    constexpr uint64_t kPolicy = Shared<kRows>::kWeightPolicy;
+    first_.template load<false>(stage, full, step * kTileCols, kPolicy);
+    second_.template load<false>(stage + kHalfBytes, full, step * kTileCols, kPolicy);
+  }
+
+ private:
+  TmaWeightLoader<kHalfRows> first_;
+  TmaWeightLoader<kHalfRows> second_;
+};
 
 template <int kRows>
-__device__ void schedule_tiles(const Sm90Layer& layer, Shared<kRows>& shared, int tiles_n) {
-  if (!layer.follows_layer) wait_for_launch_before();
-  TileScheduler scheduler(layer.tiles, layer.experts, kRows, tiles_n);
-  shared.queue.give_all(scheduler, layer.taken);
+__device__ void load_tiles(const Sm90Layer& layer, Shared<kRows>& shared) {
+  load_layer<BothHalves<kRows>>(layer, shared, kRows,
+                                [&](std::byte* stage, uint64_t* full, const LayerTile& tile, int step) {
+                                  load_tile_2d(stage + 2 * kHalfBytes, &layer.a_map, full, step * kTileCols,
+                                               static_cast<int>(tile.row), kEvictLast);
+                                });
 }
 
 /// Passes a warpgroup's kTileCols columns of all rows through shared memory, which transposes them, in squares.
@@ -246,7 +202,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& shared = *reinterpret_cast<Shared<kRows>*>(memory);
   GLU_HOPPER_ONLY(run_block(
       shared, [&] { load_tiles<kRows>(layer, shared); }, [&] { multiply_tiles<Element, kKind, kRows>(layer, shared); },
-      [&] { schedule_tiles<kRows>(layer, shared, tiles_n); }));
+      [&] { schedule_layer(layer, shared, kRows, tiles_n); }));
 }
 
 template <typename Element, LayerKind kKind, int kRows>

@@ -1,5 +1,5 @@
-/// How the two blocks of a cluster share out tiles, in random orders of their warps and of what arrives from one block
-/// at the other: each tile is multiplied once, and no block is gone while something is on its way to it.
+/// How the blocks of a cluster, or one block, share out tiles, in random orders of their warps and of what arrives from
+/// one block at the other: each tile is multiplied once, and no block is gone while something is on its way to it.
 
 #include "kernels/mlp/tile_queue.cuh"
 
@@ -28,6 +28,8 @@ struct Step {
   int tile, step;
 };
 
+/// The shared memory of one of kBlocks blocks. kGroups warpgroups of each multiply the same stages.
+template <int kBlocks, int kGroups>
 struct Shared {
   static constexpr int kStages = 4;
   /// What this block and both halves of B brought.
@@ -35,12 +37,12 @@ struct Shared {
   uint64_t full[kStages];
   uint64_t empty[kStages];
   Turns turns;
-  TileQueue<Tile, kCluster, 1> queue;
+  TileQueue<Tile, kBlocks, kGroups> queue;
 
   Shared() {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(&full[i], 1);
-      barrier_init(&empty[i], kCluster);
+      barrier_init(&empty[i], kBlocks * kGroups);
     }
     turns.init();
     queue.init();
@@ -55,14 +57,19 @@ struct Scheduler {
 
 struct FakeWorker {
   int group, warp, lane;
-  void release(Shared& shared, int stage) const {
+  template <typename SharedType>
+  void release(SharedType& shared, int stage) const {
     for (std::uint32_t rank = 0; warp == 0 && rank < kCluster; ++rank) barrier_arrive_at(&shared.empty[stage], rank);
   }
 };
 
-/// A cluster that takes every tile, or leaves some to others, each of `steps` steps.
+/// A cluster of kBlocks blocks that takes every tile, or leaves some to others, each of `steps` steps. kGroups
+/// warpgroups of a block multiply a tile together, or each every second one in turn.
+template <int kBlocks, int kGroups>
 class Cluster {
  public:
+  using SharedType = Shared<kBlocks, kGroups>;
+
   Cluster(int tiles, int steps, unsigned seed) : tiles_(tiles), steps_(steps), random_(seed), multiplied_(tiles) {}
 
   /// Returns the warps that waited for ever.
@@ -76,29 +83,33 @@ class Cluster {
       });
     };
     fake_cluster = {};
-    for (int rank = 0; rank < kCluster; ++rank) {
+    for (int rank = 0; rank < kBlocks; ++rank) {
       fake_cluster.blocks[rank] = reinterpret_cast<std::byte*>(&blocks_[rank]);
       if (rank == 0) add(rank, [this] { blocks_[0].queue.give_all(scheduler_, &taken_); });
       add(rank, [this, rank] { load(rank); });
       for (int group = 0; group < kConsumers; ++group)
-        for (int warp = 0; warp < kWarps; ++warp) add(rank, [=, this] { multiply(rank, {group, warp, 0}); });
+        for (int warp = 0; warp < kWarps; ++warp)
+          add(rank, [=, this] {
+            const FakeWorker worker{group, warp, 0};
+            kGroups == 1 ? multiply_in_turn(rank, worker) : multiply_together(rank, worker);
+          });
       if (rank == 0) fake_cluster.warps_of_first = warps.size();
     }
     after_first_ = 1 + static_cast<int>(random_() % 2);
     first_ = static_cast<int>(random_() % 2) % after_first_;
-    gridDim.x = static_cast<unsigned>(after_first_ * kCluster);
-    blockIdx.x = static_cast<unsigned>(first_ * kCluster);
+    gridDim.x = static_cast<unsigned>(after_first_ * kBlocks);
+    blockIdx.x = static_cast<unsigned>(first_ * kBlocks);
     return fake_warp::run_in_random_order(warps, seed);
   }
 
-  /// How often a warpgroup of either block has multiplied a tile.
+  /// How many warpgroups have multiplied a tile.
   int times(int tile) const { return multiplied_[static_cast<std::size_t>(tile)]; }
   /// A cluster's first tile is its own number, which is 0 or 1 here; those after all clusters' are counted out.
   bool is_its(int tile) const { return tile == first_ || tile >= after_first_; }
 
  private:
   void load(int rank) {
-    Shared& shared = blocks_[rank];
+    SharedType& shared = blocks_[rank];
     StageFiller filler(shared);
     for (int turn = 0;; ++turn) {
       const Tile tile = shared.queue.tile(turn);
@@ -108,8 +119,10 @@ class Cluster {
         if (step == std::max(0, steps_ - shared.queue.kLead)) shared.queue.ask();
         std::byte* const stage = filler.next(kBytes);
         bring(stage, 0, filler.full(), rank, {tile.expert, step});
-        for (int other = 0; other < kCluster; ++other)
-          bring(stage, 1 + rank, filler.full(), other, {tile.expert, step});
+        // A block without another brings both halves itself.
+        for (int half = rank; half < kCluster; half += kBlocks)
+          for (int other = 0; other < kBlocks; ++other)
+            bring(stage, 1 + half, filler.full(), other, {tile.expert, step});
       }
     }
     filler.finish();
@@ -124,26 +137,50 @@ class Cluster {
     });
   }
 
-  void multiply(int rank, const FakeWorker& worker) {
-    Shared& shared = blocks_[rank];
+  void multiply_stage(const std::byte* stage, const Tile& tile, int step, int rank, const FakeWorker& worker) {
+    Step parts[3];
+    std::memcpy(parts, stage, sizeof parts);
+    for (const Step& part : parts) {
+      ASSERT_EQ(part.tile, tile.expert);
+      ASSERT_EQ(part.step, step);
+    }
+    int& together = together_[rank][worker.group];
+    const int all = (together / kWarps + 1) * kWarps;
+    ++together;
+    fake_warp::something_happened();
+    while (together < all) fake_warp::let_others_go_on();
+  }
+
+  /// As the kernel of few rows does: both warpgroups read each stage, and give it back a step later.
+  void multiply_together(int rank, const FakeWorker& worker) {
+    SharedType& shared = blocks_[rank];
+    PipelineStage<SharedType::kStages> pipeline;
+    for (int turn = 0;; ++turn) {
+      const Tile tile = shared.queue.tile(turn);
+      if (!tile.is_there()) break;
+      shared.queue.read(turn);
+      int last = 0;
+      for (int step = 0; step < steps_; ++step, pipeline.next()) {
+        barrier_wait(&shared.full[pipeline.stage], pipeline.parity);
+        multiply_stage(shared.stages[pipeline.stage], tile, step, rank, worker);
+        mma_wait<1>();
+        if (step > 0 && worker.warp == 0) barrier_arrive(&shared.empty[last]);
+        last = pipeline.stage;
+      }
+      if (worker.warp == 0) barrier_arrive(&shared.empty[last]);
+      if (worker.warp == 0) ++multiplied_[static_cast<std::size_t>(tile.expert)];
+    }
+  }
+
+  void multiply_in_turn(int rank, const FakeWorker& worker) {
+    SharedType& shared = blocks_[rank];
     PingPong ping_pong(shared, worker, steps_);
     for (int turn = worker.group;; turn += kConsumers) {
       const Tile tile = shared.queue.tile(turn);
       if (!tile.is_there()) break;
       shared.queue.read(turn);
-      ping_pong.take_turn(steps_, steps_, [&](const std::byte* stage, int step) {
-        Step parts[3];
-        std::memcpy(parts, stage, sizeof parts);
-        for (const Step& part : parts) {
-          ASSERT_EQ(part.tile, tile.expert);
-          ASSERT_EQ(part.step, step);
-        }
-        int& together = together_[rank][worker.group];
-        const int all = (together / kWarps + 1) * kWarps;
-        ++together;
-        fake_warp::something_happened();
-        while (together < all) fake_warp::let_others_go_on();
-      });
+      ping_pong.take_turn(steps_, steps_,
+                          [&](const std::byte* stage, int step) { multiply_stage(stage, tile, step, rank, worker); });
       if (worker.warp == 0) ++multiplied_[static_cast<std::size_t>(tile.expert)];
     }
   }
@@ -152,25 +189,30 @@ class Cluster {
   std::mt19937 random_;
   std::vector<int> multiplied_;
   Scheduler scheduler_{tiles_};
-  Shared blocks_[kCluster];
+  SharedType blocks_[kBlocks];
   /// The warps that have come to a warpgroup's products, which hold them together.
-  int together_[kCluster][kConsumers] = {};
+  int together_[kBlocks][kConsumers] = {};
   int taken_ = 0;
   int first_ = 0, after_first_ = 0;
 };
 
-TEST(TileQueue, EachTileOnceWhateverTheOrder) {
+template <int kBlocks, int kGroups>
+void expect_each_tile_once() {
   const std::vector<std::size_t> none;
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
     const int tiles = static_cast<int>(random() % 12);
-    Cluster cluster(tiles, 1 + static_cast<int>(random() % 11), seed);
+    Cluster<kBlocks, kGroups> cluster(tiles, 1 + static_cast<int>(random() % 11), seed);
     ASSERT_EQ(cluster.run(seed), none) << "seed " << seed;
     ASSERT_FALSE(fake_cluster.reached_a_block_that_was_gone) << "seed " << seed;
     for (int tile = 0; tile < tiles; ++tile)
-      EXPECT_EQ(cluster.times(tile), cluster.is_its(tile) ? kCluster : 0) << "tile " << tile << ", seed " << seed;
+      EXPECT_EQ(cluster.times(tile), cluster.is_its(tile) ? kBlocks * kGroups : 0)
+          << "tile " << tile << ", seed " << seed;
   }
 }
+
+TEST(TileQueue, TwoBlocksWhoseWarpgroupsTakeTurns) { expect_each_tile_once<2, 1>(); }
+TEST(TileQueue, OneBlockWhoseWarpgroupsMultiplyTogether) { expect_each_tile_once<1, 2>(); }
 
 }  // namespace
 }  // namespace glu_ckpt::sm90

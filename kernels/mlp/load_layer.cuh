@@ -1,0 +1,72 @@
+#pragma once
+/// The threads of a block that do not multiply: one loads a layer's tiles, stage by stage, and one gives them out. Both
+/// kernels of the forward share them.
+
+#include "kernels/mlp/sm90_backward_block.cuh"
+#include "kernels/mlp/tile_queue.cuh"
+
+namespace glu_ckpt::sm90 {
+
+/// Loads the tiles that `shared.queue` gives, of `tile_rows` rows. Weights(layer, tile) knows a tile's weights:
+/// open() comes before its load(stage, full, step), as `load_rows(stage, full, tile, step)` loads rows of A.
+template <typename Weights, typename SharedType, typename LoadRows>
+__device__ inline void load_layer(const Sm90Layer& layer, SharedType& shared, int tile_rows,
+                                  const LoadRows& load_rows) {
+  begin_layer(layer);
+  StageFiller<SharedType> filler(shared);
+  const int steps = tiles_of(layer.k, kTileCols);
+  const auto take = [&](int turn) {
+    const LayerTile tile = shared.queue.tile(turn);
+    if (tile.is_there()) shared.queue.read(turn);
+    return tile;
+  };
+  LayerTile tile = take(0);
+  Weights weights(layer, tile);
+  /// The expert of the tile before.
+  int expert = -1;
+  for (int turn = 0; tile.is_there(); ++turn) {
+    weights.open();
+    const auto load = [&](int from, int to) {
+      for (int step = from; step < to; ++step) {
+        std::byte* const stage = filler.next(SharedType::kStageBytes);
+        weights.load(stage, filler.full(), step);
+        load_rows(stage, filler.full(), tile, step);
+      }
+    };
+    int loaded = min(1, steps);
+    const auto wait_for_rows = [&] { wait_until_written(layer, tile.expert, tile_rows); };
+    if (layer.follows_layer && turn == 0) {
+      loaded = min(SharedType::kStages, steps);
+      load_ahead(
+          loaded, [&](int step) { weights.load(filler.next(SharedType::kStageBytes), filler.full(), step); },
+          wait_for_rows, [&](int step) { load_rows(shared.stages[step], &shared.full[step], tile, step); });
+    } else {
+      if (layer.follows_layer && tile.expert != expert) wait_for_rows();
+      load(0, loaded);
+    }
+    expert = tile.expert;
+    const int asking = max(loaded, steps - shared.queue.kLead);
+    load(loaded, asking);
+    shared.queue.ask();
+    // The next tile's number and its map are fetched while the last stages of this one are loaded.
+    const int taking = max(asking, steps - 2);
+    load(asking, taking);
+    const LayerTile next = take(turn + 1);
+    const Weights next_weights(layer, next);
+    load(taking, steps);
+    tile = next;
+    weights = next_weights;
+  }
+  filler.finish();
+}
+
+/// Gives out a layer's tiles of `tile_rows` rows, `tiles_n` along N. One thread of a block, or of the first block of a
+/// cluster, calls it.
+template <typename SharedType>
+__device__ inline void schedule_layer(const Sm90Layer& layer, SharedType& shared, int tile_rows, int tiles_n) {
+  if (!layer.follows_layer) wait_for_launch_before();
+  TileScheduler scheduler(layer.tiles, layer.experts, tile_rows, tiles_n);
+  shared.queue.give_all(scheduler, layer.taken);
+}
+
+}  // namespace glu_ckpt::sm90
