@@ -22,8 +22,6 @@ __device__ inline void load_layer(const Sm90Layer& layer, SharedType& shared, in
   };
   LayerTile tile = take(0);
   Weights weights(layer, tile);
-  /// The expert of the tile before.
-  int expert = -1;
   for (int turn = 0; tile.is_there(); ++turn) {
     weights.open();
     const auto load = [&](int from, int to) {
@@ -34,17 +32,15 @@ __device__ inline void load_layer(const Sm90Layer& layer, SharedType& shared, in
       }
     };
     int loaded = min(1, steps);
-    const auto wait_for_rows = [&] { wait_until_written(layer, tile.expert, tile_rows); };
     if (layer.follows_layer && turn == 0) {
       loaded = min(SharedType::kStages, steps);
       load_ahead(
           loaded, [&](int step) { weights.load(filler.next(SharedType::kStageBytes), filler.full(), step); },
-          wait_for_rows, [&](int step) { load_rows(shared.stages[step], &shared.full[step], tile, step); });
+          [&] { wait_until_written(layer, tile.expert, tile_rows); },
+          [&](int step) { load_rows(shared.stages[step], &shared.full[step], tile, step); });
     } else {
-      if (layer.follows_layer && tile.expert != expert) wait_for_rows();
       load(0, loaded);
     }
-    expert = tile.expert;
     const int asking = max(loaded, steps - shared.queue.kLead);
     load(loaded, asking);
     shared.queue.ask();
@@ -60,13 +56,17 @@ __device__ inline void load_layer(const Sm90Layer& layer, SharedType& shared, in
   filler.finish();
 }
 
-/// Gives out a layer's tiles of `tile_rows` rows, `tiles_n` along N. One thread of a block, or of the first block of a
-/// cluster, calls it.
+/// Gives out a layer's tiles of `tile_rows` rows, `tiles_n` along N, when their rows of A are there; load_layer() waits
+/// for those of the first. One thread of a block, or of the first block of a cluster, calls it.
 template <typename SharedType>
 __device__ inline void schedule_layer(const Sm90Layer& layer, SharedType& shared, int tile_rows, int tiles_n) {
   if (!layer.follows_layer) wait_for_launch_before();
   TileScheduler scheduler(layer.tiles, layer.experts, tile_rows, tiles_n);
-  shared.queue.give_all(scheduler, layer.taken);
+  int expert = -1;
+  shared.queue.give_all(scheduler, layer.taken, [&](const LayerTile& tile) {
+    if (layer.follows_layer && tile.expert != expert) wait_until_written(layer, tile.expert, tile_rows);
+    expert = tile.expert;
+  });
 }
 
 }  // namespace glu_ckpt::sm90

@@ -147,7 +147,9 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared) {
   std::byte* const buffer = shared.out[worker.group];
   const int steps = tiles_of(layer.k, kTileCols);
   PipelineStage<Shared<kRows>::kStages> pipeline;
-  // FC1's tile whose stores are on their way.
+  // FC1's tile whose stores are on their way. Counting it takes as long as writing it did, for which reason the stages
+  // in between are there to be loaded anew.
+  const int counting = min(4, steps - 1);
   LayerTile stored;
   const auto count_stored = [&] {
     if (kKind != LayerKind::Linear && stored.is_there()) count_tile<kKind, kRows>(layer, stored, worker);
@@ -180,10 +182,10 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared) {
       mma_wait<1>();
       if (step > 0 && worker.thread == 0) barrier_arrive(&shared.empty[last]);
       last = pipeline.stage;
+      if (step == counting) count_stored();
     }
     mma_wait<0>();
     if (worker.thread == 0) barrier_arrive(&shared.empty[last]);
-    count_stored();
     stored = place;
     with_epilogue<Element, kKind>(layer, place.expert, [&](const auto& epilogue) {
       write_tile<kRows>(layer, place, worker, buffer, sums, p, epilogue);

@@ -27,15 +27,17 @@ class TileQueue {
   }
 
   /// Gives the tiles that `scheduler` finds: the cluster's first by its own number, those after it by `taken`. Behind
-  /// them it gives one without rows to either warpgroup, and no more: a block that has read the last is gone. One
-  /// thread of the first block calls it.
-  template <typename Scheduler>
-  __device__ void give_all(Scheduler& scheduler, int* taken) {
+  /// them it gives one without rows to either warpgroup, and no more: a block that has read the last is gone. It calls
+  /// `wait` with each tile but the first before it gives it. One thread of the first block calls it.
+  template <typename Scheduler, typename Wait>
+  __device__ void give_all(Scheduler& scheduler, int* taken, const Wait& wait) {
     const auto count = scheduler.count();
     int number = static_cast<int>(blockIdx.x) / kBlocks;
     int turn = 0;
     while (number < count) {
-      give(turn++, scheduler.at(number));
+      const Tile tile = scheduler.at(number);
+      if (turn > 0) wait(tile);
+      give(turn++, tile);
       barrier_wait(&asked_, static_cast<uint32_t>(turn - 1) % 2);
       number = static_cast<int>(gridDim.x) / kBlocks + atomicAdd(taken, 1);
     }

@@ -85,7 +85,10 @@ class Cluster {
     fake_cluster = {};
     for (int rank = 0; rank < kBlocks; ++rank) {
       fake_cluster.blocks[rank] = reinterpret_cast<std::byte*>(&blocks_[rank]);
-      if (rank == 0) add(rank, [this] { blocks_[0].queue.give_all(scheduler_, &taken_); });
+      if (rank == 0)
+        add(rank, [this] {
+          blocks_[0].queue.give_all(scheduler_, &taken_, [](const Tile&) { fake_warp::let_others_go_on(); });
+        });
       add(rank, [this, rank] { load(rank); });
       for (int group = 0; group < kConsumers; ++group)
         for (int warp = 0; warp < kWarps; ++warp)
