@@ -171,8 +171,7 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
         for (int part = 0; part < kParts; ++part)
           save_part<Element, kKind>(layer, place, row + part * 64, buffer, sums[part]);
   }
-  count_stored();
-  if (is_elected()) store_wait_all();
+  if (is_elected()) store_wait_read<0>();
   // Who waits for this launch waits for the one before, too.
   if (layer.follows_layer) wait_for_launch_before();
 }

@@ -191,8 +191,7 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared) {
       write_tile<kRows>(layer, place, worker, buffer, sums, p, epilogue);
     });
   }
-  count_stored();
-  if (is_elected()) store_wait_all();
+  if (is_elected()) store_wait_read<0>();
   // Who waits for this launch waits for the one before, too.
   if (layer.follows_layer) wait_for_launch_before();
 }
