@@ -68,13 +68,14 @@ class BothHalves {
   TmaWeightLoader<kHalfRows> second_;
 };
 
+/// L2 keeps what FC1 wrote until FC2 has read it. If it kept the rows of FC1, too, it would have no room for that.
 template <int kRows>
 __device__ void load_tiles(const Sm90Layer& layer, Shared<kRows>& shared) {
-  load_layer<BothHalves<kRows>>(layer, shared, kRows,
-                                [&](std::byte* stage, uint64_t* full, const LayerTile& tile, int step) {
-                                  load_tile_2d(stage + 2 * kHalfBytes, &layer.a_map, full, step * kTileCols,
-                                               static_cast<int>(tile.row), kEvictLast);
-                                });
+  const uint64_t policy = layer.follows_layer ? kEvictLast : kEvictNormal;
+  load_layer<BothHalves<kRows>>(
+      layer, shared, kRows, [&](std::byte* stage, uint64_t* full, const LayerTile& tile, int step) {
+        load_tile_2d(stage + 2 * kHalfBytes, &layer.a_map, full, step * kTileCols, static_cast<int>(tile.row), policy);
+      });
 }
 
 /// Passes a warpgroup's kTileCols columns of all rows through shared memory, which transposes them, in squares.
