@@ -90,6 +90,19 @@ TEST(DeviceForward, MoreTilesThanMultiprocessors) {
   }
 }
 
+TEST(DeviceForward, ManyTilesOfUnevenExperts) {
+  // Blocks take several tiles of both layers, and begin the second while others are in the first.
+  for (const i64 most : {i64{12}, i64{40}, i64{100}, i64{200}}) {
+    std::vector<i64> splits(100);
+    for (std::size_t e = 0; e < splits.size(); ++e) splits[e] = e % 5 == 0 ? 0 : e % 2 == 0 ? most : most / 4;
+    const MlpShape shape{264, std::vector<i64>(splits.size(), 200), Dtype::BF16,
+                         some_activation(ActivationKind::Swiglu), true};
+    const DeviceCall call(shape, splits, 350);
+    EXPECT_LT(distance(to_doubles(call.run(kSplit, Dtype::BF16), Dtype::BF16), call.expected()), bound(Dtype::BF16))
+        << "up to " << most << " rows";
+  }
+}
+
 TEST(DeviceForward, EveryLayoutGivesTheSameBits) {
   unsigned seed = 400;
   for (const auto& splits : {kSplitsOfAllHeights[0], kSplitsOfAllHeights[2], kSplitsOfAllHeights[4]})
