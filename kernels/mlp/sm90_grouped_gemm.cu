@@ -171,7 +171,8 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
         for (int part = 0; part < kParts; ++part)
           save_part<Element, kKind>(layer, place, row + part * 64, buffer, sums[part]);
   }
-  if (is_elected()) store_wait_read<0>();
+  count_stored();
+  if (is_elected()) store_wait_all();
   // Who waits for this launch waits for the one before, too.
   if (layer.follows_layer) wait_for_launch_before();
 }

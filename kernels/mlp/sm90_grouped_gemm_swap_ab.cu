@@ -192,7 +192,8 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared) {
       write_tile<kRows>(layer, place, worker, buffer, sums, p, epilogue);
     });
   }
-  if (is_elected()) store_wait_read<0>();
+  count_stored();
+  if (is_elected()) store_wait_all();
   // Who waits for this launch waits for the one before, too.
   if (layer.follows_layer) wait_for_launch_before();
 }

@@ -150,8 +150,8 @@ __device__ inline void load_ahead(int steps, const Weights& weights, const Wait&
 }
 
 /// How FC2 begins before FC1 has ended: FC1 counts, in ExpertTiles::written, the columns that it has written of each 16
-/// rows of a tile, and FC2 begins with the experts of which there are all. A block's last tile is not counted: that
-/// takes microseconds in which FC2's block could begin in its place, and the end of FC1 says the same.
+/// rows of a tile, and FC2 waits for those of its tile's expert. It waits for running blocks alone, since a launch
+/// begins only once all blocks of the one before it run or have ended.
 ///
 /// A warp counts `cols` columns of each of `rows` rows. Its stores have to end first, so this is called when they have
 /// had the time.
@@ -163,12 +163,12 @@ __device__ inline void count_written(const Sm90Layer& layer, int expert, int row
   sm90::add_released(&layer.tiles.written[expert], static_cast<u64>(rows / kStoreRows * cols));
 }
 
-/// FC2's side: waits for all rows of an expert, whose tiles are `tile_rows` high, or for the end of FC1.
+/// FC2's side: waits for all rows of an expert, whose tiles are `tile_rows` high.
 __device__ inline void wait_until_written(const Sm90Layer& layer, int expert, int tile_rows) {
   const int tiles = layer.tiles.first_tile[expert + 1] - layer.tiles.first_tile[expert];
   const auto all =
       static_cast<u64>(tiles) * static_cast<unsigned>(tile_rows / kStoreRows) * static_cast<unsigned>(layer.k);
-  if (sm90::load_acquired(&layer.tiles.written[expert]) < all) wait_for_launch_before();
+  while (sm90::load_acquired(&layer.tiles.written[expert]) < all) __nanosleep(50);
   sm90::fence_tma();
 }
 
