@@ -16,7 +16,7 @@ __device__ inline void load_layer(const Sm90Layer& layer, SharedType& shared, in
   StageFiller<SharedType> filler(shared);
   const int steps = tiles_of(layer.k, kTileCols);
   const auto take = [&](int turn) {
-    const LayerTile tile = shared.queue.tile(turn);
+    const LayerTile tile = shared.queue.template tile<true>(turn);
     if (tile.is_there()) shared.queue.read(turn);
     return tile;
   };

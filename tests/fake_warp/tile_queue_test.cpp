@@ -114,19 +114,34 @@ class Cluster {
   void load(int rank) {
     SharedType& shared = blocks_[rank];
     StageFiller filler(shared);
-    for (int turn = 0;; ++turn) {
-      const Tile tile = shared.queue.tile(turn);
-      if (!tile.is_there()) break;
-      shared.queue.read(turn);
-      for (int step = 0; step < steps_; ++step) {
-        if (step == std::max(0, steps_ - shared.queue.kLead)) shared.queue.ask();
-        std::byte* const stage = filler.next(kBytes);
-        bring(stage, 0, filler.full(), rank, {tile.expert, step});
-        // A block without another brings both halves itself.
-        for (int half = rank; half < kCluster; half += kBlocks)
-          for (int other = 0; other < kBlocks; ++other)
-            bring(stage, 1 + half, filler.full(), other, {tile.expert, step});
-      }
+    const auto take = [&](int turn) {
+      const Tile tile = shared.queue.template tile<true>(turn);
+      if (tile.is_there()) shared.queue.read(turn);
+      return tile;
+    };
+    // In the order of load_layer().
+    Tile tile = take(0);
+    for (int turn = 0; tile.is_there(); ++turn) {
+      const auto load_steps = [&](int from, int to) {
+        for (int step = from; step < to; ++step) {
+          std::byte* const stage = filler.next(kBytes);
+          bring(stage, 0, filler.full(), rank, {tile.expert, step});
+          // A block without another brings both halves itself.
+          for (int half = rank; half < kCluster; half += kBlocks)
+            for (int other = 0; other < kBlocks; ++other)
+              bring(stage, 1 + half, filler.full(), other, {tile.expert, step});
+        }
+      };
+      const int loaded = std::min(turn == 0 ? SharedType::kStages : 1, steps_);
+      load_steps(0, loaded);
+      const int asking = std::max(loaded, steps_ - shared.queue.kLead);
+      load_steps(loaded, asking);
+      shared.queue.ask();
+      const int taking = std::max(asking, steps_ - 2);
+      load_steps(asking, taking);
+      const Tile next = take(turn + 1);
+      load_steps(taking, steps_);
+      tile = next;
     }
     filler.finish();
   }

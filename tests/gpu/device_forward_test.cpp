@@ -269,16 +269,21 @@ TEST(DeviceForward, RunsThatFollowOneAnotherReadTheirOwnSplits) {
 /// FC2 begins while FC1 ends, and has to wait for the rows of its experts: what the buffer between the two holds from
 /// the run before is of other tokens. FC1's tiles are more than run at once, and take long enough for FC2 to begin.
 TEST(DeviceForward, ThePartBetweenTheLayersIsThatOfTheSameRun) {
-  constexpr i64 kHidden = 2048, kWidth = 712;
-  const std::vector<i64> all_splits[] = {{2000}, {0, 1500, 0, 500}, {2500}, {60, 0, 64}};
-  for (const auto& splits : all_splits)
+  struct Case {
+    std::vector<i64> splits;
+    i64 hidden = 2048, width = 712;
+  };
+  std::vector<Case> cases{{{2000}}, {{0, 1500, 0, 500}}, {{2500}}, {{60, 0, 64}}};
+  // Of each height, so many tiles that some blocks are in FC2 while others take their second of FC1.
+  for (const i64 each : {12, 20, 60, 100}) cases.push_back({std::vector<i64>(40, each), 512, 400});
+  for (const auto& [splits, hidden, width] : cases)
     for (const bool saves : {false, true}) {
       const i64 rows = std::accumulate(splits.begin(), splits.end(), i64{0});
-      const MlpShape shape{kHidden, std::vector<i64>(splits.size(), kWidth), Dtype::BF16,
+      const MlpShape shape{hidden, std::vector<i64>(splits.size(), width), Dtype::BF16,
                            some_activation(ActivationKind::Swiglu), false};
       DeviceCall call(shape, splits, 91);
       const Fixture fixture(call, Dtype::BF16);
-      const GuardedArray z(rows * 2 * kWidth * 2);
+      const GuardedArray z(rows * 2 * width * 2);
       std::ranges::reverse(call.x);
       const GuardedArray turned(to_bytes(call.x, Dtype::BF16));
       const GuardedArray* const xs[] = {&fixture.x, &turned};
