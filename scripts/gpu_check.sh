@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What CI cannot run: the GPU tests alone and under compute-sanitizer, then the kernels' speeds.
-#   scripts/gpu_check.sh [BUILD-FOLDER]
+#   [GLU_CKPT_GPU_SHARDS=6] scripts/gpu_check.sh [BUILD-FOLDER]
 # On a machine with a GPU, in a build with nvcc. Status 77 where there is no GPU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -11,8 +11,36 @@ export GLU_CKPT_TESTDATA=$PWD/testdata
 
 headline() { printf '\n== %s\n' "$*"; }
 
+# Most of a test is its reference on the CPU, so several processes at once take a part of the tests each. With twice as
+# many sanitizers at once none came to an end. A GPU of little memory needs fewer.
+shards=${GLU_CKPT_GPU_SHARDS:-6}
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+# usage: in_shards SECONDS COMMAND...
+in_shards() {
+  local seconds=$1 i status worst=0 pids=()
+  shift
+  for ((i = 0; i < shards; ++i)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i timeout -k 5 "$seconds" "$@" >"$logs/$i" 2>&1 &
+    pids+=($!)
+  done
+  for ((i = 0; i < shards; ++i)); do
+    status=0
+    wait "${pids[i]}" || status=$?
+    if ((status == 0)); then
+      grep -E "PASSED|SUMMARY" "$logs/$i" || tail -n 1 "$logs/$i"
+    else
+      cat "$logs/$i"
+      echo "part $i of $shards: status $status"
+      worst=$status
+    fi
+  done
+  return "$worst"
+}
+
 headline "GPU tests"
-timeout 300 "$tests" --gtest_brief=1
+in_shards 300 "$tests" --gtest_brief=1
 
 headline "every layout of every checkpoint in testdata computes the same"
 GLU_CKPT_TEST_DEVICE=cuda timeout 300 tests/cli/run_cli.sh "$build/glu-ckpt" forward_families forward_tiny
@@ -29,7 +57,7 @@ for tool in memcheck racecheck; do
   headline "compute-sanitizer $tool"
   quiet=(--report-api-errors no) filter=$few
   [[ $tool == memcheck ]] || { quiet=() filter=$few$slow; }
-  timeout -k 5 900 compute-sanitizer --tool "$tool" "${quiet[@]}" --error-exitcode 9 "$tests" --gtest_brief=1 --gtest_filter="$filter"
+  in_shards 900 compute-sanitizer --tool "$tool" "${quiet[@]}" --error-exitcode 9 "$tests" --gtest_brief=1 --gtest_filter="$filter"
 done
 
 headline "speeds"
