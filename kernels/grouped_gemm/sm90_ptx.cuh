@@ -48,15 +48,14 @@ __device__ inline void barrier_expect(uint64_t* barrier, uint32_t bytes) {
 }
 
 /// Stores words at the same place of block `rank` of the cluster, a multiple of 16 bytes, and ends the phase of the
-/// same barrier there, at which this arrives. Asynchronous; who waits for that barrier sees the words. Who does so by
-/// barrier_wait_cluster() sees what this thread saw before, too.
+/// same barrier there, at which this arrives. Asynchronous; who waits for that barrier sees the words.
 __device__ inline void store_to_block(int* to, const int (&words)[4], uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{\n"
       ".reg .b32 remote, remote_barrier;\n"
       "mapa.shared::cluster.u32 remote, %0, %2;\n"
       "mapa.shared::cluster.u32 remote_barrier, %1, %2;\n"
-      "mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [remote_barrier], 16;\n"
+      "mbarrier.arrive.expect_tx.shared::cluster.b64 _, [remote_barrier], 16;\n"
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [remote], {%3, %4, %5, %6}, "
       "[remote_barrier];\n"
       "}\n" ::"r"(shared_address(to)),
@@ -71,19 +70,6 @@ __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
       ".reg .pred done;\n"
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
-/// The same, and orders memory between the blocks of a cluster.
-__device__ inline void barrier_wait_cluster(uint64_t* barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
       "}\n" ::"r"(shared_address(barrier)),
       "r"(parity)

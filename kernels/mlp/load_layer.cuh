@@ -16,7 +16,7 @@ __device__ inline void load_layer(const Sm90Layer& layer, SharedType& shared, in
   StageFiller<SharedType> filler(shared);
   const int steps = tiles_of(layer.k, kTileCols);
   const auto take = [&](int turn) {
-    const LayerTile tile = shared.queue.template tile<true>(turn);
+    const LayerTile tile = shared.queue.tile(turn);
     if (tile.is_there()) shared.queue.read(turn);
     return tile;
   };
@@ -57,7 +57,9 @@ __device__ inline void load_layer(const Sm90Layer& layer, SharedType& shared, in
 }
 
 /// Gives out a layer's tiles of `tile_rows` rows, `tiles_n` along N, when their rows of A are there; load_layer() waits
-/// for those of the first. One thread of a block, or of the first block of a cluster, calls it.
+/// for those of the first. One thread of a block, or of the first block of a cluster, calls it. The second block learns
+/// of the rows by the tile, whose barrier orders memory for a block alone: its TMA finds them in L2, where they were
+/// before they were counted. An order for the cluster would be a fence in the time that a short tile leaves.
 template <typename SharedType>
 __device__ inline void schedule_layer(const Sm90Layer& layer, SharedType& shared, int tile_rows, int tiles_n) {
   if (!layer.follows_layer) wait_for_launch_before();

@@ -49,16 +49,10 @@ class TileQueue {
     if (kBlocks == 1 || cluster_rank() == 0) barrier_arrive(&asked_);
   }
 
-  /// Waits for the tile of a turn. Those who read it call read() then; one that is not there is not read. With kOrders
-  /// it sees what the giving thread has waited for, in whichever block that is.
-  template <bool kOrders = false>
+  /// Waits for the tile of a turn. Those who read it call read() then; one that is not there is not read.
   __device__ Tile tile(int turn) {
     const int slot = turn % kSlots;
-    const auto parity = static_cast<uint32_t>(turn / kSlots % 2);
-    if constexpr (kOrders && kBlocks > 1)
-      barrier_wait_cluster(&given_[slot], parity);
-    else
-      barrier_wait(&given_[slot], parity);
+    barrier_wait(&given_[slot], static_cast<uint32_t>(turn / kSlots % 2));
     const volatile int* const words = tiles_[slot];
     return {words[0], words[1], words[2], words[3]};
   }

@@ -115,7 +115,7 @@ class Cluster {
     SharedType& shared = blocks_[rank];
     StageFiller filler(shared);
     const auto take = [&](int turn) {
-      const Tile tile = shared.queue.template tile<true>(turn);
+      const Tile tile = shared.queue.tile(turn);
       if (tile.is_there()) shared.queue.read(turn);
       return tile;
     };

@@ -104,8 +104,6 @@ inline void barrier_wait(uint64_t* barrier, std::uint32_t parity) {
   while (std::bit_cast<FakeBarrier>(*barrier).phase % 2 == parity);
 }
 
-inline void barrier_wait_cluster(uint64_t* barrier, std::uint32_t parity) { barrier_wait(barrier, parity); }
-
 inline void mma_commit() {}
 template <int kPending>
 void mma_wait() {
