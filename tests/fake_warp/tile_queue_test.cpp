@@ -217,7 +217,7 @@ class Cluster {
 template <int kBlocks, int kGroups>
 void expect_each_tile_once() {
   const std::vector<std::size_t> none;
-  for (unsigned seed = 0; seed < 300; ++seed) {
+  for (unsigned seed = 0; seed < 150; ++seed) {
     std::mt19937 random(seed);
     const int tiles = static_cast<int>(random() % 12);
     Cluster<kBlocks, kGroups> cluster(tiles, 1 + static_cast<int>(random() % 11), seed);
