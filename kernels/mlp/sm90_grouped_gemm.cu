@@ -137,7 +137,7 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
   LayerTile stored;
   const auto count_stored = [&] {
     if (kKind != LayerKind::Linear && stored.row_end > 0)
-      count_written(layer, stored.expert, kParts * kStoreRows, min(kCols, layer.n - stored.n * kCols));
+      count_written(layer, stored.expert, kParts, cols_within(stored.n * kCols, kCols, layer.n));
   };
   for (int turn = worker.group;; turn += kConsumers) {
     const LayerTile place = glu_ckpt::uniform(shared.queue.tile(turn));

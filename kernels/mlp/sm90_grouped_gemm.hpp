@@ -3,8 +3,7 @@
 
 #include <cuda.h>
 
-#include "kernels/mlp/mlp_layer.hpp"
-#include "kernels/mlp/tma_boxes.hpp"
+#include "kernels/mlp/layer_tiles.hpp"
 
 namespace glu_ckpt {
 
@@ -17,9 +16,6 @@ struct TmaWeight {
   /// All of the rows, or those that one of several boxes covers.
   int box_rows = 0;
 };
-
-/// The rows of C that a warp stores at once.
-inline constexpr int kStoreRows = 16;
 
 /// Weights are taken in halves: of gate and of up for Gated, else neighbours.
 struct Sm90Layer : MlpLayer {

@@ -96,7 +96,7 @@ __device__ void write_columns(const SquareOut& to, std::byte* buffer, const Laye
   }
   publish_shared();
   warpgroup_sync(1 + worker.group);
-  for (int square = worker.warp; square < Shared<kRows>::kSquares; square += 4)
+  for (int square = worker.warp; square < Shared<kRows>::kSquares; square += kGroupWarps)
     store_square<Element>(to, buffer + square * kSquareBytes, place.row + square * kStoreRows, place.row_end, col);
   if (is_elected()) store_commit();
   __syncwarp();
@@ -129,18 +129,6 @@ __device__ void write_tile(const Sm90Layer& layer, const LayerTile& place, const
   }
 }
 
-/// Counts what a warp has written of a tile of FC1.
-template <LayerKind kKind, int kRows>
-__device__ void count_tile(const Sm90Layer& layer, const LayerTile& place, const Worker& worker) {
-  int cols = 0;
-  for (int half = 0; half < tile_cols(kKind, kHalfRows) / kHalfRows; ++half) {
-    const int col = half_row(kKind, kHalfRows, place.n, half) + worker.group * kGroupRows;
-    cols += max(0, min(kGroupRows, layer.n - col));
-  }
-  const int squares = (Shared<kRows>::kSquares - worker.warp + 3) / 4;
-  if (squares > 0 && cols > 0) count_written(layer, place.expert, squares * kStoreRows, cols);
-}
-
 template <typename Element, LayerKind kKind, int kRows>
 __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared) {
   if (!layer.follows_layer) wait_for_launch_before();
@@ -153,7 +141,10 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared) {
   const int counting = min(4, steps - 1);
   LayerTile stored;
   const auto count_stored = [&] {
-    if (kKind != LayerKind::Linear && stored.is_there()) count_tile<kKind, kRows>(layer, stored, worker);
+    if (kKind == LayerKind::Linear || !stored.is_there()) return;
+    const int squares = warp_squares(Shared<kRows>::kSquares, worker.warp);
+    const int cols = group_cols(kKind, layer.n, stored.n, worker.group);
+    if (squares > 0 && cols > 0) count_written(layer, stored.expert, squares, cols);
   };
   for (int turn = 0;; ++turn) {
     const LayerTile place = glu_ckpt::uniform(shared.queue.tile(turn));

@@ -59,16 +59,6 @@ class TileScheduler {
   int expert_ = 0;
 };
 
-/// The columns of C in a tile whose halves of weights have so many rows.
-__host__ __device__ constexpr int tile_cols(LayerKind kind, int half_rows) {
-  return kind == LayerKind::Gated ? half_rows : 2 * half_rows;
-}
-
-/// The first weight row of a half.
-__device__ inline int half_row(LayerKind kind, int half_rows, int n, int half) {
-  return kind == LayerKind::Gated ? n * half_rows : (2 * n + half) * half_rows;
-}
-
 /// Loads rows of a stored matrix by TMA. What it needs to know of the matrix is read once, and may still be under way
 /// when the constructor returns.
 class StoredRowsLoader {
@@ -153,21 +143,20 @@ __device__ inline void load_ahead(int steps, const Weights& weights, const Wait&
 /// rows of a tile, and FC2 waits for those of its tile's expert. It waits for running blocks alone, since a launch
 /// begins only once all blocks of the one before it run or have ended.
 ///
-/// A warp counts `cols` columns of each of `rows` rows. Its stores have to end first, so this is called when they have
-/// had the time.
-__device__ inline void count_written(const Sm90Layer& layer, int expert, int rows, int cols) {
+/// A warp counts `cols` columns of each of `squares` times kStoreRows rows. Its stores have to end first, so this is
+/// called when they have had the time.
+__device__ inline void count_written(const Sm90Layer& layer, int expert, int squares, int cols) {
   __syncwarp();
   if (!sm90::is_elected()) return;
   sm90::store_wait_all();
   sm90::fence_tma();
-  sm90::add_released(&layer.tiles.written[expert], static_cast<u64>(rows / kStoreRows * cols));
+  sm90::add_released(&layer.tiles.written[expert], static_cast<u64>(squares * cols));
 }
 
 /// FC2's side: waits for all rows of an expert, whose tiles are `tile_rows` high.
 __device__ inline void wait_until_written(const Sm90Layer& layer, int expert, int tile_rows) {
   const int tiles = layer.tiles.first_tile[expert + 1] - layer.tiles.first_tile[expert];
-  const auto all =
-      static_cast<u64>(tiles) * static_cast<unsigned>(tile_rows / kStoreRows) * static_cast<unsigned>(layer.k);
+  const u64 all = all_written(tiles, tile_rows, layer.k);
   while (sm90::load_acquired(&layer.tiles.written[expert]) < all) __nanosleep(50);
   sm90::fence_tma();
 }
