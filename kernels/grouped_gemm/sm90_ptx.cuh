@@ -114,10 +114,6 @@ __device__ inline void tensor_map_acquire(const CUtensorMap* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
 
-__device__ inline void tensor_map_prefetch(const CUtensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 /// Brings a map in global memory to L2, where tensor_map_acquire() does not drop it.
 __device__ inline void tensor_map_to_l2(const CUtensorMap* map) {
   const auto* const bytes = reinterpret_cast<const char*>(map);
@@ -220,9 +216,8 @@ __device__ inline void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-/// Synchronizes one warpgroup, or two, by the barrier of a number from 1 to 15.
+/// Synchronizes a warpgroup by the barrier of a number from 1 to 15.
 __device__ inline void warpgroup_sync(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
-__device__ inline void two_warpgroups_sync(int number) { asm volatile("bar.sync %0, 256;" ::"r"(number) : "memory"); }
 
 /// Describes a tile of rows of 128 bytes in shared memory, swizzled by 128 bytes as TMA writes it, whose address is a
 /// multiple of 1024: groups of 8 rows lie 1024 bytes apart. The descriptor 16 columns (32 bytes) farther on is 2 more.

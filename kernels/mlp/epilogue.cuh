@@ -84,20 +84,21 @@ __device__ inline float activate(const Activation& activation, float a, float u)
   if constexpr (kFormula == Formula::SquaredRelu) return at_least(u, 0) * at_least(u, 0);
 }
 
-/// The probability of a row; it is 0 for rows behind the expert's, and 1 where it is not needed.
+/// The probability of a row as it is stored; 0 for rows behind the expert's, and 1 where the layer needs none.
 template <LayerKind kKind>
 __device__ inline float load_probability(const MlpLayer& layer, i64 row, i64 row_end) {
   if (kKind == LayerKind::Linear && layer.bias[0] == nullptr) return 1;
   return row < row_end ? layer.probs[row] : 0.0F;
 }
-/// The probability as Epilogue takes it.
+/// A stored probability as Epilogue takes it: FC1 rounds it to Element, the bias of FC2 takes it as it is.
 template <typename Element, LayerKind kKind>
-__device__ inline float rounded_probability(float p) {
+__device__ inline float round_probability(float p) {
   return kKind == LayerKind::Linear ? p : round_as<Element>(p);
 }
+/// The probability of a row as Epilogue takes it.
 template <typename Element, LayerKind kKind>
 __device__ inline float probability(const MlpLayer& layer, i64 row, i64 row_end) {
-  return rounded_probability<Element, kKind>(load_probability<kKind>(layer, row, row_end));
+  return round_probability<Element, kKind>(load_probability<kKind>(layer, row, row_end));
 }
 
 /// The epilogue as a type, so that its formula is chosen once for a tile, not for each of the tile's elements.

@@ -7,12 +7,16 @@
 
 namespace glu_ckpt::sm90 {
 
-/// Loads the tiles that `shared.queue` gives, of `tile_rows` rows. Weights(layer, tile) knows a tile's weights:
-/// open() comes before its load(stage, full, step), as `load_rows(stage, full, tile, step)` loads rows of A.
+/// Loads the tiles that `shared.queue` gives, of `tile_rows` rows. `load_rows(stage, full, tile, step)` loads a step's
+/// rows of A. Weights(layer, tile) are a tile's: load(stage, full, step) loads those of a step, and open() comes before
+/// the first.
 template <typename Weights, typename SharedType, typename LoadRows>
 __device__ inline void load_layer(const Sm90Layer& layer, SharedType& shared, int tile_rows,
                                   const LoadRows& load_rows) {
-  begin_layer(layer);
+  // Weights, probabilities and the places of tiles are there when the layer before begins, which is when a layer that
+  // follows one may begin.
+  if (!layer.follows_layer) wait_for_launch_before();
+  let_next_launch_begin();
   StageFiller<SharedType> filler(shared);
   const int steps = tiles_of(layer.k, kTileCols);
   const auto take = [&](int turn) {
@@ -33,11 +37,11 @@ __device__ inline void load_layer(const Sm90Layer& layer, SharedType& shared, in
     };
     int loaded = min(1, steps);
     if (layer.follows_layer && turn == 0) {
+      // Weights need not wait for the layer before, rows do.
       loaded = min(SharedType::kStages, steps);
-      load_ahead(
-          loaded, [&](int step) { weights.load(filler.next(SharedType::kStageBytes), filler.full(), step); },
-          [&] { wait_until_written(layer, tile.expert, tile_rows); },
-          [&](int step) { load_rows(shared.stages[step], &shared.full[step], tile, step); });
+      for (int step = 0; step < loaded; ++step) weights.load(filler.next(SharedType::kStageBytes), filler.full(), step);
+      wait_until_written(layer, tile.expert, tile_rows);
+      for (int step = 0; step < loaded; ++step) load_rows(shared.stages[step], &shared.full[step], tile, step);
     } else {
       load(0, loaded);
     }

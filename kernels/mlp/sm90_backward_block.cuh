@@ -1,10 +1,10 @@
 #pragma once
-/// The three products of the backward, and the forward's of many rows, share this: clusters of two blocks, in which one
-/// thread loads and two warpgroups multiply, and the stages of shared memory between them. Blocks stay on their
-/// multiprocessors and take one tile after the other.
+/// The three products of the backward and those of the forward share this: blocks in which one thread loads and two
+/// warpgroups multiply, and the stages of shared memory between them. Two blocks are a cluster, but where an expert has
+/// few rows. Blocks stay on their multiprocessors and take one tile after the other.
 ///
-/// Weights lie transposed for these products, and of a weight gradient both operands do: they are read as they lie, in
-/// squares of 64 x 64 whose rows follow one another along K, which WGMMA takes for 16-bit elements.
+/// Weights lie transposed for the backward's products, and of a weight gradient both operands do: they are read as they
+/// lie, in squares of 64 x 64 whose rows follow one another along K, which WGMMA takes for 16-bit elements.
 
 #include "kernels/common/cuda_check.hpp"
 #include "kernels/mlp/sm90_backward.hpp"

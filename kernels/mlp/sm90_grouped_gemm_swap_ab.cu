@@ -16,8 +16,8 @@ using namespace sm90;
 /// The weight rows of a half that one warpgroup multiplies.
 constexpr int kGroupRows = kHalfRows / kConsumers;
 constexpr int kHalfBytes = kHalfRows * kTileRowBytes;
-/// A warpgroup's columns of C pass through shared memory in squares.
-static_assert(kGroupRows == kTileCols);
+/// A warpgroup's columns of C pass through shared memory in squares, of which its warps store every kGroupWarps-th.
+static_assert(kGroupRows == kTileCols && kGroupWarps * 32 == kWarpgroup);
 
 template <int kRows>
 struct Shared {
@@ -115,7 +115,7 @@ __device__ void write_tile(const Sm90Layer& layer, const LayerTile& place, const
     const int col = half_row(kKind, kHalfRows, place.n, half) + worker.group * kGroupRows;
     write_columns<Element, kRows>({layer.out, &layer.out_map, layer.n}, buffer, place, worker, col, [&](int i) {
       return epilogue(col + in_group + i / 2 % 2 * 8, sums[half][i], sums[1][i],
-                      rounded_probability<Element, kKind>(p[i / 4 * 2 + i % 2]));
+                      round_probability<Element, kKind>(p[i / 4 * 2 + i % 2]));
     });
     if (kKind == LayerKind::Linear || layer.z[1].data == nullptr) continue;
     if constexpr (kKind == LayerKind::Gated)
@@ -136,10 +136,10 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared) {
   std::byte* const buffer = shared.out[worker.group];
   const int steps = tiles_of(layer.k, kTileCols);
   PipelineStage<Shared<kRows>::kStages> pipeline;
-  // FC1's tile whose stores are on their way. Counting it takes as long as writing it did, for which reason the stages
-  // in between are there to be loaded anew.
-  const int counting = min(4, steps - 1);
+  // FC1's tile whose stores are on their way. To count it takes microseconds, as to write it does. It is counted at a
+  // step of the next tile, so that loads can catch up between the two.
   LayerTile stored;
+  const int counting = min(4, steps - 1);
   const auto count_stored = [&] {
     if (kKind == LayerKind::Linear || !stored.is_there()) return;
     const int squares = warp_squares(Shared<kRows>::kSquares, worker.warp);
@@ -150,7 +150,7 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared) {
     const LayerTile place = glu_ckpt::uniform(shared.queue.tile(turn));
     if (!place.is_there()) break;
     if (worker.lane == 0) shared.queue.read(turn);
-    // They come while the products are made.
+    // Loaded before the products are made, the probabilities are there when they end.
     float p[kRows / 4];
 #pragma unroll
     for (int i = 0; i < kRows / 4; ++i)

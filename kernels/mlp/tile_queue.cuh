@@ -27,8 +27,9 @@ class TileQueue {
   }
 
   /// Gives the tiles that `scheduler` finds: the cluster's first by its own number, those after it by `taken`. Behind
-  /// them it gives one without rows to either warpgroup, and no more: a block that has read the last is gone. It calls
-  /// `wait` with each tile but the first before it gives it. One thread of the first block calls it.
+  /// them it gives one without rows, or one for either warpgroup where these take turns, and no more: a block that has
+  /// read the last is gone. Before it gives a tile, but for the first, it calls `wait` with it. One thread of the first
+  /// block calls it.
   template <typename Scheduler, typename Wait>
   __device__ void give_all(Scheduler& scheduler, int* taken, const Wait& wait) {
     const auto count = scheduler.count();

@@ -1,5 +1,5 @@
 #pragma once
-/// The tile scheduler of the sm_90a kernels, and the loads of weights by TMA.
+/// The tile scheduler of the sm_90a kernels, the loads of weights by TMA, and how FC2 begins before FC1 has ended.
 
 #include "kernels/common/launch_overlapping.cuh"
 #include "kernels/grouped_gemm/sm90_ptx.cuh"
@@ -130,15 +130,6 @@ class TmaWeightLoader {
   StoredRowsLoader::Place place_ = {};
 };
 
-/// Loads the first steps of a block's first tile where the launch before writes A: weights need not wait for it, rows
-/// do. `weights` and `rows` load those of a step, `wait` waits for the rows.
-template <typename Weights, typename Wait, typename Rows>
-__device__ inline void load_ahead(int steps, const Weights& weights, const Wait& wait, const Rows& rows) {
-  for (int step = 0; step < steps; ++step) weights(step);
-  wait();
-  for (int step = 0; step < steps; ++step) rows(step);
-}
-
 /// How FC2 begins before FC1 has ended: FC1 counts, in ExpertTiles::written, the columns that it has written of each 16
 /// rows of a tile, and FC2 waits for those of its tile's expert. It waits for running blocks alone, since a launch
 /// begins only once all blocks of the one before it run or have ended.
@@ -159,13 +150,6 @@ __device__ inline void wait_until_written(const Sm90Layer& layer, int expert, in
   const u64 all = all_written(tiles, tile_rows, layer.k);
   while (sm90::load_acquired(&layer.tiles.written[expert]) < all) __nanosleep(50);
   sm90::fence_tma();
-}
-
-/// Makes a layer's kernel wait for what it must not read before, and lets the next launch begin. Weights, probabilities
-/// and the places of tiles are there when the layer before begins, which is when a layer that follows one may begin.
-__device__ inline void begin_layer(const Sm90Layer& layer) {
-  if (!layer.follows_layer) wait_for_launch_before();
-  let_next_launch_begin();
 }
 
 }  // namespace glu_ckpt
