@@ -8,12 +8,18 @@ build=${1:-build}
 tests=$build/tests/gpu_tests
 [[ -x $tests ]] || tests=$build/gpu_tests
 export GLU_CKPT_TESTDATA=$PWD/testdata
+shards=${GLU_CKPT_GPU_SHARDS:-6}
+
+fail() { echo "gpu_check: $*" >&2; exit 2; }
+[[ -x $tests ]] || fail "$build/tests/gpu_tests: does not exist; 'ninja -C $build' makes it where there is nvcc"
+[[ $shards =~ ^[1-9][0-9]*$ ]] || fail "GLU_CKPT_GPU_SHARDS is '$shards', expected a number from 1 on"
+# Without a GPU the tests say so in one line, with status 77, whatever they are asked.
+list=$("$tests" --gtest_list_tests) || { status=$?; echo "$list"; exit "$status"; }
 
 headline() { printf '\n== %s\n' "$*"; }
 
 # Most of a test is its reference on the CPU, so several processes at once take a part of the tests each. With twice as
 # many sanitizers at once none came to an end. A GPU of little memory needs fewer.
-shards=${GLU_CKPT_GPU_SHARDS:-6}
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
