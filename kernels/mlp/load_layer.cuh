@@ -19,12 +19,7 @@ __device__ inline void load_layer(const Sm90Layer& layer, SharedType& shared, in
   let_next_launch_begin();
   StageFiller<SharedType> filler(shared);
   const int steps = tiles_of(layer.k, kTileCols);
-  const auto take = [&](int turn) {
-    const LayerTile tile = shared.queue.tile(turn);
-    if (tile.is_there()) shared.queue.read(turn);
-    return tile;
-  };
-  LayerTile tile = take(0);
+  LayerTile tile = shared.queue.take(0);
   Weights weights(layer, tile);
   for (int turn = 0; tile.is_there(); ++turn) {
     weights.open();
@@ -51,7 +46,7 @@ __device__ inline void load_layer(const Sm90Layer& layer, SharedType& shared, in
     // The next tile's number and its map are fetched while the last stages of this one are loaded.
     const int taking = max(asking, steps - 2);
     load(asking, taking);
-    const LayerTile next = take(turn + 1);
+    const LayerTile next = shared.queue.take(turn + 1);
     const Weights next_weights(layer, next);
     load(taking, steps);
     tile = next;

@@ -140,9 +140,8 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
       count_written(layer, stored.expert, kParts, cols_within(stored.n * kCols, kCols, layer.n));
   };
   for (int turn = worker.group;; turn += kConsumers) {
-    const LayerTile place = glu_ckpt::uniform(shared.queue.tile(turn));
+    const LayerTile place = shared.queue.take_by_warp(turn, worker.lane);
     if (!place.is_there()) break;
-    if (worker.lane == 0) shared.queue.read(turn);
     const i64 row = place.row + own_row;
     float p[kParts][2];
 #pragma unroll

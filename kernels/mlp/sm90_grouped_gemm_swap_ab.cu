@@ -147,9 +147,8 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kRows>& shared) {
     if (squares > 0 && cols > 0) count_written(layer, stored.expert, squares, cols);
   };
   for (int turn = 0;; ++turn) {
-    const LayerTile place = glu_ckpt::uniform(shared.queue.tile(turn));
+    const LayerTile place = shared.queue.take_by_warp(turn, worker.lane);
     if (!place.is_there()) break;
-    if (worker.lane == 0) shared.queue.read(turn);
     // Loaded before the products are made, the probabilities are there when they end.
     float p[kRows / 4];
 #pragma unroll

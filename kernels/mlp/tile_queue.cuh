@@ -50,25 +50,39 @@ class TileQueue {
     if (kBlocks == 1 || cluster_rank() == 0) barrier_arrive(&asked_);
   }
 
-  /// Waits for the tile of a turn. Those who read it call read() then; one that is not there is not read.
-  __device__ Tile tile(int turn) {
-    const int slot = turn % kSlots;
-    barrier_wait(&given_[slot], static_cast<uint32_t>(turn / kSlots % 2));
-    const volatile int* const words = tiles_[slot];
-    return {words[0], words[1], words[2], words[3]};
+  /// Waits for the tile of a turn, and gives its slot back if it is there. The loading thread of each block calls it.
+  __device__ Tile take(int turn) {
+    wait_for(turn);
+    return read(turn);
   }
 
-  /// The loading thread and one lane of each warp that reads the tile, in each block, call it.
-  __device__ void read(int turn) {
-    if constexpr (kBlocks == 1)
-      barrier_arrive(&free_[turn % kSlots]);
-    else
-      barrier_arrive_at(&free_[turn % kSlots], 0);
+  /// The same for all lanes of a warp that multiplies. One of them reads, and gives the slot back when all have waited:
+  /// one that lagged by two turns of the slot would miss its phase.
+  __device__ Tile take_by_warp(int turn, int lane) {
+    wait_for(turn);
+    __syncwarp();
+    Tile tile{};
+    if (lane == 0) tile = read(turn);
+    return uniform(tile);
   }
 
  private:
   static constexpr int kSlots = 2;
   static constexpr int kReaders = (1 + kGroups * kWarpgroup / 32) * kBlocks;
+
+  __device__ void wait_for(int turn) { barrier_wait(&given_[turn % kSlots], static_cast<uint32_t>(turn / kSlots % 2)); }
+
+  __device__ Tile read(int turn) {
+    const int slot = turn % kSlots;
+    const volatile int* const words = tiles_[slot];
+    const Tile tile{words[0], words[1], words[2], words[3]};
+    if (!tile.is_there()) return tile;
+    if constexpr (kBlocks == 1)
+      barrier_arrive(&free_[slot]);
+    else
+      barrier_arrive_at(&free_[slot], 0);
+    return tile;
+  }
 
   __device__ void give(int turn, const Tile& tile) {
     const int slot = turn % kSlots;

@@ -114,13 +114,8 @@ class Cluster {
   void load(int rank) {
     SharedType& shared = blocks_[rank];
     StageFiller filler(shared);
-    const auto take = [&](int turn) {
-      const Tile tile = shared.queue.tile(turn);
-      if (tile.is_there()) shared.queue.read(turn);
-      return tile;
-    };
     // In the order of load_layer().
-    Tile tile = take(0);
+    Tile tile = shared.queue.take(0);
     for (int turn = 0; tile.is_there(); ++turn) {
       const auto load_steps = [&](int from, int to) {
         for (int step = from; step < to; ++step) {
@@ -139,7 +134,7 @@ class Cluster {
       shared.queue.ask();
       const int taking = std::max(asking, steps_ - 2);
       load_steps(asking, taking);
-      const Tile next = take(turn + 1);
+      const Tile next = shared.queue.take(turn + 1);
       load_steps(taking, steps_);
       tile = next;
     }
@@ -174,9 +169,8 @@ class Cluster {
     SharedType& shared = blocks_[rank];
     PipelineStage<SharedType::kStages> pipeline;
     for (int turn = 0;; ++turn) {
-      const Tile tile = shared.queue.tile(turn);
+      const Tile tile = shared.queue.take_by_warp(turn, worker.lane);
       if (!tile.is_there()) break;
-      shared.queue.read(turn);
       int last = 0;
       for (int step = 0; step < steps_; ++step, pipeline.next()) {
         barrier_wait(&shared.full[pipeline.stage], pipeline.parity);
@@ -194,9 +188,8 @@ class Cluster {
     SharedType& shared = blocks_[rank];
     PingPong ping_pong(shared, worker, steps_);
     for (int turn = worker.group;; turn += kConsumers) {
-      const Tile tile = shared.queue.tile(turn);
+      const Tile tile = shared.queue.take_by_warp(turn, worker.lane);
       if (!tile.is_there()) break;
-      shared.queue.read(turn);
       ping_pong.take_turn(steps_, steps_,
                           [&](const std::byte* stage, int step) { multiply_stage(stage, tile, step, rank, worker); });
       if (worker.warp == 0) ++multiplied_[static_cast<std::size_t>(tile.expert)];

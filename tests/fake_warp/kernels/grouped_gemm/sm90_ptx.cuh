@@ -23,7 +23,15 @@ inline int atomicAdd(int* at, int value) {
   return old;
 }
 
+/// A fiber is a whole warp.
+inline void __syncwarp() {}
+
 namespace glu_ckpt::sm90 {
+
+template <typename T>
+T uniform(T value) {
+  return value;
+}
 
 /// A barrier as PTX describes it: a phase ends when no arrival is pending and all announced bytes have come.
 struct FakeBarrier {
