@@ -2,7 +2,7 @@
 /// The threads of a block that do not multiply: one loads a layer's tiles, stage by stage, and one gives them out. Both
 /// kernels of the forward share them.
 
-#include "kernels/mlp/sm90_backward_block.cuh"
+#include "kernels/mlp/sm90_block.cuh"
 #include "kernels/mlp/tile_queue.cuh"
 
 namespace glu_ckpt::sm90 {

@@ -1,7 +1,7 @@
 /// The gradient of the input, in tiles of 128 x 256 a block. The two blocks of a cluster work on neighbouring rows and
 /// share the columns, of which each loads half for both: as sm90_grouped_gemm.cu.
 
-#include "kernels/mlp/sm90_backward_block.cuh"
+#include "kernels/mlp/sm90_block.cuh"
 #include "kernels/mlp/write_square.cuh"
 
 namespace glu_ckpt {
@@ -15,7 +15,7 @@ constexpr int kStageBytes = kABytes + kChunks * kChunkBytes;
 
 /// Both warpgroups of both blocks give a stage back.
 template <int kStages, int kSquares>
-using Shared = BackwardStages<kStages, kStageBytes, kSquares, kConsumers * kCluster>;
+using Shared = BlockStages<kStages, kStageBytes, kSquares, kConsumers * kCluster>;
 
 /// Adds a stage's products to a warpgroup's sums of 64 x 256.
 template <typename Element>

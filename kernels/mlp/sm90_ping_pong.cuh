@@ -4,7 +4,7 @@
 /// while one multiplies, the other stores its results. The two blocks of a cluster work on neighbouring rows and share
 /// the columns, of which each loads half for both.
 
-#include "kernels/mlp/sm90_backward_block.cuh"
+#include "kernels/mlp/sm90_block.cuh"
 
 namespace glu_ckpt::sm90 {
 
@@ -20,11 +20,11 @@ static_assert(kHalfDepthRows * kCluster == kDepthRows);
 
 /// One warpgroup of each block gives a stage back.
 template <int kNumStages, int kNumSquares, int kCols = kPingPongCols>
-struct PingPongStages : BackwardStages<kNumStages, kABytes + kCols * kTileRowBytes, kNumSquares, kCluster> {
+struct PingPongStages : BlockStages<kNumStages, kABytes + kCols * kTileRowBytes, kNumSquares, kCluster> {
   Turns turns;
 
   __device__ void init() {
-    BackwardStages<kNumStages, kABytes + kCols * kTileRowBytes, kNumSquares, kCluster>::init();
+    BlockStages<kNumStages, kABytes + kCols * kTileRowBytes, kNumSquares, kCluster>::init();
     turns.init();
   }
 };

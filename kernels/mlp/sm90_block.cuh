@@ -25,7 +25,7 @@ static_assert(kABytes == 2 * kChunkBytes);
 /// The stages of a block. kNumSquares are those of a warp, for results on their way out; kNumReleases are the arrivals
 /// that give a stage back.
 template <int kNumStages, int kNumStageBytes, int kNumSquares, int kNumReleases>
-struct BackwardStages {
+struct BlockStages {
   static constexpr int kStages = kNumStages;
   static constexpr int kStageBytes = kNumStageBytes;
   static constexpr int kSquares = kNumSquares;
