@@ -58,7 +58,7 @@ GLU_CKPT_TEST_DEVICE=cuda timeout 300 tests/cli/run_cli.sh "$build/glu-ckpt" dif
 # Failed calls are not reported: a test asks for more memory than there is, and CUDA_CHECK sees every call.
 few='-RandomPlan*:*MoreWordsThanThirtyTwoBits*:*IndicesAre64Bits*:*OnMillions*:*AFailureNamesTheShape*'
 # racecheck slows large blocks down by thousands, and breaks down where hundreds of launches are queued.
-slow=':*FollowOneAnother*:*ManyExperts*:*ManyTiles*:*PartBetween*:*Every16BitValue*:*Halves*:*BenchForward*:*Graph*:*EveryLayout*:*SizesAndStarts*:*ForwardGolden*:VerifyForward*'
+slow=':*FollowOneAnother*:*ManyExperts*:*PartBetween*:*Every16BitValue*:*Halves*:*BenchForward*:*Graph*:*EveryLayout*:*SizesAndStarts*:*ForwardGolden*:VerifyForward*'
 for tool in memcheck racecheck; do
   headline "compute-sanitizer $tool"
   quiet=(--report-api-errors no) filter=$few
