@@ -90,10 +90,28 @@ struct ZLoader {
   }
 };
 
+/// Copies the eight sums of a square from 4 chunk on. The square is counted by a loop, and registers have no addresses:
+/// a jump chooses. `chunk` has to be a constant.
+__device__ inline void copy_sums(const PingPongSums& sums, int square, int chunk, float (&to)[8]) {
+  const auto copy = [&](int from) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) to[i] = sums[from / kPingPongChunks][from % kPingPongChunks * 32 + chunk * 4 + i];
+  };
+  static_assert(kTileSquares == 6);
+  switch (square) {
+    case 0: return copy(0);
+    case 1: return copy(1);
+    case 2: return copy(2);
+    case 3: return copy(3);
+    case 4: return copy(4);
+    default: return copy(5);
+  }
+}
+
 /// Makes da, du and y of a warp's 16 x 64 sums in the place of z: gate's square, up's, and behind them y's.
-template <typename Element, Formula kFormula, bool kGated, typename Sum>
+template <typename Element, Formula kFormula, bool kGated>
 __device__ inline void derive_square(const Activation& activation, std::byte* squares, const float (&p)[2],
-                                     float (&dp)[2], const Sum& sum) {
+                                     float (&dp)[2], const PingPongSums& sums, int square) {
   const uint32_t gate_base = shared_address(squares);
   const uint32_t up_base = gate_base + kSquareBytes;
   const uint32_t y_base = gate_base + 2 * kSquareBytes;
@@ -102,15 +120,16 @@ __device__ inline void derive_square(const Activation& activation, std::byte* sq
     uint32_t a[4] = {};
     uint32_t u[4];
     uint32_t y[4];
+    float g[8];
     if constexpr (kGated) load_matrices(square_address(gate_base, chunk), a);
     load_matrices(square_address(up_base, chunk), u);
+    copy_sums(sums, square, chunk, g);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float2 gates = unpack<Element>(a[i]);
       const float2 ups = unpack<Element>(u[i]);
-      const Derived first = derive<Element, kFormula>(activation, gates.x, ups.x, sum(chunk * 4 + 2 * i), p[i % 2]);
-      const Derived second =
-          derive<Element, kFormula>(activation, gates.y, ups.y, sum(chunk * 4 + 2 * i + 1), p[i % 2]);
+      const Derived first = derive<Element, kFormula>(activation, gates.x, ups.x, g[2 * i], p[i % 2]);
+      const Derived second = derive<Element, kFormula>(activation, gates.y, ups.y, g[2 * i + 1], p[i % 2]);
       dp[i % 2] += first.dp;
       dp[i % 2] += second.dp;
       a[i] = pack<Element>(first.da, second.da);
@@ -120,6 +139,19 @@ __device__ inline void derive_square(const Activation& activation, std::byte* sq
     if constexpr (kGated) store_matrices(square_address(gate_base, chunk), a[0], a[1], a[2], a[3]);
     store_matrices(square_address(up_base, chunk), u[0], u[1], u[2], u[3]);
     store_matrices(square_address(y_base, chunk), y[0], y[1], y[2], y[3]);
+  }
+}
+
+/// Stores the parts of dprobs that a tile has for a lane's two rows: `row`, and the one 8 behind it. Four lanes have
+/// parts of a row's sum.
+__device__ inline void store_dp(const BackwardArgs& args, const LayerTile& place, i64 row, const float (&dp)[2],
+                                int lane) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float sum = dp[i] + __shfl_xor_sync(0xffffffffU, dp[i], 1);
+    sum += __shfl_xor_sync(0xffffffffU, sum, 2);
+    const i64 r = row + 8 * i;
+    if (lane % 4 == 0 && r < place.row_end) args.dp_parts[r * args.parts + place.n] = sum;
   }
 }
 
@@ -160,18 +192,18 @@ __device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n)
         multiply_stage<Element, 0, 1, decltype(cols)::value>(sums, stage, step > 0);
       });
     });
-    float dp[kParts][2] = {};
     with_formula<kGated>(args.activation, [&](auto formula) {
       constexpr Formula kFormula = decltype(formula)::value;
-#pragma unroll
-      for (int square = 0; square < kTileSquares; ++square) {
-        if (!tile.has(square)) continue;
-        const int part = square / kPingPongChunks;
+      float part_p[2] = {p[0][0], p[0][1]};
+      float dp[2] = {};
+      static_assert(kParts == 2);
+      // One body for all squares: unrolled, the kernel would not stay in the instruction cache.
+#pragma unroll 1
+      for (int square = 0; square < kTileSquares; square = tile.after(square)) {
         const int row = tile.row(square), col = tile.col(square);
         barrier_wait(z_full, z_parity);
         z_parity ^= 1;
-        derive_square<Element, kFormula, kGated>(args.activation, squares, p[part], dp[part],
-                                                 [&](int i) { return sums[part][square % kPingPongChunks * 32 + i]; });
+        derive_square<Element, kFormula, kGated>(args.activation, squares, part_p, dp, sums, square);
         publish_shared();
         __syncwarp();
         if constexpr (kGated)
@@ -180,22 +212,21 @@ __device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n)
         store_square<Element>({y, &job.y_map, args.width}, squares + 2 * kSquareBytes, row, place.row_end, col);
         // Lanes may have stored rows themselves.
         __syncwarp();
+        const int following = tile.after(square);
         if (is_elected()) {
           store_commit();
           store_wait_read<0>();
-          if (const int next = tile.after(square); next < kTileSquares) z.load(tile, next);
+          if (following < kTileSquares) z.load(tile, following);
+        }
+        if (following / kPingPongChunks == square / kPingPongChunks) continue;
+        store_dp(args, place, row + worker.lane / 4, dp, worker.lane);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          part_p[i] = p[1][i];
+          dp[i] = 0;
         }
       }
     });
-#pragma unroll
-    for (int part = 0; part < kParts; ++part)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        dp[part][i] += __shfl_xor_sync(0xffffffffU, dp[part][i], 1);
-        dp[part][i] += __shfl_xor_sync(0xffffffffU, dp[part][i], 2);
-        const i64 r = tile.row(part * kPingPongChunks) + worker.lane / 4 + 8 * i;
-        if (worker.lane % 4 == 0 && r < place.row_end) args.dp_parts[r * args.parts + place.n] = dp[part][i];
-      }
   }
   if (is_elected()) store_wait_all();
 }

@@ -40,7 +40,8 @@ __device__ inline void store_square(const SquareOut& to, const std::byte* buffer
     return;
   }
   constexpr int kPieces = kCols / 8;
-#pragma unroll
+  // Few rows come here; unrolled, their code would cost those that do not.
+#pragma unroll 1
   for (int i = 0; i < kStoreRows * kPieces / 32; ++i) {
     const int r = i * (32 / kPieces) + lane / kPieces;
     const int piece = lane % kPieces;
