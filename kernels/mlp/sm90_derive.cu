@@ -161,7 +161,7 @@ __device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n)
   const Worker worker;
   TileScheduler scheduler(args.tiles, args.experts, kBackwardTileRows, tiles_n);
   const int steps = tiles_of(args.hidden, kDepthRows);
-  PingPong ping_pong(shared, worker, steps);
+  PingPong ping_pong(shared, worker);
   std::byte* const squares = shared.out_of(worker.group, worker.warp);
   uint64_t* const z_full = &shared.z_full[worker.group * 4 + worker.warp];
   const ZLoader<kGated> z{job, squares, z_full};
@@ -172,8 +172,10 @@ __device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n)
   const RowsOut y{args.y, args.width, true};
   const i64 count = scheduler.count();
   const i64 stride = kConsumers * tile_stride();
-  for (i64 number = first_tile() + worker.group * tile_stride(); number < count; number += stride) {
-    const LayerTile place = glu_ckpt::uniform(scheduler.at(number));
+  i64 number = first_tile() + worker.group * tile_stride();
+  LayerTile next = number < count ? glu_ckpt::uniform(scheduler.at(number)) : LayerTile{};
+  for (; number < count; number += stride) {
+    const LayerTile place = next;
     const TileSquares tile(worker, place, args.width);
     if (is_elected()) {
       z.load(tile, 0);
@@ -188,9 +190,13 @@ __device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n)
             args.probs, tile.row(part * kPingPongChunks) + worker.lane / 4 + 8 * i, place.row_end);
     PingPongSums sums;
     with_cols<kPingPongCols>(args.width - place.n * kPingPongCols, [&](auto cols) {
-      ping_pong.take_turn(steps, steps, [&](const std::byte* stage, int step) {
+      const auto look_ahead = [&] {
+        if (number + stride < count) next = glu_ckpt::uniform(scheduler.at(number + stride));
+      };
+      const auto multiply = [&](const std::byte* stage, int step) {
         multiply_stage<Element, 0, 1, decltype(cols)::value>(sums, stage, step > 0);
-      });
+      };
+      ping_pong.take_turn(number > first_tile() ? steps : 0, steps, look_ahead, multiply);
     });
     with_formula<kGated>(args.activation, [&](auto formula) {
       constexpr Formula kFormula = decltype(formula)::value;

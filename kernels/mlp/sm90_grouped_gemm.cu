@@ -129,7 +129,7 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
   if (!layer.follows_layer) wait_for_launch_before();
   const Worker worker;
   const int steps = tiles_of(layer.k, kTileCols);
-  PingPong ping_pong(shared, worker, steps);
+  PingPong ping_pong(shared, worker);
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
   const int own_row = worker.rank * kBlockRows + worker.warp * kStoreRows;
   constexpr int kCols = tile_cols(kKind, kHalf);
@@ -153,9 +153,11 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
     // All rows of gate lie before those of up.
     constexpr int kGate = kKind == LayerKind::Gated ? kHalf : 0;
     with_cols<2 * kHalf, kGate>(kGate + layer.n - place.n * kCols, [&](auto cols) {
-      ping_pong.take_turn(steps, steps, [&](const std::byte* stage, int step) {
+      const auto multiply = [&](const std::byte* stage, int step) {
         multiply_stage<Element, 0, 0, decltype(cols)::value>(sums, stage, step > 0);
-      });
+      };
+      ping_pong.take_turn(
+          turn > 0 ? steps : 0, steps, [] {}, multiply);
     });
     count_stored();
     stored = place;

@@ -13,15 +13,20 @@ using namespace sm90;
 /// Four squares of results of each warp may be on their way out.
 using Shared = PingPongStages<4, 4>;
 
+/// The rows of an expert, which a tile takes a step's rows at a time. They may still be on their way from memory.
+struct ExpertRows {
+  i64 first = 0, end = 0;
+
+  __device__ int count() const { return static_cast<int>(end - first); }
+  __device__ int steps() const { return tiles_of(count(), kDepthRows); }
+};
+
 /// The place of a cluster's tile of weight gradients.
 struct GradTile {
-  int expert, matrix;
+  int expert = 0, matrix = 0;
   /// The first row and column.
-  int m, n;
-  i64 first;
-  int tokens;
-
-  __device__ int steps() const { return tiles_of(tokens, kDepthRows); }
+  int m = 0, n = 0;
+  ExpertRows rows;
 };
 
 class GradScheduler {
@@ -37,23 +42,22 @@ class GradScheduler {
     return job_.args.tiles.status->fault == SplitFault::None ? job_.args.experts * per_expert_ : 0;
   }
 
+  /// Looks a tile up; one without rows where there is none of this number.
   __device__ GradTile at(int tile) const {
+    if (tile >= count()) return {};
     const int expert = tile / per_expert_;
     const TilePlace place = place_in_expert(expert, tile - expert * per_expert_, job_.matrices * tiles_m_, tiles_n_);
-    const i64 first = __ldg(job_.args.tiles.first_row + expert);
-    return {expert, place.m / tiles_m_, place.m % tiles_m_ * kBackwardTileRows, place.n * kPingPongCols,
-            first,  tokens(expert)};
+    return {expert, place.m / tiles_m_, place.m % tiles_m_ * kBackwardTileRows, place.n * kPingPongCols, rows(tile)};
   }
 
-  /// Returns the steps of a tile, or 0 where there is none of this number.
-  __device__ int steps(int tile) const { return tile < count() ? tiles_of(tokens(tile / per_expert_), kDepthRows) : 0; }
+  /// The rows of a tile's expert; none where there is no tile of this number.
+  __device__ ExpertRows rows(int tile) const {
+    if (tile < 0 || tile >= count()) return {};
+    const i64* const first = job_.args.tiles.first_row + tile / per_expert_;
+    return {__ldg(first), __ldg(first + 1)};
+  }
 
  private:
-  __device__ int tokens(int expert) const {
-    const i64* const first = job_.args.tiles.first_row + expert;
-    return static_cast<int>(__ldg(first + 1) - __ldg(first));
-  }
-
   const Sm90WeightGrad& job_;
   int tiles_m_, tiles_n_, per_expert_;
 };
@@ -63,12 +67,14 @@ __device__ void load_weight_grad(const Sm90WeightGrad& job, Shared& shared) {
   const GradScheduler scheduler(job);
   StageFiller<Shared> filler(shared);
   const int count = scheduler.count();
+  GradTile next = scheduler.at(first_tile());
   for (int tile = first_tile(); tile < count; tile += tile_stride()) {
-    const GradTile place = scheduler.at(tile);
-    const int steps = place.steps();
+    const GradTile place = next;
+    next = scheduler.at(tile + tile_stride());
+    const int steps = place.rows.steps();
     for (int step = 0; step < steps; ++step) {
       std::byte* const stage = filler.next(Shared::kStageBytes);
-      const int row = static_cast<int>(place.first) + step * kDepthRows;
+      const int row = static_cast<int>(place.rows.first) + step * kDepthRows;
 #pragma unroll
       for (int chunk = 0; chunk < kParts; ++chunk)
         load_tile_2d(stage + chunk * kChunkBytes, &job.a_maps[place.matrix], filler.full(),
@@ -179,14 +185,21 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
   const GradScheduler scheduler(job);
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
   int ring = 0;
-  PingPong ping_pong(shared, worker, scheduler.steps(first_tile()));
+  PingPong ping_pong(shared, worker);
   const int count = scheduler.count();
   const int stride = tile_stride();
-  for (int tile = first_tile() + worker.group * stride; tile < count; tile += kConsumers * stride) {
-    const GradTile place = scheduler.at(tile);
-    const int steps = place.steps();
-    const int rest = place.tokens % kDepthRows;
-    const int others_steps = scheduler.steps(tile + stride);
+  int tile = first_tile() + worker.group * stride;
+  GradTile next = scheduler.at(tile);
+  ExpertRows before = scheduler.rows(tile - stride);
+  for (; tile < count; tile += kConsumers * stride) {
+    const GradTile place = next;
+    const int steps_before = before.steps();
+    const int steps = place.rows.steps();
+    const int rest = place.rows.count() % kDepthRows;
+    const auto look_ahead = [&] {
+      next = scheduler.at(tile + kConsumers * stride);
+      before = scheduler.rows(tile + stride);
+    };
     const int table = place.expert * kMlpMatrices + static_cast<int>(job.which[place.matrix]);
     const auto store = [&](const PingPongSums& sums) {
 #pragma unroll
@@ -199,13 +212,13 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
       }
     };
     if (steps == 0) {
-      ping_pong.take_turn(0, others_steps, [](const std::byte*, int) {});
+      ping_pong.take_turn(steps_before, 0, look_ahead, [](const std::byte*, int) {});
       if (!job.args.accumulate) store(PingPongSums{});
       continue;
     }
     PingPongSums sums;
     with_cols<kPingPongCols>(job.n - place.n, [&](auto cols) {
-      ping_pong.take_turn(steps, others_steps, [&](std::byte* stage, int step) {
+      ping_pong.take_turn(steps_before, steps, look_ahead, [&](std::byte* stage, int step) {
         if (rest > 0 && step == steps - 1) clear_rows(stage, rest, worker);
         multiply_stage<Element, 1, 1, decltype(cols)::value>(sums, stage, step > 0);
       });

@@ -82,17 +82,16 @@ class Turns {
 template <typename SharedType, typename WorkerType>
 class PingPong {
  public:
-  /// `first_steps` are those of the block's first tile, or 0.
-  __device__ PingPong(SharedType& shared, const WorkerType& worker, int first_steps)
-      : shared_(shared), worker_(worker), turn_parity_(worker.group == 0 ? 1 : 0) {
-    // The first warpgroup need not wait the first time.
-    if (worker.group == 1) pipeline_.skip(first_steps);
-  }
+  /// The first warpgroup need not wait the first time.
+  __device__ PingPong(SharedType& shared, const WorkerType& worker)
+      : shared_(shared), worker_(worker), turn_parity_(worker.group == 0 ? 1 : 0) {}
 
-  /// Calls `multiply` with each stage of a tile and its step, and gives the stages back. The sums are complete on
-  /// return. It skips `others_steps` stages, which are those of the other warpgroup's next tile.
-  template <typename Multiply>
-  __device__ void take_turn(int steps, int others_steps, const Multiply& multiply) {
+  /// Skips `steps_before` stages, which are those of the other warpgroup's tile before this one; calls `multiply` with
+  /// each stage of this one and its step, and gives the stages back. The sums are complete on return. `meanwhile` is
+  /// called while the last products are made: a look into memory that begins there costs no time.
+  template <typename Meanwhile, typename Multiply>
+  __device__ void take_turn(int steps_before, int steps, const Meanwhile& meanwhile, const Multiply& multiply) {
+    pipeline_.skip(steps_before);
     shared_.turns.wait(worker_.group, turn_parity_);
     turn_parity_ ^= 1;
     int last = 0;
@@ -107,9 +106,9 @@ class PingPong {
     }
     // The other warpgroup's first products queue behind the last ones of this.
     if (worker_.lane == 0) shared_.turns.leave(worker_.group);
+    meanwhile();
     mma_wait<0>();
     if (steps > 0) worker_.release(shared_, last);
-    pipeline_.skip(others_steps);
   }
 
  private:

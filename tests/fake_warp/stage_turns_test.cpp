@@ -44,7 +44,6 @@ std::vector<std::size_t> stuck_warps(const std::vector<int>& steps, unsigned see
   std::vector<int> first(steps.size() + 1);
   std::partial_sum(steps.begin(), steps.end(), first.begin() + 1);
   Shared shared(first.back());
-  const auto steps_of = [&](std::size_t tile) { return tile < steps.size() ? steps[tile] : 0; };
   std::vector<std::function<void()>> warps;
   warps.emplace_back([&] {
     PipelineStage<Shared::kStages> pipeline;
@@ -59,15 +58,17 @@ std::vector<std::size_t> stuck_warps(const std::vector<int>& steps, unsigned see
     for (int warp = 0; warp < kWarps; ++warp)
       warps.emplace_back([&, group, warp] {
         const FakeWorker worker{group, warp, 0};
-        PingPong ping_pong(shared, worker, steps_of(0));
+        PingPong ping_pong(shared, worker);
         for (auto tile = static_cast<std::size_t>(group); tile < steps.size(); tile += kConsumers)
-          ping_pong.take_turn(steps[tile], steps_of(tile + 1), [&](int stage, int step) {
-            ASSERT_EQ(stage, first[tile] + step) << "tile " << tile << ", seed " << seed;
-            int& together = shared.multiplying[static_cast<std::size_t>(stage)];
-            ++together;
-            fake_warp::something_happened();
-            while (together < kWarps) fake_warp::let_others_go_on();
-          });
+          ping_pong.take_turn(
+              tile > 0 ? steps[tile - 1] : 0, steps[tile], [] {},
+              [&](int stage, int step) {
+                ASSERT_EQ(stage, first[tile] + step) << "tile " << tile << ", seed " << seed;
+                int& together = shared.multiplying[static_cast<std::size_t>(stage)];
+                ++together;
+                fake_warp::something_happened();
+                while (together < kWarps) fake_warp::let_others_go_on();
+              });
       });
   return fake_warp::run_in_random_order(warps, seed);
 }

@@ -186,12 +186,13 @@ class Cluster {
 
   void multiply_in_turn(int rank, const FakeWorker& worker) {
     SharedType& shared = blocks_[rank];
-    PingPong ping_pong(shared, worker, steps_);
+    PingPong ping_pong(shared, worker);
     for (int turn = worker.group;; turn += kConsumers) {
       const Tile tile = shared.queue.take_by_warp(turn, worker.lane);
       if (!tile.is_there()) break;
-      ping_pong.take_turn(steps_, steps_,
-                          [&](const std::byte* stage, int step) { multiply_stage(stage, tile, step, rank, worker); });
+      ping_pong.take_turn(
+          turn > 0 ? steps_ : 0, steps_, [] {},
+          [&](const std::byte* stage, int step) { multiply_stage(stage, tile, step, rank, worker); });
       if (worker.warp == 0) ++multiplied_[static_cast<std::size_t>(tile.expert)];
     }
   }
