@@ -163,12 +163,6 @@ __device__ inline void load_tile_2d_multicast(void* to, const CUtensorMap* map, 
       : "memory");
 }
 
-/// Brings a box to L2.
-__device__ inline void prefetch_tile_2d(const CUtensorMap* map, int c0, int c1) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(c0), "r"(c1)
-               : "memory");
-}
-
 /// Makes this thread's stores to shared memory known to TMA and WGMMA.
 __device__ inline void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

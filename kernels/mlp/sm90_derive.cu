@@ -81,13 +81,6 @@ struct ZLoader {
     if constexpr (kGated) load_tile_2d(squares, &job.z_maps[0], full, tile.col(square), tile.row(square), kEvictFirst);
     load_tile_2d(squares + kSquareBytes, &job.z_maps[1], full, tile.col(square), tile.row(square), kEvictFirst);
   }
-  /// One lane calls it, so that the squares behind the first are in L2 when they are loaded.
-  __device__ void prefetch(const TileSquares& tile) const {
-    for (int square = tile.after(0); square < kTileSquares; square = tile.after(square)) {
-      if constexpr (kGated) prefetch_tile_2d(&job.z_maps[0], tile.col(square), tile.row(square));
-      prefetch_tile_2d(&job.z_maps[1], tile.col(square), tile.row(square));
-    }
-  }
 };
 
 /// Copies the eight sums of a square from 4 chunk on. The square is counted by a loop, and registers have no addresses:
@@ -177,10 +170,7 @@ __device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n)
   for (; number < count; number += stride) {
     const LayerTile place = next;
     const TileSquares tile(worker, place, args.width);
-    if (is_elected()) {
-      z.load(tile, 0);
-      z.prefetch(tile);
-    }
+    if (is_elected()) z.load(tile, 0);
     float p[kParts][2];
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
