@@ -16,11 +16,9 @@ namespace glu_ckpt::sm90 {
 inline constexpr int kThreads = kWarpgroup * (1 + kConsumers);
 /// The rows of a block's tile.
 inline constexpr int kBlockRows = 64 * kConsumers;
-/// 64 rows of 64 columns.
-inline constexpr int kChunkBytes = kDepthRows * kTileRowBytes;
 inline constexpr int kABytes = kBlockRows * kTileRowBytes;
 static_assert(kBlockRows * kCluster == kBackwardTileRows && kBlockRows == kBackwardBoxRows);
-static_assert(kABytes == 2 * kChunkBytes);
+static_assert(kABytes == 2 * kChunkBytes && kChunkBytes == kDepthRows * kTileRowBytes);
 
 /// The stages of a block. kNumSquares are those of a warp, for results on their way out; kNumReleases are the arrivals
 /// that give a stage back.

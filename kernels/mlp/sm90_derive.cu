@@ -33,14 +33,13 @@ __device__ void load_derive(const Sm90Derive& job, Shared& shared, int tiles_n) 
     const StoredRowsLoader down(job.down + place.expert);
     down.open();
     const int row = static_cast<int>(place.row) + rank * kBlockRows;
+    StoredRowsLoader::Place half = down.at(rank * kHalfDepthRows);
     for (int step = 0; step < steps; ++step) {
       std::byte* const stage = filler.next(Shared::kStageBytes);
       load_tile_2d(stage, &job.dout_map, filler.full(), step * kDepthRows, row, kEvictNormal);
-      const StoredRowsLoader::Place half = down.at(step * kDepthRows + rank * kHalfDepthRows);
-#pragma unroll
-      for (int chunk = 0; chunk < kPingPongChunks; ++chunk)
-        down.load<kHalfDepthRows, true>(stage + kABytes + chunk * kChunkBytes + rank * kHalfChunkBytes, filler.full(),
-                                        place.n * kPingPongCols + chunk * kTileCols, half, kEvictNormal);
+      down.load<kHalfDepthRows, kPingPongChunks, true>(stage + kABytes + rank * kHalfChunkBytes, filler.full(),
+                                                       place.n * kPingPongCols, half, kEvictNormal);
+      half = down.after<kDepthRows>(half);
     }
   }
   filler.finish();

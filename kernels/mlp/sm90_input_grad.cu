@@ -64,14 +64,14 @@ __device__ void load_input_grad(const Sm90InputGrad& job, InputShared& shared, i
     for (int half = job.args.gated ? 0 : 1; half < 2; ++half) {
       const StoredRowsLoader weight(job.weights + 2 * place.expert + half);
       weight.open();
+      StoredRowsLoader::Place rows = weight.at(0);
       for (int step = 0; step < half_steps; ++step) {
         std::byte* const stage = filler.next(kStageBytes);
         load_tile_2d(stage, &job.dz_maps[half], filler.full(), step * kDepthRows, row, kEvictNormal);
-        const StoredRowsLoader::Place rows = weight.at(step * kDepthRows);
-#pragma unroll
-        for (int chunk = 2 * rank; chunk < 2 * rank + 2; ++chunk)
-          weight.load<kDepthRows, true>(stage + kABytes + chunk * kChunkBytes, filler.full(),
-                                        place.n * kBlockCols + chunk * kTileCols, rows, kEvictNormal);
+        weight.load<kDepthRows, kChunks / kCluster, true>(
+            stage + kABytes + rank * kChunks / kCluster * kChunkBytes, filler.full(),
+            place.n * kBlockCols + rank * kBlockCols / kCluster, rows, kEvictNormal);
+        rows = weight.after<kDepthRows>(rows);
       }
     }
   }

@@ -9,6 +9,8 @@
 namespace glu_ckpt {
 
 constexpr int kTileRowBytes = kTileCols * 2;
+/// 64 rows of kTileCols columns.
+constexpr int kChunkBytes = 64 * kTileRowBytes;
 
 /// The place of a tile of C.
 struct LayerTile {
@@ -81,16 +83,33 @@ class StoredRowsLoader {
     return {block, row - block * block_rows_};
   }
 
-  /// Loads kRows rows from `place` on, kTileCols columns from `col` on; to both blocks of a cluster if kMulticast.
-  /// kRows are those that the map's boxes were made for.
-  template <int kRows, bool kMulticast>
+  /// Returns the place kRows behind `place`. Its divisions are the same for every step, so that the compiler makes them
+  /// once; at() for each step would make one while a stage waits for its loads.
+  template <int kRows>
+  __device__ Place after(Place place) const {
+    place.block += kRows / block_rows_;
+    place.in_block += kRows % block_rows_;
+    if (place.in_block >= block_rows_) {
+      place.in_block -= block_rows_;
+      ++place.block;
+    }
+    return place;
+  }
+
+  /// Loads kRows rows from `place` on, kChunks times kTileCols columns from `col` on, each at kChunkBytes behind the
+  /// one before; to both blocks of a cluster if kMulticast. kRows are those that the map's boxes were made for.
+  template <int kRows, int kChunks, bool kMulticast>
   __device__ void load(std::byte* to, uint64_t* barrier, int col, Place place, uint64_t policy) const {
     for (int r = 0; r < kRows; r += box_rows_) {
-      std::byte* const box = to + r * kTileRowBytes;
-      if constexpr (kMulticast)
-        sm90::load_tile_3d_multicast(box, map_, barrier, col, place.in_block, place.block, 3, policy);
-      else
-        sm90::load_tile_3d(box, map_, barrier, col, place.in_block, place.block, policy);
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        std::byte* const box = to + chunk * kChunkBytes + r * kTileRowBytes;
+        const int box_col = col + chunk * kTileCols;
+        if constexpr (kMulticast)
+          sm90::load_tile_3d_multicast(box, map_, barrier, box_col, place.in_block, place.block, 3, policy);
+        else
+          sm90::load_tile_3d(box, map_, barrier, box_col, place.in_block, place.block, policy);
+      }
       place.in_block += box_rows_;
       if (place.in_block >= block_rows_) {
         place.in_block = 0;
@@ -121,7 +140,7 @@ class TmaWeightLoader {
   /// Loads kTileCols columns from `col` on; to both blocks of a cluster if kMulticast.
   template <bool kMulticast>
   __device__ void load(std::byte* to, uint64_t* barrier, int col, uint64_t policy) const {
-    rows_.load<kRows, kMulticast>(to, barrier, col, place_, policy);
+    rows_.load<kRows, 1, kMulticast>(to, barrier, col, place_, policy);
   }
 
  private:
