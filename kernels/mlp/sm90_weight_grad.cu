@@ -10,8 +10,8 @@ namespace {
 
 using namespace sm90;
 
-/// Four squares of results of each warp may be on their way out.
-using Shared = PingPongStages<4, 4>;
+/// One square of results of each warp, for a stage more, which is worth more than others.
+using Shared = PingPongStages<5, 1>;
 
 /// The rows of an expert, which a tile takes a step's rows at a time. They may still be on their way from memory.
 struct ExpertRows {
@@ -102,19 +102,19 @@ __device__ inline void clear_rows(std::byte* stage, int first_row, const Worker&
   warpgroup_sync(1 + worker.group);
 }
 
-/// Stores a warp's 16 rows of a tile by TMA, in squares. `ring` is the number of squares that were stored before.
+/// Stores a warp's 16 rows of a tile by TMA, in squares.
 template <typename Element>
-__device__ inline void store_grad_rows(const TmaWeight& out, std::byte* buffer, int& ring, int row, int rows, int col,
-                                       int cols, const float (&sums)[kPartSums]) {
+__device__ inline void store_grad_rows(const TmaWeight& out, std::byte* buffer, int row, int rows, int col, int cols,
+                                       const float (&sums)[kPartSums]) {
+  static_assert(Shared::kSquares == 1);
+  const uint32_t base = shared_address(buffer);
   const int block_rows = __ldg(&out.block_rows);
   const int box_rows = __ldg(&out.box_rows);
   const int first_block = row / block_rows;
 #pragma unroll
   for (int square = 0; square < kPingPongChunks; ++square) {
     if (col + square * kTileCols >= cols) break;
-    std::byte* const to = buffer + ring++ % Shared::kSquares * kSquareBytes;
-    const uint32_t base = shared_address(to);
-    if (is_elected()) store_wait_read<Shared::kSquares - 1>();
+    if (is_elected()) store_wait_read<0>();
     __syncwarp();
 #pragma unroll
     for (int chunk = 0; chunk < kTileCols / 8; chunk += 2) {
@@ -128,7 +128,7 @@ __device__ inline void store_grad_rows(const TmaWeight& out, std::byte* buffer, 
       int block = first_block;
       int in_block = row - first_block * block_rows;
       for (int r = 0; r < kStoreRows && row + r < rows; r += box_rows) {
-        store_tile_3d(&out.map, to + r * kSquareRowBytes, col + square * kTileCols, in_block, block);
+        store_tile_3d(&out.map, buffer + r * kSquareRowBytes, col + square * kTileCols, in_block, block);
         in_block += box_rows;
         if (in_block >= block_rows) {
           in_block = 0;
@@ -184,7 +184,6 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
   const Worker worker;
   const GradScheduler scheduler(job);
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
-  int ring = 0;
   PingPong ping_pong(shared, worker);
   const int count = scheduler.count();
   const int stride = tile_stride();
@@ -208,7 +207,7 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
         if (job.out == nullptr)
           store_grad_pairs<Element>(job.args.grads[table], job.args.accumulate, row, place.n, worker.lane, sums[part]);
         else if (row < job.m)
-          store_grad_rows<Element>(job.out[table], buffer, ring, row, job.m, place.n, job.n, sums[part]);
+          store_grad_rows<Element>(job.out[table], buffer, row, job.m, place.n, job.n, sums[part]);
       }
     };
     if (steps == 0) {
