@@ -49,10 +49,11 @@ CUtensorMap encode(const void* data, Dtype dtype, const Axis (&axes)[kAxes]) {
     element_steps[i] = 1;
   }
   CUtensorMap map{};
+  // A box has 128 bytes of each row. L2 would fetch 256, of which half may be gone before the next step asks for it.
   const CUresult status =
       function(&map, dtype == Dtype::BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, kAxes,
                const_cast<void*>(data), sizes, steps + 1, box, element_steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS)
     fail(ErrorCode::DeviceFailed, {}, "cuTensorMapEncodeTiled failed with {} for a matrix [{}, {}], {} bytes a row",
          static_cast<int>(status), axes[1].size, axes[0].size, axes[1].step);
