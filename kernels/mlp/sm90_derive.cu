@@ -82,8 +82,8 @@ struct ZLoader {
   }
 };
 
-/// Copies the eight sums of a square from 4 chunk on. The square is counted by a loop, and registers have no addresses:
-/// a jump chooses. `chunk` has to be a constant.
+/// Copies eight sums of a square, from number 4 chunk on. `square` counts a loop and registers have no addresses, so a
+/// branch chooses among the six; `chunk` has to be a constant where it is called.
 __device__ inline void copy_sums(const PingPongSums& sums, int square, int chunk, float (&to)[8]) {
   const auto copy = [&](int from) {
 #pragma unroll

@@ -10,10 +10,12 @@ namespace {
 
 using namespace sm90;
 
-/// One square of results of each warp, for a stage more, which is worth more than others.
+/// Five stages leave room for one square of results a warp. With four stages and four squares the loads came late for
+/// tiles of few steps.
 using Shared = PingPongStages<5, 1>;
 
-/// The rows of an expert, which a tile takes a step's rows at a time. They may still be on their way from memory.
+/// The rows of an expert, from `first` to before `end`. They are looked up a tile ahead, so that they come from memory
+/// before they are used.
 struct ExpertRows {
   i64 first = 0, end = 0;
 
