@@ -22,8 +22,8 @@ pre-activation that its forward saved.
 Where QuACK (quack-kernels) is installed, forward and backward stand beside its grouped kernels too, which it tunes for
 each shape: gate and up rows alternate, no probabilities. Its backward is the sum of its four products' times.
 
-The works of one program take turns among themselves alone: where power limits the GPU, works that take turns share a
-clock, and one of few cycles that take much power each gains by what another loses (docs/performance.md, 2026-11-26).
+Each of them is measured by itself: its works take turns with one another, not with those of the other two. Where power
+limits the GPU, works that take turns share one clock, and the figures differ (docs/performance.md, 2026-11-26).
 """
 
 import argparse

@@ -53,11 +53,10 @@ class TileSquares {
         col_(place.n * kPingPongCols),
         chunks_(min(kPingPongChunks, tiles_of(width - col_, kTileCols))) {}
 
-  /// Returns whether a square lies within F.
-  __device__ bool has(int square) const { return square % kPingPongChunks < chunks_; }
   /// Returns the next square within F, or kTileSquares.
   __device__ int after(int square) const {
-    return has(square + 1) ? square + 1 : (square / kPingPongChunks + 1) * kPingPongChunks;
+    const bool is_within = (square + 1) % kPingPongChunks < chunks_;
+    return is_within ? square + 1 : (square / kPingPongChunks + 1) * kPingPongChunks;
   }
   __device__ int row(int square) const { return row_ + square / kPingPongChunks * 64; }
   __device__ int col(int square) const { return col_ + square % kPingPongChunks * kTileCols; }
