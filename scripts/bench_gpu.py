@@ -32,7 +32,10 @@ import statistics
 import subprocess
 import sys
 
-import torch
+try:
+    import torch
+except ImportError:
+    sys.exit("bench_gpu: PyTorch is not installed; it needs one with CUDA, the 'torch' package")
 
 try:
     from quack.gemm_interface import gemm as quack_gemm
