@@ -217,16 +217,17 @@ __global__ void __launch_bounds__(kBiasCols* kBiasRows) bias_grad_kernel(const _
   store_grad<Element>(args.grads[expert], col, 0, args.accumulate, sum);
 }
 
-/// A warp makes one row's.
-template <typename Element>
+/// kLanes lanes make one row's. Element is that of dout, which a bias is multiplied with.
+template <typename Element, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     dprobs_kernel(const __grid_constant__ BackwardArgs args, const float* down_bias, i64 bias_pitch, float* dprobs) {
-  const i64 row = static_cast<i64>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (row >= args.tiles.first_row[args.experts]) return;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const i64 row = static_cast<i64>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
+  const bool is_there = row < args.tiles.first_row[args.experts];
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
   float sum = 0;
-  for (int part = lane; part < args.parts; part += kWarp) sum += args.dp_parts[row * args.parts + part];
-  if (down_bias != nullptr) {
+  if (is_there)
+    for (int part = lane; part < args.parts; part += kLanes) sum += args.dp_parts[row * args.parts + part];
+  if (is_there && down_bias != nullptr) {
     i32 expert = 0;
     for (i32 low = 0, high = args.experts; high - low > 1;) {
       const i32 middle = (low + high) / 2;
@@ -235,11 +236,20 @@ __global__ void __launch_bounds__(kThreads)
     }
     const float* const bias = down_bias + expert * bias_pitch;
     const auto* const dout = static_cast<const Element*>(args.dout) + row * args.hidden;
-    for (int h = lane; h < args.hidden; h += kWarp) sum = fmaf(widen(dout[h]), __ldg(bias + h), sum);
+    for (int h = lane; h < args.hidden; h += kLanes) sum = fmaf(widen(dout[h]), __ldg(bias + h), sum);
   }
 #pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-  if (lane == 0) dprobs[row] = sum;
+  for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+  if (is_there && lane == 0) dprobs[row] = sum;
+}
+
+/// Calls `use` with the lanes that add the parts of a row of dprobs, as a constant: as few as take one part each, up to
+/// a warp. The order of the sum is that of a whole warp, whose other lanes would add zeros.
+template <int kLanes = 1, typename Use>
+void with_row_lanes(int parts, const Use& use) {
+  if constexpr (kLanes < kWarp)
+    if (kLanes < parts) return with_row_lanes<2 * kLanes>(parts, use);
+  use(std::integral_constant<int, kLanes>{});
 }
 
 /// Calls `use` with a value of the dtype's type.
@@ -302,11 +312,16 @@ void launch_bias_grad(const BiasGradArgs& args, GpuStream stream) {
 }
 
 void launch_dprobs(const BackwardArgs& args, const float* down_bias, i64 bias_pitch, float* dprobs, GpuStream stream) {
-  constexpr i64 kRows = kThreads / kWarp;
-  const auto blocks = static_cast<unsigned>((args.rows + kRows - 1) / kRows);
-  with_element(args.dtype, [&](auto element) {
-    dprobs_kernel<decltype(element)><<<blocks, kThreads, 0, stream>>>(args, down_bias, bias_pitch, dprobs);
-  });
+  const auto run = [&](auto element, auto lanes) {
+    constexpr int kLanes = decltype(lanes)::value;
+    constexpr i64 kRows = kThreads / kLanes;
+    const auto blocks = static_cast<unsigned>((args.rows + kRows - 1) / kRows);
+    dprobs_kernel<decltype(element), kLanes><<<blocks, kThreads, 0, stream>>>(args, down_bias, bias_pitch, dprobs);
+  };
+  if (down_bias != nullptr)
+    with_element(args.dtype, [&](auto element) { run(element, std::integral_constant<int, kWarp>{}); });
+  else
+    with_row_lanes(args.parts, [&](auto lanes) { run(0.0F, lanes); });
   check("dprobs", args);
 }
 
