@@ -65,7 +65,7 @@ struct Worker {
   }
 };
 
-__device__ inline int tiles_of(int size, int tile) { return (size + tile - 1) / tile; }
+constexpr int tiles_of(int size, int tile) { return (size + tile - 1) / tile; }
 
 /// Prepares the barriers, and gives the roles to the warpgroups. A thread beside the loading one calls `schedule`.
 template <typename SharedType, typename Load, typename Multiply, typename Schedule>

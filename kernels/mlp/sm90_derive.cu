@@ -28,6 +28,7 @@ __device__ void load_derive(const Sm90Derive& job, Shared& shared, int tiles_n) 
   StageFiller<Shared> filler(shared);
   const int steps = tiles_of(job.args.hidden, kDepthRows);
   const i64 count = scheduler.count();
+  // Each tile along the columns reads the rows of dout again: L2 is to keep them.
   for (i64 tile = first_tile(); tile < count; tile += tile_stride()) {
     const LayerTile place = scheduler.at(tile);
     const StoredRowsLoader down(job.down + place.expert);
@@ -36,7 +37,7 @@ __device__ void load_derive(const Sm90Derive& job, Shared& shared, int tiles_n) 
     StoredRowsLoader::Place half = down.at(rank * kHalfDepthRows);
     for (int step = 0; step < steps; ++step) {
       std::byte* const stage = filler.next(Shared::kStageBytes);
-      load_tile_2d(stage, &job.dout_map, filler.full(), step * kDepthRows, row, kEvictNormal);
+      load_tile_2d(stage, &job.dout_map, filler.full(), step * kDepthRows, row, kEvictLast);
       down.load<kHalfDepthRows, kPingPongChunks, true>(stage + kABytes + rank * kHalfChunkBytes, filler.full(),
                                                        place.n * kPingPongCols, half, kEvictNormal);
       half = down.after<kDepthRows>(half);
@@ -243,8 +244,7 @@ void launch_sm90_derive(const Sm90Derive& job, int multiprocessors, GpuStream st
   const bool bf16 = job.args.dtype == Dtype::BF16;
   const auto kernel = job.args.gated ? (bf16 ? sm90_derive<__nv_bfloat16, true> : sm90_derive<__half, true>)
                                      : (bf16 ? sm90_derive<__nv_bfloat16, false> : sm90_derive<__half, false>);
-  const int tiles_n = (job.args.width + kPingPongCols - 1) / kPingPongCols;
-  launch<Shared>(kernel, "sm90_derive", job, tiles_n, multiprocessors, stream);
+  launch<Shared>(kernel, "sm90_derive", job, tiles_of(job.args.width, kPingPongCols), multiprocessors, stream);
 }
 
 }  // namespace glu_ckpt
