@@ -2,6 +2,7 @@
 /// The backward of the grouped MLP by WGMMA and TMA (sm_90a): the arguments of the three kernels.
 
 #include "kernels/mlp/backward_layer.hpp"
+#include "kernels/mlp/grad_tiles.hpp"
 #include "kernels/mlp/sm90_grouped_gemm.hpp"
 
 namespace glu_ckpt {
@@ -52,11 +53,13 @@ struct Sm90WeightGrad {
   /// Maps of the gradients, kMlpMatrices for each expert, in boxes of kStoreRows rows; null where they are fp32 or
   /// added to.
   const TmaWeight* out = nullptr;
+  /// The launch sets these.
+  GradTiles tiles = {};
 };
 
 /// `multiprocessors` are those of the current device. Asynchronous.
 void launch_sm90_derive(const Sm90Derive& job, int multiprocessors, GpuStream stream);
 void launch_sm90_input_grad(const Sm90InputGrad& job, int multiprocessors, GpuStream stream);
-void launch_sm90_weight_grad(const Sm90WeightGrad& job, int multiprocessors, GpuStream stream);
+void launch_sm90_weight_grad(Sm90WeightGrad job, int multiprocessors, GpuStream stream);
 
 }  // namespace glu_ckpt

@@ -1,7 +1,6 @@
 /// Weight gradients: dW = A^T B, where an expert's rows are the axis that is summed over. Where an expert has few rows,
 /// a tile has few steps and much to write, and without turns writing would take as long as multiplying.
 
-#include "kernels/grouped_gemm/linear_tiles.hpp"
 #include "kernels/mlp/sm90_ping_pong.cuh"
 #include "kernels/mlp/stored_element.cuh"
 
@@ -34,34 +33,35 @@ struct GradTile {
 class GradScheduler {
  public:
   __device__ explicit GradScheduler(const Sm90WeightGrad& job)
-      : job_(job),
-        tiles_m_(tiles_of(job.m, kBackwardTileRows)),
-        tiles_n_(tiles_of(job.n, kPingPongCols)),
-        per_expert_(job.matrices * tiles_m_ * tiles_n_) {}
+      : job_(job), count_(job.args.tiles.status->fault == SplitFault::None ? job.tiles.count() : 0) {}
 
   /// Returns the number of tiles; 0 where splits are wrong.
-  __device__ int count() const {
-    return job_.args.tiles.status->fault == SplitFault::None ? job_.args.experts * per_expert_ : 0;
-  }
+  __device__ int count() const { return static_cast<int>(count_); }
 
   /// Looks a tile up; one without rows where there is none of this number.
   __device__ GradTile at(int tile) const {
-    if (tile >= count()) return {};
-    const int expert = tile / per_expert_;
-    const TilePlace place = place_in_expert(expert, tile - expert * per_expert_, job_.matrices * tiles_m_, tiles_n_);
-    return {expert, place.m / tiles_m_, place.m % tiles_m_ * kBackwardTileRows, place.n * kPingPongCols, rows(tile)};
+    const auto number = static_cast<u32>(tile);
+    if (number >= count_) return {};
+    const GradPlace place = job_.tiles.at(number);
+    return {static_cast<int>(place.expert), static_cast<int>(place.matrix),
+            static_cast<int>(place.m) * kBackwardTileRows, static_cast<int>(place.n) * kPingPongCols,
+            rows_of(place.expert)};
   }
 
   /// The rows of a tile's expert; none where there is no tile of this number.
   __device__ ExpertRows rows(int tile) const {
-    if (tile < 0 || tile >= count()) return {};
-    const i64* const first = job_.args.tiles.first_row + tile / per_expert_;
-    return {__ldg(first), __ldg(first + 1)};
+    const auto number = static_cast<u32>(tile);
+    return number < count_ ? rows_of(job_.tiles.expert(number)) : ExpertRows{};
   }
 
  private:
+  __device__ ExpertRows rows_of(u32 expert) const {
+    const i64* const first = job_.args.tiles.first_row + expert;
+    return {__ldg(first), __ldg(first + 1)};
+  }
+
   const Sm90WeightGrad& job_;
-  int tiles_m_, tiles_n_, per_expert_;
+  u32 count_;
 };
 
 __device__ void load_weight_grad(const Sm90WeightGrad& job, Shared& shared) {
@@ -242,7 +242,9 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-void launch_sm90_weight_grad(const Sm90WeightGrad& job, int multiprocessors, GpuStream stream) {
+void launch_sm90_weight_grad(Sm90WeightGrad job, int multiprocessors, GpuStream stream) {
+  job.tiles =
+      GradTiles(job.args.experts, job.matrices, tiles_of(job.m, kBackwardTileRows), tiles_of(job.n, kPingPongCols));
   const auto kernel = job.args.dtype == Dtype::BF16 ? sm90_weight_grad<__nv_bfloat16> : sm90_weight_grad<__half>;
   launch<Shared>(kernel, "sm90_weight_grad", job, 0, multiprocessors, stream);
 }
