@@ -133,9 +133,10 @@ struct DeviceGroupedMlpBackward::State {
   DeviceBuffer first_pairs;
   std::array<BiasTables, kMlpMatrices> biases;
   /// The sm_90a kernels can take it, if a step's rows are aligned: maps of FC1 in pairs in boxes of kHalfRows and of
-  /// kDepthRows rows, of W_down in boxes of kHalfDepthRows, and of gradients. Recomputing z reads FC1 by either.
+  /// kDepthRows rows, by either of which z is recomputed; of FC1 and of W_down in boxes of kHalfDepthRows, by which the
+  /// gradients of rows are made; and of gradients.
   bool fast = false;
-  DeviceBuffer first_maps, first_deep_maps, down_deep_maps, grad_maps;
+  DeviceBuffer first_maps, first_deep_maps, first_half_deep_maps, down_half_deep_maps, grad_maps;
   DeviceBuffer tiles_memory;
   ExpertTiles tiles;
 };
@@ -192,7 +193,8 @@ void DeviceGroupedMlpBackward::State::upload_fast(const MlpBackward& given, GpuS
   const std::vector<StoredMatrix> pairs = pairs_of(given.mlp);
   first_maps = upload_maps(pairs, kHalfRows, stream);
   first_deep_maps = upload_maps(pairs, kDepthRows, stream);
-  down_deep_maps = upload_maps(members(given.mlp.experts, &ExpertWeights::down), kHalfDepthRows, stream);
+  first_half_deep_maps = upload_maps(pairs, kHalfDepthRows, stream);
+  down_half_deep_maps = upload_maps(members(given.mlp.experts, &ExpertWeights::down), kHalfDepthRows, stream);
   std::vector<StoredMatrix> stored_grads = table_of(given.grads, kWeights);
   // Gradients of fp32 are not stored by TMA.
   for (StoredMatrix& grad : stored_grads)
@@ -302,8 +304,8 @@ void DeviceGroupedMlpBackward::State::run_fast(const BackwardArgs& args, GpuStre
   const auto half = [&](const void* data, int which) {
     return static_cast<const std::byte*>(data) + (gated && which == 1 ? width * element_bytes : 0);
   };
-  Sm90Derive derive{args, map(args.dout, hidden, hidden, kBackwardBoxRows), {}, {}, {}, maps(down_deep_maps)};
-  Sm90InputGrad input{args, {}, {}, maps(first_deep_maps)};
+  Sm90Derive derive{args, map(args.dout, hidden, hidden, kBackwardBoxRows), {}, {}, {}, maps(down_half_deep_maps)};
+  Sm90InputGrad input{args, {}, {}, maps(first_half_deep_maps)};
   for (int i = 0; i < 2; ++i) {
     derive.z_maps[i] = map(half(args.z, i), width, pitch, kStoreRows);
     derive.dz_maps[i] = map(half(args.dz, i), width, pitch, kStoreRows);

@@ -11,8 +11,6 @@ namespace glu_ckpt {
 inline constexpr int kDepthRows = 64;
 /// The part of those rows that each block of a cluster loads for both.
 inline constexpr int kHalfDepthRows = kDepthRows / 2;
-/// The rows of a tile, of a cluster's two blocks together: those that first_tile has to be made for.
-inline constexpr int kBackwardTileRows = 256;
 /// The rows of the boxes by which one block reads rows that are its tile's.
 inline constexpr int kBackwardBoxRows = 128;
 
@@ -34,7 +32,7 @@ struct Sm90InputGrad {
   /// The halves of dz in boxes of kBackwardBoxRows rows, dx in boxes of kStoreRows.
   CUtensorMap dz_maps[2];
   CUtensorMap dx_map;
-  /// W_gate and W_up of each expert, in boxes of kDepthRows rows.
+  /// W_gate and W_up of each expert, in boxes of kHalfDepthRows rows.
   const TmaWeight* weights = nullptr;
 };
 
