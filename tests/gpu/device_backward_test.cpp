@@ -7,7 +7,7 @@
 #include "core/float_rows.hpp"
 #include "device_experts.hpp"
 #include "glu_ckpt/ops/grouped_mlp_backward.hpp"
-#include "kernels/mlp/tma_boxes.hpp"
+#include "kernels/mlp/layer_tiles.hpp"
 #include "support/slug_of.hpp"
 
 namespace glu_ckpt {
@@ -231,6 +231,24 @@ TEST(DeviceBackward, TilesAndTheirRestsAgreeWithTheCpu) {
             expect_close(call.run(run), call.host(run), dtype, backward_bound(dtype));
           }
         }
+}
+
+/// The tiles of the input's gradient that both warpgroups make take less time where those of one would need another
+/// round. The last one has 200 rows of 256 and 8 columns of 256.
+TEST(DeviceBackward, TilesOfBothWarpgroupsAgreeWithTheCpu) {
+  int multiprocessors = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
+  const i64 clusters = multiprocessors / 2;
+  // In four heights, as many tiles of 256 columns as there are clusters, or almost.
+  const i64 hidden = (clusters / 4 - 1) * kInputGradJointCols + 8;
+  for (const ActivationKind kind : {ActivationKind::Swiglu, ActivationKind::SquaredRelu}) {
+    const i64 width = kind == ActivationKind::Swiglu ? 328 : 600;
+    const DeviceBackwardCall call(backward_shape(hidden, width, Dtype::BF16, kind, false, 1), {968}, 245);
+    ASSERT_FALSE(
+        input_grad_takes_turns({call.rows, 1, hidden, kind == ActivationKind::Swiglu ? 2 * width : width}, clusters));
+    const BackwardRun run{.save_z = true};
+    expect_close(call.run(run), call.host(run), Dtype::BF16, backward_bound(Dtype::BF16));
+  }
 }
 
 TEST(DeviceBackward, ManyExpertsMostOfThemWithoutRows) {
