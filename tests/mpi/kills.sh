@@ -41,7 +41,7 @@ start_in_the_middle() {
     >"$WORK/.out" 2>"$WORK/.err" </dev/null &
   MPIRUN=$!
   if ! held "$1" "$MPIRUN"; then
-    bad "no run of $1 ranks was seen in the middle: $(find "$GLU_CKPT_TEST_HOLD" -type f | wc -l) ranks were"
+    bad "no run of $1 ranks was seen in the middle: $(find "$GLU_CKPT_TEST_HOLD" -type f | wc -l) ranks were; $(tail -n 3 "$WORK/.err")"
     let_go
     wait "$MPIRUN"
     return 1
