@@ -1,7 +1,7 @@
-/// The gradient of the input, dx = dz W1, by one of two kernels. In one the two warpgroups of a block take turns with
-/// tiles of 128 x 192 of their own, and results leave while the other multiplies. In the other they share a tile of
-/// 128 x 256, which reads less for each product, but nothing multiplies while its results leave. Both add the same
-/// products in the same order: their results have the same bits.
+/// The gradient of the input, dx = dz W1, by one of two kernels: layer_tiles.hpp says which. In one the two warpgroups
+/// of a block take turns with tiles of 128 x 192 of their own, and results leave while the other multiplies. In the
+/// other they share a tile of 128 x 256, which reads less for each product, but nothing multiplies while its results
+/// leave. Both add the same products in the same order: their results have the same bits.
 
 #include "kernels/mlp/sm90_ping_pong.cuh"
 #include "kernels/mlp/write_square.cuh"
