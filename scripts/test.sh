@@ -74,7 +74,9 @@ build() {
 renew_header() {
   local target=tests/libtests.a.p/tests.hpp.pch source
   source=$(grep -aoE -m1 '/[[:print:]]*/pch/tests\.hpp' "$1/$target" 2>/dev/null) || return 1
-  [[ ! -e ${source%%$'\n'*} ]] || return 1
+  source=${source%%$'\n'*}
+  [[ ! -e $source ]] || return 1
+  echo "the precompiled header is that of a clone which is gone ($source): it is compiled again, and the build goes on"
   rm "$1/$target"
   CCACHE_RECACHE=1 ninja -C "$1" "$target"
 }

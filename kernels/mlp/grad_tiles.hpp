@@ -23,7 +23,7 @@ struct GradPlace {
 class GradTiles {
  public:
   GradTiles() = default;
-  /// Of `matrices` matrices, tiles_m by tiles_n tiles each, of each expert.
+  /// Each expert has `matrices` matrices, one or two, of tiles_m by tiles_n tiles.
   GradTiles(i32 experts, i32 matrices, i32 tiles_m, i32 tiles_n)
       : tiles_m_(static_cast<u32>(tiles_m)),
         per_expert_(static_cast<u32>(matrices * tiles_m * tiles_n)),
@@ -49,7 +49,6 @@ class GradTiles {
     const bool is_last = in_expert >= last_group_;
     place.n = is_last ? last_rows_.quotient(in_group) : in_group / kGroupedTileRows;
     place.m = group * kGroupedTileRows + in_group - place.n * (is_last ? last_rows_.divisor : kGroupedTileRows);
-    // An expert has two matrices at most.
     if (place.m >= tiles_m_) {
       place.matrix = 1;
       place.m -= tiles_m_;

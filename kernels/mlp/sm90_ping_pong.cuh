@@ -1,5 +1,5 @@
 #pragma once
-/// sm90_grouped_gemm.cu, sm90_derive.cu and sm90_weight_grad.cu share this schedule, in which the two warpgroups of a
+/// sm90_grouped_gemm.cu and the three products of the backward share this schedule, in which the two warpgroups of a
 /// block take turns with the tensor cores ("ping-pong"). Each makes tiles of 128 x 192, or 128 x 128, of its own;
 /// while one multiplies, the other stores its results. The two blocks of a cluster work on neighbouring rows and share
 /// the columns, of which each loads half for both.
