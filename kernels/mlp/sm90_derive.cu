@@ -59,6 +59,7 @@ class TileSquares {
     const bool is_within = (square + 1) % kPingPongChunks < chunks_;
     return is_within ? square + 1 : (square / kPingPongChunks + 1) * kPingPongChunks;
   }
+  __device__ int chunks() const { return chunks_; }
   __device__ int row(int square) const { return row_ + square / kPingPongChunks * 64; }
   __device__ int col(int square) const { return col_ + square % kPingPongChunks * kTileCols; }
 
@@ -82,28 +83,10 @@ struct ZLoader {
   }
 };
 
-/// Copies eight sums of a square, from number 4 chunk on. `square` counts a loop and registers have no addresses, so a
-/// branch chooses among the six; `chunk` has to be a constant where it is called.
-__device__ inline void copy_sums(const PingPongSums& sums, int square, int chunk, float (&to)[8]) {
-  const auto copy = [&](int from) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) to[i] = sums[from / kPingPongChunks][from % kPingPongChunks * 32 + chunk * 4 + i];
-  };
-  static_assert(kTileSquares == 6);
-  switch (square) {
-    case 0: return copy(0);
-    case 1: return copy(1);
-    case 2: return copy(2);
-    case 3: return copy(3);
-    case 4: return copy(4);
-    default: return copy(5);
-  }
-}
-
 /// Makes da, du and y of a warp's 16 x 64 sums in the place of z: gate's square, up's, and behind them y's.
 template <typename Element, Formula kFormula, bool kGated>
 __device__ inline void derive_square(const Activation& activation, std::byte* squares, const float (&p)[2],
-                                     float (&dp)[2], const PingPongSums& sums, int square) {
+                                     float (&dp)[2], const float* sums) {
   const uint32_t gate_base = shared_address(squares);
   const uint32_t up_base = gate_base + kSquareBytes;
   const uint32_t y_base = gate_base + 2 * kSquareBytes;
@@ -112,10 +95,9 @@ __device__ inline void derive_square(const Activation& activation, std::byte* sq
     uint32_t a[4] = {};
     uint32_t u[4];
     uint32_t y[4];
-    float g[8];
+    const float* const g = sums + chunk * 4;
     if constexpr (kGated) load_matrices(square_address(gate_base, chunk), a);
     load_matrices(square_address(up_base, chunk), u);
-    copy_sums(sums, square, chunk, g);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float2 gates = unpack<Element>(a[i]);
@@ -189,37 +171,43 @@ __device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n)
     });
     with_formula<kGated>(args.activation, [&](auto formula) {
       constexpr Formula kFormula = decltype(formula)::value;
-      float part_p[2] = {p[0][0], p[0][1]};
       float dp[2] = {};
       static_assert(kParts == 2);
-      // One body for all squares: unrolled, the kernel would not stay in the instruction cache.
+      // One body for both parts: unrolled, the kernel would not stay in the instruction cache. One body for all squares
+      // would have to copy their sums, as registers have no addresses, and has no registers left for that.
 #pragma unroll 1
-      for (int square = 0; square < kTileSquares; square = tile.after(square)) {
-        const int row = tile.row(square), col = tile.col(square);
-        barrier_wait(z_full, z_parity);
-        z_parity ^= 1;
-        derive_square<Element, kFormula, kGated>(args.activation, squares, part_p, dp, sums, square);
-        publish_shared();
-        __syncwarp();
-        if constexpr (kGated)
-          store_square<Element>({da, &job.dz_maps[0], args.width}, squares, row, place.row_end, col);
-        store_square<Element>({du, &job.dz_maps[1], args.width}, squares + kSquareBytes, row, place.row_end, col);
-        store_square<Element>({y, &job.y_map, args.width}, squares + 2 * kSquareBytes, row, place.row_end, col);
-        // Lanes may have stored rows themselves.
-        __syncwarp();
-        const int following = tile.after(square);
-        if (is_elected()) {
-          store_commit();
-          store_wait_read<0>();
-          if (following < kTileSquares) z.load(tile, following);
+      for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+        for (int chunk = 0; chunk < kPingPongChunks; ++chunk) {
+          if (chunk >= tile.chunks()) break;
+          const int square = part * kPingPongChunks + chunk;
+          const int row = tile.row(square), col = tile.col(square);
+          barrier_wait(z_full, z_parity);
+          z_parity ^= 1;
+          derive_square<Element, kFormula, kGated>(args.activation, squares, p[0], dp, sums[0] + chunk * 32);
+          publish_shared();
+          __syncwarp();
+          if constexpr (kGated)
+            store_square<Element>({da, &job.dz_maps[0], args.width}, squares, row, place.row_end, col);
+          store_square<Element>({du, &job.dz_maps[1], args.width}, squares + kSquareBytes, row, place.row_end, col);
+          store_square<Element>({y, &job.y_map, args.width}, squares + 2 * kSquareBytes, row, place.row_end, col);
+          // Lanes may have stored rows themselves.
+          __syncwarp();
+          const int following = tile.after(square);
+          if (is_elected()) {
+            store_commit();
+            store_wait_read<0>();
+            if (following < kTileSquares) z.load(tile, following);
+          }
         }
-        if (following / kPingPongChunks == square / kPingPongChunks) continue;
-        store_dp(args, place, row + worker.lane / 4, dp, worker.lane);
+        store_dp(args, place, tile.row(part * kPingPongChunks) + worker.lane / 4, dp, worker.lane);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          part_p[i] = p[1][i];
+          p[0][i] = p[1][i];
           dp[i] = 0;
         }
+#pragma unroll
+        for (int i = 0; i < kPartSums; ++i) sums[0][i] = sums[1][i];
       }
     });
   }
