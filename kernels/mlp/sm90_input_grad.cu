@@ -20,7 +20,7 @@ constexpr int kJointSquares = 2;
 using JointShared = BlockStages<4, kABytes + kJointCols * kTileRowBytes, kJointSquares, kConsumers * kCluster>;
 
 /// Loads tiles of kChunks times kTileCols columns. Rows of dz are read again by each tile along the columns, so L2 is
-/// to keep them; a weight is read by the few tiles of its expert that run together, and not again.
+/// to keep them. Weights may not go first: the heights of an expert read them at about the same time, not at the same.
 template <int kChunks, typename SharedType>
 __device__ void load_input_grad(const Sm90InputGrad& job, SharedType& shared, int tiles_n) {
   const auto rank = static_cast<int>(cluster_rank());
@@ -39,7 +39,7 @@ __device__ void load_input_grad(const Sm90InputGrad& job, SharedType& shared, in
         std::byte* const stage = filler.next(SharedType::kStageBytes);
         load_tile_2d(stage, &job.dz_maps[half], filler.full(), step * kDepthRows, row, kEvictLast);
         weight.load<kHalfDepthRows, kChunks, true>(stage + kABytes + rank * kHalfChunkBytes, filler.full(),
-                                                   place.n * kChunks * kTileCols, rows, kEvictFirst);
+                                                   place.n * kChunks * kTileCols, rows, kEvictNormal);
         rows = weight.after<kDepthRows>(rows);
       }
     }
