@@ -29,8 +29,8 @@ __device__ void load_derive(const Sm90Derive& job, Shared& shared, int tiles_n) 
   const int steps = tiles_of(job.args.hidden, kDepthRows);
   const i64 count = scheduler.count();
   // Each tile along the columns reads the rows of dout again: L2 is to keep them.
-  for (i64 tile = first_tile(); tile < count; tile += tile_stride()) {
-    const LayerTile place = scheduler.at(tile);
+  for (auto rounds = cluster_rounds(); rounds.tile() < count; rounds.next()) {
+    const LayerTile place = scheduler.at(rounds.tile());
     const StoredRowsLoader down(job.down + place.expert);
     down.open();
     const int row = static_cast<int>(place.row) + rank * kBlockRows;
@@ -133,7 +133,7 @@ template <typename Element, bool kGated>
 __device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n) {
   const BackwardArgs& args = job.args;
   const Worker worker;
-  TileScheduler scheduler(args.tiles, args.experts, kBackwardTileRows, tiles_n);
+  TurnTiles tiles(args, tiles_n, worker.group);
   const int steps = tiles_of(args.hidden, kDepthRows);
   PingPong ping_pong(shared, worker);
   std::byte* const squares = shared.out_of(worker.group, worker.warp);
@@ -144,12 +144,8 @@ __device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n)
   const RowsOut da{args.dz, pitch, true};
   const RowsOut du{static_cast<Element*>(args.dz) + (kGated ? args.width : 0), pitch, true};
   const RowsOut y{args.y, args.width, true};
-  const i64 count = scheduler.count();
-  const i64 stride = kConsumers * tile_stride();
-  i64 number = first_tile() + worker.group * tile_stride();
-  LayerTile next = number < count ? glu_ckpt::uniform(scheduler.at(number)) : LayerTile{};
-  for (; number < count; number += stride) {
-    const LayerTile place = next;
+  while (tiles.take()) {
+    const LayerTile place = tiles.place();
     const TileSquares tile(worker, place, args.width);
     if (is_elected()) z.load(tile, 0);
     float p[kParts][2];
@@ -161,13 +157,11 @@ __device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n)
             args.probs, tile.row(part * kPingPongChunks) + worker.lane / 4 + 8 * i, place.row_end);
     PingPongSums sums;
     with_cols<kPingPongCols>(args.width - place.n * kPingPongCols, [&](auto cols) {
-      const auto look_ahead = [&] {
-        if (number + stride < count) next = glu_ckpt::uniform(scheduler.at(number + stride));
-      };
       const auto multiply = [&](const std::byte* stage, int step) {
         multiply_stage<Element, 0, 1, decltype(cols)::value>(sums, stage, step > 0);
       };
-      ping_pong.take_turn(number > first_tile() ? steps : 0, steps, look_ahead, multiply);
+      ping_pong.take_turn(
+          tiles.is_first() ? 0 : steps, steps, [&] { tiles.look_ahead(); }, multiply);
     });
     with_formula<kGated>(args.activation, [&](auto formula) {
       constexpr Formula kFormula = decltype(formula)::value;

@@ -28,8 +28,8 @@ __device__ void load_input_grad(const Sm90InputGrad& job, SharedType& shared, in
   StageFiller<SharedType> filler(shared);
   const int half_steps = tiles_of(job.args.width, kDepthRows);
   const i64 count = scheduler.count();
-  for (i64 tile = first_tile(); tile < count; tile += tile_stride()) {
-    const LayerTile place = scheduler.at(tile);
+  for (auto rounds = cluster_rounds(); rounds.tile() < count; rounds.next()) {
+    const LayerTile place = scheduler.at(rounds.tile());
     const int row = static_cast<int>(place.row) + rank * kBlockRows;
     for (int half = job.args.gated ? 0 : 1; half < 2; ++half) {
       const StoredRowsLoader weight(job.weights + 2 * place.expert + half);
@@ -66,25 +66,19 @@ template <typename Element>
 __device__ void multiply_in_turn(const Sm90InputGrad& job, TurnShared& shared, int tiles_n) {
   const BackwardArgs& args = job.args;
   const Worker worker;
-  TileScheduler scheduler(args.tiles, args.experts, kBackwardTileRows, tiles_n);
+  TurnTiles tiles(args, tiles_n, worker.group);
   const int steps = tiles_of(args.width, kDepthRows) * (args.gated ? 2 : 1);
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
   PingPong ping_pong(shared, worker);
-  const i64 count = scheduler.count();
-  const i64 stride = kConsumers * tile_stride();
-  i64 tile = first_tile() + worker.group * tile_stride();
-  LayerTile next = tile < count ? glu_ckpt::uniform(scheduler.at(tile)) : LayerTile{};
-  for (; tile < count; tile += stride) {
-    const LayerTile place = next;
+  while (tiles.take()) {
+    const LayerTile place = tiles.place();
     PingPongSums sums;
     with_cols<kPingPongCols>(args.hidden - place.n * kPingPongCols, [&](auto cols) {
-      const auto look_ahead = [&] {
-        if (tile + stride < count) next = glu_ckpt::uniform(scheduler.at(tile + stride));
-      };
       const auto multiply = [&](const std::byte* stage, int step) {
         multiply_stage<Element, 0, 1, decltype(cols)::value>(sums, stage, step > 0);
       };
-      ping_pong.take_turn(tile > first_tile() ? steps : 0, steps, look_ahead, multiply);
+      ping_pong.take_turn(
+          tiles.is_first() ? 0 : steps, steps, [&] { tiles.look_ahead(); }, multiply);
     });
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
@@ -137,14 +131,14 @@ __device__ void multiply_jointly(const Sm90InputGrad& job, JointShared& shared, 
   std::byte* const buffers = shared.out_of(worker.group, worker.warp);
   PipelineStage<JointShared::kStages> pipeline;
   const i64 count = scheduler.count();
-  i64 tile = first_tile();
-  LayerTile next = tile < count ? glu_ckpt::uniform(scheduler.at(tile)) : LayerTile{};
-  while (tile < count) {
+  auto rounds = cluster_rounds();
+  LayerTile next = rounds.tile() < count ? glu_ckpt::uniform(scheduler.at(rounds.tile())) : LayerTile{};
+  while (rounds.tile() < count) {
     const LayerTile place = next;
-    tile += tile_stride();
+    rounds.next();
     float sums[kJointCols / 2];
     multiply_steps<Element>(sums, shared, pipeline, worker, steps, [&] {
-      if (tile < count) next = glu_ckpt::uniform(scheduler.at(tile));
+      if (rounds.tile() < count) next = glu_ckpt::uniform(scheduler.at(rounds.tile()));
     });
     write_rows<Element, kJointChunks, kJointSquares>(job, buffers, place, place.row + worker.row(), sums);
   }

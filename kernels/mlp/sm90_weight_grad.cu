@@ -36,23 +36,19 @@ class GradScheduler {
       : job_(job), count_(job.args.tiles.status->fault == SplitFault::None ? job.tiles.count() : 0) {}
 
   /// Returns the number of tiles; 0 where splits are wrong.
-  __device__ int count() const { return static_cast<int>(count_); }
+  __device__ u32 count() const { return count_; }
 
   /// Looks a tile up; one without rows where there is none of this number.
-  __device__ GradTile at(int tile) const {
-    const auto number = static_cast<u32>(tile);
-    if (number >= count_) return {};
-    const GradPlace place = job_.tiles.at(number);
+  __device__ GradTile at(u32 tile) const {
+    if (tile >= count_) return {};
+    const GradPlace place = job_.tiles.at(tile);
     return {static_cast<int>(place.expert), static_cast<int>(place.matrix),
             static_cast<int>(place.m) * kBackwardTileRows, static_cast<int>(place.n) * kPingPongCols,
             rows_of(place.expert)};
   }
 
   /// The rows of a tile's expert; none where there is no tile of this number.
-  __device__ ExpertRows rows(int tile) const {
-    const auto number = static_cast<u32>(tile);
-    return number < count_ ? rows_of(job_.tiles.expert(number)) : ExpertRows{};
-  }
+  __device__ ExpertRows rows(u32 tile) const { return tile < count_ ? rows_of(job_.tiles.expert(tile)) : ExpertRows{}; }
 
  private:
   __device__ ExpertRows rows_of(u32 expert) const {
@@ -68,11 +64,13 @@ __device__ void load_weight_grad(const Sm90WeightGrad& job, Shared& shared) {
   const auto rank = static_cast<int>(cluster_rank());
   const GradScheduler scheduler(job);
   StageFiller<Shared> filler(shared);
-  const int count = scheduler.count();
-  GradTile next = scheduler.at(first_tile());
-  for (int tile = first_tile(); tile < count; tile += tile_stride()) {
+  const u32 count = scheduler.count();
+  auto rounds = cluster_rounds<u32>();
+  GradTile next = scheduler.at(rounds.tile());
+  while (rounds.tile() < count) {
     const GradTile place = next;
-    next = scheduler.at(tile + tile_stride());
+    rounds.next();
+    next = scheduler.at(rounds.tile());
     const int steps = place.rows.steps();
     for (int step = 0; step < steps; ++step) {
       std::byte* const stage = filler.next(Shared::kStageBytes);
@@ -187,19 +185,24 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
   const GradScheduler scheduler(job);
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
   PingPong ping_pong(shared, worker);
-  const int count = scheduler.count();
-  const int stride = tile_stride();
-  int tile = first_tile() + worker.group * stride;
-  GradTile next = scheduler.at(tile);
-  ExpertRows before = scheduler.rows(tile - stride);
-  for (; tile < count; tile += kConsumers * stride) {
+  const u32 count = scheduler.count();
+  auto rounds = cluster_rounds<u32>();
+  ExpertRows before;
+  if (worker.group > 0) {
+    before = scheduler.rows(rounds.tile());
+    rounds.next();
+  }
+  GradTile next = scheduler.at(rounds.tile());
+  while (rounds.tile() < count) {
     const GradTile place = next;
+    rounds.next();
     const int steps_before = before.steps();
     const int steps = place.rows.steps();
     const int rest = place.rows.count() % kDepthRows;
     const auto look_ahead = [&] {
-      next = scheduler.at(tile + kConsumers * stride);
-      before = scheduler.rows(tile + stride);
+      before = scheduler.rows(rounds.tile());
+      rounds.next();
+      next = scheduler.at(rounds.tile());
     };
     const int table = place.expert * kMlpMatrices + static_cast<int>(job.which[place.matrix]);
     const auto store = [&](const PingPongSums& sums) {
