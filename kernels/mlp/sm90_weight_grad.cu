@@ -9,9 +9,12 @@ namespace {
 
 using namespace sm90;
 
-/// Five stages leave room for one square of results a warp. With four stages and four squares the loads came late for
-/// tiles of few steps.
-using Shared = PingPongStages<5, 1>;
+/// Results leave by as many of a warp's squares at a time as it has. A tile of few steps ends soon after the one before
+/// has left: there all squares of a part leave together. Where a tile has many, a fifth stage is worth more.
+using FewSteps = PingPongStages<4, kPingPongChunks>;
+using ManySteps = PingPongStages<5, 1>;
+/// The most rows that an expert has on average where tiles count as those of few steps.
+constexpr i64 kFewRows = 512;
 
 /// The rows of an expert, from `first` to before `end`. They are looked up a tile ahead, so that they come from memory
 /// before they are used.
@@ -60,10 +63,11 @@ class GradScheduler {
   u32 count_;
 };
 
-__device__ void load_weight_grad(const Sm90WeightGrad& job, Shared& shared) {
+template <typename SharedType>
+__device__ void load_weight_grad(const Sm90WeightGrad& job, SharedType& shared) {
   const auto rank = static_cast<int>(cluster_rank());
   const GradScheduler scheduler(job);
-  StageFiller<Shared> filler(shared);
+  StageFiller<SharedType> filler(shared);
   const u32 count = scheduler.count();
   auto rounds = cluster_rounds<u32>();
   GradTile next = scheduler.at(rounds.tile());
@@ -73,7 +77,7 @@ __device__ void load_weight_grad(const Sm90WeightGrad& job, Shared& shared) {
     next = scheduler.at(rounds.tile());
     const int steps = place.rows.steps();
     for (int step = 0; step < steps; ++step) {
-      std::byte* const stage = filler.next(Shared::kStageBytes);
+      std::byte* const stage = filler.next(SharedType::kStageBytes);
       const int row = static_cast<int>(place.rows.first) + step * kDepthRows;
 #pragma unroll
       for (int chunk = 0; chunk < kParts; ++chunk)
@@ -102,38 +106,61 @@ __device__ inline void clear_rows(std::byte* stage, int first_row, const Worker&
   warpgroup_sync(1 + worker.group);
 }
 
-/// Stores a warp's 16 rows of a tile by TMA, in squares.
-template <typename Element>
-__device__ inline void store_grad_rows(const TmaWeight& out, std::byte* buffer, int row, int rows, int col, int cols,
+/// Where rows of a gradient that TMA writes lie: in the GLU block `block`, from its row `in_block` on.
+struct GradRows {
+  const TmaWeight* out = nullptr;
+  int block_rows = 1, box_rows = kStoreRows;
+  int block = 0, in_block = 0;
+
+  GradRows() = default;
+  __device__ GradRows(const TmaWeight* grad, int row)
+      : out(grad), block_rows(__ldg(&grad->block_rows)), box_rows(__ldg(&grad->box_rows)) {
+    block = row / block_rows;
+    in_block = row - block * block_rows;
+  }
+  /// Goes on by `rows`.
+  __device__ void skip(int rows) {
+    in_block += rows;
+    while (in_block >= block_rows) {
+      in_block -= block_rows;
+      ++block;
+    }
+  }
+};
+
+/// Stores a warp's 16 rows of a part of a tile by TMA, in squares of which kSquares leave together: the wait for the
+/// stores before and the fence by which TMA sees shared memory take 450 cycles, as long as two squares.
+template <typename Element, int kSquares>
+__device__ inline void store_grad_rows(const GradRows& first, std::byte* buffer, int rows, int col, int cols,
                                        const float (&sums)[kPartSums]) {
-  static_assert(Shared::kSquares == 1);
+  static_assert(kPingPongChunks % kSquares == 0);
   const uint32_t base = shared_address(buffer);
-  const int block_rows = __ldg(&out.block_rows);
-  const int box_rows = __ldg(&out.box_rows);
-  const int first_block = row / block_rows;
 #pragma unroll
-  for (int square = 0; square < kPingPongChunks; ++square) {
-    if (col + square * kTileCols >= cols) break;
+  for (int square = 0; square < kPingPongChunks; square += kSquares) {
+    const int square_col = col + square * kTileCols;
+    if (square_col >= cols) break;
+    const int squares = min(kSquares, tiles_of(cols - square_col, kTileCols));
     if (is_elected()) store_wait_read<0>();
     __syncwarp();
 #pragma unroll
-    for (int chunk = 0; chunk < kTileCols / 8; chunk += 2) {
-      const float* const v = sums + square * 32 + chunk * 4;
-      store_matrices(square_address(base, chunk), pack<Element>(v[0], v[1]), pack<Element>(v[2], v[3]),
-                     pack<Element>(v[4], v[5]), pack<Element>(v[6], v[7]));
+    for (int i = 0; i < kSquares; ++i) {
+      if (i >= squares) break;
+#pragma unroll
+      for (int chunk = 0; chunk < kTileCols / 8; chunk += 2) {
+        const float* const v = sums + (square + i) * 32 + chunk * 4;
+        store_matrices(square_address(base + i * kSquareBytes, chunk), pack<Element>(v[0], v[1]),
+                       pack<Element>(v[2], v[3]), pack<Element>(v[4], v[5]), pack<Element>(v[6], v[7]));
+      }
     }
     publish_shared();
     __syncwarp();
     if (is_elected()) {
-      int block = first_block;
-      int in_block = row - first_block * block_rows;
-      for (int r = 0; r < kStoreRows && row + r < rows; r += box_rows) {
-        store_tile_3d(&out.map, buffer + r * kSquareRowBytes, col + square * kTileCols, in_block, block);
-        in_block += box_rows;
-        if (in_block >= block_rows) {
-          in_block = 0;
-          ++block;
-        }
+      GradRows to = first;
+      for (int r = 0; r < min(kStoreRows, rows); r += to.box_rows) {
+        for (int i = 0; i < squares; ++i)
+          store_tile_3d(&to.out->map, buffer + i * kSquareBytes + r * kSquareRowBytes, square_col + i * kTileCols,
+                        to.in_block, to.block);
+        to.skip(to.box_rows);
       }
       store_commit();
     }
@@ -179,8 +206,8 @@ __device__ inline void store_grad_pairs(const StoredMatrix& grad, bool accumulat
   }
 }
 
-template <typename Element>
-__device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
+template <typename Element, typename SharedType>
+__device__ void weight_grad_tiles(const Sm90WeightGrad& job, SharedType& shared) {
   const Worker worker;
   const GradScheduler scheduler(job);
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
@@ -199,20 +226,25 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
     const int steps_before = before.steps();
     const int steps = place.rows.steps();
     const int rest = place.rows.count() % kDepthRows;
+    const int table = place.expert * kMlpMatrices + static_cast<int>(job.which[place.matrix]);
+    const int first_row = place.m + worker.rank * kBlockRows + worker.warp * kStoreRows;
+    GradRows at;
     const auto look_ahead = [&] {
+      if (job.out != nullptr) at = GradRows(job.out + table, first_row);
       before = scheduler.rows(rounds.tile());
       rounds.next();
       next = scheduler.at(rounds.tile());
     };
-    const int table = place.expert * kMlpMatrices + static_cast<int>(job.which[place.matrix]);
     const auto store = [&](const PingPongSums& sums) {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        const int row = place.m + worker.rank * kBlockRows + part * 64 + worker.warp * kStoreRows;
-        if (job.out == nullptr)
+        const int row = first_row + part * 64;
+        if (job.out == nullptr) {
           store_grad_pairs<Element>(job.args.grads[table], job.args.accumulate, row, place.n, worker.lane, sums[part]);
-        else if (row < job.m)
-          store_grad_rows<Element>(job.out[table], buffer, row, job.m, place.n, job.n, sums[part]);
+        } else if (row < job.m) {
+          store_grad_rows<Element, SharedType::kSquares>(at, buffer, job.m - row, place.n, job.n, sums[part]);
+          at.skip(64);
+        }
       }
     };
     if (steps == 0) {
@@ -232,24 +264,34 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, Shared& shared) {
   if (is_elected()) store_wait_all();
 }
 
-template <typename Element>
+template <typename Element, typename SharedType>
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     sm90_weight_grad(const __grid_constant__ Sm90WeightGrad job, int) {
   extern __shared__ __align__(1024) std::byte memory[];
-  auto& shared = *reinterpret_cast<Shared*>(memory);
+  auto& shared = *reinterpret_cast<SharedType*>(memory);
   GLU_HOPPER_ONLY(run_block(
       shared, [&] { load_weight_grad(job, shared); }, [&] { weight_grad_tiles<Element>(job, shared); }));
 }
 
 #undef GLU_HOPPER_ONLY
 
+template <typename Element>
+void launch_element(const Sm90WeightGrad& job, int multiprocessors, GpuStream stream) {
+  if (job.args.rows <= kFewRows * job.args.experts)
+    launch<FewSteps>(sm90_weight_grad<Element, FewSteps>, "sm90_weight_grad", job, 0, multiprocessors, stream);
+  else
+    launch<ManySteps>(sm90_weight_grad<Element, ManySteps>, "sm90_weight_grad", job, 0, multiprocessors, stream);
+}
+
 }  // namespace
 
 void launch_sm90_weight_grad(Sm90WeightGrad job, int multiprocessors, GpuStream stream) {
   job.tiles =
       GradTiles(job.args.experts, job.matrices, tiles_of(job.m, kBackwardTileRows), tiles_of(job.n, kPingPongCols));
-  const auto kernel = job.args.dtype == Dtype::BF16 ? sm90_weight_grad<__nv_bfloat16> : sm90_weight_grad<__half>;
-  launch<Shared>(kernel, "sm90_weight_grad", job, 0, multiprocessors, stream);
+  if (job.args.dtype == Dtype::BF16)
+    launch_element<__nv_bfloat16>(job, multiprocessors, stream);
+  else
+    launch_element<__half>(job, multiprocessors, stream);
 }
 
 }  // namespace glu_ckpt
