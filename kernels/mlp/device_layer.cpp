@@ -5,6 +5,7 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "kernels/grouped_gemm/linear_args.hpp"
+#include "kernels/mlp/layer_tiles.hpp"
 
 namespace glu_ckpt {
 
@@ -64,11 +65,7 @@ int half_rows(const TileHeight& height, const MlpLayer& layer) {
   if (!is_high(height)) return kHalfRows;
   if (layer.z[1].data != nullptr) return kShortHalfRows;
   if (layer.kind != LayerKind::Gated) return kLongHalfRows;
-  // Long halves leave 3 % of FC1's last tile empty where F is DeepSeek's 2048. Short ones cost more than that, for they
-  // read A more often, where the rows that a group of tiles shares do not stay in half of L2. Measured on an H200.
-  constexpr i64 kGroupRows = 2048;
-  constexpr i64 kMostBytes = 16 << 20;
-  return std::min(height.rows_each, kGroupRows) * layer.k * 2 > kMostBytes ? kLongHalfRows : kShortHalfRows;
+  return gated_half_rows(height.rows_each, layer.k, layer.n);
 }
 
 void set_z(MlpLayer& layer, void* z) {

@@ -1,5 +1,5 @@
 /// What the warps of FC1 count of an expert is what FC2 waits for: no column is counted twice or by none. And the tiles
-/// of the input's gradient are those that were faster.
+/// of FC1 and of the input's gradient are those that were faster, or took less power.
 
 #include "kernels/mlp/layer_tiles.hpp"
 
@@ -66,6 +66,18 @@ TEST(LayerTiles, HalvesOfAllTilesFollowOneAnother) {
 }
 
 TEST(LayerTiles, ManyTilesOfManyColumnsDoNotOverflow) { EXPECT_EQ(all_written(1 << 23, 256, 1 << 30), u64{1} << 57); }
+
+/// Measured on H200s.
+TEST(LayerTiles, HalvesAreLongWhereThatTookLessTimeOrPower) {
+  constexpr i64 kQwenHidden = 2048, kQwenWidth = 768;
+  EXPECT_EQ(gated_half_rows(256, kQwenHidden, kQwenWidth), kShortHalfRows);
+  EXPECT_EQ(gated_half_rows(1024, kQwenHidden, kQwenWidth), kLongHalfRows);
+  EXPECT_EQ(gated_half_rows(4096, kQwenHidden, kQwenWidth), kLongHalfRows);
+  constexpr i64 kDeepSeekHidden = 7168, kDeepSeekWidth = 2048;
+  EXPECT_EQ(gated_half_rows(1024, kDeepSeekHidden, kDeepSeekWidth), kShortHalfRows);
+  EXPECT_EQ(gated_half_rows(4096, kDeepSeekHidden, kDeepSeekWidth), kLongHalfRows);
+  EXPECT_EQ(gated_half_rows(INT32_MAX, INT32_MAX, INT32_MAX), kLongHalfRows) << "does not overflow";
+}
 
 /// Measured on H200s, which have 66 clusters.
 TEST(InputGradTiles, TakeTurnsWhereThatWasFaster) {
