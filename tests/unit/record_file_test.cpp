@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "core/data_hash.hpp"
@@ -118,8 +121,11 @@ TEST(RecordMerger, NamesBothFilesOfAContradiction) {
 }
 
 TEST(RecordOfFile, KnownValues) {
-  const auto path = std::filesystem::path(testing::TempDir()) / "record_of_file_test";
-  std::ofstream(path).close();
+  // Tests of several builds run at the same time.
+  std::string path = (std::filesystem::path(testing::TempDir()) / "record_of_file_XXXXXX").string();
+  const int fd = ::mkstemp(path.data());
+  ASSERT_GE(fd, 0);
+  ::close(fd);
   // XXH3-128 of nothing is from the XXH3 test vectors; a sum of no blocks is zero.
   const std::string of_nothing = "99aa06d3014798d86001c324468d497f", no_blocks(32, '0');
   EXPECT_EQ(record_of_file(File::open_read(path), "n"), (FileRecord{"n", 0, 0, of_nothing, no_blocks}));
