@@ -1,6 +1,8 @@
 /// Weight gradients: dW = A^T B, where an expert's rows are the axis that is summed over. Where an expert has few rows,
 /// a tile has few steps and much to write, and without turns writing would take as long as multiplying.
 
+#include <type_traits>
+
 #include "kernels/mlp/sm90_ping_pong.cuh"
 #include "kernels/mlp/stored_element.cuh"
 
@@ -10,7 +12,8 @@ namespace {
 using namespace sm90;
 
 /// Results leave by as many of a warp's squares at a time as it has. A tile of few steps ends soon after the one before
-/// has left: there all squares of a part leave together. Where a tile has many, a fifth stage is worth more.
+/// has left: there all squares of a part leave together. Where a tile has many, a fifth stage is worth more, and where
+/// results do not leave by TMA, for those need no squares.
 using FewSteps = PingPongStages<4, kPingPongChunks>;
 using ManySteps = PingPongStages<5, 1>;
 /// The most rows that an expert has on average where tiles count as those of few steps.
@@ -239,9 +242,14 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, SharedType& shared)
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         const int row = first_row + part * 64;
-        if (job.out == nullptr) {
-          store_grad_pairs<Element>(job.args.grads[table], job.args.accumulate, row, place.n, worker.lane, sums[part]);
-        } else if (row < job.m) {
+        if constexpr (std::is_same_v<SharedType, ManySteps>) {
+          if (job.out == nullptr) {
+            store_grad_pairs<Element>(job.args.grads[table], job.args.accumulate, row, place.n, worker.lane,
+                                      sums[part]);
+            continue;
+          }
+        }
+        if (row < job.m) {
           store_grad_rows<Element, SharedType::kSquares>(at, buffer, job.m - row, place.n, job.n, sums[part]);
           at.skip(64);
         }
@@ -277,7 +285,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
 
 template <typename Element>
 void launch_element(const Sm90WeightGrad& job, int multiprocessors, GpuStream stream) {
-  if (job.args.rows <= kFewRows * job.args.experts)
+  if (job.out != nullptr && job.args.rows <= kFewRows * job.args.experts)
     launch<FewSteps>(sm90_weight_grad<Element, FewSteps>, "sm90_weight_grad", job, 0, multiprocessors, stream);
   else
     launch<ManySteps>(sm90_weight_grad<Element, ManySteps>, "sm90_weight_grad", job, 0, multiprocessors, stream);
