@@ -109,7 +109,7 @@ __device__ inline void clear_rows(std::byte* stage, int first_row, const Worker&
   warpgroup_sync(1 + worker.group);
 }
 
-/// Where rows of a gradient that TMA writes lie: in the GLU block `block`, from its row `in_block` on.
+/// The place of rows of a gradient that TMA writes: they lie in the GLU block `block`, from its row `in_block` on.
 struct GradRows {
   const TmaWeight* out = nullptr;
   int block_rows = 1, box_rows = kStoreRows;
