@@ -304,8 +304,9 @@ void DeviceGroupedMlpBackward::State::run_fast(const BackwardArgs& args, GpuStre
   const auto half = [&](const void* data, int which) {
     return static_cast<const std::byte*>(data) + (gated && which == 1 ? width * element_bytes : 0);
   };
-  Sm90Derive derive{args, map(args.dout, hidden, hidden, kBackwardBoxRows), {}, {}, {}, maps(down_half_deep_maps)};
-  Sm90InputGrad input{args, {}, {}, maps(first_half_deep_maps)};
+  Sm90Derive derive{args,       map(args.dout, hidden, hidden, kBackwardBoxRows), {}, {}, {}, maps(down_half_deep_maps),
+                    tiles.taken};
+  Sm90InputGrad input{args, {}, {}, maps(first_half_deep_maps), tiles.taken + 1};
   for (int i = 0; i < 2; ++i) {
     derive.z_maps[i] = map(half(args.z, i), width, pitch, kStoreRows);
     derive.dz_maps[i] = map(half(args.dz, i), width, pitch, kStoreRows);

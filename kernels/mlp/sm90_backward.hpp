@@ -25,6 +25,8 @@ struct Sm90Derive {
   CUtensorMap y_map;
   /// W_down of each expert, in boxes of kHalfDepthRows rows.
   const TmaWeight* down = nullptr;
+  /// Counts the tiles that are taken, in device memory; 0 before the launch.
+  i32* taken = nullptr;
 };
 
 struct Sm90InputGrad {
@@ -34,6 +36,8 @@ struct Sm90InputGrad {
   CUtensorMap dx_map;
   /// W_gate and W_up of each expert, in boxes of kHalfDepthRows rows.
   const TmaWeight* weights = nullptr;
+  /// As for the derivative.
+  i32* taken = nullptr;
 };
 
 /// dW [m, n] of one or two matrices that are multiplied with the same rows.

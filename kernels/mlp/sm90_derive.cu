@@ -1,8 +1,8 @@
 /// The derivative: G = dout W_down, and from it and z da, du, y and parts of dprobs. z comes, and the results leave,
 /// square by square while the other warpgroup multiplies.
 
+#include "kernels/mlp/backward_tiles.cuh"
 #include "kernels/mlp/derivative.cuh"
-#include "kernels/mlp/sm90_ping_pong.cuh"
 
 namespace glu_ckpt {
 namespace {
@@ -12,39 +12,42 @@ using namespace sm90;
 static_assert(kPingPongCols == kSm90PartCols);
 
 /// A warp has three squares: of z's gate and up, in whose places da and du are made, and of y.
-struct Shared : PingPongStages<4, 3> {
+struct Shared : QueuedStages<PingPongStages<4, 3>, TileQueue<LayerTile, kCluster, 1>> {
   /// z's squares have come, for each warp.
   uint64_t z_full[kConsumers * 4];
 
   __device__ void init() {
-    PingPongStages::init();
+    QueuedStages::init();
     for (uint64_t& barrier : z_full) barrier_init(&barrier, 1);
   }
 };
 
-__device__ void load_derive(const Sm90Derive& job, Shared& shared, int tiles_n) {
-  const auto rank = static_cast<int>(cluster_rank());
-  TileScheduler scheduler(job.args.tiles, job.args.experts, kBackwardTileRows, tiles_n);
-  StageFiller<Shared> filler(shared);
-  const int steps = tiles_of(job.args.hidden, kDepthRows);
-  const i64 count = scheduler.count();
-  // Each tile along the columns reads the rows of dout again: L2 is to keep them.
-  for (auto rounds = cluster_rounds(); rounds.tile() < count; rounds.next()) {
-    const LayerTile place = scheduler.at(rounds.tile());
-    const StoredRowsLoader down(job.down + place.expert);
-    down.open();
-    const int row = static_cast<int>(place.row) + rank * kBlockRows;
-    StoredRowsLoader::Place half = down.at(rank * kHalfDepthRows);
-    for (int step = 0; step < steps; ++step) {
-      std::byte* const stage = filler.next(Shared::kStageBytes);
-      load_tile_2d(stage, &job.dout_map, filler.full(), step * kDepthRows, row, kEvictLast);
-      down.load<kHalfDepthRows, kPingPongChunks, true>(stage + kABytes + rank * kHalfChunkBytes, filler.full(),
-                                                       place.n * kPingPongCols, half, kEvictNormal);
-      half = down.after<kDepthRows>(half);
+/// Each tile along the columns reads the rows of dout again: L2 is to keep them.
+class DeriveLoader {
+ public:
+  __device__ DeriveLoader(const Sm90Derive& job, Shared& shared) : job_(job), filler_(shared) {}
+
+  __device__ void look_ahead(const LayerTile& tile) const { tensor_map_to_l2(&job_.down[tile.expert].map); }
+  __device__ int begin(const LayerTile& tile) {
+    row_ = static_cast<int>(tile.row) + static_cast<int>(cluster_rank()) * kBlockRows;
+    down_ = WeightColumns<kPingPongChunks>(job_.down + tile.expert, tile.n);
+    return tiles_of(job_.args.hidden, kDepthRows);
+  }
+  __device__ void load(int from, int to) {
+    for (int step = from; step < to; ++step) {
+      std::byte* const stage = filler_.next(Shared::kStageBytes);
+      load_tile_2d(stage, &job_.dout_map, filler_.full(), step * kDepthRows, row_, kEvictLast);
+      down_.load(stage + kABytes, filler_.full());
     }
   }
-  filler.finish();
-}
+  __device__ void finish() { filler_.finish(); }
+
+ private:
+  const Sm90Derive& job_;
+  StageFiller<Shared> filler_;
+  int row_ = 0;
+  WeightColumns<kPingPongChunks> down_;
+};
 
 /// The squares of a warp's part of a tile, 16 rows of each part by 64 columns, one after the other.
 class TileSquares {
@@ -130,10 +133,9 @@ __device__ inline void store_dp(const BackwardArgs& args, const LayerTile& place
 }
 
 template <typename Element, bool kGated>
-__device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n) {
+__device__ void derive_tiles(const Sm90Derive& job, Shared& shared) {
   const BackwardArgs& args = job.args;
   const Worker worker;
-  TurnTiles tiles(args, tiles_n, worker.group);
   const int steps = tiles_of(args.hidden, kDepthRows);
   PingPong ping_pong(shared, worker);
   std::byte* const squares = shared.out_of(worker.group, worker.warp);
@@ -144,8 +146,9 @@ __device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n)
   const RowsOut da{args.dz, pitch, true};
   const RowsOut du{static_cast<Element*>(args.dz) + (kGated ? args.width : 0), pitch, true};
   const RowsOut y{args.y, args.width, true};
-  while (tiles.take()) {
-    const LayerTile place = tiles.place();
+  for (int turn = worker.group;; turn += kConsumers) {
+    const LayerTile place = shared.queue.take_by_warp(turn, worker.lane);
+    if (!place.is_there()) break;
     const TileSquares tile(worker, place, args.width);
     if (is_elected()) z.load(tile, 0);
     float p[kParts][2];
@@ -161,7 +164,7 @@ __device__ void derive_tiles(const Sm90Derive& job, Shared& shared, int tiles_n)
         multiply_stage<Element, 0, 1, decltype(cols)::value>(sums, stage, step > 0);
       };
       ping_pong.take_turn(
-          tiles.is_first() ? 0 : steps, steps, [&] { tiles.look_ahead(); }, multiply);
+          turn > 0 ? steps : 0, steps, [] {}, multiply);
     });
     with_formula<kGated>(args.activation, [&](auto formula) {
       constexpr Formula kFormula = decltype(formula)::value;
@@ -214,8 +217,9 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
   GLU_HOPPER_ONLY(run_block(
-      shared, [&] { load_derive(job, shared, tiles_n); },
-      [&] { derive_tiles<Element, kGated>(job, shared, tiles_n); }));
+      shared, [&] { load_given(shared, DeriveLoader(job, shared)); },
+      [&] { derive_tiles<Element, kGated>(job, shared); },
+      [&] { give_row_tiles(job.args, shared, tiles_n, job.taken); }));
 }
 
 #undef GLU_HOPPER_ONLY

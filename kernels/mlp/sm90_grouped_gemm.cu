@@ -19,14 +19,8 @@ constexpr int kTileRows = kBlockRows * kCluster;
 /// multiplies, and beside two squares there would be no room for as many stages.
 constexpr int kSquares = 1;
 template <int kHalf>
-struct Shared : PingPongStages<kHalf == kShortHalfRows ? 6 : 5, kSquares, 2 * kHalf> {
-  TileQueue<LayerTile, kCluster, 1> queue;
-
-  __device__ void init() {
-    PingPongStages<kHalf == kShortHalfRows ? 6 : 5, kSquares, 2 * kHalf>::init();
-    queue.init();
-  }
-};
+using Shared = QueuedStages<PingPongStages<kHalf == kShortHalfRows ? 6 : 5, kSquares, 2 * kHalf>,
+                            TileQueue<LayerTile, kCluster, 1>>;
 static_assert(2 * kLongHalfRows == kPingPongCols);
 
 /// The half of a tile's weights that a block loads for both.

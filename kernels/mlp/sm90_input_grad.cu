@@ -3,7 +3,7 @@
 /// other they share a tile of 128 x 256, which reads less for each product, but nothing multiplies while its results
 /// leave. Both add the same products in the same order: their results have the same bits.
 
-#include "kernels/mlp/sm90_ping_pong.cuh"
+#include "kernels/mlp/backward_tiles.cuh"
 #include "kernels/mlp/write_square.cuh"
 
 namespace glu_ckpt {
@@ -13,39 +13,59 @@ using namespace sm90;
 
 static_assert(kPingPongCols == kInputGradTurnCols);
 constexpr int kJointCols = kInputGradJointCols;
-using TurnShared = PingPongStages<5, 1>;
+using TurnShared = QueuedStages<PingPongStages<5, 1>, TileQueue<LayerTile, kCluster, 1>>;
 constexpr int kJointChunks = kJointCols / kTileCols;
 constexpr int kJointSquares = 2;
 /// Both warpgroups of both blocks give a stage back.
-using JointShared = BlockStages<4, kABytes + kJointCols * kTileRowBytes, kJointSquares, kConsumers * kCluster>;
+using JointShared =
+    QueuedStages<BlockStages<4, kABytes + kJointCols * kTileRowBytes, kJointSquares, kConsumers * kCluster>,
+                 TileQueue<LayerTile, kCluster, kConsumers>>;
 
-/// Loads tiles of kChunks times kTileCols columns. Rows of dz are read again by each tile along the columns, so L2 is
-/// to keep them. Weights may not go first: the heights of an expert read them at about the same time, not at the same.
+/// Loads tiles of kChunks times kTileCols columns: the products of da and W_gate, then those of du and W_up. Rows of dz
+/// are read again by each tile along the columns, so L2 is to keep them.
 template <int kChunks, typename SharedType>
-__device__ void load_input_grad(const Sm90InputGrad& job, SharedType& shared, int tiles_n) {
-  const auto rank = static_cast<int>(cluster_rank());
-  TileScheduler scheduler(job.args.tiles, job.args.experts, kBackwardTileRows, tiles_n);
-  StageFiller<SharedType> filler(shared);
-  const int half_steps = tiles_of(job.args.width, kDepthRows);
-  const i64 count = scheduler.count();
-  for (auto rounds = cluster_rounds(); rounds.tile() < count; rounds.next()) {
-    const LayerTile place = scheduler.at(rounds.tile());
-    const int row = static_cast<int>(place.row) + rank * kBlockRows;
-    for (int half = job.args.gated ? 0 : 1; half < 2; ++half) {
-      const StoredRowsLoader weight(job.weights + 2 * place.expert + half);
-      weight.open();
-      StoredRowsLoader::Place rows = weight.at(rank * kHalfDepthRows);
-      for (int step = 0; step < half_steps; ++step) {
-        std::byte* const stage = filler.next(SharedType::kStageBytes);
-        load_tile_2d(stage, &job.dz_maps[half], filler.full(), step * kDepthRows, row, kEvictLast);
-        weight.load<kHalfDepthRows, kChunks, true>(stage + kABytes + rank * kHalfChunkBytes, filler.full(),
-                                                   place.n * kChunks * kTileCols, rows, kEvictNormal);
-        rows = weight.after<kDepthRows>(rows);
+class InputGradLoader {
+ public:
+  __device__ InputGradLoader(const Sm90InputGrad& job, SharedType& shared) : job_(job), filler_(shared) {}
+
+  __device__ void look_ahead(const LayerTile& tile) const { tensor_map_to_l2(&weight(tile, first_half())->map); }
+  __device__ int begin(const LayerTile& tile) {
+    tile_ = tile;
+    row_ = static_cast<int>(tile.row) + static_cast<int>(cluster_rank()) * kBlockRows;
+    begin_half(first_half());
+    return half_steps() * (2 - half_);
+  }
+  __device__ void load(int from, int to) {
+    while (from < to) {
+      const int before = half_ > first_half() ? half_steps() : 0;
+      const int end = min(to, before + half_steps());
+      for (; from < end; ++from) {
+        std::byte* const stage = filler_.next(SharedType::kStageBytes);
+        load_tile_2d(stage, &job_.dz_maps[half_], filler_.full(), (from - before) * kDepthRows, row_, kEvictLast);
+        columns_.load(stage + kABytes, filler_.full());
       }
+      if (from < to) begin_half(1);
     }
   }
-  filler.finish();
-}
+  __device__ void finish() { filler_.finish(); }
+
+ private:
+  __device__ int first_half() const { return job_.args.gated ? 0 : 1; }
+  __device__ int half_steps() const { return tiles_of(job_.args.width, kDepthRows); }
+  __device__ const TmaWeight* weight(const LayerTile& tile, int half) const {
+    return job_.weights + 2 * tile.expert + half;
+  }
+  __device__ void begin_half(int half) {
+    half_ = half;
+    columns_ = WeightColumns<kChunks>(weight(tile_, half), tile_.n);
+  }
+
+  const Sm90InputGrad& job_;
+  StageFiller<SharedType> filler_;
+  LayerTile tile_;
+  int row_ = 0, half_ = 0;
+  WeightColumns<kChunks> columns_;
+};
 
 /// Writes a warp's 16 rows of a tile, from `row` on, in squares that take turns in kBuffers.
 template <typename Element, int kChunks, int kBuffers>
@@ -63,22 +83,22 @@ __device__ inline void write_rows(const Sm90InputGrad& job, std::byte* buffers, 
 }
 
 template <typename Element>
-__device__ void multiply_in_turn(const Sm90InputGrad& job, TurnShared& shared, int tiles_n) {
+__device__ void multiply_in_turn(const Sm90InputGrad& job, TurnShared& shared) {
   const BackwardArgs& args = job.args;
   const Worker worker;
-  TurnTiles tiles(args, tiles_n, worker.group);
   const int steps = tiles_of(args.width, kDepthRows) * (args.gated ? 2 : 1);
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
   PingPong ping_pong(shared, worker);
-  while (tiles.take()) {
-    const LayerTile place = tiles.place();
+  for (int turn = worker.group;; turn += kConsumers) {
+    const LayerTile place = shared.queue.take_by_warp(turn, worker.lane);
+    if (!place.is_there()) break;
     PingPongSums sums;
     with_cols<kPingPongCols>(args.hidden - place.n * kPingPongCols, [&](auto cols) {
       const auto multiply = [&](const std::byte* stage, int step) {
         multiply_stage<Element, 0, 1, decltype(cols)::value>(sums, stage, step > 0);
       };
       ping_pong.take_turn(
-          tiles.is_first() ? 0 : steps, steps, [&] { tiles.look_ahead(); }, multiply);
+          turn > 0 ? steps : 0, steps, [] {}, multiply);
     });
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
@@ -100,12 +120,10 @@ __device__ inline void multiply_joint_stage(float (&sums)[kJointCols / 2], const
                                             b + static_cast<uint64_t>(k) * kTransposedStep, keep || k > 0 ? 1 : 0);
 }
 
-/// Takes `steps` stages into the sums, and gives each back. `meanwhile` is called while the first step's products are
-/// made.
-template <typename Element, typename Meanwhile>
+/// Takes `steps` stages into the sums, and gives each back.
+template <typename Element>
 __device__ inline void multiply_steps(float (&sums)[kJointCols / 2], JointShared& shared,
-                                      PipelineStage<JointShared::kStages>& pipeline, const Worker& worker, int steps,
-                                      const Meanwhile& meanwhile) {
+                                      PipelineStage<JointShared::kStages>& pipeline, const Worker& worker, int steps) {
   int last = 0;
   for (int step = 0; step < steps; ++step, pipeline.next()) {
     barrier_wait(&shared.full[pipeline.stage], pipeline.parity);
@@ -116,30 +134,23 @@ __device__ inline void multiply_steps(float (&sums)[kJointCols / 2], JointShared
     mma_wait<1>();
     if (step > 0) worker.release(shared, last);
     last = pipeline.stage;
-    if (step == 0) meanwhile();
   }
   mma_wait<0>();
   if (steps > 0) worker.release(shared, last);
 }
 
 template <typename Element>
-__device__ void multiply_jointly(const Sm90InputGrad& job, JointShared& shared, int tiles_n) {
+__device__ void multiply_jointly(const Sm90InputGrad& job, JointShared& shared) {
   const BackwardArgs& args = job.args;
   const Worker worker;
-  TileScheduler scheduler(args.tiles, args.experts, kBackwardTileRows, tiles_n);
   const int steps = tiles_of(args.width, kDepthRows) * (args.gated ? 2 : 1);
   std::byte* const buffers = shared.out_of(worker.group, worker.warp);
   PipelineStage<JointShared::kStages> pipeline;
-  const i64 count = scheduler.count();
-  auto rounds = cluster_rounds();
-  LayerTile next = rounds.tile() < count ? glu_ckpt::uniform(scheduler.at(rounds.tile())) : LayerTile{};
-  while (rounds.tile() < count) {
-    const LayerTile place = next;
-    rounds.next();
+  for (int turn = 0;; ++turn) {
+    const LayerTile place = shared.queue.take_by_warp(turn, worker.lane);
+    if (!place.is_there()) break;
     float sums[kJointCols / 2];
-    multiply_steps<Element>(sums, shared, pipeline, worker, steps, [&] {
-      if (rounds.tile() < count) next = glu_ckpt::uniform(scheduler.at(rounds.tile()));
-    });
+    multiply_steps<Element>(sums, shared, pipeline, worker, steps);
     write_rows<Element, kJointChunks, kJointSquares>(job, buffers, place, place.row + worker.row(), sums);
   }
   if (is_elected()) store_wait_all();
@@ -152,13 +163,15 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   if constexpr (kTurns) {
     auto& shared = *reinterpret_cast<TurnShared*>(memory);
     GLU_HOPPER_ONLY(run_block(
-        shared, [&] { load_input_grad<kPingPongChunks>(job, shared, tiles_n); },
-        [&] { multiply_in_turn<Element>(job, shared, tiles_n); }));
+        shared, [&] { load_given(shared, InputGradLoader<kPingPongChunks, TurnShared>(job, shared)); },
+        [&] { multiply_in_turn<Element>(job, shared); },
+        [&] { give_row_tiles(job.args, shared, tiles_n, job.taken); }));
   } else {
     auto& shared = *reinterpret_cast<JointShared*>(memory);
     GLU_HOPPER_ONLY(run_block(
-        shared, [&] { load_input_grad<kJointChunks>(job, shared, tiles_n); },
-        [&] { multiply_jointly<Element>(job, shared, tiles_n); }));
+        shared, [&] { load_given(shared, InputGradLoader<kJointChunks, JointShared>(job, shared)); },
+        [&] { multiply_jointly<Element>(job, shared); },
+        [&] { give_row_tiles(job.args, shared, tiles_n, job.taken); }));
   }
 }
 

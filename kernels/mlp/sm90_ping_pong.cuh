@@ -5,7 +5,6 @@
 /// the columns, of which each loads half for both.
 
 #include "kernels/mlp/sm90_block.cuh"
-#include "kernels/mlp/tile_rounds.hpp"
 
 namespace glu_ckpt::sm90 {
 
@@ -58,47 +57,5 @@ __device__ inline void with_cols(int cols, const Use& use) {
     if (cols <= kMost - kTileCols) return with_cols<kMost - kTileCols, kFewer>(cols, use);
   use(std::integral_constant<int, kMost>{});
 }
-
-/// The tiles of this block's cluster.
-template <typename Index = i64>
-__device__ inline TileRounds<Index> cluster_rounds() {
-  return {blockIdx.x / kCluster, gridDim.x / kCluster};
-}
-
-/// The tiles of rows that a warpgroup makes: its cluster's in the first and every second round, or in those between.
-class TurnTiles {
- public:
-  __device__ TurnTiles(const BackwardArgs& args, int tiles_n, int group)
-      : scheduler_(args.tiles, args.experts, kBackwardTileRows, tiles_n),
-        count_(scheduler_.count()),
-        rounds_(cluster_rounds()) {
-    if (group > 0) rounds_.next();
-    look_ahead();
-  }
-
-  /// Goes on to the tile that was looked up last; false where there is none.
-  __device__ bool take() {
-    if (rounds_.tile() >= count_) return false;
-    place_ = next_;
-    is_first_ = rounds_.is_first();
-    for (int i = 0; i < kConsumers; ++i) rounds_.next();
-    return true;
-  }
-  __device__ const LayerTile& place() const { return place_; }
-  /// Says whether the block makes no tile before this one.
-  __device__ bool is_first() const { return is_first_; }
-
-  /// Looks the next tile up. All lanes of a warp call it.
-  __device__ void look_ahead() {
-    if (rounds_.tile() < count_) next_ = glu_ckpt::uniform(scheduler_.at(rounds_.tile()));
-  }
-
- private:
-  TileScheduler scheduler_;
-  i64 count_;
-  TileRounds<i64> rounds_;
-  LayerTile place_, next_;
-  bool is_first_ = false;
-};
 
 }  // namespace glu_ckpt::sm90

@@ -5,6 +5,7 @@
 
 #include "kernels/mlp/sm90_ping_pong.cuh"
 #include "kernels/mlp/stored_element.cuh"
+#include "kernels/mlp/tile_rounds.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -66,13 +67,16 @@ class GradScheduler {
   u32 count_;
 };
 
+/// The tiles of this block's cluster.
+__device__ inline TileRounds cluster_rounds() { return {blockIdx.x / kCluster, gridDim.x / kCluster}; }
+
 template <typename SharedType>
 __device__ void load_weight_grad(const Sm90WeightGrad& job, SharedType& shared) {
   const auto rank = static_cast<int>(cluster_rank());
   const GradScheduler scheduler(job);
   StageFiller<SharedType> filler(shared);
   const u32 count = scheduler.count();
-  auto rounds = cluster_rounds<u32>();
+  auto rounds = cluster_rounds();
   GradTile next = scheduler.at(rounds.tile());
   while (rounds.tile() < count) {
     const GradTile place = next;
@@ -216,7 +220,7 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, SharedType& shared)
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
   PingPong ping_pong(shared, worker);
   const u32 count = scheduler.count();
-  auto rounds = cluster_rounds<u32>();
+  auto rounds = cluster_rounds();
   ExpertRows before;
   if (worker.group > 0) {
     before = scheduler.rows(rounds.tile());

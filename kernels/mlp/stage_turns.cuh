@@ -40,27 +40,28 @@ class StageFiller {
 
   /// Waits for the next stage, and announces the bytes that will come.
   __device__ std::byte* next(int bytes) {
-    if (begun_) pipeline_.next();
-    begun_ = true;
-    barrier_wait(&shared_.empty[pipeline_.stage], pipeline_.parity ^ 1);
+    wait_for_empty();
     barrier_expect(full(), static_cast<uint32_t>(bytes));
-    return shared_.stages[pipeline_.stage];
+    return shared_.stages[filled_];
   }
-  __device__ uint64_t* full() const { return &shared_.full[pipeline_.stage]; }
+  /// The barrier of the stage that next() returned.
+  __device__ uint64_t* full() const { return &shared_.full[filled_]; }
 
   /// A block must not end while the other block's copies and arrivals are still to come.
   __device__ void finish() {
-    for (int i = 0; i < SharedType::kStages; ++i) {
-      if (begun_) pipeline_.next();
-      begun_ = true;
-      barrier_wait(&shared_.empty[pipeline_.stage], pipeline_.parity ^ 1);
-    }
+    for (int i = 0; i < SharedType::kStages; ++i) wait_for_empty();
   }
 
  private:
+  __device__ void wait_for_empty() {
+    barrier_wait(&shared_.empty[pipeline_.stage], pipeline_.parity ^ 1);
+    filled_ = pipeline_.stage;
+    pipeline_.next();
+  }
+
   SharedType& shared_;
   PipelineStage<SharedType::kStages> pipeline_;
-  bool begun_ = false;
+  int filled_ = 0;
 };
 
 /// Whose turn it is. A turn ends when all warps of the warpgroup have left it. One of them would not do: a tile without

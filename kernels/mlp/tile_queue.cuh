@@ -1,5 +1,6 @@
 #pragma once
-/// Gives a kernel's tiles out one by one, so that blocks which begin late, wait, or meet short tiles take fewer. One
+/// Gives a kernel's tiles out one by one, so that blocks which begin late, wait, or meet short tiles take fewer, and
+/// tiles that follow one another, which read the same weights, are under way together however long a kernel runs. One
 /// thread of a block, or of a cluster of two, takes the next number from a counter in device memory and looks its tile
 /// up; the loading threads and the warpgroups find it in their shared memory when they get to it. Where memory is busy
 /// a look into device memory takes microseconds, which pass while a tile before is under way.
@@ -42,7 +43,11 @@ class TileQueue {
       barrier_wait(&asked_, static_cast<uint32_t>(turn - 1) % 2);
       number = static_cast<int>(gridDim.x) / kBlocks + atomicAdd(taken, 1);
     }
-    for (int after = 0; after < kConsumers / kGroups; ++after) give(turn + after, Tile{});
+    constexpr int kLasts = kConsumers / kGroups;
+    for (int last = 0; last < kLasts; ++last) give(turn + last, Tile{});
+    // Slots are given back at this block, which must not be gone before. Those of the last ones have been.
+    for (int given = turn + kLasts - kSlots; given < turn; ++given)
+      if (given >= 0) barrier_wait(&free_[given % kSlots], static_cast<uint32_t>(given / kSlots % 2));
   }
 
   /// Asks for the tile of the next turn. The loading threads call it once for each tile that is there.
@@ -102,6 +107,17 @@ class TileQueue {
   uint64_t given_[kSlots];
   uint64_t free_[kSlots];
   uint64_t asked_;
+};
+
+/// The shared memory of a block: stages, and the tiles that it is given.
+template <typename Stages, typename Queue>
+struct QueuedStages : Stages {
+  Queue queue;
+
+  __device__ void init() {
+    Stages::init();
+    queue.init();
+  }
 };
 
 }  // namespace glu_ckpt::sm90

@@ -1,5 +1,6 @@
 #pragma once
-/// The order in which the clusters of a kernel make tiles that are not given out one by one.
+/// The order in which the clusters make the tiles of weight gradients. These are not given out one by one, as others
+/// are: where an expert has few rows a tile takes about as long as the next one's number would take to come.
 
 #include "kernels/common/fast_division.hpp"
 #include "kernels/grouped_gemm/expert_tiles.hpp"
@@ -10,16 +11,13 @@ namespace glu_ckpt {
 /// a cluster goes on to another place. The last tile of a row of tiles has fewer columns, and where the tiles of some
 /// experts fill some rounds, a cluster that stayed in its place would make only such tiles, or none of them: it would
 /// end sooner than others, or later, and read what these have in L2 no longer, or not yet.
-///
-/// Index holds the numbers of tiles, and those of two rounds more.
-template <typename Index>
+/// 32 bits hold the numbers of tiles, and those of two rounds more.
 class TileRounds {
  public:
   GLU_CKPT_DEVICE TileRounds(u32 cluster, u32 clusters) : clusters_(clusters), step_(step(clusters)), place_(cluster) {}
 
   /// The number of this round's tile. Where it is not below the number of tiles, no later round has one.
-  GLU_CKPT_DEVICE Index tile() const { return first_ + place_; }
-  GLU_CKPT_DEVICE bool is_first() const { return first_ == 0; }
+  GLU_CKPT_DEVICE u32 tile() const { return first_ + place_; }
 
   GLU_CKPT_DEVICE void next() {
     first_ += clusters_;
@@ -35,10 +33,10 @@ class TileRounds {
     return ((clusters + clusters * 6 / 13 + 3) / 4 * 4 - clusters) % clusters;
   }
 
-  Index clusters_;
-  Index step_;
-  Index place_;
-  Index first_ = 0;
+  u32 clusters_;
+  u32 step_;
+  u32 place_;
+  u32 first_ = 0;
 };
 
 }  // namespace glu_ckpt

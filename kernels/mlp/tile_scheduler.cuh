@@ -67,9 +67,26 @@ class StoredRowsLoader {
  public:
   /// The GLU block of a row, and its number in that block.
   struct Place {
-    int block, in_block;
+    int block = 0, in_block = 0;
   };
 
+  /// Places as far from one another as `step` is from row 0. at() for each would divide while a stage waits for its
+  /// loads.
+  struct Walk {
+    Place place, step;
+    int block_rows = 1;
+
+    __device__ void next() {
+      place.block += step.block;
+      place.in_block += step.in_block;
+      if (place.in_block >= block_rows) {
+        place.in_block -= block_rows;
+        ++place.block;
+      }
+    }
+  };
+
+  StoredRowsLoader() = default;
   __device__ explicit StoredRowsLoader(const TmaWeight* weight)
       : map_(&weight->map), block_rows_(__ldg(&weight->block_rows)), box_rows_(__ldg(&weight->box_rows)) {
     sm90::tensor_map_to_l2(map_);
@@ -83,17 +100,10 @@ class StoredRowsLoader {
     return {block, row - block * block_rows_};
   }
 
-  /// Returns the place kRows behind `place`. Its divisions are the same for every step, so that the compiler makes them
-  /// once; at() for each step would make one while a stage waits for its loads.
+  /// Returns a place, and those kRows behind one another from there on.
   template <int kRows>
-  __device__ Place after(Place place) const {
-    place.block += kRows / block_rows_;
-    place.in_block += kRows % block_rows_;
-    if (place.in_block >= block_rows_) {
-      place.in_block -= block_rows_;
-      ++place.block;
-    }
-    return place;
+  __device__ Walk walk(int row) const {
+    return {at(row), at(kRows), block_rows_};
   }
 
   /// Loads kRows rows from `place` on, kChunks times kTileCols columns from `col` on, each at kChunkBytes behind the
@@ -119,9 +129,9 @@ class StoredRowsLoader {
   }
 
  private:
-  const CUtensorMap* map_;
-  int block_rows_;
-  int box_rows_;
+  const CUtensorMap* map_ = nullptr;
+  int block_rows_ = 1;
+  int box_rows_ = 1;
 };
 
 /// Loads one half of a tile's weights, of kRows rows.
@@ -146,7 +156,7 @@ class TmaWeightLoader {
  private:
   StoredRowsLoader rows_;
   int row_;
-  StoredRowsLoader::Place place_ = {};
+  StoredRowsLoader::Place place_;
 };
 
 /// How FC2 begins before FC1 has ended: FC1 counts, in ExpertTiles::written, the columns that it has written of each 16

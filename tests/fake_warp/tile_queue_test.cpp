@@ -8,6 +8,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <utility>
 
 namespace glu_ckpt::sm90 {
 namespace {
@@ -15,12 +16,16 @@ namespace {
 constexpr int kWarps = kWarpgroup / 32;
 constexpr int kBytes = 3;
 
+/// A tile as the queue takes it apart: of row_end - row - 1 steps.
 struct Tile {
+  /// Its number.
   int expert = 0;
   int row = 0;
   int row_end = 0;
+  /// The steps of the tile that the cluster was given before.
   int n = 0;
   bool is_there() const { return row_end > row; }
+  int steps() const { return row_end - row - 1; }
 };
 
 /// The number of a tile and of a step.
@@ -28,49 +33,60 @@ struct Step {
   int tile, step;
 };
 
-/// The shared memory of one of kBlocks blocks. kGroups warpgroups of each multiply the same stages.
+/// The stages of one of kBlocks blocks. kGroups warpgroups of each multiply the same ones.
 template <int kBlocks, int kGroups>
-struct Shared {
+struct Stages {
   static constexpr int kStages = 4;
+  /// The blocks that a stage is given back to.
+  static constexpr std::uint32_t kReleases = kBlocks;
   /// What this block and both halves of B brought.
   std::byte stages[kStages][3 * sizeof(Step)] = {};
   uint64_t full[kStages];
   uint64_t empty[kStages];
   Turns turns;
-  TileQueue<Tile, kBlocks, kGroups> queue;
 
-  Shared() {
+  void init() {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(&full[i], 1);
       barrier_init(&empty[i], kBlocks * kGroups);
     }
     turns.init();
-    queue.init();
   }
 };
 
+template <int kBlocks, int kGroups>
+struct Shared : QueuedStages<Stages<kBlocks, kGroups>, TileQueue<Tile, kBlocks, kGroups>> {
+  Shared() { this->init(); }
+};
+
+/// Tiles of as many steps as `steps` says.
 struct Scheduler {
-  int tiles;
-  int count() const { return tiles; }
-  static Tile at(int number) { return {number, 0, 1, 0}; }
+  std::vector<int> steps;
+  int steps_before = 0;
+  int count() const { return static_cast<int>(steps.size()); }
+  Tile at(int number) {
+    const int its = steps[static_cast<std::size_t>(number)];
+    return {number, 0, its + 1, std::exchange(steps_before, its)};
+  }
 };
 
 struct FakeWorker {
   int group, warp, lane;
   template <typename SharedType>
   void release(SharedType& shared, int stage) const {
-    for (std::uint32_t rank = 0; warp == 0 && rank < kCluster; ++rank) barrier_arrive_at(&shared.empty[stage], rank);
+    for (std::uint32_t rank = 0; warp == 0 && rank < SharedType::kReleases; ++rank)
+      barrier_arrive_at(&shared.empty[stage], rank);
   }
 };
 
-/// A cluster of kBlocks blocks that takes every tile, or leaves some to others, each of `steps` steps. kGroups
-/// warpgroups of a block multiply a tile together, or each every second one in turn.
+/// A cluster of kBlocks blocks that takes every tile, or leaves some to others. kGroups warpgroups of a block multiply
+/// a tile together, or each every second one in turn.
 template <int kBlocks, int kGroups>
 class Cluster {
  public:
   using SharedType = Shared<kBlocks, kGroups>;
 
-  Cluster(int tiles, int steps, unsigned seed) : tiles_(tiles), steps_(steps), random_(seed), multiplied_(tiles) {}
+  Cluster(const std::vector<int>& steps, unsigned seed) : random_(seed), multiplied_(steps.size()), scheduler_{steps} {}
 
   /// Returns the warps that waited for ever.
   std::vector<std::size_t> run(unsigned seed) {
@@ -114,7 +130,7 @@ class Cluster {
   void load(int rank) {
     SharedType& shared = blocks_[rank];
     StageFiller filler(shared);
-    // In the order of load_layer().
+    // In the order of load_layer(); load_given() loads nothing first.
     Tile tile = shared.queue.take(0);
     for (int turn = 0; tile.is_there(); ++turn) {
       const auto load_steps = [&](int from, int to) {
@@ -127,15 +143,16 @@ class Cluster {
               bring(stage, 1 + half, filler.full(), other, {tile.expert, step});
         }
       };
-      const int loaded = std::min(turn == 0 ? SharedType::kStages : 1, steps_);
+      const int steps = tile.steps();
+      const int loaded = std::min(turn == 0 ? SharedType::kStages : turn % 2, steps);
       load_steps(0, loaded);
-      const int asking = std::max(loaded, steps_ - shared.queue.kLead);
+      const int asking = std::max(loaded, steps - shared.queue.kLead);
       load_steps(loaded, asking);
       shared.queue.ask();
-      const int taking = std::max(asking, steps_ - 2);
+      const int taking = std::max(asking, steps - 2);
       load_steps(asking, taking);
       const Tile next = shared.queue.take(turn + 1);
-      load_steps(taking, steps_);
+      load_steps(taking, steps);
       tile = next;
     }
     filler.finish();
@@ -164,7 +181,8 @@ class Cluster {
     while (together < all) fake_warp::let_others_go_on();
   }
 
-  /// As the kernel of few rows does: both warpgroups read each stage, and give it back a step later.
+  /// As the kernel of few rows does, and the gradient of the input in joint tiles: both warpgroups read each stage, and
+  /// give it back a step later.
   void multiply_together(int rank, const FakeWorker& worker) {
     SharedType& shared = blocks_[rank];
     PipelineStage<SharedType::kStages> pipeline;
@@ -172,14 +190,14 @@ class Cluster {
       const Tile tile = shared.queue.take_by_warp(turn, worker.lane);
       if (!tile.is_there()) break;
       int last = 0;
-      for (int step = 0; step < steps_; ++step, pipeline.next()) {
+      for (int step = 0; step < tile.steps(); ++step, pipeline.next()) {
         barrier_wait(&shared.full[pipeline.stage], pipeline.parity);
         multiply_stage(shared.stages[pipeline.stage], tile, step, rank, worker);
         mma_wait<1>();
-        if (step > 0 && worker.warp == 0) barrier_arrive(&shared.empty[last]);
+        if (step > 0) worker.release(shared, last);
         last = pipeline.stage;
       }
-      if (worker.warp == 0) barrier_arrive(&shared.empty[last]);
+      if (tile.steps() > 0) worker.release(shared, last);
       if (worker.warp == 0) ++multiplied_[static_cast<std::size_t>(tile.expert)];
     }
   }
@@ -191,16 +209,15 @@ class Cluster {
       const Tile tile = shared.queue.take_by_warp(turn, worker.lane);
       if (!tile.is_there()) break;
       ping_pong.take_turn(
-          turn > 0 ? steps_ : 0, steps_, [] {},
+          tile.n, tile.steps(), [] {},
           [&](const std::byte* stage, int step) { multiply_stage(stage, tile, step, rank, worker); });
       if (worker.warp == 0) ++multiplied_[static_cast<std::size_t>(tile.expert)];
     }
   }
 
-  int tiles_, steps_;
   std::mt19937 random_;
   std::vector<int> multiplied_;
-  Scheduler scheduler_{tiles_};
+  Scheduler scheduler_;
   SharedType blocks_[kBlocks];
   /// The warps that have come to a warpgroup's products, which hold them together.
   int together_[kBlocks][kConsumers] = {};
@@ -213,17 +230,22 @@ void expect_each_tile_once() {
   const std::vector<std::size_t> none;
   for (unsigned seed = 0; seed < 150; ++seed) {
     std::mt19937 random(seed);
-    const int tiles = static_cast<int>(random() % 12);
-    Cluster<kBlocks, kGroups> cluster(tiles, 1 + static_cast<int>(random() % 11), seed);
+    // Each may have as many steps as all, or some of them, or none: how long a block lives must not depend on steps.
+    const int most = 1 + static_cast<int>(random() % 11);
+    std::vector<int> steps(random() % 12, most);
+    if (random() % 2 == 0)
+      for (int& its : steps) its = static_cast<int>(random() % 3) * static_cast<int>(random() % 6);
+    Cluster<kBlocks, kGroups> cluster(steps, seed);
     ASSERT_EQ(cluster.run(seed), none) << "seed " << seed;
     ASSERT_FALSE(fake_cluster.reached_a_block_that_was_gone) << "seed " << seed;
-    for (int tile = 0; tile < tiles; ++tile)
+    for (int tile = 0; tile < std::ssize(steps); ++tile)
       EXPECT_EQ(cluster.times(tile), cluster.is_its(tile) ? kBlocks * kGroups : 0)
           << "tile " << tile << ", seed " << seed;
   }
 }
 
 TEST(TileQueue, TwoBlocksWhoseWarpgroupsTakeTurns) { expect_each_tile_once<2, 1>(); }
+TEST(TileQueue, TwoBlocksWhoseWarpgroupsMultiplyTogether) { expect_each_tile_once<2, 2>(); }
 TEST(TileQueue, OneBlockWhoseWarpgroupsMultiplyTogether) { expect_each_tile_once<1, 2>(); }
 
 }  // namespace
