@@ -260,6 +260,22 @@ TEST(DeviceBackward, TilesOfBothWarpgroupsAgreeWithTheCpu) {
   }
 }
 
+/// Clusters take their second and third tiles from a counter, which each of the two products has for itself.
+TEST(DeviceBackward, MoreTilesThanClustersAgreeWithTheCpu) {
+  int multiprocessors = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
+  const i64 clusters = multiprocessors / 2;
+  // In six heights, two and a half times as many tiles as there are clusters, of the derivative and of the input.
+  const i64 many = clusters * 5 / 12 * kInputGradTurnCols + 8;
+  for (const auto& [hidden, width] : {std::pair{i64{40}, many}, std::pair{many, i64{40}}}) {
+    const DeviceBackwardCall call(backward_shape(hidden, width, Dtype::BF16, ActivationKind::Swiglu, false),
+                                  {300, 0, 700, 1}, 247);
+    ASSERT_TRUE(hidden < many || input_grad_takes_turns({call.rows, 4, hidden, 2 * width}, clusters));
+    const BackwardRun run{.save_z = true};
+    expect_close(call.run(run), call.host(run), Dtype::BF16, backward_bound(Dtype::BF16));
+  }
+}
+
 TEST(DeviceBackward, ManyExpertsMostOfThemWithoutRows) {
   // A cluster takes several tiles of the weight gradients. Those of experts without rows end at once: a warp that was
   // slower than the others could wait for ever.
