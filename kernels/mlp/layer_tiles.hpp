@@ -28,10 +28,10 @@ struct InputGradShape {
   i64 depth = 0;
 };
 
-/// Says whether `clusters` of blocks make it in less time with tiles of kInputGradTurnCols. Every cluster makes one in
-/// each round, in a time that grows with the tile's columns and with the depth. Nothing hides the stores of a tile that
-/// both warpgroups make; they take as long as kStoreDepth. That foretells what H200s took at 256 and 1024 tokens an
-/// expert: Qwen3-30B and DeepSeek-V3 3 to 9 % less in turn, Mixtral-8x7B as long and 11 % more.
+/// Says whether `clusters` of blocks make it in less time with tiles of kInputGradTurnCols. Clusters are taken to make
+/// one each in every round, in a time that grows with the tile's columns and with the depth. Nothing hides the stores
+/// of a tile that both warpgroups make; they take as long as kStoreDepth. That foretells what H200s took at 256 and
+/// 1024 tokens an expert: Qwen3-30B and DeepSeek-V3 3 to 9 % less in turn, Mixtral-8x7B as long and 11 % more.
 constexpr bool input_grad_takes_turns(const InputGradShape& shape, i64 clusters) {
   constexpr i64 kStoreDepth = 192;
   const auto ceil = [](i64 size, i64 part) { return (size + part - 1) / part; };
