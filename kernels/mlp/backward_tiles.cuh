@@ -41,15 +41,15 @@ template <int kChunks>
 class WeightColumns {
  public:
   WeightColumns() = default;
-  /// Columns of tile `n` from the first row on.
+  /// The columns of tile `n`, from the first row on.
   __device__ WeightColumns(const TmaWeight* weight, int n)
       : rows_(weight), half_(static_cast<int>(cluster_rank())), col_(n * kChunks * kTileCols) {
     rows_.open();
     walk_ = rows_.walk<kDepthRows>(half_ * kHalfDepthRows);
   }
 
-  /// Loads the next step to `to`, behind A. Weights may not go first: the heights of an expert read them at about the
-  /// same time, not at the same.
+  /// Loads the rows of the next step to `to`. They may not be the first to leave L2: the heights of an expert read them
+  /// at about the same time, not at the same.
   __device__ void load(std::byte* to, uint64_t* full) {
     rows_.load<kHalfDepthRows, kChunks, true>(to + half_ * kHalfChunkBytes, full, col_, walk_.place, kEvictNormal);
     walk_.next();

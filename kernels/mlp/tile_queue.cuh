@@ -45,7 +45,8 @@ class TileQueue {
     }
     constexpr int kLasts = kConsumers / kGroups;
     for (int last = 0; last < kLasts; ++last) give(turn + last, Tile{});
-    // Slots are given back at this block, which must not be gone before. Those of the last ones have been.
+    // Readers of both blocks give a slot back at this block, which must not be gone before. Slots that the last ones
+    // took have been given back.
     for (int given = turn + kLasts - kSlots; given < turn; ++given)
       if (given >= 0) barrier_wait(&free_[given % kSlots], static_cast<uint32_t>(given / kSlots % 2));
   }
