@@ -59,14 +59,6 @@ bool is_plain_grad(const StoredMatrix& grad) {
           (grad.dtype == Dtype::F32 || tma_boxes(grad, kStoreRows).has_value()));
 }
 
-/// Maps of all that are there, in boxes of `rows` rows.
-DeviceBuffer upload_maps(const std::vector<StoredMatrix>& matrices, int rows, GpuStream stream) {
-  std::vector<TmaWeight> maps;
-  for (const StoredMatrix& m : matrices)
-    maps.push_back(m.is_there() ? make_tma_weight(m, tma_boxes(m, rows).value()) : TmaWeight{});
-  return upload(maps, stream);
-}
-
 /// The pieces of a workspace, one behind the other.
 class Workspace {
  public:
@@ -132,11 +124,11 @@ struct DeviceGroupedMlpBackward::State {
   /// gate and up for each expert, for FC1's sums; the second is up without a gate.
   DeviceBuffer first_pairs;
   std::array<BiasTables, kMlpMatrices> biases;
-  /// The sm_90a kernels can take it, if a step's rows are aligned: maps of FC1 in pairs in boxes of kHalfRows and of
-  /// kDepthRows rows, by either of which z is recomputed; of FC1 and of W_down in boxes of kHalfDepthRows, by which the
-  /// gradients of rows are made; and of gradients.
+  /// The sm_90a kernels can take it, if a step's rows are aligned: maps of FC1, by which z is recomputed; of FC1 and of
+  /// W_down in boxes of kHalfDepthRows, by which the gradients of rows are made; and of gradients.
   bool fast = false;
-  DeviceBuffer first_maps, first_deep_maps, first_half_deep_maps, down_half_deep_maps, grad_maps;
+  HalfMaps first_maps;
+  DeviceBuffer first_half_deep_maps, down_half_deep_maps, grad_maps;
   DeviceBuffer tiles_memory;
   ExpertTiles tiles;
 };
@@ -191,8 +183,7 @@ bool DeviceGroupedMlpBackward::State::find_fast(const MlpBackward& given) const 
 
 void DeviceGroupedMlpBackward::State::upload_fast(const MlpBackward& given, GpuStream stream) {
   const std::vector<StoredMatrix> pairs = pairs_of(given.mlp);
-  first_maps = upload_maps(pairs, kHalfRows, stream);
-  first_deep_maps = upload_maps(pairs, kDepthRows, stream);
+  first_maps = HalfMaps(pairs, stream);
   first_half_deep_maps = upload_maps(pairs, kHalfDepthRows, stream);
   down_half_deep_maps = upload_maps(members(given.mlp.experts, &ExpertWeights::down), kHalfDepthRows, stream);
   std::vector<StoredMatrix> stored_grads = table_of(given.grads, kWeights);
@@ -280,13 +271,12 @@ void DeviceGroupedMlpBackward::State::recompute_z(const MlpBackwardStep& step, c
   if (is_fast) {
     const TileHeight height = choose_tile_height(step.rows, experts);
     make_expert_tiles(splits, experts, step.rows, height.tile_rows, tiles, stream);
-    static_assert(kDepthRows == kShortHalfRows);
     const int half = half_rows(height, layer);
     Sm90Layer sm90{layer,
                    make_rows_map(step.x, compute, step.rows, hidden, hidden, height.box_rows),
                    {},
                    {},
-                   maps(half == kHalfRows ? first_maps : first_deep_maps),
+                   first_maps.of(half),
                    half,
                    tiles.taken};
     launch_sm90(sm90, step.rows, height, multiprocessors, stream);

@@ -30,6 +30,22 @@ std::vector<StoredMatrix> members(std::span<const ExpertWeights> experts, MlpMem
   return matrices;
 }
 
+DeviceBuffer upload_maps(const std::vector<StoredMatrix>& matrices, int rows, GpuStream stream) {
+  std::vector<TmaWeight> maps;
+  for (const StoredMatrix& m : matrices)
+    maps.push_back(m.is_there() ? make_tma_weight(m, tma_boxes(m, rows).value()) : TmaWeight{});
+  return upload(maps, stream);
+}
+
+HalfMaps::HalfMaps(const std::vector<StoredMatrix>& pairs, GpuStream stream) {
+  for (std::size_t i = 0; i < maps_.size(); ++i) maps_[i] = upload_maps(pairs, kHalfLengths[i], stream);
+}
+
+const TmaWeight* HalfMaps::of(int half_rows) const {
+  const auto i = static_cast<std::size_t>(std::ranges::find(kHalfLengths, half_rows) - std::begin(kHalfLengths));
+  return reinterpret_cast<const TmaWeight*>(maps_[i].data());
+}
+
 int current_multiprocessors() {
   int device = 0;
   int count = 0;
@@ -63,7 +79,6 @@ bool is_high(const TileHeight& height) { return height.tile_rows == sm90_grouped
 
 int half_rows(const TileHeight& height, const MlpLayer& layer) {
   if (!is_high(height)) return kHalfRows;
-  if (layer.z[1].data != nullptr) return kShortHalfRows;
   if (layer.kind != LayerKind::Gated) return kLongHalfRows;
   return gated_half_rows(height.rows_each, layer.k, layer.n);
 }

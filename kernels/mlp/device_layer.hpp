@@ -1,6 +1,7 @@
 #pragma once
 /// The forward and the backward of the grouped MLP on a GPU share these functions of the host.
 
+#include <array>
 #include <string_view>
 #include <vector>
 
@@ -26,6 +27,23 @@ DeviceBuffer upload(const std::vector<T>& values, GpuStream stream) {
 
 /// One matrix of each expert.
 std::vector<StoredMatrix> members(std::span<const ExpertWeights> experts, MlpMember member);
+
+/// Maps of all matrices that are there, in boxes of `rows` rows, in device memory. TMA has to be able to read them so.
+DeviceBuffer upload_maps(const std::vector<StoredMatrix>& matrices, int rows, GpuStream stream);
+
+/// The maps of Sm90Layer::weights, in boxes of each of kHalfLengths.
+class HalfMaps {
+ public:
+  HalfMaps() = default;
+  /// `pairs` are the matrices of both halves of one expert after the other.
+  HalfMaps(const std::vector<StoredMatrix>& pairs, GpuStream stream);
+
+  /// Returns those whose boxes bring so many rows, one of kHalfLengths.
+  const TmaWeight* of(int half_rows) const;
+
+ private:
+  std::array<DeviceBuffer, std::size(kHalfLengths)> maps_;
+};
 
 int current_multiprocessors();
 /// Says whether the current device and the dtype take the kernels for sm_90a.

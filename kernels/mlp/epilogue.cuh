@@ -101,6 +101,12 @@ __device__ inline float probability(const MlpLayer& layer, i64 row, i64 row_end)
   return round_probability<Element, kKind>(load_probability<kKind>(layer, row, row_end));
 }
 
+/// An expert's biases, or null.
+__device__ inline const float* expert_bias(const MlpLayer& layer, int which, int expert) {
+  const float* const bias = layer.bias[which];
+  return bias != nullptr ? bias + static_cast<i64>(expert) * layer.bias_pitch : nullptr;
+}
+
 /// The epilogue as a type, so that its formula is chosen once for a tile, not for each of the tile's elements.
 template <typename ElementType, LayerKind kLayerKind, Formula kFormula>
 struct Epilogue {
@@ -112,17 +118,19 @@ struct Epilogue {
   const float* second_bias;
 
   __device__ Epilogue(const MlpLayer& mlp_layer, int expert)
-      : layer(mlp_layer), first_bias(bias_of(0, expert)), second_bias(bias_of(1, expert)) {}
+      : layer(mlp_layer), first_bias(expert_bias(layer, 0, expert)), second_bias(expert_bias(layer, 1, expert)) {}
 
   /// Returns one element of C before it is rounded. `p` is that of probability().
   __device__ float operator()(int col, float first, float second, float p) const {
     if constexpr (kKind == LayerKind::Linear) return first_bias != nullptr ? fmaf(first_bias[col], p, first) : first;
-    if constexpr (kKind == LayerKind::Ungated)
-      return activate<Element, kFormula>(layer.activation, 0, pre_activation<0>(col, first)) * p;
+    if constexpr (kKind == LayerKind::Ungated) return activated(0, pre_activation<0>(col, first), p);
     if constexpr (kKind == LayerKind::Gated)
-      return activate<Element, kFormula>(layer.activation, pre_activation<0>(col, first),
-                                         pre_activation<1>(col, second)) *
-             p;
+      return activated(pre_activation<0>(col, first), pre_activation<1>(col, second), p);
+  }
+
+  /// The same of FC1 from its rounded sums, a of gate and u of up.
+  __device__ float activated(float a, float u, float p) const {
+    return activate<Element, kFormula>(layer.activation, a, u) * p;
   }
 
   /// Returns one element of FC1's rounded sums: of gate and up for Gated, else the first only counts.
@@ -131,12 +139,6 @@ struct Epilogue {
     const float* const bias = kWhich == 0 ? first_bias : second_bias;
     if (bias != nullptr) sum += bias[col];
     return round_as<Element>(sum);
-  }
-
- private:
-  __device__ const float* bias_of(int which, int expert) const {
-    const float* const bias = layer.bias[which];
-    return bias != nullptr ? bias + static_cast<i64>(expert) * layer.bias_pitch : nullptr;
   }
 };
 

@@ -41,69 +41,49 @@ class WidenedBiases {
   DeviceBuffer values_;
 };
 
-/// Tensor maps of one matrix of each expert, in boxes of each of kHalfLengths.
-using MapsOfLengths = std::array<std::vector<TmaWeight>, std::size(kHalfLengths)>;
-
-/// The matrices of all experts as tensor maps, of the stored matrices or of a dense copy, which each run makes anew.
-class MappedWeights {
+/// One matrix of each expert as TMA reads it: where it is stored, or else in a dense copy, which each run makes anew.
+class ReadableWeights {
  public:
-  MappedWeights(const GroupedMlp& mlp, MlpMember member, GpuStream stream) {
-    std::vector<StoredMatrix> matrices = members(mlp.experts, member);
-    const bool all = std::ranges::all_of(matrices, [](const StoredMatrix& m) { return tma_boxes(m).has_value(); });
-    if (!all) use_copies(matrices, stream);
-    for (std::size_t i = 0; i < maps_.size(); ++i)
-      for (const StoredMatrix& matrix : matrices)
-        maps_[i].push_back(make_tma_weight(matrix, tma_boxes(matrix, kHalfLengths[i]).value()));
+  ReadableWeights(const GroupedMlp& mlp, MlpMember member, GpuStream stream) : matrices_(members(mlp.experts, member)) {
+    if (!std::ranges::all_of(matrices_, [](const StoredMatrix& m) { return tma_boxes(m).has_value(); }))
+      use_copies(stream);
   }
 
   void refresh(GpuStream stream) const {
-    if (stored_.bytes() > 0)
-      copy_dense(reinterpret_cast<const StoredMatrix*>(stored_.data()), std::ssize(maps_[0]), rows_, cols_,
-                 copy_.data(), round_up(cols_, kRowMultiple), stream);
+    if (stored_.bytes() == 0) return;
+    const auto* const stored = reinterpret_cast<const StoredMatrix*>(stored_.data());
+    const StoredMatrix& any = matrices_[0];
+    copy_dense(stored, std::ssize(matrices_), any.rows, any.cols, copy_.data(), pitch(), stream);
   }
 
-  const MapsOfLengths& maps() const { return maps_; }
+  const std::vector<StoredMatrix>& matrices() const { return matrices_; }
 
  private:
-  void use_copies(std::vector<StoredMatrix>& matrices, GpuStream stream) {
-    rows_ = matrices[0].rows;
-    cols_ = matrices[0].cols;
-    const i64 pitch = round_up(cols_, kRowMultiple);
-    stored_ = upload(matrices, stream);
-    copy_ = DeviceBuffer(buffer_bytes(std::ssize(matrices), rows_, pitch, 2));
-    for (std::size_t m = 0; m < matrices.size(); ++m)
-      matrices[m] =
-          dense_matrix(copy_.data() + static_cast<i64>(m) * rows_ * pitch * 2, matrices[0].dtype, rows_, cols_, pitch);
-  }
+  i64 pitch() const { return round_up(matrices_[0].cols, kRowMultiple); }
 
-  i64 rows_ = 0;
-  i64 cols_ = 0;
-  DeviceBuffer stored_;
-  DeviceBuffer copy_;
-  MapsOfLengths maps_;
-};
-
-/// The maps of both halves of a layer's tiles, two for each expert, in device memory.
-class HalfMaps {
- public:
-  HalfMaps() = default;
-  HalfMaps(const MapsOfLengths& one, const MapsOfLengths& other, GpuStream stream) {
-    for (std::size_t i = 0; i < maps_.size(); ++i) {
-      std::vector<TmaWeight> pairs;
-      for (std::size_t e = 0; e < one[i].size(); ++e) pairs.insert(pairs.end(), {one[i][e], other[i][e]});
-      maps_[i] = upload(pairs, stream);
+  void use_copies(GpuStream stream) {
+    const i64 rows = matrices_[0].rows;
+    stored_ = upload(matrices_, stream);
+    copy_ = DeviceBuffer(buffer_bytes(std::ssize(matrices_), rows, pitch(), 2));
+    const std::byte* to = copy_.data();
+    for (StoredMatrix& matrix : matrices_) {
+      matrix = dense_matrix(to, matrix.dtype, rows, matrix.cols, pitch());
+      to += rows * pitch() * 2;
     }
   }
 
-  /// Returns the maps whose boxes bring so many rows, one of kHalfLengths.
-  const TmaWeight* of(int half_rows) const {
-    const auto i = static_cast<std::size_t>(std::ranges::find(kHalfLengths, half_rows) - std::begin(kHalfLengths));
-    return reinterpret_cast<const TmaWeight*>(maps_[i].data());
-  }
-
- private:
-  std::array<DeviceBuffer, std::size(kHalfLengths)> maps_;
+  std::vector<StoredMatrix> matrices_;
+  /// StoredMatrix [experts], where there are copies.
+  DeviceBuffer stored_;
+  DeviceBuffer copy_;
 };
+
+/// The matrices of both, expert by expert.
+std::vector<StoredMatrix> pairs_of(const std::vector<StoredMatrix>& one, const std::vector<StoredMatrix>& other) {
+  std::vector<StoredMatrix> pairs;
+  for (std::size_t e = 0; e < one.size(); ++e) pairs.insert(pairs.end(), {one[e], other[e]});
+  return pairs;
+}
 
 }  // namespace
 
@@ -141,8 +121,8 @@ struct DeviceGroupedMlp::State {
   /// x is copied to rows that begin at multiples of 16 bytes.
   bool pads_x = false;
   WidenedBiases gate_bias, up_bias, down_bias;
-  /// The maps for the sm_90a kernels, and copies that they point into.
-  std::vector<MappedWeights> mapped;
+  /// The maps for the sm_90a kernels, and what they point into.
+  std::vector<ReadableWeights> readable;
   HalfMaps first_maps, second_maps;
   /// For the other kernels: StoredMatrix, two for each expert.
   DeviceBuffer first_weights, second_weights;
@@ -180,28 +160,26 @@ DeviceGroupedMlp::State::State(const GroupedMlp& mlp, i64 rows, GpuStream stream
   own_workspace = DeviceBuffer(rows > 0 ? middle_bytes(rows) + padded_bytes(rows) : 0);
   const MlpMember gate = activation.is_gated() ? &ExpertWeights::gate : &ExpertWeights::up;
   if (!by_sm90) {
-    const auto pairs = [&](MlpMember one, MlpMember other) {
-      std::vector<StoredMatrix> matrices;
-      for (const ExpertWeights& expert : mlp.experts) {
-        matrices.push_back(expert.*one);
-        matrices.push_back(expert.*other);
-      }
-      return upload(matrices, stream);
+    const auto upload_pairs = [&](MlpMember one, MlpMember other) {
+      return upload(pairs_of(members(mlp.experts, one), members(mlp.experts, other)), stream);
     };
-    first_weights = pairs(gate, &ExpertWeights::up);
-    second_weights = pairs(&ExpertWeights::down, &ExpertWeights::down);
+    first_weights = upload_pairs(gate, &ExpertWeights::up);
+    second_weights = upload_pairs(&ExpertWeights::down, &ExpertWeights::down);
     return;
   }
-  mapped.emplace_back(mlp, &ExpertWeights::up, stream);
-  mapped.emplace_back(mlp, &ExpertWeights::down, stream);
-  if (activation.is_gated()) mapped.emplace_back(mlp, &ExpertWeights::gate, stream);
-  first_maps = HalfMaps(mapped[activation.is_gated() ? 2 : 0].maps(), mapped[0].maps(), stream);
-  second_maps = HalfMaps(mapped[1].maps(), mapped[1].maps(), stream);
+  readable.emplace_back(mlp, &ExpertWeights::up, stream);
+  readable.emplace_back(mlp, &ExpertWeights::down, stream);
+  if (activation.is_gated()) readable.emplace_back(mlp, &ExpertWeights::gate, stream);
+  const auto maps = [&](const ReadableWeights& one, const ReadableWeights& other) {
+    return HalfMaps(pairs_of(one.matrices(), other.matrices()), stream);
+  };
+  first_maps = maps(readable[activation.is_gated() ? 2 : 0], readable[0]);
+  second_maps = maps(readable[1], readable[1]);
 }
 
 void DeviceGroupedMlp::State::refresh(GpuStream stream) const {
   for (const WidenedBiases* biases : {&gate_bias, &up_bias, &down_bias}) biases->refresh(stream);
-  for (const MappedWeights& weights : mapped) weights.refresh(stream);
+  for (const ReadableWeights& weights : readable) weights.refresh(stream);
 }
 
 MlpLayer DeviceGroupedMlp::State::first_layer(const float* probs, void* middle, void* z) const {

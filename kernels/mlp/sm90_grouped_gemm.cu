@@ -53,68 +53,109 @@ __device__ void schedule_tiles(const Sm90Layer& layer, Shared<kHalf>& shared, in
   if (cluster_rank() == 0) schedule_layer(layer, shared, kTileRows, tiles_n);
 }
 
-/// Writes a warp's 16 rows of a part of a tile, from `row` on, square by square.
-template <LayerKind kKind, int kHalf>
-class PartWriter {
- public:
-  __device__ PartWriter(const LayerTile& place, i64 row, std::byte* buffer)
-      : row_(row), row_end_(place.row_end), first_col_(place.n * kCols), buffer_(buffer) {}
-
-  /// Writes value(col, i) for the i-th sum of a thread in each column.
-  template <typename Element, typename Value>
-  __device__ void write(const RowsOut& out, const CUtensorMap* map, int cols, const Value& value) {
-#pragma unroll
-    for (int first = 0; first < kCols; first += kTileCols) {
-      const int col = first_col_ + first;
-      if (col >= cols) break;
-      const auto at = [&](int i) {
-        return value(col + i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2, first / 2 + i);
-      };
-      if (first + kTileCols <= kCols)
-        write_square<Element, kTileCols, kSquares>({out, map, cols}, buffer_, row_, row_end_, col, at);
-      else
-        write_square<Element, kLastCols, kSquares>({out, map, cols}, buffer_, row_, row_end_, col, at);
-    }
-  }
-
- private:
-  static constexpr int kCols = tile_cols(kKind, kHalf);
-  /// Those of the last square.
-  static constexpr int kLastCols = (kCols - 1) % kTileCols + 1;
-  i64 row_, row_end_;
-  int first_col_;
-  std::byte* buffer_;
+/// Where a warp's 16 rows of a part of a tile are written.
+struct PartPlace {
+  const LayerTile& tile;
+  i64 row;
+  std::byte* buffer;
 };
 
-/// Writes a warp's part of a tile; p are the probabilities of this thread's two rows.
-template <typename EpilogueType, int kSums>
-__device__ void write_part(const Sm90Layer& layer, const LayerTile& place, i64 row, std::byte* buffer,
-                           const float (&sums)[kSums], const float (&p)[2], const EpilogueType& epilogue) {
-  constexpr LayerKind kKind = EpilogueType::kKind;
-  constexpr int kSecond = kSums / 2;
-  using Element = typename EpilogueType::Element;
-  PartWriter<kKind, kSums> writer(place, row, buffer);
-  writer.template write<Element>(layer.out, &layer.out_map, layer.n, [&](int col, int i) {
-    return epilogue(col, sums[i], sums[(kSecond + i) % kSums], p[i / 2 % 2]);
+/// Writes kCols columns of a part square by square, of word(i), which are the i-th two neighbours of a thread's
+/// columns.
+template <typename Element, int kCols, typename Word>
+__device__ inline void write_part(const SquareOut& to, const PartPlace& at, const Word& word) {
+  /// Those of the last square.
+  constexpr int kLastCols = (kCols - 1) % kTileCols + 1;
+#pragma unroll
+  for (int first = 0; first < kCols; first += kTileCols) {
+    const int col = at.tile.n * kCols + first;
+    if (col >= to.cols) break;
+    const auto in_square = [&](int i) { return word(first / 4 + i); };
+    if (first + kTileCols <= kCols)
+      write_square<Element, kTileCols, kSquares>(to, at.buffer, at.row, at.tile.row_end, col, in_square);
+    else
+      write_square<Element, kLastCols, kSquares>(to, at.buffer, at.row, at.tile.row_end, col, in_square);
+  }
+}
+
+/// The column of a part in which a thread's i-th two neighbours begin.
+__device__ inline int word_col(int i) { return i / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2; }
+
+/// Adds a bias to the sums of kCols columns, of which the first is `first_col`.
+template <int kCols>
+__device__ inline void add_bias(float* sums, const float* bias, int first_col, int layer_cols) {
+  if (bias == nullptr) return;
+#pragma unroll
+  for (int i = 0; i < kCols / 4; ++i) {
+    const int col = first_col + word_col(i);
+    sums[2 * i] += col < layer_cols ? bias[col] : 0;
+    sums[2 * i + 1] += col + 1 < layer_cols ? bias[col + 1] : 0;
+  }
+}
+
+/// Rounds FC1's sums of a part with their biases: a word has two neighbours. In half of the registers, they leave room
+/// for what becomes of them.
+template <typename Element, LayerKind kKind, int kSums>
+__device__ inline void round_sums(uint32_t (&words)[kSums / 2], float (&sums)[kSums], const Sm90Layer& layer,
+                                  const LayerTile& tile) {
+  constexpr int kCols = tile_cols(kKind, kSums);
+  add_bias<kCols>(sums, expert_bias(layer, 0, tile.expert), tile.n * kCols, layer.n);
+  if constexpr (kKind == LayerKind::Gated)
+    add_bias<kCols>(sums + kSums / 2, expert_bias(layer, 1, tile.expert), tile.n * kCols, layer.n);
+#pragma unroll
+  for (int i = 0; i < kSums / 2; ++i) words[i] = pack<Element>(sums[2 * i], sums[2 * i + 1]);
+}
+
+/// Writes a warp's rows of a tile of FC1, and of z where that is saved; p are the probabilities of a thread's two rows
+/// of each part. z is written first and then y made of it, which needs fewer registers than both of the sums.
+template <typename Element, LayerKind kKind, int kHalf>
+__device__ inline void write_first_layer(const Sm90Layer& layer, PartPlace at, float (&sums)[kParts][kHalf],
+                                         const float (&p)[kParts][2]) {
+  constexpr int kCols = tile_cols(kKind, kHalf);
+  /// Words of up lie behind those of gate.
+  constexpr int kUp = kKind == LayerKind::Gated ? kHalf / 4 : 0;
+  uint32_t z[kParts][kHalf / 2];
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) round_sums<Element, kKind>(z[part], sums[part], layer, at.tile);
+  const auto for_each_part = [&](const auto& write) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) write(PartPlace{at.tile, at.row + part * 64, at.buffer}, part);
+  };
+  if (layer.z[1].data != nullptr)
+    for_each_part([&](const PartPlace& place, int part) {
+      if constexpr (kKind == LayerKind::Gated)
+        write_part<Element, kCols>({layer.z[0], &layer.z_maps[0], layer.n}, place, [&](int i) { return z[part][i]; });
+      write_part<Element, kCols>({layer.z[1], &layer.z_maps[1], layer.n}, place,
+                                 [&](int i) { return z[part][kUp + i]; });
+    });
+  with_epilogue<Element, kKind>(layer, at.tile.expert, [&](const auto& epilogue) {
+    for_each_part([&](const PartPlace& place, int part) {
+      write_part<Element, kCols>({layer.out, &layer.out_map, layer.n}, place, [&](int i) {
+        const float2 a = unpack<Element>(z[part][i]);
+        const float2 u = unpack<Element>(z[part][kUp + i]);
+        const float row_p = p[part][i % 2];
+        return pack<Element>(epilogue.activated(a.x, u.x, row_p), epilogue.activated(a.y, u.y, row_p));
+      });
+    });
   });
 }
 
-/// Saves z of a warp's part of a tile. It is called where halves are short: beside the sums of longer ones a thread has
-/// no registers for three results of each.
-template <typename Element, LayerKind kKind, int kSums>
-__device__ void save_part(const Sm90Layer& layer, const LayerTile& place, i64 row, std::byte* buffer,
-                          const float (&sums)[kSums]) {
-  static_assert(kSums == kShortHalfRows);
-  constexpr bool kIsGated = kKind == LayerKind::Gated;
-  constexpr int kUp = kIsGated ? 1 : 0;
-  // z is the same for every formula.
-  const Epilogue<Element, kKind, Formula::Swiglu> epilogue(layer, place.expert);
-  PartWriter<kKind, kSums> writer(place, row, buffer);
-  if constexpr (kIsGated)
-    writer.template write<Element>(layer.z[0], &layer.z_maps[0], layer.n,
-                                   [&](int col, int i) { return epilogue.template pre_activation<0>(col, sums[i]); });
-  writer.template write<Element>(layer.z[1], &layer.z_maps[1], layer.n, [&](int col, int i) {
-    return epilogue.template pre_activation<kUp>(col, sums[kUp * kSums / 2 + i]);
+/// Writes a warp's rows of a tile of FC2.
+template <typename Element, int kHalf>
+__device__ inline void write_second_layer(const Sm90Layer& layer, PartPlace at, const float (&sums)[kParts][kHalf],
+                                          const float (&p)[kParts][2]) {
+  constexpr int kCols = tile_cols(LayerKind::Linear, kHalf);
+  with_epilogue<Element, LayerKind::Linear>(layer, at.tile.expert, [&](const auto& epilogue) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      write_part<Element, kCols>({layer.out, &layer.out_map, layer.n}, at, [&](int i) {
+        const int col = at.tile.n * kCols + word_col(i);
+        const float row_p = p[part][i % 2];
+        return pack<Element>(epilogue(col, sums[part][2 * i], 0, row_p),
+                             epilogue(col + 1, sums[part][2 * i + 1], 0, row_p));
+      });
+      at.row += 64;
+    }
   });
 }
 
@@ -146,7 +187,7 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
     float sums[kParts][kHalf];
     // All rows of gate lie before those of up.
     constexpr int kGate = kKind == LayerKind::Gated ? kHalf : 0;
-    with_cols<2 * kHalf, kGate>(kGate + layer.n - place.n * kCols, [&](auto cols) {
+    with_cols<kGate>(sums, kGate + layer.n - place.n * kCols, [&](auto cols) {
       const auto multiply = [&](const std::byte* stage, int step) {
         multiply_stage<Element, 0, 0, decltype(cols)::value>(sums, stage, step > 0);
       };
@@ -155,16 +196,10 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
     });
     count_stored();
     stored = place;
-    with_epilogue<Element, kKind>(layer, place.expert, [&](const auto& epilogue) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part)
-        write_part(layer, place, row + part * 64, buffer, sums[part], p[part], epilogue);
-    });
-    if constexpr (kKind != LayerKind::Linear && kHalf == kShortHalfRows)
-      if (layer.z[1].data != nullptr)
-#pragma unroll
-        for (int part = 0; part < kParts; ++part)
-          save_part<Element, kKind>(layer, place, row + part * 64, buffer, sums[part]);
+    if constexpr (kKind == LayerKind::Linear)
+      write_second_layer<Element>(layer, {place, row, buffer}, sums, p);
+    else
+      write_first_layer<Element, kKind>(layer, {place, row, buffer}, sums, p);
   }
   count_stored();
   if (is_elected()) store_wait_all();
@@ -197,10 +232,7 @@ void launch_kind(const Sm90Layer& layer, int multiprocessors, GpuStream stream) 
       if (layer.half_rows == kShortHalfRows)
         return launch<Element, LayerKind::Gated, kShortHalfRows>(layer, multiprocessors, stream);
       return launch<Element, LayerKind::Gated, kLongHalfRows>(layer, multiprocessors, stream);
-    case LayerKind::Ungated:
-      if (layer.half_rows == kShortHalfRows)
-        return launch<Element, LayerKind::Ungated, kShortHalfRows>(layer, multiprocessors, stream);
-      return launch<Element, LayerKind::Ungated, kLongHalfRows>(layer, multiprocessors, stream);
+    case LayerKind::Ungated: return launch<Element, LayerKind::Ungated, kLongHalfRows>(layer, multiprocessors, stream);
     case LayerKind::Linear: return launch<Element, LayerKind::Linear, kLongHalfRows>(layer, multiprocessors, stream);
   }
 }

@@ -50,8 +50,8 @@ struct TileHeight {
 
 /// The height of launch_sm90_grouped_gemm().
 TileHeight sm90_grouped_gemm_height();
-/// Runs a layer of many rows an expert. Halves have kShortHalfRows where z is saved, else either of kShortHalfRows and
-/// kLongHalfRows for FC1, and kLongHalfRows for FC2. `multiprocessors` are those of the current device. Asynchronous.
+/// Runs a layer of many rows an expert. Halves have kShortHalfRows or kLongHalfRows for a gated FC1, else
+/// kLongHalfRows. `multiprocessors` are those of the current device. Asynchronous.
 void launch_sm90_grouped_gemm(const Sm90Layer& layer, int multiprocessors, GpuStream stream);
 
 /// Runs a layer of few rows an expert: A and B are swapped. `tile_rows` is 16, 32, 64 or 128. Asynchronous.

@@ -76,9 +76,10 @@ __device__ inline void write_rows(const Sm90InputGrad& job, std::byte* buffers, 
   for (int square = 0; square < kChunks; ++square) {
     const int col = (place.n * kChunks + square) * kTileCols;
     if (col >= job.args.hidden) break;
+    const float* const first = sums + square * (kTileCols / 2);
     write_square<Element, kTileCols, kBuffers>({dx, &job.dx_map, job.args.hidden},
                                                buffers + square % kBuffers * kSquareBytes, row, place.row_end, col,
-                                               [&](int i) { return sums[square * (kTileCols / 2) + i]; });
+                                               [&](int i) { return pack<Element>(first[2 * i], first[2 * i + 1]); });
   }
 }
 
@@ -93,7 +94,7 @@ __device__ void multiply_in_turn(const Sm90InputGrad& job, TurnShared& shared) {
     const LayerTile place = shared.queue.take_by_warp(turn, worker.lane);
     if (!place.is_there()) break;
     PingPongSums sums;
-    with_cols<kPingPongCols>(args.hidden - place.n * kPingPongCols, [&](auto cols) {
+    with_cols(sums, args.hidden - place.n * kPingPongCols, [&](auto cols) {
       const auto multiply = [&](const std::byte* stage, int step) {
         multiply_stage<Element, 0, 1, decltype(cols)::value>(sums, stage, step > 0);
       };

@@ -48,13 +48,19 @@ __device__ inline void multiply_stage(float (&sums)[kParts][kSums], const std::b
           b + static_cast<uint64_t>(k) * kBStep, keep || k > 0 ? 1 : 0);
 }
 
-/// Calls `use` with the columns of a tile to multiply, as a constant: kMost, or as few as hold the `cols` that the last
-/// tile of a row has, in steps of 64. `cols` are more than kFewer. The sums of other columns stay undefined. Without
-/// this the tensor cores would multiply zeros: for H = 2048 eleven tiles of 192 have 2112 columns, 64 of them empty.
-template <int kMost, int kFewer = 0, typename Use>
-__device__ inline void with_cols(int cols, const Use& use) {
-  if constexpr (kMost - kTileCols > kFewer)
-    if (cols <= kMost - kTileCols) return with_cols<kMost - kTileCols, kFewer>(cols, use);
+/// Calls `use` with the columns of a tile to multiply, as a constant: all kMost, or as few as hold the `cols` that the
+/// last tile of a row has, in steps of 64. `cols` are more than kFewer. The sums of other columns are 0: the compiler
+/// would keep the registers of undefined ones from tile to tile. Without this the tensor cores would multiply zeros:
+/// for H = 2048 eleven tiles of 192 have 2112 columns, 64 of them empty.
+template <int kFewer = 0, int kSums, typename Use, int kMost = 2 * kSums>
+__device__ inline void with_cols(float (&sums)[kParts][kSums], int cols, const Use& use) {
+  constexpr int kLess = kMost - kTileCols;
+  if constexpr (kLess > kFewer)
+    if (cols <= kLess) return with_cols<kFewer, kSums, Use, kLess>(sums, cols, use);
+#pragma unroll
+  for (int part = 0; part < kParts; ++part)
+#pragma unroll
+    for (int i = kMost / 2; i < kSums; ++i) sums[part][i] = 0;
   use(std::integral_constant<int, kMost>{});
 }
 

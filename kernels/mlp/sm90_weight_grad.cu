@@ -260,12 +260,12 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, SharedType& shared)
       }
     };
     if (steps == 0) {
-      ping_pong.take_turn(steps_before, 0, look_ahead, [](const std::byte*, int) {});
+      ping_pong.pass_turn(steps_before, look_ahead);
       if (!job.args.accumulate) store(PingPongSums{});
       continue;
     }
     PingPongSums sums;
-    with_cols<kPingPongCols>(job.n - place.n, [&](auto cols) {
+    with_cols(sums, job.n - place.n, [&](auto cols) {
       ping_pong.take_turn(steps_before, steps, look_ahead, [&](std::byte* stage, int step) {
         if (rest > 0 && step == steps - 1) clear_rows(stage, rest, worker);
         multiply_stage<Element, 1, 1, decltype(cols)::value>(sums, stage, step > 0);

@@ -88,31 +88,54 @@ class PingPong {
       : shared_(shared), worker_(worker), turn_parity_(worker.group == 0 ? 1 : 0) {}
 
   /// Skips `steps_before` stages, which are those of the other warpgroup's tile before this one; calls `multiply` with
-  /// each stage of this one and its step, and gives the stages back. The sums are complete on return. `meanwhile` is
-  /// called while the last products are made: a look into memory that begins there costs no time.
+  /// each stage of this one and its step, and gives the stages back. There is at least one. The sums are complete on
+  /// return. `meanwhile` is called while the last products are made: a look into memory that begins there costs no
+  /// time.
   template <typename Meanwhile, typename Multiply>
   __device__ void take_turn(int steps_before, int steps, const Meanwhile& meanwhile, const Multiply& multiply) {
-    pipeline_.skip(steps_before);
-    shared_.turns.wait(worker_.group, turn_parity_);
-    turn_parity_ ^= 1;
-    int last = 0;
-    for (int step = 0; step < steps; ++step, pipeline_.next()) {
+    begin_turn(steps_before);
+    const auto take = [&](int step) {
       barrier_wait(&shared_.full[pipeline_.stage], pipeline_.parity);
       multiply(shared_.stages[pipeline_.stage], step);
       mma_commit();
+      return pipeline_.stage;
+    };
+    // The first products do not add to what the sums were. In a loop of all steps the compiler would not see that, and
+    // would keep the sums' registers while the results of the tile before leave.
+    int last = take(0);
+    pipeline_.next();
+    for (int step = 1; step < steps; ++step, pipeline_.next()) {
+      const int taken = take(step);
       // The step before has ended once this one alone is under way.
       mma_wait<1>();
-      if (step > 0) worker_.release(shared_, last);
-      last = pipeline_.stage;
+      worker_.release(shared_, last);
+      last = taken;
     }
-    // The other warpgroup's first products queue behind the last ones of this.
-    if (worker_.lane == 0) shared_.turns.leave(worker_.group);
-    meanwhile();
+    leave_turn(meanwhile);
     mma_wait<0>();
-    if (steps > 0) worker_.release(shared_, last);
+    worker_.release(shared_, last);
+  }
+
+  /// The turn of a tile without steps.
+  template <typename Meanwhile>
+  __device__ void pass_turn(int steps_before, const Meanwhile& meanwhile) {
+    begin_turn(steps_before);
+    leave_turn(meanwhile);
   }
 
  private:
+  __device__ void begin_turn(int steps_before) {
+    pipeline_.skip(steps_before);
+    shared_.turns.wait(worker_.group, turn_parity_);
+    turn_parity_ ^= 1;
+  }
+  /// The other warpgroup's first products queue behind the last ones of this.
+  template <typename Meanwhile>
+  __device__ void leave_turn(const Meanwhile& meanwhile) {
+    if (worker_.lane == 0) shared_.turns.leave(worker_.group);
+    meanwhile();
+  }
+
   SharedType& shared_;
   const WorkerType& worker_;
   PipelineStage<SharedType::kStages> pipeline_;

@@ -51,21 +51,19 @@ __device__ inline void store_square(const SquareOut& to, const std::byte* buffer
   }
 }
 
-/// Writes a square of value(0) to value(kCols / 2 - 1), the places of a warp's sums. `buffer` is one of kBuffers that
-/// take turns.
-template <typename Element, int kCols = kTileCols, int kBuffers = 2, typename Value>
+/// Writes a square of word(0) to word(kCols / 4 - 1), each two elements of which the sums are neighbours. `buffer` is
+/// one of kBuffers that take turns.
+template <typename Element, int kCols = kTileCols, int kBuffers = 2, typename Word>
 __device__ inline void write_square(const SquareOut& to, std::byte* buffer, i64 row, i64 row_end, int col,
-                                    const Value& value) {
+                                    const Word& word) {
   const uint32_t base = sm90::shared_address(buffer);
   // The other buffers' stores may still be under way, this one's is not.
   if (sm90::is_elected()) sm90::store_wait_read<kBuffers - 1>();
   __syncwarp();
 #pragma unroll
   for (int chunk = 0; chunk < kCols / 8; chunk += 2)
-    sm90::store_matrices(square_address(base, chunk), pack<Element>(value(chunk * 4), value(chunk * 4 + 1)),
-                         pack<Element>(value(chunk * 4 + 2), value(chunk * 4 + 3)),
-                         pack<Element>(value(chunk * 4 + 4), value(chunk * 4 + 5)),
-                         pack<Element>(value(chunk * 4 + 6), value(chunk * 4 + 7)));
+    sm90::store_matrices(square_address(base, chunk), word(chunk * 2), word(chunk * 2 + 1), word(chunk * 2 + 2),
+                         word(chunk * 2 + 3));
   sm90::publish_shared();
   __syncwarp();
   store_square<Element, kCols>(to, buffer, row, row_end, col);

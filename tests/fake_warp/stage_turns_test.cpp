@@ -59,16 +59,21 @@ std::vector<std::size_t> stuck_warps(const std::vector<int>& steps, unsigned see
       warps.emplace_back([&, group, warp] {
         const FakeWorker worker{group, warp, 0};
         PingPong ping_pong(shared, worker);
-        for (auto tile = static_cast<std::size_t>(group); tile < steps.size(); tile += kConsumers)
-          ping_pong.take_turn(
-              tile > 0 ? steps[tile - 1] : 0, steps[tile], [] {},
-              [&](int stage, int step) {
-                ASSERT_EQ(stage, first[tile] + step) << "tile " << tile << ", seed " << seed;
-                int& together = shared.multiplying[static_cast<std::size_t>(stage)];
-                ++together;
-                fake_warp::something_happened();
-                while (together < kWarps) fake_warp::let_others_go_on();
-              });
+        for (auto tile = static_cast<std::size_t>(group); tile < steps.size(); tile += kConsumers) {
+          const int steps_before = tile > 0 ? steps[tile - 1] : 0;
+          const auto multiply = [&](int stage, int step) {
+            ASSERT_EQ(stage, first[tile] + step) << "tile " << tile << ", seed " << seed;
+            int& together = shared.multiplying[static_cast<std::size_t>(stage)];
+            ++together;
+            fake_warp::something_happened();
+            while (together < kWarps) fake_warp::let_others_go_on();
+          };
+          if (steps[tile] > 0)
+            ping_pong.take_turn(
+                steps_before, steps[tile], [] {}, multiply);
+          else
+            ping_pong.pass_turn(steps_before, [] {});
+        }
       });
   return fake_warp::run_in_random_order(warps, seed);
 }

@@ -208,9 +208,12 @@ class Cluster {
     for (int turn = worker.group;; turn += kConsumers) {
       const Tile tile = shared.queue.take_by_warp(turn, worker.lane);
       if (!tile.is_there()) break;
-      ping_pong.take_turn(
-          tile.n, tile.steps(), [] {},
-          [&](const std::byte* stage, int step) { multiply_stage(stage, tile, step, rank, worker); });
+      if (tile.steps() > 0)
+        ping_pong.take_turn(
+            tile.n, tile.steps(), [] {},
+            [&](const std::byte* stage, int step) { multiply_stage(stage, tile, step, rank, worker); });
+      else
+        ping_pong.pass_turn(tile.n, [] {});
       if (worker.warp == 0) ++multiplied_[static_cast<std::size_t>(tile.expert)];
     }
   }

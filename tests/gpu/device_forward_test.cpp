@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "device_experts.hpp"
+#include "kernels/mlp/layer_tiles.hpp"
 #include "support/mlp_cases.hpp"
 #include "support/slug_of.hpp"
 
@@ -24,17 +25,24 @@ const std::vector<i64> kSplitsOfAllHeights[] = {
 struct DeviceCall : MlpCall {
   using MlpCall::MlpCall;
 
-  std::vector<std::byte> run(const Fc1Order& order, Dtype compute, i64 shift = 0) const {
+  /// Returns the output; FC1's rounded sums go to `saved_z` if that is there.
+  std::vector<std::byte> run(const Fc1Order& order, Dtype compute, i64 shift = 0,
+                             std::vector<std::byte>* saved_z = nullptr) const {
     const StoredExperts stored(shape, experts, order);
     const DeviceExperts weights(stored, shift);
     const GuardedArray device_x(to_bytes(x, compute));
     const GuardedArray device_splits(splits);
     const GuardedArray device_probs(probs);
     const GuardedArray out(device_x.bytes());
+    const i64 z_cols = (shape.activation.is_gated() ? 2 : 1) * shape.widths[0];
+    const GuardedArray z(saved_z != nullptr ? rows * z_cols * (dtype_bits(compute) / 8) : 0);
     const DeviceGroupedMlp mlp({shape.hidden, compute, shape.activation, weights.experts()}, rows, nullptr);
     mlp.run(device_x.data(), rows, reinterpret_cast<const i64*>(device_splits.data()),
-            reinterpret_cast<const float*>(device_probs.data()), out.data(), nullptr);
+            reinterpret_cast<const float*>(device_probs.data()), out.data(), nullptr,
+            saved_z != nullptr ? z.data() : nullptr);
     mlp.check_splits(nullptr);
+    if (saved_z != nullptr) *saved_z = z.download();
+    EXPECT_TRUE(z.guards_intact());
     EXPECT_TRUE(out.guards_intact());
     EXPECT_TRUE(device_x.guards_intact());
     return out.download();
@@ -312,19 +320,33 @@ TEST(DeviceForward, ThePartBetweenTheLayersIsThatOfTheSameRun) {
     }
 }
 
-/// From a number of rows on FC1 has tiles of another width.
+/// From a number of rows on FC1 has tiles of another width. Of one case the last tile of a row is full, of the other
+/// not.
 TEST(DeviceForward, TilesOfBothWidthsGiveTheSameBits) {
-  constexpr i64 kRows = 2048, kHidden = 136, kWidth = 264;
-  const MlpShape shape{kHidden, {kWidth}, Dtype::BF16, some_activation(ActivationKind::Swiglu), true};
-  const DeviceCall longer(shape, {kRows + 1}, 17);
-  DeviceCall shorter = longer;
-  shorter.rows = kRows;
-  shorter.splits = {kRows};
-  shorter.probs.resize(kRows);
-  shorter.x.resize(kRows * kHidden);
-  auto expected = longer.run(kSplit, Dtype::BF16);
-  expected.resize(kRows * kHidden * 2);
-  EXPECT_EQ(shorter.run(kSplit, Dtype::BF16), expected);
+  struct Case {
+    i64 rows, hidden, width;
+  };
+  for (const auto& [rows, hidden, width] : {Case{512, 136, 288}, Case{1024, 8192, 264}})
+    for (const Dtype dtype : {Dtype::BF16, Dtype::F16}) {
+      ASSERT_NE(gated_half_rows(rows, hidden, width), gated_half_rows(rows + 1, hidden, width));
+      const MlpShape shape{hidden, {width}, dtype, some_activation(ActivationKind::Swiglu), true};
+      const DeviceCall longer(shape, {rows + 1}, 17);
+      DeviceCall shorter = longer;
+      shorter.rows = rows;
+      shorter.splits = {rows};
+      shorter.probs.resize(static_cast<std::size_t>(rows));
+      shorter.x.resize(static_cast<std::size_t>(rows * hidden));
+      auto expected = longer.run(kSplit, dtype);
+      expected.resize(static_cast<std::size_t>(rows * hidden * 2));
+      EXPECT_EQ(shorter.run(kSplit, dtype), expected) << rows << " rows";
+      std::vector<std::byte> z, expected_z;
+      auto beside_z = longer.run(kSplit, dtype, 0, &expected_z);
+      beside_z.resize(expected.size());
+      EXPECT_EQ(beside_z, expected) << rows << " rows, z saved";
+      EXPECT_EQ(shorter.run(kSplit, dtype, 0, &z), expected) << rows << " rows, z saved";
+      expected_z.resize(static_cast<std::size_t>(rows * 2 * width * 2));
+      EXPECT_EQ(z, expected_z) << rows << " rows";
+    }
 }
 
 TEST(DeviceForward, WrongSplitsWriteNothing) {
