@@ -271,13 +271,11 @@ void DeviceGroupedMlpBackward::State::recompute_z(const MlpBackwardStep& step, c
   if (is_fast) {
     const TileHeight height = choose_tile_height(step.rows, experts);
     make_expert_tiles(splits, experts, step.rows, height.tile_rows, tiles, stream);
-    const int half = half_rows(height, layer);
     Sm90Layer sm90{layer,
                    make_rows_map(step.x, compute, step.rows, hidden, hidden, height.box_rows),
                    {},
                    {},
-                   first_maps.of(half),
-                   half,
+                   first_maps.of(half_rows(height)),
                    tiles.taken};
     launch_sm90(sm90, step.rows, height, multiprocessors, stream);
   } else {

@@ -67,7 +67,6 @@ TileHeight choose_tile_height(i64 rows, i64 experts) {
   const i64 each = (rows + experts - 1) / experts;
   TileHeight height = sm90_grouped_gemm_height();
   if (each <= 128) height.box_rows = height.tile_rows = each > 64 ? 128 : each > 24 ? 64 : each > 8 ? 32 : 16;
-  height.rows_each = each;
   return height;
 }
 
@@ -77,11 +76,7 @@ bool is_high(const TileHeight& height) { return height.tile_rows == sm90_grouped
 
 }  // namespace
 
-int half_rows(const TileHeight& height, const MlpLayer& layer) {
-  if (!is_high(height)) return kHalfRows;
-  if (layer.kind != LayerKind::Gated) return kLongHalfRows;
-  return gated_half_rows(height.rows_each, layer.k, layer.n);
-}
+int half_rows(const TileHeight& height) { return is_high(height) ? kTurnHalfRows : kHalfRows; }
 
 void set_z(MlpLayer& layer, void* z) {
   const i64 halves = layer.kind == LayerKind::Gated ? 2 : 1;

@@ -53,8 +53,8 @@ bool takes_sm90(Dtype compute);
 /// order.
 TileHeight choose_tile_height(i64 rows, i64 experts);
 
-/// The weight rows that the boxes of Sm90Layer::weights bring to the kernel that takes the layer.
-int half_rows(const TileHeight& height, const MlpLayer& layer);
+/// The weight rows that the boxes of Sm90Layer::weights bring to the kernel for tiles of this height.
+int half_rows(const TileHeight& height);
 
 /// Makes FC1 save its rounded sums to `z` [rows, 2F], or [rows, F] without a gate.
 void set_z(MlpLayer& layer, void* z);

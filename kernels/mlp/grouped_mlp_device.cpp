@@ -232,8 +232,7 @@ void DeviceGroupedMlp::State::run_sm90(const void* x, i64 rows, const i64* split
                    make_rows_map(a, compute, rows, layer.k, a_pitch, height.box_rows),
                    {},
                    {},
-                   maps.of(half_rows(height, layer)),
-                   half_rows(height, layer),
+                   maps.of(half_rows(height)),
                    tiles.taken + (&layer == &second ? 1 : 0),
                    &layer == &second};
     launch_sm90(sm90, rows, height, multiprocessors, stream);

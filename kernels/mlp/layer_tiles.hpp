@@ -43,21 +43,6 @@ constexpr bool input_grad_takes_turns(const InputGradShape& shape, i64 clusters)
   return time(kInputGradTurnCols, shape.depth) < time(kInputGradJointCols, shape.depth + kStoreDepth);
 }
 
-/// The rows of a half in tiles of a gated FC1, [rows, cols] from `depth` columns, where an expert has about `rows_each`
-/// rows. Long halves leave 3 % of the tiles empty where F is DeepSeek's 2048. Short ones cost more than that, for they
-/// read A more often, where the rows that a group of tiles shares do not stay in half of L2. Where long ones leave
-/// nothing empty, as for Qwen3's 768, they take less power, and about as long in turn with other work. Measured on
-/// H200s.
-constexpr int gated_half_rows(i64 rows_each, i64 depth, i64 cols) {
-  constexpr i64 kGroupRows = 2048;
-  constexpr i64 kMostBytes = 16 << 20;
-  constexpr i64 kManyRows = 512;
-  const i64 shared_rows = rows_each < kGroupRows ? rows_each : kGroupRows;
-  const bool leave_l2 = shared_rows * depth * 2 > kMostBytes;
-  const bool fill_tiles = cols % kLongHalfRows == 0 && rows_each > kManyRows;
-  return leave_l2 || fill_tiles ? kLongHalfRows : kShortHalfRows;
-}
-
 /// The columns of C in a tile whose halves of weights have so many rows.
 constexpr int tile_cols(LayerKind kind, int half_rows) { return kind == LayerKind::Gated ? half_rows : 2 * half_rows; }
 

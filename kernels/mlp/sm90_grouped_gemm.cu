@@ -1,5 +1,5 @@
-/// The layer for many rows an expert, which is bound by arithmetic: C = A B^T in tiles of 128 x 192 a warpgroup, or of
-/// 128 x 128, whose results leave while the other warpgroup multiplies. FC1 saves z here, too.
+/// The layer for many rows an expert, which is bound by arithmetic: C = A B^T in tiles of 128 x 192 a warpgroup, whose
+/// results leave while the other warpgroup multiplies. FC1 saves z here, too.
 ///
 /// A block stays on its multiprocessor and takes one tile after the other. Two blocks are a cluster: they work on
 /// neighbouring rows and the same weights, of which each loads half for both. A result's gate and up sums are in the
@@ -18,38 +18,32 @@ constexpr int kTileRows = kBlockRows * kCluster;
 /// Each warp has one square of results on its way out. It waits for a square to leave while the other warpgroup
 /// multiplies, and beside two squares there would be no room for as many stages.
 constexpr int kSquares = 1;
-template <int kHalf>
-using Shared = QueuedStages<PingPongStages<kHalf == kShortHalfRows ? 6 : 5, kSquares, 2 * kHalf>,
-                            TileQueue<LayerTile, kCluster, 1>>;
-static_assert(2 * kLongHalfRows == kPingPongCols);
+using Shared = QueuedStages<PingPongStages<5, kSquares>, TileQueue<LayerTile, kCluster, 1>>;
+static_assert(2 * kTurnHalfRows == kPingPongCols);
 
 /// The half of a tile's weights that a block loads for both.
-template <int kHalf>
 class OwnHalf {
  public:
   __device__ OwnHalf(const Sm90Layer& layer, const LayerTile& tile)
       : half_(layer, tile, static_cast<int>(cluster_rank())) {}
   __device__ void open() { half_.open(); }
   __device__ void load(std::byte* stage, uint64_t* full, int step) const {
-    half_.template load<true>(stage + kABytes + cluster_rank() * kHalf * kTileRowBytes, full, step * kTileCols,
+    half_.template load<true>(stage + kABytes + cluster_rank() * kTurnHalfRows * kTileRowBytes, full, step * kTileCols,
                               kEvictNormal);
   }
 
  private:
-  TmaWeightLoader<kHalf> half_;
+  TmaWeightLoader<kTurnHalfRows> half_;
 };
 
-template <int kHalf>
-__device__ void load_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
+__device__ void load_tiles(const Sm90Layer& layer, Shared& shared) {
   const int own_row = static_cast<int>(cluster_rank()) * kBlockRows;
-  load_layer<OwnHalf<kHalf>>(
-      layer, shared, kTileRows, [&](std::byte* stage, uint64_t* full, const LayerTile& tile, int step) {
-        load_tile_2d(stage, &layer.a_map, full, step * kTileCols, static_cast<int>(tile.row) + own_row, kEvictNormal);
-      });
+  load_layer<OwnHalf>(layer, shared, kTileRows, [&](std::byte* stage, uint64_t* full, const LayerTile& tile, int step) {
+    load_tile_2d(stage, &layer.a_map, full, step * kTileCols, static_cast<int>(tile.row) + own_row, kEvictNormal);
+  });
 }
 
-template <int kHalf>
-__device__ void schedule_tiles(const Sm90Layer& layer, Shared<kHalf>& shared, int tiles_n) {
+__device__ void schedule_tiles(const Sm90Layer& layer, Shared& shared, int tiles_n) {
   if (cluster_rank() == 0) schedule_layer(layer, shared, kTileRows, tiles_n);
 }
 
@@ -108,13 +102,13 @@ __device__ inline void round_sums(uint32_t (&words)[kSums / 2], float (&sums)[kS
 
 /// Writes a warp's rows of a tile of FC1, and of z where that is saved; p are the probabilities of a thread's two rows
 /// of each part. z is written first and then y made of it, which needs fewer registers than both of the sums.
-template <typename Element, LayerKind kKind, int kHalf>
-__device__ inline void write_first_layer(const Sm90Layer& layer, PartPlace at, float (&sums)[kParts][kHalf],
+template <typename Element, LayerKind kKind>
+__device__ inline void write_first_layer(const Sm90Layer& layer, PartPlace at, PingPongSums& sums,
                                          const float (&p)[kParts][2]) {
-  constexpr int kCols = tile_cols(kKind, kHalf);
+  constexpr int kCols = tile_cols(kKind, kTurnHalfRows);
   /// Words of up lie behind those of gate.
-  constexpr int kUp = kKind == LayerKind::Gated ? kHalf / 4 : 0;
-  uint32_t z[kParts][kHalf / 2];
+  constexpr int kUp = kKind == LayerKind::Gated ? kPartSums / 4 : 0;
+  uint32_t z[kParts][kPartSums / 2];
 #pragma unroll
   for (int part = 0; part < kParts; ++part) round_sums<Element, kKind>(z[part], sums[part], layer, at.tile);
   const auto for_each_part = [&](const auto& write) {
@@ -141,10 +135,10 @@ __device__ inline void write_first_layer(const Sm90Layer& layer, PartPlace at, f
 }
 
 /// Writes a warp's rows of a tile of FC2.
-template <typename Element, int kHalf>
-__device__ inline void write_second_layer(const Sm90Layer& layer, PartPlace at, const float (&sums)[kParts][kHalf],
+template <typename Element>
+__device__ inline void write_second_layer(const Sm90Layer& layer, PartPlace at, const PingPongSums& sums,
                                           const float (&p)[kParts][2]) {
-  constexpr int kCols = tile_cols(LayerKind::Linear, kHalf);
+  constexpr int kCols = tile_cols(LayerKind::Linear, kTurnHalfRows);
   with_epilogue<Element, LayerKind::Linear>(layer, at.tile.expert, [&](const auto& epilogue) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
@@ -159,15 +153,15 @@ __device__ inline void write_second_layer(const Sm90Layer& layer, PartPlace at, 
   });
 }
 
-template <typename Element, LayerKind kKind, int kHalf>
-__device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
+template <typename Element, LayerKind kKind>
+__device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared) {
   if (!layer.follows_layer) wait_for_launch_before();
   const Worker worker;
   const int steps = tiles_of(layer.k, kTileCols);
   PingPong ping_pong(shared, worker);
   std::byte* const buffer = shared.out_of(worker.group, worker.warp);
   const int own_row = worker.rank * kBlockRows + worker.warp * kStoreRows;
-  constexpr int kCols = tile_cols(kKind, kHalf);
+  constexpr int kCols = tile_cols(kKind, kTurnHalfRows);
   // FC1's tile whose stores are on their way.
   LayerTile stored;
   const auto count_stored = [&] {
@@ -184,9 +178,9 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         p[part][i] = probability<Element, kKind>(layer, row + part * 64 + worker.lane / 4 + 8 * i, place.row_end);
-    float sums[kParts][kHalf];
+    PingPongSums sums;
     // All rows of gate lie before those of up.
-    constexpr int kGate = kKind == LayerKind::Gated ? kHalf : 0;
+    constexpr int kGate = kKind == LayerKind::Gated ? kTurnHalfRows : 0;
     with_cols<kGate>(sums, kGate + layer.n - place.n * kCols, [&](auto cols) {
       const auto multiply = [&](const std::byte* stage, int step) {
         multiply_stage<Element, 0, 0, decltype(cols)::value>(sums, stage, step > 0);
@@ -207,33 +201,29 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared<kHalf>& shared) {
   if (layer.follows_layer) wait_for_launch_before();
 }
 
-template <typename Element, LayerKind kKind, int kHalf>
+template <typename Element, LayerKind kKind>
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     sm90_grouped_gemm(const __grid_constant__ Sm90Layer layer, int tiles_n) {
   extern __shared__ __align__(1024) std::byte memory[];
-  auto& shared = *reinterpret_cast<Shared<kHalf>*>(memory);
+  auto& shared = *reinterpret_cast<Shared*>(memory);
   GLU_HOPPER_ONLY(run_block(
-      shared, [&] { load_tiles<kHalf>(layer, shared); }, [&] { multiply_tiles<Element, kKind, kHalf>(layer, shared); },
-      [&] { schedule_tiles<kHalf>(layer, shared, tiles_n); }));
+      shared, [&] { load_tiles(layer, shared); }, [&] { multiply_tiles<Element, kKind>(layer, shared); },
+      [&] { schedule_tiles(layer, shared, tiles_n); }));
 }
 
-template <typename Element, LayerKind kKind, int kHalf>
+template <typename Element, LayerKind kKind>
 void launch(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
-  constexpr int kCols = tile_cols(kKind, kHalf);
-  launch_overlapping(sm90_grouped_gemm<Element, kKind, kHalf>,
-                     static_cast<unsigned>(multiprocessors / kCluster * kCluster), kThreads,
-                     static_cast<int>(sizeof(Shared<kHalf>)), stream, layer, (layer.n + kCols - 1) / kCols);
+  constexpr int kCols = tile_cols(kKind, kTurnHalfRows);
+  launch_overlapping(sm90_grouped_gemm<Element, kKind>, static_cast<unsigned>(multiprocessors / kCluster * kCluster),
+                     kThreads, static_cast<int>(sizeof(Shared)), stream, layer, (layer.n + kCols - 1) / kCols);
 }
 
 template <typename Element>
 void launch_kind(const Sm90Layer& layer, int multiprocessors, GpuStream stream) {
   switch (layer.kind) {
-    case LayerKind::Gated:
-      if (layer.half_rows == kShortHalfRows)
-        return launch<Element, LayerKind::Gated, kShortHalfRows>(layer, multiprocessors, stream);
-      return launch<Element, LayerKind::Gated, kLongHalfRows>(layer, multiprocessors, stream);
-    case LayerKind::Ungated: return launch<Element, LayerKind::Ungated, kLongHalfRows>(layer, multiprocessors, stream);
-    case LayerKind::Linear: return launch<Element, LayerKind::Linear, kLongHalfRows>(layer, multiprocessors, stream);
+    case LayerKind::Gated: return launch<Element, LayerKind::Gated>(layer, multiprocessors, stream);
+    case LayerKind::Ungated: return launch<Element, LayerKind::Ungated>(layer, multiprocessors, stream);
+    case LayerKind::Linear: return launch<Element, LayerKind::Linear>(layer, multiprocessors, stream);
   }
 }
 

@@ -26,8 +26,6 @@ struct Sm90Layer : MlpLayer {
   CUtensorMap z_maps[2];
   /// Two maps for each expert in device memory, one for each half; both are the same where halves are neighbours.
   const TmaWeight* weights = nullptr;
-  /// The rows of a half, which the maps' boxes bring.
-  int half_rows = kHalfRows;
   /// Counts the tiles that are taken, in device memory; 0 before the launch.
   i32* taken = nullptr;
   /// The launch before in the stream is the layer that writes A, with the same tiles.
@@ -44,14 +42,12 @@ CUtensorMap make_rows_map(const void* data, Dtype dtype, i64 rows, i64 cols, i64
 struct TileHeight {
   int box_rows = 0;
   int tile_rows = 0;
-  /// About so many rows has an expert.
-  i64 rows_each = 0;
 };
 
 /// The height of launch_sm90_grouped_gemm().
 TileHeight sm90_grouped_gemm_height();
-/// Runs a layer of many rows an expert. Halves have kShortHalfRows or kLongHalfRows for a gated FC1, else
-/// kLongHalfRows. `multiprocessors` are those of the current device. Asynchronous.
+/// Runs a layer of many rows an expert, in halves of kTurnHalfRows. `multiprocessors` are those of the current device.
+/// Asynchronous.
 void launch_sm90_grouped_gemm(const Sm90Layer& layer, int multiprocessors, GpuStream stream);
 
 /// Runs a layer of few rows an expert: A and B are swapped. `tile_rows` is 16, 32, 64 or 128. Asynchronous.

@@ -1,7 +1,7 @@
 #pragma once
 /// sm90_grouped_gemm.cu and the three products of the backward share this schedule, in which the two warpgroups of a
-/// block take turns with the tensor cores ("ping-pong"). Each makes tiles of 128 x 192, or 128 x 128, of its own;
-/// while one multiplies, the other stores its results. The two blocks of a cluster work on neighbouring rows and share
+/// block take turns with the tensor cores ("ping-pong"). Each makes tiles of 128 x 192 of its own; while
+/// one multiplies, the other stores its results. The two blocks of a cluster work on neighbouring rows and share
 /// the columns, of which each loads half for both.
 
 #include "kernels/mlp/sm90_block.cuh"
@@ -19,20 +19,20 @@ inline constexpr int kHalfChunkBytes = kHalfDepthRows * kTileRowBytes;
 static_assert(kHalfDepthRows * kCluster == kDepthRows);
 
 /// One warpgroup of each block gives a stage back.
-template <int kNumStages, int kNumSquares, int kCols = kPingPongCols>
-struct PingPongStages : BlockStages<kNumStages, kABytes + kCols * kTileRowBytes, kNumSquares, kCluster> {
+template <int kNumStages, int kNumSquares>
+struct PingPongStages : BlockStages<kNumStages, kABytes + kPingPongCols * kTileRowBytes, kNumSquares, kCluster> {
   Turns turns;
 
   __device__ void init() {
-    BlockStages<kNumStages, kABytes + kCols * kTileRowBytes, kNumSquares, kCluster>::init();
+    BlockStages<kNumStages, kABytes + kPingPongCols * kTileRowBytes, kNumSquares, kCluster>::init();
     turns.init();
   }
 };
 
 /// Adds the products of a stage to the sums of the first kCols columns: of A's rows by depth and B's rows by depth, or,
 /// where kTurnsA or kTurnsB is 1, of depth by columns.
-template <typename Element, int kTurnsA, int kTurnsB, int kCols, int kSums>
-__device__ inline void multiply_stage(float (&sums)[kParts][kSums], const std::byte* stage, bool keep) {
+template <typename Element, int kTurnsA, int kTurnsB, int kCols>
+__device__ inline void multiply_stage(PingPongSums& sums, const std::byte* stage, bool keep) {
   const uint64_t a = kTurnsA == 1 ? transposed_descriptor(stage, kChunkBytes) : tile_descriptor(stage);
   const std::byte* const second = stage + kABytes;
   const uint64_t b = kTurnsB == 1 ? transposed_descriptor(second, kChunkBytes) : tile_descriptor(second);
@@ -52,15 +52,15 @@ __device__ inline void multiply_stage(float (&sums)[kParts][kSums], const std::b
 /// last tile of a row has, in steps of 64. `cols` are more than kFewer. The sums of other columns are 0: the compiler
 /// would keep the registers of undefined ones from tile to tile. Without this the tensor cores would multiply zeros:
 /// for H = 2048 eleven tiles of 192 have 2112 columns, 64 of them empty.
-template <int kFewer = 0, int kSums, typename Use, int kMost = 2 * kSums>
-__device__ inline void with_cols(float (&sums)[kParts][kSums], int cols, const Use& use) {
+template <int kFewer = 0, int kMost = kPingPongCols, typename Use>
+__device__ inline void with_cols(PingPongSums& sums, int cols, const Use& use) {
   constexpr int kLess = kMost - kTileCols;
   if constexpr (kLess > kFewer)
-    if (cols <= kLess) return with_cols<kFewer, kSums, Use, kLess>(sums, cols, use);
+    if (cols <= kLess) return with_cols<kFewer, kLess>(sums, cols, use);
 #pragma unroll
   for (int part = 0; part < kParts; ++part)
 #pragma unroll
-    for (int i = kMost / 2; i < kSums; ++i) sums[part][i] = 0;
+    for (int i = kMost / 2; i < kPartSums; ++i) sums[part][i] = 0;
   use(std::integral_constant<int, kMost>{});
 }
 

@@ -9,13 +9,12 @@ namespace glu_ckpt {
 
 /// The columns of a tile: 128 bytes of 16-bit values, which is the row that TMA swizzles.
 inline constexpr int kTileCols = 64;
-/// The weight rows that one tensor map's boxes bring; a block takes two such halves. Tiles of many rows of tokens take
-/// shorter ones.
+/// The weight rows that one tensor map's boxes bring; a block takes two such halves. Tiles of many rows of tokens,
+/// which the warpgroups make in turn, take shorter ones.
 inline constexpr int kHalfRows = 128;
-inline constexpr int kLongHalfRows = 96;
-inline constexpr int kShortHalfRows = 64;
+inline constexpr int kTurnHalfRows = 96;
 /// All of them.
-inline constexpr int kHalfLengths[] = {kHalfRows, kLongHalfRows, kShortHalfRows};
+inline constexpr int kHalfLengths[] = {kHalfRows, kTurnHalfRows};
 
 /// The boxes that cover some rows of a placement.
 struct TmaBoxes {

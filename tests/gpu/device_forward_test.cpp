@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "device_experts.hpp"
-#include "kernels/mlp/layer_tiles.hpp"
 #include "support/mlp_cases.hpp"
 #include "support/slug_of.hpp"
 
@@ -34,8 +33,7 @@ struct DeviceCall : MlpCall {
     const GuardedArray device_splits(splits);
     const GuardedArray device_probs(probs);
     const GuardedArray out(device_x.bytes());
-    const i64 z_cols = (shape.activation.is_gated() ? 2 : 1) * shape.widths[0];
-    const GuardedArray z(saved_z != nullptr ? rows * z_cols * (dtype_bits(compute) / 8) : 0);
+    const GuardedArray z(saved_z != nullptr ? z_bytes(compute) : 0);
     const DeviceGroupedMlp mlp({shape.hidden, compute, shape.activation, weights.experts()}, rows, nullptr);
     mlp.run(device_x.data(), rows, reinterpret_cast<const i64*>(device_splits.data()),
             reinterpret_cast<const float*>(device_probs.data()), out.data(), nullptr,
@@ -46,6 +44,20 @@ struct DeviceCall : MlpCall {
     EXPECT_TRUE(out.guards_intact());
     EXPECT_TRUE(device_x.guards_intact());
     return out.download();
+  }
+
+  std::vector<double> host_z(Dtype compute) const {
+    const StoredExperts stored(shape, experts, kSplit);
+    std::vector<std::byte> z(static_cast<std::size_t>(z_bytes(compute)));
+    std::vector<std::byte> out(x.size() * static_cast<std::size_t>(dtype_bits(compute) / 8));
+    grouped_mlp_host({shape.hidden, compute, shape.activation, stored.experts()}, to_bytes(x, compute).data(), rows,
+                     splits, probs.data(), out.data(), 2, z.data());
+    return to_doubles(z, compute);
+  }
+
+ private:
+  i64 z_bytes(Dtype compute) const {
+    return rows * (shape.activation.is_gated() ? 2 : 1) * shape.widths[0] * (dtype_bits(compute) / 8);
   }
 };
 
@@ -320,33 +332,23 @@ TEST(DeviceForward, ThePartBetweenTheLayersIsThatOfTheSameRun) {
     }
 }
 
-/// From a number of rows on FC1 has tiles of another width. Of one case the last tile of a row is full, of the other
-/// not.
-TEST(DeviceForward, TilesOfBothWidthsGiveTheSameBits) {
-  struct Case {
-    i64 rows, hidden, width;
-  };
-  for (const auto& [rows, hidden, width] : {Case{512, 136, 288}, Case{1024, 8192, 264}})
-    for (const Dtype dtype : {Dtype::BF16, Dtype::F16}) {
-      ASSERT_NE(gated_half_rows(rows, hidden, width), gated_half_rows(rows + 1, hidden, width));
-      const MlpShape shape{hidden, {width}, dtype, some_activation(ActivationKind::Swiglu), true};
-      const DeviceCall longer(shape, {rows + 1}, 17);
-      DeviceCall shorter = longer;
-      shorter.rows = rows;
-      shorter.splits = {rows};
-      shorter.probs.resize(static_cast<std::size_t>(rows));
-      shorter.x.resize(static_cast<std::size_t>(rows * hidden));
-      auto expected = longer.run(kSplit, dtype);
-      expected.resize(static_cast<std::size_t>(rows * hidden * 2));
-      EXPECT_EQ(shorter.run(kSplit, dtype), expected) << rows << " rows";
-      std::vector<std::byte> z, expected_z;
-      auto beside_z = longer.run(kSplit, dtype, 0, &expected_z);
-      beside_z.resize(expected.size());
-      EXPECT_EQ(beside_z, expected) << rows << " rows, z saved";
-      EXPECT_EQ(shorter.run(kSplit, dtype, 0, &z), expected) << rows << " rows, z saved";
-      expected_z.resize(static_cast<std::size_t>(rows * 2 * width * 2));
-      EXPECT_EQ(z, expected_z) << rows << " rows";
-    }
+/// Both round sums once, and make these in other orders.
+TEST(DeviceForward, SavedSumsAreThoseOfTheCpu) {
+  unsigned seed = 600;
+  for (const auto& splits : kSplitsOfAllHeights)
+    for (const Dtype dtype : {Dtype::BF16, Dtype::F16, Dtype::F32})
+      for (const ActivationKind kind : {ActivationKind::Swiglu, ActivationKind::SquaredRelu}) {
+        // More than a tile of columns, and a rest of one and of a square.
+        const DeviceCall call(shape_of(136, 296, dtype, kind, true), splits, seed++);
+        std::vector<std::byte> z;
+        EXPECT_EQ(call.run(kSplit, dtype), call.run(kSplit, dtype, 0, &z));
+        const auto got = to_doubles(z, dtype);
+        const auto expected = call.host_z(dtype);
+        ASSERT_EQ(got.size(), expected.size());
+        for (std::size_t i = 0; i < got.size(); ++i)
+          ASSERT_NEAR(got[i], expected[i], std::abs(expected[i]) * bound(dtype) + 1e-5)
+              << i << " of " << call.rows << " rows, " << to_string(kind) << ", " << dtype_name(dtype);
+      }
 }
 
 TEST(DeviceForward, WrongSplitsWriteNothing) {

@@ -1,5 +1,5 @@
 /// What the warps of FC1 count of an expert is what FC2 waits for: no column is counted twice or by none. And the tiles
-/// of FC1 and of the input's gradient are those that were faster, or took less power.
+/// of the input's gradient are those that were faster.
 
 #include "kernels/mlp/layer_tiles.hpp"
 
@@ -34,14 +34,13 @@ TEST(LayerTiles, ManyRowsCountWhatTheNextLayerWaitsFor) {
   // Two blocks of four warps, whose 16 rows are in both halves of a block's 128.
   constexpr int kWarps = 2 * kGroupWarps, kParts = 2, kRows = kWarps * kParts * kStoreRows;
   for (const LayerKind kind : kFirstLayers)
-    for (const int half_rows : {kShortHalfRows, kLongHalfRows})
-      for (int cols = 1; cols <= 1100; ++cols) {
-        const int wide = tile_cols(kind, half_rows);
-        u64 counted = 0;
-        for (int n = 0; n < tiles_n(kind, half_rows, cols); ++n)
-          counted += static_cast<u64>(kWarps * kParts * cols_within(n * wide, wide, cols));
-        ASSERT_EQ(counted, all_written(1, kRows, cols)) << half_rows << " rows a half, " << cols << " columns";
-      }
+    for (int cols = 1; cols <= 1100; ++cols) {
+      const int wide = tile_cols(kind, kTurnHalfRows);
+      u64 counted = 0;
+      for (int n = 0; n < tiles_n(kind, kTurnHalfRows, cols); ++n)
+        counted += static_cast<u64>(kWarps * kParts * cols_within(n * wide, wide, cols));
+      ASSERT_EQ(counted, all_written(1, kRows, cols)) << cols << " columns";
+    }
 }
 
 TEST(LayerTiles, EachSquareIsOneWarps) {
@@ -66,18 +65,6 @@ TEST(LayerTiles, HalvesOfAllTilesFollowOneAnother) {
 }
 
 TEST(LayerTiles, ManyTilesOfManyColumnsDoNotOverflow) { EXPECT_EQ(all_written(1 << 23, 256, 1 << 30), u64{1} << 57); }
-
-/// Measured on H200s.
-TEST(LayerTiles, HalvesAreLongWhereThatTookLessTimeOrPower) {
-  constexpr i64 kQwenHidden = 2048, kQwenWidth = 768;
-  EXPECT_EQ(gated_half_rows(256, kQwenHidden, kQwenWidth), kShortHalfRows);
-  EXPECT_EQ(gated_half_rows(1024, kQwenHidden, kQwenWidth), kLongHalfRows);
-  EXPECT_EQ(gated_half_rows(4096, kQwenHidden, kQwenWidth), kLongHalfRows);
-  constexpr i64 kDeepSeekHidden = 7168, kDeepSeekWidth = 2048;
-  EXPECT_EQ(gated_half_rows(1024, kDeepSeekHidden, kDeepSeekWidth), kShortHalfRows);
-  EXPECT_EQ(gated_half_rows(4096, kDeepSeekHidden, kDeepSeekWidth), kLongHalfRows);
-  EXPECT_EQ(gated_half_rows(INT32_MAX, INT32_MAX, INT32_MAX), kLongHalfRows) << "does not overflow";
-}
 
 /// Measured on H200s, which have 66 clusters.
 TEST(InputGradTiles, TakeTurnsWhereThatWasFaster) {
