@@ -505,33 +505,5 @@ TEST(DeviceBackward, WrongArgumentsAreRefusedWithTheNumbers) {
   EXPECT_EQ(slug(fixture.step(), fixture.splits(), nullptr), "usage");
 }
 
-TEST(DeviceForward, SavesThePreActivationThatTheCpuSaves) {
-  for (const auto& splits : kManySplits)
-    for (const Dtype dtype : kFloatDtypes)
-      for (const ActivationKind kind : {ActivationKind::Swiglu, ActivationKind::SquaredRelu}) {
-        const MlpCall call(backward_shape(136, 72, dtype, kind, true), splits, 900);
-        const StoredExperts stored(call.shape, call.experts, {"interleaved:8", 8, false, false});
-        const DeviceExperts weights(stored, 0);
-        const auto x = to_bytes(call.x, dtype);
-        const auto z_bytes = static_cast<std::size_t>(call.rows * 72 * (call.shape.activation.is_gated() ? 2 : 1) *
-                                                      dtype_bits(dtype) / 8);
-        std::vector<std::byte> host_z(z_bytes), host_out(x.size());
-        grouped_mlp_host({136, dtype, call.shape.activation, stored.experts()}, x.data(), call.rows, splits,
-                         call.probs.data(), host_out.data(), 8, host_z.data());
-        const GuardedArray device_x(x), probs(call.probs), device_splits(splits), out(device_x.bytes()),
-            plain(device_x.bytes()), z(static_cast<i64>(z_bytes));
-        const DeviceGroupedMlp mlp({136, dtype, call.shape.activation, weights.experts()}, call.rows, nullptr);
-        const auto run = [&](const GuardedArray& to, void* save) {
-          mlp.run(device_x.data(), call.rows, reinterpret_cast<const i64*>(device_splits.data()),
-                  reinterpret_cast<const float*>(probs.data()), to.data(), nullptr, save);
-        };
-        run(out, z.data());
-        run(plain, nullptr);
-        EXPECT_TRUE(z.guards_intact());
-        EXPECT_EQ(out.download(), plain.download()) << call.rows << " rows";
-        EXPECT_LT(distance(to_doubles(z.download(), dtype), to_doubles(host_z, dtype)), backward_bound(dtype));
-      }
-}
-
 }  // namespace
 }  // namespace glu_ckpt
