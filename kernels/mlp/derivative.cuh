@@ -75,29 +75,6 @@ __device__ inline Derived derive(const Activation& activation, float a, float u,
   return {scaled * by_gate, scaled * by_linear, value * p, g * value};
 }
 
-/// A formula as a value, so that it is chosen once for a tile.
-template <Formula kFormula>
-struct FormulaOf {
-  static constexpr Formula value = kFormula;
-};
-
-/// Calls `use` with the activation's FormulaOf.
-template <bool kGated, typename Use>
-__device__ inline void with_formula(const Activation& activation, const Use& use) {
-  if constexpr (!kGated) {
-    use(FormulaOf<Formula::SquaredRelu>{});
-  } else {
-    switch (activation.kind) {
-      case ActivationKind::Swiglu: return use(FormulaOf<Formula::Swiglu>{});
-      case ActivationKind::ClampedSwiglu:
-      case ActivationKind::QuickGeglu:
-      case ActivationKind::ClampedQuickGeglu: return use(FormulaOf<Formula::Scaled>{});
-      case ActivationKind::GegluTanh: return use(FormulaOf<Formula::GegluTanh>{});
-      default: return use(FormulaOf<Formula::Other>{});
-    }
-  }
-}
-
 /// A row's probability as the forward rounds it; 0 for rows behind the expert's.
 template <typename Element>
 __device__ inline float rounded_probability(const float* probs, i64 row, i64 row_end) {

@@ -142,23 +142,38 @@ struct Epilogue {
   }
 };
 
+/// A formula as a value, so that it is chosen once for a tile.
+template <Formula kFormula>
+struct FormulaOf {
+  static constexpr Formula value = kFormula;
+};
+
+/// Calls `use` with the activation's FormulaOf.
+template <bool kGated, typename Use>
+__device__ inline void with_formula(const Activation& activation, const Use& use) {
+  if constexpr (!kGated) {
+    use(FormulaOf<Formula::SquaredRelu>{});
+  } else {
+    switch (activation.kind) {
+      case ActivationKind::Swiglu: return use(FormulaOf<Formula::Swiglu>{});
+      case ActivationKind::ClampedSwiglu:
+      case ActivationKind::QuickGeglu:
+      case ActivationKind::ClampedQuickGeglu: return use(FormulaOf<Formula::Scaled>{});
+      case ActivationKind::GegluTanh: return use(FormulaOf<Formula::GegluTanh>{});
+      default: return use(FormulaOf<Formula::Other>{});
+    }
+  }
+}
+
 /// Calls `use` with the layer's Epilogue for an expert.
 template <typename Element, LayerKind kKind, typename Use>
 __device__ inline void with_epilogue(const MlpLayer& layer, int expert, const Use& use) {
-  if constexpr (kKind == LayerKind::Linear) {
+  if constexpr (kKind == LayerKind::Linear)
     use(Epilogue<Element, kKind, Formula::Swiglu>(layer, expert));
-  } else if constexpr (kKind == LayerKind::Ungated) {
-    use(Epilogue<Element, kKind, Formula::SquaredRelu>(layer, expert));
-  } else {
-    switch (layer.activation.kind) {
-      case ActivationKind::Swiglu: return use(Epilogue<Element, kKind, Formula::Swiglu>(layer, expert));
-      case ActivationKind::ClampedSwiglu:
-      case ActivationKind::QuickGeglu:
-      case ActivationKind::ClampedQuickGeglu: return use(Epilogue<Element, kKind, Formula::Scaled>(layer, expert));
-      case ActivationKind::GegluTanh: return use(Epilogue<Element, kKind, Formula::GegluTanh>(layer, expert));
-      default: return use(Epilogue<Element, kKind, Formula::Other>(layer, expert));
-    }
-  }
+  else
+    with_formula<kKind == LayerKind::Gated>(layer.activation, [&](auto formula) {
+      use(Epilogue<Element, kKind, decltype(formula)::value>(layer, expert));
+    });
 }
 
 /// Stores 16 bytes of a row, columns `col` to `col` + 8 of `cols`. Rows that begin at multiples of 16 bytes are written

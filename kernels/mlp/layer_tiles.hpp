@@ -14,34 +14,8 @@ inline constexpr int kGroupWarps = 4;
 /// The rows of a tile of the backward's kernels, of a cluster's two blocks together: those that first_tile has to be
 /// made for.
 inline constexpr int kBackwardTileRows = 256;
-/// The columns of such a tile of the input's gradient, where the two warpgroups of a block take turns with tiles of
-/// their own, and where they share one.
-inline constexpr int kInputGradTurnCols = 192;
-inline constexpr int kInputGradJointCols = 256;
-
-/// The gradient of the input, [rows, cols], whose elements are sums of `depth` products; an expert has about
-/// rows / experts rows.
-struct InputGradShape {
-  i64 rows = 0;
-  i64 experts = 0;
-  i64 cols = 0;
-  i64 depth = 0;
-};
-
-/// Says whether `clusters` of blocks make it in less time with tiles of kInputGradTurnCols. Clusters are taken to make
-/// one each in every round, in a time that grows with the tile's columns and with the depth. Nothing hides the stores
-/// of a tile that both warpgroups make; they take as long as kStoreDepth. That foretells what H200s took at 256 and
-/// 1024 tokens an expert: Qwen3-30B and DeepSeek-V3 3 to 9 % less in turn, Mixtral-8x7B as long and 11 % more.
-constexpr bool input_grad_takes_turns(const InputGradShape& shape, i64 clusters) {
-  constexpr i64 kStoreDepth = 192;
-  const auto ceil = [](i64 size, i64 part) { return (size + part - 1) / part; };
-  const i64 heights = shape.experts * ceil(ceil(shape.rows, shape.experts), kBackwardTileRows);
-  const auto time = [&](i64 tile_cols, i64 depth) {
-    const i64 rounds = ceil(heights * ceil(shape.cols, tile_cols), clusters);
-    return static_cast<double>(rounds) * static_cast<double>(tile_cols) * static_cast<double>(depth);
-  };
-  return time(kInputGradTurnCols, shape.depth) < time(kInputGradJointCols, shape.depth + kStoreDepth);
-}
+/// The columns of such a tile of the input's gradient.
+inline constexpr int kInputGradCols = 256;
 
 /// The columns of C in a tile whose halves of weights have so many rows.
 constexpr int tile_cols(LayerKind kind, int half_rows) { return kind == LayerKind::Gated ? half_rows : 2 * half_rows; }

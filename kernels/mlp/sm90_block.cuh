@@ -69,8 +69,8 @@ constexpr int tiles_of(int size, int tile) { return (size + tile - 1) / tile; }
 
 /// Prepares the barriers, and gives the roles to the warpgroups. A thread beside the loading one calls `schedule`.
 template <typename SharedType, typename Load, typename Multiply, typename Schedule>
-__device__ inline void run_block(SharedType& shared, const Load& load, const Multiply& multiply,
-                                 const Schedule& schedule) {
+__device__ __forceinline__ void run_block(SharedType& shared, const Load& load, const Multiply& multiply,
+                                          const Schedule& schedule) {
   if (threadIdx.x == 0) {
     shared.init();
     barrier_init_fence();
@@ -86,7 +86,7 @@ __device__ inline void run_block(SharedType& shared, const Load& load, const Mul
   }
 }
 template <typename SharedType, typename Load, typename Multiply>
-__device__ inline void run_block(SharedType& shared, const Load& load, const Multiply& multiply) {
+__device__ __forceinline__ void run_block(SharedType& shared, const Load& load, const Multiply& multiply) {
   run_block(shared, load, multiply, [] {});
 }
 

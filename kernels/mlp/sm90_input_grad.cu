@@ -1,32 +1,33 @@
-/// The gradient of the input, dx = dz W1, by one of two kernels: layer_tiles.hpp says which. In one the two warpgroups
-/// of a block take turns with tiles of 128 x 192 of their own, and results leave while the other multiplies. In the
-/// other they share a tile of 128 x 256, which reads less for each product, but nothing multiplies while its results
-/// leave. Both add the same products in the same order: their results have the same bits.
+/// The gradient of the input, dx = dz W1: both warpgroups of a block make a tile of 128 x 256, 64 rows each. What they
+/// write of a tile they round first, so that it takes a quarter of a thread's registers and those of the sums are free
+/// for the next tile: between its steps, while the tensor cores multiply, the results leave square by square.
+///
+/// A tile of 128 x 192 for each warpgroup in turn, as the other products have it, reads 1.17 times as much from L2 for
+/// a product, which is power. But nothing multiplies between two tiles here. FC1, whose activations take long, and FC2,
+/// whose tiles are short, lose more by that than they gain.
 
 #include "kernels/mlp/backward_tiles.cuh"
-#include "kernels/mlp/write_square.cuh"
 
 namespace glu_ckpt {
 namespace {
 
 using namespace sm90;
 
-static_assert(kPingPongCols == kInputGradTurnCols);
-constexpr int kJointCols = kInputGradJointCols;
-using TurnShared = QueuedStages<PingPongStages<5, 1>, TileQueue<LayerTile, kCluster, 1>>;
-constexpr int kJointChunks = kJointCols / kTileCols;
-constexpr int kJointSquares = 2;
+constexpr int kCols = kInputGradCols;
+constexpr int kChunks = kCols / kTileCols;
+/// A thread's sums of a tile, and the words of two elements that they become.
+using Sums = float[kCols / 2];
+using Words = uint32_t[kCols / 4];
+constexpr int kSquares = 2;
 /// Both warpgroups of both blocks give a stage back.
-using JointShared =
-    QueuedStages<BlockStages<4, kABytes + kJointCols * kTileRowBytes, kJointSquares, kConsumers * kCluster>,
-                 TileQueue<LayerTile, kCluster, kConsumers>>;
+using Shared = QueuedStages<BlockStages<4, kABytes + kCols * kTileRowBytes, kSquares, kConsumers * kCluster>,
+                            TileQueue<LayerTile, kCluster, kConsumers>>;
 
-/// Loads tiles of kChunks times kTileCols columns: the products of da and W_gate, then those of du and W_up. Rows of dz
-/// are read again by each tile along the columns, so L2 is to keep them.
-template <int kChunks, typename SharedType>
+/// Loads a tile's steps: the products of da and W_gate, then those of du and W_up. Rows of dz are read again by each
+/// tile along the columns, so L2 is to keep them.
 class InputGradLoader {
  public:
-  __device__ InputGradLoader(const Sm90InputGrad& job, SharedType& shared) : job_(job), filler_(shared) {}
+  __device__ InputGradLoader(const Sm90InputGrad& job, Shared& shared) : job_(job), filler_(shared) {}
 
   __device__ void look_ahead(const LayerTile& tile) const { tensor_map_to_l2(&weight(tile, first_half())->map); }
   __device__ int begin(const LayerTile& tile) {
@@ -40,7 +41,7 @@ class InputGradLoader {
       const int before = half_ > first_half() ? half_steps() : 0;
       const int end = min(to, before + half_steps());
       for (; from < end; ++from) {
-        std::byte* const stage = filler_.next(SharedType::kStageBytes);
+        std::byte* const stage = filler_.next(Shared::kStageBytes);
         load_tile_2d(stage, &job_.dz_maps[half_], filler_.full(), (from - before) * kDepthRows, row_, kEvictLast);
         columns_.load(stage + kABytes, filler_.full());
       }
@@ -61,142 +62,157 @@ class InputGradLoader {
   }
 
   const Sm90InputGrad& job_;
-  StageFiller<SharedType> filler_;
+  StageFiller<Shared> filler_;
   LayerTile tile_;
   int row_ = 0, half_ = 0;
   WeightColumns<kChunks> columns_;
 };
 
-/// Writes a warp's 16 rows of a tile, from `row` on, in squares that take turns in kBuffers.
-template <typename Element, int kChunks, int kBuffers>
-__device__ inline void write_rows(const Sm90InputGrad& job, std::byte* buffers, const LayerTile& place, i64 row,
-                                  const float (&sums)[kChunks * kTileCols / 2]) {
-  const RowsOut dx{job.args.dx, job.args.hidden, true};
+/// Takes the steps of tiles, one after the other, into a warpgroup's sums. kMultiplied are the columns to multiply.
+template <typename Element>
+class Steps {
+ public:
+  __device__ Steps(Shared& shared, const Worker& worker) : shared_(shared), worker_(worker) {}
+
+  /// Begins a tile. The sums of other columns are 0: undefined, they would keep their registers from tile to tile.
+  template <int kMultiplied>
+  __device__ void take_first(Sums& sums) {
 #pragma unroll
-  for (int square = 0; square < kChunks; ++square) {
-    const int col = (place.n * kChunks + square) * kTileCols;
-    if (col >= job.args.hidden) break;
-    const float* const first = sums + square * (kTileCols / 2);
-    write_square<Element, kTileCols, kBuffers>({dx, &job.dx_map, job.args.hidden},
-                                               buffers + square % kBuffers * kSquareBytes, row, place.row_end, col,
-                                               [&](int i) { return pack<Element>(first[2 * i], first[2 * i + 1]); });
+    for (int i = kMultiplied / 2; i < kCols / 2; ++i) sums[i] = 0;
+    multiply<kMultiplied>(sums, false);
+    go_on();
   }
-}
-
-template <typename Element>
-__device__ void multiply_in_turn(const Sm90InputGrad& job, TurnShared& shared) {
-  const BackwardArgs& args = job.args;
-  const Worker worker;
-  const int steps = tiles_of(args.width, kDepthRows) * (args.gated ? 2 : 1);
-  std::byte* const buffer = shared.out_of(worker.group, worker.warp);
-  PingPong ping_pong(shared, worker);
-  for (int turn = worker.group;; turn += kConsumers) {
-    const LayerTile place = shared.queue.take_by_warp(turn, worker.lane);
-    if (!place.is_there()) break;
-    PingPongSums sums;
-    with_cols(sums, args.hidden - place.n * kPingPongCols, [&](auto cols) {
-      const auto multiply = [&](const std::byte* stage, int step) {
-        multiply_stage<Element, 0, 1, decltype(cols)::value>(sums, stage, step > 0);
-      };
-      ping_pong.take_turn(
-          turn > 0 ? steps : 0, steps, [] {}, multiply);
-    });
-#pragma unroll
-    for (int part = 0; part < kParts; ++part)
-      write_rows<Element, kPingPongChunks, 1>(
-          job, buffer, place, place.row + worker.rank * kBlockRows + part * 64 + worker.warp * kStoreRows, sums[part]);
-  }
-  if (is_elected()) store_wait_all();
-}
-
-/// Adds a stage's products to a warpgroup's sums of 64 x kJointCols.
-template <typename Element>
-__device__ inline void multiply_joint_stage(float (&sums)[kJointCols / 2], const std::byte* stage, int group,
-                                            bool keep) {
-  const uint64_t a = tile_descriptor(stage + group * kChunkBytes);
-  const uint64_t b = transposed_descriptor(stage + kABytes, kChunkBytes);
-#pragma unroll
-  for (int k = 0; k < kDepthRows / 16; ++k)
-    multiply_add<Element, kJointCols, 0, 1>(sums, a + static_cast<uint64_t>(k) * 2,
-                                            b + static_cast<uint64_t>(k) * kTransposedStep, keep || k > 0 ? 1 : 0);
-}
-
-/// Takes `steps` stages into the sums, and gives each back.
-template <typename Element>
-__device__ inline void multiply_steps(float (&sums)[kJointCols / 2], JointShared& shared,
-                                      PipelineStage<JointShared::kStages>& pipeline, const Worker& worker, int steps) {
-  int last = 0;
-  for (int step = 0; step < steps; ++step, pipeline.next()) {
-    barrier_wait(&shared.full[pipeline.stage], pipeline.parity);
-    mma_fence();
-    multiply_joint_stage<Element>(sums, shared.stages[pipeline.stage], worker.group, step > 0);
-    mma_commit();
+  template <int kMultiplied>
+  __device__ void take(Sums& sums) {
+    multiply<kMultiplied>(sums, true);
     // The step before has ended once this one alone is under way.
     mma_wait<1>();
-    if (step > 0) worker.release(shared, last);
-    last = pipeline.stage;
+    worker_.release(shared_, last_);
+    go_on();
   }
-  mma_wait<0>();
-  if (steps > 0) worker.release(shared, last);
-}
+  /// The sums are complete on return.
+  __device__ void finish() {
+    mma_wait<0>();
+    worker_.release(shared_, last_);
+  }
 
-template <typename Element>
-__device__ void multiply_jointly(const Sm90InputGrad& job, JointShared& shared) {
-  const BackwardArgs& args = job.args;
-  const Worker worker;
-  const int steps = tiles_of(args.width, kDepthRows) * (args.gated ? 2 : 1);
-  std::byte* const buffers = shared.out_of(worker.group, worker.warp);
-  PipelineStage<JointShared::kStages> pipeline;
-  for (int turn = 0;; ++turn) {
-    const LayerTile place = shared.queue.take_by_warp(turn, worker.lane);
-    if (!place.is_there()) break;
-    float sums[kJointCols / 2];
-    multiply_steps<Element>(sums, shared, pipeline, worker, steps);
-    write_rows<Element, kJointChunks, kJointSquares>(job, buffers, place, place.row + worker.row(), sums);
+ private:
+  template <int kMultiplied>
+  __device__ void multiply(Sums& sums, bool keep) {
+    barrier_wait(&shared_.full[pipeline_.stage], pipeline_.parity);
+    const std::byte* const stage = shared_.stages[pipeline_.stage];
+    const uint64_t a = tile_descriptor(stage + worker_.group * kChunkBytes);
+    const uint64_t b = transposed_descriptor(stage + kABytes, kChunkBytes);
+    mma_fence();
+#pragma unroll
+    for (int k = 0; k < kDepthRows / 16; ++k)
+      multiply_add<Element, kMultiplied, 0, 1>(sums, a + static_cast<uint64_t>(k) * 2,
+                                               b + static_cast<uint64_t>(k) * kTransposedStep, keep || k > 0 ? 1 : 0);
+    mma_commit();
   }
+  __device__ void go_on() {
+    last_ = pipeline_.stage;
+    pipeline_.next();
+  }
+
+  Shared& shared_;
+  const Worker& worker_;
+  PipelineStage<Shared::kStages> pipeline_;
+  int last_ = 0;
+};
+
+/// A warp's rows of a tile that are rounded: those of a thread, two elements in a word.
+template <typename Element>
+class Results {
+ public:
+  __device__ Results(const Sm90InputGrad& job, Shared& shared, const Worker& worker)
+      : job_(job), buffers_(shared.out_of(worker.group, worker.warp)), row_(worker.row()) {}
+
+  __device__ void round(const LayerTile& tile, const Sums& sums) {
+    tile_ = tile;
+#pragma unroll
+    for (int i = 0; i < kCols / 4; ++i) words_[i] = pack<Element>(sums[2 * i], sums[2 * i + 1]);
+  }
+  /// Writes one of kChunks squares of the tile, if there was one and it has those columns.
+  __device__ void write(int square) const {
+    const int col = (tile_.n * kChunks + square) * kTileCols;
+    if (!tile_.is_there() || col >= job_.args.hidden) return;
+    const RowsOut dx{job_.args.dx, job_.args.hidden, true};
+    write_square<Element, kTileCols, kSquares>(
+        {dx, &job_.dx_map, job_.args.hidden}, buffers_ + square % kSquares * kSquareBytes, tile_.row + row_,
+        tile_.row_end, col, [&](int i) { return words_[square * kTileCols / 4 + i]; });
+  }
+
+ private:
+  const Sm90InputGrad& job_;
+  std::byte* buffers_;
+  int row_;
+  LayerTile tile_;
+  Words words_ = {};
+};
+
+/// All of it has to be inlined: where products are under way at a call, the compiler waits for each of them.
+template <typename Element>
+__device__ __forceinline__ void multiply_tiles(const Sm90InputGrad& job, Shared& shared) {
+  const Worker worker;
+  const int steps = tiles_of(job.args.width, kDepthRows) * (job.args.gated ? 2 : 1);
+  // The warpgroups write one after the other: while one is busy with a square, the other has products under way.
+  const int before_writing = worker.group == 1 ? min(steps, 1 + kChunks) : 1;
+  Steps<Element> products(shared, worker);
+  Results<Element> results(job, shared, worker);
+  int turn = 0;
+  /// Returns the tile after this one, of which kMultiplied columns are multiplied.
+  const auto make = [&](const LayerTile& tile, auto multiplied) {
+    constexpr int kMultiplied = decltype(multiplied)::value;
+    Sums sums;
+    products.template take_first<kMultiplied>(sums);
+    int step = 1;
+    for (; step < before_writing; ++step) products.template take<kMultiplied>(sums);
+#pragma unroll
+    for (int square = 0; square < kChunks; ++square) {
+      results.write(square);
+      if (step < steps) {
+        products.template take<kMultiplied>(sums);
+        ++step;
+      }
+    }
+    for (; step < steps; ++step) products.template take<kMultiplied>(sums);
+    // Once the sums are complete nothing is under way, so the next tile is looked for before.
+    const LayerTile next = shared.queue.take_by_warp(++turn, worker.lane);
+    products.finish();
+    results.round(tile, sums);
+    return next;
+  };
+  for (LayerTile tile = shared.queue.take_by_warp(turn, worker.lane); tile.is_there();) {
+    // H = 2880 leaves 64 columns for its last tile.
+    if (job.args.hidden - tile.n * kCols <= kCols / 2)
+      tile = make(tile, std::integral_constant<int, kCols / 2>{});
+    else
+      tile = make(tile, std::integral_constant<int, kCols>{});
+  }
+#pragma unroll
+  for (int square = 0; square < kChunks; ++square) results.write(square);
   if (is_elected()) store_wait_all();
 }
 
-template <typename Element, bool kTurns>
+template <typename Element>
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     sm90_input_grad(const __grid_constant__ Sm90InputGrad job, int tiles_n) {
   extern __shared__ __align__(1024) std::byte memory[];
-  if constexpr (kTurns) {
-    auto& shared = *reinterpret_cast<TurnShared*>(memory);
-    GLU_HOPPER_ONLY(run_block(
-        shared, [&] { load_given(shared, InputGradLoader<kPingPongChunks, TurnShared>(job, shared)); },
-        [&] { multiply_in_turn<Element>(job, shared); },
-        [&] { give_row_tiles(job.args, shared, tiles_n, job.taken); }));
-  } else {
-    auto& shared = *reinterpret_cast<JointShared*>(memory);
-    GLU_HOPPER_ONLY(run_block(
-        shared, [&] { load_given(shared, InputGradLoader<kJointChunks, JointShared>(job, shared)); },
-        [&] { multiply_jointly<Element>(job, shared); },
-        [&] { give_row_tiles(job.args, shared, tiles_n, job.taken); }));
-  }
+  auto& shared = *reinterpret_cast<Shared*>(memory);
+  GLU_HOPPER_ONLY(run_block(
+      shared, [&] { load_given(shared, InputGradLoader(job, shared)); },
+      [&]() __attribute__((always_inline)) { multiply_tiles<Element>(job, shared); },
+      [&] { give_row_tiles(job.args, shared, tiles_n, job.taken); }));
 }
 
 #undef GLU_HOPPER_ONLY
 
-template <typename Element>
-void launch_element(const Sm90InputGrad& job, int multiprocessors, GpuStream stream) {
-  const bool in_turn = input_grad_takes_turns(
-      {job.args.rows, job.args.experts, job.args.hidden, job.args.gated ? 2 * job.args.width : job.args.width},
-      multiprocessors / kCluster);
-  const int tiles_n = tiles_of(job.args.hidden, in_turn ? kPingPongCols : kJointCols);
-  if (in_turn)
-    launch<TurnShared>(sm90_input_grad<Element, true>, "sm90_input_grad", job, tiles_n, multiprocessors, stream);
-  else
-    launch<JointShared>(sm90_input_grad<Element, false>, "sm90_input_grad", job, tiles_n, multiprocessors, stream);
-}
-
 }  // namespace
 
 void launch_sm90_input_grad(const Sm90InputGrad& job, int multiprocessors, GpuStream stream) {
-  if (job.args.dtype == Dtype::BF16)
-    launch_element<__nv_bfloat16>(job, multiprocessors, stream);
-  else
-    launch_element<__half>(job, multiprocessors, stream);
+  const auto kernel = job.args.dtype == Dtype::BF16 ? sm90_input_grad<__nv_bfloat16> : sm90_input_grad<__half>;
+  launch<Shared>(kernel, "sm90_input_grad", job, tiles_of(job.args.hidden, kCols), multiprocessors, stream);
 }
 
 }  // namespace glu_ckpt

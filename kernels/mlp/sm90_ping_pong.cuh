@@ -1,6 +1,6 @@
 #pragma once
-/// sm90_grouped_gemm.cu and the three products of the backward share this schedule, in which the two warpgroups of a
-/// block take turns with the tensor cores ("ping-pong"). Each makes tiles of 128 x 192 of its own; while
+/// sm90_grouped_gemm.cu, the derivative and the gradients of weights share this schedule, in which the two warpgroups
+/// of a block take turns with the tensor cores ("ping-pong"). Each makes tiles of 128 x 192 of its own; while
 /// one multiplies, the other stores its results. The two blocks of a cluster work on neighbouring rows and share
 /// the columns, of which each loads half for both.
 

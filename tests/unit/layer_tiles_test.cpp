@@ -1,5 +1,4 @@
-/// What the warps of FC1 count of an expert is what FC2 waits for: no column is counted twice or by none. And the tiles
-/// of the input's gradient are those that were faster.
+/// What the warps of FC1 count of an expert is what FC2 waits for: no column is counted twice or by none.
 
 #include "kernels/mlp/layer_tiles.hpp"
 
@@ -65,29 +64,6 @@ TEST(LayerTiles, HalvesOfAllTilesFollowOneAnother) {
 }
 
 TEST(LayerTiles, ManyTilesOfManyColumnsDoNotOverflow) { EXPECT_EQ(all_written(1 << 23, 256, 1 << 30), u64{1} << 57); }
-
-/// Measured on H200s, which have 66 clusters.
-TEST(InputGradTiles, TakeTurnsWhereThatWasFaster) {
-  constexpr i64 kClusters = 66;
-  struct Model {
-    i64 experts, hidden, width;
-  };
-  constexpr Model kQwen{128, 2048, 768}, kDeepSeek{64, 7168, 2048}, kMixtral{8, 4096, 14336};
-  for (const i64 tokens : {256, 1024}) {
-    const auto takes_turns = [&](const Model& model) {
-      return input_grad_takes_turns({model.experts * tokens, model.experts, model.hidden, 2 * model.width}, kClusters);
-    };
-    EXPECT_TRUE(takes_turns(kQwen));
-    EXPECT_TRUE(takes_turns(kDeepSeek));
-    EXPECT_FALSE(takes_turns(kMixtral));
-  }
-}
-
-TEST(InputGradTiles, SizesAtTheirLimitsDoNotOverflow) {
-  constexpr i64 kMost = INT32_MAX;
-  EXPECT_FALSE(input_grad_takes_turns({kMost, 1, kMost / 2, kMost}, 1));
-  EXPECT_TRUE(input_grad_takes_turns({1, 65535, 8, 8}, 66));
-}
 
 }  // namespace
 }  // namespace glu_ckpt
