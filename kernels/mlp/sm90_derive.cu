@@ -159,7 +159,8 @@ __device__ void derive_tiles(const Sm90Derive& job, Shared& shared) {
         p[part][i] = rounded_probability<Element>(
             args.probs, tile.row(part * kPingPongChunks) + worker.lane / 4 + 8 * i, place.row_end);
     PingPongSums sums;
-    with_cols(sums, args.width - place.n * kPingPongCols, [&](auto cols) {
+    with_cols(args.width - place.n * kPingPongCols, [&](auto cols) {
+      clear_behind<decltype(cols)::value>(sums);
       const auto multiply = [&](const std::byte* stage, int step) {
         multiply_stage<Element, 0, 1, decltype(cols)::value>(sums, stage, step > 0);
       };

@@ -181,7 +181,8 @@ __device__ void multiply_tiles(const Sm90Layer& layer, Shared& shared) {
     PingPongSums sums;
     // All rows of gate lie before those of up.
     constexpr int kGate = kKind == LayerKind::Gated ? kTurnHalfRows : 0;
-    with_cols<kGate>(sums, kGate + layer.n - place.n * kCols, [&](auto cols) {
+    with_cols<kGate>(kGate + layer.n - place.n * kCols, [&](auto cols) {
+      clear_behind<decltype(cols)::value>(sums);
       const auto multiply = [&](const std::byte* stage, int step) {
         multiply_stage<Element, 0, 0, decltype(cols)::value>(sums, stage, step > 0);
       };

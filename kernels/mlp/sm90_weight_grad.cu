@@ -265,7 +265,7 @@ __device__ void weight_grad_tiles(const Sm90WeightGrad& job, SharedType& shared)
       continue;
     }
     PingPongSums sums;
-    with_cols(sums, job.n - place.n, [&](auto cols) {
+    with_cols(job.n - place.n, [&](auto cols) {
       ping_pong.take_turn(steps_before, steps, look_ahead, [&](std::byte* stage, int step) {
         if (rest > 0 && step == steps - 1) clear_rows(stage, rest, worker);
         multiply_stage<Element, 1, 1, decltype(cols)::value>(sums, stage, step > 0);
