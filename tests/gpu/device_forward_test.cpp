@@ -332,7 +332,7 @@ TEST(DeviceForward, ThePartBetweenTheLayersIsThatOfTheSameRun) {
     }
 }
 
-/// Both round sums once, and make these in other orders.
+/// The CPU adds the products of a row in another order, so a sum may round to the value beside it.
 TEST(DeviceForward, SavedSumsAreThoseOfTheCpu) {
   unsigned seed = 600;
   for (const auto& splits : kSplitsOfAllHeights)
