@@ -175,7 +175,7 @@ bool DeviceGroupedMlpBackward::State::find_fast(const MlpBackward& given) const 
   if (hidden % kRowMultiple != 0 || width % kRowMultiple != 0) return false;
   for (const MlpMember member : kWeights) {
     const std::vector<StoredMatrix> matrices = members(given.mlp.experts, member);
-    if (!all_mapped(matrices, kDepthRows) || !all_mapped(matrices, kHalfRows)) return false;
+    if (!all_mapped(matrices, kHalfDepthRows) || !all_mapped(matrices, kHalfRows)) return false;
     if (!std::ranges::all_of(members(given.grads, member), is_plain_grad)) return false;
   }
   return true;

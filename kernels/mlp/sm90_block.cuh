@@ -67,7 +67,8 @@ struct Worker {
 
 constexpr int tiles_of(int size, int tile) { return (size + tile - 1) / tile; }
 
-/// Prepares the barriers, and gives the roles to the warpgroups. A thread beside the loading one calls `schedule`.
+/// Prepares the barriers, and gives the roles to the warpgroups. A thread beside the loading one calls `schedule`. It
+/// is inlined, so that `multiply` can be.
 template <typename SharedType, typename Load, typename Multiply, typename Schedule>
 __device__ __forceinline__ void run_block(SharedType& shared, const Load& load, const Multiply& multiply,
                                           const Schedule& schedule) {

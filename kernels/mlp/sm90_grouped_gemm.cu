@@ -47,7 +47,7 @@ __device__ void schedule_tiles(const Sm90Layer& layer, Shared& shared, int tiles
   if (cluster_rank() == 0) schedule_layer(layer, shared, kTileRows, tiles_n);
 }
 
-/// Where a warp's 16 rows of a part of a tile are written.
+/// The place to which a warp writes its 16 rows of a part of a tile.
 struct PartPlace {
   const LayerTile& tile;
   i64 row;
@@ -58,7 +58,7 @@ struct PartPlace {
 /// columns.
 template <typename Element, int kCols, typename Word>
 __device__ inline void write_part(const SquareOut& to, const PartPlace& at, const Word& word) {
-  /// Those of the last square.
+  // The last square may have fewer columns.
   constexpr int kLastCols = (kCols - 1) % kTileCols + 1;
 #pragma unroll
   for (int first = 0; first < kCols; first += kTileCols) {
@@ -87,17 +87,20 @@ __device__ inline void add_bias(float* sums, const float* bias, int first_col, i
   }
 }
 
-/// Rounds FC1's sums of a part with their biases: a word has two neighbours. In half of the registers, they leave room
-/// for what becomes of them.
-template <typename Element, LayerKind kKind, int kSums>
-__device__ inline void round_sums(uint32_t (&words)[kSums / 2], float (&sums)[kSums], const Sm90Layer& layer,
+/// FC1's sums of a part as z has them: a word has two neighbours. They take half of the registers, and leave room for
+/// the results that are made of them.
+using RoundedSums = uint32_t[kPartSums / 2];
+
+/// Rounds a part's sums with their biases.
+template <typename Element, LayerKind kKind>
+__device__ inline void round_sums(RoundedSums& words, float (&sums)[kPartSums], const Sm90Layer& layer,
                                   const LayerTile& tile) {
-  constexpr int kCols = tile_cols(kKind, kSums);
+  constexpr int kCols = tile_cols(kKind, kTurnHalfRows);
   add_bias<kCols>(sums, expert_bias(layer, 0, tile.expert), tile.n * kCols, layer.n);
   if constexpr (kKind == LayerKind::Gated)
-    add_bias<kCols>(sums + kSums / 2, expert_bias(layer, 1, tile.expert), tile.n * kCols, layer.n);
+    add_bias<kCols>(sums + kPartSums / 2, expert_bias(layer, 1, tile.expert), tile.n * kCols, layer.n);
 #pragma unroll
-  for (int i = 0; i < kSums / 2; ++i) words[i] = pack<Element>(sums[2 * i], sums[2 * i + 1]);
+  for (int i = 0; i < kPartSums / 2; ++i) words[i] = pack<Element>(sums[2 * i], sums[2 * i + 1]);
 }
 
 /// Writes a warp's rows of a tile of FC1, and of z where that is saved; p are the probabilities of a thread's two rows
@@ -106,9 +109,9 @@ template <typename Element, LayerKind kKind>
 __device__ inline void write_first_layer(const Sm90Layer& layer, PartPlace at, PingPongSums& sums,
                                          const float (&p)[kParts][2]) {
   constexpr int kCols = tile_cols(kKind, kTurnHalfRows);
-  /// Words of up lie behind those of gate.
+  // Words of up lie behind those of gate.
   constexpr int kUp = kKind == LayerKind::Gated ? kPartSums / 4 : 0;
-  uint32_t z[kParts][kPartSums / 2];
+  RoundedSums z[kParts];
 #pragma unroll
   for (int part = 0; part < kParts; ++part) round_sums<Element, kKind>(z[part], sums[part], layer, at.tile);
   const auto for_each_part = [&](const auto& write) {

@@ -161,7 +161,7 @@ __device__ __forceinline__ void multiply_tiles(const Sm90InputGrad& job, Shared&
   Steps<Element> products(shared, worker);
   Results<Element> results(job, shared, worker);
   int turn = 0;
-  /// Returns the tile after this one, of which kMultiplied columns are multiplied.
+  // Makes a tile, of which kMultiplied columns are multiplied, and returns the one after it.
   const auto make = [&](const LayerTile& tile, auto multiplied) {
     constexpr int kMultiplied = decltype(multiplied)::value;
     Sums sums;
