@@ -125,7 +125,7 @@ default() {
   check_headers
   headline "clang-tidy"
   bash scripts/tidy.sh || failed_checks+=("tidy.sh")
-  build build-gcc g++ gcc && built+=(build-gcc)
+  build build-gcc g++ gcc -Dwgmma_check=true && built+=(build-gcc)
   # Of the same objects, where the compiler's cache still has them.
   build build-static g++ gcc --native-file scripts/static.ini -- glu-ckpt && run_tests build-static --suite static
   # One build has the kernels where nvcc is installed, the other never: both must work. At -O1 it would be compiled no
