@@ -52,6 +52,13 @@ __device__ inline void differentiate(const Activation& activation, float a, floa
       by_linear = at_least(a, 0);
       by_gate = a > 0 ? u : a <= 0 ? 0 : a;
       value = by_linear * u;
+    } else if (activation.kind == ActivationKind::SituGlu) {
+      const float s = sigmoid<Element>(a);
+      const float t = tanhf(a / activation.alpha), v = tanhf(u / activation.limit);
+      const float gate = activation.alpha * t * s, linear = activation.limit * v;
+      value = gate * linear;
+      by_gate = fmaf((1 - t) * (1 + t), s, gate * (1 - s)) * linear;
+      by_linear = gate * ((1 - v) * (1 + v));
     } else {
       by_linear = sigmoid<Element>(a);
       by_gate = by_linear * (1 - by_linear) * u;

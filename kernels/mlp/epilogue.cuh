@@ -51,6 +51,9 @@ __device__ inline float sigmoid(float v) {
 __device__ inline float at_most(float value, float limit) { return value > limit ? limit : value; }
 __device__ inline float at_least(float value, float limit) { return value < limit ? limit : value; }
 
+/// bound tanh(v / bound).
+__device__ inline float smooth_bound(float v, float bound) { return bound * tanhf(v / bound); }
+
 /// The formula of an activation. Those that differ in constants alone share one, and with it the code that follows a
 /// layer's sums.
 enum class Formula {
@@ -79,6 +82,8 @@ __device__ inline float activate(const Activation& activation, float a, float u)
   if constexpr (kFormula == Formula::Other) {
     if (activation.kind == ActivationKind::GegluErf) return a * normcdff(a) * u;
     if (activation.kind == ActivationKind::Reglu) return at_least(a, 0) * u;
+    if (activation.kind == ActivationKind::SituGlu)
+      return smooth_bound(a, activation.alpha) * sigmoid<Element>(a) * smooth_bound(u, activation.limit);
     return sigmoid<Element>(a) * u;
   }
   if constexpr (kFormula == Formula::SquaredRelu) return at_least(u, 0) * at_least(u, 0);

@@ -80,7 +80,11 @@ void check_activation(const Activation& activation) {
   if (!std::isfinite(activation.alpha) || !std::isfinite(activation.offset))
     fail(ErrorCode::Usage, {}, "{}: alpha {} and offset {} must be finite", to_string(activation.kind),
          activation.alpha, activation.offset);
-  if (clamped && !(std::isfinite(activation.limit) && activation.limit > 0))
+  const bool smooth = activation.kind == ActivationKind::SituGlu;
+  if (smooth && !(activation.alpha > 0))
+    fail(ErrorCode::Usage, {}, "{}: alpha {}, the gate's bound, must be more than 0", to_string(activation.kind),
+         activation.alpha);
+  if ((clamped || smooth) && !(std::isfinite(activation.limit) && activation.limit > 0))
     fail(ErrorCode::Usage, {}, "{}: the limit {} must be finite and more than 0", to_string(activation.kind),
          activation.limit);
 }

@@ -168,8 +168,8 @@ def grouped_mlp(
     fc2: [E, H, F].
     probs: [T] float32, the router's; default 1.
     fc1_bias, fc2_bias: [E, 2F] and [E, H].
-    activation: swiglu, clamped_swiglu, geglu_tanh, geglu_erf, quick_geglu, clamped_quick_geglu, reglu, glu or
-        squared_relu (without a gate), with `alpha`, `limit` and `offset` as the program's options.
+    activation: swiglu, clamped_swiglu, geglu_tanh, geglu_erf, quick_geglu, clamped_quick_geglu, reglu, glu, situ_glu
+        or squared_relu (without a gate), with `alpha`, `limit` and `offset` as the program's options.
 
     The order of every sum depends on sizes alone, so equal weights in two layouts give equal bits. On a GPU the call
     allocates memory for what lies between the two products, and waits for its result.

@@ -187,20 +187,23 @@ class Parser {
     sub->option_defaults()->group(group);
     std::vector<ValueWord> activations;
     for (const std::string_view name : activation_names()) activations.push_back({std::string(name)});
-    return {one_of(sub->add_option("--activation", texts_.activation, "the activation"), activations)
-                ->type_name("NAME")
-                ->default_str("as config.json says"),
-            sub->add_option("--alpha", compute_.activation.alpha, "of the quick GeGLUs")
-                ->type_name("X")
-                ->default_str("1.702"),
-            sub->add_option("--limit", compute_.activation.limit, "where clamped kinds clamp")->type_name("X"),
-            sub->add_option("--offset", compute_.activation.offset, "added to the linear term of the quick GeGLUs")
-                ->type_name("X"),
-            one_of(sub->add_option("--compute", texts_.compute, "what intermediate values are rounded to"),
-                   {{"weights", "the weights' dtype; sums are made in fp32"},
-                    {"fp32", "nothing, which shows smaller differences"}})
-                ->type_name("DTYPE")
-                ->default_str("weights")};
+    return {
+        one_of(sub->add_option("--activation", texts_.activation, "the activation"), activations)
+            ->type_name("NAME")
+            ->default_str("as config.json says"),
+        sub->add_option("--alpha", compute_.activation.alpha, "of the quick GeGLUs; situ_glu: the bound of the gate")
+            ->type_name("X")
+            ->default_str("1.702; 4"),
+        sub->add_option("--limit", compute_.activation.limit,
+                        "where clamped kinds clamp; situ_glu: the bound of the linear term, default 25")
+            ->type_name("X"),
+        sub->add_option("--offset", compute_.activation.offset, "added to the linear term of the quick GeGLUs")
+            ->type_name("X"),
+        one_of(sub->add_option("--compute", texts_.compute, "what intermediate values are rounded to"),
+               {{"weights", "the weights' dtype; sums are made in fp32"},
+                {"fp32", "nothing, which shows smaller differences"}})
+            ->type_name("DTYPE")
+            ->default_str("weights")};
   }
 
   void add_inspect() {

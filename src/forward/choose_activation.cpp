@@ -23,6 +23,8 @@ struct ActivationRow {
 
 constexpr float kQuickAlpha = 1.702F;
 constexpr float kQuickLimit = 7.0F;
+constexpr float kSituGateBound = 4.0F;
+constexpr float kSituLinearBound = 25.0F;
 
 constexpr auto kActivations = std::to_array<ActivationRow>({
     {ActivationKind::Swiglu, "swiglu", false, false, false, {}},
@@ -38,6 +40,7 @@ constexpr auto kActivations = std::to_array<ActivationRow>({
      {.alpha = kQuickAlpha, .limit = kQuickLimit, .offset = 1}},
     {ActivationKind::Reglu, "reglu", false, false, false, {}},
     {ActivationKind::Glu, "glu", false, false, false, {}},
+    {ActivationKind::SituGlu, "situ_glu", true, true, false, {.alpha = kSituGateBound, .limit = kSituLinearBound}},
     {ActivationKind::SquaredRelu, "squared_relu", false, false, false, {}},
 });
 

@@ -6,12 +6,13 @@ from torch.nn import functional as F
 #: alpha, limit and offset that show whether they are used.
 CONSTANTS = {"alpha": 1.3, "limit": 0.6, "offset": 0.25}
 ACTIVATIONS = ["swiglu", "clamped_swiglu", "geglu_tanh", "geglu_erf", "quick_geglu", "clamped_quick_geglu", "reglu", "glu",
-               "squared_relu"]
+               "situ_glu", "squared_relu"]
 
 
 def uses(kind):
     """The constants that an activation takes."""
-    names = {"clamped_swiglu": ["limit"], "quick_geglu": ["alpha", "offset"], "clamped_quick_geglu": list(CONSTANTS)}
+    names = {"clamped_swiglu": ["limit"], "quick_geglu": ["alpha", "offset"], "clamped_quick_geglu": list(CONSTANTS),
+             "situ_glu": ["alpha", "limit"]}
     return {name: CONSTANTS[name] for name in names.get(kind, [])}
 
 
@@ -27,6 +28,8 @@ def act(kind, a, u, alpha=1.702, limit=7.0, offset=0.0):
         return a * torch.sigmoid(alpha * a) * (u + offset)
     if kind in ("geglu_tanh", "geglu_erf"):
         return F.gelu(a, approximate="tanh" if kind == "geglu_tanh" else "none") * u
+    if kind == "situ_glu":
+        return alpha * torch.tanh(a / alpha) * torch.sigmoid(a) * limit * torch.tanh(u / limit)
     return {"reglu": F.relu, "glu": torch.sigmoid}[kind](a) * u
 
 

@@ -39,6 +39,9 @@ double plain_activation(const PlainActivation& activation, double a, double u) {
   if (name == "clamped_quick_geglu") return low_a * logistic(activation.alpha * low_a) * (mid_u + activation.offset);
   if (name == "reglu") return std::fmax(a, 0.0) * u;
   if (name == "glu") return logistic(a) * u;
+  if (name == "situ_glu")
+    return activation.alpha * std::tanh(a / activation.alpha) * logistic(a) * activation.limit *
+           std::tanh(u / activation.limit);
   if (name == "squared_relu") return u > 0 ? u * u : 0;
   throw std::invalid_argument(name);
 }

@@ -11,9 +11,9 @@
 namespace glu_ckpt::support {
 
 inline constexpr ActivationKind kActivationKinds[] = {
-    ActivationKind::Swiglu,   ActivationKind::ClampedSwiglu, ActivationKind::GegluTanh,
-    ActivationKind::GegluErf, ActivationKind::QuickGeglu,    ActivationKind::ClampedQuickGeglu,
-    ActivationKind::Reglu,    ActivationKind::Glu,           ActivationKind::SquaredRelu};
+    ActivationKind::Swiglu,     ActivationKind::ClampedSwiglu,     ActivationKind::GegluTanh, ActivationKind::GegluErf,
+    ActivationKind::QuickGeglu, ActivationKind::ClampedQuickGeglu, ActivationKind::Reglu,     ActivationKind::Glu,
+    ActivationKind::SituGlu,    ActivationKind::SquaredRelu};
 inline constexpr Dtype kFloatDtypes[] = {Dtype::BF16, Dtype::F16, Dtype::F32};
 
 /// Constants that are nobody's default, and a limit that clamps much.

@@ -36,6 +36,11 @@ TEST(Activation, InfinitiesAndZeros) {
   EXPECT_EQ(activate({ActivationKind::Glu}, -HUGE_VALF, 2), 0);
   EXPECT_EQ(activate({ActivationKind::GegluErf}, 40, 2), 80);
   EXPECT_EQ(activate({ActivationKind::Reglu}, -3, 2), 0);
+  EXPECT_EQ(activate({ActivationKind::SituGlu, 4, 25, 0}, HUGE_VALF, -HUGE_VALF), -100);
+  EXPECT_EQ(activate({ActivationKind::SituGlu, 4, 25, 0}, -HUGE_VALF, HUGE_VALF), 0);
+  EXPECT_EQ(activate({ActivationKind::SituGlu, 4, 25, 0}, 1e-30F, 1e-30F), 0);
+  // Where its arguments are small the formula is that of a s(a) u.
+  EXPECT_FLOAT_EQ(activate({ActivationKind::SituGlu, 4, 25, 0}, 1e-12F, 2e-12F), 1e-24F);
   EXPECT_EQ(activate({ActivationKind::ClampedSwiglu, 1, 7, 0}, HUGE_VALF, -HUGE_VALF),
             activate({ActivationKind::Swiglu}, 7, -7));
 }
@@ -99,6 +104,8 @@ TEST(ChooseActivation, TheUserIsRight) {
   EXPECT_EQ(choose_activation(hints, answers, true), (Activation{ActivationKind::QuickGeglu, 1.5F, 7, 0.5F}));
   EXPECT_EQ(choose_activation(hints, {{}, {}, 5.0F, {}}, true).limit, 5.0F);
   EXPECT_EQ(choose_activation(hints, {ActivationKind::ClampedQuickGeglu, {}, {}, {}}, true).offset, 1.0F);
+  EXPECT_EQ(choose_activation(hints, {ActivationKind::SituGlu, {}, {}, {}}, true),
+            (Activation{ActivationKind::SituGlu, 4, 25, 0}));
 }
 
 TEST(ChooseActivation, NothingIsGuessed) {
@@ -128,6 +135,7 @@ TEST(ChooseActivation, NothingIsGuessed) {
   refused(hints, {ActivationKind::ClampedSwiglu, {}, {}, {}}, true, ErrorCode::UnknownActivation, "--limit");
   refused(hints, {ActivationKind::Swiglu, 1.0F, {}, {}}, true, ErrorCode::Usage, "swiglu has no --alpha");
   refused(hints, {ActivationKind::QuickGeglu, {}, 1.0F, {}}, true, ErrorCode::Usage, "quick_geglu has no --limit");
+  refused(hints, {ActivationKind::SituGlu, {}, {}, 1.0F}, true, ErrorCode::Usage, "situ_glu has no --offset");
 }
 
 }  // namespace

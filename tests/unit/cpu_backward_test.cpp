@@ -278,6 +278,9 @@ TEST(CpuBackward, DerivativesAtBordersAndOfNaN) {
   EXPECT_EQ(activation_grad(clamped, 2, -2.01F).by_linear, 0);
   EXPECT_EQ(activation_grad({ActivationKind::Reglu}, 0, 3).by_gate, 0);
   EXPECT_EQ(activation_grad({ActivationKind::SquaredRelu}, 0, -3).by_linear, 0);
+  EXPECT_EQ(activation_grad({ActivationKind::SituGlu, 4, 25, 0}, 1, HUGE_VALF).by_linear, 0);
+  EXPECT_EQ(activation_grad({ActivationKind::SituGlu, 4, 25, 0}, HUGE_VALF, 1).by_gate, 0);
+  EXPECT_EQ(activation_grad({ActivationKind::SituGlu, 4, 25, 0}, 0, 5e-9F).by_gate, 0.5F * 5e-9F);
   for (const ActivationKind kind : kActivationKinds) {
     const ActivationGrad far = activation_grad({kind}, -3e38F, 1);
     EXPECT_TRUE(std::isfinite(far.by_gate) && std::isfinite(far.by_linear)) << to_string(kind);

@@ -253,6 +253,10 @@ TEST_F(CpuForwardRefuses, DtypesAndConstants) {
   expect(ErrorCode::Usage, "limit 0");
   activation = {ActivationKind::QuickGeglu, std::numeric_limits<float>::infinity(), 7, 0};
   expect(ErrorCode::Usage, "alpha inf");
+  activation = {ActivationKind::SituGlu, 0, 25, 0};
+  expect(ErrorCode::Usage, "alpha 0, the gate's bound");
+  activation = {ActivationKind::SituGlu, 4, std::numeric_limits<float>::infinity(), 0};
+  expect(ErrorCode::Usage, "limit inf");
 }
 
 }  // namespace

@@ -31,14 +31,17 @@ enum class ActivationKind {
   Reglu,
   /// s(a) u
   Glu,
+  /// (b(a, alpha) s(a)) b(u, limit), b(v, c) = c tanh(v / c): clamps that are smooth, TransformerEngine's SiTU-GLU
+  SituGlu,
   /// max(u, 0)^2: without a gate
   SquaredRelu,
 };
 
 struct Activation {
   ActivationKind kind = ActivationKind::Swiglu;
+  /// The slope of the quick kinds' sigmoid, or SituGlu's bound of the gate.
   float alpha = 1.702F;
-  /// The limit of the clamped kinds.
+  /// The limit of the clamped kinds, or SituGlu's bound of the linear term.
   float limit = 7.0F;
   float offset = 0.0F;
 
