@@ -23,7 +23,7 @@ Where QuACK (quack-kernels) is installed, forward and backward stand beside its 
 each shape: gate and up rows alternate, no probabilities. Its backward is the sum of its four products' times.
 
 Each of them is measured by itself: its works take turns with one another, not with those of the other two. Where power
-limits the GPU, works that take turns share one clock, and the figures differ (docs/performance.md, 2026-11-26).
+limits the GPU, works that take turns share one clock, and the figures differ (docs/performance.md).
 """
 
 import argparse
