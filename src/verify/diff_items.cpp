@@ -99,8 +99,9 @@ class Differ {
     const i64 batch = std::max(group, wanted / row_bytes / group * group);
     for (i64 first = task.first, end = task.first + task.count; first < end; first += batch) {
       const i64 count = std::min(batch, end - first);
-      const auto of_a = left.read(first, count, backend_, buffers.a, buffers.scratch, buffer_bytes_);
-      const auto of_b = right.read(first, count, backend_, buffers.b, buffers.scratch, buffer_bytes_);
+      const auto stored_a = left.read(first, count, backend_, buffers.a, buffers.scratch, buffer_bytes_);
+      const auto stored_b = right.read(first, count, backend_, buffers.b, buffers.scratch, buffer_bytes_);
+      const auto [of_a, of_b] = alike_rows(left.logical(), stored_a, right.logical(), stored_b);
       compare_rows(task, left, right, of_a, of_b, first, group, *buffers.comparer);
       if (options_.on_progress)
         options_.on_progress(static_cast<i64>(count * (left.stored_row_bytes() + right.stored_row_bytes())));

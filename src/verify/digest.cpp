@@ -93,7 +93,7 @@ class ItemHasher {
     const Matrix& matrix = *item.matrix;
     const std::string identity = item.identity();
     const i64 row_bytes = matrix.cols * matrix.element_bytes;
-    HashedRows hashed(item);
+    LogicalRows logical(item);
     const std::vector<Move> moves = matrix_moves(matrix, dense_matrix(matrix));
     // A transposed matrix is read whole where it fits: every batch of its rows touches all of it.
     const i64 wanted = is_transposed(matrix) ? buffer_bytes_ : std::min(kBatchBytes, buffer_bytes_);
@@ -105,7 +105,7 @@ class ItemHasher {
       gather(moves, reader, backend_, first * row_bytes, (first + count) * row_bytes, space.rows.data(), space.scratch,
              buffer_bytes_);
       const std::span stored(space.rows.data(), static_cast<std::size_t>(count * row_bytes));
-      item.sum += sum_rows(identity, first, count, hashed.of(stored).data(), item.bytes / matrix.rows);
+      item.sum += logical.sum(identity, first, count, stored);
       progress(count * row_bytes);
     }
   }
@@ -134,15 +134,47 @@ class ItemHasher {
 
 }  // namespace
 
-HashedRows::HashedRows(const Item& item) : item_(item) {}
-
-std::span<const std::byte> HashedRows::of(std::span<const std::byte> stored) {
-  if (item_.op() == ComputeOp::None) return stored;
-  const Matrix& matrix = item_.dense->matrix;
-  const auto elements = static_cast<i64>(stored.size()) / matrix.element_bytes;
-  computed_.resize(static_cast<std::size_t>(elements * dtype_bits(matrix.dtype) / 8));
-  compute(item_.op(), item_.dense->stored_dtype, stored, matrix.dtype, computed_);
+std::span<const std::byte> LogicalRows::of(std::span<const std::byte> stored) {
+  if (op() == ComputeOp::None) return stored;
+  const Dtype dtype = item_.matrix->dtype;
+  const std::span<const std::byte> made_of = before(op(), stored);
+  computed_.resize(made_of.size());
+  compute(op(), dtype, made_of, dtype, computed_);
+  comes_back_ = first_lost(op(), dtype, made_of, dtype) < 0;
   return computed_;
+}
+
+std::span<const std::byte> LogicalRows::before(ComputeOp op, std::span<const std::byte> stored) {
+  const Dtype dtype = item_.matrix->dtype;
+  const auto elements = static_cast<i64>(stored.size()) / item_.matrix->element_bytes;
+  before_.resize(static_cast<std::size_t>(elements * dtype_bits(dtype) / 8));
+  if (item_.op() == op)
+    compute(ComputeOp::None, item_.dense->stored_dtype, stored, dtype, before_);
+  else
+    compute(inverse(op), dtype, stored, dtype, before_);
+  return before_;
+}
+
+Hash128 LogicalRows::sum(std::string_view identity, i64 first, i64 count, std::span<const std::byte> stored) {
+  const i64 row_bytes = static_cast<i64>(stored.size()) / count;
+  if (op() == ComputeOp::None) return sum_rows(identity, first, count, stored.data(), row_bytes);
+  Hash128 sum;
+  for (i64 row = 0; row < count; ++row) {
+    of(stored.subspan(static_cast<std::size_t>(row * row_bytes), static_cast<std::size_t>(row_bytes)));
+    if (!comes_back_) computed_.insert(computed_.end(), before_.begin(), before_.end());
+    sum += hash_leaf(identity, first + row, computed_);
+  }
+  return sum;
+}
+
+std::pair<std::span<const std::byte>, std::span<const std::byte>> alike_rows(LogicalRows& a,
+                                                                             std::span<const std::byte> stored_a,
+                                                                             LogicalRows& b,
+                                                                             std::span<const std::byte> stored_b) {
+  const auto left = a.of(stored_a), right = b.of(stored_b);
+  if (a.come_back() && b.come_back()) return {left, right};
+  const ComputeOp op = a.op() != ComputeOp::None ? a.op() : b.op();
+  return {a.before(op, stored_a), b.before(op, stored_b)};
 }
 
 Matrix dense_matrix(const Matrix& matrix) {

@@ -20,7 +20,7 @@ inline constexpr i64 kOtherRowElements = 1024;
 class ItemRows {
  public:
   ItemRows(const Model& model, const Item& item)
-      : source_(*model.source), item_(item), hashed_(item), dtype_(dtype_of(item)) {
+      : source_(*model.source), item_(item), logical_(item), dtype_(dtype_of(item)) {
     const i64 unit = counted_bytes(dtype_);
     if (item.matrix != nullptr) {
       const Matrix& matrix = *item.matrix;
@@ -44,7 +44,10 @@ class ItemRows {
   i64 stored_row_bytes() const { return stored_row_bytes_; }
   bool transposed() const { return item_.matrix != nullptr && is_transposed(*item_.matrix); }
 
-  /// Rows [first, first + count), valid until the next call.
+  /// Makes elements of what read() returns.
+  LogicalRows& logical() { return logical_; }
+
+  /// Rows [first, first + count) as they are stored, valid until the next call.
   std::span<const std::byte> read(i64 first, i64 count, const Backend& backend, HostBuffer& rows, HostBuffer& scratch,
                                   i64 scratch_bytes) {
     const i64 begin = first * stored_row_bytes_, wanted = count * stored_row_bytes_;
@@ -56,13 +59,13 @@ class ItemRows {
     }
     RangeReader reader(source_);
     gather(moves_, reader, backend, begin, begin + wanted, rows.data(), scratch, scratch_bytes);
-    return hashed_.of({rows.data(), static_cast<std::size_t>(wanted)});
+    return {rows.data(), static_cast<std::size_t>(wanted)};
   }
 
  private:
   const Source& source_;
   const Item& item_;
-  HashedRows hashed_;
+  LogicalRows logical_;
   Dtype dtype_;
   i64 rows_ = 0;
   i64 elements_ = 0;

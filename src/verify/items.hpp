@@ -61,18 +61,37 @@ inline constexpr i64 kLeafBlockBytes = i64{1} << 20;
 /// The leaf of row, or block, number `index` of the item with that identity.
 Hash128 hash_leaf(std::string_view identity, i64 index, std::span<const std::byte> bytes);
 
-/// Rows as they are hashed: computed, where the item's elements are computed from the stored ones.
-class HashedRows {
+/// Rows of an item as its logical elements, which may be computed from the stored ones. Not every stored element comes
+/// back from the computed one: in F32, 0 and -0 both give -1. A row with one that does not is hashed with its stored
+/// elements behind the computed ones, so that no two rows are hashed alike.
+class LogicalRows {
  public:
   /// Keeps a reference to the item.
-  explicit HashedRows(const Item& item);
-  /// `stored` are rows in [out, in] order. Valid until the next call, and as long as `stored`.
+  explicit LogicalRows(const Item& item) : item_(item) {}
+
+  ComputeOp op() const { return item_.op(); }
+  /// The sum of the leaves of `count` rows from row `first` on. `stored` are rows in [out, in] order.
+  Hash128 sum(std::string_view identity, i64 first, i64 count, std::span<const std::byte> stored);
+  /// The logical elements of `stored`. Valid until the next call, and as long as `stored`.
   std::span<const std::byte> of(std::span<const std::byte> stored);
+  /// Returns whether the stored elements of the last of() come back from the logical ones, bit for bit.
+  bool come_back() const { return comes_back_; }
+  /// The elements from which `op` makes the logical ones, in the logical dtype: the stored ones of an item that has
+  /// that op; of one that stores the logical elements, what a conversion would write for `op`.
+  std::span<const std::byte> before(ComputeOp op, std::span<const std::byte> stored);
 
  private:
   const Item& item_;
+  bool comes_back_ = true;
   std::vector<std::byte> computed_;
+  std::vector<std::byte> before_;
 };
+
+/// Stored rows of one matrix in two models as elements that are equal where, and only where, the rows are hashed alike.
+std::pair<std::span<const std::byte>, std::span<const std::byte>> alike_rows(LogicalRows& a,
+                                                                             std::span<const std::byte> stored_a,
+                                                                             LogicalRows& b,
+                                                                             std::span<const std::byte> stored_b);
 
 /// The sum of the leaves of `count` rows of an item, from row `first` on, which follow each other at `rows`.
 Hash128 sum_rows(std::string_view identity, i64 first, i64 count, const std::byte* rows, i64 row_bytes);

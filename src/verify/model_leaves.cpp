@@ -98,18 +98,20 @@ struct Passing {
   }
 };
 
-void add_leaf(std::string_view identity, i64 leaf, std::span<const std::byte> bytes, LeafSum& sum) {
-  const Hash128 hash = hash_leaf(identity, leaf, bytes);
-  sum += {hash.low, hash.high, 1, static_cast<i64>(bytes.size())};
-}
+void add_leaf(const Hash128& hash, i64 bytes, LeafSum& sum) { sum += {hash.low, hash.high, 1, bytes}; }
 
 void add_dense(const Part& part, const Passing& passing, LeafSum& sum) {
   const std::string identity = part.item->identity();
-  HashedRows hashed(*part.item);
+  LogicalRows logical(*part.item);
   for (i64 leaf = part.leaf_from(passing.begin); leaf < part.last; ++leaf) {
     const i64 begin = part.offset(leaf), end = begin + part.bytes(leaf);
     if (end > passing.end()) return;
-    if (passing.counts(begin, end)) add_leaf(identity, leaf, hashed.of(passing.at(begin, end - begin)), sum);
+    if (!passing.counts(begin, end)) continue;
+    const std::span<const std::byte> stored = passing.at(begin, end - begin);
+    if (part.has_blocks())
+      add_leaf(hash_leaf(identity, leaf, stored), end - begin, sum);
+    else
+      add_leaf(logical.sum(identity, leaf, 1, stored), part.item->bytes / part.item->matrix->rows, sum);
   }
 }
 
@@ -186,7 +188,7 @@ struct ModelLeaves::Parts {
 
   /// Counts the item's leaves.
   void count(const Item& item) {
-    if (item.matrix == nullptr && item.bytes == 0) return add_leaf(item.identity(), 0, {}, empty);
+    if (item.matrix == nullptr && item.bytes == 0) return add_leaf(hash_leaf(item.identity(), 0, {}), 0, empty);
     leaves += item.matrix != nullptr ? item.matrix->rows : number_of_blocks(item);
     bytes += item.bytes;
   }

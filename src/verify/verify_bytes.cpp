@@ -61,8 +61,8 @@ Difference locate_in_matrix(const Model& a, const Item& x, const Model& b, const
   const Matrix& matrix = *x.matrix;
   const auto stored_left = read_rows(a, matrix, backend, 0, matrix.rows);
   const auto stored_right = read_rows(b, *y.matrix, backend, 0, matrix.rows);
-  HashedRows rows_of_a(x), rows_of_b(y);
-  const std::span left = rows_of_a.of(stored_left), right = rows_of_b.of(stored_right);
+  LogicalRows rows_of_a(x), rows_of_b(y);
+  const auto [left, right] = alike_rows(rows_of_a, stored_left, rows_of_b, stored_right);
   const i64 at = first_differing_byte(left, right);
   if (at < 0) return difference;
   const i64 cols = x.bytes / matrix.rows * 8 / dtype_bits(matrix.dtype);

@@ -73,6 +73,67 @@ TEST(Digest, IsTheSumOfItsLeaves) {
   EXPECT_EQ(to_string(digest_of(make_source(model, packed))), to_string(expected));
 }
 
+/// GatedDeltaNet's norm, stored as w in one naming (`op` makes w - 1 of it) and as w - 1 in the other.
+struct NormModel {
+  NormModel(const std::vector<float>& stored, ComputeOp op) : source(tensors_of(stored)) {
+    DenseMatrix& norm = recognition.dense.emplace_back();
+    norm.stack = "decoder";
+    norm.role = DenseRole::DeltaNorm;
+    norm.op = op;
+    norm.stored_dtype = norm.matrix.dtype = Dtype::F32;
+    norm.matrix.rows = 1;
+    norm.matrix.cols = 2;
+    norm.matrix.element_bytes = 4;
+    norm.matrix.place = {0, 1, 0, 8, 4};
+  }
+
+  static std::vector<MemoryTensor> tensors_of(const std::vector<float>& stored) {
+    const auto data = std::as_bytes(std::span(stored));
+    return {{"norm", Dtype::F32, {2}, {data.begin(), data.end()}}};
+  }
+
+  Model model() const { return {&source, &recognition}; }
+  /// The same from the files, and from bytes that pass.
+  Digest digest() const {
+    const ModelLeaves leaves(source.inventory(), recognition);
+    LeafSum passed;
+    leaves.add(0, 0, source.tensors()[0].bytes, passed);
+    const Digest found = compute_digest(model(), *make_backend("cpu"), {});
+    EXPECT_EQ(leaves.digest(passed), found);
+    return found;
+  }
+
+  MemorySource source;
+  Recognition recognition;
+};
+
+TEST(Digest, AComputedRowIsFollowedByWhatItDoesNotHold) {
+  const auto leaf = [](const std::vector<float>& row) {
+    const Hash128 sum = hash128(std::as_bytes(std::span(row)), hash64("model/0/norm/delta_out/weight/F32/1/2/0"));
+    return Digest{sum.low, sum.high, 1, 8};
+  };
+  EXPECT_EQ(NormModel({1.5F, 0.25F}, ComputeOp::SubtractOne).digest(), leaf({0.5F, -0.75F}));
+  EXPECT_EQ(NormModel({0.5F, -0.75F}, ComputeOp::None).digest(), leaf({0.5F, -0.75F}));
+  EXPECT_EQ(NormModel({1.5F, -0.0F}, ComputeOp::SubtractOne).digest(), leaf({0.5F, -1.0F, 1.5F, -0.0F}));
+  EXPECT_EQ(NormModel({1.5F, 0.0F}, ComputeOp::SubtractOne).digest(), leaf({0.5F, -1.0F}));
+  EXPECT_EQ(NormModel({0.5F, -0.0F}, ComputeOp::None).digest(), leaf({0.5F, -0.0F}));
+}
+
+/// 0.1 is stored as w, and 0.1 - 1 rounded as w - 1: the second model's w is not 0.1.
+TEST(Digest, WhatWasRoundedIsAnotherModel) {
+  const NormModel a({1.5F, 0.1F}, ComputeOp::SubtractOne), b({0.5F, 0.1F - 1.0F}, ComputeOp::None);
+  const auto backend = make_backend("cpu");
+  const Verdict verdict = verify(a.model(), b.model(), *backend, {});
+  EXPECT_EQ(verdict.differing, 1);
+  ASSERT_TRUE(verdict.first_difference);
+  EXPECT_EQ(verdict.first_difference->column, 1);
+  EXPECT_EQ(verdict.first_difference->number_a, "0.1");
+  EXPECT_EQ(verdict.first_difference->number_b, "0.100000024");
+  const Diff found = diff(a.model(), b.model(), *backend, {});
+  ASSERT_EQ(found.tensors.size(), 1);
+  EXPECT_EQ(found.tensors[0].elements->differing, 1);
+}
+
 TEST(Digest, BlocksOfOtherTensorsAreOneMebibyte) {
   std::vector<MemoryTensor> tensors{{"big", Dtype::U8, {(1 << 20) + 5}, std::vector<std::byte>((1 << 20) + 5)}};
   for (std::size_t i = 0; i < tensors[0].bytes.size(); ++i) tensors[0].bytes[i] = static_cast<std::byte>(i * i >> 3);
