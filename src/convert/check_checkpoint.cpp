@@ -22,7 +22,7 @@ class Checking {
     check_listed_files();
     // A checkpoint with a file that differs is not opened.
     if (!found_.is_ok()) return std::move(found_);
-    const Checkpoint checkpoint = open_checkpoint(path_);
+    Checkpoint checkpoint = open_checkpoint(path_);
     add_unlisted_files(*checkpoint.source);
     check_contents(run_, *checkpoint.source, "checking checksums");
     found_.is_sound = true;
@@ -68,9 +68,10 @@ class Checking {
     for (const ExtraFile& file : source.extra_files()) add(file.name);
   }
 
-  void compare_digests(const Checkpoint& checkpoint) {
+  void compare_digests(Checkpoint& checkpoint) {
     const std::string recorded = recorded_digest_of(checkpoint);
     if (recorded.empty()) return;
+    settle_copies(run_, checkpoint);
     found_.recorded_digest = recorded;
     const auto backend = open_backend(run_, 0);
     backend->ready();

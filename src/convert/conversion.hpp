@@ -4,6 +4,7 @@
 #include "convert/target.hpp"
 #include "glu_ckpt/convert.hpp"
 #include "model/open_checkpoint.hpp"
+#include "model/settle_copies.hpp"
 #include "model/stage.hpp"
 
 namespace glu_ckpt {
@@ -28,6 +29,8 @@ struct Conversion {
   /// or why none did.
   SharedScales second_scales = {};
   Plan plan = {};
+  /// The source's tensors that should repeat others and do not; settle_copies() finds them, `plan` leaves them unread.
+  std::vector<UnlikeCopy> unlike_copies = {};
   LoadsIn loads_in = {};
   std::vector<std::string> warnings = {};
 };
@@ -35,6 +38,10 @@ struct Conversion {
 /// Opens, recognizes, plans and proves the plan: what cannot be exact is refused here. Rank 0 plans for all.
 Conversion prepare(const std::filesystem::path& input, const std::filesystem::path& output,
                    const ConvertOptions& options, const RunOptions& run, Ranks& ranks);
+
+/// Compares the source's copies with what they should repeat. Those that do not are tensors of their own, which pass
+/// through where the naming stays; throws CopyDiffers where the plan drops one. Reads them at rank 0.
+void settle_copies(Conversion& conversion, Ranks& ranks);
 
 /// Makes the refusals that need bytes of the source, or a look at what its experts compute, before anything is written.
 void check_evidence(const Conversion& conversion);

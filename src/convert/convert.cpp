@@ -57,6 +57,7 @@ std::optional<ProbedRate> probe(const Conversion& conversion) {
 Converted convert_with(const std::filesystem::path& source, const std::filesystem::path& output,
                        const ConvertOptions& options, const RunOptions& run, Ranks& ranks) {
   Conversion conversion = prepare(source, output, options, run, ranks);
+  settle_copies(conversion, ranks);
   std::optional<Converted> complete;
   at_first_rank(ranks, [&] {
     check_evidence(conversion);

@@ -63,7 +63,8 @@ std::optional<Converted> find_complete(const Conversion& conversion) {
     fail(ErrorCode::OutputExists, {output.string(), {}},
          "{} exists, and {}; choose another name, or --overwrite to replace it", output.string(), why);
   };
-  const Checkpoint there = open_output(output, fail_other);
+  Checkpoint there = open_output(output, fail_other);
+  settle_copies(conversion.run, there);
   const OutputModel wanted = output_model(conversion, make_record(conversion, std::nullopt));
   const Source& written = *there.source;
   const bool same_files =

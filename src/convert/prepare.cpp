@@ -11,6 +11,7 @@
 #include "arch/trained_config.hpp"
 #include "convert/check_output.hpp"
 #include "convert/conversion.hpp"
+#include "core/byte_fields.hpp"
 #include "core/compute.hpp"
 #include "core/fail.hpp"
 #include "layout/element_grid.hpp"
@@ -330,8 +331,55 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
   return conversion;
 }
 
+namespace {
+
+/// Throws where a tensor that is no copy would be dropped as one.
+void check_dropped_copies(const Conversion& conversion) {
+  const Source& source = *conversion.source.source;
+  for (const std::size_t index : conversion.plan.dropped) {
+    const std::string& name = source.inventory().tensors[index].name;
+    const auto copy = std::ranges::find(conversion.unlike_copies, name, &UnlikeCopy::name);
+    if (copy == conversion.unlike_copies.end()) continue;
+    with_place(source, [&] {
+      fail(ErrorCode::CopyDiffers, {{}, name}, "{}: it is no copy, and nothing else holds it", to_sentence(*copy));
+    });
+  }
+}
+
+std::vector<UnlikeCopy> share_copies(const std::vector<UnlikeCopy>& copies, Ranks& ranks) {
+  ByteWriter out;
+  out.number(std::ssize(copies));
+  for (const UnlikeCopy& copy : copies) {
+    out.text(copy.name);
+    out.text(copy.original);
+    out.number(copy.byte);
+  }
+  const std::vector<std::byte> bytes = ranks.broadcast(out.take());
+  ByteReader in(bytes, "a list of copies");
+  std::vector<UnlikeCopy> all(in.count(3 * sizeof(i64)));
+  for (UnlikeCopy& copy : all) {
+    copy.name = in.text();
+    copy.original = in.text();
+    copy.byte = in.number();
+  }
+  in.end();
+  return all;
+}
+
+}  // namespace
+
+void settle_copies(Conversion& conversion, Ranks& ranks) {
+  at_first_rank(ranks, [&] {
+    conversion.unlike_copies = find_unlike_copies(conversion.run, conversion.source);
+    check_dropped_copies(conversion);
+    for (const UnlikeCopy& copy : conversion.unlike_copies)
+      tell_note(conversion.run, "{}: it is moved as a tensor of its own", to_sentence(copy));
+  });
+  conversion.unlike_copies = share_copies(conversion.unlike_copies, ranks);
+  take_as_own(conversion.unlike_copies, conversion.source.source->inventory(), conversion.source.recognition);
+}
+
 void check_evidence(const Conversion& conversion) {
-  check_copies(conversion.run, conversion.source);
   check_master_weights(conversion.run, conversion.source, conversion.options.from);
   if (conversion.options.proof != ProofMode::Forward) return;
   require_known_glu(conversion.source, conversion.options.from.option_prefix);

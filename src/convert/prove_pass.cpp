@@ -108,7 +108,8 @@ class Prover {
     if (std::holds_alternative<NothingShown>(shown)) return NotProved{};
     const bool readback = conversion_.options.proof == ProofMode::Readback;
     if (readback) drop_page_cache(staging_.sink().staged_path());
-    const Checkpoint staged = open_checkpoint(staging_.sink().staged_path(), named_config());
+    Checkpoint staged = open_checkpoint(staging_.sink().staged_path(), named_config());
+    take_as_own(conversion_.unlike_copies, staged.source->inventory(), staged.recognition);
     check_opens_as_planned(staged);
     if (readback) check_contents(conversion_.run, *staged.source, "checking checksums");
     if (const auto* by_clones = std::get_if<ClonesShown>(&shown)) return prove_by_sample(staged, *by_clones);

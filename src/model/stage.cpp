@@ -67,34 +67,6 @@ void check_contents(const RunOptions& run, const Source& source, std::string_vie
   check->run(jobs_of(run), stage.on_progress());
 }
 
-void check_copies(const RunOptions& run, const Checkpoint& checkpoint) {
-  constexpr i64 kPartBytes = i64{4} << 20;
-  const Source& source = *checkpoint.source;
-  const auto& tensors = source.inventory().tensors;
-  i64 bytes = 0;
-  for (const TensorCopy& copy : checkpoint.recognition.copies) bytes += 2 * tensors[copy.tensor].bytes;
-  if (bytes == 0) return;
-  Stage stage(run, "comparing copies", bytes);
-  const auto on_progress = stage.on_progress();
-  std::vector<std::byte> left, right;
-  for (const TensorCopy& copy : checkpoint.recognition.copies)
-    for (i64 begin = 0; begin < tensors[copy.tensor].bytes; begin += kPartBytes) {
-      const auto size = static_cast<std::size_t>(std::min(kPartBytes, tensors[copy.tensor].bytes - begin));
-      left.resize(size);
-      right.resize(size);
-      source.read(copy.tensor, begin, left);
-      source.read(copy.original, begin, right);
-      if (on_progress) on_progress(2 * static_cast<i64>(size));
-      const auto at = std::mismatch(left.begin(), left.end(), right.begin()).first;
-      if (at == left.end()) continue;
-      with_place(source, [&] {
-        fail(ErrorCode::CopyDiffers, {{}, tensors[copy.tensor].name},
-             "'{}' should repeat '{}', but differs from its byte {} on: it is no copy, and nothing else holds it",
-             tensors[copy.tensor].name, tensors[copy.original].name, begin + (at - left.begin()));
-      });
-    }
-}
-
 void check_master_weights(const RunOptions& run, const Checkpoint& checkpoint, const SourceAnswers& answers) {
   const OptimizerCheck found =
       with_place(*checkpoint.source, [&] { return check_optimizer_order(checkpoint.model(), answers.option_prefix); });

@@ -59,9 +59,6 @@ std::unique_ptr<Backend> open_backend(const RunOptions& run, i64 gathered_bytes)
 /// Checks what the files say of their own bytes (Source::content_check), as a stage of this title.
 void check_contents(const RunOptions& run, const Source& source, std::string_view title);
 
-/// Compares the tensors that repeat others with what they repeat. Throws CopyDiffers.
-void check_copies(const RunOptions& run, const Checkpoint& checkpoint);
-
 /// Throws GluConflict where the optimizer's master weights contradict the answers (check_optimizer_order). Reads a
 /// sample of rows.
 void check_master_weights(const RunOptions& run, const Checkpoint& checkpoint, const SourceAnswers& answers);

@@ -3,6 +3,7 @@
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
 #include "layout/element_grid.hpp"
+#include "model/settle_copies.hpp"
 #include "verify/compare_models.hpp"
 #include "verify/diff_items.hpp"
 #include "verify/run_experts.hpp"
@@ -96,8 +97,8 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   if (options.subset.is_all()) {
     check_contents(run, *a.source, "checking A");
     check_contents(run, *b.source, "checking B");
-    check_copies(run, a);
-    check_copies(run, b);
+    settle_copies(run, a);
+    settle_copies(run, b);
   }
   check_master_weights(run, a, options.a);
   check_master_weights(run, b, options.b);
@@ -154,6 +155,11 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
   }
   const auto backend = open_backend(run, 0);
   backend->ready();
+  // What is a tensor of its own in one is compared with the tensor of that name in the other, though it is a copy
+  // there.
+  const std::vector<UnlikeCopy> own_in_a = settle_copies(run, a);
+  take_as_own(own_in_a, b.source->inventory(), b.recognition);
+  take_as_own(settle_copies(run, b), a.source->inventory(), a.recognition);
   check_master_weights(run, a, options.a);
   check_master_weights(run, b, options.b);
   Diff found;
@@ -169,12 +175,12 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
 }
 
 CheckpointDigest digest(const std::filesystem::path& path, const SourceAnswers& answers, const RunOptions& run) {
-  const Checkpoint checkpoint = open_checkpoint(path, answers);
+  Checkpoint checkpoint = open_checkpoint(path, answers);
   require_known_glu(checkpoint, answers.option_prefix);
   const auto backend = open_backend(run, 0);
   backend->ready();
   check_contents(run, *checkpoint.source, "checking checksums");
-  check_copies(run, checkpoint);
+  settle_copies(run, checkpoint);
   check_master_weights(run, checkpoint, answers);
   CheckpointDigest found;
   {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <sstream>
 
+#include "glu_ckpt/check.hpp"
 #include "glu_ckpt/convert.hpp"
 #include "support/convert.hpp"
 #include "support/stored_checkpoint.hpp"
@@ -358,7 +359,8 @@ TEST_F(WholeModel, LostBiasIsNamed) {
   EXPECT_FALSE(fs::exists(temp_ / "back"));
 }
 
-TEST_F(WholeModel, UnequalMtpCopyIsRefused) {
+/// It is a tensor of its own where the naming stays, and has no place in another one.
+TEST_F(WholeModel, UnequalMtpCopyIsNoCopy) {
   const fs::path source = home_of("deepseek_v3") / "hf";
   for (const std::string name : {"model.layers.3.embed_tokens.weight", "model.layers.3.shared_head.head.weight"}) {
     SCOPED_TRACE(name);
@@ -366,16 +368,36 @@ TEST_F(WholeModel, UnequalMtpCopyIsRefused) {
     Tensors tensors = read_tensors(source);
     find(tensors, name).bytes.back() ^= std::byte{1};
     write_checkpoint(faulty, tensors, read_text(source / "config.json"));
-    expect_error(
-        ErrorCode::CopyDiffers, [&] { digest(faulty); }, name);
-    expect_error(
-        ErrorCode::CopyDiffers, [&] { verify(source, faulty); }, name);
+    EXPECT_NE(digest(source).digest, digest(faulty).digest);
+    const Verdict verdict = verify(source, faulty);
+    EXPECT_FALSE(verdict.equal);
+    ASSERT_EQ(verdict.extra.size(), 1);
+    EXPECT_EQ(verdict.extra[0].substr(0, name.size()), name);
+    const Diff found = diff(source, faulty);
+    ASSERT_EQ(found.tensors.size(), 1);
+    EXPECT_EQ(found.tensors[0].name, name);
+    EXPECT_EQ(found.tensors[0].elements->differing, 1);
+    EXPECT_EQ(diff(faulty, source).tensors.size(), 1);
     for (const std::string target : {"megatron", "torchtitan"}) {
       expect_error(
           ErrorCode::CopyDiffers, [&] { glu_ckpt::convert(faulty, temp_ / target, to_target(target)); }, name);
       EXPECT_FALSE(fs::exists(temp_ / target));
       EXPECT_FALSE(fs::exists(temp_ / (target + ".partial")));
     }
+    ConvertOptions grouped;
+    grouped.to.experts = Experts::Grouped;
+    grouped.to.glu = support::contiguous();
+    const fs::path regrouped = temp_ / "regrouped";
+    glu_ckpt::convert(faulty, regrouped, grouped);
+    Tensors written = read_tensors(regrouped);
+    EXPECT_EQ(find(written, name).bytes, find(tensors, name).bytes);
+    EXPECT_TRUE(verify(faulty, regrouped).equal);
+    EXPECT_TRUE(diff(faulty, regrouped).equal);
+    EXPECT_EQ(digest(regrouped).recorded, to_string(digest(faulty).digest));
+    EXPECT_TRUE(check(regrouped).is_ok());
+    grouped.resume = true;
+    EXPECT_TRUE(glu_ckpt::convert(faulty, regrouped, grouped).was_complete);
+    fs::remove_all(regrouped);
   }
 }
 

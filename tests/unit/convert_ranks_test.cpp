@@ -414,6 +414,32 @@ TEST_F(ConvertRanks, CountNansOfAllRanksAndRuns) {
   }
 }
 
+/// Rank 0 alone reads copies; all hash what is none as a tensor of its own.
+TEST_F(ConvertRanks, AgreeAboutUnequalCopies) {
+  const fs::path unequal = dir_ / "unequal";
+  fs::copy(source_.parent_path().parent_path() / "whole/deepseek_v3/hf", unequal);
+  {
+    const auto source = open_source(unequal);
+    const auto& tensors = source->inventory().tensors;
+    const auto copy = std::ranges::find(tensors, "model.layers.3.shared_head.head.weight", &TensorRef::name);
+    ASSERT_NE(copy, tensors.end());
+    std::fstream(unequal / source->inventory().files[copy->file], std::ios::in | std::ios::out)
+        .seekp(copy->offset + copy->bytes - 1)
+        .put('\x01');
+  }
+  Asked asked = options(place("unequal_out"));
+  asked.input = unequal;
+  asked.options.to = {};
+  asked.options.to.experts = Experts::Grouped;
+  asked.options.to.glu = parse_glu("contiguous");
+  convert(asked, 1);
+  const Tree expected = tree_of(asked.output);
+  fs::remove_all(asked.output);
+  convert(asked, 3);
+  EXPECT_TRUE(tree_of(asked.output) == expected);
+  EXPECT_TRUE(verify(unequal, asked.output).equal);
+}
+
 /// A broken input cannot be resumed, whichever rank meets it.
 TEST_F(ConvertRanks, NothingIsLeftOfWhatCannotBeResumed) {
   for (const int failing : {0, 2}) {

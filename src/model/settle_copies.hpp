@@ -1,0 +1,33 @@
+#pragma once
+/// Copies that are none: a tensor that should repeat another one (TensorCopy), but was trained on its own.
+
+#include <string>
+#include <vector>
+
+#include "glu_ckpt/model.hpp"
+#include "glu_ckpt/run_options.hpp"
+
+namespace glu_ckpt {
+
+/// A tensor whose bytes differ from those that it should repeat.
+struct UnlikeCopy {
+  std::string name;
+  std::string original;
+  /// The first byte that differs.
+  i64 byte = 0;
+};
+
+/// "'a' should repeat 'b', but differs from its byte 7 on".
+std::string to_sentence(const UnlikeCopy& copy);
+
+/// Reads the checkpoint's copies and what they should repeat, as a stage.
+std::vector<UnlikeCopy> find_unlike_copies(const RunOptions& run, const Checkpoint& checkpoint);
+
+/// Takes them out of the recognition's copies, so that they are tensors that no map knows: they have their own place in
+/// digests and comparisons.
+void take_as_own(const std::vector<UnlikeCopy>& copies, const Inventory& inventory, Recognition& recognition);
+
+/// Does both, tells the observer, and returns what was found.
+std::vector<UnlikeCopy> settle_copies(const RunOptions& run, Checkpoint& checkpoint);
+
+}  // namespace glu_ckpt
