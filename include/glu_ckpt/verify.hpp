@@ -153,6 +153,9 @@ struct Verdict {
   i64 compared = 0;
   /// The tensors have the same names, dtypes, shapes and bytes.
   bool same_layout = false;
+  /// Tensors that differ in bytes that are no part of the model, such as rows of padding behind the vocabulary, which
+  /// no digest counts. Compared where the models are equal and have the same names, shapes and order of rows.
+  std::vector<std::string> differing_padding = {};
   /// The layers, where the experts were run too; `equal` is false unless each is ok().
   std::vector<LayerForward> forward;
   /// The figures of the differences; filled where checkpoints are compared by their paths, and differ.

@@ -206,6 +206,7 @@ std::string verdict_json(const Verdict& verdict, const std::vector<std::string>&
   for (const LayerForward& layer : verdict.forward) write_forward(json, layer);
   json.end_array();
   json.field("differing", verdict.differing).field("same_layout", verdict.same_layout);
+  write_list(json, "differing_padding", verdict.differing_padding);
   json.field("compared", verdict.compared).field("in_both", verdict.in_both);
   write_differences(json, verdict.differences);
   write_warnings(json, warnings);

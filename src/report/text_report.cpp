@@ -231,6 +231,16 @@ std::vector<std::string> lacking(const std::vector<std::string>& labels, const D
   return found;
 }
 
+std::string differing_padding_text(const std::vector<std::string>& tensors) {
+  if (tensors.empty()) return {};
+  return fmt::format(
+      "not byte-identical: {} differ{} in padding, such as rows behind vocab_size, which is no part of the model and "
+      "in "
+      "no digest; first in {}\n",
+      tensors.size() == 1 ? "1 tensor" : fmt::format("{} tensors", tensors.size()), tensors.size() == 1 ? "s" : "",
+      tensors.front());
+}
+
 std::string bytes_text(const Verdict& verdict, bool every_tensor) {
   std::string text;
   if (verdict.missing.empty() && verdict.extra.empty() && verdict.differing == 0 && verdict.a == verdict.b) {
@@ -239,6 +249,7 @@ std::string bytes_text(const Verdict& verdict, bool every_tensor) {
                          verdict.in_both, size_text(verdict.a.bytes));
     text = fmt::format("equal: the same {} matrices and tensors, {}\n", verdict.a.tensors, size_text(verdict.a.bytes));
     if (verdict.same_layout) text += "every tensor is byte-identical, with the same name, dtype and shape\n";
+    text += differing_padding_text(verdict.differing_padding);
     return text + to_string(verdict.a) + "\n";
   }
   const std::vector<std::string> only_a = lacking(verdict.missing, verdict.differences);

@@ -9,6 +9,7 @@
 
 #include "core/element_text.hpp"
 #include "core/fail.hpp"
+#include "layout/placement.hpp"
 #include "verify/choose_layers.hpp"
 #include "verify/compare_models.hpp"
 #include "verify/diagnose.hpp"
@@ -111,6 +112,52 @@ bool same_order(const Model& a, const Model& b) {
     return std::tuple(to_string(layout.glu), text(layout.shared_glu), text(layout.optimizer_glu));
   };
   return arrangement(x) == arrangement(y) && a.recognition->naming == b.recognition->naming;
+}
+
+/// Returns the tensors with bytes that are in no item, such as rows of padding behind the vocabulary. Copies are left
+/// out: they are what they repeat.
+std::vector<std::size_t> padded_tensors(const Model& model, const std::vector<Item>& items) {
+  const std::vector<TensorRef>& tensors = model.source->inventory().tensors;
+  std::vector<i64> padding;
+  for (const TensorRef& tensor : tensors) padding.push_back(tensor.bytes);
+  for (const Item& item : items) {
+    if (item.matrix == nullptr) {
+      padding.at(item.tensor) -= item.bytes;
+      continue;
+    }
+    const i64 row_bytes = item.matrix->cols * item.matrix->element_bytes;
+    for_each_stored_part(*item.matrix, [&](std::size_t tensor, const Placement&, i64 first, i64 last) {
+      padding.at(tensor) -= (last - first) * row_bytes;
+    });
+  }
+  for (const TensorCopy& copy : model.recognition->copies) padding.at(copy.tensor) = 0;
+  for (const std::size_t index : model.recognition->dropped) padding.at(index) = 0;
+  std::vector<std::size_t> padded;
+  for (std::size_t t = 0; t < tensors.size(); ++t)
+    if (padding[t] > 0) padded.push_back(t);
+  return padded;
+}
+
+/// Names the tensors whose items are equal and whose padding is not, of two models in one layout.
+std::vector<std::string> differing_padding(const Model& a, const std::vector<Item>& items_of_a, const Model& b) {
+  constexpr i64 kChunk = i64{1} << 20;
+  const std::vector<TensorRef>& others = b.source->inventory().tensors;
+  std::vector<std::string> names;
+  std::vector<std::byte> left, right;
+  for (const std::size_t index : padded_tensors(a, items_of_a)) {
+    const TensorRef& tensor = a.source->inventory().tensors[index];
+    const auto other = std::ranges::find(others, tensor.name, &TensorRef::name);
+    for (i64 begin = 0; begin < tensor.bytes; begin += kChunk) {
+      left.resize(static_cast<std::size_t>(std::min(kChunk, tensor.bytes - begin)));
+      right.resize(left.size());
+      a.source->read(index, begin, left);
+      b.source->read(static_cast<std::size_t>(other - others.begin()), begin, right);
+      if (left == right) continue;
+      names.push_back(tensor.name);
+      break;
+    }
+  }
+  return names;
 }
 
 /// Two models' items side by side, and those to compare.
@@ -228,7 +275,10 @@ ComparedModels compare_models(const Model& a, const Model& b, const Backend& bac
                                    ? locate_in_matrix(a, *first_left, b, *first_right, backend)
                                    : locate_in_tensor(a, *first_left, b, *first_right);
   verdict.equal = verdict.missing.empty() && verdict.extra.empty() && verdict.differing == 0 && verdict.a == verdict.b;
-  verdict.same_layout = verdict.equal && subset.is_all() && same_tensors(a, b) && same_order(a, b);
+  if (verdict.equal && subset.is_all() && same_tensors(a, b) && same_order(a, b)) {
+    verdict.differing_padding = differing_padding(a, left, b);
+    verdict.same_layout = verdict.differing_padding.empty();
+  }
   return {std::move(verdict), std::move(left), std::move(right)};
 }
 

@@ -130,6 +130,25 @@ diff_computed_norm() {
   rm -rf "$out".*
 }
 
+# Rows behind vocab_size are no part of the model, and in no digest; the files are not the same all the same.
+diff_padding() {
+  local out=$WORK/diffp answers=(--from-glu contiguous --to-glu contiguous) pad
+  status "padding: convert" 0 convert "$TESTDATA/whole/qwen3_moe/hf" "$out.m" --to megatron --format safetensors -q
+  for pad in 1 2; do
+    edited_checkpoint "$out.m" "$out.$pad" "v = t['output_layer.weight']
+size = len(v[2]) // v[1][0]; v[1][0] += 3; v[2] += b'\\x3e' * (3 * size - 1) + b'\\x0$pad'"
+  done
+  status "padding: the same" 0 verify "$out.1" "$out.1" "${answers[@]}"
+  check "padding: the same: $OUT" has "$OUT" "every tensor is byte-identical"
+  status "padding: another" 0 verify "$out.1" "$out.2" "${answers[@]}"
+  check "padding: another: $OUT" has "$OUT" "not byte-identical: 1 tensor differs in padding"
+  check "padding: another: names it: $OUT" has "$OUT" "first in output_layer.weight"
+  status "padding: --json" 0 verify "$out.1" "$out.2" "${answers[@]}" --json
+  check "padding: --json" [ "$(json_get 'v["equal"], v["same_layout"], v["differing_padding"]')" == \
+    "(True, False, ['output_layer.weight'])" ]
+  rm -rf "$out".*
+}
+
 diff_text() {
   local hf=$TESTDATA/whole/qwen3_moe/hf out=$WORK/difft gate="model.layers.1.mlp.experts.3.gate_proj.weight"
   status "diff: equal" 0 diff "$hf" "$hf"

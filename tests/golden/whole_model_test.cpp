@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <set>
 #include <sstream>
 
 #include "glu_ckpt/check.hpp"
@@ -194,6 +195,21 @@ TEST_P(StackedModel, ComesBackWithoutThePadding) {
   const auto about_padding = [](const std::string& note) { return note.find("padding") != note.npos; };
   EXPECT_EQ(std::ranges::count_if(made.plan.notes, about_padding), 2);
   EXPECT_EQ(digest_text(temp_ / "trained", contiguous_answers()), digest_text(source));
+
+  // Padding is no part of the model, and still no file with other padding is the same file.
+  for (const std::string name : {"embedding.word_embeddings.weight", "output_layer.weight"})
+    find(tensors, name).bytes.back() = std::byte{0x5b};
+  write_checkpoint(temp_ / "other", tensors, read_text(source / "config.json"));
+  VerifyOptions answers;
+  answers.a = answers.b = contiguous_answers();
+  const Verdict same = verify(temp_ / "trained", temp_ / "trained", answers);
+  EXPECT_TRUE(same.same_layout);
+  EXPECT_TRUE(same.differing_padding.empty());
+  const Verdict other = verify(temp_ / "trained", temp_ / "other", answers);
+  EXPECT_TRUE(other.equal);
+  EXPECT_FALSE(other.same_layout);
+  EXPECT_EQ(std::set(other.differing_padding.begin(), other.differing_padding.end()),
+            (std::set<std::string>{"embedding.word_embeddings.weight", "output_layer.weight"}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, StackedModel, ::testing::Values(std::pair("gpt_oss", 3), std::pair("qwen3_moe", 2)),
