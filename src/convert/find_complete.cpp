@@ -33,7 +33,35 @@ Checkpoint open_output(const std::filesystem::path& path, const FailOther& fail_
   }
 }
 
-/// The files beside the tensors have to be there, as they were written; the source's may be logs that have grown since.
+/// Returns whether the file begins with all bytes of the other one.
+bool begins_with(const File& file, const File& start) {
+  if (file.size() < start.size()) return false;
+  bool same = true;
+  std::vector<std::byte> there;
+  for_each_block(start, [&](std::span<const std::byte> block, i64 offset) {
+    if (!same) return;
+    there.resize(block.size());
+    file.pread_exact(there, offset);
+    same = std::ranges::equal(there, block);
+  });
+  return same;
+}
+
+/// Refuses a copy of another file than the source has now. A file that has only grown may be a log that somebody goes
+/// on writing, and is told of.
+void check_still_copied(const Conversion& conversion, const ExtraFile& file, const std::filesystem::path& copied,
+                        const FailOther& fail_other) {
+  // What was edited is a config.json, which config_line() is about.
+  if (file.edit != nullptr) return;
+  const File now = File::open_read(file.path), copy = File::open_read(copied);
+  if (!begins_with(now, copy))
+    fail_other(fmt::format("its {} is another one than the source's, {}", file.name, file.path.string()));
+  if (now.size() > copy.size())
+    tell_note(conversion.run, "{} has grown by {} bytes since it was copied; the copy stays as it is",
+              file.path.string(), now.size() - copy.size());
+}
+
+/// The files beside the tensors have to be there, as they were written, and as the source has them.
 void check_side_files(const Conversion& conversion, const Source& output, const FailOther& fail_other) {
   const Source& source = *conversion.source.source;
   const std::filesystem::path directory = checkpoint_directory(output.path());
@@ -48,6 +76,7 @@ void check_side_files(const Conversion& conversion, const Source& output, const 
     if (was == written.end() || !path_exists(copy)) fail_other(fmt::format("lacks {}", file.name));
     if (record_of_file(File::open_read(copy), file.name) != *was)
       fail_other(fmt::format("its {} is not what was written", file.name));
+    check_still_copied(conversion, file, copy, fail_other);
   }
   if (const std::string config = config_line(source); config != config_line(output))
     fail_other("its config.json is another one than the source's");

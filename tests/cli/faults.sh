@@ -399,6 +399,20 @@ resume_complete() {
   : >"$out/config.json"
   status "complete: an emptied config.json" 4 convert "$FAULT_SRC" "$out" "${to[@]}" --resume -q
   cp "$WORK/config" "$out/config.json"
+  rm -r "$out"
+  echo '{"version": "1.0"}' >"$FAULT_SRC/tokenizer.json"
+  status "complete: a tokenizer" 0 convert "$FAULT_SRC" "$out" "${to[@]}" -q
+  status "complete: the same tokenizer" 0 convert "$FAULT_SRC" "$out" "${to[@]}" --resume -q
+  echo '{"version": "2.0"}' >"$FAULT_SRC/tokenizer.json"
+  status "complete: another tokenizer" 4 convert "$FAULT_SRC" "$out" "${to[@]}" --resume -q
+  check "complete: another tokenizer: $ERR" has "$ERR" "its tokenizer.json is another one than the source's"
+  : >"$FAULT_SRC/tokenizer.json"
+  status "complete: a shorter tokenizer" 4 convert "$FAULT_SRC" "$out" "${to[@]}" --resume -q
+  echo '{"version": "1.0"}' >"$FAULT_SRC/tokenizer.json"
+  echo 'a line' >>"$FAULT_SRC/tokenizer.json"
+  status "complete: a file that has grown" 0 convert "$FAULT_SRC" "$out" "${to[@]}" --resume
+  check "complete: a file that has grown: $ERR" has "$ERR" "tokenizer.json has grown by 7 bytes since it was copied"
+  rm "$FAULT_SRC/tokenizer.json"
   mv "$out/glu_ckpt.json" "$WORK/record"
   status "complete: no record" 4 convert "$FAULT_SRC" "$out" "${to[@]}" --resume -q
   mv "$WORK/record" "$out/glu_ckpt.json"
