@@ -6,6 +6,7 @@
 
 #include "core/data_hash.hpp"
 #include "core/fail.hpp"
+#include "core/hash.hpp"
 #include "core/json.hpp"
 #include "core/parallel.hpp"
 #include "io/file.hpp"
@@ -15,6 +16,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "glu_ckpt.";
 constexpr std::string_view kUnknown = "unknown";
+constexpr std::string_view kChecksumField = "record_xxh3_128";
+constexpr std::size_t kChecksumDigits = 32;
 constexpr std::size_t kMaxRecordDepth = 64;
 constexpr auto kKnownFields =
     std::to_array<std::string_view>({"version", "naming", "experts", "glu", "shared_glu", "optimizer_glu", "digest",
@@ -22,6 +25,16 @@ constexpr auto kKnownFields =
 
 bool is_known(std::string_view key) {
   return std::find(kKnownFields.begin(), kKnownFields.end(), key) != kKnownFields.end();
+}
+
+bool is_checksum(std::string_view text) {
+  return text.size() == kChecksumDigits && text.find_first_not_of("0123456789abcdef") == text.npos;
+}
+
+/// The checksum of a record's text in which it stands as zeros. What stands behind the JSON does not count.
+std::string checksum_of(std::string_view text) {
+  text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+  return hex(hash128(std::as_bytes(std::span(text)), 0));
 }
 
 /// Reads a field that a later or earlier version may not write. False where it is of another type.
@@ -43,13 +56,36 @@ class RecordReader {
     if (const auto& fault = document.fault()) fail_invalid(fault->offset, "is not JSON: " + fault->message);
     const JsonValue root = document.root();
     if (root.kind() != JsonKind::Object) fail_invalid(root.offset(), "is not a JSON object");
-    for (const auto& [key, value] : root.members()) read_field(key, value);
+    bool is_first = true;
+    for (const auto& [key, value] : root.members()) {
+      // The first one's name may be what is damaged.
+      const auto digits = value.get<std::string_view>();
+      if (key == kChecksumField || (is_first && digits && is_checksum(*digits)))
+        check_text(text, value.offset(), digits.value_or(std::string_view()));
+      else
+        read_field(key, value);
+      is_first = false;
+    }
     return std::move(content_);
   }
 
  private:
   [[noreturn]] void fail_invalid(i64 offset, std::string_view what) const {
     fail_at(ErrorCode::RecordInvalid, {part_, offset}, "{}", what);
+  }
+
+  /// Compares the text with the checksum in it, a field that begins at `offset`.
+  void check_text(std::string_view text, i64 offset, std::string_view digits) const {
+    std::string zeroed(text);
+    const std::size_t at = text.find(digits, static_cast<std::size_t>(offset) + kChecksumField.size());
+    if (is_checksum(digits) && at != text.npos) {
+      zeroed.replace(at, digits.size(), kChecksumDigits, '0');
+      if (checksum_of(zeroed) == digits) return;
+    }
+    fail_invalid(offset,
+                 fmt::format("was changed since it was written: {} does not fit the rest. Find an intact copy; if the "
+                             "change was meant, remove that field",
+                             kChecksumField));
   }
 
   void read_options(const JsonValue& options) {
@@ -132,7 +168,8 @@ std::optional<i64> record_offset(std::string_view text, std::string_view field) 
 }
 
 std::string print_record_json(const RecordFile& content) {
-  std::string out = "{\n";
+  const std::size_t checksum_at = fmt::format("{{\n  \"{}\": \"", kChecksumField).size();
+  std::string out = fmt::format("{{\n  \"{}\": \"{}\",\n", kChecksumField, std::string(kChecksumDigits, '0'));
   print_strings(out, content.record, "  ");
   if (!content.record.empty()) out += ",\n";
   out += "  \"options\": {";
@@ -143,7 +180,8 @@ std::string print_record_json(const RecordFile& content) {
   if (!content.files.empty()) out += '\n';
   print_files(out, content.files);
   if (!content.files.empty()) out += "\n  ";
-  return out + "]\n}\n";
+  out += "]\n}\n";
+  return out.replace(checksum_at, kChecksumDigits, checksum_of(out));
 }
 
 Record take_record(std::map<std::string, std::string>& metadata) {

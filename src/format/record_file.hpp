@@ -1,14 +1,16 @@
 #pragma once
 /// Provenance: `glu_ckpt.*` entries of a safetensors `__metadata__`, and glu_ckpt.json of a directory.
 ///
-///   {"version": "...", "naming": "...", ...,
+///   {"record_xxh3_128": "<32 hex>",
+///    "version": "...", "naming": "...", ...,
 ///    "options": {"--glu": "interleaved:32", ...},
 ///    "files": [{"name": "model.safetensors", "bytes": 123456, "header_bytes": 1234, "header_xxh3_128": "<32 hex>",
 ///               "data_xxh3_128": "<32 hex>"}, ...]}
 ///
 /// The header of a safetensors file is its length and its JSON, everything before the tensors. All bytes of any other
 /// file are data. `data_xxh3_128` is the sum of core/data_hash.hpp. It is missing where parts of the file were cloned,
-/// since nobody read those.
+/// since nobody read those. `record_xxh3_128` is XXH3-128 of this text with zeros for its own digits, so that no bit of
+/// it changes unseen; records of earlier versions lack it.
 
 #include <functional>
 #include <map>
@@ -43,12 +45,12 @@ struct RecordFile {
   std::vector<FileRecord> files;
 };
 
-/// Throws RecordInvalid. Fields that are not known and no strings are ignored: a later version may write them.
-/// `part` is what the text was read from.
+/// Throws RecordInvalid, also where the text does not fit the checksum in it. Fields that are not known and no strings
+/// are ignored: a later version may write them. `part` is what the text was read from.
 RecordFile parse_record_json(std::string_view text, const InputPart& part);
 /// The byte of a record's text at which the field begins; none where the record lacks it.
 std::optional<i64> record_offset(std::string_view text, std::string_view field);
-/// Record fields first, then the options, then one line for each file.
+/// The checksum first, then record fields, then the options, then one line for each file.
 std::string print_record_json(const RecordFile& content);
 
 /// The `glu_ckpt.*` entries of a `__metadata__`, which are taken out of it.

@@ -18,6 +18,8 @@ file_state() { json_get "next(f['state'] for f in v['files'] if f['name'] == '$1
 check_record() {
   local dir=$WORK/check format
   fresh() { rm -rf "$dir/out" && cp -r "$dir/whole" "$dir/out"; }
+  # Edits the record with sed, as somebody who means it: without its checksum.
+  edit_record() { sed -i -e '/"record_xxh3_128"/d' -e "$1" "$dir/out/glu_ckpt.json"; }
   mkdir -p "$dir"
   cp -r "$TESTDATA/hf/mixtral" "$dir/source"
   status "check: convert" 0 convert "$dir/source" "$dir/whole" --naming megatron --experts grouped --glu interleaved:32 -q
@@ -52,15 +54,25 @@ check_record() {
   status "check: a file is gone" 1 check "$dir/out"
   check "check: a file is gone: which" has "$OUT" "config.json: missing (is not there)"
   fresh
-  sed -i 's/"files": \[/"files": [\n    {"name": "other.json", "bytes": 1, "header_bytes": 0},/' "$dir/out/glu_ckpt.json"
+  edit_record 's/"files": \[/"files": [\n    {"name": "other.json", "bytes": 1, "header_bytes": 0},/'
   status "check: the record lists a file that is not there" 1 check "$dir/out"
   check "check: the record lists it: which" has "$OUT" "other.json: missing"
   fresh
-  sed -i 's/"files": \[/"files": [\n    {"name": "..\/out\/config.json", "bytes": 1, "header_bytes": 0},/' "$dir/out/glu_ckpt.json"
+  edit_record 's/"files": \[/"files": [\n    {"name": "..\/out\/config.json", "bytes": 1, "header_bytes": 0},/'
   status "check: the record names a file elsewhere" 3 check "$dir/out"
   fresh
-  sed -i 's/"digest": "gck2:./"digest": "gck2:g/' "$dir/out/glu_ckpt.json"
+  edit_record 's/"digest": "gck2:./"digest": "gck2:g/'
   status "check: records that contradict each other" 3 check "$dir/out"
+  fresh
+  sed -i 's/"glu"/"glt"/' "$dir/out/glu_ckpt.json"
+  for command in check inspect "digest -q" "stamp --glu contiguous"; do
+    # shellcheck disable=SC2086
+    status "a bit of the record: $command" 3 $command "$dir/out"
+    check "a bit of the record: $command: $ERR" has "$ERR" "glu_ckpt.json: byte 4: was changed since it was written"
+  done
+  fresh
+  edit_record ''
+  status "check: a record of an earlier version" 0 check "$dir/out"
   fresh
   echo x >"$dir/out/notes.txt"
   status "check: a file that the record does not list" 0 check "$dir/out"

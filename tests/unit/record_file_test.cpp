@@ -29,6 +29,7 @@ TEST(RecordJson, PrintsOneLinePerFile) {
   const RecordFile content{
       {{"glu", "split"}, {"version", "1"}}, {{"--glu", "split"}}, {{"a", 3, 1, "00", "11"}, {"b", 4}}};
   EXPECT_EQ(print_record_json(content), R"({
+  "record_xxh3_128": "04a3d2e0865e48733fb652937d32081f",
   "glu": "split",
   "version": "1",
   "options": {
@@ -51,6 +52,26 @@ TEST(RecordJson, ParsesBack) {
   EXPECT_EQ(back.files, content.files);
   const auto empty = parse_record_json(print_record_json({}), "x");
   EXPECT_TRUE(empty.record.empty() && empty.options.empty() && empty.files.empty());
+}
+
+/// A bit that flips anywhere, in the name of the checksum too, is seen.
+TEST(RecordJson, NoBitOfItChangesUnseen) {
+  const RecordFile content{
+      {{"hf_experts", "indexed"}, {"version", "1"}}, {{"--glu", "split"}}, {{"a", 3, 1, "00", "11"}}};
+  const std::string text = print_record_json(content);
+  for (std::size_t i = 0; i + 1 < text.size(); ++i)
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string flipped = text;
+      flipped[i] = static_cast<char>(flipped[i] ^ (1 << bit));
+      EXPECT_EQ(parse_slug(flipped), "record-invalid") << flipped;
+    }
+  // A reader finds it wherever it stands; white space behind the record is nobody's.
+  EXPECT_EQ(parse_slug(text + " \n"), "none");
+  EXPECT_EQ(parse_slug(R"({"glu": "split", "record_xxh3_128": "00000000000000000000000000000000"})"), "record-invalid");
+  EXPECT_EQ(parse_slug(R"({"glu": "split", "record_xxh3_128": 1})"), "record-invalid");
+  // Without it, as earlier versions wrote it.
+  const std::size_t line = text.find("  \"record_"), end = text.find('\n', line) + 1;
+  EXPECT_EQ(parse_record_json(text.substr(0, line) + text.substr(end), "x").record, content.record);
 }
 
 /// Data that were cloned have no checksum, and an earlier version wrote others.
