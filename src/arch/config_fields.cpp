@@ -1,13 +1,17 @@
 #include "arch/config_fields.hpp"
 
+#include <algorithm>
+
+#include "arch/config_defaults.hpp"
 #include "core/json.hpp"
 
 namespace glu_ckpt {
 
-/// Writes the members of JSON objects into the fields' map.
+/// Writes the members of JSON objects into a map of fields.
 class ConfigFlattener {
  public:
-  explicit ConfigFlattener(ConfigFields& fields) : fields_(fields) {}
+  using Values = ConfigFields::Values;
+  explicit ConfigFlattener(Values& values) : values_(values) {}
 
   void add(const JsonValue& object, const std::string& prefix) {
     for (const auto& [key, value] : object.members()) add_member(prefix + std::string(key), value);
@@ -20,13 +24,15 @@ class ConfigFlattener {
     else if (value.kind() == JsonKind::Array)
       add_array(name, value);
     else if (const auto flag = value.get<bool>())
-      fields_.values_[name] = *flag;
+      values_[name] = *flag;
     else if (const auto integer = value.get<i64>())
-      fields_.values_[name] = *integer;
+      values_[name] = *integer;
     else if (const auto number = value.get<double>())
-      fields_.values_[name] = *number;
+      values_[name] = *number;
     else if (const auto text = value.get<std::string_view>())
-      fields_.values_[name] = std::string(*text);
+      values_[name] = std::string(*text);
+    else if (value.kind() == JsonKind::Null)
+      values_.try_emplace(name);
   }
 
   void add_array(const std::string& name, const JsonValue& array) {
@@ -36,32 +42,48 @@ class ConfigFlattener {
       if (const auto integer = item.get<i64>()) integers.push_back(*integer);
       if (const auto text = item.get<std::string_view>()) texts.emplace_back(*text);
     }
-    if (integers.size() == array.size()) fields_.values_[name] = std::move(integers);
-    if (texts.size() == array.size() && array.size() > 0) fields_.values_[name] = std::move(texts);
+    if (integers.size() == array.size()) values_[name] = std::move(integers);
+    if (texts.size() == array.size() && array.size() > 0) values_[name] = std::move(texts);
   }
 
-  ConfigFields& fields_;
+  Values& values_;
 };
 
+constexpr std::size_t kMaxConfigDepth = 64;
+
 ConfigFields::ConfigFields(const std::string& text) {
-  constexpr std::size_t kMaxDepth = 64;
-  const JsonDocument document(text, kMaxDepth);
+  const JsonDocument document(text, kMaxConfigDepth);
   if (document.fault() || document.root().kind() != JsonKind::Object) return;
-  ConfigFlattener flattener(*this);
+  ConfigFlattener flattener(values_);
   flattener.add(document.root(), "");
-  const auto inner = document.root().find("text_config");
-  if (!inner) return;
-  flattener.add(*inner, "");
-  // The head is the whole model's, not the language model's, which transformers writes a word of its own about.
-  constexpr std::string_view kTied = "tie_word_embeddings";
-  if (const auto tied = document.root().find<bool>(kTied)) values_[std::string(kTied)] = *tied;
+  if (const auto inner = document.root().find("text_config")) {
+    flattener.add(*inner, "");
+    // The head is the whole model's, not the language model's, which transformers writes a word of its own about.
+    constexpr std::string_view kTied = "tie_word_embeddings";
+    if (const auto tied = document.root().find<bool>(kTied)) values_[std::string(kTied)] = *tied;
+  }
+  add_defaults();
+}
+
+void ConfigFields::add_defaults() {
+  const JsonDocument document(config_defaults(this->text({"model_type"})), kMaxConfigDepth);
+  ConfigFlattener(defaults_).add(document.root(), "");
+  constexpr std::string_view kRope = "rope_parameters.";
+  const bool has_rope = std::ranges::any_of(values_, [&](const auto& entry) {
+    return entry.first.starts_with(kRope) || entry.first.starts_with("rope_scaling.");
+  });
+  // An object that is there, under either of its names, replaces the default one whole.
+  std::erase_if(defaults_, [&](const auto& entry) {
+    return values_.contains(entry.first) || (has_rope && entry.first.starts_with(kRope));
+  });
 }
 
 template <typename Type>
 const Type* ConfigFields::find(Spellings names) const {
-  for (const std::string_view name : names)
-    if (const auto found = values_.find(name); found != values_.end())
-      if (const auto* value = std::get_if<Type>(&found->second)) return value;
+  for (const Values* values : {&values_, &defaults_})
+    for (const std::string_view name : names)
+      if (const auto found = values->find(name); found != values->end())
+        if (const auto* value = std::get_if<Type>(&found->second)) return value;
   return nullptr;
 }
 
@@ -71,10 +93,13 @@ std::optional<i64> ConfigFields::integer(Spellings names) const {
 }
 
 std::optional<double> ConfigFields::number(Spellings names) const {
-  for (const std::string_view name : names) {
-    if (const double* value = find<double>({name})) return *value;
-    if (const i64* value = find<i64>({name})) return static_cast<double>(*value);
-  }
+  for (const Values* values : {&values_, &defaults_})
+    for (const std::string_view name : names) {
+      const auto found = values->find(name);
+      if (found == values->end()) continue;
+      if (const auto* value = std::get_if<double>(&found->second)) return *value;
+      if (const auto* value = std::get_if<i64>(&found->second)) return static_cast<double>(*value);
+    }
   return std::nullopt;
 }
 
@@ -98,9 +123,14 @@ std::vector<std::string> ConfigFields::texts(Spellings names) const {
   return value != nullptr ? *value : std::vector<std::string>();
 }
 
+bool ConfigFields::has(std::string_view name) const {
+  const auto found = values_.find(name);
+  return found != values_.end() && !std::holds_alternative<std::monostate>(found->second);
+}
+
 std::string_view ConfigFields::spelling(Spellings names) const {
   for (const std::string_view name : names)
-    if (values_.contains(name)) return name;
+    if (has(name)) return name;
   return *names.begin();
 }
 

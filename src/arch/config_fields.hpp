@@ -19,27 +19,34 @@ using Spellings = std::initializer_list<std::string_view>;
 class ConfigFields {
  public:
   /// Reads the fields of the language model: of a multimodal one, what `text_config` says comes first. A text that is
-  /// no JSON object has no fields. Fields of an object inside are called "rope_scaling.factor".
+  /// no JSON object has no fields. Fields of an object inside are called "rope_scaling.factor". A field that is under
+  /// none of its spellings has the default of its `model_type`, if that has one.
   explicit ConfigFields(const std::string& text);
 
-  /// Values of another type are as good as absent; null is absent.
+  /// Values of another type are as good as absent. So is null, which no default replaces.
   std::optional<i64> integer(Spellings names) const;
   std::optional<double> number(Spellings names) const;
   std::optional<bool> flag(Spellings names) const;
   std::string text(Spellings names) const;
   std::vector<i64> integers(Spellings names) const;
   std::vector<std::string> texts(Spellings names) const;
-  bool has(std::string_view name) const { return values_.contains(name); }
+  /// Returns whether the text says it; defaults do not count.
+  bool has(std::string_view name) const;
   /// The first of the spellings that is there, for messages; the first of all where none is.
   std::string_view spelling(Spellings names) const;
 
  private:
-  using Value = std::variant<bool, i64, double, std::string, std::vector<i64>, std::vector<std::string>>;
+  /// std::monostate is null.
+  using Value =
+      std::variant<std::monostate, bool, i64, double, std::string, std::vector<i64>, std::vector<std::string>>;
+  using Values = std::map<std::string, Value, std::less<>>;
+  void add_defaults();
   template <typename Type>
   const Type* find(Spellings names) const;
 
   friend class ConfigFlattener;
-  std::map<std::string, Value, std::less<>> values_;
+  Values values_;
+  Values defaults_;
 };
 
 }  // namespace glu_ckpt

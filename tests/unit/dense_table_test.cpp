@@ -55,6 +55,21 @@ TEST(DenseTable, EveryFamilyHasAnArchitectureAndExperts) {
   }
 }
 
+/// A field that is missing is what the class of the model makes it; null is not missing.
+TEST(DenseTable, MissingFieldsHaveTheDefaultsOfTheirClass) {
+  EXPECT_TRUE(read_architecture(config_of("ernie4_5_moe"))->tied);
+  for (const std::string_view type : {"mixtral", "qwen3_moe", "qwen3_vl_moe_text", "deepseek_v3", "gpt_oss"})
+    EXPECT_FALSE(read_architecture(config_of(type))->tied) << type;
+  std::string untied = config_of("ernie4_5_moe");
+  EXPECT_FALSE(read_architecture(untied.insert(1, R"("tie_word_embeddings": false, )"))->tied);
+
+  std::string config = config_of("gpt_oss");
+  const std::string head_dim = R"("head_dim": 10, )";
+  config.erase(config.find(head_dim), head_dim.size());
+  EXPECT_EQ(read_architecture(config)->extent(Dim::HeadDim), 64);
+  EXPECT_EQ(read_architecture(config.insert(1, R"("head_dim": null, )"))->extent(Dim::HeadDim), 8);
+}
+
 /// No product of sizes overflows, however large a hostile configuration makes them.
 TEST(DenseTable, HugeSizesAreRefusedOrHarmless) {
   for (const Family& family : families())
