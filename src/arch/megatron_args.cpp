@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "arch/architecture.hpp"
 #include "arch/config_fields.hpp"
 #include "arch/dense_table.hpp"
+#include "core/fail.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -71,6 +73,19 @@ class ArgsWriter {
   bool is_latent() const { return architecture_.family->attention == Attention::Latent; }
   i64 integer(Spellings names) const { return config_.integer(names).value_or(0); }
 
+  /// Takes the value of a field that every run needs; throws where neither config.json nor its class says it.
+  template <typename Value>
+  Value needed(const std::optional<Value>& value, std::string_view name) const {
+    if (!value)
+      fail(ErrorCode::NoMap, {},
+           "config.json: {} is missing, and no default of models of type '{}' is known: without it the arguments of "
+           "Megatron-Core would compute another model",
+           name, architecture_.model_type);
+    return *value;
+  }
+  i64 needed_integer(std::string_view name) const { return needed(config_.integer({name}), name); }
+  double needed_number(std::string_view name) const { return needed(config_.number({name}), name); }
+
   void add_sizes() {
     add("num-layers", architecture_.layers);
     add("hidden-size", architecture_.extent(Dim::Hidden));
@@ -79,7 +94,7 @@ class ArgsWriter {
     const bool has_dense =
         std::ranges::any_of(architecture_.kinds, [](LayerKind kind) { return kind.mlp == Mlp::Dense; });
     add("ffn-hidden-size", dense > 0 || has_dense ? dense : architecture_.expert_width);
-    const i64 positions = std::max<i64>(1, integer({"max_position_embeddings"}));
+    const i64 positions = needed_integer("max_position_embeddings");
     add("max-position-embeddings", positions);
     constexpr i64 kUsualLength = 4096;
     add("seq-length", std::min(positions, kUsualLength));
@@ -106,34 +121,76 @@ class ArgsWriter {
   }
 
   void add_router() {
-    const i64 topk = integer({"num_experts_per_tok", "moe_topk", "moe_k"});
+    const i64 topk = needed(config_.integer({"num_experts_per_tok", "moe_topk", "moe_k"}), "num_experts_per_tok");
+    if (topk < 1 || topk > architecture_.num_experts)
+      fail(ErrorCode::ConfigJson, {}, "config.json: {} is {}, but there are {} experts to choose from",
+           config_.spelling({"num_experts_per_tok", "moe_topk", "moe_k"}), topk, architecture_.num_experts);
     add("moe-router-topk", topk);
     add("moe-router-dtype", "fp32");
     add("moe-router-load-balancing-type", "none");
-    const bool renormalised = config_.flag({"norm_topk_prob"}).value_or(true);
-    const double scaling = config_.number({"routed_scaling_factor"}).value_or(1.0);
-    const bool is_v2 = is("deepseek_v2");
     const bool sigmoid = has(DenseRole::CorrectionBias) || is("llama4_text") || is("minimax_m2") ||
                          config_.text({"scoring_func"}) == "sigmoid";
-    if (sigmoid && !is("ernie4_5_moe")) {
-      add("moe-router-score-function", "sigmoid");
-      if (has(DenseRole::CorrectionBias)) flag("moe-router-enable-expert-bias");
-      if (is("llama4_text")) flag("moe-apply-probs-on-input");
-      if (!renormalised && topk > 1 && !is("llama4_text"))
-        warn("norm_topk_prob is false, but Megatron-Core divides the weights of sigmoid routing by their sum");
-    } else {
-      add("moe-router-score-function", "softmax");
-      const bool always =
-          is("mixtral") || is("gpt_oss") || is("granitemoe") || is("ernie4_5_moe") || is("qwen3_5_moe_text");
-      const bool default_false = is("qwen2_moe") || is("qwen3_moe") || is("olmoe");
-      const bool post = always || config_.flag({"norm_topk_prob"}).value_or(!default_false && !is_v2);
-      if ((!post || topk == 1)) flag("moe-router-pre-softmax");
-      if (is("ernie4_5_moe") && has(DenseRole::CorrectionBias))
-        warn(
-            "ERNIE chooses experts by softmax plus a correction bias, which Megatron-Core has for sigmoid alone: the "
-            "model computes the same only where that bias is zero");
-    }
+    sigmoid && !is("ernie4_5_moe") ? add_sigmoid_router(topk) : add_softmax_router(topk);
     add_groups(topk);
+    add_router_scaling(topk);
+  }
+
+  /// Returns whether the weights of the chosen experts are divided by their sum.
+  bool renormalises() const {
+    for (const std::string_view type :
+         {"mixtral", "gpt_oss", "granitemoe", "ernie4_5_moe", "qwen3_5_moe_text", "qwen3_vl_moe_text", "minimax_m2"})
+      if (is(type)) return true;
+    return !is("llama4_text") && needed(config_.flag({"norm_topk_prob"}), "norm_topk_prob");
+  }
+
+  void add_sigmoid_router(i64 topk) {
+    add("moe-router-score-function", "sigmoid");
+    if (has(DenseRole::CorrectionBias)) flag("moe-router-enable-expert-bias");
+    if (is("llama4_text")) {
+      flag("moe-apply-probs-on-input");
+      if (topk > 1)
+        warn(
+            "num_experts_per_tok is {}: Megatron-Core takes the routing weights to the experts' input for one expert "
+            "alone, and stops",
+            topk);
+    } else if (renormalises()) {
+      warn_of_one_expert(topk);
+    } else if (topk > 1) {
+      warn("norm_topk_prob is false, but Megatron-Core divides the weights of sigmoid routing by their sum");
+    }
+  }
+
+  void add_softmax_router(i64 topk) {
+    add("moe-router-score-function", "softmax");
+    const bool post = renormalises();
+    // Megatron-Core stops where one expert is chosen before the softmax.
+    if (!post || topk == 1) flag("moe-router-pre-softmax");
+    // DeepSeek's own code does not renormalise the weight of one expert.
+    if (post && !is("deepseek_v2")) warn_of_one_expert(topk);
+    if (is("ernie4_5_moe") && has(DenseRole::CorrectionBias))
+      warn(
+          "ERNIE chooses experts by softmax plus a correction bias, which Megatron-Core has for sigmoid alone: the "
+          "model computes the same only where that bias is zero");
+  }
+
+  void warn_of_one_expert(i64 topk) {
+    if (topk == 1)
+      warn(
+          "num_experts_per_tok is 1, and the weight of the one expert is divided by itself, so it is 1: Megatron-Core "
+          "multiplies one expert by its own score, and no argument changes it: logits differ");
+  }
+
+  void add_router_scaling(i64 topk) {
+    double scaling = config_.number({"routed_scaling_factor"}).value_or(1.0);
+    if (is("deepseek_v2") || architecture_.family->corrected_router) scaling = needed_number("routed_scaling_factor");
+    if (is("deepseek_v2") && renormalises() && topk > 1) {
+      warn(
+          "norm_topk_prob is true: the arguments divide the weights of the chosen experts by their sum and leave "
+          "routed_scaling_factor ({}) away, as DeepSeek's own code does; transformers multiplies by it and does not "
+          "divide: logits differ from its",
+          float_text(scaling));
+      return;
+    }
     if (scaling != 1.0) add_float("moe-router-topk-scaling-factor", scaling);
   }
 
@@ -158,13 +215,14 @@ class ArgsWriter {
 
   void add_norms_and_activation() {
     add("normalization", "RMSNorm");
-    add_float("norm-epsilon", config_.number({"rms_norm_eps", "layer_norm_eps", "norm_eps"}).value_or(1e-6));
+    const double epsilon = needed(config_.number({"rms_norm_eps", "layer_norm_eps", "norm_eps"}), "rms_norm_eps");
+    add_float("norm-epsilon", epsilon);
     if (architecture_.gated_attention) flag("apply-layernorm-1p");
-    if (is_latent() && config_.number({"rms_norm_eps"}).value_or(1e-6) != 1e-6)
+    if (constexpr double kLatentEpsilon = 1e-6; is_latent() && epsilon != kLatentEpsilon)
       warn(
           "rms_norm_eps is {}, but transformers builds the norms of the latents with 1e-06, which Megatron-Core "
           "cannot: logits differ in the fifth digit",
-          float_text(*config_.number({"rms_norm_eps"})));
+          float_text(epsilon));
     if (is("gpt_oss")) {
       flag("quick-geglu");
       add_float("glu-linear-offset", 1.0);
@@ -223,17 +281,41 @@ class ArgsWriter {
   }
 
   void add_llama4_attention() {
-    if (config_.flag({"use_qk_norm"}).value_or(true)) flag("qk-l2-norm");
-    if (contains_zero(config_.integers({"no_rope_layers"})))
-      warn(
-          "layers without rotary embedding (no_rope_layers) have no QK norm in Llama 4, and temperature tuning, which "
-          "Megatron-Core does not have: logits differ");
+    const bool norms = config_.flag({"use_qk_norm"}).value_or(true);
+    if (norms) flag("qk-l2-norm");
+    const std::vector<bool> without = layers_without_rope();
+    if (std::ranges::find(without, true) != without.end()) {
+      add("no-rope-freq", pattern(without));
+      if (norms || config_.flag({"attn_temperature_tuning"}).value_or(true))
+        warn(
+            "layers without rotary embedding (no_rope_layers; every fourth where it is missing or empty) have no QK "
+            "norm in Llama 4, and temperature tuning, which Megatron-Core does not have: logits differ");
+    }
+    warn_of_chunks(without);
   }
 
-  static bool contains_zero(const std::vector<i64>& list) { return std::ranges::find(list, 0) != list.end(); }
+  std::vector<bool> layers_without_rope() const {
+    std::vector<bool> without(static_cast<std::size_t>(architecture_.layers), false);
+    const std::vector<i64> said = config_.integers({"no_rope_layers"});
+    constexpr i64 kUsualInterval = 4;
+    const i64 interval = std::max<i64>(1, config_.integer({"no_rope_layer_interval"}).value_or(kUsualInterval));
+    for (std::size_t i = 0; i < without.size(); ++i)
+      without[i] = said.empty() ? (static_cast<i64>(i) + 1) % interval == 0 : i < said.size() && said[i] == 0;
+    return without;
+  }
 
-  /// transformers takes `max_window_layers` of dots1 to be this where config.json does not say it.
-  static constexpr i64 kDotsFullLayers = 62;
+  /// Layers with rotary embedding see the tokens of their own chunk alone.
+  void warn_of_chunks(const std::vector<bool>& without_rope) {
+    const auto chunk = config_.integer({"attention_chunk_size"});
+    const std::vector<std::string> types = config_.texts({"layer_types"});
+    const bool chunked = types.empty() ? std::ranges::find(without_rope, false) != without_rope.end()
+                                       : std::ranges::find(types, std::string("chunked_attention")) != types.end();
+    if (chunk && chunked && *chunk < needed_integer("max_position_embeddings"))
+      warn(
+          "attention_chunk_size is {}: Megatron-Core's attention has no chunks, so logits differ in sequences of more "
+          "than {} tokens",
+          *chunk, *chunk);
+  }
 
   /// Returns which layers see no more than the last `sliding_window` tokens; empty where none does.
   std::vector<bool> sliding_layers() {
@@ -246,9 +328,7 @@ class ArgsWriter {
     else if (is("gpt_oss"))
       for (std::size_t i = 0; i < layers; i += 2) sliding[i] = true;
     else if (is("dots1"))
-      for (std::size_t i = static_cast<std::size_t>(config_.integer({"max_window_layers"}).value_or(kDotsFullLayers));
-           i < layers; ++i)
-        sliding[i] = true;
+      for (auto i = static_cast<std::size_t>(needed_integer("max_window_layers")); i < layers; ++i) sliding[i] = true;
     else if (is("qwen2_moe") && config_.flag({"use_sliding_window"}).value_or(false))
       warn(
           "use_sliding_window without layer_types: releases of transformers differ in the layers that it is for, so no "
@@ -282,11 +362,11 @@ class ArgsWriter {
 
   // ---- rotary embedding -------------------------------------------------------------------------
 
-  /// Reads a number of `rope_parameters` (transformers 5) or `rope_scaling`.
-  std::optional<double> rope_number(std::string_view name) const {
+  /// Reads a number of `rope_parameters` (transformers 5) or `rope_scaling`; else a field beside them.
+  std::optional<double> rope_number(std::string_view name, std::string_view beside = {}) const {
     const std::string parameters = fmt::format("rope_parameters.{}", name),
                       scaling = fmt::format("rope_scaling.{}", name);
-    return config_.number({parameters, scaling});
+    return config_.number({parameters, scaling, beside});
   }
 
   std::string rope_type() const {
@@ -297,20 +377,32 @@ class ArgsWriter {
   void add_rope() {
     const bool yarn = rope_type() == "yarn";
     add("position-embedding-type", yarn && !is_latent() ? "yarn" : "rope");
-    const double theta = config_.number({"rope_theta", "rope_parameters.rope_theta"}).value_or(10000.0);
+    const double theta = needed(rope_number("rope_theta", "rope_theta"), "rope_theta");
     if (theta == std::floor(theta))
       add("rotary-base", static_cast<i64>(theta));
     else
       warn("rope_theta is {}; --rotary-base takes whole numbers alone", float_text(theta));
-    const auto partial = config_.number({"partial_rotary_factor", "rope_parameters.partial_rotary_factor"});
-    // The defaults of transformers' own configuration classes.
-    const double usual = architecture_.gated_attention ? 0.25 : is("glm4_moe") ? 0.5 : 1.0;
-    if (!is_latent() && partial.value_or(usual) != 1.0) add_float("rotary-percent", partial.value_or(usual));
-    if (is("llama4_text") || is("ernie4_5_moe")) flag("rotary-interleaved");
-    if (yarn)
-      is_latent() ? add_latent_yarn() : add_yarn();
-    else
-      add_plain_rope();
+    const double part = rotated_part();
+    if (!is_latent() && part != 1.0) add_float("rotary-percent", part);
+    const bool interleaved = is("llama4_text") || is("ernie4_5_moe");
+    if (interleaved) flag("rotary-interleaved");
+    if (!yarn) return add_plain_rope();
+    if (is_latent()) return add_latent_yarn();
+    add_yarn();
+    if (part != 1.0)
+      warn(
+          "{} of each head is rotated (partial_rotary_factor), but Megatron-Core's YaRN rotates whole heads, whatever "
+          "--rotary-percent says: logits differ",
+          float_text(part));
+    if (interleaved) warn("Megatron-Core's YaRN has no interleaved form, which this model needs, and stops");
+  }
+
+  /// Returns the part of each head that is rotated. Released MiniMax-M2 says it in dimensions.
+  double rotated_part() const {
+    double part = 1.0;
+    if (const auto dim = config_.number({"rotary_dim"}); dim && is("minimax_m2"))
+      part = *dim / static_cast<double>(architecture_.extent(Dim::HeadDim));
+    return rope_number("partial_rotary_factor", "partial_rotary_factor").value_or(part);
   }
 
   void add_plain_rope() {
@@ -326,33 +418,62 @@ class ArgsWriter {
       warn("rope_interleave is false, but Megatron-Core's latent attention interleaves");
   }
 
+  static double yarn_mscale(double factor, double mscale) {
+    constexpr double kSlope = 0.1;
+    return factor <= 1.0 ? 1.0 : kSlope * mscale * std::log(factor) + 1.0;
+  }
+
+  /// transformers multiplies the cosine and sine by `attention_factor`; without it, by the quotient of both scales, or,
+  /// where one of the two is missing, by what the factor alone gives. Megatron-Core always takes the quotient, so the
+  /// first scale is chosen for it; the second also belongs to the scale of latent attention's softmax.
+  void add_yarn_scales() {
+    const double factor = needed(rope_number("factor"), "the factor of YaRN");
+    add_float("rotary-scaling-factor", factor);
+    const auto said = rope_number("attention_factor");
+    const double first = rope_number("mscale").value_or(0.0), second = rope_number("mscale_all_dim").value_or(0.0);
+    const double below = yarn_mscale(factor, second), alone = yarn_mscale(factor, 1.0);
+    const bool both = first != 0.0 && second != 0.0;
+    const double scale = both && !said  ? first
+                         : factor > 1.0 ? (said.value_or(alone) * below - 1.0) / (alone - 1.0)
+                                        : 1.0;
+    add_float("mscale", scale);
+    add_float("mscale-all-dim", second);
+    if (said && factor <= 1.0 && *said != 1.0)
+      warn("attention_factor is {} with a factor of {}, where Megatron-Core has 1: logits differ", float_text(*said),
+           float_text(factor));
+    const bool neutral = second == 0.0 && (first == 0.0 || first == 1.0);
+    if (is_latent() && !said && !both && !neutral)
+      warn(
+          "{} of YaRN is there without {}: the arguments scale by the factor alone, as transformers does, but "
+          "DeepSeek's "
+          "own code by both, of which the missing one has a default: logits differ from its",
+          first != 0.0 ? "mscale" : "mscale_all_dim", first != 0.0 ? "mscale_all_dim" : "mscale");
+  }
+
   void add_latent_yarn() {
     add("rope-type", "yarn");
-    add_float("rotary-scaling-factor", rope_number("factor").value_or(1.0));
-    add_float("mscale", rope_number("mscale").value_or(1.0));
-    add_float("mscale-all-dim", rope_number("mscale_all_dim").value_or(0.0));
-    const auto check = [&](std::string_view name, double fixed) {
-      if (const double value = rope_number(name).value_or(fixed); value != fixed)
+    add_yarn_scales();
+    const auto check = [&](std::string_view name, double value, double fixed) {
+      if (value != fixed)
         warn(
             "{} of the rotary embedding is {}; Megatron-LM's latent attention has {}, and no argument changes it: "
-            "logits "
-            "differ",
+            "logits differ",
             name, float_text(value), float_text(fixed));
     };
-    check("original_max_position_embeddings", 4096);
-    check("beta_fast", 32);
-    check("beta_slow", 1);
+    check("original_max_position_embeddings", original_positions(), 4096);
+    check("beta_fast", rope_number("beta_fast").value_or(32), 32);
+    check("beta_slow", rope_number("beta_slow").value_or(1), 1);
+  }
+
+  double original_positions() const {
+    return rope_number("original_max_position_embeddings").value_or(needed_number("max_position_embeddings"));
   }
 
   void add_yarn() {
-    add_float("rotary-scaling-factor", rope_number("factor").value_or(1.0));
-    const double positions = rope_number("original_max_position_embeddings")
-                                 .value_or(static_cast<double>(integer({"max_position_embeddings"})));
-    add("yarn-original-max-position-embeddings", static_cast<i64>(positions));
+    add_yarn_scales();
+    add("yarn-original-max-position-embeddings", static_cast<i64>(original_positions()));
     add_float("yarn-beta-fast", rope_number("beta_fast").value_or(32.0));
     add_float("yarn-beta-slow", rope_number("beta_slow").value_or(1.0));
-    add_float("mscale", rope_number("mscale").value_or(1.0));
-    add_float("mscale-all-dim", rope_number("mscale_all_dim").value_or(0.0));
     const bool truncate = config_.flag({"rope_parameters.truncate", "rope_scaling.truncate"}).value_or(true);
     flag(truncate ? "yarn-correction-range-round-to-int" : "no-yarn-correction-range-round-to-int");
     flag("no-rope-fusion");
@@ -368,10 +489,26 @@ class ArgsWriter {
   }
 
   void add_run() {
-    const auto norm = std::ranges::find(model_.dense, DenseRole::FinalNorm, &DenseMatrix::role);
-    if (norm != model_.dense.end() && norm->stored_dtype == Dtype::BF16) flag("bf16");
-    if (norm != model_.dense.end() && norm->stored_dtype == Dtype::F16) flag("fp16");
+    const std::optional<Dtype> dtype = dtype_of_weights();
+    if (dtype == Dtype::BF16) flag("bf16");
+    if (dtype == Dtype::F16) flag("fp16");
     add("transformer-impl", "transformer_engine");
+  }
+
+  /// Returns the dtype that most elements are in; norms, biases and the router may be in another. None where all are
+  /// codes.
+  std::optional<Dtype> dtype_of_weights() const {
+    std::map<Dtype, i64> elements;
+    const auto count = [&](Dtype dtype, const Matrix& matrix) {
+      if (dtype == Dtype::F32 || dtype == Dtype::BF16 || dtype == Dtype::F16)
+        elements[dtype] += matrix.rows * matrix.cols;
+    };
+    for (const DenseMatrix& dense : model_.dense) count(dense.stored_dtype, dense.matrix);
+    for (const ExpertBlock& block : model_.blocks)
+      for (const Matrix& matrix : block.matrices)
+        if (!block.is_optimizer_state() && matrix.kind == TensorKind::Weight) count(matrix.dtype, matrix);
+    const auto most = std::ranges::max_element(elements, {}, [](const auto& entry) { return entry.second; });
+    return most == elements.end() ? std::nullopt : std::optional(most->first);
   }
 
   const ConfigFields config_;

@@ -5,19 +5,43 @@
 #include <gtest/gtest.h>
 
 #include "arch/architecture.hpp"
+#include "glu_ckpt/error.hpp"
 
 namespace glu_ckpt {
 namespace {
 
-MegatronArgs args_of(const std::string& config, const GluOrders& to = {}, bool shared = false) {
+void add_dense(Recognition& model, DenseRole role, Dtype dtype, i64 rows) {
+  DenseMatrix& dense = model.dense.emplace_back();
+  dense.role = role;
+  dense.stored_dtype = dtype;
+  dense.matrix.rows = rows;
+  dense.matrix.cols = 64;
+}
+
+/// The norm, which is small, is of another dtype than the weights.
+Recognition model_of(const std::string& config, Dtype weights = Dtype::BF16) {
   Recognition model;
   model.architecture = read_architecture(config);
-  DenseMatrix norm;
-  norm.role = DenseRole::FinalNorm;
-  norm.stored_dtype = Dtype::BF16;
-  model.dense.push_back(norm);
+  add_dense(model, DenseRole::FinalNorm, weights == Dtype::F32 ? Dtype::F16 : Dtype::F32, 1);
+  add_dense(model, DenseRole::Embedding, weights, 100);
+  return model;
+}
+
+MegatronArgs args_of(const std::string& config, const GluOrders& to = {}, bool shared = false) {
+  Recognition model = model_of(config);
   if (shared) model.blocks.emplace_back().set = ExpertSet::Shared;
   return megatron_args(config, model, to);
+}
+
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+  EXPECT_NE(text.find(what), text.npos) << what;
+  return text.replace(text.find(what), what.size(), by);
+}
+
+/// Returns the only warning, "" where there is none.
+std::string warning_of(const MegatronArgs& args) {
+  EXPECT_LE(args.warnings.size(), 1u) << args.warnings.back();
+  return args.warnings.empty() ? std::string() : args.warnings.front();
 }
 
 bool has_line(const MegatronArgs& args, const std::string& line) {
@@ -136,6 +160,138 @@ TEST(MegatronArgs, SaysWhichLayersHaveAWindow) {
   EXPECT_EQ(qwen2.text.find("--window"), std::string::npos);
   ASSERT_FALSE(qwen2.warnings.empty());
   EXPECT_NE(qwen2.warnings.front().find("use_sliding_window"), std::string::npos);
+}
+
+/// Norms may be in F32 beside BF16 weights, or in F16 beside F32 ones.
+TEST(MegatronArgs, RunsInTheDtypeOfTheWeights) {
+  const std::string config = qwen3("");
+  EXPECT_TRUE(has_line(megatron_args(config, model_of(config, Dtype::BF16), {}), "--bf16"));
+  EXPECT_TRUE(has_line(megatron_args(config, model_of(config, Dtype::F16), {}), "--fp16"));
+  const MegatronArgs f32 = megatron_args(config, model_of(config, Dtype::F32), {});
+  EXPECT_FALSE(has_line(f32, "--bf16") || has_line(f32, "--fp16")) << f32.text;
+}
+
+/// What config.json leaves away has the value that the model's class gives it, not one for all models.
+TEST(MegatronArgs, FillsInTheDefaultsOfTheClass) {
+  const std::string mixtral = R"({"model_type": "mixtral", "num_hidden_layers": 3, "hidden_size": 64,
+    "num_attention_heads": 8, "vocab_size": 100, "intermediate_size": 80, "num_local_experts": 8)";
+  const MegatronArgs args = args_of(mixtral + "}");
+  for (const std::string line : {"--moe-router-topk 2", "--max-position-embeddings 131072", "--norm-epsilon 1e-05",
+                                 "--rotary-base 1000000", "--num-query-groups 8"})
+    EXPECT_TRUE(has_line(args, line)) << line << "\n" << args.text;
+  EXPECT_EQ(args.text.find("--window"), args.text.npos);
+
+  std::string sparse = deepseek("null");
+  for (const std::string field : {R"("n_group": 4, )", R"("topk_group": 2, )", R"("norm_topk_prob": true, )",
+                                  R"("routed_scaling_factor": 2.5, )"})
+    sparse = replaced(sparse, field, "");
+  const MegatronArgs v3 = args_of(sparse);
+  for (const std::string line :
+       {"--moe-router-num-groups 8", "--moe-router-group-topk 4", "--moe-router-topk-scaling-factor 2.5"})
+    EXPECT_TRUE(has_line(v3, line)) << line << "\n" << v3.text;
+
+  const std::string gpt_oss = replaced(mixtral, "mixtral", "gpt_oss");
+  EXPECT_TRUE(has_line(args_of(gpt_oss + "}"), "--no-yarn-correction-range-round-to-int"));
+  EXPECT_TRUE(has_line(args_of(gpt_oss + "}"), "--window-size 127,0"));
+  const MegatronArgs own =
+      args_of(gpt_oss + R"(, "sliding_window": null, "rope_scaling": {"rope_type": "yarn", "factor": 8.0}})");
+  EXPECT_TRUE(has_line(own, "--yarn-correction-range-round-to-int")) << own.text;
+  EXPECT_TRUE(has_line(own, "--yarn-original-max-position-embeddings 131072")) << own.text;
+  EXPECT_EQ(own.text.find("--window"), own.text.npos);
+}
+
+TEST(MegatronArgs, RefusesWhatNobodySays) {
+  const auto code_of = [](const std::string& config) {
+    try {
+      args_of(config);
+    } catch (const Error& error) {
+      return std::string(slug(error.code())) + ": " + error.what();
+    }
+    return std::string();
+  };
+  const std::string dots = replaced(qwen3(R"("n_routed_experts": 8,)"), "qwen3_moe", "dots1");
+  EXPECT_EQ(code_of(dots), "");
+  const std::string missing = code_of(replaced(dots, R"("num_experts_per_tok": 3, )", ""));
+  EXPECT_TRUE(missing.starts_with("no-map: config.json: num_experts_per_tok is missing")) << missing;
+  const std::string kimi = replaced(deepseek("null"), "deepseek_v3", "kimi_k2");
+  EXPECT_NE(code_of(kimi).find("max_position_embeddings is missing"), std::string::npos) << code_of(kimi);
+  const std::string many = code_of(replaced(qwen3(""), R"("num_experts_per_tok": 3)", R"("num_experts_per_tok": 9)"));
+  EXPECT_EQ(many, "config-json: config.json: num_experts_per_tok is 9, but there are 8 experts to choose from");
+}
+
+/// Megatron-Core has no weight of 1 for a single expert.
+TEST(MegatronArgs, WarnsOfTheWeightOfOneExpert) {
+  const std::string one = replaced(qwen3(R"("norm_topk_prob": true,)"), "per_tok\": 3", "per_tok\": 1");
+  EXPECT_NE(warning_of(args_of(one)).find("divided by itself"), std::string::npos);
+  EXPECT_TRUE(has_line(args_of(one), "--moe-router-pre-softmax"));
+  EXPECT_EQ(warning_of(args_of(replaced(one, "true", "false"))), "");
+  const std::string sigmoid =
+      replaced(deepseek("null"), "per_tok\": 4, \"n_group\": 4", "per_tok\": 1, \"n_group\": 1");
+  EXPECT_NE(warning_of(args_of(sigmoid)).find("divided by itself"), std::string::npos);
+  EXPECT_EQ(warning_of(args_of(replaced(sigmoid, "prob\": true", "prob\": false"))), "");
+}
+
+/// DeepSeek's own code and transformers disagree, so one of them is followed and both are named.
+TEST(MegatronArgs, NormalisesDeepseekV2AsItsOwnCodeDoes) {
+  const std::string v2 = replaced(deepseek("null"), "deepseek_v3", "deepseek_v2");
+  const std::string soft = replaced(v2, R"("scoring_func": "sigmoid")", R"("scoring_func": "softmax")");
+  const MegatronArgs norm = args_of(soft);
+  EXPECT_NE(warning_of(norm).find("as DeepSeek's own code does"), std::string::npos);
+  EXPECT_EQ(norm.text.find("--moe-router-pre-softmax"), norm.text.npos);
+  EXPECT_EQ(norm.text.find("--moe-router-topk-scaling-factor"), norm.text.npos);
+  const MegatronArgs plain = args_of(replaced(soft, R"("norm_topk_prob": true)", R"("norm_topk_prob": false)"));
+  EXPECT_EQ(warning_of(plain), "");
+  EXPECT_TRUE(has_line(plain, "--moe-router-pre-softmax") && has_line(plain, "--moe-router-topk-scaling-factor 2.5"));
+}
+
+/// Megatron-Core scales by a quotient of two scales alone, transformers by a factor that may be given.
+TEST(MegatronArgs, ChoosesTheScalesOfYarn) {
+  const auto qwen = [](const std::string& more) {
+    return args_of(
+        qwen3(R"("norm_topk_prob": true, "rope_scaling": {"rope_type": "yarn", "factor": 4.0)" + more + "},"));
+  };
+  EXPECT_TRUE(has_line(qwen(""), "--mscale 1.0") && has_line(qwen(""), "--mscale-all-dim 0.0"));
+  // 1.7 = 0.1 * mscale * ln 4 + 1.
+  EXPECT_NE(qwen(R"(, "attention_factor": 1.7)").text.find("--mscale 5.0494326431"), std::string::npos);
+  EXPECT_TRUE(has_line(qwen(R"(, "mscale": 0.5)"), "--mscale 1.0"));
+  const MegatronArgs both = qwen(R"(, "mscale": 0.5, "mscale_all_dim": 0.25)");
+  EXPECT_TRUE(has_line(both, "--mscale 0.5") && has_line(both, "--mscale-all-dim 0.25")) << both.text;
+  EXPECT_EQ(warning_of(both), "");
+  EXPECT_NE(warning_of(qwen(R"(, "partial_rotary_factor": 0.5)")).size(), 0u);
+
+  const MegatronArgs latent = args_of(deepseek(R"({"type": "yarn", "factor": 4.0, "mscale": 0.5})"));
+  EXPECT_TRUE(has_line(latent, "--mscale 1.0") && has_line(latent, "--mscale-all-dim 0.0")) << latent.text;
+  EXPECT_NE(warning_of(latent).find("mscale of YaRN is there without mscale_all_dim"), std::string::npos);
+}
+
+TEST(MegatronArgs, RotatesAPartOfEachHead) {
+  const std::string minimax =
+      replaced(qwen3(R"("num_local_experts": 8, "rotary_dim": 16,)"), "qwen3_moe", "minimax_m2");
+  EXPECT_TRUE(has_line(args_of(minimax), "--rotary-percent 0.5")) << args_of(minimax).text;
+  EXPECT_EQ(args_of(qwen3(R"("norm_topk_prob": true, "rotary_dim": 16,)")).text.find("--rotary-percent"),
+            std::string::npos);
+}
+
+TEST(MegatronArgs, TellsWhichLayersOfLlama4HaveNoRotation) {
+  const auto llama = [](const std::string& more) {
+    return args_of(R"({"model_type": "llama4_text", "num_hidden_layers": 4, "hidden_size": 64, "head_dim": 32,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "intermediate_size": 80,
+      "num_local_experts": 8, "max_position_embeddings": 8192)" +
+                   more + "}");
+  };
+  for (const std::string every_fourth :
+       {"", R"(, "no_rope_layers": [])", R"(, "no_rope_layers": null)", R"(, "no_rope_layers": [1, 1, 1, 0])"}) {
+    EXPECT_TRUE(has_line(llama(every_fourth), "--no-rope-freq [0]*3+[1]*1")) << every_fourth;
+    EXPECT_NE(warning_of(llama(every_fourth)).find("no_rope_layers"), std::string::npos) << every_fourth;
+  }
+  const std::string plain = R"(, "use_qk_norm": false, "attn_temperature_tuning": false)";
+  EXPECT_TRUE(has_line(llama(plain), "--no-rope-freq [0]*3+[1]*1"));
+  EXPECT_EQ(warning_of(llama(plain)), "");
+  EXPECT_NE(warning_of(llama(plain + R"(, "attention_chunk_size": 8191)")).find("8191"), std::string::npos);
+  EXPECT_EQ(warning_of(llama(plain + R"(, "attention_chunk_size": null)")), "");
+  EXPECT_EQ(llama(R"(, "no_rope_layers": [1, 1, 1, 1])").text.find("--no-rope-freq"), std::string::npos);
+  EXPECT_NE(warning_of(llama(plain + R"(, "num_experts_per_tok": 2)")).find("num_experts_per_tok is 2"),
+            std::string::npos);
 }
 
 }  // namespace
