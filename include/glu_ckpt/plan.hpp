@@ -2,6 +2,7 @@
 /// A plan: the tensors to write and the moves that fill them. Pure: no I/O, no device.
 
 #include <array>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -71,6 +72,17 @@ struct TargetAnswers {
   bool keep_unknown = false;
 };
 
+/// How a layer's routed experts are stored.
+struct ExpertForm {
+  Experts experts = Experts::Indexed;
+  /// None where FC1 has no order.
+  std::optional<Glu> glu;
+  bool operator==(const ExpertForm&) const = default;
+};
+
+/// By the layer's label, as layer_label() prints it.
+using ExpertForms = std::map<std::string, ExpertForm, std::less<>>;
+
 /// The entries in which an earlier conversion recorded a model as it was, for the way back.
 struct FormerModel {
   /// The text in front of its keys.
@@ -79,6 +91,8 @@ struct FormerModel {
   std::optional<std::set<std::string>> copies;
   /// The dtype of its tensors that are computed; absent where nobody knows.
   std::optional<Dtype> computed_dtype;
+  /// The forms of its layers, where they were not all alike; a layer that is not listed gets the answers for all.
+  ExpertForms forms;
 };
 
 struct PlanOptions {

@@ -4,6 +4,7 @@
 
 #include "arch/dense_table.hpp"
 #include "arch/recognize_model.hpp"
+#include "convert/expert_forms.hpp"
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/megatron_state.hpp"
@@ -138,8 +139,10 @@ class TargetResolver {
     const bool back = naming.starts_with(kHfPrefix) && is_made_for_megatron();
     const Record& record = source_.record();
     if (!to.naming) to.naming = naming;
-    if (!to.experts) to.experts = back ? recorded_experts(experts) : experts;
-    if (!to.glu) to.glu = back ? recorded_glu(record, "hf_glu", glu) : glu;
+    if (back) read_forms();
+    const bool alike = back && !was_mixed();
+    if (!to.experts) to.experts = alike ? recorded_experts(experts) : experts;
+    if (!to.glu) to.glu = alike ? recorded_glu(record, "hf_glu", glu) : glu;
     if (!to.shared_glu) to.shared_glu = back ? recorded_glu(record, "hf_shared_glu", shared_glu) : shared_glu;
     forget_needless();
   }
@@ -157,7 +160,26 @@ class TargetResolver {
 
   Experts recorded_experts(Experts native) const {
     const std::string* text = entry_of(source_.record(), "hf_experts");
-    return text != nullptr && *text != "mixed" ? parse_experts(*text) : native;
+    return text != nullptr ? parse_experts(*text) : native;
+  }
+
+  bool was_mixed() const {
+    const std::string* const text = entry_of(source_.record(), "hf_experts");
+    return text != nullptr && *text == "mixed";
+  }
+
+  /// Reads the forms of the layers, unless one form for all of them is asked for.
+  void read_forms() {
+    if (options_.to.experts || options_.to.glu) return;
+    if (const std::string* const forms = entry_of(source_.record(), "hf_forms"))
+      target_.former.forms = parse_expert_forms(*forms);
+    else if (was_mixed())
+      fail(ErrorCode::NotExact, {},
+           "--to {}: the record says that the layers' experts were stored in several forms, but not which layer in "
+           "which "
+           "(an earlier version wrote it), so the original does not come back. --experts and --glu choose one form for "
+           "all layers, such as --experts indexed --glu split",
+           *options_.target);
   }
 
   static Glu recorded_glu(const Record& record, const std::string& key, const Glu& native) {
@@ -190,6 +212,8 @@ class TargetResolver {
       former["hf_naming"] = layout.naming;
     former["hf_experts"] = layout.experts;
     former["hf_glu"] = to_string(layout.glu);
+    if (std::string forms = print_expert_forms(recognition_.blocks); !forms.empty())
+      former["hf_forms"] = std::move(forms);
     if (layout.shared_glu) former["hf_shared_glu"] = to_string(*layout.shared_glu);
     std::vector<std::string> copies;
     for (const TensorCopy& copy : recognition_.copies) copies.push_back(source_.inventory().tensors[copy.tensor].name);

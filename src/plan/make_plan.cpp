@@ -145,20 +145,30 @@ void check_nothing_left_behind(const Inventory& inventory, const Recognition& fr
   }
 }
 
+/// The answers for one layer: those for all, or the form that it once had.
+TargetAnswers answers_for(const ExpertBlock& block, const TargetAnswers& to, const ExpertForms& forms) {
+  const auto form = block.set == ExpertSet::Routed ? forms.find(layer_label(block)) : forms.end();
+  if (form == forms.end()) return to;
+  TargetAnswers own = to;
+  own.experts = form->second.experts;
+  own.glu = form->second.glu;
+  return own;
+}
+
 std::vector<BlockTarget> make_targets(const Inventory& inventory, const Recognition& from, const TargetAnswers& to,
-                                      const DenseNaming* whole, const std::string& root) {
+                                      const DenseNaming* whole, const FormerModel& former) {
   std::vector<BlockTarget> targets;
   targets.reserve(from.blocks.size());
   // All answers that are missing are asked for at once.
   UnknownOrders unknown;
   for (const ExpertBlock& block : from.blocks) try {
-      targets.push_back(make_target(block, from, to));
+      targets.push_back(make_target(block, from, answers_for(block, to, former.forms)));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::UnknownGlu) throw;
       unknown.add("", error.missing_options());
     }
   unknown.check();
-  stack_targets(inventory, from, targets, whole, root);
+  stack_targets(inventory, from, targets, whole, former.root);
   return targets;
 }
 
@@ -200,15 +210,15 @@ const DenseNaming* whole_model_naming(const Inventory& inventory, const Recognit
 
 /// The rest of the model under its new names, or as it is.
 void add_others(const Inventory& inventory, const Recognition& from, const PlanOptions& options,
-                const DenseNaming* whole, const std::string& root, DraftOutputs& drafts, Plan& plan) {
+                const DenseNaming* whole, const FormerModel& former, DraftOutputs& drafts, Plan& plan) {
   if (whole == nullptr) {
     for (const std::size_t index : from.others) drafts.list.push_back(pass_through(inventory.tensors[index], index));
     return;
   }
-  DenseTarget target{whole, root, std::nullopt, std::nullopt, options.to.keep_unknown};
+  DenseTarget target{whole, former.root, std::nullopt, std::nullopt, options.to.keep_unknown};
   if (whole == &from.architecture->family->naming) {
-    target.copies = options.former.copies;
-    target.computed_dtype = options.former.computed_dtype;
+    target.copies = former.copies;
+    target.computed_dtype = former.computed_dtype;
   }
   add_dense_outputs(inventory, from, target, drafts, plan);
 }
@@ -252,8 +262,10 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
     fail(ErrorCode::NoExperts, {}, "no expert tensors were recognized, so there is no layout to change");
   const DenseNaming* const whole = whole_model_naming(inventory, from, options.to);
   const bool to_hf = whole != nullptr && whole == &from.architecture->family->naming;
-  const std::string root = to_hf ? options.former.root : std::string();
-  const std::vector<BlockTarget> targets = make_targets(inventory, from, options.to, whole, root);
+  FormerModel former;
+  former.root.clear();
+  if (to_hf) former = options.former;
+  const std::vector<BlockTarget> targets = make_targets(inventory, from, options.to, whole, former);
   DraftOutputs drafts;
   drafts.list.reserve(inventory.tensors.size());
   for (std::size_t i = 0; i < targets.size(); ++i) add_block_outputs(from.blocks[i], targets[i], inventory, drafts);
@@ -261,7 +273,7 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   if (const DenseNaming* const rest = whole != nullptr ? whole : from.dense_naming; rest != nullptr)
     plan.rest = rest->name;
   plan.dropped = from.dropped;
-  add_others(inventory, from, options, whole, root, drafts, plan);
+  add_others(inventory, from, options, whole, former, drafts, plan);
   const bool identity = from.dropped.empty() && is_identity(drafts.list, inventory);
   if (identity && !options.force && !options.new_format)
     fail(ErrorCode::AlreadyInLayout, {}, "the source is {}{} {} {} already{}; --force copies it all the same",

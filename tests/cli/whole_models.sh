@@ -120,6 +120,55 @@ whole_models_without_mtp() {
   rm -rf "$out".*
 }
 
+# Python code: packs the experts of all layers that PREDICATE, about a layer's prefix, takes.
+pack_layers() {
+  cat <<PY
+import re
+parts = {}
+for name in list(t):
+    found = re.match(r"(.*\\.mlp\\.experts\\.)(\\d+)\\.(gate|up|down)_proj\\.weight", name)
+    if found and ($1)(found[1]):
+        parts.setdefault(found[1], {})[found[3], int(found[2])] = t.pop(name)
+for prefix, have in parts.items():
+    count = len(have) // 3
+    for name, kinds in (("gate_up_proj", ("gate", "up")), ("down_proj", ("down",))):
+        dtype, (rows, columns), _ = have[kinds[0], 0]
+        t[prefix + name] = [dtype, [count, len(kinds) * rows, columns],
+                            b"".join(have[kind, e][2] for e in range(count) for kind in kinds)]
+PY
+}
+
+# mixed_forms FAMILY PREDICATE [OPTION...]: a model of which some layers are packed comes back as it was.
+mixed_forms() {
+  local family=$1 predicate=$2 out=$WORK/whole
+  local name="$family, packed: $predicate $*"
+  shift 2
+  edited_model "$family" "$out.in" "$(pack_layers "$predicate")"
+  status "$name" 0 convert "$out.in" "$out.out" "$@" --from-glu contiguous -q
+  status "$name: back" 0 convert "$out.out" "$out.back" --to hf -q
+  check "$name: the same tensors" [ "$(tensors "$out.in")" == "$(tensors "$out.back")" ]
+}
+
+# The hub has Qwen3.5 with packed experts in the main stack and single ones in the MTP layers.
+whole_models_mixed_forms() {
+  local out=$WORK/whole
+  mixed_forms deepseek_v3 "lambda p: '.layers.3.' not in p" --to megatron
+  rm -rf "$out".*
+  mixed_forms deepseek_v3 "lambda p: '.layers.3.' in p" --to torchtitan
+  rm -rf "$out".*
+  mixed_forms qwen3_moe "lambda p: '.layers.1.' in p" --to megatron --glu interleaved:8
+  # Earlier records say no more than that the forms differ; a form for all layers may be asked for.
+  python3 -c "import json, sys; r = json.load(open(sys.argv[1])); del r['hf_forms']; json.dump(r, open(sys.argv[1], 'w'))" \
+    "$out.out/release/glu_ckpt.json"
+  rm -rf "$out.back"
+  status "mixed forms of an earlier record" 4 convert "$out.out" "$out.back" --to hf -q
+  says "mixed forms of an earlier record" "not which layer in which" "--experts indexed --glu split"
+  check "mixed forms of an earlier record: nothing is written" absent "$out.back"
+  status "mixed forms: one for all" 0 convert "$out.out" "$out.back" --to hf --experts indexed --glu split -q
+  check "mixed forms: one for all" [ "$(tensors "$TESTDATA/whole/qwen3_moe/hf")" == "$(tensors "$out.back")" ]
+  rm -rf "$out".*
+}
+
 whole_models_contradicted() {
   local attention=model.layers.0.self_attn delta=model.layers.0.linear_attn.conv1d.weight
   contradicts qwen3_moe hidden_size 32 "'lm_head.weight' is BF16 [100, 64]" "[100, 32]"
@@ -135,6 +184,7 @@ whole_models_contradicted() {
   contradicts qwen3_moe decoder_sparse_step 2 "'model.layers.0.input_layernorm.weight'" "layer 0 a dense layer"
   contradicts qwen3_moe mlp_only_layers "[1]" "'model.layers.1.input_layernorm.weight'" "layer 1 a dense layer"
   contradicts qwen3_moe attention_bias True "'$attention.q_proj.bias' is missing"
+  contradicts qwen3_moe num_experts_per_tok 9 "num_experts_per_tok is 9" "8 experts to choose from"
   contradicts gpt_oss intermediate_size 40 "model.layers.0.mlp.experts." "map 48 to 32"
   contradicts gpt_oss attention_bias False "'$attention.q_proj.bias' is there"
   contradicts deepseek_v3 q_lora_rank 14 "'$attention.q_a_layernorm.weight' is BF16 [28]" "[14]"
