@@ -186,6 +186,11 @@ class DenseWriter {
     const bool present = found != parts.end();
     const bool by_field = has_field_of_bias(role);
     const bool everywhere = architecture_.family->biases_everywhere;
+    if (!present && everywhere && by_field && architecture_.attention_bias == false)
+      fail(ErrorCode::NoMap, {},
+           "config.json says that {} is false, and the attention of this {} model has no biases, but its experts have: "
+           "Megatron-Core's GPTModel has biases in all linear layers or in none, so there is no map of such models",
+           architecture_.attention_bias_field, architecture_.model_type);
     if (!present && (everywhere || (by_field && architecture_.attention_bias == true))) fail_missing(id, bias);
     if (present && by_field && architecture_.attention_bias == false) {
       const std::string& name = name_of(found->second->matrix.tensor);

@@ -224,6 +224,9 @@ whole_models_contradicted() {
 
 whole_models_refused() {
   local out=$WORK/whole name copy hf=$TESTDATA/whole/qwen3_moe/hf code
+  # A model that transformers saves and loads, so it is not a broken one.
+  code="c['attention_bias'] = False; [t.pop(n) for n in list(t) if '.self_attn.' in n and n.endswith('.bias')]"
+  refuses_model 4 gpt_oss "$code" "attention_bias is false" "biases in all linear layers or in none" "[no-map]"
   for copy in embed_tokens shared_head.head; do
     code="n = 'model.layers.3.$copy.weight'; t[n][2] = t[n][2][:100] + b'xx' + t[n][2][102:]"
     refuses_model 3 deepseek_v3 "$code" "'model.layers.3.$copy.weight' should repeat" "byte 100"
