@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "core/fail.hpp"
+#include "format/checkpoint_files.hpp"
 #include "io/directory.hpp"
 #include "io/file_names.hpp"
 
@@ -31,12 +32,6 @@ fs::path resolved(const fs::path& path) {
   return (canonical_path(there) / rest).lexically_normal();
 }
 
-/// Megatron keeps the iterations of a run side by side: more than one must not go.
-bool only_one_iteration(const fs::path& path) {
-  const auto names = list_directory(path);
-  return std::ranges::count_if(names, [&](const std::string& name) { return is_directory_at(path / name); }) == 1;
-}
-
 bool is_tensor_file(const fs::path& path) { return format_of_name(path) || path.extension() == kDistcpSuffix; }
 
 /// Returns whether there are tensor files in or below the directory, symlinks aside.
@@ -46,6 +41,16 @@ bool has_tensor_files(const fs::path& directory) {
     const fs::path path = directory / name;
     return is_tensor_file(path) || (link_kind(path) == PathKind::Directory && has_tensor_files(path));
   });
+}
+
+/// Megatron keeps the iterations of a run side by side: more than one must not go. `--to megatron` writes the other
+/// files of the source beside them.
+bool only_one_iteration(const fs::path& path) {
+  const auto names = list_directory(path);
+  return std::ranges::count_if(names, [&](const std::string& name) {
+           const bool of_other_files = name == kHfDirectory && link_kind(path / name) == PathKind::Directory;
+           return is_directory_at(path / name) && !(of_other_files && !has_tensor_files(path / name));
+         }) == 1;
 }
 
 /// Returns whether a directory in a checkpoint holds another one. The files of a Megatron rank are in a directory of

@@ -14,10 +14,29 @@ namespace glu_ckpt {
 
 /// The beginning of the names of files beside the directory of tensors.
 inline constexpr std::string_view kBesideTensors = "../";
-/// The folder in which a checkpoint for Megatron keeps the files of the Hugging Face directory that it was made from.
+/// The directory in which a checkpoint for Megatron keeps the files of the Hugging Face directory that it was made
+/// from.
+inline constexpr std::string_view kHfDirectory = "hf";
+/// The beginning of the names of those files.
 inline constexpr std::string_view kHfFolder = "../hf/";
 /// The arguments of a run that loads the checkpoint.
 inline constexpr std::string_view kMegatronArgsFile = "../megatron_args.txt";
+
+/// The name of a file in the directory that the one of the tensors is in, as it is without "../". A checkpoint in a
+/// single directory has such files below it.
+inline std::string_view without_beside(std::string_view name) {
+  return name.starts_with(kBesideTensors) ? name.substr(kBesideTensors.size()) : name;
+}
+
+inline bool is_megatron_args(std::string_view name) {
+  return without_beside(name) == without_beside(kMegatronArgsFile);
+}
+
+/// The name that a file of kHfDirectory has in the Hugging Face directory; empty for other files.
+inline std::string_view name_in_hf(std::string_view name) {
+  const std::string_view folder = without_beside(kHfFolder), below = without_beside(name);
+  return below.starts_with(folder) ? below.substr(folder.size()) : std::string_view();
+}
 
 struct CheckpointFiles {
   Format format = Format::Safetensors;
@@ -52,5 +71,8 @@ std::unique_ptr<Source> read_torch_dist(const CheckpointFiles& files);
 
 /// The directory that open_source() reads where it is given this one: Megatron's tracker file names one below it.
 std::filesystem::path checkpoint_directory(const std::filesystem::path& path);
+
+/// The directory with Megatron's tracker file that the given one is in; empty where there is none.
+std::filesystem::path run_directory(const std::filesystem::path& directory);
 
 }  // namespace glu_ckpt

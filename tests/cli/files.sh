@@ -122,6 +122,7 @@ overwriting() {
   status "--overwrite" 0 convert "$hf" "$out" "${to[@]}" --overwrite
   check "the old one is gone, the new one complete" [ ! -e "$out/old" -a -f "$out/model.safetensors" ]
   check "nothing else is left" [ "$(ls -d "$out"*)" == "$out" ]
+  overwriting_megatron
   cp "$TESTDATA/malformed/layout/sound/model.safetensors" "$out.safetensors"
   status "a file is there" 4 convert "$hf" "$out.safetensors" "${to[@]}"
   status "--overwrite of a file" 0 convert "$hf" "$out.safetensors" "${to[@]}" --overwrite
@@ -139,6 +140,22 @@ overwriting() {
   (ulimit -f 1; "$PROGRAM" convert "$hf" "$out" --naming megatron --glu contiguous --overwrite -q >/dev/null 2>&1) 2>/dev/null
   check "a failed --overwrite keeps the old one" [ "$before" == "$(tree_sum "$out")" ]
   rm -rf "$out"*
+}
+
+# The files of the Hugging Face directory lie in a directory beside the iteration, and are replaced with it.
+overwriting_megatron() {
+  local hf=$TESTDATA/hf/qwen3_moe out=$WORK/over.megatron before
+  status "for Megatron" 0 convert "$hf" "$out" --to megatron -q
+  before=$(tree_sum "$out")
+  echo old >"$out/hf/old"
+  status "--overwrite of an output for Megatron" 0 convert "$hf" "$out" --to megatron --overwrite -q
+  check "--overwrite of an output for Megatron: the new one alone" [ "$before" == "$(tree_sum "$out")" ]
+  mkdir "$out/iter_0000100"
+  status "--overwrite of two iterations" 4 convert "$hf" "$out" --to megatron --overwrite -q
+  rmdir "$out/iter_0000100"
+  cp "$TESTDATA/tiny/megatron_bias/model.safetensors" "$out/hf"
+  status "--overwrite where hf/ holds a model" 4 convert "$hf" "$out" --to megatron --overwrite -q
+  check "--overwrite where hf/ holds a model: it is there" [ -f "$out/hf/model.safetensors" ]
 }
 
 special_sources() {
