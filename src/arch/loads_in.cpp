@@ -95,6 +95,8 @@ class LoaderFinder {
 
   LoadsIn find_hf() const {
     if (model_.format == "torch-dist") return nothing("no program reads these keys from torch_dist; --to hf");
+    if (!model_.has_config)
+      return nothing("no config.json lies beside the tensors, and programs take the model from there");
     if (!spells_experts_of(*model_.architecture, layout_.naming))
       return nothing("the experts are named as in {}, the rest as in a model of type '{}'", layout_.naming,
                      model_.architecture->model_type);

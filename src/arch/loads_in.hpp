@@ -18,6 +18,8 @@ struct StoredModel {
   const Architecture* architecture = nullptr;
   /// The reason why `architecture` is null.
   std::string no_architecture;
+  /// config.json lies beside the tensors.
+  bool has_config = false;
   /// megatron_args.txt lies beside it.
   bool has_args = false;
   /// Experts are stored as codes and scales.

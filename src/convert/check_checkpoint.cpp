@@ -41,7 +41,8 @@ class Checking {
     const std::vector<FileRecord> files =
         parse_record_json(read_small_file(record, kMaxRecordBytes, ErrorCode::RecordInvalid), part).files;
     Stage stage(run_, "checking files", recorded_bytes(files));
-    const FilesReach reach = directory == path_ ? FilesReach::Below : FilesReach::Beside;
+    const bool is_alone = directory == path_ && run_directory(path_).empty();
+    const FilesReach reach = is_alone ? FilesReach::Below : FilesReach::Beside;
     found_.files = check_files(directory, files, reach, part, jobs_of(run_), stage.on_progress());
     found_.has_checksums = !files.empty();
   }

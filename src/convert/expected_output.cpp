@@ -84,7 +84,7 @@ std::string config_line(const Source& source) {
   constexpr i64 kMaxConfigBytes = i64{64} << 20;
   const auto& files = source.extra_files();
   const auto config = std::ranges::find_if(files, [](const ExtraFile& file) {
-    return file.name == "config.json" || file.name == std::string(kHfFolder) + "config.json";
+    return file.name == "config.json" || name_in_hf(file.name) == "config.json";
   });
   if (config == files.end()) return {};
   std::string text = read_small_file(config->path, kMaxConfigBytes, ErrorCode::ConfigJson);

@@ -113,6 +113,13 @@ std::string made_config_note(const Conversion& conversion) {
   return text;
 }
 
+/// Says of a config.json that is no file of the source where it is from.
+std::string kept_config_note(const Conversion& conversion) {
+  const bool is_recorded = conversion.source.source->hints().config.empty();
+  return fmt::format("config.json is {}", is_recorded ? "the one that the source's record holds"
+                                                      : "the one that lies beside the source's file");
+}
+
 Plan make_proved_plan(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
   check_output_is_no_source(conversion.output, source);
@@ -148,7 +155,9 @@ Plan make_proved_plan(const Conversion& conversion) {
         "gate and up become one tensor and keep a second scale (NVFP4) each, for one would not be exact: {}. "
         "Programs that read one scale for both compute something else",
         why));
-  if (conversion.target.makes_config) plan.notes.push_back(made_config_note(conversion));
+  if (!conversion.target.config.name.empty())
+    plan.notes.push_back(conversion.source.hints.config_is_made ? made_config_note(conversion)
+                                                                : kept_config_note(conversion));
   if (const auto& left_out = conversion.source.recognition.dropped; !left_out.empty())
     plan.notes.push_back(fmt::format("{} tensors of the optimizer are left out", left_out.size()));
   for (const std::string& name : source.left_out())
@@ -187,6 +196,7 @@ LoadsIn loaders_of(const Conversion& conversion) {
   stored.format = to_string(conversion.target.format);
   stored.architecture = model.architecture.get();
   stored.no_architecture = model.no_architecture;
+  stored.has_config = conversion.target.has_config;
   stored.has_args = conversion.target.makes_args;
   stored.quantized = holds_codes(model.blocks);
   stored.mxfp8_blocks = holds_mxfp8_blocks(model.blocks);
@@ -267,6 +277,9 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   if (renamed && conversion.options.to.scope == Scope::Experts)
     warnings.push_back(fmt::format("--scope experts renames expert tensors alone; no program loads the result: {}",
                                    conversion.loads_in.why_none));
+  const bool is_said = renamed && conversion.options.to.scope == Scope::Experts;
+  if (conversion.options.target && conversion.loads_in.loaders.empty() && !is_said)
+    warnings.push_back(loads_in_sentence(conversion.loads_in));
   return warnings;
 }
 
@@ -324,7 +337,9 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
   conversion.warnings = warnings_of(conversion);
   at_first_rank(ranks, [&] {
     for (const std::string& warning : conversion.warnings) tell_warning(run, "{}", warning);
-    tell_note(run, "{}", loads_in_sentence(conversion.loads_in));
+    if (const std::string text = loads_in_sentence(conversion.loads_in);
+        std::ranges::find(conversion.warnings, text) == conversion.warnings.end())
+      tell_note(run, "{}", text);
     if (const std::string text = covered_text(conversion); !text.empty()) tell_note(run, "{}", text);
     for (const std::string& note : conversion.plan.notes) tell_note(run, "{}", note);
   });

@@ -22,6 +22,7 @@ constexpr std::string_view kHf = "hf";
 constexpr std::string_view kHfPrefix = "hf:";
 constexpr std::string_view kReleaseDirectory = "release";
 constexpr std::string_view kCommonStateFile = "common.pt";
+constexpr std::string_view kConfigFile = "config.json";
 /// Entries of a record about the model as it was in Hugging Face's form.
 constexpr std::string_view kFormerPrefix = "hf_";
 
@@ -226,38 +227,71 @@ class TargetResolver {
 
   /// Returns whether the file was made for Megatron-Core, so that it goes with that naming.
   bool is_made(const ExtraFile& file) const {
-    return file.name == kMegatronArgsFile || (file.name == kCommonStateFile && is_made_for_megatron());
+    return is_megatron_args(file.name) || (file.name == kCommonStateFile && is_made_for_megatron());
   }
 
   void place_extra_files() {
     const bool is_megatron = target_.to.naming ? target_.to.naming->starts_with(kMegatron) : is_from_megatron();
     const bool whole = options_.to.scope == Scope::Model && architecture_ != nullptr;
     const bool dist = target_.format == Format::TorchDist;
-    const auto has = [&](std::string_view name) {
-      return std::ranges::find(source_.extra_files(), name, &ExtraFile::name) != source_.extra_files().end();
-    };
-    target_.for_megatron = options_.target == std::string(kMegatron) && !is_from_megatron() && dist && whole;
-    target_.makes_args = target_.for_megatron || (is_megatron && dist && whole && has(kMegatronArgsFile));
+    const auto& files = source_.extra_files();
+    const bool has_args = std::ranges::any_of(files, is_megatron_args, &ExtraFile::name);
+    // One that was made for Megatron-Core, and is in a directory without a tracker file now, gets one again.
+    const bool lost_tracker = is_made_for_megatron() && source_.structure().iteration_dir.empty();
+    target_.for_megatron =
+        options_.target == std::string(kMegatron) && dist && whole && (!is_from_megatron() || lost_tracker);
+    target_.makes_args = target_.for_megatron || (is_megatron && dist && whole && has_args);
     target_.drops_made = whole && !is_megatron && is_made_for_megatron() && is_from_megatron();
-    for (const ExtraFile& file : source_.extra_files()) {
+    const bool leaves_megatron = whole && !is_megatron && is_from_megatron();
+    const std::string config_name = std::string(is_megatron ? kHfFolder : "") + std::string(kConfigFile);
+    const bool is_named = whole && !options_.from.config_file.empty();
+    for (const ExtraFile& file : files) {
       ExtraFile placed = file;
-      if (file.name == kMegatronArgsFile && target_.makes_args) continue;
-      if (!is_megatron && whole && is_from_megatron() && is_made(file)) continue;
-      if (target_.for_megatron) placed.name = std::string(kHfFolder) + file.name;
-      if (!is_megatron && file.name.starts_with(kHfFolder)) placed.name = file.name.substr(kHfFolder.size());
-      if (placed.name == "config.json" && !options_.from.config_file.empty()) continue;
+      if (is_megatron_args(file.name) && target_.makes_args) continue;
+      if (leaves_megatron && is_made(file)) continue;
+      placed.name = placed_name(file.name, leaves_megatron);
+      if (is_named && without_beside(placed.name) == without_beside(config_name)) continue;
       target_.extra_files.push_back(std::move(placed));
     }
-    if (!is_megatron && whole && !options_.from.config_file.empty())
-      target_.extra_files.push_back({"config.json", options_.from.config_file, config_edit()});
-    target_.makes_config = !is_megatron && whole && hints_.config_is_made;
-    // A reader finds the configuration of a checkpoint with a directory of tensors only in the folder of the other
-    // files.
+    if (is_named) target_.extra_files.push_back({config_name, options_.from.config_file, config_edit()});
+    if (whole && wants_config(is_megatron)) make_config(config_name);
+    find_config();
+  }
+
+  /// Files of a Hugging Face directory have a directory of their own beside Megatron's tensors, so that no loader takes
+  /// those for such a model, and come back from there.
+  std::string placed_name(const std::string& name, bool leaves_megatron) const {
+    const std::string_view in_hf = name_in_hf(name);
+    if (target_.for_megatron && !is_from_megatron()) return std::string(kHfFolder) + name;
+    if (in_hf.empty()) return name;
+    if (leaves_megatron) return std::string(in_hf);
+    return target_.for_megatron ? std::string(kHfFolder).append(in_hf) : name;
+  }
+
+  /// Returns whether the target is a model with its configuration. A shard alone is none.
+  bool wants_config(bool is_megatron) const {
+    if (is_megatron) return target_.for_megatron;
+    const bool to_hub = options_.target && options_.target->starts_with(kHf);
+    return hints_.config_is_made || (to_hub && lone_shard_text(source_).empty());
+  }
+
+  bool has_file(std::string_view name) const {
+    return std::ranges::find(target_.extra_files, name, &ExtraFile::name) != target_.extra_files.end();
+  }
+
+  /// Has the configuration written that is no file among the source's: a recorded one, or one that lies beside a file.
+  void make_config(const std::string& name) {
+    if (has_file(name) || hints_.config.empty()) return;
+    const auto edit = config_edit();
+    target_.config = {name, edit != nullptr ? edit(hints_.config) : hints_.config};
+  }
+
+  void find_config() {
+    const std::string made(without_beside(target_.config.name));
+    target_.has_config = !names_single_file(output_) && (has_file(kConfigFile) || made == kConfigFile);
     target_.config_is_found =
-        target_.makes_config || std::ranges::any_of(target_.extra_files, [&](const ExtraFile& file) {
-          const bool has_iteration = target_.for_megatron || !source_.structure().iteration_dir.empty();
-          return file.name == "config.json" ||
-                 (file.name == std::string(kHfFolder) + "config.json" && dist && has_iteration);
+        has_file(kConfigFile) || !made.empty() || std::ranges::any_of(target_.extra_files, [](const ExtraFile& file) {
+          return name_in_hf(file.name) == kConfigFile;
         });
   }
 
@@ -292,7 +326,7 @@ MegatronArgs arguments_for(const Checkpoint& source, const LayoutAnswers& to) {
 std::vector<SideFile> made_files(const Target& target, const Checkpoint& source, const LayoutAnswers& to) {
   std::vector<SideFile> files;
   if (target.for_megatron) files.push_back({std::string(kCommonStateFile), print_common_state()});
-  if (target.makes_config) files.push_back({"config.json", source.hints.config});
+  if (!target.config.name.empty()) files.push_back(target.config);
   if (target.makes_args) files.push_back({std::string(kMegatronArgsFile), arguments_for(source, to).text});
   return files;
 }

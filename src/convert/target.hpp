@@ -23,9 +23,11 @@ struct Target {
   bool for_megatron = false;
   /// The arguments of a run that loads it are written, anew where the source has some.
   bool makes_args = false;
-  /// Nobody has the source's configuration as a file: it is written as config.json.
-  bool makes_config = false;
-  /// A config.json is where a reader of the output finds it.
+  /// The config.json that is written though no file among the source's has it; mostly without a name, and none.
+  SideFile config;
+  /// There is a config.json beside the tensors, where programs for Hugging Face's form want it.
+  bool has_config = false;
+  /// A config.json is where open_source() finds it in the output.
   bool config_is_found = false;
   /// The source is such a checkpoint, and the output has no use for what was made.
   bool drops_made = false;

@@ -295,6 +295,7 @@ CheckpointFiles find_in_directory(const fs::path& path) {
   files.path = path;
   files.directory = path;
   files.config = if_file(path / "config.json");
+  if (files.config.empty()) files.config = if_file(path / kHfDirectory / "config.json");
   files.record = if_file(path / kRecordFileName);
   files.extras = if_file(path / kExtrasFileName);
   if (is_file(path / ".metadata")) {
@@ -357,6 +358,18 @@ Tracked read_tracker(const fs::path& path) {
   return {std::move(text), std::move(inner)};
 }
 
+/// Adds an entry of the directory of a run that belongs to the model of all its iterations; false for any other entry.
+bool add_beside(const fs::path& entry, CheckpointFiles& files) {
+  const std::string name = entry.filename().string();
+  if (name == kHfDirectory && is_directory_at(entry))
+    add_directory(entry, std::string(kHfFolder), files);
+  else if (name == without_beside(kMegatronArgsFile) && is_file(entry))
+    files.extra_files.push_back({std::string(kMegatronArgsFile), entry});
+  else
+    return false;
+  return true;
+}
+
 CheckpointFiles follow_tracker(const fs::path& path) {
   const auto [text, inner] = read_tracker(path);
   CheckpointFiles files = find_in_directory(path / inner);
@@ -365,16 +378,19 @@ CheckpointFiles follow_tracker(const fs::path& path) {
   files.tracker = text;
   for (const auto& entry : sorted_entries(path)) {
     const std::string name = entry.filename().string();
-    if (name == inner || name == kTrackerFile || name == kManifestFileName || name.starts_with('.')) continue;
-    if (name == "hf" && is_directory_at(entry))
-      add_directory(entry, std::string(kHfFolder), files);
-    else if (std::string(kBesideTensors) + name == kMegatronArgsFile && is_file(entry))
-      files.extra_files.push_back({std::string(kMegatronArgsFile), entry});
-    else
-      files.left_out.push_back(name);
+    const bool is_read = name == inner || name == kTrackerFile || name == kManifestFileName || name.starts_with('.');
+    if (!is_read && !add_beside(entry, files)) files.left_out.push_back(name);
   }
-  if (files.config.empty()) files.config = if_file(path / "hf" / "config.json");
+  if (files.config.empty()) files.config = if_file(path / kHfDirectory / "config.json");
   return files;
+}
+
+/// One directory of a run, given by itself: what describes the model lies beside it.
+void add_files_of_run(const fs::path& directory, CheckpointFiles& files) {
+  const fs::path run = run_directory(directory);
+  if (files.format == Format::Safetensors || run.empty()) return;
+  for (const auto& entry : sorted_entries(run)) add_beside(entry, files);
+  if (files.config.empty()) files.config = if_file(run / kHfDirectory / "config.json");
 }
 
 /// A file alone: glu_ckpt.json beside it describes the directory, so it is not read.
@@ -414,16 +430,19 @@ fs::path checkpoint_directory(const fs::path& path) {
   return is_file(path / kTrackerFile) ? path / read_tracker(path).inner : path;
 }
 
+fs::path run_directory(const fs::path& directory) {
+  const fs::path named = fs::absolute(directory).lexically_normal();
+  const fs::path above = (named.has_filename() ? named : named.parent_path()).parent_path();
+  return is_file(above / kTrackerFile) ? above : fs::path();
+}
+
 std::unique_ptr<Source> open_source(const fs::path& path) {
   const PathKind kind = path_kind(path);
   if (kind == PathKind::Missing) fail_errno(ENOENT, "open", path);
   if (kind != PathKind::Directory) return read_checkpoint(find_file(path));
   if (is_file(path / kTrackerFile)) return read_checkpoint(follow_tracker(path));
   CheckpointFiles files = find_in_directory(path);
-  // One directory of a checkpoint with a tracker file: the configuration lies beside it.
-  const fs::path above = fs::absolute(path).parent_path();
-  if (files.format == Format::TorchDist && files.config.empty() && is_file(above / kTrackerFile))
-    files.config = if_file(above / "hf" / "config.json");
+  add_files_of_run(path, files);
   return read_checkpoint(files);
 }
 

@@ -75,6 +75,7 @@ StagedOutput::StagedOutput(const OutputOptions& options, const std::vector<Outpu
       crcs_(format_->num_crcs()),
       around_written_(format_->num_crcs()) {
   raise_open_file_limit();  // every file stays open
+  put_beside_files_below();
   make_subdirectories(format_->directory());
   for (const TensorFile& file : planned_) open_file(file);
   if (staged_.resumed()) remove_others();
@@ -145,11 +146,16 @@ void StagedOutput::require_owner(std::string_view action) const {
          "{}: a process that joined the run cannot {} it; the one that made it does", options_.path.string(), action);
 }
 
-/// Relative to the staging directory. What stood beside the source's directory of tensors stands among them where the
-/// output has no such directory.
+/// What stood beside the source's directory of tensors stands in that of the output, which has no other one.
+void StagedOutput::put_beside_files_below() {
+  if (!format_->directory().empty()) return;
+  for (ExtraFile& extra : options_.extra_files) extra.name = std::string(without_beside(extra.name));
+  for (SideFile& made : options_.made_files) made.name = std::string(without_beside(made.name));
+}
+
+/// Relative to the staging directory.
 fs::path StagedOutput::place_of(const std::string& name) const {
-  const bool beside = name.starts_with(kBesideTensors) && format_->directory().empty();
-  return (fs::path(format_->directory()) / (beside ? name.substr(kBesideTensors.size()) : name)).lexically_normal();
+  return (fs::path(format_->directory()) / name).lexically_normal();
 }
 
 /// Returns where a file of this name is to be created, and makes its directories.

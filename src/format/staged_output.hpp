@@ -69,6 +69,7 @@ class StagedOutput final : public DurableSink {
   void write_around(std::size_t crc);
   void write_headers(const Record& record);
   void require_owner(std::string_view action) const;
+  void put_beside_files_below();
   std::filesystem::path place_of(const std::string& name) const;
   std::filesystem::path claim(const std::string& name);
   /// Names of files in the directory of the tensors.

@@ -50,8 +50,12 @@ LoadsIn loaders_of(const Source& source, const ModelHints& hints, const Recognit
   stored.architecture = model.architecture.get();
   stored.no_architecture = model.no_architecture;
   if (!model.misfits.empty()) stored.why_no_rest = "config.json contradicts the tensors";
-  stored.has_args =
-      std::ranges::find(source.extra_files(), kMegatronArgsFile, &ExtraFile::name) != source.extra_files().end();
+  const auto& files = source.extra_files();
+  stored.has_args = std::ranges::any_of(files, is_megatron_args, &ExtraFile::name);
+  // One beside a file that was given alone is none of its own, but programs find it.
+  stored.has_config = is_directory_at(source.path())
+                          ? std::ranges::find(files, "config.json", &ExtraFile::name) != files.end()
+                          : !source.hints().config.empty();
   if (model.dense_naming != nullptr && model.misfits.empty()) stored.rest = model.dense_naming->name;
   stored.quantized = quantized || holds_codes(model.blocks);
   stored.mxfp8_blocks = holds_mxfp8_blocks(model.blocks);
