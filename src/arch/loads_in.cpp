@@ -20,10 +20,10 @@ class LoaderFinder {
       : layout_(model.layout), model_(model), naming_(find_naming(model.layout.naming)) {}
 
   LoadsIn find() const {
-    if (model_.architecture == nullptr) return nothing("{}{}", model_.no_architecture, of_a_run());
+    if (model_.architecture == nullptr)
+      return is_of_unmapped_family() ? find_unmapped() : nothing("{}{}", model_.no_architecture, of_a_run());
     if (naming_ == nullptr || model_.rest.empty()) return nothing("{}", model_.why_no_rest);
-    if (layout_.glu.kind == Glu::Kind::Unknown)
-      return nothing("nobody knows in which order FC1 holds gate and up; --from-glu or `stamp` says it");
+    if (has_unknown_order()) return nothing_of_unknown_order();
     if (layout_.naming.substr(0, model_.rest.size()) != model_.rest)
       return nothing("the experts are named as in {}, the rest of the model as in {}", layout_.naming, model_.rest);
     if (model_.rest == "megatron") return find_megatron();
@@ -35,6 +35,12 @@ class LoaderFinder {
   template <typename... Args>
   static LoadsIn nothing(fmt::format_string<Args...> text, Args&&... args) {
     return {{}, fmt::format(text, std::forward<Args>(args)...)};
+  }
+
+  bool has_unknown_order() const { return layout_.glu.kind == Glu::Kind::Unknown; }
+
+  static LoadsIn nothing_of_unknown_order() {
+    return nothing("nobody knows in which order FC1 holds gate and up; --from-glu or `stamp` says it");
   }
 
   /// A checkpoint that Megatron saved, of which no file says what model it is.
@@ -59,6 +65,44 @@ class LoaderFinder {
     return flags;
   }
 
+  /// Says which experts have a form that the software of the naming does not store; empty where none has.
+  std::string foreign_form() const {
+    for (const StoredExperts& stored : model_.experts) {
+      const bool is_shared = stored.set == ExpertSet::Shared, is_gated = stored.glu.kind != Glu::Kind::None;
+      const std::string_view whose = is_shared ? "shared" : "routed", option = is_shared ? "--shared-glu" : "--glu";
+      const auto reads = [&](bool fused) { return is_native(*naming_, stored.set, stored.experts, fused); };
+      if (is_gated && !reads(stored.fused) && !reads(!stored.fused))
+        return fmt::format("programs do not store experts {} under these names", to_string(stored.experts));
+      if (is_gated && !reads(stored.fused))
+        return fmt::format("gate and up of the {} experts are {}, and programs read {} under these names; {} {}", whose,
+                           stored.fused ? "one tensor" : "two tensors", stored.fused ? "two tensors" : "one tensor",
+                           option, stored.fused ? "split" : "contiguous");
+      const Glu fixed = fixed_glu(*naming_);
+      if (is_gated && stored.fused && fixed.kind != Glu::Kind::Unknown && stored.glu != fixed)
+        return fmt::format("programs expect {} in the {} experts and cannot see that it is {}", to_string(fixed), whose,
+                           to_string(stored.glu));
+      if (!is_shared && stored.bias_experts && *stored.bias_experts != stored.experts)
+        return fmt::format("the biases of the experts are {}, their weights {}, and programs read both alike",
+                           to_string(*stored.bias_experts), to_string(stored.experts));
+    }
+    return {};
+  }
+
+  /// A model of Hugging Face's form, of a family that is not mapped: what is outside of its experts is left as it was.
+  bool is_of_unmapped_family() const {
+    if (naming_ == nullptr || !model_.has_rest || !model_.has_config || model_.format == "torch-dist") return false;
+    const auto types = {model_.model_type, model_.text_model_type};
+    return std::ranges::none_of(types, [](const auto& type) { return find_family(type) != nullptr; }) &&
+           std::ranges::any_of(types, [&](const auto& type) { return find_naming("hf:" + type) == naming_; });
+  }
+
+  LoadsIn find_unmapped() const {
+    if (has_unknown_order()) return nothing_of_unknown_order();
+    if (std::string text = foreign_form(); !text.empty()) return nothing("{}", text);
+    const bool packed_anew = layout_.experts == "grouped" && naming_->native_indexed_split;
+    return find_hub_programs(model_.model_type, packed_anew, "not tried; only the experts were looked at");
+  }
+
   bool is(std::string_view model_type) const { return model_.architecture->model_type == model_type; }
 
   LoadsIn find_megatron() const {
@@ -66,6 +110,7 @@ class LoaderFinder {
       return nothing("Megatron-Core loads torch_dist checkpoints; --to megatron makes one");
     if (layout_.experts != "grouped")
       return nothing("Megatron-Core's grouped experts are one tensor a layer; --experts grouped");
+    if (std::string text = foreign_form(); !text.empty()) return nothing("{}", text);
     const Architecture& architecture = *model_.architecture;
     if (!architecture.family->needs.empty()) return nothing("{}", architecture.family->needs);
     std::string flags = megatron_flags();
@@ -83,6 +128,7 @@ class LoaderFinder {
     if (!is_native(*naming_, ExpertSet::Routed, Experts::Grouped, false) || layout_.experts != "grouped" ||
         layout_.glu.kind != Glu::Kind::Split)
       return nothing("torchtitan's experts are grouped, gate and up apart");
+    if (std::string text = foreign_form(); !text.empty()) return nothing("{}", text);
     return {{{"torchtitan", "0.3.0; its adapters were tried", titan_flags()}}, {}};
   }
 
@@ -109,21 +155,27 @@ class LoaderFinder {
     if (fused && fixed_glu(*naming_) != layout_.glu)
       return nothing("programs expect {} under these names and cannot see that it is {}",
                      to_string(fixed_glu(*naming_)), to_string(layout_.glu));
+    if (std::string text = foreign_form(); !text.empty()) return nothing("{}", text);
     const bool packed_anew = grouped && !model_.architecture->family->packed_experts;
-    if (model_.quantized) return find_quantized_hf(packed_anew || (!grouped && fused));
-    if (packed_anew) return {{{"transformers", "5 or later", ""}}, {}};
     const std::string& type = model_.architecture->model_type;
-    const std::string known = fmt::format("versions that have '{}'", type);
     const bool is_tried = std::ranges::find(kUntried, type) == kUntried.end();
-    const std::string tried = is_tried ? " (tried with 5.23.0)" : " (not tried)";
-    return {{{"transformers", known + tried, ""},
+    return find_hub_programs(type, packed_anew, is_tried ? "tried with 5.23.0" : "not tried");
+  }
+
+  /// `packed_anew`: the experts are one tensor, and the family's hub has them apart; `remark` is about transformers.
+  LoadsIn find_hub_programs(const std::string& type, bool packed_anew, std::string_view remark) const {
+    const bool fuses_indexed = layout_.experts != "grouped" && layout_.glu.kind != Glu::Kind::Split;
+    if (model_.quantized) return find_quantized_hf(type, packed_anew || fuses_indexed);
+    if (packed_anew) return {{{"transformers", "5 or later", ""}}, {}};
+    const std::string known = fmt::format("versions that have '{}'", type);
+    return {{{"transformers", fmt::format("{} ({})", known, remark), ""},
              {"vLLM", known + " (not tried)", ""},
              {"SGLang", known + " (not tried)", ""}},
             {}};
   }
 
   /// `regrouped`: gate and up, or the experts, are one tensor, and the family's hub has them apart.
-  LoadsIn find_quantized_hf(bool regrouped) const {
+  LoadsIn find_quantized_hf(const std::string& type, bool regrouped) const {
     if (model_.mxfp8_blocks)
       return nothing(
           "no program reads gpt-oss's blocks as MXFP8; --decode "
@@ -133,9 +185,8 @@ class LoaderFinder {
           "no program is known to read codes and scales of experts {}, {}; --experts indexed --glu split, or "
           "--decode bf16",
           layout_.experts, to_string(layout_.glu));
-    const std::string known =
-        fmt::format("versions that have '{}' and its quantization{} (not tried)", model_.architecture->model_type,
-                    model_.quant_method.empty() ? "" : ", '" + model_.quant_method + "'");
+    const std::string known = fmt::format("versions that have '{}' and its quantization{} (not tried)", type,
+                                          model_.quant_method.empty() ? "" : ", '" + model_.quant_method + "'");
     LoadsIn found;
     // transformers 5.23 reads what ModelOpt wrote only as far as other software unpacks it.
     if (model_.quant_method != "modelopt") found.loaders.push_back({"transformers", known, ""});
@@ -150,6 +201,12 @@ class LoaderFinder {
 };
 
 }  // namespace
+
+StoredExperts stored_as(const ExpertBlock& block) {
+  const bool has_biases = std::ranges::find(block.matrices, TensorKind::Bias, &Matrix::kind) != block.matrices.end();
+  return {block.set, block.experts, has_biases ? std::optional(block.bias_experts) : std::nullopt, block.fused,
+          block.glu};
+}
 
 LoadsIn loads_in(const StoredModel& model) { return LoaderFinder(model).find(); }
 

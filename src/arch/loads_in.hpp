@@ -1,13 +1,35 @@
 #pragma once
 /// Says which programs load a checkpoint as it is.
 
+#include <vector>
+
 #include "arch/architecture.hpp"
 
 namespace glu_ckpt {
 
+/// The form in which the experts of one kind are stored in a layer.
+struct StoredExperts {
+  ExpertSet set = ExpertSet::Routed;
+  Experts experts = Experts::Indexed;
+  /// Absent without biases.
+  std::optional<Experts> bias_experts = std::nullopt;
+  /// FC1 is one tensor.
+  bool fused = false;
+  Glu glu = {};
+};
+
+StoredExperts stored_as(const ExpertBlock& block);
+
 /// The facts that decide about it.
 struct StoredModel {
   LayoutAnswers layout;
+  /// One for each layer and kind of experts; the optimizer's states aside.
+  std::vector<StoredExperts> experts;
+  /// There are tensors outside of the experts.
+  bool has_rest = false;
+  /// model_type in config.json, and that of the language model where it has its own.
+  std::string model_type;
+  std::string text_model_type;
   /// The spelling of what is outside of the experts (DenseNaming::name); empty where nobody knows it.
   std::string rest;
   /// The reason why `rest` is empty.

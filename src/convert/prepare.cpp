@@ -16,6 +16,7 @@
 #include "core/fail.hpp"
 #include "layout/element_grid.hpp"
 #include "plan/plan_bytes.hpp"
+#include "plan/target_block.hpp"
 #include "quant/find_quantized.hpp"
 #include "quant/quant_config.hpp"
 #include "verify/run_experts.hpp"
@@ -188,9 +189,25 @@ Plan make_shared_plan(const Conversion& conversion, Ranks& ranks) {
 
 namespace {
 
+/// The form in which the output has the experts of a block.
+StoredExperts written_as(const Conversion& conversion, const ExpertBlock& block) {
+  const BlockTarget target = make_target(block, conversion.source.recognition, conversion.target.to);
+  StoredExperts stored = stored_as(block);
+  stored.experts = target.experts;
+  if (stored.bias_experts) stored.bias_experts = target.bias_experts;
+  stored.fused = target.glu.kind != Glu::Kind::Split && !target.halved;
+  stored.glu = target.glu;
+  return stored;
+}
+
 LoadsIn loaders_of(const Conversion& conversion) {
   const Recognition& model = conversion.source.recognition;
   StoredModel stored;
+  for (const ExpertBlock& block : model.blocks)
+    if (!block.is_optimizer_state()) stored.experts.push_back(written_as(conversion, block));
+  stored.has_rest = !model.others.empty();
+  stored.model_type = conversion.source.hints.model_type;
+  stored.text_model_type = conversion.source.hints.text_model_type;
   stored.layout = conversion.plan.to;
   stored.rest = conversion.plan.rest;
   stored.format = to_string(conversion.target.format);

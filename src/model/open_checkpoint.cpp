@@ -46,6 +46,11 @@ std::filesystem::path file_of(const Source& source, const TensorRef& tensor) {
 LoadsIn loaders_of(const Source& source, const ModelHints& hints, const Recognition& model, bool quantized) {
   StoredModel stored;
   stored.layout = model.layout;
+  for (const ExpertBlock& block : model.blocks)
+    if (!block.is_optimizer_state()) stored.experts.push_back(stored_as(block));
+  stored.has_rest = !model.others.empty();
+  stored.model_type = hints.model_type;
+  stored.text_model_type = hints.text_model_type;
   stored.format = to_string(source.format());
   stored.architecture = model.architecture.get();
   stored.no_architecture = model.no_architecture;
