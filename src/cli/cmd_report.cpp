@@ -3,6 +3,7 @@
 #include "cli/session.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "format/check_apart.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "report/report.hpp"
@@ -39,6 +40,8 @@ HtmlReport write_report(const Options& options, const Session& session) {
          "{} exists; choose another name, or --overwrite to replace it", options.report_file);
   std::optional<std::filesystem::path> b;
   if (!options.output.empty()) b = options.output;
+  check_apart(options.report_file, *open_source(options.input));
+  if (b) check_apart(options.report_file, *open_source(*b));
   HtmlReport made = html_report(options.input, b, options.report, session.run());
   replace_small_file(options.report_file, made.html);
   return made;

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "core/fail.hpp"
+#include "format/check_apart.hpp"
 #include "format/checkpoint_files.hpp"
 #include "io/directory.hpp"
 #include "io/file_names.hpp"
@@ -15,22 +16,6 @@ namespace glu_ckpt {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_inside(const fs::path& inner, const fs::path& outer) {
-  const auto [end, at] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
-  return end == outer.end() || (std::next(end) == outer.end() && end->empty());
-}
-
-/// Returns the path without symlinks, "." and "..", though the end of it may not exist yet.
-fs::path resolved(const fs::path& path) {
-  fs::path there = path;
-  fs::path rest;
-  while (!path_exists(there) && there != "." && there != there.root_path()) {
-    rest = rest.empty() ? there.filename() : there.filename() / rest;
-    there = directory_of(there);
-  }
-  return (canonical_path(there) / rest).lexically_normal();
-}
 
 bool is_tensor_file(const fs::path& path) { return format_of_name(path) || path.extension() == kDistcpSuffix; }
 
@@ -125,13 +110,8 @@ void check_output(const fs::path& input, const fs::path& output, const ConvertOp
     fail(ErrorCode::Usage, {output.string(), {}},
          "{}: --manifest is written into a directory, and this is one file; `sha256sum {}` does it for that",
          output.string(), output.string());
-  const fs::path dst = resolved(output);
-  const fs::path src = resolved(input);
+  check_apart(output, input);
   const std::string name = output.string();
-  const bool inside = is_directory_at(src) ? is_inside(dst, src) : dst == src;
-  if (inside || is_inside(src, dst))
-    fail(ErrorCode::OutputInsideSource, {name, {}},
-         "{}: the output and the source {} overlap; the source is never written to", name, input.string());
   check_staging(output, options.resume);
   if (!name_taken(output)) return;
   // --resume of a run that had finished: whether DST is its output shows once the plan is known.
@@ -140,20 +120,6 @@ void check_output(const fs::path& input, const fs::path& output, const ConvertOp
   if (options.overwrite && !is_replaceable(output))
     fail(ErrorCode::OutputExists, {name, {}},
          "{} exists and is not a checkpoint, so --overwrite does not remove it; choose another name", name);
-}
-
-void check_output_is_no_source(const fs::path& output, const Source& source) {
-  const fs::path dst = resolved(output);
-  const fs::path directory =
-      is_directory_at(source.path()) ? source.path() / source.structure().iteration_dir : source.path().parent_path();
-  std::vector<fs::path> files;
-  for (const std::string& name : source.inventory().files) files.push_back(directory / name);
-  for (const ExtraFile& extra : source.extra_files()) files.push_back(extra.path);
-  for (const fs::path& file : files)
-    if (is_inside(resolved(file), dst))
-      fail(ErrorCode::OutputInsideSource, {output.string(), {}},
-           "{}: writing it would replace {}, which the source reads; the source is never written to", output.string(),
-           file.string());
 }
 
 }  // namespace glu_ckpt

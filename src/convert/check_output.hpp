@@ -16,8 +16,4 @@ inline std::filesystem::path output_name(const std::filesystem::path& output) {
 void check_output(const std::filesystem::path& input, const std::filesystem::path& output,
                   const ConvertOptions& options);
 
-/// The files may lie elsewhere than the path says: a snapshot's symlinks point into a shared cache.
-/// Throws OutputInsideSource.
-void check_output_is_no_source(const std::filesystem::path& output, const Source& source);
-
 }  // namespace glu_ckpt

@@ -14,6 +14,7 @@
 #include "core/byte_fields.hpp"
 #include "core/compute.hpp"
 #include "core/fail.hpp"
+#include "format/check_apart.hpp"
 #include "layout/element_grid.hpp"
 #include "plan/plan_bytes.hpp"
 #include "plan/target_block.hpp"
@@ -123,7 +124,7 @@ std::string kept_config_note(const Conversion& conversion) {
 
 Plan make_proved_plan(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
-  check_output_is_no_source(conversion.output, source);
+  check_apart(conversion.output, source);
   const ConvertOptions& options = conversion.options;
   const bool reads_anew = !source.info().decoded_weights.empty() || source.info().recast_tensors > 0;
   Plan plan = with_place(source, [&] {

@@ -9,6 +9,7 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
+#include "format/check_apart.hpp"
 #include "format/safetensors_header.hpp"
 #include "glu_ckpt/forward.hpp"
 #include "io/file.hpp"
@@ -43,6 +44,8 @@ const ExpertBlock& find_layer(const Checkpoint& checkpoint, const std::string& l
 class TokenReader {
  public:
   explicit TokenReader(const std::string& path) : path_(path), source_(open_source(path)) {}
+
+  const Source& source() const { return *source_; }
 
   TokenFile read(const ExpertBlock& block) const {
     const std::size_t x = find("x");
@@ -144,7 +147,10 @@ ForwardWritten forward(const ForwardRequest& request, const RunOptions& run) {
   const auto runner =
       make_mlp_runner(run.device == "auto" ? "cpu" : run.device, BackendOptions{run.device_memory_bytes});
   LayerOptions layer;
-  const TokenFile file = TokenReader(request.tokens.string()).read(block);
+  const TokenReader tokens(request.tokens.string());
+  check_apart(request.output, tokens.source());
+  check_apart(request.output, source);
+  const TokenFile file = tokens.read(block);
   const Dtype dtype =
       with_place(source, [&] { return compute_dtype(checkpoint.model(), block, request.compute.fp32); });
   layer.activation = with_place(source, [&] {

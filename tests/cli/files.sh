@@ -195,3 +195,32 @@ permissions() {
   chmod -R u+w "$work" "$work.ro"
   rm -rf "$work"*
 }
+
+# What writes one file refuses one of a source, and one in a source's directory, as convert does.
+files_in_sources() {
+  local work=$WORK/own a=$WORK/own.a b=$WORK/own.b shard=model-00001-of-00002.safetensors before
+  cp -r "$TESTDATA/hf/qwen3_moe" "$a"
+  cp -r "$TESTDATA/hf/qwen3_moe" "$b"
+  tokens "$work.in.safetensors"
+  make_snapshot "$a" "$work.cache"
+  before=$(tree_sum "$a" && tree_sum "$b" && tree_sum "$work.cache")
+  refuses_source() {
+    status "$1" 4 "${@:2}" --overwrite
+    check "$1: $ERR" has "$ERR" "[output-inside-source]"
+  }
+  refuses_source "report over its own shard" report "$a" --html "$a/$shard"
+  refuses_source "report over B's config.json" report "$a" "$b" --html "$b/config.json"
+  refuses_source "report into its source" report "$a" --html "$a/page.html"
+  refuses_source "report of a file over it" report "$a/$shard" --html "$a/$shard"
+  refuses_source "report over a blob" report "$work.cache/snapshots/abc" \
+    --html "$(realpath "$work.cache/snapshots/abc/$shard")"
+  refuses_source "diff over B's shard" diff "$a" "$b" --html "$b/$shard"
+  refuses_source "forward over a shard" forward "$a" --layer 0 --input "$work.in.safetensors" --output "$a/$shard"
+  refuses_source "forward into its source" forward "$a" --layer 0 --input "$work.in.safetensors" \
+    --output "$a/y.safetensors"
+  refuses_source "forward over its tokens" forward "$a" --layer 0 --input "$work.in.safetensors" \
+    --output "$work.in.safetensors"
+  check "the sources are as they were" [ "$before" == "$(tree_sum "$a" && tree_sum "$b" && tree_sum "$work.cache")" ]
+  status "report of a file beside it" 0 report "$a/$shard" --html "$a/page.html" -q
+  rm -rf "$work" "$work".*
+}
