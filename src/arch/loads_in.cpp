@@ -146,10 +146,11 @@ class LoaderFinder {
     if (!spells_experts_of(*model_.architecture, layout_.naming))
       return nothing("the experts are named as in {}, the rest as in a model of type '{}'", layout_.naming,
                      model_.architecture->model_type);
-    const bool grouped = layout_.experts == "grouped";
+    // transformers 5 loads layers of either form beside one another, as the hub has Qwen3.5 with its MTP.
+    const bool mixed = layout_.experts == "mixed", grouped = mixed || layout_.experts == "grouped";
     const bool fused = layout_.glu.kind != Glu::Kind::Split;
     const Experts experts = grouped ? Experts::Grouped : Experts::Indexed;
-    if (layout_.experts == "mixed" || !is_native(*naming_, ExpertSet::Routed, experts, fused))
+    if (!mixed && !is_native(*naming_, ExpertSet::Routed, experts, fused))
       return nothing("models of type '{}' do not store experts {}, {}", model_.architecture->model_type,
                      layout_.experts, to_string(layout_.glu));
     if (fused && fixed_glu(*naming_) != layout_.glu)
