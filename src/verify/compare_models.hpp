@@ -12,6 +12,9 @@ struct ComparedModels {
   std::vector<Item> right;
 };
 
+/// Returns whether two models are stored as the same tensors: names, dtypes and shapes.
+bool same_tensors(const Model& a, const Model& b);
+
 /// Hashes both models, or a subset of what they hold.
 ComparedModels compare_models(const Model& a, const Model& b, const Backend& backend, const ExecuteOptions& options,
                               const VerifySubset& subset);

@@ -92,17 +92,6 @@ Difference locate_in_tensor(const Model& a, const Item& x, const Model& b, const
   return difference;
 }
 
-bool same_tensors(const Model& a, const Model& b) {
-  auto x = a.source->inventory().tensors;
-  auto y = b.source->inventory().tensors;
-  const auto by_name = [](const TensorRef& p, const TensorRef& q) { return p.name < q.name; };
-  std::sort(x.begin(), x.end(), by_name);
-  std::sort(y.begin(), y.end(), by_name);
-  return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](const TensorRef& p, const TensorRef& q) {
-    return p.name == q.name && p.dtype == q.dtype && p.shape == q.shape;
-  });
-}
-
 /// Returns whether equal names hold the same matrices at the same places, so that equal digests mean equal bytes.
 bool same_order(const Model& a, const Model& b) {
   const auto& x = a.recognition->layout;
@@ -240,6 +229,17 @@ Comparison compare_headers(const Model& a, const Model& b, const VerifySubset& s
 }
 
 }  // namespace
+
+bool same_tensors(const Model& a, const Model& b) {
+  auto x = a.source->inventory().tensors;
+  auto y = b.source->inventory().tensors;
+  const auto by_name = [](const TensorRef& p, const TensorRef& q) { return p.name < q.name; };
+  std::sort(x.begin(), x.end(), by_name);
+  std::sort(y.begin(), y.end(), by_name);
+  return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](const TensorRef& p, const TensorRef& q) {
+    return p.name == q.name && p.dtype == q.dtype && p.shape == q.shape;
+  });
+}
 
 ComparedModels compare_models(const Model& a, const Model& b, const Backend& backend, const ExecuteOptions& options,
                               const VerifySubset& subset) {

@@ -75,9 +75,32 @@ first_hours_missing_answers() {
     "glu-ckpt: error: $a: names and shapes do not tell in which order FC1 holds gate and up. If you know it, say --from-glu ORDER --from-shared-glu ORDER, where an ORDER is contiguous or interleaved:K; or record it once with \`glu-ckpt stamp\`, which writes it into the checkpoint [unknown-glu]
   glu-ckpt convert $a '$out b' --glu interleaved:2 --shared-glu interleaved:2 --from-glu ORDER --from-shared-glu ORDER" \
     convert "$a" "$out b" --glu interleaved:2 --shared-glu interleaved:2
-  status "verify asks for both sides at once" 4 verify "$a" "$a"
+  status "other tensors of the same rows" 0 convert "$a" "$out" --experts indexed --format safetensors -q
+  status "verify asks for both sides at once" 4 verify "$a" "$out"
   check "verify: the line to paste: $ERR" has "$ERR" \
-    "  glu-ckpt verify $a $a --from-glu ORDER --from-shared-glu ORDER --to-glu ORDER --to-shared-glu ORDER"
+    "  glu-ckpt verify $a $out --from-glu ORDER --from-shared-glu ORDER --to-glu ORDER --to-shared-glu ORDER"
+  # The same tensors are the same model in whatever order; where FC1 alone differs, it may be the same in two orders.
+  status "verify of a reformatted copy" 0 convert "$a" "$out.pt" -q
+  status "verify of a reformatted copy" 0 verify "$a" "$out.pt"
+  check "verify of a reformatted copy: $OUT" has "$OUT" "every tensor is byte-identical"
+  check "verify of a reformatted copy: $ERR" has "$ERR" "nothing says in which order the two hold gate and up rows"
+  status "verify --forward of it" 4 verify "$a" "$out.pt" --forward
+  python3 - "$a"/model.safetensors "$out.i.safetensors" <<'PY'
+import json, struct, sys
+raw = bytearray(open(sys.argv[1], "rb").read())
+size = struct.unpack("<Q", raw[:8])[0]
+header = json.loads(raw[8:8 + size])
+fc1 = next(v for k, v in header.items() if k.endswith("mlp.experts.experts.linear_fc1.weight") and "optimizer" not in k)
+begin, end = (8 + size + o for o in fc1["data_offsets"])
+row = 2 * fc1["shape"][-1]
+raw[begin:begin + 2 * row] = raw[begin + row:begin + 2 * row] + raw[begin:begin + row]
+open(sys.argv[2], "wb").write(raw)
+PY
+  status "verify of another order of rows" 4 verify "$a" "$out.i.safetensors"
+  cp "$a"/*.safetensors "$out.b"
+  printf x | dd of="$out.b" bs=1 seek="$(($(stat -c %s "$out.b") - 1))" conv=notrunc status=none
+  status "verify of another model" 1 verify "$a" "$out.b"
+  rm -rf "$out" "$out".*
   status "the line as it is, with its placeholders" 2 convert "$a" "$out" --glu split --from-glu ORDER
   status "with --json" 4 digest "$a" --json
   check "with --json: the options: $ERR" has "$ERR" '"missing_options":["--from-glu","--from-shared-glu"]'
