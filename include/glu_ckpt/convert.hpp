@@ -34,7 +34,7 @@ enum class ProofMode {
 enum class Reflink {
   /// Long runs, where they are at least half of all bytes.
   Auto,
-  /// Every run that holds a whole block.
+  /// Every run that holds a whole block. Throws where the file system cannot do that.
   Always,
   Never,
 };

@@ -136,7 +136,10 @@ Digest digest_stage(const RunOptions& run, const Model& model, const Backend& ba
 Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
   const Source& source = *conversion.source.source;
   const ProofMode proof = conversion.options.proof;
-  at_first_rank(ranks, [&] { check_contents(conversion.run, source, "checking source"); });
+  at_first_rank(ranks, [&] {
+    check_reflink(conversion, ranks.size());
+    check_contents(conversion.run, source, "checking source");
+  });
   together(ranks, [&] { conversion.backend->ready(); });
   // Running the experts reads the source again, where it is not larger than memory.
   const FileBacked* const files = source.file_backed();
@@ -185,6 +188,7 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   const auto alone = make_single_rank();
   Conversion conversion = prepare(source, output, options, run, *alone);
   conversion.backend->ready();
+  check_reflink(conversion, 1);
   ConversionPlan planned;
   planned.device = conversion.backend->name();
   planned.bytes_cloned = bytes_to_clone(conversion);

@@ -44,6 +44,14 @@ reflink() {
   local dir=$WORK/xfs there=(--naming megatron --experts grouped --glu contiguous)
   local turned=(--naming megatron --experts grouped --glu interleaved:32) before reference
   status "--reflink takes three words" 2 convert a b --reflink sometimes
+  status "--reflink always for a zip" 2 convert "$TESTDATA/hf/mixtral" "$WORK/zip" "${there[@]}" --format torch --reflink always
+  check "--reflink always for a zip: $ERR" has "$ERR" "only safetensors shares blocks with its source, and the output is torch"
+  status "--reflink always where there are no clones" 5 convert "$TESTDATA/hf/mixtral" /dev/shm/glu_ckpt.$$ "${there[@]}" \
+    --reflink always -q
+  check "--reflink always where there are no clones: $ERR" has "$ERR" "its file system (tmpfs) does not share blocks with"
+  check "--reflink always where there are no clones: nothing is written" absent /dev/shm/glu_ckpt.$$.partial
+  status "plan --reflink always where there are no clones" 5 plan "$TESTDATA/hf/mixtral" /dev/shm/glu_ckpt.$$ "${there[@]}" \
+    --reflink always -q
   mount_xfs || return 0
   make_shared "$dir/src"
   before=$(tree_sum "$dir/src")
@@ -103,8 +111,11 @@ reflink() {
   check "clones of a zip: cloned" [ "$(json_get 'v["bytes_cloned"] > 0')" == True ]
   check "clones of a zip: the first tensors" [ "$(tensors "$dir/unzipped")" == "$(tensors "$dir/src")" ]
 
-  status "to another file system" 0 convert "$dir/src" "$WORK/elsewhere" "${there[@]}" --reflink always --json
+  status "to another file system" 0 convert "$dir/src" "$WORK/elsewhere" "${there[@]}" --json
   check "to another file system: all is written" [ "$(json_get 'v["bytes_cloned"], v["verified"]')" == "(0, 'digest')" ]
+  status "always, to another file system" 5 convert "$dir/src" "$WORK/always" "${there[@]}" --reflink always -q
+  check "always, to another file system: says why: $ERR" has "$ERR" "does not share blocks with $dir/src/model-0000"
+  check "always, to another file system: nothing is written" absent "$WORK/always.partial"
 
   reflink_of_a_changing_source
   reflink_on_a_full_disk

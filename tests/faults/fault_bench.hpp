@@ -89,8 +89,6 @@ class FaultBench {
   Target target_;
   Tree source_;
   Tree expected_;
-  /// The same where the first attempt to share a block failed: then all is read, and has a digest.
-  Tree unshared_;
   i64 calls_ = 0;
   std::map<CallKind, i64> calls_of_;
   std::unique_ptr<MemorySystem> memory_;
