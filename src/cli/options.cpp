@@ -165,7 +165,7 @@ class Parser {
            {{"auto", "a bar on a terminal, elsewhere a line every ten seconds"},
             {"always", "elsewhere also a line at the end of each stage"},
             {"never", "nothing"},
-            {"json", "an object a line, once a second"}})
+            {"json", "an object a line: when a stage begins and ends, and once a second"}})
         ->type_name("WHEN")
         ->default_str("auto");
   }

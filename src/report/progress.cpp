@@ -89,11 +89,13 @@ void ProgressObserver::stage_begins(std::string_view title, i64 bytes) {
   done_ = 0;
   start_ = printed_ = Clock::now();
   printed_any_ = false;
+  if (shown_.progress == ProgressStyle::Json) print(false, {});
 }
 
 void ProgressObserver::stage_ends() {
   const std::lock_guard lock(mutex_);
-  if (printed_any_ || shown_.progress == ProgressStyle::AllLines) print(true, {});
+  const bool always = shown_.progress == ProgressStyle::AllLines || shown_.progress == ProgressStyle::Json;
+  if (printed_any_ || always) print(true, {});
 }
 
 void ProgressObserver::advance(i64 bytes, std::string_view bottleneck) {

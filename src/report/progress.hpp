@@ -13,7 +13,8 @@
 
 namespace glu_ckpt::report {
 
-/// Lines: one every ten seconds. AllLines: also one at the end of each stage, however short it is.
+/// Lines: one every ten seconds. AllLines: also one at the end of each stage, however short it is. Json: an object a
+/// line at the beginning and the end of each stage, and every second between.
 enum class ProgressStyle { None, Bar, Lines, AllLines, Json };
 
 /// The progress of a stage.

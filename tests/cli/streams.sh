@@ -77,6 +77,24 @@ json_output() {
   rm -rf "$out"*
 }
 
+# However short a stage is, a program that reads the lines sees it begin and end.
+progress_json() {
+  local hf=$TESTDATA/hf/qwen2_moe command
+  for command in "verify $hf $hf" "diff $hf $hf" "digest $hf" "convert $hf $WORK/progress --naming megatron --glu interleaved:2"; do
+    # shellcheck disable=SC2086
+    status "--progress json: $command" 0 $command --progress json --json
+    check "--progress json: $command: $ERR" python3 - "$WORK/.err" <<'PY'
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1]) if line.startswith("{")]
+assert lines and all(set(line) == {"phase", "bytes", "total", "seconds", "bottleneck"} for line in lines), lines
+for phase in {line["phase"] for line in lines}:
+    ours = [line for line in lines if line["phase"] == phase]
+    assert ours[0]["bytes"] == 0 and ours[-1]["bytes"] == ours[-1]["total"] > 0, ours
+PY
+  done
+  rm -rf "$WORK/progress"
+}
+
 # No file takes the number of a stream that is closed, and a log that is full hides nothing.
 closed_streams() {
   local hf=$TESTDATA/hf/qwen2_moe out=$WORK/closed to=(--naming megatron --glu interleaved:2 --shared-glu contiguous -q)
