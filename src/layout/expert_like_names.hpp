@@ -29,8 +29,10 @@ class ExpertLikeNames {
     static constexpr std::string_view kExempt[] = {"e_score_correction_bias", "expert_bias", "gate_weight"};
     const auto has = [&](std::string_view word) { return name.find(word) != std::string_view::npos; };
     const std::string_view last = name.substr(name.rfind('.') + 1);
-    // The last is torchtitan's gate of the whole shared expert, one row.
-    if (has("._extra_state") || has(".router.") || has(".moe.shared_experts.gate.")) return false;
+    // The last two are torchtitan's gate of the whole shared expert, one row, and JetMoE's experts of the attention,
+    // which have no FC1 and no FC2.
+    if (has("._extra_state") || has(".router.") || has(".moe.shared_experts.gate.") || has(".self_attention.experts."))
+      return false;
     if (std::ranges::find(kExempt, last) != std::end(kExempt)) return false;
     // An optimizer's keys may end in the name of the state.
     const std::string_view owner = name.substr(0, name.size() - std::min(name.size(), last.size() + 1));

@@ -349,6 +349,21 @@ TEST(Recognize, RoutersAndTheirBiasesAreNoExperts) {
   EXPECT_TRUE(found.unexplained.empty());
 }
 
+/// JetMoE's attention has experts as well, which are no MLPs.
+TEST(Recognize, ExpertsOfTheAttentionAreNoExperts) {
+  Tensors tensors =
+      build(model_of(), {"hf:jetmoe", Experts::Grouped, Experts::Grouped, {Glu::Kind::Contiguous, 0}, split()});
+  const std::string attention = "model.layers.0.self_attention.experts.";
+  const std::size_t before = recognized(tensors).others.size();
+  tensors.push_back(tensor(attention + "input_linear.weight", {3, 6, 4}));
+  tensors.push_back(tensor(attention + "output_linear.weight", {3, 4, 6}));
+  tensors.push_back(tensor(attention + "bias", {4}));
+  const Recognition found = recognized(tensors);
+  EXPECT_EQ(found.layout.naming, "hf:jetmoe");
+  EXPECT_EQ(found.others.size(), before + 3);
+  EXPECT_TRUE(found.unexplained.empty() && found.problems.empty());
+}
+
 TEST(Recognize, KeysThatLookLikeExpertsAreReported) {
   Tensors tensors = qwen();
   tensors.push_back(tensor("model.layers.0.mlp.experts.0.up_proj.qweight", {3}));
