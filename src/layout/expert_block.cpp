@@ -82,10 +82,35 @@ class BlockChecker {
       const TensorKind kind = std::get<TensorKind>(part.first);
       return is_weight(kind) && kind != shape_.block.codes;
     };
-    if (shape_.block.codes == TensorKind::Weight) std::erase_if(shape_.parts, is_other);
+    if (shape_.block.codes == TensorKind::Weight) {
+      check_not_mixed();
+      std::erase_if(shape_.parts, is_other);
+    }
     if (std::ranges::any_of(shape_.parts, is_other))
       fail(ErrorCode::NotSupported, {{}, any_tensor().name}, "{}: some of its weights are stored as '{}', some as '{}'",
            label(), words_of(*kinds.begin()).word, words_of(*kinds.rbegin()).word);
+  }
+
+  /// Quantized matrices beside unquantized ones: each is whole, so none of them is missing.
+  void check_not_mixed() const {
+    const auto is_fc1_form = [](Role a, Role b) { return a == Role::GateUp && (b == Role::Gate || b == Role::Up); };
+    const auto has_weight = [&](Role role, i64 expert) {
+      return std::ranges::any_of(shape_.parts, [&](const auto& part) {
+        const auto [kind, experts, other] = part.first;
+        return kind == TensorKind::Weight && (role == other || is_fc1_form(role, other) || is_fc1_form(other, role)) &&
+               std::ranges::find(part.second, expert, &PartTensors::value_type::first) != part.second.end();
+      });
+    };
+    for (const auto& [key, tensors] : shape_.parts) {
+      const auto [kind, experts, role] = key;
+      if (!is_weight(kind) || kind == TensorKind::Weight) continue;
+      for (const auto& [expert, index] : tensors)
+        if (!has_weight(role, expert))
+          fail(ErrorCode::NotExact, {{}, tensor(index).name},
+               "{}: '{}' holds codes, and other matrices of these experts are not quantized. Codes in tensors of their "
+               "own ('{}') move only where all matrices of a layer's experts have them",
+               label(), tensor(index).name, words_of(kind).word);
+    }
   }
 
   /// The upstream rules differ on redundant sets, so neither set may be dropped silently.

@@ -514,6 +514,15 @@ quantized_refusals() {
     "a scale of '$proj.weight' is NaN"
   refuses_quantized 4 mxfp4_gpt_oss "v = t['model.layers.0.mlp.experts.down_proj_scales']; v[2] = v[2][:-1] + b'\\xff'" \
     "down_proj_scales'"
+  # Quantized matrices beside unquantized ones are a whole model: it decodes, but its codes do not move.
+  edited_checkpoint "$TESTDATA/quantized/ct_int4_g32" "$WORK/quantized.in" "n = '${proj/up/down}.weight'
+rows, columns = struct.unpack('<2q', t.pop(n + '_shape')[2])
+del t[n + '_packed'], t[n + '_scale']
+t[n] = ['BF16', [rows, columns], bytes(2 * rows * columns)]"
+  status "one matrix unquantized" 4 convert "$WORK/quantized.in" "$WORK/quantized" --experts grouped -q
+  says "one matrix unquantized" "holds codes" "are not quantized" "--decode bf16" "[not-exact]"
+  check "one matrix unquantized: nothing is written" absent "$WORK/quantized"
+  rm -rf "$WORK/quantized.in"
   # Without --decode the way out is named.
   for kind in mxfp4_gpt_oss nvfp4_modelopt awq_int4 ct_int4_g32 fp8_block128; do
     "$PROGRAM" convert "$TESTDATA/quantized/$kind" "$WORK/quantized" --to megatron -q >"$WORK/.out" 2>"$WORK/.err"
