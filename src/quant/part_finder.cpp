@@ -46,6 +46,9 @@ PartFinder::PartFinder(const Inventory& inventory, const QuantConfig& config, co
          "numbers from 1 to 2147483648, such as [128, 128]; without it scales cannot be told apart. Correct it in "
          "config.json");
   for (std::size_t i = 0; i < inventory.tensors.size(); ++i) numbers_.emplace(inventory.tensors[i].name, i);
+  if (config.method != "compressed-tensors") return;
+  for (const std::string& text : config.skipped)
+    if (text.starts_with("re:")) skipped_patterns_.emplace_back(text, ModuleTarget(text));
 }
 
 std::optional<std::size_t> PartFinder::number_of(const std::string& name) const {
@@ -333,11 +336,14 @@ void PartFinder::require_algorithm_is_not(const TensorRef& tensor, std::string_v
 
 void PartFinder::require_not_skipped(const QuantizedTensor& weight) const {
   const std::string module = plain_weight_name(weight.name).base;
-  if (std::ranges::find(config_->skipped, module) == config_->skipped.end()) return;
+  const auto is_listed = [&](const auto& pattern) { return pattern.second.names(module) == true; };
+  const auto pattern = std::ranges::find_if(skipped_patterns_, is_listed);
+  const bool by_name = std::ranges::find(all_config_.skipped, module) != all_config_.skipped.end();
+  if (!by_name && pattern == skipped_patterns_.end()) return;
   fail(ErrorCode::QuantConfigContradicts, {{}, at(weight.weight).name},
        "'{}' is {} with scales, but quantization_config lists '{}' among the modules that are not quantized: programs "
        "would read the codes as weights",
-       at(weight.weight).name, dtype_name(at(weight.weight).dtype), module);
+       at(weight.weight).name, dtype_name(at(weight.weight).dtype), by_name ? module : pattern->first);
 }
 
 void PartFinder::require_four_bits(const TensorRef& tensor) const {

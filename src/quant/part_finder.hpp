@@ -128,8 +128,11 @@ class PartFinder {
   ScaleCell cell_of(const QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const;
   /// Says why a tensor that no weight takes is no part of a decoded model; empty where it may be one.
   static std::string why_left_over(const TensorRef& tensor);
-  /// Patterns and parts of names are not tried: programs differ in what they match.
+  /// Only compressed-tensors' patterns are tried; of other methods' words programs differ in what they match.
   void require_not_skipped(const QuantizedTensor& weight) const;
+
+  /// Patterns of modules that are not quantized, as they are written and as they are tried.
+  std::vector<std::pair<std::string, ModuleTarget>> skipped_patterns_;
 };
 
 }  // namespace glu_ckpt

@@ -240,6 +240,21 @@ TEST(FindQuantized, AModuleThatIsSaidToBeLeftAsItIs) {
   }
 }
 
+/// compressed-tensors says what its patterns match.
+TEST(FindQuantized, APatternOfModulesThatAreLeftAsTheyAre) {
+  const std::vector<MemoryTensor> tensors = {stored("l.0.down_proj.weight", Dtype::F8_E4M3, {4, 4}),
+                                             stored("l.0.down_proj.weight_scale", Dtype::F32, {4, 1})};
+  const auto config = [](const std::string& pattern) {
+    return read_quant_config(fmt::format(
+        R"({{"quantization_config": {{"quant_method": "compressed-tensors", "ignore": ["lm_head", "{}"]}}}})",
+        pattern));
+  };
+  expect_error(
+      ErrorCode::QuantConfigContradicts, [&] { found(tensors, config("re:.*down_proj")); }, "lists 're:.*down_proj'");
+  for (const char* const other : {"re:down_proj", "re:.*up_proj", "re:.*down_proj.+"})
+    EXPECT_EQ(found(tensors, config(other)).tensors.size(), 1U) << other;
+}
+
 TEST(FindQuantized, TwoTensorsOfScales) {
   const auto weight = stored("a.weight", Dtype::F8_E4M3, {4, 4});
   const auto scale = [](const std::string& name) { return stored(name, Dtype::F32, {1, 1}); };
