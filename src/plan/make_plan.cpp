@@ -168,7 +168,7 @@ std::vector<BlockTarget> make_targets(const Inventory& inventory, const Recognit
       unknown.add("", error.missing_options());
     }
   unknown.check();
-  stack_targets(inventory, from, targets, whole, former.root);
+  stack_targets(inventory, from, targets, whole, former.root, to.scope);
   return targets;
 }
 

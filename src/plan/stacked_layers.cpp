@@ -15,6 +15,8 @@ constexpr std::string_view kStack = "decoder.layers.";
 struct OtherLayers {
   /// L of tensors with a layer axis; 0 where there are none, -1 where they disagree.
   i64 stacked = 0;
+  /// The first of those.
+  std::string example;
   bool numbered = false;
 };
 
@@ -35,6 +37,7 @@ OtherLayers look_at_others(const Inventory& inventory, const Recognition& from) 
     // Layers of multi-token prediction are always numbered.
     if (is_number && !name.substr(0, at).ends_with("mtp.")) seen.numbered = true;
     if (is_number || !name.substr(0, at + kLayers.size()).ends_with(kStack) || ref.shape.empty()) continue;
+    if (seen.stacked == 0) seen.example = ref.name;
     if (seen.stacked == 0) seen.stacked = ref.shape[0];
     if (seen.stacked != ref.shape[0]) seen.stacked = -1;
   }
@@ -61,8 +64,8 @@ bool same_matrices(const ExpertBlock& a, const ExpertBlock& b) {
 
 class LayerStacker {
  public:
-  LayerStacker(const Inventory& inventory, const Recognition& from, std::vector<BlockTarget>& targets)
-      : from_(from), targets_(targets), others_(look_at_others(inventory, from)) {}
+  LayerStacker(const OtherLayers& others, const Recognition& from, std::vector<BlockTarget>& targets)
+      : from_(from), targets_(targets), others_(others) {}
 
   void run() {
     std::map<std::tuple<bool, std::string, std::string, ExpertSet>, Group> groups;
@@ -133,17 +136,34 @@ class LayerStacker {
 
   const Recognition& from_;
   std::vector<BlockTarget>& targets_;
-  OtherLayers others_;
+  const OtherLayers& others_;
   /// Layers that share tensors, or 0, by set of the weights.
   std::map<ExpertSet, i64> decided_;
 };
 
+/// Tensors beside the experts that all layers share keep their keys, so experts must not get a key for each layer.
+void check_rest_follows(const OtherLayers& others, const Recognition& from, const std::vector<BlockTarget>& targets) {
+  if (others.stacked == 0) return;
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    if (targets[i].naming != from.naming && from.blocks[i].stacked_layers > 0 && targets[i].stacked_layers == 0)
+      fail(ErrorCode::NoMap, {},
+           "the model cannot be renamed to {}: there the experts of each layer have keys of their own, but '{}' and "
+           "others would stay one tensor for all layers. --scope experts renames the experts alone; no program loads "
+           "the "
+           "result",
+           targets[i].naming->name, others.example);
+}
+
 }  // namespace
 
 void stack_targets(const Inventory& inventory, const Recognition& from, std::vector<BlockTarget>& targets,
-                   const DenseNaming* whole, const std::string& root) {
+                   const DenseNaming* whole, const std::string& root, Scope scope) {
   // A whole model's keys always have their layer's number: those load into any GPTModel.
-  if (whole == nullptr) LayerStacker(inventory, from, targets).run();
+  if (whole == nullptr) {
+    const OtherLayers others = look_at_others(inventory, from);
+    LayerStacker(others, from, targets).run();
+    if (scope == Scope::Model) check_rest_follows(others, from, targets);
+  }
   for (std::size_t i = 0; i < targets.size(); ++i) set_key_prefix(from.blocks[i], from, whole, root, targets[i]);
 }
 

@@ -92,6 +92,23 @@ TEST(StackedLayers, WhatOtherKeysSay) {
   EXPECT_FALSE(becomes_stacked(model));
 }
 
+/// Experts with a key for each layer beside tensors of all layers are no model of any program.
+TEST(StackedLayers, TheRestMustFollow) {
+  ModelSpec model = model_of({0, 1});
+  PlanOptions options;
+  options.to.naming = "megatron";
+  const auto renamed = [&] {
+    const MemorySource source = make_source(model, spelled("megatron-dist", kGrouped, true));
+    return convert(source, recognize_source(source), options).tensors;
+  };
+  EXPECT_EQ(renamed().size(), 4u);
+  model.others = {other("decoder.layers.self_attention.linear_proj.weight", {2, 4})};
+  expect_error(
+      ErrorCode::NoMap, [&] { renamed(); }, "'decoder.layers.self_attention.linear_proj.weight' and others would stay");
+  options.to.scope = Scope::Experts;
+  EXPECT_EQ(renamed().size(), 5u);
+}
+
 TEST(StackedLayers, KeepKeeps) {
   for (const bool stacked : {true, false}) {
     const ModelSpec model = model_of({0, 1}, true);
