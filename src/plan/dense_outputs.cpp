@@ -351,10 +351,12 @@ class DenseWriter {
 
   void write_unknown() {
     const std::vector<std::size_t> known = dense_tensors(from_);
+    const DenseNaming* const own = &architecture_.family->naming;
     for (const std::size_t index : from_.others) {
       if (std::ranges::binary_search(known, index)) continue;
       const TensorRef& tensor = inventory_.tensors[index];
-      const bool travels = tensor.name.starts_with(kUnknownPrefix);
+      // In the model's own form the prefix is a part of the name like any other.
+      const bool travels = from_.dense_naming != own && tensor.name.starts_with(kUnknownPrefix);
       if (!travels && !target_.keep_unknown)
         fail(ErrorCode::UnknownTensor, {{}, tensor.name},
              "'{}' {} {} is no tensor that a model of type {} is known to have{}; --unknown keep lets it travel beside "
@@ -363,9 +365,9 @@ class DenseWriter {
              words_about_layer(tensor.name));
       // It gets its own name back where the model gets its keys back.
       DraftOutput output{tensor.name, tensor.dtype, tensor.shape, tensor.bytes, {}, index};
-      if (travels)
+      if (travels && target_.naming == own)
         output.name = tensor.name.substr(kUnknownPrefix.size());
-      else if (target_.naming != &architecture_.family->naming)
+      else if (!travels && target_.naming != own)
         output.name = std::string(kUnknownPrefix) + tensor.name;
       if (tensor.bytes > 0) {
         Move move;

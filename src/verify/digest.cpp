@@ -62,10 +62,12 @@ auto dense_order(const DenseMatrix& dense) {
   return std::tuple(dense.stack, dense.layer, dense.role, dense.matrix.kind);
 }
 
-/// A tensor that no map knows keeps its name where it travels with a model in another naming.
+/// A tensor that no map knows keeps its name where it travels with a model in another naming. One that was called so
+/// before it travelled has the prefix twice.
 std::string_view own_name(const TensorRef& tensor) {
-  const std::string_view name = tensor.name;
-  return name.starts_with(kUnknownPrefix) ? name.substr(kUnknownPrefix.size()) : name;
+  std::string_view name = tensor.name;
+  while (name.starts_with(kUnknownPrefix)) name.remove_prefix(kUnknownPrefix.size());
+  return name;
 }
 
 /// One worker's buffers.

@@ -248,6 +248,14 @@ whole_models_refused() {
   check "--unknown keep: the same tensors after the round" [ "$(tensors "$out.in")" == "$(tensors "$out.back")" ]
   rm -rf "$out".*
 
+  # The same through two other namings, of a tensor that is called as if it had travelled before.
+  edited_model qwen3_moe "$out.in" "${code//model.layers.0.self_attn./glu_ckpt.unknown.}"
+  status "--unknown keep: there" 0 convert "$out.in" "$out.one" --to torchtitan --unknown keep -q
+  status "--unknown keep: further" 0 convert "$out.one" "$out.two" --to megatron -q
+  status "--unknown keep: and back" 0 convert "$out.two" "$out.back" --to hf -q
+  check "--unknown keep: the same tensors after both" [ "$(tensors "$out.in")" == "$(tensors "$out.back")" ]
+  rm -rf "$out".*
+
   code="t['optimizer.state.exp_avg.model.norm.weight'] = ['F32', [64], bytes(256)]"
   refuses_model 4 qwen3_moe "$code" "optimizer.state.exp_avg.model.norm.weight" "--optimizer drop"
   edited_model qwen3_moe "$out.in" "$code"
