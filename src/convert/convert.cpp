@@ -7,10 +7,12 @@
 #include "convert/choose_clones.hpp"
 #include "convert/probe.hpp"
 #include "convert/prove_pass.hpp"
+#include "convert/staging.hpp"
 #include "core/fail.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_backed.hpp"
+#include "io/file_names.hpp"
 #include "io/filesystem.hpp"
 
 namespace glu_ckpt {
@@ -52,6 +54,17 @@ std::optional<ProbedRate> probe(const Conversion& conversion) {
   if (conversion.options.proof != ProofMode::None) execution.source_leaves = &leaves;
   return probe_rate(conversion.plan, source, directory_of(output_name(conversion.output)), *conversion.backend,
                     execution, kSeconds);
+}
+
+/// Refuses what creating the output would: files that the format cannot hold, and a directory that takes no new ones.
+void check_can_create(const Conversion& conversion) {
+  const OutputOptions options = output_options(conversion, make_record(conversion, std::nullopt));
+  (void)make_output_format(options, conversion.plan.outputs);
+  const std::filesystem::path output = output_name(conversion.output);
+  // Not every file system has files without a name.
+  if (File::unnamed(directory_of(output), false).is_open()) return;
+  const std::filesystem::path partial = partial_of(output);
+  if (make_directory(partial)) (void)remove_empty_directory(partial);
 }
 
 Converted convert_with(const std::filesystem::path& source, const std::filesystem::path& output,
@@ -187,6 +200,8 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
                                const ConvertOptions& options, const RunOptions& run) {
   const auto alone = make_single_rank();
   Conversion conversion = prepare(source, output, options, run, *alone);
+  check_forward(conversion);
+  check_can_create(conversion);
   conversion.backend->ready();
   check_reflink(conversion, 1);
   ConversionPlan planned;

@@ -414,6 +414,10 @@ void settle_copies(Conversion& conversion, Ranks& ranks) {
 
 void check_evidence(const Conversion& conversion) {
   check_master_weights(conversion.run, conversion.source, conversion.options.from);
+  check_forward(conversion);
+}
+
+void check_forward(const Conversion& conversion) {
   if (conversion.options.proof != ProofMode::Forward) return;
   require_known_glu(conversion.source, conversion.options.from.option_prefix);
   (void)forward_options(conversion.options.compute, {.seed = conversion.options.seed}, conversion.run,

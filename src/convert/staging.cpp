@@ -34,6 +34,24 @@ bool is_resumable(ErrorCode code) {
 
 }  // namespace
 
+OutputOptions output_options(const Conversion& conversion, Record record) {
+  const Source& source = *conversion.source.source;
+  OutputOptions to;
+  to.path = conversion.output;
+  to.metadata = source.metadata();
+  to.extra_files = conversion.target.extra_files;
+  to.made_files = made_files(conversion.target, conversion.source, conversion.plan.to);
+  to.overwrite = conversion.options.overwrite;
+  to.record = std::move(record);
+  to.options = option_texts(conversion.options);
+  to.format = conversion.target.format;
+  to.structure = output_structure(conversion.target, conversion.source, conversion.plan.outputs,
+                                  conversion.options.from.drop_optimizer);
+  to.source_format = source.format();
+  to.data_phases = conversion.plan.data_phases;
+  return to;
+}
+
 Staging::Staging(const Conversion& conversion, const ExpectedOutput& expected, const ClonePlan& clones, Ranks& ranks)
     : conversion_(conversion), ranks_(ranks) {
   const Source& source = *conversion.source.source;
@@ -61,22 +79,9 @@ Staging::Staging(const Conversion& conversion, const ExpectedOutput& expected, c
 
 void Staging::open(OutputMode mode, const std::string& fingerprint, const ExpectedOutput& expected,
                    const ClonePlan& clones) {
-  const Source& source = *conversion_.source.source;
-  const bool drops = conversion_.options.from.drop_optimizer;
-  OutputOptions to;
-  to.path = conversion_.output;
-  to.metadata = source.metadata();
-  to.extra_files = conversion_.target.extra_files;
-  to.made_files = made_files(conversion_.target, conversion_.source, conversion_.plan.to);
-  to.overwrite = conversion_.options.overwrite;
-  to.record = expected.blank_record();
-  to.options = option_texts(conversion_.options);
-  to.format = conversion_.target.format;
-  to.structure = output_structure(conversion_.target, conversion_.source, conversion_.plan.outputs, drops);
-  to.source_format = source.format();
+  OutputOptions to = output_options(conversion_, expected.blank_record());
   to.mode = mode;
   to.rank = ranks_.rank();
-  to.data_phases = conversion_.plan.data_phases;
   to.cloned_shards = clones.shards();
   to.fingerprint = fingerprint;
   sink_ = create_output(to, conversion_.plan.outputs);

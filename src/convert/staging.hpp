@@ -11,6 +11,9 @@
 
 namespace glu_ckpt {
 
+/// What the output is to be, without what the run that writes it adds.
+OutputOptions output_options(const Conversion& conversion, Record record);
+
 /// The output being written beside its final path. Rank 0 makes it, and then the others join it.
 class Staging {
  public:

@@ -121,6 +121,9 @@ std::unique_ptr<OutputFormat> make_safetensors_format(const OutputOptions& optio
 std::unique_ptr<OutputFormat> make_torch_format(const OutputOptions& options, const std::vector<OutputTensor>& tensors);
 std::unique_ptr<OutputFormat> make_torch_dist_format(const OutputOptions& options,
                                                      const std::vector<OutputTensor>& tensors);
+/// The one of OutputOptions::format.
+std::unique_ptr<OutputFormat> make_output_format(const OutputOptions& options,
+                                                 const std::vector<OutputTensor>& tensors);
 
 /// "model.safetensors" where there is one shard, else "model-00001-of-00042.safetensors"; `shard` is 0-based.
 std::string shard_name(u32 shard, u32 num_shards);

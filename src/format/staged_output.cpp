@@ -37,15 +37,6 @@ constexpr i64 kHashMemoryBytes = i64{16} << 20;
 /// A file that is edited is a configuration.
 constexpr i64 kMaxEditedBytes = i64{64} << 20;
 
-std::unique_ptr<OutputFormat> make_format(const OutputOptions& options, const std::vector<OutputTensor>& tensors) {
-  switch (options.format) {
-    case Format::Safetensors: return make_safetensors_format(options, tensors);
-    case Format::Torch: return make_torch_format(options, tensors);
-    case Format::TorchDist: return make_torch_dist_format(options, tensors);
-  }
-  return nullptr;
-}
-
 /// Throws Io where [offset, offset + count) is not within the tensor: the plan and the executor disagree.
 void check_write_range(const OutputTensor& tensor, i64 offset, i64 count) {
   if (offset < 0 || offset > tensor.bytes || count > tensor.bytes - offset)
@@ -54,6 +45,16 @@ void check_write_range(const OutputTensor& tensor, i64 offset, i64 count) {
 }
 
 }  // namespace
+
+std::unique_ptr<OutputFormat> make_output_format(const OutputOptions& options,
+                                                 const std::vector<OutputTensor>& tensors) {
+  switch (options.format) {
+    case Format::Safetensors: return make_safetensors_format(options, tensors);
+    case Format::Torch: return make_torch_format(options, tensors);
+    case Format::TorchDist: return make_torch_dist_format(options, tensors);
+  }
+  return nullptr;
+}
 
 bool names_single_file(const fs::path& path) { return format_of_name(path).has_value(); }
 
@@ -67,7 +68,7 @@ StagedOutput::StagedOutput(const OutputOptions& options, const std::vector<Outpu
     : options_(options),
       tensors_(tensors),
       single_file_(names_single_file(options.path)),
-      format_(make_format(options_, tensors_)),
+      format_(make_output_format(options_, tensors_)),
       staged_(options.path, options.overwrite, staged_mode(options.mode), options.fingerprint, options.rank),
       spool_(staged_.path()),
       hash_memory_(kHashMemoryBytes),

@@ -296,3 +296,31 @@ PY
   check "and what it is instead is named" has "$OUT" "interleaved:2, not as contiguous"
   rm -rf "$other"*
 }
+
+# refused_alike NAME STATUS SLUG ARGUMENTS...: plan and convert refuse with one status and one message.
+refused_alike() {
+  local name=$1 expected=$2 slug=$3 said
+  shift 3
+  status "plan: $name" "$expected" plan "$@" -q
+  said=${ERR%%$'\n'*}
+  check "plan: $name: $ERR" has "$said" "[$slug]"
+  status_again "convert: $name" "$expected" convert "$@" -q
+  check "$name: plan says '$said', convert $ERR" [ "${ERR%%$'\n'*}" == "$said" ]
+}
+
+# `plan` is `convert` without the writing, so it refuses the same, and leaves nothing.
+plan_refuses() {
+  local hf=$TESTDATA/hf out=$WORK/refused to=(--experts grouped --glu contiguous)
+  refused_alike "several shards in a torch file" 2 usage "$hf/qwen3_moe" "$out.pt" "${to[@]}" --max-shard-size 50KB
+  refused_alike "several shards in a safetensors file" 2 usage "$hf/qwen3_moe" "$out.safetensors" "${to[@]}" \
+    --max-shard-size 50KB
+  refused_alike "running codes" 3 not-supported "$TESTDATA/quantized/fp8_channel" "$out" --experts grouped --verify forward
+  mkdir "$out.bare"
+  cp "$hf"/mixtral/model-* "$out.bare"
+  refused_alike "an unknown activation" 4 unknown-activation "$out.bare" "$out" "${to[@]}" --verify forward
+  refused_alike "an unknown order" 4 unknown-glu "$TESTDATA/megatron/homogeneous" "$out" --experts indexed --verify forward
+  refused_alike "a directory that takes no files" 3 not-found "$hf/qwen3_moe" /proc/refused "${to[@]}"
+  status "plan of what works" 0 plan "$hf/qwen3_moe" "$out" "${to[@]}" -q
+  rm -r "$out.bare"
+  check "plan leaves nothing" [ -z "$(ls -d "$out"* 2>/dev/null)" ]
+}
