@@ -120,6 +120,8 @@ struct CheckpointInfo {
   /// Names of weight files in the directory that are not part of this checkpoint: other formats, and
   /// safetensors files that neither the index nor `model.safetensors` makes one of its shards.
   std::vector<std::string> left_out;
+  /// Names of other files that are symlinks to nowhere, as an interrupted download leaves them.
+  std::vector<std::string> dangling;
   /// Files that tensors are read from; none where a checkpoint is in memory.
   std::vector<OpenedFile> files;
   Structure structure;

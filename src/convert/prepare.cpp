@@ -281,6 +281,8 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   if (!conversion.plan.foreign_order.empty())
     warnings.push_back("the output may load and compute something else. " + conversion.plan.foreign_order);
   if (const std::string text = lone_shard_text(*conversion.source.source); !text.empty()) warnings.push_back(text);
+  for (const std::string& text : dangling_texts(*conversion.source.source))
+    warnings.push_back(text + " It is not copied");
   if (conversion.options.from.encode_mxfp8 && conversion.source.source->info().recast_tensors == 0)
     warnings.emplace_back("--encode changes nothing: no weight here is quantized in another form than MXFP8");
   if (conversion.options.from.decode && conversion.source.source->info().decoded_weights.empty())

@@ -57,6 +57,7 @@ struct CheckpointFiles {
   std::filesystem::path extras;
   std::vector<ExtraFile> extra_files;
   std::vector<std::string> left_out;
+  std::vector<std::string> dangling;
   /// Set where Megatron's tracker picked the directory: see Structure.
   std::string iteration_dir;
   std::string tracker;

@@ -28,6 +28,7 @@ FileSource::FileSource(const CheckpointFiles& files) : files_(files) {
   info_.path = files.path;
   info_.extra_files = files.extra_files;
   info_.left_out = files.left_out;
+  info_.dangling = files.dangling;
   info_.structure.iteration_dir = files.iteration_dir;
   info_.structure.tracker = files.tracker;
 }

@@ -7,6 +7,7 @@
 
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
+#include "format/dcp_metadata.hpp"
 #include "format/extras.hpp"
 #include "format/manifest.hpp"
 #include "format/record_file.hpp"
@@ -89,22 +90,38 @@ Listing listing_of(const std::vector<fs::path>& entries) {
   return listing;
 }
 
+bool is_hidden(std::string_view name) { return name.starts_with('.'); }
+
+/// Hidden files pass through as all others do, e.g. .gitattributes; but weights never lie beside those of an output.
+bool is_hidden_weights(std::string_view name) {
+  return is_hidden(name) && (name.ends_with(kSafetensorsSuffix) || ends_with_any(name, kTorchSuffixes));
+}
+
+/// Adds a symlink that leads nowhere, as an interrupted download leaves it; false for any other entry.
+bool add_dangling(const fs::path& entry, const std::string& prefix, CheckpointFiles& files) {
+  if (path_exists(entry) || link_kind(entry) != PathKind::Symlink) return false;
+  files.dangling.push_back(prefix + entry.filename().string());
+  return true;
+}
+
 /// Files of a subdirectory, unless a checkpoint is in it: the `original/` of some repositories holds the
 /// same weights again.
 void add_directory(const fs::path& directory, const std::string& prefix, CheckpointFiles& files);
 
 void add_entry(const fs::path& entry, const std::string& prefix, CheckpointFiles& files) {
   const std::string name = entry.filename().string();
-  if (name.starts_with('.') || name.ends_with(kPartialSuffix) || is_shard(name) || is_index(name)) return;
+  if (name.ends_with(kPartialSuffix) || is_shard(name) || is_index(name)) return;
   // Weights in a layout that the output no longer has must not lie beside it.
   if (is_other_format(name)) {
     if (!prefix.empty()) files.left_out.push_back(prefix + name);
     return;
   }
+  if (add_dangling(entry, prefix, files)) return;
   if (prefix.empty() && (name == kRecordFileName || name == kExtrasFileName || name == kManifestFileName)) return;
-  if (is_file(entry))
+  if (is_file(entry) && !is_hidden_weights(name))
     files.extra_files.push_back({prefix + name, entry});
-  else if (link_kind(entry) == PathKind::Directory)  // not through symlinks, which could make a cycle
+  else if (link_kind(entry) == PathKind::Directory &&
+           !is_hidden(name))  // not through symlinks: they could make a cycle
     add_directory(entry, prefix + name + "/", files);
   else
     files.left_out.push_back(prefix + name);
@@ -269,13 +286,15 @@ void pick_torch(CheckpointFiles& files, const Listing& listing) {
 void add_dist_entry(const fs::path& entry, const std::string& prefix, CheckpointFiles& files) {
   const std::string name = entry.filename().string();
   const bool top = prefix.empty();
-  if (name.ends_with(kPartialSuffix) || is_shard(name)) return;
+  if (name.ends_with(kPartialSuffix) || is_shard(name) || add_dangling(entry, prefix, files)) return;
   if (top &&
-      (name.starts_with('.') || name.ends_with(kDistcpSuffix) || name == kRecordFileName || name == kExtrasFileName ||
-       name == kManifestFileName || std::ranges::find(kDistFiles, name) != kDistFiles.end()))
+      (name == kDcpMetadataName || name.ends_with(kDistcpSuffix) || name == kRecordFileName ||
+       name == kExtrasFileName || name == kManifestFileName || std::ranges::find(kDistFiles, name) != kDistFiles.end()))
     return;
-  if (is_file(entry)) {
+  if (is_file(entry) && !is_hidden_weights(name)) {
     files.extra_files.push_back({prefix + name, entry});
+  } else if (is_hidden(name)) {
+    files.left_out.push_back(prefix + name);
   } else if (link_kind(entry) == PathKind::Directory) {
     const auto inner = sorted_entries(entry);
     if (!listing_of(inner).shards.empty()) {
@@ -378,8 +397,9 @@ CheckpointFiles follow_tracker(const fs::path& path) {
   files.tracker = text;
   for (const auto& entry : sorted_entries(path)) {
     const std::string name = entry.filename().string();
-    const bool is_read = name == inner || name == kTrackerFile || name == kManifestFileName || name.starts_with('.');
-    if (!is_read && !add_beside(entry, files)) files.left_out.push_back(name);
+    const bool is_read = name == inner || name == kTrackerFile || name == kManifestFileName;
+    if (!is_read && !add_beside(entry, files) && !add_dangling(entry, std::string(kBesideTensors), files))
+      files.left_out.push_back(name);
   }
   if (files.config.empty()) files.config = if_file(path / kHfDirectory / "config.json");
   return files;
@@ -412,6 +432,7 @@ CheckpointFiles find_file(const fs::path& path) {
   files.directory = directory_of(path);
   files.shards = {path.filename().string()};
   files.config = if_file(files.directory / "config.json");
+  add_dangling(files.directory / "config.json", {}, files);
   return files;
 }
 

@@ -250,9 +250,39 @@ std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceA
 
 std::vector<std::string> decoder_names() { return known_decoders(); }
 
+namespace {
+
+std::filesystem::path dangling_path(const Source& source, const std::string& name) {
+  const std::filesystem::path directory =
+      is_directory_at(source.path()) ? source.path() / source.structure().iteration_dir : directory_of(source.path());
+  return (directory / name).lexically_normal();
+}
+
+std::string dangling_text(const std::filesystem::path& path) {
+  return fmt::format("{} is a symlink to a file that is not there; is the download complete?", path.string());
+}
+
+/// Without it the model would be taken for one of which nothing is known but its experts.
+void require_config(const Source& source) {
+  for (const std::string& name : source.info().dangling) {
+    if (name != "config.json" && name_in_hf(name) != "config.json") continue;
+    const std::filesystem::path path = dangling_path(source, name);
+    fail(ErrorCode::NotFound, {path.string(), {}}, "{}", dangling_text(path));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> dangling_texts(const Source& source) {
+  std::vector<std::string> texts;
+  for (const std::string& name : source.info().dangling) texts.push_back(dangling_text(dangling_path(source, name)));
+  return texts;
+}
+
 Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswers& answers) {
   Checkpoint checkpoint;
   checkpoint.source = open_as(path, answers);
+  if (answers.config_file.empty()) require_config(*checkpoint.source);
   checkpoint.hints = hints_of(*checkpoint.source, answers);
   checkpoint.recognition = recognize_source(*checkpoint.source, checkpoint.hints, answers);
   return checkpoint;
@@ -349,6 +379,7 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
   if (const auto foreign = inspection.source->record().find("foreign_order");
       foreign != inspection.source->record().end())
     inspection.warnings.push_back("the checkpoint may load and compute something else. " + foreign->second);
+  inspection.problems = dangling_texts(*inspection.source);
   Quantization found;
   try {
     const Source& source = *inspection.source;

@@ -47,6 +47,9 @@ std::vector<std::string> missing_answers(const Recognition& recognition);
 /// Says that the source is one file of several; empty where it is not.
 std::string lone_shard_text(const Source& source);
 
+/// Says of each symlink to nowhere in the source that its file is missing.
+std::vector<std::string> dangling_texts(const Source& source);
+
 bool has_unknown_glu(const Recognition& recognition);
 
 /// Bytes of all tensors that calls read: all but those that SourceAnswers::drop_optimizer left out.

@@ -84,3 +84,67 @@ config_files() {
   check "a directory that lost it: nothing loads it: $OUT" has "$OUT" "nothing as it is: no config.json"
   rm -rf "$out".*
 }
+
+# What an interrupted download leaves in a snapshot: symlinks whose files are not there.
+dangling_links() {
+  local in=$WORK/dangling out=$WORK/dangling.out hf=$TESTDATA/hf/qwen3_moe to=(--experts grouped --glu contiguous) text
+  mkdir -p "$in/tokenizer"
+  cp "$hf"/model-* "$hf"/*.json "$in"
+  ln -s ../blobs/gone "$in/vocab.txt"
+  ln -s ../../blobs/gone "$in/tokenizer/merges.txt"
+  text="is a symlink to a file that is not there; is the download complete?"
+  status "a tokenizer that is not there" 0 convert "$in" "$out" "${to[@]}" -q
+  for name in vocab.txt tokenizer/merges.txt; do
+    check "$name that is not there survives -q: $ERR" has "$ERR" "warning: $in/$name $text It is not copied"
+  done
+  status "a tokenizer that is not there: inspect" 0 inspect "$in"
+  check "a tokenizer that is not there: a problem" has "$OUT" "problem     $in/vocab.txt $text"
+  rm -r "$out" "$in/config.json"
+  ln -s ../blobs/gone "$in/config.json"
+  status "a config.json that is not there" 3 convert "$in" "$out" "${to[@]}" -q
+  check "a config.json that is not there: $ERR" has "$ERR" "$in/config.json $text [not-found]"
+  check "a config.json that is not there: nothing is written" absent "$out"
+  status "a config.json that is not there: digest" 3 digest "$in" -q
+  status "a config.json that is not there beside a file" 3 convert "$in/model-00001-of-00002.safetensors" "$out" "${to[@]}"
+  check "a config.json that is not there beside a file: $ERR" has "$ERR" "$in/config.json $text"
+  status "a config.json that is not there: inspect" 0 inspect "$in"
+  check "a config.json that is not there: a problem" has "$OUT" "problem     $in/config.json $text"
+  status "a config.json that is named instead" 0 convert "$in" "$out" "${to[@]}" --from-config "$hf/config.json" -q
+  check "a config.json that is named instead: it is written" cmp -s "$hf/config.json" "$out/config.json"
+  rm -r "$out"
+  for name in model-00001-of-00002.safetensors model.safetensors.index.json; do
+    rm "$in/$name"
+    ln -s ../blobs/gone "$in/$name"
+    status "$name that is not there" 3 convert "$in" "$out" "${to[@]}" --from-config "$hf/config.json" -q
+    check "$name that is not there: $ERR" has "$ERR" "$name"
+  done
+  rm -r "$in"
+}
+
+# Hidden files pass through like others; hidden directories belong to tools, and are left behind with a note.
+hidden_files() {
+  local in=$WORK/hidden out=$WORK/hidden.out hf=$TESTDATA/hf/qwen3_moe name
+  mkdir -p "$in/.cache/huggingface" "$in/.git" "$in/tokenizer"
+  cp "$hf"/model-* "$hf"/*.json "$in"
+  echo '*.safetensors filter=lfs' >"$in/.gitattributes"
+  echo deep >"$in/tokenizer/.hidden"
+  echo ref >"$in/.git/HEAD"
+  echo tag >"$in/.cache/huggingface/CACHEDIR.TAG"
+  cp "$hf/model-00001-of-00002.safetensors" "$in/.model.safetensors"
+  status "hidden files" 0 convert "$in" "$out" --experts grouped --glu contiguous
+  for name in .cache .git .model.safetensors; do
+    check "hidden files: $name: $ERR" has "$ERR" "note: $name is not part of the checkpoint and is left behind"
+    check "hidden files: no $name" absent "$out/$name"
+  done
+  for name in .gitattributes tokenizer/.hidden; do
+    check "hidden files: $name" cmp -s "$in/$name" "$out/$name"
+  done
+  rm -r "$out"
+  status "hidden files for Megatron" 0 convert "$in" "$out" --to megatron -q
+  check "hidden files for Megatron: in hf/" cmp -s "$in/.gitattributes" "$out/hf/.gitattributes"
+  echo more >"$out/release/.more"
+  status "hidden files back" 0 convert "$out" "$out.back" --to hf -q
+  check "hidden files back: .gitattributes" cmp -s "$in/.gitattributes" "$out.back/.gitattributes"
+  check "hidden files back: .more" [ "$(cat "$out.back/.more")" == more ]
+  rm -rf "$in" "$out" "$out.back"
+}

@@ -170,15 +170,22 @@ TEST_F(SourceTest, ListsExtraFiles) {
   put("config.json", "{}");
   put("code/model.py", "");
   put("code/deep/er.txt", "");
-  for (const char* skipped : {"glu_ckpt.json", kIndex, ".gitattributes", ".cache/x", "original/x.safetensors",
-                              "original/params.json", "out.partial/x", "code/.hidden"})
+  put(".gitattributes", "");
+  put("code/.hidden", "");
+  for (const char* skipped : {"glu_ckpt.json", kIndex, ".cache/x", "code/.git/x", ".x.safetensors",
+                              "original/x.safetensors", "original/params.json", "out.partial/x"})
     put(skipped, "{}");
   fs::remove(dir_ / kIndex);
   ASSERT_EQ(::mkfifo((dir_ / "fifo").c_str(), 0600), 0);
   fs::create_directory_symlink("..", dir_ / "code/cycle");
   fs::create_symlink("nowhere", dir_ / "dangling");
-  EXPECT_EQ(names_of(open_source(dir_)->extra_files()),
-            (std::vector<std::string>{"code/deep/er.txt", "code/model.py", "config.json"}));
+  const auto source = open_source(dir_);
+  EXPECT_EQ(
+      names_of(source->extra_files()),
+      (std::vector<std::string>{".gitattributes", "code/.hidden", "code/deep/er.txt", "code/model.py", "config.json"}));
+  EXPECT_EQ(source->left_out(),
+            (std::vector<std::string>{".cache", ".x.safetensors", "code/.git", "code/cycle", "fifo", "original/"}));
+  EXPECT_EQ(source->info().dangling, std::vector<std::string>{"dangling"});
 }
 
 TEST_F(SourceTest, MergesRecords) {
