@@ -334,7 +334,7 @@ def glu(g):
     g.expect("glu_unknown", "convert {IN} {OUT} --scope experts --naming hf:qwen3_moe --experts grouped", 4, "unknown-glu")
     g.expect("glu_unknown", "convert {IN} {OUT} --scope experts --naming hf:gpt_oss --experts grouped", 4, "unknown-glu")
     g.expect("glu_unknown", "digest {IN}", 4, "unknown-glu")
-    g.expect("glu_unknown", "verify {IN} {IN}", 4, "unknown-glu")
+    g.expect("glu_unknown", "verify {IN} {IN} --forward", 4, "unknown-glu")
     g.expect("glu_unknown", "verify {IN} {IN} --from-glu contiguous", 4, "unknown-glu")
     g.expect("glu_unknown", "convert {IN} {OUT} --from-glu interleaved:3 --glu contiguous", 4, "not-divisible")
     g.expect("glu_unknown", "convert {IN} {OUT} --from-glu interleaved:9223372036854775807 --glu contiguous", 4,
