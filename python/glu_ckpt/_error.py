@@ -1,4 +1,4 @@
-"""The one exception."""
+"""The one exception, and what it is where arguments are wrong."""
 
 from __future__ import annotations
 
@@ -44,3 +44,7 @@ class Error(Exception):
 
         found = json.dumps(self.result) if self.result is not None else None
         return type(self), (self.args[0], self.slug, self.exit_status, self.file, self.tensor, found)
+
+
+class ArgumentError(Error, ValueError):
+    """A tensor or an option that an operator of `glu_ckpt.torch` cannot take; a ValueError too, as it is for torch."""

@@ -9,29 +9,43 @@ from typing import Any, Optional, Union
 import torch
 
 from . import _core
-from ._error import Error
+from ._error import ArgumentError
 from ._operands import (
     Stack,
     Tensors,
     are_plain,
     as_given,
     autocast,
-    check_apart,
     check_like,
-    check_vector,
+    all_there,
+    check_tensor,
     contiguous_rows,
     differentiated_once,
     dtype_name,
-    flattened,
+    is_transformed,
     listed,
     listed_again,
     new_grad,
     num_experts,
     place,
+    refuse_vmap,
     splits_of,
     stack_of,
-    wanted_buffers,
+    unread,
+    vector,
+)
+from ._weight_grads import (
+    Buffers,
+    check_apart,
+    check_buffers,
+    found_at_forward,
+    found_buffers,
+    given_buffers,
+    outside_of_graphs,
+    waits_for_hooks,
+    was_written,
     weight_grads,
+    weight_grads_of_nothing,
 )
 
 _library = torch.library.Library("glu_ckpt", "FRAGMENT")
@@ -76,19 +90,21 @@ def _linear_product(
         _core.host_splits_linear(call, device, stream).run(*addresses, splits.tolist())
 
 
-def _check_linear(
-    x: torch.Tensor, splits: torch.Tensor, weight: Sequence[torch.Tensor], bias: Sequence[torch.Tensor]
-) -> Stack:
-    if not weight:
-        raise Error("weight: no tensors; give a grouped one, or one for each expert")
-    experts = num_experts(weight)
-    check_vector("splits", splits, torch.int64, experts, splits.device if splits.device.type == "cpu" else x.device)
-    stack = stack_of("weight", weight, 2, experts, x.device)
-    if x.dim() < 1 or x.shape[-1] != stack[3]:
-        raise Error(f"x: shape {list(x.shape)}, expected [..., {stack[3]}]; the last axis is the weights' input size")
-    if bias and stack_of("bias", bias, 1, experts, x.device)[2] != stack[2]:
-        raise Error(f"bias: shape {list(bias[0].shape)}, expected [..., {stack[2]}]; the weights give so many values")
-    return stack
+def _linear_splits(splits: torch.Tensor, experts: int, device: torch.device) -> torch.Tensor:
+    return vector("splits", splits, torch.int64, experts, splits.device if splits.device.type == "cpu" else device)
+
+
+def _check_shapes(x: torch.Tensor, weight: Sequence[torch.Tensor], bias: Sequence[torch.Tensor]) -> None:
+    """Of tensors whose values may not be there."""
+    out_features, in_features = weight[0].shape[-2:]
+    if x.dim() < 1 or x.shape[-1] != in_features:
+        raise ArgumentError(
+            f"x: shape {list(x.shape)}, expected [..., {in_features}]; the last axis is the weights' input size"
+        )
+    if bias and bias[0].dim() > 0 and bias[0].shape[-1] != out_features:
+        raise ArgumentError(
+            f"bias: shape {list(bias[0].shape)}, expected [..., {out_features}]; the weights give so many values"
+        )
 
 
 def _grouped_linear(
@@ -99,7 +115,13 @@ def _grouped_linear(
     weight_grad: Sequence[torch.Tensor],
     accumulate: bool,
 ) -> torch.Tensor:
-    stack = _check_linear(x, splits, weight, bias)
+    if not weight:
+        raise ArgumentError("weight: no tensors; give a grouped one, or one for each expert")
+    experts = num_experts(weight)
+    splits = _linear_splits(splits, experts, x.device)
+    stack = stack_of("weight", weight, 2, experts, x.device)
+    _check_shapes(x, weight, bias)
+    stack_of("bias", bias, 1, experts, x.device)
     y = x.new_empty((*x.shape[:-1], stack[2]))
     _linear_product(0, contiguous_rows("x", x), None, splits, stack, y.data_ptr())
     if bias:
@@ -118,8 +140,8 @@ def _fake_grouped_linear_backward(
     weight_grad: Sequence[torch.Tensor],
     accumulate: bool,
     wanted: Sequence[bool],
-) -> tuple[torch.Tensor, ...]:
-    dx = torch.empty_like(x, memory_format=torch.contiguous_format) if wanted[0] else x.new_empty(0)
+) -> tuple[Optional[torch.Tensor], ...]:
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format) if wanted[0] else None
     return dx, new_grad(weight, x, 2, wanted[1] and not weight_grad), new_grad(bias, x, 1, wanted[2])
 
 
@@ -132,92 +154,166 @@ def _grouped_linear_backward(
     weight_grad: Sequence[torch.Tensor],
     accumulate: bool,
     wanted: Sequence[bool],
-) -> tuple[torch.Tensor, ...]:
-    stack = _check_linear(x, splits, weight, bias)
-    experts, out_features = splits.shape[0], stack[2]
+) -> tuple[Optional[torch.Tensor], ...]:
+    """The buffers are known to lie apart."""
+    if not weight:
+        raise ArgumentError("weight: no tensors; give a grouped one, or one for each expert")
+    experts, out_features = num_experts(weight), weight[0].shape[-2]
+    splits = _linear_splits(splits, experts, x.device)
+    _check_shapes(x, weight, bias)
     check_like("the output's gradient", dout, (*x.shape[:-1], out_features), x)
-    x, dout = contiguous_rows("x", x), contiguous_rows("the output's gradient", dout)
+    dout = contiguous_rows("the output's gradient", dout)
     dx, dw, db = _fake_grouped_linear_backward(dout, x, splits, weight, bias, weight_grad, accumulate, wanted)
     if wanted[0]:
-        _linear_product(1, x, dout, splits, stack, dx.data_ptr())
+        # Its product reads no x.
+        _linear_product(1, dout, dout, splits, stack_of("weight", weight, 2, experts, x.device), dx.data_ptr())
     if wanted[1]:
-        check_apart(weight_grad)
-        grads = stack_of("weight_grad", weight_grad or [dw], 2, experts, x.device)
-        if grads[2:] != stack[2:]:
-            raise Error(f"weight_grad: matrices of {list(grads[2:])}, expected those of the weights, {list(stack[2:])}")
+        x = contiguous_rows("x", x)
+        grads = stack_of("weight_grad" if weight_grad else "weight", weight_grad or [dw], 2, experts, x.device)
+        if weight_grad:
+            check_buffers("weight_grad", weight_grad, grads, *weight[0].shape[-2:], dtype_name("x", x))
         _linear_product(2, x, dout, splits, grads, 0, accumulate and bool(weight_grad))
+        was_written(weight_grad)
     if wanted[2]:
         # A product sums rows in one order, which index_add_ does not on a GPU.
-        ones = x.new_ones((math.prod(x.shape[:-1]), _ONES))
-        sums = x.new_empty((experts, out_features, _ONES), dtype=torch.float32)
+        ones = dout.new_ones((math.prod(x.shape[:-1]), _ONES))
+        sums = dout.new_empty((experts, out_features, _ONES), dtype=torch.float32)
         _linear_product(2, ones, dout, splits, stack_of("bias", [sums], 2, experts, x.device), 0)
         db.copy_(sums[:, :, 0])
     return dx, dw, db
 
 
+@all_there
+def _linear_backward_operator(dout: torch.Tensor, *rest: Any) -> tuple[Optional[torch.Tensor], ...]:
+    check_apart(rest[4] if rest[6][1] else ())
+    return _grouped_linear_backward(dout, *rest)
+
+
 class _LinearContext:
-    """As _MlpContext, of the grouped linear layer; lists are weight, bias and weight_grad."""
+    """As _MlpContext, of the grouped linear layer; lists are weight and bias."""
 
     @staticmethod
-    def keep(
-        ctx: Any, x: Any, splits: Any, lists: Sequence[Sequence[torch.Tensor]], owners: Sequence[Any], accumulate: bool
-    ) -> None:
-        ctx.accumulate = accumulate
+    def keep(ctx: Any, x: Any, splits: Any, lists: Sequence[Sequence[torch.Tensor]], buffers: Buffers) -> None:
+        weight, bias = lists
+        ctx.buffers = buffers
+        ctx.is_transformed = is_transformed()
         ctx.lengths = [len(tensors) for tensors in lists]
-        ctx.buffers, ctx.owners = lists[2], owners if lists[2] else ()
-        ctx.save_for_backward(x, splits, *flattened(lists[:2]))
+        # The operator refuses to have no weights.
+        ctx.like = [(t.shape, t.dtype) for t in (x, *weight[:1], *bias[:1])]
+        ctx.set_materialize_grads(False)
+        # What the gradients of others need is not kept for these, as other layers of torch do.
+        kept_x = x if ctx.is_transformed or any(t.requires_grad for t in weight) else None
+        kept = weight if ctx.is_transformed or x.requires_grad else ()
+        ctx.save_for_backward(splits, kept_x, *kept)
 
     @staticmethod
-    def grads(ctx: Any, needs: Sequence[Any], dout: torch.Tensor) -> tuple[Any, list[Any], list[Any]]:
-        x, splits, *flat = ctx.saved_tensors
-        weight, bias = listed_again(flat, ctx.lengths[:2])
-        weight_grad = wanted_buffers(ctx.buffers, needs[1])
-        lists, wanted = (weight, bias, weight_grad), [needs[0], any(needs[1]), any(needs[2])]
-        run = _grouped_linear_backward if are_plain(dout, lists) else torch.ops.glu_ckpt.grouped_linear_backward
-        dx, dw, db = run(dout, x, splits, weight, bias, weight_grad, ctx.accumulate, wanted)
-        weights = weight_grads(weight, ctx.owners, weight_grad, dw, needs[1])
+    def grads(ctx: Any, needs: Sequence[Any], dout: Optional[torch.Tensor]) -> tuple[Any, list[Any], list[Any]]:
+        splits, x, *weight = ctx.saved_tensors
+        like_x, like_weight, *like_bias = ctx.like
+        if dout is None:
+            weight = [unread(splits, *like_weight)] * ctx.lengths[0]
+            return None, weight_grads_of_nothing(ctx.buffers, weight, needs[1]), [None] * ctx.lengths[1]
+        x = unread(dout, *like_x) if x is None else x
+        weight = weight or [unread(dout, *like_weight)] * ctx.lengths[0]
+        bias = [unread(dout, *like) for like in like_bias] * ctx.lengths[1]
+        found, accumulate = found_buffers(ctx.buffers, needs[1])
+        lists, wanted = (weight, bias, found), [needs[0], any(needs[1]), any(needs[2])]
+        run = torch.ops.glu_ckpt.grouped_linear_backward
+        if not ctx.is_transformed and are_plain(dout, lists):
+            run = _grouped_linear_backward
+            if found:
+                check_apart(found, ctx.buffers.owners)
+        dx, dw, db = run(dout, x, splits, weight, bias, found, accumulate, wanted)
+        weights = weight_grads(ctx.buffers, weight, dw, needs[1])
         return dx if wanted[0] else None, weights, as_given(bias, db, needs[2])
 
 
 def _keep_linear(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     x, splits, weight, bias, weight_grad, accumulate = inputs
-    _LinearContext.keep(ctx, x, splits, (weight, bias, weight_grad), weight, accumulate)
+    ctx.buffer_count = len(weight_grad)
+    _LinearContext.keep(ctx, x, splits, (weight, bias), given_buffers(weight, weight_grad, accumulate))
 
 
 @differentiated_once
-def _linear_grads(ctx: Any, dout: torch.Tensor) -> tuple[Any, ...]:
+def _linear_grads(ctx: Any, dout: Optional[torch.Tensor]) -> tuple[Any, ...]:
     needs = ctx.needs_input_grad
     dx, weights, biases = _LinearContext.grads(ctx, [needs[0], needs[2], needs[3]], dout)
-    return dx, None, weights, biases, [None] * ctx.lengths[2], None
+    return dx, None, weights, biases, [None] * ctx.buffer_count, None
 
 
 class _EagerLinear(torch.autograd.Function):
     """As _EagerMlp."""
 
     @staticmethod
-    def forward(ctx: Any, lengths: Sequence[int], owners: Sequence[Any], accumulate: bool, *flat: Any) -> torch.Tensor:
+    def forward(ctx: Any, lengths: Sequence[int], buffers: Buffers, *flat: Any) -> torch.Tensor:
         x, splits = flat[:2]
         lists = listed_again(flat[2:], lengths)
-        _LinearContext.keep(ctx, x, splits, lists, owners, accumulate)
+        _LinearContext.keep(ctx, x, splits, lists, buffers)
         run = _grouped_linear if are_plain(x, lists) else torch.ops.glu_ckpt.grouped_linear
-        return run(x, splits, *lists, accumulate)
+        return run(x, splits, *lists, (), True)
 
     @staticmethod
     @differentiated_once
-    def backward(ctx: Any, dout: torch.Tensor) -> tuple[Any, ...]:
-        x, _, *flat = ctx.needs_input_grad[3:]
-        dx, weights, biases = _LinearContext.grads(ctx, [x, *listed_again(flat, ctx.lengths)[:2]], dout)
-        return (None, None, None, dx, None, *weights, *biases, *(None for _ in range(ctx.lengths[2])))
+    def backward(ctx: Any, dout: Optional[torch.Tensor]) -> tuple[Any, ...]:
+        x, _, *flat = ctx.needs_input_grad[2:]
+        dx, weights, biases = _LinearContext.grads(ctx, [x, *listed_again(flat, ctx.lengths)], dout)
+        return None, None, dx, None, *weights, *biases
+
+
+class _TransformedLinear(torch.autograd.Function):
+    """As _TransformedMlp."""
+
+    @staticmethod
+    def forward(lengths: Sequence[int], buffers: Buffers, *flat: Any) -> torch.Tensor:
+        return torch.ops.glu_ckpt.grouped_linear(*flat[:2], *listed_again(flat[2:], lengths), (), True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        lengths, buffers, x, splits, *flat = inputs
+        _LinearContext.keep(ctx, x, splits, listed_again(flat, lengths), buffers)
+
+    backward = _EagerLinear.backward
+    vmap = refuse_vmap
 
 
 for _key in ("CPU", "CUDA"):
     _library.impl("grouped_linear", _grouped_linear, _key)
-    _library.impl("grouped_linear_backward", _grouped_linear_backward, _key)
+    _library.impl("grouped_linear_backward", _linear_backward_operator, _key)
 torch.library.register_fake(
     "glu_ckpt::grouped_linear", lambda x, splits, weight, *rest: x.new_empty((*x.shape[:-1], weight[0].shape[-2]))
 )
-torch.library.register_fake("glu_ckpt::grouped_linear_backward", _fake_grouped_linear_backward)
+torch.library.register_fake("glu_ckpt::grouped_linear_backward", all_there(_fake_grouped_linear_backward))
 torch.library.register_autograd("glu_ckpt::grouped_linear", _linear_grads, setup_context=_keep_linear)
+for _name in ("grouped_linear", "grouped_linear_backward"):
+    torch.library.register_vmap(f"glu_ckpt::{_name}", refuse_vmap)
+
+
+def _eager_linear(
+    x: torch.Tensor, splits: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor], buffers: Buffers
+) -> torch.Tensor:
+    function = _TransformedLinear if is_transformed() else _EagerLinear
+    return function.apply((len(weights), len(biases)), buffers, x, splits, *weights, *biases)
+
+
+_uncompiled_linear = outside_of_graphs(_eager_linear)
+
+
+def linear_with_buffers(
+    x: torch.Tensor,
+    splits: Union[torch.Tensor, Sequence[int]],
+    weights: list[torch.Tensor],
+    biases: list[torch.Tensor],
+    buffers: Buffers,
+) -> torch.Tensor:
+    """`grouped_linear` with lists of tensors, and any buffers for the weights' gradients."""
+    check_tensor("x", x)
+    x, weights, biases = autocast(x, weights, biases)
+    splits = splits_of(splits, None)
+    if not torch.compiler.is_compiling():
+        return _eager_linear(x, splits, weights, biases, buffers)
+    if waits_for_hooks(buffers):
+        return _uncompiled_linear(x, splits, weights, biases, buffers)
+    return torch.ops.glu_ckpt.grouped_linear(x, splits, weights, biases, *found_at_forward(buffers))
 
 
 def grouped_linear(
@@ -239,11 +335,6 @@ def grouped_linear(
 
     Rows behind the last split belong to nobody, and hold anything. Autocast converts x, weights and biases.
     """
-    weights, biases, main = listed(weight), listed(bias), listed(weight_grad)
-    owners = weights
-    x, weights, biases = autocast(x, weights, biases)
-    splits, lists = splits_of(splits, None), (weights, biases, main)
-    if not torch.compiler.is_compiling():
-        lengths = [len(tensors) for tensors in lists]
-        return _EagerLinear.apply(lengths, owners, accumulate, x, splits, *flattened(lists))
-    return torch.ops.glu_ckpt.grouped_linear(x, splits, *lists, accumulate)
+    weights = listed("weight", weight)
+    buffers = given_buffers(weights, listed("weight_grad", weight_grad), accumulate)
+    return linear_with_buffers(x, splits, weights, listed("bias", bias), buffers)

@@ -12,29 +12,46 @@ from typing import Any, Optional, Union
 import torch
 
 from . import _core
-from ._error import Error
+from ._error import ArgumentError
 from ._operands import (
     NO_STACK,
+    Stack,
     Tensors,
+    all_there,
     are_plain,
     as_given,
     autocast,
-    check_apart,
     check_like,
-    check_vector,
+    check_tensor,
     contiguous_rows,
     differentiated_once,
     dtype_name,
     flattened,
+    is_transformed,
     listed,
     listed_again,
     new_grad,
     num_experts,
     place,
+    probs_of,
+    refuse_vmap,
     splits_of,
     stack_of,
-    wanted_buffers,
+    vector,
+)
+from ._weight_grads import (
+    Buffers,
+    check_apart,
+    check_buffers,
+    found_at_forward,
+    found_for_both,
+    given_buffers,
+    outside_of_graphs,
+    owners_of,
+    waits_for_hooks,
+    was_written,
     weight_grads,
+    weight_grads_of_nothing,
 )
 
 _library = torch.library.Library("glu_ckpt", "FRAGMENT")
@@ -51,6 +68,33 @@ _library.define(
 )
 
 
+def is_gated(activation: str) -> bool:
+    return activation != "squared_relu"
+
+
+def check_order(rows: int, k: int, activation: str) -> None:
+    """Whether so many rows of FC1 can be in that order."""
+    if k < 0:
+        raise ArgumentError(f"k={k}: a block of FC1 has at least 1 row of gate; 0 is for all gate rows, then all up rows")
+    if rows < 1:
+        raise ArgumentError(f"fc1: {rows} rows; at least 1 is needed")
+    multiple = 2 * max(k, 1) if is_gated(activation) else 1
+    if rows % multiple != 0:
+        order = f"interleaved:{k}" if k else "as many rows of up as of gate"
+        raise ArgumentError(f"fc1: {rows} rows; {order} needs a multiple of {multiple}")
+
+
+def make_call(
+    dtype: str, experts: int, hidden: int, options: Sequence[Any], stacks: Sequence[Stack] = (NO_STACK,) * 4
+) -> _core.MlpCall:
+    """options: k, activation, alpha, limit, offset."""
+    try:
+        return _core.MlpCall(dtype, experts, hidden, *options, *stacks)
+    except TypeError:
+        given = ", ".join(f"{n}={v!r}" for n, v in zip(("k", "activation", "alpha", "limit", "offset"), options))
+        raise ArgumentError(f"{given}: k is an integer of 64 bits, activation a name, the others are numbers") from None
+
+
 class _Step:
     """The arguments that the forward and the backward of the grouped MLP share, checked."""
 
@@ -65,22 +109,31 @@ class _Step:
         fc2_bias: Sequence[torch.Tensor],
         options: tuple[Any, ...],
     ) -> None:
-        if not fc1 or x.dim() < 1:
-            raise Error(f"x: shape {list(x.shape)}, and {len(fc1)} tensors of fc1; give rows of x and at least one expert")
+        if not fc1 or not fc2 or x.dim() < 1:
+            raise ArgumentError(
+                f"x: shape {list(x.shape)}, {len(fc1)} tensors of fc1, {len(fc2)} of fc2; give rows of x, and fc1 and fc2 of "
+                "at least one expert"
+            )
         self.x = contiguous_rows("x", x)
         self.experts = num_experts(fc1)
         self.rows = math.prod(x.shape[:-1])
         self.device, self.stream = place(x)
         if probs is None:
             probs = torch.ones(self.rows, dtype=torch.float32, device=x.device)
-        self.splits, self.probs = splits, probs
-        check_vector("splits", splits, torch.int64, self.experts, x.device)
-        check_vector("probs", probs, torch.float32, self.rows, x.device)
-        stacks = [
+        self.splits = vector("splits", splits, torch.int64, self.experts, x.device)
+        self.probs = vector("probs", probs, torch.float32, self.rows, x.device)
+        self.stacks = [
             stack_of(name, tensors, axes, self.experts, x.device)
             for name, tensors, axes in (("fc1", fc1, 2), ("fc2", fc2, 2), ("fc1_bias", fc1_bias, 1), ("fc2_bias", fc2_bias, 1))
         ]
-        self.call = _core.MlpCall(dtype_name("x", x), self.experts, x.shape[-1], *options, *stacks)
+        self.call = make_call(dtype_name("x", x), self.experts, x.shape[-1], options, self.stacks)
+        check_order(self.stacks[0][2], *options[:2])
+        for bias, layer in ((2, 0), (3, 1)):
+            if self.stacks[bias][0] and self.stacks[bias][2] != self.stacks[layer][2]:
+                raise ArgumentError(
+                    f"fc{layer + 1}_bias: {self.stacks[bias][2]} values, expected {self.stacks[layer][2]}, the rows of "
+                    f"fc{layer + 1}"
+                )
 
     def addresses(self) -> tuple[int, int, int, int]:
         return self.rows, self.x.data_ptr(), self.splits.data_ptr(), self.probs.data_ptr()
@@ -148,9 +201,9 @@ def _fake_grouped_mlp_backward(
     accumulate: bool,
     wanted: Sequence[bool],
     *options: Any,
-) -> tuple[torch.Tensor, ...]:
-    dx = torch.empty_like(x, memory_format=torch.contiguous_format) if wanted[0] else x.new_empty(0)
-    dprobs = x.new_empty(math.prod(x.shape[:-1]) if wanted[1] else 0, dtype=torch.float32)
+) -> tuple[Optional[torch.Tensor], ...]:
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format) if wanted[0] else None
+    dprobs = x.new_empty(math.prod(x.shape[:-1]), dtype=torch.float32) if wanted[1] else None
     return (
         dx,
         dprobs,
@@ -176,37 +229,56 @@ def _grouped_mlp_backward(
     accumulate: bool,
     wanted: Sequence[bool],
     *options: Any,
-) -> tuple[torch.Tensor, ...]:
-    step = _Step(x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, options)
+) -> tuple[Optional[torch.Tensor], ...]:
+    """The buffers are known to lie apart."""
     check_like("the output's gradient", dout, x.shape, x)
+    x_is_unread = x is dout
     dout = contiguous_rows("the output's gradient", dout)
+    step = _Step(dout if x_is_unread else x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, options)
     if z is not None:
         check_like("z", z, (step.rows, fc1[0].shape[-2]), x)
         z = contiguous_rows("z", z)
     made = _fake_grouped_mlp_backward(
         dout, x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, z, fc1_grad, fc2_grad, accumulate, wanted
     )
-    dx, dprobs, *grads = made
-    check_apart([*fc1_grad, *fc2_grad])
-    accumulate = accumulate and bool(fc1_grad or fc2_grad)
-    stacks = []
-    for name, caller, grad, axes, want in zip(
-        ("fc1_grad", "fc2_grad", "fc1_bias", "fc2_bias"), (fc1_grad, fc2_grad, (), ()), grads, (2, 2, 1, 1), wanted[2:]
-    ):
-        # One of both is the caller's, and what is added to this one is all that it holds.
-        if want and not caller and axes == 2 and accumulate:
+    dx, dprobs, dfc1, dfc2, *biases = made
+    stacks, buffers = [], []
+    for name, caller, grad, weights, want in (
+        ("fc1_grad", fc1_grad, dfc1, step.stacks[0], wanted[2]), ("fc2_grad", fc2_grad, dfc2, step.stacks[1], wanted[3]),
+    ):  # fmt: skip
+        if not want:
+            stacks.append(NO_STACK)
+            continue
+        stack = stack_of(name, caller or [grad], 2, step.experts, x.device)
+        stacks.append(stack)
+        if caller:
+            check_buffers(name, caller, stack, weights[2], weights[3], dtype_name("x", x))
+            buffers += caller
+    for grad in biases:
+        stacks.append(NO_STACK if grad is None else stack_of("bias", [grad], 1, step.experts, x.device))
+    accumulate = accumulate and bool(buffers)
+    # One of both is the caller's, and what is added to this one is all that it holds.
+    for grad in (dfc1, dfc2):
+        if accumulate and grad is not None:
             grad.zero_()
-        stacks.append(stack_of(name, caller or [grad], axes, step.experts, x.device) if want else NO_STACK)
     call = _core.MlpGrads(step.call, *stacks, accumulate)
     addresses = (*step.addresses(), dout.data_ptr(), 0 if z is None else z.data_ptr(),
-                 dx.data_ptr() if wanted[0] else 0, dprobs.data_ptr() if wanted[1] else 0)  # fmt: skip
+                 0 if dx is None else dx.data_ptr(), 0 if dprobs is None else dprobs.data_ptr())  # fmt: skip
     if step.device < 0:
         _core.mlp_backward_host(step.call, call, *addresses)
-        return made
-    run = _core.device_mlp_backward(step.call, call, step.device, step.stream)
-    workspace = step.workspace(run.workspace_bytes(step.rows, z is None))
-    run.run(*addresses, workspace.data_ptr())
+    else:
+        run = _core.device_mlp_backward(step.call, call, step.device, step.stream)
+        workspace = step.workspace(run.workspace_bytes(step.rows, z is None))
+        run.run(*addresses, workspace.data_ptr())
+    was_written(buffers)
     return made
+
+
+@all_there
+def _mlp_backward_operator(dout: torch.Tensor, *rest: Any) -> tuple[Optional[torch.Tensor], ...]:
+    fc1_grad, fc2_grad, _, wanted = rest[8:12]
+    check_apart([*(fc1_grad if wanted[2] else ()), *(fc2_grad if wanted[3] else ())])
+    return _grouped_mlp_backward(dout, *rest)
 
 
 class _MlpContext:
@@ -217,38 +289,48 @@ class _MlpContext:
         ctx: Any,
         single: tuple[Any, ...],
         lists: Sequence[Sequence[torch.Tensor]],
-        owners: Sequence[Sequence[torch.Tensor]],
+        buffers: Sequence[Buffers],
         z: torch.Tensor,
+        save: bool,
         options: Sequence[Any],
     ) -> None:
-        """single: x, splits, probs. lists: fc1, fc2, fc1_bias, fc2_bias, fc1_grad, fc2_grad. owners: the parameters of
-        fc1 and fc2. options: the operator's, from `accumulate` on."""
-        ctx.accumulate, save, *ctx.options = options
+        """single: x, splits, probs. lists: fc1, fc2, fc1_bias, fc2_bias. buffers: of fc1 and fc2. options: the operator's,
+        from k on."""
+        x, splits, probs = single
+        ctx.options = options
         ctx.lengths = [len(tensors) for tensors in lists]
         # What a backward writes to is not what it saves: hooks of saved tensors would hand it copies.
-        ctx.buffers = lists[4:]
-        ctx.owners = owners if lists[4] or lists[5] else ((), ())
+        ctx.buffers = buffers
+        ctx.is_transformed = is_transformed()
         ctx.mark_non_differentiable(z)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*single, z if save else None, *flattened(lists[:4]))
+        # With z at hand x is there for FC1's gradient alone.
+        keeps_x = not save or ctx.is_transformed or any(t.requires_grad for t in lists[0])
+        ctx.save_for_backward(x if keeps_x else None, splits, probs, z if save else None, *flattened(lists))
 
     @staticmethod
     def grads(ctx: Any, needs: Sequence[Any], dout: Optional[torch.Tensor]) -> tuple[Any, Any, list[list[Any]]]:
         """dx, dprobs and the lists of gradients; `needs` is of x, probs, and lists of the four lists'."""
         x, splits, probs, z, *flat = ctx.saved_tensors
-        fc1, fc2, fc1_bias, fc2_bias = lists = listed_again(flat, ctx.lengths[:4])
+        fc1, fc2, fc1_bias, fc2_bias = lists = listed_again(flat, ctx.lengths)
         if dout is None:
-            return None, None, [[None] * len(tensors) for tensors in lists]
-        fc1_grad, fc2_grad = (wanted_buffers(*each) for each in zip(ctx.buffers, needs[2:4]))
+            weights = [weight_grads_of_nothing(*each) for each in zip(ctx.buffers, (fc1, fc2), needs[2:4])]
+            return None, None, [*weights, [None] * len(fc1_bias), [None] * len(fc2_bias)]
+        # Nothing reads it: something of its shape and dtype does.
+        x = dout if x is None else x
+        fc1_grad, fc2_grad, accumulate = found_for_both(ctx.buffers, needs[2:4])
         wanted = [needs[0], needs[1], *(any(each) for each in needs[2:])]
-        run = _grouped_mlp_backward if are_plain(dout, (*lists, *ctx.buffers)) else torch.ops.glu_ckpt.grouped_mlp_backward
+        run = torch.ops.glu_ckpt.grouped_mlp_backward
+        if not ctx.is_transformed and are_plain(dout, (*lists, fc1_grad, fc2_grad)):
+            run = _grouped_mlp_backward
+            if fc1_grad or fc2_grad:
+                check_apart([*fc1_grad, *fc2_grad], owners_of(ctx.buffers))
         dx, dprobs, dfc1, dfc2, dfc1_bias, dfc2_bias = run(
-            dout, x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, z, fc1_grad, fc2_grad, ctx.accumulate, wanted,
-            *ctx.options,
-        )  # fmt: skip
+            dout, x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, z, fc1_grad, fc2_grad, accumulate, wanted, *ctx.options
+        )
         made = [
-            weight_grads(fc1, ctx.owners[0], fc1_grad, dfc1, needs[2]),
-            weight_grads(fc2, ctx.owners[1], fc2_grad, dfc2, needs[3]),
+            weight_grads(ctx.buffers[0], fc1, dfc1, needs[2]),
+            weight_grads(ctx.buffers[1], fc2, dfc2, needs[3]),
             as_given(fc1_bias, dfc1_bias, needs[4]),
             as_given(fc2_bias, dfc2_bias, needs[5]),
         ]
@@ -256,16 +338,17 @@ class _MlpContext:
 
 
 def _keep_mlp(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, fc1_grad, fc2_grad, *options = inputs
-    lists = (fc1, fc2, fc1_bias, fc2_bias, fc1_grad, fc2_grad)
-    _MlpContext.keep(ctx, (x, splits, probs), lists, (fc1, fc2), output[1], options)
+    x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, fc1_grad, fc2_grad, accumulate, save, *options = inputs
+    ctx.buffer_counts = len(fc1_grad), len(fc2_grad)
+    buffers = given_buffers(fc1, fc1_grad, accumulate), given_buffers(fc2, fc2_grad, accumulate)
+    _MlpContext.keep(ctx, (x, splits, probs), (fc1, fc2, fc1_bias, fc2_bias), buffers, output[1], save, options)
 
 
 @differentiated_once
 def _mlp_grads(ctx: Any, dout: Optional[torch.Tensor], unused: Any) -> tuple[Any, ...]:
     needs = ctx.needs_input_grad
     dx, dprobs, lists = _MlpContext.grads(ctx, [needs[0], needs[4], needs[2], needs[3], needs[5], needs[6]], dout)
-    main = [[None] * length for length in ctx.lengths[4:]]
+    main = [[None] * count for count in ctx.buffer_counts]
     return (dx, None, *lists[:2], dprobs, *lists[2:], *main, None, None, *(None for _ in ctx.options))
 
 
@@ -274,30 +357,95 @@ class _EagerMlp(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, lengths: Sequence[int], owners: Sequence[Any], options: Sequence[Any], *flat: Any
+        ctx: Any, lengths: Sequence[int], buffers: Sequence[Buffers], save: bool, options: Sequence[Any], *flat: Any
     ) -> torch.Tensor:
         x, splits, probs = flat[:3]
-        lists = listed_again(flat[3:], lengths)
+        fc1, fc2, *biases = lists = listed_again(flat[3:], lengths)
         run = _grouped_mlp if are_plain(x, lists) else torch.ops.glu_ckpt.grouped_mlp
-        out, z = run(x, splits, lists[0], lists[1], probs, *lists[2:], *options)
-        _MlpContext.keep(ctx, (x, splits, probs), lists, owners, z, options)
+        out, z = run(x, splits, fc1, fc2, probs, *biases, (), (), True, save, *options)
+        _MlpContext.keep(ctx, flat[:3], lists, buffers, z, save, options)
         return out
 
     @staticmethod
     @differentiated_once
-    def backward(ctx: Any, dout: Optional[torch.Tensor]) -> tuple[Any, ...]:
-        x, _, probs, *flat = ctx.needs_input_grad[3:]
-        needs = [x, probs, *listed_again(flat, ctx.lengths)[:4]]
-        dx, dprobs, lists = _MlpContext.grads(ctx, needs, dout)
-        return (None, None, None, dx, None, dprobs, *flattened(lists), *(None for _ in range(sum(ctx.lengths[4:]))))
+    def backward(ctx: Any, dout: Optional[torch.Tensor], *unused: Any) -> tuple[Any, ...]:
+        x, _, probs, *flat = ctx.needs_input_grad[4:]
+        dx, dprobs, lists = _MlpContext.grads(ctx, [x, probs, *listed_again(flat, ctx.lengths)], dout)
+        return None, None, None, None, dx, None, dprobs, *flattened(lists)
+
+
+class _TransformedMlp(torch.autograd.Function):
+    """The same in the form that transforms of torch.func ask for, which takes longer."""
+
+    @staticmethod
+    def forward(
+        lengths: Sequence[int], buffers: Sequence[Buffers], save: bool, options: Sequence[Any], *flat: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        fc1, fc2, *biases = listed_again(flat[3:], lengths)
+        x, splits, probs = flat[:3]
+        return torch.ops.glu_ckpt.grouped_mlp(x, splits, fc1, fc2, probs, *biases, (), (), True, save, *options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+        lengths, buffers, save, options, *flat = inputs
+        _MlpContext.keep(ctx, tuple(flat[:3]), listed_again(flat[3:], lengths), buffers, output[1], save, options)
+
+    backward = _EagerMlp.backward
+    vmap = refuse_vmap
 
 
 for _key in ("CPU", "CUDA"):
     _library.impl("grouped_mlp", _grouped_mlp, _key)
-    _library.impl("grouped_mlp_backward", _grouped_mlp_backward, _key)
+    _library.impl("grouped_mlp_backward", _mlp_backward_operator, _key)
 torch.library.register_fake("glu_ckpt::grouped_mlp", _fake_grouped_mlp)
-torch.library.register_fake("glu_ckpt::grouped_mlp_backward", _fake_grouped_mlp_backward)
+torch.library.register_fake("glu_ckpt::grouped_mlp_backward", all_there(_fake_grouped_mlp_backward))
 torch.library.register_autograd("glu_ckpt::grouped_mlp", _mlp_grads, setup_context=_keep_mlp)
+for _name in ("grouped_mlp", "grouped_mlp_backward"):
+    torch.library.register_vmap(f"glu_ckpt::{_name}", refuse_vmap)
+
+
+def _eager_mlp(
+    lists: Sequence[Sequence[torch.Tensor]], buffers: Sequence[Buffers], save: bool, options: Sequence[Any], *single: Any
+) -> torch.Tensor:
+    lengths = [len(tensors) for tensors in lists]
+    if is_transformed():
+        return _TransformedMlp.apply(lengths, buffers, save, options, *single, *flattened(lists))[0]
+    return _EagerMlp.apply(lengths, buffers, save, options, *single, *flattened(lists))
+
+
+_uncompiled_mlp = outside_of_graphs(_eager_mlp)
+
+
+def mlp_with_buffers(
+    x: torch.Tensor,
+    splits: Union[torch.Tensor, Sequence[int]],
+    probs: Optional[torch.Tensor],
+    lists: Sequence[list[torch.Tensor]],
+    buffers: Sequence[Buffers],
+    recompute: bool,
+    options: Sequence[Any],
+) -> torch.Tensor:
+    """`grouped_mlp` with any buffers for the weights' gradients. lists: fc1, fc2, fc1_bias, fc2_bias; options: k,
+    activation, alpha, limit, offset."""
+    check_tensor("x", x)
+    x, *lists = autocast(x, *lists)
+    if probs is not None:
+        probs = probs_of(probs)
+    differentiable = flattened(([x], *lists, [probs] if probs is not None else []))
+    save = not recompute and torch.is_grad_enabled() and any(t.requires_grad for t in differentiable)
+    splits = splits_of(splits, x.device)
+    if not torch.compiler.is_compiling():
+        return _eager_mlp(lists, buffers, save, options, x, splits, probs)
+    first, second = buffers
+    differ = first is not None and second is not None and first.accumulates() != second.accumulates()
+    if differ or waits_for_hooks(first) or waits_for_hooks(second):
+        return _uncompiled_mlp(lists, buffers, save, options, x, splits, probs)
+    (one, adds_one), (two, adds_two) = found_at_forward(first), found_at_forward(second)
+    w1, w2, b1, b2 = lists
+    out, _ = torch.ops.glu_ckpt.grouped_mlp(
+        x, splits, w1, w2, probs, b1, b2, one, two, adds_one if one else adds_two, save, *options
+    )
+    return out
 
 
 def grouped_mlp(
@@ -338,18 +486,9 @@ def grouped_mlp(
     belong to nobody: of the output and of the gradients of x and probs they hold anything. On a GPU nothing waits, and
     wrong splits write nothing; on the CPU they raise Error.
     """
-    w1, w2, b1, b2 = (listed(given) for given in (fc1, fc2, fc1_bias, fc2_bias))
-    owners, main1, main2 = (w1, w2), listed(fc1_grad), listed(fc2_grad)
-    x, w1, w2, b1, b2 = autocast(x, w1, w2, b1, b2)
-    if probs is not None:
-        probs = probs.reshape(-1).to(torch.float32)
-    differentiable = [x, *w1, *w2, *b1, *b2] + ([probs] if probs is not None else [])
-    save = not recompute and torch.is_grad_enabled() and any(t.requires_grad for t in differentiable)
-    lists = (w1, w2, b1, b2, main1, main2)
-    splits = splits_of(splits, x.device)
-    options = (accumulate, save, k, activation, alpha, limit, offset)
-    if not torch.compiler.is_compiling():
-        lengths = [len(tensors) for tensors in lists]
-        return _EagerMlp.apply(lengths, owners, options, x, splits, probs, *flattened(lists))
-    out, _ = torch.ops.glu_ckpt.grouped_mlp(x, splits, w1, w2, probs, b1, b2, main1, main2, *options)
-    return out
+    lists = [listed("fc1", fc1), listed("fc2", fc2), listed("fc1_bias", fc1_bias), listed("fc2_bias", fc2_bias)]
+    buffers = (
+        given_buffers(lists[0], listed("fc1_grad", fc1_grad), accumulate),
+        given_buffers(lists[1], listed("fc2_grad", fc2_grad), accumulate),
+    )
+    return mlp_with_buffers(x, splits, probs, lists, buffers, recompute, (k, activation, alpha, limit, offset))

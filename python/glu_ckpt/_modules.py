@@ -7,26 +7,10 @@ from typing import Any, Optional, Union
 
 import torch
 
-from ._grouped_linear import grouped_linear
-from ._grouped_mlp import grouped_mlp
-
-
-def _main_grads(weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Where a training framework gathers the gradients of these parameters."""
-    found = []
-    for i, weight in enumerate(weights):
-        get = getattr(weight, "get_main_grad", None)
-        grad = get() if get is not None else getattr(weight, "main_grad", None)
-        if grad is None:
-            raise RuntimeError(f"weight {i} of shape {list(weight.shape)} has no main_grad to add its gradient to")
-        if grad.shape != weight.shape:
-            if grad.numel() != weight.numel():
-                raise RuntimeError(
-                    f"weight {i}: main_grad has {grad.numel()} elements, expected {weight.numel()}, as {list(weight.shape)}"
-                )
-            grad = grad.view(weight.shape)
-        found.append(grad)
-    return found
+from ._grouped_linear import linear_with_buffers
+from ._grouped_mlp import is_gated, mlp_with_buffers
+from ._operands import check_tensor, listed
+from ._weight_grads import Buffers, MainGrads
 
 
 class GroupedLinear(torch.nn.Module):
@@ -35,8 +19,9 @@ class GroupedLinear(torch.nn.Module):
     Its parameters are `weight0`, `weight1`, ... [out_features, in_features] and `bias0`, ...; with
     single_grouped_weight `weight` [num_gemms, out_features, in_features], with single_grouped_bias `bias`. State dicts
     of either form load.
-    fuse_wgrad_accumulation: the weights' gradients are added to `main_grad` of the parameters, which has to be there;
-        with `overwrite_main_grad` of the first one they replace it.
+    fuse_wgrad_accumulation: the weights' gradients are added to `main_grad` of the parameters (what `get_main_grad()`
+        gives, where they have that), which has to be there when the backward runs; with `overwrite_main_grad` of the
+        first one they replace it.
     """
 
     def __init__(
@@ -92,15 +77,15 @@ class GroupedLinear(torch.nn.Module):
             return []
         return [self.bias] if self.single_grouped_bias else [getattr(self, f"bias{i}") for i in range(self.num_gemms)]
 
-    def main_grads(self) -> list[torch.Tensor]:
-        """`main_grad` of the weights; none where gradients go to `.grad`, or are not wanted."""
-        weights = self.weights()
-        wanted = self.fuse_wgrad_accumulation and torch.is_grad_enabled() and any(w.requires_grad for w in weights)
-        return _main_grads(weights) if wanted else []
+    def weight_buffers(self, weights: list[torch.Tensor], is_first_microbatch: Optional[bool]) -> Buffers:
+        """Where the gradients of its weights go: `main_grad`, or None for `.grad`."""
+        return MainGrads(weights, is_first_microbatch) if self.fuse_wgrad_accumulation else None
 
-    def accumulates(self, is_first_microbatch: Optional[bool] = None) -> bool:
-        """Whether gradients are added to what `main_grad` holds."""
-        return not is_first_microbatch and not getattr(self.weights()[0], "overwrite_main_grad", False)
+    def _check_list(self, inp: torch.Tensor, m_splits: Sequence[int]) -> None:
+        if not hasattr(m_splits, "__len__"):
+            raise ValueError(f"m_splits: {type(m_splits).__name__}; give a list or a tensor")
+        if len(m_splits) != self.num_gemms:
+            raise ValueError(f"m_splits: {len(m_splits)} splits for {self.num_gemms} experts")
 
     def forward(
         self,
@@ -110,15 +95,17 @@ class GroupedLinear(torch.nn.Module):
     ) -> torch.Tensor:
         """inp: [..., in_features]; m_splits: rows of each expert, a list or a tensor. With is_first_microbatch=True the
         gradients replace what main_grad holds."""
-        count = m_splits.shape[0] if isinstance(m_splits, torch.Tensor) else len(m_splits)
-        if count != self.num_gemms:
-            raise ValueError(f"m_splits: {count} splits for {self.num_gemms} experts")
-        if inp.shape[-1] != self.in_features:
+        check_tensor("inp", inp)
+        if inp.dim() < 1 or inp.shape[-1] != self.in_features:
             raise ValueError(f"inp: shape {list(inp.shape)}, expected [..., {self.in_features}]")
-        return grouped_linear(
-            inp, m_splits, self.weights(), self.biases(), weight_grad=self.main_grads(),
-            accumulate=self.accumulates(is_first_microbatch),
-        )  # fmt: skip
+        if isinstance(m_splits, torch.Tensor):
+            if m_splits.shape != (self.num_gemms,):
+                raise ValueError(f"m_splits: shape {list(m_splits.shape)}, splits for {self.num_gemms} experts are expected")
+        else:
+            self._check_list(inp, m_splits)
+        weights = listed("weight", self.weights())
+        buffers = self.weight_buffers(weights, is_first_microbatch)
+        return linear_with_buffers(inp, m_splits, weights, listed("bias", self.biases()), buffers)
 
     def extra_repr(self) -> str:
         """Sizes, for print()."""
@@ -126,7 +113,7 @@ class GroupedLinear(torch.nn.Module):
 
 
 def _change_grouping(module: GroupedLinear, state: dict[str, Any], prefix: str, *unused: Any) -> None:
-    """Megatron-Core's rule: what is there under one form only is given the other."""
+    """Megatron-Core's rule: what is there under one form only is given the other. """
     forms = [("weight", module.single_grouped_weight)]
     if module.use_bias:
         forms.append(("bias", module.single_grouped_bias))
@@ -141,6 +128,10 @@ def _change_grouping(module: GroupedLinear, state: dict[str, Any], prefix: str, 
                 raise RuntimeError(f"{whole}: shape {list(value.shape)} cannot be split for {module.num_gemms} experts")
             split = value.unbind(0) if value.shape[0] == module.num_gemms else value.chunk(module.num_gemms)
             state.update(zip(parts, split))
+
+
+def _options_of(options: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(options[name] for name in ("k", "activation", "alpha", "limit", "offset"))
 
 
 class GroupedMLP(torch.nn.Module):
@@ -186,7 +177,7 @@ class GroupedMLP(torch.nn.Module):
             "params_dtype": params_dtype,
             "device": device,
         }
-        rows = moe_intermediate_size * (1 if activation == "squared_relu" else 2)
+        rows = moe_intermediate_size * (2 if is_gated(activation) else 1)
         self.linear_fc1 = GroupedLinear(num_experts, hidden_size, rows, **forms)
         self.linear_fc2 = GroupedLinear(num_experts, moe_intermediate_size, hidden_size, **forms)
 
@@ -199,15 +190,10 @@ class GroupedMLP(torch.nn.Module):
     ) -> torch.Tensor:
         """x: [..., H], tokens sorted by expert; splits: [E], rows of each; probs: [T], the router's."""
         fc1, fc2 = self.linear_fc1, self.linear_fc2
-        main1, main2 = fc1.main_grads(), fc2.main_grads()
-        accumulate = (fc1 if main1 else fc2).accumulates(is_first_microbatch)
-        # The flag of linear_fc1 holds for both, which are written in one pass.
-        if main2 and accumulate and not fc2.accumulates():
-            raise RuntimeError("overwrite_main_grad is set for linear_fc2, but not for linear_fc1; set it for both")
-        return grouped_mlp(
-            x, splits, fc1.weights(), fc2.weights(), probs=probs, fc1_bias=fc1.biases(), fc2_bias=fc2.biases(),
-            recompute=self.recompute, fc1_grad=main1, fc2_grad=main2, accumulate=accumulate, **self.options,
-        )  # fmt: skip
+        w1, w2 = listed("fc1", fc1.weights()), listed("fc2", fc2.weights())
+        lists = [w1, w2, listed("fc1_bias", fc1.biases()), listed("fc2_bias", fc2.biases())]
+        buffers = fc1.weight_buffers(w1, is_first_microbatch), fc2.weight_buffers(w2, is_first_microbatch)
+        return mlp_with_buffers(x, splits, probs, lists, buffers, self.recompute, _options_of(self.options))
 
     def extra_repr(self) -> str:
         """Options, for print()."""

@@ -7,12 +7,13 @@ Weights and biases are lists: of one grouped tensor, or of one tensor for each e
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Optional, Union
 
 import torch
 
-from ._error import Error
+from ._error import ArgumentError
 
 Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
 #: Addresses, dtype, rows and columns.
@@ -20,7 +21,7 @@ Stack = tuple[list[int], str, int, int]
 NO_STACK: Stack = ([], "BF16", 0, 1)
 
 _DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 #: Rows of tensors begin at multiples of so many bytes where Hopper's matrix instructions read them.
 _ALIGNMENT = 16
@@ -52,6 +53,16 @@ def is_plain(t: torch.Tensor) -> bool:
     )
 
 
+def is_transformed() -> bool:
+    """Whether a transform of torch.func is at work."""
+    return _transforms() is not None
+
+
+def refuse_vmap(*unused: Any) -> Any:
+    """What vmap finds for the operators."""
+    raise ArgumentError("glu_ckpt's operators cannot be batched by vmap; give all rows in one call, sorted by expert")
+
+
 def are_plain(t: torch.Tensor, lists: Sequence[Sequence[torch.Tensor]]) -> bool:
     """The same of a tensor and of those that come with it; a list is of one type."""
     return is_plain(t) and all(not tensors or type(tensors[0]) in _PLAIN for tensors in lists)
@@ -60,20 +71,33 @@ def are_plain(t: torch.Tensor, lists: Sequence[Sequence[torch.Tensor]]) -> bool:
 def check_memory(name: str, t: torch.Tensor) -> None:
     """Values have to lie at the tensor's address: those of freed storages and of some subclasses do not, and those of a
     view that negates (`is_neg`) are others."""
-    if t.data_ptr() == t.storage_offset() * t.element_size() and t.numel() > 0:
-        raise Error(
+    try:
+        address = t.data_ptr()
+    except RuntimeError:
+        raise ArgumentError(
+            f"{name}: a tensor without memory of its own, layout {t.layout}; sparse tensors, and those of vmap and "
+            "is_grads_batched=True, cannot be computed with"
+        ) from None
+    if address == t.storage_offset() * t.element_size() and t.numel() > 0:
+        raise ArgumentError(
             f"{name}: {type(t).__name__} of shape {list(t.shape)} has no memory of its own; its storage was freed, or it "
             "is of a subclass that keeps values elsewhere"
         )
     if t.is_neg():
-        raise Error(f"{name}: shape {list(t.shape)} is a view that negates; give its resolve_neg()")
+        raise ArgumentError(f"{name}: shape {list(t.shape)} is a view that negates; give its resolve_neg()")
+
+
+def check_dtype(name: str, dtype: torch.dtype) -> None:
+    if dtype not in _DTYPES:
+        raise ArgumentError(f"{name}: {dtype}; only bfloat16, float16 and float32 can be computed with")
 
 
 def dtype_name(name: str, t: torch.Tensor) -> str:
     try:
         return _DTYPES[t.dtype]
     except KeyError:
-        raise Error(f"{name}: {t.dtype}; only bfloat16, float16 and float32 can be computed with") from None
+        check_dtype(name, t.dtype)
+        raise
 
 
 def stack_of(name: str, tensors: Sequence[torch.Tensor], axes: int, experts: int, device: torch.device) -> Stack:
@@ -85,16 +109,45 @@ def stack_of(name: str, tensors: Sequence[torch.Tensor], axes: int, experts: int
     grouped = len(tensors) == 1 and first.dim() == axes + 1
     if (first.shape[0] if grouped else len(tensors)) != experts or (not grouped and first.dim() != axes):
         count = f"{len(tensors)} of shape {list(first.shape)}" if len(tensors) > 1 else f"shape {list(first.shape)}"
-        raise Error(f"{name}: {count}; give one tensor of {axes + 1} axes for {experts} experts, or {experts} of {axes}")
+        raise ArgumentError(f"{name}: {count}; give one tensor of {axes + 1} axes for {experts} experts, or {experts} of {axes}")
+    rows, cols = shape if axes == 2 else (shape[0], 1)
+    if len(tensors) == 1 and first.device == device and first.is_contiguous():
+        check_memory(name, first)
+        return [first.data_ptr()], dtype_name(name, first), rows, cols
+    addresses = list(map(torch.Tensor.data_ptr, tensors)) if _are_alike(tensors, device) else []
+    if not addresses or _lacks_memory(tensors, addresses):
+        _refuse_one(name, tensors, device)
+    return addresses, dtype_name(name, first), rows, cols
+
+
+_kind_of = operator.attrgetter("device", "dtype", "shape")
+
+
+def _are_alike(tensors: Sequence[torch.Tensor], device: torch.device) -> bool:
+    """Whether all are on the device, contiguous, and of the first one's dtype and shape. A step asks this of each expert
+    several times, so no line of Python is run for each."""
+    first = tensors[0]
+    return set(map(_kind_of, tensors)) == {(device, first.dtype, first.shape)} and all(
+        map(torch.Tensor.is_contiguous, tensors)
+    )
+
+
+def _lacks_memory(tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> bool:
+    """Whether check_memory refuses one of them."""
+    offsets = map(tensors[0].element_size().__mul__, map(torch.Tensor.storage_offset, tensors))
+    return any(map(operator.eq, addresses, offsets)) or any(map(torch.Tensor.is_neg, tensors))
+
+
+def _refuse_one(name: str, tensors: Sequence[torch.Tensor], device: torch.device) -> None:
+    """The error of the first tensor that is not like the others, or lacks memory."""
+    first = tensors[0]
     for i, t in enumerate(tensors):
         if t.device != device or t.dtype != first.dtype or t.shape != first.shape or not t.is_contiguous():
-            raise Error(
+            raise ArgumentError(
                 f"{name} {i}: {t.dtype}, shape {list(t.shape)}, strides {list(t.stride())}, on {t.device}; a contiguous "
                 f"tensor of {first.dtype} and shape {list(first.shape)} on {device} is needed"
             )
         check_memory(f"{name} {i}", t)
-    rows, cols = (shape[0], shape[1]) if axes == 2 else (shape[0], 1)
-    return [t.data_ptr() for t in tensors], dtype_name(name, first), rows, cols
 
 
 def num_experts(tensors: Sequence[torch.Tensor]) -> int:
@@ -104,7 +157,7 @@ def num_experts(tensors: Sequence[torch.Tensor]) -> int:
 def check_like(name: str, t: torch.Tensor, shape: Sequence[int], x: torch.Tensor) -> None:
     """Whether it has this shape, and the dtype and device of x."""
     if tuple(t.shape) != tuple(shape) or t.dtype != x.dtype or t.device != x.device:
-        raise Error(
+        raise ArgumentError(
             f"{name}: {t.dtype}, shape {list(t.shape)}, on {t.device}; expected {x.dtype}, shape {list(shape)}, on {x.device}"
         )
 
@@ -117,13 +170,14 @@ def contiguous_rows(name: str, t: torch.Tensor) -> torch.Tensor:
     return t.clone() if t.is_cuda and t.data_ptr() % _ALIGNMENT else t
 
 
-def check_vector(name: str, t: torch.Tensor, dtype: torch.dtype, length: int, device: torch.device) -> None:
-    if t.dtype != dtype or t.shape != (length,) or t.device != device or not t.is_contiguous():
-        raise Error(
-            f"{name}: {t.dtype}, shape {list(t.shape)}, strides {list(t.stride())}, on {t.device}; a contiguous vector "
-            f"of {length} {dtype} on {device} is needed"
+def vector(name: str, t: torch.Tensor, dtype: torch.dtype, length: int, device: torch.device) -> torch.Tensor:
+    """t, contiguous, if it has this length, dtype and device."""
+    if t.dtype != dtype or t.shape != (length,) or t.device != device:
+        raise ArgumentError(
+            f"{name}: {t.dtype}, shape {list(t.shape)}, on {t.device}; a vector of {length} {dtype} on {device} is needed"
         )
     check_memory(name, t)
+    return t.contiguous()
 
 
 def _grad_dtype(t: torch.Tensor, x: torch.Tensor) -> torch.dtype:
@@ -131,51 +185,26 @@ def _grad_dtype(t: torch.Tensor, x: torch.Tensor) -> torch.dtype:
     return t.dtype if t.dtype in (x.dtype, torch.float32) else torch.float32
 
 
-def new_grad(tensors: Sequence[torch.Tensor], x: torch.Tensor, axes: int, wanted: bool) -> torch.Tensor:
+def new_grad(tensors: Sequence[torch.Tensor], x: torch.Tensor, axes: int, wanted: bool) -> Optional[torch.Tensor]:
+    """Memory for the gradient of all experts, where it is wanted."""
     if not wanted:
-        return x.new_empty(0)
+        return None
     first = tensors[0]
     shape = first.shape if first.dim() == axes + 1 else (len(tensors), *first.shape)
     return first.new_empty(shape, dtype=_grad_dtype(first, x))
 
 
-_dummies: dict[Any, torch.Tensor] = {}
+def all_there(function: Callable[..., Sequence[Optional[torch.Tensor]]]) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """The same as torch's operators have it, which give tensors only: empty ones for those that are not wanted."""
+
+    @functools.wraps(function)
+    def run(dout: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(dout.new_empty(0) if t is None else t for t in function(dout, *rest))
+
+    return run
 
 
-def _accumulated(owner: torch.Tensor, weight: torch.Tensor) -> Optional[torch.Tensor]:
-    """What autograd gets for a weight whose gradient went to the caller's buffer: nothing; or, where Megatron-Core waits
-    for hooks of the parameter, its owner, a tensor that nobody reads."""
-    if not hasattr(owner, "grad_added_to_main_grad"):
-        return None
-    owner.grad_added_to_main_grad = True
-    if getattr(owner, "zero_out_wgrad", False):
-        return torch.zeros_like(weight)
-    if not is_plain(weight):
-        return torch.empty_like(weight, requires_grad=False)
-    key = weight.shape, weight.dtype, weight.device
-    if key not in _dummies:
-        _dummies[key] = torch.empty_like(weight, requires_grad=False)
-    return _dummies[key].detach()
-
-
-def wanted_buffers(caller: Sequence[torch.Tensor], needed: Sequence[bool]) -> Sequence[torch.Tensor]:
-    """The caller's buffers, but for weights that need no gradient others, which nobody reads."""
-    if len(caller) != len(needed) or all(needed) or not any(needed):
-        return caller
-    return [t if need else torch.zeros_like(t) for t, need in zip(caller, needed)]
-
-
-def check_apart(buffers: Sequence[torch.Tensor]) -> None:
-    """Whether no two of the caller's buffers share memory: several are written at once."""
-    spans = sorted((t.data_ptr(), t.numel() * t.element_size()) for t in buffers)
-    for (begin, size), (following, _) in zip(spans, spans[1:]):
-        if begin + size > following:
-            raise Error(
-                f"two of {len(spans)} buffers for weights' gradients share memory; tied weights need a buffer for each use"
-            )
-
-
-def as_given(tensors: Sequence[torch.Tensor], grad: torch.Tensor, needed: Sequence[bool]) -> list[Optional[torch.Tensor]]:
+def as_given(tensors: Sequence[torch.Tensor], grad: Any, needed: Sequence[bool]) -> list[Optional[torch.Tensor]]:
     """The gradient of all experts, as one or as one each."""
     if not any(needed):
         return [None] * len(tensors)
@@ -183,25 +212,21 @@ def as_given(tensors: Sequence[torch.Tensor], grad: torch.Tensor, needed: Sequen
     return [part.to(t.dtype) if need else None for part, t, need in zip(parts, tensors, needed)]
 
 
-def weight_grads(
-    tensors: Sequence[torch.Tensor],
-    owners: Sequence[torch.Tensor],
-    caller: Sequence[torch.Tensor],
-    grad: torch.Tensor,
-    needed: Sequence[bool],
-) -> list[Optional[torch.Tensor]]:
-    """`owners` are the parameters that the weights are, or were converted from."""
-    if caller:
-        return [_accumulated(owner, t) if need else None for owner, t, need in zip(owners, tensors, needed)]
-    return as_given(tensors, grad, needed)
+def unread(like: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """What stands for a tensor that was not saved, since a backward needs nothing of it but its shape and dtype."""
+    return like.new_empty((), dtype=dtype).expand(tuple(shape))
 
 
 class _NoSecondDerivative(torch.autograd.Function):
-    """Gradients, whose own gradient raises."""
+    """Gradients, whose own gradient raises. `inputs` are what they depend on."""
 
     @staticmethod
-    def forward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return grads
+    def forward(inputs: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tensors[inputs:]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
 
     @staticmethod
     def backward(ctx: Any, *unused: Any) -> tuple[Any, ...]:
@@ -214,14 +239,19 @@ def differentiated_once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..
 
     @functools.wraps(backward)
     def run(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        if not torch.is_grad_enabled():
+            return backward(ctx, *grads)
+        # With create_graph=True, or below a transform of torch.func.
         with torch.no_grad():
             made = backward(ctx, *grads)
-        # With create_graph=True.
-        if not torch.is_grad_enabled():
-            return made
         flat, spec = torch.utils._pytree.tree_flatten(made)
         at = [i for i, t in enumerate(flat) if isinstance(t, torch.Tensor)]
-        refusing = _NoSecondDerivative.apply(*(flat[i].detach().requires_grad_() for i in at)) if at else ()
+        if not is_transformed():
+            inputs, values = [], [flat[i].detach().requires_grad_() for i in at]
+        else:
+            # Which let nobody call requires_grad_(); but what the gradients depend on is all there.
+            inputs, values = [t for t in (*ctx.saved_tensors, *grads) if t is not None], [flat[i] for i in at]
+        refusing = _NoSecondDerivative.apply(len(inputs), *inputs, *values) if at else ()
         for i, t in zip(at, refusing):
             flat[i] = t
         return torch.utils._pytree.tree_unflatten(flat, spec)
@@ -241,15 +271,22 @@ def listed_again(flat: Sequence[Any], lengths: Sequence[int]) -> list[Sequence[A
     return found
 
 
-def listed(given: Optional[Tensors]) -> list[torch.Tensor]:
+def check_tensor(name: str, t: Any) -> None:
+    if not isinstance(t, torch.Tensor):
+        raise ArgumentError(f"{name}: {type(t).__name__}; give a torch tensor")
+
+
+def listed(name: str, given: Optional[Tensors]) -> list[torch.Tensor]:
     if given is None:
         return []
-    tensors = [given] if isinstance(given, torch.Tensor) else list(given)
-    for t in tensors:
-        if type(t) not in _PLAIN and hasattr(t, "placements"):
-            raise TypeError(
-                "a weight is a DTensor; apply fully_shard to the module whose forward is called, which gathers it"
-            )
+    tensors = [given] if isinstance(given, torch.Tensor) or not isinstance(given, Iterable) else list(given)
+    if not _PLAIN.issuperset(map(type, tensors)):
+        for t in tensors:
+            check_tensor(name, t)
+            if hasattr(t, "placements"):
+                raise TypeError(
+                    "a weight is a DTensor; apply fully_shard to the module whose forward is called, which gathers it"
+                )
     return tensors
 
 
@@ -264,9 +301,23 @@ def autocast(x: torch.Tensor, *lists: list[torch.Tensor]) -> list[Any]:
     return [converted[0][0], *converted[1:]]
 
 
-def splits_of(splits: Union[torch.Tensor, Sequence[int]], device: Optional[torch.device]) -> torch.Tensor:
-    if not isinstance(splits, torch.Tensor):
+def probs_of(probs: Any) -> torch.Tensor:
+    """[T], fp32."""
+    check_tensor("probs", probs)
+    if probs.is_complex():
+        raise ArgumentError(f"probs: {probs.dtype}; give real numbers")
+    return probs if probs.dtype == torch.float32 and probs.dim() == 1 else probs.reshape(-1).to(torch.float32)
+
+
+def splits_of(splits: Any, device: Optional[torch.device]) -> torch.Tensor:
+    """int64, on that device, or where they are."""
+    if isinstance(splits, torch.Tensor):
+        if splits.dtype == torch.int64 and (device is None or splits.device == device):
+            return splits
+    else:
+        if not hasattr(splits, "__len__"):
+            raise ArgumentError(f"splits: {type(splits).__name__}; give integers, the rows of each expert")
         splits = torch.tensor(splits, device=device) if len(splits) else torch.zeros(0, dtype=torch.int64, device=device)
     if splits.is_floating_point() or splits.is_complex() or splits.dtype == torch.bool:
-        raise Error(f"splits: {splits.dtype}, shape {list(splits.shape)}; give integers, the rows of each expert")
+        raise ArgumentError(f"splits: {splits.dtype}, shape {list(splits.shape)}; give integers, the rows of each expert")
     return splits.to(device=device or splits.device, dtype=torch.int64)

@@ -22,6 +22,7 @@ from ._modules import GroupedLinear, GroupedMLP
 from ._operands import is_plain as _is_plain
 from ._operands import place as _place
 from ._tensors import diff
+from ._weight_grads import was_written as _was_written
 
 __all__ = [
     "GroupedLinear",
@@ -58,12 +59,6 @@ def _is_unwatched(t: torch.Tensor) -> bool:
     return not t.requires_grad and _is_plain(t) and not t.is_neg()
 
 
-def _was_written(t: torch.Tensor) -> None:
-    """For autograd, which has to know where a value that it saved is another now."""
-    if not t.is_inference():
-        torch.autograd.graph.increment_version(t)
-
-
 #: What `interleave` and `deinterleave` do, without the operator around it.
 _changes: dict[str, Callable[..., torch.Tensor]] = {}
 
@@ -77,7 +72,7 @@ def _define_change(name: str, forward: bool) -> None:
 
     def change_out(t: torch.Tensor, out: torch.Tensor, k: int, axis: Optional[int] = None) -> None:
         _core.change_glu_order(t, out, k, forward, axis, _tensors._stream(t, None), 0)
-        _was_written(out)
+        _was_written((out,))
 
     def change_in_place(t: torch.Tensor, k: int, axis: Optional[int] = None) -> None:
         if t.requires_grad and torch.is_grad_enabled():
@@ -87,7 +82,7 @@ def _define_change(name: str, forward: bool) -> None:
             )
         device, stream = _place(t)
         _change_at(t.data_ptr(), None, t.shape, t.stride(), t.element_size(), device, k, forward, axis, stream)
-        _was_written(t)
+        _was_written((t,))
 
     _changes[name] = change
     for key in _KEYS:

@@ -8,42 +8,8 @@ torch = pytest.importorskip("torch")
 import glu_ckpt  # noqa: E402
 import glu_ckpt.torch as ops  # noqa: E402
 from mlp_reference import eager_mlp  # noqa: E402
-
-E, H, WIDTH, SPLITS, ROWS = 4, 12, 8, [3, 0, 5, 2], 10
-
-
-def coded(*shape, first=0):
-    """Every value says where it stands."""
-    count = torch.Size(shape).numel()
-    return torch.sin(torch.arange(first, first + count, dtype=torch.float64) * 1.7).reshape(shape)
-
-
-def wide_tensors():
-    return {"x": coded(ROWS, H), "fc1": coded(E, 2 * WIDTH, H, first=1000), "fc2": coded(E, H, WIDTH, first=3000),
-            "probs": coded(ROWS, first=5000).abs(), "fc1_bias": coded(E, 2 * WIDTH, first=6000),
-            "fc2_bias": coded(E, H, first=7000)}
-
-
-def tensors():
-    return {name: t.float() for name, t in wide_tensors().items()}
-
-
-DOUT = coded(ROWS, H, first=9000)
-
-
-def run(function, given, splits=SPLITS, **options):
-    return function(given["x"], splits, given["fc1"], given["fc2"], probs=given["probs"], fc1_bias=given["fc1_bias"],
-                    fc2_bias=given["fc2_bias"], **options)
-
-
-def wanted_grads():
-    leaves = {name: t.requires_grad_() for name, t in wide_tensors().items()}
-    return dict(zip(leaves, torch.autograd.grad(run(eager_mlp, leaves), list(leaves.values()), DOUT)))
-
-
-def is_close(got, wanted):
-    torch.testing.assert_close(got.double(), wanted.double(), rtol=1e-5, atol=1e-4)
-
+from training_cases import (DOUT, E, H, ROWS, SPLITS, WIDTH, coded, is_close, module_weights, run, tensors,  # noqa: E402
+                            wanted_grads, wide_tensors)
 
 def test_tensors_without_memory_are_refused():
     from torch.testing._internal.two_tensor import TwoTensor
@@ -116,120 +82,6 @@ def test_operators_check_what_comes_back_to_them():
     _, z = torch.ops.glu_ckpt.grouped_mlp(x, splits, [fc1], [fc2], None, [], [], [], [], True, True, 0, "swiglu", None, None,
                                           None)
     assert torch.equal(mlp_backward(z.t().contiguous().t())[0], mlp_backward(z)[0])
-
-
-def module_with_main_grads(value=0.0, **options):
-    module = ops.GroupedMLP(E, H, WIDTH, bias=True, fuse_wgrad_accumulation=True, **options)
-    given = tensors()
-    module.load_state_dict({**{f"linear_fc{n}.weight": given[f"fc{n}"] for n in (1, 2)},
-                            **{f"linear_fc{n}.bias{e}": given[f"fc{n}_bias"][e] for n in (1, 2) for e in range(E)}})
-    for w in module_weights(module):
-        w.main_grad, w.grad_added_to_main_grad = torch.full_like(w, value), False
-    return module
-
-
-def module_weights(module):
-    return [*module.linear_fc1.weights(), *module.linear_fc2.weights()]
-
-
-def check_main_grads(module, times=1):
-    wanted = wanted_grads()
-    for linear, name in ((module.linear_fc1, "fc1"), (module.linear_fc2, "fc2")):
-        for w, grad in zip(linear.weights(), wanted[name]):
-            is_close(w.main_grad, times * grad)
-            assert w.grad_added_to_main_grad
-
-
-def copying_hooks():
-    """As save_on_cpu and activation offload do."""
-    return torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t.clone())
-
-
-def test_main_grad_beside_hooks_of_saved_tensors():
-    """The gradients went to copies of the buffers, which nobody reads."""
-    given = tensors()
-    module, called = module_with_main_grads(), []
-    module.linear_fc1.weight0.register_post_accumulate_grad_hook(lambda p: called.append(p))
-    with copying_hooks():
-        out = module(given["x"], SPLITS, given["probs"])
-    out.backward(DOUT.float())
-    check_main_grads(module)
-    assert called
-    weight, buffer = given["fc1"].requires_grad_(), torch.zeros(E, 2 * WIDTH, H)
-    with copying_hooks():
-        ops.grouped_linear(given["x"], SPLITS, weight, weight_grad=buffer).sum().backward()
-    is_close(buffer[3], given["x"][8:].sum(0).expand(2 * WIDTH, H))
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_main_grad_beside_checkpointing(reentrant):
-    from torch.utils.checkpoint import checkpoint
-
-    given, module = tensors(), module_with_main_grads()
-    x = given["x"].requires_grad_()
-    checkpoint(module, x, SPLITS, given["probs"], use_reentrant=reentrant).backward(DOUT.float())
-    check_main_grads(module)
-    is_close(x.grad, wanted_grads()["x"])
-
-
-def test_main_grad_beside_autocast():
-    """The parameters of Megatron-Core's hooks are those that autocast converts."""
-    given, module = tensors(), module_with_main_grads()
-    linear = ops.GroupedLinear(E, H, 6, fuse_wgrad_accumulation=True)
-    for w in linear.weights():
-        w.main_grad, w.grad_added_to_main_grad = torch.zeros_like(w), False
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = module(given["x"], SPLITS, given["probs"])
-        y = linear(given["x"], SPLITS)
-    (out.square().sum() + y.sum()).backward()
-    for w in (*module_weights(module), *linear.weights()):
-        assert w.grad_added_to_main_grad and w.grad.dtype == torch.float32
-    assert module.linear_fc1.weight2.main_grad.any() and linear.weight2.main_grad.any()
-
-
-def test_main_grad_may_change_before_the_backward():
-    """Several micro-batches are under way at once, and buffers are cleared when it suits."""
-    given, module = tensors(), module_with_main_grads(3.0)
-    outs = [module(given["x"], SPLITS, given["probs"]) for _ in range(2)]
-    for w in module_weights(module):
-        w.main_grad.zero_()
-    for out in outs:
-        out.backward(DOUT.float())
-    check_main_grads(module, times=2)
-
-
-def test_buffers_that_share_memory_are_refused():
-    given = tensors()
-    tied = given["fc1"][0].requires_grad_()
-    buffer, square = torch.zeros(2 * WIDTH, H), torch.zeros(E, H, H)
-    rows = torch.zeros(E * 2 * WIDTH * H)
-    overlapping = [rows[8 * e : 8 * e + 2 * WIDTH * H].view(2 * WIDTH, H) for e in range(E)]
-    fc1, fc2 = (coded(E, H, H, first=first).float().requires_grad_() for first in (100, 900))
-    for out in (
-        ops.grouped_mlp(given["x"], SPLITS, [tied] * E, given["fc2"], fc1_grad=[buffer] * E),
-        ops.grouped_mlp(given["x"], SPLITS, [tied] * E, given["fc2"], fc1_grad=overlapping),
-        ops.grouped_mlp(given["x"], SPLITS, fc1, fc2, activation="squared_relu", fc1_grad=square, fc2_grad=square),
-        ops.grouped_linear(given["x"], SPLITS, [tied] * E, weight_grad=[buffer] * E, accumulate=False),
-    ):
-        with pytest.raises(glu_ckpt.Error, match="share memory"):
-            out.sum().backward()
-    assert not buffer.any() and not square.any() and not rows.any()
-    # One tensor may be the weight of several experts, whose gradients autograd adds.
-    run(ops.grouped_mlp, {**given, "fc1": [tied] * E}).backward(DOUT.float())
-    wide = wide_tensors()
-    leaf = wide["fc1"][0].requires_grad_()
-    run(eager_mlp, {**wide, "fc1": [leaf] * E}).backward(DOUT)
-    is_close(tied.grad, leaf.grad)
-
-
-def test_frozen_experts_have_no_gradient_in_the_callers_buffers():
-    given, wanted = tensors(), wanted_grads()
-    weights = [t.requires_grad_(e != 2) for e, t in enumerate(given["fc1"])]
-    buffers = [torch.full_like(t, 7.0) for t in weights]
-    run(ops.grouped_mlp, {**given, "fc1": weights}, fc1_grad=buffers, accumulate=False).backward(DOUT.float())
-    ops.grouped_linear(given["x"], SPLITS, weights, weight_grad=buffers).backward(torch.zeros(ROWS, 2 * WIDTH))
-    for e, buffer in enumerate(buffers):
-        is_close(buffer, torch.full_like(buffer, 7.0) if e == 2 else wanted["fc1"][e])
 
 
 def test_fake_tensors_leave_nothing_for_real_ones():
@@ -314,29 +166,6 @@ def test_constants_of_activations_are_the_programs(function):
             run(function, given, splits, **options)
 
 
-def test_a_frozen_layer_needs_no_main_grad():
-    given, module = tensors(), module_with_main_grads()
-    for w in module.linear_fc1.weights():
-        w.requires_grad_(False)
-        del w.main_grad
-    module(given["x"], SPLITS, given["probs"]).backward(DOUT.float())
-    for e, w in enumerate(module.linear_fc2.weights()):
-        is_close(w.main_grad, wanted_grads()["fc2"][e])
-
-
-def test_both_layers_say_whether_main_grad_is_replaced():
-    """The flag of linear_fc1 holds for both; that of linear_fc2 alone was passed over."""
-    given, module = tensors(), module_with_main_grads(5.0)
-    module.linear_fc2.weight0.overwrite_main_grad = True
-    with pytest.raises(RuntimeError, match="is set for linear_fc2, but not for linear_fc1"):
-        module(given["x"], SPLITS, given["probs"])
-    for w in module.linear_fc1.weights():
-        w.requires_grad_(False)
-    module(given["x"], SPLITS, given["probs"]).backward(DOUT.float())
-    for e, w in enumerate(module.linear_fc2.weights()):
-        is_close(w.main_grad, wanted_grads()["fc2"][e])
-
-
 @pytest.mark.parametrize("name", ["x", "fc1", "fc2", "fc1_bias", "fc2_bias"])
 def test_autocast_converts_what_could_be_computed_without_it(name):
     """Codes of quantized weights became bfloat16 numbers."""
@@ -348,3 +177,143 @@ def test_autocast_converts_what_could_be_computed_without_it(name):
         if name in ("x", "fc1"):
             with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(glu_ckpt.Error, match=str(dtype)):
                 ops.grouped_linear(wrong["x"], SPLITS, wrong["fc1"])
+
+
+def test_transforms_of_torch_func():
+    given, wanted = tensors(), wanted_grads()
+    names = list(given)
+
+    def loss(*values):
+        return (run(ops.grouped_mlp, dict(zip(names, values))) * DOUT.float()).sum()
+
+    for name, grad in zip(names, torch.func.grad(loss, tuple(range(len(names))))(*given.values())):
+        is_close(grad, wanted[name])
+    out, back = torch.func.vjp(lambda x: run(ops.grouped_mlp, {**given, "x": x}), given["x"])
+    assert torch.equal(out, run(ops.grouped_mlp, given))
+    is_close(back(DOUT.float())[0], wanted["x"])
+    x, weight = given["x"], given["fc1"].requires_grad_()
+    y = ops.grouped_linear(x, SPLITS, weight)
+    grads = torch.autograd.grad(y.square().sum(), weight)
+    assert torch.equal(torch.func.grad(lambda w: ops.grouped_linear(x, SPLITS, list(w)).square().sum())(weight), *grads)
+    # Both gradients of a frozen layer depend on what they are of.
+    for function in (lambda x: run(ops.grouped_mlp, {**tensors(), "x": x}).sum(),
+                     lambda x: ops.grouped_linear(x, SPLITS, tensors()["fc1"]).square().sum()):
+        with pytest.raises(RuntimeError, match="no second derivative"):
+            torch.func.grad(lambda x, f=function: torch.func.grad(f)(x).sum())(x)
+
+
+def test_batches_of_calls_are_refused():
+    given = tensors()
+    x = given["x"].requires_grad_()
+    for function in (lambda x: run(ops.grouped_mlp, {**given, "x": x}), lambda x: ops.grouped_linear(x, SPLITS, given["fc1"])):
+        with pytest.raises(glu_ckpt.Error, match="cannot be batched by vmap"):
+            torch.vmap(function)(torch.stack([x, x]))
+        with pytest.raises(glu_ckpt.Error, match="is_grads_batched"):
+            out = function(x)
+            torch.autograd.grad(out, x, torch.ones(3, *out.shape), is_grads_batched=True)
+        with pytest.raises(glu_ckpt.Error, match="is_grads_batched"):
+            torch.autograd.functional.jacobian(function, x, vectorize=True)
+
+
+def test_probabilities_and_splits_with_strides():
+    """They were refused in the dtype that is computed with, and taken in others."""
+    given = tensors()
+    splits = torch.tensor([value for count in SPLITS for value in (count, 99)])[::2]
+    assert not splits.is_contiguous()
+    probs = torch.stack([given["probs"], given["probs"] * 0], 1)[:, 0].requires_grad_()
+    out = run(ops.grouped_mlp, {**given, "probs": probs}, splits)
+    assert not probs.is_contiguous() and torch.equal(out, run(ops.grouped_mlp, given))
+    (dprobs,) = torch.autograd.grad(out, probs, DOUT.float())
+    is_close(dprobs, wanted_grads()["probs"])
+    assert torch.equal(ops.grouped_linear(given["x"], splits, given["fc1"]), ops.grouped_linear(given["x"], SPLITS, given["fc1"]))
+    one = torch.rand(1)
+    assert torch.equal(run(ops.grouped_mlp, {**given, "probs": one.expand(ROWS)}),
+                       run(ops.grouped_mlp, {**given, "probs": one.repeat(ROWS)}))
+
+
+def test_errors_name_the_argument():
+    given = tensors()
+    x, fc1 = given["x"], given["fc1"]
+    for changed, text in [
+        ({"fc2": None}, "1 tensors of fc1, 0 of fc2"),
+        ({"x": x.numpy()}, "x: ndarray; give a torch tensor"),
+        ({"x": None}, "x: NoneType"),
+        ({"x": x.to_sparse()}, "x: a tensor without memory of its own, layout torch.sparse_coo"),
+        ({"fc1": [1, 2, 3, 4]}, "fc1: int; give a torch tensor"),
+        ({"fc1": [fc1[0], None, None, None]}, "fc1: NoneType"),
+        ({"fc1": 5}, "fc1: int"),
+        ({"fc1": torch.zeros(E, 15, H)}, "fc1: 15 rows; as many rows of up as of gate needs a multiple of 2"),
+        ({"fc1_bias": torch.zeros(E, 1)}, "fc1_bias: 1 values, expected 16, the rows of fc1"),
+        ({"fc2_bias": torch.zeros(E, WIDTH)}, "fc2_bias: 8 values, expected 12, the rows of fc2"),
+        ({"probs": 0.5}, "probs: float"),
+        ({"probs": torch.ones(ROWS, dtype=torch.complex64)}, "probs: torch.complex64; give real numbers"),
+    ]:
+        with pytest.raises(glu_ckpt.Error, match=text) as raised:
+            run(ops.grouped_mlp, {**given, **changed})
+        assert isinstance(raised.value, ValueError)
+    for options, text in [
+        ({"k": 1.5}, "k=1.5, activation='swiglu', .*: k is an integer"),
+        ({"k": -1}, "k=-1: a block of FC1 has at least 1 row"),
+        ({"k": 3}, "fc1: 16 rows; interleaved:3 needs a multiple of 6"),
+        ({"activation": None}, "activation=None, .* activation a name"),
+        ({"alpha": "x"}, "alpha='x'"),
+        ({"splits": None}, "splits: NoneType; give integers"),
+        ({"splits": 10}, "splits: int"),
+    ]:
+        with pytest.raises(glu_ckpt.Error, match=text):
+            run(ops.grouped_mlp, given, **options)
+    linear = ops.GroupedLinear(E, H, 6)
+    for splits, text in [(torch.tensor(10), r"m_splits: shape \[\]"), (torch.tensor([SPLITS]), r"shape \[1, 4\]"),
+                         (None, "m_splits: NoneType"), ([3, 0, 5], "3 splits for 4 experts")]:
+        with pytest.raises(ValueError, match=text):
+            linear(x, splits)
+    with pytest.raises(ValueError, match="inp: ndarray"):
+        linear(x.numpy(), SPLITS)
+
+
+def saved_shapes(function):
+    """Of what a forward keeps for its backward, by hooks that see each tensor."""
+    kept = []
+
+    def pack(t):
+        kept.append(tuple(t.shape))
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        out = function()
+    return out, kept
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+@pytest.mark.parametrize("as_operator", [True, False])
+def test_a_backward_keeps_what_it_needs(grouped, as_operator):
+    """A frozen layer kept its input, and a weight could not be updated after the last forward that does not need it."""
+    given, wanted = tensors(), wanted_grads()
+    dout = coded(ROWS, 2 * WIDTH).float()
+    splits = torch.tensor(SPLITS)
+
+    def linear(x, weight, bias):
+        forms = ([weight], [bias]) if grouped else (list(weight.unbind(0)), list(bias.unbind(0)))
+        if as_operator:
+            return torch.ops.glu_ckpt.grouped_linear(x, splits, *forms, [], True)
+        return ops.grouped_linear(x, splits, *forms)
+
+    leaves = [given[name].clone().requires_grad_() for name in ("x", "fc1", "fc1_bias")]
+    right = torch.autograd.grad(linear(*leaves), leaves, dout)
+    matrices = [(E, 2 * WIDTH, H)] if grouped else [(2 * WIDTH, H)] * E
+    for needed, kept in (("x", matrices), ("fc1", [(ROWS, H)]), ("fc1_bias", [])):
+        inputs = {name: given[name].clone().requires_grad_(name == needed) for name in ("x", "fc1", "fc1_bias")}
+        out, shapes = saved_shapes(lambda: linear(*inputs.values()))
+        assert shapes == [(E,), *kept], needed
+        with torch.no_grad():
+            for name in ("fc1", "fc1_bias") if needed != "x" else ("x", "fc1_bias"):
+                inputs[name].mul_(3)
+        (grad,) = torch.autograd.grad(out, inputs[needed], dout)
+        assert torch.equal(grad, right[list(inputs).index(needed)]), needed
+    for recompute in (False, True):
+        x = given["x"].clone().requires_grad_()
+        out, shapes = saved_shapes(lambda: run(ops.grouped_mlp, {**given, "x": x}, recompute=recompute))
+        assert ((ROWS, H) in shapes) == recompute
+        is_close(torch.autograd.grad(out, x, DOUT.float())[0], wanted["x"])
+        # What sum() hands down has strides of 0.
+        assert run(ops.grouped_mlp, {**given, "x": x}).sum().backward() is None
