@@ -48,6 +48,7 @@ def is_plain(t: torch.Tensor) -> bool:
     return (
         not _is_compiling()
         and (type(t) is torch.Tensor or type(t) is torch.nn.Parameter)
+        and not t.is_meta
         and _modes() == 0
         and _transforms() is None
     )
@@ -294,7 +295,7 @@ def autocast(x: torch.Tensor, *lists: list[torch.Tensor]) -> list[Any]:
     """x and lists of tensors in autocast's dtype, where that is on. Codes, complex numbers and float64 stay what they are,
     as torch's own layers leave them, and are refused later."""
     kind = x.device.type
-    if not torch.is_autocast_enabled(kind) or not x.is_floating_point():
+    if kind == "meta" or not torch.is_autocast_enabled(kind) or not x.is_floating_point():
         return [x, *lists]
     dtype = torch.get_autocast_dtype(kind)
     converted = [[t.to(dtype) if t.dtype in _DTYPES else t for t in tensors] for tensors in ([x], *lists)]

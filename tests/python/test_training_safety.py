@@ -179,6 +179,20 @@ def test_autocast_converts_what_could_be_computed_without_it(name):
                 ops.grouped_linear(wrong["x"], SPLITS, wrong["fc1"])
 
 
+def test_meta_tensors():
+    """Autocast has no such device, and values were looked for."""
+    module, linear = ops.GroupedMLP(E, H, WIDTH, device="meta", bias=True), ops.GroupedLinear(E, H, 6, device="meta")
+    x = torch.empty(ROWS, H, device="meta", requires_grad=True)
+    for splits in (SPLITS, torch.tensor(SPLITS, device="meta")):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out, y = module(x, splits, torch.empty(ROWS, device="meta")), linear(x, splits)
+        assert out.is_meta and out.shape == x.shape and y.shape == (ROWS, 6)
+        (out.sum() + y.sum()).backward()
+    assert x.grad.shape == x.shape and module.linear_fc1.weight1.grad.shape == (2 * WIDTH, H)
+    turned = ops.interleave(torch.empty(E, 2 * WIDTH, H, device="meta"), 4)
+    assert turned.is_meta and turned.shape == (E, 2 * WIDTH, H)
+
+
 def test_transforms_of_torch_func():
     given, wanted = tensors(), wanted_grads()
     names = list(given)
