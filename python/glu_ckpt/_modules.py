@@ -8,8 +8,8 @@ from typing import Any, Optional, Union
 import torch
 
 from ._grouped_linear import linear_with_buffers
-from ._grouped_mlp import is_gated, mlp_with_buffers
-from ._operands import check_tensor, listed
+from ._grouped_mlp import check_order, is_gated, make_call, mlp_with_buffers
+from ._operands import check_dtype, check_tensor, listed
 from ._weight_grads import Buffers, MainGrads
 
 
@@ -40,6 +40,7 @@ class GroupedLinear(torch.nn.Module):
         super().__init__()
         if min(num_gemms, in_features, out_features) < 1:
             raise ValueError(f"{num_gemms} experts of [{out_features}, {in_features}]: sizes are at least 1")
+        check_dtype("params_dtype", params_dtype or torch.get_default_dtype())
         self.num_gemms, self.in_features, self.out_features = num_gemms, in_features, out_features
         self.use_bias = bias
         self.single_grouped_weight, self.single_grouped_bias = single_grouped_weight, single_grouped_bias
@@ -177,7 +178,9 @@ class GroupedMLP(torch.nn.Module):
             "params_dtype": params_dtype,
             "device": device,
         }
+        make_call("F32", num_experts, hidden_size, _options_of(self.options))
         rows = moe_intermediate_size * (2 if is_gated(activation) else 1)
+        check_order(rows, k, activation)
         self.linear_fc1 = GroupedLinear(num_experts, hidden_size, rows, **forms)
         self.linear_fc2 = GroupedLinear(num_experts, moe_intermediate_size, hidden_size, **forms)
 

@@ -285,6 +285,16 @@ def test_errors_name_the_argument():
         linear(x.numpy(), SPLITS)
 
 
+def test_modules_refuse_options_when_they_are_made():
+    for options, text in [({"k": 3}, "interleaved:3 needs a multiple of 6"), ({"k": 1.5}, "k=1.5"),
+                          ({"activation": "silu"}, "silu"), ({"limit": 7.0}, "swiglu has no --limit"),
+                          ({"params_dtype": torch.float64}, "params_dtype: torch.float64")]:
+        with pytest.raises(glu_ckpt.Error, match=text):
+            ops.GroupedMLP(E, H, WIDTH, **options)
+    with pytest.raises(ValueError, match="params_dtype: torch.int8"):
+        ops.GroupedLinear(E, H, 6, params_dtype=torch.int8)
+
+
 def saved_shapes(function):
     """Of what a forward keeps for its backward, by hooks that see each tensor."""
     kept = []
