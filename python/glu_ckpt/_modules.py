@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
@@ -87,6 +88,11 @@ class GroupedLinear(torch.nn.Module):
             raise ValueError(f"m_splits: {type(m_splits).__name__}; give a list or a tensor")
         if len(m_splits) != self.num_gemms:
             raise ValueError(f"m_splits: {len(m_splits)} splits for {self.num_gemms} experts")
+        rows = math.prod(inp.shape[:-1])
+        if sum(m_splits) < rows:
+            raise ValueError(
+                f"m_splits: {sum(m_splits)} rows in a list, but inp has {rows}; give a tensor where rows belong to no expert"
+            )
 
     def forward(
         self,
@@ -94,8 +100,8 @@ class GroupedLinear(torch.nn.Module):
         m_splits: Union[torch.Tensor, Sequence[int]],
         is_first_microbatch: Optional[bool] = None,
     ) -> torch.Tensor:
-        """inp: [..., in_features]; m_splits: rows of each expert, a list or a tensor. With is_first_microbatch=True the
-        gradients replace what main_grad holds."""
+        """inp: [..., in_features]; m_splits: rows of each expert, in a list all of inp's, in a tensor all or fewer. With
+        is_first_microbatch=True the gradients replace what main_grad holds."""
         check_tensor("inp", inp)
         if inp.dim() < 1 or inp.shape[-1] != self.in_features:
             raise ValueError(f"inp: shape {list(inp.shape)}, expected [..., {self.in_features}]")

@@ -467,6 +467,7 @@ def test_m_splits_as_transformer_engine_has_them():
         assert torch.equal(linear(x, splits), out)
     torch.testing.assert_close(out, linear_reference(x, [1, 2, 3], linear.weights(), linear.biases()))
     for wrong, text in [(lambda: linear(x, [3, 3]), "2 splits for 3 experts"),
+                        (lambda: linear(x, [1, 2, 2]), "m_splits: 5 rows in a list, but inp has 6"),
                         (lambda: linear(x[:, :4], [1, 2, 3]), r"expected \[..., 12\]"),
                         (lambda: ops.GroupedLinear(0, H, 5), "at least 1")]:
         with pytest.raises(ValueError, match=text):
