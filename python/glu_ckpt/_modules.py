@@ -120,7 +120,10 @@ class GroupedLinear(torch.nn.Module):
 
 
 def _change_grouping(module: GroupedLinear, state: dict[str, Any], prefix: str, *unused: Any) -> None:
-    """Megatron-Core's rule: what is there under one form only is given the other. """
+    """Megatron-Core's rule: what is there under one form only is given the other. Of a module without quantizers there is
+    no extra state, which Megatron-Core writes empty."""
+    for number in ("", *range(module.num_gemms)):
+        state.pop(f"{prefix}_extra_state{number}", None)
     forms = [("weight", module.single_grouped_weight)]
     if module.use_bias:
         forms.append(("bias", module.single_grouped_bias))

@@ -403,6 +403,11 @@ def test_the_modules_have_megatrons_names_and_shapes():
     other.load_state_dict(flat)
     with pytest.raises(RuntimeError, match="cannot be split"):
         other.load_state_dict({**flat, "linear_fc1.weight": torch.zeros(3, 2)})
+    # Megatron-Core writes these, which hold nothing where no quantizer is.
+    extra = {f"linear_fc{n}._extra_state{e}": torch.empty(0, dtype=torch.uint8) for n in (1, 2) for e in ("", 1)}
+    assert other.load_state_dict({**indexed.state_dict(), **extra}).unexpected_keys == []
+    with pytest.raises(RuntimeError, match="Unexpected.*linear_fc1.extra"):
+        other.load_state_dict({**indexed.state_dict(), "linear_fc1.extra": torch.empty(0)})
     with pytest.raises(RuntimeError, match="Missing"):
         grouped.load_state_dict({name: t for name, t in indexed.state_dict().items() if name != "linear_fc1.weight1"})
 
