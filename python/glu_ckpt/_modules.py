@@ -119,6 +119,15 @@ class GroupedLinear(torch.nn.Module):
         return f"num_gemms={self.num_gemms}, in_features={self.in_features}, out_features={self.out_features}"
 
 
+def _gathered(value: torch.Tensor) -> torch.Tensor:
+    """A sharded tensor with all its rows on every rank: those of one expert, or of all, may be on another."""
+    if not hasattr(value, "placements"):
+        return value
+    from torch.distributed.tensor import Replicate
+
+    return value.redistribute(placements=[Replicate()] * len(value.placements))
+
+
 def _change_grouping(module: GroupedLinear, state: dict[str, Any], prefix: str, *unused: Any) -> None:
     """Megatron-Core's rule: what is there under one form only is given the other. Of a module without quantizers there is
     no extra state, which Megatron-Core writes empty."""
@@ -131,9 +140,9 @@ def _change_grouping(module: GroupedLinear, state: dict[str, Any], prefix: str, 
         whole = prefix + name
         parts = [f"{whole}{i}" for i in range(module.num_gemms)]
         if grouped and whole not in state and all(part in state for part in parts):
-            state[whole] = torch.stack([state.pop(part) for part in parts])
+            state[whole] = torch.stack([_gathered(state.pop(part)) for part in parts])
         elif not grouped and whole in state and not any(part in state for part in parts):
-            value = state.pop(whole)
+            value = _gathered(state.pop(whole))
             if value.dim() < 1 or value.shape[0] % module.num_gemms:
                 raise RuntimeError(f"{whole}: shape {list(value.shape)} cannot be split for {module.num_gemms} experts")
             split = value.unbind(0) if value.shape[0] == module.num_gemms else value.chunk(module.num_gemms)

@@ -508,6 +508,14 @@ def worker(rank, size, store):
             module(x, splits).square().sum().backward()
         for (name, a), b in zip(plain.named_parameters(), sharded.parameters()):
             assert torch.allclose(b.grad.full_tensor(), a.grad, rtol=1e-6), name
+        other = ops.GroupedMLP(2, 12, 8, k=4, bias=True, single_grouped_weight=not grouped, single_grouped_bias=True)
+        fully_shard(other, mesh=mesh)
+        other.load_state_dict(sharded.state_dict())
+        back = ops.GroupedMLP(2, 12, 8, k=4, bias=True, single_grouped_weight=grouped)
+        fully_shard(back, mesh=mesh)
+        back.load_state_dict(other.state_dict())
+        for (name, a), b in zip(plain.named_parameters(), back.parameters()):
+            assert torch.equal(b.full_tensor(), a), name
         inner = ops.GroupedMLP(2, 12, 8)
         fully_shard(inner.linear_fc1, mesh=mesh)
         try:
