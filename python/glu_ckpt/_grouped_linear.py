@@ -63,7 +63,8 @@ _ONES = 8
 
 
 def _expert_of_rows(splits: torch.Tensor, rows: int, device: torch.device) -> torch.Tensor:
-    ends = splits.to(device, non_blocking=True).cumsum(0)
+    # A copy of the host's, for memory that is pinned is read later, when its owner may have written the next step's.
+    ends = (splits if splits.device == device else splits.clone()).to(device, non_blocking=True).cumsum(0)
     numbers = torch.arange(rows, device=device)
     return torch.searchsorted(ends, numbers, right=True).clamp_(max=splits.shape[0] - 1)
 
