@@ -55,7 +55,9 @@ void FileSource::add_record(const Record& record, const InputPart& part, std::st
 }
 
 void FileSource::parse_record(std::string_view text, const InputPart& part) {
-  add_record(parse_record_json(text, part).record, part, text);
+  RecordFile content = parse_record_json(text, part);
+  add_record(content.record, part, text);
+  if (files_.format != Format::Safetensors) info_.metadata.merge(content.metadata);
 }
 
 void FileSource::take_extras(const Structure& extras) {

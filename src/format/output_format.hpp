@@ -54,6 +54,9 @@ struct OutputOptions {
   std::vector<SideFile> made_files{};
 };
 
+/// The part of the metadata that glu_ckpt.json keeps where files have no place for it.
+std::map<std::string, std::string> recorded_metadata(const OutputOptions& options);
+
 /// Returns true where the path names one file rather than a directory.
 bool names_single_file(const std::filesystem::path& path);
 

@@ -88,13 +88,15 @@ class RecordReader {
                              kChecksumField));
   }
 
-  void read_options(const JsonValue& options) {
-    if (options.kind() != JsonKind::Object) fail_invalid(options.offset(), "options is not an object");
-    for (const auto& [key, value] : options.members()) {
+  std::map<std::string, std::string> read_strings(std::string_view name, const JsonValue& object) const {
+    if (object.kind() != JsonKind::Object) fail_invalid(object.offset(), fmt::format("{} is not an object", name));
+    std::map<std::string, std::string> strings;
+    for (const auto& [key, value] : object.members()) {
       const auto text = value.get<std::string_view>();
-      if (!text) fail_invalid(value.offset(), fmt::format("option '{}' is not a string", key));
-      content_.options.insert_or_assign(std::string(key), *text);
+      if (!text) fail_invalid(value.offset(), fmt::format("'{}' of {} is not a string", key, name));
+      strings.insert_or_assign(std::string(key), *text);
     }
+    return strings;
   }
 
   void read_files(const JsonValue& files) {
@@ -117,8 +119,9 @@ class RecordReader {
 
   void read_field(std::string_view key, const JsonValue& value) {
     if (key == "options") {
-      content_.options.clear();
-      read_options(value);
+      content_.options = read_strings(key, value);
+    } else if (key == "metadata" && value.kind() == JsonKind::Object) {
+      content_.metadata = read_strings(key, value);
     } else if (key == "files") {
       content_.files.clear();
       read_files(value);
@@ -176,6 +179,11 @@ std::string print_record_json(const RecordFile& content) {
   if (!content.options.empty()) out += '\n';
   print_strings(out, content.options, "    ");
   if (!content.options.empty()) out += "\n  ";
+  if (!content.metadata.empty()) {
+    out += "},\n  \"metadata\": {\n";
+    print_strings(out, content.metadata, "    ");
+    out += "\n  ";
+  }
   out += "},\n  \"files\": [";
   if (!content.files.empty()) out += '\n';
   print_files(out, content.files);

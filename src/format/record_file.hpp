@@ -4,9 +4,11 @@
 ///   {"record_xxh3_128": "<32 hex>",
 ///    "version": "...", "naming": "...", ...,
 ///    "options": {"--glu": "interleaved:32", ...},
+///    "metadata": {"note": "...", ...},
 ///    "files": [{"name": "model.safetensors", "bytes": 123456, "header_bytes": 1234, "header_xxh3_128": "<32 hex>",
 ///               "data_xxh3_128": "<32 hex>"}, ...]}
 ///
+/// `metadata` is what safetensors files have in `__metadata__` besides; formats that have no place for it keep it here.
 /// The header of a safetensors file is its length and its JSON, everything before the tensors. All bytes of any other
 /// file are data. `data_xxh3_128` is the sum of core/data_hash.hpp. It is missing where parts of the file were cloned,
 /// since nobody read those. `record_xxh3_128` is XXH3-128 of this text with zeros for its own digits, so that no bit of
@@ -42,7 +44,8 @@ struct FileRecord {
 struct RecordFile {
   Record record;
   std::map<std::string, std::string> options;
-  std::vector<FileRecord> files;
+  std::vector<FileRecord> files = {};
+  std::map<std::string, std::string> metadata = {};
 };
 
 /// Throws RecordInvalid, also where the text does not fit the checksum in it. Fields that are not known and no strings
@@ -50,7 +53,7 @@ struct RecordFile {
 RecordFile parse_record_json(std::string_view text, const InputPart& part);
 /// The byte of a record's text at which the field begins; none where the record lacks it.
 std::optional<i64> record_offset(std::string_view text, std::string_view field);
-/// The checksum first, then record fields, then the options, then one line for each file.
+/// The checksum first, then record fields, the options, the metadata where there is some, and one line for each file.
 std::string print_record_json(const RecordFile& content);
 
 /// The `glu_ckpt.*` entries of a `__metadata__`, which are taken out of it.

@@ -56,6 +56,14 @@ std::unique_ptr<OutputFormat> make_output_format(const OutputOptions& options,
   return nullptr;
 }
 
+std::map<std::string, std::string> recorded_metadata(const OutputOptions& options) {
+  if (options.format == Format::Safetensors) return {};
+  std::map<std::string, std::string> metadata = options.metadata;
+  // Safetensors files get it anew.
+  metadata.erase("format");
+  return metadata;
+}
+
 bool names_single_file(const fs::path& path) { return format_of_name(path).has_value(); }
 
 i64 count_parameters(const std::vector<OutputTensor>& tensors) {
@@ -288,7 +296,7 @@ std::vector<std::string> StagedOutput::names_inside() const {
 }
 
 void StagedOutput::write_record_file(const Record& record) {
-  RecordFile content{record, options_.options, {}};
+  RecordFile content{record, options_.options, {}, recorded_metadata(options_)};
   for (const auto& [name, file] : records_) content.files.push_back(file);
   write_text(std::string(kRecordFileName), print_record_json(content));
 }

@@ -100,7 +100,9 @@ class TorchFormat final : public OutputFormat {
     std::map<std::size_t, std::string> embedded;
   };
 
-  std::string print_record(const Record& record) const { return print_record_json({record, options_.options, {}}); }
+  std::string print_record(const Record& record) const {
+    return print_record_json({record, options_.options, {}, recorded_metadata(options_)});
+  }
 
   std::vector<TorchFile> divide() {
     const auto& trees = structure_.trees;

@@ -71,7 +71,7 @@ void remove_from_directory(const fs::path& directory, const std::vector<std::str
       parse_record_json(read_small_file(path, kMaxRecordBytes, ErrorCode::RecordInvalid), path.string());
   for (const std::string& key : keys) content.record.erase(key);
   content.record.erase("version");
-  if (content.record.empty() && content.options.empty() && content.files.empty()) {
+  if (content.record.empty() && content.options.empty() && content.metadata.empty() && content.files.empty()) {
     if (const int error = remove_tree(path); error != 0) fail_errno(error, "remove", path);
     return sync_directory(directory);
   }

@@ -148,3 +148,39 @@ hidden_files() {
   check "hidden files back: .more" [ "$(cat "$out.back/.more")" == more ]
   rm -rf "$in" "$out" "$out.back"
 }
+
+# Entries of `__metadata__` come back from formats that have no place for them.
+metadata_entries() {
+  local in=$WORK/noted out=$WORK/noted.out way
+  mkdir "$in"
+  python3 - "$TESTDATA/tiny/megatron_bias/model.safetensors" "$in/model.safetensors" <<'PY'
+import json, struct, sys
+raw = open(sys.argv[1], "rb").read()
+size = struct.unpack("<Q", raw[:8])[0]
+header = json.loads(raw[8:8 + size])
+header["__metadata__"] = {"format": "pt", "note": "two\nlines", "quote": "\"é\""}
+text = json.dumps(header).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + raw[8 + size:])
+PY
+  for way in "--format torch-dist" "--format torch" single; do
+    if [[ $way == single ]]; then
+      status "metadata into a torch file" 0 convert "$in" "$out.pt" -q
+      mv "$out.pt" "$out"
+      mkdir "$out.d" && mv "$out" "$out.d/x.pt" && mv "$out.d" "$out"
+    else
+      # shellcheck disable=SC2086
+      status "metadata: $way" 0 convert "$in" "$out" $way -q
+    fi
+    status "metadata: $way: stamped" 0 stamp "$out" --glu contiguous -q
+    status "metadata: $way: back" 0 convert "$out" "$out.back.safetensors" -q
+    check "metadata: $way: the same entries" python3 - "$out.back.safetensors" <<'PY'
+import json, struct, sys
+raw = open(sys.argv[1], "rb").read()
+found = json.loads(raw[8:8 + struct.unpack("<Q", raw[:8])[0]])["__metadata__"]
+found = {k: v for k, v in found.items() if not k.startswith("glu_ckpt.")}
+sys.exit(found != {"format": "pt", "note": "two\nlines", "quote": "\"é\""})
+PY
+    rm -rf "$out" "$out".*
+  done
+  rm -r "$in"
+}

@@ -27,7 +27,9 @@ void read_record(std::string_view text) {
     return;
   }
   const RecordFile back = parse_record_json(print_record_json(content), "printed");
-  if (back.record != content.record || back.options != content.options || back.files != content.files) std::abort();
+  if (back.record != content.record || back.options != content.options || back.files != content.files ||
+      back.metadata != content.metadata)
+    std::abort();
 }
 
 }  // namespace

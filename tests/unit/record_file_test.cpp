@@ -50,6 +50,13 @@ TEST(RecordJson, ParsesBack) {
   EXPECT_EQ(back.record, content.record);
   EXPECT_EQ(back.options, content.options);
   EXPECT_EQ(back.files, content.files);
+  EXPECT_TRUE(back.metadata.empty());
+  const RecordFile with_metadata{content.record, content.options, content.files, {{"note", "\"\n"}, {"glu", "x"}}};
+  const auto both = parse_record_json(print_record_json(with_metadata), "x");
+  EXPECT_EQ(both.metadata, with_metadata.metadata);
+  EXPECT_EQ(both.record, content.record);
+  EXPECT_EQ(both.files, content.files);
+  EXPECT_EQ(parse_slug(R"({"metadata":{"a":1}})"), "record-invalid");
   const auto empty = parse_record_json(print_record_json({}), "x");
   EXPECT_TRUE(empty.record.empty() && empty.options.empty() && empty.files.empty());
 }
