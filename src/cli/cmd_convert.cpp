@@ -1,18 +1,11 @@
-#include <sys/resource.h>
-
 #include <chrono>
 
 #include "cli/session.hpp"
+#include "core/peak_memory.hpp"
 #include "report/report.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
-
-i64 peak_memory() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return i64{1024} * usage.ru_maxrss;
-}
 
 void print_report(const Options& options, const report::Conversion& conversion) {
   if (options.json)

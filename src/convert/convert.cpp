@@ -1,7 +1,6 @@
 /// The public calls, and a conversion as its passes.
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include "convert/check_output.hpp"
 #include "convert/choose_clones.hpp"
@@ -9,6 +8,7 @@
 #include "convert/prove_pass.hpp"
 #include "convert/staging.hpp"
 #include "core/fail.hpp"
+#include "core/peak_memory.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_backed.hpp"
@@ -17,12 +17,6 @@
 
 namespace glu_ckpt {
 namespace {
-
-i64 peak_memory_so_far() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return i64{1024} * usage.ru_maxrss;
-}
 
 /// Tensors, headers and the source's other files, at the most.
 i64 disk_needed(const Conversion& conversion, i64 bytes_written) {
@@ -211,7 +205,7 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   ExecuteOptions execution;
   execution.jobs = jobs_of(run);
   execution.memory_bytes = run.memory_bytes;
-  planned.peak_memory = peak_memory_so_far() + planned_buffer_bytes(conversion.plan, *conversion.backend, execution);
+  planned.peak_memory = peak_memory() + planned_buffer_bytes(conversion.plan, *conversion.backend, execution);
   const FilesystemInfo filesystem = filesystem_of(directory_of(output_name(output)));
   planned.disk_needed = disk_needed(conversion, planned.bytes_written);
   planned.disk_free = filesystem.free_bytes;
