@@ -38,14 +38,44 @@ ExitStatus print_one(const Options& options, const Session& session) {
   return ExitStatus::Done;
 }
 
-/// A digest and a path a line, as --check reads them.
+/// The characters that end a line, the one that escapes them, and what sha256sum puts behind that for each.
+constexpr std::string_view kEscaped = "\n\r\\", kEscapes = "nr\\";
+
+/// A digest and a path, as --check reads them. Where the path needs escapes, the line begins with a backslash.
+std::string list_line(const Digest& digest, const std::string& path) {
+  std::string escaped;
+  for (const char c : path) {
+    const std::size_t at = kEscaped.find(c);
+    escaped += at == kEscaped.npos ? std::string(1, c) : std::string("\\") + kEscapes[at];
+  }
+  return fmt::format("{}{}  {}\n", escaped == path ? "" : "\\", to_string(digest), escaped);
+}
+
+/// Empty where it holds an escape that list_line() does not write.
+std::string unescaped(std::string_view path) {
+  std::string text;
+  while (!path.empty()) {
+    if (path.front() != '\\') {
+      text += path.front();
+      path.remove_prefix(1);
+      continue;
+    }
+    const std::size_t at = path.size() > 1 ? kEscapes.find(path[1]) : kEscapes.npos;
+    if (at == kEscapes.npos) return {};
+    text += kEscaped[at];
+    path.remove_prefix(2);
+  }
+  return text;
+}
+
+/// A digest and a path a line.
 ExitStatus print_all(const Options& options, const Session& session) {
   JsonWriter json;
   json.begin_object().key("digests").begin_array();
   for (const std::string& path : options.paths) {
     const CheckpointDigest found = digest_of(options, path, session.run());
     check_record(path, found);
-    if (!options.json) print_out(options, fmt::format("{}  {}\n", to_string(found.digest), path));
+    if (!options.json) print_out(options, list_line(found.digest, path));
     json.begin_object().field("path", path);
     write_digest(json, found.digest);
     json.end_object();
@@ -66,19 +96,22 @@ std::vector<ExpectedDigest> read_list(const std::string& file) {
   std::vector<ExpectedDigest> list;
   for (std::size_t begin = 0, number = 1; begin < text.size(); ++number) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
+    std::string_view line = std::string_view(text).substr(begin, end - begin);
     begin = end + 1;
     if (line.empty()) continue;
+    const bool is_escaped = line.front() == '\\';
+    if (is_escaped) line.remove_prefix(1);
     const std::size_t blank = line.find(' ');
-    const std::size_t path = line.find_first_not_of(' ', blank);
-    const auto digest = parse_digest(std::string_view(line).substr(0, blank));
-    if (!digest || path == std::string::npos)
+    const std::size_t start = std::min(line.find_first_not_of(' ', blank), line.size());
+    const std::string path = is_escaped ? unescaped(line.substr(start)) : std::string(line.substr(start));
+    const auto digest = parse_digest(line.substr(0, blank));
+    if (!digest || path.empty())
       fail(ErrorCode::Usage, {file, {}},
            "{}: line {} is not a digest and a path, as `glu-ckpt digest A B` prints them; of one checkpoint whose "
            "digest "
            "is noted, `glu-ckpt verify PATH gck2:...` says whether it has it",
            file, number);
-    list.push_back({*digest, line.substr(path)});
+    list.push_back({*digest, path});
   }
   return list;
 }

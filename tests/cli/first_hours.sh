@@ -221,6 +221,18 @@ $a: differs" digest --check "$list"
   printf 'no digest\n' >"$list"
   status "digest --check of another file" 2 digest --check "$list"
   status "digest of nothing" 2 digest
+  # A path with a newline, as sha256sum writes it.
+  local odd=$WORK/$'odd\n\\name'
+  cp -r "$a" "$odd"
+  status "digest of a path with a newline" 0 digest "$odd" "$b"
+  check "digest of a path with a newline: $OUT" [ "$OUT" == "\\$(digest "$a")  $WORK/odd\\n\\\\name
+$(digest "$b")  $b" ]
+  printf '%s\n' "$OUT" >"$list"
+  status "digest --check of a path with a newline" 0 digest --check "$list" --json
+  check "digest --check of a path with a newline: its path" [ "$(json_get 'v["checked"][0]["path"].endswith("odd\n\\name")')" == True ]
+  printf '\\%s  a\\x\n' "$(digest "$a")" >"$list"
+  status "digest --check of another escape" 2 digest --check "$list"
+  rm -r "$odd"
   status "verify A gck2:..." 0 verify "$a" "$(digest "$a")"
   status "verify A gck2:... of another" 1 verify "$a" "$(digest "$b")" --json
   check "verify A gck2:...: both digests" [ "$(json_get 'v["digest_a"], v["digest_b"], v["equal"]')" == \
