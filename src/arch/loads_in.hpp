@@ -25,7 +25,7 @@ struct StoredModel {
   LayoutAnswers layout;
   /// One for each layer and kind of experts; the optimizer's states aside.
   std::vector<StoredExperts> experts;
-  /// There are tensors outside of the experts.
+  /// There are tensors outside of the experts, and it is not one shard of several.
   bool has_rest = false;
   /// model_type in config.json, and that of the language model where it has its own.
   std::string model_type;

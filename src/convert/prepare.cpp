@@ -206,7 +206,7 @@ LoadsIn loaders_of(const Conversion& conversion) {
   StoredModel stored;
   for (const ExpertBlock& block : model.blocks)
     if (!block.is_optimizer_state()) stored.experts.push_back(written_as(conversion, block));
-  stored.has_rest = !model.others.empty();
+  stored.has_rest = !model.others.empty() && lone_shard_text(*conversion.source.source).empty();
   stored.model_type = conversion.source.hints.model_type;
   stored.text_model_type = conversion.source.hints.text_model_type;
   stored.layout = conversion.plan.to;

@@ -139,6 +139,7 @@ class TorchFormat final : public OutputFormat {
   std::vector<TorchFile> by_tree() const {
     const auto& trees = structure_.trees;
     std::vector<TorchFile> files;
+    files.reserve(trees.size() + 1);
     for (const TorchTree& tree : trees) files.push_back({tree.file, &tree, {}});
     const std::vector<std::size_t> tree_of = tree_of_outputs(trees, tensors_);
     TorchFile rest{bin_name(0, 1), nullptr, {}};

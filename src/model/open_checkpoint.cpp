@@ -48,7 +48,7 @@ LoadsIn loaders_of(const Source& source, const ModelHints& hints, const Recognit
   stored.layout = model.layout;
   for (const ExpertBlock& block : model.blocks)
     if (!block.is_optimizer_state()) stored.experts.push_back(stored_as(block));
-  stored.has_rest = !model.others.empty();
+  stored.has_rest = !model.others.empty() && lone_shard_text(source).empty();
   stored.model_type = hints.model_type;
   stored.text_model_type = hints.text_model_type;
   stored.format = to_string(source.format());
