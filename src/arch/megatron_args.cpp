@@ -9,6 +9,7 @@
 #include "arch/architecture.hpp"
 #include "arch/config_fields.hpp"
 #include "arch/dense_table.hpp"
+#include "arch/yarn_scale.hpp"
 #include "core/fail.hpp"
 
 namespace glu_ckpt {
@@ -418,11 +419,6 @@ class ArgsWriter {
       warn("rope_interleave is false, but Megatron-Core's latent attention interleaves");
   }
 
-  static double yarn_mscale(double factor, double mscale) {
-    constexpr double kSlope = 0.1;
-    return factor <= 1.0 ? 1.0 : kSlope * mscale * std::log(factor) + 1.0;
-  }
-
   /// transformers multiplies the cosine and sine by `attention_factor`; without it, by the quotient of both scales, or,
   /// where one of the two is missing, by what the factor alone gives. Megatron-Core always takes the quotient, so the
   /// first scale is chosen for it; the second also belongs to the scale of latent attention's softmax.
@@ -431,7 +427,7 @@ class ArgsWriter {
     add_float("rotary-scaling-factor", factor);
     const auto said = rope_number("attention_factor");
     const double first = rope_number("mscale").value_or(0.0), second = rope_number("mscale_all_dim").value_or(0.0);
-    const double below = yarn_mscale(factor, second), alone = yarn_mscale(factor, 1.0);
+    const double below = yarn_scale(factor, second), alone = yarn_scale(factor, 1.0);
     const bool both = first != 0.0 && second != 0.0;
     const double scale = both && !said  ? first
                          : factor > 1.0 ? (said.value_or(alone) * below - 1.0) / (alone - 1.0)

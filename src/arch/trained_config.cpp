@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "arch/trained_family.hpp"
+#include "arch/yarn_scale.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -193,12 +194,17 @@ Value rope_scaling(SavedArgs& args, const ConfigRow& row) {
   const double length = args.number("original_max_position_embeddings")
                             .value_or(args.number("yarn_original_max_position_embeddings").value_or(kLength));
   text += fmt::format(",\n    \"original_max_position_embeddings\": {}", static_cast<i64>(length));
-  const double all_dim = args.number("mscale_all_dim").value_or(0.0);
+  const double all_dim = args.number("mscale_all_dim").value_or(0.0), mscale = args.number("mscale").value_or(1.0);
   // transformers has no such factor where both are 1 and 0.
   if (latent || all_dim != 0.0) {
-    text += fmt::format(",\n    \"mscale\": {}", float_word(args.number("mscale").value_or(1.0)));
+    text += fmt::format(",\n    \"mscale\": {}", float_word(mscale));
     text += fmt::format(",\n    \"mscale_all_dim\": {}", float_word(all_dim));
   }
+  // Of both it takes the quotient only where neither is 0; else it scales by the factor alone, unless it is told.
+  const double factor = args.needed_number(row.argument);
+  const double scale = yarn_scale(factor, mscale) / yarn_scale(factor, all_dim);
+  if ((mscale == 0.0 || all_dim == 0.0) && scale != yarn_scale(factor, 1.0))
+    text += fmt::format(",\n    \"attention_factor\": {}", float_word(scale));
   if (!latent)
     text += fmt::format(",\n    \"truncate\": {}", flag_word(!args.has("yarn_correction_range_round_to_int") ||
                                                              args.flag("yarn_correction_range_round_to_int")));

@@ -77,10 +77,11 @@ FAMILIES = {
         QWEN | {"shared_expert_intermediate_size": 56, "qkv_bias": True, "norm_topk_prob": False},
     ),
     "qwen3_moe": Family("qwen3_moe", QWEN | {"norm_topk_prob": True}),
+    "qwen3_moe_tied": Family("qwen3_moe", QWEN | {"tie_word_embeddings": True, "norm_topk_prob": False}),
     # Its scale of YaRN is given, which no argument says as it is.
-    "qwen3_moe_tied": Family(
+    "qwen3_moe_yarn": Family(
         "qwen3_moe",
-        QWEN | {"tie_word_embeddings": True, "norm_topk_prob": False,
+        QWEN | {"norm_topk_prob": True,
                 "rope_parameters": yarn(original_max_position_embeddings=32, attention_factor=1.7)},
     ),
     "qwen3_moe_dense_layer": Family("qwen3_moe", QWEN | {"mlp_only_layers": [1], "norm_topk_prob": True}),

@@ -76,6 +76,23 @@ TrainedConfig made(const SavedFields& fields, const std::string& type = {},
   return make_trained_config(json_text(fields), tensors, type);
 }
 
+/// Where one of YaRN's two scales is 0, transformers takes no notice of the other.
+TEST(TrainedConfig, SaysTheScaleOfYarn) {
+  const auto factor_of = [](const std::string& mscale, const std::string& all_dim) {
+    const TrainedConfig found = made(changed(deepseek(), {{"rope_type", "\"yarn\""},
+                                                          {"rotary_scaling_factor", "4.0"},
+                                                          {"mscale", mscale},
+                                                          {"mscale_all_dim", all_dim}}),
+                                     "deepseek_v3");
+    EXPECT_NE(found.text, "") << found.why_none;
+    return ConfigFields(found.text).number({"rope_scaling.attention_factor"}).value_or(0.0);
+  };
+  EXPECT_EQ(factor_of("1.0", "0.0"), 0.0);
+  EXPECT_EQ(factor_of("0.5", "0.25"), 0.0);
+  EXPECT_NEAR(factor_of("5.049432643111371", "0.0"), 1.7, 1e-12);
+  EXPECT_NEAR(factor_of("0.0", "1.0"), 1.0 / 1.1386294361119891, 1e-12);
+}
+
 TEST(TrainedConfig, SaysWhatTheArgumentsSay) {
   const TrainedConfig found = made(kQwen3);
   ASSERT_EQ(found.why_none, "");
