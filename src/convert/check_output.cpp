@@ -5,11 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <set>
+#include <vector>
 
 #include "core/fail.hpp"
 #include "format/check_apart.hpp"
 #include "format/checkpoint_files.hpp"
+#include "format/record_file.hpp"
 #include "io/directory.hpp"
+#include "io/file.hpp"
 #include "io/file_names.hpp"
 
 namespace glu_ckpt {
@@ -28,14 +32,29 @@ bool has_tensor_files(const fs::path& directory) {
   });
 }
 
-/// Megatron keeps the iterations of a run side by side: more than one must not go. `--to megatron` writes the other
-/// files of the source beside them.
-bool only_one_iteration(const fs::path& path) {
-  const auto names = list_directory(path);
-  return std::ranges::count_if(names, [&](const std::string& name) {
-           const bool of_other_files = name == kHfDirectory && link_kind(path / name) == PathKind::Directory;
-           return is_directory_at(path / name) && !(of_other_files && !has_tensor_files(path / name));
-         }) == 1;
+/// Returns whether all files in or below the directory are among `recorded`, whose names begin with `prefix`.
+bool holds_recorded_files_alone(const fs::path& directory, const std::string& prefix,
+                                const std::set<std::string, std::less<>>& recorded) {
+  const auto names = list_directory(directory);
+  return std::ranges::all_of(names, [&](const std::string& name) {
+    if (link_kind(directory / name) == PathKind::Directory)
+      return holds_recorded_files_alone(directory / name, prefix + name + "/", recorded);
+    return recorded.contains(prefix + name);
+  });
+}
+
+/// Returns whether `--to megatron` wrote hf/ beside the iteration, and nobody has put another file there since.
+bool wrote_hf_beside(const fs::path& iteration, const fs::path& hf) {
+  const fs::path path = iteration / kRecordFileName;
+  if (link_kind(hf) != PathKind::Directory || !path_exists(path)) return false;
+  std::set<std::string, std::less<>> recorded;
+  try {
+    const std::string text = read_small_file(path, kMaxRecordBytes, ErrorCode::RecordInvalid);
+    for (FileRecord& file : parse_record_json(text, {path.string(), {}}).files) recorded.insert(std::move(file.name));
+  } catch (const Error&) {
+    return false;
+  }
+  return holds_recorded_files_alone(hf, std::string(kHfFolder), recorded);
 }
 
 /// Returns whether a directory in a checkpoint holds another one. The files of a Megatron rank are in a directory of
@@ -52,6 +71,18 @@ bool marks_checkpoint(std::string_view name) {
   return name == "glu_ckpt.json" || name == "model.safetensors" || name == ".metadata" ||
          name.ends_with(".safetensors.index.json") || name == "pytorch_model.bin" ||
          name == "pytorch_model.bin.index.json" || name.starts_with("mp_rank_");
+}
+
+/// Megatron keeps the iterations of a run side by side: more than one must not go, nor what is no checkpoint.
+/// `--to megatron` writes the other files of the source to hf/ beside them.
+bool only_one_iteration(const fs::path& path) {
+  std::vector<std::string> directories = list_directory(path);
+  std::erase_if(directories, [&](const std::string& name) { return !is_directory_at(path / name); });
+  const bool has_hf = std::erase(directories, std::string(kHfDirectory)) > 0;
+  if (directories.size() != 1) return false;
+  const fs::path iteration = path / directories.front();
+  return std::ranges::any_of(list_directory(iteration), marks_checkpoint) &&
+         (!has_hf || wrote_hf_beside(iteration, path / kHfDirectory));
 }
 
 /// Returns whether --overwrite may remove it: an empty directory, a file of tensors, or a checkpoint with no other

@@ -41,9 +41,13 @@ void check_apart(const fs::path& output, const fs::path& source) {
 void check_apart(const fs::path& output, const Source& source) {
   check_apart(output, source.path());
   const fs::path dst = resolved(output);
+  const bool is_directory = is_directory_at(source.path());
   const fs::path directory =
-      is_directory_at(source.path()) ? source.path() / source.structure().iteration_dir : source.path().parent_path();
-  std::vector<fs::path> files;
+      is_directory ? source.path() / source.structure().iteration_dir : directory_of(source.path());
+  // The index and config.json too, which a cache of the hub has as symlinks to elsewhere.
+  std::vector<fs::path> files = {directory / "config.json"};
+  if (is_directory)
+    for (const std::string& name : list_directory(directory)) files.push_back(directory / name);
   for (const std::string& name : source.inventory().files) files.push_back(directory / name);
   for (const ExtraFile& extra : source.extra_files()) files.push_back(extra.path);
   for (const fs::path& file : files)

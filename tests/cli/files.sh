@@ -147,12 +147,23 @@ overwriting_megatron() {
   local hf=$TESTDATA/hf/qwen3_moe out=$WORK/over.megatron before
   status "for Megatron" 0 convert "$hf" "$out" --to megatron -q
   before=$(tree_sum "$out")
-  echo old >"$out/hf/old"
   status "--overwrite of an output for Megatron" 0 convert "$hf" "$out" --to megatron --overwrite -q
   check "--overwrite of an output for Megatron: the new one alone" [ "$before" == "$(tree_sum "$out")" ]
   mkdir "$out/iter_0000100"
   status "--overwrite of two iterations" 4 convert "$hf" "$out" --to megatron --overwrite -q
   rmdir "$out/iter_0000100"
+  # What nobody recorded is somebody's own: in hf/, and where there is no checkpoint.
+  echo mine >"$out/hf/notes"
+  status "--overwrite where hf/ holds another file" 4 convert "$hf" "$out" --to megatron --overwrite -q
+  check "--overwrite where hf/ holds another file: it is there" [ -f "$out/hf/notes" ]
+  rm "$out/hf/notes"
+  mkdir -p "$out.run/iter_0000100" "$out.run/hf"
+  echo 100 >"$out.run/latest_checkpointed_iteration.txt"
+  echo mine >"$out.run/iter_0000100/train.py"
+  status "--overwrite of a run without a checkpoint" 4 convert "$hf" "$out.run" --to megatron --overwrite -q
+  cp "$TESTDATA/tiny/megatron_bias/model.safetensors" "$out.run/iter_0000100"
+  status "--overwrite of another program's run with hf/" 4 convert "$hf" "$out.run" --to megatron --overwrite -q
+  check "--overwrite of another program's run: it is there" [ -f "$out.run/iter_0000100/train.py" ]
   cp "$TESTDATA/tiny/megatron_bias/model.safetensors" "$out/hf"
   status "--overwrite where hf/ holds a model" 4 convert "$hf" "$out" --to megatron --overwrite -q
   check "--overwrite where hf/ holds a model: it is there" [ -f "$out/hf/model.safetensors" ]
@@ -214,6 +225,9 @@ files_in_sources() {
   refuses_source "report of a file over it" report "$a/$shard" --html "$a/$shard"
   refuses_source "report over a blob" report "$work.cache/snapshots/abc" \
     --html "$(realpath "$work.cache/snapshots/abc/$shard")"
+  refuses_source "report over the index's blob" report "$work.cache/snapshots/abc" \
+    --html "$(realpath "$work.cache/snapshots/abc/model.safetensors.index.json")"
+  refuses_source "report of a file over its config.json" report "$a/$shard" --html "$a/config.json"
   refuses_source "diff over B's shard" diff "$a" "$b" --html "$b/$shard"
   refuses_source "forward over a shard" forward "$a" --layer 0 --input "$work.in.safetensors" --output "$a/$shard"
   refuses_source "forward into its source" forward "$a" --layer 0 --input "$work.in.safetensors" \
