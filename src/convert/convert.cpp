@@ -55,10 +55,10 @@ void check_can_create(const Conversion& conversion) {
   const OutputOptions options = output_options(conversion, make_record(conversion, std::nullopt));
   (void)make_output_format(options, conversion.plan.outputs);
   const std::filesystem::path output = output_name(conversion.output);
-  // Not every file system has files without a name.
+  // Not every file system has files without a name. A directory of a name of its own is in nobody's way if it stays.
   if (File::unnamed(directory_of(output), false).is_open()) return;
-  const std::filesystem::path partial = partial_of(output);
-  if (make_directory(partial)) (void)remove_empty_directory(partial);
+  const std::filesystem::path tried = directory_of(output) / fmt::format(".{}.plan", output.filename().string());
+  if (make_directory(tried)) (void)remove_empty_directory(tried);
 }
 
 Converted convert_with(const std::filesystem::path& source, const std::filesystem::path& output,

@@ -310,7 +310,7 @@ refused_alike() {
 
 # `plan` is `convert` without the writing, so it refuses the same, and leaves nothing.
 plan_refuses() {
-  local hf=$TESTDATA/hf out=$WORK/refused to=(--experts grouped --glu contiguous)
+  local hf=$TESTDATA/hf out=$WORK/refused to=(--experts grouped --glu contiguous) command
   refused_alike "several shards in a torch file" 2 usage "$hf/qwen3_moe" "$out.pt" "${to[@]}" --max-shard-size 50KB
   refused_alike "several shards in a safetensors file" 2 usage "$hf/qwen3_moe" "$out.safetensors" "${to[@]}" \
     --max-shard-size 50KB
@@ -319,7 +319,10 @@ plan_refuses() {
   cp "$hf"/mixtral/model-* "$out.bare"
   refused_alike "an unknown activation" 4 unknown-activation "$out.bare" "$out" "${to[@]}" --verify forward
   refused_alike "an unknown order" 4 unknown-glu "$TESTDATA/megatron/homogeneous" "$out" --experts indexed --verify forward
-  refused_alike "a directory that takes no files" 3 not-found "$hf/qwen3_moe" /proc/refused "${to[@]}"
+  for command in plan convert; do
+    status "$command: a directory that takes no files" 3 "$command" "$hf/qwen3_moe" /proc/refused "${to[@]}" -q
+    check "$command: a directory that takes no files: $ERR" has "$ERR" "cannot be created"
+  done
   status "plan of what works" 0 plan "$hf/qwen3_moe" "$out" "${to[@]}" -q
   rm -r "$out.bare"
   check "plan leaves nothing" [ -z "$(ls -d "$out"* 2>/dev/null)" ]
