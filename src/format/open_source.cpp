@@ -93,8 +93,16 @@ Listing listing_of(const std::vector<fs::path>& entries) {
 bool is_hidden(std::string_view name) { return name.starts_with('.'); }
 
 /// Hidden files pass through as all others do, e.g. .gitattributes; but weights never lie beside those of an output.
+/// Nor do parts of them that a copy in progress has (.model.safetensors.Ab12Cd of rsync), or files of a file system or
+/// an editor that are there for a while.
 bool is_hidden_weights(std::string_view name) {
-  return is_hidden(name) && (name.ends_with(kSafetensorsSuffix) || ends_with_any(name, kTorchSuffixes));
+  if (!is_hidden(name)) return false;
+  const std::string_view whole = name.substr(0, name.rfind('.'));
+  const auto is_weights = [](std::string_view part) {
+    return part.ends_with(kSafetensorsSuffix) || ends_with_any(part, kTorchSuffixes);
+  };
+  return is_weights(name) || is_weights(whole) || name.starts_with(".nfs") || name.starts_with(".fuse_hidden") ||
+         name.ends_with(".swp");
 }
 
 /// Adds a symlink that leads nowhere, as an interrupted download leaves it; false for any other entry.
@@ -314,8 +322,10 @@ CheckpointFiles find_in_directory(const fs::path& path) {
   files.path = path;
   files.directory = path;
   files.config = if_file(path / "config.json");
-  if (files.config.empty()) files.config = if_file(path / kHfDirectory / "config.json");
   files.record = if_file(path / kRecordFileName);
+  // A copy of what was made for Megatron; anybody else's hf/ may be another model's.
+  const bool was_for_megatron = !files.record.empty() && is_file(path / without_beside(kMegatronArgsFile));
+  if (files.config.empty() && was_for_megatron) files.config = if_file(path / kHfDirectory / "config.json");
   files.extras = if_file(path / kExtrasFileName);
   if (is_file(path / ".metadata")) {
     files.format = Format::TorchDist;
@@ -408,7 +418,7 @@ CheckpointFiles follow_tracker(const fs::path& path) {
 /// One directory of a run, given by itself: what describes the model lies beside it.
 void add_files_of_run(const fs::path& directory, CheckpointFiles& files) {
   const fs::path run = run_directory(directory);
-  if (files.format == Format::Safetensors || run.empty()) return;
+  if (files.format != Format::TorchDist || run.empty()) return;
   for (const auto& entry : sorted_entries(run)) add_beside(entry, files);
   if (files.config.empty()) files.config = if_file(run / kHfDirectory / "config.json");
 }

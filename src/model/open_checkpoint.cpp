@@ -265,7 +265,8 @@ std::string dangling_text(const std::filesystem::path& path) {
 /// Without it the model would be taken for one of which nothing is known but its experts.
 void require_config(const Source& source) {
   for (const std::string& name : source.info().dangling) {
-    if (name != "config.json" && name_in_hf(name) != "config.json") continue;
+    const bool is_read = name == "config.json" || (name_in_hf(name) == "config.json" && source.hints().config.empty());
+    if (!is_read) continue;
     const std::filesystem::path path = dangling_path(source, name);
     fail(ErrorCode::NotFound, {path.string(), {}}, "{}", dangling_text(path));
   }

@@ -82,6 +82,15 @@ config_files() {
   rm "$out.bare/config.json"
   status "a directory that lost it" 0 inspect "$out.bare" --from-config "$hf/config.json"
   check "a directory that lost it: nothing loads it: $OUT" has "$OUT" "nothing as it is: no config.json"
+  # hf/ of a directory that was not made here may be another model's.
+  mkdir "$out.bare/hf"
+  echo '{' >"$out.bare/hf/config.json"
+  status "a foreign hf/" 0 convert "$out.bare" "$out.grouped" --experts grouped --glu contiguous -q
+  cp "$hf/config.json" "$out.bare/hf"
+  status "a foreign hf/: no model" 4 convert "$out.bare" "$out.m3" --to megatron -q
+  cp "$hf/config.json" "$out.bare"
+  ln -sf nowhere "$out.bare/hf/config.json"
+  status "a foreign hf/, config.json not there" 0 convert "$out.bare" "$out.g2" --experts grouped --glu contiguous -q
   rm -rf "$out".*
 }
 
@@ -131,8 +140,10 @@ hidden_files() {
   echo ref >"$in/.git/HEAD"
   echo tag >"$in/.cache/huggingface/CACHEDIR.TAG"
   cp "$hf/model-00001-of-00002.safetensors" "$in/.model.safetensors"
+  # Of a copy by rsync that is under way, of NFS, of an editor.
+  echo part | tee "$in/.model-00001-of-00002.safetensors.Ab12Cd" "$in/.nfs000012" "$in/.config.json.swp" >/dev/null
   status "hidden files" 0 convert "$in" "$out" --experts grouped --glu contiguous
-  for name in .cache .git .model.safetensors; do
+  for name in .cache .git .model.safetensors .model-00001-of-00002.safetensors.Ab12Cd .nfs000012 .config.json.swp; do
     check "hidden files: $name: $ERR" has "$ERR" "note: $name is not part of the checkpoint and is left behind"
     check "hidden files: no $name" absent "$out/$name"
   done
