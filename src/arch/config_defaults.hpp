@@ -1,5 +1,5 @@
 #pragma once
-/// What a field of config.json is where the file does not say it.
+/// The values that fields of config.json have where the file leaves them out.
 
 #include <string_view>
 

@@ -200,7 +200,8 @@ Value rope_scaling(SavedArgs& args, const ConfigRow& row) {
     text += fmt::format(",\n    \"mscale\": {}", float_word(mscale));
     text += fmt::format(",\n    \"mscale_all_dim\": {}", float_word(all_dim));
   }
-  // Of both it takes the quotient only where neither is 0; else it scales by the factor alone, unless it is told.
+  // transformers takes the quotient of both scales only where neither is 0. Else it takes the scale that the factor
+  // alone gives, unless attention_factor says another one.
   const double factor = args.needed_number(row.argument);
   const double scale = yarn_scale(factor, mscale) / yarn_scale(factor, all_dim);
   if ((mscale == 0.0 || all_dim == 0.0) && scale != yarn_scale(factor, 1.0))

@@ -150,7 +150,10 @@ void check_output(const fs::path& input, const fs::path& output, const ConvertOp
     fail(ErrorCode::OutputExists, {name, {}}, "{} exists; choose another name, or --overwrite to replace it", name);
   if (options.overwrite && !is_replaceable(output))
     fail(ErrorCode::OutputExists, {name, {}},
-         "{} exists and is not a checkpoint, so --overwrite does not remove it; choose another name", name);
+         "{} exists, and --overwrite removes nothing but one checkpoint: this is none, holds another one, or has files "
+         "in hf/ "
+         "that its record does not list; choose another name",
+         name);
 }
 
 }  // namespace glu_ckpt

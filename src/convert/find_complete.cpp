@@ -51,7 +51,7 @@ bool begins_with(const File& file, const File& start) {
 /// on writing, and is told of.
 void check_still_copied(const Conversion& conversion, const ExtraFile& file, const std::filesystem::path& copied,
                         const FailOther& fail_other) {
-  // What was edited is a config.json, which config_line() is about.
+  // Only config.json is ever edited, and config_line() compares that one.
   if (file.edit != nullptr) return;
   const File now = File::open_read(file.path), copy = File::open_read(copied);
   if (!begins_with(now, copy))

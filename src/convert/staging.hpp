@@ -11,7 +11,7 @@
 
 namespace glu_ckpt {
 
-/// What the output is to be, without what the run that writes it adds.
+/// The options of an output: format, files and record. The run that writes it adds the rest, such as its progress.
 OutputOptions output_options(const Conversion& conversion, Record record);
 
 /// The output being written beside its final path. Rank 0 makes it, and then the others join it.

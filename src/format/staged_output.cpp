@@ -155,7 +155,8 @@ void StagedOutput::require_owner(std::string_view action) const {
          "{}: a process that joined the run cannot {} it; the one that made it does", options_.path.string(), action);
 }
 
-/// What stood beside the source's directory of tensors stands in that of the output, which has no other one.
+/// Files that lay beside the source's directory of tensors (hf/, megatron_args.txt) are written below the output, if
+/// its tensors are in no directory of their own.
 void StagedOutput::put_beside_files_below() {
   if (!format_->directory().empty()) return;
   for (ExtraFile& extra : options_.extra_files) extra.name = std::string(without_beside(extra.name));

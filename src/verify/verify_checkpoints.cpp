@@ -181,8 +181,7 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
   }
   const auto backend = open_backend(run, 0);
   backend->ready();
-  // What is a tensor of its own in one is compared with the tensor of that name in the other, though it is a copy
-  // there.
+  // A tensor that is a copy in one checkpoint and differs from its original in the other one is compared by its name.
   const std::vector<UnlikeCopy> own_in_a = settle_copies(run, a);
   take_as_own(own_in_a, b.source->inventory(), b.recognition);
   take_as_own(settle_copies(run, b), a.source->inventory(), a.recognition);
