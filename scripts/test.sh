@@ -112,7 +112,7 @@ timeouts=4
 
 quick() {
   build build-quick g++ gcc "${without_nvcc[@]}" -- glu-ckpt \
-    tests/{unit,property,golden,malformed}_tests tests/glu-ckpt-held || return 0
+    tests/{unit,property,golden,malformed}_tests tests/glu-ckpt-held tests/galleries.stamp || return 0
   run_tests build-quick --suite quick
 }
 

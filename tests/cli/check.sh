@@ -86,7 +86,7 @@ check_record() {
   check "check --strict --json: says so" has "$OUT" '"ok":false'
   fresh
   status "check --strict: a record" 0 check "$dir/out" --strict -q
-  status "check: broken, no record" 3 check "$TESTDATA/malformed/format/no_such_file"
+  status "check: broken, no record" 3 check "$GALLERIES/format/no_such_file"
   status "check: one file" 0 convert "$dir/source" "$dir/one.safetensors" --naming megatron --experts grouped --glu interleaved:32 -q
   status "check: one file" 0 check "$dir/one.safetensors"
   check "check: one file: its digest" has "$OUT" "digest: ok"

@@ -209,7 +209,7 @@ optimizer_orders() {
 }
 
 stamping() {
-  local bare=$TESTDATA/malformed/layout/glu_unknown work=$WORK/stamp before
+  local bare=$GALLERIES/layout/glu_unknown work=$WORK/stamp before
   cp -r "$bare" "$work"
   before=$(sha256sum <"$work/model.safetensors")
   status "stamp a directory" 0 stamp "$work" --glu contiguous
@@ -230,12 +230,12 @@ stamping() {
   check "it says so" [ "$(json_get 'v["layout"]["glu"], v["layout"]["glu_source"]')" == \
     "('interleaved:2', 'record')" ]
   # What is stamped must be what a reader takes it for, also where only some layers are fused.
-  cp -r "$TESTDATA/malformed/layout/glu_of_one_layer_for_all" "$work.mixed"
+  cp -r "$GALLERIES/layout/glu_of_one_layer_for_all" "$work.mixed"
   if status "stamp a mixed checkpoint" 0 stamp "$work.mixed" --glu interleaved:2; then
     check "stamped and told are the same, mixed" [ "$(digest "$work.mixed")" == \
-      "$(digest "$TESTDATA/malformed/layout/glu_of_one_layer_for_all" --from-glu interleaved:2)" ]
+      "$(digest "$GALLERIES/layout/glu_of_one_layer_for_all" --from-glu interleaved:2)" ]
   fi
-  status "convert a mixed checkpoint" 0 convert "$TESTDATA/malformed/layout/glu_of_one_layer_for_all" "$work.m" \
+  status "convert a mixed checkpoint" 0 convert "$GALLERIES/layout/glu_of_one_layer_for_all" "$work.m" \
     --from-glu interleaved:2 --experts grouped -q
   rm -rf "$work"*
 }
@@ -262,7 +262,7 @@ PY
   status "verify of two models as text" 1 verify "$hf" "$other"
   check "digests differ" [ "$(digest "$hf")" != "$(digest "$other")" ]
   # No byte of an expert may be left out of the digest.
-  local lame=$TESTDATA/malformed/layout/gate_on_one_expert_only
+  local lame=$GALLERIES/layout/gate_on_one_expert_only
   cp -r "$lame" "$other.lame"
   printf '\377' | dd of="$other.lame/model.safetensors" bs=1 conv=notrunc status=none \
     seek=$(($(stat -c %s "$lame/model.safetensors") - 66))

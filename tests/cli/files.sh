@@ -123,7 +123,7 @@ overwriting() {
   check "the old one is gone, the new one complete" [ ! -e "$out/old" -a -f "$out/model.safetensors" ]
   check "nothing else is left" [ "$(ls -d "$out"*)" == "$out" ]
   overwriting_megatron
-  cp "$TESTDATA/malformed/layout/sound/model.safetensors" "$out.safetensors"
+  cp "$GALLERIES/layout/sound/model.safetensors" "$out.safetensors"
   status "a file is there" 4 convert "$hf" "$out.safetensors" "${to[@]}"
   status "--overwrite of a file" 0 convert "$hf" "$out.safetensors" "${to[@]}" --overwrite
   check "the file is replaced" [ "$(digest "$out.safetensors")" == "$(digest "$hf")" ]

@@ -46,7 +46,7 @@ no_byte_list() {
 }
 
 gallery() {
-  local root=$TESTDATA/malformed/layout area=$WORK/gallery case command expected slug before got error
+  local root=$GALLERIES/layout area=$WORK/gallery case command expected slug before got error
   local limit_ms=1000
   ((SANITIZED)) && limit_ms=20000
   mkdir -p "$area"
@@ -98,7 +98,7 @@ gallery() {
 
 # The format gallery: a broken file is refused from its headers alone, quickly and in little memory.
 formats() {
-  local root=$TESTDATA/malformed/format path slug expected got error limit_ms=1000
+  local root=$GALLERIES/format path slug expected got error limit_ms=1000
   ((SANITIZED)) && limit_ms=20000
   while IFS=$'\t' read -r path slug expected; do
     [[ $path == \#* || -z $path ]] && continue
@@ -127,7 +127,7 @@ confined() {
 # The gallery of torch files: as above, and nothing of a hostile pickle may have run. Sound ones are read, and hold
 # one model.
 torch_files() {
-  local root=$TESTDATA/malformed/torch area=$WORK/torch case command arguments expected slug got error sound=
+  local root=$GALLERIES/torch area=$WORK/torch case command arguments expected slug got error sound=
   local address_kib=$((4 << 20))
   ((SANITIZED)) && address_kib=0
   mkdir -p "$area"

@@ -9,6 +9,7 @@ shift
 # The same program, made to stand still in the middle. Built beside it.
 HELD_PROGRAM=$(dirname "$PROGRAM")/tests/glu-ckpt-held
 TESTDATA=${GLU_CKPT_TESTDATA:-$(realpath "$HERE/../../testdata")}
+GALLERIES=${GLU_CKPT_GALLERIES:-$(dirname "$PROGRAM")/tests/galleries}
 WORK=$(mktemp -d)
 trap 'umount "$WORK/xfs" 2>/dev/null; chmod -R u+w "$WORK" 2>/dev/null; rm -rf "$WORK"' EXIT
 unset NO_COLOR

@@ -72,7 +72,7 @@ json_output() {
   check "verify --json: equal" [ "$(json_get 'v["equal"], v["first_difference"]')" == "(True, None)" ]
   status "digest --json" 0 digest "$hf" --json && check "digest --json" json digest
   status "layouts --json" 0 layouts --json && check "layouts --json" json layouts
-  status "unknown glu --json" 0 inspect "$TESTDATA/malformed/layout/glu_unknown" --json
+  status "unknown glu --json" 0 inspect "$GALLERIES/layout/glu_unknown" --json
   check "an unknown glu is \"unknown\"" [ "$(json_get 'v["layout"]["glu"]')" == unknown ]
   rm -rf "$out"*
 }

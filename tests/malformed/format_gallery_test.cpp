@@ -25,9 +25,10 @@ struct Case {
   int status = 0;
 };
 
+/// The build makes it; GLU_CKPT_GALLERIES says where.
 fs::path gallery() {
-  const char* testdata = std::getenv("GLU_CKPT_TESTDATA");
-  return fs::path(testdata == nullptr ? "testdata" : testdata) / "malformed" / "format";
+  const char* galleries = std::getenv("GLU_CKPT_GALLERIES");
+  return fs::path(galleries == nullptr ? "build-gcc/tests/galleries" : galleries) / "format";
 }
 
 std::vector<Case> read_manifest() {
@@ -63,7 +64,7 @@ void expect_place(const Case& item, const Error& error) {
 
 TEST(FormatGallery, EveryCaseGivesItsError) {
   const auto cases = read_manifest();
-  ASSERT_GT(cases.size(), 100u) << "run scripts/make_malformed.py, or set GLU_CKPT_TESTDATA";
+  ASSERT_GT(cases.size(), 100u) << "run tests/galleries/make_galleries.py, and set GLU_CKPT_GALLERIES";
   for (const Case& item : cases) {
     SCOPED_TRACE(item.path);
     try {

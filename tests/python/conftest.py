@@ -16,6 +16,14 @@ def testdata():
     return TESTDATA
 
 
+@pytest.fixture(scope="session")
+def galleries(tmp_path_factory):
+    """Broken checkpoints, one for each way to be broken."""
+    root = tmp_path_factory.mktemp("galleries")
+    subprocess.run([sys.executable, pathlib.Path(__file__).parents[1] / "galleries" / "make_galleries.py", root], check=True)
+    return root
+
+
 @pytest.fixture
 def hub():
     """A small checkpoint as it comes from the hub."""

@@ -119,8 +119,8 @@ def test_what_is_not_there(hub):
     assert caught.value.slug == "not-found" and caught.value.file == "/no/such/path"
 
 
-def test_malformed_files_are_refused(testdata):
-    files = sorted((testdata / "malformed" / "format").glob("*.safetensors"))
+def test_malformed_files_are_refused(galleries):
+    files = sorted((galleries / "format").glob("*.safetensors"))
     assert files
     refused = 0
     for file in files:
