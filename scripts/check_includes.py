@@ -30,9 +30,9 @@ MAY_INCLUDE = {
     "forward": {"core", "layout", "plan", "io", "format", "kernels", "exec", "model", "forward"},
     "verify": {"core", "layout", "arch", "plan", "io", "kernels", "ranks", "exec", "model", "forward", "verify"},
     "convert": {"core", "layout", "plan", "io", "format", "quant", "ranks", "exec", "model", "forward", "verify", "convert", "arch"},
-    "page": {"core", "page"},
     "bench": {"core", "plan", "io", "format", "kernels", "exec", "forward", "report", "bench"},
     "report": {"core", "report"},
+    "report/html": {"core", "report/html"},
     "cli": {"core", "layout", "plan", "io", "format", "ranks", "exec", "verify", "convert", "report", "bench", "cli"},
 }
 
@@ -41,9 +41,9 @@ MAY_INCLUDE_PUBLIC = {
     "kernels": {"layout", "plan"},
     "ops": {"layout", "plan"},
     "report": {"layout", "plan", "io", "exec", "model", "verify", "convert"},
-    "page": {"layout", "io", "model", "forward", "verify"},
+    "report/html": {"layout", "io", "model", "forward", "verify"},
     "bench": {"layout", "convert"},
-    "cli": {"model", "forward", "page"},
+    "cli": {"model", "forward", "report/html"},
 }
 
 # Public headers, below include/glu_ckpt -> the room that each belongs to: it may include what that room may include, as
@@ -81,7 +81,7 @@ HEADER_ROOMS = {
     "verify_forward.hpp": "verify",
     "expert_norms.hpp": "verify",
     "convert.hpp": "convert",
-    "html_report.hpp": "page",
+    "html_report.hpp": "report/html",
 }
 
 # Third-party headers that only some folders may see.
@@ -124,6 +124,13 @@ SYSTEM_CALLS = re.compile(r"\bsystem_calls\(\)")
 STANDARD = re.compile(r"^[a-z_0-9]+$")
 
 
+def room_of(path):
+    """The room of a path below src: its first folder, or its first two where those are a room of their own."""
+    folders = pathlib.PurePath(path).parts[:-1]
+    inner = "/".join(folders[:2])
+    return inner if inner in MAY_INCLUDE else folders[0]
+
+
 def sources():
     """(path relative to the root, room) of every file the rules speak of."""
     for top in ("include", "src", "kernels"):
@@ -133,13 +140,13 @@ def sources():
                 if top == "include":
                     room = HEADER_ROOMS.get(relative.relative_to("include/glu_ckpt").as_posix())
                 else:
-                    room = "kernels" if top == "kernels" else relative.parts[1]
+                    room = "kernels" if top == "kernels" else room_of(relative.relative_to(top))
                 yield relative, room
 
 
 def offence_of(room, public, bracket, target):
     """What is wrong with one #include, or None."""
-    folder = target.split("/")[0] if "/" in target else None
+    folder = room_of(target) if "/" in target else None
     if bracket == "<":
         if public and not STANDARD.match(target):
             return "a public header includes only the standard library and glu_ckpt/"

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "report/report.hpp"
-#include "report/tell.hpp"
+#include "report/text/tell.hpp"
 
 namespace glu_ckpt::cli {
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "core/fail.hpp"
-#include "report/tell.hpp"
+#include "report/text/tell.hpp"
 
 namespace glu_ckpt::cli {
 namespace {

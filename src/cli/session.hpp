@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cli/options.hpp"
-#include "report/progress.hpp"
+#include "report/text/progress.hpp"
 
 namespace glu_ckpt::cli {
 

@@ -1,4 +1,4 @@
-#include "report/progress.hpp"
+#include "report/text/progress.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "report/progress.hpp"
+#include "report/text/progress.hpp"
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -9,7 +9,7 @@
 #include <cstdio>
 
 #include "report/report.hpp"
-#include "report/tell.hpp"
+#include "report/text/tell.hpp"
 
 namespace glu_ckpt::report {
 namespace {

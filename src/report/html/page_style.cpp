@@ -1,4 +1,4 @@
-#include "page/html_text.hpp"
+#include "report/html/html_text.hpp"
 
 namespace glu_ckpt {
 

@@ -5,8 +5,8 @@
 #include <array>
 #include <set>
 
-#include "report/diff_report.hpp"
 #include "report/report.hpp"
+#include "report/text/diff_report.hpp"
 
 namespace glu_ckpt::report {
 namespace {

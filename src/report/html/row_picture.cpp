@@ -1,10 +1,10 @@
-#include "page/row_picture.hpp"
+#include "report/html/row_picture.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "page/html_text.hpp"
+#include "report/html/html_text.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -1,4 +1,4 @@
-#include "report/diff_report.hpp"
+#include "report/text/diff_report.hpp"
 
 #include <fmt/format.h>
 

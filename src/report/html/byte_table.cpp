@@ -1,4 +1,4 @@
-#include "page/byte_table.hpp"
+#include "report/html/byte_table.hpp"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <map>
 
 #include "core/readable.hpp"
-#include "page/html_text.hpp"
+#include "report/html/html_text.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -1,7 +1,7 @@
 /// A map is a table, so a screen reader walks it by layer and expert. Cells are without numbers until somebody asks for
 /// them, but the numbers are in the page once, and no script is needed to show them.
 
-#include "page/heat_map.hpp"
+#include "report/html/heat_map.hpp"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <array>
 #include <cmath>
 
-#include "page/html_text.hpp"
+#include "report/html/html_text.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -1,4 +1,4 @@
-#include "report/tell.hpp"
+#include "report/text/tell.hpp"
 
 #include <unistd.h>
 

@@ -1,8 +1,8 @@
 /// Field names are the contract's; fields are only ever added.
 
 #include "core/json.hpp"
-#include "report/diff_report.hpp"
 #include "report/report.hpp"
+#include "report/text/diff_report.hpp"
 
 namespace glu_ckpt::report {
 namespace {
