@@ -7,21 +7,15 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 requirements=$here/../tests/interop/requirements.txt
+# An older Megatron-Core for what newer ones cannot run, beside the other in the environment's folder of this name.
+before=$here/../tests/interop/requirements-before.txt
+before_folder=megatron-core-before
 
 say() { echo "interop_env: $*" >&2; }
 skip() { say "$*"; exit 77; }
 
-# torch has wheels for Python 3.11 and later.
-find_python() {
-  local python
-  for python in python3 python3.13 python3.12 python3.11; do
-    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-      command -v "$python"
-      return
-    fi
-  done
-  return 1
-}
+# The wheels of Megatron-Core are for these two versions alone.
+find_python() { "$here/find_python.sh" 12 || "$here/find_python.sh" 13; }
 
 make_venv() {
   "$python" -m venv "$1" >&2 && return
@@ -52,12 +46,14 @@ fill_venv() {
     pip_install "$venv_python" --no-deps "$(grep "^$judge==" "$requirements")" ||
       say "$judge does not install here; its tests will be skipped"
   done
+  pip_install "$venv_python" --no-deps --target "$dir/$before_folder" -r "$before"
 }
 
 [[ $# -le 1 ]] || { echo "usage: scripts/interop_env.sh [DIR]" >&2; exit 2; }
-python=$(find_python) || skip "no Python 3.11 or later here"
+python=$(find_python) ||
+  skip "no Python 3.12 or 3.13 here: install Debian 13's or Ubuntu 24.04's, or let pyenv or uv install one"
 version=$("$python" -c 'import platform; print(platform.python_version())')
-hash=$({ cat "$requirements"; echo "$version"; } | sha256sum | cut -c1-12)
+hash=$({ cat "$requirements" "$before"; echo "$version"; } | sha256sum | cut -c1-12)
 dir=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/glu-ckpt/interop-$hash}
 
 # Two test runs at once make one environment.

@@ -114,11 +114,11 @@ class LoaderFinder {
     const Architecture& architecture = *model_.architecture;
     if (!architecture.family->needs.empty()) return nothing("{}", architecture.family->needs);
     std::string flags = megatron_flags();
-    std::string versions = flags.empty() ? "0.16 or later" : "0.19 or later (0.16 does not know interleaved rows)";
+    std::string versions = flags.empty() ? "0.16.1 or later" : "0.19 or later (0.16.1 does not know interleaved rows)";
     const bool latent = architecture.family->attention == Attention::Latent;
-    if (is("gpt_oss")) versions = "0.19 or later (its arguments; 0.16 by a configuration in Python)";
+    if (is("gpt_oss")) versions = "0.19 or later (its arguments; 0.16.1 by a configuration in Python)";
     if (latent && architecture.extent(Dim::QLora) == 0)
-      versions = "0.16 to 0.18 (0.19 adds a norm of q that the model does not have)";
+      versions = "0.16.1 to 0.18 (0.19 adds a norm of q that the model does not have)";
     if (model_.has_args) flags += std::string(flags.empty() ? "" : ", ") + "the arguments in megatron_args.txt";
     return {{{"Megatron-Core", versions, flags}}, {}};
   }
@@ -160,7 +160,7 @@ class LoaderFinder {
     const bool packed_anew = grouped && !model_.architecture->family->packed_experts;
     const std::string& type = model_.architecture->model_type;
     const bool is_tried = std::ranges::find(kUntried, type) == kUntried.end();
-    return find_hub_programs(type, packed_anew, is_tried ? "tried with 5.23.0" : "not tried");
+    return find_hub_programs(type, packed_anew, is_tried ? "tried with 5.24.0" : "not tried");
   }
 
   /// `packed_anew`: the experts are one tensor, and the family's hub has them apart; `remark` is about transformers.
@@ -189,7 +189,7 @@ class LoaderFinder {
     const std::string known = fmt::format("versions that have '{}' and its quantization{} (not tried)", type,
                                           model_.quant_method.empty() ? "" : ", '" + model_.quant_method + "'");
     LoadsIn found;
-    // transformers 5.23 reads what ModelOpt wrote only as far as other software unpacks it.
+    // transformers 5.24 reads what ModelOpt wrote only as far as other software unpacks it.
     if (model_.quant_method != "modelopt") found.loaders.push_back({"transformers", known, ""});
     found.loaders.push_back({"vLLM", known, ""});
     found.loaders.push_back({"SGLang", known, ""});

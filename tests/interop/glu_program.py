@@ -6,21 +6,30 @@ import pathlib
 import platform
 import subprocess
 
+import pytest
 import torch
 from safetensors import safe_open
 
 
+def version(package):
+    """None where it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def versions():
     """What judges, for the top of the log."""
-
-    def version(package):
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            return "not installed"
-
     packages = ("torch", "safetensors", "transformers", "megatron-core", "torchtitan")
-    return ", ".join([f"python {platform.python_version()}"] + [f"{name} {version(name)}" for name in packages])
+    said = [f"{name} {version(name) or 'not installed'}" for name in packages]
+    return ", ".join([f"python {platform.python_version()}"] + said)
+
+
+def need(package):
+    """Skips what asks, a test or a whole file, where the package did not install. One that is broken is a failure."""
+    if version(package) is None:
+        pytest.skip(f"{package} is not installed", allow_module_level=True)
 
 
 class Program:

@@ -7,10 +7,12 @@ What stands in for what:
 - streams and synchronization of torch.cuda: nothing.
 - Adam: torch's own, as Apex and Transformer Engine are not there. It counts steps per parameter and not per group,
   which megatron-core 0.16.1's loader of fully reshardable states does not expect: it is handed the count that is there.
-triton is not installed, so Megatron's own fallbacks for its absence are in force.
+triton is not installed, so Megatron's own fallbacks for its absence are in force, but for one file that has none.
 """
 
 import contextlib
+import sys
+import types
 import warnings
 
 import torch
@@ -46,6 +48,14 @@ def _identity(function=None, *arguments, **options):
     return function if function is not None else lambda inner: inner
 
 
+def _do_without_triton():
+    # 0.19.2 imports it here without asking whether it is there; these kernels of a GPU are never called on a CPU.
+    name = "megatron.core.transformer.moe.ops.paged_stash"
+    kernels = types.ModuleType(name)
+    kernels.GLOBAL_BLOCK_SIZE, kernels.paged_stash_copy_kernel, kernels.paged_stash_pop_kernel = 1024, None, None
+    sys.modules[name] = kernels
+
+
 def install():
     """Before the first import of megatron.core, in a process that does nothing else."""
     warnings.simplefilter("ignore")
@@ -55,6 +65,7 @@ def install():
     torch.cuda.Stream = torch.cuda.current_stream = torch.cuda.default_stream = _NoStream
     torch.cuda.stream = lambda stream: contextlib.nullcontext()
     _OnCpu().__enter__()
+    _do_without_triton()
     _let_torch_adam_load()
 
 

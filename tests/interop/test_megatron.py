@@ -15,9 +15,9 @@ import pytest
 from safetensors.torch import load_file
 
 import writers
-from glu_program import assert_same
+from glu_program import assert_same, need
 
-pytest.importorskip("megatron.core", reason="megatron-core is not installed", exc_type=ImportError)
+need("megatron-core")
 
 CONTIGUOUS = ("--from-glu", "contiguous", "--from-shared-glu", "contiguous", "--from-optimizer-glu", "contiguous")
 

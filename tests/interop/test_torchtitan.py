@@ -13,9 +13,9 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 
 import tiny_models
-from glu_program import Program, assert_same, bits, load_safetensors
+from glu_program import Program, assert_same, bits, load_safetensors, need
 
-pytest.importorskip("torchtitan", reason="torchtitan is not installed", exc_type=ImportError)
+need("torchtitan")
 
 import torchtitan_adapters  # noqa: E402
 

@@ -21,20 +21,6 @@ package() {
   ((status == 0)) || { cat "$work/why" >&2; exit 1; }
 }
 
-# The newest of each version, of those that the wheel is for.
-pythons() {
-  local version python
-  for version in 12 13 14; do
-    for python in "python3.$version" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3."$version".*/bin/python3 \
-      "$HOME"/.local/share/uv/python/cpython-3."$version".*/bin/python3; do
-      if "$python" -c "import sys; sys.exit(sys.version_info[:2] != (3, $version))" 2>/dev/null; then
-        command -v "$python"
-        break
-      fi
-    done
-  done
-}
-
 failed=0 passed=0
 # run_tests PYTHON WHAT PYTEST-ARGUMENT...
 run_tests() {
@@ -58,7 +44,7 @@ fresh_venv() {
   "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-index "$3"
 }
 
-mapfile -t found < <(pythons)
+mapfile -t found < <("$root/scripts/find_python.sh" 12 13 14)
 if ((${#found[@]} > 0)); then
   package "$work/abi3" --python "${found[0]}"
   wheel=$(ls "$work"/abi3/*-cp312-abi3-manylinux*.whl)
