@@ -176,7 +176,7 @@ std::string run_command(std::vector<std::string> words, nb::object on_progress, 
   std::optional<Error> fault;
   std::thread command([&] {
     try {
-      (void)cli::run(options);
+      (void)options.execute(options);
     } catch (...) {
       fault = current_error();
     }

@@ -29,9 +29,8 @@ Definitions exit_statuses() {
 std::string synopsis(const CommandTable& command) {
   std::string text = command.name;
   if (!command.groups.empty()) text += " [OPTIONS]";
-  for (const OptionGroup& group : command.groups)
-    for (const OptionRow& option : group.options)
-      if (option.required) text += " " + option.long_name + " " + option.value_name;
+  for (const OptionRow* option : all_options(command))
+    if (option->required) text += " " + option->long_name + " " + option->value_name;
   for (const OptionRow& argument : command.arguments)
     text += argument.required ? " " + argument.value_name : " [" + argument.value_name + "]";
   if (!command.commands.empty()) text += " COMMAND";
@@ -54,8 +53,7 @@ namespace {
 
 void append_commands(const CommandTable& command, std::vector<const CommandTable*>& all) {
   all.push_back(&command);
-  for (const auto& [title, commands] : command.commands)
-    for (const CommandTable& one : commands) append_commands(one, all);
+  for (const CommandTable* one : subcommands(command)) append_commands(*one, all);
 }
 
 }  // namespace
@@ -63,6 +61,20 @@ void append_commands(const CommandTable& command, std::vector<const CommandTable
 std::vector<const CommandTable*> all_commands(const CommandTable& program) {
   std::vector<const CommandTable*> all;
   append_commands(program, all);
+  return all;
+}
+
+std::vector<const CommandTable*> subcommands(const CommandTable& command) {
+  std::vector<const CommandTable*> all;
+  for (const auto& [title, commands] : command.commands)
+    for (const CommandTable& one : commands) all.push_back(&one);
+  return all;
+}
+
+std::vector<const OptionRow*> all_options(const CommandTable& command) {
+  std::vector<const OptionRow*> all;
+  for (const OptionGroup& group : command.groups)
+    for (const OptionRow& row : group.options) all.push_back(&row);
   return all;
 }
 

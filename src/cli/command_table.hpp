@@ -1,11 +1,14 @@
 #pragma once
-/// The commands and options that the parser accepts, as a value. parser_table.cpp makes it from the parser itself;
-/// help, the manual page and the completions are printed from it, so none of them can differ from what is accepted.
+/// The commands and options that there are, as a value (option_table.cpp). The parser, help, the manual page, the
+/// completions and Python's typed options are made from it, so none of them can differ from what is accepted.
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "cli/options.hpp"
 
 namespace glu_ckpt::cli {
 
@@ -29,9 +32,20 @@ struct OptionRow {
   std::string value_name;
   std::string about;
   /// The default as help prints it; empty where there is none.
-  std::string default_text;
-  std::vector<ValueWord> words;
+  std::string default_text = {};
+  std::vector<ValueWord> words = {};
+  /// Puts what was typed into the options; a flag gets an empty text. Returns what is wrong with it, or nothing.
+  std::function<std::string(Options&, const std::string& typed)> set = {};
   bool required = false;
+  /// The value may be left out.
+  bool optional_value = false;
+  /// It takes all arguments from there on.
+  bool many = false;
+  /// One of these must be given as well; none of those.
+  std::vector<std::string> needs = {};
+  std::vector<std::string> excludes = {};
+
+  const std::string& name() const { return long_name.empty() ? value_name : long_name; }
 };
 
 struct OptionGroup {
@@ -43,15 +57,17 @@ struct CommandTable {
   /// The name, with the program's: "glu-ckpt bench kernels".
   std::string name;
   std::string about;
+  /// None where a command is one of `commands`, and where the parser itself answers: help, completion.
+  Execute execute = nullptr;
   /// Whole command lines, without the program's name in front.
   std::vector<std::string> examples;
   std::vector<OptionRow> arguments;
   std::vector<OptionGroup> groups;
   /// The commands, by the titles that help lists them under.
-  std::vector<std::pair<std::string, std::vector<CommandTable>>> commands;
+  std::vector<std::pair<std::string, std::vector<CommandTable>>> commands = {};
 };
 
-/// Returns the table of everything that `program` accepts. It is defined in options.cpp.
+/// Returns the table of everything that `program` accepts.
 CommandTable command_table(const std::string& program = "glu-ckpt");
 
 /// The terms, with their meanings, that help and the manual page have about the program as a whole.
@@ -81,5 +97,8 @@ std::string command_words(const CommandTable& command);
 
 /// Every command at any depth, those that have commands of their own too, in the order of help; first the program.
 std::vector<const CommandTable*> all_commands(const CommandTable& program);
+/// Of one command: the commands below it; its options, without regard to groups.
+std::vector<const CommandTable*> subcommands(const CommandTable& command);
+std::vector<const OptionRow*> all_options(const CommandTable& command);
 
 }  // namespace glu_ckpt::cli

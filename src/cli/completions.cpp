@@ -37,18 +37,6 @@ std::string replaced(std::string_view text, std::string_view characters, std::st
   return out;
 }
 
-std::vector<OptionRow> all_options(const CommandTable& command) {
-  std::vector<OptionRow> all;
-  for (const OptionGroup& group : command.groups) all.insert(all.end(), group.options.begin(), group.options.end());
-  return all;
-}
-
-std::vector<CommandTable> subcommands(const CommandTable& command) {
-  std::vector<CommandTable> all;
-  for (const auto& [title, commands] : command.commands) all.insert(all.end(), commands.begin(), commands.end());
-  return all;
-}
-
 std::string last_word(const std::string& name) { return name.substr(name.rfind(' ') + 1); }
 
 // bash ----------------------------------------------------------------------------------------------------------------
@@ -74,7 +62,8 @@ std::string bash_command(const CommandTable& command) {
   std::string names, out = fmt::format("    '{}')\n", command_words(command));
   // Options that take the same share a line.
   std::map<std::string, std::string> patterns;
-  for (const OptionRow& option : all_options(command)) {
+  for (const OptionRow* row : all_options(command)) {
+    const OptionRow& option = *row;
     for (const std::string& name : {option.long_name, option.short_name})
       if (!name.empty()) names += (names.empty() ? "" : " ") + name;
     if (option.value_name.empty()) continue;
@@ -84,7 +73,7 @@ std::string bash_command(const CommandTable& command) {
   }
   out += fmt::format("      options='{}'\n", names);
   std::string words;
-  for (const CommandTable& one : subcommands(command)) words += (words.empty() ? "" : " ") + last_word(one.name);
+  for (const CommandTable* one : subcommands(command)) words += (words.empty() ? "" : " ") + last_word(one->name);
   if (!words.empty()) out += fmt::format("      others='{}'\n", words);
   if (words.empty() && !command.arguments.empty()) {
     const OptionRow& argument = command.arguments.front();
@@ -155,9 +144,9 @@ std::string bash_script(const CommandTable& program) {
   };
   std::string out = fill(kBashBegin);
   for (const CommandTable* command : all_commands(program))
-    for (const CommandTable& one : subcommands(*command))
-      out += fmt::format("      '{}|{}') command='{}' ;;\n", command_words(*command), last_word(one.name),
-                         command_words(one));
+    for (const CommandTable* one : subcommands(*command))
+      out += fmt::format("      '{}|{}') command='{}' ;;\n", command_words(*command), last_word(one->name),
+                         command_words(*one));
   out += kBashMiddle;
   for (const CommandTable* command : all_commands(program)) out += bash_command(*command);
   return out + fill(kBashEnd);
@@ -207,19 +196,19 @@ std::string zsh_function(const CommandTable& command) {
   std::string out = fmt::format("_{}() {{\n", function);
   if (!commands.empty()) out += "  local curcontext=$curcontext state line\n";
   out += commands.empty() ? "  _arguments -s" : "  _arguments -C";
-  for (const OptionRow& option : all_options(command)) out += " \\\n    " + zsh_option(option);
+  for (const OptionRow* option : all_options(command)) out += " \\\n    " + zsh_option(*option);
   if (commands.empty()) {
     for (const OptionRow& argument : command.arguments)
       out += fmt::format(" \\\n    ':{}:{}'", zsh_text(argument.value_name), zsh_values(argument));
     return out + "\n}\n\n";
   }
   std::string words;
-  for (const CommandTable& one : commands)
-    words += fmt::format("{}{}\\:\"{}\"", words.empty() ? "" : " ", last_word(one.name), zsh_text(one.about));
+  for (const CommandTable* one : commands)
+    words += fmt::format("{}{}\\:\"{}\"", words.empty() ? "" : " ", last_word(one->name), zsh_text(one->about));
   out += fmt::format(" \\\n    '1:command:(({}))' \\\n    '*::argument:->rest'\n", words);
   out += "  [[ $state == rest ]] || return\n  case $line[1] in\n";
-  for (const CommandTable& one : commands)
-    out += fmt::format("    {}) _{} ;;\n", last_word(one.name), identifier(one.name));
+  for (const CommandTable* one : commands)
+    out += fmt::format("    {}) _{} ;;\n", last_word(one->name), identifier(one->name));
   return out + "  esac\n}\n\n";
 }
 
@@ -261,9 +250,10 @@ std::string fish_command(const std::string& program, const CommandTable& command
   const std::string begin =
       fmt::format("complete -c {} -n \"__{}_at '{}'\"", program, identifier(program), command_words(command));
   std::string out;
-  for (const CommandTable& one : subcommands(command))
-    out += fmt::format("{} -a {} -d {}\n", begin, last_word(one.name), fish_quoted(one.about));
-  for (const OptionRow& option : all_options(command)) {
+  for (const CommandTable* one : subcommands(command))
+    out += fmt::format("{} -a {} -d {}\n", begin, last_word(one->name), fish_quoted(one->about));
+  for (const OptionRow* row : all_options(command)) {
+    const OptionRow& option = *row;
     out += begin;
     if (!option.short_name.empty()) out += " -s " + option.short_name.substr(1);
     if (!option.long_name.empty()) out += " -l " + option.long_name.substr(2);
@@ -288,9 +278,9 @@ std::string fish_script(const CommandTable& program) {
       "        switch \"$command|$word\"\n",
       program.name, identifier(program.name));
   for (const CommandTable* command : all_commands(program))
-    for (const CommandTable& one : subcommands(*command))
+    for (const CommandTable* one : subcommands(*command))
       out += fmt::format("            case '{}|{}'\n                set command '{}'\n", command_words(*command),
-                         last_word(one.name), command_words(one));
+                         last_word(one->name), command_words(*one));
   out +=
       fmt::format("        end\n    end\n    test \"$command\" = \"$argv[1]\"\nend\ncomplete -c {} -f\n", program.name);
   for (const CommandTable* command : all_commands(program)) out += fish_command(program.name, *command);

@@ -8,7 +8,7 @@ int main(int argc, char** argv) {
   cli::prepare_process();
   try {
     const auto options = cli::parse_options(argc, argv);
-    return static_cast<int>(options ? cli::run(*options) : ExitStatus::Done);
+    return static_cast<int>(options ? options->execute(*options) : ExitStatus::Done);
   } catch (...) {
     return static_cast<int>(
         cli::report_error("glu-ckpt", current_error(), cli::wants_json(argc, argv), {argv + 1, argv + argc}));

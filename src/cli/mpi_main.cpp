@@ -38,10 +38,10 @@ ExitStatus run_ranks(Ranks& ranks, int argc, char** argv) {
   if (ranks.rank() != 0) options = silent(cli::parse_options(argc, argv, kProgram).value());
   // Signals are watched to the end of the process: whatever starts the ranks ends those that are left once the first
   // has ended.
-  if (options->command == cli::Command::Convert) cli::watch_signals();
-  if (options->command == cli::Command::Convert) return cli::cmd_convert(*options, &ranks);
+  if (options->command == "convert") cli::watch_signals();
+  if (options->command == "convert") return cli::cmd_convert(*options, &ranks);
   auto status = ExitStatus::Done;
-  at_first_rank(ranks, [&] { status = cli::run(*options); });
+  at_first_rank(ranks, [&] { status = options->execute(*options); });
   return static_cast<ExitStatus>(shared(ranks, static_cast<i64>(status)));
 }
 

@@ -7,7 +7,7 @@
 #include <charconv>
 #include <set>
 
-#include "cli/options.hpp"
+#include "cli/find_input.hpp"
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/parse_number.hpp"
@@ -30,67 +30,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-}  // namespace
-
-std::string u64_fault(const std::string& text) {
-  if (parse_number<u64>(text)) return {};
-  return "'" + text + "' is not a number from 0 to 2^64 - 1";
-}
-
-double parse_percent(const std::string& text) {
-  const bool has_sign = text.ends_with('%');
-  const auto percent = parse_number<double>(std::string_view(text).substr(0, text.size() - (has_sign ? 1 : 0)));
-  if (percent && *percent > 0 && *percent < 1 && !has_sign)
-    fail(ErrorCode::Usage, {}, "--sample: '{}' may mean {}% or {}%; say which, with the %", text, text, 100 * *percent);
-  if (!percent || !(*percent > 0 && *percent <= 100))
-    fail(ErrorCode::Usage, {}, "--sample: '{}' is no share such as 5% or 0.1%, more than 0 and at most 100%", text);
-  return *percent;
-}
-
-std::pair<i64, i64> parse_part(const std::string& text) {
-  const std::string_view whole = text;
-  const std::size_t slash = std::min(whole.find('/'), whole.size() - 1);
-  const auto part = parse_number<i64>(whole.substr(0, slash)), parts = parse_number<i64>(whole.substr(slash + 1));
-  if (whole[slash] != '/' || !part || !parts || *part < 1 || *part > *parts)
-    fail(ErrorCode::Usage, {}, "--part: '{}' is no part such as 2/8, from 1/8 to 8/8", text);
-  return {*part, *parts};
-}
-
-std::string suggestion(const std::string& typed, const std::vector<std::string>& known) {
-  std::string best;
-  // Dashes are no letters that somebody mistypes.
-  const std::size_t letters = typed.size() - std::min(typed.size(), typed.find_first_not_of('-'));
-  std::size_t least = letters / 3 + 2;
-  for (const std::string& word : known)
-    if (const std::size_t distance = edit_distance(typed, word); distance < least) {
-      least = distance;
-      best = word;
-    }
-  // The typed word may be the beginning of a longer one.
-  constexpr std::size_t kLeastLetters = 3;
-  if (best.empty() && letters >= kLeastLetters)
-    for (const std::string& word : known)
-      if (word.starts_with(typed) && (best.empty() || word.size() < best.size())) best = word;
-  return best.empty() ? "" : "; did you mean " + best + "?";
-}
-
-const std::vector<ValueWord> kGluWords = {
-    {"split", "gate and up as two tensors"},
-    {"contiguous", "all gate rows, then all up rows"},
-    {"interleaved:32", "32 gate rows, 32 up rows and so on; or any other number"},
-};
-
-const std::vector<ValueWord> kExpertsWords = {
-    {"indexed", "one tensor per expert"},
-    {"grouped", "one tensor with a leading expert axis"},
-    {"keep", "as in SRC"},
-};
-
-std::vector<ValueWord> hidden(std::vector<ValueWord> words) {
-  for (ValueWord& value : words) value.in_help = false;
-  return words;
-}
-
+/// Too many for help.
 const std::vector<ValueWord>& naming_words() {
   static const std::vector<ValueWord> kWords = [] {
     std::set<std::string> names;
@@ -106,15 +46,6 @@ const std::vector<ValueWord>& naming_words() {
   return kWords;
 }
 
-std::vector<ValueWord> target_words() {
-  std::vector<ValueWord> words = {{"megatron", "Megatron-Core: torch_dist, and the arguments that it needs"},
-                                  {"hf", "transformers: the family that SRC came from, or hf:<model_type>"},
-                                  {"torchtitan", "torchtitan: torch.distributed.checkpoint"}};
-  for (const ValueWord& naming : naming_words())
-    if (naming.word.starts_with("hf:")) words.push_back(naming);
-  return words;
-}
-
 std::vector<std::string> plain(const std::vector<ValueWord>& words) {
   std::vector<std::string> out;
   out.reserve(words.size());
@@ -122,31 +53,8 @@ std::vector<std::string> plain(const std::vector<ValueWord>& words) {
   return out;
 }
 
-std::string unknown_value(const std::string& typed, const std::vector<std::string>& known) {
-  if (std::ranges::find(known, typed) != known.end()) return {};
-  const std::string near = suggestion(typed, known);
-  return fmt::format("'{}' is not one of {}{}", typed, fmt::join(known, ", "), near);
-}
-
-std::string glu_fault(const std::string& typed) {
-  if (typed.empty() || typed == "keep") return {};
-  try {
-    parse_glu(typed);
-    return {};
-  } catch (const Error& error) {
-    return error.what() + suggestion(typed, plain(kGluWords));
-  }
-}
-
-std::string target_fault(const std::string& typed) {
-  if (typed.empty()) return "--to is empty; megatron, torchtitan, hf and hf:<model_type> are targets";
-  const std::vector<std::string> known = plain(target_words());
-  if (typed.starts_with("hf:") || std::ranges::find(known, typed) != known.end()) return {};
-  return fmt::format("'{}' is no target; megatron, torchtitan, hf and hf:<model_type> are{}", typed,
-                     suggestion(typed, known));
-}
-
-i64 parse_size(std::string_view option, const std::string& text) {
+/// "64MiB", "5GB" (decimal), "1G" (binary, as dd and rclone have it), "4096".
+std::optional<i64> parse_size(const std::string& text) {
   struct Unit {
     std::string_view name;
     i64 bytes;
@@ -173,8 +81,141 @@ i64 parse_size(std::string_view option, const std::string& text) {
   if (error == std::errc() && number >= 0)
     for (const Unit& known : kUnits)
       if (known.name == unit)
-        if (const auto bytes = checked_mul(number, known.bytes)) return *bytes;
-  fail(ErrorCode::Usage, {}, "{}: '{}' is not a size; say for example 512MiB or 5GB", option, text);
+        if (const auto bytes = checked_mul(number, known.bytes)) return bytes;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string suggestion(const std::string& typed, const std::vector<std::string>& known) {
+  std::string best;
+  // Dashes are no letters that somebody mistypes.
+  const std::size_t letters = typed.size() - std::min(typed.size(), typed.find_first_not_of('-'));
+  std::size_t least = letters / 3 + 2;
+  for (const std::string& word : known)
+    if (const std::size_t distance = edit_distance(typed, word); distance < least) {
+      least = distance;
+      best = word;
+    }
+  // The typed word may be the beginning of a longer one.
+  constexpr std::size_t kLeastLetters = 3;
+  if (best.empty() && letters >= kLeastLetters)
+    for (const std::string& word : known)
+      if (word.starts_with(typed) && (best.empty() || word.size() < best.size())) best = word;
+  return best.empty() ? "" : "; did you mean " + best + "?";
+}
+
+std::string unknown_value(const std::string& typed, const std::vector<ValueWord>& known) {
+  if (std::ranges::find(known, typed, &ValueWord::word) != known.end()) return {};
+  const std::vector<std::string> words = plain(known);
+  return fmt::format("'{}' is not one of {}{}", typed, fmt::join(words, ", "), suggestion(typed, words));
+}
+
+ValueKind glu(GluField field, bool in_help) {
+  const std::vector<ValueWord> words = {
+      {"split", "gate and up as two tensors", in_help},
+      {"contiguous", "all gate rows, then all up rows", in_help},
+      {"interleaved:32", "32 gate rows, 32 up rows and so on; or any other number", in_help},
+  };
+  return {[field, words](Options& options, const std::string& typed) -> std::string {
+            try {
+              if (!typed.empty() && typed != "keep") field(options) = parse_glu(typed);
+              return {};
+            } catch (const Error& error) {
+              return error.what() + suggestion(typed, plain(words));
+            }
+          },
+          words};
+}
+
+ValueKind naming(NamingField field) {
+  return {[field](Options& options, const std::string& typed) -> std::string {
+            if (typed.empty() || typed == "keep") return {};
+            if (find_naming(typed) == nullptr) {
+              const std::string near = suggestion(typed, plain(naming_words()));
+              fail(ErrorCode::UnknownNaming, {}, "'{}' is not a naming{} `glu-ckpt layouts` lists them", typed,
+                   near.empty() ? ";" : near);
+            }
+            field(options) = typed;
+            return {};
+          },
+          naming_words()};
+}
+
+ValueKind target() {
+  std::vector<ValueWord> words = {{"megatron", "Megatron-Core: torch_dist, and the arguments that it needs"},
+                                  {"hf", "transformers: the family that SRC came from, or hf:<model_type>"},
+                                  {"torchtitan", "torchtitan: torch.distributed.checkpoint"}};
+  for (const ValueWord& naming : naming_words())
+    if (naming.word.starts_with("hf:")) words.push_back(naming);
+  return {[known = plain(words)](Options& options, const std::string& typed) -> std::string {
+            constexpr const char* kTargets = "megatron, torchtitan, hf and hf:<model_type> are";
+            if (typed.empty()) return fmt::format("it is empty; {} targets", kTargets);
+            if (!typed.starts_with("hf:") && std::ranges::find(known, typed) == known.end())
+              return fmt::format("'{}' is no target; {}{}", typed, kTargets, suggestion(typed, known));
+            options.convert.target = typed;
+            return {};
+          },
+          words};
+}
+
+ValueKind checkpoint(TextField field) {
+  return {[field](Options& options, const std::string& typed) {
+    field(options) = find_input(typed);
+    return std::string();
+  }};
+}
+
+ValueKind size(BytesField field, i64 least) {
+  return {[field, least](Options& options, const std::string& typed) -> std::string {
+    const auto bytes = parse_size(typed);
+    if (!bytes) return fmt::format("'{}' is not a size; say for example 512MiB or 5GB", typed);
+    if (*bytes < least) return fmt::format("'{}' is too little: at least {}", typed, least == 1 ? "1 byte" : "1MiB");
+    field(options) = *bytes;
+    return {};
+  }};
+}
+
+ValueKind percent() {
+  return {[](Options& options, const std::string& typed) -> std::string {
+    const bool has_sign = typed.ends_with('%');
+    const auto percent = parse_number<double>(std::string_view(typed).substr(0, typed.size() - (has_sign ? 1 : 0)));
+    // Nobody takes other numbers without the sign for a share.
+    if (percent && *percent > 0 && *percent < 1 && !has_sign)
+      return fmt::format("'{}' may mean {}% or {}%; say which, with the %", typed, typed, 100 * *percent);
+    if (!percent || !(*percent > 0 && *percent <= 100))
+      return fmt::format("'{}' is no share such as 5% or 0.1%, more than 0 and at most 100%", typed);
+    options.verify.subset.percent = *percent;
+    return {};
+  }};
+}
+
+ValueKind part() {
+  return {[](Options& options, const std::string& typed) -> std::string {
+    const std::size_t slash = typed.find('/');
+    const auto part = parse_number<i64>(typed.substr(0, slash));
+    const auto parts = parse_number<i64>(slash == typed.npos ? "" : typed.substr(slash + 1));
+    if (!part || !parts || *part < 1 || *part > *parts)
+      return fmt::format("'{}' is no part such as 2/8, from 1/8 to 8/8", typed);
+    options.verify.subset.part = *part;
+    options.verify.subset.parts = *parts;
+    return {};
+  }};
+}
+
+ValueKind token_counts() {
+  return {[](Options& options, const std::string& typed) -> std::string {
+    constexpr i64 kMost = 1 << 24;
+    for (std::size_t begin = 0; begin <= typed.size();) {
+      const std::size_t end = std::min(typed.find(',', begin), typed.size());
+      const auto count = parse_number<i64>(typed.substr(begin, end - begin));
+      if (!count || *count < 1 || *count > kMost)
+        return fmt::format("'{}' is no list of numbers from 1 to {}, such as 1,8,64", typed, kMost);
+      options.bench.tokens.push_back(*count);
+      begin = end + 1;
+    }
+    return {};
+  }};
 }
 
 }  // namespace glu_ckpt::cli

@@ -1,37 +1,113 @@
 #pragma once
-/// Values of options: what may be typed, what is near to what was typed, and what it means.
+/// Kinds of values: how what was typed is read into a field of the options, and the words that are offered.
 
+#include <fmt/format.h>
+
+#include <initializer_list>
 #include <string>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 #include "cli/command_table.hpp"
-#include "glu_ckpt/tensor.hpp"
+#include "cli/options.hpp"
+#include "core/parse_number.hpp"
 
 namespace glu_ckpt::cli {
 
-/// Returns what is wrong with a number of 64 bits, or nothing: CLI11 itself takes -1 for 2^64 - 1.
-std::string u64_fault(const std::string& text);
-/// "5%" or "0.1%"; the sign may be left out of numbers that nobody takes for a share. Throws Usage.
-double parse_percent(const std::string& text);
-/// "2/8". Throws Usage.
-std::pair<i64, i64> parse_part(const std::string& text);
-
 /// "; did you mean X?", or nothing where nothing is near.
 std::string suggestion(const std::string& typed, const std::vector<std::string>& known);
+/// Returns what is wrong with a value that must be one of those, or nothing.
+std::string unknown_value(const std::string& typed, const std::vector<ValueWord>& known);
 
-extern const std::vector<ValueWord> kGluWords;
-extern const std::vector<ValueWord> kExpertsWords;
-/// Too many for help.
-const std::vector<ValueWord>& naming_words();
-std::vector<ValueWord> target_words();
-/// Words that only completions offer.
-std::vector<ValueWord> hidden(std::vector<ValueWord> words);
-std::vector<std::string> plain(const std::vector<ValueWord>& words);
+struct ValueKind {
+  decltype(OptionRow::set) set;
+  std::vector<ValueWord> words = {};
+};
 
-/// Returns what is wrong with a value that must be one of those, an order of gate and up, or a target; or nothing.
-std::string unknown_value(const std::string& typed, const std::vector<std::string>& known);
-std::string glu_fault(const std::string& typed);
-std::string target_fault(const std::string& typed);
+using GluField = std::optional<Glu>& (*)(Options&);
+using NamingField = std::optional<std::string>& (*)(Options&);
+using TextField = std::string& (*)(Options&);
+using BytesField = i64& (*)(Options&);
+
+/// An order of gate and up; "keep" is no answer. `in_help`: help lists the words.
+ValueKind glu(GluField field, bool in_help = false);
+/// A naming; "keep" is no answer. Throws UnknownNaming.
+ValueKind naming(NamingField field);
+/// "megatron", "hf:qwen3_moe", ...
+ValueKind target();
+/// A checkpoint that is read: find_input().
+ValueKind checkpoint(TextField field);
+/// Bytes, as parse_size() reads them; `least` is 1 or 1 MiB.
+ValueKind size(BytesField field, i64 least = i64{1} << 20);
+/// "5%", "2/8", and "1,8,64".
+ValueKind percent();
+ValueKind part();
+ValueKind token_counts();
+
+template <typename Field>
+ValueKind flag(Field field) {
+  return {[field](Options& options, const std::string&) {
+    field(options) = true;
+    return std::string();
+  }};
+}
+
+/// Any text. `words` are offered to completions.
+template <typename Field>
+ValueKind text(Field field, std::initializer_list<const char*> words = {}) {
+  ValueKind kind{[field](Options& options, const std::string& typed) {
+    field(options) = typed;
+    return std::string();
+  }};
+  for (const char* word : words) kind.words.push_back({word, "", false});
+  return kind;
+}
+
+/// One of these words, and no other.
+template <typename Field>
+ValueKind one_of(Field field, const std::vector<std::string>& words) {
+  ValueKind kind;
+  for (const std::string& word : words) kind.words.push_back({word});
+  kind.set = [field, known = kind.words](Options& options, const std::string& typed) {
+    std::string fault = unknown_value(typed, known);
+    if (fault.empty()) field(options) = typed;
+    return fault;
+  };
+  return kind;
+}
+
+/// A word and the value that it stands for.
+template <typename Value>
+struct Choice {
+  const char* word;
+  Value value;
+  const char* about = "";
+};
+
+template <typename Value, typename Field>
+ValueKind choice(Field field, const std::vector<Choice<Value>>& choices, bool in_help = true) {
+  ValueKind kind;
+  for (const Choice<Value>& one : choices) kind.words.push_back({one.word, one.about, in_help});
+  kind.set = [field, choices, known = kind.words](Options& options, const std::string& typed) {
+    for (const Choice<Value>& one : choices)
+      if (typed == one.word) field(options) = one.value;
+    return unknown_value(typed, known);
+  };
+  return kind;
+}
+
+/// A number within bounds, for a field that may be optional.
+template <typename Number, typename Field>
+ValueKind number(Field field, Number least = std::numeric_limits<Number>::lowest(),
+                 Number most = std::numeric_limits<Number>::max()) {
+  return {[=](Options& options, const std::string& typed) {
+    const auto found = parse_number<Number>(typed);
+    if (!found || !(*found >= least && *found <= most))
+      return std::is_integral_v<Number> ? fmt::format("'{}' is not a number from {} to {}", typed, least, most)
+                                        : fmt::format("'{}' is not a number", typed);
+    field(options) = *found;
+    return std::string();
+  }};
+}
 
 }  // namespace glu_ckpt::cli

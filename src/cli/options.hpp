@@ -1,5 +1,5 @@
 #pragma once
-/// The user's answers as one value. CLI11 is seen only in options.cpp and parser_table.
+/// The user's answers as one value.
 
 #include <optional>
 #include <string>
@@ -12,23 +12,6 @@
 
 namespace glu_ckpt::cli {
 
-enum class Command {
-  Inspect,
-  Convert,
-  Plan,
-  Verify,
-  Diff,
-  Report,
-  Digest,
-  Check,
-  Stamp,
-  Forward,
-  BenchKernels,
-  BenchForward,
-  BenchConvert,
-  Doctor,
-  Layouts
-};
 enum class ProgressMode { Auto, Always, Never, Json };
 
 /// The answers of the commands bench forward and bench convert.
@@ -52,8 +35,13 @@ struct Caller {
   std::string out;
 };
 
+struct Options;
+using Execute = ExitStatus (*)(const Options&);
+
 struct Options {
-  Command command = Command::Inspect;
+  /// "bench kernels".
+  std::string command;
+  Execute execute = nullptr;
   /// PATH, SRC or A.
   std::string input;
   /// DST or B.
@@ -67,6 +55,8 @@ struct Options {
   std::string report_file;
   bool overwrite_report = false;
   ForwardRequest forward;
+  /// The answers of whichever command runs experts; a part of the options of each call that does.
+  ExpertCompute compute;
   BenchAnswers bench;
   /// The options of the run; a Session adds an observer and a token.
   RunOptions run;
@@ -74,7 +64,7 @@ struct Options {
   /// inspect: lists tensors, of this pattern; empty for all.
   bool list_tensors = false;
   std::string tensors;
-  /// digest: the checkpoints, or the file that lists digests and paths.
+  /// digest: the checkpoints, or the file that lists digests and paths; help: the words.
   std::vector<std::string> paths;
   std::string check_file;
   bool stamp_dry_run = false;
@@ -82,6 +72,11 @@ struct Options {
   /// Problems that inspect finds are its exit status.
   bool strict = false;
   bool dry_run = false;
+  bool help = false;
+  bool version = false;
+  bool manual = false;
+  /// completion: "bash", ...
+  std::string shell;
   bool json = false;
   bool quiet = false;
   bool verbose = false;
@@ -91,9 +86,6 @@ struct Options {
 
 /// Empty when help or the version was asked for and printed. Throws Usage. `program` is what help calls this program.
 std::optional<Options> parse_options(int argc, const char* const* argv, const std::string& program = "glu-ckpt");
-
-/// Bytes: "64MiB", "5GB" (decimal), "1G" (binary, as dd and rclone have it), "4096". Throws Usage.
-i64 parse_size(std::string_view option, const std::string& text);
 
 ExitStatus cmd_inspect(const Options& options);
 /// All ranks call it together, where there are any; rank 0 reports.

@@ -15,27 +15,6 @@
 
 namespace glu_ckpt::cli {
 
-ExitStatus run(const Options& options) {
-  switch (options.command) {
-    case Command::Inspect: return cmd_inspect(options);
-    case Command::Convert: return cmd_convert(options);
-    case Command::Plan: return cmd_plan(options);
-    case Command::Verify: return cmd_verify(options);
-    case Command::Diff: return cmd_diff(options);
-    case Command::Report: return cmd_report(options);
-    case Command::Digest: return cmd_digest(options);
-    case Command::Check: return cmd_check(options);
-    case Command::Stamp: return cmd_stamp(options);
-    case Command::Forward: return cmd_forward(options);
-    case Command::BenchKernels: return cmd_bench_kernels(options);
-    case Command::BenchForward: return cmd_bench_forward(options);
-    case Command::BenchConvert: return cmd_bench_convert(options);
-    case Command::Doctor: return cmd_doctor(options);
-    case Command::Layouts: return cmd_layouts(options);
-  }
-  return ExitStatus::Done;
-}
-
 namespace {
 
 /// A word as a shell reads it.

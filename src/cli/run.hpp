@@ -8,9 +8,6 @@
 
 namespace glu_ckpt::cli {
 
-/// Runs the command and returns its exit status.
-ExitStatus run(const Options& options);
-
 /// Prints the error to stderr, as JSON if asked for, and returns its exit status. `program`: what a line of text
 /// begins with. Where options are missing, the words of the command line are printed with those behind them.
 ExitStatus report_error(const std::string& program, const Error& error, bool json,

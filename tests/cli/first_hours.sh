@@ -261,7 +261,14 @@ first_hours_rules() {
   check "an unknown order names the option" has "$OUT" "the order of gate and up in the shared expert's FC1 is unknown: say --from-shared-glu"
   status "inspect --strict" 3 inspect "$unknown" --strict
   status "inspect --strict of a known one" 0 inspect "$hf" --strict
-  prints "no command" 2 "glu-ckpt: error: no command was given; \`glu-ckpt --help\` lists them [usage]"
+  status "no command" 2 && check "it is told how" has "$ERR" "Usage: glu-ckpt [OPTIONS] COMMAND"
+  check "it is an error" has "$ERR" "error: no command was given [usage]"
+  status "no arguments" 2 convert
+  check "it is told both" has "$ERR" "error: SRC and DST are missing: glu-ckpt convert [OPTIONS] SRC DST [usage]"
+  status "another program's option" 2 convert a b --output c
+  check "it is told the way" has "$ERR" "--output is no option of glu-ckpt convert; DST is the second argument"
+  status "an option before the command" 2 --json inspect a && check "it is told where" has "$ERR" "glu-ckpt inspect --json a"
+  status "version" 0 version && check "it is --version" has "$OUT" "glu-ckpt 0"
   status "verify of another model" 1 verify "$hf" "$TESTDATA/whole/qwen3_moe/hf"
   check "what is in no layer: $OUT" has "$OUT" "first difference: norm/final weight, row 0, column 0: "
   status "--to ''" 2 convert "$hf" "$WORK/no" --to ''

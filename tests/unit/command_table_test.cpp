@@ -1,9 +1,11 @@
-/// What help, the manual page and the completions say about the parser, and what the parser says to that.
+/// The table of commands and options, what is printed of it, and the parser that reads it.
 #include "cli/command_table.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
 #include <set>
 #include <sstream>
 
@@ -32,8 +34,25 @@ std::optional<Options> parse(std::vector<std::string> words) {
 
 std::vector<OptionRow> options_of(const CommandTable& command) {
   std::vector<OptionRow> all;
-  for (const OptionGroup& group : command.groups) all.insert(all.end(), group.options.begin(), group.options.end());
+  for (const OptionRow* row : all_options(command)) all.push_back(*row);
   return all;
+}
+
+const CommandTable& command(const std::string& words) {
+  for (const CommandTable* one : all_commands(program()))
+    if (command_words(*one) == words) return *one;
+  throw std::out_of_range(words);
+}
+
+/// What is wrong with the words.
+std::string message(const std::vector<std::string>& words) {
+  try {
+    parse(words);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Usage);
+    return error.what();
+  }
+  return "accepted";
 }
 
 /// The least that the command accepts.
@@ -65,14 +84,90 @@ TEST(CommandTable, HelpIsAtMostEightyColumnsWide) {
   }
 }
 
-TEST(CommandTable, EveryOptionSaysWhatItsValueIs) {
-  // What CLI11 says where nobody said it.
-  const std::set<std::string> unnamed = {"TEXT", "INT", "UINT", "FLOAT", "TEXT ..."};
-  for (const CommandTable* command : all_commands(program()))
+TEST(CommandTable, EveryOptionHasAMeaningAndItsNameOnce) {
+  for (const CommandTable* command : all_commands(program())) {
+    std::set<std::string> names;
     for (const OptionRow& option : options_of(*command)) {
-      EXPECT_FALSE(unnamed.contains(option.value_name)) << command->name << " " << option.long_name;
       EXPECT_FALSE(option.about.empty()) << command->name << " " << option.long_name;
+      EXPECT_TRUE(option.set != nullptr) << command->name << " " << option.long_name;
+      for (const std::string& name : {option.long_name, option.short_name})
+        EXPECT_TRUE(name.empty() || names.insert(name).second) << command->name << " " << name;
+      for (const auto& others : {option.needs, option.excludes})
+        for (const std::string& other : others)
+          EXPECT_TRUE(std::ranges::any_of(options_of(*command), [&](const auto& row) { return row.name() == other; }))
+              << command->name << " " << option.long_name << " " << other;
     }
+  }
+}
+
+/// A value that the option takes and that is not its default.
+std::string other_value(const OptionRow& option) {
+  if (option.value_name == "SIZE") return "3MiB";
+  if (option.value_name == "ORDER") return "interleaved:4";
+  if (option.value_name == "FILE") return "config.json";
+  for (const ValueWord& value : option.words)
+    if (value.word != option.default_text) return value.word;
+  return {};
+}
+
+// A run that is resumed must have the same options as far as they decide about the output's bytes. These do not: they
+// are about the machine, or what is checked, or are compared for themselves (--overwrite).
+TEST(CommandTable, EveryOptionThatDecidesAboutBytesIsRecorded) {
+  const std::set<std::string> others = {"--dry-run", "--verify", "--reflink", "--force", "--overwrite", "--resume"};
+  int recorded = 0;
+  for (const OptionGroup& group : command("convert").groups) {
+    if (!group.title.starts_with("What DST") && !group.title.starts_with("What the source") &&
+        !group.title.starts_with("How DST"))
+      continue;
+    for (const OptionRow& option : group.options) {
+      if (others.contains(option.long_name)) continue;
+      std::vector<std::string> words = {"convert", "a", "b", option.long_name};
+      if (!option.value_name.empty()) words.push_back(other_value(option));
+      std::string name = option.long_name.substr(2);
+      std::ranges::replace(name, '-', '_');
+      EXPECT_TRUE(option_texts(parse(words)->convert).contains(name)) << option.long_name;
+      ++recorded;
+    }
+  }
+  EXPECT_GE(recorded, 21);
+}
+
+TEST(CommandTable, TheReadmeNamesEveryOptionOfConvert) {
+  std::ifstream file(std::string(std::getenv("GLU_CKPT_TESTDATA")) + "/../README.md");
+  const std::string readme{std::istreambuf_iterator<char>(file), {}};
+  const std::string table = readme.substr(readme.find("\n## Options of convert"));
+  for (const OptionRow& option : options_of(command("convert"))) {
+    const bool needs_no_row =
+        option.long_name == "--help" || option.long_name == "--quiet" || option.long_name == "--verbose";
+    EXPECT_TRUE(needs_no_row || table.find(option.long_name) != table.npos) << option.long_name;
+  }
+}
+
+TEST(CommandTable, OptionsAreReadAsOtherProgramsReadThem) {
+  EXPECT_EQ(parse({"plan", "-qj4", "a", "b"})->run.jobs, 4);
+  EXPECT_EQ(parse({"plan", "a", "--max-memory=2MiB", "b", "-j", "4"})->run.memory_bytes, 2 << 20);
+  EXPECT_EQ(parse({"plan", "a", "--", "--b"})->output, "--b");
+  EXPECT_EQ(parse({"plan", "--offset", "-1", "a", "b"})->compute.activation.offset, -1);
+  EXPECT_EQ(parse({"convert", "a", "b", "--dry-run"})->command, "plan");
+  EXPECT_EQ(parse({"inspect", "--tensors", "a"})->input, "a");
+  EXPECT_EQ(parse({"inspect", "--tensors", "*x*", "a"})->tensors, "*x*");
+  EXPECT_EQ(parse({"digest", "a", "b", "c"})->paths.size(), 3U);
+  EXPECT_EQ(message({"plan", "a", "b", "-j0"}), "--jobs: '0' is not a number from 1 to 1024");
+  EXPECT_EQ(message({"plan", "a", "b", "--alpha", "x"}), "--alpha: 'x' is not a number");
+  EXPECT_EQ(message({"plan", "a", "b", "--max-memory", "1K"}), "--max-memory: '1K' is too little: at least 1MiB");
+  EXPECT_EQ(message({"plan", "a", "b", "--quiet=yes"}), "--quiet takes no value");
+  EXPECT_EQ(message({"plan", "a", "b", "--to"}), "--to needs a value: --to TARGET");
+  EXPECT_EQ(message({"plan", "a", "b", "--to", "hf", "--to=hf"}), "--to was given twice");
+  EXPECT_EQ(message({"plan", "a", "b", "c"}), "'c' is one argument too many: glu-ckpt plan [OPTIONS] SRC DST");
+  EXPECT_EQ(message({"plan"}), "SRC and DST are missing: glu-ckpt plan [OPTIONS] SRC DST");
+  EXPECT_EQ(message({"verify", "a", "b", "--seed", "1"}), "--seed needs --forward or --sample");
+  EXPECT_EQ(message({"verify", "a", "b", "--sample", "5%", "--forward"}),
+            "--sample and --forward exclude each other: give one of them");
+  EXPECT_EQ(message({"plan", "a", "b", "--output", "x"}),
+            "--output is no option of glu-ckpt plan; DST is the second argument");
+  EXPECT_EQ(message({"plan", "a", "b", "--gluu", "x"}), "--gluu is no option of glu-ckpt plan; did you mean --glu?");
+  EXPECT_EQ(message({"--json", "inspect", "a"}), "--json belongs behind the command: glu-ckpt inspect --json a");
+  EXPECT_EQ(message({"-v"}), "-v is no option of glu-ckpt; `glu-ckpt --help` lists its options");
 }
 
 TEST(CommandTable, HelpNamesEveryOptionValueAndDefault) {
@@ -150,15 +245,6 @@ TEST(CommandTable, TheManualNamesEverything) {
 }
 
 TEST(CommandTable, AMistypedValueIsSuggested) {
-  const auto message = [](const std::vector<std::string>& words) {
-    try {
-      parse(words);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::Usage);
-      return std::string(error.what());
-    }
-    return std::string("accepted");
-  };
   EXPECT_EQ(message({"convert", "a", "b", "--format", "safetensor"}),
             "--format: 'safetensor' is not one of keep, safetensors, torch, torch-dist; did you mean safetensors?");
   EXPECT_NE(message({"convert", "a", "b", "--glu", "interleavd:32"}).find("did you mean interleaved:32?"),
