@@ -75,10 +75,11 @@ struct GroupPlace {
   }
 };
 
-/// The zero of a row out of the word of eight. Stored less 1 in four bits, 0 is 15.
+/// The zero of a row out of the word of eight. The offset is added to all eight at once: GPTQ's first version subtracts
+/// it from whole words, where a 0 borrows from its neighbour.
 template <Codes kCodes>
 __device__ __forceinline__ u32 zero_of(u32 word, u32 row, int offset) {
-  return (word >> (4 * nibble_of_row<kCodes>(row))) + static_cast<u32>(offset) & 15;
+  return word + 0x11111111U * static_cast<u32>(offset) >> (4 * nibble_of_row<kCodes>(row)) & 15;
 }
 
 // ---- element by element -------------------------------------------------------------------------

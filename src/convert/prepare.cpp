@@ -57,7 +57,7 @@ void check_computed(const Source& source, const Plan& plan) {
 
 /// Refuses codes and scales that quantization_config contradicts, where they stand as their software stores them.
 void check_quantized(const Source& source, const Recognition& model, const ModelHints& hints) {
-  const QuantConfig config = read_quant_config(hints.config);
+  const QuantConfig config = quant_config_of(source, hints);
   const bool as_written = std::ranges::all_of(model.blocks, [](const ExpertBlock& block) {
     return block.codes == TensorKind::Blocks || (block.experts == Experts::Indexed && !block.fused);
   });

@@ -135,15 +135,19 @@ QuantConfig recorded_quant_config(const Source& source, const ModelHints& hints)
   return config;
 }
 
-/// Reads also the file in which older exports of ModelOpt say it alone.
+}  // namespace
+
 QuantConfig quant_config_of(const Source& source, const ModelHints& hints) {
   constexpr i64 kMostBytes = i64{64} << 20;
-  const std::vector<ExtraFile>& files = source.info().extra_files;
-  const auto file = std::ranges::find(files, kModelOptConfig, &ExtraFile::name);
   QuantConfig config = recorded_quant_config(source, hints);
-  if (file == files.end()) return config;
-  return with_modelopt_file(std::move(config), read_small_file(file->path, kMostBytes, ErrorCode::ConfigJson));
+  for (const ExtraFile& file : source.info().extra_files)
+    if (is_quantization_file(file.name) && file.name.find('/') == std::string::npos)
+      config = with_quantization_file(std::move(config), file.name,
+                                      read_small_file(file.path, kMostBytes, ErrorCode::ConfigJson));
+  return config;
 }
+
+namespace {
 
 /// Codes and scales are what many a refusal is about that says nothing of them.
 std::string decode_hint(const Error& error, const Source& source) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "glu_ckpt/model.hpp"
+#include "quant/quant_config.hpp"
 #include "quant/recast_source.hpp"
 
 namespace glu_ckpt {
@@ -43,6 +44,9 @@ void require_known_glu(const Checkpoint& checkpoint, const ExpertBlock& block, c
 /// The options, without their prefix, that would say the orders of gate and up that nothing says: "glu", "shared-glu",
 /// "optimizer-glu".
 std::vector<std::string> missing_answers(const Recognition& recognition);
+
+/// Reads what config.json and the files beside it say of how weights are quantized.
+QuantConfig quant_config_of(const Source& source, const ModelHints& hints);
 
 /// Says that the source is one file of several; empty where it is not.
 std::string lone_shard_text(const Source& source);

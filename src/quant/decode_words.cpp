@@ -14,6 +14,9 @@ namespace {
 constexpr i64 kWordBytes = 4;
 constexpr i64 kCodesPerWord = 8;
 constexpr i64 kCodeValues = 16;
+/// A word of eight ones. GPTQ's first version is written by subtracting it from whole words, so that a zero point of 0
+/// borrows from its neighbour; adding it to whole words gives both back.
+constexpr u32 kOneInEach = 0x11111111;
 /// The nibble of a word of AWQ's that holds row 0, 1, ...
 constexpr std::array<i64, kCodesPerWord> kAwqNibble{0, 4, 1, 5, 2, 6, 3, 7};
 
@@ -40,8 +43,7 @@ int zero_of(const WordMatrix& matrix, i64 row, i64 group) {
   const i64 words = matrix.rows / kCodesPerWord, of_row = row / kCodesPerWord;
   const u32 word =
       word_at(matrix.zeros, matrix.codes == Codes::Int4 ? of_row * matrix.groups + group : group * words + of_row);
-  // Stored less 1 in four bits, 0 is 15.
-  return (nibble(word, nibble_of_row(matrix, row)) + matrix.zero_offset) & 15;
+  return nibble(word + kOneInEach * static_cast<u32>(matrix.zero_offset), nibble_of_row(matrix, row));
 }
 
 int code_of(const WordMatrix& matrix, i64 row, i64 col) {

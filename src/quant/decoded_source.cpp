@@ -493,6 +493,34 @@ void check_stated_shape(const Source& source, const QuantizedTensor& weight) {
   }
 }
 
+/// Refuses zero points other than 8 where quantization_config says that there are none: programs that believe it
+/// compute something else than those that read the tensor, and what is wrong may be the version or `sym`.
+void check_symmetric(const Source& source, const QuantizedTensor& weight) {
+  if (!weight.zeros_are_said_8) return;
+  constexpr u32 kEights = 0x88888888, kOnes = 0x11111111;
+  constexpr i64 kPartBytes = i64{1} << 20;
+  const TensorRef& zeros = source.inventory().tensors[*weight.zeros];
+  const u32 expected = kEights - kOnes * static_cast<u32>(weight.zero_offset);
+  std::vector<u32> words;
+  for (i64 begin = 0; begin < zeros.bytes; begin += kPartBytes) {
+    words.resize(static_cast<std::size_t>(std::min(kPartBytes, zeros.bytes - begin)) / sizeof(u32));
+    source.read(*weight.zeros, begin, std::as_writable_bytes(std::span(words)));
+    const auto other = std::ranges::find_if(words, [&](u32 word) { return word != expected; });
+    if (other == words.end()) continue;
+    const std::string as_read = weight.codes == Codes::Awq
+                                    ? ""
+                                    : fmt::format(" as checkpoint_format '{}' has them (each is read plus {})",
+                                                  weight.zero_offset == 1 ? "gptq" : "gptq_v2", weight.zero_offset);
+    fail(
+        ErrorCode::QuantConfigContradicts, {{}, zeros.name},
+        "'{}': word {} is {:#010x}, but quantization_config says that weights are symmetric ('sym'), whose zero points "
+        "are 8: {:#010x}{}. Programs that believe the one compute other weights than those that believe the other; "
+        "correct sym{} in config.json",
+        zeros.name, begin / 4 + (other - words.begin()), *other, expected, as_read,
+        weight.codes == Codes::Awq ? "" : " or checkpoint_format");
+  }
+}
+
 }  // namespace
 
 void check_decodable(const Source& source, const Quantization& found) {
@@ -502,6 +530,7 @@ void check_decodable(const Source& source, const Quantization& found) {
   for (const QuantizedTensor& weight : found.tensors) {
     check_part_scales(source, weight);
     check_stated_shape(source, weight);
+    check_symmetric(source, weight);
   }
 }
 

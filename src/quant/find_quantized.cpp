@@ -353,14 +353,16 @@ class Finder : private PartFinder {
     const TensorRef& tensor = at(number);
     if (config_->method != "awq" && config_->method != "gptq")
       fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
-           "'{}' is AWQ's or GPTQ's, which only quantization_config tells apart, and it says {}", tensor.name,
-           config_->method.empty() ? "nothing" : "'" + config_->method + "'");
+           "'{}' is AWQ's or GPTQ's, which only quantization_config tells apart, and it says {}{}", tensor.name,
+           config_->method.empty() ? "nothing" : "'" + config_->method + "'",
+           config_->version.empty() ? "" : fmt::format(" ('{}')", config_->version));
     require_four_bits(tensor);
     const bool awq = config_->method == "awq";
-    const std::string_view known = awq ? "gemm" : "gptq";
-    if (!config_->version.empty() && config_->version != known && config_->version != "gptq_v2")
-      fail(ErrorCode::NotSupported, {{}, tensor.name}, "'{}': {} of version '{}' cannot be decoded; '{}' can",
-           tensor.name, config_->method, config_->version, known);
+    const bool is_known =
+        awq ? config_->version == "gemm" : config_->version == "gptq" || config_->version == "gptq_v2";
+    if (!config_->version.empty() && !is_known)
+      fail(ErrorCode::NotSupported, {{}, tensor.name}, "'{}': {} of version '{}' cannot be decoded; {} can",
+           tensor.name, config_->method, config_->version, awq ? "'gemm'" : "'gptq' and 'gptq_v2'");
     if (tensor.shape.size() < 2) fail_axes(number);
     std::vector<i64> shape = leading_axes(tensor.shape);
     const i64 in = tensor.shape[shape.size()], out = tensor.shape.back();
@@ -382,6 +384,7 @@ class Finder : private PartFinder {
           number, ErrorCode::NotSupported,
           fmt::format("{} rows, no multiple of the {} that share a word of zero points", weight.rows, kWordCodes));
     if (!awq && weight.zeros) weight.zero_offset = config_->version == "gptq_v2" ? 0 : 1;
+    weight.zeros_are_said_8 = weight.zeros && config_->symmetric == true;
     if (const auto groups = number_of(name.of(TensorKind::GroupIndex)); groups && !awq) {
       weight.groups = take(*groups);
       const bool of_two = at(*groups).shape.size() == weight.shape.size();

@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::size_t kMaxQuantConfigDepth = 64;
 constexpr std::string_view kFields[] = {"quantization_config", "compression_config"};
+constexpr std::string_view kModelOptConfig = "hf_quant_config.json", kAwqConfig = "quant_config.json";
+/// The last one is auto-round's, which has the same in config.json.
+constexpr std::string_view kFiles[] = {kModelOptConfig, "quantize_config.json", kAwqConfig, "quantization_config.json"};
 /// The formats' fields for the modules that they leave as they are.
 constexpr std::string_view kSkippedFields[] = {"modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"};
 
@@ -136,20 +139,50 @@ std::vector<std::string> skipped_modules(const JsonValue& object) {
   return names;
 }
 
-QuantConfig read_object(const JsonValue& object) {
+/// Publishers write "GEMM" and "gemm".
+std::string small_text_of(const JsonValue& object, std::string_view name) {
+  std::string text = text_of(object, name);
+  std::ranges::transform(text, text.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c; });
+  return text;
+}
+
+/// auto-round writes the words of AWQ or of GPTQ and says which in a field that its versions call differently.
+std::string method_of(const JsonValue& object) {
+  const std::string method = small_text_of(object, "quant_method");
+  if (method != "auto-round" && method != "intel/auto-round") return method;
+  for (const std::string_view field : {"packing_format", "backend"}) {
+    const std::string packing = small_text_of(object, field);
+    if (packing == "auto_round:auto_awq") return "awq";
+    if (packing == "auto_round:auto_gptq") return "gptq";
+  }
+  return method;
+}
+
+/// AutoAWQ's own file spells two fields otherwise.
+std::optional<i64> integer_of(const JsonValue& object, std::string_view name, std::string_view other) {
+  const auto found = object.find<i64>(name);
+  return found ? found : object.find<i64>(other);
+}
+
+QuantConfig read_object(const JsonValue& object, std::string_view default_method = {}) {
   QuantConfig config;
-  config.method = text_of(object, "quant_method");
+  config.method = method_of(object);
+  if (config.method.empty()) config.method = default_method;
   config.format = text_of(object, "format");
   if (config.format.empty()) config.format = text_of(object, "quant_algo");
   config.fp8_format = text_of(object, "fmt");
   config.skipped = skipped_modules(object);
-  config.version = text_of(object, config.method == "gptq" ? "checkpoint_format" : "version");
-  config.bits = object.find<i64>("bits");
-  config.group_size = object.find<i64>("group_size");
+  if (config.method == "awq") config.version = small_text_of(object, "version");
+  if (config.method == "auto-round") config.version = small_text_of(object, "packing_format");
   if (config.method == "gptq") {
-    config.symmetric = object.find<bool>("sym");
+    config.version = small_text_of(object, "checkpoint_format");
+    if (config.version.empty()) config.version = small_text_of(object, "format");
+    if (object.find<bool>("is_marlin_format").value_or(false)) config.version = "marlin";
     config.some_reordered = object.find<bool>("desc_act").value_or(false);
   }
+  config.bits = integer_of(object, "bits", "w_bit");
+  config.group_size = integer_of(object, "group_size", "q_group_size");
+  if (config.method == "awq" || config.method == "gptq") config.symmetric = object.find<bool>("sym");
   if (const auto zeros = object.find<bool>("zero_point"); zeros && config.method == "awq") config.symmetric = !*zeros;
   read_block(object.find("weight_block_size"), config);
   if (const auto groups = object.find("config_groups")) read_groups(*groups, config);
@@ -284,40 +317,80 @@ QuantConfig read_quant_config(const std::string& config) {
 }
 
 bool is_quantization_file(std::string_view name) {
-  const std::string_view last = name.substr(name.rfind('/') + 1);
-  return last == kModelOptConfig || last == "quantize_config.json" || last == "quant_config.json";
+  return std::ranges::find(kFiles, name.substr(name.rfind('/') + 1)) != std::end(kFiles);
 }
 
-QuantConfig with_modelopt_file(QuantConfig config, const std::string& text) {
-  const JsonDocument document(text, kMaxQuantConfigDepth);
-  if (document.fault() || document.root().kind() != JsonKind::Object)
-    fail(ErrorCode::ConfigJson, {}, "{} is no JSON object; it says how weights are quantized", kModelOptConfig);
-  const auto said = document.root().find("quantization");
+namespace {
+
+/// Refuses two statements of one thing that differ. What only one of them says counts.
+template <typename Value>
+void agree(Value& ours, const Value& theirs, std::string_view what, std::string_view file) {
+  const Value unsaid{};
+  if (theirs == unsaid) return;
+  if (ours == unsaid) ours = theirs;
+  if (ours == theirs) return;
+  const auto text = [](const Value& value) {
+    if constexpr (std::is_same_v<Value, std::string>)
+      return "'" + value + "'";
+    else
+      return fmt::format("{}", *value);
+  };
+  fail(ErrorCode::QuantConfigContradicts, {},
+       "quantization_config of config.json says {} {}, but {} beside it says {}; correct the one that is wrong, or "
+       "remove the file if it does not belong to these weights",
+       what, text(ours), file, text(theirs));
+}
+
+/// ModelOpt's file says it of all weights, or lists modules. Beside another method in config.json it is about some of
+/// the weights, whose tensors tell what they are.
+QuantConfig with_modelopt_file(QuantConfig config, const JsonValue& root) {
+  const auto said = root.find("quantization");
   if (!said || said->kind() != JsonKind::Object) return config;
   const std::string algorithm = text_of(*said, "quant_algo");
-  if (algorithm.empty()) return config;
+  const bool is_other = !config.method.empty() && config.method != "modelopt";
+  // Both would be about the same weights, which the two decode to other bits.
+  if (is_other && algorithm.starts_with("FP8"))
+    fail(
+        ErrorCode::QuantConfigContradicts, {},
+        "quantization_config of config.json says '{}', but {} beside it says ModelOpt's '{}'; remove the one that does "
+        "not belong to these weights",
+        config.method, kModelOptConfig, algorithm);
+  if (algorithm.empty() || is_other) return config;
   std::optional<i64> group_size = said->find<i64>("group_size");
   if (group_size && *group_size <= 0) group_size.reset();
-  if (config.method.empty()) {
-    config.method = "modelopt";
-    config.format = algorithm;
-    config.group_size = group_size;
-    config.skipped = skipped_modules(*said);
-    return config;
-  }
-  const bool is_other = config.method != "modelopt" || (!config.format.empty() && config.format != algorithm);
-  if (is_other)
-    fail(ErrorCode::QuantConfigContradicts, {},
-         "quantization_config of config.json says '{}'{}, but {} beside it says ModelOpt's '{}'; remove the one that "
-         "does not belong to these weights",
-         config.method, config.format.empty() ? "" : fmt::format(" with '{}'", config.format), kModelOptConfig,
-         algorithm);
-  if (config.group_size && group_size && *config.group_size != *group_size)
-    fail(ErrorCode::QuantConfigContradicts, {},
-         "quantization_config of config.json says groups of {}, but {} beside it says groups of {}; correct the one "
-         "that is wrong",
-         *config.group_size, kModelOptConfig, *group_size);
+  if (config.method.empty()) config.skipped = skipped_modules(*said);
+  config.method = "modelopt";
+  agree(config.format, algorithm, "quant_algo", kModelOptConfig);
+  agree(config.group_size, group_size, "group_size", kModelOptConfig);
   return config;
+}
+
+bool is_of_words(const QuantConfig& config) { return config.method == "awq" || config.method == "gptq"; }
+
+/// The files of AWQ and GPTQ are older than quantization_config and often name no method.
+QuantConfig with_words_file(QuantConfig config, std::string_view name, const JsonValue& root) {
+  const bool is_awq = name == kAwqConfig || root.find("w_bit") || root.find("zero_point");
+  QuantConfig file = read_object(root, is_awq ? "awq" : "gptq");
+  if (config.method.empty()) return file;
+  if (!is_of_words(config) || !is_of_words(file)) return config;
+  agree(config.method, file.method, "quant_method", name);
+  agree(config.version, file.version, config.method == "gptq" ? "checkpoint_format" : "version", name);
+  agree(config.bits, file.bits, "bits", name);
+  agree(config.group_size, file.group_size, "group_size", name);
+  agree(config.symmetric, file.symmetric, config.method == "gptq" ? "sym" : "symmetric", name);
+  config.some_reordered = config.some_reordered || file.some_reordered;
+  return config;
+}
+
+}  // namespace
+
+QuantConfig with_quantization_file(QuantConfig config, std::string_view name, const std::string& text) {
+  const std::string strict = without_python_numbers(text);
+  const JsonDocument document(strict, kMaxQuantConfigDepth);
+  if (document.fault() || document.root().kind() != JsonKind::Object)
+    fail(ErrorCode::ConfigJson, {}, "{} is no JSON object; it says how weights are quantized", name);
+  return name == kModelOptConfig ? with_modelopt_file(std::move(config), document.root())
+                                 : with_words_file(std::move(config), name, document.root());
 }
 
 namespace {

@@ -12,7 +12,8 @@ namespace glu_ckpt {
 
 /// `quantization_config` as far as it is about weights; what it does not say is empty.
 struct QuantConfig {
-  /// "fp8", "compressed-tensors", "modelopt", "mxfp4", "awq", "gptq", ...; empty where there is no such object.
+  /// "fp8", "compressed-tensors", "modelopt", "mxfp4", "awq", "gptq", ... in small letters; empty where there is no
+  /// such object. auto-round's packing_format says whether it is "awq" or "gptq" that it wrote.
   std::string method;
   /// compressed-tensors' format and ModelOpt's quant_algo: "pack-quantized", "NVFP4".
   std::string format;
@@ -20,7 +21,7 @@ struct QuantConfig {
   std::string fp8_format;
   /// The modules that are said to be left as they are: names, parts of names and patterns.
   std::vector<std::string> skipped;
-  /// "gemm" of AWQ; checkpoint_format of GPTQ.
+  /// "gemm" of AWQ; checkpoint_format of GPTQ, or else its `format`. In small letters.
   std::string version;
   std::optional<i64> block_rows;
   std::optional<i64> block_cols;
@@ -49,18 +50,18 @@ struct QuantConfig {
 /// Returns the rows of blocks that all groups with blocks have.
 std::optional<i64> block_rows_of(const QuantConfig& config);
 
-/// The file beside config.json in which ModelOpt says the same.
-inline constexpr std::string_view kModelOptConfig = "hf_quant_config.json";
-/// Returns whether a file beside config.json says how weights are quantized: ModelOpt's, AutoGPTQ's and AutoAWQ's do. A
-/// model that was decoded or encoded must not have it.
+/// Returns whether a file beside config.json says how weights are quantized: ModelOpt's hf_quant_config.json, the
+/// quantize_config.json of AutoGPTQ and GPTQModel, and AutoAWQ's quant_config.json. A model that was decoded or encoded
+/// must not have it.
 bool is_quantization_file(std::string_view name);
 
 /// `config` is the text of a config.json, or empty.
 QuantConfig read_quant_config(const std::string& config);
 
-/// Returns `config` with what kModelOptConfig of that text says where config.json says nothing: older exports have only
-/// that file. Throws QuantConfigContradicts where the two differ, ConfigJson for a text that is no JSON object.
-QuantConfig with_modelopt_file(QuantConfig config, const std::string& text);
+/// Returns `config` with what such a file of that name and text says where config.json says nothing: some exports have
+/// only that file. Throws QuantConfigContradicts where the two differ in what changes the numbers, ConfigJson for a
+/// text that is no JSON object.
+QuantConfig with_quantization_file(QuantConfig config, std::string_view name, const std::string& text);
 
 /// The text without its `quantization_config`, also that of its `text_config`; all other bytes stay.
 std::string without_quantization(std::string_view config);

@@ -47,8 +47,10 @@ struct QuantizedTensor {
   bool global_divides = false;
   /// The numbers that stand for zero, packed along rows; without them 8 does.
   std::optional<std::size_t> zeros;
-  /// Added to each: GPTQ's first version stores them less 1.
+  /// Added to each of a word, with carries: GPTQ's first version stores words less 1 in each.
   int zero_offset = 0;
+  /// quantization_config says that all of them are 8 (`sym`), which no reader may take for granted.
+  bool zeros_are_said_8 = false;
   /// The group of each column, where weights were reordered (`g_idx`).
   std::optional<std::size_t> groups;
   /// The shape as compressed-tensors states it, two numbers for each matrix.

@@ -73,6 +73,22 @@ TEST(DecodeWords, BothRoadsAgreeForAnyRows) {
           }
 }
 
+/// Words of zero points that GPTQModel's subtraction on words made: a 0 borrows from its neighbour.
+TEST(DecodeWords, ZeroPointsOfGptqsFirstVersionBorrow) {
+  WordCase made = make_case(Codes::Gptq, Dtype::F32, true, false);
+  std::vector<u32> words(made.zeros.size() / 4);
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = 0x80070F00U * static_cast<u32>(i + 1);
+  std::memcpy(made.zeros.data(), words.data(), made.zeros.size());
+  made.matrix.zero_offset = 0;
+  std::vector<std::byte> second(kRows * kCols * 4), first(second.size());
+  decode_words(made.matrix, 0, kRows, Dtype::F32, second.data());
+  for (u32& word : words) word -= 0x11111111U;
+  std::memcpy(made.zeros.data(), words.data(), made.zeros.size());
+  made.matrix.zero_offset = 1;
+  decode_words(made.matrix, 0, kRows, Dtype::F32, first.data());
+  EXPECT_EQ(first, second);
+}
+
 /// The operator on whole arrays, of two matrices that differ.
 TEST(DecodeWords, TheOperatorTakesMatricesOneBehindTheOther) {
   for (const Codes codes : {Codes::Awq, Codes::Gptq, Codes::Int4})

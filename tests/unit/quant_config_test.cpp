@@ -92,29 +92,32 @@ TEST(QuantConfig, IsFoundInsideAMultimodalOne) {
 
 /// Older exports of ModelOpt have no quantization_config in config.json; its rounding is not DeepSeek's.
 TEST(QuantConfig, OfModelOptsOwnFile) {
+  constexpr const char* kFile = "hf_quant_config.json";
   const std::string fp8 =
       R"({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}})";
-  const QuantConfig config = with_modelopt_file({}, fp8);
+  const QuantConfig config = with_quantization_file({}, kFile, fp8);
   EXPECT_EQ(config.method, "modelopt");
   EXPECT_EQ(config.format, "FP8");
   EXPECT_EQ(config.skipped, std::vector<std::string>{"lm_head"});
   const std::string nvfp4 = R"({"quantization": {"quant_algo": "NVFP4", "group_size": 16}})";
-  EXPECT_EQ(with_modelopt_file({}, nvfp4).group_size, 16);
-  EXPECT_EQ(with_modelopt_file({}, R"({"quantization": {"quant_algo": null}})").method, "");
-  EXPECT_EQ(with_modelopt_file(config, fp8).format, "FP8");
+  EXPECT_EQ(with_quantization_file({}, kFile, nvfp4).group_size, 16);
+  EXPECT_EQ(with_quantization_file({}, kFile, R"({"quantization": {"quant_algo": null}})").method, "");
+  EXPECT_EQ(with_quantization_file(config, kFile, fp8).format, "FP8");
   const auto refuses = [](const QuantConfig& of, const std::string& file, const std::string& text) {
     support::expect_error(
-        ErrorCode::QuantConfigContradicts, [&] { with_modelopt_file(of, file); }, text);
+        ErrorCode::QuantConfigContradicts, [&] { with_quantization_file(of, kFile, file); }, text);
   };
-  refuses(config, nvfp4, "says 'modelopt' with 'FP8', but hf_quant_config.json beside it says ModelOpt's 'NVFP4'");
+  refuses(config, nvfp4, "says quant_algo 'FP8', but hf_quant_config.json beside it says 'NVFP4'");
   QuantConfig other;
   other.method = "fp8";
   refuses(other, fp8, "says 'fp8', but hf_quant_config.json");
-  other = with_modelopt_file({}, nvfp4);
+  // It is about other weights of the model.
+  EXPECT_EQ(with_quantization_file(other, kFile, nvfp4).method, "fp8");
+  other = with_quantization_file({}, kFile, nvfp4);
   other.group_size = 32;
-  refuses(other, nvfp4, "says groups of 32, but hf_quant_config.json beside it says groups of 16");
+  refuses(other, nvfp4, "says group_size 32, but hf_quant_config.json beside it says 16");
   support::expect_error(
-      ErrorCode::ConfigJson, [] { with_modelopt_file({}, "{"); }, "is no JSON object");
+      ErrorCode::ConfigJson, [] { with_quantization_file({}, kFile, "{"); }, "is no JSON object");
 }
 
 TEST(WithoutQuantization, CutsTheMemberAndNothingElse) {
