@@ -16,8 +16,9 @@ SUFFIXES = {".hpp", ".cpp", ".h", ".cu", ".cuh"}
 # Room of the including file -> rooms it may include from. A public header belongs to a room (HEADER_ROOMS).
 MAY_INCLUDE = {
     "core": {"core"},
-    "layout": {"core", "layout"},
-    "arch": {"core", "layout", "arch"},
+    "families": {"core", "families"},
+    "layout": {"core", "families", "layout"},
+    "arch": {"core", "families", "layout", "arch"},
     "plan": {"core", "layout", "arch", "plan"},
     "io": {"core", "io"},
     "format": {"core", "io", "format"},
@@ -38,6 +39,7 @@ MAY_INCLUDE = {
 
 # Rooms of which a room sees the public headers alone.
 MAY_INCLUDE_PUBLIC = {
+    "families": {"layout"},
     "kernels": {"layout", "plan"},
     "ops": {"layout", "plan"},
     "report": {"layout", "plan", "io", "exec", "model", "verify", "convert"},

@@ -7,21 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "glu_ckpt/layout.hpp"
+#include "families/family.hpp"
 
 namespace glu_ckpt {
 
 /// More layers than any model has; a config.json that says more is not believed.
 inline constexpr i64 kMaxLayers = 100'000;
-
-enum class Attention : std::uint8_t {
-  /// q, k and v, with as many query heads to each key head as the sizes say.
-  Grouped,
-  /// Multi-head latent attention.
-  Latent,
-  /// GatedDeltaNet, a linear attention.
-  Delta,
-};
 
 enum class Mlp : std::uint8_t { Dense, Experts };
 
@@ -30,8 +21,6 @@ struct LayerKind {
   Mlp mlp = Mlp::Experts;
   bool operator==(const LayerKind&) const = default;
 };
-
-struct Family;
 
 /// The extents that roles are made of. Each is a field of the configuration, or a product of some.
 enum class Dim : std::uint8_t {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "arch/config_defaults.hpp"
 #include "core/json.hpp"
+#include "families/family.hpp"
 
 namespace glu_ckpt {
 
@@ -66,7 +66,9 @@ ConfigFields::ConfigFields(const std::string& text) {
 }
 
 void ConfigFields::add_defaults() {
-  const JsonDocument document(config_defaults(this->text({"model_type"})), kMaxConfigDepth);
+  const Family* const family = find_family(this->text({"model_type"}));
+  if (family == nullptr) return;
+  const JsonDocument document(std::string(family->defaults), kMaxConfigDepth);
   ConfigFlattener(defaults_).add(document.root(), "");
   constexpr std::string_view kRope = "rope_parameters.";
   const bool has_rope = std::ranges::any_of(values_, [&](const auto& entry) {

@@ -3,16 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "arch/dense_table.hpp"
 #include "layout/layout_table.hpp"
 
 namespace glu_ckpt {
 namespace {
-
-/// Types of which the tests have no model (tests/interop/tiny_models.py).
-constexpr auto kUntried = std::to_array<std::string_view>({"kimi_k2"});
 
 class LoaderFinder {
  public:
@@ -159,7 +155,7 @@ class LoaderFinder {
     if (std::string text = foreign_form(); !text.empty()) return nothing("{}", text);
     const bool packed_anew = grouped && !model_.architecture->family->packed_experts;
     const std::string& type = model_.architecture->model_type;
-    const bool is_tried = std::ranges::find(kUntried, type) == kUntried.end();
+    const bool is_tried = model_.architecture->family->tried;
     return find_hub_programs(type, packed_anew, is_tried ? "tried with 5.24.0" : "not tried");
   }
 

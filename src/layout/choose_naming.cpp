@@ -113,8 +113,7 @@ class NamingChooser {
 
   bool lists_model_type(const Naming& naming) const {
     if (model_type_.empty()) return false;
-    return naming.name == "hf:" + model_type_ ||
-           std::ranges::find(naming.model_types, model_type_) != naming.model_types.end();
+    return naming.name == "hf:" + model_type_ || lists_type(naming, model_type_);
   }
 
   /// Returns whether all rows read the keys at hand alike: same axes, same order of gate and up, same nativeness.

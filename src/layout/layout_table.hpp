@@ -1,77 +1,19 @@
 #pragma once
-/// The table of namings: the only place that knows how a family spells its expert keys.
+/// Reading the rows that spell the keys of experts (src/families).
 
-#include <span>
 #include <string>
 #include <string_view>
 
-#include "glu_ckpt/layout.hpp"
+#include "families/expert_keys.hpp"
 
 namespace glu_ckpt {
-
-/// The spelling of one stack of layers: `before`, the layer number, `after`.
-struct StackPrefix {
-  std::string_view stack;
-  std::string_view before;
-  std::string_view after = ".";
-  /// True for prefixes so short that they end others: then nothing may stand in front of them.
-  bool anchored = false;
-  /// A second stack stands in each layer: `before`, the outer number, `after`, the inner number, ".". Its
-  /// layers are called "<stack>.<outer>.<inner>".
-  bool nested = false;
-};
 
 /// The keys' text from the stack to the expert part. `outer` counts for nested stacks only.
 std::string print_stack(const StackPrefix& prefix, std::string_view layer, std::string_view outer);
 
-/// Key templates after the stack prefix; an empty one does not exist. {E} expert index; {K} the word
-/// weight, bias, weight_scale_inv or weight_scale; {_K} the suffix "", _bias, _scale_inv or _scale
-/// (tensor_kinds.hpp has all).
-struct PartNames {
-  std::string_view gate_up;
-  std::string_view gate;
-  std::string_view up;
-  std::string_view down;
-};
-
-/// A naming: one row of the table. Every row can print every combination of indexed or grouped,
-/// split or fused, so that any layout can be written in any naming; the forms that software other
-/// than this tool reads and writes are the native ones.
-struct Naming {
-  std::string_view name;
-  /// Further values of config.json's model_type that are spelled the same way.
-  std::span<const std::string_view> model_types;
-  std::span<const StackPrefix> stacks;
-  PartNames indexed{};
-  PartNames grouped{};
-  /// The names of the shared expert's parts, always [out, in]; the templates are empty where the family has none.
-  PartNames shared{};
-  /// The axes of routed experts.
-  Axes axes = Axes::OutIn;
-  /// The order that the family's own software stores under a native fused key; Unknown where it may be either.
-  Glu::Kind fused_glu = Glu::Kind::Unknown;
-  i64 fused_block_rows = 0;
-  bool native_indexed_split = false;
-  bool native_indexed_fused = false;
-  bool native_grouped_split = false;
-  bool native_grouped_fused = false;
-  bool native_shared_fused = false;
-  /// FC1 without a gate is spelled like the fused one (Megatron) or like up (Hugging Face).
-  bool plain_fc1_is_fused = false;
-  /// MTP layers are numbered on from the main stack's, rather than in a stack of their own.
-  bool mtp_follows_decoder = false;
-  /// Gate and up as two tensors are FC1 cut in the middle, whatever the order of its rows.
-  bool halves_by_position = false;
-  /// If all layers of the main stack are alike, grouped and shared experts are stored with a leading layer axis, and
-  /// the keys have no layer number.
-  bool stacks_layers = false;
-  /// The family's own word for scales of blocks that are powers of two (F8_E8M0), where it is not weight_scale_inv.
-  std::string_view scale_word{};
-  /// [E, H]: read for E and H where experts are stored flat.
-  std::string_view router{};
-};
-
-std::span<const Naming> namings();
+/// Returns whether the experts of models of that type, which is not the one that the row is named after, are spelled
+/// so.
+bool lists_type(const Naming& naming, std::string_view model_type);
 
 /// The glu arrangement that the row's own software stores in a native fused tensor.
 Glu fixed_glu(const Naming& naming);

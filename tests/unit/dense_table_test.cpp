@@ -31,12 +31,10 @@ std::string config_of(std::string_view model_type, bool q_lora = true) {
 
 std::vector<std::shared_ptr<const Architecture>> all_architectures() {
   std::vector<std::shared_ptr<const Architecture>> all;
-  for (const Family& family : families())
-    for (const std::string_view type : family.model_types) {
-      if (type.empty()) continue;
-      all.push_back(read_architecture(config_of(type)));
-      if (family.attention == Attention::Latent) all.push_back(read_architecture(config_of(type, false)));
-    }
+  for (const Family& family : families()) {
+    all.push_back(read_architecture(config_of(family.model_type)));
+    if (family.attention == Attention::Latent) all.push_back(read_architecture(config_of(family.model_type, false)));
+  }
   return all;
 }
 
@@ -77,7 +75,7 @@ TEST(DenseTable, HugeSizesAreRefusedOrHarmless) {
       for (const std::string field :
            {"hidden_size", "num_attention_heads", "head_dim", "vocab_size", "num_experts", "moe_intermediate_size",
             "n_shared_experts", "qk_nope_head_dim", "kv_lora_rank", "linear_value_head_dim", "num_hidden_layers"}) {
-        std::string config = config_of(family.model_types[0]);
+        std::string config = config_of(family.model_type);
         const std::size_t at = config.find("\"" + field + "\": ") + field.size() + 4;
         config.replace(at, config.find_first_of(",}", at) - at, huge);
         try {

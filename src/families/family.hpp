@@ -1,0 +1,92 @@
+#pragma once
+/// What the program knows of families of models and of programs, one file each. Generic code reads it by these
+/// functions and knows no family by its name.
+///
+/// Example: qwen3_moe.cpp says under which keys the experts of Qwen3-MoE lie (`experts`), and of which rows the rest of
+/// the model is made, with the defaults of its class (`families`).
+
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "families/dense_rows.hpp"
+#include "families/expert_keys.hpp"
+
+namespace glu_ckpt {
+
+enum class Attention : std::uint8_t {
+  /// q, k and v, with as many query heads to each key head as the sizes say.
+  Grouped,
+  /// Multi-head latent attention.
+  Latent,
+  /// GatedDeltaNet, a linear attention.
+  Delta,
+};
+
+/// A family of Hugging Face: its models' config.json and keys.
+struct Family {
+  std::string_view model_type;
+  /// Values of model_type of multimodal models whose language model is one of the family's.
+  std::array<std::string_view, 2> wrappers{};
+  DenseNaming naming;
+  /// The row that spells its experts, and one that transformers saves them in instead.
+  std::string_view expert_naming;
+  std::string_view other_expert_naming{};
+  /// The spelling of torchtitan, where that has the family.
+  const DenseNaming* torchtitan = nullptr;
+  Attention attention = Attention::Grouped;
+  bool gated_attention = false;
+  /// Its norms of q and k span all heads.
+  bool wide_qk_norms = false;
+  /// Its config's intermediate_size is the width of an expert.
+  bool intermediate_is_experts = false;
+  /// Its checkpoints have one tensor for all experts of a layer.
+  bool packed_experts = false;
+  /// All its linear layers, experts included, have biases.
+  bool biases_everywhere = false;
+  /// Its routers have a correction bias, unless the configuration names another method.
+  bool corrected_router = false;
+  /// Programs start its correction bias at zero where the checkpoint has none, and Megatron-Core trains none.
+  bool zero_correction_bias = false;
+  /// A sentence about what Megatron-Core's GPTModel lacks to run it; empty where it runs.
+  std::string_view needs{};
+  /// The fields, as a JSON object, that a config.json may leave out, with what the class of transformers 5.23.0 has for
+  /// them. A field that is None there is not here.
+  std::string_view defaults = "{}";
+  /// The tests have a model of the family (tests/interop/tiny_models.py).
+  bool tried = true;
+};
+
+/// A model_type of which no more is known than that its experts are spelled as in that row.
+struct SpelledLike {
+  std::string_view model_type;
+  std::string_view naming;
+};
+
+/// A model_type that is not converted whole, and the reason, as a sentence.
+struct Refusal {
+  std::string_view model_type;
+  std::string_view reason;
+};
+
+/// What one file of this folder knows.
+struct Knowledge {
+  std::span<const Naming> experts{};
+  std::span<const Family> families{};
+  std::span<const SpelledLike> spelled_like{};
+  std::span<const Refusal> refusals{};
+};
+
+std::span<const Family> families();
+/// nullptr where no family has that model_type.
+const Family* find_family(std::string_view model_type);
+/// The reason why models of this type are not converted, as a sentence; empty where that is not known.
+std::string_view refusal_of(std::string_view model_type);
+
+const DenseNaming& megatron_naming();
+/// torchtitan's spellings of the models that it has.
+extern const DenseNaming kTitanGroupedNaming;
+extern const DenseNaming kTitanLatentNaming;
+extern const DenseNaming kTitanDeltaNaming;
+
+}  // namespace glu_ckpt

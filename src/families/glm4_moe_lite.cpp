@@ -1,0 +1,25 @@
+/// GLM-4.7-Flash.
+
+#include "families/shared_rows.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr auto kGlm4MoeLiteFamilies = std::to_array<Family>({
+    {.model_type = "glm4_moe_lite",
+     .naming = hf_naming(kHfLatent, kHfCorrectedRouter, kHfDense, kHfMtp),
+     .expert_naming = "hf:deepseek_v3",
+     .torchtitan = &kTitanLatentNaming,
+     .attention = Attention::Latent,
+     .corrected_router = true,
+     .defaults = R"({"num_experts_per_tok": 4, "rms_norm_eps": 1e-5, "max_position_embeddings": 202752,
+       "rope_theta": 10000.0, "norm_topk_prob": true, "routed_scaling_factor": 1.8, "n_group": 1, "topk_group": 1,
+       "first_k_dense_replace": 1})"},
+});
+
+}  // namespace
+
+extern const Knowledge k_glm4_moe_lite;
+constinit const Knowledge k_glm4_moe_lite{.families = kGlm4MoeLiteFamilies};
+
+}  // namespace glu_ckpt

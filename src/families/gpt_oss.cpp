@@ -1,0 +1,44 @@
+/// gpt-oss.
+
+#include "families/shared_rows.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr auto kGptOss = std::to_array<DenseRow>({
+    layer_row("mlp.router.{K}", DenseRole::Router, kExperts),
+    layer_row("self_attn.sinks", DenseRole::Sinks, kGrouped),
+});
+
+constexpr auto kGptOssExperts = std::to_array<Naming>({
+    {.name = "hf:gpt_oss",
+     .stacks = kHfStacks,
+     .indexed = kPackedIndexed,
+     .grouped = kProjGrouped,
+     .axes = Axes::InOut,
+     .fused_glu = Glu::Kind::Interleaved,
+     .fused_block_rows = 1,
+     .native_grouped_fused = true,
+     .mtp_follows_decoder = true,
+     .router = "mlp.router.weight"},
+});
+
+constexpr auto kGptOssFamilies = std::to_array<Family>({
+    {.model_type = "gpt_oss",
+     .naming = hf_naming(kHfGrouped, kGptOss),
+     .expert_naming = "hf:gpt_oss",
+     .intermediate_is_experts = true,
+     .packed_experts = true,
+     .biases_everywhere = true,
+     .defaults = R"({"num_experts_per_tok": 4, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072,
+       "rope_theta": 150000.0, "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128, "swiglu_limit": 7.0,
+       "swiglu_alpha": 1.702, "rope_parameters": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
+         "beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": 4096}})"},
+});
+
+}  // namespace
+
+extern const Knowledge k_gpt_oss;
+constinit const Knowledge k_gpt_oss{.experts = kGptOssExperts, .families = kGptOssFamilies};
+
+}  // namespace glu_ckpt

@@ -1,0 +1,42 @@
+/// Granite MoE.
+
+#include "families/shared_rows.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr auto kGraniteRouter =
+    std::to_array<DenseRow>({layer_row("block_sparse_moe.router.layer.weight", DenseRole::Router, kExperts)});
+
+constexpr auto kGranitemoeExperts = std::to_array<Naming>({
+    {.name = "hf:granitemoe",
+     .stacks = kHfStacks,
+     .indexed = {"block_sparse_moe.input_linear.{E}.{K}", "block_sparse_moe.gate_linear.{E}.{K}",
+                 "block_sparse_moe.up_linear.{E}.{K}", "block_sparse_moe.output_linear.{E}.{K}"},
+     .grouped = {"block_sparse_moe.input_linear.{K}", "block_sparse_moe.gate_linear.{K}",
+                 "block_sparse_moe.up_linear.{K}", "block_sparse_moe.output_linear.{K}"},
+     .shared = {"shared_mlp.input_linear.{K}", "shared_mlp.gate_linear.{K}", "shared_mlp.up_linear.{K}",
+                "shared_mlp.output_linear.{K}"},
+     .fused_glu = Glu::Kind::Contiguous,
+     .native_grouped_fused = true,
+     .native_shared_fused = true,
+     .mtp_follows_decoder = true,
+     .router = "block_sparse_moe.router.layer.weight"},
+});
+
+constexpr auto kGranitemoeFamilies = std::to_array<Family>({
+    {.model_type = "granitemoe",
+     .naming = hf_naming(kHfGrouped, kGraniteRouter),
+     .expert_naming = "hf:granitemoe",
+     .intermediate_is_experts = true,
+     .packed_experts = true,
+     .defaults = R"({"num_experts_per_tok": 2, "rms_norm_eps": 1e-6, "max_position_embeddings": 2048,
+       "rope_theta": 10000.0, "attention_multiplier": 1.0})"},
+});
+
+}  // namespace
+
+extern const Knowledge k_granitemoe;
+constinit const Knowledge k_granitemoe{.experts = kGranitemoeExperts, .families = kGranitemoeFamilies};
+
+}  // namespace glu_ckpt

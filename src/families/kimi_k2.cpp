@@ -1,0 +1,23 @@
+/// Kimi-K2, whose class is not in transformers.
+
+#include "families/shared_rows.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr auto kKimiK2Families = std::to_array<Family>({
+    {.model_type = "kimi_k2",
+     .naming = hf_naming(kHfLatent, kHfCorrectedRouter, kHfDense, kHfMtp),
+     .expert_naming = "hf:deepseek_v3",
+     .torchtitan = &kTitanLatentNaming,
+     .attention = Attention::Latent,
+     .corrected_router = true,
+     .tried = false},
+});
+
+}  // namespace
+
+extern const Knowledge k_kimi_k2;
+constinit const Knowledge k_kimi_k2{.families = kKimiK2Families};
+
+}  // namespace glu_ckpt

@@ -1,0 +1,46 @@
+/// Llama 4's language model.
+
+#include "families/shared_rows.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr auto kLlama4 = std::to_array<DenseRow>({
+    layer_row("feed_forward.router.weight", DenseRole::Router, kExperts),
+    layer_row("feed_forward.gate_proj.weight", DenseRole::MlpGate, kDense),
+    layer_row("feed_forward.up_proj.weight", DenseRole::MlpUp, kDense),
+    layer_row("feed_forward.down_proj.weight", DenseRole::MlpDown, kDense),
+});
+
+constexpr auto kLlama4TextExperts = std::to_array<Naming>({
+    {.name = "hf:llama4_text",
+     .stacks = kHfStacks,
+     .indexed = {"feed_forward.experts.{E}.gate_up_proj{_K}", "feed_forward.experts.{E}.gate_proj{_K}",
+                 "feed_forward.experts.{E}.up_proj{_K}", "feed_forward.experts.{E}.down_proj{_K}"},
+     .grouped = kFeedForwardGrouped,
+     .shared = kFeedForwardShared,
+     .axes = Axes::InOut,
+     .fused_glu = Glu::Kind::Contiguous,
+     .native_grouped_fused = true,
+     .mtp_follows_decoder = true,
+     .router = "feed_forward.router.weight"},
+});
+
+constexpr auto kLlama4TextFamilies = std::to_array<Family>({
+    {.model_type = "llama4_text",
+     .wrappers = {"llama4"},
+     .naming = hf_naming(kHfGrouped, kLlama4),
+     .expert_naming = "hf:llama4_text",
+     .intermediate_is_experts = true,
+     .packed_experts = true,
+     .defaults = R"({"num_experts_per_tok": 1, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072,
+       "rope_theta": 500000.0, "num_key_value_heads": 8, "head_dim": 128, "use_qk_norm": true,
+       "no_rope_layer_interval": 4, "attention_chunk_size": 8192, "attn_temperature_tuning": true})"},
+});
+
+}  // namespace
+
+extern const Knowledge k_llama4_text;
+constinit const Knowledge k_llama4_text{.experts = kLlama4TextExperts, .families = kLlama4TextFamilies};
+
+}  // namespace glu_ckpt

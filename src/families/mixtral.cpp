@@ -1,0 +1,36 @@
+/// Mixtral.
+
+#include "families/shared_rows.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr auto kMixtralRouter =
+    std::to_array<DenseRow>({layer_row("block_sparse_moe.gate.weight", DenseRole::Router, kExperts)});
+
+constexpr auto kMixtralExperts = std::to_array<Naming>({
+    {.name = "hf:mixtral",
+     .stacks = kHfStacks,
+     .indexed = kSparseIndexed,
+     .grouped = kSparseGrouped,
+     .shared = kSparseShared,
+     .native_indexed_split = true,
+     .mtp_follows_decoder = true,
+     .router = "block_sparse_moe.gate.weight"},
+});
+
+constexpr auto kMixtralFamilies = std::to_array<Family>({
+    {.model_type = "mixtral",
+     .naming = hf_naming(kHfGrouped, kMixtralRouter),
+     .expert_naming = "hf:mixtral",
+     .intermediate_is_experts = true,
+     .defaults = R"({"num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072,
+       "rope_theta": 1000000.0, "num_key_value_heads": 8})"},
+});
+
+}  // namespace
+
+extern const Knowledge k_mixtral;
+constinit const Knowledge k_mixtral{.experts = kMixtralExperts, .families = kMixtralFamilies};
+
+}  // namespace glu_ckpt

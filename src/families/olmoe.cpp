@@ -1,0 +1,24 @@
+/// OLMoE.
+
+#include "families/shared_rows.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr auto kOlmoeFamilies = std::to_array<Family>({
+    {.model_type = "olmoe",
+     .naming = hf_naming(kHfGrouped, kHfWideQkNorm, kHfRouter),
+     .expert_naming = "hf:qwen3_moe",
+     .wide_qk_norms = true,
+     .intermediate_is_experts = true,
+     .needs = kWideNormNeed,
+     .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 4096,
+       "rope_theta": 10000.0, "norm_topk_prob": false})"},
+});
+
+}  // namespace
+
+extern const Knowledge k_olmoe;
+constinit const Knowledge k_olmoe{.families = kOlmoeFamilies};
+
+}  // namespace glu_ckpt

@@ -1,0 +1,225 @@
+#pragma once
+/// What several families share: stacks of layers, spellings of experts, and rows of the tensors outside of them. A file
+/// of a family is made of these and of rows of its own.
+
+#include "families/family.hpp"
+
+namespace glu_ckpt {
+
+// ---- stacks of layers -------------------------------------------------------------------------
+
+inline constexpr auto kHfStacks = std::to_array<StackPrefix>({
+    {"decoder", "model.layers."},
+    {"decoder", "model.language_model.layers."},
+    {"mtp", "mtp.layers."},
+    {"decoder", "layers.", ".", true},
+});
+inline constexpr auto kHfMultimodalStacks = std::to_array<StackPrefix>({
+    {"decoder", "model.language_model.layers."},
+    {"decoder", "model.layers."},
+    {"mtp", "mtp.layers."},
+});
+// DeepSeek-V4's own keys begin with the stack; other programs put `model.` in front.
+inline constexpr auto kDeepseekV4Stacks = std::to_array<StackPrefix>({
+    {"decoder", "layers.", ".", true},
+    {"mtp", "mtp.", ".", true},
+    {"decoder", "model.layers."},
+    {"decoder", "model.language_model.layers."},
+    {"mtp", "mtp.layers."},
+});
+inline constexpr auto kOmniStacks = std::to_array<StackPrefix>({
+    {"decoder", "thinker.model.layers."},
+    {"talker", "talker.model.layers."},
+});
+inline constexpr auto kMegatronStacks = std::to_array<StackPrefix>({
+    {"decoder", "decoder.layers."},
+    {"mtp", "mtp.layers.", ".transformer_layer."},
+    {"mtp", "mtp.layers.", ".mtp_model_layer."},
+    {"mtp", "mtp.layers.", ".mtp_model_layer.layers.", false, true},
+});
+inline constexpr auto kTorchtitanStacks = std::to_array<StackPrefix>({
+    {"decoder", "layers.", ".", true},
+    {"mtp", "mtp_layers.", ".", true},
+});
+inline constexpr auto kNemotronStacks = std::to_array<StackPrefix>({
+    {"decoder", "backbone.layers."},
+    {"decoder", "model.layers."},
+    {"mtp", "mtp.layers."},
+});
+
+// ---- Hugging Face spellings -------------------------------------------------------------------
+// Grouped forms of per-expert families are the ones transformers v5 keeps in memory.
+
+inline constexpr PartNames kProjIndexed{"mlp.experts.{E}.gate_up_proj.{K}", "mlp.experts.{E}.gate_proj.{K}",
+                                        "mlp.experts.{E}.up_proj.{K}", "mlp.experts.{E}.down_proj.{K}"};
+inline constexpr PartNames kProjGrouped{"mlp.experts.gate_up_proj{_K}", "mlp.experts.gate_proj{_K}",
+                                        "mlp.experts.up_proj{_K}", "mlp.experts.down_proj{_K}"};
+inline constexpr PartNames kSharedExperts{"mlp.shared_experts.gate_up_proj.{K}", "mlp.shared_experts.gate_proj.{K}",
+                                          "mlp.shared_experts.up_proj.{K}", "mlp.shared_experts.down_proj.{K}"};
+inline constexpr PartNames kSharedExpert{"mlp.shared_expert.gate_up_proj.{K}", "mlp.shared_expert.gate_proj.{K}",
+                                         "mlp.shared_expert.up_proj.{K}", "mlp.shared_expert.down_proj.{K}"};
+inline constexpr PartNames kSharedMlp{"mlp.shared_mlp.gate_up_proj.{K}", "mlp.shared_mlp.gate_proj.{K}",
+                                      "mlp.shared_mlp.up_proj.{K}", "mlp.shared_mlp.down_proj.{K}"};
+inline constexpr PartNames kSparseIndexed{"block_sparse_moe.experts.{E}.w13.{K}", "block_sparse_moe.experts.{E}.w1.{K}",
+                                          "block_sparse_moe.experts.{E}.w3.{K}", "block_sparse_moe.experts.{E}.w2.{K}"};
+inline constexpr PartNames kSparseGrouped{"block_sparse_moe.experts.w13{_K}", "block_sparse_moe.experts.w1{_K}",
+                                          "block_sparse_moe.experts.w3{_K}", "block_sparse_moe.experts.w2{_K}"};
+inline constexpr PartNames kSparseShared{
+    "block_sparse_moe.shared_experts.gate_up_proj.{K}", "block_sparse_moe.shared_experts.gate_proj.{K}",
+    "block_sparse_moe.shared_experts.up_proj.{K}", "block_sparse_moe.shared_experts.down_proj.{K}"};
+inline constexpr PartNames kFeedForwardIndexed{
+    "feed_forward.experts.{E}.gate_up_proj.{K}", "feed_forward.experts.{E}.gate_proj.{K}",
+    "feed_forward.experts.{E}.up_proj.{K}", "feed_forward.experts.{E}.down_proj.{K}"};
+inline constexpr PartNames kFeedForwardGrouped{"feed_forward.experts.gate_up_proj{_K}",
+                                               "feed_forward.experts.gate_proj{_K}", "feed_forward.experts.up_proj{_K}",
+                                               "feed_forward.experts.down_proj{_K}"};
+inline constexpr PartNames kFeedForwardShared{
+    "feed_forward.shared_expert.gate_up_proj.{K}", "feed_forward.shared_expert.gate_proj.{K}",
+    "feed_forward.shared_expert.up_proj.{K}", "feed_forward.shared_expert.down_proj.{K}"};
+// Packed families store no `.weight`: their indexed forms are spelled without it too, so that the
+// two orientations never share a key.
+inline constexpr PartNames kPackedIndexed{"mlp.experts.{E}.gate_up_proj{_K}", "mlp.experts.{E}.gate_proj{_K}",
+                                          "mlp.experts.{E}.up_proj{_K}", "mlp.experts.{E}.down_proj{_K}"};
+
+// ---- rows -------------------------------------------------------------------------------------
+
+constexpr DenseRow model_row(std::string_view key, DenseRole role) { return {Place::Model, key, {role}}; }
+constexpr DenseRow layer_row(std::string_view key, DenseRole role, int when = kAlways) {
+  return {Place::Layer, key, {role}, 1, when};
+}
+constexpr DenseRow optional_row(std::string_view key, DenseRole role, int when = kAlways) {
+  return {Place::Layer, key, {role}, 1, when, true};
+}
+constexpr DenseRow mtp_row(std::string_view key, DenseRole role) { return {Place::Mtp, key, {role}}; }
+constexpr DenseRow copy_row(Place place, std::string_view key, DenseRole role) {
+  return {place, key, {role}, 1, kAlways, true, Groups::One, Form::Plain, ComputeOp::None, true};
+}
+/// A tensor of several matrices.
+template <std::size_t N>
+constexpr DenseRow fused_row(std::string_view key, const DenseRole (&roles)[N], Groups groups, int when,
+                             Form form = Form::Plain) {
+  DenseRow row{Place::Layer, key, {}, N, when, false, groups, form};
+  for (std::size_t i = 0; i < N; ++i) row.roles[i] = roles[i];
+  return row;
+}
+constexpr DenseRow conv_row(std::string_view key, DenseRole role) {
+  return {Place::Layer, key, {role}, 1, kDelta, false, Groups::One, Form::Conv};
+}
+
+// ---- Hugging Face -----------------------------------------------------------------------------
+
+inline constexpr auto kHfModel = std::to_array<DenseRow>({
+    model_row("embed_tokens.weight", DenseRole::Embedding),
+    model_row("norm.weight", DenseRole::FinalNorm),
+    model_row("/lm_head.weight", DenseRole::Head),
+    layer_row("input_layernorm.weight", DenseRole::AttentionNorm),
+    layer_row("post_attention_layernorm.weight", DenseRole::MlpNorm),
+});
+/// A bias of these may be there or not; `{K}` is both.
+inline constexpr auto kHfGrouped = std::to_array<DenseRow>({
+    layer_row("self_attn.q_proj.{K}", DenseRole::Q, kGrouped),
+    layer_row("self_attn.k_proj.{K}", DenseRole::K, kGrouped),
+    layer_row("self_attn.v_proj.{K}", DenseRole::V, kGrouped),
+    layer_row("self_attn.o_proj.{K}", DenseRole::AttentionOut, kGrouped),
+});
+inline constexpr auto kHfQkNorm = std::to_array<DenseRow>({
+    layer_row("self_attn.q_norm.weight", DenseRole::QNorm, kGrouped),
+    layer_row("self_attn.k_norm.weight", DenseRole::KNorm, kGrouped),
+});
+inline constexpr auto kHfOptionalQkNorm = std::to_array<DenseRow>({
+    optional_row("self_attn.q_norm.weight", DenseRole::QNorm, kGrouped),
+    optional_row("self_attn.k_norm.weight", DenseRole::KNorm, kGrouped),
+});
+inline constexpr auto kHfWideQkNorm = std::to_array<DenseRow>({
+    layer_row("self_attn.q_norm.weight", DenseRole::WideQNorm, kGrouped),
+    layer_row("self_attn.k_norm.weight", DenseRole::WideKNorm, kGrouped),
+});
+inline constexpr auto kHfLatent = std::to_array<DenseRow>({
+    layer_row("self_attn.q_proj.weight", DenseRole::LatentQ, kLatent | kNoQLora),
+    layer_row("self_attn.q_a_proj.weight", DenseRole::QDown, kLatent | kQLora),
+    layer_row("self_attn.q_a_layernorm.weight", DenseRole::QLatentNorm, kLatent | kQLora),
+    layer_row("self_attn.q_b_proj.weight", DenseRole::QUp, kLatent | kQLora),
+    layer_row("self_attn.kv_a_proj_with_mqa.weight", DenseRole::KvDown, kLatent),
+    layer_row("self_attn.kv_a_layernorm.weight", DenseRole::KvLatentNorm, kLatent),
+    layer_row("self_attn.kv_b_proj.weight", DenseRole::KvUp, kLatent),
+    layer_row("self_attn.o_proj.weight", DenseRole::AttentionOut, kLatent),
+});
+inline constexpr auto kHfDense = std::to_array<DenseRow>({
+    layer_row("mlp.gate_proj.weight", DenseRole::MlpGate, kDense),
+    layer_row("mlp.up_proj.weight", DenseRole::MlpUp, kDense),
+    layer_row("mlp.down_proj.weight", DenseRole::MlpDown, kDense),
+});
+inline constexpr auto kHfRouter = std::to_array<DenseRow>({layer_row("mlp.gate.weight", DenseRole::Router, kExperts)});
+inline constexpr auto kHfCorrectedRouter = std::to_array<DenseRow>({
+    layer_row("mlp.gate.weight", DenseRole::Router, kExperts),
+    optional_row("mlp.gate.e_score_correction_bias", DenseRole::CorrectionBias, kExperts),
+});
+inline constexpr auto kHfSharedGate = std::to_array<DenseRow>({
+    layer_row("mlp.shared_expert_gate.weight", DenseRole::SharedGate, kExperts),
+});
+/// Multi-token prediction as DeepSeek stores it: in layers behind the last one, with the embedding and the head again.
+inline constexpr auto kHfMtp = std::to_array<DenseRow>({
+    mtp_row("enorm.weight", DenseRole::MtpEmbeddingNorm),
+    mtp_row("hnorm.weight", DenseRole::MtpHiddenNorm),
+    mtp_row("eh_proj.weight", DenseRole::MtpProjection),
+    mtp_row("shared_head.norm.weight", DenseRole::MtpFinalNorm),
+    copy_row(Place::Mtp, "embed_tokens.weight", DenseRole::Embedding),
+    copy_row(Place::Mtp, "shared_head.head.weight", DenseRole::Head),
+});
+
+/// Qwen3-Next: q_proj holds, head by head, the rows of q and of the gate.
+inline constexpr DenseRole kQAndGate[] = {DenseRole::Q, DenseRole::QGate};
+inline constexpr DenseRole kDeltaQkvz[] = {DenseRole::DeltaQ, DenseRole::DeltaK, DenseRole::DeltaV, DenseRole::DeltaZ};
+inline constexpr DenseRole kDeltaQkv[] = {DenseRole::DeltaQ, DenseRole::DeltaK, DenseRole::DeltaV};
+inline constexpr DenseRole kDeltaBa[] = {DenseRole::DeltaBeta, DenseRole::DeltaAlpha};
+inline constexpr DenseRole kConvQkv[] = {DenseRole::ConvQ, DenseRole::ConvK, DenseRole::ConvV};
+inline constexpr auto kHfGatedAttention = std::to_array<DenseRow>({
+    fused_row("self_attn.q_proj.{K}", kQAndGate, Groups::Heads, kGrouped),
+    layer_row("self_attn.k_proj.{K}", DenseRole::K, kGrouped),
+    layer_row("self_attn.v_proj.{K}", DenseRole::V, kGrouped),
+    layer_row("self_attn.o_proj.{K}", DenseRole::AttentionOut, kGrouped),
+    layer_row("self_attn.q_norm.weight", DenseRole::QNorm, kGrouped),
+    layer_row("self_attn.k_norm.weight", DenseRole::KNorm, kGrouped),
+});
+inline constexpr auto kHfDelta = std::to_array<DenseRow>({
+    fused_row("linear_attn.conv1d.weight", kConvQkv, Groups::One, kDelta, Form::Conv),
+    layer_row("linear_attn.A_log", DenseRole::DeltaDecay, kDelta),
+    layer_row("linear_attn.dt_bias", DenseRole::DeltaTimeBias, kDelta),
+    {Place::Layer,
+     "linear_attn.norm.weight",
+     {DenseRole::DeltaNorm},
+     1,
+     kDelta,
+     false,
+     Groups::One,
+     Form::Plain,
+     ComputeOp::SubtractOne},
+    layer_row("linear_attn.out_proj.weight", DenseRole::DeltaOut, kDelta),
+});
+inline constexpr auto kQwen3NextMtp = std::to_array<DenseRow>({
+    mtp_row("pre_fc_norm_embedding.weight", DenseRole::MtpEmbeddingNorm),
+    mtp_row("pre_fc_norm_hidden.weight", DenseRole::MtpHiddenNorm),
+    mtp_row("fc.weight", DenseRole::MtpProjection),
+    mtp_row("norm.weight", DenseRole::MtpFinalNorm),
+});
+
+/// Keys of Hugging Face begin with a root, "model." mostly, and number the layers of multi-token prediction on from the
+/// main stack's.
+template <typename... Rows>
+constexpr DenseNaming hf_naming(const Rows&... rows) {
+  return {.name = "hf", .rows = {kHfModel, rows...}, .layers = "layers."};
+}
+
+template <typename... Rows>
+constexpr DenseNaming qwen3_next_naming(const Rows&... rows) {
+  DenseNaming naming =
+      hf_naming(kHfGatedAttention, kHfDelta, kHfRouter, kHfSharedGate, kHfDense, kQwen3NextMtp, rows...);
+  naming.mtp_layers = "/mtp.layers.";
+  naming.mtp_outer = "/mtp.";
+  return naming;
+}
+
+inline constexpr std::string_view kWideNormNeed =
+    "its q and k norms span all heads, for which Megatron-Core's GPTModel needs the layer spec of Megatron-Bridge";
+
+}  // namespace glu_ckpt
