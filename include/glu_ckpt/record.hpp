@@ -10,6 +10,14 @@
 
 namespace glu_ckpt {
 
+/// An argument that a trainer saved and that is not read.
+struct UnreadArg {
+  /// Empty where none of the arguments could be read.
+  std::string name;
+  /// "is a functools.partial", or the sentence of the error that says why none could be read.
+  std::string why;
+};
+
 /// The facts of `config.json` that names alone do not give. A field is absent where the file or the key is.
 struct ModelHints {
   std::string model_type;
@@ -34,6 +42,7 @@ struct ModelHints {
   /// The arguments themselves, as a JSON object of what is a number, a text, a flag, None, or a list of such; empty
   /// where there are none.
   std::string trained_args = {};
+  std::vector<UnreadArg> trained_unread = {};
   /// The text itself, as strict JSON: the sizes of a whole model are read from it (src/arch).
   std::string config = {};
   /// Rows of the blocks that FP8 weights have scales for (`weight_block_size`), where it says so.

@@ -237,7 +237,7 @@ class ArgsWriter {
       flag("swiglu");
       flag("disable-bias-linear");
       const std::string act = config_.text({"hidden_act", "hidden_activation"});
-      if (!act.empty() && act != "silu") warn("hidden_act is '{}'; --swiglu computes silu", act);
+      if (!act.empty() && act != "silu" && act != "swish") warn("hidden_act is '{}'; --swiglu computes silu", act);
     }
     for (const std::string_view name : {"embedding_multiplier", "residual_multiplier", "logits_scaling"})
       if (const double value = config_.number({name}).value_or(1.0); value != 1.0)
@@ -387,6 +387,8 @@ class ArgsWriter {
     if (!is_latent() && part != 1.0) add_float("rotary-percent", part);
     const bool interleaved = is("llama4_text") || is("ernie4_5_moe");
     if (interleaved) flag("rotary-interleaved");
+    if (is_latent() && !config_.flag({"rope_interleave"}).value_or(true))
+      warn("rope_interleave is false, but Megatron-Core's latent attention interleaves");
     if (!yarn) return add_plain_rope();
     if (is_latent()) return add_latent_yarn();
     add_yarn();
@@ -415,8 +417,6 @@ class ArgsWriter {
     if (!type.empty() && type != "default")
       warn("rotary embeddings are scaled as '{}', for which no argument is written; compare config.json's rope_scaling",
            type);
-    if (is_latent() && !config_.flag({"rope_interleave"}).value_or(true))
-      warn("rope_interleave is false, but Megatron-Core's latent attention interleaves");
   }
 
   /// transformers multiplies the cosine and sine by `attention_factor`; without it, by the quotient of both scales, or,

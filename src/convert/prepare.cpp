@@ -16,6 +16,7 @@
 #include "core/fail.hpp"
 #include "format/check_apart.hpp"
 #include "layout/element_grid.hpp"
+#include "model/saved_arguments.hpp"
 #include "plan/plan_bytes.hpp"
 #include "plan/target_block.hpp"
 #include "quant/find_quantized.hpp"
@@ -280,6 +281,8 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   if (conversion.target.makes_args) warnings = arguments_for(conversion.source, conversion.plan.to).warnings;
   if (!conversion.plan.foreign_order.empty())
     warnings.push_back("the output may load and compute something else. " + conversion.plan.foreign_order);
+  for (std::string& text : unread_argument_texts(*conversion.source.source, conversion.source.hints))
+    warnings.push_back(std::move(text));
   if (const std::string text = lone_shard_text(*conversion.source.source); !text.empty()) warnings.push_back(text);
   for (const std::string& text : dangling_texts(*conversion.source.source))
     warnings.push_back(text + " It is not copied");

@@ -42,6 +42,7 @@ void FileSource::read_side_files() {
   info_.hints.trained_glu = trained.glu;
   info_.hints.trained_shared_glu = trained.shared_glu;
   info_.hints.trained_args = trained.json;
+  info_.hints.trained_unread = trained.unread;
   if (!files_.record.empty()) {
     const std::string text = read_small_file(files_.record, kMaxRecordBytes, ErrorCode::RecordInvalid);
     parse_record(text, files_.record.string());

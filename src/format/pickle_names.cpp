@@ -159,6 +159,7 @@ bool is_module_path(std::string_view module) {
 }  // namespace
 
 NameUse name_use(PickleNames names, std::string_view module, std::string_view name) {
+  if (names == PickleNames::Any) return NameUse::Callable;
   const unsigned files = names == PickleNames::Torch ? kTorch : kDcp;
   for (const NameRow& row : kNames)
     if ((row.files & files) != 0 && row.module == module && contains_word(row.names, name)) return row.use;

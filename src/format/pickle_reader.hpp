@@ -9,8 +9,9 @@
 
 namespace glu_ckpt {
 
-/// The names that a pickle may hold: those of tensors and state dicts, or those of a .metadata file.
-enum class PickleNames { Torch, DcpMetadata };
+/// The names that a pickle may hold: those of tensors and state dicts, or those of a .metadata file. `Any` takes every
+/// name and every call: nothing is run either way, so a trainer's state is read around what is foreign in it.
+enum class PickleNames { Torch, DcpMetadata, Any };
 
 /// The use that a name may be put to.
 enum class NameUse {

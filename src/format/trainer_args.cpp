@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
@@ -20,36 +21,43 @@ constexpr i64 kMaxStateBytes = i64{64} << 20;
 /// No other argument describes a model without this one.
 constexpr std::string_view kHeads = "num_attention_heads";
 
-/// The value of a key of a Dict, or of the state of an object such as argparse's Namespace.
-std::optional<PickleRef> find_entry(const PickleGraph& graph, PickleRef node, std::string_view key) {
-  const auto find_in = [&](const std::vector<PickleRef>& items) -> std::optional<PickleRef> {
-    for (std::size_t i = 0; i + 1 < items.size(); i += 2)
-      if (graph.kind(items[i]) == PickleKind::String && graph.text(items[i]) == key) return items[i + 1];
-    return std::nullopt;
+constexpr int kMaxArgDepth = 4;
+
+/// The class or function that a value is, or is made by; empty of a plain value.
+std::string class_of(const PickleGraph& graph, PickleRef value) {
+  const PickleRef type = is_object(graph.kind(value)) ? graph.function(value) : value;
+  if (graph.kind(type) != PickleKind::Global) return {};
+  return fmt::format("{}.{}", graph.module(type), graph.name(type));
+}
+
+/// Returns true for torch.bfloat16, an activation function and other names that stand for themselves.
+bool is_known_name(const PickleGraph& graph, PickleRef value) {
+  return graph.kind(value) == PickleKind::Global &&
+         name_use(PickleNames::Torch, graph.module(value), graph.name(value)) != NameUse::Refused;
+}
+
+bool is_plain(const PickleGraph& graph, PickleRef value, int depth = 0) {
+  const auto all_plain = [&](const std::vector<PickleRef>& items) {
+    return depth < kMaxArgDepth &&
+           std::ranges::all_of(items, [&](PickleRef item) { return is_plain(graph, item, depth + 1); });
   };
-  if (graph.kind(node) == PickleKind::Dict)
-    if (const auto found = find_in(graph.items(node))) return found;
-  if (is_object(graph.kind(node)))
-    for (const PickleRef state : graph.states(node))
-      if (const auto found = find_entry(graph, state, key)) return found;
-  return std::nullopt;
-}
-
-std::string order_of(const PickleGraph& graph, PickleRef args, std::string_view name) {
-  const auto value = find_entry(graph, args, name);
-  if (!value) return {};
-  if (graph.kind(*value) == PickleKind::None) return "contiguous";
-  if (graph.kind(*value) != PickleKind::Int || graph.integer(*value) < 1) return {};
-  return fmt::format("interleaved:{}", graph.integer(*value));
-}
-
-bool is_plain(const PickleGraph& graph, PickleRef value) {
   switch (graph.kind(value)) {
     case PickleKind::None:
     case PickleKind::Bool:
     case PickleKind::Int:
-    case PickleKind::String: return true;
-    case PickleKind::Float: return std::isfinite(graph.number(value));
+    case PickleKind::String:
+    case PickleKind::Float: return true;
+    case PickleKind::Global: return is_known_name(graph, value);
+    case PickleKind::List:
+    case PickleKind::Tuple:
+    case PickleKind::Set:
+    case PickleKind::FrozenSet: return all_plain(graph.items(value));
+    case PickleKind::Dict: {
+      const std::vector<PickleRef> items = graph.items(value);
+      for (std::size_t i = 0; i < items.size(); i += 2)
+        if (graph.kind(items[i]) != PickleKind::String) return false;
+      return all_plain(items);
+    }
     default: return false;
   }
 }
@@ -58,44 +66,131 @@ void write_plain(const PickleGraph& graph, PickleRef value, JsonWriter& json) {
   switch (graph.kind(value)) {
     case PickleKind::Bool: json.value(graph.boolean(value)); break;
     case PickleKind::Int: json.value(graph.integer(value)); break;
-    case PickleKind::Float: json.value(graph.number(value)); break;
+    case PickleKind::Float:
+      if (std::isfinite(graph.number(value)))
+        json.value(graph.number(value));
+      else
+        json.value(fmt::format("{}", graph.number(value)));
+      break;
     case PickleKind::String: json.value(graph.text(value)); break;
-    default: json.null();
+    case PickleKind::Global: json.value(class_of(graph, value)); break;
+    case PickleKind::Dict: {
+      const std::vector<PickleRef> items = graph.items(value);
+      json.begin_object();
+      for (std::size_t i = 0; i + 1 < items.size(); i += 2)
+        write_plain(graph, items[i + 1], json.key(graph.text(items[i])));
+      json.end_object();
+      break;
+    }
+    case PickleKind::None: json.null(); break;
+    default:
+      json.begin_array();
+      for (const PickleRef item : graph.items(value)) write_plain(graph, item, json);
+      json.end_array();
   }
 }
 
-void write_entry(const PickleGraph& graph, std::string_view name, PickleRef value, JsonWriter& json) {
-  if (is_plain(graph, value)) {
-    json.key(name);
-    return write_plain(graph, value, json);
+/// The first class or function of a value, or within it, that is not known.
+std::string foreign_class(const PickleGraph& graph, PickleRef value, int depth = 0) {
+  if (const std::string type = class_of(graph, value); !type.empty() && !is_known_name(graph, value)) return type;
+  if (depth >= kMaxArgDepth || is_plain(graph, value, kMaxArgDepth)) return {};
+  switch (graph.kind(value)) {
+    case PickleKind::List:
+    case PickleKind::Tuple:
+    case PickleKind::Set:
+    case PickleKind::FrozenSet:
+    case PickleKind::Dict:
+      for (const PickleRef item : graph.items(value))
+        if (std::string type = foreign_class(graph, item, depth + 1); !type.empty()) return type;
+      return {};
+    default: return {};
   }
-  if (graph.kind(value) != PickleKind::List && graph.kind(value) != PickleKind::Tuple) return;
-  const std::vector<PickleRef> items = graph.items(value);
-  if (!std::ranges::all_of(items, [&](PickleRef item) { return is_plain(graph, item); })) return;
-  json.key(name).begin_array();
-  for (const PickleRef item : items) write_plain(graph, item, json);
-  json.end_array();
 }
 
-/// The entries of a Dict, or of the states of an object, that JSON has a word for.
-void write_entries(const PickleGraph& graph, PickleRef node, JsonWriter& json) {
-  if (is_object(graph.kind(node)))
-    for (const PickleRef state : graph.states(node))
-      if (graph.kind(state) == PickleKind::Dict) write_entries(graph, state, json);
-  if (graph.kind(node) != PickleKind::Dict) return;
-  const std::vector<PickleRef> items = graph.items(node);
+/// Calls `entry(name, value)` for each of the arguments: the pairs of a Dict, or what an object such as argparse's
+/// Namespace has, in its pairs or its states.
+template <typename Entry>
+void for_each_arg(const PickleGraph& graph, PickleRef args, const Entry& entry, int depth = 0) {
+  if (depth > kMaxArgDepth) return;
+  const bool object = is_object(graph.kind(args));
+  if (object)
+    for (const PickleRef state : graph.states(args)) for_each_arg(graph, state, entry, depth + 1);
+  // The state of an object with slots.
+  if (depth > 0 && graph.kind(args) == PickleKind::Tuple)
+    for (const PickleRef part : graph.items(args)) for_each_arg(graph, part, entry, depth + 1);
+  if (graph.kind(args) != PickleKind::Dict && !(object && graph.items_are_pairs(args))) return;
+  const std::vector<PickleRef> items = graph.items(args);
   for (std::size_t i = 0; i + 1 < items.size(); i += 2)
-    if (graph.kind(items[i]) == PickleKind::String) write_entry(graph, graph.text(items[i]), items[i + 1], json);
+    if (graph.kind(items[i]) == PickleKind::String) entry(graph.text(items[i]), items[i + 1]);
 }
 
-std::string json_of(const PickleGraph& graph, PickleRef args) {
-  if (!find_entry(graph, args, kHeads)) return {};
-  JsonWriter json;
-  json.begin_object();
-  write_entries(graph, args, json);
-  json.end_object();
-  return json.text();
+std::optional<PickleRef> find_entry(const PickleGraph& graph, PickleRef node, std::string_view key) {
+  std::optional<PickleRef> found;
+  for_each_arg(graph, node, [&](std::string_view name, PickleRef value) {
+    if (name == key) found = value;
+  });
+  return found;
 }
+
+/// Reads the arguments into what is known of them. A name that comes twice has its last value, as in Python.
+class ArgsReader {
+ public:
+  ArgsReader(const PickleGraph& graph, PickleRef args) : graph_(graph) {
+    for_each_arg(graph, args, [&](std::string_view name, PickleRef value) { values_[std::string(name)] = value; });
+    if (values_.empty())
+      read_.unread.push_back({"", fmt::format("they are {}", class_of(graph, args).empty() ? "no dictionary or object"
+                                                                                           : class_of(graph, args))});
+  }
+
+  TrainedArgs read() {
+    read_.glu = order(kRouted);
+    read_.shared_glu = order(kShared);
+    JsonWriter json;
+    json.begin_object();
+    for (const auto& [name, value] : values_) {
+      if (is_plain(graph_, value))
+        write_plain(graph_, value, json.key(name));
+      else
+        add_unread(name, value);
+    }
+    json.end_object();
+    if (values_.contains(kHeads)) read_.json = json.text();
+    return std::move(read_);
+  }
+
+ private:
+  std::string order(std::string_view name) {
+    const auto value = values_.find(name);
+    if (value == values_.end() || !is_plain(graph_, value->second)) return {};
+    if (graph_.kind(value->second) == PickleKind::None) return "contiguous";
+    if (graph_.kind(value->second) == PickleKind::Int && graph_.integer(value->second) > 0)
+      return fmt::format("interleaved:{}", graph_.integer(value->second));
+    JsonWriter json;
+    write_plain(graph_, value->second, json);
+    read_.unread.push_back(
+        {std::string(name), fmt::format("is {}, which is neither a number of rows nor None", json.text())});
+    return {};
+  }
+
+  /// Paths, dates and Megatron's own enums have no word in JSON, and no use: they are left out.
+  bool is_known_object(PickleRef value) const {
+    if (!is_object(graph_.kind(value)) || graph_.kind(graph_.function(value)) != PickleKind::Global) return false;
+    const std::string_view module = graph_.module(graph_.function(value));
+    return !module.starts_with("numpy") &&
+           name_use(PickleNames::Torch, module, graph_.name(graph_.function(value))) != NameUse::Refused;
+  }
+
+  void add_unread(const std::string& name, PickleRef value) {
+    if (is_known_object(value)) return;
+    const std::string type = foreign_class(graph_, value);
+    read_.unread.push_back(
+        {name, type.empty() ? std::string("is of a kind that is not read") : fmt::format("is or holds {}", type)});
+  }
+
+  const PickleGraph& graph_;
+  std::map<std::string, PickleRef, std::less<>> values_;
+  TrainedArgs read_;
+};
 
 /// `pickle` holds a dict with "args", or a list of one.
 TrainedArgs args_in(std::string pickle, const InputPart& part) {
@@ -103,12 +198,11 @@ TrainedArgs args_in(std::string pickle, const InputPart& part) {
   if (pickle.find(kRouted) == pickle.npos && pickle.find(kShared) == pickle.npos && pickle.find(kHeads) == pickle.npos)
     return {};
   PickleGraph graph(std::move(pickle));
-  PickleRef root = read_pickle(graph, PickleNames::Torch, part);
+  PickleRef root = read_pickle(graph, PickleNames::Any, part);
   if (graph.kind(root) == PickleKind::List)
     if (const auto items = graph.items(root); items.size() == 1) root = items.front();
   const auto args = find_entry(graph, root, "args");
-  if (!args) return {};
-  return {order_of(graph, *args, kRouted), order_of(graph, *args, kShared), json_of(graph, *args)};
+  return args ? ArgsReader(graph, *args).read() : TrainedArgs();
 }
 
 TrainedArgs args_in_zip(std::span<const std::byte> zip, const InputPart& part) {
@@ -144,6 +238,9 @@ TrainedArgs trained_args(const CheckpointInfo& info) {
   } catch (const Error& error) {
     // The machine's failures are not the file's.
     if (exit_status(error.code()) == exit_status(ErrorCode::Io)) throw;
+    TrainedArgs none;
+    none.unread.push_back({"", error.what()});
+    return none;
   }
   return {};
 }

@@ -18,6 +18,7 @@
 #include "io/file_names.hpp"
 #include "layout/element_grid.hpp"
 #include "layout/unknown_orders.hpp"
+#include "model/saved_arguments.hpp"
 #include "model/unequal_scales.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/decoder_rules.hpp"
@@ -75,6 +76,7 @@ ModelHints config_hints(const Source& source, const SourceAnswers& answers) {
     hints.trained_glu = source.hints().trained_glu;
     hints.trained_shared_glu = source.hints().trained_shared_glu;
     hints.trained_args = source.hints().trained_args;
+    hints.trained_unread = source.hints().trained_unread;
     return hints;
   };
   if (answers.config_file.empty()) {
@@ -89,6 +91,9 @@ ModelHints config_hints(const Source& source, const SourceAnswers& answers) {
 
 /// Makes the hints from a trainer's arguments where nothing else says what model it is.
 ModelHints trained_hints(ModelHints hints, const Source& source, const std::string& model_type) {
+  hints.no_config = why_arguments_do_not_do(hints);
+  if (!hints.no_config.empty()) hints.config_options = {"--from-config"};
+  if (!hints.no_config.empty() || hints.trained_args.empty()) return hints;
   TrainedConfig made = make_trained_config(hints.trained_args, source.inventory(), model_type);
   hints.no_config = std::move(made.why_none);
   hints.config_options = std::move(made.options);
@@ -97,13 +102,14 @@ ModelHints trained_hints(ModelHints hints, const Source& source, const std::stri
   read.trained_glu = hints.trained_glu;
   read.trained_shared_glu = hints.trained_shared_glu;
   read.trained_args = hints.trained_args;
+  read.trained_unread = hints.trained_unread;
   read.config_is_made = true;
   return read;
 }
 
 ModelHints hints_of(const Source& source, const SourceAnswers& answers) {
   ModelHints hints = config_hints(source, answers);
-  if (hints.config.empty() && answers.trained_type && !hints.trained_args.empty())
+  if (hints.config.empty() && answers.trained_type)
     hints = trained_hints(std::move(hints), source, *answers.trained_type);
   hints.scale_rows = block_rows_of(read_quant_config(hints.config));
   return hints;
@@ -399,6 +405,8 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
     const ModelHints hints = hints_of(*inspection.source, answers);
     inspection.recognition = recognize_source(*inspection.source, hints, answers);
     for (const std::string& problem : inspection.recognition->problems) inspection.problems.push_back(problem);
+    for (std::string& text : unread_argument_texts(*inspection.source, hints))
+      inspection.problems.push_back(std::move(text));
     for (std::string& text : unequal_scales(*inspection.source, inspection.recognition->blocks))
       inspection.warnings.push_back(std::move(text));
     if (const std::string text = lone_shard_text(*inspection.source); !text.empty())

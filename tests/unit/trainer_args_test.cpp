@@ -2,6 +2,7 @@
 
 #include "format/trainer_args.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -67,7 +68,7 @@ TEST(TrainerArgs, WhatIsNotThereAnswersNothing) {
   EXPECT_EQ(trained_args(CheckpointInfo()).glu, "");
 }
 
-/// What has no word in JSON is left out, for nobody could read it as what it was.
+/// A dtype stands for itself; a number that is not finite is a text, for JSON has no word for it.
 TEST(TrainerArgs, AllThatIsPlainIsAJsonObject) {
   PickleGraph graph;
   const PickleRef numbers[] = {graph.add_int(0), graph.add_int(1)};
@@ -100,13 +101,105 @@ TEST(TrainerArgs, AllThatIsPlainIsAJsonObject) {
   const i64 bytes = std::ssize(zip);
   info.structure.objects.push_back({"common_state/shard_0_1", bytes, std::make_shared<OneState>(std::move(zip)), 0});
   EXPECT_EQ(trained_args(info).json,
-            R"({"num_attention_heads":4,"norm_epsilon":1e-06,"swiglu":true,"load":null,"rope_type":"rope",)"
-            R"("window_size":[0,1],"moe_layer_freq":[0,1]})");
+            R"({"load":null,"lr":"inf","mixed":[0,"torch.bfloat16"],"moe_layer_freq":[0,1],"norm_epsilon":1e-06,)"
+            R"("num_attention_heads":4,"params_dtype":"torch.bfloat16","rope_type":"rope","swiglu":true,)"
+            R"("window_size":[0,1]})");
+  EXPECT_TRUE(trained_args(info).unread.empty());
   EXPECT_EQ(trained_args(state_with(Saved::Number, Saved::None)).json, "");
 }
 
-TEST(TrainerArgs, DamageAnswersNothing) {
-  EXPECT_EQ(trained_args(state_with(Saved::Number, Saved::Number, true)).glu, "");
+TEST(TrainerArgs, DamageAnswersNothingAndIsSaid) {
+  const TrainedArgs found = trained_args(state_with(Saved::Number, Saved::Number, true));
+  EXPECT_EQ(found.glu, "");
+  ASSERT_EQ(found.unread.size(), 1U);
+  EXPECT_EQ(found.unread.front().name, "");
+}
+
+/// A text that is no number of rows must not pass for an answer that is not there.
+TEST(TrainerArgs, AnOrderOfAnotherTypeIsSaid) {
+  const TrainedArgs found = trained_args(state_with(Saved::Text, Saved::Number));
+  ASSERT_EQ(found.unread.size(), 1U);
+  EXPECT_EQ(found.unread.front().name, "moe_mlp_glu_interleave_size");
+  EXPECT_EQ(found.shared_glu, "interleaved:32");
+}
+
+using MakeValue = PickleRef (*)(PickleGraph& graph, PickleRef foreign);
+
+/// Ways in which a foreign class or function comes into the arguments.
+const std::vector<MakeValue> kForeignValues = {
+    [](PickleGraph&, PickleRef foreign) { return foreign; },
+    [](PickleGraph& graph, PickleRef foreign) { return graph.add_call(foreign, graph.add_tuple({graph.add_int(1)})); },
+    [](PickleGraph& graph, PickleRef foreign) { return graph.add_new(foreign, graph.add_tuple({})); },
+    [](PickleGraph& graph, PickleRef foreign) {
+      const PickleRef made = graph.add_call(foreign, graph.add_tuple({graph.add_global("torch", "bfloat16")}));
+      graph.add_state(made, graph.add_tuple({graph.add_none(), graph.add_container(PickleKind::Dict, {})}));
+      return made;
+    },
+    [](PickleGraph& graph, PickleRef foreign) {
+      return graph.add_call(graph.add_global("builtins", "getattr"), graph.add_tuple({foreign, graph.add_string("A")}));
+    },
+    [](PickleGraph& graph, PickleRef foreign) {
+      return graph.add_container(PickleKind::List, {&foreign, 1});
+    },
+    [](PickleGraph& graph, PickleRef foreign) {
+      const PickleRef items[] = {graph.add_string("a"), foreign};
+      return graph.add_container(PickleKind::Dict, items);
+    },
+};
+
+/// The states in which Megatron and its relatives keep arguments.
+enum class Kept { Namespace, Dict, ForeignObject, Slots };
+
+CheckpointInfo state_with(const MakeValue& make, const std::string& module, const std::string& name, std::size_t place,
+                          Kept kept) {
+  PickleGraph graph;
+  std::vector<std::pair<std::string, PickleRef>> args{{"num_attention_heads", graph.add_int(4)},
+                                                      {"moe_mlp_glu_interleave_size", graph.add_int(8)},
+                                                      {"norm_epsilon", graph.add_float(1e-6)}};
+  args.insert(args.begin() + static_cast<std::ptrdiff_t>(place),
+              {"strange", make(graph, graph.add_global(module, name))});
+  std::vector<PickleRef> items;
+  for (const auto& [key, value] : args) {
+    items.push_back(graph.add_string(key));
+    items.push_back(value);
+  }
+  const PickleRef dict = graph.add_container(PickleKind::Dict, items);
+  PickleRef saved = dict;
+  if (kept != Kept::Dict) {
+    saved = graph.add_new(graph.add_global(kept == Kept::Namespace ? "argparse" : "their.own", "Namespace"),
+                          graph.add_tuple({}));
+    graph.add_state(saved, kept == Kept::Slots ? graph.add_tuple({graph.add_none(), dict}) : dict);
+  }
+  const PickleRef entries[] = {graph.add_string("iteration"), graph.add_int(1), graph.add_string("args"), saved};
+  std::string zip = print_object_zip(write_pickle(graph, graph.add_container(PickleKind::Dict, entries)));
+  CheckpointInfo info;
+  const i64 bytes = std::ssize(zip);
+  info.structure.objects.push_back({"common_state/shard_0_1", bytes, std::make_shared<OneState>(std::move(zip)), 0});
+  return info;
+}
+
+TEST(TrainerArgs, WhatIsForeignIsNamedAndTheRestCounts) {
+  const std::pair<const char*, const char*> names[] = {{"other_package.arguments", "SchedulerType"},
+                                                       {"functools", "partial"},
+                                                       {"__main__", "lambda_like"},
+                                                       {"numpy.core.multiarray", "scalar"}};
+  for (std::size_t way = 0; way < kForeignValues.size(); ++way)
+    for (const auto& [module, name] : names)
+      for (std::size_t place = 0; place < 4; ++place)
+        for (const Kept kept : {Kept::Namespace, Kept::Dict, Kept::ForeignObject, Kept::Slots}) {
+          SCOPED_TRACE(
+              fmt::format("way {}, {}.{}, place {}, kept {}", way, module, name, place, static_cast<int>(kept)));
+          // The name alone is known.
+          if (std::string(module) == "numpy.core.multiarray" && (way == 0 || way > 4)) continue;
+          const TrainedArgs found = trained_args(state_with(kForeignValues[way], module, name, place, kept));
+          EXPECT_EQ(found.glu, "interleaved:8");
+          EXPECT_EQ(found.json, R"({"moe_mlp_glu_interleave_size":8,"norm_epsilon":1e-06,"num_attention_heads":4})");
+          ASSERT_EQ(found.unread.size(), 1U);
+          EXPECT_EQ(found.unread.front().name, "strange");
+          if (way != 4) {
+            EXPECT_NE(found.unread.front().why.find(fmt::format("{}.{}", module, name)), std::string::npos);
+          }
+        }
 }
 
 }  // namespace
