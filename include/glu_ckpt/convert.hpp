@@ -140,6 +140,8 @@ struct ConversionPlan {
   /// The estimate of a sample of the conversion; absent where none could be taken.
   std::optional<double> estimated_seconds;
   std::string device;
+  /// The arguments of a run that loads the output, as megatron_args.txt will have them; empty for other targets.
+  std::string megatron_args = {};
 };
 
 /// Plans and proves, converts a sample for two seconds into a file without a name, and leaves nothing behind. Throws

@@ -159,10 +159,11 @@ void tell_python(Conversation& conversation, const nb::object& on_progress, cons
 cli::Options parse(const std::vector<std::string>& words) {
   std::vector<const char*> arguments{"glu-ckpt"};
   for (const std::string& word : words) arguments.push_back(word.c_str());
-  auto options = cli::parse_options(static_cast<int>(arguments.size()), arguments.data());
-  if (!options) fail(ErrorCode::Usage, {}, "help and version are for the command line");
-  options->json = true;
-  return *std::move(options);
+  cli::Options options;
+  if (!cli::parse_options(static_cast<int>(arguments.size()), arguments.data(), options))
+    fail(ErrorCode::Usage, {}, "help and version are for the command line");
+  options.json = true;
+  return options;
 }
 
 }  // namespace

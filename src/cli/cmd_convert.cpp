@@ -56,6 +56,7 @@ ExitStatus cmd_plan(const Options& options) {
     conversion.disk_needed = planned.disk_needed;
     conversion.disk_free = planned.disk_free;
     conversion.filesystem = planned.filesystem;
+    conversion.megatron_args = planned.megatron_args;
     conversion.estimated_seconds = planned.estimated_seconds;
     print_report(options, conversion);
     return ExitStatus::Done;

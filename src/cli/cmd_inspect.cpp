@@ -1,6 +1,7 @@
 #include "cli/session.hpp"
 #include "core/fail.hpp"
 #include "report/report.hpp"
+#include "report/text/tell.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
@@ -29,6 +30,11 @@ ExitStatus cmd_inspect(const Options& options) {
     print_out(options, report::inspection_text(found));
   // All that could be read is printed by now; the exit status is the problem's.
   if (found.fault) throw Error(*found.fault);
+  // Without the report, the reason of the status.
+  if (options.strict && options.quiet && !options.json)
+    for (const std::string& problem : found.problems)
+      report::tell("glu-ckpt: {} {}: {}\n", report::painted(report::Paint::Error, "error:"), options.input,
+                   report::printable(problem));
   return options.strict && !found.problems.empty() ? ExitStatus::BrokenInput : ExitStatus::Done;
 }
 

@@ -16,13 +16,13 @@ Definitions environment_variables() {
 
 Definitions exit_statuses() {
   return {
-      {"0", "done, and checked unless --verify none was given"},
+      {"0", "done, and verified unless --verify none was given"},
       {"1", "compared, and different"},
       {"2", "usage: unknown option, bad value, options that exclude each other"},
       {"3", "the input is broken, truncated, inconsistent, hostile, or of a kind not supported"},
       {"4", "refused: ambiguous, already in that layout, DST exists, or a conversion that could not be exact"},
       {"5", "the machine failed: no space, I/O error, no memory, no such device"},
-      {"6", "stopped by a signal; run it again with --resume"},
+      {"6", "stopped by SIGINT, SIGTERM, SIGHUP or SIGUSR1; run it again with --resume"},
   };
 }
 
@@ -31,8 +31,10 @@ std::string synopsis(const CommandTable& command) {
   if (!command.groups.empty()) text += " [OPTIONS]";
   for (const OptionRow* option : all_options(command))
     if (option->required) text += " " + option->long_name + " " + option->value_name;
-  for (const OptionRow& argument : command.arguments)
-    text += argument.required ? " " + argument.value_name : " [" + argument.value_name + "]";
+  for (const OptionRow& argument : command.arguments) {
+    const std::string name = argument.value_name + (argument.many ? "..." : "");
+    text += argument.required ? " " + name : " [" + name + "]";
+  }
   if (!command.commands.empty()) text += " COMMAND";
   return text;
 }

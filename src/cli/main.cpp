@@ -6,11 +6,11 @@
 int main(int argc, char** argv) {
   using namespace glu_ckpt;
   cli::prepare_process();
+  cli::Options options;
   try {
-    const auto options = cli::parse_options(argc, argv);
-    return static_cast<int>(options ? options->execute(*options) : ExitStatus::Done);
+    return static_cast<int>(cli::parse_options(argc, argv, options) ? options.execute(options) : ExitStatus::Done);
   } catch (...) {
     return static_cast<int>(
-        cli::report_error("glu-ckpt", current_error(), cli::wants_json(argc, argv), {argv + 1, argv + argc}));
+        cli::report_error("glu-ckpt", current_error(), options, cli::wants_json(argc, argv), {argv + 1, argv + argc}));
   }
 }

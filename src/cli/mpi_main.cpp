@@ -30,18 +30,21 @@ i64 shared(Ranks& ranks, i64 number) {
   return ByteReader(bytes, "an exit status").number(0, static_cast<i64>(ExitStatus::Stopped));
 }
 
-ExitStatus run_ranks(Ranks& ranks, int argc, char** argv) {
-  std::optional<cli::Options> options;
+ExitStatus run_ranks(Ranks& ranks, int argc, char** argv, cli::Options& options) {
+  bool has_work = false;
   // Rank 0 first: what is wrong with the command line, or the help that was asked for, is printed once.
-  at_first_rank(ranks, [&] { options = cli::parse_options(argc, argv, kProgram); });
-  if (shared(ranks, options ? 1 : 0) == 0) return ExitStatus::Done;
-  if (ranks.rank() != 0) options = silent(cli::parse_options(argc, argv, kProgram).value());
+  at_first_rank(ranks, [&] { has_work = cli::parse_options(argc, argv, options, kProgram); });
+  if (shared(ranks, has_work ? 1 : 0) == 0) return ExitStatus::Done;
+  if (ranks.rank() != 0) {
+    (void)cli::parse_options(argc, argv, options, kProgram);
+    options = silent(options);
+  }
   // Signals are watched to the end of the process: whatever starts the ranks ends those that are left once the first
   // has ended.
-  if (options->command == "convert") cli::watch_signals();
-  if (options->command == "convert") return cli::cmd_convert(*options, &ranks);
+  if (options.command == "convert") cli::watch_signals();
+  if (options.command == "convert") return cli::cmd_convert(options, &ranks);
   auto status = ExitStatus::Done;
-  at_first_rank(ranks, [&] { status = options->execute(*options); });
+  at_first_rank(ranks, [&] { status = options.execute(options); });
   return static_cast<ExitStatus>(shared(ranks, static_cast<i64>(status)));
 }
 
@@ -53,13 +56,14 @@ std::string program_name(const Ranks& ranks) {
 ExitStatus main_of_rank(MpiProgram& program, int argc, char** argv) {
   const bool json = cli::wants_json(argc, argv);
   const auto ranks = make_mpi_ranks();
+  cli::Options options;
   try {
-    return run_ranks(*ranks, argc, argv);
+    return run_ranks(*ranks, argc, argv, options);
   } catch (const RankError& error) {
-    if (error.rank() == ranks->rank()) cli::report_error(program_name(*ranks), error, json);
+    if (error.rank() == ranks->rank()) cli::report_error(program_name(*ranks), error, options, json);
     return exit_status(error.code());
   } catch (...) {
-    const ExitStatus status = cli::report_error(program_name(*ranks), current_error(), json);
+    const ExitStatus status = cli::report_error(program_name(*ranks), current_error(), options, json);
     if (ranks->size() > 1) program.abort(static_cast<int>(status));
     return status;
   }
@@ -73,6 +77,6 @@ int main(int argc, char** argv) {
     MpiProgram program(argc, argv);
     return static_cast<int>(main_of_rank(program, argc, argv));
   } catch (...) {
-    return static_cast<int>(cli::report_error(kProgram, current_error(), cli::wants_json(argc, argv)));
+    return static_cast<int>(cli::report_error(kProgram, current_error(), {}, cli::wants_json(argc, argv)));
   }
 }

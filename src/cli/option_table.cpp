@@ -7,6 +7,7 @@
 #include "cli/command_table.hpp"
 #include "cli/find_input.hpp"
 #include "cli/option_values.hpp"
+#include "cli/run.hpp"
 #include "glu_ckpt/model.hpp"
 
 namespace glu_ckpt::cli {
@@ -62,6 +63,14 @@ OptionRow input(std::string_view spec, const char* about = "file or directory") 
 
 OptionRow second_input(std::string_view spec, const char* about) {
   return option(spec, about, checkpoint(FIELD(output)));
+}
+
+/// Checkpoints, each of which is answered for itself.
+OptionRow inputs(const char* about) {
+  return many(option("PATH", about, {[](Options& options, const std::string& typed) {
+                       options.paths.push_back(find_input(typed));
+                       return std::string();
+                     }}));
 }
 
 Rows joined(std::initializer_list<Rows> parts) {
@@ -281,9 +290,9 @@ CommandTable inspect_command() {
   tensors.optional_value = true;
   return {"inspect",
           "what is it: layout, layers, experts, shapes; reads headers only",
-          cmd_inspect,
+          [](const Options& options) { return for_each_path(options, cmd_inspect); },
           {"inspect Qwen3-30B-A3B", "inspect iter_0001000 --json", "inspect Qwen3-30B-A3B --tensors '*.layers.3.*'"},
-          {input("PATH")},
+          {required(inputs("files or directories"))},
           {{"What is told",
             {tensors, option("--strict", "end with status 3 if there is any problem, such as an unknown order",
                              flag(FIELD(strict)))}},
@@ -375,11 +384,7 @@ CommandTable digest_command() {
           "one fingerprint, the same for every layout of the same weights",
           cmd_digest,
           {"digest Qwen3-30B-A3B", "digest RUN --from-glu contiguous", "digest A B >DIGESTS", "digest --check DIGESTS"},
-          {many(option("PATH", "files or directories; of several, a digest and a path a line",
-                       {[](Options& options, const std::string& typed) {
-                         options.paths.push_back(find_input(typed));
-                         return std::string();
-                       }}))},
+          {inputs("files or directories; of several, a digest and a path a line")},
           {{"What is compared",
             {option("--check FILE", "digests and paths, as `digest A B` prints them, are compared",
                     text(FIELD(check_file)))}},
@@ -391,9 +396,9 @@ CommandTable digest_command() {
 CommandTable check_command() {
   return {"check",
           "compare a checkpoint with its own record and checksums; reads all",
-          cmd_check,
+          [](const Options& options) { return for_each_path(options, cmd_check); },
           {"check OUT", "check OUT --json", "check OUT --manifest sha256"},
-          {input("PATH")},
+          {required(inputs("files or directories"))},
           {{"What is compared",
             {manifest("such a file must be there; where it is, it is compared anyway"),
              option("--strict", "end with status 1 where nothing says what the data should be", flag(FIELD(strict)))}},

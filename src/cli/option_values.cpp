@@ -145,15 +145,20 @@ ValueKind naming(NamingField field) {
 ValueKind target() {
   std::vector<ValueWord> words = {{"megatron", "Megatron-Core: torch_dist, and the arguments that it needs"},
                                   {"hf", "transformers: the family that SRC came from, or hf:<model_type>"},
+                                  {"vllm", "another word for hf, as are sglang and transformers"},
+                                  {"transformers", "", false},
+                                  {"sglang", "", false},
                                   {"torchtitan", "torchtitan: torch.distributed.checkpoint"}};
   for (const ValueWord& naming : naming_words())
     if (naming.word.starts_with("hf:")) words.push_back(naming);
   return {[known = plain(words)](Options& options, const std::string& typed) -> std::string {
+            // What these programs load is what the hub has.
+            constexpr std::string_view kOfTheHub[] = {"transformers", "vllm", "sglang"};
             constexpr const char* kTargets = "megatron, torchtitan, hf and hf:<model_type> are";
             if (typed.empty()) return fmt::format("it is empty; {} targets", kTargets);
             if (!typed.starts_with("hf:") && std::ranges::find(known, typed) == known.end())
               return fmt::format("'{}' is no target; {}{}", typed, kTargets, suggestion(typed, known));
-            options.convert.target = typed;
+            options.convert.target = std::ranges::count(kOfTheHub, typed) > 0 ? "hf" : typed;
             return {};
           },
           words};

@@ -107,9 +107,9 @@ std::vector<GivenOption> match(const CommandTable& command, Words words) {
       if (takes_value && !value) {
         const auto plain = [](const std::string& other) { return other.size() < 2 || other[0] != '-'; };
         const Words rest = words.subspan(i + 1);
-        const auto wanted =
-            std::count_if(command.arguments.begin() + static_cast<std::ptrdiff_t>(position), command.arguments.end(),
-                          [](const OptionRow& argument) { return argument.required; });
+        const auto wanted = std::ranges::count_if(command.arguments, [&](const OptionRow& argument) {
+          return argument.required && std::ranges::find(given, &argument, &GivenOption::row) == given.end();
+        });
         const bool may_take =
             !row->optional_value || (!rest.empty() && plain(rest[0]) && std::ranges::count_if(rest, plain) > wanted);
         if (may_take && rest.empty())
@@ -164,9 +164,18 @@ void spread(Options& options) {
   options.forward.checkpoint = options.input;
 }
 
-std::optional<Options> answer_with(const std::string& text) {
+bool answer_with(const std::string& text) {
   print_out(text);
-  return std::nullopt;
+  return false;
+}
+
+/// The paths that a command is about: those that it must have, or may have several of, and what comes second.
+void note_paths(const CommandTable& command, const std::vector<GivenOption>& given, Options& options) {
+  for (const GivenOption& one : given) {
+    const bool is_first = !command.arguments.empty() && one.row == &command.arguments[0];
+    if (is_first && (one.row->required || one.row->many) && command.execute != nullptr) options.source = one.value;
+    if (command.arguments.size() > 1 && one.row == &command.arguments[1]) options.destination = one.value;
+  }
 }
 
 /// The answers of the commands about the program itself.
@@ -184,7 +193,7 @@ std::string answer(const CommandTable& program, const Options& options) {
 
 }  // namespace
 
-std::optional<Options> parse_options(int argc, const char* const* argv, const std::string& program) {
+bool parse_options(int argc, const char* const* argv, Options& options, const std::string& program) {
   const CommandTable table = command_table(program);
   const std::vector<std::string> all(argv + std::min(argc, 1), argv + argc);
   const CommandTable* command = &table;
@@ -195,27 +204,30 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const st
     command = below;
   }
   if (all == std::vector<std::string>{"version"})
-    return parse_options(2, std::array{argv[0], "--version"}.data(), program);
+    return parse_options(2, std::array{argv[0], "--version"}.data(), options, program);
   if (words.empty() && !command->commands.empty()) {
     report::tell("{}\n", help_text(*command));
     fail(ErrorCode::Usage, {}, "no command was given");
   }
+  options.command = command_words(*command);
   const Words options_part(words.begin(), std::ranges::find(words, "--"));
   for (const char* help : {"-h", "--help"})
     if (std::ranges::find(options_part, help) != options_part.end()) return answer_with(help_text(*command));
   const std::vector<GivenOption> given = match(*command, words);
+  note_paths(*command, given, options);
   check_together(*command, given);
-  Options options;
   for (const GivenOption& one : given)
     if (const std::string fault = one.row->set(options, one.value); !fault.empty())
       fail(ErrorCode::Usage, {}, "{}: {}", one.row->name(), fault);
   if (options.version) return answer_with(program + " " GLU_CKPT_VERSION "\n");
   if (command->execute == nullptr && command->commands.empty()) return answer_with(answer(table, options));
   if (command->execute == nullptr) fail(ErrorCode::Usage, {}, "no command was given; `{} --help` lists them", program);
-  options.command = options.dry_run ? "plan" : command_words(*command);
+  if (options.dry_run) options.command = "plan";
   options.execute = options.dry_run ? cmd_plan : command->execute;
+  if (options.paths.size() == 1 && options.input.empty()) options.input = options.paths[0];
+  if (options.paths.size() > 1) options.source.clear();
   spread(options);
-  return options;
+  return true;
 }
 
 }  // namespace glu_ckpt::cli

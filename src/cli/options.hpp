@@ -42,6 +42,9 @@ struct Options {
   /// "bench kernels".
   std::string command;
   Execute execute = nullptr;
+  /// The paths as typed: PATH, SRC, A or CKPT; DST or B. For programs that match results with what they asked for.
+  std::string source;
+  std::string destination;
   /// PATH, SRC or A.
   std::string input;
   /// DST or B.
@@ -64,7 +67,7 @@ struct Options {
   /// inspect: lists tensors, of this pattern; empty for all.
   bool list_tensors = false;
   std::string tensors;
-  /// digest: the checkpoints, or the file that lists digests and paths; help: the words.
+  /// inspect, check, digest: the checkpoints, or the file that lists digests and paths; help: the words.
   std::vector<std::string> paths;
   std::string check_file;
   bool stamp_dry_run = false;
@@ -84,8 +87,9 @@ struct Options {
   Caller* caller = nullptr;
 };
 
-/// Empty when help or the version was asked for and printed. Throws Usage. `program` is what help calls this program.
-std::optional<Options> parse_options(int argc, const char* const* argv, const std::string& program = "glu-ckpt");
+/// False when help or the version was asked for and printed. Throws Usage and what the kinds of values throw; `options`
+/// then has the command and the paths as far as they were understood. `program` is what help calls this program.
+bool parse_options(int argc, const char* const* argv, Options& options, const std::string& program = "glu-ckpt");
 
 ExitStatus cmd_inspect(const Options& options);
 /// All ranks call it together, where there are any; rank 0 reports.

@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <string_view>
 
+#include "cli/session.hpp"
+#include "core/current_error.hpp"
 #include "report/report.hpp"
 #include "report/text/tell.hpp"
 
@@ -38,17 +40,19 @@ std::vector<std::string> completed(const std::vector<std::string>& words, const 
     else
       line.push_back(asks_type && words[i] == "--to=hf" ? "--to=hf:TYPE" : quoted(words[i]));
   }
-  for (const std::string& option : missing)
-    if (option != kTarget) line.push_back(option + (option.ends_with("config") ? " FILE" : " ORDER"));
+  for (const std::string& option : missing) {
+    if (option == kTarget || std::ranges::find(words, option) != words.end()) continue;
+    line.push_back(option + (option == "--resume" ? "" : option.ends_with("config") ? " FILE" : " ORDER"));
+  }
   return line;
 }
 
 }  // namespace
 
-ExitStatus report_error(const std::string& program, const Error& error, bool json,
+ExitStatus report_error(const std::string& program, const Error& error, const Options& options, bool json,
                         const std::vector<std::string>& words) {
   if (json)
-    report::tell("{}\n", report::error_json(error));
+    report::tell("{}\n", with_call(report::error_json(error), options));
   else
     report::tell("{}: {} {} [{}]\n", program, report::painted(report::Paint::Error, "error:"),
                  report::printable(error.what()), slug(error.code()));
@@ -58,6 +62,27 @@ ExitStatus report_error(const std::string& program, const Error& error, bool jso
     report::tell("{}\n", line);
   }
   return exit_status(error.code());
+}
+
+ExitStatus for_each_path(const Options& options, Execute execute) {
+  if (options.paths.size() == 1) return execute(options);
+  auto status = ExitStatus::Done;
+  for (const std::string& path : options.paths) {
+    Options one = options;
+    one.source = one.input = path;
+    auto ended = ExitStatus::Done;
+    if (!options.json && !options.quiet)
+      print_out(options, fmt::format("{}{}:\n", path == options.paths.front() ? "" : "\n", report::printable(path)));
+    try {
+      ended = execute(one);
+    } catch (...) {
+      const Error error = current_error();
+      if (error.code() == ErrorCode::Interrupted) throw;
+      ended = report_error("glu-ckpt", error, one, options.json);
+    }
+    status = std::max(status, ended);
+  }
+  return status;
 }
 
 bool wants_json(int argc, const char* const* argv) {

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "core/fail.hpp"
+#include "core/json.hpp"
 #include "report/text/tell.hpp"
 
 namespace glu_ckpt::cli {
@@ -15,8 +16,9 @@ StopToken stop_token;
 void note_signal(int number) { stop_token.request(number); }
 
 report::ProgressStyle progress_style(const Options& options) {
-  if (options.quiet || options.progress == ProgressMode::Never) return report::ProgressStyle::None;
+  // Who asks for objects means them; -q leaves them alone on stderr, without notes.
   if (options.progress == ProgressMode::Json) return report::ProgressStyle::Json;
+  if (options.quiet || options.progress == ProgressMode::Never) return report::ProgressStyle::None;
   if (report::is_terminal()) return report::ProgressStyle::Bar;
   return options.progress == ProgressMode::Always ? report::ProgressStyle::AllLines : report::ProgressStyle::Lines;
 }
@@ -41,11 +43,28 @@ void watch_signals() {
     if (std::signal(number, note_signal) == SIG_IGN) std::signal(number, SIG_IGN);
 }
 
+std::string with_call(std::string object, const Options& options) {
+  JsonWriter json;
+  json.begin_object().field("command", options.command);
+  for (const auto& [name, path] :
+       {std::pair("source", &options.source), std::pair("destination", &options.destination)}) {
+    json.key(name);
+    if (path->empty())
+      json.null();
+    else
+      json.value(*path);
+  }
+  const std::string call = json.end_object().text();
+  object.erase(object.rfind('}'));
+  return object + (object == "{" ? "" : ",") + call.substr(1);
+}
+
 void print_out(const Options& options, const std::string& text) {
+  const std::string told = options.json ? with_call(text, options) + "\n" : text;
   if (options.caller != nullptr)
-    options.caller->out += text;
+    options.caller->out += told;
   else
-    print_out(text);
+    print_out(told);
 }
 
 void print_out(const std::string& text) {

@@ -32,9 +32,12 @@ HtmlReport write_report(const Options& options, const Session& session);
 /// Makes the signals request a stop of whatever Session runs in this process.
 void watch_signals();
 
+/// A JSON object with the fields that every result and error has, too: the command and the paths as typed.
+std::string with_call(std::string object, const Options& options);
+
 /// Prints to stdout and checks that it arrived.
 void print_out(const std::string& text);
-/// Prints the text, or hands it to the caller, where there is one.
+/// Prints the text, or hands it to the caller, where there is one. With --json it is an object: with_call().
 void print_out(const Options& options, const std::string& text);
 
 }  // namespace glu_ckpt::cli

@@ -213,6 +213,7 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   if (const auto rate = probe(conversion); rate && rate->bytes > 0)
     planned.estimated_seconds =
         rate->seconds * static_cast<double>(planned.bytes_written) / static_cast<double>(rate->bytes);
+  if (conversion.target.makes_args) planned.megatron_args = arguments_for(conversion.source, conversion.plan.to).text;
   planned.plan = std::move(conversion.plan);
   planned.loads_in = std::move(conversion.loads_in);
   planned.warnings = std::move(conversion.warnings);

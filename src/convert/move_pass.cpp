@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/byte_fields.hpp"
+#include "core/readable.hpp"
 #include "exec/done_journal.hpp"
 #include "exec/make_tasks.hpp"
 #include "ranks/task_queue.hpp"
@@ -101,9 +102,9 @@ Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, co
   MovedCounter counter(clones);
   const std::vector<DoneRange> earlier = prove_earlier(conversion, expected, staging, ranks);
   if (!earlier.empty())
-    tell_note(conversion.run, "resumed: {:.1f}% of {} bytes are done already",
+    tell_note(conversion.run, "resumed: {:.1f}% of {} are done already",
               100.0 * static_cast<double>(total_bytes(earlier) + clones.bytes()) / static_cast<double>(plan.bytes),
-              plan.bytes);
+              size_text(plan.bytes));
   if (ranks.rank() == 0)
     for (const DoneRange& range : earlier) counter.count(range);
 

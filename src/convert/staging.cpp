@@ -27,7 +27,7 @@ bool is_resumable(ErrorCode code) {
 [[noreturn]] void fail_resumable(const Conversion& conversion, const Error& error) {
   const std::string text = fmt::format("{}. What is done is kept in {}: the same command with --resume goes on with it",
                                        error.what(), partial_of(output_name(conversion.output)).string());
-  const Error resumable(error.code(), text, error.file(), error.tensor());
+  const Error resumable = Error(error.code(), text, error.file(), error.tensor()).with_missing_options({"--resume"});
   if (const auto* of_rank = dynamic_cast<const RankError*>(&error)) throw RankError(of_rank->rank(), resumable);
   throw resumable;
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/fail.hpp"
+#include "core/readable.hpp"
 #include "io/file_names.hpp"
 #include "io/system_calls.hpp"
 
@@ -279,7 +280,7 @@ void File::reserve_part(i64 offset, i64 bytes) const {
 bool File::try_reserve(i64 offset, i64 bytes) const {
   // posix_fallocate would write to every block where the filesystem cannot reserve, instead of saying so.
   if (uninterrupted([&] { return system_calls().fallocate(descriptor_, 0, offset, bytes); }) == 0) return true;
-  if (!is_unsupported(errno)) fail_errno(errno, fmt::format("reserve {} bytes", bytes), path_);
+  if (!is_unsupported(errno)) fail_errno(errno, "reserve " + size_text(bytes), path_);
   return false;
 }
 

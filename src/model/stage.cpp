@@ -1,6 +1,7 @@
 #include "model/stage.hpp"
 
 #include <algorithm>
+#include <csignal>
 
 #include "core/fail.hpp"
 #include "core/usable_cores.hpp"
@@ -24,6 +25,9 @@ void StopToken::check() const {
   const int request = request_;
   if (request == 0) return;
   if (request == 1) fail(ErrorCode::Interrupted, {}, "stopped on request");
+  for (const auto& [number, name] : {std::pair(SIGINT, "SIGINT"), std::pair(SIGTERM, "SIGTERM"),
+                                     std::pair(SIGHUP, "SIGHUP"), std::pair(SIGUSR1, "SIGUSR1")})
+    if (number == request - 1) fail(ErrorCode::Interrupted, {}, "stopped by {}", name);
   fail(ErrorCode::Interrupted, {}, "stopped by signal {}", request - 1);
 }
 

@@ -40,6 +40,8 @@ struct Conversion {
   std::string filesystem = {};
   /// The estimate of a sample; absent where none could be taken.
   std::optional<double> estimated_seconds = {};
+  /// The arguments of a run of Megatron that a plan's DST needs, one a line.
+  std::string megatron_args = {};
   /// Shared with the source's files; bytes_written is without them.
   i64 bytes_cloned = 0;
   /// The sample, where `verified` is "sample".

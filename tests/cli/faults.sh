@@ -178,7 +178,9 @@ stopped_by() {
   ERR=$(cat "$WORK/.err")
   check "SIG$signal: exit 6, got $GOT: ${ERR:0:300}" [ $GOT == 6 ]
   check "SIG$signal: named" has "$ERR" "[interrupted]"
-  check "SIG$signal: says how to go on" has "$ERR" "--resume"
+  check "SIG$signal: says how to go on" has "$ERR" "stopped by SIG$signal. What is done"
+  check "SIG$signal: prints the line" has "$ERR" "  glu-ckpt convert $WORK/fault_mid $out ${FAULT_TO[*]}"
+  check "SIG$signal: with --resume" [ "$(tail -n 1 "$WORK/.err" | grep -o ' --resume$')" == " --resume" ]
   kept "SIG$signal" "$out"
 }
 

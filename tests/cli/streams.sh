@@ -72,6 +72,29 @@ json_output() {
   check "verify --json: equal" [ "$(json_get 'v["equal"], v["first_difference"]')" == "(True, None)" ]
   status "digest --json" 0 digest "$hf" --json && check "digest --json" json digest
   status "layouts --json" 0 layouts --json && check "layouts --json" json layouts
+  status "an error --json" 3 verify "$hf" "$WORK/none" --json
+  check "an error says what of" [ "$(python3 -c 'import json, sys; v = json.load(sys.stdin); print(v["command"], v["source"], v["destination"])' \
+    <"$WORK/.err")" == "verify $hf $WORK/none" ]
+  status "a command without a second path" 0 digest "$hf" --json
+  check "it has none" [ "$(json_get 'v["command"], v["source"], v["destination"]')" == "('digest', '$hf', None)" ]
+  status "several checkpoints" 3 inspect "$hf" "$WORK/none" "$out" --json
+  check "an object for each" [ "$(python3 -c 'import json, sys; print([json.loads(line)["source"] for line in sys.stdin])' \
+    <"$WORK/.out")" == "['$hf', '$out']" ]
+  check "an error for the one that is none" has "$ERR" '"source":"'"$WORK/none"'"'
+  status "check of several" 0 check "$out" "$hf" && check "each by its name" has "$OUT" "$out:"
+  status "several problems -q" 3 inspect "$GALLERIES/layout/glu_unknown" --strict -q
+  check "-q leaves the reason of the status" has "$ERR" "say --from-glu"
+  local whole=$TESTDATA/whole/qwen3_moe/hf
+  status "plan --to megatron" 0 plan "$whole" "$out.m" --to megatron && check "it has the arguments" has "$OUT" "--num-experts 8"
+  status "plan --to megatron --json" 0 plan "$whole" "$out.m" --to megatron --json
+  cp "$WORK/.out" "$WORK/.planned"
+  status "convert --to megatron" 0 convert "$whole" "$out.m" --to megatron -q
+  check "they are those of the file" cmp -s <(python3 -c 'import json, sys; print("\n".join(json.load(sys.stdin)["megatron_args"]))' \
+    <"$WORK/.planned") "$out.m/megatron_args.txt"
+  for target in hf transformers vllm sglang; do
+    status "--to $target" 0 convert "$out.m" "$out.$target" --to $target -q
+    check "--to $target is --to hf" [ "$(tree_sum "$out.$target")" == "$(tree_sum "$out.hf")" ]
+  done
   status "unknown glu --json" 0 inspect "$GALLERIES/layout/glu_unknown" --json
   check "an unknown glu is \"unknown\"" [ "$(json_get 'v["layout"]["glu"]')" == unknown ]
   rm -rf "$out"*
@@ -92,6 +115,8 @@ for phase in {line["phase"] for line in lines}:
     assert ours[0]["bytes"] == 0 and ours[-1]["bytes"] == ours[-1]["total"] > 0, ours
 PY
   done
+  status "--progress json -q" 0 digest "$hf" --progress json -q
+  check "-q leaves the objects alone" [ -n "$ERR" ] && check "nothing else" [ -z "$(grep -v '^{' "$WORK/.err")" ]
   rm -rf "$WORK/progress"
 }
 

@@ -29,7 +29,8 @@ std::optional<Options> parse(std::vector<std::string> words) {
   std::vector<const char*> argv;
   argv.reserve(words.size());
   for (const std::string& word : words) argv.push_back(word.c_str());
-  return parse_options(static_cast<int>(argv.size()), argv.data());
+  Options options;
+  return parse_options(static_cast<int>(argv.size()), argv.data(), options) ? std::optional(options) : std::nullopt;
 }
 
 std::vector<OptionRow> options_of(const CommandTable& command) {
@@ -151,6 +152,8 @@ TEST(CommandTable, OptionsAreReadAsOtherProgramsReadThem) {
   EXPECT_EQ(parse({"convert", "a", "b", "--dry-run"})->command, "plan");
   EXPECT_EQ(parse({"inspect", "--tensors", "a"})->input, "a");
   EXPECT_EQ(parse({"inspect", "--tensors", "*x*", "a"})->tensors, "*x*");
+  EXPECT_EQ(parse({"inspect", "a", "--tensors", "*x*"})->tensors, "*x*");
+  EXPECT_EQ(parse({"inspect", "a", "b", "--tensors"})->paths.size(), 2U);
   EXPECT_EQ(parse({"digest", "a", "b", "c"})->paths.size(), 3U);
   EXPECT_EQ(message({"plan", "a", "b", "-j0"}), "--jobs: '0' is not a number from 1 to 1024");
   EXPECT_EQ(message({"plan", "a", "b", "--alpha", "x"}), "--alpha: 'x' is not a number");

@@ -1,5 +1,7 @@
 /// Field names are the contract's; fields are only ever added.
 
+#include <sstream>
+
 #include "core/json.hpp"
 #include "report/report.hpp"
 #include "report/text/diff_report.hpp"
@@ -163,6 +165,10 @@ std::string conversion_json(const Conversion& conversion) {
       json.value(*conversion.estimated_seconds);
     else
       json.null();
+    std::vector<std::string> arguments;
+    std::istringstream lines(conversion.megatron_args);
+    for (std::string line; std::getline(lines, line);) arguments.push_back(line);
+    write_list(json, "megatron_args", arguments);
   }
   write_loads_in(json, conversion.loads_in);
   write_list(json, "warnings", conversion.warnings);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <sstream>
 
 #include "report/report.hpp"
 #include "report/text/diff_report.hpp"
@@ -191,7 +192,12 @@ std::string conversion_text(const Conversion& conversion) {
     if (conversion.estimated_seconds)
       text += fmt::format("takes about {:.1f} s, by a sample of the work{}\n", *conversion.estimated_seconds,
                           conversion.bytes_cloned > 0 ? ", without what is cloned" : "");
-    return text + loads_in_text(conversion.loads_in);
+    text += loads_in_text(conversion.loads_in);
+    std::istringstream lines(conversion.megatron_args);
+    const char* label = "arguments   ";
+    for (std::string line; std::getline(lines, line); label = "            ")
+      text += fmt::format("{}{}\n", label, line);
+    return text;
   }
   if (conversion.bytes_cloned > 0)
     text += fmt::format("cloned      {} ({} bytes), which share their blocks with the source\n",
