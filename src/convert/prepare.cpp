@@ -283,6 +283,9 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
     warnings.push_back("the output may load and compute something else. " + conversion.plan.foreign_order);
   for (std::string& text : unread_argument_texts(*conversion.source.source, conversion.source.hints))
     warnings.push_back(std::move(text));
+  for (std::string& text : contradiction_texts(conversion.source.hints, conversion.source.recognition,
+                                               conversion.source.source->inventory()))
+    warnings.push_back(std::move(text));
   if (const std::string text = lone_shard_text(*conversion.source.source); !text.empty()) warnings.push_back(text);
   for (const std::string& text : dangling_texts(*conversion.source.source))
     warnings.push_back(text + " It is not copied");

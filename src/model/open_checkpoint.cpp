@@ -296,6 +296,7 @@ Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswer
   if (answers.config_file.empty()) require_config(*checkpoint.source);
   checkpoint.hints = hints_of(*checkpoint.source, answers);
   checkpoint.recognition = recognize_source(*checkpoint.source, checkpoint.hints, answers);
+  require_all_arguments(checkpoint.source->inventory(), checkpoint.hints, checkpoint.recognition);
   return checkpoint;
 }
 
@@ -405,6 +406,8 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
     const ModelHints hints = hints_of(*inspection.source, answers);
     inspection.recognition = recognize_source(*inspection.source, hints, answers);
     for (const std::string& problem : inspection.recognition->problems) inspection.problems.push_back(problem);
+    for (std::string& text : contradiction_texts(hints, *inspection.recognition, inspection.source->inventory()))
+      inspection.warnings.push_back(std::move(text));
     for (std::string& text : unread_argument_texts(*inspection.source, hints))
       inspection.problems.push_back(std::move(text));
     for (std::string& text : unequal_scales(*inspection.source, inspection.recognition->blocks))

@@ -110,4 +110,56 @@ WARNINGS = [
          change=config_changed(hidden_act="gelu"), note="gelu"),
 ]
 
-CASES = UNREADABLE + WARNINGS
+IGNORED = [
+    Case("trained_arguments_ignored", source, refused_by_name(word))
+    for source, word in (
+        ("src_clamp", "activation_func_clamp_value 7"),
+        ("src_interpolation", "rotary_seq_len_interpolation_factor 4"),
+        ("src_off_by_one", "softmax_type off-by-one"),
+        ("src_offset", "glu_linear_offset 1"),
+        ("src_rope_scaling", "use_rope_scaling True"),
+        ("src_sinkhorn", "moe_router_load_balancing_type sinkhorn"),
+    )
+] + [
+    Case("trained_arguments_ignored", "src_offset", refused_by_name(name),
+         change=args_changed(glu_linear_offset=0.0, **{name: value}), note=name)
+    for name, value in {
+        "apply_residual_connection_post_layernorm": True, "softmax_scale": 0.1, "moe_expert_capacity_factor": 1.0,
+        "mrope_section": [8, 4, 4], "rotary_of_tomorrow": 2.5, "moe_router_load_balancing_type": ["sinkhorn"],
+        "moe_latent_size": 16, "window_size": (7, 0), "squared_relu": True, "qk_l2_norm": True,
+    }.items()
+] + [
+    Case("trained_arguments_ignored", "src_offset", [Run("convert SRC OUT --to hf", 0, says="the output loads in")],
+         change=args_changed(**{
+             "glu_linear_offset": 0.0, "softmax_type": "vanilla", "rotary_seq_len_interpolation_factor": None,
+             "use_rope_scaling": False, "rope_scaling_factor": 8.0, "activation_func_clamp_value": None,
+             "moe_router_load_balancing_type": "aux_loss", "moe_router_bias_update_rate": 1e-3, "window_size": None,
+             "rotary_scaling_factor": 1.0, "moe_router_topk_scaling_factor": None, "moe_router_num_groups": None,
+             "softmax_scale": None, "lr": 1e-5, "attention_backend": "auto", "moe_expert_capacity_factor": None,
+             "moe_router_dtype": "fp32", "qk_clip_threshold": 100, "linear_conv_kernel_dim": 4, "mscale": 1.0,
+             "linear_key_head_dim": 128, "no_rope_freq": None, "hybrid_attention_ratio": 0.0, "spec": None,
+         }), note="neutral values"),
+]
+
+CONTRADICTIONS = [
+    Case("config_contradicts_arguments", source, [Run("convert SRC OUT --to hf", 0, says=f"warning.*{word}"),
+                                                  Run("inspect SRC", 0, says=word)])
+    for source, word in (
+        ("src_rotary_base", "rotary_base 5000000 .* asks for 10000"),
+        ("src_epsilon", "norm_epsilon 1e-05 .* asks for 1e-06"),
+        ("src_topk", "moe_router_topk 1 .* asks for 2"),
+        ("src_presoftmax", "moe_router_pre_softmax True .* asks for False"),
+        ("src_sigmoid", "moe_router_score_function sigmoid .* asks for softmax"),
+        ("src_yarn", "position_embedding_type yarn .* asks for rope"),
+    )
+] + [
+    Case("config_contradicts_arguments", "src_topk", [Run("convert SRC OUT --to hf", 0, never_says="asks for"),
+                                                      Run("inspect SRC", 0, never_says="asks for")],
+         change=args_changed(moe_router_topk=2), note="agrees"),
+    Case("config_contradicts_arguments", "src_rotary_base", [Run("convert SRC OUT --to hf", 0, never_says="asks for")],
+         change=hf_config_changed(rope_theta=5000000), note="an integer for a float"),
+    Case("config_contradicts_arguments", "src_topk", [Run("convert SRC OUT --to hf", 0, says="num_query_groups 2")],
+         change=args_changed(moe_router_topk=2, num_query_groups=2), note="groups"),
+]
+
+CASES = UNREADABLE + WARNINGS + IGNORED + CONTRADICTIONS
