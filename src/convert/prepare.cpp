@@ -127,7 +127,9 @@ Plan make_proved_plan(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
   check_apart(conversion.output, source);
   const ConvertOptions& options = conversion.options;
-  const bool reads_anew = !source.info().decoded_weights.empty() || source.info().recast_tensors > 0;
+  const std::string stale = stale_quantization(source, options.from);
+  const bool reads_anew = !source.info().decoded_weights.empty() || source.info().recast_tensors > 0 ||
+                          (options.from.decode && !stale.empty());
   Plan plan = with_place(source, [&] {
     return make_plan(source.inventory(), conversion.source.recognition,
                      {conversion.target.to, conversion.target.former, options.max_shard_bytes,
@@ -142,6 +144,9 @@ Plan make_proved_plan(const Conversion& conversion) {
   with_place(source, [&] { check_quantized(source, conversion.source.recognition, conversion.source.hints); });
   check_computed(source, plan);
   with_place(source, [&] { check_column_groups(source, conversion.source.recognition, conversion.target.to); });
+  if (!stale.empty())
+    plan.notes.push_back(
+        fmt::format("{} says that weights are quantized, and none is: the output does not have it", stale));
   if (const CheckpointInfo& info = source.info(); !info.decoded_weights.empty())
     plan.notes.push_back(fmt::format("{} quantized weights are decoded ({}), as {} decodes them",
                                      info.decoded_weights.size(), info.record.at("decoded_from"),
@@ -291,7 +296,8 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
     warnings.push_back(text + " It is not copied");
   if (conversion.options.from.encode_mxfp8 && conversion.source.source->info().recast_tensors == 0)
     warnings.emplace_back("--encode changes nothing: no weight here is quantized in another form than MXFP8");
-  if (conversion.options.from.decode && conversion.source.source->info().decoded_weights.empty())
+  const bool is_stale = !stale_quantization(*conversion.source.source, conversion.options.from).empty();
+  if (conversion.options.from.decode && conversion.source.source->info().decoded_weights.empty() && !is_stale)
     warnings.emplace_back("--decode changes nothing: no weight here is quantized");
   const bool renamed = conversion.plan.to.naming != conversion.plan.from.naming;
   if (const std::string text = missing_mtp_text(conversion.source.recognition);

@@ -11,6 +11,7 @@
 #include "format/structure.hpp"
 #include "io/file_names.hpp"
 #include "layout/layout_table.hpp"
+#include "model/open_checkpoint.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
@@ -65,7 +66,8 @@ class TargetResolver {
         source_(*source.source),
         hints_(source.hints),
         recognition_(source.recognition),
-        architecture_(source.recognition.architecture.get()) {}
+        architecture_(source.recognition.architecture.get()),
+        is_stale_(!stale_quantization(*source.source, options.from).empty()) {}
 
   Target run() {
     target_.to = options_.to;
@@ -251,6 +253,8 @@ class TargetResolver {
       if (leaves_megatron && is_made(file)) continue;
       placed.name = placed_name(file.name, leaves_megatron);
       if (is_named && without_beside(placed.name) == without_beside(config_name)) continue;
+      if (is_stale_ && is_quantization_file(file.name)) continue;
+      if (is_stale_ && (file.name == kConfigFile || file.name.ends_with("/config.json"))) placed.edit = config_edit();
       target_.extra_files.push_back(std::move(placed));
     }
     if (is_named) target_.extra_files.push_back({config_name, options_.from.config_file, config_edit()});
@@ -297,7 +301,9 @@ class TargetResolver {
 
   /// Edits a configuration that was named, where the weights are read as other ones.
   std::function<std::string(std::string_view)> config_edit() const {
-    if (options_.from.decode) return without_quantization;
+    if (is_stale_) return without_quantization;
+    if (options_.from.decode)
+      return [to = *options_.from.decode](std::string_view text) { return decoded_config(text, to); };
     if (source_.record().contains("encoded_as")) return with_mxfp8;
     const std::string* rows = entry_of(source_.record(), "scale_rows");
     if (rows == nullptr) return nullptr;
@@ -310,6 +316,8 @@ class TargetResolver {
   const ModelHints& hints_;
   const Recognition& recognition_;
   const Architecture* architecture_;
+  /// The configuration says that weights are quantized, and none is: the output's does not.
+  const bool is_stale_;
   Target target_;
 };
 
