@@ -123,6 +123,16 @@ std::string kept_config_note(const Conversion& conversion) {
                                                       : "the one that lies beside the source's file");
 }
 
+/// Refuses a change of layout beside optimizer state that would stay in the old one.
+void check_optimizer_parts(const Source& source, const ConvertOptions& options, const Plan& plan) {
+  const LayoutAnswers &from = plan.from, &to = plan.to;
+  const bool same =
+      from.naming == to.naming && from.experts == to.experts && from.glu == to.glu && from.shared_glu == to.shared_glu;
+  if (same || options.from.drop_optimizer) return;
+  for (const std::string& text : optimizer_part_texts(source))
+    fail(ErrorCode::OptimizerBuckets, {source.path().string(), {}}, "{}: {}", source.path().string(), text);
+}
+
 Plan make_proved_plan(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
   check_apart(conversion.output, source);
@@ -140,6 +150,7 @@ Plan make_proved_plan(const Conversion& conversion) {
          "{}: would load and compute something else. {}; --allow-foreign-order writes this one all the same, and the "
          "record says so",
          conversion.output.string(), plan.foreign_order);
+  check_optimizer_parts(source, options, plan);
   check_plan(source.inventory(), plan);
   with_place(source, [&] { check_quantized(source, conversion.source.recognition, conversion.source.hints); });
   check_computed(source, plan);

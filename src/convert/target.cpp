@@ -8,7 +8,9 @@
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/megatron_state.hpp"
+#include "format/optimizer_parts.hpp"
 #include "format/structure.hpp"
+#include "io/file.hpp"
 #include "io/file_names.hpp"
 #include "layout/layout_table.hpp"
 #include "model/open_checkpoint.hpp"
@@ -232,6 +234,14 @@ class TargetResolver {
     return is_megatron_args(file.name) || (file.name == kCommonStateFile && is_made_for_megatron());
   }
 
+  /// Made here, so that what cannot be read is refused before the work.
+  static std::function<std::string(std::string_view)> common_state_edit(const ExtraFile& file) {
+    constexpr i64 kMaxStateBytes = i64{1} << 30;
+    std::string zip =
+        without_optimizer(read_small_file(file.path, kMaxStateBytes, ErrorCode::NotSupported), file.path.string());
+    return [zip = std::move(zip)](std::string_view) { return zip; };
+  }
+
   void place_extra_files() {
     const bool is_megatron = target_.to.naming ? target_.to.naming->starts_with(kMegatron) : is_from_megatron();
     const bool whole = options_.to.scope == Scope::Model && architecture_ != nullptr;
@@ -247,8 +257,14 @@ class TargetResolver {
     const bool leaves_megatron = whole && !is_megatron && is_from_megatron();
     const std::string config_name = std::string(is_megatron ? kHfFolder : "") + std::string(kConfigFile);
     const bool is_named = whole && !options_.from.config_file.empty();
+    const std::vector<OptimizerPart> parts =
+        options_.from.drop_optimizer ? find_optimizer_parts(source_.info()) : std::vector<OptimizerPart>();
     for (const ExtraFile& file : files) {
       ExtraFile placed = file;
+      if (const auto part = std::ranges::find(parts, file.name, &OptimizerPart::name); part != parts.end()) {
+        if (part->kind == OptimizerPart::Kind::File) continue;
+        placed.edit = common_state_edit(file);
+      }
       if (is_megatron_args(file.name) && target_.makes_args) continue;
       if (leaves_megatron && is_made(file)) continue;
       placed.name = placed_name(file.name, leaves_megatron);
@@ -339,6 +355,29 @@ std::vector<SideFile> made_files(const Target& target, const Checkpoint& source,
   return files;
 }
 
+namespace {
+
+class OneObject final : public ObjectStore {
+ public:
+  explicit OneObject(std::string zip) : zip_(std::move(zip)) {}
+  std::vector<std::byte> read(std::size_t) const override {
+    const auto bytes = std::as_bytes(std::span(zip_));
+    return {bytes.begin(), bytes.end()};
+  }
+
+ private:
+  std::string zip_;
+};
+
+NamedObject object_without_optimizer(const NamedObject& object) {
+  const std::vector<std::byte> bytes = object.read();
+  std::string zip = without_optimizer({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, object.name);
+  const i64 size = std::ssize(zip);
+  return {object.name, size, std::make_shared<const OneObject>(std::move(zip)), 0};
+}
+
+}  // namespace
+
 Structure output_structure(const Target& target, const Checkpoint& source, const std::vector<OutputTensor>& outputs,
                            bool drops_optimizer) {
   Structure structure = source.source->structure();
@@ -350,8 +389,17 @@ Structure output_structure(const Target& target, const Checkpoint& source, const
     structure.metadata_json = kTorchDistMetadata;
     structure.objects = extra_states(outputs);
   }
-  return structure_for(std::move(structure), target.format,
-                       drops_optimizer ? IsDropped(is_optimizer_tensor) : IsDropped());
+  if (!drops_optimizer) return structure_for(std::move(structure), target.format, IsDropped());
+  std::set<std::string, std::less<>> dropped;
+  for (const OptimizerPart& part : find_optimizer_parts(source.source->info())) {
+    if (part.kind == OptimizerPart::Kind::Object) dropped.insert(part.name);
+    for (NamedObject& object : structure.objects)
+      if (part.kind == OptimizerPart::Kind::CommonState && object.name == part.name)
+        object = object_without_optimizer(object);
+  }
+  return structure_for(std::move(structure), target.format, [dropped](std::string_view name) {
+    return is_optimizer_tensor(name) || dropped.contains(name);
+  });
 }
 
 }  // namespace glu_ckpt

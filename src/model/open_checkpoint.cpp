@@ -13,6 +13,7 @@
 #include "core/parse_number.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/model_config.hpp"
+#include "format/optimizer_parts.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"
@@ -306,6 +307,17 @@ void require_config(const Source& source) {
 
 }  // namespace
 
+std::vector<std::string> optimizer_part_texts(const Source& source) {
+  std::vector<std::string> texts;
+  for (const OptimizerPart& part : find_optimizer_parts(source.info()))
+    texts.push_back(fmt::format(
+        "'{}' holds optimizer state{} that does not say which parameters it belongs to, and that no tensor holds; the "
+        "layout cannot change while it is there (--optimizer drop leaves it out, or save once with "
+        "--dist-ckpt-optim-fully-reshardable)",
+        part.name, part.keys.empty() ? "" : fmt::format(" ({})", part.keys)));
+  return texts;
+}
+
 std::vector<std::string> dangling_texts(const Source& source) {
   std::vector<std::string> texts;
   for (const std::string& name : source.info().dangling) texts.push_back(dangling_text(dangling_path(source, name)));
@@ -450,6 +462,7 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
     for (const std::string& problem : inspection.recognition->problems) inspection.problems.push_back(problem);
     for (std::string& text : contradiction_texts(hints, *inspection.recognition, inspection.source->inventory()))
       inspection.warnings.push_back(std::move(text));
+    for (std::string& text : optimizer_part_texts(*inspection.source)) inspection.problems.push_back(std::move(text));
     for (std::string& text : unread_argument_texts(*inspection.source, hints))
       inspection.problems.push_back(std::move(text));
     for (std::string& text : unequal_scales(*inspection.source, inspection.recognition->blocks))

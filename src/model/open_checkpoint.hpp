@@ -55,6 +55,9 @@ std::string stale_quantization(const Source& source, const SourceAnswers& answer
 /// Says that the source is one file of several; empty where it is not.
 std::string lone_shard_text(const Source& source);
 
+/// Says of each part of the source beside its tensors that it holds an optimizer's state (find_optimizer_parts).
+std::vector<std::string> optimizer_part_texts(const Source& source);
+
 /// Says of each symlink to nowhere in the source that its file is missing.
 std::vector<std::string> dangling_texts(const Source& source);
 

@@ -162,4 +162,139 @@ CONTRADICTIONS = [
          change=args_changed(moe_router_topk=2, num_query_groups=2), note="groups"),
 ]
 
-CASES = UNREADABLE + WARNINGS + IGNORED + CONTRADICTIONS
+CHANGE = "convert SRC OUT --from-glu contiguous --glu interleaved:8"
+
+
+class Storage:
+    """Pickles as a persistent id, which stands for the bytes of a tensor."""
+
+    def __init__(self, elements: int):
+        self.elements = elements
+
+
+def tensor_zip(value, elements: int) -> bytes:
+    """What torch.save(value) writes, with every Storage as `elements` zeros in F32."""
+
+    class Pickler(ForeignPickler):
+        def persistent_id(self, thing):
+            if isinstance(thing, Storage):
+                return ("storage", Name("torch", "FloatStorage"), "0", "cpu", thing.elements)
+            return None
+
+    text, out = io.BytesIO(), io.BytesIO()
+    Pickler(text, 2).dump(value)
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("archive/data.pkl", text.getvalue())
+        archive.writestr("archive/data/0", bytes(4 * elements))
+        archive.writestr("archive/version", "3\n")
+    return out.getvalue()
+
+
+class Name:
+    """Pickles as the name of a class or function."""
+
+    def __init__(self, module: str, name: str):
+        self.module, self.name = module, name
+
+
+class Call:
+    """Pickles as a call of a named function."""
+
+    def __init__(self, module: str, name: str, *args):
+        self.function, self.args = Name(module, name), args
+
+
+def save_name(pickler, value: Name) -> None:
+    pickler.write(pickle.GLOBAL + f"{value.module}\n{value.name}\n".encode())
+
+
+def save_call(pickler, value: Call) -> None:
+    pickler.save(value.function)
+    pickler.save(value.args)
+    pickler.write(pickle.REDUCE)
+
+
+ForeignPickler.dispatch[Name] = save_name
+ForeignPickler.dispatch[Call] = save_call
+
+
+def tensor(elements: int) -> Call:
+    shape, stride = ((elements,), (1,)) if elements > 1 else ((), ())
+    return Call("torch._utils", "_rebuild_tensor_v2", Storage(elements), 0, shape, stride, False, {})
+
+
+def common_changed(elements: int, **entries):
+    """Returns a change that adds entries to common.pt; `...` within stands for a tensor."""
+
+    def filled(value):
+        if value is ...:
+            return tensor(elements)
+        if isinstance(value, dict):
+            return {name: filled(item) for name, item in value.items()}
+        return [filled(item) for item in value] if isinstance(value, list) else value
+
+    def change(source: pathlib.Path) -> None:
+        path = source / "iter_0000100" / "common.pt"
+        state = read_common(path)
+        state.update(filled(entries))
+        path.chmod(0o644)
+        path.write_bytes(tensor_zip(state, elements))
+
+    return change
+
+
+def file_beside(name: str, value, elements: int):
+    def change(source: pathlib.Path) -> None:
+        (source / "iter_0000100" / name).write_bytes(tensor_zip(value, elements))
+
+    return change
+
+
+def lacks_word(word: str):
+    """Returns a check that no file of OUT holds the word."""
+
+    def check(out: pathlib.Path) -> str:
+        found = [str(file) for file in out.rglob("*") if file.is_file() and word.encode() in file.read_bytes()]
+        return f"{found[0]} holds {word}" if found else ""
+
+    return check
+
+
+ADAM = {"state": {0: {"exp_avg": tensor(40), "exp_avg_sq": tensor(40)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+GROUPS = {"param_groups": [{"lr": 0.1, "params": [0], "step": tensor(1)}]}
+
+
+def state_found(word: str, gone: str) -> list[Run]:
+    return [
+        Run(CHANGE, 4, says=f"{word}.*\\[optimizer-buckets\\]"),
+        Run("inspect SRC", 0, says=f"problem.*{word}"),
+        Run(CHANGE + " --optimizer drop", 0, check=lacks_word(gone)),
+    ]
+
+
+SOUND = [Run(CHANGE, 0), Run("inspect SRC", 0, never_says="optimizer state")]
+# A run of the same layout without optimizer state.
+RUN = ("trained_arguments_ignored", "src_offset")
+
+OPTIMIZER = [
+    Case("optimizer_in_objects", "src", [
+        Run(CHANGE, 4, says=r"param_state.*\[optimizer-buckets\]"),
+        Run("inspect SRC", 0, says=r"problem.*param_state"),
+        Run(CHANGE + " --optimizer drop", 0, check=lacks_word("param_state")),
+        Run("inspect OUT", 0, never_says="optimizer state"),
+    ]),
+    Case(*RUN, state_found("common.pt", "exp_avg"), note="in common.pt",
+         change=common_changed(40, optimizer={"state": {0: {"exp_avg": ...}}, "param_groups": []})),
+    Case(*RUN, state_found("common.pt", "fp32_from_fp16"), note="in common.pt, in a list",
+         change=common_changed(40, chained=[{"fp32_from_fp16_params": [[...]]}])),
+    Case(*RUN, SOUND, note="param_groups with a step",
+         change=common_changed(1, optimizer={"param_groups": [{"lr": 0.1, "params": [0], "step": ...}]})),
+    Case(*RUN, SOUND, note="random states", change=common_changed(40, rng_state=[{"random_rng_state": ...}])),
+    Case(*RUN, state_found("optimizer.pt", "exp_avg"), note="a file beside", change=file_beside("optimizer.pt", ADAM, 40)),
+    Case(*RUN, state_found("engine.pt", "exp_avg"), note="a file of another name",
+         change=file_beside("engine.pt", ADAM, 40)),
+    Case(*RUN, SOUND, note="a file of groups", change=file_beside("optimizer.pt", GROUPS, 1)),
+    Case(*RUN, SOUND, note="a file of generators", change=file_beside("rng_state_0.pth", {"cpu": tensor(40)}, 40)),
+]
+
+CASES = UNREADABLE + WARNINGS + IGNORED + CONTRADICTIONS + OPTIMIZER
