@@ -1,6 +1,7 @@
 #pragma once
 /// Layouts: how a family names, groups and orients its experts, and which one a checkpoint uses.
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -349,6 +350,13 @@ struct BoundTensor {
   std::size_t weight = 0;
 };
 
+/// A tensor without which every program computes the same: a change of naming leaves it out.
+struct IdleTensor {
+  std::size_t tensor = 0;
+  /// It is one only where all its elements are zero, which has to be read: a router's bias of a family that has none.
+  bool if_zero = false;
+};
+
 /// The layout that explains a checkpoint, and what was found with it.
 struct Recognition {
   const Naming* naming = nullptr;
@@ -381,6 +389,14 @@ struct Recognition {
   std::vector<TensorCopy> copies;
   /// The tensors of `others` whose keys the architecture knows and whose shapes, or layers, are not what it says.
   std::vector<DenseMisfit> misfits;
+  std::vector<IdleTensor> idle;
+  /// The text that a wrapper of the model, or a directory of one rank, put in front of all keys: "_orig_mod.".
+  std::string wrapper;
+  /// Keys outside of the experts are spelled as transformers holds them in memory, not as the hub has them.
+  bool in_memory = false;
+  /// The names that tensors of `others` have in the model itself, without `wrapper` and as the hub spells them, where
+  /// those are not their own.
+  std::map<std::size_t, std::string> model_names;
   /// The sizes of the model, from its configuration; null where there is none, or of a family without a map.
   std::shared_ptr<const Architecture> architecture;
   /// The end of a sentence that says why `architecture` is null.

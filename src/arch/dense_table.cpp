@@ -36,6 +36,12 @@ bool applies(const DenseRow& row, LayerKind kind, const Architecture& architectu
          fits(kQLora | kNoQLora, architecture.extent(Dim::QLora) > 0 ? kQLora : kNoQLora);
 }
 
+bool has_router_bias(const Family& family) {
+  bool found = false;
+  for_each_row(family.naming, [&](const DenseRow& row) { found |= row.roles[0] == DenseRole::CorrectionBias; });
+  return found;
+}
+
 bool spells_experts_of(const Architecture& architecture, std::string_view naming) {
   const Family& family = *architecture.family;
   const Naming* const row = find_naming(naming);

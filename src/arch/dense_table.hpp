@@ -12,6 +12,13 @@ namespace glu_ckpt {
 /// Returns whether a layer of that kind has the row's tensor.
 bool applies(const DenseRow& row, LayerKind kind, const Architecture& architecture);
 
+/// Roots of keys: of Hugging Face's language models and of one inside a multimodal model; of Megatron's.
+inline constexpr auto kHfRoots =
+    std::to_array<std::string_view>({"model.", "model.language_model.", "language_model.model.", ""});
+inline constexpr auto kMegatronRoots = std::to_array<std::string_view>({"", "language_model."});
+
+/// Returns whether routers of the family may have a bias of experts.
+bool has_router_bias(const Family& family);
 /// Returns whether experts of such a model are spelled by that row of the table of layouts.
 bool spells_experts_of(const Architecture& architecture, std::string_view naming);
 /// The key of a row's tensor. `root` is the text in front of all keys, such as "model.".

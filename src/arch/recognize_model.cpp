@@ -10,15 +10,14 @@
 #include "arch/dense_keys.hpp"
 #include "arch/dense_layout.hpp"
 #include "arch/dense_roles.hpp"
+#include "arch/model_names.hpp"
+#include "arch/model_view.hpp"
+#include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "layout/layout_table.hpp"
 
 namespace glu_ckpt {
 namespace {
-
-/// Roots of Hugging Face's keys: those of a language model, and of one inside a multimodal model.
-constexpr auto kHfRoots =
-    std::to_array<std::string_view>({"model.", "model.language_model.", "language_model.model.", ""});
-constexpr auto kNoRoots = std::to_array<std::string_view>({"", "language_model."});
 
 /// A spelling that may explain a checkpoint.
 struct Candidate {
@@ -28,17 +27,18 @@ struct Candidate {
 
 std::vector<Candidate> candidates_for(const Architecture& architecture) {
   std::vector<Candidate> candidates;
-  candidates.reserve(kHfRoots.size() + kNoRoots.size() + 1);
+  candidates.reserve(kHfRoots.size() + kMegatronRoots.size() + 1);
   for (const std::string_view root : kHfRoots) candidates.push_back({&architecture.family->naming, root});
-  for (const std::string_view root : kNoRoots) candidates.push_back({&megatron_naming(), root});
+  for (const std::string_view root : kMegatronRoots) candidates.push_back({&megatron_naming(), root});
   if (architecture.family->torchtitan != nullptr) candidates.push_back({architecture.family->torchtitan, ""});
   return candidates;
 }
 
 class DenseRecognizer {
  public:
-  DenseRecognizer(const Inventory& inventory, const Architecture& architecture, Recognition& result)
-      : inventory_(inventory), architecture_(architecture), result_(result) {}
+  DenseRecognizer(const Inventory& inventory, const Inventory& named, const Architecture& architecture,
+                  Recognition& result)
+      : inventory_(inventory), named_(named), architecture_(architecture), result_(result) {}
 
   void run() {
     choose_naming();
@@ -47,7 +47,10 @@ class DenseRecognizer {
     find_expert_layers();
     const DenseKeys keys(*result_.dense_naming, result_.dense_root, architecture_);
     for (const std::size_t index : result_.others)
-      if (const auto key = keys.parse(inventory_.tensors[index].name)) add(index, *key);
+      if (is_idle(index))
+        result_.idle.push_back({index, !is_made_anew(name_of(index))});
+      else if (const auto key = keys.parse(name_of(index)))
+        add(index, *key);
     std::ranges::sort(result_.dense, {}, [](const DenseMatrix& matrix) {
       return std::tuple(matrix.stack, matrix.layer, matrix.role, matrix.matrix.kind);
     });
@@ -57,6 +60,8 @@ class DenseRecognizer {
   }
 
  private:
+  const std::string& name_of(std::size_t index) const { return named_.tensors[index].name; }
+
   /// The spelling that explains the most tensors.
   void choose_naming() {
     std::size_t most = 0;
@@ -64,7 +69,7 @@ class DenseRecognizer {
       const DenseKeys keys(*candidate.naming, std::string(candidate.root), architecture_);
       std::size_t explained = 0;
       for (const std::size_t index : result_.others)
-        if (keys.parse(inventory_.tensors[index].name)) ++explained;
+        if (keys.parse(name_of(index))) ++explained;
       if (explained <= most) continue;
       most = explained;
       result_.dense_naming = candidate.naming;
@@ -84,6 +89,17 @@ class DenseRecognizer {
     for (const ExpertBlock& block : result_.blocks)
       if (block.set == ExpertSet::Routed && !block.is_optimizer_state() && block.stack == "decoder")
         expert_layers_.insert(block.layer);
+  }
+
+  /// Returns whether a tensor is no part of the model, if it is zero where that matters.
+  bool is_idle(std::size_t index) const {
+    const TensorRef& tensor = named_.tensors[index];
+    if (is_optimizer_tensor(tensor.name)) return false;
+    if (is_made_anew(tensor.name)) return true;
+    if (!is_router_bias(tensor.name) || has_router_bias(*architecture_.family)) return false;
+    const i64 elements = checked_product(tensor.shape).value_or(0);
+    return elements > 0 && (elements == architecture_.num_experts ||
+                            elements == checked_mul(architecture_.num_experts, architecture_.layers));
   }
 
   void add(std::size_t index, const DenseKey& key) {
@@ -187,24 +203,44 @@ class DenseRecognizer {
   }
 
   const Inventory& inventory_;
+  /// The same tensors under their names in the model.
+  const Inventory& named_;
   const Architecture& architecture_;
   Recognition& result_;
   std::set<i64> expert_layers_;
 };
 
+/// Returns whether experts of a model of this type are spelled, or packed, as transformers has them in memory.
+bool is_in_memory(const Recognition& model, const std::string& type) {
+  if (model.naming == nullptr || model.blocks.empty()) return false;
+  if (!model.naming->in_memory_of.empty()) return true;
+  const bool packs_only_in_memory =
+      find_family(type) == nullptr && model.naming->native_indexed_split && model.naming == find_naming("hf:" + type);
+  return packs_only_in_memory && std::ranges::all_of(model.blocks, [](const ExpertBlock& block) {
+           return block.set == ExpertSet::Shared || (block.experts == Experts::Grouped && block.fused);
+         });
+}
+
 }  // namespace
 
 Recognition recognize_model(const Inventory& inventory, const ModelHints& hints, const Record& record,
                             const SourceAnswers& answers) {
-  Recognition result = recognize(inventory, hints, record, answers);
   const std::string& type = hints.text_model_type.empty() ? hints.model_type : hints.text_model_type;
+  ModelView view = view_model(inventory, hints);
+  const Inventory& named = view.of(inventory);
+  Recognition result = recognize(named, hints, record, answers);
+  result.wrapper = std::move(view.wrapper);
+  result.in_memory = view.in_memory || is_in_memory(result, type);
+  for (const std::size_t index : result.others)
+    if (named.tensors[index].name != inventory.tensors[index].name)
+      result.model_names.emplace(index, named.tensors[index].name);
   try {
     result.architecture = read_architecture(hints.config);
   } catch (const Error& error) {
     result.no_architecture = error.what();
   }
   if (result.architecture != nullptr) {
-    DenseRecognizer(inventory, *result.architecture, result).run();
+    DenseRecognizer(inventory, named, *result.architecture, result).run();
   } else if (result.no_architecture.empty()) {
     const std::string_view reason = refusal_of(type);
     result.no_architecture = !hints.no_config.empty() ? hints.no_config
@@ -213,6 +249,13 @@ Recognition recognize_model(const Inventory& inventory, const ModelHints& hints,
                              : reason.empty() ? fmt::format("there is no map of models of type '{}'", type)
                                               : fmt::format("models of type '{}' are not converted: {}", type, reason);
   }
+  // Where the naming stays, so does what stands in front of the keys.
+  for (ExpertBlock& block : result.blocks) {
+    const std::size_t at = wrapper_begin(inventory.tensors[block.matrices.front().tensor].name, result.wrapper);
+    if (result.wrapper.empty() || at > block.key_scope.size()) continue;
+    block.key_prefix.insert(at, result.wrapper);
+    block.key_scope.insert(at, result.wrapper);
+  }
   return result;
 }
 
@@ -220,6 +263,7 @@ std::vector<std::size_t> dense_tensors(const Recognition& recognition) {
   std::vector<std::size_t> tensors;
   for (const DenseMatrix& matrix : recognition.dense) tensors.push_back(matrix.matrix.tensor);
   for (const TensorCopy& copy : recognition.copies) tensors.push_back(copy.tensor);
+  for (const IdleTensor& idle : recognition.idle) tensors.push_back(idle.tensor);
   std::ranges::sort(tensors);
   tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
   return tensors;

@@ -10,7 +10,7 @@ namespace glu_ckpt {
 Recognition recognize_model(const Inventory& inventory, const ModelHints& hints, const Record& record,
                             const SourceAnswers& answers);
 
-/// The tensors that hold dense matrices, or copies of some, sorted: of `others`, all that has a place in the model.
+/// The tensors that hold dense matrices, or copies of some, and idle ones, sorted: of `others`, all that is understood.
 std::vector<std::size_t> dense_tensors(const Recognition& recognition);
 
 }  // namespace glu_ckpt

@@ -13,6 +13,7 @@
 #include "format/checkpoint_files.hpp"
 #include "format/output_format.hpp"
 #include "io/file.hpp"
+#include "model/settle_idle.hpp"
 #include "plan/plan_bytes.hpp"
 
 namespace glu_ckpt {
@@ -26,6 +27,7 @@ OutputModel output_model(const Conversion& conversion, const Record& record) {
   for (u32 shard = 0; shard < plan.num_shards; ++shard) model.inventory.files.push_back(fmt::format("shard {}", shard));
   model.recognition = recognize_model(model.inventory, conversion.source.hints, record, {});
   take_as_own(conversion.unlike_copies, model.inventory, model.recognition);
+  settle_idle_like(conversion.source, model.inventory, model.recognition);
   return model;
 }
 

@@ -3,17 +3,15 @@
 #include <algorithm>
 
 #include "arch/dense_table.hpp"
+#include "arch/model_names.hpp"
 #include "arch/recognize_model.hpp"
 #include "convert/expert_forms.hpp"
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/megatron_state.hpp"
-#include "format/optimizer_parts.hpp"
 #include "format/structure.hpp"
-#include "io/file.hpp"
 #include "io/file_names.hpp"
 #include "layout/layout_table.hpp"
-#include "model/open_checkpoint.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
@@ -68,8 +66,7 @@ class TargetResolver {
         source_(*source.source),
         hints_(source.hints),
         recognition_(source.recognition),
-        architecture_(source.recognition.architecture.get()),
-        is_stale_(!stale_quantization(*source.source, options.from).empty()) {}
+        architecture_(source.recognition.architecture.get()) {}
 
   Target run() {
     target_.to = options_.to;
@@ -109,7 +106,8 @@ class TargetResolver {
   /// Returns the target's own format.
   Format choose() {
     const std::string& name = *options_.target;
-    require_architecture();
+    const bool to_hub = name == kHf || name.starts_with(kHfPrefix);
+    if (!to_hub || !recognition_.in_memory) require_architecture();
     if (name == kMegatron) {
       settle("megatron-dist", Experts::Grouped, {Glu::Kind::Contiguous, 0}, {Glu::Kind::Contiguous, 0});
       return Format::TorchDist;
@@ -118,14 +116,14 @@ class TargetResolver {
       settle(name, Experts::Grouped, {Glu::Kind::Split, 0}, {Glu::Kind::Split, 0});
       return Format::TorchDist;
     }
-    if (name != kHf && !name.starts_with(kHfPrefix))
+    if (!to_hub)
       fail(ErrorCode::Usage, {}, "--to: '{}' is no target; megatron, torchtitan, hf and hf:<model_type> are", name);
     choose_hf(name);
     return Format::Safetensors;
   }
 
   void choose_hf(const std::string& name) {
-    if (architecture_ == nullptr) fail_no_architecture();
+    if (architecture_ == nullptr) return choose_hub_of_memory(name);
     if (name.starts_with(kHfPrefix) && name.substr(kHfPrefix.size()) != architecture_->model_type)
       fail(ErrorCode::NoMap, {}, "--to {}: the source's model is of type '{}'", name, architecture_->model_type);
     const Family& family = *architecture_->family;
@@ -137,6 +135,20 @@ class TargetResolver {
     const Experts experts = family.packed_experts ? Experts::Grouped : Experts::Indexed;
     settle(expert_naming, experts, family.packed_experts ? fixed_glu(naming) : Glu{Glu::Kind::Split, 0},
            {Glu::Kind::Split, 0});
+  }
+
+  /// A model without a map goes from transformers' spelling in memory to the hub's all the same: few words differ.
+  void choose_hub_of_memory(const std::string& name) {
+    if (!recognition_.in_memory) fail_no_architecture();
+    const std::string& type = hints_.text_model_type.empty() ? hints_.model_type : hints_.text_model_type;
+    const std::string expert_naming = std::string(kHfPrefix) + type;
+    const Naming* const naming = find_naming(expert_naming);
+    if (naming == nullptr || (name != kHf && name != expert_naming))
+      fail(ErrorCode::NoMap, {}, "--to {}: the source's model is of type '{}'", name, type);
+    const bool packed = !naming->native_indexed_split;
+    settle(expert_naming, packed ? Experts::Grouped : Experts::Indexed,
+           packed ? fixed_glu(*naming) : Glu{Glu::Kind::Split, 0},
+           {naming->native_shared_fused ? Glu::Kind::Contiguous : Glu::Kind::Split, 0});
   }
 
   void settle(const std::string& naming, Experts experts, const Glu& glu, const Glu& shared_glu) {
@@ -213,6 +225,17 @@ class TargetResolver {
     const LayoutAnswers& layout = recognition_.layout;
     former["hf_model_type"] = architecture_->model_type;
     former["hf_root"] = recognition_.dense_root;
+    // A form that programs have in memory alone comes back as the hub's.
+    if (!recognition_.in_memory) remember_forms(layout, former);
+    std::vector<std::string> copies;
+    for (const TensorCopy& copy : recognition_.copies)
+      copies.push_back(model_name(source_.inventory(), recognition_, copy.tensor));
+    former["hf_copies"] = joined(copies);
+    for (const DenseMatrix& matrix : recognition_.dense)
+      if (matrix.op != ComputeOp::None) former["hf_computed_dtype"] = dtype_name(matrix.stored_dtype);
+  }
+
+  void remember_forms(const LayoutAnswers& layout, Record& former) const {
     if (find_naming(layout.naming) == find_naming(architecture_->family->other_expert_naming))
       former["hf_naming"] = layout.naming;
     former["hf_experts"] = layout.experts;
@@ -220,11 +243,6 @@ class TargetResolver {
     if (std::string forms = print_expert_forms(recognition_.blocks); !forms.empty())
       former["hf_forms"] = std::move(forms);
     if (layout.shared_glu) former["hf_shared_glu"] = to_string(*layout.shared_glu);
-    std::vector<std::string> copies;
-    for (const TensorCopy& copy : recognition_.copies) copies.push_back(source_.inventory().tensors[copy.tensor].name);
-    former["hf_copies"] = joined(copies);
-    for (const DenseMatrix& matrix : recognition_.dense)
-      if (matrix.op != ComputeOp::None) former["hf_computed_dtype"] = dtype_name(matrix.stored_dtype);
   }
 
   // ---- files ------------------------------------------------------------------------------------
@@ -232,14 +250,6 @@ class TargetResolver {
   /// Returns whether the file was made for Megatron-Core, so that it goes with that naming.
   bool is_made(const ExtraFile& file) const {
     return is_megatron_args(file.name) || (file.name == kCommonStateFile && is_made_for_megatron());
-  }
-
-  /// Made here, so that what cannot be read is refused before the work.
-  static std::function<std::string(std::string_view)> common_state_edit(const ExtraFile& file) {
-    constexpr i64 kMaxStateBytes = i64{1} << 30;
-    std::string zip =
-        without_optimizer(read_small_file(file.path, kMaxStateBytes, ErrorCode::NotSupported), file.path.string());
-    return [zip = std::move(zip)](std::string_view) { return zip; };
   }
 
   void place_extra_files() {
@@ -257,20 +267,12 @@ class TargetResolver {
     const bool leaves_megatron = whole && !is_megatron && is_from_megatron();
     const std::string config_name = std::string(is_megatron ? kHfFolder : "") + std::string(kConfigFile);
     const bool is_named = whole && !options_.from.config_file.empty();
-    const std::vector<OptimizerPart> parts =
-        options_.from.drop_optimizer ? find_optimizer_parts(source_.info()) : std::vector<OptimizerPart>();
     for (const ExtraFile& file : files) {
       ExtraFile placed = file;
-      if (const auto part = std::ranges::find(parts, file.name, &OptimizerPart::name); part != parts.end()) {
-        if (part->kind == OptimizerPart::Kind::File) continue;
-        placed.edit = common_state_edit(file);
-      }
       if (is_megatron_args(file.name) && target_.makes_args) continue;
       if (leaves_megatron && is_made(file)) continue;
       placed.name = placed_name(file.name, leaves_megatron);
       if (is_named && without_beside(placed.name) == without_beside(config_name)) continue;
-      if (is_stale_ && is_quantization_file(file.name)) continue;
-      if (is_stale_ && (file.name == kConfigFile || file.name.ends_with("/config.json"))) placed.edit = config_edit();
       target_.extra_files.push_back(std::move(placed));
     }
     if (is_named) target_.extra_files.push_back({config_name, options_.from.config_file, config_edit()});
@@ -317,9 +319,7 @@ class TargetResolver {
 
   /// Edits a configuration that was named, where the weights are read as other ones.
   std::function<std::string(std::string_view)> config_edit() const {
-    if (is_stale_) return without_quantization;
-    if (options_.from.decode)
-      return [to = *options_.from.decode](std::string_view text) { return decoded_config(text, to); };
+    if (options_.from.decode) return without_quantization;
     if (source_.record().contains("encoded_as")) return with_mxfp8;
     const std::string* rows = entry_of(source_.record(), "scale_rows");
     if (rows == nullptr) return nullptr;
@@ -332,8 +332,6 @@ class TargetResolver {
   const ModelHints& hints_;
   const Recognition& recognition_;
   const Architecture* architecture_;
-  /// The configuration says that weights are quantized, and none is: the output's does not.
-  const bool is_stale_;
   Target target_;
 };
 
@@ -355,33 +353,12 @@ std::vector<SideFile> made_files(const Target& target, const Checkpoint& source,
   return files;
 }
 
-namespace {
-
-class OneObject final : public ObjectStore {
- public:
-  explicit OneObject(std::string zip) : zip_(std::move(zip)) {}
-  std::vector<std::byte> read(std::size_t) const override {
-    const auto bytes = std::as_bytes(std::span(zip_));
-    return {bytes.begin(), bytes.end()};
-  }
-
- private:
-  std::string zip_;
-};
-
-NamedObject object_without_optimizer(const NamedObject& object) {
-  const std::vector<std::byte> bytes = object.read();
-  std::string zip = without_optimizer({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, object.name);
-  const i64 size = std::ssize(zip);
-  return {object.name, size, std::make_shared<const OneObject>(std::move(zip)), 0};
-}
-
-}  // namespace
-
 Structure output_structure(const Target& target, const Checkpoint& source, const std::vector<OutputTensor>& outputs,
                            bool drops_optimizer) {
   Structure structure = source.source->structure();
   if (target.drops_made) return {};
+  const bool leaves_megatron = source.recognition.dense_naming == &megatron_naming() && target.to.naming &&
+                               !target.to.naming->starts_with(kMegatron) && target.to.scope == Scope::Model;
   if (target.for_megatron) {
     structure = {};
     structure.iteration_dir = kReleaseDirectory;
@@ -389,17 +366,12 @@ Structure output_structure(const Target& target, const Checkpoint& source, const
     structure.metadata_json = kTorchDistMetadata;
     structure.objects = extra_states(outputs);
   }
-  if (!drops_optimizer) return structure_for(std::move(structure), target.format, IsDropped());
-  std::set<std::string, std::less<>> dropped;
-  for (const OptimizerPart& part : find_optimizer_parts(source.source->info())) {
-    if (part.kind == OptimizerPart::Kind::Object) dropped.insert(part.name);
-    for (NamedObject& object : structure.objects)
-      if (part.kind == OptimizerPart::Kind::CommonState && object.name == part.name)
-        object = object_without_optimizer(object);
-  }
-  return structure_for(std::move(structure), target.format, [dropped](std::string_view name) {
-    return is_optimizer_tensor(name) || dropped.contains(name);
-  });
+  structure = structure_for(std::move(structure), target.format,
+                            drops_optimizer ? IsDropped(is_optimizer_tensor) : IsDropped());
+  // Megatron's modules of TransformerEngine are in no other program.
+  if (leaves_megatron)
+    std::erase_if(structure.objects, [](const NamedObject& object) { return is_made_anew(object.name); });
+  return structure;
 }
 
 }  // namespace glu_ckpt

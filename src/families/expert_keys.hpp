@@ -37,6 +37,9 @@ struct PartNames {
 /// than this tool reads and writes are the native ones.
 struct Naming {
   std::string_view name;
+  /// Models of these types are spelled so in memory by transformers, and otherwise on the hub. Such a row counts where
+  /// one of them is named, or no other row explains the keys.
+  std::span<const std::string_view> in_memory_of{};
   std::span<const StackPrefix> stacks;
   PartNames indexed{};
   PartNames grouped{};

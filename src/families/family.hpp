@@ -69,17 +69,27 @@ struct Refusal {
   std::string_view reason;
 };
 
+/// The end of a key outside of the experts as transformers has it in memory, and the hub's for it.
+struct MemoryWords {
+  std::array<std::string_view, 3> model_types{};
+  std::string_view memory;
+  std::string_view hub;
+};
+
 /// What one file of this folder knows.
 struct Knowledge {
   std::span<const Naming> experts{};
   std::span<const Family> families{};
   std::span<const SpelledLike> spelled_like{};
   std::span<const Refusal> refusals{};
+  std::span<const MemoryWords> memory_words{};
 };
 
 std::span<const Family> families();
 /// nullptr where no family has that model_type.
 const Family* find_family(std::string_view model_type);
+/// The words that models of this type have in memory.
+std::vector<MemoryWords> memory_words_of(std::string_view model_type);
 /// The reason why models of this type are not converted, as a sentence; empty where that is not known.
 std::string_view refusal_of(std::string_view model_type);
 

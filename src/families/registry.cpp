@@ -58,6 +58,14 @@ const Family* find_family(std::string_view model_type) {
   return found == families().end() ? nullptr : &*found;
 }
 
+std::vector<MemoryWords> memory_words_of(std::string_view model_type) {
+  std::vector<MemoryWords> words = all_of(&Knowledge::memory_words);
+  std::erase_if(words, [&](const MemoryWords& each) {
+    return model_type.empty() || std::ranges::find(each.model_types, model_type) == each.model_types.end();
+  });
+  return words;
+}
+
 std::string_view refusal_of(std::string_view model_type) {
   for (const Knowledge* knowledge : kKnowledge)
     for (const Refusal& refusal : knowledge->refusals)

@@ -418,7 +418,8 @@ CheckpointFiles follow_tracker(const fs::path& path) {
 /// One directory of a run, given by itself: what describes the model lies beside it.
 void add_files_of_run(const fs::path& directory, CheckpointFiles& files) {
   const fs::path run = run_directory(directory);
-  if (files.format != Format::TorchDist || run.empty()) return;
+  const bool is_of_ranks = !files.shards.empty() && files.shards.front().starts_with(kRankPrefix);
+  if ((files.format != Format::TorchDist && !is_of_ranks) || run.empty()) return;
   for (const auto& entry : sorted_entries(run)) add_beside(entry, files);
   if (files.config.empty()) files.config = if_file(run / kHfDirectory / "config.json");
 }

@@ -85,6 +85,10 @@ class NamingChooser {
     std::vector<const Naming*> found;
     for (const Naming& naming : namings())
       if (keys_.first_unexplained(naming) == nullptr) found.push_back(&naming);
+    const auto counts_if_named = [&](const Naming* naming) {
+      return !naming->in_memory_of.empty() && !lists_model_type(*naming);
+    };
+    if (!std::ranges::all_of(found, counts_if_named)) std::erase_if(found, counts_if_named);
     return found;
   }
 
@@ -113,7 +117,8 @@ class NamingChooser {
 
   bool lists_model_type(const Naming& naming) const {
     if (model_type_.empty()) return false;
-    return naming.name == "hf:" + model_type_ || lists_type(naming, model_type_);
+    return naming.name == "hf:" + model_type_ || lists_type(naming, model_type_) ||
+           std::ranges::find(naming.in_memory_of, model_type_) != naming.in_memory_of.end();
   }
 
   /// Returns whether all rows read the keys at hand alike: same axes, same order of gate and up, same nativeness.
@@ -141,7 +146,7 @@ class NamingChooser {
     const Naming* chosen = rows.front();
     for (auto row = rows.rbegin(); row != rows.rend(); ++row)
       if (shapes_fit(**row)) chosen = *row;
-    return {chosen, rows.size() > 1 && chosen != rows.front() ? std::string(chosen->name) : name, true};
+    return {chosen, chosen != find_naming(name) ? std::string(chosen->name) : name, true};
   }
 
   bool shapes_fit(const Naming& naming) const {

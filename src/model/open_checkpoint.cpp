@@ -7,19 +7,20 @@
 
 #include "arch/dense_table.hpp"
 #include "arch/loads_in.hpp"
+#include "arch/model_view.hpp"
 #include "arch/recognize_model.hpp"
 #include "arch/trained_config.hpp"
 #include "core/fail.hpp"
 #include "core/parse_number.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/model_config.hpp"
-#include "format/optimizer_parts.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"
 #include "layout/element_grid.hpp"
 #include "layout/unknown_orders.hpp"
 #include "model/saved_arguments.hpp"
+#include "model/settle_idle.hpp"
 #include "model/unequal_scales.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/decoder_rules.hpp"
@@ -27,8 +28,6 @@
 
 namespace glu_ckpt {
 namespace {
-
-constexpr i64 kMostQuantizationFileBytes = i64{64} << 20;
 
 /// The option that would say in which order the block's FC1 holds gate and up, behind its prefix.
 std::string option_about(const ExpertBlock& block) {
@@ -59,13 +58,16 @@ LoadsIn loaders_of(const Source& source, const ModelHints& hints, const Recognit
   stored.architecture = model.architecture.get();
   stored.no_architecture = model.no_architecture;
   if (!model.misfits.empty()) stored.why_no_rest = "config.json contradicts the tensors";
+  if (!model.wrapper.empty())
+    stored.why_no_rest = fmt::format("all keys begin with '{}', behind which programs do not look", model.wrapper);
   const auto& files = source.extra_files();
   stored.has_args = std::ranges::any_of(files, is_megatron_args, &ExtraFile::name);
   // One beside a file that was given alone is none of its own, but programs find it.
   stored.has_config = is_directory_at(source.path())
                           ? std::ranges::find(files, "config.json", &ExtraFile::name) != files.end()
                           : !source.hints().config.empty();
-  if (model.dense_naming != nullptr && model.misfits.empty()) stored.rest = model.dense_naming->name;
+  if (model.dense_naming != nullptr && stored.why_no_rest == StoredModel().why_no_rest)
+    stored.rest = model.dense_naming->name;
   stored.quantized = quantized || holds_codes(model.blocks);
   stored.mxfp8_blocks = holds_mxfp8_blocks(model.blocks);
   stored.quant_method = read_quant_config(hints.config).method;
@@ -97,7 +99,8 @@ ModelHints trained_hints(ModelHints hints, const Source& source, const std::stri
   hints.no_config = why_arguments_do_not_do(hints);
   if (!hints.no_config.empty()) hints.config_options = {"--from-config"};
   if (!hints.no_config.empty() || hints.trained_args.empty()) return hints;
-  TrainedConfig made = make_trained_config(hints.trained_args, source.inventory(), model_type);
+  const ModelView view = view_model(source.inventory(), hints);
+  TrainedConfig made = make_trained_config(hints.trained_args, view.of(source.inventory()), model_type);
   hints.no_config = std::move(made.why_none);
   hints.config_options = std::move(made.options);
   if (made.text.empty()) return hints;
@@ -110,28 +113,8 @@ ModelHints trained_hints(ModelHints hints, const Source& source, const std::stri
   return read;
 }
 
-}  // namespace
-
-std::string stale_quantization(const Source& source, const SourceAnswers& answers) {
-  if (!lone_shard_text(source).empty() || holds_any_codes(source.inventory())) return {};
-  // What was decoded is told of elsewhere.
-  if (!source.info().decoded_weights.empty()) return {};
-  if (const std::string method = stated_method("config.json", config_hints(source, answers).config); !method.empty())
-    return fmt::format("quantization_config ('{}') of config.json", method);
-  for (const ExtraFile& file : source.info().extra_files) {
-    if (!is_quantization_file(file.name)) continue;
-    const std::string text = read_small_file(file.path, kMostQuantizationFileBytes, ErrorCode::ConfigJson);
-    if (const std::string method = stated_method(file.name, text); !method.empty())
-      return fmt::format("{} ('{}')", file.name, method);
-  }
-  return {};
-}
-
-namespace {
-
 ModelHints hints_of(const Source& source, const SourceAnswers& answers) {
   ModelHints hints = config_hints(source, answers);
-  if (!stale_quantization(source, answers).empty()) hints.config = without_quantization(hints.config);
   if (hints.config.empty() && answers.trained_type)
     hints = trained_hints(std::move(hints), source, *answers.trained_type);
   hints.scale_rows = block_rows_of(read_quant_config(hints.config));
@@ -167,12 +150,12 @@ QuantConfig recorded_quant_config(const Source& source, const ModelHints& hints)
 }  // namespace
 
 QuantConfig quant_config_of(const Source& source, const ModelHints& hints) {
+  constexpr i64 kMostBytes = i64{64} << 20;
   QuantConfig config = recorded_quant_config(source, hints);
-  if (!holds_any_codes(source.inventory())) return config;
   for (const ExtraFile& file : source.info().extra_files)
     if (is_quantization_file(file.name) && file.name.find('/') == std::string::npos)
       config = with_quantization_file(std::move(config), file.name,
-                                      read_small_file(file.path, kMostQuantizationFileBytes, ErrorCode::ConfigJson));
+                                      read_small_file(file.path, kMostBytes, ErrorCode::ConfigJson));
   return config;
 }
 
@@ -185,7 +168,7 @@ std::string decode_hint(const Error& error, const Source& source) {
                                       ErrorCode::NotDivisible,   ErrorCode::NoExperts,     ErrorCode::NotExact,
                                       ErrorCode::NoSpelling,     ErrorCode::NoMap,         ErrorCode::UnknownTensor};
   const std::string method = read_quant_config(source.hints().config).method;
-  if (method.empty() || !holds_any_codes(source.inventory()) ||
+  if (method.empty() || !source.info().decoded_weights.empty() ||
       std::ranges::find(kOfLayouts, error.code()) == std::end(kOfLayouts))
     return {};
   return fmt::format(". Its weights are quantized ('{}' in quantization_config): --decode bf16 reads them as bf16",
@@ -307,17 +290,6 @@ void require_config(const Source& source) {
 
 }  // namespace
 
-std::vector<std::string> optimizer_part_texts(const Source& source) {
-  std::vector<std::string> texts;
-  for (const OptimizerPart& part : find_optimizer_parts(source.info()))
-    texts.push_back(fmt::format(
-        "'{}' holds optimizer state{} that does not say which parameters it belongs to, and that no tensor holds; the "
-        "layout cannot change while it is there (--optimizer drop leaves it out, or save once with "
-        "--dist-ckpt-optim-fully-reshardable)",
-        part.name, part.keys.empty() ? "" : fmt::format(" ({})", part.keys)));
-  return texts;
-}
-
 std::vector<std::string> dangling_texts(const Source& source) {
   std::vector<std::string> texts;
   for (const std::string& name : source.info().dangling) texts.push_back(dangling_text(dangling_path(source, name)));
@@ -330,7 +302,7 @@ Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswer
   if (answers.config_file.empty()) require_config(*checkpoint.source);
   checkpoint.hints = hints_of(*checkpoint.source, answers);
   checkpoint.recognition = recognize_source(*checkpoint.source, checkpoint.hints, answers);
-  require_all_arguments(checkpoint.source->inventory(), checkpoint.hints, checkpoint.recognition);
+  settle_idle(checkpoint);
   return checkpoint;
 }
 
@@ -419,26 +391,6 @@ bool decodes_to_model(const Source& source, const Quantization& found, const Sou
 
 }  // namespace
 
-namespace {
-
-/// Trainers do not look at a quantization_config, but what is made of their checkpoints would have it.
-void tell_stale_quantization(const SourceAnswers& answers, Inspection& inspection) {
-  const std::string stale = stale_quantization(*inspection.source, answers);
-  if (stale.empty()) return;
-  const std::string text = fmt::format("{} says that weights are quantized, and none is", stale);
-  if (!inspection.recognition->layout.naming.starts_with("hf")) {
-    inspection.warnings.push_back(text + ": `convert` leaves it out");
-    return;
-  }
-  inspection.problems.push_back(
-      text +
-      ": programs would look for codes and scales that are not there. Remove it, or let `convert --decode bf16` "
-      "write the model without it");
-  inspection.loads_in = {{}, text};
-}
-
-}  // namespace
-
 Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answers) {
   Inspection inspection;
   inspection.source = open_as(path, answers);
@@ -460,9 +412,6 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
     const ModelHints hints = hints_of(*inspection.source, answers);
     inspection.recognition = recognize_source(*inspection.source, hints, answers);
     for (const std::string& problem : inspection.recognition->problems) inspection.problems.push_back(problem);
-    for (std::string& text : contradiction_texts(hints, *inspection.recognition, inspection.source->inventory()))
-      inspection.warnings.push_back(std::move(text));
-    for (std::string& text : optimizer_part_texts(*inspection.source)) inspection.problems.push_back(std::move(text));
     for (std::string& text : unread_argument_texts(*inspection.source, hints))
       inspection.problems.push_back(std::move(text));
     for (std::string& text : unequal_scales(*inspection.source, inspection.recognition->blocks))
@@ -475,7 +424,6 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
                       "`glu-ckpt stamp`, which writes it into the checkpoint",
                       what_is_in(answer), answers.option_prefix, answer));
     inspection.loads_in = loaders_of(*inspection.source, hints, *inspection.recognition, !inspection.quantized.empty());
-    tell_stale_quantization(answers, inspection);
   } catch (const Error& error) {
     inspection.problems.emplace_back(error.what());
     if (decodes_to_model(*inspection.source, found, answers))

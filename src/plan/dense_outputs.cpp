@@ -6,6 +6,7 @@
 
 #include "arch/dense_layout.hpp"
 #include "arch/dense_roles.hpp"
+#include "arch/model_names.hpp"
 #include "arch/recognize_model.hpp"
 #include "core/compute.hpp"
 #include "core/fail.hpp"
@@ -316,6 +317,7 @@ class DenseWriter {
   /// The tensors of the target that repeat others: all that its naming has, unless a record says which.
   void write_copies() {
     for (const TensorCopy& copy : from_.copies) plan_.dropped.push_back(copy.tensor);
+    for (const IdleTensor& idle : from_.idle) plan_.dropped.push_back(idle.tensor);
     for_each_row(*target_.naming, [&](const DenseRow& row) {
       const bool tied_head = row.place == Place::Model && row.roles[0] == DenseRole::Head && architecture_.tied;
       if (!row.copy && !tied_head) return;
@@ -355,6 +357,7 @@ class DenseWriter {
     for (const std::size_t index : from_.others) {
       if (std::ranges::binary_search(known, index)) continue;
       const TensorRef& tensor = inventory_.tensors[index];
+      check_no_router_bias(tensor);
       // In the model's own form the prefix is a part of the name like any other.
       const bool travels = from_.dense_naming != own && tensor.name.starts_with(kUnknownPrefix);
       if (!travels && !target_.keep_unknown)
@@ -363,12 +366,13 @@ class DenseWriter {
              "the model, and come back",
              tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), architecture_.model_type,
              words_about_layer(tensor.name));
-      // It gets its own name back where the model gets its keys back.
-      DraftOutput output{tensor.name, tensor.dtype, tensor.shape, tensor.bytes, {}, index};
-      if (travels && target_.naming == own)
-        output.name = tensor.name.substr(kUnknownPrefix.size());
-      else if (!travels && target_.naming != own)
-        output.name = std::string(kUnknownPrefix) + tensor.name;
+      DraftOutput output{
+          travelling_name(model_name(inventory_, from_, index), from_.dense_naming->name, target_.naming->name),
+          tensor.dtype,
+          tensor.shape,
+          tensor.bytes,
+          {},
+          index};
       if (tensor.bytes > 0) {
         Move move;
         move.src = index;
@@ -378,6 +382,18 @@ class DenseWriter {
       outputs_.list.push_back(std::move(output));
       ++unknown_;
     }
+  }
+
+  /// Refuses a router's bias that a trainer used and the family does not have. One that is all zero is idle.
+  void check_no_router_bias(const TensorRef& tensor) const {
+    const Family& family = *architecture_.family;
+    if (!is_router_bias(tensor.name) || has_router_bias(family) || is_optimizer_tensor(tensor.name)) return;
+    if (from_.dense_naming == &family.naming && target_.keep_unknown) return;
+    fail(ErrorCode::NoSpelling, {{}, tensor.name},
+         "'{}' {} {} is a bias of the router that is not zero, and models of type {} have none: without it other "
+         "experts would be chosen. --from-config FILE names a config.json of a type whose routers have one; --scope "
+         "experts renames the experts alone",
+         tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), architecture_.model_type);
   }
 
   // ---- words ------------------------------------------------------------------------------------
@@ -424,6 +440,27 @@ class DenseWriter {
                           from_.copies.size());
     if (unknown_ > 0) text += fmt::format(", {} kept that no map knows", unknown_);
     plan_.notes.push_back(std::move(text));
+    if (!from_.wrapper.empty())
+      plan_.notes.push_back(
+          fmt::format("all keys of the model begin with '{}', which is no part of it and is taken off", from_.wrapper));
+    say_what_is_idle();
+  }
+
+  void say_what_is_idle() {
+    const IdleTensor* bias = nullptr;
+    const IdleTensor* made = nullptr;
+    i64 biases = 0;
+    for (const IdleTensor& idle : from_.idle) {
+      (idle.if_zero ? bias : made) = &idle;
+      biases += idle.if_zero ? 1 : 0;
+    }
+    if (bias != nullptr)
+      plan_.notes.push_back(
+          fmt::format("{} biases of routers, such as '{}', are all zero and left out: models of type {} have none",
+                      biases, name_of(bias->tensor), architecture_.model_type));
+    if (made != nullptr)
+      plan_.notes.push_back(fmt::format("{} tensors that are no weights, such as '{}', are left out",
+                                        std::ssize(from_.idle) - biases, name_of(made->tensor)));
   }
 
   const Inventory& inventory_;

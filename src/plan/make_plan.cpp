@@ -3,11 +3,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <unordered_set>
 
 #include "arch/dense_table.hpp"
+#include "arch/model_names.hpp"
 #include "core/fail.hpp"
 #include "core/hash.hpp"
+#include "layout/layout_table.hpp"
+#include "layout/optimizer_names.hpp"
 #include "layout/unknown_orders.hpp"
 #include "plan/dense_outputs.hpp"
 #include "plan/place_outputs.hpp"
@@ -188,12 +192,52 @@ const DenseNaming* dense_naming_for(const std::string& to, const Architecture& a
        to, why);
 }
 
+/// Returns whether a model that is spelled as transformers holds it in memory is asked for as the hub has it.
+bool leaves_memory(const Recognition& from, const TargetAnswers& to) {
+  if (!from.in_memory || from.naming == nullptr || !to.naming || to.scope == Scope::Experts) return false;
+  const Naming* const asked = find_naming(*to.naming);
+  return asked == from.naming ? from.naming->in_memory_of.empty()
+                              : std::ranges::any_of(from.naming->in_memory_of, [&](std::string_view type) {
+                                  return find_naming("hf:" + std::string(type)) == asked;
+                                });
+}
+
+/// Says why no spelling explains the rest of the model.
+std::string why_no_rest(const Inventory& inventory, const Recognition& from) {
+  const std::string& type = from.architecture->model_type;
+  std::set<std::string_view> folders;
+  const TensorRef* first = nullptr;
+  for (const std::size_t index : from.others) {
+    const TensorRef& tensor = inventory.tensors[index];
+    if (is_optimizer_tensor(tensor.name)) continue;
+    if (first == nullptr) first = &tensor;
+    folders.insert(shard_folder(tensor.name));
+  }
+  if (first == nullptr) return fmt::format("nothing but experts of the '{}' model is there", type);
+  if (!folders.begin()->empty())
+    return fmt::format(
+        "it is a checkpoint in Megatron's older format, with the tensors of each rank in a directory of its own "
+        "({}{}), "
+        "and the matrices that ranks have parts of are not joined. Megatron-LM joins them: load it there once, and "
+        "save "
+        "it with --ckpt-format torch_dist",
+        *folders.begin(), folders.size() > 1 ? fmt::format(" and {} more", folders.size() - 1) : "");
+  return fmt::format(
+      "none of the tensors outside of the experts, such as '{}', has a name that models of type '{}' have", first->name,
+      type);
+}
+
 /// The spelling that the rest of the model gets; null where it keeps its own.
 const DenseNaming* whole_model_naming(const Inventory& inventory, const Recognition& from, const TargetAnswers& to) {
-  if (to.scope == Scope::Experts || !to.naming || find_naming(*to.naming) == from.naming) return nullptr;
+  const bool to_hub = leaves_memory(from, to);
+  if (to.scope == Scope::Experts || !to.naming) return nullptr;
+  // A naming that is asked for has no wrapper's text in front of its keys.
+  const bool unwraps = !from.wrapper.empty() && from.architecture != nullptr && !is_megatron(*to.naming);
+  if (find_naming(*to.naming) == from.naming && !to_hub && !unwraps) return nullptr;
   const bool same_software = is_megatron(*to.naming) && is_megatron(from.layout.naming);
   if (same_software || find_naming(*to.naming) == nullptr) return nullptr;
   if (from.architecture == nullptr) {
+    if (to_hub) return nullptr;
     const auto is_rest = [&](std::size_t index) { return !is_optimizer_tensor(inventory.tensors[index].name); };
     // Experts alone are a whole thing to rename.
     if (std::ranges::none_of(from.others, is_rest)) return nullptr;
@@ -202,17 +246,23 @@ const DenseNaming* whole_model_naming(const Inventory& inventory, const Recognit
   const DenseNaming* const whole = dense_naming_for(*to.naming, *from.architecture);
   if (whole == nullptr)
     fail_no_map(*to.naming, fmt::format("that naming has no models of type '{}'", from.architecture->model_type));
-  if (from.dense_naming == nullptr)
-    fail_no_map(*to.naming,
-                fmt::format("nothing but experts of the '{}' model is there", from.architecture->model_type));
-  return whole == from.dense_naming ? nullptr : whole;
+  if (from.dense_naming == nullptr) fail_no_map(*to.naming, why_no_rest(inventory, from));
+  const bool is_respelled = unwraps || (from.in_memory && whole == &from.architecture->family->naming);
+  return whole == from.dense_naming && !is_respelled ? nullptr : whole;
 }
 
 /// The rest of the model under its new names, or as it is.
 void add_others(const Inventory& inventory, const Recognition& from, const PlanOptions& options,
                 const DenseNaming* whole, const FormerModel& former, DraftOutputs& drafts, Plan& plan) {
   if (whole == nullptr) {
-    for (const std::size_t index : from.others) drafts.list.push_back(pass_through(inventory.tensors[index], index));
+    const bool to_hub = leaves_memory(from, options.to);
+    // A program that reads the hub's keys looks for them behind no wrapper's text.
+    for (DraftOutput& experts : drafts.list)
+      if (to_hub && experts.name.starts_with(from.wrapper)) experts.name.erase(0, from.wrapper.size());
+    for (const std::size_t index : from.others) {
+      drafts.list.push_back(pass_through(inventory.tensors[index], index));
+      if (to_hub) drafts.list.back().name = model_name(inventory, from, index);
+    }
     return;
   }
   DenseTarget target{whole, former.root, std::nullopt, std::nullopt, options.to.keep_unknown};

@@ -345,7 +345,10 @@ void set_key_prefix(const ExpertBlock& block, const Recognition& from, const Den
     return;
   }
   const bool stacked = target.stacked_layers > 0;
-  const bool kept = target.naming == from.naming && stacked == (block.stacked_layers > 0);
+  // Layers are called in memory as on the hub.
+  const bool same_layers = target.naming == from.naming || (!from.naming->in_memory_of.empty() &&
+                                                            target.naming->stacks.data() == from.naming->stacks.data());
+  const bool kept = same_layers && stacked == (block.stacked_layers > 0);
   target.key_prefix = kept ? block.key_prefix : renamed_prefix(block, from, *target.naming, stacked);
 }
 

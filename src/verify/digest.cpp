@@ -8,6 +8,7 @@
 #include <compare>
 #include <tuple>
 
+#include "arch/model_names.hpp"
 #include "arch/recognize_model.hpp"
 #include "core/compute.hpp"
 #include "core/parallel.hpp"
@@ -41,9 +42,10 @@ Item dense_item(const DenseMatrix& dense) {
   return item;
 }
 
-Item other_item(const TensorRef& tensor, std::size_t index) {
+Item other_item(const TensorRef& tensor, std::string_view model_name, std::size_t index) {
   Item item;
   item.other = &tensor;
+  item.own_name = own_name(model_name);
   item.tensor = index;
   item.bytes = tensor.bytes;
   return item;
@@ -60,14 +62,6 @@ auto matrix_order(const Matrix& matrix) { return std::tuple(matrix.expert, matri
 
 auto dense_order(const DenseMatrix& dense) {
   return std::tuple(dense.stack, dense.layer, dense.role, dense.matrix.kind);
-}
-
-/// A tensor that no map knows keeps its name where it travels with a model in another naming. One that was called so
-/// before it travelled has the prefix twice.
-std::string_view own_name(const TensorRef& tensor) {
-  std::string_view name = tensor.name;
-  while (name.starts_with(kUnknownPrefix)) name.remove_prefix(kUnknownPrefix.size());
-  return name;
 }
 
 /// One worker's buffers.
@@ -211,7 +205,7 @@ std::string Item::layer() const {
 
 std::string Item::identity() const {
   if (matrix == nullptr)
-    return fmt::format("{}/{}/{}", own_name(*other), dtype_name(other->dtype), fmt::join(other->shape, "x"));
+    return fmt::format("{}/{}/{}", own_name, dtype_name(other->dtype), fmt::join(other->shape, "x"));
   if (dense != nullptr)
     return fmt::format("model/{}/{}/{}/{}/{}/{}", layer(), to_string(dense->role), to_string(matrix->kind),
                        dtype_name(matrix->dtype), matrix->rows, matrix->cols);
@@ -240,7 +234,7 @@ std::string Item::label() const {
 std::weak_ordering compare_places(const Item& a, const Item& b) {
   if (a.matrix == nullptr || b.matrix == nullptr) {
     if (a.matrix != b.matrix) return a.matrix != nullptr ? std::weak_ordering::less : std::weak_ordering::greater;
-    return own_name(*a.other) <=> own_name(*b.other);
+    return a.own_name <=> b.own_name;
   }
   if (a.dense != nullptr || b.dense != nullptr) {
     if ((a.dense == nullptr) != (b.dense == nullptr))
@@ -298,7 +292,8 @@ std::vector<Item> list_items(const Inventory& inventory, const Recognition& reco
   for (const DenseMatrix& dense : recognition.dense) items.push_back(dense_item(dense));
   const std::vector<std::size_t> known = dense_tensors(recognition);
   for (const std::size_t index : recognition.others)
-    if (!std::ranges::binary_search(known, index)) items.push_back(other_item(inventory.tensors[index], index));
+    if (!std::ranges::binary_search(known, index))
+      items.push_back(other_item(inventory.tensors[index], model_name(inventory, recognition, index), index));
   sort_from(first_other);
   return items;
 }

@@ -22,6 +22,8 @@ struct Item {
   const DenseMatrix* dense = nullptr;
   /// The tensor; null for matrices.
   const TensorRef* other = nullptr;
+  /// Its name in the model itself, wherever it travelled to.
+  std::string_view own_name;
   std::size_t tensor = 0;
   i64 bytes = 0;
   /// Sum of the leaves; filled by hash_items().

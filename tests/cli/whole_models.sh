@@ -241,8 +241,8 @@ whole_models_refused() {
   code="n = 'model.layers.0.self_attn.o_proj.weight'; t[n][1] = [80, 64]"
   refuses_model 3 qwen3_moe "$code" "'model.layers.0.self_attn.o_proj.weight' is BF16 [80, 64]" "[64, 80]"
 
-  code="t['model.layers.0.self_attn.rotary_emb.inv_freq'] = ['F32', [2], struct.pack('<2f', 1, 2)]"
-  refuses_model 4 qwen3_moe "$code" "'model.layers.0.self_attn.rotary_emb.inv_freq' F32 [2]" "--unknown keep"
+  code="t['model.layers.0.self_attn.rotary_emb.other_table'] = ['F32', [2], struct.pack('<2f', 1, 2)]"
+  refuses_model 4 qwen3_moe "$code" "'model.layers.0.self_attn.rotary_emb.other_table' F32 [2]" "--unknown keep"
   edited_model qwen3_moe "$out.in" "$code"
   status "--unknown keep" 0 convert "$out.in" "$out.out" --to megatron --unknown keep -q
   status "--unknown keep: back" 0 convert "$out.out" "$out.back" --to hf --unknown keep -q

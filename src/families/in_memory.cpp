@@ -1,0 +1,81 @@
+/// Families that transformers 5 holds in memory under other words than the hub's (its conversion_mapping.py), and saves
+/// so with save_original_format=False. Those whose experts alone become one tensor, under the hub's words, are in the
+/// hub's rows.
+
+#include "families/shared_rows.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr auto kMixtralInMemory = std::to_array<std::string_view>({"mixtral", "minimax", "minimax_m2", "phimoe"});
+constexpr auto kFeedForwardInMemory = std::to_array<std::string_view>({"jamba", "lfm2_moe"});
+constexpr auto kGraniteInMemory =
+    std::to_array<std::string_view>({"granitemoe", "granitemoeshared", "granitemoehybrid"});
+constexpr auto kSharedExpertsInMemory = std::to_array<std::string_view>({"hy_v3", "laguna"});
+
+constexpr auto kInMemoryExperts = std::to_array<Naming>({
+    {.name = "hf:mixtral-v5",
+     .in_memory_of = kMixtralInMemory,
+     .stacks = kHfStacks,
+     .indexed = kProjIndexed,
+     .grouped = kProjGrouped,
+     .fused_glu = Glu::Kind::Contiguous,
+     .native_grouped_fused = true,
+     .mtp_follows_decoder = true,
+     .router = "mlp.gate.weight"},
+    {.name = "hf:jamba-v5",
+     .in_memory_of = kFeedForwardInMemory,
+     .stacks = kHfStacks,
+     .indexed = kFeedForwardIndexed,
+     .grouped = kFeedForwardGrouped,
+     .fused_glu = Glu::Kind::Contiguous,
+     .native_grouped_fused = true,
+     .mtp_follows_decoder = true,
+     .router = "feed_forward.router.weight"},
+    {.name = "hf:granitemoe-v5",
+     .in_memory_of = kGraniteInMemory,
+     .stacks = kHfStacks,
+     .indexed = {"block_sparse_moe.experts.{E}.gate_up_proj{_K}", "block_sparse_moe.experts.{E}.gate_proj{_K}",
+                 "block_sparse_moe.experts.{E}.up_proj{_K}", "block_sparse_moe.experts.{E}.down_proj{_K}"},
+     .grouped = {"block_sparse_moe.experts.gate_up_proj{_K}", "block_sparse_moe.experts.gate_proj{_K}",
+                 "block_sparse_moe.experts.up_proj{_K}", "block_sparse_moe.experts.down_proj{_K}"},
+     .shared = {"shared_mlp.input_linear.{K}", "shared_mlp.gate_linear.{K}", "shared_mlp.up_linear.{K}",
+                "shared_mlp.output_linear.{K}"},
+     .fused_glu = Glu::Kind::Contiguous,
+     .native_grouped_fused = true,
+     .native_shared_fused = true,
+     .mtp_follows_decoder = true,
+     .router = "block_sparse_moe.router.weight"},
+    {.name = "hf:hy_v3-v5",
+     .in_memory_of = kSharedExpertsInMemory,
+     .stacks = kHfStacks,
+     .indexed = kProjIndexed,
+     .grouped = kProjGrouped,
+     .shared = kSharedExperts,
+     .fused_glu = Glu::Kind::Contiguous,
+     .native_grouped_fused = true,
+     .mtp_follows_decoder = true,
+     .router = "mlp.gate.weight"},
+});
+
+constexpr std::string_view kGateBias = ".mlp.gate.e_score_correction_bias";
+constexpr auto kMemoryWords = std::to_array<MemoryWords>({
+    {{"mixtral", "minimax", "minimax_m2"}, ".mlp.gate.weight", ".block_sparse_moe.gate.weight"},
+    {{"minimax_m2"}, ".mlp.e_score_correction_bias", ".block_sparse_moe.e_score_correction_bias"},
+    {{"phimoe"}, ".mlp.router.weight", ".block_sparse_moe.gate.weight"},
+    {{"granitemoe", "granitemoeshared", "granitemoehybrid"},
+     ".block_sparse_moe.router.weight",
+     ".block_sparse_moe.router.layer.weight"},
+    {{"ernie4_5_moe"}, ".mlp.gate.moe_statics.e_score_correction_bias", ".mlp.moe_statics.e_score_correction_bias"},
+    {{"exaone_moe"}, kGateBias, ".mlp.e_score_correction_bias"},
+    {{"hy_v3"}, ".mlp.gate.weight", ".mlp.router.gate.weight"},
+    {{"hy_v3"}, ".mlp.e_score_correction_bias", ".mlp.expert_bias"},
+    {{"laguna"}, kGateBias, ".mlp.experts.e_score_correction_bias"},
+});
+
+}  // namespace
+
+extern const Knowledge k_in_memory;
+constinit const Knowledge k_in_memory{.experts = kInMemoryExperts, .memory_words = kMemoryWords};
+
+}  // namespace glu_ckpt
