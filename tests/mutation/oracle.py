@@ -1,0 +1,94 @@
+"""Judges an input without the program: is it one model, and what does Megatron's form of it hold?"""
+import dataclasses
+import pathlib
+import re
+
+import checkpoint
+import models
+import quantized
+from checkpoint import Broken, Unclear
+
+
+@dataclasses.dataclass
+class Verdict:
+    kind: str  # "sound", "unclear", "model": files that hold no model, "files": no files that anyone should read
+    reason: str = ""
+    tensors: dict = dataclasses.field(default_factory=dict)
+    model: object = None
+
+
+def judge(files):
+    try:
+        for name, data in files.items():
+            if name.endswith(".safetensors"):
+                checkpoint.parse(data)
+            elif name in ("config.json", checkpoint.INDEX):
+                checkpoint.read_json(data)
+    except Broken as error:
+        return Verdict("files", str(error))
+    tensors = {}
+    try:
+        tensors, config, metadata = checkpoint.read_files(files)
+        model = models.Model(config)
+        wanted = models.all_tensors(model, tensors)
+        plain = quantized.logical(tensors, config, wanted)
+        if lost := wanted.keys() - plain.keys():
+            raise Broken(f"no {min(lost)}")
+        if more := plain.keys() - wanted.keys():
+            raise Unclear("inv_freq") if all("inv_freq" in name for name in more) else Broken(f"{min(more)} has no place")
+        for name, tensor in plain.items():
+            if list(tensor.shape) != list(wanted[name]):
+                raise Broken(f"{name} is {tensor.shape}, config.json says {wanted[name]}")
+            if tensor.dtype not in (*models.FLOATS, "F64"):
+                raise Broken(f"{name} is {tensor.dtype} without scales")
+        if any(key.startswith("glu_ckpt.") for entries in metadata for key in entries):
+            raise Unclear("a record")
+        if len(plain) == len(tensors):
+            models.megatron(model, tensors, 0)
+        return Verdict("sound", "", tensors, model)
+    except Broken as error:
+        return Verdict("model", str(error), tensors)
+    except Unclear as error:
+        return Verdict("unclear", str(error), tensors)
+
+
+def wrong_megatron(out, verdict, block, decoded):
+    """Says how OUT's tensors are not those of Megatron's form; "" where they are. `decoded`: of quantized weights."""
+    have, _ = checkpoint.parse((out / "model.safetensors").read_bytes())
+    have = {name: tensor for name, tensor in have.items() if not name.endswith("_extra_state") and "_extra_state/" not in name}
+    want = models.megatron(verdict.model, decoded or verdict.tensors, block)
+    if have.keys() != want.keys():
+        return f"its tensors differ by {min(have.keys() ^ want.keys())}"
+    wrong = [name for name in want if want[name] != have[name]]
+    return f"{wrong[0]} is wrong, and {len(wrong) - 1} more" if wrong else ""
+
+
+def wrong_arguments(text, m):
+    """The same of megatron_args.txt, for what this reader knows."""
+    words = dict(re.findall(r"^--(\S+)(?: (.*))?$", text, re.MULTILINE))
+    rope = m.config.get("rope_parameters") or m.config
+    want = {"num-layers": m.layers, "hidden-size": m.hidden, "num-attention-heads": m.heads, "num-experts": m.experts,
+            "moe-ffn-hidden-size": m.expert_width, "moe-router-topk": m.chosen, "vocab-size": m.vocab,
+            "norm-epsilon": m.config["rms_norm_eps"]}  # fmt: skip
+    if "rope_theta" in rope:
+        want["rotary-base"] = rope["rope_theta"]
+    if m.latent:
+        want |= {"q-lora-rank": m.q_lora_rank, "kv-lora-rank": m.kv_lora_rank, "qk-head-dim": m.qk_nope_head_dim,
+                 "qk-pos-emb-head-dim": m.qk_rope_head_dim, "v-head-dim": m.v_head_dim, "moe-router-num-groups": m.groups_of_experts,
+                 "moe-router-group-topk": m.chosen_groups, "moe-router-topk-scaling-factor": m.config["routed_scaling_factor"]}  # fmt: skip
+    else:
+        want |= {"kv-channels": m.head, "num-query-groups": m.groups}
+    for name, value in want.items():
+        # An argument that is not there has the trainer's default: one group, no scaling.
+        if name in words and float(words[name]) != float(value):
+            return f"--{name} {words[name]}, config.json says {value}"
+        if name not in words and name not in ("num-query-groups", "moe-router-num-groups", "moe-router-group-topk", "moe-router-topk-scaling-factor"):
+            return f"no --{name}"
+    if ("untie-embeddings-and-output-weights" in words) == m.tied:
+        return "the head is tied in one, not in the other"
+    return ""
+
+
+def read_folder(folder):
+    folder = pathlib.Path(folder)
+    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}

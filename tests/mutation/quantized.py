@@ -1,0 +1,106 @@
+"""Which tensors a quantized weight is made of, by its quantization_config: names, dtypes, shapes."""
+import math
+import re
+import struct
+
+from checkpoint import Broken, Tensor, Unclear
+from models import FLOATS
+
+ANY_SCALE = ("F32", "BF16", "F16")
+TAILS = ("qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_scale", "weight_scale_2", "weight_scale_inv",
+         "weight_shape", "weight_zero_point", "input_scale")  # fmt: skip
+BLOCKS = re.compile(r"^(.*)_(blocks|scales)$")
+
+
+def number(fields, name):
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise Unclear(f"{name} of the quantization is {value!r}")
+    return value
+
+
+def weights_of(quant):
+    groups = quant.get("config_groups")
+    if not isinstance(groups, dict) or len(groups) != 1 or not isinstance(next(iter(groups.values())), dict):
+        raise Unclear("several groups of modules")
+    weights = next(iter(groups.values())).get("weights")
+    if not isinstance(weights, dict):
+        raise Unclear("groups that say nothing of weights")
+    return weights
+
+
+def parts_of(quant, o, i):
+    """The parts of an [o, i] weight, each with its dtypes and shape."""
+    method = quant.get("quant_method")
+    if method in ("awq", "gptq"):
+        per, group = 32 // number(quant, "bits"), number(quant, "group_size")
+        if number(quant, "bits") != 4:
+            raise Unclear("not four bits")
+        groups = -(-i // group)
+        parts = {"qzeros": (["I32"], [groups, o // per]), "scales": (ANY_SCALE, [groups, o])}
+        if method == "awq":
+            return parts | {"qweight": (["I32"], [i, o // per])}
+        return parts | {"qweight": (["I32"], [i // per, o]), "g_idx": (["I32"], [i])}
+    if method == "fp8":
+        block = quant.get("weight_block_size")
+        if not isinstance(block, list) or len(block) != 2 or not all(isinstance(n, int) and n > 0 for n in block):
+            raise Unclear("another block")
+        grid = [-(-o // block[0]), -(-i // block[1])]
+        return {"weight": (["F8_E4M3"], [o, i]), "weight_scale_inv": (ANY_SCALE, grid)}
+    if method == "modelopt" and quant.get("quant_algo") == "NVFP4":
+        return {"weight": (["U8"], [o, i // 2]), "weight_scale": (["F8_E4M3"], [o, i // 16]), "weight_scale_2": (["F32"], []),
+                "input_scale": (["F32"], [])}  # fmt: skip
+    if method == "compressed-tensors":
+        weights = weights_of(quant)
+        if quant.get("format") == "float-quantized" and weights.get("strategy") in ("channel", "tensor"):
+            scale = [o, 1] if weights["strategy"] == "channel" else [1]
+            parts = {"weight": (["F8_E4M3"], [o, i]), "weight_scale": (ANY_SCALE, scale)}
+            return parts | ({"input_scale": (ANY_SCALE, [1])} if scale == [1] else {})
+        if quant.get("format") == "pack-quantized" and weights.get("num_bits") == 4 and weights.get("strategy") == "group":
+            groups = -(-i // number(weights, "group_size"))
+            parts = {"weight_packed": (["I32"], [o, i // 8]), "weight_scale": (ANY_SCALE, [o, groups]), "weight_shape": (["I64"], [2])}
+            return parts if weights.get("symmetric") else parts | {"weight_zero_point": (["I32"], [o // 8, groups])}
+    raise Unclear("another method of quantization")
+
+
+def logical(tensors, config, wanted):
+    """The tensors with each quantized weight as one BF16 tensor without data; `wanted` says the shapes of weights."""
+    quant, out, modules = config.get("quantization_config"), {}, {}
+    for name, tensor in tensors.items():
+        root, _, tail = name.rpartition(".")
+        if (block := BLOCKS.match(name)) and "experts." in name:
+            modules.setdefault(block[1], {})[block[2]] = tensor
+        elif tail in TAILS or (tail == "weight" and tensor.dtype in ("U8", "F8_E4M3")):
+            modules.setdefault(f"{root}.weight", {})[tail] = tensor
+        else:
+            out[name] = tensor
+    if not isinstance(quant, dict):
+        if quant is not None or modules:
+            raise Broken("parts of quantized weights, and no quantization_config")
+        return out
+    if not modules:
+        raise Broken("a quantization_config, and no quantized weight")
+    for name, parts in modules.items():
+        shape = wanted.get(name)
+        if shape is None or len(shape) != (3 if quant.get("quant_method") == "mxfp4" else 2):
+            raise Broken(f"{name}: quantized, and no matrix of the model")
+        if quant.get("quant_method") == "mxfp4":
+            e, i, o = shape
+            right = {"blocks": (["U8"], [e, o, i // 32, 16]), "scales": (["U8"], [e, o, i // 32])}
+        else:
+            right = parts_of(quant, *shape)
+        if "weight" in parts and parts["weight"].dtype in FLOATS:
+            raise Broken(f"{name}: a plain weight with parts of a quantized one")
+        if lost := right.keys() - parts.keys() - {"input_scale"}:
+            raise Broken(f"{name}: no {min(lost)}")
+        for part, tensor in parts.items():
+            if part not in right:
+                raise Broken(f"{name}: {part} beside it")
+            if tensor.dtype not in right[part][0] or list(tensor.shape) != right[part][1]:
+                if part == "input_scale" or (list(tensor.shape) in ([], [1]) and right[part][1] in ([], [1])):
+                    raise Unclear("another shape of one number")
+                raise Broken(f"{name}: {part} is {tensor.dtype} {tensor.shape}, right is {right[part]}")
+        if "weight_shape" in parts and list(struct.unpack("<2q", parts["weight_shape"].data)) != list(shape):
+            raise Broken(f"{name}: weight_shape is another")
+        out[name] = Tensor("BF16", list(shape), b"")
+    return out
