@@ -101,8 +101,10 @@ struct OpenedFile {
   u64 device = 0;
   u64 inode = 0;
   i64 bytes = 0;
-  /// Nanoseconds since 1970.
+  /// Nanoseconds since 1970. The latter, of the file's status, moves with every write, and also with its links and
+  /// permissions; no program can set it.
   i64 modified_ns = 0;
+  i64 changed_ns = 0;
 };
 
 /// All that a checkpoint's headers and side files say. It is complete once the checkpoint is open and does not change.
@@ -137,6 +139,10 @@ struct CheckpointInfo {
 /// Throws SourceChanged where a file of tensors is no longer what it was when it was opened: it was written to, cut, or
 /// replaced.
 void check_unchanged(const CheckpointInfo& info);
+
+/// Returns false where the status of a file of tensors is another one than when it was opened: its links or permissions
+/// changed, or it was written to by somebody who put its date back (cp -p).
+bool has_status_as_opened(const CheckpointInfo& info);
 
 /// Checks that need all bytes of a checkpoint: the items of torch-dist, and the checksums that files hold of
 /// themselves.

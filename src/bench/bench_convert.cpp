@@ -44,10 +44,7 @@ class ScratchDir {
   }
   ScratchDir(const ScratchDir&) = delete;
   ScratchDir& operator=(const ScratchDir&) = delete;
-  ~ScratchDir() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
+  ~ScratchDir() { (void)remove_own(path_, Own::MadeHere); }
   const fs::path& path() const { return path_; }
 
  private:
@@ -198,7 +195,8 @@ class BenchedCheckpoint {
     const auto start = std::chrono::steady_clock::now();
     work();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    fs::remove_all(target_path());
+    if (const int error = remove_own(target_path(), Own::MadeHere); error != 0)
+      fail_errno(error, "remove", target_path());
     return seconds.count();
   }
 

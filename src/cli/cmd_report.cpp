@@ -1,11 +1,9 @@
 #include <fmt/format.h>
 
 #include "cli/session.hpp"
-#include "core/fail.hpp"
 #include "core/json.hpp"
 #include "format/check_apart.hpp"
-#include "io/directory.hpp"
-#include "io/file.hpp"
+#include "io/staged_dir.hpp"
 #include "report/report.hpp"
 
 namespace glu_ckpt::cli {
@@ -35,13 +33,12 @@ std::string report_text(const Options& options, const HtmlReport& made) {
 }  // namespace
 
 HtmlReport write_report(const Options& options, const Session& session) {
-  if (!options.overwrite_report && path_exists(options.report_file))
-    fail(ErrorCode::OutputExists, {options.report_file, {}},
-         "{} exists; choose another name, or --overwrite to replace it", options.report_file);
   std::optional<std::filesystem::path> b;
   if (!options.output.empty()) b = options.output;
   check_apart(options.report_file, *open_source(options.input));
   if (b) check_apart(options.report_file, *open_source(*b));
+  // Refused before anything is read; nothing is left where a run is killed later.
+  (void)StagedFile(options.report_file, options.overwrite_report);
   HtmlReport made = html_report(options.input, b, options.report, session.run());
   replace_small_file(options.report_file, made.html);
   return made;

@@ -15,6 +15,7 @@
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"
+#include "io/staged_dir.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -23,79 +24,137 @@ namespace fs = std::filesystem;
 
 bool is_tensor_file(const fs::path& path) { return format_of_name(path) || path.extension() == kDistcpSuffix; }
 
-/// Returns whether there are tensor files in or below the directory, symlinks aside.
-bool has_tensor_files(const fs::path& directory) {
-  const auto names = list_directory(directory);
-  return std::ranges::any_of(names, [&](const std::string& name) {
-    const fs::path path = directory / name;
-    return is_tensor_file(path) || (link_kind(path) == PathKind::Directory && has_tensor_files(path));
-  });
-}
-
-/// Returns whether all files in or below the directory are among `recorded`, whose names begin with `prefix`.
-bool holds_recorded_files_alone(const fs::path& directory, const std::string& prefix,
-                                const std::set<std::string, std::less<>>& recorded) {
-  const auto names = list_directory(directory);
-  return std::ranges::all_of(names, [&](const std::string& name) {
-    if (link_kind(directory / name) == PathKind::Directory)
-      return holds_recorded_files_alone(directory / name, prefix + name + "/", recorded);
-    return recorded.contains(prefix + name);
-  });
-}
-
-/// Returns whether `--to megatron` wrote hf/ beside the iteration, and nobody has put another file there since.
-bool wrote_hf_beside(const fs::path& iteration, const fs::path& hf) {
-  const fs::path path = iteration / kRecordFileName;
-  if (link_kind(hf) != PathKind::Directory || !path_exists(path)) return false;
-  std::set<std::string, std::less<>> recorded;
-  try {
-    const std::string text = read_small_file(path, kMaxRecordBytes, ErrorCode::RecordInvalid);
-    for (FileRecord& file : parse_record_json(text, {path.string(), {}}).files) recorded.insert(std::move(file.name));
-  } catch (const Error&) {
-    return false;
-  }
-  return holds_recorded_files_alone(hf, std::string(kHfFolder), recorded);
-}
-
-/// Returns whether a directory in a checkpoint holds another one. The files of a Megatron rank are in a directory of
-/// their own.
-bool holds_other_checkpoint(const fs::path& directory) {
-  if (!directory.filename().string().starts_with("mp_rank_")) return has_tensor_files(directory);
-  const auto names = list_directory(directory);
-  return std::ranges::any_of(names, [&](const std::string& name) {
-    return link_kind(directory / name) == PathKind::Directory && has_tensor_files(directory / name);
-  });
-}
-
 bool marks_checkpoint(std::string_view name) {
   return name == "glu_ckpt.json" || name == "model.safetensors" || name == ".metadata" ||
          name.ends_with(".safetensors.index.json") || name == "pytorch_model.bin" ||
          name == "pytorch_model.bin.index.json" || name.starts_with("mp_rank_");
 }
 
-/// Megatron keeps the iterations of a run side by side: more than one must not go, nor what is no checkpoint.
-/// `--to megatron` writes the other files of the source to hf/ beside them.
-bool only_one_iteration(const fs::path& path) {
-  std::vector<std::string> directories = list_directory(path);
-  std::erase_if(directories, [&](const std::string& name) { return !is_directory_at(path / name); });
-  const bool has_hf = std::erase(directories, std::string(kHfDirectory)) > 0;
-  if (directories.size() != 1) return false;
-  const fs::path iteration = path / directories.front();
-  return std::ranges::any_of(list_directory(iteration), marks_checkpoint) &&
-         (!has_hf || wrote_hf_beside(iteration, path / kHfDirectory));
+/// Files beside the tensors that programs write by these names into a checkpoint's directory.
+constexpr auto kOwnNames = std::to_array<std::string_view>({".metadata",
+                                                            "metadata.json",
+                                                            "integrity.json",
+                                                            "glu_ckpt.json",
+                                                            "glu_ckpt.extras",
+                                                            "glu_ckpt.sha256",
+                                                            "glu_ckpt.journal",
+                                                            kTrackerFile,
+                                                            "megatron_args.txt",
+                                                            "run_config.yaml",
+                                                            "params.json",
+                                                            "configuration.json",
+                                                            "added_tokens.json",
+                                                            "special_tokens_map.json",
+                                                            "vocab.json",
+                                                            "vocab.txt",
+                                                            "merges.txt",
+                                                            "trainer_state.json",
+                                                            "chat_template.json",
+                                                            "README.md",
+                                                            "LICENSE",
+                                                            "LICENSE.txt",
+                                                            "LICENSE.md",
+                                                            "NOTICE",
+                                                            "NOTICE.txt",
+                                                            "USE_POLICY.md",
+                                                            ".gitattributes"});
+constexpr auto kOwnBeginnings = std::to_array<std::string_view>(
+    {"tokenizer", "configuration_", "modeling_", "modular_", "tokenization_", "processing_", "image_processing_"});
+constexpr auto kOwnEndings =
+    std::to_array<std::string_view>({".index.json", "config.json", ".jinja", ".tiktoken", ".model"});
+
+bool has_own_name(std::string_view name) {
+  return is_tensor_file(name) || std::ranges::find(kOwnNames, name) != kOwnNames.end() ||
+         std::ranges::any_of(kOwnBeginnings, [&](std::string_view part) { return name.starts_with(part); }) ||
+         std::ranges::any_of(kOwnEndings, [&](std::string_view part) { return name.ends_with(part); });
 }
 
-/// Returns whether --overwrite may remove it: an empty directory, a file of tensors, or a checkpoint with no other
-/// checkpoint in a directory below it.
-bool is_replaceable(const fs::path& path) {
-  if (!is_directory_at(path)) return is_tensor_file(path);
-  const auto names = list_directory(path);
-  if (names.empty()) return true;
-  if (path_exists(path / kTrackerFile)) return only_one_iteration(path);
-  const bool other = std::ranges::any_of(names, [&](const std::string& name) {
-    return link_kind(path / name) == PathKind::Directory && holds_other_checkpoint(path / name);
-  });
-  return !other && std::ranges::any_of(names, marks_checkpoint);
+using Names = std::set<std::string, std::less<>>;
+
+/// The files that the record in a directory of tensors lists, as paths below the checkpoint, whose tensors are in
+/// `prefix`. None where there is no record.
+Names recorded_names(const fs::path& directory, const std::string& prefix) {
+  Names names;
+  const fs::path path = directory / kRecordFileName;
+  if (!path_exists(path)) return names;
+  try {
+    const std::string text = read_small_file(path, kMaxRecordBytes, ErrorCode::RecordInvalid);
+    for (const FileRecord& file : parse_record_json(text, {path.string(), {}}).files) {
+      const bool is_beside = !prefix.empty() && file.name.starts_with(kBesideTensors);
+      names.insert(is_beside ? std::string(without_beside(file.name)) : prefix + file.name);
+    }
+  } catch (const Error&) {
+    // Then it lists nothing.
+  }
+  return names;
+}
+
+/// Finds what in a checkpoint's directory is not the checkpoint's.
+class ForeignFiles {
+ public:
+  explicit ForeignFiles(const fs::path& root) : root_(root) {
+    const bool is_run = path_exists(root / kTrackerFile);
+    if (is_run) iteration_ = first_directory_with_tensors();
+    recorded_ = recorded_names(root / iteration_, iteration_.empty() ? "" : iteration_ + "/");
+    is_checkpoint_ = holds_mark(root / iteration_);
+    look_in("", true);
+  }
+
+  bool is_checkpoint() const { return is_checkpoint_; }
+  const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  static bool holds_mark(const fs::path& directory) {
+    return std::ranges::any_of(list_directory(directory), marks_checkpoint);
+  }
+
+  /// Megatron keeps the iterations of a run side by side: with several, all but the first are somebody's own.
+  std::string first_directory_with_tensors() const {
+    for (const std::string& name : list_directory(root_))
+      if (name != kHfDirectory && link_kind(root_ / name) == PathKind::Directory && holds_mark(root_ / name))
+        return name;
+    return "";
+  }
+
+  bool is_recorded_below(const std::string& folder) const {
+    const auto at = recorded_.lower_bound(folder);
+    return at != recorded_.end() && at->starts_with(folder);
+  }
+
+  /// `by_name`: files of usual names count as the checkpoint's, too, not only those that the record lists.
+  void look_in(const std::string& prefix, bool by_name) {
+    for (const std::string& name : list_directory(root_ / prefix)) {
+      const std::string path = prefix + name, folder = path + "/";
+      const PathKind kind = link_kind(root_ / path);
+      if (kind == PathKind::Directory) {
+        // The hub's downloader keeps its own notes on the files there.
+        if (path == ".cache/huggingface") continue;
+        const bool has_tensors = by_name && (path == iteration_ || name.starts_with("mp_rank_"));
+        if (path == ".cache" || has_tensors || is_recorded_below(folder))
+          look_in(folder, has_tensors);
+        else
+          names_.push_back(folder);
+      } else if (kind == PathKind::Other || kind == PathKind::Unknown ||
+                 !(recorded_.contains(path) || (by_name && has_own_name(name)))) {
+        names_.push_back(path);
+      }
+    }
+  }
+
+  fs::path root_;
+  /// The directory of the tensors, where that is not the root itself.
+  std::string iteration_;
+  Names recorded_;
+  bool is_checkpoint_ = false;
+  std::vector<std::string> names_;
+};
+
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 5;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
+  return text;
 }
 
 /// Refuses what create_output() would find in the way, before the source is read.
@@ -112,6 +171,12 @@ void check_staging(const fs::path& output, bool resume) {
         "{}: exists already: an earlier run did not finish, or another is running; --resume goes on with it, or remove "
         "it and run again",
         partial.string());
+  // Without a journal, it may be the older output, which a killed run had exchanged with its own.
+  if (resume && link_kind(partial) == PathKind::Directory && !path_exists(partial / StagedDir::kJournalName))
+    if (const ForeignFiles foreign(partial); !foreign.names().empty())
+      fail(ErrorCode::OutputExists, {partial.string(), {}},
+           "{}: is in the way and holds what this program did not write, so it is left alone: {}; move it away",
+           partial.string(), some_of(foreign.names()));
 }
 
 /// Endings of files that other programs write; a directory of such a name would be taken for one.
@@ -135,6 +200,26 @@ void check_output_name(const fs::path& output) {
 
 }  // namespace
 
+void check_replaceable(const fs::path& output) {
+  const std::string name = output.string();
+  const PathKind kind = path_kind(output);
+  if (kind == PathKind::Directory) {
+    const ForeignFiles found(output);
+    if (found.names().empty() && (found.is_checkpoint() || list_directory(output).empty())) return;
+    if (!found.is_checkpoint())
+      fail(ErrorCode::OutputExists, {name, {}},
+           "{} exists and is no checkpoint, so --overwrite does not remove it; choose another name", name);
+    fail(ErrorCode::OutputExists, {name, {}},
+         "{} exists, and --overwrite removes a checkpoint's own files alone: this directory also has {}; move that "
+         "away, or choose another name",
+         name, some_of(found.names()));
+  }
+  if (kind != PathKind::Other && is_tensor_file(output)) return;
+  fail(ErrorCode::OutputExists, {name, {}},
+       "{} exists and is {}, so --overwrite does not replace it; choose another name", name,
+       kind == PathKind::Other ? "no regular file" : "no file of tensors");
+}
+
 void check_output(const fs::path& input, const fs::path& output, const ConvertOptions& options) {
   check_output_name(output);
   if (options.sha256_manifest && format_of_name(output_name(output)))
@@ -148,12 +233,7 @@ void check_output(const fs::path& input, const fs::path& output, const ConvertOp
   // --resume of a run that had finished: whether DST is its output shows once the plan is known.
   if (!options.overwrite && !options.resume)
     fail(ErrorCode::OutputExists, {name, {}}, "{} exists; choose another name, or --overwrite to replace it", name);
-  if (options.overwrite && !is_replaceable(output))
-    fail(ErrorCode::OutputExists, {name, {}},
-         "{} exists, and --overwrite removes nothing but one checkpoint: this is none, holds another one, or has files "
-         "in hf/ "
-         "that its record does not list; choose another name",
-         name);
+  if (options.overwrite) check_replaceable(output);
 }
 
 }  // namespace glu_ckpt

@@ -12,6 +12,10 @@ inline std::filesystem::path output_name(const std::filesystem::path& output) {
   return output.has_filename() ? output : output.parent_path();
 }
 
+/// Throws OutputExists where --overwrite must not replace what is at `output`: it is no checkpoint, has files or
+/// folders that are not the checkpoint's, which the message names, or is a device, a FIFO or a socket.
+void check_replaceable(const std::filesystem::path& output);
+
 /// Throws OutputExists, OutputInsideSource, NotFound. Reads names only.
 void check_output(const std::filesystem::path& input, const std::filesystem::path& output,
                   const ConvertOptions& options);

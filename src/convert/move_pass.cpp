@@ -68,12 +68,33 @@ std::vector<Task> share_tasks(std::vector<Task> tasks, const Plan& plan, Ranks& 
   return tasks;
 }
 
+/// The times of the last change of the source's files, which no program can set. A source that was rewritten with its
+/// sizes and dates kept (cp -p) has others.
+Hash128 source_state(const Conversion& conversion) {
+  std::vector<i64> times;
+  for (const OpenedFile& file : conversion.source.source->info().files) times.push_back(file.changed_ns);
+  return hash128(std::as_bytes(std::span(times)), 0);
+}
+
+/// Returns what the journal says was made of the source as it is now. Links and permissions change the state, too: then
+/// ranges are made again that need not be.
+std::vector<DoneRange> read_earlier(const Conversion& conversion, Journal& journal) {
+  const Hash128 state = source_state(conversion);
+  const std::vector<DoneRange> ranges = read_done(journal, state);
+  if (ranges.empty() && !journal.entries().empty())
+    tell_note(conversion.run,
+              "{}: its files were written to, or got other links or permissions, since the earlier run read them; what "
+              "that run made of them is made again",
+              conversion.input.string());
+  return ranges;
+}
+
 /// The ranges that an earlier run wrote and that still hold what it wrote: each rank reads a share of them.
 std::vector<DoneRange> prove_earlier(const Conversion& conversion, const ExpectedOutput& expected,
                                      const Staging& staging, Ranks& ranks) {
   std::vector<DoneRange> mine;
   StagedOutput& sink = staging.sink();
-  const auto found = ranks.broadcast(done_bytes(sink.resumed() ? read_done(sink.journal()) : mine));
+  const auto found = ranks.broadcast(done_bytes(sink.resumed() ? read_earlier(conversion, sink.journal()) : mine));
   const std::vector<DoneRange> all = parse_done(found);
   if (all.empty()) return {};
   for (std::size_t i = 0; i < all.size(); ++i)
@@ -108,6 +129,7 @@ Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, co
   if (ranks.rank() == 0)
     for (const DoneRange& range : earlier) counter.count(range);
 
+  if (staging.sink().has_journal()) append_source_state(staging.sink().journal(), source_state(conversion));
   const i64 left = plan.bytes - total_bytes(earlier) - clones.bytes();
   Stage stage(conversion.run, "converting", std::max<i64>(0, left));
   ExecuteOptions execution = stage.execute_options();

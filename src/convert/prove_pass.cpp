@@ -2,7 +2,9 @@
 
 #include <set>
 
+#include "convert/check_output.hpp"
 #include "core/fail.hpp"
+#include "io/directory.hpp"
 #include "verify/run_experts.hpp"
 #include "verify/sample_rows.hpp"
 
@@ -48,6 +50,9 @@ class Prover {
     const Proof proof = prove(shown);
     // Objects, config.json and the other files were read after the tensors.
     staging_.check_source_unchanged();
+    if (!has_status_as_opened(conversion_.source.source->info())) check_read_in_one_state(digest);
+    // Hours may have passed since the older output was looked at.
+    if (conversion_.options.overwrite && name_taken(conversion_.output)) check_replaceable(conversion_.output);
     staging_.sink().commit();
     return {proof, digest};
   }
@@ -71,13 +76,35 @@ class Prover {
   DigestShown show_digests() const {
     const Model source = conversion_.source.model();
     const std::optional<Digest> passed = expected_.source_leaves().digest(moved_.all.source);
-    const Digest digest =
-        passed ? *passed : digest_stage(conversion_.run, source, *conversion_.backend, "reading source again");
+    const std::optional<Digest> written = expected_.output_leaves().digest(moved_.all.output);
+    // What an earlier run noted of the source may be damaged.
+    const bool is_doubtful = staging_.sink().resumed() && passed && written && *passed != *written;
+    const Digest digest = passed && !is_doubtful
+                              ? *passed
+                              : digest_stage(conversion_.run, source, *conversion_.backend, "reading source again");
     const std::string recorded = recorded_digest_of(conversion_.source);
     if (!recorded.empty() && recorded != to_string(digest)) fail_contradicted(conversion_, recorded, to_string(digest));
-    const std::optional<Digest> written = expected_.output_leaves().digest(moved_.all.output);
     if (written) check_digest(*written, digest);
     return {digest, written.has_value()};
+  }
+
+  /// Compares the source with what was read of it, for it may have been rewritten with its dates kept.
+  void check_read_in_one_state(const std::optional<Digest>& digest) const {
+    const Source& source = *conversion_.source.source;
+    const auto states = [&] {
+      std::vector<FileIdentity> all;
+      for (const OpenedFile& file : source.info().files) all.push_back(File::open_read(file.path).identity());
+      return all;
+    };
+    const std::vector<FileIdentity> before = states();
+    if (digest &&
+        digest_stage(conversion_.run, conversion_.source.model(), *conversion_.backend,
+                     "reading source again, for its status changed") == *digest &&
+        states() == before)
+      return;
+    fail(ErrorCode::SourceChanged, {conversion_.input.string(), {}},
+         "{}: its files were written to while this run read them, or got other links or permissions; run again",
+         conversion_.input.string());
   }
 
   /// Compares the tensors that were written whole, of which both sides passed. False where some blocks passed in parts

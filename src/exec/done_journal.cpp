@@ -43,10 +43,22 @@ void append_done(Journal& journal, const DoneRange& range) {
   journal.append(std::as_bytes(std::span(fields)));
 }
 
-std::vector<DoneRange> read_done(const Journal& journal) {
+void append_source_state(Journal& journal, const Hash128& state) {
+  const std::array<u64, 2> halves{state.low, state.high};
+  journal.append(std::as_bytes(std::span(halves)));
+}
+
+std::vector<DoneRange> read_done(const Journal& journal, const Hash128& state) {
   std::vector<DoneRange> ranges;
-  for (const std::vector<std::byte>& entry : journal.entries())
-    if (entry.size() == sizeof(Fields)) ranges.push_back(range_of(entry.data()));
+  bool is_of_state = false;
+  for (const std::vector<std::byte>& entry : journal.entries()) {
+    std::array<u64, 2> halves{};
+    if (entry.size() == sizeof halves) {
+      std::memcpy(halves.data(), entry.data(), sizeof halves);
+      is_of_state = halves == std::array<u64, 2>{state.low, state.high};
+    }
+    if (is_of_state && entry.size() == sizeof(Fields)) ranges.push_back(range_of(entry.data()));
+  }
   return ranges;
 }
 

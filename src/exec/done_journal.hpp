@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "core/hash.hpp"
 #include "glu_ckpt/execute.hpp"
 #include "io/journal.hpp"
 
@@ -13,9 +14,12 @@ namespace glu_ckpt {
 /// Thread safe.
 void append_done(Journal& journal, const DoneRange& range);
 
-/// Returns the ranges in the order in which they were finished. Entries of another size come from another version and
-/// are left out.
-std::vector<DoneRange> read_done(const Journal& journal);
+/// Notes the state that the source is read in from now on. Thread safe.
+void append_source_state(Journal& journal, const Hash128& state);
+
+/// Returns the ranges that were made of the source in this state, in the order in which they were finished. Entries of
+/// another size come from another version and are left out.
+std::vector<DoneRange> read_done(const Journal& journal, const Hash128& state);
 
 /// Ranges as bytes, for another process of this run.
 std::vector<std::byte> done_bytes(std::span<const DoneRange> ranges);

@@ -284,9 +284,15 @@ RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Back
 
 std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, DurableSink& sink,
                                     const ExecuteOptions& options) {
+  // Where a range holds the same leaves of both sides, their sums are equal, or the entry was damaged.
+  const auto is_contradicted = [](const RangeSums& sums) {
+    return sums.source.leaves == sums.output.leaves && sums.source.bytes == sums.output.bytes &&
+           sums.source != sums.output;
+  };
   const auto is_strange = [&](const DoneRange& range) {
     return range.tensor >= plan.outputs.size() || range.begin < 0 || range.begin >= range.end ||
-           range.end > plan.outputs[range.tensor].bytes || range.bytes() > options.memory_bytes;
+           range.end > plan.outputs[range.tensor].bytes || range.bytes() > options.memory_bytes ||
+           is_contradicted(range.sums);
   };
   std::erase_if(ranges, is_strange);
   // Fewer threads than jobs where ranges are long, as when they were made (plan_workers).

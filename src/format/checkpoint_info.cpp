@@ -1,5 +1,7 @@
 /// The part of CheckpointInfo that is about files.
 
+#include <algorithm>
+
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
 #include "io/directory.hpp"
@@ -22,11 +24,17 @@ void check_unchanged(const CheckpointInfo& info) {
     if (now.size != was.bytes)
       fail(ErrorCode::SourceChanged, {name, {}}, "{}: has {} bytes; it had {} when this run began", name, now.size,
            was.bytes);
-    // The status, which links and permissions change too, says nothing about the content.
+    // The status may say nothing about the content: see has_status_as_opened().
     if (now.dev != was.device || now.ino != was.inode || now.mtime_ns != was.modified_ns)
       fail(ErrorCode::SourceChanged, {name, {}}, "{}: was {} while this run read it; run again", name,
            now.ino == was.inode ? "written to" : "replaced");
   }
+}
+
+bool has_status_as_opened(const CheckpointInfo& info) {
+  return std::ranges::all_of(info.files, [](const OpenedFile& was) {
+    return File::open_read(was.path).identity().ctime_ns == was.changed_ns;
+  });
 }
 
 std::string identity_of(const CheckpointInfo& info) {

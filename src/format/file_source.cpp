@@ -111,7 +111,7 @@ void FileSource::check_index(const std::vector<u32>& order) {
 
 void FileSource::add_opened(const File& file) {
   const FileIdentity identity = file.identity();
-  info_.files.push_back({file.path(), identity.dev, identity.ino, identity.size, identity.mtime_ns});
+  info_.files.push_back({file.path(), identity.dev, identity.ino, identity.size, identity.mtime_ns, identity.ctime_ns});
 }
 
 File FileSource::open_shard(const std::string& name) {

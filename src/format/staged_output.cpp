@@ -205,7 +205,7 @@ void StagedOutput::remove_others_in(const fs::path& directory, const std::set<fs
     const bool is_ours = subdirectories_.contains(path.lexically_relative(staged_.path()));
     if (is_ours && link_kind(path) == PathKind::Directory) {
       remove_others_in(path, keep);
-    } else if (const int error = remove_tree(path); error != 0) {
+    } else if (const int error = remove_own(path, Own::InStaging); error != 0) {
       fail_errno(error, "remove", path);
     }
   }

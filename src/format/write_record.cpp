@@ -35,15 +35,14 @@ void edit_record_of_file(const fs::path& path, const Edit& edit) {
   const std::string text = print_header(tensors, header.metadata, shareable_phase(data_start));
   const auto header_bytes = static_cast<i64>(text.size());
 
-  StagedDir staged(path, /*overwrite=*/true);
-  const std::string name = staged.final_path().filename().string();
-  const File file = File::create(staged.path() / name);
+  StagedFile staged(path, /*overwrite=*/true);
+  const File file = staged.create();
   file.reserve(header_bytes + data_bytes);
   file.pwrite_exact(std::as_bytes(std::span(text)), 0);
   file.copy_from(old, data_start, header_bytes, data_bytes);
   file.set_mode(old.mode());
   file.sync();
-  staged.commit_file(name);
+  staged.commit();
 }
 
 /// Options, checksums of files and fields that `record` does not have stay.
@@ -72,7 +71,7 @@ void remove_from_directory(const fs::path& directory, const std::vector<std::str
   for (const std::string& key : keys) content.record.erase(key);
   content.record.erase("version");
   if (content.record.empty() && content.options.empty() && content.metadata.empty() && content.files.empty()) {
-    if (const int error = remove_tree(path); error != 0) fail_errno(error, "remove", path);
+    if (const int error = remove_own(path, Own::OutputRecord); error != 0) fail_errno(error, "remove", path);
     return sync_directory(directory);
   }
   content.record["version"] = GLU_CKPT_VERSION;

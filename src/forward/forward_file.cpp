@@ -125,16 +125,15 @@ void check_weights_place(const ModelHints& hints, const TokenFile& file) {
 
 void write_y(const std::string& path, bool overwrite, const std::vector<i64>& shape, Dtype dtype,
              const std::vector<std::byte>& y) {
-  constexpr const char* kName = "y.safetensors";
-  StagedDir staged(path, overwrite);
+  StagedFile staged(path, overwrite);
   const std::array<OutputTensor, 1> tensors{
       OutputTensor{.name = "y", .dtype = dtype, .shape = shape, .bytes = static_cast<i64>(y.size())}};
   const std::string header = print_header(tensors, {{"format", "pt"}});
-  const File file = File::create(staged.path() / kName);
+  const File file = staged.create();
   file.pwrite_exact(std::as_bytes(std::span(header)), 0);
   file.pwrite_exact(y, static_cast<i64>(header.size()));
   file.sync();
-  staged.commit_file(kName);
+  staged.commit();
 }
 
 }  // namespace
@@ -162,7 +161,7 @@ ForwardWritten forward(const ForwardRequest& request, const RunOptions& run) {
   layer.memory_bytes = run.memory_bytes;
   layer.runner = runner.get();
   // Refused before anything is computed; nothing is left where a run is killed later.
-  (void)StagedDir(request.output, request.overwrite);
+  (void)StagedFile(request.output, request.overwrite);
   check_contents(run, source, "checking");
   check_master_weights(run, checkpoint, request.from);
   const std::vector<i64> shape{file.tokens.tokens, block.hidden_size};

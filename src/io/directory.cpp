@@ -72,7 +72,7 @@ bool make_directory(const fs::path& path) {
   fail_errno(errno, "create", path);
 }
 
-int remove_tree(const fs::path& path) {
+int remove_own(const fs::path& path, Own why) {
   SystemCalls& calls = system_calls();
   struct stat info {};
   if (const int error = errno_of(calls.lstat(path.c_str(), &info)); error != 0) return error;
@@ -80,7 +80,7 @@ int remove_tree(const fs::path& path) {
   std::vector<std::string> names;
   int first = errno_of(calls.list(path.c_str(), names));
   for (const std::string& name : names) {
-    const int error = remove_tree(path / name);
+    const int error = remove_own(path / name, why);
     if (first == 0) first = error;
   }
   const int error = errno_of(calls.rmdir(path.c_str()));
@@ -100,7 +100,7 @@ void sync_directory(const fs::path& path) {
   if (failed != 0 && error != EINVAL) fail_errno(error, "flush", path);
 }
 
-void rename_path(const fs::path& from, const fs::path& to) {
+void replace_own(const fs::path& from, const fs::path& to, Own /*why*/) {
   if (system_calls().rename(from.c_str(), to.c_str()) != 0)
     fail_errno(errno, fmt::format("rename to {}", to.string()), from);
 }

@@ -29,17 +29,34 @@ std::filesystem::path canonical_path(const std::filesystem::path& path);
 
 /// False where the name is taken, by whatever. Throws NotFound where the directory above is missing, NoSpace, Io.
 bool make_directory(const std::filesystem::path& path);
-/// A file, a symlink (not what it points to), or a directory with everything in it. What is gone already is no error.
-/// Goes on after an error; returns the errno of the first, 0 when nothing is left.
-int remove_tree(const std::filesystem::path& path);
-/// Returns 0 or an errno.
+
+/// How it is known that what is removed or replaced is this program's own to remove. Whoever removes says it, and
+/// docs/architecture.md lists every place by it.
+enum class Own {
+  /// This process made it under a name that was free: O_EXCL, mkdir or RENAME_NOREPLACE said so.
+  MadeHere,
+  /// It is in a staging directory, or is one, whose journal this process holds open and has locked.
+  InStaging,
+  /// It is the journal of an output, by its name and its content.
+  OutputJournal,
+  /// The user gave --overwrite, and what is there was looked at: a regular file, or a directory with nothing but a
+  /// checkpoint's files (check_replaceable()).
+  Replaced,
+  /// It is a glu_ckpt.json, and was read as one.
+  OutputRecord,
+};
+
+/// The one function that removes: a file, a symlink (not what it points to), or a directory with everything in it. What
+/// is gone already is no error. Goes on after an error; returns the errno of the first, 0 when nothing is left.
+int remove_own(const std::filesystem::path& path, Own why);
+/// Returns 0 or an errno. It cannot lose anything.
 int remove_empty_directory(const std::filesystem::path& path);
 
 /// Makes names that were created, renamed or removed in a directory durable.
 void sync_directory(const std::filesystem::path& path);
-/// Replaces what is at `to`.
-void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
-/// renameat2 with RENAME_NOREPLACE or RENAME_EXCHANGE. Returns 0 or an errno.
+/// The one function that replaces: what is at `to`, if anything, is gone.
+void replace_own(const std::filesystem::path& from, const std::filesystem::path& to, Own why);
+/// renameat2 with RENAME_NOREPLACE or RENAME_EXCHANGE, neither of which loses anything. Returns 0 or an errno.
 int rename_with(const std::filesystem::path& from, const std::filesystem::path& to, unsigned flags);
 /// The directory a path is in; "." for a bare name.
 std::filesystem::path directory_of(const std::filesystem::path& path);

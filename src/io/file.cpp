@@ -15,7 +15,6 @@
 
 #include "core/fail.hpp"
 #include "core/readable.hpp"
-#include "io/file_names.hpp"
 #include "io/system_calls.hpp"
 
 namespace glu_ckpt {
@@ -371,18 +370,6 @@ void write_small_file(const fs::path& path, std::string_view text) {
   const File file = File::create(path);
   file.pwrite_exact(std::as_bytes(std::span(text)), 0);
   file.sync();
-}
-
-void replace_small_file(const fs::path& path, std::string_view text) {
-  const fs::path partial = partial_of(path);
-  try {
-    write_small_file(partial, text);
-    rename_path(partial, path);
-  } catch (...) {
-    (void)remove_tree(partial);
-    throw;
-  }
-  sync_directory(directory_of(path));
 }
 
 void raise_open_file_limit() {

@@ -132,8 +132,6 @@ i64 for_each_block(const File& file, const std::function<void(std::span<const st
 std::string read_small_file(const std::filesystem::path& path, i64 max_bytes, ErrorCode too_large);
 /// A new file with this content, flushed to the disk.
 void write_small_file(const std::filesystem::path& path, std::string_view text);
-/// Replaces `path` by `text` in one step: `<path>.partial`, fsync, rename, fsync of the directory.
-void replace_small_file(const std::filesystem::path& path, std::string_view text);
 
 /// Makes later reads of a flushed file, or of all files below a directory, come from the device rather than from the
 /// page cache.

@@ -163,7 +163,7 @@ void OutputFile::publish() {
     data_hash_ = hasher_->finish([this](std::span<std::byte> out, i64 offset) { read(out, header_bytes() + offset); });
   file_.sync();
   direct_ = File();
-  if (file_.path() != path_) rename_path(file_.path(), path_);
+  if (file_.path() != path_) replace_own(file_.path(), path_, Own::InStaging);
 }
 
 }  // namespace glu_ckpt

@@ -67,6 +67,7 @@ StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode
     return;
   }
   if (!overwrite_ && name_taken(final_)) fail_exists(final_);
+  if (mode == StagedMode::Anew) check_replaces_file();
   if (const fs::path old = final_.string() + ".replaced"; overwrite_ && name_taken(old))
     fail(ErrorCode::OutputExists, {old.string(), {}},
          "{}: an earlier run that was to replace {} was stopped and left the old one there; remove it, or give it its "
@@ -76,8 +77,8 @@ StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode
   if (above == PathKind::Missing || above == PathKind::File)
     fail(ErrorCode::NotFound, {final_.string(), {}}, "{}: the directory it would be in does not exist",
          final_.string());
-  const bool can_resume = mode == StagedMode::Resume && !fingerprint.empty();
-  if (can_resume && overwrite_) clear_up(fingerprint);
+  const bool can_resume = mode != StagedMode::Create && !fingerprint.empty();
+  if (mode == StagedMode::Resume && can_resume && overwrite_) clear_up(fingerprint);
   // mkdir, not a look before it: of two runs at once, one gets the directory and the other an error.
   if (make_directory(staging_))
     create(fingerprint);
@@ -85,8 +86,23 @@ StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode
     resume(fingerprint);
   else
     fail_staging_exists(staging_, journal_path());
+  if (mode == StagedMode::Anew && resumed_) begin_anew();
   // An earlier run's work is not for an error on the way to go with.
   owned_ = !resumed_;
+}
+
+/// A device, a FIFO or a directory is nobody's older output, and a rename would put a file in its place.
+void StagedDir::check_replaces_file() const {
+  const PathKind kind = path_kind(final_);
+  if (kind == PathKind::File || kind == PathKind::Missing) return;
+  fail(ErrorCode::OutputExists, {final_.string(), {}}, "{}: is {}, which no file replaces; choose another name",
+       final_.string(), kind == PathKind::Directory ? "a directory" : "no regular file");
+}
+
+/// What a short run left is not worth looking at.
+void StagedDir::begin_anew() {
+  if (const int error = remove_others(); error != 0) fail_errno(error, "remove what an earlier run left in", staging_);
+  resumed_ = false;
 }
 
 StagedDir::~StagedDir() {
@@ -115,14 +131,14 @@ void StagedDir::clear_up(std::string_view fingerprint) const {
   if (file.try_lock() == LockResult::Busy) fail_busy(staging_);
   const Journal found(std::move(file));
   if (found.header() != fingerprint) return;
-  if (const int error = remove_tree(staging_); error != 0) fail_errno(error, "remove", staging_);
+  if (const int error = remove_own(staging_, Own::Replaced); error != 0) fail_errno(error, "remove", staging_);
   sync_directory(directory_of(staging_));
   remove_journal_of_output();
 }
 
 void StagedDir::remove_journal_of_output() const {
   const fs::path journal = final_ / kJournalName;
-  if (const int error = remove_tree(journal); error != 0) fail_errno(error, "remove", journal);
+  if (const int error = remove_own(journal, Own::OutputJournal); error != 0) fail_errno(error, "remove", journal);
   sync_directory(final_);
 }
 
@@ -185,7 +201,8 @@ void StagedDir::take_rank_journals(std::string_view fingerprint) {
   }
   if (!names.empty()) journal_->sync();
   for (const std::string& name : names)
-    if (const int error = remove_tree(staging_ / name); error != 0) fail_errno(error, "remove", staging_ / name);
+    if (const int error = remove_own(staging_ / name, Own::InStaging); error != 0)
+      fail_errno(error, "remove", staging_ / name);
 }
 
 void StagedDir::begin_journal(std::unique_ptr<Journal> journal, std::string_view fingerprint) {
@@ -215,7 +232,7 @@ int StagedDir::remove_all() {
   // The journal last, and its lock after it: while anything else is here, no other run may take it over.
   if (remove_others() != 0)
     if (const int error = remove_others(); error != 0) return error;
-  const int error = remove_tree(staging_);
+  const int error = remove_own(staging_, journal_ ? Own::InStaging : Own::MadeHere);
   journal_.reset();
   if (error == 0) return 0;
   // A network filesystem keeps an open file under another name until it is closed. Not the whole tree again: it may be
@@ -235,7 +252,7 @@ int StagedDir::remove_others() const {
   int first = 0;
   for (const std::string& name : names) {
     if (name == kJournalName) continue;
-    const int error = remove_tree(staging_ / name);
+    const int error = remove_own(staging_ / name, journal_ ? Own::InStaging : Own::MadeHere);
     if (first == 0) first = error;
   }
   return first;
@@ -243,7 +260,8 @@ int StagedDir::remove_others() const {
 
 void StagedDir::commit() {
   for (const std::string& name : rank_journals())
-    if (const int error = remove_tree(staging_ / name); error != 0) fail_errno(error, "remove", staging_ / name);
+    if (const int error = remove_own(staging_ / name, Own::InStaging); error != 0)
+      fail_errno(error, "remove", staging_ / name);
   sync_directory(staging_);
   install(staging_);
   if (!journal_) return;
@@ -285,7 +303,7 @@ void StagedDir::install_new(const fs::path& from) {
 void StagedDir::install_over(const fs::path& from) {
   if (link_kind(from) != PathKind::Directory && link_kind(final_) != PathKind::Directory) {
     // The rename removes the older output at once.
-    rename_path(from, final_);
+    replace_own(from, final_, Own::Replaced);
     owned_ = false;
     return sync_directory(directory_of(final_));
   }
@@ -294,20 +312,28 @@ void StagedDir::install_over(const fs::path& from) {
   if (is_no_rename_flag(error)) {
     old = final_;
     old += ".replaced";
-    rename_path(final_, old);
-    try {
-      rename_path(from, final_);
-    } catch (const Error&) {
-      rename_path(old, final_);
-      throw;
+    // Nothing had this name when the run began.
+    if (name_taken(old)) fail_exists(old);
+    if (const int moved = rename_with(final_, old, 0); moved != 0) fail_errno(moved, "rename", final_);
+    if (const int moved = rename_with(from, final_, 0); moved != 0) {
+      (void)rename_with(old, final_, 0);
+      fail_errno(moved, "rename to its final path", from);
     }
   } else if (error != 0) {
     fail_errno(error, "exchange with the old output", from);
   }
   owned_ = false;
   sync_directory(directory_of(final_));
-  if (const int kept = remove_tree(old); kept != 0) fail_errno(kept, "remove what was replaced,", old);
+  if (const int kept = remove_own(old, Own::Replaced); kept != 0) fail_errno(kept, "remove what was replaced,", old);
   sync_directory(directory_of(final_));
+}
+
+void replace_small_file(const fs::path& path, std::string_view text) {
+  StagedFile staged(path, /*overwrite=*/true);
+  const File file = staged.create();
+  file.pwrite_exact(std::as_bytes(std::span(text)), 0);
+  file.sync();
+  staged.commit();
 }
 
 }  // namespace glu_ckpt

@@ -15,9 +15,10 @@
 
 namespace glu_ckpt {
 
-/// Create: a new staging directory. Resume: one of an earlier run with the same fingerprint, else a new one. Join: that
-/// of another process of the same run, which alone commits or removes it.
-enum class StagedMode { Create, Resume, Join };
+/// Create: a new staging directory. Resume: one of an earlier run with the same fingerprint, else a new one. Anew: that
+/// of an earlier run with the same fingerprint, emptied, else a new one. Join: that of another process of the same run,
+/// which alone commits or removes it.
+enum class StagedMode { Create, Resume, Anew, Join };
 
 /// A staging directory beside its final path. Unless commit(), commit_file() or keep() is reached, the destructor
 /// removes it and leaves the final path as it was; one that was taken over from an earlier run stays, but for
@@ -26,6 +27,9 @@ class StagedDir {
  public:
   /// Name of the journal in the staging directory, and until commit() has ended in the output: readers pass it over.
   static constexpr std::string_view kJournalName = "glu_ckpt.journal";
+
+  /// The fingerprint of runs that are short, and begin anew where they were killed.
+  static constexpr std::string_view kShortRun = "glu-ckpt: a single file";
 
   /// There is no journal without a fingerprint, and Resume is Create.
   ///
@@ -64,6 +68,7 @@ class StagedDir {
 
  private:
   void create(std::string_view fingerprint);
+  void begin_anew();
   void resume(std::string_view fingerprint);
   void clear_up(std::string_view fingerprint) const;
   File open_journal() const;
@@ -80,6 +85,7 @@ class StagedDir {
   void install_new(const std::filesystem::path& from);
   void install_over(const std::filesystem::path& from);
   void remove_journal_of_output() const;
+  void check_replaces_file() const;
 
   std::filesystem::path final_;
   std::filesystem::path staging_;
@@ -89,6 +95,28 @@ class StagedDir {
   bool resumed_ = false;
   bool joined_ = false;
   std::unique_ptr<Journal> journal_;
+};
+
+/// Replaces `path`, a regular file or nothing, by `text` in one step. Throws OutputExists where something else is there
+/// or at `<path>.partial`, which stays; NotFound, OutputBusy, NoSpace, Io.
+void replace_small_file(const std::filesystem::path& path, std::string_view text);
+
+/// A short run's output: one file, made anew where an earlier such run was killed.
+class StagedFile {
+ public:
+  /// Throws as StagedDir(), and OutputExists where `path` is there and no regular file, whatever `overwrite` says.
+  StagedFile(const std::filesystem::path& path, bool overwrite)
+      : staged_(path, overwrite, StagedMode::Anew, StagedDir::kShortRun) {}
+
+  /// Makes the file. Once.
+  File create() const { return File::create(staged_.path() / name()); }
+  /// Gives the file, which its writer has flushed, its final name.
+  void commit() { staged_.commit_file(name()); }
+
+ private:
+  std::string name() const { return staged_.final_path().filename().string(); }
+
+  StagedDir staged_;
 };
 
 }  // namespace glu_ckpt

@@ -501,6 +501,39 @@ resume_mismatch() {
   refused "an empty journal beside files" resume-mismatch "$out"
   cp "$WORK/journal" "$journal"
 
+  # Rewritten in place, with size and date kept: what was made of the older bytes does not count.
+  local file=$FAULT_SRC/model-00001-of-00002.safetensors
+  rm -rf "$out.partial"
+  leave_partial "$out" || return
+  cp -a "$file" "$WORK/older"
+  python3 - "$file" <<'PY'
+import sys
+with open(sys.argv[1], "r+b") as file:
+    size = file.seek(0, 2)
+    for at in range(size // 8, size, 4096):
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+PY
+  touch -r "$WORK/older" "$file"
+  run_fault "$WORK/mismatch_fresh"
+  check "the rewritten source converts" [ "$GOT" == 0 ]
+  run_fault "$out" --resume
+  check "a source rewritten with its date kept: exit $GOT" [ "$GOT" == 0 ]
+  check "a source rewritten with its date kept: the bytes of a fresh run" \
+    [ "$(tree_sum "$out")" == "$(tree_sum "$WORK/mismatch_fresh")" ]
+  rm -rf "$out" "$WORK/mismatch_fresh"
+  cat "$WORK/older" >"$file"
+  touch -r "$WORK/older" "$file"
+  leave_partial "$out" || return
+  chmod o+w "$file"
+  resumes "a source with other permissions" "$out"
+  chmod --reference="$WORK/older" "$file"
+  touch -r "$WORK/older" "$file"
+  rm -rf "$out" "$WORK/older"
+  leave_partial "$out" || return
+
   # What a link leads to is not ours to write to.
   local shard
   shard=$(ls "$out.partial"/*.safetensors.partial | head -1)

@@ -119,6 +119,14 @@ overwriting() {
   check "DST is there: untouched" [ "$(cat "$out/old")" == old ]
   status "--overwrite of a refused conversion" 4 convert "$hf" "$out" --overwrite -q
   check "the old one is still there" [ "$(cat "$out/old")" == old ]
+  # Nobody's file goes in silence: it is named, and stays.
+  mkdir -p "$out/.git" "$out/sub"
+  echo mine >"$out/sub/notes.txt"
+  status "--overwrite of a checkpoint with other files" 4 convert "$hf" "$out" "${to[@]}" --overwrite
+  check "--overwrite of a checkpoint with other files: named" has "$ERR" ".git/, old, sub/"
+  check "--overwrite of a checkpoint with other files: they stay" [ -d "$out/.git" -a -f "$out/sub/notes.txt" -a -f "$out/old" ]
+  status "plan --overwrite of a checkpoint with other files" 4 plan "$hf" "$out" "${to[@]}" --overwrite
+  rm -r "$out/.git" "$out/sub" "$out/old"
   status "--overwrite" 0 convert "$hf" "$out" "${to[@]}" --overwrite
   check "the old one is gone, the new one complete" [ ! -e "$out/old" -a -f "$out/model.safetensors" ]
   check "nothing else is left" [ "$(ls -d "$out"*)" == "$out" ]
@@ -167,6 +175,42 @@ overwriting_megatron() {
   cp "$TESTDATA/tiny/megatron_bias/model.safetensors" "$out/hf"
   status "--overwrite where hf/ holds a model" 4 convert "$hf" "$out" --to megatron --overwrite -q
   check "--overwrite where hf/ holds a model: it is there" [ -f "$out/hf/model.safetensors" ]
+}
+
+# What is at the place of an output, or of its .partial, and is not this program's own.
+foreign_outputs() {
+  local hf=$TESTDATA/hf/mixtral dir=$WORK/foreign name
+  mkdir "$dir"
+  cp -r "$TESTDATA/tiny/megatron_bias" "$dir/tiny"
+  local -A commands=([page.html]="report $hf --overwrite --html" [diff.html]="diff $hf $hf --overwrite --html")
+  for name in "${!commands[@]}"; do
+    local words
+    read -ra words <<<"${commands[$name]}"
+    mkdir -p "$dir/$name.partial/x"
+    status "$name: a foreign directory" 4 "${words[@]}" "$dir/$name"
+    check "$name: a foreign directory stays" [ -d "$dir/$name.partial/x" ]
+    rm -r "$dir/$name.partial"
+    echo mine >"$dir/$name.partial"
+    status "$name: a foreign file" 4 "${words[@]}" "$dir/$name"
+    check "$name: a foreign file stays" [ "$(cat "$dir/$name.partial")" == mine ]
+    rm "$dir/$name.partial"
+    mkfifo "$dir/$name"
+    status "$name: a FIFO" 4 "${words[@]}" "$dir/$name"
+    check "$name: a FIFO stays" [ -p "$dir/$name" ]
+    rm "$dir/$name"
+    status "$name" 0 "${words[@]}" "$dir/$name"
+    status "$name is replaced" 0 "${words[@]}" "$dir/$name"
+  done
+  mkdir -p "$dir/tiny/glu_ckpt.json.partial/x"
+  status "stamp: a foreign directory" 4 stamp "$dir/tiny" --glu contiguous
+  check "stamp: a foreign directory stays" [ -d "$dir/tiny/glu_ckpt.json.partial/x" ]
+  rm -r "$dir/tiny/glu_ckpt.json.partial"
+  status "stamp" 0 stamp "$dir/tiny" --glu contiguous
+  mkfifo "$dir/out.safetensors"
+  status "convert: a FIFO" 4 convert "$hf" "$dir/out.safetensors" --naming megatron --glu contiguous --overwrite
+  status "plan: a FIFO" 4 plan "$hf" "$dir/out.safetensors" --naming megatron --glu contiguous --overwrite
+  check "convert: a FIFO stays" [ -p "$dir/out.safetensors" ]
+  rm -r "$dir"
 }
 
 special_sources() {

@@ -15,7 +15,7 @@
 namespace glu_ckpt {
 
 inline void put_text(const std::filesystem::path& path, std::string_view text) {
-  (void)remove_tree(path);
+  (void)remove_own(path, Own::MadeHere);
   File::create(path).pwrite_exact(std::as_bytes(std::span(text)), 0);
 }
 

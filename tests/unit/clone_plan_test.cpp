@@ -168,7 +168,7 @@ TEST_F(CloneTest, GivesTheBytesThatWritingGives) {
     const auto written = open_source("/written");
     for (const std::string& file : written->inventory().files)
       EXPECT_EQ(disk_.get("/cloned/" + file), disk_.get("/written/" + file));
-    for (const std::string path : {"/source", "/cloned", "/written"}) (void)remove_tree(path);
+    for (const std::string path : {"/source", "/cloned", "/written"}) (void)remove_own(path, Own::MadeHere);
   }
 }
 

@@ -79,11 +79,11 @@ TEST_P(DirectoryTest, RemovesATreeAndNothingElse) {
   make_symlink("../kept", dir_ / "tree" / "to-kept");
   make_symlink("nowhere", dir_ / "tree" / "dangling");
   EXPECT_EQ(remove_empty_directory(dir_ / "tree"), ENOTEMPTY);
-  EXPECT_EQ(remove_tree(dir_ / "tree"), 0);
+  EXPECT_EQ(remove_own(dir_ / "tree", Own::MadeHere), 0);
   EXPECT_EQ(list_directory(dir_), Names{"kept"});
   EXPECT_EQ(list_directory(dir_ / "kept"), Names{"file"});
-  EXPECT_EQ(remove_tree(dir_ / "tree"), 0);
-  EXPECT_EQ(remove_tree(dir_ / "kept" / "file"), 0);
+  EXPECT_EQ(remove_own(dir_ / "tree", Own::MadeHere), 0);
+  EXPECT_EQ(remove_own(dir_ / "kept" / "file", Own::MadeHere), 0);
   EXPECT_EQ(remove_empty_directory(dir_ / "kept"), 0);
   EXPECT_EQ(remove_empty_directory(dir_ / "kept"), ENOENT);
 }
@@ -94,10 +94,10 @@ TEST_P(DirectoryTest, RenamesAndExchanges) {
   EXPECT_EQ(rename_with(dir_ / "a", dir_ / "b", RENAME_NOREPLACE), EEXIST);
   EXPECT_EQ(rename_with(dir_ / "a", dir_ / "b", RENAME_EXCHANGE), 0);
   EXPECT_EQ(get_text(dir_ / "a"), "2");
-  rename_path(dir_ / "a", dir_ / "b");
+  replace_own(dir_ / "a", dir_ / "b", Own::MadeHere);
   EXPECT_EQ(get_text(dir_ / "b"), "2");
   EXPECT_EQ(list_directory(dir_), Names{"b"});
-  EXPECT_EQ(slug_of([&] { rename_path(dir_ / "a", dir_ / "b"); }), "not-found");
+  EXPECT_EQ(slug_of([&] { replace_own(dir_ / "a", dir_ / "b", Own::MadeHere); }), "not-found");
 }
 
 TEST_P(DirectoryTest, FindsTheRealPath) {
@@ -123,7 +123,7 @@ TEST(Directory, RemovesWhatItCan) {
   const SystemCallsScope scope(memory);
   for (const char* path : {"/d/a", "/d/b", "/d/c"}) memory.put(path, "");
   memory.fail(CallKind::Remove, 1, EPERM);
-  EXPECT_EQ(remove_tree("/d"), EPERM);
+  EXPECT_EQ(remove_own("/d", Own::MadeHere), EPERM);
   EXPECT_EQ(list_directory("/d").size(), 1u);
 }
 
@@ -147,7 +147,7 @@ TEST(Directory, WhatCannotBeSeenIsNotCalledFree) {
   for (const auto look : {+[] { (void)name_taken("/d"); }, +[] { (void)path_exists("/d"); },
                           +[] { (void)is_file("/d"); }, +[] { (void)link_kind("/d"); }})
     EXPECT_EQ(slug_of(look), "io");
-  EXPECT_EQ(remove_tree("/d"), EIO);
+  EXPECT_EQ(remove_own("/d", Own::MadeHere), EIO);
   EXPECT_EQ(slug_of([] { (void)name_taken("/d"); }), "io");
 }
 

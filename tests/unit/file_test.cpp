@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "io/staged_dir.hpp"
 #include "support/both_systems.hpp"
 #include "support/slug_of.hpp"
 
@@ -209,7 +210,7 @@ TEST_P(FileTest, IdentityTellsAFileFromWhatReplacedIt) {
   const FileIdentity before = a.identity();
   File::open_write(dir_ / "a").pwrite_exact(std::as_bytes(std::span("678", 3)), 5);
   EXPECT_NE(a.identity(), before);
-  rename_path(dir_ / "b", dir_ / "a");
+  replace_own(dir_ / "b", dir_ / "a", Own::MadeHere);
   EXPECT_FALSE(a.is_at(dir_ / "a"));
   EXPECT_FALSE(a.is_at(dir_ / "b"));
 }
@@ -258,6 +259,50 @@ TEST_P(FileTest, ReplaceLeavesNothingBeside) {
   EXPECT_FALSE(path_exists(dir_ / "a.partial"));
 }
 
+TEST_P(FileTest, ReplaceLeavesWhatOthersMadeAlone) {
+  const auto replace = [&] { replace_small_file(dir_ / "a", "new"); };
+  put_text(dir_ / "a", "old");
+  put_text(dir_ / "a.partial", "somebody's");
+  EXPECT_EQ(slug_of(replace), "output-exists");
+  EXPECT_EQ(get_text(dir_ / "a.partial"), "somebody's");
+  put_text(dir_ / "a.partial", "");
+  EXPECT_EQ(slug_of(replace), "output-exists");
+  EXPECT_TRUE(path_exists(dir_ / "a.partial"));
+  (void)remove_own(dir_ / "a.partial", Own::MadeHere);
+  make_directory(dir_ / "a.partial");
+  put_text(dir_ / "a.partial" / "x", "somebody's");
+  EXPECT_EQ(slug_of(replace), "output-exists");
+  EXPECT_EQ(get_text(dir_ / "a.partial" / "x"), "somebody's");
+  (void)remove_own(dir_ / "a.partial", Own::MadeHere);
+  {
+    StagedDir conversion(dir_ / "a", true, StagedMode::Create, "a conversion");
+    EXPECT_EQ(slug_of(replace), "output-busy");
+    put_text(conversion.path() / "x", "work");
+    conversion.keep();
+  }
+  EXPECT_EQ(slug_of(replace), "resume-mismatch");
+  EXPECT_EQ(get_text(dir_ / "a.partial" / "x"), "work");
+  EXPECT_EQ(get_text(dir_ / "a"), "old");
+}
+
+TEST_P(FileTest, ReplacesNoDirectory) {
+  make_directory(dir_ / "a");
+  EXPECT_EQ(slug_of([&] { replace_small_file(dir_ / "a", "new"); }), "output-exists");
+  EXPECT_EQ(list_directory(dir_), std::vector<std::string>{"a"});
+}
+
+TEST_P(FileTest, WhatAShortRunLeftIsTakenOver) {
+  put_text(dir_ / "a", "old");
+  {
+    StagedDir killed(dir_ / "a", true, StagedMode::Anew, StagedDir::kShortRun);
+    put_text(killed.path() / "a", "half");
+    killed.keep();
+  }
+  replace_small_file(dir_ / "a", "new");
+  EXPECT_EQ(get_text(dir_ / "a"), "new");
+  EXPECT_EQ(list_directory(dir_), std::vector<std::string>{"a"});
+}
+
 /// What a link leads to may be anything, a source's file among it.
 TEST_P(FileTest, WritesThroughNoLink) {
   put_text(dir_ / "a", "1");
@@ -301,7 +346,6 @@ void use_every_call(const fs::path& dir) {
   b.pwrite_exact(back, 1000);
   (void)b.try_clone_from(a, 0, 0, 4096);
   b.sync();
-  replace_small_file(dir / "b.json", "text");
   sync_directory(dir);
 }
 
@@ -396,6 +440,11 @@ TEST(FileFaults, AReplacedFileIsOneOrTheOther) {
       memory.crash(crash);
       const auto text = memory.get("/d/f");
       EXPECT_TRUE(text == "new" || (text == "old" && slug != "none"));
+      // What it left is known for this program's own, so that it is in nobody's way.
+      memory.reset();
+      EXPECT_EQ(slug_of([] { replace_small_file("/d/f", "newer"); }), "none");
+      EXPECT_EQ(memory.get("/d/f"), "newer");
+      EXPECT_EQ(memory.tree("/d"), std::vector<std::string>{"f"});
       if (ended) break;
     }
   MemorySystem memory;

@@ -159,7 +159,7 @@ TEST(Journal, GoesOnAfterAFailedAppend) {
   const SystemCallsScope scope(memory);
   memory.set_transfer(Transfer::Half);
   for (i64 n = 1; n < 8; ++n) {
-    (void)remove_tree("/j");
+    (void)remove_own("/j", Own::MadeHere);
     {
       Journal journal(File::create("/j"));
       journal.begin(kHeader);

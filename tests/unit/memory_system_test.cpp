@@ -32,8 +32,8 @@ void make_all_kinds(MemorySystem& memory) {
   write_small_file("/d/data", "data");
   (void)File::create("/d/neither");
   write_at("/d/neither", "data");
-  rename_path("/d/from", "/d/to");
-  EXPECT_EQ(remove_tree("/d/gone"), 0);
+  replace_own("/d/from", "/d/to", Own::MadeHere);
+  EXPECT_EQ(remove_own("/d/gone", Own::MadeHere), 0);
   make_directory("/d/sub");
   EXPECT_EQ(memory.open_descriptors(), 0);
 }
@@ -102,7 +102,7 @@ TEST(MemorySystem, ARenameBetweenDirectoriesIsSyncedInEach) {
   const SystemCallsScope scope(memory);
   memory.put("/a/f", "data");
   memory.put("/b/x", "");
-  rename_path("/a/f", "/b/f");
+  replace_own("/a/f", "/b/f", Own::MadeHere);
   sync_directory("/b");
   memory.crash(Crash::KeepSynced);
   EXPECT_EQ(memory.tree("/"), (Names{"a/", "a/f", "b/", "b/f", "b/x"}));
@@ -187,8 +187,8 @@ TEST(MemorySystem, HasOnlySoMuchSpace) {
   file.reserve(2 * 4096);
   write_at("/f", "x", 4096);
   EXPECT_EQ(slug_of([] { write_small_file("/g", std::string(4097, 'x')); }), "no-space");
-  EXPECT_EQ(remove_tree("/f"), 0);
-  EXPECT_EQ(remove_tree("/g"), 0);
+  EXPECT_EQ(remove_own("/f", Own::MadeHere), 0);
+  EXPECT_EQ(remove_own("/g", Own::MadeHere), 0);
   EXPECT_EQ(slug_of([] { write_small_file("/g", std::string(3 * 4096, 'x')); }), "none");
 }
 

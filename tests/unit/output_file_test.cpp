@@ -283,7 +283,7 @@ TEST_F(OutputFileFaults, WorksWithoutWhatAFilesystemMayLack) {
   memory_.allow_direct(false);
   EXPECT_EQ(run(), "none");
   expect_file();
-  remove_tree("/f");
+  remove_own("/f", Own::MadeHere);
   memory_.allow_direct(true);
   memory_.allow_reserve(false);
   EXPECT_EQ(run(), "none");
@@ -296,7 +296,7 @@ TEST_F(OutputFileFaults, WritesAndReadsMayBeShort) {
     memory_.interrupt(true);
     EXPECT_EQ(run(), "none");
     expect_file();
-    remove_tree("/f");
+    remove_own("/f", Own::MadeHere);
   }
 }
 
@@ -308,7 +308,7 @@ TEST_F(OutputFileFaults, AFaultIsNeverAWrongFile) {
   for (const int error : {EIO, ENOSPC, EINVAL})
     for (i64 number = 1; number <= calls; ++number) {
       SCOPED_TRACE(number);
-      for (const char* name : {"/f", "/f.partial"}) remove_tree(name);
+      for (const char* name : {"/f", "/f.partial"}) remove_own(name, Own::MadeHere);
       memory_.reset();
       memory_.fail(number, error);
       const std::string result = run();
@@ -332,7 +332,7 @@ TEST_F(OutputFileFaults, AFaultOfAnotherProcessIsNeverAWrongHash) {
   const i64 calls = memory_.calls();
   for (i64 number = 1; number <= calls; ++number) {
     SCOPED_TRACE(number);
-    for (const char* name : {"/f", "/f.partial"}) remove_tree(name);
+    for (const char* name : {"/f", "/f.partial"}) remove_own(name, Own::MadeHere);
     memory_.reset();
     memory_.set_transfer(Transfer::Half);
     memory_.fail(number, ENOSPC);
@@ -348,7 +348,7 @@ TEST_F(OutputFileFaults, WhatIsPublishedSurvivesAPowerCut) {
     const auto found = memory_.get("/f");
     ASSERT_TRUE(found);
     EXPECT_TRUE(std::ranges::equal(std::as_bytes(std::span(*found)), content_));
-    remove_tree("/f");
+    remove_own("/f", Own::MadeHere);
   }
 }
 

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 void run(StagedMode mode) {
   StagedDir staged("/dir/out", false, mode, kAsked);
   for (int n = static_cast<int>(staged.journal().entries().size()); n < 3; ++n) {
-    (void)remove_tree(staged.path() / std::to_string(n));
+    (void)remove_own(staged.path() / std::to_string(n), Own::MadeHere);
     write_small_file(staged.path() / std::to_string(n), "data");
     sync_directory(staged.path());
     staged.journal().append(bytes_of("done"));
@@ -158,7 +158,7 @@ TEST_P(StagedDirCrash, AtEveryCallOfARunLosesNothingThatWasDone) {
       run(StagedMode::Resume);
     }
     // A journal beside whole output is all that may be too much.
-    (void)remove_tree("/dir/out/glu_ckpt.journal");
+    (void)remove_own("/dir/out/glu_ckpt.journal", Own::MadeHere);
     EXPECT_EQ(memory.tree("/dir"), (std::vector<std::string>{"out/", "out/0", "out/1", "out/2", "x"}));
     for (const char* name : {"0", "1", "2"}) EXPECT_EQ(memory.get(fs::path("/dir/out") / name), "data");
   }
@@ -168,7 +168,7 @@ TEST_P(StagedDirCrash, AtEveryCallOfARunLosesNothingThatWasDone) {
 TEST_P(StagedDirCrash, AtEveryCallOfAReplacementIsClearedUp) {
   const auto replace = [](StagedMode mode) {
     StagedDir staged("/dir/out", true, mode, kAsked);
-    (void)remove_tree(staged.path() / "new");
+    (void)remove_own(staged.path() / "new", Own::MadeHere);
     write_small_file(staged.path() / "new", "data");
     staged.commit();
   };
@@ -346,7 +346,7 @@ TEST(StagedDir, AJournalThatCannotBeOpenedIsInTheWay) {
 /// The run that had the journal ends between its opening and its locking here.
 TEST(StagedDir, AJournalThatIsGoneIsNotLocked) {
   MemorySystem memory;
-  Meddling meddling(memory, [&] { (void)remove_tree("/out.partial"); });
+  Meddling meddling(memory, [&] { (void)remove_own("/out.partial", Own::MadeHere); });
   const SystemCallsScope scope(meddling);
   {
     MemorySystem& quiet = memory;

@@ -28,7 +28,7 @@ GLU_CKPT_ON_BOTH(StagedDirTest);
 
 TEST_P(StagedDirTest, AppearsOnCommitOnly) {
   for (const std::string_view fingerprint : {std::string_view(), kAsked}) {
-    (void)remove_tree(dir_ / "out");
+    (void)remove_own(dir_ / "out", Own::MadeHere);
     StagedDir staged(dir_ / "out", false, StagedMode::Create, fingerprint);
     EXPECT_EQ(staged.path(), dir_ / "out.partial");
     EXPECT_EQ(staged.has_journal(), !fingerprint.empty());
@@ -89,7 +89,7 @@ TEST_P(StagedDirTest, DoesNotReplaceWhatAppearedMeanwhile) {
 TEST_P(StagedDirTest, ReplacesADirectory) {
   for (const bool exchange : {true, false}) {
     memory_.allow_rename_flags(exchange);
-    (void)remove_tree(dir_ / "out");
+    (void)remove_own(dir_ / "out", Own::MadeHere);
     make_directory(dir_ / "out");
     put_text(dir_ / "out" / "old", "");
     StagedDir staged(dir_ / "out/", true);
@@ -103,10 +103,10 @@ TEST_P(StagedDirTest, ReplacesADirectory) {
 TEST_P(StagedDirTest, CommitsOneFile) {
   for (const bool exchange : {true, false}) {
     memory_.allow_rename_flags(exchange);
-    (void)remove_tree(dir_ / "f.safetensors");
+    (void)remove_own(dir_ / "f.safetensors", Own::MadeHere);
     for (const std::string_view fingerprint : {std::string_view(), kAsked})
       for (const bool overwrite : {false, true}) {
-        if (!overwrite) (void)remove_tree(dir_ / "f.safetensors");
+        if (!overwrite) (void)remove_own(dir_ / "f.safetensors", Own::MadeHere);
         StagedDir staged(dir_ / "f.safetensors", overwrite, StagedMode::Create, fingerprint);
         put_text(staged.path() / "f.safetensors", overwrite ? "2" : "1");
         staged.commit_file("f.safetensors");
@@ -244,7 +244,7 @@ TEST_P(StagedDirTest, FilesBesideADamagedJournalAreLeftAlone) {
 /// Somebody moves the directory away, and another run begins in its place.
 TEST_P(StagedDirTest, AnotherRunsDirectoryIsNeitherCommittedNorRemoved) {
   const auto replace = [&] {
-    rename_path(dir_ / "out.partial", dir_ / "moved");
+    replace_own(dir_ / "out.partial", dir_ / "moved", Own::MadeHere);
     make_directory(dir_ / "out.partial");
     put_text(dir_ / "out.partial" / kJournal, "another's");
   };
@@ -255,8 +255,8 @@ TEST_P(StagedDirTest, AnotherRunsDirectoryIsNeitherCommittedNorRemoved) {
   }
   EXPECT_EQ(get_text(dir_ / "out.partial" / kJournal), "another's");
   EXPECT_FALSE(name_taken(dir_ / "out"));
-  remove_tree(dir_ / "out.partial");
-  remove_tree(dir_ / "moved");
+  remove_own(dir_ / "out.partial", Own::MadeHere);
+  remove_own(dir_ / "moved", Own::MadeHere);
   {
     StagedDir staged(dir_ / "out", false, StagedMode::Create, kAsked);
     replace();
