@@ -155,33 +155,32 @@ std::string summary(const Inventory& inventory, const Recognition& model) {
 
 TEST(Wrappers, ChangeNothingOfWhatIsRecognized) {
   int cases = 0;
-  for (const Family& family : families())
-    for (const std::string_view type : family.model_types) {
-      if (type.empty()) continue;
-      ModelHints hints;
-      hints.model_type = type;
-      hints.config = config_of(type);
-      const auto architecture = read_architecture(hints.config);
-      for (const Spelled& spelled : spellings_of(*architecture)) {
-        const Inventory plain = Writer(*architecture, spelled).run();
-        const Recognition model = recognize_model(plain, hints, {}, {});
-        SCOPED_TRACE(fmt::format("{} {} {}", type, spelled.experts, spelled.root));
-        ASSERT_NE(model.dense_naming, nullptr);
-        EXPECT_EQ(model.wrapper, "");
-        EXPECT_EQ(model.in_memory, !spelled.word.first.empty());
-        EXPECT_EQ(dense_tensors(model), model.others);
-        const std::string wanted = summary(plain, model);
-        for (const std::string& text : texts_in_front()) {
-          Inventory wrapped = plain;
-          for (TensorRef& tensor : wrapped.tensors) tensor.name.insert(0, text);
-          const Recognition found = recognize_model(wrapped, hints, {}, {});
-          ASSERT_EQ(found.wrapper, text);
-          ASSERT_EQ(summary(wrapped, found), wanted) << text;
-          for (const ExpertBlock& block : found.blocks) ASSERT_TRUE(block.key_prefix.starts_with(text)) << text;
-          ++cases;
-        }
+  for (const Family& family : families()) {
+    const std::string_view type = family.model_type;
+    ModelHints hints;
+    hints.model_type = type;
+    hints.config = config_of(type);
+    const auto architecture = read_architecture(hints.config);
+    for (const Spelled& spelled : spellings_of(*architecture)) {
+      const Inventory plain = Writer(*architecture, spelled).run();
+      const Recognition model = recognize_model(plain, hints, {}, {});
+      SCOPED_TRACE(fmt::format("{} {} {}", type, spelled.experts, spelled.root));
+      ASSERT_NE(model.dense_naming, nullptr);
+      EXPECT_EQ(model.wrapper, "");
+      EXPECT_EQ(model.in_memory, !spelled.word.first.empty());
+      EXPECT_EQ(dense_tensors(model), model.others);
+      const std::string wanted = summary(plain, model);
+      for (const std::string& text : texts_in_front()) {
+        Inventory wrapped = plain;
+        for (TensorRef& tensor : wrapped.tensors) tensor.name.insert(0, text);
+        const Recognition found = recognize_model(wrapped, hints, {}, {});
+        ASSERT_EQ(found.wrapper, text);
+        ASSERT_EQ(summary(wrapped, found), wanted) << text;
+        for (const ExpertBlock& block : found.blocks) ASSERT_TRUE(block.key_prefix.starts_with(text)) << text;
+        ++cases;
       }
     }
+  }
   EXPECT_GT(cases, 2000);
 }
 
