@@ -124,6 +124,8 @@ struct CheckpointInfo {
   std::vector<std::string> left_out;
   /// Names of other files that are symlinks to nowhere, as an interrupted download leaves them.
   std::vector<std::string> dangling;
+  /// Sentences about sets of weights of which programs choose different ones.
+  std::vector<std::string> warnings;
   /// Files that tensors are read from; none where a checkpoint is in memory.
   std::vector<OpenedFile> files;
   Structure structure;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "glu_ckpt/error.hpp"
 #include "glu_ckpt/record.hpp"
 #include "glu_ckpt/tensor.hpp"
 
@@ -297,6 +298,30 @@ struct DenseMisfit {
   std::string fault;
 };
 
+/// A way in which a checkpoint is not the whole model that its configuration promises, under the names that programs
+/// read.
+struct ModelFlaw {
+  enum class Kind : std::uint8_t {
+    /// A tensor that every model of the family has is not there, or the experts contradict the configuration. No
+    /// program loads that, and no other naming takes it.
+    Broken,
+    /// It is there in a form that programs read, and that no rule moves into another naming.
+    NotMoved,
+    /// All keys begin with a text that programs do not read.
+    OtherPrefix,
+    /// There are more MTP layers than the configuration says.
+    ExtraMtp,
+  };
+  Kind kind = Kind::Broken;
+  ErrorCode code = ErrorCode::ModelIncomplete;
+  /// The tensor at fault, whether it is there or not; may be empty.
+  std::string tensor;
+  /// A sentence.
+  std::string text;
+
+  bool stops_renaming() const { return kind == Kind::Broken || kind == Kind::NotMoved; }
+};
+
 struct Architecture;
 struct DenseNaming;
 
@@ -397,6 +422,8 @@ struct Recognition {
   /// The names that tensors of `others` have in the model itself, without `wrapper` and as the hub spells them, where
   /// those are not their own.
   std::map<std::size_t, std::string> model_names;
+  /// The ways in which it is not the whole model, where the architecture is known.
+  std::vector<ModelFlaw> flaws;
   /// The sizes of the model, from its configuration; null where there is none, or of a family without a map.
   std::shared_ptr<const Architecture> architecture;
   /// The end of a sentence that says why `architecture` is null.
@@ -439,6 +466,8 @@ struct Loader {
 struct LoadsIn {
   std::vector<Loader> loaders;
   std::string why_none;
+  /// Some program may load it: not all of it was looked at.
+  bool is_unknown = false;
 };
 
 /// A row of the table of namings; nullptr where none has that name or lists that model_type.

@@ -88,6 +88,8 @@ struct Stamped {
   std::string naming;
   std::string experts;
   std::string glu;
+  /// Sentences about the checkpoint's files that somebody should know who trusts the stamp.
+  std::vector<std::string> warnings = {};
 };
 
 enum class StampMode { Write, DryRun };

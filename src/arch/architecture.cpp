@@ -46,6 +46,7 @@ class ArchitectureReader {
     model_.tied = config_.flag({"tie_word_embeddings"}).value_or(false);
     model_.mtp_layers = config_.integer({"num_nextn_predict_layers", "mtp_num_hidden_layers"}).value_or(0);
     model_.mtp_field = config_.spelling({"num_nextn_predict_layers", "mtp_num_hidden_layers"});
+    model_.says_mtp_layers = config_.integer({model_.mtp_field}).has_value();
     return std::move(model_);
   }
 

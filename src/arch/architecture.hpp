@@ -77,6 +77,7 @@ struct Architecture {
   /// MTP layers that the configuration promises, and the field that does; the files decide.
   i64 mtp_layers = 0;
   std::string_view mtp_field;
+  bool says_mtp_layers = false;
   std::vector<LayerKind> kinds;
   /// The extent of each Dim; 0 where the configuration does not say it.
   std::array<i64, kDims> extents{};

@@ -16,8 +16,16 @@ class LoaderFinder {
       : layout_(model.layout), model_(model), naming_(find_naming(model.layout.naming)) {}
 
   LoadsIn find() const {
-    if (model_.architecture == nullptr)
-      return is_of_unmapped_family() ? find_unmapped() : nothing("{}{}", model_.no_architecture, of_a_run());
+    if (model_.is_adapter)
+      return unknown("adapter_config.json makes it an adapter, which programs load beside the model that it is for");
+    if (model_.architecture == nullptr) {
+      if (is_of_unmapped_family()) return find_unmapped();
+      if (model_.experts.empty() && !model_.says_experts && model_.has_config && !model_.model_type.empty())
+        return unknown("a model of type '{}' without experts is no Mixture-of-Experts model that glu-ckpt knows",
+                       model_.model_type);
+      return nothing("{}{}", model_.no_architecture, of_a_run());
+    }
+    if (!model_.not_whole.empty()) return nothing("{}", model_.not_whole);
     if (naming_ == nullptr || model_.rest.empty()) return nothing("{}", model_.why_no_rest);
     if (has_unknown_order()) return nothing_of_unknown_order();
     if (layout_.naming.substr(0, model_.rest.size()) != model_.rest)
@@ -31,6 +39,11 @@ class LoaderFinder {
   template <typename... Args>
   static LoadsIn nothing(fmt::format_string<Args...> text, Args&&... args) {
     return {{}, fmt::format(text, std::forward<Args>(args)...)};
+  }
+
+  template <typename... Args>
+  static LoadsIn unknown(fmt::format_string<Args...> text, Args&&... args) {
+    return {{}, fmt::format(text, std::forward<Args>(args)...), true};
   }
 
   bool has_unknown_order() const { return layout_.glu.kind == Glu::Kind::Unknown; }
@@ -95,8 +108,7 @@ class LoaderFinder {
   LoadsIn find_unmapped() const {
     if (has_unknown_order()) return nothing_of_unknown_order();
     if (std::string text = foreign_form(); !text.empty()) return nothing("{}", text);
-    const bool packed_anew = layout_.experts == "grouped" && naming_->native_indexed_split;
-    return find_hub_programs(model_.model_type, packed_anew, "not tried; only the experts were looked at");
+    return unknown("only the experts were looked at: {}", model_.no_architecture);
   }
 
   bool is(std::string_view model_type) const { return model_.architecture->model_type == model_type; }

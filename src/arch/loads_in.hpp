@@ -40,6 +40,12 @@ struct StoredModel {
   const Architecture* architecture = nullptr;
   /// The reason why `architecture` is null.
   std::string no_architecture;
+  /// A sentence that says why it is not the whole model, under the names that programs read; empty where it is.
+  std::string not_whole;
+  /// The configuration says how many experts there are.
+  bool says_experts = false;
+  /// adapter_config.json lies beside the tensors.
+  bool is_adapter = false;
   /// config.json lies beside the tensors.
   bool has_config = false;
   /// megatron_args.txt lies beside it.

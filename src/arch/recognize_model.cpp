@@ -10,6 +10,7 @@
 #include "arch/dense_keys.hpp"
 #include "arch/dense_layout.hpp"
 #include "arch/dense_roles.hpp"
+#include "arch/find_flaws.hpp"
 #include "arch/model_names.hpp"
 #include "arch/model_view.hpp"
 #include "core/checked_math.hpp"
@@ -36,13 +37,19 @@ std::vector<Candidate> candidates_for(const Architecture& architecture) {
 
 class DenseRecognizer {
  public:
-  DenseRecognizer(const Inventory& inventory, const Inventory& named, const Architecture& architecture,
-                  Recognition& result)
-      : inventory_(inventory), named_(named), architecture_(architecture), result_(result) {}
+  DenseRecognizer(const Inventory& inventory, const Inventory& named, const ModelHints& hints, Recognition& result)
+      : inventory_(inventory), named_(named), hints_(hints), architecture_(*result.architecture), result_(result) {}
 
   void run() {
     choose_naming();
-    if (result_.dense_naming == nullptr) return;
+    if (result_.dense_naming != nullptr) read_dense();
+    if (has_ranks()) return;
+    result_.flaws = find_flaws(named_, result_, stand_ins_);
+    check_root();
+  }
+
+ private:
+  void read_dense() {
     join_scope();
     find_expert_layers();
     const DenseKeys keys(*result_.dense_naming, result_.dense_root, architecture_);
@@ -51,6 +58,8 @@ class DenseRecognizer {
         result_.idle.push_back({index, !is_made_anew(name_of(index))});
       else if (const auto key = keys.parse(name_of(index)))
         add(index, *key);
+      else
+        add_codes(index, keys);
     std::ranges::sort(result_.dense, {}, [](const DenseMatrix& matrix) {
       return std::tuple(matrix.stack, matrix.layer, matrix.role, matrix.matrix.kind);
     });
@@ -59,8 +68,36 @@ class DenseRecognizer {
     for (const DenseMisfit& misfit : result_.misfits) result_.problems.push_back(misfit.fault);
   }
 
- private:
   const std::string& name_of(std::size_t index) const { return named_.tensors[index].name; }
+
+  /// Files of several ranks hold parts of tensors.
+  bool has_ranks() const {
+    return std::ranges::any_of(named_.tensors,
+                               [](const TensorRef& tensor) { return tensor.name.starts_with("mp_rank_"); });
+  }
+
+  /// Programs read a language model's keys behind "model.", and inside a multimodal one behind a longer text. Those of
+  /// a bare model without a head may stand alone.
+  void check_root() {
+    if (result_.dense_naming != &architecture_.family->naming || result_.dense.empty()) return;
+    const std::string& first = inventory_.tensors[result_.dense.front().matrix.tensor].name;
+    // A legacy directory of one rank is no wrapper.
+    if (!result_.wrapper.empty() && !result_.wrapper.starts_with("mp_rank_"))
+      result_.flaws.push_back(
+          {ModelFlaw::Kind::OtherPrefix, ErrorCode::NoSpelling, first,
+           fmt::format("'{}': all keys begin with '{}', behind which programs do not look", first, result_.wrapper)});
+    const std::string_view root = result_.dense_root;
+    const bool is_inside = !hints_.text_model_type.empty() && hints_.text_model_type != hints_.model_type;
+    const bool is_bare =
+        root.empty() && std::ranges::find(result_.dense, DenseRole::Head, &DenseMatrix::role) == result_.dense.end();
+    const bool is_llama = architecture_.model_type == "llama4_text";
+    if (is_inside || is_bare || root == "model." || (is_llama && root == "language_model.model.")) return;
+    result_.flaws.push_back(
+        {ModelFlaw::Kind::OtherPrefix, ErrorCode::NoSpelling, first,
+         fmt::format("'{}': the keys of the model begin with '{}', and programs read those of a {} model behind "
+                     "'model.'",
+                     inventory_.tensors[result_.dense.front().matrix.tensor].name, root, architecture_.model_type)});
+  }
 
   /// The spelling that explains the most tensors.
   void choose_naming() {
@@ -104,14 +141,13 @@ class DenseRecognizer {
 
   void add(std::size_t index, const DenseKey& key) {
     const TensorRef& tensor = inventory_.tensors[index];
-    if (const std::string fault = layer_fault(tensor, key); !fault.empty())
-      return result_.misfits.push_back({index, fault});
+    if (const std::string fault = layer_fault(tensor, key); !fault.empty()) return add_misfit(index, key, fault);
     const bool vocabulary = shape_of(key.row->roles[0]).rows == Dim::Vocab;
     if (const std::string fault = shape_fault(tensor, key, vocabulary && result_.dense_naming->pads_vocabulary);
         !fault.empty()) {
       // Bytes of several codes have a shape of their own; whoever decodes them checks it.
-      if (tensor.dtype != Dtype::U8 && tensor.dtype != Dtype::I8) result_.misfits.push_back({index, fault});
-      return;
+      if (tensor.dtype != Dtype::U8 && tensor.dtype != Dtype::I8) return add_misfit(index, key, fault);
+      return add_stand_in(index, key);
     }
     const bool tied_head = key.row->roles[0] == DenseRole::Head && architecture_.tied;
     if (key.row->copy || tied_head)
@@ -119,6 +155,32 @@ class DenseRecognizer {
     const i64 layers = key.stacked ? architecture_.layers : 1;
     for (i64 layer = 0; layer < layers; ++layer)
       for (std::size_t role = 0; role < key.row->num_roles; ++role) add_matrix(index, key, layer, role);
+  }
+
+  void add_misfit(std::size_t index, const DenseKey& key, const std::string& fault) {
+    result_.misfits.push_back({index, fault});
+    add_stand_in(index, key);
+  }
+
+  void add_stand_in(std::size_t index, const DenseKey& key) {
+    for (const DenseRole role : key.row->all_roles())
+      stand_ins_.emplace(std::pair(LayerId{key.stack, key.stacked ? kAllLayers : key.layer}, PartId{role, key.kind}),
+                         index);
+  }
+
+  /// Codes of a quantized linear layer have names of their own: "qweight", "weight_packed".
+  void add_codes(std::size_t index, const DenseKeys& keys) {
+    const TensorRef& tensor = inventory_.tensors[index];
+    const bool holds_codes = tensor.dtype == Dtype::U8 || tensor.dtype == Dtype::I8 || tensor.dtype == Dtype::I32 ||
+                             tensor.dtype == Dtype::U32;
+    if (!holds_codes) return;
+    for (const TensorKind kind : {TensorKind::PackedWeight, TensorKind::QWeight}) {
+      const std::string last = "." + std::string(to_string(kind));
+      const std::string& name = name_of(index);
+      if (!name.ends_with(last)) continue;
+      const std::string weight = name.substr(0, name.size() - last.size()) + ".weight";
+      if (const auto key = keys.parse(weight)) add_stand_in(index, *key);
+    }
   }
 
   /// The kind of a layer by its experts must be the one that the configuration gives it.
@@ -205,9 +267,11 @@ class DenseRecognizer {
   const Inventory& inventory_;
   /// The same tensors under their names in the model.
   const Inventory& named_;
+  const ModelHints& hints_;
   const Architecture& architecture_;
   Recognition& result_;
   std::set<i64> expert_layers_;
+  StandIns stand_ins_;
 };
 
 /// Returns whether experts of a model of this type are spelled, or packed, as transformers has them in memory.
@@ -240,12 +304,13 @@ Recognition recognize_model(const Inventory& inventory, const ModelHints& hints,
     result.no_architecture = error.what();
   }
   if (result.architecture != nullptr) {
-    DenseRecognizer(inventory, named, *result.architecture, result).run();
+    DenseRecognizer(inventory, named, hints, result).run();
   } else if (result.no_architecture.empty()) {
     const std::string_view reason = refusal_of(type);
     result.no_architecture = !hints.no_config.empty() ? hints.no_config
                              : hints.config.empty()
                                  ? std::string("there is no config.json that says what model this is")
+                             : type.empty()   ? std::string("config.json has no model_type")
                              : reason.empty() ? fmt::format("there is no map of models of type '{}'", type)
                                               : fmt::format("models of type '{}' are not converted: {}", type, reason);
   }

@@ -31,7 +31,7 @@ ExitStatus cmd_inspect(const Options& options) {
   // All that could be read is printed by now; the exit status is the problem's.
   if (found.fault) throw Error(*found.fault);
   // Without the report, the reason of the status.
-  if (options.strict && options.quiet && !options.json)
+  if (options.strict && (options.quiet || tensors) && !options.json)
     for (const std::string& problem : found.problems)
       report::tell("glu-ckpt: {} {}: {}\n", report::painted(report::Paint::Error, "error:"), options.input,
                    report::printable(problem));

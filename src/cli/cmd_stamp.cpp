@@ -37,6 +37,8 @@ ExitStatus cmd_stamp(const Options& options) {
   SourceAnswers answers = options.from;
   answers.option_prefix = "--";
   const Stamped stamped = stamp(options.input, answers, mode);
+  const Session session(options);
+  for (const std::string& warning : stamped.warnings) session.run().observer->warn(warning);
   const std::string file = stamped.file.string();
   if (options.json)
     print_out(options, JsonWriter()

@@ -8,6 +8,7 @@
 #include "glu_ckpt/check.hpp"
 #include "glu_ckpt/checkpoint.hpp"
 #include "io/directory.hpp"
+#include "model/stored_model.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
@@ -23,6 +24,8 @@ class Checking {
     // A checkpoint with a file that differs is not opened.
     if (!found_.is_ok()) return std::move(found_);
     Checkpoint checkpoint = open_checkpoint(path_);
+    for (const std::string& text : flaw_texts(*checkpoint.source, checkpoint.hints, checkpoint.recognition))
+      tell_warning(run_, "{}", text);
     add_unlisted_files(*checkpoint.source);
     check_contents(run_, *checkpoint.source, "checking checksums");
     found_.is_sound = true;

@@ -7,7 +7,6 @@
 
 #include "arch/architecture.hpp"
 #include "arch/dense_table.hpp"
-#include "arch/loads_in.hpp"
 #include "arch/trained_config.hpp"
 #include "convert/check_output.hpp"
 #include "convert/conversion.hpp"
@@ -17,6 +16,7 @@
 #include "format/check_apart.hpp"
 #include "layout/element_grid.hpp"
 #include "model/saved_arguments.hpp"
+#include "model/stored_model.hpp"
 #include "plan/plan_bytes.hpp"
 #include "plan/target_block.hpp"
 #include "quant/find_quantized.hpp"
@@ -202,28 +202,33 @@ StoredExperts written_as(const Conversion& conversion, const ExpertBlock& block)
   return stored;
 }
 
+/// Returns whether keys that begin with a text that programs do not read stay as they are.
+bool keeps_prefix(const Conversion& conversion) {
+  return std::ranges::any_of(conversion.source.recognition.flaws, [&](const ModelFlaw& flaw) {
+    return flaw.kind == ModelFlaw::Kind::OtherPrefix &&
+           std::ranges::find(conversion.plan.outputs, flaw.tensor, &OutputTensor::name) !=
+               conversion.plan.outputs.end();
+  });
+}
+
 LoadsIn loaders_of(const Conversion& conversion) {
-  const Recognition& model = conversion.source.recognition;
-  StoredModel stored;
+  const auto& [source, model, hints] = conversion.source;
+  StoredModel stored = stored_model(*source, hints, model);
   for (const ExpertBlock& block : model.blocks)
     if (!block.is_optimizer_state()) stored.experts.push_back(written_as(conversion, block));
-  stored.has_rest = !model.others.empty() && lone_shard_text(*conversion.source.source).empty();
-  stored.model_type = conversion.source.hints.model_type;
-  stored.text_model_type = conversion.source.hints.text_model_type;
   stored.layout = conversion.plan.to;
   stored.rest = conversion.plan.rest;
   stored.format = to_string(conversion.target.format);
-  stored.architecture = model.architecture.get();
-  stored.no_architecture = model.no_architecture;
   stored.has_config = conversion.target.has_config;
   stored.has_args = conversion.target.makes_args;
-  stored.quantized = holds_codes(model.blocks);
-  stored.mxfp8_blocks = holds_mxfp8_blocks(model.blocks);
-  stored.quant_method = read_quant_config(conversion.source.hints.config).method;
+  stored.not_whole = missing_ranks_text(*source, hints);
+  if (stored.not_whole.empty()) stored.not_whole = lone_shard_text(*source);
+  if (stored.not_whole.empty()) stored.not_whole = why_not_whole(model, stored.rest, keeps_prefix(conversion));
   return loads_in(stored);
 }
 
 std::string loads_in_sentence(const LoadsIn& found) {
+  if (found.is_unknown) return fmt::format("it is not known what loads the output: {}", found.why_none);
   if (found.loaders.empty()) return fmt::format("nothing loads the output as it is: {}", found.why_none);
   std::string programs;
   for (const Loader& loader : found.loaders) programs += (programs.empty() ? "" : ", ") + loader.program;
@@ -286,6 +291,9 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   if (const std::string text = lone_shard_text(*conversion.source.source); !text.empty()) warnings.push_back(text);
   for (const std::string& text : dangling_texts(*conversion.source.source))
     warnings.push_back(text + " It is not copied");
+  for (std::string& text : flaw_texts(*conversion.source.source, conversion.source.hints, conversion.source.recognition,
+                                      keeps_prefix(conversion)))
+    warnings.push_back(std::move(text));
   if (conversion.options.from.encode_mxfp8 && conversion.source.source->info().recast_tensors == 0)
     warnings.emplace_back("--encode changes nothing: no weight here is quantized in another form than MXFP8");
   if (conversion.options.from.decode && conversion.source.source->info().decoded_weights.empty())
@@ -300,7 +308,8 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   if (renamed && conversion.options.to.scope == Scope::Experts)
     warnings.push_back(fmt::format("--scope experts renames expert tensors alone; no program loads the result: {}",
                                    conversion.loads_in.why_none));
-  const bool is_said = renamed && conversion.options.to.scope == Scope::Experts;
+  const bool is_said = (renamed && conversion.options.to.scope == Scope::Experts) ||
+                       std::ranges::find(warnings, conversion.loads_in.why_none) != warnings.end();
   if (conversion.options.target && conversion.loads_in.loaders.empty() && !is_said)
     warnings.push_back(loads_in_sentence(conversion.loads_in));
   return warnings;
@@ -361,7 +370,8 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
   at_first_rank(ranks, [&] {
     for (const std::string& warning : conversion.warnings) tell_warning(run, "{}", warning);
     if (const std::string text = loads_in_sentence(conversion.loads_in);
-        std::ranges::find(conversion.warnings, text) == conversion.warnings.end())
+        std::ranges::find(conversion.warnings, text) == conversion.warnings.end() &&
+        std::ranges::find(conversion.warnings, conversion.loads_in.why_none) == conversion.warnings.end())
       tell_note(run, "{}", text);
     if (const std::string text = covered_text(conversion); !text.empty()) tell_note(run, "{}", text);
     for (const std::string& note : conversion.plan.notes) tell_note(run, "{}", note);

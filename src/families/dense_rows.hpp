@@ -65,6 +65,8 @@ struct DenseRow {
   ComputeOp op = ComputeOp::None;
   /// It repeats the matrix of its role, which is stored elsewhere, too.
   bool copy = false;
+  /// Older versions or other modules of the program spell it so: it is read, and another row is written.
+  bool former = false;
 
   std::span<const DenseRole> all_roles() const { return {roles.data(), num_roles}; }
   bool has_kinds() const { return key.ends_with("{K}"); }

@@ -30,6 +30,9 @@ constexpr auto kMegatronRows = std::to_array<DenseRow>({
     layer_row("mlp.router.{K}", DenseRole::Router, kExperts),
     optional_row("mlp.router.expert_bias", DenseRole::CorrectionBias, kExperts),
     optional_row("mlp.shared_experts.gate_weight", DenseRole::SharedGate, kExperts),
+    // The local spec, without TransformerEngine, has norms by themselves.
+    former_row(layer_row("input_layernorm.weight", DenseRole::AttentionNorm, kGrouped | kDelta)),
+    former_row(layer_row("pre_mlp_layernorm.weight", DenseRole::MlpNorm, kDense)),
 });
 constexpr auto kMegatronLatent = std::to_array<DenseRow>({
     layer_row("self_attention.linear_q_proj.weight", DenseRole::LatentQ, kLatent | kNoQLora),
@@ -39,6 +42,8 @@ constexpr auto kMegatronLatent = std::to_array<DenseRow>({
     layer_row("self_attention.linear_kv_down_proj.weight", DenseRole::KvDown, kLatent),
     layer_row("self_attention.linear_kv_up_proj.layer_norm_weight", DenseRole::KvLatentNorm, kLatent),
     layer_row("self_attention.linear_kv_up_proj.weight", DenseRole::KvUp, kLatent),
+    former_row(layer_row("self_attention.q_layernorm.weight", DenseRole::QLatentNorm, kLatent | kQLora)),
+    former_row(layer_row("self_attention.kv_layernorm.weight", DenseRole::KvLatentNorm, kLatent)),
 });
 constexpr auto kMegatronDelta = std::to_array<DenseRow>({
     layer_row("self_attention.in_proj.weight.query", DenseRole::DeltaQ, kDelta),

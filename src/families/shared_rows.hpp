@@ -94,6 +94,11 @@ constexpr DenseRow mtp_row(std::string_view key, DenseRole role) { return {Place
 constexpr DenseRow copy_row(Place place, std::string_view key, DenseRole role) {
   return {place, key, {role}, 1, kAlways, true, Groups::One, Form::Plain, ComputeOp::None, true};
 }
+/// The key of an older version of a program, or of one of its modules.
+constexpr DenseRow former_row(DenseRow row) {
+  row.former = row.optional = true;
+  return row;
+}
 /// A tensor of several matrices.
 template <std::size_t N>
 constexpr DenseRow fused_row(std::string_view key, const DenseRole (&roles)[N], Groups groups, int when,

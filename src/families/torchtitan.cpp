@@ -15,6 +15,7 @@ constexpr auto kTitanModel = std::to_array<DenseRow>({
     layer_row("feed_forward.w3.weight", DenseRole::MlpUp, kDense),
     layer_row("feed_forward.w2.weight", DenseRole::MlpDown, kDense),
     layer_row("moe.router.gate.{K}", DenseRole::Router, kExperts),
+    former_row(model_row("output.weight", DenseRole::Head)),
 });
 constexpr auto kTitanGrouped = std::to_array<DenseRow>({
     layer_row("attention.qkv_linear.wq.{K}", DenseRole::Q, kGrouped),
@@ -24,6 +25,9 @@ constexpr auto kTitanGrouped = std::to_array<DenseRow>({
     optional_row("attention.q_norm.weight", DenseRole::QNorm, kGrouped),
     optional_row("attention.k_norm.weight", DenseRole::KNorm, kGrouped),
     optional_row("attention.sinks", DenseRole::Sinks, kGrouped),
+    former_row(layer_row("attention.wq.{K}", DenseRole::Q, kGrouped)),
+    former_row(layer_row("attention.wk.{K}", DenseRole::K, kGrouped)),
+    former_row(layer_row("attention.wv.{K}", DenseRole::V, kGrouped)),
 });
 constexpr auto kTitanLatent = std::to_array<DenseRow>({
     layer_row("attention.wq.weight", DenseRole::LatentQ, kLatent | kNoQLora),
@@ -81,6 +85,16 @@ constexpr auto kTitanExperts = std::to_array<Naming>({
                  "moe.routed_experts.inner_experts.{E}.w3_{K}", "moe.routed_experts.inner_experts.{E}.w2_{K}"},
      .grouped = {"moe.routed_experts.inner_experts.w13_EFD{_K}", "moe.routed_experts.inner_experts.w1_EFD{_K}",
                  "moe.routed_experts.inner_experts.w3_EFD{_K}", "moe.routed_experts.inner_experts.w2_EDF{_K}"},
+     .shared = {"moe.shared_experts.w13.{K}", "moe.shared_experts.w1.{K}", "moe.shared_experts.w3.{K}",
+                "moe.shared_experts.w2.{K}"},
+     .native_grouped_split = true,
+     .router = "moe.router.gate.weight"},
+    {.name = "torchtitan-2026",
+     .stacks = kTorchtitanStacks,
+     .indexed = {"moe.routed_experts.inner_experts.{E}.w13{_K}", "moe.routed_experts.inner_experts.{E}.w1{_K}",
+                 "moe.routed_experts.inner_experts.{E}.w3{_K}", "moe.routed_experts.inner_experts.{E}.w2{_K}"},
+     .grouped = {"moe.routed_experts.inner_experts.w13{_K}", "moe.routed_experts.inner_experts.w1{_K}",
+                 "moe.routed_experts.inner_experts.w3{_K}", "moe.routed_experts.inner_experts.w2{_K}"},
      .shared = {"moe.shared_experts.w13.{K}", "moe.shared_experts.w1.{K}", "moe.shared_experts.w3.{K}",
                 "moe.shared_experts.w2.{K}"},
      .native_grouped_split = true,

@@ -58,6 +58,8 @@ struct CheckpointFiles {
   std::vector<ExtraFile> extra_files;
   std::vector<std::string> left_out;
   std::vector<std::string> dangling;
+  /// See CheckpointInfo.
+  std::vector<std::string> warnings;
   /// Set where Megatron's tracker picked the directory: see Structure.
   std::string iteration_dir;
   std::string tracker;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <optional>
 
 #include "core/fail.hpp"
 #include "format/dcp_metadata.hpp"
@@ -18,8 +19,9 @@ bool is_empty(const DcpChunk& chunk) {
   return std::ranges::any_of(chunk.shape, [](i64 extent) { return extent == 0; });
 }
 
-/// Cuts the tensor wherever a plane runs between chunks, until each part has one chunk. Chunks that no plane parts
-/// (a pinwheel) are compared with their neighbours, and their volumes added up.
+/// Looks for chunks that overlap, and for the first hole in the order of elements. It cuts the tensor wherever a plane
+/// runs between chunks, until each part has one chunk. Chunks that no plane parts (a pinwheel) are compared with their
+/// neighbours, and their volumes added up.
 class TilingCheck {
  public:
   TilingCheck(const DcpTensor& tensor, const InputPart& part) : tensor_(tensor), part_(part) {
@@ -36,6 +38,7 @@ class TilingCheck {
       parts_.pop_back();
       check(part);
     }
+    if (hole_) fail_hole(*hole_);
   }
 
  private:
@@ -51,7 +54,8 @@ class TilingCheck {
   static i64 end_of(const DcpChunk& chunk, std::size_t axis) { return chunk.start[axis] + chunk.shape[axis]; }
 
   void check(const Part& part) {
-    if (part.first == part.last) fail_hole(part.low);
+    has_gap_ = false;
+    if (part.first == part.last) return add_hole(part.low);
     if (part.last - part.first == 1) return check_fills(part);
     for (std::size_t axis = 0; axis < part.low.size(); ++axis)
       if (split(part, axis)) return;
@@ -59,11 +63,11 @@ class TilingCheck {
     check_volume(part);
   }
 
-  void check_fills(const Part& part) const {
+  void check_fills(const Part& part) {
     const DcpChunk& only = chunk(part.first);
     for (std::size_t axis = 0; axis < part.low.size(); ++axis) {
-      if (only.start[axis] != part.low[axis]) fail_hole(part.low);
-      if (end_of(only, axis) != part.high[axis]) fail_hole(at_axis(part.low, axis, end_of(only, axis)));
+      if (only.start[axis] != part.low[axis]) add_hole(part.low);
+      if (end_of(only, axis) != part.high[axis]) add_hole(at_axis(part.low, axis, end_of(only, axis)));
     }
   }
 
@@ -75,14 +79,14 @@ class TilingCheck {
     i64 end = part.low[axis];
     for (std::size_t i = part.first; i < part.last; ++i) {
       const i64 start = chunk(i).start[axis];
-      if (start > end) fail_hole(at_axis(part.low, axis, end));
-      if (i > first && start == end) {
+      if (start > end) add_hole(at_axis(part.low, axis, end));
+      if (i > first && start >= end) {
         push_part(part, axis, first, i, end);
         first = i;
       }
       end = std::max(end, end_of(chunk(i), axis));
     }
-    if (end != part.high[axis]) fail_hole(at_axis(part.low, axis, end));
+    if (end != part.high[axis]) add_hole(at_axis(part.low, axis, end));
     if (first == part.first) return false;
     push_part(part, axis, first, part.last, end);
     return true;
@@ -123,12 +127,12 @@ class TilingCheck {
   }
 
   /// Chunks that do not overlap hold no more than their part, so the sum cannot overflow.
-  void check_volume(const Part& part) const {
+  void check_volume(const Part& part) {
     i64 held = 0;
     for (std::size_t i = part.first; i < part.last; ++i) held += volume(chunk(i).shape);
     std::vector<i64> extents(part.low.size());
     for (std::size_t axis = 0; axis < extents.size(); ++axis) extents[axis] = part.high[axis] - part.low[axis];
-    if (held != volume(extents)) fail_hole(part.low);
+    if (held != volume(extents) && !has_gap_) add_hole(part.low);
   }
 
   static i64 volume(const std::vector<i64>& extents) {
@@ -150,6 +154,11 @@ class TilingCheck {
 
   WhereAt where(u32 listed_at) const { return {part_, listed_at, tensor_.name}; }
 
+  void add_hole(const std::vector<i64>& position) {
+    has_gap_ = true;
+    if (!hole_ || position < *hole_) hole_ = position;
+  }
+
   [[noreturn]] void fail_hole(const std::vector<i64>& position) const {
     fail_at(ErrorCode::ChunkHole, where(tensor_.listed_at),
             "no chunk of '{}' {} holds what is at or after {}; a loader would leave it as it was", tensor_.name,
@@ -168,6 +177,9 @@ class TilingCheck {
   const InputPart& part_;
   std::vector<u32> order_;
   std::vector<Part> parts_;
+  std::optional<std::vector<i64>> hole_;
+  /// A hole was found in the part that is being checked.
+  bool has_gap_ = false;
   i64 steps_ = 0;
 };
 

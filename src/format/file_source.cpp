@@ -1,10 +1,13 @@
 #include "format/file_source.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "core/fail.hpp"
 #include "format/model_config.hpp"
 #include "format/trainer_args.hpp"
+#include "io/directory.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
@@ -29,6 +32,7 @@ FileSource::FileSource(const CheckpointFiles& files) : files_(files) {
   info_.extra_files = files.extra_files;
   info_.left_out = files.left_out;
   info_.dangling = files.dangling;
+  info_.warnings = files.warnings;
   info_.structure.iteration_dir = files.iteration_dir;
   info_.structure.tracker = files.tracker;
 }
@@ -115,6 +119,7 @@ void FileSource::add_opened(const File& file) {
 }
 
 File FileSource::open_shard(const std::string& name) {
+  constexpr std::size_t kNamed = 8;
   const fs::path path = files_.directory / name;
   try {
     File file = File::open_read(path);
@@ -124,8 +129,15 @@ File FileSource::open_shard(const std::string& name) {
     if (error.code() != ErrorCode::NotFound || !files_.index) throw;
     const auto lists = [&](const ShardIndex::Entry& entry) { return files_.index->files[entry.file] == name; };
     const auto entry = std::ranges::find_if(files_.index->entries, lists);
+    std::vector<std::string> missing = files_.index->files;
+    std::erase_if(missing, [&](const std::string& shard) { return path_exists(files_.directory / shard); });
+    const std::size_t more = missing.size() - std::min(missing.size(), kNamed);
+    missing.resize(missing.size() - more);
     fail_at(ErrorCode::IndexMissingShard, {files_.index_file, entry->offset, entry->tensor},
-            "lists the shard {}, which does not exist", name);
+            "lists {} shards, of which {} {} not there: {}{}. `hf download` of the same repository goes on with a "
+            "download that stopped",
+            files_.index->files.size(), missing.size() + more, missing.size() + more == 1 ? "is" : "are",
+            fmt::join(missing, ", "), more > 0 ? fmt::format(" and {} more", more) : std::string());
   }
 }
 

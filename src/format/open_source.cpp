@@ -112,8 +112,8 @@ bool add_dangling(const fs::path& entry, const std::string& prefix, CheckpointFi
   return true;
 }
 
-/// Files of a subdirectory, unless a checkpoint is in it: the `original/` of some repositories holds the
-/// same weights again.
+/// Files of a subdirectory, unless another checkpoint is in it: the `original/` of some repositories holds the
+/// same weights again. An index may list shards in one.
 void add_directory(const fs::path& directory, const std::string& prefix, CheckpointFiles& files);
 
 void add_entry(const fs::path& entry, const std::string& prefix, CheckpointFiles& files) {
@@ -137,10 +137,16 @@ void add_entry(const fs::path& entry, const std::string& prefix, CheckpointFiles
 
 void add_directory(const fs::path& directory, const std::string& prefix, CheckpointFiles& files) {
   const auto entries = sorted_entries(directory);
-  if (!listing_of(entries).shards.empty()) {
+  std::vector<std::string> others = listing_of(entries).shards;
+  const std::size_t all = others.size();
+  std::erase_if(others, [&](const std::string& name) {
+    return std::ranges::find(files.shards, prefix + name) != files.shards.end();
+  });
+  if (!others.empty() && others.size() == all) {
     files.left_out.push_back(prefix);
     return;
   }
+  for (const std::string& name : others) files.left_out.push_back(prefix + name);
   for (const auto& entry : entries) add_entry(entry, prefix, files);
 }
 
@@ -174,6 +180,15 @@ void check_promised_shards(const fs::path& directory, const std::vector<std::str
   }
 }
 
+/// Programs that look for one file first load another model than those that follow the index.
+void warn_of_rival(CheckpointFiles& files, std::string_view single) {
+  if (std::ranges::find(files.index->files, single) != files.index->files.end()) return;
+  files.warnings.push_back(fmt::format(
+      "{}: lies beside the {} shards that {} lists, and is none of them. transformers loads this file, vLLM and "
+      "glu-ckpt the shards; move away the one that is not meant",
+      (files.directory / single).string(), files.index->files.size(), fs::path(files.index_file).filename().string()));
+}
+
 /// Fills shards and index. Without an index, model.safetensors alone is the checkpoint, as it is for
 /// transformers. Beside an index whose shards are gone it is what merging the shards leaves behind.
 void pick_shards(CheckpointFiles& files, const Listing& listing) {
@@ -190,6 +205,7 @@ void pick_shards(CheckpointFiles& files, const Listing& listing) {
   files.shards = index.files;
   files.index = std::move(index);
   files.index_file = path.string();
+  if (has_single) warn_of_rival(files, kSingleFile);
 }
 
 /// A folder of one of Megatron's checkpoints; empty where there is none.
@@ -282,6 +298,7 @@ void pick_torch(CheckpointFiles& files, const Listing& listing) {
       files.shards = parsed.files;
       files.index = std::move(parsed);
       files.index_file = index.string();
+      if (single) warn_of_rival(files, "pytorch_model.bin");
       return;
     }
   }

@@ -139,7 +139,7 @@ void write_y(const std::string& path, bool overwrite, const std::vector<i64>& sh
 }  // namespace
 
 ForwardWritten forward(const ForwardRequest& request, const RunOptions& run) {
-  const Checkpoint checkpoint = open_checkpoint(request.checkpoint, request.from);
+  const Checkpoint checkpoint = open_and_warn(run, request.checkpoint, request.from);
   const Source& source = *checkpoint.source;
   const ExpertBlock& block = find_layer(checkpoint, request.layer);
   require_known_glu(checkpoint, block, request.from.option_prefix);

@@ -1,6 +1,8 @@
 #pragma once
 /// Tells which tensors that no template explains may still belong to experts.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string_view>
 #include <unordered_set>
@@ -8,6 +10,20 @@
 #include "glu_ckpt/layout.hpp"
 
 namespace glu_ckpt {
+
+/// Names the first tensor behind `prefix`, if there is one, that looks like experts though no naming has its name: by a
+/// word in it, or by a leading axis of as many as there are experts. Empty where none does.
+inline std::string foreign_experts_text(const Inventory& inventory, i64 num_experts, std::string_view prefix = {}) {
+  for (const TensorRef& tensor : inventory.tensors) {
+    if (!tensor.name.starts_with(prefix)) continue;
+    const bool is_mlx = tensor.name.find(".switch_mlp.") != std::string::npos;
+    const bool is_stack = num_experts > 1 && tensor.shape.size() == 3 && tensor.shape[0] == num_experts;
+    if (is_mlx || is_stack || tensor.name.find("experts.") != std::string::npos)
+      return fmt::format(". '{}' {} is there, and no naming that is known here has that name for experts{}",
+                         tensor.name, shape_text(tensor.shape), is_mlx ? ": MLX (mlx-lm) has it" : "");
+  }
+  return {};
+}
 
 /// Names that may be parts of experts without being one of their matrices: scales, zero points, packed
 /// forms. They stand under `experts`, or beside a known matrix.

@@ -5,8 +5,6 @@
 #include <optional>
 #include <set>
 
-#include "arch/dense_table.hpp"
-#include "arch/loads_in.hpp"
 #include "arch/model_view.hpp"
 #include "arch/recognize_model.hpp"
 #include "arch/trained_config.hpp"
@@ -21,6 +19,8 @@
 #include "layout/unknown_orders.hpp"
 #include "model/saved_arguments.hpp"
 #include "model/settle_idle.hpp"
+#include "model/stage.hpp"
+#include "model/stored_model.hpp"
 #include "model/unequal_scales.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/decoder_rules.hpp"
@@ -44,34 +44,6 @@ std::string_view what_is_in(std::string_view option) {
 std::filesystem::path file_of(const Source& source, const TensorRef& tensor) {
   if (!is_directory_at(source.path())) return source.path();
   return source.path() / source.structure().iteration_dir / source.inventory().files.at(tensor.file);
-}
-
-LoadsIn loaders_of(const Source& source, const ModelHints& hints, const Recognition& model, bool quantized) {
-  StoredModel stored;
-  stored.layout = model.layout;
-  for (const ExpertBlock& block : model.blocks)
-    if (!block.is_optimizer_state()) stored.experts.push_back(stored_as(block));
-  stored.has_rest = !model.others.empty() && lone_shard_text(source).empty();
-  stored.model_type = hints.model_type;
-  stored.text_model_type = hints.text_model_type;
-  stored.format = to_string(source.format());
-  stored.architecture = model.architecture.get();
-  stored.no_architecture = model.no_architecture;
-  if (!model.misfits.empty()) stored.why_no_rest = "config.json contradicts the tensors";
-  if (!model.wrapper.empty())
-    stored.why_no_rest = fmt::format("all keys begin with '{}', behind which programs do not look", model.wrapper);
-  const auto& files = source.extra_files();
-  stored.has_args = std::ranges::any_of(files, is_megatron_args, &ExtraFile::name);
-  // One beside a file that was given alone is none of its own, but programs find it.
-  stored.has_config = is_directory_at(source.path())
-                          ? std::ranges::find(files, "config.json", &ExtraFile::name) != files.end()
-                          : !source.hints().config.empty();
-  if (model.dense_naming != nullptr && stored.why_no_rest == StoredModel().why_no_rest)
-    stored.rest = model.dense_naming->name;
-  stored.quantized = quantized || holds_codes(model.blocks);
-  stored.mxfp8_blocks = holds_mxfp8_blocks(model.blocks);
-  stored.quant_method = read_quant_config(hints.config).method;
-  return loads_in(stored);
 }
 
 /// A config.json that was named says more than one that lies beside the checkpoint, and that more than a recorded one.
@@ -306,6 +278,12 @@ Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswer
   return checkpoint;
 }
 
+Checkpoint open_and_warn(const RunOptions& run, const std::filesystem::path& path, const SourceAnswers& answers) {
+  Checkpoint checkpoint = open_checkpoint(path, answers);
+  for (const std::string& text : file_doubts(*checkpoint.source, checkpoint.hints)) tell_warning(run, "{}", text);
+  return checkpoint;
+}
+
 namespace {
 
 /// Returns nothing where it cannot be told what belongs together: that is moved as it is, or refused for what moves it.
@@ -423,7 +401,9 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
           fmt::format("the order of gate and up in {} is unknown: say {}{} contiguous|interleaved:K, or record it with "
                       "`glu-ckpt stamp`, which writes it into the checkpoint",
                       what_is_in(answer), answers.option_prefix, answer));
-    inspection.loads_in = loaders_of(*inspection.source, hints, *inspection.recognition, !inspection.quantized.empty());
+    for (std::string& text : flaw_texts(*inspection.source, hints, *inspection.recognition))
+      inspection.problems.push_back(std::move(text));
+    inspection.loads_in = loads_in(*inspection.source, hints, *inspection.recognition, !inspection.quantized.empty());
   } catch (const Error& error) {
     inspection.problems.emplace_back(error.what());
     if (decodes_to_model(*inspection.source, found, answers))

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "glu_ckpt/model.hpp"
+#include "glu_ckpt/run_options.hpp"
 #include "quant/quant_config.hpp"
 #include "quant/recast_source.hpp"
 
@@ -47,6 +48,9 @@ std::vector<std::string> missing_answers(const Recognition& recognition);
 
 /// Reads what config.json and the files beside it say of how weights are quantized.
 QuantConfig quant_config_of(const Source& source, const ModelHints& hints);
+
+/// open_checkpoint(), and tells `run` what is doubtful about the set of files: every command that reads them says so.
+Checkpoint open_and_warn(const RunOptions& run, const std::filesystem::path& path, const SourceAnswers& answers = {});
 
 /// Says that the source is one file of several; empty where it is not.
 std::string lone_shard_text(const Source& source);

@@ -2,6 +2,7 @@
 
 #include "core/fail.hpp"
 #include "model/open_checkpoint.hpp"
+#include "model/stored_model.hpp"
 
 namespace glu_ckpt {
 
@@ -32,7 +33,7 @@ Stamped stamp(const std::filesystem::path& path, const SourceAnswers& answers, S
   const std::filesystem::path written = stamped_path(*checkpoint.source, path);
   if (mode == StampMode::Write) write_record(written, record);
   return {record_file_of(written), recognition.naming_settled ? layout.naming : "no naming", record["experts"],
-          record["glu"]};
+          record["glu"], file_doubts(*checkpoint.source, checkpoint.hints)};
 }
 
 Unstamped unstamp(const std::filesystem::path& path, StampMode mode) {

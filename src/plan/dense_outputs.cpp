@@ -6,6 +6,7 @@
 
 #include "arch/dense_layout.hpp"
 #include "arch/dense_roles.hpp"
+#include "arch/find_flaws.hpp"
 #include "arch/model_names.hpp"
 #include "arch/recognize_model.hpp"
 #include "core/compute.hpp"
@@ -15,19 +16,6 @@
 
 namespace glu_ckpt {
 namespace {
-
-/// A layer, or the whole model where the stack is empty.
-struct LayerId {
-  std::string_view stack;
-  i64 layer = 0;
-  bool operator<(const LayerId& other) const { return std::tie(stack, layer) < std::tie(other.stack, other.layer); }
-};
-
-struct PartId {
-  DenseRole role;
-  TensorKind kind;
-  bool operator<(const PartId& other) const { return std::tie(role, kind) < std::tie(other.role, other.kind); }
-};
 
 class DenseWriter {
  public:
@@ -47,11 +35,8 @@ class DenseWriter {
 
   void run() {
     check_explained();
-    check_layers();
-    for (const auto& [id, parts] : layers_) {
-      check_complete(id, parts);
-      write_layer(id, parts);
-    }
+    check_whole();
+    for (const auto& [id, parts] : layers_) write_layer(id, parts);
     check_used();
     cut_padding();
     write_copies();
@@ -63,16 +48,6 @@ class DenseWriter {
   using Parts = std::map<PartId, const DenseMatrix*>;
 
   const std::string& name_of(std::size_t tensor) const { return inventory_.tensors[tensor].name; }
-  LayerKind kind_of(const LayerId& id) const {
-    return id.stack.empty() ? architecture_.kinds.back() : architecture_.kind_of(id.stack, id.layer);
-  }
-  /// Returns whether the layer can have a tensor of the row.
-  bool is_in(const DenseRow& row, const LayerId& id) const {
-    if (row.place == Place::Model || id.stack.empty()) return row.place == Place::Model && id.stack.empty();
-    if (row.place == Place::Mtp && id.stack != "mtp") return false;
-    return applies(row, kind_of(id), architecture_);
-  }
-
   /// A shape that contradicts the configuration, or an optimizer's tensor, stops the whole conversion.
   void check_explained() const {
     if (!from_.misfits.empty()) {
@@ -89,150 +64,16 @@ class DenseWriter {
          name.empty() ? "" : ": ", target_.naming->name);
   }
 
-  void check_layers() const {
-    for (i64 layer = 0; layer < architecture_.layers; ++layer)
-      if (!layers_.contains({"decoder", layer}))
-        fail(ErrorCode::ModelIncomplete, {},
-             "layer {} is missing: config.json says num_hidden_layers {}, and no tensor of that layer is there", layer,
-             architecture_.layers);
-    if (!layers_.contains({})) fail(ErrorCode::ModelIncomplete, {}, "the embedding and the final norm are missing");
-    check_mtp_layers();
-    check_expert_layers();
-    check_experts();
-  }
-
-  /// A configuration promises MTP layers that many programs leave out, but none leaves out some of them.
-  void check_mtp_layers() const {
-    i64 found = 0;
-    for (const auto& [id, parts] : layers_)
-      if (id.stack == "mtp" && id.layer != found++)
-        fail(ErrorCode::ModelIncomplete, {}, "MTP layer {} is missing, but MTP layer {} is there", found - 1, id.layer);
-    if (found > 0 && found < architecture_.mtp_layers)
-      fail(ErrorCode::ModelIncomplete, {}, "MTP layer {} is missing: config.json says that there are {}", found,
-           architecture_.mtp_layers);
-  }
-
-  void check_expert_layers() const {
-    std::set<std::tuple<std::string_view, i64, ExpertSet>> found;
-    for (const ExpertBlock& block : from_.blocks) found.emplace(block.stack, block.layer, block.set);
-    for (const auto& [id, parts] : layers_) {
-      if (id.stack.empty() || kind_of(id).mlp != Mlp::Experts) continue;
-      const std::string prefix =
-          print_layer_prefix(*from_.dense_naming, from_.dense_root, id.stack, id.layer, architecture_.layers);
-      if (!found.contains({id.stack, id.layer, ExpertSet::Routed}))
-        fail(ErrorCode::ModelIncomplete, {}, "'{}' has no experts, but config.json makes it a MoE layer", prefix);
-      if (architecture_.shared_width > 0 && !found.contains({id.stack, id.layer, ExpertSet::Shared}))
-        fail(ErrorCode::ModelIncomplete, {}, "'{}' has no shared expert, but config.json says {} {}", prefix,
-             architecture_.shared_width_field, architecture_.shared_width);
-    }
-  }
-
-  void check_experts() const {
-    for (const ExpertBlock& block : from_.blocks) {
-      const bool routed = block.set == ExpertSet::Routed;
-      const i64 width = routed ? architecture_.expert_width : architecture_.shared_width;
-      const std::string& name = name_of(block.matrices.front().tensor);
-      if (routed && block.num_experts != architecture_.num_experts)
-        fail(ErrorCode::ModelShape, {{}, name}, "layer {} has {} experts, but config.json says {}", layer_label(block),
-             block.num_experts, architecture_.num_experts);
-      const bool says_width = width > 0 || (!routed && architecture_.says_shared_width);
-      if (block.hidden_size != architecture_.extent(Dim::Hidden) || (says_width && block.intermediate_size != width))
-        fail(ErrorCode::ModelShape, {{}, name},
-             "'{}': layer {}'s {} experts map {} to {}, but config.json says hidden_size {} and {} {}", name,
-             layer_label(block), to_string(block.set), block.hidden_size, block.intermediate_size,
-             architecture_.extent(Dim::Hidden),
-             routed ? architecture_.expert_width_field : architecture_.shared_width_field, width);
-      check_expert_biases(block);
-    }
-  }
-
-  void check_expert_biases(const ExpertBlock& block) const {
-    if (!architecture_.family->biases_everywhere) return;
-    for (const Matrix& matrix : block.matrices) {
-      if (matrix.kind != TensorKind::Weight || matrix.expert > 0) continue;
-      const auto is_its_bias = [&](const Matrix& other) {
-        return other.kind == TensorKind::Bias && other.role == matrix.role;
-      };
-      if (std::ranges::none_of(block.matrices, is_its_bias))
-        fail(ErrorCode::ModelIncomplete, {{}, name_of(matrix.tensor)},
-             "'{}' is there, but layer {}'s {} experts have no {} biases, which a {} model has", name_of(matrix.tensor),
-             layer_label(block), to_string(block.set), to_string(matrix.role), architecture_.model_type);
-    }
-  }
-
-  /// Everything that the family's own checkpoints have must be there, whatever naming this one is in. What only some
-  /// models have is in all layers of a kind or in none.
-  void check_complete(const LayerId& id, const Parts& parts) {
-    for_each_row(architecture_.family->naming, [&](const DenseRow& row) {
-      if (row.copy || !is_in(row, id)) return;
-      for (const DenseRole role : row.all_roles()) {
-        if (role == DenseRole::Head && architecture_.tied) continue;
-        const PartId part{role, TensorKind::Weight};
-        if (!row.optional && !parts.contains(part)) fail_missing(id, part);
-        if (row.optional) check_same_everywhere(id, part, parts.contains(part));
-        if (role == DenseRole::CorrectionBias && architecture_.corrected_router && !parts.contains(part))
-          fail_missing(id, part);
-        if (row.has_kinds()) check_bias(id, role, parts);
-      }
-    });
-  }
-
-  static bool has_field_of_bias(DenseRole role) {
-    return role == DenseRole::Q || role == DenseRole::K || role == DenseRole::V;
-  }
-
-  void check_bias(const LayerId& id, DenseRole role, const Parts& parts) {
-    const PartId bias{role, TensorKind::Bias};
-    const auto found = parts.find(bias);
-    const bool present = found != parts.end();
-    const bool by_field = has_field_of_bias(role);
-    const bool everywhere = architecture_.family->biases_everywhere;
-    if (!present && everywhere && by_field && architecture_.attention_bias == false)
-      fail(ErrorCode::NoMap, {},
-           "config.json says that {} is false, and the attention of this {} model has no biases, but its experts have: "
-           "Megatron-Core's GPTModel has biases in all linear layers or in none, so there is no map of such models",
-           architecture_.attention_bias_field, architecture_.model_type);
-    if (!present && (everywhere || (by_field && architecture_.attention_bias == true))) fail_missing(id, bias);
-    if (present && by_field && architecture_.attention_bias == false) {
-      const std::string& name = name_of(found->second->matrix.tensor);
-      fail(ErrorCode::ModelShape, {{}, name}, "'{}' is there, but config.json says that {} is false", name,
-           architecture_.attention_bias_field);
-    }
-    check_same_everywhere(id, bias, present);
-  }
-
-  void check_same_everywhere(const LayerId& id, const PartId& part, bool present) {
-    const auto [first, is_new] = optional_.emplace(part, std::pair(id, present));
-    if (is_new || first->second.second == present) return;
-    fail_missing(present ? first->second.first : id, part);
-  }
-
-  /// Names the key that the source's own naming would have.
-  [[noreturn]] void fail_missing(const LayerId& id, const PartId& part) const {
-    std::string key;
-    for_each_row(*from_.dense_naming, [&](const DenseRow& row) {
-      if (key.empty() && !row.copy && is_in(row, id) && std::ranges::count(row.all_roles(), part.role) > 0)
-        key =
-            print_key(*from_.dense_naming, row, from_.dense_root, id.stack, id.layer, part.kind, architecture_.layers);
-    });
-    DenseMatrix where;
-    where.stack = id.stack;
-    where.layer = id.layer;
-    const bool by_field = part.kind == TensorKind::Bias && architecture_.attention_bias.has_value();
-    fail(ErrorCode::ModelIncomplete, {{}, key}, "'{}' is missing: {}{}{} of a {} model{}", key,
-         id.stack.empty() ? std::string() : fmt::format("layer {}'s ", layer_label(where)), to_string(part.role),
-         part.kind == TensorKind::Bias ? " bias" : "", architecture_.model_type,
-         by_field && has_field_of_bias(part.role)
-             ? fmt::format(", of which config.json says {} {}", architecture_.attention_bias_field,
-                           *architecture_.attention_bias)
-             : std::string());
+  void check_whole() const {
+    const auto flaw = std::ranges::find_if(from_.flaws, &ModelFlaw::stops_renaming);
+    if (flaw != from_.flaws.end()) fail(flaw->code, {{}, flaw->tensor}, "{}", flaw->text);
   }
 
   // ---- writing ----------------------------------------------------------------------------------
 
   void write_layer(const LayerId& id, const Parts& parts) {
     for_each_row(*target_.naming, [&](const DenseRow& row) {
-      if (row.copy || !is_in(row, id)) return;
+      if (row.copy || row.former || !is_in(row, id, architecture_)) return;
       write(row, id, TensorKind::Weight, parts);
       if (row.has_kinds()) write(row, id, TensorKind::Bias, parts);
     });
@@ -244,8 +85,10 @@ class DenseWriter {
       if (const auto found = parts.find({role, kind}); found != parts.end()) matrices.push_back(found->second);
     if (matrices.empty()) return;
     if (matrices.size() < row.num_roles)
-      for (const DenseRole role : row.all_roles())
-        if (!parts.contains({role, kind})) fail_missing(id, {role, kind});
+      fail(ErrorCode::ModelIncomplete, {{}, name_of(matrices.front()->matrix.tensor)},
+           "'{}' needs '{}' and what else stands beside it, and {} of {} are there",
+           print_key(*target_.naming, row, target_.root, id.stack, id.layer, kind, architecture_.layers),
+           name_of(matrices.front()->matrix.tensor), matrices.size(), row.num_roles);
     const DenseMatrix& first = *matrices.front();
     const Dtype dtype = written_dtype(row, first);
     DraftOutput output;
@@ -473,8 +316,6 @@ class DenseWriter {
   std::set<const DenseMatrix*> used_;
   /// The roles that a source's tensor has, by its number.
   std::map<std::size_t, std::set<DenseRole>> roles_in_;
-  /// The parts that only some models have: the first layer that was seen, and whether it has the part.
-  std::map<PartId, std::pair<LayerId, bool>> optional_;
   i64 renamed_ = 0, fused_ = 0, split_ = 0, computed_ = 0, unknown_ = 0;
 };
 

@@ -10,6 +10,7 @@
 #include "arch/model_names.hpp"
 #include "core/fail.hpp"
 #include "core/hash.hpp"
+#include "layout/expert_like_names.hpp"
 #include "layout/layout_table.hpp"
 #include "layout/optimizer_names.hpp"
 #include "layout/unknown_orders.hpp"
@@ -309,7 +310,8 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   const bool only_format = options.new_format && !asks_layout;
   if (from.blocks.empty() && !from.unexplained.empty() && !only_format) fail_unexplained(inventory, from);
   if (from.blocks.empty() && !only_format)
-    fail(ErrorCode::NoExperts, {}, "no expert tensors were recognized, so there is no layout to change");
+    fail(ErrorCode::NoExperts, {}, "no expert tensors were recognized, so there is no layout to change{}",
+         foreign_experts_text(inventory, from.architecture == nullptr ? 0 : from.architecture->num_experts));
   const DenseNaming* const whole = whole_model_naming(inventory, from, options.to);
   const bool to_hf = whole != nullptr && whole == &from.architecture->family->naming;
   FormerModel former;

@@ -97,8 +97,8 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   // A and B are decoded by two roads where both are.
   SourceAnswers answers_a = options.a;
   answers_a.decode_plainly = true;
-  Checkpoint a = open_checkpoint(path_a, answers_a);
-  Checkpoint b = open_checkpoint(path_b, options.b);
+  Checkpoint a = open_and_warn(run, path_a, answers_a);
+  Checkpoint b = open_and_warn(run, path_b, options.b);
   share_scale_rows(path_a, answers_a, b, a);
   share_scale_rows(path_b, options.b, a, b);
   share_one_scale(a, b);
@@ -141,8 +141,8 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
 
 std::vector<LayerForward> verify_forward(const std::filesystem::path& path_a, const std::filesystem::path& path_b,
                                          const VerifyOptions& options, const RunOptions& run) {
-  const Checkpoint a = open_checkpoint(path_a, options.a);
-  const Checkpoint b = open_checkpoint(path_b, options.b);
+  const Checkpoint a = open_and_warn(run, path_a, options.a);
+  const Checkpoint b = open_and_warn(run, path_b, options.b);
   require_known_glu(a, options.a.option_prefix, b, options.b.option_prefix);
   const auto runner = open_runner(run);
   return run_experts(run, a, b, *runner, forward_options(options.compute, options.subset, run, a, b));
@@ -163,8 +163,8 @@ void warn_of_damage(const RunOptions& run, const Checkpoint& checkpoint, std::st
 
 Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path_b, const DiffOptions& options,
           const RunOptions& run) {
-  Checkpoint a = open_checkpoint(path_a, options.a);
-  Checkpoint b = open_checkpoint(path_b, options.b);
+  Checkpoint a = open_and_warn(run, path_a, options.a);
+  Checkpoint b = open_and_warn(run, path_b, options.b);
   share_scale_rows(path_a, options.a, b, a);
   share_scale_rows(path_b, options.b, a, b);
   share_one_scale(a, b);
@@ -200,7 +200,7 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
 }
 
 CheckpointDigest digest(const std::filesystem::path& path, const SourceAnswers& answers, const RunOptions& run) {
-  Checkpoint checkpoint = open_checkpoint(path, answers);
+  Checkpoint checkpoint = open_and_warn(run, path, answers);
   require_known_glu(checkpoint, answers.option_prefix);
   const auto backend = open_backend(run, 0);
   backend->ready();

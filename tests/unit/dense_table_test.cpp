@@ -123,7 +123,8 @@ std::map<DenseRole, int> roles_in(const DenseNaming& naming, Place place, LayerK
                                   const Architecture& architecture) {
   std::map<DenseRole, int> roles;
   for_each_row(naming, [&](const DenseRow& row) {
-    if (row.copy || row.place != place || (place == Place::Layer && !applies(row, kind, architecture))) return;
+    if (row.copy || row.former || row.place != place || (place == Place::Layer && !applies(row, kind, architecture)))
+      return;
     for (const DenseRole role : row.all_roles()) ++roles[role];
   });
   return roles;

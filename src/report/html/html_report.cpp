@@ -62,7 +62,7 @@ std::string layout_text(const Inspection& inspection) {
 }
 
 std::string loaders_text(const LoadsIn& found) {
-  if (found.loaders.empty()) return "nothing as it is: " + html(found.why_none);
+  if (found.loaders.empty()) return (found.is_unknown ? "unknown: " : "nothing as it is: ") + html(found.why_none);
   std::string text;
   for (const Loader& loader : found.loaders)
     text += fmt::format("{}{}, {}{}", text.empty() ? "" : "<br>", html(loader.program), html(loader.versions),
@@ -319,6 +319,8 @@ HtmlReport html_report(const std::filesystem::path& path_a, const std::optional<
   HtmlReport report;
   const PageSide a{path_a.string(), inspect(path_a, options.a)};
   std::optional<PageSide> b;
+  if (!path_b && run.observer != nullptr)
+    for (const std::string& warning : a.inspection.source->info().warnings) run.observer->warn(warning);
   if (path_b) b.emplace(PageSide{path_b->string(), inspect(*path_b, options.b)});
   std::vector<const PageSide*> sides = {&a};
   if (b) sides.push_back(&*b);

@@ -50,7 +50,9 @@ std::string difference_text(const Difference& difference) {
 }
 
 std::string loads_in_text(const LoadsIn& found) {
-  if (found.loaders.empty()) return fmt::format("loads in    nothing as it is: {}\n", printable(found.why_none));
+  if (found.loaders.empty())
+    return fmt::format("loads in    {}: {}\n", found.is_unknown ? "unknown" : "nothing as it is",
+                       printable(found.why_none));
   std::string text;
   for (const Loader& loader : found.loaders)
     text += fmt::format("{:<12}{}, {}{}{}\n", text.empty() ? "loads in" : "", loader.program, loader.versions,

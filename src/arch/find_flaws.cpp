@@ -1,0 +1,310 @@
+#include "arch/find_flaws.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "arch/dense_roles.hpp"
+#include "layout/expert_like_names.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Flaws beyond these get no hint at a tensor that may be meant, for which all names are searched.
+constexpr std::size_t kHinted = 16;
+
+class FlawFinder {
+ public:
+  FlawFinder(const Inventory& inventory, const Recognition& model, const StandIns& stand_ins)
+      : inventory_(inventory),
+        model_(model),
+        stand_ins_(stand_ins),
+        architecture_(*model.architecture),
+        naming_(model.dense_naming != nullptr ? *model.dense_naming : model.architecture->family->naming),
+        root_(model.dense_naming != nullptr ? model.dense_root : "model.") {
+    for (const DenseMatrix& matrix : model.dense) {
+      layers_[{matrix.stack, matrix.layer}].insert({matrix.role, matrix.matrix.kind});
+      read_.insert(matrix.matrix.tensor);
+    }
+    for (const auto& [part, tensor] : stand_ins)
+      if (part.first.layer != kAllLayers)
+        layers_[part.first];
+      else
+        for (i64 layer = 0; layer < architecture_.layers; ++layer) layers_[{part.first.stack, layer}];
+    for (const ExpertBlock& block : model.blocks)
+      if (!block.is_optimizer_state() && (block.stack == "decoder" || block.stack == "mtp")) {
+        layers_[{block.stack == "mtp" ? "mtp" : "decoder", block.layer}];
+        experts_.emplace(block.stack, block.layer, block.set);
+      }
+    for_each_row(architecture_.family->naming, [&](const DenseRow& row) { has_mtp_ |= row.place == Place::Mtp; });
+  }
+
+  std::vector<ModelFlaw> find() {
+    check_layers();
+    check_mtp_layers();
+    check_expert_layers();
+    check_experts();
+    layers_[{}];
+    for (const auto& [id, parts] : layers_) {
+      const bool is_known = id.stack == "mtp" ? has_mtp_ : id.layer < architecture_.layers;
+      if (is_known) check_complete(id, parts);
+    }
+    return std::move(flaws_);
+  }
+
+ private:
+  using Parts = std::set<PartId>;
+
+  const std::string& name_of(std::size_t tensor) const { return inventory_.tensors[tensor].name; }
+
+  template <typename... Args>
+  void add(ErrorCode code, std::string tensor, fmt::format_string<Args...> text, Args&&... args) {
+    flaws_.push_back(
+        {ModelFlaw::Kind::Broken, code, std::move(tensor), fmt::format(text, std::forward<Args>(args)...)});
+  }
+
+  /// Layers that are missing one behind the other are one flaw.
+  void check_layers() {
+    for (i64 layer = 0; layer < architecture_.layers; ++layer) {
+      if (layers_.contains({"decoder", layer})) continue;
+      i64 last = layer;
+      while (last + 1 < architecture_.layers && !layers_.contains({"decoder", last + 1})) ++last;
+      const std::string which = last == layer ? fmt::format("layer {} is missing", layer)
+                                              : fmt::format("layers {} to {} are missing", layer, last);
+      add(ErrorCode::ModelIncomplete, {}, "{}: config.json says num_hidden_layers {}, and no tensor of {} is there",
+          which, architecture_.layers, last == layer ? "that layer" : "those layers");
+      layer = last;
+    }
+  }
+
+  /// A configuration promises MTP layers that many programs leave out, but none leaves out some of them.
+  void check_mtp_layers() {
+    i64 found = 0;
+    for (const auto& [id, parts] : layers_) {
+      if (id.stack != "mtp") continue;
+      if (has_mtp_ && id.layer != found)
+        add(ErrorCode::ModelIncomplete, {}, "MTP layer {} is missing, but MTP layer {} is there", found, id.layer);
+      found = id.layer + 1;
+    }
+    const i64 said = architecture_.mtp_layers;
+    if (has_mtp_ && found > 0 && found < said)
+      add(ErrorCode::ModelIncomplete, {}, "MTP layer {} is missing: config.json says that there are {} ({})", found,
+          said, architecture_.mtp_field);
+    // Families whose MTP layers have names of their own need no field that counts them.
+    const bool by_name = !architecture_.family->naming.mtp_layers.empty() && !architecture_.says_mtp_layers;
+    if (found <= std::max<i64>(said, 0) || (by_name && found == 1)) return;
+    std::string text = fmt::format(
+        "the checkpoint has {} MTP layer{}, but config.json {}; programs do not expect '{}' then. Set {} to {}", found,
+        found == 1 ? "" : "s",
+        architecture_.says_mtp_layers ? fmt::format("says {} ({})", std::max<i64>(said, 0), architecture_.mtp_field)
+                                      : fmt::format("does not say so (no number in {})", architecture_.mtp_field),
+        layer_prefix({"mtp", std::max<i64>(said, 0)}), architecture_.mtp_field, found);
+    if (!has_mtp_)
+      text =
+          fmt::format("'{}' has experts, but config.json says num_hidden_layers {}, and a {} model has no MTP layers",
+                      layer_prefix({"mtp", 0}), architecture_.layers, architecture_.model_type);
+    flaws_.push_back({ModelFlaw::Kind::ExtraMtp, ErrorCode::ModelShape, {}, std::move(text)});
+  }
+
+  std::string layer_prefix(const LayerId& id) const {
+    return print_layer_prefix(naming_, root_, id.stack, id.layer, architecture_.layers);
+  }
+
+  LayerKind kind_of(const LayerId& id) const { return architecture_.kind_of(id.stack, id.layer); }
+
+  void check_expert_layers() {
+    for (const auto& [id, parts] : layers_) {
+      if (id.stack.empty() || (id.stack == "decoder" && id.layer >= architecture_.layers) ||
+          (id.stack == "mtp" && !has_mtp_) || kind_of(id).mlp != Mlp::Experts)
+        continue;
+      if (!experts_.contains({id.stack, id.layer, ExpertSet::Routed}))
+        add(ErrorCode::ModelIncomplete, {}, "'{}' has no experts, but config.json makes it a MoE layer{}",
+            layer_prefix(id),
+            flaws_.size() < kHinted ? foreign_experts_text(inventory_, architecture_.num_experts, layer_prefix(id))
+                                    : std::string());
+      if (architecture_.shared_width > 0 && !experts_.contains({id.stack, id.layer, ExpertSet::Shared}))
+        add(ErrorCode::ModelIncomplete, {}, "'{}' has no shared expert, but config.json says {} {}", layer_prefix(id),
+            architecture_.shared_width_field, architecture_.shared_width);
+    }
+  }
+
+  void check_experts() {
+    for (const ExpertBlock& block : model_.blocks) {
+      if (block.is_optimizer_state()) continue;
+      const bool routed = block.set == ExpertSet::Routed;
+      const i64 width = routed ? architecture_.expert_width : architecture_.shared_width;
+      const std::string& name = name_of(block.matrices.front().tensor);
+      if (routed && block.num_experts != architecture_.num_experts)
+        add(ErrorCode::ModelShape, name, "layer {} has {} experts, but config.json says {}", layer_label(block),
+            block.num_experts, architecture_.num_experts);
+      const bool says_width = width > 0 || (!routed && architecture_.says_shared_width);
+      if (block.hidden_size != architecture_.extent(Dim::Hidden) || (says_width && block.intermediate_size != width))
+        add(ErrorCode::ModelShape, name,
+            "'{}': layer {}'s {} experts map {} to {}, but config.json says hidden_size {} and {} {}", name,
+            layer_label(block), to_string(block.set), block.hidden_size, block.intermediate_size,
+            architecture_.extent(Dim::Hidden),
+            routed ? architecture_.expert_width_field : architecture_.shared_width_field, width);
+      check_expert_biases(block);
+    }
+  }
+
+  void check_expert_biases(const ExpertBlock& block) {
+    if (!architecture_.family->biases_everywhere) return;
+    for (const Matrix& matrix : block.matrices) {
+      if (matrix.kind != TensorKind::Weight || matrix.expert > 0) continue;
+      const auto is_its_bias = [&](const Matrix& other) {
+        return other.kind == TensorKind::Bias && other.role == matrix.role;
+      };
+      if (std::ranges::none_of(block.matrices, is_its_bias))
+        add(ErrorCode::ModelIncomplete, name_of(matrix.tensor),
+            "'{}' is there, but layer {}'s {} experts have no {} biases, which a {} model has", name_of(matrix.tensor),
+            layer_label(block), to_string(block.set), to_string(matrix.role), architecture_.model_type);
+    }
+  }
+
+  /// Everything that the family's own checkpoints have must be there, whatever naming this one is in. What only some
+  /// models have is in all layers of a kind or in none.
+  void check_complete(const LayerId& id, const Parts& parts) {
+    for_each_row(architecture_.family->naming, [&](const DenseRow& row) {
+      if (row.former || row.copy || !is_in(row, id, architecture_)) return;
+      for (const DenseRole role : row.all_roles()) {
+        if (role == DenseRole::Head && architecture_.tied) continue;
+        const PartId part{role, TensorKind::Weight};
+        const bool present = is_there(id, parts, part);
+        const bool needed = !row.optional || (role == DenseRole::CorrectionBias && architecture_.corrected_router);
+        if (needed && !present) add_missing(id, part);
+        if (!needed) check_same_everywhere(id, part, present);
+        if (row.has_kinds()) check_bias(id, role, parts);
+      }
+    });
+  }
+
+  /// What stands in for a part is no gap, though nothing moves it.
+  bool is_there(const LayerId& id, const Parts& parts, const PartId& part) {
+    if (parts.contains(part)) return true;
+    auto found = stand_ins_.find({id, part});
+    if (found == stand_ins_.end()) found = stand_ins_.find({{id.stack, kAllLayers}, part});
+    if (found == stand_ins_.end()) return false;
+    const TensorRef& tensor = inventory_.tensors[found->second];
+    const bool is_misfit =
+        std::ranges::find(model_.misfits, found->second, &DenseMisfit::tensor) != model_.misfits.end();
+    if (!is_misfit)
+      flaws_.push_back({ModelFlaw::Kind::NotMoved, ErrorCode::ModelIncomplete, tensor.name,
+                        fmt::format("'{}' is {} {}: it holds codes of {}{} of a {} model, and codes outside of the "
+                                    "experts have no place in another naming",
+                                    tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), of_layer(id),
+                                    to_string(part.role), architecture_.model_type)});
+    return true;
+  }
+
+  static bool has_field_of_bias(DenseRole role) {
+    return role == DenseRole::Q || role == DenseRole::K || role == DenseRole::V;
+  }
+
+  void check_bias(const LayerId& id, DenseRole role, const Parts& parts) {
+    const PartId bias{role, TensorKind::Bias};
+    const bool present = is_there(id, parts, bias), by_field = has_field_of_bias(role);
+    const bool everywhere = architecture_.family->biases_everywhere;
+    if (!present && everywhere && by_field && architecture_.attention_bias == false) {
+      flaws_.push_back(
+          {ModelFlaw::Kind::NotMoved,
+           ErrorCode::NoMap,
+           {},
+           fmt::format("config.json says that {} is false, and the attention of this {} model has no biases, but its "
+                       "experts have: Megatron-Core's GPTModel has biases in all linear layers or in none, so there is "
+                       "no map of such models",
+                       architecture_.attention_bias_field, architecture_.model_type)});
+      return;
+    }
+    if (!present && (everywhere || (by_field && architecture_.attention_bias == true))) return add_missing(id, bias);
+    if (present && by_field && architecture_.attention_bias == false) {
+      const std::string name = key_of(id, bias);
+      add(ErrorCode::ModelShape, name, "'{}' is there, but config.json says that {} is false", name,
+          architecture_.attention_bias_field);
+    }
+    check_same_everywhere(id, bias, present);
+  }
+
+  void check_same_everywhere(const LayerId& id, const PartId& part, bool present) {
+    const auto [first, is_new] = optional_.emplace(part, std::pair(id, present));
+    if (is_new || first->second.second == present) return;
+    add_missing(present ? first->second.first : id, part);
+  }
+
+  /// The key that the source's own naming would have.
+  std::string key_of(const LayerId& id, const PartId& part) const {
+    std::string key;
+    for_each_row(naming_, [&](const DenseRow& row) {
+      if (key.empty() && !row.former && !row.copy && is_in(row, id, architecture_) &&
+          std::ranges::count(row.all_roles(), part.role) > 0)
+        key = print_key(naming_, row, root_, id.stack, id.layer, part.kind, architecture_.layers);
+    });
+    return key;
+  }
+
+  static std::string of_layer(const LayerId& id) {
+    DenseMatrix where;
+    where.stack = id.stack;
+    where.layer = id.layer;
+    return id.stack.empty() ? std::string() : fmt::format("layer {}'s ", layer_label(where));
+  }
+
+  void add_missing(const LayerId& id, const PartId& part) {
+    const std::string key = key_of(id, part);
+    if (!missing_.insert(key).second) return;
+    const bool by_field = part.kind == TensorKind::Bias && architecture_.attention_bias.has_value();
+    add(ErrorCode::ModelIncomplete, key, "'{}' is missing: {}{}{} of a {} model{}{}", key, of_layer(id),
+        to_string(part.role), part.kind == TensorKind::Bias ? " bias" : "", architecture_.model_type,
+        by_field && has_field_of_bias(part.role)
+            ? fmt::format(", of which config.json says {} {}", architecture_.attention_bias_field,
+                          *architecture_.attention_bias)
+            : std::string(),
+        flaws_.size() < kHinted ? hint_at(key) : std::string());
+  }
+
+  /// Names a tensor that looks like the missing one under a name that programs do not read.
+  std::string hint_at(const std::string& key) const {
+    const std::size_t dot = key.rfind('.');
+    const std::string of_lora = key.substr(0, dot) + ".base_layer" + key.substr(std::min(dot, key.size()));
+    const std::string behind = "." + key;
+    for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) {
+      const std::string& name = name_of(i);
+      if (read_.contains(i)) continue;
+      if (name.ends_with(of_lora))
+        return fmt::format(". '{}' is there: an adapter (LoRA) that was not merged; merge it first", name);
+      if (name.ends_with(behind)) return fmt::format(". '{}' is there, a name that programs do not read", name);
+      if (key.ends_with("." + name)) return fmt::format(". '{}' is there, a name that programs do not read", name);
+    }
+    return {};
+  }
+
+  const Inventory& inventory_;
+  const Recognition& model_;
+  const StandIns& stand_ins_;
+  const Architecture& architecture_;
+  const DenseNaming& naming_;
+  const std::string root_;
+  std::map<LayerId, Parts> layers_;
+  std::set<std::tuple<std::string_view, i64, ExpertSet>> experts_;
+  std::set<std::size_t> read_;
+  /// The first layer that may have an optional part, and whether it has.
+  std::map<PartId, std::pair<LayerId, bool>> optional_;
+  std::set<std::string> missing_;
+  bool has_mtp_ = false;
+  std::vector<ModelFlaw> flaws_;
+};
+
+}  // namespace
+
+bool is_in(const DenseRow& row, const LayerId& id, const Architecture& architecture) {
+  if (row.place == Place::Model || id.stack.empty()) return row.place == Place::Model && id.stack.empty();
+  if (row.place == Place::Mtp && id.stack != "mtp") return false;
+  return applies(row, architecture.kind_of(id.stack, id.layer), architecture);
+}
+
+std::vector<ModelFlaw> find_flaws(const Inventory& inventory, const Recognition& model, const StandIns& stand_ins) {
+  return FlawFinder(inventory, model, stand_ins).find();
+}
+
+}  // namespace glu_ckpt

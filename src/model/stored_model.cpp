@@ -1,0 +1,160 @@
+#include "model/stored_model.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "arch/config_fields.hpp"
+#include "arch/dense_table.hpp"
+#include "format/checkpoint_files.hpp"
+#include "io/directory.hpp"
+#include "layout/element_grid.hpp"
+#include "model/open_checkpoint.hpp"
+#include "quant/quant_config.hpp"
+
+namespace glu_ckpt {
+
+StoredModel stored_model(const Source& source, const ModelHints& hints, const Recognition& model) {
+  StoredModel stored;
+  stored.layout = model.layout;
+  stored.has_rest = !model.others.empty() && lone_shard_text(source).empty();
+  stored.model_type = hints.model_type;
+  stored.text_model_type = hints.text_model_type;
+  stored.says_experts = hints.num_experts.value_or(0) > 0;
+  stored.architecture = model.architecture.get();
+  stored.no_architecture = model.no_architecture;
+  stored.quantized = holds_codes(model.blocks);
+  stored.mxfp8_blocks = holds_mxfp8_blocks(model.blocks);
+  stored.quant_method = read_quant_config(hints.config).method;
+  const auto& files = source.extra_files();
+  stored.is_adapter = std::ranges::find(files, "adapter_config.json", &ExtraFile::name) != files.end();
+  return stored;
+}
+
+LoadsIn loads_in(const Source& source, const ModelHints& hints, const Recognition& model, bool quantized) {
+  StoredModel stored = stored_model(source, hints, model);
+  for (const ExpertBlock& block : model.blocks)
+    if (!block.is_optimizer_state()) stored.experts.push_back(stored_as(block));
+  stored.format = to_string(source.format());
+  if (!model.misfits.empty()) stored.why_no_rest = "config.json contradicts the tensors";
+  if (!model.wrapper.empty())
+    stored.why_no_rest = fmt::format("all keys begin with '{}', behind which programs do not look", model.wrapper);
+  const auto& files = source.extra_files();
+  stored.has_args = std::ranges::any_of(files, is_megatron_args, &ExtraFile::name);
+  // One beside a file that was given alone is none of its own, but programs find it.
+  stored.has_config = is_directory_at(source.path())
+                          ? std::ranges::find(files, "config.json", &ExtraFile::name) != files.end()
+                          : !source.hints().config.empty();
+  if (model.dense_naming != nullptr && stored.why_no_rest == StoredModel().why_no_rest)
+    stored.rest = model.dense_naming->name;
+  if (const std::vector<std::string> doubts = file_doubts(source, hints); !doubts.empty())
+    stored.not_whole = doubts.front();
+  if (stored.not_whole.empty()) stored.not_whole = lone_shard_text(source);
+  if (stored.not_whole.empty()) stored.not_whole = why_not_whole(model, stored.rest, true);
+  stored.quantized |= quantized;
+  return loads_in(stored);
+}
+
+std::string why_not_whole(const Recognition& model, std::string_view rest, bool keeps_keys) {
+  using Kind = ModelFlaw::Kind;
+  const auto counts = [&](const ModelFlaw& flaw) {
+    return flaw.kind == Kind::Broken || (flaw.kind == Kind::OtherPrefix && keeps_keys) ||
+           (flaw.kind == Kind::ExtraMtp && rest == "hf");
+  };
+  const auto flaw = std::ranges::find_if(model.flaws, counts);
+  return flaw == model.flaws.end() ? std::string() : flaw->text;
+}
+
+namespace {
+
+/// The ranks in the name of a directory such as mp_rank_01_002.
+std::vector<i64> ranks_in(std::string_view name) {
+  std::vector<i64> ranks;
+  while (!name.empty()) {
+    i64 rank = 0;
+    const auto [end, fault] = std::from_chars(name.data(), name.data() + name.size(), rank);
+    if (fault != std::errc()) return {};
+    ranks.push_back(rank);
+    name.remove_prefix(static_cast<std::size_t>(end - name.data()));
+    if (!name.empty() && name.front() != '_') return {};
+    if (!name.empty()) name.remove_prefix(1);
+  }
+  return ranks;
+}
+
+/// The directories of ranks that hold files of the checkpoint.
+std::set<std::vector<i64>> ranks_of(const Source& source) {
+  constexpr std::string_view kPrefix = "mp_rank_";
+  std::set<std::vector<i64>> ranks;
+  const auto add = [&](std::string_view file) {
+    if (!file.starts_with(kPrefix)) return;
+    const std::string_view behind = file.substr(kPrefix.size());
+    ranks.insert(ranks_in(behind.substr(0, behind.find('/'))));
+  };
+  for (const std::string& file : source.inventory().files) add(file);
+  for (const TorchTree& tree : source.structure().trees) add(tree.file);
+  return ranks;
+}
+
+}  // namespace
+
+/// Megatron names a directory after the ranks of tensor, pipeline and expert parallelism, the latter two where there
+/// are several.
+std::string missing_ranks_text(const Source& source, const ModelHints& hints) {
+  const std::set<std::vector<i64>> found = ranks_of(source);
+  if (found.empty() || hints.trained_args.empty()) return {};
+  const ConfigFields args(hints.trained_args);
+  constexpr i64 kMost = 1 << 16;
+  const auto size_of = [&](std::string_view name) {
+    return std::clamp<i64>(args.integer({name}).value_or(1), 1, kMost);
+  };
+  const i64 tensor = size_of("tensor_model_parallel_size"), pipeline = size_of("pipeline_model_parallel_size");
+  const i64 expert = size_of("expert_model_parallel_size");
+  // Experts that are cut in another way than the rest have not all pairs of ranks.
+  const i64 expert_tensor = args.integer({"expert_tensor_parallel_size"}).value_or(tensor);
+  std::vector<std::pair<std::string_view, i64>> axes{{"tensor", tensor}};
+  if (pipeline > 1) axes.emplace_back("pipeline", pipeline);
+  if (expert > 1) axes.emplace_back("expert", expert);
+  std::string said;
+  i64 all = 1;
+  for (const auto& [name, size] : axes) {
+    all *= size;
+    said += fmt::format("{}{}_model_parallel_size {}", said.empty() ? "" : ", ", name, size);
+  }
+  if (expert_tensor != tensor) all = std::max({tensor, expert}) * pipeline;
+  if (std::ssize(found) >= all) return {};
+  std::string missing;
+  for (std::size_t axis = 0; axis < axes.size() && missing.empty(); ++axis)
+    for (i64 rank = 0; rank < axes[axis].second && missing.empty(); ++rank)
+      if (std::ranges::none_of(found, [&](const auto& ranks) { return ranks.size() > axis && ranks[axis] == rank; }))
+        missing = fmt::format("; there is none of {} rank {}", axes[axis].first, rank);
+  return fmt::format(
+      "the arguments that the trainer saved say {}, which makes {} ranks with a directory each (mp_rank_*), and {} {} "
+      "here{}",
+      said, all, found.size(), found.size() == 1 ? "is" : "are", missing);
+}
+
+std::vector<std::string> file_doubts(const Source& source, const ModelHints& hints) {
+  std::vector<std::string> texts = source.info().warnings;
+  if (std::string text = missing_ranks_text(source, hints); !text.empty()) texts.push_back(std::move(text));
+  return texts;
+}
+
+std::vector<std::string> flaw_texts(const Source& source, const ModelHints& hints, const Recognition& model,
+                                    bool keeps_keys) {
+  constexpr std::size_t kShown = 8;
+  std::vector<std::string> texts = file_doubts(source, hints);
+  // One shard of several is known to be a part.
+  if (!lone_shard_text(source).empty()) return texts;
+  std::size_t flaws = 0;
+  for (const ModelFlaw& flaw : model.flaws)
+    if (flaw.kind != ModelFlaw::Kind::NotMoved && (keeps_keys || flaw.kind != ModelFlaw::Kind::OtherPrefix) &&
+        ++flaws <= kShown)
+      texts.push_back(flaw.text);
+  if (flaws > kShown) texts.push_back(fmt::format("{} more such faults of the model are not listed", flaws - kShown));
+  return texts;
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,33 @@
+#pragma once
+/// Tells which programs load an opened checkpoint as it is.
+
+#include <string>
+#include <vector>
+
+#include "arch/loads_in.hpp"
+#include "glu_ckpt/model.hpp"
+
+namespace glu_ckpt {
+
+/// The facts of an opened checkpoint that decide about it, except those of files beside the tensors.
+StoredModel stored_model(const Source& source, const ModelHints& hints, const Recognition& model);
+
+/// `quantized`: it holds codes, in whatever tensors.
+LoadsIn loads_in(const Source& source, const ModelHints& hints, const Recognition& model, bool quantized);
+
+/// Says why what is stored in the naming `rest` is not the whole model; empty where it is. `keeps_keys`: under the
+/// names that it has.
+std::string why_not_whole(const Recognition& model, std::string_view rest, bool keeps_keys);
+
+/// A sentence for each set of files of which another program may read a different one, or that lacks some.
+std::vector<std::string> file_doubts(const Source& source, const ModelHints& hints);
+
+/// Those, and a sentence for each way in which the checkpoint is not whole or contradicts itself: files of ranks that
+/// are not there, tensors that are missing. The last one counts the tensors that are not named.
+std::vector<std::string> flaw_texts(const Source& source, const ModelHints& hints, const Recognition& model,
+                                    bool keeps_keys = true);
+
+/// Says that ranks of a legacy checkpoint are missing; empty where none is.
+std::string missing_ranks_text(const Source& source, const ModelHints& hints);
+
+}  // namespace glu_ckpt
