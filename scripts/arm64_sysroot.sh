@@ -5,7 +5,7 @@
 # usage: scripts/arm64_sysroot.sh FOLDER
 set -euo pipefail
 folder=$(realpath -m "${1:?usage: scripts/arm64_sysroot.sh FOLDER}")
-packages=(libfmt-dev libxxhash-dev zlib1g-dev libdeflate-dev libssl-dev)
+packages=(libfmt-dev libcli11-dev libxxhash-dev zlib1g-dev libdeflate-dev libssl-dev)
 [[ ! -e $folder/cross.ini ]] || exit 0
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -88,6 +88,7 @@ HEADER_ROOMS = {
 
 # Third-party headers that only some folders may see.
 ONLY_IN = [
+    (re.compile(r"^CLI/"), {"cli"}),
     (re.compile(r"^mpi"), {"ranks"}),
     (re.compile(r"^(cuda|cub/|thrust/)"), {"kernels", "exec", "ops", "forward", "bench"}),
 ]

@@ -11,7 +11,7 @@ usage() {
 [[ $# -le 1 ]] || usage
 [[ $# -eq 0 || $1 =~ ^(tests|package)$ ]] || usage
 
-packages=(g++ meson ninja-build pkg-config libfmt-dev libxxhash-dev zlib1g-dev libdeflate-dev libssl-dev)
+packages=(g++ meson ninja-build pkg-config libfmt-dev libcli11-dev libxxhash-dev zlib1g-dev libdeflate-dev libssl-dev)
 tools=(g++ meson ninja pkg-config)
 if [[ ${1:-} == tests ]]; then
   packages+=(libgtest-dev clang clang-format clang-tidy libopenmpi-dev openmpi-bin python3 python3-venv xfsprogs

@@ -50,7 +50,7 @@ notices() {
   local package
   printf 'glu-ckpt is under the Apache License 2.0 (LICENSE). The program holds the libraries below, as Debian has them.\n'
   printf 'It can be linked again with other versions of them: its source and scripts/package.sh are all that is needed.\n'
-  for package in libfmt-dev libxxhash-dev zlib1g-dev libdeflate-dev libssl-dev "libstdc++-$(g++ -dumpversion)-dev" libc6-dev; do
+  for package in libcli11-dev libfmt-dev libxxhash-dev zlib1g-dev libdeflate-dev libssl-dev "libstdc++-$(g++ -dumpversion)-dev" libc6-dev; do
     printf '\n%s\n\n' "==== $package $(dpkg-query -W -f '${Version}' "$package") ===="
     cat "/usr/share/doc/$package/copyright"
   done

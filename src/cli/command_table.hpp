@@ -34,7 +34,8 @@ struct OptionRow {
   /// The default as help prints it; empty where there is none.
   std::string default_text = {};
   std::vector<ValueWord> words = {};
-  /// Puts what was typed into the options; a flag gets an empty text. Returns what is wrong with it, or nothing.
+  /// Puts what was typed into the options; the text of a flag means nothing. Returns what is wrong with it, or nothing.
+  /// There is none for --help and --version, which the parser answers.
   std::function<std::string(Options&, const std::string& typed)> set = {};
   bool required = false;
   /// The value may be left out.

@@ -88,7 +88,7 @@ OptionGroup general(
                 flag(FIELD(quiet))),
          option("-v,--verbose", "longer reports, and the reasons of decisions", flag(FIELD(verbose)))},
     })) {
-  return {"Options", joined({first, {option("-h,--help", "print this help", flag(FIELD(help)))}})};
+  return {"Options", joined({first, {option("-h,--help", "print this help", {})}})};
 }
 
 OptionGroup source() {
@@ -539,7 +539,7 @@ CommandTable command_table(const std::string& program) {
       {"inspect Qwen3-30B-A3B", "convert Qwen3-30B-A3B OUT --to megatron", "convert OUT BACK --to hf",
        "verify Qwen3-30B-A3B BACK"},
       {},
-      {general({option("-V,--version", "print the version", flag(FIELD(version)))})},
+      {general({option("-V,--version", "print the version", {})})},
       {{"Look", {inspect_command(), report_command()}},
        {"Convert",
         {conversion(program, "plan", "say what convert would do; write nothing", cmd_plan, {}),

@@ -1,10 +1,11 @@
-/// The parser: it reads a command line by the table of commands and options.
+/// Reads a command line: CLI11, by the table of commands and options.
 
 #include "cli/options.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <span>
@@ -21,12 +22,6 @@ namespace {
 
 using Words = std::span<const std::string>;
 
-/// A row that was given, and its value as typed.
-struct GivenOption {
-  const OptionRow* row;
-  std::string value;
-};
-
 const CommandTable* command_named(const CommandTable& command, const std::string& word) {
   for (const CommandTable* one : subcommands(command))
     if (one->name.substr(command.name.size() + 1) == word) return one;
@@ -37,13 +32,6 @@ const CommandTable* command_named(const CommandTable& command, const std::string
   std::vector<std::string> known;
   for (const CommandTable* one : subcommands(command)) known.push_back(one->name.substr(command.name.size() + 1));
   fail(ErrorCode::Usage, {}, "'{}' is not a command{}", word, suggestion(word, known));
-}
-
-/// `name` is "--quiet" or "-q".
-const OptionRow* option_named(const CommandTable& command, const std::string& name) {
-  for (const OptionRow* row : all_options(command))
-    if (row->long_name == name || row->short_name == name) return row;
-  return nullptr;
 }
 
 /// Options that other programs have for what is said otherwise here.
@@ -60,8 +48,8 @@ constexpr std::pair<std::string_view, std::string_view> kSaidOtherwise[] = {
   if (!command.commands.empty())
     for (std::size_t i = 0; i < behind.size(); ++i)
       if (const CommandTable* later = command_named(command, behind[i]); later != nullptr)
-        fail(ErrorCode::Usage, {}, "{} belongs behind the command: {} {} {}", name, later->name, name,
-             fmt::join(behind.subspan(i + 1), " "));
+        fail(ErrorCode::Usage, {}, "{} belongs behind the command: {} {}{}{}", name, later->name, name,
+             i + 1 < behind.size() ? " " : "", fmt::join(behind.subspan(i + 1), " "));
   const auto otherwise = std::ranges::find(kSaidOtherwise, name, [](const auto& pair) { return pair.first; });
   std::vector<std::string> known;
   for (const OptionRow* row : all_options(command)) known.push_back(row->long_name);
@@ -72,81 +60,111 @@ constexpr std::pair<std::string_view, std::string_view> kSaidOtherwise[] = {
   fail(ErrorCode::Usage, {}, "{} is no option of {}{}", name, command.name, way);
 }
 
-/// The options and arguments among the words.
-std::vector<GivenOption> match(const CommandTable& command, Words words) {
-  std::vector<GivenOption> given;
-  std::size_t position = 0;
-  bool only_arguments = false;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::string& word = words[i];
-    if (!only_arguments && word == "--") {
-      only_arguments = true;
-      continue;
-    }
-    if (only_arguments || word.size() < 2 || word[0] != '-') {
-      if (!command.commands.empty()) refuse_command(command, word);
-      if (position == command.arguments.size())
-        fail(ErrorCode::Usage, {}, "'{}' is one argument too many: {}", word, synopsis(command));
-      const OptionRow& row = command.arguments[position];
-      given.push_back({&row, word});
-      if (!row.many) ++position;
-      continue;
-    }
-    const std::size_t equals = word.starts_with("--") ? word.find('=') : word.npos;
-    // Short options may stand behind one dash, the last one with its value: -qj4.
-    for (std::size_t at = 1; at < word.size(); ++at) {
-      const bool is_long = word.starts_with("--");
-      const std::string name = is_long ? word.substr(0, equals) : std::string("-") + word[at];
-      const OptionRow* row = option_named(command, name);
-      if (row == nullptr) refuse_option(command, name, words.subspan(i + 1));
-      const bool takes_value = !row->value_name.empty();
-      std::optional<std::string> value;
-      if (is_long && equals != word.npos) value = word.substr(equals + 1);
-      if (!is_long && takes_value && at + 1 < word.size()) value = word.substr(at + 1);
-      if (value && !takes_value) fail(ErrorCode::Usage, {}, "{} takes no value", name);
-      if (takes_value && !value) {
-        const auto plain = [](const std::string& other) { return other.size() < 2 || other[0] != '-'; };
-        const Words rest = words.subspan(i + 1);
-        const auto wanted = std::ranges::count_if(command.arguments, [&](const OptionRow& argument) {
-          return argument.required && std::ranges::find(given, &argument, &GivenOption::row) == given.end();
-        });
-        const bool may_take =
-            !row->optional_value || (!rest.empty() && plain(rest[0]) && std::ranges::count_if(rest, plain) > wanted);
-        if (may_take && rest.empty())
-          fail(ErrorCode::Usage, {}, "{} needs a value: {} {}", name, name, row->value_name);
-        if (may_take) value = words[++i];
-      }
-      given.push_back({row, value.value_or("")});
-      if (is_long || takes_value) break;
-    }
+/// CLI11's parser of one command, made from its table.
+class Parser {
+ public:
+  Parser(const CommandTable& command, Words words, const std::string& version) : command_(command), words_(words) {
+    const auto add = [&](const OptionRow& row, const std::string& names) {
+      if (row.long_name == "--help") return app_.set_help_flag(names);
+      if (row.long_name == "--version") return app_.set_version_flag(names, version);
+      if (row.value_name.empty()) return app_.add_flag(names)->disable_flag_override();
+      return app_.add_option(names)->expected(row.optional_value ? 0 : 1, 1)->required(row.required);
+    };
+    for (const OptionRow* row : all_options(command))
+      options_.emplace_back(row, add(*row, row->short_name + "," + row->long_name));
+    for (const auto& [row, option] : options_)
+      for (const std::string& other : row->excludes) option->excludes(app_.get_option(other));
+    // Where an argument may be given many times, each word has one of its own: CLI11 would split "[a,b]".
+    for (const OptionRow& row : command.arguments)
+      for (std::size_t i = 0; i < (row.many ? std::max<std::size_t>(words.size(), 1) : 1); ++i)
+        options_.emplace_back(&row, add(row, row.value_name)->required(row.required && i == 0));
   }
-  return given;
-}
 
-/// Refuses what is missing, given twice, or given beside what it does not go with.
-void check_together(const CommandTable& command, const std::vector<GivenOption>& given) {
-  const auto count = [&](const std::string& name) {
-    return std::ranges::count(given, name, [](const GivenOption& one) { return one.row->name(); });
-  };
-  const auto is_given = [&](const std::string& name) { return count(name) > 0; };
-  std::vector<std::string> missing;
-  for (const OptionRow& row : command.arguments)
-    if (row.required && !is_given(row.name())) missing.push_back(row.name());
-  for (const OptionRow* row : all_options(command))
-    if (row->required && !is_given(row->name())) missing.push_back(row->name());
-  if (!missing.empty())
-    fail(ErrorCode::Usage, {}, "{} {} missing: {}", fmt::join(missing, " and "), missing.size() == 1 ? "is" : "are",
-         synopsis(command));
-  for (const GivenOption& one : given) {
-    const std::string& name = one.row->name();
-    if (!one.row->value_name.empty() && !one.row->many && count(name) > 1)
-      fail(ErrorCode::Usage, {}, "{} was given twice", name);
-    if (!one.row->needs.empty() && std::ranges::none_of(one.row->needs, is_given))
-      fail(ErrorCode::Usage, {}, "{} needs {}", name, fmt::join(one.row->needs, " or "));
-    for (const std::string& other : one.row->excludes)
-      if (is_given(other)) fail(ErrorCode::Usage, {}, "{} and {} exclude each other: give one of them", name, other);
+  /// Sets the paths of `options` as far as they are understood. Throws CLI::CallForHelp, CLI::CallForVersion and Usage.
+  void parse(Options& options) {
+    // CLI11 would take the next word for the value.
+    for (const std::string& word : Words(words_.begin(), std::ranges::find(words_, "--")))
+      if (word.starts_with('-') && word.ends_with('=') &&
+          app_.get_option_no_throw(word.substr(0, word.size() - 1)) != nullptr)
+        fail(ErrorCode::Usage, {}, "'{}' has no value", word);
+    std::vector<std::string> backwards(words_.rbegin(), words_.rend());
+    try {
+      app_.parse(backwards);
+      note_paths(options);
+    } catch (const CLI::Success&) {
+      throw;
+    } catch (const CLI::ParseError& error) {
+      note_paths(options);
+      refuse_unknown();
+      refuse(error);
+    }
+    // CLI11's own needs() asks for all of several.
+    const auto is_given = [&](const std::string& name) { return app_.count(name) > 0; };
+    for (const auto& [row, option] : options_)
+      if (option->count() > 0 && !row->needs.empty() && std::ranges::none_of(row->needs, is_given))
+        fail(ErrorCode::Usage, {}, "{} needs {}", row->name(), fmt::join(row->needs, " or "));
   }
-}
+
+  /// The paths that a command is about: those that it must have, or may have several of, and what comes second.
+  void note_paths(Options& options) const {
+    for (const auto& [row, option] : options_) {
+      if (option->count() == 0) continue;
+      const bool is_first = row == command_.arguments.data();
+      if (is_first && (row->required || row->many) && command_.execute != nullptr)
+        options.source = option->results()[0];
+      if (command_.arguments.size() > 1 && row == &command_.arguments[1]) options.destination = option->results()[0];
+    }
+  }
+
+  void set(Options& options) const {
+    for (const auto& [row, option] : options_)
+      if (option->count() > 0)
+        if (const std::string fault = row->set(options, option->results()[0]); !fault.empty())
+          fail(ErrorCode::Usage, {}, "{}: {}", row->name(), fault);
+  }
+
+ private:
+  /// Refuses the first word that CLI11 had no use for, if there is one.
+  void refuse_unknown() const {
+    std::vector<std::string> left = app_.remaining();
+    const bool only_arguments = !left.empty() && left[0] == "--";
+    if (only_arguments) left.erase(left.begin());
+    if (left.empty()) return;
+    const std::string& word = left[0];
+    if (!only_arguments && word.size() > 1 && word[0] == '-')
+      refuse_option(command_, word.starts_with("--") ? word.substr(0, word.find('=')) : word.substr(0, 2),
+                    Words(left).subspan(1));
+    if (!command_.commands.empty()) refuse_command(command_, word);
+    fail(ErrorCode::Usage, {}, "'{}' is one argument too many: {}", word, synopsis(command_));
+  }
+
+  /// Says what CLI11 found in this program's words. Its text begins with the name of the option.
+  [[noreturn]] void refuse(const CLI::ParseError& error) const {
+    const std::string text = error.what(), name = text.substr(0, text.find_first_of(": "));
+    if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+      std::vector<std::string> missing;
+      for (const auto& [row, option] : options_)
+        if (option->get_required() && option->count() == 0) missing.push_back(row->name());
+      fail(ErrorCode::Usage, {}, "{} {} missing: {}", fmt::join(missing, " and "), missing.size() == 1 ? "is" : "are",
+           synopsis(command_));
+    }
+    if (dynamic_cast<const CLI::ExcludesError*>(&error) != nullptr)
+      fail(ErrorCode::Usage, {}, "{} and {} exclude each other: give one of them", name,
+           text.substr(text.rfind(' ') + 1));
+    for (const auto& [row, option] : options_) {
+      if (row->value_name.empty() && "--" + name == row->name())
+        fail(ErrorCode::Usage, {}, "{} takes no value", row->name());
+      if (name == row->name() && option->count() > 1) fail(ErrorCode::Usage, {}, "{} was given twice", name);
+      if (name == row->name()) fail(ErrorCode::Usage, {}, "{} needs a value: {} {}", name, name, row->value_name);
+    }
+    fail(ErrorCode::Usage, {}, "{}", text);
+  }
+
+  const CommandTable& command_;
+  Words words_;
+  CLI::App app_;
+  std::vector<std::pair<const OptionRow*, CLI::Option*>> options_;
+};
 
 /// Takes answers to where the calls look for them.
 void spread(Options& options) {
@@ -167,15 +185,6 @@ void spread(Options& options) {
 bool answer_with(const std::string& text) {
   print_out(text);
   return false;
-}
-
-/// The paths that a command is about: those that it must have, or may have several of, and what comes second.
-void note_paths(const CommandTable& command, const std::vector<GivenOption>& given, Options& options) {
-  for (const GivenOption& one : given) {
-    const bool is_first = !command.arguments.empty() && one.row == &command.arguments[0];
-    if (is_first && (one.row->required || one.row->many) && command.execute != nullptr) options.source = one.value;
-    if (command.arguments.size() > 1 && one.row == &command.arguments[1]) options.destination = one.value;
-  }
 }
 
 /// The answers of the commands about the program itself.
@@ -210,16 +219,15 @@ bool parse_options(int argc, const char* const* argv, Options& options, const st
     fail(ErrorCode::Usage, {}, "no command was given");
   }
   options.command = command_words(*command);
-  const Words options_part(words.begin(), std::ranges::find(words, "--"));
-  for (const char* help : {"-h", "--help"})
-    if (std::ranges::find(options_part, help) != options_part.end()) return answer_with(help_text(*command));
-  const std::vector<GivenOption> given = match(*command, words);
-  note_paths(*command, given, options);
-  check_together(*command, given);
-  for (const GivenOption& one : given)
-    if (const std::string fault = one.row->set(options, one.value); !fault.empty())
-      fail(ErrorCode::Usage, {}, "{}: {}", one.row->name(), fault);
-  if (options.version) return answer_with(program + " " GLU_CKPT_VERSION "\n");
+  Parser parser(*command, words, program + " " GLU_CKPT_VERSION);
+  try {
+    parser.parse(options);
+  } catch (const CLI::CallForHelp&) {
+    return answer_with(help_text(*command));
+  } catch (const CLI::CallForVersion& version) {
+    return answer_with(std::string(version.what()) + "\n");
+  }
+  parser.set(options);
   if (command->execute == nullptr && command->commands.empty()) return answer_with(answer(table, options));
   if (command->execute == nullptr) fail(ErrorCode::Usage, {}, "no command was given; `{} --help` lists them", program);
   if (options.dry_run) options.command = "plan";

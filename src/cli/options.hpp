@@ -75,8 +75,6 @@ struct Options {
   /// Problems that inspect finds are its exit status.
   bool strict = false;
   bool dry_run = false;
-  bool help = false;
-  bool version = false;
   bool manual = false;
   /// completion: "bash", ...
   std::string shell;
