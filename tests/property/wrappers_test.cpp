@@ -43,7 +43,7 @@ class Writer {
   Inventory run() {
     inventory_.files = {"model"};
     for_each_row(*spelled_.dense, [&](const DenseRow& row) {
-      if (row.copy || row.place == Place::Mtp) return;
+      if (row.copy || row.former || row.place == Place::Mtp) return;
       if (row.place == Place::Model) return add_dense(row, "", 0);
       for (i64 layer = 0; layer < architecture_.layers; ++layer)
         if (applies(row, architecture_.kind_of("decoder", layer), architecture_)) add_dense(row, "decoder", layer);
