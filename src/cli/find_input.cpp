@@ -57,8 +57,13 @@ std::string find_input(const std::string& text) {
     const fs::path snapshot = snapshot_in(text);
     return snapshot.empty() ? text : snapshot.string();
   }
-  if (text.find("://") != std::string::npos)
-    fail(ErrorCode::Usage, {text, {}}, "{}: remote paths are not read; copy it to this machine first", text);
+  if (text.find("://") != std::string::npos) {
+    std::string copy = "copy it to this machine first";
+    for (const std::string_view hub : {"hf://", "https://huggingface.co/"})
+      if (text.starts_with(hub) && is_repository_name(text.substr(hub.size())))
+        copy = "`hf download " + text.substr(hub.size()) + "` brings it to this machine";
+    fail(ErrorCode::Usage, {text, {}}, "{}: remote paths are not read; {}", text, copy);
+  }
   if (!is_repository_name(text) || name_taken(text)) return text;
   std::string folder = "models--" + text;
   folder.replace(folder.find('/'), 1, "--");

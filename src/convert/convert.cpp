@@ -209,6 +209,8 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   const FilesystemInfo filesystem = filesystem_of(directory_of(output_name(output)));
   planned.disk_needed = disk_needed(conversion, planned.bytes_written);
   planned.disk_free = filesystem.free_bytes;
+  // A run that is resumed has some of them already.
+  if (!options.resume) planned.disk_missing = std::max<i64>(0, planned.bytes_written - planned.disk_free);
   planned.filesystem = filesystem.type;
   if (const auto rate = probe(conversion); rate && rate->bytes > 0)
     planned.estimated_seconds =

@@ -123,11 +123,23 @@ std::string kept_config_note(const Conversion& conversion) {
                                                       : "the one that lies beside the source's file");
 }
 
+/// Refuses a change of layout beside optimizer state that would stay in the old one.
+void check_optimizer_parts(const Source& source, const ConvertOptions& options, const Plan& plan) {
+  const LayoutAnswers &from = plan.from, &to = plan.to;
+  const bool same =
+      from.naming == to.naming && from.experts == to.experts && from.glu == to.glu && from.shared_glu == to.shared_glu;
+  if (same || options.from.drop_optimizer) return;
+  for (const std::string& text : optimizer_part_texts(source))
+    fail(ErrorCode::OptimizerBuckets, {source.path().string(), {}}, "{}: {}", source.path().string(), text);
+}
+
 Plan make_proved_plan(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
   check_apart(conversion.output, source);
   const ConvertOptions& options = conversion.options;
-  const bool reads_anew = !source.info().decoded_weights.empty() || source.info().recast_tensors > 0;
+  const std::string stale = stale_quantization(source, options.from);
+  const bool reads_anew = !source.info().decoded_weights.empty() || source.info().recast_tensors > 0 ||
+                          (options.from.decode && !stale.empty());
   Plan plan = with_place(source, [&] {
     return make_plan(source.inventory(), conversion.source.recognition,
                      {conversion.target.to, conversion.target.former, options.max_shard_bytes,
@@ -138,10 +150,14 @@ Plan make_proved_plan(const Conversion& conversion) {
          "{}: would load and compute something else. {}; --allow-foreign-order writes this one all the same, and the "
          "record says so",
          conversion.output.string(), plan.foreign_order);
+  check_optimizer_parts(source, options, plan);
   check_plan(source.inventory(), plan);
   with_place(source, [&] { check_quantized(source, conversion.source.recognition, conversion.source.hints); });
   check_computed(source, plan);
   with_place(source, [&] { check_column_groups(source, conversion.source.recognition, conversion.target.to); });
+  if (!stale.empty())
+    plan.notes.push_back(
+        fmt::format("{} says that weights are quantized, and none is: the output does not have it", stale));
   if (const CheckpointInfo& info = source.info(); !info.decoded_weights.empty())
     plan.notes.push_back(fmt::format("{} quantized weights are decoded ({}), as {} decodes them",
                                      info.decoded_weights.size(), info.record.at("decoded_from"),
@@ -288,6 +304,9 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
     warnings.push_back("the output may load and compute something else. " + conversion.plan.foreign_order);
   for (std::string& text : unread_argument_texts(*conversion.source.source, conversion.source.hints))
     warnings.push_back(std::move(text));
+  for (std::string& text : contradiction_texts(conversion.source.hints, conversion.source.recognition,
+                                               conversion.source.source->inventory()))
+    warnings.push_back(std::move(text));
   if (const std::string text = lone_shard_text(*conversion.source.source); !text.empty()) warnings.push_back(text);
   for (const std::string& text : dangling_texts(*conversion.source.source))
     warnings.push_back(text + " It is not copied");
@@ -296,7 +315,8 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
     warnings.push_back(std::move(text));
   if (conversion.options.from.encode_mxfp8 && conversion.source.source->info().recast_tensors == 0)
     warnings.emplace_back("--encode changes nothing: no weight here is quantized in another form than MXFP8");
-  if (conversion.options.from.decode && conversion.source.source->info().decoded_weights.empty())
+  const bool is_stale = !stale_quantization(*conversion.source.source, conversion.options.from).empty();
+  if (conversion.options.from.decode && conversion.source.source->info().decoded_weights.empty() && !is_stale)
     warnings.emplace_back("--decode changes nothing: no weight here is quantized");
   const bool renamed = conversion.plan.to.naming != conversion.plan.from.naming;
   if (const std::string text = missing_mtp_text(conversion.source.recognition);

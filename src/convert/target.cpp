@@ -9,9 +9,12 @@
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/megatron_state.hpp"
+#include "format/optimizer_parts.hpp"
 #include "format/structure.hpp"
+#include "io/file.hpp"
 #include "io/file_names.hpp"
 #include "layout/layout_table.hpp"
+#include "model/open_checkpoint.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
@@ -66,7 +69,8 @@ class TargetResolver {
         source_(*source.source),
         hints_(source.hints),
         recognition_(source.recognition),
-        architecture_(source.recognition.architecture.get()) {}
+        architecture_(source.recognition.architecture.get()),
+        is_stale_(!stale_quantization(*source.source, options.from).empty()) {}
 
   Target run() {
     target_.to = options_.to;
@@ -252,6 +256,14 @@ class TargetResolver {
     return is_megatron_args(file.name) || (file.name == kCommonStateFile && is_made_for_megatron());
   }
 
+  /// Made here, so that what cannot be read is refused before the work.
+  static std::function<std::string(std::string_view)> common_state_edit(const ExtraFile& file) {
+    constexpr i64 kMaxStateBytes = i64{1} << 30;
+    std::string zip =
+        without_optimizer(read_small_file(file.path, kMaxStateBytes, ErrorCode::NotSupported), file.path.string());
+    return [zip = std::move(zip)](std::string_view) { return zip; };
+  }
+
   void place_extra_files() {
     const bool is_megatron = target_.to.naming ? target_.to.naming->starts_with(kMegatron) : is_from_megatron();
     const bool whole = options_.to.scope == Scope::Model && architecture_ != nullptr;
@@ -267,12 +279,20 @@ class TargetResolver {
     const bool leaves_megatron = whole && !is_megatron && is_from_megatron();
     const std::string config_name = std::string(is_megatron ? kHfFolder : "") + std::string(kConfigFile);
     const bool is_named = whole && !options_.from.config_file.empty();
+    const std::vector<OptimizerPart> parts =
+        options_.from.drop_optimizer ? find_optimizer_parts(source_.info()) : std::vector<OptimizerPart>();
     for (const ExtraFile& file : files) {
       ExtraFile placed = file;
+      if (const auto part = std::ranges::find(parts, file.name, &OptimizerPart::name); part != parts.end()) {
+        if (part->kind == OptimizerPart::Kind::File) continue;
+        placed.edit = common_state_edit(file);
+      }
       if (is_megatron_args(file.name) && target_.makes_args) continue;
       if (leaves_megatron && is_made(file)) continue;
       placed.name = placed_name(file.name, leaves_megatron);
       if (is_named && without_beside(placed.name) == without_beside(config_name)) continue;
+      if (is_stale_ && is_quantization_file(file.name)) continue;
+      if (is_stale_ && (file.name == kConfigFile || file.name.ends_with("/config.json"))) placed.edit = config_edit();
       target_.extra_files.push_back(std::move(placed));
     }
     if (is_named) target_.extra_files.push_back({config_name, options_.from.config_file, config_edit()});
@@ -319,7 +339,9 @@ class TargetResolver {
 
   /// Edits a configuration that was named, where the weights are read as other ones.
   std::function<std::string(std::string_view)> config_edit() const {
-    if (options_.from.decode) return without_quantization;
+    if (is_stale_) return without_quantization;
+    if (options_.from.decode)
+      return [to = *options_.from.decode](std::string_view text) { return decoded_config(text, to); };
     if (source_.record().contains("encoded_as")) return with_mxfp8;
     const std::string* rows = entry_of(source_.record(), "scale_rows");
     if (rows == nullptr) return nullptr;
@@ -332,6 +354,8 @@ class TargetResolver {
   const ModelHints& hints_;
   const Recognition& recognition_;
   const Architecture* architecture_;
+  /// The configuration says that weights are quantized, and none is: the output's does not.
+  const bool is_stale_;
   Target target_;
 };
 
@@ -353,6 +377,41 @@ std::vector<SideFile> made_files(const Target& target, const Checkpoint& source,
   return files;
 }
 
+namespace {
+
+class OneObject final : public ObjectStore {
+ public:
+  explicit OneObject(std::string zip) : zip_(std::move(zip)) {}
+  std::vector<std::byte> read(std::size_t) const override {
+    const auto bytes = std::as_bytes(std::span(zip_));
+    return {bytes.begin(), bytes.end()};
+  }
+
+ private:
+  std::string zip_;
+};
+
+NamedObject object_without_optimizer(const NamedObject& object) {
+  const std::vector<std::byte> bytes = object.read();
+  std::string zip = without_optimizer({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, object.name);
+  const i64 size = std::ssize(zip);
+  return {object.name, size, std::make_shared<const OneObject>(std::move(zip)), 0};
+}
+
+/// Takes the optimizer's values out of the common state; returns what says of the rest that it goes.
+IsDropped drop_optimizer_parts(const Source& source, Structure& structure) {
+  std::set<std::string, std::less<>> dropped;
+  for (const OptimizerPart& part : find_optimizer_parts(source.info())) {
+    if (part.kind == OptimizerPart::Kind::Object) dropped.insert(part.name);
+    for (NamedObject& object : structure.objects)
+      if (part.kind == OptimizerPart::Kind::CommonState && object.name == part.name)
+        object = object_without_optimizer(object);
+  }
+  return [dropped](std::string_view name) { return is_optimizer_tensor(name) || dropped.contains(name); };
+}
+
+}  // namespace
+
 Structure output_structure(const Target& target, const Checkpoint& source, const std::vector<OutputTensor>& outputs,
                            bool drops_optimizer) {
   Structure structure = source.source->structure();
@@ -366,8 +425,9 @@ Structure output_structure(const Target& target, const Checkpoint& source, const
     structure.metadata_json = kTorchDistMetadata;
     structure.objects = extra_states(outputs);
   }
-  structure = structure_for(std::move(structure), target.format,
-                            drops_optimizer ? IsDropped(is_optimizer_tensor) : IsDropped());
+  IsDropped is_dropped;
+  if (drops_optimizer) is_dropped = drop_optimizer_parts(*source.source, structure);
+  structure = structure_for(std::move(structure), target.format, is_dropped);
   // Megatron's modules of TransformerEngine are in no other program.
   if (leaves_megatron)
     std::erase_if(structure.objects, [](const NamedObject& object) { return is_made_anew(object.name); });

@@ -12,6 +12,7 @@
 #include "core/parse_number.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/model_config.hpp"
+#include "format/optimizer_parts.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"
@@ -28,6 +29,8 @@
 
 namespace glu_ckpt {
 namespace {
+
+constexpr i64 kMostQuantizationFileBytes = i64{64} << 20;
 
 /// The option that would say in which order the block's FC1 holds gate and up, behind its prefix.
 std::string option_about(const ExpertBlock& block) {
@@ -85,8 +88,28 @@ ModelHints trained_hints(ModelHints hints, const Source& source, const std::stri
   return read;
 }
 
+}  // namespace
+
+std::string stale_quantization(const Source& source, const SourceAnswers& answers) {
+  if (!lone_shard_text(source).empty() || holds_any_codes(source.inventory())) return {};
+  // What was decoded is told of elsewhere.
+  if (!source.info().decoded_weights.empty()) return {};
+  if (const std::string method = stated_method("config.json", config_hints(source, answers).config); !method.empty())
+    return fmt::format("quantization_config ('{}') of config.json", method);
+  for (const ExtraFile& file : source.info().extra_files) {
+    if (!is_quantization_file(file.name)) continue;
+    const std::string text = read_small_file(file.path, kMostQuantizationFileBytes, ErrorCode::ConfigJson);
+    if (const std::string method = stated_method(file.name, text); !method.empty())
+      return fmt::format("{} ('{}')", file.name, method);
+  }
+  return {};
+}
+
+namespace {
+
 ModelHints hints_of(const Source& source, const SourceAnswers& answers) {
   ModelHints hints = config_hints(source, answers);
+  if (!stale_quantization(source, answers).empty()) hints.config = without_quantization(hints.config);
   if (hints.config.empty() && answers.trained_type)
     hints = trained_hints(std::move(hints), source, *answers.trained_type);
   hints.scale_rows = block_rows_of(read_quant_config(hints.config));
@@ -122,12 +145,12 @@ QuantConfig recorded_quant_config(const Source& source, const ModelHints& hints)
 }  // namespace
 
 QuantConfig quant_config_of(const Source& source, const ModelHints& hints) {
-  constexpr i64 kMostBytes = i64{64} << 20;
   QuantConfig config = recorded_quant_config(source, hints);
+  if (!holds_any_codes(source.inventory())) return config;
   for (const ExtraFile& file : source.info().extra_files)
     if (is_quantization_file(file.name) && file.name.find('/') == std::string::npos)
       config = with_quantization_file(std::move(config), file.name,
-                                      read_small_file(file.path, kMostBytes, ErrorCode::ConfigJson));
+                                      read_small_file(file.path, kMostQuantizationFileBytes, ErrorCode::ConfigJson));
   return config;
 }
 
@@ -140,7 +163,7 @@ std::string decode_hint(const Error& error, const Source& source) {
                                       ErrorCode::NotDivisible,   ErrorCode::NoExperts,     ErrorCode::NotExact,
                                       ErrorCode::NoSpelling,     ErrorCode::NoMap,         ErrorCode::UnknownTensor};
   const std::string method = read_quant_config(source.hints().config).method;
-  if (method.empty() || !source.info().decoded_weights.empty() ||
+  if (method.empty() || !holds_any_codes(source.inventory()) ||
       std::ranges::find(kOfLayouts, error.code()) == std::end(kOfLayouts))
     return {};
   return fmt::format(". Its weights are quantized ('{}' in quantization_config): --decode bf16 reads them as bf16",
@@ -262,6 +285,17 @@ void require_config(const Source& source) {
 
 }  // namespace
 
+std::vector<std::string> optimizer_part_texts(const Source& source) {
+  std::vector<std::string> texts;
+  for (const OptimizerPart& part : find_optimizer_parts(source.info()))
+    texts.push_back(fmt::format(
+        "'{}' holds optimizer state{} that does not say which parameters it belongs to, and that no tensor holds; the "
+        "layout cannot change while it is there (--optimizer drop leaves it out, or save once with "
+        "--dist-ckpt-optim-fully-reshardable)",
+        part.name, part.keys.empty() ? "" : fmt::format(" ({})", part.keys)));
+  return texts;
+}
+
 std::vector<std::string> dangling_texts(const Source& source) {
   std::vector<std::string> texts;
   for (const std::string& name : source.info().dangling) texts.push_back(dangling_text(dangling_path(source, name)));
@@ -274,6 +308,7 @@ Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswer
   if (answers.config_file.empty()) require_config(*checkpoint.source);
   checkpoint.hints = hints_of(*checkpoint.source, answers);
   checkpoint.recognition = recognize_source(*checkpoint.source, checkpoint.hints, answers);
+  require_all_arguments(checkpoint.source->inventory(), checkpoint.hints, checkpoint.recognition);
   settle_idle(checkpoint);
   return checkpoint;
 }
@@ -369,6 +404,26 @@ bool decodes_to_model(const Source& source, const Quantization& found, const Sou
 
 }  // namespace
 
+namespace {
+
+/// Trainers do not look at a quantization_config, but what is made of their checkpoints would have it.
+void tell_stale_quantization(const SourceAnswers& answers, Inspection& inspection) {
+  const std::string stale = stale_quantization(*inspection.source, answers);
+  if (stale.empty()) return;
+  const std::string text = fmt::format("{} says that weights are quantized, and none is", stale);
+  if (!inspection.recognition->layout.naming.starts_with("hf")) {
+    inspection.warnings.push_back(text + ": `convert` leaves it out");
+    return;
+  }
+  inspection.problems.push_back(
+      text +
+      ": programs would look for codes and scales that are not there. Remove it, or let `convert --decode bf16` "
+      "write the model without it");
+  inspection.loads_in = {{}, text};
+}
+
+}  // namespace
+
 Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answers) {
   Inspection inspection;
   inspection.source = open_as(path, answers);
@@ -390,6 +445,9 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
     const ModelHints hints = hints_of(*inspection.source, answers);
     inspection.recognition = recognize_source(*inspection.source, hints, answers);
     for (const std::string& problem : inspection.recognition->problems) inspection.problems.push_back(problem);
+    for (std::string& text : contradiction_texts(hints, *inspection.recognition, inspection.source->inventory()))
+      inspection.warnings.push_back(std::move(text));
+    for (std::string& text : optimizer_part_texts(*inspection.source)) inspection.problems.push_back(std::move(text));
     for (std::string& text : unread_argument_texts(*inspection.source, hints))
       inspection.problems.push_back(std::move(text));
     for (std::string& text : unequal_scales(*inspection.source, inspection.recognition->blocks))
@@ -404,6 +462,7 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
     for (std::string& text : flaw_texts(*inspection.source, hints, *inspection.recognition))
       inspection.problems.push_back(std::move(text));
     inspection.loads_in = loads_in(*inspection.source, hints, *inspection.recognition, !inspection.quantized.empty());
+    tell_stale_quantization(answers, inspection);
   } catch (const Error& error) {
     inspection.problems.emplace_back(error.what());
     if (decodes_to_model(*inspection.source, found, answers))

@@ -52,8 +52,15 @@ QuantConfig quant_config_of(const Source& source, const ModelHints& hints);
 /// open_checkpoint(), and tells `run` what is doubtful about the set of files: every command that reads them says so.
 Checkpoint open_and_warn(const RunOptions& run, const std::filesystem::path& path, const SourceAnswers& answers = {});
 
+/// Names the configuration that says that weights are quantized where none of the source's is: that of the model that a
+/// run began from, or that was left behind. Programs would look for codes and scales. Empty where there is none.
+std::string stale_quantization(const Source& source, const SourceAnswers& answers);
+
 /// Says that the source is one file of several; empty where it is not.
 std::string lone_shard_text(const Source& source);
+
+/// Says of each part of the source beside its tensors that it holds an optimizer's state (find_optimizer_parts).
+std::vector<std::string> optimizer_part_texts(const Source& source);
 
 /// Says of each symlink to nowhere in the source that its file is missing.
 std::vector<std::string> dangling_texts(const Source& source);

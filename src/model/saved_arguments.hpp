@@ -16,4 +16,13 @@ std::vector<std::string> unread_argument_texts(const Source& source, const Model
 /// where all of them are.
 std::string why_arguments_do_not_do(const ModelHints& hints);
 
+/// A sentence about each argument that the trainer saved and that the configuration contradicts, with both values. None
+/// where the configuration was made from the arguments, or the rest of the model is not known.
+std::vector<std::string> contradiction_texts(const ModelHints& hints, const Recognition& model,
+                                             const Inventory& tensors);
+
+/// Takes back a configuration that was made from arguments, and what was recognized by it, where it does not say all
+/// that they do.
+void require_all_arguments(const Inventory& tensors, ModelHints& hints, Recognition& model);
+
 }  // namespace glu_ckpt

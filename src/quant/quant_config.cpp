@@ -284,16 +284,24 @@ std::string without_member(std::string_view text, const Member& member) {
   return std::string(text.substr(0, begin)) + std::string(text.substr(end));
 }
 
-std::optional<Member> find_quantization_member(std::string_view text, Holds holds) {
-  const JsonDocument document(without_python_numbers(text), kMaxQuantConfigDepth);
-  if (document.fault() || document.root().kind() != JsonKind::Object) return std::nullopt;
-  for (const std::string_view name : kFields) {
-    if (const auto member = find_member(document.root(), name, holds)) return member;
-    const auto inner = document.root().find("text_config");
-    if (!inner || inner->kind() != JsonKind::Object) continue;
-    if (const auto member = find_member(*inner, name, holds)) return member;
-  }
+/// The first that an object has, or that objects in it have: its language model's before others.
+std::optional<Member> find_quantization_member(const JsonValue& fields, Holds holds) {
+  for (const std::string_view name : kFields)
+    if (const auto member = find_member(fields, name, holds)) return member;
+  const auto inner = fields.find("text_config");
+  if (inner && inner->kind() == JsonKind::Object)
+    if (const auto member = find_quantization_member(*inner, holds)) return member;
+  for (const JsonMember member : fields.members())
+    if (member.value.kind() == JsonKind::Object)
+      if (const auto found = find_quantization_member(member.value, holds)) return found;
   return std::nullopt;
+}
+
+std::optional<Member> find_quantization_member(std::string_view text, Holds holds) {
+  const std::string strict = without_python_numbers(text);
+  const JsonDocument document(strict, kMaxQuantConfigDepth);
+  if (document.fault() || document.root().kind() != JsonKind::Object) return std::nullopt;
+  return find_quantization_member(document.root(), holds);
 }
 
 }  // namespace
@@ -370,7 +378,7 @@ bool is_of_words(const QuantConfig& config) { return config.method == "awq" || c
 /// The files of AWQ and GPTQ are older than quantization_config and often name no method.
 QuantConfig with_words_file(QuantConfig config, std::string_view name, const JsonValue& root) {
   const bool is_awq = name == kAwqConfig || root.find("w_bit") || root.find("zero_point");
-  QuantConfig file = read_object(root, is_awq ? "awq" : "gptq");
+  QuantConfig file = read_object(root, is_of_words(config) ? config.method : is_awq ? "awq" : "gptq");
   if (config.method.empty()) return file;
   if (!is_of_words(config) || !is_of_words(file)) return config;
   agree(config.method, file.method, "quant_method", name);
@@ -475,6 +483,60 @@ std::string without_quantization(std::string_view config) {
   std::string text(config);
   while (const auto member = find_quantization_member(text, Holds::Anything)) text = without_member(text, *member);
   return text;
+}
+
+std::string decoded_config(std::string_view config, Dtype dtype) {
+  std::string text = without_quantization(config);
+  const std::string word = dtype == Dtype::F32 ? "\"float32\"" : "\"bfloat16\"";
+  for (const std::string_view field : {"torch_dtype", "dtype"})
+    for (const bool is_inner : {false, true}) {
+      const std::string strict = without_python_numbers(text);
+      const JsonDocument document(strict, kMaxQuantConfigDepth);
+      if (document.fault() || document.root().kind() != JsonKind::Object) return text;
+      const auto fields = is_inner ? document.root().find("text_config") : std::optional(document.root());
+      if (!fields || fields->kind() != JsonKind::Object || !fields->find<std::string_view>(field)) continue;
+      const Range old = value_of(text, find_member(*fields, field, Holds::Anything)->key);
+      text = fmt::format("{} {}{}", text.substr(0, old.begin), word, text.substr(old.end));
+    }
+  return text;
+}
+
+std::string stated_method(std::string_view name, const std::string& text) {
+  const std::string strict = without_python_numbers(text);
+  const JsonDocument document(strict, kMaxQuantConfigDepth);
+  if (document.fault() || document.root().kind() != JsonKind::Object) return {};
+  const std::string_view last = name.substr(name.rfind('/') + 1);
+  if (last == kModelOptConfig) return with_modelopt_file({}, document.root()).method;
+  if (is_quantization_file(last)) return with_words_file({}, last, document.root()).method;
+  const auto member = find_quantization_member(document.root(), Holds::AnObject);
+  if (!member) return {};
+  const Range value = value_of(strict, member->key);
+  const std::string own = strict.substr(value.begin, value.end - value.begin);
+  const JsonDocument said(own, kMaxQuantConfigDepth);
+  const JsonValue object = said.root();
+  if (said.fault() || object.members().begin() == object.members().end()) return {};
+  const auto groups = object.find("config_groups");
+  const bool has_groups =
+      groups && groups->kind() == JsonKind::Object && groups->members().begin() != groups->members().end();
+  const auto cache = object.find("kv_cache_scheme");
+  const bool of_cache = (cache && cache->kind() == JsonKind::Object) || !text_of(object, "kv_cache_quant_algo").empty();
+  if (of_cache && !has_groups && text_of(object, "quant_algo").empty()) return {};
+  const std::string method = text_of(object, "quant_method");
+  return method.empty() ? "?" : method;
+}
+
+bool holds_any_codes(const Inventory& inventory) {
+  constexpr Dtype kFloats[] = {Dtype::BOOL, Dtype::F16, Dtype::BF16, Dtype::F32, Dtype::F64, Dtype::C64};
+  constexpr Dtype kIntegers[] = {Dtype::U8, Dtype::I8, Dtype::I16, Dtype::U16, Dtype::I32, Dtype::U32};
+  return std::ranges::any_of(inventory.tensors, [&](const TensorRef& tensor) {
+    if (std::ranges::find(kFloats, tensor.dtype) != std::end(kFloats)) return false;
+    if (tensor.dtype == Dtype::I64 || tensor.dtype == Dtype::U64) return false;
+    if (std::ranges::find(kIntegers, tensor.dtype) == std::end(kIntegers)) return true;
+    // TransformerEngine's state and tables of indices are no codes.
+    return tensor.shape.size() >= 2 && !tensor.name.ends_with("_extra_state") &&
+           (tensor.name.find("weight") != std::string::npos || tensor.name.find("_proj") != std::string::npos ||
+            tensor.name.find("experts") != std::string::npos);
+  });
 }
 
 }  // namespace glu_ckpt

@@ -63,8 +63,19 @@ QuantConfig read_quant_config(const std::string& config);
 /// text that is no JSON object.
 QuantConfig with_quantization_file(QuantConfig config, std::string_view name, const std::string& text);
 
-/// The text without its `quantization_config`, also that of its `text_config`; all other bytes stay.
+/// The text without its `quantization_config`, or `compression_config`, wherever it is; all other bytes stay.
 std::string without_quantization(std::string_view config);
+
+/// The text of a config.json, or of a file beside it of that name, says that weights are quantized by this method: the
+/// word for it, or "?" where it names none; empty where it does not say so. One that quantizes the cache alone does not.
+std::string stated_method(std::string_view name, const std::string& text);
+
+/// The text of a model whose weights were decoded: without its `quantization_config`, and with their dtype where the
+/// model or its language model names one (`torch_dtype`, `dtype`).
+std::string decoded_config(std::string_view config, Dtype dtype);
+
+/// Returns whether any tensor is stored as codes, of whatever format: only then may a quantization_config be about it.
+bool holds_any_codes(const Inventory& inventory);
 
 /// The field that says how many rows blocks of scales have: "weight_block_size", or compressed-tensors'
 /// "block_structure". Empty where the format has no field for it.

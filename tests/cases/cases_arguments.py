@@ -110,4 +110,191 @@ WARNINGS = [
          change=config_changed(hidden_act="gelu"), note="gelu"),
 ]
 
-CASES = UNREADABLE + WARNINGS
+IGNORED = [
+    Case("trained_arguments_ignored", source, refused_by_name(word))
+    for source, word in (
+        ("src_clamp", "activation_func_clamp_value 7"),
+        ("src_interpolation", "rotary_seq_len_interpolation_factor 4"),
+        ("src_off_by_one", "softmax_type off-by-one"),
+        ("src_offset", "glu_linear_offset 1"),
+        ("src_rope_scaling", "use_rope_scaling True"),
+        ("src_sinkhorn", "moe_router_load_balancing_type sinkhorn"),
+    )
+] + [
+    Case("trained_arguments_ignored", "src_offset", refused_by_name(name),
+         change=args_changed(glu_linear_offset=0.0, **{name: value}), note=name)
+    for name, value in {
+        "apply_residual_connection_post_layernorm": True, "softmax_scale": 0.1, "moe_expert_capacity_factor": 1.0,
+        "mrope_section": [8, 4, 4], "rotary_of_tomorrow": 2.5, "moe_router_load_balancing_type": ["sinkhorn"],
+        "moe_latent_size": 16, "window_size": (7, 0), "squared_relu": True, "qk_l2_norm": True,
+    }.items()
+] + [
+    Case("trained_arguments_ignored", "src_offset", [Run("convert SRC OUT --to hf", 0, says="the output loads in")],
+         change=args_changed(**{
+             "glu_linear_offset": 0.0, "softmax_type": "vanilla", "rotary_seq_len_interpolation_factor": None,
+             "use_rope_scaling": False, "rope_scaling_factor": 8.0, "activation_func_clamp_value": None,
+             "moe_router_load_balancing_type": "aux_loss", "moe_router_bias_update_rate": 1e-3, "window_size": None,
+             "rotary_scaling_factor": 1.0, "moe_router_topk_scaling_factor": None, "moe_router_num_groups": None,
+             "softmax_scale": None, "lr": 1e-5, "attention_backend": "auto", "moe_expert_capacity_factor": None,
+             "moe_router_dtype": "fp32", "qk_clip_threshold": 100, "linear_conv_kernel_dim": 4, "mscale": 1.0,
+             "linear_key_head_dim": 128, "no_rope_freq": None, "hybrid_attention_ratio": 0.0, "spec": None,
+         }), note="neutral values"),
+]
+
+CONTRADICTIONS = [
+    Case("config_contradicts_arguments", source, [Run("convert SRC OUT --to hf", 0, says=f"warning.*{word}"),
+                                                  Run("inspect SRC", 0, says=word)])
+    for source, word in (
+        ("src_rotary_base", "rotary_base 5000000 .* asks for 10000"),
+        ("src_epsilon", "norm_epsilon 1e-05 .* asks for 1e-06"),
+        ("src_topk", "moe_router_topk 1 .* asks for 2"),
+        ("src_presoftmax", "moe_router_pre_softmax True .* asks for False"),
+        ("src_sigmoid", "moe_router_score_function sigmoid .* asks for softmax"),
+        ("src_yarn", "position_embedding_type yarn .* asks for rope"),
+    )
+] + [
+    Case("config_contradicts_arguments", "src_topk", [Run("convert SRC OUT --to hf", 0, never_says="asks for"),
+                                                      Run("inspect SRC", 0, never_says="asks for")],
+         change=args_changed(moe_router_topk=2), note="agrees"),
+    Case("config_contradicts_arguments", "src_rotary_base", [Run("convert SRC OUT --to hf", 0, never_says="asks for")],
+         change=hf_config_changed(rope_theta=5000000), note="an integer for a float"),
+    Case("config_contradicts_arguments", "src_topk", [Run("convert SRC OUT --to hf", 0, says="num_query_groups 2")],
+         change=args_changed(moe_router_topk=2, num_query_groups=2), note="groups"),
+]
+
+CHANGE = "convert SRC OUT --from-glu contiguous --glu interleaved:8"
+
+
+class Storage:
+    """Pickles as a persistent id, which stands for the bytes of a tensor."""
+
+    def __init__(self, elements: int):
+        self.elements = elements
+
+
+def tensor_zip(value, elements: int) -> bytes:
+    """What torch.save(value) writes, with every Storage as `elements` zeros in F32."""
+
+    class Pickler(ForeignPickler):
+        def persistent_id(self, thing):
+            if isinstance(thing, Storage):
+                return ("storage", Name("torch", "FloatStorage"), "0", "cpu", thing.elements)
+            return None
+
+    text, out = io.BytesIO(), io.BytesIO()
+    Pickler(text, 2).dump(value)
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("archive/data.pkl", text.getvalue())
+        archive.writestr("archive/data/0", bytes(4 * elements))
+        archive.writestr("archive/version", "3\n")
+    return out.getvalue()
+
+
+class Name:
+    """Pickles as the name of a class or function."""
+
+    def __init__(self, module: str, name: str):
+        self.module, self.name = module, name
+
+
+class Call:
+    """Pickles as a call of a named function."""
+
+    def __init__(self, module: str, name: str, *args):
+        self.function, self.args = Name(module, name), args
+
+
+def save_name(pickler, value: Name) -> None:
+    pickler.write(pickle.GLOBAL + f"{value.module}\n{value.name}\n".encode())
+
+
+def save_call(pickler, value: Call) -> None:
+    pickler.save(value.function)
+    pickler.save(value.args)
+    pickler.write(pickle.REDUCE)
+
+
+ForeignPickler.dispatch[Name] = save_name
+ForeignPickler.dispatch[Call] = save_call
+
+
+def tensor(elements: int) -> Call:
+    shape, stride = ((elements,), (1,)) if elements > 1 else ((), ())
+    return Call("torch._utils", "_rebuild_tensor_v2", Storage(elements), 0, shape, stride, False, {})
+
+
+def common_changed(elements: int, **entries):
+    """Returns a change that adds entries to common.pt; `...` within stands for a tensor."""
+
+    def filled(value):
+        if value is ...:
+            return tensor(elements)
+        if isinstance(value, dict):
+            return {name: filled(item) for name, item in value.items()}
+        return [filled(item) for item in value] if isinstance(value, list) else value
+
+    def change(source: pathlib.Path) -> None:
+        path = source / "iter_0000100" / "common.pt"
+        state = read_common(path)
+        state.update(filled(entries))
+        path.chmod(0o644)
+        path.write_bytes(tensor_zip(state, elements))
+
+    return change
+
+
+def file_beside(name: str, value, elements: int):
+    def change(source: pathlib.Path) -> None:
+        (source / "iter_0000100" / name).write_bytes(tensor_zip(value, elements))
+
+    return change
+
+
+def lacks_word(word: str):
+    """Returns a check that no file of OUT holds the word."""
+
+    def check(out: pathlib.Path) -> str:
+        found = [str(file) for file in out.rglob("*") if file.is_file() and word.encode() in file.read_bytes()]
+        return f"{found[0]} holds {word}" if found else ""
+
+    return check
+
+
+ADAM = {"state": {0: {"exp_avg": tensor(40), "exp_avg_sq": tensor(40)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+GROUPS = {"param_groups": [{"lr": 0.1, "params": [0], "step": tensor(1)}]}
+
+
+def state_found(word: str, gone: str) -> list[Run]:
+    return [
+        Run(CHANGE, 4, says=f"{word}.*\\[optimizer-buckets\\]"),
+        Run("inspect SRC", 0, says=f"problem.*{word}"),
+        Run(CHANGE + " --optimizer drop", 0, check=lacks_word(gone)),
+    ]
+
+
+SOUND = [Run(CHANGE, 0), Run("inspect SRC", 0, never_says="optimizer state")]
+# A run of the same layout without optimizer state.
+RUN = ("trained_arguments_ignored", "src_offset")
+
+OPTIMIZER = [
+    Case("optimizer_in_objects", "src", [
+        Run(CHANGE, 4, says=r"param_state.*\[optimizer-buckets\]"),
+        Run("inspect SRC", 0, says=r"problem.*param_state"),
+        Run(CHANGE + " --optimizer drop", 0, check=lacks_word("param_state")),
+        Run("inspect OUT", 0, never_says="optimizer state"),
+    ]),
+    Case(*RUN, state_found("common.pt", "exp_avg"), note="in common.pt",
+         change=common_changed(40, optimizer={"state": {0: {"exp_avg": ...}}, "param_groups": []})),
+    Case(*RUN, state_found("common.pt", "fp32_from_fp16"), note="in common.pt, in a list",
+         change=common_changed(40, chained=[{"fp32_from_fp16_params": [[...]]}])),
+    Case(*RUN, SOUND, note="param_groups with a step",
+         change=common_changed(1, optimizer={"param_groups": [{"lr": 0.1, "params": [0], "step": ...}]})),
+    Case(*RUN, SOUND, note="random states", change=common_changed(40, rng_state=[{"random_rng_state": ...}])),
+    Case(*RUN, state_found("optimizer.pt", "exp_avg"), note="a file beside", change=file_beside("optimizer.pt", ADAM, 40)),
+    Case(*RUN, state_found("engine.pt", "exp_avg"), note="a file of another name",
+         change=file_beside("engine.pt", ADAM, 40)),
+    Case(*RUN, SOUND, note="a file of groups", change=file_beside("optimizer.pt", GROUPS, 1)),
+    Case(*RUN, SOUND, note="a file of generators", change=file_beside("rng_state_0.pth", {"cpu": tensor(40)}, 40)),
+]
+
+CASES = UNREADABLE + WARNINGS + IGNORED + CONTRADICTIONS + OPTIMIZER

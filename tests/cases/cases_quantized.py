@@ -3,7 +3,7 @@ import json
 import pathlib
 import struct
 
-from case import REFUSED, Case, Run, tensors_changed
+from case import REFUSED, Case, Run, both, config_changed, config_lacks, tensors_changed
 
 DECODE = "convert SRC OUT --decode bf16"
 SYMMETRIC = "gptq_zero_of_symmetric"
@@ -96,3 +96,99 @@ WORDS_CASES = [
 ]
 
 CASES = GPTQ_CASES + WORDS_CASES
+
+RUN, HUB = "stale_quantization_config_run", "stale_quantization_config_hub"
+LACKS = config_lacks("quantization_config", "compression_config")
+
+
+def renamed_quantization(name: str, inside: str = "", file: str = "hf/config.json"):
+    """Returns a change that gives quantization_config another name, or puts it inside another object."""
+
+    def change(source: pathlib.Path) -> None:
+        path = source / file
+        config = json.loads(path.read_text())
+        said = config.pop("quantization_config")
+        (config.setdefault(inside, {}) if inside else config)[name] = said
+        path.write_text(json.dumps(config))
+
+    return change
+
+
+def experts_quantized(source: pathlib.Path) -> None:
+    """One expert's matrix becomes FP8 in one block, so that the model is quantized in part."""
+
+    def edit(tensors: dict) -> None:
+        for name in [n for n in tensors if ".experts." in n and n.endswith("_proj.weight")]:
+            _, shape, data = tensors[name]
+            tensors[name] = "F8_E4M3", shape, data[: len(data) // 2]
+            tensors[name + "_scale_inv"] = "F32", [1, 1], struct.pack("<f", 1.0)
+
+    tensors_changed(edit)(source)
+
+
+def has_quantization(out: pathlib.Path) -> str:
+    return "" if "quantization_config" in json.loads((out / "config.json").read_text()) else "quantization_config is gone"
+
+
+def has_no_file(name: str):
+    return lambda out: f"{name} is there" if (out / name).exists() else LACKS(out)
+
+
+TO_HF = "convert SRC OUT --to hf --from-glu contiguous"
+STALE_CASES = [
+    Case(RUN, "src", [Run(TO_HF, says="quantization_config", truth="truth.safetensors", check=LACKS),
+                      Run("inspect SRC --strict", (0, 3), says="quantization_config")]),
+    Case(RUN, "src/iter_0000100", [Run(TO_HF + " --from-config CASE/hub_config.json", truth="truth.safetensors", check=LACKS)]),
+    Case(RUN, "src", [Run(TO_HF, truth="truth.safetensors", check=LACKS)],
+         change=renamed_quantization("compression_config"), note="compression_config"),
+    Case(RUN, "src", [Run(TO_HF, truth="truth.safetensors", check=LACKS)],
+         change=renamed_quantization("quantization_config", "text_config"), note="in text_config"),
+    Case(RUN, "src", [Run(TO_HF, truth="truth.safetensors", check=has_no_file("hf_quant_config.json"))],
+         change=file_written("hf/hf_quant_config.json", {"quantization": {"quant_algo": "FP8"}}), note="two files"),
+] + [
+    case for name in ("src_fp8", "src_mxfp4") for case in (
+        Case(HUB, name, [
+            Run("inspect SRC --strict", 3, says="quantization_config", never_says=r"loads in\s+transformers"),
+            Run(DECODE, check=LACKS), Run(DECODE + " --force", check=LACKS),
+            Run(DECODE + " --to megatron"), Run("convert OUT OUT2 --to hf", check=LACKS),
+            Run("convert SRC OUT --to megatron"), Run("convert OUT OUT2 --to hf", check=LACKS),
+        ]),
+        Case(HUB, name, [Run("inspect SRC --strict", 0, says=r"loads in\s+transformers"),
+                         Run(DECODE, 4, says="already-in-layout")],
+             change=config_changed(quantization_config=None), note="without it"),
+        Case(HUB, name, [Run("inspect SRC --strict", 0, says=r"loads in\s+transformers")],
+             change=config_changed(quantization_config={"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}),
+             note="of the cache alone"),
+    )
+] + [
+    Case(HUB, "src_fp8", [Run("convert SRC OUT --force", check=has_quantization), Run(DECODE, check=LACKS)],
+         change=experts_quantized, note="quantized in part"),
+    Case(HUB, "src_fp8", [Run("inspect SRC --strict", 3, says="hf_quant_config.json"),
+                          Run("convert SRC OUT --force", check=has_no_file("hf_quant_config.json"))],
+         change=both(config_changed(quantization_config=None),
+                     file_written("hf_quant_config.json", {"quantization": {"quant_algo": "NVFP4"}})),
+         note="said by a file alone"),
+]
+
+
+def dtypes_are(word: str):
+    def check(out: pathlib.Path) -> str:
+        config = json.loads((out / "config.json").read_text())
+        said = [c[f] for c in (config, config.get("text_config", {})) for f in ("torch_dtype", "dtype") if f in c]
+        return "" if said and set(said) == {word} else f"config.json says {said}"
+
+    return check
+
+
+DTYPE_CASES = [
+    Case("decode_torch_dtype", "src_awq", [Run(DECODE, check=dtypes_are("bfloat16")),
+                                           Run("convert SRC OUT --decode f32", check=dtypes_are("float32"))]),
+    Case("decode_torch_dtype", "src_fp8", [Run("convert SRC OUT --decode f32", check=dtypes_are("float32")),
+                                           Run("convert SRC OUT --decode f32 --to megatron"),
+                                           Run("convert OUT OUT2 --to hf", check=dtypes_are("float32"))]),
+    Case("decode_torch_dtype", "src_awq", [Run("convert SRC OUT --decode f32", check=dtypes_are("float32"))],
+         change=config_changed(torch_dtype=None, dtype="float16", text_config={"dtype": "float16"}), note="as dtype"),
+    Case("qwen3_vl_per_expert", "src_nvfp4", [Run("convert SRC OUT --force", check=dtypes_are("bfloat16"))]),
+]
+
+CASES += STALE_CASES + DTYPE_CASES

@@ -212,6 +212,7 @@ full_disk() {
   fault_source
   free=$(df -Pk "$at" | awk 'END { print $4 }')
   head -c $(((free - 8000) * 1024)) /dev/zero >"$at/filler"
+  status "$name: plan" 5 plan "$FAULT_SRC" "$out" "${FAULT_TO[@]}" && check "$name: plan says what is missing" has "$ERR" "are missing"
   run_fault "$out"
   check "$name: exit 5, got $GOT: ${ERR:0:300}" [ "$GOT" == 5 ]
   check "$name: named" has "$ERR" "[no-space]"
@@ -221,6 +222,7 @@ full_disk() {
   check "$name: resumed without room: exit 5, got $GOT: ${ERR:0:300}" [ "$GOT" == 5 ]
   rm "$at/filler"
   resumes "$name" "$out"
+  status "$name: plan with room" 0 plan "$FAULT_SRC" "$out.other" "${FAULT_TO[@]}"
   # Less and less room: it may give out at any step.
   rm -rf "$out"
   local room used

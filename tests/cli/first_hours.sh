@@ -139,6 +139,10 @@ first_hours_paths() {
   local hf=$TESTDATA/hf/qwen3_moe out=$WORK/paths cache=$WORK/hub
   prints "s3" 2 "glu-ckpt: error: s3://bucket/model: remote paths are not read; copy it to this machine first [usage]" \
     inspect s3://bucket/model
+  for hub in hf:// https://huggingface.co/; do
+    status "$hub" 2 inspect ${hub}Qwen/Qwen3-30B-A3B
+    check "$hub: $ERR" has "$ERR" "\`hf download Qwen/Qwen3-30B-A3B\` brings it to this machine"
+  done
   prints "to s3" 2 \
     "glu-ckpt: error: s3://bucket/model: remote paths are not written; write to a directory here and upload that [usage]" \
     convert "$hf" s3://bucket/model --experts grouped -q

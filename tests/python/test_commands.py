@@ -16,7 +16,7 @@ import pytest
 from glu_ckpt import _options
 
 #: Of both sides of a comparison, since they are measured.
-MEASURED = {"seconds", "bytes_per_second", "peak_memory", "output", "disk_free", "estimated_seconds"}
+MEASURED = {"destination", "seconds", "bytes_per_second", "peak_memory", "output", "disk_free", "estimated_seconds"}
 
 
 def without_measured(found):

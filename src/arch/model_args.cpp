@@ -1,0 +1,424 @@
+/// One table, kArgs. An argument that is in neither it nor kNoSay, and whose name says that it is about the model
+/// (kModelWords), differs where it has a value: nobody here knows what it does.
+
+#include "arch/model_args.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "arch/saved_args.hpp"
+#include "arch/yarn_scale.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// The models in which an argument has a say.
+enum class In {
+  Every,
+  /// Those with multi-latent attention, and those without.
+  Latent,
+  Usual,
+  /// Those with YaRN, and of them those with and without multi-latent attention.
+  Yarn,
+  UsualYarn,
+  /// Those that choose groups of experts first.
+  Groups,
+  /// Those that choose several experts by a softmax.
+  SeveralBySoftmax,
+  QueryGroups,
+  /// Those whose linear layers have no bias; elsewhere q, k and v have one as well.
+  NoOtherBias,
+};
+
+struct ModelArg {
+  std::string_view name;
+  In in = In::Every;
+  /// The values that change nothing, with a '|' between two; None always is one.
+  std::string_view neutral = {};
+  /// Its name in megatron_args.txt where that is another one; one with a '!' in front says the opposite.
+  std::string_view option = {};
+};
+
+constexpr auto kArgs = std::to_array<ModelArg>({
+    // layers and norms
+    {"normalization", In::Every, "LayerNorm"},
+    {"norm_epsilon"},
+    {"layernorm_epsilon", In::Every, "", "norm_epsilon"},
+    {"apply_layernorm_1p", In::Every, "False"},
+    {"layernorm_zero_centered_gamma", In::Every, "False", "apply_layernorm_1p"},
+    {"apply_residual_connection_post_layernorm", In::Every, "False"},
+    {"add_bias_linear", In::Every, "", "!disable_bias_linear"},
+    {"add_qkv_bias", In::NoOtherBias, "False"},
+    {"untie_embeddings_and_output_weights", In::Every, "False"},
+    {"is_hybrid_model", In::Every, "False"},
+    {"hybrid_override_pattern"},
+    {"hybrid_layer_pattern"},
+    {"hybrid_attention_ratio", In::Every, "0"},
+    {"hybrid_mlp_ratio", In::Every, "0"},
+    {"heterogeneous_layers_config_path"},
+    {"heterogeneous_layers_config_encoded_json"},
+    {"heterogeneous_block_specs", In::Every, "False"},
+    {"spec", In::Every, "[]"},
+    {"use_mup", In::Every, "False"},
+    {"moe_latent_size", In::Every, "0"},
+    {"use_legacy_models", In::Every, "False"},
+    // activation
+    {"swiglu", In::Every, "False"},
+    {"quick_geglu", In::Every, "False"},
+    {"squared_relu", In::Every, "False"},
+    {"openai_gelu", In::Every, "False"},
+    {"onnx_safe", In::Every, "False"},
+    {"glu_linear_offset", In::Every, "0"},
+    {"activation_func_clamp_value"},
+    {"activation_func", In::Every, "torch.nn.functional.silu|torch._C._nn.silu|torch.nn.functional.gelu"},
+    // attention
+    {"num_attention_heads"},
+    {"num_query_groups", In::QueryGroups},
+    {"kv_channels", In::Usual},
+    {"multi_latent_attention", In::Every, "False"},
+    {"qk_head_dim", In::Latent},
+    {"qk_pos_emb_head_dim", In::Latent},
+    {"v_head_dim", In::Latent},
+    {"qk_layernorm", In::Usual, "False"},
+    {"qk_l2_norm", In::Every, "False"},
+    {"attention_output_gate", In::Every, "False"},
+    {"softmax_type", In::Every, "vanilla"},
+    {"softmax_scale"},
+    {"attn_logit_softcapping", In::Every, "0"},
+    {"final_logit_softcapping", In::Every, "0"},
+    {"linear_conv_kernel_dim"},
+    {"linear_key_head_dim"},
+    {"linear_value_head_dim"},
+    {"linear_num_key_heads"},
+    {"linear_num_value_heads"},
+    // positions
+    {"rotary_base"},
+    {"rotary_percent", In::Usual, "1"},
+    {"rotary_interleaved", In::Usual, "False"},
+    {"rotary_seq_len_interpolation_factor", In::Every, "1"},
+    {"use_rope_scaling", In::Every, "False"},
+    {"rotary_scaling_factor", In::Yarn},
+    {"yarn_original_max_position_embeddings", In::UsualYarn},
+    {"yarn_beta_fast", In::UsualYarn},
+    {"yarn_beta_slow", In::UsualYarn},
+    {"mrope_section"},
+    // experts
+    {"moe_router_topk"},
+    {"moe_router_score_function", In::Every, "softmax"},
+    {"moe_router_pre_softmax", In::SeveralBySoftmax, "False"},
+    {"moe_router_enable_expert_bias", In::Every, "False"},
+    {"moe_router_num_groups", In::Every, "0|1"},
+    {"moe_router_group_topk", In::Groups},
+    {"moe_router_topk_limited_devices"},
+    {"moe_router_topk_scaling_factor", In::Every, "0|1"},
+    {"moe_router_force_load_balancing", In::Every, "False"},
+    {"moe_apply_probs_on_input", In::Every, "False"},
+    {"moe_shared_expert_gate", In::Every, "False"},
+    {"moe_expert_capacity_factor"},
+});
+
+/// Arguments whose names sound like the model's and that have no say in what it computes, or whose say the shapes of
+/// tensors have, or code below.
+constexpr auto kNoSay = std::to_array<std::string_view>({
+    "rotary_scaling_factor",
+    "rope_scaling_factor",
+    "rope_type",
+    "rotary_base",
+    "attention_dropout",
+    "moe_router_load_balancing_type",
+    "moe_router_dtype",
+    "moe_router_bias_update_rate",
+    "moe_router_fusion",
+    "moe_router_padding_for_fp8",
+    "moe_router_padding_for_quantization",
+    "moe_router_force_biased",
+    "activation_func_fp8_input_store",
+    "qk_clip",
+    "qk_clip_alpha",
+    "qk_clip_threshold",
+    "qk_head_dim",
+    "qk_pos_emb_head_dim",
+    "no_rope_freq",
+    "no_rope_fusion",
+    "window_size",
+    "window_attn_skip_freq",
+    "linear_attention_freq",
+    "linear_attention_type",
+    "dsa_indexer_loss_coeff",
+    "dsa_indexer_use_sparse_loss",
+    "mamba_state_dim",
+    "mamba_head_dim",
+    "mamba_num_groups",
+    "mamba_num_heads",
+    "mamba_conv_dim",
+    "linear_conv_kernel_dim",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+});
+
+constexpr auto kModelWords = std::to_array<std::string_view>({
+    "rotary_",
+    "rope_",
+    "use_rope_",
+    "softmax_",
+    "activation_func",
+    "glu_",
+    "qk_",
+    "moe_router_",
+    "mup_",
+    "dsa_",
+    "no_rope",
+    "window_",
+    "linear_",
+    "attn_logit",
+    "final_logit",
+    "logits_",
+    "residual_",
+    "embedding_multiplier",
+    "embedding_scale",
+    "attention_multiplier",
+    "yarn_",
+});
+
+constexpr std::string_view kNone = "None";
+
+std::optional<double> number_in(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+bool same(std::string_view a, std::string_view b) {
+  const auto x = number_in(a), y = number_in(b);
+  return x && y ? *x == *y : a == b;
+}
+
+bool is_among(std::string_view value, std::string_view list) {
+  while (!list.empty()) {
+    const std::size_t end = std::min(list.find('|'), list.size());
+    if (same(value, list.substr(0, end))) return true;
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+  return false;
+}
+
+/// A saved value as Python would print it.
+std::string word_of(const JsonValue& value) {
+  switch (value.kind()) {
+    case JsonKind::Null: return std::string(kNone);
+    case JsonKind::Object: return "{...}";
+    case JsonKind::Array: {
+      std::string text;
+      for (const JsonValue item : value.items()) text += (text.empty() ? "" : ", ") + word_of(item);
+      return "[" + text + "]";
+    }
+    default: break;
+  }
+  if (const auto flag = value.get<bool>()) return *flag ? "True" : "False";
+  if (const auto integer = value.get<i64>()) return fmt::format("{}", *integer);
+  if (const auto number = value.get<double>()) return fmt::format("{}", *number);
+  return std::string(value.get<std::string_view>().value_or(""));
+}
+
+/// "[0]*1+[1]*2" as flags, a text for each layer.
+std::vector<bool> flags_in(std::string_view pattern) {
+  std::vector<bool> flags;
+  while (!pattern.empty()) {
+    const std::size_t end = std::min(pattern.find('+'), pattern.size());
+    const std::string_view run = pattern.substr(0, end);
+    if (const std::size_t times = run.find("]*"); times != run.npos)
+      if (const auto count = number_in(run.substr(times + 2)))
+        flags.insert(flags.end(), static_cast<std::size_t>(*count), run.starts_with("[1"));
+    pattern.remove_prefix(std::min(end + 1, pattern.size()));
+  }
+  return flags;
+}
+
+std::string layers_word(const std::vector<bool>& flags) {
+  std::string text;
+  for (std::size_t layer = 0; layer < flags.size(); ++layer)
+    if (flags[layer]) text += fmt::format("{}{}", text.empty() ? "layers " : ", ", layer);
+  return text.empty() ? "no layer" : text;
+}
+
+class Comparison {
+ public:
+  Comparison(const std::string& asked, const std::string& saved, const Inventory& tensors)
+      : document_(saved, kDepth), saved_(saved, tensors) {
+    std::string_view left = asked;
+    while (!left.empty()) {
+      const std::size_t end = std::min(left.find('\n'), left.size());
+      std::string_view line = left.substr(0, end);
+      left.remove_prefix(std::min(end + 1, left.size()));
+      if (!line.starts_with("--")) continue;
+      line.remove_prefix(2);
+      const std::size_t space = std::min(line.find(' '), line.size());
+      std::string name(line.substr(0, space));
+      std::ranges::replace(name, '-', '_');
+      asked_[name] = space < line.size() ? std::string(line.substr(space + 1)) : "True";
+    }
+  }
+
+  std::vector<ArgumentDifference> run() {
+    if (!saved_.is_object()) return {};
+    for (const ModelArg& arg : kArgs)
+      if (has_say(arg.in)) compare(arg);
+    compare_positions();
+    compare_yarn();
+    compare_layers("window_size", windows_asked(), saved_.window() ? saved_.window_layers() : no_layers());
+    compare_layers("no_rope_freq", flags_in(asked("no_rope_freq")), saved_.ropeless_layers());
+    compare_balancing();
+    compare_unknown();
+    return std::move(differences_);
+  }
+
+ private:
+  static constexpr std::size_t kDepth = 8;
+
+  std::string asked(std::string_view name) const {
+    const auto found = asked_.find(name);
+    return found == asked_.end() ? std::string() : found->second;
+  }
+  bool is_latent() const { return asked_.contains("multi_latent_attention"); }
+  bool asks_yarn() const { return (is_latent() ? asked("rope_type") : asked("position_embedding_type")) == "yarn"; }
+  bool saves_yarn() const {
+    return (saved_.flag("multi_latent_attention") ? saved_.text("rope_type")
+                                                  : saved_.text("position_embedding_type")) == "yarn";
+  }
+  std::vector<bool> no_layers() const { return std::vector<bool>(static_cast<std::size_t>(saved_.layers())); }
+
+  bool has_say(In in) const {
+    switch (in) {
+      case In::Every: return true;
+      case In::Latent: return is_latent();
+      case In::Usual: return !is_latent();
+      case In::Yarn: return asks_yarn() && saves_yarn();
+      case In::UsualYarn: return asks_yarn() && saves_yarn() && !is_latent();
+      case In::Groups: return asked_.contains("moe_router_num_groups");
+      case In::SeveralBySoftmax:
+        return asked("moe_router_score_function") == "softmax" &&
+               (asked("moe_router_topk") != "1" || saved_.integer("moe_router_topk") != 1);
+      case In::NoOtherBias: return asked_.contains("disable_bias_linear");
+      case In::QueryGroups: return saved_.flag("group_query_attention") && asked_.contains("num_query_groups");
+    }
+    return true;
+  }
+
+  void add(std::string_view name, std::string saved, std::string asked) {
+    differences_.push_back({std::string(name), std::move(saved), std::move(asked)});
+  }
+
+  void compare(const ModelArg& arg) {
+    const auto value = document_.root().find(arg.name);
+    if (!value) return;
+    const std::string saved = word_of(*value);
+    std::string_view option = arg.option.empty() ? arg.name : arg.option;
+    if (option.starts_with('!')) {
+      const std::string opposite = asked_.contains(option.substr(1)) ? "False" : "True";
+      if (saved != kNone && saved != opposite) add(arg.name, saved, opposite);
+      return;
+    }
+    const auto found = asked_.find(option);
+    if (found == asked_.end()) {
+      // A number without a neutral value is no business of a model that does not ask for it: linear attention's sizes.
+      const bool is_size = arg.neutral.empty() && arg.name.starts_with("linear_");
+      if (saved != kNone && !is_size && !is_among(saved, arg.neutral))
+        add(arg.name, saved,
+            arg.neutral.empty() ? std::string(kNone) : std::string(arg.neutral.substr(0, arg.neutral.find('|'))));
+      return;
+    }
+    if (saved != kNone && !same(saved, found->second)) add(arg.name, saved, found->second);
+    // None stands for what the argument is without a value, where that is known.
+    if (saved == kNone && !arg.neutral.empty() && !is_among(found->second, arg.neutral))
+      add(arg.name, saved, found->second);
+  }
+
+  void compare_positions() {
+    const std::string saved = saved_.text("position_embedding_type"), rope = saved_.text("rope_type");
+    if (is_latent() && !rope.empty() && rope != asked("rope_type")) add("rope_type", rope, asked("rope_type"));
+    if (saved.empty()) return;
+    const bool is_other = is_latent() ? saved != "rope" && saved != "yarn" : saved != asked("position_embedding_type");
+    if (is_other) add("position_embedding_type", saved, asked("position_embedding_type"));
+  }
+
+  /// One scale of cosine and sine can be said by several pairs of arguments.
+  void compare_yarn() {
+    if (!has_say(In::Yarn)) return;
+    const auto factor = number_in(asked("rotary_scaling_factor"));
+    const auto mscale = number_in(asked("mscale")), all_dim = number_in(asked("mscale_all_dim"));
+    const auto saved_factor = saved_.number("rotary_scaling_factor");
+    if (!factor || !mscale || !all_dim || !saved_factor) return;
+    const double saved_all = saved_.number("mscale_all_dim").value_or(0.0);
+    const double saved_scale =
+        yarn_scale(*saved_factor, saved_.number("mscale").value_or(1.0)) / yarn_scale(*saved_factor, saved_all);
+    const double scale = yarn_scale(*factor, *mscale) / yarn_scale(*factor, *all_dim);
+    constexpr double kRounding = 1e-9;
+    if (std::abs(scale - saved_scale) > kRounding * std::abs(scale))
+      add("mscale", fmt::format("{}", saved_.number("mscale").value_or(1.0)), asked("mscale"));
+    else if (is_latent() && saved_all != *all_dim)
+      add("mscale_all_dim", fmt::format("{}", saved_all), asked("mscale_all_dim"));
+    if (const auto whole = document_.root().find<bool>("yarn_correction_range_round_to_int"); whole && !is_latent())
+      if (*whole != asked_.contains("yarn_correction_range_round_to_int"))
+        add("yarn_correction_range_round_to_int", *whole ? "True" : "False", *whole ? "False" : "True");
+  }
+
+  std::vector<bool> windows_asked() const {
+    return asked_.contains("window_size") ? flags_in(asked("window_attn_skip_freq")) : std::vector<bool>();
+  }
+
+  void compare_layers(std::string_view name, std::vector<bool> asked_layers, std::vector<bool> saved_layers) {
+    if (!saved_.has(name)) return;
+    asked_layers.resize(std::max(asked_layers.size(), saved_layers.size()));
+    saved_layers.resize(asked_layers.size());
+    if (asked_layers != saved_layers)
+      return add(name, fmt::format("for {}", layers_word(saved_layers)),
+                 fmt::format("for {}", layers_word(asked_layers)));
+    if (name != "window_size" || std::ranges::find(saved_layers, true) == saved_layers.end()) return;
+    const std::string width = asked(name).substr(0, asked(name).find(','));
+    if (const auto saved = saved_.window(); saved && !same(fmt::format("{}", *saved), width))
+      add(name, fmt::format("{}", *saved), width);
+  }
+
+  /// The other ways balance by a loss or a bias; Sinkhorn's chooses other experts.
+  void compare_balancing() {
+    constexpr std::string_view kName = "moe_router_load_balancing_type";
+    const auto value = document_.root().find(kName);
+    if (!value) return;
+    const std::string saved = word_of(*value);
+    if (saved.find("sinkhorn") != saved.npos) add(kName, saved, "none");
+  }
+
+  void compare_unknown() {
+    for (const auto& [key, value] : document_.root().members()) {
+      const std::string_view name = key;
+      if (std::ranges::find(kArgs, name, &ModelArg::name) != kArgs.end() ||
+          std::ranges::find(kNoSay, name) != kNoSay.end() ||
+          std::ranges::none_of(kModelWords, [&](std::string_view word) { return name.starts_with(word); }))
+        continue;
+      const std::string saved = word_of(value);
+      if (!is_among(saved, "None|False|0|1|[]|")) add(name, saved, std::string(kNone));
+    }
+  }
+
+  JsonDocument document_;
+  SavedArgs saved_;
+  std::map<std::string, std::string, std::less<>> asked_;
+  std::vector<ArgumentDifference> differences_;
+};
+
+}  // namespace
+
+std::vector<ArgumentDifference> argument_differences(const std::string& asked, const std::string& saved,
+                                                     const Inventory& tensors) {
+  return Comparison(asked, saved, tensors).run();
+}
+
+}  // namespace glu_ckpt

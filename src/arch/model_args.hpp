@@ -1,0 +1,25 @@
+#pragma once
+/// The arguments of Megatron-LM that change what a model computes, and a comparison of those that a trainer saved with
+/// those that a config.json asks for.
+
+#include <string>
+#include <vector>
+
+#include "glu_ckpt/tensor.hpp"
+
+namespace glu_ckpt {
+
+/// An argument that was saved with another value than a configuration asks for. Both are words for messages.
+struct ArgumentDifference {
+  std::string name;
+  std::string saved;
+  std::string asked;
+};
+
+/// `asked` is MegatronArgs::text, `saved` ModelHints::trained_args, `tensors` what lies beside them. An argument that
+/// was not saved does not differ; neither does one that has no say in this model, such as the scale of YaRN without
+/// YaRN.
+std::vector<ArgumentDifference> argument_differences(const std::string& asked, const std::string& saved,
+                                                     const Inventory& tensors);
+
+}  // namespace glu_ckpt
