@@ -54,6 +54,11 @@ PickleGraph::PickleGraph(std::string text) : source_(std::move(text)) {
 std::string_view PickleGraph::source() const { return source_; }
 std::size_t PickleGraph::size() const { return nodes_.size(); }
 
+i64 PickleGraph::bytes() const {
+  return static_cast<i64>(nodes_.size() * (sizeof(Node) + sizeof(u32)) + pool_.size() * sizeof(PickleRef) +
+                          extras_.size() * sizeof(Extra));
+}
+
 std::optional<i64> PickleGraph::position(PickleRef node) const {
   if (node >= positions_.size() || positions_[node] == kNotRead || kind(node) == PickleKind::Global)
     return std::nullopt;

@@ -60,6 +60,8 @@ class PickleGraph {
 
   std::string_view source() const;
   std::size_t size() const;
+  /// Bytes of memory that the nodes and their items take, without the text.
+  i64 bytes() const;
   /// The position in source() of the opcode that made the node. None for nodes that were not read, for names, and for
   /// None, Bools, small integers and (), which are one node each.
   std::optional<i64> position(PickleRef node) const;

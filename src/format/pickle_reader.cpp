@@ -74,6 +74,10 @@ enum Op : unsigned char {
 /// Refs and places in the graph are 32 bits wide; a pickle this long needs fewer than that many.
 constexpr std::size_t kMaxPickleBytes = std::size_t{1} << 30;
 constexpr std::size_t kMaxIntegerBytes = 4096;
+/// A pickle may take this much memory, and so many bytes more for each of its own that was read. A tensor of a state
+/// dict takes 2.2 bytes for each of its 129; a pickle of nothing but empty lists, 32 for each.
+constexpr i64 kFreeBytes = i64{16} << 20;
+constexpr i64 kBytesForEach = 3;
 
 /// torch writes strings with Python's surrogatepass.
 bool is_python_text(std::string_view text) { return is_utf8(text, Surrogates::Pass); }
@@ -109,6 +113,11 @@ class Memo {
     }
   }
 
+  i64 bytes() const {
+    constexpr i64 kSparseBytes = 48;
+    return std::ssize(dense_) * static_cast<i64>(sizeof(PickleRef)) + std::ssize(sparse_) * kSparseBytes;
+  }
+
   /// The slot that MEMOIZE takes: the number of those in use.
   u32 next_slot() const { return static_cast<u32>(dense_.size() + sparse_.size()); }
 
@@ -120,12 +129,18 @@ class Memo {
 class Reader {
  public:
   Reader(PickleGraph& graph, PickleNames names, const InputPart& part, std::size_t begin)
-      : graph_(graph), names_(names), part_(part), text_(graph.source()), at_(begin), op_at_(begin) {}
+      : graph_(graph),
+        names_(names),
+        part_(part),
+        text_(graph.source()),
+        begin_(begin),
+        begin_bytes_(graph.bytes()),
+        at_(begin),
+        op_at_(begin) {}
 
   PickleRef run() {
     read_protocol();
-    while (read_opcode()) {
-    }
+    while (read_opcode()) check_budget();
     graph_.set_position(PickleGraph::kNotRead);
     return stack_.back();
   }
@@ -207,6 +222,19 @@ class Reader {
   void replace(std::size_t values, PickleRef node) {
     stack_.resize(stack_.size() - values);
     push(node);
+  }
+
+  /// A small file must not take all memory: small values cost many times the bytes that spell them.
+  void check_budget() const {
+    // Vectors that grow hold up to twice what is in them.
+    const i64 held = graph_.bytes() - begin_bytes_ + memo_.bytes() +
+                     2 * static_cast<i64>(sizeof(PickleRef)) * (std::ssize(stack_) + std::ssize(marks_));
+    const i64 allowed = kFreeBytes + kBytesForEach * static_cast<i64>(at_ - begin_);
+    if (held > allowed)
+      refuse(ErrorCode::PickleLimit,
+             "the first {} bytes of the pickle hold so many small values that they take {} bytes of memory, and {} are "
+             "allowed; no checkpoint is known to hold that many",
+             at_ - begin_, held, allowed);
   }
 
   // opcodes
@@ -492,6 +520,9 @@ class Reader {
   const PickleNames names_;
   const InputPart& part_;
   const std::string_view text_;
+  const std::size_t begin_;
+  /// What the graph held before.
+  const i64 begin_bytes_;
   std::size_t at_;
   /// The position of the current opcode, for messages.
   std::size_t op_at_;

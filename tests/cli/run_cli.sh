@@ -36,7 +36,7 @@ declare -A SETS=(
     quantized_finer_blocks quantized_reordered_columns quantized_scale_words quantized_turned quantized_shared_blocks quantized_groups
     quantized_named_config quantized_refusals nan_codes"
   [forward]="devices bench_convert forward forward_refusals verify_forward verify_subset forward_families forward_tiny"
-  [limits]="memory_limit peak_memory_alone permissions no_room file_size_limit peak_memory full_size_plans reflink"
+  [limits]="memory_limit small_values peak_memory_alone permissions no_room file_size_limit peak_memory full_size_plans reflink"
   [faults]="kills signals source_changes unreadable_source resume_mismatch resume_complete resume_cannot_begin two_at_once"
 )
 for name in "${@:-${!SETS[@]}}"; do

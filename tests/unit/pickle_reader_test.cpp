@@ -343,8 +343,22 @@ TEST(PickleReader, APickleCutAnywhereIsTruncated) {
   }
 }
 
+/// Small values take many times the bytes that spell them.
+TEST(PickleReader, SmallValuesHaveABudget) {
+  constexpr std::size_t kMany = 3'000'000;
+  const auto list_of = [&](const std::string& value, std::size_t count) {
+    std::string text = "](";
+    for (std::size_t i = 0; i < count; ++i) text += value;
+    return pickle(text + "e");
+  };
+  for (const std::string value : {"]", "}", "N"}) {
+    EXPECT_EQ(failure_of(list_of(value, 2 * kMany)).first, "pickle-limit") << value;
+    EXPECT_EQ(failure_of(list_of(value, 200'000)).first, "none") << value;
+  }
+}
+
 TEST(PickleReader, DepthAndNumberOfMarksAreNoMatter) {
-  constexpr std::size_t kDeep = 1'000'000;
+  constexpr std::size_t kDeep = 300'000;
   EXPECT_EQ(failure_of(pickle(std::string(kDeep, ']') + std::string(kDeep - 1, 'a'))).first, "none");
   EXPECT_EQ(failure_of(pickle("N" + std::string(kDeep, '\x85'))).first, "none");
   EXPECT_EQ(failure_of(pickle(std::string(kDeep, '('))).first, "pickle-stack");
