@@ -14,6 +14,7 @@
 #include "core/compute.hpp"
 #include "core/fail.hpp"
 #include "format/check_apart.hpp"
+#include "layout/bare_codes.hpp"
 #include "layout/element_grid.hpp"
 #include "model/saved_arguments.hpp"
 #include "model/stored_model.hpp"
@@ -137,6 +138,12 @@ Plan make_proved_plan(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
   check_apart(conversion.output, source);
   const ConvertOptions& options = conversion.options;
+  const auto& naming = conversion.target.to.naming;
+  const Recognition& model = conversion.source.recognition;
+  if (naming && find_naming(*naming) != model.naming)
+    with_place(source, [&] {
+      check_codes_are_named(source.inventory(), model, *naming, conversion.target.to.scope == Scope::Model);
+    });
   const std::string stale = stale_quantization(source, options.from);
   const bool reads_anew = !source.info().decoded_weights.empty() || source.info().recast_tensors > 0 ||
                           (options.from.decode && !stale.empty());
