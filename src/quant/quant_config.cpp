@@ -8,6 +8,7 @@
 #include "core/json.hpp"
 #include "core/parse_number.hpp"
 #include "format/model_config.hpp"
+#include "quant/run_time_words.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -172,6 +173,7 @@ QuantConfig read_object(const JsonValue& object, std::string_view default_method
   if (config.format.empty()) config.format = text_of(object, "quant_algo");
   config.fp8_format = text_of(object, "fmt");
   config.skipped = skipped_modules(object);
+  config.run_time_words = run_time_words(object);
   if (config.method == "awq") config.version = small_text_of(object, "version");
   if (config.method == "auto-round") config.version = small_text_of(object, "packing_format");
   if (config.method == "gptq") {

@@ -36,6 +36,8 @@ struct QuantConfig {
   bool bits_differ = false;
   /// The columns of some weights were reordered: GPTQ's `desc_act`, compressed-tensors' `actorder`.
   bool some_reordered = false;
+  /// The words by which programs multiply inputs or outputs when they run (run_time_words()).
+  std::string run_time_words;
   /// "tensor", "channel", "group", "block"; where several groups of weights differ, that of none.
   std::string strategy;
   /// "float" or "int": the type of compressed-tensors' weights.
