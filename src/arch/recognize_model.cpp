@@ -35,6 +35,36 @@ std::vector<Candidate> candidates_for(const Architecture& architecture) {
   return candidates;
 }
 
+std::vector<i64> wanted_shape(const DenseKey& key, const Architecture& architecture) {
+  std::vector<i64> shape = dense_shape(*key.row, key.kind, architecture);
+  if (key.stacked) shape.insert(shape.begin(), architecture.layers);
+  return shape;
+}
+
+/// Says how the shape of a tensor contradicts the configuration; empty where it does not.
+std::string shape_fault(const TensorRef& tensor, const DenseKey& key, const DenseNaming& naming,
+                        const Architecture& architecture) {
+  const bool may_be_padded = naming.pads_vocabulary && shape_of(key.row->roles[0]).rows == Dim::Vocab;
+  const std::vector<i64> wanted = wanted_shape(key, architecture);
+  std::vector<i64> found = tensor.shape;
+  const std::size_t rows_axis = key.stacked ? 1 : 0;
+  if (may_be_padded && found.size() == wanted.size() && found[rows_axis] > wanted[rows_axis])
+    found[rows_axis] = wanted[rows_axis];
+  const bool whole = dtype_bits(tensor.dtype) % 8 == 0;
+  const bool known = std::ranges::find(wanted, 0) == wanted.end();
+  if (found == wanted && whole && known) return {};
+  std::string rows;
+  for (const DenseRole role : key.row->all_roles())
+    rows += fmt::format("{}{}", rows.empty() ? "" : " and ", fields_of(shape_of(role).rows));
+  const RoleShape& shape = shape_of(key.row->roles[0]);
+  const bool is_vector = shape.rows == Dim::One;
+  const std::string sizes = is_vector                      ? std::string(fields_of(shape.cols))
+                            : key.kind == TensorKind::Bias ? rows
+                                                           : fmt::format("{} rows of {}", rows, fields_of(shape.cols));
+  return fmt::format("'{}' is {} {}, but config.json makes it {} ({})", tensor.name, dtype_name(tensor.dtype),
+                     shape_text(tensor.shape), shape_text(wanted), sizes);
+}
+
 class DenseRecognizer {
  public:
   DenseRecognizer(const Inventory& inventory, const Inventory& named, const ModelHints& hints, Recognition& result)
@@ -142,9 +172,7 @@ class DenseRecognizer {
   void add(std::size_t index, const DenseKey& key) {
     const TensorRef& tensor = inventory_.tensors[index];
     if (const std::string fault = layer_fault(tensor, key); !fault.empty()) return add_misfit(index, key, fault);
-    const bool vocabulary = shape_of(key.row->roles[0]).rows == Dim::Vocab;
-    if (const std::string fault = shape_fault(tensor, key, vocabulary && result_.dense_naming->pads_vocabulary);
-        !fault.empty()) {
+    if (const std::string fault = shape_fault(tensor, key, *result_.dense_naming, architecture_); !fault.empty()) {
       // Bytes of several codes have a shape of their own; whoever decodes them checks it.
       if (tensor.dtype != Dtype::U8 && tensor.dtype != Dtype::I8) return add_misfit(index, key, fault);
       return add_stand_in(index, key);
@@ -192,34 +220,6 @@ class DenseRecognizer {
     return fmt::format("'{}': config.json makes layer {} a {} layer{}, but the checkpoint has {} in it", tensor.name,
                        key.layer, dense ? "dense" : "MoE", fields.empty() ? std::string() : " (" + fields + ")",
                        dense ? "experts" : "no experts");
-  }
-
-  std::vector<i64> wanted_shape(const DenseKey& key) const {
-    std::vector<i64> shape = dense_shape(*key.row, key.kind, architecture_);
-    if (key.stacked) shape.insert(shape.begin(), architecture_.layers);
-    return shape;
-  }
-
-  std::string shape_fault(const TensorRef& tensor, const DenseKey& key, bool may_be_padded) const {
-    const std::vector<i64> wanted = wanted_shape(key);
-    std::vector<i64> found = tensor.shape;
-    const std::size_t rows_axis = key.stacked ? 1 : 0;
-    if (may_be_padded && found.size() == wanted.size() && found[rows_axis] > wanted[rows_axis])
-      found[rows_axis] = wanted[rows_axis];
-    const bool whole = dtype_bits(tensor.dtype) % 8 == 0;
-    const bool known = std::ranges::find(wanted, 0) == wanted.end();
-    if (found == wanted && whole && known) return {};
-    std::string rows;
-    for (const DenseRole role : key.row->all_roles())
-      rows += fmt::format("{}{}", rows.empty() ? "" : " and ", fields_of(shape_of(role).rows));
-    const RoleShape& shape = shape_of(key.row->roles[0]);
-    const bool is_vector = shape.rows == Dim::One;
-    const std::string sizes = is_vector ? std::string(fields_of(shape.cols))
-                              : key.kind == TensorKind::Bias
-                                  ? rows
-                                  : fmt::format("{} rows of {}", rows, fields_of(shape.cols));
-    return fmt::format("'{}' is {} {}, but config.json makes it {} ({})", tensor.name, dtype_name(tensor.dtype),
-                       shape_text(tensor.shape), shape_text(wanted), sizes);
   }
 
   void add_matrix(std::size_t index, const DenseKey& key, i64 layer, std::size_t number) {
@@ -322,6 +322,18 @@ Recognition recognize_model(const Inventory& inventory, const ModelHints& hints,
     block.key_scope.insert(at, result.wrapper);
   }
   return result;
+}
+
+std::optional<DenseMisfit> find_misfit(const Recognition& model, const std::vector<TensorRef>& tensors) {
+  if (model.architecture == nullptr || model.dense_naming == nullptr) return std::nullopt;
+  const DenseKeys keys(*model.dense_naming, model.dense_root, *model.architecture);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto key = keys.parse(tensors[i].name);
+    if (!key) continue;
+    if (std::string fault = shape_fault(tensors[i], *key, *model.dense_naming, *model.architecture); !fault.empty())
+      return DenseMisfit{i, std::move(fault)};
+  }
+  return std::nullopt;
 }
 
 std::vector<std::size_t> dense_tensors(const Recognition& recognition) {

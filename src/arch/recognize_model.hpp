@@ -10,6 +10,10 @@ namespace glu_ckpt {
 Recognition recognize_model(const Inventory& inventory, const ModelHints& hints, const Record& record,
                             const SourceAnswers& answers);
 
+/// Returns the first of `tensors`, which need not be the model's, whose name has a place outside of the experts and
+/// whose shape contradicts the configuration.
+std::optional<DenseMisfit> find_misfit(const Recognition& model, const std::vector<TensorRef>& tensors);
+
 /// The tensors that hold dense matrices, or copies of some, and idle ones, sorted: of `others`, all that is understood.
 std::vector<std::size_t> dense_tensors(const Recognition& recognition);
 

@@ -16,6 +16,7 @@
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"
+#include "layout/bare_codes.hpp"
 #include "layout/element_grid.hpp"
 #include "layout/unknown_orders.hpp"
 #include "model/saved_arguments.hpp"
@@ -216,14 +217,31 @@ void find_parts(const Source& source, const SourceAnswers& answers, Quantization
   }
 }
 
-/// Returns which axes stored codes have: those of their naming, or those of their format. Empty where no naming
-/// explains them: then shapes alone tell.
-WeightAxes axes_of_stored(const Source& source, const SourceAnswers& answers) {
+/// The model as it is stored; none where no naming explains it: then shapes alone tell which axes its codes have.
+std::optional<Recognition> recognize_stored(const Source& source, const ModelHints& hints,
+                                            const SourceAnswers& answers) {
   try {
-    return weight_axes(recognize_model(source.inventory(), hints_of(source, answers), source.record(), answers).blocks);
+    return recognize_model(source.inventory(), hints, source.record(), answers);
   } catch (const Error&) {
-    return {};
+    return std::nullopt;
   }
+}
+
+/// Finds the quantized weights. Their scales must cover them, and their sizes must be those that the codes' own tensors
+/// and config.json state: all commands judge by this one function.
+Quantization find_sound(const Source& source, const ModelHints& hints, const Recognition* model) {
+  const Inventory& stored = source.inventory();
+  Quantization found = find_quantized(stored, quant_config_of(source, hints),
+                                      model == nullptr ? WeightAxes() : weight_axes(model->blocks));
+  check_stated_shapes(source, found);
+  if (model == nullptr) return found;
+  std::vector<TensorRef> decoded;
+  for (const QuantizedTensor& weight : found.tensors) decoded.push_back({weight.name, Dtype::BF16, weight.shape});
+  if (const auto misfit = find_misfit(*model, decoded)) {
+    const std::string& name = stored.tensors[found.tensors[misfit->tensor].weight].name;
+    fail(ErrorCode::ModelShape, {{}, name}, "'{}' holds codes, and decoded {}", name, misfit->fault);
+  }
+  return found;
 }
 
 std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceAnswers& answers) {
@@ -237,8 +255,9 @@ std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceA
   Quantization found = with_place(
       stored,
       [&] {
-        return find_quantized(stored.inventory(), quant_config_of(stored, hints_of(stored, answers)),
-                              axes_of_stored(stored, answers));
+        const ModelHints hints = hints_of(stored, answers);
+        const std::optional<Recognition> model = recognize_stored(stored, hints, answers);
+        return find_sound(stored, hints, model ? &*model : nullptr);
       },
       decoding);
   if (answers.encode_mxfp8) with_place(stored, [&] { encode_mxfp8(source, std::move(found)); });
@@ -302,12 +321,44 @@ std::vector<std::string> dangling_texts(const Source& source) {
   return texts;
 }
 
+namespace {
+
+/// Refuses codes whose scales or sizes are broken, whatever is done with them. What the engine does not know, or a
+/// configuration that contradicts it, stops only what needs numbers; so do scales that are not there, where the model
+/// is recognized without them.
+void check_sound(const Source& source, const ModelHints& hints, const Recognition* model) {
+  const auto has_codes = [](const TensorRef& tensor) { return holds_codes(tensor.dtype); };
+  if (std::ranges::none_of(source.inventory().tensors, has_codes)) return;
+  try {
+    find_sound(source, hints, model);
+  } catch (const Error& error) {
+    const bool is_lost = error.code() == ErrorCode::ScaleMissing || error.code() == ErrorCode::ScaleOrphan;
+    if (error.code() == ErrorCode::SizeMismatch || error.code() == ErrorCode::ModelShape ||
+        (is_lost && model == nullptr))
+      fail_with_place(error, source, true);
+  }
+}
+
+Recognition recognize_sound(const Source& source, const ModelHints& hints, const SourceAnswers& answers) {
+  try {
+    Recognition model = recognize_source(source, hints, answers);
+    check_sound(source, hints, &model);
+    return model;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::SizeMismatch && error.code() != ErrorCode::ModelShape)
+      check_sound(source, hints, nullptr);
+    throw;
+  }
+}
+
+}  // namespace
+
 Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswers& answers) {
   Checkpoint checkpoint;
   checkpoint.source = open_as(path, answers);
   if (answers.config_file.empty()) require_config(*checkpoint.source);
   checkpoint.hints = hints_of(*checkpoint.source, answers);
-  checkpoint.recognition = recognize_source(*checkpoint.source, checkpoint.hints, answers);
+  checkpoint.recognition = recognize_sound(*checkpoint.source, checkpoint.hints, answers);
   require_all_arguments(checkpoint.source->inventory(), checkpoint.hints, checkpoint.recognition);
   settle_idle(checkpoint);
   return checkpoint;
@@ -432,10 +483,13 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
     inspection.warnings.push_back("the checkpoint may load and compute something else. " + foreign->second);
   inspection.problems = dangling_texts(*inspection.source);
   Quantization found;
+  const ModelHints stored_hints = hints_of(*inspection.source, answers);
+  const std::optional<Recognition> stored = recognize_stored(*inspection.source, stored_hints, answers);
+  for (std::string& text : bare_code_texts(inspection.source->inventory(), stored ? *stored : Recognition()))
+    inspection.problems.push_back(std::move(text));
   try {
     const Source& source = *inspection.source;
-    found = find_quantized(source.inventory(), quant_config_of(source, hints_of(source, answers)),
-                           axes_of_stored(source, answers));
+    found = find_sound(source, stored_hints, stored ? &*stored : nullptr);
     inspection.quantized = found.formats;
     inspection.scales = scale_texts(source.inventory(), found);
   } catch (const Error& error) {

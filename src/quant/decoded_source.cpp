@@ -12,6 +12,7 @@
 #include "format/model_config.hpp"
 #include "quant/decode_row.hpp"
 #include "quant/decode_words.hpp"
+#include "quant/part_finder.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
@@ -470,27 +471,42 @@ void check_part_scales(const Source& source, const QuantizedTensor& weight) {
   }
 }
 
-/// The shape of a fused FC1 is stated as that of its gate and that of its up, or as its own.
+/// Says how many numbers state the shape of one matrix: two; for a fused FC1 also two for its gate and two for its up;
+/// or as many as a tensor of all matrices has axes. 0 where no form has the shape of the tensor.
+i64 numbers_of_shape(const TensorRef& stated, const QuantizedTensor& weight) {
+  if (stated.dtype != Dtype::I64 && stated.dtype != Dtype::I32) return 0;
+  const auto has_axes = [&](std::initializer_list<i64> of_one) {
+    std::vector<i64> shape = leading_axes(weight.shape);
+    shape.insert(shape.end(), of_one);
+    return stated.shape == shape;
+  };
+  if (has_axes({2})) return 2;
+  if (has_axes({4}) || has_axes({2, 2})) return 4;
+  return stated.shape == std::vector<i64>{std::ssize(weight.shape)} ? std::ssize(weight.shape) : 0;
+}
+
 void check_stated_shape(const Source& source, const QuantizedTensor& weight) {
   if (!weight.stated_shape) return;
   const TensorRef& stated = source.inventory().tensors[*weight.stated_shape];
-  const i64 size = dtype_bits(stated.dtype) / 8, count = stated.bytes / size;
-  if ((stated.dtype != Dtype::I64 && stated.dtype != Dtype::I32) || count == 0 || count % (2 * weight.matrices) != 0)
+  const i64 numbers = numbers_of_shape(stated, weight);
+  if (numbers == 0)
     fail(ErrorCode::SizeMismatch, {{}, stated.name}, "'{}': {} {} for '{}' of {}; expected two numbers for each matrix",
          stated.name, dtype_name(stated.dtype), shape_text(stated.shape), weight.name, shape_text(weight.shape));
-  const i64 parts = count / (2 * weight.matrices);
   std::vector<std::byte> bytes(static_cast<std::size_t>(stated.bytes));
   source.read(*weight.stated_shape, 0, bytes);
-  const auto number = [&](i64 i) {
-    i64 value = 0;
-    std::memcpy(&value, bytes.data() + i * size, static_cast<std::size_t>(size));
-    return value;
-  };
-  for (i64 i = 0; i < count; i += 2) {
-    const i64 rows = number(i), cols = number(i + 1);
-    if (rows * parts == weight.rows && cols == weight.cols) continue;
-    fail(ErrorCode::SizeMismatch, {{}, stated.name}, "'{}': states [{}, {}] for '{}', whose codes are of {}",
-         stated.name, rows, cols, weight.name, shape_text(weight.shape));
+  const i64 size = dtype_bits(stated.dtype) / 8;
+  std::vector<i64> expected = leading_axes(weight.shape);
+  if (numbers == 2 || numbers == 4) expected.clear();
+  expected.insert(expected.end(), {numbers == 4 ? weight.rows / 2 : weight.rows, weight.cols});
+  for (i64 at = 0; at < std::ssize(bytes);) {
+    std::vector<i64> found(expected.size());
+    for (i64& value : found) {
+      std::memcpy(&value, bytes.data() + at, static_cast<std::size_t>(size));
+      at += size;
+    }
+    if (found == expected) continue;
+    fail(ErrorCode::SizeMismatch, {{}, stated.name}, "'{}': states {} for '{}', whose codes are of {}", stated.name,
+         shape_text(found), weight.name, shape_text(weight.shape));
   }
 }
 
@@ -530,9 +546,12 @@ void check_decodable(const Source& source, const Quantization& found) {
          found.undecodable->why);
   for (const QuantizedTensor& weight : found.tensors) {
     check_part_scales(source, weight);
-    check_stated_shape(source, weight);
     check_symmetric(source, weight);
   }
+}
+
+void check_stated_shapes(const Source& source, const Quantization& found) {
+  for (const QuantizedTensor& weight : found.tensors) check_stated_shape(source, weight);
 }
 
 Inventory decoded_inventory(const Inventory& stored, const Quantization& found, Dtype to) {

@@ -16,9 +16,11 @@ enum class DecodePath {
 };
 
 /// Throws for what has no numbers: `found.undecodable`; NotSupported where gate and up have unequal scales in one
-/// tensor and nothing says in which order it holds their rows (QuantizedTensor::part_rows); SizeMismatch where a
-/// weight's stated shape is not that of its codes.
+/// tensor and nothing says in which order it holds their rows (QuantizedTensor::part_rows).
 void check_decodable(const Source& source, const Quantization& found);
+
+/// Reads the shapes that compressed-tensors states, and throws SizeMismatch where one is not that of the codes.
+void check_stated_shapes(const Source& source, const Quantization& found);
 
 /// Returns the tensors that are there once `found` is decoded to `to`.
 Inventory decoded_inventory(const Inventory& stored, const Quantization& found, Dtype to);

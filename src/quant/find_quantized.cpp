@@ -5,6 +5,7 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
+#include "layout/element_grid.hpp"
 #include "quant/decoder_rules.hpp"
 #include "quant/part_finder.hpp"
 
@@ -23,6 +24,7 @@ class Finder : private PartFinder {
     for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) find_at(i);
     config_ = &all_config_;
     take_cache_scales();
+    check_modules();
     check_orphans();
     std::ranges::sort(found_.companions);
     auto& companions = found_.companions;
@@ -88,7 +90,7 @@ class Finder : private PartFinder {
     add(weight, fp8_format(weight));
   }
 
-  void set_fp8_cell(QuantizedTensor& weight, const WeightName& name, const std::optional<Axes>& axes) const {
+  void set_fp8_cell(QuantizedTensor& weight, const WeightName& name, const std::optional<Axes>& axes) {
     const Dtype scale_dtype = at(weight.scales).dtype;
     if (is_float(scale_dtype) && !config_->block_rows && find_one_for_all(weight, weight.scales)) return;
     const ScaleCell block{config_->block_rows.value_or(128), config_->block_cols.value_or(128)};
@@ -117,9 +119,28 @@ class Finder : private PartFinder {
     } else {
       const bool may_restart = is_fused(weight.weight, name) && axes != Axes::InOut;
       if (may_restart && std::ranges::find(cells, block) != cells.end()) find_restart(weight, block);
-      if (weight.restart_rows == 0) set_cell(weight, cells);
+      if (weight.restart_rows == 0 && !has_padded_scales(weight)) set_cell(weight, cells);
     }
     weight.in_out = weight.in_out || (!axes && weight.cell_rows == weight.rows && weight.cell_cols == 1);
+  }
+
+  /// TransformerEngine pads the scales of MXFP8 to tiles. They can be moved, and --decode has no rule for them.
+  bool has_padded_scales(QuantizedTensor& weight) {
+    const TensorRef& scales = at(weight.scales);
+    for (const ElementGrid& grid : kMxGrids) {
+      const MatrixExtents stored = stored_extents(grid, {weight.rows, weight.cols}, 1);
+      std::vector<i64> shape = leading_axes(weight.shape);
+      shape.insert(shape.end(), {stored.rows, stored.cols});
+      const bool is_padded = stored != element_extents(grid, {weight.rows, weight.cols}, 1);
+      if (!is_padded || scales.shape != shape || !can_be_mx(at(weight.weight).dtype, scales.dtype)) continue;
+      cannot_decode(weight.scales, ErrorCode::NotSupported,
+                    fmt::format("{} scales for '{}' of {}, padded to tiles, which --decode has no rule for",
+                                shape_text(scales.shape), weight.name, shape_text(weight.shape)));
+      weight.cell_rows = grid.rows;
+      weight.cell_cols = grid.cols;
+      return true;
+    }
+    return false;
   }
 
   /// Two scales of a fused FC1 whose configuration has no blocks are gate's and up's, as transformers stores FP8 per

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_set>
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
@@ -16,10 +17,48 @@ i64 cells_in(i64 extent, i64 cell) { return (extent + cell - 1) / cell; }
 /// The last words of a fused FC1's names, where no naming is recognized.
 constexpr std::array<std::string_view, 4> kFusedWords = {"gate_up_proj", "w13", "w13_EFD", "linear_fc1"};
 
-/// Axes of one element tell nothing: [N], [N, 1] and [n, 1, k, 1] occur for the same scales.
 std::vector<i64> squeezed(std::vector<i64> shape) {
   std::erase(shape, 1);
   return shape;
+}
+
+/// The shapes in which writers store one scale for each cell of the matrices of a weight. The first has all axes; one
+/// scale for each row, each column or each matrix may lack its axes of one, and ModelOpt's of blocks have more.
+std::vector<std::vector<i64>> scale_shapes(const QuantizedTensor& weight, const ScaleCell& cell) {
+  const i64 rows = cells_in(weight.rows, cell.rows), cols = cells_in(weight.cols, cell.cols);
+  std::vector<std::vector<i64>> shapes;
+  const auto add = [&](std::initializer_list<i64> of_one) {
+    shapes.push_back(leading_axes(weight.shape));
+    shapes.back().insert(shapes.back().end(), of_one);
+  };
+  add({rows, cols});
+  if (cell.rows == 1 && cols == 1) add({rows});
+  // transformers gives the columns of Llama-4's FC2 such scales: [E, H, 1] for codes of [E, F, H].
+  if (cell.cols == 1 && rows == 1) add({cols}), add({cols, 1});
+  if (rows == 1 && cols == 1) {
+    add({1});
+    add({});
+    if (weight.matrices == 1) shapes.insert(shapes.end(), {{1}, {}});
+  }
+  // The groups of columns of MXFP8 are shorter than any block.
+  if ((weight.codes == Codes::E4m3 || weight.codes == Codes::E5m2) && cell.cols > 32) add({rows, 1, cols, 1});
+  return shapes;
+}
+
+/// Parts of a module that are about its inputs or outputs, or about the cache of keys and values.
+constexpr std::array<std::string_view, 13> kOfActivations = {
+    "input_scale",       "input_global_scale", "input_zero_point", "activation_scale", "output_scale",
+    "output_zero_point", "input_scale_inv",    "k_scale",          "v_scale",          "q_scale",
+    "kv_scale",          "k_zero_point",       "v_zero_point"};
+
+/// Returns the text behind the name of the module, or of the parameter, that the tensor is a part of; empty where it is
+/// of none.
+std::string_view part_of_module(std::string_view name, const std::unordered_set<std::string_view>& modules) {
+  const std::size_t last = std::min(name.rfind('.'), name.size());
+  for (std::size_t cut = name.find_first_of("._"); cut != std::string_view::npos;
+       cut = name.find_first_of("._", cut + 1))
+    if ((name[cut] == '.' || cut > last) && modules.contains(name.substr(0, cut))) return name.substr(cut + 1);
+  return {};
 }
 
 }  // namespace
@@ -164,10 +203,9 @@ std::vector<ScaleCell> PartFinder::channel_cells(const QuantizedTensor& weight, 
   if (axes == Axes::InOut) return {of_columns};
   if (weight.rows != weight.cols) return {of_rows, of_columns};
   const TensorRef& scales = at(weight.scales);
-  std::vector<i64> of_either = leading_axes(weight.shape);
-  of_either.push_back(weight.rows);
-  if (squeezed(scales.shape) != squeezed(of_either)) return {};
-  if (scales.shape.size() == weight.shape.size() && scales.shape[scales.shape.size() - 2] == 1) return {of_columns};
+  const std::vector<std::vector<i64>> shapes = scale_shapes(weight, of_columns);
+  if (scales.shape == shapes.front()) return {of_columns};
+  if (std::ranges::find(shapes, scales.shape) == shapes.end()) return {};
   fail(ErrorCode::SizeMismatch, {{}, scales.name},
        "'{}': {} scales for '{}', one for each row or each column of {}, and no naming that is known here tells which",
        scales.name, shape_text(scales.shape), weight.name, shape_text(weight.shape));
@@ -175,25 +213,26 @@ std::vector<ScaleCell> PartFinder::channel_cells(const QuantizedTensor& weight, 
 
 ScaleCell PartFinder::cell_of(const QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const {
   const TensorRef& scales = at(weight.scales);
-  std::vector<ScaleCell> exact, without_ones;
+  // A shape that lacks an axis of one may be another cell's that lacks its own.
+  std::vector<ScaleCell> exact, fitting, without_ones;
   std::string expected;
   for (const ScaleCell& cell : cells) {
-    std::vector<i64> grid = leading_axes(weight.shape);
-    grid.push_back(cells_in(weight.rows, cell.rows));
-    grid.push_back(cells_in(weight.cols, cell.cols));
-    if (grid == scales.shape) exact.push_back(cell);
-    if (squeezed(grid) == squeezed(scales.shape)) without_ones.push_back(cell);
-    expected += fmt::format("{}{}", expected.empty() ? "" : " or ", shape_text(grid));
+    const std::vector<std::vector<i64>> shapes = scale_shapes(weight, cell);
+    if (shapes.front() == scales.shape) exact.push_back(cell);
+    if (std::ranges::find(shapes, scales.shape) != shapes.end()) fitting.push_back(cell);
+    if (squeezed(shapes.front()) == squeezed(scales.shape)) without_ones.push_back(cell);
+    expected += fmt::format("{}{}", expected.empty() ? "" : " or ", shape_text(shapes.front()));
   }
-  const std::vector<ScaleCell>& fitting = exact.empty() ? without_ones : exact;
   if (fitting.empty())
     fail(ErrorCode::SizeMismatch, {{}, scales.name}, "'{}': {} scales for '{}' of {}; expected {}", scales.name,
          shape_text(scales.shape), weight.name, shape_text(weight.shape), expected);
+  if (!exact.empty()) fitting = exact;
+  const std::vector<ScaleCell>& rivals = exact.empty() ? without_ones : exact;
   const auto within = [&](const ScaleCell& cell) {
     return ScaleCell{std::min(cell.rows, weight.rows), std::min(cell.cols, weight.cols)};
   };
   const ScaleCell first = within(fitting.front());
-  for (const ScaleCell& cell : fitting)
+  for (const ScaleCell& cell : rivals)
     if (const ScaleCell other = within(cell); other != first)
       fail(ErrorCode::SizeMismatch, {{}, scales.name},
            "'{}': {} scales for '{}' of {}, one for each {} x {} or one for each {} x {}, and the shape without all of "
@@ -368,6 +407,36 @@ void PartFinder::take_cache_scales() {
   if (found_.tensors.empty()) return;
   for (std::size_t i = 0; i < inventory_.tensors.size(); ++i)
     if (std::ranges::any_of(kOfCaches, [&](std::string_view end) { return at(i).name.ends_with(end); })) take(i);
+}
+
+void PartFinder::check_modules() {
+  if (found_.tensors.empty()) return;
+  if (!all_config_.run_time_words.empty())
+    cannot_decode(found_.tensors.front().weight, ErrorCode::NotSupported,
+                  fmt::format("quantization_config's {}: programs multiply by it when they run, so the decoded weights "
+                              "alone would not be the model; --decode has no rule for it",
+                              all_config_.run_time_words));
+  std::unordered_set<std::string_view> modules;
+  std::unordered_set<std::size_t> used(found_.companions.begin(), found_.companions.end());
+  for (const QuantizedTensor& weight : found_.tensors) {
+    const std::size_t suffix = weight.name.size() - plain_weight_name(weight.name).base.size();
+    modules.insert(std::string_view(weight.name).substr(0, weight.name.size() - suffix));
+    used.insert(weight.weight);
+  }
+  for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) {
+    if (used.contains(i)) continue;
+    const std::string& name = at(i).name;
+    const std::string_view part = part_of_module(name, modules);
+    if (part.empty() || part.ends_with("bias") || part.ends_with("_extra_state") || is_optimizer_tensor(name)) continue;
+    if (std::ranges::find(kOfActivations, part) != kOfActivations.end())
+      take(i);
+    else
+      cannot_decode(
+          i, ErrorCode::NotSupported,
+          fmt::format("{} {} belongs to '{}', whose weight is quantized, and --decode has no rule for it: "
+                      "the decoded model would lack what it does",
+                      dtype_name(at(i).dtype), shape_text(at(i).shape), name.substr(0, name.size() - part.size() - 1)));
+  }
 }
 
 void PartFinder::check_orphans() {

@@ -83,8 +83,7 @@ class PartFinder {
   /// The cells of one scale for each output. Those of a square may be for its rows or its columns: SizeMismatch where
   /// neither the naming nor the place of an axis of one element tells.
   std::vector<ScaleCell> channel_cells(const QuantizedTensor& weight, const std::optional<Axes>& axes) const;
-  /// Takes the cell whose grid has the shape of the scales, or has it but for axes of one where no grid has it as it
-  /// is. Refuses what several of them have that differ.
+  /// Takes the cell whose grid has the shape of the scales. Refuses what several of them have that differ.
   void set_cell(QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const;
   /// Lets the blocks of a fused FC1 begin anew where up does, if scales are as many as those of gate and of up behind
   /// each other, and not as many as those of one matrix.
@@ -109,6 +108,9 @@ class PartFinder {
   void require_algorithm_is_not(const TensorRef& tensor, std::string_view other) const;
   void require_four_bits(const TensorRef& tensor) const;
   void require_scale_dtype(const QuantizedTensor& weight, std::initializer_list<Dtype> dtypes) const;
+  /// Takes what says how to quantize inputs and outputs of decoded modules. What else such a module has but a bias, and
+  /// what its configuration lets programs multiply, would be arithmetic that the decoded model lacks.
+  void check_modules();
   /// Refuses codes or scales among the tensors that are left.
   void check_orphans();
   /// Beside decoded weights, nothing reads the scales of a quantized cache of keys and values.

@@ -389,6 +389,7 @@ QuantConfig with_words_file(QuantConfig config, std::string_view name, const Jso
   agree(config.group_size, file.group_size, "group_size", name);
   agree(config.symmetric, file.symmetric, config.method == "gptq" ? "sym" : "symmetric", name);
   config.some_reordered = config.some_reordered || file.some_reordered;
+  if (config.run_time_words.empty()) config.run_time_words = file.run_time_words;
   return config;
 }
 

@@ -391,7 +391,7 @@ TEST(DecodedSource, AStatedShapeIsThatOfTheCodes) {
                                          stored("e.w13_shape", Dtype::I64, std::move(shape))};
     std::memcpy(tensors[2].bytes.data(), numbers.data(), tensors[2].bytes.size());
     const auto source = source_of(std::move(tensors));
-    check_decodable(*source, found_in(*source));
+    check_stated_shapes(*source, found_in(*source));
   };
   check({3, 2}, {96, 64, 96, 64, 96, 64});
   // Gate's and up's, one behind the other.
@@ -403,6 +403,10 @@ TEST(DecodedSource, AStatedShapeIsThatOfTheCodes) {
   refused({3, 2}, {96, 64, 96, 60, 96, 64}, "states [96, 60] for 'e.w13', whose codes are of [3, 96, 64]");
   refused({3, 2}, {96, 64, 48, 64, 96, 64}, "states [48, 64]");
   refused({2}, {96, 64}, "expected two numbers for each matrix");
+  // compressed-tensors states the whole shape of a tensor of several matrices.
+  check({3}, {3, 96, 64});
+  refused({3}, {3, 64, 96}, "states [3, 64, 96] for 'e.w13'");
+  refused({1, 3}, {3, 96, 64}, "expected two numbers for each matrix");
 }
 
 /// compressed-tensors 0.20 multiplies in the dtype of the scales, so fp16 rounds before bf16 does.
