@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks who includes whom, that no .cu reaches <filesystem>, that names of files and of shared types are unique, and
+"""Checks who includes whom, that code outside of src/families names no family of models, that no .cu reaches <filesystem>, that names of files and of shared types are unique, and
 that src/io, src/format and what decides about a conversion's output reach the disk through src/io/system_calls.cpp
 alone. See docs/architecture.md, "Rooms".
 
@@ -28,7 +28,7 @@ MAY_INCLUDE = {
     "ops": {"core", "kernels", "ops"},
     "exec": {"core", "layout", "plan", "io", "kernels", "ranks", "exec"},
     "model": {"core", "layout", "arch", "io", "format", "quant", "exec", "model"},
-    "forward": {"core", "layout", "plan", "io", "format", "kernels", "exec", "model", "forward"},
+    "forward": {"core", "families", "layout", "plan", "io", "format", "kernels", "exec", "model", "forward"},
     "verify": {"core", "layout", "arch", "plan", "io", "kernels", "ranks", "exec", "model", "forward", "verify"},
     "convert": {"core", "layout", "plan", "io", "format", "quant", "ranks", "exec", "model", "forward", "verify", "convert", "arch"},
     "bench": {"core", "plan", "io", "format", "kernels", "exec", "forward", "report", "bench"},
@@ -226,8 +226,24 @@ def disk_offence(path, room, line):
     return None
 
 
+# What only the files of src/families may spell: a family's model_type.
+MODEL_TYPE = re.compile(r'\.model_type = "([a-z0-9_.-]+)"|^ *\{"([a-z0-9_.-]+)", "(?:hf:)?[a-z]')
+# Their table of the arguments that trainers saved has a row a family. It belongs to the families' files.
+NAMES_FAMILIES = {"trained_family.cpp"}
+
+
+def model_types():
+    """Every model_type that a file of src/families is about, as a string of C++."""
+    found = set()
+    for path in (ROOT / "src" / "families").glob("*.cpp"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            found.update(f'"{name}"' for match in MODEL_TYPE.finditer(line) for name in match.groups() if name)
+    return found
+
+
 def main():
     offences = []
+    families = re.compile("|".join(sorted(map(re.escape, model_types()))))
     seen = {}
     types = {}
     for path, room in sources():
@@ -248,6 +264,8 @@ def main():
             match = INCLUDE.match(line)
             if match and (offence := offence_of(room, path.parts[0] == "include", *match.groups())):
                 offences.append(f"{path}:{number}: {match.group(2)}: {offence}")
+            if room != "families" and path.name not in NAMES_FAMILIES and (name := families.search(line.split("//")[0])):
+                offences.append(f"{path}:{number}: {name.group(0)}: generic code names no family; src/families does")
             if offence := disk_offence(path, room, line):
                 offences.append(f"{path}:{number}: {offence}")
     for offence in offences:

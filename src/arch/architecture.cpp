@@ -106,15 +106,16 @@ class ArchitectureReader {
     const i64 intermediate = optional({"intermediate_size"}).value_or(0);
     model_.expert_width =
         family_.intermediate_is_experts ? intermediate : optional({"moe_intermediate_size"}).value_or(intermediate);
-    const bool llama = model_.model_type == "llama4_text";
-    set(Dim::DenseWidth, llama ? optional({"intermediate_size_mlp"}).value_or(0) : intermediate);
+    set(Dim::DenseWidth, optional({family_.dense_width_field}).value_or(0));
     model_.expert_width_field = family_.intermediate_is_experts
                                     ? "intermediate_size"
                                     : config_.spelling({"moe_intermediate_size", "intermediate_size"});
-    llama ? set_shared_width(intermediate, "intermediate_size") : read_shared_width();
+    read_shared_width();
   }
 
   void read_shared_width() {
+    const std::string_view own = family_.shared_width_field;
+    if (!own.empty()) return set_shared_width(optional({own}).value_or(0), std::string(own));
     constexpr std::string_view kWidth = "shared_expert_intermediate_size";
     if (const auto width = optional({kWidth})) return set_shared_width(*width, std::string(kWidth));
     const auto count = optional({"n_shared_experts", "num_shared_expert", "moe_num_shared_experts"});

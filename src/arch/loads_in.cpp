@@ -111,8 +111,6 @@ class LoaderFinder {
     return unknown("only the experts were looked at: {}", model_.no_architecture);
   }
 
-  bool is(std::string_view model_type) const { return model_.architecture->model_type == model_type; }
-
   LoadsIn find_megatron() const {
     if (layout_.naming != "megatron-dist" || model_.format != "torch-dist")
       return nothing("Megatron-Core loads torch_dist checkpoints; --to megatron makes one");
@@ -124,7 +122,7 @@ class LoaderFinder {
     std::string flags = megatron_flags();
     std::string versions = flags.empty() ? "0.16.1 or later" : "0.19 or later (0.16.1 does not know interleaved rows)";
     const bool latent = architecture.family->attention == Attention::Latent;
-    if (is("gpt_oss")) versions = "0.19 or later (its arguments; 0.16.1 by a configuration in Python)";
+    if (!architecture.family->megatron_versions.empty()) versions = architecture.family->megatron_versions;
     if (latent && architecture.extent(Dim::QLora) == 0)
       versions = "0.16.1 to 0.18 (0.19 adds a norm of q that the model does not have)";
     if (model_.has_args) flags += std::string(flags.empty() ? "" : ", ") + "the arguments in megatron_args.txt";
@@ -143,7 +141,7 @@ class LoaderFinder {
   /// torchtitan keeps a bias of the router in every MoE model, unless it is told to do without; a checkpoint of a
   /// family that has none lacks the key.
   std::string titan_flags() const {
-    const bool has_bias = is("deepseek_v3") || is("kimi_k2") || is("glm4_moe_lite");
+    const bool has_bias = model_.architecture->family->corrected_router;
     return has_bias ? "checkpoint.initial_load_path" : "checkpoint.initial_load_path, load_balance_coeff=None";
   }
 

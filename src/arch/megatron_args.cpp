@@ -70,8 +70,8 @@ class ArgsWriter {
     return std::ranges::any_of(
         model_.dense, [&](const DenseMatrix& matrix) { return matrix.role == role && matrix.matrix.kind == kind; });
   }
-  bool is(std::string_view model_type) const { return architecture_.model_type == model_type; }
-  bool is_latent() const { return architecture_.family->attention == Attention::Latent; }
+  const Family& family() const { return *architecture_.family; }
+  bool is_latent() const { return family().attention == Attention::Latent; }
   i64 integer(Spellings names) const { return config_.integer(names).value_or(0); }
 
   /// Takes the value of a field that every run needs; throws where neither config.json nor its class says it.
@@ -129,25 +129,24 @@ class ArgsWriter {
     add("moe-router-topk", topk);
     add("moe-router-dtype", "fp32");
     add("moe-router-load-balancing-type", "none");
-    const bool sigmoid = has(DenseRole::CorrectionBias) || is("llama4_text") || is("minimax_m2") ||
-                         config_.text({"scoring_func"}) == "sigmoid";
-    sigmoid && !is("ernie4_5_moe") ? add_sigmoid_router(topk) : add_softmax_router(topk);
+    const bool sigmoid = family().scores == Scores::Sigmoid ||
+                         (family().scores == Scores::AsConfigured &&
+                          (has(DenseRole::CorrectionBias) || config_.text({"scoring_func"}) == "sigmoid"));
+    sigmoid ? add_sigmoid_router(topk) : add_softmax_router(topk);
     add_groups(topk);
     add_router_scaling(topk);
   }
 
   /// Returns whether the weights of the chosen experts are divided by their sum.
   bool renormalises() const {
-    for (const std::string_view type :
-         {"mixtral", "gpt_oss", "granitemoe", "ernie4_5_moe", "qwen3_5_moe_text", "qwen3_vl_moe_text", "minimax_m2"})
-      if (is(type)) return true;
-    return !is("llama4_text") && needed(config_.flag({"norm_topk_prob"}), "norm_topk_prob");
+    if (family().renormalised != Renormalised::AsConfigured) return family().renormalised == Renormalised::Always;
+    return needed(config_.flag({"norm_topk_prob"}), "norm_topk_prob");
   }
 
   void add_sigmoid_router(i64 topk) {
     add("moe-router-score-function", "sigmoid");
     if (has(DenseRole::CorrectionBias)) flag("moe-router-enable-expert-bias");
-    if (is("llama4_text")) {
+    if (family().weights_on_input) {
       flag("moe-apply-probs-on-input");
       if (topk > 1)
         warn(
@@ -167,10 +166,10 @@ class ArgsWriter {
     // Megatron-Core stops where one expert is chosen before the softmax.
     if (!post || topk == 1) flag("moe-router-pre-softmax");
     // DeepSeek's own code does not renormalise the weight of one expert.
-    if (post && !is("deepseek_v2")) warn_of_one_expert(topk);
-    if (is("ernie4_5_moe") && has(DenseRole::CorrectionBias))
+    if (post && !family().divides_or_scales) warn_of_one_expert(topk);
+    if (has(DenseRole::CorrectionBias))
       warn(
-          "ERNIE chooses experts by softmax plus a correction bias, which Megatron-Core has for sigmoid alone: the "
+          "the model chooses experts by softmax plus a correction bias, which Megatron-Core has for sigmoid alone: the "
           "model computes the same only where that bias is zero");
   }
 
@@ -183,8 +182,8 @@ class ArgsWriter {
 
   void add_router_scaling(i64 topk) {
     double scaling = config_.number({"routed_scaling_factor"}).value_or(1.0);
-    if (is("deepseek_v2") || architecture_.family->corrected_router) scaling = needed_number("routed_scaling_factor");
-    if (is("deepseek_v2") && renormalises() && topk > 1) {
+    if (family().divides_or_scales || family().corrected_router) scaling = needed_number("routed_scaling_factor");
+    if (family().divides_or_scales && renormalises() && topk > 1) {
       warn(
           "norm_topk_prob is true: the arguments divide the weights of the chosen experts by their sum and leave "
           "routed_scaling_factor ({}) away, as DeepSeek's own code does; transformers multiplies by it and does not "
@@ -199,10 +198,10 @@ class ArgsWriter {
     const i64 groups = integer({"n_group"}), chosen = integer({"topk_group"});
     if (groups <= 1) return;
     const std::string method = config_.text({"topk_method"});
-    if (is("deepseek_v2") && method != "group_limited_greedy") return;
+    if (family().divides_or_scales && method != "group_limited_greedy") return;
     add("moe-router-num-groups", groups);
     add("moe-router-group-topk", chosen);
-    if (is("deepseek_v2"))
+    if (family().divides_or_scales)
       warn(
           "topk_method group_limited_greedy ranks groups by their best expert, Megatron-Core by the sum of their best "
           "{}: other experts may be chosen",
@@ -224,7 +223,7 @@ class ArgsWriter {
           "rms_norm_eps is {}, but transformers builds the norms of the latents with 1e-06, which Megatron-Core "
           "cannot: logits differ in the fifth digit",
           float_text(epsilon));
-    if (is("gpt_oss")) {
+    if (family().quick_geglu) {
       flag("quick-geglu");
       add_float("glu-linear-offset", 1.0);
       constexpr double kUsualLimit = 7.0, kQuickGeluAlpha = 1.702;
@@ -242,8 +241,7 @@ class ArgsWriter {
     for (const std::string_view name : {"embedding_multiplier", "residual_multiplier", "logits_scaling"})
       if (const double value = config_.number({name}).value_or(1.0); value != 1.0)
         warn("{} is {}, but 1 in Megatron-Core, and no argument changes it: logits differ", name, float_text(value));
-    if (const auto value = config_.number({"attention_multiplier"}); value && is("granitemoe"))
-      add_granite_scale(*value);
+    if (const auto value = config_.number({family().softmax_scale_field})) add_granite_scale(*value);
   }
 
   void add_granite_scale(double multiplier) {
@@ -271,17 +269,17 @@ class ArgsWriter {
     flag("group-query-attention");
     add("num-query-groups", architecture_.kv_heads);
     add("kv-channels", architecture_.extent(Dim::HeadDim));
-    if (has(DenseRole::Q, TensorKind::Bias) && !is("gpt_oss")) flag("add-qkv-bias");
-    if (has(DenseRole::AttentionOut, TensorKind::Bias) && !is("gpt_oss"))
+    if (has(DenseRole::Q, TensorKind::Bias) && !family().biases_everywhere) flag("add-qkv-bias");
+    if (has(DenseRole::AttentionOut, TensorKind::Bias) && !family().biases_everywhere)
       warn("attention's output has a bias, for which Megatron-Core wants biases in every linear layer");
     if (has(DenseRole::QNorm) || has(DenseRole::WideQNorm)) flag("qk-layernorm");
-    if (is("llama4_text")) add_llama4_attention();
+    if (family().chunked_attention) add_chunked_attention();
     if (architecture_.gated_attention) flag("attention-output-gate");
     if (has(DenseRole::Sinks)) add("softmax-type", "learnable");
     add_window();
   }
 
-  void add_llama4_attention() {
+  void add_chunked_attention() {
     const bool norms = config_.flag({"use_qk_norm"}).value_or(true);
     if (norms) flag("qk-l2-norm");
     const std::vector<bool> without = layers_without_rope();
@@ -324,17 +322,33 @@ class ArgsWriter {
     std::vector<bool> sliding(layers, false);
     if (const std::vector<std::string> types = config_.texts({"layer_types"}); !types.empty())
       for (std::size_t i = 0; i < std::min(layers, types.size()); ++i) sliding[i] = types[i] == "sliding_attention";
-    else if (is("mixtral") || (is("qwen3_moe") && config_.flag({"use_sliding_window"}).value_or(false)))
-      sliding.flip();
-    else if (is("gpt_oss"))
-      for (std::size_t i = 0; i < layers; i += 2) sliding[i] = true;
-    else if (is("dots1"))
-      for (auto i = static_cast<std::size_t>(needed_integer("max_window_layers")); i < layers; ++i) sliding[i] = true;
-    else if (is("qwen2_moe") && config_.flag({"use_sliding_window"}).value_or(false))
-      warn(
-          "use_sliding_window without layer_types: releases of transformers differ in the layers that it is for, so no "
-          "argument is written");
+    else
+      add_usual_window(sliding);
     return std::ranges::find(sliding, true) == sliding.end() ? std::vector<bool>() : sliding;
+  }
+
+  /// Marks the layers that have a window where no layer_types say which.
+  void add_usual_window(std::vector<bool>& sliding) {
+    const bool asked = config_.flag({"use_sliding_window"}).value_or(false);
+    switch (family().window) {
+      case Window::None: return;
+      case Window::All: return sliding.flip();
+      case Window::AllIfAsked:
+        if (asked) sliding.flip();
+        return;
+      case Window::EveryOther:
+        for (std::size_t i = 0; i < sliding.size(); i += 2) sliding[i] = true;
+        return;
+      case Window::FromLayer:
+        for (auto i = static_cast<std::size_t>(needed_integer("max_window_layers")); i < sliding.size(); ++i)
+          sliding[i] = true;
+        return;
+      case Window::Unclear:
+        if (asked)
+          warn(
+              "use_sliding_window without layer_types: releases of transformers differ in the layers that it is for, "
+              "so no argument is written");
+    }
   }
 
   void add_window() {
@@ -385,7 +399,7 @@ class ArgsWriter {
       warn("rope_theta is {}; --rotary-base takes whole numbers alone", float_text(theta));
     const double part = rotated_part();
     if (!is_latent() && part != 1.0) add_float("rotary-percent", part);
-    const bool interleaved = is("llama4_text") || is("ernie4_5_moe");
+    const bool interleaved = family().interleaved_rope;
     if (interleaved) flag("rotary-interleaved");
     if (is_latent() && !config_.flag({"rope_interleave"}).value_or(true))
       warn("rope_interleave is false, but Megatron-Core's latent attention interleaves");
@@ -403,7 +417,7 @@ class ArgsWriter {
   /// Returns the part of each head that is rotated. Released MiniMax-M2 says it in dimensions.
   double rotated_part() const {
     double part = 1.0;
-    if (const auto dim = config_.number({"rotary_dim"}); dim && is("minimax_m2"))
+    if (const auto dim = config_.number({family().rotated_dims_field}))
       part = *dim / static_cast<double>(architecture_.extent(Dim::HeadDim));
     return rope_number("partial_rotary_factor", "partial_rotary_factor").value_or(part);
   }

@@ -120,8 +120,7 @@ class DenseRecognizer {
     const bool is_inside = !hints_.text_model_type.empty() && hints_.text_model_type != hints_.model_type;
     const bool is_bare =
         root.empty() && std::ranges::find(result_.dense, DenseRole::Head, &DenseMatrix::role) == result_.dense.end();
-    const bool is_llama = architecture_.model_type == "llama4_text";
-    if (is_inside || is_bare || root == "model." || (is_llama && root == "language_model.model.")) return;
+    if (is_inside || is_bare || root == "model." || root == architecture_.family->other_root) return;
     result_.flaws.push_back(
         {ModelFlaw::Kind::OtherPrefix, ErrorCode::NoSpelling, first,
          fmt::format("'{}': the keys of the model begin with '{}', and programs read those of a {} model behind "

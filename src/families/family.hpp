@@ -23,6 +23,31 @@ enum class Attention : std::uint8_t {
   Delta,
 };
 
+/// How routers make scores of their logits.
+enum class Scores : std::uint8_t {
+  /// By a sigmoid where the checkpoint has a correction bias, or config.json's scoring_func says so; else by a softmax.
+  AsConfigured,
+  Sigmoid,
+  Softmax,
+};
+
+/// Whether the weights of the chosen experts are divided by their sum.
+enum class Renormalised : std::uint8_t { AsConfigured, Always, Never };
+
+/// The layers that see the last `sliding_window` tokens alone, where config.json has no layer_types.
+enum class Window : std::uint8_t {
+  None,
+  All,
+  /// All, if use_sliding_window says so.
+  AllIfAsked,
+  /// The first, the third, and so on.
+  EveryOther,
+  /// Those from max_window_layers on.
+  FromLayer,
+  /// use_sliding_window asks for it, and releases of transformers differ in the layers.
+  Unclear,
+};
+
 /// A family of Hugging Face: its models' config.json and keys.
 struct Family {
   std::string_view model_type;
@@ -38,6 +63,29 @@ struct Family {
   bool gated_attention = false;
   /// Its norms of q and k span all heads.
   bool wide_qk_norms = false;
+  Scores scores = Scores::AsConfigured;
+  Renormalised renormalised = Renormalised::AsConfigured;
+  /// A token is multiplied by its routing weight before FC1, not behind the activation.
+  bool weights_on_input = false;
+  /// Its own code divides the weights of the chosen experts by their sum or multiplies them by routed_scaling_factor,
+  /// never both, and ranks groups of experts by the best of each.
+  bool divides_or_scales = false;
+  /// Its experts' activation is the clamped quick GeGLU, whatever hidden_act says.
+  bool quick_geglu = false;
+  Window window = Window::None;
+  /// Neighbouring elements of a head are rotated together, not those of its halves.
+  bool interleaved_rope = false;
+  /// Every fourth layer has no rotary embedding, the others see chunks, and norms of q and k have no weights.
+  bool chunked_attention = false;
+  /// The fields that say how wide dense layers and the shared expert are, where those are not the usual ones.
+  std::string_view dense_width_field = "intermediate_size";
+  std::string_view shared_width_field{};
+  /// The fields that say how many dimensions of a head are rotated, and the factor of attention's scores; other
+  /// families do not read them.
+  std::string_view rotated_dims_field{};
+  std::string_view softmax_scale_field{};
+  /// A text in front of the keys behind which programs read them, beside the usual ones.
+  std::string_view other_root = "model.";
   /// Its config's intermediate_size is the width of an expert.
   bool intermediate_is_experts = false;
   /// Its checkpoints have one tensor for all experts of a layer.
@@ -50,6 +98,8 @@ struct Family {
   bool zero_correction_bias = false;
   /// A sentence about what Megatron-Core's GPTModel lacks to run it; empty where it runs.
   std::string_view needs{};
+  /// The versions of Megatron-Core that take its arguments, where those are not the usual ones.
+  std::string_view megatron_versions{};
   /// The fields, as a JSON object, that a config.json may leave out, with what the class of transformers 5.23.0 has for
   /// them. A field that is None there is not here.
   std::string_view defaults = "{}";

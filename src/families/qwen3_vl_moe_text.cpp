@@ -32,6 +32,7 @@ constexpr auto kQwen3VlMoeTextFamilies = std::to_array<Family>({
      .expert_naming = "hf:qwen3_vl_moe",
      .other_expert_naming = "hf:qwen3_vl_moe-v5",
      .torchtitan = &kTitanGroupedNaming,
+     .renormalised = Renormalised::Always,
      .packed_experts = true,
      .defaults = R"({"num_experts_per_tok": 4, "rms_norm_eps": 1e-6, "max_position_embeddings": 128000,
        "rope_theta": 500000.0, "num_key_value_heads": 16})"},

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/fail.hpp"
+#include "families/family.hpp"
 #include "glu_ckpt/forward.hpp"
 
 namespace glu_ckpt {
@@ -61,13 +62,13 @@ std::optional<ActivationKind> kind_of_hidden_act(std::string_view name) {
 /// The answers of config.json.
 ActivationAnswers config_answers(const ModelHints& hints) {
   const auto limit = hints.swiglu_limit ? std::optional(static_cast<float>(*hints.swiglu_limit)) : std::nullopt;
-  const bool is_gpt_oss = hints.model_type == "gpt_oss" || hints.text_model_type == "gpt_oss";
+  const Family* const family = find_family(hints.text_model_type.empty() ? hints.model_type : hints.text_model_type);
   if (!hints.swiglu_other.empty())
     fail(ErrorCode::UnknownActivation, {},
          "config.json has {}, which settles the activation in a way that is not known here; say --activation",
          hints.swiglu_other);
   // Its hidden_act, "silu", is not used; the constants stand in its code, where config.json has none.
-  if (is_gpt_oss)
+  if (family != nullptr && family->quick_geglu)
     return {.kind = ActivationKind::ClampedQuickGeglu,
             .alpha = hints.swiglu_alpha ? static_cast<float>(*hints.swiglu_alpha) : kQuickAlpha,
             .limit = limit ? *limit : kQuickLimit,

@@ -9,6 +9,7 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
+#include "families/family.hpp"
 #include "format/check_apart.hpp"
 #include "format/safetensors_header.hpp"
 #include "glu_ckpt/forward.hpp"
@@ -113,7 +114,8 @@ class TokenReader {
 /// In these families a token is multiplied by its weight before FC1, where the contract has it behind the activation.
 void check_weights_place(const ModelHints& hints, const TokenFile& file) {
   const std::string& type = hints.text_model_type.empty() ? hints.model_type : hints.text_model_type;
-  if (type != "llama4_text" && type != "llama4") return;
+  const Family* const family = find_family(type);
+  if (family == nullptr || !family->weights_on_input) return;
   const auto other = std::ranges::find_if(file.weights, [](float weight) { return weight != 1; });
   if (other != file.weights.end())
     fail(
