@@ -16,6 +16,7 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "layout/layout_table.hpp"
+#include "layout/tensor_kinds.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -202,7 +203,7 @@ class DenseRecognizer {
                              tensor.dtype == Dtype::U32;
     if (!holds_codes) return;
     for (const TensorKind kind : {TensorKind::PackedWeight, TensorKind::QWeight}) {
-      const std::string last = "." + std::string(to_string(kind));
+      const std::string last = "." + std::string(words_of(kind).word);
       const std::string& name = name_of(index);
       if (!name.ends_with(last)) continue;
       const std::string weight = name.substr(0, name.size() - last.size()) + ".weight";

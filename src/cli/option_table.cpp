@@ -73,70 +73,60 @@ OptionRow inputs(const char* about) {
                      }}));
 }
 
-/// Rows, and lists of rows, in their order.
-template <typename... Parts>
-Rows rows(const Parts&... parts) {
+Rows joined(std::initializer_list<Rows> parts) {
   Rows all;
-  const auto add = [&all](const Rows& some) { all.insert(all.end(), some.begin(), some.end()); };
-  (add(Rows{parts}), ...);
+  for (const Rows& part : parts) all.insert(all.end(), part.begin(), part.end());
   return all;
 }
 
-template <typename... Parts>
-OptionGroup group(std::string title, const Parts&... parts) {
-  return {std::move(title), rows(parts...)};
-}
+Rows json() { return {option("--json", "one JSON object on stdout", flag(FIELD(json)))}; }
 
-OptionRow json() { return option("--json", "one JSON object on stdout", flag(FIELD(json))); }
-
-/// The options of every command, behind those that `first` has.
-template <typename... Parts>
-OptionGroup general(const Parts&... first) {
-  return group("Options", first..., option("-h,--help", "print this help", {}));
-}
-
-OptionGroup reports() {
-  return general(
-      json(),
-      option("-q,--quiet", "no reports, notes or progress; warnings, errors and data (--json, lists, digests) stay",
-             flag(FIELD(quiet))),
-      option("-v,--verbose", "longer reports, and the reasons of decisions", flag(FIELD(verbose))));
+OptionGroup general(
+    const Rows& first = joined({
+        json(),
+        {option("-q,--quiet", "no reports, notes or progress; warnings, errors and data (--json, lists, digests) stay",
+                flag(FIELD(quiet))),
+         option("-v,--verbose", "longer reports, and the reasons of decisions", flag(FIELD(verbose)))},
+    })) {
+  return {"Options", joined({first, {option("-h,--help", "print this help", {})}})};
 }
 
 OptionGroup source() {
-  return group(
-      "What the source is, where it does not say",
-      option("--from-naming NAMING", "its naming, where its keys fit several", naming(FIELD(from.naming))),
-      option("--from-config FILE", "a config.json that says what model it is", text(FIELD(from.config_file))),
-      option("--from-glu ORDER", "its order of gate and up: contiguous, interleaved:K", glu(FIELD(from.glu))),
-      option("--from-shared-glu ORDER", "the same for its shared expert", glu(FIELD(from.shared_glu))),
-      option("--from-optimizer-glu ORDER", "the same for the optimizer's state of routed experts",
-             glu(FIELD(from.optimizer_glu)), "as --from-glu"),
-      excludes(option("--decode DTYPE", "quantized weights become weights of this dtype",
-                      choice<Dtype>(FIELD(from.decode), {{"bf16", Dtype::BF16}, {"f32", Dtype::F32}})),
-               "--encode"),
-      option("--decode-as PROGRAM", "the program whose decoder is followed, bit for bit, where programs differ",
-             one_of(FIELD(from.decode_as), decoder_names()), "that of the program that wrote the format"),
-      option("--encode FORMAT", "quantized weights become MXFP8, where that is exact",
-             choice<bool>(FIELD(from.encode_mxfp8), {{"mxfp8", true}})));
+  return {"What the source is, where it does not say",
+          {
+              option("--from-naming NAMING", "its naming, where its keys fit several", naming(FIELD(from.naming))),
+              option("--from-config FILE", "a config.json that says what model it is", text(FIELD(from.config_file))),
+              option("--from-glu ORDER", "its order of gate and up: contiguous, interleaved:K", glu(FIELD(from.glu))),
+              option("--from-shared-glu ORDER", "the same for its shared expert", glu(FIELD(from.shared_glu))),
+              option("--from-optimizer-glu ORDER", "the same for the optimizer's state of routed experts",
+                     glu(FIELD(from.optimizer_glu)), "as --from-glu"),
+              excludes(option("--decode DTYPE", "quantized weights become weights of this dtype",
+                              choice<Dtype>(FIELD(from.decode), {{"bf16", Dtype::BF16}, {"f32", Dtype::F32}})),
+                       "--encode"),
+              option("--decode-as PROGRAM", "the program whose decoder is followed, bit for bit, where programs differ",
+                     one_of(FIELD(from.decode_as), decoder_names()), "that of the program that wrote the format"),
+              option("--encode FORMAT", "quantized weights become MXFP8, where that is exact",
+                     choice<bool>(FIELD(from.encode_mxfp8), {{"mxfp8", true}})),
+          }};
 }
 
 OptionGroup second_source() {
-  return group(
-      "What B is, where it does not say",
-      option("--to-naming NAMING", "as --from-naming, for B", naming(FIELD(verify.b.naming))),
-      option("--to-glu ORDER", "as --from-glu, for B", glu(FIELD(verify.b.glu))),
-      option("--to-shared-glu ORDER", "as --from-shared-glu, for B", glu(FIELD(verify.b.shared_glu))),
-      option("--to-optimizer-glu ORDER", "as --from-optimizer-glu, for B", glu(FIELD(verify.b.optimizer_glu))));
+  return {"What B is, where it does not say",
+          {
+              option("--to-naming NAMING", "as --from-naming, for B", naming(FIELD(verify.b.naming))),
+              option("--to-glu ORDER", "as --from-glu, for B", glu(FIELD(verify.b.glu))),
+              option("--to-shared-glu ORDER", "as --from-shared-glu, for B", glu(FIELD(verify.b.shared_glu))),
+              option("--to-optimizer-glu ORDER", "as --from-optimizer-glu, for B", glu(FIELD(verify.b.optimizer_glu))),
+          }};
 }
 
-OptionRow jobs() {
-  return option("-j,--jobs N", "worker threads", number<int>(FIELD(run.jobs), 1, 1024),
-                "one per core that it may run on");
+Rows jobs() {
+  return {option("-j,--jobs N", "worker threads", number<int>(FIELD(run.jobs), 1, 1024),
+                 "one per core that it may run on")};
 }
 
-OptionRow max_memory(const char* about = "bytes of all buffers together") {
-  return option("--max-memory SIZE", about, size(FIELD(run.memory_bytes)), "1GiB");
+Rows max_memory(const char* about = "bytes of all buffers together") {
+  return {option("--max-memory SIZE", about, size(FIELD(run.memory_bytes)), "1GiB")};
 }
 
 OptionRow device(const char* about, std::initializer_list<const char*> words, const char* default_text) {
@@ -148,33 +138,43 @@ OptionRow device_memory(const char* about) {
 }
 
 OptionGroup work() {
-  const std::vector<Choice<ProgressMode>> modes = {
-      {"auto", ProgressMode::Auto, "a bar on a terminal, elsewhere a line every ten seconds"},
-      {"always", ProgressMode::Always, "elsewhere also a line at the end of each stage"},
-      {"never", ProgressMode::Never, "nothing"},
-      {"json", ProgressMode::Json, "an object a line: when a stage begins and ends, and once a second"}};
-  return group("Work", jobs(), max_memory(),
-               device("auto, cpu, cuda, cuda:N or cuda:all", {"auto", "cpu", "cuda", "cuda:0", "cuda:all"}, "auto"),
-               device_memory("bytes of the buffers on each GPU"),
-               option("--progress WHEN", "progress on stderr", choice(FIELD(progress), modes), "auto"));
+  return {
+      "Work",
+      joined({jobs(),
+              max_memory(),
+              {
+                  device("auto, cpu, cuda, cuda:N or cuda:all", {"auto", "cpu", "cuda", "cuda:0", "cuda:all"}, "auto"),
+                  device_memory("bytes of the buffers on each GPU"),
+                  option("--progress WHEN", "progress on stderr",
+                         choice<ProgressMode>(
+                             FIELD(progress),
+                             {{"auto", ProgressMode::Auto, "a bar on a terminal, elsewhere a line every ten seconds"},
+                              {"always", ProgressMode::Always, "elsewhere also a line at the end of each stage"},
+                              {"never", ProgressMode::Never, "nothing"},
+                              {"json", ProgressMode::Json,
+                               "an object a line: when a stage begins and ends, and once a second"}}),
+                         "auto"),
+              }})};
 }
 
 /// What experts compute, and in which dtype.
 Rows activation() {
   std::vector<Choice<ActivationKind>> kinds;
   for (const std::string_view name : activation_names()) kinds.push_back({name.data(), parse_activation(name)});
-  return rows(option("--activation NAME", "the activation", choice(FIELD(compute.activation.kind), kinds),
-                     "as config.json says"),
-              option("--alpha X", "of the quick GeGLUs; situ_glu: the bound of the gate",
-                     number<float>(FIELD(compute.activation.alpha)), "1.702; 4"),
-              option("--limit X", "where clamped kinds clamp; situ_glu: the bound of the linear term, default 25",
-                     number<float>(FIELD(compute.activation.limit))),
-              option("--offset X", "added to the linear term of the quick GeGLUs",
-                     number<float>(FIELD(compute.activation.offset))),
-              option("--compute DTYPE", "what intermediate values are rounded to",
-                     choice<bool>(FIELD(compute.fp32), {{"weights", false, "the weights' dtype; sums are made in fp32"},
-                                                        {"fp32", true, "nothing, which shows smaller differences"}}),
-                     "weights"));
+  return {
+      option("--activation NAME", "the activation", choice<ActivationKind>(FIELD(compute.activation.kind), kinds),
+             "as config.json says"),
+      option("--alpha X", "of the quick GeGLUs; situ_glu: the bound of the gate",
+             number<float>(FIELD(compute.activation.alpha)), "1.702; 4"),
+      option("--limit X", "where clamped kinds clamp; situ_glu: the bound of the linear term, default 25",
+             number<float>(FIELD(compute.activation.limit))),
+      option("--offset X", "added to the linear term of the quick GeGLUs",
+             number<float>(FIELD(compute.activation.offset))),
+      option("--compute DTYPE", "what intermediate values are rounded to",
+             choice<bool>(FIELD(compute.fp32), {{"weights", false, "the weights' dtype; sums are made in fp32"},
+                                                {"fp32", true, "nothing, which shows smaller differences"}}),
+             "weights"),
+  };
 }
 
 /// The same where --forward asks for it.
@@ -204,38 +204,41 @@ OptionGroup destination(const std::string& program) {
       {"indexed", Experts::Indexed, "one tensor per expert"},
       {"grouped", Experts::Grouped, "one tensor with a leading expert axis"},
       {"keep", std::nullopt, "as in SRC"}};
-  return group(
+  return {
       "What DST will be; what is not given stays as it is in SRC",
-      option("--to TARGET", "the program that loads DST as it is", target()),
-      option("--naming NAMING", "the keys alone; `" + program + " layouts` lists them",
-             naming(FIELD(convert.to.naming)), "keep"),
-      option("--experts GROUPING", "how experts are grouped", choice(FIELD(convert.to.experts), groupings), "keep"),
-      option("--bias-experts GROUPING", "the same for biases alone",
-             choice(FIELD(convert.to.bias_experts), groupings, false), "as --experts"),
-      option("--glu ORDER", "the order of gate and up rows", glu(FIELD(convert.to.glu), true), "keep"),
-      option("--shared-glu ORDER", "the same for the shared expert", glu(FIELD(convert.to.shared_glu)), "keep"),
-      option("--format FORMAT", "the kind of files",
-             choice<std::optional<Format>>(FIELD(convert.format), {{"keep", std::nullopt},
-                                                                   {"safetensors", Format::Safetensors},
-                                                                   {"torch", Format::Torch},
-                                                                   {"torch-dist", Format::TorchDist}}),
-             "keep"),
-      option("--scope SCOPE", "what a change of naming renames",
-             choice<Scope>(FIELD(convert.to.scope),
-                           {{"model", Scope::Model, "the whole model"},
-                            {"experts", Scope::Experts, "expert tensors alone, which no program loads"}}),
-             "model"),
-      option("--unknown WHAT", "tensors that no map knows",
-             choice<bool>(FIELD(convert.to.keep_unknown), {{"refuse", false, "end with status 4"},
-                                                           {"keep", true, "carry them under names of their own"}}),
-             "refuse"),
-      option("--optimizer WHAT", "the optimizer's tensors",
-             choice<bool>(FIELD(from.drop_optimizer), {{"keep", false}, {"drop", true}}), "keep"),
-      option("--max-shard-size SIZE", "tensor bytes per shard", size(FIELD(convert.max_shard_bytes), 1), "5GB"));
+      {
+          option("--to TARGET", "the program that loads DST as it is", target()),
+          option("--naming NAMING", "the keys alone; `" + program + " layouts` lists them",
+                 naming(FIELD(convert.to.naming)), "keep"),
+          option("--experts GROUPING", "how experts are grouped",
+                 choice<Grouping>(FIELD(convert.to.experts), groupings), "keep"),
+          option("--bias-experts GROUPING", "the same for biases alone",
+                 choice<Grouping>(FIELD(convert.to.bias_experts), groupings, false), "as --experts"),
+          option("--glu ORDER", "the order of gate and up rows", glu(FIELD(convert.to.glu), true), "keep"),
+          option("--shared-glu ORDER", "the same for the shared expert", glu(FIELD(convert.to.shared_glu)), "keep"),
+          option("--format FORMAT", "the kind of files",
+                 choice<std::optional<Format>>(FIELD(convert.format), {{"keep", std::nullopt},
+                                                                       {"safetensors", Format::Safetensors},
+                                                                       {"torch", Format::Torch},
+                                                                       {"torch-dist", Format::TorchDist}}),
+                 "keep"),
+          option("--scope SCOPE", "what a change of naming renames",
+                 choice<Scope>(FIELD(convert.to.scope),
+                               {{"model", Scope::Model, "the whole model"},
+                                {"experts", Scope::Experts, "expert tensors alone, which no program loads"}}),
+                 "model"),
+          option("--unknown WHAT", "tensors that no map knows",
+                 choice<bool>(FIELD(convert.to.keep_unknown), {{"refuse", false, "end with status 4"},
+                                                               {"keep", true, "carry them under names of their own"}}),
+                 "refuse"),
+          option("--optimizer WHAT", "the optimizer's tensors",
+                 choice<bool>(FIELD(from.drop_optimizer), {{"keep", false}, {"drop", true}}), "keep"),
+          option("--max-shard-size SIZE", "tensor bytes per shard", size(FIELD(convert.max_shard_bytes), 1), "5GB"),
+      }};
 }
 
 Rows writing() {
-  return rows(
+  return {
       option("--verify HOW", "how DST is compared with SRC before it gets its name",
              choice<ProofMode>(FIELD(convert.proof),
                                {{"digest", ProofMode::Digest, "what is read and what is written"},
@@ -255,24 +258,25 @@ Rows writing() {
       option("--force", "convert even if the source has that layout already", flag(FIELD(convert.force))),
       option("--overwrite", "replace DST once the new one is complete", flag(FIELD(convert.overwrite))),
       option("--resume", "go on with what a stopped run left in DST.partial, if there is any",
-             flag(FIELD(convert.resume))));
-}
-
-CommandTable command(std::string name, std::string about, Execute execute, std::vector<std::string> examples,
-                     Rows arguments, std::vector<OptionGroup> groups) {
-  return {std::move(name), std::move(about), execute, std::move(examples), std::move(arguments), std::move(groups)};
+             flag(FIELD(convert.resume))),
+  };
 }
 
 CommandTable conversion(const std::string& program, const std::string& name, const std::string& about, Execute execute,
                         const Rows& first) {
-  return command(
-      name, about, execute,
-      {name + " Qwen3-30B-A3B OUT --to megatron", name + " RUN BACK --to hf --from-glu contiguous",
-       name + " OUT OUT32 --glu interleaved:32", name + " SRC one.safetensors --experts grouped"},
-      {input("SRC"), required(option("DST", "directory, or one file if it ends in .safetensors, .pt, .pth or .bin",
-                                     text(FIELD(output))))},
-      {destination(program), source(), group("How DST is written and checked", first, writing()),
-       group("What --verify forward computes", activation()), work(), reports()});
+  return {name,
+          about,
+          execute,
+          {name + " Qwen3-30B-A3B OUT --to megatron", name + " RUN BACK --to hf --from-glu contiguous",
+           name + " OUT OUT32 --glu interleaved:32", name + " SRC one.safetensors --experts grouped"},
+          {input("SRC"), required(option("DST", "directory, or one file if it ends in .safetensors, .pt, .pth or .bin",
+                                         text(FIELD(output))))},
+          {destination(program),
+           source(),
+           {"How DST is written and checked", joined({first, writing()})},
+           {"What --verify forward computes", activation()},
+           work(),
+           general()}};
 }
 
 CommandTable inspect_command() {
@@ -284,178 +288,234 @@ CommandTable inspect_command() {
                return std::string();
              }});
   tensors.optional_value = true;
-  return command(
-      "inspect", "what is it: layout, layers, experts, shapes; reads headers only",
-      [](const Options& options) { return for_each_path(options, cmd_inspect); },
-      {"inspect Qwen3-30B-A3B", "inspect iter_0001000 --json", "inspect Qwen3-30B-A3B --tensors '*.layers.3.*'"},
-      {required(inputs("files or directories"))},
-      {group("What is told", tensors,
-             option("--strict", "end with status 3 if there is any problem, such as an unknown order",
-                    flag(FIELD(strict)))),
-       source(), reports()});
+  return {"inspect",
+          "what is it: layout, layers, experts, shapes; reads headers only",
+          [](const Options& options) { return for_each_path(options, cmd_inspect); },
+          {"inspect Qwen3-30B-A3B", "inspect iter_0001000 --json", "inspect Qwen3-30B-A3B --tensors '*.layers.3.*'"},
+          {required(inputs("files or directories"))},
+          {{"What is told",
+            {tensors, option("--strict", "end with status 3 if there is any problem, such as an unknown order",
+                             flag(FIELD(strict)))}},
+           source(),
+           general()}};
 }
 
 CommandTable report_command() {
-  return command(
-      "report", "one page to look at: what is in it, how its rows lie, what differs", cmd_report,
+  return {
+      "report",
+      "one page to look at: what is in it, how its rows lie, what differs",
+      cmd_report,
       {"report Qwen3-30B-A3B --html page.html", "report A B --html page.html", "report A B --html page.html --forward"},
       {input("A"), second_input("B", "file or directory to compare with A")},
-      {group("The page", required(page()), overwrite_page()),
-       group("Running the experts",
-             option("--forward", "run the experts of both on the same tokens, too, and show the error",
-                    flag(FIELD(report.forward))),
-             activation_of_forward()),
-       source(), second_source(), work(), reports()});
+      {{"The page", {required(page()), overwrite_page()}},
+       {"Running the experts",
+        joined({{option("--forward", "run the experts of both on the same tokens, too, and show the error",
+                        flag(FIELD(report.forward)))},
+                activation_of_forward()})},
+       source(),
+       second_source(),
+       work(),
+       general()}};
 }
 
 CommandTable stamp_command() {
-  return command(
-      "stamp", "record a layout that you know and the file does not say", cmd_stamp,
+  return {
+      "stamp",
+      "record a layout that you know and the file does not say",
+      cmd_stamp,
       {"stamp RUN --remove", "stamp RUN --glu contiguous", "stamp RUN --glu interleaved:32 --shared-glu contiguous"},
       {input("PATH")},
-      {group("What is known", option("--glu ORDER", "contiguous or interleaved:K", glu(FIELD(from.glu))),
-             option("--shared-glu ORDER", "the same for the shared expert", glu(FIELD(from.shared_glu))),
-             option("--optimizer-glu ORDER", "the same for the optimizer's state", glu(FIELD(from.optimizer_glu))),
-             option("--naming NAMING", "the naming, where the keys fit several", naming(FIELD(from.naming)))),
-       group("What is written",
-             option("--dry-run", "say what would be written, and write nothing", flag(FIELD(stamp_dry_run))),
-             option("--remove", "take the recorded layout out again", flag(FIELD(remove_stamp)))),
-       reports()});
+      {{"What is known",
+        {option("--glu ORDER", "contiguous or interleaved:K", glu(FIELD(from.glu))),
+         option("--shared-glu ORDER", "the same for the shared expert", glu(FIELD(from.shared_glu))),
+         option("--optimizer-glu ORDER", "the same for the optimizer's state", glu(FIELD(from.optimizer_glu))),
+         option("--naming NAMING", "the naming, where the keys fit several", naming(FIELD(from.naming)))}},
+       {"What is written",
+        {option("--dry-run", "say what would be written, and write nothing", flag(FIELD(stamp_dry_run))),
+         option("--remove", "take the recorded layout out again", flag(FIELD(remove_stamp)))}},
+       general()}};
 }
 
 CommandTable verify_command() {
-  return command(
-      "verify", "are these the same model, in whatever two layouts?", cmd_verify,
+  return {
+      "verify",
+      "are these the same model, in whatever two layouts?",
+      cmd_verify,
       {"verify Qwen3-30B-A3B OUT", "verify RUN OUT --from-glu contiguous", "verify A B --forward",
        "verify A B --sample 5%", "verify A gck2:..."},
       {input("A"), required(second_input("B", "file or directory, or a digest: gck2:..."))},
-      {group(
-           "How much is compared",
-           option("--layers LIST", "only these, as `inspect` numbers them: 3,5-7,mtp.0",
-                  text(FIELD(verify.subset.layers))),
-           excludes(option("--sample P%", "only P% of the matrices and tensors, that --seed chooses", percent()),
-                    "--forward"),
-           excludes(option("--part I/N", "only the part I/N of them, 1/N to N/N: for N machines", part()), "--forward"),
-           needs(option("--seed N", "of the tokens, or of the sample", number<u64>(FIELD(verify.subset.seed)), "0"),
-                 {"--forward", "--sample"})),
-       group("Running the experts",
-             option("--forward", "run the experts of both on the same tokens, too: no bit may differ",
-                    flag(FIELD(verify.forward))),
-             activation_of_forward()),
-       source(), second_source(), work(), reports()});
+      {{"How much is compared",
+        {option("--layers LIST", "only these, as `inspect` numbers them: 3,5-7,mtp.0",
+                text(FIELD(verify.subset.layers))),
+         excludes(option("--sample P%", "only P% of the matrices and tensors, that --seed chooses", percent()),
+                  "--forward"),
+         excludes(option("--part I/N", "only the part I/N of them, 1/N to N/N: for N machines", part()), "--forward"),
+         needs(option("--seed N", "of the tokens, or of the sample", number<u64>(FIELD(verify.subset.seed)), "0"),
+               {"--forward", "--sample"})}},
+       {"Running the experts",
+        joined({{option("--forward", "run the experts of both on the same tokens, too: no bit may differ",
+                        flag(FIELD(verify.forward)))},
+                activation_of_forward()})},
+       source(),
+       second_source(),
+       work(),
+       general()}};
 }
 
 CommandTable diff_command() {
-  return command("diff", "which tensors differ, and by how much; a line a layer, with -v a tensor", cmd_diff,
-                 {"diff Qwen3-30B-A3B TUNED", "diff A B --tensors '*.layers.3.*' -v", "diff A B --json",
-                  "diff A B --html page.html"},
-                 {input("A"), required(second_input("B", "file or directory"))},
-                 {group("How much is compared",
-                        option("--tensors GLOB", "only what fits a pattern by its name in A, in B or as reported",
-                               text(FIELD(diff.tensors)))),
-                  group("The page", page(), overwrite_page()), source(), second_source(), work(), reports()});
+  return {"diff",
+          "which tensors differ, and by how much; a line a layer, with -v a tensor",
+          cmd_diff,
+          {"diff Qwen3-30B-A3B TUNED", "diff A B --tensors '*.layers.3.*' -v", "diff A B --json",
+           "diff A B --html page.html"},
+          {input("A"), required(second_input("B", "file or directory"))},
+          {{"How much is compared",
+            {option("--tensors GLOB", "only what fits a pattern by its name in A, in B or as reported",
+                    text(FIELD(diff.tensors)))}},
+           {"The page", {page(), overwrite_page()}},
+           source(),
+           second_source(),
+           work(),
+           general()}};
 }
 
 CommandTable digest_command() {
-  return command(
-      "digest", "one fingerprint, the same for every layout of the same weights", cmd_digest,
-      {"digest Qwen3-30B-A3B", "digest RUN --from-glu contiguous", "digest A B >DIGESTS", "digest --check DIGESTS"},
-      {inputs("files or directories; of several, a digest and a path a line")},
-      {group("What is compared", option("--check FILE", "digests and paths, as `digest A B` prints them, are compared",
-                                        text(FIELD(check_file)))),
-       source(), work(), reports()});
+  return {"digest",
+          "one fingerprint, the same for every layout of the same weights",
+          cmd_digest,
+          {"digest Qwen3-30B-A3B", "digest RUN --from-glu contiguous", "digest A B >DIGESTS", "digest --check DIGESTS"},
+          {inputs("files or directories; of several, a digest and a path a line")},
+          {{"What is compared",
+            {option("--check FILE", "digests and paths, as `digest A B` prints them, are compared",
+                    text(FIELD(check_file)))}},
+           source(),
+           work(),
+           general()}};
 }
 
 CommandTable check_command() {
-  return command(
-      "check", "compare a checkpoint with its own record and checksums; reads all",
-      [](const Options& options) { return for_each_path(options, cmd_check); },
-      {"check OUT", "check OUT --json", "check OUT --manifest sha256"}, {required(inputs("files or directories"))},
-      {group("What is compared", manifest("such a file must be there; where it is, it is compared anyway"),
-             option("--strict", "end with status 1 where nothing says what the data should be", flag(FIELD(strict)))),
-       work(), reports()});
+  return {"check",
+          "compare a checkpoint with its own record and checksums; reads all",
+          [](const Options& options) { return for_each_path(options, cmd_check); },
+          {"check OUT", "check OUT --json", "check OUT --manifest sha256"},
+          {required(inputs("files or directories"))},
+          {{"What is compared",
+            {manifest("such a file must be there; where it is, it is compared anyway"),
+             option("--strict", "end with status 1 where nothing says what the data should be", flag(FIELD(strict)))}},
+           work(),
+           general()}};
 }
 
 CommandTable forward_command() {
-  return command(
-      "forward", "run one layer's experts on given tokens", cmd_forward,
-      {"forward OUT --layer 0 --input x.safetensors --output y.safetensors"}, {input("CKPT")},
-      {group("What is computed",
-             required(option("--layer N", "the layer, as `inspect` numbers it: 3, mtp.0", text(FIELD(forward.layer)))),
-             required(option("--input FILE",
-                             "safetensors file with x [T, H], index [T, top_k] I64 and weights [T, top_k]",
-                             text(FIELD(forward.tokens)))),
-             required(option("--output FILE", "safetensors file to write y [T, H] to", text(FIELD(forward.output)))),
-             option("--overwrite", "replace the output file", flag(FIELD(forward.overwrite))), activation()),
+  return {
+      "forward",
+      "run one layer's experts on given tokens",
+      cmd_forward,
+      {"forward OUT --layer 0 --input x.safetensors --output y.safetensors"},
+      {input("CKPT")},
+      {{"What is computed",
+        joined(
+            {{required(option("--layer N", "the layer, as `inspect` numbers it: 3, mtp.0", text(FIELD(forward.layer)))),
+              required(option("--input FILE",
+                              "safetensors file with x [T, H], index [T, top_k] I64 and weights [T, top_k]",
+                              text(FIELD(forward.tokens)))),
+              required(option("--output FILE", "safetensors file to write y [T, H] to", text(FIELD(forward.output)))),
+              option("--overwrite", "replace the output file", flag(FIELD(forward.overwrite)))},
+             activation()})},
        source(),
-       group("Work", jobs(), max_memory("bytes of weights read at a time"),
-             device("auto, which is cpu; cpu, cuda or cuda:N", {"auto", "cpu", "cuda", "cuda:0"}, "auto"),
-             device_memory("bytes of the buffers on a GPU")),
-       reports()});
+       {"Work", joined({jobs(),
+                        max_memory("bytes of weights read at a time"),
+                        {device("auto, which is cpu; cpu, cuda or cuda:N", {"auto", "cpu", "cuda", "cuda:0"}, "auto"),
+                         device_memory("bytes of the buffers on a GPU")}})},
+       general()}};
 }
 
 CommandTable bench_command() {
   std::vector<std::string> models;
   for (const ForwardShape& shape : forward_shapes()) models.push_back(shape.model);
-  CommandTable convert = command(
-      "convert", "conversions beside a copy and a plain write of the same bytes", cmd_bench_convert,
-      {"bench convert --dir /scratch --size 4GiB"}, {},
-      {general(
-          option("--dir DIR", "where to write; nothing is left there", text(FIELD(bench.dir)), "here"),
-          option("--size SIZE", "bytes of the checkpoint that is converted", size(FIELD(bench.size_bytes), 1), "1GiB"),
-          jobs(), max_memory(), json())});
-  CommandTable forward = command(
-      "forward", "the grouped MLP beside cuBLAS, a plain read of the weights and a dense product", cmd_bench_forward,
-      {"bench forward --model Qwen3-30B --tokens 1,64", "bench forward --device cpu -j 8"}, {},
-      {general(
-          device("cuda, cuda:N or cpu", {"cuda", "cuda:0", "cpu"}, "cuda:0"),
-          option("--model MODEL", "one shape alone", one_of(FIELD(bench.model), models), "all; on the CPU Qwen3-30B"),
-          option("--tokens LIST", "per expert: 8, or 1,8,64", token_counts(),
-                 "1,8,64,256,1024,4096; on the CPU 1,4,16"),
-          option("--rounds N", "rounds at most", number<int>(FIELD(bench.rounds), 1, 1000), "11"),
-          option("--backward", "all gradients too, on a GPU", flag(FIELD(bench.backward))), jobs(),
-          max_memory("bytes on the CPU; layers are cut to the experts that fit"), json())});
-  CommandTable kernels = command("kernels", "the GPU's layout kernels beside cudaMemcpyAsync", cmd_bench_kernels,
-                                 {"bench kernels --device cuda:1"}, {},
-                                 {general(device("cuda or cuda:N", {"cuda", "cuda:0"}, "cuda:0"), json())});
+  CommandTable convert = {
+      "convert",
+      "conversions beside a copy and a plain write of the same bytes",
+      cmd_bench_convert,
+      {"bench convert --dir /scratch --size 4GiB"},
+      {},
+      {general(joined({{option("--dir DIR", "where to write; nothing is left there", text(FIELD(bench.dir)), "here"),
+                        option("--size SIZE", "bytes of the checkpoint that is converted",
+                               size(FIELD(bench.size_bytes), 1), "1GiB")},
+                       jobs(),
+                       max_memory(),
+                       json()}))}};
+  CommandTable forward = {
+      "forward",
+      "the grouped MLP beside cuBLAS, a plain read of the weights and a dense product",
+      cmd_bench_forward,
+      {"bench forward --model Qwen3-30B --tokens 1,64", "bench forward --device cpu -j 8"},
+      {},
+      {general(joined(
+          {{device("cuda, cuda:N or cpu", {"cuda", "cuda:0", "cpu"}, "cuda:0"),
+            option("--model MODEL", "one shape alone", one_of(FIELD(bench.model), models), "all; on the CPU Qwen3-30B"),
+            option("--tokens LIST", "per expert: 8, or 1,8,64", token_counts(),
+                   "1,8,64,256,1024,4096; on the CPU 1,4,16"),
+            option("--rounds N", "rounds at most", number<int>(FIELD(bench.rounds), 1, 1000), "11"),
+            option("--backward", "all gradients too, on a GPU", flag(FIELD(bench.backward)))},
+           jobs(),
+           max_memory("bytes on the CPU; layers are cut to the experts that fit"),
+           json()}))}};
+  CommandTable kernels = {"kernels",
+                          "the GPU's layout kernels beside cudaMemcpyAsync",
+                          cmd_bench_kernels,
+                          {"bench kernels --device cuda:1"},
+                          {},
+                          {general(joined({{device("cuda or cuda:N", {"cuda", "cuda:0"}, "cuda:0")}, json()}))}};
   return {"bench",
           "speeds, each beside this machine's own ceiling in the same run",
           nullptr,
           {"bench convert --dir /scratch --size 4GiB", "bench kernels", "bench forward --device cpu"},
           {},
-          {general()},
+          {general({})},
           {{"Commands", {kernels, forward, convert}}}};
 }
 
 CommandTable layouts_command() {
-  return command("layouts", "the table of namings", cmd_layouts, {"layouts", "layouts qwen3", "layouts --json"},
-                 {option("WORD", "only those with it in their name, model types or programs", text(FIELD(input)))},
-                 {general(json())});
+  return {"layouts",
+          "the table of namings",
+          cmd_layouts,
+          {"layouts", "layouts qwen3", "layouts --json"},
+          {option("WORD", "only those with it in their name, model types or programs", text(FIELD(input)))},
+          {general(json())}};
 }
 
 CommandTable doctor_command() {
-  return command(
-      "doctor", "device, filesystem and I/O paths in use, and why", cmd_doctor, {"doctor", "doctor /scratch --json"},
-      {option("PATH", "where a checkpoint would be written", text(FIELD(input)), "here")}, {general(jobs(), json())});
+  return {"doctor",
+          "device, filesystem and I/O paths in use, and why",
+          cmd_doctor,
+          {"doctor", "doctor /scratch --json"},
+          {option("PATH", "where a checkpoint would be written", text(FIELD(input)), "here")},
+          {general(joined({jobs(), json()}))}};
 }
 
 CommandTable help_command(const std::string& program) {
-  return command("help", "the options of a command, or the manual page", nullptr,
-                 {"help convert", "help bench kernels", "help --man >" + program + ".1"},
-                 {many(option("COMMAND", "a command; `bench` has commands of its own",
-                              {[](Options& options, const std::string& typed) {
-                                options.paths.push_back(typed);
-                                return std::string();
-                              }}))},
-                 {general(option("--man", "the manual page of all commands, for `man -l`", flag(FIELD(manual))))});
+  return {"help",
+          "the options of a command, or the manual page",
+          nullptr,
+          {"help convert", "help bench kernels", "help --man >" + program + ".1"},
+          {many(option("COMMAND", "a command; `bench` has commands of its own",
+                       {[](Options& options, const std::string& typed) {
+                         options.paths.push_back(typed);
+                         return std::string();
+                       }}))},
+          {general({option("--man", "the manual page of all commands, for `man -l`", flag(FIELD(manual)))})}};
 }
 
 CommandTable completion_command(const std::string& program) {
-  return command("completion", "a script that completes commands, options and values", nullptr,
-                 {"completion bash >/etc/bash_completion.d/" + program,
-                  "completion zsh >/usr/local/share/zsh/site-functions/_" + program,
-                  "completion fish >~/.config/fish/completions/" + program + ".fish"},
-                 {required(option("SHELL", "the shell", one_of(FIELD(shell), {"bash", "zsh", "fish"})))}, {general()});
+  return {"completion",
+          "a script that completes commands, options and values",
+          nullptr,
+          {"completion bash >/etc/bash_completion.d/" + program,
+           "completion zsh >/usr/local/share/zsh/site-functions/_" + program,
+           "completion fish >~/.config/fish/completions/" + program + ".fish"},
+          {required(option("SHELL", "the shell", one_of(FIELD(shell), {"bash", "zsh", "fish"})))},
+          {general({})}};
 }
 
 /// Puts the name of the command above before those of the commands below.
@@ -473,12 +533,13 @@ CommandTable command_table(const std::string& program) {
   CommandTable table = {
       program,
       "Converts Mixture-of-Experts checkpoints between Hugging Face, Megatron-Core and torchtitan: whole models "
-      "renamed and laid out anew, bit for bit, and compared with the source.",
+      "renamed "
+      "and laid out anew, bit for bit, and compared with the source.",
       nullptr,
       {"inspect Qwen3-30B-A3B", "convert Qwen3-30B-A3B OUT --to megatron", "convert OUT BACK --to hf",
        "verify Qwen3-30B-A3B BACK"},
       {},
-      {general(option("-V,--version", "print the version", {}))},
+      {general({option("-V,--version", "print the version", {})})},
       {{"Look", {inspect_command(), report_command()}},
        {"Convert",
         {conversion(program, "plan", "say what convert would do; write nothing", cmd_plan, {}),

@@ -30,6 +30,12 @@ programs read one tensor under these names; --shared-glu contiguous" "$hf/deepse
   rm -r "$out"
   plans "native forms" "Megatron-Core, 0.19 or later" "$hf/gpt_oss" "$out" --to megatron
   plans "native forms, with a shared expert" "torchtitan, 0.3.0" "$hf/deepseek_v3" "$out" --to torchtitan
+  # Codes have names of their own, and are no gaps in the model.
+  local quantized
+  for quantized in "$TESTDATA"/quantized/*; do
+    status "${quantized##*/}" 0 inspect "$quantized" --json
+    check "${quantized##*/}: $OUT" has "$OUT" '"problems":[]'
+  done
 }
 
 # A family without a map: only the experts were looked at, so that no program is named; a form of theirs that its
