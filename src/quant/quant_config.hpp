@@ -69,7 +69,8 @@ QuantConfig with_quantization_file(QuantConfig config, std::string_view name, co
 std::string without_quantization(std::string_view config);
 
 /// The text of a config.json, or of a file beside it of that name, says that weights are quantized by this method: the
-/// word for it, or "?" where it names none; empty where it does not say so. One that quantizes the cache alone does not.
+/// word for it, or "?" where it names none; empty where it does not say so. One that quantizes the cache alone does
+/// not.
 std::string stated_method(std::string_view name, const std::string& text);
 
 /// The text of a model whose weights were decoded: without its `quantization_config`, and with their dtype where the

@@ -50,8 +50,8 @@ struct CodedWeight {
   /// decodes codes with F16 scales. Awq, Gptq, and Int4 with zeros or groups always round to the scale's dtype.
   bool rounds_to_f16 = false;
   /// The codes that stand for zero in Awq, Gptq and Int4, eight rows in a word as the format packs them, and what is
-  /// added to all eight of a word at once, with carries from one to the next. The shape is [matrices, groups, rows / 8] for Awq and Gptq, [matrices, rows / 8, groups] for Int4.
-  /// Without zeros (null) code 8 stands for zero.
+  /// added to all eight of a word at once, with carries from one to the next. The shape is [matrices, groups, rows / 8]
+  /// for Awq and Gptq, [matrices, rows / 8, groups] for Int4. Without zeros (null) code 8 stands for zero.
   const u32* zeros = nullptr;
   int zero_offset = 0;
   /// The group of each column of Awq, Gptq and Int4, [matrices, cols], where columns were reordered (`g_idx`). Without
