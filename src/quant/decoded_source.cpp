@@ -409,11 +409,10 @@ class DecodedSource final : public Source {
     i64 weight = -1;
   };
 
-  /// compressed-tensors multiplies in the dtype of its scales, others in F32.
   Dtype dtype_of_products(const QuantizedTensor& weight) const {
     const Dtype scales = source_->inventory().tensors[weight.scales].dtype;
     const bool is_short = scales == Dtype::F16 || scales == Dtype::BF16;
-    return quantization_.decoder == "compressed-tensors" && is_short ? scales : Dtype::F32;
+    return weight.rounds_product && is_short ? scales : Dtype::F32;
   }
 
   void replace_tensors() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string_view>
 
 #include "core/fail.hpp"
@@ -58,9 +59,19 @@ const DecoderRule* find_rule(std::string_view decoder, CodeFormat format) {
   return rule == kRules.end() ? nullptr : &*rule;
 }
 
+/// The rule of a weight that is not of the format that the checkpoint's method stands for, such as NVFP4 experts of a
+/// model whose other weights are FP8: that of the program that writes it.
+const DecoderRule* find_own_rule(const QuantizedTensor& weight) {
+  const CodeFormat format = format_of(weight);
+  const DecoderRule* const rule = weight.global_divides ? find_rule("compressed-tensors", format) : nullptr;
+  return rule != nullptr ? rule : &*std::ranges::find(kRules, format, &DecoderRule::format);
+}
+
 void follow(const DecoderRule& rule, QuantizedTensor& weight) {
   weight.positive_zero = rule.positive_zero;
   weight.rounds_scale = rule.rounds_scale;
+  // It multiplies in the dtype of its scales, others in F32.
+  weight.rounds_product = rule.decoder == "compressed-tensors";
 }
 
 }  // namespace
@@ -72,9 +83,18 @@ std::vector<std::string> known_decoders() {
   return names;
 }
 
-void follow_decoder(Quantization& found) {
-  for (QuantizedTensor& weight : found.tensors)
-    if (const DecoderRule* const rule = find_rule(found.decoder, format_of(weight))) follow(*rule, weight);
+void follow_decoder(Quantization& found, const Inventory& stored) {
+  std::set<std::string_view> names;
+  for (QuantizedTensor& weight : found.tensors) {
+    const DecoderRule* rule = find_rule(found.decoder, format_of(weight));
+    // DeepSeek-V4 keeps its FP4 as I8; bytes that are U8 are not of its software.
+    if (found.decoder == "deepseek" && weight.codes == Codes::E2m1 && stored.tensors[weight.weight].dtype == Dtype::U8)
+      rule = find_rule("gpt-oss", format_of(weight));
+    if (rule == nullptr) rule = find_own_rule(weight);
+    follow(*rule, weight);
+    names.insert(rule->decoder);
+  }
+  if (!names.empty()) found.decoder = fmt::format("{}", fmt::join(names, ", "));
 }
 
 void name_decoder(Quantization& found, const std::string& name) {

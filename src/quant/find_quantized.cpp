@@ -31,7 +31,7 @@ class Finder : private PartFinder {
     companions.erase(std::unique(companions.begin(), companions.end()), companions.end());
     found_.formats.assign(formats_.begin(), formats_.end());
     found_.decoder = decoder_name();
-    follow_decoder(found_);
+    follow_decoder(found_, inventory_);
     return std::move(found_);
   }
 
@@ -66,7 +66,7 @@ class Finder : private PartFinder {
 
   void add_fp8(std::size_t number) {
     const TensorRef& tensor = at(number);
-    require_method(tensor, {"fp8", "compressed-tensors", "modelopt", "mxfp8", "fbgemm_fp8"});
+    require_no_words(tensor);
     require_algorithm_is_not(tensor, "NVFP4");
     require_type(tensor, "float", 8);
     const std::string_view other_format = tensor.dtype == Dtype::F8_E4M3 ? "e5m2" : "e4m3";
@@ -169,7 +169,7 @@ class Finder : private PartFinder {
     for (const std::string& scales : {name.base + ".scale", name.of(TensorKind::Scale)})
       if (const auto of_fp4 = number_of(scales); of_fp4 && at(*of_fp4).dtype == Dtype::F8_E8M0)
         return add_fp4_bytes(number, tensor.name, {scales});
-    require_method(tensor, {"compressed-tensors"});
+    require_no_words(tensor);
     require_type(tensor, "int", 8);
     QuantizedTensor weight = weight_of(number, tensor.name, tensor.shape, Codes::Int8);
     const std::optional<Axes> axes = axes_of(number, name);
@@ -241,7 +241,7 @@ class Finder : private PartFinder {
     const std::size_t axes = tensor.shape.size();
     const bool is_fp4 = tensor.dtype == Dtype::U8;
     if (axes < 3 || axes > 4 || tensor.shape.back() != (is_fp4 ? 16 : 32)) return;
-    require_method(tensor, {is_fp4 ? "mxfp4" : "mxfp8"});
+    require_no_words(tensor);
     std::vector<i64> shape(tensor.shape.begin(), tensor.shape.end() - 1);
     shape.back() = checked_mul(shape.back(), 32).value_or(0);
     QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), shape, is_fp4 ? Codes::E2m1 : Codes::E4m3);
@@ -256,7 +256,7 @@ class Finder : private PartFinder {
 
   void add_packed_fp4(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
-    require_method(tensor, {"compressed-tensors"});
+    require_no_words(tensor);
     require_type(tensor, "float", 4);
     const auto scales = number_of(name.of(TensorKind::PlainScale));
     if (scales && at(*scales).dtype == Dtype::F8_E4M3)
@@ -268,7 +268,7 @@ class Finder : private PartFinder {
     const TensorRef& tensor = at(number);
     const auto scales = number_of(name, TensorKind::PlainScale);
     if (!scales) return find_bytes_without_scales(number);
-    require_method(tensor, {"modelopt", "quark"});
+    require_no_words(tensor);
     if (at(*scales).dtype == Dtype::F8_E4M3)
       return add_nvfp4(number, name, TensorKind::SecondScale, TensorKind::InputScale);
     add_fp4_bytes(number, tensor.name, name.all_of(TensorKind::PlainScale));
@@ -309,7 +309,7 @@ class Finder : private PartFinder {
 
   void add_packed_int4(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
-    require_method(tensor, {"compressed-tensors"});
+    require_no_words(tensor);
     require_type(tensor, "int", config_->bits.value_or(4));
     require_four_bits(tensor);
     if (config_->bits_differ)

@@ -359,15 +359,15 @@ void PartFinder::require_strategy(const QuantizedTensor& weight) const {
                    : "");
 }
 
-void PartFinder::require_method(const TensorRef& tensor, std::initializer_list<std::string_view> methods) const {
-  if (config_->method.empty() || std::ranges::find(methods, config_->method) != methods.end()) return;
+void PartFinder::require_no_words(const TensorRef& tensor) const {
+  if (config_->method != "awq" && config_->method != "gptq") return;
   fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
-       "'{}' is {} {}, but quantization_config says '{}', which does not store weights so", tensor.name,
+       "'{}' is {} {}, but quantization_config says '{}', which stores weights in words of integers only", tensor.name,
        dtype_name(tensor.dtype), shape_text(tensor.shape), config_->method);
 }
 
 void PartFinder::require_algorithm_is_not(const TensorRef& tensor, std::string_view other) const {
-  if (config_->method != "modelopt" || !config_->format.starts_with(other)) return;
+  if (config_->method != "modelopt" || config_->is_mixed || !config_->format.starts_with(other)) return;
   fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
        "'{}' is {} {}, but quantization_config says quant_algo '{}', which does not store weights so", tensor.name,
        dtype_name(tensor.dtype), shape_text(tensor.shape), config_->format);

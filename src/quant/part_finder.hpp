@@ -103,7 +103,8 @@ class PartFinder {
   void require_known_blocks(const TensorRef& tensor) const;
   void require_type(const TensorRef& tensor, std::string_view type, i64 bits) const;
   void require_strategy(const QuantizedTensor& weight) const;
-  void require_method(const TensorRef& tensor, std::initializer_list<std::string_view> methods) const;
+  /// Codes tell their format themselves; AWQ and GPTQ have no codes but those of integers in words.
+  void require_no_words(const TensorRef& tensor) const;
   /// ModelOpt says MIXED_PRECISION where weights of several formats are meant.
   void require_algorithm_is_not(const TensorRef& tensor, std::string_view other) const;
   void require_four_bits(const TensorRef& tensor) const;

@@ -174,6 +174,8 @@ QuantConfig read_object(const JsonValue& object, std::string_view default_method
   config.fp8_format = text_of(object, "fmt");
   config.skipped = skipped_modules(object);
   config.run_time_words = run_time_words(object);
+  for (const std::string_view field : {"moe_quant_algo", "store_dtype", "expert_dtype", "quantized_layers"})
+    config.is_mixed = config.is_mixed || object.find(field).has_value();
   if (config.method == "awq") config.version = small_text_of(object, "version");
   if (config.method == "auto-round") config.version = small_text_of(object, "packing_format");
   if (config.method == "gptq") {

@@ -34,6 +34,8 @@ struct QuantConfig {
   /// Groups of modules of compressed-tensors differ: some have zero points, some have codes of other widths.
   bool some_asymmetric = false;
   bool bits_differ = false;
+  /// Some modules are said to have another format than the rest (moe_quant_algo, store_dtype, quantized_layers).
+  bool is_mixed = false;
   /// The columns of some weights were reordered: GPTQ's `desc_act`, compressed-tensors' `actorder`.
   bool some_reordered = false;
   /// The words by which programs multiply inputs or outputs when they run (run_time_words()).

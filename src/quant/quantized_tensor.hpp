@@ -68,6 +68,8 @@ struct QuantizedTensor {
   bool positive_zero = false;
   /// Scales are rounded to the dtype of the decoded weight before they multiply.
   bool rounds_scale = false;
+  /// Products are rounded to the dtype of the scales, where that is shorter than F32.
+  bool rounds_product = false;
 
   /// The matrix whose scales, and whose second scale, are those of this one.
   i64 scales_of(i64 matrix) const { return one_for_all && !global ? 0 : matrix; }

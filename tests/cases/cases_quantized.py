@@ -192,3 +192,18 @@ DTYPE_CASES = [
 ]
 
 CASES += STALE_CASES + DTYPE_CASES
+
+METHOD = "quant_method_of_experts"
+GROUPED = "convert SRC OUT --experts grouped"
+METHOD_CASES = [
+    Case(METHOD, f"src_{name}", [Run(DECODE, truth=f"truth_{truth}.safetensors", some=True), Run(GROUPED, 0)])
+    for name, truth in (("nvfp4", "nvfp4"), ("nvfp4_two_files", "nvfp4"), ("mimo", "mimo"), ("quark", "quark"))
+] + [
+    Case(METHOD, "src_nvfp4", [Run(DECODE, truth="truth_nvfp4.safetensors", some=True), Run(GROUPED, 0)],
+         change=quantization_changed(quant_method="mxfp4"), note="under another method"),
+    Case(METHOD, "src_nvfp4", [Run(DECODE, 3, says="weight_scale_inv|scales")],
+         change=quantization_changed(weight_block_size=[8, 8]), note="a block that fits no grid"),
+    Case(METHOD, "src_mimo", [Run(DECODE, 3, says="quantization_config says 'awq'")],
+         change=quantization_changed(quant_method="awq"), note="other bits"),
+]
+CASES += METHOD_CASES
