@@ -1,20 +1,13 @@
 #include "format/check_files.hpp"
 
-#include <algorithm>
-
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
+#include "format/inner_path.hpp"
 #include "io/directory.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
-
-bool is_within(fs::path path, FilesReach reach) {
-  if (reach == FilesReach::Beside && path.string().starts_with(kBesideTensors))
-    path = path.string().substr(kBesideTensors.size());
-  return !path.empty() && path.is_relative() && std::ranges::find(path, fs::path("..")) == path.end();
-}
 
 /// Compares what was read with what both sides know.
 CheckedFile compare_file(const FileRecord& recorded, const FileRecord& found) {
@@ -55,9 +48,10 @@ std::vector<CheckedFile> check_files(const fs::path& directory, const std::vecto
                                      const InputPart& record, int jobs, const std::function<void(i64)>& on_progress) {
   std::vector<CheckedFile> checked;
   for (const FileRecord& file : files) {
-    if (!is_within(file.name, reach))
-      fail_at(ErrorCode::RecordInvalid, {record, std::nullopt},
-              "files lists '{}', which is no path below the directory", file.name);
+    const std::string fault =
+        inner_path_fault(reach == FilesReach::Beside ? without_beside(file.name) : std::string_view(file.name));
+    if (!fault.empty())
+      fail_at(ErrorCode::RecordInvalid, {record, std::nullopt}, "files lists '{}', {}", file.name, fault);
     checked.push_back(check_file(directory / file.name, file, jobs, on_progress));
   }
   return checked;

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <numeric>
 #include <tuple>
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "format/inner_path.hpp"
 #include "format/pickle_reader.hpp"
 #include "format/torch_dtype.hpp"
 
@@ -248,11 +248,8 @@ class MetadataReader {
     const std::string_view path = graph_.text(node);
     const auto [at, is_new] = files_.try_emplace(path, static_cast<u32>(out_.files.size()));
     if (!is_new) return at->second;
-    const std::filesystem::path parts{std::string(path)};
-    if (path.empty() || path.find('\0') != std::string_view::npos || parts.is_absolute() ||
-        std::ranges::any_of(parts, [](const std::filesystem::path& part) { return part == ".."; }))
-      fail_at(ErrorCode::IndexPath, where(node, name),
-              "'{}' is said to be in '{}', which is not a path within the checkpoint", name, path);
+    if (const std::string fault = inner_path_fault(path); !fault.empty())
+      fail_at(ErrorCode::IndexPath, where(node, name), "'{}' is said to be in '{}', {}", name, path, fault);
     out_.files.emplace_back(path);
     return at->second;
   }

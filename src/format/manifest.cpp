@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/parallel.hpp"
+#include "format/inner_path.hpp"
 #include "format/integrity.hpp"
 #include "format/output_format.hpp"
 #include "io/directory.hpp"
@@ -43,10 +44,6 @@ std::string unescaped(std::string_view name) {
     text += next == 'n' ? '\n' : next == 'r' ? '\r' : next;
   }
   return text;
-}
-
-bool is_below(const fs::path& path) {
-  return !path.empty() && path.is_relative() && std::ranges::find(path, fs::path("..")) == path.end();
 }
 
 CheckedFile check_line(const fs::path& root, const ManifestLine& line) {
@@ -103,9 +100,9 @@ std::vector<ManifestLine> parse_manifest(std::string_view text, const InputPart&
               "line {} is not a SHA-256 and the name of a file, as sha256sum prints them", lines.size() + 1);
     const std::string_view name = line.substr(kShaDigits + 2);
     lines.push_back({std::string(line.substr(0, kShaDigits)), escaped ? unescaped(name) : std::string(name)});
-    if (!is_below(lines.back().name))
-      fail_at(ErrorCode::RecordInvalid, {part, std::nullopt},
-              "line {} names '{}', which is no path below the directory", lines.size(), lines.back().name);
+    if (const std::string fault = inner_path_fault(lines.back().name); !fault.empty())
+      fail_at(ErrorCode::RecordInvalid, {part, std::nullopt}, "line {} names '{}', {}", lines.size(), lines.back().name,
+              fault);
   }
   return lines;
 }

@@ -1,11 +1,11 @@
 #include "format/safetensors_index.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "format/inner_path.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -97,16 +97,9 @@ class IndexReader {
     return names;
   }
 
-  /// An index comes with a download; it must not reach files outside its own directory.
   void check_shard_path(const RawEntry& raw) const {
-    const std::string_view shard = raw.shard;
-    const std::filesystem::path path(shard);
-    const bool climbs = std::find(path.begin(), path.end(), "..") != path.end();
-    if (!shard.empty() && shard.find('\0') == shard.npos && path.is_relative() && path.has_filename() && !climbs)
-      return;
-    fail_at(ErrorCode::IndexPath, at(raw),
-            "tensor '{}' is said to be in '{}'; a shard must be a relative path inside the directory", raw.tensor,
-            shard);
+    if (const std::string fault = inner_path_fault(raw.shard); !fault.empty())
+      fail_at(ErrorCode::IndexPath, at(raw), "tensor '{}' is said to be in '{}', {}", raw.tensor, raw.shard, fault);
   }
 
   InputPart part_;
