@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "arch/config_ranges.hpp"
 #include "arch/model_view.hpp"
 #include "arch/recognize_model.hpp"
 #include "arch/trained_config.hpp"
@@ -124,7 +125,10 @@ void add_unknown(const Checkpoint& checkpoint, const std::string& option_prefix,
 }
 
 Recognition recognize_source(const Source& source, const ModelHints& hints, const SourceAnswers& answers) {
-  return with_place(source, [&] { return recognize_model(source.inventory(), hints, source.record(), answers); });
+  return with_place(source, [&] {
+    check_config_ranges(hints.config);
+    return recognize_model(source.inventory(), hints, source.record(), answers);
+  });
 }
 
 }  // namespace

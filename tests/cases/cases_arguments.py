@@ -1,6 +1,7 @@
 """The arguments that a trainer saved, the fields of config.json, and optimizer state that is no tensor."""
 import argparse
 import io
+import json
 import pathlib
 import pickle
 import zipfile
@@ -297,4 +298,61 @@ OPTIMIZER = [
     Case(*RUN, SOUND, note="a file of generators", change=file_beside("rng_state_0.pth", {"cpu": tensor(40)}, 40)),
 ]
 
-CASES = UNREADABLE + WARNINGS + IGNORED + CONTRADICTIONS + OPTIMIZER
+SOUND_BASE = {"max_position_embeddings": 4096, "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}}
+
+
+ABSURD = {
+    "rope_theta": ("500000", -1, 0, 1e300), "max_position_embeddings": (-1, 0, "4096", 1.5),
+    "rms_norm_eps": (-1, 1e300, "1e-6", 0), "num_experts_per_tok": ("8", -1, 2**40), "n_group": ("x", -1),
+    "topk_group": (2**63 - 1, -1), "layer_types": ("x", 5, [], [1]), "mlp_only_layers": ("x", [-1], [0.5]),
+    "decoder_sparse_step": (0, -1, "1"), "hidden_act": (0.5, ["silu"]), "head_dim": ("16", 0, -4),
+    "num_experts": ("8", -1, True), "tie_word_embeddings": ("true", 1), "norm_topk_prob": ("yes", 0),
+    "quantization_config": ("fp8", 5, []), "rope_scaling": ("yarn", [4.0], 4), "rope_parameters": ("yarn", 4),
+    "num_hidden_layers": (0, "2", 10**12), "hidden_size": (0, "64"), "num_key_value_heads": (0, "4"),
+    "routed_scaling_factor": ("1", -2.5, 0), "sliding_window": (-1, "128"), "partial_rotary_factor": (0, 1.5, "0.5"),
+}
+SOUND_FIELDS = {
+    "rope_theta": 1000000, "rope_scaling": None, "sliding_window": 128, "mlp_only_layers": [], "n_group": None,
+    "topk_group": 1, "quantization_config": None, "swiglu_limit": 7, "partial_rotary_factor": 1, "hidden_act": "silu",
+    "tie_word_embeddings": False, "bos_token_id": "x", "initializer_range": -1, "decoder_sparse_step": 1,
+}
+
+
+def sound_but(**fields):
+    """Returns a change that sets fields of a sound config.json, None as null."""
+
+    def change(source: pathlib.Path) -> None:
+        path = source / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **SOUND_BASE, **fields}))
+
+    return change
+
+
+def yarn_but(**fields):
+    yarn = {"rope_theta": 500000.0, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    return sound_but(rope_parameters={**yarn, **fields})
+
+
+TYPED = [
+    Case("grids_and_types", "typed", [Run("convert SRC OUT --to megatron", 3, says=rf"{name} is .*expected"),
+                                      Run("inspect SRC --strict", 3, says=rf"{name} is .*expected")],
+         change=sound_but(**{name: value}), note=f"{name} {value!r}")
+    for name, values in ABSURD.items() for value in values
+] + [
+    Case("grids_and_types", "typed", [Run("convert SRC OUT --to megatron", 3, says=rf"rope_parameters\.{name} is .*expected")],
+         change=yarn_but(**{name: value}), note=f"rope_parameters.{name} {value!r}")
+    for name, values in {"factor": (-1, 0, "4"), "beta_fast": ("32", 0), "rope_type": (5,),
+                         "original_max_position_embeddings": (-1, "4096"), "truncate": ("no",)}.items()
+    for value in values
+] + [
+    Case("grids_and_types", "typed", [Run("convert SRC OUT --to megatron", 3, says="expected")]),
+    Case("grids_and_types", "typed", [Run("convert SRC OUT --to megatron", 0)], change=sound_but(), note="sound"),
+    Case("grids_and_types", "typed", [Run("convert SRC OUT --to megatron", 0)], change=yarn_but(), note="sound YaRN"),
+] + [
+    Case("grids_and_types", "typed", [Run("convert SRC OUT --to megatron", 0, never_says="expected")],
+         change=sound_but(**{name: value}),
+         note=f"sound {name} {value!r}")
+    for name, value in SOUND_FIELDS.items()
+]
+
+CASES = UNREADABLE + WARNINGS + IGNORED + CONTRADICTIONS + OPTIMIZER + TYPED

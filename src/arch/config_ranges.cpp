@@ -1,0 +1,231 @@
+#include "arch/config_ranges.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "core/fail.hpp"
+#include "core/json.hpp"
+#include "families/family.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+enum class Type { Integer, Number, Flag, Text, Object, Texts, Integers };
+
+struct FieldRow {
+  /// "rope_parameters.*" and its like name a field of that object.
+  std::string_view name;
+  Type type;
+  /// Bounds of a number, both within; of a list of integers, of each.
+  double least = 0;
+  double most = 0;
+};
+
+constexpr double kMostLayers = 65536, kMostExperts = 1 << 20, kMostWidth = 1 << 28, kMostTokens = 1LL << 40;
+/// No number of a model that must be more than 0 is less.
+constexpr double kTiny = 1e-30, kHuge = 1e18;
+
+constexpr auto kFields = std::to_array<FieldRow>({
+    // sizes
+    {"num_hidden_layers", Type::Integer, 1, kMostLayers},
+    {"hidden_size", Type::Integer, 1, kMostWidth},
+    {"vocab_size", Type::Integer, 1, kMostWidth},
+    {"max_position_embeddings", Type::Integer, 1, kMostTokens},
+    {"intermediate_size", Type::Integer, 0, kMostWidth},
+    {"intermediate_size_mlp", Type::Integer, 0, kMostWidth},
+    {"tie_word_embeddings", Type::Flag},
+    // attention
+    {"num_attention_heads", Type::Integer, 1, kMostExperts},
+    {"num_key_value_heads", Type::Integer, 1, kMostExperts},
+    {"head_dim", Type::Integer, 1, kMostWidth},
+    {"q_lora_rank", Type::Integer, 0, kMostWidth},
+    {"kv_lora_rank", Type::Integer, 1, kMostWidth},
+    {"qk_nope_head_dim", Type::Integer, 0, kMostWidth},
+    {"qk_rope_head_dim", Type::Integer, 0, kMostWidth},
+    {"v_head_dim", Type::Integer, 1, kMostWidth},
+    {"linear_conv_kernel_dim", Type::Integer, 1, kMostWidth},
+    {"linear_key_head_dim", Type::Integer, 1, kMostWidth},
+    {"linear_value_head_dim", Type::Integer, 1, kMostWidth},
+    {"linear_num_key_heads", Type::Integer, 1, kMostExperts},
+    {"linear_num_value_heads", Type::Integer, 1, kMostExperts},
+    {"full_attention_interval", Type::Integer, 1, kMostLayers},
+    {"layer_types", Type::Texts},
+    {"sliding_window", Type::Integer, 0, kMostTokens},
+    {"use_sliding_window", Type::Flag},
+    {"max_window_layers", Type::Integer, 0, kMostLayers},
+    {"attention_chunk_size", Type::Integer, 1, kMostTokens},
+    {"attention_bias", Type::Flag},
+    {"qkv_bias", Type::Flag},
+    {"use_qk_norm", Type::Flag},
+    {"attention_multiplier", Type::Number, kTiny, kHuge},
+    // norms and activation
+    {"rms_norm_eps", Type::Number, kTiny, 1},
+    {"layer_norm_eps", Type::Number, kTiny, 1},
+    {"norm_eps", Type::Number, kTiny, 1},
+    {"hidden_act", Type::Text},
+    {"hidden_activation", Type::Text},
+    {"swiglu_limit", Type::Number, kTiny, kHuge},
+    {"swiglu_alpha", Type::Number, kTiny, kHuge},
+    {"embedding_multiplier", Type::Number, kTiny, kHuge},
+    {"residual_multiplier", Type::Number, kTiny, kHuge},
+    {"logits_scaling", Type::Number, kTiny, kHuge},
+    // positions
+    {"rope_theta", Type::Number, kTiny, kHuge},
+    {"partial_rotary_factor", Type::Number, kTiny, 1},
+    {"rotary_dim", Type::Number, 1, kMostWidth},
+    {"rope_interleave", Type::Flag},
+    {"no_rope_layers", Type::Integers, 0, kMostLayers},
+    {"no_rope_layer_interval", Type::Integer, 1, kMostLayers},
+    {"rope_scaling", Type::Object},
+    {"rope_parameters", Type::Object},
+    {"rope_*.rope_type", Type::Text},
+    {"rope_*.type", Type::Text},
+    {"rope_*.rope_theta", Type::Number, kTiny, kHuge},
+    {"rope_*.partial_rotary_factor", Type::Number, kTiny, 1},
+    {"rope_*.factor", Type::Number, kTiny, kHuge},
+    {"rope_*.attention_factor", Type::Number, kTiny, kHuge},
+    {"rope_*.beta_fast", Type::Number, kTiny, kHuge},
+    {"rope_*.beta_slow", Type::Number, 0, kHuge},
+    {"rope_*.mscale", Type::Number, 0, kHuge},
+    {"rope_*.mscale_all_dim", Type::Number, 0, kHuge},
+    {"rope_*.original_max_position_embeddings", Type::Number, 1, kMostTokens},
+    {"rope_*.truncate", Type::Flag},
+    // experts
+    {"num_experts", Type::Integer, 0, kMostExperts},
+    {"num_local_experts", Type::Integer, 0, kMostExperts},
+    {"n_routed_experts", Type::Integer, 0, kMostExperts},
+    {"moe_num_experts", Type::Integer, 0, kMostExperts},
+    {"moe_intermediate_size", Type::Integer, 0, kMostWidth},
+    {"n_shared_experts", Type::Integer, 0, kMostExperts},
+    {"moe_num_shared_experts", Type::Integer, 0, kMostExperts},
+    {"shared_expert_intermediate_size", Type::Integer, 0, kMostWidth},
+    {"num_experts_per_tok", Type::Integer, 0, kMostExperts},
+    {"moe_topk", Type::Integer, 0, kMostExperts},
+    {"moe_k", Type::Integer, 0, kMostExperts},
+    {"norm_topk_prob", Type::Flag},
+    {"scoring_func", Type::Text},
+    {"topk_method", Type::Text},
+    {"n_group", Type::Integer, 0, kMostExperts},
+    {"topk_group", Type::Integer, 0, kMostExperts},
+    {"routed_scaling_factor", Type::Number, kTiny, kHuge},
+    // the layers that have experts
+    {"first_k_dense_replace", Type::Integer, 0, kMostLayers},
+    {"decoder_sparse_step", Type::Integer, 1, kMostLayers},
+    {"mlp_only_layers", Type::Integers, 0, kMostLayers},
+    {"mlp_layer_types", Type::Texts},
+    {"moe_layers", Type::Integers, 0, kMostLayers},
+    {"interleave_moe_layer_step", Type::Integer, 0, kMostLayers},
+    {"moe_layer_start_index", Type::Integer, 0, kMostLayers},
+    {"moe_layer_end_index", Type::Integer, -1, kMostLayers},
+    {"moe_layer_interval", Type::Integer, 1, kMostLayers},
+    {"num_nextn_predict_layers", Type::Integer, 0, kMostLayers},
+    {"mtp_num_hidden_layers", Type::Integer, 0, kMostLayers},
+    // how weights are quantized
+    {"quantization_config", Type::Object},
+    {"compression_config", Type::Object},
+    {"quantization_config.quant_method", Type::Text},
+    {"compression_config.quant_method", Type::Text},
+});
+
+std::string bound_text(double bound) {
+  return bound == kTiny ? std::string("more than 0") : fmt::format("{} or more", bound);
+}
+
+std::string expectation(const FieldRow& row) {
+  const std::string range =
+      row.most >= kHuge ? bound_text(row.least) : fmt::format("{} and at most {}", bound_text(row.least), row.most);
+  switch (row.type) {
+    case Type::Integer: return "a whole number, " + range;
+    case Type::Number: return "a number, " + range;
+    case Type::Flag: return "true or false";
+    case Type::Text: return "a text";
+    case Type::Object: return "an object";
+    case Type::Texts: return "a list of texts that is not empty";
+    case Type::Integers: return "a list of whole numbers, each " + range;
+  }
+  return {};
+}
+
+bool is_within(const FieldRow& row, double value) { return value >= row.least && value <= row.most; }
+
+bool fits(const FieldRow& row, const JsonValue& value) {
+  const auto is_integer = [&](const JsonValue& item) {
+    const auto number = item.get<i64>();
+    return number && is_within(row, static_cast<double>(*number));
+  };
+  switch (row.type) {
+    case Type::Integer: return is_integer(value);
+    case Type::Number: {
+      const auto number = value.get<double>();
+      return number && std::isfinite(*number) && is_within(row, *number);
+    }
+    case Type::Flag: return value.get<bool>().has_value();
+    case Type::Text: return value.get<std::string_view>().has_value();
+    case Type::Object: return value.kind() == JsonKind::Object;
+    case Type::Texts:
+    case Type::Integers:
+      if (value.kind() != JsonKind::Array || (row.type == Type::Texts && value.size() == 0)) return false;
+      for (const JsonValue item : value.items())
+        if (row.type == Type::Texts ? !item.get<std::string_view>() : !is_integer(item)) return false;
+      return true;
+  }
+  return true;
+}
+
+std::string value_text(const JsonValue& value) {
+  if (const auto text = value.get<std::string_view>()) return fmt::format("\"{}\"", text->substr(0, 40));
+  if (const auto flag = value.get<bool>()) return *flag ? "true" : "false";
+  if (const auto integer = value.get<i64>()) return fmt::format("{}", *integer);
+  if (const auto number = value.get<double>()) return fmt::format("{}", *number);
+  if (value.kind() == JsonKind::Object) return "an object";
+  if (value.kind() != JsonKind::Array) return "no value that is known";
+  std::string text;
+  for (const JsonValue item : value.items()) {
+    if (text.size() > 40) return "[" + text + ", ...]";
+    text += (text.empty() ? "" : ", ") + value_text(item);
+  }
+  return "[" + text + "]";
+}
+
+void check_field(const FieldRow& row, const std::string& name, const JsonValue& value) {
+  if (value.kind() == JsonKind::Null || fits(row, value)) return;
+  fail(ErrorCode::ConfigJson, {}, "config.json: {} is {}, where {} is expected", name, value_text(value),
+       expectation(row));
+}
+
+/// Checks the fields of `object`, which are called `prefix` and their key.
+void check_object(const JsonValue& object, const std::string& prefix) {
+  for (const auto& [key, value] : object.members()) {
+    const std::string name = prefix + std::string(key);
+    const std::string row_name =
+        prefix == "rope_scaling." || prefix == "rope_parameters." ? "rope_*." + std::string(key) : name;
+    const auto row = std::ranges::find(kFields, row_name, &FieldRow::name);
+    if (row == kFields.end()) continue;
+    check_field(*row, name, value);
+    if (row->type == Type::Object && value.kind() == JsonKind::Object) check_object(value, name + ".");
+  }
+}
+
+}  // namespace
+
+void check_config_ranges(const std::string& config) {
+  constexpr std::size_t kDeepestConfig = 64;
+  const JsonDocument document(config, kDeepestConfig);
+  if (document.fault() || document.root().kind() != JsonKind::Object) return;
+  const JsonValue root = document.root();
+  auto inner = root.find("text_config");
+  if (inner && inner->kind() != JsonKind::Object) inner.reset();
+  const auto is_known = [](const JsonValue& fields) {
+    const auto type = fields.find<std::string_view>("model_type");
+    return type && find_family(*type) != nullptr;
+  };
+  // A model of a family that no rule knows may mean something else by a name.
+  if (!is_known(inner ? *inner : root)) return;
+  check_object(root, "");
+  if (inner) check_object(*inner, "");
+}
+
+}  // namespace glu_ckpt
