@@ -1,5 +1,6 @@
 #pragma once
-/// Recognizes all of a model: its experts by the table of layouts, the rest by its configuration and dense_table.hpp.
+/// Recognizes all of a model: its experts by the table of layouts, the rest by its configuration and the rows of its
+/// family.
 
 #include "glu_ckpt/layout.hpp"
 
