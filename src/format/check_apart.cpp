@@ -10,9 +10,17 @@ namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-bool is_inside(const fs::path& inner, const fs::path& outer) {
+bool is_named_inside(const fs::path& inner, const fs::path& outer) {
   const auto [end, at] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
   return end == outer.end() || (std::next(end) == outer.end() && end->empty());
+}
+
+/// Returns true for the name of a bind mount in `outer`, too.
+bool is_inside(fs::path inner, const fs::path& outer) {
+  if (is_named_inside(inner, outer)) return true;
+  for (; inner.has_relative_path(); inner = inner.parent_path())
+    if (is_same_directory(inner, outer)) return true;
+  return false;
 }
 
 /// Returns the path without symlinks, "." and "..", though the end of it may not exist yet.
@@ -44,6 +52,7 @@ void check_apart(const fs::path& output, const Source& source) {
   const bool is_directory = is_directory_at(source.path());
   const fs::path directory =
       is_directory ? source.path() / source.structure().iteration_dir : directory_of(source.path());
+  if (is_directory && is_inside(dst, resolved(directory))) fail_overlap(output, source.path());
   // The index and config.json too, which a cache of the hub has as symlinks to elsewhere.
   std::vector<fs::path> files = {directory / "config.json"};
   if (is_directory)
@@ -51,7 +60,7 @@ void check_apart(const fs::path& output, const Source& source) {
   for (const std::string& name : source.inventory().files) files.push_back(directory / name);
   for (const ExtraFile& extra : source.extra_files()) files.push_back(extra.path);
   for (const fs::path& file : files)
-    if (is_inside(resolved(file), dst))
+    if (is_named_inside(resolved(file), dst))
       fail(ErrorCode::OutputInsideSource, {output.string(), {}},
            "{}: writing it would replace {}, which the source reads; the source is never written to", output.string(),
            file.string());

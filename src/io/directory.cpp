@@ -53,6 +53,14 @@ bool name_taken(const fs::path& path) {
   return kind != PathKind::Missing;
 }
 
+bool is_same_directory(const fs::path& a, const fs::path& b) {
+  struct stat one {
+  }, other{};
+  return kind_of(system_calls().stat(a.c_str(), &one), one, a) == PathKind::Directory &&
+         kind_of(system_calls().stat(b.c_str(), &other), other, b) == PathKind::Directory &&
+         one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
 std::vector<std::string> list_directory(const fs::path& path) {
   std::vector<std::string> names;
   if (system_calls().list(path.c_str(), names) != 0) fail_errno(errno, "list", path);

@@ -22,6 +22,9 @@ bool path_exists(const std::filesystem::path& path);
 /// Returns true for a dangling symlink too: it is in the way. Throws Io where that cannot be seen.
 bool name_taken(const std::filesystem::path& path);
 
+/// Returns true where both paths are names of one directory: a bind mount gives it a second one.
+bool is_same_directory(const std::filesystem::path& a, const std::filesystem::path& b);
+
 /// Names in a directory, sorted by their bytes. Throws NotFound, Io.
 std::vector<std::string> list_directory(const std::filesystem::path& path);
 /// Returns the path without symlinks, "." and "..". It must exist. Throws NotFound, Io.

@@ -251,6 +251,33 @@ permissions() {
   rm -rf "$work"*
 }
 
+# A bind mount gives a directory a second path, which no name tells.
+bind_mounts() {
+  local work=$WORK/bind
+  mkdir -p "$work/mount" "$work/other/mount"
+  cp -r "$TESTDATA/hf/qwen3_moe" "$work/src"
+  mkdir "$work/src/below"
+  if ! unshare -rm mount --bind "$work/src" "$work/mount" 2>/dev/null; then
+    skip "a bind mount of the source: it takes more rights than this user has"
+    rm -rf "$work"
+    return
+  fi
+  bound() { # DIRECTORY MOUNT ARGUMENT...
+    unshare -rm bash -c 'mount --bind "$1" "$2" && exec "${@:3}"' - "$1" "$2" "$PROGRAM" "${@:3}" 2>&1
+  }
+  local before said dst
+  before=$(tree_sum "$work/src")
+  for dst in mount/out mount/below/out mount; do
+    said=$(bound "$work/src" "$work/mount" convert "$work/src" "$work/$dst" --experts grouped --glu contiguous --overwrite)
+    check "bind mount: DST $dst: $said" [ "$?:$(has "$said" "[output-inside-source]" && echo said)" == 4:said ]
+  done
+  check "bind mount: the source is as it was" [ "$before" == "$(tree_sum "$work/src")" ]
+  said=$(bound "$work/other" "$work/mount" convert "$work/src" "$work/mount/out" --experts grouped --glu contiguous -q)
+  check "bind mount of a directory apart: $said" [ $? == 0 ]
+  check "bind mount of a directory apart: there" [ -e "$work/other/out/glu_ckpt.json" ]
+  rm -rf "$work"
+}
+
 # What writes one file refuses one of a source, and one in a source's directory, as convert does.
 files_in_sources() {
   local work=$WORK/own a=$WORK/own.a b=$WORK/own.b shard=model-00001-of-00002.safetensors before
