@@ -11,7 +11,8 @@
 
 namespace glu_ckpt {
 
-enum class FileState { Ok, Differs, Missing, NoChecksum };
+/// Unlisted: a file more than a manifest that was asked for lists.
+enum class FileState { Ok, Differs, Missing, NoChecksum, Unlisted };
 
 /// One file of a checkpoint, compared with the line that glu_ckpt.json has for it.
 struct CheckedFile {

@@ -13,7 +13,8 @@ namespace glu_ckpt::cli {
 namespace {
 
 /// Words for FileState, in its order.
-constexpr std::array<std::string_view, 4> kStateWords = {"ok", "differs", "missing", "no checksum recorded"};
+constexpr std::array<std::string_view, 5> kStateWords = {"ok", "differs", "missing", "no checksum recorded",
+                                                         "not listed"};
 
 std::string_view state_word(FileState state) { return kStateWords[static_cast<std::size_t>(state)]; }
 

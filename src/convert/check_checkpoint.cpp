@@ -53,8 +53,8 @@ class Checking {
   void check_listed_files() {
     if (is_file(path_ / kManifestFileName)) {
       found_.has_manifest = true;
-      Stage stage(run_, "checking SHA-256", manifest_bytes(path_, manifest_names(path_, {})));
-      found_.manifest = check_manifest(path_, stage.on_progress());
+      Stage stage(run_, "checking SHA-256", manifest_bytes(path_, manifest_names(path_)));
+      found_.manifest = check_manifest(path_, use_, stage.on_progress());
     } else if (use_ == ManifestUse::Required) {
       found_.manifest = {{std::string(kManifestFileName), FileState::Missing, "is not there"}};
     }
@@ -92,7 +92,7 @@ class Checking {
 
 bool CheckedCheckpoint::is_ok() const {
   const auto is_bad = [](const CheckedFile& file) {
-    return file.state == FileState::Differs || file.state == FileState::Missing;
+    return file.state != FileState::Ok && file.state != FileState::NoChecksum;
   };
   return std::ranges::none_of(files, is_bad) && std::ranges::none_of(manifest, is_bad) &&
          (!digest || digest == recorded_digest);

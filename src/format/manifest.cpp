@@ -1,6 +1,7 @@
 #include "format/manifest.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "core/parallel.hpp"
 #include "format/inner_path.hpp"
@@ -8,6 +9,7 @@
 #include "format/output_format.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
+#include "io/staged_dir.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
@@ -46,6 +48,12 @@ std::string unescaped(std::string_view name) {
   return text;
 }
 
+/// Desktops, downloaders and version control leave hidden files, which no checkpoint is read from, but for PyTorch's.
+bool has_hidden_part(const fs::path& path) {
+  return path.filename() != ".metadata" &&
+         std::ranges::any_of(path, [](const fs::path& part) { return part.native().starts_with('.'); });
+}
+
 CheckedFile check_line(const fs::path& root, const ManifestLine& line) {
   const fs::path path = root / line.name;
   if (path_kind(path) == PathKind::Missing) return {line.name, FileState::Missing, "is not there"};
@@ -55,11 +63,11 @@ CheckedFile check_line(const fs::path& root, const ManifestLine& line) {
 
 }  // namespace
 
-std::vector<std::string> manifest_names(const fs::path& root, const std::vector<std::string>& without) {
+std::vector<std::string> manifest_names(const fs::path& root) {
   std::vector<std::string> names;
   add_names(root, "", names);
-  std::erase_if(names, [&](const std::string& name) {
-    return name == kManifestFileName || std::ranges::find(without, name) != without.end();
+  std::erase_if(names, [](const std::string& name) {
+    return name == kManifestFileName || name.starts_with(StagedDir::kJournalName);
   });
   std::ranges::sort(names);
   return names;
@@ -71,9 +79,8 @@ i64 manifest_bytes(const fs::path& root, const std::vector<std::string>& names) 
   return bytes;
 }
 
-std::string print_manifest(const fs::path& root, const std::vector<std::string>& without,
-                           const std::function<void(i64)>& on_progress) {
-  const std::vector<std::string> names = manifest_names(root, without);
+std::string print_manifest(const fs::path& root, const std::function<void(i64)>& on_progress) {
+  const std::vector<std::string> names = manifest_names(root);
   std::vector<std::string> hashes(names.size());
   parallel_for(names.size(), kFileThreads, [&](std::size_t i, int) {
     hashes[i] = sha256_of_file(root / names[i]);
@@ -107,7 +114,8 @@ std::vector<ManifestLine> parse_manifest(std::string_view text, const InputPart&
   return lines;
 }
 
-std::vector<CheckedFile> check_manifest(const fs::path& root, const std::function<void(i64)>& on_progress) {
+std::vector<CheckedFile> check_manifest(const fs::path& root, ManifestUse use,
+                                        const std::function<void(i64)>& on_progress) {
   const std::string path = (root / kManifestFileName).string();
   const std::vector<ManifestLine> lines =
       parse_manifest(read_small_file(path, kMaxManifestBytes, ErrorCode::RecordInvalid), InputPart(path));
@@ -116,9 +124,13 @@ std::vector<CheckedFile> check_manifest(const fs::path& root, const std::functio
     checked[i] = check_line(root, lines[i]);
     if (on_progress && is_file(root / lines[i].name)) on_progress(File::open_read(root / lines[i].name).size());
   });
-  for (const std::string& name : manifest_names(root, {}))
-    if (std::ranges::find(lines, name, &ManifestLine::name) == lines.end())
-      checked.push_back({name, FileState::NoChecksum, fmt::format("is not in {}", kManifestFileName)});
+  std::set<std::string_view> listed;
+  for (const ManifestLine& line : lines) listed.insert(line.name);
+  for (const std::string& name : manifest_names(root))
+    if (!listed.contains(name))
+      checked.push_back(
+          {name, use == ManifestUse::Required && !has_hidden_part(name) ? FileState::Unlisted : FileState::NoChecksum,
+           fmt::format("is not in {}", kManifestFileName)});
   return checked;
 }
 

@@ -22,18 +22,20 @@ struct ManifestLine {
   std::string name;
 };
 
-/// Returns the manifest's text for the files below `root`, at any depth, without itself and the names in `without`.
-std::string print_manifest(const std::filesystem::path& root, const std::vector<std::string>& without,
-                           const std::function<void(i64)>& on_progress);
+/// Returns the manifest's text for the files of manifest_names().
+std::string print_manifest(const std::filesystem::path& root, const std::function<void(i64)>& on_progress);
 
 /// Throws RecordInvalid for what is not a line of `sha256sum`.
 std::vector<ManifestLine> parse_manifest(std::string_view text, const InputPart& part);
 
-/// Files below `root`, without the manifest itself, and their bytes.
-std::vector<std::string> manifest_names(const std::filesystem::path& root, const std::vector<std::string>& without);
+/// Files below `root`, at any depth, without the manifest itself and the journals of the run that makes the output, or
+/// of one that was killed when it had put it in its place; and their bytes.
+std::vector<std::string> manifest_names(const std::filesystem::path& root);
 i64 manifest_bytes(const std::filesystem::path& root, const std::vector<std::string>& names);
 
-/// Each file beside its line, in the order of the lines, then the files that have none.
-std::vector<CheckedFile> check_manifest(const std::filesystem::path& root, const std::function<void(i64)>& on_progress);
+/// Each file beside its line, in the order of the lines, then the files that have none: Unlisted where a manifest is
+/// required and the file is not hidden.
+std::vector<CheckedFile> check_manifest(const std::filesystem::path& root, ManifestUse use,
+                                        const std::function<void(i64)>& on_progress);
 
 }  // namespace glu_ckpt

@@ -328,10 +328,7 @@ void StagedOutput::finish(const Record& record) {
 
 void StagedOutput::write_manifest(const std::function<void(i64)>& on_progress) {
   require_owner("finish");
-  std::vector<std::string> without;
-  for (const std::string& name : list_directory(staged_.path()))
-    if (name.starts_with(StagedDir::kJournalName)) without.push_back(name);
-  const std::string text = print_manifest(staged_.path(), without, on_progress);
+  const std::string text = print_manifest(staged_.path(), on_progress);
   write_small_file(staged_.path() / kManifestFileName, text);
   bytes_written_ += std::ssize(text);
 }

@@ -133,7 +133,15 @@ check_manifest() {
   echo x >"$out/added"
   status "manifest: a file that it does not list" 0 check "$out"
   check "manifest: a file that it does not list: $OUT" has "$OUT" "added: no checksum recorded (is not in glu_ckpt.sha256)"
-  rm "$out/added" "$out/config.json"
+  status "manifest: --manifest: a file more" 1 check "$out" --manifest sha256
+  check "manifest: --manifest: a file more: $OUT" has "$OUT" "added: not listed (is not in glu_ckpt.sha256)"
+  rm "$out/added"
+  # What others hide in it, and the journal of a run that was killed when its output was in its place.
+  mkdir -p "$out/.cache/huggingface"
+  touch "$out/.DS_Store" "$out/.cache/huggingface/x" "$out/glu_ckpt.journal"
+  status "manifest: --manifest: hidden files, a journal" 0 check "$out" --manifest sha256
+  check "manifest: no word of the journal: $OUT" [ "$OUT" == "${OUT/journal/}" ]
+  rm "$out/config.json"
   status "manifest: a file is gone" 1 check "$out"
   echo 'no line of a manifest' >>"$out/glu_ckpt.sha256"
   status "manifest: damaged" 3 check "$out"

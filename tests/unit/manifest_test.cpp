@@ -39,9 +39,9 @@ TEST_F(Manifest, NamesEveryFileButItself) {
   const std::vector<std::string> names = {"a b", "a\\b", "c\nd", "deep/er/e", "f\rg", "z"};
   for (const std::string& name : names) write(name, "abc");
   write("glu_ckpt.sha256", "anything");
-  write("left out", "anything");
+  for (const std::string name : {"glu_ckpt.journal", "glu_ckpt.journal.1"}) write(name, "anything");
   i64 bytes = 0;
-  const std::string text = print_manifest(dir_, {"left out"}, [&](i64 more) { bytes += more; });
+  const std::string text = print_manifest(dir_, [&](i64 more) { bytes += more; });
   EXPECT_EQ(bytes, 18);
   EXPECT_EQ(bytes, manifest_bytes(dir_, names));
   const auto lines = parsed(text);
@@ -54,17 +54,23 @@ TEST_F(Manifest, NamesEveryFileButItself) {
 
 TEST_F(Manifest, FindsWhatChanged) {
   for (const std::string name : {"same", "other", "gone"}) write(name, "abc");
-  write("glu_ckpt.sha256", print_manifest(dir_, {}, {}));
+  write("glu_ckpt.sha256", print_manifest(dir_, {}));
   write("other", "abd");
   fs::remove(dir_ / "gone");
-  write("new", "abc");
-  std::vector<std::pair<std::string, FileState>> found;
-  for (const CheckedFile& file : check_manifest(dir_, {})) found.emplace_back(file.name, file.state);
-  const std::vector<std::pair<std::string, FileState>> expected = {{"gone", FileState::Missing},
-                                                                   {"other", FileState::Differs},
-                                                                   {"same", FileState::Ok},
-                                                                   {"new", FileState::NoChecksum}};
-  EXPECT_EQ(found, expected);
+  for (const std::string name : {"new", "deep/.metadata", ".cache/new", ".new", "glu_ckpt.journal"}) write(name, "abc");
+  for (const ManifestUse use : {ManifestUse::Optional, ManifestUse::Required}) {
+    std::vector<std::pair<std::string, FileState>> found;
+    for (const CheckedFile& file : check_manifest(dir_, use, {})) found.emplace_back(file.name, file.state);
+    const FileState more = use == ManifestUse::Required ? FileState::Unlisted : FileState::NoChecksum;
+    const std::vector<std::pair<std::string, FileState>> expected = {{"gone", FileState::Missing},
+                                                                     {"other", FileState::Differs},
+                                                                     {"same", FileState::Ok},
+                                                                     {".cache/new", FileState::NoChecksum},
+                                                                     {".new", FileState::NoChecksum},
+                                                                     {"deep/.metadata", more},
+                                                                     {"new", more}};
+    EXPECT_EQ(found, expected);
+  }
 }
 
 TEST_F(Manifest, TakesWhatSha256sumPrintsAlone) {
