@@ -20,7 +20,7 @@ fs::path named_path(const fs::path& path) {
 }
 
 [[noreturn]] void fail_exists(const fs::path& path) {
-  fail(ErrorCode::OutputExists, {path.string(), {}}, "{}: exists; choose another name, or --overwrite to replace it",
+  fail(ErrorCode::OutputExists, {path.string(), {}}, "{} exists; choose another name, or --overwrite to replace it",
        path.string());
 }
 
