@@ -215,10 +215,11 @@ whole_models_contradicted() {
   # Fields that contradict each other, or say nothing that can be.
   refuses_model 4 qwen3_moe "c['num_attention_heads'] = 3" "num_attention_heads 3" "num_key_value_heads 2"
   refuses_model 4 qwen3_moe "c['num_key_value_heads'] = 3" "num_attention_heads 4" "num_key_value_heads 3"
-  refuses_model 4 qwen3_moe "c['head_dim'] = 0; c['num_attention_heads'] = 6" "hidden_size 64" "num_attention_heads 6"
+  refuses_model 4 qwen3_moe "c['head_dim'] = None; c['num_attention_heads'] = 6" "hidden_size 64" "num_attention_heads 6"
+  refuses_model 3 qwen3_moe "c['head_dim'] = 0" "head_dim is 0"
   refuses_model 4 qwen3_next "c['linear_num_value_heads'] = 4" "linear_num_value_heads 4" "linear_num_key_heads 3"
-  refuses_model 4 qwen3_moe "c['hidden_size'] = -1" "hidden_size is -1"
-  refuses_model 4 qwen3_moe "c['num_hidden_layers'] = 10**9" "num_hidden_layers is 1000000000"
+  refuses_model 3 qwen3_moe "c['hidden_size'] = -1" "hidden_size is -1"
+  refuses_model 3 qwen3_moe "c['num_hidden_layers'] = 10**9" "num_hidden_layers is 1000000000"
   refuses_model 4 qwen3_moe "del c['vocab_size']" "vocab_size is missing"
   # A number of layers that is too small leaves tensors that nothing explains.
   refuses_model 4 qwen3_moe "c['num_hidden_layers'] = 1" "'model.layers.1.input_layernorm.weight'" "num_hidden_layers 1"

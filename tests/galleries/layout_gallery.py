@@ -288,11 +288,11 @@ def naming(g):
            "convert {IN} {OUT} --experts grouped --glu interleaved:32", 4, "foreign-order",
            config={"model_type": "deepseek_v3"})
     g.case("block_scales_of_other_shape", {**fp8, **{k: ("F32", [2, 1]) for k in scales}},
-           "convert {IN} {OUT} --experts grouped", 3, "expert-shape", config={"model_type": "deepseek_v3"})
+           "convert {IN} {OUT} --experts grouped", 3, "size-mismatch", config={"model_type": "deepseek_v3"})
     fused = {k: ("F8_E4M3", v) for k, v in packed(f=320, h=8).items()}
     g.case("block_scales_of_neither_one_nor_two", {**fused, **{k + "_scale_inv": ("F32", [E, 7, 1] if "up" in k else [E, 1, 3])
                                                            for k in fused}},
-           "convert {IN} {OUT} --experts indexed", 3, "expert-shape", config={"model_type": "qwen3_moe"})
+           "convert {IN} {OUT} --experts indexed", 3, "size-mismatch", config={"model_type": "qwen3_moe"})
     g.expect("block_scales_of_neither_one_nor_two", "convert {IN} {OUT} --decode bf16", 3, "size-mismatch")
     channels = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}
     words = {"targets": ["re:.*experts.*"], "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}
