@@ -152,6 +152,12 @@ constexpr auto kNoSay = std::to_array<std::string_view>({
     "linear_attention_type",
     "dsa_indexer_loss_coeff",
     "dsa_indexer_use_sparse_loss",
+    // 0.19.2 saves its defaults of these whatever the attention is; experimental_attention_variant says that it is
+    // DSA's.
+    "dsa_indexer_rotate_activation",
+    "dsa_indexer_scoring_relu",
+    "dsa_kernel_backend",
+    "yarn_correction_range_round_to_int",
     "mamba_state_dim",
     "mamba_head_dim",
     "mamba_num_groups",

@@ -59,7 +59,10 @@ class Finder : private PartFinder {
   /// The scales of NVFP4 are FP8, too.
   static bool is_fp8_weight(const TensorRef& tensor) {
     const bool is_fp8 = tensor.dtype == Dtype::F8_E4M3 || tensor.dtype == Dtype::F8_E5M2;
-    return is_fp8 && tensor.shape.size() >= 2 && !tensor.name.ends_with("_scale") && !tensor.name.ends_with(".scale");
+    // Without elements it holds no codes.
+    const bool is_empty = std::ranges::find(tensor.shape, 0) != tensor.shape.end();
+    return is_fp8 && !is_empty && tensor.shape.size() >= 2 && !tensor.name.ends_with("_scale") &&
+           !tensor.name.ends_with(".scale");
   }
 
   // ---- FP8 and INT8 -----------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class FaultyDisk final : public SystemCalls {
 
   ssize_t pwrite(int descriptor, const void* from, std::size_t bytes, i64 offset) override {
     const auto file = file_of(descriptor);
-    if (file && file->use == Use::Journal && bytes < kHeaderBytes) count_entry(*file);
+    if (file && file->use == Use::Journal && bytes > kNoteBytes && bytes < kHeaderBytes) count_entry(*file);
     if (file && file->use == Use::Output) {
       if (fails(*file, fault_ == Fault::WriteFails || fault_ == Fault::DiskIsFull)) {
         errno = fault_ == Fault::DiskIsFull ? ENOSPC : EIO;
@@ -101,7 +101,8 @@ class FaultyDisk final : public SystemCalls {
   }
 
  private:
-  /// A journal's entry is shorter, its header longer.
+  /// What a journal says of a range that is done is shorter than its header, and longer than its note of the source.
+  static constexpr std::size_t kNoteBytes = 64;
   static constexpr std::size_t kHeaderBytes = 200;
 
   enum class Use { Output, Journal, Source };
