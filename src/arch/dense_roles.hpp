@@ -1,7 +1,7 @@
 #pragma once
 /// The roles of the matrices outside of the experts, and their sizes.
 
-#include "arch/architecture.hpp"
+#include "families/architecture.hpp"
 
 namespace glu_ckpt {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "arch/architecture.hpp"
+#include "families/architecture.hpp"
 
 namespace glu_ckpt {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "arch/architecture.hpp"
+#include "families/architecture.hpp"
 
 namespace glu_ckpt {
 

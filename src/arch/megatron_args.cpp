@@ -6,11 +6,11 @@
 #include <cmath>
 #include <map>
 
-#include "arch/architecture.hpp"
-#include "arch/config_fields.hpp"
 #include "arch/dense_table.hpp"
-#include "arch/yarn_scale.hpp"
 #include "core/fail.hpp"
+#include "families/architecture.hpp"
+#include "families/config_fields.hpp"
+#include "families/yarn_scale.hpp"
 
 namespace glu_ckpt {
 namespace {

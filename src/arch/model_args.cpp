@@ -12,8 +12,8 @@
 #include <map>
 #include <optional>
 
-#include "arch/saved_args.hpp"
-#include "arch/yarn_scale.hpp"
+#include "families/saved_args.hpp"
+#include "families/yarn_scale.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "arch/trained_family.hpp"
-#include "arch/yarn_scale.hpp"
+#include "families/yarn_scale.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "arch/saved_args.hpp"
+#include "families/saved_args.hpp"
 
 namespace glu_ckpt {
 

@@ -6,10 +6,10 @@
 #include <set>
 #include <tuple>
 
-#include "arch/architecture.hpp"
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
 #include "core/hash.hpp"
+#include "families/architecture.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/output_format.hpp"
 #include "io/file.hpp"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include "arch/architecture.hpp"
 #include "core/fail.hpp"
 #include "core/parse_number.hpp"
+#include "families/architecture.hpp"
 
 namespace glu_ckpt {
 namespace {

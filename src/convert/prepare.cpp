@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 
-#include "arch/architecture.hpp"
 #include "arch/dense_table.hpp"
 #include "arch/trained_config.hpp"
 #include "convert/check_output.hpp"
@@ -13,6 +12,7 @@
 #include "core/byte_fields.hpp"
 #include "core/compute.hpp"
 #include "core/fail.hpp"
+#include "families/architecture.hpp"
 #include "format/check_apart.hpp"
 #include "layout/bare_codes.hpp"
 #include "layout/element_grid.hpp"

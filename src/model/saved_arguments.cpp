@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "arch/architecture.hpp"
 #include "arch/megatron_args.hpp"
 #include "arch/model_args.hpp"
+#include "families/architecture.hpp"
 
 namespace glu_ckpt {
 namespace {

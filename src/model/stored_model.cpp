@@ -6,8 +6,8 @@
 #include <charconv>
 #include <set>
 
-#include "arch/config_fields.hpp"
 #include "arch/dense_table.hpp"
+#include "families/config_fields.hpp"
 #include "format/checkpoint_files.hpp"
 #include "io/directory.hpp"
 #include "layout/element_grid.hpp"

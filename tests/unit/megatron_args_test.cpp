@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "arch/architecture.hpp"
+#include "families/architecture.hpp"
 #include "glu_ckpt/error.hpp"
 
 namespace glu_ckpt {

@@ -6,8 +6,8 @@
 
 #include <map>
 
-#include "arch/architecture.hpp"
-#include "arch/config_fields.hpp"
+#include "families/architecture.hpp"
+#include "families/config_fields.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "arch/architecture.hpp"
 #include "core/json.hpp"
+#include "families/architecture.hpp"
 
 namespace glu_ckpt {
 

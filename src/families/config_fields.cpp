@@ -1,4 +1,4 @@
-#include "arch/config_fields.hpp"
+#include "families/config_fields.hpp"
 
 #include <algorithm>
 

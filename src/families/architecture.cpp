@@ -1,13 +1,12 @@
-#include "arch/architecture.hpp"
+#include "families/architecture.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "arch/config_fields.hpp"
-#include "arch/dense_table.hpp"
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "families/config_fields.hpp"
 
 namespace glu_ckpt {
 namespace {
