@@ -15,6 +15,7 @@
 #include "arch/model_view.hpp"
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "core/float_rows.hpp"
 #include "layout/layout_table.hpp"
 #include "layout/tensor_kinds.hpp"
 
@@ -68,8 +69,14 @@ std::string shape_fault(const TensorRef& tensor, const DenseKey& key, const Dens
 
 class DenseRecognizer {
  public:
-  DenseRecognizer(const Inventory& inventory, const Inventory& named, const ModelHints& hints, Recognition& result)
-      : inventory_(inventory), named_(named), hints_(hints), architecture_(*result.architecture), result_(result) {}
+  DenseRecognizer(const Inventory& inventory, const Inventory& named, const ModelHints& hints, bool decoded,
+                  Recognition& result)
+      : inventory_(inventory),
+        named_(named),
+        hints_(hints),
+        decoded_(decoded),
+        architecture_(*result.architecture),
+        result_(result) {}
 
   void run() {
     choose_naming();
@@ -260,7 +267,9 @@ class DenseRecognizer {
       if (original == result_.dense.end()) return true;
       copy.of = role;
       copy.original = original->matrix.tensor;
-      return inventory_.tensors[copy.tensor].dtype != inventory_.tensors[copy.original].dtype;
+      const Dtype dtype = inventory_.tensors[copy.tensor].dtype, of = inventory_.tensors[copy.original].dtype;
+      // One of the two may be codes that are decoded to another dtype.
+      return dtype != of && !(decoded_ && is_float(dtype) && is_float(of));
     });
   }
 
@@ -268,6 +277,7 @@ class DenseRecognizer {
   /// The same tensors under their names in the model.
   const Inventory& named_;
   const ModelHints& hints_;
+  bool decoded_;
   const Architecture& architecture_;
   Recognition& result_;
   std::set<i64> expert_layers_;
@@ -304,7 +314,7 @@ Recognition recognize_model(const Inventory& inventory, const ModelHints& hints,
     result.no_architecture = error.what();
   }
   if (result.architecture != nullptr) {
-    DenseRecognizer(inventory, named, hints, result).run();
+    DenseRecognizer(inventory, named, hints, answers.decode.has_value(), result).run();
   } else if (result.no_architecture.empty()) {
     const std::string_view reason = refusal_of(type);
     result.no_architecture = !hints.no_config.empty() ? hints.no_config

@@ -29,7 +29,7 @@ struct Conversion {
   /// or why none did.
   SharedScales second_scales = {};
   Plan plan = {};
-  /// The source's tensors that should repeat others and do not; settle_copies() finds them, `plan` leaves them unread.
+  /// The source's tensors that should repeat others and do not; settle_copies() finds them.
   std::vector<UnlikeCopy> unlike_copies = {};
   LoadsIn loads_in = {};
   std::vector<std::string> warnings = {};
@@ -40,8 +40,9 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
                    const ConvertOptions& options, const RunOptions& run, Ranks& ranks);
 
 /// Compares the source's copies with what they should repeat. Those that do not are tensors of their own, which pass
-/// through where the naming stays; throws CopyDiffers where the plan drops one. Reads them at rank 0.
-void settle_copies(Conversion& conversion, Ranks& ranks);
+/// through where the naming stays; throws CopyDiffers where the plan drops one by which more than rounding of codes
+/// would be lost. Reads them at rank 0.
+void settle_copies(Conversion& conversion, CopyReading reading, Ranks& ranks);
 
 /// Makes the refusals that need bytes of the source, or a look at what its experts compute, before anything is written.
 void check_evidence(const Conversion& conversion);

@@ -64,7 +64,7 @@ void check_can_create(const Conversion& conversion) {
 Converted convert_with(const std::filesystem::path& source, const std::filesystem::path& output,
                        const ConvertOptions& options, const RunOptions& run, Ranks& ranks) {
   Conversion conversion = prepare(source, output, options, run, ranks);
-  settle_copies(conversion, ranks);
+  settle_copies(conversion, CopyReading::Whole, ranks);
   std::optional<Converted> complete;
   at_first_rank(ranks, [&] {
     check_evidence(conversion);
@@ -194,6 +194,7 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
                                const ConvertOptions& options, const RunOptions& run) {
   const auto alone = make_single_rank();
   Conversion conversion = prepare(source, output, options, run, *alone);
+  settle_copies(conversion, CopyReading::Sample, *alone);
   check_forward(conversion);
   check_can_create(conversion);
   conversion.backend->ready();

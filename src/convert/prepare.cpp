@@ -408,17 +408,24 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
 
 namespace {
 
-/// Throws where a tensor that is no copy would be dropped as one.
-void check_dropped_copies(const Conversion& conversion) {
+/// Says what becomes of copies that are none, and lets those be copies that were only rounded, if the plan drops them.
+/// Throws where it drops another one.
+void judge_copies(const Conversion& conversion, std::vector<UnlikeCopy>& copies) {
   const Source& source = *conversion.source.source;
-  for (const std::size_t index : conversion.plan.dropped) {
-    const std::string& name = source.inventory().tensors[index].name;
-    const auto copy = std::ranges::find(conversion.unlike_copies, name, &UnlikeCopy::name);
-    if (copy == conversion.unlike_copies.end()) continue;
-    with_place(source, [&] {
-      fail(ErrorCode::CopyDiffers, {{}, name}, "{}: it is no copy, and nothing else holds it", to_sentence(*copy));
-    });
-  }
+  std::erase_if(copies, [&](const UnlikeCopy& copy) {
+    const auto is_it = [&](std::size_t index) { return source.inventory().tensors[index].name == copy.name; };
+    const bool is_dropped = std::ranges::any_of(conversion.plan.dropped, is_it);
+    if (is_dropped && !copy.rounded)
+      with_place(source, [&] {
+        fail(ErrorCode::CopyDiffers, {{}, copy.name}, "{}: it is no copy, and nothing else holds it",
+             to_sentence(copy));
+      });
+    if (is_dropped)
+      tell_note(conversion.run, "{}: it is left out, and '{}' stands for both", to_sentence(copy), copy.original);
+    else
+      tell_note(conversion.run, "{}: it is moved as a tensor of its own", to_sentence(copy));
+    return is_dropped;
+  });
 }
 
 std::vector<UnlikeCopy> share_copies(const std::vector<UnlikeCopy>& copies, Ranks& ranks) {
@@ -443,12 +450,10 @@ std::vector<UnlikeCopy> share_copies(const std::vector<UnlikeCopy>& copies, Rank
 
 }  // namespace
 
-void settle_copies(Conversion& conversion, Ranks& ranks) {
+void settle_copies(Conversion& conversion, CopyReading reading, Ranks& ranks) {
   at_first_rank(ranks, [&] {
-    conversion.unlike_copies = find_unlike_copies(conversion.run, conversion.source);
-    check_dropped_copies(conversion);
-    for (const UnlikeCopy& copy : conversion.unlike_copies)
-      tell_note(conversion.run, "{}: it is moved as a tensor of its own", to_sentence(copy));
+    conversion.unlike_copies = find_unlike_copies(conversion.run, conversion.source, reading);
+    judge_copies(conversion, conversion.unlike_copies);
   });
   conversion.unlike_copies = share_copies(conversion.unlike_copies, ranks);
   take_as_own(conversion.unlike_copies, conversion.source.source->inventory(), conversion.source.recognition);

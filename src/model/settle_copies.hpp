@@ -13,15 +13,24 @@ namespace glu_ckpt {
 struct UnlikeCopy {
   std::string name;
   std::string original;
-  /// The first byte that differs.
+  /// The first byte that differs, or, of what is `rounded`, 0.
   i64 byte = 0;
+  /// One of the two was decoded, and no element differs by more than the rounding of codes.
+  bool rounded = false;
 };
 
 /// "'a' should repeat 'b', but differs from its byte 7 on".
 std::string to_sentence(const UnlikeCopy& copy);
 
+enum class CopyReading {
+  Whole,
+  /// Some parts of what is large, evenly spread: for plans, which take no time.
+  Sample,
+};
+
 /// Reads the checkpoint's copies and what they should repeat, as a stage.
-std::vector<UnlikeCopy> find_unlike_copies(const RunOptions& run, const Checkpoint& checkpoint);
+std::vector<UnlikeCopy> find_unlike_copies(const RunOptions& run, const Checkpoint& checkpoint,
+                                           CopyReading reading = CopyReading::Whole);
 
 /// Takes them out of the recognition's copies, so that they are tensors that no map knows: they have their own place in
 /// digests and comparisons.
@@ -29,5 +38,9 @@ void take_as_own(const std::vector<UnlikeCopy>& copies, const Inventory& invento
 
 /// Does both, tells the observer, and returns what was found.
 std::vector<UnlikeCopy> settle_copies(const RunOptions& run, Checkpoint& checkpoint);
+
+/// Does so for two that are compared. A copy that was rounded stays one where the other checkpoint has none, or one
+/// that repeats its original. Returns whether some did.
+bool settle_copies(const RunOptions& run, Checkpoint& a, Checkpoint& b);
 
 }  // namespace glu_ckpt

@@ -12,6 +12,7 @@
 #include "format/model_config.hpp"
 #include "quant/decode_row.hpp"
 #include "quant/decode_words.hpp"
+#include "quant/nudged_codes.hpp"
 #include "quant/part_finder.hpp"
 #include "quant/quant_config.hpp"
 
@@ -399,6 +400,23 @@ class DecodedSource final : public Source {
 
   bool may_have_read_nan() const override { return met_nan_; }
 
+  void read_unrounded(std::size_t tensor, i64 first, std::span<float> low, std::span<float> high) const {
+    const QuantizedTensor& weight = quantization_.tensors.at(static_cast<std::size_t>(entries_.at(tensor).weight));
+    std::vector<float> values(low.size());
+    read_nudged(weight, first, Nudge::None, values);
+    read_nudged(weight, first, Nudge::Down, low);
+    read_nudged(weight, first, Nudge::Up, high);
+    // Scales of one byte are rounded so far themselves that the largest numbers of a cell may lie above all codes.
+    const bool is_coarse = dtype_bits(source_->inventory().tensors[weight.scales].dtype) == 8;
+    const float beyond = is_coarse ? 2.0F : 0.5F;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const float value = values[i], down = value - low[i], up = high[i] - value;
+      low[i] = value - (down == 0 ? up * beyond : down / 2);
+      high[i] = value + (up == 0 ? down * beyond : up / 2);
+      if (low[i] > high[i]) std::swap(low[i], high[i]);
+    }
+  }
+
   const ContentCheck* content_check() const override { return source_->content_check(); }
   const FileBacked* file_backed() const override { return nullptr; }
 
@@ -408,6 +426,14 @@ class DecodedSource final : public Source {
     /// Index of the quantized weight; -1: the stored bytes are the tensor's.
     i64 weight = -1;
   };
+
+  void read_nudged(const QuantizedTensor& weight, i64 first, Nudge nudge, std::span<float> values) const {
+    const NudgedSource nudged(*source_, weight.weight, weight.codes, nudge);
+    std::atomic<bool> met_nan = false;
+    const std::span<std::byte> bytes = std::as_writable_bytes(values);
+    WeightReader(nudged, weight, Dtype::F32, path_, dtype_of_products(weight), met_nan)
+        .read(first * static_cast<i64>(sizeof(float)), std::span(&bytes, 1));
+  }
 
   Dtype dtype_of_products(const QuantizedTensor& weight) const {
     const Dtype scales = source_->inventory().tensors[weight.scales].dtype;
@@ -566,6 +592,10 @@ Inventory decoded_inventory(const Inventory& stored, const Quantization& found, 
 std::unique_ptr<Source> decode_source(std::unique_ptr<Source> source, Quantization found, Dtype to, DecodePath path) {
   if (found.tensors.empty()) return source;
   return std::make_unique<DecodedSource>(std::move(source), std::move(found), to, path);
+}
+
+void read_unrounded(const Source& source, std::size_t tensor, i64 first, std::span<float> low, std::span<float> high) {
+  dynamic_cast<const DecodedSource&>(source).read_unrounded(tensor, first, low, high);
 }
 
 }  // namespace glu_ckpt

@@ -2,6 +2,7 @@
 /// A checkpoint with quantized weights, seen as the unquantized model that it decodes to.
 
 #include <memory>
+#include <span>
 
 #include "glu_ckpt/checkpoint.hpp"
 #include "quant/quantized_tensor.hpp"
@@ -31,5 +32,9 @@ Inventory decoded_inventory(const Inventory& stored, const Quantization& found, 
 /// followed. `found` is of this source, and was checked; where nothing is quantized the source is returned as it is.
 /// read() throws NotExact, naming the tensor, where a scale is NaN.
 std::unique_ptr<Source> decode_source(std::unique_ptr<Source> source, Quantization found, Dtype to, DecodePath path);
+
+/// Fills in between which two numbers each element of a decoded tensor was, from element `first` on, before it was
+/// rounded to its code: half of the step to the code's neighbours. `source` decodes the tensor.
+void read_unrounded(const Source& source, std::size_t tensor, i64 first, std::span<float> low, std::span<float> high);
 
 }  // namespace glu_ckpt
