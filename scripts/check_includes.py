@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks who includes whom, that code outside of src/families names no family of models, that no .cu reaches <filesystem>, that names of files and of shared types are unique, and
+"""Checks who includes whom, that code outside of src/families names no family of models and code outside of src/quant/formats no quantized format, that no .cu reaches <filesystem>, that names of files and of shared types are unique, and
 that src/io, src/format and what decides about a conversion's output reach the disk through src/io/system_calls.cpp
 alone. See docs/architecture.md, "Rooms".
 
@@ -17,12 +17,13 @@ SUFFIXES = {".hpp", ".cpp", ".h", ".cu", ".cuh"}
 MAY_INCLUDE = {
     "core": {"core"},
     "families": {"core", "families"},
-    "layout": {"core", "families", "layout"},
+    "quant/formats": {"core", "quant/formats"},
+    "layout": {"core", "families", "quant/formats", "layout"},
     "arch": {"core", "families", "layout", "arch"},
     "plan": {"core", "layout", "arch", "plan"},
     "io": {"core", "io"},
     "format": {"core", "io", "format"},
-    "quant": {"core", "layout", "io", "format", "quant"},
+    "quant": {"core", "quant/formats", "layout", "io", "format", "quant"},
     "ranks": {"core", "ranks"},
     "kernels": {"core", "plan", "kernels"},
     "ops": {"core", "kernels", "ops"},
@@ -40,6 +41,7 @@ MAY_INCLUDE = {
 # Rooms of which a room sees the public headers alone.
 MAY_INCLUDE_PUBLIC = {
     "families": {"layout"},
+    "quant/formats": {"layout"},
     "kernels": {"layout", "plan"},
     "ops": {"layout", "plan"},
     "report": {"layout", "plan", "io", "exec", "model", "verify", "convert"},
@@ -241,8 +243,24 @@ def model_types():
     return found
 
 
+# What only the files of src/quant/formats may spell: a format's name and the quant_method that means it. These are the
+# engine that finds parts and the reader of configurations, which still know some of them.
+FORMAT_WORD = re.compile(r'^    \.name = "(\w+)"|[{(]\{"(\w+)", "\w|^ *\.methods = \{\{"(\w+)"')
+NAMES_FORMATS = {"decoded_source.cpp", "find_quantized.cpp", "part_finder.cpp", "quant_config.cpp"}
+
+
+def format_words():
+    """Every name and quant_method of a format, as a string of C++."""
+    found = set()
+    for path in (ROOT / "src" / "quant" / "formats").glob("*_format.cpp"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            found.update(f'"{word}"' for match in FORMAT_WORD.finditer(line) for word in match.groups() if word)
+    return found
+
+
 def main():
     offences = []
+    formats = re.compile("|".join(sorted(format_words())))
     families = re.compile("|".join(sorted(map(re.escape, model_types()))))
     seen = {}
     types = {}
@@ -266,6 +284,9 @@ def main():
                 offences.append(f"{path}:{number}: {match.group(2)}: {offence}")
             if room != "families" and path.name not in NAMES_FAMILIES and (name := families.search(line.split("//")[0])):
                 offences.append(f"{path}:{number}: {name.group(0)}: generic code names no family; src/families does")
+            if (room != "quant/formats" and path.parts[0] == "src" and path.name not in NAMES_FORMATS
+                    and (word := formats.search(line.split("//")[0]))):
+                offences.append(f"{path}:{number}: {word.group(0)}: generic code names no format; src/quant/formats does")
             if offence := disk_offence(path, room, line):
                 offences.append(f"{path}:{number}: {offence}")
     for offence in offences:

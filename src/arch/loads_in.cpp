@@ -183,10 +183,7 @@ class LoaderFinder {
 
   /// `regrouped`: gate and up, or the experts, are one tensor, and the family's hub has them apart.
   LoadsIn find_quantized_hf(const std::string& type, bool regrouped) const {
-    if (model_.mxfp8_blocks)
-      return nothing(
-          "no program reads gpt-oss's blocks as MXFP8; --decode "
-          "bf16 reads them");
+    if (!model_.unread_form.empty()) return nothing("{}", model_.unread_form);
     if (regrouped)
       return nothing(
           "no program is known to read codes and scales of experts {}, {}; --experts indexed --glu split, or "

@@ -52,8 +52,8 @@ struct StoredModel {
   bool has_args = false;
   /// Experts are stored as codes and scales.
   bool quantized = false;
-  /// They are MXFP8 in the shapes of gpt-oss's MXFP4.
-  bool mxfp8_blocks = false;
+  /// A sentence where they are in a form that no program reads.
+  std::string_view unread_form;
   /// The method's name in quantization_config; empty where there is none.
   std::string quant_method;
 };

@@ -4,7 +4,9 @@
 #include <limits>
 #include <numeric>
 
+#include "core/checked_math.hpp"
 #include "layout/tensor_kinds.hpp"
+#include "quant/formats/quant_format.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -17,10 +19,6 @@ constexpr ElementGrid kMatrixScale{0, 0};
 
 i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 
-bool is_power_of_two_scale(Dtype dtype) { return dtype == Dtype::U8 || dtype == Dtype::F8_E8M0; }
-bool is_float_scale(Dtype dtype) { return dtype == Dtype::F32 || dtype == Dtype::BF16 || dtype == Dtype::F16; }
-/// DeepSeek-V4 calls a byte of two codes I8; INT8 has no such scales.
-bool is_byte_of_fp4(Dtype weight, Dtype scale) { return weight == Dtype::I8 && scale == Dtype::F8_E8M0; }
 bool is_fp8(Dtype dtype) { return dtype == Dtype::F8_E4M3 || dtype == Dtype::F8_E5M2; }
 
 /// Writers keep the axis of columns, or leave it out.
@@ -30,31 +28,38 @@ void add_both_forms(std::vector<ElementGrid>& grids, ElementGrid grid) {
   grids.push_back(grid);
 }
 
-/// The grid of groups of columns that gives a row so many groups.
-void add_groups(std::vector<ElementGrid>& grids, std::uint16_t rows, i64 cols, i64 groups) {
+/// Appends the grids of a format's row; groups are as many as the shape says.
+void add_grids(std::vector<ElementGrid>& grids, const GridRow& row, std::span<const i64> shape,
+               const StoredWeight& weight) {
   constexpr i64 kMost = std::numeric_limits<std::uint16_t>::max();
-  if (groups > 0 && cols % groups == 0 && cols / groups <= kMost)
-    grids.push_back({rows, static_cast<std::uint16_t>(cols / groups)});
+  const i64 cols = weight.extents.cols;
+  switch (row.kind) {
+    case GridRow::Kind::Fixed: return grids.push_back(row.grid);
+    case GridRow::Kind::Outputs: return add_both_forms(grids, kRowScale);
+    case GridRow::Kind::Matrix: return add_both_forms(grids, kMatrixScale);
+    case GridRow::Kind::Blocks:
+      if (row.grid.has_unit_axes) return grids.push_back(modelopt_blocks(weight.block_rows));
+      grids.push_back(fp8_blocks(weight.block_rows));
+      if (weight.parts == 2) grids.push_back(restarting_blocks(weight.block_rows));
+      return;
+    case GridRow::Kind::Groups:
+      if (shape.size() == 2 && shape[row.axis] > 0 && cols % shape[row.axis] == 0 && cols / shape[row.axis] <= kMost)
+        grids.push_back({row.grid.rows, static_cast<std::uint16_t>(cols / shape[row.axis])});
+  }
 }
 
-std::vector<ElementGrid> plain_scale_grids(Dtype dtype, std::span<const i64> shape, const StoredWeight& weight) {
-  std::vector<ElementGrid> grids;
-  if (weight.kind == TensorKind::PackedWeight && weight.dtype == Dtype::I32) {
-    add_both_forms(grids, kRowScale);
-    if (shape.size() == 2) add_groups(grids, 1, weight.extents.cols, shape[1]);
-  } else if (weight.kind == TensorKind::PackedWeight || weight.dtype == Dtype::U8) {
-    if (dtype == Dtype::F8_E4M3) grids.push_back({1, 16});
-    if (is_power_of_two_scale(dtype)) grids.push_back({1, 32});
-  } else if (can_be_mx(weight.dtype, dtype)) {
-    grids.assign(std::begin(kMxGrids), std::end(kMxGrids));
-  } else if ((is_fp8(weight.dtype) || weight.dtype == Dtype::I8) && is_float_scale(dtype)) {
-    add_both_forms(grids, kRowScale);
-    add_both_forms(grids, kMatrixScale);
-    grids.push_back(fp8_blocks(weight.block_rows));
-    if (weight.parts == 2) grids.push_back(restarting_blocks(weight.block_rows));
-    grids.push_back(modelopt_blocks(weight.block_rows));
+/// The grids that a tensor of this kind has by its name, whatever the codes are.
+ShortList<GridRow, 4> rows_by_name(TensorKind kind) {
+  switch (kind) {
+    case TensorKind::Scale: return {kBlockGrid};
+    case TensorKind::SecondScale:
+    case TensorKind::GlobalScale:
+    case TensorKind::InputScale:
+    case TensorKind::InputGlobalScale: return {kMatrixGrid};
+    case TensorKind::GroupIndex: return {fixed_grid({0, 1})};
+    case TensorKind::WeightShape: return {fixed_grid({0, 0, 1, 1, 2})};
+    default: return {};
   }
-  return grids;
 }
 
 /// The grids that a tensor of this kind may have. At most one of them has a given shape, but for matrices of one block:
@@ -62,40 +67,12 @@ std::vector<ElementGrid> plain_scale_grids(Dtype dtype, std::span<const i64> sha
 std::vector<ElementGrid> grids_of(TensorKind kind, Dtype dtype, std::span<const i64> shape,
                                   const StoredWeight& weight) {
   std::vector<ElementGrid> grids;
-  const i64 cols = weight.extents.cols;
-  switch (kind) {
-    case TensorKind::Scale:
-      if (is_byte_of_fp4(weight.dtype, dtype)) return {{1, 32}};
-      if (can_be_mx(weight.dtype, dtype)) grids.assign(std::begin(kMxGrids), std::end(kMxGrids));
-      grids.push_back(fp8_blocks(weight.block_rows));
-      if (weight.parts == 2) grids.push_back(restarting_blocks(weight.block_rows));
-      break;
-    case TensorKind::PlainScale: return plain_scale_grids(dtype, shape, weight);
-    case TensorKind::SecondScale:
-    case TensorKind::GlobalScale:
-    case TensorKind::InputScale:
-    case TensorKind::InputGlobalScale: add_both_forms(grids, kMatrixScale); break;
-    case TensorKind::Scales:
-      if (weight.kind == TensorKind::Blocks) grids.push_back({1, 32});
-      if (weight.kind == TensorKind::QWeight && shape.size() == 2) add_groups(grids, 1, cols, shape[0]);
-      break;
-    case TensorKind::QZeros:
-      if (weight.kind == TensorKind::QWeight && shape.size() == 2) add_groups(grids, 8, cols, shape[0]);
-      break;
-    case TensorKind::ZeroPoint:
-      if (weight.kind == TensorKind::PackedWeight && shape.size() == 2) add_groups(grids, 8, cols, shape[1]);
-      break;
-    case TensorKind::GroupIndex: grids.push_back({0, 1}); break;
-    case TensorKind::WeightShape: grids.push_back({0, 0, 1, 1, 2}); break;
-    case TensorKind::PackedGroupIndex:
-      if (weight.kind == TensorKind::PackedWeight && dtype == Dtype::I32) grids.push_back({0, 1});
-      break;
-    case TensorKind::Weight:
-    case TensorKind::Bias:
-    case TensorKind::PackedWeight:
-    case TensorKind::Blocks:
-    case TensorKind::QWeight: break;
-  }
+  for (const FormRef& each : forms_of(weight.kind, weight.dtype))
+    for (const FormatPart& part : each.form->parts)
+      if (part.kind == kind && part.dtypes.contains(dtype))
+        for (const GridRow& row : part.grids) add_grids(grids, row, shape, weight);
+  if (grids.empty())
+    for (const GridRow& row : rows_by_name(kind)) add_grids(grids, row, shape, weight);
   return grids;
 }
 
@@ -130,34 +107,22 @@ std::vector<i64> stored_shape(TensorKind kind, const ElementGrid& grid, const Ma
   return shape;
 }
 
-bool can_be_mx(Dtype weight, Dtype scale) { return is_fp8(weight) && is_power_of_two_scale(scale); }
+bool can_be_mx(Dtype weight, Dtype scale) { return is_fp8(weight) && kPowerScales.contains(scale); }
 
 bool is_mx_grid(const ElementGrid& grid) { return std::ranges::find(kMxGrids, grid) != std::end(kMxGrids); }
 
 std::optional<ElementGrid> code_grid(TensorKind kind, const TensorRef& weight, const TensorRef* scales) {
-  const Dtype dtype = weight.dtype;
-  switch (kind) {
-    case TensorKind::Weight: {
-      if (scales == nullptr) return ElementGrid{};
-      const bool packed = dtype == Dtype::U8 ? scales->dtype == Dtype::F8_E4M3 || is_power_of_two_scale(scales->dtype)
-                                             : is_byte_of_fp4(dtype, scales->dtype);
-      return packed ? kNibbles : ElementGrid{};
-    }
-    case TensorKind::PackedWeight:
-      if (dtype == Dtype::U8) return kNibbles;
-      return dtype == Dtype::I32 ? std::optional(kRowWords) : std::nullopt;
-    case TensorKind::Blocks:
-      if (dtype == Dtype::F8_E4M3) return ElementGrid{};
-      return dtype == Dtype::U8 ? std::optional(kNibbles) : std::nullopt;
-    case TensorKind::QWeight:
-      // Scales have a column for each row of the weight. AWQ packs those, GPTQ the others.
-      if (dtype != Dtype::I32 || scales == nullptr || scales->shape.empty() || weight.shape.empty()) return {};
-      if (weight.shape.back() == scales->shape.back()) return kRowWords;
-      return weight.shape.back() == scales->shape.back() / 8 && scales->shape.back() % 8 == 0
-                 ? std::optional(kColumnWords)
-                 : std::nullopt;
-    default: return std::nullopt;
-  }
+  const std::vector<FormRef> forms = forms_of(kind, weight.dtype);
+  const auto fits = [&](const CodeForm& form) {
+    if (kind == TensorKind::Weight) return scales != nullptr && form.has_scales(scales->dtype);
+    if (stored_axes(kind, kind, Axes::OutIn) == Axes::OutIn) return true;
+    // Scales have a column for each row of the weight.
+    return scales != nullptr && !scales->shape.empty() && !weight.shape.empty() &&
+           checked_mul(weight.shape.back(), form.packing.rows) == scales->shape.back();
+  };
+  const auto found = std::ranges::find_if(forms, [&](const FormRef& each) { return fits(*each.form); });
+  if (found != forms.end()) return found->form->packing;
+  return kind == TensorKind::Weight ? std::optional(ElementGrid{}) : std::nullopt;
 }
 
 std::optional<ElementGrid> find_grid(TensorKind kind, Dtype dtype, std::span<const i64> shape,
@@ -196,12 +161,13 @@ i64 run_rows(const Glu& glu, i64 intermediate) {
 
 }  // namespace
 
-bool holds_mxfp8_blocks(const std::vector<ExpertBlock>& blocks) {
-  return std::ranges::any_of(blocks, [](const ExpertBlock& block) {
-    return std::ranges::any_of(block.matrices, [](const Matrix& matrix) {
-      return matrix.kind == TensorKind::Blocks && matrix.dtype == Dtype::F8_E4M3;
-    });
-  });
+std::string_view unread_form(const std::vector<ExpertBlock>& blocks) {
+  for (const ExpertBlock& block : blocks)
+    for (const Matrix& matrix : block.matrices)
+      if (matrix.kind == TensorKind::Blocks)
+        for (const FormRef& each : forms_of(matrix.kind, matrix.dtype))
+          if (!each.form->unread.empty()) return each.form->unread;
+  return {};
 }
 
 bool shares_blocks(const Glu& glu, i64 intermediate, const ElementGrid& grid) {

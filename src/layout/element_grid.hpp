@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "glu_ckpt/layout.hpp"
+#include "quant/formats/quant_format.hpp"
 
 namespace glu_ckpt {
 
@@ -45,15 +46,6 @@ constexpr ElementGrid modelopt_blocks(i64 rows) {
   grid.has_unit_axes = true;
   return grid;
 }
-/// MXFP8: one power of two, a byte, for 32 weights of a row or of a column. Padded as TransformerEngine keeps them in
-/// memory, which is also how its GEMM-swizzled scales are shaped; what stands in a checkpoint under these names is not
-/// swizzled (ModelOpt, compressed-tensors and slime write rows).
-inline constexpr ElementGrid kMxGrids[] = {{1, 32}, {32, 1}, {1, 32, 128, 4}, {32, 1, 4, 128}};
-/// Codes of four bits: two in a byte of a row, eight in a word of a row, and in a word of a column.
-inline constexpr ElementGrid kNibbles{1, 2};
-inline constexpr ElementGrid kRowWords{1, 8};
-inline constexpr ElementGrid kColumnWords{8, 1};
-
 /// The elements that the weights of `parts` matrices below each other have; extents padded to what is stored; both.
 MatrixExtents element_extents(const ElementGrid& grid, const MatrixExtents& weight, i64 parts);
 MatrixExtents padded(const ElementGrid& grid, const MatrixExtents& elements);
@@ -78,8 +70,8 @@ std::optional<ElementGrid> find_grid(TensorKind kind, Dtype dtype, std::span<con
 /// Returns whether experts are stored as codes and scales.
 bool holds_codes(const std::vector<ExpertBlock>& blocks);
 
-/// Returns whether they are MXFP8 in the shapes of gpt-oss's MXFP4, as --encode mxfp8 makes them.
-bool holds_mxfp8_blocks(const std::vector<ExpertBlock>& blocks);
+/// Returns a sentence where experts are stored in a form of codes that no program reads; else nothing.
+std::string_view unread_form(const std::vector<ExpertBlock>& blocks);
 
 /// Returns the least number of rows of the blocks that FP8 weights have scales for; 0 where there are none.
 i64 scale_rows_of(const std::vector<ExpertBlock>& blocks);

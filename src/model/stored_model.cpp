@@ -26,7 +26,7 @@ StoredModel stored_model(const Source& source, const ModelHints& hints, const Re
   stored.architecture = model.architecture.get();
   stored.no_architecture = model.no_architecture;
   stored.quantized = holds_codes(model.blocks);
-  stored.mxfp8_blocks = holds_mxfp8_blocks(model.blocks);
+  stored.unread_form = unread_form(model.blocks);
   stored.quant_method = read_quant_config(hints.config).method;
   const auto& files = source.extra_files();
   stored.is_adapter = std::ranges::find(files, "adapter_config.json", &ExtraFile::name) != files.end();

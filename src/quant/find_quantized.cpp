@@ -87,7 +87,7 @@ class Finder : private PartFinder {
     weight.scales = scales_of(number, scales);
     take_if_there(name, TensorKind::InputScale);
     take_if_there(name.base + (name.is_layer ? ".activation_scale" : "_activation_scale"));
-    require_scale_dtype(weight, {Dtype::F32, Dtype::BF16, Dtype::F16, Dtype::F8_E8M0, Dtype::U8});
+    require_scale_dtype(weight);
     set_fp8_cell(weight, name, axes);
     require_strategy(weight);
     add(weight, fp8_format(weight));
@@ -182,7 +182,7 @@ class Finder : private PartFinder {
       cannot_decode(take(*zeros), ErrorCode::NotSupported, "--decode has no rule for INT8 with zero points");
     else if (config_->some_asymmetric)
       cannot_decode(number, ErrorCode::ScaleMissing, missing_zeros(name.of(TensorKind::ZeroPoint)));
-    require_scale_dtype(weight, {Dtype::F32, Dtype::BF16, Dtype::F16});
+    require_scale_dtype(weight);
     weight.in_out = axes == Axes::InOut;
     weight.scales_of_parts = is_fused(number, name) && are_of_parts(weight, weight.scales);
     if (weight.scales_of_parts) {
@@ -203,11 +203,10 @@ class Finder : private PartFinder {
 
   /// Bytes of two codes of a row, with a scale for each `group` of them. ModelOpt turns the bytes and the scales of
   /// some namings: then a byte has two codes of a column.
-  QuantizedTensor fp4_weight(std::size_t number, const std::string& name, std::size_t scales, i64 group,
-                             std::initializer_list<Dtype> scale_dtypes) const {
+  QuantizedTensor fp4_weight(std::size_t number, const std::string& name, std::size_t scales, i64 group) const {
     QuantizedTensor weight = weight_of(number, name, widened(number, 2), Codes::E2m1);
     weight.scales = scales;
-    require_scale_dtype(weight, scale_dtypes);
+    require_scale_dtype(weight);
     const std::optional<Axes> axes = axes_of(number, plain_weight_name(at(number).name));
     std::vector<i64> turned = at(number).shape;
     i64& rows = turned[turned.size() - 2];
@@ -232,7 +231,7 @@ class Finder : private PartFinder {
 
   /// With a power of two for each 32 codes.
   void add_fp4_bytes(std::size_t number, const std::string& name, const std::vector<std::string>& scales) {
-    const QuantizedTensor weight = fp4_weight(number, name, scales_of(number, scales), 32, {Dtype::U8, Dtype::F8_E8M0});
+    const QuantizedTensor weight = fp4_weight(number, name, scales_of(number, scales), 32);
     require_strategy(weight);
     add(weight, "MXFP4");
   }
@@ -250,7 +249,7 @@ class Finder : private PartFinder {
     QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), shape, is_fp4 ? Codes::E2m1 : Codes::E4m3);
     weight.has_block_axis = true;
     weight.scales = scales_of(number, {name.of(TensorKind::Scales)});
-    require_scale_dtype(weight, {Dtype::U8, Dtype::F8_E8M0});
+    require_scale_dtype(weight);
     set_cell(weight, {{1, 32}});
     // Another family's names may be given to them here.
     if (axes_of(number, {name.base, false}) != Axes::OutIn) turn(weight);
@@ -291,7 +290,7 @@ class Finder : private PartFinder {
   void add_nvfp4(std::size_t number, const WeightName& name, TensorKind global, TensorKind of_inputs) {
     require_algorithm_is_not(at(number), "FP8");
     const std::size_t scales = scales_of(number, name.all_of(TensorKind::PlainScale));
-    QuantizedTensor weight = fp4_weight(number, name.of(TensorKind::Weight), scales, 16, {Dtype::F8_E4M3});
+    QuantizedTensor weight = fp4_weight(number, name.of(TensorKind::Weight), scales, 16);
     require_strategy(weight);
     weight.global = scales_of(number, name.all_of(global));
     weight.global_divides = global == TensorKind::GlobalScale;
@@ -322,7 +321,7 @@ class Finder : private PartFinder {
           "is in is not looked up");
     QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), widened(number, kWordCodes), Codes::Int4);
     weight.scales = scales_of(number, {name.of(TensorKind::PlainScale)});
-    require_scale_dtype(weight, {Dtype::BF16, Dtype::F16, Dtype::F32});
+    require_scale_dtype(weight);
     weight.stated_shape = number_of(name.of(TensorKind::WeightShape));
     if (weight.stated_shape) take(*weight.stated_shape);
     set_int4_cell(weight);
@@ -373,28 +372,32 @@ class Finder : private PartFinder {
     return std::max<i64>(size / 2 * 2, 2);
   }
 
+  /// The format of words that quant_method means.
+  FormRef form_of_words(const TensorRef& tensor) const {
+    for (const FormRef& each : forms_of(TensorKind::QWeight, tensor.dtype))
+      if (std::ranges::find(each.format->methods, config_->method, &MethodRow::word) != each.format->methods.end())
+        return each;
+    fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
+         "'{}' is AWQ's or GPTQ's, which only quantization_config tells apart, and it says {}{}", tensor.name,
+         config_->method.empty() ? "nothing" : "'" + config_->method + "'",
+         config_->version.empty() ? "" : fmt::format(" ('{}')", config_->version));
+  }
+
   void add_words(std::size_t number, const WeightName& name) {
     const TensorRef& tensor = at(number);
-    if (config_->method != "awq" && config_->method != "gptq")
-      fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
-           "'{}' is AWQ's or GPTQ's, which only quantization_config tells apart, and it says {}{}", tensor.name,
-           config_->method.empty() ? "nothing" : "'" + config_->method + "'",
-           config_->version.empty() ? "" : fmt::format(" ('{}')", config_->version));
+    const auto [format, form] = form_of_words(tensor);
     require_four_bits(tensor);
-    const bool awq = config_->method == "awq";
-    const bool is_known =
-        awq ? config_->version == "gemm" : config_->version == "gptq" || config_->version == "gptq_v2";
-    if (!config_->version.empty() && !is_known)
-      fail(ErrorCode::NotSupported, {{}, tensor.name}, "'{}': {} of version '{}' cannot be decoded; {} can",
-           tensor.name, config_->method, config_->version, awq ? "'gemm'" : "'gptq' and 'gptq_v2'");
+    if (!config_->version.empty() && !format->versions.contains(config_->version))
+      fail(ErrorCode::NotSupported, {{}, tensor.name}, "'{}': {} of version '{}' cannot be decoded; '{}' can",
+           tensor.name, config_->method, config_->version, fmt::join(format->versions, "' and '"));
     if (tensor.shape.size() < 2) fail_axes(number);
     std::vector<i64> shape = leading_axes(tensor.shape);
     const i64 in = tensor.shape[shape.size()], out = tensor.shape.back();
-    shape.push_back(awq ? checked_mul(out, kWordCodes).value_or(0) : out);
-    shape.push_back(awq ? in : checked_mul(in, kWordCodes).value_or(0));
-    QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), shape, awq ? Codes::Awq : Codes::Gptq);
+    shape.push_back(checked_mul(out, form->packing.rows).value_or(0));
+    shape.push_back(checked_mul(in, form->packing.cols).value_or(0));
+    QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), shape, form->codes);
     weight.scales = scales_of(number, {name.of(TensorKind::Scales)});
-    require_scale_dtype(weight, {Dtype::F16, Dtype::BF16, Dtype::F32});
+    require_scale_dtype(weight);
     weight.cell_cols = config_->group_size.value_or(weight.cols);
     check_part(weight, weight.scales, at(weight.scales).dtype, {weight.grid_cols(), weight.rows});
     if (const auto zeros = number_of(name.of(TensorKind::QZeros))) {
@@ -407,18 +410,20 @@ class Finder : private PartFinder {
       cannot_decode(
           number, ErrorCode::NotSupported,
           fmt::format("{} rows, no multiple of the {} that share a word of zero points", weight.rows, kWordCodes));
-    if (!awq && weight.zeros) weight.zero_offset = config_->version == "gptq_v2" ? 0 : 1;
+    const bool is_first = config_->version.empty() || config_->version == *format->versions.begin();
+    if (weight.zeros && is_first) weight.zero_offset = format->zero_offset;
     weight.zeros_are_said_8 = weight.zeros && config_->symmetric == true;
-    if (const auto groups = number_of(name.of(TensorKind::GroupIndex)); groups && !awq) {
+    const bool orders = form->part(PartUse::Order) != nullptr;
+    if (const auto groups = number_of(name.of(TensorKind::GroupIndex)); groups && orders) {
       weight.groups = take(*groups);
       const bool of_two = at(*groups).shape.size() == weight.shape.size();
       check_part(weight, *groups, Dtype::I32,
                  of_two ? std::vector<i64>{weight.cols, 2} : std::vector<i64>{weight.cols});
-    } else if (!awq && config_->some_reordered && weight.grid_cols() > 1) {
+    } else if (orders && config_->some_reordered && weight.grid_cols() > 1) {
       scales_of(number, {name.of(TensorKind::GroupIndex)});
     }
     if (axes_of(number, name) == Axes::InOut) turn(weight);
-    add(weight, fmt::format("{} in groups of {}", awq ? "AWQ" : "GPTQ", weight.cell_cols));
+    add(weight, fmt::format("{} in groups of {}", format->name, weight.cell_cols));
   }
 
   static std::string missing_zeros(const std::string& name) {
@@ -429,10 +434,9 @@ class Finder : private PartFinder {
   }
 
   std::string decoder_name() const {
-    if (config_->method == "fp8" || config_->method.empty()) return "deepseek";
-    if (config_->method == "mxfp4") return "gpt-oss";
-    // transformers wrote it; fbgemm itself decodes nothing.
-    if (config_->method == "fbgemm_fp8") return "transformers";
+    for (const QuantFormat* format : quant_formats())
+      for (const MethodRow& method : format->methods)
+        if (method.word == config_->method) return std::string(method.decoder);
     return config_->method;
   }
 };

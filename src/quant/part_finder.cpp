@@ -8,6 +8,7 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "quant/formats/quant_format.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -391,13 +392,22 @@ void PartFinder::require_four_bits(const TensorRef& tensor) const {
          *config_->bits);
 }
 
-void PartFinder::require_scale_dtype(const QuantizedTensor& weight, std::initializer_list<Dtype> dtypes) const {
+void PartFinder::require_scale_dtype(const QuantizedTensor& weight) const {
   const TensorRef& scales = at(weight.scales);
-  if (std::ranges::find(dtypes, scales.dtype) != dtypes.end()) return;
-  std::string known;
-  for (const Dtype dtype : dtypes) known += fmt::format("{}{}", known.empty() ? "" : ", ", dtype_name(dtype));
+  const TensorRef& codes = at(weight.weight);
+  std::vector<FormRef> forms = forms_of(TensorKind::Weight, codes.dtype);
+  for (const TensorKind kind : {TensorKind::Blocks, TensorKind::PackedWeight, TensorKind::QWeight})
+    if (weight_name(codes.name, kind) && !forms_of(kind, codes.dtype).empty()) forms = forms_of(kind, codes.dtype);
+  std::vector<std::string_view> known;
+  for (const FormRef& each : forms)
+    if (each.form->codes == weight.codes)
+      for (const FormatPart& part : each.form->parts)
+        if (part.use == PartUse::Scales)
+          for (const Dtype dtype : part.dtypes)
+            if (std::ranges::find(known, dtype_name(dtype)) == known.end()) known.push_back(dtype_name(dtype));
+  if (std::ranges::find(known, dtype_name(scales.dtype)) != known.end()) return;
   fail(ErrorCode::NotSupported, {{}, scales.name}, "'{}': {} scales for '{}' of {} cannot be decoded; {} can",
-       scales.name, dtype_name(scales.dtype), weight.name, shape_text(weight.shape), known);
+       scales.name, dtype_name(scales.dtype), weight.name, shape_text(weight.shape), fmt::join(known, ", "));
 }
 
 void PartFinder::take_cache_scales() {

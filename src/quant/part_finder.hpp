@@ -2,7 +2,6 @@
 /// The steps by which the tensors of one quantized weight are found among the others, and the checks that all formats
 /// share. find_quantized.cpp has the formats.
 
-#include <initializer_list>
 #include <optional>
 #include <set>
 #include <string>
@@ -108,7 +107,8 @@ class PartFinder {
   /// ModelOpt says MIXED_PRECISION where weights of several formats are meant.
   void require_algorithm_is_not(const TensorRef& tensor, std::string_view other) const;
   void require_four_bits(const TensorRef& tensor) const;
-  void require_scale_dtype(const QuantizedTensor& weight, std::initializer_list<Dtype> dtypes) const;
+  /// Scales have a dtype that a format has beside such codes.
+  void require_scale_dtype(const QuantizedTensor& weight) const;
   /// Takes what says how to quantize inputs and outputs of decoded modules. What else such a module has but a bias, and
   /// what its configuration lets programs multiply, would be arithmetic that the decoded model lacks.
   void check_modules();
