@@ -7,9 +7,9 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 requirements=$here/../tests/interop/requirements.txt
-# An older Megatron-Core for what newer ones cannot run, beside the other in the environment's folder of this name.
+# An older Megatron-Core and compressed-tensors for what newer ones cannot run or read, in the folder of this name.
 before=$here/../tests/interop/requirements-before.txt
-before_folder=megatron-core-before
+before_folder=before
 
 say() { echo "interop_env: $*" >&2; }
 skip() { say "$*"; exit 77; }
@@ -38,12 +38,13 @@ pip_install() { "$1" -m pip install --quiet --no-cache-dir --disable-pip-version
 
 fill_venv() {
   local venv_python=$1
-  pip_install "$venv_python" --no-deps -r <(grep -Ev '^(megatron-core|torchtitan)==' "$requirements")
+  pip_install "$venv_python" --no-deps -r <(grep -Ev '^(megatron-core|torchtitan|gptqmodel|nvidia-modelopt)==' "$requirements")
   # On another platform torch may open other libraries than those listed.
   "$venv_python" -c 'import torch' 2>/dev/null || pip_install "$venv_python" "$(grep '^torch==' "$requirements")"
   local judge
-  for judge in megatron-core torchtitan; do
-    pip_install "$venv_python" --no-deps "$(grep "^$judge==" "$requirements")" ||
+  for judge in megatron-core torchtitan gptqmodel nvidia-modelopt; do
+    # gptqmodel comes as source of Python alone: the setuptools that is here packs it.
+    pip_install "$venv_python" --no-deps --no-build-isolation "$(grep "^$judge==" "$requirements")" ||
       say "$judge does not install here; its tests will be skipped"
   done
   pip_install "$venv_python" --no-deps --target "$dir/$before_folder" -r "$before"

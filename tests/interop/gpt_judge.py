@@ -37,7 +37,7 @@ ON_CPU = {
 
 
 # Latent attention with norms, and queries without a latent: 0.19 gives those a norm that the models do not have.
-BEFORE = pathlib.Path(sys.prefix) / "megatron-core-before"
+BEFORE = pathlib.Path(sys.prefix) / "before"
 
 
 def _is_for_core_before(job):
