@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Checks who includes whom, that code outside of src/families names no family of models and code outside of src/quant/formats no quantized format, that no .cu reaches <filesystem>, that names of files and of shared types are unique, and
-that src/io, src/format and what decides about a conversion's output reach the disk through src/io/system_calls.cpp
-alone. See docs/architecture.md, "Rooms".
+"""Checks who includes whom, that code outside of src/families names no family of models and code outside of
+src/quant/formats no quantized format, that no .cu reaches <filesystem>, that names of files and of shared types are
+unique, that the functions that docs/architecture.md follows are in the files that it says, and that src/io, src/format
+and what decides about a conversion's output reach the disk through src/io/system_calls.cpp alone. See
+docs/architecture.md, "Rooms".
 
 Prints one line per offence and exits 1 if there is one.
 """
@@ -258,8 +260,22 @@ def format_words():
     return found
 
 
+def unknown_functions():
+    """Rows of docs/architecture.md that name a function and its file."""
+    row = re.compile(r"\| `(\w+)\(\)` \| `(src/[\w/.]+)` \|")
+    found = 0
+    for number, line in enumerate((ROOT / "docs/architecture.md").read_text(encoding="utf-8").splitlines(), 1):
+        if match := row.match(line):
+            found += 1
+            path = ROOT / match.group(2)
+            if not path.is_file() or not re.search(rf"\b{match.group(1)}\(", path.read_text(encoding="utf-8")):
+                yield f"docs/architecture.md:{number}: {match.group(2)} has no {match.group(1)}()"
+    if not found:
+        yield "docs/architecture.md: no row names a function and its file"
+
+
 def main():
-    offences = []
+    offences = list(unknown_functions())
     formats = re.compile("|".join(sorted(format_words())))
     families = re.compile("|".join(sorted(map(re.escape, model_types()))))
     seen = {}
