@@ -87,7 +87,7 @@ class Finder : private PartFinder {
     weight.scales = scales_of(number, scales);
     take_if_there(name, TensorKind::InputScale);
     take_if_there(name.base + (name.is_layer ? ".activation_scale" : "_activation_scale"));
-    require_scale_dtype(weight);
+    form_of(weight);
     set_fp8_cell(weight, name, axes);
     require_strategy(weight);
     add(weight, fp8_format(weight));
@@ -171,7 +171,7 @@ class Finder : private PartFinder {
     const TensorRef& tensor = at(number);
     for (const std::string& scales : {name.base + ".scale", name.of(TensorKind::Scale)})
       if (const auto of_fp4 = number_of(scales); of_fp4 && at(*of_fp4).dtype == Dtype::F8_E8M0)
-        return add_fp4_bytes(number, tensor.name, {scales});
+        return add_fp4(number, name, {scales});
     require_no_words(tensor);
     require_type(tensor, "int", 8);
     QuantizedTensor weight = weight_of(number, tensor.name, tensor.shape, Codes::Int8);
@@ -182,7 +182,7 @@ class Finder : private PartFinder {
       cannot_decode(take(*zeros), ErrorCode::NotSupported, "--decode has no rule for INT8 with zero points");
     else if (config_->some_asymmetric)
       cannot_decode(number, ErrorCode::ScaleMissing, missing_zeros(name.of(TensorKind::ZeroPoint)));
-    require_scale_dtype(weight);
+    form_of(weight);
     weight.in_out = axes == Axes::InOut;
     weight.scales_of_parts = is_fused(number, name) && are_of_parts(weight, weight.scales);
     if (weight.scales_of_parts) {
@@ -201,39 +201,59 @@ class Finder : private PartFinder {
 
   // ---- FP4 --------------------------------------------------------------------------------------
 
-  /// Bytes of two codes of a row, with a scale for each `group` of them. ModelOpt turns the bytes and the scales of
-  /// some namings: then a byte has two codes of a column.
-  QuantizedTensor fp4_weight(std::size_t number, const std::string& name, std::size_t scales, i64 group) const {
-    QuantizedTensor weight = weight_of(number, name, widened(number, 2), Codes::E2m1);
-    weight.scales = scales;
-    require_scale_dtype(weight);
+  /// Bytes of two codes of a row, with a scale for a group of them. ModelOpt turns the bytes and the scales of some
+  /// namings: then a byte has two codes of a column.
+  void set_fp4_cell(QuantizedTensor& weight, const CodeForm& form) const {
+    const std::size_t number = weight.weight;
+    const i64 group = form.part(PartUse::Scales)->grids.begin()->grid.cols;
     const std::optional<Axes> axes = axes_of(number, plain_weight_name(at(number).name));
     std::vector<i64> turned = at(number).shape;
     i64& rows = turned[turned.size() - 2];
     rows = checked_mul(rows, 2).value_or(0);
     std::vector<i64> of_turned = turned;
     of_turned[turned.size() - 2] = rows / group;
-    if (axes == Axes::OutIn || rows % group != 0 || at(scales).shape != of_turned) {
+    if (axes == Axes::OutIn || rows % group != 0 || at(weight.scales).shape != of_turned) {
       set_cell(weight, {{1, group}});
       if (axes == Axes::InOut) turn(weight);
-      return weight;
+      return;
     }
     if (turned.back() % 2 != 0)
       fail(ErrorCode::NotSupported, {{}, at(number).name},
            "'{}': {}, turned codes of an odd number of columns, which --decode has no rule for", at(number).name,
            shape_text(at(number).shape));
-    weight = weight_of(number, name, std::move(turned), Codes::E2m1);
+    const std::size_t scales = weight.scales;
+    weight = weight_of(number, weight.name, std::move(turned), form.codes);
     weight.scales = scales;
     weight.in_out = weight.pairs_of_rows = true;
     weight.cell_rows = group;
-    return weight;
   }
 
-  /// With a power of two for each 32 codes.
-  void add_fp4_bytes(std::size_t number, const std::string& name, const std::vector<std::string>& scales) {
-    const QuantizedTensor weight = fp4_weight(number, name, scales_of(number, scales), 32);
+  /// Bytes of two codes: the dtype of their scales tells the format, and whether there is a second scale.
+  void add_fp4(std::size_t number, const WeightName& name, const std::vector<std::string>& scales) {
+    QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), widened(number, 2), Codes::E2m1);
+    weight.scales = scales_of(number, scales);
+    const auto [format, form] = form_of(weight);
+    if (form->has_second_scale()) require_algorithm_is_not(at(number), "FP8");
+    set_fp4_cell(weight, *form);
     require_strategy(weight);
-    add(weight, "MXFP4");
+    for (const FormatPart& part : form->parts) {
+      if (part.use == PartUse::Inputs) take_if_there(name, part.kind);
+      if (part.use == PartUse::Multiplier || part.use == PartUse::Divisor) add_second_scale(weight, name, part);
+    }
+    add(weight, std::string(format->name));
+  }
+
+  void add_second_scale(QuantizedTensor& weight, const WeightName& name, const FormatPart& part) {
+    weight.global = scales_of(weight.weight, name.all_of(part.kind));
+    weight.global_divides = part.use == PartUse::Divisor;
+    const TensorRef& second = at(*weight.global);
+    weight.scales_of_parts = are_of_parts(weight, *weight.global);
+    const i64 wanted =
+        find_one_for_all(weight, *weight.global) ? 1 : weight.matrices * (weight.scales_of_parts ? 2 : 1);
+    if (second.dtype != Dtype::F32 || checked_product(second.shape) != wanted)
+      fail(ErrorCode::SizeMismatch, {{}, second.name},
+           "'{}': {} {} for '{}' of {}; expected F32 and one value a matrix", second.name, dtype_name(second.dtype),
+           shape_text(second.shape), weight.name, shape_text(weight.shape));
   }
 
   /// gpt-oss: [experts, out, in / 32, 16], decoded as [experts, in, out]; without the first axis where each expert has
@@ -249,31 +269,23 @@ class Finder : private PartFinder {
     QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), shape, is_fp4 ? Codes::E2m1 : Codes::E4m3);
     weight.has_block_axis = true;
     weight.scales = scales_of(number, {name.of(TensorKind::Scales)});
-    require_scale_dtype(weight);
+    const QuantFormat& format = *form_of(weight).format;
     set_cell(weight, {{1, 32}});
     // Another family's names may be given to them here.
     if (axes_of(number, {name.base, false}) != Axes::OutIn) turn(weight);
-    add(weight, is_fp4 ? "MXFP4" : "MXFP8");
+    add(weight, std::string(format.name));
   }
 
   void add_packed_fp4(std::size_t number, const WeightName& name) {
-    const TensorRef& tensor = at(number);
-    require_no_words(tensor);
-    require_type(tensor, "float", 4);
-    const auto scales = number_of(name.of(TensorKind::PlainScale));
-    if (scales && at(*scales).dtype == Dtype::F8_E4M3)
-      return add_nvfp4(number, name, TensorKind::GlobalScale, TensorKind::InputGlobalScale);
-    add_fp4_bytes(number, name.of(TensorKind::Weight), {name.of(TensorKind::PlainScale)});
+    require_no_words(at(number));
+    require_type(at(number), "float", 4);
+    add_fp4(number, name, name.all_of(TensorKind::PlainScale));
   }
 
   void add_modelopt_fp4(std::size_t number, const WeightName& name) {
-    const TensorRef& tensor = at(number);
-    const auto scales = number_of(name, TensorKind::PlainScale);
-    if (!scales) return find_bytes_without_scales(number);
-    require_no_words(tensor);
-    if (at(*scales).dtype == Dtype::F8_E4M3)
-      return add_nvfp4(number, name, TensorKind::SecondScale, TensorKind::InputScale);
-    add_fp4_bytes(number, tensor.name, name.all_of(TensorKind::PlainScale));
+    if (!number_of(name, TensorKind::PlainScale)) return find_bytes_without_scales(number);
+    require_no_words(at(number));
+    add_fp4(number, name, name.all_of(TensorKind::PlainScale));
   }
 
   /// Bytes may be codes whose scales are not there, or those of another program.
@@ -285,26 +297,6 @@ class Finder : private PartFinder {
         number, is_known ? ErrorCode::ScaleMissing : ErrorCode::NotSupported,
         fmt::format("U8 {} without scales; --decode has no rule for it under quantization by '{}'{}",
                     shape_text(tensor.shape), config_->method, is_known ? "; is the download complete?" : ""));
-  }
-
-  void add_nvfp4(std::size_t number, const WeightName& name, TensorKind global, TensorKind of_inputs) {
-    require_algorithm_is_not(at(number), "FP8");
-    const std::size_t scales = scales_of(number, name.all_of(TensorKind::PlainScale));
-    QuantizedTensor weight = fp4_weight(number, name.of(TensorKind::Weight), scales, 16);
-    require_strategy(weight);
-    weight.global = scales_of(number, name.all_of(global));
-    weight.global_divides = global == TensorKind::GlobalScale;
-    weight.positive_zero = !weight.global_divides;
-    take_if_there(name, of_inputs);
-    const TensorRef& second = at(*weight.global);
-    weight.scales_of_parts = are_of_parts(weight, *weight.global);
-    const i64 wanted =
-        find_one_for_all(weight, *weight.global) ? 1 : weight.matrices * (weight.scales_of_parts ? 2 : 1);
-    if (second.dtype != Dtype::F32 || checked_product(second.shape) != wanted)
-      fail(ErrorCode::SizeMismatch, {{}, second.name},
-           "'{}': {} {} for '{}' of {}; expected F32 and one value a matrix", second.name, dtype_name(second.dtype),
-           shape_text(second.shape), weight.name, shape_text(weight.shape));
-    add(weight, "NVFP4");
   }
 
   // ---- INT4 -------------------------------------------------------------------------------------
@@ -321,7 +313,7 @@ class Finder : private PartFinder {
           "is in is not looked up");
     QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), widened(number, kWordCodes), Codes::Int4);
     weight.scales = scales_of(number, {name.of(TensorKind::PlainScale)});
-    require_scale_dtype(weight);
+    form_of(weight);
     weight.stated_shape = number_of(name.of(TensorKind::WeightShape));
     if (weight.stated_shape) take(*weight.stated_shape);
     set_int4_cell(weight);
@@ -397,7 +389,7 @@ class Finder : private PartFinder {
     shape.push_back(checked_mul(in, form->packing.cols).value_or(0));
     QuantizedTensor weight = weight_of(number, name.of(TensorKind::Weight), shape, form->codes);
     weight.scales = scales_of(number, {name.of(TensorKind::Scales)});
-    require_scale_dtype(weight);
+    form_of(weight);
     weight.cell_cols = config_->group_size.value_or(weight.cols);
     check_part(weight, weight.scales, at(weight.scales).dtype, {weight.grid_cols(), weight.rows});
     if (const auto zeros = number_of(name.of(TensorKind::QZeros))) {

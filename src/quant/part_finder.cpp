@@ -8,7 +8,6 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
-#include "quant/formats/quant_format.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -392,20 +391,20 @@ void PartFinder::require_four_bits(const TensorRef& tensor) const {
          *config_->bits);
 }
 
-void PartFinder::require_scale_dtype(const QuantizedTensor& weight) const {
-  const TensorRef& scales = at(weight.scales);
-  const TensorRef& codes = at(weight.weight);
+FormRef PartFinder::form_of(const QuantizedTensor& weight) const {
+  const TensorRef &scales = at(weight.scales), &codes = at(weight.weight);
   std::vector<FormRef> forms = forms_of(TensorKind::Weight, codes.dtype);
   for (const TensorKind kind : {TensorKind::Blocks, TensorKind::PackedWeight, TensorKind::QWeight})
     if (weight_name(codes.name, kind) && !forms_of(kind, codes.dtype).empty()) forms = forms_of(kind, codes.dtype);
   std::vector<std::string_view> known;
-  for (const FormRef& each : forms)
-    if (each.form->codes == weight.codes)
-      for (const FormatPart& part : each.form->parts)
-        if (part.use == PartUse::Scales)
-          for (const Dtype dtype : part.dtypes)
-            if (std::ranges::find(known, dtype_name(dtype)) == known.end()) known.push_back(dtype_name(dtype));
-  if (std::ranges::find(known, dtype_name(scales.dtype)) != known.end()) return;
+  for (const FormRef& each : forms) {
+    if (each.form->codes != weight.codes) continue;
+    if (each.form->has_scales(scales.dtype)) return each;
+    for (const FormatPart& part : each.form->parts)
+      if (part.use == PartUse::Scales)
+        for (const Dtype dtype : part.dtypes)
+          if (std::ranges::find(known, dtype_name(dtype)) == known.end()) known.push_back(dtype_name(dtype));
+  }
   fail(ErrorCode::NotSupported, {{}, scales.name}, "'{}': {} scales for '{}' of {} cannot be decoded; {} can",
        scales.name, dtype_name(scales.dtype), weight.name, shape_text(weight.shape), fmt::join(known, ", "));
 }

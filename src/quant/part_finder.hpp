@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "layout/tensor_kinds.hpp"
+#include "quant/formats/quant_format.hpp"
 #include "quant/group_finder.hpp"
 #include "quant/quant_config.hpp"
 #include "quant/quantized_tensor.hpp"
@@ -107,8 +108,8 @@ class PartFinder {
   /// ModelOpt says MIXED_PRECISION where weights of several formats are meant.
   void require_algorithm_is_not(const TensorRef& tensor, std::string_view other) const;
   void require_four_bits(const TensorRef& tensor) const;
-  /// Scales have a dtype that a format has beside such codes.
-  void require_scale_dtype(const QuantizedTensor& weight) const;
+  /// The form of codes whose scales have the dtype of the weight's. Refuses other dtypes.
+  FormRef form_of(const QuantizedTensor& weight) const;
   /// Takes what says how to quantize inputs and outputs of decoded modules. What else such a module has but a bias, and
   /// what its configuration lets programs multiply, would be arithmetic that the decoded model lacks.
   void check_modules();
