@@ -311,6 +311,8 @@ struct ModelFlaw {
     OtherPrefix,
     /// There are more MTP layers than the configuration says.
     ExtraMtp,
+    /// Tensors that programs do not read say that the model is another: factors of an adapter, an MTP layer's own.
+    Unread,
   };
   Kind kind = Kind::Broken;
   ErrorCode code = ErrorCode::ModelIncomplete;

@@ -50,6 +50,7 @@ class FlawFinder {
       const bool is_known = id.stack == "mtp" ? has_mtp_ : id.layer < architecture_.layers;
       if (is_known) check_complete(id, parts);
     }
+    check_unread();
     return std::move(flaws_);
   }
 
@@ -145,8 +146,18 @@ class FlawFinder {
             layer_label(block), to_string(block.set), block.hidden_size, block.intermediate_size,
             architecture_.extent(Dim::Hidden),
             routed ? architecture_.expert_width_field : architecture_.shared_width_field, width);
+      check_gate(block);
       check_expert_biases(block);
     }
+  }
+
+  /// Experts without a gate are a form of their own, so a gate that was lost looks like one that never was.
+  void check_gate(const ExpertBlock& block) {
+    if (block.glu.kind != Glu::Kind::None) return;
+    const std::string& name = name_of(block.matrices.front().tensor);
+    add(ErrorCode::ModelIncomplete, name,
+        "'{}' is there, but layer {}'s {} experts have no gate, which those of a {} model have", name,
+        layer_label(block), to_string(block.set), architecture_.model_type);
   }
 
   void check_expert_biases(const ExpertBlock& block) {
@@ -230,6 +241,48 @@ class FlawFinder {
     const auto [first, is_new] = optional_.emplace(part, std::pair(id, present));
     if (is_new || first->second.second == present) return;
     add_missing(present ? first->second.first : id, part);
+  }
+
+  /// Tensors that no program reads, and that say that what it reads is not the model.
+  void check_unread() {
+    std::size_t factors = 0;
+    const std::string* first = nullptr;
+    for (const std::size_t index : model_.others) {
+      if (read_.contains(index)) continue;
+      const std::string& name = name_of(index);
+      if (name.find(".lora_") != name.npos && factors++ == 0) first = &name;
+      if (const auto layer = layer_of_mtp(name))
+        add_unread(
+            ErrorCode::ModelShape, name,
+            fmt::format("'{}' is a tensor of an MTP layer, but config.json says num_hidden_layers {}, which makes "
+                        "layer {} one of the model's own",
+                        name, architecture_.layers, *layer));
+    }
+    if (factors > 0)
+      add_unread(
+          ErrorCode::ModelIncomplete, *first,
+          fmt::format("'{}'{} of an adapter (LoRA) that was not merged: programs that load the model do not read "
+                      "it, and compute something else; merge it first",
+                      *first, factors == 1 ? " is" : fmt::format(" and {} more are", factors - 1)));
+  }
+
+  void add_unread(ErrorCode code, const std::string& tensor, std::string text) {
+    flaws_.push_back({ModelFlaw::Kind::Unread, code, tensor, std::move(text)});
+  }
+
+  /// The number of the main stack's layer in which a tensor of multi-token prediction lies, where that has no name of
+  /// its own.
+  std::optional<i64> layer_of_mtp(const std::string& name) const {
+    if (!has_mtp_ || !naming_.mtp_layers.empty()) return std::nullopt;
+    std::optional<i64> found;
+    for_each_row(naming_, [&](const DenseRow& row) {
+      if (row.place != Place::Mtp || !name.ends_with(row.key)) return;
+      for (i64 layer = 0; layer < architecture_.layers && !found; ++layer)
+        if (name.size() > row.key.size() &&
+            name == print_layer_prefix(naming_, root_, "decoder", layer, architecture_.layers) + std::string(row.key))
+          found = layer;
+    });
+    return found;
   }
 
   /// The key that the source's own naming would have.

@@ -60,7 +60,7 @@ LoadsIn loads_in(const Source& source, const ModelHints& hints, const Recognitio
 std::string why_not_whole(const Recognition& model, std::string_view rest, bool keeps_keys) {
   using Kind = ModelFlaw::Kind;
   const auto counts = [&](const ModelFlaw& flaw) {
-    return flaw.kind == Kind::Broken || (flaw.kind == Kind::OtherPrefix && keeps_keys) ||
+    return flaw.kind == Kind::Broken || flaw.kind == Kind::Unread || (flaw.kind == Kind::OtherPrefix && keeps_keys) ||
            (flaw.kind == Kind::ExtraMtp && rest == "hf");
   };
   const auto flaw = std::ranges::find_if(model.flaws, counts);

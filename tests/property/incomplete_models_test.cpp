@@ -1,0 +1,491 @@
+/// A whole model of every family loads in the programs that read its names, and nothing is wrong with it. One that
+/// lacks a tensor, a layer or experts, or has them under names or in shapes that no program reads, is none: `inspect`
+/// names what is missing and no program that loads it. The names and shapes below are written out as transformers saves
+/// them, so that a mistake in this project's tables cannot hide itself.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "families/family.hpp"
+#include "glu_ckpt/error.hpp"
+#include "glu_ckpt/model.hpp"
+#include "support/memory_checkpoint.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+using support::MemoryTensor;
+using Tensors = std::vector<MemoryTensor>;
+using Shape = std::vector<i64>;
+
+// No two sizes are equal, so that nothing fits where it does not belong.
+constexpr i64 kHidden = 24, kHeads = 4, kKvHeads = 2, kHead = 10, kWords = 50, kDenseWidth = 22, kWidth = 14;
+constexpr i64 kNumExperts = 3, kQ = kHeads * kHead, kKv = kKvHeads * kHead;
+constexpr i64 kNope = 12, kRope = 8, kValue = 16, kKvRank = 17, kQRank = 18;
+constexpr i64 kDeltaKeys = 2, kDeltaValues = 4, kDeltaKey = 6, kDeltaValue = 7, kKernel = 5;
+constexpr i64 kDeltaWide = kDeltaValues * kDeltaValue, kDeltaQkv = 2 * kDeltaKeys * kDeltaKey + kDeltaWide;
+
+/// The layers that have a tensor.
+enum class In { Every, Dense, Experts, Delta, Full };
+
+struct Line {
+  /// Behind "model.layers.N."; {E} is the number of an expert.
+  std::string name;
+  Shape shape;
+  In in = In::Every;
+};
+using Lines = std::vector<Line>;
+
+Lines operator+(Lines lines, const Lines& more) {
+  lines.insert(lines.end(), more.begin(), more.end());
+  return lines;
+}
+
+struct Written {
+  std::string type;
+  /// What its config.json says beside the common fields.
+  std::string fields;
+  Lines lines;
+  i64 layers = 3;
+  i64 dense_layers = 0;
+  /// Every fourth layer is a usual one, the others have linear attention.
+  bool has_delta = false;
+  /// It is numbered on from the last layer, as DeepSeek's.
+  bool has_mtp = false;
+};
+
+const Lines kNorms = {{"input_layernorm.weight", {kHidden}}, {"post_attention_layernorm.weight", {kHidden}}};
+const Lines kProjections = {{"self_attn.q_proj.weight", {kQ, kHidden}},
+                            {"self_attn.k_proj.weight", {kKv, kHidden}},
+                            {"self_attn.v_proj.weight", {kKv, kHidden}},
+                            {"self_attn.o_proj.weight", {kHidden, kQ}}};
+const Lines kBiases = {
+    {"self_attn.q_proj.bias", {kQ}}, {"self_attn.k_proj.bias", {kKv}}, {"self_attn.v_proj.bias", {kKv}}};
+const Lines kHeadNorms = {{"self_attn.q_norm.weight", {kHead}}, {"self_attn.k_norm.weight", {kHead}}};
+const Lines kWideNorms = {{"self_attn.q_norm.weight", {kQ}}, {"self_attn.k_norm.weight", {kKv}}};
+const Lines kLatents = {{"self_attn.kv_a_proj_with_mqa.weight", {kKvRank + kRope, kHidden}},
+                        {"self_attn.kv_a_layernorm.weight", {kKvRank}},
+                        {"self_attn.kv_b_proj.weight", {kHeads * (kNope + kValue), kKvRank}},
+                        {"self_attn.o_proj.weight", {kHidden, kHeads* kValue}}};
+const Lines kWholeQueries = {{"self_attn.q_proj.weight", {kHeads * (kNope + kRope), kHidden}}};
+const Lines kLatentQueries = {{"self_attn.q_a_proj.weight", {kQRank, kHidden}},
+                              {"self_attn.q_a_layernorm.weight", {kQRank}},
+                              {"self_attn.q_b_proj.weight", {kHeads * (kNope + kRope), kQRank}}};
+const Lines kRouter = {{"mlp.gate.weight", {kNumExperts, kHidden}, In::Experts}};
+const Lines kCorrection = {{"mlp.gate.e_score_correction_bias", {kNumExperts}, In::Experts}};
+
+Lines mlp(const std::string& root, i64 width, In in) {
+  return {{root + "gate_proj.weight", {width, kHidden}, in},
+          {root + "up_proj.weight", {width, kHidden}, in},
+          {root + "down_proj.weight", {kHidden, width}, in}};
+}
+
+const Lines kEach = mlp("mlp.experts.{E}.", kWidth, In::Experts);
+const Lines kMixtralEach = {{"block_sparse_moe.gate.weight", {kNumExperts, kHidden}, In::Experts},
+                            {"block_sparse_moe.experts.{E}.w1.weight", {kWidth, kHidden}, In::Experts},
+                            {"block_sparse_moe.experts.{E}.w3.weight", {kWidth, kHidden}, In::Experts},
+                            {"block_sparse_moe.experts.{E}.w2.weight", {kHidden, kWidth}, In::Experts}};
+const Lines kDenseMlp = mlp("mlp.", kDenseWidth, In::Dense);
+const Lines kTwoShared = mlp("mlp.shared_experts.", 2 * kWidth, In::Experts);
+const Lines kOneShared = mlp("mlp.shared_expert.", kWidth, In::Experts) +
+                         Lines{{"mlp.shared_expert_gate.weight", {1, kHidden}, In::Experts}};
+
+const Lines kFullAttention = {{"self_attn.q_proj.weight", {2 * kQ, kHidden}, In::Full},
+                              {"self_attn.k_proj.weight", {kKv, kHidden}, In::Full},
+                              {"self_attn.v_proj.weight", {kKv, kHidden}, In::Full},
+                              {"self_attn.o_proj.weight", {kHidden, kQ}, In::Full},
+                              {"self_attn.q_norm.weight", {kHead}, In::Full},
+                              {"self_attn.k_norm.weight", {kHead}, In::Full},
+                              {"linear_attn.conv1d.weight", {kDeltaQkv, 1, kKernel}, In::Delta},
+                              {"linear_attn.A_log", {kDeltaValues}, In::Delta},
+                              {"linear_attn.dt_bias", {kDeltaValues}, In::Delta},
+                              {"linear_attn.norm.weight", {kDeltaValue}, In::Delta},
+                              {"linear_attn.out_proj.weight", {kHidden, kDeltaWide}, In::Delta}};
+
+const std::string kDeltaFields =
+    R"("num_experts": 3, "moe_intermediate_size": 14, "shared_expert_intermediate_size": 14,
+  "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 7,
+  "linear_conv_kernel_dim": 5,
+  "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"])";
+const std::string kLatentFields = R"("num_key_value_heads": 4, "intermediate_size": 22, "moe_intermediate_size": 14,
+  "n_routed_experts": 3, "n_shared_experts": 2, "first_k_dense_replace": 1, "kv_lora_rank": 17, "qk_nope_head_dim": 12,
+  "qk_rope_head_dim": 8, "v_head_dim": 16, "n_group": 1, "topk_group": 1)";
+const std::string kGlmFields = R"("intermediate_size": 22, "moe_intermediate_size": 14, "n_routed_experts": 3,
+  "n_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1)";
+
+std::vector<Written> all_families() {
+  const std::string width = R"("num_experts": 3, "moe_intermediate_size": 14, "intermediate_size": 22)";
+  const std::string plain_width = R"("intermediate_size": 14, "num_local_experts": 3)";
+  const Lines usual = kNorms + kProjections, latent = kNorms + kLatents + kLatentQueries;
+  const Lines sigmoid = kRouter + kCorrection + kEach + kTwoShared + kDenseMlp;
+  return {
+      {"mixtral", plain_width, usual + kMixtralEach},
+      {"olmoe", R"("num_experts": 3, "intermediate_size": 14)", usual + kWideNorms + kRouter + kEach},
+      {"minimax_m2", plain_width + R"(, "rotary_dim": 8)",
+       usual + kWideNorms + kMixtralEach +
+           Lines{{"block_sparse_moe.e_score_correction_bias", {kNumExperts}, In::Experts}}},
+      {"qwen2_moe", width + R"(, "shared_expert_intermediate_size": 14)",
+       usual + kBiases + kRouter + kEach + kOneShared},
+      {"qwen3_moe", width + R"(, "mlp_only_layers": [0])", usual + kHeadNorms + kRouter + kEach + kDenseMlp, 3, 1},
+      {"qwen3_vl_moe_text", width,
+       usual + kHeadNorms + kRouter +
+           Lines{{"mlp.experts.gate_up_proj", {kNumExperts, kHidden, 2 * kWidth}, In::Experts},
+                 {"mlp.experts.down_proj", {kNumExperts, kWidth, kHidden}, In::Experts}}},
+      {"deepseek_v2", kLatentFields + R"(, "q_lora_rank": null)",
+       kNorms + kLatents + kWholeQueries + kRouter + kEach + kTwoShared + kDenseMlp, 3, 1},
+      {"deepseek_v3", kLatentFields + R"(, "q_lora_rank": 18, "num_nextn_predict_layers": 1)", latent + sigmoid, 3, 1,
+       false, true},
+      {"kimi_k2", kLatentFields + R"(, "q_lora_rank": 18)", latent + sigmoid, 3, 1},
+      {"glm4_moe_lite", kLatentFields + R"(, "q_lora_rank": 18)", latent + sigmoid, 3, 1},
+      {"glm4_moe", kGlmFields + R"(, "attention_bias": true, "use_qk_norm": true, "num_nextn_predict_layers": 1)",
+       usual + kBiases + kHeadNorms + sigmoid, 3, 1, false, true},
+      {"dots1", kGlmFields, usual + kHeadNorms + sigmoid, 3, 1},
+      {"ernie4_5_moe",
+       R"("intermediate_size": 22, "moe_intermediate_size": 14, "moe_num_experts": 3, "moe_k": 2,
+          "moe_num_shared_experts": 2, "moe_layer_start_index": 1)",
+       usual + kRouter + kEach + kTwoShared + kDenseMlp +
+           Lines{{"mlp.moe_statics.e_score_correction_bias", {1, kNumExperts}, In::Experts}},
+       3, 1},
+      {"gpt_oss", plain_width + R"(, "attention_bias": true)",
+       usual + kBiases +
+           Lines{{"self_attn.o_proj.bias", {kHidden}},
+                 {"self_attn.sinks", {kHeads}},
+                 {"mlp.router.weight", {kNumExperts, kHidden}, In::Experts},
+                 {"mlp.router.bias", {kNumExperts}, In::Experts},
+                 {"mlp.experts.gate_up_proj", {kNumExperts, kHidden, 2 * kWidth}, In::Experts},
+                 {"mlp.experts.gate_up_proj_bias", {kNumExperts, 2 * kWidth}, In::Experts},
+                 {"mlp.experts.down_proj", {kNumExperts, kWidth, kHidden}, In::Experts},
+                 {"mlp.experts.down_proj_bias", {kNumExperts, kHidden}, In::Experts}}},
+      {"llama4_text", plain_width + R"(, "intermediate_size_mlp": 22, "moe_layers": [1, 2])",
+       usual +
+           Lines{{"feed_forward.router.weight", {kNumExperts, kHidden}, In::Experts},
+                 {"feed_forward.experts.gate_up_proj", {kNumExperts, kHidden, 2 * kWidth}, In::Experts},
+                 {"feed_forward.experts.down_proj", {kNumExperts, kWidth, kHidden}, In::Experts}} +
+           mlp("feed_forward.shared_expert.", kWidth, In::Experts) + mlp("feed_forward.", kDenseWidth, In::Dense),
+       3, 1},
+      {"granitemoe", plain_width,
+       usual + Lines{{"block_sparse_moe.router.layer.weight", {kNumExperts, kHidden}, In::Experts},
+                     {"block_sparse_moe.input_linear.weight", {kNumExperts, 2 * kWidth, kHidden}, In::Experts},
+                     {"block_sparse_moe.output_linear.weight", {kNumExperts, kHidden, kWidth}, In::Experts}}},
+      {"qwen3_next", kDeltaFields,
+       kNorms + kFullAttention + kRouter + kEach + kOneShared +
+           Lines{{"linear_attn.in_proj_qkvz.weight", {kDeltaQkv + kDeltaWide, kHidden}, In::Delta},
+                 {"linear_attn.in_proj_ba.weight", {2 * kDeltaValues, kHidden}, In::Delta}},
+       4, 0, true},
+      {"qwen3_5_moe_text", kDeltaFields,
+       kNorms + kFullAttention + kRouter + kOneShared +
+           Lines{{"linear_attn.in_proj_qkv.weight", {kDeltaQkv, kHidden}, In::Delta},
+                 {"linear_attn.in_proj_z.weight", {kDeltaWide, kHidden}, In::Delta},
+                 {"linear_attn.in_proj_b.weight", {kDeltaValues, kHidden}, In::Delta},
+                 {"linear_attn.in_proj_a.weight", {kDeltaValues, kHidden}, In::Delta},
+                 {"mlp.experts.gate_up_proj", {kNumExperts, 2 * kWidth, kHidden}, In::Experts},
+                 {"mlp.experts.down_proj", {kNumExperts, kHidden, kWidth}, In::Experts}},
+       4, 0, true},
+  };
+}
+
+std::string config_of(const Written& model) {
+  return fmt::format(R"({{"model_type": "{}", "num_hidden_layers": {}, "hidden_size": 24, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 50, "tie_word_embeddings": false,
+    "num_experts_per_tok": 2, {}}})",
+                     model.type, model.layers, model.fields);
+}
+
+bool is_in(const Written& model, i64 layer, In in) {
+  switch (in) {
+    case In::Every: return true;
+    case In::Dense: return layer < model.dense_layers;
+    case In::Experts: return layer >= model.dense_layers;
+    case In::Delta: return model.has_delta && layer % 4 != 3;
+    case In::Full: return !model.has_delta || layer % 4 == 3;
+  }
+  return true;
+}
+
+std::string layer_prefix(i64 layer) { return fmt::format("model.layers.{}.", layer); }
+
+Tensors tensors_of(const Written& model) {
+  Tensors tensors;
+  const auto add = [&](const std::string& name, const Shape& shape) {
+    tensors.push_back({name, Dtype::BF16, shape, {}});
+  };
+  add("model.embed_tokens.weight", {kWords, kHidden});
+  for (i64 layer = 0; layer < model.layers + (model.has_mtp ? 1 : 0); ++layer)
+    for (const Line& line : model.lines) {
+      if (!is_in(model, layer, line.in)) continue;
+      const std::size_t mark = line.name.find("{E}");
+      if (mark == line.name.npos) add(layer_prefix(layer) + line.name, line.shape);
+      for (i64 expert = 0; mark != line.name.npos && expert < kNumExperts; ++expert)
+        add(layer_prefix(layer) + std::string(line.name).replace(mark, 3, fmt::format("{}", expert)), line.shape);
+    }
+  if (model.has_mtp) {
+    const std::string prefix = layer_prefix(model.layers);
+    for (const char* norm : {"enorm.weight", "hnorm.weight", "shared_head.norm.weight"}) add(prefix + norm, {kHidden});
+    add(prefix + "eh_proj.weight", {kHidden, 2 * kHidden});
+  }
+  add("model.norm.weight", {kHidden});
+  add("lm_head.weight", {kWords, kHidden});
+  return tensors;
+}
+
+/// A file of safetensors with holes for data, which `inspect` does not read.
+void write_file(const fs::path& file, const Tensors& tensors) {
+  std::string header = "{";
+  i64 offset = 0;
+  for (const MemoryTensor& tensor : tensors) {
+    const i64 bytes = support::tensor_bytes(tensor.dtype, tensor.shape);
+    header += fmt::format(R"({}"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", offset > 0 ? "," : "",
+                          tensor.name, dtype_name(tensor.dtype), fmt::join(tensor.shape, ","), offset, offset + bytes);
+    offset += bytes;
+  }
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  std::ofstream out(file, std::ios::binary);
+  const auto size = std::bit_cast<std::array<char, 8>>(static_cast<u64>(header.size()));
+  out.write(size.data(), 8);
+  out << header;
+  out.close();
+  fs::resize_file(file, header.size() + 8 + static_cast<std::size_t>(offset));
+}
+
+class IncompleteModels : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string text = (fs::temp_directory_path() / "glu-ckpt-incomplete-XXXXXX").string();
+    ASSERT_NE(mkdtemp(text.data()), nullptr);
+    folder_ = text;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void write(const Tensors& tensors, const std::string& config) const {
+    write_file(folder_ / "model.safetensors", tensors);
+    std::ofstream(folder_ / "config.json") << config;
+  }
+
+  /// One file for each of `files` parts, with an index.
+  void write_shards(const Tensors& tensors, const std::string& config, std::size_t files) const {
+    std::string map;
+    std::vector<Tensors> parts(files);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      parts[i % files].push_back(tensors[i]);
+      map += fmt::format(R"({}"{}": "part-{}.safetensors")", i > 0 ? "," : "", tensors[i].name, i % files);
+    }
+    for (std::size_t i = 0; i < files; ++i) write_file(folder_ / fmt::format("part-{}.safetensors", i), parts[i]);
+    std::ofstream(folder_ / "model.safetensors.index.json") << R"({"metadata": {}, "weight_map": {)" << map << "}}";
+    std::ofstream(folder_ / "config.json") << config;
+  }
+
+  void expect_sound(const std::string& what) {
+    ++cases_;
+    const Inspection found = inspect(folder_);
+    EXPECT_TRUE(found.problems.empty()) << what << ": " << found.problems.front();
+    EXPECT_FALSE(found.loads_in.loaders.empty()) << what << ": " << found.loads_in.why_none;
+  }
+
+  /// A problem names one of `names`, and no program is said to load it.
+  void expect_broken(const std::string& what, const std::vector<std::string>& names) {
+    ++cases_;
+    const Inspection found = inspect(folder_);
+    EXPECT_TRUE(found.loads_in.loaders.empty()) << what << ": loads in " << found.loads_in.loaders.front().program;
+    const auto is_named = [&](const std::string& problem) {
+      return std::ranges::any_of(names, [&](const auto& name) { return problem.find(name) != problem.npos; });
+    };
+    EXPECT_TRUE(std::ranges::any_of(found.problems, is_named))
+        << what << ": " << fmt::format("{}", fmt::join(found.problems, " | "));
+  }
+
+  fs::path folder_;
+  int cases_ = 0;
+};
+
+Tensors without(Tensors tensors, const std::string& text) {
+  std::erase_if(tensors, [&](const MemoryTensor& tensor) { return tensor.name.find(text) != std::string::npos; });
+  return tensors;
+}
+
+std::string replaced(std::string text, const std::string& before, const std::string& after) {
+  const std::size_t place = text.find(before);
+  if (place != text.npos) text.replace(place, before.size(), after);
+  return text;
+}
+
+/// Those of a router count experts.
+bool is_expert(const std::string& name) {
+  return name.find("expert") != name.npos || name.find("_linear.weight") != name.npos ||
+         name.ends_with(".gate.weight") || name.find("router.") != name.npos;
+}
+
+/// The names of which one must be in a problem: the tensor's own, or the layer's of an expert's.
+std::vector<std::string> named(const std::string& tensor) {
+  if (!tensor.starts_with("model.layers.") || !is_expert(tensor)) return {"'" + tensor + "'"};
+  const std::size_t layer = tensor.find('.', sizeof("model.layers.") - 1);
+  return {tensor, tensor.substr(0, layer) + ".", "layer " + tensor.substr(13, layer - 13), "layer mtp."};
+}
+
+TEST_F(IncompleteModels, EveryFamilyIsWrittenHere) {
+  std::vector<std::string> written;
+  for (const Written& model : all_families()) written.push_back(model.type);
+  for (const Family& family : families())
+    EXPECT_EQ(std::ranges::count(written, family.model_type), 1) << family.model_type;
+}
+
+TEST_F(IncompleteModels, WholeOnesLoad) {
+  for (const Written& model : all_families()) {
+    const std::string config = config_of(model);
+    Tensors tensors = tensors_of(model);
+    write(tensors, config);
+    expect_sound(model.type);
+    std::ranges::reverse(tensors);
+    write(tensors, config);
+    expect_sound(model.type + ", in another order");
+    for (const Dtype dtype : {Dtype::F16, Dtype::F32}) {
+      for (MemoryTensor& tensor : tensors) tensor.dtype = dtype;
+      write(tensors, config);
+      expect_sound(model.type + ", of another dtype");
+    }
+    for (i64 layer = 0; layer < model.layers; ++layer)
+      tensors.push_back({layer_prefix(layer) + "self_attn.rotary_emb.inv_freq", Dtype::F32, {kHead / 2}, {}});
+    write(tensors, config);
+    expect_sound(model.type + ", with buffers");
+    write(without(tensors_of(model), "lm_head"), replaced(config, "embeddings\": false", "embeddings\": true"));
+    expect_sound(model.type + ", tied");
+    fs::remove(folder_ / "model.safetensors");
+    write_shards(tensors, config, 3);
+    expect_sound(model.type + ", in shards");
+    write_file(folder_ / "model.safetensors", tensors);
+    expect_broken(model.type + ", a stale file beside its shards", {"model.safetensors"});
+    for (const auto& entry : fs::directory_iterator(folder_)) fs::remove(entry);
+  }
+}
+
+TEST_F(IncompleteModels, EachTensorIsMissed) {
+  for (const Written& model : all_families()) {
+    const std::string config = config_of(model);
+    const Tensors whole = tensors_of(model);
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      const std::string name = whole[i].name;
+      Tensors tensors = whole;
+      tensors.erase(tensors.begin() + static_cast<std::ptrdiff_t>(i));
+      write(tensors, config);
+      expect_broken(fmt::format("{}: no {}", model.type, name), named(name));
+    }
+  }
+  EXPECT_GT(cases_, 800);
+}
+
+/// Each has one of four damages, and over the families every part has all.
+TEST_F(IncompleteModels, EachTensorHasOneNameAndOneShape) {
+  std::size_t turn = 0;
+  for (const Written& model : all_families()) {
+    const std::string config = config_of(model);
+    const Tensors whole = tensors_of(model);
+    for (std::size_t i = 0; i < whole.size(); ++i, ++turn) {
+      const std::string name = whole[i].name;
+      const std::string others[] = {name + "_old", "old." + name, replaced(name, "model.", "models."), name};
+      const std::string& other = others[turn % 4];
+      Tensors tensors = whole;
+      tensors[i].name = other;
+      if (other == name) ++tensors[i].shape.front();
+      write(tensors, config);
+      std::vector<std::string> names = named(name);
+      names.push_back(other);
+      expect_broken(fmt::format("{}: {} is {} {}", model.type, name, other, tensors[i].shape.front()), names);
+    }
+    ++turn;
+  }
+  EXPECT_GT(cases_, 800);
+}
+
+TEST_F(IncompleteModels, LayersAndExpertsAreCounted) {
+  for (const Written& model : all_families()) {
+    const std::string config = config_of(model);
+    const Tensors whole = tensors_of(model);
+    for (i64 layer = 0; layer < model.layers; ++layer) {
+      write(without(whole, layer_prefix(layer)), config);
+      expect_broken(fmt::format("{}: no layer {}", model.type, layer),
+                    {fmt::format("layer {}", layer), fmt::format("layers {} to", layer)});
+      if (layer < model.dense_layers) continue;
+      Tensors tensors = whole;
+      const auto is_of_layer = [&](const MemoryTensor& tensor) {
+        return tensor.name.starts_with(layer_prefix(layer)) && (tensor.name.find(".experts.") != tensor.name.npos ||
+                                                                tensor.name.find("put_linear") != tensor.name.npos);
+      };
+      std::erase_if(tensors, is_of_layer);
+      write(tensors, config);
+      expect_broken(fmt::format("{}: no experts in layer {}", model.type, layer),
+                    {layer_prefix(layer).substr(0, 14), fmt::format("layer {}", layer)});
+      tensors = whole;
+      std::erase_if(tensors, [&](const MemoryTensor& tensor) {
+        return is_of_layer(tensor) &&
+               tensor.name.find(fmt::format("experts.{}.", kNumExperts - 1)) != std::string::npos;
+      });
+      if (tensors.size() == whole.size()) continue;
+      write(tensors, config);
+      expect_broken(fmt::format("{}: one expert less in layer {}", model.type, layer),
+                    {layer_prefix(layer), fmt::format("layer {}", layer)});
+    }
+    const std::pair<std::string, std::string> changes[] = {
+        {fmt::format("\"num_hidden_layers\": {}", model.layers),
+         fmt::format("\"num_hidden_layers\": {}", model.layers + 1)},
+        {"\"hidden_size\": 24", "\"hidden_size\": 26"},
+        {"\"vocab_size\": 50", "\"vocab_size\": 51"},
+        {"\"num_experts\": 3", "\"num_experts\": 4"},
+        {"n_routed_experts\": 3", "n_routed_experts\": 2"},
+        {"local_experts\": 3", "local_experts\": 4"},
+        {"moe_num_experts\": 3", "moe_num_experts\": 5"},
+        {"\"moe_intermediate_size\": 14", "\"moe_intermediate_size\": 15"},
+        {"n_shared_experts\": 2", "n_shared_experts\": 1"},
+        {"shared_expert_intermediate_size\": 14", "shared_expert_intermediate_size\": 13"},
+        {"\"num_attention_heads\": 4", "\"num_attention_heads\": 6"},
+        {"\"kv_lora_rank\": 17", "\"kv_lora_rank\": 16"},
+        {"\"num_nextn_predict_layers\": 1", "\"num_nextn_predict_layers\": 2"},
+        {"\"num_nextn_predict_layers\": 1", "\"num_nextn_predict_layers\": 0"},
+    };
+    write(whole, config);
+    for (const auto& [before, after] : changes) {
+      const std::string other = replaced(config, before, after);
+      if (other == config) continue;
+      std::ofstream(folder_ / "config.json") << other;
+      expect_broken(fmt::format("{}: {}", model.type, after), {"config.json"});
+    }
+  }
+  EXPECT_GT(cases_, 200);
+}
+
+TEST_F(IncompleteModels, AdaptersAndWrappersAreNoModels) {
+  for (const Written& model : all_families()) {
+    const std::string config = config_of(model);
+    const Tensors whole = tensors_of(model);
+    for (const std::string text : {"x.", "encoder.", "_orig_mod.", "module.", "base_model.model.", "model.model."}) {
+      Tensors tensors = whole;
+      for (MemoryTensor& tensor : tensors) tensor.name.insert(0, text);
+      write(tensors, config);
+      expect_broken(fmt::format("{}: all names begin with {}", model.type, text), {text});
+    }
+    // One whole matrix of attention in each layer is adapted: the factors lie beside it, or it has another name.
+    for (const bool is_renamed : {true, false}) {
+      Tensors tensors = whole;
+      for (const MemoryTensor& tensor : whole) {
+        if (!tensor.name.ends_with("o_proj.weight")) continue;
+        const std::string module = tensor.name.substr(0, tensor.name.size() - 6);
+        if (is_renamed)
+          std::ranges::find(tensors, tensor.name, &MemoryTensor::name)->name = module + "base_layer.weight";
+        tensors.push_back({module + "lora_A.weight", Dtype::BF16, {2, tensor.shape[1]}, {}});
+        tensors.push_back({module + "lora_B.weight", Dtype::BF16, {tensor.shape[0], 2}, {}});
+      }
+      write(tensors, config);
+      expect_broken(fmt::format("{}: LoRA, {}", model.type, is_renamed ? "base_layer" : "beside"), {"adapter"});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace glu_ckpt
