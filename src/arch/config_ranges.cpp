@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <initializer_list>
+#include <optional>
+#include <utility>
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
@@ -108,8 +111,8 @@ constexpr auto kFields = std::to_array<FieldRow>({
     {"norm_topk_prob", Type::Flag},
     {"scoring_func", Type::Text},
     {"topk_method", Type::Text},
-    {"n_group", Type::Integer, 0, kMostExperts},
-    {"topk_group", Type::Integer, 0, kMostExperts},
+    {"n_group", Type::Integer, 1, kMostExperts},
+    {"topk_group", Type::Integer, 1, kMostExperts},
     {"routed_scaling_factor", Type::Number, kTiny, kHuge},
     // the layers that have experts
     {"first_k_dense_replace", Type::Integer, 0, kMostLayers},
@@ -209,6 +212,25 @@ void check_object(const JsonValue& object, const std::string& prefix) {
   }
 }
 
+/// The first of the fields that is a number.
+std::optional<std::pair<std::string_view, i64>> first_number(const JsonValue& object,
+                                                             std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names)
+    if (const auto number = object.find<i64>(name)) return std::pair(name, *number);
+  return std::nullopt;
+}
+
+/// Refuses a choice of none of the experts, and one of more than there are.
+void check_choice(const JsonValue& object) {
+  const auto experts =
+      first_number(object, {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"});
+  const auto chosen = first_number(object, {"num_experts_per_tok", "moe_topk", "moe_k"});
+  if (!experts || !chosen || experts->second == 0) return;
+  if (chosen->second < 1 || chosen->second > experts->second)
+    fail(ErrorCode::ConfigJson, {}, "config.json: {} is {}, and there are {} experts to choose from ({})",
+         chosen->first, chosen->second, experts->second, experts->first);
+}
+
 }  // namespace
 
 void check_config_ranges(const std::string& config) {
@@ -226,6 +248,7 @@ void check_config_ranges(const std::string& config) {
   if (!is_known(inner ? *inner : root)) return;
   check_object(root, "");
   if (inner) check_object(*inner, "");
+  check_choice(inner ? *inner : root);
 }
 
 }  // namespace glu_ckpt

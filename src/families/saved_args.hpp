@@ -25,11 +25,11 @@ class SavedArgs {
   const Inventory& tensors() const { return tensors_; }
   /// Names of arguments that were asked for and are not there, and what stands in the way otherwise.
   std::vector<std::string> missing;
-  std::vector<std::string> faults;
+  mutable std::vector<std::string> faults;
 
   bool flag(std::string_view name) const { return find<bool>(name).value_or(false); }
-  std::optional<i64> integer(std::string_view name) const { return find<i64>(name); }
-  std::optional<double> number(std::string_view name) const { return find<double>(name); }
+  std::optional<i64> integer(std::string_view name) const { return find_number<i64>(name); }
+  std::optional<double> number(std::string_view name) const { return find_number<double>(name); }
   std::string text(std::string_view name) const { return std::string(find<std::string_view>(name).value_or("")); }
   bool has(std::string_view name) const { return document_.root().find(name).has_value(); }
 
@@ -102,6 +102,16 @@ class SavedArgs {
   template <typename Type>
   std::optional<Type> find(std::string_view name) const {
     return document_.root().find<Type>(name);
+  }
+
+  /// A text where a number belongs must not pass for an argument that was not saved.
+  template <typename Type>
+  std::optional<Type> find_number(std::string_view name) const {
+    if (const auto text = find<std::string_view>(name)) {
+      std::string fault = fmt::format("{} is the text '{}', where a number belongs", name, text->substr(0, 40));
+      if (std::ranges::find(faults, fault) == faults.end()) faults.push_back(std::move(fault));
+    }
+    return find<Type>(name);
   }
 
   JsonDocument document_;
