@@ -125,6 +125,8 @@ Rows jobs() {
                  "one per core that it may run on")};
 }
 
+constexpr auto kMemoryOfHeaders = "a header may take 1/64, and three bytes for each";
+
 Rows max_memory(const char* about = "bytes of all buffers together") {
   return {option("--max-memory SIZE", about, size(FIELD(run.memory_bytes)), "1GiB")};
 }
@@ -297,6 +299,7 @@ CommandTable inspect_command() {
             {tensors, option("--strict", "end with status 3 if there is any problem, such as an unknown order",
                              flag(FIELD(strict)))}},
            source(),
+           {"Work", max_memory(kMemoryOfHeaders)},
            general()}};
 }
 
@@ -330,6 +333,7 @@ CommandTable stamp_command() {
          option("--shared-glu ORDER", "the same for the shared expert", glu(FIELD(from.shared_glu))),
          option("--optimizer-glu ORDER", "the same for the optimizer's state", glu(FIELD(from.optimizer_glu))),
          option("--naming NAMING", "the naming, where the keys fit several", naming(FIELD(from.naming)))}},
+       {"Work", max_memory(kMemoryOfHeaders)},
        {"What is written",
         {option("--dry-run", "say what would be written, and write nothing", flag(FIELD(stamp_dry_run))),
          option("--remove", "take the recorded layout out again", flag(FIELD(remove_stamp)))}},

@@ -14,6 +14,7 @@
 #include "cli/option_values.hpp"
 #include "cli/session.hpp"
 #include "core/fail.hpp"
+#include "core/parser_memory.hpp"
 #include "core/usable_cores.hpp"
 #include "report/text/tell.hpp"
 
@@ -228,6 +229,7 @@ bool parse_options(int argc, const char* const* argv, Options& options, const st
     return answer_with(std::string(version.what()) + "\n");
   }
   parser.set(options);
+  set_parser_memory(options.run.memory_bytes);
   if (command->execute == nullptr && command->commands.empty()) return answer_with(answer(table, options));
   if (command->execute == nullptr) fail(ErrorCode::Usage, {}, "no command was given; `{} --help` lists them", program);
   if (options.dry_run) options.command = "plan";

@@ -7,10 +7,17 @@
 #include <cmath>
 #include <limits>
 
+#include "core/parser_memory.hpp"
 #include "core/utf8.hpp"
 
 namespace glu_ckpt {
 namespace {
+
+/// Returns how many rows a text may have: no more than bytes, and what a parser may take.
+std::size_t most_rows(std::size_t text_bytes) {
+  const i64 allowed = parser_allowance(static_cast<i64>(text_bytes)) / static_cast<i64>(sizeof(JsonNode));
+  return std::min(text_bytes + 1, static_cast<std::size_t>(allowed));
+}
 
 /// Reads the grammar of RFC 8259 and nothing else. Throws a JsonFault at the first byte that does not fit.
 class JsonParser {
@@ -47,7 +54,16 @@ class JsonParser {
     return *at_;
   }
 
+  void grow() {
+    const std::size_t most = most_rows(static_cast<std::size_t>(end_ - begin_));
+    if (nodes_.size() >= most)
+      stop(JsonFault::Kind::Memory, at_,
+           "its values " + over_allowance(end_ - begin_, (std::ssize(nodes_) + 1) * i64{sizeof(JsonNode)}).value());
+    nodes_.reserve(most);
+  }
+
   JsonNode& add(JsonKind kind, u32 offset) {
+    if (nodes_.size() == nodes_.capacity()) grow();
     JsonNode& node = nodes_.emplace_back();
     node.kind = kind;
     node.offset = offset;
@@ -292,8 +308,10 @@ JsonDocument::JsonDocument(std::string_view text, std::size_t max_depth) {
   text_.reserve(text.size() + 1);
   text_.assign(text.begin(), text.end());
   text_.push_back('\0');
-  // Headers and indices have a row for 10 to 50 bytes. Memory that is reserved and not touched costs nothing.
-  nodes_.reserve(text.size() / 8 + 1);
+  // Headers and indices have a row for 10 to 50 bytes. Those of a long text are not moved once more, which would need
+  // room for both: memory that is reserved and not touched costs nothing.
+  constexpr std::size_t kLong = std::size_t{1} << 20;
+  nodes_.reserve(text.size() < kLong ? text.size() / 8 + 1 : most_rows(text.size()));
   try {
     JsonParser(text_.data(), text.size(), max_depth, nodes_).run();
   } catch (JsonFault& fault) {

@@ -124,11 +124,15 @@ inline JsonRange<JsonMember> JsonValue::members() const { return range<JsonMembe
 /// The reason why a text is not read.
 struct JsonFault {
   /// Number: a token that begins like a number and is none, or one that fits neither 64 bits nor a double.
-  enum class Kind { Utf8, Depth, Number, Syntax };
+  /// Memory: the values would take more than a parser may (parser_memory.hpp).
+  enum class Kind { Utf8, Depth, Number, Memory, Syntax };
   Kind kind;
   std::string message;
   /// The first byte that is wrong, or that of the number; the end of the text where that comes too early.
   i64 offset = 0;
+
+  /// Returns the sentence that follows the name of the file.
+  std::string text() const { return kind == Kind::Memory ? message : "is not JSON: " + message; }
 };
 
 /// A parsed text. The values and their strings are valid as long as the document.

@@ -7,6 +7,7 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "core/parser_memory.hpp"
 #include "format/inner_path.hpp"
 #include "format/pickle_reader.hpp"
 #include "format/torch_dtype.hpp"
@@ -85,8 +86,10 @@ class MetadataReader {
   /// Parts of a pickle may be shared, so a small file could ask for any amount of memory; real ones share
   /// little.
   void spend(std::size_t amount, std::string_view name) const {
-    if (amount > budget_) fail_metadata(entry_, name, "shares parts that expand to many times the file's size");
-    budget_ -= amount;
+    spent_ += static_cast<i64>(amount);
+    if (spent_ > allowed_)
+      fail_metadata(entry_, name,
+                    "shares parts: its values " + over_allowance(std::ssize(graph_.source()), spent_).value());
   }
 
   bool is_text(PickleRef node) const { return node != kAbsent && graph_.kind(node) == PickleKind::String; }
@@ -379,7 +382,8 @@ class MetadataReader {
   DcpMetadata out_;
   std::vector<StoredItem> stored_;
   std::map<std::string_view, u32> files_;
-  mutable std::size_t budget_ = 16 * graph_.source().size() + (std::size_t{1} << 20);
+  const i64 allowed_ = parser_allowance(std::ssize(graph_.source()));
+  mutable i64 spent_ = 0;
 };
 
 /// An item with the entry that it is of.

@@ -104,7 +104,7 @@ class ListingReader {
 
   Structure read(std::string_view text) {
     const JsonDocument document(text, kMaxExtrasDepth);
-    if (const auto& fault = document.fault()) fail_invalid(fault->offset, "is not JSON: " + fault->message);
+    if (const auto& fault = document.fault()) fail_invalid(fault->offset, fault->text());
     const JsonValue root = document.root();
     if (root.kind() != JsonKind::Object) fail_invalid(root.offset(), "is not a JSON object");
     const auto trees = root.find("trees");

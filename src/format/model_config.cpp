@@ -127,7 +127,7 @@ ModelHints parse_config(std::string_view text, const std::string& file) {
   const std::string strict = without_python_numbers(text);
   const JsonDocument second(strict, kMaxConfigDepth);
   if (!second.fault()) return read_config(strict, second.root(), part);
-  fail_at(ErrorCode::ConfigJson, {part, second.fault()->offset}, "is not JSON: {}", second.fault()->message);
+  fail_at(ErrorCode::ConfigJson, {part, second.fault()->offset}, "{}", second.fault()->text());
 }
 
 }  // namespace glu_ckpt

@@ -56,7 +56,7 @@ std::size_t PickleGraph::size() const { return nodes_.size(); }
 
 i64 PickleGraph::bytes() const {
   return static_cast<i64>(nodes_.size() * (sizeof(Node) + sizeof(u32)) + pool_.size() * sizeof(PickleRef) +
-                          extras_.size() * sizeof(Extra));
+                          extras_.size() * sizeof(Extra) + texts_.size() * sizeof(std::string));
 }
 
 std::optional<i64> PickleGraph::position(PickleRef node) const {
@@ -317,7 +317,7 @@ std::vector<PickleRef> PickleGraph::read_chain(Chain chain) const {
 /// Copies breadth first: a node's copy exists before the nodes that it refers to are visited, so cycles close.
 class PickleGraph::Import {
  public:
-  Import(PickleGraph& to, const PickleGraph& from) : to_(to), from_(from) {}
+  Import(PickleGraph& to, const PickleGraph& from, const HeldCheck& check) : to_(to), from_(from), check_(check) {}
 
   PickleRef run(PickleRef root) {
     const PickleRef copy = copy_of(root);
@@ -332,6 +332,8 @@ class PickleGraph::Import {
     if (found != copies_.end()) return found->second;
     const PickleRef copy = add_copy(node);
     copies_.emplace(node, copy);
+    constexpr i64 kBytesOfOne = 48;
+    if (check_) check_(to_.bytes() + kBytesOfOne * std::ssize(copies_));
     return copy;
   }
 
@@ -374,10 +376,13 @@ class PickleGraph::Import {
 
   PickleGraph& to_;
   const PickleGraph& from_;
+  const HeldCheck& check_;
   std::unordered_map<PickleRef, PickleRef> copies_;
   std::vector<PickleRef> pending_;
 };
 
-PickleRef PickleGraph::import(const PickleGraph& other, PickleRef node) { return Import(*this, other).run(node); }
+PickleRef PickleGraph::import(const PickleGraph& other, PickleRef node, const HeldCheck& check) {
+  return Import(*this, other, check).run(node);
+}
 
 }  // namespace glu_ckpt

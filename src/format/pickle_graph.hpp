@@ -3,6 +3,7 @@
 /// that says what would have been called with what.
 
 #include <deque>
+#include <functional>
 #include <initializer_list>
 #include <map>
 #include <optional>
@@ -111,7 +112,9 @@ class PickleGraph {
   void add_state(PickleRef node, PickleRef state);
   /// Copies a value of another graph, sharing and cycles included, into this one, which keeps nothing of the
   /// other's text. Not recursive: any depth will do.
-  PickleRef import(const PickleGraph& other, PickleRef node);
+  /// `check` gets the bytes of memory that are held, again and again, and may throw.
+  using HeldCheck = std::function<void(i64 held_bytes)>;
+  PickleRef import(const PickleGraph& other, PickleRef node, const HeldCheck& check = {});
 
  private:
   static constexpr u32 kNone = ~u32{0};

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/fail.hpp"
+#include "core/parser_memory.hpp"
 #include "core/utf8.hpp"
 
 namespace glu_ckpt {
@@ -74,11 +75,6 @@ enum Op : unsigned char {
 /// Refs and places in the graph are 32 bits wide; a pickle this long needs fewer than that many.
 constexpr std::size_t kMaxPickleBytes = std::size_t{1} << 30;
 constexpr std::size_t kMaxIntegerBytes = 4096;
-/// A pickle may take this much memory, and so many bytes more for each of its own that was read. A tensor of a state
-/// dict takes 2.2 bytes for each of its 129; a pickle of nothing but empty lists, 32 for each.
-constexpr i64 kFreeBytes = i64{16} << 20;
-constexpr i64 kBytesForEach = 3;
-
 /// torch writes strings with Python's surrogatepass.
 bool is_python_text(std::string_view text) { return is_utf8(text, Surrogates::Pass); }
 
@@ -229,12 +225,8 @@ class Reader {
     // Vectors that grow hold up to twice what is in them.
     const i64 held = graph_.bytes() - begin_bytes_ + memo_.bytes() +
                      2 * static_cast<i64>(sizeof(PickleRef)) * (std::ssize(stack_) + std::ssize(marks_));
-    const i64 allowed = kFreeBytes + kBytesForEach * static_cast<i64>(at_ - begin_);
-    if (held > allowed)
-      refuse(ErrorCode::PickleLimit,
-             "the first {} bytes of the pickle hold so many small values that they take {} bytes of memory, and {} are "
-             "allowed; no checkpoint is known to hold that many",
-             at_ - begin_, held, allowed);
+    if (const auto over = over_allowance(static_cast<i64>(at_ - begin_), held))
+      refuse(ErrorCode::PickleLimit, "the pickle's values {}", *over);
   }
 
   // opcodes

@@ -53,7 +53,7 @@ class RecordReader {
 
   RecordFile read(std::string_view text) {
     const JsonDocument document(text, kMaxRecordDepth);
-    if (const auto& fault = document.fault()) fail_invalid(fault->offset, "is not JSON: " + fault->message);
+    if (const auto& fault = document.fault()) fail_invalid(fault->offset, fault->text());
     const JsonValue root = document.root();
     if (root.kind() != JsonKind::Object) fail_invalid(root.offset(), "is not a JSON object");
     bool is_first = true;

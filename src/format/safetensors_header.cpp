@@ -37,6 +37,7 @@ struct HeaderText {
     case JsonFault::Kind::Depth: fail_at(ErrorCode::HeaderDepth, where, "the header {}", fault.message);
     case JsonFault::Kind::Number:
       fail_at(ErrorCode::BadNumber, where, "the header has a number outside 0..2^63-1: {}", fault.message);
+    case JsonFault::Kind::Memory: fail_at(ErrorCode::HeaderTooLarge, where, "{}", fault.message);
     case JsonFault::Kind::Syntax: break;
   }
   fail_at(ErrorCode::HeaderJson, where, "the header is not a JSON object: {}", fault.message);

@@ -25,7 +25,7 @@ class IndexReader {
 
   ShardIndex read() {
     if (const auto& fault = document_.fault())
-      fail_at(ErrorCode::IndexJson, {part_, fault->offset}, "is not JSON: {}", fault->message);
+      fail_at(ErrorCode::IndexJson, {part_, fault->offset}, "{}", fault->text());
     const std::vector<RawEntry> entries = read_entries(find_weight_map());
     check_unique(entries);
     ShardIndex index;

@@ -6,6 +6,7 @@
 #include "core/base64.hpp"
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "core/parser_memory.hpp"
 #include "format/pickle_reader.hpp"
 #include "format/pickle_writer.hpp"
 #include "format/torch_tensor.hpp"
@@ -92,23 +93,35 @@ class Whereabouts {
   std::optional<i64> position_;
 };
 
-/// A bound on the nodes and the bytes of names that a walk of shared objects as a tree visits. It is a multiple of the
-/// file's own size.
+/// A bound on the nodes and the bytes of names that a walk of shared objects as a tree visits.
 class WalkBudget {
  public:
   WalkBudget(const PickleGraph& graph, const InputPart& part)
-      : at_(graph, part), left_(16 * (graph.source().size() + graph.size()) + (std::size_t{1} << 20)) {}
+      : at_(graph, part),
+        read_bytes_(std::ssize(graph.source()) + static_cast<i64>(graph.size())),
+        allowed_(parser_allowance(read_bytes_)) {}
 
   void spend(std::size_t amount, PickleRef node) {
     at_.visit(node);
-    if (amount > left_)
-      fail_at(ErrorCode::PickleLimit, at_.here(), "shared objects expand to many times the file's size");
-    left_ -= amount;
+    spent_ += static_cast<i64>(amount);
+    if (spent_ > allowed_) refuse(spent_);
+  }
+
+  /// Refuses a copy that takes more memory than a pickle itself may.
+  void check_copy(i64 held_bytes) const {
+    if (held_bytes > allowed_) refuse(held_bytes);
   }
 
  private:
+  [[noreturn]] void refuse(i64 held) const {
+    fail_at(ErrorCode::PickleLimit, at_.here(), "the objects, as a tree, {}",
+            over_allowance(read_bytes_, held).value());
+  }
+
   Whereabouts at_;
-  std::size_t left_;
+  const i64 read_bytes_;
+  const i64 allowed_;
+  i64 spent_ = 0;
 };
 
 /// A key as part of a name.
@@ -187,7 +200,9 @@ class TreeCopier {
 
   PickleRef run(PickleRef root) {
     drop_wrapper_ = wraps_model(root);
-    return copy(root, {}, 0);
+    const PickleRef copied = copy(root, {}, 0);
+    budget_.check_copy(to_.bytes());
+    return copied;
   }
 
   /// Returns true for the state of a random number generator beside the model.
@@ -240,7 +255,7 @@ class TreeCopier {
     budget_.spend(1 + path.size(), node);  // containers that are shared are copied each time
     if (depth > kMaxTreeDepth)
       fail_at(ErrorCode::PickleDepth, at_.here(), "objects are nested more than {} deep at '{}'", kMaxTreeDepth, path);
-    if (!finder_.below(node)) return to_.import(from_, node);
+    if (!finder_.below(node)) return to_.import(from_, node, [this](i64 held) { budget_.check_copy(held); });
     if (is_mapping(from_, node)) return copy_mapping(node, path, depth);
     if (is_sequence(from_, node)) return copy_sequence(node, path, depth);
     fail_at(ErrorCode::NotSupported, at_.here(path),

@@ -8,6 +8,7 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "core/parser_memory.hpp"
 #include "core/utf8.hpp"
 #include "format/zip_fields.hpp"
 
@@ -200,6 +201,9 @@ class DirectoryReader {
               kMaxDirectoryBytes);
     if (entries < 1 || entries > bytes / zip::kCentralBytes)
       fail_at(ErrorCode::ZipDirectory, offset, "a directory of {} bytes cannot have {} entries", bytes, entries);
+    constexpr i64 kHeldForEach = sizeof(Entry) + sizeof(Extent) + sizeof(ZipRecord) + sizeof(u32);
+    if (const auto over = over_allowance(bytes, entries * kHeldForEach))
+      fail_at(ErrorCode::ZipDirectory, offset, "the directory's {} entries {}", entries, *over);
   }
 
   void read_entries() {

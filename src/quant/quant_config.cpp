@@ -400,6 +400,8 @@ QuantConfig with_words_file(QuantConfig config, std::string_view name, const Jso
 QuantConfig with_quantization_file(QuantConfig config, std::string_view name, const std::string& text) {
   const std::string strict = without_python_numbers(text);
   const JsonDocument document(strict, kMaxQuantConfigDepth);
+  if (document.fault() && document.fault()->kind == JsonFault::Kind::Memory)
+    fail(ErrorCode::ConfigJson, {}, "{}: {}", name, document.fault()->message);
   if (document.fault() || document.root().kind() != JsonKind::Object)
     fail(ErrorCode::ConfigJson, {}, "{} is no JSON object; it says how weights are quantized", name);
   return name == kModelOptConfig ? with_modelopt_file(std::move(config), document.root())

@@ -22,31 +22,35 @@ PY
 # Small values take many times the bytes that spell them: a file of nothing else is refused before it takes the memory.
 small_values() {
   ((SANITIZED)) && { skip "small values: a sanitizer's own memory is in the way"; return; }
-  local name file
-  python3 - "$WORK/small" <<'PY'
-import os, pathlib, sys, zipfile
-root = pathlib.Path(sys.argv[1])
-root.mkdir()
-for name, value, count in [("lists", b"]", 20_000_000), ("dicts", b"}", 20_000_000), ("ints", b"K\1", 10_000_000),
-                           ("strings", b"\x8c\0", 10_000_000), ("few", b"]", 100_000)]:
-    pickled = b"\x80\x04](" + value * count + b"e."
-    with zipfile.ZipFile(root / (name + ".pt"), "w") as archive:
-        archive.writestr("a/data.pkl", pickled)
-        archive.writestr("a/version", b"3\n")
-    (root / name).mkdir()
-    (root / name / ".metadata").write_bytes(pickled)
-PY
-  for name in lists dicts ints strings; do
-    for file in "$WORK/small/$name.pt" "$WORK/small/$name"; do
+  local kind file name ended
+  for kind in json pickle zip; do
+    python3 "$HERE/hostile_files.py" "$WORK/small" "$kind"
+    for file in "$WORK/small"/*_*; do
+      name=${file##*/}
       measure "$PROGRAM" inspect "$file"
-      check "20 MB of $name: refused" [ $? == 3 ]
-      check "20 MB of $name: named" grep -q 'pickle-limit' "$WORK/.err"
-      check "20 MB of $name: $PEAK KiB to inspect" [ "$PEAK" -lt 262144 ]
+      ended=$?
+      check "20 MB, $name: read or refused ($ended)" [ "$ended" == 0 -o "$ended" == 3 ]
+      check "20 MB, $name: $PEAK KiB to inspect" [ "$PEAK" -lt 262144 ]
+      case "$name" in
+        *_zeros | *_lists | *_ints | *_entries)
+          [ "$name" == metadata_entries ] && continue
+          check "20 MB, $name: refused" [ "$ended" == 3 ]
+          check "20 MB, $name: the way on" grep -q 'bytes of memory, and .* --max-memory' "$WORK/.err"
+          ;;
+      esac
     done
+    if [ "$kind" == json ]; then
+      measure "$PROGRAM" inspect "$WORK/small/sound"
+      check "100000 tensors with names of models are no matter" [ $? == 0 ]
+      measure "$PROGRAM" inspect "$WORK/small/short"
+      check "360000 tensors with names of a few digits: refused" [ $? == 3 ]
+      measure "$PROGRAM" inspect "$WORK/small/short" --max-memory 8GiB
+      check "360000 tensors with names of a few digits: more memory lets them in" [ $? == 0 ]
+      measure "$PROGRAM" inspect "$WORK/small/sound" --max-memory 4MiB
+      check "100000 tensors in 4 MiB: refused" [ $? == 3 ]
+    fi
+    rm -rf "$WORK/small"
   done
-  measure "$PROGRAM" inspect "$WORK/small/few.pt"
-  check "few small values are no matter" [ $? == 0 ]
-  rm -rf "$WORK/small"
 }
 
 # The memory of the process that started this one is not its own, though the kernel counts it in ru_maxrss.
