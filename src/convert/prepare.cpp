@@ -282,9 +282,8 @@ std::string covered_text(const Conversion& conversion) {
 
 /// Hubs have such models, and transformers saves none of MTP: the rest is whole. Empty where nothing is missing.
 std::string missing_mtp_text(const Recognition& model) {
+  if (!lacks_promised_mtp(model)) return {};
   const Architecture* const architecture = model.architecture.get();
-  if (architecture == nullptr || architecture->mtp_layers < 1) return {};
-  if (std::ranges::any_of(model.dense, [](const DenseMatrix& matrix) { return matrix.stack == "mtp"; })) return {};
   return fmt::format(
       "config.json promises {} MTP layer{} ({}), but the checkpoint has no tensor of one: the output has none, and a "
       "program that asks for it will not find it",

@@ -93,18 +93,25 @@ class NamingChooser {
   }
 
   [[noreturn]] void no_naming_fits() const {
-    const Naming* best = &namings().front();
+    const bool is_listed = std::ranges::any_of(namings(), [&](const Naming& row) { return lists_model_type(row); });
+    const Naming* best = nullptr;
     std::size_t most = 0;
     for (const Naming& naming : namings()) {
+      if (is_listed && !lists_model_type(naming)) continue;
       std::size_t explained = 0;
       for (const KeyGroup& group : keys_.groups())
         if (group.pattern_of(naming) != nullptr) explained += group.tensors.size();
-      if (explained > most) {
+      if (best == nullptr || explained > most) {
         most = explained;
         best = &naming;
       }
     }
     const TensorRef* key = keys_.first_unexplained(*best);
+    if (is_listed)
+      fail(ErrorCode::UnexplainedKey, {{}, key->name},
+           "config.json says model_type '{}', and experts of such models are known here as {}, which does not explain "
+           "'{}': this form of them has no naming",
+           model_type_, best->name, key->name);
     fail(ErrorCode::UnexplainedKey, {{}, key->name},
          "no single naming explains all expert keys: {} fits best, but not '{}'", best->name, key->name);
   }

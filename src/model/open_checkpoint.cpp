@@ -167,10 +167,22 @@ std::string decode_hint(const Error& error, const Source& source) {
                                       ErrorCode::UnexplainedKey, ErrorCode::ModelShape,    ErrorCode::ModelIncomplete,
                                       ErrorCode::NotDivisible,   ErrorCode::NoExperts,     ErrorCode::NotExact,
                                       ErrorCode::NoSpelling,     ErrorCode::NoMap,         ErrorCode::UnknownTensor};
+  if (std::ranges::find(kOfLayouts, error.code()) == std::end(kOfLayouts)) return {};
   const std::string method = read_quant_config(source.hints().config).method;
-  if (method.empty() || !holds_any_codes(source.inventory()) ||
-      std::ranges::find(kOfLayouts, error.code()) == std::end(kOfLayouts))
-    return {};
+  try {
+    const Quantization found = find_quantized(source.inventory(), quant_config_of(source, source.hints()));
+    // Decoding gives the weights other shapes, and some keys fewer.
+    if (error.code() == ErrorCode::UnexplainedKey)
+      (void)recognize_model(decoded_inventory(source.inventory(), found, Dtype::BF16), source.hints(), source.record(),
+                            {});
+    if (found.undecodable) return fmt::format(". '{}': {}", found.undecodable->tensor, found.undecodable->why);
+  } catch (const Error& fault) {
+    // An option that refuses next is no way on.
+    const std::string_view why = fault.what();
+    return std::string_view(error.what()).find(why) == std::string_view::npos ? fmt::format(". {}", why)
+                                                                              : std::string();
+  }
+  if (method.empty() || !holds_any_codes(source.inventory())) return {};
   return fmt::format(". Its weights are quantized ('{}' in quantization_config): --decode bf16 reads them as bf16",
                      method);
 }

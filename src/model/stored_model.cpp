@@ -136,6 +136,12 @@ std::string missing_ranks_text(const Source& source, const ModelHints& hints) {
       said, all, found.size(), found.size() == 1 ? "is" : "are", missing);
 }
 
+bool lacks_promised_mtp(const Recognition& model) {
+  const Architecture* const architecture = model.architecture.get();
+  return architecture != nullptr && architecture->mtp_layers > 0 &&
+         std::ranges::none_of(model.dense, [](const DenseMatrix& matrix) { return matrix.stack == "mtp"; });
+}
+
 std::vector<std::string> file_doubts(const Source& source, const ModelHints& hints) {
   std::vector<std::string> texts = source.info().warnings;
   if (std::string text = missing_ranks_text(source, hints); !text.empty()) texts.push_back(std::move(text));
@@ -148,6 +154,15 @@ std::vector<std::string> flaw_texts(const Source& source, const ModelHints& hint
   std::vector<std::string> texts = file_doubts(source, hints);
   // One shard of several is known to be a part.
   if (!lone_shard_text(source).empty()) return texts;
+  if (lacks_promised_mtp(model) || !model.flaws.empty())
+    for (const std::string& name : source.left_out())
+      if (name.ends_with(".safetensors") && !name.starts_with("consolidated"))
+        texts.push_back(fmt::format(
+            "{} is in no index, and the model is not whole without tensors that it may hold ({}): programs that go by "
+            "the index do not read it. Add its tensors to the weight_map of the index",
+            name,
+            model.flaws.empty() ? fmt::format("{} of config.json", model.architecture->mtp_field)
+                                : model.flaws.front().text));
   std::size_t flaws = 0;
   for (const ModelFlaw& flaw : model.flaws)
     if (flaw.kind != ModelFlaw::Kind::NotMoved && (keeps_keys || flaw.kind != ModelFlaw::Kind::OtherPrefix) &&

@@ -19,6 +19,9 @@ LoadsIn loads_in(const Source& source, const ModelHints& hints, const Recognitio
 /// names that it has.
 std::string why_not_whole(const Recognition& model, std::string_view rest, bool keeps_keys);
 
+/// Returns whether config.json says that there are MTP layers, and no tensor of one is there.
+bool lacks_promised_mtp(const Recognition& model);
+
 /// A sentence for each set of files of which another program may read a different one, or that lacks some.
 std::vector<std::string> file_doubts(const Source& source, const ModelHints& hints);
 

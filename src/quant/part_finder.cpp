@@ -465,15 +465,37 @@ void PartFinder::check_orphans() {
   for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) {
     const std::string& name = at(i).name;
     if (used.contains(i) || weights.contains(i)) continue;
-    if (is_any_of(name, kOfScales))
+    if (is_any_of(name, kOfScales)) {
+      refuse_foreign_codes(i, kOfScales);
       fail(ErrorCode::ScaleOrphan, {{}, name},
            "'{}': {} {}, scales of no quantized weight that is there; is the download complete?", name,
            dtype_name(at(i).dtype), shape_text(at(i).shape));
+    }
     if (is_any_of(name, kOfCodes))
       fail(ErrorCode::NotSupported, {{}, name},
            "'{}': codes in {} {} cannot be decoded; those in U8 (FP4) and I32 (INT4) can", name,
            dtype_name(at(i).dtype), shape_text(at(i).shape));
     if (const std::string why = why_left_over(at(i)); !why.empty()) cannot_decode(i, ErrorCode::ScaleOrphan, why);
+  }
+}
+
+void PartFinder::refuse_foreign_codes(std::size_t scales, std::span<const TensorKind> kinds) {
+  constexpr std::array kForeign = {Dtype::F8_E4M3FNUZ, Dtype::F8_E5M2FNUZ, Dtype::F4, Dtype::F6_E2M3,
+                                   Dtype::F6_E3M2,     Dtype::U32,         Dtype::U16};
+  for (const TensorKind kind : kinds) {
+    const auto name = weight_name(at(scales).name, kind);
+    if (!name) continue;
+    for (const std::string& weight : {name->of(TensorKind::Weight), name->base}) {
+      const auto codes = std::ranges::find(inventory_.tensors, weight, &TensorRef::name);
+      if (codes == inventory_.tensors.end() || std::ranges::find(kForeign, codes->dtype) == kForeign.end()) continue;
+      const bool is_mlx = codes->dtype == Dtype::U32;
+      fail(ErrorCode::NotSupported, {{}, weight},
+           "'{}' holds codes in {} {}, with scales in '{}'{}: --decode has no rule for them{}", weight,
+           dtype_name(codes->dtype), shape_text(codes->shape), at(scales).name,
+           is_mlx ? ", as MLX (mlx-lm) stores quantized weights" : "",
+           is_mlx ? "; mlx-lm dequantizes them (mlx_lm.convert --dequantize)"
+                  : "; those in F8_E4M3, F8_E5M2, I8, U8 (FP4) and I32 (INT4) can be decoded");
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -130,6 +131,8 @@ class PartFinder {
 
  private:
   ScaleCell cell_of(const QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const;
+  /// Refuses scales whose weight is there, as codes that no decoder takes.
+  void refuse_foreign_codes(std::size_t scales, std::span<const TensorKind> kinds);
   /// Says why a tensor that no weight takes is no part of a decoded model; empty where it may be one.
   static std::string why_left_over(const TensorRef& tensor);
   /// Only compressed-tensors' patterns are tried; of other methods' words programs differ in what they match.

@@ -3,7 +3,7 @@ import json
 import pathlib
 import struct
 
-from case import Case, Run, both, config_changed, tensors_changed
+from case import Case, Run, both, config_changed, read_safetensors, tensors_changed
 
 
 def recorded_naming(naming: str):
@@ -168,8 +168,76 @@ COPY_CASES = [
       for steps in (0.8, -1.0) for index in (0, 300, 767)),
 ]
 
+DECODE = "convert SRC OUT --decode bf16"
+MESSAGES = "quantized_messages"
+FALSE_WAYS = r"download complete|--decode bf16 reads them"
+
+
+def refusals(says: str) -> list[Run]:
+    return [Run(command, (3, 4), says=says, never_says=FALSE_WAYS)
+            for command in (DECODE, "convert SRC OUT --to megatron", "inspect SRC --strict")]
+
+
+def shard_is(content: bytes):
+    """Returns a change that puts something else in place of the second shard."""
+
+    def change(source: pathlib.Path) -> None:
+        (source / "model-00002-of-00003.safetensors").write_bytes(content)
+
+    return change
+
+
+def dtype_is(dtype: str):
+    """Returns a change of the codes' dtype to another one of eight bits."""
+
+    def edit(tensors: dict) -> None:
+        for name, (old, shape, data) in tensors.items():
+            if old == "F8_E4M3FNUZ":
+                tensors[name] = dtype, shape, data
+
+    return tensors_changed(edit)
+
+
+def scales_are_of_rows(source: pathlib.Path) -> None:
+    path = source / "config.json"
+    config = json.loads(path.read_text())
+    config["quantization_config"]["config_groups"]["group_0"]["weights"]["strategy"] = "channel"
+    path.write_text(json.dumps(config))
+
+
+def second_file_listed(source: pathlib.Path) -> None:
+    path = source / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"].update({name: "mtp.safetensors" for name in read_safetensors(source / "mtp.safetensors")})
+    path.write_text(json.dumps(index))
+
+
+MESSAGE_CASES = [
+    Case(MESSAGES, "src_fnuz", refusals(r"F8_E4M3FNUZ \[")),
+    Case(MESSAGES, "src_fnuz", refusals(r"F8_E5M2FNUZ \["), change=dtype_is("F8_E5M2FNUZ"), note="e5m2"),
+    Case(MESSAGES, "src_fnuz", [Run(DECODE), Run("inspect SRC --strict")], note="e4m3",
+         change=both(dtype_is("F8_E4M3"), scales_are_of_rows)),
+    Case(MESSAGES, "src_f4", refusals(r"codes in F4 \[")),
+    Case(MESSAGES, "src_bnb", refusals("bitsandbytes")),
+    Case(MESSAGES, "src_mlx", refusals("MLX")),
+    Case(MESSAGES, "src_llama4", refusals("llama4")),
+    Case(MESSAGES, "src_lfs", refusals("Git LFS")),
+    *(Case(MESSAGES, "src_lfs", refusals(says), change=shard_is(content), note=note) for note, says, content in (
+        ("html", "HTML", b"<!DOCTYPE html>\n<html><head><title>404</title></head></html>\n"),
+        ("xml", "HTML or XML", b"\n<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>\n"),
+        ("text", "it is text", b"Access to model x/y is restricted and you are not in the authorized list.\n"),
+        ("binary", "header", bytes(range(128, 256))))),
+    Case(MESSAGES, "src_unlisted_mtp", [Run("inspect SRC --strict", 3, says=r"mtp\.safetensors is in no index"),
+                                        Run("convert SRC OUT --to megatron", says=r"warning: mtp\.safetensors")]),
+    Case(MESSAGES, "src_unlisted_mtp", [Run("inspect SRC --strict", never_says="in no index")],
+         change=second_file_listed, note="listed"),
+    Case(MESSAGES, "src_unlisted_mtp", [Run("inspect SRC --strict", never_says="in no index")],
+         change=config_changed(num_nextn_predict_layers=0), note="not promised"),
+]
+
 CASES = [
     *COPY_CASES,
+    *MESSAGE_CASES,
     Case("small_messages", "src_mlx", [Run("inspect SRC", 0)]),
     *QWEN3_VL_CASES,
 ]
