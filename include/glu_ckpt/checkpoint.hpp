@@ -131,7 +131,7 @@ struct CheckpointInfo {
   Structure structure;
   /// The tensors of the inventory that are quantized weights, shown as what they decode to; sorted.
   std::vector<std::size_t> decoded_weights;
-  /// The number of its tensors that are other codes, or other scales, of the same weights than are stored.
+  /// How many tensors are presented re-encoded: the same weights in other codes or scales than on disk.
   i64 recast_tensors = 0;
 
   /// Bytes of all tensor files, headers included.

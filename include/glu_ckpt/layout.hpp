@@ -414,7 +414,7 @@ struct Recognition {
   /// `others`, too.
   std::vector<DenseMatrix> dense;
   std::vector<TensorCopy> copies;
-  /// The tensors of `others` whose keys the architecture knows and whose shapes, or layers, are not what it says.
+  /// Tensors of `others` whose key is known, but whose shape or layer contradicts config.json.
   std::vector<DenseMisfit> misfits;
   std::vector<IdleTensor> idle;
   /// The text that a wrapper of the model, or a directory of one rank, put in front of all keys: "_orig_mod.".

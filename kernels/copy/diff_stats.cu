@@ -304,7 +304,7 @@ __device__ __noinline__ Largest<typename Element::Number> with_step(const Buffer
   return largest;
 }
 
-/// What one thread compares.
+/// Compares one thread's share of the vectors.
 template <typename Element>
 class Comparison {
  public:

@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kElementThreads) decode_any_word_kernel(WordWe
 
 // ---- squares ------------------------------------------------------------------------------------
 
-/// Two codes as numbers: behind the bits of `kBase` they are one of the type, larger by what those are.
+/// Two codes as numbers: a 4-bit code in the low mantissa bits of `kBase` (1024.0, or 128.0 for bf16) is kBase + code.
 template <typename Scale>
 struct PairMath;
 template <>

@@ -191,7 +191,7 @@ class FlawFinder {
     });
   }
 
-  /// What stands in for a part is no gap, though nothing moves it.
+  /// A tensor that stands in for a part fills its place, though nothing moves it.
   bool is_there(const LayerId& id, const Parts& parts, const PartId& part) {
     if (parts.contains(part)) return true;
     auto found = stand_ins_.find({id, part});

@@ -21,18 +21,18 @@ namespace {
 /// The models in which an argument has a say.
 enum class In {
   Every,
-  /// Those with multi-latent attention, and those without.
+  /// Arguments of models with multi-latent attention, and of models without.
   Latent,
   Usual,
-  /// Those with YaRN, and of them those with and without multi-latent attention.
+  /// Arguments of models with YaRN; then of those among them with and without multi-latent attention.
   Yarn,
   UsualYarn,
-  /// Those that choose groups of experts first.
+  /// Arguments of models that choose groups of experts first.
   Groups,
-  /// Those that choose several experts by a softmax.
+  /// Arguments of models that choose several experts by a softmax.
   SeveralBySoftmax,
   QueryGroups,
-  /// Those whose linear layers have no bias; elsewhere q, k and v have one as well.
+  /// Arguments of models whose linear layers have no bias; in all others q, k and v have one as well.
   NoOtherBias,
 };
 

@@ -20,9 +20,8 @@ void ByteWriter::text(std::string_view value) {
 
 void ByteReader::refuse(const char* why) const {
   fail(ErrorCode::Io, {},
-       "{} of {} bytes {} at byte {}: processes of one run must be of one version on one kind of "
-       "machine",
-       what_, bytes_.size(), why, at_);
+       "{} ({} bytes) {} at byte {}: do all ranks run the same glu-ckpt build, on one kind of machine?", what_,
+       bytes_.size(), why, at_);
 }
 
 i64 ByteReader::number() {

@@ -99,7 +99,7 @@ void StagedDir::check_replaces_file() const {
        final_.string(), kind == PathKind::Directory ? "a directory" : "no regular file");
 }
 
-/// What a short run left is not worth looking at.
+/// Removes what a short run left: it is not worth looking at.
 void StagedDir::begin_anew() {
   if (const int error = remove_others(); error != 0) fail_errno(error, "remove what an earlier run left in", staging_);
   resumed_ = false;

@@ -1,5 +1,5 @@
 #pragma once
-/// What is to be said of the arguments that a trainer saved in a checkpoint.
+/// Sentences about the arguments that a trainer saved in a checkpoint.
 
 #include <string>
 #include <vector>

@@ -69,8 +69,9 @@ TokenPadding make_token_padding(std::span<const i64> splits, i64 alignment) {
 
 std::vector<PaddingRun> padding_runs(const TokenPadding& padding, i64 row_bytes) {
   if (row_bytes < 1 || padding.splits.size() != padding.padded_splits.size())
-    fail(ErrorCode::Usage, {}, "rows of {} bytes; {} splits and {} padded ones", row_bytes, padding.splits.size(),
-         padding.padded_splits.size());
+    fail(ErrorCode::Usage, {},
+         "row_bytes is {} and must be positive; splits ({}) and padded_splits ({}) must have equal length", row_bytes,
+         padding.splits.size(), padding.padded_splits.size());
   if (!checked_mul(padding.padded_rows, row_bytes))
     fail(ErrorCode::ShapeOverflow, {}, "{} rows of {} bytes: too many", padding.padded_rows, row_bytes);
   check_sums(padding);

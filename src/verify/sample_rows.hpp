@@ -22,10 +22,10 @@ struct Sample {
   std::string difference;
 };
 
-/// Compares, of each of `tensors`, which are b's, the first and the last row and, as far as the limits go, some that
-/// `seed` chooses; where there are too many tensors for that, of as many as `seed` chooses. Each side is read by its
-/// own placements. Of matrices that are stored transposed the first elements of a row stand for it. Both models consist
-/// of the same matrices and tensors (first_unlike()).
+/// For each of b's `tensors`, compares the first row, the last row, and some rows chosen by `seed`, up to the limits.
+/// If there are too many tensors for the limits, `seed` chooses the tensors, too. Each side is read by its own
+/// placements. In a matrix that is stored transposed, the first elements of a row stand for the row. Both models must
+/// consist of the same matrices and tensors (first_unlike()).
 Sample sample_rows(const Model& a, const Model& b, std::span<const std::size_t> tensors, const Backend& backend,
                    const ExecuteOptions& options, u64 seed, const SampleLimits& limits = {});
 
