@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Checks who includes whom, that code outside of src/families names no family of models and code outside of
 src/quant/formats no quantized format, that no .cu reaches <filesystem>, that names of files and of shared types are
-unique, that the functions that docs/architecture.md follows are in the files that it says, and that src/io, src/format
-and what decides about a conversion's output reach the disk through src/io/system_calls.cpp alone. See
-docs/architecture.md, "Rooms".
+unique, that the functions that docs/architecture.md follows are in the files that it says, that READMEs of rooms say
+what those may include, and that src/io, src/format and what decides about a conversion's output reach the disk through
+src/io/system_calls.cpp alone. See docs/architecture.md, "Rooms".
 
 Prints one line per offence and exits 1 if there is one.
 """
@@ -274,8 +274,21 @@ def unknown_functions():
         yield "docs/architecture.md: no row names a function and its file"
 
 
+def stale_readmes():
+    """Each room's README ends with what it may include."""
+    for room, rooms in MAY_INCLUDE.items():
+        path = ROOT / "src" / room / "README.md"
+        if not path.is_file():
+            continue
+        public = ", ".join(sorted(MAY_INCLUDE_PUBLIC.get(room, ())))
+        line = "May include: " + (", ".join(sorted(rooms - {room})) or "nothing else")
+        line += f"; public headers of {public}." if public else "."
+        if path.read_text(encoding="utf-8").splitlines()[-1] != line:
+            yield f"src/{room}/README.md: its last line has to be: {line}"
+
+
 def main():
-    offences = list(unknown_functions())
+    offences = [*unknown_functions(), *stale_readmes()]
     formats = re.compile("|".join(sorted(format_words())))
     families = re.compile("|".join(sorted(map(re.escape, model_types()))))
     seen = {}
