@@ -10,8 +10,8 @@
 namespace glu_ckpt {
 namespace {
 
-/// The format of a weight's codes. A second scale is what tells two of them apart.
 const QuantFormat& format_of(const QuantizedTensor& weight) {
+  if (weight.format != nullptr) return *weight.format;
   for (const QuantFormat* format : quant_formats())
     for (const CodeForm& form : format->forms)
       if (form.codes == weight.codes && form.has_second_scale() == weight.global.has_value()) return *format;

@@ -235,6 +235,7 @@ class Finder : private PartFinder {
     const auto [format, form] = form_of(weight);
     if (form->has_second_scale()) require_algorithm_is_not(at(number), "FP8");
     set_fp4_cell(weight, *form);
+    weight.format = format;
     require_strategy(weight);
     for (const FormatPart& part : form->parts) {
       if (part.use == PartUse::Inputs) take_if_there(name, part.kind);

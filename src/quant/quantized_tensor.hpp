@@ -11,6 +11,7 @@
 #include "glu_ckpt/layout.hpp"
 #include "glu_ckpt/ops/decode_codes.hpp"
 #include "glu_ckpt/tensor.hpp"
+#include "quant/formats/quant_format.hpp"
 
 namespace glu_ckpt {
 
@@ -21,6 +22,8 @@ struct QuantizedTensor {
   /// The shape of the decoded tensor: [..., rows, cols], or [..., cols, rows] where it is `transposed`.
   std::vector<i64> shape;
   Codes codes = Codes::E4m3;
+  /// Its format, where the tensors tell; else its codes do.
+  const QuantFormat* format = nullptr;
   /// Matrices of the tensor, one for each index of its leading axes; each is [rows, cols] as its codes are stored,
   /// which is [out, in] unless `in_out`.
   i64 matrices = 1;
