@@ -149,11 +149,13 @@ def _indexed(index, shards):
     if not isinstance(where, dict) or not all(isinstance(file, str) for file in where.values()):
         raise Broken("the index has no map")
     for name, file in where.items():
+        if file not in shards and any(name in tensors for tensors, _ in shards.values()):
+            raise Unclear(f"the index names {name} in {file}, and another file has it")
         if file not in shards or name not in shards[file][0]:
             raise Broken(f"the index names {name} in {file}, where it is not")
     used = set(where.values())
     if left := {name for file in used for name in shards[file][0]} - where.keys():
         raise Broken(f"the index does not name {min(left)}")
     if "model.safetensors" in shards and "model.safetensors" not in used:
-        raise Broken("a model.safetensors beside the index, which transformers prefers")
+        raise Unclear("a model.safetensors beside the index: transformers takes it, the program the index's")
     return used

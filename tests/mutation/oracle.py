@@ -1,5 +1,6 @@
 """Judges an input without the program: is it one model, and what does Megatron's form of it hold?"""
 import dataclasses
+import math
 import pathlib
 import re
 
@@ -15,6 +16,18 @@ class Verdict:
     reason: str = ""
     tensors: dict = dataclasses.field(default_factory=dict)
     model: object = None
+    # All names begin with a text, or config.json has a stale quantization_config: a trainer's form has neither, and what
+    # loads the checkpoint as it is stumbles over both.
+    is_wrapped: bool = False
+
+
+def unwrapped(tensors):
+    """The tensors without the text that wrappers put in front of all of them."""
+    embedding = "model.embed_tokens.weight"
+    texts = [name.removesuffix(embedding) for name in tensors if name.endswith(embedding)]
+    if len(texts) != 1 or not texts[0] or not all(name.startswith(texts[0]) for name in tensors):
+        return tensors, False
+    return {name.removeprefix(texts[0]): tensor for name, tensor in tensors.items()}, True
 
 
 def judge(files):
@@ -29,14 +42,19 @@ def judge(files):
     tensors = {}
     try:
         tensors, config, metadata = checkpoint.read_files(files)
+        tensors, is_wrapped = unwrapped(tensors)
         model = models.Model(config)
         wanted = models.all_tensors(model, tensors)
+        if is_stale := quantized.is_stale(tensors, config):
+            config = {name: value for name, value in config.items() if name != "quantization_config"}
         plain = quantized.logical(tensors, config, wanted)
         if lost := wanted.keys() - plain.keys():
             raise Broken(f"no {min(lost)}")
         if more := plain.keys() - wanted.keys():
             raise Unclear("inv_freq") if all("inv_freq" in name for name in more) else Broken(f"{min(more)} has no place")
         for name, tensor in plain.items():
+            if list(tensor.shape) == [math.prod(wanted[name])] and ".experts." in name and len(wanted[name]) > 1:
+                raise Unclear("experts in a flat buffer, which Megatron has")
             if list(tensor.shape) != list(wanted[name]):
                 raise Broken(f"{name} is {tensor.shape}, config.json says {wanted[name]}")
             if tensor.dtype not in (*models.FLOATS, "F64"):
@@ -45,7 +63,7 @@ def judge(files):
             raise Unclear("a record")
         if len(plain) == len(tensors):
             models.megatron(model, tensors, 0)
-        return Verdict("sound", "", tensors, model)
+        return Verdict("sound", "", tensors, model, is_wrapped or is_stale)
     except Broken as error:
         return Verdict("model", str(error), tensors)
     except Unclear as error:

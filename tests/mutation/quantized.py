@@ -63,6 +63,13 @@ def parts_of(quant, o, i):
     raise Unclear("another method of quantization")
 
 
+def is_stale(tensors, config):
+    """A quantization_config, and no tensor that could be codes or scales."""
+    return isinstance(config.get("quantization_config"), dict) and not any(
+        tensor.dtype not in (*FLOATS, "F64") or name.rpartition(".")[2] in TAILS or BLOCKS.match(name)
+        for name, tensor in tensors.items())  # fmt: skip
+
+
 def logical(tensors, config, wanted):
     """The tensors with each quantized weight as one BF16 tensor without data; `wanted` says the shapes of weights."""
     quant, out, modules = config.get("quantization_config"), {}, {}
@@ -78,8 +85,6 @@ def logical(tensors, config, wanted):
         if quant is not None or modules:
             raise Broken("parts of quantized weights, and no quantization_config")
         return out
-    if not modules:
-        raise Broken("a quantization_config, and no quantized weight")
     for name, parts in modules.items():
         shape = wanted.get(name)
         if shape is None or len(shape) != (3 if quant.get("quant_method") == "mxfp4" else 2):
@@ -97,7 +102,7 @@ def logical(tensors, config, wanted):
             if part not in right:
                 raise Broken(f"{name}: {part} beside it")
             if tensor.dtype not in right[part][0] or list(tensor.shape) != right[part][1]:
-                if part == "input_scale" or (list(tensor.shape) in ([], [1]) and right[part][1] in ([], [1])):
+                if part == "input_scale" or (list(tensor.shape) in ([], [1], [1, 1]) and right[part][1] in ([], [1])):
                     raise Unclear("another shape of one number")
                 raise Broken(f"{name}: {part} is {tensor.dtype} {tensor.shape}, right is {right[part]}")
         if "weight_shape" in parts and list(struct.unpack("<2q", parts["weight_shape"].data)) != list(shape):
