@@ -64,7 +64,7 @@ std::string why_not_whole(const Recognition& model, std::string_view rest, bool 
            (flaw.kind == Kind::ExtraMtp && rest == "hf");
   };
   const auto flaw = std::ranges::find_if(model.flaws, counts);
-  return flaw == model.flaws.end() ? std::string() : flaw->text;
+  return broken == model.flaws.end() ? std::string() : flaw->text;
 }
 
 namespace {
@@ -154,15 +154,16 @@ std::vector<std::string> flaw_texts(const Source& source, const ModelHints& hint
   std::vector<std::string> texts = file_doubts(source, hints);
   // One shard of several is known to be a part.
   if (!lone_shard_text(source).empty()) return texts;
-  if (lacks_promised_mtp(model) || !model.flaws.empty())
+  const auto broken = std::ranges::find(model.flaws, ModelFlaw::Kind::Broken, &ModelFlaw::kind);
+  if (lacks_promised_mtp(model) || broken != model.flaws.end())
     for (const std::string& name : source.left_out())
       if (name.ends_with(".safetensors") && !name.starts_with("consolidated"))
         texts.push_back(fmt::format(
             "{} is in no index, and the model is not whole without tensors that it may hold ({}): programs that go by "
             "the index do not read it. Add its tensors to the weight_map of the index",
             name,
-            model.flaws.empty() ? fmt::format("{} of config.json", model.architecture->mtp_field)
-                                : model.flaws.front().text));
+            broken == model.flaws.end() ? fmt::format("{} of config.json", model.architecture->mtp_field)
+                                        : broken->text));
   std::size_t flaws = 0;
   for (const ModelFlaw& flaw : model.flaws)
     if (flaw.kind != ModelFlaw::Kind::NotMoved && (keeps_keys || flaw.kind != ModelFlaw::Kind::OtherPrefix) &&
