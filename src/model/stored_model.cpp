@@ -64,7 +64,7 @@ std::string why_not_whole(const Recognition& model, std::string_view rest, bool 
            (flaw.kind == Kind::ExtraMtp && rest == "hf");
   };
   const auto flaw = std::ranges::find_if(model.flaws, counts);
-  return broken == model.flaws.end() ? std::string() : flaw->text;
+  return flaw == model.flaws.end() ? std::string() : flaw->text;
 }
 
 namespace {
