@@ -231,9 +231,7 @@ def disk_offence(path, room, line):
 
 
 # What only the files of src/families may spell: a family's model_type.
-MODEL_TYPE = re.compile(r'\.model_type = "([a-z0-9_.-]+)"|^ *\{"([a-z0-9_.-]+)", "(?:hf:)?[a-z]')
-# Their table of the arguments that trainers saved has a row a family. It belongs to the families' files.
-NAMES_FAMILIES = {"trained_family.cpp"}
+MODEL_TYPE = re.compile(r'\.model_type = "([a-z0-9_.-]+)"|^ *\{"([a-z0-9_.-]+)", "(?:hf:|[a-z]+[ ,])')
 
 
 def model_types():
@@ -311,7 +309,7 @@ def main():
             match = INCLUDE.match(line)
             if match and (offence := offence_of(room, path.parts[0] == "include", *match.groups())):
                 offences.append(f"{path}:{number}: {match.group(2)}: {offence}")
-            if room != "families" and path.name not in NAMES_FAMILIES and (name := families.search(line.split("//")[0])):
+            if room != "families" and (name := families.search(line.split("//")[0])):
                 offences.append(f"{path}:{number}: {name.group(0)}: generic code names no family; src/families does")
             if (room != "quant/formats" and path.parts[0] == "src" and path.name not in NAMES_FORMATS
                     and (word := formats.search(line.split("//")[0]))):

@@ -12,7 +12,6 @@
 #include <map>
 #include <optional>
 
-#include "families/saved_args.hpp"
 #include "families/yarn_scale.hpp"
 
 namespace glu_ckpt {
@@ -66,6 +65,7 @@ constexpr auto kArgs = std::to_array<ModelArg>({
     {"heterogeneous_block_specs", In::Every, "False"},
     {"spec", In::Every, "[]"},
     {"use_mup", In::Every, "False"},
+    {"mtp_num_layers", In::Every, "0"},
     {"moe_latent_size", In::Every, "0"},
     {"use_legacy_models", In::Every, "False"},
     // activation
@@ -119,6 +119,7 @@ constexpr auto kArgs = std::to_array<ModelArg>({
     {"moe_router_topk_scaling_factor", In::Every, "0|1"},
     {"moe_router_force_load_balancing", In::Every, "False"},
     {"moe_apply_probs_on_input", In::Every, "False"},
+    {"moe_shared_expert_intermediate_size", In::Every, "0"},
     {"moe_shared_expert_gate", In::Every, "False"},
     {"moe_expert_capacity_factor"},
 });
@@ -216,24 +217,6 @@ bool is_among(std::string_view value, std::string_view list) {
   return false;
 }
 
-/// A saved value as Python would print it.
-std::string word_of(const JsonValue& value) {
-  switch (value.kind()) {
-    case JsonKind::Null: return std::string(kNone);
-    case JsonKind::Object: return "{...}";
-    case JsonKind::Array: {
-      std::string text;
-      for (const JsonValue item : value.items()) text += (text.empty() ? "" : ", ") + word_of(item);
-      return "[" + text + "]";
-    }
-    default: break;
-  }
-  if (const auto flag = value.get<bool>()) return *flag ? "True" : "False";
-  if (const auto integer = value.get<i64>()) return fmt::format("{}", *integer);
-  if (const auto number = value.get<double>()) return fmt::format("{}", *number);
-  return std::string(value.get<std::string_view>().value_or(""));
-}
-
 /// "[0]*1+[1]*2" as flags, a text for each layer.
 std::vector<bool> flags_in(std::string_view pattern) {
   std::vector<bool> flags;
@@ -325,7 +308,7 @@ class Comparison {
   void compare(const ModelArg& arg) {
     const auto value = document_.root().find(arg.name);
     if (!value) return;
-    const std::string saved = word_of(*value);
+    const std::string saved = python_word(*value);
     std::string_view option = arg.option.empty() ? arg.name : arg.option;
     if (option.starts_with('!')) {
       const std::string opposite = asked_.contains(option.substr(1)) ? "False" : "True";
@@ -398,7 +381,7 @@ class Comparison {
     constexpr std::string_view kName = "moe_router_load_balancing_type";
     const auto value = document_.root().find(kName);
     if (!value) return;
-    const std::string saved = word_of(*value);
+    const std::string saved = python_word(*value);
     if (saved.find("sinkhorn") != saved.npos) add(kName, saved, "none");
   }
 
@@ -409,7 +392,7 @@ class Comparison {
           std::ranges::find(kNoSay, name) != kNoSay.end() ||
           std::ranges::none_of(kModelWords, [&](std::string_view word) { return name.starts_with(word); }))
         continue;
-      const std::string saved = word_of(value);
+      const std::string saved = python_word(value);
       if (!is_among(saved, "None|False|0|1|[]|")) add(name, saved, std::string(kNone));
     }
   }
@@ -425,6 +408,30 @@ class Comparison {
 std::vector<ArgumentDifference> argument_differences(const std::string& asked, const std::string& saved,
                                                      const Inventory& tensors) {
   return Comparison(asked, saved, tensors).run();
+}
+
+std::vector<ArgumentDifference> unread_arguments(const SavedArgs& args, const std::vector<std::string_view>& read) {
+  const bool latent = args.flag("multi_latent_attention");
+  const auto has_say = [&](In in) {
+    switch (in) {
+      case In::Every: return true;
+      case In::Usual: return !latent;
+      case In::SeveralBySoftmax:
+        return args.text("moe_router_score_function") != "sigmoid" && args.integer("moe_router_topk") != 1;
+      case In::NoOtherBias: return !args.flag("add_bias_linear");
+      default: return false;  // They are read with the argument that brings them into play.
+    }
+  };
+  const auto is_read = [&](std::string_view name) { return std::ranges::find(read, name) != read.end(); };
+  std::vector<ArgumentDifference> unread;
+  for (const ModelArg& arg : kArgs) {
+    const std::string word = args.word(arg.name);
+    if (word.empty() || arg.neutral.empty() || !has_say(arg.in) || is_read(arg.name) || is_read(arg.option) ||
+        is_among(word, arg.neutral))
+      continue;
+    unread.push_back({std::string(arg.name), word, std::string(arg.neutral.substr(0, arg.neutral.find('|')))});
+  }
+  return unread;
 }
 
 }  // namespace glu_ckpt

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "families/saved_args.hpp"
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
@@ -21,5 +22,9 @@ struct ArgumentDifference {
 /// YaRN.
 std::vector<ArgumentDifference> argument_differences(const std::string& asked, const std::string& saved,
                                                      const Inventory& tensors);
+
+/// The saved arguments that change what the model computes and that none of `read` reads; `asked` is what they are in a
+/// model of a family without a row for them.
+std::vector<ArgumentDifference> unread_arguments(const SavedArgs& args, const std::vector<std::string_view>& read);
 
 }  // namespace glu_ckpt

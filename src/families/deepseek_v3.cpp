@@ -1,5 +1,6 @@
 /// DeepSeek-V3.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
@@ -20,7 +21,10 @@ constexpr auto kDeepseekV3Experts = std::to_array<Naming>({
 
 constexpr auto kDeepseekV3Families = std::to_array<Family>({
     {.model_type = "deepseek_v3",
+     .model_class = "DeepseekV3ForCausalLM",
      .naming = hf_naming(kHfLatent, kHfCorrectedRouter, kHfDense, kHfMtp),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kLatentArgs, kTwoWidthArgs, kTopkArgs, kCorrectedArgs, kNoauxArgs,
+              kNextTokenArgs},
      .expert_naming = "hf:deepseek_v3",
      .torchtitan = &kTitanLatentNaming,
      .attention = Attention::Latent,

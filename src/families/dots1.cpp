@@ -1,5 +1,6 @@
 /// dots.llm1.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
@@ -7,7 +8,10 @@ namespace {
 
 constexpr auto kDots1Families = std::to_array<Family>({
     {.model_type = "dots1",
+     .model_class = "Dots1ForCausalLM",
      .naming = hf_naming(kHfGrouped, kHfQkNorm, kHfCorrectedRouter, kHfDense),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kQkNormArgs, kUsualLayerArgs, kYarnArgs,
+              kTwoWidthArgs, kTopkArgs, kCorrectedArgs, kExpertBiasArgs},
      .expert_naming = "hf:deepseek_v3",
      .window = Window::FromLayer,
      .corrected_router = true,

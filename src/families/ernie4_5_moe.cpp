@@ -1,5 +1,6 @@
 /// ERNIE 4.5 MoE.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
@@ -17,9 +18,20 @@ constexpr auto kErnieRouter = std::to_array<DenseRow>({
      Form::OneRow},
 });
 
+constexpr auto kErnieArgs = std::to_array<ArgRow>({
+    {"use_bias", "add_bias_linear", nullptr, only, "False", "false"},
+    {"moe_num_experts", "num_experts", write_num_experts, as_integer},
+    {"moe_num_shared_experts", "moe_shared_expert_intermediate_size", nullptr, shared_experts_if_any},
+    {"moe_layer_start_index", "moe_layer_freq", write_expert_layers, first_dense},
+    {"moe_k", "moe_router_topk", write_router, as_integer},
+});
+
 constexpr auto kErnie45MoeFamilies = std::to_array<Family>({
     {.model_type = "ernie4_5_moe",
+     .model_class = "Ernie4_5_MoeForCausalLM",
      .naming = hf_naming(kHfGrouped, kErnieRouter, kHfDense),
+     .args = {kModelArgs, kSwigluArgs, kGroupedArgs, kUsualLayerArgs, kYarnArgs, kInterleavedRopeArgs, kTwoWidthArgs,
+              kErnieArgs, kSoftmaxArgs, kRenormalisedArgs},
      .expert_naming = "hf:deepseek_v3",
      .scores = Scores::Softmax,
      .renormalised = Renormalised::Always,

@@ -14,6 +14,8 @@
 
 namespace glu_ckpt {
 
+struct ArgRow;
+
 enum class Attention : std::uint8_t {
   /// q, k and v, with as many query heads to each key head as the sizes say.
   Grouped,
@@ -51,9 +53,13 @@ enum class Window : std::uint8_t {
 /// A family of Hugging Face: its models' config.json and keys.
 struct Family {
   std::string_view model_type;
+  /// The class in `architectures` of a config.json that is made from a trainer's arguments; empty: none is made.
+  std::string_view model_class{};
   /// Values of model_type of multimodal models whose language model is one of the family's.
   std::array<std::string_view, 2> wrappers{};
   DenseNaming naming;
+  /// The fields of its config.json and Megatron-LM's arguments, in the order of both texts.
+  std::array<std::span<const ArgRow>, 14> args{};
   /// The row that spells its experts, and one that transformers saves them in instead.
   std::string_view expert_naming;
   std::string_view other_expert_naming{};

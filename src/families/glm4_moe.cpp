@@ -1,13 +1,22 @@
 /// GLM-4.5 and 4.6.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
 namespace {
 
+constexpr auto kGlmArgs = std::to_array<ArgRow>({
+    {"use_qk_norm", "qk_layernorm", write_qk_norms, head_norms},
+    {"attention_bias", "add_qkv_bias", nullptr, as_flag},
+});
+
 constexpr auto kGlm4MoeFamilies = std::to_array<Family>({
     {.model_type = "glm4_moe",
+     .model_class = "Glm4MoeForCausalLM",
      .naming = hf_naming(kHfGrouped, kHfOptionalQkNorm, kHfCorrectedRouter, kHfDense, kHfMtp),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kGlmArgs, kUsualLayerArgs, kYarnArgs,
+              kPartialRopeArgs, kTwoWidthArgs, kTopkArgs, kCorrectedArgs, kExpertBiasArgs, kNextTokenArgs},
      .expert_naming = "hf:deepseek_v3",
      .corrected_router = true,
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072,

@@ -1,13 +1,19 @@
 /// GLM-4.7-Flash.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
 namespace {
 
+constexpr auto kLiteArgs = std::to_array<ArgRow>({{"mlp_layer_types", "moe_layer_freq", nullptr, layer_kinds}});
+
 constexpr auto kGlm4MoeLiteFamilies = std::to_array<Family>({
     {.model_type = "glm4_moe_lite",
+     .model_class = "Glm4MoeLiteForCausalLM",
      .naming = hf_naming(kHfLatent, kHfCorrectedRouter, kHfDense, kHfMtp),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kLatentArgs, kTwoWidthArgs, kTopkArgs, kCorrectedArgs, kNoauxArgs,
+              kNextTokenArgs, kLiteArgs},
      .expert_naming = "hf:deepseek_v3",
      .torchtitan = &kTitanLatentNaming,
      .attention = Attention::Latent,

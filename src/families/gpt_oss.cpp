@@ -1,5 +1,6 @@
 /// gpt-oss.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
@@ -23,9 +24,25 @@ constexpr auto kGptOssExperts = std::to_array<Naming>({
      .router = "mlp.router.weight"},
 });
 
+constexpr auto kGptOssArgs = std::to_array<ArgRow>({
+    {"hidden_act", "quick_geglu", write_quick_geglu, always, "True", "\"silu\""},
+    {"swiglu_limit", "activation_func_clamp_value", nullptr, as_float},
+    {"attention_bias", "add_bias_linear", nullptr, always, "True", "true"},
+    // add_bias_linear says it of all layers.
+    {"", "add_qkv_bias", nullptr, constant},
+    {"", "glu_linear_offset", nullptr, only, "1"},
+    {"", "softmax_type", write_value, always, "learnable"},
+    {"sliding_window", "window_size", write_window, window_width},
+    {"layer_types", "window_attn_skip_freq", nullptr, window_kinds},
+    {"", "no_rope_freq", nullptr, all_with_rope},
+    {"rope_scaling", "rotary_scaling_factor", nullptr, rope_scaling, "", "null"},
+});
+
 constexpr auto kGptOssFamilies = std::to_array<Family>({
     {.model_type = "gpt_oss",
+     .model_class = "GptOssForCausalLM",
      .naming = hf_naming(kHfGrouped, kGptOss),
+     .args = {kModelArgs, kGptOssArgs, kGroupedArgs, kOneWidthArgs, kTopkArgs, kSoftmaxArgs, kRenormalisedArgs},
      .expert_naming = "hf:gpt_oss",
      .renormalised = Renormalised::Always,
      .quick_geglu = true,

@@ -1,5 +1,6 @@
 /// Granite MoE.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
@@ -24,9 +25,19 @@ constexpr auto kGranitemoeExperts = std::to_array<Naming>({
      .router = "block_sparse_moe.router.layer.weight"},
 });
 
+constexpr auto kGraniteArgs = std::to_array<ArgRow>({
+    {"attention_multiplier", "kv_channels", warn_of_softmax_scale, usual_softmax_scale},
+    {"embedding_multiplier", "", warn_of_factor, constant, "", "1.0"},
+    {"residual_multiplier", "", warn_of_factor, constant, "", "1.0"},
+    {"logits_scaling", "", warn_of_factor, constant, "", "1.0"},
+});
+
 constexpr auto kGranitemoeFamilies = std::to_array<Family>({
     {.model_type = "granitemoe",
+     .model_class = "GraniteMoeForCausalLM",
      .naming = hf_naming(kHfGrouped, kGraniteRouter),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kUsualLayerArgs, kYarnArgs, kOneWidthArgs, kTopkArgs,
+              kSoftmaxArgs, kRenormalisedArgs, kGraniteArgs},
      .expert_naming = "hf:granitemoe",
      .renormalised = Renormalised::Always,
      .softmax_scale_field = "attention_multiplier",

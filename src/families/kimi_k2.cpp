@@ -1,5 +1,6 @@
 /// Kimi-K2, whose class is not in transformers.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
@@ -7,7 +8,10 @@ namespace {
 
 constexpr auto kKimiK2Families = std::to_array<Family>({
     {.model_type = "kimi_k2",
+     .model_class = "DeepseekV3ForCausalLM",
      .naming = hf_naming(kHfLatent, kHfCorrectedRouter, kHfDense, kHfMtp),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kLatentArgs, kTwoWidthArgs, kTopkArgs, kCorrectedArgs, kNoauxArgs,
+              kNextTokenArgs},
      .expert_naming = "hf:deepseek_v3",
      .torchtitan = &kTitanLatentNaming,
      .attention = Attention::Latent,

@@ -1,5 +1,6 @@
 /// Llama 4's language model.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
@@ -26,10 +27,28 @@ constexpr auto kLlama4TextExperts = std::to_array<Naming>({
      .router = "feed_forward.router.weight"},
 });
 
+constexpr auto kLlama4Args = std::to_array<ArgRow>({
+    {"num_local_experts", "num_experts", write_num_experts, as_integer},
+    {"intermediate_size_mlp", "ffn_hidden_size", write_dense_width, as_integer},
+    {"intermediate_size", "moe_ffn_hidden_size", write_expert_width, width_of_all},
+    {"", "moe_shared_expert_intermediate_size", nullptr, shared_width},
+    {"moe_layers", "moe_layer_freq", write_expert_layers, expert_layers},
+    {"interleave_moe_layer_step", "moe_layer_freq", nullptr, expert_step},
+    {"", "moe_router_score_function", nullptr, always, "sigmoid"},
+    {"", "moe_apply_probs_on_input", nullptr, always, "True"},
+    {"use_qk_norm", "qk_l2_norm", write_chunked_attention, as_flag},
+    {"", "window_size", write_window, no_window},
+    {"layer_types", "", nullptr, all_full_attention},
+    {"no_rope_layers", "no_rope_freq", nullptr, all_with_rope},
+    {"attn_temperature_tuning", "", nullptr, constant, "", "false"},
+});
+
 constexpr auto kLlama4TextFamilies = std::to_array<Family>({
     {.model_type = "llama4_text",
+     .model_class = "Llama4ForCausalLM",
      .wrappers = {"llama4"},
      .naming = hf_naming(kHfGrouped, kLlama4),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kLlama4Args, kInterleavedRopeArgs, kTopkArgs},
      .expert_naming = "hf:llama4_text",
      .scores = Scores::Sigmoid,
      .renormalised = Renormalised::Never,

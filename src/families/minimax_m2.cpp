@@ -1,5 +1,6 @@
 /// MiniMax-M2.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
@@ -13,6 +14,8 @@ constexpr auto kMinimaxRouter = std::to_array<DenseRow>({
 constexpr auto kMinimaxM2Families = std::to_array<Family>({
     {.model_type = "minimax_m2",
      .naming = hf_naming(kHfGrouped, kHfWideQkNorm, kMinimaxRouter),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kWideNormArgs, kUsualLayerArgs, kOneWidthArgs,
+              kTopkArgs},
      .expert_naming = "hf:mixtral",
      .wide_qk_norms = true,
      .scores = Scores::Sigmoid,

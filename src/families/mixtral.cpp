@@ -1,5 +1,6 @@
 /// Mixtral.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
@@ -21,7 +22,10 @@ constexpr auto kMixtralExperts = std::to_array<Naming>({
 
 constexpr auto kMixtralFamilies = std::to_array<Family>({
     {.model_type = "mixtral",
+     .model_class = "MixtralForCausalLM",
      .naming = hf_naming(kHfGrouped, kMixtralRouter),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kUsualLayerArgs, kYarnArgs, kOneWidthArgs, kTopkArgs,
+              kSoftmaxArgs, kRenormalisedArgs},
      .expert_naming = "hf:mixtral",
      .renormalised = Renormalised::Always,
      .window = Window::All,

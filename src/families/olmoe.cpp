@@ -1,5 +1,6 @@
 /// OLMoE.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
@@ -8,6 +9,8 @@ namespace {
 constexpr auto kOlmoeFamilies = std::to_array<Family>({
     {.model_type = "olmoe",
      .naming = hf_naming(kHfGrouped, kHfWideQkNorm, kHfRouter),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kWideNormArgs, kUsualLayerArgs, kOneWidthArgs,
+              kTopkArgs, kSoftmaxArgs, kNormTopkArgs},
      .expert_naming = "hf:qwen3_moe",
      .wide_qk_norms = true,
      .intermediate_is_experts = true,

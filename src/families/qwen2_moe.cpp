@@ -1,5 +1,6 @@
 /// Qwen1.5-MoE and Qwen2-MoE.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
@@ -17,9 +18,14 @@ constexpr auto kQwen2MoeExperts = std::to_array<Naming>({
      .router = "mlp.gate.weight"},
 });
 
+constexpr auto kQwen2Args = std::to_array<ArgRow>({{"qkv_bias", "add_qkv_bias", nullptr, as_flag}});
+
 constexpr auto kQwen2MoeFamilies = std::to_array<Family>({
     {.model_type = "qwen2_moe",
+     .model_class = "Qwen2MoeForCausalLM",
      .naming = hf_naming(kHfGrouped, kHfRouter, kHfSharedGate, kHfDense),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kQwen2Args, kUsualLayerArgs, kYarnArgs, kTwoWidthArgs,
+              kQwenExpertArgs, kSharedExpertArgs, kTopkArgs, kSoftmaxArgs, kNormTopkArgs},
      .expert_naming = "hf:qwen2_moe",
      .window = Window::Unclear,
      .defaults = R"({"num_experts_per_tok": 4, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768,

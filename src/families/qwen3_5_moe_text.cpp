@@ -1,5 +1,6 @@
 /// Qwen3.5-MoE's language model.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
@@ -27,8 +28,12 @@ constexpr auto kQwen35MoeTextExperts = std::to_array<Naming>({
 
 constexpr auto kQwen35MoeTextFamilies = std::to_array<Family>({
     {.model_type = "qwen3_5_moe_text",
+     .model_class = "Qwen3_5MoeForCausalLM",
      .wrappers = {"qwen3_5_moe"},
      .naming = qwen3_next_naming(kQwen35Delta),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kQkNormArgs, kDeltaArgs, kUsualLayerArgs,
+              kPartialRopeArgs, kTwoWidthArgs, kQwenExpertArgs, kSharedExpertArgs, kTopkArgs, kSoftmaxArgs,
+              kRenormalisedArgs},
      .expert_naming = "hf:qwen3_5_moe",
      .torchtitan = &kTitanDeltaNaming,
      .gated_attention = true,

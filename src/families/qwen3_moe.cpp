@@ -1,5 +1,6 @@
 /// Qwen3-MoE.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
@@ -20,7 +21,10 @@ constexpr auto kQwen3MoeExperts = std::to_array<Naming>({
 
 constexpr auto kQwen3MoeFamilies = std::to_array<Family>({
     {.model_type = "qwen3_moe",
+     .model_class = "Qwen3MoeForCausalLM",
      .naming = hf_naming(kHfGrouped, kHfQkNorm, kHfRouter, kHfDense),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kQkNormArgs, kUsualLayerArgs, kYarnArgs,
+              kTwoWidthArgs, kQwenExpertArgs, kTopkArgs, kSoftmaxArgs, kNormTopkArgs},
      .expert_naming = "hf:qwen3_moe",
      .torchtitan = &kTitanGroupedNaming,
      .window = Window::AllIfAsked,

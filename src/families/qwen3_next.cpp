@@ -1,5 +1,6 @@
 /// Qwen3-Next.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
@@ -12,7 +13,11 @@ constexpr auto kQwen3NextDelta = std::to_array<DenseRow>({
 
 constexpr auto kQwen3NextFamilies = std::to_array<Family>({
     {.model_type = "qwen3_next",
+     .model_class = "Qwen3NextForCausalLM",
      .naming = qwen3_next_naming(kQwen3NextDelta),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kQkNormArgs, kDeltaArgs, kUsualLayerArgs,
+              kPartialRopeArgs, kTwoWidthArgs, kQwenExpertArgs, kSharedExpertArgs, kTopkArgs, kSoftmaxArgs,
+              kNormTopkArgs},
      .expert_naming = "hf:qwen2_moe",
      .gated_attention = true,
      .defaults = R"({"num_experts_per_tok": 10, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768,

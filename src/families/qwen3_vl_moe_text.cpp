@@ -1,5 +1,6 @@
 /// Qwen3-VL-MoE's language model.
 
+#include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
 
 namespace glu_ckpt {
@@ -29,6 +30,8 @@ constexpr auto kQwen3VlMoeTextFamilies = std::to_array<Family>({
     {.model_type = "qwen3_vl_moe_text",
      .wrappers = {"qwen3_vl_moe"},
      .naming = hf_naming(kHfGrouped, kHfQkNorm, kHfRouter, kHfDense),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kQkNormArgs, kUsualLayerArgs, kTwoWidthArgs,
+              kQwenExpertArgs, kTopkArgs, kSoftmaxArgs, kRenormalisedArgs},
      .expert_naming = "hf:qwen3_vl_moe",
      .other_expert_naming = "hf:qwen3_vl_moe-v5",
      .torchtitan = &kTitanGroupedNaming,

@@ -17,20 +17,30 @@ namespace glu_ckpt {
 /// The embedding of a GPTModel that stands alone.
 inline constexpr std::string_view kEmbeddingKey = "embedding.word_embeddings.weight";
 
+/// A value as Python prints it.
+std::string python_word(const JsonValue& value);
+
 class SavedArgs {
  public:
   SavedArgs(const std::string& args, const Inventory& tensors) : document_(args, kDepth), tensors_(tensors) {}
 
   bool is_object() const { return !document_.fault() && document_.root().kind() == JsonKind::Object; }
   const Inventory& tensors() const { return tensors_; }
-  /// Names of arguments that were asked for and are not there, and what stands in the way otherwise.
+  /// Names of arguments that were asked for and are not there; what no field can say; what no model of the family that
+  /// is tried has.
   std::vector<std::string> missing;
   mutable std::vector<std::string> faults;
+  std::vector<std::string> strange;
 
   bool flag(std::string_view name) const { return find<bool>(name).value_or(false); }
   std::optional<i64> integer(std::string_view name) const { return find_number<i64>(name); }
   std::optional<double> number(std::string_view name) const { return find_number<double>(name); }
   std::string text(std::string_view name) const { return std::string(find<std::string_view>(name).value_or("")); }
+  /// The value as Python prints it; empty where it was not saved or is None.
+  std::string word(std::string_view name) const {
+    const auto value = document_.root().find(name);
+    return value && value->kind() != JsonKind::Null ? python_word(*value) : std::string();
+  }
   bool has(std::string_view name) const { return document_.root().find(name).has_value(); }
 
   i64 needed(std::string_view name) {

@@ -112,6 +112,20 @@ TEST(TrainedConfig, SaysWhatTheArgumentsSay) {
   EXPECT_FALSE(fields.has("bos_token_id"));
 }
 
+/// Megatron-Core's YaRN is one argument of the position embedding, and no family's alone.
+TEST(TrainedConfig, YarnIsOneOfPlainFamiliesToo) {
+  const SavedFields yarn = changed(kQwen3, {{"position_embedding_type", "\"yarn\""},
+                                            {"rotary_scaling_factor", "4.0"},
+                                            {"original_max_position_embeddings", "4096"},
+                                            {"yarn_original_max_position_embeddings", "64"}});
+  const ConfigFields fields(made(yarn).text);
+  EXPECT_EQ(fields.text({"rope_scaling.rope_type"}), "yarn");
+  EXPECT_EQ(fields.number({"rope_scaling.factor"}), 4.0);
+  EXPECT_EQ(fields.integer({"rope_scaling.original_max_position_embeddings"}), 64);
+  EXPECT_NE(made(changed(yarn, {{"rotary_scaling_factor", "null"}})).why_none.find("rotary_scaling_factor"),
+            std::string::npos);
+}
+
 /// Each argument without which a key would be a guess.
 TEST(TrainedConfig, WhatIsNotSaidIsAskedFor) {
   for (const char* const name : {"hidden_size", "num_attention_heads", "kv_channels", "num_query_groups", "num_experts",
@@ -165,7 +179,6 @@ TEST(TrainedConfig, WhatNoFamilyHasIsNamed) {
       {{"attention_output_gate", "true"}},
       {{"moe_shared_expert_intermediate_size", "56"}},
       {{"swiglu", "false"}},
-      {{"position_embedding_type", "\"yarn\""}},
   };
   for (const SavedFields& field : strange) {
     const auto& [name, value] = *field.begin();

@@ -1,0 +1,307 @@
+/// From the arguments that Megatron-LM saved to config.json.
+
+#include <algorithm>
+#include <cmath>
+
+#include "families/arg_steps.hpp"
+#include "families/yarn_scale.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+std::string flag_word(bool value) { return value ? "true" : "false"; }
+
+JsonWord json_of(const ArgRow& row) { return row.json.empty() ? std::nullopt : JsonWord(std::string(row.json)); }
+
+bool any(const std::vector<bool>& flags) { return std::ranges::find(flags, true) != flags.end(); }
+
+/// Notes that no model of the family has this value; `needed` is what all have.
+void note_strange(SavedArgs& args, std::string_view name, std::string_view needed) {
+  const std::string word = args.word(name);
+  args.strange.push_back(word.empty() ? fmt::format("no {} instead of {}", name, needed)
+                                      : fmt::format("{} {} instead of {}", name, word, needed));
+}
+
+i64 shared_width_of(SavedArgs& args, const ArgRow& row) {
+  const i64 width = args.integer(row.argument).value_or(0);
+  if (width == 0) note_strange(args, row.argument, "more than 0");
+  return width;
+}
+
+template <typename Text>
+std::string list_of(const std::vector<bool>& flags, const Text& text) {
+  std::string list;
+  for (std::size_t layer = 0; layer < flags.size(); ++layer) {
+    const std::string item = text(layer, flags[layer]);
+    if (!item.empty()) list += (list.empty() ? "" : ", ") + item;
+  }
+  return "[" + list + "]";
+}
+
+/// `usual` is what Megatron builds models with in versions that have no argument for the number.
+std::string yarn_number(const SavedArgs& args, std::string_view key, std::initializer_list<std::string_view> names,
+                        double usual) {
+  double value = usual;
+  for (const std::string_view name : names)
+    if (const auto said = args.number(name)) value = *said;
+  return fmt::format(",\n    \"{}\": {}", key, float_text(value));
+}
+
+bool has_yarn(const SavedArgs& args) {
+  return args.text(args.flag("multi_latent_attention") ? "rope_type" : "position_embedding_type") == "yarn";
+}
+
+}  // namespace
+
+std::string python_word(const JsonValue& value) {
+  switch (value.kind()) {
+    case JsonKind::Null: return "None";
+    case JsonKind::Object: return "{...}";
+    case JsonKind::Array: {
+      std::string text;
+      for (const JsonValue item : value.items()) text += (text.empty() ? "" : ", ") + python_word(item);
+      return "[" + text + "]";
+    }
+    default: break;
+  }
+  if (const auto flag = value.get<bool>()) return *flag ? "True" : "False";
+  if (const auto integer = value.get<i64>()) return fmt::format("{}", *integer);
+  if (const auto number = value.get<double>()) return fmt::format("{}", *number);
+  return std::string(value.get<std::string_view>().value_or(""));
+}
+
+JsonWord always(SavedArgs& args, const ArgRow& row) {
+  if (args.word(row.argument) != row.value) note_strange(args, row.argument, row.value);
+  return json_of(row);
+}
+
+JsonWord only(SavedArgs& args, const ArgRow& row) {
+  const std::string word = args.word(row.argument);
+  if (!word.empty() && word != row.value) note_strange(args, row.argument, row.value);
+  return json_of(row);
+}
+
+JsonWord constant(SavedArgs&, const ArgRow& row) { return json_of(row); }
+
+JsonWord as_factor(SavedArgs& args, const ArgRow& row) { return float_text(args.number(row.argument).value_or(1.0)); }
+
+/// Megatron-Core chooses one expert before the softmax alone.
+JsonWord softmax_not_first(SavedArgs& args, const ArgRow& row) {
+  if (args.integer("moe_router_topk").value_or(0) > 1 && args.flag(row.argument))
+    note_strange(args, row.argument, "False");
+  return json_of(row);
+}
+
+/// The second is the field that newer versions make arguments of.
+JsonWord zero_centred(SavedArgs& args, const ArgRow& row) {
+  if (!args.flag(row.argument) && !args.flag("layernorm_zero_centered_gamma")) note_strange(args, row.argument, "True");
+  return std::nullopt;
+}
+
+/// The norms of q and k, each for one head.
+JsonWord head_norms(SavedArgs& args, const ArgRow& row) {
+  constexpr std::string_view kNorm = ".self_attention.q_layernorm.weight";
+  for (const TensorRef& tensor : args.tensors().tensors)
+    if (tensor.name.ends_with(kNorm) && !tensor.shape.empty() &&
+        tensor.shape.back() != args.integer("kv_channels").value_or(tensor.shape.back())) {
+      args.strange.push_back("norms of q and k over all heads instead of one");
+      break;
+    }
+  return row.field.empty() ? always(args, row) : as_flag(args, row);
+}
+
+JsonWord no_groups(SavedArgs& args, const ArgRow& row) {
+  if (args.integer(row.argument).value_or(1) > 1) note_strange(args, row.argument, "none");
+  return json_of(row);
+}
+
+JsonWord no_window(SavedArgs& args, const ArgRow& row) {
+  if (args.window()) note_strange(args, row.argument, "none");
+  return std::nullopt;
+}
+
+JsonWord rope_kind(SavedArgs& args, const ArgRow& row) {
+  const std::string kind = args.text(row.argument);
+  if (!kind.empty() && kind != "rope" && kind != "yarn") note_strange(args, row.argument, "rope or yarn");
+  return std::nullopt;
+}
+
+JsonWord only_expert_layers(SavedArgs& args, const ArgRow& row) {
+  const std::vector<bool> experts = args.expert_layers();
+  if (std::ranges::find(experts, false) != experts.end()) note_strange(args, row.argument, "experts in all layers");
+  return std::nullopt;
+}
+
+JsonWord shared_width(SavedArgs& args, const ArgRow& row) { return fmt::format("{}", shared_width_of(args, row)); }
+
+/// The shared expert is as wide as a routed one.
+JsonWord width_of_all(SavedArgs& args, const ArgRow& row) {
+  const i64 routed = args.needed(row.argument);
+  const i64 shared = args.integer("moe_shared_expert_intermediate_size").value_or(0);
+  if (shared != 0 && shared != routed)
+    args.faults.push_back(fmt::format("moe_shared_expert_intermediate_size {} is not {} {}, as {} needs", shared,
+                                      row.argument, routed, row.field));
+  return fmt::format("{}", routed);
+}
+
+JsonWord delta_kinds(SavedArgs& args, const ArgRow& row) {
+  const std::vector<bool> delta = args.delta_layers();
+  if (!any(delta) || args.text("experimental_attention_variant").empty())
+    note_strange(args, "experimental_attention_variant", "gated_delta_net");
+  (void)row;
+  return list_of(
+      delta, [](std::size_t, bool flag) { return std::string(flag ? "\"linear_attention\"" : "\"full_attention\""); });
+}
+
+JsonWord window_kinds(SavedArgs& args, const ArgRow&) {
+  const std::vector<bool> windows =
+      args.window() ? args.window_layers() : std::vector<bool>(static_cast<std::size_t>(args.layers()));
+  return list_of(windows, [](std::size_t, bool flag) {
+    return std::string(flag ? "\"sliding_attention\"" : "\"full_attention\"");
+  });
+}
+
+JsonWord all_full_attention(SavedArgs& args, const ArgRow&) {
+  return list_of(std::vector<bool>(static_cast<std::size_t>(args.layers())),
+                 [](std::size_t, bool) { return "\"full_attention\""; });
+}
+
+JsonWord all_with_rope(SavedArgs& args, const ArgRow& row) {
+  if (any(args.ropeless_layers())) note_strange(args, row.argument, "none");
+  if (row.field.empty()) return std::nullopt;
+  return list_of(std::vector<bool>(static_cast<std::size_t>(args.layers())), [](std::size_t, bool) { return "1"; });
+}
+
+JsonWord as_integer(SavedArgs& args, const ArgRow& row) { return fmt::format("{}", args.needed(row.argument)); }
+JsonWord as_float(SavedArgs& args, const ArgRow& row) { return float_text(args.needed_number(row.argument)); }
+JsonWord as_flag(SavedArgs& args, const ArgRow& row) { return flag_word(args.flag(row.argument)); }
+JsonWord as_opposite(SavedArgs& args, const ArgRow& row) { return flag_word(!args.needed_flag(row.argument)); }
+JsonWord as_count(SavedArgs& args, const ArgRow& row) {
+  return fmt::format("{}", args.integer(row.argument).value_or(0));
+}
+JsonWord as_one_or_more(SavedArgs& args, const ArgRow& row) {
+  return fmt::format("{}", args.integer(row.argument).value_or(1));
+}
+
+/// 0.16's name, and that of the field that newer versions make arguments of.
+JsonWord epsilon(SavedArgs& args, const ArgRow& row) {
+  if (!args.number(row.argument))
+    if (const auto value = args.number("layernorm_epsilon")) return float_text(*value);
+  return as_float(args, row);
+}
+
+/// Each head has its own key without query groups.
+JsonWord key_heads(SavedArgs& args, const ArgRow& row) {
+  if (!args.flag("group_query_attention")) return fmt::format("{}", args.needed("num_attention_heads"));
+  return as_integer(args, row);
+}
+
+/// Many runs take their vocabulary from a tokenizer; the rows that are stored are then all that is known.
+JsonWord vocabulary(SavedArgs& args, const ArgRow& row) {
+  if (const auto words = args.integer(row.argument)) return fmt::format("{}", *words);
+  const TensorRef* const embedding = args.tensor(kEmbeddingKey);
+  if (embedding != nullptr && embedding->shape.size() == 2) return fmt::format("{}", embedding->shape[0]);
+  return as_integer(args, row);
+}
+
+JsonWord stored_dtype(SavedArgs& args, const ArgRow&) {
+  const TensorRef* const norm = args.tensor("decoder.final_layernorm.weight");
+  if (norm == nullptr) return std::nullopt;
+  switch (norm->dtype) {
+    case Dtype::BF16: return "\"bfloat16\"";
+    case Dtype::F16: return "\"float16\"";
+    case Dtype::F32: return "\"float32\"";
+    default: return std::nullopt;
+  }
+}
+
+JsonWord query_latent(SavedArgs& args, const ArgRow& row) {
+  const auto rank = args.integer(row.argument);
+  return rank ? fmt::format("{}", *rank) : "null";
+}
+
+JsonWord shared_experts(SavedArgs& args, const ArgRow& row) {
+  const i64 shared = shared_width_of(args, row), routed = args.needed("moe_ffn_hidden_size");
+  if (routed < 1 || shared % routed != 0)
+    args.faults.push_back(fmt::format("{} {} is no multiple of moe_ffn_hidden_size {}, as {} needs", row.argument,
+                                      shared, routed, row.field));
+  return fmt::format("{}", routed < 1 ? 0 : shared / routed);
+}
+
+JsonWord shared_experts_if_any(SavedArgs& args, const ArgRow& row) {
+  return args.integer(row.argument).value_or(0) == 0 ? JsonWord("0") : shared_experts(args, row);
+}
+
+JsonWord first_dense(SavedArgs& args, const ArgRow& row) {
+  const std::vector<bool> experts = args.expert_layers();
+  const auto first = std::ranges::find(experts, true);
+  if (std::find(first, experts.end(), false) != experts.end())
+    args.faults.push_back(
+        fmt::format("{} has a dense layer behind a MoE layer, which {} cannot say", row.argument, row.field));
+  return fmt::format("{}", first - experts.begin());
+}
+
+JsonWord layer_kinds(SavedArgs& args, const ArgRow&) {
+  return list_of(args.expert_layers(), [](std::size_t, bool experts) { return experts ? "\"sparse\"" : "\"dense\""; });
+}
+JsonWord dense_layers(SavedArgs& args, const ArgRow&) {
+  return list_of(args.expert_layers(),
+                 [](std::size_t layer, bool experts) { return experts ? std::string() : fmt::format("{}", layer); });
+}
+JsonWord expert_layers(SavedArgs& args, const ArgRow&) {
+  return list_of(args.expert_layers(),
+                 [](std::size_t layer, bool experts) { return experts ? fmt::format("{}", layer) : std::string(); });
+}
+/// Gives N where each N-th layer has experts; other patterns are in `moe_layers` alone.
+JsonWord expert_step(SavedArgs& args, const ArgRow&) {
+  const std::vector<bool> experts = args.expert_layers();
+  const auto step = static_cast<std::size_t>(std::ranges::find(experts, true) - experts.begin()) + 1;
+  for (std::size_t layer = 0; layer < experts.size(); ++layer)
+    if (experts[layer] != ((layer + 1) % step == 0)) return std::nullopt;
+  return fmt::format("{}", step);
+}
+
+/// Megatron-Core counts the tokens to the left of a token, Hugging Face that one as well.
+JsonWord window_width(SavedArgs& args, const ArgRow&) {
+  const auto window = args.window();
+  return window ? fmt::format("{}", *window + 1) : "null";
+}
+
+JsonWord usual_softmax_scale(SavedArgs& args, const ArgRow& row) {
+  return float_text(1.0 / std::sqrt(static_cast<double>(std::max<i64>(1, args.needed(row.argument)))));
+}
+
+JsonWord rope_scaling(SavedArgs& args, const ArgRow& row) {
+  const bool latent = args.flag("multi_latent_attention");
+  if (!has_yarn(args)) return json_of(row);
+  if (!latent && args.number("rotary_percent").value_or(1.0) != 1.0)
+    args.faults.push_back(
+        "rotary_percent is below 1 beside YaRN, which Megatron-Core takes over whole heads all the same");
+  constexpr double kLength = 4096;
+  std::string text = fmt::format("{{\n    \"rope_type\": \"yarn\",\n    \"type\": \"yarn\",\n    \"factor\": {}",
+                                 float_text(args.needed_number(row.argument)));
+  text += yarn_number(args, "beta_fast", {"beta_fast", "yarn_beta_fast"}, 32);
+  text += yarn_number(args, "beta_slow", {"beta_slow", "yarn_beta_slow"}, 1);
+  const auto own = args.number("original_max_position_embeddings");
+  const auto usual = args.number("yarn_original_max_position_embeddings");
+  const double length = (latent ? own : usual).value_or((latent ? usual : own).value_or(kLength));
+  text += fmt::format(",\n    \"original_max_position_embeddings\": {}", static_cast<i64>(length));
+  const double all_dim = args.number("mscale_all_dim").value_or(0.0), mscale = args.number("mscale").value_or(1.0);
+  // transformers has no such factor where both are 1 and 0.
+  if (latent || all_dim != 0.0) {
+    text += fmt::format(",\n    \"mscale\": {}", float_text(mscale));
+    text += fmt::format(",\n    \"mscale_all_dim\": {}", float_text(all_dim));
+  }
+  // transformers takes the quotient of both scales only where neither is 0. Else it takes the scale that the factor
+  // alone gives, unless attention_factor says another one.
+  const double factor = args.needed_number(row.argument);
+  const double scale = yarn_scale(factor, mscale) / yarn_scale(factor, all_dim);
+  if ((mscale == 0.0 || all_dim == 0.0) && scale != yarn_scale(factor, 1.0))
+    text += fmt::format(",\n    \"attention_factor\": {}", float_text(scale));
+  if (!latent)
+    text += fmt::format(",\n    \"truncate\": {}", flag_word(!args.has("yarn_correction_range_round_to_int") ||
+                                                             args.flag("yarn_correction_range_round_to_int")));
+  return text + "\n  }";
+}
+
+}  // namespace glu_ckpt
