@@ -11,7 +11,7 @@ constexpr auto kDots1Families = std::to_array<Family>({
      .model_class = "Dots1ForCausalLM",
      .naming = hf_naming(kHfGrouped, kHfQkNorm, kHfCorrectedRouter, kHfDense),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kQkNormArgs, kUsualLayerArgs, kYarnArgs,
-              kTwoWidthArgs, kTopkArgs, kCorrectedArgs, kExpertBiasArgs},
+              kTwoWidthArgs, kTopkArgs, kCorrectedArgs, kDenseFirstArgs, kExpertBiasArgs},
      .expert_naming = "hf:deepseek_v3",
      .window = Window::FromLayer,
      .corrected_router = true,

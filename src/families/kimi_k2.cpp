@@ -6,12 +6,16 @@
 namespace glu_ckpt {
 namespace {
 
+/// It predicts no further tokens.
+constexpr auto kKimiArgs =
+    std::to_array<ArgRow>({{"num_nextn_predict_layers", "mtp_num_layers", nullptr, only, "0", "0"}});
+
 constexpr auto kKimiK2Families = std::to_array<Family>({
     {.model_type = "kimi_k2",
      .model_class = "DeepseekV3ForCausalLM",
      .naming = hf_naming(kHfLatent, kHfCorrectedRouter, kHfDense, kHfMtp),
-     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kLatentArgs, kTwoWidthArgs, kTopkArgs, kCorrectedArgs, kNoauxArgs,
-              kNextTokenArgs},
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kLatentArgs, kTwoWidthArgs, kTopkArgs, kCorrectedArgs,
+              kDenseFirstArgs, kNoauxArgs, kKimiArgs},
      .expert_naming = "hf:deepseek_v3",
      .torchtitan = &kTitanLatentNaming,
      .attention = Attention::Latent,

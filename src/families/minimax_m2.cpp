@@ -15,7 +15,7 @@ constexpr auto kMinimaxM2Families = std::to_array<Family>({
     {.model_type = "minimax_m2",
      .naming = hf_naming(kHfGrouped, kHfWideQkNorm, kMinimaxRouter),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kWideNormArgs, kUsualLayerArgs, kOneWidthArgs,
-              kTopkArgs},
+              kExpertsEverywhereArgs, kTopkArgs},
      .expert_naming = "hf:mixtral",
      .wide_qk_norms = true,
      .scores = Scores::Sigmoid,

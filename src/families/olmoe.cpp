@@ -10,7 +10,7 @@ constexpr auto kOlmoeFamilies = std::to_array<Family>({
     {.model_type = "olmoe",
      .naming = hf_naming(kHfGrouped, kHfWideQkNorm, kHfRouter),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kWideNormArgs, kUsualLayerArgs, kOneWidthArgs,
-              kTopkArgs, kSoftmaxArgs, kNormTopkArgs},
+              kExpertsEverywhereArgs, kTopkArgs, kSoftmaxArgs, kNormTopkArgs},
      .expert_naming = "hf:qwen3_moe",
      .wide_qk_norms = true,
      .intermediate_is_experts = true,

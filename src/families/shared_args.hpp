@@ -88,17 +88,20 @@ inline constexpr auto kDeltaArgs = std::to_array<ArgRow>({
 
 inline constexpr auto kTopkArgs =
     std::to_array<ArgRow>({{"num_experts_per_tok", "moe_router_topk", write_router, as_integer}});
+inline constexpr auto kDenseFirstArgs =
+    std::to_array<ArgRow>({{"first_k_dense_replace", "moe_layer_freq", write_expert_layers, first_dense}});
+inline constexpr auto kExpertsEverywhereArgs =
+    std::to_array<ArgRow>({{"", "moe_layer_freq", write_expert_layers, only_expert_layers}});
 /// The width of an expert and that of dense layers, where both are there.
 inline constexpr auto kTwoWidthArgs = std::to_array<ArgRow>({
     {"intermediate_size", "ffn_hidden_size", write_dense_width, as_integer},
     {"moe_intermediate_size", "moe_ffn_hidden_size", write_expert_width, as_integer},
 });
-/// All layers have experts, and intermediate_size is their width.
+/// intermediate_size is the width of an expert.
 inline constexpr auto kOneWidthArgs = std::to_array<ArgRow>({
     {"num_local_experts", "num_experts", write_num_experts, as_integer},
     {"", "ffn_hidden_size", write_dense_width},
     {"intermediate_size", "moe_ffn_hidden_size", write_expert_width, as_integer},
-    {"", "moe_layer_freq", write_expert_layers, only_expert_layers},
 });
 inline constexpr auto kQwenExpertArgs = std::to_array<ArgRow>({
     {"num_experts", "num_experts", write_num_experts, as_integer},
@@ -118,12 +121,10 @@ inline constexpr auto kRenormalisedArgs =
     std::to_array<ArgRow>({{"", "moe_router_pre_softmax", nullptr, softmax_not_first}});
 inline constexpr auto kNormTopkArgs =
     std::to_array<ArgRow>({{"norm_topk_prob", "moe_router_pre_softmax", nullptr, as_opposite}});
-/// DeepSeek-V3's routing and its relatives': sigmoid, a correction bias, groups, a shared expert and dense layers
-/// first.
+/// DeepSeek-V3's routing and its relatives': sigmoid, a correction bias, groups, and a shared expert.
 inline constexpr auto kCorrectedArgs = std::to_array<ArgRow>({
     {"n_routed_experts", "num_experts", write_num_experts, as_integer},
     {"n_shared_experts", "moe_shared_expert_intermediate_size", nullptr, shared_experts},
-    {"first_k_dense_replace", "moe_layer_freq", write_expert_layers, first_dense},
     {"norm_topk_prob", "moe_router_score_function", nullptr, always, "sigmoid", "true"},
     {"n_group", "moe_router_num_groups", nullptr, as_one_or_more},
     {"topk_group", "moe_router_group_topk", nullptr, as_one_or_more},

@@ -223,7 +223,7 @@ bool needs_shared(const Family& family) {
 
 /// Spells the fields as the family reads them and leaves out those that it does not have.
 Fields spelled(const Family& family, Fields fields) {
-  std::set<std::string_view> known = {"model_type", "norm_topk_prob", "intermediate_size"};
+  std::set<std::string_view> known = {"model_type", "norm_topk_prob"};
   for (const std::span<const ArgRow> rows : family.args)
     for (const ArgRow& row : rows) known.insert(row.field);
   for (const std::string_view name : {"num_local_experts", "n_routed_experts", "moe_num_experts"})
