@@ -31,7 +31,7 @@ AMBIGUOUS = {
     "mixtral": "mixtral|granitemoe", "granitemoe": "mixtral|granitemoe",
     "deepseek_v3": "deepseek_v3|kimi_k2|glm4_moe_lite", "moonlight": "deepseek_v3|kimi_k2|glm4_moe_lite",
     "deepseek_v3_mtp": "deepseek_v3|glm4_moe_lite", "glm4_moe_lite": "deepseek_v3|kimi_k2|glm4_moe_lite",
-    "dots1": "glm4_moe|dots1",
+    "dots1": "glm4_moe|dots1", "solar_open": "glm4_moe|solar_open",
     "qwen3_next": "qwen3_next|qwen3_5_moe_text", "qwen3_next_mtp": "qwen3_next|qwen3_5_moe_text",
     "qwen3_5_moe_text": "qwen3_next|qwen3_5_moe_text",
 }  # fmt: skip

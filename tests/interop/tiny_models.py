@@ -122,6 +122,12 @@ FAMILIES = {
         "dots1",
         GLM | {"norm_topk_prob": True, "n_group": 1, "topk_group": 1},
     ),
+    # No layer is dense, and the class has no intermediate_size.
+    "solar_open": Family(
+        "solar_open",
+        {"head_dim": 32, "moe_intermediate_size": 48, "n_routed_experts": 8, "num_experts_per_tok": 3,
+         "n_shared_experts": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "n_group": 1, "topk_group": 1},
+    ),
     "gpt_oss": Family(
         "gpt_oss",
         {"head_dim": 32, "intermediate_size": 48, "num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 8,

@@ -148,6 +148,8 @@ std::vector<Written> all_families() {
       {"glm4_moe", kGlmFields + R"(, "attention_bias": true, "use_qk_norm": true, "num_nextn_predict_layers": 1)",
        usual + kBiases + kHeadNorms + sigmoid, 3, 1, false, true},
       {"dots1", kGlmFields, usual + kHeadNorms + sigmoid, 3, 1},
+      {"solar_open", R"("moe_intermediate_size": 14, "n_routed_experts": 3, "n_shared_experts": 2)",
+       usual + kRouter + kCorrection + kEach + kTwoShared},
       {"ernie4_5_moe",
        R"("intermediate_size": 22, "moe_intermediate_size": 14, "moe_num_experts": 3, "moe_k": 2,
           "moe_num_shared_experts": 2, "moe_layer_start_index": 1)",
