@@ -231,6 +231,15 @@ void check_choice(const JsonValue& object) {
          chosen->first, chosen->second, experts->second, experts->first);
 }
 
+/// Refuses query heads that key heads cannot share alike.
+void check_heads(const JsonValue& object) {
+  const auto heads = first_number(object, {"num_attention_heads"});
+  const auto key_heads = first_number(object, {"num_key_value_heads"});
+  if (heads && key_heads && heads->second % key_heads->second != 0)
+    fail(ErrorCode::ConfigJson, {}, "config.json: num_attention_heads {} is no multiple of num_key_value_heads {}",
+         heads->second, key_heads->second);
+}
+
 }  // namespace
 
 void check_config_ranges(const std::string& config) {
@@ -249,6 +258,7 @@ void check_config_ranges(const std::string& config) {
   check_object(root, "");
   if (inner) check_object(*inner, "");
   check_choice(inner ? *inner : root);
+  check_heads(inner ? *inner : root);
 }
 
 }  // namespace glu_ckpt

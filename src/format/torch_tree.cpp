@@ -126,7 +126,9 @@ class WalkBudget {
 
 /// A key as part of a name.
 std::string key_text(const PickleGraph& graph, PickleRef key, WalkBudget& budget, int depth = 0) {
-  budget.spend(1, key);
+  constexpr std::size_t kTextBytes =
+      16;  // Without, shared tuples would be printed for minutes before they are refused.
+  budget.spend(kTextBytes, key);
   switch (graph.kind(key)) {
     case PickleKind::String: return std::string(graph.text(key));
     case PickleKind::Int: return fmt::format("{}", graph.integer(key));

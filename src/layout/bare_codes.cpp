@@ -43,7 +43,7 @@ bool has_owner(std::string_view name, const std::unordered_set<std::string_view>
   return false;
 }
 
-/// The weights that are codes.
+/// The weights and biases that are codes.
 std::set<std::size_t> codes_in(const Inventory& inventory, const Recognition& model) {
   std::set<std::size_t> codes;
   const auto add = [&](std::size_t index) {
@@ -55,9 +55,10 @@ std::set<std::size_t> codes_in(const Inventory& inventory, const Recognition& mo
   }
   for (const ExpertBlock& block : model.blocks)
     for (const Matrix& matrix : block.matrices)
-      if (is_weight(matrix.kind) && !block.is_optimizer_state()) add(matrix.tensor);
+      if (!block.is_optimizer_state() && (is_weight(matrix.kind) || matrix.kind == TensorKind::Bias))
+        add(matrix.tensor);
   for (const DenseMatrix& dense : model.dense)
-    if (is_weight(dense.matrix.kind)) add(dense.matrix.tensor);
+    if (is_weight(dense.matrix.kind) || dense.matrix.kind == TensorKind::Bias) add(dense.matrix.tensor);
   for (const TensorCopy& copy : model.copies) add(copy.tensor);
   return codes;
 }

@@ -66,7 +66,9 @@ std::string_view part_of_module(std::string_view name, const std::unordered_set<
 std::optional<WeightName> weight_name(const std::string& name, TensorKind kind) {
   const KindWords& words = words_of(kind);
   const auto before = [&](std::size_t bytes) { return name.substr(0, name.size() - bytes); };
-  if (name.ends_with("." + std::string(words.word))) return WeightName{before(words.word.size() + 1), true};
+  const std::string_view whole = name;
+  const bool is_layer = whole.ends_with(words.word) && whole.substr(0, whole.size() - words.word.size()).ends_with('.');
+  if (is_layer) return WeightName{before(words.word.size() + 1), true};
   if (!words.suffix.empty() && name.ends_with(words.suffix)) return WeightName{before(words.suffix.size()), false};
   return std::nullopt;
 }

@@ -33,7 +33,9 @@ struct WeightName {
 
   std::string of(TensorKind kind) const {
     const KindWords& words = words_of(kind);
-    return base + (is_layer ? "." + std::string(words.word) : std::string(words.suffix));
+    std::string name = base;
+    if (is_layer) name += '.';
+    return name += is_layer ? words.word : words.suffix;
   }
   /// All names that writers give such a tensor: ModelOpt's of a parameter is `down_proj_weight_scale`.
   std::vector<std::string> all_of(TensorKind kind) const {
