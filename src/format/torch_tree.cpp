@@ -275,7 +275,7 @@ class TreeCopier {
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       const std::string key = key_text(from_, items[i], budget_);
       const bool wrapper = depth == 0 && drop_wrapper_ && is_wrapper_key(items[i]);
-      const std::string name = wrapper ? std::string() : path.empty() ? key : path + "." + key;
+      const std::string name = wrapper ? std::string() : path.empty() ? key : fmt::format("{}.{}", path, key);
       if (holds_tensor(items[i + 1])) {
         at_.visit(items[i + 1]);
         budget_.spend(1 + name.size(), items[i + 1]);
@@ -314,7 +314,7 @@ class TreeCopier {
     const auto items = from_.items(node);
     for (std::size_t i = 0; i < items.size(); ++i) {
       const std::string key = fmt::format("{}", i);
-      const std::string name = path.empty() ? key : path + "." + key;
+      const std::string name = path.empty() ? key : fmt::format("{}.{}", path, key);
       if (!holds_tensor(items[i])) {
         copied.push_back(copy(items[i], name, depth + 1));
         continue;
@@ -397,6 +397,7 @@ class TreeFiller final : public TreeCopier {
       if (!in_tree(from)) rest.insert(rest.end(), outputs.begin(), outputs.end());
     std::sort(rest.begin(), rest.end());
     std::vector<Replacement> made;
+    made.reserve(rest.size());
     for (const std::size_t output : rest) made.push_back({local(outputs_[output].name), make_.output(to_, output)});
     return made;
   }
