@@ -29,7 +29,7 @@ struct StoredItem {
 /// torch's own limit.
 constexpr std::size_t kMaxAxes = 64;
 /// The cost of a chunk or of a step of a path in the budget: roughly its size in memory.
-constexpr std::size_t kChunkCost = 16;
+constexpr std::size_t kChunkCost = 96;
 
 class MetadataReader {
  public:

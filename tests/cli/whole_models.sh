@@ -195,7 +195,7 @@ whole_models_contradicted() {
   contradicts deepseek_v3 qk_rope_head_dim 4 "'$attention.kv_a_proj_with_mqa.weight' is BF16 [32, 56]" "[28, 56]"
   contradicts deepseek_v3 qk_nope_head_dim 8 "'$attention.kv_b_proj.weight' is BF16 [112, 24]" "[96, 24]"
   contradicts deepseek_v3 v_head_dim 8 "'$attention.kv_b_proj.weight' is BF16 [112, 24]" "[80, 24]"
-  contradicts deepseek_v3 num_attention_heads 2 "'$attention.kv_b_proj.weight' is BF16 [112, 24]" "[56, 24]"
+  contradicts deepseek_v3 num_attention_heads 8 "'$attention.kv_b_proj.weight' is BF16 [112, 24]" "[224, 24]"
   contradicts deepseek_v3 first_k_dense_replace 0 "'model.layers.0.input_layernorm.weight'" "layer 0 a MoE layer"
   contradicts deepseek_v3 first_k_dense_replace 2 "'model.layers.1.input_layernorm.weight'" "layer 1 a dense layer"
   contradicts deepseek_v3 intermediate_size 30 "'model.layers.0.mlp.down_proj.weight' is BF16 [56, 60]" "[56, 30]"
@@ -213,8 +213,8 @@ whole_models_contradicted() {
   refuses_model 3 qwen3_moe "c['tie_word_embeddings'] = True" "byte 0" \
     "'lm_head.weight' should repeat 'model.embed_tokens.weight'"
   # Fields that contradict each other, or say nothing that can be.
-  refuses_model 4 qwen3_moe "c['num_attention_heads'] = 3" "num_attention_heads 3" "num_key_value_heads 2"
-  refuses_model 4 qwen3_moe "c['num_key_value_heads'] = 3" "num_attention_heads 4" "num_key_value_heads 3"
+  refuses_model 3 qwen3_moe "c['num_attention_heads'] = 3" "num_attention_heads 3" "num_key_value_heads 2"
+  refuses_model 3 qwen3_moe "c['num_key_value_heads'] = 3" "num_attention_heads 4" "num_key_value_heads 3"
   refuses_model 4 qwen3_moe "c['head_dim'] = None; c['num_attention_heads'] = 6" "hidden_size 64" "num_attention_heads 6"
   refuses_model 3 qwen3_moe "c['head_dim'] = 0" "head_dim is 0"
   refuses_model 4 qwen3_next "c['linear_num_value_heads'] = 4" "linear_num_value_heads 4" "linear_num_key_heads 3"
@@ -308,7 +308,7 @@ whole_models_back_refused() {
   back_refused 3 "c['num_key_value_heads'] = 4" "linear_qkv.weight' is BF16 [160, 64]" "[240, 64]" num_key_value_heads
   back_refused 3 "c['num_hidden_layers'] = 3" "layer 2 is missing" "num_hidden_layers 3"
   back_refused 3 "c['mlp_only_layers'] = [0]" "layer 0 a dense layer" mlp_only_layers
-  back_refused 4 "c['num_attention_heads'] = 3" "num_attention_heads 3" "num_key_value_heads 2"
+  back_refused 3 "c['num_attention_heads'] = 3" "num_attention_heads 3" "num_key_value_heads 2"
   back_refused 4 "c['model_type'] = 'phimoe'" "'phimoe'" sparsemixer
   back_refused 3 "c['model_type'] = 'qwen2_moe'; c['shared_expert_intermediate_size'] = 24" "shared_expert_intermediate_size 24"
   # A configuration of another family would make a model of it that lacks norms, or has too many.
