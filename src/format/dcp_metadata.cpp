@@ -136,6 +136,7 @@ class MetadataReader {
     const auto items = graph_.items(node);
     if (items.size() > kMaxAxes) fail_metadata(node, name, fmt::format("{} has {} axes", what, items.size()));
     spend(items.size() + 1, name);
+    numbers.reserve(items.size());
     for (const PickleRef item : items) numbers.push_back(size_value(item, name, what));
     return numbers;
   }

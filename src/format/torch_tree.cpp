@@ -445,7 +445,8 @@ void list_objects(const PickleGraph& graph, PickleRef node, const std::string& p
   const std::size_t step = is_mapping(graph, node) ? 2 : 1;
   for (std::size_t i = 0; i + step <= items.size(); i += step) {
     const std::string key = step == 2 ? key_text(graph, items[i], budget) : fmt::format("{}", i);
-    list_objects(graph, items[i + step - 1], path.empty() ? key : path + "." + key, depth + 1, finder, budget, found);
+    list_objects(graph, items[i + step - 1], path.empty() ? key : fmt::format("{}.{}", path, key), depth + 1, finder,
+                 budget, found);
   }
 }
 
