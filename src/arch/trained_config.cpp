@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "arch/model_args.hpp"
 #include "families/arg_rows.hpp"
 
@@ -14,7 +16,7 @@ namespace {
 constexpr const char* kTypeOption = "--to";
 constexpr const char* kFileOption = "--from-config";
 
-/// What the rows of a family made of the arguments.
+/// A config.json that the rows of a family made of the arguments, and the reasons why it may not do.
 struct Reading {
   const Family* family = nullptr;
   std::string text;
@@ -42,10 +44,11 @@ Reading read_as(const Family& family, SavedArgs& args) {
   return {&family, text + "\n}\n", args.missing, args.faults, args.strange};
 }
 
+/// Each once, however many rows name it.
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
-  for (const std::string& word : words)
-    if (text.find(word) == text.npos) text += (text.empty() ? "" : ", ") + word;
+  for (auto word = words.begin(); word != words.end(); ++word)
+    if (std::find(words.begin(), word, *word) == word) text += (text.empty() ? "" : ", ") + *word;
   return text;
 }
 

@@ -50,7 +50,7 @@ class ArgsWriter {
 
   const Family& family() const { return *model.family; }
   bool is_latent() const { return family().attention == Attention::Latent; }
-  /// Whether the checkpoint has a matrix, or a bias, of that role.
+  /// Returns whether the checkpoint has a matrix, or a bias, of that role.
   bool has(DenseRole role, TensorKind kind = TensorKind::Weight) const;
 
   /// `name` is spelled as Megatron-LM saves it: "num_layers" is written `--num-layers`.

@@ -1,6 +1,6 @@
 #pragma once
-/// What the program knows of quantized formats, one file each: what their tensors are, how scales cover weights, and
-/// whose decoders there are. Moves (layout) and decoding (quant) read the same rows and know no format by its name.
+/// Quantized formats, one file each: the parts of their tensors, how scales cover weights, and which decoders read
+/// them. Moves (layout) and decoding (quant) read the same rows and know no format by its name.
 ///
 /// Example: nvfp4.cpp says that bytes of two codes have a scale in F8_E4M3 for 16 weights and a second one for a
 /// matrix.
@@ -137,7 +137,7 @@ struct QuantFormat {
   /// Codes lie in words under names that say no more: quant_method (`methods`) says that they are of this format, in
   /// one of these versions; an empty version is the first.
   ShortList<std::string_view, 2> versions{};
-  /// What is added to a word of zero points in the first of them, with carries.
+  /// Added to each word of zero points in the first of those versions, with carries.
   int zero_offset = 0;
 };
 
