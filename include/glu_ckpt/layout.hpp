@@ -232,6 +232,13 @@ enum class DenseRole : std::uint8_t {
   KvDown,
   KvLatentNorm,
   KvUp,
+  // the indexer that chooses the tokens which sparse attention sees
+  IndexerQ,
+  IndexerK,
+  IndexerKNorm,
+  IndexerKNormBias,
+  /// The weights of its heads.
+  IndexerWeights,
   // the MLP of a dense layer, and what stands beside the experts of another
   MlpGate,
   MlpUp,

@@ -49,6 +49,12 @@ constexpr auto kFields = std::to_array<FieldRow>({
     {"qk_nope_head_dim", Type::Integer, 0, kMostWidth},
     {"qk_rope_head_dim", Type::Integer, 0, kMostWidth},
     {"v_head_dim", Type::Integer, 1, kMostWidth},
+    {"index_n_heads", Type::Integer, 1, kMostExperts},
+    {"index_head_dim", Type::Integer, 1, kMostWidth},
+    {"index_topk", Type::Integer, 1, kMostTokens},
+    {"index_topk_freq", Type::Integer, 0, kMostLayers},
+    {"index_skip_topk_offset", Type::Integer, 0, kMostLayers},
+    {"indexer_types", Type::Texts},
     {"linear_conv_kernel_dim", Type::Integer, 1, kMostWidth},
     {"linear_key_head_dim", Type::Integer, 1, kMostWidth},
     {"linear_value_head_dim", Type::Integer, 1, kMostWidth},
@@ -200,16 +206,15 @@ void check_field(const FieldRow& row, const std::string& name, const JsonValue& 
 }
 
 /// Checks the fields of `object`, which are called `prefix` and their key.
-void check_object(const Family& family, const JsonValue& object, const std::string& prefix) {
+void check_object(const JsonValue& object, const std::string& prefix) {
   for (const auto& [key, value] : object.members()) {
     const std::string name = prefix + std::string(key);
-    const std::string row_name = prefix == "rope_scaling." || prefix == "rope_parameters."
-                                     ? "rope_*." + std::string(key)
-                                     : std::string(family.usual_word(name));
+    const std::string row_name =
+        prefix == "rope_scaling." || prefix == "rope_parameters." ? "rope_*." + std::string(key) : name;
     const auto row = std::ranges::find(kFields, row_name, &FieldRow::name);
     if (row == kFields.end()) continue;
     check_field(*row, name, value);
-    if (row->type == Type::Object && value.kind() == JsonKind::Object) check_object(family, value, name + ".");
+    if (row->type == Type::Object && value.kind() == JsonKind::Object) check_object(value, name + ".");
   }
 }
 
@@ -250,12 +255,14 @@ void check_config_ranges(const std::string& config) {
   const JsonValue root = document.root();
   auto inner = root.find("text_config");
   if (inner && inner->kind() != JsonKind::Object) inner.reset();
-  const Family* const family =
-      find_family((inner ? *inner : root).find<std::string_view>("model_type").value_or(std::string_view()));
+  const auto is_known = [](const JsonValue& fields) {
+    const auto type = fields.find<std::string_view>("model_type");
+    return type && find_family(*type) != nullptr;
+  };
   // A model of a family that no rule knows may mean something else by a name.
-  if (family == nullptr) return;
-  check_object(*family, root, "");
-  if (inner) check_object(*family, *inner, "");
+  if (!is_known(inner ? *inner : root)) return;
+  check_object(root, "");
+  if (inner) check_object(*inner, "");
   check_choice(inner ? *inner : root);
   check_heads(inner ? *inner : root);
 }

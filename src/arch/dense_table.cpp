@@ -33,6 +33,8 @@ bool applies(const DenseRow& row, LayerKind kind, const Architecture& architectu
          fits(kDense | kExperts, kind.mlp == Mlp::Dense ? kDense : kExperts) &&
          fits(kGated | kUngated, architecture.gated_attention ? kGated : kUngated) &&
          fits(kHeadNorms | kWideNorms, architecture.family->wide_qk_norms ? kWideNorms : kHeadNorms) &&
+         fits(kSparse | kNotSparse, architecture.family->sparse_attention ? kSparse : kNotSparse) &&
+         fits(kIndexer, kind.indexer ? kIndexer : kAlways) &&
          fits(kQLora | kNoQLora, architecture.extent(Dim::QLora) > 0 ? kQLora : kNoQLora);
 }
 

@@ -31,6 +31,8 @@ enum class In {
   /// Arguments of models that choose several experts by a softmax.
   SeveralBySoftmax,
   QueryGroups,
+  /// Arguments of models without an experimental attention variant.
+  NoVariant,
   /// Arguments of models whose linear layers have no bias; in all others q, k and v have one as well.
   NoOtherBias,
 };
@@ -65,7 +67,7 @@ constexpr auto kArgs = std::to_array<ModelArg>({
     {"heterogeneous_block_specs", In::Every, "False"},
     {"spec", In::Every, "[]"},
     {"use_mup", In::Every, "False"},
-    {"mtp_num_layers", In::Every, "0"},
+    {"mtp_num_layers", In::NoVariant, "0"},
     {"moe_latent_size", In::Every, "0"},
     {"use_legacy_models", In::Every, "False"},
     // activation
@@ -97,6 +99,12 @@ constexpr auto kArgs = std::to_array<ModelArg>({
     {"linear_value_head_dim"},
     {"linear_num_key_heads"},
     {"linear_num_value_heads"},
+    {"dsa_indexer_n_heads"},
+    {"dsa_indexer_head_dim"},
+    {"dsa_indexer_topk", In::Every, "0"},
+    {"dsa_indexer_k_norm_epsilon"},
+    {"dsa_indexer_rope_interleaved", In::Every, "False"},
+    {"dsa_indexer_scoring_relu", In::Every, "True"},
     // positions
     {"rotary_base"},
     {"rotary_percent", In::Usual, "1"},
@@ -156,7 +164,8 @@ constexpr auto kNoSay = std::to_array<std::string_view>({
     // 0.19.2 saves its defaults of these whatever the attention is; experimental_attention_variant says that it is
     // DSA's.
     "dsa_indexer_rotate_activation",
-    "dsa_indexer_scoring_relu",
+    "dsa_indexer_topk_freq",
+    "dsa_indexer_skip_topk_offset",
     "dsa_kernel_backend",
     "yarn_correction_range_round_to_int",
     "mamba_state_dim",
@@ -264,6 +273,7 @@ class Comparison {
     compare_yarn();
     compare_layers("window_size", windows_asked(), saved_.window() ? saved_.window_layers() : no_layers());
     compare_layers("no_rope_freq", flags_in(asked("no_rope_freq")), saved_.ropeless_layers());
+    compare_layers("dsa_indexer_topk_freq", indexers_asked(), saved_.indexer_layers());
     compare_balancing();
     compare_unknown();
     return std::move(differences_);
@@ -296,6 +306,7 @@ class Comparison {
         return asked("moe_router_score_function") == "softmax" &&
                (asked("moe_router_topk") != "1" || saved_.integer("moe_router_topk") != 1);
       case In::NoOtherBias: return asked_.contains("disable_bias_linear");
+      case In::NoVariant: return !asked_.contains("experimental_attention_variant");
       case In::QueryGroups: return saved_.flag("group_query_attention") && asked_.contains("num_query_groups");
     }
     return true;
@@ -363,6 +374,12 @@ class Comparison {
     return asked_.contains("window_size") ? flags_in(asked("window_attn_skip_freq")) : std::vector<bool>();
   }
 
+  std::vector<bool> indexers_asked() const {
+    const auto number = [&](std::string_view name) { return static_cast<i64>(number_in(asked(name)).value_or(0)); };
+    return layers_with_indexers(saved_.layers(), number("dsa_indexer_topk_freq"),
+                                number("dsa_indexer_skip_topk_offset"));
+  }
+
   void compare_layers(std::string_view name, std::vector<bool> asked_layers, std::vector<bool> saved_layers) {
     if (!saved_.has(name)) return;
     asked_layers.resize(std::max(asked_layers.size(), saved_layers.size()));
@@ -414,7 +431,8 @@ std::vector<ArgumentDifference> unread_arguments(const SavedArgs& args, const st
   const bool latent = args.flag("multi_latent_attention");
   const auto has_say = [&](In in) {
     switch (in) {
-      case In::Every: return true;
+      case In::Every:
+      case In::NoVariant: return true;
       case In::Usual: return !latent;
       case In::SeveralBySoftmax:
         return args.text("moe_router_score_function") != "sigmoid" && args.integer("moe_router_topk") != 1;

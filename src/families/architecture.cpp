@@ -92,11 +92,20 @@ class ArchitectureReader {
     const i64 value = required({"v_head_dim"}), latent = required({"kv_lora_rank"});
     model_.kv_heads = model_.heads;
     set(Dim::QLora, optional({"q_lora_rank"}).value_or(0));
+    if (family_.sparse_attention) read_indexer();
     set(Dim::KvLora, latent);
     set(Dim::KvDownRows, latent + rope);
     set(Dim::LatentQRows, model_.heads * (nope + rope));
     set(Dim::KvUpRows, model_.heads * (nope + value));
     set(Dim::AttentionOutCols, model_.heads * value);
+  }
+
+  void read_indexer() {
+    set(Dim::QLora, required({"q_lora_rank"}));
+    const i64 heads = required({"index_n_heads"}), dim = required({"index_head_dim"});
+    set(Dim::IndexerHeads, heads);
+    set(Dim::IndexerDim, dim);
+    set(Dim::IndexerRows, heads * dim);
   }
 
   void read_widths() {
@@ -155,10 +164,41 @@ class ArchitectureReader {
       if (is_dense(layer)) kind.mlp = Mlp::Dense;
       if (is_delta(layer)) kind.attention = Attention::Delta;
     }
+    if (family_.sparse_attention) read_indexers();
     for (const char* field : {"mlp_layer_types", "moe_layers", "interleave_moe_layer_step", "moe_layer_start_index",
                               "mlp_only_layers", "decoder_sparse_step", "first_k_dense_replace"})
       if (config_.has(field))
         model_.dense_layers_fields += (model_.dense_layers_fields.empty() ? "" : ", ") + std::string(field);
+  }
+
+  /// The word of each layer; else a letter; else each `freq`-th from one on.
+  void read_indexers() {
+    std::vector<std::string> words = config_.texts({"indexer_types", "index_topk_pattern"});
+    std::string_view field = config_.spelling({"indexer_types", "index_topk_pattern"});
+    for (const char letter : words.empty() ? config_.text({"index_topk_pattern"}) : std::string())
+      words.emplace_back(1, letter);
+    if (words.empty() && config_.has("index_topk_pattern"))
+      fail(ErrorCode::ConfigJson, {}, "config.json: index_topk_pattern is neither a text nor a list of texts");
+    if (words.empty()) return read_indexer_steps();
+    if (std::ssize(words) != model_.layers)
+      fail(ErrorCode::ConfigJson, {}, "config.json: {} has {} entries for {} layers (num_hidden_layers)", field,
+           words.size(), model_.layers);
+    for (std::size_t layer = 0; layer < words.size(); ++layer) {
+      const std::string& word = words[layer];
+      const bool own = word == "full" || word == "F";
+      if (!own && word != "shared" && word != "S")
+        fail(ErrorCode::ConfigJson, {}, "config.json: {} says '{}' of layer {}, where 'full' or 'shared' is expected",
+             field, word, layer);
+      model_.kinds[layer].indexer = own;
+    }
+  }
+
+  void read_indexer_steps() {
+    constexpr i64 kUsualOffset = 2;
+    const i64 freq = std::max<i64>(1, config_.integer({"index_topk_freq"}).value_or(1));
+    const i64 offset = config_.integer({"index_skip_topk_offset"}).value_or(kUsualOffset);
+    for (i64 layer = 0; layer < model_.layers; ++layer)
+      model_.kinds[static_cast<std::size_t>(layer)].indexer = std::max<i64>(layer + 1 - offset, 0) % freq == 0;
   }
 
   bool is_dense(i64 layer) const {
@@ -202,6 +242,7 @@ LayerKind Architecture::kind_of(std::string_view stack, i64 layer) const {
   if (stack != "mtp") return kinds.at(static_cast<std::size_t>(layer));
   LayerKind kind = kinds.back();
   if (kind.attention == Attention::Delta) kind.attention = Attention::Grouped;
+  kind.indexer = family->sparse_attention;
   return kind;
 }
 
@@ -221,6 +262,9 @@ std::string_view fields_of(Dim dim) {
     case Dim::KvLora: return "kv_lora_rank";
     case Dim::KvDownRows: return "kv_lora_rank + qk_rope_head_dim";
     case Dim::KvUpRows: return "num_attention_heads x (qk_nope_head_dim + v_head_dim)";
+    case Dim::IndexerRows: return "index_n_heads x index_head_dim";
+    case Dim::IndexerDim: return "index_head_dim";
+    case Dim::IndexerHeads: return "index_n_heads";
     case Dim::DenseWidth: return "the width of dense layers (intermediate_size)";
     case Dim::Experts: return "the number of experts";
     case Dim::DeltaKeyRows: return "linear_num_key_heads x linear_key_head_dim";

@@ -19,6 +19,8 @@ enum class Mlp : std::uint8_t { Dense, Experts };
 struct LayerKind {
   Attention attention = Attention::Grouped;
   Mlp mlp = Mlp::Experts;
+  /// It has an indexer of its own; the other layers of sparse attention take the tokens that an earlier one chose.
+  bool indexer = false;
   bool operator==(const LayerKind&) const = default;
 };
 
@@ -38,6 +40,9 @@ enum class Dim : std::uint8_t {
   KvLora,
   KvDownRows,
   KvUpRows,
+  IndexerRows,
+  IndexerDim,
+  IndexerHeads,
   DenseWidth,
   Experts,
   DeltaKeyRows,
@@ -85,6 +90,8 @@ struct Architecture {
   i64 extent(Dim dim) const { return extents[static_cast<std::size_t>(dim)]; }
   /// Returns the kind of a layer of the main stack, or of MTP, whose layers are like the last one with full attention.
   LayerKind kind_of(std::string_view stack, i64 layer) const;
+  /// Returns whether Megatron-Core builds its layers from the specification of an experimental attention variant.
+  bool has_attention_variant() const { return delta_key_heads > 0 || family->sparse_attention; }
 };
 
 /// The fields that an extent is made of: "num_attention_heads x head_dim".

@@ -47,6 +47,9 @@ enum When : std::uint16_t {
   kNoQLora = 1 << 8,
   kHeadNorms = 1 << 9,
   kWideNorms = 1 << 10,
+  kSparse = 1 << 11,
+  kNotSparse = 1 << 12,
+  kIndexer = 1 << 13,
 };
 
 struct DenseRow {

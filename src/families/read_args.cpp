@@ -153,6 +153,10 @@ JsonWord delta_kinds(SavedArgs& args, const ArgRow& row) {
       delta, [](std::size_t, bool flag) { return std::string(flag ? "\"linear_attention\"" : "\"full_attention\""); });
 }
 
+JsonWord indexer_kinds(SavedArgs& args, const ArgRow&) {
+  return list_of(args.indexer_layers(), [](std::size_t, bool own) { return own ? "\"full\"" : "\"shared\""; });
+}
+
 JsonWord window_kinds(SavedArgs& args, const ArgRow&) {
   const std::vector<bool> windows =
       args.window() ? args.window_layers() : std::vector<bool>(static_cast<std::size_t>(args.layers()));

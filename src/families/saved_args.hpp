@@ -20,6 +20,14 @@ inline constexpr std::string_view kEmbeddingKey = "embedding.word_embeddings.wei
 /// A value as Python prints it.
 std::string python_word(const JsonValue& value);
 
+/// The layers that have an indexer of their own: the first `offset` ones, and each `freq`-th behind them.
+inline std::vector<bool> layers_with_indexers(i64 layers, i64 freq, i64 offset) {
+  std::vector<bool> flags(static_cast<std::size_t>(layers), true);
+  for (i64 layer = std::max<i64>(offset, 1); layer < layers; ++layer)
+    flags[static_cast<std::size_t>(layer)] = (layer + 1 - std::max<i64>(offset, 1)) % std::max<i64>(freq, 1) == 0;
+  return flags;
+}
+
 class SavedArgs {
  public:
   SavedArgs(const std::string& args, const Inventory& tensors) : document_(args, kDepth), tensors_(tensors) {}
@@ -88,6 +96,10 @@ class SavedArgs {
   }
   std::vector<bool> delta_layers() {
     return pattern("linear_attention_freq", false, [](i64 layer, i64 number) { return (layer + 1) % number != 0; });
+  }
+  std::vector<bool> indexer_layers() const {
+    return layers_with_indexers(layers(), integer("dsa_indexer_topk_freq").value_or(1),
+                                integer("dsa_indexer_skip_topk_offset").value_or(0));
   }
   std::vector<bool> window_layers() {
     return pattern("window_attn_skip_freq", true, [](i64 layer, i64 number) { return (layer + 1) % number != 0; });

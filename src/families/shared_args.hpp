@@ -71,6 +71,15 @@ inline constexpr auto kLatentArgs = std::to_array<ArgRow>({
     {"", "window_size", nullptr, no_window},
     {"", "no_rope_freq", nullptr, all_with_rope},
 });
+/// DeepSeek's sparse attention.
+inline constexpr auto kSparseArgs = std::to_array<ArgRow>({
+    {"", "experimental_attention_variant", write_value, always, "dsa"},
+    {"index_n_heads", "dsa_indexer_n_heads", write_integer, as_integer},
+    {"index_head_dim", "dsa_indexer_head_dim", write_integer, as_integer},
+    {"index_topk", "dsa_indexer_topk", write_integer, as_integer},
+    {"", "dsa_indexer_k_norm_epsilon", write_value, nullptr, "1e-6"},
+    {"indexer_types", "dsa_indexer_topk_freq", write_indexers, indexer_kinds},
+});
 /// GatedDeltaNet in most layers, and attention with a gate in the others.
 inline constexpr auto kDeltaArgs = std::to_array<ArgRow>({
     {"layer_types", "linear_attention_freq", write_delta, delta_kinds},

@@ -149,6 +149,14 @@ inline constexpr auto kHfLatent = std::to_array<DenseRow>({
     layer_row("self_attn.kv_b_proj.weight", DenseRole::KvUp, kLatent),
     layer_row("self_attn.o_proj.weight", DenseRole::AttentionOut, kLatent),
 });
+/// The indexer of DeepSeek's sparse attention.
+inline constexpr auto kHfIndexer = std::to_array<DenseRow>({
+    layer_row("self_attn.indexer.wq_b.weight", DenseRole::IndexerQ, kIndexer),
+    layer_row("self_attn.indexer.wk.weight", DenseRole::IndexerK, kIndexer),
+    layer_row("self_attn.indexer.k_norm.weight", DenseRole::IndexerKNorm, kIndexer),
+    layer_row("self_attn.indexer.k_norm.bias", DenseRole::IndexerKNormBias, kIndexer),
+    layer_row("self_attn.indexer.weights_proj.weight", DenseRole::IndexerWeights, kIndexer),
+});
 inline constexpr auto kHfDense = std::to_array<DenseRow>({
     layer_row("mlp.gate_proj.weight", DenseRole::MlpGate, kDense),
     layer_row("mlp.up_proj.weight", DenseRole::MlpUp, kDense),

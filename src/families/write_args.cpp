@@ -321,7 +321,14 @@ void write_mtp_layers(ArgsWriter& args, const ArgRow& row) {
   i64 layers = 0;
   for (const DenseMatrix& matrix : args.recognized.dense)
     if (matrix.stack == "mtp") layers = std::max(layers, matrix.layer + 1);
-  if (layers > 0) args.add(row.argument, layers);
+  if (layers > 0 && args.model.has_attention_variant())
+    args.warn(
+        "the checkpoint has {} layer{} of multi-token prediction, and no --mtp-num-layers is written: Megatron-Core "
+        "0.19.2 stops where a model has both an experimental attention variant and such layers; they are stored under "
+        "the keys that it would ask for",
+        layers, layers == 1 ? "" : "s");
+  else if (layers > 0)
+    args.add(row.argument, layers);
 }
 
 void write_expert_layers(ArgsWriter& args, const ArgRow& row) {
@@ -461,6 +468,24 @@ void write_delta(ArgsWriter& args, const ArgRow& row) {
   std::vector<bool> delta;
   for (const LayerKind kind : args.model.kinds) delta.push_back(kind.attention == Attention::Delta);
   args.add(row.argument, pattern(delta));
+}
+
+/// Layer l of Megatron-Core, counted from 1, shares an indexer unless max(l - max(offset, 1), 0) is a multiple of freq.
+void write_indexers(ArgsWriter& args, const ArgRow& row) {
+  std::vector<bool> own;
+  for (const LayerKind kind : args.model.kinds) own.push_back(kind.indexer);
+  const auto first_shared = std::ranges::find(own, false);
+  if (first_shared == own.end()) return;
+  const i64 offset = first_shared - own.begin();
+  const i64 freq = std::find(first_shared, own.end(), true) - first_shared + 1;
+  if (layers_with_indexers(std::ssize(own), freq, offset) != own)
+    fail(ErrorCode::NoMap, {},
+         "config.json: the layers with an indexer of their own ({}) are {}, which Megatron-Core cannot build: it has "
+         "one in the first layers and in each N-th behind them (--dsa-indexer-skip-topk-offset, "
+         "--dsa-indexer-topk-freq)",
+         args.config.spelling({"indexer_types", "index_topk_pattern", "index_topk_freq"}), pattern(own));
+  args.add(row.argument, freq);
+  args.add("dsa_indexer_skip_topk_offset", offset);
 }
 
 // ---- rotary embedding -------------------------------------------------------------------------

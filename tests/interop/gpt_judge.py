@@ -152,11 +152,15 @@ def make_model(args, attention, norm):
     if args.experimental_attention_variant:
         # Megatron's own kernel in plain PyTorch.
         overrides["deterministic_mode"] = True
+        # Hadamard's rotation changes no score, and asks for bfloat16.
+        overrides["dsa_indexer_rotate_activation"] = False
     config = megatron_arguments.make_config(args, **overrides)
     block = get_gpt_modelopt_spec(config, local_core_attention=True, remap_te_layernorm=True)
     if config.multi_latent_attention:
         _set_latent_attention(block, attention)
-    if config.experimental_attention_variant:
+    if config.experimental_attention_variant == "dsa":
+        _set_sparse_attention(block, config, norm)
+    elif config.experimental_attention_variant:
         block.layer_specs = _with_linear_attention(block.layer_specs, config, norm)
     mtp = None
     if args.mtp_num_layers:
@@ -187,6 +191,37 @@ def _set_latent_attention(block, attention):
         parts = layer.submodules.self_attention.submodules
         parts.core_attention = attention
         parts.linear_q_down_proj = parts.linear_kv_down_proj = ColumnParallelLinear
+
+
+def _set_sparse_attention(block, config, norm):
+    """Gives the layers the latent attention whose tokens indexers choose, of local modules."""
+    import torch
+    from megatron.core.models.backends import LocalSpecProvider
+    from megatron.core.models.gpt.experimental_attention_variant_module_specs import get_dsa_module_spec_for_backend
+    from megatron.core.tensor_parallel.layers import ColumnParallelLinear
+    from megatron.core.transformer.experimental_attention_variant import absorbed_mla
+
+    class Linear(ColumnParallelLinear):
+        def __init__(self, *sizes, parallel_mode=None, **options):
+            super().__init__(*sizes, **options)
+
+    class LayerNorm(torch.nn.LayerNorm):
+        def __init__(self, config, hidden_size, eps):
+            super().__init__(hidden_size, eps)
+
+    class Backend(LocalSpecProvider):
+        def linear(self):
+            return Linear
+
+        def layer_norm(self, rms_norm=False, for_qk=False, **options):
+            return norm if rms_norm else LayerNorm
+
+    absorbed_mla.TELinear = Linear
+    for layer in block.layer_specs:
+        layer.submodules.self_attention = get_dsa_module_spec_for_backend(config, Backend())
+        names = layer.submodules.sharded_state_dict_keys_map
+        for name in [name for name in names if name.startswith(("input_layernorm", "self_attention"))]:
+            del names[name]
 
 
 def _with_linear_attention(layers, config, norm):

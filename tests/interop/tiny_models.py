@@ -39,16 +39,13 @@ DEEPSEEK = {
 }  # fmt: skip
 # The same without latents.
 GLM = DEEPSEEK | {"num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-3}
-HUNYUAN = {
-    "head_dim": 32, "intermediate_size": 80, "moe_intermediate_size": 48, "num_experts": 8, "num_experts_per_tok": 3,
-    "num_shared_experts": 2, "router_scaling_factor": 2.5,
-}  # fmt: skip
 GATED_DELTA_NET = {
     "num_hidden_layers": 4, "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48,
     "shared_expert_intermediate_size": 56, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
     "linear_key_head_dim": 20, "linear_value_head_dim": 12, "linear_conv_kernel_dim": 3,
     "layer_types": ["linear_attention"] * 3 + ["full_attention"],
 }  # fmt: skip
+INDEXERS = {"index_n_heads": 3, "index_head_dim": 16, "index_topk": 5, "n_group": 1, "topk_group": 1}
 # As published, in models that are bfloat16 otherwise.
 FLOAT32 = ("e_score_correction_bias", "A_log", "linear_attn.norm.weight")
 
@@ -122,6 +119,11 @@ FAMILIES = {
         "glm4_moe_lite",
         DEEPSEEK | {"mlp_layer_types": ["dense", "sparse", "sparse"]},
     ),
+    # Its layers of the main stack take turns: those without an indexer see what the one before chose.
+    "glm_moe_dsa": Family(
+        "glm_moe_dsa", DEEPSEEK | INDEXERS | {"head_dim": 8, "indexer_types": ["full", "shared", "full"]}
+    ),
+    "deepseek_v32": Family("deepseek_v32", DEEPSEEK | INDEXERS | {"head_dim": 8, "index_n_heads": 4}),
     "dots1": Family(
         "dots1",
         GLM | {"norm_topk_prob": True, "n_group": 1, "topk_group": 1},
@@ -131,11 +133,6 @@ FAMILIES = {
         "solar_open",
         {"head_dim": 32, "moe_intermediate_size": 48, "n_routed_experts": 8, "num_experts_per_tok": 3,
          "n_shared_experts": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "n_group": 1, "topk_group": 1},
-    ),
-    "hy_v3": Family("hy_v3", HUNYUAN),
-    "hy_v3_mtp": Family(
-        "hy_v3",
-        HUNYUAN | {"mlp_layer_types": ["dense", "dense", "sparse"], "num_nextn_predict_layers": 1}, mtp=True
     ),
     "gpt_oss": Family(
         "gpt_oss",
@@ -230,10 +227,7 @@ def _mtp_names(tensors):
         return "mtp.layers.0.", {"enorm": "mtp.pre_fc_norm_embedding", "hnorm": "mtp.pre_fc_norm_hidden",
                                  "eh_proj": "mtp.fc", "shared_head.norm": "mtp.norm"}  # fmt: skip
     layer = f"model.layers.{LAYERS}."
-    names = {name: layer + name for name in ("enorm", "hnorm", "eh_proj", "shared_head.norm")}
-    if any(".mlp.router.gate." in name for name in tensors):
-        names["shared_head.norm"] = layer + "final_layernorm"
-    return layer, names
+    return layer, {name: layer + name for name in ("enorm", "hnorm", "eh_proj", "shared_head.norm")}
 
 
 def _mtp_tensors(tensors, generator):
@@ -255,7 +249,7 @@ def _mtp_tensors(tensors, generator):
     for name, key in names.items():
         shape = (HIDDEN, 2 * HIDDEN) if name == "eh_proj" else (HIDDEN,)
         added[f"{key}.weight"] = values(f"{name}.weight", shape).to(dtype)
-    if "shared_head" in names["shared_head.norm"]:
+    if layer.startswith("model."):
         added[layer + "embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
         added[layer + "shared_head.head.weight"] = tensors["lm_head.weight"].clone()
     return added
@@ -264,6 +258,11 @@ def _mtp_tensors(tensors, generator):
 def has_unexpected(name):
     """Whether transformers says that it does not know the tensors of MTP; of Qwen3-Next's it says nothing."""
     return FAMILIES[name].mtp and FAMILIES[name].model_type != "qwen3_next"
+
+
+def judged_arguments(name, text):
+    """The arguments, with the layers of MTP that Megatron's own builder has no place for and the judge's has."""
+    return text + "--mtp-num-layers 1\n" if FAMILIES[name].mtp and "--mtp-num-layers" not in text else text
 
 
 def token_ids():
@@ -279,8 +278,6 @@ def _with_mtp_as_last_layer(folder, tensors, layer, config):
     """transformers' model of those tensors, in which the layer of MTP is one more of the main stack."""
     last = config.num_hidden_layers
     config.num_hidden_layers += 1
-    if getattr(config, "mlp_layer_types", None):
-        config.mlp_layer_types = [*config.mlp_layer_types, "sparse"]
     with tempfile.TemporaryDirectory() as scratch:
         if not layer.startswith("model."):
             config.layer_types = [*config.layer_types, "full_attention"]

@@ -24,7 +24,7 @@ std::string config_of(std::string_view model_type, bool q_lora = true) {
     "intermediate_size_mlp": 46, "moe_intermediate_size": 26, "num_experts": 5, "n_shared_experts": 1,
     "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 14, "kv_lora_rank": 16, "first_k_dense_replace": 1,)" +
          (q_lora ? R"("q_lora_rank": 18,)" : R"("q_lora_rank": null,)") + R"(
-    "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 4, "linear_value_head_dim": 7,
+    "index_n_heads": 3, "index_head_dim": 11, "index_topk_freq": 2, "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 4, "linear_value_head_dim": 7,
     "linear_conv_kernel_dim": 4, "layer_types": ["linear_attention", "linear_attention", "linear_attention",
     "full_attention"], "moe_layers": [1, 2, 3]})";
 }
@@ -33,7 +33,9 @@ std::vector<std::shared_ptr<const Architecture>> all_architectures() {
   std::vector<std::shared_ptr<const Architecture>> all;
   for (const Family& family : families()) {
     all.push_back(read_architecture(config_of(family.model_type)));
-    if (family.attention == Attention::Latent) all.push_back(read_architecture(config_of(family.model_type, false)));
+    // Indexers read the latent of queries.
+    if (family.attention == Attention::Latent && !family.sparse_attention)
+      all.push_back(read_architecture(config_of(family.model_type, false)));
   }
   return all;
 }
