@@ -126,6 +126,8 @@ struct CheckpointInfo {
   std::vector<std::string> dangling;
   /// Sentences about sets of weights of which programs choose different ones.
   std::vector<std::string> warnings;
+  /// Keys are not those of the files: words of wrappers are taken off.
+  bool respelled = false;
   /// Files that tensors are read from; none where a checkpoint is in memory.
   std::vector<OpenedFile> files;
   Structure structure;

@@ -206,15 +206,16 @@ void check_field(const FieldRow& row, const std::string& name, const JsonValue& 
 }
 
 /// Checks the fields of `object`, which are called `prefix` and their key.
-void check_object(const JsonValue& object, const std::string& prefix) {
+void check_object(const Family& family, const JsonValue& object, const std::string& prefix) {
   for (const auto& [key, value] : object.members()) {
     const std::string name = prefix + std::string(key);
-    const std::string row_name =
-        prefix == "rope_scaling." || prefix == "rope_parameters." ? "rope_*." + std::string(key) : name;
+    const std::string row_name = prefix == "rope_scaling." || prefix == "rope_parameters."
+                                     ? "rope_*." + std::string(key)
+                                     : std::string(family.usual_word(name));
     const auto row = std::ranges::find(kFields, row_name, &FieldRow::name);
     if (row == kFields.end()) continue;
     check_field(*row, name, value);
-    if (row->type == Type::Object && value.kind() == JsonKind::Object) check_object(value, name + ".");
+    if (row->type == Type::Object && value.kind() == JsonKind::Object) check_object(family, value, name + ".");
   }
 }
 
@@ -255,14 +256,12 @@ void check_config_ranges(const std::string& config) {
   const JsonValue root = document.root();
   auto inner = root.find("text_config");
   if (inner && inner->kind() != JsonKind::Object) inner.reset();
-  const auto is_known = [](const JsonValue& fields) {
-    const auto type = fields.find<std::string_view>("model_type");
-    return type && find_family(*type) != nullptr;
-  };
+  const Family* const family =
+      find_family((inner ? *inner : root).find<std::string_view>("model_type").value_or(std::string_view()));
   // A model of a family that no rule knows may mean something else by a name.
-  if (!is_known(inner ? *inner : root)) return;
-  check_object(root, "");
-  if (inner) check_object(*inner, "");
+  if (family == nullptr) return;
+  check_object(*family, root, "");
+  if (inner) check_object(*family, *inner, "");
   check_choice(inner ? *inner : root);
   check_heads(inner ? *inner : root);
 }

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "arch/dense_table.hpp"
+#include "core/fail.hpp"
 #include "core/json.hpp"
 #include "layout/key_pattern.hpp"
 #include "layout/optimizer_names.hpp"
@@ -74,6 +77,30 @@ std::string_view shared_text(const Inventory& inventory) {
   return shared.value_or(std::string_view());
 }
 
+constexpr auto kWrapperWords = std::to_array<std::string_view>(
+    {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_fpw_module.", "module."});
+
+std::string_view wrapper_word_at(std::string_view text) {
+  const auto word = std::ranges::find_if(kWrapperWords, [&](std::string_view one) { return text.starts_with(one); });
+  return word == kWrapperWords.end() ? std::string_view() : *word;
+}
+
+/// Returns the key without words of wrappers; where `all` is false, without those that are no words of a model.
+std::string without_words(std::string_view key, bool all) {
+  std::string text;
+  while (!key.empty()) {
+    const std::string_view word = wrapper_word_at(key);
+    const std::size_t end = std::min(key.find('.', word.size()), key.size() - 1) + 1;
+    if (!word.empty() && (all || word.front() == '_')) {
+      key.remove_prefix(word.size());
+      continue;
+    }
+    text += key.substr(0, word.empty() ? end : word.size());
+    key.remove_prefix(word.empty() ? end : word.size());
+  }
+  return text;
+}
+
 /// Returns whether keys of experts begin as they stand with the layers of some naming.
 bool has_unwrapped_experts(const std::vector<std::string_view>& names) {
   KeySkeleton skeleton;
@@ -100,27 +127,68 @@ bool is_only_rank(std::string_view folder, const ModelHints& hints) {
                              [&](std::string_view name) { return args.root().find<i64>(name).value_or(1) <= 1; });
 }
 
-std::string find_wrapper(const Inventory& inventory, const ModelHints& hints) {
-  const std::string_view shared = shared_text(inventory);
-  if (shared.empty()) return {};
+/// Names of tensors that are not an optimizer's.
+struct ModelNames {
+  explicit ModelNames(const Inventory& inventory) {
+    for (const TensorRef& tensor : inventory.tensors)
+      if (!is_optimizer_tensor(tensor.name))
+        (tensor.name.find("experts") == std::string::npos ? outside : experts).push_back(tensor.name);
+  }
   std::vector<std::string_view> outside, experts;
-  for (const TensorRef& tensor : inventory.tensors)
-    if (!is_optimizer_tensor(tensor.name))
-      (tensor.name.find("experts") == std::string::npos ? outside : experts).push_back(tensor.name);
-  const std::string_view folder = shard_folder(shared);
-  if (has_unwrapped_experts(experts) || (!folder.empty() && !is_only_rank(folder, hints))) return {};
-  const std::vector<KeySet> sets = key_sets(hints);
-  std::string_view best;
-  std::ptrdiff_t most = 0;
+};
+
+/// The part of the text in front of all keys without which most of them are a model's.
+struct Cut {
+  std::size_t size = 0;
+  std::ptrdiff_t explained = 0;
+};
+
+Cut best_cut(std::string_view shared, const std::vector<std::string_view>& names, const std::vector<KeySet>& sets) {
+  Cut best;
   for (std::size_t cut = 0; cut != shared.npos && cut <= shared.size();
        cut = cut == shared.size() ? shared.npos : shared.find_first_of("./", cut) + 1)
     for (const KeySet& set : sets) {
-      const auto explained = std::ranges::count_if(outside, [&](auto name) { return set.has(name.substr(cut)); });
-      if (explained <= most) continue;
-      most = explained;
-      best = shared.substr(0, cut);
+      const auto explained = std::ranges::count_if(names, [&](auto name) { return set.has(name.substr(cut)); });
+      if (explained > best.explained) best = {cut, explained};
     }
-  return std::string(best);
+  return best;
+}
+
+std::string find_wrapper(const Inventory& inventory, const ModelHints& hints) {
+  const std::string_view shared = shared_text(inventory);
+  if (shared.empty()) return {};
+  const ModelNames names(inventory);
+  const std::string_view folder = shard_folder(shared);
+  if (has_unwrapped_experts(names.experts) || (!folder.empty() && !is_only_rank(folder, hints))) return {};
+  return std::string(shared.substr(0, best_cut(shared, names.outside, key_sets(hints)).size));
+}
+
+/// The place in a tensor's name of its key in the model, which an optimizer puts words in front of.
+std::size_t model_key_begin(std::string_view name, std::string_view shared) {
+  std::size_t begin = name.npos, nearest = name.npos;
+  for (const StateKey& reading : read_state_key(name)) {
+    begin = std::min(begin, reading.before.size());
+    if (reading.model_key.starts_with(shared)) nearest = std::min(nearest, reading.before.size());
+  }
+  return nearest != name.npos ? nearest : begin != name.npos ? begin : 0;
+}
+
+/// `stored` are the keys that some tensors have in the files.
+void check_apart(const Inventory& inventory, const std::map<std::size_t, std::string>& stored) {
+  std::map<std::string_view, std::size_t> by_name;
+  for (std::size_t i = 0; i < inventory.tensors.size(); ++i) {
+    const auto [found, is_new] = by_name.emplace(inventory.tensors[i].name, i);
+    if (is_new) continue;
+    const auto key_of = [&](std::size_t index) -> const std::string& {
+      const auto key = stored.find(index);
+      return key == stored.end() ? inventory.tensors[index].name : key->second;
+    };
+    const std::string &first = key_of(found->second), &second = key_of(i);
+    fail(ErrorCode::RedundantKeys, {{}, second},
+         "'{}' and '{}' are one key, '{}', without the words that wrappers put into it, and nothing says which of the "
+         "two tensors is the model's: remove the other one",
+         first, second, found->first);
+  }
 }
 
 // ---- what transformers has in memory ------------------------------------------------------------
@@ -140,6 +208,52 @@ void spell_as_hub(const std::vector<MemoryWords>& words, const Inventory& invent
 }
 
 }  // namespace
+
+bool has_wrapper_words(const Inventory& inventory) {
+  return std::ranges::any_of(inventory.tensors, [](const TensorRef& tensor) {
+    return std::ranges::any_of(kWrapperWords, [&](auto word) { return tensor.name.find(word) != std::string::npos; });
+  });
+}
+
+std::string take_off_wrapper_words(Inventory& inventory, const ModelHints& hints) {
+  std::map<std::size_t, std::string> stored;
+  const auto respell = [&](std::string_view shared, std::string_view spelled) {
+    for (std::size_t i = 0; i < inventory.tensors.size(); ++i) {
+      std::string& name = inventory.tensors[i].name;
+      const std::size_t begin = model_key_begin(name, shared);
+      const std::string_view key = std::string_view(name).substr(begin);
+      // Directories of several ranks have no text in common, and "module" may be Megatron's own word there.
+      const bool all = shard_folder(name).empty();
+      std::string text = name.substr(0, begin);
+      if (key.starts_with(shared))
+        text.append(spelled).append(without_words(key.substr(shared.size()), all));
+      else
+        text += without_words(key, all);
+      if (text != name) stored.emplace(i, std::exchange(name, std::move(text)));
+    }
+  };
+  // What all keys begin with is find_wrapper()'s.
+  const std::string shared(shared_text(inventory));
+  respell(shared, shared);
+  // But "model._orig_mod." is in front of all keys also where the model has no head, and they begin with "model.".
+  std::string_view front = shared;
+  while (!wrapper_word_at(front).empty()) front.remove_prefix(wrapper_word_at(front).size());
+  const std::string spelled = shared.substr(0, shared.size() - front.size()) + without_words(front, false);
+  if (spelled != shared) {
+    const std::vector<KeySet> sets = key_sets(hints);
+    const std::vector<std::string_view> names = ModelNames(inventory).outside;
+    const auto has = [&](const KeySet& set, std::string_view name) {
+      return set.has(spelled + std::string(name.substr(shared.size())));
+    };
+    const std::ptrdiff_t least = best_cut(shared, names, sets).explained;
+    if (std::ranges::any_of(sets, [&](const KeySet& set) {
+          return std::ranges::count_if(names, [&](auto name) { return has(set, name); }) >= least;
+        }))
+      respell(shared, spelled);
+  }
+  check_apart(inventory, stored);
+  return stored.empty() ? std::string() : stored.begin()->second;
+}
 
 ModelView view_model(const Inventory& inventory, const ModelHints& hints) {
   ModelView view;

@@ -37,7 +37,7 @@ Reading read_as(const Family& family, SavedArgs& args) {
       if (row.to_config == nullptr) continue;
       if (!row.argument.empty()) read.push_back(row.argument);
       const std::optional<std::string> value = row.to_config(args, row);
-      if (value && !row.field.empty()) text += fmt::format(",\n  \"{}\": {}", row.field, *value);
+      if (value && !row.field.empty()) text += fmt::format(",\n  \"{}\": {}", family.own_word(row.field), *value);
     }
   for (const ArgumentDifference& unread : unread_arguments(args, read))
     args.strange.push_back(fmt::format("{} {} instead of {}", unread.name, unread.saved, unread.asked));

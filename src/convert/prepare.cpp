@@ -145,8 +145,8 @@ Plan make_proved_plan(const Conversion& conversion) {
       check_codes_are_named(source.inventory(), model, *naming, conversion.target.to.scope == Scope::Model);
     });
   const std::string stale = stale_quantization(source, options.from);
-  const bool reads_anew = !source.info().decoded_weights.empty() || source.info().recast_tensors > 0 ||
-                          (options.from.decode && !stale.empty());
+  const bool reads_anew = source.info().respelled || !source.info().decoded_weights.empty() ||
+                          source.info().recast_tensors > 0 || (options.from.decode && !stale.empty());
   Plan plan = with_place(source, [&] {
     return make_plan(source.inventory(), conversion.source.recognition,
                      {conversion.target.to, conversion.target.former, options.max_shard_bytes,

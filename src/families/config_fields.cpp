@@ -66,9 +66,9 @@ ConfigFields::ConfigFields(const std::string& text) {
 }
 
 void ConfigFields::add_defaults() {
-  const Family* const family = find_family(this->text({"model_type"}));
-  if (family == nullptr) return;
-  const JsonDocument document(std::string(family->defaults), kMaxConfigDepth);
+  family_ = find_family(this->text({"model_type"}));
+  if (family_ == nullptr) return;
+  const JsonDocument document(std::string(family_->defaults), kMaxConfigDepth);
   ConfigFlattener(defaults_).add(document.root(), "");
   constexpr std::string_view kRope = "rope_parameters.";
   const bool has_rope = std::ranges::any_of(values_, [&](const auto& entry) {
@@ -80,11 +80,15 @@ void ConfigFields::add_defaults() {
   });
 }
 
+std::string_view ConfigFields::own_word(std::string_view name) const {
+  return family_ == nullptr ? name : family_->own_word(name);
+}
+
 template <typename Type>
 const Type* ConfigFields::find(Spellings names) const {
   for (const Values* values : {&values_, &defaults_})
     for (const std::string_view name : names)
-      if (const auto found = values->find(name); found != values->end())
+      if (const auto found = values->find(own_word(name)); found != values->end())
         if (const auto* value = std::get_if<Type>(&found->second)) return value;
   return nullptr;
 }
@@ -97,7 +101,7 @@ std::optional<i64> ConfigFields::integer(Spellings names) const {
 std::optional<double> ConfigFields::number(Spellings names) const {
   for (const Values* values : {&values_, &defaults_})
     for (const std::string_view name : names) {
-      const auto found = values->find(name);
+      const auto found = values->find(own_word(name));
       if (found == values->end()) continue;
       if (const auto* value = std::get_if<double>(&found->second)) return *value;
       if (const auto* value = std::get_if<i64>(&found->second)) return static_cast<double>(*value);
@@ -126,14 +130,14 @@ std::vector<std::string> ConfigFields::texts(Spellings names) const {
 }
 
 bool ConfigFields::has(std::string_view name) const {
-  const auto found = values_.find(name);
+  const auto found = values_.find(own_word(name));
   return found != values_.end() && !std::holds_alternative<std::monostate>(found->second);
 }
 
 std::string_view ConfigFields::spelling(Spellings names) const {
   for (const std::string_view name : names)
-    if (has(name)) return name;
-  return *names.begin();
+    if (has(name)) return own_word(name);
+  return own_word(*names.begin());
 }
 
 }  // namespace glu_ckpt

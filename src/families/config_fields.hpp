@@ -13,7 +13,10 @@
 
 namespace glu_ckpt {
 
-/// Families spell a field differently; the first spelling that is there counts.
+struct Family;
+
+/// Families spell a field differently; the first spelling that is there counts. A family that spells it like no other
+/// has a word for it (Family::words).
 using Spellings = std::initializer_list<std::string_view>;
 
 class ConfigFields {
@@ -41,12 +44,14 @@ class ConfigFields {
       std::variant<std::monostate, bool, i64, double, std::string, std::vector<i64>, std::vector<std::string>>;
   using Values = std::map<std::string, Value, std::less<>>;
   void add_defaults();
+  std::string_view own_word(std::string_view name) const;
   template <typename Type>
   const Type* find(Spellings names) const;
 
   friend class ConfigFlattener;
   Values values_;
   Values defaults_;
+  const Family* family_ = nullptr;
 };
 
 }  // namespace glu_ckpt

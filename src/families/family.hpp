@@ -50,6 +50,12 @@ enum class Window : std::uint8_t {
   Unclear,
 };
 
+/// A family's own name of a field, and the one by which generic code asks for it.
+struct FieldWord {
+  std::string_view usual;
+  std::string_view own;
+};
+
 /// A family of Hugging Face: its models' config.json and keys.
 struct Family {
   std::string_view model_type;
@@ -92,6 +98,8 @@ struct Family {
   /// families do not read them.
   std::string_view rotated_dims_field{};
   std::string_view softmax_scale_field{};
+  /// Other fields that its config.json calls by names of its own.
+  std::array<FieldWord, 4> words{};
   /// A text in front of the keys behind which programs read them, beside the usual ones.
   std::string_view other_root = "model.";
   /// Its config's intermediate_size is the width of an expert.
@@ -113,6 +121,18 @@ struct Family {
   std::string_view defaults = "{}";
   /// The tests have a model of the family (tests/interop/tiny_models.py).
   bool tried = true;
+
+  /// The name of a field in its config.json.
+  std::string_view own_word(std::string_view usual) const {
+    for (const FieldWord& word : words)
+      if (word.usual == usual && !usual.empty()) return word.own;
+    return usual;
+  }
+  std::string_view usual_word(std::string_view own) const {
+    for (const FieldWord& word : words)
+      if (word.own == own && !own.empty()) return word.usual;
+    return own;
+  }
 };
 
 /// A model_type of which no more is known than that its experts are spelled as in that row.

@@ -25,6 +25,7 @@
 #include "model/stage.hpp"
 #include "model/stored_model.hpp"
 #include "model/unequal_scales.hpp"
+#include "model/unwrapped_source.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/decoder_rules.hpp"
 #include "quant/find_quantized.hpp"
@@ -264,7 +265,7 @@ std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceA
   if (!answers.decode_as.empty() && !answers.decode)
     fail(ErrorCode::Usage, {}, "--decode-as {} says how weights are decoded; --decode bf16 or f32 says that they are",
          answers.decode_as);
-  std::unique_ptr<Source> source = open_source(path);
+  std::unique_ptr<Source> source = take_off_wrapper_words(open_source(path));
   if (!answers.decode && !answers.encode_mxfp8 && answers.scale_rows == 0) return source;
   const Source& stored = *source;
   const bool decoding = answers.decode.has_value();
@@ -552,6 +553,8 @@ std::string recorded_digest_of(const Checkpoint& checkpoint) {
   const Record& record = checkpoint.source->record();
   const auto recorded = record.find("digest");
   if (recorded == record.end() || !checkpoint.recognition.dropped.empty()) return {};
+  // It is one of keys with all of their words.
+  if (checkpoint.source->info().respelled) return {};
   const bool was_whole = record.contains("model_type");
   const bool is_whole = checkpoint.recognition.architecture != nullptr;
   // Earlier versions did not look at what is outside of the experts.

@@ -112,7 +112,7 @@ CASES = [
     ], change=in_order(prefix_taken("_orig_mod."), tensors_changed(lambda tensors: tensors.pop("lm_head.weight")),
                        config_changed(tie_word_embeddings=True)), note="tied head"),
     Case("wrapper_prefixes", "src_orig_mod", [
-        Run("convert SRC OUT --to megatron", 4, never_says="nothing but experts", says=r"net\._orig_mod.*\[no-map\]"),
+        Run("convert SRC OUT --to megatron", 4, never_says="nothing but experts", says=r"'net\.model\..*\[no-map\]"),
     ], change=tensors_changed(lambda tensors: tensors.update(
         {("ema." if "layers.0" in name else "net.") + name: tensors.pop(name) for name in list(tensors)})),
          note="two texts in front"),

@@ -159,6 +159,17 @@ class WholeFamily : public WholeModel, public ::testing::WithParamInterface<std:
     return tensors;
   }
 
+  /// Expects that neither plan nor convert takes this model, and that both say `text`.
+  void expect_refusal(ErrorCode code, const Tensors& tensors, const std::string& config, const std::string& text) {
+    write_checkpoint(temp_ / "faulty", tensors, config);
+    const ConvertOptions options = to("megatron");
+    expect_error(
+        code, [&] { plan_conversion(temp_ / "faulty", temp_ / "out", options); }, text);
+    expect_error(
+        code, [&] { glu_ckpt::convert(temp_ / "faulty", temp_ / "out", options); }, text);
+    EXPECT_FALSE(fs::exists(temp_ / "out"));
+  }
+
   /// Converts with the options, expects what every output must have in common with its source, and leaves `away`.
   void there_and_back(const ConvertOptions& options) {
     const auto made = glu_ckpt::convert(source(), temp_ / "away", options);
@@ -256,6 +267,35 @@ TEST_P(WholeFamily, ArgumentsAreThoseOfTheProof) {
     }
   for (const char* const dropout : {"--attention-dropout", "--hidden-dropout"}) proved[dropout] += ".0";
   EXPECT_EQ(written, proved);
+}
+
+// One fault in the model: no conversion may guess what was meant.
+
+TEST_P(WholeFamily, OneCorrectionBiasMissingIsRefused) {
+  Tensors tensors = read_tensors(source());
+  const auto is_bias = [](const MemoryTensor& tensor) {
+    return tensor.name.ends_with("expert_bias") || tensor.name.ends_with("e_score_correction_bias");
+  };
+  if (std::ranges::count_if(tensors, is_bias) < 2) return;
+  const std::string name = std::ranges::find_if(tensors, is_bias)->name;
+  std::erase_if(tensors, [&](const MemoryTensor& tensor) { return tensor.name == name; });
+  expect_refusal(ErrorCode::ModelIncomplete, tensors, read_text(source() / "config.json"), "'" + name + "' is missing");
+}
+
+TEST_P(WholeFamily, OneExpertMissingIsRefused) {
+  Tensors tensors = read_tensors(source());
+  const auto is_one = [](const MemoryTensor& tensor) { return tensor.name.find(".experts.1.") != std::string::npos; };
+  if (std::ranges::none_of(tensors, is_one)) return;
+  tensors.erase(std::ranges::find_if(tensors, is_one));
+  expect_refusal(ErrorCode::ExpertMissing, tensors, read_text(source() / "config.json"), "expert 1 of ");
+}
+
+TEST_P(WholeFamily, TiedBesideAnotherHeadIsRefused) {
+  std::string config = read_text(source() / "config.json");
+  const std::string untied = "\"tie_word_embeddings\": false";
+  for (auto at = config.find(untied); at != config.npos; at = config.find(untied))
+    config.replace(at, untied.size(), "\"tie_word_embeddings\": true");
+  expect_refusal(ErrorCode::CopyDiffers, read_tensors(source()), config, "lm_head.weight");
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, WholeFamily, ::testing::ValuesIn(whole_families()),

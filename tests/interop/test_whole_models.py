@@ -315,7 +315,7 @@ def test_no_dtype_changes(models, family):
     tails = ("router.expert_bias", "A_log", "out_norm.weight")
     # transformers keeps the routers of some families in float32.
     source = load_safetensors(models.source(family, torch.bfloat16)[1])
-    if any(name.endswith("mlp.gate.weight") and tensor.dtype == torch.float32 for name, tensor in source.items()):
+    if any(name.endswith(("mlp.gate.weight", "mlp.router.gate.weight")) and tensor.dtype == torch.float32 for name, tensor in source.items()):
         tails += ("router.weight",)
     assert all(name.endswith(tails) for name in float32)
 

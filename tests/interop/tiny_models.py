@@ -39,6 +39,10 @@ DEEPSEEK = {
 }  # fmt: skip
 # The same without latents.
 GLM = DEEPSEEK | {"num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-3}
+HUNYUAN = {
+    "head_dim": 32, "intermediate_size": 80, "moe_intermediate_size": 48, "num_experts": 8, "num_experts_per_tok": 3,
+    "num_shared_experts": 2, "router_scaling_factor": 2.5,
+}  # fmt: skip
 GATED_DELTA_NET = {
     "num_hidden_layers": 4, "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48,
     "shared_expert_intermediate_size": 56, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
@@ -134,6 +138,11 @@ FAMILIES = {
         {"head_dim": 32, "moe_intermediate_size": 48, "n_routed_experts": 8, "num_experts_per_tok": 3,
          "n_shared_experts": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "n_group": 1, "topk_group": 1},
     ),
+    "hy_v3": Family("hy_v3", HUNYUAN),
+    "hy_v3_mtp": Family(
+        "hy_v3",
+        HUNYUAN | {"mlp_layer_types": ["dense", "dense", "sparse"], "num_nextn_predict_layers": 1}, mtp=True
+    ),
     "gpt_oss": Family(
         "gpt_oss",
         {"head_dim": 32, "intermediate_size": 48, "num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 8,
@@ -227,7 +236,10 @@ def _mtp_names(tensors):
         return "mtp.layers.0.", {"enorm": "mtp.pre_fc_norm_embedding", "hnorm": "mtp.pre_fc_norm_hidden",
                                  "eh_proj": "mtp.fc", "shared_head.norm": "mtp.norm"}  # fmt: skip
     layer = f"model.layers.{LAYERS}."
-    return layer, {name: layer + name for name in ("enorm", "hnorm", "eh_proj", "shared_head.norm")}
+    names = {name: layer + name for name in ("enorm", "hnorm", "eh_proj", "shared_head.norm")}
+    if any(".mlp.router.gate." in name for name in tensors):
+        names["shared_head.norm"] = layer + "final_layernorm"
+    return layer, names
 
 
 def _mtp_tensors(tensors, generator):
@@ -249,7 +261,7 @@ def _mtp_tensors(tensors, generator):
     for name, key in names.items():
         shape = (HIDDEN, 2 * HIDDEN) if name == "eh_proj" else (HIDDEN,)
         added[f"{key}.weight"] = values(f"{name}.weight", shape).to(dtype)
-    if layer.startswith("model."):
+    if "shared_head" in names["shared_head.norm"]:
         added[layer + "embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
         added[layer + "shared_head.head.weight"] = tensors["lm_head.weight"].clone()
     return added
@@ -278,6 +290,8 @@ def _with_mtp_as_last_layer(folder, tensors, layer, config):
     """transformers' model of those tensors, in which the layer of MTP is one more of the main stack."""
     last = config.num_hidden_layers
     config.num_hidden_layers += 1
+    if getattr(config, "mlp_layer_types", None):
+        config.mlp_layer_types = [*config.mlp_layer_types, "sparse"]
     with tempfile.TemporaryDirectory() as scratch:
         if not layer.startswith("model."):
             config.layer_types = [*config.layer_types, "full_attention"]

@@ -59,7 +59,8 @@ struct Written {
   /// Every fourth layer is a usual one, the others have linear attention.
   bool has_delta = false;
   /// It is numbered on from the last layer, as DeepSeek's.
-  bool has_mtp = false;
+  /// The last norm of its one layer of MTP; empty where it has none.
+  std::string mtp_norm{};
 };
 
 const Lines kNorms = {{"input_layernorm.weight", {kHidden}}, {"post_attention_layernorm.weight", {kHidden}}};
@@ -121,6 +122,8 @@ const std::string kLatentFields = R"("num_key_value_heads": 4, "intermediate_siz
 const std::string kGlmFields = R"("intermediate_size": 22, "moe_intermediate_size": 14, "n_routed_experts": 3,
   "n_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1)";
 
+const std::string kMtpNorm = "shared_head.norm.weight";
+
 std::vector<Written> all_families() {
   const std::string width = R"("num_experts": 3, "moe_intermediate_size": 14, "intermediate_size": 22)";
   const std::string plain_width = R"("intermediate_size": 14, "num_local_experts": 3)";
@@ -142,14 +145,21 @@ std::vector<Written> all_families() {
       {"deepseek_v2", kLatentFields + R"(, "q_lora_rank": null)",
        kNorms + kLatents + kWholeQueries + kRouter + kEach + kTwoShared + kDenseMlp, 3, 1},
       {"deepseek_v3", kLatentFields + R"(, "q_lora_rank": 18, "num_nextn_predict_layers": 1)", latent + sigmoid, 3, 1,
-       false, true},
+       false, kMtpNorm},
       {"kimi_k2", kLatentFields + R"(, "q_lora_rank": 18)", latent + sigmoid, 3, 1},
       {"glm4_moe_lite", kLatentFields + R"(, "q_lora_rank": 18)", latent + sigmoid, 3, 1},
       {"glm4_moe", kGlmFields + R"(, "attention_bias": true, "use_qk_norm": true, "num_nextn_predict_layers": 1)",
-       usual + kBiases + kHeadNorms + sigmoid, 3, 1, false, true},
+       usual + kBiases + kHeadNorms + sigmoid, 3, 1, false, kMtpNorm},
       {"dots1", kGlmFields, usual + kHeadNorms + sigmoid, 3, 1},
       {"solar_open", R"("moe_intermediate_size": 14, "n_routed_experts": 3, "n_shared_experts": 2)",
        usual + kRouter + kCorrection + kEach + kTwoShared},
+      {"hy_v3",
+       R"("intermediate_size": 22, "moe_intermediate_size": 14, "num_experts": 3, "num_shared_experts": 2,
+          "num_nextn_predict_layers": 1)",
+       usual + kHeadNorms + kEach + kDenseMlp + mlp("mlp.shared_mlp.", 2 * kWidth, In::Experts) +
+           Lines{{"mlp.router.gate.weight", {kNumExperts, kHidden}, In::Experts},
+                 {"mlp.expert_bias", {kNumExperts}, In::Experts}},
+       3, 1, false, "final_layernorm.weight"},
       {"ernie4_5_moe",
        R"("intermediate_size": 22, "moe_intermediate_size": 14, "moe_num_experts": 3, "moe_k": 2,
           "moe_num_shared_experts": 2, "moe_layer_start_index": 1)",
@@ -220,7 +230,7 @@ Tensors tensors_of(const Written& model) {
     tensors.push_back({name, Dtype::BF16, shape, {}});
   };
   add("model.embed_tokens.weight", {kWords, kHidden});
-  for (i64 layer = 0; layer < model.layers + (model.has_mtp ? 1 : 0); ++layer)
+  for (i64 layer = 0; layer < model.layers + (model.mtp_norm.empty() ? 0 : 1); ++layer)
     for (const Line& line : model.lines) {
       if (!is_in(model, layer, line.in)) continue;
       const std::size_t mark = line.name.find("{E}");
@@ -228,9 +238,10 @@ Tensors tensors_of(const Written& model) {
       for (i64 expert = 0; mark != line.name.npos && expert < kNumExperts; ++expert)
         add(layer_prefix(layer) + std::string(line.name).replace(mark, 3, fmt::format("{}", expert)), line.shape);
     }
-  if (model.has_mtp) {
+  if (!model.mtp_norm.empty()) {
     const std::string prefix = layer_prefix(model.layers);
-    for (const char* norm : {"enorm.weight", "hnorm.weight", "shared_head.norm.weight"}) add(prefix + norm, {kHidden});
+    for (const std::string& norm : {std::string("enorm.weight"), std::string("hnorm.weight"), model.mtp_norm})
+      add(prefix + norm, {kHidden});
     add(prefix + "eh_proj.weight", {kHidden, 2 * kHidden});
   }
   add("model.norm.weight", {kHidden});
@@ -321,8 +332,9 @@ std::string replaced(std::string text, const std::string& before, const std::str
 
 /// Those of a router count experts.
 bool is_expert(const std::string& name) {
-  return name.find("expert") != name.npos || name.find("_linear.weight") != name.npos ||
-         name.ends_with(".gate.weight") || name.find("router.") != name.npos;
+  return name.find("expert") != name.npos || name.find("shared_mlp") != name.npos ||
+         name.find("_linear.weight") != name.npos || name.ends_with(".gate.weight") ||
+         name.find("router.") != name.npos;
 }
 
 /// The names of which one must be in a problem: the tensor's own, or the layer's of an expert's.

@@ -4,9 +4,14 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
+#include <random>
+
 #include "arch/dense_layout.hpp"
 #include "arch/dense_table.hpp"
 #include "arch/model_names.hpp"
+#include "arch/model_view.hpp"
 #include "arch/recognize_model.hpp"
 #include "layout/key_pattern.hpp"
 #include "layout/layout_table.hpp"
@@ -182,6 +187,61 @@ TEST(Wrappers, ChangeNothingOfWhatIsRecognized) {
     }
   }
   EXPECT_GT(cases, 2000);
+}
+
+/// A key with words of wrappers in front of some of its components, as `random` says; numbers have none.
+std::string wrapped(const std::string& key, std::mt19937& random) {
+  constexpr auto kWords = std::to_array<std::string_view>(
+      {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "module."});
+  std::string text;
+  for (std::size_t at = 0; at < key.size();) {
+    const std::size_t end = std::min(key.find('.', at), key.size() - 1) + 1;
+    if (std::isdigit(static_cast<unsigned char>(key[at])) == 0)
+      while (random() % 4 == 0) text += kWords[random() % kWords.size()];
+    text += key.substr(at, end - at);
+    at = end;
+  }
+  return text;
+}
+
+TEST(Wrappers, BetweenComponentsAreTakenOff) {
+  std::mt19937 random(48);
+  int cases = 0, changed = 0;
+  for (const Family& family : families()) {
+    ModelHints hints;
+    hints.model_type = family.model_type;
+    hints.config = config_of(family.model_type);
+    const auto architecture = read_architecture(hints.config);
+    for (const Spelled& spelled : spellings_of(*architecture)) {
+      Inventory plain = Writer(*architecture, spelled).run();
+      // An optimizer's state of some of the weights, in both orders of its words.
+      for (std::size_t i = 0, weights = plain.tensors.size(); i < weights; i += 7) {
+        TensorRef state = plain.tensors[i];
+        state.name =
+            i % 2 == 0 ? "optimizer.state.exp_avg." + state.name : "optimizer.state." + state.name + ".exp_avg";
+        plain.tensors.push_back(std::move(state));
+      }
+      for (int round = 0; round < 12; ++round) {
+        Inventory inventory = plain;
+        for (TensorRef& tensor : inventory.tensors) {
+          const std::size_t begin =
+              tensor.name.find("exp_avg.") == std::string::npos ? (tensor.name.starts_with("optimizer.") ? 16 : 0) : 24;
+          // The first key has no word, so that no text of a wrapper is in front of all.
+          if (&tensor != inventory.tensors.data())
+            tensor.name = tensor.name.substr(0, begin) + wrapped(tensor.name.substr(begin), random);
+        }
+        const bool has_words =
+            !std::ranges::equal(inventory.tensors, plain.tensors, {}, &TensorRef::name, &TensorRef::name);
+        EXPECT_EQ(!take_off_wrapper_words(inventory, hints).empty(), has_words);
+        for (std::size_t i = 0; i < plain.tensors.size(); ++i)
+          ASSERT_EQ(inventory.tensors[i].name, plain.tensors[i].name) << family.model_type << " " << spelled.root;
+        changed += has_words ? 1 : 0;
+        ++cases;
+      }
+    }
+  }
+  EXPECT_GT(cases, 1000);
+  EXPECT_GT(changed, cases / 2);
 }
 
 }  // namespace
