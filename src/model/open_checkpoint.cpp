@@ -340,32 +340,46 @@ std::vector<std::string> dangling_texts(const Source& source) {
 
 namespace {
 
-/// Refuses codes whose scales or sizes are broken, whatever is done with them. What the engine does not know, or a
-/// configuration that contradicts it, stops only what needs numbers; so do scales that are not there, where the model
-/// is recognized without them.
-void check_sound(const Source& source, const ModelHints& hints, const Recognition* model) {
+/// The quantized weights of a checkpoint, or why they cannot be told.
+struct JudgedCodes {
+  Quantization found;
+  std::optional<Error> fault;
+  /// No command can go on: scales or sizes are broken, or scales are not there. What the engine does not know, or a
+  /// configuration that contradicts it, stops only what needs numbers.
+  bool stops_all = false;
+};
+
+JudgedCodes judge_codes(const Source& source, const ModelHints& hints, const Recognition* model) {
+  JudgedCodes judged;
   const auto has_codes = [](const TensorRef& tensor) { return holds_codes(tensor.dtype); };
-  if (std::ranges::none_of(source.inventory().tensors, has_codes)) return;
+  if (std::ranges::none_of(source.inventory().tensors, has_codes)) return judged;
   try {
-    find_sound(source, hints, model);
+    judged.found = with_place(
+        source, [&] { return find_sound(source, hints, model); }, true);
   } catch (const Error& error) {
+    judged.fault = error;
     const bool is_lost = error.code() == ErrorCode::ScaleMissing || error.code() == ErrorCode::ScaleOrphan;
-    if (error.code() == ErrorCode::SizeMismatch || error.code() == ErrorCode::ModelShape ||
-        (is_lost && model == nullptr))
-      fail_with_place(error, source, true);
+    // Codes without scales, of which no configuration speaks, are moved as they are where the model is recognized.
+    const bool needs_scales = model == nullptr || !quant_config_of(source, hints).method.empty();
+    judged.stops_all =
+        error.code() == ErrorCode::SizeMismatch || error.code() == ErrorCode::ModelShape || (is_lost && needs_scales);
   }
+  return judged;
 }
 
+/// Where scales are broken, that is the fault, whatever recognition says of their tensors.
 Recognition recognize_sound(const Source& source, const ModelHints& hints, const SourceAnswers& answers) {
+  std::optional<Recognition> model;
+  std::optional<Error> unrecognized;
   try {
-    Recognition model = recognize_source(source, hints, answers);
-    check_sound(source, hints, &model);
-    return model;
+    model = recognize_source(source, hints, answers);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::SizeMismatch && error.code() != ErrorCode::ModelShape)
-      check_sound(source, hints, nullptr);
-    throw;
+    unrecognized = error;
   }
+  const JudgedCodes codes = judge_codes(source, hints, model ? &*model : nullptr);
+  if (codes.stops_all) throw Error(*codes.fault);
+  if (unrecognized) throw Error(*unrecognized);
+  return std::move(*model);
 }
 
 }  // namespace
@@ -499,19 +513,16 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
       foreign != inspection.source->record().end())
     inspection.warnings.push_back("the checkpoint may load and compute something else. " + foreign->second);
   inspection.problems = dangling_texts(*inspection.source);
-  Quantization found;
   const ModelHints stored_hints = hints_of(*inspection.source, answers);
   const std::optional<Recognition> stored = recognize_stored(*inspection.source, stored_hints, answers);
   for (std::string& text : bare_code_texts(inspection.source->inventory(), stored ? *stored : Recognition()))
     inspection.problems.push_back(std::move(text));
-  try {
-    const Source& source = *inspection.source;
-    found = find_sound(source, stored_hints, stored ? &*stored : nullptr);
-    inspection.quantized = found.formats;
-    inspection.scales = scale_texts(source.inventory(), found);
-  } catch (const Error& error) {
-    inspection.problems.emplace_back(error.what());
-  }
+  const JudgedCodes codes = judge_codes(*inspection.source, stored_hints, stored ? &*stored : nullptr);
+  const Quantization& found = codes.found;
+  inspection.quantized = found.formats;
+  inspection.scales = scale_texts(inspection.source->inventory(), found);
+  if (codes.fault) inspection.problems.emplace_back(codes.fault->what());
+  if (codes.stops_all) inspection.fault = codes.fault;
   try {
     const ModelHints hints = hints_of(*inspection.source, answers);
     inspection.recognition = recognize_source(*inspection.source, hints, answers);
@@ -535,13 +546,15 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
     inspection.loads_in = loads_in(*inspection.source, hints, *inspection.recognition, !inspection.quantized.empty());
     tell_stale_quantization(answers, inspection);
   } catch (const Error& error) {
-    inspection.problems.emplace_back(error.what());
-    if (decodes_to_model(*inspection.source, found, answers))
+    // What recognition says of broken scales follows from their fault.
+    if (!codes.stops_all) inspection.problems.emplace_back(error.what());
+    if (codes.stops_all || !decodes_to_model(*inspection.source, found, answers))
+      inspection.fault = codes.stops_all ? *codes.fault : error;
+    else
       inspection.problems.back() +=
           ". As they are stored they cannot be moved; `glu-ckpt inspect --decode bf16` shows their layout";
-    else
-      inspection.fault = error;
   }
+  if (codes.stops_all) inspection.loads_in = {{}, codes.fault->what()};
   const std::vector<ExpertBlock> none;
   for (std::string& text : unequal_scales_of_parts(*inspection.source, found,
                                                    inspection.recognition ? inspection.recognition->blocks : none))

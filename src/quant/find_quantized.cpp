@@ -23,6 +23,7 @@ class Finder : private PartFinder {
   Quantization find() {
     for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) find_at(i);
     config_ = &all_config_;
+    judge_bytes_without_scales();
     take_cache_scales();
     check_modules();
     check_orphans();
@@ -50,7 +51,7 @@ class Finder : private PartFinder {
     if (const auto name = weight_name(tensor.name, TensorKind::QWeight); name && tensor.dtype == Dtype::I32)
       return add_words(number, *name);
     const WeightName name = plain_weight_name(tensor.name);
-    if (of_bytes && (name.is_layer || number_of(name, TensorKind::PlainScale))) return add_modelopt_fp4(number, name);
+    if (of_bytes && (name.is_layer || has_scales(name))) return add_modelopt_fp4(number, name);
     if (tensor.dtype == Dtype::I8 &&
         (name.is_layer || number_of(name, TensorKind::Scale) || number_of(name, TensorKind::PlainScale)))
       return add_int8(number, name);
@@ -113,8 +114,8 @@ class Finder : private PartFinder {
     if (scale_dtype == Dtype::F8_E8M0) cells = {block, {1, 32}, {32, 1}};
     // A scale for each row and one block of the columns is no different from one for each row.
     if (config_->block_rows && scale_dtype != Dtype::U8) cells = {block};
-    weight.scales_of_parts = is_float(scale_dtype) && are_of_parts(weight, weight.scales) &&
-                             (cells.back() != block || (!config_->block_rows && is_fused(weight.weight, name)));
+    weight.scales_of_parts =
+        is_float(scale_dtype) && are_of_parts(weight, weight.scales) && (cells.back() != block || !config_->block_rows);
     if (weight.scales_of_parts && cells.back() == block) require_no_blocks(weight, block);
     if (weight.scales_of_parts) {
       weight.cell_rows = weight.rows;
@@ -184,7 +185,7 @@ class Finder : private PartFinder {
       cannot_decode(number, ErrorCode::ScaleMissing, missing_zeros(name.of(TensorKind::ZeroPoint)));
     form_of(weight);
     weight.in_out = axes == Axes::InOut;
-    weight.scales_of_parts = is_fused(number, name) && are_of_parts(weight, weight.scales);
+    weight.scales_of_parts = are_of_parts(weight, weight.scales);
     if (weight.scales_of_parts) {
       weight.cell_rows = weight.rows;
       weight.cell_cols = weight.cols;
@@ -284,20 +285,39 @@ class Finder : private PartFinder {
   }
 
   void add_modelopt_fp4(std::size_t number, const WeightName& name) {
-    if (!number_of(name, TensorKind::PlainScale)) return find_bytes_without_scales(number);
+    if (!has_scales(name)) {
+      if (!config_->method.empty() && at(number).shape.size() >= 2) bytes_without_scales_.push_back(number);
+      return;
+    }
     require_no_words(at(number));
     add_fp4(number, name, name.all_of(TensorKind::PlainScale));
   }
 
-  /// Bytes may be codes whose scales are not there, or those of another program.
-  void find_bytes_without_scales(std::size_t number) {
-    const TensorRef& tensor = at(number);
-    if (config_->method.empty() || tensor.shape.size() < 2) return;
-    const bool is_known = config_->method == "modelopt" || config_->method == "quark";
-    cannot_decode(
-        number, is_known ? ErrorCode::ScaleMissing : ErrorCode::NotSupported,
-        fmt::format("U8 {} without scales; --decode has no rule for it under quantization by '{}'{}",
-                    shape_text(tensor.shape), config_->method, is_known ? "; is the download complete?" : ""));
+  /// Bytes beside a second scale are codes that have lost their first.
+  bool has_scales(const WeightName& name) const {
+    return number_of(name, TensorKind::PlainScale) || number_of(name, TensorKind::SecondScale);
+  }
+
+  /// Bytes may be codes whose scales are not there, or those of another program. They are codes where bytes of another
+  /// module of that word are.
+  void judge_bytes_without_scales() {
+    const auto word_of = [&](std::size_t number) {
+      const std::string base = plain_weight_name(at(number).name).base;
+      return base.substr(base.rfind('.') + 1);
+    };
+    std::set<std::string> words;
+    for (const QuantizedTensor& weight : found_.tensors)
+      if (at(weight.weight).dtype == Dtype::U8) words.insert(word_of(weight.weight));
+    for (const std::size_t number : bytes_without_scales_) {
+      const TensorRef& tensor = at(number);
+      if (words.contains(word_of(number)))
+        scales_of(number, {plain_weight_name(tensor.name).of(TensorKind::PlainScale)});
+      const bool is_known = config_->method == "modelopt" || config_->method == "quark";
+      cannot_decode(
+          number, is_known ? ErrorCode::ScaleMissing : ErrorCode::NotSupported,
+          fmt::format("U8 {} without scales; --decode has no rule for it under quantization by '{}'{}",
+                      shape_text(tensor.shape), config_->method, is_known ? "; is the download complete?" : ""));
+    }
   }
 
   // ---- INT4 -------------------------------------------------------------------------------------
@@ -432,6 +452,8 @@ class Finder : private PartFinder {
         if (method.word == config_->method) return std::string(method.decoder);
     return config_->method;
   }
+
+  std::vector<std::size_t> bytes_without_scales_;
 };
 
 }  // namespace

@@ -263,6 +263,7 @@ void PartFinder::find_restart(QuantizedTensor& weight, const ScaleCell& block) c
 }
 
 bool PartFinder::are_of_parts(const QuantizedTensor& weight, std::size_t values) const {
+  if (!is_fused(weight.weight, plain_weight_name(weight.name))) return false;
   std::vector<i64> two = leading_axes(weight.shape);
   two.push_back(2);
   std::vector<i64> two_in_column = two;

@@ -42,6 +42,8 @@ class Case:
     # Turns a copy of the input into another one; what it returns, if anything, is SRC then.
     change: Callable[[pathlib.Path], pathlib.Path | None] | None = None
     note: str = ""  # tells apart the neighbours of one input
+    # Commands that refuse the input alike: with one status, slug and named tensor, whose name holds the word.
+    alike: tuple[list[str], str] | None = None
 
     def title(self) -> str:
         return " ".join(filter(None, (self.name, self.source, self.note)))

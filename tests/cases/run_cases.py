@@ -6,6 +6,7 @@ Beside what a case says itself, of each run: a refusal leaves neither OUT nor OU
 `plan` ends as `convert` does, with the same slug. The last line is `N passed, M failed`.
 """
 import importlib
+import json
 import os
 import pathlib
 import re
@@ -57,11 +58,12 @@ class Bench:
             with tarfile.open(archive) as tar:
                 tar.extractall(self.paths["CASE"])
         elif case.name:
-            shutil.copytree(TESTDATA / case.name, self.paths["CASE"], dirs_exist_ok=True)
+            base = next(base for base in (TESTDATA, TESTDATA.parent) if (base / case.name).is_dir())
+            shutil.copytree(base / case.name, self.paths["CASE"], dirs_exist_ok=True)
         if case.change:
             changed = folder / "case" / "changed"
             if case.source:
-                copy_tree(self.paths["SRC"], changed)
+                copy_tree(self.paths["SRC"].resolve(), changed)
             else:
                 changed.mkdir()
             self.paths["SRC"] = case.change(changed) or changed
@@ -79,6 +81,16 @@ class Bench:
     def words(self, run: Run) -> list[str]:
         pattern = re.compile(r"\b(" + "|".join(self.paths) + r")\b")
         return [pattern.sub(lambda m: str(self.paths[m.group()]), word) for word in run.command.split()]
+
+    def run_alike(self, commands: list[str], word: str) -> None:
+        first = None
+        for run in map(Run, commands):
+            status, text = self.call([*self.words(run), "--json"])
+            errors = [json.loads(line) for line in text.splitlines() if line.startswith('{"error"')]
+            end = (status, *(errors[-1][field] if errors else "" for field in ("error", "tensor")))
+            first = first or end
+            good = status in REFUSED and end == first and errors and word in errors[-1]["tensor"]
+            self.expect(bool(good), run, f"ends with {end}, right is {first} of '{word}':\n{indented(text[-2000:])}")
 
     def run(self, run: Run) -> None:
         words = self.words(run)
@@ -124,6 +136,8 @@ def main() -> int:
             bench = Bench(program, case, pathlib.Path(folder))
             for run in case.runs:
                 bench.run(run)
+            if case.alike:
+                bench.run_alike(*case.alike)
         passed += bench.checks - len(bench.faults)
         failed += len(bench.faults)
         print(*bench.faults, sep="\n", end="\n" if bench.faults else "")

@@ -205,6 +205,13 @@ std::vector<TurnedCase> turned_cases() {
   return cases;
 }
 
+/// The place of a case's weight where a naming explains it.
+WeightAxes axes_of(const TurnedCase& one, Axes axes) {
+  WeightPlace place(axes);
+  place.is_fused = one.straight.front().name.starts_with("e.gate_up_proj");
+  return {{0, place}};
+}
+
 TEST(DecodedSource, WhatIsTurnedDecodesToTheTranspose) {
   for (const TurnedCase& one : turned_cases())
     for (const Dtype to : {Dtype::BF16, Dtype::F32})
@@ -212,16 +219,16 @@ TEST(DecodedSource, WhatIsTurnedDecodesToTheTranspose) {
         SCOPED_TRACE(one.name + (to == Dtype::BF16 ? ", bf16" : ", f32"));
         std::vector<i64> shape, of_turned;
         MemoryTensor expected{
-            "", to, {}, decoded(one.straight, one.config, {{0, Axes::OutIn}}, to, path, shape, one.part_rows)};
+            "", to, {}, decoded(one.straight, one.config, axes_of(one, Axes::OutIn), to, path, shape, one.part_rows)};
         expected.shape = shape;
         expected = turned(std::move(expected), to == Dtype::BF16 ? 2 : 4);
-        const WeightAxes axes = one.by_naming ? WeightAxes{{0, Axes::InOut}} : WeightAxes{};
+        const WeightAxes axes = one.by_naming ? axes_of(one, Axes::InOut) : WeightAxes{};
         for (const i64 piece : {i64{1} << 30, i64{1000}}) {
           EXPECT_EQ(decoded(one.turned, one.config, axes, to, path, of_turned, one.part_rows, piece), expected.bytes);
           EXPECT_EQ(of_turned, expected.shape);
         }
         // Known or not, the naming says the same.
-        EXPECT_EQ(decoded(one.turned, one.config, {{0, Axes::InOut}}, to, path, of_turned, one.part_rows),
+        EXPECT_EQ(decoded(one.turned, one.config, axes_of(one, Axes::InOut), to, path, of_turned, one.part_rows),
                   expected.bytes);
       }
 }
@@ -261,7 +268,7 @@ TEST(DecodedSource, WhatMayBeNanIsKnown) {
 TEST(DecodedSource, AnotherScaleOfWhatIsTurnedIsAnotherNumber) {
   for (TurnedCase one : turned_cases()) {
     std::vector<i64> shape;
-    const WeightAxes axes{{0, Axes::InOut}};
+    const WeightAxes axes = axes_of(one, Axes::InOut);
     const auto all = [&] {
       return decoded(one.turned, one.config, axes, Dtype::F32, DecodePath::Fast, shape, one.part_rows);
     };
