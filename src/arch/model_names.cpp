@@ -37,12 +37,15 @@ Traveller read_traveller(std::string_view behind) {
 
 bool is_made_anew(std::string_view name) {
   constexpr std::string_view kExtraState = "_extra_state";
-  auto [module, last] = split_last(name);
-  // An object of torch_dist: "..._extra_state/shard_0_1".
-  last = last.substr(0, last.find('/'));
+  const auto [module, last] = split_last(name);
   if (last == "inv_freq") return split_last(module).second.find("rotary") != std::string_view::npos;
-  return last.starts_with(kExtraState) &&
-         last.substr(kExtraState.size()).find_first_not_of("0123456789") == std::string_view::npos;
+  // An object of torch_dist: "..._extra_state/shard_0_1"; a value in a dict that a module returned:
+  // "..._extra_state.a".
+  const std::size_t at = name.find(kExtraState);
+  if (at == name.npos || (at > 0 && name[at - 1] != '.')) return false;
+  const std::string_view behind =
+      name.substr(std::min(name.find_first_not_of("0123456789", at + kExtraState.size()), name.size()));
+  return behind.empty() || behind.front() == '/' || behind.front() == '.';
 }
 
 bool is_router_bias(std::string_view name) {

@@ -193,18 +193,28 @@ void check_apart(const Inventory& inventory, const std::map<std::size_t, std::st
 
 // ---- what transformers has in memory ------------------------------------------------------------
 
-/// Gives the tensors their names on the hub.
+std::string as_on_hub(std::string name, const std::vector<MemoryWords>& words) {
+  for (const auto& [types, memory, hub] : words) {
+    const bool begins = memory.starts_with('^');
+    const std::string_view text = memory.substr(begins ? 1 : 0);
+    const std::size_t at = begins || !text.ends_with('.') ? (begins ? 0 : name.size() - text.size()) : name.find(text);
+    if (at < name.size() && std::string_view(name).substr(at).starts_with(text)) name.replace(at, text.size(), hub);
+  }
+  return name;
+}
+
+/// Gives the tensors their names on the hub. Those of experts are read, and written, by rows of their own.
 void spell_as_hub(const std::vector<MemoryWords>& words, const Inventory& inventory, ModelView& view) {
-  for (std::size_t i = 0; i < inventory.tensors.size(); ++i)
-    for (const MemoryWords& word : words) {
-      const std::string& name = view.of(inventory).tensors[i].name;
-      if (!name.ends_with(word.memory)) continue;
-      if (!view.renamed) view.renamed = inventory;
-      std::string& renamed = view.renamed->tensors[i].name;
-      renamed.replace(renamed.size() - word.memory.size(), word.memory.size(), word.hub);
-      view.in_memory = true;
-      break;
-    }
+  if (words.empty()) return;
+  for (std::size_t i = 0; i < inventory.tensors.size(); ++i) {
+    const std::string& name = view.of(inventory).tensors[i].name;
+    if (name.find("experts.") != std::string::npos) continue;
+    std::string spelled = as_on_hub(name, words);
+    if (spelled == name) continue;
+    if (!view.renamed) view.renamed = inventory;
+    view.renamed->tensors[i].name = std::move(spelled);
+    view.in_memory = true;
+  }
 }
 
 }  // namespace

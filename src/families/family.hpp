@@ -147,7 +147,8 @@ struct Refusal {
   std::string_view reason;
 };
 
-/// The end of a key outside of the experts as transformers has it in memory, and the hub's for it.
+/// A text in keys outside of the experts as transformers has it in memory, and the hub's for it: where they begin,
+/// after a '^'; anywhere, where '.' ends it; else where they end. A key may have several, one after the other.
 struct MemoryWords {
   std::array<std::string_view, 3> model_types{};
   std::string_view memory;

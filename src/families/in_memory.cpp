@@ -11,6 +11,9 @@ constexpr auto kMixtralInMemory = std::to_array<std::string_view>({"mixtral", "m
 constexpr auto kFeedForwardInMemory = std::to_array<std::string_view>({"jamba", "lfm2_moe"});
 constexpr auto kGraniteInMemory =
     std::to_array<std::string_view>({"granitemoe", "granitemoeshared", "granitemoehybrid"});
+constexpr auto kDeepseekV4InMemory = std::to_array<std::string_view>({"deepseek_v4"});
+constexpr auto kNemotronInMemory = std::to_array<std::string_view>({"nemotron_h"});
+constexpr auto kMemoryStacks = std::to_array<StackPrefix>({{"decoder", "model.layers."}});
 constexpr auto kSharedExpertsInMemory = std::to_array<std::string_view>({"hy_v3", "laguna"});
 
 constexpr auto kInMemoryExperts = std::to_array<Naming>({
@@ -56,6 +59,23 @@ constexpr auto kInMemoryExperts = std::to_array<Naming>({
      .native_grouped_fused = true,
      .mtp_follows_decoder = true,
      .router = "mlp.gate.weight"},
+    {.name = "hf:deepseek_v4-v5",
+     .in_memory_of = kDeepseekV4InMemory,
+     .stacks = kMemoryStacks,
+     .indexed = kProjIndexed,
+     .grouped = kProjGrouped,
+     .shared = kSharedExperts,
+     .fused_glu = Glu::Kind::Contiguous,
+     .native_grouped_fused = true,
+     .router = "mlp.gate.weight"},
+    {.name = "hf:nemotron_h-v5",
+     .in_memory_of = kNemotronInMemory,
+     .stacks = kMemoryStacks,
+     .indexed = kMixerIndexed,
+     .grouped = kMixerGrouped,
+     .shared = kMixerShared,
+     .native_grouped_split = true,
+     .router = "mixer.gate.weight"},
 });
 
 constexpr std::string_view kGateBias = ".mlp.gate.e_score_correction_bias";
@@ -71,6 +91,31 @@ constexpr auto kMemoryWords = std::to_array<MemoryWords>({
     {{"hy_v3"}, ".mlp.gate.weight", ".mlp.router.gate.weight"},
     {{"hy_v3"}, ".mlp.e_score_correction_bias", ".mlp.expert_bias"},
     {{"laguna"}, kGateBias, ".mlp.experts.e_score_correction_bias"},
+    {{"nemotron_h"}, "^model.", "backbone."},
+    {{"deepseek_v4"}, ".self_attn.compressor.indexer.scorer.weights_proj.", ".attn.indexer.weights_proj."},
+    {{"deepseek_v4"}, ".self_attn.compressor.indexer.q_b_proj.", ".attn.indexer.wq_b."},
+    {{"deepseek_v4"}, ".self_attn.compressor.indexer.", ".attn.indexer.compressor."},
+    {{"deepseek_v4"}, ".self_attn.sinks", ".attn.attn_sink"},
+    {{"deepseek_v4"}, ".self_attn.q_b_proj.", ".attn.wq_b."},
+    {{"deepseek_v4"}, ".self_attn.", ".attn."},
+    {{"deepseek_v4"}, ".q_a_proj.", ".wq_a."},
+    {{"deepseek_v4"}, ".q_a_norm.", ".q_norm."},
+    {{"deepseek_v4"}, ".kv_proj.", ".wkv."},
+    {{"deepseek_v4"}, ".o_a_proj.", ".wo_a."},
+    {{"deepseek_v4"}, ".o_b_proj.", ".wo_b."},
+    {{"deepseek_v4"}, ".compressor.gate_proj.", ".compressor.wgate."},
+    {{"deepseek_v4"}, ".compressor.kv_norm.", ".compressor.norm."},
+    {{"deepseek_v4"}, ".position_bias", ".ape"},
+    {{"deepseek_v4"}, ".input_layernorm.", ".attn_norm."},
+    {{"deepseek_v4"}, ".post_attention_layernorm.", ".ffn_norm."},
+    {{"deepseek_v4"}, ".attn_hc.", ".hc_attn_"},
+    {{"deepseek_v4"}, ".ffn_hc.", ".hc_ffn_"},
+    {{"deepseek_v4"}, kGateBias, ".ffn.gate.bias"},
+    {{"deepseek_v4"}, ".mlp.", ".ffn."},
+    {{"deepseek_v4"}, "^model.hc_head.hc_", "hc_head_"},
+    {{"deepseek_v4"}, "^model.embed_tokens.", "embed."},
+    {{"deepseek_v4"}, "^model.", ""},
+    {{"deepseek_v4"}, "^lm_head.", "head."},
 });
 
 }  // namespace

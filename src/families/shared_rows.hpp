@@ -43,7 +43,6 @@ inline constexpr auto kTorchtitanStacks = std::to_array<StackPrefix>({
 });
 inline constexpr auto kNemotronStacks = std::to_array<StackPrefix>({
     {"decoder", "backbone.layers."},
-    {"decoder", "model.layers."},
     {"mtp", "mtp.layers."},
 });
 
@@ -67,6 +66,12 @@ inline constexpr PartNames kSparseGrouped{"block_sparse_moe.experts.w13{_K}", "b
 inline constexpr PartNames kSparseShared{
     "block_sparse_moe.shared_experts.gate_up_proj.{K}", "block_sparse_moe.shared_experts.gate_proj.{K}",
     "block_sparse_moe.shared_experts.up_proj.{K}", "block_sparse_moe.shared_experts.down_proj.{K}"};
+inline constexpr PartNames kMixerIndexed{"mixer.experts.{E}.gate_up_proj.{K}", "mixer.experts.{E}.gate_proj.{K}",
+                                         "mixer.experts.{E}.up_proj.{K}", "mixer.experts.{E}.down_proj.{K}"};
+inline constexpr PartNames kMixerGrouped{"mixer.experts.gate_up_proj{_K}", "mixer.experts.gate_proj{_K}",
+                                         "mixer.experts.up_proj{_K}", "mixer.experts.down_proj{_K}"};
+inline constexpr PartNames kMixerShared{"mixer.shared_experts.gate_up_proj.{K}", "mixer.shared_experts.gate_proj.{K}",
+                                        "mixer.shared_experts.up_proj.{K}", "mixer.shared_experts.down_proj.{K}"};
 inline constexpr PartNames kFeedForwardIndexed{
     "feed_forward.experts.{E}.gate_up_proj.{K}", "feed_forward.experts.{E}.gate_proj.{K}",
     "feed_forward.experts.{E}.up_proj.{K}", "feed_forward.experts.{E}.down_proj.{K}"};
