@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/parser_memory.hpp"
+#include "core/readable.hpp"
 #include "core/utf8.hpp"
 
 namespace glu_ckpt {
@@ -316,6 +317,7 @@ JsonDocument::JsonDocument(std::string_view text, std::size_t max_depth) {
     JsonParser(text_.data(), text.size(), max_depth, nodes_).run();
   } catch (JsonFault& fault) {
     fault_ = std::move(fault);
+    if (const std::string_view what = stand_in_text(text, Meant::Text); !what.empty()) fault_->message = what;
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
 namespace glu_ckpt {
@@ -17,6 +18,22 @@ std::string printable(std::string_view text) {
       out += c;
   }
   return text.size() > kMostBytes ? out + "..." : out;
+}
+
+std::string_view stand_in_text(std::string_view first_bytes, Meant meant) {
+  if (first_bytes.starts_with("version "))
+    return "it begins with 'version', as a Git LFS pointer does, which stands in place of the file; `git lfs pull` "
+           "fetches the file itself";
+  // A length or a signature takes the first 8 bytes of any binary file.
+  const bool is_text = std::ranges::all_of(first_bytes.substr(0, 8),
+                                           [](char c) { return (c >= ' ' && c <= '~') || (c >= '\t' && c <= '\r'); });
+  if (meant == Meant::Binary && !is_text) return {};
+  const std::size_t begin = first_bytes.find_first_not_of(" \t\r\n\xef\xbb\xbf");
+  if (begin != first_bytes.npos && first_bytes[begin] == '<')
+    return "it is a page of HTML or XML, such as a server sends in place of a file; download the file itself again";
+  if (meant == Meant::Binary)
+    return "it is text, such as a server's message in place of a file; look into it, and download the file again";
+  return {};
 }
 
 std::string size_text(i64 bytes) {

@@ -12,6 +12,11 @@ namespace glu_ckpt {
 /// a file are not to be trusted.
 std::string printable(std::string_view text);
 
+/// Says what a file is that stands in place of the one that was meant, by its first bytes: a Git LFS pointer, a page
+/// that a server sent, or, where a binary file was meant, any text; and the way on. Empty for other files.
+enum class Meant { Text, Binary };
+std::string_view stand_in_text(std::string_view first_bytes, Meant meant);
+
 /// "1.31 TB", decimal units as disks are sold.
 std::string size_text(i64 bytes);
 

@@ -12,6 +12,7 @@
 #include "core/crc32.hpp"
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
+#include "core/readable.hpp"
 #include "format/dcp_metadata.hpp"
 #include "format/file_source.hpp"
 #include "format/pickle_reader.hpp"
@@ -158,11 +159,17 @@ class DcpSource final : public FileSource, public ContentCheck {
   void check_item_ranges(const std::string& metadata_file) {
     for_each_item([&](const DcpItem& item, const std::string& name) {
       const i64 file_bytes = info_.files[item.file].bytes;
-      if (item.offset > file_bytes || item.length > file_bytes - item.offset)
+      if (item.offset > file_bytes || item.length > file_bytes - item.offset) {
+        const fs::path path = files_.directory / metadata_.files[item.file];
+        std::string first(static_cast<std::size_t>(std::min<i64>(file_bytes, 64)), '\0');
+        File::open_read(path).pread_exact(std::as_writable_bytes(std::span(first)), 0);
+        if (const std::string_view what = stand_in_text(first, Meant::Binary); !what.empty())
+          fail_at(ErrorCode::DcpItemRange, {path.string(), 0}, "this is no file of torch.save: {}", what);
         fail_at(
             ErrorCode::DcpItemRange, {metadata_file, item.listed_at, name},
             "'{}' is said to be at bytes [{}, {}) of {}, which ends at byte {}; it is cut short, or of another save",
             name, item.offset, item.offset + item.length, metadata_.files[item.file], file_bytes);
+      }
       item_bytes_ += item.length;
     });
   }

@@ -11,6 +11,7 @@
 
 #include "core/fail.hpp"
 #include "core/parser_memory.hpp"
+#include "core/readable.hpp"
 #include "core/utf8.hpp"
 
 namespace glu_ckpt {
@@ -232,8 +233,10 @@ class Reader {
   // opcodes
 
   void read_protocol() {
+    const std::string_view what = stand_in_text(text_.substr(begin_), Meant::Binary);
     if (take_number(1) != kProto)
-      refuse(ErrorCode::PickleOpcode, "not a pickle of protocol 2 to 5: it does not begin with PROTO");
+      refuse(ErrorCode::PickleOpcode, "not a pickle of protocol 2 to 5: {}",
+             what.empty() ? "it does not begin with PROTO" : what);
     const u64 protocol = take_number(1);
     if (protocol < 2 || protocol > 5)
       refuse(ErrorCode::PickleOpcode, "a pickle of protocol {}; protocols 2 to 5 are read", protocol);

@@ -8,6 +8,7 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "core/readable.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -248,22 +249,6 @@ std::size_t padded_length(std::size_t length, std::optional<i64> data_phase) {
   return static_cast<std::size_t>(least + (padding < 0 ? padding + kDataPhaseBytes : padding));
 }
 
-/// Says what a file is that begins as text does; empty for other files.
-std::string_view text_file(std::span<const std::byte> prefix) {
-  const std::string_view text(reinterpret_cast<const char*>(prefix.data()), sizeof(u64));
-  if (text == "version ")
-    return "it begins with 'version', as a Git LFS pointer does, which stands in place of the file; `git lfs pull` "
-           "fetches the file itself";
-  const bool is_text =
-      std::ranges::all_of(text, [](char c) { return (c >= ' ' && c <= '~') || (c >= '\t' && c <= '\r'); });
-  const std::size_t begin = text.find_first_not_of(" \t\r\n");
-  if (is_text && begin != text.npos && text[begin] == '<')
-    return "it is a page of HTML or XML, such as a server sends in place of a file; download the file itself again";
-  if (is_text)
-    return "it is text, such as a server's message in place of a file; look into it, and download the file again";
-  return {};
-}
-
 }  // namespace
 
 i64 check_header_length(std::span<const std::byte> prefix, i64 file_bytes, const std::string& file) {
@@ -273,7 +258,9 @@ i64 check_header_length(std::span<const std::byte> prefix, i64 file_bytes, const
             "this is no safetensors file: it ends here, and one has at least 8 bytes");
   u64 length = 0;
   std::memcpy(&length, prefix.data(), sizeof length);
-  if (const std::string_view what = text_file(prefix); length > static_cast<u64>(kMaxHeaderBytes) && !what.empty())
+  const std::string_view first(reinterpret_cast<const char*>(prefix.data()), prefix.size());
+  if (const std::string_view what = stand_in_text(first, Meant::Binary);
+      length > static_cast<u64>(kMaxHeaderBytes) && !what.empty())
     fail_at(ErrorCode::HeaderTooLarge, {part, 0}, "this is no safetensors file: {}", what);
   if (length > static_cast<u64>(kMaxHeaderBytes))
     fail_at(

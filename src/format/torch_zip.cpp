@@ -9,6 +9,7 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/parser_memory.hpp"
+#include "core/readable.hpp"
 #include "core/utf8.hpp"
 #include "format/zip_fields.hpp"
 
@@ -57,6 +58,12 @@ class Tail {
   }
 
   /// The position in the zip of a view of these bytes.
+  /// The zip's first bytes, as many as say what else a file is.
+  std::string first_of_zip() const {
+    std::string first(static_cast<std::size_t>(std::min<i64>(zip_bytes_, 64)), '\0');
+    read_(std::as_writable_bytes(std::span(first)), 0);
+    return first;
+  }
   i64 offset_of(std::string_view view) const {
     return begin_ + (view.data() - reinterpret_cast<const char*>(bytes_.data()));
   }
@@ -133,6 +140,9 @@ class DirectoryReader {
     if (const auto at = search_end_record()) return *at;
     tail_.reach(std::max<i64>(0, zip_bytes_ - zip::kEndBytes - kMaxCommentBytes));
     if (const auto at = search_end_record()) return *at;
+    const std::string first = tail_.first_of_zip();
+    if (const std::string_view what = stand_in_text(first, Meant::Binary); !what.empty())
+      fail_at(ErrorCode::ZipDirectory, 0, "this is no file of torch.save: {}", what);
     fail_at(ErrorCode::ZipDirectory, zip_bytes_,
             "the zip ends here, but none of its {} bytes begins the end record; is it cut off, or not from torch.save?",
             zip_bytes_);

@@ -178,9 +178,11 @@ class NamingChooser {
       names += (names.empty() ? "" : ", ") + std::string(naming->name);
     const TensorRef& key = *keys_.any_explained();
     fail(ErrorCode::AmbiguousNaming, {{}, key.name},
-         "'{}' is spelled alike by families that store gate and up in different orders ({}), and no config.json names "
-         "one. Say --from-naming NAME, or --from-glu",
-         key.name, names);
+         "'{}' is spelled alike by families that store gate and up in different orders ({}), and {}. Say --from-naming "
+         "NAME, or --from-glu",
+         key.name, names,
+         model_type_.empty() ? "no config.json names a model_type"
+                             : fmt::format("config.json names none of them, but '{}'", model_type_));
   }
 
   const KeyGroups& keys_;

@@ -403,7 +403,8 @@ QuantConfig with_quantization_file(QuantConfig config, std::string_view name, co
   if (document.fault() && document.fault()->kind == JsonFault::Kind::Memory)
     fail(ErrorCode::ConfigJson, {}, "{}: {}", name, document.fault()->message);
   if (document.fault() || document.root().kind() != JsonKind::Object)
-    fail(ErrorCode::ConfigJson, {}, "{} is no JSON object; it says how weights are quantized", name);
+    fail(ErrorCode::ConfigJson, {}, "{}, which says how weights are quantized, {}", name,
+         document.fault() ? document.fault()->text() : "is no JSON object");
   return name == kModelOptConfig ? with_modelopt_file(std::move(config), document.root())
                                  : with_words_file(std::move(config), name, document.root());
 }

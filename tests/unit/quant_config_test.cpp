@@ -117,7 +117,7 @@ TEST(QuantConfig, OfModelOptsOwnFile) {
   other.group_size = 32;
   refuses(other, nvfp4, "says group_size 32, but hf_quant_config.json beside it says 16");
   support::expect_error(
-      ErrorCode::ConfigJson, [] { with_quantization_file({}, kFile, "{"); }, "is no JSON object");
+      ErrorCode::ConfigJson, [] { with_quantization_file({}, kFile, "{"); }, "is not JSON");
 }
 
 TEST(WithoutQuantization, CutsTheMemberAndNothingElse) {
