@@ -136,8 +136,8 @@ struct ConversionPlan {
   /// The output needs at most so many bytes on its file system, which has so many free and is of this type.
   i64 disk_needed = 0;
   i64 disk_free = 0;
-  /// The bytes of tensors for which there is no room, so that the conversion would fail.
-  i64 disk_missing = 0;
+  /// Says what is missing where there is no room for the tensors, so that the conversion would fail; else empty.
+  std::string disk_refusal;
   std::string filesystem;
   /// The estimate of a sample of the conversion; absent where none could be taken.
   std::optional<double> estimated_seconds;

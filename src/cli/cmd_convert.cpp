@@ -61,13 +61,9 @@ ExitStatus cmd_plan(const Options& options) {
     conversion.filesystem = planned.filesystem;
     conversion.megatron_args = planned.megatron_args;
     conversion.estimated_seconds = planned.estimated_seconds;
-    if (planned.disk_missing > 0)
-      conversion.refusals.push_back(
-          fmt::format("{}: needs {} on {}, where {} are free: {} are missing; free some space", options.output,
-                      report::size_text(planned.disk_needed), planned.filesystem, report::size_text(planned.disk_free),
-                      report::size_text(planned.disk_needed - planned.disk_free)));
+    if (!planned.disk_refusal.empty()) conversion.refusals.push_back(planned.disk_refusal);
     print_report(options, conversion);
-    if (planned.disk_missing > 0) fail(ErrorCode::NoSpace, {options.output, {}}, "{}", conversion.refusals.front());
+    if (!planned.disk_refusal.empty()) fail(ErrorCode::NoSpace, {options.output, {}}, "{}", planned.disk_refusal);
     return ExitStatus::Done;
   } catch (const Error& error) {
     // A refusal is what a plan is asked for, so it is part of the answer as well as the error.

@@ -5,6 +5,9 @@
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "io/directory.hpp"
+#include "io/file_names.hpp"
+#include "io/staged_dir.hpp"
 #include "report/text/tell.hpp"
 
 namespace glu_ckpt::cli {
@@ -23,6 +26,19 @@ report::ProgressStyle progress_style(const Options& options) {
   return options.progress == ProgressMode::Always ? report::ProgressStyle::AllLines : report::ProgressStyle::Lines;
 }
 
+/// Readers pass a journal over; people who find one ask what it means.
+void tell_of_journal(report::ProgressObserver& observer, const std::filesystem::path& path) {
+  const std::filesystem::path journal = path / StagedDir::kJournalName;
+  if (link_kind(journal) != PathKind::File) return;
+  if (path.string().find(kPartialSuffix) != std::string::npos)
+    return observer.note(
+        fmt::format("{}: is no checkpoint yet: it is what a run that has not ended wrote so far", path.string()));
+  observer.note(
+      fmt::format("{}: a run left it that was killed when it had written all and had renamed it; the checkpoint is "
+                  "whole. --resume of that run removes the file, or remove it",
+                  journal.string()));
+}
+
 }  // namespace
 
 Session::Session(const Options& options)
@@ -35,6 +51,8 @@ Session::Session(const Options& options)
   run_.observer = &observer_;
   run_.stop = &stop_token;
   watch_signals();
+  for (const std::string& path : {options.input, options.output})
+    if (!path.empty()) tell_of_journal(observer_, path);
 }
 
 void watch_signals() {

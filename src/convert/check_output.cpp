@@ -37,7 +37,6 @@ constexpr auto kOwnNames = std::to_array<std::string_view>({".metadata",
                                                             "glu_ckpt.json",
                                                             "glu_ckpt.extras",
                                                             "glu_ckpt.sha256",
-                                                            "glu_ckpt.journal",
                                                             kTrackerFile,
                                                             "megatron_args.txt",
                                                             "run_config.yaml",
@@ -58,8 +57,9 @@ constexpr auto kOwnNames = std::to_array<std::string_view>({".metadata",
                                                             "NOTICE.txt",
                                                             "USE_POLICY.md",
                                                             ".gitattributes"});
-constexpr auto kOwnBeginnings = std::to_array<std::string_view>(
-    {"tokenizer", "configuration_", "modeling_", "modular_", "tokenization_", "processing_", "image_processing_"});
+constexpr auto kOwnBeginnings =
+    std::to_array<std::string_view>({StagedDir::kJournalName, "tokenizer", "configuration_", "modeling_", "modular_",
+                                     "tokenization_", "processing_", "image_processing_"});
 constexpr auto kOwnEndings =
     std::to_array<std::string_view>({".index.json", "config.json", ".jinja", ".tiktoken", ".model"});
 
@@ -165,12 +165,8 @@ void check_staging(const fs::path& output, bool resume) {
     fail(ErrorCode::NotFound, {output.string(), {}}, "{}: there is no directory {} to make it in", output.string(),
          parent.string());
   const fs::path partial = partial_of(named);
-  if (!resume && name_taken(partial))
-    fail(
-        ErrorCode::OutputExists, {partial.string(), {}},
-        "{}: exists already: an earlier run did not finish, or another is running; --resume goes on with it, or remove "
-        "it and run again",
-        partial.string());
+  if (!resume && name_taken(partial)) StagedDir::fail_in_the_way(partial);
+  RunOwner::check_free(partial);
   // Without a journal, it may be the older output, which a killed run had exchanged with its own.
   if (resume && link_kind(partial) == PathKind::Directory && !path_exists(partial / StagedDir::kJournalName))
     if (const ForeignFiles foreign(partial); !foreign.names().empty())

@@ -4,6 +4,7 @@
 
 #include "convert/check_output.hpp"
 #include "convert/choose_clones.hpp"
+#include "convert/disk_room.hpp"
 #include "convert/probe.hpp"
 #include "convert/prove_pass.hpp"
 #include "convert/staging.hpp"
@@ -17,14 +18,6 @@
 
 namespace glu_ckpt {
 namespace {
-
-/// Tensors, headers and the source's other files, at the most.
-i64 disk_needed(const Conversion& conversion, i64 bytes_written) {
-  constexpr i64 kHeaderBytes = 256;
-  i64 bytes = bytes_written + kHeaderBytes * std::ssize(conversion.plan.outputs);
-  for (const ExtraFile& extra : conversion.source.source->extra_files()) bytes += File::open_read(extra.path).size();
-  return bytes;
-}
 
 i64 bytes_to_clone(const Conversion& conversion) {
   try {
@@ -207,12 +200,13 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   execution.jobs = jobs_of(run);
   execution.memory_bytes = run.memory_bytes;
   planned.peak_memory = peak_memory() + planned_buffer_bytes(conversion.plan, *conversion.backend, execution);
-  const FilesystemInfo filesystem = filesystem_of(directory_of(output_name(output)));
-  planned.disk_needed = disk_needed(conversion, planned.bytes_written);
-  planned.disk_free = filesystem.free_bytes;
-  // A run that is resumed has some of them already.
-  if (!options.resume) planned.disk_missing = std::max<i64>(0, planned.bytes_written - planned.disk_free);
-  planned.filesystem = filesystem.type;
+  const DiskRoom room = disk_room(conversion, planned.bytes_written);
+  planned.disk_needed = room.needed;
+  planned.disk_free = room.filesystem.free_bytes;
+  planned.filesystem = room.filesystem.type;
+  // A run that is resumed has some of it already. The tensors decide: what is needed beside them is an estimate.
+  if (!options.resume && planned.bytes_written > planned.disk_free)
+    planned.disk_refusal = fmt::format("{}: {}; {}", output.string(), to_text(room), kMakeRoom);
   if (const auto rate = probe(conversion); rate && rate->bytes > 0)
     planned.estimated_seconds =
         rate->seconds * static_cast<double>(planned.bytes_written) / static_cast<double>(rate->bytes);

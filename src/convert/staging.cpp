@@ -5,6 +5,7 @@
 #include <new>
 
 #include "convert/check_output.hpp"
+#include "convert/disk_room.hpp"
 #include "core/current_error.hpp"
 #include "core/fail.hpp"
 #include "io/file_names.hpp"
@@ -24,9 +25,22 @@ bool is_resumable(ErrorCode code) {
   return status == ExitStatus::MachineFailed || status == ExitStatus::Stopped || code == ErrorCode::OutputExists;
 }
 
-[[noreturn]] void fail_resumable(const Conversion& conversion, const Error& error) {
-  const std::string text = fmt::format("{}. What is done is kept in {}: the same command with --resume goes on with it",
-                                       error.what(), partial_of(output_name(conversion.output)).string());
+/// A sentence for the error of a full disk. Empty where the file system cannot be asked, and for a run that resumes, of
+/// whose output some is written.
+std::string ask_room(const Conversion& conversion, const ClonePlan& clones) {
+  if (conversion.options.resume) return {};
+  try {
+    return fmt::format(". When this run began, {}",
+                       to_text(disk_room(conversion, conversion.plan.bytes - clones.bytes())));
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+[[noreturn]] void fail_resumable(const Conversion& conversion, const Error& error, const std::string& room) {
+  const std::string text =
+      fmt::format("{}{}. What is done is kept in {}: the same command with --resume goes on with it", error.what(),
+                  error.code() == ErrorCode::NoSpace ? room : "", partial_of(output_name(conversion.output)).string());
   const Error resumable = Error(error.code(), text, error.file(), error.tensor()).with_missing_options({"--resume"});
   if (const auto* of_rank = dynamic_cast<const RankError*>(&error)) throw RankError(of_rank->rank(), resumable);
   throw resumable;
@@ -53,7 +67,7 @@ OutputOptions output_options(const Conversion& conversion, Record record) {
 }
 
 Staging::Staging(const Conversion& conversion, const ExpectedOutput& expected, const ClonePlan& clones, Ranks& ranks)
-    : conversion_(conversion), ranks_(ranks) {
+    : conversion_(conversion), ranks_(ranks), room_(ask_room(conversion, clones)) {
   const Source& source = *conversion.source.source;
   together(ranks, [&] { config_ = config_line(source); });
   const std::string fingerprint = fingerprint_of(conversion, config_, clones.bytes());
@@ -84,7 +98,12 @@ void Staging::open(OutputMode mode, const std::string& fingerprint, const Expect
   to.rank = ranks_.rank();
   to.cloned_shards = clones.shards();
   to.fingerprint = fingerprint;
-  sink_ = create_output(to, conversion_.plan.outputs);
+  try {
+    sink_ = create_output(to, conversion_.plan.outputs);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::NoSpace) throw;
+    throw Error(error.code(), error.what() + room_, error.file(), error.tensor());
+  }
 }
 
 void Staging::keep_on_failure(const std::function<void()>& passes) {
@@ -100,10 +119,10 @@ void Staging::keep_on_failure(const std::function<void()>& passes) {
   } catch (const Error& error) {
     settle(error.code());
     if (!is_resumable(error.code())) throw;
-    fail_resumable(conversion_, error);
+    fail_resumable(conversion_, error, room_);
   } catch (const std::bad_alloc&) {
     settle(ErrorCode::NoMemory);
-    fail_resumable(conversion_, current_error());
+    fail_resumable(conversion_, current_error(), room_);
   }
 }
 

@@ -35,6 +35,8 @@ class Staging {
 
   const Conversion& conversion_;
   Ranks& ranks_;
+  /// The sentence about the room when the run began.
+  std::string room_;
   /// The text of config.json when the run began.
   std::string config_;
   std::unique_ptr<StagedOutput> sink_;

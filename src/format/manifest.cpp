@@ -66,9 +66,8 @@ CheckedFile check_line(const fs::path& root, const ManifestLine& line) {
 std::vector<std::string> manifest_names(const fs::path& root) {
   std::vector<std::string> names;
   add_names(root, "", names);
-  std::erase_if(names, [](const std::string& name) {
-    return name == kManifestFileName || name.starts_with(StagedDir::kJournalName);
-  });
+  std::erase_if(names,
+                [](const std::string& name) { return name == kManifestFileName || StagedDir::is_journal(name); });
   std::ranges::sort(names);
   return names;
 }

@@ -74,7 +74,7 @@ bool is_other_format(std::string_view name) {
 std::vector<fs::path> sorted_entries(const fs::path& directory) {
   std::vector<fs::path> entries;
   for (const std::string& name : list_directory(directory))
-    if (name != StagedDir::kJournalName) entries.push_back(directory / name);
+    if (!StagedDir::is_journal(name)) entries.push_back(directory / name);
   return entries;
 }
 

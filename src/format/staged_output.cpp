@@ -192,7 +192,7 @@ void StagedOutput::open_file(const TensorFile& file) {
 
 /// Removes what else an earlier run left; it is written anew.
 void StagedOutput::remove_others() {
-  std::set<fs::path> keep = {staged_.path() / StagedDir::kJournalName};
+  std::set<fs::path> keep = {staged_.path() / StagedDir::kJournalName, staged_.path() / RunOwner::kName};
   for (const OutputFile& file : files_)
     for (const fs::path& name : file.names()) keep.insert(name);
   remove_others_in(staged_.path(), keep);

@@ -95,8 +95,7 @@ void fail_errno(int error, std::string_view action, const fs::path& path) {
          "{}: cannot be created: its directory is not there, or takes no new files; choose another place", name);
   if (error == ENOENT || error == ENOTDIR) fail(ErrorCode::NotFound, {name, {}}, "{}: does not exist", name);
   if (error == ENOSPC || error == EDQUOT)
-    fail(ErrorCode::NoSpace, {name, {}}, "{}: cannot {}: {}; free some space or choose another disk", name, action,
-         reason);
+    fail(ErrorCode::NoSpace, {name, {}}, "{}: cannot {}: {}; {}", name, action, reason, kMakeRoom);
   if (error == EMFILE)
     fail(ErrorCode::Io, {name, {}}, "{}: cannot {}: {}; raise the limit with 'ulimit -n'", name, action, reason);
   if (error == ENAMETOOLONG)

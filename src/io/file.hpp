@@ -27,6 +27,9 @@ struct FileIdentity {
   bool operator==(const FileIdentity&) const = default;
 };
 
+/// What to do about a full disk.
+inline constexpr std::string_view kMakeRoom = "free some space or choose another disk";
+
 /// Unsupported: the filesystem has no locks.
 enum class LockResult { Locked, Busy, Unsupported };
 

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "core/fail.hpp"
@@ -38,21 +39,21 @@ bool is_locked(const fs::path& journal) {
   }
 }
 
-/// Says whether the staging directory, which is in the way, is of a run that goes on.
-[[noreturn]] void fail_staging_exists(const fs::path& staging, const fs::path& journal) {
-  const std::string name = staging.string();
-  if (link_kind(staging) != PathKind::Directory || link_kind(journal) != PathKind::File)
-    fail(ErrorCode::OutputExists, {name, {}},
-         "{}: is in the way and holds no work in progress of this program, so it is left alone; move it away", name);
-  if (is_locked(journal)) fail_busy(staging);
-  fail(ErrorCode::OutputExists, {name, {}}, "{}: an earlier run did not finish: --resume continues it, or remove it",
-       name);
-}
-
 /// renameat2() answers so where the file system lacks the flag.
 bool is_no_rename_flag(int error) { return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP; }
 
 }  // namespace
+
+void StagedDir::fail_in_the_way(const fs::path& staging) {
+  const std::string name = staging.string();
+  if (link_kind(staging) != PathKind::Directory || link_kind(staging / kJournalName) != PathKind::File)
+    fail(ErrorCode::OutputExists, {name, {}},
+         "{}: is in the way and holds no work in progress of this program, so it is left alone; move it away", name);
+  RunOwner::check_free(staging);
+  if (is_locked(staging / kJournalName)) fail_busy(staging);
+  fail(ErrorCode::OutputExists, {name, {}}, "{}: an earlier run did not finish: --resume goes on with it, or remove it",
+       name);
+}
 
 StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode, std::string_view fingerprint,
                      int rank)
@@ -85,7 +86,7 @@ StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode
   else if (can_resume && link_kind(staging_) == PathKind::Directory)
     resume(fingerprint);
   else
-    fail_staging_exists(staging_, journal_path());
+    fail_in_the_way(staging_);
   if (mode == StagedMode::Anew && resumed_) begin_anew();
   // An earlier run's work is not for an error on the way to go with.
   owned_ = !resumed_;
@@ -107,6 +108,7 @@ void StagedDir::begin_anew() {
 
 StagedDir::~StagedDir() {
   if (owned_) (void)remove_all();
+  if (owner_) owner_->release();
 }
 
 void StagedDir::create(std::string_view fingerprint) {
@@ -154,6 +156,8 @@ void StagedDir::resume(std::string_view fingerprint) {
   if (!file.is_open() || file.try_lock() == LockResult::Busy) fail_busy(staging_);
   // The directory may have been removed or renamed since the file was opened.
   if (!file.is_at(journal_path())) fail_busy(staging_);
+  // Its journal is another run's to write: it is not so much as read.
+  RunOwner::check_free(staging_);
   take_over(std::make_unique<Journal>(std::move(file)), fingerprint);
 }
 
@@ -162,15 +166,15 @@ void StagedDir::resume(std::string_view fingerprint) {
 File StagedDir::open_journal() const {
   const PathKind kind = link_kind(journal_path());
   if (kind == PathKind::File) return File::open_write(journal_path());
-  if (kind != PathKind::Missing) fail_staging_exists(staging_, journal_path());
-  if (!list_directory(staging_).empty()) fail_staging_exists(staging_, journal_path());
+  // A power cut may keep the owner's name and lose the journal's.
+  if (kind != PathKind::Missing || has_files()) fail_in_the_way(staging_);
   return File::try_create(journal_path());
 }
 
 void StagedDir::take_over(std::unique_ptr<Journal> journal, std::string_view fingerprint) {
   if (!journal->header()) {
     // A run writes no file before the header is on the disk.
-    if (list_directory(staging_).size() > 1)
+    if (has_files())
       fail(ErrorCode::ResumeMismatch, {staging_.string(), {}},
            "{}: its journal is damaged, so nothing says what run made the files in it; remove the directory",
            staging_.string());
@@ -181,15 +185,24 @@ void StagedDir::take_over(std::unique_ptr<Journal> journal, std::string_view fin
         ErrorCode::ResumeMismatch, {staging_.string(), {}},
         "{}: the run that did not finish had another source or other options; repeat that one, or remove the directory",
         staging_.string());
+  owner_.emplace(staging_);
   journal_ = std::move(journal);
   take_rank_journals(fingerprint);
   resumed_ = true;
 }
 
+/// Returns true where there is more than the journal and the name of its run.
+bool StagedDir::has_files() const {
+  const std::vector<std::string> names = list_directory(staging_);
+  return std::ranges::any_of(names, [](const std::string& n) { return n != kJournalName && n != RunOwner::kName; });
+}
+
 /// Names of the journals of processes that joined the run.
 std::vector<std::string> StagedDir::rank_journals() const {
   std::vector<std::string> names = list_directory(staging_);
-  std::erase_if(names, [](const std::string& name) { return !name.starts_with(std::string(kJournalName) + "."); });
+  std::erase_if(names, [](const std::string& name) {
+    return !is_journal(name) || name == kJournalName || name == RunOwner::kName;
+  });
   return names;
 }
 
@@ -206,6 +219,7 @@ void StagedDir::take_rank_journals(std::string_view fingerprint) {
 }
 
 void StagedDir::begin_journal(std::unique_ptr<Journal> journal, std::string_view fingerprint) {
+  owner_.emplace(staging_);
   journal_ = std::move(journal);
   journal_->begin(fingerprint);
   sync_directory(staging_);
@@ -214,7 +228,9 @@ void StagedDir::begin_journal(std::unique_ptr<Journal> journal, std::string_view
 
 /// Returns true where the staging directory is still the one that is locked: somebody may have moved it, and another
 /// run's may be in its place.
-bool StagedDir::is_in_place() const { return !journal_ || journal_->is_at(journal_path()); }
+bool StagedDir::is_in_place() const {
+  return (!journal_ || journal_->is_at(journal_path())) && (!owner_ || owner_->is_in_place());
+}
 
 /// Returns is_in_place() where nothing may be thrown. False if two tries fail.
 bool StagedDir::is_surely_in_place() const {
@@ -234,6 +250,7 @@ int StagedDir::remove_all() {
     if (const int error = remove_others(); error != 0) return error;
   const int error = remove_own(staging_, journal_ ? Own::InStaging : Own::MadeHere);
   journal_.reset();
+  owner_.reset();
   if (error == 0) return 0;
   // A network filesystem keeps an open file under another name until it is closed. Not the whole tree again: it may be
   // another run's by now.
@@ -241,7 +258,7 @@ int StagedDir::remove_all() {
   return again == 0 || again == ENOENT ? 0 : error;
 }
 
-/// Everything but the journal. Returns the errno of the first failure.
+/// Everything but the journal and the name of its run. Returns the errno of the first failure.
 int StagedDir::remove_others() const {
   std::vector<std::string> names;
   try {
@@ -251,7 +268,7 @@ int StagedDir::remove_others() const {
   }
   int first = 0;
   for (const std::string& name : names) {
-    if (name == kJournalName) continue;
+    if (name == kJournalName || name == RunOwner::kName) continue;
     const int error = remove_own(staging_ / name, journal_ ? Own::InStaging : Own::MadeHere);
     if (first == 0) first = error;
   }
@@ -262,7 +279,12 @@ void StagedDir::commit() {
   for (const std::string& name : rank_journals())
     if (const int error = remove_own(staging_ / name, Own::InStaging); error != 0)
       fail_errno(error, "remove", staging_ / name);
+  if (!is_in_place()) fail_moved();
+  // An output names no run. Whoever takes the place now, on another host, is seen before the rename.
+  if (owner_) owner_->release();
+  owner_.reset();
   sync_directory(staging_);
+  if (name_taken(staging_ / RunOwner::kName)) fail_moved();
   install(staging_);
   if (!journal_) return;
   // Locked up to here, so that nobody resumed what was about to be renamed. Closed before it is removed: a network
@@ -278,10 +300,13 @@ void StagedDir::commit_file(const std::string& name) {
   if (const int error = remove_all(); error != 0) fail_errno(error, "remove", staging_);
 }
 
+void StagedDir::fail_moved() const {
+  fail(ErrorCode::Io, {staging_.string(), {}}, "{}: was moved or replaced while this run wrote to it",
+       staging_.string());
+}
+
 void StagedDir::install(const fs::path& from) {
-  if (!is_in_place())
-    fail(ErrorCode::Io, {staging_.string(), {}}, "{}: was moved or replaced while this run wrote to it",
-         staging_.string());
+  if (!is_in_place()) fail_moved();
   if (overwrite_ && name_taken(final_))
     install_over(from);
   else

@@ -2,16 +2,18 @@
 /// Output that appears whole or not at all: written into `<final>.partial`, then renamed.
 ///
 /// With a fingerprint, a text that says what the run was asked, the first thing in `<final>.partial` is a journal with
-/// it. The run that works there holds a lock on the journal, and where it stops, another one may resume: take the
-/// directory over with all that is in it.
+/// it. The run that works there holds a lock on the journal and is named by a file beside it, for other hosts may not
+/// see the lock. Where it stops, another one may resume: take the directory over with all that is in it.
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "io/journal.hpp"
+#include "io/run_owner.hpp"
 
 namespace glu_ckpt {
 
@@ -27,6 +29,11 @@ class StagedDir {
  public:
   /// Name of the journal in the staging directory, and until commit() has ended in the output: readers pass it over.
   static constexpr std::string_view kJournalName = "glu_ckpt.journal";
+
+  /// Returns true for the names of the journal, of those of other ranks, and of the file that names their run.
+  static bool is_journal(std::string_view name) { return name.starts_with(kJournalName); }
+  /// Says why a staging directory that exists is in the way of a run that does not resume.
+  [[noreturn]] static void fail_in_the_way(const std::filesystem::path& staging);
 
   /// The fingerprint of runs that are short, and begin anew where they were killed.
   static constexpr std::string_view kShortRun = "glu-ckpt: a single file";
@@ -79,8 +86,10 @@ class StagedDir {
   bool is_in_place() const;
   bool is_surely_in_place() const;
   int remove_others() const;
+  bool has_files() const;
   std::vector<std::string> rank_journals() const;
   void take_rank_journals(std::string_view fingerprint);
+  [[noreturn]] void fail_moved() const;
   void install(const std::filesystem::path& from);
   void install_new(const std::filesystem::path& from);
   void install_over(const std::filesystem::path& from);
@@ -95,6 +104,7 @@ class StagedDir {
   bool resumed_ = false;
   bool joined_ = false;
   std::unique_ptr<Journal> journal_;
+  std::optional<RunOwner> owner_;
 };
 
 /// Replaces `path`, a regular file or nothing, by `text` in one step. Throws OutputExists where something else is there

@@ -60,7 +60,56 @@ def name_cases(case: str, source: str, change, ending: str) -> list[Case]:
     ]
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d7a2146" * 8 + b"\nsize 12345\n"
+PAGE = b"\n<!DOCTYPE html>\n<html><head><title>404</title></head></html>\n"
+
+
+def is_instead(file: str, content: bytes):
+    """Returns a change that puts this content in place of a file."""
+
+    def change(source: pathlib.Path) -> None:
+        make_writable(source)
+        path = next(source.rglob(file), source / file)
+        path.write_bytes(content)
+
+    return change
+
+
+def stand_in_cases(case: str, source: str, file: str, status: int = 3, command: str = "inspect SRC --strict") -> list[Case]:
+    """A pointer of Git LFS and a page of HTML in place of a file, and the file itself."""
+    return [
+        *(Case(case, source, [Run(command, status, says=rf"{re.escape(file)}.*{says}")],
+               change=is_instead(file, content), note=f"{file} is a {note}")
+          for note, content, says in (("pointer", POINTER, "Git LFS pointer.*`git lfs pull`"),
+                                      ("page", PAGE, "HTML or XML.*download the file itself again"))),
+        Case(case, source, [Run(command, (0, 3), never_says="Git LFS|HTML")], change=make_writable, note=f"{file} itself"),
+    ]
+
+
+def journal_is_left(source: pathlib.Path) -> None:
+    make_writable(source)
+    (source / "glu_ckpt.journal").write_bytes(b"GCJ1")
+
+
+def has_no_journal(out: pathlib.Path) -> str:
+    return "its journal was copied" if (out / "glu_ckpt.journal").exists() else ""
+
+
+JOURNAL = "stale_quantization_config_hub", "src_fp8"
 CASES = [
+    Case(*JOURNAL, [Run("inspect SRC", says="glu_ckpt.journal: a run left it"),
+                    Run("digest SRC", says="glu_ckpt.journal: a run left it"),
+                    Run("convert SRC OUT --to megatron", says="glu_ckpt.journal: a run left it", check=has_no_journal),
+                    Run("verify SRC OUT", says="glu_ckpt.journal: a run left it")],
+         change=journal_is_left, note="a journal is left"),
+    Case(*JOURNAL, [Run("inspect SRC", never_says="journal")], note="no journal is left"),
+    *stand_in_cases("gptq_v1_borrow", "src_v1", "config.json"),
+    *stand_in_cases("gptq_v1_borrow", "src_v1", "quantize_config.json"),
+    *stand_in_cases("model_safetensors_beside_index", "src", "model.safetensors.index.json"),
+    *stand_in_cases("optimizer_in_objects", "src", ".metadata"),
+    *stand_in_cases("optimizer_in_objects", "src", "common.pt"),
+    *stand_in_cases("optimizer_in_objects", "src", "__0_0.distcp"),
+    *stand_in_cases("legacy_rank_missing", "src_ep2", "model_optim_rng.pt"),
     *name_cases("model_safetensors_beside_index", "src", index_names, ".safetensors"),
     *name_cases("wrapper_prefixes", "src_accelerate_dcp", metadata_names, ".distcp"),
 ]

@@ -16,6 +16,9 @@ namespace glu_ckpt {
 inline constexpr std::string_view kAsked = "what was asked";
 inline constexpr std::string_view kJournal = StagedDir::kJournalName;
 
+/// The names in a staging directory to which nothing was written yet.
+inline const std::vector<std::string> kBegun = {std::string(kJournal), std::string(RunOwner::kName)};
+
 inline std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 inline std::string journal_name(int rank) {

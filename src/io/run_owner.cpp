@@ -1,0 +1,109 @@
+#include "io/run_owner.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <ctime>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "core/fail.hpp"
+#include "core/process_name.hpp"
+#include "io/directory.hpp"
+
+namespace glu_ckpt {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr i64 kMaxBytes = 4096;
+
+struct Run {
+  ProcessName name;
+  std::string since;
+};
+
+std::string time_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  std::array<char, 32> text{};
+  (void)std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", ::gmtime_r(&now, &utc));
+  return text.data();
+}
+
+std::string print(const ProcessName& run) {
+  return fmt::format("host {}\nboot {}\nspace {}\nprocess {}\nticks {}\nsince {}\n", run.host, run.boot, run.space,
+                     run.process, run.ticks, time_now());
+}
+
+std::optional<Run> parse(const std::string& text) {
+  std::map<std::string, std::string> values;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    if (const std::size_t blank = line.find(' '); blank != line.npos)
+      values[line.substr(0, blank)] = line.substr(blank + 1);
+  if (values["host"].empty() || values["process"].empty()) return std::nullopt;
+  return Run{{values["host"], values["boot"], values["space"], values["process"], values["ticks"]}, values["since"]};
+}
+
+std::optional<Run> read_owner(const fs::path& path) {
+  if (link_kind(path) != PathKind::File) return std::nullopt;
+  try {
+    return parse(read_small_file(path, kMaxBytes, ErrorCode::Io));
+  } catch (const Error& error) {
+    // Its run has just ended.
+    if (error.code() == ErrorCode::NotFound) return std::nullopt;
+    throw;
+  }
+}
+
+void check_not_working(const fs::path& directory, const Run& run, const ProcessName& here) {
+  const ProcessName& owner = run.name;
+  if (owner.boot == here.boot && owner.space == here.space) {
+    // Two runs of one process know of each other by their locks.
+    const bool is_this = owner.process == here.process && owner.ticks == here.ticks;
+    if (is_this || owner.ticks.empty() || start_of_process(owner.process) != owner.ticks) return;
+    fail(ErrorCode::OutputBusy, {directory.string(), {}},
+         "{}: another run is writing this output (process {} since {}); wait until it ends", directory.string(),
+         owner.process, run.since);
+  }
+  // The host was booted since, or it is another container of the same kernel, whose locks are seen here.
+  if (owner.host == here.host) return;
+  fail(ErrorCode::OutputBusy, {directory.string(), {}},
+       "{}: a run on host {} (process {} since {}) is writing this output, or was killed there, which cannot be seen "
+       "from host {}. Wait until it ends; if it runs no more, remove {}, and --resume goes on with what it has done",
+       directory.string(), owner.host, owner.process, run.since, here.host, (directory / RunOwner::kName).string());
+}
+
+}  // namespace
+
+void RunOwner::check_free(const fs::path& directory) {
+  if (const std::optional<Run> owner = read_owner(directory / kName))
+    check_not_working(directory, *owner, name_this_process());
+}
+
+RunOwner::RunOwner(const fs::path& directory) {
+  const fs::path path = directory / kName;
+  check_free(directory);
+  if (const int error = remove_own(path, Own::InStaging); error != 0) fail_errno(error, "remove", path);
+  file_ = File::try_create(path);
+  if (file_.is_open()) {
+    const std::string text = print(name_this_process());
+    file_.pwrite_exact(std::as_bytes(std::span(text)), 0);
+    file_.sync();
+    if (is_in_place()) return;
+  }
+  fail(ErrorCode::OutputBusy, {directory.string(), {}}, "{}: another run is writing this output; wait until it ends",
+       directory.string());
+}
+
+void RunOwner::release() {
+  try {
+    if (file_.is_open() && is_in_place()) (void)remove_own(file_.path(), Own::InStaging);
+  } catch (const Error&) {
+  }
+  file_ = {};
+}
+
+}  // namespace glu_ckpt
