@@ -195,6 +195,7 @@ class Family:
     renamed: dict[str, tuple[str, list[int]]] = dataclasses.field(default_factory=dict)  # hub: memory, shape
     config: dict = dataclasses.field(default_factory=dict)
     shared: tuple[str, str] | None = None
+    shared_rows: int = 4
     has_map: bool = False
 
     E, H, F, LAYERS = 3, 12, 8, 2
@@ -220,8 +221,9 @@ class Family:
                 rows = shape[0] if len(shape) == 2 else 1
                 add(before + (there if memory else hub), shape, matrix(rows, shape[-1], seed + 20 + i))
             if self.shared:
-                add(before + self.shared[memory], [4, self.H], matrix(4, self.H, seed + 30))
-                for word, rows, cols in (("up", 4, self.H), ("down", self.H, 4)):
+                width = self.shared_rows
+                add(before + self.shared[memory], [width, self.H], matrix(width, self.H, seed + 30))
+                for word, rows, cols in (("up", width, self.H), ("down", self.H, width)):
                     add(before + self.shared[memory].replace("gate", word), [rows, cols], matrix(rows, cols, seed + 31))
             gates, ups, downs = (
                 [matrix(rows, cols, seed + 40 + n * 10 + e) for e in range(self.E)]
@@ -284,6 +286,7 @@ GRANITE_ROUTER = {"block_sparse_moe.router.layer.weight": ("block_sparse_moe.rou
 W123_ROUTER = {"block_sparse_moe.gate.weight": ("mlp.gate.weight", ROUTER)}
 LOCAL = {"intermediate_size": Family.F, "num_local_experts": E}
 MOE = {"intermediate_size": 16, "moe_intermediate_size": Family.F, "num_experts": E}
+NORMS = {name: (name, [4]) for name in ("self_attn.q_norm.weight", "self_attn.k_norm.weight")}
 FAMILIES = [
     Family("mixtral", *W123, renamed=W123_ROUTER, config=LOCAL, has_map=True),
     Family("minimax", *W123, renamed=W123_ROUTER, config=LOCAL),
@@ -306,13 +309,13 @@ FAMILIES = [
         "mlp.gate.weight": ("mlp.gate.weight", ROUTER),
         "mlp.gate.e_score_correction_bias": ("mlp.gate.e_score_correction_bias", [E])}),
     Family("qwen3_moe", *PROJ, config=MOE, renamed={
-        "mlp.gate.weight": ("mlp.gate.weight", ROUTER), "self_attn.q_norm.weight": ("self_attn.q_norm.weight", [4]),
-        "self_attn.k_norm.weight": ("self_attn.k_norm.weight", [4])}),
+        "mlp.gate.weight": ("mlp.gate.weight", ROUTER), **NORMS}),
     Family("exaone_moe", *PROJ, config=MOE, renamed={
         "mlp.gate.weight": ("mlp.gate.weight", ROUTER),
         "mlp.e_score_correction_bias": ("mlp.gate.e_score_correction_bias", [E])}),
-    Family("hy_v3", *PROJ, config=MOE, shared=("mlp.shared_mlp.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"),
-           renamed={"mlp.router.gate.weight": ("mlp.gate.weight", ROUTER),
+    Family("hy_v3", *PROJ, config={**MOE, "mlp_layer_types": ["sparse"] * Family.LAYERS}, shared_rows=Family.F,
+           shared=("mlp.shared_mlp.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"), has_map=True,
+           renamed={"mlp.router.gate.weight": ("mlp.gate.weight", ROUTER), **NORMS,
                     "mlp.expert_bias": ("mlp.e_score_correction_bias", [E])}),
     Family("laguna", *PROJ, config=MOE, shared=("mlp.shared_expert.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"),
            renamed={"mlp.gate.weight": ("mlp.gate.weight", ROUTER), "mlp.experts.e_score_correction_bias":
