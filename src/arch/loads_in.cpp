@@ -163,13 +163,17 @@ class LoaderFinder {
       return nothing("programs expect {} under these names and cannot see that it is {}",
                      to_string(fixed_glu(*naming_)), to_string(layout_.glu));
     if (std::string text = foreign_form(); !text.empty()) return nothing("{}", text);
-    const bool packed_anew = grouped && !model_.architecture->family->packed_experts;
-    const std::string& type = model_.architecture->model_type;
-    const bool is_tried = model_.architecture->family->tried;
+    const bool packed_anew = (grouped && !model_.architecture->family->packed_experts) || model_.in_memory;
+    // Programs know a multimodal model by its own type, not by that of the language model inside.
+    const Family& family = *model_.architecture->family;
+    const std::string& type = model_.text_model_type.empty() ? model_.architecture->model_type : model_.model_type;
+    const bool is_tried =
+        type == family.model_type ? family.tried : std::ranges::find(family.wrappers, type) != family.wrappers.end();
     return find_hub_programs(type, packed_anew, is_tried ? "tried with 5.24.0" : "not tried");
   }
 
-  /// `packed_anew`: the experts are one tensor, and the family's hub has them apart; `remark` is about transformers.
+  /// `packed_anew`: the experts are one tensor, and the family's hub has them apart, or names are not the hub's;
+  /// `remark` is about transformers.
   LoadsIn find_hub_programs(const std::string& type, bool packed_anew, std::string_view remark) const {
     const bool fuses_indexed = layout_.experts != "grouped" && layout_.glu.kind != Glu::Kind::Split;
     if (model_.quantized) return find_quantized_hf(type, packed_anew || fuses_indexed);

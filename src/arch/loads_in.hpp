@@ -30,6 +30,8 @@ struct StoredModel {
   /// model_type in config.json, and that of the language model where it has its own.
   std::string model_type;
   std::string text_model_type;
+  /// Its names are those that transformers has in memory, which no other program reads.
+  bool in_memory = false;
   /// The spelling of what is outside of the experts (DenseNaming::name); empty where nobody knows it.
   std::string rest;
   /// The reason why `rest` is empty.

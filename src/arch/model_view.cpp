@@ -194,7 +194,9 @@ void check_apart(const Inventory& inventory, const std::map<std::size_t, std::st
 // ---- what transformers has in memory ------------------------------------------------------------
 
 std::string as_on_hub(std::string name, const std::vector<MemoryWords>& words) {
-  for (const auto& [types, memory, hub] : words) {
+  const bool is_expert = name.find("experts.") != std::string::npos;
+  for (const auto& [types, memory, hub, with_experts] : words) {
+    if (is_expert && !with_experts) continue;
     const bool begins = memory.starts_with('^');
     const std::string_view text = memory.substr(begins ? 1 : 0);
     const std::size_t at = begins || !text.ends_with('.') ? (begins ? 0 : name.size() - text.size()) : name.find(text);
@@ -203,12 +205,11 @@ std::string as_on_hub(std::string name, const std::vector<MemoryWords>& words) {
   return name;
 }
 
-/// Gives the tensors their names on the hub. Those of experts are read, and written, by rows of their own.
+/// Gives the tensors their names on the hub. Those of experts mostly are read, and written, by rows of their own.
 void spell_as_hub(const std::vector<MemoryWords>& words, const Inventory& inventory, ModelView& view) {
   if (words.empty()) return;
   for (std::size_t i = 0; i < inventory.tensors.size(); ++i) {
     const std::string& name = view.of(inventory).tensors[i].name;
-    if (name.find("experts.") != std::string::npos) continue;
     std::string spelled = as_on_hub(name, words);
     if (spelled == name) continue;
     if (!view.renamed) view.renamed = inventory;
@@ -274,8 +275,7 @@ ModelView view_model(const Inventory& inventory, const ModelHints& hints) {
       if (const std::size_t at = wrapper_begin(tensor.name, view.wrapper); at != tensor.name.npos)
         tensor.name.erase(at, view.wrapper.size());
   }
-  const std::string& type = hints.text_model_type.empty() ? hints.model_type : hints.text_model_type;
-  spell_as_hub(memory_words_of(type), inventory, view);
+  spell_as_hub(memory_words_of(hints.model_type, hints.text_model_type), inventory, view);
   return view;
 }
 

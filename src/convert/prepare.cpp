@@ -234,6 +234,15 @@ bool keeps_prefix(const Conversion& conversion) {
   });
 }
 
+/// Returns whether the output has names that transformers has in memory.
+bool keeps_memory_names(const Conversion& conversion) {
+  const auto& [source, model, hints] = conversion.source;
+  return model.in_memory &&
+         (model.model_names.empty() ||
+          std::ranges::find(conversion.plan.outputs, source->inventory().tensors[model.model_names.begin()->first].name,
+                            &OutputTensor::name) != conversion.plan.outputs.end());
+}
+
 LoadsIn loaders_of(const Conversion& conversion) {
   const auto& [source, model, hints] = conversion.source;
   StoredModel stored = stored_model(*source, hints, model);
@@ -242,6 +251,7 @@ LoadsIn loaders_of(const Conversion& conversion) {
   stored.layout = conversion.plan.to;
   stored.rest = conversion.plan.rest;
   stored.format = to_string(conversion.target.format);
+  stored.in_memory = keeps_memory_names(conversion);
   stored.has_config = conversion.target.has_config;
   stored.has_args = conversion.target.makes_args;
   stored.not_whole = missing_ranks_text(*source, hints);

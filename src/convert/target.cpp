@@ -213,6 +213,8 @@ class TargetResolver {
   void read_former() {
     const Record& record = source_.record();
     if (const std::string* root = entry_of(record, "hf_root")) target_.former.root = *root;
+    // Respelled as the hub has it, a model stays inside of a multimodal one.
+    if (is_from_hf() && !recognition_.dense_root.empty()) target_.former.root = recognition_.dense_root;
     if (const std::string* copies = entry_of(record, "hf_copies")) target_.former.copies = split(*copies);
     if (const std::string* dtype = entry_of(record, "hf_computed_dtype"))
       target_.former.computed_dtype = dtype_from_name(*dtype);

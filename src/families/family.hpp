@@ -61,7 +61,8 @@ struct Family {
   std::string_view model_type;
   /// The class in `architectures` of a config.json that is made from a trainer's arguments; empty: none is made.
   std::string_view model_class{};
-  /// Values of model_type of multimodal models whose language model is one of the family's.
+  /// Values of model_type of multimodal models whose language model is one of the family's. The tests have a model of
+  /// each (tests/interop/test_multimodal.py).
   std::array<std::string_view, 2> wrappers{};
   DenseNaming naming;
   /// The fields of its config.json and Megatron-LM's arguments, in the order of both texts.
@@ -153,6 +154,8 @@ struct MemoryWords {
   std::array<std::string_view, 3> model_types{};
   std::string_view memory;
   std::string_view hub;
+  /// It is in the keys of experts, too.
+  bool with_experts = false;
 };
 
 /// What one file of this folder knows.
@@ -167,8 +170,9 @@ struct Knowledge {
 std::span<const Family> families();
 /// nullptr where no family has that model_type.
 const Family* find_family(std::string_view model_type);
-/// The words that models of this type have in memory.
-std::vector<MemoryWords> memory_words_of(std::string_view model_type);
+/// The words that models of this type have in memory; `text_type` is that of the language model inside, if there is
+/// one.
+std::vector<MemoryWords> memory_words_of(std::string_view model_type, std::string_view text_type);
 /// The reason why models of this type are not converted, as a sentence; empty where that is not known.
 std::string_view refusal_of(std::string_view model_type);
 

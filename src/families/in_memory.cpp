@@ -90,6 +90,10 @@ constexpr auto kMemoryWords = std::to_array<MemoryWords>({
     {{"exaone_moe"}, kGateBias, ".mlp.e_score_correction_bias"},
     {{"hy_v3"}, ".mlp.gate.weight", ".mlp.router.gate.weight"},
     {{"hy_v3"}, ".mlp.e_score_correction_bias", ".mlp.expert_bias"},
+    // transformers 5.24.0 saves it so: the turned round names of what sees take the text's layers with them.
+    {{"kimi_k25"}, "^language_model.model.blocks.", "language_model.model.layers.", true},
+    {{"kimi_k25"}, "^model.mm_projector.", "mm_projector."},
+    {{"kimi_k25"}, "^vision_tower.encoder.patch_embed.", "vision_tower.patch_embed."},
     {{"laguna"}, kGateBias, ".mlp.experts.e_score_correction_bias"},
     {{"nemotron_h"}, "^model.", "backbone."},
     {{"deepseek_v4"}, ".self_attn.compressor.indexer.scorer.weights_proj.", ".attn.indexer.weights_proj."},

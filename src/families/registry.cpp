@@ -58,10 +58,12 @@ const Family* find_family(std::string_view model_type) {
   return found == families().end() ? nullptr : &*found;
 }
 
-std::vector<MemoryWords> memory_words_of(std::string_view model_type) {
+std::vector<MemoryWords> memory_words_of(std::string_view model_type, std::string_view text_type) {
   std::vector<MemoryWords> words = all_of(&Knowledge::memory_words);
   std::erase_if(words, [&](const MemoryWords& each) {
-    return model_type.empty() || std::ranges::find(each.model_types, model_type) == each.model_types.end();
+    return std::ranges::none_of(each.model_types, [&](std::string_view type) {
+      return !type.empty() && (type == model_type || type == text_type);
+    });
   });
   return words;
 }

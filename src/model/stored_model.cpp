@@ -22,6 +22,7 @@ StoredModel stored_model(const Source& source, const ModelHints& hints, const Re
   stored.has_rest = !model.others.empty() && lone_shard_text(source).empty();
   stored.model_type = hints.model_type;
   stored.text_model_type = hints.text_model_type;
+  stored.in_memory = model.in_memory;
   stored.says_experts = hints.num_experts.value_or(0) > 0;
   stored.architecture = model.architecture.get();
   stored.no_architecture = model.no_architecture;

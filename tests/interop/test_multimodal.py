@@ -5,11 +5,12 @@ transformers makes and saves the whole model; Megatron judges the language model
 
 import copy
 import os
+import shutil
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import gpt_judge
 import tiny_models
@@ -33,6 +34,14 @@ CONFIGS = {
         "vision_config": VISION,
         "image_token_id": 90, "video_token_id": 91, "vision_start_token_id": 92, "vision_end_token_id": 93,
     },
+    "kimi_k25": {
+        "text_config": TEXT | tiny_models.DEEPSEEK | {
+            "model_type": "deepseek_v3", "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0,
+            "rope_parameters": tiny_models.yarn(mscale=1.0, mscale_all_dim=1.0, beta_fast=32.0, beta_slow=1.0)},
+        "vision_config": {"hidden_size": 24, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 36,
+                          "patch_size": 4, "pos_emb_height": 4, "pos_emb_width": 4, "pos_emb_time": 2},
+        "projection_hidden_size": 24, "image_token_id": 90, "video_token_id": 91,
+    },
     "llama4": {
         "text_config": TEXT | tiny_models.FAMILIES["llama4_text"].config,
         "vision_config": LLAMA_VISION, "image_token_index": 90, "boi_token_index": 91, "eoi_token_index": 92,
@@ -41,10 +50,31 @@ CONFIGS = {
 
 
 # The language model, and what stands in front of its keys.
-TYPES = {"qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5_moe": "qwen3_5_moe_text", "llama4": "llama4_text"}
-ROOTS = {
-    "qwen3_vl_moe": "model.language_model.", "qwen3_5_moe": "model.language_model.", "llama4": "language_model.model.",
+TYPES = {
+    "qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5_moe": "qwen3_5_moe_text", "kimi_k25": "deepseek_v3",
+    "llama4": "llama4_text",
 }  # fmt: skip
+ROOTS = {
+    "qwen3_vl_moe": "model.language_model.", "qwen3_5_moe": "model.language_model.", "kimi_k25": "language_model.model.",
+    "llama4": "language_model.model.",
+}  # fmt: skip
+# transformers 5.24.0 turns the hub's names of Kimi-K2.5 round wrongly when it saves them.
+AS_SAVED = {
+    "language_model.model.layers.": "language_model.model.blocks.", "mm_projector.": "model.mm_projector.",
+    "vision_tower.patch_embed.": "vision_tower.encoder.patch_embed.",
+}  # fmt: skip
+
+
+def spell_as_hub(folder):
+    """Gives a saved Kimi-K2.5 the hub's names; what transformers wrote stays in a folder beside it."""
+    shutil.copytree(folder, f"{folder}-saved")
+    tensors, hub = load_safetensors(folder), {}
+    for name, tensor in tensors.items():
+        for right, wrong in AS_SAVED.items():
+            name = name.replace(wrong, right) if name.startswith(wrong) else name
+        hub[name] = tensor
+    assert any(name.startswith("language_model.model.layers.") for name in hub) and hub.keys() != tensors.keys()
+    save_file(hub, folder / "model.safetensors", {"format": "pt"})
 
 
 @torch.no_grad()
@@ -57,6 +87,8 @@ def make(name, folder):
         if tensor.is_floating_point():
             tensor.copy_(tiny_models._values(key, tensor.shape, TYPES[name], generator))
     model.save_pretrained(folder)
+    if name == "kimi_k25":
+        spell_as_hub(folder)
     return model
 
 
@@ -128,3 +160,16 @@ def test_every_byte_comes_back_and_computes_the_same(glu, models, name):
     )
     assert not any(info.values()), info
     assert torch.equal(logits(again.eval()), logits(model))
+
+
+def test_kimi_k25_as_transformers_saves_it_is_read(glu, models):
+    _, source, there = models["kimi_k25"]
+    saved = f"{source}-saved"
+    said = glu.run("inspect", saved).stdout
+    assert "tensors look like" not in said and "vLLM" not in said and "transformers" in said
+    assert "vLLM, versions that have 'kimi_k25'" in glu.run("inspect", source).stdout
+    for target, expected in (("megatron", None), ("hf", source)):
+        out = glu.convert(saved, "--to", target, "--unknown", "keep")
+        assert glu.digest(out) == glu.digest(there)
+        if expected is not None:
+            assert_same(load_safetensors(out), load_safetensors(expected))
