@@ -109,6 +109,7 @@ constexpr auto kFields = std::to_array<FieldRow>({
     {"moe_num_experts", Type::Integer, 0, kMostExperts},
     {"moe_intermediate_size", Type::Integer, 0, kMostWidth},
     {"n_shared_experts", Type::Integer, 0, kMostExperts},
+    {"num_shared_experts", Type::Integer, 0, kMostExperts},
     {"moe_num_shared_experts", Type::Integer, 0, kMostExperts},
     {"shared_expert_intermediate_size", Type::Integer, 0, kMostWidth},
     {"num_experts_per_tok", Type::Integer, 0, kMostExperts},

@@ -126,9 +126,11 @@ class ArchitectureReader {
     if (!own.empty()) return set_shared_width(optional({own}).value_or(0), std::string(own));
     constexpr std::string_view kWidth = "shared_expert_intermediate_size";
     if (const auto width = optional({kWidth})) return set_shared_width(*width, std::string(kWidth));
-    const auto count = optional({"n_shared_experts", "num_shared_expert", "moe_num_shared_experts"});
+    const auto count =
+        optional({"n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"});
     if (!count) return;
-    const auto field = config_.spelling({"n_shared_experts", "num_shared_expert", "moe_num_shared_experts"});
+    const auto field =
+        config_.spelling({"n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"});
     set_shared_width(*count * model_.expert_width, fmt::format("{} x {}", field, model_.expert_width_field));
   }
 

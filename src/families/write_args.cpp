@@ -193,8 +193,9 @@ std::optional<double> rope_number(ArgsWriter& args, std::string_view name, std::
 }
 
 std::string rope_type(ArgsWriter& args) {
-  return args.config.text(
+  const std::string type = args.config.text(
       {"rope_parameters.rope_type", "rope_parameters.type", "rope_scaling.rope_type", "rope_scaling.type"});
+  return type == "deepseek_yarn" ? "yarn" : type;
 }
 
 /// Returns the part of each head that is rotated. Released MiniMax-M2 says it in dimensions.

@@ -29,10 +29,12 @@ ZERO_BIAS = {"ernie4_5_moe": "moe_statics.e_score_correction_bias"}
 # The arguments fit models of other types as well: those with norms of q and k and a sigmoid, and those of them with MTP.
 NORMED_MTP = "glm4_moe|hy_v3"
 NORMED = f"{NORMED_MTP}|dots1"
+LATENT_MTP = "deepseek_v3|glm4_moe_lite|sarvam_mla"
+LATENT = f"{LATENT_MTP}|kimi_k2"
 AMBIGUOUS = {
     "mixtral": "mixtral|granitemoe", "granitemoe": "mixtral|granitemoe",
-    "deepseek_v3": "deepseek_v3|kimi_k2|glm4_moe_lite", "moonlight": "deepseek_v3|kimi_k2|glm4_moe_lite",
-    "deepseek_v3_mtp": "deepseek_v3|glm4_moe_lite", "glm4_moe_lite": "deepseek_v3|kimi_k2|glm4_moe_lite",
+    "deepseek_v3": LATENT, "moonlight": LATENT, "glm4_moe_lite": LATENT, "sarvam_mla": LATENT,
+    "deepseek_v3_mtp": LATENT_MTP,
     "dots1": NORMED, "hy_v3": NORMED, "hy_v3_mtp": NORMED_MTP, "solar_open": "glm4_moe|solar_open",
     "qwen3_next": "qwen3_next|qwen3_5_moe_text", "qwen3_next_mtp": "qwen3_next|qwen3_5_moe_text",
     "qwen3_5_moe_text": "qwen3_next|qwen3_5_moe_text",

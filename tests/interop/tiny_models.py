@@ -109,6 +109,7 @@ FAMILIES = {
         "deepseek_v3",
         DEEPSEEK | {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0},
     ),
+    "sarvam_mla": Family("sarvam_mla", DEEPSEEK | {"rope_parameters": yarn(mscale=1.0, mscale_all_dim=1.0)}),
     "glm4_moe": Family(
         "glm4_moe",
         GLM | {"attention_bias": True, "use_qk_norm": True, "num_nextn_predict_layers": 0},

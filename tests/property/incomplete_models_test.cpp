@@ -147,6 +147,7 @@ std::vector<Written> all_families() {
       {"deepseek_v3", kLatentFields + R"(, "q_lora_rank": 18, "num_nextn_predict_layers": 1)", latent + sigmoid, 3, 1,
        false, kMtpNorm},
       {"kimi_k2", kLatentFields + R"(, "q_lora_rank": 18)", latent + sigmoid, 3, 1},
+      {"sarvam_mla", kLatentFields + R"(, "q_lora_rank": 18)", latent + sigmoid, 3, 1},
       {"glm4_moe_lite", kLatentFields + R"(, "q_lora_rank": 18)", latent + sigmoid, 3, 1},
       {"glm4_moe", kGlmFields + R"(, "attention_bias": true, "use_qk_norm": true, "num_nextn_predict_layers": 1)",
        usual + kBiases + kHeadNorms + sigmoid, 3, 1, false, kMtpNorm},
