@@ -54,6 +54,7 @@ class LoaderFinder {
 
   /// A checkpoint that Megatron saved, of which no file says what model it is.
   std::string of_a_run() const {
+    if (!model_.not_whole.empty()) return "; " + model_.not_whole;
     const bool known = layout_.glu.kind == Glu::Kind::Contiguous || layout_.glu.kind == Glu::Kind::Interleaved;
     const bool shared_known = !layout_.shared_glu || layout_.shared_glu->kind != Glu::Kind::Unknown;
     if (layout_.naming != "megatron-dist" || model_.format != "torch-dist" || !known || !shared_known) return {};

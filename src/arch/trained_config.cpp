@@ -88,6 +88,19 @@ TrainedConfig several_fit(const std::vector<Reading>& fits) {
 
 bool has_vocabulary(const std::string& args) { return SavedArgs(args, {}).integer("vocab_size").has_value(); }
 
+std::vector<std::string> fitting_configs(const std::string& args_text, const Inventory& tensors) {
+  SavedArgs args(args_text, tensors);
+  std::vector<std::string> configs;
+  if (!args.is_object() || args.tensor(kEmbeddingKey) == nullptr) return configs;
+  for (const Family& family : families()) {
+    if (family.model_class.empty()) continue;
+    Reading reading = read_as(family, args);
+    if (reading.strange.empty() && reading.missing.empty() && reading.faults.empty())
+      configs.push_back(std::move(reading.text));
+  }
+  return configs;
+}
+
 TrainedConfig make_trained_config(const std::string& args_text, const Inventory& tensors,
                                   const std::string& model_type) {
   SavedArgs args(args_text, tensors);

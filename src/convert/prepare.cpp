@@ -254,7 +254,7 @@ LoadsIn loaders_of(const Conversion& conversion) {
   stored.in_memory = keeps_memory_names(conversion);
   stored.has_config = conversion.target.has_config;
   stored.has_args = conversion.target.makes_args;
-  stored.not_whole = missing_ranks_text(*source, hints);
+  if (stored.not_whole.empty()) stored.not_whole = missing_ranks_text(*source, hints);
   if (stored.not_whole.empty()) stored.not_whole = lone_shard_text(*source);
   if (stored.not_whole.empty()) stored.not_whole = why_not_whole(model, stored.rest, keeps_prefix(conversion));
   return loads_in(stored);

@@ -2,9 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "arch/megatron_args.hpp"
 #include "arch/model_args.hpp"
+#include "arch/model_view.hpp"
+#include "arch/recognize_model.hpp"
+#include "arch/trained_config.hpp"
 #include "families/architecture.hpp"
+#include "families/saved_args.hpp"
+#include "format/model_config.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -57,6 +64,41 @@ std::vector<std::string> contradiction_texts(const ModelHints& hints, const Reco
         "and config.json counts",
         found.name, found.saved, found.asked));
   return texts;
+}
+
+std::vector<std::string> run_flaw_texts(const Source& source, const ModelHints& hints) {
+  std::vector<std::string> nearest;
+  if (!hints.config.empty() || hints.trained_args.empty()) return nearest;
+  const Inventory& tensors = source.inventory();
+  const ModelView view = view_model(tensors, hints);
+  const auto has = [&](std::string_view name) {
+    return std::ranges::find(view.of(tensors).tensors, name, &TensorRef::name) != view.of(tensors).tensors.end();
+  };
+  if (has("decoder.final_layernorm.weight") && !has(kEmbeddingKey))
+    return {fmt::format("'{}' is missing, which every model that Megatron-LM trains has", kEmbeddingKey)};
+  bool first = true;
+  for (const std::string& config : fitting_configs(hints.trained_args, view.of(tensors))) {
+    std::vector<std::string> texts;
+    try {
+      const ModelHints made = parse_config(config, source.path().string());
+      const Recognition model = recognize_model(tensors, made, {}, {});
+      const auto add = [&](const std::string& text) {
+        texts.push_back(
+            fmt::format("the arguments that the trainer saved make a config.json of type '{}', and by it "
+                        "the model is not whole: {}",
+                        made.model_type, text));
+      };
+      for (const ModelFlaw& flaw : model.flaws)
+        if (flaw.kind == ModelFlaw::Kind::Broken) add(flaw.text);
+      for (const DenseMisfit& misfit : model.misfits) add(misfit.fault);
+    } catch (const Error& error) {
+      texts.emplace_back(error.what());
+    }
+    if (texts.empty()) return texts;
+    if (first || texts.size() < nearest.size()) nearest = std::move(texts);
+    first = false;
+  }
+  return nearest;
 }
 
 void require_all_arguments(const Inventory& tensors, ModelHints& hints, Recognition& model) {

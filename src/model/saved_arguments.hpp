@@ -21,6 +21,10 @@ std::string why_arguments_do_not_do(const ModelHints& hints);
 std::vector<std::string> contradiction_texts(const ModelHints& hints, const Recognition& model,
                                              const Inventory& tensors);
 
+/// What a run without config.json lacks of the model that its saved arguments describe: of the families that they fit,
+/// by the one that the tensors are nearest to. None where no family fits, or where there is a config.json.
+std::vector<std::string> run_flaw_texts(const Source& source, const ModelHints& hints);
+
 /// Takes back a configuration that was made from arguments, and what was recognized by it, where it does not say all
 /// that they do.
 void require_all_arguments(const Inventory& tensors, ModelHints& hints, Recognition& model);

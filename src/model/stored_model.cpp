@@ -12,6 +12,7 @@
 #include "io/directory.hpp"
 #include "layout/element_grid.hpp"
 #include "model/open_checkpoint.hpp"
+#include "model/saved_arguments.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
@@ -30,6 +31,8 @@ StoredModel stored_model(const Source& source, const ModelHints& hints, const Re
   stored.unread_form = unread_form(model.blocks);
   stored.quant_method = read_quant_config(hints.config).method;
   const auto& files = source.extra_files();
+  if (const std::vector<std::string> flaws = run_flaw_texts(source, hints); !flaws.empty())
+    stored.not_whole = flaws.front();
   stored.is_adapter = std::ranges::find(files, "adapter_config.json", &ExtraFile::name) != files.end();
   return stored;
 }
@@ -166,10 +169,13 @@ std::vector<std::string> flaw_texts(const Source& source, const ModelHints& hint
             broken == model.flaws.end() ? fmt::format("{} of config.json", model.architecture->mtp_field)
                                         : broken->text));
   std::size_t flaws = 0;
+  const auto add = [&](const std::string& text) {
+    if (++flaws <= kShown) texts.push_back(text);
+  };
   for (const ModelFlaw& flaw : model.flaws)
-    if (flaw.kind != ModelFlaw::Kind::NotMoved && (keeps_keys || flaw.kind != ModelFlaw::Kind::OtherPrefix) &&
-        ++flaws <= kShown)
-      texts.push_back(flaw.text);
+    if (flaw.kind != ModelFlaw::Kind::NotMoved && (keeps_keys || flaw.kind != ModelFlaw::Kind::OtherPrefix))
+      add(flaw.text);
+  for (const std::string& text : run_flaw_texts(source, hints)) add(text);
   if (flaws > kShown) texts.push_back(fmt::format("{} more such faults of the model are not listed", flaws - kShown));
   return texts;
 }
