@@ -1,4 +1,5 @@
 """Runs of Megatron-LM without a config.json: their saved arguments say what the model is."""
+import json
 import pathlib
 import shutil
 
@@ -36,7 +37,24 @@ def more_layers(source: pathlib.Path) -> None:
     args_changed(num_layers=2, moe_layer_freq=1)(source)
 
 
+def misplaced(source: pathlib.Path) -> None:
+    """The index says of a tensor that it is in the other one of two shards."""
+    (source / "model.safetensors").unlink()
+    path = source / "model.safetensors.index.json"
+    path.chmod(0o644)
+    index = json.loads(path.read_text())
+    name = "model.layers.0.mlp.experts.0.down_proj.weight"
+    files = sorted(set(index["weight_map"].values()))
+    files.remove(index["weight_map"][name])
+    index["weight_map"][name] = files[0]
+    path.write_text(json.dumps(index))
+
+
 CASES = [
+    Case("model_safetensors_beside_index", "src", [
+        Run(command, 3, says=r"model\.safetensors\.index\.json: .*layers\.0\.mlp\.experts\.0\.down_proj.*\[index-stale\]")
+        for command in ("inspect SRC", "check SRC", "convert SRC OUT --to megatron", "verify SRC SRC", "digest SRC")
+    ], change=misplaced, note="an index that misplaces a tensor"),
     Case("config_contradicts_arguments", "src_topk", [
         Run("inspect SRC --strict", says=RUN), Run("convert SRC OUT --glu interleaved:8", says=RUN),
         Run("check SRC"),
