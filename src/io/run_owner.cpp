@@ -98,12 +98,16 @@ RunOwner::RunOwner(const fs::path& directory) {
        directory.string());
 }
 
-void RunOwner::release() {
+int RunOwner::release() {
+  const fs::path path = file_.path();
+  bool is_ours = false;
   try {
-    if (file_.is_open() && is_in_place()) (void)remove_own(file_.path(), Own::InStaging);
+    is_ours = file_.is_open() && is_in_place();
   } catch (const Error&) {
   }
+  // Closed first: a network file system keeps an open file under another name.
   file_ = {};
+  return is_ours ? remove_own(path, Own::InStaging) : 0;
 }
 
 }  // namespace glu_ckpt

@@ -23,8 +23,8 @@ class RunOwner {
 
   /// Returns false where somebody has moved the directory, or declared this run dead and taken its place.
   bool is_in_place() const { return file_.is_at(file_.path()); }
-  /// Removes the file if it is still this run's. Throws for nothing.
-  void release();
+  /// Removes the file if it is still this run's. Throws for nothing; returns an errno where it stays.
+  int release();
 
  private:
   File file_;

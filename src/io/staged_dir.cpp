@@ -108,7 +108,14 @@ void StagedDir::begin_anew() {
 
 StagedDir::~StagedDir() {
   if (owned_) (void)remove_all();
-  if (owner_) owner_->release();
+  (void)release_owner();
+}
+
+/// Returns an errno where the name stays.
+int StagedDir::release_owner() {
+  const int error = owner_ ? owner_->release() : 0;
+  owner_.reset();
+  return error;
 }
 
 void StagedDir::create(std::string_view fingerprint) {
@@ -248,9 +255,9 @@ int StagedDir::remove_all() {
   // The journal last, and its lock after it: while anything else is here, no other run may take it over.
   if (remove_others() != 0)
     if (const int error = remove_others(); error != 0) return error;
+  if (const int error = release_owner(); error != 0) return error;
   const int error = remove_own(staging_, journal_ ? Own::InStaging : Own::MadeHere);
   journal_.reset();
-  owner_.reset();
   if (error == 0) return 0;
   // A network filesystem keeps an open file under another name until it is closed. Not the whole tree again: it may be
   // another run's by now.
@@ -281,8 +288,7 @@ void StagedDir::commit() {
       fail_errno(error, "remove", staging_ / name);
   if (!is_in_place()) fail_moved();
   // An output names no run. Whoever takes the place now, on another host, is seen before the rename.
-  if (owner_) owner_->release();
-  owner_.reset();
+  if (const int error = release_owner(); error != 0) fail_errno(error, "remove", staging_ / RunOwner::kName);
   sync_directory(staging_);
   if (name_taken(staging_ / RunOwner::kName)) fail_moved();
   install(staging_);

@@ -83,6 +83,7 @@ class StagedDir {
   void begin_journal(std::unique_ptr<Journal> journal, std::string_view fingerprint);
   std::filesystem::path journal_path() const { return staging_ / kJournalName; }
   int remove_all();
+  int release_owner();
   bool is_in_place() const;
   bool is_surely_in_place() const;
   int remove_others() const;
