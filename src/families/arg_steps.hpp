@@ -8,6 +8,8 @@ namespace glu_ckpt {
 
 // ---- config.json -> arguments -----------------------------------------------------------------
 
+/// "[0]*1+[1]*2": runs of equal flags, without a space.
+std::string layer_pattern(const std::vector<bool>& flags);
 /// Writes the row's value; `True` is a flag.
 void write_value(ArgsWriter& args, const ArgRow& row);
 /// Writes the row's field, a whole number, 0 where it is missing.

@@ -35,10 +35,7 @@ void ArgsWriter::fail_without(std::string_view name) const {
        name, model.model_type);
 }
 
-namespace {
-
-/// "[0]*1+[1]*2": runs of equal flags, without a space.
-std::string pattern(const std::vector<bool>& flags) {
+std::string layer_pattern(const std::vector<bool>& flags) {
   std::string text;
   for (std::size_t first = 0; first < flags.size();) {
     std::size_t last = first;
@@ -48,6 +45,8 @@ std::string pattern(const std::vector<bool>& flags) {
   }
   return text;
 }
+
+namespace {
 
 /// Returns whether the weights of the chosen experts are divided by their sum.
 bool renormalises(ArgsWriter& args) {
@@ -335,7 +334,7 @@ void write_mtp_layers(ArgsWriter& args, const ArgRow& row) {
 void write_expert_layers(ArgsWriter& args, const ArgRow& row) {
   std::vector<bool> experts;
   for (const LayerKind kind : args.model.kinds) experts.push_back(kind.mlp == Mlp::Experts);
-  args.add(row.argument, pattern(experts));
+  args.add(row.argument, layer_pattern(experts));
 }
 
 void write_shared_width(ArgsWriter& args, const ArgRow& row) {
@@ -443,7 +442,7 @@ void write_chunked_attention(ArgsWriter& args, const ArgRow& row) {
   if (norms) args.flag(row.argument);
   const std::vector<bool> without = layers_without_rope(args);
   if (std::ranges::find(without, true) != without.end()) {
-    args.add("no_rope_freq", pattern(without));
+    args.add("no_rope_freq", layer_pattern(without));
     if (norms || args.config.flag({"attn_temperature_tuning"}).value_or(true))
       args.warn(
           "layers without rotary embedding (no_rope_layers; every fourth where it is missing or empty) have no QK "
@@ -459,7 +458,7 @@ void write_window(ArgsWriter& args, const ArgRow& row) {
   if (sliding.empty()) return;
   // Megatron-Core counts the tokens to the left of a token, Hugging Face that one as well.
   args.add(row.argument, fmt::format("{},0", window - 1));
-  args.add("window_attn_skip_freq", pattern(sliding));
+  args.add("window_attn_skip_freq", layer_pattern(sliding));
 }
 
 void write_delta(ArgsWriter& args, const ArgRow& row) {
@@ -468,7 +467,7 @@ void write_delta(ArgsWriter& args, const ArgRow& row) {
   args.add("experimental_attention_variant", "gated_delta_net");
   std::vector<bool> delta;
   for (const LayerKind kind : args.model.kinds) delta.push_back(kind.attention == Attention::Delta);
-  args.add(row.argument, pattern(delta));
+  args.add(row.argument, layer_pattern(delta));
 }
 
 /// Layer l of Megatron-Core, counted from 1, shares an indexer unless max(l - max(offset, 1), 0) is a multiple of freq.
@@ -484,7 +483,7 @@ void write_indexers(ArgsWriter& args, const ArgRow& row) {
          "config.json: the layers with an indexer of their own ({}) are {}, which Megatron-Core cannot build: it has "
          "one in the first layers and in each N-th behind them (--dsa-indexer-skip-topk-offset, "
          "--dsa-indexer-topk-freq)",
-         args.config.spelling({"indexer_types", "index_topk_pattern", "index_topk_freq"}), pattern(own));
+         args.config.spelling({"indexer_types", "index_topk_pattern", "index_topk_freq"}), layer_pattern(own));
   args.add(row.argument, freq);
   args.add("dsa_indexer_skip_topk_offset", offset);
 }
