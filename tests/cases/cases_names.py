@@ -310,8 +310,9 @@ FAMILIES = [
         "mlp.gate.e_score_correction_bias": ("mlp.gate.e_score_correction_bias", [E])}),
     Family("qwen3_moe", *PROJ, config=MOE, renamed={
         "mlp.gate.weight": ("mlp.gate.weight", ROUTER), **NORMS}),
-    Family("exaone_moe", *PROJ, config=MOE, renamed={
-        "mlp.gate.weight": ("mlp.gate.weight", ROUTER),
+    Family("exaone_moe", *PROJ, has_map=True, config={
+        **MOE, "mlp_layer_types": ["sparse"] * Family.LAYERS, "sliding_window": None, "num_shared_experts": 0}, renamed={
+        "mlp.gate.weight": ("mlp.gate.weight", ROUTER), **NORMS,
         "mlp.e_score_correction_bias": ("mlp.gate.e_score_correction_bias", [E])}),
     Family("hy_v3", *PROJ, config={**MOE, "mlp_layer_types": ["sparse"] * Family.LAYERS}, shared_rows=Family.F,
            shared=("mlp.shared_mlp.gate_proj.weight", "mlp.shared_experts.gate_proj.weight"), has_map=True,

@@ -112,6 +112,12 @@ SourceAnswers contiguous_answers() {
   return answers;
 }
 
+MemoryTensor& find(Tensors& tensors, const std::string& name) {
+  const auto found = std::ranges::find(tensors, name, &MemoryTensor::name);
+  if (found == tensors.end()) throw std::logic_error("no tensor " + name);
+  return *found;
+}
+
 class WholeModel : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -301,13 +307,21 @@ TEST_P(WholeFamily, TiedBesideAnotherHeadIsRefused) {
 INSTANTIATE_TEST_SUITE_P(Families, WholeFamily, ::testing::ValuesIn(whole_families()),
                          [](const auto& param) { return param.param; });
 
-// ---- as a trainer saves it ----------------------------------------------------------------------
-
-MemoryTensor& find(Tensors& tensors, const std::string& name) {
-  const auto found = std::ranges::find(tensors, name, &MemoryTensor::name);
-  if (found == tensors.end()) throw std::logic_error("no tensor " + name);
-  return *found;
+/// q, k and v of Ling are one tensor, of which the rows of v are taken away.
+TEST_F(WholeModel, KeyHeadsMissingInOneTensorOfAllAreRefused) {
+  const fs::path source = home_of("bailing_moe_v2") / "hf";
+  Tensors tensors = read_tensors(source);
+  MemoryTensor& qkv = find(tensors, "model.layers.1.attention.query_key_value.weight");
+  const i64 row = std::ssize(qkv.bytes) / qkv.shape[0];
+  qkv.shape[0] = (6 + 2) * 16;
+  qkv.bytes.resize(static_cast<std::size_t>(qkv.shape[0] * row));
+  write_checkpoint(temp_ / "faulty", tensors, read_text(source / "config.json"));
+  const auto convert_it = [&] { glu_ckpt::convert(temp_ / "faulty", temp_ / "out", to_target("megatron")); };
+  expect_error(ErrorCode::ModelShape, convert_it, "model.layers.1.attention.query_key_value.weight");
+  expect_error(ErrorCode::ModelShape, convert_it, "num_key_value_heads x head_dim");
 }
+
+// ---- as a trainer saves it ----------------------------------------------------------------------
 
 /// Layers that are alike as Megatron-Core saves them: one tensor for all, with a leading axis.
 Tensors stacked(const Tensors& tensors, i64 layers) {

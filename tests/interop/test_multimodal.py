@@ -34,6 +34,13 @@ CONFIGS = {
         "vision_config": VISION,
         "image_token_id": 90, "video_token_id": 91, "vision_start_token_id": 92, "vision_end_token_id": 93,
     },
+    "glm4v_moe": {
+        "text_config": TEXT | tiny_models.GLM | {
+            "rope_parameters": ROPE | {"mrope_section": [3, 3, 2], "partial_rotary_factor": 0.5}},
+        "vision_config": {"depth": 1, "hidden_size": 24, "num_heads": 2, "intermediate_size": 36, "out_hidden_size": 64,
+                          "image_size": 16, "patch_size": 4},
+        "image_token_id": 90, "video_token_id": 91,
+    },
     "kimi_k25": {
         "text_config": TEXT | tiny_models.DEEPSEEK | {
             "model_type": "deepseek_v3", "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0,
@@ -52,10 +59,12 @@ CONFIGS = {
 # The language model, and what stands in front of its keys.
 TYPES = {
     "qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5_moe": "qwen3_5_moe_text", "kimi_k25": "deepseek_v3",
+    "glm4v_moe": "glm4v_moe_text",
     "llama4": "llama4_text",
 }  # fmt: skip
 ROOTS = {
-    "qwen3_vl_moe": "model.language_model.", "qwen3_5_moe": "model.language_model.", "kimi_k25": "language_model.model.",
+    "qwen3_vl_moe": "model.language_model.", "qwen3_5_moe": "model.language_model.",
+    "glm4v_moe": "model.language_model.", "kimi_k25": "language_model.model.",
     "llama4": "language_model.model.",
 }  # fmt: skip
 # transformers 5.24.0 turns the hub's names of Kimi-K2.5 round wrongly when it saves them.

@@ -27,15 +27,17 @@ FAMILIES = [name for name in tiny_models.FAMILIES if name != "mixtral_window"]
 # Megatron has no place for ERNIE's correction bias: it comes back without one, and transformers starts it at zero.
 ZERO_BIAS = {"ernie4_5_moe": "moe_statics.e_score_correction_bias"}
 # The arguments fit models of other types as well: those with norms of q and k and a sigmoid, and those of them with MTP.
-NORMED_MTP = "glm4_moe|hy_v3"
-NORMED = f"{NORMED_MTP}|dots1"
+NORMED_MTP = "glm4_moe|hy_v3|bailing_moe_v2"
+NORMED = f"{NORMED_MTP}|dots1|exaone_moe"
+BIASED = "glm4_moe|bailing_moe_v2"
 LATENT_MTP = "deepseek_v3|glm4_moe_lite|sarvam_mla"
 LATENT = f"{LATENT_MTP}|kimi_k2"
 AMBIGUOUS = {
     "mixtral": "mixtral|granitemoe", "granitemoe": "mixtral|granitemoe",
     "deepseek_v3": LATENT, "moonlight": LATENT, "glm4_moe_lite": LATENT, "sarvam_mla": LATENT,
     "deepseek_v3_mtp": LATENT_MTP,
-    "dots1": NORMED, "hy_v3": NORMED, "hy_v3_mtp": NORMED_MTP, "solar_open": "glm4_moe|solar_open",
+    "dots1": NORMED, "hy_v3": NORMED, "hy_v3_mtp": NORMED_MTP, "solar_open": f"{BIASED}|solar_open",
+    "glm4_moe": BIASED, "glm4_moe_mtp": BIASED,
     "qwen3_next": "qwen3_next|qwen3_5_moe_text", "qwen3_next_mtp": "qwen3_next|qwen3_5_moe_text",
     "qwen3_5_moe_text": "qwen3_next|qwen3_5_moe_text",
 }  # fmt: skip

@@ -144,6 +144,13 @@ FAMILIES = {
         "hy_v3",
         HUNYUAN | {"mlp_layer_types": ["dense", "dense", "sparse"], "num_nextn_predict_layers": 1}, mtp=True
     ),
+    # Its layers with a window alone have rotary embedding.
+    "exaone_moe": Family(
+        "exaone_moe",
+        QWEN | {"num_shared_experts": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True, "n_group": 1,
+                "topk_group": 1, "sliding_window": 8, "first_k_dense_replace": 1,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
     "gpt_oss": Family(
         "gpt_oss",
         {"head_dim": 32, "intermediate_size": 48, "num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 8,

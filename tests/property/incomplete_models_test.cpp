@@ -61,6 +61,7 @@ struct Written {
   /// It is numbered on from the last layer, as DeepSeek's.
   /// The last norm of its one layer of MTP; empty where it has none.
   std::string mtp_norm{};
+  std::string embedding = "model.embed_tokens.weight";
 };
 
 const Lines kNorms = {{"input_layernorm.weight", {kHidden}}, {"post_attention_layernorm.weight", {kHidden}}};
@@ -161,6 +162,22 @@ std::vector<Written> all_families() {
            Lines{{"mlp.router.gate.weight", {kNumExperts, kHidden}, In::Experts},
                  {"mlp.expert_bias", {kNumExperts}, In::Experts}},
        3, 1, false, "final_layernorm.weight"},
+      {"glm4v_moe_text", kGlmFields + R"(, "attention_bias": true)", usual + kBiases + sigmoid, 3, 1},
+      {"exaone_moe",
+       R"("intermediate_size": 22, "moe_intermediate_size": 14, "num_experts": 3, "num_shared_experts": 2)",
+       usual + kHeadNorms + kRouter + kEach + kTwoShared + kDenseMlp +
+           Lines{{"mlp.e_score_correction_bias", {kNumExperts}, In::Experts}},
+       3, 1},
+      {"bailing_moe_v2",
+       R"("intermediate_size": 22, "moe_intermediate_size": 14, "num_experts": 3, "num_shared_experts": 2,
+          "first_k_dense_replace": 1, "num_nextn_predict_layers": 1, "use_qk_norm": true)",
+       kNorms + kRouter + kEach + kTwoShared + kDenseMlp +
+           Lines{{"attention.query_key_value.weight", {kQ + 2 * kKv, kHidden}},
+                 {"attention.dense.weight", {kHidden, kQ}},
+                 {"attention.query_layernorm.weight", {kHead}},
+                 {"attention.key_layernorm.weight", {kHead}},
+                 {"mlp.gate.expert_bias", {kNumExperts}, In::Experts}},
+       3, 1, false, "final_layernorm.weight", "model.word_embeddings.weight"},
       {"ernie4_5_moe",
        R"("intermediate_size": 22, "moe_intermediate_size": 14, "moe_num_experts": 3, "moe_k": 2,
           "moe_num_shared_experts": 2, "moe_layer_start_index": 1)",
@@ -230,7 +247,7 @@ Tensors tensors_of(const Written& model) {
   const auto add = [&](const std::string& name, const Shape& shape) {
     tensors.push_back({name, Dtype::BF16, shape, {}});
   };
-  add("model.embed_tokens.weight", {kWords, kHidden});
+  add(model.embedding, {kWords, kHidden});
   for (i64 layer = 0; layer < model.layers + (model.mtp_norm.empty() ? 0 : 1); ++layer)
     for (const Line& line : model.lines) {
       if (!is_in(model, layer, line.in)) continue;
@@ -489,7 +506,7 @@ TEST_F(IncompleteModels, AdaptersAndWrappersAreNoModels) {
     for (const bool is_renamed : {true, false}) {
       Tensors tensors = whole;
       for (const MemoryTensor& tensor : whole) {
-        if (!tensor.name.ends_with("o_proj.weight")) continue;
+        if (!tensor.name.ends_with("o_proj.weight") && !tensor.name.ends_with("attention.dense.weight")) continue;
         const std::string module = tensor.name.substr(0, tensor.name.size() - 6);
         if (is_renamed)
           std::ranges::find(tensors, tensor.name, &MemoryTensor::name)->name = module + "base_layer.weight";

@@ -1,0 +1,28 @@
+/// GLM-4.5V's language model: GLM-4.5 without norms of q and k.
+
+#include "families/shared_args.hpp"
+#include "families/shared_rows.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr auto kGlm4vMoeFamilies = std::to_array<Family>({
+    {.model_type = "glm4v_moe_text",
+     .wrappers = {"glm4v_moe"},
+     .naming = hf_naming(kHfGrouped, kHfCorrectedRouter, kHfDense),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kUsualLayerArgs, kYarnArgs, kPartialRopeArgs,
+              kTwoWidthArgs, kTopkArgs, kCorrectedArgs, kDenseFirstArgs, kExpertBiasArgs},
+     .expert_naming = "hf:deepseek_v3",
+     .corrected_router = true,
+     .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 65536,
+       "rope_theta": 10000.0, "num_key_value_heads": 8, "attention_bias": true, "norm_topk_prob": true,
+       "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1,
+       "partial_rotary_factor": 0.5})"},
+});
+
+}  // namespace
+
+extern const Knowledge k_glm4v_moe;
+constinit const Knowledge k_glm4v_moe{.families = kGlm4vMoeFamilies};
+
+}  // namespace glu_ckpt
