@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
@@ -31,6 +33,34 @@ constexpr std::size_t kMaxAxes = 64;
 /// The cost of a chunk or of a step of a path in the budget: roughly its size in memory.
 constexpr std::size_t kChunkCost = 96;
 
+/// A path in as few bytes as its keys have: a path of many keys takes ten times its text else, and the pickle is still
+/// there when paths are read.
+std::string packed(const KeyPath& path) {
+  std::string bytes;
+  for (const PathKey& key : path) {
+    const auto size = static_cast<u32>(key.text.size());
+    bytes += key.is_index ? '\1' : '\0';
+    bytes.append(reinterpret_cast<const char*>(&size), sizeof size).append(key.text);
+  }
+  bytes.shrink_to_fit();
+  return bytes;
+}
+
+KeyPath unpacked(std::string_view bytes) {
+  KeyPath path;
+  while (!bytes.empty()) {
+    u32 size = 0;
+    std::memcpy(&size, bytes.data() + 1, sizeof size);
+    path.push_back({std::string(bytes.substr(1 + sizeof size, size)), bytes.front() == '\1'});
+    bytes.remove_prefix(1 + sizeof size + size);
+  }
+  path.shrink_to_fit();
+  return path;
+}
+
+/// Names of a planner_data, each with its packed() path.
+using PackedPaths = std::vector<std::pair<std::string, std::string>>;
+
 class MetadataReader {
  public:
   MetadataReader(std::string text, const std::string& file) : graph_(std::move(text)), part_(file) {}
@@ -51,6 +81,8 @@ class MetadataReader {
     for (const DcpTensor& tensor : out_.tensors) check_tiling(tensor, part_);
     return std::move(out_);
   }
+
+  PackedPaths take_paths() { return std::move(paths_); }
 
  private:
   /// The node itself where it has a position of its own, otherwise the entry that is being read.
@@ -261,11 +293,12 @@ class MetadataReader {
   void read_paths(PickleRef node) {
     out_.has_planner_data = true;
     const auto items = dict_items(node, "planner_data");
+    paths_.reserve(items.size() / 2);
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       enter(items[i], items[i + 1]);
       if (!is_text(items[i])) fail_metadata(items[i], {}, "a key of planner_data is no string");
       spend(graph_.text(items[i]).size(), {});
-      out_.paths.insert_or_assign(std::string(graph_.text(items[i])), read_path(items[i + 1], graph_.text(items[i])));
+      paths_.emplace_back(graph_.text(items[i]), packed(read_path(items[i + 1], graph_.text(items[i]))));
     }
   }
 
@@ -381,6 +414,7 @@ class MetadataReader {
   /// The entry that is being read.
   PickleRef entry_ = kAbsent;
   DcpMetadata out_;
+  PackedPaths paths_;
   std::vector<StoredItem> stored_;
   std::map<std::string_view, u32> files_;
   const i64 allowed_ = parser_allowance(std::ssize(graph_.source()));
@@ -399,7 +433,16 @@ DcpMetadata read_dcp_metadata(std::string text, const std::string& file) {
   if (static_cast<i64>(text.size()) > kMaxDcpMetadataBytes)
     fail_at(ErrorCode::DcpMetadata, {file, kMaxDcpMetadataBytes}, "goes on to {} bytes; more than {} are not read",
             text.size(), kMaxDcpMetadataBytes);
-  return MetadataReader(std::move(text), file).read();
+  DcpMetadata metadata;
+  PackedPaths paths;
+  {
+    MetadataReader reader(std::move(text), file);
+    metadata = reader.read();
+    paths = reader.take_paths();
+  }
+  for (auto& [name, path] : paths)
+    metadata.paths.insert_or_assign(std::move(name), unpacked(std::exchange(path, std::string())));
+  return metadata;
 }
 
 void check_item_overlaps(const DcpMetadata& metadata, const std::string& file) {

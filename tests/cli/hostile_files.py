@@ -1,14 +1,24 @@
 """Writes checkpoints whose headers take as much memory as can be for their bytes: hostile_files.py OUT KIND
 
-KIND is json, pickle or zip. Each checkpoint is a directory of OUT with one file of 20 MB, which no program wrote. OUT/sound
-has 100,000 tensors with the names of real ones, and OUT/short 360,000 with names that no model has.
+KIND is json, pickle, zip or dcp. Each checkpoint is a directory of OUT with one file of 20 MB, which no program wrote.
+OUT/sound has 100,000 tensors with the names of real ones (dcp: known to their planner by long paths), and OUT/short
+360,000 with names that no model has.
 """
 
+import io
 import pathlib
+import pickle
 import struct
 import sys
+import types
 import zipfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "galleries"))
+from dcp_gallery import Dcp  # noqa: E402
+from torch_pickles import made, name_of, text  # noqa: E402
+
+# Bytes of an item that torch writes, at least.
+ITEM = 700
 SIZE = 20_000_000
 # A config.json of more than 16 MiB is refused for its length alone.
 CONFIG_SIZE = 16_000_000
@@ -109,6 +119,69 @@ def write_zip(place, model):
     many_records(place("zip_folders") / "model.pt", lambda i: b"a/%06d/" % i)
 
 
+def named(module, name):
+    """A class that pickles as this name."""
+    sys.modules.setdefault(module, types.ModuleType(module))
+    found = type(name, (), {"__module__": module})
+    setattr(sys.modules[module], name, found)
+    return found
+
+
+def many_tensors(directory, count):
+    """A torch_dist of `count` tensors of one number, whose planner knows each by a path of many long keys."""
+    metadata = "torch.distributed.checkpoint.metadata"
+    size_class, layout = named("torch", "Size"), named("torch.serialization", "_get_layout")
+    dtype, encoding = named("torch", "bfloat16"), named(metadata, "_MEM_FORMAT_ENCODING")
+    properties, chunk, kept, index, whole = (named(metadata, name) for name in (
+        "TensorProperties", "ChunkStorageMetadata", "TensorStorageMetadata", "MetadataIndex", "Metadata"))
+    info = named("torch.distributed.checkpoint.filesystem", "_StorageInfo")
+    # What a class is called with, or the state of an object of it.
+    size_class.__reduce__ = lambda self: (size_class, ((self.extent,),))
+    layout.__reduce__ = lambda self: (layout, ("torch.strided",))
+    encoding.__reduce__ = lambda self: (encoding, (0,))
+    properties.__getstate__ = lambda self: self.state
+
+    def made_of(of, **fields):
+        one = of()
+        one.__dict__.update(fields)
+        return one
+
+    state, paths, places = {}, {}, {}
+    for i in range(count):
+        words = ("model", "backbone", "blocks", f"{i // 1000:03}", "mixer_of_experts_and_attention", "branches",
+                 f"{i % 1000:03}", "projection_of_inputs_to_states", "parametrizations", "weight", "original0", "data")
+        name = ".".join(words)
+        paths[name] = words
+        state[name] = made_of(
+            kept, properties=made_of(properties, state=(dtype, layout(), False, encoding(), False)),
+            size=made_of(size_class, extent=1),
+            chunks=[made_of(chunk, offsets=made_of(size_class, extent=0), sizes=made_of(size_class, extent=1))])
+        places[made_of(index, fqn=name, offset=made_of(size_class, extent=0), index=None)] = made_of(
+            info, relative_path="__0_0.distcp", offset=ITEM * i, length=ITEM)
+    with open(directory / ".metadata", "wb") as file:
+        pickle.dump(made_of(whole, state_dict_metadata=state, planner_data=paths, storage_data=places,
+                            storage_meta=None, version="1.0.0"), file, 2)
+    with open(directory / "__0_0.distcp", "wb") as file:
+        file.truncate(ITEM * count)
+
+
+def with_object(directory, name, content):
+    """A sound torch_dist of three tensors, and beside them an object."""
+    dcp = Dcp()
+    dcp.state_extra[text(name)] = made(name_of("torch.distributed.checkpoint.metadata", "BytesStorageMetadata"))
+    dcp.append(name, [0], "__0_0.distcp", content)
+    for file, data in dcp.files().items():
+        (directory / file).write_bytes(data)
+
+
+def write_dcp(place, model):
+    many_tensors(place("sound"), 100_000)
+    for name, content in pickles().items():
+        archive = io.BytesIO()
+        torch_file(archive, content)
+        with_object(place("object_" + name), "optimizer.state_of_parameters", archive.getvalue())
+
+
 def main():
     out = pathlib.Path(sys.argv[1])
 
@@ -121,7 +194,7 @@ def main():
         safetensors(place(name) / "model.safetensors", header, bytes(4))
         return out / name
 
-    {"json": write_json, "pickle": write_pickle, "zip": write_zip}[sys.argv[2]](place, model)
+    {"json": write_json, "pickle": write_pickle, "zip": write_zip, "dcp": write_dcp}[sys.argv[2]](place, model)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ PY
 small_values() {
   ((SANITIZED)) && { skip "small values: a sanitizer's own memory is in the way"; return; }
   local kind file name ended
-  for kind in json pickle zip; do
+  for kind in json pickle zip dcp; do
     python3 "$HERE/hostile_files.py" "$WORK/small" "$kind"
     for file in "$WORK/small"/*_*; do
       name=${file##*/}
@@ -33,7 +33,7 @@ small_values() {
       check "20 MB, $name: $PEAK KiB to inspect" [ "$PEAK" -lt 262144 ]
       case "$name" in
         *_zeros | *_lists | *_ints | *_entries)
-          [ "$name" == metadata_entries ] && continue
+          [[ "$name" == metadata_entries || "$kind" == dcp ]] && continue
           check "20 MB, $name: refused" [ "$ended" == 3 ]
           check "20 MB, $name: the way on" grep -q 'bytes of memory, and .* --max-memory' "$WORK/.err"
           ;;
@@ -48,6 +48,11 @@ small_values() {
       check "360000 tensors with names of a few digits: more memory lets them in" [ $? == 0 ]
       measure "$PROGRAM" inspect "$WORK/small/sound" --max-memory 4MiB
       check "100000 tensors in 4 MiB: refused" [ $? == 3 ]
+    fi
+    if [ "$kind" == dcp ]; then
+      measure "$PROGRAM" inspect "$WORK/small/sound"
+      check "100000 tensors with long paths of a planner are no matter" [ $? == 0 ]
+      check "100000 tensors with long paths of a planner: $PEAK KiB to inspect" [ "$PEAK" -lt 262144 ]
     fi
     rm -rf "$WORK/small"
   done
