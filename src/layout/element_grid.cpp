@@ -21,30 +21,44 @@ i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 
 bool is_fp8(Dtype dtype) { return dtype == Dtype::F8_E4M3 || dtype == Dtype::F8_E5M2; }
 
-/// Writers keep the axis of columns, or leave it out.
-void add_both_forms(std::vector<ElementGrid>& grids, ElementGrid grid) {
-  grids.push_back(grid);
-  grid.keeps_axis = false;
-  grids.push_back(grid);
+/// So many rows or columns for an element: 0, which is all of them, where they are; none where no grid can say so many.
+std::optional<std::uint16_t> grid_extent(i64 cell, i64 extent) {
+  if (cell > std::numeric_limits<std::uint16_t>::max())
+    return cell < extent ? std::nullopt : std::optional<std::uint16_t>(0);
+  return static_cast<std::uint16_t>(cell);
 }
 
-/// Appends the grids of a format's row; groups are as many as the shape says.
-void add_grids(std::vector<ElementGrid>& grids, const GridRow& row, std::span<const i64> shape,
-               const StoredWeight& weight) {
-  constexpr i64 kMost = std::numeric_limits<std::uint16_t>::max();
-  const i64 cols = weight.extents.cols;
+/// Appends the readings by a format's row; groups are as many as the shape says, unless the weight has their size.
+void add_readings(std::vector<GridReading>& readings, const GridRow& row, const FormRef& form,
+                  std::span<const i64> shape, const StoredWeight& weight) {
+  const auto add = [&](ElementGrid grid) { readings.push_back({row.kind, grid, form}); };
+  // Writers keep the axis of columns, or leave it out.
+  const auto add_both_forms = [&](ElementGrid grid) {
+    add(grid);
+    grid.keeps_axis = false;
+    add(grid);
+  };
+  const auto [rows, cols] = weight.extents;
   switch (row.kind) {
-    case GridRow::Kind::Fixed: return grids.push_back(row.grid);
-    case GridRow::Kind::Outputs: return add_both_forms(grids, kRowScale);
-    case GridRow::Kind::Matrix: return add_both_forms(grids, kMatrixScale);
-    case GridRow::Kind::Blocks:
-      if (row.grid.has_unit_axes) return grids.push_back(modelopt_blocks(weight.block_rows));
-      grids.push_back(fp8_blocks(weight.block_rows));
-      if (weight.parts == 2) grids.push_back(restarting_blocks(weight.block_rows));
+    case GridRow::Kind::Fixed: return add(row.grid);
+    case GridRow::Kind::Outputs: return add_both_forms(kRowScale);
+    case GridRow::Kind::Matrix: return add_both_forms(kMatrixScale);
+    case GridRow::Kind::Blocks: {
+      const auto of_rows = grid_extent(weight.block_rows, rows), of_cols = grid_extent(weight.block_cols, cols);
+      if (!of_rows || !of_cols) return;
+      ElementGrid grid = row.grid;
+      grid.rows = *of_rows;
+      grid.cols = *of_cols;
+      add(grid);
+      grid.restarts = true;
+      if (weight.parts == 2 && !grid.has_unit_axes) add(grid);
       return;
-    case GridRow::Kind::Groups:
-      if (shape.size() == 2 && shape[row.axis] > 0 && cols % shape[row.axis] == 0 && cols / shape[row.axis] <= kMost)
-        grids.push_back({row.grid.rows, static_cast<std::uint16_t>(cols / shape[row.axis])});
+    }
+    case GridRow::Kind::Groups: {
+      const bool is_told = shape.size() == 2 && shape[row.axis] > 0 && cols % shape[row.axis] == 0;
+      const i64 group = weight.group_cols > 0 ? weight.group_cols : is_told ? cols / shape[row.axis] : 0;
+      if (const auto of_cols = grid_extent(group, cols); of_cols && group > 0) add({row.grid.rows, *of_cols});
+    }
   }
 }
 
@@ -60,20 +74,6 @@ ShortList<GridRow, 4> rows_by_name(TensorKind kind) {
     case TensorKind::WeightShape: return {fixed_grid({0, 0, 1, 1, 2})};
     default: return {};
   }
-}
-
-/// The grids that a tensor of this kind may have. At most one of them has a given shape, but for matrices of one block:
-/// then they say the same, or the first is what the name says.
-std::vector<ElementGrid> grids_of(TensorKind kind, Dtype dtype, std::span<const i64> shape,
-                                  const StoredWeight& weight) {
-  std::vector<ElementGrid> grids;
-  for (const FormRef& each : forms_of(weight.kind, weight.dtype))
-    for (const FormatPart& part : each.form->parts)
-      if (part.kind == kind && part.dtypes.contains(dtype))
-        for (const GridRow& row : part.grids) add_grids(grids, row, shape, weight);
-  if (grids.empty())
-    for (const GridRow& row : rows_by_name(kind)) add_grids(grids, row, shape, weight);
-  return grids;
 }
 
 }  // namespace
@@ -125,18 +125,34 @@ std::optional<ElementGrid> code_grid(TensorKind kind, const TensorRef& weight, c
   return kind == TensorKind::Weight ? std::optional(ElementGrid{}) : std::nullopt;
 }
 
+std::vector<GridReading> grid_readings(TensorKind kind, Dtype dtype, std::span<const i64> shape,
+                                       const StoredWeight& weight) {
+  std::vector<GridReading> readings;
+  for (const FormRef& form : forms_of(weight.kind, weight.dtype))
+    for (const FormatPart& part : form.form->parts)
+      if (part.kind == kind && part.dtypes.contains(dtype))
+        for (const GridRow& row : part.grids) add_readings(readings, row, form, shape, weight);
+  if (readings.empty())
+    for (const GridRow& row : rows_by_name(kind)) add_readings(readings, row, {}, shape, weight);
+  return readings;
+}
+
+std::vector<i64> shape_by_grid(TensorKind kind, const ElementGrid& grid, const StoredWeight& weight) {
+  return stored_shape(kind, grid, stored_extents(grid, weight.extents, weight.parts), weight.parts,
+                      stored_axes(kind, weight.kind, weight.axes));
+}
+
 std::optional<ElementGrid> find_grid(TensorKind kind, Dtype dtype, std::span<const i64> shape,
                                      const StoredWeight& weight) {
-  for (const ElementGrid& grid : grids_of(kind, dtype, shape, weight)) {
+  for (const GridReading& reading : grid_readings(kind, dtype, shape, weight)) {
+    const ElementGrid& grid = reading.grid;
     const bool mx = is_mx_grid(grid) && can_be_mx(weight.dtype, dtype);
     if (mx && (stored_axes(kind, weight.kind, weight.axes) != Axes::OutIn || weight.extents.rows % grid.rows != 0 ||
                weight.extents.cols % grid.cols != 0))
       continue;
     // Nobody has seen these turned.
     if (grid.has_unit_axes && weight.axes != Axes::OutIn) continue;
-    const std::vector<i64> expected = stored_shape(kind, grid, stored_extents(grid, weight.extents, weight.parts),
-                                                   weight.parts, stored_axes(kind, weight.kind, weight.axes));
-    if (std::ranges::equal(shape, expected)) return grid;
+    if (std::ranges::equal(shape, shape_by_grid(kind, grid, weight))) return grid;
   }
   return std::nullopt;
 }

@@ -26,26 +26,24 @@ struct StoredWeight {
   i64 parts = 1;
   /// The axes of the weight's own tensor.
   Axes axes = Axes::OutIn;
-  /// Rows of the blocks that FP8 weights have scales for.
+  /// The blocks that FP8 weights have scales for.
   i64 block_rows = 128;
+  i64 block_cols = 128;
+  /// Columns of a group that has a scale; 0: the shape of the scales tells.
+  i64 group_cols = 0;
+};
+
+/// A way in which the elements of a part may be for the weights.
+struct GridReading {
+  GridRow::Kind kind = GridRow::Kind::Fixed;
+  ElementGrid grid;
+  FormRef form;
 };
 
 /// DeepSeek-V3's FP8: one scale for 128 x 128 weights.
 inline constexpr ElementGrid kFp8Blocks{128, 128};
 /// DeepSeek-V3's FP8 with blocks of 1 to 128 rows, where an order of FC1 would cut longer ones.
 constexpr ElementGrid fp8_blocks(i64 rows) { return {static_cast<std::uint16_t>(rows), kFp8Blocks.cols}; }
-/// Scales of gate and of up behind each other, where F is no multiple of the rows.
-constexpr ElementGrid restarting_blocks(i64 rows) {
-  ElementGrid grid = fp8_blocks(rows);
-  grid.restarts = true;
-  return grid;
-}
-/// ModelOpt's (FP8_PB_WO): [n, 1, k, 1].
-constexpr ElementGrid modelopt_blocks(i64 rows) {
-  ElementGrid grid = fp8_blocks(rows);
-  grid.has_unit_axes = true;
-  return grid;
-}
 /// The elements that the weights of `parts` matrices below each other have; extents padded to what is stored; both.
 MatrixExtents element_extents(const ElementGrid& grid, const MatrixExtents& weight, i64 parts);
 MatrixExtents padded(const ElementGrid& grid, const MatrixExtents& elements);
@@ -61,6 +59,13 @@ bool is_mx_grid(const ElementGrid& grid);
 /// Returns how many weights an element of this tensor holds. Scales tell packed codes from numbers of the same dtype;
 /// null where there are none. None where no format packs codes so.
 std::optional<ElementGrid> code_grid(TensorKind kind, const TensorRef& weight, const TensorRef* scales);
+
+/// Returns the ways in which a tensor of this kind, with `shape` for each expert, may be for the weight. At most one of
+/// them has a given shape, but for matrices of one block: then they say the same, or the first is what the name says.
+std::vector<GridReading> grid_readings(TensorKind kind, Dtype dtype, std::span<const i64> shape,
+                                       const StoredWeight& weight);
+/// The axes that a tensor of this kind has for each expert where it has this grid.
+std::vector<i64> shape_by_grid(TensorKind kind, const ElementGrid& grid, const StoredWeight& weight);
 
 /// Returns the grid by which a tensor of this kind, with `shape` for each expert, belongs to the weight; none where no
 /// grid fits.

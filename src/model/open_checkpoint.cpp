@@ -423,16 +423,6 @@ std::string_view matrix_text(const QuantizedTensor& weight) {
   return weight.one_for_all ? "all matrices of a tensor" : "each matrix";
 }
 
-/// Which weights one scale is for.
-std::string cell_text(const QuantizedTensor& weight) {
-  const auto is_cell = [&](i64 rows, i64 cols) { return weight.cell_rows == rows && weight.cell_cols == cols; };
-  if (weight.scales_of_parts && !weight.global) return "each gate and up";
-  if (is_cell(weight.rows, weight.cols)) return std::string(matrix_text(weight));
-  if (is_cell(1, weight.cols)) return "each row";
-  if (is_cell(weight.rows, 1)) return "each column";
-  return fmt::format("{} x {} weights", weight.cell_rows, weight.cell_cols);
-}
-
 /// The dtypes and grids of the scales, each once.
 std::vector<std::string> scale_texts(const Inventory& inventory, const Quantization& found) {
   std::set<std::string> texts;

@@ -11,7 +11,8 @@ namespace glu_ckpt {
 namespace {
 
 const QuantFormat& format_of(const QuantizedTensor& weight) {
-  if (weight.format != nullptr) return *weight.format;
+  if (weight.format != nullptr && weight.format->decoders.begin() != weight.format->decoders.end())
+    return *weight.format;
   for (const QuantFormat* format : quant_formats())
     for (const CodeForm& form : format->forms)
       if (form.codes == weight.codes && form.has_second_scale() == weight.global.has_value()) return *format;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <unordered_set>
 
 #include "core/checked_math.hpp"
@@ -20,29 +21,6 @@ constexpr std::array<std::string_view, 4> kFusedWords = {"gate_up_proj", "w13", 
 std::vector<i64> squeezed(std::vector<i64> shape) {
   std::erase(shape, 1);
   return shape;
-}
-
-/// The shapes in which writers store one scale for each cell of the matrices of a weight. The first has all axes; one
-/// scale for each row, each column or each matrix may lack its axes of one, and ModelOpt's of blocks have more.
-std::vector<std::vector<i64>> scale_shapes(const QuantizedTensor& weight, const ScaleCell& cell) {
-  const i64 rows = cells_in(weight.rows, cell.rows), cols = cells_in(weight.cols, cell.cols);
-  std::vector<std::vector<i64>> shapes;
-  const auto add = [&](std::initializer_list<i64> of_one) {
-    shapes.push_back(leading_axes(weight.shape));
-    shapes.back().insert(shapes.back().end(), of_one);
-  };
-  add({rows, cols});
-  if (cell.rows == 1 && cols == 1) add({rows});
-  // transformers gives the columns of Llama-4's FC2 such scales: [E, H, 1] for codes of [E, F, H].
-  if (cell.cols == 1 && rows == 1) add({cols}), add({cols, 1});
-  if (rows == 1 && cols == 1) {
-    add({1});
-    add({});
-    if (weight.matrices == 1) shapes.insert(shapes.end(), {{1}, {}});
-  }
-  // The groups of columns of MXFP8 are shorter than any block.
-  if ((weight.codes == Codes::E4m3 || weight.codes == Codes::E5m2) && cell.cols > 32) add({rows, 1, cols, 1});
-  return shapes;
 }
 
 /// Parts of a module that are about its inputs or outputs, or about the cache of keys and values.
@@ -146,11 +124,9 @@ void PartFinder::fail_axes(std::size_t number) const {
        at(number).name, shape_text(at(number).shape));
 }
 
-std::vector<i64> PartFinder::widened(std::size_t number, i64 codes) const {
-  std::vector<i64> shape = at(number).shape;
-  if (shape.size() < 2) fail_axes(number);
-  shape.back() = checked_mul(shape.back(), codes).value_or(0);
-  return shape;
+std::optional<std::size_t> PartFinder::taken(const std::string& name) {
+  const auto number = number_of(name);
+  return number ? std::optional(take(*number)) : std::nullopt;
 }
 
 void PartFinder::take_if_there(const WeightName& name, TensorKind kind) {
@@ -182,7 +158,32 @@ void PartFinder::cannot_decode(std::size_t number, ErrorCode code, std::string w
   if (!found_.undecodable) found_.undecodable = Undecodable{code, at(number).name, std::move(why)};
 }
 
-void PartFinder::add(QuantizedTensor weight, const std::string& format) {
+std::string cell_text(const QuantizedTensor& weight) {
+  const auto is_cell = [&](i64 rows, i64 cols) { return weight.cell_rows == rows && weight.cell_cols == cols; };
+  if (weight.scales_of_parts && !weight.global) return "each gate and up";
+  if (weight.grid == GridRow::Kind::Matrix || is_cell(weight.rows, weight.cols))
+    return weight.one_for_all ? "all matrices of a tensor" : "each matrix";
+  if (is_cell(1, weight.cols)) return "each row";
+  if (is_cell(weight.rows, 1)) return "each column";
+  return fmt::format("{} x {} weights", weight.cell_rows, weight.cell_cols);
+}
+
+std::string PartFinder::format_text(const QuantizedTensor& weight) const {
+  // Of words, those of AWQ and GPTQ have zero points always.
+  const std::string_view zeros = weight.codes == Codes::Int4 && weight.zeros ? ", asymmetric" : "";
+  switch (weight.grid) {
+    case GridRow::Kind::Fixed: return std::string(weight.format->name);
+    case GridRow::Kind::Matrix: return fmt::format("{} per tensor", weight.format->name);
+    case GridRow::Kind::Outputs: return fmt::format("{} per channel{}", weight.format->name, zeros);
+    case GridRow::Kind::Blocks:
+      return fmt::format("{} in {}x{} blocks", weight.format->name, config_->block_rows.value_or(kFp8Blocks.rows),
+                         config_->block_cols.value_or(kFp8Blocks.cols));
+    case GridRow::Kind::Groups: break;
+  }
+  return fmt::format("{} in groups of {}{}", weight.format->name, weight.cell_cols, zeros);
+}
+
+void PartFinder::add(QuantizedTensor weight) {
   require_not_skipped(weight);
   // AWQ of ModelOpt divides the columns of a weight by what multiplies its inputs.
   const WeightName name = plain_weight_name(weight.name);
@@ -190,7 +191,7 @@ void PartFinder::add(QuantizedTensor weight, const std::string& format) {
     cannot_decode(
         *inputs, ErrorCode::NotSupported,
         fmt::format("multiplies the inputs of '{}' where it is quantized; --decode has no rule for it", weight.name));
-  formats_.insert(format);
+  formats_.insert(format_text(weight));
   found_.tensors.push_back(std::move(weight));
 }
 
@@ -199,67 +200,158 @@ void PartFinder::turn(QuantizedTensor& weight) const {
   weight.transposed = true;
 }
 
-std::vector<ScaleCell> PartFinder::channel_cells(const QuantizedTensor& weight, const std::optional<Axes>& axes) const {
-  const ScaleCell of_rows{1, weight.cols}, of_columns{weight.rows, 1};
-  if (axes == Axes::OutIn) return {of_rows};
-  if (axes == Axes::InOut) return {of_columns};
-  if (weight.rows != weight.cols) return {of_rows, of_columns};
+std::vector<PartFinder::Reading> PartFinder::readings_of(const QuantizedTensor& weight, TensorKind codes,
+                                                         const std::optional<Axes>& axes) const {
   const TensorRef& scales = at(weight.scales);
-  const std::vector<std::vector<i64>> shapes = scale_shapes(weight, of_columns);
-  if (scales.shape == shapes.front()) return {of_columns};
-  if (std::ranges::find(shapes, scales.shape) == shapes.end()) return {};
-  fail(ErrorCode::SizeMismatch, {{}, scales.name},
-       "'{}': {} scales for '{}', one for each row or each column of {}, and no naming that is known here tells which",
-       scales.name, shape_text(scales.shape), weight.name, shape_text(weight.shape));
+  const WeightName name = plain_weight_name(weight.name);
+  const auto is_called = [&](TensorKind kind) { return number_of(name, kind) == weight.scales; };
+  TensorKind kind = is_called(TensorKind::PlainScale) ? TensorKind::PlainScale : TensorKind::Scale;
+  if (is_called(TensorKind::Scales)) kind = TensorKind::Scales;
+  const std::vector<i64> leading = leading_axes(weight.shape);
+  std::span<const i64> of_one = scales.shape;
+  of_one = of_one.subspan(std::min(leading.size(), of_one.size()));
+  const i64 stated_group = config_->group_size.value_or(codes == TensorKind::QWeight ? weight.cols : 0);
+  std::vector<Reading> readings;
+  for (const Axes in : {Axes::OutIn, Axes::InOut})
+    for (const i64 parts : {1, 2}) {
+      const MatrixExtents extents =
+          in == Axes::OutIn ? MatrixExtents{weight.rows, weight.cols} : MatrixExtents{weight.cols, weight.rows};
+      const bool has_parts =
+          (axes || in == Axes::OutIn) && extents.rows > 2 && extents.rows % 2 == 0 && is_fused(weight.weight, name);
+      if ((axes && axes != in) || (parts == 2 && !has_parts)) continue;
+      const StoredWeight of{codes,
+                            at(weight.weight).dtype,
+                            extents,
+                            parts,
+                            in,
+                            config_->block_rows.value_or(kFp8Blocks.rows),
+                            config_->block_cols.value_or(kFp8Blocks.cols),
+                            stated_group};
+      for (const GridReading& grid : grid_readings(kind, scales.dtype, of_one, of)) {
+        // Blocks of gate and of up are those of all rows, unless those of up begin anew, below those of gate; one for
+        // each is a scale for each.
+        const MatrixExtents anew = element_extents(grid.grid, extents, 2);
+        const bool restarts = grid.grid.restarts && in == Axes::OutIn && anew != MatrixExtents{2, 1} &&
+                              anew != element_extents(grid.grid, extents, 1);
+        if (parts == 2 ? grid.kind != GridRow::Kind::Matrix && !restarts : grid.grid.restarts) continue;
+        const bool is_of_codes = grid.form.form == nullptr || grid.form.form->codes == weight.codes;
+        if (!grid.grid.keeps_axis || !is_of_codes) continue;
+        const i64 rows = in == Axes::OutIn ? grid.grid.rows : grid.grid.cols;
+        const i64 cols = in == Axes::OutIn ? grid.grid.cols : grid.grid.rows;
+        Reading reading{grid, of, shapes_of(kind, grid, of, leading), {}};
+        reading.cell = {rows == 0 ? weight.rows : rows, cols == 0 ? weight.cols : cols, restarts ? weight.rows / 2 : 0,
+                        grid.kind == GridRow::Kind::Matrix && parts == 2};
+        const MatrixExtents elements = element_extents(grid.grid, extents, parts);
+        // TransformerEngine pads the scales of MXFP8 to tiles. They can be moved.
+        reading.is_padded = padded(grid.grid, elements) != elements;
+        readings.push_back(std::move(reading));
+      }
+    }
+  return readings;
 }
 
-ScaleCell PartFinder::cell_of(const QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const {
+std::vector<std::vector<i64>> PartFinder::shapes_of(TensorKind kind, const GridReading& reading, const StoredWeight& of,
+                                                    const std::vector<i64>& leading) {
+  std::vector<std::vector<i64>> shapes;
+  const auto add = [&](const std::vector<i64>& of_one) {
+    shapes.push_back(leading);
+    shapes.back().insert(shapes.back().end(), of_one.begin(), of_one.end());
+  };
+  const MatrixExtents elements = stored_extents(reading.grid, of.extents, of.parts);
+  const bool is_one = elements == MatrixExtents{1, 1};
+  if (is_one) add({1, 1});
+  add(shape_by_grid(kind, reading.grid, of));
+  const bool is_of_outputs = reading.kind == GridRow::Kind::Outputs || reading.kind == GridRow::Kind::Matrix;
+  const bool is_group_of_row = of.kind != TensorKind::QWeight && reading.grid.rows == 1 && elements.cols == 1;
+  if (is_of_outputs || is_group_of_row) add({elements.rows});
+  // transformers gives the columns of Llama-4's FC2 such scales: [E, H, 1] for codes of [E, F, H].
+  if (is_of_outputs && of.axes == Axes::InOut) add({elements.rows, 1});
+  if (is_one) add({1}), add({});
+  if (is_one && checked_product(leading) == 1) shapes.insert(shapes.end(), {{1}, {}});
+  return shapes;
+}
+
+bool PartFinder::is_meant(const Reading& reading, const std::vector<Reading>& all, bool is_plain) const {
+  const auto any_of = [&](GridRow::Kind kind) { return std::ranges::find(all, kind, &Reading::kind) != all.end(); };
+  const bool of_rows_only = config_->strategy == "channel";
+  switch (reading.kind) {
+    // Two scales of a fused FC1 must not pass for those of two blocks: blocks are named so, or configured.
+    case GridRow::Kind::Blocks: return config_->block_rows || reading.grid.has_unit_axes || !is_plain;
+    // Scales of rows under a configuration of groups are those of another weight, or what is left of them.
+    case GridRow::Kind::Outputs:
+      if (any_of(GridRow::Kind::Groups)) return of_rows_only || !config_->group_size;
+      break;
+    // Two codes share a byte.
+    case GridRow::Kind::Groups: return !of_rows_only && (reading.grid.cols % 2 == 0);
+    default: break;
+  }
+  return !config_->block_rows || !any_of(GridRow::Kind::Blocks);
+}
+
+void PartFinder::apply(QuantizedTensor& weight, const Reading& reading, const std::optional<Axes>& axes) {
+  const bool in_out = reading.of.axes == Axes::InOut;
+  weight.cell_rows = reading.cell.rows;
+  weight.cell_cols = reading.cell.cols;
+  weight.scales_of_parts = reading.cell.of_parts;
+  weight.restart_rows = reading.cell.restart_rows;
+  // Of a square without a naming, scales of columns tell.
+  weight.in_out = axes ? in_out : in_out && reading.kind == GridRow::Kind::Outputs;
+  if (reading.form.format != nullptr) weight.format = reading.form.format;
+  weight.grid = reading.kind;
+}
+
+void PartFinder::read_scales(QuantizedTensor& weight, TensorKind codes, const std::optional<Axes>& axes) {
   const TensorRef& scales = at(weight.scales);
+  const std::vector<Reading> all = readings_of(weight, codes, axes);
+  const bool is_plain = number_of(plain_weight_name(weight.name), TensorKind::PlainScale) == weight.scales;
   // A shape that lacks an axis of one may be another cell's that lacks its own.
-  std::vector<ScaleCell> exact, fitting, without_ones;
-  std::string expected;
-  for (const ScaleCell& cell : cells) {
-    const std::vector<std::vector<i64>> shapes = scale_shapes(weight, cell);
-    if (shapes.front() == scales.shape) exact.push_back(cell);
-    if (std::ranges::find(shapes, scales.shape) != shapes.end()) fitting.push_back(cell);
-    if (squeezed(shapes.front()) == squeezed(scales.shape)) without_ones.push_back(cell);
-    expected += fmt::format("{}{}", expected.empty() ? "" : " or ", shape_text(shapes.front()));
+  bool is_exact = false;
+  std::vector<const Reading*> fitting, without_ones;
+  std::vector<std::string> expected;
+  for (const Reading& reading : all) {
+    if (!is_meant(reading, all, is_plain)) continue;
+    const bool is_of_one = reading.kind == GridRow::Kind::Matrix && !reading.cell.of_parts;
+    const bool is_for_all = is_of_one && weight.matrices > 1 && checked_product(scales.shape) == 1;
+    const std::vector<i64>& whole = reading.shapes.front();
+    is_exact = is_exact || whole == scales.shape;
+    if (is_for_all || std::ranges::find(reading.shapes, scales.shape) != reading.shapes.end())
+      fitting.push_back(&reading);
+    if (!reading.grid.has_unit_axes && squeezed(whole) == squeezed(scales.shape)) without_ones.push_back(&reading);
+    const std::string text = shape_text(whole);
+    if (!reading.is_padded && !reading.cell.of_parts && std::ranges::find(expected, text) == expected.end())
+      expected.push_back(text);
   }
   if (fitting.empty())
-    fail(ErrorCode::SizeMismatch, {{}, scales.name}, "'{}': {} scales for '{}' of {}; expected {}", scales.name,
-         shape_text(scales.shape), weight.name, shape_text(weight.shape), expected);
-  if (!exact.empty()) fitting = exact;
-  const std::vector<ScaleCell>& rivals = exact.empty() ? without_ones : exact;
-  const auto within = [&](const ScaleCell& cell) {
-    return ScaleCell{std::min(cell.rows, weight.rows), std::min(cell.cols, weight.cols)};
+    fail(ErrorCode::SizeMismatch, {{}, scales.name}, "'{}': {} scales for '{}' of {}{}; expected {}", scales.name,
+         shape_text(scales.shape), weight.name, shape_text(weight.shape),
+         config_->group_size ? fmt::format(" in groups of {}", *config_->group_size) : "", fmt::join(expected, " or "));
+  const Reading& found = *fitting.front();
+  const auto text_of = [&](const Reading& reading) {
+    QuantizedTensor read = weight;
+    apply(read, reading, axes);
+    return cell_text(read);
   };
-  const ScaleCell first = within(fitting.front());
-  for (const ScaleCell& cell : rivals)
-    if (const ScaleCell other = within(cell); other != first)
+  const auto cell_of = [&](const Reading& reading) {
+    ScaleCell cell = reading.cell;
+    cell.rows = std::min(cell.rows, weight.rows);
+    cell.cols = std::min(cell.cols, weight.cols);
+    return cell;
+  };
+  if (!is_exact) std::ranges::copy(without_ones, std::back_inserter(fitting));
+  for (const Reading* other : fitting)
+    if (cell_of(*other) != cell_of(found))
       fail(ErrorCode::SizeMismatch, {{}, scales.name},
-           "'{}': {} scales for '{}' of {}, one for each {} x {} or one for each {} x {}, and the shape without all of "
-           "its axes does not tell which. Say it in quantization_config (weight_block_size), or store the axes of one, "
-           "too",
-           scales.name, shape_text(scales.shape), weight.name, shape_text(weight.shape), first.rows, first.cols,
-           other.rows, other.cols);
-  return fitting.front();
-}
-
-void PartFinder::set_cell(QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const {
-  const ScaleCell cell = cell_of(weight, cells);
-  weight.cell_rows = cell.rows;
-  weight.cell_cols = cell.cols;
-}
-
-void PartFinder::find_restart(QuantizedTensor& weight, const ScaleCell& block) const {
-  const i64 half = weight.rows / 2, blocks = 2 * cells_in(half, block.rows);
-  if (weight.rows % 2 != 0 || blocks == cells_in(weight.rows, block.rows)) return;
-  std::vector<i64> grid = leading_axes(weight.shape);
-  grid.insert(grid.end(), {blocks, cells_in(weight.cols, block.cols)});
-  if (at(weight.scales).shape != grid) return;
-  weight.restart_rows = half;
-  weight.cell_rows = block.rows;
-  weight.cell_cols = block.cols;
+           "'{}': {} scales for '{}' of {}, one for {} or one for {}, and neither quantization_config "
+           "(weight_block_size), nor a naming that is known here, nor the shape without all of its axes tells which",
+           scales.name, shape_text(scales.shape), weight.name, shape_text(weight.shape), text_of(found),
+           text_of(*other));
+  if (found.is_padded)
+    cannot_decode(weight.scales, ErrorCode::NotSupported,
+                  fmt::format("{} scales for '{}' of {}, padded to tiles, which --decode has no rule for",
+                              shape_text(scales.shape), weight.name, shape_text(weight.shape)));
+  apply(weight, found, axes);
+  weight.one_for_all = found.kind == GridRow::Kind::Matrix && !found.cell.of_parts && weight.matrices > 1 &&
+                       checked_product(scales.shape) == 1;
 }
 
 bool PartFinder::are_of_parts(const QuantizedTensor& weight, std::size_t values) const {
@@ -273,24 +365,23 @@ bool PartFinder::are_of_parts(const QuantizedTensor& weight, std::size_t values)
   return outputs > 2 && outputs % 2 == 0 && (stored == two || stored == two_in_column);
 }
 
-bool PartFinder::find_one_for_all(QuantizedTensor& weight, std::size_t values) const {
-  weight.one_for_all = weight.matrices > 1 && checked_product(at(values).shape) == 1;
-  if (weight.one_for_all && values == weight.scales) {
-    weight.cell_rows = weight.rows;
-    weight.cell_cols = weight.cols;
-  }
-  return weight.one_for_all;
-}
-
-void PartFinder::check_part(const QuantizedTensor& weight, std::size_t number, Dtype dtype,
-                            const std::vector<i64>& of_one) const {
+void PartFinder::check_part(const QuantizedTensor& weight, std::size_t number, TensorKind codes,
+                            const FormatPart& part) const {
   const TensorRef& tensor = at(number);
-  std::vector<i64> expected = leading_axes(weight.shape);
-  expected.insert(expected.end(), of_one.begin(), of_one.end());
-  if (tensor.dtype != dtype || tensor.shape != expected)
-    fail(ErrorCode::SizeMismatch, {{}, tensor.name}, "'{}': {} {} for '{}' of {} in groups of {}; expected {} {}",
-         tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), weight.name, shape_text(weight.shape),
-         weight.cell_cols, dtype_name(dtype), shape_text(expected));
+  StoredWeight of{codes, at(weight.weight).dtype, {weight.rows, weight.cols}};
+  of.group_cols = weight.cell_cols;
+  std::string expected;
+  // The order of columns may be that of gate and that of up.
+  for (of.parts = 1; of.parts <= (part.use == PartUse::Order ? 2 : 1); ++of.parts)
+    for (const GridReading& reading : grid_readings(part.kind, *part.dtypes.begin(), {}, of)) {
+      std::vector<i64> shape = leading_axes(weight.shape);
+      std::ranges::copy(shape_by_grid(part.kind, reading.grid, of), std::back_inserter(shape));
+      if (part.dtypes.contains(tensor.dtype) && tensor.shape == shape) return;
+      if (expected.empty() || shape.size() == tensor.shape.size()) expected = shape_text(shape);
+    }
+  fail(ErrorCode::SizeMismatch, {{}, tensor.name}, "'{}': {} {} for '{}' of {} in groups of {}; expected {} {}",
+       tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), weight.name, shape_text(weight.shape),
+       weight.cell_cols, dtype_name(*part.dtypes.begin()), expected);
 }
 
 void PartFinder::choose_group(std::size_t weight) {
@@ -362,18 +453,26 @@ void PartFinder::require_strategy(const QuantizedTensor& weight) const {
                    : "");
 }
 
-void PartFinder::require_no_words(const TensorRef& tensor) const {
-  if (config_->method != "awq" && config_->method != "gptq") return;
-  fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
-       "'{}' is {} {}, but quantization_config says '{}', which stores weights in words of integers only", tensor.name,
-       dtype_name(tensor.dtype), shape_text(tensor.shape), config_->method);
-}
-
-void PartFinder::require_algorithm_is_not(const TensorRef& tensor, std::string_view other) const {
-  if (config_->method != "modelopt" || config_->is_mixed || !config_->format.starts_with(other)) return;
-  fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
-       "'{}' is {} {}, but quantization_config says quant_algo '{}', which does not store weights so", tensor.name,
-       dtype_name(tensor.dtype), shape_text(tensor.shape), config_->format);
+void PartFinder::require_meant(const TensorRef& tensor, const QuantFormat& format) const {
+  const auto contradicts = [&](const std::string& what) {
+    fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name}, "'{}' is {} {}, but quantization_config says {}",
+         tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), what);
+  };
+  // AWQ and GPTQ have no codes but those of integers in words.
+  const bool is_of_words = format.versions.begin() != format.versions.end();
+  if (!is_of_words && (config_->method == "awq" || config_->method == "gptq"))
+    contradicts(fmt::format("'{}', which stores weights in words of integers only", config_->method));
+  if (config_->method == "modelopt" && !config_->is_mixed && !format.other_algorithm.empty() &&
+      config_->format.starts_with(format.other_algorithm))
+    contradicts(fmt::format("quant_algo '{}', which does not store weights so", config_->format));
+  const bool in_words = tensor.dtype == Dtype::I32;
+  require_type(tensor, format.type, in_words ? config_->bits.value_or(format.bits) : format.bits);
+  if (in_words && config_->bits.value_or(format.bits) != format.bits)
+    fail(ErrorCode::NotSupported, {{}, tensor.name}, "'{}': weights of {} bits cannot be decoded; {} can", tensor.name,
+         *config_->bits, format.bits);
+  const bool is_e4m3 = tensor.dtype == Dtype::F8_E4M3;
+  if ((is_e4m3 && config_->fp8_format == "e5m2") || (tensor.dtype == Dtype::F8_E5M2 && config_->fp8_format == "e4m3"))
+    contradicts(fmt::format("fmt '{}'", config_->fp8_format));
 }
 
 void PartFinder::require_not_skipped(const QuantizedTensor& weight) const {
@@ -388,20 +487,10 @@ void PartFinder::require_not_skipped(const QuantizedTensor& weight) const {
        at(weight.weight).name, dtype_name(at(weight.weight).dtype), by_name ? module : pattern->first);
 }
 
-void PartFinder::require_four_bits(const TensorRef& tensor) const {
-  if (config_->bits.value_or(4) != 4)
-    fail(ErrorCode::NotSupported, {{}, tensor.name}, "'{}': weights of {} bits cannot be decoded; 4 can", tensor.name,
-         *config_->bits);
-}
-
-FormRef PartFinder::form_of(const QuantizedTensor& weight) const {
-  const TensorRef &scales = at(weight.scales), &codes = at(weight.weight);
-  std::vector<FormRef> forms = forms_of(TensorKind::Weight, codes.dtype);
-  for (const TensorKind kind : {TensorKind::Blocks, TensorKind::PackedWeight, TensorKind::QWeight})
-    if (weight_name(codes.name, kind) && !forms_of(kind, codes.dtype).empty()) forms = forms_of(kind, codes.dtype);
+FormRef PartFinder::form_of(std::size_t number, std::size_t weight, const std::vector<FormRef>& forms) const {
+  const TensorRef &scales = at(number), &codes = at(weight);
   std::vector<std::string_view> known;
   for (const FormRef& each : forms) {
-    if (each.form->codes != weight.codes) continue;
     if (each.form->has_scales(scales.dtype)) return each;
     for (const FormatPart& part : each.form->parts)
       if (part.use == PartUse::Scales)
@@ -409,7 +498,7 @@ FormRef PartFinder::form_of(const QuantizedTensor& weight) const {
           if (std::ranges::find(known, dtype_name(dtype)) == known.end()) known.push_back(dtype_name(dtype));
   }
   fail(ErrorCode::NotSupported, {{}, scales.name}, "'{}': {} scales for '{}' of {} cannot be decoded; {} can",
-       scales.name, dtype_name(scales.dtype), weight.name, shape_text(weight.shape), fmt::join(known, ", "));
+       scales.name, dtype_name(scales.dtype), codes.name, shape_text(codes.shape), fmt::join(known, ", "));
 }
 
 void PartFinder::take_cache_scales() {

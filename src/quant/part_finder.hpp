@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "layout/element_grid.hpp"
 #include "layout/tensor_kinds.hpp"
 #include "quant/formats/quant_format.hpp"
 #include "quant/group_finder.hpp"
@@ -18,10 +19,13 @@
 
 namespace glu_ckpt {
 
-/// One scale is for so many rows and columns of a matrix.
+/// The weights of one scale; a block may be greater than the matrix.
 struct ScaleCell {
   i64 rows = 1;
   i64 cols = 1;
+  i64 restart_rows = 0;
+  /// One for gate and one for up.
+  bool of_parts = false;
   bool operator==(const ScaleCell&) const = default;
 };
 
@@ -70,34 +74,25 @@ class PartFinder {
   /// The scales of a weight by any of the names that writers give them.
   std::size_t scales_of(std::size_t weight, const std::vector<std::string>& names);
   std::size_t take(std::size_t number);
+  std::optional<std::size_t> taken(const std::string& name);
   void take_if_there(const std::string& name);
   void take_if_there(const WeightName& name, TensorKind kind);
   [[noreturn]] void fail_axes(std::size_t number) const;
-  /// The shape with the last axis as long as the codes in it.
-  std::vector<i64> widened(std::size_t number, i64 codes) const;
   /// [.., rows, cols] as decoded.
   QuantizedTensor weight_of(std::size_t number, std::string name, std::vector<i64> shape, Codes codes) const;
   /// The weight has no numbers here; moved as it is, it needs none.
   void cannot_decode(std::size_t number, ErrorCode code, std::string why);
-  void add(QuantizedTensor weight, const std::string& format);
+  void add(QuantizedTensor weight);
 
   /// Turns what is decoded, where the codes have the axes of their format and the naming has others.
   void turn(QuantizedTensor& weight) const;
-  /// The cells of one scale for each output. Those of a square may be for its rows or its columns: SizeMismatch where
-  /// neither the naming nor the place of an axis of one element tells.
-  std::vector<ScaleCell> channel_cells(const QuantizedTensor& weight, const std::optional<Axes>& axes) const;
-  /// Takes the cell whose grid has the shape of the scales. Refuses what several of them have that differ.
-  void set_cell(QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const;
-  /// Lets the blocks of a fused FC1 begin anew where up does, if scales are as many as those of gate and of up behind
-  /// each other, and not as many as those of one matrix.
-  void find_restart(QuantizedTensor& weight, const ScaleCell& block) const;
+  /// Finds the weights that each scale is for: by the one reading of the format's rows and of what quantization_config
+  /// says that the shape has. Refuses a shape that has none, or several that differ.
+  void read_scales(QuantizedTensor& weight, TensorKind codes, const std::optional<Axes>& axes);
   /// One value for gate and one for up of a fused FC1: which rows each is for only its layout says.
   bool are_of_parts(const QuantizedTensor& weight, std::size_t values) const;
-  /// Finds out whether the only scale, or the only second one, is for all of several matrices, each of which it is for
-  /// as a whole.
-  bool find_one_for_all(QuantizedTensor& weight, std::size_t values) const;
-  /// A tensor of a weight has its leading axes, and these for each matrix.
-  void check_part(const QuantizedTensor& weight, std::size_t number, Dtype dtype, const std::vector<i64>& of_one) const;
+  /// Refuses a part whose dtype or shape is not that of its format for the groups of the weight.
+  void check_part(const QuantizedTensor& weight, std::size_t number, TensorKind codes, const FormatPart& part) const;
 
   /// Lets config_ be what is said of this weight: by its group, or else what all groups agree on. Refuses FP8 whose
   /// group is not known where groups have blocks of several sizes.
@@ -106,13 +101,11 @@ class PartFinder {
   void require_known_blocks(const TensorRef& tensor) const;
   void require_type(const TensorRef& tensor, std::string_view type, i64 bits) const;
   void require_strategy(const QuantizedTensor& weight) const;
-  /// Codes tell their format themselves; AWQ and GPTQ have no codes but those of integers in words.
-  void require_no_words(const TensorRef& tensor) const;
-  /// ModelOpt says MIXED_PRECISION where weights of several formats are meant.
-  void require_algorithm_is_not(const TensorRef& tensor, std::string_view other) const;
-  void require_four_bits(const TensorRef& tensor) const;
-  /// The form of codes whose scales have the dtype of the weight's. Refuses other dtypes.
-  FormRef form_of(const QuantizedTensor& weight) const;
+  /// Refuses what quantization_config says the codes are not. Codes tell their format themselves; ModelOpt says
+  /// MIXED_PRECISION where weights of several formats are meant.
+  void require_meant(const TensorRef& tensor, const QuantFormat& format) const;
+  /// The first of these forms that has scales of their dtype. Refuses other dtypes.
+  FormRef form_of(std::size_t scales, std::size_t weight, const std::vector<FormRef>& forms) const;
   /// Takes what says how to quantize inputs and outputs of decoded modules. What else such a module has but a bias, and
   /// what its configuration lets programs multiply, would be arithmetic that the decoded model lacks.
   void check_modules();
@@ -132,7 +125,22 @@ class PartFinder {
   Quantization found_;
 
  private:
-  ScaleCell cell_of(const QuantizedTensor& weight, const std::vector<ScaleCell>& cells) const;
+  struct Reading : GridReading {
+    StoredWeight of;
+    /// Those in which writers store such scales: the first has all axes, others lack axes of one.
+    std::vector<std::vector<i64>> shapes;
+    ScaleCell cell;
+    bool is_padded = false;
+  };
+
+  std::vector<Reading> readings_of(const QuantizedTensor& weight, TensorKind codes,
+                                   const std::optional<Axes>& axes) const;
+  static std::vector<std::vector<i64>> shapes_of(TensorKind kind, const GridReading& reading, const StoredWeight& of,
+                                                 const std::vector<i64>& leading);
+  /// Says whether quantization_config and the name of the scales allow a reading.
+  bool is_meant(const Reading& reading, const std::vector<Reading>& all, bool is_plain) const;
+  static void apply(QuantizedTensor& weight, const Reading& reading, const std::optional<Axes>& axes);
+  std::string format_text(const QuantizedTensor& weight) const;
   /// Refuses scales whose weight is there, as codes that no decoder takes.
   void refuse_foreign_codes(std::size_t scales, std::span<const TensorKind> kinds);
   /// Says why a tensor that no weight takes is no part of a decoded model; empty where it may be one.

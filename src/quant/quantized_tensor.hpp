@@ -24,6 +24,8 @@ struct QuantizedTensor {
   Codes codes = Codes::E4m3;
   /// Its format, where the tensors tell; else its codes do.
   const QuantFormat* format = nullptr;
+  /// The row of the format by which its scales are for its weights.
+  GridRow::Kind grid = GridRow::Kind::Fixed;
   /// Matrices of the tensor, one for each index of its leading axes; each is [rows, cols] as its codes are stored,
   /// which is [out, in] unless `in_out`.
   i64 matrices = 1;
@@ -87,6 +89,9 @@ struct QuantizedTensor {
   /// 0 for gate and 1 for up, of a row, or of a column of what is `in_out`.
   i64 part_of(i64 row) const { return part_rows == 0 ? 0 : row / part_rows % 2; }
 };
+
+/// Says which weights one scale is for.
+std::string cell_text(const QuantizedTensor& weight);
 
 /// The axes of a weight that a naming explains, and whether it is a fused FC1.
 struct WeightPlace {

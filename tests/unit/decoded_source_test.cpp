@@ -327,7 +327,7 @@ TEST(FindQuantized, ASquareWhoseScalesAreOfEitherAxis) {
     const Inventory inventory = support::make_inventory({weight, scales("e.down_proj_scale", shape)});
     expect_error(
         ErrorCode::SizeMismatch, [&] { find_quantized(inventory, method("fbgemm_fp8")); },
-        "one for each row or each column of [3, 64, 64]");
+        "of [3, 64, 64], one for each row or one for each column");
     EXPECT_EQ(find_quantized(inventory, method("fbgemm_fp8"), {{0, Axes::OutIn}}).tensors.at(0).cell_rows, 1);
     EXPECT_EQ(find_quantized(inventory, method("fbgemm_fp8"), {{0, Axes::InOut}}).tensors.at(0).cell_cols, 1);
   }

@@ -19,6 +19,13 @@ std::optional<ElementGrid> grid_of(TensorKind kind, Dtype dtype, const Shape& sh
   return grid;
 }
 
+/// Scales of gate and of up behind each other, where F is no multiple of the rows.
+ElementGrid restarting_blocks() {
+  ElementGrid grid = fp8_blocks(128);
+  grid.restarts = true;
+  return grid;
+}
+
 TEST(ElementGrid, ScalesOfFp8AreToldApartByTheirAxes) {
   const StoredWeight weight{TensorKind::Weight, Dtype::F8_E4M3, {300, 260}};
   const auto of = [&](const Shape& shape) { return grid_of(TensorKind::PlainScale, Dtype::F32, shape, weight); };
@@ -41,7 +48,7 @@ TEST(ElementGrid, BlocksThatBeginAnewWithUp) {
              two = grid_of(TensorKind::Scale, Dtype::F32, {6, 2}, fc1);
   ASSERT_TRUE(one && two);
   EXPECT_EQ(*one, fp8_blocks(128));
-  EXPECT_EQ(*two, restarting_blocks(128));
+  EXPECT_EQ(*two, restarting_blocks());
   EXPECT_EQ(grid_of(TensorKind::Scale, Dtype::F32, {7, 2}, fc1), std::nullopt);
   // Where 128 divides F, both are the same.
   fc1.extents.rows = 512;
@@ -68,7 +75,7 @@ TEST(ElementGrid, BlocksThatAnOrderWouldCut) {
     block.matrices = {matrix};
     return finer_scale_rows({block}, to, std::nullopt);
   };
-  const ElementGrid one = fp8_blocks(128), two = restarting_blocks(128);
+  const ElementGrid one = fp8_blocks(128), two = restarting_blocks();
   EXPECT_EQ(rows(contiguous, split, one, 320), 64);
   EXPECT_EQ(rows(contiguous, split, two, 320), 0);
   EXPECT_EQ(rows(contiguous, split, one, 256), 0);

@@ -214,10 +214,10 @@ TEST(FindQuantized, TheOtherFp8) {
   };
   expect_error(
       ErrorCode::QuantConfigContradicts, [&] { found(tensors(Dtype::F8_E4M3), config("e5m2")); },
-      "'a.weight' is F8_E4M3, but quantization_config says fmt 'e5m2'");
+      "'a.weight' is F8_E4M3 [4, 4], but quantization_config says fmt 'e5m2'");
   expect_error(
       ErrorCode::QuantConfigContradicts, [&] { found(tensors(Dtype::F8_E5M2), config("e4m3")); },
-      "'a.weight' is F8_E5M2, but quantization_config says fmt 'e4m3'");
+      "'a.weight' is F8_E5M2 [4, 4], but quantization_config says fmt 'e4m3'");
   EXPECT_EQ(only(tensors(Dtype::F8_E4M3), config("e4m3")).codes, Codes::E4m3);
   EXPECT_EQ(only(tensors(Dtype::F8_E5M2), config("e5m2")).codes, Codes::E5m2);
 }

@@ -121,7 +121,7 @@ TEST(QuantizedShapes, AnAxisOfOneTellsBlocksFromRows) {
       ASSERT_EQ(blocks[i], static_cast<float>(block)) << i;
       ASSERT_EQ(rows[i], static_cast<float>(row)) << i;
     }
-    expect_refused(ErrorCode::SizeMismatch, of({8}), config, "one for each 1 x 1024 or one for each 8 x 128");
+    expect_refused(ErrorCode::SizeMismatch, of({8}), config, "one for each row or one for 128 x 128 weights");
   }
   // Eight scales without an axis once passed for those of a row of blocks; moves never took them for that.
   expect_refused(ErrorCode::SizeMismatch, of({8}), config_of(kBlocks), "[8] scales for 'l.0.gate.weight' of [8, 1024]");
@@ -146,7 +146,7 @@ TEST(QuantizedShapes, TwoScalesOfAFusedFc1WithoutBlocks) {
       }
     }
     expect_refused(ErrorCode::SizeMismatch, of(192, 96), config,
-                   "are one for gate and one for up, or those of two blocks of 128 x 128");
+                   "one for 128 x 128 weights or one for each gate and up");
     // Other weights have no two parts.
     EXPECT_EQ(decoded(of(192, 96, "e.down_proj"), config)[128 * 96], 2.0F);
   }

@@ -15,6 +15,8 @@ constinit const QuantFormat q_awq{
                          {PartUse::Zeros, TensorKind::QZeros, {Dtype::I32}, {group_grid(8, 0)}}}}},
     .decoders = {{"awq"}},
     .methods = {{"awq", "awq"}},
-    .versions = {"gemm"}};
+    .versions = {"gemm"},
+    .type = "int",
+    .bits = 4};
 
 }  // namespace glu_ckpt

@@ -11,7 +11,7 @@ constexpr CodeForm fp8_form(Dtype dtype, Codes codes) {
       .dtype = dtype,
       .codes = codes,
       .parts = {
-          {PartUse::Scales, TensorKind::Scale, kFp8Scales, {kMatrixGrid, kOutputGrid, kBlockGrid}},
+          {PartUse::Scales, TensorKind::Scale, kFp8Scales, {kMatrixGrid, kOutputGrid, kBlockGrid, kUnitBlockGrid}},
           {PartUse::Scales, TensorKind::PlainScale, kFp8Scales, {kMatrixGrid, kOutputGrid, kBlockGrid, kUnitBlockGrid}},
           kInputScale}};
 }
@@ -28,6 +28,7 @@ constinit const QuantFormat q_fp8{
                  {.program = "modelopt", .rounds_scale = true},
                  {.program = "compressed-tensors", .rounds_product = true}},
     // transformers wrote the last one; fbgemm itself decodes nothing.
-    .methods = {{"fp8", "deepseek"}, {"", "deepseek"}, {"fbgemm_fp8", "transformers"}}};
+    .methods = {{"fp8", "deepseek"}, {"", "deepseek"}, {"fbgemm_fp8", "transformers"}},
+    .other_algorithm = "NVFP4"};
 
 }  // namespace glu_ckpt

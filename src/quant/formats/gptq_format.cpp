@@ -17,6 +17,8 @@ constinit const QuantFormat q_gptq{
     .decoders = {{"gptq"}},
     .methods = {{"gptq", "gptq"}},
     .versions = {"gptq", "gptq_v2"},
-    .zero_offset = 1};
+    .zero_offset = 1,
+    .type = "int",
+    .bits = 4};
 
 }  // namespace glu_ckpt

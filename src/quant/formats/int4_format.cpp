@@ -18,6 +18,8 @@ constinit const QuantFormat q_int4{
                          {PartUse::Zeros, TensorKind::ZeroPoint, {Dtype::I32}, {group_grid(8, 1)}},
                          {PartUse::Order, TensorKind::PackedGroupIndex, {Dtype::I32}, {fixed_grid({0, 1})}},
                          {PartUse::StatedShape, TensorKind::WeightShape}}}},
-    .decoders = {{.program = "compressed-tensors", .rounds_product = true}}};
+    .decoders = {{.program = "compressed-tensors", .rounds_product = true}},
+    .type = "int",
+    .bits = 4};
 
 }  // namespace glu_ckpt

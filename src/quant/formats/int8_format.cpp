@@ -11,6 +11,7 @@ constinit const QuantFormat q_int8{
                .codes = Codes::Int8,
                .parts = {{PartUse::Scales, TensorKind::PlainScale, kFloatScales, {kMatrixGrid, kOutputGrid}},
                          kInputScale}}},
-    .decoders = {{.program = "compressed-tensors", .rounds_product = true}}};
+    .decoders = {{.program = "compressed-tensors", .rounds_product = true}},
+    .type = "int"};
 
 }  // namespace glu_ckpt

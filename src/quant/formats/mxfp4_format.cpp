@@ -37,6 +37,7 @@ constinit const QuantFormat q_mxfp4{
                  {"modelopt"},
                  {.program = "compressed-tensors", .rounds_product = true},
                  {"gpt-oss"}},
-    .methods = {{"mxfp4", "gpt-oss"}}};
+    .methods = {{"mxfp4", "gpt-oss"}},
+    .bits = 4};
 
 }  // namespace glu_ckpt

@@ -27,6 +27,7 @@ constinit const QuantFormat q_mxfp8{
               {.kind = TensorKind::Blocks,
                .dtype = Dtype::F8_E4M3,
                .parts = {{PartUse::Scales, TensorKind::Scales, kPowerScales, {fixed_grid({1, 32})}}},
-               .unread = "no program reads gpt-oss's blocks as MXFP8; --decode bf16 reads them"}}};
+               .unread = "no program reads gpt-oss's blocks as MXFP8; --decode bf16 reads them"}},
+    .other_algorithm = "NVFP4"};
 
 }  // namespace glu_ckpt

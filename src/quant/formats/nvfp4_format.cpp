@@ -24,6 +24,8 @@ constinit const QuantFormat q_nvfp4{
                     {PartUse::Divisor, TensorKind::GlobalScale, {Dtype::F32}},
                     {PartUse::Inputs, TensorKind::InputGlobalScale}}}},
     .decoders = {{.program = "modelopt", .positive_zero = true},
-                 {.program = "compressed-tensors", .rounds_product = true, .divides = true}}};
+                 {.program = "compressed-tensors", .rounds_product = true, .divides = true}},
+    .bits = 4,
+    .other_algorithm = "FP8"};
 
 }  // namespace glu_ckpt

@@ -139,6 +139,11 @@ struct QuantFormat {
   ShortList<std::string_view, 2> versions{};
   /// Added to each word of zero points in the first of those versions, with carries.
   int zero_offset = 0;
+  /// The numbers that codes are, in the words of compressed-tensors, and their bits.
+  std::string_view type = "float";
+  int bits = 8;
+  /// The beginning of ModelOpt's word (quant_algo) for models that have no such codes.
+  std::string_view other_algorithm{};
 };
 
 /// A form, and the format that it is one of.
