@@ -101,10 +101,11 @@ RunOwner::RunOwner(const fs::path& directory) {
 int RunOwner::release() {
   const fs::path path = file_.path();
   bool is_ours = false;
-  try {
-    is_ours = file_.is_open() && is_in_place();
-  } catch (const Error&) {
-  }
+  // Tried twice, as a file that stays for a failure of this look keeps the next run out.
+  for (int tries = 0; tries < 2 && !is_ours; ++tries) try {
+      is_ours = file_.is_open() && is_in_place();
+    } catch (const Error&) {
+    }
   // Closed first: a network file system keeps an open file under another name.
   file_ = {};
   return is_ours ? remove_own(path, Own::InStaging) : 0;
