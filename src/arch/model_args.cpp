@@ -68,6 +68,7 @@ constexpr auto kArgs = std::to_array<ModelArg>({
     {"spec", In::Every, "[]"},
     {"use_mup", In::Every, "False"},
     {"mtp_num_layers", In::NoVariant, "0"},
+    {"experimental_attention_variant", In::Every, "None"},
     {"moe_latent_size", In::Every, "0"},
     {"use_legacy_models", In::Every, "False"},
     // activation
@@ -196,7 +197,7 @@ constexpr auto kModelWords = std::to_array<std::string_view>({
     "linear_",
     "attn_logit",
     "final_logit",
-    "logits_",
+    "logits_scal",
     "residual_",
     "embedding_multiplier",
     "embedding_scale",
@@ -247,10 +248,35 @@ std::string layers_word(const std::vector<bool>& flags) {
   return text.empty() ? "no layer" : text;
 }
 
+/// Returns true for numbers that say nothing of a model without the variant of attention that they are of.
+bool is_size_of_variant(const ModelArg& arg) {
+  return arg.neutral.empty() && (arg.name.starts_with("linear_") || arg.name.starts_with("dsa_"));
+}
+
+std::string neutral_of(const ModelArg& arg) {
+  return std::string(arg.neutral.empty() ? kNone : arg.neutral.substr(0, arg.neutral.find('|')));
+}
+
+/// The arguments that change the model and have no row in any family or in kArgs.
+void add_rowless(const SavedArgs& args, std::vector<ArgumentDifference>& differences) {
+  // The other ways balance by a loss or a bias; Sinkhorn's chooses other experts.
+  constexpr std::string_view kBalancing = "moe_router_load_balancing_type";
+  if (const std::string saved = args.word(kBalancing); saved.find("sinkhorn") != saved.npos)
+    differences.push_back({std::string(kBalancing), saved, "none"});
+  for (const auto& [key, value] : args.root().members()) {
+    const std::string_view name = key;
+    if (std::ranges::find(kArgs, name, &ModelArg::name) != kArgs.end() ||
+        std::ranges::find(kNoSay, name) != kNoSay.end() ||
+        std::ranges::none_of(kModelWords, [&](std::string_view word) { return name.starts_with(word); }))
+      continue;
+    if (std::string saved = python_word(value); !is_among(saved, "None|False|0|1|[]|"))
+      differences.push_back({std::string(name), std::move(saved), std::string(kNone)});
+  }
+}
+
 class Comparison {
  public:
-  Comparison(const std::string& asked, const std::string& saved, const Inventory& tensors)
-      : document_(saved, kDepth), saved_(saved, tensors) {
+  Comparison(const std::string& asked, const std::string& saved, const Inventory& tensors) : saved_(saved, tensors) {
     std::string_view left = asked;
     while (!left.empty()) {
       const std::size_t end = std::min(left.find('\n'), left.size());
@@ -274,14 +300,11 @@ class Comparison {
     compare_layers("window_size", windows_asked(), saved_.window() ? saved_.window_layers() : no_layers());
     compare_layers("no_rope_freq", flags_in(asked("no_rope_freq")), saved_.ropeless_layers());
     compare_layers("dsa_indexer_topk_freq", indexers_asked(), saved_.indexer_layers());
-    compare_balancing();
-    compare_unknown();
+    add_rowless(saved_, differences_);
     return std::move(differences_);
   }
 
  private:
-  static constexpr std::size_t kDepth = 8;
-
   std::string asked(std::string_view name) const {
     const auto found = asked_.find(name);
     return found == asked_.end() ? std::string() : found->second;
@@ -317,7 +340,7 @@ class Comparison {
   }
 
   void compare(const ModelArg& arg) {
-    const auto value = document_.root().find(arg.name);
+    const auto value = saved_.root().find(arg.name);
     if (!value) return;
     const std::string saved = python_word(*value);
     std::string_view option = arg.option.empty() ? arg.name : arg.option;
@@ -328,11 +351,8 @@ class Comparison {
     }
     const auto found = asked_.find(option);
     if (found == asked_.end()) {
-      // A number without a neutral value is no business of a model that does not ask for it: linear attention's sizes.
-      const bool is_size = arg.neutral.empty() && arg.name.starts_with("linear_");
-      if (saved != kNone && !is_size && !is_among(saved, arg.neutral))
-        add(arg.name, saved,
-            arg.neutral.empty() ? std::string(kNone) : std::string(arg.neutral.substr(0, arg.neutral.find('|'))));
+      if (saved != kNone && !is_size_of_variant(arg) && !is_among(saved, arg.neutral))
+        add(arg.name, saved, neutral_of(arg));
       return;
     }
     if (saved != kNone && !same(saved, found->second)) add(arg.name, saved, found->second);
@@ -365,7 +385,7 @@ class Comparison {
       add("mscale", fmt::format("{}", saved_.number("mscale").value_or(1.0)), asked("mscale"));
     else if (is_latent() && saved_all != *all_dim)
       add("mscale_all_dim", fmt::format("{}", saved_all), asked("mscale_all_dim"));
-    if (const auto whole = document_.root().find<bool>("yarn_correction_range_round_to_int"); whole && !is_latent())
+    if (const auto whole = saved_.root().find<bool>("yarn_correction_range_round_to_int"); whole && !is_latent())
       if (*whole != asked_.contains("yarn_correction_range_round_to_int"))
         add("yarn_correction_range_round_to_int", *whole ? "True" : "False", *whole ? "False" : "True");
   }
@@ -393,28 +413,6 @@ class Comparison {
       add(name, fmt::format("{}", *saved), width);
   }
 
-  /// The other ways balance by a loss or a bias; Sinkhorn's chooses other experts.
-  void compare_balancing() {
-    constexpr std::string_view kName = "moe_router_load_balancing_type";
-    const auto value = document_.root().find(kName);
-    if (!value) return;
-    const std::string saved = python_word(*value);
-    if (saved.find("sinkhorn") != saved.npos) add(kName, saved, "none");
-  }
-
-  void compare_unknown() {
-    for (const auto& [key, value] : document_.root().members()) {
-      const std::string_view name = key;
-      if (std::ranges::find(kArgs, name, &ModelArg::name) != kArgs.end() ||
-          std::ranges::find(kNoSay, name) != kNoSay.end() ||
-          std::ranges::none_of(kModelWords, [&](std::string_view word) { return name.starts_with(word); }))
-        continue;
-      const std::string saved = python_word(value);
-      if (!is_among(saved, "None|False|0|1|[]|")) add(name, saved, std::string(kNone));
-    }
-  }
-
-  JsonDocument document_;
   SavedArgs saved_;
   std::map<std::string, std::string, std::less<>> asked_;
   std::vector<ArgumentDifference> differences_;
@@ -444,11 +442,13 @@ std::vector<ArgumentDifference> unread_arguments(const SavedArgs& args, const st
   std::vector<ArgumentDifference> unread;
   for (const ModelArg& arg : kArgs) {
     const std::string word = args.word(arg.name);
-    if (word.empty() || arg.neutral.empty() || !has_say(arg.in) || is_read(arg.name) || is_read(arg.option) ||
+    if (word.empty() || !has_say(arg.in) || is_size_of_variant(arg) || is_read(arg.name) || is_read(arg.option) ||
         is_among(word, arg.neutral))
       continue;
-    unread.push_back({std::string(arg.name), word, std::string(arg.neutral.substr(0, arg.neutral.find('|')))});
+    unread.push_back({std::string(arg.name), word, neutral_of(arg)});
   }
+  add_rowless(args, unread);
+  std::erase_if(unread, [&](const ArgumentDifference& argument) { return is_read(argument.name); });
   return unread;
 }
 

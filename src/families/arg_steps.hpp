@@ -64,6 +64,7 @@ JsonWord as_factor(SavedArgs& args, const ArgRow& row);
 /// All models of the family have the row's value, and say so; of `only`, those that do not say are taken for such.
 JsonWord always(SavedArgs& args, const ArgRow& row);
 JsonWord only(SavedArgs& args, const ArgRow& row);
+JsonWord only_number(SavedArgs& args, const ArgRow& row);
 /// The field says what Megatron-Core always does.
 JsonWord constant(SavedArgs& args, const ArgRow& row);
 

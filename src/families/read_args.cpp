@@ -81,6 +81,12 @@ JsonWord only(SavedArgs& args, const ArgRow& row) {
   return json_of(row);
 }
 
+JsonWord only_number(SavedArgs& args, const ArgRow& row) {
+  if (const auto number = args.number(row.argument); number && *number != std::stod(std::string(row.value)))
+    note_strange(args, row.argument, row.value);
+  return std::nullopt;
+}
+
 JsonWord constant(SavedArgs&, const ArgRow& row) { return json_of(row); }
 
 JsonWord as_factor(SavedArgs& args, const ArgRow& row) { return float_text(args.number(row.argument).value_or(1.0)); }
@@ -146,7 +152,7 @@ JsonWord width_of_all(SavedArgs& args, const ArgRow& row) {
 
 JsonWord delta_kinds(SavedArgs& args, const ArgRow& row) {
   const std::vector<bool> delta = args.delta_layers();
-  if (!any(delta) || args.text("experimental_attention_variant").empty())
+  if (!any(delta) || args.text("experimental_attention_variant") != "gated_delta_net")
     note_strange(args, "experimental_attention_variant", "gated_delta_net");
   (void)row;
   return list_of(

@@ -40,6 +40,8 @@ class SavedArgs {
   mutable std::vector<std::string> faults;
   std::vector<std::string> strange;
 
+  /// Requires is_object().
+  JsonValue root() const { return document_.root(); }
   bool flag(std::string_view name) const { return find<bool>(name).value_or(false); }
   std::optional<i64> integer(std::string_view name) const { return find_number<i64>(name); }
   std::optional<double> number(std::string_view name) const { return find_number<double>(name); }

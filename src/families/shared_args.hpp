@@ -77,12 +77,13 @@ inline constexpr auto kSparseArgs = std::to_array<ArgRow>({
     {"index_n_heads", "dsa_indexer_n_heads", write_integer, as_integer},
     {"index_head_dim", "dsa_indexer_head_dim", write_integer, as_integer},
     {"index_topk", "dsa_indexer_topk", write_integer, as_integer},
-    {"", "dsa_indexer_k_norm_epsilon", write_value, nullptr, "1e-6"},
+    {"", "dsa_indexer_k_norm_epsilon", write_value, only_number, "1e-6"},
     {"indexer_types", "dsa_indexer_topk_freq", write_indexers, indexer_kinds},
 });
 /// GatedDeltaNet in most layers, and attention with a gate in the others.
 inline constexpr auto kDeltaArgs = std::to_array<ArgRow>({
     {"layer_types", "linear_attention_freq", write_delta, delta_kinds},
+    {"", "experimental_attention_variant", nullptr, only, "gated_delta_net"},
     {"linear_conv_kernel_dim", "linear_conv_kernel_dim", write_integer, as_integer},
     {"linear_key_head_dim", "linear_key_head_dim", write_integer, as_integer},
     {"linear_value_head_dim", "linear_value_head_dim", write_integer, as_integer},

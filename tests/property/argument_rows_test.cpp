@@ -118,7 +118,7 @@ std::string list_of(std::string_view pattern) {
 }
 
 /// What Megatron-LM saves of a run with these arguments, as far as its parser changes them.
-std::string saved_of(const std::string& text) {
+Fields saved_of(const std::string& text) {
   Fields saved = {{"add_bias_linear", "true"},
                   {"rotary_percent", "1.0"},
                   {"untie_embeddings_and_output_weights", "false"},
@@ -145,7 +145,7 @@ std::string saved_of(const std::string& text) {
     else
       saved[name] = fmt::format("\"{}\"", value);
   }
-  return json_text(saved);
+  return saved;
 }
 
 Inventory some_tensors() {
@@ -209,8 +209,10 @@ std::vector<Fields> variants(const Family& family) {
                  "mscale_all_dim": 1.0})",
              R"({"rope_type": "yarn", "factor": 2.5, "original_max_position_embeddings": 4096})"}}})
     for (const std::string& value : choice.values)
-      choice.field == "rope_scaling" ? with({{"rope_scaling", value}, {"partial_rotary_factor", "1.0"}})
-                                     : with({{std::string(choice.field), value}});
+      // An indexer takes its queries from the latent.
+      if (choice.field != "q_lora_rank" || value != "null" || !family.sparse_attention)
+        choice.field == "rope_scaling" ? with({{"rope_scaling", value}, {"partial_rotary_factor", "1.0"}})
+                                       : with({{std::string(choice.field), value}});
   return all;
 }
 
@@ -248,7 +250,7 @@ TEST(ArgumentRows, WhatTheyWriteTheyReadBack) {
       SCOPED_TRACE(config);
       const Recognition model = model_of(family, config);
       const MegatronArgs args = megatron_args(config, model, {});
-      const std::string saved = saved_of(args.text);
+      const std::string saved = json_text(saved_of(args.text));
       const TrainedConfig made = make_trained_config(saved, some_tensors(), std::string(family.model_type));
       // A model that Megatron-Core does not compute has a warning, and may have no way back.
       if (made.text.empty() && !args.warnings.empty()) continue;
@@ -267,6 +269,214 @@ TEST(ArgumentRows, WhatTheyWriteTheyReadBack) {
       }
   }
   EXPECT_GT(cases, 500);
+}
+
+/// An argument of Megatron-Core 0.19.2's parser that changes what a model computes, and values that do. The others that
+/// change something have a say together with one of these alone: YaRN's, muP's, those of Mamba and of groups of
+/// experts.
+struct Changing {
+  std::string_view name;
+  std::vector<std::string> values;
+  /// Megatron-Core does not look at it in models with multi-latent attention.
+  bool usual_only = false;
+};
+
+const std::vector<Changing> kChanging = {
+    {"normalization", {"\"LayerNorm\""}},
+    {"apply_residual_connection_post_layernorm", {"true"}},
+    {"add_bias_linear", {"true", "false"}},
+    {"add_qkv_bias", {"true"}},
+    {"untie_embeddings_and_output_weights", {"true", "false"}},
+    {"is_hybrid_model", {"true"}},
+    {"hybrid_override_pattern", {"\"M-M*\""}},
+    {"hybrid_layer_pattern", {"\"M*\"", "\"MEME\""}},
+    {"heterogeneous_layers_config_path", {"\"layers.json\""}},
+    {"heterogeneous_layers_config_encoded_json", {"\"{\\\"block_configs\\\": []}\""}},
+    {"spec", {R"(["my.module", "my_spec"])"}},
+    {"use_mup", {"true"}},
+    {"moe_latent_size", {"16", "48"}},
+    {"swiglu", {"false"}},
+    {"quick_geglu", {"true", "false"}},
+    {"squared_relu", {"true"}},
+    {"openai_gelu", {"true"}},
+    {"glu_linear_offset", {"0.5", "1.0", "0.0"}},
+    {"activation_func_clamp_value", {"3.0", "10.0", "10"}},
+    {"num_attention_heads", {"2", "8"}},
+    {"kv_channels", {"8", "128"}, true},
+    {"multi_latent_attention", {"true", "false"}},
+    {"qk_layernorm", {"true", "false"}, true},
+    {"qk_l2_norm", {"true", "false"}},
+    {"attention_output_gate", {"true", "false"}},
+    {"softmax_type", {"\"off-by-one\"", "\"learnable\"", "\"vanilla\""}},
+    {"softmax_scale", {"0.5", "2.0"}},
+    {"experimental_attention_variant", {"\"gated_delta_net\"", "\"dsa\""}},
+    {"dsa_indexer_k_norm_epsilon", {"1e-05"}},
+    {"rotary_base", {"3", "77777"}},
+    {"rotary_percent", {"0.125", "0.75"}, true},
+    {"rotary_interleaved", {"true", "false"}, true},
+    {"rotary_seq_len_interpolation_factor", {"2", "4", "8"}},
+    {"use_rope_scaling", {"true"}},
+    {"position_embedding_type", {"\"learned_absolute\"", "\"relative\"", "\"none\"", "\"mrope\""}},
+    {"mrope_section", {"[2, 2, 4]", "[16, 24, 24]"}},
+    {"no_rope_freq", {"[0, 0, 0, 1]", "[1, 1, 0, 0]"}, true},
+    {"window_size", {"[63, 0]", "[1023, 0]"}, true},
+    {"moe_layer_freq", {"[0, 0, 1, 0]", "[1, 0, 1, 0]"}},
+    {"moe_router_topk", {"5", "7"}},
+    {"moe_router_score_function", {"\"sigmoid\"", "\"softmax\"", "\"sqrtsoftplus\""}},
+    {"moe_router_enable_expert_bias", {"true", "false"}},
+    {"moe_router_topk_scaling_factor", {"0.5", "3.5"}},
+    {"moe_router_force_load_balancing", {"true"}},
+    {"moe_router_load_balancing_type", {"\"sinkhorn\"", R"(["aux_loss", "sinkhorn"])"}},
+    {"moe_apply_probs_on_input", {"true", "false"}},
+    {"moe_expert_capacity_factor", {"1.0", "1.25"}},
+    {"moe_shared_expert_intermediate_size", {"32", "144"}},
+    {"moe_ffn_hidden_size", {"16", "160"}},
+    {"mtp_num_layers", {"1", "2"}},
+    {"num_layers", {"4"}},
+};
+
+/// Values that Megatron-Core saves of every run, beside those that a model asks for.
+const Fields kDefaults = {{"apply_residual_connection_post_layernorm", "false"},
+                          {"add_qkv_bias", "false"},
+                          {"is_hybrid_model", "false"},
+                          {"hybrid_override_pattern", "null"},
+                          {"hybrid_layer_pattern", "null"},
+                          {"heterogeneous_layers_config_path", "null"},
+                          {"heterogeneous_layers_config_encoded_json", "null"},
+                          {"spec", "null"},
+                          {"use_mup", "false"},
+                          {"mup_width_mult", "1.0"},
+                          {"mup_base_hidden_size", "null"},
+                          {"mup_embedding_mult", "1.0"},
+                          {"mup_output_mult", "1.0"},
+                          {"mup_attn_scale_power", "1.0"},
+                          {"moe_latent_size", "null"},
+                          {"quick_geglu", "false"},
+                          {"squared_relu", "false"},
+                          {"openai_gelu", "false"},
+                          {"onnx_safe", "null"},
+                          {"glu_linear_offset", "0.0"},
+                          {"activation_func_clamp_value", "null"},
+                          {"multi_latent_attention", "false"},
+                          {"qk_layernorm", "false"},
+                          {"qk_l2_norm", "false"},
+                          {"qk_clip", "false"},
+                          {"qk_clip_alpha", "0.5"},
+                          {"qk_clip_threshold", "100"},
+                          {"attention_output_gate", "false"},
+                          {"softmax_type", "\"vanilla\""},
+                          {"experimental_attention_variant", "null"},
+                          {"dsa_indexer_n_heads", "null"},
+                          {"dsa_indexer_head_dim", "null"},
+                          {"dsa_indexer_topk", "null"},
+                          {"dsa_indexer_topk_freq", "1"},
+                          {"dsa_indexer_skip_topk_offset", "0"},
+                          {"dsa_indexer_loss_coeff", "null"},
+                          {"dsa_indexer_use_sparse_loss", "false"},
+                          {"dsa_kernel_backend", "\"none\""},
+                          {"dsa_indexer_rope_interleaved", "false"},
+                          {"dsa_indexer_rotate_activation", "true"},
+                          {"dsa_indexer_scoring_relu", "true"},
+                          {"dsa_indexer_k_norm_epsilon", "null"},
+                          {"dsa_indexer_k_norm_fp32", "false"},
+                          {"linear_conv_kernel_dim", "4"},
+                          {"linear_key_head_dim", "128"},
+                          {"linear_value_head_dim", "128"},
+                          {"linear_num_key_heads", "16"},
+                          {"linear_num_value_heads", "32"},
+                          {"linear_attention_freq", "null"},
+                          {"rotary_percent", "1.0"},
+                          {"rotary_interleaved", "false"},
+                          {"rotary_seq_len_interpolation_factor", "null"},
+                          {"rotary_scaling_factor", "1.0"},
+                          {"use_rope_scaling", "false"},
+                          {"rope_scaling_factor", "8.0"},
+                          {"rope_type", "null"},
+                          {"mscale", "1.0"},
+                          {"mscale_all_dim", "0.0"},
+                          {"mrope_section", "null"},
+                          {"no_rope_freq", "null"},
+                          {"window_size", "null"},
+                          {"window_attn_skip_freq", "null"},
+                          {"yarn_original_max_position_embeddings", "null"},
+                          {"yarn_beta_fast", "null"},
+                          {"yarn_beta_slow", "null"},
+                          {"yarn_correction_range_round_to_int", "true"},
+                          {"moe_router_num_groups", "null"},
+                          {"moe_router_group_topk", "null"},
+                          {"moe_router_pre_softmax", "false"},
+                          {"moe_router_score_function", "\"softmax\""},
+                          {"moe_router_enable_expert_bias", "false"},
+                          {"moe_router_bias_update_rate", "0.001"},
+                          {"moe_router_quantile_balancing_ema", "0.0"},
+                          {"moe_router_topk_scaling_factor", "null"},
+                          {"moe_router_force_load_balancing", "false"},
+                          {"moe_router_force_biased", "null"},
+                          {"moe_router_fusion", "false"},
+                          {"moe_router_padding_for_fp8", "false"},
+                          {"moe_router_padding_for_quantization", "false"},
+                          {"moe_apply_probs_on_input", "false"},
+                          {"moe_expert_capacity_factor", "null"},
+                          {"moe_token_drop_policy", "\"probs\""},
+                          {"moe_shared_expert_intermediate_size", "null"},
+                          {"moe_shared_expert_gate", "false"},
+                          {"mtp_num_layers", "null"},
+                          {"mtp_use_repeated_layer", "false"},
+                          {"mamba_state_dim", "128"},
+                          {"mamba_head_dim", "64"},
+                          {"mamba_num_groups", "8"},
+                          {"mamba_num_heads", "null"},
+                          {"logits_save_dtype", "\"fp16\""},
+                          {"logits_save_top_p_min_k", "1"},
+                          {"logits_load_decode_threads", "4"},
+                          {"logits_load_prefetch_factor", "3"},
+                          {"relative_attention_num_buckets", "32"},
+                          {"relative_attention_max_distance", "128"}};
+
+/// What a run of the family saves: what its model asks for, over Megatron-Core's own values.
+Fields saved_fields(const Family& family) {
+  const std::string config = json_text(spelled(family, sizes_of(family)));
+  Fields saved = saved_of(megatron_args(config, model_of(family, config), {}).text);
+  saved.insert(kDefaults.begin(), kDefaults.end());
+  return saved;
+}
+
+TEST(ArgumentRows, WhatChangesTheModelIsReadOrRefusedByName) {
+  int cases = 0, families_tried = 0;
+  for (const Family& family : families()) {
+    if (family.model_class.empty()) continue;
+    const Fields saved = saved_fields(family);
+    const auto make = [&](const Fields& fields) {
+      return make_trained_config(json_text(fields), some_tensors(), std::string(family.model_type));
+    };
+    const TrainedConfig sound = make(saved);
+    if (sound.text.empty()) {
+      ADD_FAILURE() << family.model_type << ": " << sound.why_none;
+      continue;
+    }
+    ++families_tried;
+    for (const Changing& changing : kChanging) {
+      if (changing.usual_only && family.attention == Attention::Latent) continue;
+      for (const std::string& value : changing.values) {
+        Fields other = saved;
+        std::string& now = other[std::string(changing.name)];
+        if (now == value || (now.empty() && value == "false")) continue;
+        if (changing.name.starts_with("dsa_") && saved.at("experimental_attention_variant") != "\"dsa\"") continue;
+        // Linear layers with biases have those of q, k and v, too.
+        if (changing.name == "add_qkv_bias" && saved.at("add_bias_linear") == "true") continue;
+        now = value;
+        const TrainedConfig made = make(other);
+        ++cases;
+        const bool is_read = !made.text.empty() && made.text != sound.text;
+        EXPECT_TRUE(is_read || made.why_none.find(changing.name) != std::string::npos)
+            << family.model_type << ": " << changing.name << " "
+            << (saved.contains(std::string(changing.name)) ? saved.at(std::string(changing.name)) : "nothing") << " -> "
+            << value << ": " << made.why_none;
+      }
+    }
+  }
+  EXPECT_GT(families_tried, 10);
+  EXPECT_GT(cases, 1000);
 }
 
 }  // namespace
