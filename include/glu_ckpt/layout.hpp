@@ -260,6 +260,23 @@ enum class DenseRole : std::uint8_t {
   DeltaTimeBias,
   DeltaNorm,
   DeltaOut,
+  // Mamba-2; its convolution has matrices, and biases, of its own for x, B and C
+  MambaZ,
+  MambaX,
+  MambaB,
+  MambaC,
+  MambaTime,
+  MambaConvX,
+  MambaConvB,
+  MambaConvC,
+  MambaDecay,
+  MambaSkip,
+  MambaTimeBias,
+  MambaNorm,
+  MambaOut,
+  /// The way from the hidden state to what experts map, and back.
+  ExpertsDown,
+  ExpertsUp,
   // multi-token prediction
   MtpEmbeddingNorm,
   MtpHiddenNorm,

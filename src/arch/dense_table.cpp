@@ -22,18 +22,35 @@ std::string numbered(std::string_view text, i64 number) {
   return fmt::format("{}{}{}", text.substr(0, at), number, text.substr(at + 1));
 }
 
+int bit_of(Attention attention) {
+  switch (attention) {
+    case Attention::Grouped: return kGrouped;
+    case Attention::Latent: return kLatent;
+    case Attention::Delta: return kDelta;
+    case Attention::Mamba: return kMamba;
+    case Attention::None: return kAlways;
+  }
+  return kAlways;
+}
+
+int bit_of(Mlp mlp) { return mlp == Mlp::Dense ? kDense : mlp == Mlp::Experts ? kExperts : kAlways; }
+
 }  // namespace
+
+std::vector<std::string_view> roots_of(const Family& family) {
+  std::vector<std::string_view> roots(kHfRoots.begin(), kHfRoots.end());
+  if (std::ranges::find(roots, family.root) == roots.end()) roots.push_back(family.root);
+  return roots;
+}
 
 bool applies(const DenseRow& row, LayerKind kind, const Architecture& architecture) {
   const auto fits = [&](int mask, int bit) { return (row.when & mask) == 0 || (row.when & bit) != 0; };
-  const int attention = kind.attention == Attention::Grouped  ? kGrouped
-                        : kind.attention == Attention::Latent ? kLatent
-                                                              : kDelta;
-  return fits(kGrouped | kLatent | kDelta, attention) &&
-         fits(kDense | kExperts, kind.mlp == Mlp::Dense ? kDense : kExperts) &&
+  return fits(kGrouped | kLatent | kDelta | kMamba, bit_of(kind.attention)) &&
+         fits(kDense | kExperts, bit_of(kind.mlp)) &&
          fits(kGated | kUngated, architecture.gated_attention ? kGated : kUngated) &&
          fits(kHeadNorms | kWideNorms, architecture.family->wide_qk_norms ? kWideNorms : kHeadNorms) &&
          fits(kSparse | kNotSparse, architecture.family->sparse_attention ? kSparse : kNotSparse) &&
+         fits(kExpertLatent, architecture.extent(Dim::ExpertLatent) > 0 ? kExpertLatent : kAlways) &&
          fits(kIndexer, kind.indexer ? kIndexer : kAlways) &&
          fits(kQLora | kNoQLora, architecture.extent(Dim::QLora) > 0 ? kQLora : kNoQLora);
 }
@@ -52,9 +69,10 @@ bool spells_experts_of(const Architecture& architecture, std::string_view naming
 }
 
 std::string print_tail(const DenseRow& row, TensorKind kind) {
-  constexpr std::size_t kKindBytes = 3;
-  if (!row.has_kinds()) return std::string(row.key);
-  return std::string(row.key.substr(0, row.key.size() - kKindBytes)) + std::string(to_string(kind));
+  constexpr std::string_view kKind = "{K}";
+  std::string key(row.key);
+  if (const std::size_t at = key.find(kKind); at != key.npos) key.replace(at, kKind.size(), to_string(kind));
+  return key;
 }
 
 std::string with_root(std::string_view root, std::string_view key) {

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "families/architecture.hpp"
 
@@ -15,6 +16,8 @@ bool applies(const DenseRow& row, LayerKind kind, const Architecture& architectu
 /// Roots of keys: of Hugging Face's language models and of one inside a multimodal model; of Megatron's.
 inline constexpr auto kHfRoots =
     std::to_array<std::string_view>({"model.", "model.language_model.", "language_model.model.", ""});
+/// Those, and a root of the family's own.
+std::vector<std::string_view> roots_of(const Family& family);
 inline constexpr auto kMegatronRoots = std::to_array<std::string_view>({"", "language_model."});
 
 /// Returns whether routers of the family may have a bias of experts.

@@ -22,7 +22,7 @@ class FlawFinder {
         stand_ins_(stand_ins),
         architecture_(*model.architecture),
         naming_(model.dense_naming != nullptr ? *model.dense_naming : model.architecture->family->naming),
-        root_(model.dense_naming != nullptr ? model.dense_root : "model.") {
+        root_(model.dense_naming != nullptr ? model.dense_root : model.architecture->family->root) {
     for (const DenseMatrix& matrix : model.dense) {
       layers_[{matrix.stack, matrix.layer}].insert({matrix.role, matrix.matrix.kind});
       read_.insert(matrix.matrix.tensor);
@@ -140,11 +140,12 @@ class FlawFinder {
         add(ErrorCode::ModelShape, name, "layer {} has {} experts, but config.json says {}", layer_label(block),
             block.num_experts, architecture_.num_experts);
       const bool says_width = width > 0 || (!routed && architecture_.says_shared_width);
-      if (block.hidden_size != architecture_.extent(Dim::Hidden) || (says_width && block.intermediate_size != width))
+      const i64 hidden = routed ? architecture_.expert_hidden : architecture_.extent(Dim::Hidden);
+      if (block.hidden_size != hidden || (says_width && block.intermediate_size != width))
         add(ErrorCode::ModelShape, name,
-            "'{}': layer {}'s {} experts map {} to {}, but config.json says hidden_size {} and {} {}", name,
-            layer_label(block), to_string(block.set), block.hidden_size, block.intermediate_size,
-            architecture_.extent(Dim::Hidden),
+            "'{}': layer {}'s {} experts map {} to {}, but config.json says {} {} and {} {}", name, layer_label(block),
+            to_string(block.set), block.hidden_size, block.intermediate_size,
+            routed ? architecture_.expert_hidden_field : "hidden_size", hidden,
             routed ? architecture_.expert_width_field : architecture_.shared_width_field, width);
       check_gate(block);
       check_expert_biases(block);
@@ -153,8 +154,13 @@ class FlawFinder {
 
   /// Experts without a gate are a form of their own, so a gate that was lost looks like one that never was.
   void check_gate(const ExpertBlock& block) {
-    if (block.glu.kind != Glu::Kind::None) return;
+    const bool gated = block.glu.kind != Glu::Kind::None;
+    if (gated != architecture_.family->ungated) return;
     const std::string& name = name_of(block.matrices.front().tensor);
+    if (gated)
+      return add(ErrorCode::ModelShape, name,
+                 "'{}' is there, but the experts of a {} model have no gate, and layer {}'s {} experts have one", name,
+                 architecture_.model_type, layer_label(block), to_string(block.set));
     add(ErrorCode::ModelIncomplete, name,
         "'{}' is there, but layer {}'s {} experts have no gate, which those of a {} model have", name,
         layer_label(block), to_string(block.set), architecture_.model_type);
@@ -186,7 +192,7 @@ class FlawFinder {
         const bool needed = !row.optional || (role == DenseRole::CorrectionBias && architecture_.corrected_router);
         if (needed && !present) add_missing(id, part);
         if (!needed) check_same_everywhere(id, part, present);
-        if (row.has_kinds()) check_bias(id, role, parts);
+        if (row.has_kinds()) check_bias(id, role, parts, row.biased);
       }
     });
   }
@@ -213,7 +219,7 @@ class FlawFinder {
     return role == DenseRole::Q || role == DenseRole::K || role == DenseRole::V;
   }
 
-  void check_bias(const LayerId& id, DenseRole role, const Parts& parts) {
+  void check_bias(const LayerId& id, DenseRole role, const Parts& parts, bool biased) {
     const PartId bias{role, TensorKind::Bias};
     const bool present = is_there(id, parts, bias), by_field = has_field_of_bias(role);
     const bool everywhere = architecture_.family->biases_everywhere;
@@ -228,7 +234,8 @@ class FlawFinder {
                        architecture_.attention_bias_field, architecture_.model_type)});
       return;
     }
-    if (!present && (everywhere || (by_field && architecture_.attention_bias == true))) return add_missing(id, bias);
+    if (!present && (everywhere || biased || (by_field && architecture_.attention_bias == true)))
+      return add_missing(id, bias);
     if (present && by_field && architecture_.attention_bias == false) {
       const std::string name = key_of(id, bias);
       add(ErrorCode::ModelShape, name, "'{}' is there, but config.json says that {} is false", name,

@@ -155,7 +155,7 @@ class LoaderFinder {
                      model_.architecture->model_type);
     // transformers 5 loads layers of either form beside one another, as the hub has Qwen3.5 with its MTP.
     const bool mixed = layout_.experts == "mixed", grouped = mixed || layout_.experts == "grouped";
-    const bool fused = layout_.glu.kind != Glu::Kind::Split;
+    const bool fused = layout_.glu.kind != Glu::Kind::Split && layout_.glu.kind != Glu::Kind::None;
     const Experts experts = grouped ? Experts::Grouped : Experts::Indexed;
     if (!mixed && !is_native(*naming_, ExpertSet::Routed, experts, fused))
       return nothing("models of type '{}' do not store experts {}, {}", model_.architecture->model_type,
@@ -176,7 +176,8 @@ class LoaderFinder {
   /// `packed_anew`: the experts are one tensor, and the family's hub has them apart, or names are not the hub's;
   /// `remark` is about transformers.
   LoadsIn find_hub_programs(const std::string& type, bool packed_anew, std::string_view remark) const {
-    const bool fuses_indexed = layout_.experts != "grouped" && layout_.glu.kind != Glu::Kind::Split;
+    const bool fuses_indexed =
+        layout_.experts != "grouped" && layout_.glu.kind != Glu::Kind::Split && layout_.glu.kind != Glu::Kind::None;
     if (model_.quantized) return find_quantized_hf(type, packed_anew || fuses_indexed);
     if (packed_anew) return {{{"transformers", "5 or later", ""}}, {}};
     const std::string known = fmt::format("versions that have '{}'", type);

@@ -52,10 +52,12 @@ class KeySet {
 std::vector<KeySet> key_sets(const ModelHints& hints) {
   const Family* const named = find_family(hints.text_model_type.empty() ? hints.model_type : hints.text_model_type);
   std::vector<KeySet> sets;
-  for (const std::string_view root : kMegatronRoots) sets.emplace_back(megatron_naming(), root);
+  for (const DenseNaming* megatron : {&kMegatronGptNaming, &kMegatronHybridNaming})
+    for (const std::string_view root : kMegatronRoots)
+      if (named == nullptr || named->megatron == megatron) sets.emplace_back(*megatron, root);
   for (const Family& family : families()) {
     if (named != nullptr && named != &family) continue;
-    for (const std::string_view root : kHfRoots) sets.emplace_back(family.naming, root);
+    for (const std::string_view root : roots_of(family)) sets.emplace_back(family.naming, root);
     if (family.torchtitan != nullptr) sets.emplace_back(*family.torchtitan, "");
   }
   return sets;

@@ -30,9 +30,9 @@ struct Candidate {
 
 std::vector<Candidate> candidates_for(const Architecture& architecture) {
   std::vector<Candidate> candidates;
-  candidates.reserve(kHfRoots.size() + kMegatronRoots.size() + 1);
-  for (const std::string_view root : kHfRoots) candidates.push_back({&architecture.family->naming, root});
-  for (const std::string_view root : kMegatronRoots) candidates.push_back({&megatron_naming(), root});
+  for (const std::string_view root : roots_of(*architecture.family))
+    candidates.push_back({&architecture.family->naming, root});
+  for (const std::string_view root : kMegatronRoots) candidates.push_back({architecture.family->megatron, root});
   if (architecture.family->torchtitan != nullptr) candidates.push_back({architecture.family->torchtitan, ""});
   return candidates;
 }
@@ -128,12 +128,13 @@ class DenseRecognizer {
     const bool is_inside = !hints_.text_model_type.empty() && hints_.text_model_type != hints_.model_type;
     const bool is_bare =
         root.empty() && std::ranges::find(result_.dense, DenseRole::Head, &DenseMatrix::role) == result_.dense.end();
-    if (is_inside || is_bare || root == "model." || root == architecture_.family->other_root) return;
+    if (is_inside || is_bare || root == architecture_.family->root || root == architecture_.family->other_root) return;
     result_.flaws.push_back(
         {ModelFlaw::Kind::OtherPrefix, ErrorCode::NoSpelling, first,
          fmt::format("'{}': the keys of the model begin with '{}', and programs read those of a {} model behind "
-                     "'model.'",
-                     inventory_.tensors[result_.dense.front().matrix.tensor].name, root, architecture_.model_type)});
+                     "'{}'",
+                     inventory_.tensors[result_.dense.front().matrix.tensor].name, root, architecture_.model_type,
+                     architecture_.family->root)});
   }
 
   /// The spelling that explains the most tensors.
@@ -221,12 +222,12 @@ class DenseRecognizer {
   /// The kind of a layer by its experts must be the one that the configuration gives it.
   std::string layer_fault(const TensorRef& tensor, const DenseKey& key) const {
     if (key.stack != "decoder" || key.stacked || result_.blocks.empty()) return {};
-    const bool dense = architecture_.kind_of(key.stack, key.layer).mlp == Mlp::Dense;
+    const bool dense = architecture_.kind_of(key.stack, key.layer).mlp != Mlp::Experts;
     if (dense != expert_layers_.contains(key.layer)) return {};
     const std::string& fields = architecture_.dense_layers_fields;
     return fmt::format("'{}': config.json makes layer {} a {} layer{}, but the checkpoint has {} in it", tensor.name,
-                       key.layer, dense ? "dense" : "MoE", fields.empty() ? std::string() : " (" + fields + ")",
-                       dense ? "experts" : "no experts");
+                       key.layer, dense ? architecture_.family->hybrid ? "non-MoE" : "dense" : "MoE",
+                       fields.empty() ? std::string() : " (" + fields + ")", dense ? "experts" : "no experts");
   }
 
   void add_matrix(std::size_t index, const DenseKey& key, i64 layer, std::size_t number) {

@@ -87,7 +87,7 @@ class TargetResolver {
   bool is_from_hf() const {
     return architecture_ != nullptr && recognition_.dense_naming == &architecture_->family->naming;
   }
-  bool is_from_megatron() const { return recognition_.dense_naming == &megatron_naming(); }
+  bool is_from_megatron() const { return is_megatron(recognition_.dense_naming); }
   bool is_made_for_megatron() const { return entry_of(source_.record(), "hf_model_type") != nullptr && !is_from_hf(); }
 
   void require_architecture() const {
@@ -212,6 +212,7 @@ class TargetResolver {
 
   void read_former() {
     const Record& record = source_.record();
+    if (architecture_ != nullptr) target_.former.root = architecture_->family->root;
     if (const std::string* root = entry_of(record, "hf_root")) target_.former.root = *root;
     // Respelled as the hub has it, a model stays inside of a multimodal one.
     if (is_from_hf() && !recognition_.dense_root.empty()) target_.former.root = recognition_.dense_root;
@@ -418,7 +419,7 @@ Structure output_structure(const Target& target, const Checkpoint& source, const
                            bool drops_optimizer) {
   Structure structure = source.source->structure();
   if (target.drops_made) return {};
-  const bool leaves_megatron = source.recognition.dense_naming == &megatron_naming() && target.to.naming &&
+  const bool leaves_megatron = is_megatron(source.recognition.dense_naming) && target.to.naming &&
                                !target.to.naming->starts_with(kMegatron) && target.to.scope == Scope::Model;
   if (target.for_megatron) {
     structure = {};

@@ -24,7 +24,8 @@ class ArchitectureReader {
   }
 
   Architecture read() {
-    model_.layers = required({"num_hidden_layers"});
+    if (family_.hybrid) read_mixers();
+    model_.layers = family_.hybrid ? std::ssize(model_.kinds) : required({"num_hidden_layers"});
     if (model_.layers > kMaxLayers)
       fail(ErrorCode::ConfigJson, {}, "config.json: num_hidden_layers is {}; at most {} are read", model_.layers,
            kMaxLayers);
@@ -37,7 +38,10 @@ class ArchitectureReader {
     read_attention();
     read_widths();
     read_delta();
-    read_kinds();
+    if (family_.hybrid)
+      read_mamba();
+    else
+      read_kinds();
     // Moonlight's relatives may rank by the scores alone, which they say.
     constexpr std::string_view kCorrected = "noaux_tc";
     const std::string method = config_.text({"topk_method"});
@@ -114,6 +118,12 @@ class ArchitectureReader {
     const i64 intermediate = optional({"intermediate_size"}).value_or(0);
     model_.expert_width =
         family_.intermediate_is_experts ? intermediate : optional({"moe_intermediate_size"}).value_or(intermediate);
+    model_.expert_hidden = hidden();
+    if (const auto latent = optional({"moe_latent_size"}); latent && *latent > 0) {
+      set(Dim::ExpertLatent, *latent);
+      model_.expert_hidden = *latent;
+      model_.expert_hidden_field = "moe_latent_size";
+    }
     set(Dim::DenseWidth, optional({family_.dense_width_field}).value_or(0));
     model_.expert_width_field = family_.intermediate_is_experts
                                     ? "intermediate_size"
@@ -157,6 +167,14 @@ class ArchitectureReader {
     set(Dim::ConvKernel, required({"linear_conv_kernel_dim"}));
   }
 
+  void read_mamba() {
+    const i64 heads = required({"mamba_num_heads"});
+    set(Dim::MambaHeads, heads);
+    set(Dim::MambaRows, heads * required({"mamba_head_dim"}));
+    set(Dim::MambaStateRows, required({"n_groups"}) * required({"ssm_state_size"}));
+    set(Dim::MambaKernel, required({"conv_kernel"}));
+  }
+
   // ---- layers -----------------------------------------------------------------------------------
 
   void read_kinds() {
@@ -171,6 +189,32 @@ class ArchitectureReader {
                               "mlp_only_layers", "decoder_sparse_step", "first_k_dense_replace"})
       if (config_.has(field))
         model_.dense_layers_fields += (model_.dense_layers_fields.empty() ? "" : ", ") + std::string(field);
+  }
+
+  /// The mixer of each layer: a letter, or a word of transformers.
+  void read_mixers() {
+    constexpr std::string_view kLetters = "hybrid_override_pattern", kWords = "layers_block_type";
+    const std::string letters = config_.text({kLetters});
+    const std::vector<std::string> words = config_.texts({kWords, "layer_types"});
+    for (const char letter : letters) model_.kinds.push_back(mixer_of(std::string(1, letter), kLetters));
+    std::vector<LayerKind> said;
+    for (const std::string& word : words) said.push_back(mixer_of(word, kWords));
+    if (!letters.empty() && !words.empty() && said != model_.kinds)
+      fail(ErrorCode::ConfigJson, {}, "config.json: {} and {} are not the same layers", kLetters, kWords);
+    if (letters.empty()) model_.kinds = said;
+    if (model_.kinds.empty())
+      fail(ErrorCode::ConfigJson, {}, "config.json: {} is missing, which a model of type {} needs", kWords,
+           model_.model_type);
+    model_.dense_layers_fields = config_.spelling({kWords, "layer_types", kLetters});
+  }
+
+  LayerKind mixer_of(const std::string& word, std::string_view field) const {
+    if (word == "M" || word == "linear_attention" || word == "mamba") return {Attention::Mamba, Mlp::None};
+    if (word == "*" || word == "full_attention" || word == "attention") return {Attention::Grouped, Mlp::None};
+    if (word == "-" || word == "mlp") return {Attention::None, Mlp::Dense};
+    if (word == "E" || word == "moe") return {Attention::None, Mlp::Experts};
+    fail(ErrorCode::ConfigJson, {}, "config.json: {} has '{}', where M, E, * or - is expected, or their words", field,
+         word);
   }
 
   /// The word of each layer; else a letter; else each `freq`-th from one on.
@@ -274,6 +318,11 @@ std::string_view fields_of(Dim dim) {
     case Dim::DeltaValueHeads: return "linear_num_value_heads";
     case Dim::DeltaValueDim: return "linear_value_head_dim";
     case Dim::ConvKernel: return "linear_conv_kernel_dim";
+    case Dim::MambaRows: return "mamba_num_heads x mamba_head_dim";
+    case Dim::MambaStateRows: return "n_groups x ssm_state_size";
+    case Dim::MambaHeads: return "mamba_num_heads";
+    case Dim::MambaKernel: return "conv_kernel";
+    case Dim::ExpertLatent: return "moe_latent_size";
   }
   return {};
 }

@@ -14,7 +14,7 @@ namespace glu_ckpt {
 /// More layers than any model has; a config.json that says more is not believed.
 inline constexpr i64 kMaxLayers = 100'000;
 
-enum class Mlp : std::uint8_t { Dense, Experts };
+enum class Mlp : std::uint8_t { Dense, Experts, None };
 
 struct LayerKind {
   Attention attention = Attention::Grouped;
@@ -50,8 +50,14 @@ enum class Dim : std::uint8_t {
   DeltaValueHeads,
   DeltaValueDim,
   ConvKernel,
+  MambaRows,
+  MambaStateRows,
+  MambaHeads,
+  MambaKernel,
+  /// What routed experts map, where that is not the hidden state.
+  ExpertLatent,
 };
-inline constexpr std::size_t kDims = static_cast<std::size_t>(Dim::ConvKernel) + 1;
+inline constexpr std::size_t kDims = static_cast<std::size_t>(Dim::ExpertLatent) + 1;
 
 struct Architecture {
   const Family* family = nullptr;
@@ -64,6 +70,9 @@ struct Architecture {
   /// Width of one expert, and of the shared one; 0 where there is none.
   i64 expert_width = 0;
   i64 shared_width = 0;
+  /// Rows that the routed experts map to as many, and the field that says so.
+  i64 expert_hidden = 0;
+  std::string_view expert_hidden_field = "hidden_size";
   /// q_proj of a head has its rows of q, then as many of the gate of the attention's output.
   bool gated_attention = false;
   /// The head is the embedding.

@@ -34,7 +34,7 @@ enum class Form : std::uint8_t {
 };
 
 /// The layers that have a tensor; a row without a bit of one line is for all of that line.
-enum When : std::uint16_t {
+enum When : std::uint32_t {
   kAlways = 0,
   kGrouped = 1 << 0,
   kLatent = 1 << 1,
@@ -50,6 +50,8 @@ enum When : std::uint16_t {
   kSparse = 1 << 11,
   kNotSparse = 1 << 12,
   kIndexer = 1 << 13,
+  kMamba = 1 << 14,
+  kExpertLatent = 1 << 15,
 };
 
 struct DenseRow {
@@ -57,7 +59,7 @@ struct DenseRow {
   /// The key behind the prefix of its place, or behind the root for a tensor of the model; {K} is weight or bias. The
   /// text from '/' on is beside the root.
   std::string_view key;
-  std::array<DenseRole, 4> roles{};
+  std::array<DenseRole, 5> roles{};
   std::size_t num_roles = 1;
   int when = kAlways;
   /// Models of the family may do without, in all layers or in none.
@@ -70,9 +72,11 @@ struct DenseRow {
   bool copy = false;
   /// Older versions or other modules of the program spell it so: it is read, and another row is written.
   bool former = false;
+  /// Its bias is there wherever its weight is.
+  bool biased = false;
 
   std::span<const DenseRole> all_roles() const { return {roles.data(), num_roles}; }
-  bool has_kinds() const { return key.ends_with("{K}"); }
+  bool has_kinds() const { return key.find("{K}") != key.npos; }
 };
 
 struct DenseNaming {

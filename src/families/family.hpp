@@ -23,6 +23,9 @@ enum class Attention : std::uint8_t {
   Latent,
   /// GatedDeltaNet, a linear attention.
   Delta,
+  /// Mamba-2, a state space model.
+  Mamba,
+  None,
 };
 
 /// How routers make scores of their logits.
@@ -50,6 +53,15 @@ enum class Window : std::uint8_t {
   Unclear,
 };
 
+/// The spellings of Megatron-Core's GPTModel and HybridModel, and torchtitan's of the models that it has.
+extern const DenseNaming kMegatronGptNaming;
+extern const DenseNaming kMegatronHybridNaming;
+extern const DenseNaming kTitanGroupedNaming;
+extern const DenseNaming kTitanLatentNaming;
+extern const DenseNaming kTitanDeltaNaming;
+
+inline bool is_megatron(const DenseNaming* naming) { return naming != nullptr && naming->name == "megatron"; }
+
 /// A family's own name of a field, and the one by which generic code asks for it.
 struct FieldWord {
   std::string_view usual;
@@ -72,8 +84,14 @@ struct Family {
   std::string_view other_expert_naming{};
   /// The spelling of torchtitan, where that has the family.
   const DenseNaming* torchtitan = nullptr;
+  /// The spelling of Megatron-Core's model.
+  const DenseNaming* megatron = &kMegatronGptNaming;
   Attention attention = Attention::Grouped;
   bool gated_attention = false;
+  /// Each layer is one mixer: Mamba, attention, an MLP or experts.
+  bool hybrid = false;
+  /// Neither its experts nor its MLPs have a gate.
+  bool ungated = false;
   /// Its attention sees the tokens alone that indexers choose (DSA).
   bool sparse_attention = false;
   /// Its norms of q and k span all heads.
@@ -101,7 +119,8 @@ struct Family {
   std::string_view softmax_scale_field{};
   /// Other fields that its config.json calls by names of its own.
   std::array<FieldWord, 4> words{};
-  /// A text in front of the keys behind which programs read them, beside the usual ones.
+  /// The text in front of the keys, and another one behind which programs read them.
+  std::string_view root = "model.";
   std::string_view other_root = "model.";
   /// Its config's intermediate_size is the width of an expert.
   bool intermediate_is_experts = false;
@@ -175,11 +194,5 @@ const Family* find_family(std::string_view model_type);
 std::vector<MemoryWords> memory_words_of(std::string_view model_type, std::string_view text_type);
 /// The reason why models of this type are not converted, as a sentence; empty where that is not known.
 std::string_view refusal_of(std::string_view model_type);
-
-const DenseNaming& megatron_naming();
-/// torchtitan's spellings of the models that it has.
-extern const DenseNaming kTitanGroupedNaming;
-extern const DenseNaming kTitanLatentNaming;
-extern const DenseNaming kTitanDeltaNaming;
 
 }  // namespace glu_ckpt

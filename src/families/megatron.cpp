@@ -1,4 +1,4 @@
-/// Megatron-Core's GPTModel, as torch_dist has it with TransformerEngine's modules.
+/// Megatron-Core's GPTModel and HybridModel, as torch_dist has them with TransformerEngine's modules.
 
 #include "families/shared_rows.hpp"
 
@@ -60,9 +60,9 @@ constexpr auto kMegatronDelta = std::to_array<DenseRow>({
     layer_row("self_attention.in_proj.weight.z", DenseRole::DeltaZ, kDelta),
     layer_row("self_attention.in_proj.weight.beta", DenseRole::DeltaBeta, kDelta),
     layer_row("self_attention.in_proj.weight.alpha", DenseRole::DeltaAlpha, kDelta),
-    conv_row("self_attention.conv1d.weight.query", DenseRole::ConvQ),
-    conv_row("self_attention.conv1d.weight.key", DenseRole::ConvK),
-    conv_row("self_attention.conv1d.weight.value", DenseRole::ConvV),
+    conv_row("self_attention.conv1d.weight.query", DenseRole::ConvQ, kDelta),
+    conv_row("self_attention.conv1d.weight.key", DenseRole::ConvK, kDelta),
+    conv_row("self_attention.conv1d.weight.value", DenseRole::ConvV, kDelta),
     layer_row("self_attention.A_log", DenseRole::DeltaDecay, kDelta),
     layer_row("self_attention.dt_bias", DenseRole::DeltaTimeBias, kDelta),
     layer_row("self_attention.out_norm.weight", DenseRole::DeltaNorm, kDelta),
@@ -74,7 +74,9 @@ constexpr auto kMegatronMtp = std::to_array<DenseRow>({
     mtp_row("eh_proj.weight", DenseRole::MtpProjection),
     mtp_row("final_layernorm.weight", DenseRole::MtpFinalNorm),
 });
-constexpr DenseNaming kMegatronNaming{
+}  // namespace
+
+extern constinit const DenseNaming kMegatronGptNaming{
     .name = "megatron",
     .rows = {kMegatronRows, kMegatronLatent, kMegatronDelta, kMegatronMtp},
     .layers = "decoder.layers.",
@@ -85,6 +87,52 @@ constexpr DenseNaming kMegatronNaming{
     .stacks_layers = true,
     .pads_vocabulary = true,
 };
+
+namespace {
+
+constexpr auto kMegatronHybrid = std::to_array<DenseRow>({
+    model_row("embedding.word_embeddings.weight", DenseRole::Embedding),
+    model_row("decoder.final_norm.weight", DenseRole::FinalNorm),
+    model_row("output_layer.weight", DenseRole::Head),
+    layer_row("self_attention.linear_qkv.layer_norm_weight", DenseRole::AttentionNorm, kGrouped),
+    layer_row("mixer.in_proj.layer_norm_weight", DenseRole::AttentionNorm, kMamba),
+    layer_row("pre_mlp_layernorm.weight", DenseRole::MlpNorm, kExperts),
+    layer_row("mlp.linear_fc1.layer_norm_weight", DenseRole::MlpNorm, kDense),
+    fused_row("self_attention.linear_qkv.weight", kQkv, Groups::KvHeads, kGrouped),
+    layer_row("self_attention.linear_proj.weight", DenseRole::AttentionOut, kGrouped),
+    layer_row("mlp.linear_fc1.weight", DenseRole::MlpUp, kDense),
+    layer_row("mlp.linear_fc2.weight", DenseRole::MlpDown, kDense),
+    layer_row("mlp.router.weight", DenseRole::Router, kExperts),
+    optional_row("mlp.router.expert_bias", DenseRole::CorrectionBias, kExperts),
+    layer_row("mlp.fc1_latent_proj.weight", DenseRole::ExpertsDown, kExperts | kExpertLatent),
+    layer_row("mlp.fc2_latent_proj.weight", DenseRole::ExpertsUp, kExperts | kExpertLatent),
+});
+constexpr auto kMegatronMamba = std::to_array<DenseRow>({
+    layer_row("mixer.in_proj.weight.z", DenseRole::MambaZ, kMamba),
+    layer_row("mixer.in_proj.weight.x", DenseRole::MambaX, kMamba),
+    layer_row("mixer.in_proj.weight.B", DenseRole::MambaB, kMamba),
+    layer_row("mixer.in_proj.weight.C", DenseRole::MambaC, kMamba),
+    layer_row("mixer.in_proj.weight.dt", DenseRole::MambaTime, kMamba),
+    conv_row("mixer.conv1d.{K}.x", DenseRole::MambaConvX, kMamba),
+    conv_row("mixer.conv1d.{K}.B", DenseRole::MambaConvB, kMamba),
+    conv_row("mixer.conv1d.{K}.C", DenseRole::MambaConvC, kMamba),
+    layer_row("mixer.A_log", DenseRole::MambaDecay, kMamba),
+    layer_row("mixer.D", DenseRole::MambaSkip, kMamba),
+    layer_row("mixer.dt_bias", DenseRole::MambaTimeBias, kMamba),
+    layer_row("mixer.norm.weight", DenseRole::MambaNorm, kMamba),
+    layer_row("mixer.out_proj.weight", DenseRole::MambaOut, kMamba),
+});
+
+}  // namespace
+
+extern constinit const DenseNaming kMegatronHybridNaming{
+    .name = "megatron",
+    .rows = {kMegatronHybrid, kMegatronMamba},
+    .layers = "decoder.layers.",
+    .pads_vocabulary = true,
+};
+
+namespace {
 
 constexpr auto kMegatronExperts = std::to_array<Naming>({
     // Megatron-Core TEGroupedMLP, state_dict keys. Nothing on disk says in which order FC1's rows are.
@@ -141,7 +189,5 @@ constexpr auto kMegatronExperts = std::to_array<Naming>({
 
 extern const Knowledge k_megatron;
 constinit const Knowledge k_megatron{.experts = kMegatronExperts};
-
-const DenseNaming& megatron_naming() { return kMegatronNaming; }
 
 }  // namespace glu_ckpt

@@ -112,8 +112,8 @@ constexpr DenseRow fused_row(std::string_view key, const DenseRole (&roles)[N], 
   for (std::size_t i = 0; i < N; ++i) row.roles[i] = roles[i];
   return row;
 }
-constexpr DenseRow conv_row(std::string_view key, DenseRole role) {
-  return {Place::Layer, key, {role}, 1, kDelta, false, Groups::One, Form::Conv};
+constexpr DenseRow conv_row(std::string_view key, DenseRole role, int when) {
+  return {Place::Layer, key, {role}, 1, when, false, Groups::One, Form::Conv};
 }
 
 // ---- Hugging Face -----------------------------------------------------------------------------

@@ -491,6 +491,7 @@ void write_indexers(ArgsWriter& args, const ArgRow& row) {
 // ---- rotary embedding -------------------------------------------------------------------------
 
 void write_positions_of_heads(ArgsWriter& args, const ArgRow& row) {
+  if (args.family().hybrid) return args.add(row.argument, "none");
   const bool yarn = rope_type(args) == "yarn";
   args.add(row.argument, yarn && !args.is_latent() ? "yarn" : "rope");
   const double theta = args.needed(rope_number(args, "rope_theta", "rope_theta"), "rope_theta");

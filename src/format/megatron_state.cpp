@@ -36,9 +36,10 @@ PickleRef add_dict(PickleGraph& graph, const std::vector<std::pair<std::string, 
 
 /// The module whose parameter a key is; empty where it is a parameter of no module of TransformerEngine.
 std::string module_of(const std::string& key) {
-  static constexpr std::array<std::string_view, 5> kParameters = {".weight", ".bias", ".layer_norm_weight",
-                                                                  ".weight.query", ".softmax_offset"};
-  static constexpr std::array<std::string_view, 4> kOthers = {".router", ".word_embeddings", "output_layer", ".conv1d"};
+  static constexpr std::array<std::string_view, 6> kParameters = {".weight",       ".bias",     ".layer_norm_weight",
+                                                                  ".weight.query", ".weight.z", ".softmax_offset"};
+  static constexpr std::array<std::string_view, 5> kOthers = {".router", ".word_embeddings", "output_layer", ".conv1d",
+                                                              ".mixer.norm"};
   for (const std::string_view parameter : kParameters) {
     if (!key.ends_with(parameter)) continue;
     std::string module = key.substr(0, key.size() - parameter.size());
@@ -68,6 +69,12 @@ std::vector<NamedObject> extra_states(const std::vector<OutputTensor>& tensors) 
   const i64 bytes = std::ssize(zip);
   const auto store = std::make_shared<const OneObject>(std::move(zip));
   std::set<std::string> names;
+  // A HybridModel asks for the head's entry, a GPTModel leaves it out.
+  const auto has = [&](std::string_view name) {
+    return std::ranges::find(tensors, name, &OutputTensor::name) != tensors.end();
+  };
+  if (has("decoder.final_norm.weight") && has("output_layer.weight"))
+    names.insert("output_layer._extra_state/shard_0_1");
   for (const OutputTensor& tensor : tensors) {
     if (tensor.name.starts_with(kUnknownPrefix)) continue;
     const std::string module = module_of(tensor.name);

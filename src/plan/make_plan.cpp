@@ -181,7 +181,7 @@ bool is_megatron(std::string_view naming) { return naming.starts_with("megatron"
 
 /// The spelling of the rest of a model whose experts get naming `to`; null where the family has none.
 const DenseNaming* dense_naming_for(const std::string& to, const Architecture& architecture) {
-  if (is_megatron(to)) return &megatron_naming();
+  if (is_megatron(to)) return architecture.family->megatron;
   const Family& family = *architecture.family;
   if (to.starts_with("torchtitan")) return family.torchtitan;
   return spells_experts_of(architecture, to) ? &family.naming : nullptr;

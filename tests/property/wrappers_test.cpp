@@ -26,6 +26,8 @@ std::string config_of(std::string_view model_type) {
     "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 14, "kv_lora_rank": 16, "first_k_dense_replace": 1,
     "q_lora_rank": 18, "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 4,
     "linear_value_head_dim": 7, "linear_conv_kernel_dim": 4,
+    "index_n_heads": 3, "index_head_dim": 11, "mamba_num_heads": 8, "mamba_head_dim": 5, "n_groups": 2,
+    "ssm_state_size": 13, "conv_kernel": 4, "layers_block_type": ["mamba", "moe", "attention"],
     "layer_types": ["linear_attention", "linear_attention", "full_attention"], "moe_layers": [1, 2]})";
 }
 
@@ -75,7 +77,7 @@ class Writer {
 
   void add_experts(i64 layer) {
     const i64 experts = architecture_.num_experts, width = architecture_.expert_width;
-    const i64 hidden = architecture_.extent(Dim::Hidden);
+    const i64 hidden = architecture_.expert_hidden;
     const std::string prefix =
         print_layer_prefix(*spelled_.dense, spelled_.root, "decoder", layer, architecture_.layers);
     const PartNames& names = part_names(naming_, ExpertSet::Routed, spelled_.form);
@@ -87,7 +89,9 @@ class Writer {
         add(prefix + print_part(part, TensorKind::Weight, fmt::format("{}", expert)), {a, b});
     };
     if (spelled_.fused) {
-      add_part(names.gate_up, 2 * width, hidden);
+      add_part(names.gate_up, (architecture_.family->ungated ? 1 : 2) * width, hidden);
+    } else if (architecture_.family->ungated) {
+      add_part(names.up, width, hidden);
     } else {
       add_part(names.gate, width, hidden);
       add_part(names.up, width, hidden);
@@ -107,10 +111,12 @@ std::vector<Spelled> spellings_of(const Architecture& architecture) {
   const std::string hub(family.expert_naming);
   std::vector<Spelled> all;
   const Experts form = family.packed_experts ? Experts::Grouped : Experts::Indexed;
-  for (const std::string_view root : {"model.", "model.language_model.", "language_model.model."})
+  std::vector<std::string_view> roots = {"model.", "model.language_model.", "language_model.model."};
+  if (family.root != roots[0]) roots = {family.root};
+  for (const std::string_view root : roots)
     all.push_back({&family.naming, std::string(root), hub, form, family.packed_experts});
-  all.push_back({&megatron_naming(), "", "megatron-dist", Experts::Grouped, true});
-  all.push_back({&megatron_naming(), "", "megatron", Experts::Indexed, true});
+  all.push_back({family.megatron, "", "megatron-dist", Experts::Grouped, true});
+  all.push_back({family.megatron, "", "megatron", Experts::Indexed, true});
   if (family.torchtitan != nullptr) all.push_back({family.torchtitan, "", "torchtitan", Experts::Grouped, false});
   const std::pair<std::string_view, std::string_view> router{".block_sparse_moe.gate.weight", ".mlp.gate.weight"};
   if (hub == "hf:mixtral") all.push_back({&family.naming, "model.", "hf:mixtral-v5", Experts::Grouped, true, router});

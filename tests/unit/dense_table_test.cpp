@@ -24,7 +24,9 @@ std::string config_of(std::string_view model_type, bool q_lora = true) {
     "intermediate_size_mlp": 46, "moe_intermediate_size": 26, "num_experts": 5, "n_shared_experts": 1,
     "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 14, "kv_lora_rank": 16, "first_k_dense_replace": 1,)" +
          (q_lora ? R"("q_lora_rank": 18,)" : R"("q_lora_rank": null,)") + R"(
-    "index_n_heads": 3, "index_head_dim": 11, "index_topk_freq": 2, "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 4, "linear_value_head_dim": 7,
+    "index_n_heads": 3, "index_head_dim": 11, "index_topk_freq": 2, "mamba_num_heads": 8,
+    "mamba_head_dim": 5, "n_groups": 2, "ssm_state_size": 13, "conv_kernel": 4, "moe_latent_size": 22,
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"], "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 4, "linear_value_head_dim": 7,
     "linear_conv_kernel_dim": 4, "layer_types": ["linear_attention", "linear_attention", "linear_attention",
     "full_attention"], "moe_layers": [1, 2, 3]})";
 }
@@ -41,7 +43,7 @@ std::vector<std::shared_ptr<const Architecture>> all_architectures() {
 }
 
 std::vector<const DenseNaming*> namings_of(const Architecture& architecture) {
-  std::vector<const DenseNaming*> namings{&architecture.family->naming, &megatron_naming()};
+  std::vector<const DenseNaming*> namings{&architecture.family->naming, architecture.family->megatron};
   if (architecture.family->torchtitan != nullptr) namings.push_back(architecture.family->torchtitan);
   return namings;
 }
