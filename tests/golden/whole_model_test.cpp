@@ -105,10 +105,10 @@ std::vector<std::string> whole_families() {
   return names;
 }
 
-/// What a user says about keys of Megatron-Core that nobody recorded anything of.
-SourceAnswers contiguous_answers() {
+/// What a user says about keys of Megatron-Core that nobody recorded anything of; nothing, of experts without a gate.
+SourceAnswers contiguous_answers(bool gated = true) {
   SourceAnswers answers;
-  answers.glu = answers.shared_glu = support::contiguous();
+  if (gated) answers.glu = answers.shared_glu = support::contiguous();
   return answers;
 }
 
@@ -203,7 +203,11 @@ TEST_P(WholeFamily, InterleavedComesBack) {
   ConvertOptions options = to("megatron");
   options.to.glu = support::interleaved(4);
   const auto hf = open_source(source());
-  if (support::recognize_source(*hf).layout.shared_glu) options.to.shared_glu = support::interleaved(4);
+  const LayoutAnswers layout = support::recognize_source(*hf).layout;
+  if (layout.glu.kind == Glu::Kind::None)
+    return expect_error(
+        ErrorCode::NotGated, [&] { glu_ckpt::convert(source(), temp_ / "away", options); }, "have no gate");
+  if (layout.shared_glu) options.to.shared_glu = support::interleaved(4);
   ASSERT_NO_FATAL_FAILURE(there_and_back(options));
   EXPECT_FALSE(same_tensors(truth_and_unknown(), read_tensors(temp_ / "away")));
 }
@@ -220,15 +224,17 @@ TEST_P(WholeFamily, TruthBecomesTheModel) {
   // alike, it knows them by one key for all layers, too.
   std::vector<MemoryTensor> model = read_tensors(source());
   const std::vector<std::string> beside = unknown();
+  const auto hf = open_source(source());
+  const SourceAnswers answers = contiguous_answers(support::recognize_source(*hf).layout.glu.kind != Glu::Kind::None);
   std::erase_if(model, [&](const auto& tensor) { return std::ranges::find(beside, tensor.name) != beside.end(); });
   write_checkpoint(temp_ / "model", model, read_text(source() / "config.json"));
   for (const Tensors& tensors : {truth(), read_tensors(home() / "truth.safetensors")}) {
     fs::remove_all(temp_ / "truth");
     fs::remove_all(temp_ / "back");
     write_checkpoint(temp_ / "truth", tensors, read_text(source() / "config.json"));
-    EXPECT_EQ(digest_text(temp_ / "truth", contiguous_answers()), digest_text(temp_ / "model"));
+    EXPECT_EQ(digest_text(temp_ / "truth", answers), digest_text(temp_ / "model"));
     ConvertOptions options = to_target("hf");
-    options.from = contiguous_answers();
+    options.from = answers;
     glu_ckpt::convert(temp_ / "truth", temp_ / "back", options);
     EXPECT_TRUE(verify(temp_ / "model", temp_ / "back").equal);
   }

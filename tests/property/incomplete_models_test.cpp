@@ -34,7 +34,7 @@ constexpr i64 kDeltaKeys = 2, kDeltaValues = 4, kDeltaKey = 6, kDeltaValue = 7, 
 constexpr i64 kDeltaWide = kDeltaValues * kDeltaValue, kDeltaQkv = 2 * kDeltaKeys * kDeltaKey + kDeltaWide;
 
 /// The layers that have a tensor.
-enum class In { Every, Dense, Experts, Delta, Full };
+enum class In { Every, Dense, Experts, Delta, Full, Mamba };
 
 struct Line {
   /// Behind "model.layers.N."; {E} is the number of an expert.
@@ -61,7 +61,9 @@ struct Written {
   /// It is numbered on from the last layer, as DeepSeek's.
   /// The last norm of its one layer of MTP; empty where it has none.
   std::string mtp_norm{};
-  std::string embedding = "model.embed_tokens.weight";
+  std::string embedding = "embed_tokens.weight", final_norm = "norm.weight", root = "model.";
+  /// Its layers are one of Mamba, one of experts, one of attention and one dense one.
+  bool is_hybrid = false;
 };
 
 const Lines kNorms = {{"input_layernorm.weight", {kHidden}}, {"post_attention_layernorm.weight", {kHidden}}};
@@ -81,6 +83,11 @@ const Lines kWholeQueries = {{"self_attn.q_proj.weight", {kHeads * (kNope + kRop
 const Lines kLatentQueries = {{"self_attn.q_a_proj.weight", {kQRank, kHidden}},
                               {"self_attn.q_a_layernorm.weight", {kQRank}},
                               {"self_attn.q_b_proj.weight", {kHeads * (kNope + kRope), kQRank}}};
+const Lines kIndexer = {{"self_attn.indexer.wq_b.weight", {3 * 11, kQRank}},
+                        {"self_attn.indexer.wk.weight", {11, kHidden}},
+                        {"self_attn.indexer.k_norm.weight", {11}},
+                        {"self_attn.indexer.k_norm.bias", {11}},
+                        {"self_attn.indexer.weights_proj.weight", {3, kHidden}}};
 const Lines kRouter = {{"mlp.gate.weight", {kNumExperts, kHidden}, In::Experts}};
 const Lines kCorrection = {{"mlp.gate.e_score_correction_bias", {kNumExperts}, In::Experts}};
 
@@ -112,6 +119,31 @@ const Lines kFullAttention = {{"self_attn.q_proj.weight", {2 * kQ, kHidden}, In:
                               {"linear_attn.norm.weight", {kDeltaValue}, In::Delta},
                               {"linear_attn.out_proj.weight", {kHidden, kDeltaWide}, In::Delta}};
 
+constexpr i64 kMamba = 7 * 5, kMambaStates = 2 * 13, kMambaConv = kMamba + 2 * kMambaStates, kLatentWidth = 19;
+const Lines kMixers = {{"norm.weight", {kHidden}},
+                       {"mixer.in_proj.weight", {kMamba + kMambaConv + 7, kHidden}, In::Mamba},
+                       {"mixer.conv1d.weight", {kMambaConv, 1, 4}, In::Mamba},
+                       {"mixer.conv1d.bias", {kMambaConv}, In::Mamba},
+                       {"mixer.A_log", {7}, In::Mamba},
+                       {"mixer.D", {7}, In::Mamba},
+                       {"mixer.dt_bias", {7}, In::Mamba},
+                       {"mixer.norm.weight", {kMamba}, In::Mamba},
+                       {"mixer.out_proj.weight", {kHidden, kMamba}, In::Mamba},
+                       {"mixer.gate.weight", {kNumExperts, kHidden}, In::Experts},
+                       {"mixer.gate.e_score_correction_bias", {kNumExperts}, In::Experts},
+                       {"mixer.fc1_latent_proj.weight", {kLatentWidth, kHidden}, In::Experts},
+                       {"mixer.fc2_latent_proj.weight", {kHidden, kLatentWidth}, In::Experts},
+                       {"mixer.experts.{E}.up_proj.weight", {kWidth, kLatentWidth}, In::Experts},
+                       {"mixer.experts.{E}.down_proj.weight", {kLatentWidth, kWidth}, In::Experts},
+                       {"mixer.shared_experts.up_proj.weight", {kWidth, kHidden}, In::Experts},
+                       {"mixer.shared_experts.down_proj.weight", {kHidden, kWidth}, In::Experts},
+                       {"mixer.q_proj.weight", {kQ, kHidden}, In::Full},
+                       {"mixer.k_proj.weight", {kKv, kHidden}, In::Full},
+                       {"mixer.v_proj.weight", {kKv, kHidden}, In::Full},
+                       {"mixer.o_proj.weight", {kHidden, kQ}, In::Full},
+                       {"mixer.up_proj.weight", {kDenseWidth, kHidden}, In::Dense},
+                       {"mixer.down_proj.weight", {kHidden, kDenseWidth}, In::Dense}};
+
 const std::string kDeltaFields =
     R"("num_experts": 3, "moe_intermediate_size": 14, "shared_expert_intermediate_size": 14,
   "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 7,
@@ -120,6 +152,7 @@ const std::string kDeltaFields =
 const std::string kLatentFields = R"("num_key_value_heads": 4, "intermediate_size": 22, "moe_intermediate_size": 14,
   "n_routed_experts": 3, "n_shared_experts": 2, "first_k_dense_replace": 1, "kv_lora_rank": 17, "qk_nope_head_dim": 12,
   "qk_rope_head_dim": 8, "v_head_dim": 16, "n_group": 1, "topk_group": 1)";
+const std::string kIndexerFields = R"(, "q_lora_rank": 18, "index_n_heads": 3, "index_head_dim": 11, "index_topk": 5)";
 const std::string kGlmFields = R"("intermediate_size": 22, "moe_intermediate_size": 14, "n_routed_experts": 3,
   "n_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1)";
 
@@ -147,11 +180,19 @@ std::vector<Written> all_families() {
        kNorms + kLatents + kWholeQueries + kRouter + kEach + kTwoShared + kDenseMlp, 3, 1},
       {"deepseek_v3", kLatentFields + R"(, "q_lora_rank": 18, "num_nextn_predict_layers": 1)", latent + sigmoid, 3, 1,
        false, kMtpNorm},
+      {"deepseek_v32", kLatentFields + kIndexerFields, latent + kIndexer + sigmoid, 3, 1},
+      {"glm_moe_dsa", kLatentFields + kIndexerFields + R"(, "num_nextn_predict_layers": 1)",
+       latent + kIndexer + sigmoid, 3, 1, false, kMtpNorm},
       {"kimi_k2", kLatentFields + R"(, "q_lora_rank": 18)", latent + sigmoid, 3, 1},
       {"sarvam_mla", kLatentFields + R"(, "q_lora_rank": 18)", latent + sigmoid, 3, 1},
       {"glm4_moe_lite", kLatentFields + R"(, "q_lora_rank": 18)", latent + sigmoid, 3, 1},
       {"glm4_moe", kGlmFields + R"(, "attention_bias": true, "use_qk_norm": true, "num_nextn_predict_layers": 1)",
        usual + kBiases + kHeadNorms + sigmoid, 3, 1, false, kMtpNorm},
+      {"nemotron_h",
+       R"("intermediate_size": 22, "moe_intermediate_size": 14, "n_routed_experts": 3, "n_groups": 2,
+          "moe_shared_expert_intermediate_size": 14, "moe_latent_size": 19, "mamba_num_heads": 7, "mamba_head_dim": 5,
+          "ssm_state_size": 13, "conv_kernel": 4, "hybrid_override_pattern": "ME*-")",
+       kMixers, 4, 0, false, "", "embeddings.weight", "norm_f.weight", "backbone.", true},
       {"dots1", kGlmFields, usual + kHeadNorms + sigmoid, 3, 1},
       {"solar_open", R"("moe_intermediate_size": 14, "n_routed_experts": 3, "n_shared_experts": 2)",
        usual + kRouter + kCorrection + kEach + kTwoShared},
@@ -177,7 +218,7 @@ std::vector<Written> all_families() {
                  {"attention.query_layernorm.weight", {kHead}},
                  {"attention.key_layernorm.weight", {kHead}},
                  {"mlp.gate.expert_bias", {kNumExperts}, In::Experts}},
-       3, 1, false, "final_layernorm.weight", "model.word_embeddings.weight"},
+       3, 1, false, "final_layernorm.weight", "word_embeddings.weight"},
       {"ernie4_5_moe",
        R"("intermediate_size": 22, "moe_intermediate_size": 14, "moe_num_experts": 3, "moe_k": 2,
           "moe_num_shared_experts": 2, "moe_layer_start_index": 1)",
@@ -223,14 +264,20 @@ std::vector<Written> all_families() {
 }
 
 std::string config_of(const Written& model) {
-  return fmt::format(R"({{"model_type": "{}", "num_hidden_layers": {}, "hidden_size": 24, "num_attention_heads": 4,
+  return fmt::format(R"({{"model_type": "{}", {}"hidden_size": 24, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 50, "tie_word_embeddings": false,
     "num_experts_per_tok": 2, {}}})",
-                     model.type, model.layers, model.fields);
+                     model.type,
+                     // The list of mixers alone says how many layers a hybrid model has.
+                     model.is_hybrid ? std::string() : fmt::format("\"num_hidden_layers\": {}, ", model.layers),
+                     model.fields);
 }
 
 bool is_in(const Written& model, i64 layer, In in) {
+  if (model.is_hybrid && in != In::Every)
+    return in == std::array{In::Mamba, In::Experts, In::Full, In::Dense}[static_cast<std::size_t>(layer)];
   switch (in) {
+    case In::Mamba: return false;
     case In::Every: return true;
     case In::Dense: return layer < model.dense_layers;
     case In::Experts: return layer >= model.dense_layers;
@@ -240,29 +287,30 @@ bool is_in(const Written& model, i64 layer, In in) {
   return true;
 }
 
-std::string layer_prefix(i64 layer) { return fmt::format("model.layers.{}.", layer); }
+std::string layer_prefix(const Written& model, i64 layer) { return fmt::format("{}layers.{}.", model.root, layer); }
 
 Tensors tensors_of(const Written& model) {
   Tensors tensors;
   const auto add = [&](const std::string& name, const Shape& shape) {
     tensors.push_back({name, Dtype::BF16, shape, {}});
   };
-  add(model.embedding, {kWords, kHidden});
+  add(model.root + model.embedding, {kWords, kHidden});
   for (i64 layer = 0; layer < model.layers + (model.mtp_norm.empty() ? 0 : 1); ++layer)
     for (const Line& line : model.lines) {
       if (!is_in(model, layer, line.in)) continue;
       const std::size_t mark = line.name.find("{E}");
-      if (mark == line.name.npos) add(layer_prefix(layer) + line.name, line.shape);
+      if (mark == line.name.npos) add(layer_prefix(model, layer) + line.name, line.shape);
       for (i64 expert = 0; mark != line.name.npos && expert < kNumExperts; ++expert)
-        add(layer_prefix(layer) + std::string(line.name).replace(mark, 3, fmt::format("{}", expert)), line.shape);
+        add(layer_prefix(model, layer) + std::string(line.name).replace(mark, 3, fmt::format("{}", expert)),
+            line.shape);
     }
   if (!model.mtp_norm.empty()) {
-    const std::string prefix = layer_prefix(model.layers);
+    const std::string prefix = layer_prefix(model, model.layers);
     for (const std::string& norm : {std::string("enorm.weight"), std::string("hnorm.weight"), model.mtp_norm})
       add(prefix + norm, {kHidden});
     add(prefix + "eh_proj.weight", {kHidden, 2 * kHidden});
   }
-  add("model.norm.weight", {kHidden});
+  add(model.root + model.final_norm, {kHidden});
   add("lm_head.weight", {kWords, kHidden});
   return tensors;
 }
@@ -357,9 +405,11 @@ bool is_expert(const std::string& name) {
 
 /// The names of which one must be in a problem: the tensor's own, or the layer's of an expert's.
 std::vector<std::string> named(const std::string& tensor) {
-  if (!tensor.starts_with("model.layers.") || !is_expert(tensor)) return {"'" + tensor + "'"};
-  const std::size_t layer = tensor.find('.', sizeof("model.layers.") - 1);
-  return {tensor, tensor.substr(0, layer) + ".", "layer " + tensor.substr(13, layer - 13), "layer mtp."};
+  constexpr std::string_view kLayers = ".layers.";
+  const std::size_t layers = tensor.find(kLayers);
+  if (layers == tensor.npos || !is_expert(tensor)) return {"'" + tensor + "'"};
+  const std::size_t number = layers + kLayers.size(), end = tensor.find('.', number);
+  return {tensor, tensor.substr(0, end) + ".", "layer " + tensor.substr(number, end - number), "layer mtp."};
 }
 
 TEST_F(IncompleteModels, EveryFamilyIsWrittenHere) {
@@ -384,7 +434,7 @@ TEST_F(IncompleteModels, WholeOnesLoad) {
       expect_sound(model.type + ", of another dtype");
     }
     for (i64 layer = 0; layer < model.layers; ++layer)
-      tensors.push_back({layer_prefix(layer) + "self_attn.rotary_emb.inv_freq", Dtype::F32, {kHead / 2}, {}});
+      tensors.push_back({layer_prefix(model, layer) + "self_attn.rotary_emb.inv_freq", Dtype::F32, {kHead / 2}, {}});
     write(tensors, config);
     expect_sound(model.type + ", with buffers");
     write(without(tensors_of(model), "lm_head"), replaced(config, "embeddings\": false", "embeddings\": true"));
@@ -441,19 +491,20 @@ TEST_F(IncompleteModels, LayersAndExpertsAreCounted) {
     const std::string config = config_of(model);
     const Tensors whole = tensors_of(model);
     for (i64 layer = 0; layer < model.layers; ++layer) {
-      write(without(whole, layer_prefix(layer)), config);
+      write(without(whole, layer_prefix(model, layer)), config);
       expect_broken(fmt::format("{}: no layer {}", model.type, layer),
                     {fmt::format("layer {}", layer), fmt::format("layers {} to", layer)});
-      if (layer < model.dense_layers) continue;
+      if (!is_in(model, layer, In::Experts)) continue;
       Tensors tensors = whole;
       const auto is_of_layer = [&](const MemoryTensor& tensor) {
-        return tensor.name.starts_with(layer_prefix(layer)) && (tensor.name.find(".experts.") != tensor.name.npos ||
-                                                                tensor.name.find("put_linear") != tensor.name.npos);
+        return tensor.name.starts_with(layer_prefix(model, layer)) &&
+               (tensor.name.find(".experts.") != tensor.name.npos ||
+                tensor.name.find("put_linear") != tensor.name.npos);
       };
       std::erase_if(tensors, is_of_layer);
       write(tensors, config);
       expect_broken(fmt::format("{}: no experts in layer {}", model.type, layer),
-                    {layer_prefix(layer).substr(0, 14), fmt::format("layer {}", layer)});
+                    {layer_prefix(model, layer), fmt::format("layer {}", layer)});
       tensors = whole;
       std::erase_if(tensors, [&](const MemoryTensor& tensor) {
         return is_of_layer(tensor) &&
@@ -462,12 +513,13 @@ TEST_F(IncompleteModels, LayersAndExpertsAreCounted) {
       if (tensors.size() == whole.size()) continue;
       write(tensors, config);
       expect_broken(fmt::format("{}: one expert less in layer {}", model.type, layer),
-                    {layer_prefix(layer), fmt::format("layer {}", layer)});
+                    {layer_prefix(model, layer), fmt::format("layer {}", layer)});
     }
     const std::pair<std::string, std::string> changes[] = {
         {fmt::format("\"num_hidden_layers\": {}", model.layers),
          fmt::format("\"num_hidden_layers\": {}", model.layers + 1)},
         {"\"hidden_size\": 24", "\"hidden_size\": 26"},
+        {"\"moe_latent_size\": 19", "\"moe_latent_size\": 20"},
         {"\"vocab_size\": 50", "\"vocab_size\": 51"},
         {"\"num_experts\": 3", "\"num_experts\": 4"},
         {"n_routed_experts\": 3", "n_routed_experts\": 2"},

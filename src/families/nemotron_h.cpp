@@ -1,0 +1,129 @@
+/// Nemotron-H with experts, of Nemotron 3: each layer is one mixer, and no MLP has a gate.
+
+#include "core/fail.hpp"
+#include "families/shared_args.hpp"
+#include "families/shared_rows.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr auto kNemotronExperts = std::to_array<Naming>({
+    // Squared ReLU, no gate.
+    {.name = "hf:nemotron_h",
+     .stacks = kNemotronStacks,
+     .indexed = kMixerIndexed,
+     .grouped = kMixerGrouped,
+     .shared = kMixerShared,
+     .native_indexed_split = true,
+     .native_grouped_split = true,
+     .router = "mixer.gate.weight"},
+});
+
+constexpr DenseRole kInProjection[] = {DenseRole::MambaZ, DenseRole::MambaX, DenseRole::MambaB, DenseRole::MambaC,
+                                       DenseRole::MambaTime};
+constexpr DenseRole kConvolution[] = {DenseRole::MambaConvX, DenseRole::MambaConvB, DenseRole::MambaConvC};
+
+constexpr DenseRow biased(DenseRow row) {
+  row.biased = true;
+  return row;
+}
+
+constexpr auto kNemotronRows = std::to_array<DenseRow>({
+    model_row("embeddings.weight", DenseRole::Embedding),
+    model_row("norm_f.weight", DenseRole::FinalNorm),
+    model_row("/lm_head.weight", DenseRole::Head),
+    layer_row("norm.weight", DenseRole::AttentionNorm, kMamba | kGrouped),
+    layer_row("norm.weight", DenseRole::MlpNorm, kDense | kExperts),
+    layer_row("mixer.q_proj.weight", DenseRole::Q, kGrouped),
+    layer_row("mixer.k_proj.weight", DenseRole::K, kGrouped),
+    layer_row("mixer.v_proj.weight", DenseRole::V, kGrouped),
+    layer_row("mixer.o_proj.weight", DenseRole::AttentionOut, kGrouped),
+    fused_row("mixer.in_proj.weight", kInProjection, Groups::One, kMamba),
+    biased(fused_row("mixer.conv1d.{K}", kConvolution, Groups::One, kMamba, Form::Conv)),
+    layer_row("mixer.A_log", DenseRole::MambaDecay, kMamba),
+    layer_row("mixer.D", DenseRole::MambaSkip, kMamba),
+    layer_row("mixer.dt_bias", DenseRole::MambaTimeBias, kMamba),
+    layer_row("mixer.norm.weight", DenseRole::MambaNorm, kMamba),
+    layer_row("mixer.out_proj.weight", DenseRole::MambaOut, kMamba),
+    layer_row("mixer.up_proj.weight", DenseRole::MlpUp, kDense),
+    layer_row("mixer.down_proj.weight", DenseRole::MlpDown, kDense),
+    layer_row("mixer.gate.weight", DenseRole::Router, kExperts),
+    optional_row("mixer.gate.e_score_correction_bias", DenseRole::CorrectionBias, kExperts),
+    layer_row("mixer.fc1_latent_proj.weight", DenseRole::ExpertsDown, kExperts | kExpertLatent),
+    layer_row("mixer.fc2_latent_proj.weight", DenseRole::ExpertsUp, kExperts | kExpertLatent),
+});
+
+[[noreturn]] void fail_arguments(std::string_view field, std::string_view value, std::string_view always) {
+  fail(ErrorCode::NoMap, {},
+       "config.json: {} is {}, but Megatron-Core's HybridModel has {}, and no argument changes it", field, value,
+       always);
+}
+
+/// Refuses what Megatron-Core's mixers always have, or never.
+void write_mixers(ArgsWriter& args, const ArgRow& row) {
+  std::string letters;
+  for (const LayerKind kind : args.model.kinds)
+    letters += kind.attention == Attention::Mamba     ? 'M'
+               : kind.attention == Attention::Grouped ? '*'
+               : kind.mlp == Mlp::Dense               ? '-'
+                                                      : 'E';
+  args.add(row.argument, letters);
+  constexpr i64 kKernel = 4;
+  if (const i64 kernel = args.model.extent(Dim::MambaKernel); kernel != kKernel)
+    fail_arguments("conv_kernel", fmt::format("{}", kernel), "4");
+  for (const std::string_view field : {"use_bias", "mamba_proj_bias", "attention_bias", "mlp_bias"})
+    if (args.config.flag({field}).value_or(false)) fail_arguments(field, "true", "no such bias");
+  if (!args.config.flag({"use_conv_bias"}).value_or(true)) fail_arguments("use_conv_bias", "false", "that bias");
+  constexpr double kEpsilon = 1e-5;
+  if (const double epsilon = args.needed_number("layer_norm_epsilon"); epsilon != kEpsilon)
+    args.warn("layer_norm_epsilon is {}, but the norm inside of Megatron-Core's Mamba has 1e-05: logits differ",
+              float_text(epsilon));
+}
+
+void write_squared_relu(ArgsWriter& args, const ArgRow& row) {
+  args.flag(row.argument);
+  args.flag("disable_bias_linear");
+  if (const std::string act = args.config.text({row.field}); !act.empty() && act != "relu2")
+    args.warn("{} is '{}'; --squared-relu computes relu2", row.field, act);
+}
+
+void write_latent_experts(ArgsWriter& args, const ArgRow& row) {
+  if (const i64 width = args.model.extent(Dim::ExpertLatent); width > 0) args.add(row.argument, width);
+}
+
+constexpr auto kNemotronArgs = std::to_array<ArgRow>({
+    {"layers_block_type", "hybrid_layer_pattern", write_mixers},
+    {"mlp_hidden_act", "squared_relu", write_squared_relu},
+    {"mamba_num_heads", "mamba_num_heads", write_extent<Dim::MambaHeads>},
+    {"mamba_head_dim", "mamba_head_dim", write_integer},
+    {"n_groups", "mamba_num_groups", write_integer},
+    {"ssm_state_size", "mamba_state_dim", write_integer},
+    {"n_routed_experts", "num_experts", write_num_experts},
+    {"moe_latent_size", "moe_latent_size", write_latent_experts},
+});
+
+constexpr auto kNemotronFamilies = std::to_array<Family>({
+    {.model_type = "nemotron_h",
+     .naming = {.name = "hf", .rows = {kNemotronRows}, .layers = "layers."},
+     .args = {kModelArgs, kGroupedArgs, kNemotronArgs, kTwoWidthArgs, kTopkArgs},
+     .expert_naming = "hf:nemotron_h",
+     .megatron = &kMegatronHybridNaming,
+     .hybrid = true,
+     .ungated = true,
+     .shared_width_field = "moe_shared_expert_intermediate_size",
+     .words = {{{"rms_norm_eps", "layer_norm_epsilon"}}},
+     .root = "backbone.",
+     .corrected_router = true,
+     .megatron_versions = "0.19.2 or later (its HybridModel)",
+     .defaults = R"({"num_experts_per_tok": 2, "layer_norm_epsilon": 1e-5, "max_position_embeddings": 4096,
+       "num_key_value_heads": 8, "head_dim": 128, "norm_topk_prob": true, "routed_scaling_factor": 1.0, "n_group": 1,
+       "topk_group": 1, "conv_kernel": 4, "n_groups": 8, "ssm_state_size": 128, "mamba_num_heads": 128,
+       "mamba_head_dim": 64})"},
+});
+
+}  // namespace
+
+extern const Knowledge k_nemotron_h;
+constinit const Knowledge k_nemotron_h{.experts = kNemotronExperts, .families = kNemotronFamilies};
+
+}  // namespace glu_ckpt
