@@ -87,6 +87,8 @@ using ExpertForms = std::map<std::string, ExpertForm, std::less<>>;
 struct FormerModel {
   /// The text in front of its keys.
   std::string root = "model.";
+  /// The text in front of the layers of its experts, where they are renamed alone; absent where nobody knows.
+  std::optional<std::string> expert_root;
   /// The keys of its tensors that repeat others; absent where nobody knows.
   std::optional<std::set<std::string>> copies;
   /// The dtype of its tensors that are computed; absent where nobody knows.

@@ -102,7 +102,13 @@ class TargetResolver {
         options.push_back(options_.from.option_prefix + answer);
     // The model's type may be known, and have no map.
     const bool is_nameless = hints_.config.empty() && hints_.no_config.empty();
-    const std::string_view advice = is_nameless ? "; --from-config FILE names a config.json that says it" : "";
+    const std::string_view advice =
+        is_nameless ? "; --from-config FILE names a config.json that says it"
+        : !recognition_.blocks.empty() && options.empty()
+            ? "; under the names that it has, --experts, --glu and --decode change it, verify, diff and digest read "
+              "it, "
+              "and --scope experts renames its experts alone. docs/targets.md lists the families that convert whole"
+            : "";
     throw Error(ErrorCode::NoMap, fmt::format("--to {}: {}{}", *options_.target, recognition_.no_architecture, advice))
         .with_missing_options(std::move(options));
   }
@@ -143,9 +149,10 @@ class TargetResolver {
 
   /// A model without a map goes from transformers' spelling in memory to the hub's all the same: few words differ.
   void choose_hub_of_memory(const std::string& name) {
-    if (!recognition_.in_memory) fail_no_architecture();
+    const bool experts_alone = options_.to.scope == Scope::Experts;
+    if (!recognition_.in_memory && !experts_alone) fail_no_architecture();
     const std::string& type = hints_.text_model_type.empty() ? hints_.model_type : hints_.text_model_type;
-    const std::string expert_naming = std::string(kHfPrefix) + type;
+    const std::string own = std::string(kHfPrefix) + type, expert_naming = experts_alone && name != kHf ? name : own;
     const Naming* const naming = find_naming(expert_naming);
     if (naming == nullptr || (name != kHf && name != expert_naming))
       fail(ErrorCode::NoMap, {}, "--to {}: the source's model is of type '{}'", name, type);
@@ -216,12 +223,31 @@ class TargetResolver {
     if (const std::string* root = entry_of(record, "hf_root")) target_.former.root = *root;
     // Respelled as the hub has it, a model stays inside of a multimodal one.
     if (is_from_hf() && !recognition_.dense_root.empty()) target_.former.root = recognition_.dense_root;
+    target_.former.expert_root = expert_root();
+    if (const std::string* root = entry_of(record, "hf_root"); root != nullptr && !target_.former.expert_root)
+      target_.former.expert_root = *root;
     if (const std::string* copies = entry_of(record, "hf_copies")) target_.former.copies = split(*copies);
     if (const std::string* dtype = entry_of(record, "hf_computed_dtype"))
       target_.former.computed_dtype = dtype_from_name(*dtype);
   }
 
+  /// The text in front of layers of a hub's experts, behind what is no part of their naming: "model.language_model.".
+  std::optional<std::string> expert_root() const {
+    if (!recognition_.layout.naming.starts_with(kHfPrefix) || recognition_.in_memory) return std::nullopt;
+    for (const ExpertBlock& block : recognition_.blocks)
+      if (block.stack == "decoder" && !block.is_optimizer_state()) {
+        const std::string text = block.key_prefix.substr(block.key_scope.size());
+        if (const std::size_t layers = text.find("layers."); layers != text.npos) return text.substr(0, layers);
+      }
+    return std::nullopt;
+  }
+
   void remember_former() {
+    const bool renames = target_.to.naming && !target_.to.naming->starts_with(kHfPrefix);
+    if (const auto root = expert_root(); root && renames && options_.to.scope == Scope::Experts) {
+      target_.former_record["hf_root"] = *root;
+      return;
+    }
     if (!is_from_hf()) {
       for (const auto& [key, value] : source_.record())
         if (key.starts_with(kFormerPrefix)) target_.former_record.emplace(key, value);

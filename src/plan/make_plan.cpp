@@ -173,7 +173,7 @@ std::vector<BlockTarget> make_targets(const Inventory& inventory, const Recognit
       unknown.add("", error.missing_options());
     }
   unknown.check();
-  stack_targets(inventory, from, targets, whole, former.root, to.scope);
+  stack_targets(inventory, from, targets, whole, former, to.scope);
   return targets;
 }
 
@@ -317,6 +317,7 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   FormerModel former;
   former.root.clear();
   if (to_hf) former = options.former;
+  former.expert_root = options.former.expert_root;
   const std::vector<BlockTarget> targets = make_targets(inventory, from, options.to, whole, former);
   DraftOutputs drafts;
   drafts.list.reserve(inventory.tensors.size());

@@ -157,14 +157,14 @@ void check_rest_follows(const OtherLayers& others, const Recognition& from, cons
 }  // namespace
 
 void stack_targets(const Inventory& inventory, const Recognition& from, std::vector<BlockTarget>& targets,
-                   const DenseNaming* whole, const std::string& root, Scope scope) {
+                   const DenseNaming* whole, const FormerModel& former, Scope scope) {
   // A whole model's keys always have their layer's number: those load into any GPTModel.
   if (whole == nullptr) {
     const OtherLayers others = look_at_others(inventory, from);
     LayerStacker(others, from, targets).run();
     if (scope == Scope::Model) check_rest_follows(others, from, targets);
   }
-  for (std::size_t i = 0; i < targets.size(); ++i) set_key_prefix(from.blocks[i], from, whole, root, targets[i]);
+  for (std::size_t i = 0; i < targets.size(); ++i) set_key_prefix(from.blocks[i], from, whole, former, targets[i]);
 }
 
 }  // namespace glu_ckpt

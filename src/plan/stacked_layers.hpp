@@ -12,6 +12,6 @@ namespace glu_ckpt {
 /// Decides for all blocks together and completes their targets: stacked_layers and key_prefix. `targets` are those
 /// of `from.blocks`.
 void stack_targets(const Inventory& inventory, const Recognition& from, std::vector<BlockTarget>& targets,
-                   const DenseNaming* whole, const std::string& root, Scope scope);
+                   const DenseNaming* whole, const FormerModel& former, Scope scope);
 
 }  // namespace glu_ckpt

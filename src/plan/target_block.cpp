@@ -31,14 +31,17 @@ std::string spell_stack(const StackPrefix& prefix, const std::string& stack, i64
   return !prefix.nested && stack == prefix.stack ? print_stack(prefix, number, "") : "";
 }
 
-/// The keys' text up to the expert part, in the spelling of `naming`.
-std::string renamed_prefix(const ExpertBlock& block, const Recognition& from, const Naming& naming, bool stacked) {
+/// The keys' text up to the expert part, in the spelling of `naming`: behind `root`, where layers may stand there.
+std::string renamed_prefix(const ExpertBlock& block, const Recognition& from, const Naming& naming,
+                           const std::optional<std::string>& root, bool stacked) {
+  const std::string layers = root ? *root + "layers." : std::string();
   const auto print = [&](const std::string& stack, i64 layer) -> std::string {
+    std::string found;
     for (const StackPrefix& prefix : naming.stacks)
       if (block.scope.empty() || block.scope.ends_with('/') || !prefix.anchored)
         if (const std::string text = spell_stack(prefix, stack, layer, stacked); !text.empty())
-          return block.key_scope + text;
-    return {};
+          if (found.empty() || prefix.before == layers) found = block.key_scope + text;
+    return found;
   };
   const bool appended = naming.mtp_follows_decoder && block.stack == "mtp" && from.num_hidden_layers;
   std::string text =
@@ -339,9 +342,9 @@ BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const
 }
 
 void set_key_prefix(const ExpertBlock& block, const Recognition& from, const DenseNaming* whole,
-                    const std::string& root, BlockTarget& target) {
+                    const FormerModel& former, BlockTarget& target) {
   if (whole != nullptr) {
-    target.key_prefix = print_layer_prefix(*whole, root, block.stack, block.layer, from.architecture->layers);
+    target.key_prefix = print_layer_prefix(*whole, former.root, block.stack, block.layer, from.architecture->layers);
     return;
   }
   const bool stacked = target.stacked_layers > 0;
@@ -349,7 +352,8 @@ void set_key_prefix(const ExpertBlock& block, const Recognition& from, const Den
   const bool same_layers = target.naming == from.naming || (!from.naming->in_memory_of.empty() &&
                                                             target.naming->stacks.data() == from.naming->stacks.data());
   const bool kept = same_layers && stacked == (block.stacked_layers > 0);
-  target.key_prefix = kept ? block.key_prefix : renamed_prefix(block, from, *target.naming, stacked);
+  target.key_prefix =
+      kept ? block.key_prefix : renamed_prefix(block, from, *target.naming, former.expert_root, stacked);
 }
 
 void add_block_outputs(const ExpertBlock& block, const BlockTarget& target, const Inventory& inventory,

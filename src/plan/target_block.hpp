@@ -49,9 +49,9 @@ struct BlockTarget {
 BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const TargetAnswers& to);
 
 /// Decides the key prefix, once naming and stacked_layers are settled. `whole` is the naming that the rest of the model
-/// gets, where it gets one, and `root` the text in front of its keys. Throws NoSpelling.
+/// gets, where it gets one, and `former` says what stands in front of its keys. Throws NoSpelling.
 void set_key_prefix(const ExpertBlock& block, const Recognition& from, const DenseNaming* whole,
-                    const std::string& root, BlockTarget& target);
+                    const FormerModel& former, BlockTarget& target);
 
 /// The tensors to write while they grow block by block; the moves' dst is left for the caller.
 struct DraftOutputs {

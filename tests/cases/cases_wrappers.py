@@ -222,7 +222,52 @@ def memory_case(model_type: str, *model) -> Case:
     ], change=change, note=f"{model_type} in memory")
 
 
+def unmapped(model_type: str, root: str, packed: bool):
+    """Returns a change that makes a model of a wrapper's, with experts in layer 1, and a check that it came back."""
+    width, hidden, count = 4, 8, 3
+    layer = f"{root}layers.1."
+    shapes = {root + "embed_tokens.weight": [6, hidden], layer + "input_layernorm.weight": [hidden],
+              layer + "mlp.gate.weight": [count, hidden], "vision_tower.blocks.0.weight": [2, 3]}
+    if packed:
+        shapes |= {layer + "mlp.experts.gate_up_proj": [count, 2 * width, hidden],
+                   layer + "mlp.experts.down_proj": [count, hidden, width]}
+    for e in range(0 if packed else count):
+        shapes |= {f"{layer}mlp.experts.{e}.{part}_proj.weight": [hidden, width] if part == "down" else [width, hidden]
+                   for part in ("gate", "up", "down")}
+    tensors = {name: ("BF16", shape, numbered(shape, i)) for i, (name, shape) in enumerate(shapes.items())}
+
+    def change(source: pathlib.Path) -> None:
+        text = {"model_type": model_type + "_text", "num_hidden_layers": 2, "num_experts": count, "hidden_size": hidden,
+                "moe_intermediate_size": width, "num_experts_per_tok": 1, "hidden_act": "silu"}
+        (source / "config.json").write_text(json.dumps({"model_type": model_type, "text_config": text}))
+        write_safetensors(source / "model.safetensors", tensors)
+
+    def check(out: pathlib.Path) -> str:
+        found = read_tensors(out)
+        wrong = sorted(name for name in tensors.keys() | found.keys() if tensors.get(name) != found.get(name))
+        return f"{wrong[0]} is not as it was" if wrong else ""
+
+    return change, check
+
+
+def unmapped_case(model_type: str, root: str, naming: str, packed: bool) -> Case:
+    change, check = unmapped(model_type, root, packed)
+    form = "--experts grouped --glu contiguous" if packed else "--experts indexed --glu split"
+    other = "--experts indexed --glu split" if packed else "--experts grouped --glu contiguous"
+    return Case("", "", [
+        Run("convert SRC OUT --to megatron --scope experts"), Run("verify SRC OUT"), Run("diff SRC OUT"),
+        Run(f"convert OUT OUT2 --to {naming} --scope experts {form}", check=check),
+        Run(f"convert SRC OUT {other}"), Run(f"convert OUT OUT2 {form}", check=check),
+        Run("convert SRC OUT --to megatron", 4, says=r"--experts, --glu and --decode change it.*\[no-map\]"),
+        Run("inspect SRC", never_says=r"loads in +(transformers|vLLM|SGLang)"), Run("digest SRC"),
+    ], change=change, note=f"{model_type} behind {root or 'nothing'}")
+
+
 CASES = [
+    # ---- families without a map: their experts alone, there and back ----
+    *[unmapped_case("muse_spark", root, "hf:qwen3_moe", False)
+      for root in ("model.language_model.", "language_model.model.", "model.", "")],
+    unmapped_case("cohere2_moe", "model.language_model.", "hf:cohere2_moe", True),
     # ---- as transformers 5 has them in memory ----
     memory_case("deepseek_v4", DEEPSEEK, "model.layers.0.mlp.experts", True),
     memory_case("nemotron_h", NEMOTRON, "model.layers.1.mixer.experts", False),
