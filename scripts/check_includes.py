@@ -244,9 +244,9 @@ def model_types():
 
 
 # What only the files of src/quant/formats may spell: a format's name and the quant_method that means it. These are the
-# engine that finds parts and the reader of configurations, which still know some of them.
+# reader of configurations and a message about zero points, which still know some of them.
 FORMAT_WORD = re.compile(r'^    \.name = "(\w+)"|[{(]\{"(\w+)", "\w|^ *\.methods = \{\{"(\w+)"')
-NAMES_FORMATS = {"decoded_source.cpp", "find_quantized.cpp", "part_finder.cpp", "quant_config.cpp"}
+NAMES_FORMATS = {"decoded_source.cpp", "quant_config.cpp"}
 
 
 def format_words():

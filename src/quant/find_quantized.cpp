@@ -220,8 +220,7 @@ class Finder : private PartFinder {
   /// The format of words that quant_method means.
   FormRef form_of_words(const TensorRef& tensor) const {
     for (const FormRef& each : forms_of(TensorKind::QWeight, tensor.dtype)) {
-      if (std::ranges::find(each.format->methods, config_->method, &MethodRow::word) == each.format->methods.end())
-        continue;
+      if (each.format != format_of_words(config_->method)) continue;
       const auto& versions = each.format->versions;
       if (!config_->version.empty() && !versions.contains(config_->version))
         fail(ErrorCode::NotSupported, {{}, tensor.name}, "'{}': {} of version '{}' cannot be decoded; '{}' can",

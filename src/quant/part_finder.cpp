@@ -460,7 +460,7 @@ void PartFinder::require_meant(const TensorRef& tensor, const QuantFormat& forma
   };
   // AWQ and GPTQ have no codes but those of integers in words.
   const bool is_of_words = format.versions.begin() != format.versions.end();
-  if (!is_of_words && (config_->method == "awq" || config_->method == "gptq"))
+  if (!is_of_words && format_of_words(config_->method) != nullptr)
     contradicts(fmt::format("'{}', which stores weights in words of integers only", config_->method));
   if (config_->method == "modelopt" && !config_->is_mixed && !format.other_algorithm.empty() &&
       config_->format.starts_with(format.other_algorithm))

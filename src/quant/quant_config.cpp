@@ -8,6 +8,7 @@
 #include "core/json.hpp"
 #include "core/parse_number.hpp"
 #include "format/model_config.hpp"
+#include "quant/formats/quant_format.hpp"
 #include "quant/run_time_words.hpp"
 
 namespace glu_ckpt {
@@ -15,9 +16,10 @@ namespace {
 
 constexpr std::size_t kMaxQuantConfigDepth = 64;
 constexpr std::string_view kFields[] = {"quantization_config", "compression_config"};
-constexpr std::string_view kModelOptConfig = "hf_quant_config.json", kAwqConfig = "quant_config.json";
+constexpr std::string_view kModelOptConfig = "hf_quant_config.json";
 /// The last one is auto-round's, which has the same in config.json.
-constexpr std::string_view kFiles[] = {kModelOptConfig, "quantize_config.json", kAwqConfig, "quantization_config.json"};
+constexpr std::string_view kFiles[] = {kModelOptConfig, "quantize_config.json", "quant_config.json",
+                                       "quantization_config.json"};
 /// The formats' fields for the modules that they leave as they are.
 constexpr std::string_view kSkippedFields[] = {"modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"};
 
@@ -153,8 +155,8 @@ std::string method_of(const JsonValue& object) {
   if (method != "auto-round" && method != "intel/auto-round") return method;
   for (const std::string_view field : {"packing_format", "backend"}) {
     const std::string packing = small_text_of(object, field);
-    if (packing == "auto_round:auto_awq") return "awq";
-    if (packing == "auto_round:auto_gptq") return "gptq";
+    for (const QuantFormat* format : quant_formats())
+      if (!packing.empty() && format->words.auto_round == packing) return std::string(format->methods.begin()->word);
   }
   return method;
 }
@@ -163,6 +165,15 @@ std::string method_of(const JsonValue& object) {
 std::optional<i64> integer_of(const JsonValue& object, std::string_view name, std::string_view other) {
   const auto found = object.find<i64>(name);
   return found ? found : object.find<i64>(other);
+}
+
+void read_words(const JsonValue& object, const WordsConfig& words, QuantConfig& config) {
+  for (const std::string_view field : words.version)
+    if (config.version.empty()) config.version = small_text_of(object, field);
+  if (object.find<bool>(words.marlin).value_or(false)) config.version = "marlin";
+  config.some_reordered = object.find<bool>(words.order).value_or(false);
+  config.symmetric = object.find<bool>("sym");
+  if (const auto zeros = object.find<bool>(words.zeros)) config.symmetric = !*zeros;
 }
 
 QuantConfig read_object(const JsonValue& object, std::string_view default_method = {}) {
@@ -176,18 +187,10 @@ QuantConfig read_object(const JsonValue& object, std::string_view default_method
   config.run_time_words = run_time_words(object);
   for (const std::string_view field : {"moe_quant_algo", "store_dtype", "expert_dtype", "quantized_layers"})
     config.is_mixed = config.is_mixed || object.find(field).has_value();
-  if (config.method == "awq") config.version = small_text_of(object, "version");
   if (config.method == "auto-round") config.version = small_text_of(object, "packing_format");
-  if (config.method == "gptq") {
-    config.version = small_text_of(object, "checkpoint_format");
-    if (config.version.empty()) config.version = small_text_of(object, "format");
-    if (object.find<bool>("is_marlin_format").value_or(false)) config.version = "marlin";
-    config.some_reordered = object.find<bool>("desc_act").value_or(false);
-  }
+  if (const QuantFormat* format = format_of_words(config.method)) read_words(object, format->words, config);
   config.bits = integer_of(object, "bits", "w_bit");
   config.group_size = integer_of(object, "group_size", "q_group_size");
-  if (config.method == "awq" || config.method == "gptq") config.symmetric = object.find<bool>("sym");
-  if (const auto zeros = object.find<bool>("zero_point"); zeros && config.method == "awq") config.symmetric = !*zeros;
   read_block(object.find("weight_block_size"), config);
   if (const auto groups = object.find("config_groups")) read_groups(*groups, config);
   // GPTQ writes -1 for one group over all columns.
@@ -377,19 +380,31 @@ QuantConfig with_modelopt_file(QuantConfig config, const JsonValue& root) {
   return config;
 }
 
-bool is_of_words(const QuantConfig& config) { return config.method == "awq" || config.method == "gptq"; }
+/// Returns the method of a file that names none.
+std::string_view method_of_file(std::string_view name, const JsonValue& root) {
+  const auto has = [&](std::string_view field) { return root.find(field).has_value(); };
+  std::string_view other;
+  for (const QuantFormat* format : quant_formats()) {
+    if (format->versions.begin() == format->versions.end()) continue;
+    const WordsConfig& words = format->words;
+    if (name == words.file || std::any_of(words.own.begin(), words.own.end(), has))
+      return format->methods.begin()->word;
+    if (words.own.begin() == words.own.end()) other = format->methods.begin()->word;
+  }
+  return other;
+}
 
 /// The files of AWQ and GPTQ are older than quantization_config and often name no method.
 QuantConfig with_words_file(QuantConfig config, std::string_view name, const JsonValue& root) {
-  const bool is_awq = name == kAwqConfig || root.find("w_bit") || root.find("zero_point");
-  QuantConfig file = read_object(root, is_of_words(config) ? config.method : is_awq ? "awq" : "gptq");
+  const QuantFormat* const format = format_of_words(config.method);
+  QuantConfig file = read_object(root, format != nullptr ? config.method : method_of_file(name, root));
   if (config.method.empty()) return file;
-  if (!is_of_words(config) || !is_of_words(file)) return config;
+  if (format == nullptr || format_of_words(file.method) == nullptr) return config;
   agree(config.method, file.method, "quant_method", name);
-  agree(config.version, file.version, config.method == "gptq" ? "checkpoint_format" : "version", name);
+  agree(config.version, file.version, *format->words.version.begin(), name);
   agree(config.bits, file.bits, "bits", name);
   agree(config.group_size, file.group_size, "group_size", name);
-  agree(config.symmetric, file.symmetric, config.method == "gptq" ? "sym" : "symmetric", name);
+  agree(config.symmetric, file.symmetric, format->words.zeros.empty() ? "sym" : format->words.zeros, name);
   config.some_reordered = config.some_reordered || file.some_reordered;
   if (config.run_time_words.empty()) config.run_time_words = file.run_time_words;
   return config;

@@ -17,6 +17,11 @@ constinit const QuantFormat q_awq{
     .methods = {{"awq", "awq"}},
     .versions = {"gemm"},
     .type = "int",
-    .bits = 4};
+    .bits = 4,
+    .words = {.version = {"version"},
+              .zeros = "zero_point",
+              .auto_round = "auto_round:auto_awq",
+              .file = "quant_config.json",
+              .own = {"w_bit", "zero_point"}}};
 
 }  // namespace glu_ckpt

@@ -12,6 +12,13 @@ std::span<const QuantFormat* const> quant_formats() {
   return kFormats;
 }
 
+const QuantFormat* format_of_words(std::string_view method) {
+  for (const QuantFormat* format : quant_formats())
+    for (const MethodRow& row : format->methods)
+      if (row.word == method && format->versions.begin() != format->versions.end()) return format;
+  return nullptr;
+}
+
 std::vector<FormRef> forms_of(TensorKind kind, Dtype dtype) {
   std::vector<FormRef> found;
   for (const QuantFormat* format : quant_formats())

@@ -19,6 +19,10 @@ constinit const QuantFormat q_gptq{
     .versions = {"gptq", "gptq_v2"},
     .zero_offset = 1,
     .type = "int",
-    .bits = 4};
+    .bits = 4,
+    .words = {.version = {"checkpoint_format", "format"},
+              .marlin = "is_marlin_format",
+              .order = "desc_act",
+              .auto_round = "auto_round:auto_gptq"}};
 
 }  // namespace glu_ckpt

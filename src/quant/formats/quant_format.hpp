@@ -128,6 +128,23 @@ struct MethodRow {
   std::string_view decoder;
 };
 
+/// The fields of quantization_config in which the makers of codes in words say what tensors do not.
+struct WordsConfig {
+  /// The version of the format, in the first of these that is there; a flag that means the version `marlin`.
+  ShortList<std::string_view, 2> version{};
+  std::string_view marlin{};
+  /// Columns were reordered.
+  std::string_view order{};
+  /// There are zero points other than 8; others say the opposite in `sym`.
+  std::string_view zeros{};
+  /// auto-round's word for the format (`packing_format`).
+  std::string_view auto_round{};
+  /// A file beside the weights that is of this format alone, and fields by which another is; of files without them, the
+  /// format that has none is meant.
+  std::string_view file{};
+  ShortList<std::string_view, 2> own{};
+};
+
 struct QuantFormat {
   /// Its name in reports.
   std::string_view name;
@@ -144,6 +161,7 @@ struct QuantFormat {
   int bits = 8;
   /// The beginning of ModelOpt's word (quant_algo) for models that have no such codes.
   std::string_view other_algorithm{};
+  WordsConfig words{};
 };
 
 /// A form, and the format that it is one of.
@@ -153,6 +171,8 @@ struct FormRef {
 };
 
 std::span<const QuantFormat* const> quant_formats();
+/// The format of codes in words that this quant_method means; null where it means none.
+const QuantFormat* format_of_words(std::string_view method);
 /// The forms in which codes of this kind and dtype may be stored.
 std::vector<FormRef> forms_of(TensorKind kind, Dtype dtype);
 
