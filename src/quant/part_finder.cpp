@@ -210,7 +210,7 @@ std::vector<PartFinder::Reading> PartFinder::readings_of(const QuantizedTensor& 
   const std::vector<i64> leading = leading_axes(weight.shape);
   std::span<const i64> of_one = scales.shape;
   of_one = of_one.subspan(std::min(leading.size(), of_one.size()));
-  const i64 stated_group = config_->group_size.value_or(codes == TensorKind::QWeight ? weight.cols : 0);
+  const i64 stated_group = group_size().value_or(codes == TensorKind::QWeight ? weight.cols : 0);
   std::vector<Reading> readings;
   for (const Axes in : {Axes::OutIn, Axes::InOut})
     for (const i64 parts : {1, 2}) {
@@ -279,7 +279,7 @@ bool PartFinder::is_meant(const Reading& reading, const std::vector<Reading>& al
     case GridRow::Kind::Blocks: return config_->block_rows || reading.grid.has_unit_axes || !is_plain;
     // Scales of rows under a configuration of groups are those of another weight, or what is left of them.
     case GridRow::Kind::Outputs:
-      if (any_of(GridRow::Kind::Groups)) return of_rows_only || !config_->group_size;
+      if (any_of(GridRow::Kind::Groups)) return of_rows_only || !group_size();
       break;
     // Two codes share a byte.
     case GridRow::Kind::Groups: return !of_rows_only && (reading.grid.cols % 2 == 0);
@@ -324,7 +324,7 @@ void PartFinder::read_scales(QuantizedTensor& weight, TensorKind codes, const st
   if (fitting.empty())
     fail(ErrorCode::SizeMismatch, {{}, scales.name}, "'{}': {} scales for '{}' of {}{}; expected {}", scales.name,
          shape_text(scales.shape), weight.name, shape_text(weight.shape),
-         config_->group_size ? fmt::format(" in groups of {}", *config_->group_size) : "", fmt::join(expected, " or "));
+         group_size() ? fmt::format(" in groups of {}", *group_size()) : "", fmt::join(expected, " or "));
   const Reading& found = *fitting.front();
   const auto text_of = [&](const Reading& reading) {
     QuantizedTensor read = weight;
@@ -434,8 +434,8 @@ void PartFinder::require_strategy(const QuantizedTensor& weight) const {
     return cells_in(weight.rows, rows) == weight.grid_rows() && cells_in(weight.cols, cols) == weight.grid_cols();
   };
   const bool of_blocks = strategy == "block" && config_->block_rows;
-  const bool of_groups = (strategy == "group" || strategy == "tensor_group") && config_->group_size;
-  const i64 group = config_->group_size.value_or(1);
+  const bool of_groups = (strategy == "group" || strategy == "tensor_group") && group_size();
+  const i64 group = group_size().value_or(1);
   const bool fits = (strategy == "tensor" && has_grid(weight.rows, weight.cols)) ||
                     (strategy == "channel" && (weight.in_out ? has_grid(weight.rows, 1) : has_grid(1, weight.cols))) ||
                     (of_groups && (weight.in_out ? has_grid(group, 1) : has_grid(1, group))) ||

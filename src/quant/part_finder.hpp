@@ -119,6 +119,9 @@ class PartFinder {
   const GroupFinder group_finder_;
   /// The configuration of the weight at hand: that of its group, where groups differ and it is known to be in one.
   const QuantConfig* config_;
+  std::optional<i64> group_size() const {
+    return config_->group_size && *config_->group_size > 0 ? config_->group_size : std::nullopt;
+  }
   const WeightAxes& axes_;
   std::unordered_map<std::string, std::size_t> numbers_;
   std::set<std::string> formats_;

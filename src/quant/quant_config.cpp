@@ -193,8 +193,9 @@ QuantConfig read_object(const JsonValue& object, std::string_view default_method
   config.group_size = integer_of(object, "group_size", "q_group_size");
   read_block(object.find("weight_block_size"), config);
   if (const auto groups = object.find("config_groups")) read_groups(*groups, config);
-  // GPTQ writes -1 for one group over all columns.
-  if (config.group_size && *config.group_size <= 0) config.group_size.reset();
+  // GPTQ writes -1 for one group over all columns, which contradicts a number; others mean nothing by it.
+  if (config.group_size && *config.group_size <= 0)
+    config.group_size = config.method == "gptq" || config.method == "awq" ? std::optional<i64>(-1) : std::nullopt;
   return config;
 }
 
@@ -508,9 +509,17 @@ std::string without_quantization(std::string_view config) {
   return text;
 }
 
-std::string decoded_config(std::string_view config, Dtype dtype) {
-  std::string text = without_quantization(config);
-  const std::string word = dtype == Dtype::F32 ? "\"float32\"" : "\"bfloat16\"";
+namespace {
+
+bool is_word_of_codes(std::string_view word) {
+  if (word.starts_with("torch.")) word.remove_prefix(6);
+  return std::ranges::any_of(std::initializer_list<std::string_view>{"float8", "float4", "int", "uint"},
+                             [&](std::string_view begin) { return word.starts_with(begin); });
+}
+
+/// `codes_only` leaves fields alone that name numbers.
+std::string with_dtype(std::string text, Dtype dtype, bool codes_only) {
+  const std::string word = dtype == Dtype::F32 ? "\"float32\"" : dtype == Dtype::F16 ? "\"float16\"" : "\"bfloat16\"";
   for (const std::string_view field : {"torch_dtype", "dtype"})
     for (const bool is_inner : {false, true}) {
       const std::string strict = without_python_numbers(text);
@@ -518,10 +527,21 @@ std::string decoded_config(std::string_view config, Dtype dtype) {
       if (document.fault() || document.root().kind() != JsonKind::Object) return text;
       const auto fields = is_inner ? document.root().find("text_config") : std::optional(document.root());
       if (!fields || fields->kind() != JsonKind::Object || !fields->find<std::string_view>(field)) continue;
+      if (codes_only && !is_word_of_codes(*fields->find<std::string_view>(field))) continue;
       const Range old = value_of(text, find_member(*fields, field, Holds::Anything)->key);
       text = fmt::format("{} {}{}", text.substr(0, old.begin), word, text.substr(old.end));
     }
   return text;
+}
+
+}  // namespace
+
+std::string decoded_config(std::string_view config, Dtype dtype) {
+  return with_dtype(without_quantization(config), dtype, false);
+}
+
+std::string unquantized_config(std::string_view config, Dtype dtype) {
+  return with_dtype(without_quantization(config), dtype, true);
 }
 
 std::string stated_method(std::string_view name, const std::string& text) {

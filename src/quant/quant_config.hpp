@@ -27,6 +27,7 @@ struct QuantConfig {
   std::optional<i64> block_cols;
   /// weight_block_size or block_structure is there and is no two numbers from 1 to 2^31.
   bool has_unread_block = false;
+  /// -1 of GPTQ and AWQ: one group over all columns.
   std::optional<i64> group_size;
   std::optional<i64> bits;
   /// False: weights have zero points. Of AWQ it is said by `zero_point`, of GPTQ by `sym`.
@@ -78,6 +79,8 @@ std::string stated_method(std::string_view name, const std::string& text);
 /// The text of a model whose weights were decoded: without its `quantization_config`, and with their dtype where the
 /// model or its language model names one (`torch_dtype`, `dtype`).
 std::string decoded_config(std::string_view config, Dtype dtype);
+/// Returns the text without it for weights of `dtype` that were never codes; torch_dtype says so where it named codes.
+std::string unquantized_config(std::string_view config, Dtype dtype);
 
 /// Returns whether any tensor is stored as codes, of whatever format: only then may a quantization_config be about it.
 bool holds_any_codes(const Inventory& inventory);

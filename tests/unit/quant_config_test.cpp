@@ -27,7 +27,7 @@ TEST(QuantConfig, ReadsWhatEachSoftwareWrites) {
   const QuantConfig gptq = read_quant_config(
       R"({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": -1, "checkpoint_format": "gptq"}})");
   EXPECT_EQ(gptq.version, "gptq");
-  EXPECT_EQ(gptq.group_size, std::nullopt);  // one group over all columns
+  EXPECT_EQ(gptq.group_size, -1);  // one group over all columns
 }
 
 TEST(QuantConfig, GroupsThatDifferSayNothing) {
