@@ -137,6 +137,12 @@ constexpr auto kSpelledLike = std::to_array<SpelledLike>({
     {"granitemoeshared", "hf:granitemoe"},
     {"granitemoehybrid", "hf:granitemoe"},
     {"gemma4_text", "hf:gemma4"},
+    {"axk1", "hf:deepseek_v3"},
+    {"beam", "hf:deepseek_v3"},
+    {"kolibri1", "hf:deepseek_v3"},
+    {"mimo_v2_flash", "hf:deepseek_v3"},
+    {"flint", "hf:qwen2_moe"},
+    {"kimi_linear", "hf:mixtral"},
 });
 
 constexpr auto kRefusals = std::to_array<Refusal>({
