@@ -23,7 +23,7 @@ class Finder : private PartFinder {
   Quantization find() {
     for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) find_at(i);
     config_ = &all_config_;
-    judge_bytes_without_scales();
+    judge_by_siblings();
     take_cache_scales();
     check_modules();
     check_orphans();
@@ -238,19 +238,29 @@ class Finder : private PartFinder {
     return number_of(name, TensorKind::PlainScale) || number_of(name, TensorKind::SecondScale);
   }
 
-  /// Bytes may be codes whose scales are not there, or those of another program. They are codes where bytes of another
-  /// module of that word are.
-  void judge_bytes_without_scales() {
-    const auto word_of = [&](std::size_t number) {
-      const std::string base = plain_weight_name(at(number).name).base;
-      return base.substr(base.rfind('.') + 1);
-    };
-    std::set<std::string> words;
+  /// The last word of a module's name.
+  std::string word_of(std::size_t number) const {
+    std::string base = at(number).name;
+    for (const TensorKind kind : {TensorKind::Weight, TensorKind::PackedWeight})
+      if (const auto name = weight_name(base, kind)) base = name->base;
+    return base.substr(base.rfind('.') + 1);
+  }
+
+  /// Where configurations do not tell, other modules of a word do. Bytes may be codes whose scales are not there, or
+  /// those of another program; codes of four bits may have had zero points.
+  void judge_by_siblings() {
+    std::set<std::pair<std::string, bool>> words;
     for (const QuantizedTensor& weight : found_.tensors)
-      if (at(weight.weight).dtype == Dtype::U8) words.insert(word_of(weight.weight));
+      if (at(weight.weight).dtype == Dtype::U8 || weight.zeros)
+        words.emplace(word_of(weight.weight), weight.zeros.has_value());
+    for (const QuantizedTensor& weight : found_.tensors)
+      if (weight.codes == Codes::Int4 && !weight.zeros && !all_config_.symmetric && all_config_.groups.empty() &&
+          words.contains({word_of(weight.weight), true}))
+        scales_of(weight.weight,
+                  {weight_name(at(weight.weight).name, TensorKind::PackedWeight)->of(TensorKind::ZeroPoint)});
     for (const std::size_t number : bytes_without_scales_) {
       const TensorRef& tensor = at(number);
-      if (words.contains(word_of(number)))
+      if (words.contains({word_of(number), false}))
         scales_of(number, {plain_weight_name(tensor.name).of(TensorKind::PlainScale)});
       const bool is_known = config_->method == "modelopt" || config_->method == "quark";
       cannot_decode(
