@@ -11,6 +11,7 @@
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "core/text_config.hpp"
 #include "families/family.hpp"
 
 namespace glu_ckpt {
@@ -268,8 +269,7 @@ void check_config_ranges(const std::string& config) {
   const JsonDocument document(config, kDeepestConfig);
   if (document.fault() || document.root().kind() != JsonKind::Object) return;
   const JsonValue root = document.root();
-  auto inner = root.find("text_config");
-  if (inner && inner->kind() != JsonKind::Object) inner.reset();
+  const auto inner = find_text_config(root);
   const Family* const family =
       find_family((inner ? *inner : root).find<std::string_view>("model_type").value_or(std::string_view()));
   // A model of a family that no rule knows may mean something else by a name.

@@ -168,8 +168,9 @@ class LoaderFinder {
     // Programs know a multimodal model by its own type, not by that of the language model inside.
     const Family& family = *model_.architecture->family;
     const std::string& type = model_.text_model_type.empty() ? model_.architecture->model_type : model_.model_type;
-    const bool is_tried =
-        type == family.model_type ? family.tried : std::ranges::find(family.wrappers, type) != family.wrappers.end();
+    const bool is_tried = type == family.model_type
+                              ? family.tried
+                              : std::ranges::find(family.wrappers, type, &Wrapper::model_type) != family.wrappers.end();
     return find_hub_programs(type, packed_anew, is_tried ? "tried with 5.24.0" : "not tried");
   }
 

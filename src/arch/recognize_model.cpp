@@ -296,6 +296,19 @@ bool is_in_memory(const Recognition& model, const std::string& type) {
          });
 }
 
+/// A model that talks has experts of its own, of other sizes, beside the language model's: they are none of its
+/// tensors.
+void leave_other_models(Recognition& model) {
+  const auto is_other = [](const ExpertBlock& block) { return block.stack != "decoder" && block.stack != "mtp"; };
+  for (const ExpertBlock& block : model.blocks)
+    if (is_other(block))
+      for (const Matrix& matrix : block.matrices) model.others.push_back(matrix.tensor);
+  std::erase_if(model.blocks, is_other);
+  std::ranges::sort(model.others);
+  const auto repeated = std::ranges::unique(model.others);
+  model.others.erase(repeated.begin(), repeated.end());
+}
+
 }  // namespace
 
 Recognition recognize_model(const Inventory& inventory, const ModelHints& hints, const Record& record,
@@ -306,14 +319,15 @@ Recognition recognize_model(const Inventory& inventory, const ModelHints& hints,
   Recognition result = recognize(named, hints, record, answers);
   result.wrapper = std::move(view.wrapper);
   result.in_memory = view.in_memory || is_in_memory(result, type);
-  for (const std::size_t index : result.others)
-    if (named.tensors[index].name != inventory.tensors[index].name)
-      result.model_names.emplace(index, named.tensors[index].name);
   try {
     result.architecture = read_architecture(hints.config);
   } catch (const Error& error) {
     result.no_architecture = error.what();
   }
+  if (result.architecture != nullptr) leave_other_models(result);
+  for (const std::size_t index : result.others)
+    if (named.tensors[index].name != inventory.tensors[index].name)
+      result.model_names.emplace(index, named.tensors[index].name);
   if (result.architecture != nullptr) {
     DenseRecognizer(inventory, named, hints, answers.decode.has_value(), result).run();
   } else if (result.no_architecture.empty()) {

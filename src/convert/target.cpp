@@ -220,6 +220,9 @@ class TargetResolver {
   void read_former() {
     const Record& record = source_.record();
     if (architecture_ != nullptr) target_.former.root = architecture_->family->root;
+    if (architecture_ != nullptr && !hints_.text_model_type.empty())
+      for (const Wrapper& wrapper : architecture_->family->wrappers)
+        if (wrapper.model_type == hints_.model_type) target_.former.root = wrapper.root;
     if (const std::string* root = entry_of(record, "hf_root")) target_.former.root = *root;
     // Respelled as the hub has it, a model stays inside of a multimodal one.
     if (is_from_hf() && !recognition_.dense_root.empty()) target_.former.root = recognition_.dense_root;

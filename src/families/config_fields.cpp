@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/json.hpp"
+#include "core/text_config.hpp"
 #include "families/family.hpp"
 
 namespace glu_ckpt {
@@ -56,7 +57,7 @@ ConfigFields::ConfigFields(const std::string& text) {
   if (document.fault() || document.root().kind() != JsonKind::Object) return;
   ConfigFlattener flattener(values_);
   flattener.add(document.root(), "");
-  if (const auto inner = document.root().find("text_config")) {
+  if (const auto inner = find_text_config(document.root())) {
     flattener.add(*inner, "");
     // The head is the whole model's, not the language model's, which transformers writes a word of its own about.
     constexpr std::string_view kTied = "tie_word_embeddings";

@@ -68,14 +68,20 @@ struct FieldWord {
   std::string_view own;
 };
 
+/// A multimodal model, and the text in front of the keys of the language model in it.
+struct Wrapper {
+  std::string_view model_type;
+  std::string_view root;
+};
+
 /// A family of Hugging Face: its models' config.json and keys.
 struct Family {
   std::string_view model_type;
   /// The class in `architectures` of a config.json that is made from a trainer's arguments; empty: none is made.
   std::string_view model_class{};
-  /// Values of model_type of multimodal models whose language model is one of the family's. The tests have a model of
-  /// each (tests/interop/test_multimodal.py).
-  std::array<std::string_view, 2> wrappers{};
+  /// Multimodal models whose language model is one of the family's. The tests have a model of each
+  /// (tests/interop/test_multimodal.py).
+  std::array<Wrapper, 2> wrappers{};
   DenseNaming naming;
   /// The fields of its config.json and Megatron-LM's arguments, in the order of both texts.
   std::array<std::span<const ArgRow>, 14> args{};

@@ -8,7 +8,7 @@ namespace {
 
 constexpr auto kGlm4vMoeFamilies = std::to_array<Family>({
     {.model_type = "glm4v_moe_text",
-     .wrappers = {"glm4v_moe"},
+     .wrappers = {{{"glm4v_moe", "model.language_model."}}},
      .naming = hf_naming(kHfGrouped, kHfCorrectedRouter, kHfDense),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kUsualLayerArgs, kYarnArgs, kPartialRopeArgs,
               kTwoWidthArgs, kTopkArgs, kCorrectedArgs, kDenseFirstArgs, kExpertBiasArgs},

@@ -29,7 +29,7 @@ constexpr auto kQwen35MoeTextExperts = std::to_array<Naming>({
 constexpr auto kQwen35MoeTextFamilies = std::to_array<Family>({
     {.model_type = "qwen3_5_moe_text",
      .model_class = "Qwen3_5MoeForCausalLM",
-     .wrappers = {"qwen3_5_moe"},
+     .wrappers = {{{"qwen3_5_moe", "model.language_model."}}},
      .naming = qwen3_next_naming(kQwen35Delta),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kQkNormArgs, kDeltaArgs, kUsualLayerArgs,
               kPartialRopeArgs, kTwoWidthArgs, kQwenExpertArgs, kSharedExpertArgs, kTopkArgs, kSoftmaxArgs,

@@ -28,7 +28,7 @@ constexpr auto kQwen3VlMoeTextExperts = std::to_array<Naming>({
 
 constexpr auto kQwen3VlMoeTextFamilies = std::to_array<Family>({
     {.model_type = "qwen3_vl_moe_text",
-     .wrappers = {"qwen3_vl_moe"},
+     .wrappers = {{{"qwen3_vl_moe", "model.language_model."}}},
      .naming = hf_naming(kHfGrouped, kHfQkNorm, kHfRouter, kHfDense),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kQkNormArgs, kUsualLayerArgs, kTwoWidthArgs,
               kQwenExpertArgs, kTopkArgs, kSoftmaxArgs, kRenormalisedArgs},

@@ -44,7 +44,7 @@ std::vector<std::string_view> types_spelled_as(const Naming& naming) {
   for (const Family& family : families()) {
     if (family.expert_naming != naming.name && family.other_expert_naming != naming.name) continue;
     add(family.model_type);
-    for (const std::string_view wrapper : family.wrappers) add(wrapper);
+    for (const Wrapper& wrapper : family.wrappers) add(wrapper.model_type);
   }
   for (const Knowledge* knowledge : kKnowledge)
     for (const SpelledLike& like : knowledge->spelled_like)

@@ -6,6 +6,7 @@
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "core/text_config.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -76,8 +77,8 @@ ModelHints read_config(std::string_view text, const JsonValue& root, const Input
   if (root.kind() != JsonKind::Object) fail_at(ErrorCode::ConfigJson, {part, root.offset()}, "is not a JSON object");
   ModelHints hints = read_hints(root, part);
   hints.config = text;
-  const auto text_config = root.find("text_config");
-  if (!text_config || text_config->kind() != JsonKind::Object) return hints;
+  const auto text_config = find_text_config(root);
+  if (!text_config) return hints;
   // Multimodal models keep the language model's numbers one level down.
   ModelHints inner = read_hints(*text_config, part);
   hints.text_model_type = inner.model_type;

@@ -35,6 +35,14 @@ std::vector<std::size_t> optimizer_tensors(const Inventory& inventory) {
   return found;
 }
 
+/// The optimizer's tensors that are left out, and those that only travel with the model, whatever their own names say.
+std::vector<std::size_t> ignored_tensors(const Inventory& inventory, std::vector<std::size_t> dropped) {
+  for (std::size_t i = 0; i < inventory.tensors.size(); ++i)
+    if (inventory.tensors[i].name.starts_with(kUnknownPrefix)) dropped.push_back(i);
+  std::ranges::sort(dropped);
+  return dropped;
+}
+
 const std::string* find_entry(const Record& record, const std::string& key) {
   const auto found = record.find(key);
   return found == record.end() ? nullptr : &found->second;
@@ -45,7 +53,7 @@ class Recognizer {
   Recognizer(const Inventory& inventory, const ModelHints& hints, const Record& record, const SourceAnswers& answers)
       : inventory_(inventory),
         dropped_(answers.drop_optimizer ? optimizer_tensors(inventory) : std::vector<std::size_t>()),
-        keys_(inventory, dropped_),
+        keys_(inventory, ignored_tensors(inventory, dropped_)),
         hints_(hints),
         record_(record),
         answers_(answers) {}
@@ -305,7 +313,8 @@ class Recognizer {
       const TensorRef& ref = tensor(i);
       if (is_bucket_key(ref.name))
         result_.buckets.push_back(i);
-      else if (!std::ranges::binary_search(known, i) && expert_like.contains(ref.name))
+      else if (!std::ranges::binary_search(known, i) && !ref.name.starts_with(kUnknownPrefix) &&
+               expert_like.contains(ref.name))
         alike.push_back(i);
       else if (is_unnamed_state_key(ref.name) && checked_product(ref.shape).value_or(2) > 1)
         result_.buckets.push_back(i);

@@ -7,6 +7,7 @@
 #include "core/fail.hpp"
 #include "core/json.hpp"
 #include "core/parse_number.hpp"
+#include "core/text_config.hpp"
 #include "format/model_config.hpp"
 #include "quant/formats/quant_format.hpp"
 #include "quant/run_time_words.hpp"
@@ -209,8 +210,8 @@ std::optional<JsonValue> find_quantization(const JsonValue& fields) {
 std::optional<JsonValue> find_quantization_object(const JsonValue& root) {
   if (root.kind() != JsonKind::Object) return std::nullopt;
   if (const auto object = find_quantization(root)) return object;
-  const auto inner = root.find("text_config");
-  return inner && inner->kind() == JsonKind::Object ? find_quantization(*inner) : std::nullopt;
+  const auto inner = find_text_config(root);
+  return inner ? find_quantization(*inner) : std::nullopt;
 }
 
 /// Returns the position behind the string that begins at `at`.
@@ -296,8 +297,7 @@ std::string without_member(std::string_view text, const Member& member) {
 std::optional<Member> find_quantization_member(const JsonValue& fields, Holds holds) {
   for (const std::string_view name : kFields)
     if (const auto member = find_member(fields, name, holds)) return member;
-  const auto inner = fields.find("text_config");
-  if (inner && inner->kind() == JsonKind::Object)
+  if (const auto inner = find_text_config(fields))
     if (const auto member = find_quantization_member(*inner, holds)) return member;
   for (const JsonMember member : fields.members())
     if (member.value.kind() == JsonKind::Object)
@@ -525,7 +525,7 @@ std::string with_dtype(std::string text, Dtype dtype, bool codes_only) {
       const std::string strict = without_python_numbers(text);
       const JsonDocument document(strict, kMaxQuantConfigDepth);
       if (document.fault() || document.root().kind() != JsonKind::Object) return text;
-      const auto fields = is_inner ? document.root().find("text_config") : std::optional(document.root());
+      const auto fields = is_inner ? find_text_config(document.root()) : std::optional(document.root());
       if (!fields || fields->kind() != JsonKind::Object || !fields->find<std::string_view>(field)) continue;
       if (codes_only && !is_word_of_codes(*fields->find<std::string_view>(field))) continue;
       const Range old = value_of(text, find_member(*fields, field, Holds::Anything)->key);
