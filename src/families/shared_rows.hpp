@@ -27,10 +27,6 @@ inline constexpr auto kDeepseekV4Stacks = std::to_array<StackPrefix>({
     {"decoder", "model.language_model.layers."},
     {"mtp", "mtp.layers."},
 });
-inline constexpr auto kOmniStacks = std::to_array<StackPrefix>({
-    {"decoder", "thinker.model.layers."},
-    {"talker", "talker.model.layers."},
-});
 inline constexpr auto kMegatronStacks = std::to_array<StackPrefix>({
     {"decoder", "decoder.layers."},
     {"mtp", "mtp.layers.", ".transformer_layer."},

@@ -49,6 +49,17 @@ CONFIGS = {
                           "patch_size": 4, "pos_emb_height": 4, "pos_emb_width": 4, "pos_emb_time": 2},
         "projection_hidden_size": 24, "image_token_id": 90, "video_token_id": 91,
     },
+    "qwen3_omni_moe": {
+        "thinker_config": {
+            "text_config": TEXT | tiny_models.QWEN | {"norm_topk_prob": True, "rope_parameters": ROPE},
+            "vision_config": VISION | {"patch_size": 2},
+            "audio_config": {"encoder_layers": 1, "d_model": 8, "encoder_attention_heads": 2, "encoder_ffn_dim": 12,
+                             "num_mel_bins": 8, "output_dim": 64, "max_source_positions": 16, "n_window": 4,
+                             "downsample_hidden_size": 4, "conv_chunksize": 4},
+            "image_token_id": 90, "video_token_id": 91, "audio_token_id": 92,
+        },
+        "enable_audio_output": False,
+    },
     "llama4": {
         "text_config": TEXT | tiny_models.FAMILIES["llama4_text"].config,
         "vision_config": LLAMA_VISION, "image_token_index": 90, "boi_token_index": 91, "eoi_token_index": 92,
@@ -59,12 +70,12 @@ CONFIGS = {
 # The language model, and what stands in front of its keys.
 TYPES = {
     "qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5_moe": "qwen3_5_moe_text", "kimi_k25": "deepseek_v3",
-    "glm4v_moe": "glm4v_moe_text",
+    "glm4v_moe": "glm4v_moe_text", "qwen3_omni_moe": "qwen3_omni_moe_text",
     "llama4": "llama4_text",
 }  # fmt: skip
 ROOTS = {
     "qwen3_vl_moe": "model.language_model.", "qwen3_5_moe": "model.language_model.",
-    "glm4v_moe": "model.language_model.", "kimi_k25": "language_model.model.",
+    "glm4v_moe": "model.language_model.", "qwen3_omni_moe": "thinker.model.", "kimi_k25": "language_model.model.",
     "llama4": "language_model.model.",
 }  # fmt: skip
 # transformers 5.24.0 turns the hub's names of Kimi-K2.5 round wrongly when it saves them.
@@ -90,7 +101,9 @@ def spell_as_hub(folder):
 def make(name, folder):
     config = transformers.AutoConfig.for_model(name, **copy.deepcopy(CONFIGS[name]))
     config._attn_implementation = "eager"
-    model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    omni = transformers.Qwen3OmniMoeForConditionalGeneration
+    make_it = omni._from_config if name == "qwen3_omni_moe" else transformers.AutoModelForImageTextToText.from_config
+    model = make_it(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(0)
     for key, tensor in model.state_dict(keep_vars=True).items():
         if tensor.is_floating_point():
@@ -102,7 +115,7 @@ def make(name, folder):
 
 
 def is_other(name, key):
-    return not key.startswith((ROOTS[name], "lm_head.", "language_model.lm_head."))
+    return not key.startswith((ROOTS[name], "lm_head.", "language_model.lm_head.", "thinker.lm_head."))
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +150,7 @@ def name(request):
 
 def logits(model):
     # The whole of transformers 5.24.0's Llama 4 looks for pictures' outputs in a text's, which has none.
-    model = model.language_model if model.config.model_type == "llama4" else model
+    model = model.language_model if model.config.model_type == "llama4" else getattr(model, "thinker", model)
     with torch.no_grad():
         return model(input_ids=tiny_models.token_ids().clamp(max=89)).logits.float()
 
@@ -164,7 +177,7 @@ def test_every_byte_comes_back_and_computes_the_same(glu, models, name):
     assert_same(load_safetensors(back), load_safetensors(source))
     assert (back / "config.json").read_bytes() == (source / "config.json").read_bytes()
     assert glu.digest(there) == glu.digest(source) == glu.digest(back)
-    again, info = transformers.AutoModelForImageTextToText.from_pretrained(
+    again, info = type(model).from_pretrained(
         back, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
     assert not any(info.values()), info
