@@ -7,6 +7,7 @@ JOBS is a JSON file with a list of jobs, each:
   arguments   Megatron-LM's arguments, as text
   ids         token ids, a list of rows; without it nothing is computed
   output      a safetensors file for the logits
+  wide_norms  true if its norms of q and k span all heads, which no argument says
   plain       true if PyTorch wrote the directory, without Megatron's `_extra_state` entries
   save        an empty directory: what was loaded is saved there, as a training run does
 For each job it prints one line of JSON: name; missing, unexpected and mis-shaped keys; error, if there was one.
@@ -140,13 +141,14 @@ def _parts():
     return Norm, Attention, l2norm
 
 
-def make_model(args, attention, norm):
+def make_model(args, attention, norm, has_wide_norms=False):
     import torch
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_mtp_block_spec
     from megatron.core.post_training.modelopt.gpt.model_specs import get_gpt_modelopt_spec
 
     import megatron_arguments
+    import wide_norms
 
     overrides = dict(ON_CPU, params_dtype=torch.float32)
     if args.experimental_attention_variant:
@@ -156,6 +158,8 @@ def make_model(args, attention, norm):
         overrides["dsa_indexer_rotate_activation"] = False
     config = megatron_arguments.make_config(args, **overrides)
     block = get_gpt_modelopt_spec(config, local_core_attention=True, remap_te_layernorm=True)
+    if has_wide_norms:
+        wide_norms.widen_norms(block, config)
     if config.multi_latent_attention:
         _set_latent_attention(block, attention)
     if config.experimental_attention_variant == "dsa":
@@ -313,7 +317,7 @@ def judge(job, attention, norm):
     import megatron_arguments
 
     args = megatron_arguments.parse(job["arguments"])
-    model = make_model(args, attention, norm)
+    model = make_model(args, attention, norm, job.get("wide_norms", False))
     checkpoint = job["checkpoint"]
     # Megatron-LM hands on what the checkpoint says of itself; it decides whether each layer has keys of its own.
     content = dist_checkpointing.load_content_metadata(checkpoint) or {}

@@ -23,7 +23,10 @@ PADDED = 128
 SPELLED = ("deepseek_v3", "qwen3_next", "qwen3_next_mtp", "dots1")
 WITH_CONFIG = ("qwen3_moe", "gpt_oss", "deepseek_v3", "qwen3_next")
 # A window among the saved arguments is taken for gpt-oss's; other families with one are refused.
-FAMILIES = [name for name in tiny_models.FAMILIES if name != "mixtral_window"]
+# Of norms over all heads no argument says anything, so that no configuration is made.
+FAMILIES = [
+    name for name, family in tiny_models.FAMILIES.items() if name != "mixtral_window" and not family.wide_norms
+]
 # Megatron has no place for ERNIE's correction bias: it comes back without one, and transformers starts it at zero.
 ZERO_BIAS = {"ernie4_5_moe": "moe_statics.e_score_correction_bias"}
 # The arguments fit models of other types as well: those with norms of q and k and a sigmoid, and those of them with MTP.

@@ -1,6 +1,8 @@
 """Families that Megatron-Core's GPTModel cannot run as they are: mapped with a warning that says what they need, or refused
 by name. transformers makes and saves a tiny model of each."""
 
+import pathlib
+
 import pytest
 import torch
 import transformers
@@ -62,3 +64,9 @@ def test_a_model_that_has_no_place_there_is_refused_by_name(glu, tmp_path, model
     said = glu.run("convert", source, out, "--to", "megatron", "-q", status=4).stderr
     assert f"'{model_type}'" in said and reason in said
     assert not list(out.parent.glob(out.name + "*"))
+
+
+def test_the_layer_spec_of_the_documentation_is_the_one_that_is_tried():
+    here = pathlib.Path(__file__).resolve().parent
+    spec = (here / "wide_norms.py").read_text().split("import torch\n")[1].strip()
+    assert spec in (here.parent.parent / "docs/targets.md").read_text()

@@ -62,6 +62,10 @@ def experts_turned(name, tensor):
     return tensor.roll(1, 0) if ".experts.experts." in name else tensor
 
 
+def norms_of_heads_exchanged(name, tensor):
+    return tensor.roll(32) if name.endswith("q_layernorm.weight") else tensor
+
+
 def norm_left_as_it_was(name, tensor):
     return tensor + 1 if name.endswith("out_norm.weight") else tensor
 
@@ -95,6 +99,7 @@ CONTROLS = [
     ("deepseek_v32", indexer_heads_turned),
     ("deepseek_v3_mtp", mtp_halves_exchanged),
     ("qwen3_next_mtp", mtp_halves_exchanged),
+    ("minimax_m2", norms_of_heads_exchanged),
     ("qwen3_next", norm_left_as_it_was),
     ("qwen3_next", head_by_head_gates),
     ("qwen3_5_moe_text", value_heads_exchanged),
@@ -199,7 +204,7 @@ def judged(request, models):
         output = folder / f"{name}.safetensors"
         jobs.append({
             "name": name, "checkpoint": str(checkpoint), "arguments": arguments, "output": str(output),
-            "ids": tiny_models.token_ids().tolist(),
+            "ids": tiny_models.token_ids().tolist(), "wide_norms": FAMILIES[family].wide_norms,
         } | more)  # fmt: skip
 
     def prepare(family, control):

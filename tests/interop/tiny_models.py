@@ -65,6 +65,8 @@ class Family:
     config: dict
     # Layers that transformers neither makes nor loads, added to the file.
     mtp: bool = False
+    # Its norms of q and k span all heads: Megatron needs a layer spec of its own.
+    wide_norms: bool = False
 
 
 FAMILIES = {
@@ -167,6 +169,15 @@ FAMILIES = {
     "granitemoe": Family(
         "granitemoe",
         {"intermediate_size": 48, "num_local_experts": 8, "num_experts_per_tok": 3, "attention_multiplier": 0.25},
+    ),
+    "olmoe": Family(
+        "olmoe", {"intermediate_size": 48, "num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": False},
+        wide_norms=True,
+    ),
+    "minimax_m2": Family(
+        "minimax_m2",
+        {"head_dim": 32, "intermediate_size": 48, "num_local_experts": 8, "num_experts_per_tok": 3, "rotary_dim": 16},
+        wide_norms=True,
     ),
     "qwen3_next": Family("qwen3_next", GATED_DELTA_NET | {"norm_topk_prob": True}),
     "qwen3_next_mtp": Family("qwen3_next", GATED_DELTA_NET | {"norm_topk_prob": True}, mtp=True),
