@@ -30,6 +30,7 @@ constexpr auto kQwen3OmniMoeFamilies = std::to_array<Family>({
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kQkNormArgs, kUsualLayerArgs, kYarnArgs,
               kTwoWidthArgs, kQwenExpertArgs, kTopkArgs, kSoftmaxArgs, kNormTopkArgs},
      .expert_naming = "hf:qwen3_omni_moe",
+     .root = "thinker.model.",
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768,
        "rope_theta": 1000000.0, "num_key_value_heads": 4, "norm_topk_prob": true})"},
 });
