@@ -1,9 +1,8 @@
 #include "io/staged_dir.hpp"
 
-#include <stdio.h>
-
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 
 #include "core/fail.hpp"
 #include "io/directory.hpp"

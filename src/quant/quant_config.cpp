@@ -152,7 +152,7 @@ std::string small_text_of(const JsonValue& object, std::string_view name) {
 
 /// auto-round writes the words of AWQ or of GPTQ and says which in a field that its versions call differently.
 std::string method_of(const JsonValue& object) {
-  const std::string method = small_text_of(object, "quant_method");
+  std::string method = small_text_of(object, "quant_method");
   if (method != "auto-round" && method != "intel/auto-round") return method;
   for (const std::string_view field : {"packing_format", "backend"}) {
     const std::string packing = small_text_of(object, field);

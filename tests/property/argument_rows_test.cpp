@@ -232,7 +232,7 @@ bool needs_shared(const Family& family) {
 Fields spelled(const Family& family, Fields fields) {
   std::set<std::string_view> known = {"model_type", "norm_topk_prob"};
   for (const std::span<const ArgRow> rows : family.args)
-    for (const ArgRow& row : rows) known.insert(row.field);
+    for (const ArgRow& row : rows) known.insert({row.field, family.own_word(row.field)});
   for (const std::string_view name : {"num_local_experts", "n_routed_experts", "moe_num_experts"})
     if (known.contains(name)) fields[std::string(name)] = fields["num_experts"];
   if (needs_shared(family)) {
@@ -240,6 +240,10 @@ Fields spelled(const Family& family, Fields fields) {
     fields.try_emplace("moe_num_shared_experts", "1");
     fields.try_emplace("shared_expert_intermediate_size", "56");
   }
+  for (const std::span<const ArgRow> rows : family.args)
+    for (const ArgRow& row : rows)
+      if (const auto usual = fields.find(std::string(row.field)); usual != fields.end())
+        fields[std::string(family.own_word(row.field))] = usual->second;
   std::erase_if(fields, [&](const auto& field) { return !known.contains(field.first); });
   return fields;
 }
@@ -266,7 +270,8 @@ TEST(ArgumentRows, WhatTheyWriteTheyReadBack) {
       EXPECT_EQ(megatron_args(made.text, model_of(family, made.text), {}).text, args.text) << made.text;
       for (const std::span<const ArgRow> rows : family.args)
         for (const ArgRow& row : rows)
-          if (made.text.find(fmt::format("\"{}\": ", row.field)) != std::string::npos) made_fields.emplace(row.field);
+          if (made.text.find(fmt::format("\"{}\": ", family.own_word(row.field))) != std::string::npos)
+            made_fields.emplace(row.field);
     }
     for (const std::span<const ArgRow> rows : family.args)
       for (const ArgRow& row : rows) {

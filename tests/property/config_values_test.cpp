@@ -4,11 +4,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "arch/config_ranges.hpp"
 #include "arch/trained_config.hpp"
 #include "glu_ckpt/error.hpp"
+#include "support/saved_fields.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -125,51 +124,23 @@ TEST(ConfigValues, AsManyExpertsAreChosenAsThereAre) {
 
 /// What Megatron-LM saved, with one value changed, is a configuration that passes or none.
 TEST(ConfigValues, SavedArgumentsAreJudgedAlike) {
-  const std::map<std::string, std::string> sound = {
-      {"num_layers", "3"},
-      {"hidden_size", "64"},
-      {"num_attention_heads", "4"},
-      {"group_query_attention", "true"},
-      {"num_query_groups", "2"},
-      {"kv_channels", "32"},
-      {"ffn_hidden_size", "80"},
-      {"moe_ffn_hidden_size", "48"},
-      {"num_experts", "8"},
-      {"moe_router_topk", "3"},
-      {"moe_router_pre_softmax", "false"},
-      {"moe_router_score_function", "\"softmax\""},
-      {"moe_layer_freq", "1"},
-      {"vocab_size", "100"},
-      {"max_position_embeddings", "128"},
-      {"norm_epsilon", "1e-06"},
-      {"rotary_base", "50000"},
-      {"qk_layernorm", "true"},
-      {"swiglu", "true"},
-      {"add_bias_linear", "false"},
-      {"untie_embeddings_and_output_weights", "true"},
-      {"position_embedding_type", "\"rope\""},
-      {"normalization", "\"RMSNorm\""},
-  };
   Inventory tensors;
   tensors.tensors.push_back({"embedding.word_embeddings.weight", Dtype::BF16, {128, 64}, 2 * 128 * 64, 0, 0});
-  const auto is_taken = [&](const std::map<std::string, std::string>& saved) {
-    std::string text;
-    for (const auto& [name, value] : saved)
-      text += fmt::format(R"({}"{}": {})", text.empty() ? "{" : ", ", name, value);
-    const TrainedConfig made = make_trained_config(text + "}", tensors, "qwen3_moe");
+  const auto is_taken = [&](const SavedFields& saved) {
+    const TrainedConfig made = make_trained_config(json_text(saved), tensors, "qwen3_moe");
     return !made.text.empty() && !is_refused(made.text, "");
   };
-  ASSERT_TRUE(is_taken(sound));
+  ASSERT_TRUE(is_taken(kQwen3));
   for (const char* name : {"hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "ffn_hidden_size",
                            "moe_ffn_hidden_size", "num_experts", "moe_router_topk", "vocab_size",
                            "max_position_embeddings", "norm_epsilon", "rotary_base"})
     for (const char* value : {"\"8\"", "\"\"", "-1", "-8"}) {
-      std::map<std::string, std::string> saved = sound;
+      SavedFields saved = kQwen3;
       saved[name] = value;
       EXPECT_FALSE(is_taken(saved)) << name << " = " << value;
     }
   for (const char* name : {"hidden_size", "num_attention_heads", "moe_router_topk", "norm_epsilon", "rotary_base"}) {
-    std::map<std::string, std::string> saved = sound;
+    SavedFields saved = kQwen3;
     saved[name] = "0";
     EXPECT_FALSE(is_taken(saved)) << name << " = 0";
   }
