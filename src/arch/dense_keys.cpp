@@ -60,6 +60,7 @@ std::optional<DenseKey> DenseKeys::parse_layer(const Prefix& prefix, std::string
   const std::string_view behind = name.substr(digits);
   if (!number || !behind.starts_with(prefix.after)) return std::nullopt;
   const std::string_view tail = behind.substr(prefix.after.size());
+  if (naming_.mtp_nests && prefix.stack == "mtp") return parse_nested(prefix, *number, tail);
   const i64 layers = architecture_.layers;
   if (prefix.stack == "decoder" && *number < layers) return find(layer_, tail, "decoder", *number, false);
   const bool follows = prefix.stack == "decoder" && naming_.mtp_layers.empty() && !mtp_.empty();
@@ -70,6 +71,19 @@ std::optional<DenseKey> DenseKeys::parse_layer(const Prefix& prefix, std::string
     if (const auto found = find(mtp_, tail, "mtp", layer, false)) return found;
   if (prefix.place == Place::Mtp) return std::nullopt;
   return find(layer_, tail, "mtp", layer, false);
+}
+
+std::optional<DenseKey> DenseKeys::parse_nested(const Prefix& prefix, i64 step, std::string_view tail) const {
+  const i64 depth = architecture_.mtp_depth();
+  if (step < 0 || step >= kMaxMtpLayers) return std::nullopt;
+  if (prefix.place == Place::Mtp) {
+    const auto of_first = find(mtp_, tail, "mtp", step * depth, false);
+    return of_first ? of_first : find(mtp_, tail, "mtp", step * depth + depth - 1, false);
+  }
+  const std::size_t digits = std::min(tail.find_first_not_of("0123456789"), tail.size());
+  const auto number = parse_number<i64>(tail.substr(0, digits));
+  if (!number || *number < 0 || *number >= depth || !tail.substr(digits).starts_with('.')) return std::nullopt;
+  return find(layer_, tail.substr(digits + 1), "mtp", step * depth + *number, false);
 }
 
 std::optional<DenseKey> DenseKeys::find(const Entries& entries, std::string_view tail, std::string_view stack,

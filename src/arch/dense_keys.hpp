@@ -47,6 +47,8 @@ class DenseKeys {
 
   void add_prefix(std::string_view before, std::string_view after, std::string_view stack, Place place);
   void add_outer(std::string_view outer);
+  /// `tail` begins with the number of the layer inside of that step of multi-token prediction, or has none.
+  std::optional<DenseKey> parse_nested(const Prefix& prefix, i64 step, std::string_view tail) const;
   std::optional<DenseKey> parse_layer(const Prefix& prefix, std::string_view name) const;
   std::optional<DenseKey> find(const Entries& entries, std::string_view tail, std::string_view stack, i64 layer,
                                bool stacked) const;

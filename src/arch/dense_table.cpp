@@ -51,6 +51,7 @@ bool applies(const DenseRow& row, LayerKind kind, const Architecture& architectu
          fits(kHeadNorms | kWideNorms, architecture.family->wide_qk_norms ? kWideNorms : kHeadNorms) &&
          fits(kSparse | kNotSparse, architecture.family->sparse_attention ? kSparse : kNotSparse) &&
          fits(kExpertLatent, architecture.extent(Dim::ExpertLatent) > 0 ? kExpertLatent : kAlways) &&
+         fits(kMtpFirst, kind.mtp_first ? kMtpFirst : kAlways) && fits(kMtpLast, kind.mtp_last ? kMtpLast : kAlways) &&
          fits(kIndexer, kind.indexer ? kIndexer : kAlways) &&
          fits(kQLora | kNoQLora, architecture.extent(Dim::QLora) > 0 ? kQLora : kNoQLora);
 }
@@ -81,19 +82,23 @@ std::string with_root(std::string_view root, std::string_view key) {
 }
 
 std::string print_layer_prefix(const DenseNaming& naming, std::string_view root, std::string_view stack, i64 layer,
-                               i64 num_layers) {
+                               const Architecture& architecture) {
   if (stack != "mtp") return fmt::format("{}{}.", with_root(root, naming.layers), layer);
-  if (naming.mtp_layers.empty()) return fmt::format("{}{}.", with_root(root, naming.layers), layer + num_layers);
+  if (naming.mtp_layers.empty())
+    return fmt::format("{}{}.", with_root(root, naming.layers), layer + architecture.layers);
+  if (const i64 depth = architecture.mtp_depth(); naming.mtp_nests)
+    return fmt::format("{}{}{}{}.", with_root(root, naming.mtp_layers), layer / depth, naming.mtp_inner, layer % depth);
   return fmt::format("{}{}{}", with_root(root, naming.mtp_layers), layer, naming.mtp_inner);
 }
 
 std::string print_key(const DenseNaming& naming, const DenseRow& row, std::string_view root, std::string_view stack,
-                      i64 layer, TensorKind kind, i64 num_layers) {
+                      i64 layer, TensorKind kind, const Architecture& architecture) {
   const std::string key = print_tail(row, kind);
   if (row.place == Place::Model) return with_root(root, key);
   if (row.place == Place::Mtp && !naming.mtp_outer.empty())
-    return numbered(with_root(root, naming.mtp_outer), layer) + key;
-  return print_layer_prefix(naming, root, stack, layer, num_layers) + key;
+    return numbered(with_root(root, naming.mtp_outer), naming.mtp_nests ? layer / architecture.mtp_depth() : layer) +
+           key;
+  return print_layer_prefix(naming, root, stack, layer, architecture) + key;
 }
 
 }  // namespace glu_ckpt

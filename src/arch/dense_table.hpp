@@ -26,7 +26,7 @@ bool has_router_bias(const Family& family);
 bool spells_experts_of(const Architecture& architecture, std::string_view naming);
 /// The key of a row's tensor. `root` is the text in front of all keys, such as "model.".
 std::string print_key(const DenseNaming& naming, const DenseRow& row, std::string_view root, std::string_view stack,
-                      i64 layer, TensorKind kind, i64 num_layers);
+                      i64 layer, TensorKind kind, const Architecture& architecture);
 
 /// The row's key behind the prefix of its place, and a key behind its root: from '/' on, beside it.
 std::string print_tail(const DenseRow& row, TensorKind kind);
@@ -34,7 +34,7 @@ std::string with_root(std::string_view root, std::string_view key);
 
 /// The text in front of the keys of a layer, experts' included: "model.layers.3.".
 std::string print_layer_prefix(const DenseNaming& naming, std::string_view root, std::string_view stack, i64 layer,
-                               i64 num_layers);
+                               const Architecture& architecture);
 
 /// Calls use(row) with each of the naming's rows.
 template <typename Use>

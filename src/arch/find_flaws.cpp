@@ -88,7 +88,7 @@ class FlawFinder {
         add(ErrorCode::ModelIncomplete, {}, "MTP layer {} is missing, but MTP layer {} is there", found, id.layer);
       found = id.layer + 1;
     }
-    const i64 said = architecture_.mtp_layers;
+    const i64 said = architecture_.mtp_layers * architecture_.mtp_depth();
     if (has_mtp_ && found > 0 && found < said)
       add(ErrorCode::ModelIncomplete, {}, "MTP layer {} is missing: config.json says that there are {} ({})", found,
           said, architecture_.mtp_field);
@@ -109,7 +109,7 @@ class FlawFinder {
   }
 
   std::string layer_prefix(const LayerId& id) const {
-    return print_layer_prefix(naming_, root_, id.stack, id.layer, architecture_.layers);
+    return print_layer_prefix(naming_, root_, id.stack, id.layer, architecture_);
   }
 
   LayerKind kind_of(const LayerId& id) const { return architecture_.kind_of(id.stack, id.layer); }
@@ -286,7 +286,7 @@ class FlawFinder {
       if (row.place != Place::Mtp || !name.ends_with(row.key)) return;
       for (i64 layer = 0; layer < architecture_.layers && !found; ++layer)
         if (name.size() > row.key.size() &&
-            name == print_layer_prefix(naming_, root_, "decoder", layer, architecture_.layers) + std::string(row.key))
+            name == print_layer_prefix(naming_, root_, "decoder", layer, architecture_) + std::string(row.key))
           found = layer;
     });
     return found;
@@ -298,7 +298,7 @@ class FlawFinder {
     for_each_row(naming_, [&](const DenseRow& row) {
       if (key.empty() && !row.former && !row.copy && is_in(row, id, architecture_) &&
           std::ranges::count(row.all_roles(), part.role) > 0)
-        key = print_key(naming_, row, root_, id.stack, id.layer, part.kind, architecture_.layers);
+        key = print_key(naming_, row, root_, id.stack, id.layer, part.kind, architecture_);
     });
     return key;
   }

@@ -16,6 +16,7 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
+#include "core/parse_number.hpp"
 #include "layout/layout_table.hpp"
 #include "layout/tensor_kinds.hpp"
 
@@ -89,6 +90,7 @@ class DenseRecognizer {
  private:
   void read_dense() {
     join_scope();
+    number_mtp_layers();
     find_expert_layers();
     const DenseKeys keys(*result_.dense_naming, result_.dense_root, architecture_);
     for (const std::size_t index : result_.others)
@@ -158,6 +160,19 @@ class DenseRecognizer {
     for (ExpertBlock& block : result_.blocks)
       if (!block.scope.empty() && layers.starts_with(block.scope) && block.key_prefix.starts_with(layers))
         block.scope.clear();
+  }
+
+  /// Numbers the layers inside of multi-token prediction through all its steps, as their other tensors are.
+  void number_mtp_layers() {
+    constexpr std::string_view kNested = "mtp.";
+    if (!result_.dense_naming->mtp_nests) return;
+    for (ExpertBlock& block : result_.blocks) {
+      if (!block.stack.starts_with(kNested)) continue;
+      const auto step = parse_number<i64>(std::string_view(block.stack).substr(kNested.size()));
+      if (!step || *step >= kMaxLayers) continue;
+      block.layer += *step * architecture_.mtp_depth();
+      block.stack = "mtp";
+    }
   }
 
   void find_expert_layers() {

@@ -50,6 +50,10 @@ class ArchitectureReader {
     model_.mtp_layers = config_.integer({"num_nextn_predict_layers", "mtp_num_hidden_layers"}).value_or(0);
     model_.mtp_field = config_.spelling({"num_nextn_predict_layers", "mtp_num_hidden_layers"});
     model_.says_mtp_layers = config_.integer({model_.mtp_field}).has_value();
+    if (config_.flag({"mtp_use_repeated_layer"}).value_or(false)) {
+      model_.mtp_repeats = model_.mtp_layers;
+      model_.mtp_layers = std::min<i64>(model_.mtp_layers, 1);
+    }
     return std::move(model_);
   }
 
@@ -206,6 +210,19 @@ class ArchitectureReader {
       fail(ErrorCode::ConfigJson, {}, "config.json: {} is missing, which a model of type {} needs", kWords,
            model_.model_type);
     model_.dense_layers_fields = config_.spelling({kWords, "layer_types", kLetters});
+    read_mtp_mixers();
+  }
+
+  void read_mtp_mixers() {
+    constexpr std::string_view kLetters = "mtp_hybrid_override_pattern", kWords = "mtp_layers_block_type";
+    const std::string letters = config_.text({kLetters});
+    for (const char letter : letters) model_.mtp_kinds.push_back(mixer_of(std::string(1, letter), kLetters));
+    std::vector<LayerKind> said;
+    for (const std::string& word : config_.texts({kWords})) said.push_back(mixer_of(word, kWords));
+    if (!letters.empty() && !said.empty() && said != model_.mtp_kinds)
+      fail(ErrorCode::ConfigJson, {}, "config.json: {} and {} are not the same layers", kLetters, kWords);
+    if (letters.empty()) model_.mtp_kinds = said;
+    if (model_.mtp_kinds.empty()) model_.mtp_kinds = {mixer_of("*", kLetters), mixer_of("E", kLetters)};
   }
 
   LayerKind mixer_of(const std::string& word, std::string_view field) const {
@@ -286,6 +303,13 @@ class ArchitectureReader {
 
 LayerKind Architecture::kind_of(std::string_view stack, i64 layer) const {
   if (stack != "mtp") return kinds.at(static_cast<std::size_t>(layer));
+  if (!mtp_kinds.empty()) {
+    const i64 inside = layer % mtp_depth();
+    LayerKind kind = mtp_kinds[static_cast<std::size_t>(inside)];
+    kind.mtp_first = inside == 0;
+    kind.mtp_last = inside + 1 == mtp_depth();
+    return kind;
+  }
   LayerKind kind = kinds.back();
   if (kind.attention == Attention::Delta) kind.attention = Attention::Grouped;
   kind.indexer = family->sparse_attention;

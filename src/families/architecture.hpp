@@ -1,6 +1,7 @@
 #pragma once
 /// The sizes of a whole model and the kinds of its layers, as its configuration says them.
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
@@ -21,6 +22,9 @@ struct LayerKind {
   Mlp mlp = Mlp::Experts;
   /// It has an indexer of its own; the other layers of sparse attention take the tokens that an earlier one chose.
   bool indexer = false;
+  /// It is the first, or the last, of the layers inside one step of multi-token prediction.
+  bool mtp_first = false;
+  bool mtp_last = false;
   bool operator==(const LayerKind&) const = default;
 };
 
@@ -92,7 +96,11 @@ struct Architecture {
   i64 mtp_layers = 0;
   std::string_view mtp_field;
   bool says_mtp_layers = false;
+  /// How often one stored step of multi-token prediction is taken; 0 where each step has layers of its own.
+  i64 mtp_repeats = 0;
   std::vector<LayerKind> kinds;
+  /// The layers inside each step of multi-token prediction; empty where it has one, like the last of the main stack.
+  std::vector<LayerKind> mtp_kinds;
   /// The extent of each Dim; 0 where the configuration does not say it.
   std::array<i64, kDims> extents{};
 
@@ -100,6 +108,8 @@ struct Architecture {
   /// Returns the kind of a layer of the main stack, or of MTP, whose layers are like the last one with full attention.
   LayerKind kind_of(std::string_view stack, i64 layer) const;
   /// Returns whether Megatron-Core builds its layers from the specification of an experimental attention variant.
+  /// Layers inside of one step of multi-token prediction. They are numbered through all steps.
+  i64 mtp_depth() const { return std::max<i64>(1, std::ssize(mtp_kinds)); }
   bool has_attention_variant() const { return delta_key_heads > 0 || family->sparse_attention; }
 };
 

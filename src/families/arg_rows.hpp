@@ -53,6 +53,9 @@ class ArgsWriter {
   /// Returns whether the checkpoint has a matrix, or a bias, of that role.
   bool has(DenseRole role, TensorKind kind = TensorKind::Weight) const;
 
+  /// Steps of multi-token prediction that the checkpoint has.
+  i64 mtp_steps() const;
+
   /// `name` is spelled as Megatron-LM saves it: "num_layers" is written `--num-layers`.
   void flag(std::string_view name);
   void add(std::string_view name, std::string_view value);

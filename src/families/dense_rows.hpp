@@ -52,6 +52,8 @@ enum When : std::uint32_t {
   kIndexer = 1 << 13,
   kMamba = 1 << 14,
   kExpertLatent = 1 << 15,
+  kMtpFirst = 1 << 16,
+  kMtpLast = 1 << 17,
 };
 
 struct DenseRow {
@@ -90,6 +92,9 @@ struct DenseNaming {
   std::string_view mtp_inner = ".";
   /// The text in front of what is around the layer inside: "mtp.layers.#.", '#' being its number.
   std::string_view mtp_outer{};
+  /// Multi-token prediction has a stack of layers inside, numbered behind `mtp_inner`. Where it is false, such layers
+  /// are numbered through all stacks.
+  bool mtp_nests = false;
   /// Readers also find the layer inside under this.
   std::string_view mtp_inner_too{};
   /// Layers that are alike may be one tensor with a leading axis, whose key has no number.

@@ -106,6 +106,10 @@ constexpr auto kMegatronHybrid = std::to_array<DenseRow>({
     optional_row("mlp.router.expert_bias", DenseRole::CorrectionBias, kExperts),
     layer_row("mlp.fc1_latent_proj.weight", DenseRole::ExpertsDown, kExperts | kExpertLatent),
     layer_row("mlp.fc2_latent_proj.weight", DenseRole::ExpertsUp, kExperts | kExpertLatent),
+    mtp_row("enorm.weight", DenseRole::MtpEmbeddingNorm, kMtpFirst),
+    mtp_row("hnorm.weight", DenseRole::MtpHiddenNorm, kMtpFirst),
+    mtp_row("eh_proj.weight", DenseRole::MtpProjection, kMtpFirst),
+    mtp_row("final_layernorm.weight", DenseRole::MtpFinalNorm, kMtpLast),
 });
 constexpr auto kMegatronMamba = std::to_array<DenseRow>({
     layer_row("mixer.in_proj.weight.z", DenseRole::MambaZ, kMamba),
@@ -129,6 +133,10 @@ extern constinit const DenseNaming kMegatronHybridNaming{
     .name = "megatron",
     .rows = {kMegatronHybrid, kMegatronMamba},
     .layers = "decoder.layers.",
+    .mtp_layers = "mtp.layers.",
+    .mtp_inner = ".mtp_model_layer.layers.",
+    .mtp_outer = "mtp.layers.#.",
+    .mtp_nests = true,
     .pads_vocabulary = true,
 };
 

@@ -51,7 +51,21 @@ constexpr auto kNemotronRows = std::to_array<DenseRow>({
     optional_row("mixer.gate.e_score_correction_bias", DenseRole::CorrectionBias, kExperts),
     layer_row("mixer.fc1_latent_proj.weight", DenseRole::ExpertsDown, kExperts | kExpertLatent),
     layer_row("mixer.fc2_latent_proj.weight", DenseRole::ExpertsUp, kExperts | kExpertLatent),
+    mtp_row("enorm.weight", DenseRole::MtpEmbeddingNorm, kMtpFirst),
+    mtp_row("hnorm.weight", DenseRole::MtpHiddenNorm, kMtpFirst),
+    mtp_row("eh_proj.weight", DenseRole::MtpProjection, kMtpFirst),
+    mtp_row("final_layernorm.weight", DenseRole::MtpFinalNorm, kMtpLast),
 });
+
+std::string letters_of(const std::vector<LayerKind>& kinds) {
+  std::string letters;
+  for (const LayerKind kind : kinds)
+    letters += kind.attention == Attention::Mamba     ? 'M'
+               : kind.attention == Attention::Grouped ? '*'
+               : kind.mlp == Mlp::Dense               ? '-'
+                                                      : 'E';
+  return letters;
+}
 
 [[noreturn]] void fail_arguments(std::string_view field, std::string_view value, std::string_view always) {
   fail(ErrorCode::NoMap, {},
@@ -61,13 +75,11 @@ constexpr auto kNemotronRows = std::to_array<DenseRow>({
 
 /// Refuses what Megatron-Core's mixers always have, or never.
 void write_mixers(ArgsWriter& args, const ArgRow& row) {
-  std::string letters;
-  for (const LayerKind kind : args.model.kinds)
-    letters += kind.attention == Attention::Mamba     ? 'M'
-               : kind.attention == Attention::Grouped ? '*'
-               : kind.mlp == Mlp::Dense               ? '-'
-                                                      : 'E';
+  std::string letters = letters_of(args.model.kinds);
+  // One pattern for each step of multi-token prediction.
+  for (i64 step = args.mtp_steps(); step > 0; --step) letters.append("/").append(letters_of(args.model.mtp_kinds));
   args.add(row.argument, letters);
+  if (args.mtp_steps() > 0 && args.model.mtp_repeats > 0) args.flag("mtp_use_repeated_layer");
   constexpr i64 kKernel = 4;
   if (const i64 kernel = args.model.extent(Dim::MambaKernel); kernel != kKernel)
     fail_arguments("conv_kernel", fmt::format("{}", kernel), "4");
@@ -104,7 +116,11 @@ constexpr auto kNemotronArgs = std::to_array<ArgRow>({
 
 constexpr auto kNemotronFamilies = std::to_array<Family>({
     {.model_type = "nemotron_h",
-     .naming = {.name = "hf", .rows = {kNemotronRows}, .layers = "layers."},
+     .naming = {.name = "hf",
+                .rows = {kNemotronRows},
+                .layers = "layers.",
+                .mtp_layers = "/mtp.layers.",
+                .mtp_outer = "/mtp.layers.#."},
      .args = {kModelArgs, kGroupedArgs, kNemotronArgs, kTwoWidthArgs, kTopkArgs},
      .expert_naming = "hf:nemotron_h",
      .megatron = &kMegatronHybridNaming,

@@ -91,7 +91,9 @@ constexpr DenseRow layer_row(std::string_view key, DenseRole role, int when = kA
 constexpr DenseRow optional_row(std::string_view key, DenseRole role, int when = kAlways) {
   return {Place::Layer, key, {role}, 1, when, true};
 }
-constexpr DenseRow mtp_row(std::string_view key, DenseRole role) { return {Place::Mtp, key, {role}}; }
+constexpr DenseRow mtp_row(std::string_view key, DenseRole role, int when = kAlways) {
+  return {Place::Mtp, key, {role}, 1, when};
+}
 constexpr DenseRow copy_row(Place place, std::string_view key, DenseRole role) {
   return {place, key, {role}, 1, kAlways, true, Groups::One, Form::Plain, ComputeOp::None, true};
 }

@@ -20,6 +20,14 @@ bool ArgsWriter::has(DenseRole role, TensorKind kind) const {
       recognized.dense, [&](const DenseMatrix& matrix) { return matrix.role == role && matrix.matrix.kind == kind; });
 }
 
+i64 ArgsWriter::mtp_steps() const {
+  i64 layers = 0;
+  for (const DenseMatrix& matrix : recognized.dense)
+    if (matrix.stack == "mtp") layers = std::max(layers, matrix.layer + 1);
+  if (layers > 0 && model.mtp_repeats > 0) return model.mtp_repeats;
+  return (layers + model.mtp_depth() - 1) / model.mtp_depth();
+}
+
 void ArgsWriter::flag(std::string_view name) { add(name, std::string_view()); }
 
 void ArgsWriter::add(std::string_view name, std::string_view value) {
@@ -318,9 +326,7 @@ void write_positions(ArgsWriter& args, const ArgRow& row) {
 }
 
 void write_mtp_layers(ArgsWriter& args, const ArgRow& row) {
-  i64 layers = 0;
-  for (const DenseMatrix& matrix : args.recognized.dense)
-    if (matrix.stack == "mtp") layers = std::max(layers, matrix.layer + 1);
+  const i64 layers = args.mtp_steps();
   if (layers > 0 && args.model.has_attention_variant())
     args.warn(
         "the checkpoint has {} layer{} of multi-token prediction, and no --mtp-num-layers is written: Megatron-Core "

@@ -87,12 +87,12 @@ class DenseWriter {
     if (matrices.size() < row.num_roles)
       fail(ErrorCode::ModelIncomplete, {{}, name_of(matrices.front()->matrix.tensor)},
            "'{}' needs '{}' and what else stands beside it, and {} of {} are there",
-           print_key(*target_.naming, row, target_.root, id.stack, id.layer, kind, architecture_.layers),
+           print_key(*target_.naming, row, target_.root, id.stack, id.layer, kind, architecture_),
            name_of(matrices.front()->matrix.tensor), matrices.size(), row.num_roles);
     const DenseMatrix& first = *matrices.front();
     const Dtype dtype = written_dtype(row, first);
     DraftOutput output;
-    output.name = print_key(*target_.naming, row, target_.root, id.stack, id.layer, kind, architecture_.layers);
+    output.name = print_key(*target_.naming, row, target_.root, id.stack, id.layer, kind, architecture_);
     output.dtype = dtype;
     output.shape = dense_shape(row, kind, architecture_);
     output.bytes = dense_rows(row, kind, architecture_) * first.matrix.cols * (dtype_bits(dtype) / 8);
@@ -174,7 +174,7 @@ class DenseWriter {
   void write_copy(const DenseRow& row, const LayerId& id, bool only_named) {
     const DenseRole role = row.roles[0] == DenseRole::Head && architecture_.tied ? DenseRole::Embedding : row.roles[0];
     const std::string name =
-        print_key(*target_.naming, row, target_.root, id.stack, id.layer, TensorKind::Weight, architecture_.layers);
+        print_key(*target_.naming, row, target_.root, id.stack, id.layer, TensorKind::Weight, architecture_);
     if (target_.copies ? !target_.copies->contains(name) : only_named) return;
     const Parts& model = layers_.at({});
     const auto original = model.find({role, TensorKind::Weight});

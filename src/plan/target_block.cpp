@@ -34,6 +34,8 @@ std::string spell_stack(const StackPrefix& prefix, const std::string& stack, i64
 /// The keys' text up to the expert part, in the spelling of `naming`: behind `root`, where layers may stand there.
 std::string renamed_prefix(const ExpertBlock& block, const Recognition& from, const Naming& naming,
                            const std::optional<std::string>& root, bool stacked) {
+  if (const DenseNaming* const rest = from.dense_naming; rest != nullptr && rest->mtp_nests && block.stack == "mtp")
+    return print_layer_prefix(*rest, from.dense_root, block.stack, block.layer, *from.architecture);
   const std::string layers = root ? *root + "layers." : std::string();
   const auto print = [&](const std::string& stack, i64 layer) -> std::string {
     std::string found;
@@ -344,7 +346,7 @@ BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const
 void set_key_prefix(const ExpertBlock& block, const Recognition& from, const DenseNaming* whole,
                     const FormerModel& former, BlockTarget& target) {
   if (whole != nullptr) {
-    target.key_prefix = print_layer_prefix(*whole, former.root, block.stack, block.layer, from.architecture->layers);
+    target.key_prefix = print_layer_prefix(*whole, former.root, block.stack, block.layer, *from.architecture);
     return;
   }
   const bool stacked = target.stacked_layers > 0;

@@ -2,7 +2,7 @@
 import pathlib
 import shutil
 
-from case import Case, Run, both, config_changed, tensors_changed
+from case import Case, Run, both, config_changed, read_tensors, tensors_changed
 
 WHOLE = pathlib.Path(__file__).resolve().parent.parent.parent / "testdata" / "whole"
 LATENT = 16
@@ -60,6 +60,55 @@ def as_f32(name: str):
     return edit
 
 
+def with_mtp(steps: int, like=(3, 1)):
+    """Returns an edit that adds steps of multi-token prediction, with layers inside like those of the model."""
+
+    def edit(tensors: dict) -> None:
+        for step in range(steps):
+            for inside, layer in enumerate(like):
+                old, new = f"backbone.layers.{layer}.", f"mtp.layers.{step * len(like) + inside}."
+                for name in [name for name in tensors if name.startswith(old)]:
+                    tensors[name.replace(old, new)] = tensors[name]
+            dtype, (hidden,), norm = tensors["backbone.norm_f.weight"]
+            first, last = step * len(like), step * len(like) + len(like) - 1
+            for name in (f"{first}.enorm", f"{first}.hnorm", f"{last}.final_layernorm"):
+                tensors[f"mtp.layers.{name}.weight"] = (dtype, [hidden], norm)
+            tensors[f"mtp.layers.{first}.eh_proj.weight"] = (dtype, [hidden, 2 * hidden], norm * 2 * hidden)
+
+    return edit
+
+
+def mtp_keys(*wanted: str):
+    """Returns a check of the tensors around and inside the steps of multi-token prediction."""
+
+    def check(out: pathlib.Path) -> str:
+        names = {name for name in read_tensors(out) if name.startswith("mtp.")}
+        inside = {name for name in names if ".mtp_model_layer." in name}
+        missing = sorted(set(wanted) - names)
+        around = sorted(name for name in names - inside if name not in wanted)
+        return f"lacks {missing}, has {around}" if missing or around else ""
+
+    return check
+
+
+def around(steps: int) -> list[str]:
+    return [f"mtp.layers.{step}.{name}.weight" for step in range(steps)
+            for name in ("enorm", "hnorm", "eh_proj", "final_layernorm")]
+
+
+INSIDE = ["mtp.layers.0.mtp_model_layer.layers.0.self_attention.linear_qkv.weight",
+          "mtp.layers.0.mtp_model_layer.layers.1.mlp.experts.experts.linear_fc1.weight",
+          "mtp.layers.0.mtp_model_layer.layers.1.mlp.router.expert_bias"]
+
+
+def mtp_case(change, arguments: str, keys: list[str], note: str) -> Case:
+    """The output is written as safetensors too, where its keys are read."""
+    runs = [Run("convert SRC OUT --to megatron", check=args_say(arguments)), Run("convert OUT OUT2 --to hf"),
+            Run("verify SRC OUT2"), Run("convert SRC OUT --to megatron --format safetensors", check=mtp_keys(*keys)),
+            Run("convert OUT OUT2 --to hf"), Run("verify SRC OUT2")]
+    return Case("", "", runs, change=change, note=note)
+
+
 def args_say(wanted: str):
     def check(out: pathlib.Path) -> str:
         text = " ".join(next(out.rglob("megatron_args.txt")).read_text().split())
@@ -89,6 +138,22 @@ CASES = [
     converts(edited(renamed("backbone.", "model.")), "--mamba-num-heads 4", "hybrid behind model."),
     converts(both(model, config_changed(layer_norm_epsilon=1e-6)), "--norm-epsilon 1e-06", "hybrid epsilon",
              says="norm inside of Megatron-Core's Mamba has 1e-05"),
+    mtp_case(edited(with_mtp(1), num_nextn_predict_layers=1), "--hybrid-layer-pattern MEM*-/*E", around(1) + INSIDE,
+             "hybrid one step of MTP"),
+    mtp_case(edited(with_mtp(2), num_nextn_predict_layers=2), "--hybrid-layer-pattern MEM*-/*E/*E", around(2) + INSIDE,
+             "hybrid two steps of MTP"),
+    mtp_case(edited(with_mtp(1, (0, 3, 1)), num_nextn_predict_layers=1, mtp_layers_block_type=None,
+                    mtp_hybrid_override_pattern="M*E"), "--hybrid-layer-pattern MEM*-/M*E", around(1),
+             "hybrid MTP of three layers"),
+    mtp_case(edited(with_mtp(1), num_nextn_predict_layers=3, mtp_use_repeated_layer=True),
+             "--hybrid-layer-pattern MEM*-/*E/*E/*E", around(1) + INSIDE, "hybrid MTP that repeats"),
+    refused(edited(with_mtp(1), num_nextn_predict_layers=2), r"MTP layer 2 is missing.*\[model-incomplete\]",
+            "hybrid a step of MTP too few"),
+    refused(both(edited(with_mtp(1), num_nextn_predict_layers=1), tensors_changed(without("mtp.layers.1.final_layernorm.weight"))),
+            r"'mtp\.layers\.1\.final_layernorm\.weight' is missing", "hybrid MTP without its last norm"),
+    refused(both(edited(with_mtp(1), num_nextn_predict_layers=1), tensors_changed(renamed("mtp.layers.0.enorm", "mtp.layers.1.enorm"))),
+            r"'mtp\.layers\.0\.enorm\.weight' is missing|unknown-tensor", "hybrid MTP with a norm of another layer"),
+    refused(edited(with_mtp(1, (1, 3)), num_nextn_predict_layers=1), r"mtp\.layers\.", "hybrid MTP of other mixers"),
     refused(both(model, config_changed(layers_block_type=None)), r"layers_block_type is missing", "hybrid no mixers"),
     refused(both(model, config_changed(hybrid_override_pattern="MMM*-")), r"are not the same layers", "hybrid two lists"),
     refused(both(model, config_changed(**PATTERN | {"hybrid_override_pattern": "MEMX-"})), r"'X'", "hybrid unknown letter"),

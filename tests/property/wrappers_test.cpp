@@ -71,15 +71,14 @@ class Writer {
   }
 
   void add_dense(const DenseRow& row, std::string_view stack, i64 layer) {
-    add(print_key(*spelled_.dense, row, spelled_.root, stack, layer, TensorKind::Weight, architecture_.layers),
+    add(print_key(*spelled_.dense, row, spelled_.root, stack, layer, TensorKind::Weight, architecture_),
         dense_shape(row, TensorKind::Weight, architecture_));
   }
 
   void add_experts(i64 layer) {
     const i64 experts = architecture_.num_experts, width = architecture_.expert_width;
     const i64 hidden = architecture_.expert_hidden;
-    const std::string prefix =
-        print_layer_prefix(*spelled_.dense, spelled_.root, "decoder", layer, architecture_.layers);
+    const std::string prefix = print_layer_prefix(*spelled_.dense, spelled_.root, "decoder", layer, architecture_);
     const PartNames& names = part_names(naming_, ExpertSet::Routed, spelled_.form);
     const auto add_part = [&](std::string_view part, i64 rows, i64 cols) {
       const auto [a, b] = naming_.axes == Axes::OutIn ? std::pair(rows, cols) : std::pair(cols, rows);

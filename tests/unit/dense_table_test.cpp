@@ -168,11 +168,10 @@ TEST(DenseTable, KeysAreReadAsTheyArePrinted) {
             const bool own_mtp = row.place == Place::Mtp;
             if (row.place == Place::Model ? layer > 0 || stack == "mtp" : own_mtp != (stack == "mtp") && own_mtp)
               continue;
-            if (stack == "mtp" && (layer > 0 || !has_mtp)) continue;
-            if (row.place == Place::Layer && !applies(row, architecture->kind_of(stack, layer), *architecture))
+            if (stack == "mtp" && (layer >= architecture->mtp_depth() || !has_mtp)) continue;
+            if (row.place != Place::Model && !applies(row, architecture->kind_of(stack, layer), *architecture))
               continue;
-            const std::string name =
-                print_key(*naming, row, root, stack, layer, TensorKind::Weight, architecture->layers);
+            const std::string name = print_key(*naming, row, root, stack, layer, TensorKind::Weight, *architecture);
             const auto key = keys.parse(name);
             // A family without rows for MTP does not read layers behind its last one.
             if (!key && stack == "mtp") continue;
