@@ -314,7 +314,9 @@ bool is_in_memory(const Recognition& model, const std::string& type) {
 /// A model that talks has experts of its own, of other sizes, beside the language model's: they are none of its
 /// tensors.
 void leave_other_models(Recognition& model) {
-  const auto is_other = [](const ExpertBlock& block) { return block.stack != "decoder" && block.stack != "mtp"; };
+  const auto is_other = [](const ExpertBlock& block) {
+    return block.stack != "decoder" && block.stack != "mtp" && !block.stack.starts_with("mtp.");
+  };
   for (const ExpertBlock& block : model.blocks)
     if (is_other(block))
       for (const Matrix& matrix : block.matrices) model.others.push_back(matrix.tensor);
