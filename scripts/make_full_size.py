@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes checkpoints with the keys, shapes, shards and config.json of published models; all their data is one hole.
+"""Writes checkpoints with the keys, shapes, shards and config.json of published models; their data is a hole, but for
+the shapes that INT4 stores.
 
 Usage: make_full_size.py OUT [MODEL...] [--shard-bytes 5000000000]
 
@@ -15,7 +16,7 @@ import json
 import os
 import struct
 
-BYTES = {"BF16": 2, "F32": 4, "F8_E4M3": 1}
+BYTES = {"BF16": 2, "F32": 4, "F8_E4M3": 1, "I32": 4}
 QWEN3 = {
     "model_type": "qwen3_moe", "hidden_size": 4096, "num_hidden_layers": 94, "num_attention_heads": 64,
     "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
@@ -39,6 +40,26 @@ KIMI = DEEPSEEK | {
     "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827, "first_k_dense_replace": 1,
     "num_nextn_predict_layers": 0, "vocab_size": 163840, "rope_theta": 50000.0, "max_position_embeddings": 131072,
     "rope_scaling": DEEPSEEK["rope_scaling"] | {"factor": 32, "beta_fast": 1.0, "beta_slow": 1.0},
+}
+INDEXER = {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048}
+DEEPSEEK_V32 = DEEPSEEK | INDEXER | {"model_type": "deepseek_v32"}
+# Every fourth layer has an indexer of its own, beside the first.
+GLM_5 = {
+    "model_type": "glm_moe_dsa", "hidden_size": 6144, "num_hidden_layers": 78, "num_attention_heads": 64,
+    "num_key_value_heads": 64, "q_lora_rank": 2048, "kv_lora_rank": 512, "qk_nope_head_dim": 192,
+    "qk_rope_head_dim": 64, "qk_head_dim": 256, "v_head_dim": 256, "n_routed_experts": 256, "n_shared_experts": 1,
+    "num_experts_per_tok": 8, "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid",
+    "routed_scaling_factor": 2.5, "norm_topk_prob": True, "moe_intermediate_size": 2048, "intermediate_size": 12288,
+    "first_k_dense_replace": 3, "num_nextn_predict_layers": 1, "vocab_size": 154880, "attention_bias": False,
+    "rope_parameters": {"rope_theta": 1000000, "rope_type": "default"}, "max_position_embeddings": 202752,
+    "index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048, "index_topk_freq": 4, "index_skip_topk_offset": 2,
+}
+LLAMA = {
+    "model_type": "llama", "hidden_size": 16384, "num_hidden_layers": 126, "num_attention_heads": 128,
+    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 53248, "vocab_size": 128256,
+    "attention_bias": False, "mlp_bias": False, "rope_theta": 500000.0, "max_position_embeddings": 131072,
+    "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                     "original_max_position_embeddings": 8192},
 }
 GLM = {
     "model_type": "glm4_moe", "hidden_size": 5120, "num_hidden_layers": 92, "num_attention_heads": 96,
@@ -86,7 +107,7 @@ def grouped_attention(config, prefix, gated=False):
     if config["model_type"] == "gpt_oss":
         yield f"{prefix}.o_proj.bias", [hidden]
         yield f"{prefix}.sinks", [config["num_attention_heads"]]
-    else:
+    elif config["model_type"] != "llama":
         yield f"{prefix}.q_norm.weight", [head]
         yield f"{prefix}.k_norm.weight", [head]
 
@@ -102,6 +123,21 @@ def latent_attention(config, prefix):
     yield f"{prefix}.kv_a_layernorm.weight", [kv_rank]
     yield f"{prefix}.kv_b_proj.weight", [heads * (nope + value), kv_rank]
     yield f"{prefix}.o_proj.weight", [hidden, heads * value]
+
+
+def indexer(config, prefix):
+    heads, head, hidden = config["index_n_heads"], config["index_head_dim"], config["hidden_size"]
+    yield f"{prefix}.wq_b.weight", [heads * head, config["q_lora_rank"]]
+    yield f"{prefix}.wk.weight", [head, hidden]
+    yield f"{prefix}.k_norm.weight", [head], "F32"
+    yield f"{prefix}.k_norm.bias", [head], "F32"
+    yield f"{prefix}.weights_proj.weight", [heads, hidden]
+
+
+def has_indexer(config, number):
+    """Layers share that of the last layer that has one."""
+    frequency, offset = config.get("index_topk_freq", 1), config.get("index_skip_topk_offset", 2)
+    return "index_topk" in config and (number is None or max(number - offset + 1, 0) % frequency == 0)
 
 
 def delta_attention(config, prefix):
@@ -148,12 +184,14 @@ def layer(config, prefix, number):
     interval = config.get("full_attention_interval")
     if "kv_lora_rank" in config:
         yield from latent_attention(config, f"{prefix}.self_attn")
+        if has_indexer(config, number):
+            yield from indexer(config, f"{prefix}.self_attn.indexer")
     elif interval and number is not None and (number + 1) % interval:
         yield from delta_attention(config, f"{prefix}.linear_attn")
     else:
         yield from grouped_attention(config, f"{prefix}.self_attn", gated=kind == "qwen3_next")
     yield f"{prefix}.post_attention_layernorm.weight", [hidden]
-    if number is not None and number < config.get("first_k_dense_replace", 0):
+    if kind == "llama" or number is not None and number < config.get("first_k_dense_replace", 0):
         yield from mlp(f"{prefix}.mlp", config["intermediate_size"], hidden)
     elif kind == "gpt_oss":
         yield from packed_experts(config, f"{prefix}.mlp")
@@ -198,21 +236,53 @@ def model(config):
 def quantized(tensors):
     """As DeepSeek keeps its own: the linear layers in FP8, with a scale for each block of 128 x 128."""
     for name, shape, *dtype in tensors:
-        # eh_proj is none of them, nor are the copies of the embedding and the head.
-        if name.endswith("_proj.weight") and "eh_proj" not in name or name.endswith("kv_a_proj_with_mqa.weight"):
+        # eh_proj is none of them, nor are the copies of the embedding and the head, and the indexer's weights.
+        part = name.removesuffix(".weight").rpartition(".")[2]
+        is_proj = part.endswith("_proj") and part not in ("eh_proj", "weights_proj")
+        if is_proj or part in ("kv_a_proj_with_mqa", "wq_b", "wk"):
             yield name, shape, "F8_E4M3"
             yield name + "_scale_inv", [-(-extent // 128) for extent in shape], "F32"
         else:
             yield name, shape, *dtype
 
 
-DEEPSEEK_FP8 = DEEPSEEK | {
+FP8 = {
     "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
                             "weight_block_size": [128, 128]},
 }
+
+
+def wrapped(tensors):
+    """As Kimi-K2.5 is published: inside a model that sees, and its experts in INT4, with a scale for 32 columns."""
+    for name, shape, *dtype in tensors:
+        name = f"language_model.{name}"
+        if ".mlp.experts." in name:
+            module, (rows, cols) = name.removesuffix(".weight"), shape
+            yield f"{module}.weight_packed", [rows, cols // 8], "I32"
+            yield f"{module}.weight_scale", [rows, cols // 32]
+            yield f"{module}.weight_shape", [2], "I32", struct.pack("<2i", rows, cols)
+        else:
+            yield name, shape, *dtype
+    for block in range(27):
+        yield f"vision_tower.encoder.blocks.{block}.wqkv.weight", [3456, 1152]
+    yield "mm_projector.pre_norm.weight", [1152]
+
+
+KIMI_K25 = {
+    "model_type": "kimi_k25",
+    "text_config": KIMI | {
+        "quantization_config": {
+            "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
+            "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
+                "num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}}},
+        },
+    },
+}
 MODELS = {
-    "deepseek-v3-fp8": DEEPSEEK_FP8, "qwen3-235b-a22b": QWEN3, "deepseek-v3": DEEPSEEK, "kimi-k2": KIMI, "glm-4.6": GLM, "gpt-oss-120b": GPT_OSS,
-    "qwen3-next-80b": QWEN3_NEXT,
+    "deepseek-v3-fp8": DEEPSEEK | FP8, "qwen3-235b-a22b": QWEN3, "deepseek-v3": DEEPSEEK, "kimi-k2": KIMI,
+    "glm-4.6": GLM, "gpt-oss-120b": GPT_OSS, "qwen3-next-80b": QWEN3_NEXT, "deepseek-v3.2-fp8": DEEPSEEK_V32 | FP8,
+    "glm-5.2": GLM_5, "kimi-k2.5-int4": KIMI_K25, "llama-3.1-405b": LLAMA,
 }
 
 
@@ -224,8 +294,10 @@ def tensor_bytes(shape, dtype):
 
 
 def write_shard(path, tensors):
-    header, at = {"__metadata__": {"format": "pt"}}, 0
-    for name, shape, dtype in tensors:
+    header, at, stored_bytes = {"__metadata__": {"format": "pt"}}, 0, []
+    for name, shape, dtype, *data in tensors:
+        if data:
+            stored_bytes.append((at, *data))
         end = at + tensor_bytes(shape, dtype)
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, end]}
         at = end
@@ -234,31 +306,40 @@ def write_shard(path, tensors):
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         file.truncate(8 + len(text) + at)
+        for offset, data in stored_bytes:
+            file.seek(8 + len(text) + offset)
+            file.write(data)
+
+
+def stored(config):
+    if "text_config" in config:
+        return wrapped(model(config["text_config"]))
+    return quantized(model(config)) if "quantization_config" in config else model(config)
 
 
 def write_model(out, config, shard_bytes):
     os.makedirs(out)
     shards, size, total = [[]], 0, 0
-    tensors = model(config)
-    for name, shape, *dtype in quantized(tensors) if "quantization_config" in config else tensors:
-        dtype = dtype[0] if dtype else "BF16"
+    for name, shape, *rest in stored(config):
+        dtype = rest[0] if rest else "BF16"
         bytes_ = tensor_bytes(shape, dtype)
         if shards[-1] and size + bytes_ > shard_bytes:
             shards.append([])
             size = 0
-        shards[-1].append((name, shape, dtype))
+        shards[-1].append((name, shape, dtype, *rest[1:]))
         size += bytes_
         total += bytes_
     weight_map = {}
     for number, tensors in enumerate(shards):
         file = f"model-{number + 1:05d}-of-{len(shards):05d}.safetensors"
         write_shard(os.path.join(out, file), tensors)
-        weight_map.update((name, file) for name, _, _ in tensors)
+        weight_map.update((name, file) for name, *_ in tensors)
     with open(os.path.join(out, "model.safetensors.index.json"), "w", encoding="utf-8") as file:
         json.dump({"metadata": {"total_size": total}, "weight_map": weight_map}, file)
     with open(os.path.join(out, "config.json"), "w", encoding="utf-8") as file:
         extra = {"tie_word_embeddings": False, "rms_norm_eps": 1e-06, "hidden_act": "silu", "torch_dtype": "bfloat16"}
-        json.dump(config | extra, file, indent=2)
+        text = {"text_config": config["text_config"] | extra} if "text_config" in config else {}
+        json.dump(config | extra | text, file, indent=2)
     print(f"{out}: {len(weight_map)} tensors in {len(shards)} files, {total / 1e9:.1f} GB")
 
 

@@ -354,7 +354,7 @@ struct DenseNaming;
 /// The four answers of a layout (docs/architecture.md).
 struct LayoutAnswers {
   std::string naming;
-  /// "indexed", "grouped" or "mixed".
+  /// "indexed", "grouped" or "mixed"; "none" of a dense model.
   std::string experts;
   Glu glu;
   /// "option", "record", "arguments" (that a trainer saved), "naming" or "none": what settled `glu`.
@@ -363,6 +363,8 @@ struct LayoutAnswers {
   std::optional<Glu> shared_glu;
   /// The order of the optimizer's states of routed FC1s; absent without any.
   std::optional<Glu> optimizer_glu;
+
+  bool is_dense() const { return experts == "none"; }
 };
 
 /// The user's answers about the source.

@@ -65,7 +65,9 @@ bool has_router_bias(const Family& family) {
 bool spells_experts_of(const Architecture& architecture, std::string_view naming) {
   const Family& family = *architecture.family;
   const Naming* const row = find_naming(naming);
-  return naming == "hf:" + architecture.model_type || row == find_naming(family.expert_naming) ||
+  if (naming == "hf:" + architecture.model_type) return true;
+  if (!family.has_experts()) return false;
+  return row == find_naming(family.expert_naming) ||
          (!family.other_expert_naming.empty() && row == find_naming(family.other_expert_naming));
 }
 

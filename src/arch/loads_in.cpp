@@ -28,7 +28,7 @@ class LoaderFinder {
     if (!model_.not_whole.empty()) return nothing("{}", model_.not_whole);
     if (naming_ == nullptr || model_.rest.empty()) return nothing("{}", model_.why_no_rest);
     if (has_unknown_order()) return nothing_of_unknown_order();
-    if (layout_.naming.substr(0, model_.rest.size()) != model_.rest)
+    if (!layout_.is_dense() && layout_.naming.substr(0, model_.rest.size()) != model_.rest)
       return nothing("the experts are named as in {}, the rest of the model as in {}", layout_.naming, model_.rest);
     if (model_.rest == "megatron") return find_megatron();
     if (model_.rest == "torchtitan") return find_torchtitan();
@@ -115,7 +115,7 @@ class LoaderFinder {
   LoadsIn find_megatron() const {
     if (layout_.naming != "megatron-dist" || model_.format != "torch-dist")
       return nothing("Megatron-Core loads torch_dist checkpoints; --to megatron makes one");
-    if (layout_.experts != "grouped")
+    if (!layout_.is_dense() && layout_.experts != "grouped")
       return nothing("Megatron-Core's grouped experts are one tensor a layer; --experts grouped");
     if (std::string text = foreign_form(); !text.empty()) return nothing("{}", text);
     const Architecture& architecture = *model_.architecture;
@@ -132,6 +132,7 @@ class LoaderFinder {
 
   LoadsIn find_torchtitan() const {
     if (model_.format != "torch-dist") return nothing("torchtitan loads torch.distributed.checkpoint directories");
+    if (layout_.is_dense()) return {{{"torchtitan", "0.3.0; its adapters were tried", titan_flags()}}, {}};
     if (!is_native(*naming_, ExpertSet::Routed, Experts::Grouped, false) || layout_.experts != "grouped" ||
         layout_.glu.kind != Glu::Kind::Split)
       return nothing("torchtitan's experts are grouped, gate and up apart");
@@ -142,7 +143,7 @@ class LoaderFinder {
   /// torchtitan keeps a bias of the router in every MoE model, unless it is told to do without; a checkpoint of a
   /// family that has none lacks the key.
   std::string titan_flags() const {
-    const bool has_bias = model_.architecture->family->corrected_router;
+    const bool has_bias = layout_.is_dense() || model_.architecture->family->corrected_router;
     return has_bias ? "checkpoint.initial_load_path" : "checkpoint.initial_load_path, load_balance_coeff=None";
   }
 
@@ -153,6 +154,14 @@ class LoaderFinder {
     if (!spells_experts_of(*model_.architecture, layout_.naming))
       return nothing("the experts are named as in {}, the rest as in a model of type '{}'", layout_.naming,
                      model_.architecture->model_type);
+    // Programs know a multimodal model by its own type, not by that of the language model inside.
+    const Family& family = *model_.architecture->family;
+    const std::string& type = model_.text_model_type.empty() ? model_.architecture->model_type : model_.model_type;
+    const bool is_tried = type == family.model_type
+                              ? family.tried
+                              : std::ranges::find(family.wrappers, type, &Wrapper::model_type) != family.wrappers.end();
+    const std::string_view remark = is_tried ? "tried with 5.24.0" : "not tried";
+    if (layout_.is_dense()) return find_hub_programs(type, false, remark);
     // transformers 5 loads layers of either form beside one another, as the hub has Qwen3.5 with its MTP.
     const bool mixed = layout_.experts == "mixed", grouped = mixed || layout_.experts == "grouped";
     const bool fused = layout_.glu.kind != Glu::Kind::Split && layout_.glu.kind != Glu::Kind::None;
@@ -165,13 +174,7 @@ class LoaderFinder {
                      to_string(fixed_glu(*naming_)), to_string(layout_.glu));
     if (std::string text = foreign_form(); !text.empty()) return nothing("{}", text);
     const bool packed_anew = (grouped && !model_.architecture->family->packed_experts) || model_.in_memory;
-    // Programs know a multimodal model by its own type, not by that of the language model inside.
-    const Family& family = *model_.architecture->family;
-    const std::string& type = model_.text_model_type.empty() ? model_.architecture->model_type : model_.model_type;
-    const bool is_tried = type == family.model_type
-                              ? family.tried
-                              : std::ranges::find(family.wrappers, type, &Wrapper::model_type) != family.wrappers.end();
-    return find_hub_programs(type, packed_anew, is_tried ? "tried with 5.24.0" : "not tried");
+    return find_hub_programs(type, packed_anew, remark);
   }
 
   /// `packed_anew`: the experts are one tensor, and the family's hub has them apart, or names are not the hub's;

@@ -26,6 +26,8 @@ enum class In {
   /// Arguments of models with YaRN; then of those among them with and without multi-latent attention.
   Yarn,
   UsualYarn,
+  /// Arguments of models that have experts.
+  Experts,
   /// Arguments of models that choose groups of experts first.
   Groups,
   /// Arguments of models that choose several experts by a softmax.
@@ -118,19 +120,19 @@ constexpr auto kArgs = std::to_array<ModelArg>({
     {"yarn_beta_slow", In::UsualYarn},
     {"mrope_section"},
     // experts
-    {"moe_router_topk"},
-    {"moe_router_score_function", In::Every, "softmax"},
+    {"moe_router_topk", In::Experts},
+    {"moe_router_score_function", In::Experts, "softmax"},
     {"moe_router_pre_softmax", In::SeveralBySoftmax, "False"},
-    {"moe_router_enable_expert_bias", In::Every, "False"},
-    {"moe_router_num_groups", In::Every, "0|1"},
+    {"moe_router_enable_expert_bias", In::Experts, "False"},
+    {"moe_router_num_groups", In::Experts, "0|1"},
     {"moe_router_group_topk", In::Groups},
-    {"moe_router_topk_limited_devices"},
-    {"moe_router_topk_scaling_factor", In::Every, "0|1"},
-    {"moe_router_force_load_balancing", In::Every, "False"},
-    {"moe_apply_probs_on_input", In::Every, "False"},
-    {"moe_shared_expert_intermediate_size", In::Every, "0"},
-    {"moe_shared_expert_gate", In::Every, "False"},
-    {"moe_expert_capacity_factor"},
+    {"moe_router_topk_limited_devices", In::Experts},
+    {"moe_router_topk_scaling_factor", In::Experts, "0|1"},
+    {"moe_router_force_load_balancing", In::Experts, "False"},
+    {"moe_apply_probs_on_input", In::Experts, "False"},
+    {"moe_shared_expert_intermediate_size", In::Experts, "0"},
+    {"moe_shared_expert_gate", In::Experts, "False"},
+    {"moe_expert_capacity_factor", In::Experts},
 });
 
 /// Arguments whose names sound like the model's and that have no say in what it computes, or whose say the shapes of
@@ -324,6 +326,7 @@ class Comparison {
       case In::Usual: return !is_latent();
       case In::Yarn: return asks_yarn() && saves_yarn();
       case In::UsualYarn: return asks_yarn() && saves_yarn() && !is_latent();
+      case In::Experts: return asked_.contains("num_experts");
       case In::Groups: return asked_.contains("moe_router_num_groups");
       case In::SeveralBySoftmax:
         return asked("moe_router_score_function") == "softmax" &&
@@ -432,6 +435,7 @@ std::vector<ArgumentDifference> unread_arguments(const SavedArgs& args, const st
       case In::Every:
       case In::NoVariant: return true;
       case In::Usual: return !latent;
+      case In::Experts: return args.integer("num_experts").value_or(0) > 0;
       case In::SeveralBySoftmax:
         return args.text("moe_router_score_function") != "sigmoid" && args.integer("moe_router_topk") != 1;
       case In::NoOtherBias: return !args.flag("add_bias_linear");

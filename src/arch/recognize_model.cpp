@@ -326,6 +326,21 @@ void leave_other_models(Recognition& model) {
   model.others.erase(repeated.begin(), repeated.end());
 }
 
+/// The layout of a model that has no experts by its family is its spelling.
+void describe_dense(Recognition& model) {
+  if (model.dense_naming == nullptr || !model.blocks.empty() || model.architecture->family->has_experts()) return;
+  const bool is_hub = model.dense_naming == &model.architecture->family->naming;
+  const bool is_megatron = model.dense_naming == model.architecture->family->megatron;
+  model.layout.naming = is_hub        ? "hf:" + model.architecture->model_type
+                        : is_megatron ? "megatron-dist"
+                                      : std::string(model.dense_naming->name);
+  model.layout.experts = "none";
+  model.layout.glu = {Glu::Kind::None, 0};
+  model.layout.glu_source = "naming";
+  model.naming = find_naming(model.layout.naming);
+  model.naming_settled = true;
+}
+
 }  // namespace
 
 Recognition recognize_model(const Inventory& inventory, const ModelHints& hints, const Record& record,
@@ -347,6 +362,7 @@ Recognition recognize_model(const Inventory& inventory, const ModelHints& hints,
       result.model_names.emplace(index, named.tensors[index].name);
   if (result.architecture != nullptr) {
     DenseRecognizer(inventory, named, hints, answers.decode.has_value(), result).run();
+    describe_dense(result);
   } else if (result.no_architecture.empty()) {
     const std::string_view reason = refusal_of(type);
     result.no_architecture = !hints.no_config.empty() ? hints.no_config

@@ -536,9 +536,8 @@ void prefix_names(CommandTable& command) {
 CommandTable command_table(const std::string& program) {
   CommandTable table = {
       program,
-      "Converts Mixture-of-Experts checkpoints between Hugging Face, Megatron-Core and torchtitan: whole models "
-      "renamed "
-      "and laid out anew, bit for bit, and compared with the source.",
+      "Converts checkpoints of Mixture-of-Experts and dense models between Hugging Face, Megatron-Core and torchtitan: "
+      "whole models renamed and laid out anew, bit for bit, and compared with the source.",
       nullptr,
       {"inspect Qwen3-30B-A3B", "convert Qwen3-30B-A3B OUT --to megatron", "convert OUT BACK --to hf",
        "verify Qwen3-30B-A3B BACK"},

@@ -137,6 +137,7 @@ class TargetResolver {
     if (name.starts_with(kHfPrefix) && name.substr(kHfPrefix.size()) != architecture_->model_type)
       fail(ErrorCode::NoMap, {}, "--to {}: the source's model is of type '{}'", name, architecture_->model_type);
     const Family& family = *architecture_->family;
+    if (!family.has_experts()) return settle("hf:" + architecture_->model_type, Experts::Indexed, {}, {});
     const std::string* const recorded = entry_of(source_.record(), "hf_naming");
     const std::string expert_naming = recorded != nullptr && spells_experts_of(*architecture_, *recorded)
                                           ? *recorded
@@ -177,6 +178,7 @@ class TargetResolver {
 
   /// FC1 without a gate has no order, and is left as it is.
   void forget_needless() {
+    if (recognition_.layout.is_dense() && !options_.to.experts) target_.to.experts.reset();
     const auto has = [&](ExpertSet set, bool gated) {
       return std::ranges::any_of(recognition_.blocks, [&](const ExpertBlock& block) {
         return block.set == set && (block.glu.kind != Glu::Kind::None || !gated);
@@ -262,7 +264,7 @@ class TargetResolver {
     former["hf_model_type"] = architecture_->model_type;
     former["hf_root"] = recognition_.dense_root;
     // A form that programs have in memory alone comes back as the hub's.
-    if (!recognition_.in_memory) remember_forms(layout, former);
+    if (!recognition_.in_memory && !layout.is_dense()) remember_forms(layout, former);
     std::vector<std::string> copies;
     for (const TensorCopy& copy : recognition_.copies)
       copies.push_back(model_name(source_.inventory(), recognition_, copy.tensor));

@@ -117,6 +117,7 @@ class ArchitectureReader {
   }
 
   void read_widths() {
+    if (!family_.has_experts()) return set(Dim::DenseWidth, required({family_.dense_width_field}));
     model_.num_experts = required({"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"});
     set(Dim::Experts, model_.num_experts);
     const i64 intermediate = optional({"intermediate_size"}).value_or(0);
@@ -265,6 +266,7 @@ class ArchitectureReader {
   }
 
   bool is_dense(i64 layer) const {
+    if (!family_.has_experts()) return true;
     if (const auto types = config_.texts({"mlp_layer_types"}); std::ssize(types) > layer)
       return types[static_cast<std::size_t>(layer)] == "dense";
     if (config_.has("moe_layers")) return !contains(config_.integers({"moe_layers"}), layer);

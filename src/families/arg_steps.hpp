@@ -12,6 +12,8 @@ namespace glu_ckpt {
 std::string layer_pattern(const std::vector<bool>& flags);
 /// Writes the row's value; `True` is a flag.
 void write_value(ArgsWriter& args, const ArgRow& row);
+/// Writes the row's value for a model that has experts.
+void write_with_experts(ArgsWriter& args, const ArgRow& row);
 /// Writes the row's field, a whole number, 0 where it is missing.
 void write_integer(ArgsWriter& args, const ArgRow& row);
 template <Dim dim>
@@ -95,6 +97,10 @@ JsonWord window_kinds(SavedArgs& args, const ArgRow& row);
 JsonWord all_full_attention(SavedArgs& args, const ArgRow& row);
 JsonWord all_with_rope(SavedArgs& args, const ArgRow& row);
 JsonWord window_width(SavedArgs& args, const ArgRow& row);
+/// The window of all layers, null where they have none.
+JsonWord window_of_all(SavedArgs& args, const ArgRow& row);
+JsonWord no_experts(SavedArgs& args, const ArgRow& row);
+JsonWord llama3_scaling(SavedArgs& args, const ArgRow& row);
 JsonWord no_window(SavedArgs& args, const ArgRow& row);
 JsonWord usual_softmax_scale(SavedArgs& args, const ArgRow& row);
 

@@ -47,8 +47,9 @@ enum class Window : std::uint8_t {
   AllIfAsked,
   /// The first, the third, and so on.
   EveryOther,
-  /// Those from max_window_layers on.
+  /// Those from max_window_layers on; the second, if use_sliding_window says so.
   FromLayer,
+  FromLayerIfAsked,
   /// use_sliding_window asks for it, and releases of transformers differ in the layers.
   Unclear,
 };
@@ -85,8 +86,9 @@ struct Family {
   DenseNaming naming;
   /// The fields of its config.json and Megatron-LM's arguments, in the order of both texts.
   std::array<std::span<const ArgRow>, 14> args{};
-  /// The row that spells its experts, and one that transformers saves them in instead.
-  std::string_view expert_naming;
+  /// The row that spells its experts, and one that transformers saves them in instead. Empty: a dense family, all of
+  /// whose layers have the usual MLP.
+  std::string_view expert_naming{};
   std::string_view other_expert_naming{};
   /// The spelling of torchtitan, where that has the family.
   const DenseNaming* torchtitan = nullptr;
@@ -159,6 +161,8 @@ struct Family {
       if (word.own == own && !own.empty()) return word.usual;
     return own;
   }
+
+  bool has_experts() const { return !expert_naming.empty(); }
 };
 
 /// A model_type of which no more is known than that its experts are spelled as in that row.

@@ -277,6 +277,42 @@ JsonWord window_width(SavedArgs& args, const ArgRow&) {
   return window ? fmt::format("{}", *window + 1) : "null";
 }
 
+JsonWord window_of_all(SavedArgs& args, const ArgRow& row) {
+  const std::vector<bool> windows = args.window_layers();
+  if (args.window() && std::ranges::find(windows, false) != windows.end())
+    note_strange(args, "window_attn_skip_freq", "a window in all layers");
+  return window_width(args, row);
+}
+
+/// Neither the arguments nor the tensors are of a model with experts.
+JsonWord no_experts(SavedArgs& args, const ArgRow& row) {
+  if (args.integer(row.argument).value_or(0) > 0) note_strange(args, row.argument, "none");
+  const std::string layers = args.word("moe_layer_freq");
+  if (!layers.empty() && layers != "1") note_strange(args, "moe_layer_freq", "1");
+  const auto width = args.integer("moe_ffn_hidden_size");
+  if (width && width != args.integer("ffn_hidden_size")) note_strange(args, "moe_ffn_hidden_size", "none");
+  const auto& tensors = args.tensors().tensors;
+  const auto expert = std::ranges::find_if(
+      tensors, [](const TensorRef& tensor) { return tensor.name.find(".mlp.experts.") != tensor.name.npos; });
+  if (expert != tensors.end()) args.strange.push_back(fmt::format("'{}' instead of no experts", expert->name));
+  return std::nullopt;
+}
+
+/// Megatron-Core reads rope_scaling_factor and computes with 8 all the same.
+JsonWord llama3_scaling(SavedArgs& args, const ArgRow& row) {
+  if (!args.flag(row.argument)) return std::nullopt;
+  const double factor = args.number("rope_scaling_factor").value_or(kLlama3Factor);
+  if (factor != kLlama3Factor)
+    args.faults.push_back(fmt::format(
+        "rope_scaling_factor is {}, but Megatron-Core's GPTModel computes with {} whatever it says: which of the two "
+        "the model was trained with is unknown",
+        float_text(factor), float_text(kLlama3Factor)));
+  return fmt::format(
+      "{{\n    \"rope_type\": \"llama3\",\n    \"factor\": {},\n    \"low_freq_factor\": {},\n"
+      "    \"high_freq_factor\": {},\n    \"original_max_position_embeddings\": {}\n  }}",
+      float_text(kLlama3Factor), float_text(kLlama3Low), float_text(kLlama3High), kLlama3Positions);
+}
+
 JsonWord usual_softmax_scale(SavedArgs& args, const ArgRow& row) {
   return float_text(1.0 / std::sqrt(static_cast<double>(std::max<i64>(1, args.needed(row.argument)))));
 }

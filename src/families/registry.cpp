@@ -1,6 +1,7 @@
 /// All that the files of this folder know, in the order of meson.build, which also makes the list of them.
 
 #include <algorithm>
+#include <map>
 #include <string>
 
 #include "families/family.hpp"
@@ -33,6 +34,20 @@ std::span<const Naming> namings() {
 std::span<const Family> families() {
   static const std::vector<Family> all = all_of(&Knowledge::families);
   return all;
+}
+
+const Naming* find_dense_naming(std::string_view model_type) {
+  static const std::map<std::string, Naming, std::less<>> all = [] {
+    std::map<std::string, Naming, std::less<>> namings;
+    for (const Family& family : families()) {
+      if (family.has_experts()) continue;
+      const auto added = namings.emplace("hf:" + std::string(family.model_type), Naming()).first;
+      added->second.name = added->first;
+    }
+    return namings;
+  }();
+  const auto found = all.find("hf:" + std::string(model_type));
+  return found == all.end() ? nullptr : &found->second;
 }
 
 std::vector<std::string_view> types_spelled_as(const Naming& naming) {

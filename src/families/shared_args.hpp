@@ -19,9 +19,9 @@ inline constexpr auto kModelArgs = std::to_array<ArgRow>({
     {"", "position_embedding_type", write_positions_of_heads, rope_kind},
     {"rope_theta", "rotary_base", nullptr, as_float},
     {"num_attention_heads", "num_attention_heads", write_heads, as_integer},
-    {"", "moe_grouped_gemm", write_value, nullptr, "True"},
-    {"", "moe_router_dtype", write_value, nullptr, "fp32"},
-    {"", "moe_router_load_balancing_type", write_value, nullptr, "none"},
+    {"", "moe_grouped_gemm", write_with_experts, nullptr, "True"},
+    {"", "moe_router_dtype", write_with_experts, nullptr, "fp32"},
+    {"", "moe_router_load_balancing_type", write_with_experts, nullptr, "none"},
     {"", "moe_shared_expert_intermediate_size", write_shared_width},
     {"", "moe_mlp_glu_interleave_size", write_glu_orders},
     {"", "mtp_num_layers", write_mtp_layers},
@@ -53,6 +53,9 @@ inline constexpr auto kUsualLayerArgs = std::to_array<ArgRow>({
 });
 inline constexpr auto kYarnArgs =
     std::to_array<ArgRow>({{"rope_scaling", "rotary_scaling_factor", nullptr, rope_scaling}});
+/// Llama 3's scaling, of which Megatron-Core has that of Llama 3.1.
+inline constexpr auto kLlama3RopeArgs =
+    std::to_array<ArgRow>({{"rope_scaling", "use_rope_scaling", nullptr, llama3_scaling}});
 inline constexpr auto kPartialRopeArgs =
     std::to_array<ArgRow>({{"partial_rotary_factor", "rotary_percent", nullptr, as_float}});
 inline constexpr auto kInterleavedRopeArgs =
@@ -106,6 +109,11 @@ inline constexpr auto kExpertsEverywhereArgs =
 inline constexpr auto kTwoWidthArgs = std::to_array<ArgRow>({
     {"intermediate_size", "ffn_hidden_size", write_dense_width, as_integer},
     {"moe_intermediate_size", "moe_ffn_hidden_size", write_expert_width, as_integer},
+});
+/// No layer has experts.
+inline constexpr auto kDenseArgs = std::to_array<ArgRow>({
+    {"intermediate_size", "ffn_hidden_size", write_dense_width, as_integer},
+    {"", "num_experts", nullptr, no_experts},
 });
 /// intermediate_size is the width of an expert.
 inline constexpr auto kOneWidthArgs = std::to_array<ArgRow>({

@@ -169,6 +169,9 @@ void add_usual_window(ArgsWriter& args, std::vector<bool>& sliding) {
     case Window::EveryOther:
       for (std::size_t i = 0; i < sliding.size(); i += 2) sliding[i] = true;
       return;
+    case Window::FromLayerIfAsked:
+      if (!asked) return;
+      [[fallthrough]];
     case Window::FromLayer:
       for (auto i = static_cast<std::size_t>(args.needed_integer("max_window_layers")); i < sliding.size(); ++i)
         sliding[i] = true;
@@ -213,12 +216,30 @@ double rotated_part(ArgsWriter& args) {
   return rope_number(args, "partial_rotary_factor", "partial_rotary_factor").value_or(part);
 }
 
+/// Megatron-Core's scaling is that of Llama 3.1; it reads --rope-scaling-factor and does not hand it to the model.
+void add_llama3_rope(ArgsWriter& args) {
+  args.flag("use_rope_scaling");
+  const auto check = [&](std::string_view name, double fixed) {
+    const double value = args.needed(rope_number(args, name), name);
+    if (value != fixed)
+      args.warn("{} of rope_scaling is {}, but {} in Megatron-Core, and no argument changes it: logits differ", name,
+                float_text(value), float_text(fixed));
+    return value;
+  };
+  if (const double factor = check("factor", kLlama3Factor); factor != kLlama3Factor)
+    args.add_float("rope_scaling_factor", factor);
+  check("low_freq_factor", kLlama3Low);
+  check("high_freq_factor", kLlama3High);
+  check("original_max_position_embeddings", static_cast<double>(kLlama3Positions));
+}
+
 void add_plain_rope(ArgsWriter& args) {
   if (args.is_latent()) {
     args.add("rope_type", "rope");
     args.flag("no_rope_fusion");
   }
   const std::string type = rope_type(args);
+  if (type == "llama3" && !args.is_latent()) return add_llama3_rope(args);
   if (!type.empty() && type != "default")
     args.warn(
         "rotary embeddings are scaled as '{}', for which no argument is written; compare config.json's rope_scaling",
@@ -308,6 +329,10 @@ void write_integer(ArgsWriter& args, const ArgRow& row) { args.add(row.argument,
 // ---- sizes and experts ------------------------------------------------------------------------
 
 void write_layers(ArgsWriter& args, const ArgRow& row) { args.add(row.argument, args.model.layers); }
+void write_with_experts(ArgsWriter& args, const ArgRow& row) {
+  if (args.model.num_experts > 0) write_value(args, row);
+}
+
 void write_heads(ArgsWriter& args, const ArgRow& row) { args.add(row.argument, args.model.heads); }
 void write_num_experts(ArgsWriter& args, const ArgRow& row) { args.add(row.argument, args.model.num_experts); }
 void write_expert_width(ArgsWriter& args, const ArgRow& row) { args.add(row.argument, args.model.expert_width); }

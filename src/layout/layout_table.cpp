@@ -62,7 +62,7 @@ const Naming* find_naming(std::string_view name) {
   const std::string_view model_type = name.substr(kHf.size());
   for (const Naming& naming : namings())
     if (lists_type(naming, model_type)) return &naming;
-  return nullptr;
+  return find_dense_naming(model_type);
 }
 
 namespace {

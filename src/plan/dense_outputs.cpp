@@ -275,8 +275,9 @@ class DenseWriter {
   }
 
   void say_what_happens() {
-    std::string text = fmt::format("outside of the experts: {} tensors renamed, {} made by fusing, {} by splitting",
-                                   renamed_, fused_, split_);
+    const bool dense = from_.layout.is_dense();
+    std::string text = fmt::format("{}{} tensors renamed, {} made by fusing, {} by splitting",
+                                   dense ? "" : "outside of the experts: ", renamed_, fused_, split_);
     if (computed_ > 0) text += fmt::format(", {} computed", computed_);
     if (!from_.copies.empty())
       text += fmt::format(", {} dropped (copies of the embedding or the head; their bytes are compared first)",

@@ -187,10 +187,9 @@ const DenseNaming* dense_naming_for(const std::string& to, const Architecture& a
   return spells_experts_of(architecture, to) ? &family.naming : nullptr;
 }
 
-[[noreturn]] void fail_no_map(const std::string& to, const std::string& why) {
-  fail(ErrorCode::NoMap, {},
-       "the model cannot be renamed to {}: {}. --scope experts renames the experts alone; no program loads the result",
-       to, why);
+[[noreturn]] void fail_no_map(const std::string& to, const std::string& why, bool has_experts) {
+  fail(ErrorCode::NoMap, {}, "the model cannot be renamed to {}: {}{}", to, why,
+       has_experts ? ". --scope experts renames the experts alone; no program loads the result" : "");
 }
 
 /// Returns whether a model that is spelled as transformers holds it in memory is asked for as the hub has it.
@@ -242,12 +241,13 @@ const DenseNaming* whole_model_naming(const Inventory& inventory, const Recognit
     const auto is_rest = [&](std::size_t index) { return !is_optimizer_tensor(inventory.tensors[index].name); };
     // Experts alone are a whole thing to rename.
     if (std::ranges::none_of(from.others, is_rest)) return nullptr;
-    fail_no_map(*to.naming, from.no_architecture);
+    fail_no_map(*to.naming, from.no_architecture, !from.blocks.empty());
   }
   const DenseNaming* const whole = dense_naming_for(*to.naming, *from.architecture);
   if (whole == nullptr)
-    fail_no_map(*to.naming, fmt::format("that naming has no models of type '{}'", from.architecture->model_type));
-  if (from.dense_naming == nullptr) fail_no_map(*to.naming, why_no_rest(inventory, from));
+    fail_no_map(*to.naming, fmt::format("that naming has no models of type '{}'", from.architecture->model_type),
+                !from.blocks.empty());
+  if (from.dense_naming == nullptr) fail_no_map(*to.naming, why_no_rest(inventory, from), !from.blocks.empty());
   const bool is_respelled = unwraps || (from.in_memory && whole == &from.architecture->family->naming);
   return whole == from.dense_naming && !is_respelled ? nullptr : whole;
 }
@@ -291,6 +291,12 @@ void describe_targets(const Recognition& from, const std::vector<BlockTarget>& t
         "hold contiguous weights beside interleaved state: then say --from-optimizer-glu");
 }
 
+std::string layout_text(const LayoutAnswers& layout, bool naming_settled) {
+  if (layout.is_dense()) return layout.naming;
+  return fmt::format("{}{} {} {}", layout.naming, naming_settled ? "" : " (or of another family with the same keys)",
+                     layout.experts, to_string(layout.glu));
+}
+
 /// A single block of gate rows and one of up rows is both orders.
 std::string same_rows_text(const Plan& plan) {
   if (plan.from.glu == plan.to.glu) return {};
@@ -298,18 +304,32 @@ std::string same_rows_text(const Plan& plan) {
                      to_string(plan.to.glu));
 }
 
+/// A dense model has keys to be renamed, and no experts to be regrouped.
+void check_no_experts_asked(const TargetAnswers& to, const Recognition& from) {
+  const std::string_view asked = to.scope == Scope::Experts ? "--scope experts"
+                                 : to.experts               ? "--experts"
+                                 : to.bias_experts          ? "--bias-experts"
+                                 : to.glu || to.shared_glu  ? "--glu"
+                                                            : "";
+  if (!asked.empty())
+    fail(ErrorCode::NoExperts, {}, "{}: a model of type '{}' is dense: none of its {} layers has experts", asked,
+         from.architecture->model_type, from.architecture->layers);
+}
+
 }  // namespace
 
 Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOptions& options) {
   Plan plan;
   plan.from = from.layout;
+  if (from.layout.is_dense()) plan.to = from.layout;
   plan.to.naming = options.to.naming.value_or(from.layout.naming);
   plan.to.glu_source = "option";
   const bool asks_layout =
       options.to.naming || options.to.experts || options.to.bias_experts || options.to.glu || options.to.shared_glu;
   const bool only_format = options.new_format && !asks_layout;
+  if (from.layout.is_dense()) check_no_experts_asked(options.to, from);
   if (from.blocks.empty() && !from.unexplained.empty() && !only_format) fail_unexplained(inventory, from);
-  if (from.blocks.empty() && !only_format)
+  if (from.blocks.empty() && !from.layout.is_dense() && !only_format)
     fail(ErrorCode::NoExperts, {}, "no expert tensors were recognized, so there is no layout to change{}",
          foreign_experts_text(inventory, from.architecture == nullptr ? 0 : from.architecture->num_experts));
   const DenseNaming* const whole = whole_model_naming(inventory, from, options.to);
@@ -329,9 +349,8 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   add_others(inventory, from, options, whole, former, drafts, plan);
   const bool identity = from.dropped.empty() && is_identity(drafts.list, inventory);
   if (identity && !options.force && !options.new_format)
-    fail(ErrorCode::AlreadyInLayout, {}, "the source is {}{} {} {} already{}; --force copies it all the same",
-         plan.to.naming, from.naming_settled ? "" : " (or of another family with the same keys)", plan.to.experts,
-         to_string(plan.to.glu), same_rows_text(plan));
+    fail(ErrorCode::AlreadyInLayout, {}, "the source is {} already{}; --force copies it all the same",
+         layout_text(plan.to, from.naming_settled), same_rows_text(plan));
   if (!is_identity(drafts.list, inventory)) check_nothing_left_behind(inventory, from, drafts.list);
   check_unique(drafts.list);
   place_outputs(std::move(drafts.list), options.max_shard_bytes, inventory, plan);

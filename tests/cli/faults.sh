@@ -598,7 +598,8 @@ two_at_once() {
   check "the first is still at work" [ -d "$out.partial" ]
   let_go
   wait $pid
-  check "the first run ends well: $(head -c 300 "$WORK/.first")" [ $? == 0 ]
+  GOT=$?
+  check "the first run ends well: $(head -c 300 "$WORK/.first")" [ "$GOT" == 0 ]
   "$PROGRAM" convert "$WORK/fault_mid" "$out.ref" "${FAULT_TO[@]}" -q
   check "the first run's bytes" [ "$(tree_sum "$out")" == "$(tree_sum "$out.ref")" ]
   check "no DST.partial" absent "$out.partial"
@@ -620,7 +621,8 @@ peak_memory() {
     make_model "$src" 4 "$layers" 4096 1024 sparse
     for jobs in 1 4; do
       measure "$PROGRAM" convert "$src" "$out" "${FAULT_TO[@]}" -q -j $jobs --max-memory 64MiB
-      check "$megabytes MB with -j $jobs: $(head -c 200 "$WORK/.err" 2>/dev/null)" [ $? == 0 ]
+      GOT=$?
+      check "$megabytes MB with -j $jobs: $(head -c 200 "$WORK/.err" 2>/dev/null)" [ "$GOT" == 0 ]
       check "$megabytes MB with -j $jobs: $PEAK KiB" [ "$PEAK" -lt 131072 ]
       rm -rf "$out" "$out.partial"
     done
@@ -629,7 +631,8 @@ peak_memory() {
   # As many tensors as DeepSeek-V3 has: what is kept of each counts, too.
   python3 "$HERE/../../scripts/make_sparse_checkpoint.py" "$src" --tensors 69888 --rows 64 --bytes 580000000
   measure "$PROGRAM" convert "$src" "$out" "${FAULT_TO[@]}" -q -j 2 --max-memory 64MiB
-  check "69888 tensors: $(head -c 200 "$WORK/.err" 2>/dev/null)" [ $? == 0 ]
+  GOT=$?
+  check "69888 tensors: $(head -c 200 "$WORK/.err" 2>/dev/null)" [ "$GOT" == 0 ]
   check "69888 tensors: $PEAK KiB" [ "$PEAK" -lt 131072 ]
   rm -rf "$src" "$out"*
 }

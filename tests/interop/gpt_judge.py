@@ -179,6 +179,7 @@ def make_model(args, attention, norm, has_wide_norms=False):
         position_embedding_type=args.position_embedding_type,
         rotary_percent=args.rotary_percent,
         rotary_base=args.rotary_base,
+        rope_scaling=args.use_rope_scaling,
         mtp_block_spec=mtp,
     )
     # What is not loaded shall show.

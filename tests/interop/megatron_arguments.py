@@ -85,6 +85,9 @@ OWN_FLAGS = {
     "--seq-length": {"type": int, "required": True},
     "--rotary-base": {"type": int, "default": 10000},
     "--rotary-percent": {"type": float, "default": 1.0},
+    "--use-rope-scaling": {"action": "store_true"},
+    # Megatron-LM reads it and does not hand it to the model.
+    "--rope-scaling-factor": {"type": float, "default": 8.0},
     "--rope-type": {"choices": ["rope", "yarn"]},
     "--rotary-scaling-factor": {"type": float, "default": 1.0},
     "--mscale": {"type": float, "default": 1.0},

@@ -188,6 +188,17 @@ FAMILIES = {
         {"intermediate_size": 80, "moe_intermediate_size": 48, "moe_num_experts": 8, "moe_k": 3,
          "moe_num_shared_experts": 2, "moe_layer_start_index": 1},
     ),
+    # Dense models. Megatron-Core has the numbers of Llama 3.1's scaling alone.
+    "llama": Family(
+        "llama",
+        {"head_dim": 20, "intermediate_size": 80,
+         "rope_parameters": {"rope_type": "llama3", "rope_theta": 50000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                             "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}},
+    ),
+    "mistral": Family("mistral", {"head_dim": 20, "intermediate_size": 80, "sliding_window": 8}),
+    "qwen2": Family("qwen2", {"intermediate_size": 80}),
+    "qwen3": Family("qwen3", {"head_dim": 20, "intermediate_size": 80}),
+    "qwen3_tied": Family("qwen3", {"head_dim": 20, "intermediate_size": 80, "tie_word_embeddings": True}),
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import types
 
 # By model_type: torchtitan's package, the adapter's class, the class that its annotations name, the rotary embedding.
 MODELS = {
+    "qwen3": ("qwen3", "Qwen3StateDictAdapter", "Qwen3Model", "CosSinRoPE"),
     "qwen3_moe": ("qwen3", "Qwen3StateDictAdapter", "Qwen3Model", "CosSinRoPE"),
     "deepseek_v2": ("deepseek_v3", "DeepSeekV3StateDictAdapter", "DeepSeekV3Model", "ComplexRoPE"),
     "deepseek_v3": ("deepseek_v3", "DeepSeekV3StateDictAdapter", "DeepSeekV3Model", "ComplexRoPE"),
@@ -57,8 +58,9 @@ def config_of(config):
     """What the adapters read of torchtitan's configuration of the model."""
     rope_name = MODELS[config["model_type"]][3]
     rope = rope_name and getattr(sys.modules["torchtitan.models.common.rope"], rope_name).Config()
-    experts = config.get("n_routed_experts") or config.get("num_local_experts") or config["num_experts"]
-    moe, dense = types.SimpleNamespace(num_experts=experts), config.get("first_k_dense_replace", 0)
+    experts = config.get("n_routed_experts") or config.get("num_local_experts") or config.get("num_experts")
+    moe = types.SimpleNamespace(num_experts=experts)
+    dense = config.get("first_k_dense_replace", 0) if experts else config["num_hidden_layers"]
     attention = types.SimpleNamespace(q_lora_rank=config.get("q_lora_rank") or 0, rope=rope)
     layers = []
     for i in range(config["num_hidden_layers"]):

@@ -98,7 +98,8 @@ Recognition model_of(const Family& family, const std::string& config) {
       if (row.place == Place::Layer && !row.former &&
           (row.roles[0] != DenseRole::CorrectionBias || family.corrected_router))
         for (const DenseRole role : row.all_roles()) add(role);
-  if (family.biases_everywhere) add(DenseRole::Q, TensorKind::Bias);
+  if (family.biases_everywhere || (!family.has_experts() && model.architecture->attention_bias == true))
+    add(DenseRole::Q, TensorKind::Bias);
   if (model.architecture->shared_width > 0) {
     ExpertBlock& shared = model.blocks.emplace_back();
     shared.set = ExpertSet::Shared;
@@ -474,6 +475,8 @@ TEST(ArgumentRows, WhatChangesTheModelIsReadOrRefusedByName) {
         std::string& now = other[std::string(changing.name)];
         if (now == value || (now.empty() && value == "false")) continue;
         if (changing.name.starts_with("dsa_") && saved.at("experimental_attention_variant") != "\"dsa\"") continue;
+        // A model without experts reads no argument of theirs.
+        if (!family.has_experts() && changing.name.starts_with("moe_")) continue;
         // Linear layers with biases have those of q, k and v, too.
         if (changing.name == "add_qkv_bias" && saved.at("add_bias_linear") == "true") continue;
         now = value;

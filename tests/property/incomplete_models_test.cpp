@@ -163,7 +163,13 @@ std::vector<Written> all_families() {
   const std::string plain_width = R"("intermediate_size": 14, "num_local_experts": 3)";
   const Lines usual = kNorms + kProjections, latent = kNorms + kLatents + kLatentQueries;
   const Lines sigmoid = kRouter + kCorrection + kEach + kTwoShared + kDenseMlp;
+  const Lines dense = mlp("mlp.", kDenseWidth, In::Every);
+  const std::string dense_width = R"("intermediate_size": 22)";
   return {
+      {"llama", dense_width, usual + dense, 3, 3},
+      {"mistral", dense_width, usual + dense, 3, 3},
+      {"qwen2", dense_width, usual + kBiases + dense, 3, 3},
+      {"qwen3", dense_width, usual + kHeadNorms + dense, 3, 3},
       {"mixtral", plain_width, usual + kMixtralEach},
       {"olmoe", R"("num_experts": 3, "intermediate_size": 14)", usual + kWideNorms + kRouter + kEach},
       {"minimax_m2", plain_width + R"(, "rotary_dim": 8)",

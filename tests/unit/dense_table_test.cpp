@@ -52,7 +52,8 @@ TEST(DenseTable, EveryFamilyHasAnArchitectureAndExperts) {
   for (const auto& architecture : all_architectures()) {
     ASSERT_NE(architecture, nullptr);
     EXPECT_EQ(architecture->kinds.size(), 4u);
-    EXPECT_NE(find_naming(architecture->family->expert_naming), nullptr) << architecture->model_type;
+    EXPECT_EQ(find_naming(architecture->family->expert_naming) != nullptr, architecture->family->has_experts())
+        << architecture->model_type;
     EXPECT_EQ(find_family(architecture->model_type), architecture->family);
   }
 }

@@ -162,6 +162,38 @@ TEST(MegatronArgs, SaysWhichLayersHaveAWindow) {
   EXPECT_NE(qwen2.warnings.front().find("use_sliding_window"), std::string::npos);
 }
 
+TEST(MegatronArgs, ADenseModelHasNoneOfExperts) {
+  const auto of_type = [](const std::string& type, const std::string& more) {
+    return args_of(R"({"model_type": ")" + type + R"(", "num_hidden_layers": 3, "hidden_size": 64, "vocab_size": 100,
+      "num_attention_heads": 4, "intermediate_size": 80, )" +
+                   more + R"("rope_theta": 1000000.0})");
+  };
+  for (const char* const type : {"llama", "mistral", "qwen2", "qwen3"}) {
+    const MegatronArgs args = of_type(type, R"("num_key_value_heads": 2,)");
+    EXPECT_EQ(args.text.find("moe"), std::string::npos) << args.text;
+    EXPECT_EQ(args.text.find("experts"), std::string::npos) << args.text;
+    EXPECT_TRUE(has_line(args, "--ffn-hidden-size 80")) << args.text;
+  }
+  // The first layers of a Qwen3 see all tokens.
+  const MegatronArgs window = of_type(
+      "qwen3", R"("sliding_window": 8, "use_sliding_window": true, "max_window_layers": 2, "num_key_value_heads": 2,)");
+  EXPECT_TRUE(has_line(window, "--window-attn-skip-freq [0]*2+[1]*1")) << window.text;
+
+  const auto llama = [&](const std::string& factor, const std::string& positions) {
+    return of_type("llama", R"("rope_scaling": {"rope_type": "llama3", "factor": )" + factor +
+                                R"(, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                "original_max_position_embeddings": )" +
+                                positions + "},");
+  };
+  const MegatronArgs newer = llama("8.0", "8192");
+  EXPECT_TRUE(newer.warnings.empty() && has_line(newer, "--use-rope-scaling")) << newer.text;
+  EXPECT_EQ(newer.text.find("--rope-scaling-factor"), std::string::npos);
+  const MegatronArgs small = llama("32.0", "8192");
+  EXPECT_TRUE(has_line(small, "--use-rope-scaling") && has_line(small, "--rope-scaling-factor 32.0")) << small.text;
+  EXPECT_NE(warning_of(small).find("factor of rope_scaling is 32.0, but 8.0"), std::string::npos) << warning_of(small);
+  EXPECT_NE(warning_of(llama("8.0", "4096")).find("original_max_position_embeddings"), std::string::npos);
+}
+
 /// Norms may be in F32 beside BF16 weights, or in F16 beside F32 ones.
 TEST(MegatronArgs, RunsInTheDtypeOfTheWeights) {
   const std::string config = qwen3("");

@@ -90,6 +90,31 @@ TEST(TrainedConfig, YarnIsOneOfPlainFamiliesToo) {
             std::string::npos);
 }
 
+/// Megatron-LM saves what its parser has for experts in a dense run, too.
+TEST(TrainedConfig, ADenseRunHasNoExperts) {
+  const SavedFields dense =
+      changed(kQwen3, {{"num_experts", "null"}, {"moe_ffn_hidden_size", "null"}, {"moe_router_topk", "2"}});
+  EXPECT_EQ(ConfigFields(made(dense).text).text({"model_type"}), "qwen3");
+  const SavedFields plain = changed(dense, {{"qk_layernorm", "false"}});
+  EXPECT_NE(made(plain).why_none.find("llama"), std::string::npos) << made(plain).why_none;
+  EXPECT_NE(made(plain).why_none.find("mistral"), std::string::npos) << made(plain).why_none;
+  EXPECT_EQ(ConfigFields(made(changed(plain, {{"add_qkv_bias", "true"}})).text).text({"model_type"}), "qwen2");
+  const ConfigFields windowed(made(changed(plain, {{"window_size", "[7, 0]"}})).text);
+  EXPECT_EQ(windowed.text({"model_type"}), "mistral");
+  EXPECT_EQ(windowed.integer({"sliding_window"}), 8);
+
+  EXPECT_EQ(made(changed(dense, {{"moe_ffn_hidden_size", "48"}})).text, "");
+  EXPECT_EQ(made(dense, {}, "decoder.layers.0.mlp.experts.experts.linear_fc1.weight").text, "");
+
+  const SavedFields scaled = changed(plain, {{"use_rope_scaling", "true"}, {"rope_scaling_factor", "8.0"}});
+  const ConfigFields llama(made(scaled).text);
+  EXPECT_EQ(llama.text({"rope_scaling.rope_type"}), "llama3");
+  EXPECT_EQ(llama.number({"rope_scaling.factor"}), 8.0);
+  EXPECT_EQ(llama.integer({"rope_scaling.original_max_position_embeddings"}), 8192);
+  const TrainedConfig other = made(changed(scaled, {{"rope_scaling_factor", "32.0"}}));
+  EXPECT_NE(other.why_none.find("rope_scaling_factor"), std::string::npos) << other.why_none << other.text;
+}
+
 /// Each argument without which a key would be a guess.
 TEST(TrainedConfig, WhatIsNotSaidIsAskedFor) {
   for (const char* const name : {"hidden_size", "num_attention_heads", "kv_channels", "num_query_groups", "num_experts",

@@ -13,6 +13,7 @@ namespace glu_ckpt::report {
 namespace {
 
 std::string layout_text(const LayoutAnswers& layout) {
+  if (layout.is_dense()) return fmt::format("{}, a dense model", layout.naming);
   std::string text = fmt::format("{}, {}, {}", layout.naming, layout.experts, to_string(layout.glu));
   if (layout.shared_glu) text += fmt::format(", shared expert {}", to_string(*layout.shared_glu));
   if (layout.optimizer_glu) text += fmt::format(", optimizer {}", to_string(*layout.optimizer_glu));
@@ -165,7 +166,8 @@ std::string inspection_text(const Inspection& inspection) {
                         number_or_mixed(sums.num_experts), number_or_mixed(sums.hidden_size),
                         number_or_mixed(sums.intermediate_size));
   } else if (inspection.recognition) {
-    text += "layout      no experts\n";
+    const LayoutAnswers& layout = inspection.recognition->layout;
+    text += fmt::format("layout      {}\n", layout.is_dense() ? layout_text(layout) : "no experts");
   }
   text += layers_text(layer_contents(inspection));
   if (inspection.recognition) text += loads_in_text(inspection.loads_in);
