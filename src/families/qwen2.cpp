@@ -17,7 +17,8 @@ constexpr auto kQwen2Families = std::to_array<Family>({
               kDenseArgs},
      .window = Window::FromLayerIfAsked,
      // No field says that q, k and v have biases: the class gives them to every model.
-     .defaults = R"({"attention_bias": true, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "rope_theta": 10000.0,
+     .defaults =
+         R"({"attention_bias": true, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "rope_theta": 10000.0,
        "num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28})"},
 });
 

@@ -331,7 +331,8 @@ TEST(TorchZip, RefusesWhatIsNoZip) {
                                   {"a cut comment", plain_zip({{"x/d", "abc"}}, "comment").substr(0, 110)},
                                   {"bytes after the end", torch214_zip() + "x"},
                               });
-  EXPECT_NE(message_for("\1\2\3\4").find("some.pt: byte 4: the zip ends here"), std::string::npos) << message_for("\1\2\3\4");
+  EXPECT_NE(message_for("\1\2\3\4").find("some.pt: byte 4: the zip ends here"), std::string::npos)
+      << message_for("\1\2\3\4");
 }
 
 TEST(TorchZip, RefusesBrokenEndRecords) {
