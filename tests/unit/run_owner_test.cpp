@@ -1,5 +1,6 @@
 #include "io/run_owner.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -94,7 +95,7 @@ TEST_P(RunOwnerTest, AProcessThatLivesIsRefused) {
     ::pause();
     ::_exit(0);
   }
-  std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
+  std::ifstream stat(fmt::format("/proc/{}/stat", child));
   std::string line, ticks;
   std::getline(stat, line);
   std::istringstream fields(line.substr(line.rfind(')') + 2));
@@ -102,7 +103,7 @@ TEST_P(RunOwnerTest, AProcessThatLivesIsRefused) {
   text_ = with("ticks", ticks);
   put_owner(with("process", std::to_string(child)));
   EXPECT_EQ(resume(), "output-busy");
-  EXPECT_NE(message(StagedMode::Create).find("process " + std::to_string(child)), std::string::npos);
+  EXPECT_NE(message(StagedMode::Create).find(fmt::format("process {}", child)), std::string::npos);
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   EXPECT_EQ(resume(), "none");

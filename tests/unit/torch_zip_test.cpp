@@ -257,7 +257,8 @@ TEST(TorchZip, ReadsASmallZipAtOnce) {
 
 TEST(TorchZip, ReadsNoByteTwiceOfALargeDirectory) {
   std::vector<Part> parts;
-  for (int i = 0; i < 2000; ++i) parts.push_back({"x/" + std::to_string(i), std::string(i % 7, 'd')});
+  parts.reserve(2000);
+  for (int i = 0; i < 2000; ++i) parts.push_back({fmt::format("x/{}", i), std::string(i % 7, 'd')});
   for (const std::size_t comment_bytes : {0u, 60000u}) {
     SparseZip zip(plain_zip(parts, std::string(comment_bytes, 'c')));
     const ZipDirectory directory = zip.directory();
