@@ -57,8 +57,9 @@ ExitStatus report_error(const std::string& program, const Error& error, const Op
     report::tell("{}: {} {} [{}]\n", program, report::painted(report::Paint::Error, "error:"),
                  report::printable(error.what()), slug(error.code()));
   if (!json && !words.empty() && !error.missing_options().empty()) {
-    std::string line = "  " + program;
-    for (const std::string& word : completed(words, error.missing_options())) line += " " + report::printable(word);
+    std::string line = fmt::format("  {}", program);
+    for (const std::string& word : completed(words, error.missing_options()))
+      line += fmt::format(" {}", report::printable(word));
     report::tell("{}\n", line);
   }
   return exit_status(error.code());
