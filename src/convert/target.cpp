@@ -228,7 +228,8 @@ class TargetResolver {
     if (const std::string* root = entry_of(record, "hf_root")) target_.former.root = *root;
     // Respelled as the hub has it, a model stays inside of a multimodal one.
     if (is_from_hf() && !recognition_.dense_root.empty()) target_.former.root = recognition_.dense_root;
-    target_.former.expert_root = expert_root();
+    // A naming that is asked for by its own name spells its keys in its own way.
+    if (options_.target) target_.former.expert_root = expert_root();
     if (const std::string* root = entry_of(record, "hf_root"); root != nullptr && !target_.former.expert_root)
       target_.former.expert_root = *root;
     if (const std::string* copies = entry_of(record, "hf_copies")) target_.former.copies = split(*copies);
