@@ -16,7 +16,7 @@ bool applies(const DenseRow& row, LayerKind kind, const Architecture& architectu
 /// Roots of keys: of Hugging Face's language models and of one inside a multimodal model; of Megatron's.
 inline constexpr auto kHfRoots =
     std::to_array<std::string_view>({"model.", "model.language_model.", "language_model.model.", ""});
-/// Those, and a root of the family's own.
+/// Returns the usual roots, and the family's own.
 std::vector<std::string_view> roots_of(const Family& family);
 inline constexpr auto kMegatronRoots = std::to_array<std::string_view>({"", "language_model."});
 

@@ -241,6 +241,13 @@ class FlawFinder {
       add(ErrorCode::ModelShape, name, "'{}' is there, but config.json says that {} is false", name,
           architecture_.attention_bias_field);
     }
+    if (present && role == DenseRole::AttentionOut && !everywhere) {
+      const std::string name = key_of(id, bias);
+      flaws_.push_back({ModelFlaw::Kind::NotMoved, ErrorCode::NoMap, name,
+                        fmt::format("'{}': Megatron-Core's GPTModel has a bias there only where all linear layers have "
+                                    "one, so there is no map of {} models with it",
+                                    name, architecture_.model_type)});
+    }
     check_same_everywhere(id, bias, present);
   }
 

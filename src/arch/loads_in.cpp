@@ -21,8 +21,11 @@ class LoaderFinder {
     if (model_.architecture == nullptr) {
       if (is_of_unmapped_family()) return find_unmapped();
       if (model_.experts.empty() && !model_.says_experts && model_.has_config && !model_.model_type.empty())
-        return unknown("a model of type '{}' without experts is no Mixture-of-Experts model that glu-ckpt knows",
-                       model_.model_type);
+        return unknown(
+            "models of type '{}' are none that glu-ckpt knows, and no experts are there; docs/targets.md lists those "
+            "that "
+            "it converts",
+            model_.model_type);
       return nothing("{}{}", model_.no_architecture, of_a_run());
     }
     if (!model_.not_whole.empty()) return nothing("{}", model_.not_whole);

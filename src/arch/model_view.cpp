@@ -230,13 +230,16 @@ bool has_wrapper_words(const Inventory& inventory) {
 
 std::string take_off_wrapper_words(Inventory& inventory, const ModelHints& hints) {
   std::map<std::size_t, std::string> stored;
+  // "module" may be Megatron's own word where keys have no text in common: in directories of several ranks, and where
+  // Megatron-FSDP saved weights ("model.module.") beside their optimizer's state.
+  const bool is_megatron_fsdp = std::ranges::any_of(
+      inventory.tensors, [](const TensorRef& tensor) { return tensor.name.starts_with("optimizer.state.module."); });
   const auto respell = [&](std::string_view shared, std::string_view spelled) {
     for (std::size_t i = 0; i < inventory.tensors.size(); ++i) {
       std::string& name = inventory.tensors[i].name;
       const std::size_t begin = model_key_begin(name, shared);
       const std::string_view key = std::string_view(name).substr(begin);
-      // Directories of several ranks have no text in common, and "module" may be Megatron's own word there.
-      const bool all = shard_folder(name).empty();
+      const bool all = shard_folder(name).empty() && !is_megatron_fsdp;
       std::string text = name.substr(0, begin);
       if (key.starts_with(shared))
         text.append(spelled).append(without_words(key.substr(shared.size()), all));
@@ -245,7 +248,7 @@ std::string take_off_wrapper_words(Inventory& inventory, const ModelHints& hints
       if (text != name) stored.emplace(i, std::exchange(name, std::move(text)));
     }
   };
-  // What all keys begin with is find_wrapper()'s.
+  // find_wrapper() judges the text that all keys begin with.
   const std::string shared(shared_text(inventory));
   respell(shared, shared);
   // But "model._orig_mod." is in front of all keys also where the model has no head, and they begin with "model.".

@@ -322,8 +322,7 @@ void leave_other_models(Recognition& model) {
       for (const Matrix& matrix : block.matrices) model.others.push_back(matrix.tensor);
   std::erase_if(model.blocks, is_other);
   std::ranges::sort(model.others);
-  const auto repeated = std::ranges::unique(model.others);
-  model.others.erase(repeated.begin(), repeated.end());
+  model.others.erase(std::unique(model.others.begin(), model.others.end()), model.others.end());
 }
 
 /// The layout of a model that has no experts by its family is its spelling.

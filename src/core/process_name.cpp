@@ -25,7 +25,11 @@ std::string start_of_process(const std::string& process) {
   const std::string line = first_line("/proc/" + process + "/stat");
   std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
   std::string field;
-  for (int i = 0; i <= kFieldsBetween; ++i) fields >> field;
+  for (int i = 0; i <= kFieldsBetween; ++i) {
+    fields >> field;
+    // A zombie has ended: nobody asked for its status yet.
+    if (i == 0 && (field == "Z" || field == "X")) return "";
+  }
   return fields ? field : "";
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-/// Where the config.json of a multimodal model says what language model is inside.
+/// The config.json of a multimodal model describes the language model inside in an object of its own.
 
 #include <optional>
 

@@ -58,7 +58,7 @@ enum class Dim : std::uint8_t {
   MambaStateRows,
   MambaHeads,
   MambaKernel,
-  /// What routed experts map, where that is not the hidden state.
+  /// The width of the input and output of routed experts, where those are not the hidden state's.
   ExpertLatent,
 };
 inline constexpr std::size_t kDims = static_cast<std::size_t>(Dim::ExpertLatent) + 1;

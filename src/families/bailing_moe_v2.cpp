@@ -20,10 +20,6 @@ constexpr auto kBailingRows = std::to_array<DenseRow>({
     optional_row("attention.key_layernorm.weight", DenseRole::KNorm, kGrouped),
     layer_row("mlp.gate.weight", DenseRole::Router, kExperts),
     optional_row("mlp.gate.expert_bias", DenseRole::CorrectionBias, kExperts),
-    mtp_row("enorm.weight", DenseRole::MtpEmbeddingNorm),
-    mtp_row("hnorm.weight", DenseRole::MtpHiddenNorm),
-    mtp_row("eh_proj.weight", DenseRole::MtpProjection),
-    mtp_row("final_layernorm.weight", DenseRole::MtpFinalNorm),
 });
 
 constexpr auto kBailingArgs = std::to_array<ArgRow>({
@@ -35,7 +31,7 @@ constexpr auto kBailingArgs = std::to_array<ArgRow>({
 constexpr auto kBailingMoeV2Families = std::to_array<Family>({
     {.model_type = "bailing_moe_v2",
      .model_class = "BailingMoeV2ForCausalLM",
-     .naming = {.name = "hf", .rows = {kBailingRows, kHfDense}, .layers = "layers."},
+     .naming = {.name = "hf", .rows = {kBailingRows, kHfDense, kPlainMtp}, .layers = "layers."},
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kBailingArgs, kUsualLayerArgs, kYarnArgs,
               kTwoWidthArgs, kTopkArgs, kCorrectedArgs, kDenseFirstArgs, kExpertBiasArgs, kNextTokenArgs},
      .expert_naming = "hf:deepseek_v3",
@@ -44,6 +40,7 @@ constexpr auto kBailingMoeV2Families = std::to_array<Family>({
                 {"attention_bias", "use_qkv_bias"},
                 {"scoring_func", "score_function"}}},
      .corrected_router = true,
+     .megatron_versions = "0.19.2 or later",
      .tried = false},
 });
 

@@ -47,8 +47,9 @@ enum class Window : std::uint8_t {
   AllIfAsked,
   /// The first, the third, and so on.
   EveryOther,
-  /// Those from max_window_layers on; the second, if use_sliding_window says so.
+  /// The layers from max_window_layers on.
   FromLayer,
+  /// The same, if use_sliding_window says so.
   FromLayerIfAsked,
   /// use_sliding_window asks for it, and releases of transformers differ in the layers.
   Unclear,

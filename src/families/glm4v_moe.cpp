@@ -14,6 +14,7 @@ constexpr auto kGlm4vMoeFamilies = std::to_array<Family>({
               kTwoWidthArgs, kTopkArgs, kCorrectedArgs, kDenseFirstArgs, kExpertBiasArgs},
      .expert_naming = "hf:deepseek_v3",
      .corrected_router = true,
+     .megatron_versions = "0.19.2 or later",
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 65536,
        "rope_theta": 10000.0, "num_key_value_heads": 8, "attention_bias": true, "norm_topk_prob": true,
        "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1,

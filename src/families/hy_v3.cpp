@@ -9,10 +9,6 @@ namespace {
 constexpr auto kHyRows = std::to_array<DenseRow>({
     layer_row("mlp.router.gate.weight", DenseRole::Router, kExperts),
     optional_row("mlp.expert_bias", DenseRole::CorrectionBias, kExperts),
-    mtp_row("enorm.weight", DenseRole::MtpEmbeddingNorm),
-    mtp_row("hnorm.weight", DenseRole::MtpHiddenNorm),
-    mtp_row("eh_proj.weight", DenseRole::MtpProjection),
-    mtp_row("final_layernorm.weight", DenseRole::MtpFinalNorm),
 });
 
 constexpr auto kHyArgs = std::to_array<ArgRow>({
@@ -27,13 +23,14 @@ constexpr auto kHyArgs = std::to_array<ArgRow>({
 constexpr auto kHyV3Families = std::to_array<Family>({
     {.model_type = "hy_v3",
      .model_class = "HYV3ForCausalLM",
-     .naming = hf_naming(kHfGrouped, kHfQkNorm, kHyRows, kHfDense),
+     .naming = hf_naming(kHfGrouped, kHfQkNorm, kHyRows, kHfDense, kPlainMtp),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kQkNormArgs, kUsualLayerArgs, kYarnArgs,
               kTwoWidthArgs, kTopkArgs, kHyArgs, kExpertBiasArgs, kNextTokenArgs},
      .expert_naming = "hf:hunyuan_v1_moe",
      .renormalised = Renormalised::Always,
      .words = {{{"n_shared_experts", "num_shared_experts"}, {"routed_scaling_factor", "router_scaling_factor"}}},
      .corrected_router = true,
+     .megatron_versions = "0.19.2 or later",
      // transformers has one dense layer where no mlp_layer_types say which.
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072,
        "rope_theta": 11158840.0, "num_key_value_heads": 8, "head_dim": 128, "num_shared_experts": 1,

@@ -68,17 +68,11 @@ constexpr auto kMegatronDelta = std::to_array<DenseRow>({
     layer_row("self_attention.out_norm.weight", DenseRole::DeltaNorm, kDelta),
     layer_row("self_attention.out_proj.weight", DenseRole::DeltaOut, kDelta),
 });
-constexpr auto kMegatronMtp = std::to_array<DenseRow>({
-    mtp_row("enorm.weight", DenseRole::MtpEmbeddingNorm),
-    mtp_row("hnorm.weight", DenseRole::MtpHiddenNorm),
-    mtp_row("eh_proj.weight", DenseRole::MtpProjection),
-    mtp_row("final_layernorm.weight", DenseRole::MtpFinalNorm),
-});
 }  // namespace
 
 extern constinit const DenseNaming kMegatronGptNaming{
     .name = "megatron",
-    .rows = {kMegatronRows, kMegatronLatent, kMegatronDelta, kMegatronMtp},
+    .rows = {kMegatronRows, kMegatronLatent, kMegatronDelta, kPlainMtp},
     .layers = "decoder.layers.",
     .mtp_layers = "mtp.layers.",
     .mtp_inner = ".transformer_layer.",
@@ -106,10 +100,6 @@ constexpr auto kMegatronHybrid = std::to_array<DenseRow>({
     optional_row("mlp.router.expert_bias", DenseRole::CorrectionBias, kExperts),
     layer_row("mlp.fc1_latent_proj.weight", DenseRole::ExpertsDown, kExperts | kExpertLatent),
     layer_row("mlp.fc2_latent_proj.weight", DenseRole::ExpertsUp, kExperts | kExpertLatent),
-    mtp_row("enorm.weight", DenseRole::MtpEmbeddingNorm, kMtpFirst),
-    mtp_row("hnorm.weight", DenseRole::MtpHiddenNorm, kMtpFirst),
-    mtp_row("eh_proj.weight", DenseRole::MtpProjection, kMtpFirst),
-    mtp_row("final_layernorm.weight", DenseRole::MtpFinalNorm, kMtpLast),
 });
 constexpr auto kMegatronMamba = std::to_array<DenseRow>({
     layer_row("mixer.in_proj.weight.z", DenseRole::MambaZ, kMamba),
@@ -120,18 +110,13 @@ constexpr auto kMegatronMamba = std::to_array<DenseRow>({
     conv_row("mixer.conv1d.{K}.x", DenseRole::MambaConvX, kMamba),
     conv_row("mixer.conv1d.{K}.B", DenseRole::MambaConvB, kMamba),
     conv_row("mixer.conv1d.{K}.C", DenseRole::MambaConvC, kMamba),
-    layer_row("mixer.A_log", DenseRole::MambaDecay, kMamba),
-    layer_row("mixer.D", DenseRole::MambaSkip, kMamba),
-    layer_row("mixer.dt_bias", DenseRole::MambaTimeBias, kMamba),
-    layer_row("mixer.norm.weight", DenseRole::MambaNorm, kMamba),
-    layer_row("mixer.out_proj.weight", DenseRole::MambaOut, kMamba),
 });
 
 }  // namespace
 
 extern constinit const DenseNaming kMegatronHybridNaming{
     .name = "megatron",
-    .rows = {kMegatronHybrid, kMegatronMamba},
+    .rows = {kMegatronHybrid, kMegatronMamba, kMambaMixer, kNestedMtp},
     .layers = "decoder.layers.",
     .mtp_layers = "mtp.layers.",
     .mtp_inner = ".mtp_model_layer.layers.",

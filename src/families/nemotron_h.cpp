@@ -40,21 +40,12 @@ constexpr auto kNemotronRows = std::to_array<DenseRow>({
     layer_row("mixer.o_proj.weight", DenseRole::AttentionOut, kGrouped),
     fused_row("mixer.in_proj.weight", kInProjection, Groups::One, kMamba),
     biased(fused_row("mixer.conv1d.{K}", kConvolution, Groups::One, kMamba, Form::Conv)),
-    layer_row("mixer.A_log", DenseRole::MambaDecay, kMamba),
-    layer_row("mixer.D", DenseRole::MambaSkip, kMamba),
-    layer_row("mixer.dt_bias", DenseRole::MambaTimeBias, kMamba),
-    layer_row("mixer.norm.weight", DenseRole::MambaNorm, kMamba),
-    layer_row("mixer.out_proj.weight", DenseRole::MambaOut, kMamba),
     layer_row("mixer.up_proj.weight", DenseRole::MlpUp, kDense),
     layer_row("mixer.down_proj.weight", DenseRole::MlpDown, kDense),
     layer_row("mixer.gate.weight", DenseRole::Router, kExperts),
     optional_row("mixer.gate.e_score_correction_bias", DenseRole::CorrectionBias, kExperts),
     layer_row("mixer.fc1_latent_proj.weight", DenseRole::ExpertsDown, kExperts | kExpertLatent),
     layer_row("mixer.fc2_latent_proj.weight", DenseRole::ExpertsUp, kExperts | kExpertLatent),
-    mtp_row("enorm.weight", DenseRole::MtpEmbeddingNorm, kMtpFirst),
-    mtp_row("hnorm.weight", DenseRole::MtpHiddenNorm, kMtpFirst),
-    mtp_row("eh_proj.weight", DenseRole::MtpProjection, kMtpFirst),
-    mtp_row("final_layernorm.weight", DenseRole::MtpFinalNorm, kMtpLast),
 });
 
 std::string letters_of(const std::vector<LayerKind>& kinds) {
@@ -117,7 +108,7 @@ constexpr auto kNemotronArgs = std::to_array<ArgRow>({
 constexpr auto kNemotronFamilies = std::to_array<Family>({
     {.model_type = "nemotron_h",
      .naming = {.name = "hf",
-                .rows = {kNemotronRows},
+                .rows = {kNemotronRows, kMambaMixer, kNestedMtp},
                 .layers = "layers.",
                 .mtp_layers = "/mtp.layers.",
                 .mtp_outer = "/mtp.layers.#."},

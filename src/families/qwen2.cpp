@@ -16,6 +16,7 @@ constexpr auto kQwen2Families = std::to_array<Family>({
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kQwen2BiasArgs, kUsualLayerArgs, kYarnArgs,
               kDenseArgs},
      .window = Window::FromLayerIfAsked,
+     .megatron_versions = "0.19.2 or later",
      // No field says that q, k and v have biases: the class gives them to every model.
      .defaults =
          R"({"attention_bias": true, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "rope_theta": 10000.0,

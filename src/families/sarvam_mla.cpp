@@ -15,6 +15,7 @@ constexpr auto kSarvamMlaFamilies = std::to_array<Family>({
      .expert_naming = "hf:deepseek_v3",
      .attention = Attention::Latent,
      .corrected_router = true,
+     .megatron_versions = "0.19.2 or later",
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-6, "max_position_embeddings": 4096,
        "rope_theta": 10000.0, "norm_topk_prob": true, "routed_scaling_factor": 2.5, "n_group": 1, "topk_group": 1,
        "n_shared_experts": 1, "first_k_dense_replace": 1, "kv_lora_rank": 512, "qk_rope_head_dim": 64,

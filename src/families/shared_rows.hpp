@@ -183,6 +183,31 @@ inline constexpr auto kHfMtp = std::to_array<DenseRow>({
     copy_row(Place::Mtp, "shared_head.head.weight", DenseRole::Head),
 });
 
+// ---- programs and families alike ----------------------------------------------------------------
+
+/// Around a layer of multi-token prediction that has nothing else.
+inline constexpr auto kPlainMtp = std::to_array<DenseRow>({
+    mtp_row("enorm.weight", DenseRole::MtpEmbeddingNorm),
+    mtp_row("hnorm.weight", DenseRole::MtpHiddenNorm),
+    mtp_row("eh_proj.weight", DenseRole::MtpProjection),
+    mtp_row("final_layernorm.weight", DenseRole::MtpFinalNorm),
+});
+/// The same around several layers inside.
+inline constexpr auto kNestedMtp = std::to_array<DenseRow>({
+    mtp_row("enorm.weight", DenseRole::MtpEmbeddingNorm, kMtpFirst),
+    mtp_row("hnorm.weight", DenseRole::MtpHiddenNorm, kMtpFirst),
+    mtp_row("eh_proj.weight", DenseRole::MtpProjection, kMtpFirst),
+    mtp_row("final_layernorm.weight", DenseRole::MtpFinalNorm, kMtpLast),
+});
+/// What mamba_ssm's mixer is called everywhere.
+inline constexpr auto kMambaMixer = std::to_array<DenseRow>({
+    layer_row("mixer.A_log", DenseRole::MambaDecay, kMamba),
+    layer_row("mixer.D", DenseRole::MambaSkip, kMamba),
+    layer_row("mixer.dt_bias", DenseRole::MambaTimeBias, kMamba),
+    layer_row("mixer.norm.weight", DenseRole::MambaNorm, kMamba),
+    layer_row("mixer.out_proj.weight", DenseRole::MambaOut, kMamba),
+});
+
 /// Qwen3-Next: q_proj holds, head by head, the rows of q and of the gate.
 inline constexpr DenseRole kQAndGate[] = {DenseRole::Q, DenseRole::QGate};
 inline constexpr DenseRole kDeltaQkvz[] = {DenseRole::DeltaQ, DenseRole::DeltaK, DenseRole::DeltaV, DenseRole::DeltaZ};

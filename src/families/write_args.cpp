@@ -460,8 +460,6 @@ void write_query_groups(ArgsWriter& args, const ArgRow& row) {
 void write_attention_biases(ArgsWriter& args, const ArgRow& row) {
   if (args.family().biases_everywhere) return;
   if (args.has(DenseRole::Q, TensorKind::Bias)) args.flag(row.argument);
-  if (args.has(DenseRole::AttentionOut, TensorKind::Bias))
-    args.warn("attention's output has a bias, for which Megatron-Core wants biases in every linear layer");
 }
 
 void write_qk_norms(ArgsWriter& args, const ArgRow& row) {

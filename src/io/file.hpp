@@ -27,7 +27,7 @@ struct FileIdentity {
   bool operator==(const FileIdentity&) const = default;
 };
 
-/// What to do about a full disk.
+/// The advice of messages about a full disk.
 inline constexpr std::string_view kMakeRoom = "free some space or choose another disk";
 
 /// Unsupported: the filesystem has no locks.

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "arch/model_view.hpp"
@@ -30,9 +29,6 @@ class UnwrappedSource final : public Source {
 }  // namespace
 
 std::unique_ptr<Source> take_off_wrapper_words(std::unique_ptr<Source> source) {
-  // Megatron-FSDP's own keys have `module.` in them, and its loader wants them so.
-  const auto is_fsdp_state = [](const TensorRef& tensor) { return tensor.name.starts_with("optimizer.state.module."); };
-  if (std::ranges::any_of(source->inventory().tensors, is_fsdp_state)) return source;
   if (!has_wrapper_words(source->inventory())) return source;
   CheckpointInfo info = source->info();
   const std::string first = take_off_wrapper_words(info.inventory, info.hints);

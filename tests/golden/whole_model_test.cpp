@@ -314,6 +314,28 @@ TEST_P(WholeFamily, TiedBesideAnotherHeadIsRefused) {
   expect_refusal(ErrorCode::CopyDiffers, read_tensors(source()), config, "lm_head.weight");
 }
 
+/// Megatron-Core has no bias behind attention without biases in every linear layer.
+TEST_F(WholeModel, ABiasBehindAttentionIsRefused) {
+  const fs::path source = home_of("llama3") / "hf";
+  Tensors tensors = read_tensors(source);
+  std::string config = read_text(source / "config.json");
+  const std::string without = "\"attention_bias\": false";
+  config.replace(config.find(without), without.size(), "\"attention_bias\": true");
+  for (const std::string layer : {"0", "1", "2"})
+    for (const auto& [part, rows] : {std::pair("q", 48), std::pair("k", 16), std::pair("v", 16), std::pair("o", 48)}) {
+      const std::string name = fmt::format("model.layers.{}.self_attn.{}_proj.bias", layer, part);
+      tensors.push_back({name, Dtype::BF16, {rows}, std::vector<std::byte>(2 * static_cast<std::size_t>(rows))});
+    }
+  write_checkpoint(temp_ / "faulty", tensors, config);
+  expect_error(
+      ErrorCode::NoMap, [&] { glu_ckpt::convert(temp_ / "faulty", temp_ / "out", to_target("megatron")); },
+      "self_attn.o_proj.bias");
+  // Those of q, k and v have a place.
+  std::erase_if(tensors, [](const MemoryTensor& tensor) { return tensor.name.ends_with("o_proj.bias"); });
+  write_checkpoint(temp_ / "sound", tensors, config);
+  EXPECT_NO_THROW(glu_ckpt::convert(temp_ / "sound", temp_ / "sound.out", to_target("megatron")));
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, WholeFamily, ::testing::ValuesIn(whole_families()),
                          [](const auto& param) { return param.param; });
 

@@ -7,6 +7,7 @@ from checkpoint import Broken, Tensor, Unclear
 
 COUNTS = {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size", "num_experts_per_tok"}
 EXPERTS = {"qwen3_moe": "num_local_experts", "qwen2_moe": "num_experts", "qwen3_next": "num_experts", "deepseek_v3": "n_routed_experts"}
+DENSE = {"llama", "mistral", "qwen2", "qwen3"}
 LATENT = {"q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}
 LINEAR = {"linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim"}
 NORMS = ("input_layernorm", "post_attention_layernorm")
@@ -22,13 +23,14 @@ class Model:
             raise Unclear("another family")
         self.hidden, self.layers, self.vocab = map(self.count, ("hidden_size", "num_hidden_layers", "vocab_size"))
         self.heads, self.groups = map(self.count, ("num_attention_heads", "num_key_value_heads"))
-        self.experts, self.chosen = self.count(EXPERTS.get(self.type, "num_local_experts")), self.count("num_experts_per_tok")
+        self.dense = self.type in DENSE
         self.need(self.heads % self.groups == 0, "heads that do not fit their groups")
-        self.need(self.chosen <= self.experts, "more experts are chosen than there are")
+        if not self.dense:
+            self.experts, self.chosen = self.count(EXPERTS.get(self.type, "num_local_experts")), self.count("num_experts_per_tok")
+            self.need(self.chosen <= self.experts, "more experts are chosen than there are")
+            self.expert_width = self.count("moe_intermediate_size" if self.type in EXPERTS else "intermediate_size")
         self.need(self.hidden < 2**31 and self.layers < 2**20 and self.vocab < 2**40, "an absurd size")
         self.latent, self.linear = self.type == "deepseek_v3", self.type == "qwen3_next"
-        own = "moe_intermediate_size" if self.type in EXPERTS else "intermediate_size"
-        self.expert_width = self.count(own)
         if self.type not in ("mixtral", "granitemoe", "gpt_oss"):
             self.dense_width = self.count("intermediate_size_mlp" if self.type == "llama4_text" else "intermediate_size")
         for name in ("rms_norm_eps",):
@@ -94,13 +96,13 @@ class Model:
         return bool(value)
 
     def is_dense(self, layer):
-        return self.latent and layer < self.first
+        return self.dense or self.latent and layer < self.first
 
     def is_linear(self, layer):
         return self.linear and (self.config.get("layer_types") or [])[layer] == "linear_attention"
 
 
-FAMILIES = {"qwen3_moe", "qwen2_moe", "mixtral", "granitemoe", "gpt_oss", "llama4_text", "deepseek_v3", "qwen3_next"}
+FAMILIES = DENSE | {"qwen3_moe", "qwen2_moe", "mixtral", "granitemoe", "gpt_oss", "llama4_text", "deepseek_v3", "qwen3_next"}
 
 
 def attention(m, layer):
@@ -116,9 +118,9 @@ def attention(m, layer):
     q, kv = m.heads * m.head * (2 if m.linear else 1), m.groups * m.head
     parts = {"q_proj.weight": [q, m.hidden], "k_proj.weight": [kv, m.hidden], "v_proj.weight": [kv, m.hidden],
              "o_proj.weight": [m.hidden, m.heads * m.head]}  # fmt: skip
-    if m.type in ("qwen3_moe", "qwen3_next"):
+    if m.type in ("qwen3", "qwen3_moe", "qwen3_next"):
         parts |= {"q_norm.weight": [m.head], "k_norm.weight": [m.head]}
-    if m.type in ("qwen2_moe", "gpt_oss"):
+    if m.type in ("qwen2", "qwen2_moe", "gpt_oss"):
         parts |= {"q_proj.bias": [q], "k_proj.bias": [kv], "v_proj.bias": [kv]}
     if m.type == "gpt_oss":
         parts |= {"o_proj.bias": [m.hidden], "sinks": [m.heads]}
@@ -141,9 +143,10 @@ def gated(width, hidden):
 
 
 def feed_forward(m, layer):
-    h, f, e = m.hidden, m.expert_width, m.experts
+    h = m.hidden
     if m.is_dense(layer):
         return {f"mlp.{name}": shape for name, shape in gated(m.dense_width, h).items()}
+    f, e = m.expert_width, m.experts
     if m.type == "granitemoe":
         return {"block_sparse_moe.input_linear.weight": [e, 2 * f, h], "block_sparse_moe.output_linear.weight": [e, h, f],
                 "block_sparse_moe.router.layer.weight": [e, h]}  # fmt: skip

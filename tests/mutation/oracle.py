@@ -21,8 +21,23 @@ class Verdict:
     is_wrapped: bool = False
 
 
+WRAPPER_WORD = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_fpw_module|module)\.")
+
+
 def unwrapped(tensors):
-    """The tensors without the text that wrappers put in front of all of them."""
+    """The tensors without the words that wrappers put between the components of names, and without the text that they
+    put in front of all of them."""
+    plain = {}
+    for name, tensor in tensors.items():
+        word = WRAPPER_WORD.sub("", name)
+        if word in plain:
+            raise Broken(f"{word} is there twice")
+        plain[word] = tensor
+    found, has_text = without_text(plain)
+    return found, has_text or plain.keys() != tensors.keys()
+
+
+def without_text(tensors):
     embedding = "model.embed_tokens.weight"
     texts = [name.removesuffix(embedding) for name in tensors if name.endswith(embedding)]
     if len(texts) != 1 or not texts[0] or not all(name.startswith(texts[0]) for name in tensors):
@@ -85,9 +100,12 @@ def wrong_arguments(text, m):
     """The same of megatron_args.txt, for what this reader knows."""
     words = dict(re.findall(r"^--(\S+)(?: (.*))?$", text, re.MULTILINE))
     rope = m.config.get("rope_parameters") or m.config
-    want = {"num-layers": m.layers, "hidden-size": m.hidden, "num-attention-heads": m.heads, "num-experts": m.experts,
-            "moe-ffn-hidden-size": m.expert_width, "moe-router-topk": m.chosen, "vocab-size": m.vocab,
-            "norm-epsilon": m.config["rms_norm_eps"]}  # fmt: skip
+    want = {"num-layers": m.layers, "hidden-size": m.hidden, "num-attention-heads": m.heads,
+            "vocab-size": m.vocab, "norm-epsilon": m.config["rms_norm_eps"]}  # fmt: skip
+    if m.dense:
+        want["ffn-hidden-size"] = m.dense_width
+    else:
+        want |= {"num-experts": m.experts, "moe-ffn-hidden-size": m.expert_width, "moe-router-topk": m.chosen}
     if "rope_theta" in rope:
         want["rotary-base"] = rope["rope_theta"]
     if m.latent:

@@ -71,7 +71,8 @@ class FaultyDisk final : public SystemCalls {
     const bool writes = (flags & O_ACCMODE) != O_RDONLY;
     if (descriptor < 0) return descriptor;
     if (writes && name.ends_with(".partial")) files_[descriptor] = {this_rank, Use::Output};
-    if (writes && fs::path(name).filename().string().starts_with(StagedDir::kJournalName))
+    const std::string file = fs::path(name).filename().string();
+    if (writes && file.starts_with(StagedDir::kJournalName) && file != RunOwner::kName)
       files_[descriptor] = {this_rank, Use::Journal};
     if (!writes && name.starts_with(source_) && name.ends_with(".safetensors"))
       files_[descriptor] = {this_rank, Use::Source};
