@@ -499,6 +499,8 @@ struct LoadsIn {
 };
 
 /// A row of the table of namings; nullptr where none has that name or lists that model_type.
+const Naming* find_expert_naming(std::string_view name);
+/// The same, or else the naming of a dense family, which spells no experts: "hf:llama".
 const Naming* find_naming(std::string_view name);
 
 /// One line of `glu-ckpt layouts`.

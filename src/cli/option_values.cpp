@@ -131,7 +131,7 @@ ValueKind glu(GluField field, bool in_help) {
 ValueKind naming(NamingField field) {
   return {[field](Options& options, const std::string& typed) -> std::string {
             if (typed.empty() || typed == "keep") return {};
-            if (const Naming* const found = find_naming(typed); found == nullptr || found->stacks.empty()) {
+            if (find_expert_naming(typed) == nullptr) {
               const std::string near = suggestion(typed, plain(naming_words()));
               fail(ErrorCode::UnknownNaming, {}, "'{}' is not a naming{} `glu-ckpt layouts` lists them", typed,
                    near.empty() ? ";" : near);

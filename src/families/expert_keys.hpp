@@ -72,8 +72,8 @@ struct Naming {
 
 /// All rows that spell experts. Where several explain the keys equally well, the first is reported.
 std::span<const Naming> namings();
-/// The spelling of models without experts: a name alone, "hf:qwen3". nullptr where no dense family has that model_type.
-const Naming* find_dense_naming(std::string_view model_type);
+/// The spelling of models without experts: a name alone, "hf:qwen3". nullptr where no dense family has it.
+const Naming* find_dense_naming(std::string_view name);
 /// The values of model_type whose experts are spelled as in that row, beside the one that it is named after.
 std::vector<std::string_view> types_spelled_as(const Naming& naming);
 

@@ -36,7 +36,7 @@ std::span<const Family> families() {
   return all;
 }
 
-const Naming* find_dense_naming(std::string_view model_type) {
+const Naming* find_dense_naming(std::string_view name) {
   static const std::map<std::string, Naming, std::less<>> all = [] {
     std::map<std::string, Naming, std::less<>> namings;
     for (const Family& family : families()) {
@@ -46,7 +46,7 @@ const Naming* find_dense_naming(std::string_view model_type) {
     }
     return namings;
   }();
-  const auto found = all.find("hf:" + std::string(model_type));
+  const auto found = all.find(name);
   return found == all.end() ? nullptr : &found->second;
 }
 

@@ -54,7 +54,7 @@ bool lists_type(const Naming& naming, std::string_view model_type) {
   return std::ranges::find(types, model_type) != types.end();
 }
 
-const Naming* find_naming(std::string_view name) {
+const Naming* find_expert_naming(std::string_view name) {
   for (const Naming& naming : namings())
     if (naming.name == name) return &naming;
   constexpr std::string_view kHf = "hf:";
@@ -62,7 +62,12 @@ const Naming* find_naming(std::string_view name) {
   const std::string_view model_type = name.substr(kHf.size());
   for (const Naming& naming : namings())
     if (lists_type(naming, model_type)) return &naming;
-  return find_dense_naming(model_type);
+  return nullptr;
+}
+
+const Naming* find_naming(std::string_view name) {
+  const Naming* const found = find_expert_naming(name);
+  return found != nullptr ? found : find_dense_naming(name);
 }
 
 namespace {

@@ -328,7 +328,7 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
       options.to.naming || options.to.experts || options.to.bias_experts || options.to.glu || options.to.shared_glu;
   const bool only_format = options.new_format && !asks_layout;
   if (from.layout.is_dense()) check_no_experts_asked(options.to, from);
-  if (const Naming* const to = find_naming(plan.to.naming); to != nullptr && to->stacks.empty() && !from.blocks.empty())
+  if (!from.blocks.empty() && find_dense_naming(plan.to.naming) != nullptr)
     fail(ErrorCode::NoMap, {}, "'{}' spells models without experts, and the source has experts", plan.to.naming);
   if (from.blocks.empty() && !from.unexplained.empty() && !only_format) fail_unexplained(inventory, from);
   if (from.blocks.empty() && !from.layout.is_dense() && !only_format)
