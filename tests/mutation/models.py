@@ -28,6 +28,7 @@ class Model:
         if not self.dense:
             self.experts, self.chosen = self.count(EXPERTS.get(self.type, "num_local_experts")), self.count("num_experts_per_tok")
             self.need(self.chosen <= self.experts, "more experts are chosen than there are")
+            self.need(self.experts < 2**16, "an absurd number of experts")
             self.expert_width = self.count("moe_intermediate_size" if self.type in EXPERTS else "intermediate_size")
         self.need(self.hidden < 2**31 and self.layers < 2**20 and self.vocab < 2**40, "an absurd size")
         self.latent, self.linear = self.type == "deepseek_v3", self.type == "qwen3_next"
