@@ -103,6 +103,11 @@ std::string without_words(std::string_view key, bool all) {
   return text;
 }
 
+/// Megatron-FSDP's own keys have the word: "model.module.decoder.layers.0.mlp...", and behind "optimizer.state." too.
+bool is_megatron_fsdp_key(const TensorRef& tensor) {
+  return tensor.name.starts_with("model.module.") || tensor.name.starts_with("optimizer.state.module.");
+}
+
 /// Returns whether keys of experts begin as they stand with the layers of some naming.
 bool has_unwrapped_experts(const std::vector<std::string_view>& names) {
   KeySkeleton skeleton;
@@ -231,9 +236,8 @@ bool has_wrapper_words(const Inventory& inventory) {
 std::string take_off_wrapper_words(Inventory& inventory, const ModelHints& hints) {
   std::map<std::size_t, std::string> stored;
   // "module" may be Megatron's own word where keys have no text in common: in directories of several ranks, and where
-  // Megatron-FSDP saved weights ("model.module.") beside their optimizer's state.
-  const bool is_megatron_fsdp = std::ranges::any_of(
-      inventory.tensors, [](const TensorRef& tensor) { return tensor.name.starts_with("optimizer.state.module."); });
+  // Megatron-FSDP saved weights beside their optimizer's state.
+  const bool is_megatron_fsdp = std::ranges::all_of(inventory.tensors, is_megatron_fsdp_key);
   const auto respell = [&](std::string_view shared, std::string_view spelled) {
     for (std::size_t i = 0; i < inventory.tensors.size(); ++i) {
       std::string& name = inventory.tensors[i].name;
