@@ -37,6 +37,12 @@ std::string ask_room(const Conversion& conversion, const ClonePlan& clones) {
   }
 }
 
+/// The sentence of the first rank: each would see other numbers, and all say one.
+std::string room_of_all(const Conversion& conversion, const ClonePlan& clones, Ranks& ranks) {
+  const std::vector<std::byte> text = ranks.broadcast(bytes_of(ask_room(conversion, clones)));
+  return {reinterpret_cast<const char*>(text.data()), text.size()};
+}
+
 [[noreturn]] void fail_resumable(const Conversion& conversion, const Error& error, const std::string& room) {
   const std::string text =
       fmt::format("{}{}. What is done is kept in {}: the same command with --resume goes on with it", error.what(),
@@ -67,7 +73,7 @@ OutputOptions output_options(const Conversion& conversion, Record record) {
 }
 
 Staging::Staging(const Conversion& conversion, const ExpectedOutput& expected, const ClonePlan& clones, Ranks& ranks)
-    : conversion_(conversion), ranks_(ranks), room_(ask_room(conversion, clones)) {
+    : conversion_(conversion), ranks_(ranks), room_(room_of_all(conversion, clones, ranks)) {
   const Source& source = *conversion.source.source;
   together(ranks, [&] { config_ = config_line(source); });
   const std::string fingerprint = fingerprint_of(conversion, config_, clones.bytes());

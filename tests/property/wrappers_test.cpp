@@ -107,7 +107,7 @@ class Writer {
 
 std::vector<Spelled> spellings_of(const Architecture& architecture) {
   const Family& family = *architecture.family;
-  const std::string hub(family.expert_naming);
+  const std::string hub = family.has_experts() ? std::string(family.expert_naming) : "hf:" + architecture.model_type;
   std::vector<Spelled> all;
   const Experts form = family.packed_experts ? Experts::Grouped : Experts::Indexed;
   std::vector<std::string_view> roots = {"model.", "model.language_model.", "language_model.model."};
