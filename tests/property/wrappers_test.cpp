@@ -112,6 +112,7 @@ std::vector<Spelled> spellings_of(const Architecture& architecture) {
   const Experts form = family.packed_experts ? Experts::Grouped : Experts::Indexed;
   std::vector<std::string_view> roots = {"model.", "model.language_model.", "language_model.model."};
   if (family.root != roots[0]) roots = {family.root};
+  all.reserve(roots.size() + 6);
   for (const std::string_view root : roots)
     all.push_back({&family.naming, std::string(root), hub, form, family.packed_experts});
   all.push_back({family.megatron, "", "megatron-dist", Experts::Grouped, true});
@@ -140,6 +141,7 @@ std::vector<std::string> texts_in_front() {
   const std::vector<std::string> words = {"_orig_mod.", "module.",  "base_model.model.", "model.",
                                           "any.thing.", "net_a/b.", "mp_rank_00/"};
   std::vector<std::string> texts = words;
+  texts.reserve(words.size() * (words.size() + 1));
   for (const std::string& outer : words)
     for (const std::string& inner : words)
       if (inner != "mp_rank_00/") texts.push_back(outer + inner);
