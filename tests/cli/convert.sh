@@ -87,7 +87,7 @@ determinism() {
 
 # An optimizer's states: left out, told apart, recorded.
 optimizer() {
-  local full=$TESTDATA/tiny/megatron_dist_optimizer work=$WORK/optimizer said
+  local full=$GALLERIES/tiny/megatron_dist_optimizer work=$WORK/optimizer said
   said=(--from-glu contiguous --from-shared-glu contiguous)
   mkdir -p "$work"
   status "inspect sees the optimizer" 0 inspect "$full" --json

@@ -34,7 +34,7 @@ checkpoint_forms() {
   check "nothing of it" absent "$work.out3"
   # Shards say in their names how many there are: what an interrupted download left is no checkpoint.
   mkdir "$work.cut"
-  cp "$TESTDATA/tiny/megatron_bias/model.safetensors" "$work.cut/model-00001-of-00002.safetensors"
+  cp "$GALLERIES/tiny/megatron_bias/model.safetensors" "$work.cut/model-00001-of-00002.safetensors"
   status "a directory without index, a shard missing by its name" 3 convert "$work.cut" "$work.out6" \
     --from-glu contiguous --glu interleaved:2
   check "nothing of it" absent "$work.out6"
@@ -97,9 +97,9 @@ overwriting() {
   status "--overwrite of what is no checkpoint" 4 convert "$hf" "$out.mine" "${to[@]}" --overwrite
   # A folder of models is no checkpoint, also when a stray shard lies in it.
   mkdir -p "$out.models/other"
-  cp "$TESTDATA/tiny/megatron_bias/model.safetensors" "$out.models/stray.safetensors"
-  cp "$TESTDATA/tiny/megatron_bias/model.safetensors" "$out.models/other/model.safetensors"
-  cp "$TESTDATA/tiny/megatron_bias/model.safetensors" "$out.models/model.safetensors"
+  cp "$GALLERIES/tiny/megatron_bias/model.safetensors" "$out.models/stray.safetensors"
+  cp "$GALLERIES/tiny/megatron_bias/model.safetensors" "$out.models/other/model.safetensors"
+  cp "$GALLERIES/tiny/megatron_bias/model.safetensors" "$out.models/model.safetensors"
   status "--overwrite of a folder of models" 4 convert "$hf" "$out.models" "${to[@]}" --overwrite
   check "the models are there" [ -f "$out.models/other/model.safetensors" ]
   # Keys that several families spell alike: what nobody said is not recorded.
@@ -169,10 +169,10 @@ overwriting_megatron() {
   echo 100 >"$out.run/latest_checkpointed_iteration.txt"
   echo mine >"$out.run/iter_0000100/train.py"
   status "--overwrite of a run without a checkpoint" 4 convert "$hf" "$out.run" --to megatron --overwrite -q
-  cp "$TESTDATA/tiny/megatron_bias/model.safetensors" "$out.run/iter_0000100"
+  cp "$GALLERIES/tiny/megatron_bias/model.safetensors" "$out.run/iter_0000100"
   status "--overwrite of another program's run with hf/" 4 convert "$hf" "$out.run" --to megatron --overwrite -q
   check "--overwrite of another program's run: it is there" [ -f "$out.run/iter_0000100/train.py" ]
-  cp "$TESTDATA/tiny/megatron_bias/model.safetensors" "$out/hf"
+  cp "$GALLERIES/tiny/megatron_bias/model.safetensors" "$out/hf"
   status "--overwrite where hf/ holds a model" 4 convert "$hf" "$out" --to megatron --overwrite -q
   check "--overwrite where hf/ holds a model: it is there" [ -f "$out/hf/model.safetensors" ]
 }
@@ -181,7 +181,7 @@ overwriting_megatron() {
 foreign_outputs() {
   local hf=$TESTDATA/hf/mixtral dir=$WORK/foreign name
   mkdir "$dir"
-  cp -r "$TESTDATA/tiny/megatron_bias" "$dir/tiny"
+  cp -r "$GALLERIES/tiny/megatron_bias" "$dir/tiny"
   local -A commands=([page.html]="report $hf --overwrite --html" [diff.html]="diff $hf $hf --overwrite --html")
   for name in "${!commands[@]}"; do
     local words

@@ -70,7 +70,7 @@ first_hours_foreign_order() {
 
 # Line 6: all answers that are missing are asked for at once, with the line to paste.
 first_hours_missing_answers() {
-  local out=$WORK/missing a=$TESTDATA/tiny/megatron_dist_optimizer
+  local out=$WORK/missing a=$GALLERIES/tiny/megatron_dist_optimizer
   prints "convert asks once" 4 \
     "glu-ckpt: error: $a: names and shapes do not tell in which order FC1 holds gate and up. If you know it, say --from-glu ORDER --from-shared-glu ORDER, where an ORDER is contiguous or interleaved:K; or record it once with \`glu-ckpt stamp\`, which writes it into the checkpoint [unknown-glu]
   glu-ckpt convert $a '$out b' --glu interleaved:2 --shared-glu interleaved:2 --from-glu ORDER --from-shared-glu ORDER" \
@@ -114,7 +114,7 @@ PY
 # Line 7: stamp says what it writes, and takes it out again.
 first_hours_stamp() {
   local dir=$WORK/stamped before
-  cp -r "$TESTDATA/tiny/megatron_bias" "$dir"
+  cp -r "$GALLERIES/tiny/megatron_bias" "$dir"
   before=$(tree_sum "$dir")
   status "stamp --dry-run" 0 stamp "$dir" --glu contiguous --shared-glu contiguous --dry-run
   check "stamp --dry-run: $OUT" has "$OUT" "$dir/glu_ckpt.json: would record "

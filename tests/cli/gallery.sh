@@ -160,7 +160,7 @@ torch_files() {
 
 # There and back again: the digest stays, every tensor is what it was.
 tiny() {
-  local root=$TESTDATA/tiny case there back area=$WORK/tiny
+  local root=$GALLERIES/tiny case there back area=$WORK/tiny
   while IFS=$'\t' read -r case there back; do
     [[ $case == \#* || -z $case ]] && continue
     rm -rf "$area"

@@ -38,9 +38,9 @@ report_figures() {
   status "diff of some" 1 diff "$a" "$b" --tensors '*expert 3 *' --json && cp "$WORK/.out" "$WORK/diff.json"
   status "diff of some --html" 1 diff "$a" "$b" --tensors '*expert 3 *' --html "$WORK/page.html" --overwrite
   page "diff of some --html: figures" --diff "$WORK/diff.json" --some
-  for checkpoint in hf/gpt_oss megatron/homogeneous quantized/mxfp4_gpt_oss tiny/megatron_ragged tiny/megatron_not_gated \
-    tiny/megatron_two_scopes tiny/one_of_everything torch/dcp2; do
-    reported "report of $checkpoint" 0 "$TESTDATA/$checkpoint"
+  for checkpoint in "$TESTDATA"/{hf/gpt_oss,megatron/homogeneous,quantized/mxfp4_gpt_oss,torch/dcp2} \
+    "$GALLERIES"/tiny/{megatron_ragged,megatron_not_gated,megatron_two_scopes,one_of_everything}; do
+    reported "report of ${checkpoint##*/}" 0 "$checkpoint"
   done
   rm -rf "$b" "$twice" "$WORK/page.html"
 }
@@ -48,7 +48,7 @@ report_figures() {
 report_hostile_names() {
   local dir="$WORK/<img src=x onerror=alert(1)>"
   mkdir "$dir"
-  cp -r "$TESTDATA/tiny/unusual_names" "$dir/a"
+  cp -r "$GALLERIES/tiny/unusual_names" "$dir/a"
   python3 - "$dir/a" "$dir/b" <<'PY'
 import json, os, struct, sys
 evil = ["</code></td></table><script>alert(1)</script>", "\"><svg onload=alert(2)>", "'};alert(3);//", "&lt;b&gt;",

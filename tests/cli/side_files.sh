@@ -164,7 +164,7 @@ hidden_files() {
 metadata_entries() {
   local in=$WORK/noted out=$WORK/noted.out way
   mkdir "$in"
-  python3 - "$TESTDATA/tiny/megatron_bias/model.safetensors" "$in/model.safetensors" <<'PY'
+  python3 - "$GALLERIES/tiny/megatron_bias/model.safetensors" "$in/model.safetensors" <<'PY'
 import json, struct, sys
 raw = open(sys.argv[1], "rb").read()
 size = struct.unpack("<Q", raw[:8])[0]

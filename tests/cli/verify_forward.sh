@@ -44,19 +44,19 @@ forward_tiny() {
     [[ $name == \#* || -z $name ]] && continue
     rm -rf "$out"
     # shellcheck disable=SC2086 -- the manifest's arguments are separated by blanks
-    status "$name: convert" 0 convert "$TESTDATA/tiny/$name" "$out" $there -q || continue
+    status "$name: convert" 0 convert "$GALLERIES/tiny/$name" "$out" $there -q || continue
     activation=swiglu expected=0
     [[ $name == megatron_not_gated ]] && activation=squared_relu
     # One gate, one up and one down of values that multiply to nothing.
     [[ $name == one_of_everything ]] && expected=1
     [[ $name == block_scales ]] && expected=3
     # shellcheck disable=SC2046
-    status "$name: forward" "$expected" verify "$TESTDATA/tiny/$name" "$out" --forward "${forward_device[@]}" \
+    status "$name: forward" "$expected" verify "$GALLERIES/tiny/$name" "$out" --forward "${forward_device[@]}" \
       --activation "$activation" \
       $(grep -oE -- '--from-(naming|glu|shared-glu|optimizer-glu) [^ ]+' <<<"$there")
     [[ $expected == 1 ]] && check "$name: says that it proves nothing" has "$OUT" "equal outputs prove nothing"
-    [[ $expected == 3 ]] && check "$name: says where" has "$ERR" "$TESTDATA/tiny/$name/model.safetensors: byte"
-  done <"$TESTDATA/tiny/manifest.tsv"
+    [[ $expected == 3 ]] && check "$name: says where" has "$ERR" "$GALLERIES/tiny/$name/model.safetensors: byte"
+  done <"$GALLERIES/tiny/manifest.tsv"
   rm -rf "$out"
 }
 

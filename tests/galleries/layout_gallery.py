@@ -1,8 +1,8 @@
 """Tiny checkpoints whose headers are sound and whose layouts are not,
-each with the command that must refuse it; and, for testdata/tiny, sound ones of unusual composition.
+each with the command that must refuse it; and, in a folder of their own, sound ones of unusual composition.
 
 manifest.tsv has one line per case and command: case, arguments of glu-ckpt ({IN} the case's directory, {OUT} a
-path that does not exist), exit status, slug. In testdata/tiny/manifest.tsv the fields after the case are the
+path that does not exist), exit status, slug. In tiny/manifest.tsv the fields after the case are the
 options of a conversion and those of the conversion back.
 """
 import json

@@ -56,7 +56,8 @@ class Bench:
             self.is_sanitized = b"__asan_init" in file.read()
         self.models = [p for pattern in WHOLE for p in sorted(TESTDATA.glob(pattern)) if is_known(p)]
         self.quantized = sorted((TESTDATA / "quantized").iterdir())
-        self.tiny = sorted(p for p in (TESTDATA / "tiny").iterdir() if p.is_dir())
+        galleries = pathlib.Path(os.environ.get("GLU_CKPT_GALLERIES", pathlib.Path(program).parent / "tests/galleries"))
+        self.tiny = sorted(p for p in (galleries / "tiny").iterdir() if p.is_dir())
         self.others = [TESTDATA / name for name in OTHERS]
         self.digests = {}
 
@@ -103,7 +104,7 @@ class Case:
         kind = rng.choices(["model", "quantized", "tiny", "other"], [10, 5, 1, 3])[0]
         pool = {"model": bench.models, "quantized": bench.quantized, "tiny": bench.tiny, "other": bench.others}[kind]
         self.base = rng.choice(pool)
-        self.what.append(str(self.base.relative_to(TESTDATA)))
+        self.what.append("/".join(self.base.parts[-2:]))
         if kind == "other":
             return self.run_other()
         c = checkpoint.Checkpoint(self.base)

@@ -20,7 +20,7 @@ std::string bytes_of(const char (&literal)[N]) {
 }
 
 inline std::string pickle_seed(const std::string& name) {
-  const std::string path = std::string(std::getenv("GLU_CKPT_TESTDATA")) + "/corpus/pickle/" + name;
+  const std::string path = std::string(std::getenv("GLU_CKPT_GALLERIES")) + "/corpus/pickle/" + name;
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error("cannot open " + path);
   return {std::istreambuf_iterator<char>(file), {}};

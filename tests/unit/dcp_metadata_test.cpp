@@ -124,7 +124,7 @@ Make global(std::string name) {
 
 /// As torch.distributed.checkpoint writes it, with the protocol of its Python.
 TEST(DcpMetadata, GoldenVector) {
-  const std::string path = std::string(std::getenv("GLU_CKPT_TESTDATA")) + "/corpus/dcp/two_chunks_and_bytes";
+  const std::string path = std::string(std::getenv("GLU_CKPT_GALLERIES")) + "/corpus/dcp/two_chunks_and_bytes";
   const DcpMetadata metadata = read_dcp_metadata(read_small_file(path, 1 << 20, ErrorCode::Io), path);
   ASSERT_EQ(metadata.tensors.size(), 1U);
   const DcpTensor& tensor = metadata.tensors[0];
