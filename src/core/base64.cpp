@@ -1,46 +1,32 @@
 #include "core/base64.hpp"
 
-#include "glu_ckpt/tensor.hpp"
+#include <openssl/evp.h>
 
 namespace glu_ckpt {
 namespace {
 
-constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-u32 byte_at(std::string_view bytes, std::size_t i) {
-  return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0;
+const unsigned char* unsigned_of(std::string_view bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes.data());
 }
 
 }  // namespace
 
+// Readers bound their files to fewer bytes than an int counts.
 std::string base64_encode(std::string_view bytes) {
-  std::string text;
-  text.reserve((bytes.size() + 2) / 3 * 4);
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    const u32 group = byte_at(bytes, i) << 16 | byte_at(bytes, i + 1) << 8 | byte_at(bytes, i + 2);
-    for (std::size_t digit = 0; digit < 4; ++digit)
-      text += i + digit > bytes.size() ? '=' : kDigits[group >> (18 - 6 * digit) & 63];
-  }
+  std::string text((bytes.size() + 2) / 3 * 4, '\0');  // libcrypto writes a zero byte behind it, as a string has one
+  EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), unsigned_of(bytes), static_cast<int>(bytes.size()));
   return text;
 }
 
 std::optional<std::string> base64_decode(std::string_view text) {
-  if (text.size() % 4 != 0) return std::nullopt;
-  std::string bytes;
-  for (std::size_t i = 0; i < text.size(); i += 4) {
-    u32 group = 0;
-    std::size_t padding = 0;
-    for (std::size_t digit = 0; digit < 4; ++digit) {
-      const char c = text[i + digit];
-      const std::size_t value = kDigits.find(c);
-      if (c == '=' && i + 4 == text.size() && digit >= 2)
-        ++padding;
-      else if (value == std::string_view::npos || padding > 0)
-        return std::nullopt;
-      group = group << 6 | (c == '=' ? 0 : static_cast<u32>(value));
-    }
-    for (std::size_t byte = 0; byte + padding < 3; ++byte) bytes += static_cast<char>(group >> (16 - 8 * byte) & 255);
-  }
+  std::string bytes(text.size() / 4 * 3, '\0');
+  if (EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()), unsigned_of(text),
+                      static_cast<int>(text.size())) < 0)
+    return std::nullopt;
+  // libcrypto counts padding as bytes, and skips blanks and ends of lines: only what encodes to `text` is its bytes.
+  for (std::size_t padding = text.size() - text.find_last_not_of('=') - 1; padding > 0 && !bytes.empty(); --padding)
+    bytes.pop_back();
+  if (base64_encode(bytes) != text) return std::nullopt;
   return bytes;
 }
 
