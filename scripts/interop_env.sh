@@ -38,11 +38,11 @@ pip_install() { "$1" -m pip install --quiet --no-cache-dir --disable-pip-version
 
 fill_venv() {
   local venv_python=$1
-  pip_install "$venv_python" --no-deps -r <(grep -Ev '^(megatron-core|torchtitan|gptqmodel|nvidia-modelopt)==' "$requirements")
+  pip_install "$venv_python" --no-deps -r <(grep -Ev '^(megatron-core|megatron-bridge|torchtitan|gptqmodel|nvidia-modelopt)==' "$requirements")
   # On another platform torch may open other libraries than those listed.
   "$venv_python" -c 'import torch' 2>/dev/null || pip_install "$venv_python" "$(grep '^torch==' "$requirements")"
   local judge
-  for judge in megatron-core torchtitan gptqmodel nvidia-modelopt; do
+  for judge in megatron-core megatron-bridge torchtitan gptqmodel nvidia-modelopt; do
     # gptqmodel comes as source of Python alone: the setuptools that is here packs it.
     pip_install "$venv_python" --no-deps --no-build-isolation "$(grep "^$judge==" "$requirements")" ||
       say "$judge does not install here; its tests will be skipped"

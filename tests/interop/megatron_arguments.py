@@ -79,6 +79,8 @@ OWN_FLAGS = {
     "--moe-aux-loss-coeff": {"type": float, "default": 0.0},
     "--swiglu": {"action": "store_true"},
     "--quick-geglu": {"action": "store_true"},
+    "--squared-relu": {"action": "store_true"},
+    "--hybrid-layer-pattern": {},
     "--untie-embeddings-and-output-weights": {"action": "store_true"},
     "--position-embedding-type": {"choices": ["rope", "yarn", "none"], "default": "learned_absolute"},
     "--max-position-embeddings": {"type": int, "required": True},
@@ -152,6 +154,7 @@ def _check(args):
 
 def make_config(args, **overrides):
     """As core_transformer_config_from_args; `overrides` are what a CPU needs."""
+    from megatron.core.activations import squared_relu
     from megatron.core.fusions.fused_bias_geglu import quick_gelu
     from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
@@ -164,6 +167,8 @@ def make_config(args, **overrides):
     if args.swiglu or args.quick_geglu:
         fields["gated_linear_unit"] = True
         fields["activation_func"] = torch.nn.functional.silu if args.swiglu else quick_gelu
+    if args.squared_relu:
+        fields["activation_func"] = squared_relu
     if args.rope_type is None:
         fields.pop("rope_type", None)
     config = config_class(**fields | overrides)
