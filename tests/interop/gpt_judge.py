@@ -1,4 +1,6 @@
-"""Builds Megatron's GPTModel from an argument file, loads a torch_dist checkpoint into it, and says what it computes.
+"""Builds Megatron's model from an argument file, loads a torch_dist checkpoint into it, and says what it computes.
+
+The model is a GPTModel, or a HybridModel where the arguments have a pattern of layers.
 
 usage: gpt_judge.py JOBS
 JOBS is a JSON file with a list of jobs, each:
@@ -78,8 +80,10 @@ def start(folder):
     """What must be done once, before a model is built."""
     import torch
 
+    import mamba_on_cpu
     import megatron_on_cpu
 
+    mamba_on_cpu.install()
     megatron_on_cpu.install()
     import megatron.core.post_training.modelopt.gpt.model_specs as model_specs
     from megatron.core import parallel_state
@@ -141,7 +145,48 @@ def _parts():
     return Norm, Attention, l2norm
 
 
+def make_hybrid_model(args, norm):
+    import megatron.core.post_training.modelopt.hybrid.model_specs as model_specs
+    import torch
+    from megatron.core.models.hybrid import hybrid_block
+    from megatron.core.models.hybrid.hybrid_model import HybridModel
+    from megatron.core.transformer.moe import moe_layer
+
+    import megatron_arguments
+
+    # Where Megatron takes Transformer Engine's without asking for a specification.
+    model_specs.Norm = hybrid_block.TENorm = norm
+    moe_layer.HAVE_TE, moe_layer.TELinear = True, _undivided_linear()
+    overrides = dict(ON_CPU, params_dtype=torch.float32, use_mamba_mem_eff_path=False)
+    return HybridModel(
+        config=megatron_arguments.make_config(args, **overrides),
+        hybrid_stack_spec=model_specs.get_hybrid_stack_modelopt_spec(local_core_attention=True, remap_te_layernorm=True),
+        vocab_size=args.padded_vocab_size,
+        max_sequence_length=args.max_position_embeddings,
+        hybrid_layer_pattern=args.hybrid_layer_pattern,
+        parallel_output=True,
+        share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
+        position_embedding_type=args.position_embedding_type,
+        rotary_percent=args.rotary_percent,
+        rotary_base=args.rotary_base,
+    )
+
+
 def make_model(args, attention, norm, has_wide_norms=False):
+    import torch
+
+    if args.hybrid_layer_pattern:
+        model = make_hybrid_model(args, norm)
+    else:
+        model = make_gpt_model(args, attention, norm, has_wide_norms)
+    # What is not loaded shall show.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(float("nan"))
+    return model.eval()
+
+
+def make_gpt_model(args, attention, norm, has_wide_norms):
     import torch
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_mtp_block_spec
@@ -169,7 +214,7 @@ def make_model(args, attention, norm, has_wide_norms=False):
     mtp = None
     if args.mtp_num_layers:
         mtp = get_gpt_mtp_block_spec(config, block.layer_specs[-1], use_transformer_engine=False)
-    model = GPTModel(
+    return GPTModel(
         config=config,
         transformer_layer_spec=block,
         vocab_size=args.padded_vocab_size,
@@ -182,11 +227,6 @@ def make_model(args, attention, norm, has_wide_norms=False):
         rope_scaling=args.use_rope_scaling,
         mtp_block_spec=mtp,
     )
-    # What is not loaded shall show.
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(float("nan"))
-    return model.eval()
 
 
 def _set_latent_attention(block, attention):
@@ -198,17 +238,25 @@ def _set_latent_attention(block, attention):
         parts.linear_q_down_proj = parts.linear_kv_down_proj = ColumnParallelLinear
 
 
+def _undivided_linear():
+    """Transformer Engine's linear layer that each process has whole."""
+    from megatron.core.tensor_parallel.layers import ColumnParallelLinear
+
+    class Linear(ColumnParallelLinear):
+        def __init__(self, *sizes, parallel_mode=None, **options):
+            super().__init__(*sizes, **options)
+
+    return Linear
+
+
 def _set_sparse_attention(block, config, norm):
     """Gives the layers the latent attention whose tokens indexers choose, of local modules."""
     import torch
     from megatron.core.models.backends import LocalSpecProvider
     from megatron.core.models.gpt.experimental_attention_variant_module_specs import get_dsa_module_spec_for_backend
-    from megatron.core.tensor_parallel.layers import ColumnParallelLinear
     from megatron.core.transformer.experimental_attention_variant import absorbed_mla
 
-    class Linear(ColumnParallelLinear):
-        def __init__(self, *sizes, parallel_mode=None, **options):
-            super().__init__(*sizes, **options)
+    linear = _undivided_linear()
 
     class LayerNorm(torch.nn.LayerNorm):
         def __init__(self, config, hidden_size, eps):
@@ -216,12 +264,12 @@ def _set_sparse_attention(block, config, norm):
 
     class Backend(LocalSpecProvider):
         def linear(self):
-            return Linear
+            return linear
 
         def layer_norm(self, rms_norm=False, for_qk=False, **options):
             return norm if rms_norm else LayerNorm
 
-    absorbed_mla.TELinear = Linear
+    absorbed_mla.TELinear = linear
     for layer in block.layer_specs:
         layer.submodules.self_attention = get_dsa_module_spec_for_backend(config, Backend())
         names = layer.submodules.sharded_state_dict_keys_map

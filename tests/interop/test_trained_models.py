@@ -23,9 +23,11 @@ PADDED = 128
 SPELLED = ("deepseek_v3", "qwen3_next", "qwen3_next_mtp", "dots1")
 WITH_CONFIG = ("qwen3_moe", "gpt_oss", "deepseek_v3", "qwen3_next")
 # A window among the saved arguments is taken for gpt-oss's; other families with one are refused.
-# Of norms over all heads no argument says anything, so that no configuration is made.
+# Of norms over all heads no argument says anything, and mixers are not read from arguments: no configuration is made.
 FAMILIES = [
-    name for name, family in tiny_models.FAMILIES.items() if name != "mixtral_window" and not family.wide_norms
+    name
+    for name, family in tiny_models.FAMILIES.items()
+    if name != "mixtral_window" and not family.wide_norms and family.model_type != "nemotron_h"
 ]
 # Megatron has no place for ERNIE's correction bias: it comes back without one, and transformers starts it at zero.
 ZERO_BIAS = {"ernie4_5_moe": "moe_statics.e_score_correction_bias"}

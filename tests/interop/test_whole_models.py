@@ -86,6 +86,18 @@ def indexer_heads_turned(name, tensor):
     return tensor.roll(16, 0) if name.endswith("indexer.linear_wq_b.weight") else tensor
 
 
+def gates_turned(name, tensor):
+    return tensor.roll(1, 0) if name.endswith("in_proj.weight.z") else tensor
+
+
+def states_turned(name, tensor):
+    return tensor.roll(1, 0) if name.endswith("conv1d.weight.B") else tensor
+
+
+def heads_of_mamba_turned(name, tensor):
+    return tensor.roll(1, 0) if name.endswith("mixer.A_log") else tensor
+
+
 CONTROLS = [
     ("qwen3_moe", queries_then_keys_then_values),
     ("qwen3_moe", gate_and_up_exchanged),
@@ -103,6 +115,11 @@ CONTROLS = [
     ("qwen3_next", norm_left_as_it_was),
     ("qwen3_next", head_by_head_gates),
     ("qwen3_5_moe_text", value_heads_exchanged),
+    ("nemotron_h", gates_turned),
+    ("nemotron_h", states_turned),
+    ("nemotron_h", heads_of_mamba_turned),
+    ("nemotron_h", queries_then_keys_then_values),
+    ("nemotron_h_latent", experts_turned),
 ]
 
 
@@ -320,7 +337,7 @@ def test_no_dtype_changes(models, family):
     tails = ("router.expert_bias", "A_log", "out_norm.weight")
     # transformers keeps the routers of some families in float32.
     source = load_safetensors(models.source(family, torch.bfloat16)[1])
-    if any(name.endswith(("mlp.gate.weight", "mlp.router.gate.weight")) and tensor.dtype == torch.float32 for name, tensor in source.items()):
+    if any(name.endswith(("mlp.gate.weight", "mlp.router.gate.weight", "mixer.gate.weight")) and tensor.dtype == torch.float32 for name, tensor in source.items()):
         tails += ("router.weight",)
     assert all(name.endswith(tails) for name in float32)
 

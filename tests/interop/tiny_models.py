@@ -50,6 +50,14 @@ GATED_DELTA_NET = {
     "layer_types": ["linear_attention"] * 3 + ["full_attention"],
 }  # fmt: skip
 INDEXERS = {"index_n_heads": 3, "index_head_dim": 16, "index_topk": 5, "n_group": 1, "topk_group": 1}
+NEMOTRON = {
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "linear_attention", "moe"],
+    "head_dim": 32, "intermediate_size": 80, "moe_intermediate_size": 48, "moe_shared_expert_intermediate_size": 56,
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "routed_scaling_factor": 2.5, "layer_norm_epsilon": 1e-5,
+    "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 2, "ssm_state_size": 20, "chunk_size": 8,
+    "max_position_embeddings": 128,
+}  # fmt: skip
+HYBRID_WITHOUT = ("rms_norm_eps", "rope_parameters", "num_hidden_layers")
 # As published, in models that are bfloat16 otherwise.
 FLOAT32 = ("e_score_correction_bias", "A_log", "linear_attn.norm.weight")
 
@@ -67,6 +75,8 @@ class Family:
     mtp: bool = False
     # Its norms of q and k span all heads: Megatron needs a layer spec of its own.
     wide_norms: bool = False
+    # What all others have, and it has not.
+    without: tuple = ()
 
 
 FAMILIES = {
@@ -188,6 +198,9 @@ FAMILIES = {
         {"intermediate_size": 80, "moe_intermediate_size": 48, "moe_num_experts": 8, "moe_k": 3,
          "moe_num_shared_experts": 2, "moe_layer_start_index": 1},
     ),
+    # Each layer is one mixer, and the norm inside of Megatron's Mamba has this epsilon.
+    "nemotron_h": Family("nemotron_h", NEMOTRON, without=HYBRID_WITHOUT),
+    "nemotron_h_latent": Family("nemotron_h", NEMOTRON | {"moe_latent_size": 28}, without=HYBRID_WITHOUT),
     # Dense models. Megatron-Core has the numbers of Llama 3.1's scaling alone.
     "llama": Family(
         "llama",
@@ -202,12 +215,17 @@ FAMILIES = {
 }  # fmt: skip
 
 
+def _fields(family):
+    fields = copy.deepcopy(COMMON | family.config)
+    return {name: value for name, value in fields.items() if name not in family.without}
+
+
 @torch.no_grad()
 def make(name, dtype=torch.float32, seed=0):
     """The model, with random parameters of that dtype; some families keep a few in float32."""
     family = FAMILIES[name]
     # transformers writes into what it is given.
-    config = transformers.AutoConfig.for_model(family.model_type, **copy.deepcopy(COMMON | family.config))
+    config = transformers.AutoConfig.for_model(family.model_type, **_fields(family))
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     generator = torch.Generator().manual_seed(seed)
