@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "families/arg_rows.hpp"
 #include "families/saved_args.hpp"
 #include "glu_ckpt/tensor.hpp"
 
@@ -26,5 +27,9 @@ std::vector<ArgumentDifference> argument_differences(const std::string& asked, c
 /// The saved arguments that change what the model computes and that none of `read` reads; `asked` is what they are in a
 /// model of a family without a row for them.
 std::vector<ArgumentDifference> unread_arguments(const SavedArgs& args, const std::vector<std::string_view>& read);
+
+/// `config` is the text of config.json. Requires Recognition::architecture. Throws NoMap where a field that every run
+/// needs is missing, ConfigJson where one is impossible.
+MegatronArgs megatron_args(const std::string& config, const Recognition& model, const GluOrders& to);
 
 }  // namespace glu_ckpt

@@ -4,7 +4,6 @@
 
 #include "convert/check_output.hpp"
 #include "convert/choose_clones.hpp"
-#include "convert/disk_room.hpp"
 #include "convert/probe.hpp"
 #include "convert/prove_pass.hpp"
 #include "convert/staging.hpp"

@@ -1,17 +1,99 @@
 #include "convert/move_pass.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
 #include <mutex>
 #include <set>
+#include <span>
+#include <vector>
 
 #include "core/byte_fields.hpp"
+#include "core/hash.hpp"
 #include "core/readable.hpp"
-#include "exec/done_journal.hpp"
 #include "exec/make_tasks.hpp"
+#include "glu_ckpt/execute.hpp"
+#include "io/journal.hpp"
 #include "ranks/task_queue.hpp"
 
 namespace glu_ckpt {
 namespace {
+
+/// An entry holds the tensor, begin and end, then of the source's and of the output's leaves the sum's low and high
+/// half, the number and the bytes, then the number of NaNs; 64 bits each, little-endian, as every machine that this
+/// runs on has them.
+constexpr std::size_t kFields = 12;
+using Fields = std::array<i64, kFields>;
+
+void put_sum(const LeafSum& sum, i64* at) {
+  at[0] = static_cast<i64>(sum.low);
+  at[1] = static_cast<i64>(sum.high);
+  at[2] = sum.leaves;
+  at[3] = sum.bytes;
+}
+
+LeafSum take_sum(const i64* at) { return {static_cast<u64>(at[0]), static_cast<u64>(at[1]), at[2], at[3]}; }
+
+Fields fields_of(const DoneRange& range) {
+  Fields fields{static_cast<i64>(range.tensor), range.begin, range.end};
+  put_sum(range.sums.source, &fields[3]);
+  put_sum(range.sums.output, &fields[7]);
+  fields[11] = range.sums.nans;
+  return fields;
+}
+
+DoneRange range_of(const std::byte* bytes) {
+  Fields fields{};
+  std::memcpy(fields.data(), bytes, sizeof fields);
+  const RangeSums sums{take_sum(&fields[3]), take_sum(&fields[7]), fields[11]};
+  return {static_cast<std::size_t>(fields[0]), fields[1], fields[2], sums};
+}
+
+/// Thread safe.
+void append_done(Journal& journal, const DoneRange& range) {
+  const Fields fields = fields_of(range);
+  journal.append(std::as_bytes(std::span(fields)));
+}
+
+/// Notes the state that the source is read in from now on. Thread safe.
+void append_source_state(Journal& journal, const Hash128& state) {
+  const std::array<u64, 2> halves{state.low, state.high};
+  journal.append(std::as_bytes(std::span(halves)));
+}
+
+/// Returns the ranges that were made of the source in this state, in the order in which they were finished. Entries of
+/// another size come from another version and are left out.
+std::vector<DoneRange> read_done(const Journal& journal, const Hash128& state) {
+  std::vector<DoneRange> ranges;
+  bool is_of_state = false;
+  for (const std::vector<std::byte>& entry : journal.entries()) {
+    std::array<u64, 2> halves{};
+    if (entry.size() == sizeof halves) {
+      std::memcpy(halves.data(), entry.data(), sizeof halves);
+      is_of_state = halves == std::array<u64, 2>{state.low, state.high};
+    }
+    if (is_of_state && entry.size() == sizeof(Fields)) ranges.push_back(range_of(entry.data()));
+  }
+  return ranges;
+}
+
+/// Ranges as bytes, for another process of this run.
+std::vector<std::byte> done_bytes(std::span<const DoneRange> ranges) {
+  std::vector<std::byte> bytes(ranges.size() * sizeof(Fields));
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const Fields fields = fields_of(ranges[i]);
+    std::memcpy(bytes.data() + i * sizeof fields, fields.data(), sizeof fields);
+  }
+  return bytes;
+}
+
+std::vector<DoneRange> parse_done(std::span<const std::byte> bytes) {
+  std::vector<DoneRange> ranges;
+  for (; bytes.size() >= sizeof(Fields); bytes = bytes.subspan(sizeof(Fields)))
+    ranges.push_back(range_of(bytes.data()));
+  return ranges;
+}
 
 i64 total_bytes(const std::vector<DoneRange>& ranges) {
   i64 bytes = 0;

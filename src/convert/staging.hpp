@@ -3,11 +3,14 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
+#include "convert/conversion.hpp"
 #include "convert/expected_output.hpp"
 #include "exec/clone_plan.hpp"
 #include "format/staged_output.hpp"
 #include "format/structure.hpp"
+#include "io/filesystem.hpp"
 
 namespace glu_ckpt {
 
@@ -41,5 +44,19 @@ class Staging {
   std::string config_;
   std::unique_ptr<StagedOutput> sink_;
 };
+
+struct DiskRoom {
+  /// Bytes of tensors, headers and the source's other files, at the most.
+  i64 needed = 0;
+  FilesystemInfo filesystem;
+
+  bool is_enough() const { return needed <= filesystem.free_bytes; }
+};
+
+/// Looks at the output's file system as it is now. Throws Io, NotFound.
+DiskRoom disk_room(const Conversion& conversion, i64 bytes_written);
+
+/// Says what the output needs, what is free and what is missing.
+std::string to_text(const DiskRoom& room);
 
 }  // namespace glu_ckpt

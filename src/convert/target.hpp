@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "arch/megatron_args.hpp"
+#include "arch/model_args.hpp"
 #include "format/output_format.hpp"
 #include "glu_ckpt/convert.hpp"
 #include "model/open_checkpoint.hpp"

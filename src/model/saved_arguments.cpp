@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "arch/megatron_args.hpp"
 #include "arch/model_args.hpp"
 #include "arch/model_view.hpp"
 #include "arch/recognize_model.hpp"

@@ -16,7 +16,6 @@
 #include "layout/unknown_orders.hpp"
 #include "plan/dense_outputs.hpp"
 #include "plan/place_outputs.hpp"
-#include "plan/shard_phase.hpp"
 #include "plan/stacked_layers.hpp"
 
 namespace glu_ckpt {

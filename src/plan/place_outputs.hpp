@@ -1,8 +1,9 @@
 #pragma once
-/// Decides which output tensor goes to which shard, and where in it.
+/// Decides which output tensor goes to which shard and where in it, and where the data sections of shards begin.
 
 #include <vector>
 
+#include "glu_ckpt/plan.hpp"
 #include "plan/target_block.hpp"
 
 namespace glu_ckpt {
@@ -16,5 +17,10 @@ namespace glu_ckpt {
 /// together. No shard holds more than `max_shard_bytes` unless it is of one tensor. Within a shard a dtype of a higher
 /// rank comes first, as the reference writer has it, so that every tensor is aligned to its elements.
 void place_outputs(std::vector<DraftOutput> drafts, i64 max_shard_bytes, const Inventory& inventory, Plan& plan);
+
+/// Returns for each shard the phase at which the most bytes can be shared in runs that are worth it (CloneLimits{}); of
+/// several such phases the one at which the most bytes can be shared at all, then the least. Multiples of 8; all 0
+/// where the inventory is not dense. `plan.outputs` and the moves are complete; nothing else of the plan is looked at.
+std::vector<i64> choose_data_phases(const Inventory& inventory, const Plan& plan);
 
 }  // namespace glu_ckpt

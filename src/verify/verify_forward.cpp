@@ -18,7 +18,7 @@
 #include "forward/seeded_tokens.hpp"
 #include "glu_ckpt/ops/tensor_diff.hpp"
 #include "verify/choose_layers.hpp"
-#include "verify/wrong_layout.hpp"
+#include "verify/diagnose.hpp"
 
 namespace glu_ckpt {
 namespace {

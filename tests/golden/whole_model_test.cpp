@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -53,6 +54,28 @@ ConvertOptions to_target(const std::string& target) {
   ConvertOptions options;
   options.target = target;
   return options;
+}
+
+/// Cuts tensors that have all layers along their first axis: Megatron-Core stores layers so where all are alike.
+Tensors per_layer(Tensors tensors) {
+  constexpr std::string_view kStack = "decoder.layers.";
+  Tensors result;
+  for (MemoryTensor& tensor : tensors) {
+    const std::string tail = tensor.name.starts_with(kStack) ? tensor.name.substr(kStack.size()) : "";
+    if (tail.empty() || std::isdigit(static_cast<unsigned char>(tail[0])) != 0) {
+      result.push_back(std::move(tensor));
+      continue;
+    }
+    const auto bytes = static_cast<i64>(tensor.bytes.size()) / tensor.shape[0];
+    for (i64 layer = 0; layer < tensor.shape[0]; ++layer) {
+      const auto begin = tensor.bytes.begin() + layer * bytes;
+      result.push_back({fmt::format("{}{}.{}", kStack, layer, tail),
+                        tensor.dtype,
+                        {tensor.shape.begin() + 1, tensor.shape.end()},
+                        {begin, begin + bytes}});
+    }
+  }
+  return result;
 }
 
 /// What case.json beside the model says of it.
@@ -150,10 +173,7 @@ class WholeFamily : public WholeModel, public ::testing::WithParamInterface<std:
   }
 
   /// The model under Megatron-Core's keys, each layer's its own.
-  Tensors truth() const {
-    const fs::path apart = home() / "truth_per_layer.safetensors";
-    return read_tensors(fs::exists(apart) ? apart : home() / "truth.safetensors");
-  }
+  Tensors truth() const { return per_layer(read_tensors(home() / "truth.safetensors")); }
 
   /// The same, and the tensors beside the model.
   Tensors truth_and_unknown() const {

@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "arch/megatron_args.hpp"
+#include "arch/model_args.hpp"
 #include "arch/trained_config.hpp"
 
 namespace glu_ckpt {

@@ -1,9 +1,8 @@
 /// The arguments of a run of Megatron-LM, and what they cannot say.
 
-#include "arch/megatron_args.hpp"
-
 #include <gtest/gtest.h>
 
+#include "arch/model_args.hpp"
 #include "families/architecture.hpp"
 #include "glu_ckpt/error.hpp"
 

@@ -15,10 +15,8 @@
 #include "glu_ckpt/expert_norms.hpp"
 #include "glu_ckpt/model.hpp"
 #include "glu_ckpt/verify_forward.hpp"
-#include "report/html/byte_table.hpp"
-#include "report/html/heat_map.hpp"
 #include "report/html/html_text.hpp"
-#include "report/html/row_picture.hpp"
+#include "report/html/pictures.hpp"
 
 namespace glu_ckpt {
 namespace {

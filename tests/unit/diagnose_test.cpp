@@ -1,8 +1,7 @@
-#include "verify/wrong_layout.hpp"
-
 #include <gtest/gtest.h>
 
 #include "support/mlp_cases.hpp"
+#include "verify/diagnose.hpp"
 
 namespace glu_ckpt {
 namespace {

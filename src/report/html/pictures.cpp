@@ -1,0 +1,351 @@
+/// A map is a table, so a screen reader walks it by layer and expert. Cells are without numbers until somebody asks for
+/// them, but the numbers are in the page once, and no script is needed to show them.
+
+#include "report/html/pictures.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "core/readable.hpp"
+#include "report/html/html_text.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Classes of the style sheet, from small to large.
+constexpr std::array<std::string_view, 16> kLevels = {"a", "b", "c", "d", "e", "f",  "g2", "h",
+                                                      "i", "j", "k", "l", "m", "n2", "o",  "p"};
+
+/// The values that the colours stand for.
+struct HeatScale {
+  double least = 0;
+  double most = 0;
+  bool logarithmic = false;
+
+  std::size_t level(double value) const {
+    if (most <= least) return kLevels.size() / 2;
+    const double share =
+        logarithmic ? std::log(value / least) / std::log(most / least) : (value - least) / (most - least);
+    return static_cast<std::size_t>(std::lround(std::clamp(share, 0.0, 1.0) * static_cast<double>(kLevels.size() - 1)));
+  }
+};
+
+HeatScale scale_of(const HeatFigure& figure) {
+  HeatScale scale{.logarithmic = figure.is_difference};
+  bool any = false;
+  for (const HeatRow& row : figure.rows)
+    for (const double value : row.values) {
+      if (!std::isfinite(value) || (figure.is_difference && value <= 0)) continue;
+      scale.least = any ? std::min(scale.least, value) : value;
+      scale.most = any ? std::max(scale.most, value) : value;
+      any = true;
+    }
+  return scale;
+}
+
+std::string_view cell_class(const HeatFigure& figure, const HeatScale& scale, double value) {
+  if (std::isnan(value)) return "x";
+  if (std::isinf(value)) return kLevels.back();
+  if (figure.is_difference && value == 0) return "z";
+  return kLevels[scale.level(value)];
+}
+
+/// Every so many experts have their number above the map.
+std::size_t heading_step(std::size_t experts, int cell_width) {
+  constexpr int kHeadingWidth = 28;
+  std::size_t step = 1;
+  for (const std::size_t wanted : {std::size_t{1}, std::size_t{2}, std::size_t{4}, std::size_t{8}, std::size_t{16}}) {
+    step = wanted;
+    if (static_cast<int>(wanted) * cell_width >= kHeadingWidth) break;
+  }
+  return std::min(step, std::max<std::size_t>(1, experts));
+}
+
+std::size_t experts_of(const HeatFigure& figure) {
+  std::size_t experts = 0;
+  for (const HeatRow& row : figure.rows) experts = std::max(experts, row.values.size());
+  return experts;
+}
+
+std::string cells(const HeatFigure& figure, const HeatScale& scale) {
+  constexpr int kMapWidth = 1080, kLabelWidth = 64;
+  const std::size_t experts = experts_of(figure);
+  const int width = std::clamp(kMapWidth / static_cast<int>(std::max<std::size_t>(1, experts)), 3, 40);
+  const int height = std::clamp(480 / static_cast<int>(std::max<std::size_t>(1, figure.rows.size())), 9, 26);
+  const std::size_t step = heading_step(experts, width);
+  std::string text = fmt::format(
+      "<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"{}\"><table class=\"cells\" "
+      "style=\"width:{}px\"><caption>{}</caption>\n<thead><tr><th scope=\"col\" class=\"n\" "
+      "style=\"width:{}px\">layer</th>",
+      html(figure.title + " by layer and expert"), kLabelWidth + width * static_cast<int>(experts),
+      html(figure.title + ": rows are layers, columns are experts"), kLabelWidth);
+  for (std::size_t e = 0; e < experts; ++e)
+    text += fmt::format("<th scope=\"col\"{}>{}</th>", e % step == 0 ? " class=\"n\"" : "", e);
+  text += "</tr></thead>\n<tbody>\n";
+  for (const HeatRow& row : figure.rows) {
+    text += fmt::format("<tr style=\"height:{}px\"><th scope=\"row\">{}</th>", height, html(row.layer));
+    for (const double value : row.values)
+      text += fmt::format("<td class={}>{}", cell_class(figure, scale, value), heat_number(value));
+    text += "\n";
+  }
+  return text + "</tbody></table></div>\n";
+}
+
+std::string legend(const HeatFigure& figure, const HeatScale& scale) {
+  std::string text = "<p class=\"legend\">";
+  if (figure.is_difference) text += "<span class=\"scale\"><i class=\"z\"></i></span> equal";
+  if (scale.most > 0) {
+    text += fmt::format("<span>{}</span><span class=\"scale\" aria-hidden=\"true\">", heat_number(scale.least));
+    for (const std::string_view level : kLevels) text += fmt::format("<i class=\"{}\"></i>", level);
+    text += fmt::format("</span><span>{}{}</span>", heat_number(scale.most), scale.logarithmic ? ", logarithmic" : "");
+  }
+  return text + "</p>\n";
+}
+
+/// The figure's extent in each layer, as a short table.
+std::string by_layer(const HeatFigure& figure) {
+  std::string rows;
+  for (const HeatRow& row : figure.rows) {
+    std::vector<double> sorted;
+    for (const double value : row.values)
+      if (!std::isnan(value)) sorted.push_back(value);
+    if (sorted.empty()) continue;
+    const auto largest = std::ranges::find(row.values, *std::ranges::max_element(sorted));
+    std::ranges::sort(sorted);
+    rows += table_row(html(row.layer), {heat_number(sorted.front()), heat_number(sorted[sorted.size() / 2]),
+                                        heat_number(sorted.back()), fmt::format("{}", largest - row.values.begin())});
+  }
+  return "<details><summary>" + html(figure.title) + ", in numbers by layer</summary>\n" +
+         table(html(figure.title + " of the experts of each layer"),
+               {"layer", "least", "median", "largest", "expert with the largest"}, rows) +
+         "</details>\n";
+}
+
+constexpr double kPictureWidth = 900;
+constexpr double kBarHeight = 44;
+constexpr double kLabelHeight = 18;
+/// Narrower blocks are drawn as a pattern.
+constexpr double kLeastBlockWidth = 1.5;
+/// So many pairs of blocks are drawn once more, larger.
+constexpr i64 kEnlargedPairs = 2;
+
+struct Stripe {
+  i64 first = 0;
+  i64 rows = 0;
+  bool gate = true;
+};
+
+std::string rectangle(double x, double y, double width, std::string_view kind) {
+  return fmt::format("<rect class=\"{}\" x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.0f}\"/>", kind, x, y,
+                     width, kBarHeight);
+}
+
+std::string label(double x, double y, std::string_view text) {
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>", x, y, html(text));
+}
+
+/// Rows of one block: all of gate where the order has no blocks.
+i64 block_rows_of(const ExpertBlock& block) {
+  return block.glu.kind == Glu::Kind::Interleaved ? block.glu.block_rows : block.intermediate_size;
+}
+
+/// Blocks of K rows from left to right, `rows` rows in all over the whole width.
+std::string bar(const std::string& id, double y, i64 rows, i64 block_rows) {
+  const double width = kPictureWidth * static_cast<double>(block_rows) / static_cast<double>(rows);
+  if (width < kLeastBlockWidth)
+    return fmt::format(
+               "<pattern id=\"{}\" width=\"{:.4f}\" height=\"10\" patternUnits=\"userSpaceOnUse\"><rect class=\"up\" "
+               "width=\"{:.4f}\" height=\"10\"/><rect class=\"gate\" width=\"{:.4f}\" height=\"10\"/></pattern>",
+               id, 2 * width, 2 * width, width) +
+           fmt::format("<rect fill=\"url(#{})\" x=\"0\" y=\"{:.1f}\" width=\"{:.0f}\" height=\"{:.0f}\"/>", id, y,
+                       kPictureWidth, kBarHeight);
+  std::string text;
+  for (i64 first = 0; first < rows; first += block_rows)
+    text += rectangle(kPictureWidth * static_cast<double>(first) / static_cast<double>(rows), y, width,
+                      first / block_rows % 2 == 0 ? "gate" : "up");
+  return text;
+}
+
+/// The first blocks, with the numbers of their rows.
+std::string enlarged(double y, i64 rows, i64 block_rows) {
+  const i64 blocks = std::min(2 * kEnlargedPairs, rows / block_rows);
+  const double width = kPictureWidth / static_cast<double>(blocks);
+  std::string text = label(0, y + 14, fmt::format("rows 0 to {}, larger", blocks * block_rows - 1));
+  y += kLabelHeight;
+  for (i64 b = 0; b < blocks; ++b) {
+    const double x = width * static_cast<double>(b);
+    text += rectangle(x, y, width - 2, b % 2 == 0 ? "gate" : "up");
+    const i64 first = b * block_rows, last = first + block_rows - 1;
+    text += label(x + 4, y + kBarHeight + 15,
+                  fmt::format("{} {}", b % 2 == 0 ? "gate" : "up",
+                              first == last ? fmt::format("{}", first) : fmt::format("{} to {}", first, last)));
+  }
+  return text;
+}
+
+std::string halves(double y, i64 rows) {
+  const double half = kPictureWidth / 2;
+  return rectangle(0, y, half - 6, "gate") + rectangle(half + 6, y, half - 6, "up") +
+         label(0, y + kBarHeight + 15, fmt::format("gate, {} rows", rows)) +
+         label(half + 6, y + kBarHeight + 15, fmt::format("up, {} rows", rows));
+}
+
+ByteCounts largest_first(const std::map<std::string, i64>& counts) {
+  ByteCounts sorted;
+  for (const auto& [name, bytes] : counts)
+    if (bytes != 0) sorted.emplace_back(name, bytes);
+  std::ranges::stable_sort(sorted, [](const auto& x, const auto& y) { return x.second > y.second; });
+  return sorted;
+}
+
+/// Roles begin with one of these words: "attention/q".
+std::string dense_kind(DenseRole role) {
+  static const std::map<std::string_view, std::string_view> kWords = {
+      {"delta", "GatedDeltaNet"}, {"mlp", "dense MLP"}, {"mtp", "MTP projection"},
+      {"norm", "norms"},          {"router", "router"}, {"shared_expert", "shared experts"},
+  };
+  const std::string_view name = to_string(role), word = name.substr(0, name.find('/'));
+  const auto found = kWords.find(word);
+  return std::string(found == kWords.end() ? word : found->second);
+}
+
+i64 total_of(const ByteCounts& counts) {
+  i64 total = 0;
+  for (const auto& [name, bytes] : counts) total += bytes;
+  return total;
+}
+
+std::string byte_cell(i64 bytes, i64 total) {
+  const double percent = total > 0 ? 100.0 * static_cast<double>(bytes) / static_cast<double>(total) : 0.0;
+  return fmt::format("<span class=\"bar\" style=\"--percent:{:.2f}\"></span>{} ({:.1f}%)", percent, size_text(bytes),
+                     percent);
+}
+
+i64 count_in(const ByteCounts& counts, const std::string& name) {
+  const auto found = std::ranges::find(counts, name, [](const auto& one) { return one.first; });
+  return found == counts.end() ? 0 : found->second;
+}
+
+}  // namespace
+
+std::string heat_number(double value) {
+  if (std::isnan(value)) return "none";
+  return fmt::format("{:.4g}", value);
+}
+
+std::string heat_maps(const std::vector<HeatFigure>& figures) {
+  std::string text = "<div class=\"heat\">\n<style>\n";
+  for (std::size_t i = 0; i < figures.size(); ++i)
+    text += fmt::format(".heat:has(#figure{}:checked) .map:not(#map{}) {{ display: none; }}\n", i, i);
+  text += "</style>\n<form><fieldset><legend>What is shown</legend>\n";
+  for (std::size_t i = 0; i < figures.size(); ++i)
+    text += fmt::format("<input type=\"radio\" name=\"figure\" id=\"figure{}\"{}> <label for=\"figure{}\">{}</label>\n",
+                        i, i == 0 ? " checked" : "", i, html(figures[i].title));
+  text +=
+      "<br><input type=\"checkbox\" id=\"numbers\"> <label for=\"numbers\">numbers in the cells</label>"
+      "</fieldset></form>\n";
+  for (std::size_t i = 0; i < figures.size(); ++i) {
+    const HeatScale scale = scale_of(figures[i]);
+    text += fmt::format("<div class=\"map\" id=\"map{}\">\n<p>{}</p>\n", i, html(figures[i].about));
+    text += legend(figures[i], scale) + cells(figures[i], scale) + by_layer(figures[i]) + "</div>\n";
+  }
+  return text + "</div>\n";
+}
+
+std::string order_sentence(const ExpertBlock& block) {
+  const i64 rows = block.intermediate_size;
+  if (rows <= 0) return "its width differs by expert";
+  switch (block.glu.kind) {
+    case Glu::Kind::Split: return fmt::format("split: gate and up are two tensors of {} rows", rows);
+    case Glu::Kind::Contiguous: return fmt::format("contiguous: all {} gate rows, then all {} up rows", rows, rows);
+    case Glu::Kind::Interleaved:
+      return fmt::format("interleaved:{}: {} times {} gate row{} and then {} up row{}", block.glu.block_rows,
+                         rows / block.glu.block_rows, block.glu.block_rows, block.glu.block_rows == 1 ? "" : "s",
+                         block.glu.block_rows, block.glu.block_rows == 1 ? "" : "s");
+    case Glu::Kind::None: return fmt::format("no gate: {} rows", rows);
+    case Glu::Kind::Unknown: break;
+  }
+  return fmt::format("unknown: {} gate rows and {} up rows, contiguous or interleaved; no file says which", rows, rows);
+}
+
+std::string row_picture(const ExpertBlock& block, const std::string& title, const std::string& id) {
+  const i64 rows = block.intermediate_size;
+  const std::string sentence = html(order_sentence(block));
+  const std::string form =
+      block.axes == Axes::InOut ? "Stored transposed: what is called a row here is a column of the tensor." : "";
+  std::string drawing;
+  double height = kBarHeight;
+  const bool has_blocks = block.glu.kind == Glu::Kind::Contiguous || block.glu.kind == Glu::Kind::Interleaved;
+  if (rows > 0 && block.glu.kind == Glu::Kind::Split) {
+    drawing = halves(0, rows);
+    height += kLabelHeight;
+  } else if (rows > 0 && has_blocks) {
+    drawing = bar(id + "-pattern", 0, 2 * rows, block_rows_of(block));
+    height += 12 + 2 * kLabelHeight + kBarHeight;
+    drawing += enlarged(kBarHeight + 12, 2 * rows, block_rows_of(block));
+  } else {
+    drawing = rectangle(0, 0, kPictureWidth, block.glu.kind == Glu::Kind::None ? "up" : "unknown");
+  }
+  return fmt::format(
+             "<figure role=\"group\" tabindex=\"0\"><figcaption><strong>{}</strong>: {}. <span class=\"key "
+             "g\">gate</span> <span class=\"key "
+             "u\">up</span> {}</figcaption>\n",
+             title, sentence, form) +
+         fmt::format("<svg role=\"img\" aria-label=\"{}: {}\" viewBox=\"0 0 {:.0f} {:.0f}\">{}</svg></figure>\n", title,
+                     sentence, kPictureWidth, height + 4, drawing);
+}
+
+ByteCounts bytes_by_dtype(const Inspection& inspection) {
+  std::map<std::string, i64> counts;
+  for (const TensorRef& tensor : inspection.source->inventory().tensors)
+    counts[std::string(dtype_name(tensor.dtype))] += tensor.bytes;
+  return largest_first(counts);
+}
+
+ByteCounts bytes_by_kind(const Inspection& inspection) {
+  std::map<std::string, i64> counts;
+  i64 rest = 0;
+  for (const TensorRef& tensor : inspection.source->inventory().tensors) {
+    if (is_optimizer_tensor(tensor.name))
+      counts["optimizer state"] += tensor.bytes;
+    else
+      rest += tensor.bytes;
+  }
+  const auto add = [&](const std::string& kind, const Matrix& matrix) {
+    const i64 bytes = matrix.rows * matrix.cols * matrix.element_bytes;
+    counts[kind] += bytes;
+    rest -= bytes;
+  };
+  if (inspection.recognition) {
+    for (const ExpertBlock& block : inspection.recognition->blocks)
+      for (const Matrix& matrix : block.matrices)
+        if (!block.is_optimizer_state())
+          add(block.set == ExpertSet::Routed ? "routed experts" : "shared experts", matrix);
+    for (const DenseMatrix& dense : inspection.recognition->dense) add(dense_kind(dense.role), dense.matrix);
+  }
+  counts["other tensors"] += rest;
+  return largest_first(counts);
+}
+
+std::string byte_table(const std::string& caption, const std::string& what, const ByteCounts& a, const ByteCounts* b) {
+  std::vector<std::string> headings = {what, b != nullptr ? "A" : "bytes"};
+  if (b != nullptr) headings.emplace_back("B");
+  std::vector<std::string> names;
+  for (const ByteCounts* counts : {&a, b})
+    if (counts != nullptr)
+      for (const auto& [name, bytes] : *counts)
+        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  std::string rows;
+  for (const std::string& name : names) {
+    std::vector<std::string> cells = {byte_cell(count_in(a, name), total_of(a))};
+    if (b != nullptr) cells.push_back(byte_cell(count_in(*b, name), total_of(*b)));
+    rows += table_row(html(name), cells);
+  }
+  return table(caption, headings, rows);
+}
+
+}  // namespace glu_ckpt
