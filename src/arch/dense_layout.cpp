@@ -5,12 +5,16 @@
 namespace glu_ckpt {
 namespace {
 
-i64 count_groups(Groups groups, const Architecture& architecture) {
-  switch (groups) {
+i64 count_groups(const DenseRow& row, const Glu& glu, const Architecture& architecture) {
+  switch (row.groups) {
     case Groups::One: return 1;
     case Groups::Heads: return architecture.heads;
     case Groups::KvHeads: return architecture.kv_heads;
     case Groups::DeltaKeyHeads: return architecture.delta_key_heads;
+    case Groups::GluBlocks: {
+      const i64 rows = extents_of(row.roles[0], TensorKind::Weight, architecture).rows;
+      return glu.kind == Glu::Kind::Interleaved && rows > 0 ? rows / glu.block_rows : 1;
+    }
   }
   return 1;
 }
@@ -36,8 +40,8 @@ std::vector<i64> dense_shape(const DenseRow& row, TensorKind kind, const Archite
 }
 
 Placement dense_placement(const DenseRow& row, std::size_t number, TensorKind kind, i64 element_bytes,
-                          const Architecture& architecture) {
-  const i64 groups = count_groups(row.groups, architecture);
+                          const Architecture& architecture, const Glu& glu) {
+  const i64 groups = count_groups(row, glu, architecture);
   const auto rows_in_group = [&](DenseRole role) { return extents_of(role, kind, architecture).rows / groups; };
   Placement place;
   place.row_step = extents_of(row.roles[number], kind, architecture).cols * element_bytes;

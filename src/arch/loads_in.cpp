@@ -1,6 +1,6 @@
 #include "arch/loads_in.hpp"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -73,6 +73,8 @@ class LoaderFinder {
       if (glu.kind == Glu::Kind::Interleaved)
         flags += fmt::format("{}{}={}", flags.empty() ? "" : ", ", name, glu.block_rows);
     };
+    if (layout_.is_dense())
+      return layout_.glu.kind == Glu::Kind::Interleaved ? fmt::format("{}", fmt::join(kFusedDenseArgs, ", ")) : flags;
     add("moe_mlp_glu_interleave_size", layout_.glu);
     if (layout_.shared_glu) add("moe_shared_expert_glu_interleave_size", *layout_.shared_glu);
     return flags;
@@ -122,6 +124,9 @@ class LoaderFinder {
       return nothing("Megatron-Core's grouped experts are one tensor a layer; --experts grouped");
     if (std::string text = foreign_form(); !text.empty()) return nothing("{}", text);
     const Architecture& architecture = *model_.architecture;
+    if (layout_.is_dense() && layout_.glu.kind == Glu::Kind::Interleaved && layout_.glu.block_rows != kFusedDenseRows)
+      return nothing("Megatron-Core's fused dense MLP reads interleaved:{} alone, and this is {}", kFusedDenseRows,
+                     to_string(layout_.glu));
     if (!architecture.family->needs.empty()) return nothing("{}", architecture.family->needs);
     std::string flags = megatron_flags();
     std::string versions = flags.empty() ? "0.16.1 or later" : "0.19 or later (0.16.1 does not know interleaved rows)";

@@ -9,6 +9,7 @@
 
 #include "arch/dense_keys.hpp"
 #include "arch/dense_layout.hpp"
+#include "arch/dense_order.hpp"
 #include "arch/dense_roles.hpp"
 #include "arch/find_flaws.hpp"
 #include "arch/model_names.hpp"
@@ -70,12 +71,13 @@ std::string shape_fault(const TensorRef& tensor, const DenseKey& key, const Dens
 
 class DenseRecognizer {
  public:
-  DenseRecognizer(const Inventory& inventory, const Inventory& named, const ModelHints& hints, bool decoded,
-                  Recognition& result)
+  DenseRecognizer(const Inventory& inventory, const Inventory& named, const ModelHints& hints, const Record& record,
+                  const SourceAnswers& answers, Recognition& result)
       : inventory_(inventory),
         named_(named),
         hints_(hints),
-        decoded_(decoded),
+        record_(record),
+        answers_(answers),
         architecture_(*result.architecture),
         result_(result) {}
 
@@ -92,6 +94,7 @@ class DenseRecognizer {
     join_scope();
     number_mtp_layers();
     find_expert_layers();
+    if (result_.blocks.empty() && !architecture_.family->has_experts()) describe_dense();
     const DenseKeys keys(*result_.dense_naming, result_.dense_root, architecture_);
     for (const std::size_t index : result_.others)
       if (is_idle(index))
@@ -106,6 +109,20 @@ class DenseRecognizer {
     drop_repeated();
     find_originals();
     for (const DenseMisfit& misfit : result_.misfits) result_.problems.push_back(misfit.fault);
+  }
+
+  /// The layout of a model that has no experts by its family is its spelling, and the order of its FC1s.
+  void describe_dense() {
+    const bool is_hub = result_.dense_naming == &architecture_.family->naming;
+    const bool is_megatron = result_.dense_naming == architecture_.family->megatron;
+    result_.layout.naming = is_hub        ? "hf:" + architecture_.model_type
+                            : is_megatron ? "megatron-dist"
+                                          : std::string(result_.dense_naming->name);
+    result_.layout.experts = "none";
+    result_.naming = find_naming(result_.layout.naming);
+    result_.naming_settled = true;
+    settle_dense_order(hints_, record_, answers_, result_);
+    dense_glu_ = result_.layout.glu;
   }
 
   const std::string& name_of(std::size_t index) const { return named_.tensors[index].name; }
@@ -262,7 +279,7 @@ class DenseRecognizer {
     matrix.rows = rows;
     matrix.cols = cols;
     matrix.element_bytes = dtype_bits(tensor.dtype) / 8;
-    matrix.place = dense_placement(*key.row, number, key.kind, matrix.element_bytes, architecture_);
+    matrix.place = dense_placement(*key.row, number, key.kind, matrix.element_bytes, architecture_, dense_glu_);
     matrix.place.offset += layer * tensor.bytes / (key.stacked ? architecture_.layers : 1);
     result_.dense.push_back(dense);
   }
@@ -285,7 +302,7 @@ class DenseRecognizer {
       copy.original = original->matrix.tensor;
       const Dtype dtype = inventory_.tensors[copy.tensor].dtype, of = inventory_.tensors[copy.original].dtype;
       // One of the two may be codes that are decoded to another dtype.
-      return dtype != of && !(decoded_ && is_float(dtype) && is_float(of));
+      return dtype != of && !(answers_.decode && is_float(dtype) && is_float(of));
     });
   }
 
@@ -293,9 +310,12 @@ class DenseRecognizer {
   /// The same tensors under their names in the model.
   const Inventory& named_;
   const ModelHints& hints_;
-  bool decoded_;
+  const Record& record_;
+  const SourceAnswers& answers_;
   const Architecture& architecture_;
   Recognition& result_;
+  /// The order of gate and up in the FC1 of a dense model.
+  Glu dense_glu_;
   std::set<i64> expert_layers_;
   StandIns stand_ins_;
 };
@@ -325,21 +345,6 @@ void leave_other_models(Recognition& model) {
   model.others.erase(std::unique(model.others.begin(), model.others.end()), model.others.end());
 }
 
-/// The layout of a model that has no experts by its family is its spelling.
-void describe_dense(Recognition& model) {
-  if (model.dense_naming == nullptr || !model.blocks.empty() || model.architecture->family->has_experts()) return;
-  const bool is_hub = model.dense_naming == &model.architecture->family->naming;
-  const bool is_megatron = model.dense_naming == model.architecture->family->megatron;
-  model.layout.naming = is_hub        ? "hf:" + model.architecture->model_type
-                        : is_megatron ? "megatron-dist"
-                                      : std::string(model.dense_naming->name);
-  model.layout.experts = "none";
-  model.layout.glu = {Glu::Kind::None, 0};
-  model.layout.glu_source = "naming";
-  model.naming = find_naming(model.layout.naming);
-  model.naming_settled = true;
-}
-
 }  // namespace
 
 Recognition recognize_model(const Inventory& inventory, const ModelHints& hints, const Record& record,
@@ -360,8 +365,7 @@ Recognition recognize_model(const Inventory& inventory, const ModelHints& hints,
     if (named.tensors[index].name != inventory.tensors[index].name)
       result.model_names.emplace(index, named.tensors[index].name);
   if (result.architecture != nullptr) {
-    DenseRecognizer(inventory, named, hints, answers.decode.has_value(), result).run();
-    describe_dense(result);
+    DenseRecognizer(inventory, named, hints, record, answers, result).run();
   } else if (result.no_architecture.empty()) {
     const std::string_view reason = refusal_of(type);
     result.no_architecture = !hints.no_config.empty() ? hints.no_config

@@ -50,10 +50,8 @@ Record make_record(const Conversion& conversion, const std::optional<Digest>& di
   const LayoutAnswers& to = conversion.plan.to;
   Record record{{"version", GLU_CKPT_VERSION}};
   const bool has_experts = !recognition.blocks.empty();
-  if (has_experts) {
-    record["experts"] = to.experts;
-    record["glu"] = to_string(to.glu);
-  }
+  if (has_experts) record["experts"] = to.experts;
+  if (has_experts || to.is_dense()) record["glu"] = to_string(to.glu);
   // A family that nobody named is not to be believed later.
   if (has_experts && (recognition.naming_settled || to.naming != from.naming)) record["naming"] = to.naming;
   if (to.shared_glu) record["shared_glu"] = to_string(*to.shared_glu);

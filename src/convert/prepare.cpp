@@ -272,6 +272,10 @@ std::string loads_in_sentence(const LoadsIn& found) {
 std::string covered_text(const Conversion& conversion) {
   const SourceAnswers& from = conversion.options.from;
   if (!from.glu) return {};
+  const Recognition& model = conversion.source.recognition;
+  if (model.layout.is_dense())
+    return fmt::format("{}glu {} is taken for the dense FC1 of {} layers", from.option_prefix, to_string(*from.glu),
+                       model.architecture->layers);
   i64 layers = 0;
   bool states = false, shared = false;
   for (const ExpertBlock& block : conversion.source.recognition.blocks) {

@@ -137,7 +137,8 @@ class TargetResolver {
     if (name.starts_with(kHfPrefix) && name.substr(kHfPrefix.size()) != architecture_->model_type)
       fail(ErrorCode::NoMap, {}, "--to {}: the source's model is of type '{}'", name, architecture_->model_type);
     const Family& family = *architecture_->family;
-    if (!family.has_experts()) return settle("hf:" + architecture_->model_type, Experts::Indexed, {}, {});
+    if (!family.has_experts())
+      return settle("hf:" + architecture_->model_type, Experts::Indexed, {Glu::Kind::Split, 0}, {});
     const std::string* const recorded = entry_of(source_.record(), "hf_naming");
     const std::string expert_naming = recorded != nullptr && spells_experts_of(*architecture_, *recorded)
                                           ? *recorded
@@ -178,13 +179,14 @@ class TargetResolver {
 
   /// FC1 without a gate has no order, and is left as it is.
   void forget_needless() {
-    if (recognition_.layout.is_dense() && !options_.to.experts) target_.to.experts.reset();
+    const bool dense = recognition_.layout.is_dense();
+    if (dense && !options_.to.experts) target_.to.experts.reset();
     const auto has = [&](ExpertSet set, bool gated) {
       return std::ranges::any_of(recognition_.blocks, [&](const ExpertBlock& block) {
         return block.set == set && (block.glu.kind != Glu::Kind::None || !gated);
       });
     };
-    if (!options_.to.glu && !has(ExpertSet::Routed, true)) target_.to.glu.reset();
+    if (!options_.to.glu && !dense && !has(ExpertSet::Routed, true)) target_.to.glu.reset();
     if (!options_.to.shared_glu && !has(ExpertSet::Shared, true)) target_.to.shared_glu.reset();
   }
 

@@ -21,8 +21,9 @@ enum class Place : std::uint8_t {
 };
 
 /// A stored tensor is so many groups of rows, and each group has some rows of each of its matrices in turn: q, k and v
-/// of Megatron's linear_qkv lie together by key head, gate and up in one group.
-enum class Groups : std::uint8_t { One, Heads, KvHeads, DeltaKeyHeads };
+/// of Megatron's linear_qkv lie together by key head. Gate and up of a fused FC1 lie in one group, or in as many as
+/// their order has blocks.
+enum class Groups : std::uint8_t { One, Heads, KvHeads, DeltaKeyHeads, GluBlocks };
 
 enum class Form : std::uint8_t {
   /// [rows, cols]; a bias, and a vector, [rows].
@@ -102,5 +103,10 @@ struct DenseNaming {
   /// The embedding and the head may have more rows than the vocabulary has words.
   bool pads_vocabulary = false;
 };
+
+/// TransformerEngine's fused dense MLP, which Megatron-Core runs with these two arguments, reads no other size.
+inline constexpr i64 kFusedDenseRows = 32;
+inline constexpr std::string_view kFusedDenseArgs[] = {"use_transformer_engine_op_fuser",
+                                                       "use_grouped_gemm_for_dense_mlp"};
 
 }  // namespace glu_ckpt

@@ -26,7 +26,7 @@ constexpr auto kMegatronRows = std::to_array<DenseRow>({
     optional_row("self_attention.core_attention.softmax_offset", DenseRole::Sinks, kGrouped),
     layer_row("self_attention.linear_proj.{K}", DenseRole::AttentionOut, kGrouped | kLatent),
     layer_row("mlp.linear_fc2.weight", DenseRole::MlpDown, kDense),
-    fused_row("mlp.linear_fc1.weight", kMlpGateUp, Groups::One, kDense),
+    fused_row("mlp.linear_fc1.weight", kMlpGateUp, Groups::GluBlocks, kDense),
     layer_row("mlp.router.{K}", DenseRole::Router, kExperts),
     optional_row("mlp.router.expert_bias", DenseRole::CorrectionBias, kExperts),
     optional_row("mlp.shared_experts.gate_weight", DenseRole::SharedGate, kExperts),

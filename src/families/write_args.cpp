@@ -379,8 +379,14 @@ void write_shared_width(ArgsWriter& args, const ArgRow& row) {
 }
 
 void write_glu_orders(ArgsWriter& args, const ArgRow& row) {
-  if (args.to.routed && args.to.routed->kind == Glu::Kind::Interleaved)
-    args.add(row.argument, args.to.routed->block_rows);
+  if (!args.to.routed || args.to.routed->kind != Glu::Kind::Interleaved) return;
+  const i64 rows = args.to.routed->block_rows;
+  if (args.family().has_experts()) return args.add(row.argument, rows);
+  if (rows != kFusedDenseRows)
+    args.warn(
+        "gate and up of dense layers are interleaved:{}; Megatron-Core's fused dense MLP reads blocks of {} rows alone",
+        rows, kFusedDenseRows);
+  for (const std::string_view name : kFusedDenseArgs) args.flag(name);
 }
 
 void write_router(ArgsWriter& args, const ArgRow& row) {

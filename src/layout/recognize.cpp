@@ -11,22 +11,11 @@
 #include "layout/collect_blocks.hpp"
 #include "layout/element_grid.hpp"
 #include "layout/expert_like_names.hpp"
+#include "layout/glu_answers.hpp"
 #include "layout/optimizer_names.hpp"
 
 namespace glu_ckpt {
 namespace {
-
-/// An answer about the order of gate and up, and who gave it.
-struct GluAnswer {
-  std::optional<Glu> asked;
-  /// The order in the record, or else in the arguments that a trainer saved.
-  std::optional<Glu> recorded;
-  /// The option without its prefix, and the record's entry.
-  std::string_view option;
-  std::string key;
-
-  const std::optional<Glu>& best() const { return asked ? asked : recorded; }
-};
 
 std::vector<std::size_t> optimizer_tensors(const Inventory& inventory) {
   std::vector<std::size_t> found;
@@ -56,13 +45,11 @@ class Recognizer {
         keys_(inventory, ignored_tensors(inventory, dropped_)),
         hints_(hints),
         record_(record),
-        answers_(answers) {}
+        answers_(answers),
+        orders_(record, answers) {}
 
   Recognition run() {
     read_num_hidden_layers();
-    recorded_glu("glu");
-    recorded_glu("shared_glu");
-    recorded_glu("optimizer_glu");
     ChosenNaming chosen = choose_naming(keys_, hints_, record_, answers_, result_.num_hidden_layers);
     result_.naming = chosen.naming;
     result_.layout.naming = std::move(chosen.name);
@@ -134,12 +121,9 @@ class Recognizer {
     const GluAnswer answer = answer_for(block);
     block.halved = answer.best() && is_halved(block, *answer.best());
     if (!block.halved) return;
-    if (answer.asked && answer.recorded && *answer.asked != *answer.recorded)
-      conflict(answer,
-               fmt::format("{} {}", is_by_record(answer) ? "the record says" : "the trainer's saved arguments say",
-                           to_string(*answer.recorded)));
+    orders_.check_agreement(answer);
     block.glu = *answer.best();
-    source_of(block) = answer.asked ? "option" : is_by_record(answer) ? "record" : "arguments";
+    source_of(block) = orders_.source_of(answer);
   }
 
   /// Returns whether gate and up as two tensors are the halves of an interleaved FC1. Contiguous ones are the same
@@ -157,12 +141,9 @@ class Recognizer {
   /// Returns what the user and the record say about a block. The optimizer's states are taken to be like the weights
   /// unless someone says otherwise.
   GluAnswer answer_for(const ExpertBlock& block) const {
-    if (block.set == ExpertSet::Shared)
-      return {answers_.shared_glu, settled_glu("shared_glu", hints_.trained_shared_glu), "shared-glu", "shared_glu"};
-    const auto recorded = recorded_glu("optimizer_glu");
-    if (block.is_optimizer_state() && (answers_.optimizer_glu || recorded))
-      return {answers_.optimizer_glu, recorded, "optimizer-glu", "optimizer_glu"};
-    return {answers_.glu, settled_glu("glu", hints_.trained_glu), "glu", "glu"};
+    if (block.set == ExpertSet::Shared) return orders_.about_shared(hints_.trained_shared_glu);
+    const auto of_states = orders_.about_states();
+    return block.is_optimizer_state() && of_states ? *of_states : orders_.about_weights(hints_.trained_glu);
   }
 
   /// Returns the name of who settled the order of blocks like this one; only that of the routed weights is reported.
@@ -177,43 +158,17 @@ class Recognizer {
     const Glu by_naming = result_.naming_settled && is_native(*result_.naming, block.set, block.experts, true)
                               ? fixed_glu(*result_.naming)
                               : Glu{};
-    if (answer.asked && answer.recorded && *answer.asked != *answer.recorded)
-      conflict(answer,
-               fmt::format("{} {}", is_by_record(answer) ? "the record says" : "the trainer's saved arguments say",
-                           to_string(*answer.recorded)));
+    orders_.check_agreement(answer);
     if (answer.asked && !answer.recorded && by_naming.kind != Glu::Kind::Unknown && *answer.asked != by_naming)
-      conflict(answer, fmt::format("{} is {}", result_.layout.naming, to_string(by_naming)));
+      orders_.conflict(answer, fmt::format("{} is {}", result_.layout.naming, to_string(by_naming)));
     if (answer.best() && answer.best()->kind != Glu::Kind::Split) {
-      source_of(block) = answer.asked ? "option" : is_by_record(answer) ? "record" : "arguments";
+      source_of(block) = orders_.source_of(answer);
       if (block.is_optimizer_state() && answer.option == "glu" && !answer.recorded)
         result_.optimizer_glu_assumed = true;
       return *answer.best();
     }
     source_of(block) = by_naming.kind == Glu::Kind::Unknown ? "none" : "naming";
     return by_naming;
-  }
-
-  [[noreturn]] void conflict(const GluAnswer& answer, const std::string& other) const {
-    fail(ErrorCode::GluConflict, {}, "{}{} says {}, but {}. Both cannot be true; find out which one is",
-         answers_.option_prefix, answer.option, to_string(*answer.asked), other);
-  }
-
-  bool is_by_record(const GluAnswer& answer) const { return record_.contains(answer.key); }
-
-  /// The record knows what was converted since the trainer saved its arguments.
-  std::optional<Glu> settled_glu(const std::string& key, const std::string& trained) const {
-    if (record_.contains(key) || trained.empty()) return recorded_glu(key);
-    return parse_glu(trained);
-  }
-
-  std::optional<Glu> recorded_glu(const std::string& key) const {
-    const std::string* text = find_entry(record_, key);
-    if (text == nullptr || *text == "unknown" || *text == "none") return std::nullopt;
-    try {
-      return parse_glu(*text);
-    } catch (const Error&) {
-      fail(ErrorCode::RecordInvalid, {}, "the record's {} '{}' is not a glu arrangement", key, *text);
-    }
   }
 
   /// An answer about FC1's order must be possible for the tensors it speaks about.
@@ -225,7 +180,7 @@ class Recognizer {
     if (!given.best()) return;
     const Glu& answer = *given.best();
     const ErrorCode code = given.asked ? ErrorCode::GluConflict : ErrorCode::RecordContradicts;
-    const std::string who = given.asked ? fmt::format("{}{}", answers_.option_prefix, given.option) : "the record";
+    const std::string who = orders_.name_of(given);
     const std::string& name = fc1_name(shape);
     if (block.glu.kind == Glu::Kind::None)
       fail(code, {{}, name}, "{} says {}, but layer {} has no gate: FC1 and FC2 are of one width", who,
@@ -385,6 +340,7 @@ class Recognizer {
   const ModelHints& hints_;
   const Record& record_;
   const SourceAnswers& answers_;
+  GluAnswers orders_;
   /// First the weights', then the optimizer's.
   std::vector<BlockShape> shapes_;
   std::size_t num_weight_blocks_ = 0;

@@ -569,6 +569,7 @@ std::vector<std::string> missing_answers(const Recognition& recognition) {
   for (const ExpertBlock& block : recognition.blocks)
     if (block.glu.kind == Glu::Kind::Unknown && std::ranges::find(missing, option_about(block)) == missing.end())
       missing.push_back(option_about(block));
+  if (recognition.layout.is_dense() && recognition.layout.glu.kind == Glu::Kind::Unknown) missing.push_back("glu");
   // An order that is unknown of the weights is unknown of their states, and one answer is for both.
   if (std::ranges::find(missing, "glu") != missing.end()) std::erase(missing, "optimizer-glu");
   return missing;
@@ -584,10 +585,7 @@ std::string lone_shard_text(const Source& source) {
       source.path().string(), shards);
 }
 
-bool has_unknown_glu(const Recognition& recognition) {
-  return std::ranges::any_of(recognition.blocks,
-                             [](const ExpertBlock& block) { return block.glu.kind == Glu::Kind::Unknown; });
-}
+bool has_unknown_glu(const Recognition& recognition) { return !missing_answers(recognition).empty(); }
 
 void require_known_glu(const Checkpoint& checkpoint, const ExpertBlock& block, const std::string& option_prefix) {
   if (block.glu.kind != Glu::Kind::Unknown) return;

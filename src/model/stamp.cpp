@@ -20,19 +20,19 @@ Stamped stamp(const std::filesystem::path& path, const SourceAnswers& answers, S
     fail(ErrorCode::Usage, {}, "stamp needs at least one of --glu, --shared-glu and --optimizer-glu");
   const Checkpoint checkpoint = open_checkpoint(path, answers);
   const Recognition& recognition = checkpoint.recognition;
-  if (recognition.blocks.empty())
+  if (recognition.blocks.empty() && !recognition.layout.is_dense())
     fail(ErrorCode::NoExperts, {path.string(), {}}, "{}: no expert tensors were recognized", path.string());
   const LayoutAnswers& layout = recognition.layout;
   Record record = checkpoint.source->record();
   record["version"] = GLU_CKPT_VERSION;
-  if (recognition.naming_settled) record["naming"] = layout.naming;
-  record["experts"] = layout.experts;
+  if (recognition.naming_settled && !layout.is_dense()) record["naming"] = layout.naming;
+  if (!layout.is_dense()) record["experts"] = layout.experts;
   record["glu"] = to_string(layout.glu);
   if (layout.shared_glu) record["shared_glu"] = to_string(*layout.shared_glu);
   if (layout.optimizer_glu) record["optimizer_glu"] = to_string(*layout.optimizer_glu);
   const std::filesystem::path written = stamped_path(*checkpoint.source, path);
   if (mode == StampMode::Write) write_record(written, record);
-  return {record_file_of(written), recognition.naming_settled ? layout.naming : "no naming", record["experts"],
+  return {record_file_of(written), recognition.naming_settled ? layout.naming : "no naming", layout.experts,
           record["glu"], file_doubts(*checkpoint.source, checkpoint.hints)};
 }
 

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "arch/dense_layout.hpp"
+#include "arch/dense_order.hpp"
 #include "arch/dense_roles.hpp"
 #include "arch/find_flaws.hpp"
 #include "arch/model_names.hpp"
@@ -111,7 +112,8 @@ class DenseWriter {
       }
       Matrix to = part.matrix;
       to.tensor = 0;
-      to.place = dense_placement(row, i, kind, to.element_bytes, architecture_);
+      if (row.groups == Groups::GluBlocks) (void)dense_block_rows(target_.glu, part.matrix.rows, output.name);
+      to.place = dense_placement(row, i, kind, to.element_bytes, architecture_, target_.glu);
       append_matrix_moves(part.matrix, to, output.moves);
     }
     count(row, id, output, matrices);
@@ -325,6 +327,35 @@ class DenseWriter {
 void add_dense_outputs(const Inventory& inventory, const Recognition& from, const DenseTarget& target,
                        DraftOutputs& outputs, Plan& plan) {
   DenseWriter(inventory, from, target, outputs, plan).run();
+}
+
+void reorder_dense(const Inventory& inventory, const Recognition& from, const Glu& glu,
+                   std::vector<DraftOutput>& drafts) {
+  std::multimap<std::size_t, const DenseMatrix*> parts;
+  for (const DenseMatrix& matrix : from.dense)
+    if (matrix.role == DenseRole::MlpGate || matrix.role == DenseRole::MlpUp)
+      parts.emplace(matrix.matrix.tensor, &matrix);
+  for (DraftOutput& draft : drafts) {
+    const TensorRef& tensor = inventory.tensors[draft.origin];
+    if (is_optimizer_tensor(tensor.name))
+      fail(ErrorCode::NoSpelling, {{}, tensor.name},
+           "'{}': an optimizer's state of a dense model does not follow its weights into another order; leave it out "
+           "with --optimizer drop",
+           tensor.name);
+    const auto [first, last] = parts.equal_range(draft.origin);
+    if (first != last) draft.moves.clear();
+    for (auto part = first; part != last; ++part) {
+      const Matrix& matrix = part->second->matrix;
+      const i64 before = dense_block_rows(from.layout.glu, matrix.rows, tensor.name);
+      const i64 after = dense_block_rows(glu, matrix.rows, tensor.name);
+      Matrix to = matrix;
+      to.tensor = 0;
+      to.place.block_rows = after;
+      to.place.block_step = 2 * after * matrix.place.row_step;
+      if (part->second->role == DenseRole::MlpUp) to.place.offset += (after - before) * matrix.place.row_step;
+      append_matrix_moves(matrix, to, draft.moves);
+    }
+  }
 }
 
 }  // namespace glu_ckpt

@@ -21,11 +21,18 @@ struct DenseTarget {
   std::optional<Dtype> computed_dtype;
   /// Tensors that no map knows travel under kUnknownPrefix, rather than being refused.
   bool keep_unknown = false;
+  /// The order of gate and up in the FC1s of a dense model.
+  Glu glu = {};
 };
 
 /// Adds the tensors that the target's naming has, each from its matrices; drops copies. Throws PartMissing where the
 /// model lacks one, NoSpelling where one has no place, NotExact.
 void add_dense_outputs(const Inventory& inventory, const Recognition& from, const DenseTarget& target,
                        DraftOutputs& outputs, Plan& plan);
+
+/// Writes the FC1s of a dense model, which are among the drafts as they are, in another order under the names that they
+/// have. Throws NotDivisible, and NoSpelling beside an optimizer's state.
+void reorder_dense(const Inventory& inventory, const Recognition& from, const Glu& glu,
+                   std::vector<DraftOutput>& drafts);
 
 }  // namespace glu_ckpt

@@ -6,6 +6,7 @@
 #include <set>
 #include <unordered_set>
 
+#include "arch/dense_order.hpp"
 #include "arch/dense_table.hpp"
 #include "arch/model_names.hpp"
 #include "core/fail.hpp"
@@ -263,9 +264,12 @@ void add_others(const Inventory& inventory, const Recognition& from, const PlanO
       drafts.list.push_back(pass_through(inventory.tensors[index], index));
       if (to_hub) drafts.list.back().name = model_name(inventory, from, index);
     }
+    if (from.layout.is_dense() && plan.to.glu != from.layout.glu)
+      reorder_dense(inventory, from, plan.to.glu, drafts.list);
     return;
   }
   DenseTarget target{whole, former.root, std::nullopt, std::nullopt, options.to.keep_unknown};
+  if (from.layout.is_dense()) target.glu = plan.to.glu;
   if (whole == &from.architecture->family->naming) {
     target.copies = former.copies;
     target.computed_dtype = former.computed_dtype;
@@ -291,7 +295,7 @@ void describe_targets(const Recognition& from, const std::vector<BlockTarget>& t
 }
 
 std::string layout_text(const LayoutAnswers& layout, bool naming_settled) {
-  if (layout.is_dense()) return layout.naming;
+  if (layout.is_dense()) return fmt::format("{} {}", layout.naming, to_string(layout.glu));
   return fmt::format("{}{} {} {}", layout.naming, naming_settled ? "" : " (or of another family with the same keys)",
                      layout.experts, to_string(layout.glu));
 }
@@ -308,11 +312,28 @@ void check_no_experts_asked(const TargetAnswers& to, const Recognition& from) {
   const std::string_view asked = to.scope == Scope::Experts ? "--scope experts"
                                  : to.experts               ? "--experts"
                                  : to.bias_experts          ? "--bias-experts"
-                                 : to.glu || to.shared_glu  ? "--glu"
+                                 : to.shared_glu            ? "--shared-glu"
                                                             : "";
   if (!asked.empty())
     fail(ErrorCode::NoExperts, {}, "{}: a model of type '{}' is dense: none of its {} layers has experts", asked,
          from.architecture->model_type, from.architecture->layers);
+}
+
+/// The order of gate and up in a dense model's FC1s: the one asked for, the source's, or all of gate first.
+Glu dense_order(const Recognition& from, const TargetAnswers& to, const DenseNaming* whole) {
+  const DenseNaming& naming = *(whole != nullptr ? whole : from.dense_naming);
+  const bool fused = fuses_dense(naming);
+  const Glu native{fused ? Glu::Kind::Contiguous : Glu::Kind::Split, 0};
+  const Glu& now = from.layout.glu;
+  if (to.glu && (to.glu->kind == Glu::Kind::Split) == fused)
+    fail(ErrorCode::NoSpelling, {}, "--glu {}: gate and up of a dense layer are {} in the naming {}",
+         to_string(*to.glu), fused ? "one tensor" : "two tensors", naming.name);
+  if (now.kind == Glu::Kind::Unknown && (whole != nullptr || to.glu)) {
+    UnknownOrders unknown;
+    unknown.add("", {"--from-glu"});
+    unknown.check();
+  }
+  return to.glu ? *to.glu : fuses_dense(*from.dense_naming) == fused ? now : native;
 }
 
 }  // namespace
@@ -334,6 +355,7 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
     fail(ErrorCode::NoExperts, {}, "no expert tensors were recognized, so there is no layout to change{}",
          foreign_experts_text(inventory, from.architecture == nullptr ? 0 : from.architecture->num_experts));
   const DenseNaming* const whole = whole_model_naming(inventory, from, options.to);
+  if (from.layout.is_dense()) plan.to.glu = dense_order(from, options.to, whole);
   const bool to_hf = whole != nullptr && whole == &from.architecture->family->naming;
   FormerModel former;
   former.root.clear();

@@ -13,7 +13,7 @@ namespace glu_ckpt::report {
 namespace {
 
 std::string layout_text(const LayoutAnswers& layout) {
-  if (layout.is_dense()) return fmt::format("{}, a dense model", layout.naming);
+  if (layout.is_dense()) return fmt::format("{}, a dense model, {}", layout.naming, to_string(layout.glu));
   std::string text = fmt::format("{}, {}, {}", layout.naming, layout.experts, to_string(layout.glu));
   if (layout.shared_glu) text += fmt::format(", shared expert {}", to_string(*layout.shared_glu));
   if (layout.optimizer_glu) text += fmt::format(", optimizer {}", to_string(*layout.optimizer_glu));

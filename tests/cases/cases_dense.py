@@ -1,0 +1,88 @@
+"""The order of gate and up in the FC1s of dense models."""
+import pathlib
+import shutil
+
+from case import Case, Run, read_tensors
+
+FC1 = "decoder.layers.0.mlp.linear_fc1.weight"
+TO_HUB = "convert SRC OUT --to hf"
+
+
+def rows(data: bytes, count: int) -> list[bytes]:
+    size = len(data) // count
+    return [data[i * size : (i + 1) * size] for i in range(count)]
+
+
+def interleaved(k: int):
+    """FC1 of layer 0 in OUT, a safetensors directory, has blocks of k rows of the hub's gate and up in turn."""
+
+    def check(out: pathlib.Path) -> str:
+        hub = read_tensors(out.parent / "case" / "hf")
+        halves = [hub[f"model.layers.0.mlp.{word}_proj.weight"] for word in ("gate", "up")]
+        width = halves[0][1][0]
+        gate, up = (rows(half[2], width) for half in halves)
+        want = b"".join(b"".join(part[at : at + k]) for at in range(0, width, k) for part in (gate, up))
+        return "" if read_tensors(out)[FC1][2] == want else "FC1 of layer 0 has other rows"
+
+    return check
+
+
+def dense(family: str, k: int, bad: int) -> list[Case]:
+    name = f"whole/{family}"
+    to = "convert SRC OUT --to megatron --format safetensors --naming megatron"
+    return [
+        Case(name, "hf", [
+            Run(f"{to} --glu interleaved:{k}", 0, says=f"a dense model, interleaved:{k}", check=interleaved(k)),
+            Run("verify SRC OUT"),
+            Run("inspect OUT", says=f"a dense model, interleaved:{k}"),
+            Run("convert OUT OUT2 --to hf", 0, says="loads in +transformers"),
+            Run("verify SRC OUT2"),
+            Run("convert OUT OUT2 --glu contiguous", 0, says="a dense model, contiguous"),
+            Run("verify SRC OUT2"),
+            Run("convert OUT2 OUT --to hf", 0),
+            Run("verify SRC OUT"),
+        ], note="there and back"),
+        Case(name, "hf", [Run(f"convert SRC OUT --to megatron --glu interleaved:{bad}", 4,
+                              says=rf"linear_fc1\.weight: \d+ rows; interleaved:{bad} needs.*\[not-divisible\]"),
+                          Run("convert SRC OUT --to megatron --glu split", 4, says=r"--glu split.*\[no-spelling\]"),
+                          Run("convert SRC OUT --glu contiguous", 4, says=r"--glu contiguous.*\[no-spelling\]"),
+                          Run("convert SRC OUT --to megatron --from-glu contiguous", 4, says=r"\[glu-conflict\]"),
+                          Run("convert SRC OUT --to megatron --shared-glu contiguous", 4, says=r"\[no-experts\]"),
+                          Run("convert SRC OUT --to megatron", 0, says="loads in +Megatron-Core")],
+             note="orders that do not fit"),
+        Case(name, "", [
+            Run(TO_HUB, 4, says=r"--from-glu ORDER.*\[unknown-glu\]"),
+            Run("convert SRC OUT --glu contiguous", 4, says=r"\[unknown-glu\]"),
+            Run("digest SRC", 4, says=r"\[unknown-glu\]"),
+            Run("inspect SRC", 0, says="a dense model, unknown"),
+            Run(f"{TO_HUB} --from-glu interleaved:{bad}", 4, says=r"\[not-divisible\]"),
+            Run(f"{TO_HUB} --from-glu split", 4, says=r"\[glu-conflict\]"),
+            Run(f"{TO_HUB} --from-glu contiguous", 0),
+            Run("verify CASE/hf OUT"),
+            Run("stamp SRC --glu contiguous"),
+            Run(TO_HUB, 0, says="loads in +transformers"),
+            Run("verify CASE/hf OUT"),
+            Run(f"{TO_HUB} --from-glu interleaved:{k}", 4, says=r"the record says contiguous.*\[glu-conflict\]"),
+        ], change=truth_of(family), note="nobody says the order"),
+    ]
+
+
+def truth_of(family: str):
+    def change(changed: pathlib.Path) -> None:
+        case = changed.parent
+        for source, name in ((case / "truth.safetensors", "model.safetensors"), (case / "hf/config.json", "config.json")):
+            shutil.copy(source, changed / name)
+
+    return change
+
+
+CASES = [
+    *dense("llama3", 6, 7),
+    *dense("mistral", 4, 7),
+    *dense("qwen2", 4, 9),
+    *dense("qwen3", 4, 9),
+    Case("whole/llama3", "hf", [
+        Run("convert SRC OUT --to megatron --glu interleaved:4", 0,
+            says=r"nothing loads the output.*interleaved:32 alone, and this is interleaved:4"),
+    ], note="a size that Megatron-Core's fused MLP does not read"),
+]

@@ -1,0 +1,242 @@
+/// The order of gate and up in the FC1s of dense models: every dense family, orders and sizes at random, from the hub's
+/// keys to Megatron-Core's in any order, from there to any other, and back. Each element says where it is from, so what
+/// every row must hold is known without the code under test.
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+
+#include "arch/dense_layout.hpp"
+#include "arch/dense_table.hpp"
+#include "arch/recognize_model.hpp"
+#include "support/convert.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+using namespace support;
+
+struct Sizes {
+  i64 layers, hidden, width;
+};
+
+std::string config_of(std::string_view model_type, const Sizes& sizes) {
+  return fmt::format(
+      R"({{"model_type": "{}", "num_hidden_layers": {}, "hidden_size": {}, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "head_dim": 6, "vocab_size": 10, "intermediate_size": {},
+          "tie_word_embeddings": false}})",
+      model_type, sizes.layers, sizes.hidden, sizes.width);
+}
+
+Recognition recognized(const MemorySource& source, const SourceAnswers& answers = {}) {
+  return recognize_model(source.inventory(), source.hints(), source.record(), answers);
+}
+
+Digest digest_of_model(const MemorySource& source, const SourceAnswers& answers = {}) {
+  const Recognition model = recognized(source, answers);
+  return compute_digest({&source, &model}, *make_backend("cpu"), {});
+}
+
+MemorySource source_of(const std::vector<MemoryTensor>& tensors, const std::string& config, const std::string& glu) {
+  ModelHints hints;
+  hints.config = config;
+  Record record;
+  if (!glu.empty()) record["glu"] = glu;
+  return MemorySource(tensors, hints, record);
+}
+
+/// The hub's tensors; each element has a number of its own.
+std::vector<MemoryTensor> hub_model(const std::string& config) {
+  const auto model = read_architecture(config);
+  const Architecture& architecture = *model;
+  std::vector<MemoryTensor> tensors, biases;
+  u32 next = 1;
+  const DenseNaming& naming = architecture.family->naming;
+  const auto add = [&](const DenseRow& row, std::string_view stack, i64 layer, TensorKind kind) {
+    MemoryTensor tensor{print_key(naming, row, architecture.family->root, stack, layer, kind, architecture),
+                        Dtype::F32,
+                        dense_shape(row, kind, architecture),
+                        {}};
+    tensor.bytes.resize(static_cast<std::size_t>(support::tensor_bytes(tensor.dtype, tensor.shape)));
+    for (std::size_t at = 0; at < tensor.bytes.size(); at += sizeof next, ++next)
+      std::memcpy(tensor.bytes.data() + at, &next, sizeof next);
+    (kind == TensorKind::Bias ? biases : tensors).push_back(std::move(tensor));
+  };
+  for_each_row(naming, [&](const DenseRow& row) {
+    if (row.copy || row.former || row.optional || row.place == Place::Mtp) return;
+    if (row.place == Place::Model) return add(row, "", 0, TensorKind::Weight);
+    for (i64 layer = 0; layer < architecture.layers; ++layer) {
+      if (!applies(row, architecture.kind_of("decoder", layer), architecture)) continue;
+      add(row, "decoder", layer, TensorKind::Weight);
+      if (row.has_kinds()) add(row, "decoder", layer, TensorKind::Bias);
+    }
+  });
+  // The biases that the family cannot do without.
+  for (bool whole = false; !whole;) {
+    const Recognition found = recognized(source_of(tensors, config, ""));
+    const auto missed = [&](const MemoryTensor& bias) {
+      return std::ranges::find(found.flaws, bias.name, &ModelFlaw::tensor) != found.flaws.end();
+    };
+    const auto bias = std::ranges::find_if(biases, missed);
+    whole = bias == biases.end();
+    if (!whole) tensors.push_back(*bias);
+  }
+  return tensors;
+}
+
+const MemoryTensor& find(const std::vector<MemoryTensor>& tensors, const std::string& name) {
+  const auto found = std::ranges::find(tensors, name, &MemoryTensor::name);
+  if (found == tensors.end()) throw std::logic_error("no tensor " + name);
+  return *found;
+}
+
+/// The bytes of all layers' FC1, one layer behind the other, made of the hub's tensors by the rule alone: row i is of
+/// block i / K, whose even ones hold gate.
+std::vector<std::byte> expected_fc1(const std::vector<MemoryTensor>& hub, const Sizes& sizes, i64 block_rows) {
+  std::vector<std::byte> bytes;
+  const i64 row_bytes = sizes.hidden * 4;
+  for (i64 layer = 0; layer < sizes.layers; ++layer)
+    for (i64 row = 0; row < 2 * sizes.width; ++row) {
+      const i64 block = row / block_rows;
+      const std::string_view word = block % 2 == 0 ? "gate" : "up";
+      const MemoryTensor& from = find(hub, fmt::format("model.layers.{}.mlp.{}_proj.weight", layer, word));
+      const auto begin = from.bytes.begin() + (block / 2 * block_rows + row % block_rows) * row_bytes;
+      bytes.insert(bytes.end(), begin, begin + row_bytes);
+    }
+  return bytes;
+}
+
+std::vector<std::byte> fc1_of(const std::vector<MemoryTensor>& megatron) {
+  std::map<std::string, const MemoryTensor*> parts;
+  for (const MemoryTensor& tensor : megatron)
+    if (tensor.name.ends_with("mlp.linear_fc1.weight")) parts[tensor.name] = &tensor;
+  std::vector<std::byte> bytes;
+  for (const auto& [name, tensor] : parts) bytes.insert(bytes.end(), tensor->bytes.begin(), tensor->bytes.end());
+  return bytes;
+}
+
+PlanOptions options_to(std::string naming, const Glu& glu) {
+  PlanOptions options;
+  options.to.naming = std::move(naming);
+  options.to.glu = glu;
+  options.force = true;
+  return options;
+}
+
+i64 rows_of(const Glu& glu, const Sizes& sizes) {
+  return glu.kind == Glu::Kind::Interleaved ? glu.block_rows : sizes.width;
+}
+
+void expect_way(std::string_view model_type, const Sizes& sizes, const Glu& first, const Glu& second) {
+  const std::string config = config_of(model_type, sizes);
+  const std::vector<MemoryTensor> hub = hub_model(config);
+  const MemorySource source = source_of(hub, config, "");
+  const Digest digest = digest_of_model(source);
+
+  const auto there = convert(source, recognized(source), options_to("megatron-dist", first));
+  EXPECT_TRUE(fc1_of(there.tensors) == expected_fc1(hub, sizes, rows_of(first, sizes)));
+  const MemorySource megatron = source_of(there.tensors, config, to_string(first));
+  EXPECT_EQ(digest_of_model(megatron), digest);
+
+  PlanOptions reorder;
+  reorder.to.glu = second;
+  reorder.force = true;
+  const auto other = convert(megatron, recognized(megatron), reorder);
+  EXPECT_TRUE(fc1_of(other.tensors) == expected_fc1(hub, sizes, rows_of(second, sizes)));
+  const MemorySource reordered = source_of(other.tensors, config, to_string(second));
+  EXPECT_EQ(digest_of_model(reordered), digest);
+
+  const auto back = convert(reordered, recognized(reordered), options_to("hf:" + std::string(model_type), split()));
+  EXPECT_TRUE(same_tensors(back.tensors, hub));
+
+  // Nobody says the order; then the user does.
+  const MemorySource silent = source_of(other.tensors, config, "");
+  const Recognition unknown = recognized(silent);
+  EXPECT_EQ(unknown.layout.glu.kind, Glu::Kind::Unknown);
+  for (const PlanOptions& options : {reorder, options_to("hf:" + std::string(model_type), split())})
+    expect_error(
+        ErrorCode::UnknownGlu, [&] { make_plan(silent.inventory(), unknown, options); }, "--from-glu");
+  SourceAnswers said;
+  said.glu = second;
+  EXPECT_EQ(digest_of_model(silent, said), digest);
+  said.glu = interleaved(sizes.width + 1);
+  expect_error(ErrorCode::NotDivisible, [&] { recognized(silent, said); });
+}
+
+TEST(DenseGlu, EveryOrderOfEveryDenseFamily) {
+  std::mt19937 random(20);
+  const auto below = [&](i64 end) { return static_cast<i64>(random() % static_cast<u64>(end)); };
+  int ways = 0;
+  for (const Family& family : families()) {
+    if (family.has_experts()) continue;
+    for (int i = 0; i < 120; ++i, ++ways) {
+      const i64 unit = 1 + below(4), blocks = 1 + below(5);
+      const Sizes sizes{1 + below(4), 4 * (1 + below(4)), unit * blocks};
+      const auto order = [&] {
+        const i64 kind = below(3);
+        return kind == 0 ? contiguous() : interleaved(kind == 1 ? unit : 1);
+      };
+      const Glu first = order(), second = order();
+      SCOPED_TRACE(fmt::format("{}: {} layers, H {}, F {}, {} to {}", family.model_type, sizes.layers, sizes.hidden,
+                               sizes.width, to_string(first), to_string(second)));
+      expect_way(family.model_type, sizes, first, second);
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_GE(ways, 400);
+}
+
+TEST(DenseGlu, AnOrderThatDoesNotFitIsRefused) {
+  const Sizes sizes{2, 8, 12};
+  for (const Family& family : families()) {
+    if (family.has_experts()) continue;
+    const std::string config = config_of(family.model_type, sizes);
+    const std::vector<MemoryTensor> hub = hub_model(config);
+    const MemorySource source = source_of(hub, config, "");
+    const Recognition model = recognized(source);
+    const auto plan = [&](const PlanOptions& options) {
+      return [&, options] { make_plan(source.inventory(), model, options); };
+    };
+    expect_error(ErrorCode::NotDivisible, plan(options_to("megatron-dist", interleaved(8))), "24 rows");
+    expect_error(ErrorCode::NoSpelling, plan(options_to("megatron-dist", split())), "--glu split");
+    PlanOptions fuse;
+    fuse.to.glu = contiguous();
+    expect_error(ErrorCode::NoSpelling, plan(fuse), "--glu contiguous");
+    SourceAnswers answers;
+    answers.glu = interleaved(4);
+    expect_error(ErrorCode::GluConflict, [&] { recognized(source, answers); });
+    expect_error(ErrorCode::RecordContradicts, [&] { recognized(source_of(hub, config, "interleaved:4")); });
+  }
+}
+
+/// Megatron-Core interleaves dense FC1s in its fused MLP alone, whose arguments a run saves.
+TEST(DenseGlu, ATrainersArgumentsSayTheOrder) {
+  const Sizes sizes{2, 8, 64};
+  const std::string config = config_of("llama", sizes);
+  const std::vector<MemoryTensor> hub = hub_model(config);
+  const MemorySource source = source_of(hub, config, "");
+  const auto made = convert(source, recognized(source), options_to("megatron-dist", contiguous()));
+  const auto order = [&](const std::string& args, const std::string& routed) {
+    ModelHints hints;
+    hints.config = config;
+    hints.trained_args = args;
+    hints.trained_glu = routed;
+    const LayoutAnswers layout = recognized(MemorySource(made.tensors, hints)).layout;
+    EXPECT_EQ(layout.glu_source, layout.glu.kind == Glu::Kind::Unknown ? "none" : "arguments");
+    return to_string(layout.glu);
+  };
+  const std::string fused = R"("use_grouped_gemm_for_dense_mlp": true, "use_transformer_engine_op_fuser": true)";
+  EXPECT_EQ(order("{" + fused + "}", ""), "interleaved:32");
+  EXPECT_EQ(order("{" + fused + R"(, "tensor_model_parallel_size": 1})", "contiguous"), "interleaved:32");
+  EXPECT_EQ(order("{" + fused + R"(, "tensor_model_parallel_size": 2})", ""), "contiguous");
+  EXPECT_EQ(order(R"({"use_grouped_gemm_for_dense_mlp": true})", ""), "contiguous");
+  EXPECT_EQ(order(R"({"use_grouped_gemm_for_dense_mlp": false})", "interleaved:32"), "contiguous");
+  EXPECT_EQ(order(R"({"num_layers": 2})", "contiguous"), "contiguous");
+  EXPECT_EQ(order(R"({"num_layers": 2})", "interleaved:32"), "unknown");
+  EXPECT_EQ(order(R"({"num_layers": 2})", ""), "unknown");
+}
+
+}  // namespace
+}  // namespace glu_ckpt
