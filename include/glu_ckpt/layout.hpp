@@ -99,12 +99,15 @@ enum class Axes { OutIn, InOut };
 /// The place of rows of one logical matrix [rows = out, cols = in] inside one stored tensor. Bytes from the
 /// tensor's first byte of element (r, c):
 ///   offset + (r / block_rows) * block_step + (r % block_rows) * row_step + c * col_step
+/// Where a block is `paired`, the second half of its rows lies between those of the first one: row j of it is stored as
+/// row 2 (j % half) + j / half.
 struct Placement {
   i64 offset = 0;
   i64 block_rows = 1;
   i64 block_step = 0;
   i64 row_step = 0;
   i64 col_step = 0;
+  bool paired = false;
 };
 
 /// Says which weights one stored element stands for, and in which form the elements are stored: codes that share a byte

@@ -48,6 +48,12 @@ Placement dense_placement(const DenseRow& row, std::size_t number, TensorKind ki
   place.col_step = element_bytes;
   for (std::size_t before = 0; before < number; ++before)
     place.offset += rows_in_group(row.roles[before]) * place.row_step;
+  if (row.paired) {
+    place.paired = true;
+    place.block_rows = head_rows_of(row.roles[number], architecture);
+    place.block_step = place.block_rows * place.row_step;
+    return place;
+  }
   place.block_rows = rows_in_group(row.roles[number]);
   place.block_step = dense_rows(row, kind, architecture) / groups * place.row_step;
   return place;

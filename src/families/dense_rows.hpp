@@ -75,6 +75,8 @@ struct DenseRow {
   bool copy = false;
   /// Older versions or other modules of the program spell it so: it is read, and another row is written.
   bool former = false;
+  /// Neighbouring rows of a head are rotated together: the second half of its rows lies between those of the first.
+  bool paired = false;
   /// Its bias is there wherever its weight is.
   bool biased = false;
 

@@ -59,6 +59,7 @@ enum class Window : std::uint8_t {
 extern const DenseNaming kMegatronGptNaming;
 extern const DenseNaming kMegatronHybridNaming;
 extern const DenseNaming kTitanGroupedNaming;
+extern const DenseNaming kTitanPairedNaming;
 extern const DenseNaming kTitanLatentNaming;
 extern const DenseNaming kTitanDeltaNaming;
 

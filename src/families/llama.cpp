@@ -12,6 +12,7 @@ constexpr auto kLlamaFamilies = std::to_array<Family>({
      .naming = hf_naming(kHfGrouped, kHfDense),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kUsualLayerArgs, kYarnArgs, kLlama3RopeArgs,
               kDenseArgs},
+     .torchtitan = &kTitanPairedNaming,
      .megatron_versions = "0.19.2 or later",
      .defaults = R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "rope_theta": 10000.0})"},
 });

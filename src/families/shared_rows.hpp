@@ -102,6 +102,10 @@ constexpr DenseRow former_row(DenseRow row) {
   row.former = row.optional = true;
   return row;
 }
+constexpr DenseRow paired_row(DenseRow row) {
+  row.paired = true;
+  return row;
+}
 /// A tensor of several matrices.
 template <std::size_t N>
 constexpr DenseRow fused_row(std::string_view key, const DenseRole (&roles)[N], Groups groups, int when,

@@ -29,6 +29,16 @@ constexpr auto kTitanGrouped = std::to_array<DenseRow>({
     former_row(layer_row("attention.wk.{K}", DenseRole::K, kGrouped)),
     former_row(layer_row("attention.wv.{K}", DenseRole::V, kGrouped)),
 });
+/// Its rotary embedding of complex numbers takes neighbours, Hugging Face's the halves of a head.
+constexpr auto kTitanPaired = std::to_array<DenseRow>({
+    paired_row(layer_row("attention.qkv_linear.wq.weight", DenseRole::Q, kGrouped)),
+    paired_row(layer_row("attention.qkv_linear.wk.weight", DenseRole::K, kGrouped)),
+    layer_row("attention.qkv_linear.wv.weight", DenseRole::V, kGrouped),
+    layer_row("attention.wo.weight", DenseRole::AttentionOut, kGrouped),
+    former_row(paired_row(layer_row("attention.wq.weight", DenseRole::Q, kGrouped))),
+    former_row(paired_row(layer_row("attention.wk.weight", DenseRole::K, kGrouped))),
+    former_row(layer_row("attention.wv.weight", DenseRole::V, kGrouped)),
+});
 constexpr auto kTitanLatent = std::to_array<DenseRow>({
     layer_row("attention.wq.weight", DenseRole::LatentQ, kLatent | kNoQLora),
     layer_row("attention.wq_a.weight", DenseRole::QDown, kLatent | kQLora),
@@ -114,6 +124,9 @@ constexpr auto kTitanExperts = std::to_array<Naming>({
 
 constinit const DenseNaming kTitanGroupedNaming{
     .name = "torchtitan", .rows = {kTitanModel, kTitanGrouped}, .layers = "layers."};
+
+constinit const DenseNaming kTitanPairedNaming{
+    .name = "torchtitan", .rows = {kTitanModel, kTitanPaired}, .layers = "layers."};
 
 constinit const DenseNaming kTitanLatentNaming{
     .name = "torchtitan",

@@ -7,10 +7,25 @@
 
 namespace glu_ckpt {
 
-/// The first byte of a row.
-constexpr i64 row_offset(const Placement& place, i64 row) {
-  return place.offset + row / place.block_rows * place.block_step + row % place.block_rows * place.row_step;
+/// The number of a row in the order in which rows are stored, and the row that has a number.
+constexpr i64 stored_row(const Placement& place, i64 row) {
+  if (!place.paired) return row;
+  const i64 half = place.block_rows / 2, in_block = row % place.block_rows;
+  return row - in_block + 2 * (in_block % half) + in_block / half;
 }
+constexpr i64 row_stored_at(const Placement& place, i64 number) {
+  if (!place.paired) return number;
+  const i64 in_block = number % place.block_rows;
+  return number - in_block + in_block % 2 * (place.block_rows / 2) + in_block / 2;
+}
+
+/// The first byte of a stored row.
+constexpr i64 stored_offset(const Placement& place, i64 number) {
+  return place.offset + number / place.block_rows * place.block_step + number % place.block_rows * place.row_step;
+}
+
+/// The first byte of a row.
+constexpr i64 row_offset(const Placement& place, i64 row) { return stored_offset(place, stored_row(place, row)); }
 
 /// Returns whether the elements of a row have gaps between them, so that reading a row touches all of the stored
 /// matrix.

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <span>
 
+#include "core/fail.hpp"
 #include "layout/placement.hpp"
 #include "plan/join_moves.hpp"
 
@@ -129,10 +130,43 @@ class RowMoves {
   std::vector<Move>& moves_;
 };
 
+/// The moves between a place whose blocks are paired and one whose are not: one for each half of all blocks.
+void append_halves(const Matrix& from, const Matrix& to, std::vector<Move>& moves) {
+  const Placement& paired = from.place.paired ? from.place : to.place;
+  const Placement& plain = from.place.paired ? to.place : from.place;
+  const i64 head = paired.block_rows, half = head / 2;
+  if (head % 2 != 0 || plain.block_rows % head != 0)
+    fail(ErrorCode::NotExact, {}, "heads of {} rows do not fit into blocks of {}, or have no halves", head,
+         plain.block_rows);
+  const i64 heads = plain.block_rows / head;
+  const auto dim = [&](i64 count, i64 of_paired, i64 of_plain) {
+    return from.place.paired ? MoveDim{count, of_paired, of_plain} : MoveDim{count, of_plain, of_paired};
+  };
+  for (const i64 second : {0, 1}) {
+    const i64 in_paired = paired.offset + second * paired.row_step;
+    const i64 in_plain = plain.offset + second * half * plain.row_step;
+    Move move;
+    move.src = from.tensor;
+    move.dst = to.tensor;
+    move.src_offset = from.place.paired ? in_paired : in_plain;
+    move.dst_offset = from.place.paired ? in_plain : in_paired;
+    move.run_bytes = from.element_bytes;
+    move.dims = {{dim(from.rows / plain.block_rows, heads * paired.block_step, plain.block_step),
+                  dim(heads, paired.block_step, head * plain.row_step), dim(half, 2 * paired.row_step, plain.row_step),
+                  dim(from.cols, paired.col_step, plain.col_step)}};
+    moves.push_back(move);
+  }
+}
+
 }  // namespace
 
 void append_matrix_moves(const Matrix& from, const Matrix& to, std::vector<Move>& moves) {
   const std::size_t before = moves.size();
+  if (from.place.paired != to.place.paired) {
+    append_halves(from, to, moves);
+    for (Move& move : std::span(moves).subspan(before)) fold_loops(move);
+    return;
+  }
   const bool single = from.tail.has_value() || to.tail.has_value();
   const RowParts sources = tensors_of(from), targets = tensors_of(to);
   for (const RowsIn& source : sources.used())

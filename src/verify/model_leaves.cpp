@@ -33,12 +33,14 @@ struct Part {
   i64 reach = 0;
 
   bool has_blocks() const { return item->matrix == nullptr; }
-  i64 offset(i64 leaf) const { return has_blocks() ? leaf * kLeafBlockBytes : row_offset(*place, leaf); }
+  /// Leaves by their number in the order of their bytes.
+  i64 offset(i64 number) const { return has_blocks() ? number * kLeafBlockBytes : stored_offset(*place, number); }
+  i64 leaf_at(i64 number) const { return has_blocks() ? number : row_stored_at(*place, number); }
   i64 row_bytes() const { return item->matrix->cols * item->matrix->element_bytes; }
-  i64 bytes(i64 leaf) const {
-    return has_blocks() ? std::min(kLeafBlockBytes, item->bytes - leaf * kLeafBlockBytes) : row_bytes();
+  i64 bytes(i64 number) const {
+    return has_blocks() ? std::min(kLeafBlockBytes, item->bytes - number * kLeafBlockBytes) : row_bytes();
   }
-  /// The first leaf that begins at or behind `at`.
+  /// The number of the first leaf that begins at or behind `at`.
   i64 leaf_from(i64 at) const {
     i64 low = first, high = last;
     while (low < high) {
@@ -56,8 +58,8 @@ Part part_of(const Item& item, const Placement& place, i64 first, i64 last) {
   const Matrix& matrix = *item.matrix;
   Part part{&item, &place, first, last};
   part.transposed = is_transposed(matrix);
-  part.begin = row_offset(place, first);
-  part.end = row_offset(place, last - 1) + (matrix.cols - 1) * place.col_step + matrix.element_bytes;
+  part.begin = stored_offset(place, first);
+  part.end = stored_offset(place, last - 1) + (matrix.cols - 1) * place.col_step + matrix.element_bytes;
   return part;
 }
 
@@ -103,10 +105,11 @@ void add_leaf(const Hash128& hash, i64 bytes, LeafSum& sum) { sum += {hash.low, 
 void add_dense(const Part& part, const Passing& passing, LeafSum& sum) {
   const std::string identity = part.item->identity();
   LogicalRows logical(*part.item);
-  for (i64 leaf = part.leaf_from(passing.begin); leaf < part.last; ++leaf) {
-    const i64 begin = part.offset(leaf), end = begin + part.bytes(leaf);
+  for (i64 number = part.leaf_from(passing.begin); number < part.last; ++number) {
+    const i64 begin = part.offset(number), end = begin + part.bytes(number);
     if (end > passing.end()) return;
     if (!passing.counts(begin, end)) continue;
+    const i64 leaf = part.leaf_at(number);
     const std::span<const std::byte> stored = passing.at(begin, end - begin);
     if (part.has_blocks())
       add_leaf(hash_leaf(identity, leaf, stored), end - begin, sum);

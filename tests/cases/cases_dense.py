@@ -2,7 +2,7 @@
 import pathlib
 import shutil
 
-from case import Case, Run, read_tensors
+from case import Case, Run, read_tensors, write_safetensors
 
 FC1 = "decoder.layers.0.mlp.linear_fc1.weight"
 TO_HUB = "convert SRC OUT --to hf"
@@ -76,11 +76,35 @@ def truth_of(family: str):
     return change
 
 
+def q_bias(source: pathlib.Path) -> None:
+    tensors = read_tensors(source)
+    for layer in range(3):
+        dtype, shape, _ = tensors[f"model.layers.{layer}.self_attn.q_proj.weight"]
+        tensors[f"model.layers.{layer}.self_attn.q_proj.bias"] = (dtype, shape[:1], bytes(2 * shape[0]))
+    write_safetensors(source / "model.safetensors", tensors)
+
+
 CASES = [
     *dense("llama3", 6, 7),
     *dense("mistral", 4, 7),
     *dense("qwen2", 4, 9),
     *dense("qwen3", 4, 9),
+    Case("whole/llama3", "hf", [
+        Run("convert SRC OUT --to torchtitan", says="loads in +torchtitan"),
+        Run("verify SRC OUT"),
+        Run("diff SRC OUT", says="equal"),
+        Run("convert OUT OUT2 --to hf", says="loads in +transformers"),
+        Run("verify SRC OUT2"),
+        Run("convert OUT OUT2 --to megatron"),
+        Run("verify SRC OUT2"),
+        Run("convert OUT2 OUT --to torchtitan"),
+        Run("verify SRC OUT"),
+    ], note="torchtitan, pairs of rows"),
+    Case("whole/llama3", "hf", [
+        Run("convert SRC OUT --to torchtitan", (3, 4), says=r"q_proj\.bias"),
+    ], change=lambda source: q_bias(source), note="a bias has no place in torchtitan"),
+    Case("whole/mistral", "hf", [Run("convert SRC OUT --to torchtitan", 4, says=r"\[no-map\]")],
+         note="torchtitan has no Mistral"),
     Case("whole/llama3", "hf", [
         Run("convert SRC OUT --to megatron --glu interleaved:4", 0,
             says=r"nothing loads the output.*interleaved:32 alone, and this is interleaved:4"),

@@ -19,7 +19,7 @@ need("torchtitan")
 
 import torchtitan_adapters  # noqa: E402
 
-FAMILIES = ("qwen3", "qwen3_moe", "deepseek_v2", "deepseek_v3", "deepseek_v3_mtp", "qwen3_5_moe_text")
+FAMILIES = ("llama", "qwen3", "qwen3_moe", "deepseek_v2", "deepseek_v3", "deepseek_v3_mtp", "qwen3_5_moe_text")
 EXPERTS = 8
 
 # Per control, two tensors of Hugging Face of one shape, and torchtitan's keys of them.

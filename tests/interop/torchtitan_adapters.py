@@ -15,6 +15,7 @@ import types
 
 # By model_type: torchtitan's package, the adapter's class, the class that its annotations name, the rotary embedding.
 MODELS = {
+    "llama": ("llama3", "Llama3StateDictAdapter", "Llama3Model", "ComplexRoPE"),
     "qwen3": ("qwen3", "Qwen3StateDictAdapter", "Qwen3Model", "CosSinRoPE"),
     "qwen3_moe": ("qwen3", "Qwen3StateDictAdapter", "Qwen3Model", "CosSinRoPE"),
     "deepseek_v2": ("deepseek_v3", "DeepSeekV3StateDictAdapter", "DeepSeekV3Model", "ComplexRoPE"),
@@ -61,7 +62,13 @@ def config_of(config):
     experts = config.get("n_routed_experts") or config.get("num_local_experts") or config.get("num_experts")
     moe = types.SimpleNamespace(num_experts=experts)
     dense = config.get("first_k_dense_replace", 0) if experts else config["num_hidden_layers"]
-    attention = types.SimpleNamespace(q_lora_rank=config.get("q_lora_rank") or 0, rope=rope)
+    attention = types.SimpleNamespace(
+        q_lora_rank=config.get("q_lora_rank") or 0,
+        rope=rope,
+        n_heads=config["num_attention_heads"],
+        n_kv_heads=config.get("num_key_value_heads"),
+        head_dim=config.get("head_dim"),
+    )
     layers = []
     for i in range(config["num_hidden_layers"]):
         layer = types.SimpleNamespace(attention=attention, moe=None if i < dense else moe, delta_net=None)
@@ -74,6 +81,7 @@ def config_of(config):
     return types.SimpleNamespace(
         layers=layers,
         mtp_layers=layers[: config.get("num_nextn_predict_layers", 0)],
+        dim=config["hidden_size"],
         enable_weight_tying=config["tie_word_embeddings"],
     )
 
