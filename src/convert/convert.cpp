@@ -14,6 +14,7 @@
 #include "io/file_backed.hpp"
 #include "io/file_names.hpp"
 #include "io/filesystem.hpp"
+#include "model/known_orders.hpp"
 
 namespace glu_ckpt {
 namespace {

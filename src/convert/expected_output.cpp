@@ -13,6 +13,7 @@
 #include "format/checkpoint_files.hpp"
 #include "format/output_format.hpp"
 #include "io/file.hpp"
+#include "model/known_orders.hpp"
 #include "model/settle_idle.hpp"
 #include "plan/plan_bytes.hpp"
 

@@ -16,6 +16,7 @@
 #include "io/file.hpp"
 #include "io/file_names.hpp"
 #include "io/staged_dir.hpp"
+#include "model/known_orders.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -16,7 +16,10 @@
 #include "format/check_apart.hpp"
 #include "layout/bare_codes.hpp"
 #include "layout/element_grid.hpp"
+#include "model/known_orders.hpp"
+#include "model/locate_errors.hpp"
 #include "model/saved_arguments.hpp"
+#include "model/source_hints.hpp"
 #include "model/stored_model.hpp"
 #include "plan/plan_bytes.hpp"
 #include "plan/target_block.hpp"
@@ -141,13 +144,13 @@ Plan make_proved_plan(const Conversion& conversion) {
   const auto& naming = conversion.target.to.naming;
   const Recognition& model = conversion.source.recognition;
   if (naming && find_naming(*naming) != model.naming)
-    with_place(source, [&] {
+    locate_errors(source, [&] {
       check_codes_are_named(source.inventory(), model, *naming, conversion.target.to.scope == Scope::Model);
     });
   const std::string stale = stale_quantization(source, options.from);
   const bool reads_anew = source.info().respelled || !source.info().decoded_weights.empty() ||
                           source.info().recast_tensors > 0 || (options.from.decode && !stale.empty());
-  Plan plan = with_place(source, [&] {
+  Plan plan = locate_errors(source, [&] {
     return make_plan(source.inventory(), conversion.source.recognition,
                      {conversion.target.to, conversion.target.former, options.max_shard_bytes,
                       options.force || reads_anew, conversion.target.format != source.format()});
@@ -159,9 +162,9 @@ Plan make_proved_plan(const Conversion& conversion) {
          conversion.output.string(), plan.foreign_order);
   check_optimizer_parts(source, options, plan);
   check_plan(source.inventory(), plan);
-  with_place(source, [&] { check_quantized(source, conversion.source.recognition, conversion.source.hints); });
+  locate_errors(source, [&] { check_quantized(source, conversion.source.recognition, conversion.source.hints); });
   check_computed(source, plan);
-  with_place(source, [&] { check_column_groups(source, conversion.source.recognition, conversion.target.to); });
+  locate_errors(source, [&] { check_column_groups(source, conversion.source.recognition, conversion.target.to); });
   if (!stale.empty())
     plan.notes.push_back(
         fmt::format("{} says that weights are quantized, and none is: the output does not have it", stale));
@@ -372,7 +375,7 @@ void refine_source(Conversion& conversion) {
   const i64 stored_bytes = tensor_bytes(conversion.source.model());
   conversion.source = open_checkpoint(conversion.input, finer);
   conversion.finer_scales = {rows, tensor_bytes(conversion.source.model()) - stored_bytes};
-  conversion.target = with_place(*conversion.source.source, [&] {
+  conversion.target = locate_errors(*conversion.source.source, [&] {
     return resolve_target(conversion.output, conversion.options, conversion.source);
   });
 }
@@ -396,8 +399,8 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
     if (run.device != "auto") conversion.backend = open_backend(run, 0);
     conversion.options.from.trained_type = trained_type_for(options);
     conversion.source = open_checkpoint(input, conversion.options.from);
-    conversion.target = with_place(*conversion.source.source,
-                                   [&] { return resolve_target(output, conversion.options, conversion.source); });
+    conversion.target = locate_errors(*conversion.source.source,
+                                      [&] { return resolve_target(output, conversion.options, conversion.source); });
     refine_source(conversion);
     share_source_scales(conversion);
   });
@@ -429,7 +432,7 @@ void judge_copies(const Conversion& conversion, std::vector<UnlikeCopy>& copies)
     const auto is_it = [&](std::size_t index) { return source.inventory().tensors[index].name == copy.name; };
     const bool is_dropped = std::ranges::any_of(conversion.plan.dropped, is_it);
     if (is_dropped && !copy.rounded)
-      with_place(source, [&] {
+      locate_errors(source, [&] {
         fail(ErrorCode::CopyDiffers, {{}, copy.name}, "{}: it is no copy, and nothing else holds it",
              to_sentence(copy));
       });

@@ -14,7 +14,10 @@
 #include "io/file.hpp"
 #include "io/file_names.hpp"
 #include "layout/layout_table.hpp"
+#include "model/known_orders.hpp"
 #include "model/open_checkpoint.hpp"
+#include "model/source_hints.hpp"
+#include "model/stored_model.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {

@@ -15,6 +15,8 @@
 #include "glu_ckpt/forward.hpp"
 #include "io/file.hpp"
 #include "io/staged_dir.hpp"
+#include "model/known_orders.hpp"
+#include "model/locate_errors.hpp"
 #include "model/open_checkpoint.hpp"
 #include "model/stage.hpp"
 
@@ -153,8 +155,8 @@ ForwardWritten forward(const ForwardRequest& request, const RunOptions& run) {
   check_apart(request.output, source);
   const TokenFile file = tokens.read(block);
   const Dtype dtype =
-      with_place(source, [&] { return compute_dtype(checkpoint.model(), block, request.compute.fp32); });
-  layer.activation = with_place(source, [&] {
+      locate_errors(source, [&] { return compute_dtype(checkpoint.model(), block, request.compute.fp32); });
+  layer.activation = locate_errors(source, [&] {
     if (!request.compute.activation.kind) check_weights_place(source.hints(), file);
     return choose_activation(source.hints(), request.compute.activation, block.glu.kind != Glu::Kind::None);
   });
@@ -173,7 +175,7 @@ ForwardWritten forward(const ForwardRequest& request, const RunOptions& run) {
     layer.on_progress = stage.on_progress();
     y = forward_layer(checkpoint.model(), block, file.tokens, layer);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::TokensInvalid) fail_with_place(error, source);
+    if (error.code() != ErrorCode::TokensInvalid) fail_located(error, source);
     fail(error.code(), {request.tokens.string(), {}}, "{}: {}", request.tokens.string(), error.what());
   }
   write_y(request.output, request.overwrite, shape, dtype, y);

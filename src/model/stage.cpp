@@ -6,6 +6,7 @@
 #include "core/fail.hpp"
 #include "core/usable_cores.hpp"
 #include "model/check_optimizer_order.hpp"
+#include "model/locate_errors.hpp"
 #include "model/open_checkpoint.hpp"
 
 namespace glu_ckpt {
@@ -72,8 +73,8 @@ void check_contents(const RunOptions& run, const Source& source, std::string_vie
 }
 
 void check_master_weights(const RunOptions& run, const Checkpoint& checkpoint, const SourceAnswers& answers) {
-  const OptimizerCheck found =
-      with_place(*checkpoint.source, [&] { return check_optimizer_order(checkpoint.model(), answers.option_prefix); });
+  const OptimizerCheck found = locate_errors(
+      *checkpoint.source, [&] { return check_optimizer_order(checkpoint.model(), answers.option_prefix); });
   if (found.agreeing + found.undecided + found.unread == 0) return;
   tell_detail(run,
               "{}: {} sampled rows of the master weights of {} FC1s round to the weights; {} FC1s say nothing about "

@@ -7,9 +7,12 @@
 #include <set>
 
 #include "arch/dense_table.hpp"
+#include "core/fail.hpp"
 #include "families/config_fields.hpp"
 #include "format/checkpoint_files.hpp"
+#include "format/optimizer_parts.hpp"
 #include "io/directory.hpp"
+#include "io/file_names.hpp"
 #include "layout/element_grid.hpp"
 #include "model/open_checkpoint.hpp"
 #include "model/saved_arguments.hpp"
@@ -178,6 +181,56 @@ std::vector<std::string> flaw_texts(const Source& source, const ModelHints& hint
   for (const std::string& text : run_flaw_texts(source, hints)) add(text);
   if (flaws > kShown) texts.push_back(fmt::format("{} more such faults of the model are not listed", flaws - kShown));
   return texts;
+}
+
+namespace {
+
+std::filesystem::path dangling_path(const Source& source, const std::string& name) {
+  const std::filesystem::path directory =
+      is_directory_at(source.path()) ? source.path() / source.structure().iteration_dir : directory_of(source.path());
+  return (directory / name).lexically_normal();
+}
+
+std::string dangling_text(const std::filesystem::path& path) {
+  return fmt::format("{} is a symlink to a file that is not there; is the download complete?", path.string());
+}
+
+}  // namespace
+
+std::vector<std::string> dangling_texts(const Source& source) {
+  std::vector<std::string> texts;
+  for (const std::string& name : source.info().dangling) texts.push_back(dangling_text(dangling_path(source, name)));
+  return texts;
+}
+
+void require_config(const Source& source) {
+  for (const std::string& name : source.info().dangling) {
+    const bool is_read = name == "config.json" || (name_in_hf(name) == "config.json" && source.hints().config.empty());
+    if (!is_read) continue;
+    const std::filesystem::path path = dangling_path(source, name);
+    fail(ErrorCode::NotFound, {path.string(), {}}, "{}", dangling_text(path));
+  }
+}
+
+std::vector<std::string> optimizer_part_texts(const Source& source) {
+  std::vector<std::string> texts;
+  for (const OptimizerPart& part : find_optimizer_parts(source.info()))
+    texts.push_back(fmt::format(
+        "'{}' holds optimizer state{} that does not say which parameters it belongs to, and that no tensor holds; the "
+        "layout cannot change while it is there (--optimizer drop leaves it out, or save once with "
+        "--dist-ckpt-optim-fully-reshardable)",
+        part.name, part.keys.empty() ? "" : fmt::format(" ({})", part.keys)));
+  return texts;
+}
+
+std::string lone_shard_text(const Source& source) {
+  if (is_directory_at(source.path())) return {};
+  const std::size_t shards = shards_promised(source.path().filename().string());
+  if (shards < 2) return {};
+  return fmt::format(
+      "{}: is one of {} shards by its name, and holds a part of a model; give the directory that all of "
+      "them are in for the whole one",
+      source.path().string(), shards);
 }
 
 }  // namespace glu_ckpt

@@ -33,4 +33,17 @@ std::vector<std::string> flaw_texts(const Source& source, const ModelHints& hint
 /// Says that ranks of a legacy checkpoint are missing; empty where none is.
 std::string missing_ranks_text(const Source& source, const ModelHints& hints);
 
+/// Says that the source is one file of several; empty where it is not.
+std::string lone_shard_text(const Source& source);
+
+/// Says of each part of the source beside its tensors that it holds an optimizer's state (find_optimizer_parts).
+std::vector<std::string> optimizer_part_texts(const Source& source);
+
+/// Says of each symlink to nowhere in the source that its file is missing.
+std::vector<std::string> dangling_texts(const Source& source);
+
+/// Throws NotFound where config.json is a symlink to nowhere: without it the model would be taken for one of which
+/// nothing is known but its experts.
+void require_config(const Source& source);
+
 }  // namespace glu_ckpt

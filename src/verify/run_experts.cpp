@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "core/fail.hpp"
+#include "model/locate_errors.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -22,8 +23,8 @@ std::optional<Activation> model_activation(const ActivationAnswers& answers, con
   std::optional<Activation> chosen;
   for (const ExpertBlock& block : checkpoint.recognition.blocks)
     if (!block.is_optimizer_state())
-      chosen = with_place(*checkpoint.source,
-                          [&] { return choose_activation(hints, answers, block.glu.kind != Glu::Kind::None); });
+      chosen = locate_errors(*checkpoint.source,
+                             [&] { return choose_activation(hints, answers, block.glu.kind != Glu::Kind::None); });
   return chosen;
 }
 
@@ -39,11 +40,11 @@ bool has_tensor(const Source& source, const std::string& name) {
 
 /// Calls `action`; what it throws about a tensor says the file that holds it, A's where both have one of that name.
 template <typename Action>
-auto with_places(const Checkpoint& a, const Checkpoint& b, const Action& action) {
+auto locate_errors_of_both(const Checkpoint& a, const Checkpoint& b, const Action& action) {
   try {
     return action();
   } catch (const Error& error) {
-    fail_with_place(error, has_tensor(*a.source, error.tensor()) ? *a.source : *b.source);
+    fail_located(error, has_tensor(*a.source, error.tensor()) ? *a.source : *b.source);
   }
 }
 
@@ -70,7 +71,7 @@ VerifyForwardOptions forward_options(const ExpertCompute& compute, const VerifyS
   forward.jobs = jobs_of(run);
   forward.memory_bytes = run.memory_bytes;
   // Throws what verify_forward() would.
-  with_places(a, b, [&] { (void)forward_bytes(a.model(), b.model(), forward); });
+  locate_errors_of_both(a, b, [&] { (void)forward_bytes(a.model(), b.model(), forward); });
   return forward;
 }
 
@@ -82,7 +83,7 @@ std::vector<LayerForward> run_experts(const RunOptions& run, const Checkpoint& a
   {
     Stage stage(run, "running experts", bytes);
     forward.on_progress = stage.on_progress();
-    layers = with_places(a, b, [&] { return verify_forward(a.model(), b.model(), runner, forward); });
+    layers = locate_errors_of_both(a, b, [&] { return verify_forward(a.model(), b.model(), runner, forward); });
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   const double megabytes = static_cast<double>(bytes) / 1e6;

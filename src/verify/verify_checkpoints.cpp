@@ -5,6 +5,7 @@
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
 #include "layout/element_grid.hpp"
+#include "model/known_orders.hpp"
 #include "model/settle_copies.hpp"
 #include "verify/compare_models.hpp"
 #include "verify/diff_items.hpp"

@@ -1,0 +1,107 @@
+#include "model/source_hints.hpp"
+
+#include "arch/model_view.hpp"
+#include "arch/trained_config.hpp"
+#include "core/parse_number.hpp"
+#include "format/model_config.hpp"
+#include "io/file.hpp"
+#include "io/file_names.hpp"
+#include "layout/bare_codes.hpp"
+#include "layout/element_grid.hpp"
+#include "model/saved_arguments.hpp"
+#include "model/stored_model.hpp"
+#include "quant/find_quantized.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr i64 kMostQuantizationFileBytes = i64{64} << 20;
+
+/// A config.json that was named says more than one that lies beside the checkpoint, and that more than a recorded one.
+ModelHints config_hints(const Source& source, const SourceAnswers& answers) {
+  // The arguments that the trainer saved are in no config.json.
+  const auto with_trained = [&](ModelHints hints) {
+    hints.trained_glu = source.hints().trained_glu;
+    hints.trained_shared_glu = source.hints().trained_shared_glu;
+    hints.trained_args = source.hints().trained_args;
+    hints.trained_unread = source.hints().trained_unread;
+    return hints;
+  };
+  if (answers.config_file.empty()) {
+    const auto recorded = source.record().find("config");
+    if (!source.hints().config.empty() || recorded == source.record().end()) return source.hints();
+    return with_trained(parse_config(recorded->second, source.path().string()));
+  }
+  constexpr i64 kMaxNamedConfigBytes = i64{16} << 20;
+  return with_trained(parse_config(read_small_file(answers.config_file, kMaxNamedConfigBytes, ErrorCode::ConfigJson),
+                                   answers.config_file));
+}
+
+/// Makes the hints from a trainer's arguments where nothing else says what model it is.
+ModelHints trained_hints(ModelHints hints, const Source& source, const std::string& model_type) {
+  hints.no_config = why_arguments_do_not_do(hints);
+  if (!hints.no_config.empty()) hints.config_options = {"--from-config"};
+  if (!hints.no_config.empty() || hints.trained_args.empty()) return hints;
+  const ModelView view = view_model(source.inventory(), hints);
+  TrainedConfig made = make_trained_config(hints.trained_args, view.of(source.inventory()), model_type);
+  hints.no_config = std::move(made.why_none);
+  hints.config_options = std::move(made.options);
+  if (made.text.empty()) return hints;
+  ModelHints read = parse_config(made.text, "the config.json made from " + source.path().string());
+  read.trained_glu = hints.trained_glu;
+  read.trained_shared_glu = hints.trained_shared_glu;
+  read.trained_args = hints.trained_args;
+  read.trained_unread = hints.trained_unread;
+  read.config_is_made = true;
+  return read;
+}
+
+/// Reads the config.json of the hints and, where it has no quantization_config, the record of a conversion that made
+/// scales for blocks of fewer rows.
+QuantConfig recorded_quant_config(const Source& source, const ModelHints& hints) {
+  QuantConfig config = read_quant_config(hints.config);
+  if (!config.method.empty() || config.block_rows) return config;
+  const auto recorded = source.record().find("scale_rows");
+  if (recorded == source.record().end()) return config;
+  config.block_rows = parse_number<i64>(recorded->second);
+  if (config.block_rows && *config.block_rows < 1) config.block_rows.reset();
+  return config;
+}
+
+}  // namespace
+
+std::string stale_quantization(const Source& source, const SourceAnswers& answers) {
+  if (!lone_shard_text(source).empty() || holds_any_codes(source.inventory())) return {};
+  // What was decoded is told of elsewhere.
+  if (!source.info().decoded_weights.empty()) return {};
+  if (const std::string method = stated_method("config.json", config_hints(source, answers).config); !method.empty())
+    return fmt::format("quantization_config ('{}') of config.json", method);
+  for (const ExtraFile& file : source.info().extra_files) {
+    if (!is_quantization_file(file.name)) continue;
+    const std::string text = read_small_file(file.path, kMostQuantizationFileBytes, ErrorCode::ConfigJson);
+    if (const std::string method = stated_method(file.name, text); !method.empty())
+      return fmt::format("{} ('{}')", file.name, method);
+  }
+  return {};
+}
+
+ModelHints hints_of(const Source& source, const SourceAnswers& answers) {
+  ModelHints hints = config_hints(source, answers);
+  if (!stale_quantization(source, answers).empty()) hints.config = without_quantization(hints.config);
+  if (hints.config.empty() && answers.trained_type)
+    hints = trained_hints(std::move(hints), source, *answers.trained_type);
+  hints.scale_rows = block_rows_of(read_quant_config(hints.config));
+  return hints;
+}
+
+QuantConfig quant_config_of(const Source& source, const ModelHints& hints) {
+  QuantConfig config = recorded_quant_config(source, hints);
+  if (!holds_any_codes(source.inventory())) return config;
+  for (const ExtraFile& file : source.info().extra_files)
+    if (is_quantization_file(file.name) && file.name.find('/') == std::string::npos)
+      config = with_quantization_file(std::move(config), file.name,
+                                      read_small_file(file.path, kMostQuantizationFileBytes, ErrorCode::ConfigJson));
+  return config;
+}
+
+}  // namespace glu_ckpt
