@@ -203,7 +203,8 @@ std::string value_text(const JsonValue& value) {
   if (const auto text = value.get<std::string_view>()) return fmt::format("\"{}\"", text->substr(0, 40));
   if (const auto flag = value.get<bool>()) return *flag ? "true" : "false";
   if (const auto integer = value.get<i64>()) return fmt::format("{}", *integer);
-  if (const auto number = value.get<double>()) return fmt::format("{}", *number);
+  if (const auto number = value.get<double>())
+    return fmt::format("{}{}", *number, *number == std::floor(*number) && std::abs(*number) < 1e15 ? ".0" : "");
   if (value.kind() == JsonKind::Object) return "an object";
   if (value.kind() != JsonKind::Array) return "no value that is known";
   std::string text;
@@ -262,6 +263,21 @@ void check_heads(const JsonValue& object) {
          heads->second, key_heads->second);
 }
 
+/// Refuses lists that say something of each layer and are not as long as there are layers; MTP's may be in them.
+void check_layer_lists(const JsonValue& object) {
+  const auto layers = first_number(object, {"num_hidden_layers"});
+  if (!layers) return;
+  const auto mtp = first_number(object, {"num_nextn_predict_layers", "mtp_num_hidden_layers"});
+  for (const std::string_view name : {"layer_types", "mlp_layer_types", "no_rope_layers"}) {
+    const auto list = object.find(name);
+    if (!list || list->kind() != JsonKind::Array || list->size() == 0) continue;
+    const auto size = static_cast<i64>(list->size());
+    if (size != layers->second && size != layers->second + (mtp ? mtp->second : 0))
+      fail(ErrorCode::ConfigJson, {}, "config.json: {} has {} entries for {} layers (num_hidden_layers)", name, size,
+           layers->second);
+  }
+}
+
 }  // namespace
 
 void check_config_ranges(const std::string& config) {
@@ -278,6 +294,7 @@ void check_config_ranges(const std::string& config) {
   if (inner) check_object(*family, *inner, "");
   check_choice(inner ? *inner : root);
   check_heads(inner ? *inner : root);
+  check_layer_lists(inner ? *inner : root);
 }
 
 }  // namespace glu_ckpt

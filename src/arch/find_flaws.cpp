@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <set>
+#include <unordered_set>
 
 #include "arch/dense_roles.hpp"
+#include "core/parse_number.hpp"
 #include "layout/expert_like_names.hpp"
 
 namespace glu_ckpt {
@@ -50,6 +52,7 @@ class FlawFinder {
       const bool is_known = id.stack == "mtp" ? has_mtp_ : id.layer < architecture_.layers;
       if (is_known) check_complete(id, parts);
     }
+    check_declared_biases();
     check_unread();
     return std::move(flaws_);
   }
@@ -257,14 +260,29 @@ class FlawFinder {
     add_missing(present ? first->second.first : id, part);
   }
 
+  /// A bias that config.json declares, of a linear layer whose weight is there.
+  void check_declared_biases() {
+    if (architecture_.declared_biases.empty() || &naming_ != &architecture_.family->naming) return;
+    std::unordered_set<std::string_view> names;
+    for (const TensorRef& tensor : inventory_.tensors) names.insert(tensor.name);
+    for (i64 layer = 0; layer < architecture_.layers; ++layer)
+      for (const DeclaredBias& declared : architecture_.declared_biases) {
+        const std::string linear = layer_prefix({"decoder", layer}) + std::string(declared.linear);
+        if (names.contains(linear + ".weight") && !names.contains(linear + ".bias"))
+          add(ErrorCode::ModelIncomplete, linear + ".bias", "'{}.bias' is missing: config.json says that {} is true",
+              linear, declared.field);
+      }
+  }
+
   /// Tensors that no program reads, and that say that what it reads is not the model.
   void check_unread() {
-    std::size_t factors = 0;
-    const std::string* first = nullptr;
+    std::size_t factors = 0, beyond = 0;
+    const std::string *first = nullptr, *first_beyond = nullptr;
     for (const std::size_t index : model_.others) {
       if (read_.contains(index)) continue;
       const std::string& name = name_of(index);
       if (name.find(".lora_") != name.npos && factors++ == 0) first = &name;
+      if (is_of_later_layer(name) && beyond++ == 0) first_beyond = &name;
       if (const auto layer = layer_of_mtp(name))
         add_unread(
             ErrorCode::ModelShape, name,
@@ -272,6 +290,13 @@ class FlawFinder {
                         "layer {} one of the model's own",
                         name, architecture_.layers, *layer));
     }
+    const auto is_extra_mtp = [](const ModelFlaw& flaw) { return flaw.kind == ModelFlaw::Kind::ExtraMtp; };
+    if (beyond > 0 && std::ranges::none_of(flaws_, is_extra_mtp))
+      add_unread(ErrorCode::ModelShape, *first_beyond,
+                 fmt::format("'{}'{} of a layer that config.json does not count (num_hidden_layers {}): programs that "
+                             "load the model leave it out",
+                             *first_beyond, beyond == 1 ? " is" : fmt::format(" and {} more are", beyond - 1),
+                             architecture_.layers));
     if (factors > 0)
       add_unread(
           ErrorCode::ModelIncomplete, *first,
@@ -282,6 +307,15 @@ class FlawFinder {
 
   void add_unread(ErrorCode code, const std::string& tensor, std::string text) {
     flaws_.push_back({ModelFlaw::Kind::Unread, code, tensor, std::move(text)});
+  }
+
+  /// Returns whether it lies in a layer of the main stack that is not counted. MTP's may be numbered on from there.
+  bool is_of_later_layer(const std::string& name) const {
+    const std::string first = layer_prefix({"decoder", 0}), stem = first.substr(0, first.size() - 2);
+    if (!name.starts_with(stem) || (has_mtp_ && naming_.mtp_layers.empty())) return false;
+    const std::size_t end = name.find_first_not_of("0123456789", stem.size());
+    const auto layer = parse_number<i64>(std::string_view(name).substr(stem.size(), end - stem.size()));
+    return layer && end < name.size() && name[end] == '.' && *layer >= architecture_.layers;
   }
 
   /// The number of the main stack's layer in which a tensor of multi-token prediction lies, where that has no name of
@@ -320,10 +354,10 @@ class FlawFinder {
   void add_missing(const LayerId& id, const PartId& part) {
     const std::string key = key_of(id, part);
     if (!missing_.insert(key).second) return;
-    const bool by_field = part.kind == TensorKind::Bias && architecture_.attention_bias.has_value();
+    const bool by_field = part.kind == TensorKind::Bias && !architecture_.attention_bias_field.empty();
     add(ErrorCode::ModelIncomplete, key, "'{}' is missing: {}{}{} of a {} model{}{}", key, of_layer(id),
         to_string(part.role), part.kind == TensorKind::Bias ? " bias" : "", architecture_.model_type,
-        by_field && has_field_of_bias(part.role)
+        by_field && architecture_.attention_bias && has_field_of_bias(part.role)
             ? fmt::format(", of which config.json says {} {}", architecture_.attention_bias_field,
                           *architecture_.attention_bias)
             : std::string(),

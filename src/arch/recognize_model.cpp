@@ -150,9 +150,9 @@ class DenseRecognizer {
     if (is_inside || is_bare || root == architecture_.family->root || root == architecture_.family->other_root) return;
     result_.flaws.push_back(
         {ModelFlaw::Kind::OtherPrefix, ErrorCode::NoSpelling, first,
-         fmt::format("'{}': the keys of the model begin with '{}', and programs read those of a {} model behind "
-                     "'{}'",
-                     inventory_.tensors[result_.dense.front().matrix.tensor].name, root, architecture_.model_type,
+         fmt::format("'{}': the keys of the model have {} in front, and programs read those of a {} model behind '{}'",
+                     inventory_.tensors[result_.dense.front().matrix.tensor].name,
+                     root.empty() ? "nothing" : fmt::format("'{}'", root), architecture_.model_type,
                      architecture_.family->root)});
   }
 
@@ -214,7 +214,8 @@ class DenseRecognizer {
     if (const std::string fault = layer_fault(tensor, key); !fault.empty()) return add_misfit(index, key, fault);
     if (const std::string fault = shape_fault(tensor, key, *result_.dense_naming, architecture_); !fault.empty()) {
       // Bytes of several codes have a shape of their own; whoever decodes them checks it.
-      if (tensor.dtype != Dtype::U8 && tensor.dtype != Dtype::I8) return add_misfit(index, key, fault);
+      const bool packed = tensor.dtype == Dtype::U8 || tensor.dtype == Dtype::I8 || dtype_bits(tensor.dtype) % 8 != 0;
+      if (!packed) return add_misfit(index, key, fault);
       return add_stand_in(index, key);
     }
     const bool tied_head = key.row->roles[0] == DenseRole::Head && architecture_.tied;

@@ -77,6 +77,8 @@ class ArchitectureReader {
   }
 
   void read_attention() {
+    std::ranges::copy_if(family_.declared_biases, std::back_inserter(model_.declared_biases),
+                         [&](const DeclaredBias& bias) { return config_.flag({bias.field}) == true; });
     if (family_.attention == Attention::Latent) return read_latent_attention();
     model_.kv_heads = optional({"num_key_value_heads"}).value_or(model_.heads);
     if (model_.kv_heads < 1 || model_.heads % model_.kv_heads != 0)
@@ -92,7 +94,8 @@ class ArchitectureReader {
     set(Dim::KvRows, model_.kv_heads * head_dim);
     set(Dim::AttentionOutCols, model_.heads * head_dim);
     model_.attention_bias = config_.flag({"attention_bias", "qkv_bias"});
-    model_.attention_bias_field = config_.spelling({"attention_bias", "qkv_bias"});
+    if (config_.has("attention_bias") || config_.has("qkv_bias"))
+      model_.attention_bias_field = config_.spelling({"attention_bias", "qkv_bias"});
   }
 
   void read_latent_attention() {

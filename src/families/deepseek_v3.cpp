@@ -29,6 +29,7 @@ constexpr auto kDeepseekV3Families = std::to_array<Family>({
      .expert_naming = "hf:deepseek_v3",
      .torchtitan = &kTitanLatentNaming,
      .attention = Attention::Latent,
+     .declared_biases = kLatentBiases,
      .corrected_router = true,
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-6, "max_position_embeddings": 4096,
        "rope_theta": 10000.0, "norm_topk_prob": true, "routed_scaling_factor": 2.5, "n_group": 8, "topk_group": 4,

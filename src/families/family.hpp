@@ -39,6 +39,12 @@ enum class Scores : std::uint8_t {
 /// Whether the weights of the chosen experts are divided by their sum.
 enum class Renormalised : std::uint8_t { AsConfigured, Always, Never };
 
+/// A linear layer, beside q, k and v, that has a bias where the field of config.json is true.
+struct DeclaredBias {
+  std::string_view field;
+  std::string_view linear;
+};
+
 /// The layers that see the last `sliding_window` tokens alone, where config.json has no layer_types.
 enum class Window : std::uint8_t {
   None,
@@ -138,6 +144,7 @@ struct Family {
   bool packed_experts = false;
   /// All its linear layers, experts included, have biases.
   bool biases_everywhere = false;
+  std::span<const DeclaredBias> declared_biases{};
   /// Its routers have a correction bias, unless the configuration names another method.
   bool corrected_router = false;
   /// Programs start its correction bias at zero where the checkpoint has none, and Megatron-Core trains none.

@@ -17,6 +17,7 @@ constexpr auto kGlm4MoeLiteFamilies = std::to_array<Family>({
      .expert_naming = "hf:deepseek_v3",
      .torchtitan = &kTitanLatentNaming,
      .attention = Attention::Latent,
+     .declared_biases = kLatentBiases,
      .corrected_router = true,
      .defaults = R"({"num_experts_per_tok": 4, "rms_norm_eps": 1e-5, "max_position_embeddings": 202752,
        "rope_theta": 10000.0, "norm_topk_prob": true, "routed_scaling_factor": 1.8, "n_group": 1, "topk_group": 1,

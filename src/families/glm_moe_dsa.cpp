@@ -21,6 +21,7 @@ constexpr auto kGlmMoeDsaFamilies = std::to_array<Family>({
      .expert_naming = "hf:deepseek_v3",
      .attention = Attention::Latent,
      .sparse_attention = true,
+     .declared_biases = kLatentBiases,
      .corrected_router = true,
      .megatron_versions = "0.19.2 or later",
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 202752,

@@ -43,6 +43,7 @@ constexpr auto kGranitemoeFamilies = std::to_array<Family>({
      .softmax_scale_field = "attention_multiplier",
      .intermediate_is_experts = true,
      .packed_experts = true,
+     .declared_biases = kOutBias,
      .defaults = R"({"num_experts_per_tok": 2, "rms_norm_eps": 1e-6, "max_position_embeddings": 2048,
        "rope_theta": 10000.0, "attention_multiplier": 1.0})"},
 });

@@ -29,6 +29,7 @@ constexpr auto kHyV3Families = std::to_array<Family>({
      .expert_naming = "hf:hunyuan_v1_moe",
      .renormalised = Renormalised::Always,
      .words = {{{"n_shared_experts", "num_shared_experts"}, {"routed_scaling_factor", "router_scaling_factor"}}},
+     .declared_biases = kOutAndMlpBiases,
      .corrected_router = true,
      .megatron_versions = "0.19.2 or later",
      // transformers has one dense layer where no mlp_layer_types say which.

@@ -20,6 +20,7 @@ constexpr auto kKimiK2Families = std::to_array<Family>({
      .expert_naming = "hf:deepseek_v3",
      .torchtitan = &kTitanLatentNaming,
      .attention = Attention::Latent,
+     .declared_biases = kLatentBiases,
      .corrected_router = true,
      .tried = false},
 });

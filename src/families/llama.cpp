@@ -13,6 +13,7 @@ constexpr auto kLlamaFamilies = std::to_array<Family>({
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kUsualLayerArgs, kYarnArgs, kLlama3RopeArgs,
               kDenseArgs},
      .torchtitan = &kTitanPairedNaming,
+     .declared_biases = kOutAndMlpBiases,
      .megatron_versions = "0.19.2 or later",
      .defaults = R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "rope_theta": 10000.0})"},
 });

@@ -14,6 +14,7 @@ constexpr auto kOlmoeFamilies = std::to_array<Family>({
      .expert_naming = "hf:qwen3_moe",
      .wide_qk_norms = true,
      .intermediate_is_experts = true,
+     .declared_biases = kOutBias,
      .needs = kWideNormNeed,
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 4096,
        "rope_theta": 10000.0, "norm_topk_prob": false})"},

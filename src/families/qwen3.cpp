@@ -13,6 +13,7 @@ constexpr auto kQwen3Families = std::to_array<Family>({
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kQkNormArgs, kUsualLayerArgs, kYarnArgs, kDenseArgs},
      .torchtitan = &kTitanGroupedNaming,
      .window = Window::FromLayerIfAsked,
+     .declared_biases = kOutBias,
      .megatron_versions = "0.19.2 or later",
      .defaults = R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "rope_theta": 10000.0,
        "num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096, "max_window_layers": 28})"},

@@ -82,6 +82,21 @@ inline constexpr PartNames kFeedForwardShared{
 inline constexpr PartNames kPackedIndexed{"mlp.experts.{E}.gate_up_proj{_K}", "mlp.experts.{E}.gate_proj{_K}",
                                           "mlp.experts.{E}.up_proj{_K}", "mlp.experts.{E}.down_proj{_K}"};
 
+// ---- biases that a flag declares ----------------------------------------------------------------
+
+inline constexpr auto kOutBias = std::to_array<DeclaredBias>({{"attention_bias", "self_attn.o_proj"}});
+inline constexpr auto kOutAndMlpBiases = std::to_array<DeclaredBias>({
+    {"attention_bias", "self_attn.o_proj"},
+    {"mlp_bias", "mlp.gate_proj"},
+    {"mlp_bias", "mlp.up_proj"},
+    {"mlp_bias", "mlp.down_proj"},
+});
+inline constexpr auto kLatentBiases = std::to_array<DeclaredBias>({
+    {"attention_bias", "self_attn.q_a_proj"},
+    {"attention_bias", "self_attn.kv_a_proj_with_mqa"},
+    {"attention_bias", "self_attn.o_proj"},
+});
+
 // ---- rows -------------------------------------------------------------------------------------
 
 constexpr DenseRow model_row(std::string_view key, DenseRole role) { return {Place::Model, key, {role}}; }

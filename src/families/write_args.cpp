@@ -208,6 +208,46 @@ std::string rope_type(ArgsWriter& args) {
   return type == "deepseek_yarn" ? "yarn" : type;
 }
 
+/// Programs differ in which of two values they take.
+void warn_of_two_ropes(ArgsWriter& args) {
+  const auto compare = [&](const std::string& one, const std::string& other) {
+    if (!args.config.has(one) || !args.config.has(other)) return;
+    const auto text = [&](const std::string& field) {
+      const auto number = args.config.number({field});
+      return number ? float_text(*number) : fmt::format("'{}'", args.config.text({field}));
+    };
+    if (const std::string a = text(one), b = text(other); a != b)
+      args.warn("config.json says {} {} and {} {}: programs differ in which they take", one, a, other, b);
+  };
+  const auto in_both = [&](std::string_view one, std::string_view other, std::string_view name) {
+    compare(fmt::format("{}{}", one, name), fmt::format("{}{}", other, name));
+  };
+  constexpr std::string_view kNew = "rope_parameters.", kOld = "rope_scaling.";
+  for (const std::string_view name : {"rope_theta", "partial_rotary_factor"}) {
+    in_both(kNew, "", name);
+    in_both(kOld, "", name);
+  }
+  for (const std::string_view name : {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings"})
+    in_both(kNew, kOld, name);
+  for (const std::string_view object : {kNew, kOld})
+    compare(fmt::format("{}rope_type", object), fmt::format("{}type", object));
+}
+
+/// A layer whose word no argument is written for would be one that sees all tokens.
+void warn_of_layer_words(ArgsWriter& args) {
+  const std::vector<std::string> words = args.config.texts({"layer_types"});
+  const auto is_written = [&](const std::string& word, LayerKind kind) {
+    if (word == "sliding_attention" || word == "full_attention" || word == "attention") return true;
+    if (word == "chunked_attention") return args.family().chunked_attention;
+    if (word == "indexed_attention" || word == "deepseek_sparse_attention") return args.family().sparse_attention;
+    return args.family().hybrid || kind.attention == Attention::Delta;
+  };
+  for (std::size_t layer = 0; layer < std::min(words.size(), args.model.kinds.size()); ++layer)
+    if (!is_written(words[layer], args.model.kinds[layer]))
+      return args.warn("layer_types says '{}' of layer {}, for which no argument is written: logits differ",
+                       words[layer], layer);
+}
+
 /// Returns the part of each head that is rotated. Released MiniMax-M2 says it in dimensions.
 double rotated_part(ArgsWriter& args) {
   double part = 1.0;
@@ -526,6 +566,8 @@ void write_indexers(ArgsWriter& args, const ArgRow& row) {
 // ---- rotary embedding -------------------------------------------------------------------------
 
 void write_positions_of_heads(ArgsWriter& args, const ArgRow& row) {
+  warn_of_layer_words(args);
+  warn_of_two_ropes(args);
   if (args.family().hybrid) return args.add(row.argument, "none");
   const bool yarn = rope_type(args) == "yarn";
   args.add(row.argument, yarn && !args.is_latent() ? "yarn" : "rope");

@@ -109,7 +109,8 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
       inspection.problems.back() +=
           ". As they are stored they cannot be moved; `glu-ckpt inspect --decode bf16` shows their layout";
   }
-  if (codes.stops_all) inspection.loads_in = {{}, codes.fault->what()};
+  const bool contradicted = codes.fault && codes.fault->code() == ErrorCode::QuantConfigContradicts;
+  if (codes.stops_all || contradicted) inspection.loads_in = {{}, codes.fault->what()};
   const std::vector<ExpertBlock> none;
   for (std::string& text : unequal_scales_of_parts(*inspection.source, found,
                                                    inspection.recognition ? inspection.recognition->blocks : none))

@@ -13,6 +13,7 @@
 #include "format/optimizer_parts.hpp"
 #include "io/directory.hpp"
 #include "io/file_names.hpp"
+#include "layout/bare_codes.hpp"
 #include "layout/element_grid.hpp"
 #include "model/open_checkpoint.hpp"
 #include "model/saved_arguments.hpp"
@@ -36,6 +37,8 @@ StoredModel stored_model(const Source& source, const ModelHints& hints, const Re
   const auto& files = source.extra_files();
   if (const std::vector<std::string> flaws = run_flaw_texts(source, hints); !flaws.empty())
     stored.not_whole = flaws.front();
+  if (const std::vector<std::string> bare = bare_code_texts(source.inventory(), model); !bare.empty())
+    stored.not_whole = bare.front();
   stored.is_adapter = std::ranges::find(files, "adapter_config.json", &ExtraFile::name) != files.end();
   return stored;
 }

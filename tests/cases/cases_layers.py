@@ -1,0 +1,140 @@
+"""Models without experts, and fields of config.json that say something of each layer: what is lost, left over, or said
+twice."""
+import pathlib
+
+from case import REFUSED, Case, Run, both, config_changed, read_safetensors, tensors_changed, write_safetensors
+from cases_sparse import model, without
+
+NOTHING = r"loads in +nothing as it is: "
+COPY = "convert SRC OUT --to hf --force"
+
+
+def codes(word: str, dtype: str, bits: int):
+    """Returns a change after which the tensors of this word are so many bits an element, and have no scales."""
+
+    def edit(tensors: dict) -> None:
+        for name, (_, shape, data) in tensors.items():
+            if word in name:
+                elements = len(data) // 2
+                tensors[name] = (dtype, shape, (data * 4)[: elements * bits // 8])
+
+    return tensors_changed(edit)
+
+
+def with_biases(*words: str):
+    """Returns a change that gives the linear layers of these words biases."""
+
+    def edit(tensors: dict) -> None:
+        for name, (dtype, shape, _) in list(tensors.items()):
+            if name.endswith(".weight") and any(word in name for word in words):
+                tensors[name.replace(".weight", ".bias")] = (dtype, shape[:1], b"\x00\x3f" * shape[0])
+
+    return tensors_changed(edit)
+
+
+def fp4_mlps(source: pathlib.Path) -> None:
+    """Gives the MLPs FP4 codes whose scales are there."""
+    tensors = read_safetensors(source / "model.safetensors")
+    for name, (_, shape, data) in list(tensors.items()):
+        if ".mlp." in name:
+            rows, cols = shape
+            groups = -(-cols // 32)
+            tensors[name] = ("F4", [rows, cols], data[: rows * cols // 2])
+            tensors[name + "_scale"] = ("F8_E8M0", [rows, groups], b"\x7f" * (rows * groups))
+    write_safetensors(source / "model.safetensors", tensors)
+
+
+def stays(change, note: str, *commands: str) -> Case:
+    runs = [Run("inspect SRC --strict", says="loads in +transformers")]
+    return Case("", "", runs + [Run(command) for command in commands], change=change, note=note)
+
+
+def is_lost(change, says: str, note: str) -> Case:
+    return Case("", "", [
+        Run("inspect SRC --strict", 3, says=rf"(?s){NOTHING}.*problem .*{says}", never_says="loads in +transformers"),
+        Run("convert SRC OUT --to megatron", REFUSED, says=says),
+        Run(COPY, says=NOTHING),
+    ], change=change, note=note)
+
+
+def config_refused(change, says: str, note: str) -> Case:
+    runs = [Run("inspect SRC --strict", 3, says=says), Run("convert SRC OUT --to megatron", 3, says=rf"{says}.*\[config-json\]")]
+    return Case("", "", runs, change=change, note=note)
+
+
+def warned(change, says: str, note: str) -> Case:
+    return Case("", "", [Run("convert SRC OUT --to megatron", says=rf"warning: .*{says}")], change=change, note=note)
+
+
+def unwarned(change, word: str, note: str) -> Case:
+    return Case("", "", [Run("convert SRC OUT --to megatron", never_says=word)], change=change, note=note)
+
+
+def with_config(name: str, **fields):
+    return both(model(name), config_changed(**fields))
+
+
+THREE = ["full_attention"] * 3
+LLAMA_ROPE = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+              "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+CASES = [
+    # Codes whose scales are lost load nowhere.
+    *[is_lost(both(model(name), codes(word, dtype, bits)), rf"{word}.*", f"{dtype} in {word} of {name}")
+      for name, word, dtype, bits in [
+          ("llama3", "mlp.down_proj", "F8_E5M2", 8), ("llama3", "mlp.up_proj", "F4", 4),
+          ("mistral", "self_attn.v_proj", "I8", 8), ("qwen2", "q_proj.bias", "I8", 8), ("qwen3", "q_norm", "F8_E4M3", 8),
+          ("qwen3", "embed_tokens", "U8", 8), ("qwen3", "lm_head", "F8_E8M0", 8), ("hy_v3", "router.gate", "I8", 8),
+          ("deepseek_v32", "indexer.wk.", "U32", 32), ("nemotron_h", "mixer.in_proj", "I8", 8)]],
+    Case("", "", [Run("inspect SRC", never_says=r"but config\.json makes it \[48, 60\]")],
+         change=both(model("llama3"), codes("mlp.down_proj", "F4", 4)), note="F4 of the right shape"),
+    Case("", "", [Run("inspect SRC", never_says="config.json contradicts|codes without scales")],
+         change=both(model("llama3"), fp4_mlps), note="F4 with its scales"),
+    # Layers behind the last one are read by nobody.
+    *[Case("", "", [
+        Run("inspect SRC --strict", 3, says=rf"(?s){NOTHING}.*does not count \(num_hidden_layers {layers}\)"),
+        Run("convert SRC OUT --to megatron", 4, says=r"\[unknown-tensor\]"),
+        Run(COPY, says=NOTHING),
+    ], change=with_config(name, num_hidden_layers=layers, **fields), note=f"{name} of fewer layers than there are")
+      for name, layers, fields in [
+          ("llama3", 2, {}), ("qwen3", 1, {"layer_types": None}), ("mistral", 1, {}),
+          ("nemotron_h", 3, {"layers_block_type": ["linear_attention", "moe", "linear_attention"]})]],
+    # Biases that a flag declares.
+    is_lost(with_config("llama3", mlp_bias=True), r"layers\.0\.mlp\.gate_proj\.bias", "mlp_bias without biases"),
+    is_lost(both(with_config("llama3", attention_bias=True), with_biases("q_proj", "k_proj", "v_proj")),
+            r"layers\.0\.self_attn\.o_proj\.bias", "attention_bias of three of four"),
+    is_lost(with_config("deepseek_v3", attention_bias=True), r"q_a_proj\.bias", "attention_bias of MLA"),
+    is_lost(with_config("qwen3_moe", attention_bias=True), r"q_proj\.bias", "attention_bias of Qwen3"),
+    stays(both(with_config("llama3", mlp_bias=True), with_biases("mlp.")), "mlp_bias with its biases", COPY),
+    stays(both(with_config("llama3", attention_bias=True), with_biases("self_attn.")), "attention_bias with them", COPY),
+    stays(with_config("deepseek_v3", mlp_bias=True), "mlp_bias of a family that reads none",
+          "convert SRC OUT --to megatron"),
+    Case("", "", [Run("inspect SRC", says=r"k_proj\.bias' is missing", never_says="config.json says attention_bias")],
+         change=both(model("qwen2"), without("layers.2.self_attn.k_proj.bias")), note="a bias that no field declares"),
+    # Lists that say something of each layer.
+    *[config_refused(with_config(name, **{field: value}), rf"{field} has {len(value)} entries for {layers} layers",
+                     f"{field} of {len(value)} for {layers} of {name}")
+      for name, field, value, layers in [
+          ("qwen3", "layer_types", THREE[:2], 3), ("qwen2", "layer_types", THREE + THREE[:1], 3),
+          ("exaone_moe", "layer_types", THREE, 4), ("exaone_moe", "mlp_layer_types", ["dense", "sparse"], 4),
+          ("hy_v3", "mlp_layer_types", ["dense"], 3), ("gpt_oss", "layer_types", THREE * 3, 3)]],
+    stays(with_config("qwen3", layer_types=None), "no layer_types", "convert SRC OUT --to megatron"),
+    warned(with_config("qwen3", layer_types=["full_attention", "chunked_attention", "full_attention"]),
+           "layer_types says 'chunked_attention' of layer 1", "a word that no argument is written for"),
+    *[unwarned(model(name), "layer_types says", f"layer_types of {name}")
+      for name in ("deepseek_v32", "exaone_moe", "glm_moe_dsa", "gpt_oss", "qwen2", "qwen3_next", "nemotron_h")],
+    # Two spellings of the rotary embedding.
+    warned(with_config("llama3", rope_parameters=LLAMA_ROPE | {"rope_theta": 10000.0}),
+           r"rope_parameters\.rope_theta 10000\.0 and rope_theta 500000\.0", "two bases"),
+    warned(with_config("llama3", rope_parameters={"rope_type": "default", "rope_theta": 500000.0}),
+           r"rope_parameters\.rope_type 'default' and rope_scaling\.rope_type 'llama3'", "two kinds of scaling"),
+    warned(with_config("qwen3", rope_theta=5000.0), r"rope_parameters\.rope_theta 10000\.0 and rope_theta 5000\.0",
+           "a base beside rope_parameters"),
+    unwarned(with_config("llama3", rope_parameters=LLAMA_ROPE), "programs differ", "one embedding in two spellings"),
+    # Words.
+    config_refused(with_config("llama3", head_dim=8.0), r"head_dim is 8\.0, where a whole number", "8.0 for a whole number"),
+    Case("", "", [Run("inspect SRC", says="the keys of the model have nothing in front", never_says="begin with ''")],
+         change=both(model("qwen3"), tensors_changed(lambda tensors: [
+             tensors.__setitem__(name.removeprefix("model."), tensors.pop(name)) for name in list(tensors)])),
+         note="keys without model."),
+]
