@@ -263,7 +263,44 @@ def unmapped_case(model_type: str, root: str, naming: str, packed: bool) -> Case
     ], change=change, note=f"{model_type} behind {root or 'nothing'}")
 
 
+# What transformers 5.24.0 holds in memory of these is not the hub's under other names: it joins and parts tensors.
+LAYER = "model.language_model.layers.1."
+JOINED = {
+    "minimax_m3_vl": {
+        LAYER + "mlp.experts.gate_up_proj": [3, 8, 8], LAYER + "mlp.experts.down_proj": [3, 8, 4],
+        LAYER + "mlp.shared_experts.gate_up_proj.weight": [8, 8], LAYER + "mlp.shared_experts.down_proj.weight": [8, 4],
+        LAYER + "mlp.gate.weight": [3, 8], LAYER + "self_attn.indexer.q_proj.weight": [8, 8]},
+    "kimi_linear": {
+        "model.layers.1.mlp.experts.gate_up_proj": [3, 8, 8], "model.layers.1.mlp.experts.down_proj": [3, 8, 4],
+        **{f"model.layers.1.mlp.shared_experts.{part}_proj.weight": shape
+           for part, shape in [("gate", [4, 8]), ("up", [4, 8]), ("down", [8, 4])]},
+        "model.layers.1.mlp.gate.weight": [3, 8], "model.layers.1.self_attn.conv1d.weight": [24, 1, 4]},
+    "ernie4_5_vl_moe": {
+        LAYER + "mlp.text_moe.experts.gate_up_proj": [3, 8, 8], LAYER + "mlp.text_moe.experts.down_proj": [3, 8, 4],
+        LAYER + "mlp.vision_moe.experts.gate_up_proj": [3, 4, 8], LAYER + "mlp.vision_moe.experts.down_proj": [3, 8, 2],
+        LAYER + "mlp.text_moe.gate.weight": [3, 8], LAYER + "mlp.vision_moe.gate.weight": [3, 8]},
+}
+
+
+def joined_case(model_type: str, shapes: dict[str, list[int]]) -> Case:
+    def change(source: pathlib.Path) -> None:
+        fields = {"num_hidden_layers": 2, "num_experts": 3, "hidden_size": 8, "moe_intermediate_size": 4}
+        config = {"model_type": model_type} | fields
+        if LAYER in next(iter(shapes)):
+            config = {"model_type": model_type, "text_config": {"model_type": model_type + "_text"} | fields}
+        (source / "config.json").write_text(json.dumps(config))
+        write_safetensors(source / "model.safetensors", {
+            name: ("BF16", shape, numbered(shape, i)) for i, (name, shape) in enumerate(shapes.items())})
+
+    return Case("", "", [
+        Run("inspect SRC", never_says=r"loads in +(transformers|vLLM|SGLang)"),
+        *[Run(f"convert SRC OUT --to {target}", 4, says=rf"no map of models of type '{model_type}.*\[no-map\]")
+          for target in ("hf", f"hf:{model_type}", "megatron")],
+    ], change=change, note=f"{model_type} as transformers joins it")
+
+
 CASES = [
+    *[joined_case(model_type, shapes) for model_type, shapes in JOINED.items()],
     # ---- families without a map: their experts alone, there and back ----
     *[unmapped_case("muse_spark", root, "hf:qwen3_moe", False)
       for root in ("model.language_model.", "language_model.model.", "model.", "")],
