@@ -29,20 +29,16 @@ struct Conversion {
   /// or why none did.
   SharedScales second_scales = {};
   Plan plan = {};
-  /// The source's tensors that should repeat others and do not; settle_copies() finds them.
+  /// The source's tensors that should repeat others and do not; those are moved as their own.
   std::vector<UnlikeCopy> unlike_copies = {};
   LoadsIn loads_in = {};
   std::vector<std::string> warnings = {};
 };
 
-/// Opens, recognizes, plans and proves the plan: what cannot be exact is refused here. Rank 0 plans for all.
+/// Opens, recognizes, plans and proves the plan: what cannot be exact is refused here. Rank 0 plans for all, and reads
+/// copies of what other tensors hold.
 Conversion prepare(const std::filesystem::path& input, const std::filesystem::path& output,
-                   const ConvertOptions& options, const RunOptions& run, Ranks& ranks);
-
-/// Compares the source's copies with what they should repeat. Those that do not are tensors of their own, which pass
-/// through where the naming stays; throws CopyDiffers where the plan drops one by which more than rounding of codes
-/// would be lost. Reads them at rank 0.
-void settle_copies(Conversion& conversion, CopyReading reading, Ranks& ranks);
+                   const ConvertOptions& options, const RunOptions& run, CopyReading reading, Ranks& ranks);
 
 /// Makes the refusals that need bytes of the source, or a look at what its experts compute, before anything is written.
 void check_evidence(const Conversion& conversion);

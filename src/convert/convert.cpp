@@ -56,8 +56,7 @@ void check_can_create(const Conversion& conversion) {
 
 Converted convert_with(const std::filesystem::path& source, const std::filesystem::path& output,
                        const ConvertOptions& options, const RunOptions& run, Ranks& ranks) {
-  Conversion conversion = prepare(source, output, options, run, ranks);
-  settle_copies(conversion, CopyReading::Whole, ranks);
+  Conversion conversion = prepare(source, output, options, run, CopyReading::Whole, ranks);
   std::optional<Converted> complete;
   at_first_rank(ranks, [&] {
     check_evidence(conversion);
@@ -186,8 +185,7 @@ Converted convert(const std::filesystem::path& source, const std::filesystem::pa
 ConversionPlan plan_conversion(const std::filesystem::path& source, const std::filesystem::path& output,
                                const ConvertOptions& options, const RunOptions& run) {
   const auto alone = make_single_rank();
-  Conversion conversion = prepare(source, output, options, run, *alone);
-  settle_copies(conversion, CopyReading::Sample, *alone);
+  Conversion conversion = prepare(source, output, options, run, CopyReading::Sample, *alone);
   check_forward(conversion);
   check_can_create(conversion);
   conversion.backend->ready();

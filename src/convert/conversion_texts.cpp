@@ -1,0 +1,180 @@
+#include "convert/conversion_texts.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "arch/trained_config.hpp"
+#include "families/architecture.hpp"
+#include "format/check_apart.hpp"
+#include "model/saved_arguments.hpp"
+#include "model/source_hints.hpp"
+#include "model/stored_model.hpp"
+#include "quant/quant_config.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+std::string finer_scales_note(const Conversion& conversion) {
+  const auto& [rows, added_bytes] = conversion.finer_scales;
+  const QuantConfig config = read_quant_config(with_block_rows(conversion.source.hints.config, rows));
+  const std::string said =
+      block_rows_of(config) == rows
+          ? fmt::format("{} in config.json says so; few programs read blocks other than 128 x 128",
+                        block_rows_field(config))
+          : std::string(
+                "There is no quantization_config to say so: programs take them for blocks of 128 x 128 unless it is "
+                "written, while glu-ckpt reads it from its record");
+  return fmt::format(
+      "the order of gate and up would cut the blocks of FP8 scales, so each scale is written for blocks of {} rows: {} "
+      "bytes more. {}",
+      rows, added_bytes, said);
+}
+
+/// Says of a config.json that nobody wrote what it is made of.
+std::string made_config_note(const Conversion& conversion) {
+  const ModelHints& hints = conversion.source.hints;
+  std::string text = fmt::format(
+      "config.json is made from the arguments that the trainer saved, for a model of type '{}'. What they do not say, "
+      "such as the ids of special tokens, is not in it, so that programs take the family's defaults; there are no "
+      "tokenizer files",
+      hints.model_type);
+  if (!has_vocabulary(hints.trained_args))
+    text += ". They do not say the size of the vocabulary, so vocab_size counts the embedding's rows, padding included";
+  return text;
+}
+
+/// Says of a config.json that is no file of the source where it is from.
+std::string kept_config_note(const Conversion& conversion) {
+  const bool is_recorded = conversion.source.source->hints().config.empty();
+  return fmt::format("config.json is {}", is_recorded ? "the one that the source's record holds"
+                                                      : "the one that lies beside the source's file");
+}
+
+/// Hubs have such models, and transformers saves none of MTP: the rest is whole. Empty where nothing is missing.
+std::string missing_mtp_text(const Recognition& model) {
+  if (!lacks_promised_mtp(model)) return {};
+  const Architecture* const architecture = model.architecture.get();
+  return fmt::format(
+      "config.json promises {} MTP layer{} ({}), but the checkpoint has no tensor of one: the output has none, and a "
+      "program that asks for it will not find it",
+      architecture->mtp_layers, architecture->mtp_layers == 1 ? "" : "s", architecture->mtp_field);
+}
+
+/// A model that Megatron-Core trained may lack a tensor that its family has. Empty where nothing is missing.
+std::string missing_bias_text(const Recognition& model) {
+  const Architecture* const architecture = model.architecture.get();
+  if (architecture == nullptr || !architecture->family->zero_correction_bias) return {};
+  const auto is_bias = [](const DenseMatrix& matrix) { return matrix.role == DenseRole::CorrectionBias; };
+  if (std::ranges::any_of(model.dense, is_bias)) return {};
+  return fmt::format(
+      "models of type {} have a correction bias in each router, of which Megatron-Core has none after a softmax: the "
+      "output has none, transformers reports it as missing and starts it at zero, which chooses the same experts",
+      architecture->model_type);
+}
+
+}  // namespace
+
+std::vector<std::string> notes_of(const Conversion& conversion, const std::string& stale) {
+  const Source& source = *conversion.source.source;
+  std::vector<std::string> notes;
+  if (!stale.empty())
+    notes.push_back(fmt::format("{} says that weights are quantized, and none is: the output does not have it", stale));
+  if (const CheckpointInfo& info = source.info(); !info.decoded_weights.empty())
+    notes.push_back(fmt::format("{} quantized weights are decoded ({}), as {} decodes them",
+                                info.decoded_weights.size(), info.record.at("decoded_from"),
+                                info.record.at("decoded_as")));
+  if (conversion.finer_scales.rows > 0) notes.push_back(finer_scales_note(conversion));
+  if (conversion.second_scales.pairs > 0)
+    notes.push_back(fmt::format(
+        "gate and up become one tensor, and in {} expert{} their second scales (NVFP4) differ by powers of two: they "
+        "become one, and block scales are multiplied by powers of two, all exactly. The decoded weights stay as they "
+        "are; the way back keeps the one scale",
+        conversion.second_scales.pairs, conversion.second_scales.pairs == 1 ? "" : "s"));
+  if (const std::string& why = conversion.second_scales.why_none; !why.empty())
+    notes.push_back(fmt::format(
+        "gate and up become one tensor and keep a second scale (NVFP4) each, for one would not be exact: {}. "
+        "Programs that read one scale for both compute something else",
+        why));
+  if (!conversion.target.config.name.empty())
+    notes.push_back(conversion.source.hints.config_is_made ? made_config_note(conversion)
+                                                           : kept_config_note(conversion));
+  if (const auto& left_out = conversion.source.recognition.dropped; !left_out.empty())
+    notes.push_back(fmt::format("{} tensors of the optimizer are left out", left_out.size()));
+  for (const std::string& name : source.left_out())
+    notes.push_back(fmt::format("{} is not part of the checkpoint and is left behind", name));
+  return notes;
+}
+
+std::string loads_in_sentence(const LoadsIn& found) {
+  if (found.is_unknown) return fmt::format("it is not known what loads the output: {}", found.why_none);
+  if (found.loaders.empty()) return fmt::format("nothing loads the output as it is: {}", found.why_none);
+  std::string programs;
+  for (const Loader& loader : found.loaders) programs += (programs.empty() ? "" : ", ") + loader.program;
+  return fmt::format("the output loads in {}", programs);
+}
+
+std::string covered_text(const Conversion& conversion) {
+  const SourceAnswers& from = conversion.options.from;
+  if (!from.glu) return {};
+  const Recognition& model = conversion.source.recognition;
+  if (model.layout.is_dense())
+    return fmt::format("{}glu {} is taken for the dense FC1 of {} layers", from.option_prefix, to_string(*from.glu),
+                       model.architecture->layers);
+  i64 layers = 0;
+  bool states = false, shared = false;
+  for (const ExpertBlock& block : conversion.source.recognition.blocks) {
+    if (block.set == ExpertSet::Shared)
+      shared = true;
+    else if (block.is_optimizer_state())
+      states = true;
+    else
+      ++layers;
+  }
+  std::string text = fmt::format("{}glu {} is taken for the routed experts of {} layer{}", from.option_prefix,
+                                 to_string(*from.glu), layers, layers == 1 ? "" : "s");
+  if (states && !from.optimizer_glu) text += ", and for their optimizer's states";
+  const auto& shared_glu = conversion.source.recognition.layout.shared_glu;
+  if (shared && shared_glu) text += fmt::format("; the shared expert is {}", to_string(*shared_glu));
+  return text;
+}
+
+std::vector<std::string> warnings_of(const Conversion& conversion, bool keeps_prefix) {
+  std::vector<std::string> warnings;
+  if (conversion.target.makes_args) warnings = arguments_for(conversion.source, conversion.plan.to).warnings;
+  if (!conversion.plan.foreign_order.empty())
+    warnings.push_back("the output may load and compute something else. " + conversion.plan.foreign_order);
+  for (std::string& text : unread_argument_texts(*conversion.source.source, conversion.source.hints))
+    warnings.push_back(std::move(text));
+  for (std::string& text : contradiction_texts(conversion.source.hints, conversion.source.recognition,
+                                               conversion.source.source->inventory()))
+    warnings.push_back(std::move(text));
+  if (const std::string text = lone_shard_text(*conversion.source.source); !text.empty()) warnings.push_back(text);
+  for (const std::string& text : dangling_texts(*conversion.source.source))
+    warnings.push_back(text + " It is not copied");
+  for (std::string& text :
+       flaw_texts(*conversion.source.source, conversion.source.hints, conversion.source.recognition, keeps_prefix))
+    warnings.push_back(std::move(text));
+  if (conversion.options.from.encode_mxfp8 && conversion.source.source->info().recast_tensors == 0)
+    warnings.emplace_back("--encode changes nothing: no weight here is quantized in another form than MXFP8");
+  const bool is_stale = !stale_quantization(*conversion.source.source, conversion.options.from).empty();
+  if (conversion.options.from.decode && conversion.source.source->info().decoded_weights.empty() && !is_stale)
+    warnings.emplace_back("--decode changes nothing: no weight here is quantized");
+  const bool renamed = conversion.plan.to.naming != conversion.plan.from.naming;
+  if (const std::string text = missing_mtp_text(conversion.source.recognition);
+      renamed && conversion.options.to.scope == Scope::Model && !text.empty())
+    warnings.push_back(text);
+  const bool to_hub = conversion.options.target && conversion.options.target->starts_with("hf");
+  if (const std::string text = missing_bias_text(conversion.source.recognition); renamed && to_hub && !text.empty())
+    warnings.push_back(text);
+  if (renamed && conversion.options.to.scope == Scope::Experts)
+    warnings.push_back(fmt::format("--scope experts renames expert tensors alone; no program loads the result: {}",
+                                   conversion.loads_in.why_none));
+  const bool is_said = (renamed && conversion.options.to.scope == Scope::Experts) ||
+                       std::ranges::find(warnings, conversion.loads_in.why_none) != warnings.end();
+  if (conversion.options.target && conversion.loads_in.loaders.empty() && !is_said)
+    warnings.push_back(loads_in_sentence(conversion.loads_in));
+  return warnings;
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,64 @@
+#include "convert/judge_copies.hpp"
+
+#include <algorithm>
+
+#include "convert/conversion.hpp"
+#include "core/byte_fields.hpp"
+#include "core/fail.hpp"
+#include "model/locate_errors.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Says what becomes of copies that are none, and lets those be copies that were only rounded, if the plan drops them.
+/// Throws where it drops another one.
+void judge_copies(const Conversion& conversion, std::vector<UnlikeCopy>& copies) {
+  const Source& source = *conversion.source.source;
+  std::erase_if(copies, [&](const UnlikeCopy& copy) {
+    const auto is_it = [&](std::size_t index) { return source.inventory().tensors[index].name == copy.name; };
+    const bool is_dropped = std::ranges::any_of(conversion.plan.dropped, is_it);
+    if (is_dropped && !copy.rounded)
+      locate_errors(source, [&] {
+        fail(ErrorCode::CopyDiffers, {{}, copy.name}, "{}: it is no copy, and nothing else holds it",
+             to_sentence(copy));
+      });
+    if (is_dropped)
+      tell_note(conversion.run, "{}: it is left out, and '{}' stands for both", to_sentence(copy), copy.original);
+    else
+      tell_note(conversion.run, "{}: it is moved as a tensor of its own", to_sentence(copy));
+    return is_dropped;
+  });
+}
+
+std::vector<UnlikeCopy> share_copies(const std::vector<UnlikeCopy>& copies, Ranks& ranks) {
+  ByteWriter out;
+  out.number(std::ssize(copies));
+  for (const UnlikeCopy& copy : copies) {
+    out.text(copy.name);
+    out.text(copy.original);
+    out.number(copy.byte);
+  }
+  const std::vector<std::byte> bytes = ranks.broadcast(out.take());
+  ByteReader in(bytes, "a list of copies");
+  std::vector<UnlikeCopy> all(in.count(3 * sizeof(i64)));
+  for (UnlikeCopy& copy : all) {
+    copy.name = in.text();
+    copy.original = in.text();
+    copy.byte = in.number();
+  }
+  in.end();
+  return all;
+}
+
+}  // namespace
+
+void settle_copies(Conversion& conversion, CopyReading reading, Ranks& ranks) {
+  at_first_rank(ranks, [&] {
+    conversion.unlike_copies = find_unlike_copies(conversion.run, conversion.source, reading);
+    judge_copies(conversion, conversion.unlike_copies);
+  });
+  conversion.unlike_copies = share_copies(conversion.unlike_copies, ranks);
+  take_as_own(conversion.unlike_copies, conversion.source.source->inventory(), conversion.source.recognition);
+}
+
+}  // namespace glu_ckpt
