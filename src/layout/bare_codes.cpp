@@ -8,6 +8,7 @@
 
 #include "core/fail.hpp"
 #include "layout/tensor_kinds.hpp"
+#include "quant/formats/quant_format.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -19,8 +20,8 @@ bool has(std::string_view text, std::string_view part) { return text.find(part) 
 void add_owners(std::string_view name, std::unordered_set<std::string_view>& owners) {
   const std::size_t dot = name.rfind('.');
   const std::string_view last = name.substr(dot + 1);
-  // bitsandbytes calls its scales absmax and SCB.
-  if (!has(last, "scale") && last != "absmax" && last != "SCB") return;
+  const auto is_foreign = [&](const QuantFormat* format) { return format->foreign_scales.contains(last); };
+  if (!has(last, "scale") && std::ranges::none_of(quant_formats(), is_foreign)) return;
   for (const std::string_view other : {"input", "output", "activation", "global", "scale_2"})
     if (has(last, other)) return;
   for (const std::string_view other : {"k_scale", "v_scale", "q_scale", "kv_scale"})

@@ -11,6 +11,7 @@
 #include "model/stored_codes.hpp"
 #include "model/stored_model.hpp"
 #include "model/unwrapped_source.hpp"
+#include "quant/check_codes.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/decoder_rules.hpp"
 

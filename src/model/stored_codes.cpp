@@ -9,6 +9,7 @@
 #include "layout/element_grid.hpp"
 #include "model/locate_errors.hpp"
 #include "model/source_hints.hpp"
+#include "quant/check_codes.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/find_quantized.hpp"
 

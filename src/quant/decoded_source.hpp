@@ -16,13 +16,6 @@ enum class DecodePath {
   Plain,
 };
 
-/// Throws for what has no numbers: `found.undecodable`; NotSupported where gate and up have unequal scales in one
-/// tensor and nothing says in which order it holds their rows (QuantizedTensor::part_rows).
-void check_decodable(const Source& source, const Quantization& found);
-
-/// Reads the shapes that compressed-tensors states, and throws SizeMismatch where one is not that of the codes.
-void check_stated_shapes(const Source& source, const Quantization& found);
-
 /// Returns the tensors that are there once `found` is decoded to `to`.
 Inventory decoded_inventory(const Inventory& stored, const Quantization& found, Dtype to);
 

@@ -131,7 +131,7 @@ class Finder : private PartFinder {
     const bool was_turned = by_naming && form->packing == kNibbles && axes != Axes::OutIn && find_turned(weight, *form);
     if (!was_turned) read_scales(weight, kind, form->packing == kNibbles ? Axes::OutIn : axes);
     for (const FormatPart& part : form->parts)
-      if (part.use == PartUse::Multiplier || part.use == PartUse::Divisor) add_second_scale(weight, name, part);
+      if (part.use == PartUse::Multiplier || part.use == PartUse::Divisor) add_second_scale(weight, name, kind, part);
     require_strategy(weight);
     if (weight.codes == Codes::Int8) check_no_zeros(weight, name);
     if (const FormatPart* part = form->part(PartUse::StatedShape)) weight.stated_shape = taken(name.of(part->kind));
@@ -147,13 +147,15 @@ class Finder : private PartFinder {
   /// ModelOpt turns the bytes and the scales of some namings: then a byte has two codes of a column.
   bool find_turned(QuantizedTensor& weight, const CodeForm& form) const {
     const std::size_t number = weight.weight, scales = weight.scales;
-    const i64 group = form.part(PartUse::Scales)->grids.begin()->grid.cols;
     std::vector<i64> turned = at(number).shape;
     i64& rows = turned[turned.size() - 2];
     rows = checked_mul(rows, 2).value_or(0);
-    std::vector<i64> of_turned = turned;
-    of_turned[turned.size() - 2] = rows / group;
-    if (rows % group != 0 || at(scales).shape != of_turned) return false;
+    const std::vector<i64>& of_turned = at(scales).shape;
+    if (of_turned.size() != turned.size() || leading_axes(of_turned) != leading_axes(turned)) return false;
+    const StoredWeight of{TensorKind::Weight, at(number).dtype, {turned.back(), rows}, 1, Axes::InOut};
+    const auto grid = find_grid(form.part(PartUse::Scales)->kind, at(scales).dtype, std::span(of_turned).last(2), of);
+    if (!grid || rows % grid->cols != 0) return false;
+    const i64 group = grid->cols;
     if (turned.back() % 2 != 0)
       fail(ErrorCode::NotSupported, {{}, at(number).name},
            "'{}': {}, turned codes of an odd number of columns, which --decode has no rule for", at(number).name,
@@ -167,14 +169,14 @@ class Finder : private PartFinder {
     return true;
   }
 
-  void add_second_scale(QuantizedTensor& weight, const WeightName& name, const FormatPart& part) {
+  void add_second_scale(QuantizedTensor& weight, const WeightName& name, TensorKind codes, const FormatPart& part) {
     weight.global = scales_of(weight.weight, name.all_of(part.kind));
     weight.global_divides = part.use == PartUse::Divisor;
     const TensorRef& second = at(*weight.global);
-    weight.scales_of_parts = are_of_parts(weight, *weight.global);
     weight.one_for_all = weight.matrices > 1 && checked_product(second.shape) == 1;
-    const i64 wanted = weight.one_for_all ? 1 : weight.matrices * (weight.scales_of_parts ? 2 : 1);
-    if (!part.dtypes.contains(second.dtype) || checked_product(second.shape) != wanted)
+    const i64 parts = second_scale_parts(weight, codes, part);
+    weight.scales_of_parts = parts == 2;
+    if (!part.dtypes.contains(second.dtype) || (parts == 0 && !weight.one_for_all))
       fail(ErrorCode::SizeMismatch, {{}, second.name},
            "'{}': {} {} for '{}' of {}; expected F32 and one value a matrix", second.name, dtype_name(second.dtype),
            shape_text(second.shape), weight.name, shape_text(weight.shape));

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <unordered_set>
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
@@ -13,30 +12,12 @@
 namespace glu_ckpt {
 namespace {
 
-i64 cells_in(i64 extent, i64 cell) { return (extent + cell - 1) / cell; }
-
 /// The last words of a fused FC1's names, where no naming is recognized.
 constexpr std::array<std::string_view, 4> kFusedWords = {"gate_up_proj", "w13", "w13_EFD", "linear_fc1"};
 
 std::vector<i64> squeezed(std::vector<i64> shape) {
   std::erase(shape, 1);
   return shape;
-}
-
-/// Parts of a module that are about its inputs or outputs, or about the cache of keys and values.
-constexpr std::array<std::string_view, 13> kOfActivations = {
-    "input_scale",       "input_global_scale", "input_zero_point", "activation_scale", "output_scale",
-    "output_zero_point", "input_scale_inv",    "k_scale",          "v_scale",          "q_scale",
-    "kv_scale",          "k_zero_point",       "v_zero_point"};
-
-/// Returns the text behind the name of the module, or of the parameter, that the tensor is a part of; empty where it is
-/// of none.
-std::string_view part_of_module(std::string_view name, const std::unordered_set<std::string_view>& modules) {
-  const std::size_t last = std::min(name.rfind('.'), name.size());
-  for (std::size_t cut = name.find_first_of("._"); cut != std::string_view::npos;
-       cut = name.find_first_of("._", cut + 1))
-    if ((name[cut] == '.' || cut > last) && modules.contains(name.substr(0, cut))) return name.substr(cut + 1);
-  return {};
 }
 
 }  // namespace
@@ -216,8 +197,7 @@ std::vector<PartFinder::Reading> PartFinder::readings_of(const QuantizedTensor& 
     for (const i64 parts : {1, 2}) {
       const MatrixExtents extents =
           in == Axes::OutIn ? MatrixExtents{weight.rows, weight.cols} : MatrixExtents{weight.cols, weight.rows};
-      const bool has_parts =
-          (axes || in == Axes::OutIn) && extents.rows > 2 && extents.rows % 2 == 0 && is_fused(weight.weight, name);
+      const bool has_parts = (axes || in == Axes::OutIn) && can_have_parts(weight, extents.rows);
       if ((axes && axes != in) || (parts == 2 && !has_parts)) continue;
       const StoredWeight of{codes,
                             at(weight.weight).dtype,
@@ -354,15 +334,21 @@ void PartFinder::read_scales(QuantizedTensor& weight, TensorKind codes, const st
                        checked_product(scales.shape) == 1;
 }
 
-bool PartFinder::are_of_parts(const QuantizedTensor& weight, std::size_t values) const {
-  if (!is_fused(weight.weight, plain_weight_name(weight.name))) return false;
-  std::vector<i64> two = leading_axes(weight.shape);
-  two.push_back(2);
-  std::vector<i64> two_in_column = two;
-  two_in_column.push_back(1);
-  const std::vector<i64>& stored = at(values).shape;
-  const i64 outputs = weight.in_out ? weight.cols : weight.rows;
-  return outputs > 2 && outputs % 2 == 0 && (stored == two || stored == two_in_column);
+i64 PartFinder::second_scale_parts(const QuantizedTensor& weight, TensorKind codes, const FormatPart& part) const {
+  const TensorRef& second = at(*weight.global);
+  if (!part.dtypes.contains(second.dtype)) return 0;
+  StoredWeight of{codes, at(weight.weight).dtype, {weight.rows, weight.cols}};
+  if (weight.in_out) of = {codes, of.dtype, {weight.cols, weight.rows}, 1, Axes::InOut};
+  const i64 most = can_have_parts(weight, of.extents.rows) ? 2 : 1;
+  for (of.parts = 1; of.parts <= most; ++of.parts)
+    for (const GridReading& reading : grid_readings(part.kind, second.dtype, {}, of))
+      for (const std::vector<i64>& shape : shapes_of(part.kind, reading, of, leading_axes(weight.shape)))
+        if (squeezed(shape) == squeezed(second.shape)) return of.parts;
+  return 0;
+}
+
+bool PartFinder::can_have_parts(const QuantizedTensor& weight, i64 outputs) const {
+  return outputs > 2 && outputs % 2 == 0 && is_fused(weight.weight, plain_weight_name(weight.name));
 }
 
 void PartFinder::check_part(const QuantizedTensor& weight, std::size_t number, TensorKind codes,
@@ -384,109 +370,6 @@ void PartFinder::check_part(const QuantizedTensor& weight, std::size_t number, T
        weight.cell_cols, dtype_name(*part.dtypes.begin()), expected);
 }
 
-void PartFinder::choose_group(std::size_t weight) {
-  config_ = &all_config_;
-  if (all_config_.groups.empty()) return;
-  std::string module = at(weight).name;
-  for (const TensorKind kind : {TensorKind::Weight, TensorKind::PackedWeight})
-    if (const auto name = weight_name(at(weight).name, kind)) module = name->base;
-  const std::vector<i64>& shape = at(weight).shape;
-  if (const QuantConfig* const group = group_finder_.of_weight(module, shape.size() > 2 ? shape.front() : 0))
-    config_ = group;
-  else
-    require_known_blocks(at(weight));
-}
-
-void PartFinder::require_known_blocks(const TensorRef& tensor) const {
-  const bool is_fp8 = tensor.dtype == Dtype::F8_E4M3 || tensor.dtype == Dtype::F8_E5M2;
-  if (!is_fp8 || tensor.shape.size() < 2 || tensor.name.ends_with("scale")) return;
-  std::string blocks;
-  for (const QuantConfig& group : all_config_.groups) {
-    if (group.type == "int" ||
-        (group.block_rows == all_config_.block_rows && group.block_cols == all_config_.block_cols))
-      continue;
-    blocks += fmt::format("{}'{}' has {}", blocks.empty() ? "" : ", ", group.group,
-                          group.block_rows ? fmt::format("{}x{}", *group.block_rows, *group.block_cols) : "none");
-  }
-  if (blocks.empty()) return;
-  fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
-       "'{}' is {} {}, and the targets of quantization_config do not tell which group it is in, by whose blocks its "
-       "scales are read: group {}. Decode the checkpoint as it was written, before experts are moved",
-       tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), blocks);
-}
-
-void PartFinder::require_type(const TensorRef& tensor, std::string_view type, i64 bits) const {
-  if (config_->group.empty()) return;
-  const bool other_type = !config_->type.empty() && config_->type != type;
-  if (!other_type && config_->bits.value_or(bits) == bits) return;
-  fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name},
-       "'{}' is {} {}, but group '{}' of quantization_config, whose targets mean it ({}), has weights of {} bits, type "
-       "'{}'",
-       tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), config_->group,
-       fmt::join(config_->targets, ", "), config_->bits.value_or(bits), config_->type);
-}
-
-void PartFinder::require_strategy(const QuantizedTensor& weight) const {
-  if (config_->group.empty() || config_->strategy.empty()) return;
-  const std::string& strategy = config_->strategy;
-  const auto has_grid = [&](i64 rows, i64 cols) {
-    if (weight.restart_rows > 0) return rows == weight.cell_rows && cols == weight.cell_cols;
-    return cells_in(weight.rows, rows) == weight.grid_rows() && cells_in(weight.cols, cols) == weight.grid_cols();
-  };
-  const bool of_blocks = strategy == "block" && config_->block_rows;
-  const bool of_groups = (strategy == "group" || strategy == "tensor_group") && group_size();
-  const i64 group = group_size().value_or(1);
-  const bool fits = (strategy == "tensor" && has_grid(weight.rows, weight.cols)) ||
-                    (strategy == "channel" && (weight.in_out ? has_grid(weight.rows, 1) : has_grid(1, weight.cols))) ||
-                    (of_groups && (weight.in_out ? has_grid(group, 1) : has_grid(1, group))) ||
-                    (of_blocks && has_grid(*config_->block_rows, *config_->block_cols));
-  if (fits || (strategy != "tensor" && strategy != "channel" && !of_groups && !of_blocks)) return;
-  const TensorRef& scales = at(weight.scales);
-  fail(ErrorCode::QuantConfigContradicts, {{}, scales.name},
-       "'{}': {} scales for '{}' of {}, but group '{}' of quantization_config, whose targets mean it ({}), has one "
-       "scale "
-       "for each {}{}",
-       scales.name, shape_text(scales.shape), weight.name, shape_text(weight.shape), config_->group,
-       fmt::join(config_->targets, ", "), strategy,
-       of_blocks   ? fmt::format(" of {} x {}", *config_->block_rows, *config_->block_cols)
-       : of_groups ? fmt::format(" of {}", group)
-                   : "");
-}
-
-void PartFinder::require_meant(const TensorRef& tensor, const QuantFormat& format) const {
-  const auto contradicts = [&](const std::string& what) {
-    fail(ErrorCode::QuantConfigContradicts, {{}, tensor.name}, "'{}' is {} {}, but quantization_config says {}",
-         tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), what);
-  };
-  // AWQ and GPTQ have no codes but those of integers in words.
-  const bool is_of_words = format.versions.begin() != format.versions.end();
-  if (!is_of_words && format_of_words(config_->method) != nullptr)
-    contradicts(fmt::format("'{}', which stores weights in words of integers only", config_->method));
-  if (config_->method == "modelopt" && !config_->is_mixed && !format.other_algorithm.empty() &&
-      config_->format.starts_with(format.other_algorithm))
-    contradicts(fmt::format("quant_algo '{}', which does not store weights so", config_->format));
-  const bool in_words = tensor.dtype == Dtype::I32;
-  require_type(tensor, format.type, in_words ? config_->bits.value_or(format.bits) : format.bits);
-  if (in_words && config_->bits.value_or(format.bits) != format.bits)
-    fail(ErrorCode::NotSupported, {{}, tensor.name}, "'{}': weights of {} bits cannot be decoded; {} can", tensor.name,
-         *config_->bits, format.bits);
-  const bool is_e4m3 = tensor.dtype == Dtype::F8_E4M3;
-  if ((is_e4m3 && config_->fp8_format == "e5m2") || (tensor.dtype == Dtype::F8_E5M2 && config_->fp8_format == "e4m3"))
-    contradicts(fmt::format("fmt '{}'", config_->fp8_format));
-}
-
-void PartFinder::require_not_skipped(const QuantizedTensor& weight) const {
-  const std::string module = plain_weight_name(weight.name).base;
-  const auto is_listed = [&](const auto& pattern) { return pattern.second.names(module) == true; };
-  const auto pattern = std::ranges::find_if(skipped_patterns_, is_listed);
-  const bool by_name = std::ranges::find(all_config_.skipped, module) != all_config_.skipped.end();
-  if (!by_name && pattern == skipped_patterns_.end()) return;
-  fail(ErrorCode::QuantConfigContradicts, {{}, at(weight.weight).name},
-       "'{}' is {} with scales, but quantization_config lists '{}' among the modules that are not quantized: programs "
-       "would read the codes as weights",
-       at(weight.weight).name, dtype_name(at(weight.weight).dtype), by_name ? module : pattern->first);
-}
-
 FormRef PartFinder::form_of(std::size_t number, std::size_t weight, const std::vector<FormRef>& forms) const {
   const TensorRef &scales = at(number), &codes = at(weight);
   std::vector<std::string_view> known;
@@ -499,117 +382,6 @@ FormRef PartFinder::form_of(std::size_t number, std::size_t weight, const std::v
   }
   fail(ErrorCode::NotSupported, {{}, scales.name}, "'{}': {} scales for '{}' of {} cannot be decoded; {} can",
        scales.name, dtype_name(scales.dtype), codes.name, shape_text(codes.shape), fmt::join(known, ", "));
-}
-
-void PartFinder::take_cache_scales() {
-  // Behind `self_attn` in compressed-tensors, behind k_proj and v_proj in ModelOpt; the last two are older.
-  constexpr std::array<std::string_view, 6> kOfCaches = {
-      ".k_scale", ".v_scale", ".kv_scale", "attn.q_scale", "k_proj.output_scale", "v_proj.output_scale"};
-  if (found_.tensors.empty()) return;
-  for (std::size_t i = 0; i < inventory_.tensors.size(); ++i)
-    if (std::ranges::any_of(kOfCaches, [&](std::string_view end) { return at(i).name.ends_with(end); })) take(i);
-}
-
-void PartFinder::check_modules() {
-  if (found_.tensors.empty()) return;
-  if (!all_config_.run_time_words.empty())
-    cannot_decode(found_.tensors.front().weight, ErrorCode::NotSupported,
-                  fmt::format("quantization_config's {}: programs multiply by it when they run, so the decoded weights "
-                              "alone would not be the model; --decode has no rule for it",
-                              all_config_.run_time_words));
-  std::unordered_set<std::string_view> modules;
-  std::unordered_set<std::size_t> used(found_.companions.begin(), found_.companions.end());
-  for (const QuantizedTensor& weight : found_.tensors) {
-    const std::size_t suffix = weight.name.size() - plain_weight_name(weight.name).base.size();
-    modules.insert(std::string_view(weight.name).substr(0, weight.name.size() - suffix));
-    used.insert(weight.weight);
-  }
-  for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) {
-    if (used.contains(i)) continue;
-    const std::string& name = at(i).name;
-    const std::string_view part = part_of_module(name, modules);
-    if (part.empty() || part.ends_with("bias") || part.ends_with("_extra_state") || is_optimizer_tensor(name)) continue;
-    if (std::ranges::find(kOfActivations, part) != kOfActivations.end())
-      take(i);
-    else
-      cannot_decode(
-          i, ErrorCode::NotSupported,
-          fmt::format("{} {} belongs to '{}', whose weight is quantized, and --decode has no rule for it: "
-                      "the decoded model would lack what it does",
-                      dtype_name(at(i).dtype), shape_text(at(i).shape), name.substr(0, name.size() - part.size() - 1)));
-  }
-}
-
-void PartFinder::check_orphans() {
-  constexpr std::array kOfCodes = {TensorKind::PackedWeight, TensorKind::QWeight};
-  constexpr std::array kOfScales = {TensorKind::Scale,       TensorKind::PlainScale, TensorKind::SecondScale,
-                                    TensorKind::GlobalScale, TensorKind::InputScale, TensorKind::Scales,
-                                    TensorKind::QZeros};
-  const auto is_any_of = [](const std::string& name, const auto& kinds) {
-    return std::ranges::any_of(kinds, [&](TensorKind kind) {
-      const auto of = weight_name(name, kind);
-      return of && (of->is_layer || of->base.ends_with("_proj") || of->base.ends_with("_proj_weight"));
-    });
-  };
-  const std::set<std::size_t> used(found_.companions.begin(), found_.companions.end());
-  std::set<std::size_t> weights;
-  for (const QuantizedTensor& weight : found_.tensors) weights.insert(weight.weight);
-  for (std::size_t i = 0; i < inventory_.tensors.size(); ++i) {
-    const std::string& name = at(i).name;
-    if (used.contains(i) || weights.contains(i)) continue;
-    if (is_any_of(name, kOfScales)) {
-      refuse_foreign_codes(i, kOfScales);
-      fail(ErrorCode::ScaleOrphan, {{}, name},
-           "'{}': {} {}, scales of no quantized weight that is there; is the download complete?", name,
-           dtype_name(at(i).dtype), shape_text(at(i).shape));
-    }
-    if (is_any_of(name, kOfCodes))
-      fail(ErrorCode::NotSupported, {{}, name},
-           "'{}': codes in {} {} cannot be decoded; those in U8 (FP4) and I32 (INT4) can", name,
-           dtype_name(at(i).dtype), shape_text(at(i).shape));
-    if (const std::string why = why_left_over(at(i)); !why.empty()) cannot_decode(i, ErrorCode::ScaleOrphan, why);
-  }
-}
-
-void PartFinder::refuse_foreign_codes(std::size_t scales, std::span<const TensorKind> kinds) {
-  constexpr std::array kForeign = {Dtype::F8_E4M3FNUZ, Dtype::F8_E5M2FNUZ, Dtype::F4, Dtype::F6_E2M3,
-                                   Dtype::F6_E3M2,     Dtype::U32,         Dtype::U16};
-  for (const TensorKind kind : kinds) {
-    const auto name = weight_name(at(scales).name, kind);
-    if (!name) continue;
-    for (const std::string& weight : {name->of(TensorKind::Weight), name->base}) {
-      const auto codes = std::ranges::find(inventory_.tensors, weight, &TensorRef::name);
-      if (codes == inventory_.tensors.end() || std::ranges::find(kForeign, codes->dtype) == kForeign.end()) continue;
-      const bool is_mlx = codes->dtype == Dtype::U32;
-      fail(ErrorCode::NotSupported, {{}, weight},
-           "'{}' holds codes in {} {}, with scales in '{}'{}: --decode has no rule for them{}", weight,
-           dtype_name(codes->dtype), shape_text(codes->shape), at(scales).name,
-           is_mlx ? ", as MLX (mlx-lm) stores quantized weights" : "",
-           is_mlx ? "; mlx-lm dequantizes them (mlx_lm.convert --dequantize)"
-                  : "; those in F8_E4M3, F8_E5M2, I8, U8 (FP4) and I32 (INT4) can be decoded");
-    }
-  }
-}
-
-std::string PartFinder::why_left_over(const TensorRef& tensor) {
-  constexpr std::array kBesideCodes = {TensorKind::ZeroPoint, TensorKind::GroupIndex, TensorKind::PackedGroupIndex,
-                                       TensorKind::WeightShape};
-  const bool is_beside = std::ranges::any_of(kBesideCodes, [&](TensorKind kind) {
-    const auto of = weight_name(tensor.name, kind);
-    return of && (of->is_layer || of->base.ends_with("_proj"));
-  });
-  const bool is_code = tensor.dtype == Dtype::F8_E4M3 || tensor.dtype == Dtype::F8_E5M2;
-  // DeepSeek-V4's word, behind the names of linear layers: others call what a norm or a router learns so.
-  constexpr std::array<std::string_view, 4> kOfLayers = {"_proj.scale", ".w1.scale", ".w2.scale", ".w3.scale"};
-  const bool is_scale = tensor.dtype == Dtype::F8_E8M0 || std::ranges::any_of(kOfLayers, [&](std::string_view end) {
-                          return tensor.name.ends_with(end);
-                        });
-  if (!is_beside && !is_code && !is_scale) return {};
-  const std::string_view what = is_beside  ? "belongs to codes of a weight that are not there, or that need none of it"
-                                : is_scale ? "scales of no quantized weight that is there"
-                                           : "codes of no weight that --decode has a rule for";
-  return fmt::format("{} {}, {}; the decoded model would keep it. Is the download complete?", dtype_name(tensor.dtype),
-                     shape_text(tensor.shape), what);
 }
 
 }  // namespace glu_ckpt

@@ -89,8 +89,10 @@ class PartFinder {
   /// Finds the weights that each scale is for: by the one reading of the format's rows and of what quantization_config
   /// says that the shape has. Refuses a shape that has none, or several that differ.
   void read_scales(QuantizedTensor& weight, TensorKind codes, const std::optional<Axes>& axes);
-  /// One value for gate and one for up of a fused FC1: which rows each is for only its layout says.
-  bool are_of_parts(const QuantizedTensor& weight, std::size_t values) const;
+  /// Returns 1 where each matrix has a second scale, 2 where gate and up of a fused FC1 have one each (its layout alone
+  /// says which rows each is for), 0 where the shape fits neither.
+  i64 second_scale_parts(const QuantizedTensor& weight, TensorKind codes, const FormatPart& part) const;
+  bool can_have_parts(const QuantizedTensor& weight, i64 outputs) const;
   /// Refuses a part whose dtype or shape is not that of its format for the groups of the weight.
   void check_part(const QuantizedTensor& weight, std::size_t number, TensorKind codes, const FormatPart& part) const;
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <random>
 
+#include "quant/check_codes.hpp"
 #include "quant/decoded_source.hpp"
 #include "support/quantized_tensors.hpp"
 

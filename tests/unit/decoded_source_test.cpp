@@ -13,6 +13,7 @@
 #include <random>
 
 #include "core/float_rows.hpp"
+#include "quant/check_codes.hpp"
 #include "quant/find_quantized.hpp"
 #include "support/convert.hpp"
 #include "support/memory_checkpoint.hpp"

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/float_rows.hpp"
+#include "quant/check_codes.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/find_quantized.hpp"
 #include "quant/quant_config.hpp"

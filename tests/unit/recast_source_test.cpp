@@ -11,6 +11,7 @@
 #include <random>
 
 #include "core/float_rows.hpp"
+#include "quant/check_codes.hpp"
 #include "quant/decode_row.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/decoder_rules.hpp"

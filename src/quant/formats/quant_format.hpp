@@ -162,6 +162,8 @@ struct QuantFormat {
   /// The beginning of ModelOpt's word (quant_algo) for models that have no such codes.
   std::string_view other_algorithm{};
   WordsConfig words{};
+  /// The last words of names of scales that are in no TensorKind, since no form of the format is read.
+  ShortList<std::string_view, 2> foreign_scales{};
 };
 
 /// A form, and the format that it is one of.
