@@ -23,6 +23,8 @@ enum class In {
   /// Arguments of models with multi-latent attention, and of models without.
   Latent,
   Usual,
+  /// Arguments of models that turn heads by positions.
+  Rotary,
   /// Arguments of models with YaRN; then of those among them with and without multi-latent attention.
   Yarn,
   UsualYarn,
@@ -109,7 +111,7 @@ constexpr auto kArgs = std::to_array<ModelArg>({
     {"dsa_indexer_rope_interleaved", In::Every, "False"},
     {"dsa_indexer_scoring_relu", In::Every, "True"},
     // positions
-    {"rotary_base"},
+    {"rotary_base", In::Rotary},
     {"rotary_percent", In::Usual, "1"},
     {"rotary_interleaved", In::Usual, "False"},
     {"rotary_seq_len_interpolation_factor", In::Every, "1"},
@@ -324,6 +326,7 @@ class Comparison {
       case In::Every: return true;
       case In::Latent: return is_latent();
       case In::Usual: return !is_latent();
+      case In::Rotary: return asked("position_embedding_type") != "none";
       case In::Yarn: return asks_yarn() && saves_yarn();
       case In::UsualYarn: return asks_yarn() && saves_yarn() && !is_latent();
       case In::Experts: return asked_.contains("num_experts");

@@ -84,6 +84,7 @@ JsonWord zero_centred(SavedArgs& args, const ArgRow& row);
 JsonWord head_norms(SavedArgs& args, const ArgRow& row);
 JsonWord no_groups(SavedArgs& args, const ArgRow& row);
 JsonWord rope_kind(SavedArgs& args, const ArgRow& row);
+JsonWord rope_base(SavedArgs& args, const ArgRow& row);
 JsonWord rope_scaling(SavedArgs& args, const ArgRow& row);
 JsonWord only_expert_layers(SavedArgs& args, const ArgRow& row);
 JsonWord first_dense(SavedArgs& args, const ArgRow& row);

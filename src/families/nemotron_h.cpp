@@ -1,5 +1,7 @@
 /// Nemotron-H with experts, of Nemotron 3: each layer is one mixer, and no MLP has a gate.
 
+#include <algorithm>
+
 #include "core/fail.hpp"
 #include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
@@ -94,25 +96,88 @@ void write_latent_experts(ArgsWriter& args, const ArgRow& row) {
   if (const i64 width = args.model.extent(Dim::ExpertLatent); width > 0) args.add(row.argument, width);
 }
 
+/// transformers' words for a pattern's letters. Bars are where a run's pipeline is cut, and say nothing of the model.
+std::string words_of(SavedArgs& args, std::string_view letters) {
+  std::string words;
+  for (const char letter : letters) {
+    const std::string_view word = letter == 'M'   ? "linear_attention"
+                                  : letter == '*' ? "full_attention"
+                                  : letter == '-' ? "mlp"
+                                  : letter == 'E' ? "moe"
+                                                  : "";
+    if (!word.empty())
+      words += fmt::format("{}\"{}\"", words.empty() ? "" : ", ", word);
+    else if (letter != '|')
+      args.strange.push_back(fmt::format("hybrid_layer_pattern with {} instead of M, E, * and -", letter));
+  }
+  return "[" + words + "]";
+}
+
+JsonWord main_mixers(SavedArgs& args, const ArgRow& row) {
+  const std::string pattern = args.text(row.argument);
+  if (pattern.empty()) args.strange.emplace_back("no hybrid_layer_pattern instead of one");
+  return words_of(args, std::string_view(pattern).substr(0, pattern.find('/')));
+}
+
+JsonWord mtp_mixers(SavedArgs& args, const ArgRow& row) {
+  const std::string pattern = args.text(row.argument);
+  const std::size_t bar = pattern.find('/');
+  if (bar == pattern.npos) return std::nullopt;
+  const std::string_view steps = std::string_view(pattern).substr(bar + 1);
+  return words_of(args, steps.substr(0, steps.find('/')));
+}
+
+/// One for each part behind the main pattern, which counts for Megatron-Core as well.
+JsonWord mtp_steps(SavedArgs& args, const ArgRow& row) {
+  const std::string pattern = args.text("hybrid_layer_pattern");
+  const i64 steps = std::ranges::count(pattern, '/');
+  if (const auto said = args.integer(row.argument); said && *said != steps)
+    args.strange.push_back(fmt::format("{} {} instead of the pattern's {}", row.argument, *said, steps));
+  return fmt::format("{}", steps);
+}
+
+JsonWord latent_width(SavedArgs& args, const ArgRow& row) {
+  const i64 width = args.integer(row.argument).value_or(0);
+  return width > 0 ? fmt::format("{}", width) : "null";
+}
+
+JsonWord if_repeated(SavedArgs& args, const ArgRow& row) {
+  return args.flag(row.argument) ? JsonWord("true") : std::nullopt;
+}
+
 constexpr auto kNemotronArgs = std::to_array<ArgRow>({
-    {"layers_block_type", "hybrid_layer_pattern", write_mixers},
-    {"mlp_hidden_act", "squared_relu", write_squared_relu},
-    {"mamba_num_heads", "mamba_num_heads", write_extent<Dim::MambaHeads>},
-    {"mamba_head_dim", "mamba_head_dim", write_integer},
-    {"n_groups", "mamba_num_groups", write_integer},
-    {"ssm_state_size", "mamba_state_dim", write_integer},
-    {"n_routed_experts", "num_experts", write_num_experts},
-    {"moe_latent_size", "moe_latent_size", write_latent_experts},
+    {"layers_block_type", "hybrid_layer_pattern", write_mixers, main_mixers},
+    {"mtp_layers_block_type", "hybrid_layer_pattern", nullptr, mtp_mixers},
+    {"num_nextn_predict_layers", "mtp_num_layers", nullptr, mtp_steps},
+    {"mtp_use_repeated_layer", "mtp_use_repeated_layer", nullptr, if_repeated},
+    {"", "is_hybrid_model", nullptr, as_flag},
+    {"", "position_embedding_type", nullptr, always, "none"},
+    {"", "window_size", nullptr, no_window},
+    {"", "no_rope_freq", nullptr, all_with_rope},
+    {"mlp_hidden_act", "squared_relu", write_squared_relu, always, "True", "\"relu2\""},
+    {"mamba_num_heads", "mamba_num_heads", write_extent<Dim::MambaHeads>, as_integer},
+    {"mamba_head_dim", "mamba_head_dim", write_integer, as_integer},
+    {"n_groups", "mamba_num_groups", write_integer, as_integer},
+    {"ssm_state_size", "mamba_state_dim", write_integer, as_integer},
+    {"conv_kernel", "", nullptr, constant, "", "4"},
+    {"n_routed_experts", "num_experts", write_num_experts, as_integer},
+    {"moe_latent_size", "moe_latent_size", write_latent_experts, latent_width},
+    {"moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", nullptr, shared_width},
+    {"norm_topk_prob", "moe_router_score_function", nullptr, always, "sigmoid", "true"},
+    {"n_group", "moe_router_num_groups", nullptr, as_one_or_more},
+    {"topk_group", "moe_router_group_topk", nullptr, as_one_or_more},
+    {"routed_scaling_factor", "moe_router_topk_scaling_factor", nullptr, as_factor},
 });
 
 constexpr auto kNemotronFamilies = std::to_array<Family>({
     {.model_type = "nemotron_h",
+     .model_class = "NemotronHForCausalLM",
      .naming = {.name = "hf",
                 .rows = {kNemotronRows, kMambaMixer, kNestedMtp},
                 .layers = "layers.",
                 .mtp_layers = "/mtp.layers.",
                 .mtp_outer = "/mtp.layers.#."},
-     .args = {kModelArgs, kGroupedArgs, kNemotronArgs, kTwoWidthArgs, kTopkArgs},
+     .args = {kModelArgs, kGroupedArgs, kNoBiasArgs, kNemotronArgs, kTwoWidthArgs, kTopkArgs, kExpertBiasArgs},
      .expert_naming = "hf:nemotron_h",
      .megatron = &kMegatronHybridNaming,
      .hybrid = true,

@@ -51,6 +51,11 @@ bool has_yarn(const SavedArgs& args) {
   return args.text(args.flag("multi_latent_attention") ? "rope_type" : "position_embedding_type") == "yarn";
 }
 
+/// A hybrid model knows the order of tokens by its mixers.
+bool is_without_positions(const SavedArgs& args) {
+  return args.text("position_embedding_type") == "none" && !args.text("hybrid_layer_pattern").empty();
+}
+
 }  // namespace
 
 std::string python_word(const JsonValue& value) {
@@ -128,8 +133,13 @@ JsonWord no_window(SavedArgs& args, const ArgRow& row) {
 
 JsonWord rope_kind(SavedArgs& args, const ArgRow& row) {
   const std::string kind = args.text(row.argument);
+  if (is_without_positions(args)) return std::nullopt;
   if (!kind.empty() && kind != "rope" && kind != "yarn") note_strange(args, row.argument, "rope or yarn");
   return std::nullopt;
+}
+
+JsonWord rope_base(SavedArgs& args, const ArgRow& row) {
+  return is_without_positions(args) ? std::nullopt : as_float(args, row);
 }
 
 JsonWord only_expert_layers(SavedArgs& args, const ArgRow& row) {
@@ -215,7 +225,8 @@ JsonWord vocabulary(SavedArgs& args, const ArgRow& row) {
 }
 
 JsonWord stored_dtype(SavedArgs& args, const ArgRow&) {
-  const TensorRef* const norm = args.tensor("decoder.final_layernorm.weight");
+  const TensorRef* norm = args.tensor("decoder.final_layernorm.weight");
+  if (norm == nullptr) norm = args.tensor("decoder.final_norm.weight");
   if (norm == nullptr) return std::nullopt;
   switch (norm->dtype) {
     case Dtype::BF16: return "\"bfloat16\"";

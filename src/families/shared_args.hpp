@@ -17,7 +17,7 @@ inline constexpr auto kModelArgs = std::to_array<ArgRow>({
     {"", "normalization", write_value, only, "RMSNorm"},
     {"rms_norm_eps", "norm_epsilon", write_epsilon, epsilon},
     {"", "position_embedding_type", write_positions_of_heads, rope_kind},
-    {"rope_theta", "rotary_base", nullptr, as_float},
+    {"rope_theta", "rotary_base", nullptr, rope_base},
     {"num_attention_heads", "num_attention_heads", write_heads, as_integer},
     {"", "moe_grouped_gemm", write_with_experts, nullptr, "True"},
     {"", "moe_router_dtype", write_with_experts, nullptr, "fp32"},

@@ -40,7 +40,8 @@ std::string_view GluAnswers::source_of(const GluAnswer& answer) const {
 }
 
 std::string GluAnswers::name_of(const GluAnswer& answer) const {
-  return answer.asked ? fmt::format("{}{}", answers_.option_prefix, answer.option) : std::string("the record");
+  if (answer.asked) return fmt::format("{}{}", answers_.option_prefix, answer.option);
+  return record_.contains(answer.key) ? "the record" : "the trainer's saved argument";
 }
 
 std::optional<Glu> GluAnswers::settled(const std::string& key, const std::string& trained) const {

@@ -38,7 +38,7 @@ class GluAnswers {
   [[noreturn]] void conflict(const GluAnswer& answer, const std::string& other) const;
   /// "option", "record" or "arguments": who gave the best answer.
   std::string_view source_of(const GluAnswer& answer) const;
-  /// "--from-glu" or "the record": who gave it, in a message.
+  /// "--from-glu", "the record" or "the trainer's saved argument": who gave it, in a message.
   std::string name_of(const GluAnswer& answer) const;
 
  private:

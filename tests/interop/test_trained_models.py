@@ -21,13 +21,11 @@ from glu_program import Program, assert_same, load_safetensors, need
 PADDED = 128
 # Like layers get one key, if their pattern is not spelled out.
 SPELLED = ("deepseek_v3", "qwen3_next", "qwen3_next_mtp", "dots1")
-WITH_CONFIG = ("qwen3_moe", "gpt_oss", "deepseek_v3", "qwen3_next")
+WITH_CONFIG = ("qwen3_moe", "gpt_oss", "deepseek_v3", "qwen3_next", "nemotron_h")
 # A window among the saved arguments is taken for gpt-oss's; other families with one are refused.
-# Of norms over all heads no argument says anything, and mixers are not read from arguments: no configuration is made.
+# Of norms over all heads no argument says anything, so that no configuration is made.
 FAMILIES = [
-    name
-    for name, family in tiny_models.FAMILIES.items()
-    if name != "mixtral_window" and not family.wide_norms and family.model_type != "nemotron_h"
+    name for name, family in tiny_models.FAMILIES.items() if name != "mixtral_window" and not family.wide_norms
 ]
 # Megatron has no place for ERNIE's correction bias: it comes back without one, and transformers starts it at zero.
 ZERO_BIAS = {"ernie4_5_moe": "moe_statics.e_score_correction_bias"}
@@ -48,7 +46,12 @@ AMBIGUOUS = {
 }  # fmt: skip
 # transformers saves what the hub packs, which the way back does.
 AS_SAVED = {"qwen3_5_moe_text": ("--experts", "indexed", "--glu", "split")}
-ORDERS = ("--from-glu", "contiguous", "--from-shared-glu", "contiguous")
+
+
+def orders(family):
+    """Without a gate there is none."""
+    is_gated = tiny_models.FAMILIES[family].model_type != "nemotron_h"
+    return ("--from-glu", "contiguous", "--from-shared-glu", "contiguous") if is_gated else ()
 
 
 def trainer_arguments(lines, spell_layers):
@@ -102,7 +105,7 @@ def test_a_trained_model_goes_to_transformers(glu, trained, tmp_path, family):
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run/hf").mkdir()
     shutil.copy(source / "config.json", tmp_path / "run/hf")
-    back = glu.convert(tmp_path / "run", "--to", "hf", *ORDERS)
+    back = glu.convert(tmp_path / "run", "--to", "hf", *orders(family))
     assert_same(load_safetensors(back), load_safetensors(source))
     assert (back / "config.json").read_bytes() == (source / "config.json").read_bytes()
     model, info = load(back)
@@ -115,8 +118,8 @@ def test_the_arguments_alone_make_a_configuration(glu, trained, family):
     source, run, output = trained[family]
     model_type = tiny_models.FAMILIES[family].model_type
     target = f"hf:{model_type}" if family in AMBIGUOUS else "hf"
-    back = glu.convert(run, "--to", target, *ORDERS)
-    as_saved = glu.convert(run, "--to", target, *ORDERS, *AS_SAVED[family]) if family in AS_SAVED else back
+    back = glu.convert(run, "--to", target, *orders(family))
+    as_saved = glu.convert(run, "--to", target, *orders(family), *AS_SAVED[family]) if family in AS_SAVED else back
     expected, zero = load_safetensors(source), ZERO_BIAS.get(family, "no such key")
     lost = [name for name in expected if name.endswith(zero)]
     assert_same(load_safetensors(as_saved), {name: expected[name] for name in expected if name not in lost})

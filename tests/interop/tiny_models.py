@@ -54,7 +54,7 @@ NEMOTRON = {
     "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "linear_attention", "moe"],
     "head_dim": 32, "intermediate_size": 80, "moe_intermediate_size": 48, "moe_shared_expert_intermediate_size": 56,
     "n_routed_experts": 8, "num_experts_per_tok": 3, "routed_scaling_factor": 2.5, "layer_norm_epsilon": 1e-5,
-    "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 2, "ssm_state_size": 20, "chunk_size": 8,
+    "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 2, "ssm_state_size": 20,
     "max_position_embeddings": 128,
 }  # fmt: skip
 HYBRID_WITHOUT = ("rms_norm_eps", "rope_parameters", "num_hidden_layers")

@@ -74,6 +74,16 @@ Fields sizes_of(const Family& family) {
   if (family.sparse_attention)
     for (const auto& [name, value] : Fields{{"index_n_heads", "3"}, {"index_head_dim", "16"}, {"index_topk", "5"}})
       fields[name] = value;
+  if (family.hybrid)
+    for (const auto& [name, value] :
+         Fields{{"layers_block_type", R"(["linear_attention", "moe", "full_attention", "mlp"])"},
+                {"mamba_num_heads", "6"},
+                {"mamba_head_dim", "12"},
+                {"n_groups", "2"},
+                {"ssm_state_size", "20"},
+                {"moe_shared_expert_intermediate_size", "56"},
+                {"rms_norm_eps", "1e-05"}})
+      fields[name] = value;
   // DeepSeek-V2 divides or scales, by DeepSeek's own code.
   if (family.divides_or_scales) fields["norm_topk_prob"] = "false";
   return fields;
@@ -100,6 +110,11 @@ Recognition model_of(const Family& family, const std::string& config) {
         for (const DenseRole role : row.all_roles()) add(role);
   if (family.biases_everywhere || (!family.has_experts() && model.architecture->attention_bias == true))
     add(DenseRole::Q, TensorKind::Bias);
+  if (const i64 steps = model.architecture->mtp_layers; family.hybrid && steps > 0) {
+    add(DenseRole::Router);
+    model.dense.back().stack = "mtp";
+    model.dense.back().layer = steps * model.architecture->mtp_depth() - 1;
+  }
   if (model.architecture->shared_width > 0) {
     ExpertBlock& shared = model.blocks.emplace_back();
     shared.set = ExpertSet::Shared;
@@ -179,6 +194,13 @@ std::vector<Fields> variants(const Family& family) {
     for (auto& [name, value] : more) fields[name] = std::move(value);
     all.push_back(std::move(fields));
   };
+  if (family.hybrid) {
+    with({{"layers_block_type", R"(["mlp", "linear_attention"])"}, {"num_hidden_layers", "2"}});
+    with({{"moe_latent_size", "36"}});
+    with({{"num_nextn_predict_layers", "1"}, {"mtp_layers_block_type", R"(["mlp"])"}});
+    with({{"num_nextn_predict_layers", "3"}, {"mtp_layers_block_type", R"(["full_attention", "moe"])"}});
+    with({{"num_nextn_predict_layers", "2"}, {"mtp_use_repeated_layer", "true"}});
+  }
   for (const Choice& choice : std::vector<Choice>{
            {"num_hidden_layers", {"1", "2", "61"}},
            {"hidden_size", {"128", "256"}},
@@ -215,8 +237,9 @@ std::vector<Fields> variants(const Family& family) {
                  "mscale_all_dim": 1.0})",
              R"({"rope_type": "yarn", "factor": 2.5, "original_max_position_embeddings": 4096})"}}})
     for (const std::string& value : choice.values)
-      // An indexer takes its queries from the latent.
-      if (choice.field != "q_lora_rank" || value != "null" || !family.sparse_attention)
+      // An indexer takes its queries from the latent, and mixers are counted by their pattern.
+      if ((choice.field != "num_hidden_layers" || !family.hybrid) &&
+          (choice.field != "q_lora_rank" || value != "null" || !family.sparse_attention))
         choice.field == "rope_scaling" ? with({{"rope_scaling", value}, {"partial_rotary_factor", "1.0"}})
                                        : with({{std::string(choice.field), value}});
   return all;
@@ -276,7 +299,9 @@ TEST(ArgumentRows, WhatTheyWriteTheyReadBack) {
     }
     for (const std::span<const ArgRow> rows : family.args)
       for (const ArgRow& row : rows) {
-        const bool makes_field = row.to_config != nullptr && !row.field.empty();
+        // Hybrid models turn no heads.
+        const bool makes_field =
+            row.to_config != nullptr && !row.field.empty() && !(family.hybrid && row.field == "rope_theta");
         EXPECT_TRUE(!makes_field || made_fields.contains(std::string(row.field)))
             << family.model_type << " makes " << row.field << " in no case";
       }
@@ -477,6 +502,10 @@ TEST(ArgumentRows, WhatChangesTheModelIsReadOrRefusedByName) {
         if (changing.name.starts_with("dsa_") && saved.at("experimental_attention_variant") != "\"dsa\"") continue;
         // A model without experts reads no argument of theirs.
         if (!family.has_experts() && changing.name.starts_with("moe_")) continue;
+        // A hybrid model's pattern says which layers have experts, and none of them turns heads.
+        const bool is_of_pattern =
+            changing.name == "is_hybrid_model" || changing.name == "rotary_base" || changing.name == "moe_layer_freq";
+        if (family.hybrid && is_of_pattern) continue;
         // Linear layers with biases have those of q, k and v, too.
         if (changing.name == "add_qkv_bias" && saved.at("add_bias_linear") == "true") continue;
         now = value;

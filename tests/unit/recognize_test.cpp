@@ -337,6 +337,18 @@ TEST(Recognize, ExpertsWithoutAGate) {
   expect_error(ErrorCode::ExpertShape, [&] { recognized(tensors); });
 }
 
+/// Megatron saves that K is None of every run; of one without a gate this is no order.
+TEST(Recognize, SavedArgumentsOrderNoGateThatIsNotThere) {
+  ModelSpec model = model_of(3, true);
+  model.blocks[0].gated = false;
+  const Tensors tensors = build(model, {"megatron", Experts::Grouped, Experts::Grouped, {Glu::Kind::None, 0}, split()});
+  ModelHints hints;
+  hints.trained_glu = hints.trained_shared_glu = "contiguous";
+  EXPECT_EQ(recognize(make_inventory(tensors), hints, {}, {}).layout.glu.kind, Glu::Kind::None);
+  hints.trained_glu = "interleaved:2";
+  expect_error(ErrorCode::RecordContradicts, [&] { recognize(make_inventory(tensors), hints, {}, {}); });
+}
+
 // ---- what is no expert --------------------------------------------------------------------------------
 
 TEST(Recognize, RoutersAndTheirBiasesAreNoExperts) {
