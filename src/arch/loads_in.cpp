@@ -20,6 +20,8 @@ class LoaderFinder {
       return unknown("adapter_config.json makes it an adapter, which programs load beside the model that it is for");
     if (model_.architecture == nullptr) {
       if (is_of_unmapped_family()) return find_unmapped();
+      if (model_.experts.empty() && !refusal_of(model_.model_type).empty())
+        return unknown("{}", model_.no_architecture);
       if (model_.experts.empty() && !model_.says_experts && model_.has_config && !model_.model_type.empty())
         return unknown(
             "models of type '{}' are none that glu-ckpt knows, and no experts are there; docs/targets.md lists those "

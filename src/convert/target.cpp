@@ -149,7 +149,7 @@ class TargetResolver {
     const Naming& naming = *find_naming(expert_naming);
     const Experts experts = family.packed_experts ? Experts::Grouped : Experts::Indexed;
     settle(expert_naming, experts, family.packed_experts ? fixed_glu(naming) : Glu{Glu::Kind::Split, 0},
-           {Glu::Kind::Split, 0});
+           {naming.native_shared_fused ? Glu::Kind::Contiguous : Glu::Kind::Split, 0});
   }
 
   /// A model without a map goes from transformers' spelling in memory to the hub's all the same: few words differ.

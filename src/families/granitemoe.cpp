@@ -1,4 +1,4 @@
-/// Granite MoE.
+/// Granite MoE, without and with a shared expert.
 
 #include "families/shared_args.hpp"
 #include "families/shared_rows.hpp"
@@ -32,6 +32,12 @@ constexpr auto kGraniteArgs = std::to_array<ArgRow>({
     {"logits_scaling", "", warn_of_factor, constant, "", "1.0"},
 });
 
+constexpr auto kGraniteSharedArgs =
+    std::to_array<ArgRow>({{"shared_intermediate_size", "moe_shared_expert_intermediate_size", nullptr, shared_width}});
+
+constexpr std::string_view kGraniteDefaults = R"({"num_experts_per_tok": 2, "rms_norm_eps": 1e-6,
+  "max_position_embeddings": 2048, "rope_theta": 10000.0, "attention_multiplier": 1.0})";
+
 constexpr auto kGranitemoeFamilies = std::to_array<Family>({
     {.model_type = "granitemoe",
      .model_class = "GraniteMoeForCausalLM",
@@ -44,8 +50,20 @@ constexpr auto kGranitemoeFamilies = std::to_array<Family>({
      .intermediate_is_experts = true,
      .packed_experts = true,
      .declared_biases = kOutBias,
-     .defaults = R"({"num_experts_per_tok": 2, "rms_norm_eps": 1e-6, "max_position_embeddings": 2048,
-       "rope_theta": 10000.0, "attention_multiplier": 1.0})"},
+     .defaults = kGraniteDefaults},
+    {.model_type = "granitemoeshared",
+     .model_class = "GraniteMoeSharedForCausalLM",
+     .naming = hf_naming(kHfGrouped, kGraniteRouter),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kUsualLayerArgs, kYarnArgs, kOneWidthArgs,
+              kExpertsEverywhereArgs, kGraniteSharedArgs, kTopkArgs, kSoftmaxArgs, kRenormalisedArgs, kGraniteArgs},
+     .expert_naming = "hf:granitemoe",
+     .renormalised = Renormalised::Always,
+     .shared_width_field = "shared_intermediate_size",
+     .softmax_scale_field = "attention_multiplier",
+     .intermediate_is_experts = true,
+     .packed_experts = true,
+     .declared_biases = kOutBias,
+     .defaults = kGraniteDefaults},
 });
 
 }  // namespace

@@ -137,11 +137,34 @@ constexpr auto kSpelledLike = std::to_array<SpelledLike>({
     {"kimi_linear", "hf:mixtral"},
 });
 
+constexpr std::string_view kGemma1 =
+    "its MLP is a GeGLU with tanh's approximation, and Megatron-LM's arguments know --swiglu and --quick-geglu alone";
+constexpr std::string_view kGemma2 =
+    "it caps the scores of attention and the logits, and norms what attention and MLP give once more; Megatron-Core's "
+    "GPTModel does neither";
+constexpr std::string_view kGemma3 =
+    "it norms what attention and MLP give once more, and layers with a window have a rotary base of their own; "
+    "Megatron-Core's GPTModel has neither";
+
 constexpr auto kRefusals = std::to_array<Refusal>({
     {"hunyuan_v1_moe",
      "it norms q and k after the rotation, Megatron-Core before it, and norms with weights do not commute"},
     {"phimoe",
      "its sparsemixer routing, the bias of its head and its LayerNorms have no place in Megatron-Core's GPTModel"},
+    {"afmoe",
+     "it norms what attention and MLP give once more and gates attention by a projection of its own, and "
+     "Megatron-Core's TransformerLayer does neither"},
+    {"longcat_flash",
+     "each of its layers has two attentions and two dense MLPs with experts beside them, of which some are none; "
+     "Megatron-Core's TransformerLayer has one of each"},
+    {"granitemoehybrid",
+     "its layers are a mixer and experts behind it, whose results residual_multiplier scales; a layer of "
+     "Megatron-Core's "
+     "HybridModel is one mixer, and has no such factor"},
+    {"gemma", kGemma1},
+    {"gemma2", kGemma2},
+    {"gemma3_text", kGemma3},
+    {"gemma3", kGemma3},
 });
 
 }  // namespace

@@ -2,7 +2,7 @@
 import pathlib
 import shutil
 
-from case import Case, Run, read_tensors, write_safetensors
+from case import Case, Run, config_changed, read_tensors, write_safetensors
 
 FC1 = "decoder.layers.0.mlp.linear_fc1.weight"
 TO_HUB = "convert SRC OUT --to hf"
@@ -84,7 +84,21 @@ def q_bias(source: pathlib.Path) -> None:
     write_safetensors(source / "model.safetensors", tensors)
 
 
+def gemma(model_type: str, says: str, **fields: object) -> Case:
+    """Keys of Gemma are Llama's; what it computes is not what Megatron-Core does."""
+    return Case("whole/llama3", "hf", [
+        *(Run(f"convert SRC OUT --to {to}", 4, says=rf"models of type '{model_type}' are not converted: .*{says}.*\[no-map\]")
+          for to in ("megatron", "torchtitan", "hf")),
+        Run("inspect SRC", 0, says=says, never_says="loads in +(Megatron|transformers)"),
+        Run("verify SRC SRC"),
+        Run("digest SRC"),
+    ], change=config_changed(model_type=model_type, **fields), note=model_type)
+
+
 CASES = [
+    gemma("gemma", "GeGLU", hidden_act="gelu_pytorch_tanh"),
+    gemma("gemma2", "caps the scores of attention", attn_logit_softcapping=50.0, final_logit_softcapping=30.0),
+    gemma("gemma3_text", "a rotary base of their own", rope_local_base_freq=10000.0),
     *dense("llama3", 6, 7),
     *dense("mistral", 4, 7),
     *dense("qwen2", 4, 9),

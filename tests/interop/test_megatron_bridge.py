@@ -27,7 +27,7 @@ DROPPED = ["model.layers.3.embed_tokens.weight", "model.layers.3.shared_head.hea
 
 # No bridge is registered for the architecture.
 NO_BRIDGE = {
-    "mixtral", "mixtral_window", "qwen2_moe", "deepseek_v32", "dots1", "solar_open", "llama4_text", "granitemoe",
+    "mixtral", "mixtral_window", "qwen2_moe", "deepseek_v32", "dots1", "solar_open", "llama4_text", "granitemoe", "granitemoeshared",
     "llama4",
 }  # fmt: skip
 # Fields that its bridges read of published configurations, and that transformers' classes no longer have.

@@ -180,6 +180,11 @@ FAMILIES = {
         "granitemoe",
         {"intermediate_size": 48, "num_local_experts": 8, "num_experts_per_tok": 3, "attention_multiplier": 0.25},
     ),
+    "granitemoeshared": Family(
+        "granitemoeshared",
+        {"intermediate_size": 48, "num_local_experts": 8, "num_experts_per_tok": 3, "attention_multiplier": 0.25,
+         "shared_intermediate_size": 56},
+    ),
     "olmoe": Family(
         "olmoe", {"intermediate_size": 48, "num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": False},
         wide_norms=True,

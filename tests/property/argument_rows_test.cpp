@@ -229,6 +229,7 @@ std::vector<Fields> variants(const Family& family) {
            {"swiglu_limit", {"7.0"}},
            {"norm_topk_prob", {"false"}},
            {"shared_expert_intermediate_size", {"40", "96"}},
+           {"shared_intermediate_size", {"40", "96"}},
            {"n_shared_experts", {"2", "3"}},
            {"moe_num_shared_experts", {"0", "2"}},
            {"use_qk_norm", {"false", "true"}},
@@ -263,6 +264,7 @@ Fields spelled(const Family& family, Fields fields) {
     fields.try_emplace("n_shared_experts", "1");
     fields.try_emplace("moe_num_shared_experts", "1");
     fields.try_emplace("shared_expert_intermediate_size", "56");
+    fields.try_emplace("shared_intermediate_size", "56");
   }
   for (const std::span<const ArgRow> rows : family.args)
     for (const ArgRow& row : rows)

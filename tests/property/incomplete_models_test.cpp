@@ -27,6 +27,7 @@ using Tensors = std::vector<MemoryTensor>;
 using Shape = std::vector<i64>;
 
 // No two sizes are equal, so that nothing fits where it does not belong.
+constexpr i64 kSharedWidth = 18;
 constexpr i64 kHidden = 24, kHeads = 4, kKvHeads = 2, kHead = 10, kWords = 50, kDenseWidth = 22, kWidth = 14;
 constexpr i64 kNumExperts = 3, kQ = kHeads * kHead, kKv = kKvHeads * kHead;
 constexpr i64 kNope = 12, kRope = 8, kValue = 16, kKvRank = 17, kQRank = 18;
@@ -252,6 +253,12 @@ std::vector<Written> all_families() {
        usual + Lines{{"block_sparse_moe.router.layer.weight", {kNumExperts, kHidden}, In::Experts},
                      {"block_sparse_moe.input_linear.weight", {kNumExperts, 2 * kWidth, kHidden}, In::Experts},
                      {"block_sparse_moe.output_linear.weight", {kNumExperts, kHidden, kWidth}, In::Experts}}},
+      {"granitemoeshared", plain_width + R"(, "shared_intermediate_size": 18)",
+       usual + Lines{{"block_sparse_moe.router.layer.weight", {kNumExperts, kHidden}, In::Experts},
+                     {"block_sparse_moe.input_linear.weight", {kNumExperts, 2 * kWidth, kHidden}, In::Experts},
+                     {"block_sparse_moe.output_linear.weight", {kNumExperts, kHidden, kWidth}, In::Experts},
+                     {"shared_mlp.input_linear.weight", {2 * kSharedWidth, kHidden}, In::Experts},
+                     {"shared_mlp.output_linear.weight", {kHidden, kSharedWidth}, In::Experts}}},
       {"qwen3_next", kDeltaFields,
        kNorms + kFullAttention + kRouter + kEach + kOneShared +
            Lines{{"linear_attn.in_proj_qkvz.weight", {kDeltaQkv + kDeltaWide, kHidden}, In::Delta},
