@@ -1,17 +1,31 @@
 """What a case says of the program, and small tools to make a case's neighbours. Python's standard library alone.
 
-Example: the checkpoint testdata/cases/small_messages/src_mlx is refused, and the message names `switch_mlp`:
+Example: the checkpoint small_messages/src_mlx of testdata/cases.tar.xz is refused, and the message names `switch_mlp`:
 
     Case("small_messages", "src_mlx", [Run("convert SRC OUT --to megatron", 4, says=r"switch_mlp")])
 """
 import dataclasses
+import functools
 import json
+import os
 import pathlib
 import shutil
 import struct
+import tarfile
+import tempfile
 from typing import Callable
 
 REFUSED = (3, 4)
+TESTDATA = pathlib.Path(os.environ.get("GLU_CKPT_TESTDATA", pathlib.Path(__file__).resolve().parents[2] / "testdata"))
+UNPACKED = tempfile.TemporaryDirectory()
+
+
+@functools.cache
+def reported() -> pathlib.Path:
+    """Returns a folder of what testdata/cases.tar.xz holds: a folder for each fault that somebody reported."""
+    with tarfile.open(TESTDATA / "cases.tar.xz") as tar:
+        tar.extractall(UNPACKED.name)
+    return pathlib.Path(UNPACKED.name)
 
 
 @dataclasses.dataclass

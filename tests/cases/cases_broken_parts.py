@@ -3,13 +3,10 @@ command ends with the same status and slug, and names the same tensor."""
 import json
 import math
 import pathlib
-import tarfile
-import tempfile
 from typing import Callable, Iterator
 
-from case import Case, Run, both, config_changed, read_tensors, write_safetensors
+from case import TESTDATA, Case, Run, both, config_changed, read_tensors, reported, write_safetensors
 
-TESTDATA = pathlib.Path(__file__).resolve().parent.parent.parent / "testdata"
 Tensor = tuple[str, list[int], bytes]
 
 # Experts and attention, where the checkpoint has them.
@@ -73,10 +70,8 @@ def all_broken() -> Iterator[Case]:
     for path in sorted((TESTDATA / "quantized").iterdir()):
         if path.is_dir():
             yield from broken(f"quantized/{path.name}", ".", path)
-    with tempfile.TemporaryDirectory() as folder, tarfile.open(TESTDATA / "cases/quant_method_of_experts.tar.xz") as tar:
-        tar.extractall(folder)
-        for source in ("src_nvfp4", "src_mimo", "src_quark"):
-            yield from broken("quant_method_of_experts", source, pathlib.Path(folder) / source)
+    for source in ("src_nvfp4", "src_mimo", "src_quark"):
+        yield from broken("quant_method_of_experts", source, reported() / "quant_method_of_experts" / source)
 
 
 # Without a configuration, the zero points of other experts say that this one has lost its own.

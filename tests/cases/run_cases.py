@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the program on the checkpoints of testdata/cases, each rebuilt from a fault that people met.
+"""Runs the program on the checkpoints of testdata/cases.tar.xz, each rebuilt from a fault that people met.
 
 usage: run_cases.py PROGRAM [WORD...]   only the cases whose title contains one of the words
 Beside what a case says itself, of each run: a refusal leaves neither OUT nor OUT.partial, a refusal names its slug, and
@@ -13,14 +13,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from case import REFUSED, Case, Run, copy_tree, read_safetensors, read_tensors  # noqa: E402
+from case import REFUSED, TESTDATA, Case, Run, copy_tree, read_safetensors, read_tensors, reported  # noqa: E402
 
-TESTDATA = pathlib.Path(os.environ.get("GLU_CKPT_TESTDATA", HERE.parent.parent / "testdata")) / "cases"
 SLUG = re.compile(r"\[([a-z0-9]+(?:-[a-z0-9]+)*)\]\s*$", re.MULTILINE)
 
 
@@ -53,12 +51,8 @@ class Bench:
         self.paths = {"CASE": folder / "case", "SRC": folder / "case" / case.source,
                       "OUT2": folder / "out2", "OUT": folder / "out"}
         self.paths["CASE"].mkdir()
-        archive = TESTDATA / f"{case.name}.tar.xz"
-        if case.name and archive.exists():
-            with tarfile.open(archive) as tar:
-                tar.extractall(self.paths["CASE"])
-        elif case.name:
-            base = next(base for base in (TESTDATA, TESTDATA.parent) if (base / case.name).is_dir())
+        if case.name:
+            base = next(base for base in (reported(), TESTDATA) if (base / case.name).is_dir())
             shutil.copytree(base / case.name, self.paths["CASE"], dirs_exist_ok=True)
         if case.change:
             changed = folder / "case" / "changed"
