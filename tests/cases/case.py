@@ -50,7 +50,7 @@ class Run:
 class Case:
     """One input, and the commands that are run on it, in order."""
 
-    name: str  # the folder in testdata/cases; "" for an input that is made from nothing
+    name: str  # the folder in testdata/cases.tar.xz; "" for an input that is made from nothing
     source: str  # the input in that folder
     runs: list[Run]
     # Turns a copy of the input into another one; what it returns, if anything, is SRC then.
