@@ -8,6 +8,7 @@
 
 #include "arch/dense_roles.hpp"
 #include "core/parse_number.hpp"
+#include "layout/bare_codes.hpp"
 #include "layout/expert_like_names.hpp"
 
 namespace glu_ckpt {
@@ -276,13 +277,16 @@ class FlawFinder {
 
   /// Tensors that no program reads, and that say that what it reads is not the model.
   void check_unread() {
-    std::size_t factors = 0, beyond = 0;
-    const std::string *first = nullptr, *first_beyond = nullptr;
+    std::size_t factors = 0, beyond = 0, strange = 0;
+    const std::string *first = nullptr, *first_beyond = nullptr, *first_strange = nullptr;
+    const bool has_codes =
+        std::ranges::any_of(inventory_.tensors, [](const TensorRef& tensor) { return holds_codes(tensor.dtype); });
     for (const std::size_t index : model_.others) {
       if (read_.contains(index)) continue;
       const std::string& name = name_of(index);
       if (name.find(".lora_") != name.npos && factors++ == 0) first = &name;
       if (is_of_later_layer(name) && beyond++ == 0) first_beyond = &name;
+      if (!has_codes && is_strange(index) && strange++ == 0) first_strange = &name;
       if (const auto layer = layer_of_mtp(name))
         add_unread(
             ErrorCode::ModelShape, name,
@@ -297,6 +301,12 @@ class FlawFinder {
                              "load the model leave it out",
                              *first_beyond, beyond == 1 ? " is" : fmt::format(" and {} more are", beyond - 1),
                              architecture_.layers));
+    if (strange > 0)
+      add_unread(ErrorCode::UnknownTensor, *first_strange,
+                 fmt::format("'{}'{} that a {} model is not known to have: programs that load the model leave {} out",
+                             *first_strange,
+                             strange == 1 ? " is a weight" : fmt::format(" and {} more are weights", strange - 1),
+                             architecture_.model_type, strange == 1 ? "it" : "them"));
     if (factors > 0)
       add_unread(
           ErrorCode::ModelIncomplete, *first,
@@ -309,13 +319,29 @@ class FlawFinder {
     flaws_.push_back({ModelFlaw::Kind::Unread, code, tensor, std::move(text)});
   }
 
-  /// Returns whether it lies in a layer of the main stack that is not counted. MTP's may be numbered on from there.
-  bool is_of_later_layer(const std::string& name) const {
+  /// The number of the main stack's layer in which a tensor lies.
+  std::optional<i64> layer_of(const std::string& name) const {
     const std::string first = layer_prefix({"decoder", 0}), stem = first.substr(0, first.size() - 2);
-    if (!name.starts_with(stem) || (has_mtp_ && naming_.mtp_layers.empty())) return false;
+    if (!name.starts_with(stem)) return std::nullopt;
     const std::size_t end = name.find_first_not_of("0123456789", stem.size());
-    const auto layer = parse_number<i64>(std::string_view(name).substr(stem.size(), end - stem.size()));
-    return layer && end < name.size() && name[end] == '.' && *layer >= architecture_.layers;
+    if (end == name.npos || name[end] != '.') return std::nullopt;
+    return parse_number<i64>(std::string_view(name).substr(stem.size(), end - stem.size()));
+  }
+
+  /// Returns whether it lies in a layer that is not counted. MTP's may be numbered on from there.
+  bool is_of_later_layer(const std::string& name) const {
+    return !(has_mtp_ && naming_.mtp_layers.empty()) && layer_of(name) >= architecture_.layers;
+  }
+
+  /// Returns whether it is a weight of a counted layer, under the family's own names, that no row reads.
+  bool is_strange(std::size_t index) const {
+    const std::string& name = name_of(index);
+    if (&naming_ != &architecture_.family->naming || !name.ends_with(".weight") || name.find(".lora_") != name.npos ||
+        std::ranges::find(model_.misfits, index, &DenseMisfit::tensor) != model_.misfits.end() ||
+        name.find(".base_layer.") != name.npos || layer_of_mtp(name))
+      return false;
+    const auto layer = layer_of(name);
+    return layer && *layer < architecture_.layers;
   }
 
   /// The number of the main stack's layer in which a tensor of multi-token prediction lies, where that has no name of

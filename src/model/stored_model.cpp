@@ -31,9 +31,14 @@ StoredModel stored_model(const Source& source, const ModelHints& hints, const Re
   stored.says_experts = hints.num_experts.value_or(0) > 0;
   stored.architecture = model.architecture.get();
   stored.no_architecture = model.no_architecture;
-  stored.quantized = holds_codes(model.blocks);
   stored.unread_form = unread_form(model.blocks);
   stored.quant_method = read_quant_config(hints.config).method;
+  const auto is_code_matrix = [](const TensorRef& tensor) {
+    return tensor.shape.size() > 1 && holds_codes(tensor.dtype);
+  };
+  stored.quantized = holds_codes(model.blocks) ||
+                     (!stored.quant_method.empty() && std::ranges::any_of(source.inventory().tensors, is_code_matrix));
+  if (!model.misfits.empty()) stored.not_whole = "config.json contradicts the tensors";
   const auto& files = source.extra_files();
   if (const std::vector<std::string> flaws = run_flaw_texts(source, hints); !flaws.empty())
     stored.not_whole = flaws.front();
@@ -48,7 +53,6 @@ LoadsIn loads_in(const Source& source, const ModelHints& hints, const Recognitio
   for (const ExpertBlock& block : model.blocks)
     if (!block.is_optimizer_state()) stored.experts.push_back(stored_as(block));
   stored.format = to_string(source.format());
-  if (!model.misfits.empty()) stored.why_no_rest = "config.json contradicts the tensors";
   if (!model.wrapper.empty())
     stored.why_no_rest = fmt::format("all keys begin with '{}', behind which programs do not look", model.wrapper);
   const auto& files = source.extra_files();

@@ -44,6 +44,33 @@ def fp4_mlps(source: pathlib.Path) -> None:
     write_safetensors(source / "model.safetensors", tensors)
 
 
+def more_of(name: str, other: str):
+    """Returns a change that stores a tensor once more, under another name."""
+
+    def edit(tensors: dict) -> None:
+        found = next(key for key in tensors if key.endswith(name))
+        tensors[found.replace(name, other)] = tensors[found]
+
+    return tensors_changed(edit)
+
+
+def begins_with(first: bytes):
+    def change(source: pathlib.Path) -> None:
+        (source / "model.safetensors").write_bytes(first + bytes(64))
+
+    return change
+
+
+def bitsandbytes(source: pathlib.Path) -> None:
+    with_config("llama3", quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})(source)
+    tensors = read_safetensors(source / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    tensors |= {name: ("U8", [1440, 1], bytes(1440)), name + ".absmax": ("F32", [45], bytes(180)),
+                name + ".quant_map": ("F32", [16], bytes(64)),
+                name + ".quant_state.bitsandbytes__nf4": ("U8", [80], bytes(80))}
+    write_safetensors(source / "model.safetensors", tensors)
+
+
 def stays(change, note: str, *commands: str) -> Case:
     runs = [Run("inspect SRC --strict", says="loads in +transformers")]
     return Case("", "", runs + [Run(command) for command in commands], change=change, note=note)
@@ -123,6 +150,31 @@ CASES = [
            "layer_types says 'chunked_attention' of layer 1", "a word that no argument is written for"),
     *[unwarned(model(name), "layer_types says", f"layer_types of {name}")
       for name in ("deepseek_v32", "exaone_moe", "glm_moe_dsa", "gpt_oss", "qwen2", "qwen3_next", "nemotron_h")],
+    # Weights that no program reads.
+    *[Case("", "", [
+        Run("inspect SRC --strict", 3, says=rf"(?s){NOTHING}.*problem .*{word}.*leave (it|them) out"),
+        Run("convert SRC OUT --to megatron", 4, says=r"\[unknown-tensor\]"),
+        Run(COPY, says=NOTHING),
+    ], change=change, note=note) for change, word, note in [
+        (with_config("qwen3", model_type="llama"), r"layers\.0\.self_attn\.k_norm", "Qwen3 called Llama"),
+        (both(model("mistral"), more_of("layers.1.mlp.up_proj.weight", "layers.1.mlp.router.weight")),
+         r"layers\.1\.mlp\.router", "a weight of another model"),
+        (both(model("hy_v3"), more_of("layers.1.input_layernorm.weight", "layers.1.self_attn.out_norm.weight")),
+         r"layers\.1\.self_attn\.out_norm", "a norm of another model")]],
+    stays(both(model("llama3"), more_of("layers.1.input_layernorm.weight", "layers.1.self_attn.rotary_emb.inv_freq")),
+          "a table of rotary frequencies", "convert SRC OUT --to megatron"),
+    stays(both(model("llama3"), more_of("model.norm.weight", "value_head.weight")), "a head beside the layers", COPY),
+    # What is copied is judged as what is read.
+    Case("", "", [
+        Run("inspect SRC --strict", 3, says=rf"{NOTHING}config.json contradicts the tensors"),
+        Run(COPY, says=rf"{NOTHING}config.json contradicts the tensors"),
+    ], change=with_config("llama3", intermediate_size=61), note="a copy of what config.json contradicts"),
+    Case("", "", [Run(command, says=r"loads in +transformers, versions that have 'llama' and its quantization, 'bitsandbytes'")
+                  for command in ("inspect SRC", COPY)], change=bitsandbytes, note="bitsandbytes"),
+    *[Case("", "", [Run("inspect SRC", 3, says=rf"no safetensors file: it is {says}.*\[header-too-large\]")],
+           change=both(model("llama3"), begins_with(first)), note=f"{says} in place of the file")
+      for first, says in [(b"GGUF\3\0\0\0", "a GGUF file"), (b"PK\3\4\x14\0\x08\x08", "a zip archive"),
+                          (b"\x1f\x8b\x08\0\1\2\3\4", "a file that gzip packed")]],
     # Two spellings of the rotary embedding.
     warned(with_config("llama3", rope_parameters=LLAMA_ROPE | {"rope_theta": 10000.0}),
            r"rope_parameters\.rope_theta 10000\.0 and rope_theta 500000\.0", "two bases"),
