@@ -48,8 +48,8 @@ struct ConvertOptions {
   std::optional<std::string> target;
   /// Absent: the one that the output's extension names, else the source's.
   std::optional<Format> format;
-  /// Bytes of tensor data per shard; a larger tensor gets a shard of its own.
-  i64 max_shard_bytes = 5'000'000'000;
+  /// As in PlanOptions.
+  i64 max_shard_bytes = 0;
   ProofMode proof = ProofMode::Digest;
   Reflink reflink = Reflink::Auto;
   /// ProofMode::Forward runs the experts so.

@@ -138,6 +138,9 @@ struct DoneRange {
 struct ExecuteOptions {
   /// Worker threads; a backend may want more. Each owns two buffers.
   int jobs = 1;
+  /// Some writes wait for a device, so a backend may have threads that only wait. On a filesystem in memory they would
+  /// take the processors from those that write.
+  bool writes_wait = true;
   /// Bytes of all buffers together.
   i64 memory_bytes = i64{1} << 30;
   /// Called with the bytes finished since the last call, from any worker thread.

@@ -100,8 +100,8 @@ struct FormerModel {
 struct PlanOptions {
   TargetAnswers to;
   FormerModel former;
-  /// Bytes of tensor data per shard; a larger tensor gets a shard of its own.
-  i64 max_shard_bytes = 5'000'000'000;
+  /// Bytes of tensor data per shard; a larger tensor gets a shard of its own. 0: usual_shard_bytes() of the output.
+  i64 max_shard_bytes = 0;
   /// Plan even where source and target layout are the same.
   bool force = false;
   /// The output is of another format than the source, so that a plan which moves nothing is one, too.

@@ -235,7 +235,8 @@ OptionGroup destination(const std::string& program) {
                  "refuse"),
           option("--optimizer WHAT", "the optimizer's tensors",
                  choice<bool>(FIELD(from.drop_optimizer), {{"keep", false}, {"drop", true}}), "keep"),
-          option("--max-shard-size SIZE", "tensor bytes per shard", size(FIELD(convert.max_shard_bytes), 1), "5GB"),
+          option("--max-shard-size SIZE", "tensor bytes per shard", size(FIELD(convert.max_shard_bytes), 1),
+                 "5GB, or a sixteenth of DST but 1GB at least"),
       }};
 }
 

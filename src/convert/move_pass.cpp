@@ -215,6 +215,7 @@ Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, co
   const i64 left = plan.bytes - total_bytes(earlier) - clones.bytes();
   Stage stage(conversion.run, "converting", std::max<i64>(0, left));
   ExecuteOptions execution = stage.execute_options();
+  execution.writes_wait = !staging.sink().is_in_memory();
   execution.output_leaves = &expected.output_leaves();
   if (conversion.options.proof != ProofMode::None) execution.source_leaves = &expected.source_leaves();
   execution.count_nans_of = decoded_outputs(conversion);

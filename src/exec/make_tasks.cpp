@@ -1,6 +1,8 @@
 #include "exec/make_tasks.hpp"
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "exec/clone_plan.hpp"
 #include "exec/move_parts.hpp"
@@ -85,7 +87,8 @@ class Cutter {
 WorkerPlan plan_workers(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
   const i64 wanted = 2 * std::max<i64>(1, longest_task(plan, backend));
   WorkerPlan planned;
-  planned.workers = static_cast<int>(std::clamp<i64>(options.memory_bytes / wanted, 1, backend.workers(options.jobs)));
+  const int threads = options.writes_wait ? backend.workers(options.jobs) : backend.computing(options.jobs);
+  planned.workers = static_cast<int>(std::clamp<i64>(options.memory_bytes / wanted, 1, threads));
   planned.buffer_bytes = backend.buffer_bytes(planned.workers, options.memory_bytes);
   return planned;
 }
@@ -117,9 +120,31 @@ std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffe
   return tasks;
 }
 
+std::vector<Task> spread_over_files(const std::vector<Task>& tasks, const Plan& plan, int files_at_once) {
+  const auto file_of = [&](std::size_t task) { return plan.outputs[tasks[task].tensor].shard; };
+  std::size_t next = 0;
+  const auto next_file = [&] {
+    const std::size_t begin = next;
+    while (next < tasks.size() && file_of(next) == file_of(begin)) ++next;
+    return std::pair(begin, next);
+  };
+  std::vector<std::pair<std::size_t, std::size_t>> open;
+  while (std::ssize(open) < files_at_once && next < tasks.size()) open.push_back(next_file());
+  std::vector<Task> spread;
+  spread.reserve(tasks.size());
+  while (!open.empty()) {
+    for (auto& [task, end] : open) {
+      spread.push_back(tasks[task++]);
+      if (task == end && next < tasks.size()) std::tie(task, end) = next_file();
+    }
+    std::erase_if(open, [](const auto& range) { return range.first == range.second; });
+  }
+  return spread;
+}
+
 TaskPlan plan_tasks(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
   const WorkerPlan workers = plan_workers(plan, backend, options);
-  return {workers, make_tasks(plan, backend, workers.buffer_bytes, options)};
+  return {workers, spread_over_files(make_tasks(plan, backend, workers.buffer_bytes, options), plan, workers.workers)};
 }
 
 }  // namespace glu_ckpt

@@ -39,13 +39,19 @@ std::vector<Task> cut_tasks(const Plan& plan, std::size_t tensor, std::span<cons
 /// are cut into long tasks, others as cut_tasks() does.
 std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffer_bytes, const ExecuteOptions& options);
 
+/// Reorders tasks that are in the order of the outputs: their files take turns, `files_at_once` at a time, and within a
+/// file the order stays. A write through the page cache locks its file, so sixteen threads that write to one file are
+/// slower than one (2.4 against 3.0 GB/s on a tmpfs), and to sixteen files ten times faster.
+std::vector<Task> spread_over_files(const std::vector<Task>& tasks, const Plan& plan, int files_at_once);
+
 /// A plan cut for the workers that will take its tasks.
 struct TaskPlan {
   WorkerPlan workers;
   std::vector<Task> tasks;
 };
 
-/// The tasks that execute() makes of a plan. A process that shares the work with others gives its tasks to all of them.
+/// The tasks that execute() makes of a plan, spread over as many files as there are workers. A process that shares the
+/// work with others gives its tasks to all of them.
 TaskPlan plan_tasks(const Plan& plan, const Backend& backend, const ExecuteOptions& options);
 
 /// Returns those of the ranges that an earlier run wrote through `sink` whose bytes still hash to their sums. The sink

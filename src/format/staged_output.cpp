@@ -16,6 +16,7 @@
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"
+#include "io/filesystem.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
@@ -78,6 +79,7 @@ StagedOutput::StagedOutput(const OutputOptions& options, const std::vector<Outpu
       single_file_(names_single_file(options.path)),
       format_(make_output_format(options_, tensors_)),
       staged_(options.path, options.overwrite, staged_mode(options.mode), options.fingerprint, options.rank),
+      in_memory_(filesystem_of(staged_.path()).is_in_memory()),
       spool_(staged_.path()),
       hash_memory_(kHashMemoryBytes),
       planned_(format_->files()),
@@ -182,7 +184,8 @@ void StagedOutput::open_file(const TensorFile& file) {
   // Resume without an earlier run is a new output.
   const bool is_new = options_.mode == OutputMode::Resume && !staged_.resumed();
   // Cloned parts are not read, so the data of a file with clones have no checksum.
-  OutputFileOptions options{file.bytes, file.header_bytes, file.space, nullptr, nullptr};
+  const Space space = in_memory_ && file.space == Space::All ? Space::Never : file.space;
+  OutputFileOptions options{file.bytes, file.header_bytes, space, nullptr, nullptr};
   if (file.space == Space::AsWritten)
     options.spool = &spool_;
   else

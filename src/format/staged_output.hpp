@@ -34,6 +34,8 @@ class StagedOutput final : public DurableSink {
   Journal& journal();
   /// Returns whether an earlier run's files and journal were taken over.
   bool resumed() const { return staged_.resumed(); }
+  /// Returns true where no write waits for a device.
+  bool is_in_memory() const { return in_memory_; }
   /// Leaves the staging directory in place for a later run to resume, as is done without it where an earlier run's was
   /// taken over.
   void keep() { staged_.keep(); }
@@ -91,6 +93,7 @@ class StagedOutput final : public DurableSink {
   std::unique_ptr<OutputFormat> format_;
   StagedDir staged_;
   /// Holds pages of files between whose parts others are cloned.
+  bool in_memory_;
   PageSpool spool_;
   HashMemory hash_memory_;
   /// The result of format_->files(), and the files themselves. A file and a checksum cannot move, hence deques.

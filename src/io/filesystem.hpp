@@ -10,6 +10,9 @@
 namespace glu_ckpt {
 
 struct FilesystemInfo {
+  /// Returns true where no write ever waits for a device.
+  bool is_in_memory() const { return type == "tmpfs"; }
+
   /// "ext4", "xfs", ...; the magic number in hexadecimal where it is not known.
   std::string type;
   /// The bytes that are free for this user.

@@ -19,9 +19,10 @@
 
 namespace glu_ckpt {
 
-/// A file's space is reserved as a whole when the file is made, or part by part as it is written. The second is
-/// for files into which parts are cloned: a reserved block that a clone then replaces has to be free all the same.
-enum class Space { All, AsWritten };
+/// A file's space is reserved as a whole when the file is made, or part by part as it is written, or not at all. The
+/// second is for files into which parts are cloned: a reserved block that a clone then replaces has to be free all the
+/// same. The third is for filesystems in memory, where reserving takes as long as writing.
+enum class Space { All, AsWritten, Never };
 
 /// Everything about an output file but its name and how it is opened.
 struct OutputFileOptions {

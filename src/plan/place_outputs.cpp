@@ -122,9 +122,17 @@ void add_score(const Move& move, i64 src_at, i64 dst_at, PhaseScores& scores) {
 
 }  // namespace
 
+i64 usual_shard_bytes(i64 output_bytes) {
+  constexpr i64 kGigabyte = 1'000'000'000, kFiles = 16;
+  return output_bytes <= 5 * kGigabyte ? 5 * kGigabyte : std::clamp(output_bytes / kFiles, kGigabyte, 5 * kGigabyte);
+}
+
 void place_outputs(std::vector<DraftOutput> drafts, i64 max_shard_bytes, const Inventory& inventory, Plan& plan) {
   std::vector<DraftPlace> places = places_of(drafts, inventory);
-  plan.num_shards = assign_shards(drafts, max_shard_bytes, inventory, places);
+  i64 output_bytes = 0;
+  for (const DraftOutput& draft : drafts) output_bytes += draft.bytes;
+  const i64 shard_bytes = max_shard_bytes > 0 ? max_shard_bytes : usual_shard_bytes(output_bytes);
+  plan.num_shards = assign_shards(drafts, shard_bytes, inventory, places);
   std::ranges::sort(places, {}, [&](const DraftPlace& place) {
     return std::tie(place.shard, place.dtype_rank, place.origin, drafts[place.draft].name);
   });

@@ -8,14 +8,19 @@
 
 namespace glu_ckpt {
 
+/// Returns the bytes of a shard where the user names none: 5 GB, and of 5 to 80 GB a sixteenth but 1 GB at least, as
+/// writes scale with the number of files.
+i64 usual_shard_bytes(i64 output_bytes);
+
 /// Fills plan.outputs, moves, first_move, num_shards and bytes.
 ///
 /// Outputs stay in the source's order, and a shard ends where a file of the source ends if the next one would not fit
 /// whole: then tensors lie at the same distances from each other as in the source, so that of a shard with one file's
 /// tensors every page can be one of the source's, once its data section begins where choose_data_phases() says. Where
 /// the inventory is not dense there is no such order, and it is the natural one of names, so that a layer stays
-/// together. No shard holds more than `max_shard_bytes` unless it is of one tensor. Within a shard a dtype of a higher
-/// rank comes first, as the reference writer has it, so that every tensor is aligned to its elements.
+/// together. No shard holds more than `max_shard_bytes`, or usual_shard_bytes() where those are 0, unless it is of one
+/// tensor. Within a shard a dtype of a higher rank comes first, as the reference writer has it, so that every tensor is
+/// aligned to its elements.
 void place_outputs(std::vector<DraftOutput> drafts, i64 max_shard_bytes, const Inventory& inventory, Plan& plan);
 
 /// Returns for each shard the phase at which the most bytes can be shared in runs that are worth it (CloneLimits{}); of

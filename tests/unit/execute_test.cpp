@@ -112,6 +112,39 @@ TEST(Execute, ReportsEveryByteOnce) {
 }
 
 /// The same bytes, whatever the number of workers and the memory.
+TEST(Execute, FilesTakeTurns) {
+  Plan plan;
+  for (const u32 shard : {0, 0, 1, 2, 2, 2, 3}) {
+    plan.outputs.emplace_back();
+    plan.outputs.back().shard = shard;
+  }
+  std::vector<Task> tasks;
+  for (std::size_t t = 0; t < plan.outputs.size(); ++t)
+    for (i64 begin = 0; begin < (t == 2 ? 30 : 20); begin += 10) tasks.push_back({t, begin, begin + 10});
+  const auto order = [&](int files_at_once) {
+    std::string text;
+    for (const Task& task : spread_over_files(tasks, plan, files_at_once))
+      text += fmt::format("{}{} ", task.tensor, static_cast<char>('a' + task.begin / 10));
+    return text;
+  };
+  EXPECT_EQ(order(1), "0a 0b 1a 1b 2a 2b 2c 3a 3b 4a 4b 5a 5b 6a 6b ");
+  EXPECT_EQ(order(2), "0a 2a 0b 2b 1a 2c 1b 3a 6a 3b 6b 4a 4b 5a 5b ");
+  EXPECT_EQ(order(9), "0a 2a 3a 6a 0b 2b 3b 6b 1a 2c 4a 1b 4b 5a 5b ");
+  EXPECT_TRUE(spread_over_files({}, plan, 4).empty());
+}
+
+TEST(Execute, ThreadsThatOnlyWaitAreLeftOutWhereNoWriteWaits) {
+  const ModelSpec model = model_of(64, 96);
+  const MemorySource source = make_source(model, kContiguous);
+  const Plan plan = make_plan(source.inventory(), recognize_source(source), options_for(model, kPacked));
+  const auto backend = make_backend("cpu");
+  ExecuteOptions options;
+  options.jobs = 8;
+  EXPECT_EQ(plan_workers(plan, *backend, options).workers, 12);
+  options.writes_wait = false;
+  EXPECT_EQ(plan_workers(plan, *backend, options).workers, 8);
+}
+
 TEST(Execute, IsDeterministic) {
   const ModelSpec model = model_of(33, 12);
   const MemorySource source = make_source(model, kContiguous);

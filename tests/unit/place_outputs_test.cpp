@@ -92,6 +92,18 @@ TEST(PlaceOutputs, AShardEndsWithAFileWhereTheNextWouldNotFit) {
   EXPECT_EQ(text_of(sources.place(20)), "a0 a1 | a2 | b0 b1 | b2 | c0 c1 | c2 | d0 d1 | d2 e");
 }
 
+TEST(PlaceOutputs, AnOutputOfMoreThanAShardHasFilesEnoughToWriteThemSideBySide) {
+  constexpr i64 kGigabyte = 1'000'000'000;
+  for (const auto& [output, shard] : {std::pair(i64{0}, 5 * kGigabyte),
+                                      {5 * kGigabyte, 5 * kGigabyte},
+                                      {5 * kGigabyte + 1, kGigabyte},
+                                      {16 * kGigabyte, kGigabyte},
+                                      {32 * kGigabyte, 2 * kGigabyte},
+                                      {80 * kGigabyte, 5 * kGigabyte},
+                                      {1'300 * kGigabyte, 5 * kGigabyte}})
+    EXPECT_EQ(usual_shard_bytes(output), shard) << output;
+}
+
 TEST(PlaceOutputs, WithoutPlacesTheOrderIsThatOfNames) {
   Sources sources;
   for (const char* name : {"layers.10.b", "layers.2.a", "layers.10.a", "embed"}) {
