@@ -61,6 +61,16 @@ LLAMA = {
     "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                      "original_max_position_embeddings": 8192},
 }
+NEMOTRON_3_SUPER = {
+    "model_type": "nemotron_h", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 2,
+    "hybrid_override_pattern": "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME",
+    "num_hidden_layers": 88, "head_dim": 128, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8,
+    "ssm_state_size": 128, "conv_kernel": 4, "n_routed_experts": 512, "n_shared_experts": 1, "num_experts_per_tok": 22,
+    "moe_latent_size": 1024, "moe_intermediate_size": 2688, "moe_shared_expert_intermediate_size": 5376,
+    "intermediate_size": 2688, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 5.0, "norm_topk_prob": True,
+    "mlp_hidden_act": "relu2", "num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E",
+    "layer_norm_epsilon": 1e-05, "vocab_size": 131072, "max_position_embeddings": 262144,
+}
 GLM = {
     "model_type": "glm4_moe", "hidden_size": 5120, "num_hidden_layers": 92, "num_attention_heads": 96,
     "num_key_value_heads": 8, "head_dim": 128, "n_routed_experts": 160, "n_shared_experts": 1,
@@ -220,7 +230,66 @@ def qwen_mtp(config):
         yield f"mtp.{name}.weight", [hidden]
 
 
+def mamba(config, prefix):
+    hidden, heads = config["hidden_size"], config["mamba_num_heads"]
+    inner, states = heads * config["mamba_head_dim"], config["n_groups"] * config["ssm_state_size"]
+    yield f"{prefix}.in_proj.weight", [2 * inner + 2 * states + heads, hidden]
+    yield f"{prefix}.conv1d.weight", [inner + 2 * states, 1, config["conv_kernel"]]
+    yield f"{prefix}.conv1d.bias", [inner + 2 * states]
+    for name in ("A_log", "D", "dt_bias"):
+        yield f"{prefix}.{name}", [heads]
+    yield f"{prefix}.norm.weight", [inner]
+    yield f"{prefix}.out_proj.weight", [hidden, inner]
+
+
+def ungated(prefix, width, hidden):
+    yield f"{prefix}.up_proj.weight", [width, hidden]
+    yield f"{prefix}.down_proj.weight", [hidden, width]
+
+
+def latent_experts(config, prefix):
+    count, hidden, latent = config["n_routed_experts"], config["hidden_size"], config["moe_latent_size"]
+    yield f"{prefix}.gate.weight", [count, hidden]
+    yield f"{prefix}.gate.e_score_correction_bias", [count], "F32"
+    yield f"{prefix}.fc1_latent_proj.weight", [latent, hidden]
+    yield f"{prefix}.fc2_latent_proj.weight", [hidden, latent]
+    for expert in range(count):
+        yield from ungated(f"{prefix}.experts.{expert}", config["moe_intermediate_size"], latent)
+    yield from ungated(f"{prefix}.shared_experts", config["moe_shared_expert_intermediate_size"], hidden)
+
+
+def mixer(config, prefix, letter):
+    hidden, head = config["hidden_size"], config["head_dim"]
+    yield f"{prefix}.norm.weight", [hidden]
+    prefix += ".mixer"
+    if letter == "*":
+        for name, heads in (("q", "num_attention_heads"), ("k", "num_key_value_heads"), ("v", "num_key_value_heads")):
+            yield f"{prefix}.{name}_proj.weight", [config[heads] * head, hidden]
+        yield f"{prefix}.o_proj.weight", [hidden, config["num_attention_heads"] * head]
+    else:
+        yield from (mamba if letter == "M" else latent_experts)(config, prefix)
+
+
+def hybrid(config):
+    """As Nemotron 3 is published, with one step of MTP."""
+    hidden, vocabulary = config["hidden_size"], config["vocab_size"]
+    yield "backbone.embeddings.weight", [vocabulary, hidden]
+    for number, letter in enumerate(config["hybrid_override_pattern"]):
+        yield from mixer(config, f"backbone.layers.{number}", letter)
+    letters = config["mtp_hybrid_override_pattern"]
+    for name, extents in (("enorm", [hidden]), ("hnorm", [hidden]), ("eh_proj", [hidden, 2 * hidden])):
+        yield f"mtp.layers.0.{name}.weight", extents
+    for number, letter in enumerate(letters):
+        yield from mixer(config, f"mtp.layers.{number}", letter)
+    yield f"mtp.layers.{len(letters) - 1}.final_layernorm.weight", [hidden]
+    yield "backbone.norm_f.weight", [hidden]
+    yield "lm_head.weight", [vocabulary, hidden]
+
+
 def model(config):
+    if config["model_type"] == "nemotron_h":
+        yield from hybrid(config)
+        return
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
     yield "model.embed_tokens.weight", [vocabulary, hidden]
     for number in range(config["num_hidden_layers"]):
@@ -283,6 +352,7 @@ MODELS = {
     "deepseek-v3-fp8": DEEPSEEK | FP8, "qwen3-235b-a22b": QWEN3, "deepseek-v3": DEEPSEEK, "kimi-k2": KIMI,
     "glm-4.6": GLM, "gpt-oss-120b": GPT_OSS, "qwen3-next-80b": QWEN3_NEXT, "deepseek-v3.2-fp8": DEEPSEEK_V32 | FP8,
     "glm-5.2": GLM_5, "kimi-k2.5-int4": KIMI_K25, "llama-3.1-405b": LLAMA,
+    "nemotron-3-super": NEMOTRON_3_SUPER,
 }
 
 

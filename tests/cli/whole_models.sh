@@ -327,6 +327,7 @@ full_size_plans() {
     [qwen3-next-80b]=$((36 * 21 + 12 * 12 + 16 + 3)) [deepseek-v3-fp8]=$((3 * 11 + 58 * 15 + 19 + 3))
     [deepseek-v3.2-fp8]=$((3 * 16 + 58 * 20 + 24 + 3)) [glm-5.2]=$((3 * 11 + 75 * 15 + 21 * 5 + 24 + 3))
     [kimi-k2.5-int4]=$((11 + 60 * 15 + 3 + 28)) [llama-3.1-405b]=$((126 * 6 + 3))
+    [nemotron-3-super]=$((40 * 17 + 40 * 9 + 8 * 3 + 4 + 3 + 9 + 3))
   )
   # A sanitizer knows nothing of memory and time; two models have most of what there is.
   local -a models=("${!tensors[@]}")
