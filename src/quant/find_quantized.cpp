@@ -101,6 +101,20 @@ class Finder : private PartFinder {
     return shape;
   }
 
+  /// Says that the scales are those of a format that is known by their names alone; empty where they are not.
+  std::string words_of_foreign_scales(std::size_t number, const WeightName& name,
+                                      const std::vector<std::string>& scales) const {
+    const auto is_there = [&](const std::string& one) { return number_of(one).has_value(); };
+    if (std::ranges::any_of(scales, is_there)) return {};
+    for (const QuantFormat* format : quant_formats())
+      for (const std::string_view word : format->foreign_scales)
+        for (const std::string& base : {name.base, at(number).name})
+          if (const std::string found = fmt::format("{}.{}", base, word); is_there(found))
+            return fmt::format("{} {}, with scales in '{}', as {} stores them: --decode has no rule for them",
+                               dtype_name(at(number).dtype), shape_text(at(number).shape), found, format->name);
+    return {};
+  }
+
   void add_codes(std::size_t number, const WeightName& name, TensorKind kind) {
     const TensorRef& tensor = at(number);
     const bool in_words = tensor.dtype == Dtype::I32;
@@ -112,6 +126,8 @@ class Finder : private PartFinder {
     if (tensor.shape.size() < 2) fail_axes(number);
     const auto [of, scales] = choose_form(number, name, kind);
     const auto& [format, form] = of;
+    if (const std::string why = words_of_foreign_scales(number, name, scales); !why.empty())
+      return cannot_decode(number, ErrorCode::NotSupported, why);
     require_meant(tensor, *format);
     if (kind == TensorKind::PackedWeight && in_words && config_->bits_differ)
       cannot_decode(

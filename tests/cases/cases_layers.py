@@ -71,6 +71,19 @@ def bitsandbytes(source: pathlib.Path) -> None:
     write_safetensors(source / "model.safetensors", tensors)
 
 
+def int8(scales: str, **fields):
+    """Returns a change that gives a Mistral's linear layers codes in I8, with scales of this name beside them."""
+
+    def edit(tensors: dict) -> None:
+        for name, (_, shape, data) in list(tensors.items()):
+            if "_proj.weight" in name:
+                tensors[name] = ("I8", shape, data[: len(data) // 2])
+                tensors[name.replace("weight", scales)] = ("F32", shape[:1], b"\0\0\x80\x3c" * shape[0])
+                tensors[name + "_format"] = ("U8", [], b"\0")
+
+    return both(with_config("mistral", quantization_config=fields), tensors_changed(edit))
+
+
 def stays(change, note: str, *commands: str) -> Case:
     runs = [Run("inspect SRC --strict", says="loads in +transformers")]
     return Case("", "", runs + [Run(command) for command in commands], change=change, note=note)
@@ -171,6 +184,14 @@ CASES = [
     ], change=with_config("llama3", intermediate_size=61), note="a copy of what config.json contradicts"),
     Case("", "", [Run(command, says=r"loads in +transformers, versions that have 'llama' and its quantization, 'bitsandbytes'")
                   for command in ("inspect SRC", COPY)], change=bitsandbytes, note="bitsandbytes"),
+    Case("", "", [
+        Run("inspect SRC", says=r"its quantization, 'bitsandbytes'", never_says="without scales|download complete"),
+        Run("convert SRC OUT --decode bf16", 3,
+            says=r"with scales in 'model\.layers\.0\..*\.SCB', as bitsandbytes stores them.*\[not-supported\]"),
+        Run("convert SRC OUT --to megatron", REFUSED), Run("verify SRC SRC"), Run("digest SRC"),
+    ], change=int8("SCB", quant_method="bitsandbytes", load_in_8bit=True), note="LLM.int8()"),
+    Case("", "", [Run("convert SRC OUT --decode bf16", 3, says=r"codes without scales.*\[scale-missing\]")],
+         change=int8("SCALES", quant_method="bitsandbytes", load_in_8bit=True), note="LLM.int8() without its scales"),
     *[Case("", "", [Run("inspect SRC", 3, says=rf"no safetensors file: it is {says}.*\[header-too-large\]")],
            change=both(model("llama3"), begins_with(first)), note=f"{says} in place of the file")
       for first, says in [(b"GGUF\3\0\0\0", "a GGUF file"), (b"PK\3\4\x14\0\x08\x08", "a zip archive"),
