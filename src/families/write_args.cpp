@@ -605,8 +605,27 @@ void write_untied(ArgsWriter& args, const ArgRow& row) {
   if (!args.model.tied) args.flag(row.argument);
 }
 
+/// transformers saves the routers of some families in F32 beside weights in BF16, and Megatron-Core keeps them in the
+/// dtype of the run.
+void warn_of_wide_routers(ArgsWriter& args, Dtype dtype) {
+  const DenseMatrix* first = nullptr;
+  i64 routers = 0;
+  for (const DenseMatrix& matrix : args.recognized.dense) {
+    if (matrix.role != DenseRole::Router || matrix.stored_dtype != Dtype::F32) continue;
+    if (matrix.matrix.kind != TensorKind::Weight) continue;
+    if (first == nullptr) first = &matrix;
+    ++routers;
+  }
+  if (first == nullptr) return;
+  args.warn(
+      "{} routers, the first of layer {}, are F32, and a run with --{} rounds them when it loads them; the "
+      "checkpoint keeps them in F32",
+      routers, layer_label(*first), dtype == Dtype::BF16 ? "bf16" : "fp16");
+}
+
 void write_dtype(ArgsWriter& args, const ArgRow&) {
   const std::optional<Dtype> dtype = dtype_of_weights(args);
+  if (dtype == Dtype::BF16 || dtype == Dtype::F16) warn_of_wide_routers(args, *dtype);
   if (dtype == Dtype::BF16) args.flag("bf16");
   if (dtype == Dtype::F16) args.flag("fp16");
 }

@@ -81,8 +81,6 @@ std::vector<NamedObject> extra_states(const std::vector<OutputTensor>& tensors) 
     if (module.empty()) continue;
     if (module.find(".experts.experts.") == module.npos) {
       names.insert(module + "._extra_state/shard_0_1");
-      if (module.ends_with(".self_attention.linear_proj"))
-        names.insert(module.substr(0, module.rfind('.')) + ".core_attention._extra_state/shard_0_1");
       continue;
     }
     const i64 experts = tensor.shape.empty() ? 0 : tensor.shape.front();

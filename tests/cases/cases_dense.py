@@ -1,4 +1,4 @@
-"""The order of gate and up in the FC1s of dense models."""
+"""Dense models: the order of gate and up in their FC1s, torchtitan, Gemma; and routers that are wider than weights."""
 import pathlib
 import shutil
 
@@ -95,7 +95,24 @@ def gemma(model_type: str, says: str, **fields: object) -> Case:
     ], change=config_changed(model_type=model_type, **fields), note=model_type)
 
 
+def wide_routers(source: pathlib.Path) -> None:
+    """As transformers saves some families: BF16 weights, F32 routers."""
+    tensors = read_tensors(source)
+    for name, (dtype, shape, data) in tensors.items():
+        if name.endswith("mlp.gate.weight"):
+            assert dtype == "BF16"
+            tensors[name] = ("F32", shape, b"".join(b"\0\0" + data[i : i + 2] for i in range(0, len(data), 2)))
+    write_safetensors(source / "model.safetensors", tensors)
+
+
 CASES = [
+    Case("whole/qwen3_moe", "hf", [
+        Run("plan SRC OUT --to megatron", says=r"warning: 2 routers, the first of layer 0, are F32.*--bf16 rounds"),
+        Run("convert SRC OUT --to megatron", says=r"warning: 2 routers"),
+        Run("convert OUT OUT2 --to hf", never_says="routers"),
+        Run("verify SRC OUT2"),
+    ], change=wide_routers, note="F32 routers"),
+    Case("whole/qwen3_moe", "hf", [Run("convert SRC OUT --to megatron", never_says="routers")], note="BF16 routers"),
     gemma("gemma", "GeGLU", hidden_act="gelu_pytorch_tanh"),
     gemma("gemma2", "caps the scores of attention", attn_logit_softcapping=50.0, final_logit_softcapping=30.0),
     gemma("gemma3_text", "a rotary base of their own", rope_local_base_freq=10000.0),

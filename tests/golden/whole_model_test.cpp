@@ -260,6 +260,26 @@ TEST_P(WholeFamily, TruthBecomesTheModel) {
   }
 }
 
+TEST_P(WholeFamily, ExtraStatesAreThoseThatMegatronAsksFor) {
+  glu_ckpt::convert(source(), temp_ / "away", to("megatron"));
+  const auto away = open_source(temp_ / "away");
+  std::vector<std::string> asked = Case(home()).list("extra_state"), written;
+  for (const NamedObject& object : away->structure().objects)
+    if (object.name.find("_extra_state") != std::string::npos) written.push_back(object.name);
+  std::ranges::sort(written);
+  EXPECT_FALSE(written.empty());
+  // Attention itself has a state where its softmax learns.
+  const bool learns = std::ranges::any_of(
+      away->inventory().tensors, [](const TensorRef& tensor) { return tensor.name.ends_with(".softmax_offset"); });
+  const auto is_of_attention = [](const std::string& name) {
+    return name.find(".core_attention._extra_state") != std::string::npos;
+  };
+  EXPECT_EQ(std::ranges::any_of(written, is_of_attention), learns);
+  std::ranges::sort(asked);
+  if (asked.empty()) return;
+  EXPECT_EQ(written, asked);
+}
+
 TEST_P(WholeFamily, PlanSaysWhatConvertDoes) {
   const ConversionPlan planned = plan_conversion(source(), temp_ / "away", to("megatron"));
   EXPECT_TRUE(fs::is_empty(temp_));
