@@ -78,14 +78,17 @@ Tensors per_layer(Tensors tensors) {
   return result;
 }
 
-/// What case.json beside the model says of it.
+/// The proof of a model: its entry in testdata/whole.json.
 class Case {
  public:
-  explicit Case(const fs::path& home) : text_(read_text(home / "case.json")), document_(text_, 8) {}
+  explicit Case(const fs::path& home)
+      : text_(read_text(home.parent_path().parent_path() / "whole.json")),
+        document_(text_, 8),
+        proof_(document_.root().find(home.filename().string()).value()) {}
 
   std::vector<std::string> list(std::string_view name) const {
     std::vector<std::string> texts;
-    if (const auto found = document_.root().find(name))
+    if (const auto found = proof_.find(name))
       for (const JsonValue item : found->items()) texts.emplace_back(item.get<std::string_view>().value());
     return texts;
   }
@@ -93,6 +96,7 @@ class Case {
  private:
   std::string text_;
   JsonDocument document_;
+  JsonValue proof_;
 };
 
 /// Arguments by name; a pattern of layers ("[0]*1+[1]*2") as the list that it makes, without what a shell takes away.
