@@ -25,7 +25,7 @@
 #include "io/file_backed.hpp"
 #include "io/page_bytes.hpp"
 #include "io/sink.hpp"
-#include "plan/run_phase.hpp"
+#include "plan/join_moves.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -4,7 +4,6 @@
 
 #include "core/checked_math.hpp"
 #include "plan/join_moves.hpp"
-#include "plan/run_phase.hpp"
 
 namespace glu_ckpt {
 namespace {

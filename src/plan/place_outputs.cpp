@@ -7,7 +7,6 @@
 #include "core/natural_order.hpp"
 #include "plan/clone_parts.hpp"
 #include "plan/join_moves.hpp"
-#include "plan/run_phase.hpp"
 
 namespace glu_ckpt {
 namespace {
