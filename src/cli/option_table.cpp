@@ -5,7 +5,6 @@
 
 #include "bench/bench.hpp"
 #include "cli/command_table.hpp"
-#include "cli/find_input.hpp"
 #include "cli/option_values.hpp"
 #include "cli/run.hpp"
 #include "glu_ckpt/model.hpp"
