@@ -82,6 +82,7 @@ std::vector<std::string> bare_code_texts(const Inventory& inventory, const Recog
   for (const std::size_t index : bare_codes(inventory, model))
     by_dtype[inventory.tensors[index].dtype].push_back(index);
   std::vector<std::string> texts;
+  texts.reserve(by_dtype.size());
   for (const auto& [dtype, tensors] : by_dtype)
     texts.push_back(fmt::format(
         "{} codes without scales in {} weight{}, such as '{}': nothing says which numbers they are. Is the download "

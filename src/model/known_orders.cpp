@@ -31,7 +31,7 @@ std::vector<std::string> missing_answers(const Recognition& recognition) {
   for (const ExpertBlock& block : recognition.blocks)
     if (block.glu.kind == Glu::Kind::Unknown && std::ranges::find(missing, option_about(block)) == missing.end())
       missing.push_back(option_about(block));
-  if (recognition.layout.is_dense() && recognition.layout.glu.kind == Glu::Kind::Unknown) missing.push_back("glu");
+  if (recognition.layout.is_dense() && recognition.layout.glu.kind == Glu::Kind::Unknown) missing.emplace_back("glu");
   // An order that is unknown of the weights is unknown of their states, and one answer is for both.
   if (std::ranges::find(missing, "glu") != missing.end()) std::erase(missing, "optimizer-glu");
   return missing;

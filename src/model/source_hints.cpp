@@ -1,5 +1,7 @@
 #include "model/source_hints.hpp"
 
+#include <fmt/format.h>
+
 #include "arch/model_view.hpp"
 #include "arch/trained_config.hpp"
 #include "core/parse_number.hpp"
