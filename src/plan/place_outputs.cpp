@@ -15,7 +15,8 @@ namespace {
 struct Origin {
   u32 file = 0;
   std::size_t tensor = 0;
-  auto operator<=>(const Origin&) const = default;
+  // clang-tidy 14 takes a zero that the compiler makes here for a null pointer.
+  auto operator<=>(const Origin&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 Origin origin_of(const DraftOutput& draft, const Inventory& inventory) {
@@ -95,7 +96,8 @@ constexpr std::size_t kNumPhases = kDataPhaseBytes / kPhaseStep;
 struct PhaseScore {
   i64 in_long_runs = 0;
   i64 in_all_runs = 0;
-  auto operator<=>(const PhaseScore&) const = default;
+  // clang-tidy 14 takes a zero that the compiler makes here for a null pointer.
+  auto operator<=>(const PhaseScore&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 using PhaseScores = std::array<PhaseScore, kNumPhases>;

@@ -118,7 +118,7 @@ std::map<std::string, std::string> arguments_of(const std::string& text) {
     std::istringstream runs(word);
     for (std::string run; std::getline(runs, run, '+');)
       for (int i = std::stoi(run.substr(run.find('*') + 1)); i > 0; --i)
-        value += (value.empty() ? "" : ",") + run.substr(1, 1);
+        value.append(value.empty() ? "" : ",").append(run, 1, 1);
     value = "[" + value + "]";
   }
   return found;
