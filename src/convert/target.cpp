@@ -416,9 +416,10 @@ MegatronArgs arguments_for(const Checkpoint& source, const LayoutAnswers& to) {
 
 std::vector<SideFile> made_files(const Target& target, const Checkpoint& source, const LayoutAnswers& to) {
   std::vector<SideFile> files;
-  if (target.for_megatron) files.push_back({std::string(kCommonStateFile), print_common_state()});
+  const std::string args = target.makes_args ? arguments_for(source, to).text : std::string();
+  if (target.for_megatron) files.push_back({std::string(kCommonStateFile), print_common_state(args)});
   if (!target.config.name.empty()) files.push_back(target.config);
-  if (target.makes_args) files.push_back({std::string(kMegatronArgsFile), arguments_for(source, to).text});
+  if (target.makes_args) files.push_back({std::string(kMegatronArgsFile), args});
   return files;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 
 #include "format/pickle_writer.hpp"
@@ -49,16 +50,44 @@ std::string module_of(const std::string& key) {
   return {};
 }
 
+/// The value of `--name VALUE` on a line of its own; empty where it is not there.
+std::string value_of(std::string_view args, std::string_view name) {
+  const std::string option = fmt::format("--{} ", name);
+  for (std::size_t begin = 0; begin < args.size();) {
+    const std::size_t end = std::min(args.find('\n', begin), args.size());
+    const std::string_view line = args.substr(begin, end - begin);
+    if (line.starts_with(option)) return std::string(line.substr(option.size()));
+    begin = end + 1;
+  }
+  return {};
+}
+
+/// The arguments without which Megatron-LM takes a checkpoint for a GPTModel's and does not load it into a HybridModel,
+/// and those that it then compares.
+std::optional<PickleRef> hybrid_args(PickleGraph& graph, std::string_view args) {
+  const std::string pattern = value_of(args, "hybrid-layer-pattern");
+  if (pattern.empty()) return std::nullopt;
+  std::vector<std::pair<std::string, PickleRef>> fields = {{"hybrid_layer_pattern", graph.add_string(pattern)}};
+  for (const auto& [field, option] : {std::pair("num_layers", "num-layers"), std::pair("hidden_size", "hidden-size"),
+                                      std::pair("num_attention_heads", "num-attention-heads")})
+    fields.emplace_back(field, graph.add_int(std::stoll(value_of(args, option))));
+  const PickleRef node = graph.add_call(graph.add_global("argparse", "Namespace"), graph.add_tuple({}));
+  graph.add_state(node, add_dict(graph, fields));
+  return node;
+}
+
 }  // namespace
 
-std::string print_common_state() {
+std::string print_common_state(const std::string& args) {
   constexpr double kCheckpointVersion = 3.0;
   PickleGraph graph;
   const PickleRef metadata = add_dict(
       graph, {{"singleton_local_shards", graph.add_bool(false)}, {"non_homogeneous_layers", graph.add_bool(true)}});
-  const PickleRef root = add_dict(graph, {{"checkpoint_version", graph.add_float(kCheckpointVersion)},
-                                          {"iteration", graph.add_int(0)},
-                                          {"content_metadata", metadata}});
+  std::vector<std::pair<std::string, PickleRef>> entries = {{"checkpoint_version", graph.add_float(kCheckpointVersion)},
+                                                            {"iteration", graph.add_int(0)},
+                                                            {"content_metadata", metadata}};
+  if (const auto namespace_of = hybrid_args(graph, args)) entries.emplace_back("args", *namespace_of);
+  const PickleRef root = add_dict(graph, entries);
   return print_object_zip(write_pickle(graph, root));
 }
 

@@ -10,6 +10,7 @@ JOBS is a JSON file with a list of jobs, each:
   ids         token ids, a list of rows; without it nothing is computed
   output      a safetensors file for the logits
   wide_norms  true if its norms of q and k span all heads, which no argument says
+  tracker     true if Megatron-LM's load_checkpoint shall find the checkpoint, by the tracker file above it
   plain       true if PyTorch wrote the directory, without Megatron's `_extra_state` entries
   save        an empty directory: what was loaded is saved there, as a training run does
 For each job it prints one line of JSON: name; missing, unexpected and mis-shaped keys; error, if there was one.
@@ -50,8 +51,9 @@ def _is_for_core_before(job):
 
 def run(folder, jobs):
     """For tests: judges the jobs in processes of their own. What they say of each, by name."""
-    before = [job for job in jobs if _is_for_core_before(job)]
-    said = _run(folder, [job for job in jobs if job not in before], {})
+    # Its Megatron-LM is not there.
+    before = [job | {"tracker": False} for job in jobs if _is_for_core_before(job)]
+    said = _run(folder, [job for job in jobs if not _is_for_core_before(job)], {})
     return said | (_run(folder, before, {"PYTHONPATH": str(BEFORE)}) if before else {})
 
 
@@ -381,19 +383,46 @@ def judge(job, attention, norm):
     if found["missing"] or found["shapes"] or found["missing_extra_states"]:
         return found
 
-    if job.get("plain"):
-        state = {key: entry for key, entry in state.items() if not key.endswith("_extra_state")}
-    loaded = dist_checkpointing.load({"model": state}, checkpoint)["model"]
-    found["common"] = sorted(dist_checkpointing.load_common_state_dict(checkpoint))
-    report = model.load_state_dict(loaded, strict=False)
-    left = [key for key in report.missing_keys if not key.endswith("_extra_state")] + report.unexpected_keys
-    assert not left, left
+    if job.get("tracker"):
+        load_by_tracker(model, job)
+    else:
+        load_directly(model, state, job)
     if "save" in job:
         save(model, args, job["save"])
     if "ids" in job:
         # Last, for it takes the model's layer of MTP away.
         save_file(compute(model, torch.tensor(job["ids"])), job["output"])
     return found
+
+
+def load_directly(model, state, job):
+    from megatron.core import dist_checkpointing
+
+    if job.get("plain"):
+        state = {key: entry for key, entry in state.items() if not key.endswith("_extra_state")}
+    loaded = dist_checkpointing.load({"model": state}, job["checkpoint"])["model"]
+    report = model.load_state_dict(loaded, strict=False)
+    left = [key for key in report.missing_keys if not key.endswith("_extra_state")] + report.unexpected_keys
+    assert not left, left
+
+
+def load_by_tracker(model, job):
+    """As Megatron-LM starts a run: its own parser reads the arguments, and its own loader the directory."""
+    from megatron.training import arguments, checkpointing, global_vars
+
+    options = f"--load {pathlib.Path(job['checkpoint']).parent} --no-load-optim --no-load-rng --micro-batch-size 1"
+    sys.argv = ["", *job["arguments"].split(), *options.split(), "--exit-on-missing-checkpoint"]
+    args = arguments.parse_args()
+    # As its validate_args, which asks for GPUs.
+    args.use_dist_ckpt, args.add_position_embedding = True, True
+    args.consumed_train_samples = args.skipped_train_samples = args.consumed_valid_samples = 0
+    global_vars._GLOBAL_ARGS = args
+    # Nothing is trained here, so that there are no batches to count.
+    checkpointing.update_num_microbatches = lambda *counts, **options: None
+    # Local modules keep nothing of Transformer Engine's.
+    checkpointing.load_checkpoint([model], None, None, strict=False)
+    left = [name for name, parameter in model.named_parameters() if parameter.isnan().any()]
+    assert not left, left
 
 
 def save(model, args, folder):

@@ -227,7 +227,7 @@ def judged(request, models):
     def prepare(family, control):
         release = models.megatron(family) / "release"
         if control is None:
-            add(family, family, release)
+            add(family, family, release, tracker=True)
         else:
             name = f"{family}-{control.__name__}"
             add(name, family, write_wrong(release, folder / name, control), plain=True)
