@@ -44,15 +44,23 @@ bool has_owner(std::string_view name, const std::unordered_set<std::string_view>
   return false;
 }
 
-/// The weights and biases that are codes.
+/// Returns whether weights of this dtype are numbers that programs compute with.
+bool holds_numbers(Dtype dtype) {
+  return dtype == Dtype::F16 || dtype == Dtype::BF16 || dtype == Dtype::F32 || dtype == Dtype::F64;
+}
+
+/// The weights and biases that are codes. A tensor that is only called a weight may hold indices; the model's own are
+/// numbers, or codes.
 std::set<std::size_t> codes_in(const Inventory& inventory, const Recognition& model) {
   std::set<std::size_t> codes;
   const auto add = [&](std::size_t index) {
-    if (holds_codes(inventory.tensors[index].dtype)) codes.insert(index);
+    if (!holds_numbers(inventory.tensors[index].dtype)) codes.insert(index);
   };
   for (std::size_t i = 0; i < inventory.tensors.size(); ++i) {
     const TensorRef& tensor = inventory.tensors[i];
-    if (tensor.shape.size() > 1 && tensor.name.ends_with(".weight") && !is_optimizer_tensor(tensor.name)) add(i);
+    if (tensor.shape.size() > 1 && tensor.name.ends_with(".weight") && holds_codes(tensor.dtype) &&
+        !is_optimizer_tensor(tensor.name))
+      codes.insert(i);
   }
   for (const ExpertBlock& block : model.blocks)
     for (const Matrix& matrix : block.matrices)
