@@ -6,6 +6,7 @@
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
+#include "core/json.hpp"
 #include "core/parse_number.hpp"
 #include "layout/choose_naming.hpp"
 #include "layout/collect_blocks.hpp"
@@ -24,8 +25,30 @@ std::vector<std::size_t> optimizer_tensors(const Inventory& inventory) {
   return found;
 }
 
+/// Experts behind the last one that config.json counts as doing nothing (`zero_expert_num`). They have no weights, but
+/// transformers saves an FC1 for each, which it never reads.
+std::vector<std::size_t> idle_expert_tensors(const Inventory& inventory, const ModelHints& hints) {
+  constexpr std::string_view kField = "zero_expert_num", kExperts = ".experts.";
+  std::vector<std::size_t> found;
+  if (!hints.num_experts || hints.config.find(kField) == std::string::npos) return found;
+  constexpr int kDepth = 64;
+  const JsonDocument config(hints.config, kDepth);
+  const i64 idle = config.fault() ? 0 : config.root().find<i64>(kField).value_or(0);
+  for (std::size_t i = 0; i < inventory.tensors.size(); ++i) {
+    const std::string_view name = inventory.tensors[i].name;
+    const std::size_t at = name.find(kExperts);
+    if (at == name.npos || name.ends_with(".down_proj.weight")) continue;
+    const std::string_view behind = name.substr(at + kExperts.size());
+    const auto expert = parse_number<i64>(behind.substr(0, behind.find('.')));
+    if (expert && *expert >= *hints.num_experts && *expert - *hints.num_experts < idle) found.push_back(i);
+  }
+  return found;
+}
+
 /// The optimizer's tensors that are left out, and those that only travel with the model, whatever their own names say.
-std::vector<std::size_t> ignored_tensors(const Inventory& inventory, std::vector<std::size_t> dropped) {
+std::vector<std::size_t> ignored_tensors(const Inventory& inventory, std::vector<std::size_t> dropped,
+                                         const std::vector<std::size_t>& idle) {
+  dropped.insert(dropped.end(), idle.begin(), idle.end());
   for (std::size_t i = 0; i < inventory.tensors.size(); ++i)
     if (inventory.tensors[i].name.starts_with(kUnknownPrefix)) dropped.push_back(i);
   std::ranges::sort(dropped);
@@ -42,7 +65,8 @@ class Recognizer {
   Recognizer(const Inventory& inventory, const ModelHints& hints, const Record& record, const SourceAnswers& answers)
       : inventory_(inventory),
         dropped_(answers.drop_optimizer ? optimizer_tensors(inventory) : std::vector<std::size_t>()),
-        keys_(inventory, ignored_tensors(inventory, dropped_)),
+        idle_(idle_expert_tensors(inventory, hints)),
+        keys_(inventory, ignored_tensors(inventory, dropped_, idle_)),
         hints_(hints),
         record_(record),
         answers_(answers),
@@ -264,6 +288,7 @@ class Recognizer {
     std::vector<std::size_t> known;
     for (const BoundTensor& bound : result_.bound) known.push_back(bound.tensor);
     known.insert(known.end(), misfits_.begin(), misfits_.end());
+    known.insert(known.end(), idle_.begin(), idle_.end());
     std::ranges::sort(known);
     result_.unexplained = misfits_;
     std::vector<std::size_t> alike;
@@ -339,6 +364,8 @@ class Recognizer {
 
   const Inventory& inventory_;
   std::vector<std::size_t> dropped_;
+  /// What stands for experts that do nothing.
+  std::vector<std::size_t> idle_;
   KeyGroups keys_;
   const ModelHints& hints_;
   const Record& record_;

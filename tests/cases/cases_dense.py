@@ -105,7 +105,32 @@ def wide_routers(source: pathlib.Path) -> None:
     write_safetensors(source / "model.safetensors", tensors)
 
 
+def zero_experts(count: int | None, keep_down: bool = False):
+    """LongCat's last experts do nothing; transformers saves an FC1 for each, and no FC2."""
+
+    def change(source: pathlib.Path) -> None:
+        config_changed(model_type="longcat_flash", num_experts=6, zero_expert_num=count)(source)
+        tensors = {name.replace("mlp.gate.", "mlp.router.classifier."): tensor
+                   for name, tensor in read_tensors(source).items() if keep_down
+                   or not any(f".experts.{expert}.down_proj" in name for expert in (6, 7))}
+        write_safetensors(source / "model.safetensors", tensors)
+
+    return change
+
+
 CASES = [
+    Case("whole/qwen3_moe", "hf", [
+        Run("inspect SRC --strict", says="2: 6 experts", never_says="problem"),
+        Run("convert SRC OUT --experts grouped --glu contiguous", says="unknown: only the experts were looked at"),
+        Run("verify SRC OUT"),
+        Run("convert OUT OUT2 --experts indexed --glu split"),
+        Run("verify SRC OUT2"),
+        Run("convert SRC OUT2 --to megatron", 4, says=r"two attentions.*\[no-map\]"),
+    ], change=zero_experts(2), note="experts that do nothing"),
+    Case("whole/qwen3_moe", "hf", [Run("convert SRC OUT --experts grouped --glu contiguous", 3, says=r"\[expert-")],
+         change=zero_experts(None), note="FC1s of experts that nobody counts"),
+    Case("whole/qwen3_moe", "hf", [Run("convert SRC OUT --experts grouped --glu contiguous", (3, 4), says=r"\[")],
+         change=zero_experts(2, keep_down=True), note="an FC2 of an expert that does nothing"),
     Case("whole/qwen3_moe", "hf", [
         Run("plan SRC OUT --to megatron", says=r"warning: 2 routers, the first of layer 0, are F32.*--bf16 rounds"),
         Run("convert SRC OUT --to megatron", says=r"warning: 2 routers"),
