@@ -12,13 +12,13 @@ namespace glu_ckpt {
 struct LayerId {
   std::string_view stack;
   i64 layer = 0;
-  auto operator<=>(const LayerId&) const = default;
+  auto operator<=>(const LayerId&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 struct PartId {
   DenseRole role;
   TensorKind kind;
-  auto operator<=>(const PartId&) const = default;
+  auto operator<=>(const PartId&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 /// Returns whether the layer can have a tensor of the row.
