@@ -294,12 +294,11 @@ class Recognizer {
     std::vector<std::size_t> alike;
     for (const std::size_t i : result_.others) {
       const TensorRef& ref = tensor(i);
-      if (is_bucket_key(ref.name))
-        result_.buckets.push_back(i);
-      else if (!std::ranges::binary_search(known, i) && !ref.name.starts_with(kUnknownPrefix) &&
-               expert_like.contains(ref.name))
+      const bool is_bucket = is_bucket_key(ref.name);
+      if (!is_bucket && !std::ranges::binary_search(known, i) && !ref.name.starts_with(kUnknownPrefix) &&
+          expert_like.contains(ref.name))
         alike.push_back(i);
-      else if (is_unnamed_state_key(ref.name) && checked_product(ref.shape).value_or(2) > 1)
+      else if (is_bucket || (is_unnamed_state_key(ref.name) && checked_product(ref.shape).value_or(2) > 1))
         result_.buckets.push_back(i);
     }
     list_problems(alike);
