@@ -206,6 +206,7 @@ class ArchitectureReader {
     const std::vector<std::string> words = config_.texts({kWords, "layer_types"});
     for (const char letter : letters) model_.kinds.push_back(mixer_of(std::string(1, letter), kLetters));
     std::vector<LayerKind> said;
+    said.reserve(words.size());
     for (const std::string& word : words) said.push_back(mixer_of(word, kWords));
     if (!letters.empty() && !words.empty() && said != model_.kinds)
       fail(ErrorCode::ConfigJson, {}, "config.json: {} and {} are not the same layers", kLetters, kWords);
