@@ -289,7 +289,7 @@ void describe_targets(const Recognition& from, const std::vector<BlockTarget>& t
     reordered |= block.is_optimizer_state() && block.set == ExpertSet::Routed && targets[i].glu != block.glu;
   }
   if (from.optimizer_glu_assumed && reordered)
-    plan.notes.push_back(
+    plan.notes.emplace_back(
         "the optimizer's state was taken to be in the same order as the weights. Checkpoints of Megatron-Bridge may "
         "hold contiguous weights beside interleaved state: then say --from-optimizer-glu");
 }
