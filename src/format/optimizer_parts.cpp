@@ -13,6 +13,7 @@
 #include "format/torch_tensor.hpp"
 #include "format/torch_zip.hpp"
 #include "format/zip_layout.hpp"
+#include "io/directory.hpp"
 #include "io/file.hpp"
 
 namespace glu_ckpt {
@@ -187,17 +188,29 @@ void add_objects(const CheckpointInfo& info, std::vector<OptimizerPart>& parts) 
   }
 }
 
-void add_files(const CheckpointInfo& info, std::vector<OptimizerPart>& parts) {
-  for (const ExtraFile& file : info.extra_files) {
-    const bool torch = std::ranges::any_of(std::initializer_list<std::string_view>{".pt", ".pth", ".bin", ".ckpt"},
-                                           [&](std::string_view end) { return file.name.ends_with(end); });
-    if (!torch || is_generator(file.name)) continue;
-    const bool common = file.name == kCommonFile;
-    const File open = File::open_read(file.path);
-    const ReadAt read = [&open](std::span<std::byte> out, i64 offset) { open.pread_exact(out, offset); };
-    if (auto keys = state_in(read, open.size(), file.path.string(), !common && is_optimizer_word(file.name)))
-      parts.push_back(
-          {common ? OptimizerPart::Kind::CommonState : OptimizerPart::Kind::File, file.name, std::move(*keys)});
+void add_file(const ExtraFile& file, std::vector<OptimizerPart>& parts) {
+  const bool torch = std::ranges::any_of(std::initializer_list<std::string_view>{".pt", ".pth", ".bin", ".ckpt"},
+                                         [&](std::string_view end) { return file.name.ends_with(end); });
+  if (!torch || is_generator(file.name)) return;
+  const bool common = file.name == kCommonFile;
+  const File open = File::open_read(file.path);
+  const ReadAt read = [&open](std::span<std::byte> out, i64 offset) { open.pread_exact(out, offset); };
+  if (auto keys = state_in(read, open.size(), file.path.string(), !common && is_optimizer_word(file.name)))
+    parts.push_back(
+        {common ? OptimizerPart::Kind::CommonState : OptimizerPart::Kind::File, file.name, std::move(*keys)});
+}
+
+/// What a trainer saved beside a model of the hub: optimizer.pt, files below DeepSpeed's global_step500/, and the
+/// optimizer_0/ that FSDP writes as a torch_dist checkpoint of its own.
+void add_left_out(const CheckpointInfo& info, std::vector<OptimizerPart>& parts) {
+  if (info.left_out.empty() || !is_directory_at(info.path)) return;
+  for (const std::string& name : info.left_out) {
+    const std::filesystem::path path = info.path / info.structure.iteration_dir / name;
+    if (path_exists(path) && link_kind(path) != PathKind::Directory) add_file({name, path}, parts);
+    const std::string folder = name.substr(0, name.rfind('/') + 1);
+    if (name.ends_with(".distcp") && is_optimizer_word(folder) &&
+        std::ranges::find(parts, folder, &OptimizerPart::name) == parts.end())
+      parts.push_back({OptimizerPart::Kind::File, folder, {}});
   }
 }
 
@@ -217,7 +230,8 @@ std::set<std::string> storages_of(const PickleGraph& graph) {
 std::vector<OptimizerPart> find_optimizer_parts(const CheckpointInfo& info) {
   std::vector<OptimizerPart> parts;
   add_objects(info, parts);
-  add_files(info, parts);
+  for (const ExtraFile& file : info.extra_files) add_file(file, parts);
+  add_left_out(info, parts);
   return parts;
 }
 

@@ -224,9 +224,9 @@ std::vector<std::string> optimizer_part_texts(const Source& source) {
   for (const OptimizerPart& part : find_optimizer_parts(source.info()))
     texts.push_back(fmt::format(
         "'{}' holds optimizer state{} that does not say which parameters it belongs to, and that no tensor holds; the "
-        "layout cannot change while it is there (--optimizer drop leaves it out, or save once with "
-        "--dist-ckpt-optim-fully-reshardable)",
-        part.name, part.keys.empty() ? "" : fmt::format(" ({})", part.keys)));
+        "layout cannot change while it is there (--optimizer drop leaves it out{})",
+        part.name, part.keys.empty() ? "" : fmt::format(" ({})", part.keys),
+        part.kind == OptimizerPart::Kind::File ? "" : ", or save once with --dist-ckpt-optim-fully-reshardable"));
   return texts;
 }
 

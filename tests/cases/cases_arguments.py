@@ -6,7 +6,8 @@ import pathlib
 import pickle
 import zipfile
 
-from case import Case, Run, config_changed
+from case import Case, Run, both, config_changed
+from cases_sparse import model
 
 REFUSED = (3, 4)
 
@@ -244,9 +245,11 @@ def common_changed(elements: int, **entries):
     return change
 
 
-def file_beside(name: str, value, elements: int):
+def file_beside(name: str, value, elements: int, folder: str = "iter_0000100"):
     def change(source: pathlib.Path) -> None:
-        (source / "iter_0000100" / name).write_bytes(tensor_zip(value, elements))
+        path = source / folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(tensor_zip(value, elements))
 
     return change
 
@@ -273,6 +276,19 @@ def state_found(word: str, gone: str) -> list[Run]:
     ]
 
 
+TO_MEGATRON = "convert SRC OUT --to megatron"
+
+
+def hub_state(name: str) -> list[Run]:
+    """What a trainer saved beside a model of the hub; a plain copy leaves it behind and says so."""
+    return [
+        Run(TO_MEGATRON, 4, says=f"{name}.*exp_avg.*\\[optimizer-buckets\\]"),
+        Run("inspect SRC", 0, says=f"problem.*{name}"),
+        Run(TO_MEGATRON + " --optimizer drop", 0, check=lacks_word("exp_avg")),
+        Run("convert SRC OUT --to hf --force", 0, says=f"{name}.*left behind"),
+    ]
+
+
 SOUND = [Run(CHANGE, 0), Run("inspect SRC", 0, never_says="optimizer state")]
 # A run of the same layout without optimizer state.
 RUN = ("trained_arguments_ignored", "src_offset")
@@ -295,6 +311,15 @@ OPTIMIZER = [
     Case(*RUN, state_found("engine.pt", "exp_avg"), note="a file of another name",
          change=file_beside("engine.pt", ADAM, 40)),
     Case(*RUN, SOUND, note="a file of groups", change=file_beside("optimizer.pt", GROUPS, 1)),
+    *[Case("", "", hub_state(name), note=f"hub, {name}",
+           change=both(model("llama3"), file_beside(name, value, 40, "")))
+      for name, value in (("optimizer.pt", ADAM), ("optimizer.bin", ADAM), ("training_state.pt", {"optimizer": ADAM}),
+                          ("global_step500/zero_pp_rank_0_mp_rank_00_optim_states.pt", ADAM))],
+    *[Case("", "", [Run(TO_MEGATRON, 0), Run("inspect SRC", 0, never_says="optimizer state")],
+           note=f"hub, sound {name}", change=both(model("llama3"), file_beside(name, value, elements, "")))
+      for name, value, elements in (("optimizer.pt", GROUPS, 1), ("scheduler.pt", {"last_epoch": 3}, 1),
+                                    ("pytorch_model.bin", {"model.norm.weight": tensor(40)}, 40),
+                                    ("rng_state_0.pth", {"cpu": tensor(40)}, 40))],
     Case(*RUN, SOUND, note="a file of generators", change=file_beside("rng_state_0.pth", {"cpu": tensor(40)}, 40)),
 ]
 

@@ -94,6 +94,8 @@ struct Way {
   Texts keys;
   bool is_optimizers = false;
   bool is_generators = false;
+  /// No part of the checkpoint, as other torch files beside safetensors.
+  bool is_left_out = false;
 };
 
 const std::vector<Way> kWays = {
@@ -139,6 +141,9 @@ const std::vector<Place> kPlaces = {
     {OptimizerPart::Kind::File, "training_state.bin"},
     {OptimizerPart::Kind::File, "scheduler.pth"},
     {OptimizerPart::Kind::File, "rng_state_0.pth", false, true},
+    {OptimizerPart::Kind::File, "optimizer.pt", true, false, true},
+    {OptimizerPart::Kind::File, "training_state.pt", false, false, true},
+    {OptimizerPart::Kind::File, "pytorch_model.bin", false, false, true},
 };
 
 class OneObject final : public ObjectStore {
@@ -170,9 +175,11 @@ class OptimizerParts : public testing::Test {
       const fs::path path = directory_ / place.name;
       fs::remove(path);
       File::create(path).pwrite_exact(std::as_bytes(std::span(zip)), 0);
-      ExtraFile& file = info.extra_files.emplace_back();
-      file.name = place.name;
-      file.path = path;
+      info.path = directory_;
+      if (place.is_left_out)
+        info.left_out.push_back(place.name);
+      else
+        info.extra_files.push_back({place.name, path});
     }
     return find_optimizer_parts(info);
   }
