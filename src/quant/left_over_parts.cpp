@@ -44,7 +44,7 @@ void PartFinder::check_modules() {
   if (found_.tensors.empty()) return;
   if (!all_config_.run_time_words.empty())
     cannot_decode(found_.tensors.front().weight, ErrorCode::NotSupported,
-                  fmt::format("quantization_config's {}: programs multiply by it when they run, so the decoded weights "
+                  fmt::format("quantization_config's {}: programs apply it when they run, so the decoded weights "
                               "alone would not be the model; --decode has no rule for it",
                               all_config_.run_time_words));
   std::unordered_set<std::string_view> modules;

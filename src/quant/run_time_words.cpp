@@ -55,10 +55,12 @@ std::string run_time_words(const JsonValue& config) {
       std::ranges::transform(word, word.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
       // GPTQModel's word is `rotation`, auto-round's are `rotation_config` and `hadamard_config`.
       const bool rotates = word.find("rotat") != std::string::npos || word.find("hadamard") != std::string::npos;
-      if (rotates && !is_empty(value))
+      // GPTQModel adds the low-rank parts of its `adapter` (EoRA, LoRA) to the decoded weights; SVDQuant has such, too.
+      const bool adds = word == "adapter" || word == "lora" || word.starts_with("eora") || word.starts_with("svdquant");
+      if ((rotates || adds) && !is_empty(value))
         text = value.get<std::string_view>() ? fmt::format("{} is '{}'", key, *value.get<std::string_view>())
                                              : fmt::format("{} is set", key);
-      else if (value.kind() == JsonKind::Object && !rotates)
+      else if (value.kind() == JsonKind::Object && !rotates && !adds)
         text = run_time_words(value);
     }
     if (!text.empty()) return text;

@@ -1,6 +1,6 @@
 #pragma once
-/// Finds words of quantization_config by which a program multiplies the inputs or outputs of modules when it runs, so
-/// that the stored weights alone are not the model's.
+/// Finds words of quantization_config by which a program multiplies the inputs or outputs of modules when it runs, or
+/// adds low-rank parts to their weights, so that the stored weights alone are not the model's.
 
 #include <string>
 

@@ -204,6 +204,9 @@ RUN_TIME_ARITHMETIC = [
     *(Case("online_rotation", "src_gptq", [Run(ROTATED)], word("rotation", value), f"empty {value}")
       for value in (None, "", False)),
     Case("online_rotation", "src_gptq", [Run(ROTATED, REFUSED, says="rotation")], word("rotation", "random"), "random"),
+    Case("online_rotation", "src_gptq", [Run(ROTATED, REFUSED, says="adapter is set")],
+         both(word("rotation", None), word("adapter", {"name": "eora", "rank": 64})), "an adapter"),
+    Case("online_rotation", "src_gptq", [Run(ROTATED)], both(word("rotation", None), word("adapter", None)), "no adapter"),
     # Codes move as they are.
     Case("online_rotation", "src_R4", [Run("convert SRC OUT --experts grouped")], note="moved"),
 ]
