@@ -18,7 +18,8 @@ struct OptimizerPart {
   std::string keys;
 };
 
-/// Looks for tensors of more than one element, also in files that are left behind. States of random generators and param_groups without tensors are none.
+/// Looks for tensors of more than one element, also in files that are left behind. States of random generators and
+/// param_groups without tensors are none.
 /// Throws Io.
 std::vector<OptimizerPart> find_optimizer_parts(const CheckpointInfo& info);
 

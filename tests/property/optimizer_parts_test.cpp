@@ -94,8 +94,6 @@ struct Way {
   Texts keys;
   bool is_optimizers = false;
   bool is_generators = false;
-  /// No part of the checkpoint, as other torch files beside safetensors.
-  bool is_left_out = false;
 };
 
 const std::vector<Way> kWays = {
@@ -125,6 +123,8 @@ struct Place {
   std::string name;
   bool is_optimizers = false;
   bool is_generators = false;
+  /// No part of the checkpoint, as other torch files beside safetensors.
+  bool is_left_out = false;
 };
 
 const std::vector<Place> kPlaces = {

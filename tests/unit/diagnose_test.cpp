@@ -1,7 +1,8 @@
+#include "verify/diagnose.hpp"
+
 #include <gtest/gtest.h>
 
 #include "support/mlp_cases.hpp"
-#include "verify/diagnose.hpp"
 
 namespace glu_ckpt {
 namespace {
