@@ -162,7 +162,7 @@ Hash128 source_state(const Conversion& conversion) {
 /// ranges are made again that need not be.
 std::vector<DoneRange> read_earlier(const Conversion& conversion, Journal& journal) {
   const Hash128 state = source_state(conversion);
-  const std::vector<DoneRange> ranges = read_done(journal, state);
+  std::vector<DoneRange> ranges = read_done(journal, state);
   if (ranges.empty() && !journal.entries().empty())
     tell_note(conversion.run,
               "{}: its files were written to, or got other links or permissions, since the earlier run read them; what "

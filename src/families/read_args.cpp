@@ -115,7 +115,7 @@ JsonWord head_norms(SavedArgs& args, const ArgRow& row) {
   for (const TensorRef& tensor : args.tensors().tensors)
     if (tensor.name.ends_with(kNorm) && !tensor.shape.empty() &&
         tensor.shape.back() != args.integer("kv_channels").value_or(tensor.shape.back())) {
-      args.strange.push_back("norms of q and k over all heads instead of one");
+      args.strange.emplace_back("norms of q and k over all heads instead of one");
       break;
     }
   return row.field.empty() ? always(args, row) : as_flag(args, row);
@@ -332,7 +332,7 @@ JsonWord rope_scaling(SavedArgs& args, const ArgRow& row) {
   const bool latent = args.flag("multi_latent_attention");
   if (!has_yarn(args)) return json_of(row);
   if (!latent && args.number("rotary_percent").value_or(1.0) != 1.0)
-    args.faults.push_back(
+    args.faults.emplace_back(
         "rotary_percent is below 1 beside YaRN, which Megatron-Core takes over whole heads all the same");
   constexpr double kLength = 4096;
   std::string text = fmt::format("{{\n    \"rope_type\": \"yarn\",\n    \"type\": \"yarn\",\n    \"factor\": {}",

@@ -108,7 +108,7 @@ class StateFinder {
       if (pairs && i + 1 == items.size()) break;
       const std::string key = pairs ? key_text(items[i]) : fmt::format("{}", i);
       if (pairs && is_generator(key)) continue;
-      const std::string below = path.empty() ? key : path + "." + key;
+      const std::string below = path.empty() ? key : fmt::format("{}.{}", path, key);
       if (auto found =
               walk(items[pairs ? i + 1 : i], below, within || own || (pairs && is_optimizer_word(key)), depth + 1))
         return found;

@@ -93,6 +93,7 @@ class TokenReader {
   void require(const TensorRef& ref, const std::vector<Dtype>& dtypes) const {
     if (std::ranges::find(dtypes, ref.dtype) != dtypes.end()) return;
     std::vector<std::string_view> names;
+    names.reserve(dtypes.size());
     for (const Dtype dtype : dtypes) names.push_back(dtype_name(dtype));
     fail(ErrorCode::TokensInvalid, {path_, ref.name}, "{}: '{}' is {}, expected {}", path_, ref.name,
          dtype_name(ref.dtype), fmt::join(names, ", "));

@@ -1,7 +1,6 @@
 #include "io/file.hpp"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <system_error>
 #include <utility>
 #include <vector>

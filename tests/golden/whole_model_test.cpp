@@ -119,7 +119,7 @@ std::map<std::string, std::string> arguments_of(const std::string& text) {
     for (std::string run; std::getline(runs, run, '+');)
       for (int i = std::stoi(run.substr(run.find('*') + 1)); i > 0; --i)
         value.append(value.empty() ? "" : ",").append(run, 1, 1);
-    value = "[" + value + "]";
+    value.insert(0, "[").append("]");
   }
   return found;
 }

@@ -189,9 +189,9 @@ struct Choice {
 std::vector<Fields> variants(const Family& family) {
   const Fields usual = sizes_of(family);
   std::vector<Fields> all = {usual};
-  const auto with = [&](Fields more) {
+  const auto with = [&](const Fields& more) {
     Fields fields = usual;
-    for (auto& [name, value] : more) fields[name] = std::move(value);
+    for (const auto& [name, value] : more) fields[name] = value;
     all.push_back(std::move(fields));
   };
   if (family.hybrid) {

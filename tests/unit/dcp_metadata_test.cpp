@@ -112,13 +112,13 @@ char opcode_at_fault(const Parts& parts) {
 Make integer(i64 value) {
   return [value](PickleGraph& graph) { return graph.add_int(value); };
 }
-Make text(std::string value) {
+Make text(const std::string& value) {
   return [value](PickleGraph& graph) { return graph.add_string(value); };
 }
-Make extents(std::vector<i64> value) {
+Make extents(const std::vector<i64>& value) {
   return [value](PickleGraph& graph) { return add_size(graph, value); };
 }
-Make global(std::string name) {
+Make global(const std::string& name) {
   return [name](PickleGraph& graph) { return graph.add_global("torch", name); };
 }
 
