@@ -15,6 +15,7 @@
 #include "format/zip_layout.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
+#include "io/file_names.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -200,17 +201,27 @@ void add_file(const ExtraFile& file, std::vector<OptimizerPart>& parts) {
         {common ? OptimizerPart::Kind::CommonState : OptimizerPart::Kind::File, file.name, std::move(*keys)});
 }
 
-/// What a trainer saved beside a model of the hub: optimizer.pt, files below DeepSpeed's global_step500/, and the
-/// optimizer_0/ that FSDP writes as a torch_dist checkpoint of its own.
+/// Adds the state that a trainer saved beside a model of the hub: optimizer.pt, files below DeepSpeed's
+/// global_step500/, the optimizer_0/ that FSDP writes as a torch_dist checkpoint of its own, and files that only their
+/// names tell.
 void add_left_out(const CheckpointInfo& info, std::vector<OptimizerPart>& parts) {
   if (info.left_out.empty() || !is_directory_at(info.path)) return;
+  const auto add_unread = [&](const std::string& name) {
+    if (is_optimizer_word(name) && std::ranges::find(parts, name, &OptimizerPart::name) == parts.end())
+      parts.push_back({OptimizerPart::Kind::File, name, {}});
+  };
   for (const std::string& name : info.left_out) {
     const std::filesystem::path path = info.path / info.structure.iteration_dir / name;
-    if (path_exists(path) && link_kind(path) != PathKind::Directory) add_file({name, path}, parts);
-    const std::string folder = name.substr(0, name.rfind('/') + 1);
-    if (name.ends_with(".distcp") && is_optimizer_word(folder) &&
-        std::ranges::find(parts, folder, &OptimizerPart::name) == parts.end())
-      parts.push_back({OptimizerPart::Kind::File, folder, {}});
+    if (name.ends_with(".distcp"))
+      add_unread(name.substr(0, name.rfind('/') + 1));
+    else if (name.ends_with('/') || name.ends_with(kSafetensorsSuffix))
+      add_unread(name);
+    else if (is_file(path))
+      try {
+        add_file({name, path}, parts);
+      } catch (const Error&) {
+        add_unread(name);  // nothing of it is written, so it need not be readable
+      }
   }
 }
 

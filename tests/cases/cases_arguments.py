@@ -279,10 +279,10 @@ def state_found(word: str, gone: str) -> list[Run]:
 TO_MEGATRON = "convert SRC OUT --to megatron"
 
 
-def hub_state(name: str) -> list[Run]:
+def hub_state(name: str, told: str = "exp_avg") -> list[Run]:
     """What a trainer saved beside a model of the hub; a plain copy leaves it behind and says so."""
     return [
-        Run(TO_MEGATRON, 4, says=f"{name}.*exp_avg.*\\[optimizer-buckets\\]"),
+        Run(TO_MEGATRON, 4, says=f"{name}.*{told}.*\\[optimizer-buckets\\]"),
         Run("inspect SRC", 0, says=f"problem.*{name}"),
         Run(TO_MEGATRON + " --optimizer drop", 0, check=lacks_word("exp_avg")),
         Run("convert SRC OUT --to hf --force", 0, says=f"{name}.*left behind"),
@@ -315,10 +315,15 @@ OPTIMIZER = [
            change=both(model("llama3"), file_beside(name, value, 40, "")))
       for name, value in (("optimizer.pt", ADAM), ("optimizer.bin", ADAM), ("training_state.pt", {"optimizer": ADAM}),
                           ("global_step500/zero_pp_rank_0_mp_rank_00_optim_states.pt", ADAM))],
+    *[Case("", "", hub_state(told, "optimizer state"), note=f"hub, {name}, by its name",
+           change=both(model("llama3"), file_beside(name, ADAM, 40, "")))
+      for name, told in (("optimizer.safetensors", "optimizer.safetensors"), ("optimizer/model.safetensors", "optimizer/"),
+                         ("optimizer_0/__0_0.distcp", "optimizer_0/"))],
     *[Case("", "", [Run(TO_MEGATRON, 0), Run("inspect SRC", 0, never_says="optimizer state")],
            note=f"hub, sound {name}", change=both(model("llama3"), file_beside(name, value, elements, "")))
       for name, value, elements in (("optimizer.pt", GROUPS, 1), ("scheduler.pt", {"last_epoch": 3}, 1),
                                     ("pytorch_model.bin", {"model.norm.weight": tensor(40)}, 40),
+                                    ("original/model.safetensors", {}, 1), ("dist/__0_0.distcp", {}, 1),
                                     ("rng_state_0.pth", {"cpu": tensor(40)}, 40))],
     Case(*RUN, SOUND, note="a file of generators", change=file_beside("rng_state_0.pth", {"cpu": tensor(40)}, 40)),
 ]
