@@ -84,7 +84,7 @@ struct Architecture {
   /// The field `attention_bias_field` says that q, k and v have biases, or that they have none; absent: nothing does.
   std::optional<bool> attention_bias;
   std::string_view attention_bias_field;
-  /// Those of the family whose field is true.
+  /// The biases of Family::declared_biases whose field in config.json is true.
   std::vector<DeclaredBias> declared_biases;
   /// Routers of its MoE layers have a correction bias.
   bool corrected_router = false;

@@ -73,3 +73,32 @@ PY
   done
   rm -rf "$WORK/alone"
 }
+
+# A conversion's memory is bounded whatever the checkpoint's size.
+peak_memory() {
+  ((SANITIZED)) && { skip "peak memory: a sanitizer's own memory is in the way"; return; }
+  local megabytes jobs src=$WORK/sparse out=$WORK/dense layers
+  for megabytes in 200 1000; do
+    if (($(df -Pk "$WORK" | awk 'END { print $4 }') < 1200 * megabytes)); then
+      skip "peak memory of $megabytes MB: no room"
+      continue
+    fi
+    layers=$((megabytes / 100))
+    make_model "$src" 4 "$layers" 4096 1024 sparse
+    for jobs in 1 4; do
+      measure "$PROGRAM" convert "$src" "$out" "${FAULT_TO[@]}" -q -j $jobs --max-memory 64MiB
+      GOT=$?
+      check "$megabytes MB with -j $jobs: $(head -c 200 "$WORK/.err" 2>/dev/null)" [ "$GOT" == 0 ]
+      check "$megabytes MB with -j $jobs: $PEAK KiB" [ "$PEAK" -lt 131072 ]
+      rm -rf "$out" "$out.partial"
+    done
+    rm -rf "$src"
+  done
+  # As many tensors as DeepSeek-V3 has: what is kept of each counts, too.
+  python3 "$HERE/../../scripts/make_sparse_checkpoint.py" "$src" --tensors 69888 --rows 64 --bytes 580000000
+  measure "$PROGRAM" convert "$src" "$out" "${FAULT_TO[@]}" -q -j 2 --max-memory 64MiB
+  GOT=$?
+  check "69888 tensors: $(head -c 200 "$WORK/.err" 2>/dev/null)" [ "$GOT" == 0 ]
+  check "69888 tensors: $PEAK KiB" [ "$PEAK" -lt 131072 ]
+  rm -rf "$src" "$out"*
+}
