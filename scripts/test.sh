@@ -144,6 +144,9 @@ thorough() {
   build build-tsan clang++ clang "${without_nvcc[@]}" -Dcpp_args=-gline-tables-only \
     -Db_sanitize=thread -Db_lundef=false -- tests/{unit,property,faults,convert_ranks,fake_cuda}_tests &&
     run_tests build-tsan --suite unit --suite property --suite faults --suite convert_ranks --suite fake-cuda
+  headline "mutations"
+  GLU_CKPT_TESTDATA=$PWD/testdata GLU_CKPT_GALLERIES=$PWD/build-gcc/tests/galleries \
+    python3 tests/mutation/run_mutations.py build-static/glu-ckpt --thorough || failed_checks+=("run_mutations.py --thorough")
   headline "fuzz targets"
   bash scripts/fuzz.sh 60 || failed_checks+=("fuzz.sh")
 }

@@ -99,8 +99,8 @@ enum class Axes { OutIn, InOut };
 /// The place of rows of one logical matrix [rows = out, cols = in] inside one stored tensor. Bytes from the
 /// tensor's first byte of element (r, c):
 ///   offset + (r / block_rows) * block_step + (r % block_rows) * row_step + c * col_step
-/// Where a block is `paired`, the second half of its rows lies between those of the first one: row j of it is stored as
-/// row 2 (j % half) + j / half.
+/// A `paired` block, such as a head of torchtitan's Llama, stores row j of its first half beside row j of its second
+/// half: row j of the block is stored as row 2 (j % half) + j / half.
 struct Placement {
   i64 offset = 0;
   i64 block_rows = 1;

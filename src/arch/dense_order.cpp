@@ -11,8 +11,8 @@
 namespace glu_ckpt {
 namespace {
 
-/// What a trainer's arguments say of dense FC1s, as --from-glu says it; empty where they say nothing. Megatron-Core
-/// interleaves them in its fused MLP alone, which it leaves for the usual one under tensor parallelism.
+/// Returns the order of dense FC1s that a trainer's arguments mean, spelled as --from-glu takes it; empty where they
+/// mean none. Megatron-Core interleaves them in its fused MLP alone, and does not fuse it under tensor parallelism.
 std::string trained_order(const ModelHints& hints) {
   if (hints.trained_args.empty()) return {};
   const SavedArgs args(hints.trained_args, {});

@@ -235,7 +235,7 @@ OptionGroup destination(const std::string& program) {
           option("--optimizer WHAT", "the optimizer's tensors",
                  choice<bool>(FIELD(from.drop_optimizer), {{"keep", false}, {"drop", true}}), "keep"),
           option("--max-shard-size SIZE", "tensor bytes per shard", size(FIELD(convert.max_shard_bytes), 1),
-                 "5GB, or a sixteenth of DST but 1GB at least"),
+                 "5GB; of a DST of 5 to 80GB a sixteenth, at least 1GB"),
       }};
 }
 

@@ -27,10 +27,12 @@ class GluAnswers {
   /// Throws RecordInvalid where the record's entries are no orders.
   GluAnswers(const Record& record, const SourceAnswers& answers);
 
-  /// What is said about routed experts, or about all of a dense model; `trained` is what the trainer's arguments say.
+  /// Returns the answer about routed experts, or about a dense model. `trained` is the order that the trainer's
+  /// arguments mean, or empty.
   GluAnswer about_weights(const std::string& trained) const;
+  /// Returns the answer about shared experts.
   GluAnswer about_shared(const std::string& trained) const;
-  /// Absent where neither the user nor the record speaks of the optimizer's states by themselves.
+  /// Returns none where neither the user nor the record speaks of the optimizer's states by themselves.
   std::optional<GluAnswer> about_states() const;
 
   /// Throws GluConflict where the user and the record, or the trainer's arguments, disagree.

@@ -363,7 +363,7 @@ class Recognizer {
 
   const Inventory& inventory_;
   std::vector<std::size_t> dropped_;
-  /// What stands for experts that do nothing.
+  /// Tensors of experts that do nothing (idle_expert_tensors()).
   std::vector<std::size_t> idle_;
   KeyGroups keys_;
   const ModelHints& hints_;

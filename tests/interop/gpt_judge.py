@@ -147,6 +147,19 @@ def _parts():
     return Norm, Attention, l2norm
 
 
+def _sizes(args):
+    """What GPTModel and HybridModel take alike."""
+    return dict(
+        vocab_size=args.padded_vocab_size,
+        max_sequence_length=args.max_position_embeddings,
+        parallel_output=True,
+        share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
+        position_embedding_type=args.position_embedding_type,
+        rotary_percent=args.rotary_percent,
+        rotary_base=args.rotary_base,
+    )
+
+
 def make_hybrid_model(args, norm):
     import megatron.core.post_training.modelopt.hybrid.model_specs as model_specs
     import torch
@@ -163,14 +176,8 @@ def make_hybrid_model(args, norm):
     return HybridModel(
         config=megatron_arguments.make_config(args, **overrides),
         hybrid_stack_spec=model_specs.get_hybrid_stack_modelopt_spec(local_core_attention=True, remap_te_layernorm=True),
-        vocab_size=args.padded_vocab_size,
-        max_sequence_length=args.max_position_embeddings,
         hybrid_layer_pattern=args.hybrid_layer_pattern,
-        parallel_output=True,
-        share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
-        position_embedding_type=args.position_embedding_type,
-        rotary_percent=args.rotary_percent,
-        rotary_base=args.rotary_base,
+        **_sizes(args),
     )
 
 
@@ -219,14 +226,8 @@ def make_gpt_model(args, attention, norm, has_wide_norms):
     return GPTModel(
         config=config,
         transformer_layer_spec=block,
-        vocab_size=args.padded_vocab_size,
-        max_sequence_length=args.max_position_embeddings,
-        parallel_output=True,
-        share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
-        position_embedding_type=args.position_embedding_type,
-        rotary_percent=args.rotary_percent,
-        rotary_base=args.rotary_base,
         rope_scaling=args.use_rope_scaling,
+        **_sizes(args),
         mtp_block_spec=mtp,
     )
 
