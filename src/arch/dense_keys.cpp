@@ -56,7 +56,7 @@ std::optional<DenseKey> DenseKeys::parse_layer(const Prefix& prefix, std::string
     const bool stacked = naming_.stacks_layers && prefix.stack == "decoder";
     return stacked ? find(layer_, name, prefix.stack, 0, true) : std::nullopt;
   }
-  const auto number = parse_number<i64>(name.substr(0, digits));
+  const auto number = parse_index(name.substr(0, digits));
   const std::string_view behind = name.substr(digits);
   if (!number || !behind.starts_with(prefix.after)) return std::nullopt;
   const std::string_view tail = behind.substr(prefix.after.size());
@@ -81,7 +81,7 @@ std::optional<DenseKey> DenseKeys::parse_nested(const Prefix& prefix, i64 step, 
     return of_first ? of_first : find(mtp_, tail, "mtp", step * depth + depth - 1, false);
   }
   const std::size_t digits = std::min(tail.find_first_not_of("0123456789"), tail.size());
-  const auto number = parse_number<i64>(tail.substr(0, digits));
+  const auto number = parse_index(tail.substr(0, digits));
   if (!number || *number < 0 || *number >= depth || !tail.substr(digits).starts_with('.')) return std::nullopt;
   return find(layer_, tail.substr(digits + 1), "mtp", step * depth + *number, false);
 }

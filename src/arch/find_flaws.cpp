@@ -143,14 +143,14 @@ class FlawFinder {
       if (routed && block.num_experts != architecture_.num_experts)
         add(ErrorCode::ModelShape, name, "layer {} has {} experts, but config.json says {}", layer_label(block),
             block.num_experts, architecture_.num_experts);
-      const bool says_width = width > 0 || (!routed && architecture_.says_shared_width);
+      const bool says_width = width > 0 || routed || architecture_.says_shared_width;
+      const std::string_view field = routed ? architecture_.expert_width_field : architecture_.shared_width_field;
       const i64 hidden = routed ? architecture_.expert_hidden : architecture_.extent(Dim::Hidden);
       if (block.hidden_size != hidden || (says_width && block.intermediate_size != width))
-        add(ErrorCode::ModelShape, name,
-            "'{}': layer {}'s {} experts map {} to {}, but config.json says {} {} and {} {}", name, layer_label(block),
-            to_string(block.set), block.hidden_size, block.intermediate_size,
+        add(ErrorCode::ModelShape, name, "'{}': layer {}'s {} experts map {} to {}, but config.json says {} {} and {}",
+            name, layer_label(block), to_string(block.set), block.hidden_size, block.intermediate_size,
             routed ? architecture_.expert_hidden_field : "hidden_size", hidden,
-            routed ? architecture_.expert_width_field : architecture_.shared_width_field, width);
+            width > 0 || !routed ? fmt::format("{} {}", field, width) : fmt::format("no {} above 0", field));
       check_gate(block);
       check_expert_biases(block);
     }
@@ -325,7 +325,7 @@ class FlawFinder {
     if (!name.starts_with(stem)) return std::nullopt;
     const std::size_t end = name.find_first_not_of("0123456789", stem.size());
     if (end == name.npos || name[end] != '.') return std::nullopt;
-    return parse_number<i64>(std::string_view(name).substr(stem.size(), end - stem.size()));
+    return parse_index(std::string_view(name).substr(stem.size(), end - stem.size()));
   }
 
   /// Returns whether it lies in a layer that is not counted. MTP's may be numbered on from there.

@@ -39,7 +39,7 @@ std::vector<std::size_t> idle_expert_tensors(const Inventory& inventory, const M
     const std::size_t at = name.find(kExperts);
     if (at == name.npos || name.ends_with(".down_proj.weight")) continue;
     const std::string_view behind = name.substr(at + kExperts.size());
-    const auto expert = parse_number<i64>(behind.substr(0, behind.find('.')));
+    const auto expert = parse_index(behind.substr(0, behind.find('.')));
     if (expert && *expert >= *hints.num_experts && *expert - *hints.num_experts < idle) found.push_back(i);
   }
   return found;

@@ -54,6 +54,16 @@ def more_of(name: str, other: str):
     return tensors_changed(edit)
 
 
+def renamed_layer(old: str, new: str, word: str):
+    """Returns a change that spells the layer of the tensors of this word in another way."""
+
+    def edit(tensors: dict) -> None:
+        for name in [name for name in tensors if old in name and word in name]:
+            tensors[name.replace(old, new)] = tensors.pop(name)
+
+    return tensors_changed(edit)
+
+
 def begins_with(first: bytes):
     def change(source: pathlib.Path) -> None:
         (source / "model.safetensors").write_bytes(first + bytes(64))
@@ -119,6 +129,17 @@ LLAMA_ROPE = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low
               "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 CASES = [
+    *[Case("", "", [Run("convert SRC OUT --to megatron", REFUSED, says=r"layers\.1\..* is missing"),
+                    Run(COPY, says=NOTHING), Run("verify SRC SRC", 0)],
+           change=both(model(name), renamed_layer("layers.1.", "layers.01.", word)), note=f"{name}, layers.01, {word}")
+      for name, word in (("llama3", "k_proj"), ("qwen3", "input_layernorm"), ("qwen3_moe", "o_proj"),
+                         ("deepseek_v3", "kv_b_proj"))],
+    *[Case("", "", [Run("convert SRC OUT --to megatron", REFUSED, says=f"no {field} above 0"),
+                    Run("inspect SRC", 0, says=f"no {field} above 0")],
+           change=with_config(name, **{field: 0}), note=f"{name}, experts of no width")
+      for name, field in (("gpt_oss", "intermediate_size"), ("olmoe", "intermediate_size"),
+                          ("minimax_m2", "intermediate_size"), ("qwen3_moe", "moe_intermediate_size"),
+                          ("deepseek_v3", "moe_intermediate_size"))],
     # Codes whose scales are lost load nowhere.
     *[is_lost(both(model(name), codes(word, dtype, bits)), rf"{word}.*", f"{dtype} in {word} of {name}")
       for name, word, dtype, bits in [
