@@ -19,7 +19,7 @@ class Model:
 
     def __init__(self, config):
         self.config, self.type = config, config.get("model_type")
-        if self.type not in FAMILIES or "text_config" in config:
+        if not isinstance(self.type, str) or self.type not in FAMILIES or "text_config" in config:
             raise Unclear("another family")
         self.hidden, self.layers, self.vocab = map(self.count, ("hidden_size", "num_hidden_layers", "vocab_size"))
         self.heads, self.groups = map(self.count, ("num_attention_heads", "num_key_value_heads"))

@@ -87,19 +87,24 @@ def _tensor(rng, c, fits=lambda tensor: True):
     return shard, rng.choice(fitting)
 
 
+def _places(c):
+    """The files of the index; an empty one where there is none, or an earlier change has broken it."""
+    where = c.index.get("weight_map") if isinstance(c.index, dict) else None
+    return where if isinstance(where, dict) else {}
+
+
 def _put(c, shard, old, new, tensor):
     """Replaces `old` by `new`, in its place, and in the index."""
     c.shards[shard] = {new if name == old else name: tensor if name == old else t for name, t in c.shards[shard].items() if name == old or name != new}
-    if c.index is not None and old != new:
-        c.index["weight_map"].pop(old, None)
-        c.index["weight_map"][new] = shard
+    if old != new:
+        _places(c).pop(old, None)
+        _places(c)[new] = shard
 
 
 def lost(rng, c):
     shard, name = _tensor(rng, c)
     del c.shards[shard][name]
-    if c.index is not None:
-        c.index["weight_map"].pop(name, None)
+    _places(c).pop(name, None)
     return f"no {name}"
 
 
@@ -148,8 +153,7 @@ def doubled(rng, c):
         return f"{name} is in {shard} and in {other}"
     _put(c, shard, name, name, c.shards[shard][name])
     c.shards[shard][name + ".copy"] = c.shards[shard][name]
-    if c.index is not None:
-        c.index["weight_map"][name + ".copy"] = shard
+    _places(c)[name + ".copy"] = shard
     return f"{name} is there twice, once as .copy"
 
 
@@ -212,9 +216,9 @@ def valued(rng, c):
 
 
 def indexed(rng, c):
-    if c.index is None:
+    if not _places(c):
         c.index = {"metadata": {}, "weight_map": {name: shard for shard, tensors in c.shards.items() for name in tensors}}
-    where = c.index["weight_map"]
+    where = _places(c)
     name, kind = rng.choice(sorted(where)), rng.randrange(6)
     if kind == 0:
         del where[name]
@@ -224,7 +228,7 @@ def indexed(rng, c):
         where[rng.choice(["x.weight", "model.layers.0.x"])] = where[name]
     elif kind == 3:
         where[name] = rng.choice([1, None, [], {}])
-    elif kind == 4:
+    elif kind == 4 and isinstance(c.index, dict):
         c.index["metadata"] = rng.choice([{"total_size": 1}, {"total_size": "x"}, None, []])
     else:
         c.index = rng.choice([[], {}, {"weight_map": []}, "x", None])

@@ -44,7 +44,8 @@ class Wrong(Exception):
 
 def is_known(path):
     """Whether the oracle reads models of the family."""
-    return json.loads((path / "config.json").read_text()).get("model_type") in models.FAMILIES
+    model_type = json.loads((path / "config.json").read_text()).get("model_type")
+    return isinstance(model_type, str) and model_type in models.FAMILIES
 
 
 class Bench:
