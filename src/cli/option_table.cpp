@@ -12,9 +12,11 @@
 namespace glu_ckpt::cli {
 namespace {
 
+// NOLINTBEGIN(bugprone-macro-parentheses): the path of a member takes no parentheses.
 /// A field of the options.
 #define FIELD(path) \
   [](Options & o) -> auto& { return o.path; }
+// NOLINTEND(bugprone-macro-parentheses)
 
 using Rows = std::vector<OptionRow>;
 

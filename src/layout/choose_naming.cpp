@@ -151,7 +151,8 @@ class NamingChooser {
   /// Rows of one family that differ in orientation: FC1's and FC2's shapes together decide.
   ChosenNaming choose_by_shape(const std::vector<const Naming*>& rows, const std::string& name) {
     const Naming* chosen = rows.front();
-    for (auto row = rows.rbegin(); row != rows.rend(); ++row)
+    // clang 14 cannot compile std::views::reverse of this library.
+    for (auto row = rows.rbegin(); row != rows.rend(); ++row)  // NOLINT(modernize-loop-convert)
       if (shapes_fit(**row)) chosen = *row;
     return {chosen, chosen != find_naming(name) ? std::string(chosen->name) : name, true};
   }

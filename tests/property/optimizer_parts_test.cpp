@@ -113,7 +113,7 @@ const std::vector<Way> kWays = {
 };
 
 std::string along(const Way& way, std::string value) {
-  for (auto key = way.keys.rbegin(); key != way.keys.rend(); ++key)
+  for (auto key = way.keys.rbegin(); key != way.keys.rend(); ++key)  // NOLINT(modernize-loop-convert)
     value = dict(pair("iteration", integer(100)) + pair(*key, value));
   return value;
 }

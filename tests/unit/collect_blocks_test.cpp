@@ -1,5 +1,7 @@
 /// Which tensors are an optimizer's states of an expert's, and what else may stand under their keys.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "support/convert.hpp"
@@ -65,7 +67,7 @@ TEST(StateBlock, IncompleteOnes) {
   };
   for (const std::string part : {"linear_fc1.weight0", "linear_fc1.weight1", "linear_fc2.weight1", "linear_fc1.bias0"})
     expect_error(
-        ErrorCode::ExpertMissing, [&] { recognized(without(kState + kLayer + part)); }, "exp_avg");
+        ErrorCode::ExpertMissing, [&] { recognized(without(fmt::format("{}{}{}", kState, kLayer, part))); }, "exp_avg");
   std::vector<MemoryTensor> all = tensors();
   all.push_back(named(all, kState + kLayer + "linear_fc1.weight1"));
   all.back().name = kState + kLayer + "linear_fc1.weight2";
@@ -81,14 +83,15 @@ TEST(StateBlock, IncompleteOnes) {
       ErrorCode::ExpertShape, [&] { recognized(all); }, "while others are");
   all = tensors(false);
   for (const std::string e : {"0", "1"})
-    all.push_back({kState + kLayer + "linear_fc1.weight" + e + "_w", Dtype::F64, {4, 3}, {}});
+    all.push_back({fmt::format("{}{}linear_fc1.weight{}_w", kState, kLayer, e), Dtype::F64, {4, 3}, {}});
   expect_error(
       ErrorCode::PartMissing, [&] { recognized(all); }, "up");
 }
 
 TEST(StateBlock, AnotherShapeStopsChangesOfLayout) {
   std::vector<MemoryTensor> all = tensors();
-  for (const std::string e : {"0", "1"}) resize(named(all, kState + kLayer + "linear_fc1.weight" + e), {4, 3, 2});
+  for (const std::string e : {"0", "1"})
+    resize(named(all, fmt::format("{}{}linear_fc1.weight{}", kState, kLayer, e)), {4, 3, 2});
   const MemorySource source(all, {}, {{"glu", "contiguous"}});
   const Recognition found = recognize_source(source);
   EXPECT_EQ(found.unexplained.size(), 2u);
