@@ -16,8 +16,7 @@ class LoaderFinder {
       : layout_(model.layout), model_(model), naming_(find_naming(model.layout.naming)) {}
 
   LoadsIn find() const {
-    if (model_.is_adapter)
-      return unknown("adapter_config.json makes it an adapter, which programs load beside the model that it is for");
+    if (!model_.is_other.empty()) return unknown("{}", model_.is_other);
     if (model_.architecture == nullptr) {
       if (is_of_unmapped_family()) return find_unmapped();
       if (model_.experts.empty() && !refusal_of(model_.model_type).empty())

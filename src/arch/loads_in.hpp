@@ -46,8 +46,8 @@ struct StoredModel {
   std::string not_whole;
   /// The configuration says how many experts there are.
   bool says_experts = false;
-  /// adapter_config.json lies beside the tensors.
-  bool is_adapter = false;
+  /// A sentence that says which other program's it is, such as an adapter; empty for models.
+  std::string is_other;
   /// config.json lies beside the tensors.
   bool has_config = false;
   /// megatron_args.txt lies beside it.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 namespace glu_ckpt {
 
@@ -20,10 +21,23 @@ std::string printable(std::string_view text) {
   return text.size() > kMostBytes ? out + "..." : out;
 }
 
+namespace {
+
+constexpr std::pair<std::string_view, std::string_view> kOtherFiles[] = {
+    {"GGUF", "it is a GGUF file, which llama.cpp reads; take the model in safetensors from where it was made"},
+    {"\x1f\x8b", "it is a file that gzip packed; unpack it"},
+    {"\x89HDF", "it is an HDF5 file of Keras or TensorFlow; take the model in safetensors from where it was made"},
+};
+
+}  // namespace
+
 std::string_view stand_in_text(std::string_view first_bytes, Meant meant) {
   if (first_bytes.starts_with("version "))
     return "it begins with 'version', as a Git LFS pointer does, which stands in place of the file; `git lfs pull` "
            "fetches the file itself";
+  if (meant == Meant::Binary)
+    for (const auto& [signature, what] : kOtherFiles)
+      if (first_bytes.starts_with(signature)) return what;
   // A length or a signature takes the first 8 bytes of any binary file.
   const bool is_text = std::ranges::all_of(first_bytes.substr(0, 8),
                                            [](char c) { return (c >= ' ' && c <= '~') || (c >= '\t' && c <= '\r'); });

@@ -10,6 +10,7 @@
 #include "format/dcp_metadata.hpp"
 #include "format/extras.hpp"
 #include "format/manifest.hpp"
+#include "format/other_files.hpp"
 #include "format/record_file.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
@@ -221,11 +222,6 @@ std::string first_iteration(const fs::path& directory) {
 
 [[noreturn]] void fail_nothing_found(const fs::path& directory, const Listing& listing) {
   const std::string name = directory.string();
-  const std::string found =
-      listing.others.empty() ? ""
-      : listing.others.front().ends_with(kDistcpSuffix)
-          ? fmt::format("; {} is of a distributed checkpoint, but its .metadata is missing", listing.others.front())
-          : fmt::format("; {} is there, which is not read", listing.others.front());
   if (is_directory_at(directory / "snapshots"))
     fail(ErrorCode::NotSupported, {name, {}},
          "{}: is a repository of the Hugging Face cache; give one of the directories in {}/snapshots", name, name);
@@ -236,9 +232,14 @@ std::string first_iteration(const fs::path& directory) {
     fail(ErrorCode::NotSupported, {name, {}},
          "{}: no latest_checkpointed_iteration.txt says which of its checkpoints is meant; give one: {}", name,
          (directory / iteration).string());
+  const auto part =
+      std::ranges::find_if(listing.others, [](const std::string& other) { return other.ends_with(kDistcpSuffix); });
+  const std::string found = part == listing.others.end()
+                                ? other_directory_text(directory)
+                                : fmt::format("{} is of a distributed checkpoint, but its .metadata is missing", *part);
   fail(ErrorCode::NotSupported, {name, {}},
-       "{}: no checkpoint found: looked for *.safetensors, {}, pytorch_model*.bin, *.pt, .metadata and mp_rank_*{}",
-       name, kSafetensorsIndexFile, found);
+       "{}: no checkpoint found: {}. Looked for *.safetensors, {}, pytorch_model*.bin, *.pt, .metadata and mp_rank_*",
+       name, found, kSafetensorsIndexFile);
 }
 
 std::vector<std::string> find_left_out(const Listing& listing, const std::vector<std::string>& shards) {
@@ -281,9 +282,11 @@ std::vector<std::string> pick_torch_files(const fs::path& directory, const std::
     return models;
   }
   const bool counted = std::ranges::all_of(models, [](const auto& name) { return name.find("-of-") != name.npos; });
-  if (models.size() > 1 && !counted)
-    fail(ErrorCode::NotSupported, {directory.string(), {}},
-         "{}: has several torch files ({}, {}); name the one that you mean", directory.string(), models[0], models[1]);
+  if (models.size() > 1 && !counted) {
+    const std::string other = other_directory_text(directory);
+    fail(ErrorCode::NotSupported, {directory.string(), {}}, "{}: has several torch files ({}, {}); {}",
+         directory.string(), models[0], models[1], other.starts_with("it is") ? other : "name the one that you mean");
+  }
   if (counted) check_promised_shards(directory, models);
   return models;
 }
@@ -449,16 +452,15 @@ CheckpointFiles find_file(const fs::path& path) {
   if (name.ends_with(kDistcpSuffix) || path.filename() == ".metadata")
     fail(ErrorCode::NotSupported, {name, {}}, "{}: is part of a distributed checkpoint; give the directory it is in",
          name);
-  if (is_other_format(name) && !is_torch(path.filename().string()))
-    fail(ErrorCode::NotSupported, {name, {}},
-         "{}: {} files are not read; .safetensors, PyTorch's .pt, .pth and .bin, and torch.distributed.checkpoint "
-         "directories are",
-         name, path.extension().string());
+  const std::string file = path.filename().string();
+  if (!is_torch(file) && !is_shard(file))
+    if (const std::string other = other_file_text(path); !other.empty())
+      fail(ErrorCode::NotSupported, {name, {}}, "{}: {}", name, other);
   CheckpointFiles files;
-  if (is_torch(path.filename().string())) files.format = Format::Torch;
+  if (is_torch(file)) files.format = Format::Torch;
   files.path = path;
   files.directory = directory_of(path);
-  files.shards = {path.filename().string()};
+  files.shards = {file};
   files.config = if_file(files.directory / "config.json");
   add_dangling(files.directory / "config.json", {}, files);
   return files;

@@ -8,10 +8,13 @@
 
 #include "arch/dense_table.hpp"
 #include "core/fail.hpp"
+#include "core/json.hpp"
+#include "core/readable.hpp"
 #include "families/config_fields.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/optimizer_parts.hpp"
 #include "io/directory.hpp"
+#include "io/file.hpp"
 #include "io/file_names.hpp"
 #include "layout/bare_codes.hpp"
 #include "layout/element_grid.hpp"
@@ -20,6 +23,42 @@
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
+namespace {
+
+/// The value of a word in one of the checkpoint's JSON files; none where the file is not there, too large or no JSON.
+std::optional<std::string> word_in(const Source& source, std::string_view file, std::string_view word) {
+  constexpr i64 kMaxBytes = i64{1} << 20;
+  const auto& files = source.extra_files();
+  const auto found = std::ranges::find(files, file, &ExtraFile::name);
+  if (found == files.end()) return std::nullopt;
+  try {
+    constexpr std::size_t kMaxDepth = 64;
+    const JsonDocument document(read_small_file(found->path, kMaxBytes, ErrorCode::ConfigJson), kMaxDepth);
+    if (document.fault()) return std::nullopt;
+    const auto value = document.root().find<std::string_view>(word);
+    return value ? std::optional(printable(*value)) : std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+/// Says of a part of a model, or of a model of another kind, what loads it; empty for any other checkpoint.
+std::string other_model_text(const Source& source) {
+  const auto& files = source.extra_files();
+  if (std::ranges::find(files, "adapter_config.json", &ExtraFile::name) != files.end()) {
+    const std::string base = word_in(source, "adapter_config.json", "base_model_name_or_path").value_or("");
+    return fmt::format(
+        "adapter_config.json makes it an adapter (LoRA), which PEFT and vLLM load beside the model that it is for{}; "
+        "to convert both, merge it first (PEFT: merge_and_unload, then save_pretrained)",
+        base.empty() ? "" : ", " + base);
+  }
+  if (const auto part = word_in(source, "config.json", "_class_name"))
+    return fmt::format("config.json makes it a part of a pipeline of diffusers ({}), which glu-ckpt does not convert",
+                       *part);
+  return {};
+}
+
+}  // namespace
 
 StoredModel stored_model(const Source& source, const ModelHints& hints, const Recognition& model) {
   StoredModel stored;
@@ -39,12 +78,11 @@ StoredModel stored_model(const Source& source, const ModelHints& hints, const Re
   stored.quantized = holds_codes(model.blocks) ||
                      (!stored.quant_method.empty() && std::ranges::any_of(source.inventory().tensors, is_code_matrix));
   if (!model.misfits.empty()) stored.not_whole = "config.json contradicts the tensors";
-  const auto& files = source.extra_files();
   if (const std::vector<std::string> flaws = run_flaw_texts(source, hints); !flaws.empty())
     stored.not_whole = flaws.front();
   if (const std::vector<std::string> bare = bare_code_texts(source.inventory(), model); !bare.empty())
     stored.not_whole = bare.front();
-  stored.is_adapter = std::ranges::find(files, "adapter_config.json", &ExtraFile::name) != files.end();
+  stored.is_other = other_model_text(source);
   return stored;
 }
 

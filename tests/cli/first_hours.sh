@@ -165,7 +165,7 @@ first_hours_paths() {
   check "to e1.gguf: nothing is written" absent "$out.gguf"
   : >"$WORK/e.gguf"
   prints "from e.gguf" 3 \
-    "glu-ckpt: error: {}/e.gguf: .gguf files are not read; .safetensors, PyTorch's .pt, .pth and .bin, and torch.distributed.checkpoint directories are [not-supported]" \
+    "glu-ckpt: error: {}/e.gguf: is a GGUF file (llama.cpp), which is not read; take the model in safetensors from where it was made [not-supported]" \
     inspect "$WORK/e.gguf"
   printf 'no tensors are in here\n' >"$WORK/README.md"
   prints "README.md" 3 \

@@ -1,0 +1,61 @@
+# Whatever `inspect` is given, it says what it is and the way on.
+
+# is_named NAME TEXT: inspect of $WORK/what/NAME fails with status 3 and TEXT.
+is_named() {
+  status "inspect $1" 3 inspect "$WORK/what/$1"
+  check "inspect $1 says what it is: $ERR" has "$ERR" "$2"
+}
+
+what_is_it() {
+  local what=$WORK/what name text
+  local -A files=(
+    [a.nemo]="is a NeMo archive (a tar file), which is not read; unpack it with \`tar xf\`"
+    [a.onnx]="is an ONNX model, which is not read"
+    [a.msgpack]="is a file of Flax, which is not read; transformers writes safetensors of it"
+    [a.tar.gz]="is a file that gzip packed, which is not read; unpack it"
+    [a.npz]="is a NumPy file, which is not read; .safetensors, PyTorch's .pt, .pth and .bin, and torch.distributed.checkpoint directories are read"
+    [config.json]="is a JSON file, no weights; give the directory that it is in"
+  )
+  mkdir -p "$what"/{empty,photos,pipeline,run/step_5,verl,nemo}
+  for name in "${!files[@]}"; do
+    : >"$what/$name"
+    is_named "$name" "${files[$name]}"
+  done
+  printf 'GGUF\3\0\0\0\0\0\0\0\0\0\0\0' >"$what/model"
+  is_named model "is a GGUF file (llama.cpp), which is not read"
+  for name in model.safetensors pytorch_model.bin; do
+    cp "$what/model" "$what/$name"
+    is_named "$name" "it is a GGUF file, which llama.cpp reads; take the model in safetensors"
+  done
+  is_named empty "no checkpoint found: it is empty."
+  : >"$what/photos/a.jpg"
+  is_named photos "no checkpoint found: it has a.jpg."
+  : >"$what/pipeline/model_index.json"
+  is_named pipeline "no checkpoint found: it is a pipeline of diffusers"
+  : >"$what/verl/model_world_size_2_rank_0.pt"
+  : >"$what/verl/model_world_size_2_rank_1.pt"
+  is_named verl "has several torch files (model_world_size_2_rank_0.pt, model_world_size_2_rank_1.pt); it is a checkpoint of FSDP as verl saves it"
+  : >"$what/nemo/a.nemo"
+  is_named nemo "no checkpoint found: a.nemo is a NeMo archive"
+  : >"$what/run/step_5/model.safetensors"
+  is_named run "no checkpoint found: its step_5 holds one: give $what/run/step_5."
+  printf '{}' >"$what/empty/config.json"
+  is_named empty "no checkpoint found: it has a config.json and no weights"
+  # An adapter and a part of a pipeline are read; what loads them is said.
+  safetensors_of "$what/lora/adapter_model.safetensors" base_model.model.q_proj.lora_A.weight
+  printf '{"peft_type": "LORA", "base_model_name_or_path": "org/base"}' >"$what/lora/adapter_config.json"
+  status "inspect of an adapter" 0 inspect "$what/lora"
+  check "inspect of an adapter: $OUT" has "$OUT" "makes it an adapter (LoRA), which PEFT and vLLM load beside the model that it is for, org/base; to convert both, merge it first"
+  safetensors_of "$what/unet/diffusion_pytorch_model.safetensors" conv_in.weight
+  printf '{"_class_name": "UNet2DConditionModel"}' >"$what/unet/config.json"
+  status "inspect of a unet" 0 inspect "$what/unet"
+  check "inspect of a unet: $OUT" has "$OUT" "loads in    unknown: config.json makes it a part of a pipeline of diffusers (UNet2DConditionModel)"
+  rm -rf "$what"
+}
+
+# safetensors_of FILE TENSOR: a file with one F32 tensor.
+safetensors_of() {
+  local header="{\"$2\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}"
+  mkdir -p "$(dirname "$1")"
+  { printf "\\x$(printf %x ${#header})\0\0\0\0\0\0\0%s" "$header"; printf '\0\0\0\0'; } >"$1"
+}
