@@ -48,6 +48,7 @@ MAY_INCLUDE_PUBLIC = {
     "ops": {"layout", "plan"},
     "report": {"layout", "plan", "io", "exec", "model", "verify", "convert"},
     "report/html": {"layout", "io", "model", "forward", "verify"},
+    "convert": {"kernels"},
     "bench": {"layout", "convert"},
     "cli": {"model", "forward", "report/html"},
 }
@@ -87,6 +88,7 @@ HEADER_ROOMS = {
     "verify_forward.hpp": "verify",
     "expert_norms.hpp": "verify",
     "convert.hpp": "convert",
+    "state_plan.hpp": "convert",
     "html_report.hpp": "report/html",
 }
 

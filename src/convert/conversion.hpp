@@ -40,6 +40,11 @@ struct Conversion {
 Conversion prepare(const std::filesystem::path& input, const std::filesystem::path& output,
                    const ConvertOptions& options, const RunOptions& run, CopyReading reading, Ranks& ranks);
 
+/// Does the same for a checkpoint that is in memory and gets no files: no device is opened. Without values, what needs
+/// elements is taken to be as it should: copies repeat their originals, masters fit their weights.
+Conversion prepare_in_memory(const SourceOpener& open, const ConvertOptions& options, const RunOptions& run,
+                             bool has_values);
+
 /// Makes the refusals that need bytes of the source, or a look at what its experts compute, before anything is written.
 void check_evidence(const Conversion& conversion);
 

@@ -25,7 +25,7 @@ namespace {
 
 Plan make_proved_plan(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
-  check_apart(conversion.output, source);
+  if (!conversion.output.empty()) check_apart(conversion.output, source);
   const ConvertOptions& options = conversion.options;
   const auto& naming = conversion.target.to.naming;
   const Recognition& model = conversion.source.recognition;
@@ -128,14 +128,14 @@ std::optional<std::string> trained_type_for(const ConvertOptions& options) {
 }
 
 /// Opens the source with scales for smaller blocks of rows, where the target's order of FC1 would cut those it has.
-void refine_source(Conversion& conversion) {
+void refine_source(Conversion& conversion, const SourceOpener& open) {
   const TargetAnswers& to = conversion.target.to;
   const i64 rows = finer_scale_rows(conversion.source.recognition.blocks, to.glu, to.shared_glu);
   if (rows == 0) return;
   SourceAnswers finer = conversion.options.from;
   finer.scale_rows = rows;
   const i64 stored_bytes = tensor_bytes(conversion.source.model());
-  conversion.source = open_checkpoint(conversion.input, finer);
+  conversion.source = open_checkpoint(open(), finer);
   conversion.finer_scales = {rows, tensor_bytes(conversion.source.model()) - stored_bytes};
   conversion.target = locate_errors(*conversion.source.source, [&] {
     return resolve_target(conversion.output, conversion.options, conversion.source);
@@ -150,6 +150,17 @@ void share_source_scales(Conversion& conversion) {
     conversion.second_scales = share_second_scales(conversion.source);
 }
 
+/// Opens and recognizes the source, and settles the target.
+void open_ends(Conversion& conversion, const SourceOpener& open) {
+  conversion.options.from.trained_type = trained_type_for(conversion.options);
+  conversion.source = open_checkpoint(open(), conversion.options.from);
+  conversion.target = locate_errors(*conversion.source.source, [&] {
+    return resolve_target(conversion.output, conversion.options, conversion.source);
+  });
+  refine_source(conversion, open);
+  share_source_scales(conversion);
+}
+
 }  // namespace
 
 Conversion prepare(const std::filesystem::path& input, const std::filesystem::path& output,
@@ -159,12 +170,7 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
   together(ranks, [&] {
     // A GPU that was named opens while the source is read; for "auto" the plan decides.
     if (run.device != "auto") conversion.backend = open_backend(run, 0);
-    conversion.options.from.trained_type = trained_type_for(options);
-    conversion.source = open_checkpoint(input, conversion.options.from);
-    conversion.target = locate_errors(*conversion.source.source,
-                                      [&] { return resolve_target(output, conversion.options, conversion.source); });
-    refine_source(conversion);
-    share_source_scales(conversion);
+    open_ends(conversion, [&] { return open_source(input); });
   });
   conversion.plan = make_shared_plan(conversion, ranks);
   together(ranks, [&] {
@@ -182,6 +188,19 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
     for (const std::string& note : conversion.plan.notes) tell_note(run, "{}", note);
   });
   settle_copies(conversion, reading, ranks);
+  return conversion;
+}
+
+Conversion prepare_in_memory(const SourceOpener& open, const ConvertOptions& options, const RunOptions& run,
+                             bool has_values) {
+  Conversion conversion{.input = {}, .output = {}, .options = options, .run = run};
+  open_ends(conversion, open);
+  const std::unique_ptr<Ranks> alone = make_single_rank();
+  conversion.plan = make_shared_plan(conversion, *alone);
+  for (const std::string& note : conversion.plan.notes) tell_note(run, "{}", note);
+  if (!has_values) return conversion;
+  settle_copies(conversion, CopyReading::Whole, *alone);
+  check_master_weights(run, conversion.source, options.from);
   return conversion;
 }
 

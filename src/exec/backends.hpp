@@ -23,6 +23,10 @@ std::unique_ptr<Backend> make_cuda_backend(const std::vector<int>& devices, cons
 /// Returns the GPUs of a backend by index; none of the CPU's.
 std::vector<int> devices_of(const Backend& backend);
 
+/// Copies between host memory and a GPU's, and waits for it. Throws NoDevice, DeviceFailed.
+void copy_off_gpu(int device, const std::byte* from, std::span<std::byte> to);
+void copy_onto_gpu(int device, std::span<const std::byte> from, std::byte* to);
+
 /// The rates that a conversion through the GPU reaches for single elements, with upload, kernel and download one after
 /// the other; the copy into pinned memory is not counted.
 struct GpuRates {

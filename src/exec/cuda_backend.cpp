@@ -242,6 +242,19 @@ std::vector<int> devices_of(const Backend& backend) {
   return cuda != nullptr ? cuda->devices() : std::vector<int>();
 }
 
+void copy_off_gpu(int device, const std::byte* from, std::span<std::byte> to) {
+  const OnCudaDevice on(device);
+  // Whoever made the bytes may have done so on a stream that the default one does not wait for.
+  CUDA_CHECK(cudaDeviceSynchronize());
+  CUDA_CHECK(cudaMemcpy(to.data(), from, to.size(), cudaMemcpyDeviceToHost));
+}
+
+void copy_onto_gpu(int device, std::span<const std::byte> from, std::byte* to) {
+  const OnCudaDevice on(device);
+  CUDA_CHECK(cudaMemcpy(to, from.data(), from.size(), cudaMemcpyHostToDevice));
+  CUDA_CHECK(cudaDeviceSynchronize());
+}
+
 GpuRates measure_gpu(int device) {
   // A [2048, 4096] matrix of 2-byte elements.
   constexpr i64 kRows = 2048, kCols = 4096, kBytes = kRows * kCols * 2;

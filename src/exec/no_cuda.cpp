@@ -12,6 +12,13 @@ std::unique_ptr<Backend> make_cuda_backend(const std::vector<int>& devices, cons
 
 std::vector<int> devices_of(const Backend&) { return {}; }
 
+void copy_off_gpu(int device, const std::byte*, std::span<std::byte>) {
+  fail(ErrorCode::NoDevice, {}, "cuda:{}: {}", device, why_no_cuda());
+}
+void copy_onto_gpu(int device, std::span<const std::byte>, std::byte*) {
+  fail(ErrorCode::NoDevice, {}, "cuda:{}: {}", device, why_no_cuda());
+}
+
 GpuRates measure_gpu(int device) { fail(ErrorCode::NoDevice, {}, "cuda:{}: {}", device, why_no_cuda()); }
 
 }  // namespace glu_ckpt

@@ -169,7 +169,7 @@ void tell_stale_quantization(const SourceAnswers& answers, Inspection& inspectio
 
 Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answers) {
   Inspection inspection;
-  inspection.source = open_as(path, answers);
+  inspection.source = open_as(open_source(path), answers);
   if (const auto foreign = inspection.source->record().find("foreign_order");
       foreign != inspection.source->record().end())
     inspection.warnings.push_back("the checkpoint may load and compute something else. " + foreign->second);

@@ -68,11 +68,11 @@ std::optional<Recognition> recognize_stored(const Source& source, const ModelHin
 
 }  // namespace
 
-std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceAnswers& answers) {
+std::unique_ptr<Source> open_as(std::unique_ptr<Source> as_stored, const SourceAnswers& answers) {
   if (!answers.decode_as.empty() && !answers.decode)
     fail(ErrorCode::Usage, {}, "--decode-as {} says how weights are decoded; --decode bf16 or f32 says that they are",
          answers.decode_as);
-  std::unique_ptr<Source> source = take_off_wrapper_words(open_source(path));
+  std::unique_ptr<Source> source = take_off_wrapper_words(std::move(as_stored));
   if (!answers.decode && !answers.encode_mxfp8 && answers.scale_rows == 0) return source;
   const Source& stored = *source;
   const bool decoding = answers.decode.has_value();
@@ -118,8 +118,12 @@ JudgedSource judge_source(const Source& source, const SourceAnswers& answers) {
 }
 
 Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswers& answers) {
+  return open_checkpoint(open_source(path), answers);
+}
+
+Checkpoint open_checkpoint(std::unique_ptr<Source> stored, const SourceAnswers& answers) {
   Checkpoint checkpoint;
-  checkpoint.source = open_as(path, answers);
+  checkpoint.source = open_as(std::move(stored), answers);
   if (answers.config_file.empty()) require_config(*checkpoint.source);
   JudgedSource judged = judge_source(*checkpoint.source, answers);
   // Where scales are broken, that is the fault, whatever recognition says of their tensors.

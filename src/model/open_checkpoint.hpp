@@ -1,6 +1,7 @@
 #pragma once
 /// Opens checkpoints as the answers ask, and recognizes each once.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,8 +12,14 @@
 
 namespace glu_ckpt {
 
-/// Opens the files under the keys and in the encoding that the answers ask for.
-std::unique_ptr<Source> open_as(const std::filesystem::path& path, const SourceAnswers& answers);
+/// Opens a checkpoint as it is stored, each time that it is called.
+using SourceOpener = std::function<std::unique_ptr<Source>()>;
+
+/// Shows what is stored under the keys and in the encoding that the answers ask for.
+std::unique_ptr<Source> open_as(std::unique_ptr<Source> stored, const SourceAnswers& answers);
+
+/// open_checkpoint() of what is open already.
+Checkpoint open_checkpoint(std::unique_ptr<Source> stored, const SourceAnswers& answers);
 
 /// A source that was opened, and what is wrong of it.
 struct JudgedSource {

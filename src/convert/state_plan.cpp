@@ -1,0 +1,236 @@
+/// StatePlan: a conversion whose source and output are tensors in memory.
+
+#include "glu_ckpt/state_plan.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "convert/conversion.hpp"
+#include "core/checked_math.hpp"
+#include "core/compute.hpp"
+#include "core/fail.hpp"
+#include "core/json.hpp"
+#include "exec/memory_ends.hpp"
+#include "format/model_config.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// The name of the checkpoint in messages, which no file has.
+constexpr const char* kStateDict = "<state dict>";
+
+i64 bytes_of(const std::string& name, const TensorView& view) {
+  const auto elements = std::ranges::any_of(view.shape, [](i64 extent) { return extent < 0; })
+                            ? std::nullopt
+                            : checked_product(view.shape);
+  const auto bits = elements ? checked_mul(*elements, dtype_bits(view.dtype)) : std::nullopt;
+  if (!bits || *bits % 8 != 0)
+    fail(ErrorCode::ShapeOverflow, {kStateDict, name}, "'{}': {} of shape {} is no whole number of bytes", name,
+         dtype_name(view.dtype), shape_text(view.shape));
+  return *bits / 8;
+}
+
+Inventory inventory_of(std::span<const NamedTensor> tensors) {
+  Inventory inventory;
+  inventory.files.emplace_back(kStateDict);
+  std::set<std::string_view> names;
+  i64 offset = 0;
+  for (const auto& [name, view] : tensors) {
+    if (!names.insert(name).second)
+      fail(ErrorCode::Usage, {kStateDict, name}, "'{}': two tensors have this name", name);
+    if (!is_contiguous(view))
+      fail(ErrorCode::Usage, {kStateDict, name}, "'{}': its elements do not follow one another; make it contiguous",
+           name);
+    const i64 bytes = bytes_of(name, view);
+    inventory.tensors.push_back({name, view.dtype, view.shape, bytes, 0, offset});
+    offset += bytes;
+  }
+  return inventory;
+}
+
+/// Returns the input that has all bytes of an output, under the same dtype and shape, and no other.
+std::optional<std::size_t> whole_input(const Inventory& inventory, const Plan& plan, std::size_t output) {
+  if (plan.first_move[output + 1] - plan.first_move[output] != 1) return std::nullopt;
+  const Move& move = plan.moves[plan.first_move[output]];
+  const OutputTensor& made = plan.outputs[output];
+  const TensorRef& stored = inventory.tensors[move.src];
+  const bool is_whole = move.runs() == 1 && move.src_offset == 0 && move.run_bytes == stored.bytes;
+  const bool is_same = stored.bytes == made.bytes && stored.dtype == made.dtype && stored.shape == made.shape;
+  return is_whole && is_same ? std::optional(move.src) : std::nullopt;
+}
+
+struct MemoryRange {
+  const std::byte* begin = nullptr;
+  i64 bytes = 0;
+  const std::string* name = nullptr;
+  const TensorView* view = nullptr;
+};
+
+}  // namespace
+
+struct StatePlan::State {
+  CheckpointInfo info;
+  std::shared_ptr<TensorViews> views = std::make_shared<TensorViews>();
+  Conversion conversion;
+  /// The bytes of the state dict are those that the plan moves: nothing is decoded or encoded on the way.
+  bool is_plain = true;
+  std::vector<Renamed> renamed;
+
+  const std::vector<TensorRef>& inputs() const { return info.inventory.tensors; }
+  const std::vector<OutputTensor>& outputs() const { return conversion.plan.outputs; }
+
+  void check_inputs(std::span<const TensorView> in) const;
+  void check_outputs(std::span<const TensorView> in, std::span<const TensorView> out) const;
+  void check_devices(std::span<const TensorView> in, std::span<const TensorView> out) const;
+};
+
+void StatePlan::State::check_inputs(std::span<const TensorView> in) const {
+  if (in.size() != inputs().size())
+    fail(ErrorCode::Usage, {}, "the plan is for {} tensors, and {} are given", inputs().size(), in.size());
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const TensorRef& planned = inputs()[i];
+    if (in[i].dtype != planned.dtype || in[i].shape != planned.shape || !is_contiguous(in[i]))
+      fail(ErrorCode::Usage, {{}, planned.name}, "'{}': is {}{} of shape {}, and the plan is for {} of shape {}",
+           planned.name, is_contiguous(in[i]) ? "" : "not contiguous, ", dtype_name(in[i].dtype),
+           shape_text(in[i].shape), dtype_name(planned.dtype), shape_text(planned.shape));
+    if (in[i].data == nullptr && planned.bytes > 0)
+      fail(ErrorCode::Usage, {{}, planned.name}, "'{}': a tensor without an address", planned.name);
+  }
+}
+
+/// An output may be the very input that it renames.
+void StatePlan::State::check_outputs(std::span<const TensorView> in, std::span<const TensorView> out) const {
+  if (out.size() != outputs().size())
+    fail(ErrorCode::Usage, {}, "the plan makes {} tensors, and {} are given", outputs().size(), out.size());
+  std::vector<MemoryRange> ranges;
+  for (std::size_t i = 0; i < in.size(); ++i)
+    if (inputs()[i].bytes > 0) ranges.push_back({in[i].data, inputs()[i].bytes, &inputs()[i].name, nullptr});
+  for (std::size_t t = 0; t < out.size(); ++t) {
+    const OutputTensor& planned = outputs()[t];
+    if (out[t].data == nullptr) continue;
+    try {
+      check_output_buffer(out[t], planned.shape, planned.dtype, out[t].device);
+    } catch (const Error& error) {
+      fail(error.code(), {{}, planned.name}, "'{}': {}", planned.name, error.what());
+    }
+    const auto same = std::ranges::find(renamed, t, &Renamed::output);
+    if (planned.bytes > 0 && !(same != renamed.end() && in[same->input].data == out[t].data))
+      ranges.push_back({out[t].data, planned.bytes, &planned.name, &out[t]});
+  }
+  std::ranges::sort(ranges, std::less<>(), &MemoryRange::begin);
+  MemoryRange last;
+  for (const MemoryRange& range : ranges) {
+    // Two inputs may share memory, as tied weights do.
+    const bool writes = range.view != nullptr || last.view != nullptr;
+    if (last.begin != nullptr && writes && range.begin < last.begin + last.bytes)
+      fail(ErrorCode::Usage, {{}, *range.name}, "'{}' and '{}' share memory, and one of them is written to", *last.name,
+           *range.name);
+    if (last.begin == nullptr || range.begin + range.bytes > last.begin + last.bytes || writes) last = range;
+  }
+}
+
+void StatePlan::State::check_devices(std::span<const TensorView> in, std::span<const TensorView> out) const {
+  for (const Move& move : conversion.plan.moves)
+    if (out[move.dst].data != nullptr && in[move.src].device != out[move.dst].device)
+      fail(ErrorCode::Usage, {{}, outputs()[move.dst].name}, "'{}' is on {}, and '{}', which goes into it, on {}",
+           outputs()[move.dst].name, out[move.dst].device, inputs()[move.src].name, in[move.src].device);
+}
+
+StatePlan::StatePlan(std::span<const NamedTensor> tensors, const StateFacts& facts, const ConvertOptions& options,
+                     const RunOptions& run)
+    : state_(std::make_unique<State>()) {
+  CheckpointInfo& info = state_->info;
+  info.path = kStateDict;
+  info.inventory = inventory_of(tensors);
+  if (!facts.config.empty()) info.hints = parse_config(facts.config, kStateDict);
+  info.record = facts.record;
+  for (const NamedTensor& tensor : tensors) state_->views->push_back(tensor.view);
+  const bool has_values =
+      std::ranges::none_of(tensors, [](const NamedTensor& tensor) { return tensor.view.data == nullptr; });
+  const SourceOpener open = [state = state_.get()] {
+    return std::make_unique<MemorySource>(state->info, state->views);
+  };
+  state_->conversion = prepare_in_memory(open, options, run, has_values);
+  const CheckpointInfo& read = state_->conversion.source.source->info();
+  state_->is_plain = read.decoded_weights.empty() && read.recast_tensors == 0;
+  const Plan& plan = state_->conversion.plan;
+  for (std::size_t t = 0; state_->is_plain && t < plan.outputs.size(); ++t)
+    if (const auto input = whole_input(info.inventory, plan, t)) state_->renamed.push_back({t, *input});
+}
+
+StatePlan::~StatePlan() = default;
+StatePlan::StatePlan(StatePlan&&) noexcept = default;
+StatePlan& StatePlan::operator=(StatePlan&&) noexcept = default;
+
+const Plan& StatePlan::plan() const { return state_->conversion.plan; }
+const std::vector<Renamed>& StatePlan::renamed() const { return state_->renamed; }
+
+void StatePlan::run(std::span<const TensorView> in, std::span<const TensorView> out, const StateRun& run) const {
+  state_->check_inputs(in);
+  state_->check_outputs(in, out);
+  if (state_->is_plain) {
+    state_->check_devices(in, out);
+    TensorViews made(out.begin(), out.end());
+    for (const Renamed& same : state_->renamed)
+      if (made[same.output].data == in[same.input].data) made[same.output].data = nullptr;
+    return move_in_memory(plan(), in, made, {run.jobs, run.stream});
+  }
+  state_->views->assign(in.begin(), in.end());
+  MemorySink sink(out);
+  ExecuteOptions options;
+  options.jobs = jobs_of(RunOptions{.jobs = run.jobs});
+  execute(plan(), *state_->conversion.source.source, sink, *make_backend("cpu"), options);
+}
+
+namespace {
+
+void print_move(JsonWriter& json, const Inventory& inventory, const Move& move) {
+  json.begin_object();
+  json.field("from", inventory.tensors[move.src].name);
+  json.field("from_offset", move.src_offset).field("offset", move.dst_offset).field("run_bytes", move.run_bytes);
+  json.key("loops").begin_array();
+  for (const MoveDim& dim : move.dims)
+    if (dim.count > 1)
+      json.begin_object()
+          .field("count", dim.count)
+          .field("from_step", dim.src_step)
+          .field("step", dim.dst_step)
+          .end_object();
+  json.end_array().end_object();
+}
+
+}  // namespace
+
+std::string StatePlan::to_json() const {
+  const Plan& made = plan();
+  // Names are those that the caller gave, unless what is moved was decoded first.
+  const Inventory& inventory =
+      state_->is_plain ? state_->info.inventory : state_->conversion.source.source->inventory();
+  JsonWriter json(1);
+  json.begin_object().key("outputs").begin_array();
+  for (std::size_t t = 0; t < made.outputs.size(); ++t) {
+    const OutputTensor& output = made.outputs[t];
+    json.begin_object().field("name", output.name).field("dtype", dtype_name(output.dtype)).key("shape").begin_array();
+    for (const i64 extent : output.shape) json.value(extent);
+    json.end_array().field("bytes", output.bytes).key("moves").begin_array();
+    for (std::size_t m = made.first_move[t]; m < made.first_move[t + 1]; ++m)
+      print_move(json, inventory, made.moves[m]);
+    json.end_array();
+    for (const Compute& computed : made.computes)
+      if (computed.dst == t)
+        json.key("computed")
+            .begin_object()
+            .field("from", inventory.tensors[computed.src].name)
+            .field("operation", to_string(computed.op))
+            .end_object();
+    json.end_object();
+  }
+  json.end_array().key("dropped").begin_array();
+  for (const std::size_t index : made.dropped) json.value(inventory.tensors[index].name);
+  json.end_array().key("notes").begin_array();
+  for (const std::string& note : made.notes) json.value(note);
+  json.end_array().end_object();
+  return json.text();
+}
+
+}  // namespace glu_ckpt
