@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "cli/run.hpp"
 #include "cli/session.hpp"
 #include "core/current_error.hpp"
 #include "core/fail.hpp"
@@ -9,34 +10,6 @@
 
 namespace glu_ckpt::cli {
 namespace {
-
-void write_digest(JsonWriter& json, const Digest& digest) {
-  json.field("digest", to_string(digest)).field("tensors", digest.tensors).field("bytes", digest.bytes);
-}
-
-CheckpointDigest digest_of(const Options& options, const std::string& path, const RunOptions& run) {
-  return digest(path, options.from, run);
-}
-
-void check_record(const std::string& path, const CheckpointDigest& found) {
-  if (found.contradicts_record())
-    fail(ErrorCode::RecordContradicts, {path, {}},
-         "{}: the record says {}: the tensors have changed since it was written", path, found.recorded);
-}
-
-ExitStatus print_one(const Options& options, const Session& session) {
-  const CheckpointDigest found = digest_of(options, options.input, session.run());
-  if (options.json) {
-    JsonWriter json;
-    json.begin_object();
-    write_digest(json, found.digest);
-    print_out(options, json.end_object().text() + "\n");
-  } else {
-    print_out(options, to_string(found.digest) + "\n");
-  }
-  check_record(options.input, found);
-  return ExitStatus::Done;
-}
 
 /// The characters that end a line, the one that escapes them, and what sha256sum puts behind that for each.
 constexpr std::string_view kEscaped = "\n\r\\", kEscapes = "nr\\";
@@ -68,20 +41,36 @@ std::string unescaped(std::string_view path) {
   return text;
 }
 
-/// A digest and a path a line.
+/// A digest and a path a line. One that cannot be read is an error of its own, and the others are read all the same.
 ExitStatus print_all(const Options& options, const Session& session) {
+  const bool is_list = options.paths.size() > 1;
+  auto status = ExitStatus::Done;
   JsonWriter json;
-  json.begin_object().key("digests").begin_array();
+  json.begin_object();
+  if (is_list) json.key("digests").begin_array();
   for (const std::string& path : options.paths) {
-    const CheckpointDigest found = digest_of(options, path, session.run());
-    check_record(path, found);
-    if (!options.json) print_out(options, list_line(found.digest, path));
-    json.begin_object().field("path", path);
-    write_digest(json, found.digest);
-    json.end_object();
+    try {
+      const CheckpointDigest found = digest(path, options.from, session.run());
+      if (found.contradicts_record())
+        fail(ErrorCode::RecordContradicts, {path, {}},
+             "{}: the record says {}, and the tensors have {}: they have changed since it was written", path,
+             found.recorded, to_string(found.digest));
+      if (!options.json) print_out(options, list_line(found.digest, path));
+      if (is_list) json.begin_object().field("path", path);
+      json.field("digest", to_string(found.digest)).field("tensors", found.digest.tensors);
+      json.field("bytes", found.digest.bytes);
+      if (is_list) json.end_object();
+    } catch (...) {
+      const Error error = current_error();
+      if (!is_list || error.code() == ErrorCode::Interrupted) throw;
+      Options one = options;
+      one.source = path;
+      status = std::max(status, report_error("glu-ckpt", error, one, options.json));
+    }
   }
-  if (options.json) print_out(options, json.end_array().end_object().text() + "\n");
-  return ExitStatus::Done;
+  if (is_list) json.end_array();
+  if (options.json) print_out(options, json.end_object().text() + "\n");
+  return status;
 }
 
 /// A line of a list.
@@ -107,9 +96,8 @@ std::vector<ExpectedDigest> read_list(const std::string& file) {
     const auto digest = parse_digest(line.substr(0, blank));
     if (!digest || path.empty())
       fail(ErrorCode::Usage, {file, {}},
-           "{}: line {} is not a digest and a path, as `glu-ckpt digest A B` prints them; of one checkpoint whose "
-           "digest "
-           "is noted, `glu-ckpt verify PATH gck2:...` says whether it has it",
+           "{}: line {} is not a digest and a path, as `glu-ckpt digest` prints them; of one checkpoint whose "
+           "digest is noted, `glu-ckpt verify PATH gck2:...` says whether it has it",
            file, number);
     list.push_back({*digest, path});
   }
@@ -123,7 +111,7 @@ ExitStatus check_list(const Options& options, const Session& session) {
   for (const auto& [expected, path] : read_list(options.check_file)) {
     std::string word = "ok", found_text, fault;
     try {
-      const Digest found = digest_of(options, path, session.run()).digest;
+      const Digest found = digest(path, options.from, session.run()).digest;
       found_text = to_string(found);
       if (!(found == expected)) word = "differs";
       if (!(found == expected) && status == ExitStatus::Done) status = ExitStatus::Differs;
@@ -153,10 +141,7 @@ ExitStatus cmd_digest(const Options& options) {
   if (options.paths.empty() == options.check_file.empty())
     fail(ErrorCode::Usage, {}, "digest takes either one or more paths, or --check FILE");
   if (!options.check_file.empty()) return check_list(options, session);
-  if (options.paths.size() > 1) return print_all(options, session);
-  Options one = options;
-  one.input = options.paths.front();
-  return print_one(one, session);
+  return print_all(options, session);
 }
 
 }  // namespace glu_ckpt::cli

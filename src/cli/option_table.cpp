@@ -392,7 +392,7 @@ CommandTable digest_command() {
           {"digest Qwen3-30B-A3B", "digest RUN --from-glu contiguous", "digest A B >DIGESTS", "digest --check DIGESTS"},
           {inputs("files or directories; of several, a digest and a path a line")},
           {{"What is compared",
-            {option("--check FILE", "digests and paths, as `digest A B` prints them, are compared",
+            {option("--check FILE", "digests and paths, as `digest` prints them, are compared",
                     text(FIELD(check_file)))}},
            source(),
            work(),

@@ -139,6 +139,16 @@ std::string covered_text(const Conversion& conversion) {
   return text;
 }
 
+namespace {
+
+/// Whoever turns what loads into what does not is warned; of another checkpoint it is no news.
+bool loads_source(const Conversion& conversion) {
+  const auto& [source, model, hints] = conversion.source;
+  return !conversion.loads_in.is_unknown && !loads_in(*source, hints, model, false).loaders.empty();
+}
+
+}  // namespace
+
 std::vector<std::string> warnings_of(const Conversion& conversion, bool keeps_prefix) {
   std::vector<std::string> warnings;
   if (conversion.target.makes_args) warnings = arguments_for(conversion.source, conversion.plan.to).warnings;
@@ -172,7 +182,7 @@ std::vector<std::string> warnings_of(const Conversion& conversion, bool keeps_pr
                                    conversion.loads_in.why_none));
   const bool is_said = (renamed && conversion.options.to.scope == Scope::Experts) ||
                        std::ranges::find(warnings, conversion.loads_in.why_none) != warnings.end();
-  if (conversion.options.target && conversion.loads_in.loaders.empty() && !is_said)
+  if (conversion.loads_in.loaders.empty() && !is_said && (conversion.options.target || loads_source(conversion)))
     warnings.push_back(loads_in_sentence(conversion.loads_in));
   return warnings;
 }

@@ -302,10 +302,10 @@ refused_alike() {
   local name=$1 expected=$2 slug=$3 said
   shift 3
   status "plan: $name" "$expected" plan "$@" -q
-  said=${ERR%%$'\n'*}
+  said=$(grep -m1 ' error: ' <<<"$ERR")
   check "plan: $name: $ERR" has "$said" "[$slug]"
   status_again "convert: $name" "$expected" convert "$@" -q
-  check "$name: plan says '$said', convert $ERR" [ "${ERR%%$'\n'*}" == "$said" ]
+  check "$name: plan says '$said', convert $ERR" [ "$(grep -m1 ' error: ' <<<"$ERR")" == "$said" ]
 }
 
 # `plan` is `convert` without the writing, so it refuses the same, and leaves nothing.

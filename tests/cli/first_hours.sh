@@ -212,6 +212,14 @@ first_hours_digest() {
   status "digest a b" 0 digest "$a" "$b"
   check "digest a b: a line each" [ "$OUT" == "$(digest "$a")  $a
 $(digest "$b")  $b" ]
+  status "digest a: the path, too" 0 digest "$a"
+  check "digest a: the path, too: $OUT" [ "$OUT" == "$(digest "$a")  $a" ]
+  printf '%s\n' "$OUT" >"$list"
+  prints "digest --check of one" 0 "$a: ok" digest --check "$list"
+  prints "digest of what is not there, and of others" 3 "$(digest "$a")  $a
+$(digest "$b")  $b
+glu-ckpt: error: $WORK/none: does not exist [not-found]" digest "$a" "$WORK/none" "$b"
+  status "digest a b" 0 digest "$a" "$b"
   printf '%s\n' "$OUT" >"$list"
   prints "digest --check" 0 "$a: ok
 $b: ok" digest --check "$list"
@@ -279,6 +287,8 @@ first_hours_rules() {
   status "another family's experts" 0 plan "$TESTDATA/whole/qwen3_moe/hf" "$WORK/no" --naming hf:mixtral --scope experts
   check "another family's experts: why nothing loads it: $ERR" has "$ERR" \
     "no program loads the result: the experts are named as in hf:mixtral, the rest as in a model of type 'qwen3_moe'"
+  status "what nothing loads" 0 plan "$hf" "$WORK/no" --experts grouped --glu split -q
+  check "what nothing loads is a warning: $ERR" has "$ERR" "warning: nothing loads the output as it is: models of type 'qwen3_moe' do not store experts grouped, split"
   status "no spelling" 4 convert "$TESTDATA/hf/deepseek_v3" "$WORK/no" --naming hf:qwen3_moe --scope experts -q
   check "no spelling: the way out: $ERR" has "$ERR" "its models have none. Choose a naming that has them (\`glu-ckpt layouts\`)"
 }

@@ -111,7 +111,11 @@ print(eval(sys.argv[2]))' "$WORK/.out" "$1"
 NO_LEAKS=ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0:malloc_context_size=0
 
 # digest PATH OPTIONS...: the fingerprint alone. Leaks of this command are looked for in the set `commands`.
-digest() { env "$NO_LEAKS" "$PROGRAM" digest "$@" -q 2>&1; }
+digest() {
+  local text
+  text=$(env "$NO_LEAKS" "$PROGRAM" digest "$@" -q 2>&1) || { printf '%s\n' "$text" && return 1; }
+  printf '%s\n' "${text%%  *}"
+}
 
 # status_again ...: as status, of what other runs have looked through for leaks.
 status_again() {

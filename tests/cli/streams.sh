@@ -7,9 +7,11 @@ streams() {
   status "convert" 0 convert "$hf" "$out" --naming megatron --glu interleaved:2 --experts grouped
   check "convert: no error text" [ -z "$(grep -i error <<<"$ERR")" ]
   status "convert -q" 0 convert "$hf" "$out.q" --naming megatron --glu interleaved:2 --experts grouped -q
+  check "convert -q of what nothing loads warns alone: $ERR" [ "$OUT$ERR" == "glu-ckpt: warning: nothing loads the output as it is: Megatron-Core loads torch_dist checkpoints; --to megatron makes one" ]
+  status "convert -q of what programs load" 0 convert "$TESTDATA/hf/qwen3_moe" "$out.loads" --experts grouped --glu contiguous -q
   check "convert -q is silent" [ -z "$OUT$ERR" ]
   status "digest" 0 digest "$hf" && check "digest: one line on stdout" [ "$(wc -l <"$WORK/.out")" == 1 ]
-  check "digest: its form" grep -Eqx 'gck2:[0-9a-f]{32}:[0-9]+:[0-9]+' "$WORK/.out"
+  check "digest: its form" grep -Eqx "gck2:[0-9a-f]{32}:[0-9]+:[0-9]+  $hf" "$WORK/.out"
   status "layouts" 0 layouts && check "layouts lists megatron" has "$OUT" megatron
   status "an error" 4 convert "$hf" "$out.e"
   check "an error: nothing on stdout" [ -z "$OUT" ]
