@@ -28,6 +28,13 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
+/// The value of an option that is asked for.
+std::string_view placeholder(std::string_view option) {
+  if (option == "--resume") return "";
+  if (option == "--optimizer") return " drop";
+  return option.ends_with("config") ? " FILE" : " ORDER";
+}
+
 /// The command line once more, quoted, with placeholders for what was not said.
 std::vector<std::string> completed(const std::vector<std::string>& words, const std::vector<std::string>& missing) {
   constexpr std::string_view kTarget = "--to";
@@ -42,7 +49,7 @@ std::vector<std::string> completed(const std::vector<std::string>& words, const 
   }
   for (const std::string& option : missing) {
     if (option == kTarget || std::ranges::find(words, option) != words.end()) continue;
-    line.push_back(option + (option == "--resume" ? "" : option.ends_with("config") ? " FILE" : " ORDER"));
+    line.push_back(option + std::string(placeholder(option)));
   }
   return line;
 }

@@ -97,16 +97,32 @@ class TargetResolver {
     if (architecture_ == nullptr && options_.to.scope != Scope::Experts) fail_no_architecture();
   }
 
-  /// Asks at once for all that is not known.
+  bool has_optimizer() const {
+    return std::ranges::any_of(source_.inventory().tensors,
+                               [](const TensorRef& tensor) { return is_optimizer_tensor(tensor.name); });
+  }
+
+  /// Asks at once for all that is not known, and for the optimizer to be left out, which only Megatron has a place for.
   [[noreturn]] void fail_no_architecture() const {
     std::vector<std::string> options = hints_.config_options;
+    // The model's type may be known, and have no map.
+    const bool is_nameless = hints_.config.empty() && hints_.no_config.empty();
+    if (is_nameless) options = {"--from-config"};
     if (!options.empty())
       for (const std::string& answer : missing_answers(recognition_))
         options.push_back(options_.from.option_prefix + answer);
-    // The model's type may be known, and have no map.
-    const bool is_nameless = hints_.config.empty() && hints_.no_config.empty();
+    const bool is_beside = *options_.target != kMegatron && !options_.from.drop_optimizer && has_optimizer();
+    if (!options.empty() && is_beside) options.emplace_back("--optimizer");
+    const std::string nameless = fmt::format(
+        "{}; --from-config FILE names a config.json that says it{}",
+        hints_.trained_glu.empty()
+            ? ""
+            : ", and of the arguments that the trainer saved only the order of gate and up is there",
+        options.size() < 2
+            ? ""
+            : fmt::format(", and needs {} beside it", fmt::join(options.begin() + 1, options.end(), " and ")));
     const std::string_view advice =
-        is_nameless ? "; --from-config FILE names a config.json that says it"
+        is_nameless ? std::string_view(nameless)
         : !recognition_.blocks.empty() && options.empty()
             ? "; under the names that it has, --experts, --glu and --decode change it, verify, diff and digest read "
               "it, "

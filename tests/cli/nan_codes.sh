@@ -31,7 +31,7 @@ nan_codes() {
   says "the output's tensors are counted" "$said 'decoder.layers.0.mlp.experts.experts.linear_fc1.weight'"
   rm -rf "$out"
   status "NaN as it is" 0 convert "$in" "$out" --experts grouped --format torch --json
-  check "codes that only move are not counted" [ "$(json_get 'v["warnings"]')" == "[]" ]
+  check "codes that only move are not counted" [ "$(json_get '[w for w in v["warnings"] if not w.startswith("nothing loads the output")]')" == "[]" ]
   rm -rf "$out"
 
   # Killed once some weights are written, whichever they are, and resumed.
