@@ -28,7 +28,7 @@ Progress = Callable[[dict[str, Any]], object]
 /// Options that functions have no use for, or have as arguments.
 bool is_for_functions(const std::string& name) {
   constexpr std::string_view kOthers[] = {"--json",     "--quiet",   "--verbose", "--help",
-                                          "--progress", "--dry-run", "--check"};
+                                          "--progress", "--dry-run", "--check",   "--color"};
   return std::ranges::find(kOthers, name) == std::end(kOthers);
 }
 

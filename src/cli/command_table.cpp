@@ -9,7 +9,9 @@ Definitions environment_variables() {
       {"GLU_CKPT_CUBLAS",
        "The file of the cuBLAS library that `bench forward` compares with, where the dynamic linker "
        "does not find libcublas.so.13 or .12."},
-      {"NO_COLOR", "Set to anything, it keeps messages without colours. Elsewhere than on a terminal they have none."},
+      {"NO_COLOR",
+       "Set to anything, it keeps messages and help without colours. Elsewhere than on a terminal they have none."},
+      {"FORCE_COLOR", "Set to anything, it gives them colours elsewhere, too; so does CLICOLOR_FORCE. --color wins."},
       {"CUDA_VISIBLE_DEVICES", "The GPUs that the program sees, in a build with CUDA. It is CUDA's own variable."},
   };
 }

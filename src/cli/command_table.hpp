@@ -83,12 +83,17 @@ std::string synopsis(const CommandTable& command);
 /// do.
 std::string sentence(std::string_view text);
 
-/// Returns the help of a command, or of the whole program, at most kHelpColumns wide.
-std::string help_text(const CommandTable& command);
+/// Returns the help of a command, or of the whole program, at most kHelpColumns wide; the short one without values,
+/// defaults and more than one example. Painted where stdout has colours.
+enum class HelpLength { Short, Whole };
+std::string help_text(const CommandTable& command, HelpLength length = HelpLength::Whole);
 constexpr std::size_t kHelpColumns = 80;
 
 /// The manual page in roff.
 std::string man_page(const CommandTable& program, std::string_view version);
+
+/// docs/cli.md: all commands with their options.
+std::string options_page(const CommandTable& program);
 
 /// A script for "bash", "zsh" or "fish".
 std::string completion_script(std::string_view shell, const CommandTable& program);

@@ -6,6 +6,8 @@
 #include <sstream>
 
 #include "cli/command_table.hpp"
+#include "cli/error_help.hpp"
+#include "report/text/tell.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
@@ -35,9 +37,12 @@ void wrap(std::string& out, std::size_t column, std::size_t indent, std::string_
   out += '\n';
 }
 
+std::string coloured(report::Paint paint, const std::string& text) { return report::painted(paint, text, stdout); }
+
 /// A term and its meaning beside it, or below where the term is long.
 void define(std::string& out, const std::string& term, std::size_t indent, std::string_view meaning) {
-  out += term;
+  const std::size_t begin = std::min(term.find_first_not_of(' '), term.size());
+  out += term.substr(0, begin) + coloured(report::Paint::Term, term.substr(begin));
   if (meaning.empty()) {
     out += '\n';
     return;
@@ -45,6 +50,10 @@ void define(std::string& out, const std::string& term, std::size_t indent, std::
   const bool below = term.size() + 2 > indent;
   out += below ? "\n" + std::string(indent, ' ') : std::string(indent - term.size(), ' ');
   wrap(out, indent, indent, meaning);
+}
+
+std::string heading(std::string_view title) {
+  return "\n" + coloured(report::Paint::Heading, fmt::format("{}:", title)) + "\n";
 }
 
 std::string option_term(const OptionRow& option) {
@@ -60,8 +69,10 @@ std::string words_inline(const OptionRow& option) {
   return list;
 }
 
-void print_option(std::string& out, const std::string& term, std::size_t indent, const OptionRow& option) {
+void print_option(std::string& out, const std::string& term, std::size_t indent, const OptionRow& option,
+                  HelpLength length) {
   std::string about = option.about;
+  if (length == HelpLength::Short) return define(out, term, indent, about.substr(0, about.find(';')));
   if (const std::string words = words_inline(option); !words.empty()) about += ": " + words;
   if (!option.default_text.empty()) {
     std::string text = "[default: " + option.default_text + "]";
@@ -78,36 +89,49 @@ void print_option(std::string& out, const std::string& term, std::size_t indent,
 }
 
 void print_definitions(std::string& out, std::string_view title, std::size_t indent, const Definitions& definitions) {
-  out += fmt::format("\n{}:\n", title);
+  out += heading(title);
   for (const auto& [term, meaning] : definitions) define(out, fmt::format("  {}", term), indent, meaning);
 }
 
 }  // namespace
 
-std::string help_text(const CommandTable& command) {
-  const bool whole_program = command_words(command).empty();
+void append_wrapped(std::string& out, std::size_t indent, std::string_view text) {
+  out += std::string(indent, ' ');
+  wrap(out, indent, indent, text);
+}
+
+std::string help_text(const CommandTable& command, HelpLength length) {
+  const bool whole_program = command_words(command).empty(), is_short = length == HelpLength::Short;
   std::string out;
   wrap(out, 0, 0, sentence(command.about));
-  if (!command.examples.empty()) out += "\nExamples:\n";
+  if (!command.examples.empty()) out += heading(is_short && !whole_program ? "Example" : "Examples");
   const std::string program = command.name.substr(0, command.name.find(' '));
-  for (const std::string& example : command.examples) out += fmt::format("  {} {}\n", program, example);
-  out += "\nUsage: ";
+  for (const std::string& example : command.examples) {
+    out += fmt::format("  {} {}\n", program, example);
+    if (is_short && !whole_program) break;
+  }
+  out += "\n" + coloured(report::Paint::Heading, "Usage:") + " ";
   wrap(out, 7, 9, synopsis(command));
-  if (!command.arguments.empty()) out += "\nArguments:\n";
-  for (const OptionRow& argument : command.arguments) print_option(out, "  " + argument.value_name, 10, argument);
+  if (!command.arguments.empty()) out += heading("Arguments");
+  for (const OptionRow& argument : command.arguments)
+    print_option(out, "  " + argument.value_name, 10, argument, length);
   for (const auto& [title, commands] : command.commands) {
-    out += fmt::format("\n{}:\n", title);
+    out += heading(title);
     for (const CommandTable& one : commands)
       define(out, "  " + one.name.substr(one.name.rfind(' ') + 1), 14, one.about);
   }
   for (const OptionGroup& group : command.groups) {
-    out += fmt::format("\n{}:\n", group.title);
-    for (const OptionRow& option : group.options) print_option(out, option_term(option), kAboutColumn, option);
+    out += heading(group.title);
+    for (const OptionRow& option : group.options) print_option(out, option_term(option), kAboutColumn, option, length);
   }
-  if (whole_program) {
+  if (is_short) {
+    out += fmt::format("\n`{} --help` has {}.\n", command.name,
+                       whole_program ? "the environment and the exit statuses, too" : "the values and defaults, too");
+  } else if (whole_program) {
     print_definitions(out, "Environment", 14, environment_variables());
     print_definitions(out, "Exit status", 5, exit_statuses());
-    out += fmt::format("\n`{} help COMMAND` has the options of a command.\n", program);
+    out += fmt::format("\n`{} help COMMAND` has the options of a command,\n`{} help ERROR` the meaning of an error.\n",
+                       program, program);
   }
   return out;
 }

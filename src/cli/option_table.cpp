@@ -5,6 +5,7 @@
 
 #include "bench/bench.hpp"
 #include "cli/command_table.hpp"
+#include "cli/error_help.hpp"
 #include "cli/option_values.hpp"
 #include "cli/run.hpp"
 #include "glu_ckpt/model.hpp"
@@ -89,7 +90,14 @@ OptionGroup general(
                 flag(FIELD(quiet))),
          option("-v,--verbose", "longer reports, and the reasons of decisions", flag(FIELD(verbose)))},
     })) {
-  return {"Options", joined({first, {option("-h,--help", "print this help", {})}})};
+  return {"Options",
+          joined({first,
+                  {option("--color WHEN", "colours in messages and help",
+                          choice<report::Colors>(FIELD(color), {{"auto", report::Colors::Auto},
+                                                                {"always", report::Colors::Always},
+                                                                {"never", report::Colors::Never}}),
+                          "auto"),
+                   option("-h,--help", "print this help; -h is the short one, without values and defaults", {})}})};
 }
 
 OptionGroup source() {
@@ -386,17 +394,17 @@ CommandTable diff_command() {
 }
 
 CommandTable digest_command() {
-  return {"digest",
-          "one fingerprint, the same for every layout of the same weights",
-          cmd_digest,
-          {"digest Qwen3-30B-A3B", "digest RUN --from-glu contiguous", "digest A B >DIGESTS", "digest --check DIGESTS"},
-          {inputs("files or directories; of several, a digest and a path a line")},
-          {{"What is compared",
-            {option("--check FILE", "digests and paths, as `digest` prints them, are compared",
-                    text(FIELD(check_file)))}},
-           source(),
-           work(),
-           general()}};
+  return {
+      "digest",
+      "one fingerprint, the same for every layout of the same weights",
+      cmd_digest,
+      {"digest Qwen3-30B-A3B", "digest RUN --from-glu contiguous", "digest A B >DIGESTS", "digest --check DIGESTS"},
+      {inputs("files or directories; of several, a digest and a path a line")},
+      {{"What is compared",
+        {option("--check FILE", "digests and paths, as `digest` prints them, are compared", text(FIELD(check_file)))}},
+       source(),
+       work(),
+       general()}};
 }
 
 CommandTable check_command() {
@@ -502,15 +510,17 @@ CommandTable doctor_command() {
 
 CommandTable help_command(const std::string& program) {
   return {"help",
-          "the options of a command, or the manual page",
+          "the options of a command, the meaning of an error, or the manual page",
           nullptr,
-          {"help convert", "help bench kernels", "help --man >" + program + ".1"},
-          {many(option("COMMAND", "a command; `bench` has commands of its own",
+          {"help convert", "help bench kernels", "help unknown-glu", "help --man >" + program + ".1"},
+          {many(option("WORD", "a command; or the word in brackets at the end of an error; none: the whole program",
                        {[](Options& options, const std::string& typed) {
                          options.paths.push_back(typed);
                          return std::string();
                        }}))},
-          {general({option("--man", "the manual page of all commands, for `man -l`", flag(FIELD(manual)))})}};
+          {general({option("--man", "the manual page of all commands, for `man -l`", flag(FIELD(manual))),
+                    option("--page NAME", "a page of the documentation, in Markdown",
+                           one_of(FIELD(page), {"cli", "errors"}))})}};
 }
 
 CommandTable completion_command(const std::string& program) {
@@ -559,7 +569,10 @@ CommandTable command_table(const std::string& program) {
   for (const CommandTable* one : subcommands(table)) names.push_back({one->name, "", false});
   for (auto& [title, commands] : table.commands)
     for (CommandTable& one : commands)
-      if (one.name == "help") one.arguments.front().words = names;
+      if (one.name == "help") {
+        for (const std::string& error : error_slugs()) names.push_back({error, "", false});
+        one.arguments.front().words = names;
+      }
   prefix_names(table);
   return table;
 }

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "cli/command_table.hpp"
+#include "cli/error_help.hpp"
 #include "cli/option_values.hpp"
 #include "cli/session.hpp"
 #include "core/fail.hpp"
@@ -32,6 +33,8 @@ const CommandTable* command_named(const CommandTable& command, const std::string
 [[noreturn]] void refuse_command(const CommandTable& command, const std::string& word) {
   std::vector<std::string> known;
   for (const CommandTable* one : subcommands(command)) known.push_back(one->name.substr(command.name.size() + 1));
+  if (command.name.find(' ') == command.name.npos)
+    for (std::string& error : error_slugs()) known.push_back(std::move(error));
   fail(ErrorCode::Usage, {}, "'{}' is not a command{}", word, suggestion(word, known));
 }
 
@@ -117,6 +120,13 @@ class Parser {
     }
   }
 
+  /// Sets the colours alone, for help that is printed in place of all else.
+  void set_colors(Options& options) const {
+    for (const auto& [row, option] : options_)
+      if (row->long_name == "--color" && option->count() > 0) (void)row->set(options, option->results()[0]);
+    report::use_colors(options.color);
+  }
+
   void set(Options& options) const {
     for (const auto& [row, option] : options_)
       if (option->count() > 0)
@@ -192,6 +202,10 @@ bool answer_with(const std::string& text) {
 std::string answer(const CommandTable& program, const Options& options) {
   if (!options.shell.empty()) return completion_script(options.shell, program);
   if (options.manual) return man_page(program, GLU_CKPT_VERSION);
+  if (options.page == "cli") return options_page(program);
+  if (options.page == "errors") return errors_page(program.name);
+  if (options.paths.size() == 1 && command_named(program, options.paths[0]) == nullptr)
+    if (const auto text = error_help(options.paths[0], program.name)) return *text;
   const CommandTable* topic = &program;
   for (const std::string& word : options.paths) {
     const CommandTable* below = command_named(*topic, word);
@@ -216,7 +230,7 @@ bool parse_options(int argc, const char* const* argv, Options& options, const st
   if (all == std::vector<std::string>{"version"})
     return parse_options(2, std::array{argv[0], "--version"}.data(), options, program);
   if (words.empty() && !command->commands.empty()) {
-    report::tell("{}\n", help_text(*command));
+    report::tell("{}\n", help_text(*command, HelpLength::Short));
     fail(ErrorCode::Usage, {}, "no command was given");
   }
   options.command = command_words(*command);
@@ -224,10 +238,13 @@ bool parse_options(int argc, const char* const* argv, Options& options, const st
   try {
     parser.parse(options);
   } catch (const CLI::CallForHelp&) {
-    return answer_with(help_text(*command));
+    parser.set_colors(options);
+    const bool is_whole = std::ranges::find(words, "--help") != words.end();
+    return answer_with(help_text(*command, is_whole ? HelpLength::Whole : HelpLength::Short));
   } catch (const CLI::CallForVersion& version) {
     return answer_with(std::string(version.what()) + "\n");
   }
+  parser.set_colors(options);
   parser.set(options);
   set_parser_memory(options.run.memory_bytes);
   if (command->execute == nullptr && command->commands.empty()) return answer_with(answer(table, options));

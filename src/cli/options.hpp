@@ -9,6 +9,7 @@
 #include "glu_ckpt/diff.hpp"
 #include "glu_ckpt/error.hpp"
 #include "glu_ckpt/html_report.hpp"
+#include "report/text/tell.hpp"
 
 namespace glu_ckpt::cli {
 
@@ -76,6 +77,9 @@ struct Options {
   bool strict = false;
   bool dry_run = false;
   bool manual = false;
+  /// help: a page of docs/.
+  std::string page;
+  report::Colors color = report::Colors::Auto;
   /// completion: "bash", ...
   std::string shell;
   bool json = false;

@@ -24,6 +24,40 @@ help_texts() {
   check "at most 80 columns" [ -z "$(awk 'length > 80' "$WORK/.help")" ]
   status "-V" 0 -V && cp "$WORK/.out" "$WORK/.help"
   status "--version" 0 --version && check "-V is --version" cmp -s "$WORK/.out" "$WORK/.help"
+  local short
+  for command in "" convert inspect; do
+    # shellcheck disable=SC2086
+    status "$command --help" 0 $command --help && cp "$WORK/.out" "$WORK/.help"
+    # shellcheck disable=SC2086
+    status "$command -h" 0 $command -h
+    check "$command -h is shorter than --help" [ "$(wc -l <"$WORK/.out")" -lt "$(wc -l <"$WORK/.help")" ]
+    check "$command -h names the same options" [ "$(grep -Eo -- '^  (-.|  ).? --[a-z-]+' "$WORK/.out")" == \
+      "$(grep -Eo -- '^  (-.|  ).? --[a-z-]+' "$WORK/.help")" ]
+    check "$command -h: at most 80 columns" [ -z "$(awk 'length > 80' "$WORK/.out")" ]
+  done
+  for short in cli errors; do
+    status "help --page $short" 0 help --page "$short"
+    check "docs/$short.md is what help --page $short prints" cmp "$WORK/.out" "$HERE/../../docs/$short.md"
+  done
+  for short in $(sed -n 's/^### //p' "$HERE/../../docs/errors.md"); do
+    status "help $short" 0 help "$short" && check "help $short: ways out" has "$OUT" "Ways out:"
+    check "help $short: at most 80 columns" [ -z "$(awk 'length > 80' "$WORK/.out")" ]
+  done
+  status "help of an error as it is printed" 0 help '[unknown-glu]'
+  check "help of an error: $OUT" [ "$OUT" == "unknown-glu: the run ends with status 4.
+
+Cause:
+  FC1 holds rows of gate and of up, and no file says in which order. A wrong
+  guess gives a model that loads and computes something else.
+
+Ways out:
+  Say the order with --from-glu, or record it once with \`stamp\`. Whoever trained
+  the model knows it: Megatron's argument moe_mlp_glu_interleave_size, or none
+  for contiguous.
+
+Example:
+  glu-ckpt convert RUN OUT --to hf --from-glu contiguous" ]
+  status "help of an error, misspelt" 2 help unknow-glu && check "it is suggested" has "$ERR" "did you mean unknown-glu?"
   status "help of nothing" 2 help convrt && check "it is suggested" has "$ERR" "did you mean convert"
   status "a mistyped format" 2 convert a b --format safetensor
   check "it is suggested" has "$ERR" "did you mean safetensors"
@@ -111,4 +145,19 @@ completions() {
     check "$shell: a colon" [ "$("${shell}_offers" "glu-ckpt convert --glu inter")" == interleaved:32 ]
     check "$shell: files" grep -qx model.safetensors <(offers "inspect ")
   done
+}
+
+# Colours: --color wins, then NO_COLOR, then FORCE_COLOR and CLICOLOR_FORCE; a file has none by itself.
+colours() {
+  local red=$'\e[1;31merror:' bold=$'\e[1mUsage:'
+  status "no colour in a file" 3 inspect "$WORK/none" && check "no colour in a file" [ "$ERR" == "${ERR/$'\e'/}" ]
+  FORCE_COLOR=1 status "FORCE_COLOR" 3 inspect "$WORK/none" && check "FORCE_COLOR: $ERR" has "$ERR" "$red"
+  CLICOLOR_FORCE=1 status "CLICOLOR_FORCE" 3 inspect "$WORK/none" && check "CLICOLOR_FORCE: $ERR" has "$ERR" "$red"
+  NO_COLOR=1 FORCE_COLOR=1 status "NO_COLOR" 3 inspect "$WORK/none" && check "NO_COLOR" [ "$ERR" == "${ERR/$'\e'/}" ]
+  NO_COLOR=1 status "--color always" 3 inspect "$WORK/none" --color always && check "--color always: $ERR" has "$ERR" "$red"
+  FORCE_COLOR=1 status "--color never" 3 inspect "$WORK/none" --color never && check "--color never" [ "$ERR" == "${ERR/$'\e'/}" ]
+  FORCE_COLOR=1 status "colour in help" 0 convert -h && check "colour in help" has "$OUT" "$bold"
+  status "--color always in help" 0 convert -h --color always && check "--color always in help" has "$OUT" "$bold"
+  FORCE_COLOR=1 status "--color never in help" 0 convert -h --color never
+  check "--color never in help" [ "$OUT" == "${OUT/$'\e'/}" ]
 }

@@ -4,11 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
 #include <set>
 #include <sstream>
 
+#include "cli/error_help.hpp"
 #include "cli/options.hpp"
 
 namespace glu_ckpt::cli {
@@ -134,14 +133,24 @@ TEST(CommandTable, EveryOptionThatDecidesAboutBytesIsRecorded) {
   EXPECT_GE(recorded, 21);
 }
 
-TEST(CommandTable, TheReadmeNamesEveryOptionOfConvert) {
-  std::ifstream file(std::string(std::getenv("GLU_CKPT_TESTDATA")) + "/../README.md");
-  const std::string readme{std::istreambuf_iterator<char>(file), {}};
-  const std::string table = readme.substr(readme.find("\n## Options of convert"));
-  for (const OptionRow& option : options_of(command("convert"))) {
-    const bool needs_no_row =
-        option.long_name == "--help" || option.long_name == "--quiet" || option.long_name == "--verbose";
-    EXPECT_TRUE(needs_no_row || table.find(option.long_name) != table.npos) << option.long_name;
+TEST(CommandTable, EveryErrorHasItsTexts) {
+  for (const std::string& slug : error_slugs()) {
+    const std::string text = error_help(slug, "glu-ckpt").value_or("");
+    EXPECT_NE(text.find("\nCause:\n"), text.npos) << slug;
+    EXPECT_NE(text.find("\nWays out:\n"), text.npos) << slug;
+    EXPECT_EQ(error_help("[" + slug + "]", "glu-ckpt"), text);
+    const std::size_t example = text.find("  glu-ckpt ");
+    if (example == text.npos) continue;
+    const std::string word = text.substr(example + 11, text.find_first_of(" \n", example + 11) - example - 11);
+    EXPECT_NO_THROW(command(word)) << slug << ": its example is of no command";
+  }
+  EXPECT_FALSE(error_help("no-such-error", "glu-ckpt").has_value());
+}
+
+TEST(CommandTable, TheShortHelpHasEveryOption) {
+  for (const CommandTable* one : all_commands(program())) {
+    const std::string text = help_text(*one, HelpLength::Short);
+    for (const OptionRow& option : options_of(*one)) EXPECT_NE(text.find(option.long_name), text.npos) << one->name;
   }
 }
 

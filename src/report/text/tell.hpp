@@ -9,10 +9,15 @@
 
 namespace glu_ckpt::report {
 
-enum class Paint { Error, Warning, Note, Bar };
+enum class Paint { Error, Warning, Note, Bar, Heading, Term };
 
-/// `text` in a colour, where stderr is a terminal that has colours and NO_COLOR is not set (https://no-color.org).
-std::string painted(Paint paint, const std::string& text);
+/// Auto: the environment says it (NO_COLOR, else FORCE_COLOR or CLICOLOR_FORCE), or the stream is a terminal.
+enum class Colors { Auto, Always, Never };
+/// There is one for the process, as there is one stderr.
+void use_colors(Colors colors);
+
+/// `text` in a colour, where that stream has them.
+std::string painted(Paint paint, const std::string& text, std::FILE* stream = stderr);
 /// Says whether stderr is a terminal on which a line can be written anew.
 bool is_terminal();
 
