@@ -59,6 +59,9 @@ class StatePlan {
   /// Its tensors are numbered as the span above; its shards and places in files mean nothing.
   const Plan& plan() const;
   const std::vector<Renamed>& renamed() const;
+  /// Returns the first input that goes into an output: memory for the output is as that tensor's, of the same library
+  /// and on the same device.
+  std::size_t first_input(std::size_t output) const;
 
   /// Fills `out`, by the numbers of Plan::outputs, from `in`, by those of the planned tensors; an output without an
   /// address is not made. It trusts that the elements which decided about the plan decide as they did. What goes into

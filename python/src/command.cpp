@@ -156,7 +156,9 @@ void tell_python(Conversation& conversation, const nb::object& on_progress, cons
     if (!on_progress.is_none()) on_progress(to_dict(*line));
 }
 
-cli::Options parse(const std::vector<std::string>& words) {
+}  // namespace
+
+cli::Options parse_command(const std::vector<std::string>& words) {
   std::vector<const char*> arguments{"glu-ckpt"};
   for (const std::string& word : words) arguments.push_back(word.c_str());
   cli::Options options;
@@ -166,13 +168,11 @@ cli::Options parse(const std::vector<std::string>& words) {
   return options;
 }
 
-}  // namespace
-
 std::string run_command(std::vector<std::string> words, nb::object on_progress, nb::object on_warning) {
   Conversation conversation;
   StopToken stop;
   cli::Caller caller{&conversation, &stop, {}};
-  cli::Options options = parse(words);
+  cli::Options options = parse_command(words);
   options.caller = &caller;
   std::optional<Error> fault;
   std::thread command([&] {

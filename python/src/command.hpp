@@ -6,7 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "cli/options.hpp"
+
 namespace glu_ckpt::python {
+
+/// The options that `words` spell, the program's name not included. Throws what the command line's parser throws.
+cli::Options parse_command(const std::vector<std::string>& words);
 
 /// Runs the command that `words` spell, the program's name not included, with --json, and returns what it prints. It
 /// runs on a thread of its own; everything that is Python happens on the caller's: `on_progress` gets a dict with the

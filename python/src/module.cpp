@@ -39,5 +39,6 @@ NB_MODULE(_core, module) {
   bind_offsets(module);
   bind_diff(module);
   bind_grouped_mlp(module);
+  bind_state_plan(module);
   bind_training(module);
 }

@@ -1,7 +1,9 @@
 #include "owned_tensor.hpp"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <new>
 #include <string>
 #include <utility>
 
@@ -66,13 +68,49 @@ nb::object dlpack(const OwnedTensor& tensor, const nb::kwargs& words) {
   return make_capsule<DlManaged>(tensor, "dltensor");
 }
 
+i64 bytes_of(const OwnedTensor& tensor) {
+  i64 bits = dtype_bits(tensor.dtype);
+  for (const i64 extent : tensor.shape) bits *= extent;
+  return bits / 8;
+}
+
+OwnedTensor new_named_tensor(const std::string& dtype, std::vector<i64> shape, i64 bytes) {
+  return new_tensor(dtype_from_name(dtype).value(), std::move(shape), bytes);
+}
+
 }  // namespace
 
+OwnedTensor new_tensor(Dtype dtype, std::vector<i64> shape, i64 bytes) {
+  constexpr std::align_val_t kAlignment{64};
+  const std::shared_ptr<std::byte> memory(
+      static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), kAlignment)),
+      [kAlignment](std::byte* begin) { ::operator delete(begin, kAlignment); });
+  return {memory, memory.get(), dtype, std::move(shape)};
+}
+
+OwnedTensor raw_bits(OwnedTensor tensor, i64 bytes) {
+  switch (dtype_bits(tensor.dtype)) {
+    case 8: tensor.dtype = Dtype::U8; return tensor;
+    case 16: tensor.dtype = Dtype::U16; return tensor;
+    case 32: tensor.dtype = Dtype::U32; return tensor;
+    case 64: tensor.dtype = Dtype::U64; return tensor;
+    default:
+      tensor.dtype = Dtype::U8;
+      tensor.shape = {bytes};
+      return tensor;
+  }
+}
+
 void bind_owned_tensor(nb::module_& module) {
+  module.def("new_tensor", &new_named_tensor, nb::arg("dtype"), nb::arg("shape"), nb::arg("bytes"),
+             "Memory for a tensor, not initialised.");
   nb::class_<OwnedTensor>(module, "Tensor", "Memory that numpy, torch and others take by DLPack, without a copy.")
       .def("__dlpack__", &dlpack, "The DLPack capsule.")
       .def(
           "__dlpack_device__", [](const OwnedTensor&) { return nb::make_tuple(int{kDlCpu}, 0); }, "(1, 0): the CPU.")
+      .def(
+          "raw", [](const OwnedTensor& tensor) { return raw_bits(tensor, bytes_of(tensor)); },
+          "The same memory as unsigned integers.")
       .def_prop_ro(
           "dtype", [](const OwnedTensor& tensor) { return std::string(dtype_name(tensor.dtype)); },
           "As safetensors spells it: \"BF16\".")

@@ -47,29 +47,21 @@ class Reader {
   OwnedTensor tensor(const std::string& name, bool raw) {
     const std::size_t number = number_of(name);
     const TensorRef& ref = source_->inventory().tensors[number];
-    OwnedTensor made{nullptr, nullptr, ref.dtype, ref.shape};
-    if (raw) make_raw(made, ref);
+    const auto as_asked = [&](OwnedTensor made) { return raw ? raw_bits(std::move(made), ref.bytes) : made; };
     const FileBacked* const backed = source_->file_backed();
     const FilePlace place = backed != nullptr ? backed->place(number) : FilePlace{};
     const i64 element_bytes = std::max(1, dtype_bits(ref.dtype) / 8);
     // A mapping begins with a page, so what is aligned in the file is aligned in memory.
     if (place.file != nullptr && place.offset % element_bytes == 0 && ref.bytes > 0) {
-      made.memory = mapping_of(*place.file);
-      made.data = static_cast<std::byte*>(made.memory.get()) + place.offset;
-      return made;
+      const std::shared_ptr<std::byte> memory = mapping_of(*place.file);
+      return as_asked({memory, memory.get() + place.offset, ref.dtype, ref.shape});
     }
-    const auto bytes = static_cast<std::size_t>(ref.bytes);
-    const std::shared_ptr<std::byte> memory(static_cast<std::byte*>(::operator new(bytes, kAlignment)),
-                                            [](std::byte* begin) { ::operator delete(begin, kAlignment); });
-    source_->read(number, 0, {memory.get(), bytes});
-    made.memory = memory;
-    made.data = memory.get();
-    return made;
+    OwnedTensor made = new_tensor(ref.dtype, ref.shape, ref.bytes);
+    source_->read(number, 0, {made.data, static_cast<std::size_t>(ref.bytes)});
+    return as_asked(std::move(made));
   }
 
  private:
-  static constexpr std::align_val_t kAlignment{64};
-
   std::size_t number_of(const std::string& name) const {
     const auto found = numbers_.find(name);
     if (found == numbers_.end()) throw nb::key_error(name.c_str());
@@ -77,16 +69,6 @@ class Reader {
   }
 
   /// Unsigned elements of the same size; bytes where elements are smaller than one.
-  static void make_raw(OwnedTensor& tensor, const TensorRef& ref) {
-    switch (dtype_bits(ref.dtype)) {
-      case 8: tensor.dtype = Dtype::U8; return;
-      case 16: tensor.dtype = Dtype::U16; return;
-      case 32: tensor.dtype = Dtype::U32; return;
-      case 64: tensor.dtype = Dtype::U64; return;
-      default: tensor.dtype = Dtype::U8; tensor.shape = {ref.bytes};
-    }
-  }
-
   /// One mapping a file, for as long as the reader or a tensor needs it.
   std::shared_ptr<std::byte> mapping_of(const File& file) {
     const std::lock_guard lock(mutex_);

@@ -165,6 +165,19 @@ StatePlan& StatePlan::operator=(StatePlan&&) noexcept = default;
 const Plan& StatePlan::plan() const { return state_->conversion.plan; }
 const std::vector<Renamed>& StatePlan::renamed() const { return state_->renamed; }
 
+std::size_t StatePlan::first_input(std::size_t output) const {
+  const Plan& made = plan();
+  std::size_t source = 0;
+  if (made.first_move[output] < made.first_move[output + 1]) source = made.moves[made.first_move[output]].src;
+  for (const Compute& computed : made.computes)
+    if (computed.dst == output) source = computed.src;
+  if (state_->is_plain) return source;
+  const std::string& name = state_->conversion.source.source->inventory().tensors[source].name;
+  // Decoded weights are numbered anew, and some have another name than their codes.
+  const auto input = std::ranges::find(state_->inputs(), name, &TensorRef::name);
+  return input == state_->inputs().end() ? 0 : static_cast<std::size_t>(input - state_->inputs().begin());
+}
+
 void StatePlan::run(std::span<const TensorView> in, std::span<const TensorView> out, const StateRun& run) const {
   state_->check_inputs(in);
   state_->check_outputs(in, out);

@@ -26,7 +26,7 @@ def define(name, value):
 
 
 def test_every_example_is_run():
-    assert set(EXAMPLES) == {"convert", "nightly", "interleave", "train", "look", "compare"}
+    assert set(EXAMPLES) == {"convert", "nightly", "interleave", "state_dict", "train", "look", "compare"}
 
 
 def test_convert_after_training(hub, tmp_path):
@@ -50,6 +50,10 @@ def test_nightly_check(hub, tmp_path):
 def test_interleave_in_a_training_script():
     pytest.importorskip("torch")
     run("interleave")
+
+
+def test_a_state_dict_in_memory():
+    run("state_dict")
 
 
 def test_train_the_experts_of_a_layer():

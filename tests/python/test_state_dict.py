@@ -1,0 +1,147 @@
+"""State dicts in memory, beside the same conversions of files."""
+
+import json
+import os
+import pathlib
+
+import glu_ckpt
+import numpy as np
+import pytest
+
+WHOLE = pathlib.Path(os.environ["GLU_CKPT_TESTDATA"]) / "whole"
+QWEN = WHOLE / "qwen3_moe" / "hf"
+
+
+def loaded(path):
+    """All tensors, as handles that any library takes."""
+    checkpoint = glu_ckpt.open(path)
+    return {name: checkpoint[name] for name in checkpoint}
+
+
+def bits(tensor):
+    array = tensor if isinstance(tensor, np.ndarray) else tensor.numpy(raw=True)
+    return array.tobytes()
+
+
+def expect_equal(made, path):
+    there = loaded(path)
+    assert sorted(made) == sorted(there)
+    for name, tensor in there.items():
+        assert tuple(made[name].shape) == tuple(tensor.shape), name
+        assert bits(made[name]) == bits(tensor), name
+
+
+@pytest.mark.parametrize("family", sorted(path.name for path in WHOLE.iterdir()))
+def test_a_state_dict_converts_as_its_files_do(family, tmp_path):
+    for options in ({"to": "megatron"}, {"to": "megatron", "experts": "indexed"}, {"to": "torchtitan"}):
+        source = WHOLE / family / "hf"
+        there = tmp_path / "-".join(options.values())
+        try:
+            glu_ckpt.convert(source, there, **options)
+        except glu_ckpt.Error as error:
+            with pytest.raises(glu_ckpt.Error) as caught:
+                glu_ckpt.convert_state_dict(loaded(source), config=source, **options)
+            assert caught.value.slug == error.slug
+        else:
+            expect_equal(glu_ckpt.convert_state_dict(loaded(source), config=source, **options), there)
+
+
+def float_state():
+    """The model with F32 weights, as numpy has them."""
+    state = {}
+    for number, (name, tensor) in enumerate(loaded(QWEN).items()):
+        count = int(np.prod(tensor.shape))
+        state[name] = (np.arange(count, dtype="f4") + 1000 * number).reshape(tensor.shape)
+    return state
+
+
+def test_names_are_changed_without_copies_and_plans_are_run_again():
+    state = float_state()
+    plan = glu_ckpt.plan_state_dict(state, config=json.loads((QWEN / "config.json").read_text()), to="megatron")
+    made = plan.run(state)
+    assert plan.renamed and all(made[name] is state[source] for name, source in plan.renamed.items())
+    assert all(isinstance(tensor, np.ndarray) and tensor.dtype == "f4" for tensor in made.values())
+    others = {name: -tensor for name, tensor in state.items()}
+    out = {name: np.full(info.shape, np.nan, "f4") for name, info in plan.outputs.items()}
+    again = plan.run(others, out)
+    for name, tensor in made.items():
+        assert again[name] is out[name]
+        assert np.array_equal(out[name], -tensor), name
+    back = glu_ckpt.convert_state_dict(
+        made, config=QWEN, to="hf", from_glu="contiguous", from_shared_glu="contiguous", experts="indexed"
+    )
+    assert all(np.array_equal(back[name], tensor) for name, tensor in state.items())
+
+
+def test_shapes_are_enough_for_a_plan_which_says_where_bytes_go():
+    state = float_state()
+    shapes = {name: ("F32", tensor.shape) for name, tensor in state.items()}
+    plan = glu_ckpt.plan_state_dict(shapes, config=QWEN, to="megatron", glu="interleaved:4")
+    made = plan.run(state)
+    for output in plan.to_json()["outputs"]:
+        memory = bytearray(output["bytes"])
+        for move in output["moves"]:
+            source = state[move["from"]].tobytes()
+            places = [(move["from_offset"], move["offset"])]
+            for loop in move["loops"]:
+                places = [
+                    (a + i * loop["from_step"], b + i * loop["step"]) for a, b in places for i in range(loop["count"])
+                ]
+            for a, b in places:
+                memory[b : b + move["run_bytes"]] = source[a : a + move["run_bytes"]]
+        assert bytes(memory) == made[output["name"]].tobytes(), output["name"]
+
+
+def refused(call, *words, **named):
+    with pytest.raises(glu_ckpt.Error) as caught:
+        call(*words, **named)
+    return caught.value
+
+
+def test_what_is_wrong_is_refused_and_nothing_is_written():
+    state = float_state()
+    plan = glu_ckpt.plan_state_dict(state, config=QWEN, to="megatron")
+    out = {name: np.zeros(info.shape, "f4") for name, info in plan.outputs.items()}
+    name = next(iter(plan.outputs))
+    wrong = [
+        ({**state, "lm_head.weight": state["lm_head.weight"].astype("f8")}, out, "lm_head.weight"),
+        ({key: value for key, value in state.items() if key != "lm_head.weight"}, out, "lm_head.weight"),
+        (state, {key: value for key, value in out.items() if key != name}, name),
+        (state, {**out, "other": out[name]}, "other"),
+        (state, {**out, name: out[name].T if out[name].ndim > 1 else out[name][:-1]}, name),
+        (state, {**out, name: out[name].astype("f8")}, name),
+    ]
+    frozen = out[name].copy()
+    frozen.flags.writeable = False
+    wrong.append((state, {**out, name: frozen}, name))
+    moved = next(key for key in plan.outputs if key not in plan.renamed)
+    memory = np.zeros(max(out[moved].size, state["lm_head.weight"].size) + 1, "f4")
+    shared = {**out, moved: memory[: out[moved].size].reshape(out[moved].shape)}
+    head = memory[1 : 1 + state["lm_head.weight"].size].reshape(state["lm_head.weight"].shape)
+    wrong.append(({**state, "lm_head.weight": head}, shared, "share memory"))
+    for values, room, word in wrong:
+        error = refused(plan.run, values, room)
+        assert error.slug in ("usage", "not-supported") and word in str(error), str(error)
+    assert not any(tensor.any() for tensor in out.values())
+    assert refused(glu_ckpt.plan_state_dict, {**state, "text": "x"}, config=QWEN, to="megatron").tensor == "text"
+    with pytest.raises(TypeError, match="overwrite"):
+        glu_ckpt.plan_state_dict(state, config=QWEN, to="megatron", overwrite=True)
+    megatron = plan.run(state)
+    assert refused(glu_ckpt.convert_state_dict, megatron, config=QWEN, to="hf").slug == "unknown-glu"
+
+
+def test_optimizer_states_go_with_their_weights_and_extra_states_stay():
+    rows = {f"decoder.layers.0.mlp.experts.linear_fc{n}.weight{e}": None for n in (1, 2) for e in range(4)}
+    state = {}
+    for number, name in enumerate(rows):
+        shape = (16, 6) if "fc1" in name else (6, 8)
+        for offset, text in enumerate(("{}", "optimizer.state.exp_avg.{}", "optimizer.state.exp_avg_sq.{}")):
+            base = np.arange(96, dtype="f4")[: shape[0] * shape[1]].reshape(shape)
+            state[text.format(name)] = base + 1000 * number + 100 * offset
+    state["decoder.layers.0.mlp.experts.linear_fc1._extra_state"] = None
+    made = glu_ckpt.convert_state_dict(state, from_glu="contiguous", glu="interleaved:2", experts="grouped")
+    assert "decoder.layers.0.mlp.experts.linear_fc1._extra_state" in made
+    for text in ("{}", "optimizer.state.exp_avg.{}"):
+        key = text.format("decoder.layers.0.mlp.experts.linear_fc1.weight")
+        whole = np.stack([state[f"{key}{e}"] for e in range(4)])
+        assert np.array_equal(made[key], glu_ckpt.interleave(whole, 2))
