@@ -35,6 +35,24 @@ Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswer
 std::vector<std::string> decoder_names();
 
 /// The findings of `inspect`.
+/// How large the model is. What nobody says is 0, empty or absent.
+struct ModelSize {
+  /// Numbers in the tensors, without those of an optimizer; quantized weights count as what they decode to.
+  std::optional<i64> parameters;
+  /// Without the routed experts that a token does not reach.
+  std::optional<i64> active_parameters;
+  i64 layers = 0;
+  i64 experts_per_token = 0;
+  i64 vocabulary = 0;
+  i64 context = 0;
+  i64 heads = 0;
+  i64 kv_heads = 0;
+  /// "grouped-query", "multi-head latent", or how many layers of each kind.
+  std::string attention;
+  /// The head is the embedding.
+  bool tied = false;
+};
+
 struct Inspection {
   std::unique_ptr<Source> source;
   /// Absent where recognition failed: `fault` then says why, unless the weights are quantized and all that is wrong is
@@ -50,6 +68,7 @@ struct Inspection {
   std::vector<std::string> problems;
   /// Sentences about what may load and compute something else.
   std::vector<std::string> warnings = {};
+  ModelSize size = {};
 };
 
 /// Opens `path` and says what it is; reads headers only. A layout that is not recognized is a finding. Throws what

@@ -15,6 +15,7 @@
 #include "layout/element_grid.hpp"
 #include "layout/tensor_kinds.hpp"
 #include "model/known_orders.hpp"
+#include "model/model_size.hpp"
 #include "model/open_checkpoint.hpp"
 #include "model/saved_arguments.hpp"
 #include "model/source_hints.hpp"
@@ -203,6 +204,7 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
       inspection.problems.push_back(std::move(text));
     inspection.loads_in = loads_in(*inspection.source, hints, *inspection.recognition, !inspection.quantized.empty());
     tell_stale_quantization(answers, inspection);
+    inspection.size = model_size(*inspection.source, found, hints, *inspection.recognition);
   } catch (const Error& error) {
     // What recognition says of broken scales follows from their fault.
     if (!codes.stops_all) inspection.problems.emplace_back(error.what());

@@ -53,6 +53,39 @@ what_is_it() {
   rm -rf "$what"
 }
 
+# inspect counts what people ask first of a model.
+model_size() {
+  local hf=$TESTDATA/whole/qwen3_moe/hf quantized form
+  prints "inspect of a whole model" 0 "path        $hf
+format      safetensors, 1 file, 293.95 kB (293952 bytes)
+tensors     69, BF16
+layout      hf:qwen3_moe, indexed, split
+glu from    the naming, which fixes it
+moe layers  2: 8 experts, hidden size 64, intermediate size 32
+parameters  143.25K (143248), 81.81K of them for each token
+model       2 layers, 3 of 8 experts for each token, vocabulary 100, context 128
+attention   grouped-query: 4 heads, 2 of keys and values
+layers      layers 0 to 1: 8 experts 98.30 kB, rest 32.08 kB in each
+            no layer: rest 25.73 kB
+loads in    transformers, versions that have 'qwen3_moe' (tried with 5.24.0)
+            vLLM, versions that have 'qwen3_moe' (not tried)
+            SGLang, versions that have 'qwen3_moe' (not tried)" inspect "$hf"
+  status "inspect --json of a whole model" 0 inspect "$hf" --json
+  check "its size" [ "$(json_get '[v[k] for k in ("parameters", "active_parameters", "num_layers", "experts_per_token", "vocab_size", "context", "attention_heads", "key_value_heads", "attention", "tied_embeddings")]')" == \
+    "[143248, 81808, 2, 3, 100, 128, 4, 2, 'grouped-query', False]" ]
+  # Codes count as what they decode to, and the layout does not matter.
+  for quantized in "$TESTDATA"/quantized/{fp8_block128,fp8_channel,mxfp4_gpt_oss,nvfp4_modelopt,awq_int4,gptq_int4,ct_int4_g32}; do
+    status "inspect --json of $quantized" 0 inspect "$quantized" --json
+    form=$(json_get 'v["parameters"], v["active_parameters"]')
+    status "inspect --json of $quantized, decoded" 0 inspect "$quantized" --decode bf16 --json
+    check "$quantized has $form parameters" [ "$(json_get 'v["parameters"], v["active_parameters"]')" == "$form" ]
+  done
+  status "to Megatron-Core" 0 convert "$hf" "$WORK/size" --to megatron -q
+  status "inspect of the same in Megatron's layout" 0 inspect "$WORK/size" --json
+  check "as many" [ "$(json_get 'v["parameters"], v["active_parameters"]')" == "(143248, 81808)" ]
+  rm -rf "$WORK/size"
+}
+
 # safetensors_of FILE TENSOR: a file with one F32 tensor.
 safetensors_of() {
   local header="{\"$2\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}"

@@ -78,6 +78,20 @@ void write_layer_contents(JsonWriter& json, const std::vector<LayerContent>& lay
   json.end_array();
 }
 
+/// What nobody says is null.
+void write_model_size(JsonWriter& json, const ModelSize& size) {
+  const auto write = [&](std::string_view name, i64 number) { write_number(json, name, number > 0 ? number : -1); };
+  write("parameters", size.parameters.value_or(0));
+  write("active_parameters", size.active_parameters.value_or(0));
+  write("num_layers", size.layers);
+  write("experts_per_token", size.experts_per_token);
+  write("vocab_size", size.vocabulary);
+  write("context", size.context);
+  write("attention_heads", size.heads);
+  write("key_value_heads", size.kv_heads);
+  json.field("attention", size.attention).field("tied_embeddings", size.tied);
+}
+
 void write_tensor_list(JsonWriter& json, const Inventory& inventory, const std::vector<ListedTensor>& tensors) {
   json.key("tensor_list").begin_array();
   for (const ListedTensor& listed : tensors) {
@@ -121,6 +135,7 @@ std::string inspection_json(const Inspection& inspection, const std::optional<st
   write_loads_in(json, inspection.loads_in);
   write_list(json, "warnings", inspection.warnings);
   write_layer_contents(json, layer_contents(inspection));
+  write_model_size(json, inspection.size);
   if (tensors) write_tensor_list(json, inventory, *tensors);
   return json.end_object().text();
 }

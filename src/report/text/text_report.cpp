@@ -143,6 +143,44 @@ std::string tensors_text(const Inspection& inspection, const std::vector<ListedT
   return text;
 }
 
+namespace {
+
+/// "30.53B"
+std::string count_text(i64 count) {
+  constexpr std::string_view kUnits[] = {"", "K", "M", "B", "T"};
+  auto amount = static_cast<double>(count);
+  std::size_t unit = 0;
+  for (; amount >= 1000 && unit + 1 < std::size(kUnits); ++unit) amount /= 1000;
+  return unit == 0 ? fmt::format("{}", count) : fmt::format("{:.2f}{}", amount, kUnits[unit]);
+}
+
+std::string size_of_model_text(const ModelSize& size, const Totals& sums) {
+  std::string text;
+  if (size.parameters) {
+    text = fmt::format("parameters  {} ({})", count_text(*size.parameters), *size.parameters);
+    if (size.active_parameters) text += fmt::format(", {} of them for each token", count_text(*size.active_parameters));
+    text += "\n";
+  }
+  std::vector<std::string> parts;
+  if (size.layers > 0) parts.push_back(fmt::format("{} layer{}", size.layers, size.layers == 1 ? "" : "s"));
+  if (size.experts_per_token > 0)
+    parts.push_back(
+        fmt::format("{} of {} experts for each token", size.experts_per_token, number_or_mixed(sums.num_experts)));
+  if (size.vocabulary > 0) parts.push_back(fmt::format("vocabulary {}", size.vocabulary));
+  if (size.context > 0) parts.push_back(fmt::format("context {}", size.context));
+  if (size.tied) parts.emplace_back("the head is the embedding");
+  if (!parts.empty()) text += fmt::format("model       {}\n", fmt::join(parts, ", "));
+  if (!size.attention.empty())
+    text += fmt::format("attention   {}{}\n", size.attention,
+                        size.heads == 0 ? ""
+                        : size.kv_heads == 0 || size.kv_heads == size.heads
+                            ? fmt::format(": {} heads", size.heads)
+                            : fmt::format(": {} heads, {} of keys and values", size.heads, size.kv_heads));
+  return text;
+}
+
+}  // namespace
+
 std::string inspection_text(const Inspection& inspection) {
   const Source& source = *inspection.source;
   const Totals sums = totals(inspection);
@@ -169,6 +207,7 @@ std::string inspection_text(const Inspection& inspection) {
     const LayoutAnswers& layout = inspection.recognition->layout;
     text += fmt::format("layout      {}\n", layout.is_dense() ? layout_text(layout) : "no experts");
   }
+  text += size_of_model_text(inspection.size, sums);
   text += layers_text(layer_contents(inspection));
   if (inspection.recognition) text += loads_in_text(inspection.loads_in);
   for (const std::string& problem : inspection.problems) text += fmt::format("problem     {}\n", printable(problem));
