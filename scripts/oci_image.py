@@ -77,7 +77,7 @@ manifest = blob_json({
     "layers": [blob(gzip.compress(layer, 9, mtime=0), "layer.v1.tar+gzip")],
 }, "manifest.v1+json")
 manifest["platform"] = {"architecture": architecture, "os": "linux"}
-manifest["annotations"] = {"org.opencontainers.image.ref.name": version}
+manifest["annotations"] = {"org.opencontainers.image.ref.name": f"glu-ckpt:{version}"}
 entries = {
     "oci-layout": json.dumps({"imageLayoutVersion": "1.0.0"}).encode(),
     "index.json": json.dumps({"schemaVersion": 2, "manifests": [manifest]}, sort_keys=True).encode(),
