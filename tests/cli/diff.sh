@@ -167,6 +167,15 @@ assert lines[3] == "" and re.fullmatch(
     r"\S+ \(0x[0-9a-f]{4}\) in A, 1 \(0x3f80\) in B", lines[4]), lines
 assert lines[5:] == ["1 other layer is equal"], lines
 PY
+  status "diff" 1 diff "$hf" "$out.b"
+  check "diff names the expert where few differ: $OUT" has "$OUT" "layer 1 routed expert 3 gate weight: 1 of 2048 elements differ"
+  edited_model qwen3_moe "$out.c" "
+for k in t:
+    if 'experts' in k: t[k][2] = bytes([t[k][2][0] ^ 1]) + t[k][2][1:]
+t['$gate'][2] = b'\x80\x44' + t['$gate'][2][2:]"
+  status "diff of many" 1 diff "$hf" "$out.c"
+  check "diff names what stands out: $OUT" grep -qE '^stands out: layer 1 routed expert 3 gate weight: rms [0-9.]+, [0-9.e+]+ times that of most$' <<<"$OUT"
+  check "diff names nothing else: $OUT" [ "$(grep -c '^stands out' <<<"$OUT")" == 1 ]
   status "diff -q" 1 diff "$hf" "$out.b" -q
   check "diff -q is silent" [ -z "$OUT$ERR" ]
   status "diff --tensors of another layer" 0 diff "$hf" "$out.b" --tensors '*.layers.0.*'

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "report/report.hpp"
 
 namespace glu_ckpt::report {
@@ -164,6 +166,31 @@ std::string differences_text(const Diff& diff, bool every_tensor) {
   return text;
 }
 
+namespace {
+
+/// Names what a line a layer hides: the tensors themselves where they are few, else those that are far off from most.
+std::string outstanding_text(const std::vector<TensorDiff>& tensors) {
+  constexpr std::size_t kFew = 8, kMostNamed = 3;
+  constexpr double kTimesMedian = 4;
+  std::string text;
+  if (tensors.size() <= kFew) {
+    for (const TensorDiff& tensor : tensors) text += tensor_text(tensor);
+    return text;
+  }
+  std::vector<std::pair<double, const TensorDiff*>> by_rms;
+  for (const TensorDiff& tensor : tensors)
+    if (tensor.has_numbers && tensor.elements) by_rms.emplace_back(tensor.elements->rms(), &tensor);
+  if (by_rms.size() <= kFew) return text;
+  std::ranges::stable_sort(by_rms, std::ranges::greater(), &std::pair<double, const TensorDiff*>::first);
+  const double median = by_rms[by_rms.size() / 2].first;
+  for (std::size_t i = 0; i < kMostNamed && by_rms[i].first > kTimesMedian * median; ++i)
+    text += fmt::format("stands out: {}: rms {:.3g}, {:.3g} times that of most\n", printable(by_rms[i].second->name),
+                        by_rms[i].first, by_rms[i].first / median);
+  return text;
+}
+
+}  // namespace
+
 std::string diff_text(const Diff& diff, bool every_tensor) {
   if (diff.equal)
     return fmt::format("equal: the same {} matrices and tensors, {}\n", diff.compared, size_text(diff.bytes));
@@ -174,6 +201,8 @@ std::string diff_text(const Diff& diff, bool every_tensor) {
       fmt::format("different: {} of {} matrices and tensors differ, {} only in A, {} only in B\n",
                   static_cast<i64>(diff.tensors.size()) - only_a - only_b, diff.compared, only_a, only_b);
   text += differences_text(diff, every_tensor);
+  if (!every_tensor)
+    if (const std::string named = outstanding_text(diff.tensors); !named.empty()) text += "\n" + named;
   if (diff.equal_layers > 0)
     text += fmt::format("{} equal\n", diff.equal_layers == 1 ? "1 other layer is"
                                                              : fmt::format("{} other layers are", diff.equal_layers));
