@@ -4,35 +4,24 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <initializer_list>
 #include <optional>
 #include <utility>
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "core/json_field.hpp"
 #include "core/text_config.hpp"
 #include "families/family.hpp"
 
 namespace glu_ckpt {
 namespace {
 
-enum class Type { Integer, Number, Flag, Text, Object, Texts, Integers };
-
-struct FieldRow {
-  /// "rope_parameters.*" and its like name a field of that object.
-  std::string_view name;
-  Type type;
-  /// Bounds of a number, both within; of a list of integers, of each.
-  double least = 0;
-  double most = 0;
-};
+using Type = JsonType;
 
 constexpr double kMostLayers = 65536, kMostExperts = 1 << 20, kMostWidth = 1 << 28, kMostTokens = 1LL << 40;
-/// No number of a model that must be more than 0 is less.
-constexpr double kTiny = 1e-30, kHuge = 1e18;
 
-constexpr auto kFields = std::to_array<FieldRow>({
+constexpr auto kFields = std::to_array<JsonField>({
     // sizes
     {"num_hidden_layers", Type::Integer, 1, kMostLayers},
     {"hidden_size", Type::Integer, 1, kMostWidth},
@@ -147,78 +136,14 @@ constexpr auto kFields = std::to_array<FieldRow>({
     {"moe_layer_interval", Type::Integer, 1, kMostLayers},
     {"num_nextn_predict_layers", Type::Integer, 0, kMostLayers},
     {"mtp_num_hidden_layers", Type::Integer, 0, kMostLayers},
-    // how weights are quantized
+    // how weights are quantized; src/quant reads what is in it
     {"quantization_config", Type::Object},
     {"compression_config", Type::Object},
-    {"quantization_config.quant_method", Type::Text},
-    {"compression_config.quant_method", Type::Text},
 });
 
-std::string bound_text(double bound) {
-  return bound == kTiny ? std::string("more than 0") : fmt::format("{} or more", bound);
-}
-
-std::string expectation(const FieldRow& row) {
-  const std::string range =
-      row.most >= kHuge ? bound_text(row.least) : fmt::format("{} and at most {}", bound_text(row.least), row.most);
-  switch (row.type) {
-    case Type::Integer: return "a whole number, " + range;
-    case Type::Number: return "a number, " + range;
-    case Type::Flag: return "true or false";
-    case Type::Text: return "a text";
-    case Type::Object: return "an object";
-    case Type::Texts: return "a list of texts that is not empty";
-    case Type::Integers: return "a list of whole numbers, each " + range;
-  }
-  return {};
-}
-
-bool is_within(const FieldRow& row, double value) { return value >= row.least && value <= row.most; }
-
-bool fits(const FieldRow& row, const JsonValue& value) {
-  const auto is_integer = [&](const JsonValue& item) {
-    const auto number = item.get<i64>();
-    return number && is_within(row, static_cast<double>(*number));
-  };
-  switch (row.type) {
-    case Type::Integer: return is_integer(value);
-    case Type::Number: {
-      const auto number = value.get<double>();
-      return number && std::isfinite(*number) && is_within(row, *number);
-    }
-    case Type::Flag: return value.get<bool>().has_value();
-    case Type::Text: return value.get<std::string_view>().has_value();
-    case Type::Object: return value.kind() == JsonKind::Object;
-    case Type::Texts:
-    case Type::Integers:
-      if (value.kind() != JsonKind::Array || (row.type == Type::Texts && value.size() == 0)) return false;
-      for (const JsonValue item : value.items())
-        if (row.type == Type::Texts ? !item.get<std::string_view>() : !is_integer(item)) return false;
-      return true;
-  }
-  return true;
-}
-
-std::string value_text(const JsonValue& value) {
-  if (const auto text = value.get<std::string_view>()) return fmt::format("\"{}\"", text->substr(0, 40));
-  if (const auto flag = value.get<bool>()) return *flag ? "true" : "false";
-  if (const auto integer = value.get<i64>()) return fmt::format("{}", *integer);
-  if (const auto number = value.get<double>())
-    return fmt::format("{}{}", *number, *number == std::floor(*number) && std::abs(*number) < 1e15 ? ".0" : "");
-  if (value.kind() == JsonKind::Object) return "an object";
-  if (value.kind() != JsonKind::Array) return "no value that is known";
-  std::string text;
-  for (const JsonValue item : value.items()) {
-    if (text.size() > 40) return "[" + text + ", ...]";
-    text += (text.empty() ? "" : ", ") + value_text(item);
-  }
-  return "[" + text + "]";
-}
-
-void check_field(const FieldRow& row, const std::string& name, const JsonValue& value) {
-  if (value.kind() == JsonKind::Null || fits(row, value)) return;
-  fail(ErrorCode::ConfigJson, {}, "config.json: {} is {}, where {} is expected", name, value_text(value),
-       expectation(row));
+void check_field(const JsonField& row, const std::string& name, const JsonValue& value) {
+  if (const std::string fault = fault_of(row, name, value); !fault.empty())
+    fail(ErrorCode::ConfigJson, {}, "config.json: {}", fault);
 }
 
 /// Checks the fields of `object`, which are called `prefix` and their key.
@@ -228,7 +153,7 @@ void check_object(const Family& family, const JsonValue& object, const std::stri
     const std::string row_name = prefix == "rope_scaling." || prefix == "rope_parameters."
                                      ? "rope_*." + std::string(key)
                                      : std::string(family.usual_word(name));
-    const auto row = std::ranges::find(kFields, row_name, &FieldRow::name);
+    const auto row = std::ranges::find(kFields, row_name, &JsonField::name);
     if (row == kFields.end()) continue;
     check_field(*row, name, value);
     if (row->type == Type::Object && value.kind() == JsonKind::Object) check_object(family, value, name + ".");

@@ -66,7 +66,9 @@ struct Naming {
   bool stacks_layers = false;
   /// The family's own word for scales of blocks that are powers of two (F8_E8M0), where it is not weight_scale_inv.
   std::string_view scale_word{};
-  /// [E, H]: read for E and H where experts are stored flat.
+  /// Its software also reads grouped weights and biases as flat buffers of all experts.
+  bool reads_flat = false;
+  /// The key of [E, H], which gives E and H where nothing else does.
   std::string_view router{};
 };
 

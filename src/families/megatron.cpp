@@ -144,6 +144,7 @@ constexpr auto kMegatronExperts = std::to_array<Naming>({
      .native_shared_fused = true,
      .plain_fc1_is_fused = true,
      .halves_by_position = true,
+     .reads_flat = true,
      .router = "mlp.router.weight"},
     // Megatron-Core SequentialMLP.
     {.name = "megatron-sequential",
@@ -158,6 +159,7 @@ constexpr auto kMegatronExperts = std::to_array<Naming>({
      .native_shared_fused = true,
      .plain_fc1_is_fused = true,
      .halves_by_position = true,
+     .reads_flat = true,
      .router = "mlp.router.weight"},
     // Megatron-Core torch_dist: one key for all experts, and for all layers where they are alike. The indexed
     // form is that of singleton_local_shards.
@@ -175,6 +177,7 @@ constexpr auto kMegatronExperts = std::to_array<Naming>({
      .plain_fc1_is_fused = true,
      .halves_by_position = true,
      .stacks_layers = true,
+     .reads_flat = true,
      .router = "mlp.router.weight"},
 });
 

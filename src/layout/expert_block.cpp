@@ -336,7 +336,7 @@ class BlockChecker {
   }
 
   bool flat_weights() const {
-    if (!grouped() || shape_.block.codes != TensorKind::Weight) return false;
+    if (!context_.naming->reads_flat || !grouped() || shape_.block.codes != TensorKind::Weight) return false;
     return shape_of(tensor(weights_of(Role::Down)->front().second)).size() == 1;
   }
 
@@ -406,9 +406,10 @@ class BlockChecker {
     const bool stacked = shape_.block.set == ExpertSet::Routed && experts == Experts::Grouped;
     const i64 count = stacked ? shape_.block.num_experts : 1;
     if (kind == TensorKind::Bias) {
-      // [E, rows]; TransformerEngine may hold [E, 1, rows], and Megatron reads flat ones too.
+      // TransformerEngine may hold [E, 1, rows].
       const auto is = [&](std::initializer_list<i64> shape) { return std::ranges::equal(shape_of(ref), shape); };
-      const bool fits = is({count * rows}) || (stacked && (is({count, rows}) || is({count, 1, rows})));
+      const bool may_be_flat = count == 1 || context_.naming->reads_flat;
+      const bool fits = (may_be_flat && is({count * rows})) || (stacked && (is({count, rows}) || is({count, 1, rows})));
       if (!fits) bad_shape(ref, count == 1 ? fmt::format("[{}]", rows) : fmt::format("[{}, {}]", count, rows));
       return;
     }

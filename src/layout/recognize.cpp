@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "core/checked_math.hpp"
@@ -126,6 +127,7 @@ class Recognizer {
   void finish_blocks() {
     for (const BlockShape& shape : shapes_)
       if (shape.block.fused) packed_.insert({shape.block.set, shape.block.is_optimizer_state()});
+    check_gates();
     for (BlockShape& shape : shapes_) check_answer_fits(shape);
     for (BlockShape& shape : shapes_)
       if (shape.block.glu.kind != Glu::Kind::None) settle_glu(shape.block);
@@ -134,6 +136,25 @@ class Recognizer {
       result_.blocks.push_back(std::move(shape.block));
     }
     list_ragged_blocks();
+  }
+
+  /// Experts without a gate are a form of their own, which no model has beside experts with one: there it was lost.
+  void check_gates() const {
+    std::map<std::pair<ExpertSet, bool>, const BlockShape*> gated;
+    const auto kind_of = [](const BlockShape& shape) {
+      return std::pair(shape.block.set, shape.block.is_optimizer_state());
+    };
+    for (const BlockShape& shape : shapes_)
+      if (has_fc1(shape) && shape.block.glu.kind != Glu::Kind::None) gated.emplace(kind_of(shape), &shape);
+    for (const BlockShape& shape : shapes_) {
+      const auto other = gated.find(kind_of(shape));
+      if (!has_fc1(shape) || shape.block.glu.kind != Glu::Kind::None || other == gated.end()) continue;
+      const std::string& name = fc1_name(shape);
+      fail(ErrorCode::PartMissing, {{}, name},
+           "'{}' is there, but layer {}'s {} experts have no gate, which those of layer {} have; is the download "
+           "complete?",
+           name, layer_label(shape.block), to_string(shape.block.set), layer_label(other->second->block));
+    }
   }
 
   void settle_glu(ExpertBlock& block) {

@@ -80,6 +80,7 @@ std::unique_ptr<Source> open_as(std::unique_ptr<Source> as_stored, const SourceA
       stored,
       [&] {
         const ModelHints hints = hints_of(stored, answers);
+        check_config_ranges(hints.config);
         const std::optional<Recognition> model = recognize_stored(stored, hints, answers);
         return find_sound(stored, hints, model ? &*model : nullptr);
       },

@@ -56,8 +56,8 @@ JudgedCodes judge_codes(const Source& source, const ModelHints& hints, const Rec
     const bool is_lost = error.code() == ErrorCode::ScaleMissing || error.code() == ErrorCode::ScaleOrphan;
     // Codes without scales, of which no configuration speaks, are moved as they are where the model is recognized.
     const bool needs_scales = model == nullptr || !quant_config_of(source, hints).method.empty();
-    judged.stops_all =
-        error.code() == ErrorCode::SizeMismatch || error.code() == ErrorCode::ModelShape || (is_lost && needs_scales);
+    constexpr ErrorCode kStops[] = {ErrorCode::SizeMismatch, ErrorCode::ModelShape, ErrorCode::ConfigJson};
+    judged.stops_all = std::ranges::find(kStops, error.code()) != std::end(kStops) || (is_lost && needs_scales);
   }
   return judged;
 }

@@ -40,11 +40,7 @@ std::vector<i64> leading_axes(const std::vector<i64>& shape) { return {shape.beg
 
 PartFinder::PartFinder(const Inventory& inventory, const QuantConfig& config, const WeightAxes& axes)
     : inventory_(inventory), all_config_(config), group_finder_(config), config_(&config), axes_(axes) {
-  if (config.has_unread_block)
-    fail(ErrorCode::QuantConfigContradicts, {},
-         "quantization_config has a block size ('weight_block_size' or 'block_structure') that is not two whole "
-         "numbers from 1 to 2147483648, such as [128, 128]; without it scales cannot be told apart. Correct it in "
-         "config.json");
+  if (!config.fault.empty()) fail(ErrorCode::ConfigJson, {}, "{}", config.fault);
   for (std::size_t i = 0; i < inventory.tensors.size(); ++i) numbers_.emplace(inventory.tensors[i].name, i);
   if (config.method != "compressed-tensors") return;
   for (const std::string& text : config.skipped)

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <span>
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "core/json_field.hpp"
 #include "core/parse_number.hpp"
 #include "core/text_config.hpp"
 #include "format/model_config.hpp"
@@ -53,11 +56,49 @@ void read_block(const std::optional<JsonValue>& block, QuantConfig& config) {
                          return extent && *extent > 0 && *extent <= kMostBlockExtent;
                        });
   if (!is_read) {
-    config.has_unread_block = true;
+    config.fault =
+        "quantization_config has a block size ('weight_block_size' or 'block_structure') that is not two whole numbers "
+        "from 1 to 2147483648, such as [128, 128]; without it scales cannot be told apart. Correct it in config.json";
     return;
   }
   config.block_rows = extents[0];
   config.block_cols = extents[1];
+}
+
+/// Fields of quantization_config that are of one type in every format that has them.
+constexpr auto kTypedFields = std::to_array<JsonField>({
+    {"quant_method", JsonType::Text},
+    {"format", JsonType::Text},
+    {"quant_algo", JsonType::Text},
+    {"fmt", JsonType::Text},
+    {"packing_format", JsonType::Text},
+    {"bits", JsonType::Integer, 1, 64},
+    {"w_bit", JsonType::Integer, 1, 64},
+    {"group_size", JsonType::Integer, -1, kMostBlockExtent},
+    {"q_group_size", JsonType::Integer, -1, kMostBlockExtent},
+    {"sym", JsonType::Flag},
+    {"config_groups", JsonType::Object},
+    {"modules_to_not_convert", JsonType::List},
+    {"ignored_layers", JsonType::List},
+    {"ignore", JsonType::List},
+    {"exclude_modules", JsonType::List},
+});
+/// Those of a group's weights.
+constexpr auto kWeightFields = std::to_array<JsonField>({
+    {"num_bits", JsonType::Integer, 1, 64},
+    {"group_size", JsonType::Integer, -1, kMostBlockExtent},
+    {"symmetric", JsonType::Flag},
+    {"strategy", JsonType::Text},
+    {"type", JsonType::Text},
+});
+
+/// Says which of the fields cannot be read; `where` stands before its name. An earlier fault stays.
+void check_types(std::span<const JsonField> fields, const JsonValue& object, const std::string& where,
+                 std::string& fault) {
+  for (const JsonField& field : fields) {
+    const auto value = field.name.empty() ? std::nullopt : object.find(field.name);
+    if (value && fault.empty()) fault = fault_of(field, where + std::string(field.name), *value);
+  }
 }
 
 /// compressed-tensors stores the order of columns where it is chosen by group; "weight" and "static" leave it as it is.
@@ -81,6 +122,8 @@ std::vector<std::string> texts_of(const std::optional<JsonValue>& list) {
 
 /// `config` with what one group says.
 QuantConfig with_group(QuantConfig config, std::string_view name, const JsonValue& group, const JsonValue& weights) {
+  check_types(kWeightFields, weights, fmt::format("config.json: quantization_config.config_groups.{}.weights.", name),
+              config.fault);
   config.group = name;
   config.targets = texts_of(group.find("targets"));
   config.bits = weights.find<i64>("num_bits");
@@ -107,7 +150,7 @@ void read_groups(const JsonValue& groups, QuantConfig& config) {
     const bool first = config.groups.empty();
     config.some_asymmetric = config.some_asymmetric || one.some_asymmetric;
     config.some_reordered = config.some_reordered || one.some_reordered;
-    config.has_unread_block = config.has_unread_block || one.has_unread_block;
+    if (config.fault.empty()) config.fault = one.fault;
     if (are_packed(group, *weights)) {
       config.bits_differ = config.bits_differ || (packed_bits && packed_bits != one.bits);
       packed_bits = one.bits;
@@ -168,7 +211,11 @@ std::optional<i64> integer_of(const JsonValue& object, std::string_view name, st
   return found ? found : object.find<i64>(other);
 }
 
-void read_words(const JsonValue& object, const WordsConfig& words, QuantConfig& config) {
+void read_words(const JsonValue& object, const WordsConfig& words, const std::string& where, QuantConfig& config) {
+  for (const std::string_view field : words.version)
+    check_types(std::array{JsonField{field, JsonType::Text}}, object, where, config.fault);
+  for (const std::string_view field : {words.marlin, words.order, words.zeros})
+    check_types(std::array{JsonField{field, JsonType::Flag}}, object, where, config.fault);
   for (const std::string_view field : words.version)
     if (config.version.empty()) config.version = small_text_of(object, field);
   if (object.find<bool>(words.marlin).value_or(false)) config.version = "marlin";
@@ -177,8 +224,10 @@ void read_words(const JsonValue& object, const WordsConfig& words, QuantConfig& 
   if (const auto zeros = object.find<bool>(words.zeros)) config.symmetric = !*zeros;
 }
 
-QuantConfig read_object(const JsonValue& object, std::string_view default_method = {}) {
+/// `where` stands before the name of a field in messages.
+QuantConfig read_object(const JsonValue& object, const std::string& where, std::string_view default_method = {}) {
   QuantConfig config;
+  check_types(kTypedFields, object, where, config.fault);
   config.method = method_of(object);
   if (config.method.empty()) config.method = default_method;
   config.format = text_of(object, "format");
@@ -189,7 +238,7 @@ QuantConfig read_object(const JsonValue& object, std::string_view default_method
   for (const std::string_view field : {"moe_quant_algo", "store_dtype", "expert_dtype", "quantized_layers"})
     config.is_mixed = config.is_mixed || object.find(field).has_value();
   if (config.method == "auto-round") config.version = small_text_of(object, "packing_format");
-  if (const QuantFormat* format = format_of_words(config.method)) read_words(object, format->words, config);
+  if (const QuantFormat* format = format_of_words(config.method)) read_words(object, format->words, where, config);
   config.bits = integer_of(object, "bits", "w_bit");
   config.group_size = integer_of(object, "group_size", "q_group_size");
   read_block(object.find("weight_block_size"), config);
@@ -329,7 +378,7 @@ QuantConfig read_quant_config(const std::string& config) {
   const JsonDocument document(config, kMaxQuantConfigDepth);
   if (document.fault()) return {};
   const auto object = find_quantization_object(document.root());
-  return object ? read_object(*object) : QuantConfig();
+  return object ? read_object(*object, "config.json: quantization_config.") : QuantConfig();
 }
 
 bool is_quantization_file(std::string_view name) {
@@ -372,6 +421,7 @@ QuantConfig with_modelopt_file(QuantConfig config, const JsonValue& root) {
         "not belong to these weights",
         config.method, kModelOptConfig, algorithm);
   if (algorithm.empty() || is_other) return config;
+  check_types(kTypedFields, *said, fmt::format("{}: quantization.", kModelOptConfig), config.fault);
   std::optional<i64> group_size = said->find<i64>("group_size");
   if (group_size && *group_size <= 0) group_size.reset();
   if (config.method.empty()) config.skipped = skipped_modules(*said);
@@ -398,7 +448,8 @@ std::string_view method_of_file(std::string_view name, const JsonValue& root) {
 /// The files of AWQ and GPTQ are older than quantization_config and often name no method.
 QuantConfig with_words_file(QuantConfig config, std::string_view name, const JsonValue& root) {
   const QuantFormat* const format = format_of_words(config.method);
-  QuantConfig file = read_object(root, format != nullptr ? config.method : method_of_file(name, root));
+  QuantConfig file =
+      read_object(root, fmt::format("{}: ", name), format != nullptr ? config.method : method_of_file(name, root));
   if (config.method.empty()) return file;
   if (format == nullptr || format_of_words(file.method) == nullptr) return config;
   agree(config.method, file.method, "quant_method", name);
@@ -408,6 +459,7 @@ QuantConfig with_words_file(QuantConfig config, std::string_view name, const Jso
   agree(config.symmetric, file.symmetric, format->words.zeros.empty() ? "sym" : format->words.zeros, name);
   config.some_reordered = config.some_reordered || file.some_reordered;
   if (config.run_time_words.empty()) config.run_time_words = file.run_time_words;
+  if (config.fault.empty()) config.fault = file.fault;
   return config;
 }
 

@@ -25,8 +25,9 @@ struct QuantConfig {
   std::string version;
   std::optional<i64> block_rows;
   std::optional<i64> block_cols;
-  /// weight_block_size or block_structure is there and is no two numbers from 1 to 2^31.
-  bool has_unread_block = false;
+  /// What the first field says that is of another type than can be read, or out of its range: the sentence of the
+  /// refusal, since scales cannot be told apart without it.
+  std::string fault;
   /// -1 of GPTQ and AWQ: one group over all columns.
   std::optional<i64> group_size;
   std::optional<i64> bits;

@@ -1,8 +1,10 @@
 """Models without experts, and fields of config.json that say something of each layer: what is lost, left over, or said
 twice."""
+import math
 import pathlib
+import shutil
 
-from case import REFUSED, Case, Run, both, config_changed, read_safetensors, tensors_changed, write_safetensors
+from case import REFUSED, TESTDATA, Case, Run, both, config_changed, read_safetensors, tensors_changed, write_safetensors
 from cases_sparse import model, without
 
 NOTHING = r"loads in +nothing as it is: "
@@ -128,7 +130,37 @@ THREE = ["full_attention"] * 3
 LLAMA_ROPE = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
               "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
+LAYOUT = "convert SRC OUT --glu interleaved:2 --allow-foreign-order"
+
+
+def gate_lost(name: str, shared: str, note: str) -> Case:
+    """Layer 2's shared expert has no gate, and those of other layers have one."""
+    says = r"layer 2's shared experts have no gate.*\[part-missing\]"
+    return Case("", "", [Run(command, 3, says=says) for command in ("convert SRC OUT --to megatron", LAYOUT)],
+                change=both(model(name), without(f"layers.2.mlp.{shared}.gate_proj")), note=note)  # fmt: skip
+
+
+def granitemoe(source: pathlib.Path) -> None:
+    shutil.copytree(TESTDATA / "hf/granitemoe", source, dirs_exist_ok=True)
+
+
+def flattened(word: str):
+    """Returns a change after which layer 1's tensor of this word has one axis."""
+
+    def edit(tensors: dict) -> None:
+        for name, (dtype, shape, data) in list(tensors.items()):
+            if "layers.1." in name and word in name:
+                tensors[name] = (dtype, [math.prod(shape)], data)
+
+    return tensors_changed(edit)
+
+
 CASES = [
+    gate_lost("deepseek_v3", "shared_experts", "a lost gate"),
+    gate_lost("qwen3_next", "shared_expert", "a lost gate"),
+    stays(model("qwen3_next"), "all gates", LAYOUT),
+    Case("", "", [Run("convert SRC OUT --to megatron", 3, says=r"has shape \[\d+\], expected .*\[expert-shape\]")],
+         change=both(granitemoe, flattened("output_linear")), note="flat experts"),
     *[Case("", "", [Run("convert SRC OUT --to megatron", REFUSED, says=r"layers\.1\..* is missing"),
                     Run(COPY, says=NOTHING), Run("verify SRC SRC", 0)],
            change=both(model(name), renamed_layer("layers.1.", "layers.01.", word)), note=f"{name}, layers.01, {word}")

@@ -205,5 +205,17 @@ METHOD_CASES = [
          change=quantization_changed(weight_block_size=[8, 8]), note="a block that fits no grid"),
     Case(METHOD, "src_mimo", [Run(DECODE, 3, says="quantization_config says 'awq'")],
          change=quantization_changed(quant_method="awq"), note="other bits"),
+] + [
+    Case(METHOD, "src_nvfp4", [Run("inspect SRC --strict", 3, says=says)] + [Run(command, 3, says=rf"{says}.*\[config-json\]")
+                                                                           for command in (DECODE, GROUPED)],
+         change=quantization_changed(**{field: value}), note=f"{field} of another type")
+    for field, value, says in (("quant_method", 2, "quant_method is 2, where a text"),
+                               ("quant_method", 2**64, "quant_method is .*too large, where a text"),
+                               ("group_size", "16", 'group_size is "16", where a whole number'),
+                               ("config_groups", [1], r"config_groups is \[1\], where an object"),
+                               ("ignore", "lm_head", 'ignore is "lm_head", where a list'))
+] + [
+    Case(METHOD, "src_nvfp4", [Run(DECODE, truth="truth_nvfp4.safetensors", some=True), Run(GROUPED, 0)],
+         change=quantization_changed(ignore=None, group_size=None, config_groups=None, notes=2**64), note="nothing said"),
 ]
 CASES += METHOD_CASES

@@ -363,7 +363,9 @@ def megatron(m, tensors, block):
         inner = root + "transformer_layer." if is_mtp else root
         out |= {inner + name: tensor for name, tensor in megatron_layer(m, own, layer, block).items()}
         if is_mtp:
-            if own["embed_tokens.weight"] != tensors["model.embed_tokens.weight"] or own["shared_head.head.weight"] != out["output_layer.weight"]:
+            # A copy may be left out.
+            originals = {"embed_tokens.weight": tensors["model.embed_tokens.weight"], "shared_head.head.weight": out["output_layer.weight"]}
+            if any(own.get(name, tensor) != tensor for name, tensor in originals.items()):
                 raise Broken("MTP's copy of the embedding or the head is another")
             out |= {root + name: own[name] for name in ("enorm.weight", "hnorm.weight", "eh_proj.weight")}
             out[root + "final_layernorm.weight"] = own["shared_head.norm.weight"]

@@ -70,6 +70,54 @@ def is_stale(tensors, config):
         for name, tensor in tensors.items())  # fmt: skip
 
 
+# What the parts of a weight say without a quantization_config. AWQ's and GPTQ's do not tell which of the two they are.
+SELF_EVIDENT = [
+    {"quant_method": "mxfp4"},
+    {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+    *({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"0": {"weights": {"strategy": strategy}}}}
+      for strategy in ("channel", "tensor")),
+    *({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"0": {"weights": {
+        "num_bits": 4, "strategy": "group", "group_size": size, "symmetric": symmetric}}}}
+      for size in (16, 32, 64, 128) for symmetric in (True, False)),
+]  # fmt: skip
+
+
+def check(name, parts, shape, quant):
+    """Raises Broken where the parts are not those of such a weight in the format."""
+    if shape is None or len(shape) != (3 if quant.get("quant_method") == "mxfp4" else 2):
+        raise Broken(f"{name}: quantized, and no matrix of the model")
+    if quant.get("quant_method") == "mxfp4":
+        e, i, o = shape
+        right = {"blocks": (["U8"], [e, o, i // 32, 16]), "scales": (["U8"], [e, o, i // 32])}
+    else:
+        right = parts_of(quant, *shape)
+    if "weight" in parts and parts["weight"].dtype in FLOATS:
+        raise Broken(f"{name}: a plain weight with parts of a quantized one")
+    # The shape is also that of the codes, which have no padding here.
+    if lost := right.keys() - parts.keys() - {"input_scale", "weight_shape"}:
+        raise Broken(f"{name}: no {min(lost)}")
+    for part, tensor in parts.items():
+        if part not in right:
+            raise Broken(f"{name}: {part} beside it")
+        if tensor.dtype not in right[part][0] or list(tensor.shape) != right[part][1]:
+            if part == "input_scale" or (list(tensor.shape) in ([], [1], [1, 1]) and right[part][1] in ([], [1])):
+                raise Unclear("another shape of one number")
+            raise Broken(f"{name}: {part} is {tensor.dtype} {tensor.shape}, right is {right[part]}")
+    if "weight_shape" in parts and list(struct.unpack("<2q", parts["weight_shape"].data)) != list(shape):
+        raise Broken(f"{name}: weight_shape is another")
+
+
+def check_without_config(name, parts, shape):
+    faults = []
+    for quant in SELF_EVIDENT:
+        try:
+            return check(name, parts, shape, quant)
+        except Broken as fault:
+            faults.append(fault)
+    raise faults[0]
+
+
 def logical(tensors, config, wanted):
     """The tensors with each quantized weight as one BF16 tensor without data; `wanted` says the shapes of weights."""
     quant, out, modules = config.get("quantization_config"), {}, {}
@@ -81,31 +129,15 @@ def logical(tensors, config, wanted):
             modules.setdefault(f"{root}.weight", {})[tail] = tensor
         else:
             out[name] = tensor
-    if not isinstance(quant, dict):
-        if quant is not None or modules:
-            raise Broken("parts of quantized weights, and no quantization_config")
-        return out
+    if quant is not None and not isinstance(quant, dict):
+        raise Broken("quantization_config is no object")
+    if quant and not isinstance(quant.get("quant_method") or "", str):
+        raise Broken("quant_method is no text")
     for name, parts in modules.items():
         shape = wanted.get(name)
-        if shape is None or len(shape) != (3 if quant.get("quant_method") == "mxfp4" else 2):
-            raise Broken(f"{name}: quantized, and no matrix of the model")
-        if quant.get("quant_method") == "mxfp4":
-            e, i, o = shape
-            right = {"blocks": (["U8"], [e, o, i // 32, 16]), "scales": (["U8"], [e, o, i // 32])}
+        if quant and quant.get("quant_method"):
+            check(name, parts, shape, quant)
         else:
-            right = parts_of(quant, *shape)
-        if "weight" in parts and parts["weight"].dtype in FLOATS:
-            raise Broken(f"{name}: a plain weight with parts of a quantized one")
-        if lost := right.keys() - parts.keys() - {"input_scale"}:
-            raise Broken(f"{name}: no {min(lost)}")
-        for part, tensor in parts.items():
-            if part not in right:
-                raise Broken(f"{name}: {part} beside it")
-            if tensor.dtype not in right[part][0] or list(tensor.shape) != right[part][1]:
-                if part == "input_scale" or (list(tensor.shape) in ([], [1], [1, 1]) and right[part][1] in ([], [1])):
-                    raise Unclear("another shape of one number")
-                raise Broken(f"{name}: {part} is {tensor.dtype} {tensor.shape}, right is {right[part]}")
-        if "weight_shape" in parts and list(struct.unpack("<2q", parts["weight_shape"].data)) != list(shape):
-            raise Broken(f"{name}: weight_shape is another")
+            check_without_config(name, parts, shape)
         out[name] = Tensor("BF16", list(shape), b"")
     return out

@@ -66,17 +66,17 @@ TEST(QuantConfig, BlocksThatAreNotRead) {
   for (const char* const field : {"", "block_structure"}) {
     EXPECT_EQ(of(field, "\"96x64\"").block_rows, 96);
     EXPECT_EQ(of(field, "\"96x64\"").block_cols, 64);
-    EXPECT_FALSE(of(field, "\"96x64\"").has_unread_block);
-    EXPECT_FALSE(of(field, "null").has_unread_block);
+    EXPECT_EQ(of(field, "\"96x64\"").fault, "");
+    EXPECT_EQ(of(field, "null").fault, "");
     for (const char* const block :
          {"[0, 128]", "[-1, 128]", "[128.0, 128]", "[\"128\", \"128\"]", "[9223372036854775807, 128]", "[128]",
           "[1, 2, 3]", "\"\"", "\"128\"", "\"128x\"", "\"x128\"", "\"1x2x3\"", "\"0x128\"", "128", "{}"}) {
-      EXPECT_TRUE(of(field, block).has_unread_block) << block;
+      EXPECT_NE(of(field, block).fault, "") << block;
       EXPECT_EQ(of(field, block).block_rows, std::nullopt) << block;
     }
   }
   support::expect_error(
-      ErrorCode::QuantConfigContradicts, [&] { find_quantized({}, of("", "[0, 128]")); },
+      ErrorCode::ConfigJson, [&] { find_quantized({}, of("", "[0, 128]")); },
       "a block size ('weight_block_size' or 'block_structure') that is not two whole numbers");
 }
 

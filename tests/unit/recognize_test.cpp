@@ -319,6 +319,14 @@ TEST(Recognize, StackedAndFlatGroupedTensors) {
   Tensors odd = flat;
   odd[0].shape[0] += 3;
   expect_error(ErrorCode::ExpertShape, [&] { recognized(odd); });
+  // transformers takes no flat ones.
+  const std::string packed = "model.layers.0.mlp.";
+  const MemoryTensor gate = tensor(packed + "gate.weight", {3, 4});
+  expect_error(ErrorCode::ExpertShape, [&] {
+    recognized({tensor(packed + "experts.gate_up_proj", {3 * 12 * 4}),
+                tensor(packed + "experts.down_proj", {3 * 4 * 6}), gate},
+               "qwen3_moe");
+  });
 }
 
 TEST(Recognize, ExpertsWithoutAGate) {
@@ -335,6 +343,27 @@ TEST(Recognize, ExpertsWithoutAGate) {
   Tensors tensors = megatron();
   named(tensors, "linear_fc1.weight1").shape = {6, 4};
   expect_error(ErrorCode::ExpertShape, [&] { recognized(tensors); });
+}
+
+TEST(Recognize, AGateThatOneLayerAloneLacksWasLost) {
+  for (const ExpertSet set : {ExpertSet::Routed, ExpertSet::Shared}) {
+    ModelSpec model = model_of(3, true);
+    for (i64 layer = 0; layer < 2; ++layer) {
+      BlockSpec block = model.blocks[0];
+      block.layer = layer;
+      block.set = ExpertSet::Shared;
+      block.widths = {6};
+      if (layer == 1) model.blocks.push_back(model.blocks[0]), model.blocks.back().layer = 1;
+      model.blocks.push_back(block);
+    }
+    Tensors tensors = build(model, {"hf:qwen2_moe", Experts::Indexed, Experts::Indexed, split(), split()});
+    ASSERT_EQ(recognized(tensors).blocks.size(), 4u);
+    const std::string word = set == ExpertSet::Routed ? "layers.1.mlp.experts." : "layers.1.mlp.shared_expert.";
+    std::erase_if(tensors, [&](const MemoryTensor& each) {
+      return each.name.find(word) != std::string::npos && each.name.find("gate_proj") != std::string::npos;
+    });
+    expect_error(ErrorCode::PartMissing, [&] { recognized(tensors); });
+  }
 }
 
 /// Megatron saves that K is None of every run; of one without a gate this is no order.

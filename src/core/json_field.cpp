@@ -1,0 +1,83 @@
+#include "core/json_field.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace glu_ckpt {
+namespace {
+
+std::string bound_text(double bound) {
+  return bound == kTiny ? std::string("more than 0") : fmt::format("{} or more", bound);
+}
+
+std::string expectation(const JsonField& row) {
+  const std::string range =
+      row.most >= kHuge ? bound_text(row.least) : fmt::format("{} and at most {}", bound_text(row.least), row.most);
+  switch (row.type) {
+    case JsonType::Integer: return "a whole number, " + range;
+    case JsonType::Number: return "a number, " + range;
+    case JsonType::Flag: return "true or false";
+    case JsonType::Text: return "a text";
+    case JsonType::Object: return "an object";
+    case JsonType::Texts: return "a list of texts that is not empty";
+    case JsonType::List: return "a list";
+    case JsonType::Integers: return "a list of whole numbers, each " + range;
+  }
+  return {};
+}
+
+bool is_within(const JsonField& row, double value) { return value >= row.least && value <= row.most; }
+
+bool fits(const JsonField& row, const JsonValue& value) {
+  const auto is_integer = [&](const JsonValue& item) {
+    const auto number = item.get<i64>();
+    return number && is_within(row, static_cast<double>(*number));
+  };
+  switch (row.type) {
+    case JsonType::Integer: return is_integer(value);
+    case JsonType::Number: {
+      const auto number = value.get<double>();
+      return number && std::isfinite(*number) && is_within(row, *number);
+    }
+    case JsonType::Flag: return value.get<bool>().has_value();
+    case JsonType::Text: return value.get<std::string_view>().has_value();
+    case JsonType::Object: return value.kind() == JsonKind::Object;
+    case JsonType::List: return value.kind() == JsonKind::Array;
+    case JsonType::Texts:
+    case JsonType::Integers:
+      if (value.kind() != JsonKind::Array || (row.type == JsonType::Texts && value.size() == 0)) return false;
+      for (const JsonValue item : value.items())
+        if (row.type == JsonType::Texts ? !item.get<std::string_view>() : !is_integer(item)) return false;
+      return true;
+  }
+  return true;
+}
+
+std::string value_text(const JsonValue& value) {
+  if (const auto text = value.get<std::string_view>()) return fmt::format("\"{}\"", text->substr(0, 40));
+  if (const auto flag = value.get<bool>()) return *flag ? "true" : "false";
+  if (const auto integer = value.get<i64>()) return fmt::format("{}", *integer);
+  if (const auto number = value.get<double>())
+    return fmt::format("{}{}", *number, *number == std::floor(*number) && std::abs(*number) < 1e15 ? ".0" : "");
+  // What JSON has no place for, such as Infinity, is read as an object of nothing (without_python_numbers()).
+  const bool is_object = value.kind() == JsonKind::Object;
+  if (is_object && value.size() == 0) return "an object or a number that is too large";
+  if (is_object) return "an object";
+  if (value.kind() != JsonKind::Array) return "no value that is known";
+  std::string text;
+  for (const JsonValue item : value.items()) {
+    if (text.size() > 40) return "[" + text + ", ...]";
+    text += (text.empty() ? "" : ", ") + value_text(item);
+  }
+  return "[" + text + "]";
+}
+
+}  // namespace
+
+std::string fault_of(const JsonField& field, std::string_view name, const JsonValue& value) {
+  if (value.kind() == JsonKind::Null || fits(field, value)) return {};
+  return fmt::format("{} is {}, where {} is expected", name, value_text(value), expectation(field));
+}
+
+}  // namespace glu_ckpt
