@@ -24,6 +24,7 @@ MAY_INCLUDE = {
     "arch": {"core", "families", "layout", "arch"},
     "plan": {"core", "layout", "arch", "plan"},
     "io": {"core", "io"},
+    "remote": {"core", "io", "remote"},
     "format": {"core", "io", "format"},
     "quant": {"core", "quant/formats", "layout", "io", "format", "quant"},
     "ranks": {"core", "ranks"},
@@ -37,7 +38,7 @@ MAY_INCLUDE = {
     "bench": {"core", "plan", "io", "format", "kernels", "exec", "forward", "report", "bench"},
     "report": {"core", "report"},
     "report/html": {"core", "report/html"},
-    "cli": {"core", "layout", "plan", "io", "format", "ranks", "exec", "verify", "convert", "report", "bench", "cli"},
+    "cli": {"core", "layout", "plan", "io", "remote", "format", "ranks", "exec", "verify", "convert", "report", "bench", "cli"},
 }
 
 # Rooms of which a room sees the public headers alone.

@@ -18,6 +18,7 @@ enum class ErrorCode {
   // the input is broken, hostile or of a kind not supported
   NotFound,
   NotSupported,
+  AccessDenied,
   FileTruncated,
   HeaderTooSmall,
   HeaderTooLarge,
@@ -114,6 +115,7 @@ enum class ErrorCode {
   PlanUnproved,
   // the machine failed
   Io,
+  Network,
   NoSpace,
   NoMemory,
   NoDevice,

@@ -12,6 +12,12 @@ Definitions environment_variables() {
       {"NO_COLOR",
        "Set to anything, it keeps messages and help without colours. Elsewhere than on a terminal they have none."},
       {"FORCE_COLOR", "Set to anything, it gives them colours elsewhere, too; so does CLICOLOR_FORCE. --color wins."},
+      {"HF_TOKEN, HF_ENDPOINT", "The token for hf:// (else ~/.cache/huggingface/token), and another hub."},
+      {"AWS_*",
+       "Credentials, profile, region and endpoint for s3://, as the AWS tools have them; ~/.aws is read, too."},
+      {"http_proxy, https_proxy, no_proxy", "A proxy for remote sources. SSL_CERT_FILE names other certificates."},
+      {"HF_HUB_DOWNLOAD_TIMEOUT", "Seconds without a byte after which a request is tried again; 30."},
+      {"GLU_CKPT_RETRIES", "How many times in a row a failed request is tried again; 8."},
       {"CUDA_VISIBLE_DEVICES", "The GPUs that the program sees, in a build with CUDA. It is CUDA's own variable."},
   };
 }

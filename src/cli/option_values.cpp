@@ -14,6 +14,7 @@
 #include "core/parse_number.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
+#include "remote/remote_calls.hpp"
 
 namespace glu_ckpt::cli {
 namespace {
@@ -266,17 +267,11 @@ ValueKind token_counts() {
 std::string find_input(const std::string& text) {
   if (text == "-")
     fail(ErrorCode::Usage, {text, {}}, "'-': a checkpoint is not read from standard input; name a file or directory");
+  if (is_remote(text) || text.find("://") != std::string::npos) return use_remote(text);
   if (text.empty() || path_exists(text)) {
     if (text.empty() || !is_directory_at(fs::path(text) / "snapshots")) return text;
     const fs::path snapshot = snapshot_in(text);
     return snapshot.empty() ? text : snapshot.string();
-  }
-  if (text.find("://") != std::string::npos) {
-    std::string copy = "copy it to this machine first";
-    for (const std::string_view hub : {"hf://", "https://huggingface.co/"})
-      if (text.starts_with(hub) && is_repository_name(text.substr(hub.size())))
-        copy = "`hf download " + text.substr(hub.size()) + "` brings it to this machine";
-    fail(ErrorCode::Usage, {text, {}}, "{}: remote paths are not read; {}", text, copy);
   }
   if (!is_repository_name(text) || name_taken(text)) return text;
   std::string folder = "models--" + text;
@@ -285,9 +280,8 @@ std::string find_input(const std::string& text) {
   const fs::path snapshot = snapshot_in(repository);
   if (snapshot.empty())
     fail(ErrorCode::NotFound, {text, {}},
-         "{}: does not exist here, and remote paths are not read. If it is a repository of the Hugging Face hub: there "
-         "is "
-         "none in {}; `hf download {}` brings it there",
+         "{}: does not exist here. If it is a repository of the Hugging Face hub: there is none in {}; hf://{} is read "
+         "from the hub itself",
          text, repository.string(), text);
   return snapshot.string();
 }

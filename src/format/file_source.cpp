@@ -131,6 +131,8 @@ File FileSource::open_shard(const std::string& name) {
     const auto entry = std::ranges::find_if(files_.index->entries, lists);
     std::vector<std::string> missing = files_.index->files;
     std::erase_if(missing, [&](const std::string& shard) { return path_exists(files_.directory / shard); });
+    // It is listed, and its server does not give it.
+    if (missing.empty()) throw;
     const std::size_t more = missing.size() - std::min(missing.size(), kNamed);
     missing.resize(missing.size() - more);
     fail_at(ErrorCode::IndexMissingShard, {files_.index_file, entry->offset, entry->tensor},

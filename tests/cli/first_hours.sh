@@ -142,17 +142,17 @@ first_hours_stamp() {
 # Lines 12 and 18: paths that are none.
 first_hours_paths() {
   local hf=$TESTDATA/hf/qwen3_moe out=$WORK/paths cache=$WORK/hub
-  prints "s3" 2 "glu-ckpt: error: s3://bucket/model: remote paths are not read; copy it to this machine first [usage]" \
-    inspect s3://bucket/model
-  for hub in hf:// https://huggingface.co/; do
-    status "$hub" 2 inspect ${hub}Qwen/Qwen3-30B-A3B
-    check "$hub: $ERR" has "$ERR" "\`hf download Qwen/Qwen3-30B-A3B\` brings it to this machine"
-  done
+  prints "ftp" 2 \
+    "glu-ckpt: error: ftp://host/model: is no address that is read: hf://, s3://, https:// and http:// are [usage]" \
+    inspect ftp://host/model
+  prints "a hub's name alone" 2 \
+    "glu-ckpt: error: hf://org: is no whole address; say hf://ORG/NAME, hf://ORG/NAME@REVISION, s3://BUCKET/PREFIX or https://HOST/DIR/ [usage]" \
+    inspect hf://org
   prints "to s3" 2 \
     "glu-ckpt: error: s3://bucket/model: remote paths are not written; write to a directory here and upload that [usage]" \
     convert "$hf" s3://bucket/model --experts grouped -q
   HF_HUB_CACHE=$cache status "a repository that is not here" 3 inspect Qwen/Qwen3-30B-A3B
-  check "a repository that is not here: $ERR" has "$ERR" "\`hf download Qwen/Qwen3-30B-A3B\` brings it there"
+  check "a repository that is not here: $ERR" has "$ERR" "hf://Qwen/Qwen3-30B-A3B is read from the hub itself"
   mkdir -p "$cache/models--Qwen--Qwen3-30B-A3B/"{refs,snapshots}
   printf abc123 >"$cache/models--Qwen--Qwen3-30B-A3B/refs/main"
   cp -r "$hf" "$cache/models--Qwen--Qwen3-30B-A3B/snapshots/abc123"

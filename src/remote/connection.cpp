@@ -1,0 +1,299 @@
+#include "remote/connection.hpp"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <mutex>
+#include <system_error>
+
+#include "core/base64.hpp"
+#include "core/fail.hpp"
+#include "core/parse_number.hpp"
+#include "io/directory.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr std::size_t kMostProxyAnswer = 16384;
+
+// ---- TLS over a socket --------------------------------------------------------------------------
+
+// OpenSSL's own functions write without MSG_NOSIGNAL, and a server that hangs up would end the program.
+
+int bio_write(BIO* bio, const char* bytes, int count) {
+  const auto socket = static_cast<int>(reinterpret_cast<std::intptr_t>(BIO_get_data(bio)));
+  for (;;) {
+    const ssize_t sent = ::send(socket, bytes, static_cast<std::size_t>(count), MSG_NOSIGNAL);
+    if (sent >= 0 || errno != EINTR) return static_cast<int>(sent);
+  }
+}
+
+int bio_read(BIO* bio, char* out, int count) {
+  const auto socket = static_cast<int>(reinterpret_cast<std::intptr_t>(BIO_get_data(bio)));
+  for (;;) {
+    const ssize_t got = ::recv(socket, out, static_cast<std::size_t>(count), 0);
+    if (got >= 0 || errno != EINTR) return static_cast<int>(got);
+  }
+}
+
+long bio_control(BIO* /*bio*/, int command, long /*number*/, void* /*pointer*/) {
+  return command == BIO_CTRL_FLUSH ? 1 : 0;
+}
+
+BIO* make_bio(int socket) {
+  static BIO_METHOD* const method = [] {
+    BIO_METHOD* const made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "socket");
+    BIO_meth_set_write(made, bio_write);
+    BIO_meth_set_read(made, bio_read);
+    BIO_meth_set_ctrl(made, bio_control);
+    return made;
+  }();
+  BIO* const bio = BIO_new(method);
+  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<std::intptr_t>(socket)));
+  BIO_set_init(bio, 1);
+  return bio;
+}
+
+/// Places of the certificates that a system trusts: a program that needs no shared library runs on any of them.
+constexpr auto kCaFiles =
+    std::to_array<const char*>({"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+                                "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"});
+
+SSL_CTX* make_context(const std::string& ca_file) {
+  SSL_CTX* const context = SSL_CTX_new(TLS_client_method());
+  if (context == nullptr) fail(ErrorCode::NoMemory, {}, "TLS cannot be started");
+  SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+  SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
+  if (!ca_file.empty()) {
+    if (SSL_CTX_load_verify_locations(context, ca_file.c_str(), nullptr) != 1)
+      fail(ErrorCode::NotFound, {ca_file, {}},
+           "{}: has no certificates; SSL_CERT_FILE, CURL_CA_BUNDLE or REQUESTS_CA_BUNDLE names it", ca_file);
+    return context;
+  }
+  SSL_CTX_set_default_verify_paths(context);
+  for (const char* const file : kCaFiles)
+    if (is_file(file) && SSL_CTX_load_verify_locations(context, file, nullptr) == 1) break;
+  ERR_clear_error();
+  return context;
+}
+
+SSL_CTX* context_for(const std::string& ca_file) {
+  static std::mutex mutex;
+  static SSL_CTX* context = nullptr;
+  static std::string made_for;
+  const std::lock_guard lock(mutex);
+  if (context == nullptr || made_for != ca_file) {
+    // A context that connections were made with stays: they may still use it.
+    context = make_context(ca_file);
+    made_for = ca_file;
+  }
+  return context;
+}
+
+std::string reason_of(int error) { return std::generic_category().message(error); }
+
+bool matches_no_proxy(std::string_view list, const std::string& host) {
+  while (!list.empty()) {
+    const std::size_t comma = std::min(list.find(','), list.size());
+    std::string name = lower_case(trimmed(list.substr(0, comma)));
+    list.remove_prefix(std::min(comma + 1, list.size()));
+    if (name == "*") return true;
+    if (name.starts_with('.')) name.erase(0, 1);
+    if (!name.empty() && (host == name || host.ends_with("." + name))) return true;
+  }
+  return false;
+}
+
+std::string either(const char* one, const char* other) {
+  std::string value = environment(one);
+  return value.empty() ? environment(other) : value;
+}
+
+}  // namespace
+
+std::string environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+NetworkSettings NetworkSettings::from_environment() {
+  constexpr i64 kMostSeconds = 3600;
+  constexpr int kMostRetries = 100;
+  NetworkSettings settings;
+  const std::string all = either("all_proxy", "ALL_PROXY");
+  // HTTP_PROXY is what a client of a CGI script may set.
+  settings.http_proxy = environment("http_proxy");
+  settings.https_proxy = either("https_proxy", "HTTPS_PROXY");
+  if (settings.http_proxy.empty()) settings.http_proxy = all;
+  if (settings.https_proxy.empty()) settings.https_proxy = all;
+  settings.no_proxy = either("no_proxy", "NO_PROXY");
+  for (const char* const name : {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"})
+    if (settings.ca_file.empty()) settings.ca_file = environment(name);
+  if (const auto seconds = parse_number<double>(environment("HF_HUB_DOWNLOAD_TIMEOUT")); seconds && *seconds > 0)
+    settings.timeout_ms = static_cast<i64>(1000 * std::min(*seconds, static_cast<double>(kMostSeconds)));
+  if (const auto retries = parse_number<int>(environment("GLU_CKPT_RETRIES")))
+    settings.retries = std::clamp(*retries, 0, kMostRetries);
+  return settings;
+}
+
+std::optional<Url> NetworkSettings::proxy_for(const Url& url) const {
+  std::string proxy = url.is_tls ? https_proxy : http_proxy;
+  if (proxy.empty() || matches_no_proxy(no_proxy, url.host)) return {};
+  if (proxy.find("://") == proxy.npos) proxy.insert(0, "http://");
+  auto parsed = parse_url(proxy);
+  if (!parsed || parsed->is_tls)
+    fail(ErrorCode::Usage, {}, "the proxy that {} names is no http:// address; only such proxies are used",
+         url.is_tls ? "https_proxy" : "http_proxy");
+  return parsed;
+}
+
+Connection::Connection(const Url& url, const NetworkSettings& settings)
+    : name_(url.authority()), timeout_ms_(settings.timeout_ms) {
+  const auto proxy = settings.proxy_for(url);
+  try {
+    if (proxy) name_ = fmt::format("the proxy {}", proxy->authority());
+    connect_to(proxy ? proxy->host : url.host, proxy ? proxy->port : url.port);
+    if (proxy && url.is_tls) ask_proxy(url, proxy->user);
+    if (proxy && !url.is_tls) {
+      through_proxy_ = true;
+      proxy_user_ = proxy->user;
+    }
+    name_ = url.authority();
+    if (url.is_tls) start_tls(url, settings);
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+Connection::~Connection() { close(); }
+
+void Connection::close() {
+  ssl_.reset();
+  if (socket_ >= 0) ::close(socket_);
+  socket_ = -1;
+}
+
+void Connection::connect_to(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error != 0)
+    throw NetworkFailure(fmt::format("the address of {} is not found ({})", name_,
+                                     error == EAI_SYSTEM ? reason_of(errno) : ::gai_strerror(error)));
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(found, &::freeaddrinfo);
+  timeval timeout{};
+  timeout.tv_sec = timeout_ms_ / 1000;
+  timeout.tv_usec = timeout_ms_ % 1000 * 1000;
+  const int on = 1;
+  int failed = 0;
+  for (const addrinfo* at = list.get(); at != nullptr; at = at->ai_next) {
+    socket_ = ::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol);
+    if (socket_ < 0) {
+      failed = errno;
+      continue;
+    }
+    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+    ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (::connect(socket_, at->ai_addr, at->ai_addrlen) == 0) return;
+    failed = errno == EINPROGRESS ? ETIMEDOUT : errno;
+    ::close(socket_);
+    socket_ = -1;
+  }
+  throw NetworkFailure(fmt::format("{} cannot be connected to ({})", name_, reason_of(failed)));
+}
+
+void Connection::ask_proxy(const Url& url, const std::string& user) {
+  const std::string host = url.host.find(':') == url.host.npos ? url.host : fmt::format("[{}]", url.host);
+  std::string request = fmt::format("CONNECT {0}:{1} HTTP/1.1\r\nHost: {0}:{1}\r\n", host, url.port);
+  if (!user.empty()) request += fmt::format("Proxy-Authorization: Basic {}\r\n", base64_encode(user));
+  send(request + "\r\n");
+  std::string answer;
+  // Byte by byte: what follows the head is TLS.
+  while (!answer.ends_with("\r\n\r\n")) {
+    std::byte one{};
+    if (answer.size() > kMostProxyAnswer || receive({&one, 1}) == 0)
+      throw NetworkFailure(fmt::format("{} hung up", name_));
+    answer += static_cast<char>(one);
+  }
+  const std::string status = answer.substr(0, answer.find('\r'));
+  if (status.starts_with("HTTP/1.") && status.find(" 2") == std::string_view("HTTP/1.1").size()) return;
+  const std::string told = status.size() > 12 ? status.substr(9, 3) : std::string("no HTTP");
+  if (told == "407")
+    fail(ErrorCode::AccessDenied, {}, "{}: asks for a password (407); https_proxy takes http://USER:PASSWORD@HOST:PORT",
+         name_);
+  throw NetworkFailure(fmt::format("{} does not connect to {}: it answered {}", name_, url.authority(), told));
+}
+
+void Connection::start_tls(const Url& url, const NetworkSettings& settings) {
+  ERR_clear_error();
+  ssl_.reset(SSL_new(context_for(settings.ca_file)));
+  if (!ssl_) fail(ErrorCode::NoMemory, {}, "TLS cannot be started");
+  X509_VERIFY_PARAM* const checks = SSL_get0_param(ssl_.get());
+  if (X509_VERIFY_PARAM_set1_ip_asc(checks, url.host.c_str()) != 1) {
+    ERR_clear_error();
+    X509_VERIFY_PARAM_set1_host(checks, url.host.c_str(), url.host.size());
+    SSL_set_tlsext_host_name(ssl_.get(), url.host.c_str());
+  }
+  BIO* const bio = make_bio(socket_);
+  SSL_set_bio(ssl_.get(), bio, bio);
+  if (SSL_connect(ssl_.get()) == 1) return;
+  const long verdict = SSL_get_verify_result(ssl_.get());
+  if (verdict != X509_V_OK)
+    fail(ErrorCode::AccessDenied, {},
+         "{}: its certificate is not trusted ({}); SSL_CERT_FILE names a file of certificates that are", name_,
+         X509_verify_cert_error_string(verdict));
+  fail_io("begin TLS with");
+}
+
+void Connection::fail_io(std::string_view action) const {
+  if (errno == EAGAIN || errno == EWOULDBLOCK)
+    throw NetworkFailure(fmt::format("{} was silent for {} s", name_, static_cast<double>(timeout_ms_) / 1000));
+  if (errno == 0) throw NetworkFailure(fmt::format("{} hung up", name_));
+  throw NetworkFailure(fmt::format("cannot {} {} ({})", action, name_, reason_of(errno)));
+}
+
+void Connection::send(std::string_view bytes) {
+  while (!bytes.empty()) {
+    errno = 0;
+    if (ssl_) ERR_clear_error();
+    const ssize_t sent = ssl_ ? SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size()))
+                              : ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent <= 0 && errno == EINTR) continue;
+    if (sent <= 0) fail_io("write to");
+    bytes.remove_prefix(static_cast<std::size_t>(sent));
+  }
+}
+
+std::size_t Connection::receive(std::span<std::byte> out) {
+  constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;
+  const std::size_t count = std::min(out.size(), kMostAtOnce);
+  for (;;) {
+    errno = 0;
+    if (!ssl_) {
+      const ssize_t got = ::recv(socket_, out.data(), count, 0);
+      if (got >= 0) return static_cast<std::size_t>(got);
+      if (errno == EINTR) continue;
+      fail_io("read from");
+    }
+    ERR_clear_error();
+    const int got = SSL_read(ssl_.get(), out.data(), static_cast<int>(count));
+    if (got > 0) return static_cast<std::size_t>(got);
+    // An end without TLS's own is an end that anybody may have made; the length of the answer says whether it is one.
+    if (SSL_get_error(ssl_.get(), got) == SSL_ERROR_ZERO_RETURN) return 0;
+    fail_io("read from");
+  }
+}
+
+}  // namespace glu_ckpt
