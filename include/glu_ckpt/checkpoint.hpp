@@ -133,8 +133,10 @@ struct CheckpointInfo {
   Structure structure;
   /// The tensors of the inventory that are quantized weights, shown as what they decode to; sorted.
   std::vector<std::size_t> decoded_weights;
-  /// How many tensors are presented re-encoded: the same weights in other codes or scales than on disk.
+  /// How many tensors are presented re-encoded: weights in other codes or scales than on disk.
   i64 recast_tensors = 0;
+  /// Makes a config.json of the model that is presented from one of the model that is stored; null: they are alike.
+  std::function<std::string(std::string_view text)> config_edit = nullptr;
 
   /// Bytes of all tensor files, headers included.
   i64 file_bytes() const;

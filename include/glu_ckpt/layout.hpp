@@ -391,10 +391,13 @@ struct SourceAnswers {
   /// The program whose decoder is followed where programs decode a format to other bits: "modelopt",
   /// "compressed-tensors", ...; empty: that of the program that wrote it.
   std::string decode_as = {};
-  /// Decode them by a second, plain road, to prove what the first one gave.
+  /// Decode or encode them by a second, plain road, to prove what the first one gave.
   bool decode_plainly = false;
-  /// Read quantized weights as MXFP8, where that is exact.
-  bool encode_mxfp8 = false;
+  /// Weights are read as codes of this format, a word of encoder_words(): "fp8:128x128". Quantized weights become
+  /// "mxfp8", too, where that is exact. Empty: as they are stored.
+  std::string encode = {};
+  /// The program whose encoder is followed; empty: the first one of the format.
+  std::string encode_as = {};
   /// Read scales of blocks of FP8 weights as those of blocks of so many rows; 0: as they are stored.
   i64 scale_rows = 0;
 };

@@ -101,22 +101,27 @@ OptionGroup general(
 }
 
 OptionGroup source() {
-  return {"What the source is, where it does not say",
-          {
-              option("--from-naming NAMING", "its naming, where its keys fit several", naming(FIELD(from.naming))),
-              option("--from-config FILE", "a config.json that says what model it is", text(FIELD(from.config_file))),
-              option("--from-glu ORDER", "its order of gate and up: contiguous, interleaved:K", glu(FIELD(from.glu))),
-              option("--from-shared-glu ORDER", "the same for its shared expert", glu(FIELD(from.shared_glu))),
-              option("--from-optimizer-glu ORDER", "the same for the optimizer's state of routed experts",
-                     glu(FIELD(from.optimizer_glu)), "as --from-glu"),
-              excludes(option("--decode DTYPE", "quantized weights become weights of this dtype",
-                              choice<Dtype>(FIELD(from.decode), {{"bf16", Dtype::BF16}, {"f32", Dtype::F32}})),
-                       "--encode"),
-              option("--decode-as PROGRAM", "the program whose decoder is followed, bit for bit, where programs differ",
-                     one_of(FIELD(from.decode_as), decoder_names()), "that of the program that wrote the format"),
-              option("--encode FORMAT", "quantized weights become MXFP8, where that is exact",
-                     choice<bool>(FIELD(from.encode_mxfp8), {{"mxfp8", true}})),
-          }};
+  return {
+      "What the source is, where it does not say",
+      {
+          option("--from-naming NAMING", "its naming, where its keys fit several", naming(FIELD(from.naming))),
+          option("--from-config FILE", "a config.json that says what model it is", text(FIELD(from.config_file))),
+          option("--from-glu ORDER", "its order of gate and up: contiguous, interleaved:K", glu(FIELD(from.glu))),
+          option("--from-shared-glu ORDER", "the same for its shared expert", glu(FIELD(from.shared_glu))),
+          option("--from-optimizer-glu ORDER", "the same for the optimizer's state of routed experts",
+                 glu(FIELD(from.optimizer_glu)), "as --from-glu"),
+          option("--decode DTYPE", "quantized weights become weights of this dtype",
+                 choice<Dtype>(FIELD(from.decode), {{"bf16", Dtype::BF16}, {"f32", Dtype::F32}})),
+          option("--decode-as PROGRAM", "the program whose decoder is followed, bit for bit, where programs differ",
+                 one_of(FIELD(from.decode_as), decoder_names()), "that of the program that wrote the format"),
+          option("--encode FORMAT",
+                 "weights become codes of this format, which rounds them; quantized ones mxfp8, where that is exact",
+                 one_of(FIELD(from.encode), encoder_words())),
+          option("--encode-as PROGRAM", "the program whose encoder is followed, bit for bit",
+                 one_of(FIELD(from.encode_as), encoder_programs()),
+                 "slime, of :ue8m0 deepgemm, of channels and INT4 compressed-tensors, of MXFP4 triton, else "
+                 "modelopt"),
+      }};
 }
 
 OptionGroup second_source() {

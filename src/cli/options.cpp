@@ -185,7 +185,8 @@ void spread(Options& options) {
   options.convert.from = options.verify.a = options.diff.a = options.report.a = options.forward.from = options.from;
   options.verify.b.decode = options.from.decode;
   options.verify.b.decode_as = options.from.decode_as;
-  options.verify.b.encode_mxfp8 = options.from.encode_mxfp8;
+  options.verify.b.encode = options.from.encode;
+  options.verify.b.encode_as = options.from.encode_as;
   options.report.b = options.diff.b = options.verify.b;
   options.report.tensors = options.diff.tensors;
   options.convert.compute = options.verify.compute = options.forward.compute = options.report.compute = options.compute;

@@ -84,6 +84,10 @@ std::vector<std::string> notes_of(const Conversion& conversion, const std::strin
     notes.push_back(fmt::format("{} quantized weights are decoded ({}), as {} decodes them",
                                 info.decoded_weights.size(), info.record.at("decoded_from"),
                                 info.record.at("decoded_as")));
+  if (const Record& record = source.record();
+      source.info().recast_tensors > 0 && record.contains("encoder") && !conversion.options.from.encode.empty())
+    notes.push_back(fmt::format("{} weights are rounded to {} as {} encodes them: {}", source.info().recast_tensors,
+                                record.at("encoded_as"), record.at("encoder"), record.at("encode_error")));
   if (conversion.finer_scales.rows > 0) notes.push_back(finer_scales_note(conversion));
   if (conversion.second_scales.pairs > 0)
     notes.push_back(fmt::format(
@@ -165,8 +169,9 @@ std::vector<std::string> warnings_of(const Conversion& conversion, bool keeps_pr
   for (std::string& text :
        flaw_texts(*conversion.source.source, conversion.source.hints, conversion.source.recognition, keeps_prefix))
     warnings.push_back(std::move(text));
-  if (conversion.options.from.encode_mxfp8 && conversion.source.source->info().recast_tensors == 0)
-    warnings.emplace_back("--encode changes nothing: no weight here is quantized in another form than MXFP8");
+  if (const std::string& word = conversion.options.from.encode;
+      !word.empty() && conversion.source.source->info().recast_tensors == 0)
+    warnings.push_back(fmt::format("--encode changes nothing: the weights are {} already", word));
   const bool is_stale = !stale_quantization(*conversion.source.source, conversion.options.from).empty();
   if (conversion.options.from.decode && conversion.source.source->info().decoded_weights.empty() && !is_stale)
     warnings.emplace_back("--decode changes nothing: no weight here is quantized");

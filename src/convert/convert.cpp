@@ -112,7 +112,8 @@ std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
   if (options.sha256_manifest) texts["manifest"] = "sha256";
   if (options.allow_foreign_order) texts["allow_foreign_order"] = "true";
   if (!options.from.config_file.empty()) texts["from_config"] = options.from.config_file;
-  if (options.from.encode_mxfp8) texts["encode"] = "mxfp8";
+  if (!options.from.encode.empty()) texts["encode"] = options.from.encode;
+  if (!options.from.encode_as.empty()) texts["encode_as"] = options.from.encode_as;
   if (options.from.decode) texts["decode"] = *options.from.decode == Dtype::BF16 ? "bf16" : "f32";
   if (!options.from.decode_as.empty()) texts["decode_as"] = options.from.decode_as;
   if (options.from.drop_optimizer) texts["optimizer"] = "drop";

@@ -396,9 +396,9 @@ class TargetResolver {
   /// Edits a configuration that was named, where the weights are read as other ones.
   std::function<std::string(std::string_view)> config_edit() const {
     if (is_stale_) return [to = largest_dtype()](std::string_view text) { return unquantized_config(text, to); };
+    if (source_.info().config_edit) return source_.info().config_edit;
     if (options_.from.decode)
       return [to = *options_.from.decode](std::string_view text) { return decoded_config(text, to); };
-    if (source_.record().contains("encoded_as")) return with_mxfp8;
     const std::string* rows = entry_of(source_.record(), "scale_rows");
     if (rows == nullptr) return nullptr;
     return [count = std::stoll(*rows)](std::string_view text) { return with_block_rows(text, count); };

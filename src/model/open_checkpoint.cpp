@@ -10,6 +10,7 @@
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
 #include "glu_ckpt/checkpoint.hpp"
+#include "model/encoded_weights.hpp"
 #include "model/locate_errors.hpp"
 #include "model/saved_arguments.hpp"
 #include "model/settle_idle.hpp"
@@ -20,6 +21,7 @@
 #include "quant/check_codes.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/decoder_rules.hpp"
+#include "quant/encode_row.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -66,14 +68,10 @@ std::optional<Recognition> recognize_stored(const Source& source, const ModelHin
   }
 }
 
-}  // namespace
-
-std::unique_ptr<Source> open_as(std::unique_ptr<Source> as_stored, const SourceAnswers& answers) {
-  if (!answers.decode_as.empty() && !answers.decode)
-    fail(ErrorCode::Usage, {}, "--decode-as {} says how weights are decoded; --decode bf16 or f32 says that they are",
-         answers.decode_as);
-  std::unique_ptr<Source> source = take_off_wrapper_words(std::move(as_stored));
-  if (!answers.decode && !answers.encode_mxfp8 && answers.scale_rows == 0) return source;
+/// Decodes codes, or moves them to other codes and scales, as the answers ask.
+std::unique_ptr<Source> recast(std::unique_ptr<Source> source, const SourceAnswers& answers) {
+  const bool is_mxfp8 = answers.encode == "mxfp8" && !answers.decode;
+  if (!answers.decode && !is_mxfp8 && answers.scale_rows == 0) return source;
   const Source& stored = *source;
   const bool decoding = answers.decode.has_value();
   Quantization found = locate_errors(
@@ -85,8 +83,8 @@ std::unique_ptr<Source> open_as(std::unique_ptr<Source> as_stored, const SourceA
         return find_sound(stored, hints, model ? &*model : nullptr);
       },
       decoding);
-  if (answers.encode_mxfp8) locate_errors(stored, [&] { encode_mxfp8(source, std::move(found)); });
-  if (!answers.encode_mxfp8 && answers.scale_rows > 0)
+  if (is_mxfp8) locate_errors(stored, [&] { encode_mxfp8(source, std::move(found)); });
+  if (!is_mxfp8 && answers.scale_rows > 0)
     locate_errors(stored, [&] { refine_scales(source, std::move(found), answers.scale_rows); });
   if (!decoding) return source;
   locate_errors(
@@ -101,7 +99,26 @@ std::unique_ptr<Source> open_as(std::unique_ptr<Source> as_stored, const SourceA
                        answers.decode_plainly ? DecodePath::Plain : DecodePath::Fast);
 }
 
+}  // namespace
+
+std::unique_ptr<Source> open_as(std::unique_ptr<Source> as_stored, const SourceAnswers& answers) {
+  if (!answers.decode_as.empty() && !answers.decode)
+    fail(ErrorCode::Usage, {}, "--decode-as {} says how weights are decoded; --decode bf16 or f32 says that they are",
+         answers.decode_as);
+  if (!answers.encode_as.empty() && answers.encode.empty())
+    fail(ErrorCode::Usage, {}, "--encode-as {} says how weights are encoded; --encode FORMAT says that they are",
+         answers.encode_as);
+  std::unique_ptr<Source> source = recast(take_off_wrapper_words(std::move(as_stored)), answers);
+  const bool is_recast = source->info().recast_tensors > 0 && !answers.decode;
+  if (answers.encode.empty() || is_recast) return source;
+  const Source& numbers = *source;
+  locate_errors(numbers, [&] { encode_weights(source, answers); });
+  return source;
+}
+
 std::vector<std::string> decoder_names() { return known_decoders(); }
+std::vector<std::string> encoder_words() { return known_encodings(); }
+std::vector<std::string> encoder_programs() { return known_encoders(); }
 
 JudgedSource judge_source(const Source& source, const SourceAnswers& answers) {
   JudgedSource judged;

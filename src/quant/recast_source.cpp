@@ -310,6 +310,7 @@ class RecastSource final : public Source {
     if (info_.recast_tensors == 0) return false;
     std::erase_if(info_.extra_files, [](const ExtraFile& file) { return is_quantization_file(file.name); });
     edit_config(with_mxfp8);
+    info_.config_edit = with_mxfp8;
     info_.record["encoded_as"] = "mxfp8";
     return true;
   }

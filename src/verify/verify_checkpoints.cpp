@@ -53,9 +53,13 @@ void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const
       other.source->info().decoded_weights.empty())
     tell_note(run, "{}: was decoded as {} decodes; --decode-as {} reads {} so", other.source->path().string(),
               as->second, as->second, source.source->path().string());
-  if (record.contains("encoded_as") && !source.source->record().contains("encoded_as") && !answers.encode_mxfp8)
-    tell_note(run, "{}: was written as MXFP8; --encode mxfp8 compares with {} as MXFP8", other.source->path().string(),
+  if (const auto as = record.find("encoded_as");
+      as != record.end() && !own.contains("encoded_as") && answers.encode.empty()) {
+    const auto by = record.find("encoder");
+    tell_note(run, "{}: was written as {}; --encode {}{} compares with {} so", other.source->path().string(),
+              as->second, as->second, by == record.end() ? "" : " --encode-as " + by->second,
               source.source->path().string());
+  }
 }
 
 /// Returns whether nothing says in which order two checkpoints of the same tensors hold gate and up. Their rows are

@@ -198,6 +198,50 @@ quantized_moves() {
   rm -rf "$out" "$out.again"
 }
 
+quantized_encodes() {
+  local in=$TESTDATA/whole/qwen3_moe/hf out=$WORK/quantized word
+  for word in fp8:128x128 "fp8:128x128 --encode-as deepgemm" "fp8:128x128 --encode-as compressed-tensors" \
+    "fp8:128x128 --encode-as modelopt" fp8:128x128:ue8m0 fp8:channel "fp8:channel --encode-as slime" nvfp4 \
+    "nvfp4 --encode-as compressed-tensors"; do
+    local -a encode=(--encode)
+    read -ra encode <<<"--encode $word"
+    rm -rf "$out"
+    status "$word: planned" 0 plan "$in" "$out" "${encode[@]}"
+    says "$word: with what it costs" "attention: SNR "
+    status "$word" 0 convert "$in" "$out" "${encode[@]}"
+    says "$word: with what it costs" "routed experts: SNR "
+    status "$word: encoded again, by another road" 0 verify "$in" "$out" "${encode[@]}"
+    status "$word: stored, they are others" 1 verify "$in" "$out"
+    says "$word: how to compare them" "--encode ${word%% *}"
+    status "$word: inspected" 0 inspect "$out" --strict
+    status "$word: decoded" 0 convert "$out" "$out.back" --decode bf16 -q
+    status "$word: once more" 4 convert "$out" "$out.again" "${encode[@]}"
+    rm -rf "$out.back"
+  done
+  rm -rf "$out"
+  status "in another layout" 0 convert "$in" "$out" --encode fp8:channel --experts grouped \
+    --glu contiguous -q
+  status "in another layout: encoded again" 0 verify "$in" "$out" --encode fp8:channel
+  rm -rf "$out"
+  status "a router stays as it is" 0 convert "$in" "$out" --encode fp8:128x128 -q
+  written model.layers.0.mlp.gate.weight BF16 "[8, 64]"
+  written model.layers.0.mlp.experts.0.down_proj.weight F8_E4M3 "[64, 32]"
+  written model.layers.0.mlp.experts.0.down_proj.weight_scale_inv F32 "[1, 1]"
+  check "the configuration says which" grep -q '"modules_to_not_convert": \["lm_head", "model.layers.0.mlp.gate"' \
+    "$out/config.json"
+  rm -rf "$out"
+  status "codes are not encoded again" 3 convert "$TESTDATA/quantized/fp8_channel" "$out" --encode fp8:128x128
+  says "what to do" "--decode bf16 beside it"
+  status "rows that are no multiple of a cell" 4 convert "$in" "$out" --encode mxfp4
+  says "which" "o_proj.weight': rows of 80 weights are no multiple of 32"
+  status "packed experts" 3 convert "$TESTDATA/whole/gpt_oss/hf" "$out" --encode fp8:128x128
+  says "what to do first" "--to hf --experts indexed --glu split"
+  status "a program that has no such encoder" 2 convert "$in" "$out" --encode nvfp4 --encode-as slime
+  says "which do" "there are modelopt, compressed-tensors"
+  status "no format" 2 convert "$in" "$out" --encode-as slime
+  check "nothing is written" absent "$out"
+}
+
 # moves_and_back NAME IN BACK OPTION...: codes and scales move, decode to the same numbers, and with the options BACK
 # every byte comes back. What was written is left in $WORK/quantized.
 moves_and_back() {

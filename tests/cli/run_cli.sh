@@ -32,7 +32,7 @@ declare -A SETS=(
   [formats]="gallery formats torch_files tiny every_format legacy_ranks objects_travel mxfp8_converts mxfp8_refusals
     mxfp8_differs mxfp8_beyond_bf16 flat_copies directory_of_a_run config_files whole_models_incomplete
     whole_models_without_mtp whole_models_mixed_forms whole_models_contradicted whole_models_refused loads_in_forms loads_in_unmapped dangling_links hidden_files metadata_entries
-    whole_models_back_refused quantized_decodes quantized_decoders quantized_forward quantized_unequal_scales quantized_moves quantized_modelopt_blocks
+    whole_models_back_refused quantized_decodes quantized_decoders quantized_forward quantized_unequal_scales quantized_moves quantized_encodes quantized_modelopt_blocks
     quantized_finer_blocks quantized_reordered_columns quantized_scale_words quantized_turned quantized_shared_blocks quantized_groups
     quantized_named_config quantized_refusals nan_codes"
   [forward]="devices bench_convert forward forward_refusals verify_forward verify_subset forward_families forward_tiny"

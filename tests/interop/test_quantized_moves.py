@@ -390,6 +390,11 @@ def test_what_is_no_mxfp8_is_refused(glu, tmp_path, kind, says):
     assert refused.returncode in (3, 4) and says in refused.stderr and not out.exists(), refused.stderr
 
 
-def test_decode_and_encode_exclude_each_other(glu, tmp_path):
+def test_decoded_weights_are_encoded(glu, tmp_path):
     source = checkpoint("fp8_block128", tmp_path / "source")
-    glu.run("convert", source, glu.fresh(), "--encode", "mxfp8", "--decode", "bf16", status=2)
+    refused = glu.run("convert", source, glu.fresh(), "--encode", "fp8:channel", status=3)
+    assert "--decode bf16 beside it" in refused.stderr, refused.stderr
+    both = ("--decode", "bf16", "--encode", "fp8:channel")
+    out, numbers = glu.convert(source, *both), glu.convert(source, "--decode", "bf16")
+    glu.run("verify", source, out, *both)
+    glu.run("verify", numbers, out, "--encode", "fp8:channel")

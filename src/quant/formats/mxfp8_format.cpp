@@ -16,6 +16,21 @@ constexpr CodeForm mxfp8_form(Dtype dtype, Codes codes) {
                     kInputScale}};
 }
 
+constexpr EncoderRow mxfp8_as(std::string_view program, ScaleRule rule, std::string_view format = {}) {
+  return {.word = "mxfp8",
+          .program = program,
+          .rule = rule,
+          .cell_cols = 32,
+          .scale_dtype = Dtype::U8,
+          .method = format.empty() ? "mxfp8" : program,
+          .config_format = format};
+}
+
+constexpr EncoderRow with_least(EncoderRow row, LeastPower least) {
+  row.least = least;
+  return row;
+}
+
 }  // namespace
 
 extern const QuantFormat q_mxfp8;
@@ -28,6 +43,12 @@ constinit const QuantFormat q_mxfp8{
                .dtype = Dtype::F8_E4M3,
                .parts = {{PartUse::Scales, TensorKind::Scales, kPowerScales, {fixed_grid({1, 32})}}},
                .unread = "no program reads gpt-oss's blocks as MXFP8; --decode bf16 reads them"}},
+    // ModelOpt 0.47's MXFP8QTensor; triton_kernels' ROUND_UP; torchao 0.18's to_mx by default (FLOOR);
+    // compressed-tensors 0.20.
+    .encoders = {mxfp8_as("modelopt", ScaleRule::PowerUp),
+                 with_least(mxfp8_as("triton", ScaleRule::PowerUp), LeastPower::Zero),
+                 with_least(mxfp8_as("torchao", ScaleRule::PowerFloor), LeastPower::NextOne),
+                 mxfp8_as("compressed-tensors", ScaleRule::PowerRounded, "mxfp8-quantized")},
     .other_algorithm = "NVFP4"};
 
 }  // namespace glu_ckpt

@@ -121,6 +121,66 @@ struct DecoderRow {
   std::string_view for_others{};
 };
 
+/// The formula by which a program makes the scale of a cell from the greatest magnitude of its weights
+/// (cell_scale() has them).
+enum class ScaleRule : std::uint8_t {
+  /// a / 448 in F32, a of 1e-12 at least.
+  Slime,
+  /// a / 448 in F32, a of 1e-4 at least; the same as a power of two.
+  DeepGemm,
+  DeepGemmPower,
+  /// The inverse of 448 / a; the same as a power of two.
+  Transformers,
+  TransformersPower,
+  /// a / 448 in the dtype of the weights; ModelOpt's may be 0, the other's not.
+  CompressedTensors,
+  ModelOpt,
+  /// Powers of two for 32 weights: the least one from a / greatest code on; torchao's default, which may be less; by
+  /// the rounded upper bits of a.
+  PowerUp,
+  PowerFloor,
+  PowerRounded,
+  DeepGemmFp4,
+  /// E4M3 beside a second scale of the matrix.
+  Nvfp4ModelOpt,
+  Nvfp4CompressedTensors,
+  /// a / 7.5 in the dtype of the weights.
+  Int4,
+};
+
+/// The meaning of a scale byte of 0 to the program: 2^-127, 2^-126, or that all codes are 0.
+enum class LeastPower : std::uint8_t { AsSaid, NextOne, Zero };
+/// The code that a number in the middle between two of FP4 gets.
+enum class Ties : std::uint8_t { Even, Away, Zero };
+/// The weights whose FP4 code has a sign.
+enum class Signs : std::uint8_t { Kept, Negative, NotPositive, NegativeCodes };
+
+/// A program that makes codes of the format from weights. The first row with a word is the one meant by it alone.
+struct EncoderRow {
+  /// "fp8:128x128".
+  std::string_view word;
+  std::string_view program;
+  ScaleRule rule = ScaleRule::Slime;
+  /// A scale is for so many rows and columns; 0: for all columns.
+  std::int16_t cell_rows = 1;
+  std::int16_t cell_cols = 0;
+  /// The kind and dtype of codes and scales; BF16: that of the weights.
+  TensorKind codes = TensorKind::Weight;
+  TensorKind scales = TensorKind::PlainScale;
+  Dtype scale_dtype = Dtype::F32;
+  /// A weight is divided by the scale, or multiplied by its inverse; the quotient is rounded to the weights' dtype.
+  bool divides = false;
+  bool rounds_quotient = false;
+  LeastPower least = LeastPower::AsSaid;
+  Ties ties = Ties::Even;
+  Signs signs = Signs::Kept;
+  /// Weights whose shape is no multiple of the cell stay as they are.
+  bool skips_uneven = false;
+  /// The spelling of quantization_config: "fp8", "compressed-tensors", "modelopt", "mxfp8", "mxfp4"; and its format.
+  std::string_view method;
+  std::string_view config_format{};
+};
+
 /// A quant_method that means the format.
 struct MethodRow {
   std::string_view word;
@@ -151,6 +211,7 @@ struct QuantFormat {
   ShortList<CodeForm, 4> forms{};
   ShortList<DecoderRow, 5> decoders{};
   ShortList<MethodRow, 3> methods{};
+  ShortList<EncoderRow, 12> encoders{};
   /// Codes lie in words under names that say no more: quant_method (`methods`) says that they are of this format, in
   /// one of these versions; an empty version is the first.
   ShortList<std::string_view, 2> versions{};

@@ -1,0 +1,172 @@
+#include "model/encoded_weights.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "arch/recognize_model.hpp"
+#include "core/fail.hpp"
+#include "families/architecture.hpp"
+#include "layout/bare_codes.hpp"
+#include "model/source_hints.hpp"
+#include "model/stored_codes.hpp"
+#include "quant/encoded_source.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// The part of the model whose errors are summed, for a role that servers read as codes; empty for others.
+std::string_view part_of(DenseRole role) {
+  switch (role) {
+    case DenseRole::Q:
+    case DenseRole::QGate:
+    case DenseRole::K:
+    case DenseRole::V:
+    case DenseRole::AttentionOut:
+    case DenseRole::LatentQ:
+    case DenseRole::QDown:
+    case DenseRole::QUp:
+    case DenseRole::KvDown:
+    case DenseRole::KvUp:
+    case DenseRole::IndexerQ:
+    case DenseRole::IndexerK:
+    case DenseRole::DeltaQ:
+    case DenseRole::DeltaK:
+    case DenseRole::DeltaV:
+    case DenseRole::DeltaZ:
+    case DenseRole::DeltaOut:
+    case DenseRole::MambaZ:
+    case DenseRole::MambaX:
+    case DenseRole::MambaB:
+    case DenseRole::MambaC:
+    case DenseRole::MambaTime:
+    case DenseRole::MambaOut: return "attention";
+    case DenseRole::MlpGate:
+    case DenseRole::MlpUp:
+    case DenseRole::MlpDown: return "dense MLP";
+    case DenseRole::ExpertsDown:
+    case DenseRole::ExpertsUp: return "experts' way in and out";
+    default: return {};
+  }
+}
+
+bool is_role_of_gate(DenseRole role) { return role == DenseRole::MlpGate || role == DenseRole::MlpUp; }
+
+/// Collects the weights of a recognized model.
+class WeightChooser {
+ public:
+  WeightChooser(const Source& source, const Recognition& model, const Encoder& encoder)
+      : tensors_(source.inventory().tensors), model_(model), encoder_(encoder) {}
+
+  std::vector<EncodedWeight> choose() {
+    for (const ExpertBlock& block : model_.blocks) add_experts(block);
+    add_others();
+    std::vector<EncodedWeight> weights;
+    for (auto& [tensor, weight] : found_) {
+      const TensorRef& stored = tensors_[tensor];
+      check_encodable(encoder_, stored);
+      if (encodes_shape(encoder_, stored)) weights.push_back(std::move(weight));
+    }
+    if (weights.empty())
+      fail(ErrorCode::NotSupported, {}, "--encode {}: the model has no weight that becomes codes", encoder_.row->word);
+    return weights;
+  }
+
+ private:
+  /// ModelOpt leaves multi-token prediction as it is.
+  bool leaves(std::string_view stack) const { return encoder_.row->method == "modelopt" && stack.starts_with("mtp"); }
+
+  void add_experts(const ExpertBlock& block) {
+    if (block.is_optimizer_state() || leaves(block.stack)) return;
+    std::map<i64, std::vector<std::size_t>> gate_and_up;
+    for (const Matrix& matrix : block.matrices) {
+      if (matrix.kind != TensorKind::Weight) continue;
+      found_[matrix.tensor] = {matrix.tensor, block.set == ExpertSet::Shared ? "shared experts" : "routed experts", {}};
+      if (matrix.role != Role::Down) gate_and_up[matrix.expert].push_back(matrix.tensor);
+    }
+    for (const auto& [expert, pair] : gate_and_up) share(pair);
+  }
+
+  void add_others() {
+    std::map<std::pair<std::string_view, i64>, std::vector<std::size_t>> gate_and_up;
+    std::map<std::size_t, bool> left;
+    for (const DenseMatrix& matrix : model_.dense)
+      if (matrix.matrix.kind == TensorKind::Weight && part_of(matrix.role).empty()) left[matrix.matrix.tensor] = true;
+    for (const DenseMatrix& matrix : model_.dense) {
+      const std::size_t tensor = matrix.matrix.tensor;
+      // What is stored together with a matrix that stays a number stays one, too.
+      if (matrix.matrix.kind != TensorKind::Weight || left.contains(tensor) || leaves(matrix.stack)) continue;
+      found_[tensor] = {tensor, std::string(part_of(matrix.role)), {}};
+      if (is_role_of_gate(matrix.role)) gate_and_up[{matrix.stack, matrix.layer}].push_back(tensor);
+    }
+    for (const auto& [layer, pair] : gate_and_up) share(pair);
+  }
+
+  void share(const std::vector<std::size_t>& tensors) {
+    for (const std::size_t one : tensors)
+      for (const std::size_t other : tensors)
+        if (other != one) found_.at(one).shares_with.push_back(other);
+  }
+
+  const std::vector<TensorRef>& tensors_;
+  const Recognition& model_;
+  const Encoder& encoder_;
+  std::map<std::size_t, EncodedWeight> found_;
+};
+
+/// Returns whether the weights are such codes already. Throws NotSupported where they are others.
+bool is_encoded(const Source& source, const ModelHints& hints, const Recognition& model, const Encoder& encoder) {
+  const auto has_codes = [](const TensorRef& tensor) { return holds_codes(tensor.dtype); };
+  if (std::ranges::none_of(source.inventory().tensors, has_codes)) return false;
+  const Quantization found = find_sound(source, hints, &model);
+  if (found.tensors.empty()) return false;
+  const EncoderRow& row = *encoder.row;
+  for (const QuantizedTensor& weight : found.tensors) {
+    const i64 cols = row.cell_cols == 0 ? weight.cols : row.cell_cols;
+    if (weight.codes == encoder.codes && weight.cell_rows <= row.cell_rows && weight.cell_cols == cols) continue;
+    const std::string& name = source.inventory().tensors[weight.weight].name;
+    fail(ErrorCode::NotSupported, {{}, name},
+         "'{}' holds codes already, and --encode {} makes others of numbers; --decode bf16 beside it makes numbers of "
+         "them first",
+         name, row.word);
+  }
+  return true;
+}
+
+/// Cells of codes are cells of rows and columns as servers' files have them.
+void require_hub_form(const Source& source, const Recognition& model) {
+  const auto is_apart = [](const ExpertBlock& block) {
+    const bool split = block.glu.kind == Glu::Kind::Split || block.glu.kind == Glu::Kind::None;
+    return split && block.experts == Experts::Indexed && block.axes == Axes::OutIn;
+  };
+  const bool is_hub = model.dense_naming == &model.architecture->family->naming && !model.in_memory;
+  const auto fused = std::ranges::find_if_not(model.blocks, is_apart);
+  if (is_hub && fused == model.blocks.end()) return;
+  const std::string name =
+      fused == model.blocks.end() ? "" : source.inventory().tensors[fused->matrices[0].tensor].name;
+  fail(ErrorCode::NotSupported, {source.path().string(), name},
+       "{}: --encode takes models as Hugging Face's files have them, each expert's gate, up and down a tensor [out, "
+       "in]; "
+       "convert to that first (--to hf --experts indexed --glu split{}), then encode it",
+       source.path().string(), model.layout.shared_glu ? " --shared-glu split" : "");
+}
+
+}  // namespace
+
+void encode_weights(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
+  const Encoder encoder = find_encoder(answers.encode, answers.encode_as);
+  const ModelHints hints = hints_of(*source, answers);
+  const Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);
+  if (is_encoded(*source, hints, model, encoder)) return;
+  if (model.architecture == nullptr)
+    fail(ErrorCode::NoMap, {source->path().string(), {}},
+         "{}: --encode {} would have to know which matrices its servers leave as they are, and {}",
+         source->path().string(), encoder.row->word, model.no_architecture);
+  require_hub_form(*source, model);
+  std::vector<EncodedWeight> weights = WeightChooser(*source, model, encoder).choose();
+  encode_source(source, encoder, std::move(weights), answers.decode_plainly ? EncodePath::Plain : EncodePath::Fast);
+}
+
+}  // namespace glu_ckpt

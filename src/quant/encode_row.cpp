@@ -1,0 +1,384 @@
+#include "quant/encode_row.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "core/fail.hpp"
+#include "core/float_rows.hpp"
+#include "core/mxfp8_bits.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+using u8 = std::uint8_t;
+using u16 = std::uint16_t;
+
+constexpr u32 kSign = 0x8000'0000;
+constexpr float kMaxE4m3 = 448;
+
+/// The exponent byte of the least power of two that is `value` or more.
+u32 power_up(float value) {
+  const u32 bits = std::bit_cast<u32>(value);
+  return (bits >> 23) + ((bits & 0x7f'ffff) != 0 ? 1 : 0);
+}
+
+float power(u32 byte) { return std::bit_cast<float>(e8m0_value_bits(byte)); }
+
+float inverse_power(u32 byte, LeastPower least) {
+  if (byte == 0 && least == LeastPower::Zero) return 0;
+  return power(byte == 0 && least == LeastPower::NextOne ? 253 : 254 - byte);
+}
+
+/// The difference of 1 and the next number of the dtype, which compressed-tensors puts in place of a scale of 0.
+float epsilon_of(Dtype dtype) { return dtype == Dtype::BF16 ? 0x1p-7F : 0x1p-23F; }
+
+float not_zero(float scale, Dtype dtype) { return scale == 0 ? epsilon_of(dtype) : scale; }
+
+u32 bits_as(Dtype dtype, float scale) {
+  if (dtype == Dtype::BF16) return std::bit_cast<u32>(scale) >> 16;
+  return dtype == Dtype::F8_E4M3 ? fp8_code(scale, kE4m3) : std::bit_cast<u32>(scale);
+}
+
+float rounded_e4m3(float value) { return fp8_decoded(fp8_code(value, kE4m3), kE4m3); }
+
+}  // namespace
+
+std::vector<std::string> known_encodings() {
+  std::vector<std::string> words;
+  for (const QuantFormat* format : quant_formats())
+    for (const EncoderRow& row : format->encoders)
+      if (std::ranges::find(words, row.word) == words.end()) words.emplace_back(row.word);
+  return words;
+}
+
+std::vector<std::string> known_encoders() {
+  std::vector<std::string> programs;
+  for (const QuantFormat* format : quant_formats())
+    for (const EncoderRow& row : format->encoders)
+      if (std::ranges::find(programs, row.program) == programs.end()) programs.emplace_back(row.program);
+  return programs;
+}
+
+Encoder find_encoder(std::string_view word, std::string_view program) {
+  std::vector<std::string_view> programs;
+  for (const QuantFormat* format : quant_formats())
+    for (const EncoderRow& row : format->encoders) {
+      if (row.word != word) continue;
+      if (program.empty() || row.program == program) return {format, &row, format->forms.begin()->codes};
+      programs.push_back(row.program);
+    }
+  if (programs.empty()) fail(ErrorCode::Usage, {}, "--encode {}: there is no such format", word);
+  fail(ErrorCode::Usage, {}, "--encode-as {}: no encoder of {} is known of it; there are {}", program, word,
+       fmt::join(programs, ", "));
+}
+
+bool has_second_scale(const EncoderRow& row) {
+  return row.rule == ScaleRule::Nvfp4ModelOpt || row.rule == ScaleRule::Nvfp4CompressedTensors;
+}
+
+float second_scale(const EncoderRow& row, float greatest, Dtype dtype) {
+  constexpr float kMost = kMaxE4m3 * 6;
+  if (row.rule == ScaleRule::Nvfp4ModelOpt) return greatest / kMost;
+  // PyTorch writes a number through a tensor as its product with the inverse.
+  return round_to(kMost * round_to(1 / greatest, dtype), dtype);
+}
+
+CellScale cell_scale(const Encoder& encoder, float greatest, Dtype dtype, float second) {
+  const EncoderRow& row = *encoder.row;
+  const auto of_power = [&](u32 byte) { return CellScale{byte, inverse_power(byte, row.least)}; };
+  const float most = encoder.codes == Codes::E2m1 ? 6 : kMaxE4m3;
+  const u32 bits = std::bit_cast<u32>(greatest);
+  switch (row.rule) {
+    case ScaleRule::Slime: {
+      const float scale = std::max(greatest, round_to(1e-12F, dtype)) / kMaxE4m3;
+      return {std::bit_cast<u32>(scale), scale};
+    }
+    case ScaleRule::DeepGemm: {
+      const float scale = std::max(greatest, 1e-4F) / kMaxE4m3;
+      return {std::bit_cast<u32>(scale), 1 / scale};
+    }
+    case ScaleRule::DeepGemmPower: {
+      const u32 byte = std::clamp<u32>(power_up(std::max(greatest, 1e-4F) / kMaxE4m3), 1, 254);
+      return {std::bit_cast<u32>(power(byte)), power(254 - byte)};
+    }
+    case ScaleRule::Transformers:
+    case ScaleRule::TransformersPower: {
+      const float inverse = greatest > 0 ? kMaxE4m3 * (1 / greatest) : 1;
+      const float scale = 1 / inverse;
+      if (row.rule == ScaleRule::Transformers) return {std::bit_cast<u32>(scale), inverse};
+      const u32 byte = power_up(std::max(scale, 0x1p-126F));
+      return {byte, power(254 - byte)};
+    }
+    case ScaleRule::CompressedTensors:
+    case ScaleRule::ModelOpt: {
+      float scale = round_to(greatest / kMaxE4m3, dtype);
+      if (row.rule == ScaleRule::CompressedTensors) scale = not_zero(scale, dtype);
+      return {bits_as(dtype, scale), scale};
+    }
+    case ScaleRule::PowerUp: return of_power(power_up(greatest / most));
+    case ScaleRule::PowerFloor:
+    case ScaleRule::PowerRounded: {
+      // The exponent of the greatest code: 448 is 1.75 * 2^8, and 6 is 1.5 * 2^2. The rounded one is taken from the
+      // sixteen bits of BF16, and goes up from 1.75 on.
+      const u32 top = encoder.codes == Codes::E2m1 ? 2 : 8;
+      const u32 exponent = row.rule == ScaleRule::PowerFloor ? bits >> 23 : ((bits >> 16) + 32) >> 7;
+      return of_power(std::min<u32>(exponent - std::min(exponent, top), 254));
+    }
+    case ScaleRule::DeepGemmFp4: return of_power(std::clamp<u32>(power_up(std::max(greatest, 1e-4F) / most), 1, 254));
+    case ScaleRule::Nvfp4ModelOpt: {
+      const float whole = greatest / (6 * second);
+      const float scale = rounded_e4m3(whole == 0 ? 1 : std::clamp(whole, 0x1p-9F, kMaxE4m3));
+      return {bits_as(Dtype::F8_E4M3, scale), scale * second};
+    }
+    case ScaleRule::Nvfp4CompressedTensors: {
+      const float rounded = rounded_e4m3(std::min(second * round_to(greatest / 6, dtype), kMaxE4m3));
+      const float scale = rounded == 0 ? 0.125F : rounded;
+      return {bits_as(Dtype::F8_E4M3, scale), scale / second};
+    }
+    case ScaleRule::Int4: {
+      const float scale = not_zero(round_to(greatest / 7.5F, dtype), dtype);
+      return {bits_as(dtype, scale), scale};
+    }
+  }
+  return {};
+}
+
+namespace {
+
+// ---- many at a time ---------------------------------------------------------------------------------
+
+template <bool kBf16>
+struct WeightBits;
+template <>
+struct WeightBits<true> {
+  using Type = u16 __attribute__((aligned(1), may_alias));
+  static float widened(u16 bits) { return std::bit_cast<float>(static_cast<u32>(bits) << 16); }
+};
+template <>
+struct WeightBits<false> {
+  using Type = u32 __attribute__((aligned(1), may_alias));
+  static float widened(u32 bits) { return std::bit_cast<float>(bits); }
+};
+
+/// Values are compared without branches, so that a compiler takes many at a time.
+inline u32 choose_bits(bool condition, u32 then, u32 other) {
+  const u32 mask = condition ? ~u32{0} : 0;
+  return (then & mask) | (other & ~mask);
+}
+
+/// To bf16 and back, to nearest even; `bits` are of no NaN.
+inline u32 through_bf16(u32 bits) { return (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff'0000; }
+
+/// E4M3 of a finite number, to nearest even; 448 where it is more.
+inline u32 e4m3_of(u32 bits) {
+  const u32 magnitude = bits & ~kSign;
+  const u32 bounded = choose_bits(magnitude > 0x43e0'0000, 0x43e0'0000, magnitude);
+  const u32 normal = ((bounded + 0x7'ffff + (bounded >> 20 & 1)) >> 20) - (120U << 3);
+  // Beside 2^14 a float has the steps of subnormal codes, 2^-9.
+  const u32 subnormal = std::bit_cast<u32>(std::bit_cast<float>(bounded) + 0x1p14F) - std::bit_cast<u32>(0x1p14F);
+  return choose_bits(bounded < 0x3c80'0000, subnormal, normal) | (bits >> 24 & 0x80);
+}
+
+/// The least bits of a magnitude from which on it has the code 1, 2, ... of FP4, and what becomes of signs.
+struct Fp4Steps {
+  std::array<u32, 7> least{};
+  /// The bits that are left of the sign of a zero, those that it gets, and those that are left where the code is 0.
+  u32 zero_keeps = 8;
+  u32 zero_gets = 0;
+  u32 code_zero_keeps = 8;
+};
+
+Fp4Steps fp4_steps(const EncoderRow& row) {
+  constexpr float kMiddles[] = {0.25F, 0.75F, 1.25F, 1.75F, 2.5F, 3.5F, 5};
+  Fp4Steps steps;
+  for (std::size_t i = 0; i < steps.least.size(); ++i) {
+    // The code above the middle is i + 1, and even where i is odd.
+    const bool up = row.ties == Ties::Away || (row.ties == Ties::Even && i % 2 == 1);
+    steps.least[i] = std::bit_cast<u32>(kMiddles[i]) + (up ? 0 : 1);
+  }
+  if (row.signs != Signs::Kept) steps.zero_keeps = 0;
+  if (row.signs == Signs::NotPositive) steps.zero_gets = 8;
+  if (row.signs == Signs::NegativeCodes) steps.code_zero_keeps = 0;
+  return steps;
+}
+
+inline u32 fp4_of(u32 bits, const Fp4Steps& steps) {
+  const u32 magnitude = bits & ~kSign;
+  u32 code = 0;
+  for (const u32 least : steps.least) code += magnitude >= least ? 1 : 0;
+  const u32 sign = bits >> 28 & 8;
+  const u32 of_zero = (sign & steps.zero_keeps) | steps.zero_gets;
+  const u32 kept = choose_bits(magnitude == 0, of_zero, sign);
+  return code | choose_bits(code == 0, kept & (steps.code_zero_keeps), kept);
+}
+
+/// rint() of a number, from -8 to 7, and 8 more.
+inline u32 int4_of(u32 bits) {
+  const float value = std::bit_cast<float>(bits);
+  const float bounded = std::min(std::max(value, -8.0F), 7.0F);
+  // Beside 1.5 * 2^23 a float has steps of 1.
+  return (std::bit_cast<u32>(bounded + 0x1.8p23F) - std::bit_cast<u32>(0x1.8p23F) + 8) & 15;
+}
+
+template <Codes kCodes>
+inline u32 code_of(u32 bits, const Fp4Steps& steps) {
+  if constexpr (kCodes == Codes::E4m3) return e4m3_of(bits);
+  if constexpr (kCodes == Codes::E2m1) return fp4_of(bits, steps);
+  return int4_of(bits);
+}
+
+struct EncodeCall {
+  const std::byte* weights = nullptr;
+  i64 count = 0;
+  float factor = 1;
+  bool rounds = false;
+  Fp4Steps steps;
+  std::byte* out = nullptr;
+};
+
+template <Codes kCodes, bool kBf16, bool kDivides, bool kRounds>
+[[gnu::always_inline]] inline void encode_all(const EncodeCall& call) {
+  using Weights = WeightBits<kBf16>;
+  const auto* __restrict weights = reinterpret_cast<const typename Weights::Type*>(call.weights);
+  auto* __restrict out = reinterpret_cast<u8*>(call.out);
+  const float factor = call.factor;
+  const Fp4Steps steps = call.steps;
+  const auto code = [&](i64 at) {
+    const float value = Weights::widened(weights[at]);
+    const u32 bits = std::bit_cast<u32>(kDivides ? value / factor : value * factor);
+    return code_of<kCodes>(kRounds ? through_bf16(bits) : bits, steps);
+  };
+  if constexpr (kCodes == Codes::E4m3) {
+    for (i64 i = 0; i < call.count; ++i) out[i] = static_cast<u8>(code(i));
+  } else {
+    for (i64 i = 0; i < call.count / 2; ++i) out[i] = static_cast<u8>(code(2 * i) | code(2 * i + 1) << 4);
+  }
+}
+
+template <Codes kCodes, bool kBf16>
+[[gnu::always_inline]] inline void encode_ways(const EncodeCall& call, bool divides) {
+  if (!divides) return encode_all<kCodes, kBf16, false, false>(call);
+  if (call.rounds && kBf16) return encode_all<kCodes, kBf16, true, true>(call);
+  encode_all<kCodes, kBf16, true, false>(call);
+}
+
+[[gnu::always_inline]] inline void encode_any(const EncodeCall& call, Codes codes, bool bf16, bool divides) {
+  if (codes == Codes::E4m3)
+    return bf16 ? encode_ways<Codes::E4m3, true>(call, divides) : encode_ways<Codes::E4m3, false>(call, divides);
+  if (codes == Codes::E2m1)
+    return bf16 ? encode_ways<Codes::E2m1, true>(call, divides) : encode_ways<Codes::E2m1, false>(call, divides);
+  bf16 ? encode_ways<Codes::Int4, true>(call, divides) : encode_ways<Codes::Int4, false>(call, divides);
+}
+GLU_CKPT_AVX512 void encode_avx512(const EncodeCall& call, Codes codes, bool bf16, bool divides) {
+  encode_any(call, codes, bf16, divides);
+}
+GLU_CKPT_AVX2 void encode_avx2(const EncodeCall& call, Codes codes, bool bf16, bool divides) {
+  encode_any(call, codes, bf16, divides);
+}
+void encode_plain(const EncodeCall& call, Codes codes, bool bf16, bool divides) {
+  encode_any(call, codes, bf16, divides);
+}
+
+template <bool kBf16>
+[[gnu::always_inline]] inline u32 greatest_bits(const std::byte* data, i64 count) {
+  const auto* __restrict weights = reinterpret_cast<const typename WeightBits<kBf16>::Type*>(data);
+  constexpr u32 kWithoutSign = kBf16 ? 0x7fff : 0x7fff'ffff;
+  u32 greatest = 0;
+  for (i64 i = 0; i < count; ++i) greatest = std::max<u32>(greatest, weights[i] & kWithoutSign);
+  return kBf16 ? greatest << 16 : greatest;
+}
+[[gnu::always_inline]] inline u32 greatest_any(const std::byte* data, i64 count, bool bf16) {
+  return bf16 ? greatest_bits<true>(data, count) : greatest_bits<false>(data, count);
+}
+GLU_CKPT_AVX512 u32 greatest_avx512(const std::byte* data, i64 count, bool bf16) {
+  return greatest_any(data, count, bf16);
+}
+GLU_CKPT_AVX2 u32 greatest_avx2(const std::byte* data, i64 count, bool bf16) { return greatest_any(data, count, bf16); }
+u32 greatest_plain(const std::byte* data, i64 count, bool bf16) { return greatest_any(data, count, bf16); }
+
+// ---- one by one -------------------------------------------------------------------------------------
+
+/// The number of the code, of those with no sign, whose value is nearest.
+u32 nearest(double magnitude, std::span<const double> values, Ties ties) {
+  const auto above = std::ranges::lower_bound(values, magnitude);
+  const auto code = static_cast<u32>(above - values.begin());
+  if (above == values.end()) return code - 1;
+  if (code == 0) return 0;
+  const double to_lower = magnitude - values[code - 1], to_upper = values[code] - magnitude;
+  const bool up = ties == Ties::Away || (ties == Ties::Even && code % 2 == 0);
+  return to_upper < to_lower || (to_upper == to_lower && up) ? code : code - 1;
+}
+
+u32 e4m3_by_search(float value) {
+  static const std::vector<double> values = [] {
+    std::vector<double> all;
+    for (u32 code = 0; code <= kE4m3.max_code; ++code)
+      all.push_back(static_cast<double>(fp8_decoded(static_cast<u8>(code), kE4m3)));
+    return all;
+  }();
+  return nearest(std::fabs(static_cast<double>(value)), values, Ties::Even) | (std::signbit(value) ? 0x80 : 0);
+}
+
+u32 fp4_by_search(float value, const EncoderRow& row) {
+  static constexpr double kValues[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  const u32 code = nearest(std::fabs(static_cast<double>(value)), kValues, row.ties);
+  bool has_sign = false;
+  switch (row.signs) {
+    case Signs::Kept: has_sign = std::signbit(value); break;
+    case Signs::Negative: has_sign = value < 0; break;
+    case Signs::NotPositive: has_sign = value <= 0; break;
+    case Signs::NegativeCodes: has_sign = value < 0 && code != 0; break;
+  }
+  return code | (has_sign ? 8 : 0);
+}
+
+}  // namespace
+
+float greatest_magnitude(const std::byte* weights, i64 count, Dtype dtype, SimdLevel level) {
+  const bool bf16 = dtype == Dtype::BF16;
+  const u32 bits = level == SimdLevel::Avx512 ? greatest_avx512(weights, count, bf16)
+                   : level == SimdLevel::Avx2 ? greatest_avx2(weights, count, bf16)
+                                              : greatest_plain(weights, count, bf16);
+  return bits >= 0x7f80'0000 ? std::bit_cast<float>(0x7f80'0000) : std::bit_cast<float>(bits);
+}
+
+void encode_row(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype, float factor, std::byte* out,
+                SimdLevel level) {
+  const EncoderRow& row = *encoder.row;
+  const EncodeCall call{weights, count, factor, row.rounds_quotient, fp4_steps(row), out};
+  const bool bf16 = dtype == Dtype::BF16;
+  if (level == SimdLevel::Avx512) return encode_avx512(call, encoder.codes, bf16, row.divides);
+  if (level == SimdLevel::Avx2) return encode_avx2(call, encoder.codes, bf16, row.divides);
+  encode_plain(call, encoder.codes, bf16, row.divides);
+}
+
+void encode_row_by_search(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype, float factor,
+                          std::byte* out) {
+  const EncoderRow& row = *encoder.row;
+  const i64 size = dtype_bits(dtype) / 8;
+  u32 first = 0;
+  for (i64 i = 0; i < count; ++i) {
+    const float weight = widen_element(weights + i * size, dtype);
+    float value = row.divides ? weight / factor : weight * factor;
+    if (row.rounds_quotient) value = round_to(value, dtype);
+    if (encoder.codes == Codes::E4m3) {
+      out[i] = static_cast<std::byte>(e4m3_by_search(value));
+      continue;
+    }
+    const u32 code = encoder.codes == Codes::E2m1
+                         ? fp4_by_search(value, row)
+                         : static_cast<u32>(std::clamp(std::nearbyint(value), -8.0F, 7.0F) + 8);
+    if (i % 2 == 0)
+      first = code;
+    else
+      out[i / 2] = static_cast<std::byte>(first | code << 4);
+  }
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,58 @@
+#pragma once
+/// Numbers to codes and scales, with the bits of the programs that the rows of EncoderRow name.
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/simd.hpp"
+#include "glu_ckpt/tensor.hpp"
+#include "quant/formats/quant_format.hpp"
+
+namespace glu_ckpt {
+
+/// An encoder, and the format that it is one of.
+struct Encoder {
+  const QuantFormat* format = nullptr;
+  const EncoderRow* row = nullptr;
+  Codes codes = Codes::E4m3;
+};
+
+/// The words of all encoders, each once, and the programs of them.
+std::vector<std::string> known_encodings();
+std::vector<std::string> known_encoders();
+
+/// `program` may be empty: the first one of the word. Throws Usage, naming those that there are.
+Encoder find_encoder(std::string_view word, std::string_view program);
+
+/// Returns whether the program makes a second scale for each matrix.
+bool has_second_scale(const EncoderRow& row);
+
+/// The scale of a cell: the bits that are stored, and the number that weights are multiplied with, or divided by.
+struct CellScale {
+  u32 stored = 0;
+  float factor = 1;
+};
+
+/// `greatest` is the greatest magnitude of the cell, and finite; `dtype` that of the weights; `second` the second
+/// scale.
+CellScale cell_scale(const Encoder& encoder, float greatest, Dtype dtype, float second);
+
+/// The second scale of a matrix, or of gate and up together, whose greatest magnitude is `greatest`.
+float second_scale(const EncoderRow& row, float greatest, Dtype dtype);
+
+/// The greatest magnitude of weights at any address, of BF16 or F32; infinite where one is NaN or infinite.
+float greatest_magnitude(const std::byte* weights, i64 count, Dtype dtype, SimdLevel level = simd_levels().front());
+
+/// Writes the codes of weights of one cell: a byte each, or two in a byte, the first one in its lower half; `count` is
+/// even then. Every level of instructions gives the same bits.
+void encode_row(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype, float factor, std::byte* out,
+                SimdLevel level = simd_levels().front());
+
+/// Encodes by another road, for checks: each number is compared with the values of the codes.
+void encode_row_by_search(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype, float factor,
+                          std::byte* out);
+
+}  // namespace glu_ckpt

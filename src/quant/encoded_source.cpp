@@ -1,0 +1,506 @@
+#include "quant/encoded_source.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "core/fail.hpp"
+#include "core/float_rows.hpp"
+#include "core/mxfp8_bits.hpp"
+#include "layout/tensor_kinds.hpp"
+#include "quant/decode_row.hpp"
+#include "quant/encoded_config.hpp"
+#include "quant/quant_config.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Stored bytes that are read at once, or one row of cells.
+constexpr i64 kEncodeBatchBytes = i64{4} << 20;
+/// Of a larger model, errors are measured in rows of cells spread over all of its weights.
+constexpr i64 kMeasuredBytes = i64{128} << 20;
+
+enum class Made { AsStored, Codes, Scales, Second, Shape };
+
+struct Entry {
+  std::size_t stored = 0;
+  Made made = Made::AsStored;
+  /// Index into the weights, where it is made.
+  std::size_t weight = 0;
+};
+
+std::string sibling(const std::string& weight, TensorKind kind) {
+  constexpr std::string_view kWeight = ".weight";
+  const KindWords& words = words_of(kind);
+  if (weight.ends_with(kWeight)) return weight.substr(0, weight.size() + 1 - kWeight.size()) + std::string(words.word);
+  return weight + std::string(words.suffix);
+}
+
+i64 size_of(Dtype dtype) { return dtype_bits(dtype) / 8; }
+
+/// A weight, its cells, and the tensors that it becomes.
+class Cells {
+ public:
+  Cells(const Encoder& encoder, const TensorRef& weight)
+      : encoder_(encoder),
+        row_(*encoder.row),
+        weight_(weight),
+        cell_cols_(row_.cell_cols == 0 ? weight.shape[1] : row_.cell_cols) {}
+
+  const TensorRef& weight() const { return weight_; }
+  i64 rows() const { return weight_.shape[0]; }
+  i64 cols() const { return weight_.shape[1]; }
+  i64 cell_rows() const { return row_.cell_rows; }
+  i64 cell_cols() const { return cell_cols_; }
+  i64 grid_rows() const { return (rows() + cell_rows() - 1) / cell_rows(); }
+  i64 grid_cols() const { return (cols() + cell_cols_ - 1) / cell_cols_; }
+  Dtype scale_dtype() const { return row_.scale_dtype == Dtype::BF16 ? weight_.dtype : row_.scale_dtype; }
+  i64 stored_row_bytes() const { return cols() * size_of(weight_.dtype); }
+  i64 code_row_bytes() const { return code_bytes(encoder_.codes, cols()); }
+  i64 scale_row_bytes() const { return grid_cols() * size_of(scale_dtype()); }
+
+  TensorRef codes() const {
+    TensorRef made = like(row_.codes);
+    made.dtype = encoder_.codes == Codes::E4m3   ? Dtype::F8_E4M3
+                 : encoder_.codes == Codes::E2m1 ? Dtype::U8
+                                                 : Dtype::I32;
+    made.shape = {rows(), code_row_bytes() / size_of(made.dtype)};
+    made.bytes = rows() * code_row_bytes();
+    return made;
+  }
+  TensorRef scales() const {
+    TensorRef made = like(row_.scales);
+    made.dtype = scale_dtype();
+    made.shape = {grid_rows(), grid_cols()};
+    // Its blocks have an axis of one element behind each.
+    if (row_.rule == ScaleRule::ModelOpt && row_.cell_rows > 1) made.shape = {grid_rows(), 1, grid_cols(), 1};
+    made.bytes = grid_rows() * scale_row_bytes();
+    return made;
+  }
+  TensorRef second() const {
+    const bool divides = row_.rule == ScaleRule::Nvfp4CompressedTensors;
+    TensorRef made = like(divides ? TensorKind::GlobalScale : TensorKind::SecondScale);
+    made.dtype = Dtype::F32;
+    made.shape = divides ? std::vector<i64>{1} : std::vector<i64>{};
+    made.bytes = 4;
+    return made;
+  }
+  TensorRef shape() const {
+    TensorRef made = like(TensorKind::WeightShape);
+    made.dtype = Dtype::I64;
+    made.shape = {2};
+    made.bytes = 16;
+    return made;
+  }
+
+ private:
+  TensorRef like(TensorKind kind) const {
+    TensorRef made = weight_;
+    made.name = sibling(weight_.name, kind);
+    return made;
+  }
+
+  const Encoder& encoder_;
+  const EncoderRow& row_;
+  const TensorRef& weight_;
+  i64 cell_cols_;
+};
+
+/// Sums over weights that were encoded and decoded again.
+struct Errors {
+  double squares = 0;
+  double error_squares = 0;
+  /// The greatest error, as a part of the greatest magnitude of its cell.
+  double greatest = 0;
+  i64 weights = 0;
+  i64 lost = 0;
+
+  void add(const Errors& other) {
+    squares += other.squares;
+    error_squares += other.error_squares;
+    greatest = std::max(greatest, other.greatest);
+    weights += other.weights;
+    lost += other.lost;
+  }
+};
+
+/// Encodes rows of cells of one weight. One call uses it.
+class CellEncoder {
+ public:
+  CellEncoder(const Source& source, const Encoder& encoder, std::size_t tensor, EncodePath path, float second)
+      : source_(source),
+        encoder_(encoder),
+        tensor_(tensor),
+        cells_(encoder, source.inventory().tensors[tensor]),
+        path_(path),
+        second_(second) {}
+
+  /// Reads rows of cells [begin, end) and makes their scales.
+  void load(i64 begin, i64 end) {
+    first_row_ = begin * cells_.cell_rows();
+    rows_ = std::min(end * cells_.cell_rows(), cells_.rows()) - first_row_;
+    stored_.resize(static_cast<std::size_t>(rows_ * cells_.stored_row_bytes()));
+    source_.read(tensor_, first_row_ * cells_.stored_row_bytes(), stored_);
+    scales_.clear();
+    greatest_.clear();
+    for (i64 grid_row = begin; grid_row < end; ++grid_row) add_scales(grid_row);
+  }
+
+  i64 batch() const {
+    return std::max<i64>(kEncodeBatchBytes / std::max<i64>(cells_.cell_rows() * cells_.stored_row_bytes(), 1), 1);
+  }
+
+  void put_scales(std::byte* out) const {
+    const i64 size = size_of(cells_.scale_dtype());
+    for (const CellScale& scale : scales_) {
+      std::memcpy(out, &scale.stored, static_cast<std::size_t>(size));
+      out += size;
+    }
+  }
+
+  /// The codes of a row of the weight, which was loaded.
+  void put_codes(i64 row, std::byte* out) const {
+    const i64 of_row = row - first_row_;
+    const std::byte* const weights = stored_.data() + of_row * cells_.stored_row_bytes();
+    const CellScale* const scales = scales_.data() + of_row / cells_.cell_rows() * cells_.grid_cols();
+    for (i64 cell = 0; cell < cells_.grid_cols(); ++cell) {
+      const i64 first = cell * cells_.cell_cols(), count = std::min(cells_.cell_cols(), cells_.cols() - first);
+      const auto encode = path_ == EncodePath::Plain ? encode_row_by_search : encode_fast;
+      encode(encoder_, weights + first * size_of(dtype()), count, dtype(), scales[cell].factor,
+             out + code_bytes(encoder_.codes, first));
+    }
+  }
+
+  /// The errors of all rows that were loaded.
+  Errors measure() const {
+    Errors errors;
+    std::vector<std::byte> codes(static_cast<std::size_t>(cells_.code_row_bytes()));
+    std::vector<float> weights(static_cast<std::size_t>(cells_.cols())), scales(weights.size()),
+        decoded(weights.size());
+    for (i64 row = 0; row < rows_; ++row) {
+      put_codes(first_row_ + row, codes.data());
+      widen_row(stored_.data() + row * cells_.stored_row_bytes(), dtype(), weights);
+      const std::size_t first = static_cast<std::size_t>(row / cells_.cell_rows() * cells_.grid_cols());
+      for (i64 col = 0; col < cells_.cols(); ++col) {
+        const float factor = scales_[first + static_cast<std::size_t>(col / cells_.cell_cols())].factor;
+        scales[static_cast<std::size_t>(col)] = encoder_.row->divides ? factor : factor == 0 ? 0 : 1 / factor;
+      }
+      decode_row({encoder_.codes, codes.data(), cells_.cols(), scales.data()}, Dtype::F32,
+                 reinterpret_cast<std::byte*>(decoded.data()));
+      for (i64 col = 0; col < cells_.cols(); ++col) {
+        const auto at = static_cast<std::size_t>(col);
+        const double weight = static_cast<double>(weights[at]), error = static_cast<double>(decoded[at]) - weight;
+        const double cell = static_cast<double>(greatest_[first + static_cast<std::size_t>(col / cells_.cell_cols())]);
+        errors.squares += weight * weight;
+        errors.error_squares += error * error;
+        if (cell > 0) errors.greatest = std::max(errors.greatest, std::fabs(error) / cell);
+        if (weight != 0 && decoded[at] == 0) ++errors.lost;
+      }
+      errors.weights += cells_.cols();
+    }
+    return errors;
+  }
+
+ private:
+  static void encode_fast(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype, float factor,
+                          std::byte* out) {
+    encode_row(encoder, weights, count, dtype, factor, out);
+  }
+
+  Dtype dtype() const { return cells_.weight().dtype; }
+
+  void add_scales(i64 grid_row) {
+    const i64 begin = grid_row * cells_.cell_rows() - first_row_;
+    const i64 end = std::min(begin + cells_.cell_rows(), rows_);
+    for (i64 cell = 0; cell < cells_.grid_cols(); ++cell) {
+      const i64 first = cell * cells_.cell_cols(), count = std::min(cells_.cell_cols(), cells_.cols() - first);
+      float greatest = 0;
+      for (i64 row = begin; row < end; ++row)
+        greatest = std::max(
+            greatest, greatest_magnitude(stored_.data() + row * cells_.stored_row_bytes() + first * size_of(dtype()),
+                                         count, dtype()));
+      if (!std::isfinite(greatest)) fail_special(begin, end, first, count);
+      const CellScale scale = cell_scale(encoder_, greatest, dtype(), second_);
+      if (!std::isfinite(scale.factor) || (encoder_.row->divides && scale.factor == 0))
+        fail(ErrorCode::NotExact, {{}, cells_.weight().name},
+             "'{}': the scale of [{}, {}], whose greatest weight is {}, would be {} as {} makes it, and its codes NaN; "
+             "--encode-as names another program",
+             cells_.weight().name, grid_row, cell, greatest, encoder_.row->divides ? scale.factor : 1 / scale.factor,
+             encoder_.row->program);
+      scales_.push_back(scale);
+      greatest_.push_back(greatest);
+    }
+  }
+
+  [[noreturn]] void fail_special(i64 begin, i64 end, i64 first, i64 count) const {
+    const i64 size = size_of(dtype());
+    for (i64 row = begin; row < end; ++row)
+      for (i64 col = first; col < first + count; ++col) {
+        const float value = widen_element(stored_.data() + row * cells_.stored_row_bytes() + col * size, dtype());
+        if (std::isfinite(value)) continue;
+        fail(ErrorCode::NotExact, {{}, cells_.weight().name},
+             "'{}': element [{}, {}] is {}, and no program's codes have a value for the others of its cell then; find "
+             "out what wrote it",
+             cells_.weight().name, first_row_ + row, col, std::isnan(value) ? "NaN" : "infinite");
+      }
+    fail(ErrorCode::NotExact, {{}, cells_.weight().name}, "'{}': a weight is no finite number", cells_.weight().name);
+  }
+
+  const Source& source_;
+  const Encoder& encoder_;
+  std::size_t tensor_;
+  Cells cells_;
+  EncodePath path_;
+  float second_;
+  i64 first_row_ = 0;
+  i64 rows_ = 0;
+  std::vector<std::byte> stored_;
+  std::vector<CellScale> scales_;
+  std::vector<float> greatest_;
+};
+
+class EncodedSource final : public Source {
+ public:
+  EncodedSource(const Source& source, const Encoder& encoder, std::vector<EncodedWeight> weights, EncodePath path)
+      : source_(&source), encoder_(encoder), weights_(std::move(weights)), path_(path), seconds_(weights_.size()) {
+    info_ = source_->info();
+    info_.inventory = {{}, source_->inventory().files, false};
+    replace_tensors();
+    replace_config();
+    describe();
+  }
+
+  const CheckpointInfo& info() const override { return info_; }
+
+  void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
+    const Entry& entry = entries_.at(tensor);
+    if (entry.made == Made::AsStored) return source_->read_scattered(entry.stored, offset, pieces);
+    for (const std::span<std::byte> piece : pieces) {
+      read_made(entry, offset, piece);
+      offset += std::ssize(piece);
+    }
+  }
+
+  /// Weights that are not finite are refused.
+  bool may_have_read_nan() const override { return false; }
+  const ContentCheck* content_check() const override { return source_->content_check(); }
+  const FileBacked* file_backed() const override { return nullptr; }
+
+  void own(std::unique_ptr<Source> source) { owned_ = std::move(source); }
+
+ private:
+  const TensorRef& stored(std::size_t weight) const { return source_->inventory().tensors[weights_[weight].tensor]; }
+
+  void replace_tensors() {
+    const std::vector<TensorRef>& tensors = source_->inventory().tensors;
+    std::size_t next = 0;
+    const auto add = [&](TensorRef tensor, Made made, std::size_t from) {
+      entries_.push_back({from, made, next});
+      info_.inventory.tensors.push_back(std::move(tensor));
+    };
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (next >= weights_.size() || weights_[next].tensor != i) {
+        add(tensors[i], Made::AsStored, i);
+        note_left(tensors[i]);
+        continue;
+      }
+      const Cells cells(encoder_, tensors[i]);
+      add(cells.codes(), Made::Codes, i);
+      add(cells.scales(), Made::Scales, i);
+      if (has_second_scale(*encoder_.row)) add(cells.second(), Made::Second, i);
+      if (encoder_.codes == Codes::Int4) add(cells.shape(), Made::Shape, i);
+      ++info_.recast_tensors;
+      ++next;
+    }
+  }
+
+  void note_left(const TensorRef& tensor) {
+    constexpr std::string_view kWeight = ".weight";
+    if (!tensor.name.ends_with(kWeight)) return;
+    std::string module = tensor.name.substr(0, tensor.name.size() - kWeight.size());
+    const bool is_linear = tensor.shape.size() == 2 && !module.ends_with("embed_tokens");
+    (is_linear ? left_ : others_).push_back(std::move(module));
+  }
+
+  void replace_config() {
+    // The head of a tied model is a module all the same.
+    constexpr std::string_view kHead = "lm_head";
+    const auto is_head = [&](const std::string& module) { return module.ends_with(kHead); };
+    if (std::ranges::none_of(left_, is_head)) left_.emplace_back(kHead);
+    std::erase_if(info_.extra_files, [](const ExtraFile& file) { return is_quantization_file(file.name); });
+    const std::string object = quantization_object(encoder_, left_, others_);
+    for (ExtraFile& file : info_.extra_files)
+      if (file.name == "config.json" || file.name.ends_with("/config.json"))
+        file.edit = [object, inner = file.edit](std::string_view text) {
+          return with_quantization(inner ? inner(text) : std::string(text), object);
+        };
+    info_.config_edit = [object](std::string_view text) { return with_quantization(text, object); };
+    if (!info_.hints.config.empty()) info_.hints.config = with_quantization(info_.hints.config, object);
+  }
+
+  void describe() {
+    info_.record.erase("digest");
+    info_.record.erase("source_digest");
+    info_.record["encoded_as"] = encoder_.row->word;
+    info_.record["encoder"] = encoder_.row->program;
+    // The side that proves the other one has no record of its own.
+    if (path_ == EncodePath::Fast) info_.record["encode_error"] = measure();
+  }
+
+  /// SNR and the greatest error for each role, in order of the names.
+  std::string measure() const {
+    i64 bytes = 0;
+    for (std::size_t i = 0; i < weights_.size(); ++i) bytes += stored(i).bytes;
+    const double share =
+        std::min(1.0, static_cast<double>(kMeasuredBytes) / static_cast<double>(std::max<i64>(bytes, 1)));
+    std::map<std::string, Errors> by_role;
+    Errors all;
+    double due = 1;
+    for (std::size_t i = 0; i < weights_.size(); ++i) {
+      CellEncoder encoder(*source_, encoder_, weights_[i].tensor, EncodePath::Fast, second_of(i));
+      const Cells cells(encoder_, stored(i));
+      const i64 step = share < 1 ? 1 : encoder.batch();
+      for (i64 begin = 0; begin < cells.grid_rows(); begin += step) {
+        if (share < 1 && (due += share) < 1) continue;
+        if (share < 1) due -= 1;
+        encoder.load(begin, std::min(begin + step, cells.grid_rows()));
+        const Errors errors = encoder.measure();
+        by_role[weights_[i].role].add(errors);
+        all.add(errors);
+      }
+    }
+    std::string text;
+    for (const auto& [role, errors] : by_role)
+      text += fmt::format("{}{}: SNR {}, greatest error {:.4f} of its cell's greatest weight", text.empty() ? "" : "; ",
+                          role, snr_text(errors), errors.greatest);
+    if (all.lost > 0) text += fmt::format("; {} weights became 0", all.lost);
+    if (share < 1) text += fmt::format("; measured on {} of the weights", all.weights);
+    return text;
+  }
+
+  static std::string snr_text(const Errors& errors) {
+    if (errors.error_squares == 0) return "without end";
+    return fmt::format("{:.2f} dB", 10 * std::log10(errors.squares / errors.error_squares));
+  }
+
+  float second_of(std::size_t weight) const {
+    if (!has_second_scale(*encoder_.row)) return 1;
+    const std::lock_guard lock(mutex_);
+    std::optional<float>& known = seconds_[weight];
+    if (!known) {
+      float greatest = greatest_of(weights_[weight].tensor);
+      for (const std::size_t other : weights_[weight].shares_with) greatest = std::max(greatest, greatest_of(other));
+      known = second_scale(*encoder_.row, greatest, stored(weight).dtype);
+      if (!std::isfinite(*known) || *known == 0)
+        fail(ErrorCode::NotExact, {{}, stored(weight).name},
+             "'{}': its greatest weight is {}, so that its second scale would be {} and its codes NaN",
+             stored(weight).name, greatest, *known);
+    }
+    return *known;
+  }
+
+  float greatest_of(std::size_t tensor) const {
+    const TensorRef& weight = source_->inventory().tensors[tensor];
+    const i64 size = size_of(weight.dtype);
+    std::vector<std::byte> bytes;
+    float greatest = 0;
+    for (i64 done = 0; done < weight.bytes; done += std::ssize(bytes)) {
+      bytes.resize(static_cast<std::size_t>(std::min(weight.bytes - done, kEncodeBatchBytes)));
+      source_->read(tensor, done, bytes);
+      greatest = std::max(greatest, greatest_magnitude(bytes.data(), std::ssize(bytes) / size, weight.dtype));
+    }
+    return greatest;
+  }
+
+  void read_made(const Entry& entry, i64 offset, std::span<std::byte> out) const {
+    if (entry.made == Made::Second) {
+      const float second = second_of(entry.weight);
+      std::memcpy(out.data(), std::as_bytes(std::span(&second, 1)).data() + offset, out.size());
+      return;
+    }
+    if (entry.made == Made::Shape) {
+      const i64 shape[] = {stored(entry.weight).shape[0], stored(entry.weight).shape[1]};
+      std::memcpy(out.data(), std::as_bytes(std::span(shape)).data() + offset, out.size());
+      return;
+    }
+    const Cells cells(encoder_, stored(entry.weight));
+    CellEncoder encoder(*source_, encoder_, entry.stored, path_, second_of(entry.weight));
+    // Rows of codes, or of scales, of which some are made for one row of cells.
+    const bool is_codes = entry.made == Made::Codes;
+    const i64 row_bytes = is_codes ? cells.code_row_bytes() : cells.scale_row_bytes();
+    const i64 rows_of_cell = is_codes ? cells.cell_rows() : 1;
+    std::vector<std::byte> made;
+    while (!out.empty()) {
+      const i64 row = offset / row_bytes, skip = offset % row_bytes;
+      const i64 end_row = (offset + std::ssize(out) + row_bytes - 1) / row_bytes;
+      const i64 begin = row / rows_of_cell;
+      const i64 end = std::min(begin + encoder.batch(), (end_row + rows_of_cell - 1) / rows_of_cell);
+      const i64 last = std::min(end * rows_of_cell, end_row);
+      encoder.load(begin, end);
+      const i64 bytes = std::min((last - row) * row_bytes - skip, std::ssize(out));
+      const bool whole = is_codes && skip == 0 && bytes == (last - row) * row_bytes;
+      made.resize(whole ? 0 : static_cast<std::size_t>((end - begin) * rows_of_cell * row_bytes));
+      if (is_codes) {
+        std::byte* to = whole ? out.data() : made.data();
+        for (i64 one = row; one < last; ++one, to += row_bytes) encoder.put_codes(one, to);
+      } else {
+        encoder.put_scales(made.data());
+      }
+      if (!whole) std::memcpy(out.data(), made.data() + skip, static_cast<std::size_t>(bytes));
+      out = out.subspan(static_cast<std::size_t>(bytes));
+      offset += bytes;
+    }
+  }
+
+  const Source* source_;
+  std::unique_ptr<Source> owned_;
+  Encoder encoder_;
+  std::vector<EncodedWeight> weights_;
+  EncodePath path_;
+  CheckpointInfo info_;
+  std::vector<Entry> entries_;
+  std::vector<std::string> left_;
+  std::vector<std::string> others_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::optional<float>> seconds_;
+};
+
+}  // namespace
+
+bool encodes_shape(const Encoder& encoder, const TensorRef& weight) {
+  const EncoderRow& row = *encoder.row;
+  return !row.skips_uneven || (weight.shape[0] % row.cell_rows == 0 && weight.shape[1] % row.cell_cols == 0);
+}
+
+void check_encodable(const Encoder& encoder, const TensorRef& weight) {
+  const EncoderRow& row = *encoder.row;
+  if (weight.dtype != Dtype::BF16 && weight.dtype != Dtype::F32)
+    fail(ErrorCode::NotSupported, {{}, weight.name}, "'{}' is {}: the bits of {} are known for BF16 and F32 alone",
+         weight.name, dtype_name(weight.dtype), row.program);
+  // compressed-tensors' formula is of the sixteen bits of BF16.
+  if (weight.dtype != Dtype::BF16 && row.rule == ScaleRule::PowerRounded)
+    fail(ErrorCode::NotSupported, {{}, weight.name}, "'{}' is {}: the bits of {} are known for BF16 alone", weight.name,
+         dtype_name(weight.dtype), row.program);
+  if (weight.shape.size() != 2)
+    fail(ErrorCode::NotSupported, {{}, weight.name}, "'{}': weights of shape {} are not encoded, only [out, in]",
+         weight.name, shape_text(weight.shape));
+  if (row.cell_rows == 1 && row.cell_cols > 0 && weight.shape[1] % row.cell_cols != 0)
+    fail(ErrorCode::NotExact, {{}, weight.name},
+         "'{}': rows of {} weights are no multiple of {}, the cell of {}; another format has other cells", weight.name,
+         weight.shape[1], row.cell_cols, row.word);
+}
+
+void encode_source(std::unique_ptr<Source>& source, const Encoder& encoder, std::vector<EncodedWeight> weights,
+                   EncodePath path) {
+  auto encoded = std::make_unique<EncodedSource>(*source, encoder, std::move(weights), path);
+  encoded->own(std::move(source));
+  source = std::move(encoded);
+}
+
+}  // namespace glu_ckpt

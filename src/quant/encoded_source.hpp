@@ -1,0 +1,44 @@
+#pragma once
+/// A checkpoint of numbers, seen as the quantized model that a program makes of it.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "glu_ckpt/checkpoint.hpp"
+#include "quant/encode_row.hpp"
+
+namespace glu_ckpt {
+
+/// A tensor [out, in] that becomes codes and scales.
+struct EncodedWeight {
+  std::size_t tensor = 0;
+  /// Its use in the model, for the report of errors: "routed experts", "attention".
+  std::string role;
+  /// The tensors of other weights that have one second scale with it: gate's for up.
+  std::vector<std::size_t> shares_with;
+};
+
+enum class EncodePath {
+  /// Encodes by vector instructions.
+  Fast,
+  /// Compares each number with the values of the codes: for the side that is to prove the other one.
+  Plain,
+};
+
+/// Returns whether the encoder makes codes of a weight of this shape; some programs leave uneven ones as they are.
+bool encodes_shape(const Encoder& encoder, const TensorRef& weight);
+
+/// Throws NotExact for a weight whose rows are no multiple of the cells; NotSupported for dtypes and shapes of which no
+/// bits are known.
+void check_encodable(const Encoder& encoder, const TensorRef& weight);
+
+/// Replaces a source by one whose `weights`, sorted by their tensors, are codes and scales; where it throws, the source
+/// stays. Bytes are encoded when they are read, and nothing is kept but second scales. Its quantization_config is as
+/// the program of the encoder writes it, and its record has `encoded_as`, `encoder` and, on the fast path, the errors
+/// (`encode_error`), of a large model those of a part of its weights. read() throws NotExact, naming the tensor, where
+/// a weight is NaN or infinite, or where the program would write codes that are NaN.
+void encode_source(std::unique_ptr<Source>& source, const Encoder& encoder, std::vector<EncodedWeight> weights,
+                   EncodePath path);
+
+}  // namespace glu_ckpt
