@@ -25,6 +25,7 @@ constexpr std::string_view kCommonFile = "common.pt";
 /// An object or pickle of more bytes holds tensors, whatever else it holds.
 constexpr i64 kMaxBytes = i64{64} << 20;
 constexpr int kMaxDepth = 64;
+constexpr std::string_view kZipStart = "PK\x03\x04";
 
 bool is_common_state(std::string_view name) { return name == kCommonFile || name.starts_with("common_state"); }
 
@@ -57,6 +58,10 @@ std::string latin1_bytes(std::string_view text) {
   return bytes;
 }
 
+/// More numbers, or bytes, than those of a setting such as betas.
+constexpr std::size_t kMostSettings = 64;
+constexpr std::size_t kMostSettingBytes = 1024;
+
 /// Walks a pickle to its first tensor of more than one element that is an optimizer's.
 class StateFinder {
  public:
@@ -86,9 +91,21 @@ class StateFinder {
     }
   }
 
+  /// Values without a tensor around them.
+  bool holds_values(PickleRef node) const {
+    const PickleKind kind = graph_.kind(node);
+    if (kind == PickleKind::Bytes || kind == PickleKind::ByteArray)
+      return graph_.text(node).size() > kMostSettingBytes && !graph_.text(node).starts_with(kZipStart);
+    if (kind != PickleKind::List && kind != PickleKind::Tuple) return false;
+    const std::vector<PickleRef> items = graph_.items(node);
+    return items.size() > kMostSettings &&
+           std::ranges::all_of(items, [&](PickleRef item) { return graph_.kind(item) == PickleKind::Float; });
+  }
+
   std::optional<std::string> walk(PickleRef node, const std::string& path, bool within, int depth) {
     if (depth > kMaxDepth) return std::nullopt;
     if (is_large_tensor(node)) return within ? std::optional(path) : std::nullopt;
+    if (within && holds_values(node)) return path;
     const PickleKind kind = graph_.kind(node);
     if (kind == PickleKind::Bytes || kind == PickleKind::ByteArray || kind == PickleKind::String)
       return walk_saved(kind == PickleKind::String ? latin1_bytes(graph_.text(node)) : std::string(graph_.text(node)),
@@ -119,7 +136,7 @@ class StateFinder {
 
   /// An object that was saved by torch.save before it was saved in another.
   std::optional<std::string> walk_saved(const std::string& zip, const std::string& path, bool within) const {
-    if (!zip.starts_with("PK\x03\x04")) return std::nullopt;
+    if (!zip.starts_with(kZipStart)) return std::nullopt;
     const auto found =
         state_in(read_from(std::as_bytes(std::span(zip)), part_.file), std::ssize(zip), part_.file, within);
     return found ? std::optional(path.empty() || found->empty() ? path + *found : path + "." + *found) : std::nullopt;

@@ -25,6 +25,8 @@ std::string number(i64 value, int bytes) {
   for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i) & 0xFF);
   return text;
 }
+std::string real(char value) { return "G" + std::string(7, value) + value; }
+std::string bytes(i64 count) { return "B" + number(count, 4) + std::string(static_cast<std::size_t>(count), 'b'); }
 std::string word(const std::string& text) { return "X" + number(std::ssize(text), 4) + text; }
 std::string integer(i64 value) { return "J" + number(value, 4); }
 std::string tuple(const std::string& items) { return "(" + items + "t"; }
@@ -70,7 +72,15 @@ struct Value {
 
 std::vector<Value> values() {
   const std::string groups = list(dict(pair("lr", integer(1)) + pair("params", list(integer(0) + integer(1)))));
+  std::string many;
+  for (int i = 0; i < 100; ++i) many += real(static_cast<char>(i));
   return {
+      {"a list of numbers", list(many), true},
+      {"a tuple of numbers in a list", list(integer(3) + tuple(many)), true},
+      {"bytes", bytes(4096), true},
+      {"betas", tuple(real(1) + real(2))},
+      {"few bytes", bytes(64)},
+      {"numbers of parameters", list(integer(0) + integer(1))},
       {"a tensor", tensor(24), true},
       {"a tensor in a list", list(integer(1) + tensor(24)), true},
       {"a tensor in a tuple", tuple(integer(1) + tensor(24)), true},
