@@ -33,6 +33,11 @@ constexpr auto kTexts = std::to_array<ErrorText>({
      "The input is of a kind that this program does not read, or has a form that it does not convert; the message says "
      "which.",
      "The message names what does read it, or how to make a form that is read.", "inspect PATH"},
+    {ErrorCode::AccessDenied,
+     "A server does not give the source to whoever asks (401, 403), or shows a certificate that is not trusted.",
+     "Check the address; set HF_TOKEN for the hub, AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for S3, "
+     "SSL_CERT_FILE for a certificate of your own.",
+     "inspect hf://ORG/NAME"},
     {ErrorCode::FileTruncated,
      "A file ends before the bytes that it should hold, as after a download or a copy that stopped.",
      "Download or copy the file again and compare its size with the original.", "check PATH"},
@@ -271,6 +276,10 @@ constexpr auto kTexts = std::to_array<ErrorText>({
      "Report it with the command and the output of `inspect`. Nothing was written.", ""},
     {ErrorCode::Io, "The operating system refused to read or write.",
      "The message has the file and the system's reason; `doctor` shows what it says of a directory.", "doctor DIR"},
+    {ErrorCode::Network, "A server was not reached, or did not answer as it should, however often it was asked.",
+     "Run the same command again later; --resume fetches only what is missing. GLU_CKPT_RETRIES sets the number of "
+     "tries, HF_HUB_DOWNLOAD_TIMEOUT the seconds of patience.",
+     "convert hf://ORG/NAME DST --resume"},
     {ErrorCode::NoSpace, "The disk has less room than the output needs.",
      "Free some space or choose another disk; `plan` says how much is needed. What was written is kept for --resume.",
      "plan SRC DST"},
