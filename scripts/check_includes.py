@@ -65,8 +65,6 @@ HEADER_ROOMS = {
     "ops/mxfp8.hpp": "core",
     "ops/decode_codes.hpp": "core",
     "layout.hpp": "layout",
-    "megatron.hpp": "layout",
-    "megatron_shards.hpp": "layout",
     "plan.hpp": "plan",
     "check.hpp": "format",
     "checkpoint.hpp": "io",

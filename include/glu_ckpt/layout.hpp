@@ -476,18 +476,6 @@ Recognition recognize(const Inventory& inventory, const ModelHints& hints, const
 /// Returns whether a tensor of this name is an optimizer's: its states, its buckets and what else stands beside them.
 bool is_optimizer_tensor(std::string_view name);
 
-/// Rows [first, first + count).
-struct RowRange {
-  i64 first = 0;
-  i64 count = 0;
-  bool operator==(const RowRange&) const = default;
-};
-
-/// Returns which rows of the whole FC1 [2F, H] are, in this order, in the FC1 of tensor-parallel rank `rank` of `tp`:
-/// two ranges of a contiguous one, one range of an interleaved one. Throws NotDivisible where the rank's share of F is
-/// no whole number of rows, or of blocks.
-std::vector<RowRange> tp_shard_rows(const Glu& glu, i64 intermediate, i64 tp, i64 rank);
-
 /// A program that loads a checkpoint as it is.
 struct Loader {
   std::string program;

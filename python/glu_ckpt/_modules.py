@@ -12,6 +12,7 @@ from ._grouped_linear import linear_with_buffers
 from ._grouped_mlp import check_order, is_gated, make_call, mlp_with_buffers
 from ._operands import check_dtype, check_tensor, listed
 from ._weight_grads import Buffers, MainGrads
+from .megatron import normalize_grouped_parameter_keys
 
 
 class GroupedLinear(torch.nn.Module):
@@ -133,20 +134,10 @@ def _change_grouping(module: GroupedLinear, state: dict[str, Any], prefix: str, 
     no extra state, which Megatron-Core writes empty."""
     for number in ("", *range(module.num_gemms)):
         state.pop(f"{prefix}_extra_state{number}", None)
-    forms = [("weight", module.single_grouped_weight)]
-    if module.use_bias:
-        forms.append(("bias", module.single_grouped_bias))
-    for name, grouped in forms:
-        whole = prefix + name
-        parts = [f"{whole}{i}" for i in range(module.num_gemms)]
-        if grouped and whole not in state and all(part in state for part in parts):
-            state[whole] = torch.stack([_gathered(state.pop(part)) for part in parts])
-        elif not grouped and whole in state and not any(part in state for part in parts):
-            value = _gathered(state.pop(whole))
-            if value.dim() < 1 or value.shape[0] % module.num_gemms:
-                raise RuntimeError(f"{whole}: shape {list(value.shape)} cannot be split for {module.num_gemms} experts")
-            split = value.unbind(0) if value.shape[0] == module.num_gemms else value.chunk(module.num_gemms)
-            state.update(zip(parts, split))
+    changed = normalize_grouped_parameter_keys(state, prefix, module, taken=_gathered)
+    for key in state.keys() - changed.keys():
+        del state[key]
+    state.update((key, changed[key]) for key in changed.keys() - state.keys())
 
 
 def _options_of(options: dict[str, Any]) -> tuple[Any, ...]:

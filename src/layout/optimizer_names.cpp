@@ -79,6 +79,8 @@ bool is_unnamed_state_key(std::string_view name) {
          });
 }
 
+bool is_master_weight(std::string_view state) { return state == "param" || state == "fp32_param"; }
+
 std::string_view shard_folder(std::string_view name) {
   if (!name.starts_with("mp_rank_")) return {};
   const std::size_t slash = name.find('/');

@@ -28,6 +28,10 @@ bool is_bucket_key(std::string_view name);
 /// "optimizer.state.7.exp_avg" or "optimizer.fp32_from_fp16_params.0.7".
 bool is_unnamed_state_key(std::string_view name);
 
+/// Returns whether a state of that name holds the weights themselves, unrounded: Megatron calls them `param`, or
+/// `fp32_param` in `fully_sharded_model_space`.
+bool is_master_weight(std::string_view state);
+
 /// "mp_rank_00_003/" in front of keys of one shard of Megatron's legacy format; empty where there is none.
 std::string_view shard_folder(std::string_view name);
 

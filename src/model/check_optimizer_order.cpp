@@ -6,7 +6,6 @@
 
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
-#include "glu_ckpt/megatron_shards.hpp"
 #include "layout/layout_table.hpp"
 #include "layout/optimizer_names.hpp"
 #include "model/optimizer_order.hpp"

@@ -69,5 +69,11 @@ TEST(OptimizerNames, ShardFolders) {
   EXPECT_EQ(shard_folder("decoder.mp_rank_00/x"), "");
 }
 
+TEST(OptimizerNames, TheMasterWeightHasTwoSpellings) {
+  EXPECT_TRUE(is_master_weight("param"));
+  EXPECT_TRUE(is_master_weight("fp32_param"));
+  EXPECT_FALSE(is_master_weight("exp_avg"));
+}
+
 }  // namespace
 }  // namespace glu_ckpt
