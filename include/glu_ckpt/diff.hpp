@@ -116,6 +116,18 @@ struct Diff {
   i64 bytes = 0;
 };
 
+/// One of `Diff::tensors` that is further off than most.
+struct FarOff {
+  std::size_t tensor = 0;
+  double rms = 0;
+  /// So many times the median.
+  double times = 0;
+};
+
+/// Those whose RMS is more than four times the median of all that differ, the furthest first, each expert
+/// once; none of eight or fewer.
+std::vector<FarOff> far_off(const std::vector<TensorDiff>& tensors, std::size_t most = 3);
+
 struct DiffOptions {
   /// The caller knows this about A and B.
   SourceAnswers a;

@@ -19,6 +19,8 @@ struct HtmlReportOptions {
   /// Run the experts of both on the same tokens, too, and show by how much the results differ.
   bool forward = false;
   ExpertCompute compute;
+  /// The command line and the date, as the page's head has them; may be empty.
+  std::string made_by = {};
 };
 
 struct HtmlReport {

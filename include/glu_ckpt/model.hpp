@@ -47,6 +47,9 @@ struct ModelSize {
   i64 experts_per_token = 0;
   i64 vocabulary = 0;
   i64 context = 0;
+  i64 hidden = 0;
+  /// The width of a dense MLP.
+  i64 dense_width = 0;
   i64 heads = 0;
   i64 kv_heads = 0;
   /// "grouped-query", "multi-head latent", or how many layers of each kind.

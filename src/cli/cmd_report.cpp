@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <ctime>
+
+#include "cli/run.hpp"
 #include "cli/session.hpp"
 #include "core/json.hpp"
 #include "format/check_apart.hpp"
@@ -8,6 +11,17 @@
 
 namespace glu_ckpt::cli {
 namespace {
+
+/// "2026-11-27 17:30 UTC: glu-ckpt report A B --html page.html"
+std::string made_by(const Options& options) {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::string text = fmt::format("{:04}-{:02}-{:02} {:02}:{:02} UTC: glu-ckpt", utc.tm_year + 1900, utc.tm_mon + 1,
+                                 utc.tm_mday, utc.tm_hour, utc.tm_min);
+  for (const std::string& word : options.words) text += " " + quoted(word);
+  return text;
+}
 
 std::string report_json(const Options& options, const HtmlReport& made, const std::vector<std::string>& warnings) {
   JsonWriter json;
@@ -39,7 +53,9 @@ HtmlReport write_report(const Options& options, const Session& session) {
   if (b) check_apart(options.report_file, *open_source(*b));
   // Refused before anything is read; nothing is left where a run is killed later.
   (void)StagedFile(options.report_file, options.overwrite_report);
-  HtmlReport made = html_report(options.input, b, options.report, session.run());
+  HtmlReportOptions asked = options.report;
+  asked.made_by = made_by(options);
+  HtmlReport made = html_report(options.input, b, asked, session.run());
   replace_small_file(options.report_file, made.html);
   return made;
 }

@@ -235,6 +235,7 @@ bool parse_options(int argc, const char* const* argv, Options& options, const st
     fail(ErrorCode::Usage, {}, "no command was given");
   }
   options.command = command_words(*command);
+  options.words = all;
   Parser parser(*command, words, program + " " GLU_CKPT_VERSION);
   try {
     parser.parse(options);

@@ -43,6 +43,8 @@ struct Options {
   /// "bench kernels".
   std::string command;
   Execute execute = nullptr;
+  /// The words of the command line.
+  std::vector<std::string> words;
   /// The paths as typed: PATH, SRC, A or CKPT; DST or B. For programs that match results with what they asked for.
   std::string source;
   std::string destination;

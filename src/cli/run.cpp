@@ -17,9 +17,6 @@
 
 namespace glu_ckpt::cli {
 
-namespace {
-
-/// A word as a shell reads it.
 std::string quoted(const std::string& word) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%";
   if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
@@ -27,6 +24,8 @@ std::string quoted(const std::string& word) {
   for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return text + "'";
 }
+
+namespace {
 
 /// The value of an option that is asked for.
 std::string_view placeholder(std::string_view option) {

@@ -8,6 +8,9 @@
 
 namespace glu_ckpt::cli {
 
+/// A word as a shell reads it.
+std::string quoted(const std::string& word);
+
 /// Prints the error of that call to stderr, as JSON if asked for, and returns its exit status. `program`: what a line
 /// of text begins with. Where options are missing, the words of the command line are printed with those behind them.
 ExitStatus report_error(const std::string& program, const Error& error, const Options& options, bool json,

@@ -75,6 +75,8 @@ ModelSize model_size(const Source& source, const Quantization& found, const Mode
   if (const Architecture* const architecture = model.architecture.get(); architecture != nullptr) {
     size.layers = architecture->layers;
     size.vocabulary = architecture->extent(Dim::Vocab);
+    size.hidden = architecture->extent(Dim::Hidden);
+    size.dense_width = architecture->extent(Dim::DenseWidth);
     size.heads = architecture->heads;
     size.kv_heads = architecture->kv_heads;
     size.attention = attention_text(*architecture);

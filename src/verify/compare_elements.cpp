@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <set>
 
 #include "core/simd.hpp"
 #include "exec/backends.hpp"
@@ -233,6 +234,27 @@ std::unique_ptr<GroupComparer> make_comparer(const Backend& backend, int worker)
 double ElementDiff::rms() const { return elements > 0 ? std::sqrt(sum_squares / static_cast<double>(elements)) : 0; }
 
 double LayerDiff::rms() const { return numbers > 0 ? std::sqrt(sum_squares / static_cast<double>(numbers)) : 0; }
+
+std::vector<FarOff> far_off(const std::vector<TensorDiff>& tensors, std::size_t most) {
+  constexpr std::size_t kFew = 8;
+  constexpr double kTimesMedian = 4;
+  std::vector<FarOff> found;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (tensors[i].has_numbers && tensors[i].elements) found.push_back({i, tensors[i].elements->rms()});
+  if (found.size() <= kFew) return {};
+  std::ranges::stable_sort(found, std::ranges::greater(), &FarOff::rms);
+  const double median = found[found.size() / 2].rms;
+  for (FarOff& one : found) one.times = one.rms / median;
+  std::erase_if(found, [&](const FarOff& one) { return !(one.rms > kTimesMedian * median); });
+  // An expert is named once, by its furthest matrix.
+  std::set<std::pair<std::string, i64>> named;
+  std::erase_if(found, [&](const FarOff& one) {
+    const TensorDiff& tensor = tensors[one.tensor];
+    return tensor.expert >= 0 && !named.emplace(tensor.layer, tensor.expert).second;
+  });
+  found.resize(std::min(found.size(), most));
+  return found;
+}
 
 void append(ElementDiff& total, const ElementDiff& next) {
   if (total.first < 0 && next.first >= 0) total.first = total.elements + next.first;

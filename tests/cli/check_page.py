@@ -23,7 +23,7 @@ VOID = {"meta", "link", "br", "img", "input", "hr", "base", "embed", "source", "
 ENDED_BY = {"td": {"td", "th", "tr", "tbody"}, "th": {"td", "th", "tr", "thead"}, "tr": {"tr", "tbody", "thead"}}
 ELEMENTS = set(
     "html head meta title style body a header h1 main section h2 p div table caption thead tbody tr th td code br span"
-    " strong figure figcaption svg rect text pattern form fieldset legend input label details summary footer i".split())
+    " strong figure figcaption svg rect text pattern form fieldset legend input label details summary footer i b".split())
 
 
 class Node:
@@ -98,7 +98,7 @@ def check_structure(root):
     for node in every:
         for name, value in node.attributes.items():
             assert not name.startswith("on") and name not in ("src", "srcset", "action", "formaction", "background")
-            assert name != "href" or value == "#main", f"a link to {value}"
+            assert name != "href" or value[1:] in ids and value[0] == "#", f"a link to {value}"
             assert name != "style" or "url" not in value and "expression" not in value
             for other in ("aria-labelledby", "for"):
                 assert name != other or value in ids, f"{other} names '{value}', which is not there"
@@ -140,7 +140,7 @@ def number(value, digits):
 def check_diff(root, found, some):
     # JSON has no infinity; a ratio to 0 is null there.
     def same(text, value):
-        return text == number(value, 6) or (value is None and text == "inf")
+        return text == number(value, 3) or (value is None and text == "inf")
 
     layers = rows_of(root, "Layers that differ")
     assert list(layers) == ["no layer" if x["layer"] is None else str(x["layer"]) for x in found["layers"]]
@@ -166,7 +166,7 @@ def check_diff(root, found, some):
     for layer, row in cells.items():
         for expert, cell in enumerate(row):
             value = largest.pop((layer, expert), math.nan if some else 0.0)
-            assert cell == number(None if math.isnan(value) else value, 4), (layer, expert, cell)
+            assert cell == number(None if math.isnan(value) else value, 3), (layer, expert, cell)
     assert not largest, f"not on the map: {largest}"
 
 
@@ -175,7 +175,7 @@ def check_forward(root, found):
     for layer in found["forward"]:
         if layer["set"] == "routed":
             row = [float(cell) for cell in cells[str(layer["layer"])]]
-            assert f"{max(row):.4g}" == f"{layer['max_abs']:.4g}"
+            assert f"{max(row):.3g}" == f"{layer['max_abs']:.3g}"
             assert sum(value > 0 for value in row) <= layer["differing_experts"]
 
 
@@ -197,7 +197,7 @@ def check_norms(root, checkpoint):
     for layer, row in cells.items():
         for expert, cell in enumerate(row):
             wanted = math.sqrt(squares[layer, expert])
-            assert abs(float(cell) - wanted) <= 1e-3 * wanted, (layer, expert, cell, wanted)
+            assert abs(float(cell) - wanted) <= 5e-3 * wanted, (layer, expert, cell, wanted)
 
 
 def main():

@@ -45,6 +45,28 @@ report_figures() {
   rm -rf "$b" "$twice" "$WORK/page.html"
 }
 
+# What a reader sees first: who made it of what, what stands out with a link to its row, and what is the same in both.
+report_head() {
+  local hf=$TESTDATA/whole/qwen3_moe/hf gate=model.layers.1.mlp.experts.3.gate_proj.weight
+  edited_model qwen3_moe "$WORK/odd" "
+for k in t:
+    if 'experts' in k: t[k][2] = bytes([t[k][2][0] ^ 1]) + t[k][2][1:]
+t['$gate'][2] = b'\\x80\\x44' + t['$gate'][2][2:]"
+  reported "report of an odd expert" 1 "$hf" "$WORK/odd"
+  check "the odd expert is linked" grep -q '<p>What stands out: <a href="#tensor0">layer 1 routed expert 3 gate weight</a>, [0-9.e+]* times as far off as most.</p>' "$WORK/page.html"
+  check "its row is there" grep -q '<tr id="tensor0"><th scope="row"><code>layer 1 routed expert 3 gate weight</code>' "$WORK/page.html"
+  check "the command and the date" grep -Eq "<p class=\"made\">glu-ckpt [0-9.]+, [0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2} UTC: glu-ckpt report $hf $WORK/odd " "$WORK/page.html"
+  check "what is the same is there once" [ "$(grep -c '>parameters</th><td>143248, 81808 for each token</td></tr>' "$WORK/page.html")" == 1 ]
+  check "a picture for each width" [ "$(grep -c '<svg class="broad"' "$WORK/page.html") $(grep -c '<svg class="slim"' "$WORK/page.html")" == "2 2" ]
+  check "nothing waits to be laid out" [ "$(grep -c 'class="[a-z ]*late' "$WORK/page.html")" == 0 ]
+  check "a cell knows its layer" grep -qF -- "--layer:'layer 1, '" "$WORK/page.html"
+  reported "report of a dense model" 0 "$TESTDATA/whole/llama3/hf"
+  check "a dense model has its sizes" grep -q '>layers</th><td>[0-9]*, none with experts</td>' "$WORK/page.html"
+  check "a dense model is drawn" grep -q '<strong>the MLP of a dense model</strong>: split: gate and up are two tensors' "$WORK/page.html"
+  check "a dense model has no empty rows" [ "$(grep -c '<td>none</td>' "$WORK/page.html")" == 0 ]
+  rm -rf "$WORK/odd" "$WORK/page.html"
+}
+
 report_hostile_names() {
   local dir="$WORK/<img src=x onerror=alert(1)>"
   mkdir "$dir"

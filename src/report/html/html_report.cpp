@@ -23,6 +23,8 @@ namespace {
 
 /// So many tensors are listed, the largest differences first; `diff -v` lists all.
 constexpr std::size_t kMostTensors = 500;
+/// A longer table is laid out when somebody scrolls there.
+constexpr std::size_t kFewRows = 200;
 
 /// One side of the page.
 struct PageSide {
@@ -46,12 +48,26 @@ std::string sizes(const Inspection& inspection, const Size& size) {
   if (inspection.recognition)
     for (const ExpertBlock& block : inspection.recognition->blocks)
       if (block.set == ExpertSet::Routed && !block.is_optimizer_state()) found.insert(fmt::format("{}", size(block)));
-  return found.empty() ? "none" : joined(found);
+  return found.empty() ? "" : joined(found);
+}
+
+std::string number_or_nothing(i64 number) { return number > 0 ? fmt::format("{}", number) : std::string(); }
+
+/// "30.53 billion"
+std::string count_text(const std::optional<i64>& count) {
+  if (!count) return {};
+  constexpr std::pair<double, std::string_view> kUnits[] = {{1e12, " trillion"}, {1e9, " billion"}, {1e6, " million"}};
+  for (const auto& [unit, word] : kUnits)
+    if (const double amount = static_cast<double>(*count) / unit; amount >= 1)
+      return fmt::format("{:.2f}{}", amount, word);
+  return fmt::format("{}", *count);
 }
 
 std::string layout_text(const Inspection& inspection) {
-  if (!inspection.recognition || inspection.recognition->blocks.empty()) return "not recognized";
+  if (!inspection.recognition) return "not recognized";
   const LayoutAnswers& layout = inspection.recognition->layout;
+  if (layout.is_dense()) return html(fmt::format("{}, a dense model, {}", layout.naming, to_string(layout.glu)));
+  if (inspection.recognition->blocks.empty()) return "no experts";
   std::string text = fmt::format("{}, {}, {}; glu known from {}", layout.naming, layout.experts, to_string(layout.glu),
                                  layout.glu_source == "none" ? "nothing" : "the " + layout.glu_source);
   if (layout.shared_glu) text += fmt::format("; shared expert {}", to_string(*layout.shared_glu));
@@ -73,27 +89,51 @@ i64 moe_layers(const Inspection& inspection) {
   return std::ranges::count_if(layers, [](const LayerContent& layer) { return layer.num_experts > 0; });
 }
 
+/// Rows are equal for both sides, or marked; empty ones are left out.
 std::string summary_table(const std::vector<const PageSide*>& sides) {
-  std::string rows;
+  std::string rows, equal;
   const auto add = [&](std::string_view heading, const auto& cell) {
     std::vector<std::string> cells;
     cells.reserve(sides.size());
     for (const PageSide* side : sides) cells.push_back(cell(*side));
-    rows += table_row(heading, cells);
+    if (std::ranges::all_of(cells, [](const std::string& text) { return text.empty(); })) return;
+    for (std::string& text : cells)
+      if (text.empty()) text = "unknown";
+    const bool alike = cells.size() > 1 && cells[0] == cells[1];
+    (alike ? equal : rows) += table_row(heading, alike ? std::vector{cells[0]} : cells);
   };
   add("path", [](const PageSide& side) { return html_name(side.path); });
   add("format", [](const PageSide& side) { return html(to_string(side.inspection.source->format())); });
   add("layout", [](const PageSide& side) { return layout_text(side.inspection); });
-  add("MoE layers", [](const PageSide& side) { return fmt::format("{}", moe_layers(side.inspection)); });
+  add("parameters", [](const PageSide& side) {
+    const ModelSize& size = side.inspection.size;
+    return count_text(size.parameters) +
+           (size.active_parameters ? fmt::format(", {} for each token", count_text(size.active_parameters)) : "");
+  });
+  add("digest, as recorded", [](const PageSide& side) {
+    const auto recorded = side.inspection.source->record().find("digest");
+    return recorded == side.inspection.source->record().end() ? std::string() : html_name(recorded->second);
+  });
+  add("layers", [](const PageSide& side) {
+    const i64 layers = side.inspection.size.layers, moe = moe_layers(side.inspection);
+    if (moe == 0) return layers == 0 ? std::string() : fmt::format("{}, none with experts", layers);
+    return layers == 0 ? fmt::format("{} with experts", moe) : fmt::format("{}, {} with experts", layers, moe);
+  });
   add("experts", [](const PageSide& side) {
-    return sizes(side.inspection, [](const ExpertBlock& block) { return block.num_experts; });
+    const std::string all = sizes(side.inspection, [](const ExpertBlock& block) { return block.num_experts; });
+    const i64 chosen = side.inspection.size.experts_per_token;
+    return all.empty() || chosen == 0 ? all : fmt::format("{}, {} for each token", all, chosen);
   });
   add("hidden size H", [](const PageSide& side) {
-    return sizes(side.inspection, [](const ExpertBlock& block) { return block.hidden_size; });
+    const std::string own = sizes(side.inspection, [](const ExpertBlock& block) { return block.hidden_size; });
+    return own.empty() ? number_or_nothing(side.inspection.size.hidden) : own;
   });
   add("width of an expert F", [](const PageSide& side) {
     return sizes(side.inspection, [](const ExpertBlock& block) { return block.intermediate_size; });
   });
+  add("width of a dense MLP", [](const PageSide& side) { return number_or_nothing(side.inspection.size.dense_width); });
+  add("attention", [](const PageSide& side) { return html(side.inspection.size.attention); });
+  add("vocabulary", [](const PageSide& side) { return number_or_nothing(side.inspection.size.vocabulary); });
   add("tensors",
       [](const PageSide& side) { return fmt::format("{}", side.inspection.source->inventory().tensors.size()); });
   add("files", [](const PageSide& side) {
@@ -108,13 +148,16 @@ std::string summary_table(const std::vector<const PageSide*>& sides) {
   std::vector<std::string> headings = {""};
   for (std::size_t i = 0; i < sides.size(); ++i)
     headings.emplace_back(sides.size() == 1 ? "checkpoint" : i == 0 ? "A" : "B");
-  return table("What it is", headings, rows);
+  std::string text = rows.empty() ? "" : table("What it is", headings, rows, "silent");
+  if (!equal.empty()) text += table("The same in A and B", {"", "A and B"}, equal);
+  return text;
 }
 
 std::string byte_tables(const std::vector<const PageSide*>& sides) {
   std::string text;
   for (const auto& [caption, what, count] :
-       {std::tuple("Bytes by dtype", "dtype", &bytes_by_dtype), std::tuple("Bytes by kind", "kind", &bytes_by_kind)}) {
+       {std::tuple("By dtype", "dtype", &bytes_by_dtype), std::tuple("By kind", "kind", &bytes_by_kind),
+        std::tuple("By layer", "layer", &bytes_by_layer)}) {
     const ByteCounts a = count(sides.front()->inspection);
     const ByteCounts b = count(sides.back()->inspection);
     text += byte_table(caption, what, a, sides.size() > 1 ? &b : nullptr);
@@ -129,15 +172,22 @@ std::string pictures(const std::vector<const PageSide*>& sides) {
   for (const PageSide* side : sides) {
     if (!side->inspection.recognition) continue;
     std::set<std::string> seen;
+    const std::string whose = sides.size() == 1 ? "" : side == sides.front() ? "A, " : "B, ";
+    if (const LayoutAnswers& layout = side->inspection.recognition->layout;
+        layout.is_dense() && side->inspection.size.dense_width > 0) {
+      ExpertBlock dense;
+      dense.intermediate_size = side->inspection.size.dense_width;
+      dense.glu = layout.glu;
+      text += row_picture(dense, whose + "the MLP of a dense model", fmt::format("rows{}", number++));
+    }
     for (const ExpertBlock& block : side->inspection.recognition->blocks) {
       if (block.is_optimizer_state()) continue;
       const std::string set = block.set == ExpertSet::Routed ? "routed experts" : "shared expert";
       if (!seen.insert(set + order_sentence(block)).second) continue;
-      const std::string of = sides.size() == 1 ? "" : side == sides.front() ? "A, " : "B, ";
-      text += row_picture(block, of + set, fmt::format("rows{}", number++));
+      text += row_picture(block, whose + set, fmt::format("rows{}", number++));
     }
   }
-  return text.empty() ? "<p>No experts were recognized.</p>\n" : text;
+  return text.empty() ? "<p>No experts and no gated MLP were recognized.</p>\n" : text;
 }
 
 /// Labels of the layers that have routed experts, in the order of the model, and how many.
@@ -171,33 +221,39 @@ HeatFigure norm_figure(const PageSide& side, const SourceAnswers& answers, const
   return figure;
 }
 
-/// The largest max_abs of each expert. Where only some tensors were compared, what did not differ may not have been
-/// compared.
-HeatFigure difference_figure(const PageSide& side, const Diff& diff, bool is_of_some) {
-  HeatFigure figure{.title = "Largest difference",
-                    .about =
-                        "The largest absolute difference of an element between A and B, over an expert's gate, up "
-                        "and down, biases and optimizer state included. What is only in one of them, or has no "
-                        "numbers, is none.",
+enum class Measure { Largest, Rms };
+
+/// The largest max_abs of each expert, or the RMS of all its elements. Where only some tensors were compared, what did
+/// not differ may not have been compared.
+HeatFigure difference_figure(const PageSide& side, const Diff& diff, bool is_of_some, Measure measure) {
+  HeatFigure figure{.title = measure == Measure::Largest ? "Largest difference" : "RMS of the difference",
+                    .about = fmt::format(
+                        "{} difference of an element between A and B, over an expert's gate, up and down, "
+                        "biases and optimizer state included. Hatched: only in one of them, or "
+                        "without numbers.",
+                        measure == Measure::Largest ? "The largest absolute" : "The root of the mean of the squared"),
                     .rows = empty_rows(side.inspection, 0),
                     .is_difference = true};
   if (is_of_some)
-    figure.about += " Only some tensors were compared; an expert without a difference in them is none, too.";
-  std::set<const double*> differing;
+    figure.about += " Only some tensors were compared; an expert without a difference in them is hatched, too.";
+  std::map<const double*, std::pair<double, double>> sums;
   for (const TensorDiff& tensor : diff.tensors) {
     HeatRow* const row = tensor.expert >= 0 ? row_of(figure.rows, tensor.layer) : nullptr;
     if (row == nullptr || tensor.expert >= std::ssize(row->values)) continue;
     double& value = row->values[static_cast<std::size_t>(tensor.expert)];
-    differing.insert(&value);
-    if (!tensor.elements || !tensor.has_numbers)
+    auto& [squares, count] = sums[&value];
+    if (!tensor.elements || !tensor.has_numbers || std::isnan(value)) {
       value = std::numeric_limits<double>::quiet_NaN();
-    else if (!std::isnan(value))
-      value = std::max(value, tensor.elements->max_abs);
+      continue;
+    }
+    squares += tensor.elements->sum_squares;
+    count += static_cast<double>(tensor.elements->elements);
+    value = measure == Measure::Largest ? std::max(value, tensor.elements->max_abs) : std::sqrt(squares / count);
   }
   if (is_of_some)
     for (HeatRow& row : figure.rows)
       for (double& value : row.values)
-        if (!differing.contains(&value)) value = std::numeric_limits<double>::quiet_NaN();
+        if (!sums.contains(&value)) value = std::numeric_limits<double>::quiet_NaN();
   return figure;
 }
 
@@ -215,7 +271,7 @@ HeatFigure forward_figure(const PageSide& side, const std::vector<LayerForward>&
   return figure;
 }
 
-std::string number(bool is_there, double value) { return is_there ? fmt::format("{:.6g}", value) : "none"; }
+std::string number(bool is_there, double value) { return is_there ? fmt::format("{:.3g}", value) : "none"; }
 
 std::string layer_rows(const Diff& diff) {
   std::string rows;
@@ -251,14 +307,18 @@ std::string first_place(const TensorDiff& tensor) {
 
 std::string tensor_rows(const Diff& diff) {
   std::string rows;
+  std::map<std::size_t, std::string> linked;
+  for (const FarOff& one : far_off(diff.tensors)) linked[one.tensor] = fmt::format("id=\"tensor{}\"", one.tensor);
   for (const TensorDiff& tensor : diff.tensors) {
-    if (&tensor - diff.tensors.data() == static_cast<std::ptrdiff_t>(kMostTensors)) break;
+    const auto index = static_cast<std::size_t>(&tensor - diff.tensors.data());
+    if (index == kMostTensors) break;
     const ElementDiff found = tensor.elements.value_or(ElementDiff());
     rows += table_row(html_name(tensor.name),
                       {html(what_differs(tensor)),
                        tensor.elements ? fmt::format("{} of {}", found.differing, found.elements) : "none",
                        number(tensor.has_numbers, found.max_abs), number(tensor.has_numbers, found.max_rel),
-                       number(tensor.has_numbers, found.rms()), first_place(tensor)});
+                       number(tensor.has_numbers, found.rms()), first_place(tensor)},
+                      linked[index]);
   }
   return rows;
 }
@@ -268,10 +328,21 @@ std::string verdict_sentence(const Diff& diff) {
     return fmt::format("<p class=\"verdict\">Equal: the same {} matrices and tensors, {}.</p>\n", diff.compared,
                        size_text(diff.bytes));
   const auto only = std::ranges::count_if(diff.tensors, [](const TensorDiff& one) { return one.only_in.has_value(); });
-  return fmt::format(
-      "<p class=\"verdict\">Different: {} of {} matrices and tensors differ, {} are only in one; {} layers are "
-      "equal.</p>\n",
-      std::ssize(diff.tensors) - only, diff.compared, only, diff.equal_layers);
+  std::string text = fmt::format("<p class=\"verdict\">Different: {} of {} matrices and tensors differ",
+                                 std::ssize(diff.tensors) - only, diff.compared);
+  if (only > 0) text += fmt::format(", {} {} only in one", only, only == 1 ? "is" : "are");
+  if (diff.equal_layers > 0)
+    text += fmt::format(
+        "; {}", diff.equal_layers == 1 ? "1 layer is equal" : fmt::format("{} layers are equal", diff.equal_layers));
+  text += ".</p>\n";
+  std::string named;
+  for (const FarOff& one : far_off(diff.tensors)) {
+    const std::string what = html(diff.tensors[one.tensor].name);
+    named += fmt::format(
+        "{}{}, {:.3g} times as far off as most", named.empty() ? "" : "; ",
+        one.tensor < kMostTensors ? fmt::format("<a href=\"#tensor{}\">{}</a>", one.tensor, what) : what, one.times);
+  }
+  return named.empty() ? text : text + "<p>What stands out: " + named + ".</p>\n";
 }
 
 std::string difference_tables(const Diff& diff) {
@@ -281,7 +352,7 @@ std::string difference_tables(const Diff& diff) {
                            layer_rows(diff), "numbers");
   text += table("Matrices and tensors that differ, the largest difference first",
                 {"name", "form", "elements", "max abs", "max rel", "RMS", "first difference"}, tensor_rows(diff),
-                "numbers");
+                diff.tensors.size() > kFewRows ? "numbers tensors late" : "numbers tensors");
   if (diff.tensors.size() > kMostTensors)
     text += fmt::format("<p>And {} more: <code>glu-ckpt diff A B -v</code> lists all.</p>\n",
                         diff.tensors.size() - kMostTensors);
@@ -292,7 +363,7 @@ std::string section(std::string_view id, std::string_view title, const std::stri
   return fmt::format("<section aria-labelledby=\"{}\"><h2 id=\"{}\">{}</h2>\n{}</section>\n", id, id, title, content);
 }
 
-std::string page(const std::string& title, const std::string& content) {
+std::string page(const std::string& title, const std::string& made_by, const std::string& content) {
   std::string text =
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       // Whatever a checkpoint's names say, nothing is run and nothing is fetched.
@@ -301,8 +372,10 @@ std::string page(const std::string& title, const std::string& content) {
       title + "</title>\n<style>";
   text += page_style();
   return text + "</style></head>\n<body>\n<a class=\"skip\" href=\"#main\">Skip to the content</a>\n<header><h1>" +
-         title + "</h1></header>\n<main id=\"main\">\n" + content + "</main>\n<footer><p>Made by glu-ckpt " +
-         GLU_CKPT_VERSION + ".</p></footer>\n</body></html>\n";
+         title + "</h1>\n<p class=\"made\">glu-ckpt " + GLU_CKPT_VERSION +
+         (made_by.empty() ? "" : ", " + html(made_by)) + "</p></header>\n<main id=\"main\">\n" + content +
+         "</main>\n<footer><p>Made by glu-ckpt " + GLU_CKPT_VERSION +
+         ". It needs no other file.</p></footer>\n</body></html>\n";
 }
 
 std::string last_name(const std::filesystem::path& path) {
@@ -325,7 +398,8 @@ HtmlReport html_report(const std::filesystem::path& path_a, const std::optional<
   std::vector<HeatFigure> figures;
   if (path_b) {
     report.diff = diff(path_a, *path_b, {options.a, options.b, options.tensors}, run);
-    figures.push_back(difference_figure(a, *report.diff, !options.tensors.empty()));
+    for (const Measure measure : {Measure::Largest, Measure::Rms})
+      figures.push_back(difference_figure(a, *report.diff, !options.tensors.empty(), measure));
     if (options.forward) {
       VerifyOptions forward;
       forward.a = options.a;
@@ -336,6 +410,7 @@ HtmlReport html_report(const std::filesystem::path& path_a, const std::optional<
   }
   if (a.inspection.recognition)
     figures.push_back(norm_figure(a, options.a, run, b ? "Norm of the weights of A" : "Norm of the weights"));
+  if (b && b->inspection.recognition) figures.push_back(norm_figure(*b, options.b, run, "Norm of the weights of B"));
   std::erase_if(figures, [](const HeatFigure& figure) { return figure.rows.empty(); });
 
   std::string content;
@@ -355,7 +430,8 @@ HtmlReport html_report(const std::filesystem::path& path_a, const std::optional<
   content += section("bytes", "Bytes", byte_tables(sides));
   if (report.diff && !report.diff->equal)
     content += section("differences", "What differs, in numbers", difference_tables(*report.diff));
-  report.html = page(b ? last_name(path_a) + " and " + last_name(*path_b) : last_name(path_a), content);
+  report.html =
+      page(b ? last_name(path_a) + " and " + last_name(*path_b) : last_name(path_a), options.made_by, content);
   return report;
 }
 

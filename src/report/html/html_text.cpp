@@ -1,5 +1,7 @@
 #include "report/html/html_text.hpp"
 
+#include <fmt/format.h>
+
 #include "core/readable.hpp"
 
 namespace glu_ckpt {
@@ -21,8 +23,8 @@ std::string html(std::string_view text) {
 
 std::string html_name(std::string_view name) { return "<code>" + html(name) + "</code>"; }
 
-std::string table_row(std::string_view heading, const std::vector<std::string>& cells) {
-  std::string row = "<tr><th scope=\"row\">";
+std::string table_row(std::string_view heading, const std::vector<std::string>& cells, std::string_view attributes) {
+  std::string row = fmt::format("<tr{}{}><th scope=\"row\">", attributes.empty() ? "" : " ", attributes);
   row += heading;
   row += "</th>";
   for (const std::string& cell : cells) row += "<td>" + cell + "</td>";

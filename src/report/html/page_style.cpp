@@ -20,39 +20,55 @@ a { color: var(--link); }
 .skip:focus { left: 1rem; top: .5rem; background: var(--page); padding: .3rem .6rem; }
 :focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
 code { font: .875em ui-monospace, monospace; overflow-wrap: anywhere; unicode-bidi: isolate; }
-.wide { position: relative; overflow-x: auto; margin: .6rem 0; }
+.made { color: var(--quiet); max-width: none; overflow-wrap: anywhere; }
+/* A shadow at an edge says that there is more beyond it. */
+.wide { position: relative; overflow-x: auto; margin: .6rem 0; background:
+  linear-gradient(90deg, var(--page) 30%, transparent) 0 0 / 2.5rem 100% no-repeat local,
+  linear-gradient(-90deg, var(--page) 30%, transparent) 100% 0 / 2.5rem 100% no-repeat local,
+  linear-gradient(90deg, var(--line), transparent) 0 0 / .8rem 100% no-repeat scroll,
+  linear-gradient(-90deg, var(--line), transparent) 100% 0 / .8rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--quiet); padding-bottom: .3rem; }
 th, td { text-align: left; vertical-align: top; padding: .2rem .9rem .2rem 0; border-bottom: 1px solid var(--line); }
 th { font-weight: 600; }
+.silent caption { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 .numbers th, .numbers td { white-space: nowrap; }
+.numbers td, .numbers thead th:not(:first-child) { text-align: right; }
+.tensors td:is(:nth-child(2), :last-child), .tensors thead th:is(:nth-child(2), :last-child) { text-align: left; }
+:target { background: var(--soft); outline: 2px solid var(--link); }
 .warn { color: var(--warn); border-left: .3rem solid currentColor; padding-left: .7rem; }
 .verdict { font-size: 1.1rem; font-weight: 600; max-width: none; }
 .bar { display: inline-block; width: calc(var(--percent) * .12rem); height: .7rem; background: var(--bar); vertical-align: baseline; margin-right: .5rem; }
 @media (max-width: 40rem) { .bar { width: calc(var(--percent) * .04rem); } }
 figure { margin: .8rem 0 1.4rem; }
-figure { overflow-x: auto; }
-figure svg { display: block; width: 100%; height: auto; min-width: 36rem; max-width: 60rem; }
+figure svg { display: block; width: 100%; height: auto; max-width: 60rem; }
+.slim { display: none; } .slim text { font-size: 11px; }
+@media (max-width: 46rem) { .broad { display: none; } figure .slim { display: block; max-width: 28rem; } }
 svg text { fill: var(--text); font: 13px system-ui, sans-serif; }
 .key { white-space: nowrap; }
 .gate { fill: var(--gate); } .up { fill: var(--up); } .unknown { fill: var(--unknown); }
 .key::before { content: ""; display: inline-block; width: .8rem; height: .8rem; margin-right: .35rem; }
 .key.g::before { background: var(--gate); } .key.u::before { background: var(--up); }
 fieldset { border: 1px solid var(--line); padding: .3rem .8rem .5rem; max-width: 46rem; }
-fieldset label { margin-right: 1rem; }
+.choice { display: inline-block; margin-right: 1rem; }
 .heat table { border-spacing: 0; border-collapse: separate; }
 .heat .cells { table-layout: fixed; margin-right: 4rem; }
 /* What is out of sight is not laid out before somebody scrolls there: a map may have 20,000 cells. */
-.map, #differences + .wide ~ .wide { content-visibility: auto; contain-intrinsic-size: auto 60rem; }
+.late { content-visibility: auto; contain-intrinsic-size: auto 60rem; }
 .heat .cells th, .heat .cells td { padding: var(--pad, 0); border: 0; line-height: 1; white-space: nowrap; }
 .heat .cells tbody th { position: sticky; left: 0; background: var(--page); padding: 0 .5rem 0 0; font-size: .7rem;
   font-weight: 400; vertical-align: middle; z-index: 1; }
 .heat .cells thead th { font-size: 0; overflow: visible; }
 .heat .cells thead th.n { font-size: .7rem; font-weight: 400; padding-bottom: .3rem; }
-.heat .cells td { font-size: var(--font, 0); line-height: var(--line, 0); }
-.heat .cells td:hover { font-size: .8rem; outline: 2px solid var(--text); color: var(--text); vertical-align: middle;
-  text-shadow: 0 0 2px var(--page), 0 0 3px var(--page), 0 0 4px var(--page), 0 0 5px var(--page),
-  0 0 6px var(--page); }
+.heat .cells td { font-size: var(--font, 0); line-height: var(--line, 0); position: relative; counter-increment: expert; }
+.heat .cells tr { counter-reset: expert -1; }
+.heat .cells b { font-weight: 400; }
+.heat .cells td:hover { outline: 2px solid var(--text); z-index: 2; }
+.heat .cells td:hover b { position: absolute; left: 0; top: calc(100% + .3rem); z-index: 3; padding: .25rem .5rem;
+  font-size: .8rem; line-height: 1.2; color: var(--text); background: var(--page); border: 1px solid var(--text); }
+.heat .cells td:hover b.r { left: auto; right: 0; }
+.heat .cells td:hover b::before { content: var(--layer, "") "expert " counter(expert) ": "; }
+.heat .wide { padding-bottom: 2.2rem; }
 .heat tr:hover > th { text-decoration: underline; }
 .heat .z { background: var(--soft); }
 .heat .x { background: repeating-linear-gradient(45deg, var(--line) 0 2px, var(--page) 2px 4px); }
@@ -61,7 +77,8 @@ fieldset label { margin-right: 1rem; }
 .heat:has(#numbers:checked) .cells { table-layout: auto; width: auto !important; }
 .heat:has(#numbers:checked) .cells thead th { font-size: .7rem; font-weight: 400; }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem .6rem; align-items: center; color: var(--quiet); }
-.scale { display: inline-flex; } .scale i { width: 1rem; height: .8rem; }
+.ramp { white-space: nowrap; }
+.scale { display: inline-flex; vertical-align: middle; } .scale i { width: 1rem; height: .8rem; }
 .a { background: #440154; color: #fff; } .b { background: #481a6c; color: #fff; } .c { background: #472f7d; color: #fff; }
 .d { background: #414487; color: #fff; } .e { background: #39568c; color: #fff; } .f { background: #31688e; color: #fff; }
 .g2 { background: #2a788e; color: #fff; } .h { background: #23888e; color: #000; } .i { background: #1f988b; color: #000; }
@@ -69,7 +86,11 @@ fieldset label { margin-right: 1rem; }
 .m { background: #7ad151; color: #000; } .n2 { background: #a5db36; color: #000; } .o { background: #d2e21b; color: #000; }
 .p { background: #fde725; color: #000; }
 /* The darkest of them would look like cells that are equal. */
-@media (prefers-color-scheme: dark) { .a { background: #7b3294; } .b { background: #6f4199; } .c { background: #614c9c; } }
+@media (prefers-color-scheme: dark) { .a { background: #3b2a5c; } .b { background: #403370; } .c { background: #423c7c; } }
+@media (max-width: 46rem) { .scale i { width: .7rem; } }
+@media print { .wide, .late { overflow: visible; background: none; content-visibility: visible; } body { max-width: none; }
+  table { font-size: 8pt; } .numbers th, .numbers td { white-space: normal; overflow-wrap: anywhere; padding-right: .4rem; }
+  section { break-inside: auto; } tr, figure { break-inside: avoid; } form, .skip { display: none; } }
 )css";
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <map>
 
@@ -15,6 +16,9 @@
 
 namespace glu_ckpt {
 namespace {
+
+/// A larger map is laid out when somebody scrolls there; a smaller one at once, so that pictures of the page have it.
+constexpr std::size_t kMostCells = 8000;
 
 /// Classes of the style sheet, from small to large.
 constexpr std::array<std::string_view, 16> kLevels = {"a", "b", "c", "d", "e", "f",  "g2", "h",
@@ -78,7 +82,7 @@ std::string cells(const HeatFigure& figure, const HeatScale& scale) {
   const int height = std::clamp(480 / static_cast<int>(std::max<std::size_t>(1, figure.rows.size())), 9, 26);
   const std::size_t step = heading_step(experts, width);
   std::string text = fmt::format(
-      "<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"{}\"><table class=\"cells\" "
+      "<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"{}\"><table class=\"cells silent\" "
       "style=\"width:{}px\"><caption>{}</caption>\n<thead><tr><th scope=\"col\" class=\"n\" "
       "style=\"width:{}px\">layer</th>",
       html(figure.title + " by layer and expert"), kLabelWidth + width * static_cast<int>(experts),
@@ -87,9 +91,15 @@ std::string cells(const HeatFigure& figure, const HeatScale& scale) {
     text += fmt::format("<th scope=\"col\"{}>{}</th>", e % step == 0 ? " class=\"n\"" : "", e);
   text += "</tr></thead>\n<tbody>\n";
   for (const HeatRow& row : figure.rows) {
-    text += fmt::format("<tr style=\"height:{}px\"><th scope=\"row\">{}</th>", height, html(row.layer));
+    // What is shown under the pointer is the style sheet's; a label that could end its text is left out there.
+    const bool is_plain =
+        std::ranges::all_of(row.layer, [](unsigned char c) { return std::isalnum(c) != 0 || c == '.'; });
+    text += fmt::format("<tr style=\"height:{}px{}\"><th scope=\"row\">{}</th>", height,
+                        is_plain ? fmt::format(";--layer:'layer {}, '", row.layer) : "", html(row.layer));
+    std::size_t expert = 0;
     for (const double value : row.values)
-      text += fmt::format("<td class={}>{}", cell_class(figure, scale, value), heat_number(value));
+      text += fmt::format("<td class={}><b{}>{}</b>", cell_class(figure, scale, value),
+                          2 * expert++ >= experts ? " class=r" : "", heat_number(value));
     text += "\n";
   }
   return text + "</tbody></table></div>\n";
@@ -97,11 +107,17 @@ std::string cells(const HeatFigure& figure, const HeatScale& scale) {
 
 std::string legend(const HeatFigure& figure, const HeatScale& scale) {
   std::string text = "<p class=\"legend\">";
+  if (scale.most > 0 && scale.most <= scale.least)
+    return fmt::format(
+        "{}<span class=\"scale\"><i class=\"z\"></i></span> equal <span class=\"scale\"><i class=\"{}\"></i>"
+        "</span> {}</p>\n",
+        text, kLevels[scale.level(scale.most)], heat_number(scale.most));
   if (figure.is_difference) text += "<span class=\"scale\"><i class=\"z\"></i></span> equal";
   if (scale.most > 0) {
-    text += fmt::format("<span>{}</span><span class=\"scale\" aria-hidden=\"true\">", heat_number(scale.least));
+    text +=
+        fmt::format("<span class=\"ramp\">{} <span class=\"scale\" aria-hidden=\"true\">", heat_number(scale.least));
     for (const std::string_view level : kLevels) text += fmt::format("<i class=\"{}\"></i>", level);
-    text += fmt::format("</span><span>{}{}</span>", heat_number(scale.most), scale.logarithmic ? ", logarithmic" : "");
+    text += fmt::format("</span> {}</span>{}", heat_number(scale.most), scale.logarithmic ? " logarithmic" : "");
   }
   return text + "</p>\n";
 }
@@ -125,7 +141,8 @@ std::string by_layer(const HeatFigure& figure) {
          "</details>\n";
 }
 
-constexpr double kPictureWidth = 900;
+/// Drawn twice, for wide and for narrow windows, so that text keeps its size; the style sheet shows one.
+constexpr double kWidths[] = {900, 340};
 constexpr double kBarHeight = 44;
 constexpr double kLabelHeight = 18;
 /// Narrower blocks are drawn as a pattern.
@@ -154,26 +171,26 @@ i64 block_rows_of(const ExpertBlock& block) {
 }
 
 /// Blocks of K rows from left to right, `rows` rows in all over the whole width.
-std::string bar(const std::string& id, double y, i64 rows, i64 block_rows) {
-  const double width = kPictureWidth * static_cast<double>(block_rows) / static_cast<double>(rows);
+std::string bar(const std::string& id, double whole, double y, i64 rows, i64 block_rows) {
+  const double width = whole * static_cast<double>(block_rows) / static_cast<double>(rows);
   if (width < kLeastBlockWidth)
     return fmt::format(
                "<pattern id=\"{}\" width=\"{:.4f}\" height=\"10\" patternUnits=\"userSpaceOnUse\"><rect class=\"up\" "
                "width=\"{:.4f}\" height=\"10\"/><rect class=\"gate\" width=\"{:.4f}\" height=\"10\"/></pattern>",
                id, 2 * width, 2 * width, width) +
            fmt::format("<rect fill=\"url(#{})\" x=\"0\" y=\"{:.1f}\" width=\"{:.0f}\" height=\"{:.0f}\"/>", id, y,
-                       kPictureWidth, kBarHeight);
+                       whole, kBarHeight);
   std::string text;
   for (i64 first = 0; first < rows; first += block_rows)
-    text += rectangle(kPictureWidth * static_cast<double>(first) / static_cast<double>(rows), y, width,
+    text += rectangle(whole * static_cast<double>(first) / static_cast<double>(rows), y, width,
                       first / block_rows % 2 == 0 ? "gate" : "up");
   return text;
 }
 
 /// The first blocks, with the numbers of their rows.
-std::string enlarged(double y, i64 rows, i64 block_rows) {
+std::string enlarged(double whole, double y, i64 rows, i64 block_rows) {
   const i64 blocks = std::min(2 * kEnlargedPairs, rows / block_rows);
-  const double width = kPictureWidth / static_cast<double>(blocks);
+  const double width = whole / static_cast<double>(blocks);
   std::string text = label(0, y + 14, fmt::format("rows 0 to {}, larger", blocks * block_rows - 1));
   y += kLabelHeight;
   for (i64 b = 0; b < blocks; ++b) {
@@ -187,8 +204,8 @@ std::string enlarged(double y, i64 rows, i64 block_rows) {
   return text;
 }
 
-std::string halves(double y, i64 rows) {
-  const double half = kPictureWidth / 2;
+std::string halves(double whole, double y, i64 rows) {
+  const double half = whole / 2;
   return rectangle(0, y, half - 6, "gate") + rectangle(half + 6, y, half - 6, "up") +
          label(0, y + kBarHeight + 15, fmt::format("gate, {} rows", rows)) +
          label(half + 6, y + kBarHeight + 15, fmt::format("up, {} rows", rows));
@@ -234,7 +251,7 @@ i64 count_in(const ByteCounts& counts, const std::string& name) {
 
 std::string heat_number(double value) {
   if (std::isnan(value)) return "none";
-  return fmt::format("{:.4g}", value);
+  return fmt::format("{:.3g}", value);
 }
 
 std::string heat_maps(const std::vector<HeatFigure>& figures) {
@@ -243,14 +260,18 @@ std::string heat_maps(const std::vector<HeatFigure>& figures) {
     text += fmt::format(".heat:has(#figure{}:checked) .map:not(#map{}) {{ display: none; }}\n", i, i);
   text += "</style>\n<form><fieldset><legend>What is shown</legend>\n";
   for (std::size_t i = 0; i < figures.size(); ++i)
-    text += fmt::format("<input type=\"radio\" name=\"figure\" id=\"figure{}\"{}> <label for=\"figure{}\">{}</label>\n",
-                        i, i == 0 ? " checked" : "", i, html(figures[i].title));
+    text += fmt::format(
+        "<span class=\"choice\"><input type=\"radio\" name=\"figure\" id=\"figure{}\"{}> <label "
+        "for=\"figure{}\">{}</label></span>\n",
+        i, i == 0 ? " checked" : "", i, html(figures[i].title));
   text +=
       "<br><input type=\"checkbox\" id=\"numbers\"> <label for=\"numbers\">numbers in the cells</label>"
       "</fieldset></form>\n";
   for (std::size_t i = 0; i < figures.size(); ++i) {
     const HeatScale scale = scale_of(figures[i]);
-    text += fmt::format("<div class=\"map\" id=\"map{}\">\n<p>{}</p>\n", i, html(figures[i].about));
+    text += fmt::format("<div class=\"map{}\" id=\"map{}\">\n<p>{} Rows are layers, columns are experts.</p>\n",
+                        experts_of(figures[i]) * figures[i].rows.size() > kMostCells ? " late" : "", i,
+                        html(figures[i].about));
     text += legend(figures[i], scale) + cells(figures[i], scale) + by_layer(figures[i]) + "</div>\n";
   }
   return text + "</div>\n";
@@ -277,26 +298,29 @@ std::string row_picture(const ExpertBlock& block, const std::string& title, cons
   const std::string sentence = html(order_sentence(block));
   const std::string form =
       block.axes == Axes::InOut ? "Stored transposed: what is called a row here is a column of the tensor." : "";
-  std::string drawing;
-  double height = kBarHeight;
   const bool has_blocks = block.glu.kind == Glu::Kind::Contiguous || block.glu.kind == Glu::Kind::Interleaved;
-  if (rows > 0 && block.glu.kind == Glu::Kind::Split) {
-    drawing = halves(0, rows);
-    height += kLabelHeight;
-  } else if (rows > 0 && has_blocks) {
-    drawing = bar(id + "-pattern", 0, 2 * rows, block_rows_of(block));
-    height += 12 + 2 * kLabelHeight + kBarHeight;
-    drawing += enlarged(kBarHeight + 12, 2 * rows, block_rows_of(block));
-  } else {
-    drawing = rectangle(0, 0, kPictureWidth, block.glu.kind == Glu::Kind::None ? "up" : "unknown");
+  std::string text = fmt::format(
+      "<figure><figcaption><strong>{}</strong>: {}. <span class=\"key g\">gate</span> <span class=\"key u\">up</span> "
+      "{}</figcaption>\n",
+      title, sentence, form);
+  for (const double width : kWidths) {
+    const std::string_view name = width == kWidths[0] ? "broad" : "slim";
+    std::string drawing;
+    double height = kBarHeight;
+    if (rows > 0 && block.glu.kind == Glu::Kind::Split) {
+      drawing = halves(width, 0, rows);
+      height += kLabelHeight;
+    } else if (rows > 0 && has_blocks) {
+      drawing = bar(fmt::format("{}-{}", id, name), width, 0, 2 * rows, block_rows_of(block));
+      height += 12 + 2 * kLabelHeight + kBarHeight;
+      drawing += enlarged(width, kBarHeight + 12, 2 * rows, block_rows_of(block));
+    } else {
+      drawing = rectangle(0, 0, width, block.glu.kind == Glu::Kind::None ? "up" : "unknown");
+    }
+    text += fmt::format("<svg class=\"{}\" role=\"img\" aria-label=\"{}: {}\" viewBox=\"0 0 {:.0f} {:.0f}\">{}</svg>\n",
+                        name, title, sentence, width, height + 4, drawing);
   }
-  return fmt::format(
-             "<figure role=\"group\" tabindex=\"0\"><figcaption><strong>{}</strong>: {}. <span class=\"key "
-             "g\">gate</span> <span class=\"key "
-             "u\">up</span> {}</figcaption>\n",
-             title, sentence, form) +
-         fmt::format("<svg role=\"img\" aria-label=\"{}: {}\" viewBox=\"0 0 {:.0f} {:.0f}\">{}</svg></figure>\n", title,
-                     sentence, kPictureWidth, height + 4, drawing);
+  return text + "</figure>\n";
 }
 
 ByteCounts bytes_by_dtype(const Inspection& inspection) {
@@ -331,6 +355,14 @@ ByteCounts bytes_by_kind(const Inspection& inspection) {
   return largest_first(counts);
 }
 
+ByteCounts bytes_by_layer(const Inspection& inspection) {
+  ByteCounts counts;
+  for (const LayerContent& layer : layer_contents(inspection))
+    counts.emplace_back(layer.layer.empty() ? "no layer" : layer.layer,
+                        layer.expert_bytes + layer.shared_bytes + layer.other_bytes);
+  return counts;
+}
+
 std::string byte_table(const std::string& caption, const std::string& what, const ByteCounts& a, const ByteCounts* b) {
   std::vector<std::string> headings = {what, b != nullptr ? "A" : "bytes"};
   if (b != nullptr) headings.emplace_back("B");
@@ -345,7 +377,7 @@ std::string byte_table(const std::string& caption, const std::string& what, cons
     if (b != nullptr) cells.push_back(byte_cell(count_in(*b, name), total_of(*b)));
     rows += table_row(html(name), cells);
   }
-  return table(caption, headings, rows);
+  return table(caption, headings, rows, "bytes");
 }
 
 }  // namespace glu_ckpt

@@ -47,6 +47,9 @@ ByteCounts bytes_by_dtype(const Inspection& inspection);
 /// the bytes of the tensors.
 ByteCounts bytes_by_kind(const Inspection& inspection);
 
+/// In the order of the model; "no layer" is what is in none.
+ByteCounts bytes_by_layer(const Inspection& inspection);
+
 /// A table with bars, of A and, where it is there, of B.
 std::string byte_table(const std::string& caption, const std::string& what, const ByteCounts& a, const ByteCounts* b);
 

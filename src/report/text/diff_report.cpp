@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "report/report.hpp"
 
 namespace glu_ckpt::report {
@@ -170,22 +168,13 @@ namespace {
 
 /// Names what a line a layer hides: the tensors themselves where they are few, else those that are far off from most.
 std::string outstanding_text(const std::vector<TensorDiff>& tensors) {
-  constexpr std::size_t kFew = 8, kMostNamed = 3;
-  constexpr double kTimesMedian = 4;
+  constexpr std::size_t kFew = 8;
   std::string text;
-  if (tensors.size() <= kFew) {
+  if (tensors.size() <= kFew)
     for (const TensorDiff& tensor : tensors) text += tensor_text(tensor);
-    return text;
-  }
-  std::vector<std::pair<double, const TensorDiff*>> by_rms;
-  for (const TensorDiff& tensor : tensors)
-    if (tensor.has_numbers && tensor.elements) by_rms.emplace_back(tensor.elements->rms(), &tensor);
-  if (by_rms.size() <= kFew) return text;
-  std::ranges::stable_sort(by_rms, std::ranges::greater(), &std::pair<double, const TensorDiff*>::first);
-  const double median = by_rms[by_rms.size() / 2].first;
-  for (std::size_t i = 0; i < kMostNamed && by_rms[i].first > kTimesMedian * median; ++i)
-    text += fmt::format("stands out: {}: rms {:.3g}, {:.3g} times that of most\n", printable(by_rms[i].second->name),
-                        by_rms[i].first, by_rms[i].first / median);
+  for (const FarOff& one : far_off(tensors))
+    text += fmt::format("stands out: {}: rms {:.3g}, {:.3g} times that of most\n", printable(tensors[one.tensor].name),
+                        one.rms, one.times);
   return text;
 }
 
