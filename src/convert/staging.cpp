@@ -65,6 +65,9 @@ OutputOptions output_options(const Conversion& conversion, Record record) {
   to.overwrite = conversion.options.overwrite;
   to.record = std::move(record);
   to.options = option_texts(conversion.options);
+  // An output is proved to be what a repository had at one commit.
+  if (conversion.input.string().find("://") != std::string::npos)
+    to.options["source"] = canonical_path(conversion.input).string();
   to.format = conversion.target.format;
   to.structure = output_structure(conversion.target, conversion.source, conversion.plan.outputs,
                                   conversion.options.from.drop_optimizer);

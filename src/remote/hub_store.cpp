@@ -69,6 +69,7 @@ class HubStore final : public RemoteStore {
     if (!commit || !is_hexadecimal(*commit, kCommitDigits)) fail_answer("names no commit");
     if (!siblings || siblings->kind() != JsonKind::Array) fail_answer("lists no files");
     commit_ = *commit;
+    std::string sums;
     for (const JsonValue file : siblings->items()) {
       const auto name = file.find<std::string_view>("rfilename");
       if (!name) fail_answer("lists a file without a name");
@@ -79,10 +80,14 @@ class HubStore final : public RemoteStore {
       const auto sha = lfs ? lfs->find<std::string_view>("sha256") : std::nullopt;
       if (!sha || !is_hexadecimal(*sha, kSha256Digits)) continue;
       node.sha256 = node.version = *sha;
+      sums += fmt::format("{}  {}\n", *sha, *name);
       if (const auto bytes = lfs->find<i64>("size"); bytes && *bytes >= 0) node.bytes = *bytes;
     }
+    add_manifest(tree, sums);
     tree.set_all_listed();
   }
+
+  std::string pinned_root() const override { return fmt::format("hf://{}@{}", repository_, commit_); }
 
   Url url_of(const std::string& file) const override {
     Url url = endpoint_;
@@ -128,6 +133,15 @@ class HubStore final : public RemoteStore {
   }
 
  private:
+  /// What the hub says of large files is a list as sha256sum makes it, so `check` compares it with what it reads.
+  static void add_manifest(RemoteTree& tree, const std::string& sums) {
+    constexpr const char* kName = "glu_ckpt.sha256";
+    if (sums.empty() || tree.find(kName) != nullptr) return;
+    RemoteNode& node = tree.add(kName);
+    node.bytes = std::ssize(sums);
+    node.made = std::make_shared<const std::string>(sums);
+  }
+
   std::string repository_;
   std::string revision_;
   std::string token_;

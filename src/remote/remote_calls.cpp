@@ -14,6 +14,7 @@
 #include "core/hash.hpp"
 #include "io/system_calls.hpp"
 #include "remote/fetcher.hpp"
+#include "remote/passing_hash.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -29,6 +30,7 @@ constexpr int kFirstDescriptor = 1 << 29;
 /// What is fetched at first: most headers, and most other files whole.
 constexpr i64 kFirstHead = i64{256} << 10, kLongestHead = i64{4} << 20;
 constexpr i64 kPage = 4096;
+constexpr i64 kAheadBytes = i64{4} << 20;
 /// Heads that are kept in memory.
 constexpr std::size_t kKeptBytes = std::size_t{8} << 20;
 
@@ -82,6 +84,13 @@ class Mount {
 
   const std::string& root() const { return store_->root(); }
   bool is_used() const { return is_used_; }
+  std::string pinned(const std::string& name) {
+    {
+      const std::lock_guard lock(mutex_);
+      make_listed("", *tree_.find(""));
+    }
+    return store_->pinned_root() + (name.empty() ? "" : "/" + name);
+  }
 
   RemoteNode* find(const std::string& name) {
     const std::lock_guard lock(mutex_);
@@ -113,31 +122,55 @@ class Mount {
   ssize_t read(const std::string& name, RemoteNode& node, std::span<const iovec> pieces, i64 offset) {
     i64 wanted = 0;
     for (const iovec& piece : pieces) wanted += static_cast<i64>(piece.iov_len);
-    std::shared_ptr<const std::string> head;
+    std::shared_ptr<const std::string> known;
+    i64 known_at = 0;
+    bool reads_on = false;
     {
       const std::lock_guard lock(node.mutex);
-      head = node.head.lock();
+      known = node.made ? node.made : node.head.lock();
       const bool fits = offset + wanted <= head_bytes_ || node.bytes == 0;
-      if (!head && (node.bytes < 0 || (fits && !node.had_head))) head = fetch_head(name, node);
+      if (!known && (node.bytes < 0 || (fits && !node.had_head))) known = fetch_head(name, node);
       wanted = std::clamp(node.bytes - offset, i64{0}, wanted);
+      // What begins in the first page and is longer than a head is a header.
+      if (known && offset < kPage && offset + wanted > std::ssize(*known))
+        head_bytes_ = std::max<i64>(head_bytes_, std::min(kLongestHead, (offset + wanted) / 4 * 5));
+      if (!known || offset + wanted > std::ssize(*known)) {
+        if (const auto ahead = node.ahead.lock(); ahead && offset >= node.ahead_at) {
+          known = ahead;
+          known_at = node.ahead_at;
+        }
+        // Somebody who reads a file through in small pieces.
+        reads_on = wanted < kAheadBytes / 2 && offset == node.read_to;
+      }
+      node.read_to = offset + wanted;
     }
-    // What begins in the first page and is longer than a head is a header.
-    if (head && offset < kPage && offset + wanted > std::ssize(*head))
-      head_bytes_ = std::max<i64>(head_bytes_, std::min(kLongestHead, (offset + wanted) / 4 * 5));
-    std::vector<iovec> rest;
-    i64 at = offset;
+    const auto ends_in_known = [&] { return known ? known_at + std::ssize(*known) : 0; };
+    if (reads_on && offset + wanted > ends_in_known() && (!known || offset >= known_at)) {
+      known_at = offset;
+      std::string bytes(static_cast<std::size_t>(std::min(kAheadBytes, node.bytes - offset)), '\0');
+      const iovec all{bytes.data(), bytes.size()};
+      fetcher_.range(name, node, {&all, 1}, offset);
+      known = std::make_shared<const std::string>(std::move(bytes));
+      const std::lock_guard lock(node.mutex);
+      node.ahead = known;
+      node.ahead_at = known_at;
+      keep(known, true);
+    }
+    std::vector<iovec> filled, rest;
+    i64 at = offset, missing = 0;
     for (const iovec& piece : pieces) {
       const i64 bytes = std::min(static_cast<i64>(piece.iov_len), offset + wanted - at);
       if (bytes <= 0) break;
       auto* const out = static_cast<char*>(piece.iov_base);
-      const i64 known = head ? std::clamp(std::ssize(*head) - at, i64{0}, bytes) : 0;
-      if (known > 0) std::memcpy(out, head->data() + at, static_cast<std::size_t>(known));
-      if (known < bytes) rest.push_back({out + known, static_cast<std::size_t>(bytes - known)});
+      const i64 here = known ? std::clamp(ends_in_known() - at, i64{0}, bytes) : 0;
+      if (here > 0) std::memcpy(out, known->data() + (at - known_at), static_cast<std::size_t>(here));
+      if (here < bytes) rest.push_back({out + here, static_cast<std::size_t>(bytes - here)});
+      filled.push_back({out, static_cast<std::size_t>(bytes)});
+      missing += bytes - here;
       at += bytes;
     }
-    i64 missing = 0;
-    for (const iovec& piece : rest) missing += static_cast<i64>(piece.iov_len);
     if (missing > 0) fetcher_.range(name, node, rest, offset + wanted - missing);
+    if (!node.sha256.empty()) pass(name, node, filled, offset);
     return wanted;
   }
 
@@ -181,22 +214,42 @@ class Mount {
     auto head = std::make_shared<const std::string>(std::move(text));
     node.had_head = true;
     node.head = head;
-    const std::lock_guard lock(kept_mutex_);
-    kept_.push_back({head, std::ssize(*head) < node.bytes});
-    kept_bytes_ += head->size();
-    while (kept_bytes_ > kKeptBytes && kept_.size() > 1) {
-      // Headers are read once, and small files several times.
-      const auto newest = std::prev(kept_.end());
-      auto oldest = std::find_if(kept_.begin(), newest, [](const Kept& kept) { return kept.is_part; });
-      if (oldest == newest) oldest = kept_.begin();
-      kept_bytes_ -= oldest->head->size();
-      kept_.erase(oldest);
-    }
+    keep(head, std::ssize(*head) < node.bytes);
     return head;
   }
 
+  void keep(const std::shared_ptr<const std::string>& bytes, bool is_part) {
+    const std::lock_guard lock(kept_mutex_);
+    kept_.push_back({bytes, is_part});
+    kept_bytes_ += bytes->size();
+    while (kept_bytes_ > kKeptBytes && kept_.size() > 1) {
+      // Parts are read once, and small files several times.
+      const auto newest = std::prev(kept_.end());
+      auto oldest = std::find_if(kept_.begin(), newest, [](const Kept& kept) { return kept.is_part; });
+      if (oldest == newest) oldest = kept_.begin();
+      kept_bytes_ -= oldest->bytes->size();
+      kept_.erase(oldest);
+    }
+  }
+
+  /// Goes on with the SHA-256 of a file that passes; the bytes are not copied.
+  void pass(const std::string& name, RemoteNode& node, std::span<const iovec> pieces, i64 offset) {
+    std::shared_ptr<PassingHash> hash;
+    {
+      const std::lock_guard lock(node.mutex);
+      if (!node.passing) node.passing = std::make_shared<PassingHash>();
+      hash = node.passing;
+    }
+    const std::string sum = hash->take(pieces, offset, node.bytes);
+    if (sum.empty() || sum == node.sha256) return;
+    const std::string file = store_->name_of(name);
+    fail(ErrorCode::SourceChanged, {file, {}},
+         "{}: what came is not what the hub lists: its SHA-256 is {}, and that of the list {}; run again", file, sum,
+         node.sha256);
+  }
+
   struct Kept {
-    std::shared_ptr<const std::string> head;
+    std::shared_ptr<const std::string> bytes;
     bool is_part = false;
   };
 
@@ -307,7 +360,9 @@ class RemoteCalls final : public SystemCalls {
   int realpath(const char* path, std::string& out) override {
     const auto remote = parse_remote(path);
     if (!remote) return SystemCalls::realpath(path, out);
-    out = remote->text(remote->parts.size());
+    const Place place = find(*remote);
+    // A branch is a link to a commit.
+    out = place.node == nullptr ? remote->text(remote->parts.size()) : place.mount->pinned(place.name);
     return 0;
   }
 

@@ -9,7 +9,7 @@ constexpr std::size_t kMostNames = 1'000'000;
 
 /// Names become paths of an output; one from a server is as good as one from anybody.
 bool is_safe(std::string_view name) {
-  if (name.empty() || name.find('\0') != name.npos || name.find('\\') != name.npos) return false;
+  if (name.empty() || name.find('\0') != name.npos || name.find_first_of("\\\n\r") != name.npos) return false;
   for (;;) {
     const std::string_view part = name.substr(0, name.find('/'));
     if (part.empty() || part == "." || part == "..") return false;

@@ -12,6 +12,8 @@
 
 namespace glu_ckpt {
 
+class PassingHash;
+
 /// A file or directory below the address that the user gave.
 struct RemoteNode {
   bool is_directory = false;
@@ -30,6 +32,14 @@ struct RemoteNode {
   /// The first bytes of the file, while they are kept.
   std::weak_ptr<const std::string> head;
   bool had_head = false;
+  /// Bytes in the middle that were read ahead, where they begin, and the end of the last small read.
+  std::weak_ptr<const std::string> ahead;
+  i64 ahead_at = 0;
+  i64 read_to = -1;
+  /// The whole file, where it is made here of what the server lists.
+  std::shared_ptr<const std::string> made;
+  /// Computes the SHA-256 while bytes pass; null where the file did not pass in order, or is proved.
+  std::shared_ptr<PassingHash> passing;
   /// Held by whoever changes what is above, once the node is in a tree.
   std::mutex mutex;
 };
@@ -64,6 +74,8 @@ class RemoteStore {
   virtual ~RemoteStore() = default;
 
   const std::string& root() const { return root_; }
+  /// The root by a name whose content never changes, where the server has such names.
+  virtual std::string pinned_root() const { return root_; }
   std::string name_of(const std::string& file) const { return file.empty() ? root_ : root_ + "/" + file; }
   /// The names to ask for in a root that must be probed.
   virtual std::span<const std::string_view> known_names() const { return {}; }

@@ -259,6 +259,24 @@ def test_hub(room):
     check("[usage]" in text, text)
 
 
+def test_hub_sums(room):
+    files = moe_files(shards=2, layers=2, experts=8, width=128, hidden=256)
+    server, _ = hub(room, files)
+    room.convert(f"hf://{REPOSITORY}", "good")
+    record = json.loads((room.folder / "good" / "glu_ckpt.json").read_text())
+    check(record["options"]["source"] == f"hf://{REPOSITORY}@{server.commit}", f"{record['options']}")
+    text = room.run("check", f"hf://{REPOSITORY}", "-v")
+    check("2 of 4 files ok" in text, text)
+    # Other bytes of the same length, under the same address.
+    for sha, data in server.store.files.items():
+        if data == files["model-00002-of-00002.safetensors"]:
+            server.store.files[sha] = data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
+    text = room.run("check", f"hf://{REPOSITORY}", status=3)
+    check("model-00002-of-00002.safetensors" in text, text)
+    text = room.run("digest", f"hf://{REPOSITORY}", "-j", "2", status=3)
+    check("[source-changed]" in text and "SHA-256" in text, text)
+
+
 def test_hub_few_requests(room):
     server, _ = hub(room, moe_files(shards=200, layers=10, experts=16))
     for words in (("inspect", f"hf://{REPOSITORY}"), ("plan", f"hf://{REPOSITORY}", "new", "--experts", "grouped")):
