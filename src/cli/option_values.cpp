@@ -195,10 +195,27 @@ ValueKind target() {
   return {[known = plain(words)](Options& options, const std::string& typed) -> std::string {
             // What these programs load is what the hub has.
             constexpr std::string_view kOfTheHub[] = {"transformers", "vllm", "sglang"};
+            // What other programs load, or write, is one of the targets.
+            constexpr std::pair<std::string_view, std::string_view> kOthers[] = {{"nemo", "megatron"},
+                                                                                 {"mcore", "megatron"},
+                                                                                 {"megatron-core", "megatron"},
+                                                                                 {"megatron-lm", "megatron"},
+                                                                                 {"bridge", "megatron"},
+                                                                                 {"huggingface", "hf"},
+                                                                                 {"hub", "hf"},
+                                                                                 {"safetensors", "hf"},
+                                                                                 {"trl", "hf"},
+                                                                                 {"llama.cpp", "hf"},
+                                                                                 {"tensorrt-llm", "hf"},
+                                                                                 {"verl", "hf"}};
             constexpr const char* kTargets = "megatron, torchtitan, hf and hf:<model_type> are";
             if (typed.empty()) return fmt::format("it is empty; {} targets", kTargets);
-            if (!typed.starts_with("hf:") && std::ranges::find(known, typed) == known.end())
-              return fmt::format("'{}' is no target; {}{}", typed, kTargets, suggestion(typed, known));
+            if (!typed.starts_with("hf:") && std::ranges::find(known, typed) == known.end()) {
+              const auto other = std::ranges::find(kOthers, typed, [](const auto& pair) { return pair.first; });
+              return fmt::format("'{}' is no target; {}{}", typed, kTargets,
+                                 other == std::end(kOthers) ? suggestion(typed, known)
+                                                            : fmt::format("; did you mean {}?", other->second));
+            }
             options.convert.target = std::ranges::count(kOfTheHub, typed) > 0 ? "hf" : typed;
             return {};
           },

@@ -60,6 +60,8 @@ constexpr std::pair<std::string_view, std::string_view> kSaidOtherwise[] = {
   std::string way = suggestion(name, known);
   if (command_words(command) == "convert" || command_words(command) == "plan")
     if (otherwise != std::end(kSaidOtherwise)) way = fmt::format("; {}", otherwise->second);
+  if (name == "-v" && std::ranges::find(known, "--version") != known.end())
+    way = "; -V prints the version, and -v belongs behind a command";
   if (way.empty()) way = fmt::format("; `{} --help` lists its options", command.name);
   fail(ErrorCode::Usage, {}, "{} is no option of {}{}", name, command.name, way);
 }

@@ -2,7 +2,7 @@
 
 pages() {
   local page
-  for page in README.md docs/guide.md; do
+  for page in README.md docs/guide.md docs/ci.md; do
     mkdir "$WORK/page"
     if python3 "$HERE/run_page.py" "$HERE/../../$page" "$PROGRAM" "$TESTDATA" "$WORK/page" >"$WORK/.out" 2>&1; then
       pass
@@ -12,4 +12,12 @@ pages() {
     rm -rf "$WORK/page"
   done
   check "README.md has at most 200 lines" [ "$(wc -l <"$HERE/../../README.md")" -le 200 ]
+}
+
+# The workflow of docs/ci.md runs what stands below it.
+ci_workflow() {
+  local line
+  while IFS= read -r line; do
+    check "docs/ci.md runs: $line" grep -qxF "\$ $line" "$HERE/../../docs/ci.md"
+  done < <(sed -n '/^```yaml$/,/^```$/p' "$HERE/../../docs/ci.md" | sed -n 's/^ *\(run: \)\{0,1\}\(glu-ckpt .*\)$/\2/p')
 }
