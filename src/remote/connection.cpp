@@ -30,7 +30,7 @@ constexpr std::size_t kMostProxyAnswer = 16384;
 // OpenSSL's own functions write without MSG_NOSIGNAL, and a server that hangs up would end the program.
 
 int bio_write(BIO* bio, const char* bytes, int count) {
-  const auto socket = static_cast<int>(reinterpret_cast<std::intptr_t>(BIO_get_data(bio)));
+  const int socket = *static_cast<const int*>(BIO_get_data(bio));
   for (;;) {
     const ssize_t sent = ::send(socket, bytes, static_cast<std::size_t>(count), MSG_NOSIGNAL);
     if (sent >= 0 || errno != EINTR) return static_cast<int>(sent);
@@ -38,7 +38,7 @@ int bio_write(BIO* bio, const char* bytes, int count) {
 }
 
 int bio_read(BIO* bio, char* out, int count) {
-  const auto socket = static_cast<int>(reinterpret_cast<std::intptr_t>(BIO_get_data(bio)));
+  const int socket = *static_cast<const int*>(BIO_get_data(bio));
   for (;;) {
     const ssize_t got = ::recv(socket, out, static_cast<std::size_t>(count), 0);
     if (got >= 0 || errno != EINTR) return static_cast<int>(got);
@@ -49,7 +49,8 @@ long bio_control(BIO* /*bio*/, int command, long /*number*/, void* /*pointer*/) 
   return command == BIO_CTRL_FLUSH ? 1 : 0;
 }
 
-BIO* make_bio(int socket) {
+/// The socket's number stays where it is as long as the connection.
+BIO* make_bio(int& socket) {
   static BIO_METHOD* const method = [] {
     BIO_METHOD* const made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "socket");
     BIO_meth_set_write(made, bio_write);
@@ -58,7 +59,7 @@ BIO* make_bio(int socket) {
     return made;
   }();
   BIO* const bio = BIO_new(method);
-  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<std::intptr_t>(socket)));
+  BIO_set_data(bio, &socket);
   BIO_set_init(bio, 1);
   return bio;
 }

@@ -1,9 +1,8 @@
 #include "remote/fetcher.hpp"
 
-#include <time.h>
-
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <random>
 #include <thread>
 

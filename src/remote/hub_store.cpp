@@ -21,7 +21,7 @@ bool is_hexadecimal(std::string_view text, std::size_t digits) {
 /// Finds the token as huggingface_hub does.
 std::string find_token() {
   for (const char* const name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
-    if (const std::string token = environment(name); !token.empty()) return token;
+    if (std::string token = environment(name); !token.empty()) return token;
   std::filesystem::path file = environment("HF_TOKEN_PATH");
   if (file.empty()) {
     std::filesystem::path home = environment("HF_HOME");

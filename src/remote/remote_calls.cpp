@@ -12,6 +12,7 @@
 
 #include "core/fail.hpp"
 #include "core/hash.hpp"
+#include "core/parallel.hpp"
 #include "io/system_calls.hpp"
 #include "remote/fetcher.hpp"
 #include "remote/passing_hash.hpp"
@@ -29,6 +30,7 @@ constexpr std::string_view kIndexEnding = ".index.json";
 constexpr int kFirstDescriptor = 1 << 29;
 /// What is fetched at first: most headers, and most other files whole.
 constexpr i64 kFirstHead = i64{256} << 10, kLongestHead = i64{4} << 20;
+constexpr i64 kHeadsAtOnce = 16;
 constexpr i64 kPage = 4096;
 constexpr i64 kAheadBytes = i64{4} << 20;
 /// Heads that are kept in memory.
@@ -205,9 +207,53 @@ class Mount {
     directory.is_listed = true;
   }
 
-  /// The node's mutex is held.
+  struct Follower {
+    std::string name;
+    RemoteNode* node = nullptr;
+  };
+
+  /// The node's mutex is held. Where shards are opened one after another, those that follow are asked for, too, at the
+  /// same time: a request takes longer to go there and back than its bytes do.
   std::shared_ptr<const std::string> fetch_head(const std::string& name, RemoteNode& node) {
-    return keep_head(node, *fetcher_.head_of(name, node, head_bytes_, false));
+    const std::vector<Follower> next = followers(name);
+    std::shared_ptr<const std::string> own;
+    parallel_for(next.size() + 1, static_cast<int>(next.size()) + 1, [&](std::size_t i, int) {
+      if (i == 0) {
+        own = keep_head(node, *fetcher_.head_of(name, node, head_bytes_, false));
+        return;
+      }
+      const Follower& follower = next[i - 1];
+      const std::unique_lock lock(follower.node->mutex, std::try_to_lock);
+      if (!lock.owns_lock() || follower.node->had_head) return;
+      try {
+        keep_head(*follower.node, *fetcher_.head_of(follower.name, *follower.node, head_bytes_, false));
+      } catch (const Error&) {
+        // Whoever reads that file is told.
+      }
+    });
+    return own;
+  }
+
+  /// Returns the shards behind this one in the list, where the last one that was asked for is right before it.
+  std::vector<Follower> followers(const std::string& name) {
+    constexpr std::string_view kEnding = ".safetensors";
+    const auto most = static_cast<std::size_t>(std::min(kHeadsAtOnce, static_cast<i64>(kKeptBytes) / 2 / head_bytes_));
+    std::vector<Follower> next;
+    if (!name.ends_with(kEnding)) return next;
+    const std::lock_guard lock(mutex_);
+    const std::size_t slash = name.rfind('/');
+    const std::string directory = slash == name.npos ? "" : name.substr(0, slash + 1);
+    std::vector<std::string> shards = tree_.names_in(slash == name.npos ? "" : name.substr(0, slash));
+    std::erase_if(shards, [&](const std::string& shard) { return !shard.ends_with(kEnding); });
+    const auto at = std::ranges::find(shards, name.substr(directory.size()));
+    const bool goes_on = at != shards.begin() && at != shards.end() && directory + *std::prev(at) == last_shard_;
+    last_shard_ = name;
+    if (!goes_on) return next;
+    for (auto shard = std::next(at); shard != shards.end() && next.size() + 1 < most; ++shard) {
+      last_shard_ = directory + *shard;
+      next.push_back({last_shard_, tree_.find(last_shard_)});
+    }
+    return next;
   }
 
   std::shared_ptr<const std::string> keep_head(RemoteNode& node, std::string text) {
@@ -260,6 +306,8 @@ class Mount {
   RemoteTree tree_;
   std::set<std::string> absent_;
   std::atomic<bool> is_used_{false};
+  /// The last of the shards whose heads were asked for.
+  std::string last_shard_;
   std::atomic<i64> head_bytes_{kFirstHead};
   std::mutex kept_mutex_;
   std::deque<Kept> kept_;

@@ -2,10 +2,10 @@
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 
 #include "core/fail.hpp"
 #include "core/parse_number.hpp"

@@ -124,6 +124,16 @@ def test_http_few_requests(room):
         check(len(asked) <= 203, f"{words[0]}: {len(asked)} requests for 200 shards: {sorted(asked)[:8]}")
 
 
+def test_http_far_away(room):
+    files = moe_files(shards=200, layers=10, experts=16)
+    server = room.start(Plain({f"dir/{name}": data for name, data in files.items()}))
+    server.plant("safetensors$", "far", -1)
+    begun = time.monotonic()
+    room.run("inspect", f"{server.url}/dir")
+    # One after another they would take 10 s.
+    check(time.monotonic() - begun < 5, f"{time.monotonic() - begun:.1f} s for 200 headers, of 50 ms each")
+
+
 def test_http_faults(room):
     server, local = plain(room)
     room.convert(local, "expected")

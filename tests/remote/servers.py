@@ -108,6 +108,8 @@ def send_file(handler, data, fault, headers=()):
         return None
     elif fault == "slow":
         time.sleep(0.01)
+    elif fault == "far":
+        time.sleep(0.05)
     elif fault == "hang-up":
         handler.connection.shutdown(socket.SHUT_RDWR)
         handler.close_connection = True
