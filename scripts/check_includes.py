@@ -31,7 +31,7 @@ MAY_INCLUDE = {
     "kernels": {"core", "plan", "kernels"},
     "ops": {"core", "kernels", "ops"},
     "exec": {"core", "layout", "plan", "io", "kernels", "ranks", "exec"},
-    "model": {"core", "families", "layout", "arch", "io", "format", "quant", "exec", "model"},
+    "model": {"core", "families", "layout", "arch", "plan", "io", "format", "quant", "exec", "model"},
     "forward": {"core", "families", "layout", "plan", "io", "format", "kernels", "exec", "model", "forward"},
     "verify": {"core", "layout", "arch", "plan", "io", "kernels", "ranks", "exec", "model", "forward", "verify"},
     "convert": {"core", "families", "layout", "plan", "io", "format", "quant", "ranks", "exec", "model", "forward", "verify", "convert", "arch"},

@@ -135,6 +135,9 @@ struct CheckpointInfo {
   std::vector<std::size_t> decoded_weights;
   /// How many tensors are presented re-encoded: weights in other codes or scales than on disk.
   i64 recast_tensors = 0;
+  /// The layout in which the files have the model, where it is presented in another one: `naming`, `experts`, `glu` and
+  /// `shared_glu` as a record has them.
+  Record laid_out_from;
   /// Makes a config.json of the model that is presented from one of the model that is stored; null: they are alike.
   std::function<std::string(std::string_view text)> config_edit = nullptr;
 

@@ -14,6 +14,7 @@
 #include "io/file.hpp"
 #include "io/file_names.hpp"
 #include "layout/layout_table.hpp"
+#include "model/former_model.hpp"
 #include "model/known_orders.hpp"
 #include "model/open_checkpoint.hpp"
 #include "model/source_hints.hpp"
@@ -37,16 +38,6 @@ std::string joined(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : " ") + name;
   return text;
-}
-
-std::set<std::string> split(const std::string& text) {
-  std::set<std::string> names;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(' ', begin), text.size());
-    if (end > begin) names.insert(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return names;
 }
 
 const std::string* entry_of(const Record& record, const std::string& key) {
@@ -77,6 +68,7 @@ class TargetResolver {
 
   Target run() {
     target_.to = options_.to;
+    keep_stored_layout();
     read_former();
     std::optional<Format> native;
     if (options_.target) native = choose();
@@ -87,6 +79,22 @@ class TargetResolver {
   }
 
  private:
+  /// What is not asked for is as in the files, also where codes were made of another layout.
+  void keep_stored_layout() {
+    const Record& stored = source_.info().laid_out_from;
+    if (stored.empty() || options_.target) return;
+    if (!options_.to.naming && find_naming(stored.at("naming")) != recognition_.naming)
+      fail(ErrorCode::NoSpelling, {},
+           "--encode: '{}' has no names for codes and scales; --to hf writes those that servers read",
+           stored.at("naming"));
+    TargetAnswers& to = target_.to;
+    if (const std::string& experts = stored.at("experts"); !to.experts && experts != "mixed" && experts != "none")
+      to.experts = parse_experts(experts);
+    if (!to.glu && stored.at("glu") != "none") to.glu = parse_glu(stored.at("glu"));
+    if (const std::string* glu = entry_of(stored, "shared_glu"); glu != nullptr && !to.shared_glu)
+      to.shared_glu = parse_glu(*glu);
+  }
+
   bool is_from_hf() const {
     return architecture_ != nullptr && recognition_.dense_naming == &architecture_->family->naming;
   }
@@ -241,21 +249,11 @@ class TargetResolver {
   // ---- the way back -----------------------------------------------------------------------------
 
   void read_former() {
-    const Record& record = source_.record();
-    if (architecture_ != nullptr) target_.former.root = architecture_->family->root;
-    if (architecture_ != nullptr && !hints_.text_model_type.empty())
-      for (const Wrapper& wrapper : architecture_->family->wrappers)
-        if (wrapper.model_type == hints_.model_type) target_.former.root = wrapper.root;
-    if (const std::string* root = entry_of(record, "hf_root")) target_.former.root = *root;
-    // Respelled as the hub has it, a model stays inside of a multimodal one.
-    if (is_from_hf() && !recognition_.dense_root.empty()) target_.former.root = recognition_.dense_root;
+    target_.former = former_model(source_.record(), hints_, recognition_);
     // A naming that is asked for by its own name spells its keys in its own way.
     if (options_.target) target_.former.expert_root = expert_root();
-    if (const std::string* root = entry_of(record, "hf_root"); root != nullptr && !target_.former.expert_root)
+    if (const std::string* root = entry_of(source_.record(), "hf_root"); root != nullptr && !target_.former.expert_root)
       target_.former.expert_root = *root;
-    if (const std::string* copies = entry_of(record, "hf_copies")) target_.former.copies = split(*copies);
-    if (const std::string* dtype = entry_of(record, "hf_computed_dtype"))
-      target_.former.computed_dtype = dtype_from_name(*dtype);
   }
 
   /// The text in front of layers of a hub's experts, behind what is no part of their naming: "model.language_model.".

@@ -142,6 +142,9 @@ struct Family {
   bool intermediate_is_experts = false;
   /// Its checkpoints have one tensor for all experts of a layer.
   bool packed_experts = false;
+  /// Its own files have the experts as MXFP4 with an axis for blocks (`gate_up_proj_blocks`), and nothing else as
+  /// codes.
+  bool mxfp4_blocks = false;
   /// All its linear layers, experts included, have biases.
   bool biases_everywhere = false;
   std::span<const DeclaredBias> declared_biases{};

@@ -50,6 +50,7 @@ constexpr auto kGptOssFamilies = std::to_array<Family>({
      .window = Window::EveryOther,
      .intermediate_is_experts = true,
      .packed_experts = true,
+     .mxfp4_blocks = true,
      .biases_everywhere = true,
      .megatron_versions = "0.19 or later (its arguments; 0.16.1 by a configuration in Python)",
      .defaults = R"({"num_experts_per_tok": 4, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072,

@@ -10,6 +10,7 @@
 #include "core/fail.hpp"
 #include "families/architecture.hpp"
 #include "layout/bare_codes.hpp"
+#include "model/laid_out_source.hpp"
 #include "model/source_hints.hpp"
 #include "model/stored_codes.hpp"
 #include "quant/encoded_source.hpp"
@@ -62,28 +63,43 @@ class WeightChooser {
 
   std::vector<EncodedWeight> choose() {
     for (const ExpertBlock& block : model_.blocks) add_experts(block);
-    add_others();
+    if (encoder_.row.codes != TensorKind::Blocks) add_others();
     std::vector<EncodedWeight> weights;
     for (auto& [tensor, weight] : found_) {
       const TensorRef& stored = tensors_[tensor];
-      check_encodable(encoder_, stored);
+      check_encodable(encoder_, stored, weight.turned);
       if (encodes_shape(encoder_, stored)) weights.push_back(std::move(weight));
     }
     if (weights.empty())
-      fail(ErrorCode::NotSupported, {}, "--encode {}: the model has no weight that becomes codes", encoder_.row->word);
+      fail(ErrorCode::NotSupported, {}, "--encode {}: the model has no weight that becomes codes", encoder_.row.word);
     return weights;
   }
 
  private:
   /// ModelOpt leaves multi-token prediction as it is.
-  bool leaves(std::string_view stack) const { return encoder_.row->method == "modelopt" && stack.starts_with("mtp"); }
+  bool leaves(std::string_view stack) const { return encoder_.row.method == "modelopt" && stack.starts_with("mtp"); }
+
+  /// Returns whether codes have other axes than the weight. Blocks of as many rows as columns are turned with their
+  /// weight; other cells lie along the inputs.
+  bool turns(const ExpertBlock& block, const Matrix& matrix) const {
+    if (block.axes == Axes::OutIn || encoder_.row.cell_rows == encoder_.row.cell_cols) return false;
+    if (encoder_.row.codes != TensorKind::Weight) return true;
+    const std::string& name = tensors_[matrix.tensor].name;
+    fail(ErrorCode::NotSupported, {{}, name},
+         "'{}': its naming stores experts as [in, out], where the cells of {} would not lie along a row, and no reader "
+         "has that; formats with 128 x 128 blocks, and of packed codes, are for it",
+         name, encoder_.row.word);
+  }
 
   void add_experts(const ExpertBlock& block) {
     if (block.is_optimizer_state() || leaves(block.stack)) return;
     std::map<i64, std::vector<std::size_t>> gate_and_up;
     for (const Matrix& matrix : block.matrices) {
       if (matrix.kind != TensorKind::Weight) continue;
-      found_[matrix.tensor] = {matrix.tensor, block.set == ExpertSet::Shared ? "shared experts" : "routed experts", {}};
+      found_[matrix.tensor] = {matrix.tensor,
+                               block.set == ExpertSet::Shared ? "shared experts" : "routed experts",
+                               {},
+                               turns(block, matrix)};
       if (matrix.role != Role::Down) gate_and_up[matrix.expert].push_back(matrix.tensor);
     }
     for (const auto& [expert, pair] : gate_and_up) share(pair);
@@ -98,7 +114,7 @@ class WeightChooser {
       const std::size_t tensor = matrix.matrix.tensor;
       // What is stored together with a matrix that stays a number stays one, too.
       if (matrix.matrix.kind != TensorKind::Weight || left.contains(tensor) || leaves(matrix.stack)) continue;
-      found_[tensor] = {tensor, std::string(part_of(matrix.role)), {}};
+      found_[tensor] = {tensor, std::string(part_of(matrix.role)), {}, false};
       if (is_role_of_gate(matrix.role)) gate_and_up[{matrix.stack, matrix.layer}].push_back(tensor);
     }
     for (const auto& [layer, pair] : gate_and_up) share(pair);
@@ -122,7 +138,7 @@ bool is_encoded(const Source& source, const ModelHints& hints, const Recognition
   if (std::ranges::none_of(source.inventory().tensors, has_codes)) return false;
   const Quantization found = find_sound(source, hints, &model);
   if (found.tensors.empty()) return false;
-  const EncoderRow& row = *encoder.row;
+  const EncoderRow& row = encoder.row;
   for (const QuantizedTensor& weight : found.tensors) {
     const i64 cols = row.cell_cols == 0 ? weight.cols : row.cell_cols;
     if (weight.codes == encoder.codes && weight.cell_rows <= row.cell_rows && weight.cell_cols == cols) continue;
@@ -135,36 +151,29 @@ bool is_encoded(const Source& source, const ModelHints& hints, const Recognition
   return true;
 }
 
-/// Cells of codes are cells of rows and columns as servers' files have them.
-void require_hub_form(const Source& source, const Recognition& model) {
-  const auto is_apart = [](const ExpertBlock& block) {
-    const bool split = block.glu.kind == Glu::Kind::Split || block.glu.kind == Glu::Kind::None;
-    return split && block.experts == Experts::Indexed && block.axes == Axes::OutIn;
-  };
-  const bool is_hub = model.dense_naming == &model.architecture->family->naming && !model.in_memory;
-  const auto fused = std::ranges::find_if_not(model.blocks, is_apart);
-  if (is_hub && fused == model.blocks.end()) return;
-  const std::string name =
-      fused == model.blocks.end() ? "" : source.inventory().tensors[fused->matrices[0].tensor].name;
-  fail(ErrorCode::NotSupported, {source.path().string(), name},
-       "{}: --encode takes models as Hugging Face's files have them, each expert's gate, up and down a tensor [out, "
-       "in]; "
-       "convert to that first (--to hf --experts indexed --glu split{}), then encode it",
-       source.path().string(), model.layout.shared_glu ? " --shared-glu split" : "");
+/// A family may have a form of its own.
+void take_own_form(Encoder& encoder, const Recognition& model) {
+  if (encoder.codes != Codes::E2m1 || has_second_scale(encoder.row) || !model.architecture->family->mxfp4_blocks)
+    return;
+  encoder.row.codes = TensorKind::Blocks;
+  encoder.row.scales = TensorKind::Scales;
+  encoder.row.method = encoder.row.word;
 }
 
 }  // namespace
 
 void encode_weights(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
-  const Encoder encoder = find_encoder(answers.encode, answers.encode_as);
+  Encoder encoder = find_encoder(answers.encode, answers.encode_as);
   const ModelHints hints = hints_of(*source, answers);
-  const Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);
+  Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);
   if (is_encoded(*source, hints, model, encoder)) return;
   if (model.architecture == nullptr)
     fail(ErrorCode::NoMap, {source->path().string(), {}},
          "{}: --encode {} would have to know which matrices its servers leave as they are, and {}",
-         source->path().string(), encoder.row->word, model.no_architecture);
-  require_hub_form(*source, model);
+         source->path().string(), encoder.row.word, model.no_architecture);
+  take_own_form(encoder, model);
+  lay_out_apart(source, hints, model);
+  model = recognize_model(source->inventory(), hints_of(*source, answers), source->record(), answers);
   std::vector<EncodedWeight> weights = WeightChooser(*source, model, encoder).choose();
   encode_source(source, encoder, std::move(weights), answers.decode_plainly ? EncodePath::Plain : EncodePath::Fast);
 }

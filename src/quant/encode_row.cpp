@@ -70,7 +70,7 @@ Encoder find_encoder(std::string_view word, std::string_view program) {
   for (const QuantFormat* format : quant_formats())
     for (const EncoderRow& row : format->encoders) {
       if (row.word != word) continue;
-      if (program.empty() || row.program == program) return {format, &row, format->forms.begin()->codes};
+      if (program.empty() || row.program == program) return {format, row, format->forms.begin()->codes};
       programs.push_back(row.program);
     }
   if (programs.empty()) fail(ErrorCode::Usage, {}, "--encode {}: there is no such format", word);
@@ -90,7 +90,7 @@ float second_scale(const EncoderRow& row, float greatest, Dtype dtype) {
 }
 
 CellScale cell_scale(const Encoder& encoder, float greatest, Dtype dtype, float second) {
-  const EncoderRow& row = *encoder.row;
+  const EncoderRow& row = encoder.row;
   const auto of_power = [&](u32 byte) { return CellScale{byte, inverse_power(byte, row.least)}; };
   const float most = encoder.codes == Codes::E2m1 ? 6 : kMaxE4m3;
   const u32 bits = std::bit_cast<u32>(greatest);
@@ -350,7 +350,7 @@ float greatest_magnitude(const std::byte* weights, i64 count, Dtype dtype, SimdL
 
 void encode_row(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype, float factor, std::byte* out,
                 SimdLevel level) {
-  const EncoderRow& row = *encoder.row;
+  const EncoderRow& row = encoder.row;
   const EncodeCall call{weights, count, factor, row.rounds_quotient, fp4_steps(row), out};
   const bool bf16 = dtype == Dtype::BF16;
   if (level == SimdLevel::Avx512) return encode_avx512(call, encoder.codes, bf16, row.divides);
@@ -360,7 +360,7 @@ void encode_row(const Encoder& encoder, const std::byte* weights, i64 count, Dty
 
 void encode_row_by_search(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype, float factor,
                           std::byte* out) {
-  const EncoderRow& row = *encoder.row;
+  const EncoderRow& row = encoder.row;
   const i64 size = dtype_bits(dtype) / 8;
   u32 first = 0;
   for (i64 i = 0; i < count; ++i) {

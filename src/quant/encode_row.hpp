@@ -16,7 +16,7 @@ namespace glu_ckpt {
 /// An encoder, and the format that it is one of.
 struct Encoder {
   const QuantFormat* format = nullptr;
-  const EncoderRow* row = nullptr;
+  EncoderRow row;
   Codes codes = Codes::E4m3;
 };
 

@@ -26,7 +26,7 @@ std::vector<std::string> joined(std::vector<std::string> some, const std::vector
 
 /// The weights of compressed-tensors' group_0; inputs are quantized as llm-compressor's presets have it.
 std::string weights_text(const Encoder& encoder, bool for_inputs) {
-  const EncoderRow& row = *encoder.row;
+  const EncoderRow& row = encoder.row;
   const QuantFormat& format = *encoder.format;
   const bool is_block = row.cell_rows > 1, is_channel = row.cell_cols == 0;
   const bool is_nvfp4 = has_second_scale(row);
@@ -51,7 +51,7 @@ std::string weights_text(const Encoder& encoder, bool for_inputs) {
 }
 
 std::string compressed_tensors_object(const Encoder& encoder, const std::vector<std::string>& left) {
-  const EncoderRow& row = *encoder.row;
+  const EncoderRow& row = encoder.row;
   // Weights alone are codes where nothing multiplies inputs of few bits with them; NVFP4's inputs would need scales
   // that only data gives.
   const bool has_inputs = encoder.codes == Codes::E4m3;
@@ -70,13 +70,19 @@ std::string compressed_tensors_object(const Encoder& encoder, const std::vector<
 
 std::string quantization_object(const Encoder& encoder, const std::vector<std::string>& left,
                                 const std::vector<std::string>& others) {
-  const EncoderRow& row = *encoder.row;
+  const EncoderRow& row = encoder.row;
   if (row.method == "compressed-tensors") return compressed_tensors_object(encoder, left);
   if (row.method == "modelopt")
     return fmt::format(
         "{{\"quant_method\": \"modelopt\", \"quant_algo\": \"{}\", \"kv_cache_scheme\": null, \"group_size\": {}, "
         "\"ignore\": {}, \"producer\": {{\"name\": \"modelopt\"}}}}",
         row.config_format, row.cell_cols, list_text(left));
+  // As the files of the family that has this form have it.
+  if (row.codes == TensorKind::Blocks)
+    return fmt::format(
+        "{{\"quant_method\": \"{}\", \"modules_to_not_convert\": [\"model.layers.*.self_attn\", "
+        "\"model.layers.*.mlp.router\", \"model.embed_tokens\", \"lm_head\"]}}",
+        row.method);
   const bool in_powers = row.rule == ScaleRule::DeepGemmPower || row.rule == ScaleRule::TransformersPower;
   return fmt::format(
       "{{\"quant_method\": \"{}\", \"fmt\": \"e4m3\", {}\"activation_scheme\": \"dynamic\", \"weight_block_size\": "

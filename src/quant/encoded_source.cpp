@@ -47,15 +47,17 @@ i64 size_of(Dtype dtype) { return dtype_bits(dtype) / 8; }
 /// A weight, its cells, and the tensors that it becomes.
 class Cells {
  public:
-  Cells(const Encoder& encoder, const TensorRef& weight)
+  Cells(const Encoder& encoder, const TensorRef& weight, bool turned)
       : encoder_(encoder),
-        row_(*encoder.row),
+        row_(encoder.row),
         weight_(weight),
-        cell_cols_(row_.cell_cols == 0 ? weight.shape[1] : row_.cell_cols) {}
+        turned_(turned),
+        cell_cols_(row_.cell_cols == 0 ? cols() : row_.cell_cols) {}
 
   const TensorRef& weight() const { return weight_; }
-  i64 rows() const { return weight_.shape[0]; }
-  i64 cols() const { return weight_.shape[1]; }
+  bool turned() const { return turned_; }
+  i64 rows() const { return weight_.shape[turned_ ? 1 : 0]; }
+  i64 cols() const { return weight_.shape[turned_ ? 0 : 1]; }
   i64 cell_rows() const { return row_.cell_rows; }
   i64 cell_cols() const { return cell_cols_; }
   i64 grid_rows() const { return (rows() + cell_rows() - 1) / cell_rows(); }
@@ -71,6 +73,7 @@ class Cells {
                  : encoder_.codes == Codes::E2m1 ? Dtype::U8
                                                  : Dtype::I32;
     made.shape = {rows(), code_row_bytes() / size_of(made.dtype)};
+    if (row_.codes == TensorKind::Blocks) made.shape = {rows(), grid_cols(), code_row_bytes() / grid_cols()};
     made.bytes = rows() * code_row_bytes();
     return made;
   }
@@ -109,6 +112,7 @@ class Cells {
   const Encoder& encoder_;
   const EncoderRow& row_;
   const TensorRef& weight_;
+  bool turned_;
   i64 cell_cols_;
 };
 
@@ -133,11 +137,11 @@ struct Errors {
 /// Encodes rows of cells of one weight. One call uses it.
 class CellEncoder {
  public:
-  CellEncoder(const Source& source, const Encoder& encoder, std::size_t tensor, EncodePath path, float second)
+  CellEncoder(const Source& source, const Encoder& encoder, const EncodedWeight& weight, EncodePath path, float second)
       : source_(source),
         encoder_(encoder),
-        tensor_(tensor),
-        cells_(encoder, source.inventory().tensors[tensor]),
+        tensor_(weight.tensor),
+        cells_(encoder, source.inventory().tensors[weight.tensor], weight.turned),
         path_(path),
         second_(second) {}
 
@@ -146,13 +150,18 @@ class CellEncoder {
     first_row_ = begin * cells_.cell_rows();
     rows_ = std::min(end * cells_.cell_rows(), cells_.rows()) - first_row_;
     stored_.resize(static_cast<std::size_t>(rows_ * cells_.stored_row_bytes()));
-    source_.read(tensor_, first_row_ * cells_.stored_row_bytes(), stored_);
+    if (cells_.turned())
+      read_turned();
+    else
+      source_.read(tensor_, first_row_ * cells_.stored_row_bytes(), stored_);
     scales_.clear();
     greatest_.clear();
     for (i64 grid_row = begin; grid_row < end; ++grid_row) add_scales(grid_row);
   }
 
+  /// A turned matrix is read whole for each batch, so it is one.
   i64 batch() const {
+    if (cells_.turned()) return cells_.grid_rows();
     return std::max<i64>(kEncodeBatchBytes / std::max<i64>(cells_.cell_rows() * cells_.stored_row_bytes(), 1), 1);
   }
 
@@ -189,7 +198,7 @@ class CellEncoder {
       const std::size_t first = static_cast<std::size_t>(row / cells_.cell_rows() * cells_.grid_cols());
       for (i64 col = 0; col < cells_.cols(); ++col) {
         const float factor = scales_[first + static_cast<std::size_t>(col / cells_.cell_cols())].factor;
-        scales[static_cast<std::size_t>(col)] = encoder_.row->divides ? factor : factor == 0 ? 0 : 1 / factor;
+        scales[static_cast<std::size_t>(col)] = encoder_.row.divides ? factor : factor == 0 ? 0 : 1 / factor;
       }
       decode_row({encoder_.codes, codes.data(), cells_.cols(), scales.data()}, Dtype::F32,
                  reinterpret_cast<std::byte*>(decoded.data()));
@@ -215,6 +224,17 @@ class CellEncoder {
 
   Dtype dtype() const { return cells_.weight().dtype; }
 
+  /// Rows are columns of what is stored.
+  void read_turned() {
+    const i64 size = size_of(dtype());
+    std::vector<std::byte> matrix(static_cast<std::size_t>(cells_.weight().bytes));
+    source_.read(tensor_, 0, matrix);
+    for (i64 col = 0; col < cells_.cols(); ++col)
+      for (i64 row = 0; row < rows_; ++row)
+        std::memcpy(stored_.data() + (row * cells_.cols() + col) * size,
+                    matrix.data() + (col * cells_.rows() + first_row_ + row) * size, static_cast<std::size_t>(size));
+  }
+
   void add_scales(i64 grid_row) {
     const i64 begin = grid_row * cells_.cell_rows() - first_row_;
     const i64 end = std::min(begin + cells_.cell_rows(), rows_);
@@ -227,12 +247,12 @@ class CellEncoder {
                                          count, dtype()));
       if (!std::isfinite(greatest)) fail_special(begin, end, first, count);
       const CellScale scale = cell_scale(encoder_, greatest, dtype(), second_);
-      if (!std::isfinite(scale.factor) || (encoder_.row->divides && scale.factor == 0))
+      if (!std::isfinite(scale.factor) || (encoder_.row.divides && scale.factor == 0))
         fail(ErrorCode::NotExact, {{}, cells_.weight().name},
              "'{}': the scale of [{}, {}], whose greatest weight is {}, would be {} as {} makes it, and its codes NaN; "
              "--encode-as names another program",
-             cells_.weight().name, grid_row, cell, greatest, encoder_.row->divides ? scale.factor : 1 / scale.factor,
-             encoder_.row->program);
+             cells_.weight().name, grid_row, cell, greatest, encoder_.row.divides ? scale.factor : 1 / scale.factor,
+             encoder_.row.program);
       scales_.push_back(scale);
       greatest_.push_back(greatest);
     }
@@ -297,6 +317,8 @@ class EncodedSource final : public Source {
  private:
   const TensorRef& stored(std::size_t weight) const { return source_->inventory().tensors[weights_[weight].tensor]; }
 
+  Cells cells_of(std::size_t weight) const { return {encoder_, stored(weight), weights_[weight].turned}; }
+
   void replace_tensors() {
     const std::vector<TensorRef>& tensors = source_->inventory().tensors;
     std::size_t next = 0;
@@ -310,10 +332,10 @@ class EncodedSource final : public Source {
         note_left(tensors[i]);
         continue;
       }
-      const Cells cells(encoder_, tensors[i]);
+      const Cells cells(encoder_, tensors[i], weights_[next].turned);
       add(cells.codes(), Made::Codes, i);
       add(cells.scales(), Made::Scales, i);
-      if (has_second_scale(*encoder_.row)) add(cells.second(), Made::Second, i);
+      if (has_second_scale(encoder_.row)) add(cells.second(), Made::Second, i);
       if (encoder_.codes == Codes::Int4) add(cells.shape(), Made::Shape, i);
       ++info_.recast_tensors;
       ++next;
@@ -347,8 +369,8 @@ class EncodedSource final : public Source {
   void describe() {
     info_.record.erase("digest");
     info_.record.erase("source_digest");
-    info_.record["encoded_as"] = encoder_.row->word;
-    info_.record["encoder"] = encoder_.row->program;
+    info_.record["encoded_as"] = encoder_.row.word;
+    info_.record["encoder"] = encoder_.row.program;
     // The side that proves the other one has no record of its own.
     if (path_ == EncodePath::Fast) info_.record["encode_error"] = measure();
   }
@@ -363,8 +385,8 @@ class EncodedSource final : public Source {
     Errors all;
     double due = 1;
     for (std::size_t i = 0; i < weights_.size(); ++i) {
-      CellEncoder encoder(*source_, encoder_, weights_[i].tensor, EncodePath::Fast, second_of(i));
-      const Cells cells(encoder_, stored(i));
+      CellEncoder encoder(*source_, encoder_, weights_[i], EncodePath::Fast, second_of(i));
+      const Cells cells = cells_of(i);
       const i64 step = share < 1 ? 1 : encoder.batch();
       for (i64 begin = 0; begin < cells.grid_rows(); begin += step) {
         if (share < 1 && (due += share) < 1) continue;
@@ -390,13 +412,14 @@ class EncodedSource final : public Source {
   }
 
   float second_of(std::size_t weight) const {
-    if (!has_second_scale(*encoder_.row)) return 1;
+    if (!has_second_scale(encoder_.row)) return 1;
     const std::lock_guard lock(mutex_);
     std::optional<float>& known = seconds_[weight];
-    if (!known) {
+    // What is in memory may be other weights at the next call.
+    if (!known || info_.files.empty()) {
       float greatest = greatest_of(weights_[weight].tensor);
       for (const std::size_t other : weights_[weight].shares_with) greatest = std::max(greatest, greatest_of(other));
-      known = second_scale(*encoder_.row, greatest, stored(weight).dtype);
+      known = second_scale(encoder_.row, greatest, stored(weight).dtype);
       if (!std::isfinite(*known) || *known == 0)
         fail(ErrorCode::NotExact, {{}, stored(weight).name},
              "'{}': its greatest weight is {}, so that its second scale would be {} and its codes NaN",
@@ -425,12 +448,12 @@ class EncodedSource final : public Source {
       return;
     }
     if (entry.made == Made::Shape) {
-      const i64 shape[] = {stored(entry.weight).shape[0], stored(entry.weight).shape[1]};
+      const i64 shape[] = {cells_of(entry.weight).rows(), cells_of(entry.weight).cols()};
       std::memcpy(out.data(), std::as_bytes(std::span(shape)).data() + offset, out.size());
       return;
     }
-    const Cells cells(encoder_, stored(entry.weight));
-    CellEncoder encoder(*source_, encoder_, entry.stored, path_, second_of(entry.weight));
+    const Cells cells = cells_of(entry.weight);
+    CellEncoder encoder(*source_, encoder_, weights_[entry.weight], path_, second_of(entry.weight));
     // Rows of codes, or of scales, of which some are made for one row of cells.
     const bool is_codes = entry.made == Made::Codes;
     const i64 row_bytes = is_codes ? cells.code_row_bytes() : cells.scale_row_bytes();
@@ -473,27 +496,28 @@ class EncodedSource final : public Source {
 
 }  // namespace
 
-bool encodes_shape(const Encoder& encoder, const TensorRef& weight) {
-  const EncoderRow& row = *encoder.row;
-  return !row.skips_uneven || (weight.shape[0] % row.cell_rows == 0 && weight.shape[1] % row.cell_cols == 0);
+bool encodes_shape(const Encoder& encoder, const TensorRef& stored) {
+  const EncoderRow& row = encoder.row;
+  return !row.skips_uneven || (stored.shape[0] % row.cell_rows == 0 && stored.shape[1] % row.cell_cols == 0);
 }
 
-void check_encodable(const Encoder& encoder, const TensorRef& weight) {
-  const EncoderRow& row = *encoder.row;
-  if (weight.dtype != Dtype::BF16 && weight.dtype != Dtype::F32)
-    fail(ErrorCode::NotSupported, {{}, weight.name}, "'{}' is {}: the bits of {} are known for BF16 and F32 alone",
-         weight.name, dtype_name(weight.dtype), row.program);
+void check_encodable(const Encoder& encoder, const TensorRef& stored, bool turned) {
+  const EncoderRow& row = encoder.row;
+  if (stored.dtype != Dtype::BF16 && stored.dtype != Dtype::F32)
+    fail(ErrorCode::NotSupported, {{}, stored.name}, "'{}' is {}: the bits of {} are known for BF16 and F32 alone",
+         stored.name, dtype_name(stored.dtype), row.program);
   // compressed-tensors' formula is of the sixteen bits of BF16.
-  if (weight.dtype != Dtype::BF16 && row.rule == ScaleRule::PowerRounded)
-    fail(ErrorCode::NotSupported, {{}, weight.name}, "'{}' is {}: the bits of {} are known for BF16 alone", weight.name,
-         dtype_name(weight.dtype), row.program);
-  if (weight.shape.size() != 2)
-    fail(ErrorCode::NotSupported, {{}, weight.name}, "'{}': weights of shape {} are not encoded, only [out, in]",
-         weight.name, shape_text(weight.shape));
-  if (row.cell_rows == 1 && row.cell_cols > 0 && weight.shape[1] % row.cell_cols != 0)
-    fail(ErrorCode::NotExact, {{}, weight.name},
-         "'{}': rows of {} weights are no multiple of {}, the cell of {}; another format has other cells", weight.name,
-         weight.shape[1], row.cell_cols, row.word);
+  if (stored.dtype != Dtype::BF16 && row.rule == ScaleRule::PowerRounded)
+    fail(ErrorCode::NotSupported, {{}, stored.name}, "'{}' is {}: the bits of {} are known for BF16 alone", stored.name,
+         dtype_name(stored.dtype), row.program);
+  if (stored.shape.size() != 2)
+    fail(ErrorCode::NotSupported, {{}, stored.name}, "'{}': weights of shape {} are not encoded, only [out, in]",
+         stored.name, shape_text(stored.shape));
+  const i64 cols = stored.shape[turned ? 0 : 1];
+  if (row.cell_rows == 1 && row.cell_cols > 0 && cols % row.cell_cols != 0)
+    fail(ErrorCode::NotExact, {{}, stored.name},
+         "'{}': rows of {} weights are no multiple of {}, the cell of {}; another format has other cells", stored.name,
+         cols, row.cell_cols, row.word);
 }
 
 void encode_source(std::unique_ptr<Source>& source, const Encoder& encoder, std::vector<EncodedWeight> weights,

@@ -10,13 +10,14 @@
 
 namespace glu_ckpt {
 
-/// A tensor [out, in] that becomes codes and scales.
+/// A tensor [out, in], or [in, out] where it is `turned`, that becomes codes and scales.
 struct EncodedWeight {
   std::size_t tensor = 0;
   /// Its use in the model, for the report of errors: "routed experts", "attention".
   std::string role;
   /// The tensors of other weights that have one second scale with it: gate's for up.
   std::vector<std::size_t> shares_with;
+  bool turned = false;
 };
 
 enum class EncodePath {
@@ -27,11 +28,11 @@ enum class EncodePath {
 };
 
 /// Returns whether the encoder makes codes of a weight of this shape; some programs leave uneven ones as they are.
-bool encodes_shape(const Encoder& encoder, const TensorRef& weight);
+bool encodes_shape(const Encoder& encoder, const TensorRef& stored);
 
 /// Throws NotExact for a weight whose rows are no multiple of the cells; NotSupported for dtypes and shapes of which no
 /// bits are known.
-void check_encodable(const Encoder& encoder, const TensorRef& weight);
+void check_encodable(const Encoder& encoder, const TensorRef& stored, bool turned = false);
 
 /// Replaces a source by one whose `weights`, sorted by their tensors, are codes and scales; where it throws, the source
 /// stays. Bytes are encoded when they are read, and nothing is kept but second scales. Its quantization_config is as

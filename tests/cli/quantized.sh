@@ -234,8 +234,29 @@ quantized_encodes() {
   says "what to do" "--decode bf16 beside it"
   status "rows that are no multiple of a cell" 4 convert "$in" "$out" --encode mxfp4
   says "which" "o_proj.weight': rows of 80 weights are no multiple of 32"
-  status "packed experts" 3 convert "$TESTDATA/whole/gpt_oss/hf" "$out" --encode fp8:128x128
-  says "what to do first" "--to hf --experts indexed --glu split"
+  local megatron=$WORK/encoded.megatron oss=$TESTDATA/hf/gpt_oss family glu=(--glu interleaved:8)
+  for family in qwen3_moe deepseek_v3 qwen3_next; do
+    in=$TESTDATA/whole/$family/hf
+    status "$family: for Megatron" 0 convert "$in" "$megatron" --to megatron "${glu[@]}" -q
+    status "$family: codes of Megatron's" 0 convert "$megatron" "$out" --to hf --encode fp8:128x128 -q
+    status "$family: codes of Hugging Face's" 0 convert "$in" "$out.hf" --encode fp8:128x128 -q
+    check "$family: every byte is the same" [ "$(tensors "$out")" == "$(tensors "$out.hf")" ]
+    check "$family: the configuration, too" cmp -s "$out/config.json" "$out.hf/config.json"
+    status "$family: encoded again" 0 verify "$megatron" "$out" --encode fp8:128x128
+    rm -rf "$out" "$out.hf"
+    status "$family: Megatron's names have no codes" 4 convert "$megatron" "$out" --encode fp8:128x128
+    says "$family: what to do" "--to hf writes those that servers read"
+    rm -rf "$megatron"
+    glu=()
+  done
+  in=$TESTDATA/whole/qwen3_moe/hf
+  status "gpt-oss's form" 0 convert "$oss" "$out" --encode mxfp4 -q
+  written model.layers.0.mlp.experts.down_proj_blocks U8 "[4, 64, 2, 16]"
+  check "gpt-oss's form: attention stays" grep -q '"model.layers.\*.self_attn"' "$out/config.json"
+  status "gpt-oss's form: encoded again" 0 verify "$oss" "$out" --encode mxfp4
+  rm -rf "$out"
+  status "cells along no row" 3 convert "$oss" "$out" --encode fp8:channel
+  says "which" "its naming stores experts as [in, out]"
   status "a program that has no such encoder" 2 convert "$in" "$out" --encode nvfp4 --encode-as slime
   says "which do" "there are modelopt, compressed-tensors"
   status "no format" 2 convert "$in" "$out" --encode-as slime

@@ -1,0 +1,17 @@
+#pragma once
+/// A checkpoint, seen in another layout before it is written: the outputs of a plan as a Source.
+
+#include <memory>
+
+#include "glu_ckpt/model.hpp"
+
+namespace glu_ckpt {
+
+/// Replaces a source by one that has the model as Hugging Face's files have it, with each expert's gate, up and down a
+/// tensor [out, in] of its own; where it throws, or where the source has it so already, it stays. Bytes are moved when
+/// they are read, and nothing is kept. The files beside the tensors are those that such a directory has, and its
+/// info() says how the experts were stored (`laid_out_from`). Throws what make_plan() throws, and CopyDiffers where a
+/// tensor that would be left out repeats no other.
+void lay_out_apart(std::unique_ptr<Source>& source, const ModelHints& hints, const Recognition& model);
+
+}  // namespace glu_ckpt
