@@ -398,6 +398,10 @@ struct SourceAnswers {
   std::string encode = {};
   /// The program whose encoder is followed; empty: the first one of the format.
   std::string encode_as = {};
+  /// An adapter of PEFT whose products are added to the weights: its directory; empty: none.
+  std::string merge = {};
+  /// The way in which they are added, a word of merge_programs(); empty: the first one.
+  std::string merge_as = {};
   /// Read scales of blocks of FP8 weights as those of blocks of so many rows; 0: as they are stored.
   i64 scale_rows = 0;
 };

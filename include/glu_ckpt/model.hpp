@@ -31,10 +31,11 @@ struct Checkpoint {
 /// open_source() and recognize() throw, with the file and the byte at fault where there is one.
 Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswers& answers = {});
 
-/// The names that SourceAnswers::decode_as, encode and encode_as take.
+/// The names that SourceAnswers::decode_as, encode, encode_as and merge_as take.
 std::vector<std::string> decoder_names();
 std::vector<std::string> encoder_words();
 std::vector<std::string> encoder_programs();
+std::vector<std::string> merge_programs();
 
 /// The findings of `inspect`.
 /// How large the model is. What nobody says is 0, empty or absent.

@@ -12,6 +12,7 @@
 #include "glu_ckpt/checkpoint.hpp"
 #include "model/encoded_weights.hpp"
 #include "model/locate_errors.hpp"
+#include "model/merged_adapter.hpp"
 #include "model/saved_arguments.hpp"
 #include "model/settle_idle.hpp"
 #include "model/source_hints.hpp"
@@ -110,6 +111,10 @@ std::unique_ptr<Source> open_as(std::unique_ptr<Source> as_stored, const SourceA
          answers.encode_as);
   std::unique_ptr<Source> source = recast(take_off_wrapper_words(std::move(as_stored)), answers);
   const bool is_recast = source->info().recast_tensors > 0 && !answers.decode;
+  if (!answers.merge_as.empty() && answers.merge.empty())
+    fail(ErrorCode::Usage, {}, "--merge-as {} says how an adapter is merged; --merge ADAPTER says which",
+         answers.merge_as);
+  if (!answers.merge.empty()) locate_errors(*source, [&] { merge_adapter(source, answers); });
   if (answers.encode.empty() || is_recast) return source;
   const Source& numbers = *source;
   locate_errors(numbers, [&] { encode_weights(source, answers); });

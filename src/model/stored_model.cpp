@@ -49,7 +49,7 @@ std::string other_model_text(const Source& source) {
     const std::string base = word_in(source, "adapter_config.json", "base_model_name_or_path").value_or("");
     return fmt::format(
         "adapter_config.json makes it an adapter (LoRA), which PEFT and vLLM load beside the model that it is for{}; "
-        "to convert both, merge it first (PEFT: merge_and_unload, then save_pretrained)",
+        "to convert both, merge it first: `convert BASE OUT --merge` and this directory",
         base.empty() ? "" : ", " + base);
   }
   if (const auto part = word_in(source, "config.json", "_class_name"))

@@ -22,9 +22,11 @@ UNPACKED = tempfile.TemporaryDirectory()
 
 @functools.cache
 def reported() -> pathlib.Path:
-    """Returns a folder of what testdata/cases.tar.xz holds: a folder for each fault that somebody reported."""
-    with tarfile.open(TESTDATA / "cases.tar.xz") as tar:
-        tar.extractall(UNPACKED.name)
+    """Returns a folder of what two archives of testdata hold: a folder for each fault that somebody reported, and for
+    each adapter that PEFT wrote and merged."""
+    for archive in ("cases.tar.xz", "adapters.tar.xz"):
+        with tarfile.open(TESTDATA / archive) as tar:
+            tar.extractall(UNPACKED.name)
     return pathlib.Path(UNPACKED.name)
 
 

@@ -1,0 +1,129 @@
+#include "adapters/adapter_config.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "core/fail.hpp"
+#include "core/json.hpp"
+#include "core/json_field.hpp"
+#include "format/model_config.hpp"
+#include "quant/match_target.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr std::size_t kMaxDepth = 16;
+constexpr double kMostRank = 1 << 20, kMostAlpha = 1e9;
+
+constexpr auto kFields = std::to_array<JsonField>({
+    {"peft_type", JsonType::Text},
+    {"r", JsonType::Integer, 1, kMostRank},
+    {"lora_alpha", JsonType::Number, -kMostAlpha, kMostAlpha},
+    {"use_rslora", JsonType::Flag},
+    {"rank_pattern", JsonType::Object},
+    {"alpha_pattern", JsonType::Object},
+    {"target_parameters", JsonType::List},
+});
+
+/// Starts from which training goes on with the model's own weights. PiSSA, OLoRA and others change these first.
+constexpr auto kPlainStarts =
+    std::to_array<std::string_view>({"gaussian", "eva", "orthogonal", "lora_ga", "mica", "true", "false"});
+/// Objects and lists that say nothing of what is added.
+constexpr auto kHarmless = std::to_array<std::string_view>({"eva_config", "lora_ga_config", "megatron_config"});
+
+bool says_nothing(const JsonValue& value) {
+  if (value.kind() == JsonKind::Null) return true;
+  if (const auto flag = value.get<bool>()) return !*flag;
+  if (const auto text = value.get<std::string_view>()) return text->empty() || *text == "none";
+  return (value.kind() == JsonKind::Object || value.kind() == JsonKind::Array) && value.size() == 0;
+}
+
+/// Returns whether a field with a value makes the adapter more than products that are added.
+bool adds_more(std::string_view name) {
+  constexpr auto kWords =
+      std::to_array<std::string_view>({"bias", "lora_bias", "fan_in_fan_out", "modules_to_save",
+                                       "trainable_token_indices", "layer_replication", "alora_invocation_tokens"});
+  if (name == "use_rslora" || std::ranges::find(kHarmless, name) != kHarmless.end()) return false;
+  return name.starts_with("use_") || name.ends_with("_config") || std::ranges::find(kWords, name) != kWords.end();
+}
+
+std::vector<std::pair<std::string, double>> pattern_in(const JsonValue& root, std::string_view name, double least,
+                                                       const std::string& file) {
+  std::vector<std::pair<std::string, double>> pattern;
+  const auto object = root.find(name);
+  if (!object || object->kind() != JsonKind::Object) return pattern;
+  for (const JsonMember member : object->members()) {
+    const auto value = member.value.get<double>();
+    if (!value || !std::isfinite(*value) || *value < least || *value > kMostAlpha)
+      fail(ErrorCode::ConfigJson, {file, {}}, "{}: {} of '{}' is no number that can be one", file, name, member.key);
+    pattern.emplace_back(member.key, *value);
+  }
+  return pattern;
+}
+
+double value_for(const std::vector<std::pair<std::string, double>>& pattern, const std::string& module, double usual) {
+  for (const auto& [key, value] : pattern) {
+    const auto matches = matches_pattern(fmt::format("(.*\\.)?({})$", key), module);
+    if (!matches)
+      fail(ErrorCode::NotSupported, {}, "adapter_config.json: the pattern '{}' is not read here; write it out", key);
+    if (*matches) return value;
+  }
+  return usual;
+}
+
+}  // namespace
+
+i64 AdapterConfig::rank_of(const std::string& module) const {
+  return static_cast<i64>(value_for(rank_pattern, module, static_cast<double>(rank)));
+}
+
+float AdapterConfig::scale_of(const std::string& module) const {
+  const auto of_rank = static_cast<double>(rank_of(module));
+  return static_cast<float>(value_for(alpha_pattern, module, alpha) / (rank_stabilized ? std::sqrt(of_rank) : of_rank));
+}
+
+AdapterConfig read_adapter_config(const std::string& text, const std::string& file) {
+  const std::string strict = without_python_numbers(text);
+  const JsonDocument document(strict, kMaxDepth);
+  if (document.fault()) fail(ErrorCode::ConfigJson, {file, {}}, "{}: {}", file, document.fault()->text());
+  const JsonValue root = document.root();
+  if (root.kind() != JsonKind::Object) fail(ErrorCode::ConfigJson, {file, {}}, "{}: is no object", file);
+  for (const JsonField& field : kFields)
+    if (const auto value = root.find(field.name))
+      if (const std::string fault = fault_of(field, field.name, *value); !fault.empty())
+        fail(ErrorCode::ConfigJson, {file, {}}, "{}: {}", file, fault);
+  const auto refuse = [&](const std::string& what) {
+    fail(
+        ErrorCode::NotSupported, {file, {}},
+        "{}: {}; --merge adds products of two factors to the model's own weights, and nothing else. Merge it with PEFT",
+        file, what);
+  };
+  if (const auto type = root.find<std::string_view>("peft_type").value_or("LORA"); type != "LORA")
+    refuse(fmt::format("peft_type is '{}'", type));
+  for (const JsonMember member : root.members()) {
+    const bool is_start = member.key == "init_lora_weights";
+    if (is_start && member.value.get<std::string_view>() &&
+        std::ranges::find(kPlainStarts, *member.value.get<std::string_view>()) == kPlainStarts.end())
+      refuse(fmt::format("init_lora_weights is '{}', which begins from other weights than the model's",
+                         *member.value.get<std::string_view>()));
+    if (adds_more(member.key) && !says_nothing(member.value)) refuse(fmt::format("{} is set", member.key));
+  }
+  AdapterConfig config;
+  const auto rank = root.find<i64>("r");
+  const auto alpha = root.find<double>("lora_alpha");
+  if (!rank || !alpha) fail(ErrorCode::ConfigJson, {file, {}}, "{}: has no r or no lora_alpha", file);
+  config.rank = *rank;
+  config.alpha = *alpha;
+  config.rank_stabilized = root.find<bool>("use_rslora").value_or(false);
+  config.rank_pattern = pattern_in(root, "rank_pattern", 1, file);
+  config.alpha_pattern = pattern_in(root, "alpha_pattern", -kMostAlpha, file);
+  if (const auto list = root.find("target_parameters"); list && list->kind() == JsonKind::Array)
+    for (const JsonValue item : list->items())
+      if (const auto name = item.get<std::string_view>()) config.target_parameters.emplace_back(*name);
+  return config;
+}
+
+}  // namespace glu_ckpt

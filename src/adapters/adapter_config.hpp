@@ -1,0 +1,33 @@
+#pragma once
+/// Reads adapter_config.json of PEFT: by how much factors are multiplied.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "glu_ckpt/tensor.hpp"
+
+namespace glu_ckpt {
+
+struct AdapterConfig {
+  i64 rank = 0;
+  double alpha = 0;
+  /// Divide alpha by the square root of the rank.
+  bool rank_stabilized = false;
+  /// Ranks and alphas of some modules: a pattern of the end of their names, and a value; the first that matches counts.
+  std::vector<std::pair<std::string, double>> rank_pattern;
+  std::vector<std::pair<std::string, double>> alpha_pattern;
+  /// Parameters of three axes whose factors are packed: "mlp.experts.gate_up_proj".
+  std::vector<std::string> target_parameters;
+
+  /// Both throw NotSupported for a pattern that is not read here.
+  i64 rank_of(const std::string& module) const;
+  /// What the product of the factors is multiplied by, as PyTorch multiplies fp32 tensors by it.
+  float scale_of(const std::string& module) const;
+};
+
+/// Throws ConfigJson for what is no such file, NotSupported for an adapter that is more than products of factors that
+/// are added to the model's own weights: DoRA, biases, whole modules, another start than the model.
+AdapterConfig read_adapter_config(const std::string& text, const std::string& file);
+
+}  // namespace glu_ckpt

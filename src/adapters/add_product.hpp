@@ -1,0 +1,29 @@
+#pragma once
+/// Adds the product of two low-rank factors to weights, with the bits of PEFT on a CPU.
+
+#include <span>
+
+#include "core/simd.hpp"
+#include "glu_ckpt/tensor.hpp"
+
+namespace glu_ckpt {
+
+/// How a product becomes part of a weight.
+struct Merging {
+  /// alpha / r.
+  float scale = 1;
+  /// Round it to the weight's dtype before it is added, as PEFT's safe merge and its packed experts do.
+  bool rounds_product = false;
+};
+
+/// One line of a weight, `count` elements of `dtype` from `data` on: element c becomes itself plus scale times the sum
+/// over j of coefficients[j] * vectors[j * stride + c], summed in fp32 with j ascending and one rounding for each j,
+/// then rounded to `dtype`, to nearest even.
+void add_product(std::span<const float> coefficients, const float* vectors, i64 stride, const Merging& merging,
+                 Dtype dtype, std::byte* data, i64 count, SimdLevel level = simd_levels().front());
+
+/// Does the same for checks, one element after the other.
+void add_product_one_by_one(std::span<const float> coefficients, const float* vectors, i64 stride,
+                            const Merging& merging, Dtype dtype, std::byte* data, i64 count);
+
+}  // namespace glu_ckpt

@@ -1,0 +1,241 @@
+#include "adapters/merged_source.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "core/float_rows.hpp"
+#include "layout/placement.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+/// Values that several threads use; those used last stay, within kFactorBytes.
+template <typename Value>
+class Kept {
+ public:
+  template <typename Make>
+  std::shared_ptr<const Value> get(std::size_t key, const Make& make) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = values_.find(key); found != values_.end()) {
+        order_.splice(order_.begin(), order_, found->second.place);
+        return found->second.value;
+      }
+    }
+    const auto made = std::make_shared<const Value>(make());
+    const std::lock_guard lock(mutex_);
+    if (const auto found = values_.find(key); found != values_.end()) return found->second.value;
+    order_.push_front(key);
+    values_.emplace(key, Entry{made, order_.begin()});
+    bytes_ += made->bytes();
+    while (bytes_ > kFactorBytes && order_.size() > 1) {
+      const auto last = values_.find(order_.back());
+      bytes_ -= last->second.value->bytes();
+      values_.erase(last);
+      order_.pop_back();
+    }
+    return made;
+  }
+
+ private:
+  struct Entry {
+    std::shared_ptr<const Value> value;
+    std::list<std::size_t>::iterator place;
+  };
+  std::mutex mutex_;
+  std::list<std::size_t> order_;
+  std::map<std::size_t, Entry> values_;
+  i64 bytes_ = 0;
+};
+
+/// A tensor of the adapter as fp32.
+struct Widened {
+  std::vector<float> values;
+  i64 bytes() const { return std::ssize(values) * i64{sizeof(float)}; }
+};
+
+/// The factors of one matrix, for lines along its stored rows: those of the output [rank, out] and of the input
+/// [rank, in], and the coefficients of each line, [lines, rank].
+struct Lines {
+  std::vector<float> vectors;
+  std::vector<float> coefficients;
+  i64 bytes() const { return (std::ssize(vectors) + std::ssize(coefficients)) * i64{sizeof(float)}; }
+};
+
+class MergedSource final : public Source {
+ public:
+  MergedSource(const Source& source, std::unique_ptr<Source> adapter, std::vector<MergedMatrix> matrices,
+               const std::string& program, MergePath path)
+      : source_(&source), adapter_(std::move(adapter)), matrices_(std::move(matrices)), path_(path) {
+    info_ = source.info();
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < matrices_.size(); ++i) {
+      if (matrices_[i].matrix.tensor != matrices_[first].matrix.tensor) first = i;
+      of_tensor_[matrices_[first].matrix.tensor] = {first, i + 1};
+    }
+    info_.recast_tensors += std::ssize(of_tensor_);
+    info_.record.erase("digest");
+    info_.record.erase("source_digest");
+    info_.record["merged"] = adapter_->path().filename().string();
+    info_.record["merged_as"] = program;
+    const std::vector<OpenedFile>& files = adapter_->info().files;
+    info_.files.insert(info_.files.end(), files.begin(), files.end());
+  }
+
+  const CheckpointInfo& info() const override { return info_; }
+
+  void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
+    source_->read_scattered(tensor, offset, pieces);
+    const auto found = of_tensor_.find(tensor);
+    if (found == of_tensor_.end()) return;
+    const i64 size = matrices_[found->second.first].matrix.element_bytes;
+    for (const std::span<std::byte> piece : pieces) {
+      const i64 end = offset + std::ssize(piece), begin = offset - offset % size;
+      if (begin == offset && end % size == 0) {
+        merge(found->second, offset, piece);
+      } else {
+        std::vector<std::byte> whole(static_cast<std::size_t>((end + size - 1) / size * size - begin));
+        source_->read(tensor, begin, whole);
+        merge(found->second, begin, whole);
+        std::memcpy(piece.data(), whole.data() + (offset - begin), piece.size());
+      }
+      offset = end;
+    }
+  }
+
+  bool may_have_read_nan() const override { return true; }
+  const ContentCheck* content_check() const override { return source_->content_check(); }
+  const FileBacked* file_backed() const override { return nullptr; }
+
+  void own(std::unique_ptr<Source> source) { owned_ = std::move(source); }
+
+ private:
+  /// Adds what belongs to the bytes [offset, offset + out.size()) of a tensor.
+  void merge(const std::pair<std::size_t, std::size_t>& range, i64 offset, std::span<std::byte> out) const {
+    for (std::size_t i = range.first; i < range.second; ++i) {
+      const Matrix& matrix = matrices_[i].matrix;
+      const i64 last = row_offset(matrix.place, matrix.rows - 1) + (matrix.cols - 1) * matrix.place.col_step;
+      if (matrix.rows == 0 || matrix.cols == 0 || last + matrix.element_bytes <= offset ||
+          matrix.place.offset >= offset + std::ssize(out))
+        continue;
+      const auto lines = lines_.get(i, [&] { return lines_of(matrices_[i]); });
+      is_transposed(matrix) ? merge_columns(matrices_[i], *lines, offset, out)
+                            : merge_rows(matrices_[i], *lines, offset, out);
+    }
+  }
+
+  void add(const MergedMatrix& merged, const Lines& lines, i64 line, const float* vectors, i64 stride, std::byte* data,
+           i64 count) const {
+    const auto rank = static_cast<std::size_t>(merged.factors.rank);
+    const auto coefficients = std::span(lines.coefficients).subspan(static_cast<std::size_t>(line) * rank, rank);
+    const Merging& merging = merged.factors.merging;
+    if (path_ == MergePath::Fast)
+      add_product(coefficients, vectors, stride, merging, merged.matrix.dtype, data, count);
+    else
+      add_product_one_by_one(coefficients, vectors, stride, merging, merged.matrix.dtype, data, count);
+  }
+
+  void merge_rows(const MergedMatrix& merged, const Lines& lines, i64 offset, std::span<std::byte> out) const {
+    const Matrix& matrix = merged.matrix;
+    const i64 size = matrix.element_bytes;
+    for (i64 row = 0; row < matrix.rows; ++row) {
+      const i64 start = row_offset(matrix.place, row);
+      const i64 begin = std::clamp<i64>((offset - start) / size, 0, matrix.cols);
+      const i64 end = std::clamp<i64>((offset + std::ssize(out) - start) / size, 0, matrix.cols);
+      if (offset + std::ssize(out) <= start || begin >= end) continue;
+      add(merged, lines, row, lines.vectors.data() + begin, matrix.cols, out.data() + (start + begin * size - offset),
+          end - begin);
+    }
+  }
+
+  /// Of weights [in, out] a line is a column: an input's weights of all outputs.
+  void merge_columns(const MergedMatrix& merged, const Lines& lines, i64 offset, std::span<std::byte> out) const {
+    const Matrix& matrix = merged.matrix;
+    const i64 size = matrix.element_bytes, end = offset + std::ssize(out);
+    std::vector<std::byte> line(static_cast<std::size_t>(matrix.rows * size));
+    for (i64 col = 0; col < matrix.cols; ++col) {
+      const i64 shift = col * matrix.place.col_step;
+      if (row_offset(matrix.place, 0) + shift >= end ||
+          row_offset(matrix.place, matrix.rows - 1) + shift + size <= offset)
+        continue;
+      const auto for_each = [&](const auto& use) {
+        for (i64 row = 0; row < matrix.rows; ++row) {
+          const i64 at = row_offset(matrix.place, row) + shift;
+          if (at >= offset && at < end) use(line.data() + row * size, out.data() + (at - offset));
+        }
+      };
+      for_each(
+          [&](std::byte* one, const std::byte* stored) { std::memcpy(one, stored, static_cast<std::size_t>(size)); });
+      add(merged, lines, col, lines.vectors.data(), matrix.rows, line.data(), matrix.rows);
+      for_each(
+          [&](const std::byte* one, std::byte* stored) { std::memcpy(stored, one, static_cast<std::size_t>(size)); });
+    }
+  }
+
+  std::shared_ptr<const Widened> factor(std::size_t tensor) const {
+    return factors_.get(tensor, [&] {
+      const TensorRef& stored = adapter_->inventory().tensors[tensor];
+      std::vector<std::byte> bytes(static_cast<std::size_t>(stored.bytes));
+      adapter_->read(tensor, 0, bytes);
+      Widened widened{std::vector<float>(bytes.size() / static_cast<std::size_t>(dtype_bits(stored.dtype) / 8))};
+      widen_row(bytes.data(), stored.dtype, widened.values);
+      return widened;
+    });
+  }
+
+  Lines lines_of(const MergedMatrix& merged) const {
+    const Factors& factors = merged.factors;
+    const Matrix& matrix = merged.matrix;
+    const i64 rank = factors.rank, stacked = factors.experts * rank;
+    const auto a = factor(factors.a), b = factor(factors.b);
+    // The tensors are [stacked, width] and [width, stacked]; turned ones have each other's part.
+    const i64 width = std::ssize(a->values) / stacked;
+    const auto in_a = [&](i64 j, i64 at) {
+      return a->values[static_cast<std::size_t>((factors.expert * rank + j) * width + at)];
+    };
+    const auto in_b = [&](i64 j, i64 at) {
+      return b->values[static_cast<std::size_t>(at * stacked + j * factors.experts + factors.expert)];
+    };
+    const auto input = [&](i64 j, i64 col) { return factors.is_turned ? in_b(j, col) : in_a(j, col); };
+    const auto output = [&](i64 j, i64 row) {
+      const i64 at = factors.row_of_b(row);
+      return factors.is_turned ? in_a(j, at) : in_b(j, at);
+    };
+    const bool by_columns = is_transposed(matrix);
+    const i64 count = by_columns ? matrix.cols : matrix.rows, length = by_columns ? matrix.rows : matrix.cols;
+    Lines lines;
+    lines.vectors.reserve(static_cast<std::size_t>(rank * length));
+    lines.coefficients.reserve(static_cast<std::size_t>(rank * count));
+    for (i64 j = 0; j < rank; ++j)
+      for (i64 at = 0; at < length; ++at) lines.vectors.push_back(by_columns ? output(j, at) : input(j, at));
+    for (i64 line = 0; line < count; ++line)
+      for (i64 j = 0; j < rank; ++j) lines.coefficients.push_back(by_columns ? input(j, line) : output(j, line));
+    return lines;
+  }
+
+  const Source* source_;
+  std::unique_ptr<Source> owned_;
+  std::unique_ptr<Source> adapter_;
+  std::vector<MergedMatrix> matrices_;
+  MergePath path_;
+  CheckpointInfo info_;
+  /// The first of a tensor's matrices, and the one behind its last.
+  std::map<std::size_t, std::pair<std::size_t, std::size_t>> of_tensor_;
+  mutable Kept<Widened> factors_;
+  mutable Kept<Lines> lines_;
+};
+
+}  // namespace
+
+void merge_source(std::unique_ptr<Source>& source, std::unique_ptr<Source> adapter, std::vector<MergedMatrix> matrices,
+                  const std::string& program, MergePath path) {
+  auto merged = std::make_unique<MergedSource>(*source, std::move(adapter), std::move(matrices), program, path);
+  merged->own(std::move(source));
+  source = std::move(merged);
+}
+
+}  // namespace glu_ckpt

@@ -1,0 +1,122 @@
+/// Products of factors that are added to weights: every level of instructions gives the bits of one element after the
+/// other, and any cut of a read gives the bytes of the whole.
+
+#include "adapters/merged_source.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "core/float_rows.hpp"
+#include "support/memory_checkpoint.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+using support::MemorySource;
+using support::MemoryTensor;
+
+std::vector<float> numbers(std::size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 0.3F);
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+std::vector<std::byte> stored(const std::vector<float>& values, Dtype dtype) {
+  std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(dtype_bits(dtype) / 8));
+  narrow_row(values, dtype, bytes.data());
+  return bytes;
+}
+
+TEST(AddProduct, EveryLevelGivesTheBitsOfOneElementAfterTheOther) {
+  int differing_forms = 0;
+  for (const Dtype dtype : {Dtype::BF16, Dtype::F16, Dtype::F32})
+    for (const std::size_t rank : {1U, 5U, 16U, 64U})
+      for (const i64 count : {1, 7, 16, 33, 511, 512, 513, 1400}) {
+        const auto coefficients = numbers(rank, 1), vectors = numbers(rank * 1500, 2);
+        std::vector<std::byte> forms[2];
+        for (const bool rounds : {false, true}) {
+          const Merging merging{1.7F, rounds};
+          const auto start = stored(numbers(static_cast<std::size_t>(count), 3), dtype);
+          auto expected = start;
+          add_product_one_by_one(coefficients, vectors.data(), 1500, merging, dtype, expected.data(), count);
+          for (const SimdLevel level : simd_levels()) {
+            auto got = start;
+            add_product(coefficients, vectors.data(), 1500, merging, dtype, got.data(), count, level);
+            ASSERT_EQ(got, expected) << dtype_name(dtype) << " " << rank << " " << count;
+          }
+          forms[rounds] = expected;
+        }
+        differing_forms += forms[0] != forms[1] ? 1 : 0;
+      }
+  EXPECT_GT(differing_forms, 20);
+}
+
+/// Two experts of [rows, cols] in one tensor, gate and up in turn, as they lie and turned.
+std::vector<MergedMatrix> two_experts(i64 rows, i64 cols, bool by_columns) {
+  std::vector<MergedMatrix> matrices;
+  for (i64 expert = 0; expert < 2; ++expert)
+    for (const Role role : {Role::Gate, Role::Up}) {
+      MergedMatrix one;
+      const i64 first = role == Role::Up ? 1 : 0, offset = expert * 2 * rows * cols * 2;
+      one.matrix = {.tensor = 0,
+                    .role = role,
+                    .dtype = Dtype::BF16,
+                    .expert = expert,
+                    .rows = rows,
+                    .cols = cols,
+                    .element_bytes = 2,
+                    .place = {},
+                    .tail = {}};
+      one.matrix.place = by_columns ? Placement{offset + first * 2, rows, 0, 4, 2 * rows * 2}
+                                    : Placement{offset + first * cols * 2, rows, 0, 2 * cols * 2, 2};
+      one.factors = {.a = 0,
+                     .b = 1,
+                     .rank = 3,
+                     .expert = expert,
+                     .experts = 2,
+                     .is_turned = false,
+                     .first_row = first,
+                     .block_rows = 1,
+                     .merging = {0.5F, true}};
+      matrices.push_back(one);
+    }
+  return matrices;
+}
+
+TEST(MergedSource, AnyCutOfAReadGivesTheBytesOfTheWhole) {
+  constexpr i64 kRows = 6, kCols = 10, kBytes = 2 * 2 * kRows * kCols * 2;
+  for (const bool by_columns : {false, true}) {
+    const std::vector<i64> shape =
+        by_columns ? std::vector<i64>{2, kCols, 2 * kRows} : std::vector<i64>{2, 2 * kRows, kCols};
+    const auto open = [&](MergePath path) {
+      std::unique_ptr<Source> base = std::make_unique<MemorySource>(
+          std::vector<MemoryTensor>{{"experts", Dtype::BF16, shape, stored(numbers(kBytes / 2, 5), Dtype::BF16)}});
+      auto adapter = std::make_unique<MemorySource>(
+          std::vector<MemoryTensor>{{"a", Dtype::F32, {6, kCols}, stored(numbers(6 * kCols, 6), Dtype::F32)},
+                                    {"b", Dtype::F32, {2 * kRows, 6}, stored(numbers(2 * kRows * 6, 7), Dtype::F32)}});
+      merge_source(base, std::move(adapter), two_experts(kRows, kCols, by_columns), "peft", path);
+      return base;
+    };
+    const auto source = open(MergePath::Fast), plain = open(MergePath::Plain);
+    std::vector<std::byte> whole(kBytes), other(kBytes);
+    source->read(0, 0, whole);
+    plain->read(0, 0, other);
+    EXPECT_EQ(whole, other);
+    EXPECT_NE(whole, stored(numbers(kBytes / 2, 5), Dtype::BF16));
+    for (i64 begin = 0; begin < kBytes; begin += 3)
+      for (const i64 length : {1, 2, 5, 24, 77}) {
+        std::vector<std::byte> part(static_cast<std::size_t>(std::min(length, kBytes - begin)));
+        const auto middle = part.begin() + static_cast<std::ptrdiff_t>(part.size() / 2);
+        const std::span<std::byte> pieces[] = {{part.begin(), middle}, {middle, part.end()}};
+        source->read_scattered(0, begin, pieces);
+        ASSERT_EQ(std::memcmp(part.data(), whole.data() + begin, part.size()), 0) << begin << " " << length;
+      }
+  }
+}
+
+}  // namespace
+}  // namespace glu_ckpt
