@@ -85,9 +85,8 @@ std::vector<std::string> notes_of(const Conversion& conversion, const std::strin
                                 info.decoded_weights.size(), info.record.at("decoded_from"),
                                 info.record.at("decoded_as")));
   if (!conversion.options.from.merge.empty())
-    notes.push_back(fmt::format("the adapter '{}' is merged ({}): {} tensors have other weights than the source's",
-                                source.record().at("merged"), source.record().at("merged_as"),
-                                source.info().recast_tensors));
+    notes.push_back(fmt::format("the adapter '{}' is merged ({}): the output has other weights than the source",
+                                source.record().at("merged"), source.record().at("merged_as")));
   if (const Record& record = source.record();
       source.info().recast_tensors > 0 && record.contains("encoder") && !conversion.options.from.encode.empty())
     notes.push_back(fmt::format("{} weights are rounded to {} as {} encodes them: {}", source.info().recast_tensors,

@@ -122,7 +122,7 @@ CASES = [
     adapter("qwen3_sep_peft018", Run("convert SRC OUT --merge CASE/base", 3, says="has no adapter_config.json")),
     adapter("qwen3_sep_peft018", Run("convert SRC OUT --merge-as peft", 2, says="--merge ADAPTER says which")),
     # Some modules only, a start that changes nothing, other fields of PEFT.
-    adapter("qwen3_sep_peft018", Run(MERGE, says="46 tensors|23 tensors|is merged"), Run("verify SRC OUT --merge CASE/adapter"),
+    adapter("qwen3_sep_peft018", Run(MERGE, says="is merged"), Run("verify SRC OUT --merge CASE/adapter"),
             change=lost("experts.1.up_proj.lora"), note="some experts"),
     adapter("qwen3_packed_peft021", Run(MERGE), Run("verify SRC OUT --merge CASE/adapter"),
             change=both(lost("experts.base_layer"), config(target_parameters=["mlp.experts.down_proj"])), note="down alone"),
