@@ -2,6 +2,7 @@
 host, and a proxy. Faults are planted by name, for the answers to come.
 """
 
+import functools
 import hashlib
 import hmac
 import html
@@ -18,6 +19,8 @@ import urllib.parse
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
+# A bytes object keeps its hash, so files are looked up at once.
+@functools.lru_cache(maxsize=None)
 def etag_of(data):
     return hashlib.md5(data).hexdigest()
 
@@ -216,7 +219,7 @@ class Hub(Server):
         self.linked = {}
         self.store = Store()
         for name, data in files.items():
-            self.store.files[hashlib.sha256(data).hexdigest()] = data
+            self.store.files[sha_of(data)] = data
         super().__init__()
 
     def close(self):
@@ -248,7 +251,7 @@ class Hub(Server):
         if not asked or asked[1] != self.commit or asked[2] not in self.files:
             return send(handler, 404, b"{}", [("X-Error-Code", "EntryNotFound")])
         data = self.files[asked[2]]
-        sha = hashlib.sha256(data).hexdigest()
+        sha = sha_of(data)
         headers = [("X-Repo-Commit", self.commit)]
         if not self.is_large(asked[2]):
             return send_file(handler, data, fault, [*headers, ("ETag", f'"{blob_of(data)}"')])
@@ -264,11 +267,17 @@ class Hub(Server):
             if self.sizes:
                 row |= {"size": len(data), "blobId": blob_of(data)}
                 if self.is_large(name):
-                    row["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
+                    row["lfs"] = {"sha256": sha_of(data), "size": len(data), "pointerSize": 134}
             rows.append(row)
         return {"id": self.repository, "sha": self.commit, "siblings": rows}
 
 
+@functools.lru_cache(maxsize=None)
+def sha_of(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+@functools.lru_cache(maxsize=None)
 def blob_of(data):
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
