@@ -85,7 +85,7 @@ constexpr auto kTexts = std::to_array<ErrorText>({
     {ErrorCode::OffsetsPastEnd,
      "A tensor reaches past the end of its file, as after a download or a copy that stopped.",
      "Download or copy the file again.", "check PATH"},
-    {ErrorCode::TrailingBytes, "A file goes on behind its last tensor.",
+    {ErrorCode::TrailingBytes, "A file goes on after its last tensor.",
      "The file is damaged, or two files were joined; download or copy it again.", ""},
     {ErrorCode::IndexJson, "The index of a sharded checkpoint is no JSON of the known form.",
      "Download the index again; where it is a Git LFS pointer, `git lfs pull` brings it.", ""},
@@ -314,6 +314,7 @@ const ErrorText* text_of(std::string_view word) {
 
 std::vector<std::string> error_slugs() {
   std::vector<std::string> slugs;
+  slugs.reserve(kTexts.size());
   for (const ErrorText& text : kTexts) slugs.emplace_back(slug(text.code));
   return slugs;
 }

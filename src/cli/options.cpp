@@ -52,7 +52,7 @@ constexpr std::pair<std::string_view, std::string_view> kSaidOtherwise[] = {
   if (!command.commands.empty())
     for (std::size_t i = 0; i < behind.size(); ++i)
       if (const CommandTable* later = command_named(command, behind[i]); later != nullptr)
-        fail(ErrorCode::Usage, {}, "{} belongs behind the command: {} {}{}{}", name, later->name, name,
+        fail(ErrorCode::Usage, {}, "{} belongs after the command: {} {}{}{}", name, later->name, name,
              i + 1 < behind.size() ? " " : "", fmt::join(behind.subspan(i + 1), " "));
   const auto otherwise = std::ranges::find(kSaidOtherwise, name, [](const auto& pair) { return pair.first; });
   std::vector<std::string> known;
@@ -61,7 +61,7 @@ constexpr std::pair<std::string_view, std::string_view> kSaidOtherwise[] = {
   if (command_words(command) == "convert" || command_words(command) == "plan")
     if (otherwise != std::end(kSaidOtherwise)) way = fmt::format("; {}", otherwise->second);
   if (name == "-v" && std::ranges::find(known, "--version") != known.end())
-    way = "; -V prints the version, and -v belongs behind a command";
+    way = "; -V prints the version, and -v belongs after a command";
   if (way.empty()) way = fmt::format("; `{} --help` lists its options", command.name);
   fail(ErrorCode::Usage, {}, "{} is no option of {}{}", name, command.name, way);
 }

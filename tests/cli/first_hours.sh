@@ -285,7 +285,7 @@ first_hours_rules() {
   status "another program's option" 2 convert a b --output c
   check "it is told the way" has "$ERR" "--output is no option of glu-ckpt convert; DST is the second argument"
   status "an option before the command" 2 --json inspect a && check "it is told where" has "$ERR" "glu-ckpt inspect --json a"
-  status "-v alone" 2 -v && check "it is told both: $ERR" has "$ERR" "-V prints the version, and -v belongs behind a command"
+  status "-v alone" 2 -v && check "it is told both: $ERR" has "$ERR" "-V prints the version, and -v belongs after a command"
   status "--to nemo" 2 convert "$hf" "$WORK/no" --to nemo && check "it is told: $ERR" has "$ERR" "did you mean megatron?"
   status "--to llama.cpp" 2 convert "$hf" "$WORK/no" --to llama.cpp && check "it is told: $ERR" has "$ERR" "did you mean hf?"
   status "version" 0 version && check "it is --version" has "$OUT" "glu-ckpt 0"

@@ -180,7 +180,7 @@ TEST(CommandTable, OptionsAreReadAsOtherProgramsReadThem) {
   EXPECT_EQ(message({"plan", "a", "b", "--output", "x"}),
             "--output is no option of glu-ckpt plan; DST is the second argument");
   EXPECT_EQ(message({"plan", "a", "b", "--gluu", "x"}), "--gluu is no option of glu-ckpt plan; did you mean --glu?");
-  EXPECT_EQ(message({"--json", "inspect", "a"}), "--json belongs behind the command: glu-ckpt inspect --json a");
+  EXPECT_EQ(message({"--json", "inspect", "a"}), "--json belongs after the command: glu-ckpt inspect --json a");
   EXPECT_EQ(message({"-v"}), "-v is no option of glu-ckpt; `glu-ckpt --help` lists its options");
 }
 
