@@ -21,7 +21,12 @@ std::optional<i64> count_parameters(const Source& source, const Quantization& fo
   std::set<std::string> copies;
   for (const TensorCopy& copy : model.copies) copies.insert(stored.tensors[copy.tensor].name);
   const bool is_quantized = !found.tensors.empty();
-  const Inventory decoded = is_quantized ? decoded_inventory(stored, found, Dtype::BF16) : Inventory();
+  Inventory decoded;
+  try {
+    if (is_quantized) decoded = decoded_inventory(stored, found, Dtype::BF16);
+  } catch (const Error&) {
+    return std::nullopt;  // What is wrong with the codes is a problem of its own.
+  }
   i64 count = 0;
   for (const TensorRef& tensor : (is_quantized ? decoded : stored).tensors) {
     if (is_optimizer_tensor(tensor.name) || copies.contains(tensor.name)) continue;
