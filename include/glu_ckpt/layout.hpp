@@ -402,6 +402,10 @@ struct SourceAnswers {
   std::string merge = {};
   /// The way in which they are added, a word of merge_programs(); empty: the first one.
   std::string merge_as = {};
+  /// Of the main stack only these layers, counted anew from 0: "3", "0-3"; empty: all.
+  std::string layers = {};
+  /// Go on as if there were no multi-token prediction.
+  bool drop_mtp = false;
   /// Read scales of blocks of FP8 weights as those of blocks of so many rows; 0: as they are stored.
   i64 scale_rows = 0;
 };

@@ -7,6 +7,7 @@
 #include "arch/trained_config.hpp"
 #include "families/architecture.hpp"
 #include "format/check_apart.hpp"
+#include "model/part_source.hpp"
 #include "model/saved_arguments.hpp"
 #include "model/source_hints.hpp"
 #include "model/stored_model.hpp"
@@ -87,6 +88,8 @@ std::vector<std::string> notes_of(const Conversion& conversion, const std::strin
   if (!conversion.options.from.merge.empty())
     notes.push_back(fmt::format("the adapter '{}' is merged ({}): the output has other weights than the source",
                                 source.record().at("merged"), source.record().at("merged_as")));
+  if (asks_for_part(conversion.options.from))
+    notes.push_back(fmt::format("the output is a part of the model: {}", source.record().at("part")));
   if (const Record& record = source.record();
       source.info().recast_tensors > 0 && record.contains("encoder") && !conversion.options.from.encode.empty())
     notes.push_back(fmt::format("{} weights are rounded to {} as {} encodes them: {}", source.info().recast_tensors,

@@ -116,6 +116,8 @@ std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
   if (!options.from.encode_as.empty()) texts["encode_as"] = options.from.encode_as;
   if (!options.from.merge.empty()) texts["merge"] = options.from.merge;
   if (!options.from.merge_as.empty()) texts["merge_as"] = options.from.merge_as;
+  if (!options.from.layers.empty()) texts["layers"] = options.from.layers;
+  if (options.from.drop_mtp) texts["drop"] = "mtp";
   if (options.from.decode) texts["decode"] = *options.from.decode == Dtype::BF16 ? "bf16" : "f32";
   if (!options.from.decode_as.empty()) texts["decode_as"] = options.from.decode_as;
   if (options.from.drop_optimizer) texts["optimizer"] = "drop";

@@ -84,9 +84,11 @@ class TargetResolver {
     const Record& stored = source_.info().laid_out_from;
     if (stored.empty() || options_.target) return;
     if (!options_.to.naming && find_naming(stored.at("naming")) != recognition_.naming)
-      fail(ErrorCode::NoSpelling, {},
-           "--encode: '{}' has no names for codes and scales; --to hf writes those that servers read",
-           stored.at("naming"));
+      fail(ErrorCode::NoSpelling, {}, "{} --to hf writes it{}",
+           options_.from.encode.empty()
+               ? fmt::format("--layers and --drop make a part of '{}' in Hugging Face's form:", stored.at("naming"))
+               : fmt::format("--encode: '{}' has no names for codes and scales:", stored.at("naming")),
+           options_.from.encode.empty() ? ", --to megatron gives Megatron's form again" : " as servers read it");
     TargetAnswers& to = target_.to;
     if (const std::string& experts = stored.at("experts"); !to.experts && experts != "mixed" && experts != "none")
       to.experts = parse_experts(experts);

@@ -76,10 +76,6 @@ class LaidOutSource final : public Source {
   std::unique_ptr<Backend> backend_;
 };
 
-bool is_hub(const Recognition& model) {
-  return model.dense_naming == &model.architecture->family->naming && !model.in_memory;
-}
-
 bool is_apart(const ExpertBlock& block) {
   const bool is_split = block.glu.kind == Glu::Kind::Split || block.glu.kind == Glu::Kind::None;
   return is_split && block.experts == Experts::Indexed && block.axes == Axes::OutIn;
@@ -88,7 +84,7 @@ bool is_apart(const ExpertBlock& block) {
 TargetAnswers apart_answers(const Recognition& model) {
   TargetAnswers to;
   const Family& family = *model.architecture->family;
-  if (!is_hub(model))
+  if (!is_hub_form(model))
     to.naming = family.has_experts() ? std::string(family.expert_naming) : "hf:" + model.architecture->model_type;
   if (model.blocks.empty()) return to;
   const auto has_gates = [&](ExpertSet set) {
@@ -109,7 +105,7 @@ CheckpointInfo info_as_hub(const Checkpoint& checkpoint) {
   for (const char* key : {"naming", "experts", "glu", "shared_glu", "digest", "source_digest"}) info.record.erase(key);
   info.laid_out_from = {{"naming", layout.naming}, {"experts", layout.experts}, {"glu", to_string(layout.glu)}};
   if (layout.shared_glu) info.laid_out_from["shared_glu"] = to_string(*layout.shared_glu);
-  if (is_hub(checkpoint.recognition)) return info;
+  if (is_hub_form(checkpoint.recognition)) return info;
   std::erase_if(info.record, [](const auto& entry) { return entry.first.starts_with("hf_"); });
   std::erase_if(info.extra_files, [](const ExtraFile& file) { return name_in_hf(file.name).empty(); });
   for (ExtraFile& file : info.extra_files) file.name = std::string(name_in_hf(file.name));
@@ -120,8 +116,12 @@ CheckpointInfo info_as_hub(const Checkpoint& checkpoint) {
 
 }  // namespace
 
+bool is_hub_form(const Recognition& model) {
+  return model.dense_naming == &model.architecture->family->naming && !model.in_memory;
+}
+
 void lay_out_apart(std::unique_ptr<Source>& source, const ModelHints& hints, const Recognition& model) {
-  if (is_hub(model) && std::ranges::all_of(model.blocks, is_apart)) return;
+  if (is_hub_form(model) && std::ranges::all_of(model.blocks, is_apart)) return;
   Checkpoint checkpoint{std::move(source), model, hints};
   try {
     const Source& stored = *checkpoint.source;

@@ -7,6 +7,9 @@
 
 namespace glu_ckpt {
 
+/// Returns whether keys are those of Hugging Face's files.
+bool is_hub_form(const Recognition& model);
+
 /// Replaces a source by one that has the model as Hugging Face's files have it, with each expert's gate, up and down a
 /// tensor [out, in] of its own; where it throws, or where the source has it so already, it stays. Bytes are moved when
 /// they are read, and nothing is kept. The files beside the tensors are those that such a directory has, and its

@@ -13,6 +13,7 @@
 #include "model/encoded_weights.hpp"
 #include "model/locate_errors.hpp"
 #include "model/merged_adapter.hpp"
+#include "model/part_source.hpp"
 #include "model/saved_arguments.hpp"
 #include "model/settle_idle.hpp"
 #include "model/source_hints.hpp"
@@ -109,7 +110,12 @@ std::unique_ptr<Source> open_as(std::unique_ptr<Source> as_stored, const SourceA
   if (!answers.encode_as.empty() && answers.encode.empty())
     fail(ErrorCode::Usage, {}, "--encode-as {} says how weights are encoded; --encode FORMAT says that they are",
          answers.encode_as);
-  std::unique_ptr<Source> source = recast(take_off_wrapper_words(std::move(as_stored)), answers);
+  std::unique_ptr<Source> source = take_off_wrapper_words(std::move(as_stored));
+  if (asks_for_part(answers)) {
+    const Source& whole = *source;
+    locate_errors(whole, [&] { take_part(source, answers); });
+  }
+  source = recast(std::move(source), answers);
   const bool is_recast = source->info().recast_tensors > 0 && !answers.decode;
   if (!answers.merge_as.empty() && answers.merge.empty())
     fail(ErrorCode::Usage, {}, "--merge-as {} says how an adapter is merged; --merge ADAPTER says which",

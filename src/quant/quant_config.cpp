@@ -9,6 +9,7 @@
 #include "core/fail.hpp"
 #include "core/json.hpp"
 #include "core/json_field.hpp"
+#include "core/json_text.hpp"
 #include "core/parse_number.hpp"
 #include "core/text_config.hpp"
 #include "format/model_config.hpp"
@@ -263,51 +264,8 @@ std::optional<JsonValue> find_quantization_object(const JsonValue& root) {
   return inner ? find_quantization(*inner) : std::nullopt;
 }
 
-/// Returns the position behind the string that begins at `at`.
-std::size_t end_of_string(std::string_view text, std::size_t at) {
-  for (++at; at < text.size() && text[at] != '"'; ++at)
-    if (text[at] == '\\') ++at;
-  return at + 1;
-}
-
-/// The end of the value that begins at `at`: a text that parses has one.
-std::size_t end_of_value(std::string_view text, std::size_t at) {
-  int depth = 0;
-  bool in_string = false;
-  for (; at < text.size(); ++at) {
-    const char c = text[at];
-    if (in_string) {
-      if (c == '\\') ++at;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      ++depth;
-    } else if (c == '}' || c == ']') {
-      if (depth == 0) return at;
-      --depth;
-    } else if (c == ',' && depth == 0) {
-      return at;
-    }
-  }
-  return at;
-}
-
 /// DeepSeek-V3's, where nothing says it.
 constexpr i64 kBlockCols = 128;
-
-/// [begin, end) of a text.
-struct Range {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-};
-
-/// The value of the member whose key begins at `key`, without the space behind it.
-Range value_of(std::string_view text, std::size_t key) {
-  const std::size_t begin = text.find(':', end_of_string(text, key)) + 1;
-  const std::size_t end = end_of_value(text, begin);
-  return {begin, text.find_last_not_of(" \t\r\n", end - 1) + 1};
-}
 
 struct Member {
   std::size_t key = 0;
@@ -332,7 +290,7 @@ std::optional<Member> find_member(const JsonValue& fields, std::string_view name
 /// Cuts a member with the comma that parts it from its neighbour.
 std::string without_member(std::string_view text, const Member& member) {
   std::size_t begin = member.key;
-  std::size_t end = end_of_value(text, text.find(':', member.key) + 1);
+  std::size_t end = json_value_end(text, text.find(':', member.key) + 1);
   if (end < text.size() && text[end] == ',') {
     end = std::min(text.find_first_not_of(" \t\r\n", end + 1), text.size());
   } else {
@@ -480,8 +438,8 @@ QuantConfig with_quantization_file(QuantConfig config, std::string_view name, co
 namespace {
 
 /// Returns where the blocks of each group of compressed-tensors are in the text, and their columns.
-std::vector<std::pair<Range, i64>> block_structures(std::string_view config) {
-  std::vector<std::pair<Range, i64>> found;
+std::vector<std::pair<TextRange, i64>> block_structures(std::string_view config) {
+  std::vector<std::pair<TextRange, i64>> found;
   const JsonDocument document(without_python_numbers(config), kMaxQuantConfigDepth);
   if (document.fault()) return found;
   const auto object = find_quantization_object(document.root());
@@ -494,7 +452,7 @@ std::vector<std::pair<Range, i64>> block_structures(std::string_view config) {
     const auto structure = weights->find("block_structure");
     read_block(structure, block);
     if (!block.block_cols) continue;
-    found.emplace_back(value_of(config, static_cast<std::size_t>(structure->offset())), *block.block_cols);
+    found.emplace_back(json_value_range(config, static_cast<std::size_t>(structure->offset())), *block.block_cols);
   }
   return found;
 }
@@ -525,27 +483,27 @@ std::string with_block_rows(std::string_view config, i64 rows) {
   const i64 cols = read_quant_config(std::string(config)).block_cols.value_or(kBlockCols);
   const std::string value = fmt::format("[{}, {}]", rows, cols);
   constexpr std::string_view kField = "\"weight_block_size\"";
-  const Range all = value_of(config, object->key);
+  const TextRange all = json_value_range(config, object->key);
   const std::size_t at = config.substr(0, all.end).find(kField, all.begin);
   if (at == std::string_view::npos) {
     const std::size_t open = config.find('{', all.begin) + 1;
     const bool empty = config[config.find_first_not_of(" \t\r\n", open)] == '}';
     return fmt::format("{}{}: {}{}{}", config.substr(0, open), kField, value, empty ? "" : ", ", config.substr(open));
   }
-  const Range old = value_of(config, at);
+  const TextRange old = json_value_range(config, at);
   return fmt::format("{} {}{}", config.substr(0, old.begin), value, config.substr(old.end));
 }
 
 std::string with_mxfp8(std::string_view config) {
   const auto member = find_quantization_member(config, Holds::AnObject);
   if (!member) return std::string(config);
-  const Range all = value_of(config, member->key);
+  const TextRange all = json_value_range(config, member->key);
   const std::string_view old = config.substr(all.begin, all.end - all.begin);
   std::string skipped;
   for (const std::string_view field : kSkippedFields) {
     const std::size_t at = old.find(fmt::format("\"{}\"", field));
     if (at == std::string_view::npos) continue;
-    const Range list = value_of(old, at);
+    const TextRange list = json_value_range(old, at);
     skipped = fmt::format(", \"modules_to_not_convert\":{}", old.substr(list.begin, list.end - list.begin));
     break;
   }
@@ -580,7 +538,7 @@ std::string with_dtype(std::string text, Dtype dtype, bool codes_only) {
       const auto fields = is_inner ? find_text_config(document.root()) : std::optional(document.root());
       if (!fields || fields->kind() != JsonKind::Object || !fields->find<std::string_view>(field)) continue;
       if (codes_only && !is_word_of_codes(*fields->find<std::string_view>(field))) continue;
-      const Range old = value_of(text, find_member(*fields, field, Holds::Anything)->key);
+      const TextRange old = json_value_range(text, find_member(*fields, field, Holds::Anything)->key);
       text = fmt::format("{} {}{}", text.substr(0, old.begin), word, text.substr(old.end));
     }
   return text;
@@ -605,7 +563,7 @@ std::string stated_method(std::string_view name, const std::string& text) {
   if (is_quantization_file(last)) return with_words_file({}, last, document.root()).method;
   const auto member = find_quantization_member(document.root(), Holds::AnObject);
   if (!member) return {};
-  const Range value = value_of(strict, member->key);
+  const TextRange value = json_value_range(strict, member->key);
   const std::string own = strict.substr(value.begin, value.end - value.begin);
   const JsonDocument said(own, kMaxQuantConfigDepth);
   const JsonValue object = said.root();

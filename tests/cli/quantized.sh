@@ -245,7 +245,7 @@ quantized_encodes() {
     status "$family: encoded again" 0 verify "$megatron" "$out" --encode fp8:128x128
     rm -rf "$out" "$out.hf"
     status "$family: Megatron's names have no codes" 4 convert "$megatron" "$out" --encode fp8:128x128
-    says "$family: what to do" "--to hf writes those that servers read"
+    says "$family: what to do" "--to hf writes it as servers read it"
     rm -rf "$megatron"
     glu=()
   done

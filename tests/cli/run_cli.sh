@@ -18,14 +18,14 @@ unset NO_COLOR
 SANITIZED=0
 if [[ -n ${GLU_CKPT_SANITIZED:-} ]] || LC_ALL=C grep -aqF __asan_init "$PROGRAM"; then SANITIZED=1; fi
 
-for part in lib diff first_hours what_is_it pages report terminal bench_convert gallery streams help json_fields devices convert whole_models quantized quantized_turned nan_codes every_format files side_files loads_in forward verify_forward verify_subset mxfp8 faults resume memory reflink check; do
+for part in lib diff first_hours what_is_it pages report terminal bench_convert gallery streams help json_fields devices convert whole_models parts quantized quantized_turned nan_codes every_format files side_files loads_in forward verify_forward verify_subset mxfp8 faults resume memory reflink check; do
   # shellcheck source=/dev/null
   source "$HERE/$part.sh"
 done
 
 # The groups by what they are about: a set's name stands for its groups, and without a name all of them run.
 declare -A SETS=(
-  [commands]="streams closed_streams help_and_usage help_texts colours manual_page completions json_output json_fields convert_forms sharding determinism optimizer optimizer_orders
+  [commands]="parts streams closed_streams help_and_usage help_texts colours manual_page completions json_output json_fields convert_forms sharding determinism optimizer optimizer_orders
     stamping check_record check_manifest checkpoint_forms overwriting foreign_outputs special_sources differing diff_planted diff_computed_norm diff_padding diff_text diff_unknown_order report_figures report_head report_hostile_names report_options terminal bind_mounts files_in_sources progress_json plan_refuses"
   [first_hours]="first_hours_tensors first_hours_foreign_order first_hours_missing_answers first_hours_stamp first_hours_paths
     first_hours_layouts first_hours_digest first_hours_rules first_hours_batch what_is_it model_size pages ci_workflow"

@@ -106,6 +106,7 @@ std::string other_value(const OptionRow& option) {
   if (option.value_name == "SIZE") return "3MiB";
   if (option.value_name == "ORDER") return "interleaved:4";
   if (option.value_name == "FILE") return "config.json";
+  if (option.value_name == "FIRST-LAST") return "0-3";
   for (const ValueWord& value : option.words)
     if (value.word != option.default_text) return value.word;
   return {};

@@ -1,0 +1,107 @@
+#include "model/part_config.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/json.hpp"
+#include "core/json_text.hpp"
+#include "core/text_config.hpp"
+#include "format/model_config.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr std::size_t kMaxConfigDepth = 64;
+
+struct Edit {
+  TextRange range;
+  std::string text;
+};
+
+bool names_any(std::string_view key, std::initializer_list<std::string_view> words) {
+  return std::ranges::any_of(words, [&](std::string_view word) { return key.find(word) != key.npos; });
+}
+
+bool is_any(std::string_view key, std::initializer_list<std::string_view> words) {
+  return std::ranges::find(words, key) != words.end();
+}
+
+/// The fields of one object that speak of layers.
+class FieldEditor {
+ public:
+  FieldEditor(std::string_view text, const LayerPart& part) : text_(text), part_(part) {}
+
+  std::vector<Edit> edits(const JsonValue& fields) {
+    for (const JsonMember member : fields.members()) read(member);
+    return std::move(edits_);
+  }
+
+ private:
+  void read(const JsonMember& member) {
+    const std::string_view key = member.key;
+    const TextRange range = json_value_range(text_, static_cast<std::size_t>(member.value.offset()));
+    const auto number = member.value.get<i64>();
+    if (key == "num_hidden_layers" && number) return put(range, std::to_string(part_.count));
+    // Counted from the first layer.
+    if (is_any(key, {"first_k_dense_replace", "num_dense_layers", "max_window_layers"}) && number)
+      return put(range, std::to_string(std::max<i64>(*number - part_.first, 0)));
+    if (part_.drops_mtp && is_any(key, {"num_nextn_predict_layers", "mtp_num_hidden_layers"}) && number)
+      return put(range, "0");
+    if (member.value.kind() == JsonKind::Array) return read_list(key, range, member.value);
+    const auto letters = member.value.get<std::string_view>();
+    if (letters && names_any(key, {"pattern"}) && std::ssize(*letters) == part_.of)
+      put(range, fmt::format("\"{}\"", letters->substr(static_cast<std::size_t>(part_.first),
+                                                       static_cast<std::size_t>(part_.count))));
+  }
+
+  void read_list(std::string_view key, const TextRange& range, const JsonValue& list) {
+    std::vector<std::string> kept;
+    // Numbers of layers.
+    if (is_any(key, {"mlp_only_layers", "moe_layers", "attn_layer_indices", "full_attn_idxs"})) {
+      for (const JsonValue item : list.items())
+        if (const auto layer = item.get<i64>(); layer && *layer >= part_.first && *layer < part_.first + part_.count)
+          kept.push_back(std::to_string(*layer - part_.first));
+      return put(range, fmt::format("[{}]", fmt::join(kept, ", ")));
+    }
+    if (static_cast<i64>(list.size()) != part_.of || !names_any(key, {"layer", "types", "pattern", "freq", "list"}))
+      return;
+    i64 layer = 0;
+    for (const JsonValue item : list.items()) {
+      const auto begin = static_cast<std::size_t>(item.offset());
+      const std::string_view value = text_.substr(begin, json_value_end(text_, begin) - begin);
+      if (layer >= part_.first && layer < part_.first + part_.count)
+        kept.emplace_back(value.substr(0, value.find_last_not_of(" \t\r\n") + 1));
+      ++layer;
+    }
+    put(range, fmt::format("[{}]", fmt::join(kept, ", ")));
+  }
+
+  void put(const TextRange& range, std::string text) { edits_.push_back({range, " " + std::move(text)}); }
+
+  std::string_view text_;
+  const LayerPart& part_;
+  std::vector<Edit> edits_;
+};
+
+}  // namespace
+
+std::string part_config(std::string_view config, const LayerPart& part) {
+  const std::string strict = without_python_numbers(config);
+  const JsonDocument document(strict, kMaxConfigDepth);
+  if (document.fault() || document.root().kind() != JsonKind::Object) return std::string(config);
+  const auto inner = find_text_config(document.root());
+  std::vector<Edit> edits = FieldEditor(strict, part).edits(inner ? *inner : document.root());
+  std::ranges::sort(edits, {}, [](const Edit& edit) { return edit.range.begin; });
+  std::string text;
+  std::size_t done = 0;
+  for (const Edit& edit : edits) {
+    text += std::string(config.substr(done, edit.range.begin - done)) + edit.text;
+    done = edit.range.end;
+  }
+  return text + std::string(config.substr(done));
+}
+
+}  // namespace glu_ckpt
