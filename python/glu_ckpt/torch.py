@@ -15,7 +15,7 @@ from typing import Any, Optional
 import torch
 
 from . import _core, _tensors
-from ._error import Error
+from ._error import ArgumentError, Error
 from ._grouped_linear import grouped_linear
 from ._grouped_mlp import grouped_mlp
 from ._modules import GroupedLinear, GroupedMLP
@@ -30,11 +30,13 @@ __all__ = [
     "add_state_dict_hooks",
     "deinterleave",
     "deinterleave_",
+    "deinterleave_glu_tensor",
     "diff",
     "grouped_linear",
     "grouped_mlp",
     "interleave",
     "interleave_",
+    "interleave_glu_tensor",
     "splits_to_offsets",
 ]
 
@@ -176,6 +178,28 @@ def deinterleave_(t: torch.Tensor, k: int = 32, *, axis: Optional[int] = None) -
     """`deinterleave` where the tensor stands."""
     torch.ops.glu_ckpt.deinterleave_(t, k, axis)
     return t
+
+
+def _on_first_axis(
+    change: Callable[..., torch.Tensor], name: str, tensor: torch.Tensor, interleave_size: int
+) -> torch.Tensor:
+    if tensor.dim() < 1 or interleave_size < 1 or tensor.shape[0] % (2 * interleave_size):
+        raise ArgumentError(
+            f"{name}: shape {list(tensor.shape)} with interleave_size {interleave_size}: the first axis has to be a "
+            "multiple of 2 * interleave_size, which is at least 1"
+        )
+    return change(tensor.contiguous(), interleave_size, axis=0)
+
+
+def interleave_glu_tensor(tensor: torch.Tensor, interleave_size: int) -> torch.Tensor:
+    """`interleave` under the name, with the arguments and on the first axis of TransformerEngine's function: for one
+    expert's FC1. The result is always new memory. Raises ArgumentError, a ValueError, for what does not divide."""
+    return _on_first_axis(interleave, "interleave_glu_tensor", tensor, interleave_size)
+
+
+def deinterleave_glu_tensor(tensor: torch.Tensor, interleave_size: int) -> torch.Tensor:
+    """`deinterleave` likewise. TransformerEngine's checks nothing in this direction; this one does."""
+    return _on_first_axis(deinterleave, "deinterleave_glu_tensor", tensor, interleave_size)
 
 
 def splits_to_offsets(

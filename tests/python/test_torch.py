@@ -271,3 +271,23 @@ def test_views_that_negate_are_permuted_with_their_sign():
     coded = torch.arange(16 * 3, dtype=torch.float32).view(16, 3)
     assert torch.equal(ops.interleave(torch._neg_view(-coded), 4), ops.interleave(coded, 4))
     assert torch.equal(ops.deinterleave(torch._neg_view(-coded), 4), ops.deinterleave(coded, 4))
+
+
+def test_transformer_engines_names_work_on_the_first_axis_and_check_both_ways():
+    t = torch.arange(8)
+    assert ops.interleave_glu_tensor(t, 2).tolist() == [0, 1, 4, 5, 2, 3, 6, 7]
+    for shape in ((24,), (24, 5), (24, 3, 2)):
+        t = torch.randn(shape, requires_grad=True)
+        for k in (1, 2, 3, 4, 6, 12):
+            wanted = t.unflatten(0, (2, 12 // k, k)).transpose(0, 1).flatten(0, 2)
+            made = ops.interleave_glu_tensor(t, k)
+            assert torch.equal(made, wanted) and made.data_ptr() != t.data_ptr()
+            assert torch.equal(ops.deinterleave_glu_tensor(made, k), t)
+            (grad,) = torch.autograd.grad(made, t, wanted.detach())
+            assert torch.equal(grad, ops.deinterleave_glu_tensor(wanted.detach(), k))
+    strided = torch.randn(5, 24).t()
+    assert torch.equal(ops.interleave_glu_tensor(strided, 4), ops.interleave_glu_tensor(strided.clone(), 4))
+    for call in (ops.interleave_glu_tensor, ops.deinterleave_glu_tensor):
+        for shape, k in (((24,), 0), ((24,), -1), ((24,), 5), ((25,), 1), ((), 1)):
+            with pytest.raises(ValueError, match="multiple of 2"):
+                call(torch.zeros(shape), k)

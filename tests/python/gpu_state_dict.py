@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Checks and measures state-dict conversions on a GPU: Megatron's grouped, interleaved experts to Hugging Face's form.
+
+usage: tests/python/gpu_state_dict.py [--layers N] [--experts N] [--rounds N]
+
+Needs a wheel with CUDA kernels, and torch; exits 77 without a GPU. The shapes are those of Qwen3-30B-A3B's experts; all
+48 layers and their result take 114 GB. Prints one line per check or figure; exits 1 if a check failed.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+
+import torch
+
+if not torch.cuda.is_available():
+    print("gpu_state_dict: not run: torch finds no GPU")
+    sys.exit(77)
+
+import glu_ckpt  # noqa: E402
+
+if not glu_ckpt._core.built_with_cuda():
+    print("gpu_state_dict: not run: this wheel has no CUDA kernels")
+    sys.exit(77)
+
+HIDDEN, WIDTH, K = 2048, 768, 32
+FORMS = {
+    "to Hugging Face's form": {"naming": "hf:qwen3_moe", "scope": "experts", "experts": "indexed", "glu": "split"},
+    "to contiguous": {"glu": "contiguous"},
+    "to indexed": {"experts": "indexed", "force": True},
+}
+failures = []
+
+
+def check(what, good):
+    print(f"{'ok  ' if good else 'FAIL'} {what}", flush=True)
+    if not good:
+        failures.append(what)
+
+
+def experts(layers, count, device):
+    state = {}
+    for layer in range(layers):
+        prefix = f"decoder.layers.{layer}.mlp.experts.linear_fc"
+        for name, shape in (("1", (count, 2 * WIDTH, HIDDEN)), ("2", (count, HIDDEN, WIDTH))):
+            state[f"{prefix}{name}.weight"] = torch.randn(shape, dtype=torch.bfloat16, device=device)
+    return state
+
+
+def seconds(call, rounds):
+    """Seconds on the GPU, and those until the call returned: medians."""
+    on_gpu, on_host = [], []
+    for _ in range(rounds):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        start = time.perf_counter()
+        call()
+        on_host.append(time.perf_counter() - start)
+        end.record()
+        torch.cuda.synchronize()
+        on_gpu.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(on_gpu), statistics.median(on_host)
+
+
+def run(what, options, state, rounds):
+    start = time.perf_counter()
+    plan = glu_ckpt.plan_state_dict(state, from_glu=f"interleaved:{K}", **options)
+    planned = time.perf_counter() - start
+    out = {name: torch.empty(info.shape, dtype=torch.bfloat16, device="cuda") for name, info in plan.outputs.items()}
+    plan.run(state, out)
+    host = {name: tensor.cpu() for name, tensor in state.items() if ".layers.0." in name}
+    wanted = glu_ckpt.convert_state_dict(host, from_glu=f"interleaved:{K}", **options)
+    check(f"{what}: the first layer is as on the CPU", all(torch.equal(out[k].cpu(), v) for k, v in wanted.items()))
+    total = sum(info.bytes for info in plan.outputs.values())
+    plain, plain_host = seconds(lambda: plan.run(state, out), rounds)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan.run(state, out)
+    for tensor in out.values():
+        tensor.zero_()
+    replayed, replayed_host = seconds(graph.replay, rounds)
+    check(f"{what}: a graph replays it", all(torch.equal(out[k].cpu(), v) for k, v in wanted.items()))
+    room = {name: torch.empty_like(tensor) for name, tensor in state.items()}
+    copied, _ = seconds(lambda: [room[name].copy_(tensor) for name, tensor in state.items()], rounds)
+    print(
+        f"     {what}: {len(plan.outputs)} tensors of {total / 1e9:.2f} GB, planned in {planned * 1e3:.0f} ms; run "
+        f"{plain * 1e3:.2f} ms ({plain_host * 1e3:.1f} on the host), graph {replayed * 1e3:.2f} ms "
+        f"({replayed_host * 1e3:.2f}), copies of the same bytes {copied * 1e3:.2f} ms: {copied / replayed:.2f} of their "
+        "speed",
+        flush=True,
+    )
+
+
+def main():
+    options = argparse.ArgumentParser()
+    options.add_argument("--layers", type=int, default=4)
+    options.add_argument("--experts", type=int, default=128)
+    options.add_argument("--rounds", type=int, default=7)
+    chosen = options.parse_args()
+    print(f"{torch.cuda.get_device_name()}: {chosen.layers} layers of {chosen.experts} experts")
+    state = experts(chosen.layers, chosen.experts, "cuda")
+    for what, form in FORMS.items():
+        run(what, form, state, chosen.rounds)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
