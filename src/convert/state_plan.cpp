@@ -48,15 +48,24 @@ Inventory inventory_of(std::span<const NamedTensor> tensors) {
   return inventory;
 }
 
-/// Returns the input that has all bytes of an output, under the same dtype and shape, and no other.
+bool stays_in_place(const Move& move) {
+  return move.src_offset == move.dst_offset && std::ranges::all_of(move.dims, [](const MoveDim& dim) {
+           return dim.count == 1 || dim.src_step == dim.dst_step;
+         });
+}
+
+/// Returns the input that an output is, under the same dtype and shape. The plan is proved, so every byte is written:
+/// where each stays at its offset, the tensors are the same, however many moves that takes.
 std::optional<std::size_t> whole_input(const Inventory& inventory, const Plan& plan, std::size_t output) {
-  if (plan.first_move[output + 1] - plan.first_move[output] != 1) return std::nullopt;
-  const Move& move = plan.moves[plan.first_move[output]];
+  const std::span<const Move> moves(plan.moves.begin() + static_cast<std::ptrdiff_t>(plan.first_move[output]),
+                                    plan.moves.begin() + static_cast<std::ptrdiff_t>(plan.first_move[output + 1]));
+  if (moves.empty()) return std::nullopt;
+  const std::size_t input = moves.front().src;
   const OutputTensor& made = plan.outputs[output];
-  const TensorRef& stored = inventory.tensors[move.src];
-  const bool is_whole = move.runs() == 1 && move.src_offset == 0 && move.run_bytes == stored.bytes;
+  const TensorRef& stored = inventory.tensors[input];
   const bool is_same = stored.bytes == made.bytes && stored.dtype == made.dtype && stored.shape == made.shape;
-  return is_whole && is_same ? std::optional(move.src) : std::nullopt;
+  const auto stays = [&](const Move& move) { return move.src == input && stays_in_place(move); };
+  return is_same && std::ranges::all_of(moves, stays) ? std::optional(input) : std::nullopt;
 }
 
 struct MemoryRange {

@@ -92,6 +92,7 @@ std::string loaded_by(std::string_view name) {
   if (name.starts_with("megatron")) return "nothing as it is: Megatron-Core's keys within one process";
   if (name == "torchtitan") return "torchtitan 0.3.0 (convert --to torchtitan)";
   if (name.starts_with("torchtitan")) return "torchtitan before 0.3.0";
+  if (name == "vllm") return "nothing from files: vLLM's FusedMoE modules, in memory";
   return "transformers, vLLM, SGLang that know the family (convert --to hf)";
 }
 

@@ -145,3 +145,41 @@ def test_optimizer_states_go_with_their_weights_and_extra_states_stay():
         key = text.format("decoder.layers.0.mlp.experts.linear_fc1.weight")
         whole = np.stack([state[f"{key}{e}"] for e in range(4)])
         assert np.array_equal(made[key], glu_ckpt.interleave(whole, 2))
+
+
+def test_a_trainers_experts_go_into_the_fused_ones_of_a_rollout_engine():
+    name = "decoder.layers.{}.mlp.experts.linear_fc{}.weight"
+    contiguous = {name.format(0, 1): np.arange(4 * 16 * 6, dtype="f4").reshape(4, 16, 6)}
+    contiguous[name.format(0, 2)] = -np.arange(4 * 6 * 8, dtype="f4").reshape(4, 6, 8)
+    trained = {**contiguous, name.format(0, 1): glu_ckpt.interleave(contiguous[name.format(0, 1)], 4)}
+    options = {"naming": "vllm", "scope": "experts", "glu": "contiguous"}
+    made = glu_ckpt.convert_state_dict(trained, from_glu="interleaved:4", **options)
+    fused = "model.layers.0.mlp.experts.{}_weight"
+    assert set(made) == {fused.format("w13"), fused.format("w2")}
+    assert np.array_equal(made[fused.format("w13")], contiguous[name.format(0, 1)])
+    assert made[fused.format("w2")] is trained[name.format(0, 2)]
+    back = {"naming": "megatron", "scope": "experts", "glu": "interleaved:4"}
+    assert refused(glu_ckpt.convert_state_dict, made, **back).slug == "unknown-glu"
+    again = glu_ckpt.convert_state_dict(made, from_glu="contiguous", **back)
+    assert all(np.array_equal(again[key], tensor) for key, tensor in trained.items())
+    single = glu_ckpt.convert_state_dict(made, from_glu="contiguous", naming="hf:qwen3_moe", scope="experts",
+                                         experts="indexed", glu="split")
+    gate, up = (single[f"model.layers.0.mlp.experts.3.{part}_proj.weight"] for part in ("gate", "up"))
+    assert np.array_equal(np.concatenate([gate, up]), contiguous[name.format(0, 1)][3])
+
+
+@pytest.mark.parametrize("wrapper", ["", "module.", "module.module."])
+def test_one_pipeline_stages_layers_convert_under_wrappers(wrapper):
+    name = wrapper + "decoder.layers.{}.mlp.experts.linear_fc{}.weight{}"
+    state = {wrapper + "decoder.final_layernorm.weight": np.ones(6, "f4")}
+    for layer, e in ((layer, e) for layer in (4, 5) for e in range(4)):
+        state[name.format(layer, 1, e)] = np.random.rand(16, 6).astype("f4")
+        state[name.format(layer, 2, e)] = np.random.rand(6, 8).astype("f4")
+    options = {"naming": "hf:qwen3_moe", "scope": "experts", "glu": "split"}
+    made = glu_ckpt.convert_state_dict(state, from_glu="contiguous", **options)
+    assert len(made) == 2 * 4 * 3 + 1
+    halves = [made[f"{wrapper}model.layers.5.mlp.experts.2.{part}_proj.weight"] for part in ("gate", "up")]
+    assert np.array_equal(np.concatenate(halves), state[name.format(5, 1, 2)])
+    del state[name.format(5, 1, 2)]
+    error = refused(glu_ckpt.convert_state_dict, state, from_glu="contiguous", **options)
+    assert error.slug == "expert-missing"
