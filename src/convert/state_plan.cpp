@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "arch/model_view.hpp"
 #include "convert/conversion.hpp"
 #include "core/checked_math.hpp"
 #include "core/compute.hpp"
@@ -81,7 +82,9 @@ struct StatePlan::State {
   CheckpointInfo info;
   std::shared_ptr<TensorViews> views = std::make_shared<TensorViews>();
   Conversion conversion;
-  /// The bytes of the state dict are those that the plan moves: nothing is decoded or encoded on the way.
+  /// The names as they were given, with all of their words.
+  std::vector<std::string> names;
+  /// The bytes of the state dict are those that the plan moves: nothing is decoded, encoded or merged on the way.
   bool is_plain = true;
   std::vector<Renamed> renamed;
 
@@ -153,15 +156,19 @@ StatePlan::StatePlan(std::span<const NamedTensor> tensors, const StateFacts& fac
   info.inventory = inventory_of(tensors);
   if (!facts.config.empty()) info.hints = parse_config(facts.config, kStateDict);
   info.record = facts.record;
-  for (const NamedTensor& tensor : tensors) state_->views->push_back(tensor.view);
+  // The words that wrappers put into names are taken off here, so that nothing stands between the plan and the tensors.
+  if (has_wrapper_words(info.inventory)) info.respelled = !take_off_wrapper_words(info.inventory, info.hints).empty();
+  for (const auto& [name, view] : tensors) {
+    state_->names.push_back(name);
+    state_->views->push_back(view);
+  }
   const bool has_values =
       std::ranges::none_of(tensors, [](const NamedTensor& tensor) { return tensor.view.data == nullptr; });
   const SourceOpener open = [state = state_.get()] {
     return std::make_unique<MemorySource>(state->info, state->views);
   };
   state_->conversion = prepare_in_memory(open, options, run, has_values);
-  const CheckpointInfo& read = state_->conversion.source.source->info();
-  state_->is_plain = read.decoded_weights.empty() && read.recast_tensors == 0;
+  state_->is_plain = dynamic_cast<const MemorySource*>(state_->conversion.source.source.get()) != nullptr;
   const Plan& plan = state_->conversion.plan;
   for (std::size_t t = 0; state_->is_plain && t < plan.outputs.size(); ++t)
     if (const auto input = whole_input(info.inventory, plan, t)) state_->renamed.push_back({t, *input});
@@ -206,9 +213,9 @@ void StatePlan::run(std::span<const TensorView> in, std::span<const TensorView> 
 
 namespace {
 
-void print_move(JsonWriter& json, const Inventory& inventory, const Move& move) {
+void print_move(JsonWriter& json, const std::vector<std::string>& names, const Move& move) {
   json.begin_object();
-  json.field("from", inventory.tensors[move.src].name);
+  json.field("from", names[move.src]);
   json.field("from_offset", move.src_offset).field("offset", move.dst_offset).field("run_bytes", move.run_bytes);
   json.key("loops").begin_array();
   for (const MoveDim& dim : move.dims)
@@ -225,9 +232,11 @@ void print_move(JsonWriter& json, const Inventory& inventory, const Move& move) 
 
 std::string StatePlan::to_json() const {
   const Plan& made = plan();
-  // Names are those that the caller gave, unless what is moved was decoded first.
-  const Inventory& inventory =
-      state_->is_plain ? state_->info.inventory : state_->conversion.source.source->inventory();
+  std::vector<std::string> names = state_->names;
+  if (!state_->is_plain) {
+    names.clear();
+    for (const TensorRef& tensor : state_->conversion.source.source->inventory().tensors) names.push_back(tensor.name);
+  }
   JsonWriter json(1);
   json.begin_object().key("outputs").begin_array();
   for (std::size_t t = 0; t < made.outputs.size(); ++t) {
@@ -235,20 +244,19 @@ std::string StatePlan::to_json() const {
     json.begin_object().field("name", output.name).field("dtype", dtype_name(output.dtype)).key("shape").begin_array();
     for (const i64 extent : output.shape) json.value(extent);
     json.end_array().field("bytes", output.bytes).key("moves").begin_array();
-    for (std::size_t m = made.first_move[t]; m < made.first_move[t + 1]; ++m)
-      print_move(json, inventory, made.moves[m]);
+    for (std::size_t m = made.first_move[t]; m < made.first_move[t + 1]; ++m) print_move(json, names, made.moves[m]);
     json.end_array();
     for (const Compute& computed : made.computes)
       if (computed.dst == t)
         json.key("computed")
             .begin_object()
-            .field("from", inventory.tensors[computed.src].name)
+            .field("from", names[computed.src])
             .field("operation", to_string(computed.op))
             .end_object();
     json.end_object();
   }
   json.end_array().key("dropped").begin_array();
-  for (const std::size_t index : made.dropped) json.value(inventory.tensors[index].name);
+  for (const std::size_t index : made.dropped) json.value(names[index]);
   json.end_array().key("notes").begin_array();
   for (const std::string& note : made.notes) json.value(note);
   json.end_array().end_object();

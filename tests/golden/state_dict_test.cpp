@@ -210,6 +210,20 @@ TEST_F(StateDicts, ReplayAPlanThatShapesWereEnoughFor) {
   }
 }
 
+TEST_F(StateDicts, LoseTheWordsOfWrappersWithoutACopy) {
+  const fs::path home = home_of("qwen3_moe") / "hf";
+  Tensors tensors = read_tensors(home);
+  const Outcome wanted = in_memory(tensors, facts_of(home), to_target("megatron"));
+  std::string given;
+  for (MemoryTensor& tensor : tensors)
+    if (const std::size_t at = tensor.name.find(".mlp."); at != std::string::npos)
+      given = tensor.name.insert(at, "._orig_mod");
+  expect_same(wanted, in_memory(tensors, facts_of(home), to_target("megatron")), "with words");
+  const StatePlan plan(named(tensors), facts_of(home), to_target("megatron"));
+  EXPECT_FALSE(plan.renamed().empty());
+  EXPECT_NE(plan.to_json().find(given), std::string::npos);
+}
+
 TEST_F(StateDicts, RefuseOtherTensorsThanPlannedAndSharedMemory) {
   const fs::path home = home_of("qwen3_moe") / "hf";
   Tensors tensors = read_tensors(home);

@@ -183,3 +183,14 @@ def test_one_pipeline_stages_layers_convert_under_wrappers(wrapper):
     del state[name.format(5, 1, 2)]
     error = refused(glu_ckpt.convert_state_dict, state, from_glu="contiguous", **options)
     assert error.slug == "expert-missing"
+
+
+def test_words_of_wrappers_are_taken_off_and_nothing_is_copied_for_them():
+    state = float_state()
+    words = {name.replace(".mlp.", "._orig_mod.mlp."): tensor for name, tensor in state.items()}
+    plan = glu_ckpt.plan_state_dict(words, config=QWEN, to="megatron")
+    made, wanted = plan.run(words), glu_ckpt.convert_state_dict(state, config=QWEN, to="megatron")
+    assert made.keys() == wanted.keys() and all(np.array_equal(made[name], tensor) for name, tensor in wanted.items())
+    assert any(made[name] is words[source] for name, source in plan.renamed.items() if "_orig_mod" in source)
+    sources = {move["from"] for output in plan.to_json()["outputs"] for move in output["moves"]}
+    assert sources <= words.keys() and any("_orig_mod" in name for name in sources)
