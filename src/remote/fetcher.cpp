@@ -249,8 +249,10 @@ std::optional<std::string> Fetcher::head_of(const std::string& file, RemoteNode&
     if (head.status != 416 && sent.answer.read({&more, 1}) != 0)
       throw NetworkFailure(fmt::format("{} sent more bytes than it announced", sent.url.authority()));
     body.resize(done);
-    node.bytes = bytes >= 0 ? bytes : static_cast<i64>(done);
-    if (node.version.empty()) node.version = store_.version_in(head);
+    // What is known stays as it is: others may be reading by it.
+    if (node.bytes < 0) node.bytes = bytes >= 0 ? bytes : static_cast<i64>(done);
+    if (const std::string version = store_.version_in(head); node.version.empty() && !version.empty())
+      node.version = version;
     node.moved_to = sent.url;
     text = std::move(body);
     return true;
