@@ -39,7 +39,7 @@ class Room:
         self.folder = folder
         clean = ("HF_", "AWS_", "SSL_", "CURL_", "REQUESTS_", "HTTP", "http", "ALL_", "all_", "no_proxy", "NO_PROXY")
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(clean)}
-        self.environment |= {"HOME": str(folder), "GLU_CKPT_RETRIES": "3", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
+        self.environment |= {"HOME": str(folder), "GLU_CKPT_RETRIES": "3", "HF_HUB_DOWNLOAD_TIMEOUT": "2"}
         self.environment.pop("XDG_CACHE_HOME", None)
         self.servers = []
 
