@@ -107,6 +107,7 @@ std::string other_value(const OptionRow& option) {
   if (option.value_name == "ORDER") return "interleaved:4";
   if (option.value_name == "FILE") return "config.json";
   if (option.value_name == "FIRST-LAST") return "0-3";
+  if (option.value_name == "ADAPTER") return "adapter";
   for (const ValueWord& value : option.words)
     if (value.word != option.default_text) return value.word;
   return {};
@@ -182,7 +183,7 @@ TEST(CommandTable, OptionsAreReadAsOtherProgramsReadThem) {
             "--output is no option of glu-ckpt plan; DST is the second argument");
   EXPECT_EQ(message({"plan", "a", "b", "--gluu", "x"}), "--gluu is no option of glu-ckpt plan; did you mean --glu?");
   EXPECT_EQ(message({"--json", "inspect", "a"}), "--json belongs after the command: glu-ckpt inspect --json a");
-  EXPECT_EQ(message({"-v"}), "-v is no option of glu-ckpt; `glu-ckpt --help` lists its options");
+  EXPECT_EQ(message({"-v"}), "-v is no option of glu-ckpt; -V prints the version, and -v belongs after a command");
 }
 
 TEST(CommandTable, HelpNamesEveryOptionValueAndDefault) {
