@@ -3,6 +3,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <nss.h>
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
 #include <sys/socket.h>
@@ -100,6 +101,15 @@ SSL_CTX* context_for(const std::string& ca_file) {
   return context;
 }
 
+/// A program that needs no shared library finds hosts by /etc/hosts and DNS, which are in it. What else nsswitch.conf
+/// names would be loaded from shared libraries of another C library, which may end the program.
+void look_up_alone() {
+#ifdef GLU_CKPT_STATIC
+  static const int set = ::__nss_configure_lookup("hosts", "files dns");
+  (void)set;
+#endif
+}
+
 std::string reason_of(int error) { return std::generic_category().message(error); }
 
 bool matches_no_proxy(std::string_view list, const std::string& host) {
@@ -185,8 +195,10 @@ void Connection::close() {
 }
 
 void Connection::connect_to(const std::string& host, int port) {
+  look_up_alone();
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0)

@@ -59,6 +59,8 @@ cudaError_t cudaFree(void* data);
 cudaError_t cudaFreeHost(void* data);
 cudaError_t cudaHostRegister(void* data, std::size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void* data);
+cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaMemcpy(void* dst, const void* src, std::size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);

@@ -333,6 +333,22 @@ cudaError_t cudaHostUnregister(void* data) {
   return call("cudaHostUnregister", [&](Runtime& cuda) { return cuda.release(data, Kind::Registered); });
 }
 
+cudaError_t cudaDeviceSynchronize() {
+  return call("cudaDeviceSynchronize", [&](const Runtime& cuda) {
+    for (const cudaStream_t stream : cuda.streams)
+      if (stream->device == current_device) stream->run_until(stream->queued());
+    return cudaSuccess;
+  });
+}
+
+/// Memory of the host need not be pinned: CUDA copies through memory of its own then.
+cudaError_t cudaMemcpy(void* dst, const void* src, std::size_t bytes, cudaMemcpyKind) {
+  return call("cudaMemcpy", [&](const Runtime&) {
+    std::memcpy(dst, src, bytes);
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   return call("cudaMemcpyAsync", [&](Runtime& cuda) {
     if (!cuda.streams.contains(stream)) return cudaErrorInvalidResourceHandle;
