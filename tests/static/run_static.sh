@@ -50,7 +50,7 @@ check "it asks no service for names of users" no_lookups
 mkdir "$root/etc"
 echo 'hosts: nosuchservice [UNAVAIL=return] files' >"$root/etc/nsswitch.conf"
 echo '127.0.0.1 somewhere' >"$root/etc/hosts"
-finds_hosts() { run inspect http://somewhere:9/model 2>&1 | grep 'somewhere:9.*refused'; }
+finds_hosts() { { run inspect http://somewhere:9/model || true; } 2>&1 | grep 'somewhere:9.*refused'; }
 export GLU_CKPT_RETRIES=0
 check "it finds hosts by itself" finds_hosts
 check "--version" grep -Eq '^glu-ckpt [0-9.]+$' <(run --version)
