@@ -38,7 +38,7 @@ class CheckpointWarning(UserWarning):
 
 
 #: Words of the command line that mean nothing, or something else, in a function.
-_NOT_HERE = frozenset({"json", "quiet", "verbose", "help", "version"})
+_NOT_HERE = frozenset({"json", "color", "quiet", "verbose", "help", "version"})
 
 
 def _word(value: Any) -> str:

@@ -87,7 +87,7 @@ def test_options_of_the_command_line_alone(hub):
 
 
 #: Options that functions have no use for, or have as arguments.
-OF_THE_COMMAND_LINE = {"help", "json", "quiet", "verbose", "progress", "dry_run", "version", "check"}
+OF_THE_COMMAND_LINE = {"help", "color", "json", "quiet", "verbose", "progress", "dry_run", "version", "check"}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,9 @@ def test_report(hub, tmp_path):
     with pytest.raises(glu_ckpt.Error) as caught:
         glu_ckpt.report(hub, html=tmp_path / "one.html")
     assert caught.value.slug == "output-exists"
-    assert glu_ckpt.report(hub, html=tmp_path / "one.html", overwrite=True) == made
+    again = glu_ckpt.report(hub, html=tmp_path / "one.html", overwrite=True)
+    # The page has the line that made it.
+    assert again.pop("bytes") == made.pop("bytes") + len(" --overwrite") and again == made
 
 
 def test_manifest(hub, tmp_path):
