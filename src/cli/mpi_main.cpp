@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "cli/run.hpp"
 #include "cli/session.hpp"
 #include "core/byte_fields.hpp"
@@ -73,6 +75,9 @@ ExitStatus main_of_rank(MpiProgram& program, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   cli::prepare_process();
+  // mpirun gives a rank a terminal of its own, whatever becomes of what it prints.
+  const bool asks_for_colors = std::getenv("FORCE_COLOR") != nullptr || std::getenv("CLICOLOR_FORCE") != nullptr;
+  if (!asks_for_colors) ::setenv("NO_COLOR", "1", 0);
   try {
     MpiProgram program(argc, argv);
     return static_cast<int>(main_of_rank(program, argc, argv));
