@@ -179,6 +179,15 @@ void check_choice(const JsonValue& object) {
          chosen->first, chosen->second, experts->second, experts->first);
 }
 
+/// Refuses more groups of experts to choose from than there are.
+void check_groups(const JsonValue& object) {
+  const auto groups = first_number(object, {"n_group"});
+  const auto chosen = first_number(object, {"topk_group"});
+  if (groups && chosen && chosen->second > groups->second)
+    fail(ErrorCode::ConfigJson, {}, "config.json: topk_group is {}, and there are {} groups to choose from (n_group)",
+         chosen->second, groups->second);
+}
+
 /// Refuses query heads that key heads cannot share alike.
 void check_heads(const JsonValue& object) {
   const auto heads = first_number(object, {"num_attention_heads"});
@@ -218,6 +227,7 @@ void check_config_ranges(const std::string& config) {
   check_object(*family, root, "");
   if (inner) check_object(*family, *inner, "");
   check_choice(inner ? *inner : root);
+  check_groups(inner ? *inner : root);
   check_heads(inner ? *inner : root);
   check_layer_lists(inner ? *inner : root);
 }

@@ -41,7 +41,7 @@ bool fits(const JsonField& row, const JsonValue& value) {
       return number && std::isfinite(*number) && is_within(row, *number);
     }
     case JsonType::Flag: return value.get<bool>().has_value();
-    case JsonType::Text: return value.get<std::string_view>().has_value();
+    case JsonType::Text: return !value.get<std::string_view>().value_or("").empty();
     case JsonType::Object: return value.kind() == JsonKind::Object;
     case JsonType::List: return value.kind() == JsonKind::Array;
     case JsonType::Texts:
@@ -55,15 +55,14 @@ bool fits(const JsonField& row, const JsonValue& value) {
 }
 
 std::string value_text(const JsonValue& value) {
+  // What JSON has no place for, such as Infinity, is read as an empty text (without_python_numbers()).
+  if (value.get<std::string_view>() == "") return "empty or a number that is too large";
   if (const auto text = value.get<std::string_view>()) return fmt::format("\"{}\"", text->substr(0, 40));
   if (const auto flag = value.get<bool>()) return *flag ? "true" : "false";
   if (const auto integer = value.get<i64>()) return fmt::format("{}", *integer);
   if (const auto number = value.get<double>())
     return fmt::format("{}{}", *number, *number == std::floor(*number) && std::abs(*number) < 1e15 ? ".0" : "");
-  // What JSON has no place for, such as Infinity, is read as an object of nothing (without_python_numbers()).
-  const bool is_object = value.kind() == JsonKind::Object;
-  if (is_object && value.size() == 0) return "an object or a number that is too large";
-  if (is_object) return "an object";
+  if (value.kind() == JsonKind::Object) return "an object";
   if (value.kind() != JsonKind::Array) return "no value that is known";
   std::string text;
   for (const JsonValue item : value.items()) {

@@ -96,8 +96,8 @@ ModelHints read_config(std::string_view text, const JsonValue& root, const Input
 }  // namespace
 
 /// Configs are written by Python, so they hold Infinity ("time_step_limit" of hybrid Mamba models) and
-/// huge integers. Strict JSON has neither. They become empty objects, padded so that positions stay what they are: no
-/// rule takes an object for a number or a text.
+/// huge integers. Strict JSON has neither. They become empty texts, padded so that positions stay what they are: no
+/// rule takes one for a number, an object or a word.
 std::string without_python_numbers(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -110,7 +110,7 @@ std::string without_python_numbers(std::string_view text) {
     while (is_token && next < text.size() && !ends_value(text[next])) ++next;
     const std::string_view token = text.substr(i, next - i);
     if (is_token && is_python_number(token))
-      out.append("{}").append(token.size() - 2, ' ');
+      out.append("\"\"").append(token.size() - 2, ' ');
     else
       out += token;
     i = next;

@@ -15,7 +15,7 @@ inline constexpr i64 kMaxConfigBytes = i64{16} << 20;
 /// or whose model_type is no string throws ConfigJson. `file` is for messages.
 ModelHints parse_config(std::string_view text, const std::string& file);
 
-/// The text with what Python's json writes and JSON has no word for, such as Infinity, as empty objects of the same
+/// The text with what Python's json writes and JSON has no word for, such as Infinity, as empty texts of the same
 /// length: all positions stay.
 std::string without_python_numbers(std::string_view text);
 

@@ -67,7 +67,7 @@ def judge(files):
         if lost := wanted.keys() - plain.keys() - {name for name in wanted if MTP_COPY.search(name)}:
             raise Broken(f"no {min(lost)}")
         if more := plain.keys() - wanted.keys():
-            if "num_nextn_predict_layers" not in config and all(name.startswith(f"model.layers.{model.layers}.") for name in more):
+            if not config.get("num_nextn_predict_layers") and all(name.startswith(f"model.layers.{model.layers}.") for name in more):
                 raise Unclear("an MTP layer that config.json does not count, which inspect calls a problem")
             raise Unclear("inv_freq") if all("inv_freq" in name for name in more) else Broken(f"{min(more)} has no place")
         for name, tensor in plain.items():
