@@ -16,6 +16,8 @@ namespace {
 constexpr int kMostRedirections = 10;
 constexpr std::size_t kMostDocument = std::size_t{64} << 20;
 constexpr i64 kFirstDelayMs = 250, kLongestDelayMs = 30'000;
+/// A server that never answered may be none at all.
+constexpr int kRetriesOfNobody = 2;
 /// A server that asks for more patience than this is told of.
 constexpr i64 kMostPatienceMs = 300'000;
 /// An attempt that brought as much was none in vain.
@@ -141,12 +143,15 @@ void Fetcher::with_retries(const std::string& name, const Attempt& attempt) {
     } catch (const NetworkFailure& failure) {
       if (done >= kProgressBytes) failed = 0;
       const i64 asked = failure.retry_after_ms();
-      if (++failed > client_.settings().retries || asked > kMostPatienceMs)
-        fail(ErrorCode::Network, {name, {}},
-             "{}: {}{}; try again later: `convert --resume` fetches only what is still missing", name, failure.what(),
+      const int usual = client_.settings().retries;
+      const int retries = has_answered_ ? usual : std::min(usual, kRetriesOfNobody);
+      if (++failed > retries || asked > kMostPatienceMs)
+        fail(ErrorCode::Network, {name, {}}, "{}: {}{}; {}", name, failure.what(),
              asked > kMostPatienceMs ? fmt::format(", and asks to wait for {} s", asked / 1000)
              : failed > 1            ? fmt::format(", after {} tries", failed)
-                                     : std::string());
+                                     : std::string(),
+             has_answered_ ? "try again later: `convert --resume` fetches only what is still missing"
+                           : "check the address and the connection");
       std::this_thread::sleep_for(std::chrono::milliseconds(asked >= 0 ? asked : delay_ms(failed)));
     }
   }
@@ -158,6 +163,7 @@ Fetcher::Sent Fetcher::send(const std::string& name, Url url, const HeaderLines&
     HeaderLines all = lines;
     for (auto& line : store_.credentials(url)) all.push_back(std::move(line));
     HttpAnswer answer = client_.get(url, all);
+    has_answered_ = true;
     // Answers on the way count, too: the hub says there what it redirects to.
     check(answer.head());
     const auto location = answer.head().find("location");

@@ -3,6 +3,7 @@
 
 #include <sys/uio.h>
 
+#include <atomic>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -47,6 +48,8 @@ class Fetcher {
 
   const RemoteStore& store_;
   HttpClient client_;
+  /// Some server answered, be it with an error.
+  std::atomic<bool> has_answered_ = false;
 };
 
 }  // namespace glu_ckpt
