@@ -9,16 +9,15 @@
 
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
-#include "core/parse_number.hpp"
 #include "families/architecture.hpp"
 #include "families/expert_keys.hpp"
+#include "layout/key_pattern.hpp"
 #include "layout/layout_table.hpp"
 
 namespace glu_ckpt {
 namespace {
 
 constexpr std::string_view kModel = "base_model.model.", kPacked = ".experts", kInner = ".base_layer";
-constexpr std::string_view kLayers = "layers.";
 
 /// A pair of factors by the module that they are for.
 struct Pair {
@@ -44,39 +43,6 @@ bool cut_end(std::string& text, std::string_view end) {
   if (!text.ends_with(end)) return false;
   text.resize(text.size() - end.size());
   return true;
-}
-
-std::optional<i64> layer_in(const std::string& module) {
-  const std::size_t at = module.find(kLayers);
-  if (at == module.npos) return std::nullopt;
-  const std::string_view rest = std::string_view(module).substr(at + kLayers.size());
-  return parse_number<i64>(rest.substr(0, rest.find('.')));
-}
-
-struct ExpertModule {
-  Role role = Role::Gate;
-  i64 expert = 0;
-};
-
-/// The expert and the role of "...layers.3.mlp.experts.7.gate_proj", by the spelling of a family.
-std::optional<ExpertModule> expert_module(const Naming& naming, const std::string& module) {
-  constexpr std::string_view kExpert = "{E}", kKind = "{K}";
-  const std::pair<Role, std::string_view> parts[] = {
-      {Role::Gate, naming.indexed.gate}, {Role::Up, naming.indexed.up}, {Role::Down, naming.indexed.down}};
-  for (const auto& [role, spelled] : parts) {
-    const std::size_t at = spelled.find(kExpert), kind = spelled.find(kKind);
-    if (at == spelled.npos || kind == spelled.npos || kind < at + kExpert.size() + 1) continue;
-    const std::string_view before = spelled.substr(0, at);
-    const std::string_view behind = spelled.substr(at + kExpert.size(), kind - 1 - at - kExpert.size());
-    const std::size_t found = module.find(before);
-    if (found == module.npos || !module.ends_with(behind)) continue;
-    const std::size_t begin = found + before.size();
-    if (begin + behind.size() >= module.size()) continue;
-    const auto expert =
-        parse_number<i64>(std::string_view(module).substr(begin, module.size() - behind.size() - begin));
-    if (expert) return ExpertModule{role, *expert};
-  }
-  return std::nullopt;
 }
 
 /// The spelling of the family's experts on the hub, whose modules an adapter names.
@@ -208,23 +174,31 @@ class FactorFinder {
     return matrix;
   }
 
-  const ExpertBlock* block_of(const std::string& module) const {
-    const auto layer = layer_in(module);
+  /// What the hub's spelling of experts, or else another family's, says of a key.
+  struct ExpertKey {
+    const ExpertBlock* block = nullptr;
+    Role role = Role::Gate;
+    i64 expert = 0;
+  };
+  ExpertKey expert_key(const std::string& key) const {
+    const KeySkeleton skeleton = skeletonize(key);
+    const std::vector<const KeyPattern*> patterns = match_patterns(skeleton);
+    if (patterns.empty()) return {};
+    const auto own = std::ranges::find(patterns, hub_naming(model_), &KeyPattern::naming);
+    const KeyPattern& pattern = own == patterns.end() ? *patterns.front() : **own;
+    const KeyParts parts = parse_key(key, skeleton, pattern);
     const auto is_it = [&](const ExpertBlock& block) {
-      return layer && block.set == ExpertSet::Routed && block.stack == "decoder" && block.layer == *layer;
+      return block.set == pattern.set && block.stack == parts.stack && block.layer == parts.layer;
     };
-    const auto found = std::ranges::find_if(model_.blocks, is_it);
-    return found == model_.blocks.end() ? nullptr : &*found;
+    const auto block = std::ranges::find_if(model_.blocks, is_it);
+    if (block == model_.blocks.end()) return {};
+    return {&*block, pattern.role, pattern.has_expert ? find_expert_part(key, pattern).expert : 0};
   }
 
   /// The matrix of an expert that is stored together with others.
   const Matrix* matrix_of(const std::string& module) const {
-    const ExpertBlock* const block = block_of(module);
-    if (block == nullptr) return nullptr;
-    std::optional<ExpertModule> named = expert_module(*hub_naming(model_), module);
-    for (const Naming& naming : namings())
-      if (!named) named = expert_module(naming, module);
-    return named ? matrix_of(*block, named->role, named->expert) : nullptr;
+    const ExpertKey found = expert_key(module + ".weight");
+    return found.block == nullptr ? nullptr : matrix_of(*found.block, found.role, found.expert);
   }
 
   const Matrix* matrix_of(const ExpertBlock& block, Role role, i64 expert) const {
@@ -245,7 +219,7 @@ class FactorFinder {
 
   void add_packed(const std::string& module, const PackedModule& packed) {
     const Pair& named = packed.outer != nullptr ? *packed.outer : *packed.inner;
-    const ExpertBlock* const block = block_of(module);
+    const ExpertBlock* const block = expert_key(module + ".gate_up_proj").block;
     if (block == nullptr || block->glu.kind == Glu::Kind::None || block->intermediate_size <= 0)
       fail(ErrorCode::UnknownTensor, {{}, factors_[*named.a].name},
            "'{}' of the adapter is for packed experts of '{}', and the model has none there with gate and up; is the "
@@ -292,7 +266,7 @@ class FactorFinder {
         factors_[*named.a].name, module);
   }
 
-  /// What the outer wrapper is for: the parameter that was targeted last, or the only one.
+  /// Returns what the outer wrapper is for: the parameter that was targeted last, or the only one.
   std::optional<Role> usual_outer(const PackedModule& packed) const {
     if (packed.outer != nullptr && packed.inner != nullptr) return Role::Down;
     const auto names = [&](std::string_view end) {
