@@ -120,6 +120,9 @@ AdapterConfig read_adapter_config(const std::string& text, const std::string& fi
   config.rank_stabilized = root.find<bool>("use_rslora").value_or(false);
   config.rank_pattern = pattern_in(root, "rank_pattern", 1, file);
   config.alpha_pattern = pattern_in(root, "alpha_pattern", -kMostAlpha, file);
+  if (const auto mapping = root.find("auto_mapping"); mapping && mapping->kind() == JsonKind::Object)
+    config.base_class = mapping->find<std::string_view>("base_model_class").value_or("");
+  config.base_name = root.find<std::string_view>("base_model_name_or_path").value_or("");
   if (const auto list = root.find("target_parameters"); list && list->kind() == JsonKind::Array)
     for (const JsonValue item : list->items())
       if (const auto name = item.get<std::string_view>()) config.target_parameters.emplace_back(*name);

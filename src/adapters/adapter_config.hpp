@@ -17,12 +17,15 @@ struct AdapterConfig {
   /// Ranks and alphas of some modules: a pattern of the end of their names, and a value; the first that matches counts.
   std::vector<std::pair<std::string, double>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
+  /// The class of the model that was adapted, and its name or path; empty where PEFT did not write it.
+  std::string base_class;
+  std::string base_name;
   /// Parameters of three axes whose factors are packed: "mlp.experts.gate_up_proj".
   std::vector<std::string> target_parameters;
 
   /// Both throw NotSupported for a pattern that is not read here.
   i64 rank_of(const std::string& module) const;
-  /// What the product of the factors is multiplied by, as PyTorch multiplies fp32 tensors by it.
+  /// Returns the number by which the product of the factors is multiplied, as PyTorch multiplies fp32 tensors by it.
   float scale_of(const std::string& module) const;
 };
 

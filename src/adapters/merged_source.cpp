@@ -1,5 +1,7 @@
 #include "adapters/merged_source.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <list>
@@ -80,7 +82,12 @@ class MergedSource final : public Source {
     info_.recast_tensors += std::ssize(of_tensor_);
     info_.record.erase("digest");
     info_.record.erase("source_digest");
-    info_.record["merged"] = adapter_->path().filename().string();
+    std::string& merged = info_.record["merged"];
+    if (!merged.empty())
+      info_.warnings.push_back(fmt::format(
+          "the record says that the adapter '{}' is merged already; the products of '{}' are added to those", merged,
+          adapter_->path().filename().string()));
+    merged += (merged.empty() ? "" : ", ") + adapter_->path().filename().string();
     info_.record["merged_as"] = program;
     const std::vector<OpenedFile>& files = adapter_->info().files;
     info_.files.insert(info_.files.end(), files.begin(), files.end());
@@ -152,7 +159,7 @@ class MergedSource final : public Source {
     }
   }
 
-  /// Of weights [in, out] a line is a column: an input's weights of all outputs.
+  /// Does the same for weights [in, out], whose lines are columns: an input's weights of all outputs.
   void merge_columns(const MergedMatrix& merged, const Lines& lines, i64 offset, std::span<std::byte> out) const {
     const Matrix& matrix = merged.matrix;
     const i64 size = matrix.element_bytes, end = offset + std::ssize(out);

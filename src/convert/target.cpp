@@ -114,6 +114,8 @@ class TargetResolver {
 
   /// Asks at once for all that is not known, and for the optimizer to be left out, which only Megatron has a place for.
   [[noreturn]] void fail_no_architecture() const {
+    if (const std::string text = other_model_text(source_); !text.empty())
+      fail(ErrorCode::NoMap, {source_.path().string(), {}}, "--to {}: {}", *options_.target, text);
     std::vector<std::string> options = hints_.config_options;
     // The model's type may be known, and have no map.
     const bool is_nameless = hints_.config.empty() && hints_.no_config.empty();

@@ -42,7 +42,8 @@ std::optional<std::string> word_in(const Source& source, std::string_view file, 
   }
 }
 
-/// Says of a part of a model, or of a model of another kind, what loads it; empty for any other checkpoint.
+}  // namespace
+
 std::string other_model_text(const Source& source) {
   const auto& files = source.extra_files();
   if (std::ranges::find(files, "adapter_config.json", &ExtraFile::name) != files.end()) {
@@ -57,8 +58,6 @@ std::string other_model_text(const Source& source) {
                        *part);
   return {};
 }
-
-}  // namespace
 
 StoredModel stored_model(const Source& source, const ModelHints& hints, const Recognition& model) {
   StoredModel stored;

@@ -30,6 +30,9 @@ std::vector<std::string> file_doubts(const Source& source, const ModelHints& hin
 std::vector<std::string> flaw_texts(const Source& source, const ModelHints& hints, const Recognition& model,
                                     bool keeps_keys = true);
 
+/// Says of a part of a model, or of a model of another kind, what loads it; empty for any other checkpoint.
+std::string other_model_text(const Source& source);
+
 /// Says that ranks of a legacy checkpoint are missing; empty where none is.
 std::string missing_ranks_text(const Source& source, const ModelHints& hints);
 

@@ -103,6 +103,13 @@ CASES = [
     adapter("qwen3_sep_peft018", Run("convert SRC OUT --to megatron --format safetensors"),
             Run("convert OUT OUT2 --merge CASE/adapter --force --from-glu interleaved:2", REFUSED), note="an order that contradicts"),
     # What is more than a product of two factors, or not whole, or for another model.
+    refused("qwen3_packed_peft021", config(auto_mapping={"base_model_class": "MixtralForCausalLM"}),
+            "it is for a MixtralForCausalLM, and config.json of the model says Qwen3MoeForCausalLM", "another architecture"),
+    adapter("qwen3_packed_peft021", Run(MERGE), change=config(auto_mapping={"base_model_class": "Qwen3MoeModel"}), note="another head"),
+    adapter("qwen3_packed_peft021", Run(MERGE), change=config(auto_mapping=None), note="nobody says the class"),
+    # Merged twice, and an adapter by itself.
+    adapter("qwen3_packed_peft021", Run(MERGE), Run("convert OUT OUT2 --merge CASE/adapter", says="warning: .*'adapter' is merged already"),
+            Run("convert CASE/adapter OUT2 --to megatron", REFUSED, says="makes it an adapter .LoRA.*merge it first"), note="twice"),
     refused("qwen3_dora_peft018", None, "use_dora is set", "DoRA"),
     refused("qwen3_sep_peft018", config(bias="all"), "bias is set", "biases"),
     refused("qwen3_sep_peft018", config(init_lora_weights="pissa"), "'pissa', which begins from other weights", "PiSSA"),
