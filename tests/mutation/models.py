@@ -100,7 +100,9 @@ class Model:
         return self.dense or self.latent and layer < self.first
 
     def is_linear(self, layer):
-        return self.linear and (self.config.get("layer_types") or [])[layer] == "linear_attention"
+        if self.linear and self.config.get("layer_types") is None:
+            raise Unclear("layers whose types the class of the model makes")
+        return self.linear and self.config["layer_types"][layer] == "linear_attention"
 
 
 FAMILIES = DENSE | {"qwen3_moe", "qwen2_moe", "mixtral", "granitemoe", "gpt_oss", "llama4_text", "deepseek_v3", "qwen3_next"}
@@ -255,8 +257,11 @@ def in_groups(m, q, k, v):
 
 
 def less_one(tensor):
-    data = tensor.data if tensor.dtype == "F32" else b"".join(b"\0\0" + tensor.data[i : i + 2] for i in range(0, len(tensor.data), 2))
-    values = struct.unpack(f"<{len(data) // 4}f", data)
+    if tensor.dtype == "F16":
+        values = struct.unpack(f"<{len(tensor.data) // 2}e", tensor.data)
+    else:
+        data = tensor.data if tensor.dtype == "F32" else b"".join(b"\0\0" + tensor.data[i : i + 2] for i in range(0, len(tensor.data), 2))
+        values = struct.unpack(f"<{len(data) // 4}f", data)
     return Tensor("F32", tensor.shape, struct.pack(f"<{len(values)}f", *(value - 1 for value in values)))
 
 

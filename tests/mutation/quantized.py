@@ -92,6 +92,8 @@ def check(name, parts, shape, quant):
         right = {"blocks": (["U8"], [e, o, i // 32, 16]), "scales": (["U8"], [e, o, i // 32])}
     else:
         right = parts_of(quant, *shape)
+    if "weight" in parts and parts["weight"].dtype == "I8":
+        raise Unclear("INT8, in blocks too, which checkpoints have that are not here")
     if "weight" in parts and parts["weight"].dtype in FLOATS:
         raise Broken(f"{name}: a plain weight with parts of a quantized one")
     # The shape is also that of the codes, which have no padding here.
@@ -101,7 +103,7 @@ def check(name, parts, shape, quant):
         if part not in right:
             raise Broken(f"{name}: {part} beside it")
         if tensor.dtype not in right[part][0] or list(tensor.shape) != right[part][1]:
-            if part == "input_scale" or (list(tensor.shape) in ([], [1], [1, 1]) and right[part][1] in ([], [1])):
+            if part == "input_scale" or (list(tensor.shape) in ([], [1], [1, 1]) and right[part][1] in ([], [1], [1, 1])):
                 raise Unclear("another shape of one number")
             raise Broken(f"{name}: {part} is {tensor.dtype} {tensor.shape}, right is {right[part]}")
     if "weight_shape" in parts and list(struct.unpack("<2q", parts["weight_shape"].data)) != list(shape):
@@ -118,6 +120,33 @@ def check_without_config(name, parts, shape):
     raise faults[0]
 
 
+def check_stated(name, parts, shape, quant):
+    """The same where a configuration may say what they are. It may be about other weights: then parts decide."""
+    if not quant.get("quant_method"):
+        return check_without_config(name, parts, shape)
+    try:
+        check(name, parts, shape, quant)
+    except Broken as fault:
+        is_about_others = is_evident(name, parts, shape) and not has_words_of(quant, parts)
+        raise Unclear("parts of another method than the configuration's") if is_about_others else fault
+
+
+def is_evident(name, parts, shape):
+    try:
+        check_without_config(name, parts, shape)
+        return True
+    except Broken:
+        return False
+
+
+def has_words_of(quant, parts):
+    """Whether the names of the parts are those of the method."""
+    words = {"mxfp4": {"blocks", "scales"}, "fp8": {"weight", "weight_scale_inv"}, "awq": {"qweight"}, "gptq": {"qweight"},
+             "modelopt": {"weight", "weight_scale"}, "compressed-tensors": {"weight_packed", "weight_scale"}}  # fmt: skip
+    method = quant["quant_method"]
+    return method in words and bool(words[method] & parts.keys() - {"weight"})
+
+
 def logical(tensors, config, wanted):
     """The tensors with each quantized weight as one BF16 tensor without data; `wanted` says the shapes of weights."""
     quant, out, modules = config.get("quantization_config"), {}, {}
@@ -125,7 +154,7 @@ def logical(tensors, config, wanted):
         root, _, tail = name.rpartition(".")
         if (block := BLOCKS.match(name)) and "experts." in name:
             modules.setdefault(block[1], {})[block[2]] = tensor
-        elif tail in TAILS or (tail == "weight" and tensor.dtype in ("U8", "F8_E4M3")):
+        elif tail in TAILS or (tail == "weight" and tensor.dtype in ("U8", "I8", "F8_E4M3")):
             modules.setdefault(f"{root}.weight", {})[tail] = tensor
         else:
             out[name] = tensor
@@ -135,9 +164,6 @@ def logical(tensors, config, wanted):
         raise Broken("quant_method is no text")
     for name, parts in modules.items():
         shape = wanted.get(name)
-        if quant and quant.get("quant_method"):
-            check(name, parts, shape, quant)
-        else:
-            check_without_config(name, parts, shape)
+        check_stated(name, parts, shape, quant or {})
         out[name] = Tensor("BF16", list(shape), b"")
     return out
