@@ -124,7 +124,7 @@ struct FarOff {
   double times = 0;
 };
 
-/// Those whose RMS is more than four times the median of all that differ, the furthest first, each expert
+/// Returns those whose RMS is more than four times the median of all that differ, the furthest first, each expert
 /// once; none of eight or fewer.
 std::vector<FarOff> far_off(const std::vector<TensorDiff>& tensors, std::size_t most = 3);
 

@@ -402,7 +402,7 @@ struct SourceAnswers {
   std::string merge = {};
   /// The way in which they are added, a word of merge_programs(); empty: the first one.
   std::string merge_as = {};
-  /// Of the main stack only these layers, counted anew from 0: "3", "0-3"; empty: all.
+  /// The layers of the main stack that are read, "3" or "0-3", and counted anew from 0; empty: all.
   std::string layers = {};
   /// Go on as if there were no multi-token prediction.
   bool drop_mtp = false;

@@ -116,7 +116,8 @@ constexpr auto kTexts = std::to_array<ErrorText>({
      "Save all experts in one dtype, or keep them apart (--experts indexed).", "inspect PATH --tensors '*experts*'"},
     {ErrorCode::BiasIncomplete, "Some experts of a layer have a bias and others have none.",
      "The checkpoint is incomplete: bring the shard that is missing.", ""},
-    {ErrorCode::PartMissing, "An expert has one of gate, up and down, and lacks another.",
+    {ErrorCode::PartMissing,
+     "An expert has one of gate, up and down and lacks another, or an adapter has one of two factors.",
      "The checkpoint is incomplete: bring the shard that is missing.", ""},
     {ErrorCode::UnexplainedKey, "A tensor belongs to the experts by its name, and no naming says what it is there.",
      "The message names it. An adapter that was not merged is merged first; otherwise the naming is one that this "

@@ -1,5 +1,5 @@
 #pragma once
-/// What an error means: its cause, an example and the ways out, as `help SLUG` and docs/errors.md have them.
+/// The meaning of an error: its cause, an example and the ways out, as `help SLUG` and docs/errors.md have them.
 
 #include <optional>
 #include <string>
