@@ -406,6 +406,20 @@ struct SourceAnswers {
   std::string layers = {};
   /// Go on as if there were no multi-token prediction.
   bool drop_mtp = false;
+  /// The routed experts that are read of each layer, and counted anew from 0: "0-7", or a file that lists them
+  /// (src/model/kept_experts.hpp); empty: all.
+  std::string keep_experts = {};
+  /// The dtypes in which tensors are read, as rules "PATTERN=DTYPE" between commas, of which the first counts that
+  /// matches a tensor's role or name: "router=f32,*=bf16"; empty: as they are stored.
+  std::string dtypes = {};
+  /// Tensors may be rounded to a dtype that has fewer values.
+  bool allow_narrowing = false;
+  /// Routed experts are read with zero rows and columns up to a width that is a multiple of this; 0: as they are.
+  i64 pad_experts = 0;
+  /// They are read without the rows and columns that an earlier run added.
+  bool unpad = false;
+  /// A checkpoint that gives what this one lacks; empty: none.
+  std::string fill_from = {};
   /// Read scales of blocks of FP8 weights as those of blocks of so many rows; 0: as they are stored.
   i64 scale_rows = 0;
 };

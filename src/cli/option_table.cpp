@@ -114,6 +114,11 @@ OptionGroup source() {
                  choice<Dtype>(FIELD(from.decode), {{"bf16", Dtype::BF16}, {"f32", Dtype::F32}})),
           option("--decode-as PROGRAM", "the program whose decoder is followed, bit for bit, where programs differ",
                  one_of(FIELD(from.decode_as), decoder_names()), "that of the program that wrote the format"),
+          option(
+              "--keep-experts LIST",
+              "a model of these routed experts alone: a range for all layers (0-7), or a FILE of JSON that has a list "
+              "for each",
+              kept_experts()),
           option("--merge ADAPTER", "a LoRA adapter of PEFT, whose products are added to the weights",
                  text(FIELD(from.merge))),
           option("--merge-as PROGRAM", "the way in which they are added, bit for bit",
@@ -230,8 +235,8 @@ OptionGroup destination(const std::string& program) {
           option("--to TARGET", "the program that loads DST as it is", target()),
           option("--naming NAMING", "the keys alone; `" + program + " layouts` lists them",
                  naming(FIELD(convert.to.naming)), "keep"),
-          option("--experts GROUPING", "how experts are grouped",
-                 choice<Grouping>(FIELD(convert.to.experts), groupings), "keep"),
+          option("--experts GROUPING", "how experts are grouped; a range (0-7) is as --keep-experts",
+                 grouping_or_experts(choice<Grouping>(FIELD(convert.to.experts), groupings)), "keep"),
           option("--bias-experts GROUPING", "the same for biases alone",
                  choice<Grouping>(FIELD(convert.to.bias_experts), groupings, false), "as --experts"),
           option("--glu ORDER", "the order of gate and up rows", glu(FIELD(convert.to.glu), true), "keep"),

@@ -239,6 +239,25 @@ ValueKind size(BytesField field, i64 least) {
   }};
 }
 
+ValueKind kept_experts() {
+  return {[](Options& options, const std::string& typed) {
+    if (!options.from.keep_experts.empty()) return std::string("--experts said already which experts are kept");
+    options.from.keep_experts = typed;
+    return std::string();
+  }};
+}
+
+ValueKind grouping_or_experts(ValueKind grouping) {
+  grouping.set = [words = grouping.set](Options& options, const std::string& typed) {
+    const bool is_range = typed.find_first_not_of("0123456789,-") == typed.npos && !typed.empty();
+    if (!is_range) return words(options, typed);
+    if (!options.from.keep_experts.empty()) return std::string("--keep-experts said already which experts are kept");
+    options.from.keep_experts = typed;
+    return std::string();
+  };
+  return grouping;
+}
+
 ValueKind percent() {
   return {[](Options& options, const std::string& typed) -> std::string {
     const bool has_sign = typed.ends_with('%');

@@ -39,6 +39,9 @@ ValueKind target();
 ValueKind checkpoint(TextField field);
 /// Bytes, as parse_size() reads them; `least` is 1 or 1 MiB.
 ValueKind size(BytesField field, i64 least = i64{1} << 20);
+/// A range of experts, or a file that lists them; `grouping` takes those words, too.
+ValueKind kept_experts();
+ValueKind grouping_or_experts(ValueKind grouping);
 /// "5%", "2/8", and "1,8,64".
 ValueKind percent();
 ValueKind part();

@@ -102,6 +102,9 @@ std::string fingerprint_of(const Conversion& conversion, const std::string& conf
                   to_string(conversion.target.format), options.overwrite, options.proof != ProofMode::None);
   if (bytes_to_clone > 0) text += fmt::format("clones {} verify {}\n", bytes_to_clone, static_cast<int>(options.proof));
   for (const auto& [name, value] : option_texts(options)) text += fmt::format("option {} {}\n", name, value);
+  // A file that --keep-experts names may be another one by now.
+  const Record& record = conversion.source.source->record();
+  if (const auto part = record.find("part"); part != record.end()) text += fmt::format("part {}\n", part->second);
   return text + identity_of(conversion.source.source->info()) + config;
 }
 

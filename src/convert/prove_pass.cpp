@@ -61,7 +61,8 @@ class Prover {
   /// Returns the answers that the output is recognized by where no config.json is beside it.
   SourceAnswers named_config() const {
     SourceAnswers answers;
-    answers.config_file = conversion_.options.from.config_file;
+    // The one that was named is that of the source as it is stored.
+    if (!conversion_.source.source->info().config_edit) answers.config_file = conversion_.options.from.config_file;
     return answers;
   }
 

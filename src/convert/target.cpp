@@ -382,8 +382,8 @@ class TargetResolver {
   /// Has the configuration written that is no file among the source's: a recorded one, or one that lies beside a file.
   void make_config(const std::string& name) {
     if (has_file(name) || hints_.config.empty()) return;
-    const auto edit = config_edit();
-    target_.config = {name, edit != nullptr ? edit(hints_.config) : hints_.config};
+    // The hints are those of the model that is presented.
+    target_.config = {name, is_stale_ ? unquantized_config(hints_.config, largest_dtype()) : hints_.config};
   }
 
   void find_config() {
@@ -397,10 +397,11 @@ class TargetResolver {
 
   /// Edits a configuration that was named, where the weights are read as other ones.
   std::function<std::string(std::string_view)> config_edit() const {
-    if (is_stale_) return [to = largest_dtype()](std::string_view text) { return unquantized_config(text, to); };
+    if (is_stale_)
+      return [to = largest_dtype(), edit = source_.info().config_edit](std::string_view text) {
+        return unquantized_config(edit ? edit(text) : std::string(text), to);
+      };
     if (source_.info().config_edit) return source_.info().config_edit;
-    if (options_.from.decode)
-      return [to = *options_.from.decode](std::string_view text) { return decoded_config(text, to); };
     const std::string* rows = entry_of(source_.record(), "scale_rows");
     if (rows == nullptr) return nullptr;
     return [count = std::stoll(*rows)](std::string_view text) { return with_block_rows(text, count); };

@@ -131,4 +131,14 @@ ModelHints parse_config(std::string_view text, const std::string& file) {
   fail_at(ErrorCode::ConfigJson, {part, second.fault()->offset}, "{}", second.fault()->text());
 }
 
+void edit_config(CheckpointInfo& info, const std::function<std::string(std::string_view text)>& edit) {
+  const auto after = [&edit](const std::function<std::string(std::string_view text)>& first) {
+    return [edit, first](std::string_view text) { return edit(first ? first(text) : std::string(text)); };
+  };
+  for (ExtraFile& file : info.extra_files)
+    if (file.name == "config.json" || file.name.ends_with("/config.json")) file.edit = after(file.edit);
+  info.config_edit = after(info.config_edit);
+  if (!info.hints.config.empty()) info.hints.config = edit(info.hints.config);
+}
+
 }  // namespace glu_ckpt

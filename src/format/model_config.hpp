@@ -15,6 +15,10 @@ inline constexpr i64 kMaxConfigBytes = i64{16} << 20;
 /// or whose model_type is no string throws ConfigJson. `file` is for messages.
 ModelHints parse_config(std::string_view text, const std::string& file);
 
+/// Lets a source present a model of another configuration: the files beside it, its hints and, after the edits that
+/// there are, config_edit.
+void edit_config(CheckpointInfo& info, const std::function<std::string(std::string_view text)>& edit);
+
 /// The text with what Python's json writes and JSON has no word for, such as Infinity, as empty texts of the same
 /// length: all positions stay.
 std::string without_python_numbers(std::string_view text);

@@ -41,10 +41,13 @@ class FieldEditor {
 
  private:
   void read(const JsonMember& member) {
-    const std::string_view key = member.key;
+    const std::string_view key = part_.family == nullptr ? member.key : part_.family->usual_word(member.key);
     const TextRange range = json_value_range(text_, static_cast<std::size_t>(member.value.offset()));
     const auto number = member.value.get<i64>();
     if (key == "num_hidden_layers" && number) return put(range, std::to_string(part_.count));
+    if (is_any(key, {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}) &&
+        number == part_.experts_of && part_.experts != part_.experts_of)
+      return put(range, std::to_string(part_.experts));
     // Counted from the first layer.
     if (is_any(key, {"first_k_dense_replace", "num_dense_layers", "max_window_layers"}) && number)
       return put(range, std::to_string(std::max<i64>(*number - part_.first, 0)));

@@ -3,16 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
+#include "core/hash.hpp"
 #include "core/parse_number.hpp"
 #include "families/architecture.hpp"
+#include "families/config_fields.hpp"
 #include "families/dense_rows.hpp"
 #include "format/model_config.hpp"
+#include "model/kept_experts.hpp"
 #include "model/laid_out_source.hpp"
 #include "model/part_config.hpp"
 #include "model/source_hints.hpp"
@@ -21,26 +25,54 @@
 namespace glu_ckpt {
 namespace {
 
+/// A tensor of a part: one of the source's, or those of the slabs along its first axis that are left.
+struct PartTensor {
+  std::size_t stored = 0;
+  /// null: all of it.
+  const std::vector<i64>* slabs = nullptr;
+  i64 slab_bytes = 0;
+};
+
 /// Some tensors of a source, under other names.
 class PartSource final : public Source {
  public:
-  PartSource(CheckpointInfo info, std::vector<std::size_t> stored)
-      : info_(std::move(info)), stored_(std::move(stored)) {}
+  PartSource(CheckpointInfo info, std::vector<PartTensor> tensors, KeptExperts kept)
+      : info_(std::move(info)), tensors_(std::move(tensors)), kept_(std::move(kept)) {}
 
   void own(std::unique_ptr<Source> source) { source_ = std::move(source); }
 
   const CheckpointInfo& info() const override { return info_; }
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
-    source_->read_scattered(stored_.at(tensor), offset, pieces);
+    const PartTensor& part = tensors_.at(tensor);
+    if (part.slabs == nullptr) return source_->read_scattered(part.stored, offset, pieces);
+    for (std::span<std::byte> piece : pieces)
+      for (; !piece.empty();) {
+        const std::span<std::byte> run = piece.first(std::min(piece.size(), run_bytes(part, offset)));
+        const i64 slab = (*part.slabs)[static_cast<std::size_t>(offset / part.slab_bytes)];
+        source_->read(part.stored, slab * part.slab_bytes + offset % part.slab_bytes, run);
+        piece = piece.subspan(run.size());
+        offset += std::ssize(run);
+      }
   }
   bool may_have_read_nan() const override { return source_->may_have_read_nan(); }
   const ContentCheck* content_check() const override { return source_->content_check(); }
   const FileBacked* file_backed() const override { return nullptr; }
 
  private:
+  /// Bytes from there on that follow each other in the source.
+  static std::size_t run_bytes(const PartTensor& part, i64 offset) {
+    auto slab = static_cast<std::size_t>(offset / part.slab_bytes);
+    i64 end = static_cast<i64>(slab + 1) * part.slab_bytes;
+    for (; slab + 1 < part.slabs->size() && (*part.slabs)[slab + 1] == (*part.slabs)[slab] + 1; ++slab)
+      end += part.slab_bytes;
+    return static_cast<std::size_t>(end - offset);
+  }
+
   std::unique_ptr<Source> source_;
   CheckpointInfo info_;
-  std::vector<std::size_t> stored_;
+  std::vector<PartTensor> tensors_;
+  /// What `slabs` of the tensors point to.
+  KeptExperts kept_;
 };
 
 /// Chooses and renames the tensors of a part.
@@ -53,23 +85,34 @@ class PartMaker {
     if (!answers.layers.empty()) read_layers();
     prefix_ = model.dense_root + std::string(model.dense_naming->layers);
     find_mtp();
+    part_.experts = part_.experts_of = model.architecture->num_experts;
+    part_.family = model.architecture->family;
+    if (!answers.keep_experts.empty()) choose_experts();
   }
 
   std::unique_ptr<PartSource> make() {
     CheckpointInfo info = source_.info();
-    std::vector<std::size_t> stored;
+    std::vector<PartTensor> made;
     info.inventory = {{}, source_.inventory().files, false};
     for (std::size_t i = 0; i < source_.inventory().tensors.size(); ++i) {
       const std::optional<std::string> name = name_of(i);
       if (!name) continue;
       TensorRef tensor = source_.inventory().tensors[i];
       tensor.name = *name;
+      PartTensor part{i};
+      if (const auto cut = cuts_.find(i); cut != cuts_.end()) {
+        part.slabs = cut->second;
+        part.slab_bytes = tensor.bytes / tensor.shape[0];
+        tensor.shape[0] = part_.experts;
+        tensor.bytes = part_.experts * part.slab_bytes;
+      }
       info.inventory.tensors.push_back(std::move(tensor));
-      stored.push_back(i);
+      made.push_back(part);
     }
     edit(info);
     check_kinds(info.hints.config);
-    return std::make_unique<PartSource>(std::move(info), std::move(stored));
+    if (!kept_.empty()) check_routing(info.hints.config);
+    return std::make_unique<PartSource>(std::move(info), std::move(made), std::move(kept_));
   }
 
  private:
@@ -115,9 +158,170 @@ class PartMaker {
            "{}: --drop mtp: the model has no multi-token prediction", source_.path().string());
   }
 
+  // ---- experts ----------------------------------------------------------------------------------
+
+  void choose_experts() {
+    if (!answers_.merge.empty())
+      fail(ErrorCode::NotSupported, {},
+           "--keep-experts {} counts experts anew, and --merge knows them by their numbers; merge first",
+           answers_.keep_experts);
+    std::vector<const ExpertBlock*> blocks;
+    for (const ExpertBlock& block : model_.blocks) {
+      if (block.is_optimizer_state()) fail_optimizer();
+      const bool is_main = block.stack == "decoder" || block.stack.starts_with("mtp");
+      if (block.set == ExpertSet::Routed && is_main && !(block.stack != "decoder" && part_.drops_mtp))
+        blocks.push_back(&block);
+    }
+    if (!model_.buckets.empty()) fail_optimizer();
+    if (blocks.empty())
+      fail(ErrorCode::NoExperts, {source_.path().string(), {}},
+           "{}: --keep-experts {}: the model has no routed experts", source_.path().string(), answers_.keep_experts);
+    kept_ = read_kept_experts(answers_.keep_experts, blocks, part_.of);
+    part_.experts = std::ssize(kept_.begin()->second);
+    for (const ExpertBlock* block : blocks) cut_experts(*block, kept_.at(layer_label(*block)));
+    for (const DenseMatrix& matrix : model_.dense)
+      if (matrix.role == DenseRole::Router || matrix.role == DenseRole::CorrectionBias)
+        cut(matrix.matrix.tensor, kept_of(layer_label(matrix)));
+    cut_others();
+  }
+
+  [[noreturn]] void fail_optimizer() const {
+    fail(ErrorCode::NotSupported, {source_.path().string(), {}},
+         "{}: --keep-experts takes experts out of the weights, not out of the optimizer's states; --optimizer drop "
+         "leaves those out",
+         source_.path().string());
+  }
+
+  const std::vector<i64>* kept_of(const std::string& label) const {
+    const auto found = kept_.find(label);
+    return found == kept_.end() ? nullptr : &found->second;
+  }
+
+  /// A tensor of one expert goes, or gets the expert's new number; one of all of them keeps some of its slabs.
+  void cut_experts(const ExpertBlock& block, const std::vector<i64>& kept) {
+    std::map<std::size_t, std::set<i64>> experts;
+    for (const Matrix& matrix : block.matrices) experts[matrix.tensor].insert(matrix.expert);
+    for (const BoundTensor& bound : model_.bound)
+      if (const auto owner = experts.find(bound.weight); owner != experts.end()) experts[bound.tensor] = owner->second;
+    for (const auto& [tensor, of] : experts) {
+      if (of.size() != 1) {
+        cut(tensor, &kept);
+        continue;
+      }
+      const auto at = std::ranges::find(kept, *of.begin());
+      const std::string& name = source_.inventory().tensors[tensor].name;
+      if (at == kept.end())
+        renamed_[tensor] = std::string();
+      else
+        renamed_[tensor] = renumbered(name, block.key_prefix.size(), *of.begin(), at - kept.begin());
+    }
+  }
+
+  /// The name with another number of its expert, the first one behind the layer's.
+  static std::string renumbered(const std::string& name, std::size_t from, i64 old_number, i64 new_number) {
+    const std::string word = fmt::format(".{}.", old_number);
+    const std::size_t at = name.find(word, from == 0 ? 0 : from - 1);
+    if (at == name.npos)
+      fail(ErrorCode::NotSupported, {{}, name}, "'{}': the number of its expert is not found in its name", name);
+    return fmt::format("{}.{}.{}", name.substr(0, at), new_number, name.substr(at + word.size()));
+  }
+
+  void cut(std::size_t tensor, const std::vector<i64>* kept) {
+    if (kept == nullptr) return;
+    const TensorRef& stored = source_.inventory().tensors[tensor];
+    // One value for all experts is theirs, however many are left.
+    if (stored.shape.empty() || (stored.shape.size() == 1 && stored.shape[0] == 1 && part_.experts_of > 1)) return;
+    if (stored.shape[0] != part_.experts_of || stored.bytes % stored.shape[0] != 0)
+      fail(ErrorCode::NotSupported, {{}, stored.name},
+           "'{}' {}: --keep-experts takes experts along the first axis, which has {} here", stored.name,
+           shape_text(stored.shape), part_.experts_of);
+    cuts_[tensor] = kept;
+  }
+
+  /// Tensors beside the experts that count experts: a router's bias of a family that has none, and what nobody knows.
+  void cut_others() {
+    const std::vector<std::size_t> known = dense_tensors(model_);
+    for (const IdleTensor& idle : model_.idle)
+      if (const TensorRef& tensor = source_.inventory().tensors[idle.tensor];
+          !tensor.shape.empty() && tensor.shape[0] == part_.experts_of)
+        cut(idle.tensor, kept_of(label_of(tensor.name)));
+    for (const std::size_t index : model_.others) {
+      const TensorRef& tensor = source_.inventory().tensors[index];
+      const std::string label = label_of(tensor.name);
+      if (std::ranges::binary_search(known, index) || renamed_.contains(index) || cuts_.contains(index) ||
+          kept_of(label) == nullptr)
+        continue;
+      const auto has = [&](std::string_view word) { return tensor.name.find(word) != std::string::npos; };
+      if (has("expert") || has("router") || has("gate") || has("eid"))
+        fail(ErrorCode::NotSupported, {{}, tensor.name},
+             "'{}' {}: it seems to count experts of layer {}, and no rule says how, so it would still have those that "
+             "--keep-experts takes out",
+             tensor.name, shape_text(tensor.shape), label);
+    }
+  }
+
+  /// The label of the layer in a name; may be empty.
+  std::string label_of(const std::string& name) const {
+    const auto numbered = layer_of(name);
+    if (!numbered) return {};
+    return numbered->layer < part_.of ? fmt::format("{}", numbered->layer)
+                                      : fmt::format("mtp.{}", numbered->layer - part_.of);
+  }
+
+  /// A router chooses among the experts that are left as it is told to.
+  void check_routing(const std::string& config) const {
+    const ConfigFields fields(config);
+    const std::string where = source_.path().string();
+    if (read_architecture(config)->num_experts != part_.experts)
+      fail(ErrorCode::NotSupported, {where, {}},
+           "{}: config.json has no field that says that each layer has {} experts, not {}", where, part_.experts,
+           part_.experts_of);
+    const Spellings top_k = {"num_experts_per_tok", "moe_topk", "moe_k"};
+    const i64 chosen = fields.integer(top_k).value_or(1);
+    if (chosen > part_.experts)
+      fail(ErrorCode::NotSupported, {where, {}},
+           "{}: --keep-experts keeps {} experts of each layer, and the router chooses {} ({}): keep as many at least",
+           where, part_.experts, chosen, fields.spelling(top_k));
+    const i64 groups = std::max<i64>(fields.integer({"n_group"}).value_or(1), 1);
+    const i64 chosen_groups = std::max<i64>(fields.integer({"topk_group"}).value_or(groups), 1);
+    if (groups == 1) return;
+    if (part_.experts % groups != 0)
+      fail(ErrorCode::NotDivisible, {where, {}},
+           "{}: --keep-experts keeps {} experts of each layer, and the router has {} groups of as many each (n_group): "
+           "keep a multiple of {}",
+           where, part_.experts, groups, groups);
+    // Groups are ranked by the sum of the scores of their two best.
+    if (model_.architecture->corrected_router && part_.experts / groups < 2)
+      fail(ErrorCode::NotSupported, {where, {}},
+           "{}: --keep-experts keeps {} experts of each layer, and the router ranks each of its {} groups (n_group) by "
+           "two of its experts: keep {} at least",
+           where, part_.experts, groups, 2 * groups);
+    if (chosen > chosen_groups * (part_.experts / groups))
+      fail(ErrorCode::NotSupported, {where, {}},
+           "{}: --keep-experts keeps {} experts of each layer, and the router chooses {} ({}) out of {} groups "
+           "(topk_group) of {}: keep {} at least",
+           where, part_.experts, chosen, fields.spelling(top_k), chosen_groups, part_.experts / groups,
+           (chosen + chosen_groups - 1) / chosen_groups * groups);
+  }
+
+  /// "experts 0-7 of 64"; of different ones a fingerprint, for they may be thousands.
+  std::string experts_text() const {
+    const auto is_first = [&](const auto& entry) { return entry.second == kept_.begin()->second; };
+    if (std::ranges::all_of(kept_, is_first))
+      return fmt::format("experts {} of {}", expert_list_text(kept_.begin()->second), part_.experts_of);
+    std::string all;
+    for (const auto& [label, experts] : kept_) all += fmt::format("{}: {}\n", label, expert_list_text(experts));
+    return fmt::format("{} of {} experts of each layer, other ones of each (list {})", part_.experts, part_.experts_of,
+                       hex(hash128(std::as_bytes(std::span(all)), 0)));
+  }
+
+  // ---- names ------------------------------------------------------------------------------------
+
   /// The name in the part; none of what is left out.
   std::optional<std::string> name_of(std::size_t tensor) const {
-    const std::string& name = source_.inventory().tensors[tensor].name;
+    const auto other = renamed_.find(tensor);
+    const std::string& name = other != renamed_.end() ? other->second : source_.inventory().tensors[tensor].name;
+    if (name.empty()) return std::nullopt;
     const auto numbered = layer_of(name);
     const bool is_mtp = mtp_.contains(tensor) || (numbered && numbered->layer >= part_.of) || name.starts_with("mtp.");
     if (is_mtp && part_.drops_mtp) return std::nullopt;
@@ -133,6 +337,12 @@ class PartMaker {
   /// What says of modules by their layers how they are quantized would say it of other ones.
   void check_unnamed() const {
     const auto names_modules = [](const ExtraFile& file) { return is_quantization_file(file.name); };
+    if (counts_experts_anew() &&
+        (names_experts(hints_.config) || std::ranges::any_of(source_.extra_files(), names_modules)))
+      fail(ErrorCode::NotSupported, {source_.path().string(), {}},
+           "{}: its configuration names modules by their experts, and --keep-experts would count those anew; "
+           "--keep-experts 0-{} keeps their numbers",
+           source_.path().string(), part_.experts - 1);
     if (part_.first == 0 || (hints_.config.find("layers.") == std::string::npos &&
                              std::ranges::none_of(source_.extra_files(), names_modules)))
       return;
@@ -142,23 +352,33 @@ class PartMaker {
          source_.path().string(), answers_.layers, part_.first + part_.count - 1);
   }
 
+  bool counts_experts_anew() const {
+    return std::ranges::any_of(kept_, [](const auto& entry) {
+      for (std::size_t i = 0; i < entry.second.size(); ++i)
+        if (entry.second[i] != static_cast<i64>(i)) return true;
+      return false;
+    });
+  }
+
+  static bool names_experts(const std::string& config) {
+    constexpr std::string_view kWord = "experts.";
+    for (std::size_t at = config.find(kWord); at != config.npos; at = config.find(kWord, at + 1))
+      if (at + kWord.size() < config.size() && config[at + kWord.size()] >= '0' && config[at + kWord.size()] <= '9')
+        return true;
+    return false;
+  }
+
   void edit(CheckpointInfo& info) const {
     check_unnamed();
-    const auto change = [part = part_](std::string_view text) { return part_config(text, part); };
-    for (ExtraFile& file : info.extra_files)
-      if (file.name == "config.json")
-        file.edit = [change, inner = file.edit](std::string_view text) {
-          return change(inner ? inner(text) : std::string(text));
-        };
-    info.config_edit = change;
-    const std::string text = change(hints_.config);
-    ModelHints hints = parse_config(text, source_.path().string());
+    edit_config(info, [part = part_](std::string_view text) { return part_config(text, part); });
+    ModelHints hints = parse_config(part_config(hints_.config, part_), source_.path().string());
     hints.config_is_made = hints_.config_is_made;
     info.hints = std::move(hints);
     info.respelled = true;
     for (const char* key : {"digest", "source_digest", "num_hidden_layers", "config"}) info.record.erase(key);
     std::string said;
     if (!answers_.layers.empty()) said = fmt::format("layers {} of {}", answers_.layers, part_.of);
+    if (!kept_.empty()) said += fmt::format("{}{}", said.empty() ? "" : ", ", experts_text());
     if (part_.drops_mtp) said += fmt::format("{}without multi-token prediction", said.empty() ? "" : ", ");
     info.record["part"] = said;
   }
@@ -191,11 +411,18 @@ class PartMaker {
   LayerPart part_;
   std::string prefix_;
   std::set<std::size_t> mtp_;
+  KeptExperts kept_;
+  /// Names of experts' tensors in the part; empty ones are left out.
+  std::map<std::size_t, std::string> renamed_;
+  /// The tensors of which some slabs are left.
+  std::map<std::size_t, const std::vector<i64>*> cuts_;
 };
 
 }  // namespace
 
-bool asks_for_part(const SourceAnswers& answers) { return !answers.layers.empty() || answers.drop_mtp; }
+bool asks_for_part(const SourceAnswers& answers) {
+  return !answers.layers.empty() || answers.drop_mtp || !answers.keep_experts.empty();
+}
 
 void take_part(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
   ModelHints hints = hints_of(*source, answers);

@@ -35,8 +35,10 @@ ModelHints config_hints(const Source& source, const SourceAnswers& answers) {
     return with_trained(parse_config(recorded->second, source.path().string()));
   }
   constexpr i64 kMaxNamedConfigBytes = i64{16} << 20;
-  return with_trained(parse_config(read_small_file(answers.config_file, kMaxNamedConfigBytes, ErrorCode::ConfigJson),
-                                   answers.config_file));
+  std::string text = read_small_file(answers.config_file, kMaxNamedConfigBytes, ErrorCode::ConfigJson);
+  // It is that of the model that is stored.
+  if (source.info().config_edit) text = source.info().config_edit(text);
+  return with_trained(parse_config(text, answers.config_file));
 }
 
 /// Makes the hints from a trainer's arguments where nothing else says what model it is.

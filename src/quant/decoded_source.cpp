@@ -451,10 +451,7 @@ class DecodedSource final : public Source {
 
   void replace_config() {
     std::erase_if(info_.extra_files, [](const ExtraFile& file) { return is_quantization_file(file.name); });
-    for (ExtraFile& file : info_.extra_files)
-      if (file.name == "config.json" || file.name.ends_with("/config.json"))
-        file.edit = [to = to_](std::string_view text) { return decoded_config(text, to); };
-    info_.hints.config = decoded_config(info_.hints.config, to_);
+    edit_config(info_, [to = to_](std::string_view text) { return decoded_config(text, to); });
   }
 
   /// A digest that was recorded is that of the quantized model.

@@ -13,6 +13,7 @@
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
 #include "core/mxfp8_bits.hpp"
+#include "format/model_config.hpp"
 #include "layout/tensor_kinds.hpp"
 #include "quant/decode_row.hpp"
 #include "quant/encoded_config.hpp"
@@ -357,13 +358,7 @@ class EncodedSource final : public Source {
     if (std::ranges::none_of(left_, is_head)) left_.emplace_back(kHead);
     std::erase_if(info_.extra_files, [](const ExtraFile& file) { return is_quantization_file(file.name); });
     const std::string object = quantization_object(encoder_, left_, others_);
-    for (ExtraFile& file : info_.extra_files)
-      if (file.name == "config.json" || file.name.ends_with("/config.json"))
-        file.edit = [object, inner = file.edit](std::string_view text) {
-          return with_quantization(inner ? inner(text) : std::string(text), object);
-        };
-    info_.config_edit = [object](std::string_view text) { return with_quantization(text, object); };
-    if (!info_.hints.config.empty()) info_.hints.config = with_quantization(info_.hints.config, object);
+    edit_config(info_, [object](std::string_view text) { return with_quantization(text, object); });
   }
 
   void describe() {

@@ -281,8 +281,7 @@ class RecastSource final : public Source {
       ++info_.recast_tensors;
     }
     if (info_.recast_tensors == 0) return false;
-    const auto edit = [rows = finer_rows_](std::string_view text) { return with_block_rows(text, rows); };
-    edit_config(edit);
+    edit_config(info_, [rows = finer_rows_](std::string_view text) { return with_block_rows(text, rows); });
     info_.record["scale_rows"] = fmt::format("{}", finer_rows_);
     return true;
   }
@@ -309,8 +308,7 @@ class RecastSource final : public Source {
     }
     if (info_.recast_tensors == 0) return false;
     std::erase_if(info_.extra_files, [](const ExtraFile& file) { return is_quantization_file(file.name); });
-    edit_config(with_mxfp8);
-    info_.config_edit = with_mxfp8;
+    edit_config(info_, with_mxfp8);
     info_.record["encoded_as"] = "mxfp8";
     return true;
   }
@@ -457,12 +455,6 @@ class RecastSource final : public Source {
          "quantization_config of {} has no field for the rows of a block, so that programs would take the scales for "
          "those of {} rows. Keep K, or F, a multiple of {}",
          scales.name, weight.cell_rows, weight.cell_cols, finer_rows_, who, weight.cell_rows, weight.cell_rows);
-  }
-
-  void edit_config(const std::function<std::string(std::string_view)>& edit) {
-    for (ExtraFile& file : info_.extra_files)
-      if (file.name.ends_with("config.json")) file.edit = edit;
-    info_.hints.config = edit(info_.hints.config);
   }
 
   static bool is_mx(const QuantizedTensor& weight, Dtype scales) {

@@ -1,0 +1,182 @@
+"""Parts of a model: some of its routed experts. The right tensors are made here from the source's by their names."""
+import json
+import re
+
+from case import TESTDATA, Case, Run, both, config_changed, read_tensors, tensors_changed, write_safetensors
+
+NEW_EXPERT = re.compile(r"\.experts\.(\d+)\.")
+
+
+def label(name: str, layers: int) -> str | None:
+    """The layer in a name: "3", "mtp.0"; None where there is none."""
+    if found := re.match(r"mtp\.layers\.(\d+)\.", name):
+        return f"mtp.{found[1]}"
+    if not (found := re.search(r"layers\.(\d+)\.", name)):
+        return None
+    layer = int(found[1])
+    return f"mtp.{layer - layers}" if layer >= layers else str(layer)
+
+
+def slabs(tensor, kept):
+    """The slabs of a tensor along its first axis."""
+    dtype, shape, data = tensor
+    size = len(data) // shape[0]
+    return dtype, [len(kept), *shape[1:]], b"".join(data[e * size : (e + 1) * size] for e in kept)
+
+
+def keeps(name: str, lists, count: int = 0):
+    """Returns a check that OUT has these experts of testdata's model `name`, and all else of it as it is. `lists` is one
+    list, or one by layer."""
+    source = TESTDATA / name
+
+    def check(out):
+        have, stored = read_tensors(out), read_tensors(source)
+        text = json.loads((source / "config.json").read_text())
+        config = json.loads((out / "config.json").read_text())
+        text, config = text.get("text_config", text), config.get("text_config", config)
+        layers = text["num_hidden_layers"]
+        right = {}
+        for key, tensor in stored.items():
+            layer = label(key, layers)
+            kept = lists if isinstance(lists, list) else lists.get(layer, [])
+            if found := NEW_EXPERT.search(key):
+                if int(found[1]) in kept:
+                    right[f"{key[: found.start(1)]}{kept.index(int(found[1]))}{key[found.end(1) :]}"] = tensor
+            elif re.search(r"mlp\.experts\.|mlp\.router\.|\.(mlp|mixer|block_sparse_moe)\.gate\.|correction_bias|expert_bias", key):
+                right[key] = slabs(tensor, kept) if tensor[1] else tensor
+            else:
+                right[key] = tensor
+        for key in sorted(right.keys() | have.keys()):
+            if right.get(key) != have.get(key):
+                return f"{key} is not what the source has"
+        total = len(lists) if isinstance(lists, list) else len(next(iter(lists.values())))
+        fields = [f for f in ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts") if f in text]
+        if not fields or any(config[f] != total for f in fields):
+            return f"config.json says {[config.get(f) for f in fields]} experts, not {total}"
+        return ""
+
+    return check
+
+
+def list_beside(content):
+    """Returns a change that writes CASE/keep.json."""
+    return lambda source: (source.parent / "keep.json").write_text(json.dumps(content)) and None
+
+
+def swap_router_rows(out):
+    """Gives the first expert the second one's row."""
+    path = next(out.glob("*.safetensors"))
+    tensors = read_tensors(path)
+    key = next(k for k in tensors if re.search(r"(gate|router)\.weight$", k))
+    dtype, shape, data = tensors[key]
+    row = len(data) // shape[0]
+    tensors[key] = dtype, shape, data[row : 2 * row] + data[:row] + data[2 * row :]
+    write_safetensors(path, tensors)
+    (out / "glu_ckpt.json").unlink()
+    return ""
+
+
+def kept(family: str, kept_list, words: str, note: str, change=None, says: str = "") -> Case:
+    """One that is written, right, told alike by verify, and lost to Megatron and back by nothing."""
+    name = f"whole/{family}"
+    return Case(name, "hf", [
+        Run(f"convert SRC OUT {words}", says=says, check=keeps(f"{name}/hf", kept_list)),
+        Run("inspect OUT --strict", plan=False),
+        Run(f"verify SRC OUT {words}", plan=False),
+        Run(f"convert SRC OUT2 --to megatron {words}"),
+        Run("verify OUT OUT2", plan=False),
+        Run(f"convert SRC OUT {words}", check=swap_router_rows),
+        Run(f"verify SRC OUT {words}", 1, plan=False, says=r"router|gate"),
+    ], change=change, note=note)
+
+
+def refused(family: str, words: str, status: int, says: str, note: str, change=None, source: str = "hf") -> Case:
+    return Case(f"whole/{family}", source, [Run(f"convert SRC OUT {words}", status, says=says)], change=change, note=note)
+
+
+def quantized(name: str, words: str, note: str) -> Case:
+    """Codes move with their scales: decoded before and after, they are the same."""
+    return Case(f"quantized/{name}", ".", [
+        Run(f"convert SRC OUT {words}"),
+        Run("inspect OUT --strict", plan=False),
+        Run(f"verify SRC OUT {words}", plan=False),
+        Run(f"convert SRC OUT2 {words} --decode bf16"),
+        Run("verify OUT OUT2 --decode bf16", plan=False),
+    ], note=note)
+
+
+def part_of_named_config(out):
+    config = json.loads((out / "config.json").read_text())
+    found = [config[f] for f in ("num_hidden_layers", "first_k_dense_replace", "n_routed_experts")]
+    return "" if found == [2, 0, 4] else f"config.json says {found}"
+
+
+CASES = [
+    *(quantized(name, "--keep-experts 1-2", "part")
+      for name in ("ct_int4_asym", "ct_int4_g32", "fp8_block128_ue8m0", "fp8_channel", "fp8_per_tensor", "gptq_int4",
+                   "awq_int4", "mxfp4_gpt_oss")),
+    quantized("nvfp4_modelopt", "--keep-experts 0-1", "part"),
+    Case("quantized/nvfp4_modelopt", ".", [
+        Run("convert SRC OUT --keep-experts 1-2", 3, says="names modules by their experts.*0-1 keeps their numbers")]),
+    # A config.json that is named is that of the whole model.
+    Case("whole/deepseek_v3", "hf", [
+        Run("convert CASE/model.safetensors OUT --from-config SRC/config.json --layers 1-2 --keep-experts 1-4 --to hf",
+            check=part_of_named_config, never_says="contradicts"),
+    ], change=lambda source: (source / "model.safetensors").rename(source.parent / "model.safetensors") and None,
+        note="named config"),
+    kept("qwen3_moe", [0, 1, 2], "--keep-experts 0-2", "first experts"),
+    Case("whole/qwen3_moe", "hf", [
+        Run("convert SRC OUT --experts 4-5,7", check=keeps("whole/qwen3_moe/hf", [4, 5, 7])),
+        Run("verify SRC OUT --keep-experts 4-5,7", plan=False),
+    ], note="the range under --experts"),
+    kept("qwen3_moe", [6, 1, 3], "--keep-experts CASE/keep.json", "in the order of the list", list_beside([6, 1, 3])),
+    kept("qwen3_moe", {"0": [5, 2, 3], "1": [0, 7, 4]}, "--keep-experts CASE/keep.json", "by layer",
+         list_beside({"0": [5, 2, 3], "1": [0, 7, 4]})),
+    kept("qwen3_moe", {"0": [5, 2, 3], "1": [0, 7, 4]}, "--keep-experts CASE/keep.json", "by module",
+         list_beside({"retained_experts": {"model.layers.0.mlp": [5, 2, 3], "model.layers.1.mlp": [0, 7, 4]}})),
+    kept("qwen3_moe", {"0": [5, 2, 3], "1": [0, 7, 4]}, "--keep-experts CASE/keep.json", "lists in a list",
+         list_beside([[5, 2, 3], [0, 7, 4]])),
+    kept("deepseek_v3", {"1": [0, 2, 3, 5], "2": [1, 2, 3, 4], "mtp.0": [0, 1, 4, 5]}, "--keep-experts CASE/keep.json",
+         "MTP counts behind the last layer", list_beside({"1": [0, 2, 3, 5], "2": [1, 2, 3, 4], "3": [0, 1, 4, 5]})),
+    kept("deepseek_v3", {"1": [0, 2, 3, 5], "2": [1, 2, 3, 4], "mtp.0": [0, 1, 4, 5]}, "--keep-experts CASE/keep.json",
+         "a list for each layer with experts", list_beside([[0, 2, 3, 5], [1, 2, 3, 4], [0, 1, 4, 5]])),
+    kept("deepseek_v3", {"1": [0, 2, 3, 5], "2": [1, 2, 3, 4], "mtp.0": [0, 1, 4, 5]}, "--keep-experts CASE/keep.json",
+         "a list for each layer", list_beside([None, [0, 2, 3, 5], [1, 2, 3, 4], [0, 1, 4, 5]])),
+    kept("gpt_oss", [1, 3, 4, 5], "--keep-experts 1,3-5", "packed, with biases"),
+    kept("qwen3_next", [1, 3], "--keep-experts 1,3", "with a shared expert and MTP"),
+    kept("minimax_m2", [1, 3, 4], "--keep-experts 1,3-4", "with a correction bias"),
+    kept("nemotron_h", [5, 3, 1], "--keep-experts 5,3,1", "without gates"),
+    Case("whole/qwen3_moe", "hf", [
+        Run("convert SRC OUT --keep-experts 2-5 --layers 1-1 --experts grouped"),
+        Run("convert SRC OUT2 --keep-experts 2-5"),
+        Run("verify OUT2 OUT", 1, plan=False, never_says="1.experts"),
+    ], note="with layers"),
+    refused("qwen3_moe", "--keep-experts 0-8", 3, "experts 0 to 7.*expert-missing", "an expert that there is not"),
+    refused("qwen3_moe", "--keep-experts 0", 3, r"chooses 3 \(num_experts_per_tok\)", "fewer than the router chooses"),
+    refused("qwen3_moe", "--keep-experts 0,1,1", 2, "expert 1 of layer 0 is there twice", "twice"),
+    refused("qwen3_moe", "--keep-experts 3-1", 2, "is no range", "no range"),
+    refused("qwen3_moe", "--experts 0-3 --keep-experts 0-3", 2, "said already", "said twice"),
+    refused("qwen3_moe", "--keep-experts CASE/keep.json", 3, "not-found", "no file"),
+    refused("qwen3_moe", "--keep-experts CASE/keep.json", 3, "layer 0 keeps 2 experts and layer 1 3", "different numbers",
+            list_beside({"0": [0, 1], "1": [0, 1, 2]})),
+    refused("qwen3_moe", "--keep-experts CASE/keep.json", 3, "no list for layer 1", "a layer that is not listed",
+            list_beside({"0": [0, 1]})),
+    refused("qwen3_moe", "--keep-experts CASE/keep.json", 3, "layer 2, which has none", "a layer that there is not",
+            list_beside({"0": [0, 1], "1": [0, 1], "2": [0, 1]})),
+    refused("qwen3_moe", "--keep-experts CASE/keep.json", 2, "taken out, not those that are kept", "what is pruned",
+            list_beside({"pruned_experts": {"0": [0, 1], "1": [0, 1]}})),
+    refused("deepseek_v3", "--keep-experts CASE/keep.json", 3, "no list for layer mtp.0.*--drop mtp", "MTP is not listed",
+            list_beside({"1": [0, 1, 2, 3], "2": [0, 1, 2, 3]})),
+    Case("whole/deepseek_v3", "hf", [Run("convert SRC OUT --drop mtp --keep-experts CASE/keep.json")],
+         change=list_beside({"1": [0, 1, 2, 3], "2": [0, 1, 2, 3]}), note="MTP is dropped"),
+    refused("bailing_moe_v2", "--keep-experts 0-3", 4, r"4 experts.*3 groups.*multiple of 3.*not-divisible", "groups cut"),
+    refused("bailing_moe_v2", "--keep-experts 0-2", 3, "two of its experts: keep 6", "groups of one",
+            config_changed(num_experts_per_tok=2)),
+    kept("bailing_moe_v2", [0, 1, 2, 3, 4, 5], "--keep-experts 0-5", "groups kept"),
+    refused("llama3", "--keep-experts 0-3", 4, "no routed experts", "a dense model"),
+    refused("qwen3_moe", "--keep-experts 2-5", 3, "'model.layers.0.mlp.gate.tid2eid'", "a table of experts that no rule knows",
+            tensors_changed(lambda tensors: tensors.update({"model.layers.0.mlp.gate.tid2eid": ("I64", [4, 2], bytes(64))}))),
+    Case("whole/qwen3_moe", "hf", [Run("convert SRC OUT --keep-experts 2-5")],
+         change=tensors_changed(lambda tensors: tensors.update({"model.layers.0.extra": ("F32", [8], bytes(32))})),
+         note="a table of something else"),
+]
