@@ -123,6 +123,11 @@ OptionGroup source() {
                  text(FIELD(from.merge))),
           option("--merge-as PROGRAM", "the way in which they are added, bit for bit",
                  one_of(FIELD(from.merge_as), merge_programs()), "peft"),
+          many(option("--dtype RULE...",
+                      "tensors get these dtypes (bf16, f16, f32), by a pattern of roles or names; the first rule that "
+                      "fits counts: 'router=f32' 'norm/*=f32' '*=bf16'",
+                      text(FIELD(from.dtypes)))),
+          option("--allow-narrowing", "--dtype may round, to nearest even", flag(FIELD(from.allow_narrowing))),
           option("--encode FORMAT",
                  "weights become codes of this format, which rounds them; quantized ones mxfp8, where that is exact",
                  one_of(FIELD(from.encode), encoder_words())),

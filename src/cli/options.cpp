@@ -66,6 +66,37 @@ constexpr std::pair<std::string_view, std::string_view> kSaidOtherwise[] = {
   fail(ErrorCode::Usage, {}, "{} is no option of {}{}", name, command.name, way);
 }
 
+/// The words with all those that an option of many takes as one, between commas: its own, and those behind it that hold
+/// a "=", as no path behind an option does. It may be given again.
+std::vector<std::string> joined_rules(const CommandTable& command, Words words) {
+  std::vector<std::string> joined(words.begin(), words.end());
+  for (const OptionRow* row : all_options(command)) {
+    if (!row->many) continue;
+    std::string value;
+    std::size_t first = joined.size();
+    for (std::size_t i = 0; i < joined.size() && joined[i] != "--";) {
+      const bool is_equated = joined[i].starts_with(row->long_name + "=");
+      if (joined[i] != row->long_name && !is_equated) {
+        ++i;
+        continue;
+      }
+      if (first == joined.size()) first = i;
+      const auto add = [&](const std::string& rule) { value += (value.empty() ? "" : ",") + rule; };
+      std::size_t end = i + 1;
+      if (is_equated)
+        add(joined[i].substr(row->long_name.size() + 1));
+      else if (end < joined.size() && !joined[end].starts_with('-'))
+        add(joined[end++]);
+      while (end < joined.size() && !joined[end].starts_with('-') && joined[end].find('=') != std::string::npos)
+        add(joined[end++]);
+      joined.erase(joined.begin() + static_cast<std::ptrdiff_t>(i), joined.begin() + static_cast<std::ptrdiff_t>(end));
+    }
+    if (value.empty()) continue;
+    joined.insert(joined.begin() + static_cast<std::ptrdiff_t>(first), {row->long_name, value});
+  }
+  return joined;
+}
+
 /// CLI11's parser of one command, made from its table.
 class Parser {
  public:
@@ -238,7 +269,8 @@ bool parse_options(int argc, const char* const* argv, Options& options, const st
   }
   options.command = command_words(*command);
   options.words = all;
-  Parser parser(*command, words, program + " " GLU_CKPT_VERSION);
+  const std::vector<std::string> joined = joined_rules(*command, words);
+  Parser parser(*command, joined, program + " " GLU_CKPT_VERSION);
   try {
     parser.parse(options);
   } catch (const CLI::CallForHelp&) {

@@ -90,6 +90,11 @@ std::vector<std::string> notes_of(const Conversion& conversion, const std::strin
                                 source.record().at("merged"), source.record().at("merged_as")));
   if (asks_for_part(conversion.options.from))
     notes.push_back(fmt::format("the output is a part of the model: {}", source.record().at("part")));
+  if (const std::string& rules = conversion.options.from.dtypes; !rules.empty()) {
+    const auto rounded = source.record().find("rounded");
+    notes.push_back(fmt::format("tensors are cast ({}): {}", rules,
+                                rounded == source.record().end() ? "no element changes" : rounded->second));
+  }
   if (const Record& record = source.record();
       source.info().recast_tensors > 0 && record.contains("encoder") && !conversion.options.from.encode.empty())
     notes.push_back(fmt::format("{} weights are rounded to {} as {} encodes them: {}", source.info().recast_tensors,

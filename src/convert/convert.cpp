@@ -118,6 +118,8 @@ std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
   if (!options.from.merge_as.empty()) texts["merge_as"] = options.from.merge_as;
   if (!options.from.layers.empty()) texts["layers"] = options.from.layers;
   if (!options.from.keep_experts.empty()) texts["keep_experts"] = options.from.keep_experts;
+  if (!options.from.dtypes.empty()) texts["dtype"] = options.from.dtypes;
+  if (options.from.allow_narrowing) texts["allow_narrowing"] = "true";
   if (options.from.drop_mtp) texts["drop"] = "mtp";
   if (options.from.decode) texts["decode"] = *options.from.decode == Dtype::BF16 ? "bf16" : "f32";
   if (!options.from.decode_as.empty()) texts["decode_as"] = options.from.decode_as;

@@ -10,6 +10,7 @@
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
 #include "glu_ckpt/checkpoint.hpp"
+#include "model/cast_source.hpp"
 #include "model/encoded_weights.hpp"
 #include "model/locate_errors.hpp"
 #include "model/merged_adapter.hpp"
@@ -121,6 +122,10 @@ std::unique_ptr<Source> open_as(std::unique_ptr<Source> as_stored, const SourceA
     fail(ErrorCode::Usage, {}, "--merge-as {} says how an adapter is merged; --merge ADAPTER says which",
          answers.merge_as);
   if (!answers.merge.empty()) locate_errors(*source, [&] { merge_adapter(source, answers); });
+  if (!answers.dtypes.empty()) {
+    const Source& stored = *source;
+    locate_errors(stored, [&] { cast_tensors(source, answers); });
+  }
   if (answers.encode.empty() || is_recast) return source;
   const Source& numbers = *source;
   locate_errors(numbers, [&] { encode_weights(source, answers); });

@@ -550,6 +550,10 @@ std::string decoded_config(std::string_view config, Dtype dtype) {
   return with_dtype(without_quantization(config), dtype, false);
 }
 
+std::string config_of_dtype(std::string_view config, Dtype dtype) {
+  return with_dtype(std::string(config), dtype, false);
+}
+
 std::string unquantized_config(std::string_view config, Dtype dtype) {
   return with_dtype(without_quantization(config), dtype, true);
 }

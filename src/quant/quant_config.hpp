@@ -80,6 +80,8 @@ std::string stated_method(std::string_view name, const std::string& text);
 /// The text of a model whose weights were decoded: without its `quantization_config`, and with their dtype where the
 /// model or its language model names one (`torch_dtype`, `dtype`).
 std::string decoded_config(std::string_view config, Dtype dtype);
+/// The text with that dtype where it names one.
+std::string config_of_dtype(std::string_view config, Dtype dtype);
 /// Returns the text without it for weights of `dtype` that were never codes; torch_dtype says so where it named codes.
 std::string unquantized_config(std::string_view config, Dtype dtype);
 

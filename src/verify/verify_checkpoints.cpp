@@ -53,6 +53,10 @@ void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const
       other.source->info().decoded_weights.empty())
     tell_note(run, "{}: was decoded as {} decodes; --decode-as {} reads {} so", other.source->path().string(),
               as->second, as->second, source.source->path().string());
+  if (const auto dtypes = record.find("dtypes");
+      dtypes != record.end() && !own.contains("dtypes") && answers.dtypes.empty())
+    tell_note(run, "{}: was cast to other dtypes; --dtype {}{} compares with {} so", other.source->path().string(),
+              dtypes->second, record.contains("rounded") ? " --allow-narrowing" : "", source.source->path().string());
   if (const auto as = record.find("encoded_as");
       as != record.end() && !own.contains("encoded_as") && answers.encode.empty()) {
     const auto by = record.find("encoder");
