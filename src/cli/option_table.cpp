@@ -123,6 +123,10 @@ OptionGroup source() {
                  text(FIELD(from.merge))),
           option("--merge-as PROGRAM", "the way in which they are added, bit for bit",
                  one_of(FIELD(from.merge_as), merge_programs()), "peft"),
+          excludes(option("--pad-experts N", "experts get zero rows and columns, up to a width that is a multiple of N",
+                          number<i64>(FIELD(from.pad_experts), 1, i64{1} << 28)),
+                   "--unpad"),
+          option("--unpad", "experts lose what --pad-experts added, as the record says", flag(FIELD(from.unpad))),
           many(option("--dtype RULE...",
                       "tensors get these dtypes (bf16, f16, f32), by a pattern of roles or names; the first rule that "
                       "fits counts: 'router=f32' 'norm/*=f32' '*=bf16'",

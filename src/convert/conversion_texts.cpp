@@ -7,6 +7,7 @@
 #include "arch/trained_config.hpp"
 #include "families/architecture.hpp"
 #include "format/check_apart.hpp"
+#include "model/padded_source.hpp"
 #include "model/part_source.hpp"
 #include "model/saved_arguments.hpp"
 #include "model/source_hints.hpp"
@@ -90,6 +91,12 @@ std::vector<std::string> notes_of(const Conversion& conversion, const std::strin
                                 source.record().at("merged"), source.record().at("merged_as")));
   if (asks_for_part(conversion.options.from))
     notes.push_back(fmt::format("the output is a part of the model: {}", source.record().at("part")));
+  if (const SourceAnswers& from = conversion.options.from; from.pad_experts > 0 || from.unpad) {
+    const i64 width = conversion.source.recognition.architecture->expert_width;
+    const i64 before = recorded_width_before_padding(source.record());
+    notes.push_back(before > 0 ? fmt::format("experts are {} wide, padded with zeros from {}", width, before)
+                               : fmt::format("experts are {} wide, without padding", width));
+  }
   if (const std::string& rules = conversion.options.from.dtypes; !rules.empty()) {
     const auto rounded = source.record().find("rounded");
     notes.push_back(fmt::format("tensors are cast ({}): {}", rules,

@@ -120,6 +120,8 @@ std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
   if (!options.from.keep_experts.empty()) texts["keep_experts"] = options.from.keep_experts;
   if (!options.from.dtypes.empty()) texts["dtype"] = options.from.dtypes;
   if (options.from.allow_narrowing) texts["allow_narrowing"] = "true";
+  if (options.from.pad_experts > 0) texts["pad_experts"] = fmt::format("{}", options.from.pad_experts);
+  if (options.from.unpad) texts["unpad"] = "true";
   if (options.from.drop_mtp) texts["drop"] = "mtp";
   if (options.from.decode) texts["decode"] = *options.from.decode == Dtype::BF16 ? "bf16" : "f32";
   if (!options.from.decode_as.empty()) texts["decode_as"] = options.from.decode_as;

@@ -86,7 +86,7 @@ class TargetResolver {
     if (!options_.to.naming && find_naming(stored.at("naming")) != recognition_.naming)
       fail(ErrorCode::NoSpelling, {}, "{} --to hf writes it{}",
            options_.from.encode.empty()
-               ? fmt::format("--layers and --drop make a part of '{}' in Hugging Face's form:", stored.at("naming"))
+               ? fmt::format("what is made of '{}' is in Hugging Face's form:", stored.at("naming"))
                : fmt::format("--encode: '{}' has no names for codes and scales:", stored.at("naming")),
            options_.from.encode.empty() ? ", --to megatron gives Megatron's form again" : " as servers read it");
     TargetAnswers& to = target_.to;

@@ -14,6 +14,7 @@
 #include "model/encoded_weights.hpp"
 #include "model/locate_errors.hpp"
 #include "model/merged_adapter.hpp"
+#include "model/padded_source.hpp"
 #include "model/part_source.hpp"
 #include "model/saved_arguments.hpp"
 #include "model/settle_idle.hpp"
@@ -122,6 +123,10 @@ std::unique_ptr<Source> open_as(std::unique_ptr<Source> as_stored, const SourceA
     fail(ErrorCode::Usage, {}, "--merge-as {} says how an adapter is merged; --merge ADAPTER says which",
          answers.merge_as);
   if (!answers.merge.empty()) locate_errors(*source, [&] { merge_adapter(source, answers); });
+  if (answers.pad_experts > 0 || answers.unpad) {
+    const Source& stored = *source;
+    locate_errors(stored, [&] { pad_experts(source, answers); });
+  }
   if (!answers.dtypes.empty()) {
     const Source& stored = *source;
     locate_errors(stored, [&] { cast_tensors(source, answers); });

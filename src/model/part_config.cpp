@@ -44,15 +44,18 @@ class FieldEditor {
     const std::string_view key = part_.family == nullptr ? member.key : part_.family->usual_word(member.key);
     const TextRange range = json_value_range(text_, static_cast<std::size_t>(member.value.offset()));
     const auto number = member.value.get<i64>();
-    if (key == "num_hidden_layers" && number) return put(range, std::to_string(part_.count));
+    if (part_.expert_width > 0 && member.key == part_.expert_width_field && number)
+      return put(range, std::to_string(part_.expert_width));
+    if (part_.drops_mtp && is_any(key, {"num_nextn_predict_layers", "mtp_num_hidden_layers"}) && number)
+      return put(range, "0");
     if (is_any(key, {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}) &&
         number == part_.experts_of && part_.experts != part_.experts_of)
       return put(range, std::to_string(part_.experts));
+    if (part_.first == 0 && part_.count == part_.of) return;
+    if (key == "num_hidden_layers" && number) return put(range, std::to_string(part_.count));
     // Counted from the first layer.
     if (is_any(key, {"first_k_dense_replace", "num_dense_layers", "max_window_layers"}) && number)
       return put(range, std::to_string(std::max<i64>(*number - part_.first, 0)));
-    if (part_.drops_mtp && is_any(key, {"num_nextn_predict_layers", "mtp_num_hidden_layers"}) && number)
-      return put(range, "0");
     if (member.value.kind() == JsonKind::Array) return read_list(key, range, member.value);
     const auto letters = member.value.get<std::string_view>();
     if (letters && names_any(key, {"pattern"}) && std::ssize(*letters) == part_.of)

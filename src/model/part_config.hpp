@@ -19,6 +19,9 @@ struct LayerPart {
   /// Experts that are left, and that there were.
   i64 experts = 0;
   i64 experts_of = 0;
+  /// The new width of experts, under the name that config.json has for it; 0: as it is.
+  i64 expert_width = 0;
+  std::string expert_width_field = {};
   /// It says how its config.json spells fields.
   const Family* family = nullptr;
 };

@@ -1,11 +1,14 @@
 /// The public calls that compare whole checkpoints by their paths.
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
 #include "layout/element_grid.hpp"
 #include "model/known_orders.hpp"
+#include "model/padded_source.hpp"
 #include "model/settle_copies.hpp"
 #include "verify/compare_models.hpp"
 #include "verify/diff_items.hpp"
@@ -31,6 +34,29 @@ void share_scale_rows(const std::filesystem::path& path, const SourceAnswers& an
   SourceAnswers finer = answers;
   finer.scale_rows = wanted;
   checkpoint = open_checkpoint(path, finer);
+}
+
+/// Opens a padded checkpoint again without its padding where the other one's experts are as wide as its own were: those
+/// are the same weights, if what was added is zero. Returns it as it was, for its experts to run.
+std::optional<Checkpoint> share_width(const RunOptions& run, const std::filesystem::path& path,
+                                      const SourceAnswers& answers, const Checkpoint& other, Checkpoint& checkpoint) {
+  const auto width_of = [](const Checkpoint& one) {
+    const auto& blocks = one.recognition.blocks;
+    const auto routed = std::ranges::find(blocks, ExpertSet::Routed, &ExpertBlock::set);
+    return routed == blocks.end() ? 0 : routed->intermediate_size;
+  };
+  const i64 before = recorded_width_before_padding(checkpoint.source->record());
+  if (before == 0 || before != width_of(other) || before == width_of(checkpoint)) return std::nullopt;
+  SourceAnswers narrower = answers;
+  narrower.pad_experts = 0;
+  narrower.unpad = true;
+  try {
+    return std::exchange(checkpoint, open_checkpoint(path, narrower));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::NotExact) throw;
+    tell_warning(run, "{}", error.what());
+    return std::nullopt;
+  }
 }
 
 /// Reads gate and up with one second scale where the other checkpoint was written so: those are the same weights.
@@ -108,6 +134,8 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   answers_a.decode_plainly = true;
   Checkpoint a = open_and_warn(run, path_a, answers_a);
   Checkpoint b = open_and_warn(run, path_b, options.b);
+  const std::optional<Checkpoint> padded_a = share_width(run, path_a, answers_a, b, a);
+  const std::optional<Checkpoint> padded_b = share_width(run, path_b, options.b, a, b);
   share_scale_rows(path_a, answers_a, b, a);
   share_scale_rows(path_b, options.b, a, b);
   share_one_scale(a, b);
@@ -144,7 +172,7 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
     tell_how_to_read(run, options.b, b, a);
   }
   if (!runner) return verdict;
-  verdict.forward = run_experts(run, a, b, *runner, forward);
+  verdict.forward = run_experts(run, padded_a ? *padded_a : a, padded_b ? *padded_b : b, *runner, forward);
   for (const LayerForward& layer : verdict.forward) verdict.equal = verdict.equal && layer.ok();
   return verdict;
 }
@@ -175,6 +203,8 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
           const RunOptions& run) {
   Checkpoint a = open_and_warn(run, path_a, options.a);
   Checkpoint b = open_and_warn(run, path_b, options.b);
+  (void)share_width(run, path_a, options.a, b, a);
+  (void)share_width(run, path_b, options.b, a, b);
   share_scale_rows(path_a, options.a, b, a);
   share_scale_rows(path_b, options.b, a, b);
   share_one_scale(a, b);

@@ -180,3 +180,122 @@ CASES = [
          change=tensors_changed(lambda tensors: tensors.update({"model.layers.0.extra": ("F32", [8], bytes(32))})),
          note="a table of something else"),
 ]
+
+
+# ---- padding -------------------------------------------------------------------------------------
+
+DOWN = re.compile(r"(down_proj|\.w2)(\.weight)?$")
+WIDE = re.compile(r"(gate_proj|up_proj|\.w1|\.w3)\.weight$|gate_up_proj(_bias)?$|experts\.down_proj$|(down_proj|w2)\.weight$")
+
+
+def widened(tensor, axis: int, unit: int, half: bool = False):
+    """The tensor with zeros up to a multiple of `unit` along an axis, or behind each second element of it (`half`)."""
+    dtype, shape, data = tensor
+    size = len(data)
+    for extent in shape:
+        size //= extent
+    inner = size
+    for extent in shape[axis + 1 :]:
+        inner *= extent
+    run, width = shape[axis] * inner, shape[axis] // (2 if half else 1)
+    more = bytes((-width % unit) * (2 if half else 1) * inner)
+    data = b"".join(data[at : at + run] + more for at in range(0, len(data), run))
+    return dtype, [*shape[:axis], (width + -width % unit) * (2 if half else 1), *shape[axis + 1 :]], data
+
+
+def padded(name: str, unit: int, shared: bool = False):
+    """Returns a check that OUT's experts, and with `shared` the shared one, end in zeros and all else is as it was."""
+    source = TESTDATA / name
+
+    def check(out):
+        have, stored = read_tensors(out), read_tensors(source)
+        for key, tensor in stored.items():
+            is_shared = "shared_expert" in key
+            if WIDE.search(key) and (".experts." in key or (is_shared and shared)):
+                # gpt-oss has [expert, in, out], with gate and up in turn.
+                packed = len(tensor[1]) == 3 or key.endswith("_bias")
+                if packed:
+                    axis, half = (1, False) if DOWN.search(key) else (len(tensor[1]) - 1, True)
+                else:
+                    axis, half = (1 if DOWN.search(key) else 0), False
+                tensor = widened(tensor, axis, unit, half)
+            if have.get(key) != tensor:
+                return f"{key} is not the source's with zeros behind it: {have.get(key, ['?', '?'])[1]}, right is {tensor[1]}"
+        return "" if have.keys() == stored.keys() else "other tensors"
+
+    return check
+
+
+def same_as(name: str):
+    """Returns a check that OUT has the tensors and the configuration of testdata's model."""
+
+    def check(out):
+        if read_tensors(out) != read_tensors(TESTDATA / name):
+            return "other tensors"
+        configs = [json.loads((path / "config.json").read_text()) for path in (out, TESTDATA / name)]
+        return "" if configs[0] == configs[1] else "another config.json"
+
+    return check
+
+
+def not_zero(out):
+    """Changes the last element of an expert's gate in place, record and all kept."""
+    path = next(out.glob("*.safetensors"))
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    key = next(k for k in header if re.search(r"experts\.1\.(gate_proj|w1)\.weight", k))
+    data[8 + size + header[key]["data_offsets"][1] - 1] = 0x3F
+    path.write_bytes(data)
+    return ""
+
+
+def padding(family: str, unit: int, shared: bool = False, checked: bool = True) -> Case:
+    name = f"whole/{family}/hf"
+    return Case(f"whole/{family}", "hf", [
+        Run(f"convert SRC OUT --pad-experts {unit}", says="padded with zeros from",
+            check=padded(name, unit, shared) if checked else None),
+        Run("inspect OUT --strict", plan=False),
+        Run("verify SRC OUT --forward", plan=False, says="0 bits differ"),
+        Run("verify OUT SRC", plan=False),
+        Run(f"verify SRC OUT --pad-experts {unit}", plan=False),
+        Run("diff SRC OUT", plan=False),
+        Run("convert OUT OUT2 --to megatron"),
+        Run("verify SRC OUT2 --forward", plan=False, says="0 bits differ"),
+        Run("convert OUT2 OUT --unpad --to hf", check=same_as(name)),
+    ], note=f"padded to {unit}")
+
+
+def fp8(words: str, note: str) -> Case:
+    return Case("quantized/fp8_block128", ".", [
+        Run(f"convert SRC OUT {words}"),
+        Run("inspect OUT --strict", plan=False),
+        Run("verify SRC OUT", plan=False),
+        Run("convert OUT OUT2 --decode bf16"),
+        Run("convert OUT2 OUT --unpad"),
+        Run("verify SRC OUT --decode bf16", plan=False),
+    ], note=note)
+
+
+CASES += [
+    padding("qwen3_moe", 64), padding("deepseek_v3", 32, shared=True), padding("gpt_oss", 48), padding("minimax_m2", 24),
+    padding("qwen3_next", 80), padding("bailing_moe_v2", 128, shared=True), padding("exaone_moe", 128, checked=False),
+    padding("nemotron_h", 48, checked=False),
+    fp8("--pad-experts 176", "padded in the last block"), fp8("--pad-experts 320", "padded by a block"),
+    Case("whole/qwen3_moe", "hf", [
+        Run("convert SRC OUT --pad-experts 64", check=not_zero),
+        Run("convert OUT OUT2 --unpad", 4, says=r"experts\.1\.gate_proj\.weight.*row \d+, column \d+ is not zero.*not-exact"),
+        Run("verify SRC OUT", 1, plan=False, says=r"experts\.1\.gate_proj\.weight.*is not zero"),
+        Run("diff SRC OUT", 1, plan=False, says=r"experts\.1\.gate_proj\.weight.*is not zero"),
+    ], note="a padded row that is not zero"),
+    Case("whole/qwen3_moe", "hf", [
+        Run("convert SRC OUT --pad-experts 40"), Run("convert OUT OUT2 --pad-experts 64 --experts grouped --glu contiguous"),
+        Run("convert OUT2 OUT --unpad --experts indexed --glu split", check=same_as("whole/qwen3_moe/hf")),
+    ], note="padded twice"),
+    refused("qwen3_moe", "--unpad", 3, "no record says", "no padding"),
+    refused("qwen3_moe", "--pad-experts 0", 2, "number from 1", "no number"),
+    refused("llama3", "--pad-experts 128", 4, "no routed experts", "a dense model is not padded"),
+    Case("quantized/gptq_int4", ".", [
+        Run("convert SRC OUT --pad-experts 56", 3, says="--decode bf16"),
+        Run("convert SRC OUT --pad-experts 56 --decode bf16")], note="codes are not padded"),
+]

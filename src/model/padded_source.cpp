@@ -1,0 +1,284 @@
+#include "model/padded_source.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "arch/recognize_model.hpp"
+#include "core/fail.hpp"
+#include "core/float_rows.hpp"
+#include "core/parse_number.hpp"
+#include "families/architecture.hpp"
+#include "format/model_config.hpp"
+#include "model/laid_out_source.hpp"
+#include "model/part_config.hpp"
+#include "model/source_hints.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr std::string_view kPaddedFrom = "padded_from";
+constexpr i64 kPadBatchBytes = i64{4} << 20;
+
+/// A tensor [rows, cols] that gets, or loses, rows or columns at its end.
+struct Padding {
+  i64 old_rows = 0;
+  i64 old_cols = 0;
+  i64 rows = 0;
+  i64 cols = 0;
+  i64 element_bytes = 1;
+  /// One new element.
+  std::vector<std::byte> fill;
+  /// Elements that go must be zero: they are weights or biases, not scales.
+  bool holds_numbers = true;
+
+  i64 old_row_bytes() const { return old_cols * element_bytes; }
+  i64 row_bytes() const { return cols * element_bytes; }
+};
+
+class PaddedSource final : public Source {
+ public:
+  PaddedSource(CheckpointInfo info, std::map<std::size_t, Padding> paddings)
+      : info_(std::move(info)), paddings_(std::move(paddings)) {}
+
+  void own(std::unique_ptr<Source> source) { stored_ = std::move(source); }
+
+  const CheckpointInfo& info() const override { return info_; }
+  bool may_have_read_nan() const override { return stored_->may_have_read_nan(); }
+  const ContentCheck* content_check() const override { return stored_->content_check(); }
+  const FileBacked* file_backed() const override { return nullptr; }
+
+  void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
+    const auto padding = paddings_.find(tensor);
+    if (padding == paddings_.end()) return stored_->read_scattered(tensor, offset, pieces);
+    for (const std::span<std::byte> piece : pieces) {
+      read_padded(tensor, padding->second, offset, piece);
+      offset += std::ssize(piece);
+    }
+  }
+
+ private:
+  /// Whole rows are read of which `out` has a part, as many at once as fit in a batch.
+  void read_padded(std::size_t tensor, const Padding& padding, i64 offset, std::span<std::byte> out) const {
+    const i64 row_bytes = padding.row_bytes(), end = offset + std::ssize(out);
+    const i64 batch = std::max<i64>(kPadBatchBytes / std::max(row_bytes, padding.old_row_bytes()), 1);
+    std::vector<std::byte> read, made;
+    for (i64 row = offset / row_bytes; row * row_bytes < end;) {
+      const i64 rows = std::min(batch, (end + row_bytes - 1) / row_bytes - row);
+      const i64 stored = std::clamp<i64>(padding.old_rows - row, 0, rows);
+      made.resize(static_cast<std::size_t>(rows * row_bytes));
+      for (i64 at = 0; at < std::ssize(made); at += padding.element_bytes)
+        std::memcpy(made.data() + at, padding.fill.data(), static_cast<std::size_t>(padding.element_bytes));
+      read.resize(static_cast<std::size_t>(stored * padding.old_row_bytes()));
+      if (stored > 0) stored_->read(tensor, row * padding.old_row_bytes(), read);
+      const i64 kept = std::min(row_bytes, padding.old_row_bytes());
+      for (i64 i = 0; i < stored; ++i)
+        std::memcpy(made.data() + i * row_bytes, read.data() + i * padding.old_row_bytes(),
+                    static_cast<std::size_t>(kept));
+      const i64 first = std::max(row * row_bytes, offset), last = std::min((row + rows) * row_bytes, end);
+      std::memcpy(out.data() + (first - offset), made.data() + (first - row * row_bytes),
+                  static_cast<std::size_t>(last - first));
+      row += rows;
+    }
+  }
+
+  std::unique_ptr<Source> stored_;
+  CheckpointInfo info_;
+  std::map<std::size_t, Padding> paddings_;
+};
+
+bool is_fp8(Dtype dtype) { return dtype == Dtype::F8_E4M3 || dtype == Dtype::F8_E5M2; }
+
+std::vector<std::byte> one_of_dtype(const TensorRef& scale) {
+  std::vector<std::byte> one(static_cast<std::size_t>(dtype_bits(scale.dtype) / 8));
+  const float value = 1;
+  if (scale.dtype == Dtype::F8_E8M0 || scale.dtype == Dtype::U8)
+    one[0] = std::byte{127};
+  else if (is_float(scale.dtype))
+    narrow_row({&value, 1}, scale.dtype, one.data());
+  else
+    fail(ErrorCode::NotSupported, {{}, scale.name}, "'{}': new scales of {} are not made", scale.name,
+         dtype_name(scale.dtype));
+  return one;
+}
+
+/// Decides which tensors change.
+class PaddingMaker {
+ public:
+  PaddingMaker(const Source& source, const ModelHints& hints, const Recognition& model, i64 width)
+      : source_(source), hints_(hints), model_(model), width_(width) {}
+
+  std::unique_ptr<PaddedSource> make(const std::string& said, Record record) {
+    const Architecture& old = *model_.architecture;
+    const std::string config = width_config(hints_.config, old, width_);
+    const auto made = read_architecture(config);
+    const bool has_dense = std::ranges::any_of(old.kinds, [](const LayerKind& kind) { return kind.mlp == Mlp::Dense; });
+    if (made == nullptr || made->expert_width != width_ ||
+        (has_dense && made->extent(Dim::DenseWidth) != old.extent(Dim::DenseWidth)))
+      fail(ErrorCode::NotSupported, {source_.path().string(), {}},
+           "{}: {}: config.json has no field for the width of experts alone that could become {} ({})",
+           source_.path().string(), said, width_, old.expert_width_field);
+    for (const ExpertBlock& block : model_.blocks) {
+      if (block.is_optimizer_state())
+        fail(ErrorCode::NotSupported, {source_.path().string(), {}},
+             "{}: {} is about weights, not the optimizer's states; --optimizer drop leaves those out",
+             source_.path().string(), said);
+      const bool is_routed = block.set == ExpertSet::Routed;
+      const i64 from = is_routed ? old.expert_width : old.shared_width;
+      const i64 to = is_routed ? width_ : made->shared_width;
+      if (from != to)
+        for (const Matrix& matrix : block.matrices) add(block, matrix, from, to);
+    }
+    return std::make_unique<PaddedSource>(info(config, std::move(record)), paddings_);
+  }
+
+  /// Throws NotExact where an element that goes is not zero.
+  void check_zeros() const {
+    for (const auto& [tensor, padding] : paddings_)
+      if (padding.holds_numbers) check_zeros(tensor, padding);
+  }
+
+ private:
+  static std::string width_config(const std::string& config, const Architecture& old, i64 width) {
+    LayerPart same{.count = old.layers, .of = old.layers, .family = old.family};
+    same.expert_width = width;
+    same.expert_width_field = old.expert_width_field;
+    return part_config(config, same);
+  }
+
+  void add(const ExpertBlock& block, const Matrix& matrix, i64 from, i64 to) {
+    const TensorRef& stored = source_.inventory().tensors[matrix.tensor];
+    const bool is_down = matrix.role == Role::Down;
+    if (is_down && matrix.kind == TensorKind::Bias) return;
+    if (matrix.kind == TensorKind::InputScale || matrix.kind == TensorKind::InputGlobalScale) return;
+    const i64 cell = is_down ? matrix.grid.cols : matrix.grid.rows;
+    // One element for all of them.
+    if (is_scale(matrix.kind) && cell == 0) return;
+    const bool is_plain = matrix.kind == TensorKind::Weight || matrix.kind == TensorKind::Bias;
+    const bool is_block_scale = matrix.kind == TensorKind::Scale || matrix.kind == TensorKind::PlainScale;
+    if (!(is_plain && (is_float(stored.dtype) || is_fp8(stored.dtype))) && !is_block_scale)
+      fail(ErrorCode::NotSupported, {{}, stored.name},
+           "'{}' {}: only numbers and FP8 are padded; --decode bf16 makes numbers of codes, and --encode beside it "
+           "makes codes again",
+           stored.name, dtype_name(stored.dtype));
+    const bool is_bias = matrix.kind == TensorKind::Bias;
+    const bool turned = block.axes == Axes::InOut && matrix.kind == TensorKind::Weight;
+    const i64 old_count = (from + cell - 1) / cell, count = (to + cell - 1) / cell;
+    const bool along_cols = !is_bias && is_down != turned;
+    const std::size_t axis = along_cols ? 1 : 0;
+    if (stored.shape.size() < (is_bias ? 1U : 2U) || stored.shape.size() > 2 || stored.shape[axis] != old_count)
+      fail(ErrorCode::NotSupported, {{}, stored.name}, "'{}' {}: {} along its axis {} were expected, for a width of {}",
+           stored.name, shape_text(stored.shape), old_count, axis, from);
+    if (old_count == count) return;
+    Padding padding;
+    padding.old_rows = stored.shape[0];
+    padding.old_cols = stored.shape.size() == 2 ? stored.shape[1] : 1;
+    padding.rows = along_cols ? padding.old_rows : count;
+    padding.cols = along_cols ? count : padding.old_cols;
+    padding.element_bytes = dtype_bits(stored.dtype) / 8;
+    padding.holds_numbers = is_plain;
+    padding.fill =
+        is_plain ? std::vector<std::byte>(static_cast<std::size_t>(padding.element_bytes)) : one_of_dtype(stored);
+    paddings_[matrix.tensor] = std::move(padding);
+  }
+
+  CheckpointInfo info(const std::string& config, Record record) const {
+    CheckpointInfo info = source_.info();
+    info.record = std::move(record);
+    for (const auto& [tensor, padding] : paddings_) {
+      TensorRef& made = info.inventory.tensors[tensor];
+      made.shape[0] = padding.rows;
+      if (made.shape.size() == 2) made.shape[1] = padding.cols;
+      made.bytes = padding.rows * padding.row_bytes();
+    }
+    info.inventory.dense = false;
+    info.respelled = true;
+    for (const char* key : {"digest", "source_digest", "config"}) info.record.erase(key);
+    ModelHints hints = parse_config(config, source_.path().string());
+    hints.config_is_made = hints_.config_is_made;
+    edit_config(info, [old = model_.architecture, width = width_](std::string_view text) {
+      return width_config(std::string(text), *old, width);
+    });
+    info.hints = std::move(hints);
+    return info;
+  }
+
+  void check_zeros(std::size_t tensor, const Padding& padding) const {
+    const TensorRef& stored = source_.inventory().tensors[tensor];
+    // A bias, gate and up lose rows alone.
+    const i64 first = padding.cols == padding.old_cols ? padding.rows : 0;
+    const i64 row_bytes = padding.old_row_bytes(), batch = std::max<i64>(kPadBatchBytes / row_bytes, 1);
+    std::vector<std::byte> read;
+    for (i64 row = first; row < padding.old_rows; row += batch) {
+      const i64 rows = std::min(batch, padding.old_rows - row);
+      read.resize(static_cast<std::size_t>(rows * row_bytes));
+      source_.read(tensor, row * row_bytes, read);
+      for (i64 i = 0; i < rows; ++i)
+        for (i64 col = first > 0 ? 0 : padding.cols; col < padding.old_cols; ++col)
+          if (!is_zero(read.data() + i * row_bytes + col * padding.element_bytes, padding.element_bytes))
+            fail(ErrorCode::NotExact, {{}, stored.name},
+                 "'{}' {}: row {}, column {} is not zero, so the {} behind the first {} are no padding that could be "
+                 "taken away",
+                 stored.name, shape_text(stored.shape), row + i, col, first > 0 ? "rows" : "columns",
+                 first > 0 ? padding.rows : padding.cols);
+    }
+  }
+
+  /// Zero of either sign.
+  static bool is_zero(const std::byte* element, i64 bytes) {
+    for (i64 i = 0; i + 1 < bytes; ++i)
+      if (element[i] != std::byte{0}) return false;
+    return (element[bytes - 1] & std::byte{0x7F}) == std::byte{0};
+  }
+
+  const Source& source_;
+  const ModelHints& hints_;
+  const Recognition& model_;
+  i64 width_;
+  std::map<std::size_t, Padding> paddings_;
+};
+
+}  // namespace
+
+i64 recorded_width_before_padding(const Record& record) {
+  const auto found = record.find(std::string(kPaddedFrom));
+  return found == record.end() ? 0 : parse_number<i64>(found->second).value_or(0);
+}
+
+void pad_experts(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
+  const std::string where = source->path().string();
+  const std::string said = answers.unpad ? "--unpad" : fmt::format("--pad-experts {}", answers.pad_experts);
+  ModelHints hints = hints_of(*source, answers);
+  Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);
+  if (model.architecture == nullptr)
+    fail(ErrorCode::NoMap, {where, {}}, "{}: {} changes the width of experts in config.json, and {}", where, said,
+         model.no_architecture);
+  const i64 old_width = model.architecture->expert_width;
+  if (model.blocks.empty() || old_width == 0)
+    fail(ErrorCode::NoExperts, {where, {}}, "{}: {}: the model has no routed experts", where, said);
+  const i64 before = recorded_width_before_padding(source->record());
+  if (answers.unpad && (before < 1 || before >= old_width))
+    fail(ErrorCode::RecordContradicts, {where, {}},
+         "{}: --unpad takes away what --pad-experts added, and no record says that anything was: experts are {} wide{}",
+         where, old_width, before < 1 ? "" : fmt::format(", and were {} before", before));
+  const i64 unit = std::max<i64>(answers.pad_experts, 1);
+  const i64 width = answers.unpad ? before : (old_width + unit - 1) / unit * unit;
+  if (width == old_width) return;
+  lay_out_apart(source, hints, model);
+  hints = hints_of(*source, answers);
+  model = recognize_model(source->inventory(), hints, source->record(), answers);
+  PaddingMaker maker(*source, hints, model, width);
+  Record record = source->record();
+  record.erase(std::string(kPaddedFrom));
+  if (!answers.unpad) record[std::string(kPaddedFrom)] = fmt::format("{}", before > 0 ? before : old_width);
+  std::unique_ptr<PaddedSource> padded = maker.make(said, std::move(record));
+  if (answers.unpad) maker.check_zeros();
+  padded->own(std::move(source));
+  source = std::move(padded);
+}
+
+}  // namespace glu_ckpt
