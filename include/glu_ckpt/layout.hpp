@@ -402,6 +402,16 @@ struct SourceAnswers {
   std::string merge = {};
   /// The way in which they are added, a word of merge_programs(); empty: the first one.
   std::string merge_as = {};
+  /// How an adapter's factors of packed experts were written where shapes do not tell, a word of lora_file_words();
+  /// empty: shapes tell.
+  std::string from_lora = {};
+  /// An adapter is read as if it were in this layout: "indexed", "grouped", "hf", "vllm", "sglang", "megatron"; empty:
+  /// a pair of factors for each matrix of each expert; "stored": as it is.
+  std::string adapter_layout = {};
+  /// A config.json of the model that an adapter is for, where nothing else says what that is; empty: none.
+  std::string adapted_config = {};
+  /// Write more ranks, of zeros, where a layout needs them.
+  bool grow_rank = false;
   /// The layers of the main stack that are read, "3" or "0-3", and counted anew from 0; empty: all.
   std::string layers = {};
   /// Go on as if there were no multi-token prediction.
@@ -444,6 +454,8 @@ struct Recognition {
   /// It is false where several families spell the keys alike and nobody named one; `naming` is then one of them.
   bool naming_settled = true;
   LayoutAnswers layout;
+  /// It is an adapter by itself: all tensors are `others`, and nothing of them has a layout that a plan changes.
+  bool is_adapter = false;
   std::vector<ExpertBlock> blocks;
   /// Indices of the tensors that are not expert matrices, in inventory order.
   std::vector<std::size_t> others;

@@ -31,11 +31,12 @@ struct Checkpoint {
 /// open_source() and recognize() throw, with the file and the byte at fault where there is one.
 Checkpoint open_checkpoint(const std::filesystem::path& path, const SourceAnswers& answers = {});
 
-/// The names that SourceAnswers::decode_as, encode, encode_as and merge_as take.
+/// The names that SourceAnswers::decode_as, encode, encode_as, merge_as and from_lora take.
 std::vector<std::string> decoder_names();
 std::vector<std::string> encoder_words();
 std::vector<std::string> encoder_programs();
 std::vector<std::string> merge_programs();
+std::vector<std::string> lora_file_words();
 
 /// The findings of `inspect`.
 /// How large the model is. What nobody says is 0, empty or absent.
@@ -59,6 +60,23 @@ struct ModelSize {
   bool tied = false;
 };
 
+/// The facts of an adapter (LoRA) by itself.
+struct AdapterSummary {
+  /// The class of the model that it is for, and its name or path; empty where the adapter does not say.
+  std::string base_class = {};
+  std::string base_name = {};
+  /// Each rank once.
+  std::vector<i64> ranks = {};
+  double alpha = 0;
+  bool rank_stabilized = false;
+  bool is_dora = false;
+  /// The last words of the modules' names, or parameters of packed experts.
+  std::vector<std::string> targets = {};
+  /// Pairs of factors.
+  i64 expert_modules = 0;
+  i64 other_modules = 0;
+};
+
 struct Inspection {
   std::unique_ptr<Source> source;
   /// Absent where recognition failed: `fault` then says why, unless the weights are quantized and all that is wrong is
@@ -75,6 +93,7 @@ struct Inspection {
   /// Sentences about what may load and compute something else.
   std::vector<std::string> warnings = {};
   ModelSize size = {};
+  std::optional<AdapterSummary> adapter = std::nullopt;
 };
 
 /// Opens `path` and says what it is; reads headers only. A layout that is not recognized is a finding. Throws what

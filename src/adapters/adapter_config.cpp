@@ -23,6 +23,7 @@ constexpr auto kFields = std::to_array<JsonField>({
     {"r", JsonType::Integer, 1, kMostRank},
     {"lora_alpha", JsonType::Number, -kMostAlpha, kMostAlpha},
     {"use_rslora", JsonType::Flag},
+    {"use_dora", JsonType::Flag},
     {"rank_pattern", JsonType::Object},
     {"alpha_pattern", JsonType::Object},
     {"target_parameters", JsonType::List},
@@ -46,7 +47,7 @@ bool adds_more(std::string_view name) {
   constexpr auto kWords =
       std::to_array<std::string_view>({"bias", "lora_bias", "fan_in_fan_out", "modules_to_save",
                                        "trainable_token_indices", "layer_replication", "alora_invocation_tokens"});
-  if (name == "use_rslora" || std::ranges::find(kHarmless, name) != kHarmless.end()) return false;
+  if (name == "use_rslora" || name == "use_dora" || std::ranges::find(kHarmless, name) != kHarmless.end()) return false;
   return name.starts_with("use_") || name.ends_with("_config") || std::ranges::find(kWords, name) != kWords.end();
 }
 
@@ -80,9 +81,11 @@ i64 AdapterConfig::rank_of(const std::string& module) const {
   return static_cast<i64>(value_for(rank_pattern, module, static_cast<double>(rank)));
 }
 
+double AdapterConfig::alpha_of(const std::string& module) const { return value_for(alpha_pattern, module, alpha); }
+
 float AdapterConfig::scale_of(const std::string& module) const {
   const auto of_rank = static_cast<double>(rank_of(module));
-  return static_cast<float>(value_for(alpha_pattern, module, alpha) / (rank_stabilized ? std::sqrt(of_rank) : of_rank));
+  return static_cast<float>(alpha_of(module) / (rank_stabilized ? std::sqrt(of_rank) : of_rank));
 }
 
 AdapterConfig read_adapter_config(const std::string& text, const std::string& file) {
@@ -96,10 +99,9 @@ AdapterConfig read_adapter_config(const std::string& text, const std::string& fi
       if (const std::string fault = fault_of(field, field.name, *value); !fault.empty())
         fail(ErrorCode::ConfigJson, {file, {}}, "{}: {}", file, fault);
   const auto refuse = [&](const std::string& what) {
-    fail(
-        ErrorCode::NotSupported, {file, {}},
-        "{}: {}; --merge adds products of two factors to the model's own weights, and nothing else. Merge it with PEFT",
-        file, what);
+    fail(ErrorCode::NotSupported, {file, {}},
+         "{}: {}; adapters are read here that add products of two factors to the model's own weights, and nothing else",
+         file, what);
   };
   if (const auto type = root.find<std::string_view>("peft_type").value_or("LORA"); type != "LORA")
     refuse(fmt::format("peft_type is '{}'", type));
@@ -118,10 +120,13 @@ AdapterConfig read_adapter_config(const std::string& text, const std::string& fi
   config.rank = *rank;
   config.alpha = *alpha;
   config.rank_stabilized = root.find<bool>("use_rslora").value_or(false);
+  config.is_dora = root.find<bool>("use_dora").value_or(false);
   config.rank_pattern = pattern_in(root, "rank_pattern", 1, file);
   config.alpha_pattern = pattern_in(root, "alpha_pattern", -kMostAlpha, file);
-  if (const auto mapping = root.find("auto_mapping"); mapping && mapping->kind() == JsonKind::Object)
+  if (const auto mapping = root.find("auto_mapping"); mapping && mapping->kind() == JsonKind::Object) {
     config.base_class = mapping->find<std::string_view>("base_model_class").value_or("");
+    config.is_by_unsloth = mapping->find<bool>("unsloth_fixed").value_or(false);
+  }
   config.base_name = root.find<std::string_view>("base_model_name_or_path").value_or("");
   if (const auto list = root.find("target_parameters"); list && list->kind() == JsonKind::Array)
     for (const JsonValue item : list->items())

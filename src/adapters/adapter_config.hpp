@@ -20,17 +20,22 @@ struct AdapterConfig {
   /// The class of the model that was adapted, and its name or path; empty where PEFT did not write it.
   std::string base_class;
   std::string base_name;
+  /// DoRA: rows are scaled to magnitudes of their own.
+  bool is_dora = false;
+  /// Unsloth wrote the configuration.
+  bool is_by_unsloth = false;
   /// Parameters of three axes whose factors are packed: "mlp.experts.gate_up_proj".
   std::vector<std::string> target_parameters;
 
   /// Both throw NotSupported for a pattern that is not read here.
   i64 rank_of(const std::string& module) const;
+  double alpha_of(const std::string& module) const;
   /// Returns the number by which the product of the factors is multiplied, as PyTorch multiplies fp32 tensors by it.
   float scale_of(const std::string& module) const;
 };
 
 /// Throws ConfigJson for what is no such file, NotSupported for an adapter that is more than products of factors that
-/// are added to the model's own weights: DoRA, biases, whole modules, another start than the model.
+/// are added to the model's own weights: biases, whole modules, another start than the model.
 AdapterConfig read_adapter_config(const std::string& text, const std::string& file);
 
 }  // namespace glu_ckpt

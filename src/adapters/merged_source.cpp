@@ -139,7 +139,7 @@ class MergedSource final : public Source {
            i64 count) const {
     const auto rank = static_cast<std::size_t>(merged.factors.rank);
     const auto coefficients = std::span(lines.coefficients).subspan(static_cast<std::size_t>(line) * rank, rank);
-    const Merging& merging = merged.factors.merging;
+    const Merging& merging = merged.merging;
     if (path_ == MergePath::Fast)
       add_product(coefficients, vectors, stride, merging, merged.matrix.dtype, data, count);
     else
@@ -197,21 +197,15 @@ class MergedSource final : public Source {
   Lines lines_of(const MergedMatrix& merged) const {
     const Factors& factors = merged.factors;
     const Matrix& matrix = merged.matrix;
-    const i64 rank = factors.rank, stacked = factors.experts * rank;
-    const auto a = factor(factors.a), b = factor(factors.b);
-    // The tensors are [stacked, width] and [width, stacked]; turned ones have each other's part.
-    const i64 width = std::ssize(a->values) / stacked;
-    const auto in_a = [&](i64 j, i64 at) {
-      return a->values[static_cast<std::size_t>((factors.expert * rank + j) * width + at)];
+    const i64 rank = factors.rank;
+    const auto element = [](const Matrix& stored, const Widened& values, i64 row, i64 col) {
+      return values.values[static_cast<std::size_t>((row_offset(stored.place, row) + col * stored.place.col_step) /
+                                                    stored.element_bytes)];
     };
-    const auto in_b = [&](i64 j, i64 at) {
-      return b->values[static_cast<std::size_t>(at * stacked + j * factors.experts + factors.expert)];
-    };
-    const auto input = [&](i64 j, i64 col) { return factors.is_turned ? in_b(j, col) : in_a(j, col); };
-    const auto output = [&](i64 j, i64 row) {
-      const i64 at = factors.row_of_b(row);
-      return factors.is_turned ? in_a(j, at) : in_b(j, at);
-    };
+    const Matrix in_a = matrix_of_a(factors), in_b = matrix_of_b(factors);
+    const auto a = factor(in_a.tensor), b = factor(in_b.tensor);
+    const auto input = [&](i64 j, i64 col) { return element(in_a, *a, j, col); };
+    const auto output = [&](i64 j, i64 row) { return element(in_b, *b, row, j); };
     const bool by_columns = is_transposed(matrix);
     const i64 count = by_columns ? matrix.cols : matrix.rows, length = by_columns ? matrix.rows : matrix.cols;
     Lines lines;

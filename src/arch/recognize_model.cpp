@@ -18,6 +18,7 @@
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
 #include "core/parse_number.hpp"
+#include "layout/adapter_names.hpp"
 #include "layout/layout_table.hpp"
 #include "layout/tensor_kinds.hpp"
 
@@ -346,10 +347,23 @@ void leave_other_models(Recognition& model) {
   model.others.erase(std::unique(model.others.begin(), model.others.end()), model.others.end());
 }
 
+Recognition recognize_adapter(const Inventory& inventory) {
+  Recognition adapter;
+  adapter.is_adapter = true;
+  adapter.layout.naming = "adapter";
+  adapter.layout.experts = adapter_experts(inventory);
+  adapter.layout.glu = {Glu::Kind::None, 0};
+  adapter.layout.glu_source = "none";
+  adapter.no_architecture = "it is an adapter (LoRA)";
+  for (std::size_t i = 0; i < inventory.tensors.size(); ++i) adapter.others.push_back(i);
+  return adapter;
+}
+
 }  // namespace
 
 Recognition recognize_model(const Inventory& inventory, const ModelHints& hints, const Record& record,
                             const SourceAnswers& answers) {
+  if (is_adapter(inventory)) return recognize_adapter(inventory);
   const std::string& type = hints.text_model_type.empty() ? hints.model_type : hints.text_model_type;
   ModelView view = view_model(inventory, hints);
   const Inventory& named = view.of(inventory);

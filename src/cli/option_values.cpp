@@ -216,6 +216,7 @@ ValueKind target() {
                                  other == std::end(kOthers) ? suggestion(typed, known)
                                                             : fmt::format("; did you mean {}?", other->second));
             }
+            if (typed == "vllm" || typed == "sglang") options.from.adapter_layout = typed;
             options.convert.target = std::ranges::count(kOfTheHub, typed) > 0 ? "hf" : typed;
             return {};
           },

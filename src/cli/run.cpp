@@ -29,7 +29,7 @@ namespace {
 
 /// The value of an option that is asked for.
 std::string_view placeholder(std::string_view option) {
-  if (option == "--resume") return "";
+  if (option == "--resume" || option == "--grow-rank") return "";
   if (option == "--optimizer") return " drop";
   return option.ends_with("config") ? " FILE" : " ORDER";
 }

@@ -23,7 +23,11 @@ class Checking {
     check_listed_files();
     // A checkpoint with a file that differs is not opened.
     if (!found_.is_ok()) return std::move(found_);
-    Checkpoint checkpoint = open_checkpoint(path_);
+    SourceAnswers answers;
+    answers.adapter_layout = "stored";
+    Checkpoint checkpoint = open_checkpoint(path_, answers);
+    if (checkpoint.recognition.is_adapter && checkpoint.source->record().contains("digest"))
+      checkpoint = open_checkpoint(path_);
     for (const std::string& text : flaw_texts(*checkpoint.source, checkpoint.hints, checkpoint.recognition))
       tell_warning(run_, "{}", text);
     add_unlisted_files(*checkpoint.source);

@@ -18,6 +18,8 @@ struct Conversion {
   RunOptions run;
   std::unique_ptr<Backend> backend = nullptr;
   Checkpoint source = {};
+  /// An adapter as it is digested, with factors and a scale for each matrix; no source where none is converted.
+  Checkpoint adapter = {};
   Target target = {};
   /// Rows of the blocks that FP8 weights are given scales for, where the target would cut those that they have, and how
   /// much that adds; 0: as they are stored.

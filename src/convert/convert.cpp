@@ -116,6 +116,8 @@ std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
   if (!options.from.encode_as.empty()) texts["encode_as"] = options.from.encode_as;
   if (!options.from.merge.empty()) texts["merge"] = options.from.merge;
   if (!options.from.merge_as.empty()) texts["merge_as"] = options.from.merge_as;
+  if (!options.from.from_lora.empty()) texts["from_lora"] = options.from.from_lora;
+  if (options.from.grow_rank) texts["grow_rank"] = "true";
   if (!options.from.layers.empty()) texts["layers"] = options.from.layers;
   if (!options.from.keep_experts.empty()) texts["keep_experts"] = options.from.keep_experts;
   if (!options.from.dtypes.empty()) texts["dtype"] = options.from.dtypes;

@@ -131,12 +131,19 @@ ExpectedOutput::ExpectedOutput(const Conversion& conversion, bool inherits_diges
     : conversion_(conversion),
       inherits_digest_(inherits_digest),
       source_leaves_(conversion.source.source->inventory(), conversion.source.recognition),
-      model_(output_model(conversion, record(source_leaves_.blank()))),
+      model_(output_model(conversion, blank_record())),
       output_leaves_(model_.inventory, model_.recognition) {}
 
+Digest ExpectedOutput::blank_digest() const {
+  const Checkpoint& adapter = conversion_.adapter;
+  if (adapter.source == nullptr) return source_leaves_.blank();
+  return ModelLeaves(adapter.source->inventory(), adapter.recognition).blank();
+}
+
 Record ExpectedOutput::record(const std::optional<Digest>& digest) const {
-  const bool has_digest =
-      conversion_.options.proof != ProofMode::None && !has_unknown_glu(conversion_.source.recognition);
+  const bool has_digest = conversion_.options.proof != ProofMode::None &&
+                          !has_unknown_glu(conversion_.source.recognition) &&
+                          conversion_.source.recognition.is_adapter == (conversion_.adapter.source != nullptr);
   if (!has_digest) return make_record(conversion_, std::nullopt);
   return make_record(conversion_, inherits_digest_ ? recorded_digest(conversion_, source_leaves_.blank()) : digest);
 }

@@ -55,11 +55,13 @@ class ExpectedOutput {
   const ModelLeaves& output_leaves() const { return output_leaves_; }
   const OutputModel& model() const { return model_; }
   /// The record whose length fixes the size of the headers.
-  Record blank_record() const { return record(source_leaves_.blank()); }
+  Record blank_record() const { return record(blank_digest()); }
   /// The final record, where the digest of the tensors is `digest`.
   Record record(const std::optional<Digest>& digest) const;
 
  private:
+  Digest blank_digest() const;
+
   const Conversion& conversion_;
   bool inherits_digest_;
   ModelLeaves source_leaves_;

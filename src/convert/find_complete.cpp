@@ -26,7 +26,9 @@ using FailOther = std::function<void(const std::string&)>;
 /// A file that cannot be read as a checkpoint is not what this run would write.
 Checkpoint open_output(const std::filesystem::path& path, const FailOther& fail_other) {
   try {
-    return open_checkpoint(path);
+    SourceAnswers answers;
+    answers.adapter_layout = "stored";
+    return open_checkpoint(path, answers);
   } catch (const Error& error) {
     if (exit_status(error.code()) == ExitStatus::MachineFailed) throw;
     fail_other(fmt::format("cannot be read as a checkpoint ({})", error.what()));

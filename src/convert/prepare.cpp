@@ -12,6 +12,7 @@
 #include "format/check_apart.hpp"
 #include "layout/bare_codes.hpp"
 #include "layout/element_grid.hpp"
+#include "model/adapter_view.hpp"
 #include "model/known_orders.hpp"
 #include "model/locate_errors.hpp"
 #include "model/source_hints.hpp"
@@ -41,6 +42,8 @@ Plan make_proved_plan(const Conversion& conversion) {
                      {conversion.target.to, conversion.target.former, options.max_shard_bytes,
                       options.force || reads_anew, conversion.target.format != source.format()});
   });
+  if (const Record& stored = source.info().laid_out_from; conversion.source.recognition.is_adapter && !stored.empty())
+    plan.from.experts = stored.at("experts");
   if (!plan.foreign_order.empty() && !options.allow_foreign_order)
     fail(ErrorCode::ForeignOrder, {conversion.output.string(), {}},
          "{}: would load and compute something else. {}; --allow-foreign-order writes this one all the same, and the "
@@ -105,6 +108,7 @@ bool keeps_prefix(const Conversion& conversion) {
 
 LoadsIn loaders_of(const Conversion& conversion) {
   const auto& [source, model, hints] = conversion.source;
+  if (model.is_adapter) return adapter_loaders(source->inventory());
   StoredModel stored = stored_model(*source, hints, model);
   for (const ExpertBlock& block : model.blocks)
     if (!block.is_optimizer_state()) stored.experts.push_back(written_as(conversion, block));
@@ -125,6 +129,13 @@ std::optional<std::string> trained_type_for(const ConvertOptions& options) {
   constexpr std::string_view kHfTarget = "hf:";
   if (!options.target || *options.target == "megatron") return std::nullopt;
   return options.target->starts_with(kHfTarget) ? options.target->substr(kHfTarget.size()) : std::string();
+}
+
+/// The layout in which an adapter is to be written.
+std::string adapter_layout_for(const ConvertOptions& options) {
+  if (options.to.experts) return *options.to.experts == Experts::Grouped ? "grouped" : "indexed";
+  if (!options.from.adapter_layout.empty()) return options.from.adapter_layout;
+  return options.target.value_or("stored");
 }
 
 /// Opens the source with scales for smaller blocks of rows, where the target's order of FC1 would cut those it has.
@@ -153,7 +164,13 @@ void share_source_scales(Conversion& conversion) {
 /// Opens and recognizes the source, and settles the target.
 void open_ends(Conversion& conversion, const SourceOpener& open) {
   conversion.options.from.trained_type = trained_type_for(conversion.options);
+  conversion.options.from.adapter_layout = adapter_layout_for(conversion.options);
   conversion.source = open_checkpoint(open(), conversion.options.from);
+  if (conversion.source.recognition.is_adapter && conversion.options.from.adapter_layout != "stored") {
+    SourceAnswers logical = conversion.options.from;
+    logical.adapter_layout.clear();
+    conversion.adapter = open_checkpoint(open(), logical);
+  }
   conversion.target = locate_errors(*conversion.source.source, [&] {
     return resolve_target(conversion.output, conversion.options, conversion.source);
   });

@@ -42,12 +42,16 @@ class Prover {
     std::optional<Digest> digest;
     if (const auto* by_digest = std::get_if<DigestShown>(&shown)) digest = by_digest->source;
     if (const auto* by_clones = std::get_if<ClonesShown>(&shown)) digest = by_clones->recorded;
+    const bool has_adapter = digest && conversion_.adapter.source != nullptr;
+    if (has_adapter) digest = digest_of(conversion_.adapter, "reading factors");
     staging_.sink().finish(expected_.record(digest));
     if (conversion_.options.sha256_manifest) {
       Stage stage(conversion_.run, "hashing files", conversion_.plan.bytes);
       staging_.sink().write_manifest(stage.on_progress());
     }
     const Proof proof = prove(shown);
+    if (has_adapter)
+      check_digest(digest_of(open_checkpoint(staging_.sink().staged_path(), {}), "comparing factors"), *digest);
     // Objects, config.json and the other files were read after the tensors.
     staging_.check_source_unchanged();
     if (!has_status_as_opened(conversion_.source.source->info())) check_read_in_one_state(digest);
@@ -61,9 +65,14 @@ class Prover {
   /// Returns the answers that the output is recognized by where no config.json is beside it.
   SourceAnswers named_config() const {
     SourceAnswers answers;
+    answers.adapter_layout = "stored";
     // The one that was named is that of the source as it is stored.
     if (!conversion_.source.source->info().config_edit) answers.config_file = conversion_.options.from.config_file;
     return answers;
+  }
+
+  Digest digest_of(const Checkpoint& checkpoint, std::string_view title) const {
+    return digest_stage(conversion_.run, checkpoint.model(), *conversion_.backend, title);
   }
 
   Shown show() const {

@@ -60,6 +60,7 @@ OutputOptions output_options(const Conversion& conversion, Record record) {
   OutputOptions to;
   to.path = conversion.output;
   to.metadata = source.metadata();
+  if (conversion.source.recognition.is_adapter) to.only_file = "adapter_model.safetensors";
   to.extra_files = conversion.target.extra_files;
   to.made_files = made_files(conversion.target, conversion.source, conversion.plan.to);
   to.overwrite = conversion.options.overwrite;

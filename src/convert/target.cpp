@@ -31,6 +31,7 @@ constexpr std::string_view kHfPrefix = "hf:";
 constexpr std::string_view kReleaseDirectory = "release";
 constexpr std::string_view kCommonStateFile = "common.pt";
 constexpr std::string_view kConfigFile = "config.json";
+constexpr std::size_t kMaxRecordedConfigBytes = std::size_t{256} << 10;
 /// Entries of a record about the model as it was in Hugging Face's form.
 constexpr std::string_view kFormerPrefix = "hf_";
 
@@ -67,6 +68,7 @@ class TargetResolver {
         is_stale_(!stale_quantization(*source.source, options.from).empty()) {}
 
   Target run() {
+    if (recognition_.is_adapter) return adapter_target();
     target_.to = options_.to;
     keep_stored_layout();
     read_former();
@@ -79,6 +81,29 @@ class TargetResolver {
   }
 
  private:
+  /// An adapter's tensors and its configuration are as they were asked for when it was opened.
+  Target adapter_target() {
+    const TargetAnswers& to = options_.to;
+    const std::string_view asked = to.naming         ? "--naming"
+                                   : to.glu          ? "--glu"
+                                   : to.shared_glu   ? "--shared-glu"
+                                   : to.bias_experts ? "--bias-experts"
+                                                     : "";
+    if (!asked.empty())
+      fail(ErrorCode::Usage, {}, "{}: is for models, and {} is an adapter; --to and --experts say its layout", asked,
+           source_.path().string());
+    target_.format = target_format(output_, options_.format, Format::Safetensors);
+    if (target_.format != Format::Safetensors || names_single_file(output_))
+      fail(ErrorCode::NoSpelling, {output_.string(), {}},
+           "{}: an adapter is written as a directory with adapter_model.safetensors and adapter_config.json",
+           output_.string());
+    target_.extra_files = source_.extra_files();
+    if (const std::string* const config = entry_of(source_.record(), "config");
+        config != nullptr && config->size() <= kMaxRecordedConfigBytes)
+      target_.former_record["config"] = *config;
+    return std::move(target_);
+  }
+
   /// What is not asked for is as in the files, also where codes were made of another layout.
   void keep_stored_layout() {
     const Record& stored = source_.info().laid_out_from;

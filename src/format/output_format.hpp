@@ -52,6 +52,8 @@ struct OutputOptions {
   int rank = 0;
   /// Files beside the tensors that are made rather than copied, named like those.
   std::vector<SideFile> made_files{};
+  /// The name of the file of tensors, where there is one and it has another name than a model's.
+  std::string only_file = {};
 };
 
 /// The part of the metadata that glu_ckpt.json keeps where files have no place for it.

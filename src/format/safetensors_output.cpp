@@ -52,8 +52,10 @@ class SafetensorsFormat final : public OutputFormat {
     if (single_file && needs_extras(options_.structure, Format::Safetensors)) embed_extras();
     for (u32 number = 0; number < shards_.size(); ++number) {
       SafetensorsShard& shard = shards_[number];
-      shard.name =
-          single_file ? options_.path.filename().string() : shard_name(number, static_cast<u32>(shards_.size()));
+      shard.name = single_file ? options_.path.filename().string()
+                   : shards_.size() == 1 && !options_.only_file.empty()
+                       ? options_.only_file
+                       : shard_name(number, static_cast<u32>(shards_.size()));
       shard.header_bytes = std::ssize(header_of(shard, options_.record));
     }
   }

@@ -14,7 +14,9 @@
 #include "layout/bare_codes.hpp"
 #include "layout/element_grid.hpp"
 #include "layout/tensor_kinds.hpp"
+#include "model/adapter_view.hpp"
 #include "model/known_orders.hpp"
+#include "model/locate_errors.hpp"
 #include "model/model_size.hpp"
 #include "model/open_checkpoint.hpp"
 #include "model/saved_arguments.hpp"
@@ -168,7 +170,9 @@ void tell_stale_quantization(const SourceAnswers& answers, Inspection& inspectio
 
 }  // namespace
 
-Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answers) {
+Inspection inspect(const std::filesystem::path& path, const SourceAnswers& asked) {
+  SourceAnswers answers = asked;
+  answers.adapter_layout = "stored";
   Inspection inspection;
   inspection.source = open_as(open_source(path), answers);
   if (const auto foreign = inspection.source->record().find("foreign_order");
@@ -188,6 +192,12 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
     if (judged.unrecognized) throw Error(*judged.unrecognized);
     const ModelHints& hints = judged.hints;
     inspection.recognition = std::move(judged.model);
+    if (inspection.recognition->is_adapter) {
+      inspection.loads_in = adapter_loaders(inspection.source->inventory());
+      inspection.adapter =
+          locate_errors(*inspection.source, [&] { return summarize_adapter(*inspection.source, answers); });
+      return inspection;
+    }
     for (const std::string& problem : inspection.recognition->problems) inspection.problems.push_back(problem);
     for (std::string& text : contradiction_texts(hints, *inspection.recognition, inspection.source->inventory()))
       inspection.warnings.push_back(std::move(text));

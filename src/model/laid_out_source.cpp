@@ -26,8 +26,12 @@ constexpr i64 kScratchBytes = i64{8} << 20;
 /// The outputs of a plan as tensors.
 class LaidOutSource final : public Source {
  public:
-  LaidOutSource(std::unique_ptr<Source> stored, Plan plan, CheckpointInfo info)
-      : stored_(std::move(stored)), plan_(std::move(plan)), info_(std::move(info)), backend_(make_backend("cpu")) {
+  LaidOutSource(std::unique_ptr<Source> stored, Plan plan, CheckpointInfo info, Constants constants = {})
+      : stored_(std::move(stored)),
+        plan_(std::move(plan)),
+        info_(std::move(info)),
+        constants_(std::move(constants)),
+        backend_(make_backend("cpu")) {
     info_.inventory = {{}, stored_->inventory().files, false};
     for (const OutputTensor& output : plan_.outputs)
       info_.inventory.tensors.push_back({output.name, output.dtype, output.shape, output.bytes, 0, 0});
@@ -50,6 +54,11 @@ class LaidOutSource final : public Source {
   void read_one(std::size_t tensor, i64 offset, std::span<std::byte> out) const {
     const auto computed = std::ranges::lower_bound(plan_.computes, tensor, {}, &Compute::dst);
     if (computed != plan_.computes.end() && computed->dst == tensor) return compute_one(*computed, offset, out);
+    if (const auto constant = constants_.find(tensor); constant != constants_.end()) {
+      std::ranges::copy(std::span(constant->second).subspan(static_cast<std::size_t>(offset), out.size()), out.begin());
+      return;
+    }
+    std::ranges::fill(out, std::byte{0});
     const std::size_t first = plan_.first_move[tensor], end = plan_.first_move[tensor + 1];
     RangeReader reader(*stored_);
     HostBuffer scratch;
@@ -73,6 +82,7 @@ class LaidOutSource final : public Source {
   std::unique_ptr<Source> stored_;
   Plan plan_;
   CheckpointInfo info_;
+  Constants constants_;
   std::unique_ptr<Backend> backend_;
 };
 
@@ -142,6 +152,11 @@ void lay_out_apart(std::unique_ptr<Source>& source, const ModelHints& hints, con
     source = std::move(checkpoint.source);
     throw;
   }
+}
+
+std::unique_ptr<Source> lay_out_source(std::unique_ptr<Source> stored, Plan plan, CheckpointInfo info,
+                                       Constants constants) {
+  return std::make_unique<LaidOutSource>(std::move(stored), std::move(plan), std::move(info), std::move(constants));
 }
 
 }  // namespace glu_ckpt

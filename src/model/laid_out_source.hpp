@@ -1,9 +1,13 @@
 #pragma once
 /// A checkpoint, seen in another layout before it is written: the outputs of a plan as a Source.
 
+#include <cstddef>
+#include <map>
 #include <memory>
+#include <vector>
 
 #include "glu_ckpt/model.hpp"
+#include "glu_ckpt/plan.hpp"
 
 namespace glu_ckpt {
 
@@ -16,5 +20,12 @@ bool is_hub_form(const Recognition& model);
 /// info() says how the experts were stored (`laid_out_from`). Throws what make_plan() throws, and CopyDiffers where a
 /// tensor that would be left out repeats no other.
 void lay_out_apart(std::unique_ptr<Source>& source, const ModelHints& hints, const Recognition& model);
+
+/// The bytes of outputs that are made of nothing in the source.
+using Constants = std::map<std::size_t, std::vector<std::byte>>;
+
+/// The outputs of a plan as a source of that info. Bytes that no move writes are zeros.
+std::unique_ptr<Source> lay_out_source(std::unique_ptr<Source> stored, Plan plan, CheckpointInfo info,
+                                       Constants constants);
 
 }  // namespace glu_ckpt

@@ -8,7 +8,7 @@
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
-#include "io/file.hpp"
+#include "model/adapter_view.hpp"
 #include "model/open_checkpoint.hpp"
 #include "model/source_hints.hpp"
 
@@ -19,19 +19,6 @@ namespace {
 constexpr auto kPrograms = std::to_array<std::string_view>({"peft", "peft-safe"});
 constexpr std::string_view kConfig = "adapter_config.json";
 constexpr std::size_t kMaxDepth = 64;
-constexpr i64 kMaxConfigBytes = i64{16} << 20;
-
-AdapterConfig config_of(const Source& adapter) {
-  const auto& files = adapter.extra_files();
-  const auto found = std::ranges::find(files, kConfig, &ExtraFile::name);
-  if (found == files.end())
-    fail(ErrorCode::NotSupported, {adapter.path().string(), {}},
-         "{}: has no {}, which says by how much factors are multiplied; --merge takes the directory of an adapter that "
-         "PEFT saved",
-         adapter.path().string(), kConfig);
-  return read_adapter_config(read_small_file(found->path, kMaxConfigBytes, ErrorCode::ConfigJson),
-                             found->path.string());
-}
 
 /// "Qwen3Moe" of "Qwen3MoeForCausalLM" and of "Qwen3MoeModel": a model and its head are classes of one architecture.
 std::string_view architecture_in(std::string_view model_class) {
@@ -60,12 +47,17 @@ std::vector<std::string> merge_programs() { return {kPrograms.begin(), kPrograms
 
 void merge_adapter(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
   std::unique_ptr<Source> adapter = open_source(answers.merge);
-  const AdapterConfig config = config_of(*adapter);
+  const AdapterConfig config = adapter_config_of(*adapter);
+  if (config.is_dora)
+    fail(ErrorCode::NotSupported, {answers.merge, {}},
+         "{}: use_dora is set; --merge adds products of two factors, and does not scale rows. Merge it with PEFT",
+         answers.merge);
   const ModelHints hints = hints_of(*source, answers);
   check_base(*adapter, config, hints.config);
   const Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);
   const std::string program = answers.merge_as.empty() ? std::string(kPrograms[0]) : answers.merge_as;
-  std::vector<MergedMatrix> matrices = find_factors(*source, model, *adapter, config, program == kPrograms[1]);
+  std::vector<MergedMatrix> matrices =
+      find_factors(*source, model, *adapter, config, {program == kPrograms[1], parse_packed_files(answers.from_lora)});
   if (matrices.empty())
     fail(ErrorCode::NotSupported, {answers.merge, {}}, "{}: has no factors to merge", answers.merge);
   merge_source(source, std::move(adapter), std::move(matrices), program,

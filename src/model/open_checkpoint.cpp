@@ -10,6 +10,8 @@
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
 #include "glu_ckpt/checkpoint.hpp"
+#include "layout/adapter_names.hpp"
+#include "model/adapter_view.hpp"
 #include "model/cast_source.hpp"
 #include "model/encoded_weights.hpp"
 #include "model/locate_errors.hpp"
@@ -113,6 +115,12 @@ std::unique_ptr<Source> open_as(std::unique_ptr<Source> as_stored, const SourceA
     fail(ErrorCode::Usage, {}, "--encode-as {} says how weights are encoded; --encode FORMAT says that they are",
          answers.encode_as);
   std::unique_ptr<Source> source = take_off_wrapper_words(std::move(as_stored));
+  check_adapter_answers(answers, is_adapter(source->inventory()));
+  if (is_adapter(source->inventory())) {
+    const Source& adapter = *source;
+    if (answers.adapter_layout != "stored") locate_errors(adapter, [&] { view_adapter(source, answers); });
+    return source;
+  }
   if (asks_for_part(answers)) {
     const Source& whole = *source;
     locate_errors(whole, [&] { take_part(source, answers); });
@@ -187,6 +195,9 @@ std::string recorded_digest_of(const Checkpoint& checkpoint) {
   if (recorded == record.end() || !checkpoint.recognition.dropped.empty()) return {};
   // It is one of keys with all of their words.
   if (checkpoint.source->info().respelled) return {};
+  // That of an adapter is one of its factors and scales, in no file's layout.
+  if (checkpoint.recognition.is_adapter && !checkpoint.source->inventory().tensors.back().name.ends_with(kScaleName))
+    return {};
   const bool was_whole = record.contains("model_type");
   const bool is_whole = checkpoint.recognition.architecture != nullptr;
   // Earlier versions did not look at what is outside of the experts.

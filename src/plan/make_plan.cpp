@@ -295,6 +295,7 @@ void describe_targets(const Recognition& from, const std::vector<BlockTarget>& t
 }
 
 std::string layout_text(const LayoutAnswers& layout, bool naming_settled) {
+  if (layout.naming == "adapter") return fmt::format("an adapter with {} experts", layout.experts);
   if (layout.is_dense()) return fmt::format("{} {}", layout.naming, to_string(layout.glu));
   return fmt::format("{}{} {} {}", layout.naming, naming_settled ? "" : " (or of another family with the same keys)",
                      layout.experts, to_string(layout.glu));
@@ -341,12 +342,12 @@ Glu dense_order(const Recognition& from, const TargetAnswers& to, const DenseNam
 Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOptions& options) {
   Plan plan;
   plan.from = from.layout;
-  if (from.layout.is_dense()) plan.to = from.layout;
+  if (from.layout.is_dense() || from.is_adapter) plan.to = from.layout;
   plan.to.naming = options.to.naming.value_or(from.layout.naming);
   plan.to.glu_source = "option";
   const bool asks_layout =
       options.to.naming || options.to.experts || options.to.bias_experts || options.to.glu || options.to.shared_glu;
-  const bool only_format = options.new_format && !asks_layout;
+  const bool only_format = from.is_adapter || (options.new_format && !asks_layout);
   if (from.layout.is_dense()) check_no_experts_asked(options.to, from);
   if (!from.blocks.empty() && find_dense_naming(plan.to.naming) != nullptr)
     fail(ErrorCode::NoMap, {}, "'{}' spells models without experts, and the source has experts", plan.to.naming);
@@ -376,7 +377,9 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
          layout_text(plan.to, from.naming_settled), same_rows_text(plan));
   if (!is_identity(drafts.list, inventory)) check_nothing_left_behind(inventory, from, drafts.list);
   check_unique(drafts.list);
-  place_outputs(std::move(drafts.list), options.max_shard_bytes, inventory, plan);
+  // PEFT reads one file.
+  constexpr i64 kNoLimit = std::numeric_limits<i64>::max() / 2;
+  place_outputs(std::move(drafts.list), from.is_adapter ? kNoLimit : options.max_shard_bytes, inventory, plan);
   plan.data_phases = choose_data_phases(inventory, plan);
   return plan;
 }

@@ -2,8 +2,9 @@
 the experts after its own merge_and_unload(), and with safe_merge=True where that gives other bytes."""
 import json
 import pathlib
+import shutil
 
-from case import REFUSED, Case, Run, both, read_safetensors, write_safetensors
+from case import REFUSED, Case, Run, both, read_safetensors, read_tensors, reported, write_safetensors
 
 MERGE = "convert SRC OUT --merge CASE/adapter"
 SAFE = MERGE + " --merge-as peft-safe"
@@ -83,6 +84,184 @@ def refused(name: str, change, says: str, note: str, status=3) -> Case:
     return adapter(name, Run(MERGE, status, says=says), Run("convert SRC OUT --force"), change=change, note=note)
 
 
+# ---- adapters by themselves ----------------------------------------------------------------------
+
+CONVERT = "convert SRC OUT --from-config CASE/base/config.json"
+GROUPED, INDEXED = " --to hf --experts grouped", " --to hf --experts indexed"
+
+
+def same_as(name: str, config: dict | None = None):
+    """Returns a check that OUT has the tensors of another adapter, and that adapter_config.json says so."""
+
+    def check(out: pathlib.Path) -> str:
+        have, want = read_tensors(out), read_safetensors(reported() / name / FACTORS)
+        if have.keys() != want.keys():
+            return f"has other tensors than {name}: {sorted(have.keys() ^ want.keys())[:2]}"
+        for key in want:
+            if have[key] != want[key]:
+                return f"differs from {name} in {key}"
+        return says_config(config or {})(out)
+
+    return check
+
+
+def says_config(fields: dict):
+    def check(out: pathlib.Path) -> str:
+        found = json.loads((out / "adapter_config.json").read_text())
+        wrong = [f"{key} is {found.get(key)}" for key, value in fields.items() if found.get(key) != value]
+        return "adapter_config.json: " + ", ".join(wrong) if wrong else ""
+
+    return check
+
+
+def again(name: str, *runs: Run, change=None, note: str = "") -> Case:
+    """A case of an adapter by itself."""
+    return Case(f"adapter_{name}", "adapter", list(runs), change=change, note=note)
+
+
+def own_config(**fields):
+    def change(source: pathlib.Path) -> None:
+        path = source / "adapter_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+    return change
+
+
+def own_factors(edit):
+    def change(source: pathlib.Path) -> None:
+        tensors = read_safetensors(source / "adapter_model.safetensors")
+        edit(tensors)
+        write_safetensors(source / "adapter_model.safetensors", tensors)
+
+    return change
+
+
+def by_expert(tensors: dict) -> None:
+    """Puts the columns of each B, which are by rank, by expert: of 4 experts."""
+    for name, (dtype, (rows, cols), data) in list(tensors.items()):
+        if "lora_B" not in name:
+            continue
+        size, ranks = len(data) // rows // cols, cols // 4
+        columns = [(j * 4 + e) * size for e in range(4) for j in range(ranks)]
+        lines = [data[i * cols * size : (i + 1) * cols * size] for i in range(rows)]
+        tensors[name] = (dtype, [rows, cols], b"".join(line[c : c + size] for line in lines for c in columns))
+
+
+def exchanged(tensors: dict) -> None:
+    """Gives gate's factors to up."""
+    for name in [name for name in tensors if ".gate_proj." in name]:
+        other = name.replace(".gate_proj.", ".up_proj.")
+        tensors[name], tensors[other] = tensors[other], tensors[name]
+
+
+# An adapter, options, and the adapter of PEFT whose tensors that gives.
+LAID_OUT = [
+    ("qwen3_sep_peft018", GROUPED + " --grow-rank", "qwen3_sep_loaded_and_saved_peft021",
+     {"r": 4, "lora_alpha": 8, "rank_pattern": {"gate_up_proj": 8}, "alpha_pattern": {"gate_up_proj": 16},
+      "target_modules": [], "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}),
+    ("qwen3_sep_loaded_and_saved_peft021", " --to hf", "qwen3_sep_peft018",
+     {"r": 4, "lora_alpha": 8, "rank_pattern": {}, "alpha_pattern": {}, "target_parameters": None,
+      "target_modules": ["down_proj", "gate_proj", "up_proj"]}),
+    ("qwen3_sep_equalA_peft018", GROUPED, "qwen3_packed_peft021", {"rank_pattern": {}, "alpha_pattern": {}}),
+    ("qwen3_packed_peft021", INDEXED, "qwen3_sep_equalA_peft018", {"rank_pattern": {}, "alpha_pattern": {}}),
+    ("qwen3_packed_peft018", GROUPED, "qwen3_packed_peft021", {}),
+    ("qwen3_packed_peft018", " --to vllm", "qwen3_sep_equalA_peft018", {}),
+    ("qwen3_packed_peft019", " --to sglang", "qwen3_sep_equalA_peft018", {}),
+    ("qwen3_packed_peft019", GROUPED + " --force", "qwen3_packed_peft021", {}),
+    ("qwen3_sep_loaded_and_saved_equalA_peft021", " --to hf", "qwen3_sep_equalA_peft018", {}),
+    ("qwen3_sep_equalA_peft018", " --to sglang --force", "qwen3_sep_equalA_peft018", {}),
+    ("gpt_oss_packed_peft018", " --to hf --force", "gpt_oss_packed_peft021", {}),
+    ("gpt_oss_packed_peft021", " --to vllm --force", "gpt_oss_packed_peft018", {}),
+    ("qwen3_dora_peft018", " --to hf --force", "qwen3_dora_peft018", {"use_dora": True}),
+]
+# Adapters and the options for each layout; both ways are exact.
+THERE_AND_BACK = {
+    "qwen3_sep_peft018": (GROUPED + " --grow-rank", INDEXED),
+    "qwen3_sep_equalA_peft018": (GROUPED, INDEXED),
+    "mixtral_sep_bf16_peft018": (GROUPED + " --grow-rank", INDEXED),
+    "mixtral_sep_rslora_pattern_peft018": (GROUPED + " --grow-rank", INDEXED),
+    "qwen3_packed_peft021": (INDEXED, GROUPED),
+    "qwen3_packed_bf16_pattern_peft021": (INDEXED, GROUPED),
+    "qwen3_sep_loaded_and_saved_peft021": (INDEXED, GROUPED + " --grow-rank"),
+    "mixtral_sep_loaded_and_saved_bf16_peft021": (INDEXED, GROUPED + " --grow-rank"),
+    "gpt_oss_packed_peft021": (" --to sglang", " --to hf"),
+}
+# Adapters of one model that add the same products, though one has more ranks or another layout.
+ALIKE = ("qwen3_packed_peft018", "qwen3_packed_peft019", "qwen3_packed_peft021", "qwen3_sep_equalA_peft018",
+         "qwen3_sep_loaded_and_saved_equalA_peft021")
+VERIFY = "verify SRC CASE/other --from-config CASE/base/config.json"
+
+
+def beside(name: str, change=None):
+    """Returns a change that puts another adapter beside this one."""
+
+    def add(source: pathlib.Path) -> None:
+        other = source.parent / "other"
+        shutil.copytree(reported() / name / "adapter", other)
+        if change is not None:
+            change(other)
+
+    return add
+
+
+ALONE = [
+    again(name.removeprefix("adapter_"), Run(CONVERT + options, check=same_as("adapter_" + other, says)),
+          Run("check OUT"), Run("verify SRC OUT --from-config CASE/base/config.json"), note=options.strip())
+    for name, options, other, says in LAID_OUT
+] + [
+    again(name, Run(CONVERT + there), Run("convert OUT OUT2" + back, check=same_as("adapter_" + name)),
+          Run("verify SRC OUT2 --from-config CASE/base/config.json", says="equal"), note="there and back")
+    for name, (there, back) in THERE_AND_BACK.items()
+] + [
+    again(a, Run(VERIFY, says="equal"), change=beside("adapter_" + b), note=f"is {b}")
+    for a in ALIKE for b in ALIKE if a < b
+] + [
+    # Merged after a change of layout: the same weights as PEFT's safe merge of the packed form.
+    Case("adapter_qwen3_sep_peft018", "base", [
+        Run("convert CASE/adapter OUT --from-config CASE/base/config.json" + GROUPED + " --grow-rank"),
+        Run("convert SRC OUT2 --merge OUT", truth="merged_safe.safetensors", some=True)], note="packed, then merged"),
+    # What is not exact, not told, or has no place.
+    again("qwen3_sep_peft018", Run(CONVERT + GROUPED, 4, says=r"factors A of their own.*--grow-rank.*\[not-exact\]"), note="two A"),
+    again("qwen3_packed_peft021", Run("convert SRC OUT" + INDEXED, 4, says=r"--from-config FILE.*\[no-map\]"),
+          Run("digest SRC", 4, says="--from-config FILE"), note="no configuration"),
+    again("qwen3_sep_peft018", Run("convert SRC OUT --to hf --force"), Run("convert SRC OUT --to sglang --force", check=same_as("adapter_qwen3_sep_peft018")),
+          Run("convert SRC OUT --to hf", 4, says=r"adapter with indexed experts already.*\[already-in-layout\]"),
+          Run("convert SRC OUT --to torchtitan", 4, says="no adapters of routed experts"),
+          Run("convert SRC OUT --glu contiguous", 2, says="is for models"),
+          Run("convert SRC OUT --to hf --layers 0", 2, says="--layers: is for models"),
+          Run("convert SRC OUT --to hf --merge CASE/adapter", 2, says="--merge: is for models"),
+          Run("convert CASE/base OUT --to megatron --grow-rank", 2, says="--grow-rank: is for adapters"),
+          Run("convert SRC OUT --to hf --force --format torch", 4, says="adapter_model.safetensors"),
+          note="no configuration"),
+    again("qwen3_dora_peft018", Run(CONVERT + GROUPED, 3, says="no DoRA for packed experts"), note="packed"),
+    again("qwen3_sep_equalA_peft018", Run(CONVERT + GROUPED, REFUSED, says=r"has the scale .*\[not-exact\]"),
+          Run(CONVERT + " --to hf --force", check=says_config({"alpha_pattern": {"up_proj": 3}})),
+          change=own_config(alpha_pattern={"up_proj": 3}), note="two scales"),
+    again("qwen3_sep_equalA_peft018", Run(CONVERT + GROUPED), Run("convert OUT OUT2" + INDEXED),
+          change=own_factors(lambda tensors: [tensors.pop(name) for name in list(tensors) if ".experts.2." in name]),
+          note="an expert without factors"),
+    again("qwen3_packed_peft021", Run(CONVERT + INDEXED, 3, says=r"--from-lora by-expert"),
+          Run(CONVERT + INDEXED + " --from-lora by-expert", check=same_as("adapter_qwen3_sep_equalA_peft018")),
+          change=both(own_factors(by_expert), own_config(auto_mapping={"unsloth_fixed": True})), note="Unsloth's columns"),
+    again("qwen3_packed_peft021", Run(CONVERT + INDEXED + " --from-lora peft-0.18", 3, says=r"\[size-mismatch\]"),
+          Run(CONVERT + INDEXED + " --from-lora peft-0.19", check=same_as("adapter_qwen3_sep_equalA_peft018"))),
+    # Faults that a program may make, seen by comparing.
+    again("qwen3_packed_peft021", Run(VERIFY, 1, says="lora_B"),
+          change=beside("adapter_qwen3_packed_peft021", own_factors(by_expert)), note="B by expert taken as by rank"),
+    again("qwen3_sep_peft018", Run(VERIFY, 1, says=r"gate_proj.lora_A"),
+          change=beside("adapter_qwen3_sep_peft018", own_factors(exchanged)), note="gate's under up"),
+    again("qwen3_sep_peft018", Run(VERIFY, 1, says="lora_scale"),
+          change=beside("adapter_qwen3_sep_peft018", own_config(lora_alpha=4)), note="another alpha"),
+    again("qwen3_packed_bf16_pattern_peft021", Run(VERIFY, 1, says="lora_scale"),
+          change=beside("adapter_qwen3_packed_bf16_pattern_peft021", own_config(alpha_pattern={})), note="a lost alpha"),
+    # What it is.
+    again("qwen3_sep_peft018", Run("inspect SRC --strict", says=r"adapter .LoRA., indexed experts(.|\n)*Qwen3MoeForCausalLM(.|\n)*ranks       4, lora_alpha 8(.|\n)*24 of routed experts"), note="inspect"),
+    again("qwen3_packed_peft021", Run("inspect SRC --strict", says=r"grouped experts(.|\n)*mlp.experts.gate_up_proj(.|\n)*4 of routed experts"),
+          Run("inspect SRC --strict --from-config CASE/base/config.json"), note="inspect"),
+    again("qwen3_sep_peft018", Run("inspect SRC --strict", (1, 3), says="part-missing|its other factor is not"),
+          change=own_factors(lambda tensors: tensors.pop(next(iter(tensors)))), note="inspect half a pair"),
+]
+
 CASES = [
     adapter(name, Run(MERGE, truth="merged_default.safetensors", some=True, says="is merged .peft."),
             Run("verify SRC OUT --merge CASE/adapter"), Run("verify SRC OUT", 1),
@@ -109,7 +288,7 @@ CASES = [
     adapter("qwen3_packed_peft021", Run(MERGE), change=config(auto_mapping=None), note="nobody says the class"),
     # Merged twice, and an adapter by itself.
     adapter("qwen3_packed_peft021", Run(MERGE), Run("convert OUT OUT2 --merge CASE/adapter", says="warning: .*'adapter' is merged already"),
-            Run("convert CASE/adapter OUT2 --to megatron", REFUSED, says="makes it an adapter .LoRA.*merge it first"), note="twice"),
+            Run("convert CASE/adapter OUT2 --to megatron", REFUSED, says="adapter"), note="twice"),
     refused("qwen3_dora_peft018", None, "use_dora is set", "DoRA"),
     refused("qwen3_sep_peft018", config(bias="all"), "bias is set", "biases"),
     refused("qwen3_sep_peft018", config(init_lora_weights="pissa"), "'pissa', which begins from other weights", "PiSSA"),
@@ -136,4 +315,4 @@ CASES = [
     adapter("qwen3_sep_peft018", Run(MERGE, truth="merged_default.safetensors", some=True),
             change=config(init_lora_weights="gaussian", use_rslora=False, lora_dropout=0.1, megatron_config=None, inference_mode=False),
             note="other fields"),
-]
+] + ALONE

@@ -76,12 +76,13 @@ std::vector<MergedMatrix> two_experts(i64 rows, i64 cols, bool by_columns) {
       one.factors = {.a = 0,
                      .b = 1,
                      .rank = 3,
+                     .inputs = cols,
+                     .outputs = rows,
                      .expert = expert,
                      .experts = 2,
-                     .is_turned = false,
                      .first_row = first,
-                     .block_rows = 1,
-                     .merging = {0.5F, true}};
+                     .block_rows = 1};
+      one.merging = {0.5F, true};
       matrices.push_back(one);
     }
   return matrices;

@@ -67,6 +67,7 @@ std::string layout_text(const Inspection& inspection) {
   if (!inspection.recognition) return "not recognized";
   const LayoutAnswers& layout = inspection.recognition->layout;
   if (layout.is_dense()) return html(fmt::format("{}, a dense model, {}", layout.naming, to_string(layout.glu)));
+  if (inspection.recognition->is_adapter) return html(fmt::format("adapter (LoRA), {} experts", layout.experts));
   if (inspection.recognition->blocks.empty()) return "no experts";
   std::string text = fmt::format("{}, {}, {}; glu known from {}", layout.naming, layout.experts, to_string(layout.glu),
                                  layout.glu_source == "none" ? "nothing" : "the " + layout.glu_source);

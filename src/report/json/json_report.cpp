@@ -109,6 +109,17 @@ void write_tensor_list(JsonWriter& json, const Inventory& inventory, const std::
   json.end_array();
 }
 
+void write_adapter(JsonWriter& json, const AdapterSummary& adapter) {
+  json.key("adapter").begin_object();
+  json.field("base_class", adapter.base_class).field("base", adapter.base_name);
+  json.key("ranks").begin_array();
+  for (const i64 rank : adapter.ranks) json.value(rank);
+  json.end_array().field("lora_alpha", adapter.alpha).field("rslora", adapter.rank_stabilized);
+  json.field("dora", adapter.is_dora);
+  write_list(json, "targets", adapter.targets);
+  json.field("expert_modules", adapter.expert_modules).field("other_modules", adapter.other_modules).end_object();
+}
+
 }  // namespace
 
 std::string inspection_json(const Inspection& inspection, const std::optional<std::vector<ListedTensor>>& tensors) {
@@ -116,7 +127,7 @@ std::string inspection_json(const Inspection& inspection, const std::optional<st
   const Inventory& inventory = inspection.source->inventory();
   JsonWriter json;
   json.begin_object().field("format", to_string(inspection.source->format())).key("layout");
-  if (inspection.recognition && !inspection.recognition->blocks.empty())
+  if (inspection.recognition && (!inspection.recognition->blocks.empty() || inspection.recognition->is_adapter))
     write_layout(json, inspection.recognition->layout);
   else
     json.null();
@@ -134,6 +145,7 @@ std::string inspection_json(const Inspection& inspection, const std::optional<st
   write_list(json, "problems", inspection.problems);
   write_loads_in(json, inspection.loads_in);
   write_list(json, "warnings", inspection.warnings);
+  if (inspection.adapter) write_adapter(json, *inspection.adapter);
   write_layer_contents(json, layer_contents(inspection));
   write_model_size(json, inspection.size);
   if (tensors) write_tensor_list(json, inventory, *tensors);

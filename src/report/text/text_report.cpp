@@ -13,11 +13,24 @@ namespace glu_ckpt::report {
 namespace {
 
 std::string layout_text(const LayoutAnswers& layout) {
+  if (layout.naming == "adapter") return fmt::format("adapter (LoRA), {} experts", layout.experts);
   if (layout.is_dense()) return fmt::format("{}, a dense model, {}", layout.naming, to_string(layout.glu));
   std::string text = fmt::format("{}, {}, {}", layout.naming, layout.experts, to_string(layout.glu));
   if (layout.shared_glu) text += fmt::format(", shared expert {}", to_string(*layout.shared_glu));
   if (layout.optimizer_glu) text += fmt::format(", optimizer {}", to_string(*layout.optimizer_glu));
   return text;
+}
+
+std::string adapter_text(const AdapterSummary& adapter, const LayoutAnswers& layout) {
+  std::string text = fmt::format("layout      {}\n", layout_text(layout));
+  std::string base = adapter.base_class;
+  if (!adapter.base_name.empty()) base += (base.empty() ? "" : ", ") + adapter.base_name;
+  text += fmt::format("base        {}\n", base.empty() ? "not said" : printable(base));
+  text += fmt::format("ranks       {}, lora_alpha {}{}{}\n", fmt::join(adapter.ranks, " "), adapter.alpha,
+                      adapter.rank_stabilized ? ", rslora" : "", adapter.is_dora ? ", DoRA" : "");
+  text += fmt::format("targets     {}\n", printable(fmt::format("{}", fmt::join(adapter.targets, " "))));
+  return text +
+         fmt::format("modules     {} of routed experts, {} others\n", adapter.expert_modules, adapter.other_modules);
 }
 
 /// Names what settled the order of gate and up.
@@ -203,6 +216,8 @@ std::string inspection_text(const Inspection& inspection) {
     text += fmt::format("moe layers  {}: {} experts, hidden size {}, intermediate size {}\n", sums.moe_layers,
                         number_or_mixed(sums.num_experts), number_or_mixed(sums.hidden_size),
                         number_or_mixed(sums.intermediate_size));
+  } else if (inspection.adapter) {
+    text += adapter_text(*inspection.adapter, inspection.recognition->layout);
   } else if (inspection.recognition) {
     const LayoutAnswers& layout = inspection.recognition->layout;
     text += fmt::format("layout      {}\n", layout.is_dense() ? layout_text(layout) : "no experts");

@@ -1,0 +1,255 @@
+#include "model/adapter_view.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "adapters/adapter_layout.hpp"
+#include "core/fail.hpp"
+#include "format/model_config.hpp"
+#include "io/directory.hpp"
+#include "io/file.hpp"
+#include "layout/adapter_names.hpp"
+#include "model/laid_out_source.hpp"
+#include "model/source_hints.hpp"
+#include "plan/matrix_moves.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr std::string_view kAdapterConfig = "adapter_config.json", kBaseConfig = "config.json";
+constexpr i64 kMaxBaseConfigBytes = i64{16} << 20;
+
+/// The configuration of the model that an adapter is for: named, recorded, beside it, or where it was trained.
+std::string model_config(const Source& adapter, const AdapterConfig& config, const SourceAnswers& answers) {
+  std::string found = hints_of(adapter, answers).config;
+  if (!found.empty()) return found;
+  if (!answers.adapted_config.empty())
+    return read_small_file(answers.adapted_config, kMaxBaseConfigBytes, ErrorCode::ConfigJson);
+  if (config.base_name.empty()) return {};
+  const std::filesystem::path near = std::filesystem::path(config.base_name) / kBaseConfig;
+  if (!is_file(near)) return {};
+  return read_small_file(near, kMaxBaseConfigBytes, ErrorCode::ConfigJson);
+}
+
+LayAnswers lay_answers(const SourceAnswers& answers, const Architecture* architecture) {
+  const std::string& layout = answers.adapter_layout;
+  if (layout == "megatron" || layout == "torchtitan")
+    fail(ErrorCode::NoSpelling, {}, "--to {}: {}", layout,
+         layout == "torchtitan" ? "torchtitan has no adapters of routed experts"
+                                : "adapters are written for PEFT, vLLM and SGLang alone");
+  const bool is_native = layout.starts_with("hf") || layout == "vllm";
+  const bool is_packed =
+      layout == "grouped" || (is_native && architecture != nullptr && architecture->family->packed_experts);
+  return {is_packed ? AdapterLayout::Packed : AdapterLayout::Indexed, answers.grow_rank, layout.empty(), layout};
+}
+
+[[noreturn]] void fail_no_config(const AdapterConfig& config) {
+  throw Error(
+      ErrorCode::NoMap,
+      fmt::format("nothing says what model the adapter is for{}, and factors of packed experts are read and written by "
+                  "its sizes; --from-config FILE names the model's config.json",
+                  config.base_name.empty() ? "" : fmt::format(" ('{}' is no directory here)", config.base_name)))
+      .with_missing_options({"--from-config"});
+}
+
+/// An adapter's facts.
+struct ReadAdapter {
+  AdapterConfig config;
+  /// config.json of its model, the sizes in it and the spelling of its experts; none where nobody knows.
+  std::string base;
+  std::shared_ptr<const Architecture> architecture;
+  const Naming* naming = nullptr;
+  std::vector<AdaptedModule> modules;
+};
+
+ReadAdapter read_adapter(const Source& source, const SourceAnswers& answers) {
+  ReadAdapter adapter;
+  adapter.config = adapter_config_of(source);
+  adapter.base = model_config(source, adapter.config, answers);
+  adapter.architecture = read_architecture(adapter.base);
+  const Architecture* const architecture = adapter.architecture.get();
+  if (architecture != nullptr) adapter.naming = find_naming(architecture->family->expert_naming);
+  AdaptedModel model = adapted_model(adapter.naming, architecture);
+  model.sizes = [&](const std::string&) -> std::optional<PackedSizes> {
+    if (adapter.base.empty()) fail_no_config(adapter.config);
+    if (architecture == nullptr || architecture->num_experts <= 0 || architecture->expert_width <= 0)
+      return std::nullopt;
+    return PackedSizes{architecture->num_experts, architecture->expert_hidden, architecture->expert_width};
+  };
+  adapter.modules = read_factors(source.inventory(), adapter.config, model, parse_packed_files(answers.from_lora));
+  return adapter;
+}
+
+/// The tensors of the other layout as outputs of a plan.
+Plan plan_of(const LaidAdapter& laid) {
+  Plan plan;
+  for (const LaidTensor& tensor : laid.tensors) {
+    i64 bytes = dtype_bits(tensor.dtype) / 8;
+    for (const i64 extent : tensor.shape) bytes *= extent;
+    plan.first_move.push_back(plan.moves.size());
+    for (const LaidTensor::Part& part : tensor.parts) {
+      Matrix to = part.to;
+      to.tensor = plan.outputs.size();
+      append_matrix_moves(part.from, to, plan.moves);
+    }
+    plan.outputs.push_back({});
+    OutputTensor& output = plan.outputs.back();
+    output.name = tensor.name;
+    output.dtype = tensor.dtype;
+    output.shape = tensor.shape;
+    output.bytes = bytes;
+  }
+  plan.first_move.push_back(plan.moves.size());
+  return plan;
+}
+
+/// Adds the scale of each module as a tensor, after the others.
+Constants add_scales(const std::vector<LaidModule>& modules, const AdapterConfig& config, Plan& plan) {
+  Constants constants;
+  const auto add = [&](std::string name, float scale) {
+    std::vector<std::byte> bytes(sizeof(scale));
+    std::memcpy(bytes.data(), &scale, sizeof(scale));
+    constants.emplace(plan.outputs.size(), std::move(bytes));
+    OutputTensor output;
+    output.name = std::move(name);
+    output.dtype = Dtype::F32;
+    output.shape = {1};
+    output.bytes = sizeof(scale);
+    plan.outputs.push_back(std::move(output));
+    plan.first_move.push_back(plan.moves.size());
+  };
+  for (const LaidModule& module : modules) {
+    AdapterConfig own;
+    own.rank = module.rank;
+    own.alpha = module.alpha;
+    own.rank_stabilized = config.rank_stabilized;
+    add(fmt::format("{}{}{}", kAdaptedModel, module.name, kScaleName), own.scale_of(""));
+  }
+  // One that was not trained adds nothing.
+  if (modules.empty()) add(fmt::format("base_model.model{}", kScaleName), 0);
+  return constants;
+}
+
+bool is_as_stored(const LaidAdapter& laid, const Inventory& inventory) {
+  if (laid.tensors.size() != inventory.tensors.size()) return false;
+  std::map<std::string_view, std::size_t> numbers;
+  for (std::size_t i = 0; i < inventory.tensors.size(); ++i) numbers.emplace(inventory.tensors[i].name, i);
+  return std::ranges::all_of(laid.tensors, [&](const LaidTensor& tensor) {
+    const auto found = numbers.find(tensor.name);
+    if (found == numbers.end() || inventory.tensors[found->second].shape != tensor.shape) return false;
+    return std::ranges::all_of(tensor.parts, [&](const LaidTensor::Part& part) {
+      const Placement &from = part.from.place, &to = part.to.place;
+      return part.from.tensor == found->second && from.offset == to.offset && from.row_step == to.row_step &&
+             from.col_step == to.col_step && from.block_rows == to.block_rows &&
+             (from.block_step == to.block_step || from.block_rows >= part.from.rows);
+    });
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> lora_file_words() { return packed_files_words(); }
+
+AdapterSummary summarize_adapter(const Source& adapter, const SourceAnswers& answers) {
+  const AdapterConfig config = adapter_config_of(adapter);
+  const bool is_packed = adapter_experts(adapter.inventory()) == "grouped";
+  AdapterSummary summary{config.base_class, config.base_name, {}, config.alpha, config.rank_stabilized, config.is_dora};
+  std::set<i64> ranks;
+  std::set<std::string> targets(config.target_parameters.begin(), config.target_parameters.end());
+  if (is_packed && model_config(adapter, config, answers).empty()) {
+    // Nobody says how many experts share a tensor.
+    ranks.insert(config.rank);
+    for (const auto& [module, rank] : config.rank_pattern) ranks.insert(static_cast<i64>(rank));
+    for (const TensorRef& tensor : adapter.inventory().tensors)
+      if (tensor.name.find(".lora_A") != tensor.name.npos)
+        ++(tensor.name.find(".experts.") != tensor.name.npos ? summary.expert_modules : summary.other_modules);
+  } else {
+    for (const AdaptedModule& module : read_adapter(adapter, answers).modules) {
+      ranks.insert(module.factors.rank);
+      if (!module.packed) targets.insert(module.name.substr(module.name.rfind('.') + 1));
+      ++(module.packed || module.name.find(".experts.") != module.name.npos ? summary.expert_modules
+                                                                            : summary.other_modules);
+    }
+  }
+  summary.ranks.assign(ranks.begin(), ranks.end());
+  summary.targets.assign(targets.begin(), targets.end());
+  return summary;
+}
+
+LoadsIn adapter_loaders(const Inventory& inventory) {
+  const bool is_packed = std::ranges::any_of(inventory.tensors, [](const TensorRef& tensor) {
+    return tensor.name.find(".experts.lora_") != tensor.name.npos;
+  });
+  if (is_packed)
+    return {{{"PEFT", "0.19 and later, on transformers 5", ""},
+             {"vLLM", "0.33", "--enable-lora, for families of packed experts"}},
+            {}};
+  return {{{"PEFT", "0.18 on transformers 4, 0.21 on transformers 5", ""},
+           {"vLLM", "0.33", "--enable-lora"},
+           {"SGLang", "0.5.23", "--enable-lora"}},
+          {}};
+}
+
+AdapterConfig adapter_config_of(const Source& adapter) {
+  const auto& files = adapter.extra_files();
+  const auto found = std::ranges::find(files, kAdapterConfig, &ExtraFile::name);
+  if (found == files.end())
+    fail(ErrorCode::NotSupported, {adapter.path().string(), {}},
+         "{}: has no {}, which says by how much factors are multiplied; give the directory of an adapter that PEFT "
+         "saved",
+         adapter.path().string(), kAdapterConfig);
+  const std::string read = read_small_file(found->path, kMaxBaseConfigBytes, ErrorCode::ConfigJson);
+  return read_adapter_config(read, found->path.string());
+}
+
+void check_adapter_answers(const SourceAnswers& answers, bool is_adapter) {
+  const auto refuse = [&](bool is_given, std::string_view option) {
+    if (is_given)
+      fail(ErrorCode::Usage, {}, "{}: is for {}, and this is {}", option, is_adapter ? "models" : "adapters (LoRA)",
+           is_adapter ? "an adapter (LoRA)" : "a model");
+  };
+  if (!is_adapter) {
+    refuse(answers.grow_rank, "--grow-rank");
+    refuse(!answers.from_lora.empty() && answers.merge.empty(), "--from-lora");
+    return;
+  }
+  refuse(answers.decode.has_value(), "--decode");
+  refuse(!answers.encode.empty(), "--encode");
+  refuse(!answers.merge.empty(), "--merge");
+  refuse(!answers.dtypes.empty(), "--dtype");
+  refuse(!answers.layers.empty(), "--layers");
+  refuse(!answers.keep_experts.empty(), "--keep-experts");
+  refuse(answers.pad_experts > 0, "--pad-experts");
+  refuse(answers.drop_mtp, "--drop");
+  refuse(answers.drop_optimizer, "--optimizer");
+  refuse(answers.naming.has_value(), "--from-naming");
+  refuse(answers.glu || answers.shared_glu || answers.optimizer_glu, "--from-glu");
+}
+
+void view_adapter(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
+  const ReadAdapter adapter = read_adapter(*source, answers);
+  const AdapterConfig& config = adapter.config;
+  const LayAnswers lay = lay_answers(answers, adapter.architecture.get());
+  if (lay.layout == AdapterLayout::Packed && adapter.base.empty()) fail_no_config(config);
+  LaidAdapter laid = lay_out_adapter(*source, config, adapter.modules, adapter.naming, adapter.architecture.get(), lay);
+  Plan plan = plan_of(laid);
+  const bool with_scales = answers.adapter_layout.empty();
+  const Constants constants = with_scales ? add_scales(laid.modules, config, plan) : Constants();
+  CheckpointInfo info = source->info();
+  if (with_scales || !is_as_stored(laid, source->inventory())) info.recast_tensors = std::ssize(plan.outputs);
+  info.laid_out_from = {{"experts", std::string(adapter_experts(source->inventory()))}};
+  info.warnings.insert(info.warnings.end(), laid.notes.begin(), laid.notes.end());
+  if (!adapter.base.empty()) info.record["config"] = adapter.base;
+  laid.tensors.clear();
+  for (ExtraFile& file : info.extra_files)
+    if (file.name == kAdapterConfig)
+      file.edit = [config, laid](std::string_view stored) { return laid_config(std::string(stored), config, laid); };
+  source = lay_out_source(std::move(source), std::move(plan), std::move(info), constants);
+}
+
+}  // namespace glu_ckpt

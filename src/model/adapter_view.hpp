@@ -1,0 +1,31 @@
+#pragma once
+/// An adapter (LoRA) of PEFT, opened by itself.
+
+#include <memory>
+
+#include "adapters/adapter_config.hpp"
+#include "glu_ckpt/model.hpp"
+
+namespace glu_ckpt {
+
+/// Reads adapter_config.json beside the tensors. Throws NotSupported where there is none, and what
+/// read_adapter_config() throws.
+AdapterConfig adapter_config_of(const Source& adapter);
+
+/// Throws Usage for answers that an adapter, or a model, has no use for.
+void check_adapter_answers(const SourceAnswers& answers, bool is_adapter);
+
+/// Replaces an adapter by one in the layout of SourceAnswers::adapter_layout: tensors are moved when they are read, and
+/// adapter_config.json says the same. Without a layout each matrix of each expert has factors and their scale, so that
+/// one adapter has the same tensors in any layout. It stays where it has that layout already, and where it throws: what
+/// read_factors() and lay_out_adapter() throw.
+void view_adapter(std::unique_ptr<Source>& source, const SourceAnswers& answers);
+
+/// Reads what an adapter is, and checks it as far as it is known what model it is for. Throws what view_adapter()
+/// throws.
+AdapterSummary summarize_adapter(const Source& adapter, const SourceAnswers& answers);
+
+/// The programs that load an adapter whose tensors have these names.
+LoadsIn adapter_loaders(const Inventory& inventory);
+
+}  // namespace glu_ckpt
