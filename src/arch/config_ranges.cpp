@@ -168,10 +168,13 @@ std::optional<std::pair<std::string_view, i64>> first_number(const JsonValue& ob
   return std::nullopt;
 }
 
+std::optional<std::pair<std::string_view, i64>> number_of_experts(const JsonValue& object) {
+  return first_number(object, {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"});
+}
+
 /// Refuses a choice of none of the experts, and one of more than there are.
 void check_choice(const JsonValue& object) {
-  const auto experts =
-      first_number(object, {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"});
+  const auto experts = number_of_experts(object);
   const auto chosen = first_number(object, {"num_experts_per_tok", "moe_topk", "moe_k"});
   if (!experts || !chosen || experts->second == 0) return;
   if (chosen->second < 1 || chosen->second > experts->second)
@@ -179,13 +182,17 @@ void check_choice(const JsonValue& object) {
          chosen->first, chosen->second, experts->second, experts->first);
 }
 
-/// Refuses more groups of experts to choose from than there are.
+/// Refuses groups of experts that are not of one size, and more groups to choose from than there are.
 void check_groups(const JsonValue& object) {
   const auto groups = first_number(object, {"n_group"});
   const auto chosen = first_number(object, {"topk_group"});
   if (groups && chosen && chosen->second > groups->second)
     fail(ErrorCode::ConfigJson, {}, "config.json: topk_group is {}, and there are {} groups to choose from (n_group)",
          chosen->second, groups->second);
+  const auto experts = number_of_experts(object);
+  if (groups && experts && groups->second > 0 && experts->second % groups->second != 0)
+    fail(ErrorCode::ConfigJson, {}, "config.json: {} is {}, which {} groups (n_group) do not share alike",
+         experts->first, experts->second, groups->second);
 }
 
 /// Refuses query heads that key heads cannot share alike.

@@ -220,6 +220,7 @@ class DenseRecognizer {
       return add_stand_in(index, key);
     }
     const bool tied_head = key.row->roles[0] == DenseRole::Head && architecture_.tied;
+    if (key.stack == "mtp") mtp_layer_of_[index] = key.layer;
     if (key.row->copy || tied_head)
       return result_.copies.push_back({index, tied_head ? DenseRole::Embedding : key.row->roles[0], 0});
     const i64 layers = key.stacked ? architecture_.layers : 1;
@@ -299,13 +300,22 @@ class DenseRecognizer {
       const bool of_head = copy.of == DenseRole::Head && architecture_.tied;
       const DenseRole role = of_head ? DenseRole::Embedding : copy.of;
       const auto original = std::ranges::find(result_.dense, role, &DenseMatrix::role);
-      if (original == result_.dense.end()) return true;
+      if (original == result_.dense.end() || lies_alone(copy.tensor)) return true;
       copy.of = role;
       copy.original = original->matrix.tensor;
       const Dtype dtype = inventory_.tensors[copy.tensor].dtype, of = inventory_.tensors[copy.original].dtype;
       // One of the two may be codes that are decoded to another dtype.
       return dtype != of && !(answers_.decode && is_float(dtype) && is_float(of));
     });
+  }
+
+  /// Returns whether a tensor is in a layer of multi-token prediction of which nothing else is there: its number is
+  /// wrong.
+  bool lies_alone(std::size_t tensor) const {
+    const auto found = mtp_layer_of_.find(tensor);
+    return found != mtp_layer_of_.end() && std::ranges::none_of(result_.dense, [&](const DenseMatrix& matrix) {
+             return matrix.stack == "mtp" && matrix.layer == found->second;
+           });
   }
 
   const Inventory& inventory_;
@@ -319,6 +329,7 @@ class DenseRecognizer {
   /// The order of gate and up in the FC1 of a dense model.
   Glu dense_glu_;
   std::set<i64> expert_layers_;
+  std::map<std::size_t, i64> mtp_layer_of_;
   StandIns stand_ins_;
 };
 

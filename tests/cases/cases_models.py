@@ -1,7 +1,8 @@
 """Models that are not whole, sets of files that programs choose between, and messages that name what is there."""
 import json
+import shutil
 
-from case import REFUSED, Case, Run, both, config_changed, read_safetensors, tensors_changed, write_safetensors
+from case import REFUSED, TESTDATA, Case, Run, both, config_changed, read_safetensors, tensors_changed, write_safetensors
 
 CLAIM = r"(?i)loads in\s+(Megatron|transformers|vLLM|SGLang|torchtitan)|the output loads in"
 
@@ -55,7 +56,39 @@ def rank_renamed(before: str, after: str):
     return lambda source: (source / "iter_0000100" / before).rename(source / "iter_0000100" / after) and None
 
 
+def deepseek(edit, **fields):
+    """Puts DeepSeek-V3 of testdata/whole there: three layers, one of multi-token prediction, 6 experts in 2 groups."""
+
+    def model(source) -> None:
+        shutil.copytree(TESTDATA / "whole" / "deepseek_v3" / "hf", source, dirs_exist_ok=True)
+
+    return both(model, tensors_changed(edit), config_changed(**fields))
+
+
+def embedding_of_layer(layer: int):
+    """Gives the copy of the embedding the number of another layer."""
+
+    def edit(tensors: dict) -> None:
+        tensors[f"model.layers.{layer}.embed_tokens.weight"] = tensors.pop("model.layers.3.embed_tokens.weight")
+
+    return edit
+
+
 CASES = [
+    *(Case("", "", [
+        Run("convert SRC OUT --to megatron", REFUSED, says=rf"model\.layers\.{layer}\.embed_tokens"),
+    ], change=deepseek(embedding_of_layer(layer)), note=f"MTP's embedding in layer {layer}") for layer in (4, 7)),
+    Case("", "", [
+        Run("inspect SRC --strict", 0), Run("convert SRC OUT --to megatron", 0),
+    ], change=deepseek(lambda tensors: tensors.pop("model.layers.3.embed_tokens.weight") and None),
+         note="MTP's embedding left out"),
+    *(Case("", "", [
+        Run("inspect SRC", REFUSED, says=f"n_routed_experts is 6, which {groups} groups"),
+        Run("convert SRC OUT --to megatron", REFUSED, says=f"n_routed_experts is 6, which {groups} groups"),
+    ], change=deepseek(lambda tensors: None, n_group=groups), note=f"{groups} groups of 6 experts")
+      for groups in (4, 5)),
+    *(Case("", "", [Run("convert SRC OUT --to megatron", 0)], change=deepseek(lambda tensors: None, n_group=groups),
+           note=f"{groups} groups of 6 experts") for groups in (1, 3)),
     incomplete("src_no_head", r"'lm_head\.weight' is missing"),
     incomplete("src_no_final_norm", r"'model\.norm\.weight' is missing"),
     incomplete("src_no_qk_norm", r"q_norm\.weight' is missing"),

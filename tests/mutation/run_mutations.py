@@ -214,7 +214,12 @@ class Case:
         status, said, err = self.bench.call(self.rng.choice(["digest", "digest", "check"]), self.source)
         self.refuse_zero(status, "digest", ("files",))
         right = self.bench.digest(self.base)
-        if status == 0 and said.startswith("gck") and self.verdict.kind == "sound" and not self.verdict.is_wrapped and (said.split()[0] == right) != self.same:
+        if status != 0 or not said.startswith("gck") or self.verdict.kind != "sound" or self.verdict.is_wrapped:
+            return
+        # A configuration that a family's defaults change makes another model of the same tensors, which this reader of
+        # tensors cannot know.
+        is_equal = said.split()[0] == right
+        if is_equal and not self.same or not is_equal and self.same and self.harmless:
             raise Wrong(f"the digest of {'the same' if self.same else 'another'} model is {said.split()[0]}, was {right}")
 
     def reported(self):
