@@ -12,6 +12,7 @@
 #include "glu_ckpt/ops/cuda.hpp"
 #include "glu_ckpt/ops/output_buffer.hpp"
 #include "glu_ckpt/plan.hpp"
+#include "glu_ckpt/verify.hpp"
 
 namespace glu_ckpt {
 
@@ -43,6 +44,11 @@ struct StateRun {
   GpuStream stream = nullptr;
 };
 
+/// Returns the digest that digest() finds of the file that holds these tensors. Reads all of them. Throws what digest()
+/// throws, and Usage as StatePlan does.
+Digest digest_state(std::span<const NamedTensor> tensors, const StateFacts& facts, const SourceAnswers& answers = {},
+                    const RunOptions& run = {});
+
 /// A plan for state dicts of these names, dtypes and shapes. It is made once and run as often as values change.
 class StatePlan {
  public:
@@ -66,8 +72,10 @@ class StatePlan {
   /// Fills `out`, by the numbers of Plan::outputs, from `in`, by those of the planned tensors; an output without an
   /// address is not made. It trusts that the elements which decided about the plan decide as they did. What goes into
   /// one output has to be on its device. On a GPU the call is asynchronous on the stream, and a graph can capture it,
-  /// unless weights are decoded or computed. Calls of one plan must not overlap. Throws Usage for tensors of other
-  /// shapes, dtypes or devices, and for an output that overlaps an input; an output may be the input that it renames.
+  /// unless weights are decoded or computed. Codes on a GPU are decoded there, where its kernels know their grids;
+  /// their scales are read first, since none may be NaN. Calls of one plan must not overlap. Throws Usage for tensors
+  /// of other shapes, dtypes or devices, and for an output that overlaps an input; an output may be the input that it
+  /// renames.
   void run(std::span<const TensorView> in, std::span<const TensorView> out, const StateRun& run = {}) const;
 
   /// Says in JSON which bytes go where, for whoever moves them by means of their own.

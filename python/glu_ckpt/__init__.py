@@ -10,7 +10,7 @@ from ._commands import CheckpointWarning, check, convert, digest, inspect, plan,
 from ._core import __version__
 from ._error import Error
 from ._reader import Checkpoint, TensorInfo, open
-from ._state_dict import StatePlan, convert_state_dict, plan_state_dict
+from ._state_dict import StatePlan, convert_state_dict, digest_state_dict, plan_state_dict
 from ._tensors import (
     deinterleave,
     deinterleave_,
@@ -35,6 +35,7 @@ __all__ = [
     "deinterleave_",
     "diff",
     "digest",
+    "digest_state_dict",
     "grouped_mlp",
     "inspect",
     "interleave",

@@ -120,6 +120,17 @@ def _config_text(config: Any) -> str:
         raise Error(f"{path}: {error.strerror}", "not-found", 3, file=path) from None
 
 
+def _sorted_names(state: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """What TransformerEngine keeps that is no tensor, and the tensors."""
+    extra = [name for name, value in state.items() if not _is_tensor(value) and _EXTRA_STATE.search(name)]
+    others = frozenset(extra)
+    names = [name for name in state if name not in others]
+    for name in names:
+        if not _is_tensor(state[name]):
+            raise Error(f"'{name}': is {type(state[name]).__name__}, and no tensor that can be shared", tensor=name)
+    return extra, names
+
+
 class StatePlan:
     """A conversion between state dicts of these names, dtypes and shapes, made by `plan_state_dict`.
 
@@ -134,12 +145,7 @@ class StatePlan:
         for name in options:
             if name in _OF_FILES:
                 raise TypeError(f"'{name}' is an option about files; tensors in memory have none")
-        self._extra = [name for name, value in state.items() if not _is_tensor(value) and _EXTRA_STATE.search(name)]
-        extra = frozenset(self._extra)
-        self._names = [name for name in state if name not in extra]
-        for name in self._names:
-            if not _is_tensor(state[name]):
-                raise Error(f"'{name}': is {type(state[name]).__name__}, and no tensor that can be shared", tensor=name)
+        self._extra, self._names = _sorted_names(state)
         values = [state[name] for name in self._names]
         words = [os.fsencode(word) for word in ["convert", *_option_words("convert", options), "STATE", "OUT"]]
         self._plan = _core.StatePlan(
@@ -258,3 +264,23 @@ def convert_state_dict(
     """
     plan = plan_state_dict(state, config=config, record=record, stream=stream, **options)
     return plan.run(state, out, stream=stream, jobs=jobs)
+
+
+def digest_state_dict(
+    state: Mapping[str, Any],
+    *,
+    config: Any = None,
+    record: Mapping[str, str] | None = None,
+    stream: Any = None,
+    **options: Any,
+) -> str:
+    """The digest of a state dict: that of the checkpoint that it was loaded from, or will be saved to, in any layout.
+
+    state, config, record, stream: as for `plan_state_dict`. options: those of `digest` that are not about files, such as
+    `from_glu`. Reads every tensor; what TransformerEngine keeps that is no tensor does not count.
+    """
+    _, names = _sorted_names(state)
+    values = [state[name] for name in names]
+    items = [_item(name, value.detach() if hasattr(value, "detach") else value) for name, value in zip(names, values)]
+    words = [os.fsencode(word) for word in ["digest", *_option_words("digest", options), "STATE"]]
+    return _core.state_digest(names, items, words, _config_text(config), dict(record or {}), _stream_of(values, stream))

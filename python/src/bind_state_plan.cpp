@@ -70,18 +70,39 @@ class TensorList {
   std::vector<TensorView> views_;
 };
 
+std::vector<std::string> texts_of(const nb::list& words) {
+  std::vector<std::string> texts;
+  for (const nb::handle word : words) {
+    const auto bytes = nb::cast<nb::bytes>(word);
+    texts.emplace_back(bytes.c_str(), bytes.size());
+  }
+  return texts;
+}
+
+std::vector<NamedTensor> named_tensors(const std::vector<std::string>& names, const TensorList& list) {
+  std::vector<NamedTensor> named;
+  for (std::size_t i = 0; i < names.size(); ++i) named.push_back({names[i], list.views().at(i)});
+  return named;
+}
+
+std::string state_digest(const std::vector<std::string>& names, const nb::list& tensors, const nb::list& words,
+                         std::string config, std::map<std::string, std::string> record,
+                         std::optional<std::int64_t> stream) {
+  const TensorList list(tensors, names, stream, false);
+  const SourceAnswers answers = parse_command(texts_of(words)).from;
+  const nb::gil_scoped_release without_gil;
+  return to_string(digest_state(named_tensors(names, list), {std::move(config), std::move(record)}, answers));
+}
+
 class PyStatePlan {
  public:
   PyStatePlan(std::vector<std::string> names, const nb::list& tensors, const nb::list& words, std::string config,
               std::map<std::string, std::string> record, std::optional<std::int64_t> stream)
       : names_(std::move(names)) {
     const TensorList list(tensors, names_, stream, false);
-    const ConvertOptions options = convert_options(words);
-    std::vector<NamedTensor> named;
-    for (std::size_t i = 0; i < names_.size(); ++i) {
-      named.push_back({names_[i], list.views().at(i)});
-      dtypes_.push_back(list.views()[i].dtype);
-    }
+    const ConvertOptions options = parse_command(texts_of(words)).convert;
+    const std::vector<NamedTensor> named = named_tensors(names_, list);
+    for (const NamedTensor& tensor : named) dtypes_.push_back(tensor.view.dtype);
     const nb::gil_scoped_release without_gil;
     plan_ = std::make_unique<StatePlan>(named, StateFacts{std::move(config), std::move(record)}, options);
     for (const OutputTensor& output : plan_->plan().outputs) output_names_.push_back(output.name);
@@ -113,15 +134,6 @@ class PyStatePlan {
   std::vector<std::string> notes() const { return plan_->plan().notes; }
 
  private:
-  static ConvertOptions convert_options(const nb::list& words) {
-    std::vector<std::string> texts;
-    for (const nb::handle word : words) {
-      const auto bytes = nb::cast<nb::bytes>(word);
-      texts.emplace_back(bytes.c_str(), bytes.size());
-    }
-    return parse_command(texts).convert;
-  }
-
   std::vector<std::string> names_;
   std::vector<Dtype> dtypes_;
   std::vector<std::string> output_names_;
@@ -143,6 +155,8 @@ void bind_state_plan(nb::module_& module) {
            "Fills `outs`, in the order of outputs(); None is not made.")
       .def("to_json", &PyStatePlan::to_json, "Which bytes go where.")
       .def("notes", &PyStatePlan::notes, "Sentences that the user should know.");
+  module.def("state_digest", &state_digest, "names"_a, "tensors"_a, "words"_a, "config"_a, "record"_a,
+             "stream"_a.none(), "The digest of these tensors, as of the file that holds them.");
 }
 
 }  // namespace glu_ckpt::python

@@ -11,8 +11,12 @@
 #include "core/compute.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "exec/decode_on_gpu.hpp"
 #include "exec/memory_ends.hpp"
 #include "format/model_config.hpp"
+#include "model/open_checkpoint.hpp"
+#include "quant/decoded_source.hpp"
+#include "verify/checkpoint_digest.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -69,6 +73,19 @@ std::optional<std::size_t> whole_input(const Inventory& inventory, const Plan& p
   return is_same && std::ranges::all_of(moves, stays) ? std::optional(input) : std::nullopt;
 }
 
+/// Describes the tensors, and keeps their addresses in `views`. The words that wrappers put into names are taken off
+/// here, so that nothing stands between a plan and the tensors.
+CheckpointInfo describe(std::span<const NamedTensor> tensors, const StateFacts& facts, TensorViews& views) {
+  CheckpointInfo info;
+  info.path = kStateDict;
+  info.inventory = inventory_of(tensors);
+  if (!facts.config.empty()) info.hints = parse_config(facts.config, kStateDict);
+  info.record = facts.record;
+  if (has_wrapper_words(info.inventory)) info.respelled = !take_off_wrapper_words(info.inventory, info.hints).empty();
+  for (const NamedTensor& tensor : tensors) views.push_back(tensor.view);
+  return info;
+}
+
 struct MemoryRange {
   const std::byte* begin = nullptr;
   i64 bytes = 0;
@@ -91,9 +108,15 @@ struct StatePlan::State {
   const std::vector<TensorRef>& inputs() const { return info.inventory.tensors; }
   const std::vector<OutputTensor>& outputs() const { return conversion.plan.outputs; }
 
+  /// What a source that decodes makes its tensors of; empty for another one.
+  std::vector<DecodedTensor> decoded;
+
   void check_inputs(std::span<const TensorView> in) const;
   void check_outputs(std::span<const TensorView> in, std::span<const TensorView> out) const;
   void check_devices(std::span<const TensorView> in, std::span<const TensorView> out) const;
+  std::optional<std::string> decoding_device(std::span<const TensorView> in, std::span<const TensorView> out) const;
+  void check_scales_on(const std::string& device, std::span<const TensorView> in, GpuStream stream) const;
+  std::vector<MoveInput> move_inputs(std::span<const TensorView> in) const;
 };
 
 void StatePlan::State::check_inputs(std::span<const TensorView> in) const {
@@ -148,20 +171,72 @@ void StatePlan::State::check_devices(std::span<const TensorView> in, std::span<c
            outputs()[move.dst].name, out[move.dst].device, inputs()[move.src].name, in[move.src].device);
 }
 
+/// Returns the GPU where all weights can be decoded: every tensor is there, and the kernels know every grid.
+std::optional<std::string> StatePlan::State::decoding_device(std::span<const TensorView> in,
+                                                             std::span<const TensorView> out) const {
+  if (decoded.empty() || in.empty() || in.front().device == "cpu") return std::nullopt;
+  const std::string& device = in.front().device;
+  const auto is_there = [&](const TensorView& view) { return view.data == nullptr || view.device == device; };
+  const auto is_known = [](const DecodedTensor& tensor) { return !tensor.is_decoded || tensor.coded; };
+  const auto is_stored = [&](const Compute& computed) { return !decoded[computed.src].is_decoded; };
+  const bool all = std::ranges::all_of(in, is_there) && std::ranges::all_of(out, is_there) &&
+                   std::ranges::all_of(decoded, is_known) && std::ranges::all_of(conversion.plan.computes, is_stored);
+  return all ? std::optional(device) : std::nullopt;
+}
+
+void StatePlan::State::check_scales_on(const std::string& device, std::span<const TensorView> in,
+                                       GpuStream stream) const {
+  TensorViews scales;
+  for (const DecodedTensor& tensor : decoded) {
+    if (!tensor.coded) continue;
+    scales.push_back(in[tensor.coded->scales]);
+    if (tensor.coded->global) scales.push_back(in[*tensor.coded->global]);
+  }
+  const std::vector<std::byte> bytes = bytes_off_gpu(scales, device, stream);
+  std::span<const std::byte> left(bytes);
+  const auto take = [&](std::size_t input) {
+    const auto count = static_cast<std::size_t>(inputs()[input].bytes);
+    const std::span<const std::byte> taken = left.first(count);
+    left = left.subspan(count);
+    return taken;
+  };
+  for (std::size_t i = 0; i < decoded.size(); ++i) {
+    if (!decoded[i].coded) continue;
+    const auto of_grid = take(decoded[i].coded->scales);
+    check_scales(*conversion.source.source, i, of_grid,
+                 decoded[i].coded->global ? take(*decoded[i].coded->global) : std::span<const std::byte>{});
+  }
+}
+
+std::vector<MoveInput> StatePlan::State::move_inputs(std::span<const TensorView> in) const {
+  const Source& source = *conversion.source.source;
+  std::vector<MoveInput> inputs;
+  for (std::size_t i = 0; i < decoded.size(); ++i) {
+    const i64 bytes = source.inventory().tensors[i].bytes;
+    if (!decoded[i].coded) {
+      inputs.push_back({in[decoded[i].stored].data, bytes, std::nullopt});
+      continue;
+    }
+    const CodedTensor& coded = *decoded[i].coded;
+    const auto at = [&](const std::optional<std::size_t>& index) {
+      return index ? static_cast<const void*>(in[*index].data) : nullptr;
+    };
+    CodedWeight weight = coded.form;
+    weight.data = at(coded.codes);
+    weight.scales = at(coded.scales);
+    weight.globals = static_cast<const float*>(at(coded.global));
+    weight.zeros = static_cast<const u32*>(at(coded.zeros));
+    weight.column_groups = static_cast<const u32*>(at(coded.groups));
+    inputs.push_back({nullptr, bytes, weight});
+  }
+  return inputs;
+}
+
 StatePlan::StatePlan(std::span<const NamedTensor> tensors, const StateFacts& facts, const ConvertOptions& options,
                      const RunOptions& run)
     : state_(std::make_unique<State>()) {
-  CheckpointInfo& info = state_->info;
-  info.path = kStateDict;
-  info.inventory = inventory_of(tensors);
-  if (!facts.config.empty()) info.hints = parse_config(facts.config, kStateDict);
-  info.record = facts.record;
-  // The words that wrappers put into names are taken off here, so that nothing stands between the plan and the tensors.
-  if (has_wrapper_words(info.inventory)) info.respelled = !take_off_wrapper_words(info.inventory, info.hints).empty();
-  for (const auto& [name, view] : tensors) {
-    state_->names.push_back(name);
-    state_->views->push_back(view);
-  }
+  state_->info = describe(tensors, facts, *state_->views);
+  for (const NamedTensor& tensor : tensors) state_->names.push_back(tensor.name);
   const bool has_values =
       std::ranges::none_of(tensors, [](const NamedTensor& tensor) { return tensor.view.data == nullptr; });
   const SourceOpener open = [state = state_.get()] {
@@ -169,9 +244,10 @@ StatePlan::StatePlan(std::span<const NamedTensor> tensors, const StateFacts& fac
   };
   state_->conversion = prepare_in_memory(open, options, run, has_values);
   state_->is_plain = dynamic_cast<const MemorySource*>(state_->conversion.source.source.get()) != nullptr;
+  if (!state_->is_plain) state_->decoded = decoded_tensors(*state_->conversion.source.source);
   const Plan& plan = state_->conversion.plan;
   for (std::size_t t = 0; state_->is_plain && t < plan.outputs.size(); ++t)
-    if (const auto input = whole_input(info.inventory, plan, t)) state_->renamed.push_back({t, *input});
+    if (const auto input = whole_input(state_->info.inventory, plan, t)) state_->renamed.push_back({t, *input});
 }
 
 StatePlan::~StatePlan() = default;
@@ -205,10 +281,26 @@ void StatePlan::run(std::span<const TensorView> in, std::span<const TensorView> 
     return move_in_memory(plan(), in, made, {run.jobs, run.stream});
   }
   state_->views->assign(in.begin(), in.end());
+  if (const auto device = state_->decoding_device(in, out)) {
+    state_->check_scales_on(*device, in, run.stream);
+    decode_and_move(plan(), state_->move_inputs(in), *state_->conversion.options.from.decode, out, *device, run.stream);
+    TensorViews from(state_->decoded.size());
+    std::ranges::transform(state_->decoded, from.begin(),
+                           [&](const DecodedTensor& tensor) { return in[tensor.stored]; });
+    return compute_in_memory(plan(), from, out);
+  }
   MemorySink sink(out);
   ExecuteOptions options;
   options.jobs = jobs_of(RunOptions{.jobs = run.jobs});
   execute(plan(), *state_->conversion.source.source, sink, *make_backend("cpu"), options);
+}
+
+Digest digest_state(std::span<const NamedTensor> tensors, const StateFacts& facts, const SourceAnswers& answers,
+                    const RunOptions& run) {
+  const auto views = std::make_shared<TensorViews>();
+  CheckpointInfo info = describe(tensors, facts, *views);
+  Checkpoint checkpoint = open_checkpoint(std::make_unique<MemorySource>(std::move(info), views), answers);
+  return digest_of(checkpoint, answers, run);
 }
 
 namespace {

@@ -148,6 +148,10 @@ void move_in_memory(const Plan& plan, std::span<const TensorView> from, std::spa
     if (view.data != nullptr) devices.insert(view.device);
   if (devices.erase("cpu") > 0) move_on_cpu(plan, from, to, run.jobs);
   for (const std::string& device : devices) move_on_gpu(plan, from, to, device, run.stream);
+  compute_in_memory(plan, from, to);
+}
+
+void compute_in_memory(const Plan& plan, std::span<const TensorView> from, std::span<const TensorView> to) {
   for (const Compute& wanted : plan.computes)
     if (to[wanted.dst].data != nullptr) compute_output(plan, wanted, from[wanted.src], to[wanted.dst]);
 }

@@ -63,4 +63,8 @@ struct MemoryRun {
 void move_in_memory(const Plan& plan, std::span<const TensorView> from, std::span<const TensorView> to,
                     const MemoryRun& run);
 
+/// Computes what a plan computes, which is as small as norms. What is on a GPU goes through host memory, and is waited
+/// for.
+void compute_in_memory(const Plan& plan, std::span<const TensorView> from, std::span<const TensorView> to);
+
 }  // namespace glu_ckpt

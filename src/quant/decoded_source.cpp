@@ -78,6 +78,14 @@ void turn(const std::byte* strip, i64 rows, i64 width, i64 first, i64 end, std::
                   strip + (row * width + col) * static_cast<i64>(sizeof(Element)), sizeof(Element));
 }
 
+bool is_in_words(const QuantizedTensor& weight) {
+  return weight.codes == Codes::Awq || weight.codes == Codes::Gptq || weight.zeros || weight.groups;
+}
+
+[[noreturn]] void fail_scale(const std::string& name, const std::string& weight, std::string_view what) {
+  fail(ErrorCode::NotExact, {{}, name}, "'{}': a scale of '{}' is {}: its weights have no value", name, weight, what);
+}
+
 /// Reads and decodes one weight. One call uses it.
 class WeightReader {
  public:
@@ -119,9 +127,7 @@ class WeightReader {
   }
 
  private:
-  bool in_words() const {
-    return weight_.codes == Codes::Awq || weight_.codes == Codes::Gptq || weight_.zeros || weight_.groups;
-  }
+  bool in_words() const { return is_in_words(weight_); }
 
   /// A turned matrix is read whole for each batch, so the batches are as large as what is asked for.
   i64 batch_rows() const {
@@ -149,14 +155,8 @@ class WeightReader {
     std::byte bytes[4];
     source_.read(*weight_.global, (weight_.scales_of_parts ? 2 * matrix + part : weight_.global_of(matrix)) * 4, bytes);
     const float scale = scale_value(Dtype::F32, bytes);
-    if (std::isnan(scale)) fail_scale(*weight_.global, "NaN");
+    if (std::isnan(scale)) fail_scale(tensor(*weight_.global).name, weight_.name, "NaN");
     return scale;
-  }
-
-  [[noreturn]] void fail_scale(std::size_t number, std::string_view what) const {
-    const std::string& name = tensor(number).name;
-    fail(ErrorCode::NotExact, {{}, name}, "'{}': a scale of '{}' is {}: its weights have no value", name, weight_.name,
-         what);
   }
 
   /// Gate and up have one scale each, and no other.
@@ -185,7 +185,7 @@ class WeightReader {
     scales_.resize(static_cast<std::size_t>((end - begin) * cols));
     for (std::size_t i = 0; i < scales_.size(); ++i) {
       const float scale = scale_value(dtype, raw_.data() + static_cast<i64>(i) * size);
-      if (std::isnan(scale)) fail_scale(weight_.scales, "NaN");
+      if (std::isnan(scale)) fail_scale(tensor(weight_.scales).name, weight_.name, "NaN");
       const i64 at = static_cast<i64>(i);
       // A second scale goes with scales of single outputs.
       scales_[i] = rules[part_of_scale(begin + at / cols, at % cols)].of(scale, to_);
@@ -302,7 +302,7 @@ class WeightReader {
     const i64 size = dtype_bits(dtype) / 8;
     for (i64 at = 0; at < std::ssize(scales); at += size) {
       const float scale = widen_element(scales.data() + at, dtype);
-      if (std::isnan(scale)) fail_scale(weight_.scales, "NaN");
+      if (std::isnan(scale)) fail_scale(tensor(weight_.scales).name, weight_.name, "NaN");
       if (std::isinf(scale)) met_nan_ = true;
     }
   }
@@ -394,14 +394,14 @@ class DecodedSource final : public Source {
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
     const Entry& entry = entries_.at(tensor);
     if (entry.weight < 0) return source_->read_scattered(entry.stored, offset, pieces);
-    const QuantizedTensor& weight = quantization_.tensors[static_cast<std::size_t>(entry.weight)];
+    const QuantizedTensor& weight = weight_of(entry);
     WeightReader(*source_, weight, to_, path_, dtype_of_products(weight), met_nan_).read(offset, pieces);
   }
 
   bool may_have_read_nan() const override { return met_nan_; }
 
   void read_unrounded(std::size_t tensor, i64 first, std::span<float> low, std::span<float> high) const {
-    const QuantizedTensor& weight = quantization_.tensors.at(static_cast<std::size_t>(entries_.at(tensor).weight));
+    const QuantizedTensor& weight = weight_of(entries_.at(tensor));
     std::vector<float> values(low.size());
     read_nudged(weight, first, Nudge::None, values);
     read_nudged(weight, first, Nudge::Down, low);
@@ -417,6 +417,20 @@ class DecodedSource final : public Source {
     }
   }
 
+  std::vector<DecodedTensor> tensors() const {
+    std::vector<DecodedTensor> all;
+    for (const Entry& entry : entries_)
+      all.push_back(
+          {entry.stored, entry.weight >= 0, entry.weight >= 0 ? device_form(weight_of(entry)) : std::nullopt});
+    return all;
+  }
+
+  void check_scales(std::size_t tensor, std::span<const std::byte> scales, std::span<const std::byte> globals) const {
+    const QuantizedTensor& weight = weight_of(entries_.at(tensor));
+    check_numbers(weight, weight.scales, scales);
+    if (weight.global) check_numbers(weight, *weight.global, globals);
+  }
+
   const ContentCheck* content_check() const override { return source_->content_check(); }
   const FileBacked* file_backed() const override { return nullptr; }
 
@@ -426,6 +440,43 @@ class DecodedSource final : public Source {
     /// Index of the quantized weight; -1: the stored bytes are the tensor's.
     i64 weight = -1;
   };
+
+  const QuantizedTensor& weight_of(const Entry& entry) const {
+    return quantization_.tensors.at(static_cast<std::size_t>(entry.weight));
+  }
+
+  void check_numbers(const QuantizedTensor& weight, std::size_t scales, std::span<const std::byte> bytes) const {
+    const TensorRef& tensor = source_->inventory().tensors[scales];
+    const i64 size = dtype_bits(tensor.dtype) / 8;
+    for (i64 at = 0; at < std::ssize(bytes); at += size)
+      if (std::isnan(scale_value(tensor.dtype, bytes.data() + at))) fail_scale(tensor.name, weight.name, "NaN");
+  }
+
+  std::optional<CodedTensor> device_form(const QuantizedTensor& weight) const {
+    const auto& tensors = source_->inventory().tensors;
+    const Dtype scale_dtype = tensors[weight.scales].dtype, product = dtype_of_products(weight);
+    const bool rounds_to_f16 = product == Dtype::F16;
+    const bool in_words = is_in_words(weight);
+    const bool has_one_group_a_column =
+        !weight.groups || tensors[*weight.groups].bytes == weight.matrices * weight.cols * 4;
+    if (weight.transposed || weight.pairs_of_rows || weight.restart_rows > 0 || weight.scales_of_parts ||
+        weight.one_for_all || !has_one_group_a_column || (in_words && weight.in_out) ||
+        !(product == Dtype::F32 || product == to_ || rounds_to_f16))
+      return std::nullopt;
+    CodedWeight form{.codes = weight.codes,
+                     .matrices = weight.matrices,
+                     .rows = weight.rows,
+                     .cols = weight.cols,
+                     .cell_rows = weight.cell_rows,
+                     .cell_cols = weight.cell_cols,
+                     .scale_dtype = scale_dtype,
+                     .global_divides = weight.global_divides,
+                     .positive_zero = weight.positive_zero,
+                     .rounds_scale = weight.rounds_scale,
+                     .rounds_to_f16 = rounds_to_f16 && !in_words,
+                     .zero_offset = weight.zero_offset};
+    return CodedTensor{form, weight.weight, weight.scales, weight.global, weight.zeros, weight.groups};
+  }
 
   void read_nudged(const QuantizedTensor& weight, i64 first, Nudge nudge, std::span<float> values) const {
     const NudgedSource nudged(*source_, weight.weight, weight.codes, nudge);
@@ -488,6 +539,16 @@ Inventory decoded_inventory(const Inventory& stored, const Quantization& found, 
 std::unique_ptr<Source> decode_source(std::unique_ptr<Source> source, Quantization found, Dtype to, DecodePath path) {
   if (found.tensors.empty()) return source;
   return std::make_unique<DecodedSource>(std::move(source), std::move(found), to, path);
+}
+
+std::vector<DecodedTensor> decoded_tensors(const Source& source) {
+  const auto* decoded = dynamic_cast<const DecodedSource*>(&source);
+  return decoded ? decoded->tensors() : std::vector<DecodedTensor>{};
+}
+
+void check_scales(const Source& source, std::size_t tensor, std::span<const std::byte> scales,
+                  std::span<const std::byte> globals) {
+  dynamic_cast<const DecodedSource&>(source).check_scales(tensor, scales, globals);
 }
 
 void read_unrounded(const Source& source, std::size_t tensor, i64 first, std::span<float> low, std::span<float> high) {

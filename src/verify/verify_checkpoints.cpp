@@ -10,6 +10,7 @@
 #include "model/known_orders.hpp"
 #include "model/padded_source.hpp"
 #include "model/settle_copies.hpp"
+#include "verify/checkpoint_digest.hpp"
 #include "verify/compare_models.hpp"
 #include "verify/diff_items.hpp"
 #include "verify/run_experts.hpp"
@@ -239,21 +240,21 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
   return found;
 }
 
-CheckpointDigest digest(const std::filesystem::path& path, const SourceAnswers& answers, const RunOptions& run) {
-  Checkpoint checkpoint = open_and_warn(run, path, answers);
+Digest digest_of(Checkpoint& checkpoint, const SourceAnswers& answers, const RunOptions& run) {
   require_known_glu(checkpoint, answers.option_prefix);
   const auto backend = open_backend(run, 0);
   backend->ready();
   check_contents(run, *checkpoint.source, "checking checksums");
   settle_copies(run, checkpoint);
   check_master_weights(run, checkpoint, answers);
-  CheckpointDigest found;
-  {
-    Stage stage(run, "digest", tensor_bytes(checkpoint.model()));
-    found.digest = compute_digest(checkpoint.model(), *backend, stage.execute_options());
-  }
-  found.recorded = recorded_digest_of(checkpoint);
-  return found;
+  Stage stage(run, "digest", tensor_bytes(checkpoint.model()));
+  return compute_digest(checkpoint.model(), *backend, stage.execute_options());
+}
+
+CheckpointDigest digest(const std::filesystem::path& path, const SourceAnswers& answers, const RunOptions& run) {
+  Checkpoint checkpoint = open_and_warn(run, path, answers);
+  const Digest found = digest_of(checkpoint, answers, run);
+  return {found, recorded_digest_of(checkpoint)};
 }
 
 }  // namespace glu_ckpt

@@ -46,6 +46,44 @@ def test_a_state_dict_converts_as_its_files_do(family, tmp_path):
             expect_equal(glu_ckpt.convert_state_dict(loaded(source), config=source, **options), there)
 
 
+@pytest.mark.parametrize("family", sorted(path.name for path in WHOLE.iterdir()))
+def test_the_digest_of_a_state_dict_is_that_of_its_files(family, tmp_path):
+    source = WHOLE / family / "hf"
+    state = loaded(source)
+    wanted = glu_ckpt.digest(source)["digest"]
+    assert glu_ckpt.digest_state_dict(state, config=source) == wanted
+    try:
+        made = glu_ckpt.convert_state_dict(state, config=source, to="megatron")
+    except glu_ckpt.Error:
+        return
+    trained = glu_ckpt.convert(source, tmp_path / "there", to="megatron")
+    assert trained["digest"] == wanted
+    # What says the order of gate and up is what a file's record says.
+    found = next((tmp_path / "there").rglob("glu_ckpt.json"))
+    record = {key: value for key, value in json.loads(found.read_text()).items() if isinstance(value, str)}
+    assert glu_ckpt.digest_state_dict(made, config=source, record=record) == wanted
+
+
+def test_a_digest_sees_every_bit():
+    state = float_state()
+    wanted = glu_ckpt.digest_state_dict(state, config=QWEN)
+    for name in state:
+        changed = state[name].copy()
+        changed.reshape(-1).view("u4")[-1] ^= 1
+        assert glu_ckpt.digest_state_dict({**state, name: changed}, config=QWEN) != wanted, name
+
+
+def test_a_digest_refuses_what_files_refuse():
+    state = {"decoder.layers.0.mlp.experts.linear_fc1.weight": np.zeros((2, 8, 4), "f4"),
+             "decoder.layers.0.mlp.experts.linear_fc2.weight": np.zeros((2, 4, 4), "f4")}
+    with pytest.raises(glu_ckpt.Error) as caught:
+        glu_ckpt.digest_state_dict(state)
+    assert caught.value.slug == "unknown-glu"
+    assert glu_ckpt.digest_state_dict(state, from_glu="contiguous").startswith("gck2:")
+    with pytest.raises(glu_ckpt.Error, match="--no-such-option is no option"):
+        glu_ckpt.digest_state_dict(state, no_such_option=1)
+
+
 def float_state():
     """The model with F32 weights, as numpy has them."""
     state = {}

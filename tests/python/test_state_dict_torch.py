@@ -93,3 +93,43 @@ def test_two_devices_are_not_mixed(device):
     out = {name: torch.zeros(info.shape, dtype=torch.bfloat16) for name, info in plan.outputs.items()}
     with pytest.raises(glu_ckpt.Error, match="is on cpu"):
         plan.run(state, out)
+
+
+QUANTIZED = QWEN.parents[2] / "quantized"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", sorted(path.name for path in QUANTIZED.iterdir() if path.is_dir()))
+def test_codes_are_decoded_where_they_are(name, device, tmp_path):
+    """On a GPU by its kernels, and with the bits of the files' decoder."""
+    source = QUANTIZED / name
+    shards = glu_ckpt.open(source)
+    host = {key: shards[key].torch() for key in shards}
+    state = {key: tensor.to(device) for key, tensor in host.items()}
+    for to in ("bf16", "f32"):
+        for options in ({}, {"experts": "grouped", "scope": "experts", "glu": "interleaved:8", "naming": "megatron"}):
+            options = {"decode": to, "force": True, **options}
+            try:
+                files = glu_ckpt.convert(source, tmp_path / f"{to}{len(options)}", **options)
+            except glu_ckpt.Error as error:
+                with pytest.raises(glu_ckpt.Error) as caught:
+                    glu_ckpt.convert_state_dict(state, config=source, **options)
+                assert caught.value.slug == error.slug
+                continue
+            assert files["verified"]
+            there = glu_ckpt.open(tmp_path / f"{to}{len(options)}")
+            made = glu_ckpt.convert_state_dict(state, config=source, **options)
+            expect_equal(made, {key: there[key].torch() for key in there})
+            assert all(tensor.device.type == device for tensor in made.values())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_scale_that_is_nan_is_refused(device):
+    shards = glu_ckpt.open(QUANTIZED / "fp8_block128")
+    state = {key: shards[key].torch().to(device) for key in shards}
+    plan = glu_ckpt.plan_state_dict(state, config=QUANTIZED / "fp8_block128", decode="bf16", force=True)
+    name = next(key for key in state if key.endswith("weight_scale_inv"))
+    state[name] = state[name].clone()
+    state[name].view(-1)[-1] = float("nan")
+    with pytest.raises(glu_ckpt.Error, match=f"'{name}': a scale of .* is NaN"):
+        plan.run(state)

@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
 #include <random>
 
 #include "core/float_rows.hpp"
+#include "model/open_checkpoint.hpp"
 #include "quant/check_codes.hpp"
 #include "quant/find_quantized.hpp"
 #include "support/convert.hpp"
@@ -356,6 +358,62 @@ TEST(FindQuantized, TurnedCodesOfAnOddNumberOfOutputs) {
                        method("modelopt"));
       },
       "odd number of columns");
+}
+
+/// What a GPU is told of a weight, decoded by the same rule on the CPU: the numbers that reading the source gives.
+int expect_device_forms_agree(const std::filesystem::path& path, Dtype to, const char* decode_as) {
+  const auto stored = open_source(path);
+  SourceAnswers answers;
+  answers.decode = to;
+  answers.decode_as = decode_as;
+  const Checkpoint checkpoint = open_checkpoint(open_source(path), answers);
+  const Source& source = *checkpoint.source;
+  const auto bytes_of = [&](const Source& from, std::size_t tensor) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(from.inventory().tensors[tensor].bytes));
+    from.read(tensor, 0, bytes);
+    return bytes;
+  };
+  const std::vector<DecodedTensor> tensors = decoded_tensors(source);
+  EXPECT_EQ(tensors.size(), source.inventory().tensors.size());
+  int agreed = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].is_decoded) {
+      EXPECT_EQ(source.inventory().tensors[i].name, stored->inventory().tensors[tensors[i].stored].name);
+      continue;
+    }
+    if (!tensors[i].coded) continue;
+    const CodedTensor& coded = *tensors[i].coded;
+    std::vector<std::vector<std::byte>> parts;
+    const auto at = [&](std::optional<std::size_t> index) -> const void* {
+      return index ? parts.emplace_back(bytes_of(*stored, *index)).data() : nullptr;
+    };
+    CodedWeight weight = coded.form;
+    weight.data = at(coded.codes);
+    weight.scales = at(coded.scales);
+    weight.globals = static_cast<const float*>(at(coded.global));
+    weight.zeros = static_cast<const u32*>(at(coded.zeros));
+    weight.column_groups = static_cast<const u32*>(at(coded.groups));
+    const std::vector<std::byte> wanted = bytes_of(source, i);
+    std::vector<std::byte> got(wanted.size());
+    decode_codes_host(weight, to, got.data());
+    EXPECT_EQ(got, wanted) << path << ": " << source.inventory().tensors[i].name;
+    ++agreed;
+  }
+  return agreed;
+}
+
+TEST(DecodedSource, TheFormForAGpuGivesTheSameNumbers) {
+  const std::filesystem::path folder = std::filesystem::path(std::getenv("GLU_CKPT_TESTDATA")) / "quantized";
+  for (const char* name : {"awq_int4", "fp8_block128", "fp8_block128_ue8m0", "gptq_int4", "nvfp4_modelopt"})
+    for (const Dtype to : {Dtype::BF16, Dtype::F32})
+      EXPECT_GT(expect_device_forms_agree(folder / name, to, ""), 0) << name;
+  for (const char* name : {"ct_int4_asym", "ct_int4_g32", "fp8_channel", "fp8_per_tensor"}) {
+    EXPECT_GT(expect_device_forms_agree(folder / name, Dtype::BF16, ""), 0) << name;
+    // Products are rounded to BF16 on their way to F32, for which the kernels have no step.
+    EXPECT_EQ(expect_device_forms_agree(folder / name, Dtype::F32, ""), 0) << name;
+  }
+  // Its naming turns its experts, which the kernels do not.
+  EXPECT_EQ(expect_device_forms_agree(folder / "mxfp4_gpt_oss", Dtype::BF16, ""), 0);
 }
 
 }  // namespace
