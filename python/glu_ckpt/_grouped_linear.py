@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Optional, Union
@@ -11,6 +12,8 @@ import torch
 from . import _core
 from ._error import ArgumentError
 from ._operands import (
+    NOWHERE,
+    Places,
     Stack,
     Tensors,
     are_plain,
@@ -20,6 +23,7 @@ from ._operands import (
     all_there,
     check_tensor,
     contiguous_rows,
+    copy_rows,
     differentiated_once,
     dtype_name,
     is_transformed,
@@ -28,19 +32,26 @@ from ._operands import (
     new_grad,
     num_experts,
     place,
+    place_for,
+    places_of,
+    refuse_places,
     refuse_vmap,
     splits_of,
     stack_of,
     unread,
     vector,
 )
+from ._recipes import Mxfp8Tensor, decoded_weights
 from ._weight_grads import (
+    ADDS_TO_MAIN_GRAD,
+    WRITES_IN_PLACE,
     Buffers,
     check_apart,
     check_buffers,
     found_at_forward,
     found_buffers,
     given_buffers,
+    in_its_place,
     outside_of_graphs,
     waits_for_hooks,
     was_written,
@@ -115,6 +126,8 @@ def _grouped_linear(
     bias: Sequence[torch.Tensor],
     weight_grad: Sequence[torch.Tensor],
     accumulate: bool,
+    *,
+    out: Optional[torch.Tensor] = None,
 ) -> torch.Tensor:
     if not weight:
         raise ArgumentError("weight: no tensors; give a grouped one, or one for each expert")
@@ -123,12 +136,16 @@ def _grouped_linear(
     stack = stack_of("weight", weight, 2, experts, x.device)
     _check_shapes(x, weight, bias)
     stack_of("bias", bias, 1, experts, x.device)
-    y = x.new_empty((*x.shape[:-1], stack[2]))
+    y = place_for("out", out, (*x.shape[:-1], stack[2]), x, (x, splits, *weight, *bias))
     _linear_product(0, contiguous_rows("x", x), None, splits, stack, y.data_ptr())
     if bias:
         flat = y.view(-1, stack[2])
         all_biases = bias[0] if bias[0].dim() == 2 else torch.stack(list(bias))
-        flat += all_biases.to(y.dtype)[_expert_of_rows(splits, flat.shape[0], x.device)]
+        biases = all_biases.to(y.dtype)[_expert_of_rows(splits, flat.shape[0], x.device)]
+        if out is None:
+            flat += biases
+        else:
+            copy_rows(flat, flat + biases, splits)
     return y
 
 
@@ -155,6 +172,8 @@ def _grouped_linear_backward(
     weight_grad: Sequence[torch.Tensor],
     accumulate: bool,
     wanted: Sequence[bool],
+    *,
+    dgrad_out: Optional[torch.Tensor] = None,
 ) -> tuple[Optional[torch.Tensor], ...]:
     """The buffers are known to lie apart."""
     if not weight:
@@ -164,8 +183,11 @@ def _grouped_linear_backward(
     _check_shapes(x, weight, bias)
     check_like("the output's gradient", dout, (*x.shape[:-1], out_features), x)
     dout = contiguous_rows("the output's gradient", dout)
-    dx, dw, db = _fake_grouped_linear_backward(dout, x, splits, weight, bias, weight_grad, accumulate, wanted)
+    allocates = [wanted[0] and dgrad_out is None, *wanted[1:]]
+    dx, dw, db = _fake_grouped_linear_backward(dout, x, splits, weight, bias, weight_grad, accumulate, allocates)
     if wanted[0]:
+        if dgrad_out is not None:
+            dx = place_for("dgrad_out", dgrad_out, x.shape, x, (dout, x, splits, *weight, *weight_grad))
         # Its product reads no x.
         _linear_product(1, dout, dout, splits, stack_of("weight", weight, 2, experts, x.device), dx.data_ptr())
     if wanted[1]:
@@ -194,9 +216,12 @@ class _LinearContext:
     """As _MlpContext, of the grouped linear layer; lists are weight and bias."""
 
     @staticmethod
-    def keep(ctx: Any, x: Any, splits: Any, lists: Sequence[Sequence[torch.Tensor]], buffers: Buffers) -> None:
+    def keep(
+        ctx: Any, x: Any, splits: Any, lists: Sequence[Sequence[torch.Tensor]], buffers: Buffers, dgrad_out: Any = None
+    ) -> None:
         weight, bias = lists
         ctx.buffers = buffers
+        ctx.dgrad_out = dgrad_out
         ctx.is_transformed = is_transformed()
         ctx.lengths = [len(tensors) for tensors in lists]
         # The operator refuses to have no weights.
@@ -221,12 +246,12 @@ class _LinearContext:
         lists, wanted = (weight, bias, found), [needs[0], any(needs[1]), any(needs[2])]
         run = torch.ops.glu_ckpt.grouped_linear_backward
         if not ctx.is_transformed and are_plain(dout, lists):
-            run = _grouped_linear_backward
+            run = functools.partial(_grouped_linear_backward, dgrad_out=ctx.dgrad_out)
             if found:
                 check_apart(found, ctx.buffers.owners)
         dx, dw, db = run(dout, x, splits, weight, bias, found, accumulate, wanted)
-        weights = weight_grads(ctx.buffers, weight, dw, needs[1])
-        return dx if wanted[0] else None, weights, as_given(bias, db, needs[2])
+        dx = in_its_place(dx, ctx.dgrad_out, splits) if wanted[0] else None
+        return dx, weight_grads(ctx.buffers, weight, dw, needs[1]), as_given(bias, db, needs[2])
 
 
 def _keep_linear(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -246,31 +271,34 @@ class _EagerLinear(torch.autograd.Function):
     """As _EagerMlp."""
 
     @staticmethod
-    def forward(ctx: Any, lengths: Sequence[int], buffers: Buffers, *flat: Any) -> torch.Tensor:
+    def forward(ctx: Any, lengths: Sequence[int], buffers: Buffers, places: Places, *flat: Any) -> torch.Tensor:
         x, splits = flat[:2]
         lists = listed_again(flat[2:], lengths)
-        _LinearContext.keep(ctx, x, splits, lists, buffers)
-        run = _grouped_linear if are_plain(x, lists) else torch.ops.glu_ckpt.grouped_linear
-        return run(x, splits, *lists, (), True)
+        _LinearContext.keep(ctx, x, splits, lists, buffers, places.dgrad_out)
+        if are_plain(x, lists):
+            y = _grouped_linear(x, splits, *lists, (), True, out=places.out)
+        else:
+            y = torch.ops.glu_ckpt.grouped_linear(x, splits, *lists, (), True)
+        return in_its_place(y, places.out, splits)
 
     @staticmethod
     @differentiated_once
     def backward(ctx: Any, dout: Optional[torch.Tensor]) -> tuple[Any, ...]:
-        x, _, *flat = ctx.needs_input_grad[2:]
+        x, _, *flat = ctx.needs_input_grad[3:]
         dx, weights, biases = _LinearContext.grads(ctx, [x, *listed_again(flat, ctx.lengths)], dout)
-        return None, None, dx, None, *weights, *biases
+        return None, None, None, dx, None, *weights, *biases
 
 
 class _TransformedLinear(torch.autograd.Function):
     """As _TransformedMlp."""
 
     @staticmethod
-    def forward(lengths: Sequence[int], buffers: Buffers, *flat: Any) -> torch.Tensor:
+    def forward(lengths: Sequence[int], buffers: Buffers, places: Places, *flat: Any) -> torch.Tensor:
         return torch.ops.glu_ckpt.grouped_linear(*flat[:2], *listed_again(flat[2:], lengths), (), True)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        lengths, buffers, x, splits, *flat = inputs
+        lengths, buffers, _, x, splits, *flat = inputs
         _LinearContext.keep(ctx, x, splits, listed_again(flat, lengths), buffers)
 
     backward = _EagerLinear.backward
@@ -290,13 +318,22 @@ for _name in ("grouped_linear", "grouped_linear_backward"):
 
 
 def _eager_linear(
-    x: torch.Tensor, splits: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor], buffers: Buffers
+    x: torch.Tensor,
+    splits: torch.Tensor,
+    weights: list[torch.Tensor],
+    biases: list[torch.Tensor],
+    buffers: Buffers,
+    places: Places,
 ) -> torch.Tensor:
-    function = _TransformedLinear if is_transformed() else _EagerLinear
-    return function.apply((len(weights), len(biases)), buffers, x, splits, *weights, *biases)
+    function = _EagerLinear
+    if is_transformed():
+        refuse_places(places)
+        function = _TransformedLinear
+    return function.apply((len(weights), len(biases)), buffers, places, x, splits, *weights, *biases)
 
 
-_uncompiled_linear = outside_of_graphs(_eager_linear)
+_uncompiled_linear = outside_of_graphs(_eager_linear, ADDS_TO_MAIN_GRAD)
+_linear_in_place = outside_of_graphs(_eager_linear, WRITES_IN_PLACE)
 
 
 def linear_with_buffers(
@@ -305,37 +342,43 @@ def linear_with_buffers(
     weights: list[torch.Tensor],
     biases: list[torch.Tensor],
     buffers: Buffers,
+    places: Places = NOWHERE,
 ) -> torch.Tensor:
     """`grouped_linear` with lists of tensors, and any buffers for the weights' gradients."""
     check_tensor("x", x)
     x, weights, biases = autocast(x, weights, biases)
     splits = splits_of(splits, None)
     if not torch.compiler.is_compiling():
-        return _eager_linear(x, splits, weights, biases, buffers)
+        return _eager_linear(x, splits, weights, biases, buffers, places)
+    if places is not NOWHERE:
+        return _linear_in_place(x, splits, weights, biases, buffers, places)
     if waits_for_hooks(buffers):
-        return _uncompiled_linear(x, splits, weights, biases, buffers)
+        return _uncompiled_linear(x, splits, weights, biases, buffers, places)
     return torch.ops.glu_ckpt.grouped_linear(x, splits, weights, biases, *found_at_forward(buffers))
 
 
 def grouped_linear(
     x: torch.Tensor,
     splits: Union[torch.Tensor, Sequence[int]],
-    weight: Tensors,
+    weight: Union[Tensors, Mxfp8Tensor, Sequence[Mxfp8Tensor]],
     bias: Optional[Tensors] = None,
     *,
     weight_grad: Optional[Tensors] = None,
     accumulate: bool = True,
+    out: Optional[torch.Tensor] = None,
+    dgrad_out: Optional[torch.Tensor] = None,
 ) -> torch.Tensor:
     """One linear layer per expert, x W^T + b, with gradients of x, weights and biases.
 
     x: [..., in], rows sorted by expert.
     splits: rows of each expert: int64 [E] on x's GPU, where nothing waits and a CUDA graph replays with new ones; or a
         list, or a tensor on the CPU, which are checked. Both give the same bits.
-    weight: [E, out, in], or E tensors [out, in]. bias: [E, out], or E tensors.
-    weight_grad, accumulate: as `fc1_grad` of `grouped_mlp`.
+    weight: [E, out, in], or E tensors [out, in], also in MXFP8. bias: [E, out], or E tensors.
+    weight_grad, accumulate: as `fc1_grad` of `grouped_mlp`. out, dgrad_out: as those of `grouped_mlp`.
 
     Rows behind the last split belong to nobody, and hold anything. Autocast converts x, weights and biases.
     """
-    weights = listed("weight", weight)
+    check_tensor("x", x)
+    weights = listed("weight", decoded_weights("weight", weight, x))
     buffers = given_buffers(weights, listed("weight_grad", weight_grad), accumulate)
-    return linear_with_buffers(x, splits, weights, listed("bias", bias), buffers)
+    return linear_with_buffers(x, splits, weights, listed("bias", bias), buffers, places_of(out, dgrad_out))

@@ -5,6 +5,7 @@ The backward is an operator of its own, so that `torch.compile` sees two calls a
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Optional, Union
@@ -15,6 +16,8 @@ from . import _core
 from ._error import ArgumentError
 from ._operands import (
     NO_STACK,
+    NOWHERE,
+    Places,
     Stack,
     Tensors,
     all_there,
@@ -33,19 +36,26 @@ from ._operands import (
     new_grad,
     num_experts,
     place,
+    place_for,
+    places_of,
     probs_of,
+    refuse_places,
     refuse_vmap,
     splits_of,
     stack_of,
     vector,
 )
+from ._recipes import Mxfp8Tensor, decoded_weights
 from ._weight_grads import (
+    ADDS_TO_MAIN_GRAD,
+    WRITES_IN_PLACE,
     Buffers,
     check_apart,
     check_buffers,
     found_at_forward,
     found_for_both,
     given_buffers,
+    in_its_place,
     outside_of_graphs,
     owners_of,
     waits_for_hooks,
@@ -155,9 +165,11 @@ def _grouped_mlp(
     accumulate: bool,
     save: bool,
     *options: Any,
+    out: Optional[torch.Tensor] = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     step = _Step(x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, options)
-    out, z = _fake_grouped_mlp(x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, fc1_grad, fc2_grad, accumulate, save)
+    out = place_for("out", out, x.shape, x, (x, splits, step.probs, *fc1, *fc2, *fc1_bias, *fc2_bias))
+    z = _new_z(x, fc1, save)
     if step.device < 0:
         _core.mlp_host(step.call, *step.addresses(), out.data_ptr(), z.data_ptr() if save else 0)
         return out, z
@@ -165,6 +177,11 @@ def _grouped_mlp(
     workspace = step.workspace(run.workspace_bytes(step.rows))
     run.run(*step.addresses(), out.data_ptr(), z.data_ptr() if save else 0, workspace.data_ptr())
     return out, z
+
+
+def _new_z(x: torch.Tensor, fc1: Sequence[torch.Tensor], save: bool) -> torch.Tensor:
+    """FC1's rows are its columns."""
+    return x.new_empty((math.prod(x.shape[:-1]), fc1[0].shape[-2]) if save else (0,))
 
 
 def _fake_grouped_mlp(
@@ -181,9 +198,7 @@ def _fake_grouped_mlp(
     save: bool,
     *options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    # FC1's rows are z's columns.
-    return out, x.new_empty((math.prod(x.shape[:-1]), fc1[0].shape[-2]) if save else (0,))
+    return torch.empty_like(x, memory_format=torch.contiguous_format), _new_z(x, fc1, save)
 
 
 def _fake_grouped_mlp_backward(
@@ -229,6 +244,7 @@ def _grouped_mlp_backward(
     accumulate: bool,
     wanted: Sequence[bool],
     *options: Any,
+    dgrad_out: Optional[torch.Tensor] = None,
 ) -> tuple[Optional[torch.Tensor], ...]:
     """The buffers are known to lie apart."""
     check_like("the output's gradient", dout, x.shape, x)
@@ -238,10 +254,15 @@ def _grouped_mlp_backward(
     if z is not None:
         check_like("z", z, (step.rows, fc1[0].shape[-2]), x)
         z = contiguous_rows("z", z)
-    made = _fake_grouped_mlp_backward(
-        dout, x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, z, fc1_grad, fc2_grad, accumulate, wanted
+    allocates = [wanted[0] and dgrad_out is None, *wanted[1:]]
+    dx, *others = _fake_grouped_mlp_backward(
+        dout, x, splits, fc1, fc2, probs, fc1_bias, fc2_bias, z, fc1_grad, fc2_grad, accumulate, allocates
     )
-    dx, dprobs, dfc1, dfc2, *biases = made
+    if wanted[0] and dgrad_out is not None:
+        read = (dout, x, splits, step.probs, *fc1, *fc2, *fc1_bias, *fc2_bias, *fc1_grad, *fc2_grad)
+        dx = place_for("dgrad_out", dgrad_out, x.shape, x, read)
+    made = dx, *others
+    dprobs, dfc1, dfc2, *biases = others
     stacks, buffers = [], []
     for name, caller, grad, weights, want in (
         ("fc1_grad", fc1_grad, dfc1, step.stacks[0], wanted[2]), ("fc2_grad", fc2_grad, dfc2, step.stacks[1], wanted[3]),
@@ -293,11 +314,13 @@ class _MlpContext:
         z: torch.Tensor,
         save: bool,
         options: Sequence[Any],
+        dgrad_out: Optional[torch.Tensor] = None,
     ) -> None:
         """single: x, splits, probs. lists: fc1, fc2, fc1_bias, fc2_bias. buffers: of fc1 and fc2. options: the operator's,
         from k on."""
         x, splits, probs = single
         ctx.options = options
+        ctx.dgrad_out = dgrad_out
         ctx.lengths = [len(tensors) for tensors in lists]
         # What a backward writes to is not what it saves: hooks of saved tensors would hand it copies.
         ctx.buffers = buffers
@@ -322,7 +345,7 @@ class _MlpContext:
         wanted = [needs[0], needs[1], *(any(each) for each in needs[2:])]
         run = torch.ops.glu_ckpt.grouped_mlp_backward
         if not ctx.is_transformed and are_plain(dout, (*lists, fc1_grad, fc2_grad)):
-            run = _grouped_mlp_backward
+            run = functools.partial(_grouped_mlp_backward, dgrad_out=ctx.dgrad_out)
             if fc1_grad or fc2_grad:
                 check_apart([*fc1_grad, *fc2_grad], owners_of(ctx.buffers))
         dx, dprobs, dfc1, dfc2, dfc1_bias, dfc2_bias = run(
@@ -334,7 +357,8 @@ class _MlpContext:
             as_given(fc1_bias, dfc1_bias, needs[4]),
             as_given(fc2_bias, dfc2_bias, needs[5]),
         ]
-        return dx if wanted[0] else None, dprobs if wanted[1] else None, made
+        dx = in_its_place(dx, ctx.dgrad_out, splits) if wanted[0] else None
+        return dx, dprobs if wanted[1] else None, made
 
 
 def _keep_mlp(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -357,21 +381,29 @@ class _EagerMlp(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, lengths: Sequence[int], buffers: Sequence[Buffers], save: bool, options: Sequence[Any], *flat: Any
+        ctx: Any,
+        lengths: Sequence[int],
+        buffers: Sequence[Buffers],
+        places: Places,
+        save: bool,
+        options: Sequence[Any],
+        *flat: Any,
     ) -> torch.Tensor:
         x, splits, probs = flat[:3]
         fc1, fc2, *biases = lists = listed_again(flat[3:], lengths)
-        run = _grouped_mlp if are_plain(x, lists) else torch.ops.glu_ckpt.grouped_mlp
+        run = torch.ops.glu_ckpt.grouped_mlp
+        if are_plain(x, lists):
+            run = functools.partial(_grouped_mlp, out=places.out)
         out, z = run(x, splits, fc1, fc2, probs, *biases, (), (), True, save, *options)
-        _MlpContext.keep(ctx, flat[:3], lists, buffers, z, save, options)
-        return out
+        _MlpContext.keep(ctx, flat[:3], lists, buffers, z, save, options, places.dgrad_out)
+        return in_its_place(out, places.out, splits)
 
     @staticmethod
     @differentiated_once
     def backward(ctx: Any, dout: Optional[torch.Tensor], *unused: Any) -> tuple[Any, ...]:
-        x, _, probs, *flat = ctx.needs_input_grad[4:]
+        x, _, probs, *flat = ctx.needs_input_grad[5:]
         dx, dprobs, lists = _MlpContext.grads(ctx, [x, probs, *listed_again(flat, ctx.lengths)], dout)
-        return None, None, None, None, dx, None, dprobs, *flattened(lists)
+        return None, None, None, None, None, dx, None, dprobs, *flattened(lists)
 
 
 class _TransformedMlp(torch.autograd.Function):
@@ -379,7 +411,12 @@ class _TransformedMlp(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        lengths: Sequence[int], buffers: Sequence[Buffers], save: bool, options: Sequence[Any], *flat: Any
+        lengths: Sequence[int],
+        buffers: Sequence[Buffers],
+        places: Places,
+        save: bool,
+        options: Sequence[Any],
+        *flat: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         fc1, fc2, *biases = listed_again(flat[3:], lengths)
         x, splits, probs = flat[:3]
@@ -387,7 +424,7 @@ class _TransformedMlp(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-        lengths, buffers, save, options, *flat = inputs
+        lengths, buffers, _, save, options, *flat = inputs
         _MlpContext.keep(ctx, tuple(flat[:3]), listed_again(flat[3:], lengths), buffers, output[1], save, options)
 
     backward = _EagerMlp.backward
@@ -405,15 +442,22 @@ for _name in ("grouped_mlp", "grouped_mlp_backward"):
 
 
 def _eager_mlp(
-    lists: Sequence[Sequence[torch.Tensor]], buffers: Sequence[Buffers], save: bool, options: Sequence[Any], *single: Any
+    lists: Sequence[Sequence[torch.Tensor]],
+    buffers: Sequence[Buffers],
+    places: Places,
+    save: bool,
+    options: Sequence[Any],
+    *single: Any,
 ) -> torch.Tensor:
     lengths = [len(tensors) for tensors in lists]
     if is_transformed():
-        return _TransformedMlp.apply(lengths, buffers, save, options, *single, *flattened(lists))[0]
-    return _EagerMlp.apply(lengths, buffers, save, options, *single, *flattened(lists))
+        refuse_places(places)
+        return _TransformedMlp.apply(lengths, buffers, places, save, options, *single, *flattened(lists))[0]
+    return _EagerMlp.apply(lengths, buffers, places, save, options, *single, *flattened(lists))
 
 
-_uncompiled_mlp = outside_of_graphs(_eager_mlp)
+_uncompiled_mlp = outside_of_graphs(_eager_mlp, ADDS_TO_MAIN_GRAD)
+_mlp_in_place = outside_of_graphs(_eager_mlp, WRITES_IN_PLACE)
 
 
 def mlp_with_buffers(
@@ -424,6 +468,7 @@ def mlp_with_buffers(
     buffers: Sequence[Buffers],
     recompute: bool,
     options: Sequence[Any],
+    places: Places = NOWHERE,
 ) -> torch.Tensor:
     """`grouped_mlp` with any buffers for the weights' gradients. lists: fc1, fc2, fc1_bias, fc2_bias; options: k,
     activation, alpha, limit, offset."""
@@ -435,11 +480,13 @@ def mlp_with_buffers(
     save = not recompute and torch.is_grad_enabled() and any(t.requires_grad for t in differentiable)
     splits = splits_of(splits, x.device)
     if not torch.compiler.is_compiling():
-        return _eager_mlp(lists, buffers, save, options, x, splits, probs)
+        return _eager_mlp(lists, buffers, places, save, options, x, splits, probs)
+    if places is not NOWHERE:
+        return _mlp_in_place(lists, buffers, places, save, options, x, splits, probs)
     first, second = buffers
     differ = first is not None and second is not None and first.accumulates() != second.accumulates()
     if differ or waits_for_hooks(first) or waits_for_hooks(second):
-        return _uncompiled_mlp(lists, buffers, save, options, x, splits, probs)
+        return _uncompiled_mlp(lists, buffers, places, save, options, x, splits, probs)
     (one, adds_one), (two, adds_two) = found_at_forward(first), found_at_forward(second)
     w1, w2, b1, b2 = lists
     out, _ = torch.ops.glu_ckpt.grouped_mlp(
@@ -451,8 +498,8 @@ def mlp_with_buffers(
 def grouped_mlp(
     x: torch.Tensor,
     splits: Union[torch.Tensor, Sequence[int]],
-    fc1: Tensors,
-    fc2: Tensors,
+    fc1: Union[Tensors, Mxfp8Tensor, Sequence[Mxfp8Tensor]],
+    fc2: Union[Tensors, Mxfp8Tensor, Sequence[Mxfp8Tensor]],
     *,
     k: int = 0,
     probs: Optional[torch.Tensor] = None,
@@ -466,6 +513,8 @@ def grouped_mlp(
     fc1_grad: Optional[Tensors] = None,
     fc2_grad: Optional[Tensors] = None,
     accumulate: bool = True,
+    out: Optional[torch.Tensor] = None,
+    dgrad_out: Optional[torch.Tensor] = None,
 ) -> torch.Tensor:
     """The experts of one layer, p * (act(x W1^T + b1) W2^T + b2), with gradients of x, weights, biases and probs.
 
@@ -473,7 +522,7 @@ def grouped_mlp(
     splits: [E], rows of each expert, on x's device (else they are copied there).
     fc1: [E, 2F, H], gate and up, interleaved in blocks of `k` rows; 0: contiguous. Or E tensors [2F, H]. [E, F, H]
         without a gate. Gradients have the same order.
-    fc2: [E, H, F], or E tensors [H, F].
+    fc2: [E, H, F], or E tensors [H, F]. Both may be in MXFP8.
     probs: [T], the router's; default 1. They multiply the activation, and FC2's bias.
     fc1_bias, fc2_bias: [E, 2F] and [E, H], or E tensors.
     activation, alpha, limit, offset: as for `glu_ckpt.grouped_mlp`.
@@ -481,14 +530,21 @@ def grouped_mlp(
         cannot read (k neither a multiple of 8 nor a power of two), where its sums have another order.
     fc1_grad, fc2_grad: where the weights' gradients go instead of to `.grad`, as Megatron's `main_grad`: of the
         weights' shapes, float32 or x's dtype. They are added to what is there, or with accumulate=False replace it.
+    out, dgrad_out: memory for the output, which is returned, and for the gradient of x, as TransformerEngine takes it:
+        contiguous, of x's shape (of `grouped_linear` the output's), dtype and device, without a gradient of its own. Rows
+        behind the last split keep what they hold. Other memory than what the call reads; autograd raises where a value
+        that it saved was written over.
 
     Under autocast x, weights and biases are converted to its dtype, and the output has it. Rows behind the last split
     belong to nobody: of the output and of the gradients of x and probs they hold anything. On a GPU nothing waits, and
     wrong splits write nothing; on the CPU they raise Error.
     """
+    check_tensor("x", x)
+    fc1, fc2 = decoded_weights("fc1", fc1, x), decoded_weights("fc2", fc2, x)
     lists = [listed("fc1", fc1), listed("fc2", fc2), listed("fc1_bias", fc1_bias), listed("fc2_bias", fc2_bias)]
     buffers = (
         given_buffers(lists[0], listed("fc1_grad", fc1_grad), accumulate),
         given_buffers(lists[1], listed("fc2_grad", fc2_grad), accumulate),
     )
-    return mlp_with_buffers(x, splits, probs, lists, buffers, recompute, (k, activation, alpha, limit, offset))
+    options = k, activation, alpha, limit, offset
+    return mlp_with_buffers(x, splits, probs, lists, buffers, recompute, options, places_of(out, dgrad_out))

@@ -10,7 +10,7 @@ import torch
 
 from ._grouped_linear import linear_with_buffers
 from ._grouped_mlp import check_order, is_gated, make_call, mlp_with_buffers
-from ._operands import check_dtype, check_tensor, listed
+from ._operands import check_dtype, check_tensor, listed, places_of
 from ._weight_grads import Buffers, MainGrads
 from .megatron import normalize_grouped_parameter_keys
 
@@ -100,9 +100,11 @@ class GroupedLinear(torch.nn.Module):
         inp: torch.Tensor,
         m_splits: Union[torch.Tensor, Sequence[int]],
         is_first_microbatch: Optional[bool] = None,
+        out: Optional[torch.Tensor] = None,
+        dgrad_out: Optional[torch.Tensor] = None,
     ) -> torch.Tensor:
         """inp: [..., in_features]; m_splits: rows of each expert, in a list all of inp's, in a tensor all or fewer. With
-        is_first_microbatch=True the gradients replace what main_grad holds."""
+        is_first_microbatch=True the gradients replace what main_grad holds. out, dgrad_out: as those of `grouped_mlp`."""
         check_tensor("inp", inp)
         if inp.dim() < 1 or inp.shape[-1] != self.in_features:
             raise ValueError(f"inp: shape {list(inp.shape)}, expected [..., {self.in_features}]")
@@ -113,7 +115,8 @@ class GroupedLinear(torch.nn.Module):
             self._check_list(inp, m_splits)
         weights = listed("weight", self.weights())
         buffers = self.weight_buffers(weights, is_first_microbatch)
-        return linear_with_buffers(inp, m_splits, weights, listed("bias", self.biases()), buffers)
+        biases = listed("bias", self.biases())
+        return linear_with_buffers(inp, m_splits, weights, biases, buffers, places_of(out, dgrad_out))
 
     def extra_repr(self) -> str:
         """Sizes, for print()."""
@@ -199,13 +202,17 @@ class GroupedMLP(torch.nn.Module):
         splits: Union[torch.Tensor, Sequence[int]],
         probs: Optional[torch.Tensor] = None,
         is_first_microbatch: Optional[bool] = None,
+        out: Optional[torch.Tensor] = None,
+        dgrad_out: Optional[torch.Tensor] = None,
     ) -> torch.Tensor:
-        """x: [..., H], tokens sorted by expert; splits: [E], rows of each; probs: [T], the router's."""
+        """x: [..., H], tokens sorted by expert; splits: [E], rows of each; probs: [T], the router's; out, dgrad_out: as
+        those of `grouped_mlp`."""
         fc1, fc2 = self.linear_fc1, self.linear_fc2
         w1, w2 = listed("fc1", fc1.weights()), listed("fc2", fc2.weights())
         lists = [w1, w2, listed("fc1_bias", fc1.biases()), listed("fc2_bias", fc2.biases())]
         buffers = fc1.weight_buffers(w1, is_first_microbatch), fc2.weight_buffers(w2, is_first_microbatch)
-        return mlp_with_buffers(x, splits, probs, lists, buffers, self.recompute, _options_of(self.options))
+        options, places = _options_of(self.options), places_of(out, dgrad_out)
+        return mlp_with_buffers(x, splits, probs, lists, buffers, self.recompute, options, places)
 
     def extra_repr(self) -> str:
         """Options, for print()."""

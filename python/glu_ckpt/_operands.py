@@ -7,9 +7,10 @@ Weights and biases are lists: of one grouped tensor, or of one tensor for each e
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import torch
 
@@ -161,6 +162,59 @@ def check_like(name: str, t: torch.Tensor, shape: Sequence[int], x: torch.Tensor
         raise ArgumentError(
             f"{name}: {t.dtype}, shape {list(t.shape)}, on {t.device}; expected {x.dtype}, shape {list(shape)}, on {x.device}"
         )
+
+
+class Places(NamedTuple):
+    """The caller's memory for the output and for the gradient of x; without it both are allocated."""
+
+    out: Optional[torch.Tensor] = None
+    dgrad_out: Optional[torch.Tensor] = None
+
+
+NOWHERE = Places()
+
+
+def places_of(out: Optional[torch.Tensor], dgrad_out: Optional[torch.Tensor]) -> Places:
+    for name, t in (("out", out), ("dgrad_out", dgrad_out)):
+        if t is not None:
+            check_tensor(name, t)
+    return Places(out, dgrad_out) if out is not None or dgrad_out is not None else NOWHERE
+
+
+def refuse_places(places: Places) -> None:
+    """For calls below a transform of torch.func, in which no value has an address."""
+    for name, t in zip(Places._fields, places):
+        if t is not None:
+            raise ArgumentError(f"{name}: a transform of torch.func writes to no memory of the caller's")
+
+
+def place_for(
+    name: str, given: Optional[torch.Tensor], shape: Sequence[int], x: torch.Tensor, read: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """Memory for a result of this shape and of x's dtype, on its device: what the caller gave, else new one. `read` is
+    what the caller gave for reading, none of which may lie there. TransformerEngine checks in this order, too."""
+    if given is None:
+        return x.new_empty(tuple(shape))
+    if tuple(given.shape) != tuple(shape):
+        raise ArgumentError(f"{name}: shape {list(given.shape)}, expected {list(shape)}")
+    check_like(name, given, shape, x)
+    if not given.is_contiguous():
+        raise ArgumentError(f"{name}: strides {list(given.stride())} of shape {list(shape)}; give contiguous memory")
+    if given.requires_grad:
+        raise ArgumentError(f"{name}: requires a gradient, as memory for results does not; give its detach()")
+    check_memory(name, given)
+    begin, end = given.data_ptr(), given.data_ptr() + given.nbytes
+    for t in read:
+        if begin < t.data_ptr() + t.nbytes and t.data_ptr() < end and t.nbytes > 0:
+            raise ArgumentError(f"{name}: shares memory with a tensor of shape {list(t.shape)} that the call reads")
+    # in_its_place() copies to memory in which rows begin where no kernel writes them.
+    return x.new_empty(tuple(shape)) if given.is_cuda and begin % _ALIGNMENT else given
+
+
+def copy_rows(into: torch.Tensor, made: torch.Tensor, splits: torch.Tensor) -> None:
+    """Copies the rows of experts and leaves those behind them, for results that something else had to allocate."""
+    rows = torch.arange(math.prod(into.shape[:-1]), device=into.device) < splits.to(into.device).sum()
+    into.copy_(torch.where(rows.view(*into.shape[:-1], 1), made, into))
 
 
 def contiguous_rows(name: str, t: torch.Tensor) -> torch.Tensor:

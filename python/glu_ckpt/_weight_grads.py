@@ -1,8 +1,10 @@
-"""Where the gradients of weights go: to autograd, or to buffers, such as Megatron's `main_grad`."""
+"""Where results go that the caller has memory for: gradients of weights to buffers, such as Megatron's `main_grad`, or to
+autograd; the output and the gradient of x to the caller's tensors."""
 
 from __future__ import annotations
 
 import bisect
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -11,7 +13,7 @@ from typing import Any, Optional
 import torch
 
 from ._error import ArgumentError
-from ._operands import Stack, as_given, is_plain
+from ._operands import Stack, as_given, copy_rows, is_plain
 
 
 class GivenBuffers:
@@ -199,13 +201,34 @@ def was_written(tensors: Sequence[torch.Tensor]) -> None:
     torch.autograd.graph.increment_version(tensors)
 
 
-def outside_of_graphs(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The function, at which torch.compile breaks its graph: a graph has no place for an attribute of a parameter that a
-    backward has to set. As torch's own optimizers, without importing the compiler for those who do not compile."""
-    made = torch._disable_dynamo(function)
+def in_its_place(made: torch.Tensor, given: Optional[torch.Tensor], splits: torch.Tensor) -> torch.Tensor:
+    """What autograd gets of a result for which the caller may have given memory: another tensor at that address, since
+    autograd marks what it gets."""
+    if given is None:
+        return made
+    if made is not given:
+        # Below a mode or a subclass of torch, an operator allocated it.
+        copy_rows(given, made, splits)
+    was_written([given])
+    return given.detach()
+
+
+ADDS_TO_MAIN_GRAD = (
+    "the gradients of these parameters are added to main_grad and hooks are told so (grad_added_to_main_grad), which "
+    "no graph can do; compile without fullgraph=True"
+)
+WRITES_IN_PLACE = "out and dgrad_out are written where they lie, outside of a graph; compile without fullgraph=True"
+
+
+def outside_of_graphs(function: Callable[..., torch.Tensor], why: str) -> Callable[..., torch.Tensor]:
+    """The function, at which torch.compile breaks its graph. As torch's own optimizers, without importing the compiler for
+    those who do not compile."""
+
+    @functools.wraps(function)
+    def made(*arguments: Any) -> torch.Tensor:
+        return function(*arguments)
+
+    made = torch._disable_dynamo(made)
     made._torchdynamo_disable = True
-    made._torchdynamo_disable_msg = (
-        "the gradients of these parameters are added to main_grad and hooks are told so (grad_added_to_main_grad), which "
-        "no graph can do; compile without fullgraph=True"
-    )
+    made._torchdynamo_disable_msg = why
     return made

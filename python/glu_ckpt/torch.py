@@ -21,12 +21,14 @@ from ._grouped_mlp import grouped_mlp
 from ._modules import GroupedLinear, GroupedMLP
 from ._operands import is_plain as _is_plain
 from ._operands import place as _place
+from ._recipes import Mxfp8Tensor, pad_tokens, token_alignment, unpad_tokens
 from ._tensors import diff
 from ._weight_grads import was_written as _was_written
 
 __all__ = [
     "GroupedLinear",
     "GroupedMLP",
+    "Mxfp8Tensor",
     "add_state_dict_hooks",
     "deinterleave",
     "deinterleave_",
@@ -37,7 +39,10 @@ __all__ = [
     "interleave",
     "interleave_",
     "interleave_glu_tensor",
+    "pad_tokens",
     "splits_to_offsets",
+    "token_alignment",
+    "unpad_tokens",
 ]
 
 _library = torch.library.Library("glu_ckpt", "DEF")

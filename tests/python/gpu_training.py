@@ -218,6 +218,88 @@ def check_determinism_and_neighbours():
               for n in given))
 
 
+def check_places():
+    """Outputs and gradients of x in the caller's memory, at any address."""
+    splits, tail = [70, 0, 130, 56], 40
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        given, dout = tensors([*splits[:-1], splits[-1] + tail], 128, 96, dtype)
+        counts = torch.tensor(splits, device=CUDA)
+        rows = sum(splits)
+
+        def mlp(x, given=given, counts=counts, **places):
+            return ops.grouped_mlp(x, counts, given["fc1"], given["fc2"], probs=given["probs"], k=32,
+                                   fc1_bias=given["fc1_bias"], fc2_bias=given["fc2_bias"], **places)
+
+        def linear(x, given=given, counts=counts, weight=given["fc1"][:, :128].contiguous(), **places):
+            return ops.grouped_linear(x, counts, weight, given["fc2_bias"], **places)
+
+        for what, call in (("grouped_mlp", mlp), ("grouped_linear", linear)):
+            x = given["x"].clone().requires_grad_()
+            wanted = call(x)
+            wanted.backward(dout)
+            wanted_grad, x.grad = x.grad, None
+            for offset in (0, 1, 3):
+                out, grads = (torch.full((dout.numel() + offset,), -3.25, dtype=dtype, device=CUDA)[offset:].view_as(dout)
+                              for _ in range(2))
+                made = call(x, out=out, dgrad_out=grads)
+                made.backward(dout)
+                same = torch.equal(out[:rows], wanted[:rows]) and torch.equal(grads[:rows], wanted_grad[:rows])
+                untouched = bool((out[rows:] == -3.25).all() and (grads[rows:] == -3.25).all())
+                check(f"{what} {dtype}: given memory {offset} elements off holds the same bits, its tail untouched",
+                      same and untouched and made.data_ptr() == out.data_ptr())
+                x.grad = None
+        out, graph = torch.full_like(dout, -3.25), torch.cuda.CUDAGraph()
+        with torch.no_grad():
+            mlp(given["x"], out=out)
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                mlp(given["x"], out=out)
+            out.fill_(-3.25)
+            counts.copy_(torch.tensor([0, 130, 70, 0], device=CUDA))
+            graph.replay()
+            wanted = mlp(given["x"])
+        check(f"grouped_mlp {dtype}: a graph writes there with new splits",
+              torch.equal(out[:200], wanted[:200]) and bool((out[200:] == -3.25).all()))
+
+
+def check_recipes():
+    """Padding and MXFP8 with the bits of the CPU's."""
+    splits = [5, 0, 130, 33]
+    rows = torch.randn(sum(splits), 96, device=CUDA)
+    for dtype in (torch.bfloat16, torch.float32, torch.uint8):
+        given = (rows * 50).to(dtype)
+        padded, counts = ops.pad_tokens(given, splits, 32)
+        wanted, wanted_counts = ops.pad_tokens(given.cpu(), splits, 32)
+        check(f"padding of {dtype}", torch.equal(padded.cpu(), wanted) and counts == wanted_counts
+              and torch.equal(ops.unpad_tokens(padded, splits, 32), given))
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for shape in ((4, 192, 128), (4, 64, 96), (160, 2080)):
+            for axis in ("row", "column"):
+                for element in (torch.float8_e4m3fn, torch.float8_e5m2):
+                    values = (torch.randn(shape, device=CUDA) * 3).to(dtype)
+                    for padded in (False, True):
+                        made = ops.Mxfp8Tensor.quantize(values, axis=axis, dtype=element, padded=padded)
+                        host = ops.Mxfp8Tensor.quantize(values.cpu(), axis=axis, dtype=element, padded=padded)
+                        same = torch.equal(made.codes.view(torch.uint8).cpu(), host.codes.view(torch.uint8))
+                        same = same and torch.equal(made.scales.cpu(), host.scales)
+                        same = same and torch.equal(made.dequantize(torch.float32).cpu(), host.dequantize(torch.float32))
+                        same = same and torch.equal(made.swizzled_scales().cpu(), host.swizzled_scales())
+                        if not same:
+                            check(f"MXFP8 of {dtype} {shape} {axis} {element} padded={padded}", False)
+    check("MXFP8 on the GPU has the CPU's bits", not any("MXFP8 of" in failure for failure in failures))
+    given, dout = tensors([70, 0, 130, 56], 128, 96, torch.bfloat16)
+    counts = torch.tensor([70, 0, 130, 56], device=CUDA)
+    fc1, fc2 = (ops.Mxfp8Tensor.quantize(given[name]) for name in ("fc1", "fc2"))
+    outs = []
+    for w1, w2 in ((fc1, fc2), (fc1.dequantize(), fc2.dequantize())):
+        x = given["x"].clone().requires_grad_()
+        out = ops.grouped_mlp(x, counts, w1, w2, probs=given["probs"], k=32)
+        out.backward(dout)
+        outs.append((out, x.grad))
+    check("layers with MXFP8 weights compute what the decoded ones do",
+          all(torch.equal(a, b) for a, b in zip(*outs)))
+
+
 def check_linear():
     splits = [70, 0, 129, 1]
     generator = torch.Generator(CUDA).manual_seed(1)
@@ -391,6 +473,7 @@ def main():
     args = parser.parse_args()
     print(f"glu_ckpt {glu_ckpt.__version__}, torch {torch.__version__}, {torch.cuda.get_device_name()}")
     parts = [check_gradients, check_weights_that_change, check_main_grad, check_determinism_and_neighbours, check_linear,
+             check_places, check_recipes,
              check_streams_and_graphs, check_compile, compare_training, measure_all]
     if args.only:
         parts = [part for part in parts if part.__name__ in args.only]

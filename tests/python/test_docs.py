@@ -26,7 +26,8 @@ def define(name, value):
 
 
 def test_every_example_is_run():
-    assert set(EXAMPLES) == {"convert", "nightly", "interleave", "state_dict", "train", "look", "compare"}
+    assert set(EXAMPLES) == {"convert", "nightly", "interleave", "state_dict", "train", "recipes", "look",
+                             "compare"}
 
 
 def test_convert_after_training(hub, tmp_path):
@@ -59,6 +60,11 @@ def test_a_state_dict_in_memory():
 def test_train_the_experts_of_a_layer():
     pytest.importorskip("torch")
     run("train")
+
+
+def test_recipes_of_8_bits():
+    pytest.importorskip("torch")
+    run("recipes")
 
 
 def test_look_into_a_torch_dist_directory(testdata, tmp_path):
