@@ -46,10 +46,12 @@ Session::Session(const Options& options)
   if (options.caller != nullptr) {
     run_.observer = options.caller->observer;
     run_.stop = options.caller->stop;
+    waiting_.emplace(run_.stop);
     return;
   }
   run_.observer = &observer_;
   run_.stop = &stop_token;
+  waiting_.emplace(run_.stop);
   watch_signals();
   for (const std::string& path : {options.input, options.output})
     if (!path.empty()) tell_of_journal(observer_, path);

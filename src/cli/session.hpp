@@ -2,9 +2,11 @@
 /// One command's run in this process: what it shows while it works, and the signals that stop it.
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cli/options.hpp"
+#include "remote/stoppable_wait.hpp"
 #include "report/text/progress.hpp"
 
 namespace glu_ckpt::cli {
@@ -24,6 +26,7 @@ class Session {
  private:
   report::ProgressObserver observer_;
   RunOptions run_;
+  std::optional<WaitingCall> waiting_;
 };
 
 /// Makes the page that the options ask for and writes it to its file.

@@ -4,11 +4,11 @@
 #include <chrono>
 #include <ctime>
 #include <random>
-#include <thread>
 
 #include "core/fail.hpp"
 #include "core/parse_number.hpp"
 #include "core/readable.hpp"
+#include "remote/stoppable_wait.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -152,7 +152,7 @@ void Fetcher::with_retries(const std::string& name, const Attempt& attempt) {
                                      : std::string(),
              has_answered_ ? "try again later: `convert --resume` fetches only what is still missing"
                            : "check the address and the connection");
-      std::this_thread::sleep_for(std::chrono::milliseconds(asked >= 0 ? asked : delay_ms(failed)));
+      wait_stoppably(asked >= 0 ? asked : delay_ms(failed));
     }
   }
 }

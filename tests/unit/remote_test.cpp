@@ -3,12 +3,16 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
+#include <chrono>
 #include <random>
+#include <thread>
 
 #include "remote/passing_hash.hpp"
 #include "remote/remote_store.hpp"
+#include "remote/stoppable_wait.hpp"
 #include "remote/url.hpp"
 #include "support/convert.hpp"
+#include "support/slug_of.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -108,6 +112,25 @@ TEST(PassingHash, GivesUp) {
   const iovec late{bytes.data(), bytes.size()}, first{bytes.data(), 1};
   EXPECT_EQ(hash.take({&late, 1}, 1, std::ssize(bytes) + 1), "");
   EXPECT_EQ(hash.take({&first, 1}, 0, std::ssize(bytes) + 1), "");
+}
+
+/// A wait for a server ends as soon as all calls of the process were asked to stop, and not before.
+TEST(StoppableWait, EndsWithTheLastCall) {
+  StopToken first, second;
+  first.request();
+  const auto start = std::chrono::steady_clock::now();
+  const WaitingCall one(&first);
+  EXPECT_EQ(slug_of([] { wait_stoppably(60'000); }), "interrupted");
+  {
+    const WaitingCall other(&second), unstoppable(nullptr);
+    EXPECT_NO_THROW(wait_stoppably(1));
+  }
+  const WaitingCall other(&second);
+  EXPECT_NO_THROW(wait_stoppably(1));
+  std::thread later([&] { second.request(); });
+  EXPECT_EQ(slug_of([] { wait_stoppably(60'000); }), "interrupted");
+  later.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
 }  // namespace

@@ -1,0 +1,24 @@
+#pragma once
+/// Waits between tries, which end when the calls that wait are to stop.
+
+#include "glu_ckpt/run_options.hpp"
+
+namespace glu_ckpt {
+
+/// A call of this process that may wait for servers, as long as this object lives. Null: it is never asked to stop.
+class WaitingCall {
+ public:
+  explicit WaitingCall(const StopToken* stop);
+  WaitingCall(const WaitingCall&) = delete;
+  WaitingCall& operator=(const WaitingCall&) = delete;
+  ~WaitingCall();
+
+ private:
+  const StopToken* stop_;
+};
+
+/// Waits so long, or throws Interrupted as soon as all calls of this process were asked to stop: a thread that reads
+/// does not know for which of them.
+void wait_stoppably(i64 milliseconds);
+
+}  // namespace glu_ckpt
