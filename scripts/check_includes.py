@@ -109,7 +109,7 @@ TYPE = re.compile(r"^(?:struct|class) (\w+)(?: final)?(?: : [^;]*)? \{")
 # std::filesystem is for paths.
 DISK_ROOMS = {"io", "format", "model", "convert"}
 # The files that make the calls, and those that make a function of each durable step for everyone else.
-DISK_PLACE = {"system_calls.hpp", "system_calls.cpp"}
+DISK_PLACE = {"system_calls.hpp", "system_calls.cpp", "consumed_files.hpp", "consumed_files.cpp"}
 CALLERS = {"directory.cpp", "file.cpp", "filesystem.cpp"}
 CALLS = (
     "access|chmod|close|closedir|copy_file_range|creat|fallocate|fchmod|fclose|fdatasync|fdopen|flock|fopen|fread|fstat"

@@ -183,6 +183,9 @@ class Source {
   virtual const ContentCheck* content_check() const = 0;
   /// Returns null where tensors are in no files, or in pieces of them.
   virtual const FileBacked* file_backed() const = 0;
+  /// Numbers of the files, among info().files, that hold bytes of the tensor. None where a tensor is not shown as it is
+  /// stored: it may be made of others.
+  virtual std::vector<u32> files_of(std::size_t /*tensor*/) const { return {}; }
 
   void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const {
     read_scattered(tensor, offset, {&out, 1});

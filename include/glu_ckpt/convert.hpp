@@ -67,6 +67,9 @@ struct ConvertOptions {
   bool overwrite = false;
   /// Go on with what a stopped run left, if there is any.
   bool resume = false;
+  /// Remove each of the source's files of tensors once all that the output needs of it is on the disk and was read
+  /// again there. What is removed is in `<output>.partial` then, which stays whatever fails.
+  bool consume_source = false;
 };
 
 /// The answers that were given, by the names of the long options with underscores: what glu_ckpt.json records and a

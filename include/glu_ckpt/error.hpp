@@ -109,6 +109,7 @@ enum class ErrorCode {
   OutputExists,
   OutputBusy,
   OutputInsideSource,
+  SourceNeeded,
   ResumeMismatch,
   OptimizerBuckets,
   ExtrasNoPlace,

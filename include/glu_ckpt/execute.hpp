@@ -131,6 +131,8 @@ struct DoneRange {
   i64 begin = 0;
   i64 end = 0;
   RangeSums sums;
+  /// A hash of all its bytes where some are in no leaf of the output, such as padding and copies; else empty.
+  LeafSum whole = {};
 
   i64 bytes() const { return end - begin; }
 };

@@ -262,6 +262,11 @@ constexpr auto kTexts = std::to_array<ErrorText>({
     {ErrorCode::OutputBusy, "Another run, perhaps on another host, writes to DST.",
      "Wait until it ends. If it was killed, do what the message says and use --resume.", "convert SRC DST --resume"},
     {ErrorCode::OutputInsideSource, "DST lies inside of SRC, or is SRC.", "Choose a DST beside the source.", ""},
+    {ErrorCode::SourceNeeded,
+     "--consume-source would remove what is not yours alone (a cache of the hub, links, a read-only file or directory, "
+     "a server), or what the output does not hold: then removing it would lose a part of the model.",
+     "Convert without --consume-source, or from a copy that nobody else needs; the message says what is in the way.",
+     "plan SRC DST --consume-source"},
     {ErrorCode::ResumeMismatch,
      "DST.partial was begun by another command, or by one with other options, or from another source.",
      "Give the options of that run, or choose another DST, or remove DST.partial.", ""},

@@ -9,6 +9,8 @@
 
 namespace glu_ckpt {
 
+class ConsumedFiles;
+
 /// Everything that is decided before a byte moves. Nothing in it changes afterwards.
 struct Conversion {
   /// The paths as they were given.
@@ -16,6 +18,8 @@ struct Conversion {
   std::filesystem::path output;
   ConvertOptions options;
   RunOptions run;
+  /// What stands for files of the source that are removed, or were by an earlier run; null where none ever is.
+  ConsumedFiles* consumed = nullptr;
   std::unique_ptr<Backend> backend = nullptr;
   Checkpoint source = {};
   /// An adapter as it is digested, with factors and a scale for each matrix; no source where none is converted.
@@ -40,7 +44,8 @@ struct Conversion {
 /// Opens, recognizes, plans and proves the plan: what cannot be exact is refused here. Rank 0 plans for all, and reads
 /// copies of what other tensors hold.
 Conversion prepare(const std::filesystem::path& input, const std::filesystem::path& output,
-                   const ConvertOptions& options, const RunOptions& run, CopyReading reading, Ranks& ranks);
+                   const ConvertOptions& options, const RunOptions& run, CopyReading reading, Ranks& ranks,
+                   ConsumedFiles* consumed);
 
 /// Does the same for a checkpoint that is in memory and gets no files: no device is opened. Without values, what needs
 /// elements is taken to be as it should: copies repeat their originals, masters fit their weights.
@@ -58,6 +63,11 @@ void check_forward(const Conversion& conversion);
 /// this run would write: other tensors, another layout, or another source's; ResumeMismatch, OutputBusy where the
 /// staging directory is another run's. Reads all of both.
 std::optional<Converted> find_complete(const Conversion& conversion);
+
+/// Does so where nothing of the source is left to compare the output with, for it was removed on the way: the output
+/// has the digest and the options that it records.
+std::optional<Converted> find_consumed(const std::filesystem::path& input, const std::filesystem::path& output,
+                                       const ConvertOptions& options, const RunOptions& run);
 
 /// Writes the output, or goes on with what an earlier run wrote, proves it and commits it. The result is without its
 /// plan, which the conversion keeps.

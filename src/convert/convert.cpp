@@ -4,6 +4,7 @@
 
 #include "convert/check_output.hpp"
 #include "convert/choose_clones.hpp"
+#include "convert/consume.hpp"
 #include "convert/probe.hpp"
 #include "convert/prove_pass.hpp"
 #include "convert/staging.hpp"
@@ -56,7 +57,10 @@ void check_can_create(const Conversion& conversion) {
 
 Converted convert_with(const std::filesystem::path& source, const std::filesystem::path& output,
                        const ConvertOptions& options, const RunOptions& run, Ranks& ranks) {
-  Conversion conversion = prepare(source, output, options, run, CopyReading::Whole, ranks);
+  const SourceWatch watch(source, output, options);
+  if (watch.files() != nullptr && !watch.files()->was_loaded())
+    if (std::optional<Converted> consumed = find_consumed(source, output, options, run)) return *std::move(consumed);
+  Conversion conversion = prepare(source, output, options, run, CopyReading::Whole, ranks, watch.files());
   std::optional<Converted> complete;
   at_first_rank(ranks, [&] {
     check_evidence(conversion);
@@ -149,7 +153,8 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
   const ProofMode proof = conversion.options.proof;
   at_first_rank(ranks, [&] {
     check_reflink(conversion, ranks.size());
-    check_contents(conversion.run, source, "checking source");
+    if (conversion.consumed == nullptr || !conversion.consumed->has_removed())
+      check_contents(conversion.run, source, "checking source");
   });
   together(ranks, [&] { conversion.backend->ready(); });
   // Running the experts reads the source again, where it is not larger than memory.
@@ -159,12 +164,15 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
   ClonePlan clones = ranks.size() > 1 ? ClonePlan() : choose_clones(conversion);
   const ExpectedOutput expected(conversion, !clones.empty() && proof == ProofMode::Digest);
   Staging staging(conversion, expected, clones, ranks);
+  std::optional<Consumer> consumer;
   Published published;
   i64 bytes_written = 0;
   std::vector<std::string> warnings;
   staging.keep_on_failure([&] {
     clone_pass(conversion, staging, clones);
-    const Moved mine = move_pass(conversion, expected, staging, clones, ranks);
+    if (conversion.options.consume_source) consumer.emplace(conversion, expected, staging);
+    Consumer* const consumes = consumer ? &*consumer : nullptr;
+    const Moved mine = move_pass(conversion, expected, staging, clones, consumes, ranks);
     // A GPU that is released is lost to the whole process, and running the experts needs it again.
     if (proof != ProofMode::Forward) conversion.backend->release();
     together(ranks, [&] { staging.check_source_unchanged(); });
@@ -174,7 +182,7 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
         tell_warning(conversion.run, "{}", text);
         warnings.push_back(std::move(text));
       }
-      published = prove_and_publish(conversion, expected, staging, clones, moved);
+      published = prove_and_publish(conversion, expected, staging, clones, moved, consumes);
       bytes_written = staging.sink().bytes_written() + moved.bytes_written_elsewhere;
     });
   });
@@ -197,7 +205,8 @@ Converted convert(const std::filesystem::path& source, const std::filesystem::pa
 ConversionPlan plan_conversion(const std::filesystem::path& source, const std::filesystem::path& output,
                                const ConvertOptions& options, const RunOptions& run) {
   const auto alone = make_single_rank();
-  Conversion conversion = prepare(source, output, options, run, CopyReading::Sample, *alone);
+  const SourceWatch watch(source, output, options);
+  Conversion conversion = prepare(source, output, options, run, CopyReading::Sample, *alone, watch.files());
   check_forward(conversion);
   check_can_create(conversion);
   conversion.backend->ready();
@@ -210,12 +219,14 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   execution.jobs = jobs_of(run);
   execution.memory_bytes = run.memory_bytes;
   planned.peak_memory = peak_memory() + planned_buffer_bytes(conversion.plan, *conversion.backend, execution);
-  const DiskRoom room = disk_room(conversion, planned.bytes_written);
+  const DiskRoom room =
+      options.consume_source ? consuming_room(conversion) : disk_room(conversion, planned.bytes_written);
   planned.disk_needed = room.needed;
   planned.disk_free = room.filesystem.free_bytes;
   planned.filesystem = room.filesystem.type;
   // A run that is resumed has some of it already. The tensors decide: what is needed beside them is an estimate.
-  if (!options.resume && planned.bytes_written > planned.disk_free)
+  const bool fits = options.consume_source ? room.is_enough() : planned.bytes_written <= planned.disk_free;
+  if (!options.resume && !fits)
     planned.disk_refusal = fmt::format("{}: {}; {}", output.string(), to_text(room), kMakeRoom);
   if (const auto rate = probe(conversion); rate && rate->bytes > 0)
     planned.estimated_seconds =

@@ -12,6 +12,7 @@
 #include "format/checkpoint_files.hpp"
 #include "format/extras.hpp"
 #include "format/record_file.hpp"
+#include "io/consumed_files.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"
@@ -85,7 +86,54 @@ void check_side_files(const Conversion& conversion, const Source& output, const 
     fail_other("its config.json is another one than the source's");
 }
 
+/// The digest of the source, or, where its files were removed for this output, the one that the output records.
+Digest source_digest(const Conversion& conversion, const Checkpoint& output, const FailOther& fail_other) {
+  if (conversion.consumed == nullptr || !conversion.consumed->has_removed())
+    return digest_stage(conversion.run, conversion.source.model(), *conversion.backend, "comparing");
+  const std::string wanted = fingerprint_of(conversion, config_line(*conversion.source.source), 0);
+  if (conversion.consumed->fingerprint() != wanted) fail_other("is another run's output");
+  const std::optional<Digest> recorded = parse_digest(recorded_digest_of(output));
+  if (!recorded) fail_other("has no record of its digest");
+  return *recorded;
+}
+
+bool has_tensor_files(const std::filesystem::path& path) {
+  if (!is_directory_at(path)) return path_exists(path);
+  return std::ranges::any_of(list_directory(path), [&](const std::string& name) {
+    return format_of_name(name) || name.ends_with(kDistcpSuffix) || is_directory_at(path / name);
+  });
+}
+
 }  // namespace
+
+std::optional<Converted> find_consumed(const std::filesystem::path& input, const std::filesystem::path& output,
+                                       const ConvertOptions& options, const RunOptions& run) {
+  const std::filesystem::path partial = partial_of(output_name(output));
+  const bool is_left = link_kind(partial) == PathKind::Directory && list_directory(partial).empty();
+  const bool may_be = options.consume_source && options.resume && (is_left || !name_taken(partial)) &&
+                      path_exists(output) && !has_tensor_files(input);
+  if (!may_be) return std::nullopt;
+  const Checkpoint there = open_checkpoint(output);
+  const std::filesystem::path record = checkpoint_directory(there.source->path()) / kRecordFileName;
+  const std::optional<Digest> recorded = parse_digest(recorded_digest_of(there));
+  // A single file has no room for options.
+  if (!recorded ||
+      (path_exists(record) &&
+       parse_record_json(read_small_file(record, kMaxRecordBytes, ErrorCode::RecordInvalid), {record.string(), {}})
+               .options != option_texts(options)))
+    return std::nullopt;
+  const auto backend = open_backend(run, 0);
+  if (digest_stage(run, there.model(), *backend, "verifying") != *recorded) return std::nullopt;
+  if (is_left) (void)remove_empty_directory(partial);
+  tell_note(run, "{} is complete, and {} has no files of tensors any more: the earlier run had finished",
+            output.string(), input.string());
+  Converted complete;
+  complete.proof = ProvedByDigest{};
+  complete.digest = recorded;
+  complete.was_complete = true;
+  complete.device = backend->name();
+  return complete;
+}
 
 std::optional<Converted> find_complete(const Conversion& conversion) {
   const std::filesystem::path& output = conversion.output;
@@ -105,7 +153,7 @@ std::optional<Converted> find_complete(const Conversion& conversion) {
   if (!same_files || !same_layout(wanted.shape(), {written.inventory(), there.recognition}))
     fail_other("is not what this run would write");
   if (is_directory_at(output)) check_side_files(conversion, written, fail_other);
-  const Digest digest = digest_stage(conversion.run, conversion.source.model(), *conversion.backend, "comparing");
+  const Digest digest = source_digest(conversion, there, fail_other);
   const bool readback = options.proof == ProofMode::Readback;
   if (readback) drop_page_cache(output);
   if (digest_stage(conversion.run, there.model(), *conversion.backend, "verifying") != digest)
@@ -116,6 +164,7 @@ std::optional<Converted> find_complete(const Conversion& conversion) {
     StagedDir(output, true, StagedMode::Resume,
               fingerprint_of(conversion, config_line(*conversion.source.source), choose_clones(conversion).bytes()))
         .discard();
+  StagedDir::remove_kept_source(output_name(output));
   tell_note(conversion.run, "{} is complete: the earlier run had finished", output.string());
   const bool known = !has_unknown_glu(conversion.source.recognition);
   Converted complete;

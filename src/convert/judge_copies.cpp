@@ -5,6 +5,7 @@
 #include "convert/conversion.hpp"
 #include "core/byte_fields.hpp"
 #include "core/fail.hpp"
+#include "io/consumed_files.hpp"
 #include "model/locate_errors.hpp"
 
 namespace glu_ckpt {
@@ -30,7 +31,7 @@ void judge_copies(const Conversion& conversion, std::vector<UnlikeCopy>& copies)
   });
 }
 
-std::vector<UnlikeCopy> share_copies(const std::vector<UnlikeCopy>& copies, Ranks& ranks) {
+std::vector<std::byte> copies_bytes(const std::vector<UnlikeCopy>& copies) {
   ByteWriter out;
   out.number(std::ssize(copies));
   for (const UnlikeCopy& copy : copies) {
@@ -38,7 +39,10 @@ std::vector<UnlikeCopy> share_copies(const std::vector<UnlikeCopy>& copies, Rank
     out.text(copy.original);
     out.number(copy.byte);
   }
-  const std::vector<std::byte> bytes = ranks.broadcast(out.take());
+  return out.take();
+}
+
+std::vector<UnlikeCopy> parse_copies(std::span<const std::byte> bytes) {
   ByteReader in(bytes, "a list of copies");
   std::vector<UnlikeCopy> all(in.count(3 * sizeof(i64)));
   for (UnlikeCopy& copy : all) {
@@ -52,12 +56,21 @@ std::vector<UnlikeCopy> share_copies(const std::vector<UnlikeCopy>& copies, Rank
 
 }  // namespace
 
+std::string copies_text(const std::vector<UnlikeCopy>& copies) {
+  const std::vector<std::byte> bytes = copies_bytes(copies);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 void settle_copies(Conversion& conversion, CopyReading reading, Ranks& ranks) {
+  if (conversion.consumed != nullptr && conversion.consumed->was_loaded()) {
+    conversion.unlike_copies = parse_copies(std::as_bytes(std::span(conversion.consumed->memo())));
+    return take_as_own(conversion.unlike_copies, conversion.source.source->inventory(), conversion.source.recognition);
+  }
   at_first_rank(ranks, [&] {
     conversion.unlike_copies = find_unlike_copies(conversion.run, conversion.source, reading);
     judge_copies(conversion, conversion.unlike_copies);
   });
-  conversion.unlike_copies = share_copies(conversion.unlike_copies, ranks);
+  conversion.unlike_copies = parse_copies(ranks.broadcast(copies_bytes(conversion.unlike_copies)));
   take_as_own(conversion.unlike_copies, conversion.source.source->inventory(), conversion.source.recognition);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <mutex>
@@ -21,9 +22,9 @@ namespace glu_ckpt {
 namespace {
 
 /// An entry holds the tensor, begin and end, then of the source's and of the output's leaves the sum's low and high
-/// half, the number and the bytes, then the number of NaNs; 64 bits each, little-endian, as every machine that this
-/// runs on has them.
-constexpr std::size_t kFields = 12;
+/// half, the number and the bytes, then the number of NaNs, and the same four of all bytes where some are in no leaf;
+/// 64 bits each, little-endian, as every machine that this runs on has them.
+constexpr std::size_t kFields = 16;
 using Fields = std::array<i64, kFields>;
 
 void put_sum(const LeafSum& sum, i64* at) {
@@ -40,6 +41,7 @@ Fields fields_of(const DoneRange& range) {
   put_sum(range.sums.source, &fields[3]);
   put_sum(range.sums.output, &fields[7]);
   fields[11] = range.sums.nans;
+  put_sum(range.whole, &fields[12]);
   return fields;
 }
 
@@ -47,7 +49,7 @@ DoneRange range_of(const std::byte* bytes) {
   Fields fields{};
   std::memcpy(fields.data(), bytes, sizeof fields);
   const RangeSums sums{take_sum(&fields[3]), take_sum(&fields[7]), fields[11]};
-  return {static_cast<std::size_t>(fields[0]), fields[1], fields[2], sums};
+  return {static_cast<std::size_t>(fields[0]), fields[1], fields[2], sums, take_sum(&fields[12])};
 }
 
 /// Thread safe.
@@ -63,8 +65,9 @@ void append_source_state(Journal& journal, const Hash128& state) {
 }
 
 /// Returns the ranges that were made of the source in this state, in the order in which they were finished. Entries of
-/// another size come from another version and are left out.
-std::vector<DoneRange> read_done(const Journal& journal, const Hash128& state) {
+/// another size come from another version and are left out. What was made of files that were removed since counts in
+/// any state: it was proved before.
+std::vector<DoneRange> read_done(const Journal& journal, const Hash128& state, const std::vector<char>& of_removed) {
   std::vector<DoneRange> ranges;
   bool is_of_state = false;
   for (const std::vector<std::byte>& entry : journal.entries()) {
@@ -73,7 +76,9 @@ std::vector<DoneRange> read_done(const Journal& journal, const Hash128& state) {
       std::memcpy(halves.data(), entry.data(), sizeof halves);
       is_of_state = halves == std::array<u64, 2>{state.low, state.high};
     }
-    if (is_of_state && entry.size() == sizeof(Fields)) ranges.push_back(range_of(entry.data()));
+    if (entry.size() != sizeof(Fields)) continue;
+    const DoneRange range = range_of(entry.data());
+    if (is_of_state || (range.tensor < of_removed.size() && of_removed[range.tensor] != 0)) ranges.push_back(range);
   }
   return ranges;
 }
@@ -162,7 +167,7 @@ Hash128 source_state(const Conversion& conversion) {
 /// ranges are made again that need not be.
 std::vector<DoneRange> read_earlier(const Conversion& conversion, Journal& journal) {
   const Hash128 state = source_state(conversion);
-  std::vector<DoneRange> ranges = read_done(journal, state);
+  std::vector<DoneRange> ranges = read_done(journal, state, made_of_removed(conversion));
   if (ranges.empty() && !journal.entries().empty())
     tell_note(conversion.run,
               "{}: its files were written to, or got other links or permissions, since the earlier run read them; what "
@@ -200,7 +205,7 @@ void clone_pass(const Conversion& conversion, const Staging& staging, ClonePlan&
 }
 
 Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging,
-                const ClonePlan& clones, Ranks& ranks) {
+                const ClonePlan& clones, Consumer* consumer, Ranks& ranks) {
   const Plan& plan = conversion.plan;
   MovedCounter counter(clones);
   const std::vector<DoneRange> earlier = prove_earlier(conversion, expected, staging, ranks);
@@ -210,6 +215,7 @@ Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, co
               size_text(plan.bytes));
   if (ranks.rank() == 0)
     for (const DoneRange& range : earlier) counter.count(range);
+  if (consumer != nullptr) consumer->begin(earlier);
 
   if (staging.sink().has_journal()) append_source_state(staging.sink().journal(), source_state(conversion));
   const i64 left = plan.bytes - total_bytes(earlier) - clones.bytes();
@@ -224,11 +230,24 @@ Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, co
   execution.times = &stage.times();
   execution.on_done = [&](const DoneRange& range) {
     counter.count(range);
-    // A range that holds no whole leaves could never be proved by a resumed run.
-    if (range.sums.output.bytes == range.bytes()) append_done(staging.sink().journal(), range);
+    append_done(staging.sink().journal(), range);
+    if (consumer != nullptr) consumer->count(range);
   };
   TaskPlan tasks = plan_tasks(plan, *conversion.backend, execution);
   tasks.tasks = share_tasks(std::move(tasks.tasks), plan, ranks);
+  if (consumer != nullptr) {
+    const std::vector<std::vector<Task>> steps = consumer->steps(tasks.tasks);
+    for (std::size_t step = 0; step < steps.size(); ++step) {
+      tasks.tasks = steps[step];
+      std::atomic<i64> given{0};
+      (void)execute_tasks(plan, *conversion.source.source, staging.sink(), *conversion.backend, execution, tasks, [&] {
+        const i64 number = given++;
+        return number < std::ssize(tasks.tasks) ? number : -1;
+      });
+      consumer->end_step(step);
+    }
+    return counter.moved();
+  }
   std::vector<i64> task_bytes;
   for (const Task& task : tasks.tasks) task_bytes.push_back(task.end - task.begin);
   TaskQueue queue(ranks, task_bytes);

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "convert/staging.hpp"
+#include "convert/consume.hpp"
 
 namespace glu_ckpt {
 
@@ -22,9 +22,10 @@ struct Moved {
 /// resumed run makes all of them again: that costs less than finding out what is there.
 void clone_pass(const Conversion& conversion, const Staging& staging, ClonePlan& clones);
 
-/// Writes every other byte of the output that an earlier run has not written. All ranks call it together.
+/// Writes every other byte of the output that an earlier run has not written. All ranks call it together. `consumer` is
+/// null where the source stays.
 Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging,
-                const ClonePlan& clones, Ranks& ranks);
+                const ClonePlan& clones, Consumer* consumer, Ranks& ranks);
 
 /// Brings to rank 0 what the others know of the bytes that they wrote; they close their part of the staging directory.
 Moved gather_pass(const Moved& mine, Staging& staging, Ranks& ranks);

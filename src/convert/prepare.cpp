@@ -5,6 +5,7 @@
 #include "arch/dense_table.hpp"
 #include "convert/check_exact.hpp"
 #include "convert/check_output.hpp"
+#include "convert/consume.hpp"
 #include "convert/conversion.hpp"
 #include "convert/conversion_texts.hpp"
 #include "convert/judge_copies.hpp"
@@ -181,9 +182,10 @@ void open_ends(Conversion& conversion, const SourceOpener& open) {
 }  // namespace
 
 Conversion prepare(const std::filesystem::path& input, const std::filesystem::path& output,
-                   const ConvertOptions& options, const RunOptions& run, CopyReading reading, Ranks& ranks) {
+                   const ConvertOptions& options, const RunOptions& run, CopyReading reading, Ranks& ranks,
+                   ConsumedFiles* consumed) {
   at_first_rank(ranks, [&] { check_output(input, output, options); });
-  Conversion conversion{.input = input, .output = output, .options = options, .run = run};
+  Conversion conversion{.input = input, .output = output, .options = options, .run = run, .consumed = consumed};
   together(ranks, [&] {
     // A GPU that was named opens while the source is read; for "auto" the plan decides.
     if (run.device != "auto") conversion.backend = open_backend(run, 0);
@@ -193,6 +195,7 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
   together(ranks, [&] {
     if (!conversion.backend) conversion.backend = open_backend(run, gathered_bytes(conversion.plan));
   });
+  keep_source(conversion);
   conversion.loads_in = loaders_of(conversion);
   conversion.warnings = warnings_of(conversion, keeps_prefix(conversion));
   at_first_rank(ranks, [&] {
@@ -205,6 +208,7 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
     for (const std::string& note : conversion.plan.notes) tell_note(run, "{}", note);
   });
   settle_copies(conversion, reading, ranks);
+  at_first_rank(ranks, [&] { check_consumable(conversion, ranks.size()); });
   return conversion;
 }
 
@@ -222,7 +226,9 @@ Conversion prepare_in_memory(const SourceOpener& open, const ConvertOptions& opt
 }
 
 void check_evidence(const Conversion& conversion) {
-  check_master_weights(conversion.run, conversion.source, conversion.options.from);
+  // The run that removed files of the source has made it.
+  if (conversion.consumed == nullptr || !conversion.consumed->has_removed())
+    check_master_weights(conversion.run, conversion.source, conversion.options.from);
   check_forward(conversion);
 }
 

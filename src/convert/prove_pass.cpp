@@ -29,13 +29,14 @@ using Shown = std::variant<NothingShown, DigestShown, ClonesShown>;
 class Prover {
  public:
   Prover(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging, const ClonePlan& clones,
-         const Moved& moved)
+         const Moved& moved, Consumer* consumer)
       : conversion_(conversion),
         output_(conversion.output.string()),
         expected_(expected),
         staging_(staging),
         clones_(clones),
-        moved_(moved) {}
+        moved_(moved),
+        consumer_(consumer) {}
 
   Published run() const {
     const Shown shown = show();
@@ -57,6 +58,7 @@ class Prover {
     if (!has_status_as_opened(conversion_.source.source->info())) check_read_in_one_state(digest);
     // Hours may have passed since the older output was looked at.
     if (conversion_.options.overwrite && name_taken(conversion_.output)) check_replaceable(conversion_.output);
+    if (consumer_ != nullptr) consumer_->remove_rest();
     staging_.sink().commit();
     return {proof, digest};
   }
@@ -205,14 +207,16 @@ class Prover {
   const Staging& staging_;
   const ClonePlan& clones_;
   const Moved& moved_;
+  /// Null where the source stays.
+  Consumer* consumer_;
 };
 
 }  // namespace
 
 Published prove_and_publish(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging,
-                            const ClonePlan& clones, const Moved& moved) {
+                            const ClonePlan& clones, const Moved& moved, Consumer* consumer) {
   try {
-    return Prover(conversion, expected, staging, clones, moved).run();
+    return Prover(conversion, expected, staging, clones, moved, consumer).run();
   } catch (const Error& error) {
     // A proof may read the source again, and says nothing where that has changed meanwhile.
     if (error.code() == ErrorCode::VerifyFailed || error.code() == ErrorCode::RecordContradicts)

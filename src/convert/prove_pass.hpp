@@ -14,6 +14,6 @@ struct Published {
 /// Compares the digests of what was read and written, writes the headers, opens the staged files as any reader would,
 /// compares them with the source as ConvertOptions::proof says, and renames them to their final path. Rank 0 alone.
 Published prove_and_publish(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging,
-                            const ClonePlan& clones, const Moved& moved);
+                            const ClonePlan& clones, const Moved& moved, Consumer* consumer);
 
 }  // namespace glu_ckpt

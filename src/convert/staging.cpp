@@ -8,6 +8,7 @@
 #include "core/current_error.hpp"
 #include "core/fail.hpp"
 #include "core/readable.hpp"
+#include "io/consumed_files.hpp"
 #include "io/directory.hpp"
 #include "io/file_names.hpp"
 
@@ -29,7 +30,7 @@ bool is_resumable(ErrorCode code) {
 /// A sentence for the error of a full disk. Empty where the file system cannot be asked, and for a run that resumes, of
 /// whose output some is written.
 std::string ask_room(const Conversion& conversion, const ClonePlan& clones) {
-  if (conversion.options.resume) return {};
+  if (conversion.options.resume || conversion.consumed != nullptr) return {};
   try {
     return fmt::format(". When this run began, {}",
                        to_text(disk_room(conversion, conversion.plan.bytes - clones.bytes())));
@@ -81,19 +82,20 @@ Staging::Staging(const Conversion& conversion, const ExpectedOutput& expected, c
     : conversion_(conversion), ranks_(ranks), room_(room_of_all(conversion, clones, ranks)) {
   const Source& source = *conversion.source.source;
   together(ranks, [&] { config_ = config_line(source); });
-  const std::string fingerprint = fingerprint_of(conversion, config_, clones.bytes());
-  const std::vector<std::byte> first = ranks.broadcast(bytes_of(fingerprint));
+  fingerprint_ = fingerprint_of(conversion, config_, clones.bytes());
+  const std::vector<std::byte> first = ranks.broadcast(bytes_of(fingerprint_));
   together(ranks, [&] {
-    if (first == bytes_of(fingerprint)) return;
+    if (first == bytes_of(fingerprint_)) return;
     fail(ErrorCode::SourceChanged, {conversion.input.string(), {}},
          "{}: its files have other sizes or dates here than at rank 0; all ranks must see the same ones",
          conversion.input.string());
   });
   const OutputMode mode = conversion.options.resume ? OutputMode::Resume : OutputMode::Create;
-  at_first_rank(ranks, [&] { open(mode, fingerprint, expected, clones); });
+  at_first_rank(ranks, [&] { open(mode, expected, clones); });
+  if (conversion.consumed != nullptr && conversion.consumed->was_loaded()) sink_->hold_source();
   try {
     together(ranks, [&] {
-      if (ranks.rank() != 0) open(OutputMode::Join, fingerprint, expected, clones);
+      if (ranks.rank() != 0) open(OutputMode::Join, expected, clones);
     });
   } catch (const Error&) {
     // A rank that cannot join is no reason to lose what an earlier run did.
@@ -102,13 +104,13 @@ Staging::Staging(const Conversion& conversion, const ExpectedOutput& expected, c
   }
 }
 
-void Staging::open(OutputMode mode, const std::string& fingerprint, const ExpectedOutput& expected,
-                   const ClonePlan& clones) {
+void Staging::open(OutputMode mode, const ExpectedOutput& expected, const ClonePlan& clones) {
   OutputOptions to = output_options(conversion_, expected.blank_record());
   to.mode = mode;
   to.rank = ranks_.rank();
   to.cloned_shards = clones.shards();
-  to.fingerprint = fingerprint;
+  to.fingerprint = fingerprint_;
+  to.consumes_source = conversion_.consumed != nullptr;
   try {
     sink_ = create_output(to, conversion_.plan.outputs);
   } catch (const Error& error) {
@@ -125,11 +127,12 @@ void Staging::keep_on_failure(const std::function<void()>& passes) {
     else
       sink_->discard();
   };
+  const auto stays = [&](ErrorCode code) { return is_resumable(code) || (sink_ && sink_->holds_source()); };
   try {
     passes();
   } catch (const Error& error) {
     settle(error.code());
-    if (!is_resumable(error.code())) throw;
+    if (!stays(error.code())) throw;
     fail_resumable(conversion_, error, room_);
   } catch (const std::bad_alloc&) {
     settle(ErrorCode::NoMemory);

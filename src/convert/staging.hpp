@@ -30,11 +30,12 @@ class Staging {
   void check_source_unchanged() const;
 
   StagedOutput& sink() const { return *sink_; }
+  const std::string& fingerprint() const { return fingerprint_; }
   /// Closes this process's part of it: its journal can then be removed by rank 0 on a network file system, too.
   void close() { sink_.reset(); }
 
  private:
-  void open(OutputMode mode, const std::string& fingerprint, const ExpectedOutput& expected, const ClonePlan& clones);
+  void open(OutputMode mode, const ExpectedOutput& expected, const ClonePlan& clones);
 
   const Conversion& conversion_;
   Ranks& ranks_;
@@ -42,6 +43,7 @@ class Staging {
   std::string room_;
   /// The text of config.json when the run began.
   std::string config_;
+  std::string fingerprint_;
   std::unique_ptr<StagedOutput> sink_;
 };
 

@@ -108,6 +108,7 @@ constexpr auto kErrors = std::to_array<ErrorRow>({
     {ErrorCode::OutputExists, "output-exists", Refused},
     {ErrorCode::OutputBusy, "output-busy", Refused},
     {ErrorCode::OutputInsideSource, "output-inside-source", Refused},
+    {ErrorCode::SourceNeeded, "source-needed", Refused},
     {ErrorCode::ResumeMismatch, "resume-mismatch", Refused},
     {ErrorCode::OptimizerBuckets, "optimizer-buckets", Refused},
     {ErrorCode::ExtrasNoPlace, "extras-no-place", Refused},

@@ -13,6 +13,7 @@
 
 #include "core/compute.hpp"
 #include "core/float_rows.hpp"
+#include "core/hash.hpp"
 #include "core/parallel.hpp"
 #include "exec/clone_plan.hpp"
 #include "exec/host_buffer.hpp"
@@ -167,6 +168,11 @@ class MovesByPlace {
   std::vector<i64> reach_;
 };
 
+LeafSum sum_whole(std::span<const std::byte> bytes) {
+  const Hash128 hash = hash128(bytes, 0);
+  return {hash.low, hash.high, 1, std::ssize(bytes)};
+}
+
 /// The state that the workers of one execute_tasks() share.
 class Execution {
  public:
@@ -209,6 +215,7 @@ class Execution {
       sink_.write(part.tensor, part.begin, bytes);
       if (options_.times != nullptr) options_.times->writing += nanoseconds(start, Clock::now());
       sums_[static_cast<std::size_t>(number)] += done.sums;
+      if (options_.on_done && done.sums.output.bytes != done.bytes()) done.whole = sum_whole(bytes);
       if (options_.on_done) options_.on_done(done);
       if (options_.on_progress) options_.on_progress(done.bytes());
     };
@@ -313,6 +320,23 @@ RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Back
   });
 }
 
+namespace {
+
+std::span<const std::byte> read_range_back(const DoneRange& range, const DurableSink& sink, HostBuffer& buffer) {
+  const std::span<std::byte> bytes(buffer.reserve(range.bytes(), 0), static_cast<std::size_t>(range.bytes()));
+  sink.read_back(range.tensor, range.begin, bytes);
+  return bytes;
+}
+
+/// Returns whether these bytes are those that were written.
+bool holds(const DoneRange& range, std::span<const std::byte> bytes, const ExecuteOptions& options) {
+  LeafSum found;
+  if (options.output_leaves != nullptr) options.output_leaves->add(range.tensor, range.begin, bytes, found);
+  return found == range.sums.output && (found.bytes == range.bytes() || sum_whole(bytes) == range.whole);
+}
+
+}  // namespace
+
 std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, DurableSink& sink,
                                     const ExecuteOptions& options) {
   // Where a range holds the same leaves of both sides, their sums are equal, or the entry was damaged.
@@ -330,32 +354,53 @@ std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& p
   i64 longest = 1;
   for (const DoneRange& range : ranges) longest = std::max(longest, range.bytes());
   const auto count = static_cast<int>(std::clamp<i64>(options.memory_bytes / longest, 1, std::max(1, options.jobs)));
-  // Two runs may have written the same range; one of the two is enough.
+  // Two runs may have written the same range, of which the later one counts: each lot has ranges that overlap.
   std::ranges::sort(ranges, {},
                     [](const DoneRange& range) { return std::tuple(range.tensor, range.begin, range.end); });
-  std::vector<DoneRange> apart;
-  for (const DoneRange& range : ranges)
-    if (apart.empty() || apart.back().tensor != range.tensor || apart.back().end <= range.begin) apart.push_back(range);
+  std::vector<std::span<const DoneRange>> lots;
+  i64 end = 0;
+  for (auto range = ranges.begin(); range != ranges.end(); ++range) {
+    const bool overlaps = range != ranges.begin() && std::prev(range)->tensor == range->tensor && range->begin < end;
+    end = overlaps ? std::max(end, range->end) : range->end;
+    if (overlaps)
+      lots.back() = {lots.back().data(), lots.back().size() + 1};
+    else
+      lots.emplace_back(&*range, 1);
+  }
 
   std::vector<HostBuffer> buffers(static_cast<std::size_t>(count));
   std::vector<DoneRange> proved;
   std::mutex mutex;
-  parallel_for(apart.size(), count, [&](std::size_t index, int number) {
-    const DoneRange& range = apart[index];
-    std::byte* const memory = buffers[static_cast<std::size_t>(number)].reserve(range.bytes(), 0);
-    const std::span<std::byte> bytes(memory, static_cast<std::size_t>(range.bytes()));
-    sink.read_back(range.tensor, range.begin, bytes);
-    LeafSum found;
-    if (options.output_leaves != nullptr) options.output_leaves->add(range.tensor, range.begin, bytes, found);
-    // Bytes that no leaf holds, such as padding, cannot be proved.
-    if (found == range.sums.output && found.bytes == range.bytes()) {
+  parallel_for(lots.size(), count, [&](std::size_t index, int number) {
+    i64 behind = 0;
+    for (const DoneRange& range : lots[index]) {
+      if (options.on_progress) options.on_progress(range.bytes());
+      if (range.begin < behind) continue;
+      const auto bytes = read_range_back(range, sink, buffers[static_cast<std::size_t>(number)]);
+      if (!holds(range, bytes, options)) continue;
       sink.adopt(range.tensor, range.begin, bytes);
+      behind = range.end;
       const std::lock_guard lock(mutex);
       proved.push_back(range);
     }
-    if (options.on_progress) options.on_progress(range.bytes());
   });
   return proved;
+}
+
+std::optional<DoneRange> first_lost(std::span<const DoneRange> ranges, const DurableSink& sink,
+                                    const ExecuteOptions& options) {
+  std::vector<HostBuffer> buffers(static_cast<std::size_t>(std::max(1, options.jobs)));
+  std::optional<DoneRange> lost;
+  std::mutex mutex;
+  parallel_for(ranges.size(), static_cast<int>(buffers.size()), [&](std::size_t index, int number) {
+    const DoneRange& range = ranges[index];
+    const auto bytes = read_range_back(range, sink, buffers[static_cast<std::size_t>(number)]);
+    if (options.on_progress) options.on_progress(range.bytes());
+    if (holds(range, bytes, options)) return;
+    const std::lock_guard lock(mutex);
+    lost = range;
+  });
+  return lost;
 }
 
 }  // namespace glu_ckpt

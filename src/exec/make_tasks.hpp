@@ -2,6 +2,7 @@
 /// Cuts a plan's outputs into the ranges that workers produce.
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -57,6 +58,11 @@ TaskPlan plan_tasks(const Plan& plan, const Backend& backend, const ExecuteOptio
 /// Returns those of the ranges that an earlier run wrote through `sink` whose bytes still hash to their sums. The sink
 /// adopts their bytes; all others are to be written again.
 std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, DurableSink& sink,
+                                    const ExecuteOptions& options);
+
+/// Reads the ranges that were written through `sink`, and returns one whose bytes do not hash to its sums; none where
+/// all do.
+std::optional<DoneRange> first_lost(std::span<const DoneRange> ranges, const DurableSink& sink,
                                     const ExecuteOptions& options);
 
 /// Does what execute() does, but only those `tasks` whose numbers `next` gives, until it gives a negative one; any

@@ -73,6 +73,13 @@ class DcpSource final : public FileSource, public ContentCheck {
   const ContentCheck* content_check() const override { return this; }
   /// Chunks are pieces of a tensor, each in a zip of its own.
   const FileBacked* file_backed() const override { return nullptr; }
+  std::vector<u32> files_of(std::size_t tensor) const override {
+    std::vector<u32> files;
+    for (const DcpChunk& chunk : metadata_.tensors.at(tensor).chunks) files.push_back(chunk.item.file);
+    std::ranges::sort(files);
+    files.erase(std::unique(files.begin(), files.end()), files.end());
+    return files;
+  }
 
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
     for (const std::span<std::byte> piece : pieces) {

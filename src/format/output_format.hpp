@@ -48,6 +48,8 @@ struct OutputOptions {
   /// The options and inputs of the run as a text. With one there is a journal, and the staging directory can be kept
   /// and resumed.
   std::string fingerprint = {};
+  /// Files of the source go while the output grows, so no space is reserved before it is free.
+  bool consumes_source = false;
   /// The rank of a process that joins; each has a journal of its own.
   int rank = 0;
   /// Files beside the tensors that are made rather than copied, named like those.

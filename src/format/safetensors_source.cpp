@@ -55,6 +55,7 @@ class SafetensorsSource final : public FileSource, public FileBacked {
 
   const ContentCheck* content_check() const override { return nullptr; }
   const FileBacked* file_backed() const override { return this; }
+  std::vector<u32> files_of(std::size_t tensor) const override { return {info_.inventory.tensors.at(tensor).file}; }
 
   FilePlace place(std::size_t tensor) const override {
     const TensorRef& from = info_.inventory.tensors.at(tensor);

@@ -184,7 +184,8 @@ void StagedOutput::open_file(const TensorFile& file) {
   // Resume without an earlier run is a new output.
   const bool is_new = options_.mode == OutputMode::Resume && !staged_.resumed();
   // Cloned parts are not read, so the data of a file with clones have no checksum.
-  const Space space = in_memory_ && file.space == Space::All ? Space::Never : file.space;
+  const bool reserves = !in_memory_ && !options_.consumes_source;
+  const Space space = !reserves && file.space == Space::All ? Space::Never : file.space;
   OutputFileOptions options{file.bytes, file.header_bytes, space, nullptr, nullptr};
   if (file.space == Space::AsWritten)
     options.spool = &spool_;
@@ -195,7 +196,8 @@ void StagedOutput::open_file(const TensorFile& file) {
 
 /// Removes what else an earlier run left; it is written anew.
 void StagedOutput::remove_others() {
-  std::set<fs::path> keep = {staged_.path() / StagedDir::kJournalName, staged_.path() / RunOwner::kName};
+  std::set<fs::path> keep = {staged_.path() / StagedDir::kJournalName, staged_.path() / RunOwner::kName,
+                             staged_.path() / StagedDir::kSourceName};
   for (const OutputFile& file : files_)
     for (const fs::path& name : file.names()) keep.insert(name);
   remove_others_in(staged_.path(), keep);
@@ -246,6 +248,13 @@ void StagedOutput::import_sums(std::span<const std::byte> sums) {
     // A process that has all bytes of a checksum has written what stands around them.
     if (piece.bytes == format_->crc_range(piece.number).bytes) around_written_[piece.number] = 1;
   }
+}
+
+void StagedOutput::settle_on_disk() {
+  spool_.flush();
+  parallel_for(files_.size(), kFileThreads, [&](std::size_t i, int) { files_[i].see_others(); });
+  for (const fs::path& subdirectory : subdirectories_) sync_directory(staged_.path() / subdirectory);
+  sync_directory(staged_.path());
 }
 
 void StagedOutput::see_others() {

@@ -39,8 +39,21 @@ class StagedOutput final : public DurableSink {
   /// Leaves the staging directory in place for a later run to resume, as is done without it where an earlier run's was
   /// taken over.
   void keep() { staged_.keep(); }
-  /// Has the staging directory removed, whoever made it.
-  void discard() { staged_.discard(); }
+  /// Has the staging directory removed, whoever made it; not where it alone has what was in the source.
+  void discard() {
+    if (!holds_source_) staged_.discard();
+  }
+  /// From now on the staging directory stays whatever fails: files of the source are going to be removed.
+  void hold_source() {
+    holds_source_ = true;
+    staged_.keep();
+  }
+  bool holds_source() const { return holds_source_; }
+  std::filesystem::path source_file() const { return staged_.path() / StagedDir::kSourceName; }
+
+  /// Blocks until all that was written, and the names of its files, are on the disk, and lets later reads come from
+  /// there.
+  void settle_on_disk();
 
   /// Flushes the files of a process that joined the run, and writes what finish() has to know of the bytes that went
   /// into them. Called once, after all writes.
@@ -111,6 +124,7 @@ class StagedOutput final : public DurableSink {
   std::set<std::filesystem::path> subdirectories_;
   std::atomic<i64> bytes_written_{0};
   bool sees_others_ = false;
+  bool holds_source_ = false;
 };
 
 inline std::unique_ptr<StagedOutput> create_output(const OutputOptions& options,

@@ -45,6 +45,7 @@ class TorchSource final : public FileSource, public FileBacked, public ContentCh
 
   const ContentCheck* content_check() const override { return this; }
   const FileBacked* file_backed() const override { return this; }
+  std::vector<u32> files_of(std::size_t tensor) const override { return {info_.inventory.tensors.at(tensor).file}; }
 
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
     for (const std::span<std::byte> piece : pieces) {

@@ -61,6 +61,13 @@ bool is_same_directory(const fs::path& a, const fs::path& b) {
          one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
+bool is_on_same_filesystem(const fs::path& a, const fs::path& b) {
+  struct stat one {
+  }, other{};
+  return kind_of(system_calls().stat(a.c_str(), &one), one, a) != PathKind::Missing &&
+         kind_of(system_calls().stat(b.c_str(), &other), other, b) != PathKind::Missing && one.st_dev == other.st_dev;
+}
+
 std::vector<std::string> list_directory(const fs::path& path) {
   std::vector<std::string> names;
   if (system_calls().list(path.c_str(), names) != 0) fail_errno(errno, "list", path);

@@ -25,6 +25,9 @@ bool name_taken(const std::filesystem::path& path);
 /// Returns true where both paths are names of one directory: a bind mount gives it a second one.
 bool is_same_directory(const std::filesystem::path& a, const std::filesystem::path& b);
 
+/// Returns true where both are on one file system, so that what is freed at one is free at the other.
+bool is_on_same_filesystem(const std::filesystem::path& a, const std::filesystem::path& b);
+
 /// Names in a directory, sorted by their bytes. Throws NotFound, Io.
 std::vector<std::string> list_directory(const std::filesystem::path& path);
 /// Returns the path without symlinks, "." and "..". It must exist. Throws NotFound, Io.
@@ -47,6 +50,9 @@ enum class Own {
   Replaced,
   /// It is a glu_ckpt.json, and was read as one.
   OutputRecord,
+  /// The user gave --consume-source, and it is a file of the source as it was when it was opened, with one name; every
+  /// byte that the output needs of it was written, flushed, and read back from the disk.
+  Consumed,
 };
 
 /// The one function that removes: a file, a symlink (not what it points to), or a directory with everything in it. What

@@ -173,6 +173,7 @@ File File::unnamed(const fs::path& directory, bool direct) {
 }
 
 i64 File::size() const { return stat_of(descriptor_, path_).st_size; }
+i64 File::links() const { return static_cast<i64>(stat_of(descriptor_, path_).st_nlink); }
 mode_t File::mode() const { return stat_of(descriptor_, path_).st_mode & 07777; }
 
 FileIdentity File::identity() const {

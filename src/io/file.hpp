@@ -69,6 +69,8 @@ class File {
   /// Returns the descriptor for those who map the file into memory.
   int descriptor() const { return descriptor_; }
   i64 size() const;
+  /// How many names it has.
+  i64 links() const;
   /// Permission bits.
   mode_t mode() const;
   void set_mode(mode_t mode) const;

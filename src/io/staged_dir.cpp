@@ -38,6 +38,14 @@ bool is_locked(const fs::path& journal) {
   }
 }
 
+/// Says what may become of a staging directory that is in the way.
+std::string_view way_on(const fs::path& staging) {
+  return link_kind(staging / StagedDir::kSourceName) == PathKind::File
+             ? "; do not remove it: --consume-source has removed files of the source, and what was in them is here "
+               "alone"
+             : ", or remove it";
+}
+
 /// renameat2() answers so where the file system lacks the flag.
 bool is_no_rename_flag(int error) { return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP; }
 
@@ -50,8 +58,8 @@ void StagedDir::fail_in_the_way(const fs::path& staging) {
          "{}: is in the way and holds no work in progress of this program, so it is left alone; move it away", name);
   RunOwner::check_free(staging);
   if (is_locked(staging / kJournalName)) fail_busy(staging);
-  fail(ErrorCode::OutputExists, {name, {}}, "{}: an earlier run did not finish: --resume goes on with it, or remove it",
-       name);
+  fail(ErrorCode::OutputExists, {name, {}}, "{}: an earlier run did not finish: --resume goes on with it{}", name,
+       way_on(staging));
 }
 
 StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode, std::string_view fingerprint,
@@ -150,6 +158,13 @@ void StagedDir::remove_journal_of_output() const {
   sync_directory(final_);
 }
 
+void StagedDir::remove_kept_source(const fs::path& output) {
+  const fs::path path = output / kSourceName;
+  if (link_kind(path) != PathKind::File) return;
+  // Not flushed: if a crash brings it back, readers pass over it, and --resume removes it.
+  if (const int error = remove_own(path, Own::OutputJournal); error != 0) fail_errno(error, "remove", path);
+}
+
 void StagedDir::resume(std::string_view fingerprint) {
   File file;
   try {
@@ -187,10 +202,9 @@ void StagedDir::take_over(std::unique_ptr<Journal> journal, std::string_view fin
     return begin_journal(std::move(journal), fingerprint);
   }
   if (*journal->header() != fingerprint)
-    fail(
-        ErrorCode::ResumeMismatch, {staging_.string(), {}},
-        "{}: the run that did not finish had another source or other options; repeat that one, or remove the directory",
-        staging_.string());
+    fail(ErrorCode::ResumeMismatch, {staging_.string(), {}},
+         "{}: the run that did not finish had another source or other options; repeat that one{}", staging_.string(),
+         way_on(staging_));
   owner_.emplace(staging_);
   journal_ = std::move(journal);
   take_rank_journals(fingerprint);
@@ -200,14 +214,15 @@ void StagedDir::take_over(std::unique_ptr<Journal> journal, std::string_view fin
 /// Returns true where there is more than the journal and the name of its run.
 bool StagedDir::has_files() const {
   const std::vector<std::string> names = list_directory(staging_);
-  return std::ranges::any_of(names, [](const std::string& n) { return n != kJournalName && n != RunOwner::kName; });
+  return std::ranges::any_of(
+      names, [](const std::string& n) { return n != kJournalName && n != RunOwner::kName && n != kSourceName; });
 }
 
 /// Names of the journals of processes that joined the run.
 std::vector<std::string> StagedDir::rank_journals() const {
   std::vector<std::string> names = list_directory(staging_);
   std::erase_if(names, [](const std::string& name) {
-    return !is_journal(name) || name == kJournalName || name == RunOwner::kName;
+    return !is_journal(name) || name == kJournalName || name == RunOwner::kName || name == kSourceName;
   });
   return names;
 }
@@ -255,6 +270,9 @@ int StagedDir::remove_all() {
   if (remove_others() != 0)
     if (const int error = remove_others(); error != 0) return error;
   if (const int error = release_owner(); error != 0) return error;
+  // As long as what is kept of a source is here, a run that resumes can open that: nothing goes after it.
+  if (journal_ && has_source_)
+    if (const int error = remove_own(journal_path(), Own::InStaging); error != 0) return error;
   const int error = remove_own(staging_, journal_ ? Own::InStaging : Own::MadeHere);
   journal_.reset();
   if (error == 0) return 0;
@@ -264,8 +282,9 @@ int StagedDir::remove_all() {
   return again == 0 || again == ENOENT ? 0 : error;
 }
 
-/// Everything but the journal and the name of its run. Returns the errno of the first failure.
-int StagedDir::remove_others() const {
+/// Everything but the journal, the name of its run and what is kept of the source. Returns the errno of the first
+/// failure.
+int StagedDir::remove_others() {
   std::vector<std::string> names;
   try {
     names = list_directory(staging_);
@@ -273,8 +292,9 @@ int StagedDir::remove_others() const {
     return EIO;
   }
   int first = 0;
+  has_source_ = std::ranges::find(names, kSourceName) != names.end();
   for (const std::string& name : names) {
-    if (name == kJournalName || name == RunOwner::kName) continue;
+    if (name == kJournalName || name == RunOwner::kName || name == kSourceName) continue;
     const int error = remove_own(staging_ / name, journal_ ? Own::InStaging : Own::MadeHere);
     if (first == 0) first = error;
   }
@@ -296,6 +316,8 @@ void StagedDir::commit() {
   // filesystem keeps an open file under another name.
   journal_.reset();
   remove_journal_of_output();
+  // As long as it is here, a run that resumes can open the source.
+  remove_kept_source(final_);
 }
 
 /// The journal stays until the file is in its place, so that a run which stops before that can be resumed.

@@ -30,6 +30,9 @@ class StagedDir {
   /// Name of the journal in the staging directory, and until commit() has ended in the output: readers pass it over.
   static constexpr std::string_view kJournalName = "glu_ckpt.journal";
 
+  /// Name of what a run that removes its source keeps of that (ConsumedFiles): the last thing to go from an output.
+  static constexpr std::string_view kSourceName = "glu_ckpt.journal.source";
+
   /// Returns true for the names of the journal, of those of other ranks, and of the file that names their run.
   static bool is_journal(std::string_view name) { return name.starts_with(kJournalName); }
   /// Says why a staging directory that exists is in the way of a run that does not resume.
@@ -73,6 +76,9 @@ class StagedDir {
   /// Renames the file `name` in it to the final path and removes the directory.
   void commit_file(const std::string& name);
 
+  /// Removes what is kept of a removed source from an output that is complete, if it is there.
+  static void remove_kept_source(const std::filesystem::path& output);
+
  private:
   void create(std::string_view fingerprint);
   void begin_anew();
@@ -86,7 +92,7 @@ class StagedDir {
   int release_owner();
   bool is_in_place() const;
   bool is_surely_in_place() const;
-  int remove_others() const;
+  int remove_others();
   bool has_files() const;
   std::vector<std::string> rank_journals() const;
   void take_rank_journals(std::string_view fingerprint);
@@ -104,6 +110,8 @@ class StagedDir {
   bool owned_ = false;
   bool resumed_ = false;
   bool joined_ = false;
+  /// What is kept of a source is in it, as remove_others() has seen.
+  bool has_source_ = false;
   std::unique_ptr<Journal> journal_;
   std::optional<RunOwner> owner_;
 };

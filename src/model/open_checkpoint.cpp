@@ -43,6 +43,7 @@ class UnwrappedSource final : public Source {
   }
   const ContentCheck* content_check() const override { return stored_->content_check(); }
   const FileBacked* file_backed() const override { return stored_->file_backed(); }
+  std::vector<u32> files_of(std::size_t tensor) const override { return stored_->files_of(tensor); }
 
  private:
   std::unique_ptr<Source> stored_;

@@ -85,6 +85,10 @@ class FaultBench {
 
  private:
   Tree tree(const std::string& path) const;
+  void expect_source_consumed() const;
+  void expect_same_without_consuming();
+  /// Expects each file of the source, or where it was removed to be, all that it holds below /disk.
+  void expect_source_is_there() const;
 
   Target target_;
   Tree source_;

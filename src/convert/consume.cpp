@@ -1,0 +1,361 @@
+#include "convert/consume.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <set>
+
+#include "convert/check_output.hpp"
+#include "convert/judge_copies.hpp"
+#include "core/fail.hpp"
+#include "core/readable.hpp"
+#include "io/directory.hpp"
+#include "io/file.hpp"
+#include "io/file_names.hpp"
+#include "io/staged_dir.hpp"
+#include "layout/placement.hpp"
+#include "model/known_orders.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// One conversion at a time, for the whole process sees the disk through it.
+std::mutex& watch_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+/// What an earlier run kept of its source, in its staging directory or in the output that it has just finished.
+std::optional<fs::path> kept_of_source(const fs::path& output) {
+  const fs::path named = output_name(output);
+  for (const fs::path& directory : {partial_of(named), named})
+    if (link_kind(directory / StagedDir::kSourceName) == PathKind::File) return directory / StagedDir::kSourceName;
+  return std::nullopt;
+}
+
+const std::vector<OpenedFile>& files_of(const Conversion& conversion) { return conversion.source.source->info().files; }
+
+/// By output: the numbers of the files that it is made of, by `use(output, file)`.
+template <typename Use>
+void for_each_need(const Conversion& conversion, const Use& use) {
+  const Source& source = *conversion.source.source;
+  std::vector<std::vector<u32>> files(source.inventory().tensors.size());
+  const auto add = [&](std::size_t output, std::size_t tensor) {
+    if (files[tensor].empty()) files[tensor] = source.files_of(tensor);
+    for (const u32 file : files[tensor]) use(output, std::size_t{file});
+  };
+  for (const Move& move : conversion.plan.moves) add(move.dst, move.src);
+  for (const Compute& made : conversion.plan.computes) add(made.dst, made.src);
+}
+
+/// The order in which a conversion goes through its outputs so that files become free early.
+struct Steps {
+  std::vector<std::size_t> of_output;
+  /// By file.
+  std::vector<std::size_t> free_after;
+
+  explicit Steps(const Conversion& conversion)
+      : of_output(conversion.plan.outputs.size()), free_after(files_of(conversion).size()) {
+    // An output is made when the last of its files has its turn.
+    for_each_need(conversion,
+                  [&](std::size_t output, std::size_t file) { of_output[output] = std::max(of_output[output], file); });
+    std::vector<char> is_needed(free_after.size());
+    for_each_need(conversion, [&](std::size_t output, std::size_t file) {
+      free_after[file] = std::max(free_after[file], of_output[output]);
+      is_needed[file] = 1;
+    });
+    // What is not needed at all goes last.
+    for (std::size_t file = 0; file < free_after.size(); ++file)
+      if (!is_needed[file]) free_after[file] = last();
+  }
+
+  std::size_t last() const { return free_after.empty() ? 0 : free_after.size() - 1; }
+};
+
+/// The most bytes that are taken beyond those in use now, where `left` says what of each output is to be written.
+i64 most_taken(const Conversion& conversion, const std::vector<i64>& left) {
+  const Steps steps(conversion);
+  const fs::path output = directory_of(output_name(conversion.output));
+  std::vector<i64> written(steps.free_after.size() + 1), freed(written.size());
+  for (std::size_t t = 0; t < left.size(); ++t) written[steps.of_output[t]] += left[t];
+  for (std::size_t f = 0; f < steps.free_after.size(); ++f) {
+    const OpenedFile& file = files_of(conversion)[f];
+    if (conversion.consumed->is_removed(file.path)) continue;
+    if (is_on_same_filesystem(directory_of(file.path), output)) freed[steps.free_after[f]] += file.bytes;
+  }
+  i64 taken = 0, most = 0;
+  for (std::size_t step = 0; step < written.size(); ++step) {
+    taken += written[step];
+    most = std::max(most, taken);
+    // The last ones stay until the output is complete.
+    if (step != steps.last()) taken -= freed[step];
+  }
+  return most;
+}
+
+DiskRoom room_for(const Conversion& conversion, const std::vector<i64>& left) {
+  return disk_room(conversion, most_taken(conversion, left));
+}
+
+template <typename... Values>
+[[noreturn]] void refuse(const std::string& name, fmt::format_string<Values...> text, Values&&... values) {
+  fail(ErrorCode::SourceNeeded, {name, {}}, "{}: --consume-source does not remove it: {}", name,
+       fmt::format(text, std::forward<Values>(values)...));
+}
+
+bool is_in_hub_cache(const fs::path& path) {
+  bool is_model = false;
+  for (const fs::path& part : path) {
+    if (is_model && (part == "snapshots" || part == "blobs")) return true;
+    is_model = part.string().starts_with("models--");
+  }
+  return false;
+}
+
+void check_file(const fs::path& path) {
+  const std::string name = path.string();
+  const bool is_link = link_kind(path) == PathKind::Symlink;
+  if (is_in_hub_cache(canonical_path(path)) || (is_link && is_in_hub_cache(path)))
+    refuse(name,
+           "it is in a cache of the hub, which other programs read; `hf download ORG/NAME --local-dir DIR` makes "
+           "a copy of your own");
+  if (is_link) refuse(name, "it is a link to a file elsewhere");
+  const File file = File::open_read(path);
+  if (const i64 links = file.links(); links != 1)
+    refuse(name, "the file has {} names (hard links), so that removing this one frees no space", links);
+  if (!file.belongs_to_user()) refuse(name, "the file is another user's");
+  if ((file.mode() & 0222) == 0) refuse(name, "the file is read-only");
+}
+
+void check_directory(const fs::path& directory) {
+  // Not every file system has files without a name; then removing says it.
+  if (File::unnamed(directory, false).is_open() || (errno != EROFS && errno != EACCES && errno != EPERM)) return;
+  refuse(directory.string(), "nothing can be removed from this directory: {}", std::strerror(errno));
+}
+
+void check_options(const Conversion& conversion, int ranks) {
+  const ConvertOptions& options = conversion.options;
+  const std::string name = conversion.input.string();
+  const auto exclude = [&](bool is_given, std::string_view other, std::string_view why) {
+    if (is_given) fail(ErrorCode::Usage, {name, {}}, "--consume-source and {} exclude one another: {}", other, why);
+  };
+  exclude(options.proof == ProofMode::None, "--verify none", "what is removed has to be proved first");
+  exclude(options.proof == ProofMode::Forward, "--verify forward", "it runs the source's experts at the end");
+  exclude(options.reflink == Reflink::Always, "--reflink always", "shared blocks are not freed");
+  exclude(options.overwrite, "--overwrite", "the older output takes the room until the end; remove it first");
+  exclude(ranks > 1, "MPI", "one process knows what the others have written only at the end");
+}
+
+/// Refuses what would not be in the output but goes with the files.
+void check_nothing_lost(const Conversion& conversion) {
+  const auto& [source, model, hints] = conversion.source;
+  const auto& tensors = source->inventory().tensors;
+  const std::string name = conversion.input.string();
+  for (std::size_t t = 0; t < tensors.size(); ++t)
+    if (source->files_of(t).empty())
+      refuse(name,
+             "'{}' is not shown as it is stored (decoded, encoded, merged, a part of the model, or in another layout), "
+             "so that the output does not give back what the files hold",
+             tensors[t].name);
+  std::set<std::size_t> copies;
+  for (const TensorCopy& copy : model.copies) copies.insert(copy.tensor);
+  for (const std::size_t dropped : conversion.plan.dropped)
+    if (!copies.contains(dropped))
+      refuse(name, "'{}' is left out of the output, and would be lost with its file", tensors[dropped].name);
+  if (has_unknown_glu(model))
+    refuse(name, "the order of gate and up is not known, so nothing proves the output; --from-glu says it");
+}
+
+/// Rows of a transposed matrix can be summed only where all of it passes at once.
+void check_passes_whole(const Conversion& conversion) {
+  ExecuteOptions execution;
+  execution.jobs = jobs_of(conversion.run);
+  execution.memory_bytes = conversion.run.memory_bytes;
+  const i64 buffer = plan_workers(conversion.plan, *conversion.backend, execution).buffer_bytes;
+  for (const ExpertBlock& block : conversion.source.recognition.blocks)
+    for (const Matrix& matrix : block.matrices) {
+      const i64 bytes = matrix.cols * matrix.place.col_step;
+      if (is_transposed(matrix) && bytes > buffer)
+        refuse(conversion.input.string(),
+               "a matrix of its experts is stored transposed and takes {}, but buffers of {} are what --max-memory and "
+               "--jobs allow; it has to pass whole to be proved",
+               size_text(bytes), size_text(buffer));
+    }
+}
+
+std::vector<i64> all_bytes(const Conversion& conversion) {
+  std::vector<i64> bytes;
+  for (const OutputTensor& output : conversion.plan.outputs) bytes.push_back(output.bytes);
+  return bytes;
+}
+
+}  // namespace
+
+SourceWatch::SourceWatch(const fs::path& input, const fs::path& output, const ConvertOptions& options) {
+  const bool is_remote = input.string().find("://") != std::string::npos;
+  if (options.consume_source && is_remote) refuse(input.string(), "it is on a server");
+  const std::optional<fs::path> kept = options.resume && !is_remote ? kept_of_source(output) : std::nullopt;
+  if (!options.consume_source && !kept) return;
+  lock_ = std::unique_lock(watch_mutex());
+  files_ = std::make_unique<ConsumedFiles>(input);
+  if (kept) files_->load(*kept);
+  scope_.emplace(*files_);
+}
+
+void keep_source(const Conversion& conversion) {
+  if (conversion.consumed == nullptr) return;
+  // They are written when the files may be gone.
+  if (!conversion.consumed->was_loaded())
+    for (const NamedObject& object : conversion.source.source->structure().objects) (void)object.read();
+  std::vector<fs::path> paths;
+  for (const OpenedFile& file : files_of(conversion)) paths.push_back(file.path);
+  conversion.consumed->keep(paths);
+}
+
+void check_consumable(const Conversion& conversion, int ranks) {
+  if (!conversion.options.consume_source) return;
+  check_options(conversion, ranks);
+  const fs::path& input = conversion.input;
+  if (link_kind(input) == PathKind::Symlink) refuse(input.string(), "it is a link to a checkpoint elsewhere");
+  std::set<fs::path> directories;
+  for (const OpenedFile& file : files_of(conversion)) {
+    directories.insert(directory_of(file.path));
+    if (!conversion.consumed->is_removed(file.path)) check_file(file.path);
+  }
+  for (const fs::path& directory : directories) check_directory(directory);
+  check_nothing_lost(conversion);
+  check_passes_whole(conversion);
+}
+
+DiskRoom consuming_room(const Conversion& conversion) { return room_for(conversion, all_bytes(conversion)); }
+
+std::vector<char> made_of_removed(const Conversion& conversion) {
+  if (conversion.consumed == nullptr || !conversion.consumed->has_removed()) return {};
+  std::vector<char> removed;
+  for (const OpenedFile& file : files_of(conversion)) removed.push_back(conversion.consumed->is_removed(file.path));
+  std::vector<char> made(conversion.plan.outputs.size());
+  for_each_need(conversion, [&](std::size_t output, std::size_t file) {
+    if (removed[file] != 0) made[output] = 1;
+  });
+  return made;
+}
+
+Consumer::Consumer(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging)
+    : conversion_(conversion), expected_(expected), staging_(staging) {
+  Steps steps(conversion);
+  step_of_ = std::move(steps.of_output);
+  free_after_ = std::move(steps.free_after);
+}
+
+void Consumer::begin(const std::vector<DoneRange>& earlier) {
+  std::vector<i64> left = all_bytes(conversion_);
+  for (const DoneRange& range : earlier) {
+    left[range.tensor] -= range.bytes();
+    Written& written = written_[range.tensor];
+    written.sums += range.sums;
+    written.bytes += range.bytes();
+  }
+  if (conversion_.consumed->has_removed()) return;
+  const DiskRoom room = room_for(conversion_, left);
+  if (!room.is_enough())
+    fail(ErrorCode::NoSpace, {conversion_.output.string(), {}},
+         "{}: {}, counting what files of the source free on the way; nothing was removed. {}",
+         conversion_.output.string(), to_text(room), kMakeRoom);
+}
+
+void Consumer::count(const DoneRange& range) {
+  const std::lock_guard lock(mutex_);
+  unread_.push_back(range);
+  Written& written = written_[range.tensor];
+  written.sums += range.sums;
+  written.bytes += range.bytes();
+}
+
+std::vector<std::vector<Task>> Consumer::steps(const std::vector<Task>& tasks) const {
+  std::vector<std::vector<Task>> steps(std::max<std::size_t>(1, free_after_.size()));
+  for (const Task& task : tasks) steps[step_of_[task.tensor]].push_back(task);
+  return steps;
+}
+
+void Consumer::end_step(std::size_t step) {
+  const bool is_last = step + 1 >= free_after_.size();
+  std::vector<std::size_t> free;
+  for (std::size_t file = 0; file < free_after_.size(); ++file)
+    if (free_after_[file] <= step && !conversion_.consumed->is_removed(files_of(conversion_)[file].path))
+      free.push_back(file);
+  if (!is_last && free.empty()) return;
+  prove(step);
+  if (!is_last) remove(free);
+}
+
+void Consumer::prove(std::size_t step) {
+  staging_.sink().settle_on_disk();
+  RunOptions silent = conversion_.run;
+  silent.observer = nullptr;
+  Stage stage(silent, "", 0);
+  ExecuteOptions execution = stage.execute_options();
+  execution.output_leaves = &expected_.output_leaves();
+  if (const auto lost = first_lost(unread_, staging_.sink(), execution)) {
+    const std::string name = conversion_.output.string(), tensor = conversion_.plan.outputs[lost->tensor].name;
+    fail(ErrorCode::VerifyFailed, {name, tensor},
+         "{}: bytes [{}, {}) of '{}' were written, and the disk gives others back. The source's files that they are "
+         "from were not removed. This machine's disk or memory fails",
+         name, lost->begin, lost->end, tensor);
+  }
+  unread_.clear();
+  for (auto entry = written_.begin(); entry != written_.end();) {
+    const auto& [tensor, written] = *entry;
+    const bool is_made = step_of_[tensor] <= step;
+    if (is_made) prove_tensor(tensor, written);
+    entry = is_made ? written_.erase(entry) : std::next(entry);
+  }
+}
+
+/// Compares the leaves that were read for a tensor with those that it holds.
+void Consumer::prove_tensor(std::size_t tensor, const Written& written) const {
+  const OutputTensor& output = conversion_.plan.outputs[tensor];
+  const std::string name = conversion_.output.string();
+  const bool repeats = std::ranges::binary_search(conversion_.plan.repeats, tensor);
+  if (written.bytes == output.bytes && (repeats || written.sums.source == written.sums.output)) return;
+  const bool passed = written.bytes == output.bytes && written.sums.source.leaves == written.sums.output.leaves &&
+                      written.sums.source.bytes == written.sums.output.bytes;
+  fail(ErrorCode::VerifyFailed, {name, output.name},
+       "{}: '{}' {}. The source's files that it is made of were not removed; please report it", name, output.name,
+       passed ? "is not what was read for it" : "cannot be proved, for some rows of it did not pass whole");
+}
+
+void Consumer::remove(const std::vector<std::size_t>& files) {
+  if (files.empty()) return;
+  StagedOutput& sink = staging_.sink();
+  ConsumedFiles& consumed = *conversion_.consumed;
+  staging_.check_source_unchanged();
+  if (link_kind(sink.source_file()) != PathKind::File)
+    consumed.save(sink.source_file(), staging_.fingerprint(), copies_text(conversion_.unlike_copies));
+  sink.hold_source();
+  sink.journal().sync();
+  std::set<fs::path> directories;
+  for (const std::size_t file : files) {
+    const fs::path& path = files_of(conversion_)[file].path;
+    check_file(path);
+    consumed.release(path);
+    if (const int error = remove_own(path, Own::Consumed); error != 0) fail_errno(error, "remove", path);
+    directories.insert(directory_of(path));
+    tell_detail(conversion_.run, "removed {}: the output has what it needs of it", path.string());
+  }
+  for (const fs::path& directory : directories) sync_directory(directory);
+}
+
+void Consumer::remove_rest() {
+  std::vector<std::size_t> rest;
+  for (std::size_t file = 0; file < free_after_.size(); ++file)
+    if (!conversion_.consumed->is_removed(files_of(conversion_)[file].path)) rest.push_back(file);
+  remove(rest);
+  i64 bytes = 0;
+  for (const OpenedFile& file : files_of(conversion_)) bytes += file.bytes;
+  tell_note(conversion_.run, "{}: its {} files of tensors ({}) were removed; the others stay",
+            conversion_.input.string(), files_of(conversion_).size(), size_text(bytes));
+}
+
+}  // namespace glu_ckpt

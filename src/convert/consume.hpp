@@ -1,0 +1,82 @@
+#pragma once
+/// Conversions that remove the files of their source while the output grows.
+
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "convert/conversion.hpp"
+#include "convert/staging.hpp"
+#include "exec/make_tasks.hpp"
+#include "io/consumed_files.hpp"
+
+namespace glu_ckpt {
+
+/// Lasts as long as one conversion whose source goes, or went in part before an earlier run was stopped. All others
+/// find the disk as it is.
+class SourceWatch {
+ public:
+  SourceWatch(const std::filesystem::path& input, const std::filesystem::path& output, const ConvertOptions& options);
+  /// Null where nothing of the source is removed.
+  ConsumedFiles* files() const { return files_.get(); }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+  std::unique_ptr<ConsumedFiles> files_;
+  std::optional<SystemCallsScope> scope_;
+};
+
+/// Ends the noting of what opening reads, once all of that is open.
+void keep_source(const Conversion& conversion);
+
+/// Refuses, where ConvertOptions::consume_source is given, sources that are not this user's alone to remove, those of
+/// which something would be lost, and outputs that could not be finished. Throws SourceNeeded, Usage.
+void check_consumable(const Conversion& conversion, int ranks);
+
+/// The room that the output needs while files of the source go, at the most.
+DiskRoom consuming_room(const Conversion& conversion);
+
+/// Says of each output whether some of what it was made of has been removed. Empty where nothing has.
+std::vector<char> made_of_removed(const Conversion& conversion);
+
+/// Removes the files of the source, each when all outputs that need it are on the disk and proved.
+class Consumer {
+ public:
+  Consumer(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging);
+
+  /// Takes what an earlier run wrote, and was read again. Throws NoSpace where the rest does not fit and nothing has
+  /// been removed yet.
+  void begin(const std::vector<DoneRange>& earlier);
+  /// Counts what was written. Thread safe.
+  void count(const DoneRange& range);
+  /// Parts the tasks, in whose order files become free.
+  std::vector<std::vector<Task>> steps(const std::vector<Task>& tasks) const;
+  /// Reads again what was written since the last step that removed something, and removes the files that are free then;
+  /// none after the last step.
+  void end_step(std::size_t step);
+  /// Removes all others: the output is complete, and was opened and proved.
+  void remove_rest();
+
+ private:
+  struct Written {
+    RangeSums sums;
+    i64 bytes = 0;
+  };
+
+  void prove(std::size_t step);
+  void prove_tensor(std::size_t tensor, const Written& written) const;
+  void remove(const std::vector<std::size_t>& files);
+
+  const Conversion& conversion_;
+  const ExpectedOutput& expected_;
+  const Staging& staging_;
+  /// By output: the step in which it is made.
+  std::vector<std::size_t> step_of_;
+  /// By file of the source: the step after which it is free.
+  std::vector<std::size_t> free_after_;
+  std::mutex mutex_;
+  std::map<std::size_t, Written> written_;
+  std::vector<DoneRange> unread_;
+};
+
+}  // namespace glu_ckpt
