@@ -46,7 +46,7 @@ void sum(std::span<const float> coefficients, const float* vectors, i64 stride, 
 }  // namespace
 
 void add_product(std::span<const float> coefficients, const float* vectors, i64 stride, const Merging& merging,
-                 Dtype dtype, std::byte* data, i64 count, SimdLevel level) {
+                 Dtype dtype, std::byte* data, i64 count, const RowScales& scales, SimdLevel level) {
   std::array<float, kBatch> sums, weights;
   const i64 size = dtype_bits(dtype) / 8;
   for (i64 done = 0; done < count; done += kBatch) {
@@ -59,12 +59,14 @@ void add_product(std::span<const float> coefficients, const float* vectors, i64 
     if (merging.rounds_product) round_row(products, dtype);
     widen_row(data + done * size, dtype, stored);
     for (std::size_t c = 0; c < stored.size(); ++c) stored[c] += products[c];
+    if (scales.values != nullptr)
+      for (i64 c = 0; c < batch; ++c) stored[static_cast<std::size_t>(c)] *= scales.values[(done + c) * scales.step];
     narrow_row(stored, dtype, data + done * size);
   }
 }
 
 void add_product_one_by_one(std::span<const float> coefficients, const float* vectors, i64 stride,
-                            const Merging& merging, Dtype dtype, std::byte* data, i64 count) {
+                            const Merging& merging, Dtype dtype, std::byte* data, i64 count, const RowScales& scales) {
   const i64 size = dtype_bits(dtype) / 8;
   for (i64 c = 0; c < count; ++c) {
     float product = 0;
@@ -72,7 +74,8 @@ void add_product_one_by_one(std::span<const float> coefficients, const float* ve
       product = std::fma(coefficients[j], vectors[static_cast<i64>(j) * stride + c], product);
     product *= merging.scale;
     if (merging.rounds_product) product = round_to(product, dtype);
-    const float weight = widen_element(data + c * size, dtype) + product;
+    float weight = widen_element(data + c * size, dtype) + product;
+    if (scales.values != nullptr) weight *= scales.values[c * scales.step];
     narrow_row({&weight, 1}, dtype, data + c * size);
   }
 }

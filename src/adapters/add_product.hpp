@@ -16,14 +16,22 @@ struct Merging {
   bool rounds_product = false;
 };
 
+/// DoRA's numbers by which sums of weights and products are multiplied: element c by values[c * step].
+struct RowScales {
+  const float* values = nullptr;
+  i64 step = 0;
+};
+
 /// One line of a weight, `count` elements of `dtype` from `data` on: element c becomes itself plus scale times the sum
 /// over j of coefficients[j] * vectors[j * stride + c], summed in fp32 with j ascending and one rounding for each j,
-/// then rounded to `dtype`, to nearest even.
+/// then rounded to `dtype`, to nearest even; with `scales`, multiplied by those before.
 void add_product(std::span<const float> coefficients, const float* vectors, i64 stride, const Merging& merging,
-                 Dtype dtype, std::byte* data, i64 count, SimdLevel level = simd_levels().front());
+                 Dtype dtype, std::byte* data, i64 count, const RowScales& scales = {},
+                 SimdLevel level = simd_levels().front());
 
 /// Does the same for checks, one element after the other.
 void add_product_one_by_one(std::span<const float> coefficients, const float* vectors, i64 stride,
-                            const Merging& merging, Dtype dtype, std::byte* data, i64 count);
+                            const Merging& merging, Dtype dtype, std::byte* data, i64 count,
+                            const RowScales& scales = {});
 
 }  // namespace glu_ckpt

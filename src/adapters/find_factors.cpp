@@ -73,7 +73,9 @@ class FactorFinder {
            "'{}' is {} and '{}' {}: '{}' has {} x {} weights for them", factors_[factors.a].name,
            shape_text(shape_a(factors)), factors_[factors.b].name, shape_text(shape_b(factors)),
            tensors_[matrix->tensor].name, matrix->rows, matrix->cols);
-    add(*matrix, factors, answers_.two_roundings);
+    // PEFT rounds no product of DoRA's.
+    add(*matrix, factors, answers_.two_roundings && !module.magnitudes);
+    found_.back().magnitudes = module.magnitudes;
   }
 
   Matrix whole_matrix(std::size_t tensor) const {

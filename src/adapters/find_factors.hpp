@@ -1,6 +1,7 @@
 #pragma once
 /// Finds which weights of a model the factors of an adapter change.
 
+#include <optional>
 #include <vector>
 
 #include "adapters/add_product.hpp"
@@ -21,6 +22,8 @@ struct MergedMatrix {
   Matrix matrix;
   Factors factors;
   Merging merging = {};
+  /// The tensor of DoRA's magnitudes, one for each row.
+  std::optional<std::size_t> magnitudes = std::nullopt;
 };
 
 /// Returns the matrices of `model`, which are stored in `base`, with what the adapter adds to them, in order of their

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <list>
 #include <map>
@@ -61,11 +62,14 @@ struct Widened {
 };
 
 /// The factors of one matrix, for lines along its stored rows: those of the output [rank, out] and of the input
-/// [rank, in], and the coefficients of each line, [lines, rank].
+/// [rank, in], and the coefficients of each line, [lines, rank]. DoRA has a number for each row besides.
 struct Lines {
   std::vector<float> vectors;
   std::vector<float> coefficients;
-  i64 bytes() const { return (std::ssize(vectors) + std::ssize(coefficients)) * i64{sizeof(float)}; }
+  std::vector<float> row_scales = {};
+  i64 bytes() const {
+    return (std::ssize(vectors) + std::ssize(coefficients) + std::ssize(row_scales)) * i64{sizeof(float)};
+  }
 };
 
 class MergedSource final : public Source {
@@ -135,15 +139,53 @@ class MergedSource final : public Source {
     }
   }
 
-  void add(const MergedMatrix& merged, const Lines& lines, i64 line, const float* vectors, i64 stride, std::byte* data,
-           i64 count) const {
+  void add(const MergedMatrix& merged, const Lines& lines, i64 line, const float* vectors, i64 stride, Dtype dtype,
+           std::byte* data, i64 count, const RowScales& scales) const {
     const auto rank = static_cast<std::size_t>(merged.factors.rank);
     const auto coefficients = std::span(lines.coefficients).subspan(static_cast<std::size_t>(line) * rank, rank);
     const Merging& merging = merged.merging;
     if (path_ == MergePath::Fast)
-      add_product(coefficients, vectors, stride, merging, merged.matrix.dtype, data, count);
+      add_product(coefficients, vectors, stride, merging, dtype, data, count, scales);
     else
-      add_product_one_by_one(coefficients, vectors, stride, merging, merged.matrix.dtype, data, count);
+      add_product_one_by_one(coefficients, vectors, stride, merging, dtype, data, count, scales);
+  }
+
+  static RowScales scales_of(const Lines& lines, i64 row, i64 step) {
+    return lines.row_scales.empty() ? RowScales() : RowScales{lines.row_scales.data() + row, step};
+  }
+
+  /// Reads the weights of a matrix in rows, fp32, each with its product, and makes of each row's norm the number that
+  /// gives it its magnitude.
+  void scale_rows(const MergedMatrix& merged, Lines& lines) const {
+    const Matrix& matrix = merged.matrix;
+    const i64 size = matrix.element_bytes;
+    const bool by_columns = is_transposed(matrix);
+    const auto magnitudes = factor(*merged.magnitudes);
+    std::vector<double> squares(static_cast<std::size_t>(matrix.rows));
+    const i64 count = by_columns ? matrix.cols : matrix.rows, length = by_columns ? matrix.rows : matrix.cols;
+    const i64 span =
+        by_columns ? row_offset(matrix.place, matrix.rows - 1) - matrix.place.offset + size : length * size;
+    std::vector<std::byte> stored(static_cast<std::size_t>(span));
+    std::vector<float> sums(static_cast<std::size_t>(length));
+    for (i64 line = 0; line < count; ++line) {
+      const i64 first =
+          by_columns ? matrix.place.offset + line * matrix.place.col_step : row_offset(matrix.place, line);
+      source_->read(matrix.tensor, first, stored);
+      if (by_columns)
+        for (i64 row = 1; row < length; ++row)
+          std::memmove(stored.data() + row * size,
+                       stored.data() + (row_offset(matrix.place, row) - matrix.place.offset),
+                       static_cast<std::size_t>(size));
+      widen_row(stored.data(), matrix.dtype, sums);
+      add(merged, lines, line, lines.vectors.data(), length, Dtype::F32, reinterpret_cast<std::byte*>(sums.data()),
+          length, {});
+      for (i64 at = 0; at < length; ++at) {
+        const double sum = static_cast<double>(sums[static_cast<std::size_t>(at)]);
+        squares[static_cast<std::size_t>(by_columns ? at : line)] += sum * sum;
+      }
+    }
+    for (std::size_t row = 0; row < squares.size(); ++row)
+      lines.row_scales.push_back(magnitudes->values[row] / static_cast<float>(std::sqrt(squares[row])));
   }
 
   void merge_rows(const MergedMatrix& merged, const Lines& lines, i64 offset, std::span<std::byte> out) const {
@@ -154,8 +196,8 @@ class MergedSource final : public Source {
       const i64 begin = std::clamp<i64>((offset - start) / size, 0, matrix.cols);
       const i64 end = std::clamp<i64>((offset + std::ssize(out) - start) / size, 0, matrix.cols);
       if (offset + std::ssize(out) <= start || begin >= end) continue;
-      add(merged, lines, row, lines.vectors.data() + begin, matrix.cols, out.data() + (start + begin * size - offset),
-          end - begin);
+      add(merged, lines, row, lines.vectors.data() + begin, matrix.cols, matrix.dtype,
+          out.data() + (start + begin * size - offset), end - begin, scales_of(lines, row, 0));
     }
   }
 
@@ -177,7 +219,8 @@ class MergedSource final : public Source {
       };
       for_each(
           [&](std::byte* one, const std::byte* stored) { std::memcpy(one, stored, static_cast<std::size_t>(size)); });
-      add(merged, lines, col, lines.vectors.data(), matrix.rows, line.data(), matrix.rows);
+      add(merged, lines, col, lines.vectors.data(), matrix.rows, matrix.dtype, line.data(), matrix.rows,
+          scales_of(lines, 0, 1));
       for_each(
           [&](const std::byte* one, std::byte* stored) { std::memcpy(stored, one, static_cast<std::size_t>(size)); });
     }
@@ -215,6 +258,7 @@ class MergedSource final : public Source {
       for (i64 at = 0; at < length; ++at) lines.vectors.push_back(by_columns ? output(j, at) : input(j, at));
     for (i64 line = 0; line < count; ++line)
       for (i64 j = 0; j < rank; ++j) lines.coefficients.push_back(by_columns ? input(j, line) : output(j, line));
+    if (merged.magnitudes) scale_rows(merged, lines);
     return lines;
   }
 

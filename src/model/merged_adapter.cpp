@@ -48,10 +48,6 @@ std::vector<std::string> merge_programs() { return {kPrograms.begin(), kPrograms
 void merge_adapter(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
   std::unique_ptr<Source> adapter = open_source(answers.merge);
   const AdapterConfig config = adapter_config_of(*adapter);
-  if (config.is_dora)
-    fail(ErrorCode::NotSupported, {answers.merge, {}},
-         "{}: use_dora is set; --merge adds products of two factors, and does not scale rows. Merge it with PEFT",
-         answers.merge);
   const ModelHints hints = hints_of(*source, answers);
   check_base(*adapter, config, hints.config);
   const Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);

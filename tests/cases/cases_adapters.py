@@ -24,6 +24,7 @@ MERGED = {
     "qwen3_sep_equalA_peft018": True,
     "qwen3_sep_loaded_and_saved_equalA_peft021": False,
     "qwen3_sep_loaded_and_saved_peft021": False,
+    "qwen3_dora_peft018": False,
     "qwen3_sep_peft018": True,
 }
 
@@ -275,7 +276,8 @@ CASES = [
             Run("convert SRC OUT --experts grouped --glu contiguous --allow-foreign-order"),
             Run("convert OUT OUT2 --to hf --experts indexed --glu split --merge CASE/adapter --max-memory 64MB",
                 truth="merged_default.safetensors", some=True), note="other layouts")
-    for name in ("qwen3_sep_peft018", "qwen3_packed_peft018", "qwen3_packed_bf16_pattern_peft021", "mixtral_sep_bf16_peft018")
+    for name in ("qwen3_sep_peft018", "qwen3_packed_peft018", "qwen3_packed_bf16_pattern_peft021", "mixtral_sep_bf16_peft018",
+                 "qwen3_dora_peft018")
 ] + [
     adapter("gpt_oss_packed_peft021", Run("convert SRC OUT --to megatron --glu contiguous"),
             Run("convert OUT OUT2 --to hf --merge CASE/adapter", truth="merged_default.safetensors", some=True), note="other layouts"),
@@ -289,7 +291,8 @@ CASES = [
     # Merged twice, and an adapter by itself.
     adapter("qwen3_packed_peft021", Run(MERGE), Run("convert OUT OUT2 --merge CASE/adapter", says="warning: .*'adapter' is merged already"),
             Run("convert CASE/adapter OUT2 --to megatron", REFUSED, says="adapter"), note="twice"),
-    refused("qwen3_dora_peft018", None, "use_dora is set", "DoRA"),
+    refused("qwen3_dora_peft018", lost("lora_magnitude"), r"no lora_magnitude_vector.*\[part-missing\]", "no magnitudes"),
+    refused("qwen3_dora_peft018", config(use_dora=False), "neither lora_A nor lora_B, but of DoRA", "DoRA that is not said"),
     refused("qwen3_sep_peft018", config(bias="all"), "bias is set", "biases"),
     refused("qwen3_sep_peft018", config(init_lora_weights="pissa"), "'pissa', which begins from other weights", "PiSSA"),
     refused("qwen3_sep_peft018", config(modules_to_save=["lm_head"]), "modules_to_save is set", "whole modules"),

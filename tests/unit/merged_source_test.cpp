@@ -42,10 +42,12 @@ TEST(AddProduct, EveryLevelGivesTheBitsOfOneElementAfterTheOther) {
           const Merging merging{1.7F, rounds};
           const auto start = stored(numbers(static_cast<std::size_t>(count), 3), dtype);
           auto expected = start;
-          add_product_one_by_one(coefficients, vectors.data(), 1500, merging, dtype, expected.data(), count);
+          // DoRA's numbers, one for each element.
+          const RowScales scales{count % 2 == 0 ? vectors.data() : nullptr, 1};
+          add_product_one_by_one(coefficients, vectors.data(), 1500, merging, dtype, expected.data(), count, scales);
           for (const SimdLevel level : simd_levels()) {
             auto got = start;
-            add_product(coefficients, vectors.data(), 1500, merging, dtype, got.data(), count, level);
+            add_product(coefficients, vectors.data(), 1500, merging, dtype, got.data(), count, scales, level);
             ASSERT_EQ(got, expected) << dtype_name(dtype) << " " << rank << " " << count;
           }
           forms[rounds] = expected;
