@@ -135,6 +135,8 @@ struct CheckpointInfo {
   std::vector<std::size_t> decoded_weights;
   /// How many tensors are presented re-encoded: weights in other codes or scales than on disk.
   i64 recast_tensors = 0;
+  /// The tensors that another checkpoint gave, as --fill-from asked, and where they are from: a phrase for each.
+  std::vector<std::string> filled;
   /// The layout in which the files have the model, where it is presented in another one: `naming`, `experts`, `glu` and
   /// `shared_glu` as a record has them.
   Record laid_out_from;

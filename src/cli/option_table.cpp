@@ -119,6 +119,11 @@ OptionGroup source() {
               "a model of these routed experts alone: a range for all layers (0-7), or a FILE of JSON that has a list "
               "for each",
               kept_experts()),
+          option(
+              "--fill-from PATH",
+              "a checkpoint of the same model that gives the tensors which the source lacks: multi-token prediction, "
+              "what sees and hears, a correction bias, a head",
+              checkpoint(FIELD(from.fill_from))),
           option("--merge ADAPTER", "a LoRA adapter of PEFT, whose products are added to the weights",
                  text(FIELD(from.merge))),
           option("--merge-as PROGRAM", "the way in which they are added, bit for bit",

@@ -89,6 +89,7 @@ std::vector<std::string> notes_of(const Conversion& conversion, const std::strin
   if (!conversion.options.from.merge.empty())
     notes.push_back(fmt::format("the adapter '{}' is merged ({}): the output has other weights than the source",
                                 source.record().at("merged"), source.record().at("merged_as")));
+  for (const std::string& filled : source.info().filled) notes.push_back("filled: " + filled);
   if (asks_for_part(conversion.options.from))
     notes.push_back(fmt::format("the output is a part of the model: {}", source.record().at("part")));
   if (const SourceAnswers& from = conversion.options.from; from.pad_experts > 0 || from.unpad) {
@@ -190,6 +191,9 @@ std::vector<std::string> warnings_of(const Conversion& conversion, bool keeps_pr
   if (const std::string& word = conversion.options.from.encode;
       !word.empty() && conversion.source.source->info().recast_tensors == 0)
     warnings.push_back(fmt::format("--encode changes nothing: the weights are {} already", word));
+  if (const std::string& from = conversion.options.from.fill_from;
+      !from.empty() && conversion.source.source->info().filled.empty())
+    warnings.push_back(fmt::format("--fill-from changes nothing: {} has no tensor that the source lacks", from));
   const bool is_stale = !stale_quantization(*conversion.source.source, conversion.options.from).empty();
   if (conversion.options.from.decode && conversion.source.source->info().decoded_weights.empty() && !is_stale)
     warnings.emplace_back("--decode changes nothing: no weight here is quantized");

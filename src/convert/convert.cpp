@@ -128,6 +128,7 @@ std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
   if (options.from.allow_narrowing) texts["allow_narrowing"] = "true";
   if (options.from.pad_experts > 0) texts["pad_experts"] = fmt::format("{}", options.from.pad_experts);
   if (options.from.unpad) texts["unpad"] = "true";
+  if (!options.from.fill_from.empty()) texts["fill_from"] = options.from.fill_from;
   if (options.from.drop_mtp) texts["drop"] = "mtp";
   if (options.from.decode) texts["decode"] = *options.from.decode == Dtype::BF16 ? "bf16" : "f32";
   if (!options.from.decode_as.empty()) texts["decode_as"] = options.from.decode_as;

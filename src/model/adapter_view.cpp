@@ -225,6 +225,8 @@ void check_adapter_answers(const SourceAnswers& answers, bool is_adapter) {
   refuse(!answers.layers.empty(), "--layers");
   refuse(!answers.keep_experts.empty(), "--keep-experts");
   refuse(answers.pad_experts > 0, "--pad-experts");
+  refuse(answers.unpad, "--unpad");
+  refuse(!answers.fill_from.empty(), "--fill-from");
   refuse(answers.drop_mtp, "--drop");
   refuse(answers.drop_optimizer, "--optimizer");
   refuse(answers.naming.has_value(), "--from-naming");

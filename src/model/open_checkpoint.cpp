@@ -14,6 +14,7 @@
 #include "model/adapter_view.hpp"
 #include "model/cast_source.hpp"
 #include "model/encoded_weights.hpp"
+#include "model/filled_source.hpp"
 #include "model/locate_errors.hpp"
 #include "model/merged_adapter.hpp"
 #include "model/padded_source.hpp"
@@ -122,27 +123,22 @@ std::unique_ptr<Source> open_as(std::unique_ptr<Source> as_stored, const SourceA
     if (answers.adapter_layout != "stored") locate_errors(adapter, [&] { view_adapter(source, answers); });
     return source;
   }
-  if (asks_for_part(answers)) {
-    const Source& whole = *source;
-    locate_errors(whole, [&] { take_part(source, answers); });
-  }
+  // Whatever a step throws is about the source that it found.
+  const auto step = [&](bool is_asked, void (*wrap)(std::unique_ptr<Source>&, const SourceAnswers&)) {
+    const Source& found = *source;
+    if (is_asked) locate_errors(found, [&] { wrap(source, answers); });
+  };
+  step(!answers.fill_from.empty(), fill_source);
+  step(asks_for_part(answers), take_part);
   source = recast(std::move(source), answers);
   const bool is_recast = source->info().recast_tensors > 0 && !answers.decode;
   if (!answers.merge_as.empty() && answers.merge.empty())
     fail(ErrorCode::Usage, {}, "--merge-as {} says how an adapter is merged; --merge ADAPTER says which",
          answers.merge_as);
-  if (!answers.merge.empty()) locate_errors(*source, [&] { merge_adapter(source, answers); });
-  if (answers.pad_experts > 0 || answers.unpad) {
-    const Source& stored = *source;
-    locate_errors(stored, [&] { pad_experts(source, answers); });
-  }
-  if (!answers.dtypes.empty()) {
-    const Source& stored = *source;
-    locate_errors(stored, [&] { cast_tensors(source, answers); });
-  }
-  if (answers.encode.empty() || is_recast) return source;
-  const Source& numbers = *source;
-  locate_errors(numbers, [&] { encode_weights(source, answers); });
+  step(!answers.merge.empty(), merge_adapter);
+  step(answers.pad_experts > 0 || answers.unpad, pad_experts);
+  step(!answers.dtypes.empty(), cast_tensors);
+  step(!answers.encode.empty() && !is_recast, encode_weights);
   return source;
 }
 

@@ -80,6 +80,10 @@ void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const
       other.source->info().decoded_weights.empty())
     tell_note(run, "{}: was decoded as {} decodes; --decode-as {} reads {} so", other.source->path().string(),
               as->second, as->second, source.source->path().string());
+  if (const auto from = record.find("filled_from");
+      from != record.end() && !own.contains("filled_from") && answers.fill_from.empty())
+    tell_note(run, "{}: tensors were filled from {}; --fill-from {} compares with {} so", other.source->path().string(),
+              from->second, from->second, source.source->path().string());
   if (const auto dtypes = record.find("dtypes");
       dtypes != record.end() && !own.contains("dtypes") && answers.dtypes.empty())
     tell_note(run, "{}: was cast to other dtypes; --dtype {}{} compares with {} so", other.source->path().string(),

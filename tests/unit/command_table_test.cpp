@@ -110,6 +110,7 @@ std::string other_value(const OptionRow& option) {
   if (option.value_name == "ADAPTER") return "adapter";
   if (option.value_name == "RULE...") return "*=bf16";
   if (option.value_name == "N") return "64";
+  if (option.value_name == "PATH") return "donor";
   if (option.value_name == "LIST") return "0-7";
   for (const ValueWord& value : option.words)
     if (value.word != option.default_text) return value.word;

@@ -1,0 +1,133 @@
+"""--fill-from: a model that lost tensors gets them from its release, and nothing else. The release is testdata's model, the
+model that was trained is the same with other weights (each bit of a low byte turned), without what training dropped."""
+import json
+import re
+import shutil
+
+from case import TESTDATA, Case, Run, both, config_changed, read_tensors, tensors_changed, write_safetensors
+
+
+def trained(tensor):
+    dtype, shape, data = tensor
+    return dtype, shape, bytes(byte ^ 1 if i % 2 == 0 else byte for i, byte in enumerate(data))
+
+
+def lost(pattern: str, **fields):
+    """Returns a change that trains all tensors and loses those whose names fit, and sets fields of config.json."""
+
+    def edit(tensors):
+        for name in list(tensors):
+            if re.search(pattern, name):
+                del tensors[name]
+            else:
+                tensors[name] = trained(tensors[name])
+
+    return both(tensors_changed(edit), config_changed(**fields))
+
+
+def filled(name: str, pattern: str, copies=(), config=None):
+    """Returns a check that OUT has the release's tensors where names fit the pattern, `copies` of its own ones, and the
+    trained ones otherwise."""
+
+    def check(out):
+        release, have = read_tensors(TESTDATA / name), read_tensors(out)
+        for key, tensor in release.items():
+            own = next((original for copy, original in copies if key == copy), None)
+            right = trained(release[own]) if own else tensor if re.search(pattern, key) else trained(tensor)
+            if have.get(key) != right:
+                return f"{key} is not the right one"
+        if have.keys() != release.keys():
+            return "other names"
+        found = json.loads((out / "config.json").read_text())
+        return "" if config is None or all(found.get(k) == v for k, v in config.items()) else f"config.json: {found}"
+
+    return check
+
+
+def text_model_alone(source):
+    """Makes a directory of the language model of a multimodal one alone."""
+    config = json.loads((source / "config.json").read_text())
+    text = dict(config["text_config"], architectures=["Glm4vMoeTextModel"], tie_word_embeddings=False)
+    (source / "config.json").write_text(json.dumps(text))
+    path = source / "model.safetensors"
+    tensors = {key.replace("model.language_model.", "model."): trained(tensor)
+               for key, tensor in read_tensors(path).items() if "visual" not in key}
+    write_safetensors(path, tensors)
+
+
+def other_bytes(out):
+    """Gives one filled tensor other bytes, as of another model."""
+    path = next(out.glob("*.safetensors"))
+    tensors = read_tensors(path)
+    tensors["model.layers.3.eh_proj.weight"] = trained(tensors["model.layers.3.eh_proj.weight"])
+    write_safetensors(path, tensors)
+    (out / "glu_ckpt.json").unlink()
+    return ""
+
+
+def copied(source):
+    """A second model beside the source."""
+    target = source.parent / "lacking"
+    shutil.copytree(source, target)
+    return target
+
+
+def fill(family: str, pattern: str, note: str, change=None, copies=(), config=None, says: str = "") -> Case:
+    name = f"whole/{family}/hf"
+    words = f"--fill-from {TESTDATA / name}"
+    return Case(f"whole/{family}", "hf", [
+        Run(f"convert SRC OUT {words}", says=says or "filled: '", check=filled(name, pattern, copies, config)),
+        Run("inspect OUT --strict", plan=False),
+        Run(f"verify SRC OUT {words}", plan=False),
+        Run("verify SRC OUT", 1, plan=False, says="--fill-from .* compares"),
+    ], change=change or lost(pattern), note=f"filled: {note}")
+
+
+MTP = r"layers\.3\."
+MTP_COPIES = (("model.layers.3.embed_tokens.weight", "model.embed_tokens.weight"),
+              ("model.layers.3.shared_head.head.weight", "lm_head.weight"))
+DEEPSEEK = TESTDATA / "whole/deepseek_v3/hf"
+QWEN = TESTDATA / "whole/qwen3_moe/hf"
+
+CASES = [
+    fill("deepseek_v3", MTP, "MTP", copies=MTP_COPIES, says=r"experts\.\[0-5\]\.up_proj"),
+    fill("deepseek_v3", MTP, "MTP that config.json does not count", lost(MTP, num_nextn_predict_layers=0), MTP_COPIES,
+         {"num_nextn_predict_layers": 1}),
+    fill("deepseek_v3", MTP, "MTP of which config.json says nothing", lost(MTP, num_nextn_predict_layers=None), MTP_COPIES,
+         {"num_nextn_predict_layers": 1}),
+    fill("minimax_m2", "correction_bias", "correction biases"),
+    fill("qwen3_moe", "lm_head", "a head"),
+    fill("glm4v_moe", "visual", "what sees"),
+    fill("glm4v_moe", "visual", "what sees, for a language model alone", text_model_alone,
+         config={"model_type": "glm4v_moe"}),
+    # From Megatron's checkpoint, which has no MTP, and on to it.
+    Case("whole/deepseek_v3", "hf", [
+        Run("convert SRC OUT2 --to megatron"),
+        Run(f"convert OUT2 OUT --to hf --fill-from {DEEPSEEK}", check=filled("whole/deepseek_v3/hf", MTP, MTP_COPIES)),
+        Run(f"convert OUT2 OUT --to megatron --fill-from {DEEPSEEK}"),
+        Run(f"verify SRC OUT --fill-from {DEEPSEEK}", plan=False),
+    ], change=lost(MTP, num_nextn_predict_layers=0), note="filled: Megatron's"),
+    Case("whole/deepseek_v3", "hf", [
+        Run(f"convert SRC OUT --fill-from {DEEPSEEK}", check=other_bytes),
+        Run(f"verify SRC OUT --fill-from {DEEPSEEK}", 1, plan=False, says="mtp.0"),
+    ], change=lost(MTP), note="filled: a tensor of another model"),
+    Case("whole/deepseek_v3", "hf", [
+        Run(f"convert SRC OUT --to megatron --fill-from {DEEPSEEK}", 3, says="layer 1 is missing")],
+         change=lost(r"layers\.1\."), note="filled: never a whole layer"),
+    Case("whole/qwen3_moe", "hf", [Run(f"convert SRC OUT --fill-from {QWEN}", 3, says="expert-missing")],
+         change=lost(r"layers\.0.*experts\.2\.down"), note="filled: never an expert"),
+    Case("whole/qwen3_moe", "hf", [
+        Run(f"convert SRC OUT --fill-from {QWEN} --to megatron", says="--fill-from changes nothing")],
+         note="filled: nothing is lacking"),
+    Case("whole/qwen3_moe", "hf", [
+        Run(f"convert SRC OUT --fill-from {TESTDATA / 'whole/olmoe/hf'}", 3, says="no checkpoint of the same model.*model_type")],
+         change=lost("lm_head"), note="filled: another family"),
+    Case("whole/qwen3_moe", "hf", [
+        Run("convert SRC OUT --layers 0"), Run("convert SRC OUT2 --fill-from OUT", 3, says="num_hidden_layers")],
+         change=lost("nothing"), note="filled: another depth"),
+    Case("whole/qwen3_moe", "hf", [
+        Run("convert SRC OUT --encode fp8:channel"),
+        Run("convert CASE/lacking OUT2 --fill-from OUT", 3, says="codes.*--decode bf16"),
+        Run("convert CASE/lacking OUT2 --fill-from OUT --decode bf16", says="lm_head"),
+    ], change=lambda source: lost("lm_head")(copied(source)) and None, note="filled: codes beside numbers"),
+]
