@@ -65,6 +65,8 @@ class StatePlan {
   /// Its tensors are numbered as the span above; its shards and places in files mean nothing.
   const Plan& plan() const;
   const std::vector<Renamed>& renamed() const;
+  /// The names of tensors that go nowhere.
+  std::vector<std::string> dropped() const;
   /// Returns the first input that goes into an output: memory for the output is as that tensor's, of the same library
   /// and on the same device.
   std::size_t first_input(std::size_t output) const;

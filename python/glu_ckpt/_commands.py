@@ -12,6 +12,7 @@ import os
 
 from . import _core
 from ._error import Error
+from ._options import ABOUT
 
 # Type checkers take it for true; typing itself would be half of the time that the import takes.
 TYPE_CHECKING = False
@@ -44,7 +45,7 @@ _NOT_HERE = frozenset({"json", "color", "quiet", "verbose", "help", "version"})
 def _word(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(_word(item) for item in value)
-    return os.fspath(value) if isinstance(value, (str, os.PathLike)) else str(value)
+    return os.fsdecode(value) if isinstance(value, (str, bytes, os.PathLike)) else str(value)
 
 
 def _option_words(command: str, options: dict[str, Any]) -> list[str]:
@@ -61,7 +62,7 @@ def _option_words(command: str, options: dict[str, Any]) -> list[str]:
 
 
 def _path_word(path: PathLike) -> str:
-    text = os.fspath(path)
+    text = os.fsdecode(path)
     # What begins with a dash would be an option.
     return os.path.join(os.curdir, text) if text.startswith("-") else text
 
@@ -123,19 +124,35 @@ def verify(
     return run("verify", [a, b], options, progress)
 
 
+class Report(dict):  # type: ignore[type-arg]
+    """What `report` returns; a notebook shows the page."""
+
+    def _repr_html_(self) -> str:
+        import html
+
+        with open(self["output"], encoding="utf-8") as file:
+            page = html.escape(file.read())
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 80vh; border: 0"></iframe>'
+
+
 def report(
     a: PathLike,
     b: PathLike | None = None,
     *,
-    html: PathLike,
+    html: PathLike | None = None,
     progress: Progress | None = None,
     **options: Unpack[ReportOptions],
-) -> dict[str, Any]:
+) -> Report:
     """Writes one page about a checkpoint, or about how two differ, to the file `html`. It needs no other file.
 
-    The result has `output`, `bytes` and, where there is a `b`, `equal`.
+    The result has `output`, `bytes` and, where there is a `b`, `equal`; a notebook shows it as the page. Without `html`
+    the page is a file of a new folder for temporary files.
     """
-    return run("report", [a] if b is None else [a, b], {"html": html, **options}, progress)
+    if html is None:
+        import tempfile
+
+        html = os.path.join(tempfile.mkdtemp(prefix="glu_ckpt-"), "report.html")
+    return Report(run("report", [a] if b is None else [a, b], {"html": html, **options}, progress))
 
 
 def digest(path: PathLike, *, progress: Progress | None = None, **options: Unpack[DigestOptions]) -> dict[str, Any]:
@@ -157,3 +174,11 @@ def check(path: PathLike, *, progress: Progress | None = None, **options: Unpack
 def stamp(path: PathLike, **options: Unpack[StampOptions]) -> dict[str, Any]:
     """Records in a checkpoint a layout that its owner knows and the files do not say."""
     return run("stamp", [path], options)
+
+
+# help() lists the options: a signature shows none of them.
+for _function, _name in (
+    (inspect, "inspect"), (plan, "convert"), (convert, "convert"), (verify, "verify"), (report, "report"),
+    (digest, "digest"), (check, "check"), (stamp, "stamp"),
+):  # fmt: skip
+    _function.__doc__ = f"{(_function.__doc__ or '').rstrip()}\n\n    Options:\n\n{ABOUT[_name]}"

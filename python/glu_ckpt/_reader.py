@@ -111,7 +111,7 @@ class TensorHandle:
 class Checkpoint(Mapping[str, TensorHandle]):
     """An open checkpoint: a mapping from names to tensors, in the order of the files. Pickles are parsed, never run."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | bytes | os.PathLike[str]) -> None:
         self._reader = _core.Reader(os.fsencode(path))
         self._names: dict[str, None] = dict.fromkeys(self._reader.names())
 
@@ -141,6 +141,9 @@ class Checkpoint(Mapping[str, TensorHandle]):
     def __len__(self) -> int:
         return len(self._names)
 
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self.format}, {len(self)} tensors>"
+
     def __enter__(self) -> Checkpoint:
         return self
 
@@ -148,7 +151,7 @@ class Checkpoint(Mapping[str, TensorHandle]):
         """Tensors that were taken stay; files are closed once nothing needs them."""
 
 
-def open(path: str | os.PathLike[str]) -> Checkpoint:
+def open(path: str | bytes | os.PathLike[str]) -> Checkpoint:
     """Opens a checkpoint of any format that the program reads: safetensors, torch.save, torch_dist; a file or a folder.
 
     Reads headers only. Raises Error for what is broken, truncated or hostile.

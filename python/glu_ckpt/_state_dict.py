@@ -161,16 +161,15 @@ class StatePlan:
         self.renamed = {row[0]: self._names[row[4]] for row in rows if row[4] is not None}
         self.notes: list[str] = self._plan.notes()
         self._like = [(row[5], row[6]) for row in rows]
-        import json
-
-        self._made = json.loads(self._plan.to_json())
-        self.dropped: list[str] = self._made["dropped"]
+        self.dropped: list[str] = self._plan.dropped()
 
     def to_json(self) -> dict[str, Any]:
         """Which bytes go where: for each output its dtype, shape and `moves`. A move copies runs of `run_bytes` bytes,
         from byte `from_offset` of the tensor `from` to byte `offset`, for all indices of its `loops`, each of which
         adds its `from_step` and `step`."""
-        return self._made
+        import json
+
+        return json.loads(self._plan.to_json())
 
     def run(self, state: Mapping[str, Any], out: Any = None, *, stream: Any = None, jobs: int = 0) -> dict[str, Any]:
         """Makes the outputs from tensors of the planned names, dtypes and shapes.

@@ -17,7 +17,9 @@ from ._error import Error
 # Type checkers take it for true (see _commands.py).
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
+
+    _Tensor = TypeVar("_Tensor")
 
 
 def _library(tensor: Any) -> str:
@@ -73,8 +75,16 @@ def _require_one_device(tensor: Any, out: Any) -> None:
         raise Error(f"out: is on {there}, expected on {here}")
 
 
+def _check_rows(k: Any) -> None:
+    if not hasattr(k, "__index__"):
+        raise Error(f"k: {type(k).__name__} {k!r}; give a whole number, the rows of a block")
+
+
 def _changed(tensor: Any, k: int, out: Any, interleave: bool, axis: int | None, stream: Any, jobs: int) -> Any:
+    _check_rows(k)
     if out is None:
+        if not hasattr(tensor, "shape"):
+            raise Error(f"t: {type(tensor).__name__} is no tensor; give one of numpy, torch or cupy, or give out=, too")
         out = _empty(tensor, tensor.shape)
     else:
         _require_one_device(tensor, out)
@@ -82,7 +92,9 @@ def _changed(tensor: Any, k: int, out: Any, interleave: bool, axis: int | None, 
     return out
 
 
-def interleave(t: Any, k: int = 32, out: Any = None, *, axis: int | None = None, stream: Any = None, jobs: int = 0) -> Any:
+def interleave(
+    t: _Tensor, k: int = 32, out: _Tensor | None = None, *, axis: int | None = None, stream: Any = None, jobs: int = 0
+) -> _Tensor:
     """FC1 from contiguous order (F gate rows, then F up rows) to blocks of `k` gate rows and `k` up rows.
 
     t: [E, 2F, H], [2F, H] or a bias [2F], contiguous, of any dtype; `axis` says where the 2F rows are where that is
@@ -98,23 +110,29 @@ def interleave(t: Any, k: int = 32, out: Any = None, *, axis: int | None = None,
 
 
 def deinterleave(
-    t: Any, k: int = 32, out: Any = None, *, axis: int | None = None, stream: Any = None, jobs: int = 0
-) -> Any:
+    t: _Tensor, k: int = 32, out: _Tensor | None = None, *, axis: int | None = None, stream: Any = None, jobs: int = 0
+) -> _Tensor:
     """The way back from `interleave`, with the same arguments."""
     return _changed(t, k, out, False, axis, stream, jobs)
 
 
-def interleave_(t: Any, k: int = 32, *, axis: int | None = None, stream: Any = None, jobs: int = 0) -> Any:
+def interleave_(
+    t: _Tensor, k: int = 32, *, axis: int | None = None, stream: Any = None, jobs: int = 0
+) -> _Tensor:
     """`interleave` where the tensor stands. Returns `t`.
 
     On a GPU the first call for new sizes uploads a small table; call it once before a CUDA graph captures it.
     """
+    _check_rows(k)
     _core.change_glu_order_in_place(t, k, True, axis, _stream(t, stream), jobs)
     return t
 
 
-def deinterleave_(t: Any, k: int = 32, *, axis: int | None = None, stream: Any = None, jobs: int = 0) -> Any:
+def deinterleave_(
+    t: _Tensor, k: int = 32, *, axis: int | None = None, stream: Any = None, jobs: int = 0
+) -> _Tensor:
     """`deinterleave` where the tensor stands. Returns `t`."""
+    _check_rows(k)
     _core.change_glu_order_in_place(t, k, False, axis, _stream(t, stream), jobs)
     return t
 
@@ -195,7 +213,7 @@ def diff(a: Any, b: Any, *, stream: Any = None, progress: Any = None, **options:
     "nan_in_one", "nan_in_both"}. Bits decide what differs; `first` is the flat index of the first difference, or None.
     On a GPU this waits for the stream.
     """
-    if isinstance(a, (str, os.PathLike)):
+    if isinstance(a, (str, bytes, os.PathLike)):
         from ._commands import run
 
         return run("diff", [a, b], options, progress)

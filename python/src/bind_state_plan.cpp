@@ -131,6 +131,7 @@ class PyStatePlan {
   }
 
   std::string to_json() const { return plan_->to_json(); }
+  std::vector<std::string> dropped() const { return plan_->dropped(); }
   std::vector<std::string> notes() const { return plan_->plan().notes; }
 
  private:
@@ -154,6 +155,7 @@ void bind_state_plan(nb::module_& module) {
       .def("run", &PyStatePlan::run, "tensors"_a, "outs"_a, "stream"_a.none(), "jobs"_a,
            "Fills `outs`, in the order of outputs(); None is not made.")
       .def("to_json", &PyStatePlan::to_json, "Which bytes go where.")
+      .def("dropped", &PyStatePlan::dropped, "Inputs that go nowhere.")
       .def("notes", &PyStatePlan::notes, "Sentences that the user should know.");
   module.def("state_digest", &state_digest, "names"_a, "tensors"_a, "words"_a, "config"_a, "record"_a,
              "stream"_a.none(), "The digest of these tensors, as of the file that holds them.");

@@ -1,4 +1,4 @@
-/// Prints the module glu_ckpt._options: the options of the commands, for type checkers. The package does not import it.
+/// Prints the module glu_ckpt._options: the options of the commands, for help() and for type checkers.
 
 #include <fmt/format.h>
 
@@ -13,16 +13,26 @@ namespace {
 using namespace glu_ckpt::cli;
 
 constexpr std::string_view kHead =
-    R"("""Options of the commands, for type checkers: the package itself does not import this."""
+    R"("""Options of the commands, for help() and for type checkers."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from typing import Any, TypedDict, Union
+#: What the options of a command do, a line each.
+ABOUT: dict[str, str] = {{)";
 
-PathLike = Union[str, "os.PathLike[str]"]
-Progress = Callable[[dict[str, Any]], object]
+// Type checkers take it for true; typing would be half of the time that the import takes.
+constexpr std::string_view kClasses =
+    R"(
+}}
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+    from typing import Any, TypedDict, Union
+
+    PathLike = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
+    Progress = Callable[[dict[str, Any]], object]
 )";
 
 /// Options that functions have no use for, or have as arguments.
@@ -41,26 +51,42 @@ std::string_view type_of(const OptionRow& row) {
   return known == std::end(kTypes) ? "str" : known->second;
 }
 
+std::string field_of(const OptionRow& row) {
+  std::string field = row.long_name.substr(2);
+  std::ranges::replace(field, '-', '_');
+  return field;
+}
+
+std::string about(const CommandTable& command) {
+  std::string lines;
+  for (const OptionRow* row : all_options(command))
+    if (is_for_functions(row->long_name)) lines += fmt::format("    {}: {}\n", field_of(*row), row->about);
+  return fmt::format("\n    \"{}\": r\"\"\"{}\"\"\",", command_words(command), lines);
+}
+
 std::string class_of(const CommandTable& command) {
-  std::string name = command_words(command), about, fields;
+  std::string name = command_words(command), fields;
   name[0] = static_cast<char>(name[0] - 'a' + 'A');
-  for (const OptionRow* row : all_options(command)) {
-    if (!is_for_functions(row->long_name)) continue;
-    std::string field = row->long_name.substr(2);
-    std::ranges::replace(field, '-', '_');
-    about += fmt::format("    {}: {}\n", field, row->about);
-    fields += fmt::format("    {}: {}\n", field, type_of(*row));
-  }
-  return fmt::format("\n\nclass {}Options(TypedDict, total=False):\n    \"\"\"Options of `{}`.\n\n{}    \"\"\"\n\n{}",
-                     name, command_words(command), about, fields);
+  for (const OptionRow* row : all_options(command))
+    if (is_for_functions(row->long_name)) fields += fmt::format("        {}: {}\n", field_of(*row), type_of(*row));
+  return fmt::format("\n    class {}Options(TypedDict, total=False):\n        \"\"\"Options of `{}`.\"\"\"\n\n{}", name,
+                     command_words(command), fields);
+}
+
+/// Prints something of each command that is a function.
+template <typename Text>
+void print_each(const Text& text) {
+  const CommandTable program = command_table();
+  for (const CommandTable* command : all_commands(program))
+    for (const std::string_view name : {"inspect", "convert", "verify", "diff", "report", "digest", "check", "stamp"})
+      if (command_words(*command) == name) fmt::print("{}", text(*command));
 }
 
 }  // namespace
 
 int main() {
-  const CommandTable program = command_table();
-  fmt::print("{}", kHead);
-  for (const CommandTable* command : all_commands(program))
-    for (const std::string_view name : {"inspect", "convert", "verify", "diff", "report", "digest", "check", "stamp"})
-      if (command_words(*command) == name) fmt::print("{}", class_of(*command));
+  fmt::print(kHead);
+  print_each(about);
+  fmt::print(kClasses);
+  print_each(class_of);
 }

@@ -111,6 +111,8 @@ struct StatePlan::State {
   /// What a source that decodes makes its tensors of; empty for another one.
   std::vector<DecodedTensor> decoded;
 
+  /// The names of what moves count as their source.
+  std::vector<std::string> source_names() const;
   void check_inputs(std::span<const TensorView> in) const;
   void check_outputs(std::span<const TensorView> in, std::span<const TensorView> out) const;
   void check_devices(std::span<const TensorView> in, std::span<const TensorView> out) const;
@@ -118,6 +120,13 @@ struct StatePlan::State {
   void check_scales_on(const std::string& device, std::span<const TensorView> in, GpuStream stream) const;
   std::vector<MoveInput> move_inputs(std::span<const TensorView> in) const;
 };
+
+std::vector<std::string> StatePlan::State::source_names() const {
+  if (is_plain) return names;
+  std::vector<std::string> made;
+  for (const TensorRef& tensor : conversion.source.source->inventory().tensors) made.push_back(tensor.name);
+  return made;
+}
 
 void StatePlan::State::check_inputs(std::span<const TensorView> in) const {
   if (in.size() != inputs().size())
@@ -322,13 +331,16 @@ void print_move(JsonWriter& json, const std::vector<std::string>& names, const M
 
 }  // namespace
 
+std::vector<std::string> StatePlan::dropped() const {
+  const std::vector<std::string> names = state_->source_names();
+  std::vector<std::string> found;
+  for (const std::size_t index : plan().dropped) found.push_back(names[index]);
+  return found;
+}
+
 std::string StatePlan::to_json() const {
   const Plan& made = plan();
-  std::vector<std::string> names = state_->names;
-  if (!state_->is_plain) {
-    names.clear();
-    for (const TensorRef& tensor : state_->conversion.source.source->inventory().tensors) names.push_back(tensor.name);
-  }
+  const std::vector<std::string> names = state_->source_names();
   JsonWriter json(1);
   json.begin_object().key("outputs").begin_array();
   for (std::size_t t = 0; t < made.outputs.size(); ++t) {
@@ -348,7 +360,7 @@ std::string StatePlan::to_json() const {
     json.end_object();
   }
   json.end_array().key("dropped").begin_array();
-  for (const std::size_t index : made.dropped) json.value(names[index]);
+  for (const std::string& name : dropped()) json.value(name);
   json.end_array().key("notes").begin_array();
   for (const std::string& note : made.notes) json.value(note);
   json.end_array().end_object();

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import pathlib
 import pickle
 import re
 import signal
@@ -106,7 +107,11 @@ OF_THE_COMMAND_LINE = {"help", "color", "json", "quiet", "verbose", "progress", 
 )
 def test_typed_options_are_the_parsers(command, options, program):
     known = re.findall(r"^ +(?:-\w, ?)?--([a-z][a-z-]*)", program(command, "--help").stdout, re.MULTILINE)
-    typed = {name for base in getattr(_options, options).__mro__ for name in getattr(base, "__annotations__", {})}
+    tree = ast.parse(pathlib.Path(_options.__file__).read_text())
+    [fields] = [node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == options]
+    typed = {field.target.id for field in fields if isinstance(field, ast.AnnAssign)}
+    told = set(re.findall(r"^    (\w+): ", _options.ABOUT["convert" if command == "plan" else command], re.MULTILINE))
+    assert told == typed
     assert typed == {name.replace("-", "_") for name in known} - OF_THE_COMMAND_LINE
 
 
@@ -206,6 +211,25 @@ def test_calls_of_several_threads(hub):
     for thread in threads:
         thread.join()
     assert len(results) == 8 and len(set(results)) == 1
+
+
+def test_help_lists_the_options():
+    for function in (glu_ckpt.convert, glu_ckpt.plan):
+        assert "    from_glu: " in function.__doc__
+    assert "    strict: " in glu_ckpt.check.__doc__
+
+
+def test_a_notebook_shows_the_report(hub):
+    shown = glu_ckpt.report(hub)
+    page = pathlib.Path(shown["output"]).read_text()
+    assert shown._repr_html_().startswith('<iframe srcdoc="&lt;!DOCTYPE') and len(shown._repr_html_()) > len(page)
+
+
+def test_paths_are_bytes_too(hub):
+    assert glu_ckpt.inspect(os.fsencode(hub))["format"] == "safetensors"
+    with pytest.raises(TypeError, match="not int"):
+        glu_ckpt.inspect(3)
+    assert repr(glu_ckpt.open(os.fsencode(hub))).startswith("<Checkpoint safetensors, ")
 
 
 def test_the_package_imports_no_library():

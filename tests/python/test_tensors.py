@@ -213,3 +213,11 @@ def test_diff_of_tensors():
     refused(glu_ckpt.diff, a, a.astype("f8"))
     refused(glu_ckpt.diff, a, a[:3])
     refused(glu_ckpt.diff, a[::2], b[::2])
+
+
+def test_what_is_no_tensor_is_named():
+    for call in (glu_ckpt.interleave, glu_ckpt.deinterleave, glu_ckpt.interleave_, glu_ckpt.deinterleave_):
+        with pytest.raises(glu_ckpt.Error, match="list is no tensor"):
+            call([1, 2], 32)
+        with pytest.raises(glu_ckpt.Error, match="^k: str '32'; give a whole number"):
+            call(np.zeros((64, 4), "f4"), "32")
