@@ -9,6 +9,7 @@
 
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
+#include "core/kept.hpp"
 #include "layout/key_pattern.hpp"
 #include "layout/placement.hpp"
 
@@ -17,8 +18,8 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight";
 constexpr auto kRoles = std::to_array<Role>({Role::Gate, Role::Up, Role::Down});
-/// Bytes of a factor that are compared at once.
-constexpr i64 kCompareBytes = i64{1} << 20;
+/// Bytes of tensors, read whole, in whose columns experts lie.
+constexpr i64 kKeptBytes = i64{128} << 20;
 
 /// The factors of gate, up or down of one expert.
 struct ExpertFactors {
@@ -146,11 +147,11 @@ class AdapterLayer {
   i64 ranks_of_gate(const Factors& packed) const {
     i64 gate_end = 0, up_begin = packed.rank;
     for (i64 expert = 0; expert < packed.experts; ++expert) {
-      const std::vector<bool> gate = nonzero_columns(matrix_of_b(factors_of(packed, expert, Role::Gate)));
-      const std::vector<bool> up = nonzero_columns(matrix_of_b(factors_of(packed, expert, Role::Up)));
+      const std::vector<double> gate = magnitudes(matrix_of_b(factors_of(packed, expert, Role::Gate)), true);
+      const std::vector<double> up = magnitudes(matrix_of_b(factors_of(packed, expert, Role::Up)), true);
       for (i64 j = 0; j < packed.rank; ++j) {
-        if (gate[static_cast<std::size_t>(j)]) gate_end = std::max(gate_end, j + 1);
-        if (up[static_cast<std::size_t>(j)]) up_begin = std::min(up_begin, j);
+        if (gate[static_cast<std::size_t>(j)] != 0) gate_end = std::max(gate_end, j + 1);
+        if (up[static_cast<std::size_t>(j)] != 0) up_begin = std::min(up_begin, j);
       }
     }
     if (gate_end == 0 || up_begin == packed.rank || gate_end > up_begin) return 0;
@@ -165,61 +166,48 @@ class AdapterLayer {
   bool for_each_row(const Matrix& matrix, const Use& use) const {
     const i64 size = matrix.element_bytes;
     std::vector<std::byte> row(static_cast<std::size_t>(matrix.cols * size));
-    const std::vector<std::byte>& stored = whole(matrix.tensor);
+    if (matrix.place.col_step == size) {
+      for (i64 r = 0; r < matrix.rows; ++r) {
+        adapter_.read(matrix.tensor, row_offset(matrix.place, r), row);
+        if (!use(std::span<const std::byte>(row), r)) return false;
+      }
+      return true;
+    }
+    const auto kept = tensors_read_.get(matrix.tensor, [&] {
+      KeptBytes whole{std::vector<std::byte>(static_cast<std::size_t>(tensors_[matrix.tensor].bytes))};
+      adapter_.read(matrix.tensor, 0, whole.data);
+      return whole;
+    });
     for (i64 r = 0; r < matrix.rows; ++r) {
-      const std::byte* const from = stored.data() + row_offset(matrix.place, r);
+      const std::byte* const from = kept->data.data() + row_offset(matrix.place, r);
       for (i64 c = 0; c < matrix.cols; ++c) std::copy_n(from + c * matrix.place.col_step, size, row.data() + c * size);
       if (!use(std::span<const std::byte>(row), r)) return false;
     }
     return true;
   }
 
-  /// The bytes of a tensor; that which was read last stays in memory.
-  const std::vector<std::byte>& whole(std::size_t tensor) const {
-    if (read_ == tensor) return bytes_;
-    bytes_.resize(static_cast<std::size_t>(tensors_[tensor].bytes));
-    adapter_.read(tensor, 0, bytes_);
-    read_ = tensor;
-    return bytes_;
-  }
-
-  std::vector<bool> nonzero_columns(const Matrix& matrix) const {
-    std::vector<bool> found(static_cast<std::size_t>(matrix.cols));
-    std::vector<float> values(found.size());
-    (void)for_each_row(matrix, [&](std::span<const std::byte> row, i64) {
+  /// The sums of the magnitudes in each row, or in each column: zero where all elements are, and not finite where one
+  /// is not.
+  std::vector<double> magnitudes(const Matrix& matrix, bool of_columns) const {
+    std::vector<double> sums(static_cast<std::size_t>(of_columns ? matrix.cols : matrix.rows));
+    std::vector<float> values(static_cast<std::size_t>(matrix.cols));
+    (void)for_each_row(matrix, [&](std::span<const std::byte> row, i64 r) {
       widen_row(row.data(), matrix.dtype, values);
-      for (std::size_t c = 0; c < values.size(); ++c)
-        if (values[c] != 0) found[c] = true;
+      double* const sum = sums.data() + (of_columns ? 0 : r);
+      const std::size_t step = of_columns ? 1 : 0;
+      for (std::size_t c = 0; c < values.size(); ++c) sum[c * step] += std::abs(static_cast<double>(values[c]));
       return true;
     });
-    return found;
+    return sums;
   }
 
   /// Says of each rank whether its row of A and its column of B have a product that is not zero everywhere.
   std::vector<bool> live_ranks(const Factors& factors) const {
-    const auto ranks = static_cast<std::size_t>(factors.ranks());
-    std::vector<bool> in_a(ranks), in_b(ranks), infinite(ranks);
-    std::vector<float> values(static_cast<std::size_t>(factors.inputs));
-    const Matrix a = matrix_of_a(factors), b = matrix_of_b(factors);
-    (void)for_each_row(a, [&](std::span<const std::byte> row, i64 j) {
-      widen_row(row.data(), a.dtype, values);
-      for (const float value : values) {
-        if (value != 0) in_a[static_cast<std::size_t>(j)] = true;
-        if (!std::isfinite(value)) infinite[static_cast<std::size_t>(j)] = true;
-      }
-      return true;
-    });
-    values.resize(ranks);
-    (void)for_each_row(b, [&](std::span<const std::byte> row, i64) {
-      widen_row(row.data(), b.dtype, values);
-      for (std::size_t j = 0; j < ranks; ++j) {
-        if (values[j] != 0) in_b[j] = true;
-        if (!std::isfinite(values[j])) infinite[j] = true;
-      }
-      return true;
-    });
-    for (std::size_t j = 0; j < ranks; ++j) in_a[j] = (in_a[j] && in_b[j]) || infinite[j];
-    return in_a;
+    const std::vector<double> a = magnitudes(matrix_of_a(factors), false), b = magnitudes(matrix_of_b(factors), true);
+    std::vector<bool> live;
+    for (std::size_t j = 0; j < a.size(); ++j)
+      live.push_back((a[j] != 0 && b[j] != 0) || !std::isfinite(a[j]) || !std::isfinite(b[j]));
+    return live;
   }
 
   bool is_same_place(const Matrix& a, const Matrix& b) const {
@@ -536,8 +524,7 @@ class AdapterLayer {
   std::map<std::string, Layer> layers_;
   std::vector<AdaptedModule> plain_;
   LaidAdapter laid_;
-  mutable std::optional<std::size_t> read_;
-  mutable std::vector<std::byte> bytes_;
+  mutable Kept<KeptBytes> tensors_read_{kKeptBytes};
 };
 
 }  // namespace

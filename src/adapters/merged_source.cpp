@@ -5,55 +5,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <list>
 #include <map>
-#include <mutex>
 #include <utility>
 
 #include "core/float_rows.hpp"
+#include "core/kept.hpp"
 #include "layout/placement.hpp"
 
 namespace glu_ckpt {
 namespace {
-
-/// Values that several threads use; those used last stay, within kFactorBytes.
-template <typename Value>
-class Kept {
- public:
-  template <typename Make>
-  std::shared_ptr<const Value> get(std::size_t key, const Make& make) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (const auto found = values_.find(key); found != values_.end()) {
-        order_.splice(order_.begin(), order_, found->second.place);
-        return found->second.value;
-      }
-    }
-    const auto made = std::make_shared<const Value>(make());
-    const std::lock_guard lock(mutex_);
-    if (const auto found = values_.find(key); found != values_.end()) return found->second.value;
-    order_.push_front(key);
-    values_.emplace(key, Entry{made, order_.begin()});
-    bytes_ += made->bytes();
-    while (bytes_ > kFactorBytes && order_.size() > 1) {
-      const auto last = values_.find(order_.back());
-      bytes_ -= last->second.value->bytes();
-      values_.erase(last);
-      order_.pop_back();
-    }
-    return made;
-  }
-
- private:
-  struct Entry {
-    std::shared_ptr<const Value> value;
-    std::list<std::size_t>::iterator place;
-  };
-  std::mutex mutex_;
-  std::list<std::size_t> order_;
-  std::map<std::size_t, Entry> values_;
-  i64 bytes_ = 0;
-};
 
 /// A tensor of the adapter as fp32.
 struct Widened {
@@ -270,8 +230,8 @@ class MergedSource final : public Source {
   CheckpointInfo info_;
   /// The first of a tensor's matrices, and the one behind its last.
   std::map<std::size_t, std::pair<std::size_t, std::size_t>> of_tensor_;
-  mutable Kept<Widened> factors_;
-  mutable Kept<Lines> lines_;
+  mutable Kept<Widened> factors_{kFactorBytes};
+  mutable Kept<Lines> lines_{kFactorBytes};
 };
 
 }  // namespace

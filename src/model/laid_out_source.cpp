@@ -6,6 +6,7 @@
 
 #include "core/compute.hpp"
 #include "core/fail.hpp"
+#include "core/kept.hpp"
 #include "exec/host_buffer.hpp"
 #include "exec/range_reader.hpp"
 #include "families/architecture.hpp"
@@ -22,15 +23,19 @@ namespace {
 
 /// Windows of the source that one read holds.
 constexpr i64 kScratchBytes = i64{8} << 20;
+/// Bytes of tensors of the source that are kept whole, and runs so short that this is worth it.
+constexpr i64 kKeptSources = i64{128} << 20, kShortRun = 256;
 
 /// The outputs of a plan as tensors.
 class LaidOutSource final : public Source {
  public:
-  LaidOutSource(std::unique_ptr<Source> stored, Plan plan, CheckpointInfo info, Constants constants = {})
+  LaidOutSource(std::unique_ptr<Source> stored, Plan plan, CheckpointInfo info, Constants constants = {},
+                bool keeps_sources = false)
       : stored_(std::move(stored)),
         plan_(std::move(plan)),
         info_(std::move(info)),
         constants_(std::move(constants)),
+        keeps_sources_(keeps_sources),
         backend_(make_backend("cpu")) {
     info_.inventory = {{}, stored_->inventory().files, false};
     for (const OutputTensor& output : plan_.outputs)
@@ -60,10 +65,42 @@ class LaidOutSource final : public Source {
     }
     std::ranges::fill(out, std::byte{0});
     const std::size_t first = plan_.first_move[tensor], end = plan_.first_move[tensor + 1];
+    if (keeps_sources_ && std::ranges::any_of(std::span(plan_.moves).subspan(first, end - first),
+                                              [](const Move& move) { return move.run_bytes < kShortRun; })) {
+      for (std::size_t i = first; i < end; ++i) copy_runs(plan_.moves[i], offset, out);
+      return;
+    }
     RangeReader reader(*stored_);
     HostBuffer scratch;
     gather(std::span(plan_.moves).subspan(first, end - first), reader, *backend_, offset, offset + std::ssize(out),
            out.data(), scratch, kScratchBytes);
+  }
+
+  /// Copies the runs of a move that are within the output's bytes [offset, offset + out.size()) from a tensor that is
+  /// kept whole: where several outputs have every so many columns of it, each would read nearly all of it.
+  void copy_runs(const Move& move, i64 offset, std::span<std::byte> out) const {
+    const i64 end = offset + std::ssize(out);
+    i64 last = move.dst_offset + move.run_bytes;
+    for (const MoveDim& dim : move.dims) last += (dim.count - 1) * dim.dst_step;
+    if (last <= offset || move.dst_offset >= end) return;
+    const auto kept = sources_.get(move.src, [&] {
+      KeptBytes whole{std::vector<std::byte>(static_cast<std::size_t>(stored_->inventory().tensors[move.src].bytes))};
+      stored_->read(move.src, 0, whole.data);
+      return whole;
+    });
+    const auto& [d0, d1, d2, d3] = move.dims;
+    for (i64 a = 0; a < d0.count; ++a)
+      for (i64 b = 0; b < d1.count; ++b)
+        for (i64 c = 0; c < d2.count; ++c) {
+          i64 from = move.src_offset + a * d0.src_step + b * d1.src_step + c * d2.src_step;
+          i64 to = move.dst_offset + a * d0.dst_step + b * d1.dst_step + c * d2.dst_step;
+          for (i64 d = 0; d < d3.count; ++d, from += d3.src_step, to += d3.dst_step) {
+            const i64 begin = std::max(to, offset), stop = std::min(to + move.run_bytes, end);
+            if (begin < stop)
+              std::memcpy(out.data() + (begin - offset), kept->data.data() + from + (begin - to),
+                          static_cast<std::size_t>(stop - begin));
+          }
+        }
   }
 
   /// Elements are computed whole: those of which `out` has a part, too.
@@ -83,6 +120,9 @@ class LaidOutSource final : public Source {
   Plan plan_;
   CheckpointInfo info_;
   Constants constants_;
+  /// Tensors of the source stay in memory for the next output.
+  bool keeps_sources_ = false;
+  mutable Kept<KeptBytes> sources_{kKeptSources};
   std::unique_ptr<Backend> backend_;
 };
 
@@ -156,7 +196,8 @@ void lay_out_apart(std::unique_ptr<Source>& source, const ModelHints& hints, con
 
 std::unique_ptr<Source> lay_out_source(std::unique_ptr<Source> stored, Plan plan, CheckpointInfo info,
                                        Constants constants) {
-  return std::make_unique<LaidOutSource>(std::move(stored), std::move(plan), std::move(info), std::move(constants));
+  return std::make_unique<LaidOutSource>(std::move(stored), std::move(plan), std::move(info), std::move(constants),
+                                         true);
 }
 
 }  // namespace glu_ckpt
