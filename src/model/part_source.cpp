@@ -111,7 +111,11 @@ class PartMaker {
     }
     edit(info);
     check_kinds(info.hints.config);
-    if (!kept_.empty()) check_routing(info.hints.config);
+    if (!kept_.empty()) {
+      check_routing(info.hints.config);
+      if (std::string mixed = mixed_groups(info.hints.config); !mixed.empty())
+        info.warnings.push_back(std::move(mixed));
+    }
     return std::make_unique<PartSource>(std::move(info), std::move(made), std::move(kept_));
   }
 
@@ -302,6 +306,21 @@ class PartMaker {
            "(topk_group) of {}: keep {} at least",
            where, part_.experts, chosen, fields.spelling(top_k), chosen_groups, part_.experts / groups,
            (chosen + chosen_groups - 1) / chosen_groups * groups);
+  }
+
+  /// A router that first chooses groups chooses among others where an expert comes into another group. Says so.
+  std::string mixed_groups(const std::string& config) const {
+    const i64 groups = std::max<i64>(ConfigFields(config).integer({"n_group"}).value_or(1), 1);
+    const i64 old_size = part_.experts_of / groups, new_size = part_.experts / groups;
+    for (const auto& [label, experts] : kept_)
+      for (i64 e = 0; e < std::ssize(experts); ++e)
+        if (const i64 old = experts[static_cast<std::size_t>(e)]; old / old_size != e / new_size)
+          return fmt::format(
+              "the router chooses groups of experts first (n_group {}), and expert {} of layer {} comes from group {} "
+              "to "
+              "group {}, among others: keep {} experts of each group, in order, for the choice to stay what it was",
+              groups, old, label, old / old_size, e / new_size, new_size);
+    return {};
   }
 
   /// "experts 0-7 of 64"; of different ones a fingerprint, for they may be thousands.

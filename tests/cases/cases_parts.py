@@ -167,7 +167,11 @@ CASES = [
             list_beside({"pruned_experts": {"0": [0, 1], "1": [0, 1]}})),
     refused("deepseek_v3", "--keep-experts CASE/keep.json", 3, "no list for layer mtp.0.*--drop mtp", "MTP is not listed",
             list_beside({"1": [0, 1, 2, 3], "2": [0, 1, 2, 3]})),
-    Case("whole/deepseek_v3", "hf", [Run("convert SRC OUT --drop mtp --keep-experts CASE/keep.json")],
+    Case("whole/deepseek_v3", "hf", [
+        Run("convert SRC OUT --drop mtp --keep-experts CASE/keep.json",
+            says="warning: .*expert 2 of layer 1 comes from group 0 to group 1"),
+        Run("convert SRC OUT --keep-experts 0-1,3-4", never_says="comes from group"),
+    ],
          change=list_beside({"1": [0, 1, 2, 3], "2": [0, 1, 2, 3]}), note="MTP is dropped"),
     refused("bailing_moe_v2", "--keep-experts 0-3", 4, r"4 experts.*3 groups.*multiple of 3.*not-divisible", "groups cut"),
     refused("bailing_moe_v2", "--keep-experts 0-2", 3, "two of its experts: keep 6", "groups of one",
