@@ -70,6 +70,12 @@ struct ConvertOptions {
   /// Remove each of the source's files of tensors once all that the output needs of it is on the disk and was read
   /// again there. What is removed is in `<output>.partial` then, which stays whatever fails.
   bool consume_source = false;
+  /// Write one of so many parts of the output, beside other processes that write the others; 0: all of it. The last one
+  /// that is done finishes the output. A part that is started again goes on.
+  struct Part {
+    i64 number = 0;
+    i64 of = 0;
+  } part = {};
 };
 
 /// The answers that were given, by the names of the long options with underscores: what glu_ckpt.json records and a
@@ -109,6 +115,8 @@ struct Converted {
   /// Headers included, without what was cloned.
   i64 bytes_written = 0;
   i64 bytes_cloned = 0;
+  /// Says why the output is not there yet, where this was one of several parts; else empty.
+  std::string pending = {};
   /// An earlier run had finished; both sides were read for their digests.
   bool was_complete = false;
   /// "cpu", "cuda:0", ...

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 #: Options of `convert` about files and about how they are written.
 _OF_FILES = frozenset(
-    "consume_source device device_memory dry_run format from_config manifest max_memory max_shard_size overwrite progress "
-    "reflink resume verify".split()
+    "consume_source device device_memory dry_run format from_config manifest max_memory max_shard_size overwrite part "
+    "progress reflink resume verify".split()
 )
 #: torch's names of dtypes, by safetensors'.
 _TORCH_NAMES = {

@@ -4,6 +4,7 @@
 
 #include "cli/session.hpp"
 #include "core/fail.hpp"
+#include "core/json.hpp"
 #include "core/peak_memory.hpp"
 #include "report/report.hpp"
 
@@ -23,6 +24,12 @@ ExitStatus cmd_convert(const Options& options, Ranks* ranks) {
   const auto start = std::chrono::steady_clock::now();
   const Converted converted = convert(options.input, options.output, options.convert, Session(options).run(), ranks);
   if (ranks != nullptr && ranks->rank() != 0) return ExitStatus::Done;
+  // A note has said so.
+  if (!converted.pending.empty()) {
+    if (options.json)
+      print_out(options, JsonWriter().begin_object().field("pending", converted.pending).end_object().text() + "\n");
+    return ExitStatus::Done;
+  }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   report::Conversion conversion;
   conversion.output = options.output;

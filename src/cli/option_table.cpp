@@ -310,6 +310,11 @@ Rows writing() {
       option("--overwrite", "replace DST once the new one is complete", flag(FIELD(convert.overwrite))),
       option("--resume", "go on with what a stopped run left in DST.partial, if there is any",
              flag(FIELD(convert.resume))),
+      excludes(
+          option("--part I/N",
+                 "write the part I/N of DST, beside processes for 1/N to N/N on any hosts; the last one finishes it",
+                 part()),
+          "--overwrite"),
       excludes(option("--consume-source",
                       "remove each of SRC's files of tensors once DST.partial has all of it, proved and on the disk",
                       flag(FIELD(convert.consume_source))),

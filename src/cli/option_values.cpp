@@ -282,6 +282,7 @@ ValueKind part() {
       return fmt::format("'{}' is no part such as 2/8, from 1/8 to 8/8", typed);
     options.verify.subset.part = *part;
     options.verify.subset.parts = *parts;
+    options.convert.part = {*part, *parts};
     return {};
   }};
 }

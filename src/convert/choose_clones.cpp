@@ -64,7 +64,7 @@ void check_reflink(const Conversion& conversion, int ranks) {
 ClonePlan choose_clones(const Conversion& conversion) {
   const Reflink reflink = conversion.options.reflink;
   // Blocks that are shared are not freed with the source's file.
-  if (conversion.consumed != nullptr) return {};
+  if (conversion.consumed != nullptr || conversion.options.part.of > 0) return {};
   if (reflink == Reflink::Never || conversion.target.format != Format::Safetensors) return {};
   const std::filesystem::path parent = parent_of_output(conversion);
   CloneLimits limits{block_bytes_of(parent)};

@@ -5,6 +5,7 @@
 #include "convert/check_output.hpp"
 #include "convert/choose_clones.hpp"
 #include "convert/consume.hpp"
+#include "convert/parts.hpp"
 #include "convert/probe.hpp"
 #include "convert/prove_pass.hpp"
 #include "convert/staging.hpp"
@@ -56,7 +57,10 @@ void check_can_create(const Conversion& conversion) {
 }
 
 Converted convert_with(const std::filesystem::path& source, const std::filesystem::path& output,
-                       const ConvertOptions& options, const RunOptions& run, Ranks& ranks) {
+                       const ConvertOptions& given, const RunOptions& run, Ranks& ranks) {
+  ConvertOptions options = given;
+  // A part that is started again goes on.
+  if (options.part.of > 0) options.resume = true;
   const SourceWatch watch(source, output, options);
   if (watch.files() != nullptr && !watch.files()->was_loaded())
     if (std::optional<Converted> consumed = find_consumed(source, output, options, run)) return *std::move(consumed);
@@ -72,18 +76,6 @@ Converted convert_with(const std::filesystem::path& source, const std::filesyste
   converted.loads_in = std::move(conversion.loads_in);
   converted.warnings.insert(converted.warnings.begin(), conversion.warnings.begin(), conversion.warnings.end());
   return converted;
-}
-
-/// Says how many weights of the output are NaN since their codes are, or since infinity was multiplied by zero. Empty
-/// where none is.
-std::string nans_text(const Plan& plan, const std::map<std::size_t, i64>& nans) {
-  if (nans.empty()) return {};
-  i64 weights = 0;
-  for (const auto& [output, count] : nans) weights += count;
-  const std::string& first = plan.outputs[nans.begin()->first].name;
-  if (weights == 1) return fmt::format("1 decoded weight is NaN, as the source has it: in '{}' of the output", first);
-  return fmt::format("{} decoded weights are NaN, as the source has them: in {} tensor{} of the output, first in '{}'",
-                     weights, nans.size(), nans.size() == 1 ? "" : "s", first);
 }
 
 template <typename Value>
@@ -152,8 +144,11 @@ Digest digest_stage(const RunOptions& run, const Model& model, const Backend& ba
 Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
   const Source& source = *conversion.source.source;
   const ProofMode proof = conversion.options.proof;
+  const ConvertOptions::Part& part = conversion.options.part;
   at_first_rank(ranks, [&] {
-    check_reflink(conversion, ranks.size());
+    check_reflink(conversion, part.of > 0 ? 2 : ranks.size());
+    // One part reads all of it for those.
+    if (part.number > 1) return;
     if (conversion.consumed == nullptr || !conversion.consumed->has_removed())
       check_contents(conversion.run, source, "checking source");
   });
@@ -162,6 +157,7 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
   const FileBacked* const files = source.file_backed();
   if (files != nullptr && proof == ProofMode::Forward) files->keep_in_cache();
 
+  if (part.of > 0) return run_part(conversion);
   ClonePlan clones = ranks.size() > 1 ? ClonePlan() : choose_clones(conversion);
   const ExpectedOutput expected(conversion, !clones.empty() && proof == ProofMode::Digest);
   Staging staging(conversion, expected, clones, ranks);
@@ -211,7 +207,7 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   check_forward(conversion);
   check_can_create(conversion);
   conversion.backend->ready();
-  check_reflink(conversion, 1);
+  check_reflink(conversion, options.part.of > 0 ? 2 : 1);
   ConversionPlan planned;
   planned.device = conversion.backend->name();
   planned.bytes_cloned = bytes_to_clone(conversion);

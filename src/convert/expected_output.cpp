@@ -101,6 +101,7 @@ std::string fingerprint_of(const Conversion& conversion, const std::string& conf
   std::string text =
       fmt::format("glu-ckpt {}\nplan {}\nformat {}\noverwrite {}\ndigest {}\n", GLU_CKPT_VERSION, hex(planned),
                   to_string(conversion.target.format), options.overwrite, options.proof != ProofMode::None);
+  if (options.part.of > 0) text += fmt::format("{}{}\n", kPartsLine, options.part.of);
   if (bytes_to_clone > 0) text += fmt::format("clones {} verify {}\n", bytes_to_clone, static_cast<int>(options.proof));
   for (const auto& [name, value] : option_texts(options)) text += fmt::format("option {} {}\n", name, value);
   // A file that --keep-experts names may be another one by now.

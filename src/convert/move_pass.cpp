@@ -198,6 +198,29 @@ std::vector<DoneRange> prove_earlier(const Conversion& conversion, const Expecte
 
 }  // namespace
 
+std::vector<std::byte> moved_bytes(const Moved& moved, i64 bytes_written) {
+  std::vector<DoneRange> written{{0, 0, bytes_written, moved.all}};
+  for (const auto& [tensor, nans] : moved.nans) written.push_back({tensor, 0, 0, {{}, {}, nans}});
+  return done_bytes(written);
+}
+
+void add_moved(std::span<const std::byte> of_another, Moved& moved) {
+  const std::vector<DoneRange> ranges = parse_done(of_another);
+  moved.all += ranges.at(0).sums;
+  moved.bytes_written_elsewhere += ranges[0].end;
+  for (const DoneRange& range : std::span(ranges).subspan(1)) moved.nans[range.tensor] += range.sums.nans;
+}
+
+std::string nans_text(const Plan& plan, const std::map<std::size_t, i64>& nans) {
+  if (nans.empty()) return {};
+  i64 weights = 0;
+  for (const auto& [output, count] : nans) weights += count;
+  const std::string& first = plan.outputs[nans.begin()->first].name;
+  if (weights == 1) return fmt::format("1 decoded weight is NaN, as the source has it: in '{}' of the output", first);
+  return fmt::format("{} decoded weights are NaN, as the source has them: in {} tensor{} of the output, first in '{}'",
+                     weights, nans.size(), nans.size() == 1 ? "" : "s", first);
+}
+
 void clone_pass(const Conversion& conversion, const Staging& staging, ClonePlan& clones) {
   if (clones.empty()) return;
   Stage stage(conversion.run, "cloning", clones.bytes());
@@ -205,7 +228,7 @@ void clone_pass(const Conversion& conversion, const Staging& staging, ClonePlan&
 }
 
 Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging,
-                const ClonePlan& clones, Consumer* consumer, Ranks& ranks) {
+                const ClonePlan& clones, Consumer* consumer, Ranks& ranks, const std::vector<DoneRange>& elsewhere) {
   const Plan& plan = conversion.plan;
   MovedCounter counter(clones);
   const std::vector<DoneRange> earlier = prove_earlier(conversion, expected, staging, ranks);
@@ -218,7 +241,7 @@ Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, co
   if (consumer != nullptr) consumer->begin(earlier);
 
   if (staging.sink().has_journal()) append_source_state(staging.sink().journal(), source_state(conversion));
-  const i64 left = plan.bytes - total_bytes(earlier) - clones.bytes();
+  const i64 left = plan.bytes - total_bytes(earlier) - total_bytes(elsewhere) - clones.bytes();
   Stage stage(conversion.run, "converting", std::max<i64>(0, left));
   ExecuteOptions execution = stage.execute_options();
   execution.writes_wait = !staging.sink().is_in_memory();
@@ -226,6 +249,7 @@ Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, co
   if (conversion.options.proof != ProofMode::None) execution.source_leaves = &expected.source_leaves();
   execution.count_nans_of = decoded_outputs(conversion);
   execution.done = earlier;
+  execution.done.insert(execution.done.end(), elsewhere.begin(), elsewhere.end());
   execution.clones = clones.empty() ? nullptr : &clones;
   execution.times = &stage.times();
   execution.on_done = [&](const DoneRange& range) {
@@ -266,18 +290,13 @@ Moved gather_pass(const Moved& mine, Staging& staging, Ranks& ranks) {
     if (!is_first) sums = staging.sink().export_sums();
   });
   const auto all_sums = ranks.gather(sums);
-  std::vector<DoneRange> written{{0, 0, staging.sink().bytes_written(), mine.all}};
-  for (const auto& [tensor, nans] : mine.nans) written.push_back({tensor, 0, 0, {{}, {}, nans}});
-  const auto all_ranges = ranks.gather(done_bytes(written));
+  const auto all_moved = ranks.gather(moved_bytes(mine, staging.sink().bytes_written()));
   if (!is_first) staging.close();
   Moved total = mine;
   at_first_rank(ranks, [&] {
-    for (std::size_t rank = 1; rank < all_ranges.size(); ++rank) {
+    for (std::size_t rank = 1; rank < all_moved.size(); ++rank) {
       staging.sink().import_sums(all_sums[rank]);
-      const std::vector<DoneRange> ranges = parse_done(all_ranges[rank]);
-      total.all += ranges.at(0).sums;
-      total.bytes_written_elsewhere += ranges[0].end;
-      for (const DoneRange& range : std::span(ranges).subspan(1)) total.nans[range.tensor] += range.sums.nans;
+      add_moved(all_moved[rank], total);
     }
   });
   return total;

@@ -2,6 +2,8 @@
 /// The passes that make every byte of the output: clones, what an earlier run wrote, and what this run moves.
 
 #include <map>
+#include <span>
+#include <string>
 
 #include "convert/consume.hpp"
 
@@ -22,10 +24,19 @@ struct Moved {
 /// resumed run makes all of them again: that costs less than finding out what is there.
 void clone_pass(const Conversion& conversion, const Staging& staging, ClonePlan& clones);
 
+/// What a process moved, and the bytes that it wrote, for the one that commits; and back, added to what that knows.
+std::vector<std::byte> moved_bytes(const Moved& moved, i64 bytes_written);
+void add_moved(std::span<const std::byte> of_another, Moved& moved);
+
+/// Says how many weights of the output are NaN since their codes are, or since infinity was multiplied by zero. Empty
+/// where none is.
+std::string nans_text(const Plan& plan, const std::map<std::size_t, i64>& nans);
+
 /// Writes every other byte of the output that an earlier run has not written. All ranks call it together. `consumer` is
-/// null where the source stays.
+/// null where the source stays; `elsewhere` are ranges that other processes write, whatever becomes of this one.
 Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging,
-                const ClonePlan& clones, Consumer* consumer, Ranks& ranks);
+                const ClonePlan& clones, Consumer* consumer, Ranks& ranks,
+                const std::vector<DoneRange>& elsewhere = {});
 
 /// Brings to rank 0 what the others know of the bytes that they wrote; they close their part of the staging directory.
 Moved gather_pass(const Moved& mine, Staging& staging, Ranks& ranks);

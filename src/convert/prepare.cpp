@@ -9,6 +9,7 @@
 #include "convert/conversion.hpp"
 #include "convert/conversion_texts.hpp"
 #include "convert/judge_copies.hpp"
+#include "convert/parts.hpp"
 #include "core/fail.hpp"
 #include "format/check_apart.hpp"
 #include "layout/bare_codes.hpp"
@@ -208,7 +209,10 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
     for (const std::string& note : conversion.plan.notes) tell_note(run, "{}", note);
   });
   settle_copies(conversion, reading, ranks);
-  at_first_rank(ranks, [&] { check_consumable(conversion, ranks.size()); });
+  at_first_rank(ranks, [&] {
+    check_parts(conversion, ranks.size());
+    check_consumable(conversion, ranks.size());
+  });
   return conversion;
 }
 

@@ -47,8 +47,9 @@ std::string room_of_all(const Conversion& conversion, const ClonePlan& clones, R
 
 [[noreturn]] void fail_resumable(const Conversion& conversion, const Error& error, const std::string& room) {
   const std::string text =
-      fmt::format("{}{}. What is done is kept in {}: the same command with --resume goes on with it", error.what(),
-                  error.code() == ErrorCode::NoSpace ? room : "", partial_of(output_name(conversion.output)).string());
+      fmt::format("{}{}. What is done is kept in {}: the same command{} goes on with it", error.what(),
+                  error.code() == ErrorCode::NoSpace ? room : "", partial_of(output_name(conversion.output)).string(),
+                  conversion.options.part.of > 0 ? "" : " with --resume");
   const Error resumable = Error(error.code(), text, error.file(), error.tensor()).with_missing_options({"--resume"});
   if (const auto* of_rank = dynamic_cast<const RankError*>(&error)) throw RankError(of_rank->rank(), resumable);
   throw resumable;
@@ -78,7 +79,20 @@ OutputOptions output_options(const Conversion& conversion, Record record) {
   return to;
 }
 
+namespace {
+
+OutputMode mode_of(const ConvertOptions& options) {
+  if (options.part.of > 0) return OutputMode::Part;
+  return options.resume ? OutputMode::Resume : OutputMode::Create;
+}
+
+}  // namespace
+
 Staging::Staging(const Conversion& conversion, const ExpectedOutput& expected, const ClonePlan& clones, Ranks& ranks)
+    : Staging(conversion, expected, clones, ranks, mode_of(conversion.options)) {}
+
+Staging::Staging(const Conversion& conversion, const ExpectedOutput& expected, const ClonePlan& clones, Ranks& ranks,
+                 OutputMode mode)
     : conversion_(conversion), ranks_(ranks), room_(room_of_all(conversion, clones, ranks)) {
   const Source& source = *conversion.source.source;
   together(ranks, [&] { config_ = config_line(source); });
@@ -90,7 +104,6 @@ Staging::Staging(const Conversion& conversion, const ExpectedOutput& expected, c
          "{}: its files have other sizes or dates here than at rank 0; all ranks must see the same ones",
          conversion.input.string());
   });
-  const OutputMode mode = conversion.options.resume ? OutputMode::Resume : OutputMode::Create;
   at_first_rank(ranks, [&] { open(mode, expected, clones); });
   if (conversion.consumed != nullptr && conversion.consumed->was_loaded()) sink_->hold_source();
   try {
@@ -107,7 +120,7 @@ Staging::Staging(const Conversion& conversion, const ExpectedOutput& expected, c
 void Staging::open(OutputMode mode, const ExpectedOutput& expected, const ClonePlan& clones) {
   OutputOptions to = output_options(conversion_, expected.blank_record());
   to.mode = mode;
-  to.rank = ranks_.rank();
+  to.rank = mode == OutputMode::Part ? static_cast<int>(conversion_.options.part.number) : ranks_.rank();
   to.cloned_shards = clones.shards();
   to.fingerprint = fingerprint_;
   to.consumes_source = conversion_.consumed != nullptr;

@@ -21,6 +21,9 @@ OutputOptions output_options(const Conversion& conversion, Record record);
 class Staging {
  public:
   Staging(const Conversion& conversion, const ExpectedOutput& expected, const ClonePlan& clones, Ranks& ranks);
+  /// The same, in a mode that the options do not say.
+  Staging(const Conversion& conversion, const ExpectedOutput& expected, const ClonePlan& clones, Ranks& ranks,
+          OutputMode mode);
 
   /// Runs `passes`. Where they fail resumably, what is done stays and the error says how to go on; after any other
   /// failure the directory is removed.

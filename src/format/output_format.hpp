@@ -13,7 +13,8 @@ namespace glu_ckpt {
 
 /// Create: a new output. Resume: what an earlier run with the same fingerprint left in the staging directory, else a
 /// new output. Join: the staging directory of another process of this run, which alone finishes and commits it.
-enum class OutputMode { Create, Resume, Join };
+/// Part and Lead are StagedMode's.
+enum class OutputMode { Create, Resume, Join, Part, Lead };
 
 /// A small file beside the tensors.
 struct SideFile {

@@ -27,6 +27,8 @@ StagedMode staged_mode(OutputMode mode) {
     case OutputMode::Create: return StagedMode::Create;
     case OutputMode::Resume: return StagedMode::Resume;
     case OutputMode::Join: return StagedMode::Join;
+    case OutputMode::Part: return StagedMode::Part;
+    case OutputMode::Lead: return StagedMode::Lead;
   }
   return StagedMode::Create;
 }
@@ -34,6 +36,10 @@ StagedMode staged_mode(OutputMode mode) {
 /// The bytes that the files of an output may keep of their data to hash them later: with up to 32 workers a part of
 /// half a block waits for each.
 constexpr i64 kHashMemoryBytes = i64{16} << 20;
+
+/// What a part notes when it is done.
+constexpr std::string_view kSumsEnding = ".sums";
+constexpr i64 kMaxSumsBytes = i64{4} << 30;
 
 /// A file that is edited is a configuration.
 constexpr i64 kMaxEditedBytes = i64{64} << 20;
@@ -89,7 +95,7 @@ StagedOutput::StagedOutput(const OutputOptions& options, const std::vector<Outpu
   put_beside_files_below();
   make_subdirectories(format_->directory());
   for (const TensorFile& file : planned_) open_file(file);
-  if (staged_.resumed()) remove_others();
+  if (staged_.resumed() && options_.mode != OutputMode::Part) remove_others();
 }
 
 /// Calls use(place, part of `bytes`) for each piece of the tensor's range that lies in one place.
@@ -152,7 +158,7 @@ i64 StagedOutput::file_offset(std::size_t tensor) const {
 }
 
 void StagedOutput::require_owner(std::string_view action) const {
-  if (options_.mode == OutputMode::Join)
+  if (options_.mode == OutputMode::Join || options_.mode == OutputMode::Part)
     fail(ErrorCode::Io, {options_.path.string(), {}},
          "{}: a process that joined the run cannot {} it; the one that made it does", options_.path.string(), action);
 }
@@ -196,8 +202,7 @@ void StagedOutput::open_file(const TensorFile& file) {
 
 /// Removes what else an earlier run left; it is written anew.
 void StagedOutput::remove_others() {
-  std::set<fs::path> keep = {staged_.path() / StagedDir::kJournalName, staged_.path() / RunOwner::kName,
-                             staged_.path() / StagedDir::kSourceName};
+  std::set<fs::path> keep;
   for (const OutputFile& file : files_)
     for (const fs::path& name : file.names()) keep.insert(name);
   remove_others_in(staged_.path(), keep);
@@ -206,7 +211,8 @@ void StagedOutput::remove_others() {
 void StagedOutput::remove_others_in(const fs::path& directory, const std::set<fs::path>& keep) {
   for (const std::string& name : list_directory(directory)) {
     const fs::path path = directory / name;
-    if (keep.contains(path)) continue;
+    // Journals, and what goes with them, are StagedDir's.
+    if (keep.contains(path) || (directory == staged_.path() && StagedDir::is_journal(name))) continue;
     const bool is_ours = subdirectories_.contains(path.lexically_relative(staged_.path()));
     if (is_ours && link_kind(path) == PathKind::Directory) {
       remove_others_in(path, keep);
@@ -248,6 +254,35 @@ void StagedOutput::import_sums(std::span<const std::byte> sums) {
     // A process that has all bytes of a checksum has written what stands around them.
     if (piece.bytes == format_->crc_range(piece.number).bytes) around_written_[piece.number] = 1;
   }
+}
+
+void StagedOutput::end_part(std::span<const std::byte> moved) {
+  const std::vector<std::byte> sums = export_sums();
+  for (const fs::path& subdirectory : subdirectories_) sync_directory(staged_.path() / subdirectory);
+  staged_.journal().sync();
+  ByteWriter out;
+  for (const std::span<const std::byte> bytes : {std::span(sums), moved})
+    out.text({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  const std::vector<std::byte> content = out.take();
+  const fs::path made = staged_.file_of_part(options_.rank, ".new");
+  if (const int error = remove_own(made, Own::InStaging); error != 0) fail_errno(error, "remove", made);
+  write_small_file(made, {reinterpret_cast<const char*>(content.data()), content.size()});
+  replace_own(made, staged_.file_of_part(options_.rank, kSumsEnding), Own::InStaging);
+  sync_directory(staged_.path());
+}
+
+std::optional<PartSums> StagedOutput::part_sums(i64 part) const {
+  const fs::path path = staged_.file_of_part(static_cast<int>(part), kSumsEnding);
+  if (link_kind(path) != PathKind::File) return std::nullopt;
+  const std::string text = read_small_file(path, kMaxSumsBytes, ErrorCode::Io);
+  ByteReader in(std::as_bytes(std::span(text)), path.string());
+  const std::string checksums = in.text(), moved = in.text();
+  in.end();
+  const auto bytes_of = [](const std::string& from) {
+    const auto bytes = std::as_bytes(std::span(from));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  return PartSums{bytes_of(checksums), bytes_of(moved)};
 }
 
 void StagedOutput::settle_on_disk() {

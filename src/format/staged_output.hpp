@@ -13,6 +13,12 @@
 
 namespace glu_ckpt {
 
+/// What one part of a run noted at its end.
+struct PartSums {
+  std::vector<std::byte> checksums;
+  std::vector<std::byte> moved;
+};
+
 /// A checkpoint being written into `<path>.partial`. Destroying it without commit() or keep() removes the staging
 /// directory, if this run made it, and leaves `path` as it was; one that has joined leaves both.
 class StagedOutput final : public DurableSink {
@@ -54,6 +60,12 @@ class StagedOutput final : public DurableSink {
   /// Blocks until all that was written, and the names of its files, are on the disk, and lets later reads come from
   /// there.
   void settle_on_disk();
+
+  /// Ends one part of a run in parts: flushes the files, and notes durably what the process that commits has to know:
+  /// export_sums(), and `moved`.
+  void end_part(std::span<const std::byte> moved);
+  /// Returns what that part has noted; nothing where it is not done.
+  std::optional<PartSums> part_sums(i64 part) const;
 
   /// Flushes the files of a process that joined the run, and writes what finish() has to know of the bytes that went
   /// into them. Called once, after all writes.

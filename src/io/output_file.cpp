@@ -63,11 +63,21 @@ void OutputFile::open(StagedMode mode) {
   const fs::path partial = partial_of(path_);
   if (mode == StagedMode::Create)
     file_ = File::create(partial);
+  else if (mode == StagedMode::Part || mode == StagedMode::Lead)
+    open_shared(partial);
   else if (mode == StagedMode::Join || path_exists(partial))
     file_ = File::open_write(partial);
   else
     file_ = path_exists(path_) ? File::open_write(path_) : File::create(partial);
-  if (mode == StagedMode::Resume) forget_cache();
+  if (mode == StagedMode::Resume || mode == StagedMode::Part) forget_cache();
+}
+
+/// Whoever comes first makes it. It has its name already where the run that was to commit it was stopped.
+void OutputFile::open_shared(const fs::path& partial) {
+  if (path_exists(path_))
+    file_ = File::open_write(path_);
+  else if (file_ = File::try_create(partial); !file_.is_open())
+    file_ = File::open_write(partial);
 }
 
 /// The earlier run's bytes are to be read from the disk: where writing out failed, the page cache still has bytes

@@ -89,6 +89,7 @@ class OutputFile {
 
  private:
   void open(StagedMode mode);
+  void open_shared(const std::filesystem::path& partial);
   void forget_cache() const;
   void put(std::span<const std::byte> from, i64 offset);
   void write_moved(std::span<const std::byte> from, i64 offset);

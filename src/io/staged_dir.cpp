@@ -1,6 +1,7 @@
 #include "io/staged_dir.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 
@@ -85,6 +86,13 @@ StagedDir::StagedDir(const fs::path& final_path, bool overwrite, StagedMode mode
   if (above == PathKind::Missing || above == PathKind::File)
     fail(ErrorCode::NotFound, {final_.string(), {}}, "{}: the directory it would be in does not exist",
          final_.string());
+  if (mode == StagedMode::Part || mode == StagedMode::Lead) {
+    if (mode == StagedMode::Part)
+      open_part(fingerprint, rank);
+    else
+      lead(fingerprint);
+    return;
+  }
   const bool can_resume = mode != StagedMode::Create && !fingerprint.empty();
   if (mode == StagedMode::Resume && can_resume && overwrite_) clear_up(fingerprint);
   // mkdir, not a look before it: of two runs at once, one gets the directory and the other an error.
@@ -125,6 +133,70 @@ int StagedDir::release_owner() {
   return error;
 }
 
+fs::path StagedDir::file_of_part(int part, std::string_view ending) const {
+  return fmt::format("{}.{}{}", journal_path().string(), part, ending);
+}
+
+/// Whoever is first makes the directory and its journal, which appears with its header whole; nobody locks it.
+void StagedDir::open_part(std::string_view fingerprint, int part) {
+  joined_ = true;
+  (void)make_directory(staging_);
+  if (link_kind(journal_path()) == PathKind::Missing) {
+    if (link_kind(staging_) != PathKind::Directory || has_files()) fail_in_the_way(staging_);
+    const fs::path made = file_of_part(part, ".new");
+    if (const int error = remove_own(made, Own::InStaging); error != 0) fail_errno(error, "remove", made);
+    Journal(File::create(made)).begin(fingerprint);
+    int error = rename_with(made, journal_path(), RENAME_NOREPLACE);
+    if (is_no_rename_flag(error)) error = rename_with(made, journal_path(), 0);
+    if (error == EEXIST) error = remove_own(made, Own::InStaging);
+    if (error != 0) fail_errno(error, "rename", made);
+    sync_directory(staging_);
+    sync_directory(directory_of(staging_));
+  }
+  const Journal common(File::open_write(journal_path()));
+  if (!common.header() || *common.header() != fingerprint) fail_other_run(common.header().value_or(""), fingerprint);
+  // A run that commits it has all parts.
+  RunOwner::check_free(staging_);
+  const fs::path path = file_of_part(part, "");
+  File file = File::try_create(path);
+  if (!file.is_open()) file = File::open_write(path);
+  if (file.try_lock() == LockResult::Busy)
+    fail(ErrorCode::OutputBusy, {staging_.string(), {}},
+         "{}: another run is writing part {} of this output; wait until it ends", staging_.string(), part);
+  journal_ = std::make_unique<Journal>(std::move(file));
+  resumed_ = journal_->header() && *journal_->header() == fingerprint;
+  if (resumed_) return;
+  journal_->begin(fingerprint);
+  sync_directory(staging_);
+}
+
+void StagedDir::lead(std::string_view fingerprint) {
+  if (link_kind(staging_) != PathKind::Directory)
+    fail(ErrorCode::NotFound, {staging_.string(), {}}, "{}: is not there any more", staging_.string());
+  journal_ = lock_journal();
+  if (!journal_->header() || *journal_->header() != fingerprint)
+    fail_other_run(journal_->header().value_or(""), fingerprint);
+  owner_.emplace(staging_);
+  resumed_ = leads_ = true;
+}
+
+void StagedDir::fail_other_run(const std::string& found, std::string_view fingerprint) const {
+  const auto parts_of = [](std::string_view text) {
+    const std::size_t at = text.find(fmt::format("\n{}", kPartsLine));
+    return at == text.npos ? std::string_view() : text.substr(at + 1, text.find('\n', at + 1) - at - 1);
+  };
+  const std::string_view here = parts_of(fingerprint), there = parts_of(found);
+  const std::string name = staging_.string();
+  if (here != there && !found.empty())
+    fail(ErrorCode::ResumeMismatch, {name, {}},
+         "{}: was begun {}, and this run is one {}; repeat the command that began it, or remove the directory", name,
+         there.empty() ? "by a run without --part" : fmt::format("in {}", there),
+         here.empty() ? "without --part" : fmt::format("of {}", here));
+  fail(ErrorCode::ResumeMismatch, {name, {}},
+       "{}: the run that did not finish had another source or other options; repeat that one{}", name,
+       way_on(staging_));
+}
+
 void StagedDir::create(std::string_view fingerprint) {
   if (fingerprint.empty()) return;
   try {
@@ -153,6 +225,9 @@ void StagedDir::clear_up(std::string_view fingerprint) const {
 }
 
 void StagedDir::remove_journal_of_output() const {
+  for (const std::string& name : journals_of_others(final_))
+    if (const int error = remove_own(final_ / name, Own::OutputJournal); error != 0)
+      fail_errno(error, "remove", final_ / name);
   const fs::path journal = final_ / kJournalName;
   if (const int error = remove_own(journal, Own::OutputJournal); error != 0) fail_errno(error, "remove", journal);
   sync_directory(final_);
@@ -165,7 +240,9 @@ void StagedDir::remove_kept_source(const fs::path& output) {
   if (const int error = remove_own(path, Own::OutputJournal); error != 0) fail_errno(error, "remove", path);
 }
 
-void StagedDir::resume(std::string_view fingerprint) {
+void StagedDir::resume(std::string_view fingerprint) { take_over(lock_journal(), fingerprint); }
+
+std::unique_ptr<Journal> StagedDir::lock_journal() const {
   File file;
   try {
     file = open_journal();
@@ -179,7 +256,7 @@ void StagedDir::resume(std::string_view fingerprint) {
   if (!file.is_at(journal_path())) fail_busy(staging_);
   // Its journal is another run's to write: it is not so much as read.
   RunOwner::check_free(staging_);
-  take_over(std::make_unique<Journal>(std::move(file)), fingerprint);
+  return std::make_unique<Journal>(std::move(file));
 }
 
 /// The journal of the staging directory that exists; a new one if that is empty. It is not open where another run was
@@ -201,10 +278,7 @@ void StagedDir::take_over(std::unique_ptr<Journal> journal, std::string_view fin
            staging_.string());
     return begin_journal(std::move(journal), fingerprint);
   }
-  if (*journal->header() != fingerprint)
-    fail(ErrorCode::ResumeMismatch, {staging_.string(), {}},
-         "{}: the run that did not finish had another source or other options; repeat that one{}", staging_.string(),
-         way_on(staging_));
+  if (*journal->header() != fingerprint) fail_other_run(*journal->header(), fingerprint);
   owner_.emplace(staging_);
   journal_ = std::move(journal);
   take_rank_journals(fingerprint);
@@ -214,13 +288,14 @@ void StagedDir::take_over(std::unique_ptr<Journal> journal, std::string_view fin
 /// Returns true where there is more than the journal and the name of its run.
 bool StagedDir::has_files() const {
   const std::vector<std::string> names = list_directory(staging_);
-  return std::ranges::any_of(
-      names, [](const std::string& n) { return n != kJournalName && n != RunOwner::kName && n != kSourceName; });
+  return std::ranges::any_of(names, [](const std::string& name) { return !is_journal(name); });
 }
 
 /// Names of the journals of processes that joined the run.
-std::vector<std::string> StagedDir::rank_journals() const {
-  std::vector<std::string> names = list_directory(staging_);
+std::vector<std::string> StagedDir::rank_journals() const { return journals_of_others(staging_); }
+
+std::vector<std::string> StagedDir::journals_of_others(const fs::path& directory) {
+  std::vector<std::string> names = list_directory(directory);
   std::erase_if(names, [](const std::string& name) {
     return !is_journal(name) || name == kJournalName || name == RunOwner::kName || name == kSourceName;
   });
@@ -230,6 +305,8 @@ std::vector<std::string> StagedDir::rank_journals() const {
 void StagedDir::take_rank_journals(std::string_view fingerprint) {
   const std::vector<std::string> names = rank_journals();
   for (const std::string& name : names) {
+    // Parts keep other notes beside theirs.
+    if (!std::isdigit(static_cast<unsigned char>(name.back()))) continue;
     const Journal other(File::open_write(staging_ / name));
     if (other.header() && *other.header() == fingerprint) journal_->take_over(other);
   }
@@ -302,9 +379,11 @@ int StagedDir::remove_others() {
 }
 
 void StagedDir::commit() {
-  for (const std::string& name : rank_journals())
-    if (const int error = remove_own(staging_ / name, Own::InStaging); error != 0)
-      fail_errno(error, "remove", staging_ / name);
+  // What parts have noted is needed until the output is in its place: no other run of one can make it anew.
+  if (!leads_)
+    for (const std::string& name : rank_journals())
+      if (const int error = remove_own(staging_ / name, Own::InStaging); error != 0)
+        fail_errno(error, "remove", staging_ / name);
   if (!is_in_place()) fail_moved();
   // An output names no run. Whoever takes the place now, on another host, is seen before the rename.
   if (const int error = release_owner(); error != 0) fail_errno(error, "remove", staging_ / RunOwner::kName);

@@ -19,8 +19,12 @@ namespace glu_ckpt {
 
 /// Create: a new staging directory. Resume: one of an earlier run with the same fingerprint, else a new one. Anew: that
 /// of an earlier run with the same fingerprint, emptied, else a new one. Join: that of another process of the same run,
-/// which alone commits or removes it.
-enum class StagedMode { Create, Resume, Anew, Join };
+/// which alone commits or removes it. Part: one that any number of processes with the same fingerprint make and write
+/// to, and none of them commits. Lead: theirs, by the one that commits it once they are done.
+enum class StagedMode { Create, Resume, Anew, Join, Part, Lead };
+
+/// In the fingerprint of a run in parts, this line says how many there are.
+inline constexpr std::string_view kPartsLine = "parts ";
 
 /// A staging directory beside its final path. Unless commit(), commit_file() or keep() is reached, the destructor
 /// removes it and leaves the final path as it was; one that was taken over from an earlier run stays, but for
@@ -63,6 +67,8 @@ class StagedDir {
   bool has_journal() const { return journal_ != nullptr; }
   /// Requires has_journal().
   Journal& journal() const { return *journal_; }
+  /// A file of this name belongs to a part of the run.
+  std::filesystem::path file_of_part(int part, std::string_view ending) const;
   /// Returns true where an earlier run's journal was taken over, with whatever else is in the directory.
   bool resumed() const { return resumed_; }
   /// The destructor then leaves the directory for a later run to resume.
@@ -82,9 +88,13 @@ class StagedDir {
  private:
   void create(std::string_view fingerprint);
   void begin_anew();
+  void open_part(std::string_view fingerprint, int part);
+  void lead(std::string_view fingerprint);
   void resume(std::string_view fingerprint);
   void clear_up(std::string_view fingerprint) const;
   File open_journal() const;
+  std::unique_ptr<Journal> lock_journal() const;
+  [[noreturn]] void fail_other_run(const std::string& found, std::string_view fingerprint) const;
   void take_over(std::unique_ptr<Journal> journal, std::string_view fingerprint);
   void begin_journal(std::unique_ptr<Journal> journal, std::string_view fingerprint);
   std::filesystem::path journal_path() const { return staging_ / kJournalName; }
@@ -95,6 +105,7 @@ class StagedDir {
   int remove_others();
   bool has_files() const;
   std::vector<std::string> rank_journals() const;
+  static std::vector<std::string> journals_of_others(const std::filesystem::path& directory);
   void take_rank_journals(std::string_view fingerprint);
   [[noreturn]] void fail_moved() const;
   void install(const std::filesystem::path& from);
@@ -110,6 +121,7 @@ class StagedDir {
   bool owned_ = false;
   bool resumed_ = false;
   bool joined_ = false;
+  bool leads_ = false;
   /// What is kept of a source is in it, as remove_others() has seen.
   bool has_source_ = false;
   std::unique_ptr<Journal> journal_;

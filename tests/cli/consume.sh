@@ -13,7 +13,7 @@ refuses_to_consume() {
   before=$(tree_sum "$source/")
   consume "$source" "$WORK/consumed" "${@:5}"
   check "$name: exit $status" [ "$GOT" == "$status" ]
-  says "$name" "$ERR" "$text"
+  says "$name" "$text"
   check "$name: the source is untouched" [ "$(tree_sum "$source/")" == "$before" ]
   nothing_left "$name" "$WORK/consumed"
 }

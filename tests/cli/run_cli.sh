@@ -18,7 +18,7 @@ unset NO_COLOR
 SANITIZED=0
 if [[ -n ${GLU_CKPT_SANITIZED:-} ]] || LC_ALL=C grep -aqF __asan_init "$PROGRAM"; then SANITIZED=1; fi
 
-for part in lib diff first_hours what_is_it pages report terminal bench_convert gallery streams help json_fields devices convert whole_models parts quantized quantized_turned nan_codes every_format files side_files loads_in forward verify_forward verify_subset mxfp8 faults consume resume memory reflink check; do
+for part in lib diff first_hours what_is_it pages report terminal bench_convert gallery streams help json_fields devices convert whole_models parts quantized quantized_turned nan_codes every_format files side_files loads_in forward verify_forward verify_subset mxfp8 faults consume part_runs resume memory reflink check; do
   # shellcheck source=/dev/null
   source "$HERE/$part.sh"
 done
@@ -37,7 +37,7 @@ declare -A SETS=(
     quantized_named_config quantized_refusals nan_codes"
   [forward]="devices bench_convert forward forward_refusals verify_forward verify_subset forward_families forward_tiny"
   [limits]="memory_limit small_values peak_memory_alone permissions no_room file_size_limit peak_memory full_size_plans reflink"
-  [faults]="kills signals source_changes unreadable_source resume_mismatch resume_complete resume_cannot_begin two_at_once consume_refusals consume_kills"
+  [faults]="kills signals source_changes unreadable_source resume_mismatch resume_complete resume_cannot_begin two_at_once consume_refusals consume_kills part_refusals part_twice part_kills"
 )
 for name in "${@:-${!SETS[@]}}"; do
   for group in ${SETS[$name]:-$name}; do

@@ -144,6 +144,15 @@ const std::vector<Target>& all_targets() {
          options.to.naming = "megatron-dist";
          options.format = Format::TorchDist;
        })},
+      {"InParts", "out", options_of([](auto& options) {
+         options.max_shard_bytes = kSmallShard;
+         options.part.of = 2;
+       })},
+      {"InPartsToTorchDist", "out", options_of([](auto& options) {
+         options.to.naming = "megatron-dist";
+         options.format = Format::TorchDist;
+         options.part.of = 2;
+       })},
       // Not proved: the sample is a thousand reads, of which each would fail once.
       {.name = "Cloned",
        .output = "out",
@@ -178,10 +187,8 @@ FaultBench::FaultBench(const Target& target) : target_(target), source_(make_sou
   // More than there are runs: the pages in between are shared, too.
   EXPECT_EQ(calls_of_[CallKind::Clone] > kExperts * 2 * kWidth / 32 + 1, target_.clones);
   expected_ = tree("/disk");
-  if (target_.options.consume_source) {
-    expect_source_consumed();
-    expect_same_without_consuming();
-  }
+  if (target_.options.consume_source) expect_source_consumed();
+  if (target_.options.consume_source || target_.options.part.of > 0) expect_same_when_plain();
   for (const auto& [path, content] : expected_) EXPECT_EQ(path.find("partial"), path.npos) << path;
   EXPECT_EQ(expected_.count(target_.output + "/" + std::string(StagedDir::kJournalName)), 0u);
   for (const auto& [path, content] : expected_)
@@ -213,8 +220,18 @@ void FaultBench::begin() {
 }
 
 Outcome FaultBench::convert(bool resume) {
+  const i64 parts = target_.options.part.of;
+  if (parts == 0) return convert_part(resume, 0);
+  // One after the other: whatever befalls one, the next is not started.
+  for (i64 part = 1; part < parts; ++part)
+    if (Outcome outcome = convert_part(false, part); outcome.status != ExitStatus::Done) return outcome;
+  return convert_part(false, parts);
+}
+
+Outcome FaultBench::convert_part(bool resume, i64 part) {
   ConvertOptions options = target_.options;
   options.resume = resume;
+  options.part.number = part;
   // Small buffers, so that each tensor takes several ranges.
   RunOptions run;
   run.memory_bytes = i64{1} << 20;
@@ -255,12 +272,14 @@ void FaultBench::expect_source_consumed() const {
   EXPECT_EQ(difference(tree("/src"), rest), "") << "other files than those of tensors are left";
 }
 
-void FaultBench::expect_same_without_consuming() {
+void FaultBench::expect_same_when_plain() {
   begin();
+  const ConvertOptions options = target_.options;
   target_.options.consume_source = false;
+  target_.options.part = {};
   EXPECT_EQ(convert().status, ExitStatus::Done);
-  target_.options.consume_source = true;
-  EXPECT_EQ(difference(tree("/disk"), expected_), "") << "--consume-source gives other bytes";
+  target_.options = options;
+  EXPECT_EQ(difference(tree("/disk"), expected_), "") << "other bytes than without --consume-source or --part";
 }
 
 void FaultBench::expect_source_is_there() const {

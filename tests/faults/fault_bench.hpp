@@ -84,9 +84,10 @@ class FaultBench {
   void expect_resumes();
 
  private:
+  Outcome convert_part(bool resume, i64 part);
   Tree tree(const std::string& path) const;
   void expect_source_consumed() const;
-  void expect_same_without_consuming();
+  void expect_same_when_plain();
   /// Expects each file of the source, or where it was removed to be, all that it holds below /disk.
   void expect_source_is_there() const;
 

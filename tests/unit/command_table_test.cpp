@@ -120,8 +120,8 @@ std::string other_value(const OptionRow& option) {
 // A run that is resumed must have the same options as far as they decide about the output's bytes. These do not: they
 // are about the machine, or what is checked, or are compared for themselves (--overwrite).
 TEST(CommandTable, EveryOptionThatDecidesAboutBytesIsRecorded) {
-  const std::set<std::string> others = {"--dry-run",   "--verify", "--reflink",       "--force",
-                                        "--overwrite", "--resume", "--consume-source"};
+  const std::set<std::string> others = {"--dry-run",   "--verify", "--reflink",        "--force",
+                                        "--overwrite", "--resume", "--consume-source", "--part"};
   int recorded = 0;
   for (const OptionGroup& group : command("convert").groups) {
     if (!group.title.starts_with("What DST") && !group.title.starts_with("What the source") &&

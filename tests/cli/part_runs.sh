@@ -1,0 +1,55 @@
+# convert --part I/N: processes that share one output by its staging directory alone.
+
+part_kills() {
+  mkdir -p "$WORK/part_kills"
+  check "parts, killed ones too, give the bytes of one process" \
+    python3 "$HERE/part_kills.py" "$PROGRAM" "$WORK/part_kills" "${RANK_KILLS:-$((SANITIZED ? 5 : 15))}" "${KILL_SEED:-20}"
+}
+
+# part_run STATUS TEXT OPTIONS...
+part_run() {
+  local status=$1 text=$2
+  shift 2
+  "$PROGRAM" convert "$@" >"$WORK/.out" 2>"$WORK/.err" </dev/null
+  check "convert $*: exit $status" [ $? == "$status" ]
+  ERR=$(cat "$WORK/.out" "$WORK/.err")
+  says "convert $*" "$text"
+}
+
+part_refusals() {
+  local src=$TESTDATA/hf/qwen3_moe dst=$WORK/parted
+  part_run 0 "part 1/3 of $dst is done; 2 of 3 parts are not done yet" "$src" "$dst" --experts grouped --part 1/3
+  check "no DST yet" absent "$dst"
+  part_run 4 "was begun in parts 3, and this run is one of parts 2" "$src" "$dst" --experts grouped --part 2/2
+  part_run 4 "another source or other options" "$src" "$dst" --experts grouped --max-shard-size 100KB --part 2/3
+  part_run 4 "another source or other options" "$TESTDATA/hf/mixtral" "$dst" --experts grouped --part 2/3
+  part_run 4 "was begun in parts 3, and this run is one without --part" "$src" "$dst" --experts grouped --resume
+  part_run 4 "an earlier run did not finish" "$src" "$dst" --experts grouped
+  part_run 2 "is no part" "$src" "$dst" --experts grouped --part 4/3
+  part_run 2 "exclude" "$src" "$dst" --experts grouped --part 2/3 --overwrite
+  part_run 2 "exclude" "$src" "$dst" --experts grouped --part 2/3 --consume-source
+  part_run 0 "1 of 3 parts are not done yet" "$src" "$dst" --experts grouped --part 2/3
+  part_run 0 "1 of 3 parts are not done yet" "$src" "$dst" --experts grouped --part 1/3
+  part_run 0 "" "$src" "$dst" --experts grouped --part 3/3
+  check "DST is there" [ -f "$dst/glu_ckpt.json" ]
+  check "no DST.partial" absent "$dst.partial"
+  part_run 0 "is complete" "$src" "$dst" --experts grouped --part 1/3
+}
+
+# Two runs of one part at once: the second is refused by its name, and the other part is not held up.
+part_twice() {
+  local dst=$WORK/parted_twice pid
+  fault_source
+  hold_anew
+  "$HELD_PROGRAM" convert "$FAULT_SRC" "$dst" "${FAULT_TO[@]}" "${SLOWLY[@]}" --part 1/2 -q >/dev/null 2>&1 </dev/null &
+  pid=$!
+  if held 1 "$pid"; then
+    part_run 4 "another run is writing part 1 of this output" "$FAULT_SRC" "$dst" "${FAULT_TO[@]}" --part 1/2
+    part_run 0 "1 of 2 parts are not done yet" "$FAULT_SRC" "$dst" "${FAULT_TO[@]}" --part 2/2
+  else
+    bad "no part was seen in the middle"
+  fi
+  let_go
+  wait "$pid"
+  check "the bytes of one run" [ "$(tree_sum "$dst")" == "$FAULT_REF_SUM" ]
+}
