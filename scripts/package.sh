@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes what is released, in dist/: programs for x86_64 and aarch64 that need no shared library, alone, as archives and
-# as container images; a Debian package; the sdist and the wheel; SHA256SUMS.
+# Makes what is released, in dist/: programs for x86_64 and aarch64 that need no shared library, alone, as archives,
+# as container images and as wheels; a Debian package; the sdist and the wheel of the module; SHA256SUMS.
 # The same commit gives the same bytes, in whatever folder, on machines with the same Debian packages.
 # usage: scripts/package.sh [PART...]   PART: x86_64, aarch64, deb, wheel; all of them without
 set -euo pipefail
@@ -72,6 +72,7 @@ pack_static() {
   install -m 755 "$folder/glu-ckpt" "$dist/$name"
   tar -C "$work" --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" \
     -cf - "$name" | gzip -9n >"$dist/$name.tar.gz"
+  python3 scripts/program_wheel.py "$dist" "$version" "$1" "$folder/glu-ckpt" "$folder/LICENSE" "$folder/THIRD-PARTY-NOTICES"
   python3 scripts/oci_image.py "$dist/$name.oci.tar" "$2" "$version" "$folder/glu-ckpt" \
     "$folder/LICENSE:usr/share/doc/glu-ckpt/LICENSE" \
     "$folder/THIRD-PARTY-NOTICES:usr/share/doc/glu-ckpt/THIRD-PARTY-NOTICES"
