@@ -58,7 +58,7 @@ std::string name_of(const ConvertOptions& options) {
 i64 make_part(const Conversion& conversion, const ExpectedOutput& expected) {
   const auto alone = make_single_rank();
   const ClonePlan clones;
-  const auto [number, of] = conversion.options.part;
+  const i64 number = conversion.options.part.number, of = conversion.options.part.of;
   Staging staging(conversion, expected, clones, *alone);
   StagedOutput& sink = staging.sink();
   staging.keep_on_failure([&] {

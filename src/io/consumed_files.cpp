@@ -420,10 +420,14 @@ void ConsumedFiles::load(const fs::path& path) {
 void ConsumedFiles::release(const fs::path& file) {
   const std::string name = resolved(file.c_str());
   if (name.empty()) fail_errno(errno, "find", file);
+  struct stat info {};
+  if (below_.lstat(name.c_str(), &info) != 0) fail_errno(errno, "look at", file);
   std::vector<OpenedPtr> open;
   {
     const std::unique_lock lock(mutex_);
     const KeptPtr& kept = kept_.at(name);
+    // Its permissions may have changed since an earlier run noted it.
+    kept->identity.ctime_ns = in_nanoseconds(info.st_ctim);
     kept->removed = true;
     for (const auto& [descriptor, opened] : opened_)
       if (opened->kept == kept) open.push_back(opened);

@@ -98,6 +98,13 @@ void fail_errno(int error, std::string_view action, const fs::path& path) {
     fail(ErrorCode::NoSpace, {name, {}}, "{}: cannot {}: {}; {}", name, action, reason, kMakeRoom);
   if (error == EMFILE)
     fail(ErrorCode::Io, {name, {}}, "{}: cannot {}: {}; raise the limit with 'ulimit -n'", name, action, reason);
+  // ConsumedFiles say so; no disk does.
+  if (error == ENODATA)
+    fail(ErrorCode::Io, {name, {}},
+         "{}: is not there any more, and DST.partial lacks some of what is needed of it. --consume-source removes no "
+         "file "
+         "before that is written, so it was removed or damaged by something else; bring the file back, as it was",
+         name);
   if (error == ENAMETOOLONG)
     fail(ErrorCode::Io, {name, {}}, "{}: cannot {}: {}; choose a shorter name", name, action, reason);
   fail(ErrorCode::Io, {name, {}}, "{}: cannot {}: {}", name, action, reason);
