@@ -416,6 +416,8 @@ struct SourceAnswers {
   std::string layers = {};
   /// Go on as if there were no multi-token prediction.
   bool drop_mtp = false;
+  /// Go on as if there were the language model alone, without what sees, hears and speaks.
+  bool drop_vision = false;
   /// The routed experts that are read of each layer, and counted anew from 0: "0-7", or a file that lists them
   /// (src/model/kept_experts.hpp); empty: all.
   std::string keep_experts = {};

@@ -166,6 +166,12 @@ class LoaderFinder {
     // Programs know a multimodal model by its own type, not by that of the language model inside.
     const Family& family = *model_.architecture->family;
     const std::string& type = model_.text_model_type.empty() ? model_.architecture->model_type : model_.model_type;
+    const std::string_view inside = family.wrappers[0].model_type;
+    if (type == family.model_type && family.model_class.empty() && !inside.empty())
+      return nothing(
+          "programs have no class for '{}' by itself, which is the language model inside of '{}'; --fill-from a "
+          "checkpoint of that adds what sees and hears",
+          type, inside);
     const bool is_tried = type == family.model_type
                               ? family.tried
                               : std::ranges::find(family.wrappers, type, &Wrapper::model_type) != family.wrappers.end();

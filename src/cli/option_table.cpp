@@ -281,8 +281,7 @@ OptionGroup destination(const std::string& program) {
               "a model of these layers alone, counted anew from 0, with its configuration (verify's --layers chooses "
               "what is compared)",
               text(FIELD(from.layers))),
-          option("--drop PART", "a model without this part",
-                 choice<bool>(FIELD(from.drop_mtp), {{"mtp", true, "multi-token prediction"}})),
+          option("--drop PART", "a model without this part", dropped_parts()),
           option("--max-shard-size SIZE", "tensor bytes per shard", size(FIELD(convert.max_shard_bytes), 1),
                  "5GB; of a DST of 5 to 80GB a sixteenth, at least 1GB"),
       }};

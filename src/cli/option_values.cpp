@@ -259,6 +259,22 @@ ValueKind grouping_or_experts(ValueKind grouping) {
   return grouping;
 }
 
+ValueKind dropped_parts() {
+  ValueKind kind;
+  kind.words = {{"mtp", "multi-token prediction"}, {"vision", "all but the language model"}, {"mtp,vision", "", false}};
+  kind.set = [known = kind.words](Options& options, const std::string& typed) {
+    for (std::size_t begin = 0; begin <= typed.size();) {
+      const std::size_t end = std::min(typed.find(',', begin), typed.size());
+      const std::string word = typed.substr(begin, end - begin);
+      if (word != "mtp" && word != "vision") return unknown_value(word, known);
+      (word == "mtp" ? options.from.drop_mtp : options.from.drop_vision) = true;
+      begin = end + 1;
+    }
+    return std::string();
+  };
+  return kind;
+}
+
 ValueKind percent() {
   return {[](Options& options, const std::string& typed) -> std::string {
     const bool has_sign = typed.ends_with('%');

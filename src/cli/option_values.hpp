@@ -42,6 +42,8 @@ ValueKind size(BytesField field, i64 least = i64{1} << 20);
 /// A range of experts, or a file that lists them; `grouping` takes those words, too.
 ValueKind kept_experts();
 ValueKind grouping_or_experts(ValueKind grouping);
+/// "mtp", "vision", or both between commas.
+ValueKind dropped_parts();
 /// "5%", "2/8", and "1,8,64".
 ValueKind percent();
 ValueKind part();

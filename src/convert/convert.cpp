@@ -122,6 +122,7 @@ std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
   if (options.from.unpad) texts["unpad"] = "true";
   if (!options.from.fill_from.empty()) texts["fill_from"] = options.from.fill_from;
   if (options.from.drop_mtp) texts["drop"] = "mtp";
+  if (options.from.drop_vision) texts["drop"] += options.from.drop_mtp ? ",vision" : "vision";
   if (options.from.decode) texts["decode"] = *options.from.decode == Dtype::BF16 ? "bf16" : "f32";
   if (!options.from.decode_as.empty()) texts["decode_as"] = options.from.decode_as;
   if (options.from.drop_optimizer) texts["optimizer"] = "drop";

@@ -227,7 +227,7 @@ void check_adapter_answers(const SourceAnswers& answers, bool is_adapter) {
   refuse(answers.pad_experts > 0, "--pad-experts");
   refuse(answers.unpad, "--unpad");
   refuse(!answers.fill_from.empty(), "--fill-from");
-  refuse(answers.drop_mtp, "--drop");
+  refuse(answers.drop_mtp || answers.drop_vision, "--drop");
   refuse(answers.drop_optimizer, "--optimizer");
   refuse(answers.naming.has_value(), "--from-naming");
   refuse(answers.glu || answers.shared_glu || answers.optimizer_glu, "--from-glu");

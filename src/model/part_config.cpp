@@ -110,4 +110,46 @@ std::string part_config(std::string_view config, const LayerPart& part) {
   return text + std::string(config.substr(done));
 }
 
+std::string language_config(std::string_view config, const Family& family, const std::string& model_type,
+                            std::string_view from) {
+  const std::string strict = without_python_numbers(config);
+  const JsonDocument document(strict, kMaxConfigDepth);
+  if (document.fault() || document.root().kind() != JsonKind::Object) return std::string(config);
+  const auto inner = find_text_config(document.root());
+  if (!inner) return std::string(config);
+  const auto value_of = [&](const JsonValue& member) {
+    const TextRange range = json_value_range(strict, static_cast<std::size_t>(member.offset()));
+    return std::string(config.substr(range.begin, range.end - range.begin));
+  };
+  std::string added;
+  const auto add = [&](std::string_view field, const std::string& value) {
+    added += fmt::format("\n  \"{}\": {},", field, value);
+  };
+  if (!family.model_class.empty()) add("architectures", fmt::format("[\"{}\"]", family.model_class));
+  if (!inner->find("model_type")) add("model_type", fmt::format("\"{}\"", model_type));
+  for (const std::string_view field : {"dtype", "torch_dtype", "quantization_config", "transformers_version"})
+    if (const auto found = document.root().find(field); found && !inner->find(field)) {
+      std::string value = value_of(*found);
+      const std::string old_root = fmt::format("\"{}", from), root = fmt::format("\"{}", family.root);
+      for (std::size_t at = value.find(old_root); at != value.npos; at = value.find(old_root, at + root.size()))
+        value.replace(at, old_root.size(), root);
+      add(field, value);
+    }
+  std::string text = value_of(*inner);
+  const std::size_t brace = text.find('{') + 1;
+  // The head is the whole model's: what that says of it counts.
+  if (const auto tied = document.root().find<bool>("tie_word_embeddings")) {
+    const std::string word = *tied ? "true" : "false";
+    const auto own = inner->find("tie_word_embeddings");
+    if (!own) add("tie_word_embeddings", word);
+    if (own) {
+      const TextRange range = json_value_range(strict, static_cast<std::size_t>(own->offset()));
+      const TextRange object = json_value_range(strict, static_cast<std::size_t>(inner->offset()));
+      text.replace(range.begin - object.begin, range.end - range.begin, " " + word);
+    }
+  }
+  if (inner->size() == 0 && !added.empty()) added.pop_back();
+  return text.substr(text.find('{'), brace - text.find('{')) + added + text.substr(brace);
+}
+
 }  // namespace glu_ckpt

@@ -30,4 +30,10 @@ struct LayerPart {
 /// entry for each, or count them from the first. All other bytes stay.
 std::string part_config(std::string_view config, const LayerPart& part);
 
+/// The configuration of the language model inside a multimodal one, as that of a model by itself: its own object, with
+/// what the whole model says of dtypes, of the head and of quantized modules, whose names begin with `root` in place of
+/// `from`. The text itself where there is no such object.
+std::string language_config(std::string_view config, const Family& family, const std::string& model_type,
+                            std::string_view from);
+
 }  // namespace glu_ckpt

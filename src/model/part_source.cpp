@@ -85,6 +85,7 @@ class PartMaker {
     if (!answers.layers.empty()) read_layers();
     prefix_ = model.dense_root + std::string(model.dense_naming->layers);
     find_mtp();
+    if (answers.drop_vision) find_language();
     part_.experts = part_.experts_of = model.architecture->num_experts;
     part_.family = model.architecture->family;
     if (!answers.keep_experts.empty()) choose_experts();
@@ -160,6 +161,31 @@ class PartMaker {
     if (part_.drops_mtp && mtp_.empty() && model_.architecture->mtp_layers == 0)
       fail(ErrorCode::LayerMissing, {source_.path().string(), {}},
            "{}: --drop mtp: the model has no multi-token prediction", source_.path().string());
+  }
+
+  /// Finds the tensors of the language model inside a multimodal one.
+  void find_language() {
+    const std::string& root = model_.dense_root;
+    const std::string_view own = model_.architecture->family->root;
+    if (language_config(hints_.config, *model_.architecture->family, {}, {}) == hints_.config)
+      fail(ErrorCode::LayerMissing, {source_.path().string(), {}},
+           "{}: --drop vision: the model is a language model alone, as config.json has no text_config",
+           source_.path().string());
+    for (const ExpertBlock& block : model_.blocks)
+      if (block.stack == "decoder" || block.stack.starts_with("mtp"))
+        for (const Matrix& matrix : block.matrices) language_.insert(matrix.tensor);
+    for (const std::size_t tensor : dense_tensors(model_)) language_.insert(tensor);
+    for (std::size_t i = 0; i < source_.inventory().tensors.size(); ++i)
+      if (source_.inventory().tensors[i].name.starts_with(root)) language_.insert(i);
+    if (root.ends_with(own)) front_ = root.substr(0, root.size() - own.size());
+  }
+
+  /// The name that a language model by itself has for a tensor.
+  std::string as_language(std::string name) const {
+    if (!answers_.drop_vision) return name;
+    if (name.starts_with(model_.dense_root))
+      return std::string(model_.architecture->family->root) + name.substr(model_.dense_root.size());
+    return name.starts_with(front_) ? name.substr(front_.size()) : name;
   }
 
   // ---- experts ----------------------------------------------------------------------------------
@@ -344,13 +370,14 @@ class PartMaker {
     const auto numbered = layer_of(name);
     const bool is_mtp = mtp_.contains(tensor) || (numbered && numbered->layer >= part_.of) || name.starts_with("mtp.");
     if (is_mtp && part_.drops_mtp) return std::nullopt;
-    if (!numbered) return name;
+    if (answers_.drop_vision && !language_.contains(tensor)) return std::nullopt;
+    if (!numbered) return as_language(name);
     i64 layer = numbered->layer - part_.first;
     if (numbered->layer >= part_.of)
       layer = numbered->layer - part_.of + part_.count;
     else if (layer < 0 || layer >= part_.count)
       return std::nullopt;
-    return fmt::format("{}{}{}", prefix_, layer, name.substr(numbered->end));
+    return as_language(fmt::format("{}{}{}", prefix_, layer, name.substr(numbered->end)));
   }
 
   /// What says of modules by their layers how they are quantized would say it of other ones.
@@ -389,8 +416,16 @@ class PartMaker {
 
   void edit(CheckpointInfo& info) const {
     check_unnamed();
-    edit_config(info, [part = part_](std::string_view text) { return part_config(text, part); });
-    ModelHints hints = parse_config(part_config(hints_.config, part_), source_.path().string());
+    const auto change = [part = part_, alone = answers_.drop_vision, type = model_.architecture->model_type,
+                         root = model_.dense_root](std::string_view text) {
+      const std::string made = part_config(text, part);
+      return alone ? language_config(made, *part.family, type, root) : made;
+    };
+    if (answers_.drop_vision)
+      std::erase_if(info.extra_files,
+                    [](const ExtraFile& file) { return file.name.ends_with("processor_config.json"); });
+    edit_config(info, change);
+    ModelHints hints = parse_config(change(hints_.config), source_.path().string());
     hints.config_is_made = hints_.config_is_made;
     info.hints = std::move(hints);
     info.respelled = true;
@@ -399,6 +434,7 @@ class PartMaker {
     if (!answers_.layers.empty()) said = fmt::format("layers {} of {}", answers_.layers, part_.of);
     if (!kept_.empty()) said += fmt::format("{}{}", said.empty() ? "" : ", ", experts_text());
     if (part_.drops_mtp) said += fmt::format("{}without multi-token prediction", said.empty() ? "" : ", ");
+    if (answers_.drop_vision) said += fmt::format("{}the language model alone", said.empty() ? "" : ", ");
     info.record["part"] = said;
   }
 
@@ -430,6 +466,9 @@ class PartMaker {
   LayerPart part_;
   std::string prefix_;
   std::set<std::size_t> mtp_;
+  /// The tensors of the language model, and the text in front of keys as a language model by itself has them.
+  std::set<std::size_t> language_;
+  std::string front_;
   KeptExperts kept_;
   /// Names of experts' tensors in the part; empty ones are left out.
   std::map<std::size_t, std::string> renamed_;
@@ -440,7 +479,7 @@ class PartMaker {
 }  // namespace
 
 bool asks_for_part(const SourceAnswers& answers) {
-  return !answers.layers.empty() || answers.drop_mtp || !answers.keep_experts.empty();
+  return !answers.layers.empty() || answers.drop_mtp || answers.drop_vision || !answers.keep_experts.empty();
 }
 
 void take_part(std::unique_ptr<Source>& source, const SourceAnswers& answers) {

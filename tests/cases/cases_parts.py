@@ -303,3 +303,60 @@ CASES += [
         Run("convert SRC OUT --pad-experts 56", 3, says="--decode bf16"),
         Run("convert SRC OUT --pad-experts 56 --decode bf16")], note="codes are not padded"),
 ]
+
+
+# ---- the language model alone --------------------------------------------------------------------
+
+
+def language(name: str, root: str, model_type: str):
+    """Returns a check that OUT has the tensors of the language model under its own keys, and its configuration."""
+
+    def check(out):
+        right = {}
+        # Keys of the one that speaks, too, are as its thinker has them.
+        kept_root = root if "omni" in name else "model."
+        front = root.removesuffix("model.") if root != "model.language_model." else ""
+        for key, tensor in read_tensors(TESTDATA / name).items():
+            if key.startswith(root):
+                right[kept_root + key.removeprefix(root)] = tensor
+            elif key == front + "lm_head.weight":
+                right[kept_root.removesuffix("model.") + "lm_head.weight"] = tensor
+        if read_tensors(out) != right:
+            return "other tensors"
+        config = json.loads((out / "config.json").read_text())
+        whole = json.loads((TESTDATA / name / "config.json").read_text())
+        text = whole.get("text_config") or whole["thinker_config"]["text_config"]
+        if {key: config.get(key) for key in text if key != "tie_word_embeddings"} != {
+                key: value for key, value in text.items() if key != "tie_word_embeddings"}:
+            return "config.json is not the language model's"
+        if config["model_type"] != model_type or "vision_config" in config:
+            return f"config.json is of type {config['model_type']}"
+        return ""
+
+    return check
+
+
+def alone(family: str, root: str, model_type: str, loads: str) -> Case:
+    name = f"whole/{family}/hf"
+    return Case(f"whole/{family}", "hf", [
+        Run("convert SRC OUT --drop vision", says=loads, check=language(name, root, model_type)),
+        Run("inspect OUT", plan=False),
+        Run("verify SRC OUT --drop vision", 2, plan=False),
+        Run("convert SRC OUT2 --drop vision --to megatron"),
+        Run("verify OUT OUT2", plan=False),
+        Run("convert SRC OUT2 --drop vision --layers 0-1 --keep-experts 0-3"),
+    ], note="the language model alone")
+
+
+CASES += [
+    alone("glm4v_moe", "model.language_model.", "glm4v_moe_text", "no class for 'glm4v_moe_text' by itself"),
+    alone("kimi_k25", "language_model.model.", "kimi_k2", "loads in"),
+    alone("qwen3_omni_moe", "thinker.model.", "qwen3_omni_moe_text", "no class for 'qwen3_omni_moe_text' by itself"),
+    Case("whole/glm4v_moe", "hf", [
+        Run("convert SRC OUT --drop vision"),
+        Run(f"convert OUT OUT2 --fill-from {TESTDATA / 'whole/glm4v_moe/hf'}", check=same_as("whole/glm4v_moe/hf")),
+    ], note="the language model alone, and back"),
+    refused("qwen3_moe", "--drop vision", 3, "language model alone.*layer-missing", "nothing sees"),
+    refused("deepseek_v3", "--drop mtp,vision", 3, "no text_config", "nothing sees beside MTP"),
+    refused("deepseek_v3", "--drop head", 2, "'head' is not one of mtp, vision", "no part"),
+]

@@ -379,7 +379,12 @@ class IncompleteModels : public ::testing::Test {
     ++cases_;
     const Inspection found = inspect(folder_);
     EXPECT_TRUE(found.problems.empty()) << what << ": " << found.problems.front();
-    EXPECT_FALSE(found.loads_in.loaders.empty()) << what << ": " << found.loads_in.why_none;
+    // transformers 5.24.0 has no language model of these by itself (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES).
+    const auto is_type = [&](std::string_view type) { return what.starts_with(type); };
+    if (is_type("qwen3_vl_moe_text") || is_type("glm4v_moe_text") || is_type("qwen3_omni_moe_text"))
+      EXPECT_NE(found.loads_in.why_none.find("have no class for"), std::string::npos) << what;
+    else
+      EXPECT_FALSE(found.loads_in.loaders.empty()) << what << ": " << found.loads_in.why_none;
   }
 
   /// A problem names one of `names`, and no program is said to load it.
