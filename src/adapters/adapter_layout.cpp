@@ -57,12 +57,19 @@ class AdapterLayer {
 
   LaidAdapter run(const std::vector<AdaptedModule>& modules) {
     for (const AdaptedModule& module : modules) module.packed ? take_packed(module) : take_linear(module);
+    if (answers_.layout == AdapterLayout::Megatron && answers_.grow_rank)
+      for (const auto& [prefix, layer] : layers_) least_ranks_ = std::max(least_ranks_, packed_ranks(layer));
     for (auto& [prefix, layer] : layers_)
       if (answers_.layout == AdapterLayout::Indexed)
         lay_indexed(layer);
+      else if (answers_.layout == AdapterLayout::Megatron)
+        lay_megatron(layer);
       else
         lay_packed(layer);
-    for (const AdaptedModule& module : plain_) lay_plain(module);
+    if (answers_.layout == AdapterLayout::Megatron)
+      check_megatron();
+    else
+      for (const AdaptedModule& module : plain_) lay_plain(module);
     return std::move(laid_);
   }
 
@@ -113,13 +120,29 @@ class AdapterLayer {
          to_string(role), outputs, inputs);
   }
 
+  static bool is_megatron(const std::string& name) {
+    return name.starts_with(kMegatronLayers) && name.find(kMegatronExperts) != name.npos;
+  }
+
+  std::string_view hub_layers() const {
+    const auto& stacks = indexed_naming().stacks;
+    return std::ranges::find(stacks, "decoder", &StackPrefix::stack)->before;
+  }
+
+  /// "model.layers.3." of "decoder.layers.3.mlp.experts.linear_fc1".
+  std::string hub_prefix(const std::string& name) const {
+    const std::string number =
+        name.substr(kMegatronLayers.size(), name.find('.', kMegatronLayers.size()) + 1 - kMegatronLayers.size());
+    return fmt::format("{}{}", hub_layers(), number);
+  }
+
   void take_packed(const AdaptedModule& module) {
     const std::string key = module.name;
     const KeyPattern* const pattern = pattern_of(skeletonize(key));
-    if (pattern == nullptr)
+    if (pattern == nullptr && !is_megatron(key))
       fail(ErrorCode::UnknownTensor, {{}, tensors_[module.factors.a].name},
            "'{}' is for packed experts of '{}', which no naming spells so", tensors_[module.factors.a].name, key);
-    Layer& layer = layer_at(key.substr(0, find_expert_part(key, *pattern).begin));
+    Layer& layer = layer_at(is_megatron(key) ? hub_prefix(key) : key.substr(0, find_expert_part(key, *pattern).begin));
     const double alpha = config_.alpha_of(module.name);
     const bool is_down = module.packed == Role::Down;
     const bool may_be_apart = !is_down && answers_.layout == AdapterLayout::Indexed && !answers_.live_ranks;
@@ -346,6 +369,35 @@ class AdapterLayer {
 
   // ---- packed -----------------------------------------------------------------------------------
 
+  void lay_megatron(const Layer& layer) {
+    if (architecture_ == nullptr || !layer.prefix.starts_with(hub_layers()))
+      fail(ErrorCode::NoSpelling, {}, "--to megatron: nothing says how Megatron spells '{}'", layer.prefix);
+    const std::string module =
+        fmt::format("{}{}{}", kMegatronLayers, layer.prefix.substr(hub_layers().size()), kMegatronExperts);
+    const auto has = [&](Role role) {
+      return std::ranges::any_of(layer.experts,
+                                 [&](const auto& each) { return each.second[index_of(role)].has_value(); });
+    };
+    if (has(Role::Gate) || has(Role::Up)) lay_gate_up(layer, module + "1", module + "1", {Glu::Kind::Contiguous, 0});
+    if (has(Role::Down)) lay_down(layer, module + "2", module + "2");
+  }
+
+  /// Megatron-Bridge has one rank and one alpha for all modules.
+  void check_megatron() const {
+    for (const AdaptedModule& module : plain_)
+      fail(ErrorCode::NoMap, {{}, tensors_[module.factors.a].name},
+           "'{}' is for '{}': only factors of routed experts have a place under Megatron's names here",
+           tensors_[module.factors.a].name, module.name);
+    for (const LaidModule& module : laid_.modules)
+      if (module.rank != laid_.modules.front().rank || module.alpha != laid_.modules.front().alpha)
+        fail(ErrorCode::NotExact, {},
+             "--to megatron: '{}' has rank {} and lora_alpha {}, and '{}' {} and {}: Megatron-Bridge has one of each "
+             "for "
+             "all modules",
+             module.name, module.rank, module.alpha, laid_.modules.front().name, laid_.modules.front().rank,
+             laid_.modules.front().alpha);
+  }
+
   void lay_packed(const Layer& layer) {
     const Naming& naming = *packed_naming(indexed_naming(), architecture_);
     const std::string_view gate_up_part = naming.grouped.gate_up, down_part = naming.grouped.down;
@@ -365,7 +417,7 @@ class AdapterLayer {
     const std::string module = down.substr(0, down.rfind('.'));
     if (has_gate_up) {
       add_parameter(gate_up_part);
-      lay_gate_up(layer, gate_up, module + (has_down ? ".base_layer" : ""), naming);
+      lay_gate_up(layer, gate_up, module + (has_down ? ".base_layer" : ""), fixed_glu(naming));
     }
     if (has_down) {
       add_parameter(down_part);
@@ -391,6 +443,7 @@ class AdapterLayer {
     packed.rank = ranks;
     packed.inputs = is_gate_up ? architecture_->expert_hidden : architecture_->expert_width;
     packed.outputs = is_gate_up ? 2 * architecture_->expert_width : architecture_->expert_hidden;
+    packed.is_expert_first = answers_.layout == AdapterLayout::Megatron;
     return packed;
   }
 
@@ -414,6 +467,16 @@ class AdapterLayer {
 
   void add_module(const std::string& parameter, const std::string& module, const Factors& packed, double alpha,
                   std::vector<LaidTensor::Part> parts_a, std::vector<LaidTensor::Part> parts_b) {
+    if (packed.is_expert_first) {
+      add_tensor(fmt::format("{}{}{}", module, kMegatronIn, kWeight), packed.dtype_a,
+                 {packed.experts, packed.rank, packed.inputs})
+          .parts = std::move(parts_a);
+      add_tensor(fmt::format("{}{}{}", module, kMegatronOut, kWeight), packed.dtype_b,
+                 {packed.experts, packed.outputs, packed.rank})
+          .parts = std::move(parts_b);
+      laid_.modules.push_back({parameter, false, packed.rank, alpha});
+      return;
+    }
     const i64 stacked = packed.experts * packed.rank;
     add_tensor(fmt::format("{}{}.lora_A{}", kAdaptedModel, module, kWeight), packed.dtype_a, {stacked, packed.inputs})
         .parts = std::move(parts_a);
@@ -439,6 +502,7 @@ class AdapterLayer {
         check_alike(parameter, *one, *first);
         ranks = std::max(ranks, one->factors.ranks());
       }
+    ranks = std::max(ranks, least_ranks_);
     const Factors packed = packed_factors(first->factors, ranks, false);
     std::vector<LaidTensor::Part> parts_a, parts_b;
     for (const auto& [expert, roles] : layer.experts)
@@ -463,8 +527,19 @@ class AdapterLayer {
     });
   }
 
-  void lay_gate_up(const Layer& layer, const std::string& parameter, const std::string& module, const Naming& naming) {
-    const Glu order = fixed_glu(naming);
+  /// The ranks that packed factors of a layer need.
+  i64 packed_ranks(const Layer& layer) const {
+    const bool shares = shares_a(layer);
+    i64 most = 0;
+    for (const auto& [expert, roles] : layer.experts) {
+      const auto ranks = [&](Role role) { return roles[index_of(role)] ? roles[index_of(role)]->factors.ranks() : 0; };
+      const i64 gate = ranks(Role::Gate), up = ranks(Role::Up);
+      most = std::max({most, shares ? std::max(gate, up) : gate + up, ranks(Role::Down)});
+    }
+    return most;
+  }
+
+  void lay_gate_up(const Layer& layer, const std::string& parameter, const std::string& module, const Glu& order) {
     if (order.kind != Glu::Kind::Contiguous && order.kind != Glu::Kind::Interleaved)
       fail(ErrorCode::UnknownGlu, {},
            "nothing says in which order a model of this type has gate and up where its experts are packed; --experts "
@@ -486,6 +561,7 @@ class AdapterLayer {
         fail_rank(gate->factors,
                   fmt::format("gate and up have factors A of their own, and '{}' has one for both", parameter));
     }
+    ranks = std::max(ranks, least_ranks_);
     Factors packed = packed_factors(first->factors, ranks, true);
     packed.block_rows = order.kind == Glu::Kind::Contiguous ? architecture_->expert_width : order.block_rows;
     if (architecture_->expert_width % packed.block_rows != 0)
@@ -521,6 +597,8 @@ class AdapterLayer {
   const LayAnswers& answers_;
   /// The naming of an adapter's own keys.
   const Naming* part_naming_ = nullptr;
+  /// Ranks that all modules are to have at least.
+  i64 least_ranks_ = 0;
   std::map<std::string, Layer> layers_;
   std::vector<AdaptedModule> plain_;
   LaidAdapter laid_;

@@ -12,6 +12,8 @@ enum class AdapterLayout {
   Indexed,
   /// As transformers has packed experts: a pair for gate_up_proj, one for down_proj, of all experts.
   Packed,
+  /// As Megatron-Bridge has adapters of grouped experts that share none: pairs for linear_fc1 and linear_fc2.
+  Megatron,
 };
 
 struct LayAnswers {

@@ -64,13 +64,19 @@ std::string list_text(const Names& names) {
 
 std::string laid_config(const std::string& text, const AdapterConfig& config, const LaidAdapter& laid) {
   std::map<std::string, std::string, std::less<>> fields;
-  fields["r"] = fmt::format("{}", config.rank);
-  fields["lora_alpha"] = number_text(config.alpha);
+  const auto is_usual = [&](const LaidModule& module) {
+    return module.rank == config.rank && module.alpha == config.alpha;
+  };
+  const bool is_kept = laid.modules.empty() || std::ranges::any_of(laid.modules, is_usual);
+  const i64 rank = is_kept ? config.rank : laid.modules.front().rank;
+  const double alpha = is_kept ? config.alpha : laid.modules.front().alpha;
+  fields["r"] = fmt::format("{}", rank);
+  fields["lora_alpha"] = number_text(alpha);
   fields["rank_pattern"] =
-      pattern_text(pattern_of(laid.modules, static_cast<double>(config.rank),
+      pattern_text(pattern_of(laid.modules, static_cast<double>(rank),
                               [](const LaidModule& module) { return static_cast<double>(module.rank); }));
   fields["alpha_pattern"] =
-      pattern_text(pattern_of(laid.modules, config.alpha, [](const LaidModule& module) { return module.alpha; }));
+      pattern_text(pattern_of(laid.modules, alpha, [](const LaidModule& module) { return module.alpha; }));
   std::set<std::string_view> words;
   for (const LaidModule& module : laid.modules)
     if (!module.is_packed) words.insert(last_word(module.name));

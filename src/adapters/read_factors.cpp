@@ -55,7 +55,9 @@ class FactorReader {
     for (const auto& [module, pair] : pairs_) {
       std::string plain = module;
       const bool is_inner = cut_end(plain, kInner);
-      if (plain.ends_with(kPacked) && !model_.is_linear(module))
+      if (plain.find(kMegatronExperts) != plain.npos)
+        add_megatron(module, pair);
+      else if (plain.ends_with(kPacked) && !model_.is_linear(module))
         (is_inner ? packed[plain].inner : packed[plain].outer) = &pair;
       else
         add_module(module, pair);
@@ -75,13 +77,14 @@ class FactorReader {
         pairs_[name].magnitudes = i;
         continue;
       }
-      const bool is_a = cut_end(name, ".lora_A");
-      if (!is_a && !cut_end(name, ".lora_B"))
+      const bool is_a = cut_end(name, ".lora_A") || cut_end(name, kMegatronIn);
+      if (!is_a && !cut_end(name, ".lora_B") && !cut_end(name, kMegatronOut))
         fail(ErrorCode::NotSupported, {{}, factors_[i].name},
              "'{}' of the adapter is neither lora_A nor lora_B of a linear layer; adapters are read here that add "
              "products of two factors, and nothing else",
              factors_[i].name);
-      if (!is_float(factors_[i].dtype) || factors_[i].shape.size() != 2)
+      const bool may_be_stacked = name.find(kMegatronExperts) != name.npos && factors_[i].shape.size() == 3;
+      if (!is_float(factors_[i].dtype) || (factors_[i].shape.size() != 2 && !may_be_stacked))
         fail(ErrorCode::NotSupported, {{}, factors_[i].name},
              "'{}' of the adapter is {} {}; factors are F32, BF16 or "
              "F16 of two axes",
@@ -244,6 +247,35 @@ class FactorReader {
     found_.push_back({name, parameter, factors});
   }
 
+  /// [E, rank, in] and [E, out, rank], or one pair of two axes for all experts.
+  void add_megatron(const std::string& module, const Pair& pair) {
+    const bool is_down = module.ends_with('2');
+    const auto sizes = model_.sizes(module);
+    const std::vector<i64>&a = shape_a(pair), &b = shape_b(pair);
+    if (!sizes || !module.starts_with(kMegatronLayers) || a.size() != b.size())
+      fail(ErrorCode::UnknownTensor, {{}, factors_[*pair.a].name},
+           "'{}' of the adapter is for experts under Megatron's names, and the model has none there; an adapter that "
+           "is to be "
+           "merged is converted with --to hf first",
+           factors_[*pair.a].name);
+    Factors factors = factors_of(pair);
+    factors.is_shared = a.size() == 2;
+    factors.is_expert_first = !factors.is_shared;
+    factors.experts = sizes->experts;
+    factors.rank = a[a.size() - 2];
+    factors.inputs = is_down ? sizes->intermediate : sizes->hidden;
+    factors.outputs = is_down ? sizes->hidden : 2 * sizes->intermediate;
+    factors.block_rows = is_down ? 0 : sizes->intermediate;
+    factors.scale = config_.scale_of(module);
+    std::vector<i64> in = {factors.rank, factors.inputs}, out = {factors.outputs, factors.rank};
+    if (!factors.is_shared)
+      for (std::vector<i64>* const shape : {&in, &out}) shape->insert(shape->begin(), sizes->experts);
+    if (a != in || b != out || factors.rank != config_.rank_of(module))
+      fail_shapes(pair, fmt::format("{} experts of {} x {}, and adapter_config.json says rank {}", sizes->experts,
+                                    factors.outputs, factors.inputs, config_.rank_of(module)));
+    found_.push_back({module, is_down ? Role::Down : Role::GateUp, factors});
+  }
+
   const std::vector<TensorRef>& factors_;
   const AdapterConfig& config_;
   const AdaptedModel& model_;
@@ -290,6 +322,12 @@ Matrix matrix_of_b(const Factors& factors) {
   const i64 all_outputs = factors.block_rows == 0 ? factors.outputs : 2 * factors.outputs;
   Matrix matrix = factors.is_turned ? stacked_matrix(factors, factors.a, factors.dtype_a, true, all_outputs)
                                     : stacked_matrix(factors, factors.b, factors.dtype_b, false, 0);
+  if (factors.is_expert_first) {
+    const i64 size = matrix.element_bytes;
+    matrix.place.offset = (factors.expert * all_outputs * factors.rank + factors.first_rank) * size;
+    matrix.place.row_step = size;
+    matrix.place.col_step = factors.rank * size;
+  }
   std::swap(matrix.place.row_step, matrix.place.col_step);
   matrix.rows = factors.outputs;
   matrix.cols = factors.ranks();
@@ -303,6 +341,10 @@ Matrix matrix_of_b(const Factors& factors) {
 Factors factors_of(const Factors& packed, i64 expert, Role role) {
   Factors one = packed;
   one.expert = expert;
+  if (packed.is_shared) {
+    one.expert = 0;
+    one.experts = 1;
+  }
   if (role == Role::Down) return one;
   one.outputs /= 2;
   one.first_row = role == Role::Gate ? 0 : one.block_rows;

@@ -33,6 +33,10 @@ struct Factors {
   bool is_turned = false;
   /// Unsloth's older files have column e * rank + j of B's tensor.
   bool is_by_expert = false;
+  /// Megatron-Bridge has B of each expert by itself, [E, out, rank].
+  bool is_expert_first = false;
+  /// One pair serves all experts.
+  bool is_shared = false;
   /// The row of B for a row of gate or of up, where B is for both: as Placement counts stored rows. Rows for themselves
   /// else.
   i64 first_row = 0;
@@ -53,12 +57,17 @@ struct Factors {
 Matrix matrix_of_a(const Factors& factors);
 Matrix matrix_of_b(const Factors& factors);
 
+/// The words of Megatron-Bridge's adapters.
+inline constexpr std::string_view kMegatronExperts = "mlp.experts.linear_fc", kMegatronLayers = "decoder.layers.",
+                                  kMegatronIn = ".adapter.linear_in", kMegatronOut = ".adapter.linear_out";
+
 /// The factors of one expert's gate, up or down among those of packed experts.
 Factors factors_of(const Factors& packed, i64 expert, Role role);
 
 /// What factors are for.
 struct AdaptedModule {
-  /// A linear layer, "model.layers.3.self_attn.q_proj", or a parameter of packed experts, "....mlp.experts.down_proj".
+  /// A linear layer, "model.layers.3.self_attn.q_proj", a parameter of packed experts, "....mlp.experts.down_proj", or
+  /// Megatron's module of them, "decoder.layers.3.mlp.experts.linear_fc1".
   std::string name;
   /// GateUp or Down of packed experts, where the factors are those of all of them; none for a linear layer.
   std::optional<Role> packed;

@@ -135,6 +135,7 @@ std::optional<std::string> trained_type_for(const ConvertOptions& options) {
 
 /// The layout in which an adapter is to be written.
 std::string adapter_layout_for(const ConvertOptions& options) {
+  if (options.target == "megatron") return *options.target;
   if (options.to.experts) return *options.to.experts == Experts::Grouped ? "grouped" : "indexed";
   if (!options.from.adapter_layout.empty()) return options.from.adapter_layout;
   return options.target.value_or("stored");

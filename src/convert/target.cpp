@@ -92,8 +92,9 @@ class TargetResolver {
     if (!asked.empty())
       fail(ErrorCode::Usage, {}, "{}: is for models, and {} is an adapter; --to and --experts say its layout", asked,
            source_.path().string());
-    target_.format = target_format(output_, options_.format, Format::Safetensors);
-    if (target_.format != Format::Safetensors || names_single_file(output_))
+    const bool is_for_bridge = options_.target == kMegatron;
+    target_.format = target_format(output_, options_.format, is_for_bridge ? Format::TorchDist : Format::Safetensors);
+    if ((target_.format != Format::Safetensors && !is_for_bridge) || names_single_file(output_))
       fail(ErrorCode::NoSpelling, {output_.string(), {}},
            "{}: an adapter is written as a directory with adapter_model.safetensors and adapter_config.json",
            output_.string());

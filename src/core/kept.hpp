@@ -26,7 +26,7 @@ class Kept {
         return found->second.value;
       }
     }
-    const auto made = std::make_shared<const Value>(make());
+    auto made = std::make_shared<const Value>(make());
     const std::lock_guard lock(mutex_);
     if (const auto found = values_.find(key); found != values_.end()) return found->second.value;
     order_.push_front(key);

@@ -38,10 +38,9 @@ std::string model_config(const Source& adapter, const AdapterConfig& config, con
 
 LayAnswers lay_answers(const SourceAnswers& answers, const Architecture* architecture) {
   const std::string& layout = answers.adapter_layout;
-  if (layout == "megatron" || layout == "torchtitan")
-    fail(ErrorCode::NoSpelling, {}, "--to {}: {}", layout,
-         layout == "torchtitan" ? "torchtitan has no adapters of routed experts"
-                                : "adapters are written for PEFT, vLLM and SGLang alone");
+  if (layout == "torchtitan")
+    fail(ErrorCode::NoSpelling, {}, "--to torchtitan: torchtitan has no adapters of routed experts");
+  if (layout == "megatron") return {AdapterLayout::Megatron, answers.grow_rank, false, layout};
   const bool is_native = layout.starts_with("hf") || layout == "vllm";
   const bool is_packed =
       layout == "grouped" || (is_native && architecture != nullptr && architecture->family->packed_experts);
@@ -166,7 +165,7 @@ AdapterSummary summarize_adapter(const Source& adapter, const SourceAnswers& ans
     ranks.insert(config.rank);
     for (const auto& [module, rank] : config.rank_pattern) ranks.insert(static_cast<i64>(rank));
     for (const TensorRef& tensor : adapter.inventory().tensors)
-      if (tensor.name.find(".lora_A") != tensor.name.npos)
+      if (tensor.name.find(".lora_A") != tensor.name.npos || tensor.name.find(kMegatronIn) != tensor.name.npos)
         ++(tensor.name.find(".experts.") != tensor.name.npos ? summary.expert_modules : summary.other_modules);
   } else {
     for (const AdaptedModule& module : read_adapter(adapter, answers).modules) {
@@ -182,6 +181,8 @@ AdapterSummary summarize_adapter(const Source& adapter, const SourceAnswers& ans
 }
 
 LoadsIn adapter_loaders(const Inventory& inventory) {
+  if (is_megatron_adapter(inventory))
+    return {{}, "these are Megatron-Bridge's names of adapters, as its sources spell them; no program was tried", true};
   const bool is_packed = std::ranges::any_of(inventory.tensors, [](const TensorRef& tensor) {
     return tensor.name.find(".experts.lora_") != tensor.name.npos;
   });
@@ -237,7 +238,7 @@ void view_adapter(std::unique_ptr<Source>& source, const SourceAnswers& answers)
   const ReadAdapter adapter = read_adapter(*source, answers);
   const AdapterConfig& config = adapter.config;
   const LayAnswers lay = lay_answers(answers, adapter.architecture.get());
-  if (lay.layout == AdapterLayout::Packed && adapter.base.empty()) fail_no_config(config);
+  if (lay.layout != AdapterLayout::Indexed && adapter.base.empty()) fail_no_config(config);
   LaidAdapter laid = lay_out_adapter(*source, config, adapter.modules, adapter.naming, adapter.architecture.get(), lay);
   Plan plan = plan_of(laid);
   const bool with_scales = answers.adapter_layout.empty();

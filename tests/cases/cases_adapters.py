@@ -175,6 +175,30 @@ LAID_OUT = [
     ("gpt_oss_packed_peft021", " --to vllm --force", "gpt_oss_packed_peft018", {}),
     ("qwen3_dora_peft018", " --to hf --force", "qwen3_dora_peft018", {"use_dora": True}),
 ]
+def one_for_all(source: pathlib.Path) -> None:
+    """Makes of expert 0's factors, in which gate and up have one A, Megatron-Bridge's pair for all experts."""
+    path = source / "adapter_model.safetensors"
+    old, new = read_safetensors(path), {}
+    for layer in (0, 1):
+        part = lambda word: old[f"base_model.model.model.layers.{layer}.mlp.experts.0.{word}.weight"]
+        module = f"decoder.layers.{layer}.mlp.experts.linear_fc"
+        new[module + "1.adapter.linear_in.weight"] = part("gate_proj.lora_A")
+        dtype, (rows, rank), gate = part("gate_proj.lora_B")
+        new[module + "1.adapter.linear_out.weight"] = (dtype, [2 * rows, rank], gate + part("up_proj.lora_B")[2])
+        new[module + "2.adapter.linear_in.weight"] = part("down_proj.lora_A")
+        new[module + "2.adapter.linear_out.weight"] = part("down_proj.lora_B")
+    write_safetensors(path, new)
+
+
+def all_are_the_first(out: pathlib.Path) -> str:
+    want = read_safetensors(reported() / "adapter_qwen3_sep_equalA_peft018" / FACTORS)
+    for name, tensor in read_tensors(out).items():
+        first = ".".join("0" if before == "experts" else word for before, word in zip([""] + name.split("."), name.split(".")))
+        if tensor != want[first]:
+            return f"has another {name} than {first}"
+    return "" if len(read_tensors(out)) == len(want) else "lacks tensors"
+
+
 # Adapters and the options for each layout; both ways are exact.
 THERE_AND_BACK = {
     "qwen3_sep_peft018": (GROUPED + " --grow-rank", INDEXED),
@@ -221,6 +245,19 @@ ALONE = [
     Case("adapter_qwen3_sep_peft018", "base", [
         Run("convert CASE/adapter OUT --from-config CASE/base/config.json" + GROUPED + " --grow-rank"),
         Run("convert SRC OUT2 --merge OUT", truth="merged_safe.safetensors", some=True)], note="packed, then merged"),
+] + [
+    # Megatron-Bridge's names.
+    again(name, Run(CONVERT + " --to megatron"), Run("check OUT"), Run("inspect OUT --strict", says="grouped experts"),
+          Run("convert OUT OUT2" + back, check=same_as("adapter_" + name)), Run("verify SRC OUT --from-config CASE/base/config.json"),
+          note="through Megatron's names")
+    for name, back in {"qwen3_packed_peft021": GROUPED, "qwen3_sep_equalA_peft018": INDEXED, "gpt_oss_packed_peft021": " --to hf"}.items()
+] + [
+    again("qwen3_sep_peft018", Run(CONVERT + " --to megatron", 4, says="--grow-rank"), Run(CONVERT + " --to megatron --grow-rank"),
+          Run("verify SRC OUT --from-config CASE/base/config.json", says="equal"), note="Megatron's names, two A"),
+    again("qwen3_packed_bf16_pattern_peft021", Run(CONVERT + " --to megatron", 4, says=r"has one of each for all modules.*\[not-exact\]"),
+          note="Megatron's names, two ranks"),
+    again("qwen3_sep_equalA_peft018", Run(CONVERT + " --to hf", check=all_are_the_first), Run("convert OUT OUT2" + GROUPED),
+          Run("verify SRC OUT2 --from-config CASE/base/config.json"), change=one_for_all, note="one pair for all experts"),
     # What is not exact, not told, or has no place.
     again("qwen3_sep_peft018", Run(CONVERT + GROUPED, 4, says=r"factors A of their own.*--grow-rank.*\[not-exact\]"), note="two A"),
     again("qwen3_packed_peft021", Run("convert SRC OUT" + INDEXED, 4, says=r"--from-config FILE.*\[no-map\]"),
