@@ -532,7 +532,10 @@ class AdapterLayer {
     const bool shares = shares_a(layer);
     i64 most = 0;
     for (const auto& [expert, roles] : layer.experts) {
-      const auto ranks = [&](Role role) { return roles[index_of(role)] ? roles[index_of(role)]->factors.ranks() : 0; };
+      // Clang 14 has no lambda that captures a structured binding.
+      const auto ranks = [&roles = roles](Role role) {
+        return roles[index_of(role)] ? roles[index_of(role)]->factors.ranks() : 0;
+      };
       const i64 gate = ranks(Role::Gate), up = ranks(Role::Up);
       most = std::max({most, shares ? std::max(gate, up) : gate + up, ranks(Role::Down)});
     }

@@ -267,6 +267,7 @@ ALONE = [
           Run("convert SRC OUT --to torchtitan", 4, says="no adapters of routed experts"),
           Run("convert SRC OUT --glu contiguous", 2, says="is for models"),
           Run("convert SRC OUT --to hf --layers 0", 2, says="--layers: is for models"),
+          Run("convert SRC OUT --to hf --fill-from CASE/base", 2, says="--fill-from: is for models"),
           Run("convert SRC OUT --to hf --merge CASE/adapter", 2, says="--merge: is for models"),
           Run("convert CASE/base OUT --to megatron --grow-rank", 2, says="--grow-rank: is for adapters"),
           Run("convert SRC OUT --to hf --force --format torch", 4, says="adapter_model.safetensors"),
