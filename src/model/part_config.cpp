@@ -85,7 +85,7 @@ class FieldEditor {
     put(range, fmt::format("[{}]", fmt::join(kept, ", ")));
   }
 
-  void put(const TextRange& range, std::string text) { edits_.push_back({range, " " + std::move(text)}); }
+  void put(const TextRange& range, std::string_view text) { edits_.push_back({range, fmt::format(" {}", text)}); }
 
   std::string_view text_;
   const LayerPart& part_;
@@ -145,7 +145,7 @@ std::string language_config(std::string_view config, const Family& family, const
     if (own) {
       const TextRange range = json_value_range(strict, static_cast<std::size_t>(own->offset()));
       const TextRange object = json_value_range(strict, static_cast<std::size_t>(inner->offset()));
-      text.replace(range.begin - object.begin, range.end - range.begin, " " + word);
+      text.replace(range.begin - object.begin, range.end - range.begin, fmt::format(" {}", word));
     }
   }
   if (inner->size() == 0 && !added.empty()) added.pop_back();
