@@ -175,8 +175,12 @@ class DenseRecognizer {
   /// Takes the text in front of all keys of a language model inside another one out of its layers' names.
   void join_scope() {
     const std::string layers = with_root(result_.dense_root, result_.dense_naming->layers);
+    // Experts that were renamed alone have another program's words behind the same text.
+    const bool is_hub = result_.dense_naming == &architecture_.family->naming;
+    const bool are_renamed = is_hub != result_.layout.naming.starts_with("hf:");
     for (ExpertBlock& block : result_.blocks)
-      if (!block.scope.empty() && layers.starts_with(block.scope) && block.key_prefix.starts_with(layers))
+      if (!block.scope.empty() && layers.starts_with(block.scope) &&
+          (are_renamed || block.key_prefix.starts_with(layers)))
         block.scope.clear();
   }
 

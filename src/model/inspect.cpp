@@ -193,9 +193,15 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& asked
     const ModelHints& hints = judged.hints;
     inspection.recognition = std::move(judged.model);
     if (inspection.recognition->is_adapter) {
-      inspection.loads_in = adapter_loaders(inspection.source->inventory());
-      inspection.adapter =
-          locate_errors(*inspection.source, [&] { return summarize_adapter(*inspection.source, answers); });
+      try {
+        inspection.adapter =
+            locate_errors(*inspection.source, [&] { return summarize_adapter(*inspection.source, answers); });
+        inspection.loads_in = adapter_loaders(inspection.source->inventory());
+      } catch (const Error& error) {
+        // What it is can be said of one that cannot be read, too.
+        inspection.problems.emplace_back(error.what());
+        inspection.loads_in = {{}, other_model_text(*inspection.source), true};
+      }
       return inspection;
     }
     for (const std::string& problem : inspection.recognition->problems) inspection.problems.push_back(problem);

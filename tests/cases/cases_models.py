@@ -74,7 +74,16 @@ def embedding_of_layer(layer: int):
     return edit
 
 
+def wrapped(tensors: dict) -> None:
+    for name in list(tensors):
+        tensors["language_model." + name] = tensors.pop(name)
+
+
 CASES = [
+    *(Case("", "", [
+        Run(f"convert SRC OUT --scope experts --naming {naming}"), Run("verify SRC OUT", plan=False),
+    ], change=deepseek(wrapped), note=f"experts alone renamed to {naming} behind a text")
+      for naming in ("megatron", "megatron-dist")),
     *(Case("", "", [
         Run("convert SRC OUT --to megatron", REFUSED, says=rf"model\.layers\.{layer}\.embed_tokens"),
     ], change=deepseek(embedding_of_layer(layer)), note=f"MTP's embedding in layer {layer}") for layer in (4, 7)),

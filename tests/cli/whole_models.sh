@@ -202,7 +202,7 @@ whole_models_contradicted() {
   contradicts deepseek_v3 moe_intermediate_size 10 "model.layers.1.mlp.experts." "map 56 to 20"
   contradicts deepseek_v3 n_shared_experts 1 "model.layers.1.mlp.shared_experts." "map 56 to 40"
   contradicts deepseek_v3 n_shared_experts 0 "model.layers.1.mlp.shared_experts." "map 56 to 40"
-  contradicts deepseek_v3 n_routed_experts 3 "model.layers.1.mlp.experts." "6 experts are stored"
+  contradicts deepseek_v3 n_routed_experts 4 "model.layers.1.mlp.experts." "6 experts are stored"
   contradicts qwen3_next linear_num_key_heads 6 "'$delta' is BF16 [168, 1, 4]" "[264, 1, 4]"
   contradicts qwen3_next linear_num_value_heads 3 "'model.layers.0.linear_attn.A_log' is BF16 [6]" "[3]"
   contradicts qwen3_next linear_key_head_dim 8 "'$delta' is BF16 [168, 1, 4]" "[120, 1, 4]"

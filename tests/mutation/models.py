@@ -33,7 +33,10 @@ class Model:
         self.need(self.hidden < 2**31 and self.layers < 2**20 and self.vocab < 2**40, "an absurd size")
         self.latent, self.linear = self.type == "deepseek_v3", self.type == "qwen3_next"
         if self.type not in ("mixtral", "granitemoe", "gpt_oss"):
-            self.dense_width = self.count("intermediate_size_mlp" if self.type == "llama4_text" else "intermediate_size")
+            field = "intermediate_size_mlp" if self.type == "llama4_text" else "intermediate_size"
+            if config.get(field) == 0 and not self.dense:
+                raise Unclear("a width that only dense layers have, of which there may be none")
+            self.dense_width = self.count(field)
         for name in ("rms_norm_eps",):
             self.real(name)
         self.tied = self.flag("tie_word_embeddings", False)

@@ -89,7 +89,7 @@ def check(name, parts, shape, quant):
         raise Broken(f"{name}: quantized, and no matrix of the model")
     if quant.get("quant_method") == "mxfp4":
         e, i, o = shape
-        right = {"blocks": (["U8"], [e, o, i // 32, 16]), "scales": (["U8"], [e, o, i // 32])}
+        right = {"blocks": (["U8"], [e, o, i // 32, 16]), "scales": (["U8", "F8_E8M0"], [e, o, i // 32])}
     else:
         right = parts_of(quant, *shape)
     if "weight" in parts and parts["weight"].dtype == "I8":
@@ -156,6 +156,8 @@ def logical(tensors, config, wanted):
             modules.setdefault(block[1], {})[block[2]] = tensor
         elif tail in TAILS or (tail == "weight" and tensor.dtype in ("U8", "I8", "F8_E4M3")):
             modules.setdefault(f"{root}.weight", {})[tail] = tensor
+        elif tail == "weight" and tensor.dtype == "F8_E5M2":
+            raise Unclear(f"{name}: codes of another FP8, which decode as well")
         else:
             out[name] = tensor
     if quant is not None and not isinstance(quant, dict):
