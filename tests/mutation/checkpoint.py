@@ -35,9 +35,15 @@ def _once(pairs):
     return dict(pairs)
 
 
-def read_json(data):
+def _once_in_config(pairs):
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise Unclear("a name twice in config.json, of which Python's json, and so every loader, takes the last")
+    return dict(pairs)
+
+
+def read_json(data, once=_once):
     try:
-        return json.loads(data.decode(), object_pairs_hook=_once)
+        return json.loads(data.decode(), object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise Broken(f"no JSON: {error}") from None
 
@@ -126,7 +132,7 @@ def write(folder, files):
 
 def read_files(files):
     """The tensors and the configuration of a directory's files, as a loader finds them; raises Broken and Unclear."""
-    config = read_json(files["config.json"]) if "config.json" in files else {}
+    config = read_json(files["config.json"], _once_in_config) if "config.json" in files else {}
     if not isinstance(config, dict):
         raise Broken("config.json is no object")
     shards = {name: parse(data) for name, data in files.items() if name.endswith(".safetensors") and "/" not in name}

@@ -51,8 +51,10 @@ def judge(files):
         for name, data in files.items():
             if name.endswith(".safetensors"):
                 checkpoint.parse(data)
-            elif name in ("config.json", checkpoint.INDEX):
+            elif name == checkpoint.INDEX:
                 checkpoint.read_json(data)
+            elif name == "config.json":
+                checkpoint.read_json(data, dict)
     except Broken as error:
         return Verdict("files", str(error))
     tensors = {}

@@ -117,6 +117,10 @@ def check_without_config(name, parts, shape):
             return check(name, parts, shape, quant)
         except Broken as fault:
             faults.append(fault)
+    is_fp8 = "weight" in parts and parts["weight"].dtype == "F8_E4M3"
+    if is_fp8 and parts.keys() <= {"weight", "weight_scale", "weight_scale_inv"}:
+        if any(part != "weight" and set(tensor.shape) == {1} for part, tensor in parts.items()):
+            raise Unclear(f"{name}: one number is the scale of all blocks, whatever they are")
     raise faults[0]
 
 
