@@ -40,7 +40,7 @@ std::string renamed_prefix(const ExpertBlock& block, const Recognition& from, co
   const auto print = [&](const std::string& stack, i64 layer) -> std::string {
     std::string found;
     for (const StackPrefix& prefix : naming.stacks)
-      if (block.scope.empty() || block.scope.ends_with('/') || !prefix.anchored)
+      if (block.key_scope.empty() || block.key_scope.ends_with('/') || !prefix.anchored)
         if (const std::string text = spell_stack(prefix, stack, layer, stacked); !text.empty())
           if (found.empty() || prefix.before == layers) found = block.key_scope + text;
     return found;
@@ -50,7 +50,7 @@ std::string renamed_prefix(const ExpertBlock& block, const Recognition& from, co
       appended ? print("decoder", block.layer + *from.num_hidden_layers) : print(block.stack, block.layer);
   if (text.empty())
     fail(ErrorCode::NoSpelling, {}, "{}: naming {} has no place for layers of stack '{}{}'{}", block_text(block),
-         naming.name, block.scope, block.stack,
+         naming.name, block.key_scope, block.stack,
          naming.mtp_follows_decoder ? "; config.json with num_hidden_layers would say where they go" : "");
   return text;
 }

@@ -84,6 +84,10 @@ CASES = [
         Run(f"convert SRC OUT --scope experts --naming {naming}"), Run("verify SRC OUT", plan=False),
     ], change=deepseek(wrapped), note=f"experts alone renamed to {naming} behind a text")
       for naming in ("megatron", "megatron-dist")),
+    Case("", "", [
+        Run("convert SRC OUT --scope experts --naming torchtitan", 4,
+            says=r"torchtitan has no place for layers of stack 'language_model\.decoder'.*no-spelling"),
+    ], change=deepseek(wrapped), note="nothing stands behind a text in torchtitan"),
     *(Case("", "", [
         Run("convert SRC OUT --to megatron", REFUSED, says=rf"model\.layers\.{layer}\.embed_tokens"),
     ], change=deepseek(embedding_of_layer(layer)), note=f"MTP's embedding in layer {layer}") for layer in (4, 7)),
