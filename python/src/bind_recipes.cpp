@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "addresses.hpp"
 #include "borrowed_tensor.hpp"
 #include "core/fail.hpp"
 #include "glu_ckpt/ops/mxfp8.hpp"
@@ -15,13 +16,6 @@ using namespace nb::literals;
 
 namespace glu_ckpt::python {
 namespace {
-
-using Address = std::int64_t;
-
-template <typename T>
-T* at(Address address) {
-  return reinterpret_cast<T*>(address);
-}
 
 std::span<std::byte> bytes_at(Address address, i64 rows, i64 row_bytes) {
   return {at<std::byte>(address), static_cast<std::size_t>(rows * row_bytes)};

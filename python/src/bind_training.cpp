@@ -10,6 +10,7 @@
 
 #include <bit>
 
+#include "addresses.hpp"
 #include "borrowed_tensor.hpp"
 #include "core/fail.hpp"
 #include "core/usable_cores.hpp"
@@ -24,13 +25,6 @@ using namespace nb::literals;
 
 namespace glu_ckpt::python {
 namespace {
-
-using Address = std::int64_t;
-
-template <typename T>
-T* at(Address address) {
-  return reinterpret_cast<T*>(address);
-}
 
 Dtype dtype_of(const std::string& name) {
   const auto dtype = dtype_from_name(name);

@@ -93,7 +93,7 @@ class FactorFinder {
     return matrix;
   }
 
-  /// What the hub's spelling of experts, or else another family's, says of a key.
+  /// Returns the part that a key names in the hub's spelling of experts, or else in another family's.
   struct ExpertKey {
     const ExpertBlock* block = nullptr;
     Role role = Role::Gate;

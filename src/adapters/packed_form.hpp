@@ -1,5 +1,5 @@
 #pragma once
-/// What the tables say of a family's experts as adapters name them.
+/// The forms of a family's packed experts, from the tables of namings, as adapters name them.
 
 #include "adapters/read_factors.hpp"
 #include "families/architecture.hpp"

@@ -48,12 +48,12 @@ struct Factors {
   float scale = 1;
 
   i64 ranks() const { return used_ranks == 0 ? rank : used_ranks; }
-  /// Of the elements of A and B, whose tensor may be the other one's.
+  /// The dtypes of the elements of A and of B. Factors that are turned have A in the tensor of B, and B in that of A.
   Dtype stored_dtype_a() const { return is_turned ? dtype_b : dtype_a; }
   Dtype stored_dtype_b() const { return is_turned ? dtype_a : dtype_b; }
 };
 
-/// Where A [rank, in] and B [out, rank] are stored; role and kind mean nothing.
+/// Return where A [rank, in] and B [out, rank] are stored; their role and kind mean nothing.
 Matrix matrix_of_a(const Factors& factors);
 Matrix matrix_of_b(const Factors& factors);
 
@@ -64,7 +64,7 @@ inline constexpr std::string_view kMegatronExperts = "mlp.experts.linear_fc", kM
 /// The factors of one expert's gate, up or down among those of packed experts.
 Factors factors_of(const Factors& packed, i64 expert, Role role);
 
-/// What factors are for.
+/// The matrix that a pair of factors changes.
 struct AdaptedModule {
   /// A linear layer, "model.layers.3.self_attn.q_proj", a parameter of packed experts, "....mlp.experts.down_proj", or
   /// Megatron's module of them, "decoder.layers.3.mlp.experts.linear_fc1".
@@ -83,7 +83,7 @@ struct PackedSizes {
   i64 intermediate = 0;
 };
 
-/// What has to be known of the model that an adapter is for.
+/// The facts about an adapter's model that reading its factors needs.
 struct AdaptedModel {
   /// The sizes of "model.layers.3.mlp.experts"; none where the model has no packed experts with gate and up there.
   std::function<std::optional<PackedSizes>(const std::string& module)> sizes;

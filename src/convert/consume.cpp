@@ -27,7 +27,8 @@ std::mutex& watch_mutex() {
   return mutex;
 }
 
-/// What an earlier run kept of its source, in its staging directory or in the output that it has just finished.
+/// Returns the file that an earlier run kept of its source: in its staging directory, or in the output that it has just
+/// finished.
 std::optional<fs::path> kept_of_source(const fs::path& output) {
   const fs::path named = output_name(output);
   for (const fs::path& directory : {partial_of(named), named})
@@ -354,8 +355,9 @@ void Consumer::remove_rest() {
   remove(rest);
   i64 bytes = 0;
   for (const OpenedFile& file : files_of(conversion_)) bytes += file.bytes;
-  tell_note(conversion_.run, "{}: its {} files of tensors ({}) were removed; the others stay",
-            conversion_.input.string(), files_of(conversion_).size(), size_text(bytes));
+  tell_note(conversion_.run, "{}: {} file{} of tensors ({}) {} removed; what else is there stays",
+            conversion_.input.string(), files_of(conversion_).size(), files_of(conversion_).size() == 1 ? "" : "s",
+            size_text(bytes), files_of(conversion_).size() == 1 ? "was" : "were");
 }
 
 }  // namespace glu_ckpt

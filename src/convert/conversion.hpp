@@ -18,7 +18,7 @@ struct Conversion {
   std::filesystem::path output;
   ConvertOptions options;
   RunOptions run;
-  /// What stands for files of the source that are removed, or were by an earlier run; null where none ever is.
+  /// Stands for files of the source that are removed, or were by an earlier run; null where none ever is.
   ConsumedFiles* consumed = nullptr;
   std::unique_ptr<Backend> backend = nullptr;
   Checkpoint source = {};

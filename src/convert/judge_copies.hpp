@@ -10,7 +10,7 @@ namespace glu_ckpt {
 /// would be lost. Reads them at rank 0.
 void settle_copies(Conversion& conversion, CopyReading reading, Ranks& ranks);
 
-/// What was found, for another run that cannot read the copies any more (ConsumedFiles::memo()).
+/// Returns the findings as text, for another run that cannot read the copies any more (ConsumedFiles::memo()).
 std::string copies_text(const std::vector<UnlikeCopy>& copies);
 
 }  // namespace glu_ckpt

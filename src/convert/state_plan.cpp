@@ -108,7 +108,7 @@ struct StatePlan::State {
   const std::vector<TensorRef>& inputs() const { return info.inventory.tensors; }
   const std::vector<OutputTensor>& outputs() const { return conversion.plan.outputs; }
 
-  /// What a source that decodes makes its tensors of; empty for another one.
+  /// The stored tensors behind each tensor of a source that decodes; empty for another source.
   std::vector<DecodedTensor> decoded;
 
   /// The names of what moves count as their source.

@@ -37,7 +37,7 @@ StagedMode staged_mode(OutputMode mode) {
 /// half a block waits for each.
 constexpr i64 kHashMemoryBytes = i64{16} << 20;
 
-/// What a part notes when it is done.
+/// The note that a part leaves when it is done.
 constexpr std::string_view kSumsEnding = ".sums";
 constexpr i64 kMaxSumsBytes = i64{4} << 30;
 

@@ -13,7 +13,7 @@
 
 namespace glu_ckpt {
 
-/// What one part of a run noted at its end.
+/// The note that one part of a run left at its end.
 struct PartSums {
   std::vector<std::byte> checksums;
   std::vector<std::byte> moved;

@@ -30,7 +30,7 @@ timespec time_of(i64 ns) { return {static_cast<time_t>(ns / kInSecond), static_c
 struct ConsumedFiles::Kept {
   FileIdentity identity;
   i64 mode = 0;
-  /// What was read while the checkpoint was opened: offsets and bytes.
+  /// The ranges that were read while the checkpoint was opened: offsets and bytes.
   std::map<i64, i64> read;
   /// The bytes themselves, by their offsets; no two touch.
   std::map<i64, std::string> parts;

@@ -220,7 +220,7 @@ void narrow_plainly(std::span<const float> values, Dtype to, std::byte* out) {
   }
 }
 
-/// What rounding did to the elements of all tensors.
+/// Counts the elements of all tensors that rounding changed.
 struct RoundedCount {
   i64 elements = 0;
   i64 changed = 0;

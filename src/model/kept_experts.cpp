@@ -95,7 +95,7 @@ class ListReader {
     }
   }
 
-  /// What an object has under a word for kept experts.
+  /// Returns the value that an object has under a word for kept experts.
   std::optional<JsonValue> kept_in(const JsonValue& object) const {
     for (const std::string_view word : kKeptWords)
       if (const auto found = object.find(word)) return found;
